@@ -1,0 +1,179 @@
+//! The plan file: everything that the agent does to the program's memory, decided beforehand.
+//!
+//! ```text
+//! PlanHeader | FunctionRecord * | CodeRange * | Patch * | Segment * | u32 fixups (TLS) * | u32 fixups (bias) * | segment bytes
+//! ```
+//!
+//! Each table is named by a [`Table`] in the header. The *arena* is the block of memory near the
+//! program's text that holds thunks and relocated code; the plan fixes its place relative to the text.
+
+pub const MAGIC: [u8; 8] = *b"gpi-plan";
+
+/// A table in the plan file.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Table {
+    /// Byte offset from the start of the plan file; a multiple of 8.
+    pub offset: u64,
+    /// Number of entries.
+    pub count: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PlanHeader {
+    pub magic: [u8; 8],
+    /// [`crate::VERSION`].
+    pub version: u32,
+    /// [`HOOK_BOTH`] or [`HOOK_ENTRY`].
+    pub hooks: u32,
+    /// Link address of the program headers. The agent's load bias is AT_PHDR minus this.
+    pub phdr: u64,
+    /// Link address of the ELF entry point; compared with AT_ENTRY to recognise the program.
+    pub entry: u64,
+    /// Extents of all functions found, link addresses, `lo` inclusive, `hi` exclusive.
+    pub text_lo: u64,
+    pub text_hi: u64,
+    /// Page-aligned extents of the executable segments: what the agent makes writable while it patches.
+    pub code_lo: u64,
+    pub code_hi: u64,
+    /// Where the arena goes: a link address, page-aligned; below the image it may wrap around zero
+    /// in a PIE (add the load bias with wrapping arithmetic).
+    pub arena: u64,
+    /// Bytes, a multiple of the page size.
+    pub arena_len: u64,
+    /// [`FunctionRecord`]; the index is the function's number in thunks and shadow stack entries.
+    pub functions: Table,
+    /// [`CodeRange`], sorted by address: the code of hooked functions with their `.cold` parts.
+    pub hooked: Table,
+    /// [`Patch`], sorted by address.
+    pub patches: Table,
+    /// [`Segment`]: initial contents of the arena. The rest of it is zero.
+    pub segments: Table,
+    /// u32 arena offsets of i32 displacements to which the thread pointer offset of the agent's
+    /// [`ThreadWords`] is added.
+    pub tls_fixups: Table,
+    /// u32 arena offsets of u64 words to which the load bias is added.
+    pub bias_fixups: Table,
+    /// Arena offset of [`ArenaHeader`].
+    pub arena_header: u64,
+}
+
+pub const HOOK_BOTH: u32 = 1;
+pub const HOOK_ENTRY: u32 = 2;
+
+/// A hooked function, as the slow paths and the collector need it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FunctionRecord {
+    /// Link address of the function's symbol.
+    pub entry: u64,
+    /// Arena offset of the address that the thunk's `call` leaves in the return slot (the exit label).
+    /// A return address equal to it means "tail-called by this function". 0 where there is none.
+    pub exit: u32,
+    /// Byte offset of the function's first home slot from the start of a thread block.
+    pub slots: u32,
+    /// The home slot of a key is at `slots + ((key as u32).wrapping_mul(multiplier) & mask)`.
+    /// `mask` is `(number of slots - 1) << 4`.
+    pub mask: u32,
+    pub multiplier: u32,
+    /// [`ENTRY_ONLY`], [`LOOPS`].
+    pub flags: u32,
+    pub reserved: u32,
+}
+
+/// The function keeps no shadow stack entry (setjmp and its like, or a function that reads its own
+/// return address).
+pub const ENTRY_ONLY: u32 = 1;
+/// An indirect branch inside the function may lead back to its first instruction: an entry whose return
+/// address is the function's own exit label is a loop, not a call.
+pub const LOOPS: u32 = 2;
+
+/// A half-open range of link addresses.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CodeRange {
+    pub lo: u64,
+    pub hi: u64,
+}
+
+/// Bytes of the program to be overwritten. All patches of a plan are made, or none: the agent first
+/// compares every `original`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Patch {
+    /// Link address.
+    pub address: u64,
+    /// Bytes used of the two arrays.
+    pub len: u32,
+    pub reserved: u32,
+    pub original: [u8; 16],
+    pub replacement: [u8; 16],
+}
+
+/// Initial contents of a part of the arena.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Segment {
+    /// Offset in the arena.
+    pub arena_offset: u64,
+    /// Offset in the plan file.
+    pub file_offset: u64,
+    /// Bytes.
+    pub len: u64,
+}
+
+/// Addresses of the agent's slow paths, written by the agent, called by thunks through memory.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ArenaHeader {
+    /// The arc is not in its home slot (entry and exit hooked). In: eax = function number, r11 = return
+    /// address, rsp = CFA - 128 - 8. Out: carry set if the thunk must not push a shadow stack entry.
+    pub miss: u64,
+    /// The same for entry-only thunks (rsp = CFA - 8 - 128 - 8).
+    pub miss_entry: u64,
+    /// The shadow stack has reached its limit. In and out as `miss`.
+    pub deep: u64,
+    /// On exit the top of the shadow stack belongs to another frame. Jumped to with rsp = CFA, r11 saved
+    /// at CFA - 16; returns to the caller by itself.
+    pub exit: u64,
+}
+
+/// The agent's per-thread words, an initial-exec TLS block. Thunks address them as `fs:[offset]`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ThreadWords {
+    /// The thread's block; before the first hooked call a read-only block of zeros, which every arc misses.
+    pub block: u64,
+    /// One past the newest shadow stack entry.
+    pub top: u64,
+    /// Address of the first shadow stack entry that may not be used without asking the slow path.
+    pub limit: u64,
+    /// The oldest shadow stack entry.
+    pub bottom: u64,
+}
+
+/// A shadow stack entry: one hooked frame that has not returned.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Frame {
+    /// Where the frame really returns to.
+    pub return_address: u64,
+    /// Canonical frame address: the value of rsp after the return. The return slot is at `cfa - 8`.
+    pub cfa: u64,
+    /// Number of the function.
+    pub function: u32,
+    pub reserved: u32,
+}
+
+const _: () = {
+    assert!(size_of::<Table>() == 16);
+    assert!(size_of::<PlanHeader>() == 184);
+    assert!(size_of::<FunctionRecord>() == 32);
+    assert!(size_of::<CodeRange>() == 16);
+    assert!(size_of::<Patch>() == 48);
+    assert!(size_of::<Segment>() == 24);
+    assert!(size_of::<ArenaHeader>() == 32);
+    assert!(size_of::<ThreadWords>() == 32);
+    assert!(size_of::<Frame>() == 24);
+};

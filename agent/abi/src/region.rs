@@ -1,0 +1,211 @@
+//! The region file: what one process counted. It outlives the process.
+//!
+//! ```text
+//! 0                   RegionHeader (one page)
+//! histogram_offset    u32 bins: `text_bins` of 2 bytes of text from `PlanHeader::text_lo` on,
+//!                     then `arena_bins` of 16 bytes of arena
+//! blocks_offset       thread blocks, `block_len` bytes each, `RegionHeader::blocks` of them
+//! ```
+//!
+//! A thread block, at a multiple of the page size:
+//!
+//! ```text
+//! 0                   BlockHeader
+//! SLOTS               Slot *: the home slots of all functions, `slot_bytes` bytes
+//! segment(0)...       Overflow *: SEGMENTS tables, each four times the one before
+//! ```
+//!
+//! The file is sparse. The agent commits a *chunk* of a block (fallocate, then a shared mapping over
+//! the zeros that stood there) when the first arc is to be stored in it, so that a full file system is
+//! found out by an error code and not by a SIGBUS. Parts that were never committed read as zeros.
+//!
+//! Every word of a block has one writer, the thread that owns the block; signal handlers of that thread
+//! interrupt it but never run beside it. Readers may look at any time: a key is stored once, before its
+//! count, and never changed; counts only grow.
+
+/// Everything an arc's key may be besides a runtime return address: `CALLER` with the number of the
+/// calling function, for calls out of code that is not hooked, or `ROOT` where nothing hooked was running.
+pub const CALLER: u64 = 1 << 63;
+pub const ROOT: u64 = u64::MAX;
+
+pub const MAGIC: [u8; 8] = *b"gpi-regn";
+pub const PAGE: u64 = 4096;
+
+#[repr(C)]
+#[derive(Debug)]
+pub struct RegionHeader {
+    // Written by the injector before the program starts.
+    pub magic: [u8; 8],
+    /// [`crate::VERSION`].
+    pub version: u32,
+    /// Samples per second of CPU time that the agent takes by timer; 0: none, the injector samples.
+    pub timer_rate: u32,
+    pub histogram_offset: u64,
+    pub text_bins: u64,
+    pub arena_bins: u64,
+    pub blocks_offset: u64,
+    pub block_len: u64,
+    /// Bytes of home slots in a block.
+    pub slot_bytes: u64,
+    /// Bytes committed at a time in the home slots; a multiple of the page size.
+    pub slot_chunk: u64,
+
+    // Written by the agent.
+    /// A [`State`].
+    pub state: u32,
+    /// A [`Trouble`] that kept the agent from hooking, else 0.
+    pub trouble: u32,
+    /// errno of the failed system call, or 0.
+    pub errno: i32,
+    pub pid: u32,
+    /// Link address that the trouble is about, or 0.
+    pub trouble_address: u64,
+    /// Runtime address minus link address.
+    pub bias: u64,
+    /// Nanoseconds that the agent's set-up took.
+    pub setup_ns: u64,
+    /// Thread blocks handed out so far.
+    pub blocks: u64,
+    /// Calls that could not be stored (no memory, file system full).
+    pub lost_calls: u64,
+    /// Threads that got no block.
+    pub lost_threads: u64,
+    /// Calls deeper than the shadow stack: counted, but their exit was not hooked.
+    pub deep_calls: u64,
+    /// Timer samples at a PC outside text and arena.
+    pub samples_outside: u64,
+    /// Threads whose sampling timer could not be made.
+    pub lost_timers: u64,
+}
+
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// The agent was never loaded.
+    New = 0,
+    /// Set-up began and did not come to an end.
+    SettingUp = 1,
+    /// Hooks are in place.
+    Armed = 2,
+    /// The agent left the program as it was; see `trouble`.
+    Refused = 3,
+}
+
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    None = 0,
+    /// The plan or region file could not be opened or mapped.
+    Files = 1,
+    /// Plan and agent are of different versions.
+    Version = 2,
+    /// The running program is not the one that was planned (AT_ENTRY or AT_PHDR differ).
+    OtherProgram = 3,
+    /// The arena's place is taken, or memory is short.
+    Arena = 4,
+    /// The text in memory is not the text of the file.
+    TextDiffers = 5,
+    /// The text could not be made writable.
+    Protect = 6,
+    /// Memory for the set-up was refused.
+    Memory = 7,
+}
+
+#[repr(C)]
+#[derive(Debug)]
+pub struct BlockHeader {
+    /// Thread that owns the block.
+    pub tid: u32,
+    /// Bit i: slot chunk i is committed; bit `SEGMENT_BIT + i`: overflow segment i is.
+    pub committed: u32,
+    /// Calls that found no room in this block.
+    pub lost_calls: u64,
+    /// Threads that have used the block.
+    pub owners: u32,
+    pub reserved: u32,
+    /// Number of the block in the region.
+    pub index: u64,
+    /// Bounds of the thread's shadow stack in the process.
+    pub stack: u64,
+    pub stack_len: u64,
+    /// Set when a limit was raised for the last time: deeper frames are entry-only.
+    pub stack_full: u64,
+    /// timer_create's id + 1, or 0.
+    pub timer: u64,
+}
+
+/// Offset of the first home slot in a block.
+pub const SLOTS: u64 = 128;
+/// Most chunks that the home slots are committed in.
+pub const SLOT_CHUNKS: u64 = 8;
+/// First bit of overflow segments in [`BlockHeader::committed`].
+pub const SEGMENT_BIT: u32 = 16;
+
+/// A home slot: one arc of the function that the slot belongs to.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Slot {
+    /// Runtime return address, or [`CALLER`] | number, or [`ROOT`]; 0: free.
+    pub key: u64,
+    pub count: u64,
+}
+
+/// An arc that found its home slots taken.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Overflow {
+    /// As [`Slot::key`].
+    pub key: u64,
+    pub count: u64,
+    /// Number of the called function.
+    pub function: u32,
+    pub reserved: u32,
+}
+
+/// Overflow segments of a block.
+pub const SEGMENTS: usize = 5;
+/// Entries that one look-up inspects in a segment before it goes on to the next one.
+pub const PROBES: usize = 16;
+
+/// Entries of overflow segment `i`.
+pub const fn segment_entries(i: usize) -> usize {
+    1 << (10 + 2 * i)
+}
+
+/// Offset of overflow segment `i` from the start of the block; a multiple of the page size.
+pub const fn segment_offset(slot_bytes: u64, i: usize) -> u64 {
+    let mut offset = round_up(SLOTS + slot_bytes, PAGE);
+    let mut k = 0;
+    while k < i {
+        offset += segment_len(k);
+        k += 1;
+    }
+    offset
+}
+
+/// Bytes of overflow segment `i`; a multiple of the page size.
+pub const fn segment_len(i: usize) -> u64 {
+    round_up((segment_entries(i) * size_of::<Overflow>()) as u64, PAGE)
+}
+
+/// Bytes of a thread block with `slot_bytes` bytes of home slots.
+pub const fn block_len(slot_bytes: u64) -> u64 {
+    segment_offset(slot_bytes, SEGMENTS)
+}
+
+/// Bytes of home slots committed at a time: 64 KiB, or more where that would make too many chunks.
+pub const fn slot_chunk(slot_bytes: u64) -> u64 {
+    let even = round_up((SLOTS + slot_bytes).div_ceil(SLOT_CHUNKS), PAGE);
+    if even < 65536 { 65536 } else { even }
+}
+
+pub const fn round_up(value: u64, to: u64) -> u64 {
+    value.div_ceil(to) * to
+}
+
+const _: () = {
+    assert!(size_of::<RegionHeader>() <= PAGE as usize);
+    assert!(size_of::<BlockHeader>() <= SLOTS as usize);
+    assert!(size_of::<Slot>() == 16);
+    assert!(size_of::<Overflow>() == 24);
+};
