@@ -1,0 +1,126 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand, ValueEnum};
+use gmon::{Program, ReadOptions};
+
+/// Look at gmon.out files, sum them, check them.
+#[derive(Parser)]
+#[command(name = "gmon", version)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Show a file's histograms, arcs and block counts
+    Dump(DumpArgs),
+    /// Sum files into one, in 64 bits
+    Merge(MergeArgs),
+    /// Look for what gprof refuses or silently drops; exit with 1 if there is such
+    Check(CheckArgs),
+}
+
+#[derive(clap::Args)]
+pub(crate) struct DumpArgs {
+    pub(crate) file: PathBuf,
+    /// The profiled program: shows function names
+    #[arg(long)]
+    pub(crate) program: Option<PathBuf>,
+    /// One JSON object; addresses and counts are numbers, bins without hits are left out
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) form: FormArgs,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct MergeArgs {
+    /// The file to write; untouched if anything fails
+    #[arg(short, long, value_name = "OUT")]
+    pub(crate) output: PathBuf,
+    #[arg(required = true, value_name = "FILE")]
+    pub(crate) files: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(crate) form: FormArgs,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct CheckArgs {
+    #[arg(required = true, value_name = "FILE")]
+    pub(crate) files: Vec<PathBuf>,
+    /// The profiled program: checks addresses against its functions
+    #[arg(long)]
+    pub(crate) program: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) form: FormArgs,
+}
+
+/// What the user knows better than the file says.
+#[derive(clap::Args)]
+pub(crate) struct FormArgs {
+    /// Address width [default: the one that fits the file]
+    #[arg(long, value_name = "BITS")]
+    width: Option<Width>,
+    /// Byte order [default: by the file's version number]
+    #[arg(long, value_name = "ORDER")]
+    endian: Option<Endian>,
+    /// Whose form basic-block records have [default: the one that fits the file]
+    #[arg(long, value_name = "FORM")]
+    blocks: Option<Blocks>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Width {
+    #[value(name = "32")]
+    Bits32,
+    #[value(name = "64")]
+    Bits64,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Endian {
+    Little,
+    Big,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Blocks {
+    /// A 32-bit number of blocks
+    Gprof,
+    /// A 64-bit number of blocks
+    Glibc,
+}
+
+impl FormArgs {
+    /// What was typed.
+    pub(crate) fn options(&self) -> ReadOptions {
+        ReadOptions {
+            width: self.width.map(|width| match width {
+                Width::Bits32 => gmon::Width::Bits32,
+                Width::Bits64 => gmon::Width::Bits64,
+            }),
+            endian: self.endian.map(|endian| match endian {
+                Endian::Little => gmon::Endian::Little,
+                Endian::Big => gmon::Endian::Big,
+            }),
+            block_form: self.blocks.map(|blocks| match blocks {
+                Blocks::Gprof => gmon::BlockForm::Gprof,
+                Blocks::Glibc => gmon::BlockForm::Glibc,
+            }),
+        }
+    }
+
+    /// What was typed; where the file leaves the width open, the program decides.
+    pub(crate) fn resolve(&self, bytes: &[u8], program: Option<&Program>) -> ReadOptions {
+        let options = self.options();
+        match (program, options.read(bytes)) {
+            (Some(program), Ok(reading)) if reading.ambiguous_width || reading.records == 0 => {
+                ReadOptions { width: options.width.or(Some(program.format.width)), ..options }
+            }
+            _ => options,
+        }
+    }
+}

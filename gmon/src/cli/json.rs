@@ -1,0 +1,73 @@
+//! `gmon dump --json`: one object, written a record at a time so that it may be large.
+
+use std::io::{self, Write};
+
+use gmon::{BlockForm, Endian, Place, Program, Reading};
+use serde_json::{Value, json};
+
+/// The function's name; `null` without a program or where gprof finds none.
+fn name(program: Option<&Program>, address: u64) -> Value {
+    match program.map(|program| program.place(address)) {
+        None | Some(Place::Nowhere) => Value::Null,
+        Some(Place::In(function) | Place::Behind(function)) => json!(function.name),
+    }
+}
+
+/// Addresses, counts and hits are numbers of up to 64 bits.
+pub(crate) fn write(out: &mut impl Write, reading: &Reading, program: Option<&Program>) -> io::Result<()> {
+    let profile = &reading.profile;
+    let (endian, width) = (profile.format.endian, 8 * profile.format.width.bytes());
+    let endian = if endian == Endian::Little { "little" } else { "big" };
+    let blocks = if reading.block_form == BlockForm::Glibc { "glibc" } else { "gprof" };
+    write!(
+        out,
+        "{{\"endian\":\"{endian}\",\"width\":{width},\"ambiguous_width\":{},\"block_form\":\"{blocks}\",\
+         \"records\":{}",
+        reading.ambiguous_width, reading.records,
+    )?;
+    array(out, "histograms", &profile.histograms, |histogram| {
+        let bins = histogram.bins.iter().enumerate().filter(|&(_, &hits)| hits > 0);
+        let bins = bins.map(|(index, hits)| {
+            let address = histogram.bin_address(index);
+            json!({"address": address, "function": name(program, address), "hits": hits})
+        });
+        json!({
+            "low": histogram.low,
+            "high": histogram.high,
+            "bins": histogram.bins.len(),
+            "rate": histogram.rate,
+            "dimension": text(&histogram.unit.dimension),
+            "abbrev": text(&[histogram.unit.abbrev]),
+            "hits": bins.collect::<Vec<_>>(),
+        })
+    })?;
+    array(out, "arcs", &profile.arcs, |arc| {
+        json!({
+            "from": arc.from,
+            "to": arc.to,
+            "count": arc.count,
+            "caller": name(program, arc.from),
+            "function": name(program, arc.to),
+        })
+    })?;
+    array(
+        out,
+        "blocks",
+        &profile.blocks,
+        |block| json!({"address": block.addr, "count": block.count, "function": name(program, block.addr)}),
+    )?;
+    writeln!(out, "}}")
+}
+
+/// Up to the first zero byte; what is not UTF-8 is replaced.
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes.split(|&byte| byte == 0).next().unwrap_or_default()).into_owned()
+}
+
+fn array<T>(out: &mut impl Write, key: &str, items: &[T], value: impl Fn(&T) -> Value) -> io::Result<()> {
+    write!(out, ",\n\"{key}\":[")?;
+    for (index, item) in items.iter().enumerate() {
+        write!(out, "{}{}", if index == 0 { "\n" } else { ",\n" }, value(item))?;
+    }
+    write!(out, "]")
+}

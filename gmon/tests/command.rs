@@ -1,0 +1,176 @@
+//! The `gmon` command: what it prints, how it exits, what it leaves on the disk.
+
+mod support;
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use gmon::{Arc, Format, HistogramBuilder, Profile};
+use support::{Folder, bytes};
+
+fn gmon(args: &[&str], files: &[&Path]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gmon"));
+    command.args(args).args(files).output().expect("gmon runs")
+}
+
+fn code(output: &Output) -> Option<i32> {
+    output.status.code()
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn profile(rate: u32) -> Profile {
+    let mut samples = HistogramBuilder::new(0x1000..0x2000, rate);
+    samples.add(0x1234, 60_000);
+    let arcs = vec![Arc { from: 0x1100, to: 0x1234, count: 4_000_000_000 }];
+    Profile { histograms: samples.build().histograms, arcs, ..Profile::new(Format::LITTLE_64) }
+}
+
+fn names(folder: &Folder) -> Vec<String> {
+    let entries = std::fs::read_dir(&folder.0).expect("the folder");
+    let mut names: Vec<_> =
+        entries.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn dump() {
+    let folder = Folder::new("dump");
+    let file = folder.write("a.out", &bytes(&profile(250)));
+    let output = gmon(&["dump"], &[&file]);
+    assert_eq!(
+        stdout(&output),
+        "format 64-bit little-endian, 2 records\n\
+         histogram 0x1000..0x2000, 2048 bins of 2 bytes, 250 per second in seconds (s), 60000 hits\n  \
+         0x1234 60000\n\
+         arc 0x1100 -> 0x1234 4000000000\n"
+    );
+    let output = gmon(&["dump", "--json"], &[&file]);
+    let value: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(value["histograms"][0]["hits"][0]["hits"], 60_000);
+    assert_eq!(value["arcs"][0]["count"], 4_000_000_000u64);
+    assert_eq!(value["width"], 64);
+}
+
+#[test]
+fn dump_with_names() {
+    let folder = Folder::new("names");
+    let prog = folder.compile(&[]);
+    let mut profile = Profile::new(Format::LITTLE_64);
+    profile.arcs = vec![Arc { from: prog.address("main") + 4, to: prog.address("far"), count: 3 }];
+    let file = folder.write("a.out", &bytes(&profile));
+    let prog = prog.path.to_str().expect("UTF-8");
+    let text = stdout(&gmon(&["dump", "--program", prog], &[&file]));
+    assert!(text.contains(" main+0x4 -> ") && text.contains(" far 3\n"), "{text}");
+    let output = gmon(&["dump", "--json", "--program", prog], &[&file]);
+    let value: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(value["arcs"][0]["caller"], "main");
+}
+
+#[test]
+fn merge_keeps_what_was_there_when_it_fails() {
+    let folder = Folder::new("merge");
+    let a = folder.write("a.out", &bytes(&profile(250)));
+    let b = folder.write("b.out", &bytes(&profile(100)));
+    let sum = folder.write("sum.out", b"precious");
+    let out = ["merge", "-o", sum.to_str().expect("UTF-8")];
+
+    let output = gmon(&out, &[&a, &b]);
+    assert_eq!(code(&output), Some(2));
+    let expected = format!("gmon: {}: a rate of 100 per second after 250, expected one rate\n", b.display());
+    assert_eq!(stderr(&output), expected);
+    assert_eq!(std::fs::read(&sum).expect("the old file"), b"precious");
+    assert_eq!(names(&folder), ["a.out", "b.out", "sum.out"]);
+
+    // The output may be an input.
+    std::fs::copy(&a, &sum).expect("a copy");
+    let output = gmon(&out, &[&a, &sum, &a]);
+    assert_eq!((code(&output), stderr(&output)), (Some(0), String::new()));
+    let read = gmon::read(&std::fs::read(&sum).expect("the sum")).expect("our own file");
+    assert_eq!(read.arcs[0].count, 12_000_000_000);
+    assert_eq!(read.histograms[0].hits(), 180_000);
+    assert_eq!(names(&folder), ["a.out", "b.out", "sum.out"]);
+}
+
+#[test]
+fn merge_into_odd_places() {
+    let folder = Folder::new("places");
+    let a = folder.write("a.out", &bytes(&profile(250)));
+    let link = folder.file("link.out");
+    std::os::unix::fs::symlink("a.out", &link).expect("a link");
+    let merge = |out: &Path| gmon(&["merge", "-o", out.to_str().expect("UTF-8")], &[&a]);
+    assert_eq!(code(&merge(&link)), Some(0));
+    assert!(link.is_symlink());
+    assert_eq!(code(&merge(Path::new("/dev/null"))), Some(0));
+    assert!(!Path::new("/dev/null").is_file());
+    assert!(merge(Path::new("/dev/stdout")).stdout == bytes(&profile(250)));
+    let output = merge(&folder.0);
+    assert_eq!(code(&output), Some(2));
+    assert!(stderr(&output).contains("is a folder"), "{}", stderr(&output));
+    assert_eq!(code(&merge(&folder.file("missing/sum.out"))), Some(2));
+    assert_eq!(names(&folder), ["a.out", "link.out"]);
+}
+
+#[test]
+fn check_exits_with_what_it_found() {
+    let folder = Folder::new("check");
+    let good = folder.write("good.out", &bytes(&profile(250)));
+    let cut = folder.write("cut.out", &bytes(&profile(250))[..4170]);
+    assert_eq!(code(&gmon(&["check"], &[&good])), Some(0));
+    let output = gmon(&["check"], &[&good, &cut]);
+    assert_eq!(code(&output), Some(1));
+    assert!(stdout(&output).contains("cut.out: error: "), "{}", stdout(&output));
+    let output = gmon(&["check"], &[&good, &folder.file("missing.out")]);
+    assert_eq!(code(&output), Some(2));
+    assert!(stderr(&output).contains("missing.out: No such file"), "{}", stderr(&output));
+}
+
+#[test]
+fn what_is_no_profile() {
+    let folder = Folder::new("no-profile");
+    let empty = folder.write("empty", b"");
+    let cut = folder.write("cut", &bytes(&profile(250))[..4170]);
+    let says = |path: &Path, words: &str| {
+        let output = gmon(&["dump"], &[path]);
+        assert_eq!(code(&output), Some(2), "{words}");
+        assert_eq!(stderr(&output), format!("gmon: {}: {words}\n", path.display()));
+    };
+    says(&empty, "header cut off, at offset 0, expected 20 bytes, found 0");
+    says(&folder.0, "Is a directory (os error 21)");
+    says(
+        Path::new("/dev/zero"),
+        "not a gmon.out file: begins with \"\\x00\\x00\\x00\\x00\", at offset 0, expected \"gmon\"",
+    );
+    says(&cut, "arc's function cut off, at offset 4166, expected 8 bytes, found 4");
+}
+
+#[test]
+fn the_form_can_be_forced() {
+    let folder = Folder::new("forced");
+    let ambiguous = [&b"gmon\x01\0\0\0"[..], &[0; 12], &[1; 13 * 21]].concat();
+    let file = folder.write("a.out", &ambiguous);
+    assert!(stdout(&gmon(&["dump"], &[&file])).contains("makes sense as 32-bit too"));
+    let text = stdout(&gmon(&["dump", "--width", "32"], &[&file]));
+    assert!(text.starts_with("format 32-bit little-endian, 21 records\narc "), "{text}");
+    let output = gmon(&["dump", "--endian", "big"], &[&file]);
+    assert!(stderr(&output).contains("the file is little-endian"), "{}", stderr(&output));
+}
+
+#[test]
+fn the_reader_goes_away() {
+    let folder = Folder::new("pipe");
+    let mut profile = profile(250);
+    profile.arcs = (0..100_000).map(|n| Arc { from: n, to: n, count: 1 }).collect();
+    let file = folder.write("a.out", &bytes(&profile));
+    let script =
+        format!("{{ {} dump {}; echo $? >&2; }} | head -n 1", env!("CARGO_BIN_EXE_gmon"), file.display());
+    let output = Command::new("sh").args(["-c", &script]).output().expect("sh");
+    assert_eq!(stderr(&output), "0\n");
+}

@@ -1,0 +1,173 @@
+//! What holds for every profile.
+
+use gmon::{
+    Arc, Block, BlockForm, Format, Histogram, HistogramBuilder, MergeError, Profile, ReadOptions, SECONDS,
+    merge,
+};
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+const RATE: u32 = 250;
+const TEXT: std::ops::Range<u64> = 0x10_000..0x20_000;
+
+fn format() -> impl Strategy<Value = Format> {
+    prop::sample::select(Format::ALL.to_vec())
+}
+
+/// Often small, sometimes beyond what one field holds.
+fn count(most: u64) -> impl Strategy<Value = u64> {
+    prop_oneof![0..10u64, 0..=most, Just(65_535), Just(65_536)]
+}
+
+fn histograms() -> impl Strategy<Value = Vec<Histogram>> {
+    // Few different ranges, so that they meet: aligned to the bin width of 4 bytes.
+    vec((0..60u64, vec(count(200_000), 1..12)), 0..5).prop_map(|all| {
+        let make = |(slot, bins): (u64, Vec<u64>)| {
+            let low = TEXT.start + 4 * slot;
+            Histogram { low, high: low + 4 * bins.len() as u64, rate: RATE, unit: SECONDS, bins }
+        };
+        all.into_iter().map(make).collect()
+    })
+}
+
+fn arcs() -> impl Strategy<Value = Vec<Arc>> {
+    let address = || prop_oneof![TEXT.start..TEXT.start + 8, 0..=u64::from(u32::MAX)];
+    vec((address(), address(), count(1 << 36)), 0..20)
+        .prop_map(|all| all.into_iter().map(|(from, to, count)| Arc { from, to, count }).collect())
+}
+
+fn blocks() -> impl Strategy<Value = Vec<Block>> {
+    vec((TEXT.start..TEXT.start + 9, count(1 << 36)), 0..20)
+        .prop_map(|all| all.into_iter().map(|(addr, count)| Block { addr, count }).collect())
+}
+
+/// Anything that can be summed: overlapping histograms, repeated arcs.
+fn parts(format: Format) -> impl Strategy<Value = Profile> {
+    (histograms(), arcs(), blocks()).prop_map(move |(histograms, arcs, blocks)| Profile {
+        format,
+        histograms,
+        arcs,
+        blocks,
+    })
+}
+
+/// Anything that can be written and has histograms.
+fn writable() -> impl Strategy<Value = Profile> {
+    format().prop_flat_map(parts).prop_map(|parts| {
+        let mut profile = merge([parts]).expect("parts fit");
+        if profile.histograms.is_empty() {
+            profile.histograms = HistogramBuilder::new(TEXT, RATE).build().histograms;
+        }
+        profile
+    })
+}
+
+/// (bin address -> hits), arcs and blocks added up without our merge.
+fn sums(profiles: &[Profile]) -> [std::collections::BTreeMap<(u64, u64), u64>; 3] {
+    let mut sums = [const { std::collections::BTreeMap::new() }; 3];
+    for profile in profiles {
+        for histogram in &profile.histograms {
+            for (index, &hits) in histogram.bins.iter().enumerate().filter(|&(_, &hits)| hits > 0) {
+                *sums[0].entry((histogram.bin_address(index), 0)).or_default() += hits;
+            }
+        }
+        for arc in &profile.arcs {
+            *sums[1].entry((arc.from, arc.to)).or_default() += arc.count;
+        }
+        for block in &profile.blocks {
+            *sums[2].entry((block.addr, 0)).or_default() += block.count;
+        }
+    }
+    sums
+}
+
+fn written(profile: &Profile) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    gmon::write(profile, &mut bytes).expect("a profile that can be written");
+    bytes
+}
+
+fn forced(format: Format) -> ReadOptions {
+    ReadOptions { endian: Some(format.endian), width: Some(format.width), block_form: None }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn written_and_read_again(profile in writable()) {
+        let bytes = written(&profile);
+        let reading = forced(profile.format).read(&bytes).expect("our own file");
+        prop_assert_eq!(&reading.profile, &profile);
+        // The format is found out as well.
+        let reading = ReadOptions::default().read(&bytes).expect("our own file");
+        prop_assert!(!reading.ambiguous_width);
+        prop_assert_eq!(reading.block_form, BlockForm::Gprof);
+        prop_assert_eq!(reading.profile, profile);
+    }
+
+    #[test]
+    fn the_order_in_memory_does_not_matter(profile in writable()) {
+        let mut reversed = profile.clone();
+        reversed.histograms.reverse();
+        reversed.arcs.reverse();
+        reversed.blocks.reverse();
+        prop_assert_eq!(written(&profile), written(&reversed));
+    }
+
+    #[test]
+    fn merge_is_exact(profiles in format().prop_flat_map(|format| vec(parts(format), 0..4))) {
+        let sum = merge(profiles.clone()).expect("parts fit");
+        prop_assert_eq!(sums(std::slice::from_ref(&sum)), sums(&profiles));
+        let separate = sum.histograms.windows(2).all(|pair| pair[0].high <= pair[1].low);
+        prop_assert!(separate);
+    }
+
+    #[test]
+    fn merge_in_any_order_and_grouping(
+        [a, b, c] in format().prop_flat_map(|format| [parts(format), parts(format), parts(format)])
+    ) {
+        let all = merge([a.clone(), b.clone(), c.clone()]).expect("parts fit");
+        let pair = |a: &Profile, b: &Profile| merge([a.clone(), b.clone()]).expect("parts fit");
+        prop_assert_eq!(&all, &pair(&pair(&a, &b), &c));
+        prop_assert_eq!(&all, &pair(&a, &pair(&b, &c)));
+        prop_assert_eq!(&all, &pair(&c, &pair(&b, &a)));
+        prop_assert_eq!(&all, &merge([b, c, a]).expect("parts fit"));
+    }
+
+    #[test]
+    fn rates_differ(mut a in writable(), rate in RATE + 1..) {
+        a.histograms[0].bins[0] = 1;
+        let mut b = a.clone();
+        b.histograms.iter_mut().for_each(|histogram| histogram.rate = rate);
+        let error = merge([a, b]).expect_err("rates differ");
+        prop_assert_eq!(error, MergeError::Rates { first: RATE, other: rate });
+    }
+
+    #[test]
+    fn no_sample_is_lost(samples in vec((TEXT.start - 50..TEXT.end + 50, 0..100_000u64), 0..50),
+                         functions in vec(TEXT, 0..50)) {
+        let mut builder = HistogramBuilder::new(TEXT, RATE).functions(functions);
+        for &(pc, hits) in &samples {
+            builder.add(pc, hits);
+        }
+        let built = builder.build();
+        let placed: u64 = built.histograms.iter().map(Histogram::hits).sum();
+        let all: u64 = samples.iter().map(|(_, hits)| hits).sum();
+        prop_assert_eq!(placed + built.outside, all);
+        let outside: u64 = samples.iter().filter(|(pc, _)| !TEXT.contains(pc)).map(|(_, hits)| hits).sum();
+        prop_assert_eq!(built.outside, outside);
+        for histogram in &built.histograms {
+            prop_assert_eq!(histogram.low % gmon::CHUNK, 0);
+            prop_assert_eq!(histogram.high - histogram.low, gmon::CHUNK);
+        }
+    }
+
+    #[test]
+    fn any_bytes(bytes in vec(any::<u8>(), 0..300)) {
+        let _ = gmon::read(&bytes);
+        let file = [&b"gmon\x01\0\0\0"[..], &[0; 12], &bytes].concat();
+        let _ = gmon::read(&file);
+        let _ = gmon::check(&file, &ReadOptions::default(), None);
+    }
+}
