@@ -1,5 +1,24 @@
 //! What an ELF file says of its code: functions, their extents, kinds and frames, and the addresses that
 //! data points at.
+//!
+//! [`Image::read`] is the whole way: `elf` checks headers and ranges; `ranges` says where code is; `symbols`
+//! and `unwind` read the two witnesses of functions, and `functions` (with `cold`) merges them; `lsda`,
+//! `pointers` and `notes` collect what else may enter code. After `elf` only a missing table is an error:
+//! what is odd inside of one costs what it describes, not the program.
+
+mod cold;
+mod elf;
+mod error;
+mod functions;
+mod lsda;
+mod notes;
+mod pointers;
+mod ranges;
+mod symbols;
+mod unwind;
+
+pub use error::{ImageError, NotExecutable};
+use std::ops::Range;
 
 /// A program, read and checked. Addresses are link addresses.
 #[derive(Debug)]
@@ -14,10 +33,16 @@ pub struct Image<'d> {
     pub hi: u64,
     /// The executable PT_LOAD segments with their file contents.
     pub code: Vec<CodeSegment<'d>>,
+    /// All PT_LOAD segments with their file contents.
+    pub segments: Vec<CodeSegment<'d>>,
+    /// Sorted and disjoint: the executable sections (segments where the file has no sections).
+    pub code_ranges: Vec<Range<u64>>,
     /// Sorted by address, one for each address (aliases merged), no two overlap.
     pub functions: Vec<Function<'d>>,
     /// Sorted: addresses in code that data holds pointers to (relocations, and words of an ET_EXEC).
     pub code_pointers: Vec<u64>,
+    /// Sorted: addresses in code that .dynsym gives to everybody who asks for them by name.
+    pub exported: Vec<u64>,
     /// Sorted: landing pads from the exception tables.
     pub landing_pads: Vec<u64>,
     pub facts: Facts,
@@ -76,4 +101,67 @@ pub enum FunctionKind {
     Cold(Option<usize>),
     /// The ELF entry point.
     Start,
+}
+
+impl<'d> Image<'d> {
+    /// Reads a program's file.
+    pub fn read(bytes: &'d [u8]) -> Result<Self, ImageError> {
+        let elf = elf::Elf::parse(bytes)?;
+        let ranges = ranges::CodeRanges::of(&elf);
+        let labels = symbols::Labels::read(&elf, &ranges)?;
+        let mut unwind = unwind::Unwind::read(&elf)?;
+        let functions = functions::Functions::merge(&elf, &ranges, &labels, &mut unwind);
+        let landing_pads = lsda::landing_pads(&elf, &ranges, &unwind.fdes);
+        let pointers = pointers::Pointers::read(&elf, &ranges, functions.inner_labels);
+        let notes = notes::Notes::read(&elf);
+        let has_pads = unwind.fdes.iter().any(|fde| fde.lsda != 0)
+            || elf.section(b".gcc_except_table").is_some_and(|section| section.size != 0);
+        let segment = |load: &elf::Load<'d>| CodeSegment { address: load.address, bytes: load.bytes };
+        Ok(Image {
+            kind: if elf.position_independent { ImageKind::Pie } else { ImageKind::Exec },
+            entry: elf.entry,
+            phdr: elf.phdr,
+            lo: elf.lo,
+            hi: elf.hi,
+            code: elf.loads.iter().filter(|load| load.executable).map(segment).collect(),
+            segments: elf.loads.iter().map(segment).collect(),
+            code_ranges: ranges.iter().map(|range| range.start..range.end).collect(),
+            functions: functions.list,
+            code_pointers: pointers.to_code,
+            exported: symbols::exported(&elf, &ranges),
+            landing_pads,
+            facts: Facts {
+                interpreter: elf.interpreter,
+                has_symtab: labels.complete,
+                unwinds: has_pads || labels.unwinder,
+                go: notes.go,
+                build_id: notes.build_id,
+                text_relocations: pointers.in_code,
+            },
+        })
+    }
+
+    /// The machine code at an address, if the file has all of it.
+    pub fn code_at(&self, address: u64, len: u64) -> Option<&'d [u8]> {
+        bytes_at(&self.code, address, len)
+    }
+
+    /// The bytes at an address of code or data, as the file has them (before relocation).
+    pub fn data_at(&self, address: u64, len: u64) -> Option<&'d [u8]> {
+        bytes_at(&self.segments, address, len)
+    }
+
+    /// Whether the address is in an executable section.
+    pub fn is_code(&self, address: u64) -> bool {
+        let after = self.code_ranges.partition_point(|range| range.start <= address);
+        self.code_ranges[..after].last().is_some_and(|range| address < range.end)
+    }
+}
+
+fn bytes_at<'d>(segments: &[CodeSegment<'d>], address: u64, len: u64) -> Option<&'d [u8]> {
+    // A handful at most: nothing to search.
+    segments.iter().find_map(|segment| {
+        let start = usize::try_from(address.checked_sub(segment.address)?).ok()?;
+        segment.bytes.get(start..start.checked_add(usize::try_from(len).ok()?)?)
+    })
 }

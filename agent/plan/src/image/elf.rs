@@ -1,0 +1,357 @@
+//! The file's frame: header, segments, sections; every range checked against the file's length once, so
+//! that what follows only slices.
+
+use super::error::{ImageError, NotExecutable};
+use object::LittleEndian as LE;
+use object::elf;
+use object::pod;
+
+type Header = elf::FileHeader64<LE>;
+type SegmentHeader = elf::ProgramHeader64<LE>;
+type SectionHeader = elf::SectionHeader64<LE>;
+pub(super) type Symbol = elf::Sym64<LE>;
+pub(super) type Rela = elf::Rela64<LE>;
+pub(super) type Dynamic = elf::Dyn64<LE>;
+pub(super) type Word = object::U64<LE>;
+
+/// Linux refuses more: the program headers must fit into 64 KiB.
+const SEGMENTS_MAX: u16 = (65536 / size_of::<SegmentHeader>()) as u16;
+/// Linux's smallest page.
+const PAGE: u64 = 4096;
+/// The end of user space: addresses beyond are never mapped.
+const ADDRESS_END: u64 = 1 << 47;
+
+/// A PT_LOAD segment.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Load<'d> {
+    pub(super) address: u64,
+    pub(super) bytes: &'d [u8],
+    pub(super) executable: bool,
+}
+
+impl Load<'_> {
+    /// Whether the file's bytes of this segment include the address.
+    pub(super) fn contains(&self, address: u64) -> bool {
+        address.checked_sub(self.address).is_some_and(|offset| offset < self.bytes.len() as u64)
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Section<'d> {
+    pub(super) name: &'d [u8],
+    pub(super) kind: elf::SectionType,
+    pub(super) flags: elf::SectionFlags,
+    pub(super) address: u64,
+    pub(super) size: u64,
+    /// None: NOBITS, or partly beyond the file's end.
+    pub(super) bytes: Option<&'d [u8]>,
+    pub(super) offset: u64,
+    pub(super) link: u32,
+}
+
+impl Section<'_> {
+    pub(super) fn loaded(&self) -> bool {
+        self.flags.0 & elf::SHF_ALLOC.0 != 0
+    }
+
+    pub(super) fn executable(&self) -> bool {
+        self.loaded() && self.flags.0 & elf::SHF_EXECINSTR.0 != 0
+    }
+
+    /// Stubs of the dynamic linker: code, but nobody's functions.
+    pub(super) fn is_plt(&self) -> bool {
+        matches!(self.name, b".plt" | b".plt.sec" | b".plt.got" | b".plt.bnd" | b".iplt")
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Elf<'d> {
+    pub(super) position_independent: bool,
+    pub(super) entry: u64,
+    pub(super) phdr: u64,
+    pub(super) lo: u64,
+    pub(super) hi: u64,
+    /// Sorted by address, disjoint.
+    pub(super) loads: Vec<Load<'d>>,
+    /// Empty where the file has no section headers (sstrip).
+    pub(super) sections: Vec<Section<'d>>,
+    pub(super) interpreter: Option<String>,
+    /// Contents and alignment of the PT_NOTE segments.
+    pub(super) notes: Vec<(&'d [u8], u64)>,
+    pub(super) dynamic: &'d [Dynamic],
+    /// Address of .eh_frame_hdr.
+    pub(super) eh_frame_hdr: Option<u64>,
+}
+
+/// The bytes of the file at offset..offset + len.
+fn range<'d>(bytes: &'d [u8], what: &'static str, offset: u64, len: u64) -> Result<&'d [u8], ImageError> {
+    slice(bytes, offset, len).ok_or(ImageError::Truncated { what, offset, len })
+}
+
+pub(super) fn slice(bytes: &[u8], offset: u64, len: u64) -> Option<&[u8]> {
+    let start = usize::try_from(offset).ok()?;
+    let end = usize::try_from(offset.checked_add(len)?).ok()?;
+    bytes.get(start..end)
+}
+
+/// As many whole records as there are.
+pub(super) fn records<T: pod::Pod>(bytes: &[u8]) -> &[T] {
+    // With object's "unaligned" types this can only fail for want of bytes, which the count rules out.
+    pod::slice_from_bytes(bytes, bytes.len() / size_of::<T>()).map_or(&[], |(records, _)| records)
+}
+
+impl<'d> Elf<'d> {
+    pub(super) fn parse(bytes: &'d [u8]) -> Result<Self, ImageError> {
+        let header = header(bytes)?;
+        let phoff = header.e_phoff.get(LE);
+        let segments = segment_headers(bytes, header)?;
+        let mut file = Elf {
+            position_independent: header.e_type.get(LE) == elf::ET_DYN,
+            entry: header.e_entry.get(LE),
+            phdr: 0,
+            lo: 0,
+            hi: 0,
+            loads: Vec::new(),
+            sections: Vec::new(),
+            interpreter: None,
+            notes: Vec::new(),
+            dynamic: &[],
+            eh_frame_hdr: None,
+        };
+        file.read_segments(bytes, phoff, segments)?;
+        if file.position_independent && !file.is_program() {
+            return Err(ImageError::SharedLibrary);
+        }
+        if !file.loads.iter().any(|load| load.executable && !load.bytes.is_empty()) {
+            return Err(ImageError::NoCode);
+        }
+        let entered = |load: &Load<'_>| load.executable && load.contains(file.entry);
+        if !file.loads.iter().any(entered) {
+            return Err(ImageError::Corrupt { what: "the entry point", offset: 24, value: file.entry });
+        }
+        file.sections = sections(bytes, header)?;
+        Ok(file)
+    }
+
+    fn read_segments(
+        &mut self,
+        bytes: &'d [u8],
+        phoff: u64,
+        segments: &'d [SegmentHeader],
+    ) -> Result<(), ImageError> {
+        let mut mapped_end = 0;
+        let mut budget = (bytes.len() as u64).saturating_mul(2);
+        for (index, segment) in segments.iter().enumerate() {
+            let header_at = phoff + (index * size_of::<SegmentHeader>()) as u64;
+            let corrupt = |what, value| ImageError::Corrupt { what, offset: header_at, value };
+            let (offset, len) = (segment.p_offset.get(LE), segment.p_filesz.get(LE));
+            let address = segment.p_vaddr.get(LE);
+            match segment.p_type.get(LE) {
+                elf::PT_LOAD => {
+                    let memory = segment.p_memsz.get(LE);
+                    let end = address.checked_add(memory).filter(|&end| end <= ADDRESS_END);
+                    let Some(end) = end else {
+                        return Err(corrupt("the address of a segment", address));
+                    };
+                    if memory < len {
+                        return Err(corrupt("the memory size of a segment", memory));
+                    }
+                    if address < mapped_end {
+                        return Err(corrupt("the address of a segment, inside the one before,", address));
+                    }
+                    // Segments that map the same bytes over and over would make the work below endless.
+                    budget = budget
+                        .checked_sub(len)
+                        .ok_or_else(|| corrupt("the file size of a segment, mapped before,", len))?;
+                    let data = range(bytes, "a segment", offset, len)?;
+                    if self.loads.is_empty() {
+                        self.lo = address & !(PAGE - 1);
+                    }
+                    self.hi = end.next_multiple_of(PAGE);
+                    mapped_end = end;
+                    if (offset..offset + len).contains(&phoff) {
+                        self.phdr = address + (phoff - offset);
+                    }
+                    let executable = segment.p_flags.get(LE).0 & elf::PF_X.0 != 0;
+                    self.loads.push(Load { address, bytes: data, executable });
+                }
+                elf::PT_INTERP => {
+                    let name = range(bytes, "the interpreter's name", offset, len)?;
+                    let name = name.split(|&byte| byte == 0).next().unwrap_or_default();
+                    self.interpreter = Some(String::from_utf8_lossy(name).into_owned());
+                }
+                elf::PT_DYNAMIC => {
+                    self.dynamic = records(range(bytes, "the dynamic section", offset, len)?);
+                }
+                // Neither is needed to run: what is not there is not missed.
+                elf::PT_NOTE => {
+                    if let Some(data) = slice(bytes, offset, len) {
+                        self.notes.push((data, segment.p_align.get(LE)));
+                    }
+                }
+                elf::PT_GNU_EH_FRAME => self.eh_frame_hdr = Some(address),
+                _ => {}
+            }
+        }
+        if self.phdr == 0 {
+            let stated = segments.iter().find(|segment| segment.p_type.get(LE) == elf::PT_PHDR);
+            self.phdr = stated.map_or(self.lo.saturating_add(phoff), |segment| segment.p_vaddr.get(LE));
+        }
+        Ok(())
+    }
+
+    /// An ET_DYN is a program when the kernel can start it by itself: with an interpreter, or as a static
+    /// PIE, which says so in DT_FLAGS_1 or at least has neither a library's name nor needs others.
+    /// (Old linkers gave libraries an entry point too.)
+    fn is_program(&self) -> bool {
+        if self.entry == 0 {
+            return false;
+        }
+        let pie =
+            self.dynamic_value(elf::DT_FLAGS_1).is_some_and(|flags| flags & elf::DF_1_PIE.0 as u64 != 0);
+        let library = [elf::DT_SONAME, elf::DT_NEEDED];
+        self.interpreter.is_some() || pie || !library.iter().any(|&tag| self.dynamic_value(tag).is_some())
+    }
+
+    pub(super) fn dynamic_value(&self, tag: elf::DynamicTag) -> Option<u64> {
+        self.dynamic
+            .iter()
+            .take_while(|entry| entry.d_tag.get(LE) != elf::DT_NULL)
+            .find(|entry| entry.d_tag.get(LE) == tag)
+            .map(|entry| entry.d_val.get(LE))
+    }
+
+    /// The file's bytes from this address to the end of its segment.
+    pub(super) fn from_address(&self, address: u64) -> Option<&'d [u8]> {
+        self.loads.iter().find_map(|load| at(load, address))
+    }
+
+    pub(super) fn at_address(&self, address: u64, len: u64) -> Option<&'d [u8]> {
+        self.from_address(address)?.get(..usize::try_from(len).ok()?)
+    }
+
+    pub(super) fn section(&self, name: &[u8]) -> Option<&Section<'d>> {
+        self.sections.iter().find(|section| section.name == name)
+    }
+}
+
+fn at<'d>(load: &Load<'d>, address: u64) -> Option<&'d [u8]> {
+    let offset = usize::try_from(address.checked_sub(load.address)?).ok()?;
+    load.bytes.get(offset..).filter(|rest| !rest.is_empty())
+}
+
+/// The header of a 64-bit x86 program or library.
+fn header(bytes: &[u8]) -> Result<&Header, ImageError> {
+    if !bytes.starts_with(&elf::ELFMAG) {
+        return Err(ImageError::NotElf);
+    }
+    let truncated =
+        ImageError::Truncated { what: "the ELF header", offset: 0, len: size_of::<Header>() as u64 };
+    let (Some(&class), Some(&data)) = (bytes.get(4), bytes.get(5)) else { return Err(truncated) };
+    let corrupt = |what, offset, value| Err(ImageError::Corrupt { what, offset, value });
+    match elf::FileClass(class) {
+        elf::ELFCLASS64 => {}
+        elf::ELFCLASS32 => return Err(ImageError::ThirtyTwoBit),
+        _ => return corrupt("the ELF class", 4, class.into()),
+    }
+    match elf::DataEncoding(data) {
+        elf::ELFDATA2LSB => {}
+        elf::ELFDATA2MSB => return Err(ImageError::BigEndian),
+        _ => return corrupt("the byte order", 5, data.into()),
+    }
+    let Ok((header, _)) = pod::from_bytes::<Header>(bytes) else { return Err(truncated) };
+    match header.e_machine.get(LE) {
+        elf::EM_X86_64 => {}
+        other => return Err(ImageError::OtherMachine(machine_name(other))),
+    }
+    match header.e_type.get(LE) {
+        elf::ET_EXEC | elf::ET_DYN => Ok(header),
+        elf::ET_REL => Err(ImageError::NotExecutable(NotExecutable::Object)),
+        elf::ET_CORE => Err(ImageError::NotExecutable(NotExecutable::Core)),
+        other => Err(ImageError::NotExecutable(NotExecutable::Unknown(other.0))),
+    }
+}
+
+fn machine_name(machine: elf::Machine) -> String {
+    let name = match machine {
+        elf::EM_AARCH64 => "64-bit ARM",
+        elf::EM_RISCV => "RISC-V",
+        elf::EM_PPC64 => "64-bit PowerPC",
+        elf::EM_S390 => "IBM Z",
+        elf::EM_LOONGARCH => "LoongArch",
+        elf::EM_MIPS => "MIPS",
+        elf::EM_SPARCV9 => "64-bit SPARC",
+        elf::EM_ALPHA => "Alpha",
+        elf::EM_IA_64 => "Itanium",
+        elf::EM_BPF => "the kernel's BPF machine",
+        other => return format!("machine number {}", other.0),
+    };
+    name.to_owned()
+}
+
+fn segment_headers<'d>(bytes: &'d [u8], header: &Header) -> Result<&'d [SegmentHeader], ImageError> {
+    let size = header.e_phentsize.get(LE);
+    if usize::from(size) != size_of::<SegmentHeader>() {
+        return Err(ImageError::Corrupt { what: "the program header size", offset: 54, value: size.into() });
+    }
+    let count = header.e_phnum.get(LE);
+    if count == 0 || count > SEGMENTS_MAX {
+        return Err(ImageError::Corrupt {
+            what: "the program header count",
+            offset: 56,
+            value: count.into(),
+        });
+    }
+    let len = u64::from(count) * u64::from(size);
+    range(bytes, "the program header table", header.e_phoff.get(LE), len).map(records)
+}
+
+fn sections<'d>(bytes: &'d [u8], header: &Header) -> Result<Vec<Section<'d>>, ImageError> {
+    let offset = header.e_shoff.get(LE);
+    if offset == 0 {
+        return Ok(Vec::new());
+    }
+    let size = header.e_shentsize.get(LE);
+    if usize::from(size) != size_of::<SectionHeader>() {
+        return Err(ImageError::Corrupt { what: "the section header size", offset: 58, value: size.into() });
+    }
+    let what = "the section header table";
+    let first = range(bytes, what, offset, size.into())?;
+    // Counts that do not fit into the ELF header are in the first section header.
+    let Some(first) = records::<SectionHeader>(first).first() else { return Ok(Vec::new()) };
+    let count = match header.e_shnum.get(LE) {
+        0 => first.sh_size.get(LE),
+        count => count.into(),
+    };
+    let names_index = match header.e_shstrndx.get(LE) {
+        elf::SHN_XINDEX => first.sh_link.get(LE),
+        index => u32::from(index.0),
+    };
+    let headers: &[SectionHeader] = records(range(bytes, what, offset, count.saturating_mul(size.into()))?);
+    let contents = |header: &SectionHeader| {
+        let present = header.sh_type.get(LE) != elf::SHT_NOBITS;
+        present.then(|| slice(bytes, header.sh_offset.get(LE), header.sh_size.get(LE))).flatten()
+    };
+    let names = headers.get(names_index as usize).and_then(contents).unwrap_or_default();
+    let section = |header: &SectionHeader| Section {
+        name: string(names, header.sh_name.get(LE)),
+        kind: header.sh_type.get(LE),
+        flags: header.sh_flags.get(LE),
+        address: header.sh_addr.get(LE),
+        size: header.sh_size.get(LE),
+        bytes: contents(header),
+        offset: header.sh_offset.get(LE),
+        link: header.sh_link.get(LE),
+    };
+    Ok(headers.iter().map(section).collect())
+}
+
+/// Names are looked for no further than this, so that a string table without zeros costs no square of time.
+const NAME_MAX: usize = 1 << 16;
+
+/// The zero-terminated string at an offset of a string table; empty where there is none.
+pub(super) fn string(table: &[u8], offset: u32) -> &[u8] {
+    let rest = table.get(offset as usize..).unwrap_or_default();
+    let rest = &rest[..rest.len().min(NAME_MAX)];
+    std::ffi::CStr::from_bytes_until_nul(rest).map_or(&[], std::ffi::CStr::to_bytes)
+}

@@ -1,0 +1,158 @@
+//! What data knows of code: the addresses that relocations, or the plain words of a program without them,
+//! hold; and the relocations that change code itself.
+
+use super::elf::{Elf, Load, Rela, Symbol, Word, records, slice};
+use super::ranges::CodeRanges;
+use object::LittleEndian as LE;
+use object::elf;
+
+#[derive(Debug, Default)]
+pub(super) struct Pointers {
+    /// Sorted, without duplicates.
+    pub(super) to_code: Vec<u64>,
+    /// Sorted: where relocations write into code, if the program says that they do.
+    pub(super) in_code: Vec<u64>,
+}
+
+impl Pointers {
+    pub(super) fn read(elf: &Elf<'_>, code: &CodeRanges, more: Vec<u64>) -> Self {
+        let hull = code.hull();
+        let points_to_code = |&value: &u64| hull.contains(&value) && code.find_code(value).is_some();
+        let mut pointers = Pointers { to_code: more, in_code: Vec::new() };
+        pointers.to_code.retain(points_to_code);
+        let text_relocations = elf.dynamic_value(elf::DT_TEXTREL).is_some()
+            || elf.dynamic_value(elf::DT_FLAGS).is_some_and(|flags| flags & elf::DF_TEXTREL.0 as u64 != 0);
+        let mut found = |place: u64, value: u64| {
+            if points_to_code(&value) {
+                pointers.to_code.push(value);
+            }
+            let code = |load: &Load<'_>| load.executable && load.contains(place);
+            if text_relocations && elf.loads.iter().any(code) {
+                pointers.in_code.push(place);
+            }
+        };
+        let symbols = dynamic_symbols(elf);
+        for table in
+            tables(elf, elf::SHT_RELA, &[(elf::DT_RELA, elf::DT_RELASZ), (elf::DT_JMPREL, elf::DT_PLTRELSZ)])
+        {
+            for relocation in records::<Rela>(table) {
+                found(relocation.r_offset.get(LE), target(relocation, symbols));
+            }
+        }
+        for table in tables(elf, elf::SHT_RELR, &[(elf::DT_RELR, elf::DT_RELRSZ)]) {
+            for_each_relr(records(table), |place| {
+                let word = elf.at_address(place, 8).and_then(|bytes| bytes.try_into().ok());
+                found(place, word.map_or(0, u64::from_le_bytes));
+            });
+        }
+        if !elf.position_independent {
+            for_each_data_word(elf, code, |value| {
+                if points_to_code(&value) {
+                    pointers.to_code.push(value);
+                }
+            });
+        }
+        pointers.to_code.sort_unstable();
+        pointers.to_code.dedup();
+        pointers.in_code.sort_unstable();
+        pointers.in_code.dedup();
+        pointers
+    }
+}
+
+/// The address that a relocation writes, as linked; 0: none that is known before the program runs.
+fn target(relocation: &Rela, symbols: &[Symbol]) -> u64 {
+    let addend = relocation.r_addend.get(LE) as u64;
+    match relocation.r_type(LE, false) {
+        elf::R_X86_64_RELATIVE | elf::R_X86_64_IRELATIVE => addend,
+        elf::R_X86_64_64 | elf::R_X86_64_GLOB_DAT | elf::R_X86_64_JUMP_SLOT => {
+            match symbols.get(relocation.r_sym(LE, false) as usize) {
+                Some(symbol) if symbol.st_shndx.get(LE) != elf::SHN_UNDEF => {
+                    symbol.st_value.get(LE).wrapping_add(addend)
+                }
+                _ => 0,
+            }
+        }
+        _ => 0,
+    }
+}
+
+/// Relocation tables that the loader sees, by the dynamic section and by the sections (a static program
+/// has only those); one that is in both comes once.
+fn tables<'d>(
+    elf: &Elf<'d>,
+    kind: elf::SectionType,
+    tags: &[(elf::DynamicTag, elf::DynamicTag)],
+) -> Vec<&'d [u8]> {
+    let value = |tag| elf.dynamic_value(tag);
+    let dynamic = tags.iter().filter_map(|&(address, len)| Some((value(address)?, value(len)?)));
+    let sections = elf.sections.iter().filter(|section| section.loaded() && section.kind == kind);
+    let mut ranges: Vec<(u64, u64)> =
+        dynamic.chain(sections.map(|section| (section.address, section.size))).collect();
+    // Of two that start together the longer first: DT_RELASZ may count .rela.plt in.
+    ranges.sort_unstable_by_key(|&(address, len)| (address, std::cmp::Reverse(len)));
+    let mut covered = 0;
+    ranges.retain(|&(address, len)| {
+        let end = address.saturating_add(len);
+        let new = end > covered;
+        covered = covered.max(end);
+        new
+    });
+    ranges.iter().filter_map(|&(address, len)| elf.at_address(address, len)).collect()
+}
+
+fn dynamic_symbols<'d>(elf: &Elf<'d>) -> &'d [Symbol] {
+    let section = elf.sections.iter().find(|section| section.kind == elf::SHT_DYNSYM);
+    if let Some(bytes) = section.and_then(|section| section.bytes) {
+        return records(bytes);
+    }
+    // Their number is nowhere: a relocation's index is as far as anybody looks.
+    elf.dynamic_value(elf::DT_SYMTAB).and_then(|address| elf.from_address(address)).map_or(&[], records)
+}
+
+/// Packed relative relocations: an even word is an address, an odd one a bitmap of the 63 words that
+/// follow the last.
+fn for_each_relr(words: &[Word], mut found: impl FnMut(u64)) {
+    let mut next = 0u64;
+    for word in words {
+        let word = word.get(LE);
+        if word & 1 == 0 {
+            // Always ascending: a damaged table shall not go round in circles.
+            if word < next {
+                return;
+            }
+            found(word);
+            next = word.wrapping_add(8);
+            continue;
+        }
+        let mut bits = word >> 1;
+        let mut place = next;
+        while bits != 0 {
+            let skip = u64::from(bits.trailing_zeros());
+            found(place.wrapping_add(8 * skip));
+            // Two shifts: the top bit alone would be one by 64.
+            bits = bits >> skip >> 1;
+            place = place.wrapping_add(8 * (skip + 1));
+        }
+        let Some(after) = next.checked_add(63 * 8) else { return };
+        next = after;
+    }
+}
+
+/// The aligned words of everything in memory that is not code. In a program that is loaded where it was
+/// linked they are plain addresses. Without section headers an executable segment counts as all code.
+fn for_each_data_word(elf: &Elf<'_>, code: &CodeRanges, mut found: impl FnMut(u64)) {
+    for load in &elf.loads {
+        let end = load.address + load.bytes.len() as u64;
+        let mut start = load.address;
+        let inside = code.iter().filter(|range| load.contains(range.start));
+        for (from, to) in inside.map(|range| (range.start, range.end)).chain([(end, end)]) {
+            let first = start.next_multiple_of(8);
+            let bytes = slice(load.bytes, first - load.address, from.saturating_sub(first));
+            for word in records::<Word>(bytes.unwrap_or_default()) {
+                found(word.get(LE));
+            }
+            start = to;
+        }
+    }
+}

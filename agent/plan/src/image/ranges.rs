@@ -1,0 +1,67 @@
+//! Where code is: executable sections, or executable segments where the file has no sections.
+
+use super::elf::Elf;
+
+/// A stretch of code that is all in the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct CodeRange {
+    pub(super) start: u64,
+    pub(super) end: u64,
+    /// Stubs of the dynamic linker: holds no functions.
+    pub(super) plt: bool,
+}
+
+/// Sorted and disjoint.
+#[derive(Debug)]
+pub(super) struct CodeRanges(Vec<CodeRange>);
+
+impl CodeRanges {
+    pub(super) fn of(elf: &Elf<'_>) -> Self {
+        let mut ranges = Vec::new();
+        let executable = elf.loads.iter().filter(|load| load.executable);
+        let segments: Vec<(u64, u64)> =
+            executable.map(|load| (load.address, load.address + load.bytes.len() as u64)).collect();
+        for section in elf.sections.iter().filter(|section| section.executable()) {
+            let end = section.address.saturating_add(section.size);
+            for &(segment_start, segment_end) in &segments {
+                let (start, end) = (section.address.max(segment_start), end.min(segment_end));
+                if start < end {
+                    ranges.push(CodeRange { start, end, plt: section.is_plt() });
+                }
+            }
+        }
+        if elf.sections.is_empty() {
+            ranges.extend(segments.iter().map(|&(start, end)| CodeRange { start, end, plt: false }));
+        }
+        ranges.sort_unstable_by_key(|range| (range.start, range.end));
+        // Only a damaged file has sections that overlap; each then ends where the next begins.
+        for index in 1..ranges.len() {
+            ranges[index - 1].end = ranges[index - 1].end.min(ranges[index].start);
+        }
+        ranges.retain(|range| range.start < range.end);
+        CodeRanges(ranges)
+    }
+
+    /// The range with this address.
+    pub(super) fn find(&self, address: u64) -> Option<CodeRange> {
+        let after = self.0.partition_point(|range| range.start <= address);
+        self.0[..after].last().copied().filter(|range| address < range.end)
+    }
+
+    /// The range with this address, unless it is the dynamic linker's.
+    pub(super) fn find_code(&self, address: u64) -> Option<CodeRange> {
+        self.find(address).filter(|range| !range.plt)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = CodeRange> + '_ {
+        self.0.iter().copied()
+    }
+
+    /// First and last address of all code, for a quick "no".
+    pub(super) fn hull(&self) -> std::ops::Range<u64> {
+        match (self.0.first(), self.0.last()) {
+            (Some(first), Some(last)) => first.start..last.end,
+            _ => 0..0,
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! The labels of a symbol table that lie in code.
+
+use super::elf::{Elf, Section, Symbol, records, slice, string};
+use super::error::ImageError;
+use super::ranges::CodeRanges;
+use object::LittleEndian as LE;
+use object::elf;
+
+/// A symbol with an address in code.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Label<'d> {
+    pub(super) address: u64,
+    pub(super) size: u64,
+    pub(super) name: &'d str,
+    /// Smaller is the better name of an address; see [`rank`].
+    pub(super) rank: u8,
+    pub(super) kind: LabelKind,
+    pub(super) local: bool,
+    /// Counts the STT_FILE symbols before: local symbols with the same number are of one object file.
+    pub(super) file: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LabelKind {
+    Function,
+    Ifunc,
+    /// STT_NOTYPE: hand-written assembly, or a linker's mark.
+    Bare,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Labels<'d> {
+    /// Sorted by address, then rank, then place in the table.
+    pub(super) labels: Vec<Label<'d>>,
+    /// From .symtab, which names local functions too.
+    pub(super) complete: bool,
+    /// The program brings its own unwinder.
+    pub(super) unwinder: bool,
+}
+
+impl<'d> Labels<'d> {
+    /// Reads .symtab; without functions there, .dynsym.
+    pub(super) fn read(elf: &Elf<'d>, code: &CodeRanges) -> Result<Self, ImageError> {
+        for kind in [elf::SHT_SYMTAB, elf::SHT_DYNSYM] {
+            let Some(table) = elf.sections.iter().find(|section| section.kind == kind) else { continue };
+            let symbols = records(contents(table)?);
+            let strings = match elf.sections.get(table.link as usize) {
+                Some(section) => contents(section)?,
+                None => &[],
+            };
+            let labels = Labels::collect(symbols, strings, code, kind == elf::SHT_SYMTAB);
+            if labels.labels.iter().any(|label| label.kind != LabelKind::Bare) {
+                return Ok(labels);
+            }
+        }
+        if elf.sections.is_empty() {
+            let (symbols, strings) = dynamic_symbols(elf);
+            return Ok(Labels::collect(symbols, strings, code, false));
+        }
+        Ok(Labels::default())
+    }
+
+    fn collect(symbols: &'d [Symbol], strings: &'d [u8], code: &CodeRanges, complete: bool) -> Self {
+        let mut labels = Vec::with_capacity(symbols.len());
+        let mut unwinder = false;
+        let mut file = 0;
+        // Symbols of one section mostly come together.
+        let mut range = None;
+        for symbol in symbols {
+            let kind = match symbol.st_type() {
+                elf::STT_FUNC => LabelKind::Function,
+                elf::STT_GNU_IFUNC => LabelKind::Ifunc,
+                elf::STT_NOTYPE => LabelKind::Bare,
+                elf::STT_FILE => {
+                    file += 1;
+                    continue;
+                }
+                _ => continue,
+            };
+            // Undefined ones are elsewhere, absolute ones no addresses.
+            if matches!(symbol.st_shndx.get(LE), elf::SHN_UNDEF | elf::SHN_ABS | elf::SHN_COMMON) {
+                continue;
+            }
+            let address = symbol.st_value.get(LE);
+            if !range.is_some_and(|(start, end)| (start..end).contains(&address)) {
+                let Some(found) = code.find_code(address) else { continue };
+                range = Some((found.start, found.end));
+            }
+            let name = string(strings, symbol.st_name.get(LE));
+            // Marks of a linker at a section's edges, which belong to whatever begins there.
+            if kind == LabelKind::Bare && is_mark(name) {
+                continue;
+            }
+            unwinder |= name == b"_Unwind_RaiseException";
+            let name = std::str::from_utf8(name).unwrap_or_default();
+            let size = symbol.st_size.get(LE);
+            let bind = symbol.st_bind();
+            let rank = rank(name, size, kind, bind);
+            labels.push(Label { address, size, name, rank, kind, local: bind == elf::STB_LOCAL, file });
+        }
+        labels.sort_by_key(|label| (label.address, label.rank));
+        Labels { labels, complete, unwinder }
+    }
+}
+
+fn contents<'d>(section: &Section<'d>) -> Result<&'d [u8], ImageError> {
+    let what = "a symbol table";
+    section.bytes.ok_or(ImageError::Truncated { what, offset: section.offset, len: section.size })
+}
+
+fn is_mark(name: &[u8]) -> bool {
+    name.is_empty()
+        || name.starts_with(b"__start_")
+        || name.starts_with(b"__stop_")
+        || matches!(name, b"etext" | b"_etext" | b"__etext" | b"__executable_start" | b"__ehdr_start")
+}
+
+/// Which name speaks for an address: a function's before a bare label's and before a cold part's (an empty
+/// cold part lies at the start of whatever follows it, and so does an empty function: a size counts more
+/// than a binding); global before weak before local; without underscore before with.
+fn rank(name: &str, size: u64, kind: LabelKind, bind: elf::SymbolBind) -> u8 {
+    let binding = match bind {
+        elf::STB_GLOBAL | elf::STB_GNU_UNIQUE => 0,
+        elf::STB_WEAK => 1,
+        _ => 2,
+    };
+    let cold = super::cold::parent_name(name).is_some();
+    u8::from(cold) << 5
+        | u8::from(kind == LabelKind::Bare) << 4
+        | u8::from(size == 0) << 3
+        | binding << 1
+        | u8::from(name.starts_with('_') || name.is_empty())
+}
+
+/// The dynamic symbols of a file without section headers. Nothing says how many there are; every linker
+/// puts their names right behind them.
+fn dynamic_symbols<'d>(elf: &Elf<'d>) -> (&'d [Symbol], &'d [u8]) {
+    let value = |tag| elf.dynamic_value(tag);
+    let (Some(symbols), Some(strings), Some(len)) =
+        (value(elf::DT_SYMTAB), value(elf::DT_STRTAB), value(elf::DT_STRSZ))
+    else {
+        return (&[], &[]);
+    };
+    let table = elf.from_address(symbols).unwrap_or_default();
+    let table = slice(table, 0, strings.saturating_sub(symbols)).unwrap_or_default();
+    (records(table), elf.at_address(strings, len).unwrap_or_default())
+}
+
+/// Sorted: what .dynsym offers in code.
+pub(super) fn exported(elf: &Elf<'_>, code: &CodeRanges) -> Vec<u64> {
+    let (symbols, _) = match elf.sections.iter().find(|section| section.kind == elf::SHT_DYNSYM) {
+        Some(section) => (records(section.bytes.unwrap_or_default()), &[][..]),
+        None => dynamic_symbols(elf),
+    };
+    let defined = symbols.iter().filter(|symbol| symbol.st_shndx.get(LE) != elf::SHN_UNDEF);
+    let mut addresses: Vec<u64> =
+        defined.map(|symbol| symbol.st_value.get(LE)).filter(|&at| code.find_code(at).is_some()).collect();
+    addresses.sort_unstable();
+    addresses.dedup();
+    addresses
+}

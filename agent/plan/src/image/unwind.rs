@@ -1,0 +1,247 @@
+//! .eh_frame: where functions begin, how long they are, and whether a return address is on top of the
+//! stack there.
+//!
+//! A function can be entered by a call only where CFA = rsp + 8: anything else has pushed or allocated
+//! before, so it is jumped into.
+
+use super::elf::Elf;
+use super::error::ImageError;
+use gimli::{
+    BaseAddresses, CallFrameInstruction, CallFrameInstructionIter, EhFrame, EhFrameOffset, EndianSlice,
+    LittleEndian, UnwindSection, X86_64,
+};
+
+type Slice<'d> = EndianSlice<'d, LittleEndian>;
+type Cie<'d> = gimli::CommonInformationEntry<Slice<'d>>;
+type FrameDescription<'d> = gimli::FrameDescriptionEntry<Slice<'d>>;
+
+/// What a frame description says of a stretch of code.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Fde {
+    pub(super) start: u64,
+    pub(super) end: u64,
+    /// Whether CFA = rsp + 8 at its start.
+    pub(super) entered_by_call: bool,
+    /// The kernel returns here from a signal handler.
+    pub(super) signal: bool,
+    /// Address of the exception table; 0: none.
+    pub(super) lsda: u64,
+    offset: usize,
+}
+
+#[derive(Debug)]
+pub(super) struct Unwind<'d> {
+    section: EhFrame<Slice<'d>>,
+    bases: BaseAddresses,
+    /// By offset in the section, as they come.
+    cies: Vec<(usize, Option<KnownCie<'d>>)>,
+    /// Sorted by start, one for each start.
+    pub(super) fdes: Vec<Fde>,
+    budget: u64,
+}
+
+#[derive(Clone, Debug)]
+struct KnownCie<'d> {
+    cie: Cie<'d>,
+    /// The CFA after its initial instructions.
+    cfa: Cfa,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cfa {
+    Register(gimli::Register, i64),
+    Expression,
+}
+
+impl Cfa {
+    const RETURN_ADDRESS_ON_TOP: Cfa = Cfa::Register(X86_64::RSP, 8);
+
+    fn with_offset(self, offset: i64) -> Self {
+        match self {
+            Cfa::Register(register, _) => Cfa::Register(register, offset),
+            Cfa::Expression => Cfa::Expression,
+        }
+    }
+}
+
+impl<'d> Unwind<'d> {
+    pub(super) fn read(elf: &Elf<'d>) -> Result<Self, ImageError> {
+        let (bytes, address) = eh_frame(elf)?;
+        let address_of = |name| elf.section(name).map_or(0, |section| section.address);
+        let bases = BaseAddresses::default()
+            .set_eh_frame(address)
+            .set_eh_frame_hdr(elf.eh_frame_hdr.unwrap_or(0))
+            .set_text(address_of(b".text"))
+            .set_got(address_of(b".got"));
+        let mut unwind = Unwind {
+            section: EhFrame::new(bytes, LittleEndian),
+            bases,
+            cies: Vec::new(),
+            // An FDE is 24 bytes or more; most are 32 or so.
+            fdes: Vec::with_capacity(bytes.len() / 32),
+            // Enough to read every instruction of the section several times: what asks for more is made
+            // to keep us busy.
+            budget: 4 * bytes.len() as u64 + 1024,
+        };
+        unwind.read_entries(bytes);
+        // Stable, and fast on what linkers leave: a few sorted runs.
+        unwind.fdes.sort_by_key(|fde| fde.start);
+        unwind.fdes.dedup_by_key(|fde| fde.start);
+        Ok(unwind)
+    }
+
+    /// Walks by the lengths of the entries, so that one that cannot be read costs only itself.
+    fn read_entries(&mut self, bytes: &'d [u8]) {
+        let u32_at = |at: usize| {
+            let word: [u8; 4] = bytes.get(at..at + 4)?.try_into().ok()?;
+            Some(u32::from_le_bytes(word))
+        };
+        let mut at = 0;
+        while let Some(length) = u32_at(at) {
+            // Zero ends the section for those who walk it, but the linker's table may go on behind it.
+            if length == 0 {
+                at += 4;
+                continue;
+            }
+            let (body, length) = if length == u32::MAX {
+                let Some(long) = bytes.get(at + 4..at + 12) else { break };
+                (at + 12, long.iter().rev().fold(0u64, |value, &byte| value << 8 | u64::from(byte)))
+            } else {
+                (at + 4, u64::from(length))
+            };
+            let end = usize::try_from(length).ok().and_then(|length| body.checked_add(length));
+            let Some(end) = end.filter(|&end| end <= bytes.len()) else { break };
+            match u32_at(body) {
+                Some(0) => {
+                    let cie = self.section.cie_from_offset(&self.bases, EhFrameOffset(at)).ok();
+                    let known = cie.map(|cie| {
+                        let cfa = self.initial_cfa(&cie);
+                        KnownCie { cie, cfa }
+                    });
+                    self.cies.push((at, known));
+                }
+                Some(_) => self.read_fde(at),
+                None => break,
+            }
+            at = end;
+        }
+    }
+
+    fn read_fde(&mut self, offset: usize) {
+        let Some((fde, cfa)) = self.parse(offset) else { return };
+        let start = fde.initial_address();
+        let Some(end) = start.checked_add(fde.len()).filter(|&end| end > start) else { return };
+        let lsda = match fde.lsda() {
+            Some(gimli::Pointer::Direct(address)) => address,
+            _ => 0,
+        };
+        let signal = fde.is_signal_trampoline();
+        let instructions = fde.instructions(&self.section, &self.bases);
+        let cfa = cfa_at(fde.cie(), cfa, instructions, Some(0), &mut self.budget);
+        let entered_by_call = cfa == Some(Cfa::RETURN_ADDRESS_ON_TOP) && !signal;
+        self.fdes.push(Fde { start, end, entered_by_call, signal, lsda, offset });
+    }
+
+    /// A CIE comes before its FDEs, and mostly right before.
+    fn parse(&self, offset: usize) -> Option<(FrameDescription<'d>, Cfa)> {
+        let partial = self.section.partial_fde_from_offset(&self.bases, EhFrameOffset(offset)).ok()?;
+        let wanted = partial.cie_offset().0;
+        let known = match self.cies.last() {
+            Some((at, known)) if *at == wanted => known.as_ref()?,
+            _ => {
+                let index = self.cies.binary_search_by_key(&wanted, |(at, _)| *at).ok()?;
+                self.cies[index].1.as_ref()?
+            }
+        };
+        let fde = partial.parse(|_, _, _| Ok(known.cie.clone())).ok()?;
+        Some((fde, known.cfa))
+    }
+
+    fn initial_cfa(&mut self, cie: &Cie<'d>) -> Cfa {
+        let instructions = cie.instructions(&self.section, &self.bases);
+        cfa_at(cie, Cfa::Expression, instructions, None, &mut self.budget).unwrap_or(Cfa::Expression)
+    }
+
+    /// Whether a return address is on top of the stack at this address; None: nothing describes it.
+    /// For the rare entry in the middle of something.
+    pub(super) fn entered_by_call(&mut self, address: u64) -> Option<bool> {
+        let after = self.fdes.partition_point(|fde| fde.start <= address);
+        let fde = *self.fdes[..after].last().filter(|fde| address < fde.end)?;
+        if fde.start == address || fde.signal {
+            return Some(fde.entered_by_call);
+        }
+        let (parsed, cfa) = self.parse(fde.offset)?;
+        let instructions = parsed.instructions(&self.section, &self.bases);
+        let cfa = cfa_at(parsed.cie(), cfa, instructions, Some(address - fde.start), &mut self.budget);
+        Some(cfa == Some(Cfa::RETURN_ADDRESS_ON_TOP))
+    }
+}
+
+/// The CFA that holds `stop` bytes behind the start (None: after all instructions). None: cannot be told.
+fn cfa_at(
+    cie: &Cie<'_>,
+    initial: Cfa,
+    mut instructions: CallFrameInstructionIter<'_, Slice<'_>>,
+    stop: Option<u64>,
+    budget: &mut u64,
+) -> Option<Cfa> {
+    const DEEPEST: usize = 32;
+    let mut saved = Vec::new();
+    let mut cfa = initial;
+    let mut location = 0u64;
+    let factored = |offset: i64| offset.wrapping_mul(cie.data_alignment_factor());
+    while let Some(instruction) = instructions.next().ok()? {
+        *budget = budget.checked_sub(1)?;
+        match instruction {
+            CallFrameInstruction::AdvanceLoc { delta } => {
+                let bytes = u64::from(delta).saturating_mul(cie.code_alignment_factor());
+                location = location.saturating_add(bytes);
+                if stop.is_some_and(|stop| location > stop) {
+                    break;
+                }
+            }
+            // No compiler writes it; it would be an absolute address.
+            CallFrameInstruction::SetLoc { .. } => return None,
+            CallFrameInstruction::DefCfa { register, offset } => {
+                cfa = Cfa::Register(register, i64::try_from(offset).ok()?);
+            }
+            CallFrameInstruction::DefCfaSf { register, factored_offset } => {
+                cfa = Cfa::Register(register, factored(factored_offset));
+            }
+            CallFrameInstruction::DefCfaRegister { register } => {
+                let Cfa::Register(_, offset) = cfa else { return None };
+                cfa = Cfa::Register(register, offset);
+            }
+            CallFrameInstruction::DefCfaOffset { offset } => {
+                cfa = cfa.with_offset(i64::try_from(offset).ok()?);
+            }
+            CallFrameInstruction::DefCfaOffsetSf { factored_offset } => {
+                cfa = cfa.with_offset(factored(factored_offset));
+            }
+            CallFrameInstruction::DefCfaExpression { .. } => cfa = Cfa::Expression,
+            CallFrameInstruction::RememberState if saved.len() < DEEPEST => saved.push(cfa),
+            CallFrameInstruction::RememberState => return None,
+            CallFrameInstruction::RestoreState => cfa = saved.pop()?,
+            _ => {}
+        }
+    }
+    Some(cfa)
+}
+
+/// The section by name, else by way of .eh_frame_hdr: version, three encodings, a pointer to it.
+fn eh_frame<'d>(elf: &Elf<'d>) -> Result<(&'d [u8], u64), ImageError> {
+    if let Some(section) = elf.section(b".eh_frame") {
+        let (offset, len) = (section.offset, section.size);
+        let bytes = section.bytes.ok_or(ImageError::Truncated { what: ".eh_frame", offset, len })?;
+        return Ok((bytes, section.address));
+    }
+    let found = || {
+        let header_at = elf.eh_frame_hdr?;
+        let header = elf.from_address(header_at)?;
+        let bases = BaseAddresses::default().set_eh_frame_hdr(header_at);
+        let parsed = gimli::EhFrameHdr::new(header, LittleEndian).parse(&bases, 8).ok()?;
+        let address = parsed.eh_frame_ptr().direct().ok()?;
+        Some((elf.from_address(address)?, address))
+    };
+    Ok(found().unwrap_or_default())
+}
