@@ -59,14 +59,14 @@ fn records(bytes: &[u8], detected: &Detected, problems: &mut Vec<Problem>) -> Re
         if is_histogram && !(profile.arcs.is_empty() && profile.blocks.is_empty()) {
             once(problems, Problem::Order { offset });
         }
-        collect(&mut profile, record).map_err(|source| ReadError::Overflow { offset, source })?;
+        collect(&mut profile, record).map_err(|overflow| ReadError::Overflow { offset, overflow })?;
         if is_histogram && let Some(last) = profile.histograms.last() {
             histograms.check(offset, last, problems);
         }
     }
     histograms.overlaps(problems);
     let offset = bytes.len() as u64;
-    profile.normalize().map_err(|source| ReadError::Overflow { offset, source })?;
+    profile.normalize().map_err(|overflow| ReadError::Overflow { offset, overflow })?;
     Ok(profile)
 }
 

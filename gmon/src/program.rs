@@ -88,7 +88,7 @@ mod elf {
     /// Why a file is not a program that gprof could read.
     #[derive(Debug, thiserror::Error)]
     pub enum ProgramError {
-        #[error("not an object file: {0}")]
+        #[error("not a program in ELF")]
         Object(#[from] object::Error),
         #[error("an object file of format {0:?}, expected ELF")]
         NotElf(object::BinaryFormat),

@@ -43,10 +43,10 @@ impl ReadOptions {
         let detected = self.detect(bytes)?;
         let mut profile = Profile::new(detected.layout.format);
         for (offset, record) in Records::new(bytes, detected.layout) {
-            collect(&mut profile, record?).map_err(|source| ReadError::Overflow { offset, source })?;
+            collect(&mut profile, record?).map_err(|overflow| ReadError::Overflow { offset, overflow })?;
         }
         let offset = bytes.len() as u64;
-        profile.normalize().map_err(|source| ReadError::Overflow { offset, source })?;
+        profile.normalize().map_err(|overflow| ReadError::Overflow { offset, overflow })?;
         Ok(Reading {
             profile,
             ambiguous_width: detected.ambiguous_width,

@@ -21,8 +21,8 @@ pub enum ReadError {
     Tag { tag: u8, offset: u64 },
     #[error("histogram {low:#x}..{high:#x} with {bins} bins, at offset {offset}, expected {expected}")]
     Range { low: u64, high: u64, bins: u32, offset: u64, expected: &'static str },
-    #[error("{source} (record at offset {offset})")]
-    Overflow { offset: u64, source: CountOverflow },
+    #[error("{overflow}, at offset {offset}")]
+    Overflow { offset: u64, overflow: CountOverflow },
 }
 
 impl ReadError {

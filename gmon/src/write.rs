@@ -25,7 +25,7 @@ pub(crate) const SCALE_TOLERANCE: f64 = 0.000_001;
 /// with [`WriteError::Io`].
 #[derive(Debug, Error)]
 pub enum WriteError {
-    #[error("cannot write: {0}")]
+    #[error("cannot write")]
     Io(#[from] io::Error),
     #[error(transparent)]
     Shape(#[from] ShapeError),

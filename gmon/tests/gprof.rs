@@ -126,6 +126,26 @@ fn a_function_at_an_odd_address_steals_a_byte() {
     assert_eq!(flat["odd"].0, 120.0);
 }
 
+/// gprof has a message for «a symbol that covers several histogram records»: no option brings it up.
+#[test]
+fn a_function_across_two_chunks() {
+    let folder = Folder::new("across");
+    let prog = folder.compile(&[]);
+    // `after` reaches to `far`.
+    let mut samples = builder(&prog);
+    samples.add(prog.address("after"), 3);
+    samples.add(prog.address("far") - 1, 4);
+    let mut profile = profile(samples.build().histograms);
+    assert_eq!(profile.histograms.len(), 2);
+    profile.arcs = vec![Arc { from: prog.address("main"), to: prog.address("after"), count: 1 }];
+    let file = folder.write("a.out", &bytes(&profile));
+    assert_eq!(prog.flat(&[&file])["after"], (7.0, 1));
+    for options in [&["-b", "-q"][..], &["-b", "-c", "-q"], &["-b", "-l"], &["-A", "-x"], &["-b", "-q", "-z"]]
+    {
+        prog.gprof(options, &[&file]);
+    }
+}
+
 #[test]
 fn rate_and_unit_are_free() {
     let folder = Folder::new("rate");

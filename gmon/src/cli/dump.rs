@@ -28,8 +28,9 @@ fn name(program: Option<&Program>, address: u64) -> String {
         None => String::new(),
         Some(Place::Nowhere) => " ?".to_owned(),
         Some(Place::In(function) | Place::Behind(function)) => match address - function.start {
-            0 => format!(" {}", function.name),
-            offset => format!(" {}+{offset:#x}", function.name),
+            // A symbol's name may hold anything; the terminal should not obey it.
+            0 => format!(" {}", function.name.escape_debug()),
+            offset => format!(" {}+{offset:#x}", function.name.escape_debug()),
         },
     }
 }
