@@ -207,8 +207,7 @@ impl<'d> Elf<'d> {
         if self.entry == 0 {
             return false;
         }
-        let pie =
-            self.dynamic_value(elf::DT_FLAGS_1).is_some_and(|flags| flags & elf::DF_1_PIE.0 as u64 != 0);
+        let pie = self.dynamic_value(elf::DT_FLAGS_1).is_some_and(|flags| flags & elf::DF_1_PIE.0 != 0);
         let library = [elf::DT_SONAME, elf::DT_NEEDED];
         self.interpreter.is_some() || pie || !library.iter().any(|&tag| self.dynamic_value(tag).is_some())
     }
@@ -222,12 +221,12 @@ impl<'d> Elf<'d> {
     }
 
     /// The file's bytes from this address to the end of its segment.
-    pub(super) fn from_address(&self, address: u64) -> Option<&'d [u8]> {
+    pub(super) fn rest_at(&self, address: u64) -> Option<&'d [u8]> {
         self.loads.iter().find_map(|load| at(load, address))
     }
 
     pub(super) fn at_address(&self, address: u64, len: u64) -> Option<&'d [u8]> {
-        self.from_address(address)?.get(..usize::try_from(len).ok()?)
+        self.rest_at(address)?.get(..usize::try_from(len).ok()?)
     }
 
     pub(super) fn section(&self, name: &[u8]) -> Option<&Section<'d>> {

@@ -100,10 +100,7 @@ impl<'d> Merger<'_, 'd> {
         };
         let mut names = labels.iter().filter(counts);
         let Some(best) = names.clone().next() else {
-            // A signal frame's description begins one byte early, for those who look up the address
-            // before the one that is returned to.
-            let early = |fde: Fde| fde.signal && next.is_some_and(|next| next.address == address + 1);
-            let begins = fde.is_some_and(|fde| !early(fde)) || address == self.elf.entry;
+            let begins = fde.is_some_and(|fde| !self.is_early(fde, next)) || address == self.elf.entry;
             if begins && !inside && !self.is_stub(address) {
                 self.push(range, address, None, &[], fde, unwind);
             }
@@ -117,6 +114,17 @@ impl<'d> Merger<'_, 'd> {
         names.next();
         let aliases: Vec<Label<'d>> = names.copied().collect();
         self.push(range, address, Some(best), &aliases, fde, unwind);
+    }
+
+    /// Whether a frame description begins before the function that it is for: with the padding in front of
+    /// it (glibc's assembly), or one byte early, as that of a signal frame has to, for those who look up the
+    /// address before the one that is returned to.
+    fn is_early(&self, fde: Fde, next: Option<&Label<'_>>) -> bool {
+        let counts = |label: &&Label<'_>| label.kind != LabelKind::Bare || !label.local;
+        let Some(label) = next.filter(counts).filter(|label| label.address < fde.end) else { return false };
+        let gap = label.address - fde.start;
+        gap == 1 && fde.signal
+            || gap < PADDING_MAX && self.elf.at_address(fde.start, gap).is_some_and(is_padding)
     }
 
     fn push(
@@ -180,7 +188,7 @@ impl<'d> Merger<'_, 'd> {
         if !self.elf.sections.is_empty() {
             return false;
         }
-        let code = self.elf.from_address(address).unwrap_or_default();
+        let code = self.elf.rest_at(address).unwrap_or_default();
         let code = code.strip_prefix(&[0xf3, 0x0f, 0x1e, 0xfa]).unwrap_or(code);
         let code = code.strip_prefix(&[0xf2]).unwrap_or(code);
         code.starts_with(&[0xff, 0x25])
@@ -201,6 +209,26 @@ impl<'d> Merger<'_, 'd> {
         }
         self.out
     }
+}
+
+/// No function is aligned to more.
+const PADDING_MAX: u64 = 64;
+
+/// Nothing but what assemblers fill gaps with: int3, nop, and long nops with any prefixes.
+fn is_padding(mut bytes: &[u8]) -> bool {
+    while let Some((&first, rest)) = bytes.split_first() {
+        bytes = match (first, rest) {
+            (0xcc | 0x90 | 0x66 | 0x2e, rest) => rest,
+            // nopw disp8/disp32(...): the length is in the operand's first byte.
+            (0x0f, [0x1f, 0x00, rest @ ..]) => rest,
+            (0x0f, [0x1f, 0x40, _, rest @ ..]) => rest,
+            (0x0f, [0x1f, 0x44, _, _, rest @ ..]) => rest,
+            (0x0f, [0x1f, 0x80, _, _, _, _, rest @ ..]) => rest,
+            (0x0f, [0x1f, 0x84, _, _, _, _, _, rest @ ..]) => rest,
+            _ => return false,
+        };
+    }
+    true
 }
 
 /// A part that turned out empty: its symbol lies on whatever follows.

@@ -22,7 +22,7 @@ pub(super) fn landing_pads(elf: &Elf<'_>, code: &CodeRanges, fdes: &[Fde]) -> Ve
     for fde in fdes.iter().filter(|fde| fde.lsda != 0) {
         let bytes = match table {
             Some((address, bytes)) => offset(address, fde.lsda).and_then(|at| bytes.get(at..)),
-            None => elf.from_address(fde.lsda),
+            None => elf.rest_at(fde.lsda),
         };
         let Some(bytes) = bytes else { continue };
         let mut reader = Reader { bytes, address: fde.lsda, function: fde.start };

@@ -1,7 +1,7 @@
 //! What data knows of code: the addresses that relocations, or the plain words of a program without them,
 //! hold; and the relocations that change code itself.
 
-use super::elf::{Elf, Load, Rela, Symbol, Word, records, slice};
+use super::elf::{Elf, Load, Rela, Section, Symbol, Word, records};
 use super::ranges::CodeRanges;
 use object::LittleEndian as LE;
 use object::elf;
@@ -21,7 +21,7 @@ impl Pointers {
         let mut pointers = Pointers { to_code: more, in_code: Vec::new() };
         pointers.to_code.retain(points_to_code);
         let text_relocations = elf.dynamic_value(elf::DT_TEXTREL).is_some()
-            || elf.dynamic_value(elf::DT_FLAGS).is_some_and(|flags| flags & elf::DF_TEXTREL.0 as u64 != 0);
+            || elf.dynamic_value(elf::DT_FLAGS).is_some_and(|flags| flags & elf::DF_TEXTREL.0 != 0);
         let mut found = |place: u64, value: u64| {
             if points_to_code(&value) {
                 pointers.to_code.push(value);
@@ -46,7 +46,7 @@ impl Pointers {
             });
         }
         if !elf.position_independent {
-            for_each_data_word(elf, code, |value| {
+            for_each_data_word(elf, |value| {
                 if points_to_code(&value) {
                     pointers.to_code.push(value);
                 }
@@ -107,7 +107,7 @@ fn dynamic_symbols<'d>(elf: &Elf<'d>) -> &'d [Symbol] {
         return records(bytes);
     }
     // Their number is nowhere: a relocation's index is as far as anybody looks.
-    elf.dynamic_value(elf::DT_SYMTAB).and_then(|address| elf.from_address(address)).map_or(&[], records)
+    elf.dynamic_value(elf::DT_SYMTAB).and_then(|address| elf.rest_at(address)).map_or(&[], records)
 }
 
 /// Packed relative relocations: an even word is an address, an odd one a bitmap of the 63 words that
@@ -139,20 +139,33 @@ fn for_each_relr(words: &[Word], mut found: impl FnMut(u64)) {
     }
 }
 
-/// The aligned words of everything in memory that is not code. In a program that is loaded where it was
-/// linked they are plain addresses. Without section headers an executable segment counts as all code.
-fn for_each_data_word(elf: &Elf<'_>, code: &CodeRanges, mut found: impl FnMut(u64)) {
-    for load in &elf.loads {
-        let end = load.address + load.bytes.len() as u64;
-        let mut start = load.address;
-        let inside = code.iter().filter(|range| load.contains(range.start));
-        for (from, to) in inside.map(|range| (range.start, range.end)).chain([(end, end)]) {
-            let first = start.next_multiple_of(8);
-            let bytes = slice(load.bytes, first - load.address, from.saturating_sub(first));
-            for word in records::<Word>(bytes.unwrap_or_default()) {
-                found(word.get(LE));
-            }
-            start = to;
+/// The aligned words of all data. In a program that is loaded where it was linked they are plain addresses.
+fn for_each_data_word(elf: &Elf<'_>, mut found: impl FnMut(u64)) {
+    let data = |section: &&Section<'_>| section.loaded() && !section.executable() && !is_table(section.kind);
+    let sections = elf.sections.iter().filter(data).map(|section| (section.address, section.bytes));
+    // An executable segment counts as all code where no sections tell.
+    let whole = elf.loads.iter().filter(|load| elf.sections.is_empty() && !load.executable);
+    for (address, bytes) in sections.chain(whole.map(|load| (load.address, Some(load.bytes)))) {
+        let skip = (address.wrapping_neg() & 7) as usize;
+        for word in records::<Word>(bytes.and_then(|bytes| bytes.get(skip..)).unwrap_or_default()) {
+            found(word.get(LE));
         }
     }
+}
+
+/// Sections of the loader's, which hold no pointers of the program's.
+fn is_table(kind: elf::SectionType) -> bool {
+    matches!(
+        kind,
+        elf::SHT_STRTAB
+            | elf::SHT_RELA
+            | elf::SHT_HASH
+            | elf::SHT_NOTE
+            | elf::SHT_DYNSYM
+            | elf::SHT_RELR
+            | elf::SHT_GNU_HASH
+            | elf::SHT_GNU_VERDEF
+            | elf::SHT_GNU_VERNEED
+            | elf::SHT_GNU_VERSYM
+    )
 }

@@ -141,7 +141,7 @@ fn dynamic_symbols<'d>(elf: &Elf<'d>) -> (&'d [Symbol], &'d [u8]) {
     else {
         return (&[], &[]);
     };
-    let table = elf.from_address(symbols).unwrap_or_default();
+    let table = elf.rest_at(symbols).unwrap_or_default();
     let table = slice(table, 0, strings.saturating_sub(symbols)).unwrap_or_default();
     (records(table), elf.at_address(strings, len).unwrap_or_default())
 }

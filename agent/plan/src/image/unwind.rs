@@ -237,11 +237,11 @@ fn eh_frame<'d>(elf: &Elf<'d>) -> Result<(&'d [u8], u64), ImageError> {
     }
     let found = || {
         let header_at = elf.eh_frame_hdr?;
-        let header = elf.from_address(header_at)?;
+        let header = elf.rest_at(header_at)?;
         let bases = BaseAddresses::default().set_eh_frame_hdr(header_at);
         let parsed = gimli::EhFrameHdr::new(header, LittleEndian).parse(&bases, 8).ok()?;
         let address = parsed.eh_frame_ptr().direct().ok()?;
-        Some((elf.from_address(address)?, address))
+        Some((elf.rest_at(address)?, address))
     };
     Ok(found().unwrap_or_default())
 }

@@ -1,0 +1,123 @@
+//! Labels of hand-written assembly.
+
+use crate::build::{around, check, compile, folder, named, try_compile};
+use gprofinject_plan::image::{FunctionKind, Image};
+
+fn assembled(test: &str, text: &str) -> Vec<u8> {
+    let flags = ["-nostdlib", "-static", "-no-pie"];
+    std::fs::read(compile(&folder(test), "gcc", &[("a.s", text)], &flags)).unwrap()
+}
+
+#[test]
+fn labels() {
+    let bytes = assembled(
+        "labels",
+        ".text
+        .globl _start
+        _start: nop                             # bare, global, no size
+            jmp sized
+            .type sized,@function
+        sized: nop
+        loop: dec %eax                          # bare, local, inside: no function
+            jnz loop
+            .globl inside
+        inside: nop                             # bare, global, inside: no function, but a pointer
+            ret
+            .size sized,.-sized
+            .globl outside
+        outside: nop                            # bare, global, outside
+            ret
+        local: nop                              # bare, local, outside: of the one before
+            ret
+        described: .cfi_startproc               # bare, local, described
+            nop
+            ret
+            .cfi_endproc
+            .cfi_startproc                      # described, no name
+            nop
+            ret
+            .cfi_endproc
+        .section .text.other,\"ax\"
+            .type first,@function
+            .globl first
+            .type _first,@function
+            .globl __first
+        _first: __first: first: nop
+            nop",
+    );
+    let image = Image::read(&bytes).unwrap();
+    check(&image);
+    let list: Vec<(&str, u64, Option<bool>)> =
+        image.functions.iter().map(|function| (function.name, function.size, function.frame)).collect();
+    assert_eq!(
+        list,
+        [
+            ("_start", 3, None),
+            ("sized", 7, None),
+            ("outside", 4, None),
+            ("described", 2, Some(true)),
+            ("", 2, Some(true)),
+            ("first", 2, None),
+        ]
+    );
+    assert_eq!(named(&image, "_start").kind, FunctionKind::Start);
+    assert_eq!(named(&image, "first").aliases, ["_first", "__first"]);
+    let sized = named(&image, "sized");
+    assert_eq!(image.code_pointers, [sized.address + 5]);
+}
+
+#[test]
+fn several_entries_of_one_function() {
+    let bytes = assembled(
+        "entries",
+        ".text
+        .globl _start
+        .type _start,@function
+        _start: nop
+            .size _start,.-_start
+        .type outer,@function
+        outer: .cfi_startproc
+            nop
+        .type early,@function
+        early: push %rbx                        # the return address is still on top
+            .cfi_def_cfa_offset 16
+        .type late,@function
+        late: nop                               # and here it is not
+            pop %rbx
+            .cfi_def_cfa_offset 8
+            ret
+            .cfi_endproc
+            .size outer,.-outer
+            .size early,.-early
+            .size late,.-late",
+    );
+    let image = Image::read(&bytes).unwrap();
+    check(&image);
+    let [outer, early, late] = ["outer", "early", "late"].map(|name| named(&image, name));
+    assert_eq!((outer.size, outer.limit - outer.address, outer.frame), (1, 1, Some(true)));
+    assert_eq!((early.size, early.kind, early.frame), (1, FunctionKind::Ordinary, Some(true)));
+    assert_eq!((late.size, late.kind, late.frame), (3, FunctionKind::Cold(None), Some(false)));
+}
+
+#[test]
+fn the_signal_restorer_is_never_called() {
+    for (test, strip) in [("restorer", None), ("restorer-stripped", Some("-s"))] {
+        let c = "#include <signal.h>\nstatic void h(int s) {}\nint main(void) { signal(2, h); return 0; }";
+        let mut flags = vec!["-static"];
+        flags.extend(strip);
+        let program = match try_compile(&folder(test), "gcc", &[("a.c", c)], &flags) {
+            Ok(program) => program,
+            Err(error) => return eprintln!("SKIPPED: no static program: {error}"),
+        };
+        let bytes = std::fs::read(program).unwrap();
+        let image = Image::read(&bytes).unwrap();
+        // mov $15, %rax; syscall
+        let restorer = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
+        let segment = image.code[0];
+        let at = segment.bytes.windows(9).position(|window| window == restorer).unwrap() as u64;
+        let function = around(&image, segment.address + at);
+        assert_eq!((function.kind, function.frame), (FunctionKind::Cold(None), Some(false)));
+        assert_eq!(function.name == "__restore_rt", strip.is_none());
+        assert!(strip.is_some() || function.address == segment.address + at);
+    }
+}

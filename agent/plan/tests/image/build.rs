@@ -1,0 +1,95 @@
+//! Compiles small programs into the target folder, and checks what holds for every image.
+
+use gprofinject_plan::image::{Function, FunctionKind, Image};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A folder of this test's own.
+pub(crate) fn folder(test: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("image").join(test);
+    std::fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+/// Whether the tool is there; says so loudly if not.
+pub(crate) fn has(tool: &str) -> bool {
+    let found = Command::new(tool).arg("--version").output().is_ok_and(|output| output.status.success());
+    if !found {
+        eprintln!("SKIPPED: no {tool} on this machine");
+    }
+    found
+}
+
+/// Compiles sources, `(file name, text)`, in a folder; the program's path.
+pub(crate) fn compile(folder: &Path, compiler: &str, sources: &[(&str, &str)], flags: &[&str]) -> PathBuf {
+    let program = try_compile(folder, compiler, sources, flags);
+    program.unwrap_or_else(|error| panic!("{compiler} {flags:?} in {}: {error}", folder.display()))
+}
+
+/// As [`compile`]; the compiler's complaint where it can not (no static libraries, an unknown option).
+pub(crate) fn try_compile(
+    folder: &Path,
+    compiler: &str,
+    sources: &[(&str, &str)],
+    flags: &[&str],
+) -> Result<PathBuf, String> {
+    for (name, text) in sources {
+        std::fs::write(folder.join(name), text).unwrap();
+    }
+    let program = folder.join("program");
+    let names = sources.iter().map(|(name, _)| name);
+    let output = Command::new(compiler)
+        .current_dir(folder)
+        .args(names)
+        .args(flags)
+        .arg("-o")
+        .arg(&program)
+        .output()
+        .map_err(|error| error.to_string())?;
+    match output.status.success() {
+        true => Ok(program),
+        false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
+    }
+}
+
+pub(crate) fn run(tool: &str, arguments: &[&str]) -> String {
+    let output = Command::new(tool).args(arguments).output().unwrap();
+    assert!(output.status.success(), "{tool} {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// What the documentation promises of every image.
+pub(crate) fn check(image: &Image<'_>) {
+    assert!(image.lo < image.hi && image.lo % 4096 == 0 && image.hi % 4096 == 0);
+    for pair in image.functions.windows(2) {
+        assert!(pair[0].address + pair[0].size <= pair[1].address, "overlap: {pair:#x?}");
+        assert!(pair[0].limit <= pair[1].address, "limit: {pair:#x?}");
+    }
+    for function in &image.functions {
+        assert!(function.size > 0, "empty: {function:#x?}");
+        assert!(function.address + function.size <= function.limit, "{function:#x?}");
+        let room = function.limit - function.address;
+        assert!(image.code_at(function.address, room).is_some(), "no code: {function:#x?}");
+        if let FunctionKind::Cold(Some(parent)) = function.kind {
+            assert_ne!(image.functions[parent].address, function.address);
+        }
+    }
+    for list in [&image.code_pointers, &image.landing_pads, &image.facts.text_relocations] {
+        assert!(list.is_sorted_by(|a, b| a < b));
+        assert!(list.iter().all(|&address| image.code_at(address, 1).is_some()));
+    }
+}
+
+/// The function with this name or alias.
+pub(crate) fn named<'i, 'd>(image: &'i Image<'d>, name: &str) -> &'i Function<'d> {
+    let found =
+        image.functions.iter().find(|function| function.name == name || function.aliases.contains(&name));
+    found.unwrap_or_else(|| panic!("no function {name}"))
+}
+
+/// The function that an address is in.
+pub(crate) fn around<'i, 'd>(image: &'i Image<'d>, address: u64) -> &'i Function<'d> {
+    let holds =
+        |function: &&Function<'_>| (function.address..function.address + function.size).contains(&address);
+    image.functions.iter().find(holds).unwrap_or_else(|| panic!("{address:#x} is in no function"))
+}

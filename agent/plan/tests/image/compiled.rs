@@ -1,0 +1,298 @@
+//! Compilers' output at many options, against readelf.
+
+use crate::build::{check, compile, folder, has, named, run, try_compile};
+use crate::readelf;
+use gprofinject_plan::image::{FunctionKind, Image, ImageKind};
+use std::path::Path;
+
+const C: &str = r#"
+#include <stdio.h>
+#include <stdlib.h>
+struct op { const char *name; int (*run)(int); };
+static int twice(int x) { return 2 * x; }
+static int square(int x) { return x * x; }
+static __attribute__((noinline)) int helper(int x) { if (x < 0) { fprintf(stderr, "negative %d\n", x); abort(); } return x + 1; }
+int exported(int x) { return helper(x) + 3; }
+int alias(int x) __attribute__((alias("exported")));
+__attribute__((weak)) int weak_one(int x) { return x; }
+__attribute__((noinline)) int recursive(int x) { return x < 2 ? x : recursive(x - 1) + recursive(x - 2); }
+int dispatch(int x) { switch (x) { case 0: return 5; case 1: return helper(7); case 2: puts("two"); return 1;
+  case 3: return recursive(x); case 4: return 99; case 5: return square(x) ^ 3; default: return -1; } }
+static int (*resolve(void))(int) { return twice; }
+int chosen(int x) __attribute__((ifunc("resolve")));
+static volatile struct op ops[] = { { "twice", twice }, { "square", square } };
+int main(int argc, char **argv) {
+  int sum = 0;
+  for (int i = 0; i < 2; i++) sum += ops[i].run(argc);
+  return exported(sum) + weak_one(argc) + recursive(argc) + dispatch(argc) + chosen(argc) == 12345;
+}
+"#;
+
+const CXX: &str = r#"
+#include <stdexcept>
+#include <string>
+#include <vector>
+struct Noisy { std::string s; Noisy(const char *t) : s(t) {} ~Noisy() { if (s.size() == 99) throw 1; } };
+__attribute__((noinline)) int risky(int x) { Noisy n("abc"); if (x > 3) throw std::runtime_error("too big"); return x; }
+__attribute__((noinline)) int catcher(int x) {
+  try { std::vector<int> v(x); return risky(x) + v.size(); } catch (const std::exception &e) { return e.what()[0]; }
+}
+template <class T> T generic(T x) { return x + 1; }
+int main(int argc, char **) { return catcher(argc) + generic(argc) + generic(argc * 2L); }
+"#;
+
+/// Reads the program and compares all that readelf can tell.
+fn compare(program: &Path) {
+    let bytes = std::fs::read(program).unwrap();
+    let image = Image::read(&bytes).unwrap_or_else(|error| panic!("{}: {error}", program.display()));
+    check(&image);
+    let frames = readelf::frames(program);
+    let symbols = readelf::functions(program);
+    for symbol in &symbols {
+        let found = image.functions.binary_search_by_key(&symbol.address, |function| function.address);
+        let Ok(index) = found else {
+            assert!(symbol.size == 0 && symbol.name.contains(".cold"), "{} is missing", symbol.name);
+            continue;
+        };
+        let function = &image.functions[index];
+        let empty_part = symbol.size == 0 && symbol.name.contains(".cold");
+        let known = function.name == symbol.name || function.aliases.contains(&symbol.name.as_str());
+        assert!(known || empty_part, "{} is not among the names of {function:#x?}", symbol.name);
+        if symbol.kind == "IFUNC" {
+            assert_eq!(function.kind, FunctionKind::IfuncResolver);
+        }
+        let next = image.functions.get(index + 1).map_or(u64::MAX, |next| next.address);
+        if symbol.size != 0 && function.aliases.is_empty() {
+            assert_eq!(function.size, symbol.size.min(next - symbol.address), "{}", symbol.name);
+        }
+    }
+    for function in &image.functions {
+        let known = symbols.iter().any(|symbol| symbol.address == function.address);
+        let described = frames.contains_key(&function.address);
+        assert!(known || described || function.frame != Some(true), "from nowhere: {function:#x?}");
+        if let Some(&Some(expected)) = frames.get(&function.address) {
+            assert_eq!(function.frame, Some(expected), "{}", function.name);
+        }
+    }
+    for addend in readelf::relative_addends(program) {
+        let function = image.functions.binary_search_by_key(&addend, |function| function.address);
+        assert!(function.is_err() || image.code_pointers.binary_search(&addend).is_ok(), "{addend:#x}");
+    }
+    let build_id = image.facts.build_id.as_ref();
+    let build_id = build_id.map(|id| id.iter().map(|byte| format!("{byte:02x}")).collect::<String>());
+    assert_eq!(build_id, readelf::build_id(program));
+    let start = image.functions.iter().find(|function| function.kind == FunctionKind::Start).unwrap();
+    assert_eq!(start.address, image.entry);
+}
+
+#[test]
+fn c_at_many_options() {
+    let sets: &[&[&str]] = &[
+        &["-O0"],
+        &["-O1"],
+        &["-O2"],
+        &["-O3"],
+        &["-Os"],
+        &["-O2", "-no-pie", "-fno-pie"],
+        &["-O2", "-flto"],
+        &["-O2", "-ffunction-sections", "-Wl,--gc-sections"],
+        &["-O2", "-fcf-protection=full"],
+        &["-O2", "-fno-plt"],
+        &["-O2", "-fno-asynchronous-unwind-tables"],
+        &["-O2", "-Wl,-z,noseparate-code", "-no-pie", "-fno-pie"],
+        &["-O2", "-Wl,-z,pack-relative-relocs"],
+        &["-O2", "-static"],
+        &["-O2", "-static-pie"],
+        &["-O2", "-s"],
+        &["-O2", "-Wl,-x"],
+        &["-O2", "-Wl,--build-id=none"],
+    ];
+    for compiler in ["gcc", "clang"] {
+        if !has(compiler) {
+            continue;
+        }
+        for (number, flags) in sets.iter().enumerate() {
+            let folder = folder(&format!("c-{compiler}-{number}"));
+            match try_compile(&folder, compiler, &[("a.c", C)], flags) {
+                Ok(program) => compare(&program),
+                Err(error) => eprintln!("SKIPPED: {compiler} {flags:?}: {error}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn facts_of_a_plain_program() {
+    let program = compile(&folder("facts"), "gcc", &[("a.c", C)], &["-O2", "-fPIE", "-pie"]);
+    let bytes = std::fs::read(program).unwrap();
+    let image = Image::read(&bytes).unwrap();
+    assert_eq!(image.kind, ImageKind::Pie);
+    assert_eq!((image.lo, image.phdr), (0, 64));
+    assert_eq!(image.facts.interpreter.as_deref(), Some("/lib64/ld-linux-x86-64.so.2"));
+    assert!(image.facts.has_symtab && !image.facts.unwinds && !image.facts.go);
+    assert_eq!(image.landing_pads, []);
+    assert_eq!(image.facts.text_relocations, []);
+    let exported = named(&image, "exported");
+    // Two global names: either may speak.
+    let mut names = vec![exported.name];
+    names.extend(&exported.aliases);
+    names.sort_unstable();
+    assert_eq!((names, exported.frame), (vec!["alias", "exported"], Some(true)));
+    for name in ["twice", "square"] {
+        assert!(image.code_pointers.contains(&named(&image, name).address));
+    }
+    assert!(!image.code_pointers.contains(&exported.address));
+}
+
+#[test]
+fn pointers_of_a_fixed_program() {
+    let flags = ["-O2", "-no-pie", "-fno-pie", "-fno-jump-tables"];
+    let program = compile(&folder("pointers"), "gcc", &[("a.c", C)], &flags);
+    let bytes = std::fs::read(program).unwrap();
+    let image = Image::read(&bytes).unwrap();
+    assert_eq!((image.kind, image.lo), (ImageKind::Exec, 0x400000));
+    for name in ["twice", "square"] {
+        assert!(image.code_pointers.contains(&named(&image, name).address));
+    }
+    assert!(!image.code_pointers.contains(&named(&image, "main").address));
+}
+
+#[test]
+fn jump_tables_of_a_fixed_program_are_pointers() {
+    let program = compile(&folder("tables"), "gcc", &[("a.c", C)], &["-O1", "-no-pie", "-fno-pie"]);
+    let bytes = std::fs::read(program).unwrap();
+    let image = Image::read(&bytes).unwrap();
+    let dispatch = named(&image, "dispatch");
+    let inside = dispatch.address + 1..dispatch.address + dispatch.size;
+    assert!(image.code_pointers.iter().filter(|pointer| inside.contains(pointer)).count() >= 4);
+}
+
+#[test]
+fn packed_relocations() {
+    let folder = folder("relr");
+    let assembly = ".section .data.rel,\"aw\"\n.balign 8\n.globl table\ntable:\n.rept 200\n.quad twice\n.quad 5\n\
+                    .endr\n.quad square\n";
+    let c =
+        "int twice(int x) { return 2 * x; } int square(int x) { return x * x; } int main(void) { return 0; }";
+    let flags = ["-O1", "-Wl,-z,pack-relative-relocs"];
+    let Ok(program) = try_compile(&folder, "gcc", &[("a.c", c), ("b.s", assembly)], &flags) else {
+        eprintln!("SKIPPED: this linker does not pack relative relocations");
+        return;
+    };
+    if !run("readelf", &["-dW", program.to_str().unwrap()]).contains("(RELR)") {
+        eprintln!("SKIPPED: this linker does not pack relative relocations");
+        return;
+    }
+    let bytes = std::fs::read(program).unwrap();
+    let image = Image::read(&bytes).unwrap();
+    for name in ["twice", "square"] {
+        assert!(image.code_pointers.contains(&named(&image, name).address), "{name}");
+    }
+}
+
+#[test]
+fn exceptions() {
+    for compiler in ["g++", "clang++"] {
+        if !has(compiler) {
+            continue;
+        }
+        let sets: &[&[&str]] = &[
+            &["-O0"],
+            &["-O2"],
+            &["-Os"],
+            &["-O2", "-no-pie", "-fno-pie"],
+            &["-O2", "-static"],
+            &["-O2", "-flto"],
+        ];
+        for (number, flags) in sets.iter().enumerate() {
+            let folder = folder(&format!("cxx-{compiler}-{number}"));
+            let program = match try_compile(&folder, compiler, &[("a.cc", CXX)], flags) {
+                Ok(program) => program,
+                Err(error) => {
+                    eprintln!("SKIPPED: {compiler} {flags:?}: {error}");
+                    continue;
+                }
+            };
+            compare(&program);
+            let bytes = std::fs::read(program).unwrap();
+            let image = Image::read(&bytes).unwrap();
+            assert!(image.facts.unwinds);
+            let ours = |name: &str| {
+                let hot = named(&image, name);
+                let parts = image.functions.iter().filter(|function| match function.kind {
+                    FunctionKind::Cold(Some(parent)) => image.functions[parent].address == hot.address,
+                    _ => function.address == hot.address,
+                });
+                let inside = |pad: &u64| parts.clone().any(|part| (part.address..part.limit).contains(pad));
+                image.landing_pads.iter().filter(|pad| inside(pad)).count()
+            };
+            // The frame of `catcher` is entered for its exception and to destroy its vector, `risky`'s to
+            // destroy its string.
+            assert!(ours("_Z7catcheri") >= 1 && ours("_Z5riskyi") >= 1, "{compiler} {flags:?}");
+            assert_eq!(ours("main"), 0);
+        }
+    }
+}
+
+#[test]
+fn rust() {
+    if !has("rustc") {
+        return;
+    }
+    let source = "#[inline(never)] fn f(x: usize) -> Box<usize> { if x > 9 { panic!(\"no\") } Box::new(x) }
+        fn main() { let n = std::env::args().count(); let r = std::panic::catch_unwind(|| *f(n)); std::process::exit(r.is_err() as i32) }";
+    let program = compile(&folder("rust"), "rustc", &[("a.rs", source)], &["-O"]);
+    compare(&program);
+    let bytes = std::fs::read(program).unwrap();
+    let image = Image::read(&bytes).unwrap();
+    assert!(image.facts.unwinds && !image.facts.go && image.functions.len() > 100);
+}
+
+#[test]
+fn without_section_headers() {
+    let sets = [&["-O2"][..], &["-O2", "-no-pie", "-fno-pie"], &["-O2", "-static"], &["-O2", "-static-pie"]];
+    for (number, flags) in sets.into_iter().enumerate() {
+        let folder = folder(&format!("sstrip-{number}"));
+        let program = match try_compile(&folder, "gcc", &[("a.c", C)], flags) {
+            Ok(program) => program,
+            Err(error) => {
+                eprintln!("SKIPPED: gcc {flags:?}: {error}");
+                continue;
+            }
+        };
+        run("strip", &[program.to_str().unwrap()]);
+        let stripped = std::fs::read(program).unwrap();
+        let mut bytes = stripped.clone();
+        bytes[40..48].fill(0); // e_shoff
+        bytes[58..64].fill(0); // e_shentsize, e_shnum, e_shstrndx
+        let (with, without) = (Image::read(&stripped).unwrap(), Image::read(&bytes).unwrap());
+        check(&without);
+        if flags.contains(&"-static") && without.functions.iter().all(|function| function.frame.is_none()) {
+            // Linked without .eh_frame_hdr, as some static programs are: nothing is left to find.
+            continue;
+        }
+        assert!(!with.facts.has_symtab && !without.facts.has_symtab);
+        assert_eq!(with.facts.build_id, without.facts.build_id);
+        for function in &with.functions {
+            let found = without.functions.iter().any(|other| other.address == function.address);
+            assert!(found || function.frame.is_none(), "{function:#x?}");
+        }
+        let real = |image: &Image<'_>| {
+            image.functions.iter().filter(|function| function.frame == Some(true)).count()
+        };
+        assert_eq!(real(&with), real(&without), "{flags:?}");
+    }
+}
+
+#[test]
+fn text_relocations() {
+    let assembly =
+        ".text\n.globl main\n.type main,@function\nmain:\nmovabs $main, %rax\nxor %eax,%eax\nret\n";
+    let folder = folder("textrel");
+    let program = compile(&folder, "gcc", &[("a.s", assembly)], &["-pie", "-Wl,-z,notext"]);
+    let bytes = std::fs::read(program).unwrap();
+    let image = Image::read(&bytes).unwrap();
+    let main = named(&image, "main").address;
+    assert_eq!(image.facts.text_relocations, [main + 2]);
+    assert!(image.code_pointers.contains(&main));
+}
