@@ -69,54 +69,73 @@ pub(super) struct Orphan<'d> {
     pub(super) file: u32,
 }
 
-/// Which symbols may be meant by a name.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-enum Scope {
-    File(u32),
-    Global,
-    /// A local symbol of any object file: taken only if there is just one.
-    Anywhere,
-}
-
-#[derive(Clone, Copy)]
-enum Found {
-    Nothing,
-    At(u64),
-    Several,
-}
+/// The file number of global symbols; files are counted from 0.
+const GLOBAL: u32 = u32::MAX;
 
 /// The addresses of the orphans' functions: the local one of the same object file, the global one, or the
 /// only one there is.
 pub(super) fn parents(orphans: &[Orphan<'_>], labels: &[Label<'_>]) -> Vec<Option<u64>> {
-    let mut wanted: HashMap<(&str, Scope), Found> = HashMap::with_capacity(orphans.len() * 3);
-    for orphan in orphans {
-        for scope in [Scope::File(orphan.file), Scope::Global, Scope::Anywhere] {
-            wanted.insert((orphan.parent, scope), Found::Nothing);
-        }
-    }
-    if wanted.is_empty() {
+    if orphans.is_empty() {
         return Vec::new();
     }
+    let wanted = Wanted::new(orphans);
+    // (name, file, address)
+    let mut found: Vec<(u32, u32, u64)> = Vec::with_capacity(orphans.len());
     for label in labels {
-        let scopes: &[Scope] =
-            if label.local { &[Scope::Anywhere, Scope::File(label.file)] } else { &[Scope::Global] };
-        for &scope in scopes {
-            // Not wanted anywhere: not wanted in a file.
-            let Some(found) = wanted.get_mut(&(label.name, scope)) else { break };
-            *found = match *found {
-                Found::Nothing => Found::At(label.address),
-                Found::At(address) if address == label.address => Found::At(address),
-                _ => Found::Several,
-            };
+        if let Some(name) = wanted.find(label.name) {
+            found.push((name, if label.local { label.file } else { GLOBAL }, label.address));
         }
     }
+    found.sort_unstable();
+    found.dedup();
+    // The one entry between two keys; None: there are none or several.
+    let only = |from: (u32, u32, u64), to: (u32, u32, u64)| {
+        let start = found.partition_point(|&entry| entry < from);
+        let mut same = found[start..].iter().take_while(|&&entry| entry < to);
+        same.next().filter(|_| same.next().is_none()).map(|&(_, _, address)| address)
+    };
     let find = |orphan: &Orphan<'_>| {
-        [Scope::File(orphan.file), Scope::Global, Scope::Anywhere].into_iter().find_map(|scope| match wanted
-            .get(&(orphan.parent, scope))
-        {
-            Some(&Found::At(address)) => Some(address),
-            _ => None,
-        })
+        let name = wanted.find(orphan.parent)?;
+        only((name, orphan.file, 0), (name, orphan.file + 1, 0))
+            .or_else(|| only((name, GLOBAL, 0), (name + 1, 0, 0)))
+            .or_else(|| only((name, 0, 0), (name, GLOBAL, 0)))
     };
     orphans.iter().map(find).collect()
+}
+
+/// A set of names, numbered. Most names asked for are not in it.
+struct Wanted<'d> {
+    numbers: HashMap<&'d str, u32>,
+    /// By [`quick_hash`]: which names may be there at all. The map's own hash withstands names made to
+    /// collide, and takes its time for that.
+    filter: Vec<bool>,
+}
+
+impl<'d> Wanted<'d> {
+    fn new(orphans: &[Orphan<'d>]) -> Self {
+        let mut numbers = HashMap::with_capacity(orphans.len());
+        let mut filter = vec![false; (8 * orphans.len()).next_power_of_two()];
+        let mask = filter.len() - 1;
+        for orphan in orphans {
+            let next = numbers.len() as u32;
+            numbers.entry(orphan.parent).or_insert(next);
+            filter[quick_hash(orphan.parent) & mask] = true;
+        }
+        Wanted { numbers, filter }
+    }
+
+    fn find(&self, name: &str) -> Option<u32> {
+        let maybe = self.filter[quick_hash(name) & (self.filter.len() - 1)];
+        if maybe { self.numbers.get(name).copied() } else { None }
+    }
+}
+
+fn quick_hash(name: &str) -> usize {
+    const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
+    let (words, rest) = name.as_bytes().as_chunks::<8>();
+    let tail = rest.iter().fold(name.len() as u64, |tail, &byte| tail << 8 | u64::from(byte));
+    let mixed = words.iter().fold(tail.wrapping_mul(ODD), |hash, word| {
+        (hash.rotate_left(5) ^ u64::from_le_bytes(*word)).wrapping_mul(ODD)
+    });
+    (mixed >> 32) as usize
 }

@@ -333,7 +333,7 @@ fn sections<'d>(bytes: &'d [u8], header: &Header) -> Result<Vec<Section<'d>>, Im
     };
     let names = headers.get(names_index as usize).and_then(contents).unwrap_or_default();
     let section = |header: &SectionHeader| Section {
-        name: string(names, header.sh_name.get(LE)),
+        name: string(names, header.sh_name.get(LE), 256),
         kind: header.sh_type.get(LE),
         flags: header.sh_flags.get(LE),
         address: header.sh_addr.get(LE),
@@ -345,12 +345,10 @@ fn sections<'d>(bytes: &'d [u8], header: &Header) -> Result<Vec<Section<'d>>, Im
     Ok(headers.iter().map(section).collect())
 }
 
-/// Names are looked for no further than this, so that a string table without zeros costs no square of time.
-const NAME_MAX: usize = 1 << 16;
-
-/// The zero-terminated string at an offset of a string table; empty where there is none.
-pub(super) fn string(table: &[u8], offset: u32) -> &[u8] {
+/// The zero-terminated string at an offset of a string table; empty where there is none of at most this
+/// length: a table without zeros shall not cost the square of its size.
+pub(super) fn string(table: &[u8], offset: u32, longest: usize) -> &[u8] {
     let rest = table.get(offset as usize..).unwrap_or_default();
-    let rest = &rest[..rest.len().min(NAME_MAX)];
+    let rest = &rest[..rest.len().min(longest + 1)];
     std::ffi::CStr::from_bytes_until_nul(rest).map_or(&[], std::ffi::CStr::to_bytes)
 }

@@ -148,7 +148,8 @@ impl<'d> Merger<'_, 'd> {
             None => unwind.entered_by_call(address),
         };
         let name = best.map_or("", |label| label.name);
-        let part_of = cold::parent_name(name).filter(|_| self.makers.is_part(name, frame));
+        let cold = best.filter(|label| label.has_cold_name() && self.makers.is_part(name, frame));
+        let part_of = cold.and_then(|label| cold::parent_name(label.name));
         let kind = if address == self.elf.entry {
             FunctionKind::Start
         } else if part_of.is_some() || frame == Some(false) {
@@ -233,5 +234,5 @@ fn is_padding(mut bytes: &[u8]) -> bool {
 
 /// A part that turned out empty: its symbol lies on whatever follows.
 fn is_empty_cold(label: &Label<'_>) -> bool {
-    label.size == 0 && cold::parent_name(label.name).is_some()
+    label.size == 0 && label.has_cold_name()
 }

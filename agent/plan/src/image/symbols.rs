@@ -86,8 +86,9 @@ impl<'d> Labels<'d> {
                 let Some(found) = code.find_code(address) else { continue };
                 range = Some((found.start, found.end));
             }
-            let name = string(strings, symbol.st_name.get(LE));
-            // Marks of a linker at a section's edges, which belong to whatever begins there.
+            let name = string(strings, symbol.st_name.get(LE), NAME_MAX);
+            // Marks of a linker at a section's edges, which belong to whatever begins there, and what an
+            // assembler was told to keep of a compiler's own labels.
             if kind == LabelKind::Bare && is_mark(name) {
                 continue;
             }
@@ -110,9 +111,22 @@ fn contents<'d>(section: &Section<'d>) -> Result<&'d [u8], ImageError> {
 
 fn is_mark(name: &[u8]) -> bool {
     name.is_empty()
+        || name.starts_with(b".L")
         || name.starts_with(b"__start_")
         || name.starts_with(b"__stop_")
         || matches!(name, b"etext" | b"_etext" | b"__etext" | b"__executable_start" | b"__ehdr_start")
+}
+
+/// Longer names are no names.
+const NAME_MAX: usize = 1 << 14;
+
+/// In a rank: the name is a cold part's.
+const COLD: u8 = 1 << 5;
+
+impl Label<'_> {
+    pub(super) fn has_cold_name(&self) -> bool {
+        self.rank & COLD != 0
+    }
 }
 
 /// Which name speaks for an address: a function's before a bare label's and before a cold part's (an empty
@@ -125,7 +139,7 @@ fn rank(name: &str, size: u64, kind: LabelKind, bind: elf::SymbolBind) -> u8 {
         _ => 2,
     };
     let cold = super::cold::parent_name(name).is_some();
-    u8::from(cold) << 5
+    (if cold { COLD } else { 0 })
         | u8::from(kind == LabelKind::Bare) << 4
         | u8::from(size == 0) << 3
         | binding << 1

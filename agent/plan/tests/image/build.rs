@@ -60,7 +60,7 @@ pub(crate) fn run(tool: &str, arguments: &[&str]) -> String {
 
 /// What the documentation promises of every image.
 pub(crate) fn check(image: &Image<'_>) {
-    assert!(image.lo < image.hi && image.lo % 4096 == 0 && image.hi % 4096 == 0);
+    assert!(image.lo < image.hi && image.lo.is_multiple_of(4096) && image.hi.is_multiple_of(4096));
     for pair in image.functions.windows(2) {
         assert!(pair[0].address + pair[0].size <= pair[1].address, "overlap: {pair:#x?}");
         assert!(pair[0].limit <= pair[1].address, "limit: {pair:#x?}");

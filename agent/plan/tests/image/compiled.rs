@@ -3,6 +3,7 @@
 use crate::build::{check, compile, folder, has, named, run, try_compile};
 use crate::readelf;
 use gprofinject_plan::image::{FunctionKind, Image, ImageKind};
+use std::collections::BTreeSet;
 use std::path::Path;
 
 const C: &str = r#"
@@ -66,8 +67,9 @@ fn compare(program: &Path) {
             assert_eq!(function.size, symbol.size.min(next - symbol.address), "{}", symbol.name);
         }
     }
+    let addresses: BTreeSet<u64> = symbols.iter().map(|symbol| symbol.address).collect();
     for function in &image.functions {
-        let known = symbols.iter().any(|symbol| symbol.address == function.address);
+        let known = addresses.contains(&function.address);
         let described = frames.contains_key(&function.address);
         assert!(known || described || function.frame != Some(true), "from nowhere: {function:#x?}");
         if let Some(&Some(expected)) = frames.get(&function.address) {
@@ -234,6 +236,41 @@ fn exceptions() {
     }
 }
 
+/// The call-site tables as g++ wrote them, with the labels kept through assembler and linker.
+#[test]
+fn landing_pads_are_the_compilers() {
+    if !has("g++") {
+        return;
+    }
+    for (number, flags) in [&["-O0"][..], &["-O2"], &["-O2", "-no-pie", "-fno-pie"]].into_iter().enumerate() {
+        let folder = folder(&format!("pads-{number}"));
+        let mut all = vec!["-save-temps=obj", "-Wa,--keep-locals", "-Wl,--discard-none"];
+        all.extend(flags);
+        let program = compile(&folder, "g++", &[("a.cc", CXX)], &all);
+        compare(&program);
+        let is_assembly =
+            |path: &std::path::PathBuf| path.extension().is_some_and(|extension| extension == "s");
+        let mut files = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
+        let assembly = std::fs::read_to_string(files.find(is_assembly).unwrap()).unwrap();
+        // .uleb128 .L26-.LFB1588
+        let pads = assembly.lines().filter_map(|line| {
+            let (label, _) = line.trim().strip_prefix(".uleb128")?.trim().split_once('-')?;
+            label.strip_prefix(".L")?.bytes().all(|byte| byte.is_ascii_digit()).then_some(label)
+        });
+        let labels = run("nm", &[program.to_str().unwrap()]);
+        let address = |label: &str| {
+            let line = labels.lines().find(|line| line.ends_with(&format!(" {label}"))).unwrap();
+            u64::from_str_radix(&line[..16], 16).unwrap()
+        };
+        let expected: BTreeSet<u64> = pads.map(address).collect();
+        let bytes = std::fs::read(program).unwrap();
+        let image = Image::read(&bytes).unwrap();
+        assert!(expected.len() > 3);
+        assert_eq!(image.landing_pads, expected.into_iter().collect::<Vec<u64>>(), "{flags:?}");
+        assert!(image.functions.iter().all(|function| !function.name.starts_with(".L")));
+    }
+}
+
 #[test]
 fn rust() {
     if !has("rustc") {
@@ -295,4 +332,14 @@ fn text_relocations() {
     let main = named(&image, "main").address;
     assert_eq!(image.facts.text_relocations, [main + 2]);
     assert!(image.code_pointers.contains(&main));
+}
+
+/// Programs that others built: this test itself, and those named in `IMAGE_PROGRAMS`, separated by colons.
+#[test]
+fn installed_programs() {
+    let named = std::env::var("IMAGE_PROGRAMS").unwrap_or_default();
+    let named = named.split(':').filter(|name| !name.is_empty()).map(std::path::PathBuf::from);
+    for program in named.chain([std::env::current_exe().unwrap()]) {
+        compare(&program);
+    }
 }
