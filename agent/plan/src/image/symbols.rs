@@ -88,7 +88,7 @@ impl<'d> Labels<'d> {
             }
             let name = string(strings, symbol.st_name.get(LE), NAME_MAX);
             // Marks of a linker at a section's edges, which belong to whatever begins there, and what an
-            // assembler was told to keep of a compiler's own labels.
+            // assembler was told to keep of a compiler's or a plugin's own labels (.L26, .annobin_a.c).
             if kind == LabelKind::Bare && is_mark(name) {
                 continue;
             }
@@ -111,7 +111,7 @@ fn contents<'d>(section: &Section<'d>) -> Result<&'d [u8], ImageError> {
 
 fn is_mark(name: &[u8]) -> bool {
     name.is_empty()
-        || name.starts_with(b".L")
+        || name.starts_with(b".")
         || name.starts_with(b"__start_")
         || name.starts_with(b"__stop_")
         || matches!(name, b"etext" | b"_etext" | b"__etext" | b"__executable_start" | b"__ehdr_start")
@@ -121,7 +121,7 @@ fn is_mark(name: &[u8]) -> bool {
 const NAME_MAX: usize = 1 << 14;
 
 /// In a rank: the name is a cold part's.
-const COLD: u8 = 1 << 5;
+const COLD: u8 = 1 << 4;
 
 impl Label<'_> {
     pub(super) fn has_cold_name(&self) -> bool {
@@ -129,9 +129,9 @@ impl Label<'_> {
     }
 }
 
-/// Which name speaks for an address: a function's before a bare label's and before a cold part's (an empty
-/// cold part lies at the start of whatever follows it, and so does an empty function: a size counts more
-/// than a binding); global before weak before local; without underscore before with.
+/// Which name speaks for an address: a function's before a cold part's before a bare label's (an empty cold
+/// part lies at the start of whatever follows it, and so does an empty function: a size counts more than a
+/// binding); global before weak before local; without underscore before with.
 fn rank(name: &str, size: u64, kind: LabelKind, bind: elf::SymbolBind) -> u8 {
     let binding = match bind {
         elf::STB_GLOBAL | elf::STB_GNU_UNIQUE => 0,
@@ -140,7 +140,7 @@ fn rank(name: &str, size: u64, kind: LabelKind, bind: elf::SymbolBind) -> u8 {
     };
     let cold = super::cold::parent_name(name).is_some();
     (if cold { COLD } else { 0 })
-        | u8::from(kind == LabelKind::Bare) << 4
+        | u8::from(kind == LabelKind::Bare) << 5
         | u8::from(size == 0) << 3
         | binding << 1
         | u8::from(name.starts_with('_') || name.is_empty())

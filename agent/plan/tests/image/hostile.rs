@@ -2,6 +2,7 @@
 
 use crate::build::{compile, folder, has};
 use gprofinject_plan::image::Image;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 const C: &str = "static int (*table[3])(int); static int f(int x) { return x; } \
@@ -11,7 +12,13 @@ const CXX: &str = "#include <string>\nint g(int); int f(int x) { std::string s(\
     try { return g(x); } catch (int y) { return y; } } int g(int x) { if (x > 1) throw x; return x; } \
     int main(int n, char **) { return f(n); }";
 
-fn samples() -> Vec<Vec<u8>> {
+/// Compiled once: the tests run side by side.
+fn samples() -> &'static [Vec<u8>] {
+    static SAMPLES: OnceLock<Vec<Vec<u8>>> = OnceLock::new();
+    SAMPLES.get_or_init(compile_samples)
+}
+
+fn compile_samples() -> Vec<Vec<u8>> {
     let mut programs = vec![
         compile(&folder("hostile-pie"), "gcc", &[("a.c", C)], &["-O2"]),
         compile(&folder("hostile-exec"), "gcc", &[("a.c", C)], &["-O2", "-no-pie", "-fno-pie"]),
