@@ -1,0 +1,131 @@
+//! What was typed. What it means is in [`crate::settings`].
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Parser, ValueEnum};
+
+/// Profiles a program that was built without -pg: counts every call, samples the time, and leaves a
+/// gmon.out for gprof.
+#[derive(Debug, Parser)]
+#[command(
+    name = "gprofinject",
+    version,
+    override_usage = "gprofinject [OPTIONS] [--] PROGRAM [ARGS]...",
+    after_help = "Exit status: the program's; 125 if gprofinject itself fails, 126 if PROGRAM cannot be \
+                  executed, 127 if it is not found."
+)]
+pub(crate) struct Args {
+    /// Profile to write [default: gmon.out in the current folder, or $GMON_OUT_PREFIX.PID]
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+
+    /// What to hook: entry and exit, entry only, or nothing (sampling only)
+    #[arg(long, value_name = "WHAT", value_enum, default_value_t = HooksArg::Both)]
+    pub(crate) hooks: HooksArg,
+
+    /// Samples per second of CPU time, 0 for none
+    #[arg(long, value_name = "HZ", default_value_t = 1000,
+          value_parser = clap::value_parser!(u32).range(0..=100_000))]
+    pub(crate) rate: u32,
+
+    /// Who samples: the kernel's perf events, or timers inside the program
+    #[arg(long, value_name = "WHO", value_enum, default_value_t = SamplerArg::Auto)]
+    pub(crate) sampler: SamplerArg,
+
+    /// Who patches the program
+    #[arg(long, value_name = "WHO", value_enum, default_value_t = EngineArg::Builtin)]
+    pub(crate) engine: EngineArg,
+
+    /// Hook only functions whose name, mangled or demangled, matches (repeatable)
+    #[arg(short = 'I', long, value_name = "GLOB")]
+    pub(crate) include: Vec<String>,
+
+    /// Do not hook functions whose name, mangled or demangled, matches (repeatable)
+    #[arg(short = 'X', long, value_name = "GLOB")]
+    pub(crate) exclude: Vec<String>,
+
+    /// Do not hook functions smaller than this
+    #[arg(long, value_name = "BYTES", default_value_t = 0, hide_default_value = true)]
+    pub(crate) min_size: u64,
+
+    /// Print what would be hooked, and how, and run nothing
+    #[arg(long)]
+    pub(crate) list: bool,
+
+    /// Write facts about the run to FILE as JSON
+    #[arg(long, value_name = "FILE")]
+    pub(crate) stats: Option<PathBuf>,
+
+    /// No summary and no notes; errors and lost data are still reported
+    #[arg(short, long, conflicts_with = "verbose")]
+    pub(crate) quiet: bool,
+
+    /// Say more about what is done and why
+    #[arg(short, long)]
+    pub(crate) verbose: bool,
+
+    /// The program, and its own arguments, which are passed on untouched
+    #[arg(value_name = "PROGRAM [ARGS]...", required = true, num_args = 1.., trailing_var_arg = true)]
+    pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum HooksArg {
+    Both,
+    Entry,
+    None,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SamplerArg {
+    Auto,
+    Perf,
+    Timer,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum EngineArg {
+    Builtin,
+    Frida,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn command(words: &[&str]) -> Vec<String> {
+        let args = Args::try_parse_from([&["gprofinject"], words].concat()).expect("accepted");
+        args.command.iter().map(|word| word.to_string_lossy().into_owned()).collect()
+    }
+
+    #[test]
+    fn everything_after_the_program_is_its_own() {
+        assert_eq!(command(&["p", "-x", "--rate", "5", "--", "-q"]), ["p", "-x", "--rate", "5", "--", "-q"]);
+        assert_eq!(command(&["-q", "p", "--help"]), ["p", "--help"]);
+        assert_eq!(command(&["-q", "p", "--", "a"]), ["p", "--", "a"]);
+        assert_eq!(command(&["--", "-p", "--", "--version"]), ["-p", "--", "--version"]);
+        assert_eq!(command(&["-o", "f", "--", "p", "-q", "-v"]), ["p", "-q", "-v"]);
+    }
+
+    #[test]
+    fn options_are_checked() {
+        for words in [
+            &["--bogus", "p"][..],
+            &["--rate", "100001", "p"],
+            &["--rate", "-1", "p"],
+            &["--hooks", "exit", "p"],
+            &["--min-size", "x", "p"],
+            &["-q", "-v", "p"],
+            &[],
+            &["-q"],
+        ] {
+            assert!(Args::try_parse_from([&["gprofinject"], words].concat()).is_err(), "{words:?}");
+        }
+    }
+
+    #[test]
+    fn definitions_are_consistent() {
+        <Args as clap::CommandFactory>::command().debug_assert();
+    }
+}

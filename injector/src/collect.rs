@@ -1,0 +1,147 @@
+//! From the counters of a dead process to arcs between link addresses.
+
+use std::io;
+use std::ops::Range;
+
+use gmon::Arc;
+use gprofinject_abi::region::{CALLER, ROOT, RegionHeader, State, Trouble};
+
+use crate::histogram::Histogram;
+use crate::profile_plan::Planned;
+use crate::region::{Counter, Region};
+use crate::sys;
+
+/// What the agent did and counted.
+#[derive(Debug, Default)]
+pub(crate) struct Collected {
+    /// Sorted, each once.
+    pub(crate) arcs: Vec<Arc>,
+    /// Why the agent hooked nothing, if so.
+    pub(crate) trouble: Option<String>,
+    pub(crate) setup_ns: u64,
+    pub(crate) threads: u64,
+    pub(crate) lost_calls: u64,
+    pub(crate) lost_threads: u64,
+    pub(crate) deep_calls: u64,
+    pub(crate) lost_timers: u64,
+    /// Memory that the counters took.
+    pub(crate) committed: u64,
+}
+
+impl Collected {
+    pub(crate) fn calls(&self) -> u64 {
+        self.arcs.iter().fold(0, |sum, arc| sum.saturating_add(arc.count))
+    }
+}
+
+/// Reads a region file; the agent's samples are added to the histogram.
+pub(crate) fn collect(region: &Region, planned: &Planned, histogram: &mut Histogram) -> io::Result<Collected> {
+    let header = region.header()?;
+    let mut collected = Collected {
+        trouble: trouble(&header),
+        setup_ns: header.setup_ns,
+        lost_calls: header.lost_calls,
+        lost_threads: header.lost_threads,
+        deep_calls: header.deep_calls,
+        lost_timers: header.lost_timers,
+        committed: region.committed(),
+        ..Collected::default()
+    };
+    for block in region.blocks()? {
+        collected.threads += u64::from(block.owners);
+        collected.lost_calls = collected.lost_calls.saturating_add(block.lost_calls);
+    }
+    histogram.outside += header.samples_outside;
+    region.histogram(|first, counts| histogram.add_bins(first, counts))?;
+
+    let mut arcs = Vec::new();
+    region.counters(&slot_owners(planned), |counter| {
+        arcs.extend(arc(&counter, planned, header.bias));
+    })?;
+    collected.arcs = summed(arcs);
+    Ok(collected)
+}
+
+/// The byte ranges of home slots in a block, sorted, with the number of the function they belong to.
+fn slot_owners(planned: &Planned) -> Vec<(Range<u64>, u32)> {
+    let records = planned.plan.iter().flat_map(|plan| &plan.records);
+    let mut owners: Vec<_> = records
+        .zip(0..)
+        .map(|(record, number)| {
+            let start = u64::from(record.slots);
+            (start..start + u64::from(record.mask) + 16, number)
+        })
+        .collect();
+    owners.sort_unstable_by_key(|(range, _)| range.start);
+    owners
+}
+
+/// None: the called function's number is none of the plan's, so the program has overwritten the counter.
+fn arc(counter: &Counter, planned: &Planned, bias: u64) -> Option<Arc> {
+    let to = planned.entry(counter.function)?;
+    let known = match counter.key {
+        ROOT => None,
+        key if key & CALLER != 0 => planned.entry((key & !CALLER) as u32),
+        return_address => planned.caller(return_address.wrapping_sub(bias), counter.function),
+    };
+    Some(Arc { from: known.unwrap_or_else(|| planned.root()), to, count: counter.count })
+}
+
+fn summed(mut arcs: Vec<Arc>) -> Vec<Arc> {
+    arcs.sort_unstable();
+    arcs.dedup_by(|next, first| {
+        let same = (next.from, next.to) == (first.from, first.to);
+        if same {
+            first.count = first.count.saturating_add(next.count);
+        }
+        same
+    });
+    arcs
+}
+
+fn trouble(header: &RegionHeader) -> Option<String> {
+    const NEW: u32 = State::New as u32;
+    const SETTING_UP: u32 = State::SettingUp as u32;
+    const ARMED: u32 = State::Armed as u32;
+    let what = match header.state {
+        ARMED => return None,
+        NEW => "the agent was not loaded (does the program clear LD_PRELOAD, or end before its main?)".into(),
+        SETTING_UP => "the program ended while the hooks were put in".into(),
+        _ => trouble_text(header.trouble),
+    };
+    let place = match header.trouble_address {
+        0 => String::new(),
+        address => format!(" at {address:#x}"),
+    };
+    let errno = match header.errno {
+        0 => String::new(),
+        errno => format!(": {}", sys::errno_text(errno)),
+    };
+    Some(format!("{what}{place}{errno}"))
+}
+
+fn trouble_text(trouble: u32) -> String {
+    const TEXTS: [(Trouble, &str); 7] = [
+        (Trouble::Files, "the agent could not open its plan or counters"),
+        (Trouble::Version, "the agent is of another version"),
+        (Trouble::OtherProgram, "another program was started than the one that was planned"),
+        (Trouble::Arena, "there was no memory near the program's code"),
+        (Trouble::TextDiffers, "the program's code in memory is not that of its file"),
+        (Trouble::Protect, "the program's code could not be made writable"),
+        (Trouble::Memory, "the agent got no memory"),
+    ];
+    let text = TEXTS.iter().find(|(known, _)| *known as u32 == trouble);
+    text.map_or_else(|| format!("the agent gave up (reason {trouble})"), |(_, text)| (*text).to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_arcs_are_summed() {
+        let arc = |from, to, count| Arc { from, to, count };
+        let arcs = vec![arc(2, 1, 5), arc(1, 1, 1), arc(2, 1, u64::MAX), arc(2, 2, 1)];
+        assert_eq!(summed(arcs), [arc(1, 1, 1), arc(2, 1, u64::MAX), arc(2, 2, 1)]);
+    }
+}

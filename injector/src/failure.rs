@@ -1,0 +1,29 @@
+//! Errors that end the command, and the exit status that each one has.
+
+/// Our own error.
+pub(crate) const OURS: u8 = 125;
+/// The program was found and cannot be executed.
+pub(crate) const NOT_EXECUTABLE: u8 = 126;
+/// There is no such program.
+pub(crate) const NOT_FOUND: u8 = 127;
+
+/// Why there was no run, or none with a profile.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) status: u8,
+    pub(crate) error: anyhow::Error,
+}
+
+impl Failure {
+    /// The program could not be executed: the status that timeout(1) and env(1) give.
+    pub(crate) fn exec(errno: i32, error: anyhow::Error) -> Failure {
+        let status = if errno == libc::ENOENT { NOT_FOUND } else { NOT_EXECUTABLE };
+        Failure { status, error }
+    }
+}
+
+impl From<anyhow::Error> for Failure {
+    fn from(error: anyhow::Error) -> Failure {
+        Failure { status: OURS, error }
+    }
+}

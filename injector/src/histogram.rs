@@ -1,0 +1,117 @@
+//! Samples by place: 2-byte bins over the program's text, 16-byte bins over the arena of thunks.
+
+/// What the bins cover; the same in the region file, where the agent's timers count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Shape {
+    /// Link addresses, the end excluded.
+    pub(crate) text: (u64, u64),
+    /// Link address.
+    pub(crate) arena: u64,
+    pub(crate) arena_len: u64,
+}
+
+const TEXT_BIN: u64 = 2;
+const ARENA_BIN: u64 = 16;
+
+/// Where a bin is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// Link address.
+    Text(u64),
+    /// Offset in the arena.
+    Arena(u64),
+}
+
+impl Shape {
+    pub(crate) fn text_bins(&self) -> u64 {
+        self.text.1.saturating_sub(self.text.0).div_ceil(TEXT_BIN)
+    }
+
+    pub(crate) fn arena_bins(&self) -> u64 {
+        self.arena_len.div_ceil(ARENA_BIN)
+    }
+
+    pub(crate) fn bins(&self) -> u64 {
+        self.text_bins() + self.arena_bins()
+    }
+
+    /// The bin of a link address.
+    fn bin(&self, address: u64) -> Option<u64> {
+        if (self.text.0..self.text.1).contains(&address) {
+            return Some((address - self.text.0) / TEXT_BIN);
+        }
+        // The arena of a PIE may lie below address 0.
+        let offset = address.wrapping_sub(self.arena);
+        (offset < self.arena_len).then(|| self.text_bins() + offset / ARENA_BIN)
+    }
+
+    pub(crate) fn place(&self, bin: u64) -> Place {
+        match bin.checked_sub(self.text_bins()) {
+            None => Place::Text(self.text.0 + bin * TEXT_BIN),
+            Some(bin) => Place::Arena(bin * ARENA_BIN),
+        }
+    }
+}
+
+/// Samples of one run.
+#[derive(Debug)]
+pub(crate) struct Histogram {
+    pub(crate) shape: Shape,
+    bins: Vec<u32>,
+    pub(crate) outside: u64,
+}
+
+impl Histogram {
+    pub(crate) fn new(shape: Shape) -> Histogram {
+        let bins = usize::try_from(shape.bins()).unwrap_or(0);
+        Histogram { shape, bins: vec![0; bins], outside: 0 }
+    }
+
+    /// Counts a sample at a link address; None: at a place that has none.
+    pub(crate) fn add(&mut self, address: Option<u64>) {
+        let bin = address.and_then(|address| self.shape.bin(address));
+        match bin.and_then(|bin| self.bins.get_mut(usize::try_from(bin).ok()?)) {
+            Some(count) => *count = count.saturating_add(1),
+            None => self.outside += 1,
+        }
+    }
+
+    /// Adds the bins of a region file from bin `first` on.
+    pub(crate) fn add_bins(&mut self, first: usize, counts: impl Iterator<Item = u32>) {
+        for (bin, count) in self.bins.iter_mut().skip(first).zip(counts) {
+            *bin = bin.saturating_add(count);
+        }
+    }
+
+    /// Places with samples.
+    pub(crate) fn places(&self) -> impl Iterator<Item = (Place, u64)> {
+        let bins = self.bins.iter().enumerate().filter(|&(_, &count)| count > 0);
+        bins.map(|(bin, &count)| (self.shape.place(bin as u64), u64::from(count)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_and_arena_have_their_bins() {
+        let arena = 0u64.wrapping_sub(0x1000);
+        let mut histogram = Histogram::new(Shape { text: (0x1001, 0x1010), arena, arena_len: 0x1000 });
+        for address in [0x1001, 0x1002, 0x100f, 0x1010, 0x1000, arena, 0u64.wrapping_sub(1), 0] {
+            histogram.add(Some(address));
+        }
+        histogram.add(None);
+        assert_eq!(histogram.outside, 4);
+        let places: Vec<_> = histogram.places().collect();
+        assert_eq!(
+            places,
+            [
+                (Place::Text(0x1001), 2),
+                (Place::Text(0x100f), 1),
+                (Place::Arena(0), 1),
+                (Place::Arena(0xff0), 1)
+            ]
+        );
+    }
+}

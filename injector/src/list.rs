@@ -1,0 +1,41 @@
+//! --list: what would be hooked, and how.
+
+use std::io::{self, BufWriter, Write};
+
+use anyhow::{Context, Result};
+use gprofinject_plan::Verdict;
+use gprofinject_plan::image::Function;
+
+use crate::names;
+use crate::profile_plan::Planned;
+
+/// Prints a line for each function: address, size, name, tactic or the reason for none. With `verbose`
+/// the name as its language writes it, too.
+pub(crate) fn print(planned: &Planned, verbose: bool) -> Result<()> {
+    match write(planned, verbose, &mut BufWriter::new(io::stdout().lock())) {
+        // Who reads has read enough.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        result => result.context("cannot write the list to standard output"),
+    }
+}
+
+fn write(planned: &Planned, verbose: bool, out: &mut impl Write) -> io::Result<()> {
+    let functions: Vec<_> = planned.functions().collect();
+    let widest = |width: &dyn Fn(&Function) -> usize| functions.iter().map(|(f, _)| width(f)).max().unwrap_or(0);
+    let digits = widest(&|f| format!("{:x}", f.address).len());
+    let size = widest(&|f| f.size.to_string().len());
+    // A few names are very long.
+    let name = widest(&|f| f.name.chars().count()).min(40);
+    for (function, verdict) in functions {
+        let what = match verdict {
+            Verdict::Hooked(tactic) => tactic.name().to_owned(),
+            Verdict::Refused(reason) => format!("refused: {} ({reason})", reason.name()),
+        };
+        write!(out, "0x{:0digits$x}  {:>size$}  {:<name$}  {what}", function.address, function.size, function.name)?;
+        match names::demangle(function.name) {
+            plain if verbose && plain != function.name => writeln!(out, "  {plain}")?,
+            _ => writeln!(out)?,
+        }
+    }
+    out.flush()
+}

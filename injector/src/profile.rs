@@ -1,0 +1,40 @@
+//! Arcs and samples -> gmon.out.
+
+use anyhow::{Context, Result};
+use gmon::{Arc, Format, HistogramBuilder, Profile};
+
+use crate::histogram::Histogram;
+use crate::profile_plan::Planned;
+
+/// Samples as they are in the profile.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Placed {
+    pub(crate) inside: u64,
+    pub(crate) outside: u64,
+}
+
+/// The bytes of the profile.
+pub(crate) fn encode(
+    planned: &Planned, arcs: &[Arc], histogram: &Histogram, rate: u32,
+) -> Result<(Vec<u8>, Placed)> {
+    let mut profile = Profile { arcs: arcs.to_vec(), ..Profile::new(Format::LITTLE_64) };
+    let (low, high) = planned.shape.text;
+    let starts = planned.functions().map(|(function, _)| function.address);
+    let mut builder = HistogramBuilder::new(low..high, rate).functions(starts);
+    let mut placed = Placed { inside: 0, outside: histogram.outside };
+    for (place, count) in histogram.places() {
+        match planned.charged_place(place) {
+            Some(address) => {
+                builder.add(address, count);
+                placed.inside += count;
+            }
+            None => placed.outside += count,
+        }
+    }
+    if rate > 0 {
+        profile.histograms = builder.build().histograms;
+    }
+    let mut bytes = Vec::new();
+    gmon::write(&profile, &mut bytes).context("the profile does not fit into a gmon.out")?;
+    Ok((bytes, placed))
+}

@@ -1,0 +1,156 @@
+//! The plan for a program, and the answers that the rest needs from it.
+
+use std::time::{Duration, Instant};
+
+use gprofinject_plan::image::{Function, FunctionKind, Image};
+use gprofinject_plan::{Hooks, Options, Plan, Reason, Verdict};
+
+use crate::args::HooksArg;
+use crate::filters::Filters;
+use crate::histogram::{Place, Shape};
+use crate::subject::Subject;
+
+/// What was decided about a program.
+pub(crate) struct Planned<'s, 'd> {
+    pub(crate) subject: &'s Subject<'d>,
+    /// None: no image, or nothing to be done.
+    pub(crate) plan: Option<Plan>,
+    pub(crate) shape: Shape,
+    pub(crate) took: Duration,
+}
+
+/// Plans. Where nothing is to be hooked, or can be, there is a plan only if the agent is wanted all the
+/// same, for its timers.
+pub(crate) fn make<'s, 'd>(
+    subject: &'s Subject<'d>, hooks: HooksArg, filters: &Filters, agent_wanted: bool,
+) -> Planned<'s, 'd> {
+    let start = Instant::now();
+    let nothing = hooks == HooksArg::None || subject.unhookable.is_some();
+    let selected = |function: &Function| !nothing && filters.select(names(function), function.size);
+    let hooks = if hooks == HooksArg::Entry { Hooks::Entry } else { Hooks::Both };
+    let image = subject.image.as_ref().filter(|_| agent_wanted || !nothing);
+    let plan = image.map(|image| Plan::new(image, &Options { hooks, selected: &selected }));
+    let shape = match &plan {
+        Some(plan) => Shape { text: plan.text, arena: plan.arena, arena_len: plan.arena_len },
+        None => Shape { text: text_extents(subject), arena: 0, arena_len: 0 },
+    };
+    Planned { subject, plan, shape, took: start.elapsed() }
+}
+
+/// Extents of the functions, or of all code where none are known.
+fn text_extents(subject: &Subject) -> (u64, u64) {
+    let functions = subject.image.as_ref().map_or(&[][..], |image| &image.functions);
+    if let (Some(first), Some(end)) =
+        (functions.first(), functions.iter().map(|function| function.address + function.size).max())
+    {
+        return (first.address, end);
+    }
+    let lo = subject.code.iter().map(|segment| segment.address).min().unwrap_or(0);
+    let ends = subject.code.iter().map(|segment| segment.address.saturating_add(segment.len));
+    (lo, ends.max().unwrap_or(0))
+}
+
+fn names<'f>(function: &'f Function<'_>) -> impl Iterator<Item = &'f str> + Clone {
+    std::iter::once(function.name).chain(function.aliases.iter().copied())
+}
+
+impl Planned<'_, '_> {
+    pub(crate) fn image(&self) -> Option<&Image<'_>> {
+        self.subject.image.as_ref()
+    }
+
+    /// All that may be called, with their verdicts: everything but `.cold` parts.
+    pub(crate) fn functions(&self) -> impl Iterator<Item = (&Function<'_>, Verdict)> {
+        let functions = self.image().map_or(&[][..], |image| &image.functions);
+        let verdicts = self.plan.iter().flat_map(|plan| plan.verdicts.iter().copied());
+        let none = std::iter::repeat(Verdict::Refused(Reason::NotSelected));
+        functions.iter().zip(verdicts.chain(none)).filter(|(function, _)| !matches!(function.kind, FunctionKind::Cold(_)))
+    }
+
+    pub(crate) fn found(&self) -> usize {
+        self.functions().count()
+    }
+
+    pub(crate) fn hooked(&self) -> usize {
+        self.plan.as_ref().map_or(0, |plan| plan.records.len())
+    }
+
+    /// The name of the hooks in place.
+    pub(crate) fn hooks(&self) -> &'static str {
+        match &self.plan {
+            Some(plan) if !plan.records.is_empty() => match plan.hooks {
+                Hooks::Both => "both",
+                Hooks::Entry => "entry",
+            },
+            _ => "none",
+        }
+    }
+
+    /// The function that contains a link address.
+    pub(crate) fn function_at(&self, address: u64) -> Option<&Function<'_>> {
+        let functions = &self.image()?.functions;
+        let after = functions.partition_point(|function| function.address <= address);
+        let function = functions.get(after.checked_sub(1)?)?;
+        (address - function.address < function.size).then_some(function)
+    }
+
+    /// What gprof knows an address by: it ignores the names of `.cold` parts, and would charge them to
+    /// whichever function precedes them.
+    pub(crate) fn charged(&self, address: u64) -> u64 {
+        let parent = match self.function_at(address).map(|function| function.kind) {
+            Some(FunctionKind::Cold(Some(parent))) => parent,
+            _ => return address,
+        };
+        self.image().and_then(|image| image.functions.get(parent)).map_or(address, |parent| parent.address)
+    }
+
+    /// The link address that a sample is charged to.
+    pub(crate) fn charged_place(&self, place: Place) -> Option<u64> {
+        match place {
+            Place::Text(address) => Some(self.charged(address)),
+            Place::Arena(offset) => self.arena_owner(offset),
+        }
+    }
+
+    /// Entry of the function that owns these bytes of the arena.
+    fn arena_owner(&self, offset: u64) -> Option<u64> {
+        let owners = &self.plan.as_ref()?.arena_owners;
+        let offset = u32::try_from(offset).ok()?;
+        let after = owners.partition_point(|&(start, _)| start <= offset);
+        self.entry(owners.get(after.checked_sub(1)?)?.1)
+    }
+
+    /// Entry of a hooked function by number.
+    pub(crate) fn entry(&self, number: u32) -> Option<u64> {
+        self.plan.as_ref()?.records.get(number as usize).map(|record| record.entry)
+    }
+
+    /// Where a call comes from that left this return address (a link address), if it is known.
+    pub(crate) fn caller(&self, return_address: u64, callee: u32) -> Option<u64> {
+        let plan = self.plan.as_ref()?;
+        let offset = return_address.wrapping_sub(plan.arena);
+        if offset < plan.arena_len {
+            let exit = u32::try_from(offset).ok()?;
+            return match plan.exits.binary_search_by_key(&exit, |&(label, _)| label) {
+                // A tail call: the return leads to the caller's own exit.
+                Ok(found) => {
+                    let caller = plan.exits.get(found)?.1;
+                    plan.tail_site(caller, callee).map(|site| self.charged(site)).or_else(|| self.entry(caller))
+                }
+                Err(_) => self.arena_owner(offset),
+            };
+        }
+        // Inside the call instruction: behind it another function may begin.
+        let site = return_address.wrapping_sub(1);
+        let code = &self.image()?.code;
+        let known = code.iter().any(|part| site.wrapping_sub(part.address) < part.bytes.len() as u64);
+        known.then(|| self.charged(site))
+    }
+
+    /// Who calls what nobody in the program calls.
+    pub(crate) fn root(&self) -> u64 {
+        let Some(image) = self.image() else { return 0 };
+        let start = image.functions.iter().find(|function| function.kind == FunctionKind::Start);
+        start.map_or(image.entry, |function| function.address)
+    }
+}

@@ -1,0 +1,152 @@
+//! The records in a perf ring buffer (linux/perf_event.h, PERF_RECORD_*).
+
+/// What of all that perf reports matters here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Record {
+    /// CLOCK_MONOTONIC nanoseconds.
+    pub(crate) time: u64,
+    pub(crate) pid: u32,
+    pub(crate) event: Event,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Event {
+    /// In user space at this address, or called into the kernel from there. None: a place unknown.
+    Sample(Option<u64>),
+    /// The process began to execute a program.
+    Exec,
+    /// Code was mapped.
+    Map { address: u64, len: u64, offset: u64 },
+    /// The ring was full.
+    Lost(u64),
+    /// The kernel found the rate too high.
+    Throttled,
+}
+
+/// How samples are laid out.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Content {
+    /// PERF_SAMPLE_REGS_USER with the instruction pointer, instead of PERF_SAMPLE_IP.
+    pub(crate) user_registers: bool,
+}
+
+const MMAP: u32 = 1;
+const LOST: u32 = 2;
+const COMM: u32 = 3;
+const THROTTLE: u32 = 5;
+const SAMPLE: u32 = 9;
+/// PERF_RECORD_MISC_COMM_EXEC.
+const COMM_EXEC: u16 = 1 << 13;
+
+/// Appends the records in `bytes`, a whole number of them.
+pub(crate) fn parse(mut bytes: &[u8], content: Content, records: &mut Vec<Record>) {
+    while let Some(record) = next(&mut bytes) {
+        records.extend(parse_one(record, content));
+    }
+}
+
+/// `struct perf_event_header { u32 type; u16 misc; u16 size; }` and what belongs to it.
+struct Raw<'b> {
+    kind: u32,
+    misc: u16,
+    body: &'b [u8],
+}
+
+fn next<'b>(bytes: &mut &'b [u8]) -> Option<Raw<'b>> {
+    let head = u64_at(bytes, 0)?;
+    let size = usize::from((head >> 48) as u16);
+    let body = bytes.get(8..size)?;
+    *bytes = bytes.get(size..)?;
+    Some(Raw { kind: head as u32, misc: (head >> 32) as u16, body })
+}
+
+fn parse_one(raw: Raw, content: Content) -> Option<Record> {
+    if raw.kind == SAMPLE {
+        return parse_sample(raw.body, content);
+    }
+    // sample_id_all: { u32 pid, tid; u64 time } at the end of every other record.
+    let id = raw.body.len().checked_sub(16)?;
+    let (process, time) = (u64_at(raw.body, id)? as u32, u64_at(raw.body, id + 8)?);
+    let event = match raw.kind {
+        // { u32 pid, tid; u64 addr, len, pgoff; char filename[] }
+        MMAP => Event::Map {
+            address: u64_at(raw.body, 8)?,
+            len: u64_at(raw.body, 16)?,
+            offset: u64_at(raw.body, 24)?,
+        },
+        // { u32 pid, tid; char comm[] }
+        COMM if raw.misc & COMM_EXEC != 0 => Event::Exec,
+        // { u64 id, lost }
+        LOST => Event::Lost(u64_at(raw.body, 8)?),
+        THROTTLE => Event::Throttled,
+        _ => return None,
+    };
+    Some(Record { time, pid: process, event })
+}
+
+/// `{ u64 ip; u32 pid, tid; u64 time }` or `{ u32 pid, tid; u64 time; u64 abi; u64 ip }`.
+fn parse_sample(body: &[u8], content: Content) -> Option<Record> {
+    let id = if content.user_registers { 0 } else { 8 };
+    let (pid, time) = (u64_at(body, id)? as u32, u64_at(body, id + 8)?);
+    let place = if !content.user_registers {
+        u64_at(body, 0)
+    } else if u64_at(body, 16)? != 0 {
+        u64_at(body, 24)
+    } else {
+        None
+    };
+    Some(Record { time, pid, event: Event::Sample(place) })
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    bytes.get(at..)?.first_chunk().map(|word| u64::from_le_bytes(*word))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn raw(kind: u32, misc: u16, words: &[u64]) -> Vec<u8> {
+        let size = 8 + 8 * words.len() as u64;
+        let head = u64::from(kind) | u64::from(misc) << 32 | size << 48;
+        [&[head], words].concat().iter().flat_map(|word| word.to_le_bytes()).collect()
+    }
+
+    fn parsed(bytes: &[u8], user_registers: bool) -> Vec<Record> {
+        let mut records = Vec::new();
+        parse(bytes, Content { user_registers }, &mut records);
+        records
+    }
+
+    const ID: u64 = 7 | 8 << 32;
+
+    #[test]
+    fn samples_of_both_layouts() {
+        let sample = |place| Record { time: 5, pid: 7, event: Event::Sample(place) };
+        assert_eq!(parsed(&raw(SAMPLE, 2, &[0x1234, ID, 5]), false), [sample(Some(0x1234))]);
+        assert_eq!(parsed(&raw(SAMPLE, 1, &[ID, 5, 2, 0x1234]), true), [sample(Some(0x1234))]);
+        assert_eq!(parsed(&raw(SAMPLE, 1, &[ID, 5, 0]), true), [sample(None)]);
+    }
+
+    #[test]
+    fn other_records() {
+        let bytes = [
+            raw(MMAP, 0, &[ID, 0x5000, 0x1000, 0x2000, 0, ID, 1]),
+            raw(COMM, COMM_EXEC, &[ID, 0, ID, 2]),
+            raw(COMM, 0, &[ID, 0, ID, 3]),
+            raw(LOST, 0, &[1, 9, ID, 4]),
+            raw(4, 0, &[ID, ID, 4]),
+        ]
+        .concat();
+        let events: Vec<_> = parsed(&bytes, true).iter().map(|record| record.event).collect();
+        let map = Event::Map { address: 0x5000, len: 0x1000, offset: 0x2000 };
+        assert_eq!(events, [map, Event::Exec, Event::Lost(9)]);
+    }
+
+    #[test]
+    fn garbage_ends_the_reading() {
+        assert!(parsed(&[0; 64], true).is_empty());
+        assert!(parsed(&raw(SAMPLE, 0, &[1, 2])[..20], true).is_empty());
+        assert!(parsed(&raw(SAMPLE, 0, &[]), true).is_empty());
+    }
+}

@@ -1,0 +1,271 @@
+//! What is said after the run, to people (one line) and to programs (--stats).
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use gprofinject_plan::Verdict;
+use serde::Serialize;
+
+use crate::collect::Collected;
+use crate::output::Target;
+use crate::profile::Placed;
+use crate::profile_plan::Planned;
+use crate::say::Voice;
+use crate::supervise::Ending;
+
+/// The --stats file.
+#[derive(Debug, Serialize)]
+pub(crate) struct Stats {
+    version: &'static str,
+    /// Where the program came to run: false means that exec failed or that it was never tried.
+    program: String,
+    exit: Exit,
+    engine: &'static str,
+    /// both, entry or none: what was done, which may be less than was asked for.
+    hooks: &'static str,
+    /// Why less was done than was asked for.
+    notes: Vec<String>,
+    functions: Functions,
+    calls: u64,
+    /// Different pairs of call site and function.
+    arcs: u64,
+    /// Threads that made calls.
+    threads: u64,
+    samples: Samples,
+    lost: Lost,
+    memory: Memory,
+    setup_ns: Setup,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Exit {
+    Status(u8),
+    Signal(i32),
+}
+
+#[derive(Debug, Serialize)]
+struct Functions {
+    /// Without `.cold` parts, which are parts of functions.
+    found: usize,
+    hooked: usize,
+    hooked_by_tactic: BTreeMap<&'static str, usize>,
+    refused_by_reason: BTreeMap<&'static str, usize>,
+}
+
+#[derive(Debug, Serialize)]
+struct Samples {
+    sampler: &'static str,
+    /// Per second of CPU time.
+    rate: u32,
+    inside: u64,
+    /// In libraries, the kernel's vdso or elsewhere.
+    outside: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct Lost {
+    calls: u64,
+    threads: u64,
+    /// Counted, but their exit was not hooked.
+    deep_calls: u64,
+    samples: u64,
+    /// Threads that could not be sampled.
+    timers: u64,
+    throttled: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Memory {
+    arena_bytes: u64,
+    /// Counters, as committed.
+    region_bytes: u64,
+    plan_bytes: u64,
+    /// Buffers for the kernel's samples, and the histogram, in our process.
+    sampler_bytes: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct Setup {
+    /// Reading the program and planning.
+    plan: u64,
+    /// The agent's, inside the program.
+    agent: u64,
+    /// From our start to the program's, without the agent's.
+    injector: u64,
+    total: u64,
+}
+
+/// Everything that is known after a run.
+pub(crate) struct Run<'r> {
+    pub(crate) planned: &'r Planned<'r, 'r>,
+    pub(crate) binary: &'r Path,
+    pub(crate) ending: Ending,
+    pub(crate) collected: &'r Collected,
+    pub(crate) placed: Placed,
+    pub(crate) sampler: &'static str,
+    pub(crate) rate: u32,
+    pub(crate) lost_samples: u64,
+    pub(crate) throttled: bool,
+    pub(crate) sampler_bytes: u64,
+    pub(crate) plan_bytes: u64,
+    pub(crate) injector_ns: u64,
+    pub(crate) notes: &'r [String],
+}
+
+impl Run<'_> {
+    fn hooked(&self) -> usize {
+        if self.collected.trouble.is_some() { 0 } else { self.planned.hooked() }
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        let collected = self.collected;
+        let mut functions = Functions {
+            found: self.planned.found(),
+            hooked: self.hooked(),
+            hooked_by_tactic: BTreeMap::new(),
+            refused_by_reason: BTreeMap::new(),
+        };
+        for (_, verdict) in self.planned.functions() {
+            let (table, name) = match verdict {
+                Verdict::Hooked(tactic) => (&mut functions.hooked_by_tactic, tactic.name()),
+                Verdict::Refused(reason) => (&mut functions.refused_by_reason, reason.name()),
+            };
+            *table.entry(name).or_default() += 1;
+        }
+        Stats {
+            version: env!("CARGO_PKG_VERSION"),
+            program: self.binary.display().to_string(),
+            exit: match self.ending {
+                Ending::Exited(status) => Exit::Status(status),
+                Ending::Killed(signal) => Exit::Signal(signal),
+            },
+            engine: "builtin",
+            hooks: if self.hooked() > 0 { self.planned.hooks() } else { "none" },
+            notes: self.notes.to_vec(),
+            functions,
+            calls: collected.calls(),
+            arcs: collected.arcs.len() as u64,
+            threads: collected.threads,
+            samples: Samples {
+                sampler: self.sampler,
+                rate: self.rate,
+                inside: self.placed.inside,
+                outside: self.placed.outside,
+            },
+            lost: Lost {
+                calls: collected.lost_calls,
+                threads: collected.lost_threads,
+                deep_calls: collected.deep_calls,
+                samples: self.lost_samples,
+                timers: collected.lost_timers,
+                throttled: self.throttled,
+            },
+            memory: Memory {
+                arena_bytes: self.planned.shape.arena_len,
+                region_bytes: collected.committed,
+                plan_bytes: self.plan_bytes,
+                sampler_bytes: self.sampler_bytes,
+            },
+            setup_ns: Setup {
+                plan: self.planned.took.as_nanos() as u64,
+                agent: collected.setup_ns,
+                injector: self.injector_ns,
+                total: self.injector_ns + collected.setup_ns,
+            },
+        }
+    }
+
+    /// What is missing in the profile.
+    pub(crate) fn losses(&self) -> Vec<String> {
+        let collected = self.collected;
+        let mut losses = Vec::new();
+        let mut say = |count: u64, text: String| {
+            if count > 0 {
+                losses.push(text);
+            }
+        };
+        let calls = collected.lost_calls;
+        say(calls, format!("{calls} calls could not be counted: no memory for their counters"));
+        let threads = collected.lost_threads;
+        say(threads, format!("{threads} threads were not counted: no memory for their counters"));
+        let timers = collected.lost_timers;
+        say(timers, format!("{timers} threads were not sampled: they got no timer"));
+        let samples = self.lost_samples;
+        say(samples, format!("{samples} samples were lost; a lower --rate helps"));
+        losses
+    }
+
+    /// The one line at the end.
+    pub(crate) fn summary(&self) -> String {
+        let (hooked, found) = (self.hooked(), self.planned.found());
+        let calls = self.collected.calls();
+        let samples = self.placed.inside + self.placed.outside;
+        format!("hooked {hooked} of {found} functions, {calls} calls, {samples} samples")
+    }
+
+    /// What -v shows.
+    pub(crate) fn details(&self, voice: Voice) {
+        let stats = self.stats();
+        for (reason, count) in &stats.functions.refused_by_reason {
+            voice.detail(format_args!("not hooked, {reason}: {count}"));
+        }
+        let Samples { sampler, rate, inside, outside } = stats.samples;
+        voice.detail(format_args!(
+            "samples by {sampler}, {rate} per second: {inside} in the program, {outside} outside of it"
+        ));
+        let Memory { arena_bytes, region_bytes, plan_bytes, sampler_bytes } = stats.memory;
+        voice.detail(format_args!(
+            "memory: arena {arena_bytes}, counters {region_bytes}, plan {plan_bytes}, sampler {sampler_bytes} bytes"
+        ));
+        let Setup { plan, agent, injector, .. } = stats.setup_ns;
+        voice.detail(format_args!(
+            "set-up: {:.1} ms here ({:.1} planning), {:.1} ms in the program",
+            injector as f64 / 1e6,
+            plan as f64 / 1e6,
+            agent as f64 / 1e6
+        ));
+        let deep = stats.lost.deep_calls;
+        if deep > 0 {
+            voice.detail(format_args!("{deep} calls were too deep for their exits to be hooked"));
+        }
+        if stats.lost.throttled {
+            voice.detail("the kernel throttled the sampling");
+        }
+    }
+}
+
+impl Stats {
+    pub(crate) fn write(&self, target: &Target) -> Result<()> {
+        let mut text = serde_json::to_vec_pretty(self).context("the facts do not fit into JSON")?;
+        text.push(b'\n');
+        target.write(&text).context("cannot write the file named by --stats")
+    }
+}
+
+/// A word as a shell wants it.
+pub(crate) fn quoted(word: &OsStr) -> String {
+    let text = word.to_string_lossy();
+    let plain = |c: char| c.is_alphanumeric() || "/._-+,:@%=~".contains(c);
+    if !text.is_empty() && !text.starts_with(['~', '=']) && text.chars().all(plain) {
+        text.into_owned()
+    } else {
+        format!("'{}'", text.replace('\'', "'\\''"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_for_a_shell() {
+        let quote = |text: &str| quoted(OsStr::new(text));
+        assert_eq!(quote("./a-b_c"), "./a-b_c");
+        assert_eq!(quote("a b"), "'a b'");
+        assert_eq!(quote("it's"), "'it'\\''s'");
+        assert_eq!(quote(""), "''");
+    }
+}

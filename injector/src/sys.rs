@@ -1,0 +1,223 @@
+//! Thin, checked wrappers of system calls that std does not have.
+#![allow(unsafe_code)]
+
+use std::ffi::{CString, OsStr};
+use std::fs::File;
+use std::io::{self, Error};
+use std::mem::MaybeUninit;
+use std::ops::Deref;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::ptr;
+use std::time::Duration;
+
+/// The result of a system call that returns -1 on failure.
+pub(crate) fn check(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result == -1 { Err(Error::last_os_error()) } else { Ok(result) }
+}
+
+pub(crate) fn c_string(text: &OsStr) -> io::Result<CString> {
+    CString::new(text.as_bytes()).map_err(|_| Error::from_raw_os_error(libc::EINVAL))
+}
+
+/// The strerror text without Rust's "(os error N)".
+pub(crate) fn reason(error: &io::Error) -> String {
+    let text = error.to_string();
+    match text.rfind(" (os error ") {
+        Some(at) => text[..at].to_owned(),
+        None => text,
+    }
+}
+
+pub(crate) fn errno_text(errno: i32) -> String {
+    reason(&Error::from_raw_os_error(errno))
+}
+
+/// A file's contents, mapped for reading.
+pub(crate) struct Mapped {
+    address: *mut libc::c_void,
+    len: usize,
+}
+
+impl Mapped {
+    pub(crate) fn new(file: &File) -> io::Result<Mapped> {
+        let len = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
+        if len == 0 {
+            return Ok(Mapped { address: ptr::null_mut(), len });
+        }
+        // SAFETY: a fresh mapping at a place that the kernel chooses touches nothing that exists.
+        let address = unsafe {
+            libc::mmap(ptr::null_mut(), len, libc::PROT_READ, libc::MAP_PRIVATE, file.as_raw_fd(), 0)
+        };
+        if address == libc::MAP_FAILED { Err(Error::last_os_error()) } else { Ok(Mapped { address, len }) }
+    }
+}
+
+impl Deref for Mapped {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        if self.len == 0 {
+            return &[];
+        }
+        // SAFETY: `new` mapped `len` bytes here, readable until drop. Weak point: someone may write to or
+        // truncate the program's file while we read it. Every byte is valid as u8 and the readers check
+        // what they read, but a truncation can end us with SIGBUS; the kernel refuses writes to a running
+        // program, which leaves the milliseconds before the start.
+        unsafe { std::slice::from_raw_parts(self.address.cast(), self.len) }
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        if self.len != 0 {
+            // SAFETY: mapped by `new`; borrows of the bytes end before the value does.
+            unsafe { libc::munmap(self.address, self.len) };
+        }
+    }
+}
+
+/// May the file be mapped as code? Not on a file system mounted noexec.
+pub(crate) fn maps_executable(file: &File) -> bool {
+    let protection = libc::PROT_READ | libc::PROT_EXEC;
+    // SAFETY: a fresh mapping, unused, unmapped at once.
+    unsafe {
+        let address = libc::mmap(ptr::null_mut(), 4096, protection, libc::MAP_PRIVATE, file.as_raw_fd(), 0);
+        address != libc::MAP_FAILED && libc::munmap(address, 4096) == 0
+    }
+}
+
+/// May we execute the file? As execve decides it, by effective ids.
+pub(crate) fn executable(path: &Path) -> io::Result<()> {
+    let path = c_string(path.as_os_str())?;
+    // SAFETY: `path` is a C string that lives through the call.
+    check(unsafe { libc::faccessat(libc::AT_FDCWD, path.as_ptr(), libc::X_OK, libc::AT_EACCESS) }).map(drop)
+}
+
+/// Bytes free for us in the file system of a folder.
+pub(crate) fn free_space(folder: &Path) -> io::Result<u64> {
+    let path = c_string(folder.as_os_str())?;
+    let mut stat = MaybeUninit::<libc::statvfs>::zeroed();
+    // SAFETY: both pointers are valid for the call; `stat` is plain data, valid zeroed and when written.
+    let stat = unsafe {
+        check(libc::statvfs(path.as_ptr(), stat.as_mut_ptr()))?;
+        stat.assume_init()
+    };
+    Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+}
+
+/// Reserves the first `len` bytes of a file.
+pub(crate) fn allocate(file: &File, len: u64) -> io::Result<()> {
+    let len = libc::off_t::try_from(len).map_err(io::Error::other)?;
+    // SAFETY: no memory is involved.
+    check(unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, len) }).map(drop)
+}
+
+/// Is there an extended attribute of this name?
+pub(crate) fn has_attribute(path: &Path, name: &std::ffi::CStr) -> bool {
+    let Ok(path) = c_string(path.as_os_str()) else { return false };
+    // SAFETY: C strings that live through the call; size 0 means that nothing is written.
+    unsafe { libc::getxattr(path.as_ptr(), name.as_ptr(), ptr::null_mut(), 0) >= 0 }
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ids {
+    pub(crate) uid: u32,
+    pub(crate) euid: u32,
+    pub(crate) egid: u32,
+    /// Set-user-ID bits and file capabilities are ignored.
+    pub(crate) no_new_privileges: bool,
+}
+
+pub(crate) fn ids() -> Ids {
+    // SAFETY: no memory is involved; none of these can fail, but for prctl on kernels before 3.5.
+    unsafe {
+        Ids {
+            uid: libc::getuid(),
+            euid: libc::geteuid(),
+            egid: libc::getegid(),
+            no_new_privileges: libc::prctl(libc::PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1,
+        }
+    }
+}
+
+/// A pipe whose ends do not survive an exec: (read, write).
+pub(crate) fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+    let mut ends = [0; 2];
+    // SAFETY: `ends` has room for two; on success both are descriptors that nobody else owns.
+    unsafe {
+        check(libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC))?;
+        Ok((OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])))
+    }
+}
+
+/// Lets go of standard input and output, so that the program's other ends of a pipe see the end when the
+/// program closes them and not when we do.
+pub(crate) fn release_standard_streams() {
+    if let Ok(null) = File::options().read(true).write(true).open("/dev/null") {
+        for fd in [0, 1] {
+            // SAFETY: descriptors 0 and 1 belong to the process as a whole; std's handles of them expect
+            // no particular file behind them. dup2 onto an open descriptor cannot create a new one.
+            unsafe { libc::dup2(null.as_raw_fd(), fd) };
+        }
+    }
+}
+
+/// Raises our own limit of open files to the highest allowed. Called after the fork: the program's stays.
+pub(crate) fn raise_file_limit() {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is valid for both calls.
+    unsafe {
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) == 0 {
+            limit.rlim_cur = limit.rlim_max;
+            libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
+        }
+    }
+}
+
+/// The kernel's tick: what CPU-time timers are rounded up to.
+pub(crate) fn ticks_per_second() -> u32 {
+    let mut resolution = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `resolution` is valid for the call.
+    let result = unsafe { libc::clock_getres(libc::CLOCK_MONOTONIC_COARSE, &mut resolution) };
+    match u32::try_from(resolution.tv_nsec) {
+        Ok(nanoseconds) if result == 0 && nanoseconds > 0 => 1_000_000_000 / nanoseconds,
+        _ => 100,
+    }
+}
+
+/// CLOCK_MONOTONIC in nanoseconds, as the perf records have it.
+pub(crate) fn monotonic_ns() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `now` is valid for the call, which cannot fail for this clock.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+pub(crate) fn set_blocking(file: &File) -> io::Result<()> {
+    // SAFETY: no memory is involved.
+    unsafe {
+        let flags = check(libc::fcntl(file.as_raw_fd(), libc::F_GETFL))?;
+        check(libc::fcntl(file.as_raw_fd(), libc::F_SETFL, flags & !libc::O_NONBLOCK)).map(drop)
+    }
+}
+
+pub(crate) fn set_nonblocking(fd: &OwnedFd) -> io::Result<()> {
+    // SAFETY: no memory is involved.
+    check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) }).map(drop)
+}
+
+/// Waits until one of the descriptors is readable (or at its end). False: time is up, or poll failed.
+pub(crate) fn wait_readable(fds: &[libc::c_int], patience: Option<Duration>) -> bool {
+    let mut polled: Vec<libc::pollfd> =
+        fds.iter().map(|&fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }).collect();
+    let timeout = patience.map_or(-1, |left| left.as_millis().clamp(1, 60_000) as libc::c_int);
+    loop {
+        // SAFETY: `polled` is an array of that many entries.
+        match check(unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, timeout) }) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            result => return result.is_ok_and(|count| count > 0),
+        }
+    }
+}
