@@ -1,0 +1,21 @@
+//! The harness of the system tests and benches.
+//!
+//! Ground truth comes from two sides, never from us: the arcs written in the small programs of
+//! `programs/` follow from their source, and callgrind counts the calls of any program at all.
+//!
+//!     programs/*.c ─ directives ─> build ─> run ─> gmon.out ─> expect
+//!     any program  ─ callgrind ──> normalise ────> gmon.out ─> check
+
+pub mod build;
+pub mod callgrind;
+pub mod check;
+pub mod directives;
+pub mod elf;
+pub mod expect;
+pub mod generate;
+pub mod gprofdata;
+pub mod normalise;
+pub mod run;
+pub mod skip;
+pub mod tool;
+pub mod x86;

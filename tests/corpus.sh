@@ -1,0 +1,110 @@
+#!/bin/sh
+# corpus.sh DIR: build the real programs that the system tests and benches run.
+#
+# lua, sqlite's speedtest1 and bzip2 from the Debian source packages of this machine's own release, so
+# that nobody has to keep copies of them here. Each is built plain at -O2 and at -Os, with symbols, as
+# the compiler's default PIE; and once with -pg, which is what the bench compares with.
+#
+# Leaves DIR/{lua,speedtest1,bzip2}-{O2,Os,pg}. What is already there is not built again.
+set -eu
+
+die() { echo "corpus.sh: $*" >&2; exit 1; }
+[ $# -eq 1 ] || die "usage: corpus.sh DIR"
+mkdir -p "$1"
+dir=$(cd "$1" && pwd)
+cc=${CC:-gcc}
+
+wanted=
+for program in lua speedtest1 bzip2; do
+    for kind in O2 Os pg; do
+        [ -x "$dir/$program-$kind" ] || wanted=yes
+    done
+done
+[ -n "$wanted" ] || exit 0
+
+for tool in apt-get apt-cache dpkg-source "$cc" make tclsh; do
+    command -v "$tool" >/dev/null || die "needs $tool (Debian packages: dpkg-dev gcc make tcl)"
+done
+
+# --- the source packages, through a private apt state: the machine's own lists stay as they are ---
+src=$dir/src
+apt=$dir/apt
+mkdir -p "$src" "$apt/lists/partial" "$apt/cache/archives/partial"
+# apt drops to a user of its own, who may not be able to write here.
+private="-o Dir::State::lists=$apt/lists -o Dir::Cache=$apt/cache -o APT::Sandbox::User=root"
+
+# Where this machine gets a package from: "URI SUITE COMPONENT" lines, out of apt's own tables.
+origins() {
+    # shellcheck disable=SC2086
+    apt-cache $1 madison lua5.4 bzip2 sqlite3 2>/dev/null |
+        sed -n 's/^[^|]*|[^|]*| *\([a-z]*:[^ ]*\) \([^ /]*\)\/\([^ ]*\) .*/\1 \2 \3/p' | sort -u
+}
+
+fetch() {
+    found=$(origins "")
+    if [ -z "$found" ]; then
+        # A fresh machine with empty package lists. A third party's source may fail; ours decide below.
+        # shellcheck disable=SC2086
+        apt-get -q $private update >"$apt/update.log" 2>&1 || true
+        found=$(origins "$private")
+    fi
+    [ -n "$found" ] || die "apt knows no source of lua5.4, bzip2 and sqlite3 (see $apt/update.log)"
+    keyring=/usr/share/keyrings/debian-archive-keyring.gpg
+    by=
+    [ -r "$keyring" ] && by="[signed-by=$keyring]"
+    echo "$found" | while read -r uri suite component; do
+        echo "deb-src $by $uri $suite $component"
+    done >"$apt/sources.list"
+    sources="$private -o Dir::Etc::sourcelist=$apt/sources.list -o Dir::Etc::sourceparts=/dev/null"
+    # shellcheck disable=SC2086
+    apt-get -q $sources update >"$apt/sources.log" 2>&1 ||
+        die "cannot read the source package lists (see $apt/sources.log)"
+    for package in lua5.4 sqlite3 bzip2; do
+        # shellcheck disable=SC2086
+        (cd "$src" && apt-get -q $sources source "$package") >"$apt/$package.log" 2>&1 ||
+            die "apt-get source $package failed (see $apt/$package.log)"
+    done
+}
+
+unpacked() { find "$src" -maxdepth 1 -type d -name "$1-*" | sort | tail -n 1; }
+for package in lua5.4 sqlite3 bzip2; do
+    [ -n "$(unpacked "$package")" ] || { fetch; break; }
+done
+lua=$(unpacked lua5.4)/src
+sqlite=$(unpacked sqlite3)
+bzip2=$(unpacked bzip2)
+
+# sqlite ships its parts; the amalgamation is put together by its own makefile.
+amalgamation=$dir/sqlite
+if [ ! -s "$amalgamation/sqlite3.c" ]; then
+    mkdir -p "$amalgamation"
+    (cd "$amalgamation" && "$sqlite/configure" --disable-tcl && make sqlite3.c) >"$dir/sqlite.log" 2>&1 ||
+        die "sqlite's amalgamation cannot be made (see $dir/sqlite.log)"
+fi
+
+# Debian's lua asks its own build rules for the multiarch folder; we never load modules from there.
+mkdir -p "$dir/include"
+echo '#define DEB_HOST_MULTIARCH "none"' >"$dir/include/lua5.4-deb-multiarch.h"
+
+# --- the programs ---
+# Each step is checked: `set -e` is off inside a function whose result is tested.
+build() { # KIND FLAGS
+    kind=$1
+    flags="-g $2"
+    # shellcheck disable=SC2046,SC2086
+    "$cc" $flags -std=gnu99 -DLUA_COMPAT_5_3 -DLUA_USE_LINUX -I "$dir/include" -o "$dir/lua-$kind" \
+        $(find "$lua" -name '*.c' ! -name luac.c | sort) -lm -ldl || return 1
+    # shellcheck disable=SC2086
+    "$cc" $flags -I "$amalgamation" -o "$dir/speedtest1-$kind" \
+        "$sqlite/test/speedtest1.c" "$amalgamation/sqlite3.c" -lm -ldl -lpthread || return 1
+    # shellcheck disable=SC2086
+    (cd "$bzip2" && "$cc" $flags -D_FILE_OFFSET_BITS=64 -o "$dir/bzip2-$kind" \
+        bzip2.c blocksort.c huffman.c crctable.c randtable.c compress.c decompress.c bzlib.c)
+}
+for kind in O2 Os pg; do
+    case $kind in
+        pg) flags="-O2 -pg" ;;
+        *) flags=-$kind ;;
+    esac
+    build "$kind" "$flags" 2>"$dir/build-$kind.log" || die "build at $flags failed (see $dir/build-$kind.log)"
+done

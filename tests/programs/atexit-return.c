@@ -1,0 +1,14 @@
+// Exit handlers after main has returned: nobody of ours is below them.
+// atexit itself is linked into the program, from the static part of libc.
+//# arc: main -> atexit 3
+//# arc: _start -> handler 3
+//# arc: handler -> leaf 3
+//# stdout: handler
+//# stdout: handler
+//# stdout: handler
+#include "test.h"
+#include <stdlib.h>
+#include <stdio.h>
+OPAQUE void leaf(void) { BARRIER(); }
+OPAQUE void handler(void) { leaf(); puts("handler"); }
+int main(void) { for (int i = 0; i < 3; i++) atexit(handler); return 0; }

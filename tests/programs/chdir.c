@@ -1,0 +1,6 @@
+// A program that goes elsewhere: the profile stays where it was asked for.
+//# arc: main -> go 1
+#include "test.h"
+#include <unistd.h>
+OPAQUE int go(void) { int r = chdir("/"); BARRIER(); return r; }
+int main(void) { CHECK(go() == 0); return 0; }

@@ -1,0 +1,167 @@
+//! Runs a program under callgrind and reads the calls that it counted.
+//!
+//! With `--dump-instr=yes` callgrind writes the address of each call site and of each callee. Both are
+//! link-time addresses of their objects: callgrind subtracts the load bias itself, for position
+//! independent programs and for libraries. Objects that it cannot tell are named `???`.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::run::{self, Outcome};
+
+/// A function as callgrind sees it: an object file (an index into [`Profile::objects`]) and a name.
+/// The name is only good for telling functions of libraries apart; the program's go by address.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Node {
+    pub object: usize,
+    pub name: String,
+}
+
+/// Calls from one place to one function.
+#[derive(Debug, Clone)]
+pub struct Call {
+    pub caller: Node,
+    /// The instruction that called, jumped, or ran on into the callee.
+    pub site: u64,
+    pub callee: Node,
+    pub target: u64,
+    pub count: u64,
+}
+
+/// All that callgrind counted in one run.
+#[derive(Debug)]
+pub struct Profile {
+    pub objects: Vec<String>,
+    pub calls: Vec<Call>,
+}
+
+impl Profile {
+    /// The index of the object file `path`.
+    pub fn object(&self, path: &Path) -> Option<usize> {
+        let path = path.canonicalize().ok()?;
+        self.objects.iter().position(|o| Path::new(o) == path)
+    }
+}
+
+/// Runs `program` under callgrind; what it printed comes along.
+///
+/// The functions of libraries must be bound at start, or callgrind shows each first call as one out of
+/// the dynamic linker's resolver.
+pub fn run(program: &Path, args: &[String], stdin: Option<&Path>) -> Result<(Profile, Outcome)> {
+    let folder = tempfile::tempdir()?;
+    let out = folder.path().join("callgrind.out");
+    let mut file_option = std::ffi::OsString::from("--callgrind-out-file=");
+    file_option.push(&out);
+    let mut command = std::process::Command::new("valgrind");
+    command
+        .args(["--tool=callgrind", "--dump-instr=yes", "--dump-line=no", "--compress-strings=no"])
+        .args(["--compress-pos=no", "--separate-threads=no", "--separate-recs=1", "--demangle=no", "-q"])
+        .arg(file_option)
+        .arg(program)
+        .args(args)
+        .env("LD_BIND_NOW", "1");
+    let outcome = run::run(command, stdin, Duration::from_secs(900))?;
+    let text = std::fs::read_to_string(&out)
+        .with_context(|| format!("callgrind left no profile: {}", outcome.stderr_text()))?;
+    let profile = parse(&text).context("callgrind's profile")?;
+    Ok((profile, outcome))
+}
+
+/// Whether there is a valgrind to run.
+pub fn available() -> bool {
+    std::process::Command::new("valgrind").arg("--version").output().is_ok_and(|o| o.status.success())
+}
+
+fn parse(text: &str) -> Result<Profile> {
+    let mut objects: Vec<String> = Vec::new();
+    let mut index: HashMap<String, usize> = HashMap::new();
+    let mut object_index = |name: &str| {
+        *index.entry(name.to_string()).or_insert_with(|| {
+            objects.push(name.to_string());
+            objects.len() - 1
+        })
+    };
+    let mut calls = Vec::new();
+    let mut caller = Node { object: object_index("???"), name: String::new() };
+    let mut callee_object = None;
+    let mut callee_name = String::new();
+    let mut pending: Option<(u64, u64)> = None; // count, target of a calls= line: its site comes next
+
+    for (number, line) in text.lines().enumerate() {
+        let at = || format!("line {}: {line}", number + 1);
+        if let Some((count, target)) = pending.take() {
+            let site = line.split_whitespace().next().unwrap_or_default();
+            let site = address(site).with_context(at)?;
+            let callee =
+                Node { object: callee_object.take().unwrap_or(caller.object), name: callee_name.clone() };
+            calls.push(Call { caller: caller.clone(), site, callee, target, count });
+        } else if let Some(name) = line.strip_prefix("ob=") {
+            caller.object = object_index(name);
+        } else if let Some(name) = line.strip_prefix("fn=") {
+            caller.name = without_recursion(name).to_string();
+        } else if let Some(name) = line.strip_prefix("cob=") {
+            callee_object = Some(object_index(name));
+        } else if let Some(name) = line.strip_prefix("cfn=") {
+            callee_name = without_recursion(name).to_string();
+        } else if let Some(rest) = line.strip_prefix("calls=") {
+            let mut parts = rest.split_whitespace();
+            let (Some(count), Some(target)) = (parts.next(), parts.next()) else {
+                bail!("{}: expected a count and an address", at());
+            };
+            pending = Some((count.parse().with_context(at)?, address(target).with_context(at)?));
+        }
+    }
+    ensure!(pending.is_none(), "cut off behind a calls= line");
+    Ok(Profile { objects, calls })
+}
+
+fn address(text: &str) -> Result<u64> {
+    let digits = text.strip_prefix("0x").context("expected an address, 0x...")?;
+    Ok(u64::from_str_radix(digits, 16)?)
+}
+
+/// `f'2` is f called by itself.
+fn without_recursion(name: &str) -> &str {
+    match name.rsplit_once('\'') {
+        Some((function, level)) if !level.is_empty() && level.bytes().all(|b| b.is_ascii_digit()) => function,
+        _ => name,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_calls_within_and_between_objects() {
+        let text = "positions: instr\nevents: Ir\n\nob=/p\nfl=a.c\nfn=main\n0x10 1\n\
+                    cfn=f'2\ncalls=3 0x20 \n0x14 30\n0x19 1\n\
+                    cob=/lib\ncfi=q.c\ncfn=qsort\ncalls=1 0x900 \n0x1e 70\n\
+                    \nob=/lib\nfn=qsort\ncob=/p\ncfn=cmp\ncalls=9 0x30 \n0x910 9\n";
+        let profile = parse(text).expect("a good profile");
+        let seen: Vec<_> = profile
+            .calls
+            .iter()
+            .map(|c| {
+                let object = |n: &Node| profile.objects[n.object].clone();
+                (object(&c.caller), c.caller.name.clone(), c.site, object(&c.callee), c.target, c.count)
+            })
+            .collect();
+        let main = |site, object: &str, target, count| {
+            ("/p".to_string(), "main".to_string(), site, object.to_string(), target, count)
+        };
+        assert_eq!(seen[0], main(0x14, "/p", 0x20, 3));
+        assert_eq!(seen[1], main(0x1e, "/lib", 0x900, 1));
+        assert_eq!(seen[2], ("/lib".into(), "qsort".into(), 0x910, "/p".into(), 0x30, 9));
+        assert_eq!(profile.calls[0].callee.name, "f");
+    }
+
+    #[test]
+    fn a_lifetime_is_no_recursion() {
+        assert_eq!(without_recursion("f::<'a>"), "f::<'a>");
+        assert_eq!(without_recursion("f'12"), "f");
+    }
+}

@@ -1,0 +1,172 @@
+//! Compares a gmon.out with what callgrind says that it should hold.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use anyhow::{Context, Result};
+
+use crate::elf::Program;
+use crate::gprofdata::GmonOut;
+use crate::normalise::Expected;
+
+/// How a comparison went.
+#[derive(Debug, Default)]
+pub struct Report {
+    pub differences: Vec<String>,
+    /// What neither side can be blamed for, but somebody should see.
+    pub notes: Vec<String>,
+    /// Pairs of caller and callee that were compared, and call instructions.
+    pub arcs: usize,
+    pub sites: usize,
+    /// Pairs whose caller was checked against a set, not exactly.
+    pub loose: usize,
+    pub their_calls: u64,
+    pub our_calls: u64,
+}
+
+impl Report {
+    pub fn is_equal(&self) -> bool {
+        self.differences.is_empty()
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        for note in &self.notes {
+            writeln!(f, "note: {note}")?;
+        }
+        for difference in self.differences.iter().take(60) {
+            writeln!(f, "- {difference}")?;
+        }
+        if self.differences.len() > 60 {
+            writeln!(f, "- ... and {} more", self.differences.len() - 60)?;
+        }
+        write!(
+            f,
+            "{}: {} arcs ({} callees with callers known as a set), {} call sites; calls: callgrind {}, ours {}",
+            if self.is_equal() { "equal" } else { "DIFFERENT" },
+            self.arcs,
+            self.loose,
+            self.sites,
+            self.their_calls,
+            self.our_calls
+        )
+    }
+}
+
+/// Level 1: (caller, callee, count) by function. Level 2: by call instruction, where callgrind saw one.
+///
+/// The compiler's start-up functions ([`crate::elf::START_UP`]) may be missing from the profile as
+/// callees, since nothing in the program says that they are functions; if counted, then exactly.
+pub fn compare(expected: &Expected, profile: &GmonOut, program: &Program) -> Result<Report> {
+    let start = program.named("_start").context("the program has no _start")?.address;
+    let mut report = Report::default();
+    let mut ours: BTreeMap<(u64, u64), u64> = BTreeMap::new();
+    let mut our_callees = BTreeSet::new();
+    for ((from, callee), count) in &profile.arcs {
+        let Some(caller) = program.owner(*from) else {
+            report.differences.push(format!(
+                "{from:#x} -> {}: {count} calls from an address in no function",
+                program.label(*callee)
+            ));
+            continue;
+        };
+        if program.entry(*callee).is_none_or(|c| c.parent.is_some()) {
+            report.differences.push(format!(
+                "{} -> {}: {count} calls to what is no function's entry",
+                program.label(*from),
+                program.label(*callee)
+            ));
+            continue;
+        }
+        *ours.entry((caller.address, *callee)).or_default() += count;
+        our_callees.insert(*callee);
+    }
+    let compared = |callee: u64| {
+        let start_up = program.entry(callee).is_some_and(|f| f.is_start_up());
+        !start_up || our_callees.contains(&callee)
+    };
+
+    let pairs: BTreeSet<(u64, u64)> =
+        ours.keys().chain(expected.arcs.keys()).copied().filter(|(_, callee)| compared(*callee)).collect();
+    let mut surplus: BTreeMap<u64, u64> = BTreeMap::new(); // callee -> ours beyond the certain ones
+    for pair in &pairs {
+        let (caller, callee) = *pair;
+        let theirs = expected.arcs.get(pair).copied().unwrap_or(0);
+        let our = ours.get(pair).copied().unwrap_or(0);
+        report.their_calls += theirs;
+        report.our_calls += our;
+        let may_be = expected.loose.get(&callee).is_some_and(|l| l.callers.contains(&caller));
+        if our > theirs && may_be {
+            *surplus.entry(callee).or_default() += our - theirs;
+        } else if our != theirs {
+            report.differences.push(format!(
+                "{} -> {}: callgrind {theirs}, ours {our}",
+                name(program, caller, start),
+                program.label(callee)
+            ));
+        }
+    }
+    report.arcs = pairs.len();
+
+    for (callee, loose) in expected.loose.iter().filter(|(callee, _)| compared(**callee)) {
+        report.their_calls += loose.count;
+        let our = surplus.get(callee).copied().unwrap_or(0);
+        if our != loose.count {
+            let callers: Vec<String> = loose.callers.iter().map(|c| name(program, *c, start)).collect();
+            report.differences.push(format!(
+                "({}) -> {}: callgrind {} calls through code that isn't hooked, ours {our}",
+                callers.join(" or "),
+                program.label(*callee),
+                loose.count
+            ));
+        }
+        if loose.callers.len() > 1 {
+            report.loose += 1;
+        } else {
+            report.arcs += usize::from(!pairs.contains(&(*loose.callers.first().unwrap_or(&0), *callee)));
+        }
+    }
+    compare_sites(expected, profile, program, &mut report);
+    for (target, count) in &expected.unknown_targets {
+        report.notes.push(format!("{count} calls to {}, where no function starts", program.label(*target)));
+    }
+    Ok(report)
+}
+
+fn compare_sites(expected: &Expected, profile: &GmonOut, program: &Program, report: &mut Report) {
+    // The from-address lies inside the call instruction: find the instruction that it lies in.
+    let mut ours: BTreeMap<(u64, u64), u64> = BTreeMap::new();
+    let sites: BTreeMap<u64, u64> = expected.sites.iter().map(|((site, _), s)| (*site, s.length)).collect();
+    let mut callees = BTreeSet::new();
+    for ((from, callee), count) in &profile.arcs {
+        callees.insert(*callee);
+        if let Some((site, length)) = sites.range(..=from).next_back()
+            && from - site < *length
+        {
+            *ours.entry((*site, *callee)).or_default() += count;
+        }
+    }
+    for ((site, callee), theirs) in &expected.sites {
+        let start_up = program.entry(*callee).is_some_and(|f| f.is_start_up());
+        if start_up && !callees.contains(callee) {
+            continue;
+        }
+        report.sites += 1;
+        let our = ours.get(&(*site, *callee)).copied().unwrap_or(0);
+        // Calls through a library may be charged to any address in the caller, this one included.
+        let exact = !expected.loose.contains_key(callee);
+        if our < theirs.count || (exact && our > theirs.count) {
+            report.differences.push(format!(
+                "call at {} ({site:#x}) -> {}: callgrind {}, ours {our}",
+                program.label(*site),
+                program.label(*callee),
+                theirs.count
+            ));
+        }
+    }
+}
+
+fn name(program: &Program, address: u64, start: u64) -> String {
+    if address == start { "_start (nobody)".to_string() } else { program.label(address) }
+}

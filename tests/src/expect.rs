@@ -1,0 +1,64 @@
+//! Compares a profile with the arcs that a small program's source lists.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::directives::Arc;
+use crate::elf::{Function, Program};
+use crate::gprofdata::GmonOut;
+
+/// Arcs by (caller, callee) addresses; what cannot be resolved is a difference already.
+fn resolve(arcs: &[Arc], program: &Program) -> (BTreeMap<(u64, u64), u64>, Vec<String>) {
+    let mut resolved = BTreeMap::new();
+    let mut differences = Vec::new();
+    for arc in arcs {
+        match (find(program, &arc.caller), find(program, &arc.callee)) {
+            // Folded functions (ICF) share an address: their arcs add up.
+            (Some(caller), Some(callee)) => {
+                *resolved.entry((caller.address, callee.address)).or_default() += arc.count
+            }
+            _ => differences.push(format!("the program lacks {} or {}", arc.caller, arc.callee)),
+        }
+    }
+    (resolved, differences)
+}
+
+/// The function of that name, or the one clone that the compiler made of it.
+fn find<'p>(program: &'p Program, name: &str) -> Option<&'p Function> {
+    program.named(name).or_else(|| {
+        let is_clone = |n: &String| n.strip_prefix(name).is_some_and(|rest| rest.starts_with('.'));
+        program.functions().find(|f| f.parent.is_none() && f.names.iter().any(is_clone))
+    })
+}
+
+/// All differences between the arcs listed and the profile's, as lines.
+pub fn compare(arcs: &[Arc], others_allowed: bool, profile: &GmonOut, program: &Program) -> Vec<String> {
+    let (expected, mut differences) = resolve(arcs, program);
+    let listed: BTreeSet<u64> = expected.keys().map(|(_, callee)| *callee).collect();
+    let mut ours: BTreeMap<(u64, u64), u64> = BTreeMap::new();
+    for ((from, callee), count) in &profile.arcs {
+        let Some(caller) = program.owner(*from) else {
+            let callee = program.label(*callee);
+            differences.push(format!("{from:#x} -> {callee}: {count} calls from an address in no function"));
+            continue;
+        };
+        let start_up = program.entry(*callee).is_some_and(Function::is_start_up);
+        if listed.contains(callee) || !(others_allowed || start_up) {
+            *ours.entry((caller.address, *callee)).or_default() += count;
+        }
+    }
+    let pairs: BTreeSet<(u64, u64)> = expected.keys().chain(ours.keys()).copied().collect();
+    for pair in pairs {
+        let (want, have) = (expected.get(&pair).unwrap_or(&0), ours.get(&pair).unwrap_or(&0));
+        if want != have {
+            let (caller, callee) = (program.label(pair.0), program.label(pair.1));
+            differences.push(format!("{caller} -> {callee}: expected {want}, got {have}"));
+        }
+    }
+    differences
+}
+
+/// The profile that says just what is listed: to compare the lists themselves with callgrind.
+pub fn as_profile(arcs: &[Arc], program: &Program) -> (GmonOut, Vec<String>) {
+    let (arcs, differences) = resolve(arcs, program);
+    (GmonOut { arcs, histograms: Vec::new() }, differences)
+}

@@ -1,0 +1,118 @@
+//! What the tests need of a gmon.out: its arcs and histograms, read by other code than ours that wrote it.
+//!
+//! A second reader on purpose: a mistake shared by writer and reader of the `gmon` crate would not show
+//! in a test that used it. It knows x86-64's byte order and word size only.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail, ensure};
+
+/// One histogram record.
+#[derive(Debug, Clone)]
+pub struct Histogram {
+    pub low: u64,
+    pub high: u64,
+    pub rate: u32,
+    pub bins: Vec<u16>,
+}
+
+impl Histogram {
+    pub fn samples(&self) -> u64 {
+        self.bins.iter().map(|b| u64::from(*b)).sum()
+    }
+}
+
+/// A profile, equal arcs summed.
+#[derive(Debug, Default)]
+pub struct GmonOut {
+    pub histograms: Vec<Histogram>,
+    /// (from, self) -> count
+    pub arcs: BTreeMap<(u64, u64), u64>,
+}
+
+impl GmonOut {
+    pub fn samples(&self) -> u64 {
+        self.histograms.iter().map(Histogram::samples).sum()
+    }
+
+    pub fn calls(&self) -> u64 {
+        self.arcs.values().sum()
+    }
+}
+
+pub fn read(path: &Path) -> Result<GmonOut> {
+    let data = std::fs::read(path).with_context(|| format!("no profile {}", path.display()))?;
+    parse(&data).with_context(|| path.display().to_string())
+}
+
+fn parse(data: &[u8]) -> Result<GmonOut> {
+    let mut input = Input { data, offset: 0 };
+    ensure!(input.take(4)? == b"gmon", "no gmon magic");
+    ensure!(input.u32()? == 1, "not version 1");
+    input.take(12)?;
+    let mut profile = GmonOut::default();
+    while input.offset < data.len() {
+        let offset = input.offset;
+        match input.take(1)?[0] {
+            0 => {
+                let (low, high) = (input.u64()?, input.u64()?);
+                let (bins, rate) = (input.u32()?, input.u32()?);
+                input.take(16)?;
+                let bytes = input.take(bins as usize * 2)?;
+                let bins = bytes.chunks_exact(2).map(|b| u16::from_le_bytes([b[0], b[1]])).collect();
+                profile.histograms.push(Histogram { low, high, rate, bins });
+            }
+            1 => {
+                let key = (input.u64()?, input.u64()?);
+                *profile.arcs.entry(key).or_default() += u64::from(input.u32()?);
+            }
+            2 => {
+                let blocks = input.u32()? as usize;
+                input.take(blocks * 16)?;
+            }
+            tag => bail!("offset {offset}: tag {tag}"),
+        }
+    }
+    Ok(profile)
+}
+
+struct Input<'d> {
+    data: &'d [u8],
+    offset: usize,
+}
+
+impl<'d> Input<'d> {
+    fn take(&mut self, count: usize) -> Result<&'d [u8]> {
+        let bytes = self.data[self.offset..].get(..count);
+        let bytes = bytes.with_context(|| format!("offset {}: cut off", self.offset))?;
+        self.offset += count;
+        Ok(bytes)
+    }
+
+    fn u32(&mut self) -> Result<u32> {
+        let mut bytes = [0; 4];
+        bytes.copy_from_slice(self.take(4)?);
+        Ok(u32::from_le_bytes(bytes))
+    }
+
+    fn u64(&mut self) -> Result<u64> {
+        let mut bytes = [0; 8];
+        bytes.copy_from_slice(self.take(8)?);
+        Ok(u64::from_le_bytes(bytes))
+    }
+}
+
+/// Writes arcs as a profile: for tests of the checks themselves.
+pub fn write_arcs(path: &Path, arcs: &BTreeMap<(u64, u64), u64>) -> Result<()> {
+    let mut data = b"gmon\x01\0\0\0".to_vec();
+    data.resize(20, 0);
+    for ((from, callee), count) in arcs {
+        let count = u32::try_from(*count).context("a count over 32 bits")?;
+        data.push(1);
+        data.extend(from.to_le_bytes());
+        data.extend(callee.to_le_bytes());
+        data.extend(count.to_le_bytes());
+    }
+    std::fs::write(path, data).with_context(|| path.display().to_string())
+}

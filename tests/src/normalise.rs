@@ -1,0 +1,207 @@
+//! From what callgrind counted to what a gmon.out should say.
+//!
+//! Callgrind calls it a call when control comes to the first instruction of a function other than by a
+//! return. So of its calls into the program,
+//!
+//! - a jump within one function to that function's own first instruction is a loop: dropped;
+//! - coming to a `.cold` part is no call, and what a `.cold` part calls is its parent's: renamed;
+//! - a jump to another function's first instruction, or running on into it, is a tail call: kept, and
+//!   charged to the function that jumped (entry-only hooks can't see that one: see `loose`);
+//! - landing in the middle of a function (longjmp, a return that callgrind lost track of): dropped;
+//! - a call through a PLT stub of the program: the stub is taken out of the middle;
+//! - a call out of a library (qsort's comparison) belongs to a function of the program that called the
+//!   library. Callgrind doesn't keep the path, but its calls among library functions tell who can have
+//!   been at the other end: see `loose`. Nobody (main, a thread's start) means `_start`.
+//!
+//! Left out is nothing but `_start` as a callee: the dynamic linker jumps there, before anything that we
+//! could load, and gprof has no use for it.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+
+use anyhow::{Context, Result};
+
+use crate::callgrind::{Call, Node, Profile};
+use crate::elf::Program;
+use crate::tool::Hooks;
+use crate::x86::{self, Branch};
+
+/// Calls of one function whose callers are known as a set only.
+#[derive(Debug, Clone, Default)]
+pub struct Loose {
+    pub count: u64,
+    pub callers: BTreeSet<u64>,
+}
+
+/// A call instruction in the program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SiteCount {
+    pub length: u64,
+    pub count: u64,
+}
+
+/// What a profile of the same run should hold; functions by the addresses of their first instructions.
+#[derive(Debug, Default)]
+pub struct Expected {
+    /// (caller, callee) -> count, where the caller is certain.
+    pub arcs: BTreeMap<(u64, u64), u64>,
+    /// callee -> calls from outside of hooked code.
+    pub loose: BTreeMap<u64, Loose>,
+    /// (call instruction, callee) -> count.
+    pub sites: BTreeMap<(u64, u64), SiteCount>,
+    /// Calls to places in the text where no function starts: nobody can count those.
+    pub unknown_targets: BTreeMap<u64, u64>,
+}
+
+impl Expected {
+    pub fn total(&self) -> u64 {
+        self.arcs.values().sum::<u64>() + self.loose.values().map(|l| l.count).sum::<u64>()
+    }
+}
+
+/// `object` is the program's index in `profile`.
+pub fn normalise(profile: &Profile, object: usize, program: &Program, hooks: Hooks) -> Result<Expected> {
+    let start = program.named("_start").context("the program has no _start")?.address;
+    let calls = collapse_plt(profile, object, program);
+    let callers = Callers::new(&calls, object, program, start);
+
+    let mut expected = Expected::default();
+    let mut tail_calls: Vec<(u64, u64, u64)> = Vec::new(); // caller, callee, count
+    for call in calls.iter().filter(|c| c.callee.object == object) {
+        let inside = call.caller.object == object;
+        let branch = if inside { x86::branch(program.code(call.site)) } else { Branch::Other };
+        let Some(callee) = program.entry(call.target) else {
+            if matches!(branch, Branch::Call { .. }) && !program.is_plt(call.target) {
+                *expected.unknown_targets.entry(call.target).or_default() += call.count;
+            }
+            continue;
+        };
+        if callee.parent.is_some() || callee.address == start {
+            continue;
+        }
+        if !inside {
+            let outside = match hooks {
+                Hooks::Both => callers.of(&call.caller),
+                Hooks::Entry => BTreeSet::from([start]),
+            };
+            let loose = expected.loose.entry(callee.address).or_default();
+            loose.count += call.count;
+            loose.callers.extend(outside);
+            continue;
+        }
+        let Some(caller) = program.owner(call.site) else { continue };
+        let is_call = matches!(branch, Branch::Call { .. });
+        if !is_call && caller.address == callee.address {
+            continue;
+        }
+        if let Branch::Call { length } = branch {
+            let site = expected.sites.entry((call.site, callee.address));
+            site.or_insert(SiteCount { length, count: 0 }).count += call.count;
+        }
+        if is_call || hooks == Hooks::Both {
+            *expected.arcs.entry((caller.address, callee.address)).or_default() += call.count;
+        } else {
+            tail_calls.push((caller.address, callee.address, call.count));
+        }
+    }
+    add_tail_calls(&mut expected, &tail_calls, start);
+    Ok(expected)
+}
+
+/// Entry-only: g, jumped to by f, finds the return address of f's caller, or of its caller's caller...
+fn add_tail_calls(expected: &mut Expected, tail_calls: &[(u64, u64, u64)], start: u64) {
+    let mut possible: BTreeMap<u64, BTreeSet<u64>> = BTreeMap::new();
+    for (caller, callee) in expected.arcs.keys() {
+        possible.entry(*callee).or_default().insert(*caller);
+    }
+    for (callee, loose) in &expected.loose {
+        possible.entry(*callee).or_default().extend(&loose.callers);
+    }
+    loop {
+        let mut grew = false;
+        for (caller, callee, _) in tail_calls {
+            let inherited = possible.get(caller).cloned().unwrap_or(BTreeSet::from([start]));
+            let callers = possible.entry(*callee).or_default();
+            let before = callers.len();
+            callers.extend(inherited);
+            grew |= callers.len() > before;
+        }
+        if !grew {
+            break;
+        }
+    }
+    for (caller, callee, count) in tail_calls {
+        let loose = expected.loose.entry(*callee).or_default();
+        loose.count += count;
+        loose.callers.extend(possible.get(caller).into_iter().flatten());
+    }
+}
+
+/// Takes the program's PLT stubs out: f -> stub, stub -> g becomes f -> g.
+fn collapse_plt(profile: &Profile, object: usize, program: &Program) -> Vec<Call> {
+    let in_plt = |object_of: &Node, address| object_of.object == object && program.is_plt(address);
+    let mut behind: HashMap<u64, &Call> = HashMap::new(); // start of a stub -> its one onward call
+    for call in profile.calls.iter().filter(|c| in_plt(&c.caller, c.site)) {
+        behind.insert(call.site & !7, call);
+    }
+    let mut calls = Vec::new();
+    for call in profile.calls.iter().filter(|c| !in_plt(&c.caller, c.site)) {
+        let mut call = call.clone();
+        if in_plt(&call.callee, call.target)
+            && let Some(onward) = behind.get(&(call.target & !7))
+        {
+            call.callee = onward.callee.clone();
+            call.target = onward.target;
+        }
+        calls.push(call);
+    }
+    calls
+}
+
+/// Where libc starts a thread. To callgrind the new thread goes on from where its creator called clone;
+/// its stack is empty, though. (Named only where libc has its symbols: Debian's libc6-dbg, which valgrind
+/// wants anyway.)
+const THREAD_START: &[&str] = &["start_thread", "clone", "clone3", "__clone3", "__clone_internal"];
+
+/// Who of the program can have been the caller of a library's function.
+struct Callers<'c> {
+    by_callee: HashMap<&'c Node, Vec<&'c Call>>,
+    program: &'c Program,
+    object: usize,
+    start: u64,
+}
+
+impl<'c> Callers<'c> {
+    fn new(calls: &'c [Call], object: usize, program: &'c Program, start: u64) -> Self {
+        let mut by_callee: HashMap<&Node, Vec<&Call>> = HashMap::new();
+        for call in calls.iter().filter(|c| c.callee.object != object) {
+            by_callee.entry(&call.callee).or_default().push(call);
+        }
+        Callers { by_callee, program, object, start }
+    }
+
+    /// Walks back from a library's function to all functions of the program that led to it.
+    fn of(&self, node: &Node) -> BTreeSet<u64> {
+        let mut found = BTreeSet::new();
+        let mut seen: HashSet<&Node> = HashSet::new();
+        let mut open = vec![node];
+        while let Some(node) = open.pop() {
+            let calls = match self.by_callee.get(node) {
+                Some(calls) if !THREAD_START.contains(&node.name.as_str()) => calls,
+                _ => {
+                    found.insert(self.start); // the bottom of a stack
+                    continue;
+                }
+            };
+            for call in calls {
+                if call.caller.object != self.object {
+                    if seen.insert(&call.caller) {
+                        open.push(&call.caller);
+                    }
+                } else if let Some(caller) = self.program.owner(call.site) {
+                    found.insert(caller.address);
+                }
+            }
+        }
+        found
+    }
+}

@@ -1,0 +1,127 @@
+//! Runs a command to its end: what it printed, how it ended, what it used.
+
+use std::fs::File;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+/// How a command went.
+#[derive(Debug)]
+pub struct Outcome {
+    pub status: ExitStatus,
+    pub stdout: Vec<u8>,
+    pub stderr: Vec<u8>,
+    pub timed_out: bool,
+    pub wall: Duration,
+    /// CPU time in user mode of the command and the children that it waited for.
+    pub user: Duration,
+    pub system: Duration,
+    /// The largest resident set among them, in bytes.
+    pub peak_memory: u64,
+}
+
+impl Outcome {
+    /// As the shell shows it: 128 + N for a death by signal N.
+    pub fn code(&self) -> i32 {
+        self.status.code().unwrap_or_else(|| 128 + self.status.signal().unwrap_or(0))
+    }
+
+    pub fn stdout_text(&self) -> String {
+        String::from_utf8_lossy(&self.stdout).into_owned()
+    }
+
+    pub fn stderr_text(&self) -> String {
+        String::from_utf8_lossy(&self.stderr).into_owned()
+    }
+
+    pub fn cpu(&self) -> Duration {
+        self.user + self.system
+    }
+}
+
+/// Runs `command` with `stdin` (or nothing) on its standard input; kills it after `limit`.
+///
+/// The output goes through files: a grandchild that outlives the command can't hold us up, and a bench
+/// doesn't share the CPU with a reader.
+pub fn run(mut command: Command, stdin: Option<&Path>, limit: Duration) -> Result<Outcome> {
+    let folder = tempfile::tempdir()?;
+    let (out, err) = (folder.path().join("stdout"), folder.path().join("stderr"));
+    let input = match stdin {
+        Some(path) => Stdio::from(File::open(path).with_context(|| path.display().to_string())?),
+        None => Stdio::null(),
+    };
+    command.stdin(input).stdout(File::create(&out)?).stderr(File::create(&err)?);
+
+    let started = Instant::now();
+    let mut child =
+        command.spawn().with_context(|| format!("cannot run {}", command.get_program().display()))?;
+    let pid = child.id();
+    let (done, until_done) = mpsc::channel::<()>();
+    let watchdog = std::thread::spawn(move || {
+        let timed_out = until_done.recv_timeout(limit) == Err(mpsc::RecvTimeoutError::Timeout);
+        if timed_out {
+            // The child isn't reaped before this thread has ended, so the id is still its own.
+            let _ = child.kill();
+        }
+        timed_out
+    });
+    system::wait_for_end(pid)?;
+    let wall = started.elapsed();
+    drop(done);
+    let timed_out = watchdog.join().unwrap_or(true);
+    let (status, usage) = system::reap(pid)?;
+
+    Ok(Outcome {
+        status: ExitStatus::from_raw(status),
+        stdout: std::fs::read(&out)?,
+        stderr: std::fs::read(&err)?,
+        timed_out,
+        wall,
+        user: system::duration(usage.ru_utime),
+        system: system::duration(usage.ru_stime),
+        peak_memory: usage.ru_maxrss as u64 * 1024,
+    })
+}
+
+/// What the standard library doesn't offer: waiting without reaping, and the resources used.
+#[allow(unsafe_code)] // Two system calls with out-pointers to locals.
+mod system {
+    use std::io;
+    use std::mem::MaybeUninit;
+    use std::time::Duration;
+
+    use anyhow::{Context, Result};
+
+    pub(super) fn wait_for_end(pid: u32) -> Result<()> {
+        let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
+        let flags = libc::WEXITED | libc::WNOWAIT;
+        // SAFETY: `info` is a writable siginfo_t for the whole call, and nobody reads it.
+        while unsafe { libc::waitid(libc::P_PID, pid, info.as_mut_ptr(), flags) } != 0 {
+            let error = io::Error::last_os_error();
+            if error.kind() != io::ErrorKind::Interrupted {
+                return Err(error).context("waitid");
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn reap(pid: u32) -> Result<(i32, libc::rusage)> {
+        let mut status = 0;
+        let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+        // SAFETY: both pointers are to writable locals of the right type.
+        let reaped = unsafe { libc::wait4(pid as i32, &mut status, 0, usage.as_mut_ptr()) };
+        if reaped != pid as i32 {
+            return Err(io::Error::last_os_error()).context("wait4");
+        }
+        // SAFETY: rusage is plain integers, zeroed above and filled in by the kernel.
+        Ok((status, unsafe { usage.assume_init() }))
+    }
+
+    pub(super) fn duration(time: libc::timeval) -> Duration {
+        Duration::new(time.tv_sec as u64, time.tv_usec as u32 * 1000)
+    }
+}

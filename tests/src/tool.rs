@@ -1,0 +1,103 @@
+//! Finds what the tests run: the `gprofinject` command, and the corpus of real programs.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use crate::run::{self, Outcome};
+
+/// The two ways of hooking that count calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hooks {
+    Both,
+    Entry,
+}
+
+impl Hooks {
+    pub const ALL: [Hooks; 2] = [Hooks::Both, Hooks::Entry];
+
+    pub fn option(self) -> &'static str {
+        match self {
+            Hooks::Both => "--hooks=both",
+            Hooks::Entry => "--hooks=entry",
+        }
+    }
+}
+
+/// The folder of this crate.
+pub fn folder() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Cargo's build folder: the one that the running test lies in.
+pub fn target_folder() -> PathBuf {
+    let running = std::env::current_exe().unwrap_or_default();
+    let build = running.ancestors().find(|a| a.join("CACHEDIR.TAG").is_file());
+    build.map_or_else(|| folder().join("../target"), Path::to_path_buf)
+}
+
+/// The command under test: `$GPROFINJECT`, or the release build, made here if it isn't there or is old.
+pub fn gprofinject() -> Result<&'static Path> {
+    static FOUND: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    let found = FOUND.get_or_init(|| find_or_build().map_err(|error| format!("{error:#}")));
+    found.as_deref().map_err(|error| anyhow::anyhow!("{error}"))
+}
+
+fn find_or_build() -> Result<PathBuf> {
+    if let Some(path) = std::env::var_os("GPROFINJECT") {
+        return Path::new(&path).canonicalize().context("$GPROFINJECT");
+    }
+    let target = target_folder();
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
+    // The same command as the README's; cargo decides whether anything is to be done.
+    cargo.args(["build", "--release", "-p", "gprofinject", "--target-dir"]).arg(&target);
+    cargo.current_dir(folder().join(".."));
+    let built = cargo.output().context("cannot run cargo")?;
+    if !built.status.success() {
+        bail!("gprofinject doesn't build:\n{}", String::from_utf8_lossy(&built.stderr));
+    }
+    Ok(target.join("release/gprofinject"))
+}
+
+/// `gprofinject OPTIONS -o PROFILE -- PROGRAM ARGS`, ready to run.
+pub fn command(options: &[&str], profile: &Path, program: &Path, args: &[String]) -> Result<Command> {
+    let mut command = Command::new(gprofinject()?);
+    command.args(options).arg("-o").arg(profile).arg("--").arg(program).args(args);
+    command.env_remove("GMON_OUT_PREFIX").env("LD_BIND_NOW", "1");
+    Ok(command)
+}
+
+/// Runs a program under gprofinject, quietly.
+pub fn profile(
+    hooks: Hooks,
+    profile: &Path,
+    program: &Path,
+    args: &[String],
+    stdin: Option<&Path>,
+) -> Result<Outcome> {
+    let command = command(&["-q", hooks.option()], profile, program, args)?;
+    run::run(command, stdin, Duration::from_secs(600))
+}
+
+/// The folder of the real programs: `$GPROFINJECT_CORPUS`, or made in the build folder by `corpus.sh`.
+/// The error says why there is none.
+pub fn corpus() -> Result<&'static Path> {
+    static FOUND: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    let found = FOUND.get_or_init(|| find_or_make_corpus().map_err(|error| format!("{error:#}")));
+    found.as_deref().map_err(|error| anyhow::anyhow!("{error}"))
+}
+
+fn find_or_make_corpus() -> Result<PathBuf> {
+    let corpus = match std::env::var_os("GPROFINJECT_CORPUS") {
+        Some(path) => PathBuf::from(path),
+        None => target_folder().join("corpus"),
+    };
+    let made = Command::new(folder().join("corpus.sh")).arg(&corpus).output().context("corpus.sh")?;
+    if !made.status.success() {
+        bail!("{}", String::from_utf8_lossy(&made.stderr).trim_end());
+    }
+    Ok(corpus.canonicalize()?)
+}
