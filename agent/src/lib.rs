@@ -1,1 +1,37 @@
+//! What gprofinject puts into the profiled program.
+//!
+//! The library is preloaded, links with nothing and calls nothing of the program's: raw system calls
+//! only, no allocation, no lock. Its life:
+//!
+//! 1. [`early`]: while the dynamic linker still relocates, before any code of the program has run, it
+//!    finds the run folder, removes its traces from the environment, and has [`setup`] carry out the plan.
+//! 2. Hooked functions count by themselves, in their thunks. What a thunk cannot do comes through
+//!    [`gate`] to [`arcs`] (an arc not at home in its slot) or [`frames`] (a shadow stack that is full or
+//!    out of order). [`threads`] hands out the memory.
+//! 3. Counters lie in a shared file; there is nothing to do at the end.
+//!
+//! It fails open: what it cannot do it leaves alone and says in the region file.
+#![cfg_attr(not(test), no_std)]
+#![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
+mod agent;
+mod arcs;
+mod builtins;
+mod early;
+mod frames;
+mod gate;
+mod setup;
+mod sys;
+mod threads;
+mod timer;
+mod words;
+
+/// The compiler wants one. Nothing here panics on purpose; if it did, the program would hang rather than
+/// print somebody else's message or die.
+#[cfg(not(test))]
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo) -> ! {
+    loop {
+        core::hint::spin_loop();
+    }
+}

@@ -73,13 +73,17 @@ pub struct FunctionRecord {
     pub exit: u32,
     /// Byte offset of the function's first home slot from the start of a thread block.
     pub slots: u32,
-    /// The home slot of a key is at `slots + ((key as u32).wrapping_mul(multiplier) & mask)`.
+    /// The home slot of a key is at `slots + ((key as u32).wrapping_mul(multiplier) >> shift & mask)`.
     /// `mask` is `(number of slots - 1) << 4`.
     pub mask: u32,
     pub multiplier: u32,
+    pub shift: u32,
+    /// Arena offset where the thunk goes on after its arc is counted.
+    pub resume: u32,
+    /// Arena offset of the function's body: its relocated first instructions, as if nothing were hooked.
+    pub body: u32,
     /// [`ENTRY_ONLY`], [`LOOPS`].
     pub flags: u32,
-    pub reserved: u32,
 }
 
 /// The function keeps no shadow stack entry (setjmp and its like, or a function that reads its own
@@ -127,10 +131,11 @@ pub struct Segment {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ArenaHeader {
-    /// The arc is not in its home slot (entry and exit hooked). In: eax = function number, r11 = return
-    /// address, rsp = CFA - 128 - 8. Out: carry set if the thunk must not push a shadow stack entry.
+    /// The arc is not in its home slot (entry and exit hooked). Jumped to with eax = function number,
+    /// r11 = return address, rsp = CFA, rax saved at CFA - 16 and r11 at CFA - 24; goes on at `resume`
+    /// with rsp and r11 as they were, or at `body` with every register as at the function's entry.
     pub miss: u64,
-    /// The same for entry-only thunks (rsp = CFA - 8 - 128 - 8).
+    /// The same for entry-only thunks: rsp = CFA - 8. Goes on at `resume` only.
     pub miss_entry: u64,
     /// The shadow stack has reached its limit. In and out as `miss`.
     pub deep: u64,
@@ -160,16 +165,21 @@ pub struct Frame {
     /// Where the frame really returns to.
     pub return_address: u64,
     /// Canonical frame address: the value of rsp after the return. The return slot is at `cfa - 8`.
+    /// 0: reserved by a thunk that has not filled it yet; it must stay where it is. [`GONE`]: left
+    /// out of order; it may be dropped.
     pub cfa: u64,
     /// Number of the function.
     pub function: u32,
     pub reserved: u32,
 }
 
+/// [`Frame::cfa`] of a frame that returned while others lay above it.
+pub const GONE: u64 = 1;
+
 const _: () = {
     assert!(size_of::<Table>() == 16);
     assert!(size_of::<PlanHeader>() == 184);
-    assert!(size_of::<FunctionRecord>() == 32);
+    assert!(size_of::<FunctionRecord>() == 40);
     assert!(size_of::<CodeRange>() == 16);
     assert!(size_of::<Patch>() == 48);
     assert!(size_of::<Segment>() == 24);

@@ -15,9 +15,10 @@
 //! segment(0)...       Overflow *: SEGMENTS tables, each four times the one before
 //! ```
 //!
-//! The file is sparse. The agent commits a *chunk* of a block (fallocate, then a shared mapping over
-//! the zeros that stood there) when the first arc is to be stored in it, so that a full file system is
-//! found out by an error code and not by a SIGBUS. Parts that were never committed read as zeros.
+//! The file is sparse; the injector gives it its full length. The agent commits a *chunk* of a block
+//! (MADV_POPULATE_WRITE, then a shared mapping over the zeros that stood there) when the first arc is to
+//! be stored in it, so that a full file system is found out by an error code and not by a SIGBUS. Parts
+//! that were never committed read as zeros.
 //!
 //! Every word of a block has one writer, the thread that owns the block; signal handlers of that thread
 //! interrupt it but never run beside it. Readers may look at any time: a key is stored once, before its
@@ -49,6 +50,8 @@ pub struct RegionHeader {
     pub slot_bytes: u64,
     /// Bytes committed at a time in the home slots; a multiple of the page size.
     pub slot_chunk: u64,
+    /// Blocks that the (sparse) file has room for: its length is `blocks_offset + blocks_max * block_len`.
+    pub blocks_max: u64,
 
     // Written by the agent.
     /// A [`State`].

@@ -1,7 +1,21 @@
 //! From the bytes of a program to a decision for each of its functions. Pure: no I/O, no unsafe.
 //!
-//! [`image`] reads the ELF file; [`flow`] decodes the code; [`tactic`] decides; [`thunk`] writes the
-//! machine code; [`encode`] makes the plan file of [`gprofinject_abi::plan`].
+//! [`image`] reads the ELF file; [`flow`] decodes the code; [`start`] looks at the first bytes of a
+//! function; [`tactic`] decides; [`slots`] lays out the counters; [`emit`] writes the machine code from
+//! [`template`]s with [`relocate`]d instructions; [`encode`] makes the plan file of
+//! [`gprofinject_abi::plan`].
 #![forbid(unsafe_code)]
 
+pub mod emit;
+pub mod encode;
+pub mod flow;
 pub mod image;
+mod plan;
+pub mod relocate;
+pub mod slots;
+pub mod start;
+pub mod tactic;
+pub mod template;
+
+pub use plan::{Hooks, Options, Plan, Verdict};
+pub use tactic::{Reason, Tactic};

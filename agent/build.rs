@@ -1,0 +1,9 @@
+//! The agent links with nothing: it runs before the C library is ready, and inside functions that the C
+//! library calls.
+
+fn main() {
+    println!("cargo:rerun-if-changed=build.rs");
+    for argument in ["-nostdlib", "-nostartfiles", "-Wl,--hash-style=gnu", "-Wl,-z,norelro", "-Wl,-soname,libgprofinject.so"] {
+        println!("cargo:rustc-cdylib-link-arg={argument}");
+    }
+}

@@ -1,0 +1,292 @@
+//! Writes the machine code of a plan: the arena with its thunks, and the patches that lead there.
+//!
+//! ```text
+//! arena:  ArenaHeader | shared exit | thunks, in the functions' order | miss and deep stubs
+//! ```
+//!
+//! The thunks of neighbours lie beside each other; what is rarely run lies apart from them.
+
+use crate::flow::Flow;
+use crate::image::{Image, ImageKind};
+use crate::relocate::{Relocated, Unmovable, relocate};
+use crate::slots::{Home, Homes};
+use crate::tactic::{Hook, JUMP, Reason, Retarget, Tactic};
+use crate::template::{Hole, Kind, Target, Template};
+use gprofinject_abi::plan::{ArenaHeader, ENTRY_ONLY, FunctionRecord, LOOPS, Patch};
+use gprofinject_abi::region::{PAGE, round_up};
+use std::mem::offset_of;
+
+/// Free space left between the arena and the image.
+const GUARD: u64 = 0x1_0000;
+/// Nothing is mapped below (vm.mmap_min_addr).
+const LOWEST: u64 = 0x2_0000;
+/// Where an ET_EXEC has no room below, the arena leaves this much to the heap behind the image.
+const HEAP: u64 = 1 << 29;
+/// Thunks begin at multiples of this.
+const ALIGN: usize = 16;
+/// Bytes of a function's two stubs: `mov eax, number; jmp [header]` each.
+const STUBS: usize = 2 * STUB;
+const STUB: usize = 11;
+
+/// What emission yields.
+#[derive(Debug, Default)]
+pub struct Emitted {
+    /// Link address; may wrap below zero in a PIE.
+    pub arena: u64,
+    pub bytes: Vec<u8>,
+    pub records: Vec<FunctionRecord>,
+    pub patches: Vec<Patch>,
+    pub tls_fixups: Vec<u32>,
+    pub bias_fixups: Vec<u32>,
+    /// Sorted: arena offset from which on the bytes belong to the function with that number.
+    pub owners: Vec<(u32, u32)>,
+    /// Functions that could not be moved after all.
+    pub failed: Vec<(usize, Reason)>,
+}
+
+/// What a hooked function's thunk must be like.
+#[derive(Clone, Copy, Debug)]
+pub struct Wish {
+    pub both: bool,
+    /// Its first instruction may be reached by an indirect jump of its own.
+    pub loops: bool,
+}
+
+/// Emits `hooks`; `wishes` and `homes` are in their order, and so are the function numbers.
+pub fn emit(image: &Image, flow: &Flow, hooks: &[Hook], wishes: &[Wish], homes: &Homes) -> Emitted {
+    let mut e = Emitter::new(image, hooks);
+    for (number, hook) in hooks.iter().enumerate() {
+        e.function(flow, hook, number as u32, wishes[number], homes.of(number));
+    }
+    e.finish()
+}
+
+/// Where the arena goes.
+fn place(image: &Image, len: u64) -> u64 {
+    let below = image.lo.wrapping_sub(GUARD + len);
+    match image.kind {
+        ImageKind::Pie => below,
+        ImageKind::Exec if image.lo > LOWEST + GUARD + len => below,
+        ImageKind::Exec => round_up(image.hi, PAGE) + HEAP,
+    }
+}
+
+struct Emitter<'a> {
+    image: &'a Image<'a>,
+    out: Emitted,
+    templates: [Template; 4],
+    /// Arena offset of the shared exit code.
+    exit: usize,
+    /// Next free byte of the thunks.
+    next: usize,
+    /// First byte of the stubs.
+    stubs: usize,
+}
+
+impl<'a> Emitter<'a> {
+    fn new(image: &'a Image<'a>, hooks: &[Hook]) -> Emitter<'a> {
+        let kinds = [(false, false), (false, true), (true, false), (true, true)];
+        let templates = kinds.map(|(both, hashed)| Template::thunk(Kind { both, hashed }));
+        let largest = templates.iter().map(|t| t.bytes.len()).max().unwrap_or(0);
+        let shared = Template::shared_exit();
+        let header = size_of::<ArenaHeader>();
+        // Relocation grows an instruction of two bytes to six at most, and a call to forty.
+        let thunks: usize = hooks.iter().map(|h| largest + h.relocated as usize * 3 + 64 + ALIGN).sum();
+        let stubs = (header + shared.bytes.len() + ALIGN + thunks).next_multiple_of(64);
+        let len = round_up((stubs + hooks.len() * STUBS) as u64, PAGE);
+        let mut e = Emitter {
+            image,
+            out: Emitted { arena: place(image, len), bytes: vec![0xcc; len as usize], ..Default::default() },
+            templates,
+            exit: header,
+            next: 0,
+            stubs,
+        };
+        e.out.bytes[..header].fill(0);
+        e.next = e.shared_exit(&shared);
+        e
+    }
+
+    fn shared_exit(&mut self, template: &Template) -> usize {
+        // Its slow path is a jump through the header, right behind it.
+        let at = self.exit;
+        let behind = at + template.bytes.len();
+        self.out.bytes[at..behind].copy_from_slice(&template.bytes);
+        for &(hole, kind) in &template.holes {
+            match kind {
+                Hole::Tls => self.out.tls_fixups.push((at + hole as usize) as u32),
+                _ => self.branch(at + hole as usize, self.address(behind)),
+            }
+        }
+        self.jump_through(behind, offset_of!(ArenaHeader, exit));
+        behind + 6
+    }
+
+    fn address(&self, offset: usize) -> u64 {
+        self.out.arena.wrapping_add(offset as u64)
+    }
+
+    /// Fills the displacement at `hole`, the last four bytes of a branch.
+    fn branch(&mut self, hole: usize, target: u64) {
+        let displacement = target.wrapping_sub(self.address(hole + 4)) as u32;
+        self.word(hole, displacement);
+    }
+
+    fn word(&mut self, at: usize, value: u32) {
+        self.out.bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
+    }
+
+    /// `jmp [rip + word of the arena header]`.
+    fn jump_through(&mut self, at: usize, word: usize) {
+        self.out.bytes[at..at + 2].copy_from_slice(&[0xff, 0x25]);
+        self.word(at + 2, (word as u32).wrapping_sub(at as u32 + 6));
+    }
+
+    fn stub(&mut self, at: usize, number: u32, word: usize) {
+        self.out.bytes[at] = 0xb8; // mov eax, imm32
+        self.word(at + 1, number);
+        self.jump_through(at + 5, word);
+    }
+
+    fn function(&mut self, flow: &Flow, hook: &Hook, number: u32, wish: Wish, home: Home) {
+        let at = self.next.next_multiple_of(ALIGN);
+        let hashed = home.mask != 0;
+        let template = &self.templates[usize::from(wish.both) * 2 + usize::from(hashed)];
+        let body = at + template.bytes.len();
+        let (resume, exit) = (template.resume, template.exit);
+        let entry = self.image.functions[hook.function].address;
+        let mut record = FunctionRecord {
+            entry,
+            exit: if wish.both { at as u32 + exit } else { 0 },
+            slots: home.offset,
+            mask: home.mask,
+            multiplier: home.multiplier,
+            shift: home.shift,
+            resume: at as u32 + resume,
+            body: body as u32,
+            flags: if wish.both { 0 } else { ENTRY_ONLY } | if wish.loops { LOOPS } else { 0 },
+        };
+        match self.body(hook, body) {
+            Ok(relocated) => {
+                let patches = self.patches(flow, hook, at, body, &relocated);
+                match patches {
+                    Some(patches) => self.out.patches.extend(patches),
+                    None => self.out.failed.push((hook.function, Reason::Overlap)),
+                }
+                self.thunk(at, body, number, home, wish.both, hashed);
+                self.out.bytes[body..body + relocated.bytes.len()].copy_from_slice(&relocated.bytes);
+                if let Some(word) = relocated.return_address {
+                    self.out.bias_fixups.push(body as u32 + word);
+                }
+                self.next = body + relocated.bytes.len();
+            }
+            Err(_) => {
+                self.out.failed.push((hook.function, Reason::NotRelocatable));
+                record.exit = 0;
+            }
+        }
+        self.out.owners.push((at as u32, number));
+        self.out.records.push(record);
+    }
+
+    fn body(&self, hook: &Hook, body: usize) -> Result<Relocated, Unmovable> {
+        // A word that a relocated call pushes wants its alignment, which only costs a few bytes.
+        let to = self.address(body);
+        if hook.tactic == Tactic::CallSites {
+            return relocate(&[], hook.at, to, hook.at);
+        }
+        let bytes = self.image.code_at(hook.at, hook.relocated).ok_or(Unmovable("no code"))?;
+        relocate(bytes, hook.at, to, self.image.functions[hook.function].address)
+    }
+
+    fn thunk(&mut self, at: usize, body: usize, number: u32, home: Home, both: bool, hashed: bool) {
+        let template = std::mem::take(&mut self.templates[usize::from(both) * 2 + usize::from(hashed)]);
+        self.out.bytes[at..at + template.bytes.len()].copy_from_slice(&template.bytes);
+        let stub = self.stubs + number as usize * STUBS;
+        for &(hole, kind) in &template.holes {
+            let hole = at + hole as usize;
+            match kind {
+                Hole::Tls => self.out.tls_fixups.push(hole as u32),
+                Hole::Slot => {
+                    let word: u32 = self.out.bytes[hole].into();
+                    self.word(hole, word + home.offset);
+                }
+                Hole::Number => self.word(hole, number),
+                Hole::Mask => self.word(hole, home.mask),
+                Hole::Multiplier => self.word(hole, home.multiplier),
+                Hole::Shift => self.out.bytes[hole] = home.shift as u8,
+                Hole::Branch(target) => {
+                    let target = match target {
+                        Target::Miss => stub,
+                        Target::Deep => stub + STUB,
+                        Target::Exit => self.exit,
+                        Target::Body => body,
+                    };
+                    self.branch(hole, self.address(target));
+                }
+            }
+        }
+        let miss = if both { offset_of!(ArenaHeader, miss) } else { offset_of!(ArenaHeader, miss_entry) };
+        self.stub(stub, number, miss);
+        self.stub(stub + STUB, number, offset_of!(ArenaHeader, deep));
+        self.templates[usize::from(both) * 2 + usize::from(hashed)] = template;
+    }
+
+    /// None: a branch cannot be led where it should go.
+    fn patches(&self, _flow: &Flow, hook: &Hook, at: usize, body: usize, moved: &Relocated) -> Option<Vec<Patch>> {
+        let thunk = self.address(at);
+        let mut patches = Vec::with_capacity(1);
+        match (hook.tactic, hook.cave) {
+            (Tactic::CallSites, _) => {}
+            (_, Some(cave)) => {
+                patches.push(self.patch(hook.at, &[0xeb, short(hook.at + 2, cave)?])?);
+                patches.push(self.jump_patch(cave, thunk)?);
+            }
+            (_, None) => patches.push(self.jump_patch(hook.at, thunk)?),
+        }
+        for &Retarget { branch, offset, cave } in &hook.retargets {
+            let target = match hook.tactic {
+                Tactic::CallSites => thunk,
+                _ => self.address(body + moved.offset_of(offset as u32)? as usize),
+            };
+            match cave {
+                Some(cave) => {
+                    patches.push(self.patch(branch.end() - 1, &[short(branch.end(), cave)?])?);
+                    patches.push(self.jump_patch(cave, target)?);
+                }
+                None => {
+                    let displacement = target.wrapping_sub(branch.end()) as u32;
+                    patches.push(self.patch(branch.end() - 4, &displacement.to_le_bytes())?);
+                }
+            }
+        }
+        Some(patches)
+    }
+
+    fn jump_patch(&self, from: u64, to: u64) -> Option<Patch> {
+        let displacement = (to.wrapping_sub(from + JUMP) as u32).to_le_bytes();
+        self.patch(from, &[0xe9, displacement[0], displacement[1], displacement[2], displacement[3]])
+    }
+
+    fn patch(&self, address: u64, replacement: &[u8]) -> Option<Patch> {
+        let original = self.image.code_at(address, replacement.len() as u64)?;
+        let mut patch = Patch { address, len: replacement.len() as u32, ..Default::default() };
+        patch.original.get_mut(..original.len())?.copy_from_slice(original);
+        patch.replacement.get_mut(..replacement.len())?.copy_from_slice(replacement);
+        Some(patch)
+    }
+
+    fn finish(mut self) -> Emitted {
+        self.out.owners.push((self.next as u32, u32::MAX));
+        for number in 0..self.out.records.len() {
+            self.out.owners.push(((self.stubs + number * STUBS) as u32, number as u32));
+        }
+        self.out.patches.sort_unstable_by_key(|p| p.address);
+        self.out
+    }
+}
+
+/// The displacement of a short jump that ends at `end`.
+fn short(end: u64, target: u64) -> Option<u8> {
+    i8::try_from(target.wrapping_sub(end) as i64).ok().map(|d| d as u8)
+}

@@ -1,0 +1,76 @@
+//! The plan file. See [`gprofinject_abi::plan`] for its layout.
+
+use crate::plan::{Hooks, Plan};
+use gprofinject_abi::VERSION;
+use gprofinject_abi::plan::{HOOK_BOTH, HOOK_ENTRY, MAGIC, PlanHeader, Segment, Table};
+use gprofinject_abi::region::{PAGE, round_up};
+
+impl Plan {
+    /// The bytes of the plan file.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut file = vec![0; size_of::<PlanHeader>()];
+        let e = &self.emitted;
+        let functions = table(&mut file, &e.records, |f, out| {
+            word(out, f.entry);
+            for v in [f.exit, f.slots, f.mask, f.multiplier, f.shift, f.resume, f.body, f.flags] {
+                half(out, v);
+            }
+        });
+        let hooked = table(&mut file, &self.hooked, |r, out| {
+            word(out, r.lo);
+            word(out, r.hi);
+        });
+        let patches = table(&mut file, &e.patches, |p, out| {
+            word(out, p.address);
+            half(out, p.len);
+            half(out, 0);
+            out.extend_from_slice(&p.original);
+            out.extend_from_slice(&p.replacement);
+        });
+        let tls_fixups = table(&mut file, &e.tls_fixups, |&v, out| half(out, v));
+        let bias_fixups = table(&mut file, &e.bias_fixups, |&v, out| half(out, v));
+        let bytes = Segment {
+            arena_offset: 0,
+            file_offset: (file.len() + size_of::<Segment>()) as u64,
+            len: e.bytes.len() as u64,
+        };
+        let segments = table(&mut file, &[bytes], |s, out| {
+            word(out, s.arena_offset);
+            word(out, s.file_offset);
+            word(out, s.len);
+        });
+        file.extend_from_slice(&e.bytes);
+        let mut header = Vec::with_capacity(size_of::<PlanHeader>());
+        header.extend_from_slice(&MAGIC);
+        half(&mut header, VERSION);
+        half(&mut header, if self.hooks == Hooks::Both { HOOK_BOTH } else { HOOK_ENTRY });
+        let code = (self.code.0 / PAGE * PAGE, round_up(self.code.1, PAGE));
+        for v in [self.phdr, self.entry, self.text.0, self.text.1, code.0, code.1, self.arena, self.arena_len] {
+            word(&mut header, v);
+        }
+        for t in [functions, hooked, patches, segments, tls_fixups, bias_fixups] {
+            word(&mut header, t.offset);
+            word(&mut header, t.count);
+        }
+        word(&mut header, 0); // the arena header stands first in the arena
+        file[..header.len()].copy_from_slice(&header);
+        file
+    }
+}
+
+fn word(out: &mut Vec<u8>, value: u64) {
+    out.extend_from_slice(&value.to_le_bytes());
+}
+
+fn half(out: &mut Vec<u8>, value: u32) {
+    out.extend_from_slice(&value.to_le_bytes());
+}
+
+fn table<T>(file: &mut Vec<u8>, entries: &[T], put: impl Fn(&T, &mut Vec<u8>)) -> Table {
+    let offset = file.len() as u64;
+    for entry in entries {
+        put(entry, file);
+    }
+    file.resize(file.len().next_multiple_of(8), 0);
+    Table { offset, count: entries.len() as u64 }
+}

@@ -1,0 +1,371 @@
+//! Decodes every function once and notes what the tactics need: who branches where, which call sites a
+//! function has, whose address is taken, who reads its own return address.
+//!
+//! Decoding is linear within a function's extent, as compilers emit it. A function in which the decoder
+//! meets bytes that are no instruction is marked [`FunctionFlow::undecodable`]: what was read of it still
+//! warns ("something seems to branch there") but is never patched.
+
+use crate::image::{FunctionKind, Image};
+use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, OpKind, Register};
+
+/// Branches inside a function are of interest only where they lead near its start: no tactic overwrites
+/// or relocates more than this many bytes.
+pub const NEAR: u64 = 96;
+
+/// A direct call, jump or conditional jump.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Branch {
+    pub target: u64,
+    /// Address of the branch instruction.
+    pub site: u64,
+    /// Index of the function that contains the site.
+    pub function: u32,
+    /// Bytes of the instruction.
+    pub len: u8,
+    /// Bytes of its displacement, the instruction's last ones: 1 or 4.
+    pub width: u8,
+    pub kind: BranchKind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum BranchKind {
+    Call,
+    /// Unconditional.
+    Jump,
+    /// jcc, loop, jrcxz, xbegin.
+    Conditional,
+}
+
+impl Branch {
+    /// Address after the instruction: for a call, the return address.
+    pub fn end(&self) -> u64 {
+        self.site + u64::from(self.len)
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FunctionFlow {
+    pub undecodable: bool,
+    /// Reads the slot that holds its return address (`__builtin_return_address(0)`).
+    pub reads_return_address: bool,
+    /// A jump table or label table leads back to its first instruction.
+    pub table_loops: bool,
+}
+
+#[derive(Debug, Default)]
+pub struct Flow {
+    /// Sorted by target. Branches inside a function only when they lead to its first [`NEAR`] bytes.
+    pub branches: Vec<Branch>,
+    /// One for each function of the image.
+    pub functions: Vec<FunctionFlow>,
+    /// Sorted: addresses in code that instructions compute (`lea`, immediates) or data holds.
+    pub taken: Vec<u64>,
+    /// Sorted: targets of indirect branches near the start of the function they lie in.
+    pub indirect: Vec<u64>,
+}
+
+impl Flow {
+    pub fn of(image: &Image) -> Flow {
+        let count = image.functions.len();
+        // Two threads where it pays: decoding is most of the planning.
+        let workers = if count > 2000 { std::thread::available_parallelism().map_or(1, |n| n.get().min(4)) } else { 1 };
+        let parts: Vec<Part> = if workers == 1 {
+            vec![Part::decode(image, 0..count)]
+        } else {
+            let bounds = even_bounds(image, workers);
+            std::thread::scope(|scope| {
+                let handles: Vec<_> = bounds
+                    .windows(2)
+                    .map(|w| (w[0], w[1]))
+                    .map(|(lo, hi)| scope.spawn(move || Part::decode(image, lo..hi)))
+                    .collect();
+                handles.into_iter().map(|h| h.join().unwrap_or_default()).collect()
+            })
+        };
+        let mut flow = Flow::default();
+        for part in parts {
+            flow.branches.extend(part.branches);
+            flow.functions.extend(part.functions);
+            flow.taken.extend(part.taken);
+            flow.indirect.extend(part.indirect);
+        }
+        flow.functions.resize(count, FunctionFlow { undecodable: true, ..Default::default() });
+        flow.branches.sort_unstable();
+        flow.indirect.extend(image.landing_pads.iter().copied());
+        for &pointer in &image.code_pointers {
+            // A pointer to a function's start is the function's address; one to its inside is a label.
+            match function_at(image, pointer) {
+                Some(i) if image.functions[i].address == pointer => flow.taken.push(pointer),
+                Some(i) if pointer - image.functions[i].address < NEAR => flow.indirect.push(pointer),
+                _ => {}
+            }
+        }
+        flow.taken.extend(image.exported.iter().copied());
+        flow.taken.sort_unstable();
+        flow.taken.dedup();
+        flow.indirect.sort_unstable();
+        flow.indirect.dedup();
+        flow
+    }
+
+    /// Branches with targets in `lo..hi`, sorted by target.
+    pub fn branches_to(&self, lo: u64, hi: u64) -> &[Branch] {
+        let from = self.branches.partition_point(|b| b.target < lo);
+        let len = self.branches[from..].partition_point(|b| b.target < hi);
+        &self.branches[from..from + len]
+    }
+
+    pub fn is_taken(&self, address: u64) -> bool {
+        self.taken.binary_search(&address).is_ok()
+    }
+
+    /// Indirect targets in `lo..hi`.
+    pub fn indirect_in(&self, lo: u64, hi: u64) -> &[u64] {
+        let from = self.indirect.partition_point(|&t| t < lo);
+        let len = self.indirect[from..].partition_point(|&t| t < hi);
+        &self.indirect[from..from + len]
+    }
+}
+
+/// The function whose extent holds `address`.
+pub fn function_at(image: &Image, address: u64) -> Option<usize> {
+    let i = image.functions.partition_point(|f| f.address <= address).checked_sub(1)?;
+    let f = &image.functions[i];
+    (address < f.address + f.size.max(1)).then_some(i)
+}
+
+/// Splits the functions so that each part has about the same number of bytes.
+fn even_bounds(image: &Image, parts: usize) -> Vec<usize> {
+    let total: u64 = image.functions.iter().map(|f| f.size).sum();
+    let mut bounds = vec![0];
+    let mut seen = 0;
+    for (i, f) in image.functions.iter().enumerate() {
+        seen += f.size;
+        if seen * parts as u64 >= total * bounds.len() as u64 && bounds.len() < parts {
+            bounds.push(i + 1);
+        }
+    }
+    bounds.push(image.functions.len());
+    bounds
+}
+
+#[derive(Default)]
+struct Part {
+    branches: Vec<Branch>,
+    functions: Vec<FunctionFlow>,
+    taken: Vec<u64>,
+    indirect: Vec<u64>,
+}
+
+impl Part {
+    fn decode(image: &Image, range: std::ops::Range<usize>) -> Part {
+        let mut part = Part::default();
+        part.branches.reserve(range.len() * 8);
+        for i in range {
+            let flow = part.function(image, i);
+            part.functions.push(flow);
+        }
+        part
+    }
+
+    fn function(&mut self, image: &Image, index: usize) -> FunctionFlow {
+        let f = &image.functions[index];
+        let mut flow = FunctionFlow::default();
+        let Some(bytes) = image.code_at(f.address, f.size) else {
+            return FunctionFlow { undecodable: true, ..flow };
+        };
+        let (lo, hi) = (f.address, f.address + f.size);
+        // A `.cold` part belongs to its parent: a jump from it to the parent's entry is a loop there.
+        let mut decoder = Decoder::with_ip(64, bytes, lo, DecoderOptions::NONE);
+        let mut instruction = Instruction::default();
+        let mut frame = ReturnSlot::new(f.kind);
+        let mut tables: Vec<u64> = Vec::new();
+        let mut indirect_jump = false;
+        while decoder.can_decode() {
+            decoder.decode_out(&mut instruction);
+            if instruction.is_invalid() {
+                flow.undecodable = true;
+                break;
+            }
+            flow.reads_return_address |= frame.reads(&instruction);
+            match instruction.flow_control() {
+                FlowControl::Next => self.note_references(image, &instruction, &mut tables),
+                FlowControl::Call
+                | FlowControl::UnconditionalBranch
+                | FlowControl::ConditionalBranch
+                | FlowControl::XbeginXabortXend => self.note_branch(index, lo, hi, &instruction),
+                FlowControl::IndirectBranch => {
+                    indirect_jump = true;
+                    if instruction.memory_base() == Register::None && !instruction.is_ip_rel_memory_operand() {
+                        tables.push(instruction.memory_displacement64());
+                    }
+                }
+                _ => {}
+            }
+        }
+        if indirect_jump {
+            for table in tables {
+                self.note_table(image, table, lo, hi, &mut flow);
+            }
+        }
+        flow.table_loops |= image.code_pointers.binary_search(&lo).is_ok() && indirect_jump && {
+            // A label table holds other labels of the same function as well; a table of function
+            // pointers holds only starts.
+            let from = image.code_pointers.partition_point(|&p| p <= lo);
+            image.code_pointers.get(from).is_some_and(|&p| p < hi)
+        };
+        flow
+    }
+
+    fn note_branch(&mut self, index: usize, lo: u64, hi: u64, instruction: &Instruction) {
+        if !matches!(instruction.op0_kind(), OpKind::NearBranch64) {
+            return;
+        }
+        let target = instruction.near_branch_target();
+        let kind = match instruction.flow_control() {
+            FlowControl::Call => BranchKind::Call,
+            FlowControl::UnconditionalBranch => BranchKind::Jump,
+            _ => BranchKind::Conditional,
+        };
+        if (lo..hi).contains(&target) && target - lo >= NEAR {
+            return;
+        }
+        let width = match instruction.code() {
+            Code::Jmp_rel32_64 | Code::Call_rel32_64 | Code::Xbegin_rel32 => 4,
+            code if code.is_jcc_near() => 4,
+            code if code.is_jmp_short() || code.is_jcc_short() || code.is_loop() || code.is_jcx_short() => 1,
+            code if code.is_loopcc() => 1,
+            _ => return,
+        };
+        self.branches.push(Branch {
+            target,
+            site: instruction.ip(),
+            function: index as u32,
+            len: instruction.len() as u8,
+            width,
+            kind,
+        });
+    }
+
+    /// Addresses of code or of tables that an instruction computes.
+    fn note_references(&mut self, image: &Image, instruction: &Instruction, tables: &mut Vec<u64>) {
+        let address = if instruction.is_ip_rel_memory_operand() {
+            if instruction.code() != Code::Lea_r64_m {
+                return;
+            }
+            instruction.ip_rel_memory_address()
+        } else if instruction.op_count() == 2 {
+            // Non-PIC code takes addresses as 32-bit immediates.
+            match instruction.op1_kind() {
+                OpKind::Immediate32 => u64::from(instruction.immediate32()),
+                OpKind::Immediate32to64 => instruction.immediate32to64() as u64,
+                OpKind::Immediate64 => instruction.immediate64(),
+                _ => return,
+            }
+        } else {
+            return;
+        };
+        if address < image.lo || address >= image.hi {
+            return;
+        }
+        if image.is_code(address) {
+            self.taken.push(address);
+        } else {
+            tables.push(address);
+        }
+    }
+
+    /// A table of 32-bit distances from itself (position-independent switch) or of addresses (ET_EXEC
+    /// switch, label table). Read as long as the entries lead into the function.
+    fn note_table(&mut self, image: &Image, table: u64, lo: u64, hi: u64, flow: &mut FunctionFlow) {
+        const MOST: u64 = 4096;
+        let mut note = |target: u64| {
+            if target == lo {
+                flow.table_loops = true;
+            } else if target - lo < NEAR {
+                self.indirect.push(target);
+            }
+        };
+        for i in 0..MOST {
+            let Some(&[a, b, c, d]) = image.data_at(table + 4 * i, 4) else { break };
+            let target = table.wrapping_add(i32::from_le_bytes([a, b, c, d]) as u64);
+            if !(lo..hi).contains(&target) {
+                break;
+            }
+            note(target);
+        }
+        for i in 0..MOST {
+            let Some(Ok(word)) = image.data_at(table + 8 * i, 8).map(<[u8; 8]>::try_from) else { break };
+            let target = u64::from_le_bytes(word);
+            if !(lo..hi).contains(&target) {
+                break;
+            }
+            note(target);
+        }
+    }
+}
+
+/// Follows the stack pointer through a prologue to tell whether an instruction reads the return address.
+///
+/// Kept simple on purpose: a wrong "yes" costs the function its exit hook, a wrong "no" lets it see the
+/// thunk's address. Known to miss functions that take the address of the slot.
+struct ReturnSlot {
+    /// Bytes between rsp and the return slot, as far as the prologue tells.
+    depth: u64,
+    in_prologue: bool,
+    frame_pointer: bool,
+}
+
+impl ReturnSlot {
+    fn new(kind: FunctionKind) -> ReturnSlot {
+        let ordinary = !matches!(kind, FunctionKind::Cold(_));
+        // u64::MAX is no displacement: a cold part has no prologue to follow.
+        ReturnSlot { depth: if ordinary { 0 } else { u64::MAX }, in_prologue: ordinary, frame_pointer: false }
+    }
+
+    fn reads(&mut self, instruction: &Instruction) -> bool {
+        let code = instruction.code();
+        let reads = match instruction.memory_base() {
+            Register::RSP if instruction.memory_index() == Register::None => {
+                code == Code::Mov_r64_rm64 && instruction.memory_displacement64() == self.depth
+            }
+            Register::RBP if self.frame_pointer => {
+                code == Code::Mov_r64_rm64 && instruction.memory_displacement64() == 8
+            }
+            _ => false,
+        };
+        if self.in_prologue {
+            match code {
+                Code::Push_r64 | Code::Pushq_imm8 | Code::Pushq_imm32 | Code::Push_rm64 => self.depth += 8,
+                Code::Pop_r64 => self.depth = self.depth.wrapping_sub(8),
+                Code::Sub_rm64_imm8 | Code::Sub_rm64_imm32 if instruction.op0_register() == Register::RSP => {
+                    self.depth = self.depth.wrapping_add(instruction.immediate32to64_or_8() as u64);
+                }
+                Code::Mov_rm64_r64 | Code::Mov_r64_rm64
+                    if instruction.op0_register() == Register::RBP
+                        && instruction.op1_register() == Register::RSP
+                        && self.depth == 8 =>
+                {
+                    self.frame_pointer = true;
+                }
+                _ if instruction.flow_control() != FlowControl::Next => self.in_prologue = false,
+                _ => {}
+            }
+        }
+        reads
+    }
+}
+
+trait SignedImmediate {
+    fn immediate32to64_or_8(&self) -> i64;
+}
+
+impl SignedImmediate for Instruction {
+    fn immediate32to64_or_8(&self) -> i64 {
+        match self.op1_kind() {
+            OpKind::Immediate8to64 => self.immediate8to64(),
+            OpKind::Immediate32to64 => self.immediate32to64(),
+            _ => 0,
+        }
+    }
+}

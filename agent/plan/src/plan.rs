@@ -1,0 +1,232 @@
+//! The whole plan for a program.
+
+use crate::emit::{Emitted, Wish, emit};
+use crate::flow::{BranchKind, Flow};
+use crate::image::{Function, FunctionKind, Image};
+use crate::slots::Homes;
+use crate::start::owner;
+use crate::tactic::{Hook, Reason, Tactic, decide};
+use gprofinject_abi::plan::{CodeRange, FunctionRecord};
+use std::collections::HashMap;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hooks {
+    /// Entry and exit, with a shadow stack.
+    Both,
+    /// Entry only.
+    Entry,
+}
+
+pub struct Options<'a> {
+    pub hooks: Hooks,
+    /// Whether the user wants the function hooked.
+    pub selected: &'a dyn Fn(&Function) -> bool,
+}
+
+/// The decision for one function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    Hooked(Tactic),
+    Refused(Reason),
+}
+
+#[derive(Debug)]
+pub struct Plan {
+    /// As done, which may be less than was asked for; then `downgrade` says why.
+    pub hooks: Hooks,
+    pub downgrade: Option<String>,
+    /// One for each function of the image, in its order.
+    pub verdicts: Vec<Verdict>,
+    /// Hooked functions; the index is the function's number.
+    pub records: Vec<FunctionRecord>,
+    /// From function numbers to indices in the image.
+    pub function_of: Vec<usize>,
+    /// Extents of all functions, link addresses.
+    pub text: (u64, u64),
+    pub arena: u64,
+    pub arena_len: u64,
+    /// Bytes of home slots in a thread block.
+    pub slot_bytes: u64,
+    /// Sorted: arena offset from which on the bytes belong to the function with that number
+    /// (`u32::MAX`: to none).
+    pub arena_owners: Vec<(u32, u32)>,
+    /// Sorted: arena offset of an exit label, and the function's number.
+    pub exits: Vec<(u32, u32)>,
+    tail_sites: HashMap<(u32, u32), Option<u64>>,
+    pub(crate) emitted: Emitted,
+    pub(crate) hooked: Vec<CodeRange>,
+    pub(crate) code: (u64, u64),
+    pub(crate) entry: u64,
+    pub(crate) phdr: u64,
+}
+
+/// Returns twice, or to another frame: its exit must not be hooked.
+const RETURNS_TWICE: [&str; 8] =
+    ["setjmp", "_setjmp", "sigsetjmp", "__sigsetjmp", "savectx", "vfork", "getcontext", "swapcontext"];
+
+impl Plan {
+    pub fn new(image: &Image, options: &Options) -> Plan {
+        let flow = Flow::of(image);
+        let (hooks_wanted, downgrade) = settle(image, options.hooks);
+        let selected = |i: usize| (options.selected)(&image.functions[i]);
+        let entry_only = hooks_wanted == Hooks::Entry;
+        let decisions = if image.facts.go {
+            let verdicts = vec![Err(Reason::Go); image.functions.len()];
+            crate::tactic::Decisions { verdicts, hooks: Vec::new() }
+        } else {
+            decide(image, &flow, entry_only, &selected)
+        };
+        let mut verdicts = decisions.verdicts;
+        let mut hooks = decisions.hooks;
+        refuse_overlaps(&mut hooks, &mut verdicts);
+        let (mut emitted, mut homes) = emit_all(image, &flow, &hooks, entry_only);
+        if !emitted.failed.is_empty() {
+            for &(function, reason) in &emitted.failed {
+                verdicts[function] = Err(reason);
+            }
+            hooks.retain(|h| verdicts[h.function].is_ok());
+            (emitted, homes) = emit_all(image, &flow, &hooks, entry_only);
+        }
+        let number_of: HashMap<usize, u32> = hooks.iter().zip(0..).map(|(h, n)| (h.function, n)).collect();
+        let mut exits: Vec<(u32, u32)> =
+            emitted.records.iter().zip(0..).filter(|(r, _)| r.exit != 0).map(|(r, n)| (r.exit, n)).collect();
+        exits.sort_unstable();
+        Plan {
+            hooks: hooks_wanted,
+            downgrade,
+            records: emitted.records.clone(),
+            function_of: hooks.iter().map(|h| h.function).collect(),
+            text: extents(image),
+            arena: emitted.arena,
+            arena_len: emitted.bytes.len() as u64,
+            slot_bytes: homes.bytes,
+            arena_owners: emitted.owners.clone(),
+            exits,
+            tail_sites: tail_sites(image, &flow, &hooks, &number_of),
+            hooked: hooked_ranges(image, &verdicts),
+            code: code_extents(image),
+            entry: image.entry,
+            phdr: image.phdr,
+            verdicts: verdicts.into_iter().map(|v| v.map_or_else(Verdict::Refused, Verdict::Hooked)).collect(),
+            emitted,
+        }
+    }
+
+    /// The link address of the jump by which function `caller` tail-calls `callee`, where there is one
+    /// only.
+    pub fn tail_site(&self, caller: u32, callee: u32) -> Option<u64> {
+        self.tail_sites.get(&(caller, callee)).copied().flatten()
+    }
+
+    /// Bytes that the plan overwrites in the program.
+    pub fn patched_bytes(&self) -> u64 {
+        self.emitted.patches.iter().map(|p| u64::from(p.len)).sum()
+    }
+}
+
+fn settle(image: &Image, asked: Hooks) -> (Hooks, Option<String>) {
+    if asked == Hooks::Both && image.facts.unwinds {
+        let why = "the program unwinds its stack (C++ exceptions, Rust panics); \
+                   this version hooks only the entries of such a program (--hooks entry)";
+        return (Hooks::Entry, Some(why.to_owned()));
+    }
+    (asked, None)
+}
+
+fn emit_all(image: &Image, flow: &Flow, hooks: &[Hook], entry_only: bool) -> (Emitted, Homes) {
+    let wishes: Vec<Wish> = hooks
+        .iter()
+        .map(|h| {
+            let f = &image.functions[h.function];
+            let facts = flow.functions[h.function];
+            let twice = RETURNS_TWICE.contains(&f.name) || f.aliases.iter().any(|a| RETURNS_TWICE.contains(a));
+            Wish { both: !(entry_only || twice || facts.reads_return_address), loops: facts.table_loops }
+        })
+        .collect();
+    let homes = Homes::new(image, flow, hooks);
+    (emit(image, flow, hooks, &wishes, &homes), homes)
+}
+
+/// No two patches may touch the same bytes, nor a patch the bytes that another function's relocation
+/// took along. The tactics see to that; this is the check that they did.
+fn refuse_overlaps(hooks: &mut Vec<Hook>, verdicts: &mut [Result<Tactic, Reason>]) {
+    let mut spans: Vec<(u64, u64, usize)> = Vec::new();
+    for (n, h) in hooks.iter().enumerate() {
+        spans.extend(h.spans().map(|(lo, hi)| (lo, hi, n)));
+    }
+    spans.sort_unstable();
+    let mut bad: Vec<usize> = Vec::new();
+    let mut last: Option<(u64, usize)> = None;
+    for &(lo, hi, n) in &spans {
+        if let Some((end, other)) = last
+            && lo < end
+        {
+            bad.extend([n, other]);
+        }
+        if last.is_none_or(|(end, _)| hi > end) {
+            last = Some((hi, n));
+        }
+    }
+    for &n in &bad {
+        verdicts[hooks[n].function] = Err(Reason::Overlap);
+    }
+    hooks.retain(|h| verdicts[h.function].is_ok());
+}
+
+fn extents(image: &Image) -> (u64, u64) {
+    let lo = image.functions.first().map_or(image.lo, |f| f.address);
+    let hi = image.functions.iter().map(|f| f.address + f.size).max().unwrap_or(image.hi);
+    (lo, hi)
+}
+
+fn code_extents(image: &Image) -> (u64, u64) {
+    let lo = image.code.iter().map(|c| c.address).min().unwrap_or(0);
+    let hi = image.code.iter().map(|c| c.address + c.bytes.len() as u64).max().unwrap_or(0);
+    (lo, hi)
+}
+
+fn hooked_ranges(image: &Image, verdicts: &[Result<Tactic, Reason>]) -> Vec<CodeRange> {
+    let mut ranges: Vec<CodeRange> = Vec::new();
+    for (i, f) in image.functions.iter().enumerate() {
+        let hooked = match f.kind {
+            FunctionKind::Cold(Some(parent)) => verdicts.get(parent).is_some_and(|v| v.is_ok()),
+            _ => verdicts[i].is_ok(),
+        };
+        if !hooked {
+            continue;
+        }
+        // A return address may be the first byte behind a function that ends with a call.
+        let (lo, hi) = (f.address + 1, f.address + f.size + 1);
+        match ranges.last_mut() {
+            Some(last) if last.hi + 16 >= lo && adjacent(image, last.hi, lo) => last.hi = hi,
+            _ => ranges.push(CodeRange { lo, hi }),
+        }
+    }
+    ranges
+}
+
+/// Whether no other function lies between two ranges.
+fn adjacent(image: &Image, lo: u64, hi: u64) -> bool {
+    let next = image.functions.partition_point(|f| f.address + 1 < lo);
+    image.functions.get(next).is_none_or(|f| f.address + 1 >= hi)
+}
+
+fn tail_sites(
+    image: &Image,
+    flow: &Flow,
+    hooks: &[Hook],
+    number_of: &HashMap<usize, u32>,
+) -> HashMap<(u32, u32), Option<u64>> {
+    let mut sites: HashMap<(u32, u32), Option<u64>> = HashMap::new();
+    for (hook, number) in hooks.iter().zip(0..) {
+        let address = image.functions[hook.function].address;
+        for b in flow.branches_to(address, address + 1) {
+            let from = owner(image, b.function as usize);
+            let Some(&caller) = number_of.get(&from) else { continue };
+            if b.kind != BranchKind::Call && from != hook.function {
+                sites.entry((caller, number)).and_modify(|s| *s = None).or_insert(Some(b.site));
+            }
+        }
+    }
+    sites
+}

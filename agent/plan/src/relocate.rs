@@ -1,0 +1,258 @@
+//! Moves the first instructions of a function to another address.
+//!
+//! Plain instructions are copied, RIP-relative ones get a new displacement, branches go through iced's
+//! block encoder. A call can only be the last one and becomes
+//!
+//! ```text
+//!   call next             ; the return predictor gets its pair
+//! next:
+//!   lea  rsp, [rsp+8]
+//!   push qword [rip+ra]   ; the original return address, so that callers and unwinders see the truth
+//!   jmp  target
+//! ```
+
+use iced_x86::{
+    BlockEncoder, BlockEncoderOptions, Code, Decoder, DecoderOptions, Encoder, FlowControl, IcedError, Instruction,
+    InstructionBlock, MemoryOperand, OpKind, Register,
+};
+
+/// Why instructions could not be moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unmovable(pub &'static str);
+
+impl From<IcedError> for Unmovable {
+    fn from(_: IcedError) -> Unmovable {
+        Unmovable("the encoder refused an instruction")
+    }
+}
+
+/// Relocated code.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Relocated {
+    pub bytes: Vec<u8>,
+    /// For each original instruction: its offset in the original and in `bytes`.
+    pub map: Vec<(u32, u32)>,
+    /// Offset in `bytes` of a u64 that holds a link address and wants the load bias added.
+    pub return_address: Option<u32>,
+}
+
+impl Relocated {
+    /// Where the instruction at offset `original` went.
+    pub fn offset_of(&self, original: u32) -> Option<u32> {
+        self.map.iter().find(|&&(from, _)| from == original).map(|&(_, to)| to)
+    }
+}
+
+/// Whether control may go on behind the instruction.
+pub fn falls_through(instruction: &Instruction) -> bool {
+    !matches!(
+        instruction.flow_control(),
+        FlowControl::Return | FlowControl::UnconditionalBranch | FlowControl::IndirectBranch | FlowControl::Exception
+    )
+}
+
+/// Whether the instruction pushes a return address.
+pub fn is_call(instruction: &Instruction) -> bool {
+    matches!(instruction.flow_control(), FlowControl::Call | FlowControl::IndirectCall)
+}
+
+/// Moves the instructions in `bytes`, which stand at `from`, to `to`, followed by a jump to the rest of
+/// the function. Branches among them stay among them; one to `start`, the function's first byte (an
+/// `endbr64` may stand between it and `from`), leads to the first of them.
+///
+/// # Errors
+/// Where an operand cannot reach from `to`, or the code cannot be encoded elsewhere.
+pub fn relocate(bytes: &[u8], from: u64, to: u64, start: u64) -> Result<Relocated, Unmovable> {
+    let mut instructions: Vec<Instruction> =
+        Decoder::with_ip(64, bytes, from, DecoderOptions::NONE).into_iter().collect();
+    if instructions.iter().any(Instruction::is_invalid) {
+        return Err(Unmovable("not an instruction"));
+    }
+    for i in instructions.iter_mut().filter(|i| has_branch(i) && !is_call(i) && i.near_branch_target() == start) {
+        i.set_near_branch64(from);
+    }
+    let end = from + bytes.len() as u64;
+    let last_falls_through = instructions.last().is_none_or(falls_through);
+    let call = instructions.pop_if(|last| is_call(last));
+    let mut out = Relocated::default();
+    if instructions.iter().any(|i| has_branch(i) || i.is_ip_rel_memory_operand() && !fits_as_is(i)) {
+        encode_block(&instructions, from, to, &mut out)?;
+    } else {
+        copy(&instructions, bytes, from, to, &mut out)?;
+    }
+    match call {
+        Some(call) => emulate_call(&call, from, to, end, &mut out)?,
+        None if last_falls_through => jump(end, to, &mut out)?,
+        None => {}
+    }
+    Ok(out)
+}
+
+fn has_branch(i: &Instruction) -> bool {
+    matches!(i.op0_kind(), OpKind::NearBranch16 | OpKind::NearBranch32 | OpKind::NearBranch64)
+}
+
+/// A 32-bit address size operand is left to the block encoder.
+fn fits_as_is(i: &Instruction) -> bool {
+    i.memory_base() == Register::RIP
+}
+
+fn copy(instructions: &[Instruction], bytes: &[u8], from: u64, to: u64, out: &mut Relocated) -> Result<(), Unmovable> {
+    let mut decoder = Decoder::with_ip(64, bytes, from, DecoderOptions::NONE);
+    for i in instructions {
+        let at = (i.ip() - from) as usize;
+        decoder.set_position(at)?;
+        decoder.set_ip(i.ip());
+        let again = decoder.decode();
+        out.map.push((at as u32, out.bytes.len() as u32));
+        let start = out.bytes.len();
+        out.bytes.extend_from_slice(&bytes[at..at + i.len()]);
+        if i.is_ip_rel_memory_operand() {
+            let hole = start + decoder.get_constant_offsets(&again).displacement_offset();
+            let next = to.wrapping_add((start + i.len()) as u64);
+            let displacement = i.ip_rel_memory_address().wrapping_sub(next) as i64;
+            let displacement =
+                i32::try_from(displacement).map_err(|_| Unmovable("RIP-relative operand out of reach"))?;
+            out.bytes[hole..hole + 4].copy_from_slice(&displacement.to_le_bytes());
+        }
+    }
+    Ok(())
+}
+
+fn encode_block(instructions: &[Instruction], from: u64, to: u64, out: &mut Relocated) -> Result<(), Unmovable> {
+    let options = BlockEncoderOptions::RETURN_NEW_INSTRUCTION_OFFSETS;
+    let result = BlockEncoder::encode(64, InstructionBlock::new(instructions, to), options)?;
+    for (i, &offset) in instructions.iter().zip(&result.new_instruction_offsets) {
+        if offset == u32::MAX {
+            return Err(Unmovable("an instruction was rewritten"));
+        }
+        out.map.push(((i.ip() - from) as u32, offset));
+    }
+    out.bytes = result.code_buffer;
+    Ok(())
+}
+
+fn jump(target: u64, to: u64, out: &mut Relocated) -> Result<(), Unmovable> {
+    append(&Instruction::with_branch(Code::Jmp_rel32_64, target)?, to, out)
+}
+
+fn append(instruction: &Instruction, to: u64, out: &mut Relocated) -> Result<(), Unmovable> {
+    let mut encoder = Encoder::new(64);
+    encoder.encode(instruction, to.wrapping_add(out.bytes.len() as u64))?;
+    out.bytes.extend_from_slice(&encoder.take_buffer());
+    Ok(())
+}
+
+fn emulate_call(call: &Instruction, from: u64, to: u64, end: u64, out: &mut Relocated) -> Result<(), Unmovable> {
+    out.map.push(((call.ip() - from) as u32, out.bytes.len() as u32));
+    let here = to.wrapping_add(out.bytes.len() as u64);
+    append(&Instruction::with_branch(Code::Call_rel32_64, here + 5)?, to, out)?;
+    let above = MemoryOperand::with_base_displ(Register::RSP, 8);
+    append(&Instruction::with2(Code::Lea_r64_m, Register::RSP, above)?, to, out)?;
+    let push_at = out.bytes.len();
+    // The word is placed behind the jump; its address is known once the jump's length is.
+    append(&push_from(here)?, to, out)?;
+    let mut jump = match call.code() {
+        Code::Call_rel32_64 => Instruction::with_branch(Code::Jmp_rel32_64, call.near_branch_target())?,
+        Code::Call_rm64 => {
+            let mut jump = *call;
+            jump.set_code(Code::Jmp_rm64);
+            jump
+        }
+        _ => return Err(Unmovable("a call of an unusual form")),
+    };
+    if jump.memory_base() == Register::RSP {
+        // The operand was meant for the stack pointer before the push.
+        jump.set_memory_displacement64(jump.memory_displacement64().wrapping_add(8));
+        jump.set_memory_displ_size(8);
+    }
+    append(&jump, to, out)?;
+    while !out.bytes.len().is_multiple_of(8) {
+        out.bytes.push(0xcc);
+    }
+    let word = out.bytes.len();
+    out.return_address = Some(word as u32);
+    out.bytes.extend_from_slice(&end.to_le_bytes());
+    let mut encoder = Encoder::new(64);
+    encoder.encode(&push_from(to.wrapping_add(word as u64))?, to.wrapping_add(push_at as u64))?;
+    let push = encoder.take_buffer();
+    out.bytes[push_at..push_at + push.len()].copy_from_slice(&push);
+    Ok(())
+}
+
+/// `push qword [address]`, RIP-relative.
+fn push_from(address: u64) -> Result<Instruction, Unmovable> {
+    let operand = MemoryOperand::with_base_displ(Register::RIP, address as i64);
+    Ok(Instruction::with1(Code::Push_rm64, operand)?)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use iced_x86::{Formatter, IntelFormatter};
+
+    fn listing(bytes: &[u8], ip: u64) -> Vec<String> {
+        let mut formatter = IntelFormatter::new();
+        formatter.options_mut().set_hex_prefix("0x");
+        formatter.options_mut().set_hex_suffix("");
+        formatter.options_mut().set_rip_relative_addresses(false);
+        Decoder::with_ip(64, bytes, ip, DecoderOptions::NONE)
+            .iter()
+            .map(|i| {
+                let mut text = String::new();
+                formatter.format(&i, &mut text);
+                text
+            })
+            .collect()
+    }
+
+    #[test]
+    fn plain_and_rip_relative() {
+        // push rbx; lea rdi,[rip+0x10] (0x1018)
+        let moved = relocate(&[0x53, 0x48, 0x8d, 0x3d, 0x10, 0, 0, 0], 0x1000, 0x9000, 0x1000).unwrap();
+        assert_eq!(listing(&moved.bytes, 0x9000), ["push rbx", "lea rdi,[0x1018]", "jmp 0x0000000000001008"]);
+        assert_eq!(moved.map, [(0, 0), (1, 1)]);
+    }
+
+    #[test]
+    fn branches_inside_stay_inside_and_others_grow() {
+        // dec edi; jne 0x1000; je 0x1040
+        let moved = relocate(&[0xff, 0xcf, 0x75, 0xfc, 0x74, 0x3a], 0x1000, 0x20_0000, 0x1000).unwrap();
+        assert_eq!(
+            listing(&moved.bytes, 0x20_0000),
+            ["dec edi", "jne short 0x0000000000200000", "je 0x0000000000001040", "jmp 0x0000000000001006"]
+        );
+    }
+
+    #[test]
+    fn no_jump_behind_a_return() {
+        let moved = relocate(&[0x31, 0xc0, 0xc3], 0x1000, 0x9000, 0x1000).unwrap();
+        assert_eq!(listing(&moved.bytes, 0x9000), ["xor eax,eax", "ret"]);
+    }
+
+    #[test]
+    fn a_call_keeps_its_return_address() {
+        // sub rsp,8; call 0x2000
+        let moved = relocate(&[0x48, 0x83, 0xec, 8, 0xe8, 0xf7, 0x0f, 0, 0], 0x1000, 0x9000, 0x1000).unwrap();
+        let word = moved.return_address.unwrap() as usize;
+        assert_eq!(moved.bytes[word..], 0x1009_u64.to_le_bytes());
+        let code = listing(&moved.bytes[..word], 0x9000);
+        let push = format!("push qword ptr [{:#x}]", 0x9000 + word);
+        assert_eq!(code[..5], ["sub rsp,8", "call 0x0000000000009009", "lea rsp,[rsp+8]", &push, "jmp 0x0000000000002000"]);
+        assert_eq!(moved.offset_of(4), Some(4));
+    }
+
+    #[test]
+    fn an_indirect_call_through_the_stack_is_adjusted() {
+        // call [rsp+0x10]
+        let moved = relocate(&[0xff, 0x54, 0x24, 0x10], 0x1000, 0x9000, 0x1000).unwrap();
+        let word = moved.return_address.unwrap() as usize;
+        assert_eq!(listing(&moved.bytes[..word], 0x9000)[3], "jmp qword ptr [rsp+0x18]");
+    }
+
+    #[test]
+    fn operands_out_of_reach_are_an_error() {
+        assert!(relocate(&[0x48, 0x8d, 0x3d, 0x10, 0, 0, 0], 0x1000, 0x7000_0000_0000, 0x1000).is_err());
+    }
+}

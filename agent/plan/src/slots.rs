@@ -1,0 +1,139 @@
+//! Home slots: where a function's arcs are counted in every thread block.
+//!
+//! Each function has as many slots as it has call sites in the program, rounded up to a power of two, and
+//! a multiplier under which as few as possible of them collide. The hash looks at the low twelve bits of
+//! a return address only, so that the load bias, a multiple of the page size, does not change it.
+
+use crate::flow::{BranchKind, Flow};
+use crate::image::Image;
+use crate::start::owner;
+use crate::tactic::Hook;
+use gprofinject_abi::region::{SLOTS, Slot};
+
+/// The home slots of one function.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Home {
+    /// From the start of a thread block.
+    pub offset: u32,
+    /// `(slots - 1) * 16`; 0: one slot, no hash.
+    pub mask: u32,
+    pub multiplier: u32,
+    /// The slot's number is taken from the top of the product's low twelve bits.
+    pub shift: u32,
+}
+
+impl Home {
+    /// Offset of a key's slot among the function's own.
+    fn slot(&self, key: u32) -> u32 {
+        key.wrapping_mul(self.multiplier) >> self.shift & self.mask
+    }
+}
+
+/// The home slots of all functions.
+#[derive(Clone, Debug, Default)]
+pub struct Homes {
+    homes: Vec<Home>,
+    /// Bytes of all slots.
+    pub bytes: u64,
+}
+
+/// Slots of a function that is called through pointers only, or from outside.
+const UNKNOWN_CALLERS: usize = 4;
+/// More slots than this a function never gets; what collides goes to the overflow tables.
+const MOST: usize = 4096;
+const SLOT: u32 = size_of::<Slot>() as u32;
+
+/// Multipliers to try. Odd, so that no low bit is lost; the first one keeps the bits as they are.
+const MULTIPLIERS: [u32; 24] = [
+    1, 0x9e37_79b1, 0x85eb_ca6b, 0xc2b2_ae35, 0x27d4_eb2f, 0x1656_67b1, 0x5bd1_e995, 0x0100_0193, 0x2c1b_3c6d,
+    0x297a_2d39, 0x7feb_352d, 0x846c_a68b, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41,
+];
+
+impl Homes {
+    pub fn of(&self, number: usize) -> Home {
+        self.homes.get(number).copied().unwrap_or_default()
+    }
+
+    pub fn new(image: &Image, flow: &Flow, hooks: &[Hook]) -> Homes {
+        let mut homes = Homes { homes: Vec::with_capacity(hooks.len()), bytes: 0 };
+        let mut returns = Vec::new();
+        for hook in hooks {
+            returns.clear();
+            let address = image.functions[hook.function].address;
+            let mut tails = 0;
+            for b in flow.branches_to(address, hook.at.max(address) + 1) {
+                match b.kind {
+                    BranchKind::Call => returns.push(b.end() as u32),
+                    _ if owner(image, b.function as usize) != hook.function => tails += 1,
+                    _ => {}
+                }
+            }
+            let taken = flow.is_taken(address) || flow.is_taken(hook.at);
+            let unknown = if taken { UNKNOWN_CALLERS } else { 0 };
+            homes.add(&returns, (returns.len() + tails + unknown).max(1));
+        }
+        homes
+    }
+
+    fn add(&mut self, returns: &[u32], expected: usize) {
+        let roomy = if expected > 4 { expected * 3 / 2 } else { expected };
+        let slots = roomy.next_power_of_two().min(MOST);
+        let mut home = Home {
+            offset: (SLOTS + self.bytes) as u32,
+            mask: (slots as u32 - 1) * SLOT,
+            multiplier: 1,
+            shift: 8_u32.saturating_sub(slots.trailing_zeros()),
+        };
+        if slots > 1 {
+            home.multiplier = best_multiplier(returns, home, slots);
+        }
+        self.homes.push(home);
+        self.bytes += slots as u64 * u64::from(SLOT);
+    }
+}
+
+fn best_multiplier(returns: &[u32], home: Home, slots: usize) -> u32 {
+    let tries = if returns.len() > 64 { 4 } else { MULTIPLIERS.len() };
+    let mut seen = vec![u32::MAX; slots];
+    let mut best = (usize::MAX, MULTIPLIERS[1]);
+    for (round, &multiplier) in MULTIPLIERS.iter().enumerate().take(tries) {
+        let mut collisions = 0;
+        let home = Home { multiplier, ..home };
+        for &r in returns {
+            let slot = home.slot(r) / SLOT;
+            collisions += usize::from(seen[slot as usize] == round as u32);
+            seen[slot as usize] = round as u32;
+        }
+        if collisions < best.0 {
+            best = (collisions, multiplier);
+        }
+        if collisions == 0 {
+            break;
+        }
+    }
+    best.1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn known_call_sites_get_slots_of_their_own() {
+        let mut homes = Homes::default();
+        homes.add(&[0x1005], 1);
+        homes.add(&[0x1005, 0x1105, 0x2205], 3);
+        homes.add(&[], UNKNOWN_CALLERS);
+        assert_eq!(homes.of(0), Home { offset: 128, mask: 0, multiplier: 1, shift: 8 });
+        let home = homes.of(1);
+        assert_eq!((home.offset, home.mask), (144, 48));
+        let mut slots: Vec<u32> =
+            [0x1005_u32, 0x1105, 0x2205].iter().map(|&r| home.slot(r)).collect();
+        slots.dedup();
+        assert_eq!(slots.len(), 3);
+        // The load bias does not change which slots collide.
+        let moved = [0x1005_u32, 0x1105, 0x2205].map(|r| home.slot(r.wrapping_add(0x5555_4000)));
+        assert_eq!(slots, moved);
+        assert_eq!(homes.bytes, 16 + 64 + 64);
+    }
+}

@@ -1,0 +1,136 @@
+//! The first bytes of a function: what stands there, who comes there, and how far it can be moved.
+
+use crate::flow::{Branch, BranchKind, Flow, NEAR, function_at};
+use crate::image::{Function, FunctionKind, Image};
+use crate::relocate::{falls_through, is_call};
+use iced_x86::{Code, Decoder, DecoderOptions};
+
+/// One instruction near the start; offsets are from the hook point.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step {
+    pub offset: u64,
+    pub end: u64,
+    pub call: bool,
+    pub falls_through: bool,
+}
+
+/// The start of one function.
+#[derive(Debug)]
+pub struct Start {
+    /// Where the patch goes: the function's first byte, or the one behind its `endbr64`.
+    pub hook: u64,
+    /// The instructions from the hook point on, up to [`NEAR`] bytes or the end of the function.
+    pub steps: Vec<Step>,
+    /// The function's end, from the hook point.
+    pub end: u64,
+    /// Offsets that something reaches which cannot be led elsewhere: indirect targets, returns of calls.
+    pub fixed: Vec<u64>,
+    /// Branches of the function itself (or its cold part) to its start or into its first bytes. One to
+    /// the start has the offset 0: a loop, not a call.
+    pub soft: Vec<(u64, Branch)>,
+}
+
+/// The hooked function that code at function `index` counts as: a cold part is its parent.
+pub fn owner(image: &Image, index: usize) -> usize {
+    match image.functions.get(index).map(|f| f.kind) {
+        Some(FunctionKind::Cold(Some(parent))) => parent,
+        _ => index,
+    }
+}
+
+/// Whether an `endbr64` stands at the function's start and may stay: there must be room behind it.
+fn hook_point(image: &Image, f: &Function) -> u64 {
+    const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
+    let starts = image.code_at(f.address, 4).is_some_and(|b| b == ENDBR64);
+    // A function of five bytes (endbr64; ret) gives up its endbr64 rather than its count: nothing
+    // enforces it in user space.
+    let room = (f.limit - f.address).saturating_sub(4);
+    if starts && f.size > 4 && (f.size >= 9 || room >= 5) { f.address + 4 } else { f.address }
+}
+
+impl Start {
+    /// None: there is no code in the file at the function's address.
+    pub fn of(image: &Image, flow: &Flow, index: usize) -> Option<Start> {
+        let f = &image.functions[index];
+        let hook = hook_point(image, f);
+        let end = f.address + f.size - hook;
+        let bytes = image.code_at(hook, end.min(NEAR))?;
+        let mut start = Start { hook, steps: Vec::with_capacity(8), end, fixed: Vec::new(), soft: Vec::new() };
+        start.decode(bytes);
+        for &b in flow.branches_to(f.address, hook + NEAR) {
+            start.note_inbound(image, flow, index, b);
+        }
+        start.fixed.extend(flow.indirect_in(hook + 1, hook + NEAR).iter().map(|t| t - hook));
+        start.fixed.sort_unstable();
+        Some(start)
+    }
+
+    fn decode(&mut self, bytes: &[u8]) {
+        let mut decoder = Decoder::with_ip(64, bytes, 0, DecoderOptions::NONE);
+        while decoder.can_decode() {
+            let i = decoder.decode();
+            if i.is_invalid() {
+                break;
+            }
+            // A return address must stay where it is.
+            let call = is_call(&i);
+            if call {
+                self.fixed.push(i.next_ip());
+            }
+            self.steps.push(Step {
+                offset: i.ip(),
+                end: i.next_ip(),
+                call,
+                falls_through: falls_through(&i),
+            });
+        }
+    }
+
+    fn note_inbound(&mut self, image: &Image, flow: &Flow, index: usize, b: Branch) {
+        let address = image.functions[index].address;
+        let to_start = b.target == address || b.target == self.hook;
+        let own = owner(image, b.function as usize) == index;
+        let sound = !flow.functions.get(b.function as usize).is_none_or(|f| f.undecodable);
+        if to_start {
+            // A call, or a jump from elsewhere: an entry like any other.
+            if own && b.kind != BranchKind::Call && sound {
+                self.soft.push((0, b));
+            }
+        } else if b.target > self.hook {
+            let offset = b.target - self.hook;
+            if own && sound { self.soft.push((offset, b)) } else { self.fixed.push(offset) }
+        }
+    }
+
+    /// Whether something other than code in `0..within` leads into `lo..hi`.
+    pub fn entered(&self, lo: u64, hi: u64, within: u64) -> bool {
+        let inside = |b: &Branch| b.site >= self.hook && b.site < self.hook + within;
+        self.fixed.iter().any(|t| (lo..hi).contains(t))
+            || self.soft.iter().any(|(t, b)| (lo..hi).contains(t) && !inside(b))
+    }
+
+    /// The end of the first instruction that ends at or behind `offset`.
+    pub fn boundary(&self, offset: u64) -> Option<u64> {
+        self.steps.iter().map(|s| s.end).find(|&end| end >= offset)
+    }
+
+    pub fn is_boundary(&self, offset: u64) -> bool {
+        self.steps.iter().any(|s| s.offset == offset)
+    }
+}
+
+/// Whether the bytes of `lo..hi` are padding: nops and breakpoints between functions that nobody
+/// jumps to.
+pub fn is_padding(image: &Image, flow: &Flow, lo: u64, hi: u64) -> bool {
+    if lo >= hi || function_at(image, lo).is_some_and(|i| image.functions[i].size > 0) {
+        return false;
+    }
+    let Some(bytes) = image.code_at(lo, hi - lo) else { return false };
+    let nops = Decoder::with_ip(64, bytes, lo, DecoderOptions::NONE).iter().all(|i| {
+        matches!(
+            i.code(),
+            Code::Nopw | Code::Nopd | Code::Nopq | Code::Nop_rm16 | Code::Nop_rm32 | Code::Nop_rm64 | Code::Int3
+        )
+    });
+    nops && flow.branches_to(lo, hi).is_empty() && flow.indirect_in(lo, hi).is_empty()
+}

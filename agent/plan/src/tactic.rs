@@ -1,0 +1,448 @@
+//! How each function is hooked, or why not.
+//!
+//! First every function that has room gets a near jump; then those that have none look for a *cave*,
+//! five unused bytes within reach of a short jump: padding between functions, or bytes behind another
+//! function's near jump that are dead because the instructions there were relocated.
+
+use crate::flow::{Branch, BranchKind, Flow, NEAR};
+use crate::image::{FunctionKind, Image};
+use crate::start::{Start, is_padding, owner};
+use std::fmt;
+
+/// Bytes of `jmp rel32` and `jmp rel8`.
+pub const JUMP: u64 = 5;
+pub const SHORT_JUMP: u64 = 2;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Tactic {
+    /// `jmp rel32` over the first instructions, which are relocated.
+    Jump,
+    /// The same; it reaches into the padding behind a short function.
+    JumpIntoPadding,
+    /// The same; the relocated instructions end with a call, whose return address stays the original one.
+    JumpOverCall,
+    /// `jmp rel8` to a cave that holds the `jmp rel32`.
+    ShortJump,
+    /// Nothing fits into the function: every call and jump to it is led to the thunk instead. Only where
+    /// nobody takes its address.
+    CallSites,
+}
+
+impl Tactic {
+    pub fn name(self) -> &'static str {
+        match self {
+            Tactic::Jump => "jump",
+            Tactic::JumpIntoPadding => "jump-into-padding",
+            Tactic::JumpOverCall => "jump-over-call",
+            Tactic::ShortJump => "short-jump",
+            Tactic::CallSites => "call-sites",
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Reason {
+    ColdPart,
+    EntryPoint,
+    NotSelected,
+    NoCode,
+    NotDecodable,
+    TextRelocation,
+    NoRoom,
+    JumpedInto,
+    LoopsThroughTable,
+    NotRelocatable,
+    Overlap,
+    Go,
+}
+
+impl Reason {
+    pub fn name(self) -> &'static str {
+        match self {
+            Reason::ColdPart => "cold-part",
+            Reason::EntryPoint => "entry-point",
+            Reason::NotSelected => "not-selected",
+            Reason::NoCode => "no-code",
+            Reason::NotDecodable => "not-decodable",
+            Reason::TextRelocation => "text-relocation",
+            Reason::NoRoom => "no-room",
+            Reason::JumpedInto => "jumped-into",
+            Reason::LoopsThroughTable => "loops-through-table",
+            Reason::NotRelocatable => "not-relocatable",
+            Reason::Overlap => "overlap",
+            Reason::Go => "go",
+        }
+    }
+}
+
+impl fmt::Display for Tactic {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(match self {
+            Tactic::Jump => "a jump over its first instructions",
+            Tactic::JumpIntoPadding => "a jump that reaches into the padding behind it",
+            Tactic::JumpOverCall => "a jump over its first instructions, a call among them",
+            Tactic::ShortJump => "a short jump to unused bytes nearby",
+            Tactic::CallSites => "its call sites, which are all known",
+        })
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(match self {
+            Reason::ColdPart => "part of another function, jumped into and never called",
+            Reason::EntryPoint => "the program's entry point, called by nobody",
+            Reason::NotSelected => "left out by -I, -X or --min-size",
+            Reason::NoCode => "the file holds no code at its address",
+            Reason::NotDecodable => "its first bytes are not instructions",
+            Reason::TextRelocation => "the dynamic linker writes into its first instructions",
+            Reason::NoRoom => "too short for a jump, its address is taken, and no unused bytes are near",
+            Reason::JumpedInto => "an indirect jump may lead into its first bytes",
+            Reason::LoopsThroughTable => "a jump table leads back to its start, which entry-only hooks would count",
+            Reason::NotRelocatable => "its first instructions cannot run elsewhere",
+            Reason::Overlap => "its patch would overlap another one",
+            Reason::Go => "Go code does not keep the C stack's rules",
+        })
+    }
+}
+
+/// A branch that must lead to relocated code from now on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retarget {
+    pub branch: Branch,
+    /// Offset of its target from the hook point.
+    pub offset: u64,
+    /// Where its short displacement leads: a cave that jumps on. None: its own displacement reaches.
+    pub cave: Option<u64>,
+}
+
+/// A function to be hooked.
+#[derive(Clone, Debug)]
+pub struct Hook {
+    /// Index in the image.
+    pub function: usize,
+    pub tactic: Tactic,
+    /// Address of the patch.
+    pub at: u64,
+    /// Bytes from there on that are relocated; 0 with [`Tactic::CallSites`].
+    pub relocated: u64,
+    /// Cave of a [`Tactic::ShortJump`].
+    pub cave: Option<u64>,
+    pub retargets: Vec<Retarget>,
+    /// Bytes behind the jump handed out as caves: up to here, from the hook point.
+    dead_used: u64,
+}
+
+impl Hook {
+    /// The bytes of the program that the hook overwrites, as half-open ranges.
+    pub fn spans(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let entry = match (self.tactic, self.cave) {
+            (Tactic::CallSites, _) => None,
+            (_, Some(_)) => Some((self.at, self.at + SHORT_JUMP)),
+            (_, None) => Some((self.at, self.at + JUMP)),
+        };
+        let caves = self.cave.into_iter().chain(self.retargets.iter().filter_map(|r| r.cave));
+        let sites = self.retargets.iter().map(|r| (r.branch.end() - u64::from(r.branch.width), r.branch.end()));
+        entry.into_iter().chain(caves.map(|c| (c, c + JUMP))).chain(sites)
+    }
+}
+
+/// The decision for each function of the image.
+pub struct Decisions {
+    pub verdicts: Vec<Result<Tactic, Reason>>,
+    /// In the order of the image's functions.
+    pub hooks: Vec<Hook>,
+}
+
+/// Decides. `selected` says which functions the user wants; `entry_only` that no shadow stack will tell
+/// a loop from a call.
+pub fn decide(image: &Image, flow: &Flow, entry_only: bool, selected: &dyn Fn(usize) -> bool) -> Decisions {
+    let mut d = Decider {
+        image,
+        flow,
+        hooks: (0..image.functions.len()).map(|_| None).collect(),
+        padding_used: vec![0; image.functions.len()],
+    };
+    let mut verdicts: Vec<Result<Tactic, Reason>> = Vec::with_capacity(image.functions.len());
+    for i in 0..image.functions.len() {
+        verdicts.push(d.refuse(i, entry_only, selected).map_or(Err(Reason::NoRoom), Err));
+        if verdicts[i] == Err(Reason::NoRoom) {
+            verdicts[i] = d.near(i, false);
+        }
+    }
+    // Those without room of their own, in three rounds of rising cost.
+    let rounds: [fn(&mut Decider, usize) -> Result<Tactic, Reason>; 3] =
+        [|d, i| d.short(i), |d, i| d.near(i, true), |d, i| d.call_sites(i)];
+    for round in rounds {
+        for (i, verdict) in verdicts.iter_mut().enumerate() {
+            if matches!(verdict, Err(Reason::NoRoom | Reason::JumpedInto)) {
+                match round(&mut d, i) {
+                    Err(Reason::NoRoom) => {}
+                    better => *verdict = better,
+                }
+            }
+        }
+    }
+    Decisions { verdicts, hooks: d.hooks.into_iter().flatten().collect() }
+}
+
+struct Decider<'a> {
+    image: &'a Image<'a>,
+    flow: &'a Flow,
+    hooks: Vec<Option<Hook>>,
+    /// Bytes handed out of the padding behind each function.
+    padding_used: Vec<u64>,
+}
+
+impl Decider<'_> {
+    fn refuse(&self, i: usize, entry_only: bool, selected: &dyn Fn(usize) -> bool) -> Option<Reason> {
+        let f = &self.image.functions[i];
+        if matches!(f.kind, FunctionKind::Cold(_)) {
+            return Some(Reason::ColdPart);
+        }
+        if f.kind == FunctionKind::Start {
+            return Some(Reason::EntryPoint);
+        }
+        if !selected(i) {
+            return Some(Reason::NotSelected);
+        }
+        if f.size == 0 || self.image.code_at(f.address, f.size).is_none() {
+            return Some(Reason::NoCode);
+        }
+        let relocations = &self.image.facts.text_relocations;
+        let next = relocations.partition_point(|&r| r + 8 <= f.address);
+        if relocations.get(next).is_some_and(|&r| r < f.address + NEAR) {
+            return Some(Reason::TextRelocation);
+        }
+        if entry_only && self.flow.functions[i].table_loops {
+            return Some(Reason::LoopsThroughTable);
+        }
+        None
+    }
+
+    /// A near jump over the function's own bytes and the padding behind them. With `over_call`, the
+    /// relocated instructions may end with a call.
+    fn near(&mut self, i: usize, over_call: bool) -> Result<Tactic, Reason> {
+        let start = Start::of(self.image, self.flow, i).ok_or(Reason::NoCode)?;
+        if start.steps.is_empty() {
+            return Err(Reason::NotDecodable);
+        }
+        let (fit, padded) = self.fit(i, &start, JUMP, over_call)?;
+        let tactic = if padded {
+            Tactic::JumpIntoPadding
+        } else if fit.over_call {
+            Tactic::JumpOverCall
+        } else {
+            Tactic::Jump
+        };
+        if padded {
+            self.padding_used[i] = JUMP - start.end;
+        }
+        self.accept(i, &start, fit, tactic, None, JUMP)
+    }
+
+    /// A short jump to a cave.
+    fn short(&mut self, i: usize) -> Result<Tactic, Reason> {
+        let start = Start::of(self.image, self.flow, i).ok_or(Reason::NoCode)?;
+        let (fit, padded) = match self.fit(i, &start, SHORT_JUMP, false) {
+            Ok(fit) => fit,
+            Err(_) => self.fit(i, &start, SHORT_JUMP, true)?,
+        };
+        let Some(cave) = self.cave(start.hook + SHORT_JUMP, i) else { return Err(Reason::NoRoom) };
+        if padded {
+            self.padding_used[i] = self.padding_used[i].max(SHORT_JUMP - start.end);
+        }
+        self.accept(i, &start, fit, Tactic::ShortJump, Some(cave), SHORT_JUMP)
+    }
+
+    /// Whether a patch of `patch` bytes fits, and what must be relocated for it.
+    fn fit(&self, i: usize, start: &Start, patch: u64, over_call: bool) -> Result<(Fit, bool), Reason> {
+        let mut padded = false;
+        let mut relocated = 0;
+        let mut called = false;
+        for step in &start.steps {
+            if relocated >= patch || called {
+                break;
+            }
+            if step.call && !over_call {
+                return Err(Reason::NoRoom);
+            }
+            called = step.call;
+            relocated = step.end;
+        }
+        if relocated < patch {
+            if called {
+                return Err(Reason::NoRoom); // the return address would be overwritten
+            }
+            if relocated < start.end {
+                return Err(Reason::NotDecodable);
+            }
+            let end = start.hook + start.end + self.padding_used[i];
+            let want = start.hook + patch;
+            if want > self.image.functions[i].limit || end > start.hook + start.end && end < want {
+                return Err(Reason::NoRoom);
+            }
+            if !is_padding(self.image, self.flow, start.hook + start.end, want) {
+                return Err(Reason::NoRoom);
+            }
+            padded = true;
+        }
+        if start.fixed.iter().any(|&t| t < patch) {
+            return Err(Reason::JumpedInto);
+        }
+        // Short branches back into the overwritten bytes are best relocated as well.
+        let mut wanted = relocated;
+        for (t, b) in &start.soft {
+            if *t < patch && b.width == 1 && b.site >= start.hook && b.end() <= start.hook + NEAR {
+                wanted = wanted.max(b.end() - start.hook);
+            }
+        }
+        if wanted > relocated && !called {
+            let until = start.steps.iter().take_while(|s| s.offset < wanted).last();
+            let calls = start.steps.iter().any(|s| s.offset < wanted && s.call);
+            if !calls && until.is_some_and(|s| s.end == wanted) {
+                relocated = wanted;
+            }
+        }
+        Ok((Fit { relocated, over_call: called }, padded))
+    }
+
+    /// Takes the fit, after the branches into the overwritten bytes have found their new ways.
+    fn accept(
+        &mut self,
+        i: usize,
+        start: &Start,
+        fit: Fit,
+        tactic: Tactic,
+        cave: Option<u64>,
+        patch: u64,
+    ) -> Result<Tactic, Reason> {
+        let live_tail = start.entered(patch, fit.relocated, fit.relocated);
+        let mut retargets = Vec::new();
+        for &(offset, branch) in &start.soft {
+            if offset >= patch {
+                continue;
+            }
+            if !start.is_boundary(offset) {
+                return Err(Reason::JumpedInto);
+            }
+            let inside = branch.site >= start.hook && branch.end() <= start.hook + fit.relocated;
+            if inside && !(live_tail && branch.site >= start.hook + patch) {
+                continue;
+            }
+            let cave = match branch.width {
+                1 => Some(self.cave(branch.end(), i).ok_or(Reason::NoRoom)?),
+                _ => None,
+            };
+            retargets.push(Retarget { branch, offset, cave });
+        }
+        self.hooks[i] = Some(Hook {
+            function: i,
+            tactic,
+            at: start.hook,
+            relocated: fit.relocated,
+            cave,
+            retargets,
+            dead_used: patch,
+        });
+        Ok(tactic)
+    }
+
+    /// Nothing of the function is touched; who calls it is.
+    fn call_sites(&mut self, i: usize) -> Result<Tactic, Reason> {
+        let f = &self.image.functions[i];
+        if self.flow.is_taken(f.address) {
+            return Err(Reason::NoRoom);
+        }
+        let branches = self.flow.branches_to(f.address, f.address + 1);
+        let mut retargets = Vec::new();
+        for &branch in branches {
+            let from = branch.function as usize;
+            let own_loop = owner(self.image, from) == i && branch.kind != BranchKind::Call;
+            if own_loop {
+                continue; // a loop, which goes on as it is
+            }
+            // The site must stay where it is and be what it looks like.
+            let moved = self.hooks[from].as_ref().is_some_and(|h| {
+                let touched = h.at..h.at + h.relocated.max(JUMP);
+                touched.contains(&branch.site) || touched.contains(&(branch.end() - 1))
+            });
+            if branch.width != 4 || moved || self.flow.functions[from].undecodable {
+                return Err(Reason::NoRoom);
+            }
+            retargets.push(Retarget { branch, offset: 0, cave: None });
+        }
+        let hook = Hook {
+            function: i,
+            tactic: Tactic::CallSites,
+            at: f.address,
+            relocated: 0,
+            cave: None,
+            retargets,
+            dead_used: 0,
+        };
+        self.hooks[i] = Some(hook);
+        Ok(Tactic::CallSites)
+    }
+
+    /// Finds five unused bytes that a short branch ending at `from` can reach, and takes them.
+    fn cave(&mut self, from: u64, for_function: usize) -> Option<u64> {
+        const REACH: u64 = 128;
+        let functions = &self.image.functions;
+        let (lo, hi) = (from.saturating_sub(REACH), from + REACH - 1);
+        let first = functions.partition_point(|f| f.limit <= lo);
+        for j in first..functions.len() {
+            if functions[j].address > hi {
+                break;
+            }
+            if let Some(at) = self.padding_cave(j, lo, hi) {
+                return Some(at);
+            }
+            if j != for_function
+                && let Some(at) = self.dead_cave(j, lo, hi)
+            {
+                return Some(at);
+            }
+        }
+        None
+    }
+
+    fn padding_cave(&mut self, j: usize, lo: u64, hi: u64) -> Option<u64> {
+        let f = &self.image.functions[j];
+        let at = (f.address + f.size + self.padding_used[j]).max(lo);
+        // Skipped bytes below `lo` are given up with it.
+        if at + JUMP > f.limit || at > hi || !is_padding(self.image, self.flow, f.address + f.size, f.limit) {
+            return None;
+        }
+        self.padding_used[j] = at + JUMP - (f.address + f.size);
+        Some(at)
+    }
+
+    /// Bytes behind the near jump of function `j`, whose relocation grows over them.
+    fn dead_cave(&mut self, j: usize, lo: u64, hi: u64) -> Option<u64> {
+        let hook = self.hooks[j].as_ref()?;
+        if hook.tactic != Tactic::Jump || !hook.retargets.is_empty() {
+            return None;
+        }
+        let at = (hook.at + hook.dead_used).max(lo);
+        let end = at + JUMP - hook.at;
+        if at > hi {
+            return None;
+        }
+        let start = Start::of(self.image, self.flow, j)?;
+        let relocated = start.boundary(end)?.max(hook.relocated);
+        let movable = start.steps.iter().all(|s| s.offset >= relocated || !s.call);
+        if !movable || start.entered(JUMP, relocated, relocated) {
+            return None;
+        }
+        let hook = self.hooks[j].as_mut()?;
+        hook.relocated = relocated;
+        hook.dead_used = end;
+        Some(at)
+    }
+}
+
+struct Fit {
+    relocated: u64,
+    over_call: bool,
+}

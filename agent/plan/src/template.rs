@@ -1,0 +1,362 @@
+//! Thunk code as a template: encoded once by iced, then copied for each function with its holes filled.
+//!
+//! A thunk must cost well under a microsecond to make, so nothing is encoded for each function but the
+//! relocated instructions that need it.
+
+use gprofinject_abi::plan::{Frame, ThreadWords};
+use gprofinject_abi::region::Slot;
+use iced_x86::{Code, Encoder, Instruction, MemoryOperand, Register};
+use std::mem::offset_of;
+
+/// What a hole is filled with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hole {
+    /// i32 displacement: `fs:` offset of a word; the agent adds the thread pointer offset of its block.
+    Tls,
+    /// i32 displacement: the function's first home slot in the thread block, plus what stands there.
+    Slot,
+    /// i32 displacement of a branch, relative to its end.
+    Branch(Target),
+    /// u32 immediate: the function's number.
+    Number,
+    /// u32 immediate: mask of the home slot's offset.
+    Mask,
+    /// u32 immediate: multiplier of the home slot's hash.
+    Multiplier,
+    /// u8 immediate: how far its product is shifted.
+    Shift,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    Miss,
+    Deep,
+    /// The shared exit code.
+    Exit,
+    Body,
+}
+
+/// Encoded bytes with holes, and the offsets of labels in them.
+#[derive(Clone, Debug, Default)]
+pub struct Template {
+    pub bytes: Vec<u8>,
+    /// Offset of each hole's bytes.
+    pub holes: Vec<(u32, Hole)>,
+    /// Where the thunk goes on after its arc is counted.
+    pub resume: u32,
+    /// The address that the `call` leaves in the return slot; 0 in entry-only thunks.
+    pub exit: u32,
+}
+
+/// Which of the four thunks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kind {
+    /// Entry and exit, else entry only.
+    pub both: bool,
+    /// Several home slots, chosen by a hash of the return address, else one.
+    pub hashed: bool,
+}
+
+const TOP: i64 = offset_of!(ThreadWords, top) as i64;
+const BLOCK: i64 = offset_of!(ThreadWords, block) as i64;
+const LIMIT: i64 = offset_of!(ThreadWords, limit) as i64;
+const FRAME: i64 = size_of::<Frame>() as i64;
+const RETURN: i64 = offset_of!(Frame, return_address) as i64;
+const CFA: i64 = offset_of!(Frame, cfa) as i64;
+const FUNCTION: i64 = offset_of!(Frame, function) as i64;
+const KEY: i64 = offset_of!(Slot, key) as i64;
+const COUNT: i64 = offset_of!(Slot, count) as i64;
+
+/// Where each register that a thunk uses is kept, from the CFA. Below the return slot nothing of the
+/// caller is alive, and a signal handler leaves 128 bytes below rsp alone.
+const SAVED_RAX: i64 = -16;
+const SAVED_R11: i64 = -24;
+/// The exit code keeps r11 here; its own return slot is at CFA - 8.
+const EXIT_SAVED_R11: i64 = -16;
+
+impl Template {
+    /// The thunk of a function.
+    ///
+    /// ```text
+    /// entry and exit                      entry only
+    ///   mov  [rsp-8], rax                   mov  [rsp-8], rax
+    ///   mov  [rsp-16], r11                  mov  [rsp-16], r11
+    ///   pop  r11            ; rsp = CFA     mov  r11, [rsp]
+    ///   mov  rax, fs:[block]                mov  rax, fs:[block]
+    ///   cmp  [rax+slot], r11                cmp  [rax+slot], r11
+    ///   jne  miss                           jne  miss
+    ///   inc  qword [rax+slot+8]             inc  qword [rax+slot+8]
+    /// resume:                             resume:
+    ///   mov  rax, fs:[top]                  mov  r11, [rsp-16]
+    ///   cmp  rax, fs:[limit]                mov  rax, [rsp-8]
+    ///   jae  deep                         body:
+    ///   add  qword fs:[top], 24             relocated instructions
+    ///   mov  [rax], r11                     jmp  rest of the function
+    ///   mov  dword [rax+16], number
+    ///   mov  [rax+8], rsp
+    ///   mov  r11, [rsp-24]
+    ///   mov  rax, [rsp-16]
+    ///   call body
+    /// exit:
+    ///   jmp  shared exit
+    /// body:
+    ///   relocated instructions
+    ///   jmp  rest of the function
+    /// ```
+    ///
+    /// With several home slots `mov rax, fs:[block]` becomes
+    /// `imul eax, r11d, multiplier; shr eax, shift; and eax, mask; add rax, fs:[block]`.
+    ///
+    /// The frame is reserved (`add top`) before it is filled, so that a signal handler that runs in
+    /// between pushes above it; a reserved frame has CFA 0, left there by the exit code, and nobody
+    /// takes it for a live one. The CFA is stored last: from then on the frame may be moved.
+    pub fn thunk(kind: Kind) -> Template {
+        let mut t = Template::default();
+        // Displacements below are from rsp as it is at that point.
+        let at_entry = 8;
+        t.put(store(Register::RSP, SAVED_RAX + at_entry, Register::RAX), None);
+        t.put(store(Register::RSP, SAVED_R11 + at_entry, Register::R11), None);
+        if kind.both {
+            t.put(Instruction::with1(Code::Pop_r64, Register::R11), None);
+        } else {
+            t.put(load(Register::R11, Register::RSP, 0), None);
+        }
+        if kind.hashed {
+            let hash = Instruction::with3(Code::Imul_r32_rm32_imm32, Register::EAX, Register::R11D, 0x1234_5678);
+            t.put(hash, Some(Hole::Multiplier));
+            t.put(Instruction::with2(Code::Shr_rm32_imm8, Register::EAX, 0x12), Some(Hole::Shift));
+            t.put(Instruction::with2(Code::And_EAX_imm32, Register::EAX, 0x1234_5678), Some(Hole::Mask));
+            t.put(with_tls(Code::Add_r64_rm64, Register::RAX, BLOCK), Some(Hole::Tls));
+        } else {
+            t.put(with_tls(Code::Mov_r64_rm64, Register::RAX, BLOCK), Some(Hole::Tls));
+        }
+        let key = Instruction::with2(Code::Cmp_rm64_r64, wide(Register::RAX, KEY), Register::R11);
+        t.put(key, Some(Hole::Slot));
+        t.put(branch(Code::Jne_rel32_64), Some(Hole::Branch(Target::Miss)));
+        t.put(Instruction::with1(Code::Inc_rm64, wide(Register::RAX, COUNT)), Some(Hole::Slot));
+        t.resume = t.here();
+        if kind.both {
+            t.push_frame();
+        }
+        let below = if kind.both { 0 } else { at_entry };
+        t.put(load(Register::R11, Register::RSP, SAVED_R11 + below), None);
+        t.put(load(Register::RAX, Register::RSP, SAVED_RAX + below), None);
+        if kind.both {
+            t.put(branch(Code::Call_rel32_64), Some(Hole::Branch(Target::Body)));
+            t.exit = t.here();
+            t.put(branch(Code::Jmp_rel32_64), Some(Hole::Branch(Target::Exit)));
+        }
+        t
+    }
+
+    fn push_frame(&mut self) {
+        self.put(with_tls(Code::Mov_r64_rm64, Register::RAX, TOP), Some(Hole::Tls));
+        self.put(with_tls(Code::Cmp_r64_rm64, Register::RAX, LIMIT), Some(Hole::Tls));
+        self.put(branch(Code::Jae_rel32_64), Some(Hole::Branch(Target::Deep)));
+        self.put(tls_immediate(Code::Add_rm64_imm8, TOP, FRAME), Some(Hole::Tls));
+        self.put(store(Register::RAX, RETURN, Register::R11), None);
+        let number = Instruction::with2(Code::Mov_rm32_imm32, mem(Register::RAX, FUNCTION), 0x1234_5678);
+        self.put(number, Some(Hole::Number));
+        self.put(store(Register::RAX, CFA, Register::RSP), None);
+    }
+
+    /// What a thunk's exit label jumps to, one for all thunks.
+    ///
+    /// ```text
+    ///   mov  [rsp-16], r11          ; rsp = CFA; [rsp-8] is the return slot
+    ///   mov  r11, fs:[top]
+    ///   cmp  [r11-16], rsp          ; is it the newest frame that returns?
+    ///   jne  slow
+    ///   push qword [r11-24]         ; the return address back into its slot
+    ///   mov  qword [r11-16], 0      ; a frame that is no more has no CFA
+    ///   sub  qword fs:[top], 24
+    ///   mov  r11, [rsp-8]
+    ///   ret
+    /// ```
+    pub fn shared_exit() -> Template {
+        let mut t = Template::default();
+        t.put(store(Register::RSP, EXIT_SAVED_R11, Register::R11), None);
+        t.put(with_tls(Code::Mov_r64_rm64, Register::R11, TOP), Some(Hole::Tls));
+        t.put(Instruction::with2(Code::Cmp_rm64_r64, mem(Register::R11, CFA - FRAME), Register::RSP), None);
+        t.put(branch(Code::Jne_rel32_64), Some(Hole::Branch(Target::Miss)));
+        t.put(Instruction::with1(Code::Push_rm64, mem(Register::R11, RETURN - FRAME)), None);
+        t.put(Instruction::with2(Code::Mov_rm64_imm32, mem(Register::R11, CFA - FRAME), 0), None);
+        t.put(tls_immediate(Code::Sub_rm64_imm8, TOP, FRAME), Some(Hole::Tls));
+        t.put(load(Register::R11, Register::RSP, EXIT_SAVED_R11 + 8), None);
+        t.put(Ok(Instruction::with(Code::Retnq)), None);
+        t
+    }
+
+    fn here(&self) -> u32 {
+        self.bytes.len() as u32
+    }
+
+    fn put(&mut self, instruction: Made, hole: Option<Hole>) {
+        // The instructions are constants of this file; a test encodes every template.
+        let Ok(instruction) = instruction else { return };
+        let start = self.bytes.len();
+        let mut encoder = Encoder::new(64);
+        if encoder.encode(&instruction, start as u64).is_err() {
+            return;
+        }
+        let offsets = encoder.get_constant_offsets();
+        self.bytes.extend_from_slice(&encoder.take_buffer());
+        if let Some(hole) = hole {
+            let at = match hole {
+                Hole::Tls | Hole::Slot => offsets.displacement_offset(),
+                Hole::Number | Hole::Mask | Hole::Multiplier | Hole::Shift => offsets.immediate_offset(),
+                Hole::Branch(_) => self.bytes.len() - start - 4,
+            };
+            self.holes.push(((start + at) as u32, hole));
+        }
+    }
+}
+
+type Made = Result<Instruction, iced_x86::IcedError>;
+
+fn mem(base: Register, displacement: i64) -> MemoryOperand {
+    MemoryOperand::with_base_displ(base, displacement)
+}
+
+/// A memory operand whose displacement takes four bytes whatever its value.
+fn wide(base: Register, displacement: i64) -> MemoryOperand {
+    MemoryOperand::with_base_displ_size(base, displacement, 8)
+}
+
+/// `fs:[displacement]`, four bytes of displacement.
+fn tls(displacement: i64) -> MemoryOperand {
+    MemoryOperand::new(Register::None, Register::None, 1, displacement, 8, false, Register::FS)
+}
+
+fn load(register: Register, base: Register, displacement: i64) -> Made {
+    Instruction::with2(Code::Mov_r64_rm64, register, mem(base, displacement))
+}
+
+fn store(base: Register, displacement: i64, register: Register) -> Made {
+    Instruction::with2(Code::Mov_rm64_r64, mem(base, displacement), register)
+}
+
+fn with_tls(code: Code, register: Register, word: i64) -> Made {
+    Instruction::with2(code, register, tls(word))
+}
+
+fn tls_immediate(code: Code, word: i64, immediate: i64) -> Made {
+    Instruction::with2(code, tls(word), immediate as i32)
+}
+
+/// A near branch; its displacement is a hole.
+fn branch(code: Code) -> Made {
+    // A distant target, so that the encoder has no reason to take a short form.
+    Instruction::with_branch(code, 0x1000_0000)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use iced_x86::{Decoder, DecoderOptions, Formatter, IntelFormatter};
+
+    fn listing(t: &Template) -> Vec<String> {
+        let mut formatter = IntelFormatter::new();
+        formatter.options_mut().set_hex_prefix("0x");
+        formatter.options_mut().set_hex_suffix("");
+        Decoder::with_ip(64, &t.bytes, 0, DecoderOptions::NONE)
+            .iter()
+            .map(|i| {
+                let mut text = String::new();
+                formatter.format(&i, &mut text);
+                text
+            })
+            .collect()
+    }
+
+    #[test]
+    fn entry_and_exit_is_as_documented() {
+        let t = Template::thunk(Kind { both: true, hashed: false });
+        let expected = [
+            "mov [rsp-8],rax",
+            "mov [rsp-0x10],r11",
+            "pop r11",
+            "mov rax,fs:[0]",
+            "cmp [rax],r11",
+            "jne 0x0000000010000000",
+            "inc qword ptr [rax+8]",
+            "mov rax,fs:[8]",
+            "cmp rax,fs:[0x10]",
+            "jae 0x0000000010000000",
+            "add qword ptr fs:[8],0x18",
+            "mov [rax],r11",
+            "mov dword ptr [rax+0x10],0x12345678",
+            "mov [rax+8],rsp",
+            "mov r11,[rsp-0x18]",
+            "mov rax,[rsp-0x10]",
+            "call 0x0000000010000000",
+            "jmp 0x0000000010000000",
+        ];
+        assert_eq!(listing(&t), expected);
+        assert_eq!(t.exit as usize, t.bytes.len() - 5);
+        // Two cache lines with a body of up to 16 bytes.
+        assert!(t.bytes.len() <= 112, "{}", t.bytes.len());
+    }
+
+    #[test]
+    fn entry_only_is_as_documented() {
+        let t = Template::thunk(Kind { both: false, hashed: true });
+        let expected = [
+            "mov [rsp-8],rax",
+            "mov [rsp-0x10],r11",
+            "mov r11,[rsp]",
+            "imul eax,r11d,0x12345678",
+            "shr eax,0x12",
+            "and eax,0x12345678",
+            "add rax,fs:[0]",
+            "cmp [rax],r11",
+            "jne 0x0000000010000000",
+            "inc qword ptr [rax+8]",
+            "mov r11,[rsp-0x10]",
+            "mov rax,[rsp-8]",
+        ];
+        assert_eq!(listing(&t), expected);
+        assert_eq!(t.exit, 0);
+    }
+
+    #[test]
+    fn exit_is_as_documented() {
+        let expected = [
+            "mov [rsp-0x10],r11",
+            "mov r11,fs:[8]",
+            "cmp [r11-0x10],rsp",
+            "jne 0x0000000010000000",
+            "push qword ptr [r11-0x18]",
+            "mov qword ptr [r11-0x10],0",
+            "sub qword ptr fs:[8],0x18",
+            "mov r11,[rsp-8]",
+            "ret",
+        ];
+        assert_eq!(listing(&Template::shared_exit()), expected);
+    }
+
+    #[test]
+    fn every_hole_is_four_bytes_inside_the_code() {
+        for both in [false, true] {
+            for hashed in [false, true] {
+                let t = Template::thunk(Kind { both, hashed });
+                for &(at, hole) in &t.holes {
+                    if hole == Hole::Shift {
+                        assert_eq!(t.bytes[at as usize], 0x12);
+                        continue;
+                    }
+                    let bytes: [u8; 4] = t.bytes[at as usize..at as usize + 4].try_into().unwrap();
+                    let value = u32::from_le_bytes(bytes);
+                    match hole {
+                        Hole::Number | Hole::Mask | Hole::Multiplier => assert_eq!(value, 0x1234_5678),
+                        Hole::Tls => assert!(value <= 16),
+                        Hole::Slot => assert!(value == 0 || value == 8),
+                        Hole::Branch(_) => assert!(value > 0x0f00_0000),
+                        Hole::Shift => unreachable!(),
+                    }
+                }
+            }
+        }
+    }
+}

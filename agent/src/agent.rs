@@ -1,0 +1,125 @@
+//! What the agent knows of its program: filled by the set-up, read-only from the first hook on.
+#![allow(unsafe_code)]
+
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicU64, Ordering};
+use gprofinject_abi::plan::{CodeRange, FunctionRecord};
+use gprofinject_abi::region::RegionHeader;
+
+/// Addresses are runtime addresses unless said otherwise.
+#[derive(Clone, Copy)]
+pub(crate) struct Agent {
+    pub(crate) functions: *const FunctionRecord,
+    /// Link addresses.
+    pub(crate) hooked: *const CodeRange,
+    pub(crate) hooked_count: u64,
+    /// The shared mapping of the region file's header and histogram; in a forked child a private copy.
+    pub(crate) region: *mut RegionHeader,
+    pub(crate) arena_lo: u64,
+    pub(crate) arena_hi: u64,
+    pub(crate) text_lo: u64,
+    pub(crate) text_hi: u64,
+    pub(crate) bias: u64,
+    /// Shadow stacks are kept.
+    pub(crate) both: bool,
+    /// The block of threads that have none yet: zeros, read-only.
+    pub(crate) no_block: u64,
+    /// The same for threads that cannot get one.
+    pub(crate) lost_block: u64,
+    pub(crate) block_len: u64,
+    pub(crate) blocks_offset: u64,
+    pub(crate) blocks_max: u64,
+    pub(crate) slot_bytes: u64,
+    pub(crate) slot_chunk: u64,
+    pub(crate) timer_rate: u32,
+    pub(crate) pid: u32,
+}
+
+struct Global(UnsafeCell<Agent>);
+
+// SAFETY: written by `install` before the first hook is in place, while the process has one thread, and
+// by `become_child`, which runs in a forked child that has one thread.
+unsafe impl Sync for Global {}
+
+static AGENT: Global = Global(UnsafeCell::new(Agent {
+    functions: core::ptr::null(),
+    hooked: core::ptr::null(),
+    hooked_count: 0,
+    region: core::ptr::null_mut(),
+    arena_lo: 0,
+    arena_hi: 0,
+    text_lo: 0,
+    text_hi: 0,
+    bias: 0,
+    both: false,
+    no_block: 0,
+    lost_block: 0,
+    block_len: 0,
+    blocks_offset: 0,
+    blocks_max: 0,
+    slot_bytes: 0,
+    slot_chunk: 0,
+    timer_rate: 0,
+    pid: 0,
+}));
+
+impl Agent {
+    pub(crate) fn get() -> &'static Agent {
+        // SAFETY: see Global.
+        unsafe { &*AGENT.0.get() }
+    }
+
+    /// # Safety
+    /// The process must have one thread, and no reference from [`Agent::get`] may be in use. All pointers
+    /// must stay valid for ever.
+    pub(crate) unsafe fn install(agent: Agent) {
+        // SAFETY: passed on.
+        unsafe { *AGENT.0.get() = agent };
+    }
+
+    pub(crate) fn function(&self, number: u32) -> &'static FunctionRecord {
+        // SAFETY: thunks and frames hold numbers of the plan only, and the plan file is mapped for ever.
+        unsafe { &*self.functions.add(number as usize) }
+    }
+
+    pub(crate) fn in_arena(&self, address: u64) -> bool {
+        (self.arena_lo..self.arena_hi).contains(&address)
+    }
+
+    /// A return address may lie one byte behind the text.
+    pub(crate) fn in_text(&self, return_address: u64) -> bool {
+        return_address > self.text_lo && return_address <= self.text_hi
+    }
+
+    /// Whether a return address lies in code of a hooked function.
+    pub(crate) fn is_hooked(&self, return_address: u64) -> bool {
+        let address = return_address.wrapping_sub(self.bias);
+        let (mut lo, mut hi) = (0, self.hooked_count);
+        while lo < hi {
+            let middle = lo + (hi - lo) / 2;
+            // SAFETY: middle < hooked_count; the table is part of the plan file, mapped for ever.
+            let range = unsafe { *self.hooked.add(middle as usize) };
+            if address >= range.hi {
+                lo = middle + 1;
+            } else if address < range.lo {
+                hi = middle;
+            } else {
+                return true;
+            }
+        }
+        false
+    }
+
+    pub(crate) fn header(&self) -> *mut RegionHeader {
+        self.region
+    }
+}
+
+/// Adds to a counter in the region header or a block header, which other threads may add to as well.
+///
+/// # Safety
+/// `counter` must point to an aligned u64 in memory that stays mapped.
+pub(crate) unsafe fn add(counter: *mut u64, value: u64) -> u64 {
+    // SAFETY: passed on.
+    unsafe { AtomicU64::from_ptr(counter) }.fetch_add(value, Ordering::Relaxed)
+}

@@ -1,0 +1,215 @@
+//! Arcs that are not at home: another key in the home slot, a caller that is not hooked, a first call.
+#![allow(unsafe_code)]
+
+use crate::agent::{Agent, add};
+use crate::frames;
+use crate::gate::Next;
+use crate::threads;
+use crate::words;
+use core::arch::asm;
+use core::sync::atomic::{AtomicU64, Ordering};
+use gprofinject_abi::plan::{ENTRY_ONLY, FunctionRecord, LOOPS};
+use gprofinject_abi::region::{
+    BlockHeader, CALLER, Overflow, PROBES, ROOT, SEGMENT_BIT, SEGMENTS, SLOTS, Slot, segment_entries,
+    segment_offset,
+};
+
+/// Home slots that one look-up inspects.
+const HOME_PROBES: u32 = 8;
+
+/// Counts an arc that has a place already. Integer code only; see [`crate::gate`].
+pub(crate) extern "C" fn known(number: u32, return_address: u64, cfa: u64) -> Next {
+    let agent = Agent::get();
+    let record = agent.function(number);
+    // SAFETY: the calling thread's own words.
+    let block = unsafe { (*words::get()).block };
+    if block == agent.no_block || block == agent.lost_block {
+        return Next { target: 0, body: 0 };
+    }
+    if is_loop(agent, record, return_address) {
+        return body(agent, record);
+    }
+    let mut key = return_address;
+    if !agent.in_text(key) && !agent.in_arena(key) {
+        key = caller(agent, cfa);
+    }
+    match find(agent, block, number, record, key) {
+        Found::At(count) => {
+            // SAFETY: a count in the thread's own block.
+            unsafe { increment(count) };
+            resume(agent, record)
+        }
+        _ => Next { target: 0, body: 0 },
+    }
+}
+
+/// Counts any arc: gives the thread its block and the arc its place first.
+pub(crate) extern "C" fn rare(number: u32, return_address: u64, cfa: u64) -> Next {
+    let agent = Agent::get();
+    let record = agent.function(number);
+    if is_loop(agent, record, return_address) {
+        return body(agent, record);
+    }
+    let Some(block) = threads::block(agent) else {
+        // SAFETY: the region header stays mapped.
+        unsafe { add(&raw mut (*agent.header()).lost_calls, 1) };
+        return if agent.both && record.flags & ENTRY_ONLY == 0 { body(agent, record) } else { resume(agent, record) };
+    };
+    let unhooked = agent.in_text(return_address) && agent.both && !agent.is_hooked(return_address);
+    let known = agent.in_text(return_address) || agent.in_arena(return_address);
+    let key = if known && !unhooked { return_address } else { caller(agent, cfa) };
+    count(agent, block, number, record, key);
+    resume(agent, record)
+}
+
+/// The key of a call out of code that is not hooked: the newest hooked frame, else the root.
+fn caller(agent: &Agent, cfa: u64) -> u64 {
+    if !agent.both {
+        return ROOT;
+    }
+    match frames::caller(cfa) {
+        Some(number) => CALLER | u64::from(number),
+        None => ROOT,
+    }
+}
+
+/// A jump table of the function led back to its first instruction.
+fn is_loop(agent: &Agent, record: &FunctionRecord, return_address: u64) -> bool {
+    record.flags & LOOPS != 0
+        && record.exit != 0
+        && return_address == agent.arena_lo.wrapping_add(record.exit.into())
+}
+
+fn resume(agent: &Agent, record: &FunctionRecord) -> Next {
+    Next { target: agent.arena_lo.wrapping_add(record.resume.into()), body: 0 }
+}
+
+pub(crate) fn body(agent: &Agent, record: &FunctionRecord) -> Next {
+    Next { target: agent.arena_lo.wrapping_add(record.body.into()), body: 1 }
+}
+
+/// One more, in one instruction: a signal handler of this thread may count the same arc in between.
+///
+/// # Safety
+/// `count` must point into the calling thread's block.
+unsafe fn increment(count: *mut u64) {
+    // SAFETY: passed on.
+    unsafe { asm!("inc qword ptr [{}]", in(reg) count, options(nostack)) };
+}
+
+/// Where an arc is, or could be put. All places are in the calling thread's block.
+enum Found {
+    /// Its count.
+    At(*mut u64),
+    /// A free home slot.
+    Home(*mut Slot),
+    /// A free entry of an overflow segment.
+    Over(usize, *mut Overflow),
+    Nowhere,
+}
+
+/// Looks an arc up. A free place can be named before it is committed: reading there yields zeros.
+fn find(agent: &Agent, block: u64, number: u32, record: &FunctionRecord, key: u64) -> Found {
+    let mut at = (key as u32).wrapping_mul(record.multiplier) >> (record.shift & 31) & record.mask;
+    let slots = record.mask / size_of::<Slot>() as u32 + 1;
+    let mut left = if slots < HOME_PROBES { slots } else { HOME_PROBES };
+    while left > 0 {
+        let slot = (block + u64::from(record.slots + at)) as *mut Slot;
+        // SAFETY: the home slots of a function lie within the block.
+        let found = unsafe { (*slot).key };
+        if found == key {
+            // SAFETY: the slot is valid.
+            return Found::At(unsafe { &raw mut (*slot).count });
+        }
+        if found == 0 {
+            return Found::Home(slot);
+        }
+        at = (at + size_of::<Slot>() as u32) & record.mask;
+        left -= 1;
+    }
+    overflow(agent, block, number, key)
+}
+
+fn overflow(agent: &Agent, block: u64, number: u32, key: u64) -> Found {
+    let hash = (key ^ (u64::from(number) << 32 | u64::from(number))).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+    let mut segment = 0;
+    while segment < SEGMENTS {
+        let base = block + segment_offset(agent.slot_bytes, segment);
+        let mask = segment_entries(segment) - 1;
+        let mut probe = 0;
+        while probe < PROBES {
+            let index = (hash as usize + probe) & mask;
+            let entry = (base + (index * size_of::<Overflow>()) as u64) as *mut Overflow;
+            // SAFETY: the segments lie within the block.
+            let found = unsafe { &*entry };
+            if found.key == key && found.function == number {
+                // SAFETY: the entry is valid.
+                return Found::At(unsafe { &raw mut (*entry).count });
+            }
+            if found.key == 0 {
+                return Found::Over(segment, entry);
+            }
+            probe += 1;
+        }
+        segment += 1;
+    }
+    Found::Nowhere
+}
+
+fn count(agent: &Agent, block: u64, number: u32, record: &FunctionRecord, key: u64) {
+    // A signal handler may take the free place first; then it is looked for again.
+    for _ in 0..64 {
+        match find(agent, block, number, record, key) {
+            Found::At(count) => {
+                // SAFETY: a count in the thread's own block.
+                unsafe { increment(count) };
+                return;
+            }
+            Found::Home(slot) => {
+                let chunk = (slot as u64 - block) / agent.slot_chunk;
+                if !threads::commit(block, chunk as u32, chunk * agent.slot_chunk, chunk_len(agent, chunk)) {
+                    break;
+                }
+                // SAFETY: an aligned key in the thread's own block.
+                let free = unsafe { AtomicU64::from_ptr(&raw mut (*slot).key) };
+                let _ = free.compare_exchange(0, key, Ordering::Release, Ordering::Relaxed);
+            }
+            Found::Over(segment, entry) => {
+                let at = segment_offset(agent.slot_bytes, segment);
+                let len = gprofinject_abi::region::segment_len(segment);
+                if !threads::commit(block, SEGMENT_BIT + segment as u32, at, len) {
+                    break;
+                }
+                // The function is stored first: whoever finds the key, finds the function too. An entry
+                // that a handler took in between keeps the handler's function, and the key decides.
+                // SAFETY: an entry in the thread's own block; this thread is the only writer.
+                unsafe {
+                    if AtomicU64::from_ptr(&raw mut (*entry).key)
+                        .compare_exchange(0, TAKEN, Ordering::Relaxed, Ordering::Relaxed)
+                        .is_ok()
+                    {
+                        (*entry).function = number;
+                        AtomicU64::from_ptr(&raw mut (*entry).key).store(key, Ordering::Release);
+                    }
+                }
+            }
+            Found::Nowhere => break,
+        }
+    }
+    // SAFETY: the block header is part of the thread's block, committed with its first chunk.
+    unsafe { add(&raw mut (*(block as *mut BlockHeader)).lost_calls, 1) };
+    // SAFETY: the region header stays mapped.
+    unsafe { add(&raw mut (*agent.header()).lost_calls, 1) };
+}
+
+/// Key of an overflow entry whose function is being stored.
+const TAKEN: u64 = 1;
+
+/// The last chunk ends where the overflow segments begin.
+fn chunk_len(agent: &Agent, chunk: u64) -> u64 {
+    let end = segment_offset(agent.slot_bytes, 0);
+    let at = chunk * agent.slot_chunk;
+    if at + agent.slot_chunk > end { end - at } else { agent.slot_chunk }
+}
+
+const _: () = assert!(SLOTS as usize >= size_of::<BlockHeader>());

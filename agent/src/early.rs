@@ -1,0 +1,242 @@
+//! The agent's first instructions in the process.
+//!
+//! The library holds an indirect function (STT_GNU_IFUNC) that nobody calls: the dynamic linker runs its
+//! resolver while it relocates the library, and it relocates the program last. So the hooks are in place
+//! before any code of the program runs: its own resolvers, the constructors of its libraries, its
+//! pre-initialisers. At that time the C library cannot be called; nothing here does.
+#![allow(unsafe_code)]
+
+use crate::setup;
+use crate::threads;
+use core::slice;
+use gprofinject_abi::{PRELOAD_VARIABLE, RUN_FOLDER_VARIABLE};
+
+#[cfg(not(test))]
+core::arch::global_asm!(
+    ".text",
+    ".hidden gprofinject_early",
+    ".globl gprofinject_early",
+    ".type gprofinject_early, @gnu_indirect_function",
+    ".p2align 4",
+    "gprofinject_early:",
+    "push rbp",
+    "mov rbp, rsp",
+    "and rsp, -16",
+    "call {early}",
+    "lea rax, [rip + gprofinject_early]",
+    "leave",
+    "ret",
+    ".size gprofinject_early, . - gprofinject_early",
+    // The relocation that makes the dynamic linker run the resolver.
+    ".section .data.rel.gprofinject, \"aw\", @progbits",
+    ".balign 8",
+    ".globl gprofinject_trigger",
+    ".hidden gprofinject_trigger",
+    "gprofinject_trigger:",
+    ".quad gprofinject_early",
+    ".text",
+    ".weak __libc_stack_end",
+    ".weak __register_atfork",
+    early = sym early,
+);
+
+#[cfg(not(test))]
+unsafe extern "C" {
+    static gprofinject_trigger: u64;
+}
+
+/// What the kernel left on the stack.
+pub(crate) struct Start {
+    /// The environment, null-terminated.
+    pub(crate) environment: *mut *mut u8,
+    /// The auxiliary vector: pairs of type and value, ended by type 0.
+    pub(crate) auxiliary: *const [u64; 2],
+}
+
+impl Start {
+    /// # Safety
+    /// `stack` must be what the kernel left: argc, argv, 0, envp, 0, auxiliary vector.
+    unsafe fn of(stack: *mut u64) -> Start {
+        // SAFETY: the layout is the kernel's (x86-64 psABI 3.4.1).
+        unsafe {
+            let arguments = *stack as usize;
+            let environment = stack.add(1 + arguments + 1).cast::<*mut u8>();
+            let mut end = environment;
+            while !(*end).is_null() {
+                end = end.add(1);
+            }
+            Start { environment, auxiliary: end.add(1).cast() }
+        }
+    }
+
+    /// A value of the auxiliary vector; 0 if it has none of that type.
+    pub(crate) fn auxiliary(&self, kind: u64) -> u64 {
+        let mut at = self.auxiliary;
+        // SAFETY: the vector is ended by type 0.
+        unsafe {
+            while (*at)[0] != 0 {
+                if (*at)[0] == kind {
+                    return (*at)[1];
+                }
+                at = at.add(1);
+            }
+        }
+        0
+    }
+
+    /// The variable's string, "NAME=value" with its NUL, if it is set.
+    fn variable(&self, name: &str) -> Option<*mut *mut u8> {
+        let mut at = self.environment;
+        // SAFETY: the environment is null-terminated and its strings are NUL-terminated; the comparison
+        // ends at the first difference, so at the NUL at the latest.
+        unsafe {
+            while !(*at).is_null() {
+                let same = name.bytes().enumerate().all(|(i, b)| *(*at).add(i) == b);
+                if same && *(*at).add(name.len()) == b'=' {
+                    return Some(at);
+                }
+                at = at.add(1);
+            }
+        }
+        None
+    }
+
+    fn remove(&self, name: &str) {
+        let Some(at) = self.variable(name) else { return };
+        // SAFETY: as in `variable`; the strings and the array are the process's own, writable memory.
+        unsafe {
+            // Blank in /proc/self/environ too.
+            let string = *at;
+            slice::from_raw_parts_mut(string, length(string)).fill(0);
+        }
+        self.remove_pointer(at);
+    }
+
+    /// Closes the gap in the array.
+    fn remove_pointer(&self, mut at: *mut *mut u8) {
+        // SAFETY: `at` is an element of the null-terminated environment.
+        unsafe {
+            while !(*at).is_null() {
+                *at = *at.add(1);
+                at = at.add(1);
+            }
+        }
+    }
+}
+
+/// # Safety
+/// `string` must be NUL-terminated.
+unsafe fn length(string: *const u8) -> usize {
+    let mut len = 0;
+    // SAFETY: passed on.
+    while unsafe { *string.add(len) } != 0 {
+        len += 1;
+    }
+    len
+}
+
+/// Longest path of a run folder.
+const PATH: usize = 3800;
+
+/// A path in the run folder, NUL-terminated.
+pub(crate) struct Folder {
+    bytes: [u8; PATH + 64],
+    len: usize,
+}
+
+impl Folder {
+    /// # Safety
+    /// `path` must be NUL-terminated.
+    unsafe fn new(path: *const u8) -> Option<Folder> {
+        // SAFETY: passed on.
+        let len = unsafe { length(path) };
+        if len == 0 || len > PATH {
+            return None;
+        }
+        let mut folder = Folder { bytes: [0; PATH + 64], len };
+        // SAFETY: `len` bytes are there.
+        folder.bytes[..len].copy_from_slice(unsafe { slice::from_raw_parts(path, len) });
+        Some(folder)
+    }
+
+    /// The path of a file in the folder.
+    pub(crate) fn file(&mut self, name: &str) -> &[u8] {
+        let end = self.len + 1 + name.len();
+        self.bytes[self.len] = b'/';
+        self.bytes[self.len + 1..end].copy_from_slice(name.as_bytes());
+        self.bytes[end] = 0;
+        &self.bytes[..=end]
+    }
+}
+
+#[cfg_attr(test, allow(dead_code))]
+extern "C" fn early() {
+    #[cfg(not(test))]
+    {
+        // ld.so's __libc_stack_end: where the kernel put argc, argv, envp and the auxiliary vector. The
+        // reference is weak: null where the dynamic linker is not glibc's.
+        let end: *const *mut u64;
+        // SAFETY: the GOT entry is relocated before any resolver runs.
+        unsafe {
+            core::arch::asm!("mov {}, [rip + __libc_stack_end@GOTPCREL]", out(reg) end, options(nostack, pure, readonly));
+            if !end.is_null() {
+                begin(Start::of(*end));
+            }
+        }
+    }
+}
+
+#[cfg_attr(test, allow(dead_code))]
+fn begin(start: Start) {
+    let Some(variable) = start.variable(RUN_FOLDER_VARIABLE) else { return };
+    // SAFETY: the variable's string is NUL-terminated and begins with the name and "=".
+    let folder = unsafe { Folder::new((*variable).add(RUN_FOLDER_VARIABLE.len() + 1)) };
+    start.remove(RUN_FOLDER_VARIABLE);
+    restore_preload(&start);
+    if let Some(mut folder) = folder {
+        setup::run(&start, &mut folder);
+    }
+}
+
+/// Takes our library out of LD_PRELOAD: the user's own value comes back, or none.
+fn restore_preload(start: &Start) {
+    let Some(saved) = start.variable(PRELOAD_VARIABLE) else {
+        start.remove("LD_PRELOAD");
+        return;
+    };
+    let prefix = PRELOAD_VARIABLE.len() - "LD_PRELOAD".len();
+    // "GPROFINJECT_LD_PRELOAD=value" ends with "LD_PRELOAD=value".
+    // SAFETY: the string is longer than its name; the pointers are the process's own environment.
+    let restored = unsafe { (*saved).add(prefix) };
+    start.remove_pointer(saved);
+    if let Some(preload) = start.variable("LD_PRELOAD") {
+        // SAFETY: as above.
+        unsafe { *preload = restored };
+    }
+}
+
+/// glibc's: handlers around fork(). The child's counts must not reach the parent's file.
+#[cfg(not(test))]
+#[used]
+#[unsafe(link_section = ".init_array")]
+static CONSTRUCTOR: extern "C" fn() = constructor;
+
+#[cfg(not(test))]
+extern "C" fn constructor() {
+    type Handler = extern "C" fn();
+    type Register = extern "C" fn(Option<Handler>, Option<Handler>, Option<Handler>, *const u8) -> i32;
+    extern "C" fn child() {
+        threads::become_child();
+    }
+    // SAFETY: the GOT entry is null or glibc's function of this type; the trigger is only named so that
+    // the linker keeps it.
+    unsafe {
+        let _ = core::ptr::read_volatile(&raw const gprofinject_trigger);
+        let address: *const u8;
+        core::arch::asm!("mov {}, [rip + __register_atfork@GOTPCREL]", out(reg) address, options(nostack, pure, readonly));
+        if !address.is_null() {
+            let register = core::mem::transmute::<*const u8, Register>(address);
+            let _ = register(None, None, Some(child), core::ptr::null());
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! The way from a thunk to the slow paths and back, with every register as it was.
+//!
+//! ```text
+//! at a thunk's miss or deep stub                    on the slow path
+//!
+//! CFA        the caller's frame                     CFA
+//! CFA-8      return address                         CFA-8    return address
+//! CFA-16     rax        (saved by the thunk)        CFA-16   rax
+//! CFA-24     r11        (saved by the thunk)        CFA-24   r11
+//!                                                   CFA-32   where to go on
+//!                                                   ...      128 bytes left alone
+//!                                                   CFA-192  rcx rdx rsi rdi r8 r9 r10 rbp
+//!                                                            xmm0-15, only for the rare paths
+//! ```
+//!
+//! `arcs::known` is compiled Rust that must not touch a vector register (a test reads its machine code);
+//! the rarer functions may, and get them saved. Nothing here uses x87, MMX, AVX or the direction flag.
+//! At most 1 KiB of the program's stack is used below CFA, most of it on the rare paths.
+#![allow(unsafe_code)]
+
+use crate::{arcs, frames};
+use core::arch::global_asm;
+
+/// Where a thunk goes on.
+#[repr(C)]
+pub(crate) struct Next {
+    /// Runtime address; 0 from `arcs::known`: ask `arcs::rare`.
+    pub(crate) target: u64,
+    /// Not 0: `target` is the function's body, to be entered as if nothing were hooked.
+    pub(crate) body: u64,
+}
+
+global_asm!(
+    // Saves what Rust may clobber, but for rax and r11, which the thunk has saved. In: rsp = CFA - 128.
+    // Out: rbp = frame, rsp aligned, arguments: edi = number, rsi = return address, rdx = CFA.
+    ".macro gpi_save",
+    "push rcx",
+    "push rdx",
+    "push rsi",
+    "push rdi",
+    "push r8",
+    "push r9",
+    "push r10",
+    "push rbp",
+    "mov rbp, rsp",
+    "push rax",                     // [rbp-8]: number
+    "push r11",                     // [rbp-16]: return address
+    "and rsp, -16",
+    ".endm",
+    ".macro gpi_arguments",
+    "mov edi, [rbp-8]",
+    "mov rsi, [rbp-16]",
+    "lea rdx, [rbp+192]",           // 8 pushes and 128 bytes
+    ".endm",
+    ".macro gpi_restore",
+    "mov rsp, rbp",
+    "pop rbp",
+    "pop r10",
+    "pop r9",
+    "pop r8",
+    "pop rdi",
+    "pop rsi",
+    "pop rdx",
+    "pop rcx",
+    ".endm",
+    ".macro gpi_save_vectors",
+    "sub rsp, 256",
+    "movaps [rsp], xmm0",
+    "movaps [rsp+16], xmm1",
+    "movaps [rsp+32], xmm2",
+    "movaps [rsp+48], xmm3",
+    "movaps [rsp+64], xmm4",
+    "movaps [rsp+80], xmm5",
+    "movaps [rsp+96], xmm6",
+    "movaps [rsp+112], xmm7",
+    "movaps [rsp+128], xmm8",
+    "movaps [rsp+144], xmm9",
+    "movaps [rsp+160], xmm10",
+    "movaps [rsp+176], xmm11",
+    "movaps [rsp+192], xmm12",
+    "movaps [rsp+208], xmm13",
+    "movaps [rsp+224], xmm14",
+    "movaps [rsp+240], xmm15",
+    ".endm",
+    ".macro gpi_restore_vectors",
+    "movaps xmm0, [rsp]",
+    "movaps xmm1, [rsp+16]",
+    "movaps xmm2, [rsp+32]",
+    "movaps xmm3, [rsp+48]",
+    "movaps xmm4, [rsp+64]",
+    "movaps xmm5, [rsp+80]",
+    "movaps xmm6, [rsp+96]",
+    "movaps xmm7, [rsp+112]",
+    "movaps xmm8, [rsp+128]",
+    "movaps xmm9, [rsp+144]",
+    "movaps xmm10, [rsp+160]",
+    "movaps xmm11, [rsp+176]",
+    "movaps xmm12, [rsp+192]",
+    "movaps xmm13, [rsp+208]",
+    "movaps xmm14, [rsp+224]",
+    "movaps xmm15, [rsp+240]",
+    ".endm",
+    //
+    ".text",
+    ".globl gpi_miss, gpi_miss_entry, gpi_deep, gpi_exit",
+    ".hidden gpi_miss, gpi_miss_entry, gpi_deep, gpi_exit",
+    ".p2align 4",
+    ".type gpi_miss, @function",
+    "gpi_miss:",                    // rsp = CFA
+    "lea rsp, [rsp-128]",
+    "gpi_save",
+    "gpi_arguments",
+    "call {known}",
+    "test rax, rax",
+    "jz 3f",
+    "2:",                           // rax = target, rdx = body
+    "mov [rbp+160], rax",           // CFA-32
+    "test rdx, rdx",
+    "gpi_restore",                  // pops keep the flags
+    "lea rsp, [rsp+128]",
+    "jnz 4f",
+    "mov r11, [rsp-8]",             // what `resume` expects
+    "jmp [rsp-32]",
+    "4:",                           // as at the function's entry
+    "lea rsp, [rsp-8]",
+    "mov r11, [rsp-16]",
+    "mov rax, [rsp-8]",
+    "jmp [rsp-24]",
+    "3:",
+    "gpi_save_vectors",
+    "gpi_arguments",
+    "call {rare}",
+    "gpi_restore_vectors",
+    "jmp 2b",
+    ".size gpi_miss, . - gpi_miss",
+    //
+    ".p2align 4",
+    ".type gpi_deep, @function",
+    "gpi_deep:",                    // rsp = CFA
+    "lea rsp, [rsp-128]",
+    "mov r11, [rsp+120]",           // the thunk may have lost it
+    "gpi_save",
+    "gpi_save_vectors",
+    "gpi_arguments",
+    "call {deep}",
+    "gpi_restore_vectors",
+    "jmp 2b",
+    ".size gpi_deep, . - gpi_deep",
+    //
+    ".p2align 4",
+    ".type gpi_miss_entry, @function",
+    "gpi_miss_entry:",              // rsp = CFA - 8
+    "lea rsp, [rsp-120]",
+    "gpi_save",
+    "gpi_arguments",
+    "call {known}",
+    "test rax, rax",
+    "jnz 5f",
+    "gpi_save_vectors",
+    "gpi_arguments",
+    "call {rare}",
+    "gpi_restore_vectors",
+    "5:",
+    "mov [rbp+160], rax",           // CFA-32
+    "gpi_restore",
+    "lea rsp, [rsp+120]",
+    "mov r11, [rsp]",
+    "jmp [rsp-24]",
+    ".size gpi_miss_entry, . - gpi_miss_entry",
+    //
+    // Results may be in any register but r11, whose old value is at CFA-16.
+    ".p2align 4",
+    ".type gpi_exit, @function",
+    "gpi_exit:",                    // rsp = CFA
+    "lea rsp, [rsp-128]",
+    "gpi_save",
+    "gpi_save_vectors",
+    "gpi_arguments",
+    "mov rdi, rdx",
+    "call {exit}",
+    "gpi_restore_vectors",
+    "mov [rbp+184], rax",           // CFA-8: the return slot
+    "mov rax, [rbp-8]",
+    "gpi_restore",
+    "lea rsp, [rsp+120]",           // rsp = CFA - 8
+    "mov r11, [rsp-8]",             // CFA-16
+    "ret",
+    ".size gpi_exit, . - gpi_exit",
+    known = sym arcs::known,
+    rare = sym arcs::rare,
+    deep = sym frames::deep,
+    exit = sym frames::exit,
+);
+
+unsafe extern "C" {
+    pub(crate) fn gpi_miss();
+    pub(crate) fn gpi_miss_entry();
+    pub(crate) fn gpi_deep();
+    pub(crate) fn gpi_exit();
+}

@@ -1,0 +1,298 @@
+//! Carries out the plan: arena, patches, first words. All of it or nothing.
+#![allow(unsafe_code)]
+
+use crate::agent::Agent;
+use crate::early::{Folder, Start};
+use crate::gate;
+use crate::sys;
+use crate::threads;
+use crate::timer;
+use crate::words;
+use core::ptr;
+use core::slice;
+use gprofinject_abi::plan::{ArenaHeader, HOOK_BOTH, MAGIC, Patch, PlanHeader, Segment, Table, ThreadWords};
+use gprofinject_abi::region::{RegionHeader, State, Trouble};
+use gprofinject_abi::{PLAN_FILE, REGION_FILE, VERSION, region};
+
+const AT_PHDR: u64 = 3;
+const AT_PHENT: u64 = 4;
+const AT_PHNUM: u64 = 5;
+const AT_ENTRY: u64 = 9;
+
+/// Why the program was left as it was.
+struct Refusal {
+    trouble: Trouble,
+    errno: i32,
+    /// Link address.
+    address: u64,
+}
+
+impl Refusal {
+    fn new(trouble: Trouble) -> Refusal {
+        Refusal { trouble, errno: 0, address: 0 }
+    }
+
+    fn errno(trouble: Trouble, errno: i32) -> Refusal {
+        Refusal { trouble, errno, address: 0 }
+    }
+}
+
+/// Hooks the program, or says in the region file why not.
+pub(crate) fn run(start: &Start, folder: &mut Folder) {
+    let begun = sys::now();
+    let Ok(region) = map_region(folder) else { return };
+    // SAFETY: a mapping of the region header; this is the only thread.
+    let header = unsafe { &mut *region };
+    if header.magic != region::MAGIC || header.version != VERSION {
+        return;
+    }
+    header.pid = sys::getpid();
+    header.state = State::SettingUp as u32;
+    match hook(start, folder, region) {
+        Ok(()) => header.state = State::Armed as u32,
+        Err(refusal) => {
+            header.trouble = refusal.trouble as u32;
+            header.errno = refusal.errno;
+            header.trouble_address = refusal.address;
+            header.state = State::Refused as u32;
+        }
+    }
+    header.setup_ns = sys::now() - begun;
+}
+
+/// Maps the header and the histogram, for ever.
+fn map_region(folder: &mut Folder) -> Result<*mut RegionHeader, i32> {
+    let fd = sys::open(folder.file(REGION_FILE), true)?;
+    let access = sys::PROT_READ | sys::PROT_WRITE;
+    // SAFETY: new mappings.
+    let mapped = unsafe { sys::mmap(0, region::PAGE, access, sys::MAP_SHARED, fd, 0) };
+    let result = mapped.and_then(|first| {
+        // SAFETY: the injector made the file at least a page long.
+        let len = unsafe { (*(first as *const RegionHeader)).blocks_offset };
+        // SAFETY: as above; the first mapping is used by nobody.
+        unsafe {
+            let _ = sys::munmap(first, region::PAGE);
+            sys::mmap(0, len, access, sys::MAP_SHARED, fd, 0)
+        }
+    });
+    sys::close(fd);
+    result.map(|at| at as *mut RegionHeader)
+}
+
+/// The plan file, mapped for ever.
+struct PlanFile {
+    at: *const u8,
+    len: u64,
+}
+
+impl PlanFile {
+    fn map(folder: &mut Folder) -> Result<PlanFile, i32> {
+        let fd = sys::open(folder.file(PLAN_FILE), false)?;
+        let result = sys::file_size(fd).and_then(|len| {
+            // SAFETY: a new mapping.
+            let at = unsafe { sys::mmap(0, len, sys::PROT_READ, sys::MAP_PRIVATE, fd, 0) }?;
+            Ok(PlanFile { at: at as *const u8, len })
+        });
+        sys::close(fd);
+        result
+    }
+
+    fn header(&self) -> Option<&'static PlanHeader> {
+        if self.len < size_of::<PlanHeader>() as u64 {
+            return None;
+        }
+        // SAFETY: long enough, page-aligned, mapped for ever, and any bytes make a header.
+        let header = unsafe { &*self.at.cast::<PlanHeader>() };
+        (header.magic == MAGIC && header.version == VERSION).then_some(header)
+    }
+
+    /// A table of plain records.
+    fn table<T>(&self, table: Table) -> Option<&'static [T]> {
+        let len = table.count.checked_mul(size_of::<T>() as u64)?;
+        if table.offset.checked_add(len)? > self.len || !table.offset.is_multiple_of(align_of::<T>() as u64) {
+            return None;
+        }
+        // SAFETY: inside the mapping, aligned, and T is one of the plan's records, for which any bytes do.
+        Some(unsafe { slice::from_raw_parts(self.at.add(table.offset as usize).cast(), table.count as usize) })
+    }
+}
+
+fn hook(start: &Start, folder: &mut Folder, region: *mut RegionHeader) -> Result<(), Refusal> {
+    let file = PlanFile::map(folder).map_err(|e| Refusal::errno(Trouble::Files, e))?;
+    let damaged = || Refusal::new(Trouble::Version);
+    let plan = file.header().ok_or_else(damaged)?;
+    let bias = start.auxiliary(AT_PHDR).wrapping_sub(plan.phdr);
+    if start.auxiliary(AT_ENTRY) != plan.entry.wrapping_add(bias) || !bias.is_multiple_of(region::PAGE) {
+        return Err(Refusal::new(Trouble::OtherProgram));
+    }
+    let functions = file.table(plan.functions).ok_or_else(damaged)?;
+    let hooked = file.table(plan.hooked).ok_or_else(damaged)?;
+    let patches: &[Patch] = file.table(plan.patches).ok_or_else(damaged)?;
+    // SAFETY: the region mapping lives for ever; one thread.
+    let header = unsafe { &mut *region };
+    header.bias = bias;
+    let arena = plan.arena.wrapping_add(bias);
+    let memory = |e| Refusal::errno(Trouble::Memory, e);
+    let mut agent = Agent {
+        functions: functions.as_ptr(),
+        hooked: hooked.as_ptr(),
+        hooked_count: hooked.len() as u64,
+        region,
+        arena_lo: arena,
+        arena_hi: arena.wrapping_add(plan.arena_len),
+        text_lo: plan.text_lo.wrapping_add(bias),
+        text_hi: plan.text_hi.wrapping_add(bias),
+        bias,
+        both: plan.hooks == HOOK_BOTH,
+        no_block: sys::map_zeros(header.block_len, sys::PROT_READ).map_err(memory)?,
+        lost_block: sys::map_zeros(header.block_len, sys::PROT_READ).map_err(memory)?,
+        block_len: header.block_len,
+        blocks_offset: header.blocks_offset,
+        blocks_max: header.blocks_max,
+        slot_bytes: header.slot_bytes,
+        slot_chunk: header.slot_chunk,
+        timer_rate: header.timer_rate,
+        pid: header.pid,
+    };
+    check(patches, bias)?;
+    fill_arena(&file, plan, arena, bias)?;
+    threads::prepare(&agent).map_err(memory)?;
+    if agent.timer_rate != 0 && timer::prepare().is_err() {
+        agent.timer_rate = 0;
+        header.lost_timers += 1;
+    }
+    // SAFETY: one thread, no hooks yet; all tables are mapped for ever.
+    unsafe { Agent::install(agent) };
+    set_words(&agent);
+    apply(start, patches, bias)
+}
+
+/// Compares the text in memory with what was planned for.
+fn check(patches: &[Patch], bias: u64) -> Result<(), Refusal> {
+    for patch in patches {
+        let len = patch.len as usize;
+        // SAFETY: the program is the planned one, so the address lies in its mapped text.
+        let text = unsafe { slice::from_raw_parts(patch.address.wrapping_add(bias) as *const u8, len) };
+        if patch.original.get(..len) != Some(text) {
+            return Err(Refusal { address: patch.address, ..Refusal::new(Trouble::TextDiffers) });
+        }
+    }
+    Ok(())
+}
+
+fn fill_arena(file: &PlanFile, plan: &PlanHeader, arena: u64, bias: u64) -> Result<(), Refusal> {
+    let damaged = || Refusal::new(Trouble::Version);
+    let segments: &[Segment] = file.table(plan.segments).ok_or_else(damaged)?;
+    let tls_fixups: &[u32] = file.table(plan.tls_fixups).ok_or_else(damaged)?;
+    let bias_fixups: &[u32] = file.table(plan.bias_fixups).ok_or_else(damaged)?;
+    let failed = |e| Refusal::errno(Trouble::Arena, e);
+    let flags = sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | sys::MAP_NORESERVE | sys::MAP_FIXED_NOREPLACE;
+    // SAFETY: MAP_FIXED_NOREPLACE replaces nothing.
+    let at = unsafe { sys::mmap(arena, plan.arena_len, sys::PROT_READ | sys::PROT_WRITE, flags, -1, 0) };
+    match at.map_err(failed)? {
+        at if at == arena => {}
+        // Kernels before 4.17 take the address as a hint.
+        elsewhere => {
+            // SAFETY: a mapping that was just made.
+            let _ = unsafe { sys::munmap(elsewhere, plan.arena_len) };
+            return Err(failed(sys::EEXIST));
+        }
+    }
+    for segment in segments {
+        let fits = segment.arena_offset.checked_add(segment.len).is_some_and(|end| end <= plan.arena_len)
+            && segment.file_offset.checked_add(segment.len).is_some_and(|end| end <= file.len);
+        if !fits {
+            return Err(damaged());
+        }
+        // SAFETY: both ranges were checked; the arena is ours and writable.
+        unsafe {
+            let from = file.at.add(segment.file_offset as usize);
+            ptr::copy_nonoverlapping(from, (arena + segment.arena_offset) as *mut u8, segment.len as usize);
+        }
+    }
+    let tls = words::offset() as i32;
+    for &at in tls_fixups {
+        if u64::from(at) + 4 <= plan.arena_len {
+            let word = (arena + u64::from(at)) as *mut i32;
+            // SAFETY: inside the arena.
+            unsafe { word.write_unaligned(word.read_unaligned().wrapping_add(tls)) };
+        }
+    }
+    for &at in bias_fixups {
+        if u64::from(at) + 8 <= plan.arena_len {
+            let word = (arena + u64::from(at)) as *mut u64;
+            // SAFETY: inside the arena.
+            unsafe { word.write_unaligned(word.read_unaligned().wrapping_add(bias)) };
+        }
+    }
+    let gates = ArenaHeader {
+        miss: gate::gpi_miss as *const () as u64,
+        miss_entry: gate::gpi_miss_entry as *const () as u64,
+        deep: gate::gpi_deep as *const () as u64,
+        exit: gate::gpi_exit as *const () as u64,
+    };
+    // SAFETY: the plan leaves room for the header in the arena, which is ours and writable.
+    unsafe {
+        ((arena + plan.arena_header) as *mut ArenaHeader).write_unaligned(gates);
+        sys::mprotect(arena, plan.arena_len, sys::PROT_READ | sys::PROT_EXEC).map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// Gives this thread, and through the TLS image every later one, words that lead to the slow path.
+fn set_words(agent: &Agent) {
+    // Nothing is ever popped from here; the address only has to be readable.
+    let nowhere = agent.no_block + 64;
+    let words = ThreadWords { block: agent.no_block, top: nowhere, limit: nowhere, bottom: nowhere };
+    // SAFETY: this thread's words and the image, which the linker was told to leave writable; the C
+    // library copies the image for this thread once more when it has relocated everything.
+    unsafe {
+        *words::get() = words;
+        if let Some(image) = words::image() {
+            *image = words;
+        }
+    }
+}
+
+/// Writes the patches. The pages are writable only for that long, and not executable meanwhile.
+fn apply(start: &Start, patches: &[Patch], bias: u64) -> Result<(), Refusal> {
+    let writable = sys::PROT_READ | sys::PROT_WRITE;
+    if let Err(errno) = protect(start, bias, |_| writable) {
+        // What was changed is changed back; what was not cannot hurt.
+        let _ = protect(start, bias, |flags| flags);
+        return Err(Refusal::errno(Trouble::Protect, errno));
+    }
+    for patch in patches {
+        // SAFETY: `check` has found the original bytes there; the pages are writable.
+        unsafe {
+            let to = patch.address.wrapping_add(bias) as *mut u8;
+            ptr::copy_nonoverlapping(patch.replacement.as_ptr(), to, patch.len as usize);
+        }
+    }
+    protect(start, bias, |flags| flags).map_err(|errno| Refusal::errno(Trouble::Protect, errno))
+}
+
+/// Sets the protection of the program's executable segments from the one they were loaded with.
+fn protect(start: &Start, bias: u64, to: impl Fn(u64) -> u64) -> Result<(), i32> {
+    const PT_LOAD: u32 = 1;
+    let (at, size, count) = (start.auxiliary(AT_PHDR), start.auxiliary(AT_PHENT), start.auxiliary(AT_PHNUM));
+    for i in 0..count {
+        // struct Elf64_Phdr: type, flags, offset, vaddr, paddr, filesz, memsz, align.
+        let header = (at + i * size) as *const u32;
+        // SAFETY: the kernel says that the program headers are there.
+        let (kind, flags, address, len) = unsafe {
+            let words = header.cast::<u64>();
+            (*header, *header.add(1), *words.add(2), *words.add(5))
+        };
+        if kind != PT_LOAD || flags & 1 == 0 {
+            continue;
+        }
+        // PF_X, PF_W, PF_R are 1, 2, 4; PROT_READ, PROT_WRITE, PROT_EXEC the other way round.
+        let loaded = u64::from(flags & 4) >> 2 | u64::from(flags & 2) | u64::from(flags & 1) << 2;
+        let lo = address.wrapping_add(bias) & !(region::PAGE - 1);
+        let hi = (address.wrapping_add(bias) + len).next_multiple_of(region::PAGE);
+        // SAFETY: the program's own text; no other thread runs it now.
+        unsafe { sys::mprotect(lo, hi - lo, to(loaded)) }?;
+    }
+    Ok(())
+}

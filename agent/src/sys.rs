@@ -1,0 +1,186 @@
+//! Raw system calls. No libc, and so no errno: results are `Ok(value)` or `Err(errno)`.
+#![allow(unsafe_code)]
+
+use core::arch::asm;
+
+pub(crate) const EEXIST: i32 = 17;
+pub(crate) const EINVAL: i32 = 22;
+pub(crate) const ESRCH: i32 = 3;
+
+pub(crate) const PROT_READ: u64 = 1;
+pub(crate) const PROT_WRITE: u64 = 2;
+pub(crate) const PROT_EXEC: u64 = 4;
+pub(crate) const MAP_SHARED: u64 = 1;
+pub(crate) const MAP_PRIVATE: u64 = 2;
+pub(crate) const MAP_FIXED: u64 = 0x10;
+pub(crate) const MAP_ANONYMOUS: u64 = 0x20;
+pub(crate) const MAP_NORESERVE: u64 = 0x4000;
+pub(crate) const MAP_FIXED_NOREPLACE: u64 = 0x10_0000;
+const MREMAP_MAYMOVE: u64 = 1;
+const MREMAP_FIXED: u64 = 2;
+const MADV_POPULATE_WRITE: u64 = 23;
+const O_CLOEXEC_NOFOLLOW: u64 = 0o2_000_000 | 0o400_000;
+
+/// # Safety
+/// As the system call: what the kernel is told to write or unmap must be the caller's to give.
+unsafe fn syscall(number: u64, a: [u64; 6]) -> Result<u64, i32> {
+    let result: i64;
+    // SAFETY: the kernel clobbers rcx and r11 only; memory effects are the caller's contract.
+    unsafe {
+        asm!(
+            "syscall",
+            inlateout("rax") number => result,
+            in("rdi") a[0], in("rsi") a[1], in("rdx") a[2], in("r10") a[3], in("r8") a[4], in("r9") a[5],
+            lateout("rcx") _, lateout("r11") _,
+            options(nostack),
+        );
+    }
+    if (-4095..0).contains(&result) { Err(-result as i32) } else { Ok(result as u64) }
+}
+
+/// A new mapping at a place of the kernel's choice, or, with MAP_FIXED, at `address`.
+///
+/// # Safety
+/// With MAP_FIXED, whatever lies at `address..address + len` must be the caller's to replace.
+pub(crate) unsafe fn mmap(address: u64, len: u64, protection: u64, flags: u64, fd: i32, offset: u64) -> Result<u64, i32> {
+    // SAFETY: passed on.
+    unsafe { syscall(9, [address, len, protection, flags, fd as u64, offset]) }
+}
+
+/// Zeros at a place of the kernel's choice.
+pub(crate) fn map_zeros(len: u64, protection: u64) -> Result<u64, i32> {
+    // SAFETY: a fresh mapping replaces nothing.
+    unsafe { mmap(0, len, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0) }
+}
+
+/// # Safety
+/// Nothing may use `address..address + len` any more.
+pub(crate) unsafe fn munmap(address: u64, len: u64) -> Result<u64, i32> {
+    // SAFETY: passed on.
+    unsafe { syscall(11, [address, len, 0, 0, 0, 0]) }
+}
+
+/// # Safety
+/// The range must be the caller's, and nobody may need the access that is taken away.
+pub(crate) unsafe fn mprotect(address: u64, len: u64, protection: u64) -> Result<u64, i32> {
+    // SAFETY: passed on.
+    unsafe { syscall(10, [address, len, protection, 0, 0, 0]) }
+}
+
+/// A second mapping of the shared memory at `address`, `len` bytes long, anywhere. (mremap with an old
+/// size of 0; see mremap(2).) Needs no file descriptor, and so none has to be kept open.
+pub(crate) fn map_again(address: u64, len: u64) -> Result<u64, i32> {
+    // SAFETY: an old size of 0 leaves the old mapping alone, and the new one replaces nothing.
+    unsafe { syscall(25, [address, 0, len, MREMAP_MAYMOVE, 0, 0]) }
+}
+
+/// The same, over what lies at `to`.
+///
+/// # Safety
+/// `to..to + len` must be the caller's to replace.
+pub(crate) unsafe fn map_again_over(address: u64, len: u64, to: u64) -> Result<u64, i32> {
+    // SAFETY: passed on.
+    unsafe { syscall(25, [address, 0, len, MREMAP_MAYMOVE | MREMAP_FIXED, to, 0]) }
+}
+
+/// Makes every page of a shared mapping present and writable; the file system's "full" comes back as an
+/// error here and as a SIGBUS later. A kernel before 5.14 does not know it: the risk is taken then.
+pub(crate) fn populate(address: u64, len: u64) -> Result<(), i32> {
+    // SAFETY: changes no contents.
+    match unsafe { syscall(28, [address, len, MADV_POPULATE_WRITE, 0, 0, 0]) } {
+        Ok(_) | Err(EINVAL) => Ok(()),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// `path` ends with a NUL.
+pub(crate) fn open(path: &[u8], write: bool) -> Result<i32, i32> {
+    let flags = O_CLOEXEC_NOFOLLOW | if write { 2 } else { 0 };
+    // SAFETY: the kernel only reads the path, up to its NUL.
+    unsafe { syscall(2, [path.as_ptr() as u64, flags, 0, 0, 0, 0]) }.map(|fd| fd as i32)
+}
+
+pub(crate) fn close(fd: i32) {
+    // SAFETY: our own descriptor.
+    let _ = unsafe { syscall(3, [fd as u64, 0, 0, 0, 0, 0]) };
+}
+
+/// Bytes of an open file.
+pub(crate) fn file_size(fd: i32) -> Result<u64, i32> {
+    // SAFETY: lseek writes no memory.
+    unsafe { syscall(8, [fd as u64, 0, 2, 0, 0, 0]) }
+}
+
+pub(crate) fn gettid() -> u32 {
+    // SAFETY: no arguments, cannot fail.
+    unsafe { syscall(186, [0; 6]) }.unwrap_or(0) as u32
+}
+
+pub(crate) fn getpid() -> u32 {
+    // SAFETY: no arguments, cannot fail.
+    unsafe { syscall(39, [0; 6]) }.unwrap_or(0) as u32
+}
+
+/// Whether a thread of this process is alive.
+pub(crate) fn thread_lives(pid: u32, tid: u32) -> bool {
+    // SAFETY: signal 0 does nothing.
+    let result = unsafe { syscall(234, [pid.into(), tid.into(), 0, 0, 0, 0]) };
+    result != Err(ESRCH)
+}
+
+/// CLOCK_MONOTONIC, nanoseconds.
+pub(crate) fn now() -> u64 {
+    let mut time = [0_u64; 2];
+    // SAFETY: the kernel writes 16 bytes to `time`.
+    let _ = unsafe { syscall(228, [1, &raw mut time as u64, 0, 0, 0, 0]) };
+    time[0] * 1_000_000_000 + time[1]
+}
+
+/// struct sigaction as the kernel has it.
+#[repr(C)]
+pub(crate) struct SignalAction {
+    pub handler: u64,
+    pub flags: u64,
+    pub restorer: u64,
+    pub mask: u64,
+}
+
+/// # Safety
+/// `action` must name a handler that may run at any instruction of any thread.
+pub(crate) unsafe fn set_signal_action(signal: i32, action: &SignalAction) -> Result<u64, i32> {
+    // SAFETY: the kernel reads the action; the rest is the caller's contract.
+    unsafe { syscall(13, [signal as u64, &raw const *action as u64, 0, 8, 0, 0]) }
+}
+
+/// A timer on the calling thread's CPU clock that sends `signal` to thread `tid` every `interval`
+/// nanoseconds; its id.
+pub(crate) fn start_thread_timer(tid: u32, signal: i32, interval: u64) -> Result<i32, i32> {
+    const CLOCK_THREAD_CPUTIME_ID: u64 = 3;
+    const SIGEV_THREAD_ID: u32 = 4;
+    // struct sigevent: value, signo, notify, tid, padding to 64 bytes.
+    let mut event = [0_u32; 16];
+    event[2] = signal as u32;
+    event[3] = SIGEV_THREAD_ID;
+    event[4] = tid;
+    let mut id = 0_i32;
+    // SAFETY: the kernel reads `event` and writes `id`.
+    unsafe { syscall(222, [CLOCK_THREAD_CPUTIME_ID, &raw const event as u64, &raw mut id as u64, 0, 0, 0]) }?;
+    let (seconds, rest) = (interval / 1_000_000_000, interval % 1_000_000_000);
+    let times = [seconds, rest, seconds, rest];
+    // SAFETY: the kernel reads `times`.
+    unsafe { syscall(223, [id as u64, 0, &raw const times as u64, 0, 0, 0]) }?;
+    Ok(id)
+}
+
+pub(crate) fn stop_timer(id: i32) {
+    // SAFETY: our own timer.
+    let _ = unsafe { syscall(226, [id as u64, 0, 0, 0, 0, 0]) };
+}
+
+/// Bytes of stack that the process may use (RLIMIT_STACK).
+pub(crate) fn stack_limit() -> u64 {
+    let mut limit = [0_u64; 2];
+    // SAFETY: the kernel writes 16 bytes to `limit`.
+    let _ = unsafe { syscall(97, [3, &raw mut limit as u64, 0, 0, 0, 0]) };
+    limit[0]
+}

@@ -1,0 +1,271 @@
+//! Thread blocks and shadow stacks: handed out on a thread's first hooked call, used again after its end.
+//!
+//! A block has two mappings: zeros at the place that thunks use, and a shared mapping of its part of the
+//! region file, never touched itself. Committing a chunk maps the latter's pages over the zeros.
+#![allow(unsafe_code)]
+
+use crate::agent::{Agent, add};
+use crate::sys;
+use crate::timer;
+use crate::words;
+use core::slice;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use gprofinject_abi::plan::Frame;
+use gprofinject_abi::region::BlockHeader;
+
+/// Where each block is in this process, by its number. Filled as blocks are made.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Place {
+    /// What thunks use.
+    block: u64,
+    /// The shared mapping of the same part of the file.
+    source: u64,
+}
+
+struct Places(core::cell::UnsafeCell<*mut Place>);
+// SAFETY: the pointer is set by `prepare` before the first hook; entries are written once by the thread
+// that took their number and read through atomics.
+unsafe impl Sync for Places {}
+static PLACES: Places = Places(core::cell::UnsafeCell::new(core::ptr::null_mut()));
+
+/// Shadow stacks to try for, in bytes. Only touched pages take memory.
+const STACKS: [u64; 4] = [64 << 20, 8 << 20, 1 << 20, 64 << 10];
+/// The main thread's may be as large as its stack asks for, up to this.
+const LARGEST_STACK: u64 = 3 << 30;
+/// Frames before the first look for dead ones.
+const FIRST_LIMIT: u64 = 1024;
+/// Blocks looked at for a dead owner each time a block is wanted.
+const REUSE_LOOKS: u64 = 8;
+
+/// Reserves the table of blocks.
+pub(crate) fn prepare(agent: &Agent) -> Result<(), i32> {
+    let len = agent.blocks_max * size_of::<Place>() as u64;
+    let table = sys::map_zeros(len.next_multiple_of(4096), sys::PROT_READ | sys::PROT_WRITE)?;
+    // SAFETY: one thread, no hooks yet.
+    unsafe { *PLACES.0.get() = table as *mut Place };
+    Ok(())
+}
+
+fn place(index: u64) -> *mut Place {
+    // SAFETY: index < blocks_max, the length of the table.
+    unsafe { (*PLACES.0.get()).add(index as usize) }
+}
+
+/// The calling thread's block, made or taken over if it has none. None: no memory for one.
+pub(crate) fn block(agent: &Agent) -> Option<u64> {
+    let words = words::get();
+    // SAFETY: the thread's own words.
+    let block = unsafe { (*words).block };
+    if block == agent.lost_block {
+        return None;
+    }
+    if block != agent.no_block && block != 0 {
+        return Some(block);
+    }
+    match reuse(agent).or_else(|| make(agent)) {
+        Some(block) => {
+            adopt(agent, block);
+            Some(block)
+        }
+        None => {
+            // SAFETY: the thread's own words; the region header stays mapped.
+            unsafe {
+                (*words).block = agent.lost_block;
+                add(&raw mut (*agent.header()).lost_threads, 1);
+            }
+            None
+        }
+    }
+}
+
+/// A block whose thread has ended, or that was this thread's before the C library reset its words.
+fn reuse(agent: &Agent) -> Option<u64> {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let tid = sys::gettid();
+    // SAFETY: the region header stays mapped.
+    let made = unsafe { AtomicU64::from_ptr(&raw mut (*agent.header()).blocks) }.load(Ordering::Acquire);
+    let made = if made < agent.blocks_max { made } else { agent.blocks_max };
+    let looks = if made < REUSE_LOOKS { made } else { REUSE_LOOKS };
+    for _ in 0..looks {
+        let index = NEXT.fetch_add(1, Ordering::Relaxed) % made;
+        // SAFETY: index < blocks_max; written once with release order.
+        let block = unsafe { AtomicU64::from_ptr(&raw mut (*place(index)).block) }.load(Ordering::Acquire);
+        if block == 0 {
+            continue;
+        }
+        // SAFETY: a block stays mapped; its header is in its first, committed chunk.
+        let owner = unsafe { AtomicU32::from_ptr(&raw mut (*(block as *mut BlockHeader)).tid) };
+        let old = owner.load(Ordering::Acquire);
+        if old == 0 || old != tid && sys::thread_lives(agent.pid, old) {
+            continue;
+        }
+        // Of several threads that saw the owner dead, one gets the block.
+        if owner.compare_exchange(old, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            return Some(block);
+        }
+    }
+    None
+}
+
+fn make(agent: &Agent) -> Option<u64> {
+    // SAFETY: the region header stays mapped.
+    let index = unsafe { add(&raw mut (*agent.header()).blocks, 1) };
+    if index >= agent.blocks_max {
+        return None;
+    }
+    let access = sys::PROT_READ | sys::PROT_WRITE;
+    let block = sys::map_zeros(agent.block_len, access).ok()?;
+    let Some(source) = source(agent, index) else {
+        // SAFETY: nobody knows of the mapping yet.
+        let _ = unsafe { sys::munmap(block, agent.block_len) };
+        return None;
+    };
+    // SAFETY: index < blocks_max, and the number is this thread's alone.
+    unsafe { (*place(index)).source = source };
+    // SAFETY: zeros of our own, as long as a block.
+    let header = unsafe { &mut *(block as *mut BlockHeader) };
+    header.index = index;
+    if !commit(block, 0, 0, agent.slot_chunk.min(agent.block_len)) {
+        return None;
+    }
+    header.index = index;
+    let (stack, len) = shadow_stack()?;
+    header.stack = stack;
+    header.stack_len = len;
+    // SAFETY: as above.
+    unsafe { AtomicU64::from_ptr(&raw mut (*place(index)).block) }.store(block, Ordering::Release);
+    Some(block)
+}
+
+/// A shared mapping of block `index`'s part of the region file, made from the header's mapping, which
+/// needs no descriptor: the whole file up to the block's end for a moment, then only the block.
+fn source(agent: &Agent, index: u64) -> Option<u64> {
+    let before = agent.blocks_offset + index * agent.block_len;
+    let all = sys::map_again(agent.header() as u64, before + agent.block_len).ok()?;
+    // SAFETY: the first part of a mapping that was just made.
+    unsafe { sys::munmap(all, before) }.ok()?;
+    Some(all + before)
+}
+
+fn shadow_stack() -> Option<(u64, u64)> {
+    let access = sys::PROT_READ | sys::PROT_WRITE;
+    // A frame of 24 bytes here for one of 16 there, which no hooked function can undercut for long.
+    let wanted = sys::stack_limit();
+    let wanted = if wanted > LARGEST_STACK / 2 { LARGEST_STACK } else { (wanted / 2 * 3).next_multiple_of(4096) };
+    let first = if wanted > STACKS[0] { wanted } else { STACKS[0] };
+    let len = |len: u64| len / (size_of::<Frame>() as u64) * size_of::<Frame>() as u64;
+    [first].iter().chain(&STACKS).find_map(|&size| sys::map_zeros(size, access).ok().map(|at| (at, len(size))))
+}
+
+/// Makes the block the calling thread's.
+fn adopt(agent: &Agent, block: u64) {
+    let words = words::get();
+    let header = block as *mut BlockHeader;
+    // SAFETY: the block is this thread's now, and so are the words. A signal handler that comes in
+    // between finds no block yet and gets another one; then that one is kept for the handler's counts
+    // only, and this one goes on.
+    unsafe {
+        (*header).owners += 1;
+        (*header).stack_full = 0;
+        let frames = ((*header).stack_len / size_of::<Frame>() as u64).min(FIRST_LIMIT);
+        // A new thread may find frames of the one before: they are no more.
+        let old = slice::from_raw_parts_mut((*header).stack as *mut Frame, frames as usize);
+        for frame in old {
+            frame.cfa = 0;
+        }
+        (*words).bottom = (*header).stack;
+        (*words).top = (*header).stack;
+        (*words).limit = (*header).stack + frames * size_of::<Frame>() as u64;
+        timer::restart(agent, header);
+        AtomicU32::from_ptr(&raw mut (*header).tid).store(sys::gettid(), Ordering::Release);
+        (*words).block = block;
+    }
+}
+
+/// Makes a part of the block lasting: pages of the region file in place of private zeros. False: the file
+/// system is full, or memory is.
+pub(crate) fn commit(block: u64, bit: u32, offset: u64, len: u64) -> bool {
+    let header = block as *mut BlockHeader;
+    // SAFETY: the header is part of the thread's own block, and only this thread (or a handler in it)
+    // writes it.
+    unsafe {
+        if (*header).committed & 1 << bit != 0 {
+            return true;
+        }
+        // A forked child counts for nobody; see `become_child`.
+        let source = (*place((*header).index)).source;
+        if source != 0 {
+            if sys::populate(source + offset, len).is_err() {
+                return false;
+            }
+            if sys::map_again_over(source + offset, len, block + offset).is_err() {
+                return false;
+            }
+        }
+        AtomicU32::from_ptr(&raw mut (*header).committed).fetch_or(1 << bit, Ordering::Relaxed);
+    }
+    true
+}
+
+/// Looks through the shadow stacks of all threads, as far as they can be filled.
+pub(crate) fn find_frame(agent: &Agent, mut look: impl FnMut(&mut [Frame]) -> Option<u64>) -> Option<u64> {
+    // SAFETY: the region header stays mapped.
+    let made = unsafe { AtomicU64::from_ptr(&raw mut (*agent.header()).blocks) }.load(Ordering::Acquire);
+    (0..made.min(agent.blocks_max)).find_map(|index| {
+        // SAFETY: index < blocks_max; blocks and stacks stay mapped. Another thread may push and pop at
+        // the top meanwhile; the frame that is looked for belongs to a stack that this thread runs on,
+        // so nobody else touches it. The argument is weak only for frames given up in the same place.
+        unsafe {
+            let block = AtomicU64::from_ptr(&raw mut (*place(index)).block).load(Ordering::Acquire);
+            if block == 0 {
+                return None;
+            }
+            let header = block as *const BlockHeader;
+            let count = ((*header).stack_len / size_of::<Frame>() as u64).min(FIRST_LIMIT * 64);
+            look(slice::from_raw_parts_mut((*header).stack as *mut Frame, count as usize))
+        }
+    })
+}
+
+/// A forked child is not profiled by this version: its counts must not reach the parent's file. Its
+/// blocks become private zeros at the same place, so that its hooks go on working.
+pub(crate) fn become_child() {
+    let parent = Agent::get();
+    if parent.region.is_null() {
+        return;
+    }
+    let access = sys::PROT_READ | sys::PROT_WRITE;
+    let mut child = *parent;
+    let Ok(region) = sys::map_zeros(4096, access) else { return };
+    let words = words::get();
+    // SAFETY: a forked child has one thread. Its block is replaced by zeros of the same size, in which
+    // every arc is new; the header is filled again.
+    unsafe {
+        child.region = region as *mut _;
+        child.pid = sys::getpid();
+        child.timer_rate = 0;
+        let made = (*parent.header()).blocks.min(parent.blocks_max);
+        (*child.region).blocks = made;
+        for index in 0..made {
+            (*place(index)).source = 0;
+            if (*place(index)).block != (*words).block {
+                (*place(index)).block = 0;
+            }
+        }
+        let block = (*words).block;
+        if block != parent.no_block && block != parent.lost_block && block != 0 {
+            let header = block as *mut BlockHeader;
+            let (stack, stack_len, index) = ((*header).stack, (*header).stack_len, (*header).index);
+            let flags = sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | sys::MAP_FIXED | sys::MAP_NORESERVE;
+            if sys::mmap(block, parent.block_len, access, flags, -1, 0).is_err() {
+                return;
+            }
+            (*header).stack = stack;
+            (*header).stack_len = stack_len;
+            (*header).index = index;
+            (*header).tid = sys::gettid();
+        }
+        Agent::install(child);
+    }
+}
