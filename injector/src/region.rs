@@ -54,7 +54,7 @@ pub(crate) fn create_private(path: &Path) -> io::Result<File> {
 pub(crate) fn create(path: &Path, layout: &Layout, timer_rate: u32) -> io::Result<Region> {
     let file = create_private(path)?;
     sys::allocate(&file, layout.reserved(timer_rate))?;
-    file.set_len(layout.blocks_offset)?;
+    let blocks_max = make_room(&file, layout)?;
     let header = RegionHeader {
         magic: MAGIC,
         version: VERSION,
@@ -66,10 +66,27 @@ pub(crate) fn create(path: &Path, layout: &Layout, timer_rate: u32) -> io::Resul
         block_len: block_len(layout.slot_bytes),
         slot_bytes: layout.slot_bytes,
         slot_chunk: slot_chunk(layout.slot_bytes),
+        blocks_max,
         ..zeroed()
     };
     file.write_all_at(bytes_of(&header), 0)?;
     Ok(Region { file, layout: *layout })
+}
+
+/// Threads that may have a block at the same time.
+const BLOCKS_MAX: u64 = 1 << 14;
+
+/// Gives the file, which stays sparse, the length of as many blocks as the file system and the file size
+/// limit allow.
+fn make_room(file: &File, layout: &Layout) -> io::Result<u64> {
+    let mut blocks = BLOCKS_MAX;
+    loop {
+        match file.set_len(layout.blocks_offset + blocks * block_len(layout.slot_bytes)) {
+            Ok(()) => return Ok(blocks),
+            Err(error) if blocks == 1 => return Err(error),
+            Err(_) => blocks /= 2,
+        }
+    }
 }
 
 /// A region file of ours.
@@ -151,10 +168,18 @@ impl Region {
         Ok(())
     }
 
+    /// The blocks that hold anything.
     fn block_offsets(&self) -> io::Result<Vec<u64>> {
         let end = self.file.metadata()?.len();
-        let len = block_len(self.layout.slot_bytes) as usize;
-        Ok((self.layout.blocks_offset..end).step_by(len).filter(|offset| offset + SLOTS <= end).collect())
+        let len = block_len(self.layout.slot_bytes);
+        let mut offsets = Vec::new();
+        let mut at = self.layout.blocks_offset;
+        while let Some(data) = self.next_data(at, end)? {
+            let block = data.start - (data.start - self.layout.blocks_offset) % len;
+            offsets.push(block);
+            at = block + len;
+        }
+        Ok(offsets)
     }
 
     /// Visits the parts of a table that are not holes, in pieces of whole entries.
@@ -260,7 +285,6 @@ mod tests {
         assert_eq!((header.magic, header.text_bins, header.arena_bins), (MAGIC, 0x4000, 0x200));
 
         let block = layout.blocks_offset + block_len(slot_bytes);
-        region.file.set_len(block + block_len(slot_bytes)).expect("extended");
         let put = |offset: u64, words: &[u64]| {
             let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
             region.file.write_all_at(&bytes, offset).expect("written");
@@ -277,7 +301,7 @@ mod tests {
         region.counters(&owners, |c| found.push((c.function, c.key, c.count))).expect("readable");
         assert_eq!(found, [(0, 0x1111, 5), (1, 0x2222, 6), (1, 0x3333, 7), (9, 0x4444, 8)]);
         let tids: Vec<_> = region.blocks().expect("readable").iter().map(|block| block.tid).collect();
-        assert_eq!(tids, [0, 77]);
+        assert_eq!(tids, [77]);
         let mut bins = Vec::new();
         let visit = |first: usize, counts: &mut dyn Iterator<Item = u32>| {
             bins.extend(counts.enumerate().filter(|&(_, n)| n > 0).map(|(bin, n)| (first + bin, n)));
