@@ -22,6 +22,7 @@ use anyhow::{Context, Result};
 
 use crate::callgrind::{Call, Node, Profile};
 use crate::elf::Program;
+use crate::gprofdata::GmonOut;
 use crate::tool::Hooks;
 use crate::x86::{self, Branch};
 
@@ -48,6 +49,8 @@ pub struct Expected {
     pub loose: BTreeMap<u64, Loose>,
     /// (call instruction, callee) -> count.
     pub sites: BTreeMap<(u64, u64), SiteCount>,
+    /// The tail calls among `arcs`: caller, callee, count.
+    pub jumps: Vec<(u64, u64, u64)>,
     /// Calls to places in the text where no function starts: nobody can count those.
     pub unknown_targets: BTreeMap<u64, u64>,
 }
@@ -55,6 +58,24 @@ pub struct Expected {
 impl Expected {
     pub fn total(&self) -> u64 {
         self.arcs.values().sum::<u64>() + self.loose.values().map(|l| l.count).sum::<u64>()
+    }
+
+    /// The profile that a perfect profiler would have left: for tests of the comparison itself.
+    pub fn as_profile(&self) -> GmonOut {
+        let mut profile = GmonOut::default();
+        for ((site, callee), site_count) in &self.sites {
+            let inside = site + site_count.length - 1;
+            *profile.arcs.entry((inside, *callee)).or_default() += site_count.count;
+        }
+        // What no call instruction made: tail calls, charged to the caller's first address; callbacks.
+        for (caller, callee, count) in &self.jumps {
+            *profile.arcs.entry((*caller, *callee)).or_default() += count;
+        }
+        for (callee, loose) in &self.loose {
+            let caller = loose.callers.first().copied().unwrap_or_default();
+            *profile.arcs.entry((caller, *callee)).or_default() += loose.count;
+        }
+        profile
     }
 }
 
@@ -99,6 +120,9 @@ pub fn normalise(profile: &Profile, object: usize, program: &Program, hooks: Hoo
         }
         if is_call || hooks == Hooks::Both {
             *expected.arcs.entry((caller.address, callee.address)).or_default() += call.count;
+            if !is_call {
+                expected.jumps.push((caller.address, callee.address, call.count));
+            }
         } else {
             tail_calls.push((caller.address, callee.address, call.count));
         }

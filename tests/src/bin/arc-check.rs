@@ -1,7 +1,8 @@
 //! `arc-check [--gprofinject PATH] [--hooks both|entry] [--stdin FILE] PROGRAM ARGS...`
 //!
 //! Runs PROGRAM under callgrind and under gprofinject and compares the calls that both counted.
-//! `--gmon FILE` takes a profile that is there already instead of running gprofinject.
+//! `--gmon FILE` takes a profile that is there already instead of running gprofinject. `--twice` runs
+//! callgrind a second time instead: whether the program does the same in each run at all.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -15,6 +16,7 @@ struct Options {
     stdin: Option<PathBuf>,
     gmon: Option<PathBuf>,
     gprofinject: Option<PathBuf>,
+    twice: bool,
     program: PathBuf,
     args: Vec<String>,
 }
@@ -34,6 +36,17 @@ fn run() -> Result<bool> {
     let options = parse(std::env::args().skip(1))?;
     let program = Program::read(&options.program)?;
     let stdin = options.stdin.as_deref();
+    let callgrind = || {
+        let (theirs, _) = callgrind::run(&options.program, &options.args, stdin)?;
+        let object = theirs.object(&options.program).context("callgrind saw nothing of the program")?;
+        normalise::normalise(&theirs, object, &program, options.hooks)
+    };
+    if options.twice {
+        let (first, second) = (callgrind()?, callgrind()?);
+        let report = check::compare(&first, &second.as_profile(), &program)?;
+        println!("(\"ours\" is callgrind's second run) {report}");
+        return Ok(report.is_equal());
+    }
 
     let folder = tempfile::tempdir()?;
     let gmon = folder.path().join("gmon.out");
@@ -45,9 +58,7 @@ fn run() -> Result<bool> {
             gprofdata::read(&gmon).with_context(|| format!("exit status {}", ran.code()))?
         }
     };
-    let (theirs, _) = callgrind::run(&options.program, &options.args, stdin)?;
-    let object = theirs.object(&options.program).context("callgrind saw nothing of the program")?;
-    let expected = normalise::normalise(&theirs, object, &program, options.hooks)?;
+    let expected = callgrind()?;
     let report = check::compare(&expected, &ours, &program)?;
     println!("{report}");
     Ok(report.is_equal())
@@ -66,6 +77,7 @@ fn profile(options: &Options, gmon: &std::path::Path) -> Result<gprofinject_test
 
 fn parse(mut args: impl Iterator<Item = String>) -> Result<Options> {
     let (mut hooks, mut stdin, mut gmon, mut gprofinject) = (Hooks::Both, None, None, None);
+    let mut twice = false;
     loop {
         let arg = args.next().context("no PROGRAM given")?;
         let mut value = || args.next().with_context(|| format!("{arg} needs a value"));
@@ -77,19 +89,14 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Options> {
                     other => bail!("--hooks {other}: expected both or entry"),
                 }
             }
+            "--twice" => twice = true,
             "--stdin" => stdin = Some(value()?.into()),
             "--gmon" => gmon = Some(value()?.into()),
             "--gprofinject" => gprofinject = Some(value()?.into()),
             _ => {
                 ensure!(!arg.starts_with('-'), "unknown option {arg}");
-                return Ok(Options {
-                    hooks,
-                    stdin,
-                    gmon,
-                    gprofinject,
-                    program: arg.into(),
-                    args: args.collect(),
-                });
+                let (program, args) = (arg.into(), args.collect());
+                return Ok(Options { hooks, stdin, gmon, gprofinject, twice, program, args });
             }
         }
     }

@@ -1,0 +1,471 @@
+//! The command as its user meets it: what passes through, what is said, what happens with bad input.
+
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use gprofinject_tests::run::{self, Outcome};
+use gprofinject_tests::{build, gprofdata, skip, tool};
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// A folder with a program in it, and gprofinject started there.
+struct Place {
+    folder: tempfile::TempDir,
+}
+
+impl Place {
+    fn new() -> Place {
+        Place { folder: tempfile::tempdir().unwrap() }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Compiles C into `name`.
+    fn c(&self, name: &str, source: &str, flags: &[&str]) -> PathBuf {
+        self.compile("gcc", name, source, flags).unwrap()
+    }
+
+    fn compile(&self, compiler: &str, name: &str, source: &str, flags: &[&str]) -> anyhow::Result<PathBuf> {
+        let file = self.path(&format!("{name}.c"));
+        fs::write(&file, source).unwrap();
+        let mut command = Command::new(compiler);
+        command.args(["-O1", "-w", "-o"]).arg(self.path(name)).arg(&file).args(flags);
+        build::compile(command)?;
+        Ok(self.path(name))
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(tool::gprofinject().unwrap());
+        command.args(args).current_dir(self.folder.path()).env_remove("GMON_OUT_PREFIX");
+        command
+    }
+
+    fn run(&self, args: &[&str]) -> Outcome {
+        finish(self.command(args))
+    }
+}
+
+fn finish(command: Command) -> Outcome {
+    let what = format!("{command:?}");
+    let outcome = run::run(command, None, LIMIT).unwrap();
+    assert!(!outcome.timed_out, "hangs: {what}");
+    sane(&outcome);
+    outcome
+}
+
+/// Whatever happens, it's no panic.
+fn sane(outcome: &Outcome) {
+    let said = outcome.stderr_text();
+    assert!(!said.contains("panicked") && !said.contains("RUST_BACKTRACE"), "{said}");
+}
+
+/// An error of ours: the status, nothing on standard output, and something to read.
+fn complains(outcome: &Outcome, status: i32, about: &str) {
+    assert_eq!(outcome.code(), status, "{}", outcome.stderr_text());
+    assert!(outcome.stdout.is_empty(), "{}", outcome.stdout_text());
+    assert!(outcome.stderr_text().contains(about), "says nothing of {about:?}: {}", outcome.stderr_text());
+}
+
+const HELLO: &str = "#include <stdio.h>\n\
+    __attribute__((noinline)) int f(int x) { asm volatile(\"\"); return x + 1; }\n\
+    int main(void) { int t = 0; for (int i = 0; i < 100; i++) t = f(t); printf(\"%d\\n\", t); return 0; }\n";
+
+#[test]
+fn profile_is_where_gprofinject_was_started() {
+    let place = Place::new();
+    place.c("hello", HELLO, &[]);
+    let outcome = place.run(&["./hello"]);
+    assert_eq!(
+        (outcome.code(), outcome.stdout_text()),
+        (0, "100\n".to_string()),
+        "{}",
+        outcome.stderr_text()
+    );
+    assert!(gprofdata::read(&place.path("gmon.out")).unwrap().calls() >= 101);
+    let said = outcome.stderr_text();
+    assert!(said.contains("hooked") && said.contains("gprof"), "the last line says what came out: {said}");
+    assert_eq!(said.trim_end().lines().count(), 1, "one line: {said}");
+}
+
+#[test]
+fn output_option_and_prefix() {
+    let place = Place::new();
+    place.c("hello", HELLO, &[]);
+    assert_eq!(place.run(&["-q", "-o", "other.out", "./hello"]).code(), 0);
+    assert!(place.path("other.out").is_file() && !place.path("gmon.out").exists());
+    let mut command = place.command(&["-q", "./hello"]);
+    command.env("GMON_OUT_PREFIX", place.path("mine"));
+    assert_eq!(finish(command).code(), 0);
+    let names = fs::read_dir(place.folder.path()).unwrap().map(|e| e.unwrap().file_name());
+    let names: Vec<String> = names.map(|n| n.to_string_lossy().into_owned()).collect();
+    let numbered = |n: &String| n.strip_prefix("mine.").is_some_and(|pid| pid.parse::<u32>().is_ok());
+    assert!(names.iter().any(numbered), "{names:?}");
+}
+
+#[test]
+fn programs_that_cannot_run() {
+    let place = Place::new();
+    complains(&place.run(&["./nothing-here"]), 127, "nothing-here");
+    complains(&place.run(&["nothing-on-the-path"]), 127, "nothing-on-the-path");
+    fs::write(place.path("text"), "hello").unwrap();
+    complains(&place.run(&["./text"]), 126, "text");
+    complains(&place.run(&["."]), 126, ".");
+    assert!(!place.path("gmon.out").exists());
+}
+
+#[test]
+fn bad_options() {
+    let place = Place::new();
+    place.c("hello", HELLO, &[]);
+    let cases: &[&[&str]] = &[
+        &["--hooks=some", "./hello"],
+        &["--rate=fast", "./hello"],
+        &["--rate=-1", "./hello"],
+        &["--sampler=none", "./hello"],
+        &["--engine=steam", "./hello"],
+        &["--engine=frida", "./hello"],
+        &["--min-size=big", "./hello"],
+        &["--no-such-option", "./hello"],
+        &["-I", "[", "./hello"],
+        &["-o"],
+        &[],
+    ];
+    for case in cases {
+        let outcome = place.run(case);
+        assert_eq!(outcome.code(), 125, "{case:?}: {}", outcome.stderr_text());
+        assert!(outcome.stdout.is_empty() && !outcome.stderr.is_empty(), "{case:?}");
+    }
+}
+
+#[test]
+fn help_and_version() {
+    let place = Place::new();
+    let help = place.run(&["--help"]);
+    assert_eq!(help.code(), 0);
+    let options = [
+        "--output",
+        "--hooks",
+        "--rate",
+        "--sampler",
+        "--engine",
+        "--include",
+        "--exclude",
+        "--min-size",
+        "--list",
+        "--stats",
+        "--version",
+    ];
+    for option in options {
+        assert!(help.stdout_text().contains(option), "{option}");
+    }
+    let version = place.run(&["--version"]);
+    assert_eq!((version.code(), version.stdout_text().lines().count()), (0, 1));
+}
+
+#[test]
+fn unwritable_output_is_found_before_the_program_runs() {
+    let place = Place::new();
+    place.c("mark", "#include <stdio.h>\nint main(void) { fopen(\"ran\", \"w\"); return 0; }", &[]);
+    complains(&place.run(&["-o", "no/such/folder/gmon.out", "./mark"]), 125, "no/such/folder");
+    // A folder can't be written as a file, by root either.
+    fs::create_dir(place.path("folder")).unwrap();
+    complains(&place.run(&["-o", "folder", "./mark"]), 125, "folder");
+    complains(&place.run(&["--stats", "no/such/folder/stats", "./mark"]), 125, "no/such/folder");
+    assert!(!place.path("ran").exists(), "the program ran although its profile could not be written");
+}
+
+#[test]
+fn full_disk_is_reported() {
+    let place = Place::new();
+    place.c("hello", HELLO, &[]);
+    let outcome = place.run(&["-o", "/dev/full", "./hello"]);
+    let said = outcome.stderr_text();
+    assert!(
+        !said.is_empty() && outcome.code() == 125,
+        "a lost profile without a word: {} {said}",
+        outcome.code()
+    );
+}
+
+#[test]
+fn input_and_output_pass_through() {
+    let place = Place::new();
+    let source = "#include <stdio.h>\n#include <unistd.h>\nint main(void) { int c; while ((c = getchar()) != EOF) \
+                  putchar(c ^ 1); fputs(\"to stderr\", stderr); return isatty(0) + isatty(1); }";
+    place.c("filter", source, &[]);
+    let data: Vec<u8> = (0..200_000u32).map(|i| (i * 7 >> 3) as u8).collect();
+    fs::write(place.path("in"), &data).unwrap();
+    let outcome = run::run(place.command(&["-q", "./filter"]), Some(&place.path("in")), LIMIT).unwrap();
+    assert_eq!(outcome.code(), 0);
+    assert!(outcome.stdout.iter().zip(&data).all(|(a, b)| *a == b ^ 1) && outcome.stdout.len() == data.len());
+    assert_eq!(outcome.stderr_text(), "to stderr");
+}
+
+#[test]
+fn arguments_pass_through() {
+    let place = Place::new();
+    let source =
+        "#include <stdio.h>\nint main(int c, char **v) { for (int i = 0; i < c; i++) puts(v[i]); return 0; }";
+    place.c("args", source, &[]);
+    let outcome = place.run(&["-q", "./args", "-q", "--help", "", "a b", "--", "-o"]);
+    assert_eq!(outcome.stdout_text(), "./args\n-q\n--help\n\na b\n--\n-o\n");
+    let outcome = place.run(&["-q", "--", "./args", "x"]);
+    assert_eq!(outcome.stdout_text(), "./args\nx\n");
+}
+
+#[test]
+fn exit_statuses_and_signals() {
+    let place = Place::new();
+    let source = "#include <stdlib.h>\n#include <signal.h>\n__attribute__((noinline)) void f(void) { asm volatile(\"\"); }\n\
+                  int main(int c, char **v) { f(); f(); int n = atoi(v[1]); if (n < 0) { raise(-n); } return n; }";
+    let path = place.c("end", source, &[]);
+    for n in [0, 1, 2, 42, 125, 126, 127, 128, 255, -1, -2, -3, -6, -8, -9, -11, -13, -15] {
+        let argument = n.to_string();
+        let mut alone = Command::new(&path);
+        alone.arg(&argument);
+        let alone = run::run(alone, None, LIMIT).unwrap();
+        let _ = fs::remove_file(place.path("gmon.out"));
+        let profiled = place.run(&["-q", "./end", &argument]);
+        assert_eq!(profiled.code(), alone.code(), "for {n}: {}", profiled.stderr_text());
+        let profile = gprofdata::read(&place.path("gmon.out")).unwrap();
+        assert!(profile.calls() >= 3, "for {n}: {} calls", profile.calls());
+    }
+}
+
+#[test]
+fn environment_and_files_are_the_programs_own() {
+    let place = Place::new();
+    let source = "#include <stdio.h>\n#include <dirent.h>\n#include <stdlib.h>\n#include <signal.h>\nextern char **environ;\n\
+        int main(void) { for (char **e = environ; *e; e++) puts(*e); int n = 0; DIR *d = opendir(\"/proc/self/fd\"); \
+        while (readdir(d)) n++; printf(\"%d files\\n\", n); sigset_t s; sigprocmask(SIG_BLOCK, 0, &s); \
+        for (int i = 1; i < 65; i++) { struct sigaction a = {0}; if (sigaction(i, 0, &a)) continue; \
+        printf(\"%d: %d %d\\n\", i, sigismember(&s, i), a.sa_handler != SIG_DFL); } return 0; }";
+    let path = place.c("look", source, &[]);
+    let mut alone = Command::new("./look");
+    alone.current_dir(place.folder.path()).env("LOOK", "a=b c").env_remove("GMON_OUT_PREFIX");
+    let alone = run::run(alone, None, LIMIT).unwrap();
+    assert!(path.is_file() && alone.stdout_text().contains("LOOK=a=b c"));
+    // perf samples from outside; a timer of our own would rightly show up as a SIGPROF handler.
+    for options in [&["-q"][..], &["-q", "--hooks=entry"], &["-q", "--rate=0"]] {
+        let mut command = place.command(&[options, &["./look"]].concat());
+        command.env("LOOK", "a=b c");
+        let profiled = finish(command);
+        assert_eq!(profiled.stdout_text(), alone.stdout_text(), "{options:?}: {}", profiled.stderr_text());
+    }
+}
+
+#[test]
+fn preloads_of_the_user_stay() {
+    let place = Place::new();
+    place.c("other.so", "int other(void) { return 1; }", &["-shared", "-fPIC"]);
+    let source = "#include <stdio.h>\n#include <stdlib.h>\n#include <dlfcn.h>\nint main(void) { \
+                  puts(getenv(\"LD_PRELOAD\")); return !dlsym(RTLD_DEFAULT, \"other\"); }";
+    place.c("look", &format!("#define _GNU_SOURCE\n{source}"), &[]);
+    let mut command = place.command(&["-q", "./look"]);
+    command.env("LD_PRELOAD", place.path("other.so"));
+    let outcome = finish(command);
+    let stdout = outcome.stdout_text();
+    assert_eq!((outcome.code(), stdout.trim_end()), (0, place.path("other.so").to_str().unwrap()));
+}
+
+#[test]
+fn list_runs_nothing() {
+    let place = Place::new();
+    let mark = "#include <stdio.h>\n__attribute__((noinline)) void deed(void) { fopen(\"ran\", \"w\"); } \
+                int main(void) { deed(); return 0; }";
+    place.c("mark", mark, &[]);
+    let outcome = place.run(&["--list", "./mark"]);
+    assert_eq!(outcome.code(), 0, "{}", outcome.stderr_text());
+    assert!(!place.path("ran").exists() && !place.path("gmon.out").exists());
+    let stdout = outcome.stdout_text();
+    for name in ["main", "deed", "_start"] {
+        assert!(stdout.lines().any(|l| l.split_whitespace().any(|w| w == name)), "{name} in {stdout}");
+    }
+}
+
+#[test]
+fn functions_are_chosen_by_name_and_size() {
+    let place = Place::new();
+    let source = "#define F(n) __attribute__((noinline)) void n(void) { asm volatile(\"\"); }\n\
+                  F(alpha_one) F(alpha_two) F(beta_one)\n\
+                  __attribute__((noinline)) void large(void) { asm volatile(\".fill 500, 1, 0x90\"); }\n\
+                  int main(void) { alpha_one(); alpha_two(); beta_one(); large(); return 0; }";
+    let path = place.c("names", source, &[]);
+    let program = gprofinject_tests::elf::Program::read(&path).unwrap();
+    let called = |options: &[&str]| {
+        let _ = fs::remove_file(place.path("gmon.out"));
+        let outcome = place.run(&[&["-q"], options, &["./names"]].concat());
+        assert_eq!(outcome.code(), 0, "{}", outcome.stderr_text());
+        let profile = gprofdata::read(&place.path("gmon.out")).unwrap();
+        let ours = ["alpha_one", "alpha_two", "beta_one", "large", "main"];
+        let count = |n: &&&str| profile.arcs.keys().any(|(_, callee)| program.label(*callee) == **n);
+        ours.iter().filter(count).copied().collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(called(&[]), "alpha_one alpha_two beta_one large main");
+    assert_eq!(called(&["-I", "alpha_*"]), "alpha_one alpha_two");
+    assert_eq!(called(&["-X", "*_one"]), "alpha_two large main");
+    assert_eq!(called(&["-I", "alpha_*", "-I", "main", "-X", "*_two"]), "alpha_one main");
+    assert_eq!(called(&["--min-size", "400"]), "large");
+    assert_eq!(called(&["--hooks=none"]), "");
+}
+
+#[test]
+fn stats_are_json() {
+    let place = Place::new();
+    place.c("hello", HELLO, &[]);
+    let outcome = place.run(&["-q", "--stats", "stats.json", "./hello"]);
+    assert_eq!(outcome.code(), 0, "{}", outcome.stderr_text());
+    let stats: serde_json::Value =
+        serde_json::from_slice(&fs::read(place.path("stats.json")).unwrap()).unwrap();
+    let number = |path: &str| {
+        stats.pointer(path).and_then(|v| v.as_u64()).unwrap_or_else(|| panic!("{path}: {stats}"))
+    };
+    assert!(number("/functions/found") >= 2 && number("/functions/hooked") >= 2);
+    assert!(number("/calls") >= 101 && number("/arcs") >= 2);
+    number("/samples/inside");
+    number("/samples/outside");
+    assert_eq!(number("/lost/calls"), 0);
+    assert!(number("/memory/region_bytes") > 0 && number("/setup_ns/total") > 0);
+    assert!(stats.pointer("/functions/refused_by_reason").is_some_and(|v| v.is_object()));
+}
+
+/// Whatever can't be hooked runs all the same, with its own output and status, and we say something.
+fn still_runs(place: &Place, name: &str) {
+    let path = place.path(name);
+    let alone = run::run(Command::new(&path), None, LIMIT).unwrap();
+    let outcome = place.run(&[path.to_str().unwrap()]);
+    assert_eq!(outcome.code(), alone.code(), "{name}: {}", outcome.stderr_text());
+    assert_eq!(outcome.stdout_text(), alone.stdout_text(), "{name}");
+    assert!(!outcome.stderr.is_empty(), "{name}: not a word");
+}
+
+#[test]
+fn static_programs_run() {
+    let place = Place::new();
+    place.c("static", HELLO, &["-static"]);
+    still_runs(&place, "static");
+    place.c("static-pie", HELLO, &["-static-pie"]);
+    still_runs(&place, "static-pie");
+}
+
+#[test]
+fn musl_programs_run() {
+    let place = Place::new();
+    if !skip::have("musl-gcc") {
+        return skip::skipped("musl_programs_run", "no musl-gcc");
+    }
+    place.compile("musl-gcc", "musl", HELLO, &["-static"]).unwrap();
+    still_runs(&place, "musl");
+    // The dynamic one runs only where musl's loader is installed.
+    let dynamic = place.compile("musl-gcc", "musl-dynamic", HELLO, &[]).unwrap();
+    match run::run(Command::new(dynamic), None, LIMIT) {
+        Ok(_) => still_runs(&place, "musl-dynamic"),
+        Err(error) => skip::skipped("musl_programs_run, dynamic", &format!("{error:#}")),
+    }
+}
+
+#[test]
+fn stripped_programs_run() {
+    let place = Place::new();
+    place.c("stripped", HELLO, &["-s"]);
+    still_runs(&place, "stripped");
+}
+
+#[test]
+fn scripts_run_as_their_interpreter() {
+    let place = Place::new();
+    fs::write(place.path("script"), "#!/bin/sh\necho out of a script $#\nexit 4\n").unwrap();
+    fs::set_permissions(place.path("script"), fs::Permissions::from_mode(0o755)).unwrap();
+    let outcome = place.run(&["./script", "a", "b"]);
+    assert_eq!(
+        (outcome.code(), outcome.stdout_text()),
+        (4, "out of a script 2\n".to_string()),
+        "{}",
+        outcome.stderr_text()
+    );
+    assert!(outcome.stderr_text().contains("sh"), "says what is profiled: {}", outcome.stderr_text());
+}
+
+#[test]
+fn setuid_programs_run() {
+    let place = Place::new();
+    let path = place.c("setuid", HELLO, &[]);
+    if std::os::unix::fs::chown(&path, Some(65534), Some(65534)).is_err() {
+        return skip::skipped("setuid_programs_run", "not root, cannot make one of another user");
+    }
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o6755)).unwrap();
+    still_runs(&place, "setuid");
+}
+
+#[test]
+fn thirty_two_bit_programs_run() {
+    let place = Place::new();
+    if place.compile("gcc", "small", HELLO, &["-m32"]).is_err() {
+        return skip::skipped("thirty_two_bit_programs_run", "gcc -m32 doesn't work here");
+    }
+    still_runs(&place, "small");
+}
+
+#[test]
+fn foreign_programs_are_refused() {
+    let place = Place::new();
+    let path = place.c("foreign", HELLO, &[]);
+    let mut data = fs::read(&path).unwrap();
+    data[18] = 0xb7; // e_machine: AArch64
+    fs::write(&path, data).unwrap();
+    assert_eq!(place.run(&["./foreign"]).code(), 126);
+}
+
+#[test]
+fn library_as_program() {
+    let place = Place::new();
+    place.c("lib.so", "int f(void) { return 1; }", &["-shared", "-fPIC"]);
+    // It has no entry; alone it crashes. All that's asked for is that we don't.
+    let outcome = place.run(&["./lib.so"]);
+    assert!(outcome.code() != 0);
+}
+
+#[test]
+fn signals_to_gprofinject_reach_the_program() {
+    let place = Place::new();
+    let source = "#include <signal.h>\n#include <unistd.h>\n#include <stdio.h>\nvolatile int got;\n\
+        void h(int s) { got = s; }\nint main(void) { signal(SIGTERM, h); signal(SIGUSR1, h); puts(\"ready\"); fflush(stdout); \
+        while (!got) usleep(1000); return got; }";
+    place.c("waits", source, &[]);
+    for (signal, status) in [("TERM", 15), ("USR1", 10)] {
+        let output = fs::File::create(place.path("out")).unwrap();
+        let mut command = place.command(&["-q", "./waits"]);
+        let mut child = command.stdout(output).spawn().unwrap();
+        let started = std::time::Instant::now();
+        while fs::read_to_string(place.path("out")).unwrap() != "ready\n" {
+            assert!(started.elapsed() < LIMIT, "never ready");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let sent =
+            Command::new("kill").arg(format!("-{signal}")).arg(child.id().to_string()).status().unwrap();
+        assert!(sent.success());
+        assert_eq!(child.wait().unwrap().code(), Some(status), "SIG{signal}");
+        assert!(gprofdata::read(&place.path("gmon.out")).is_ok());
+    }
+}
+
+#[test]
+fn nothing_is_left_behind() {
+    let place = Place::new();
+    place.c("hello", HELLO, &[]);
+    let home = place.path("run");
+    fs::create_dir(&home).unwrap();
+    let mut command = place.command(&["-q", "./hello"]);
+    command.env("XDG_RUNTIME_DIR", &home).env("TMPDIR", &home);
+    assert_eq!(finish(command).code(), 0);
+    let left: Vec<_> = fs::read_dir(&home).unwrap().map(|e| e.unwrap().path()).collect();
+    assert!(left.is_empty(), "{left:?}");
+    assert!(Path::new("/dev/shm").read_dir().is_ok());
+}
