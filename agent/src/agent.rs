@@ -82,6 +82,7 @@ impl Agent {
         unsafe { &*self.functions.add(number as usize) }
     }
 
+    /// Also the mark of a frame that is alive: its return slot holds an exit label.
     pub(crate) fn in_arena(&self, address: u64) -> bool {
         (self.arena_lo..self.arena_hi).contains(&address)
     }

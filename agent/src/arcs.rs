@@ -2,15 +2,15 @@
 #![allow(unsafe_code)]
 
 use crate::agent::{Agent, add};
-use crate::frames;
+use crate::cells;
 use crate::gate::Next;
 use crate::threads;
 use crate::words;
 use core::arch::asm;
 use core::sync::atomic::{AtomicU64, Ordering};
-use gprofinject_abi::plan::{ENTRY_ONLY, FunctionRecord, LOOPS};
+use gprofinject_abi::plan::{Cell, ENTRY_ONLY, FunctionRecord, LOOPS};
 use gprofinject_abi::region::{
-    BlockHeader, CALLER, Overflow, PROBES, ROOT, SEGMENT_BIT, SEGMENTS, SLOTS, Slot, segment_entries,
+    BlockHeader, CALLER,  Overflow, PROBES, ROOT, SEGMENT_BIT, SEGMENTS, SLOTS, Slot, TAIL, segment_entries,
     segment_offset,
 };
 
@@ -24,42 +24,95 @@ pub(crate) extern "C" fn known(number: u32, return_address: u64, cfa: u64) -> Ne
     // SAFETY: the calling thread's own words.
     let block = unsafe { (*words::get()).block };
     if block == agent.no_block || block == agent.lost_block {
-        return Next { target: 0, body: 0 };
+        return RARE;
     }
-    if is_loop(agent, record, return_address) {
-        return body(agent, record);
-    }
-    let mut key = return_address;
-    if !agent.in_text(key) && !agent.in_arena(key) {
-        key = caller(agent, cfa);
-    }
+    let entry = Entry::of(agent, record, number, return_address, cfa);
+    let key = match entry {
+        Entry::Loop => return body(agent, record),
+        // Whether the caller is hooked is known of keys that have a place, and costs a search of others.
+        Entry::Text => return_address,
+        Entry::Callback => caller(agent, cfa),
+        Entry::Tail(cell) => tail_key(cell),
+    };
     match find(agent, block, number, record, key) {
         Found::At(count) => {
             // SAFETY: a count in the thread's own block.
             unsafe { increment(count) };
-            resume(agent, record)
+            entry.next(agent, record, number)
         }
-        _ => Next { target: 0, body: 0 },
+        _ => RARE,
     }
 }
+
+const RARE: Next = Next { target: 0, body: 0 };
 
 /// Counts any arc: gives the thread its block and the arc its place first.
 pub(crate) extern "C" fn rare(number: u32, return_address: u64, cfa: u64) -> Next {
     let agent = Agent::get();
     let record = agent.function(number);
-    if is_loop(agent, record, return_address) {
-        return body(agent, record);
-    }
-    let Some(block) = threads::block(agent) else {
-        // SAFETY: the region header stays mapped.
-        unsafe { add(&raw mut (*agent.header()).lost_calls, 1) };
-        return if agent.both && record.flags & ENTRY_ONLY == 0 { body(agent, record) } else { resume(agent, record) };
+    let entry = Entry::of(agent, record, number, return_address, cfa);
+    let key = match entry {
+        Entry::Loop => return body(agent, record),
+        Entry::Text if agent.both && !agent.is_hooked(return_address) => caller(agent, cfa),
+        Entry::Text => return_address,
+        Entry::Callback => caller(agent, cfa),
+        Entry::Tail(cell) => tail_key(cell),
     };
-    let unhooked = agent.in_text(return_address) && agent.both && !agent.is_hooked(return_address);
-    let known = agent.in_text(return_address) || agent.in_arena(return_address);
-    let key = if known && !unhooked { return_address } else { caller(agent, cfa) };
-    count(agent, block, number, record, key);
-    resume(agent, record)
+    match threads::block(agent) {
+        Some(block) => count(agent, block, number, record, key),
+        // SAFETY: the region header stays mapped.
+        None => unsafe {
+            add(&raw mut (*agent.header()).lost_calls, 1);
+        },
+    }
+    entry.next(agent, record, number)
+}
+
+/// How a function was entered.
+#[derive(Clone, Copy)]
+enum Entry {
+    /// By a call from the program's text.
+    Text,
+    /// From code that is not the program's.
+    Callback,
+    /// By a jump from a hooked function, whose exit label the return slot holds. The frame, and this
+    /// cell of it, go on as the callee's.
+    Tail(*mut Cell),
+    /// A jump table of the function led back to its first instruction.
+    Loop,
+}
+
+impl Entry {
+    fn of(agent: &Agent, record: &FunctionRecord, number: u32, return_address: u64, cfa: u64) -> Entry {
+        if agent.in_text(return_address) {
+            return Entry::Text;
+        }
+        match cells::existing(cfa) {
+            Some(cell) if agent.in_arena(return_address) => {
+                // SAFETY: the frame's own cell.
+                let same = unsafe { (*cell).function } == number;
+                if same && record.flags & LOOPS != 0 { Entry::Loop } else { Entry::Tail(cell) }
+            }
+            _ => Entry::Callback,
+        }
+    }
+
+    /// Where the thunk goes on, once the arc is counted.
+    fn next(self, agent: &Agent, record: &FunctionRecord, number: u32) -> Next {
+        if let Entry::Tail(cell) = self {
+            // SAFETY: the frame's own cell.
+            unsafe { (*cell).function = number };
+            if record.flags & ENTRY_ONLY == 0 {
+                return body(agent, record);
+            }
+        }
+        Next { target: agent.arena_lo.wrapping_add(record.resume.into()), body: 0 }
+    }
+}
+
+fn tail_key(cell: *const Cell) -> u64 {
+    // SAFETY: the cell of the frame that is being handed over.
+    TAIL | u64::from(unsafe { (*cell).function })
 }
 
 /// The key of a call out of code that is not hooked: the newest hooked frame, else the root.
@@ -67,21 +120,10 @@ fn caller(agent: &Agent, cfa: u64) -> u64 {
     if !agent.both {
         return ROOT;
     }
-    match frames::caller(cfa) {
+    match cells::caller(agent, cfa) {
         Some(number) => CALLER | u64::from(number),
         None => ROOT,
     }
-}
-
-/// A jump table of the function led back to its first instruction.
-fn is_loop(agent: &Agent, record: &FunctionRecord, return_address: u64) -> bool {
-    record.flags & LOOPS != 0
-        && record.exit != 0
-        && return_address == agent.arena_lo.wrapping_add(record.exit.into())
-}
-
-fn resume(agent: &Agent, record: &FunctionRecord) -> Next {
-    Next { target: agent.arena_lo.wrapping_add(record.resume.into()), body: 0 }
 }
 
 pub(crate) fn body(agent: &Agent, record: &FunctionRecord) -> Next {

@@ -1,7 +1,7 @@
 //! The way from a thunk to the slow paths and back, with every register as it was.
 //!
 //! ```text
-//! at a thunk's miss or deep stub                    on the slow path
+//! at a thunk's stub                        on the slow path
 //!
 //! CFA        the caller's frame                     CFA
 //! CFA-8      return address                         CFA-8    return address
@@ -18,7 +18,7 @@
 //! At most 1 KiB of the program's stack is used below CFA, most of it on the rare paths.
 #![allow(unsafe_code)]
 
-use crate::{arcs, frames};
+use crate::{arcs, cells};
 use core::arch::global_asm;
 
 /// Where a thunk goes on.
@@ -102,8 +102,8 @@ global_asm!(
     ".endm",
     //
     ".text",
-    ".globl gpi_miss, gpi_miss_entry, gpi_deep, gpi_exit",
-    ".hidden gpi_miss, gpi_miss_entry, gpi_deep, gpi_exit",
+    ".globl gpi_miss, gpi_miss_entry, gpi_window, gpi_exit",
+    ".hidden gpi_miss, gpi_miss_entry, gpi_window, gpi_exit",
     ".p2align 4",
     ".type gpi_miss, @function",
     "gpi_miss:",                    // rsp = CFA
@@ -135,17 +135,17 @@ global_asm!(
     ".size gpi_miss, . - gpi_miss",
     //
     ".p2align 4",
-    ".type gpi_deep, @function",
-    "gpi_deep:",                    // rsp = CFA
+    ".type gpi_window, @function",
+    "gpi_window:",                    // rsp = CFA
     "lea rsp, [rsp-128]",
     "mov r11, [rsp+120]",           // the thunk may have lost it
     "gpi_save",
     "gpi_save_vectors",
     "gpi_arguments",
-    "call {deep}",
+    "call {enter}",
     "gpi_restore_vectors",
     "jmp 2b",
-    ".size gpi_deep, . - gpi_deep",
+    ".size gpi_window, . - gpi_window",
     //
     ".p2align 4",
     ".type gpi_miss_entry, @function",
@@ -188,13 +188,13 @@ global_asm!(
     ".size gpi_exit, . - gpi_exit",
     known = sym arcs::known,
     rare = sym arcs::rare,
-    deep = sym frames::deep,
-    exit = sym frames::exit,
+    enter = sym cells::enter,
+    exit = sym cells::exit,
 );
 
 unsafe extern "C" {
     pub(crate) fn gpi_miss();
     pub(crate) fn gpi_miss_entry();
-    pub(crate) fn gpi_deep();
+    pub(crate) fn gpi_window();
     pub(crate) fn gpi_exit();
 }

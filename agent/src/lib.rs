@@ -6,8 +6,8 @@
 //! 1. [`early`]: while the dynamic linker still relocates, before any code of the program has run, it
 //!    finds the run folder, removes its traces from the environment, and has [`setup`] carry out the plan.
 //! 2. Hooked functions count by themselves, in their thunks. What a thunk cannot do comes through
-//!    [`gate`] to [`arcs`] (an arc not at home in its slot) or [`frames`] (a shadow stack that is full or
-//!    out of order). [`threads`] hands out the memory.
+//!    [`gate`] to [`arcs`] (an arc not at home in its slot) or [`cells`] (a stack not seen before).
+//!    [`threads`] hands out the memory.
 //! 3. Counters lie in a shared file; there is nothing to do at the end.
 //!
 //! It fails open: what it cannot do it leaves alone and says in the region file.
@@ -17,8 +17,8 @@
 mod agent;
 mod arcs;
 mod builtins;
+mod cells;
 mod early;
-mod frames;
 mod gate;
 mod setup;
 mod sys;

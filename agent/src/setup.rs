@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::agent::Agent;
+use crate::cells;
 use crate::early::{Folder, Start};
 use crate::gate;
 use crate::sys;
@@ -157,6 +158,7 @@ fn hook(start: &Start, folder: &mut Folder, region: *mut RegionHeader) -> Result
     check(patches, bias)?;
     fill_arena(&file, plan, arena, bias)?;
     threads::prepare(&agent).map_err(memory)?;
+    cells::prepare().map_err(memory)?;
     if agent.timer_rate != 0 && timer::prepare().is_err() {
         agent.timer_rate = 0;
         header.lost_timers += 1;
@@ -228,7 +230,7 @@ fn fill_arena(file: &PlanFile, plan: &PlanHeader, arena: u64, bias: u64) -> Resu
     let gates = ArenaHeader {
         miss: gate::gpi_miss as *const () as u64,
         miss_entry: gate::gpi_miss_entry as *const () as u64,
-        deep: gate::gpi_deep as *const () as u64,
+        window: gate::gpi_window as *const () as u64,
         exit: gate::gpi_exit as *const () as u64,
     };
     // SAFETY: the plan leaves room for the header in the arena, which is ours and writable.
@@ -241,9 +243,7 @@ fn fill_arena(file: &PlanFile, plan: &PlanHeader, arena: u64, bias: u64) -> Resu
 
 /// Gives this thread, and through the TLS image every later one, words that lead to the slow path.
 fn set_words(agent: &Agent) {
-    // Nothing is ever popped from here; the address only has to be readable.
-    let nowhere = agent.no_block + 64;
-    let words = ThreadWords { block: agent.no_block, top: nowhere, limit: nowhere, bottom: nowhere };
+    let words = ThreadWords { block: agent.no_block, ..ThreadWords::default() };
     // SAFETY: this thread's words and the image, which the linker was told to leave writable; the C
     // library copies the image for this thread once more when it has relocated everything.
     unsafe {

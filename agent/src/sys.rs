@@ -47,10 +47,14 @@ pub(crate) unsafe fn mmap(address: u64, len: u64, protection: u64, flags: u64, f
     unsafe { syscall(9, [address, len, protection, flags, fd as u64, offset]) }
 }
 
-/// Zeros at a place of the kernel's choice.
+/// Zeros at a place of the kernel's choice. Sparsely used: no huge pages, please.
 pub(crate) fn map_zeros(len: u64, protection: u64) -> Result<u64, i32> {
+    const MADV_NOHUGEPAGE: u64 = 15;
     // SAFETY: a fresh mapping replaces nothing.
-    unsafe { mmap(0, len, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0) }
+    let at = unsafe { mmap(0, len, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0) }?;
+    // SAFETY: changes no contents. A kernel without huge pages refuses, which is just as well.
+    let _ = unsafe { syscall(28, [at, len, MADV_NOHUGEPAGE, 0, 0, 0]) };
+    Ok(at)
 }
 
 /// # Safety
@@ -175,12 +179,4 @@ pub(crate) fn start_thread_timer(tid: u32, signal: i32, interval: u64) -> Result
 pub(crate) fn stop_timer(id: i32) {
     // SAFETY: our own timer.
     let _ = unsafe { syscall(226, [id as u64, 0, 0, 0, 0, 0]) };
-}
-
-/// Bytes of stack that the process may use (RLIMIT_STACK).
-pub(crate) fn stack_limit() -> u64 {
-    let mut limit = [0_u64; 2];
-    // SAFETY: the kernel writes 16 bytes to `limit`.
-    let _ = unsafe { syscall(97, [3, &raw mut limit as u64, 0, 0, 0, 0]) };
-    limit[0]
 }

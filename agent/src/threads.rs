@@ -1,4 +1,4 @@
-//! Thread blocks and shadow stacks: handed out on a thread's first hooked call, used again after its end.
+//! Thread blocks: handed out on a thread's first hooked call, used again after its end.
 //!
 //! A block has two mappings: zeros at the place that thunks use, and a shared mapping of its part of the
 //! region file, never touched itself. Committing a chunk maps the latter's pages over the zeros.
@@ -8,9 +8,7 @@ use crate::agent::{Agent, add};
 use crate::sys;
 use crate::timer;
 use crate::words;
-use core::slice;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use gprofinject_abi::plan::Frame;
 use gprofinject_abi::region::BlockHeader;
 
 /// Where each block is in this process, by its number. Filled as blocks are made.
@@ -29,12 +27,6 @@ struct Places(core::cell::UnsafeCell<*mut Place>);
 unsafe impl Sync for Places {}
 static PLACES: Places = Places(core::cell::UnsafeCell::new(core::ptr::null_mut()));
 
-/// Shadow stacks to try for, in bytes. Only touched pages take memory.
-const STACKS: [u64; 4] = [64 << 20, 8 << 20, 1 << 20, 64 << 10];
-/// The main thread's may be as large as its stack asks for, up to this.
-const LARGEST_STACK: u64 = 3 << 30;
-/// Frames before the first look for dead ones.
-const FIRST_LIMIT: u64 = 1024;
 /// Blocks looked at for a dead owner each time a block is wanted.
 const REUSE_LOOKS: u64 = 8;
 
@@ -130,9 +122,6 @@ fn make(agent: &Agent) -> Option<u64> {
         return None;
     }
     header.index = index;
-    let (stack, len) = shadow_stack()?;
-    header.stack = stack;
-    header.stack_len = len;
     // SAFETY: as above.
     unsafe { AtomicU64::from_ptr(&raw mut (*place(index)).block) }.store(block, Ordering::Release);
     Some(block)
@@ -148,16 +137,6 @@ fn source(agent: &Agent, index: u64) -> Option<u64> {
     Some(all + before)
 }
 
-fn shadow_stack() -> Option<(u64, u64)> {
-    let access = sys::PROT_READ | sys::PROT_WRITE;
-    // A frame of 24 bytes here for one of 16 there, which no hooked function can undercut for long.
-    let wanted = sys::stack_limit();
-    let wanted = if wanted > LARGEST_STACK / 2 { LARGEST_STACK } else { (wanted / 2 * 3).next_multiple_of(4096) };
-    let first = if wanted > STACKS[0] { wanted } else { STACKS[0] };
-    let len = |len: u64| len / (size_of::<Frame>() as u64) * size_of::<Frame>() as u64;
-    [first].iter().chain(&STACKS).find_map(|&size| sys::map_zeros(size, access).ok().map(|at| (at, len(size))))
-}
-
 /// Makes the block the calling thread's.
 fn adopt(agent: &Agent, block: u64) {
     let words = words::get();
@@ -167,16 +146,6 @@ fn adopt(agent: &Agent, block: u64) {
     // only, and this one goes on.
     unsafe {
         (*header).owners += 1;
-        (*header).stack_full = 0;
-        let frames = ((*header).stack_len / size_of::<Frame>() as u64).min(FIRST_LIMIT);
-        // A new thread may find frames of the one before: they are no more.
-        let old = slice::from_raw_parts_mut((*header).stack as *mut Frame, frames as usize);
-        for frame in old {
-            frame.cfa = 0;
-        }
-        (*words).bottom = (*header).stack;
-        (*words).top = (*header).stack;
-        (*words).limit = (*header).stack + frames * size_of::<Frame>() as u64;
         timer::restart(agent, header);
         AtomicU32::from_ptr(&raw mut (*header).tid).store(sys::gettid(), Ordering::Release);
         (*words).block = block;
@@ -208,26 +177,6 @@ pub(crate) fn commit(block: u64, bit: u32, offset: u64, len: u64) -> bool {
     true
 }
 
-/// Looks through the shadow stacks of all threads, as far as they can be filled.
-pub(crate) fn find_frame(agent: &Agent, mut look: impl FnMut(&mut [Frame]) -> Option<u64>) -> Option<u64> {
-    // SAFETY: the region header stays mapped.
-    let made = unsafe { AtomicU64::from_ptr(&raw mut (*agent.header()).blocks) }.load(Ordering::Acquire);
-    (0..made.min(agent.blocks_max)).find_map(|index| {
-        // SAFETY: index < blocks_max; blocks and stacks stay mapped. Another thread may push and pop at
-        // the top meanwhile; the frame that is looked for belongs to a stack that this thread runs on,
-        // so nobody else touches it. The argument is weak only for frames given up in the same place.
-        unsafe {
-            let block = AtomicU64::from_ptr(&raw mut (*place(index)).block).load(Ordering::Acquire);
-            if block == 0 {
-                return None;
-            }
-            let header = block as *const BlockHeader;
-            let count = ((*header).stack_len / size_of::<Frame>() as u64).min(FIRST_LIMIT * 64);
-            look(slice::from_raw_parts_mut((*header).stack as *mut Frame, count as usize))
-        }
-    })
-}
-
 /// A forked child is not profiled by this version: its counts must not reach the parent's file. Its
 /// blocks become private zeros at the same place, so that its hooks go on working.
 pub(crate) fn become_child() {
@@ -256,13 +205,11 @@ pub(crate) fn become_child() {
         let block = (*words).block;
         if block != parent.no_block && block != parent.lost_block && block != 0 {
             let header = block as *mut BlockHeader;
-            let (stack, stack_len, index) = ((*header).stack, (*header).stack_len, (*header).index);
+            let index = (*header).index;
             let flags = sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | sys::MAP_FIXED | sys::MAP_NORESERVE;
             if sys::mmap(block, parent.block_len, access, flags, -1, 0).is_err() {
                 return;
             }
-            (*header).stack = stack;
-            (*header).stack_len = stack_len;
             (*header).index = index;
             (*header).tid = sys::gettid();
         }

@@ -4,7 +4,7 @@ use std::io;
 use std::ops::Range;
 
 use gmon::Arc;
-use gprofinject_abi::region::{CALLER, ROOT, RegionHeader, State, Trouble};
+use gprofinject_abi::region::{CALLER, ROOT, RegionHeader, State, TAIL, Trouble};
 
 use crate::histogram::Histogram;
 use crate::profile_plan::Planned;
@@ -22,7 +22,7 @@ pub(crate) struct Collected {
     pub(crate) threads: u64,
     pub(crate) lost_calls: u64,
     pub(crate) lost_threads: u64,
-    pub(crate) deep_calls: u64,
+    pub(crate) bare_calls: u64,
     pub(crate) lost_timers: u64,
     /// Memory that the counters took.
     pub(crate) committed: u64,
@@ -42,7 +42,7 @@ pub(crate) fn collect(region: &Region, planned: &Planned, histogram: &mut Histog
         setup_ns: header.setup_ns,
         lost_calls: header.lost_calls,
         lost_threads: header.lost_threads,
-        deep_calls: header.deep_calls,
+        bare_calls: header.bare_calls,
         lost_timers: header.lost_timers,
         committed: region.committed(),
         ..Collected::default()
@@ -82,7 +82,8 @@ fn arc(counter: &Counter, planned: &Planned, bias: u64) -> Option<Arc> {
     let known = match counter.key {
         ROOT => None,
         key if key & CALLER != 0 => planned.entry((key & !CALLER) as u32),
-        return_address => planned.caller(return_address.wrapping_sub(bias), counter.function),
+        key if key & TAIL != 0 => planned.tail_caller((key & !TAIL) as u32, counter.function),
+        return_address => planned.caller(return_address.wrapping_sub(bias)),
     };
     Some(Arc { from: known.unwrap_or_else(|| planned.root()), to, count: counter.count })
 }

@@ -125,21 +125,14 @@ impl Planned<'_, '_> {
         self.plan.as_ref()?.records.get(number as usize).map(|record| record.entry)
     }
 
+    /// Where a tail call comes from: the only jump that can have made it, else the caller's entry.
+    pub(crate) fn tail_caller(&self, caller: u32, callee: u32) -> Option<u64> {
+        let site = self.plan.as_ref()?.tail_site(caller, callee);
+        site.map(|site| self.charged(site)).or_else(|| self.entry(caller))
+    }
+
     /// Where a call comes from that left this return address (a link address), if it is known.
-    pub(crate) fn caller(&self, return_address: u64, callee: u32) -> Option<u64> {
-        let plan = self.plan.as_ref()?;
-        let offset = return_address.wrapping_sub(plan.arena);
-        if offset < plan.arena_len {
-            let exit = u32::try_from(offset).ok()?;
-            return match plan.exits.binary_search_by_key(&exit, |&(label, _)| label) {
-                // A tail call: the return leads to the caller's own exit.
-                Ok(found) => {
-                    let caller = plan.exits.get(found)?.1;
-                    plan.tail_site(caller, callee).map(|site| self.charged(site)).or_else(|| self.entry(caller))
-                }
-                Err(_) => self.arena_owner(offset),
-            };
-        }
+    pub(crate) fn caller(&self, return_address: u64) -> Option<u64> {
         // Inside the call instruction: behind it another function may begin.
         let site = return_address.wrapping_sub(1);
         let code = &self.image()?.code;

@@ -70,7 +70,7 @@ struct Lost {
     calls: u64,
     threads: u64,
     /// Counted, but their exit was not hooked.
-    deep_calls: u64,
+    bare_calls: u64,
     samples: u64,
     /// Threads that could not be sampled.
     timers: u64,
@@ -158,7 +158,7 @@ impl Run<'_> {
             lost: Lost {
                 calls: collected.lost_calls,
                 threads: collected.lost_threads,
-                deep_calls: collected.deep_calls,
+                bare_calls: collected.bare_calls,
                 samples: self.lost_samples,
                 timers: collected.lost_timers,
                 throttled: self.throttled,
@@ -227,9 +227,9 @@ impl Run<'_> {
             plan as f64 / 1e6,
             agent as f64 / 1e6
         ));
-        let deep = stats.lost.deep_calls;
+        let deep = stats.lost.bare_calls;
         if deep > 0 {
-            voice.detail(format_args!("{deep} calls were too deep for their exits to be hooked"));
+            voice.detail(format_args!("{deep} calls ran on a stack that got no shadow stack (no memory): their exits were not hooked"));
         }
         if stats.lost.throttled {
             voice.detail("the kernel throttled the sampling");

@@ -69,7 +69,7 @@ pub struct FunctionRecord {
     /// Link address of the function's symbol.
     pub entry: u64,
     /// Arena offset of the address that the thunk's `call` leaves in the return slot (the exit label).
-    /// A return address equal to it means "tail-called by this function". 0 where there is none.
+    /// A return address in the arena means "tail-called". 0 where there is none.
     pub exit: u32,
     /// Byte offset of the function's first home slot from the start of a thread block.
     pub slots: u32,
@@ -86,11 +86,11 @@ pub struct FunctionRecord {
     pub flags: u32,
 }
 
-/// The function keeps no shadow stack entry (setjmp and its like, or a function that reads its own
+/// The function gets no shadow stack cell (setjmp and its like, or a function that reads its own
 /// return address).
 pub const ENTRY_ONLY: u32 = 1;
-/// An indirect branch inside the function may lead back to its first instruction: an entry whose return
-/// address is the function's own exit label is a loop, not a call.
+/// An indirect branch inside the function may lead back to its first instruction: a tail call by the
+/// function itself is a loop, not a call.
 pub const LOOPS: u32 = 2;
 
 /// A half-open range of link addresses.
@@ -137,10 +137,9 @@ pub struct ArenaHeader {
     pub miss: u64,
     /// The same for entry-only thunks: rsp = CFA - 8. Goes on at `resume` only.
     pub miss_entry: u64,
-    /// The shadow stack has reached its limit. In and out as `miss`.
-    pub deep: u64,
-    /// On exit the top of the shadow stack belongs to another frame. Jumped to with rsp = CFA, r11 saved
-    /// at CFA - 16; returns to the caller by itself.
+    /// The stack pointer is outside the thread's window. In and out as `miss`.
+    pub window: u64,
+    /// The same on exit. Jumped to with rsp = CFA, r11 saved at CFA - 16; returns to the caller by itself.
     pub exit: u64,
 }
 
@@ -150,31 +149,27 @@ pub struct ArenaHeader {
 pub struct ThreadWords {
     /// The thread's block; before the first hooked call a read-only block of zeros, which every arc misses.
     pub block: u64,
-    /// One past the newest shadow stack entry.
-    pub top: u64,
-    /// Address of the first shadow stack entry that may not be used without asking the slow path.
-    pub limit: u64,
-    /// The oldest shadow stack entry.
-    pub bottom: u64,
+    /// The window: the part of the address space whose shadow stack the thread reaches without asking.
+    /// It begins here.
+    pub window: u64,
+    /// Bytes of the window; 0: none yet.
+    pub size: u64,
+    /// Address of the window's shadow: the [`Cell`] of a frame is at `cells + 2 * (CFA - window)`.
+    pub cells: u64,
 }
 
-/// A shadow stack entry: one hooked frame that has not returned.
+/// The shadow stack's record of one hooked frame that has not returned. Its place follows from the
+/// frame's CFA (the value of rsp after the return), so that a frame is found by whoever returns through
+/// it, in whatever order and on whatever thread that happens.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Frame {
-    /// Where the frame really returns to.
+pub struct Cell {
+    /// Where the frame really returns to; 0: no frame here.
     pub return_address: u64,
-    /// Canonical frame address: the value of rsp after the return. The return slot is at `cfa - 8`.
-    /// 0: reserved by a thunk that has not filled it yet; it must stay where it is. [`GONE`]: left
-    /// out of order; it may be dropped.
-    pub cfa: u64,
-    /// Number of the function.
+    /// Number of the function that runs in the frame: the one called, or the last one tail-called.
     pub function: u32,
     pub reserved: u32,
 }
-
-/// [`Frame::cfa`] of a frame that returned while others lay above it.
-pub const GONE: u64 = 1;
 
 const _: () = {
     assert!(size_of::<Table>() == 16);
@@ -185,5 +180,5 @@ const _: () = {
     assert!(size_of::<Segment>() == 24);
     assert!(size_of::<ArenaHeader>() == 32);
     assert!(size_of::<ThreadWords>() == 32);
-    assert!(size_of::<Frame>() == 24);
+    assert!(size_of::<Cell>() == 16);
 };

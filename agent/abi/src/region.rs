@@ -24,9 +24,11 @@
 //! interrupt it but never run beside it. Readers may look at any time: a key is stored once, before its
 //! count, and never changed; counts only grow.
 
-/// Everything an arc's key may be besides a runtime return address: `CALLER` with the number of the
-/// calling function, for calls out of code that is not hooked, or `ROOT` where nothing hooked was running.
+/// What an arc's key may be besides a runtime return address: `CALLER` with the number of the calling
+/// function, for calls out of code that is not hooked; `TAIL` with the number of the function that left
+/// by a jump; `ROOT` where nothing hooked was running.
 pub const CALLER: u64 = 1 << 63;
+pub const TAIL: u64 = 1 << 62;
 pub const ROOT: u64 = u64::MAX;
 
 pub const MAGIC: [u8; 8] = *b"gpi-regn";
@@ -73,8 +75,8 @@ pub struct RegionHeader {
     pub lost_calls: u64,
     /// Threads that got no block.
     pub lost_threads: u64,
-    /// Calls deeper than the shadow stack: counted, but their exit was not hooked.
-    pub deep_calls: u64,
+    /// Calls on a stack for which no shadow could be had: counted, but their exit was not hooked.
+    pub bare_calls: u64,
     /// Timer samples at a PC outside text and arena.
     pub samples_outside: u64,
     /// Threads whose sampling timer could not be made.
@@ -128,11 +130,6 @@ pub struct BlockHeader {
     pub reserved: u32,
     /// Number of the block in the region.
     pub index: u64,
-    /// Bounds of the thread's shadow stack in the process.
-    pub stack: u64,
-    pub stack_len: u64,
-    /// Set when a limit was raised for the last time: deeper frames are entry-only.
-    pub stack_full: u64,
     /// timer_create's id + 1, or 0.
     pub timer: u64,
 }

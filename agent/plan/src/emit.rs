@@ -1,7 +1,7 @@
 //! Writes the machine code of a plan: the arena with its thunks, and the patches that lead there.
 //!
 //! ```text
-//! arena:  ArenaHeader | shared exit | thunks, in the functions' order | miss and deep stubs
+//! arena:  ArenaHeader | shared exit | thunks, in the functions' order | stubs to the slow paths
 //! ```
 //!
 //! The thunks of neighbours lie beside each other; what is rarely run lies apart from them.
@@ -218,7 +218,7 @@ impl<'a> Emitter<'a> {
                 Hole::Branch(target) => {
                     let target = match target {
                         Target::Miss => stub,
-                        Target::Deep => stub + STUB,
+                        Target::Outside => stub + STUB,
                         Target::Exit => self.exit,
                         Target::Body => body,
                     };
@@ -228,7 +228,7 @@ impl<'a> Emitter<'a> {
         }
         let miss = if both { offset_of!(ArenaHeader, miss) } else { offset_of!(ArenaHeader, miss_entry) };
         self.stub(stub, number, miss);
-        self.stub(stub + STUB, number, offset_of!(ArenaHeader, deep));
+        self.stub(stub + STUB, number, offset_of!(ArenaHeader, window));
         self.templates[usize::from(both) * 2 + usize::from(hashed)] = template;
     }
 

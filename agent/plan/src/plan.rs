@@ -50,8 +50,6 @@ pub struct Plan {
     /// Sorted: arena offset from which on the bytes belong to the function with that number
     /// (`u32::MAX`: to none).
     pub arena_owners: Vec<(u32, u32)>,
-    /// Sorted: arena offset of an exit label, and the function's number.
-    pub exits: Vec<(u32, u32)>,
     tail_sites: HashMap<(u32, u32), Option<u64>>,
     pub(crate) emitted: Emitted,
     pub(crate) hooked: Vec<CodeRange>,
@@ -88,9 +86,6 @@ impl Plan {
             (emitted, homes) = emit_all(image, &flow, &hooks, entry_only);
         }
         let number_of: HashMap<usize, u32> = hooks.iter().zip(0..).map(|(h, n)| (h.function, n)).collect();
-        let mut exits: Vec<(u32, u32)> =
-            emitted.records.iter().zip(0..).filter(|(r, _)| r.exit != 0).map(|(r, n)| (r.exit, n)).collect();
-        exits.sort_unstable();
         Plan {
             hooks: hooks_wanted,
             downgrade,
@@ -101,7 +96,6 @@ impl Plan {
             arena_len: emitted.bytes.len() as u64,
             slot_bytes: homes.bytes,
             arena_owners: emitted.owners.clone(),
-            exits,
             tail_sites: tail_sites(image, &flow, &hooks, &number_of),
             hooked: hooked_ranges(image, &verdicts),
             code: code_extents(image),

@@ -3,7 +3,7 @@
 //! A thunk must cost well under a microsecond to make, so nothing is encoded for each function but the
 //! relocated instructions that need it.
 
-use gprofinject_abi::plan::{Frame, ThreadWords};
+use gprofinject_abi::plan::{Cell, ThreadWords};
 use gprofinject_abi::region::Slot;
 use iced_x86::{Code, Encoder, Instruction, MemoryOperand, Register};
 use std::mem::offset_of;
@@ -30,7 +30,8 @@ pub enum Hole {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
     Miss,
-    Deep,
+    /// The stack pointer is outside the thread's window.
+    Outside,
     /// The shared exit code.
     Exit,
     Body,
@@ -57,13 +58,12 @@ pub struct Kind {
     pub hashed: bool,
 }
 
-const TOP: i64 = offset_of!(ThreadWords, top) as i64;
 const BLOCK: i64 = offset_of!(ThreadWords, block) as i64;
-const LIMIT: i64 = offset_of!(ThreadWords, limit) as i64;
-const FRAME: i64 = size_of::<Frame>() as i64;
-const RETURN: i64 = offset_of!(Frame, return_address) as i64;
-const CFA: i64 = offset_of!(Frame, cfa) as i64;
-const FUNCTION: i64 = offset_of!(Frame, function) as i64;
+const WINDOW: i64 = offset_of!(ThreadWords, window) as i64;
+const SIZE: i64 = offset_of!(ThreadWords, size) as i64;
+const CELLS: i64 = offset_of!(ThreadWords, cells) as i64;
+const RETURN: i64 = offset_of!(Cell, return_address) as i64;
+const FUNCTION: i64 = offset_of!(Cell, function) as i64;
 const KEY: i64 = offset_of!(Slot, key) as i64;
 const COUNT: i64 = offset_of!(Slot, count) as i64;
 
@@ -87,13 +87,14 @@ impl Template {
     ///   jne  miss                           jne  miss
     ///   inc  qword [rax+slot+8]             inc  qword [rax+slot+8]
     /// resume:                             resume:
-    ///   mov  rax, fs:[top]                  mov  r11, [rsp-16]
-    ///   cmp  rax, fs:[limit]                mov  rax, [rsp-8]
-    ///   jae  deep                         body:
-    ///   add  qword fs:[top], 24             relocated instructions
-    ///   mov  [rax], r11                     jmp  rest of the function
-    ///   mov  dword [rax+16], number
-    ///   mov  [rax+8], rsp
+    ///   mov  rax, rsp                       mov  r11, [rsp-16]
+    ///   sub  rax, fs:[window]               mov  rax, [rsp-8]
+    ///   cmp  rax, fs:[size]               body:
+    ///   jae  outside the window             relocated instructions
+    ///   add  rax, rax                       jmp  rest of the function
+    ///   add  rax, fs:[cells]
+    ///   mov  [rax], r11
+    ///   mov  dword [rax+8], number
     ///   mov  r11, [rsp-24]
     ///   mov  rax, [rsp-16]
     ///   call body
@@ -107,9 +108,8 @@ impl Template {
     /// With several home slots `mov rax, fs:[block]` becomes
     /// `imul eax, r11d, multiplier; shr eax, shift; and eax, mask; add rax, fs:[block]`.
     ///
-    /// The frame is reserved (`add top`) before it is filled, so that a signal handler that runs in
-    /// between pushes above it; a reserved frame has CFA 0, left there by the exit code, and nobody
-    /// takes it for a live one. The CFA is stored last: from then on the frame may be moved.
+    /// No word of memory is both read and written on every call, so nothing makes calls wait for each
+    /// other; and a signal handler may come in anywhere, because its frames have cells of their own.
     pub fn thunk(kind: Kind) -> Template {
         let mut t = Template::default();
         // Displacements below are from rsp as it is at that point.
@@ -136,7 +136,7 @@ impl Template {
         t.put(Instruction::with1(Code::Inc_rm64, wide(Register::RAX, COUNT)), Some(Hole::Slot));
         t.resume = t.here();
         if kind.both {
-            t.push_frame();
+            t.fill_cell();
         }
         let below = if kind.both { 0 } else { at_entry };
         t.put(load(Register::R11, Register::RSP, SAVED_R11 + below), None);
@@ -149,39 +149,44 @@ impl Template {
         t
     }
 
-    fn push_frame(&mut self) {
-        self.put(with_tls(Code::Mov_r64_rm64, Register::RAX, TOP), Some(Hole::Tls));
-        self.put(with_tls(Code::Cmp_r64_rm64, Register::RAX, LIMIT), Some(Hole::Tls));
-        self.put(branch(Code::Jae_rel32_64), Some(Hole::Branch(Target::Deep)));
-        self.put(tls_immediate(Code::Add_rm64_imm8, TOP, FRAME), Some(Hole::Tls));
+    /// Leaves the address of the frame's cell in `register`, or goes to `outside`. rsp is the CFA.
+    fn find_cell(&mut self, register: Register, outside: Target) {
+        self.put(Instruction::with2(Code::Mov_r64_rm64, register, Register::RSP), None);
+        self.put(with_tls(Code::Sub_r64_rm64, register, WINDOW), Some(Hole::Tls));
+        self.put(with_tls(Code::Cmp_r64_rm64, register, SIZE), Some(Hole::Tls));
+        self.put(branch(Code::Jae_rel32_64), Some(Hole::Branch(outside)));
+        self.put(Instruction::with2(Code::Add_r64_rm64, register, register), None);
+        self.put(with_tls(Code::Add_r64_rm64, register, CELLS), Some(Hole::Tls));
+    }
+
+    fn fill_cell(&mut self) {
+        self.find_cell(Register::RAX, Target::Outside);
         self.put(store(Register::RAX, RETURN, Register::R11), None);
         let number = Instruction::with2(Code::Mov_rm32_imm32, mem(Register::RAX, FUNCTION), 0x1234_5678);
         self.put(number, Some(Hole::Number));
-        self.put(store(Register::RAX, CFA, Register::RSP), None);
     }
 
     /// What a thunk's exit label jumps to, one for all thunks.
     ///
     /// ```text
     ///   mov  [rsp-16], r11          ; rsp = CFA; [rsp-8] is the return slot
-    ///   mov  r11, fs:[top]
-    ///   cmp  [r11-16], rsp          ; is it the newest frame that returns?
-    ///   jne  slow
-    ///   push qword [r11-24]         ; the return address back into its slot
-    ///   mov  qword [r11-16], 0      ; a frame that is no more has no CFA
-    ///   sub  qword fs:[top], 24
+    ///   mov  r11, rsp
+    ///   sub  r11, fs:[window]
+    ///   cmp  r11, fs:[size]
+    ///   jae  outside the window
+    ///   add  r11, r11
+    ///   add  r11, fs:[cells]
+    ///   push qword [r11]            ; the return address back into its slot
+    ///   mov  qword [r11], 0         ; no frame here any more
     ///   mov  r11, [rsp-8]
     ///   ret
     /// ```
     pub fn shared_exit() -> Template {
         let mut t = Template::default();
         t.put(store(Register::RSP, EXIT_SAVED_R11, Register::R11), None);
-        t.put(with_tls(Code::Mov_r64_rm64, Register::R11, TOP), Some(Hole::Tls));
-        t.put(Instruction::with2(Code::Cmp_rm64_r64, mem(Register::R11, CFA - FRAME), Register::RSP), None);
-        t.put(branch(Code::Jne_rel32_64), Some(Hole::Branch(Target::Miss)));
-        t.put(Instruction::with1(Code::Push_rm64, mem(Register::R11, RETURN - FRAME)), None);
-        t.put(Instruction::with2(Code::Mov_rm64_imm32, mem(Register::R11, CFA - FRAME), 0), None);
-        t.put(tls_immediate(Code::Sub_rm64_imm8, TOP, FRAME), Some(Hole::Tls));
+        t.find_cell(Register::R11, Target::Outside);
+        t.put(Instruction::with1(Code::Push_rm64, mem(Register::R11, RETURN)), None);
+        t.put(Instruction::with2(Code::Mov_rm64_imm32, mem(Register::R11, RETURN), 0), None);
         t.put(load(Register::R11, Register::RSP, EXIT_SAVED_R11 + 8), None);
         t.put(Ok(Instruction::with(Code::Retnq)), None);
         t
@@ -240,10 +245,6 @@ fn with_tls(code: Code, register: Register, word: i64) -> Made {
     Instruction::with2(code, register, tls(word))
 }
 
-fn tls_immediate(code: Code, word: i64, immediate: i64) -> Made {
-    Instruction::with2(code, tls(word), immediate as i32)
-}
-
 /// A near branch; its displacement is a hole.
 fn branch(code: Code) -> Made {
     // A distant target, so that the encoder has no reason to take a short form.
@@ -281,13 +282,14 @@ mod tests {
             "cmp [rax],r11",
             "jne 0x0000000010000000",
             "inc qword ptr [rax+8]",
-            "mov rax,fs:[8]",
+            "mov rax,rsp",
+            "sub rax,fs:[8]",
             "cmp rax,fs:[0x10]",
             "jae 0x0000000010000000",
-            "add qword ptr fs:[8],0x18",
+            "add rax,rax",
+            "add rax,fs:[0x18]",
             "mov [rax],r11",
-            "mov dword ptr [rax+0x10],0x12345678",
-            "mov [rax+8],rsp",
+            "mov dword ptr [rax+8],0x12345678",
             "mov r11,[rsp-0x18]",
             "mov rax,[rsp-0x10]",
             "call 0x0000000010000000",
@@ -324,12 +326,14 @@ mod tests {
     fn exit_is_as_documented() {
         let expected = [
             "mov [rsp-0x10],r11",
-            "mov r11,fs:[8]",
-            "cmp [r11-0x10],rsp",
-            "jne 0x0000000010000000",
-            "push qword ptr [r11-0x18]",
-            "mov qword ptr [r11-0x10],0",
-            "sub qword ptr fs:[8],0x18",
+            "mov r11,rsp",
+            "sub r11,fs:[8]",
+            "cmp r11,fs:[0x10]",
+            "jae 0x0000000010000000",
+            "add r11,r11",
+            "add r11,fs:[0x18]",
+            "push qword ptr [r11]",
+            "mov qword ptr [r11],0",
             "mov r11,[rsp-8]",
             "ret",
         ];
@@ -350,7 +354,7 @@ mod tests {
                     let value = u32::from_le_bytes(bytes);
                     match hole {
                         Hole::Number | Hole::Mask | Hole::Multiplier => assert_eq!(value, 0x1234_5678),
-                        Hole::Tls => assert!(value <= 16),
+                        Hole::Tls => assert!(value <= 24),
                         Hole::Slot => assert!(value == 0 || value == 8),
                         Hole::Branch(_) => assert!(value > 0x0f00_0000),
                         Hole::Shift => unreachable!(),

@@ -1,0 +1,146 @@
+//! The shadow stack: a cell of 16 bytes for every 8 bytes of stack, at a distance that depends on the
+//! address alone.
+//!
+//! The address space is cut into *regions* of 64 MiB. A region gets its shadow, 128 MiB of address space
+//! of which only touched pages take memory, when the first hooked function runs on a stack in it. A
+//! thread's *window* is the region it was last seen in; its thunks reach that one by themselves, and come
+//! here where the stack pointer is elsewhere: on a first call, on a signal stack, in a coroutine.
+//!
+//! So there is no order of frames to be kept: longjmp leaves cells behind that the next frame in that
+//! place overwrites, a coroutine takes its frames along to any thread, and recursion is as deep as the
+//! stack is.
+#![allow(unsafe_code)]
+
+use crate::agent::{Agent, add};
+use crate::arcs;
+use crate::gate::Next;
+use crate::sys;
+use crate::words;
+use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use gprofinject_abi::plan::Cell;
+
+const REGION_BITS: u32 = 26;
+const REGION: u64 = 1 << REGION_BITS;
+/// User addresses have 47 bits.
+const REGIONS: u64 = 1 << (47 - REGION_BITS);
+/// The search for a caller gives up after this many bytes of stack without a hooked frame.
+const FARTHEST: u64 = 1 << 20;
+/// Bytes of shadow for a region, and the cell behind its end, which a CFA at the end has.
+const SHADOW: u64 = 2 * REGION + 4096;
+
+/// The address of each region's shadow, 0: none yet. Written once each, by compare-and-exchange.
+static SHADOWS: AtomicPtr<AtomicU64> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Reserves the table of regions.
+pub(crate) fn prepare() -> Result<(), i32> {
+    let table = sys::map_zeros(REGIONS * size_of::<AtomicU64>() as u64, sys::PROT_READ | sys::PROT_WRITE)?;
+    SHADOWS.store(table as *mut AtomicU64, Ordering::Relaxed);
+    Ok(())
+}
+
+fn region(address: u64) -> Option<&'static AtomicU64> {
+    let index = address >> REGION_BITS;
+    let table = SHADOWS.load(Ordering::Relaxed);
+    if index >= REGIONS || table.is_null() {
+        return None;
+    }
+    // SAFETY: index < REGIONS, the length of the table, which is mapped for ever.
+    Some(unsafe { &*table.add(index as usize) })
+}
+
+/// The shadow of the region that holds `address`, made if `make` says so.
+fn shadow(address: u64, make: bool) -> Option<u64> {
+    let entry = region(address)?;
+    let known = entry.load(Ordering::Acquire);
+    if known != 0 || !make {
+        return (known != 0).then_some(known);
+    }
+    let fresh = sys::map_zeros(SHADOW, sys::PROT_READ | sys::PROT_WRITE).ok()?;
+    match entry.compare_exchange(0, fresh, Ordering::AcqRel, Ordering::Acquire) {
+        Ok(_) => Some(fresh),
+        Err(other) => {
+            // SAFETY: nobody has seen the mapping.
+            let _ = unsafe { sys::munmap(fresh, SHADOW) };
+            Some(other)
+        }
+    }
+}
+
+/// The cell of a frame. Integer code only unless `make`; see [`crate::gate`].
+fn cell(cfa: u64, make: bool) -> Option<*mut Cell> {
+    let shadow = shadow(cfa, make)?;
+    Some((shadow + 2 * (cfa & (REGION - 1))) as *mut Cell)
+}
+
+/// The cell of a frame that a hooked function runs in already.
+pub(crate) fn existing(cfa: u64) -> Option<*mut Cell> {
+    cell(cfa, false)
+}
+
+/// The function of the newest hooked frame that is older than one with this CFA: the next cell in use up
+/// the stack whose frame still returns into the arena. Integer code only; see [`crate::gate`].
+pub(crate) fn caller(agent: &Agent, cfa: u64) -> Option<u32> {
+    let shadow = shadow(cfa, false)?;
+    let base = cfa & !(REGION - 1);
+    let mut at = cfa + 8;
+    // The stack's own pages are readable up to its end; cells in use lie below that end, so a slot is
+    // read only where a cell says that there is a frame.
+    let end = if base + REGION - cfa > FARTHEST { cfa + FARTHEST } else { base + REGION };
+    while at < end {
+        let cell = (shadow + 2 * (at - base)) as *const Cell;
+        // SAFETY: at - base < REGION, so the cell lies in the shadow; a cell in use belongs to a frame
+        // that was on the stack, and a stack's upper part stays mapped while its lower part is in use.
+        // The argument is weak where a stack was unmapped and another one was mapped below its place.
+        unsafe {
+            if (*cell).return_address != 0 && agent.in_arena(*((at - 8) as *const u64)) {
+                return Some((*cell).function);
+            }
+        }
+        at += 8;
+    }
+    None
+}
+
+/// The stack pointer is outside the thread's window on entry: moves the window there.
+pub(crate) extern "C" fn enter(number: u32, _return_address: u64, cfa: u64) -> Next {
+    let agent = Agent::get();
+    let record = agent.function(number);
+    if move_window(cfa) {
+        return Next { target: agent.arena_lo.wrapping_add(record.resume.into()), body: 0 };
+    }
+    // No memory for a shadow: the call is counted, its exit is not hooked.
+    // SAFETY: the region header stays mapped.
+    unsafe { add(&raw mut (*agent.header()).bare_calls, 1) };
+    arcs::body(agent, record)
+}
+
+fn move_window(cfa: u64) -> bool {
+    let Some(shadow) = shadow(cfa, true) else { return false };
+    let words = words::get();
+    // SAFETY: the thread's own words. A signal handler between two of the stores sees an empty window
+    // and comes here itself; `size` is stored last.
+    unsafe {
+        (&raw mut (*words).size).write_volatile(0);
+        (&raw mut (*words).window).write_volatile(cfa & !(REGION - 1));
+        (&raw mut (*words).cells).write_volatile(shadow);
+        (&raw mut (*words).size).write_volatile(REGION);
+    }
+    true
+}
+
+/// The same on exit: answers with the frame's return address, and frees its cell.
+pub(crate) extern "C" fn exit(cfa: u64) -> u64 {
+    move_window(cfa);
+    match cell(cfa, false) {
+        // SAFETY: the frame's own cell.
+        Some(cell) => unsafe {
+            let return_address = (*cell).return_address;
+            (*cell).return_address = 0;
+            return_address
+        },
+        // Cannot happen: the frame's entry made the region's shadow, which is never taken away.
+        None => loop {
+            core::hint::spin_loop();
+        },
+    }
+}
