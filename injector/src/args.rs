@@ -66,7 +66,7 @@ pub(crate) struct Args {
     pub(crate) verbose: bool,
 
     /// The program, and its own arguments, which are passed on untouched
-    #[arg(value_name = "PROGRAM [ARGS]...", required = true, num_args = 1.., trailing_var_arg = true)]
+    #[arg(value_names = ["PROGRAM", "ARGS"], required = true, num_args = 1.., trailing_var_arg = true)]
     pub(crate) command: Vec<OsString>,
 }
 

@@ -69,6 +69,7 @@ fn main() -> ExitCode {
 
 fn run(args: Args) -> Result<Ending, Failure> {
     let start = std::time::Instant::now();
+    let inherited = sys::inherited_descriptors();
     let settings = Settings::from(args)?;
     let voice = settings.voice;
     let program = resolve::find(&settings.command)?;
@@ -83,11 +84,6 @@ fn run(args: Args) -> Result<Ending, Failure> {
         list::print(&planned, voice.0 == say::Level::Verbose)?;
         return Ok(Ending::Exited(0));
     }
-    let rate = if subject.blind { 0 } else { settings.rate };
-    let choice = sampler::choose(settings.sampler, rate, subject.takes_agent());
-    let agent_wanted = choice.method == sampler::Method::Timer;
-    let planned = profile_plan::make(&subject, settings.hooks, &settings.filters, agent_wanted);
-    run::say_what_is_possible(&planned, &program, &settings);
     let output = settings.output.check()?;
     let stats = match &settings.stats {
         Some(path) => Some(output::target(path).with_context(|| {
@@ -95,7 +91,12 @@ fn run(args: Args) -> Result<Ending, Failure> {
         })?),
         None => None,
     };
-    run::profiled(run::Prepared { settings, program, planned, choice, output, stats, start })
+    let rate = if subject.blind { 0 } else { settings.rate };
+    let choice = sampler::choose(settings.sampler, rate, subject.takes_agent());
+    let agent_wanted = choice.method == sampler::Method::Timer;
+    let planned = profile_plan::make(&subject, settings.hooks, &settings.filters, agent_wanted);
+    run::say_what_is_possible(&planned, &program, &settings);
+    run::profiled(run::Prepared { settings, program, planned, choice, output, stats, start, inherited })
 }
 
 /// Whoever waits for us sees what it would have seen of the program.

@@ -34,11 +34,13 @@ pub(crate) struct Prepared<'s, 'd> {
     pub(crate) stats: Option<Target>,
     /// When we were started.
     pub(crate) start: Instant,
+    /// Descriptors that we hold for the program only.
+    pub(crate) inherited: Vec<i32>,
 }
 
 /// Runs the program and writes its profile.
 pub(crate) fn profiled(prepared: Prepared) -> Result<Ending, Failure> {
-    let Prepared { settings, program, planned, mut choice, output, stats, start } = prepared;
+    let Prepared { settings, program, planned, mut choice, output, stats, start, inherited } = prepared;
     let voice = settings.voice;
     let mut notes: Vec<String> = planned.plan.iter().filter_map(|plan| plan.downgrade.clone()).collect();
     notes.extend(planned.subject.unhookable.clone());
@@ -67,7 +69,7 @@ pub(crate) fn profiled(prepared: Prepared) -> Result<Ending, Failure> {
     let held = spawn::hold(&program, folder.as_ref().map(RunFolder::path), signals.inherited())
         .context("cannot start a process")?;
     sys::raise_file_limit();
-    sys::release_standard_streams();
+    sys::release(&inherited);
     let mut sampling = None;
     if choice.method == Method::Perf {
         match attach(&held, choice.rate, &planned) {
@@ -174,7 +176,7 @@ pub(crate) fn say_what_is_possible(planned: &Planned, program: &Program, setting
         voice.warn(format_args!("{shown} cannot be hooked: {why}; {rest}"));
     } else if let Some(image) = planned.image() {
         if !image.facts.has_symtab {
-            voice.warn(format_args!(
+            voice.note(format_args!(
                 "{shown} is stripped: gprof needs symbols to show anything; \
                  install its debug symbols, or profile a build with them"
             ));

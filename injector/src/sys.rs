@@ -152,9 +152,24 @@ pub(crate) fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     }
 }
 
-/// Lets go of standard input and output, so that the program's other ends of a pipe see the end when the
-/// program closes them and not when we do.
-pub(crate) fn release_standard_streams() {
+/// The open descriptors beyond the standard ones; called first of all, so they are all inherited.
+pub(crate) fn inherited_descriptors() -> Vec<libc::c_int> {
+    let Ok(folder) = std::fs::read_dir("/proc/self/fd") else { return Vec::new() };
+    let numbers = folder.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let mut all: Vec<libc::c_int> = numbers.filter(|&fd| fd > 2).collect();
+    // One of them was the folder's own.
+    // SAFETY: no memory is involved.
+    all.retain(|&fd| unsafe { libc::fcntl(fd, libc::F_GETFD) } != -1);
+    all
+}
+
+/// Lets go of what the program has inherited through us, standard error apart, so that the other ends of
+/// its pipes see the end when the program closes them and not when we do.
+pub(crate) fn release(inherited: &[libc::c_int]) {
+    for &fd in inherited {
+        // SAFETY: open before our first line of code, so no value of ours owns it.
+        unsafe { libc::close(fd) };
+    }
     if let Ok(null) = File::options().read(true).write(true).open("/dev/null") {
         for fd in [0, 1] {
             // SAFETY: descriptors 0 and 1 belong to the process as a whole; std's handles of them expect
