@@ -16,7 +16,7 @@ use gprofinject_tests::tool::{self, Hooks};
 use gprofinject_tests::{callgrind, check, expect, generate, gprofdata, normalise, run, skip};
 
 /// Far more than any of them needs; a hang is to show as such.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(20);
 
 macro_rules! flag_set_tests {
     ($($test:ident: $set:literal,)*) => {
@@ -26,7 +26,7 @@ macro_rules! flag_set_tests {
 
 flag_set_tests! {
     at_o0: "O0",
-    at_o2: "O2",
+    at_o2_plain: "O2",
     at_o3_without_plt: "O3-noplt",
     at_os_with_cet: "Os-cf",
     at_o2_not_pie: "O2-nopie",
