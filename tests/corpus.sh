@@ -94,7 +94,7 @@ build() { # KIND FLAGS
     # Without a fixed seed lua hashes differently in each run, and its cache of strings goes by their
     # addresses: no two runs would have the same calls.
     # shellcheck disable=SC2046,SC2086
-    "$cc" $flags -std=gnu99 "-Dluai_makeseed(L)=42" -DSTRCACHE_N=1 -DLUA_COMPAT_5_3 -DLUA_USE_LINUX -I "$dir/include" -o "$dir/lua-$kind" \
+    "$cc" $flags -std=gnu99 "-Dluai_makeseed(L)=42" -DSTRCACHE_N=1 -DSTRCACHE_M=2 -DLUA_COMPAT_5_3 -DLUA_USE_LINUX -I "$dir/include" -o "$dir/lua-$kind" \
         $(find "$lua" -name '*.c' ! -name luac.c | sort) -lm -ldl || return 1
     # shellcheck disable=SC2086
     "$cc" $flags -I "$amalgamation" -o "$dir/speedtest1-$kind" \

@@ -36,6 +36,20 @@ impl GmonOut {
         self.histograms.iter().map(Histogram::samples).sum()
     }
 
+    /// Samples in a range of addresses: those of the bins that start there.
+    pub fn samples_in(&self, low: u64, size: u64) -> u64 {
+        let mut sum = 0;
+        for histogram in &self.histograms {
+            let (bins, span) = (histogram.bins.len() as u64, histogram.high - histogram.low);
+            for (bin, i) in histogram.bins.iter().zip(0u64..) {
+                if (low..low + size).contains(&(histogram.low + span * i / bins)) {
+                    sum += u64::from(*bin);
+                }
+            }
+        }
+        sum
+    }
+
     pub fn calls(&self) -> u64 {
         self.arcs.values().sum()
     }

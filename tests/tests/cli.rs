@@ -203,7 +203,7 @@ fn input_and_output_pass_through() {
     let source = "#include <stdio.h>\n#include <unistd.h>\nint main(void) { int c; while ((c = getchar()) != EOF) \
                   putchar(c ^ 1); fputs(\"to stderr\", stderr); return isatty(0) + isatty(1); }";
     place.c("filter", source, &[]);
-    let data: Vec<u8> = (0..200_000u32).map(|i| (i * 7 >> 3) as u8).collect();
+    let data: Vec<u8> = (0..200_000u32).map(|i| ((i * 7) >> 3) as u8).collect();
     fs::write(place.path("in"), &data).unwrap();
     let outcome = run::run(place.command(&["-q", "./filter"]), Some(&place.path("in")), LIMIT).unwrap();
     assert_eq!(outcome.code(), 0);

@@ -22,17 +22,7 @@ fn burner(folder: &Path) -> PathBuf {
 
 fn samples_in(profile: &GmonOut, program: &Program, name: &str) -> u64 {
     let function = program.named(name).unwrap();
-    let mut sum = 0;
-    for histogram in &profile.histograms {
-        let bins = histogram.bins.len() as u64;
-        for (i, bin) in histogram.bins.iter().enumerate() {
-            let low = histogram.low + (histogram.high - histogram.low) * i as u64 / bins;
-            if (function.address..function.address + function.size).contains(&low) {
-                sum += u64::from(*bin);
-            }
-        }
-    }
-    sum
+    profile.samples_in(function.address, function.size)
 }
 
 fn profile(options: &[&str], args: &[&str]) -> (GmonOut, Program) {

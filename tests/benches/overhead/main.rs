@@ -1,0 +1,55 @@
+//! What profiling costs: ours against plain, gcc -pg, uftrace and callgrind, alternating in one run.
+//!
+//!     cargo bench -p gprofinject-tests
+//!     BENCH_ROUNDS=9 BENCH_ONLY=lua cargo bench -p gprofinject-tests
+//!
+//! CPU time, user and system, of the whole process tree: what else the machine does hardly shows in it.
+//! The least of all rounds counts. Wall time is printed beside it.
+
+mod calls;
+mod measure;
+mod scale;
+mod shares;
+
+use anyhow::Result;
+use gprofinject_tests::{skip, tool};
+
+fn main() -> Result<()> {
+    // `cargo test --all-targets` starts benches as well, without this argument.
+    if !std::env::args().any(|arg| arg == "--bench") {
+        return Ok(());
+    }
+    let rounds = std::env::var("BENCH_ROUNDS").ok().and_then(|r| r.parse().ok()).unwrap_or(5);
+    let only = std::env::var("BENCH_ONLY").unwrap_or_default();
+    let wanted = |name: &str| name.contains(&only);
+    tool::gprofinject()?;
+    let folder = tempfile::tempdir()?;
+
+    calls::heading();
+    let mut ratios = Vec::new();
+    if wanted("fib") {
+        calls::compare(&calls::fib(folder.path())?, rounds)?;
+    }
+    for name in ["lua", "speedtest1", "bzip2"].into_iter().filter(|name| wanted(name)) {
+        match tool::corpus() {
+            Ok(corpus) => {
+                ratios.push(calls::compare(&calls::real(name, corpus, folder.path())?, rounds)?);
+            }
+            Err(error) => skip::skipped(name, &format!("no corpus: {error:#}")),
+        }
+    }
+    calls::print_means(&ratios);
+    if wanted("threads") {
+        calls::threads(folder.path(), rounds)?;
+    }
+    if wanted("setup") {
+        scale::set_up(folder.path(), rounds)?;
+    }
+    if wanted("memory") {
+        scale::memory(folder.path())?;
+    }
+    if wanted("shares") {
+        shares::print(folder.path())?;
+    }
+    Ok(())
+}

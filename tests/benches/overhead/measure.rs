@@ -1,0 +1,99 @@
+//! Runs variants of a program in turn, and keeps the best of each.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use gprofinject_tests::run;
+use gprofinject_tests::tool;
+
+const LIMIT: Duration = Duration::from_secs(600);
+
+/// A program and how to make it work for a while.
+pub(crate) struct Work {
+    pub(crate) program: PathBuf,
+    pub(crate) args: Vec<String>,
+    pub(crate) stdin: Option<PathBuf>,
+}
+
+/// How a program is run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    Plain,
+    Both,
+    Entry,
+    Uftrace,
+    Callgrind,
+}
+
+impl Way {
+    fn command(self, work: &Work, folder: &Path) -> Result<Command> {
+        let gmon = folder.join("gmon.out");
+        let mut command = match self {
+            Way::Plain => Command::new(&work.program),
+            Way::Both => return tool::command(&["-q", "--hooks=both"], &gmon, &work.program, &work.args),
+            Way::Entry => return tool::command(&["-q", "--hooks=entry"], &gmon, &work.program, &work.args),
+            Way::Uftrace => {
+                let mut command = Command::new("uftrace");
+                command.args(["record", "--no-pager", "--no-libcall", "-P", ".", "-d"]);
+                command.arg(folder.join("uftrace.data")).arg(&work.program);
+                command
+            }
+            Way::Callgrind => {
+                let mut command = Command::new("valgrind");
+                command.args(["-q", "--tool=callgrind", "--callgrind-out-file=/dev/null"]).arg(&work.program);
+                command
+            }
+        };
+        command.args(&work.args).env("LD_BIND_NOW", "1");
+        Ok(command)
+    }
+}
+
+/// The least of several runs, each figure by itself.
+#[derive(Clone, Copy)]
+pub(crate) struct Cost {
+    pub(crate) cpu: Duration,
+    pub(crate) user: Duration,
+    pub(crate) wall: Duration,
+}
+
+/// Runs each once a round, one after the other, so that a slow minute of the machine hits all alike.
+pub(crate) fn alternate(cases: &[(&Work, Way)], rounds: usize, folder: &Path) -> Result<Vec<Cost>> {
+    let most = Cost { cpu: Duration::MAX, user: Duration::MAX, wall: Duration::MAX };
+    let mut best = vec![most; cases.len()];
+    for _ in 0..rounds {
+        for ((work, way), best) in cases.iter().zip(&mut best) {
+            let mut command = way.command(work, folder)?;
+            command.current_dir(folder); // a -pg program leaves its profile where it runs
+            let outcome = run::run(command, work.stdin.as_deref(), LIMIT)?;
+            if !outcome.status.success() {
+                bail!("{}: status {}: {}", work.program.display(), outcome.code(), outcome.stderr_text());
+            }
+            best.cpu = best.cpu.min(outcome.cpu());
+            best.user = best.user.min(outcome.user);
+            best.wall = best.wall.min(outcome.wall);
+        }
+    }
+    Ok(best)
+}
+
+/// What `--stats` says of a run.
+pub(crate) fn stats(
+    work: &Work,
+    options: &[&str],
+    folder: &Path,
+) -> Result<(serde_json::Value, run::Outcome)> {
+    let file = folder.join("stats.json");
+    let name = file.display().to_string();
+    let options = [&["-q", "--stats", &name], options].concat();
+    let command = tool::command(&options, &folder.join("gmon.out"), &work.program, &work.args)?;
+    let outcome = run::run(command, work.stdin.as_deref(), LIMIT)?;
+    let text = std::fs::read(&file).with_context(|| format!("no stats: {}", outcome.stderr_text()))?;
+    Ok((serde_json::from_slice(&text)?, outcome))
+}
+
+pub(crate) fn number(stats: &serde_json::Value, path: &str) -> Result<u64> {
+    stats.pointer(path).and_then(|v| v.as_u64()).with_context(|| format!("no {path} in the stats"))
+}
