@@ -31,7 +31,7 @@ pub(crate) extern "C" fn known(number: u32, return_address: u64, cfa: u64) -> Ne
         Entry::Loop => return body(agent, record),
         // Whether the caller is hooked is known of keys that have a place, and costs a search of others.
         Entry::Text => return_address,
-        Entry::Callback => caller(agent, cfa),
+        Entry::Callback => caller(agent, return_address, cfa),
         Entry::Tail(cell) => tail_key(cell),
     };
     match find(agent, block, number, record, key) {
@@ -53,9 +53,9 @@ pub(crate) extern "C" fn rare(number: u32, return_address: u64, cfa: u64) -> Nex
     let entry = Entry::of(agent, record, number, return_address, cfa);
     let key = match entry {
         Entry::Loop => return body(agent, record),
-        Entry::Text if agent.both && !agent.is_hooked(return_address) => caller(agent, cfa),
+        Entry::Text if agent.both && !agent.is_hooked(return_address) => caller(agent, return_address, cfa),
         Entry::Text => return_address,
-        Entry::Callback => caller(agent, cfa),
+        Entry::Callback => caller(agent, return_address, cfa),
         Entry::Tail(cell) => tail_key(cell),
     };
     match threads::block(agent) {
@@ -116,11 +116,11 @@ fn tail_key(cell: *const Cell) -> u64 {
 }
 
 /// The key of a call out of code that is not hooked: the newest hooked frame, else the root.
-fn caller(agent: &Agent, cfa: u64) -> u64 {
+fn caller(agent: &Agent, return_address: u64, cfa: u64) -> u64 {
     if !agent.both {
         return ROOT;
     }
-    match cells::caller(agent, cfa) {
+    match cells::caller(agent, return_address, cfa) {
         Some(number) => CALLER | u64::from(number),
         None => ROOT,
     }

@@ -78,9 +78,35 @@ pub(crate) fn existing(cfa: u64) -> Option<*mut Cell> {
 }
 
 /// The function of the newest hooked frame that is older than one with this CFA: the next cell in use up
-/// the stack whose frame still returns into the arena. Integer code only; see [`crate::gate`].
-pub(crate) fn caller(agent: &Agent, cfa: u64) -> Option<u32> {
+/// the stack whose frame still returns into the arena. Where a signal handler was entered on a stack of
+/// its own, the search goes on where the interrupted code was. Integer code only; see [`crate::gate`].
+pub(crate) fn caller(agent: &Agent, return_address: u64, cfa: u64) -> Option<u32> {
+    newest_above(agent, cfa).or_else(|| newest_above(agent, interrupted(return_address, cfa)?))
+}
+
+/// If a signal handler was entered: the stack pointer of the code that it interrupted, which may be on
+/// another stack.
+fn interrupted(return_address: u64, cfa: u64) -> Option<u64> {
+    /// glibc's __restore_rt: mov rax, 15; syscall.
+    const RESTORER: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
+    /// Offset of rsp in struct ucontext: flags, link, stack (40 bytes), then register 15.
+    const RSP: u64 = 40 + 15 * 8;
+    // Byte by byte: a comparison of slices may use vector registers.
+    for (i, byte) in RESTORER.iter().enumerate() {
+        // SAFETY: a return address lies in code, and that of a signal handler in the nine bytes above;
+        // the comparison ends at the first other byte.
+        if unsafe { *(return_address as *const u8).add(i) } != *byte {
+            return None;
+        }
+    }
+    // SAFETY: the kernel has put a struct ucontext where a caller's frame would be (rt_sigframe).
+    Some(unsafe { *((cfa + RSP) as *const u64) })
+}
+
+/// The function of the first live frame above an address. Integer code only; see [`crate::gate`].
+fn newest_above(agent: &Agent, cfa: u64) -> Option<u32> {
     let shadow = shadow(cfa, false)?;
+    let cfa = cfa & !7;
     let base = cfa & !(REGION - 1);
     let mut at = cfa + 8;
     // The stack's own pages are readable up to its end; cells in use lie below that end, so a slot is
@@ -99,6 +125,29 @@ pub(crate) fn caller(agent: &Agent, cfa: u64) -> Option<u32> {
         at += 8;
     }
     None
+}
+
+/// Frees the cells of frames between two addresses of a stack: they are left by a jump. A jump from one
+/// stack to another leaves the second one's alone.
+pub(crate) fn forget(from: u64, to: u64) {
+    let Some(shadow) = shadow(from, false) else { return };
+    let base = from & !(REGION - 1);
+    if to <= from || to - base > REGION {
+        return;
+    }
+    // A frame's CFA is a multiple of 8, and its return slot lies below the target's stack pointer.
+    let mut at = from.next_multiple_of(8);
+    while at <= to {
+        let cell = (shadow + 2 * (at - base)) as *mut Cell;
+        // SAFETY: at - base <= REGION, so the cell lies in the shadow; its frame is below the stack
+        // pointer from now on.
+        unsafe {
+            if (*cell).return_address != 0 {
+                (*cell).return_address = 0;
+            }
+        }
+        at += 8;
+    }
 }
 
 /// The stack pointer is outside the thread's window on entry: moves the window there.

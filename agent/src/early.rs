@@ -6,6 +6,7 @@
 //! pre-initialisers. At that time the C library cannot be called; nothing here does.
 #![allow(unsafe_code)]
 
+use crate::jumps;
 use crate::setup;
 use crate::threads;
 use core::slice;
@@ -188,6 +189,7 @@ extern "C" fn early() {
 
 #[cfg_attr(test, allow(dead_code))]
 fn begin(start: Start) {
+    jumps::prepare();
     let Some(variable) = start.variable(RUN_FOLDER_VARIABLE) else { return };
     // SAFETY: the variable's string is NUL-terminated and begins with the name and "=".
     let folder = unsafe { Folder::new((*variable).add(RUN_FOLDER_VARIABLE.len() + 1)) };

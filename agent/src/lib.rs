@@ -20,6 +20,8 @@ mod builtins;
 mod cells;
 mod early;
 mod gate;
+mod jumps;
+mod lookup;
 mod setup;
 mod sys;
 mod threads;

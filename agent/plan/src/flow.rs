@@ -46,8 +46,9 @@ impl Branch {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FunctionFlow {
     pub undecodable: bool,
-    /// Reads the slot that holds its return address (`__builtin_return_address(0)`).
-    pub reads_return_address: bool,
+    /// Has an own way with its return slot: reads it (`__builtin_return_address(0)`), or takes its
+    /// arguments off the stack when it returns, or jumps to a function that does.
+    pub odd_return: bool,
     /// A jump table or label table leads back to its first instruction.
     pub table_loops: bool,
 }
@@ -91,6 +92,7 @@ impl Flow {
         }
         flow.functions.resize(count, FunctionFlow { undecodable: true, ..Default::default() });
         flow.branches.sort_unstable();
+        flow.spread_odd_returns(image);
         flow.indirect.extend(image.landing_pads.iter().copied());
         for &pointer in &image.code_pointers {
             // A pointer to a function's start is the function's address; one to its inside is a label.
@@ -106,6 +108,28 @@ impl Flow {
         flow.indirect.sort_unstable();
         flow.indirect.dedup();
         flow
+    }
+
+    /// A function that tail-calls one with an odd return returns as oddly.
+    fn spread_odd_returns(&mut self, image: &Image) {
+        while self.functions.iter().any(|f| f.odd_return) {
+            let mut changed = false;
+            for b in &self.branches {
+                let from = b.function as usize;
+                if b.kind == BranchKind::Call || self.functions[from].odd_return {
+                    continue;
+                }
+                if let Some(to) = function_at(image, b.target)
+                    && self.functions[to].odd_return
+                {
+                    self.functions[from].odd_return = true;
+                    changed = true;
+                }
+            }
+            if !changed {
+                return;
+            }
+        }
     }
 
     /// Branches with targets in `lo..hi`, sorted by target.
@@ -181,15 +205,16 @@ impl Part {
         let mut frame = ReturnSlot::new(f.kind);
         let mut tables: Vec<u64> = Vec::new();
         let mut indirect_jump = false;
+        let mut own_start = false;
         while decoder.can_decode() {
             decoder.decode_out(&mut instruction);
             if instruction.is_invalid() {
                 flow.undecodable = true;
                 break;
             }
-            flow.reads_return_address |= frame.reads(&instruction);
+            flow.odd_return |= frame.reads(&instruction) || instruction.code() == Code::Retnq_imm16;
             match instruction.flow_control() {
-                FlowControl::Next => self.note_references(image, &instruction, &mut tables),
+                FlowControl::Next => own_start |= self.note_reference(image, &instruction, &mut tables) == Some(lo),
                 FlowControl::Call
                 | FlowControl::UnconditionalBranch
                 | FlowControl::ConditionalBranch
@@ -208,6 +233,7 @@ impl Part {
                 self.note_table(image, table, lo, hi, &mut flow);
             }
         }
+        flow.table_loops |= indirect_jump && own_start;
         flow.table_loops |= image.code_pointers.binary_search(&lo).is_ok() && indirect_jump && {
             // A label table holds other labels of the same function as well; a table of function
             // pointers holds only starts.
@@ -247,11 +273,11 @@ impl Part {
         });
     }
 
-    /// Addresses of code or of tables that an instruction computes.
-    fn note_references(&mut self, image: &Image, instruction: &Instruction, tables: &mut Vec<u64>) {
+    /// The address of code or of a table that an instruction computes.
+    fn note_reference(&mut self, image: &Image, instruction: &Instruction, tables: &mut Vec<u64>) -> Option<u64> {
         let address = if instruction.is_ip_rel_memory_operand() {
             if instruction.code() != Code::Lea_r64_m {
-                return;
+                return None;
             }
             instruction.ip_rel_memory_address()
         } else if instruction.op_count() == 2 {
@@ -260,19 +286,20 @@ impl Part {
                 OpKind::Immediate32 => u64::from(instruction.immediate32()),
                 OpKind::Immediate32to64 => instruction.immediate32to64() as u64,
                 OpKind::Immediate64 => instruction.immediate64(),
-                _ => return,
+                _ => return None,
             }
         } else {
-            return;
+            return None;
         };
         if address < image.lo || address >= image.hi {
-            return;
+            return None;
         }
         if image.is_code(address) {
             self.taken.push(address);
         } else {
             tables.push(address);
         }
+        Some(address)
     }
 
     /// A table of 32-bit distances from itself (position-independent switch) or of addresses (ET_EXEC

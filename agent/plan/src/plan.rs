@@ -72,7 +72,7 @@ impl Plan {
             let verdicts = vec![Err(Reason::Go); image.functions.len()];
             crate::tactic::Decisions { verdicts, hooks: Vec::new() }
         } else {
-            decide(image, &flow, entry_only, &selected)
+            decide(image, &flow, image.facts.unwinds, &selected)
         };
         let mut verdicts = decisions.verdicts;
         let mut hooks = decisions.hooks;
@@ -134,7 +134,9 @@ fn emit_all(image: &Image, flow: &Flow, hooks: &[Hook], entry_only: bool) -> (Em
             let f = &image.functions[h.function];
             let facts = flow.functions[h.function];
             let twice = RETURNS_TWICE.contains(&f.name) || f.aliases.iter().any(|a| RETURNS_TWICE.contains(a));
-            Wish { both: !(entry_only || twice || facts.reads_return_address), loops: facts.table_loops }
+            // Only a shadow stack tells a loop from a call.
+            let both = !entry_only || facts.table_loops;
+            Wish { both: both && !twice && !facts.odd_return, loops: facts.table_loops }
         })
         .collect();
     let homes = Homes::new(image, flow, hooks);

@@ -123,10 +123,10 @@ fn encode_block(instructions: &[Instruction], from: u64, to: u64, out: &mut Relo
     let options = BlockEncoderOptions::RETURN_NEW_INSTRUCTION_OFFSETS;
     let result = BlockEncoder::encode(64, InstructionBlock::new(instructions, to), options)?;
     for (i, &offset) in instructions.iter().zip(&result.new_instruction_offsets) {
-        if offset == u32::MAX {
-            return Err(Unmovable("an instruction was rewritten"));
+        // Rewritten as several instructions (a jrcxz out of reach): nothing can be led to it.
+        if offset != u32::MAX {
+            out.map.push(((i.ip() - from) as u32, offset));
         }
-        out.map.push(((i.ip() - from) as u32, offset));
     }
     out.bytes = result.code_buffer;
     Ok(())
@@ -223,6 +223,16 @@ mod tests {
             listing(&moved.bytes, 0x20_0000),
             ["dec edi", "jne short 0x0000000000200000", "je 0x0000000000001040", "jmp 0x0000000000001006"]
         );
+    }
+
+    #[test]
+    fn a_short_only_branch_jumps_over_a_jump() {
+        // mov rcx,rdi; jrcxz 0x1040
+        let moved = relocate(&[0x48, 0x89, 0xf9, 0xe3, 0x3b], 0x1000, 0x20_0000, 0x1000).unwrap();
+        let code = listing(&moved.bytes, 0x20_0000);
+        assert_eq!(code.len(), 5, "{code:?}");
+        assert_eq!((code[3].as_str(), code[4].as_str()), ("jmp 0x0000000000001040", "jmp 0x0000000000001005"));
+        assert_eq!(moved.map, [(0, 0)]);
     }
 
     #[test]

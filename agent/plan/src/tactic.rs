@@ -98,7 +98,7 @@ impl fmt::Display for Reason {
             Reason::TextRelocation => "the dynamic linker writes into its first instructions",
             Reason::NoRoom => "too short for a jump, its address is taken, and no unused bytes are near",
             Reason::JumpedInto => "an indirect jump may lead into its first bytes",
-            Reason::LoopsThroughTable => "a jump table leads back to its start, which entry-only hooks would count",
+            Reason::LoopsThroughTable => "a jump table leads back to its start, which only an exit hook could tell from calls, and the program unwinds",
             Reason::NotRelocatable => "its first instructions cannot run elsewhere",
             Reason::Overlap => "its patch would overlap another one",
             Reason::Go => "Go code does not keep the C stack's rules",
@@ -154,9 +154,9 @@ pub struct Decisions {
     pub hooks: Vec<Hook>,
 }
 
-/// Decides. `selected` says which functions the user wants; `entry_only` that no shadow stack will tell
-/// a loop from a call.
-pub fn decide(image: &Image, flow: &Flow, entry_only: bool, selected: &dyn Fn(usize) -> bool) -> Decisions {
+/// Decides. `selected` says which functions the user wants; `unwinds` that the program's unwinder must
+/// not meet a hooked return, not even to tell a loop from a call.
+pub fn decide(image: &Image, flow: &Flow, unwinds: bool, selected: &dyn Fn(usize) -> bool) -> Decisions {
     let mut d = Decider {
         image,
         flow,
@@ -165,7 +165,7 @@ pub fn decide(image: &Image, flow: &Flow, entry_only: bool, selected: &dyn Fn(us
     };
     let mut verdicts: Vec<Result<Tactic, Reason>> = Vec::with_capacity(image.functions.len());
     for i in 0..image.functions.len() {
-        verdicts.push(d.refuse(i, entry_only, selected).map_or(Err(Reason::NoRoom), Err));
+        verdicts.push(d.refuse(i, unwinds, selected).map_or(Err(Reason::NoRoom), Err));
         if verdicts[i] == Err(Reason::NoRoom) {
             verdicts[i] = d.near(i, false);
         }
@@ -195,7 +195,7 @@ struct Decider<'a> {
 }
 
 impl Decider<'_> {
-    fn refuse(&self, i: usize, entry_only: bool, selected: &dyn Fn(usize) -> bool) -> Option<Reason> {
+    fn refuse(&self, i: usize, unwinds: bool, selected: &dyn Fn(usize) -> bool) -> Option<Reason> {
         let f = &self.image.functions[i];
         if matches!(f.kind, FunctionKind::Cold(_)) {
             return Some(Reason::ColdPart);
@@ -214,7 +214,7 @@ impl Decider<'_> {
         if relocations.get(next).is_some_and(|&r| r < f.address + NEAR) {
             return Some(Reason::TextRelocation);
         }
-        if entry_only && self.flow.functions[i].table_loops {
+        if unwinds && self.flow.functions[i].table_loops {
             return Some(Reason::LoopsThroughTable);
         }
         None
