@@ -35,7 +35,11 @@ impl Collected {
 }
 
 /// Reads a region file; the agent's samples are added to the histogram.
-pub(crate) fn collect(region: &Region, planned: &Planned, histogram: &mut Histogram) -> io::Result<Collected> {
+pub(crate) fn collect(
+    region: &Region,
+    planned: &Planned,
+    histogram: &mut Histogram,
+) -> io::Result<Collected> {
     let header = region.header()?;
     let mut collected = Collected {
         trouble: trouble(&header),

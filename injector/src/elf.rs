@@ -70,8 +70,7 @@ fn read_program(bytes: &[u8]) -> Result<Program, &'static str> {
         let word = |at| u64_at(header, at).ok_or(cut);
         let flags = u32_at(header, 4).ok_or(cut)?;
         let (offset, len) = (word(8)?, word(32)?);
-        let contents =
-            || bytes.get(usize::try_from(offset).ok()?..)?.get(..usize::try_from(len).ok()?);
+        let contents = || bytes.get(usize::try_from(offset).ok()?..)?.get(..usize::try_from(len).ok()?);
         match u32_at(header, 0).ok_or(cut)? {
             PT_INTERP => {
                 let name = contents().ok_or("the file ends inside the interpreter's name")?;

@@ -1,5 +1,7 @@
 //! Samples by place: 2-byte bins over the program's text, 16-byte bins over the arena of thunks.
 
+use std::collections::BTreeMap;
+
 /// What the bins cover; the same in the region file, where the agent's timers count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
@@ -32,7 +34,7 @@ impl Shape {
     }
 
     pub(crate) fn bins(&self) -> u64 {
-        self.text_bins() + self.arena_bins()
+        self.text_bins().saturating_add(self.arena_bins())
     }
 
     /// The bin of a link address.
@@ -53,40 +55,37 @@ impl Shape {
     }
 }
 
-/// Samples of one run.
+/// Samples of one run. Few bins of many are ever hit.
 #[derive(Debug)]
 pub(crate) struct Histogram {
     pub(crate) shape: Shape,
-    bins: Vec<u32>,
+    bins: BTreeMap<u64, u64>,
     pub(crate) outside: u64,
 }
 
 impl Histogram {
     pub(crate) fn new(shape: Shape) -> Histogram {
-        let bins = usize::try_from(shape.bins()).unwrap_or(0);
-        Histogram { shape, bins: vec![0; bins], outside: 0 }
+        Histogram { shape, bins: BTreeMap::new(), outside: 0 }
     }
 
     /// Counts a sample at a link address; None: at a place that has none.
     pub(crate) fn add(&mut self, address: Option<u64>) {
-        let bin = address.and_then(|address| self.shape.bin(address));
-        match bin.and_then(|bin| self.bins.get_mut(usize::try_from(bin).ok()?)) {
-            Some(count) => *count = count.saturating_add(1),
+        match address.and_then(|address| self.shape.bin(address)) {
+            Some(bin) => *self.bins.entry(bin).or_default() += 1,
             None => self.outside += 1,
         }
     }
 
     /// Adds the bins of a region file from bin `first` on.
-    pub(crate) fn add_bins(&mut self, first: usize, counts: impl Iterator<Item = u32>) {
-        for (bin, count) in self.bins.iter_mut().skip(first).zip(counts) {
-            *bin = bin.saturating_add(count);
+    pub(crate) fn add_bins(&mut self, first: u64, counts: impl Iterator<Item = u32>) {
+        for (bin, count) in (first..self.shape.bins()).zip(counts).filter(|&(_, count)| count > 0) {
+            *self.bins.entry(bin).or_default() += u64::from(count);
         }
     }
 
     /// Places with samples.
     pub(crate) fn places(&self) -> impl Iterator<Item = (Place, u64)> {
-        let bins = self.bins.iter().enumerate().filter(|&(_, &count)| count > 0);
-        bins.map(|(bin, &count)| (self.shape.place(bin as u64), u64::from(count)))
+        self.bins.iter().map(|(&bin, &count)| (self.shape.place(bin), count))
     }
 }
 

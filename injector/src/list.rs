@@ -21,7 +21,8 @@ pub(crate) fn print(planned: &Planned, verbose: bool) -> Result<()> {
 
 fn write(planned: &Planned, verbose: bool, out: &mut impl Write) -> io::Result<()> {
     let functions: Vec<_> = planned.functions().collect();
-    let widest = |width: &dyn Fn(&Function) -> usize| functions.iter().map(|(f, _)| width(f)).max().unwrap_or(0);
+    let widest =
+        |width: &dyn Fn(&Function) -> usize| functions.iter().map(|(f, _)| width(f)).max().unwrap_or(0);
     let digits = widest(&|f| format!("{:x}", f.address).len());
     let size = widest(&|f| f.size.to_string().len());
     // A few names are very long.
@@ -31,7 +32,11 @@ fn write(planned: &Planned, verbose: bool, out: &mut impl Write) -> io::Result<(
             Verdict::Hooked(tactic) => tactic.name().to_owned(),
             Verdict::Refused(reason) => format!("refused: {} ({reason})", reason.name()),
         };
-        write!(out, "0x{:0digits$x}  {:>size$}  {:<name$}  {what}", function.address, function.size, function.name)?;
+        write!(
+            out,
+            "0x{:0digits$x}  {:>size$}  {:<name$}  {what}",
+            function.address, function.size, function.name
+        )?;
         match names::demangle(function.name) {
             plain if verbose && plain != function.name => writeln!(out, "  {plain}")?,
             _ => writeln!(out)?,

@@ -47,6 +47,7 @@ use clap::Parser;
 
 use crate::args::Args;
 use crate::failure::Failure;
+use crate::run::Inherited;
 use crate::settings::Settings;
 use crate::supervise::Ending;
 
@@ -61,7 +62,7 @@ fn main() -> ExitCode {
     match run(args) {
         Ok(ending) => end_like(ending),
         Err(failure) => {
-            say::line(format_args!("{:#}", failure.error));
+            say::line(format_args!("{}", sys::plain(&format!("{:#}", failure.error))));
             ExitCode::from(failure.status)
         }
     }
@@ -69,7 +70,8 @@ fn main() -> ExitCode {
 
 fn run(args: Args) -> Result<Ending, Failure> {
     let start = std::time::Instant::now();
-    let inherited = sys::inherited_descriptors();
+    let inherited =
+        Inherited { descriptors: sys::inherited_descriptors(), file_limit: sys::raise_file_limit() };
     let settings = Settings::from(args)?;
     let voice = settings.voice;
     let program = resolve::find(&settings.command)?;

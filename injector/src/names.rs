@@ -43,15 +43,14 @@ enum Mangled<'n> {
 
 fn split(name: &str) -> Mangled<'_> {
     // Rust's older scheme is C++'s with a hash as the last part; v0 begins with _R.
-    if name.starts_with("_R") || (name.starts_with("_ZN") && name.contains("17h")) {
-        if let Ok(symbol) = rustc_demangle::try_demangle(name) {
-            return Mangled::Rust(format!("{symbol:#}"));
-        }
+    let rust = name.starts_with("_R") || (name.starts_with("_ZN") && name.contains("17h"));
+    if rust && let Ok(symbol) = rustc_demangle::try_demangle(name) {
+        return Mangled::Rust(format!("{symbol:#}"));
     }
-    if name.starts_with("_Z") {
-        if let Ok(symbol) = cpp_demangle::BorrowedSymbol::new(name.as_bytes()) {
-            return Mangled::Cpp(symbol);
-        }
+    if name.starts_with("_Z")
+        && let Ok(symbol) = cpp_demangle::BorrowedSymbol::new(name.as_bytes())
+    {
+        return Mangled::Cpp(symbol);
     }
     Mangled::No
 }

@@ -112,20 +112,16 @@ pub(crate) fn target(path: &Path) -> io::Result<Target> {
             let real = fs::canonicalize(&absolute)?;
             Ok(if try_create(&real).is_ok() { Target::Replace(real) } else { Target::Overwrite(real) })
         }
-        Ok(metadata) => {
-            match OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(&absolute) {
-                Ok(file) => {
-                    sys::set_blocking(&file)?;
-                    Ok(Target::Device(file))
-                }
-                Err(error)
-                    if error.raw_os_error() == Some(libc::ENXIO) && metadata.file_type().is_fifo() =>
-                {
-                    Ok(Target::Pipe(absolute))
-                }
-                Err(error) => Err(error),
+        Ok(metadata) => match OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(&absolute) {
+            Ok(file) => {
+                sys::set_blocking(&file)?;
+                Ok(Target::Device(file))
             }
-        }
+            Err(error) if error.raw_os_error() == Some(libc::ENXIO) && metadata.file_type().is_fifo() => {
+                Ok(Target::Pipe(absolute))
+            }
+            Err(error) => Err(error),
+        },
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let real = final_name(&absolute)?;
             try_create(&real)?;

@@ -110,9 +110,7 @@ impl Ability {
     }
 }
 
-fn open_all(
-    pid: i32, rate: u32, cpus: &[i32], ability: Ability, pages: usize,
-) -> io::Result<Vec<Ring>> {
+fn open_all(pid: i32, rate: u32, cpus: &[i32], ability: Ability, pages: usize) -> io::Result<Vec<Ring>> {
     let mut rings = Vec::with_capacity(cpus.len());
     for &cpu in cpus {
         match open_event(pid, cpu, rate, ability) {

@@ -15,7 +15,10 @@ pub(crate) struct Placed {
 
 /// The bytes of the profile.
 pub(crate) fn encode(
-    planned: &Planned, arcs: &[Arc], histogram: &Histogram, rate: u32,
+    planned: &Planned,
+    arcs: &[Arc],
+    histogram: &Histogram,
+    rate: u32,
 ) -> Result<(Vec<u8>, Placed)> {
     let mut profile = Profile { arcs: arcs.to_vec(), ..Profile::new(Format::LITTLE_64) };
     let (low, high) = planned.shape.text;

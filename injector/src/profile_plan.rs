@@ -22,7 +22,10 @@ pub(crate) struct Planned<'s, 'd> {
 /// Plans. Where nothing is to be hooked, or can be, there is a plan only if the agent is wanted all the
 /// same, for its timers.
 pub(crate) fn make<'s, 'd>(
-    subject: &'s Subject<'d>, hooks: HooksArg, filters: &Filters, agent_wanted: bool,
+    subject: &'s Subject<'d>,
+    hooks: HooksArg,
+    filters: &Filters,
+    agent_wanted: bool,
 ) -> Planned<'s, 'd> {
     let start = Instant::now();
     let nothing = hooks == HooksArg::None || subject.unhookable.is_some();
@@ -64,7 +67,10 @@ impl Planned<'_, '_> {
         let functions = self.image().map_or(&[][..], |image| &image.functions);
         let verdicts = self.plan.iter().flat_map(|plan| plan.verdicts.iter().copied());
         let none = std::iter::repeat(Verdict::Refused(Reason::NotSelected));
-        functions.iter().zip(verdicts.chain(none)).filter(|(function, _)| !matches!(function.kind, FunctionKind::Cold(_)))
+        functions
+            .iter()
+            .zip(verdicts.chain(none))
+            .filter(|(function, _)| !matches!(function.kind, FunctionKind::Cold(_)))
     }
 
     pub(crate) fn found(&self) -> usize {

@@ -29,7 +29,7 @@ const HISTOGRAM: u64 = PAGE;
 
 impl Layout {
     pub(crate) fn new(shape: Shape, slot_bytes: u64) -> Layout {
-        let blocks_offset = round_up(HISTOGRAM + shape.bins() * 4, PAGE);
+        let blocks_offset = round_up(HISTOGRAM + histogram_len(&shape), PAGE);
         Layout { shape, slot_bytes, blocks_offset }
     }
 
@@ -37,6 +37,11 @@ impl Layout {
     pub(crate) fn reserved(&self, timer_rate: u32) -> u64 {
         if timer_rate == 0 { PAGE } else { self.blocks_offset }
     }
+}
+
+/// Bytes of bins. A damaged program's may be beyond all files; then making the file fails.
+fn histogram_len(shape: &Shape) -> u64 {
+    shape.bins().saturating_mul(4).min(1 << 60)
 }
 
 /// Makes a file that nobody else can have put there.
@@ -116,11 +121,15 @@ impl Region {
     }
 
     /// Non-zero histogram bins: index of the first one and the counts from there.
-    pub(crate) fn histogram(&self, mut visit: impl FnMut(usize, &mut dyn Iterator<Item = u32>)) -> io::Result<()> {
-        let end = HISTOGRAM + self.layout.shape.bins() * 4;
+    pub(crate) fn histogram(
+        &self,
+        mut visit: impl FnMut(u64, &mut dyn Iterator<Item = u32>),
+    ) -> io::Result<()> {
+        let end = HISTOGRAM + histogram_len(&self.layout.shape);
         self.pieces(HISTOGRAM..end, 4, |offset, bytes| {
-            let mut counts = bytes.chunks_exact(4).filter_map(|word| Some(u32::from_le_bytes(*word.first_chunk()?)));
-            visit(((offset - HISTOGRAM) / 4) as usize, &mut counts);
+            let mut counts =
+                bytes.chunks_exact(4).filter_map(|word| Some(u32::from_le_bytes(*word.first_chunk()?)));
+            visit((offset - HISTOGRAM) / 4, &mut counts);
         })
     }
 
@@ -132,14 +141,17 @@ impl Region {
     /// Every counter in use. `owners`: byte ranges of home slots in a block with their function's number,
     /// sorted.
     pub(crate) fn counters(
-        &self, owners: &[(Range<u64>, u32)], mut visit: impl FnMut(Counter),
+        &self,
+        owners: &[(Range<u64>, u32)],
+        mut visit: impl FnMut(Counter),
     ) -> io::Result<()> {
         for block in self.block_offsets()? {
             let slots = block + SLOTS..block + SLOTS + self.layout.slot_bytes;
             self.pieces(slots, size_of::<Slot>() as u64, |offset, bytes| {
                 let at = offset - block;
                 let mut next = owners.partition_point(|(range, _)| range.end <= at);
-                for (slot, at) in bytes.chunks_exact(size_of::<Slot>()).zip((at..).step_by(size_of::<Slot>())) {
+                for (slot, at) in bytes.chunks_exact(size_of::<Slot>()).zip((at..).step_by(size_of::<Slot>()))
+                {
                     let (key, count) = (word(slot, 0), word(slot, 8));
                     while owners.get(next).is_some_and(|(range, _)| range.end <= at) {
                         next += 1;
@@ -183,9 +195,7 @@ impl Region {
     }
 
     /// Visits the parts of a table that are not holes, in pieces of whole entries.
-    fn pieces(
-        &self, table: Range<u64>, entry: u64, mut visit: impl FnMut(u64, &[u8]),
-    ) -> io::Result<()> {
+    fn pieces(&self, table: Range<u64>, entry: u64, mut visit: impl FnMut(u64, &[u8])) -> io::Result<()> {
         let mut buffer = vec![0; PIECE];
         let mut at = table.start;
         while let Some(data) = self.next_data(at, table.end)? {
@@ -303,8 +313,8 @@ mod tests {
         let tids: Vec<_> = region.blocks().expect("readable").iter().map(|block| block.tid).collect();
         assert_eq!(tids, [77]);
         let mut bins = Vec::new();
-        let visit = |first: usize, counts: &mut dyn Iterator<Item = u32>| {
-            bins.extend(counts.enumerate().filter(|&(_, n)| n > 0).map(|(bin, n)| (first + bin, n)));
+        let visit = |first: u64, counts: &mut dyn Iterator<Item = u32>| {
+            bins.extend((first..).zip(counts).filter(|&(_, n)| n > 0));
         };
         region.histogram(visit).expect("readable");
         assert_eq!(bins, [(100, 3)]);

@@ -217,10 +217,14 @@ fn blank(byte: u8) -> bool {
 }
 
 fn trim(mut bytes: &[u8]) -> &[u8] {
-    while let [first, rest @ ..] = bytes && blank(*first) {
+    while let [first, rest @ ..] = bytes
+        && blank(*first)
+    {
         bytes = rest;
     }
-    while let [rest @ .., last] = bytes && blank(*last) {
+    while let [rest @ .., last] = bytes
+        && blank(*last)
+    {
         bytes = rest;
     }
     bytes

@@ -34,8 +34,14 @@ pub(crate) struct Prepared<'s, 'd> {
     pub(crate) stats: Option<Target>,
     /// When we were started.
     pub(crate) start: Instant,
-    /// Descriptors that we hold for the program only.
-    pub(crate) inherited: Vec<i32>,
+    pub(crate) inherited: Inherited,
+}
+
+/// What we found at our start and the program must find at its own.
+pub(crate) struct Inherited {
+    /// Open beyond the standard ones. We hold them for the program only.
+    pub(crate) descriptors: Vec<i32>,
+    pub(crate) file_limit: Option<libc::rlimit>,
 }
 
 /// Runs the program and writes its profile.
@@ -54,6 +60,8 @@ pub(crate) fn profiled(prepared: Prepared) -> Result<Ending, Failure> {
         notes.push(reason.clone());
     }
 
+    // From here on a limit on file sizes is an error to us and no signal.
+    let signals = Signals::take().context("cannot take over signals")?;
     let agent_wanted = planned.hooked() > 0 || choice.method == Method::Timer;
     let (folder, plan_bytes) = match planned.plan.as_ref().filter(|_| agent_wanted) {
         Some(plan) => {
@@ -65,11 +73,10 @@ pub(crate) fn profiled(prepared: Prepared) -> Result<Ending, Failure> {
         None => (None, 0),
     };
 
-    let signals = Signals::take().context("cannot take over signals")?;
-    let held = spawn::hold(&program, folder.as_ref().map(RunFolder::path), signals.inherited())
+    let run_folder = folder.as_ref().map(RunFolder::path);
+    let held = spawn::hold(&program, run_folder, signals.inherited(), inherited.file_limit)
         .context("cannot start a process")?;
-    sys::raise_file_limit();
-    sys::release(&inherited);
+    sys::release(&inherited.descriptors);
     let mut sampling = None;
     if choice.method == Method::Perf {
         match attach(&held, choice.rate, &planned) {
@@ -139,7 +146,12 @@ fn attach(held: &Held, rate: u32, planned: &Planned) -> std::io::Result<Sampling
 
 /// Writes what there is to write, and says what there is to say.
 fn finish(
-    run: &Run, program: &Program, settings: &Settings, output: &Output, stats: Option<&Target>, pid: u32,
+    run: &Run,
+    program: &Program,
+    settings: &Settings,
+    output: &Output,
+    stats: Option<&Target>,
+    pid: u32,
     bytes: &[u8],
 ) -> Result<()> {
     let voice = settings.voice;
@@ -158,11 +170,8 @@ fn finish(
     if let Some(detour) = &written.detour {
         voice.warn(format_args!("{detour}; it is in {}", written.path.display()));
     }
-    let next = format!(
-        "gprof {} {}",
-        report::quoted(&program.shown),
-        report::quoted(written.path.as_os_str())
-    );
+    let next =
+        format!("gprof {} {}", report::quoted(&program.shown), report::quoted(written.path.as_os_str()));
     voice.note(format_args!("{}; next: {next}", run.summary()));
     Ok(())
 }

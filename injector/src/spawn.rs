@@ -45,7 +45,12 @@ struct Exec {
 }
 
 /// Forks. With `run_folder`, the program will find the agent there.
-pub(crate) fn hold(program: &Program, run_folder: Option<&Path>, inherited: Inherited) -> io::Result<Held> {
+pub(crate) fn hold(
+    program: &Program,
+    run_folder: Option<&Path>,
+    inherited: Inherited,
+    file_limit: Option<libc::rlimit>,
+) -> io::Result<Held> {
     let exec = Exec::new(program, run_folder)?;
     let pointers = |strings: &[CString]| -> Vec<*const c_char> {
         strings.iter().map(|string| string.as_ptr()).chain([ptr::null()]).collect()
@@ -68,6 +73,9 @@ pub(crate) fn hold(program: &Program, run_folder: Option<&Path>, inherited: Inhe
                     // SAFETY: opened by Rust's runtime as a stand-in; nothing is written to it from here.
                     unsafe { libc::close(fd) };
                 }
+                if let Some(limit) = &file_limit {
+                    sys::limit_files(limit);
+                }
                 let errno = try_exec(&exec.path, &argv, shell_argv.as_deref(), &env);
                 let _ = File::from(report).write_all(&errno.to_ne_bytes());
             }
@@ -80,7 +88,10 @@ pub(crate) fn hold(program: &Program, run_folder: Option<&Path>, inherited: Inhe
 
 /// Returns errno if it returns.
 fn try_exec(
-    path: &CStr, argv: &[*const c_char], shell_argv: Option<&[*const c_char]>, env: &[*const c_char],
+    path: &CStr,
+    argv: &[*const c_char],
+    shell_argv: Option<&[*const c_char]>,
+    env: &[*const c_char],
 ) -> i32 {
     // SAFETY: arrays of C strings that end in a null pointer, alive in this process: it is a copy of the
     // one that owns them.
@@ -152,7 +163,9 @@ fn environment() -> Vec<CString> {
 
 /// Adds the agent's variables at the end, in the order in which it expects them.
 fn inject(env: &mut Vec<CString>, folder: &Path) -> io::Result<()> {
-    let is_preload = |entry: &CString| entry.as_bytes().strip_prefix(PRELOAD.as_bytes()).is_some_and(|rest| rest.starts_with(b"="));
+    let is_preload = |entry: &CString| {
+        entry.as_bytes().strip_prefix(PRELOAD.as_bytes()).is_some_and(|rest| rest.starts_with(b"="))
+    };
     let own: Option<Vec<u8>> = env
         .iter()
         .find(|entry| is_preload(entry))

@@ -109,7 +109,8 @@ mod tests {
         let path = folder.path().join("p");
         fs::write(&path, "x").expect("written");
         let own = sys::ids();
-        let other = Ids { euid: own.euid + 1, egid: own.egid + 1, uid: own.uid + 1, no_new_privileges: false };
+        let other =
+            Ids { euid: own.euid + 1, egid: own.egid + 1, uid: own.uid + 1, no_new_privileges: false };
         let own = Ids { no_new_privileges: false, ..own };
         let set = |mode| {
             fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(mode)).expect("mode");

@@ -17,7 +17,10 @@ pub(crate) enum Ending {
 
 /// Waits for the end of `pid`.
 pub(crate) fn until_end(
-    pid: i32, signals: &Signals, mut witness: Option<Witness>, mut sampling: Option<&mut Sampling>,
+    pid: i32,
+    signals: &Signals,
+    mut witness: Option<Witness>,
+    mut sampling: Option<&mut Sampling>,
 ) -> Ending {
     loop {
         if let Some(ending) = reap(pid) {

@@ -23,11 +23,12 @@ pub(crate) fn c_string(text: &OsStr) -> io::Result<CString> {
 
 /// The strerror text without Rust's "(os error N)".
 pub(crate) fn reason(error: &io::Error) -> String {
-    let text = error.to_string();
-    match text.rfind(" (os error ") {
-        Some(at) => text[..at].to_owned(),
-        None => text,
-    }
+    plain(&error.to_string())
+}
+
+/// The same for a longer text that ends with one.
+pub(crate) fn plain(text: &str) -> String {
+    text.rfind(" (os error ").map_or(text, |at| &text[..at]).to_owned()
 }
 
 pub(crate) fn errno_text(errno: i32) -> String {
@@ -179,16 +180,22 @@ pub(crate) fn release(inherited: &[libc::c_int]) {
     }
 }
 
-/// Raises our own limit of open files to the highest allowed. Called after the fork: the program's stays.
-pub(crate) fn raise_file_limit() {
+/// Raises our own limit of open files to the highest allowed; returns what it was, for the program.
+pub(crate) fn raise_file_limit() -> Option<libc::rlimit> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` is valid for both calls.
     unsafe {
-        if libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) == 0 {
-            limit.rlim_cur = limit.rlim_max;
-            libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
-        }
+        check(libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit)).ok()?;
+        let most = libc::rlimit { rlim_cur: limit.rlim_max, ..limit };
+        libc::setrlimit(libc::RLIMIT_NOFILE, &most);
     }
+    Some(limit)
+}
+
+/// Sets the limit of open files.
+pub(crate) fn limit_files(limit: &libc::rlimit) {
+    // SAFETY: `limit` is valid for the call.
+    unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, limit) };
 }
 
 /// The kernel's tick: what CPU-time timers are rounded up to.

@@ -39,8 +39,8 @@ impl Witness {
         let (read, write) = sys::pipe().ok()?;
         sys::set_nonblocking(&read).ok()?;
         // SAFETY: getpid cannot fail. We have one thread, so the child may do anything; it never returns.
-        let parent = unsafe { libc::getpid() };
-        match sys::check(unsafe { libc::fork() }).ok()? {
+        let (parent, forked) = unsafe { (libc::getpid(), libc::fork()) };
+        match sys::check(forked).ok()? {
             0 => watch(parent, write),
             pid => Some(Witness { pid, pipe: read.into(), ahead: Vec::new(), last: None }),
         }
