@@ -119,18 +119,23 @@ impl Start {
     }
 }
 
-/// Whether the bytes of `lo..hi` are padding: nops and breakpoints between functions that nobody
-/// jumps to.
-pub fn is_padding(image: &Image, flow: &Flow, lo: u64, hi: u64) -> bool {
-    if lo >= hi || function_at(image, lo).is_some_and(|i| image.functions[i].size > 0) {
+/// Whether the bytes of `lo..hi`, behind a function that has room up to `limit`, are padding: nops and
+/// breakpoints that nobody jumps to.
+pub fn is_padding(image: &Image, flow: &Flow, lo: u64, hi: u64, limit: u64) -> bool {
+    if lo >= hi || hi > limit || function_at(image, lo).is_some_and(|i| image.functions[i].size > 0) {
         return false;
     }
-    let Some(bytes) = image.code_at(lo, hi - lo) else { return false };
-    let nops = Decoder::with_ip(64, bytes, lo, DecoderOptions::NONE).iter().all(|i| {
-        matches!(
-            i.code(),
+    // The last nop may go on behind `hi`.
+    let Some(bytes) = image.code_at(lo, limit - lo) else { return false };
+    let mut decoder = Decoder::with_ip(64, bytes, lo, DecoderOptions::NONE);
+    while decoder.ip() < hi {
+        let nop = matches!(
+            decoder.decode().code(),
             Code::Nopw | Code::Nopd | Code::Nopq | Code::Nop_rm16 | Code::Nop_rm32 | Code::Nop_rm64 | Code::Int3
-        )
-    });
-    nops && flow.branches_to(lo, hi).is_empty() && flow.indirect_in(lo, hi).is_empty()
+        );
+        if !nop {
+            return false;
+        }
+    }
+    flow.branches_to(lo, hi).is_empty() && flow.indirect_in(lo, hi).is_empty()
 }

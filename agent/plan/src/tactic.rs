@@ -282,7 +282,7 @@ impl Decider<'_> {
             if want > self.image.functions[i].limit || end > start.hook + start.end && end < want {
                 return Err(Reason::NoRoom);
             }
-            if !is_padding(self.image, self.flow, start.hook + start.end, want) {
+            if !is_padding(self.image, self.flow, start.hook + start.end, want, self.image.functions[i].limit) {
                 return Err(Reason::NoRoom);
             }
             padded = true;
@@ -411,7 +411,7 @@ impl Decider<'_> {
         let f = &self.image.functions[j];
         let at = (f.address + f.size + self.padding_used[j]).max(lo);
         // Skipped bytes below `lo` are given up with it.
-        if at + JUMP > f.limit || at > hi || !is_padding(self.image, self.flow, f.address + f.size, f.limit) {
+        if at > hi || !is_padding(self.image, self.flow, f.address + f.size, at + JUMP, f.limit) {
             return None;
         }
         self.padding_used[j] = at + JUMP - (f.address + f.size);
