@@ -55,6 +55,7 @@ pub(crate) fn find(command: &[OsString]) -> Result<Program, Failure> {
 
 /// Goes from script to interpreter until a binary is reached.
 fn follow_scripts(program: &mut Program, arguments: &[OsString]) -> Result<(), Failure> {
+    let first = program.path.clone();
     let mut arguments = arguments.to_vec();
     for _ in 0..MOST_INTERPRETERS {
         let script = program.binary.clone();
@@ -86,7 +87,7 @@ fn follow_scripts(program: &mut Program, arguments: &[OsString]) -> Result<(), F
         }
         program.note = Some(format!(
             "{} is a script: the profile is of its interpreter {}",
-            script.display(),
+            first.display(),
             program.binary.display()
         ));
     }

@@ -1,5 +1,6 @@
 //! One run, from the start of the program to the last word about it.
 
+use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow};
@@ -159,8 +160,8 @@ fn finish(
         voice.warn(loss);
     }
     run.details(voice);
-    if let Some(target) = stats {
-        run.stats().write(target)?;
+    if let Some(Err(error)) = stats.map(|target| run.stats().write(target)) {
+        voice.warn(sys::plain(&format!("{error:#}")));
     }
     if run.planned.subject.blind {
         voice.warn(format_args!("no profile of {}", program.binary.display()));
@@ -170,8 +171,8 @@ fn finish(
     if let Some(detour) = &written.detour {
         voice.warn(format_args!("{detour}; it is in {}", written.path.display()));
     }
-    let next =
-        format!("gprof {} {}", report::quoted(&program.shown), report::quoted(written.path.as_os_str()));
+    let symbols = run.planned.subject.debug_file().map_or_else(|| program.shown.clone(), PathBuf::into);
+    let next = format!("gprof {} {}", report::quoted(&symbols), report::quoted(written.path.as_os_str()));
     voice.note(format_args!("{}; next: {next}", run.summary()));
     Ok(())
 }
@@ -183,18 +184,17 @@ pub(crate) fn say_what_is_possible(planned: &Planned, program: &Program, setting
     if let Some(why) = &planned.subject.unhookable {
         let rest = if planned.subject.blind { "it runs without a profile" } else { "it is only sampled" };
         voice.warn(format_args!("{shown} cannot be hooked: {why}; {rest}"));
-    } else if let Some(image) = planned.image() {
-        if !image.facts.has_symtab {
-            voice.note(format_args!(
-                "{shown} is stripped: gprof needs symbols to show anything; \
-                 install its debug symbols, or profile a build with them"
-            ));
+    } else if settings.hooks != HooksArg::None {
+        for pattern in settings.filters.unused() {
+            voice.warn(format_args!("{pattern} matches no function of {shown}"));
         }
-        if settings.hooks != HooksArg::None {
-            for pattern in settings.filters.unused() {
-                voice.warn(format_args!("{pattern} matches no function of {shown}"));
-            }
-        }
+    }
+    if planned.image().is_some_and(|image| !image.facts.has_symtab) {
+        let remedy = match planned.subject.debug_file() {
+            Some(file) => format!("it has them from {}", file.display()),
+            None => "install its debug symbols, or profile a build with them".to_owned(),
+        };
+        voice.note(format_args!("{shown} is stripped, and gprof needs symbols to show anything: {remedy}"));
     }
     if let Some(downgrade) = planned.plan.as_ref().and_then(|plan| plan.downgrade.as_ref())
         && settings.hooks != HooksArg::None

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use gprofinject_plan::image::Image;
 
@@ -47,6 +47,15 @@ impl Binary {
 }
 
 impl Subject<'_> {
+    /// The separate file with its symbols, where they are not in the program itself.
+    pub(crate) fn debug_file(&self) -> Option<PathBuf> {
+        let facts = &self.image.as_ref()?.facts;
+        let (first, rest) = facts.build_id.as_ref().filter(|_| !facts.has_symtab)?.split_first()?;
+        let rest: String = rest.iter().map(|byte| format!("{byte:02x}")).collect();
+        let path = PathBuf::from(format!("/usr/lib/debug/.build-id/{first:02x}/{rest}.debug"));
+        path.exists().then_some(path)
+    }
+
     /// Can the agent library be put into it?
     pub(crate) fn takes_agent(&self) -> bool {
         self.image.is_some() && self.unhookable.is_none()

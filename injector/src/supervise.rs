@@ -3,6 +3,7 @@
 
 use std::os::fd::{AsFd, AsRawFd};
 
+use crate::failure::OURS;
 use crate::sampler::Sampling;
 use crate::signals::{self, Arrived, Signals};
 use crate::sys::check;
@@ -75,7 +76,7 @@ fn reap(pid: i32) -> Option<Ending> {
             Ok(_) => {}
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
             // Somebody else has waited for it, which nobody can; there is nothing left to wait for.
-            Err(_) => return Some(Ending::Exited(0)),
+            Err(_) => return Some(Ending::Exited(OURS)),
         }
     }
 }
