@@ -71,8 +71,8 @@ fn place(image: &Image, len: u64) -> u64 {
     }
 }
 
-struct Emitter<'a> {
-    image: &'a Image<'a>,
+struct Emitter<'a, 'd> {
+    image: &'a Image<'d>,
     out: Emitted,
     templates: [Template; 4],
     /// Arena offset of the shared exit code.
@@ -83,8 +83,8 @@ struct Emitter<'a> {
     stubs: usize,
 }
 
-impl<'a> Emitter<'a> {
-    fn new(image: &'a Image<'a>, hooks: &[Hook]) -> Emitter<'a> {
+impl<'a, 'd> Emitter<'a, 'd> {
+    fn new(image: &'a Image<'d>, hooks: &[Hook]) -> Emitter<'a, 'd> {
         let kinds = [(false, false), (false, true), (true, false), (true, true)];
         let templates = kinds.map(|(both, hashed)| Template::thunk(Kind { both, hashed }));
         let largest = templates.iter().map(|t| t.bytes.len()).max().unwrap_or(0);

@@ -212,7 +212,7 @@ impl Part {
                 flow.undecodable = true;
                 break;
             }
-            flow.odd_return |= frame.reads(&instruction) || instruction.code() == Code::Retnq_imm16;
+            flow.odd_return |= frame.reads(image, &instruction) || instruction.code() == Code::Retnq_imm16;
             match instruction.flow_control() {
                 FlowControl::Next => own_start |= self.note_reference(image, &instruction, &mut tables) == Some(lo),
                 FlowControl::Call
@@ -334,8 +334,8 @@ impl Part {
 
 /// Follows the stack pointer through a prologue to tell whether an instruction reads the return address.
 ///
-/// Kept simple on purpose: a wrong "yes" costs the function its exit hook, a wrong "no" lets it see the
-/// thunk's address. Known to miss functions that take the address of the slot.
+/// A wrong "yes" costs the function its exit hook, a wrong "no" lets it see the thunk's address. Known to
+/// miss functions that take the address of the slot.
 struct ReturnSlot {
     /// Bytes between rsp and the return slot, as far as the prologue tells.
     depth: u64,
@@ -350,15 +350,22 @@ impl ReturnSlot {
         ReturnSlot { depth: if ordinary { 0 } else { u64::MAX }, in_prologue: ordinary, frame_pointer: false }
     }
 
-    fn reads(&mut self, instruction: &Instruction) -> bool {
+    fn reads(&mut self, image: &Image, instruction: &Instruction) -> bool {
+        const RBP: u16 = 6;
+        const RSP: u16 = 7;
         let code = instruction.code();
+        let displacement = instruction.memory_displacement64();
+        let slot = |register| {
+            // Where there is unwind information, it decides; else only a prologue can be trusted.
+            match image.cfa(instruction.ip()) {
+                Some((base, offset)) => base == register && displacement.wrapping_add(8) as i64 == offset,
+                None => self.in_prologue,
+            }
+        };
         let reads = match instruction.memory_base() {
-            Register::RSP if instruction.memory_index() == Register::None => {
-                code == Code::Mov_r64_rm64 && instruction.memory_displacement64() == self.depth
-            }
-            Register::RBP if self.frame_pointer => {
-                code == Code::Mov_r64_rm64 && instruction.memory_displacement64() == 8
-            }
+            _ if code != Code::Mov_r64_rm64 || instruction.memory_index() != Register::None => false,
+            Register::RSP => displacement == self.depth && slot(RSP),
+            Register::RBP => displacement == 8 && self.frame_pointer && slot(RBP),
             _ => false,
         };
         if self.in_prologue {

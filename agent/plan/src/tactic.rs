@@ -186,15 +186,15 @@ pub fn decide(image: &Image, flow: &Flow, unwinds: bool, selected: &dyn Fn(usize
     Decisions { verdicts, hooks: d.hooks.into_iter().flatten().collect() }
 }
 
-struct Decider<'a> {
-    image: &'a Image<'a>,
+struct Decider<'a, 'd> {
+    image: &'a Image<'d>,
     flow: &'a Flow,
     hooks: Vec<Option<Hook>>,
     /// Bytes handed out of the padding behind each function.
     padding_used: Vec<u64>,
 }
 
-impl Decider<'_> {
+impl Decider<'_, '_> {
     fn refuse(&self, i: usize, unwinds: bool, selected: &dyn Fn(usize) -> bool) -> Option<Reason> {
         let f = &self.image.functions[i];
         if matches!(f.kind, FunctionKind::Cold(_)) {

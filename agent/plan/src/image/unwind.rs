@@ -177,6 +177,22 @@ impl<'d> Unwind<'d> {
     }
 }
 
+impl Unwind<'_> {
+    /// The CFA at an address, as a DWARF register and an offset; None: nothing says it that simply.
+    pub(super) fn cfa(&self, address: u64) -> Option<(u16, i64)> {
+        // One function's instructions at a time.
+        const MOST: u64 = 1 << 16;
+        let after = self.fdes.partition_point(|fde| fde.start <= address);
+        let fde = self.fdes[..after].last().filter(|fde| address < fde.end)?;
+        let (parsed, initial) = self.parse(fde.offset)?;
+        let instructions = parsed.instructions(&self.section, &self.bases);
+        match cfa_at(parsed.cie(), initial, instructions, Some(address - fde.start), &mut { MOST })? {
+            Cfa::Register(register, offset) => Some((register.0, offset)),
+            Cfa::Expression => None,
+        }
+    }
+}
+
 /// The CFA that holds `stop` bytes behind the start (None: after all instructions). None: cannot be told.
 fn cfa_at(
     cie: &Cie<'_>,
