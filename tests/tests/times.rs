@@ -11,7 +11,7 @@ use gprofinject_tests::elf::Program;
 use gprofinject_tests::gprofdata::{self, GmonOut};
 use gprofinject_tests::{build, run, tool};
 
-/// Two functions that burn 3 : 1, in main or in two threads. The argument: threads, milliseconds.
+/// Two functions that burn about 3 : 1. Arguments of the program: threads, milliseconds of each.
 fn burner(folder: &Path) -> PathBuf {
     let program = folder.join("shares");
     let mut gcc = Command::new("gcc");
