@@ -3,7 +3,13 @@
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
-    for argument in ["-nostdlib", "-nostartfiles", "-Wl,--hash-style=gnu", "-Wl,-z,norelro", "-Wl,-soname,libgprofinject.so"] {
+    for argument in [
+        "-nostdlib",
+        "-nostartfiles",
+        "-Wl,--hash-style=gnu",
+        "-Wl,-z,norelro",
+        "-Wl,-soname,libgprofinject.so",
+    ] {
         println!("cargo:rustc-cdylib-link-arg={argument}");
     }
 }

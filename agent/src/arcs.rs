@@ -10,7 +10,7 @@ use core::arch::asm;
 use core::sync::atomic::{AtomicU64, Ordering};
 use gprofinject_abi::plan::{Cell, ENTRY_ONLY, FunctionRecord, LOOPS};
 use gprofinject_abi::region::{
-    BlockHeader, CALLER,  Overflow, PROBES, ROOT, SEGMENT_BIT, SEGMENTS, SLOTS, Slot, TAIL, segment_entries,
+    BlockHeader, CALLER, Overflow, PROBES, ROOT, SEGMENT_BIT, SEGMENTS, SLOTS, Slot, TAIL, segment_entries,
     segment_offset,
 };
 
@@ -173,7 +173,8 @@ fn find(agent: &Agent, block: u64, number: u32, record: &FunctionRecord, key: u6
 }
 
 fn overflow(agent: &Agent, block: u64, number: u32, key: u64) -> Found {
-    let hash = (key ^ (u64::from(number) << 32 | u64::from(number))).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+    let hash =
+        (key ^ (u64::from(number) << 32 | u64::from(number))).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
     let mut segment = 0;
     while segment < SEGMENTS {
         let base = block + segment_offset(agent.slot_bytes, segment);

@@ -21,7 +21,7 @@ core::arch::global_asm!(
     "mov r8, rdi",
     "sub r8, rsi",
     "cmp r8, rdx",
-    "jb 2f",                        // the target begins inside the source
+    "jb 2f", // the target begins inside the source
     "rep movsb",
     "ret",
     "2:",

@@ -114,7 +114,9 @@ impl PlanFile {
             return None;
         }
         // SAFETY: inside the mapping, aligned, and T is one of the plan's records, for which any bytes do.
-        Some(unsafe { slice::from_raw_parts(self.at.add(table.offset as usize).cast(), table.count as usize) })
+        Some(unsafe {
+            slice::from_raw_parts(self.at.add(table.offset as usize).cast(), table.count as usize)
+        })
     }
 }
 

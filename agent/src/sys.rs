@@ -42,7 +42,14 @@ unsafe fn syscall(number: u64, a: [u64; 6]) -> Result<u64, i32> {
 ///
 /// # Safety
 /// With MAP_FIXED, whatever lies at `address..address + len` must be the caller's to replace.
-pub(crate) unsafe fn mmap(address: u64, len: u64, protection: u64, flags: u64, fd: i32, offset: u64) -> Result<u64, i32> {
+pub(crate) unsafe fn mmap(
+    address: u64,
+    len: u64,
+    protection: u64,
+    flags: u64,
+    fd: i32,
+    offset: u64,
+) -> Result<u64, i32> {
     // SAFETY: passed on.
     unsafe { syscall(9, [address, len, protection, flags, fd as u64, offset]) }
 }

@@ -233,7 +233,14 @@ impl<'a, 'd> Emitter<'a, 'd> {
     }
 
     /// None: a branch cannot be led where it should go.
-    fn patches(&self, _flow: &Flow, hook: &Hook, at: usize, body: usize, moved: &Relocated) -> Option<Vec<Patch>> {
+    fn patches(
+        &self,
+        _flow: &Flow,
+        hook: &Hook,
+        at: usize,
+        body: usize,
+        moved: &Relocated,
+    ) -> Option<Vec<Patch>> {
         let thunk = self.address(at);
         let mut patches = Vec::with_capacity(1);
         match (hook.tactic, hook.cave) {

@@ -45,7 +45,8 @@ impl Plan {
         half(&mut header, VERSION);
         half(&mut header, if self.hooks == Hooks::Both { HOOK_BOTH } else { HOOK_ENTRY });
         let code = (self.code.0 / PAGE * PAGE, round_up(self.code.1, PAGE));
-        for v in [self.phdr, self.entry, self.text.0, self.text.1, code.0, code.1, self.arena, self.arena_len] {
+        for v in [self.phdr, self.entry, self.text.0, self.text.1, code.0, code.1, self.arena, self.arena_len]
+        {
             word(&mut header, v);
         }
         for t in [functions, hooked, patches, segments, tls_fixups, bias_fixups] {

@@ -69,7 +69,8 @@ impl Flow {
     pub fn of(image: &Image) -> Flow {
         let count = image.functions.len();
         // Two threads where it pays: decoding is most of the planning.
-        let workers = if count > 2000 { std::thread::available_parallelism().map_or(1, |n| n.get().min(4)) } else { 1 };
+        let workers =
+            if count > 2000 { std::thread::available_parallelism().map_or(1, |n| n.get().min(4)) } else { 1 };
         let parts: Vec<Part> = if workers == 1 {
             vec![Part::decode(image, 0..count)]
         } else {
@@ -214,14 +215,17 @@ impl Part {
             }
             flow.odd_return |= frame.reads(image, &instruction) || instruction.code() == Code::Retnq_imm16;
             match instruction.flow_control() {
-                FlowControl::Next => own_start |= self.note_reference(image, &instruction, &mut tables) == Some(lo),
+                FlowControl::Next => {
+                    own_start |= self.note_reference(image, &instruction, &mut tables) == Some(lo)
+                }
                 FlowControl::Call
                 | FlowControl::UnconditionalBranch
                 | FlowControl::ConditionalBranch
                 | FlowControl::XbeginXabortXend => self.note_branch(index, lo, hi, &instruction),
                 FlowControl::IndirectBranch => {
                     indirect_jump = true;
-                    if instruction.memory_base() == Register::None && !instruction.is_ip_rel_memory_operand() {
+                    if instruction.memory_base() == Register::None && !instruction.is_ip_rel_memory_operand()
+                    {
                         tables.push(instruction.memory_displacement64());
                     }
                 }
@@ -274,7 +278,12 @@ impl Part {
     }
 
     /// The address of code or of a table that an instruction computes.
-    fn note_reference(&mut self, image: &Image, instruction: &Instruction, tables: &mut Vec<u64>) -> Option<u64> {
+    fn note_reference(
+        &mut self,
+        image: &Image,
+        instruction: &Instruction,
+        tables: &mut Vec<u64>,
+    ) -> Option<u64> {
         let address = if instruction.is_ip_rel_memory_operand() {
             if instruction.code() != Code::Lea_r64_m {
                 return None;
@@ -370,7 +379,9 @@ impl ReturnSlot {
         };
         if self.in_prologue {
             match code {
-                Code::Push_r64 | Code::Pushq_imm8 | Code::Pushq_imm32 | Code::Push_rm64 => self.depth += 8,
+                Code::Push_r64 | Code::Pushq_imm8 | Code::Pushq_imm32 | Code::Push_rm64 => {
+                    self.depth = self.depth.wrapping_add(8);
+                }
                 Code::Pop_r64 => self.depth = self.depth.wrapping_sub(8),
                 Code::Sub_rm64_imm8 | Code::Sub_rm64_imm32 if instruction.op0_register() == Register::RSP => {
                     self.depth = self.depth.wrapping_add(instruction.immediate32to64_or_8() as u64);

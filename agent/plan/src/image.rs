@@ -46,7 +46,7 @@ pub struct Image<'d> {
     /// Sorted: landing pads from the exception tables.
     pub landing_pads: Vec<u64>,
     pub facts: Facts,
-    unwind: unwind::Unwind<'d>,
+    frames: unwind::Frames<'d>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,14 +139,14 @@ impl<'d> Image<'d> {
                 build_id: notes.build_id,
                 text_relocations: pointers.in_code,
             },
-            unwind,
+            frames: unwind.keep(),
         })
     }
 
     /// The canonical frame address that .eh_frame gives for an address, as a DWARF register number (6: rbp,
     /// 7: rsp) and an offset.
     pub fn cfa(&self, address: u64) -> Option<(u16, i64)> {
-        self.unwind.cfa(address)
+        self.frames.cfa(address)
     }
 
     /// The machine code at an address, if the file has all of it.

@@ -101,7 +101,10 @@ impl Plan {
             code: code_extents(image),
             entry: image.entry,
             phdr: image.phdr,
-            verdicts: verdicts.into_iter().map(|v| v.map_or_else(Verdict::Refused, Verdict::Hooked)).collect(),
+            verdicts: verdicts
+                .into_iter()
+                .map(|v| v.map_or_else(Verdict::Refused, Verdict::Hooked))
+                .collect(),
             emitted,
         }
     }
@@ -133,7 +136,8 @@ fn emit_all(image: &Image, flow: &Flow, hooks: &[Hook], entry_only: bool) -> (Em
         .map(|h| {
             let f = &image.functions[h.function];
             let facts = flow.functions[h.function];
-            let twice = RETURNS_TWICE.contains(&f.name) || f.aliases.iter().any(|a| RETURNS_TWICE.contains(a));
+            let twice =
+                RETURNS_TWICE.contains(&f.name) || f.aliases.iter().any(|a| RETURNS_TWICE.contains(a));
             // Only a shadow stack tells a loop from a call.
             let both = !entry_only || facts.table_loops;
             Wish { both: both && !twice && !facts.odd_return, loops: facts.table_loops }

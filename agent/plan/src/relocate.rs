@@ -12,8 +12,8 @@
 //! ```
 
 use iced_x86::{
-    BlockEncoder, BlockEncoderOptions, Code, Decoder, DecoderOptions, Encoder, FlowControl, IcedError, Instruction,
-    InstructionBlock, MemoryOperand, OpKind, Register,
+    BlockEncoder, BlockEncoderOptions, Code, Decoder, DecoderOptions, Encoder, FlowControl, IcedError,
+    Instruction, InstructionBlock, MemoryOperand, OpKind, Register,
 };
 
 /// Why instructions could not be moved.
@@ -47,7 +47,10 @@ impl Relocated {
 pub fn falls_through(instruction: &Instruction) -> bool {
     !matches!(
         instruction.flow_control(),
-        FlowControl::Return | FlowControl::UnconditionalBranch | FlowControl::IndirectBranch | FlowControl::Exception
+        FlowControl::Return
+            | FlowControl::UnconditionalBranch
+            | FlowControl::IndirectBranch
+            | FlowControl::Exception
     )
 }
 
@@ -68,7 +71,9 @@ pub fn relocate(bytes: &[u8], from: u64, to: u64, start: u64) -> Result<Relocate
     if instructions.iter().any(Instruction::is_invalid) {
         return Err(Unmovable("not an instruction"));
     }
-    for i in instructions.iter_mut().filter(|i| has_branch(i) && !is_call(i) && i.near_branch_target() == start) {
+    for i in
+        instructions.iter_mut().filter(|i| has_branch(i) && !is_call(i) && i.near_branch_target() == start)
+    {
         i.set_near_branch64(from);
     }
     let end = from + bytes.len() as u64;
@@ -97,7 +102,13 @@ fn fits_as_is(i: &Instruction) -> bool {
     i.memory_base() == Register::RIP
 }
 
-fn copy(instructions: &[Instruction], bytes: &[u8], from: u64, to: u64, out: &mut Relocated) -> Result<(), Unmovable> {
+fn copy(
+    instructions: &[Instruction],
+    bytes: &[u8],
+    from: u64,
+    to: u64,
+    out: &mut Relocated,
+) -> Result<(), Unmovable> {
     let mut decoder = Decoder::with_ip(64, bytes, from, DecoderOptions::NONE);
     for i in instructions {
         let at = (i.ip() - from) as usize;
@@ -119,7 +130,12 @@ fn copy(instructions: &[Instruction], bytes: &[u8], from: u64, to: u64, out: &mu
     Ok(())
 }
 
-fn encode_block(instructions: &[Instruction], from: u64, to: u64, out: &mut Relocated) -> Result<(), Unmovable> {
+fn encode_block(
+    instructions: &[Instruction],
+    from: u64,
+    to: u64,
+    out: &mut Relocated,
+) -> Result<(), Unmovable> {
     let options = BlockEncoderOptions::RETURN_NEW_INSTRUCTION_OFFSETS;
     let result = BlockEncoder::encode(64, InstructionBlock::new(instructions, to), options)?;
     for (i, &offset) in instructions.iter().zip(&result.new_instruction_offsets) {
@@ -143,7 +159,13 @@ fn append(instruction: &Instruction, to: u64, out: &mut Relocated) -> Result<(),
     Ok(())
 }
 
-fn emulate_call(call: &Instruction, from: u64, to: u64, end: u64, out: &mut Relocated) -> Result<(), Unmovable> {
+fn emulate_call(
+    call: &Instruction,
+    from: u64,
+    to: u64,
+    end: u64,
+    out: &mut Relocated,
+) -> Result<(), Unmovable> {
     out.map.push(((call.ip() - from) as u32, out.bytes.len() as u32));
     let here = to.wrapping_add(out.bytes.len() as u64);
     append(&Instruction::with_branch(Code::Call_rel32_64, here + 5)?, to, out)?;
@@ -231,7 +253,10 @@ mod tests {
         let moved = relocate(&[0x48, 0x89, 0xf9, 0xe3, 0x3b], 0x1000, 0x20_0000, 0x1000).unwrap();
         let code = listing(&moved.bytes, 0x20_0000);
         assert_eq!(code.len(), 5, "{code:?}");
-        assert_eq!((code[3].as_str(), code[4].as_str()), ("jmp 0x0000000000001040", "jmp 0x0000000000001005"));
+        assert_eq!(
+            (code[3].as_str(), code[4].as_str()),
+            ("jmp 0x0000000000001040", "jmp 0x0000000000001005")
+        );
         assert_eq!(moved.map, [(0, 0)]);
     }
 
@@ -249,7 +274,10 @@ mod tests {
         assert_eq!(moved.bytes[word..], 0x1009_u64.to_le_bytes());
         let code = listing(&moved.bytes[..word], 0x9000);
         let push = format!("push qword ptr [{:#x}]", 0x9000 + word);
-        assert_eq!(code[..5], ["sub rsp,8", "call 0x0000000000009009", "lea rsp,[rsp+8]", &push, "jmp 0x0000000000002000"]);
+        assert_eq!(
+            code[..5],
+            ["sub rsp,8", "call 0x0000000000009009", "lea rsp,[rsp+8]", &push, "jmp 0x0000000000002000"]
+        );
         assert_eq!(moved.offset_of(4), Some(4));
     }
 

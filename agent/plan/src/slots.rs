@@ -45,8 +45,30 @@ const SLOT: u32 = size_of::<Slot>() as u32;
 
 /// Multipliers to try. Odd, so that no low bit is lost; the first one keeps the bits as they are.
 const MULTIPLIERS: [u32; 24] = [
-    1, 0x9e37_79b1, 0x85eb_ca6b, 0xc2b2_ae35, 0x27d4_eb2f, 0x1656_67b1, 0x5bd1_e995, 0x0100_0193, 0x2c1b_3c6d,
-    0x297a_2d39, 0x7feb_352d, 0x846c_a68b, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41,
+    1,
+    0x9e37_79b1,
+    0x85eb_ca6b,
+    0xc2b2_ae35,
+    0x27d4_eb2f,
+    0x1656_67b1,
+    0x5bd1_e995,
+    0x0100_0193,
+    0x2c1b_3c6d,
+    0x297a_2d39,
+    0x7feb_352d,
+    0x846c_a68b,
+    3,
+    5,
+    7,
+    11,
+    13,
+    17,
+    19,
+    23,
+    29,
+    31,
+    37,
+    41,
 ];
 
 impl Homes {
@@ -127,8 +149,7 @@ mod tests {
         assert_eq!(homes.of(0), Home { offset: 128, mask: 0, multiplier: 1, shift: 8 });
         let home = homes.of(1);
         assert_eq!((home.offset, home.mask), (144, 48));
-        let mut slots: Vec<u32> =
-            [0x1005_u32, 0x1105, 0x2205].iter().map(|&r| home.slot(r)).collect();
+        let mut slots: Vec<u32> = [0x1005_u32, 0x1105, 0x2205].iter().map(|&r| home.slot(r)).collect();
         slots.dedup();
         assert_eq!(slots.len(), 3);
         // The load bias does not change which slots collide.

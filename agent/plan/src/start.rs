@@ -55,7 +55,8 @@ impl Start {
         let hook = hook_point(image, f);
         let end = f.address + f.size - hook;
         let bytes = image.code_at(hook, end.min(NEAR))?;
-        let mut start = Start { hook, steps: Vec::with_capacity(8), end, fixed: Vec::new(), soft: Vec::new() };
+        let mut start =
+            Start { hook, steps: Vec::with_capacity(8), end, fixed: Vec::new(), soft: Vec::new() };
         start.decode(bytes);
         for &b in flow.branches_to(f.address, hook + NEAR) {
             start.note_inbound(image, flow, index, b);
@@ -131,7 +132,13 @@ pub fn is_padding(image: &Image, flow: &Flow, lo: u64, hi: u64, limit: u64) -> b
     while decoder.ip() < hi {
         let nop = matches!(
             decoder.decode().code(),
-            Code::Nopw | Code::Nopd | Code::Nopq | Code::Nop_rm16 | Code::Nop_rm32 | Code::Nop_rm64 | Code::Int3
+            Code::Nopw
+                | Code::Nopd
+                | Code::Nopq
+                | Code::Nop_rm16
+                | Code::Nop_rm32
+                | Code::Nop_rm64
+                | Code::Int3
         );
         if !nop {
             return false;

@@ -142,7 +142,8 @@ impl Hook {
             (_, None) => Some((self.at, self.at + JUMP)),
         };
         let caves = self.cave.into_iter().chain(self.retargets.iter().filter_map(|r| r.cave));
-        let sites = self.retargets.iter().map(|r| (r.branch.end() - u64::from(r.branch.width), r.branch.end()));
+        let sites =
+            self.retargets.iter().map(|r| (r.branch.end() - u64::from(r.branch.width), r.branch.end()));
         entry.into_iter().chain(caves.map(|c| (c, c + JUMP))).chain(sites)
     }
 }
@@ -171,8 +172,8 @@ pub fn decide(image: &Image, flow: &Flow, unwinds: bool, selected: &dyn Fn(usize
         }
     }
     // Those without room of their own, in three rounds of rising cost.
-    let rounds: [fn(&mut Decider, usize) -> Result<Tactic, Reason>; 3] =
-        [|d, i| d.short(i), |d, i| d.near(i, true), |d, i| d.call_sites(i)];
+    type Round = fn(&mut Decider, usize) -> Result<Tactic, Reason>;
+    let rounds: [Round; 3] = [|d, i| d.short(i), |d, i| d.near(i, true), |d, i| d.call_sites(i)];
     for round in rounds {
         for (i, verdict) in verdicts.iter_mut().enumerate() {
             if matches!(verdict, Err(Reason::NoRoom | Reason::JumpedInto)) {
@@ -282,7 +283,8 @@ impl Decider<'_, '_> {
             if want > self.image.functions[i].limit || end > start.hook + start.end && end < want {
                 return Err(Reason::NoRoom);
             }
-            if !is_padding(self.image, self.flow, start.hook + start.end, want, self.image.functions[i].limit) {
+            if !is_padding(self.image, self.flow, start.hook + start.end, want, self.image.functions[i].limit)
+            {
                 return Err(Reason::NoRoom);
             }
             padded = true;
@@ -391,10 +393,8 @@ impl Decider<'_, '_> {
         let functions = &self.image.functions;
         let (lo, hi) = (from.saturating_sub(REACH), from + REACH - 1);
         let first = functions.partition_point(|f| f.limit <= lo);
-        for j in first..functions.len() {
-            if functions[j].address > hi {
-                break;
-            }
+        let reached = functions.partition_point(|f| f.address <= hi);
+        for j in first..reached {
             if let Some(at) = self.padding_cave(j, lo, hi) {
                 return Some(at);
             }

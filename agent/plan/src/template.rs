@@ -122,7 +122,8 @@ impl Template {
             t.put(load(Register::R11, Register::RSP, 0), None);
         }
         if kind.hashed {
-            let hash = Instruction::with3(Code::Imul_r32_rm32_imm32, Register::EAX, Register::R11D, 0x1234_5678);
+            let hash =
+                Instruction::with3(Code::Imul_r32_rm32_imm32, Register::EAX, Register::R11D, 0x1234_5678);
             t.put(hash, Some(Hole::Multiplier));
             t.put(Instruction::with2(Code::Shr_rm32_imm8, Register::EAX, 0x12), Some(Hole::Shift));
             t.put(Instruction::with2(Code::And_EAX_imm32, Register::EAX, 0x1234_5678), Some(Hole::Mask));

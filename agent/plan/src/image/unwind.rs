@@ -31,6 +31,7 @@ pub(super) struct Fde {
 
 #[derive(Debug)]
 pub(super) struct Unwind<'d> {
+    bytes: &'d [u8],
     section: EhFrame<Slice<'d>>,
     bases: BaseAddresses,
     /// By offset in the section, as they come.
@@ -74,6 +75,7 @@ impl<'d> Unwind<'d> {
             .set_text(address_of(b".text"))
             .set_got(address_of(b".got"));
         let mut unwind = Unwind {
+            bytes,
             section: EhFrame::new(bytes, LittleEndian),
             bases,
             cies: Vec::new(),
@@ -177,16 +179,36 @@ impl<'d> Unwind<'d> {
     }
 }
 
-impl Unwind<'_> {
+/// What is kept of .eh_frame for later questions. Holds none of gimli's types, which would make it, and
+/// the image with it, invariant.
+#[derive(Debug, Default)]
+pub(super) struct Frames<'d> {
+    bytes: &'d [u8],
+    bases: BaseAddresses,
+    fdes: Vec<Fde>,
+}
+
+impl<'d> Unwind<'d> {
+    pub(super) fn keep(self) -> Frames<'d> {
+        Frames { bytes: self.bytes, bases: self.bases, fdes: self.fdes }
+    }
+}
+
+impl Frames<'_> {
     /// The CFA at an address, as a DWARF register and an offset; None: nothing says it that simply.
     pub(super) fn cfa(&self, address: u64) -> Option<(u16, i64)> {
         // One function's instructions at a time.
         const MOST: u64 = 1 << 16;
         let after = self.fdes.partition_point(|fde| fde.start <= address);
         let fde = self.fdes[..after].last().filter(|fde| address < fde.end)?;
-        let (parsed, initial) = self.parse(fde.offset)?;
-        let instructions = parsed.instructions(&self.section, &self.bases);
-        match cfa_at(parsed.cie(), initial, instructions, Some(address - fde.start), &mut { MOST })? {
+        let section = EhFrame::new(self.bytes, LittleEndian);
+        let partial = section.partial_fde_from_offset(&self.bases, EhFrameOffset(fde.offset)).ok()?;
+        let parsed = partial.parse(|section, bases, offset| section.cie_from_offset(bases, offset)).ok()?;
+        let mut budget = MOST;
+        let before = parsed.cie().instructions(&section, &self.bases);
+        let initial = cfa_at(parsed.cie(), Cfa::Expression, before, None, &mut budget)?;
+        let instructions = parsed.instructions(&section, &self.bases);
+        match cfa_at(parsed.cie(), initial, instructions, Some(address - fde.start), &mut budget)? {
             Cfa::Register(register, offset) => Some((register.0, offset)),
             Cfa::Expression => None,
         }
