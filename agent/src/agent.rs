@@ -3,13 +3,14 @@
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU64, Ordering};
-use gprofinject_abi::plan::{CodeRange, FunctionRecord};
+use gprofinject_abi::plan::{CodeRange, FunctionRecord, TailRecord};
 use gprofinject_abi::region::RegionHeader;
 
 /// Addresses are runtime addresses unless said otherwise.
 #[derive(Clone, Copy)]
 pub(crate) struct Agent {
     pub(crate) functions: *const FunctionRecord,
+    pub(crate) tails: *const TailRecord,
     /// Link addresses.
     pub(crate) hooked: *const CodeRange,
     pub(crate) hooked_count: u64,
@@ -43,6 +44,7 @@ unsafe impl Sync for Global {}
 
 static AGENT: Global = Global(UnsafeCell::new(Agent {
     functions: core::ptr::null(),
+    tails: core::ptr::null(),
     hooked: core::ptr::null(),
     hooked_count: 0,
     region: core::ptr::null_mut(),
@@ -80,6 +82,11 @@ impl Agent {
     pub(crate) fn function(&self, number: u32) -> &'static FunctionRecord {
         // SAFETY: thunks and frames hold numbers of the plan only, and the plan file is mapped for ever.
         unsafe { &*self.functions.add(number as usize) }
+    }
+
+    pub(crate) fn tail(&self, index: u32) -> &'static TailRecord {
+        // SAFETY: as for functions: stubs hold indices of the plan only.
+        unsafe { &*self.tails.add(index as usize) }
     }
 
     /// Also the mark of a frame that is alive: its return slot holds an exit label.

@@ -8,14 +8,11 @@ use crate::threads;
 use crate::words;
 use core::arch::asm;
 use core::sync::atomic::{AtomicU64, Ordering};
-use gprofinject_abi::plan::{Cell, ENTRY_ONLY, FunctionRecord, LOOPS};
+use gprofinject_abi::plan::{Cell, ENTRY_ONLY, FunctionRecord, LOOPS, SPARE_SLOTS};
 use gprofinject_abi::region::{
-    BlockHeader, CALLER, Overflow, PROBES, ROOT, SEGMENT_BIT, SEGMENTS, SLOTS, Slot, TAIL, segment_entries,
-    segment_offset,
+    BlockHeader, CALLER, Overflow, PROBES, ROOT, SEGMENT_BIT, SEGMENTS, SITE, SLOTS, Slot, TAIL,
+    segment_entries, segment_offset,
 };
-
-/// Home slots that one look-up inspects.
-const HOME_PROBES: u32 = 8;
 
 /// Counts an arc that has a place already. Integer code only; see [`crate::gate`].
 pub(crate) extern "C" fn known(number: u32, return_address: u64, cfa: u64) -> Next {
@@ -153,9 +150,8 @@ enum Found {
 /// Looks an arc up. A free place can be named before it is committed: reading there yields zeros.
 fn find(agent: &Agent, block: u64, number: u32, record: &FunctionRecord, key: u64) -> Found {
     let mut at = (key as u32).wrapping_mul(record.multiplier) >> (record.shift & 31) & record.mask;
-    let slots = record.mask / size_of::<Slot>() as u32 + 1;
-    let mut left = if slots < HOME_PROBES { slots } else { HOME_PROBES };
-    while left > 0 {
+    let last = if record.mask == 0 { at } else { at + SPARE_SLOTS * size_of::<Slot>() as u32 };
+    while at <= last {
         let slot = (block + u64::from(record.slots + at)) as *mut Slot;
         // SAFETY: the home slots of a function lie within the block.
         let found = unsafe { (*slot).key };
@@ -166,8 +162,7 @@ fn find(agent: &Agent, block: u64, number: u32, record: &FunctionRecord, key: u6
         if found == 0 {
             return Found::Home(slot);
         }
-        at = (at + size_of::<Slot>() as u32) & record.mask;
-        left -= 1;
+        at += size_of::<Slot>() as u32;
     }
     overflow(agent, block, number, key)
 }
@@ -209,13 +204,9 @@ fn count(agent: &Agent, block: u64, number: u32, record: &FunctionRecord, key: u
                 return;
             }
             Found::Home(slot) => {
-                let chunk = (slot as u64 - block) / agent.slot_chunk;
-                if !threads::commit(block, chunk as u32, chunk * agent.slot_chunk, chunk_len(agent, chunk)) {
+                if !take(agent, block, slot, key) {
                     break;
                 }
-                // SAFETY: an aligned key in the thread's own block.
-                let free = unsafe { AtomicU64::from_ptr(&raw mut (*slot).key) };
-                let _ = free.compare_exchange(0, key, Ordering::Release, Ordering::Relaxed);
             }
             Found::Over(segment, entry) => {
                 let at = segment_offset(agent.slot_bytes, segment);
@@ -243,6 +234,30 @@ fn count(agent: &Agent, block: u64, number: u32, record: &FunctionRecord, key: u
     unsafe { add(&raw mut (*(block as *mut BlockHeader)).lost_calls, 1) };
     // SAFETY: the region header stays mapped.
     unsafe { add(&raw mut (*agent.header()).lost_calls, 1) };
+}
+
+/// Puts a free slot into use, unless a signal handler does so first. False: it cannot be made lasting.
+fn take(agent: &Agent, block: u64, slot: *mut Slot, key: u64) -> bool {
+    let chunk = (slot as u64 - block) / agent.slot_chunk;
+    if !threads::commit(block, chunk as u32, chunk * agent.slot_chunk, chunk_len(agent, chunk)) {
+        return false;
+    }
+    // SAFETY: an aligned key in the thread's own block.
+    let free = unsafe { AtomicU64::from_ptr(&raw mut (*slot).key) };
+    let _ = free.compare_exchange(0, key, Ordering::Release, Ordering::Relaxed);
+    true
+}
+
+/// A tail call's own slot is to be put into use: answers with where to go on, the tail call's thunk once
+/// more, or the called function's, which counts in its own way.
+pub(crate) extern "C" fn tail(index: u32) -> u64 {
+    let agent = Agent::get();
+    let record = agent.tail(index);
+    let ready = threads::block(agent).is_some_and(|block| {
+        let slot = (block + u64::from(record.slot)) as *mut Slot;
+        take(agent, block, slot, SITE | record.site)
+    });
+    agent.arena_lo.wrapping_add(if ready { record.again } else { record.thunk }.into())
 }
 
 /// Key of an overflow entry whose function is being stored.

@@ -102,8 +102,8 @@ global_asm!(
     ".endm",
     //
     ".text",
-    ".globl gpi_miss, gpi_miss_entry, gpi_window, gpi_exit",
-    ".hidden gpi_miss, gpi_miss_entry, gpi_window, gpi_exit",
+    ".globl gpi_miss, gpi_miss_entry, gpi_window, gpi_exit, gpi_tail",
+    ".hidden gpi_miss, gpi_miss_entry, gpi_window, gpi_exit, gpi_tail",
     ".p2align 4",
     ".type gpi_miss, @function",
     "gpi_miss:",                    // rsp = CFA
@@ -168,6 +168,24 @@ global_asm!(
     "jmp [rsp-24]",
     ".size gpi_miss_entry, . - gpi_miss_entry",
     //
+    // A tail call's slot is to be put into use. r11 is the program's.
+    ".p2align 4",
+    ".type gpi_tail, @function",
+    "gpi_tail:",                    // rsp = CFA - 8, eax = index
+    "lea rsp, [rsp-120]",
+    "gpi_save",
+    "gpi_save_vectors",
+    "mov edi, [rbp-8]",
+    "call {tail}",
+    "gpi_restore_vectors",
+    "mov [rbp+160], rax",           // CFA-32
+    "mov r11, [rbp-16]",
+    "gpi_restore",
+    "lea rsp, [rsp+120]",
+    "mov rax, [rsp-8]",
+    "jmp [rsp-24]",
+    ".size gpi_tail, . - gpi_tail",
+    //
     // Results may be in any register but r11, whose old value is at CFA-16.
     ".p2align 4",
     ".type gpi_exit, @function",
@@ -188,6 +206,7 @@ global_asm!(
     ".size gpi_exit, . - gpi_exit",
     known = sym arcs::known,
     rare = sym arcs::rare,
+    tail = sym arcs::tail,
     enter = sym cells::enter,
     exit = sym cells::exit,
 );
@@ -197,4 +216,5 @@ unsafe extern "C" {
     pub(crate) fn gpi_miss_entry();
     pub(crate) fn gpi_window();
     pub(crate) fn gpi_exit();
+    pub(crate) fn gpi_tail();
 }

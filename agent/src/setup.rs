@@ -129,6 +129,7 @@ fn hook(start: &Start, folder: &mut Folder, region: *mut RegionHeader) -> Result
         return Err(Refusal::new(Trouble::OtherProgram));
     }
     let functions = file.table(plan.functions).ok_or_else(damaged)?;
+    let tails = file.table(plan.tails).ok_or_else(damaged)?;
     let hooked = file.table(plan.hooked).ok_or_else(damaged)?;
     let patches: &[Patch] = file.table(plan.patches).ok_or_else(damaged)?;
     // SAFETY: the region mapping lives for ever; one thread.
@@ -138,6 +139,7 @@ fn hook(start: &Start, folder: &mut Folder, region: *mut RegionHeader) -> Result
     let memory = |e| Refusal::errno(Trouble::Memory, e);
     let mut agent = Agent {
         functions: functions.as_ptr(),
+        tails: tails.as_ptr(),
         hooked: hooked.as_ptr(),
         hooked_count: hooked.len() as u64,
         region,
@@ -234,6 +236,7 @@ fn fill_arena(file: &PlanFile, plan: &PlanHeader, arena: u64, bias: u64) -> Resu
         miss_entry: gate::gpi_miss_entry as *const () as u64,
         window: gate::gpi_window as *const () as u64,
         exit: gate::gpi_exit as *const () as u64,
+        tail: gate::gpi_tail as *const () as u64,
     };
     // SAFETY: the plan leaves room for the header in the arena, which is ours and writable.
     unsafe {

@@ -4,7 +4,7 @@ use std::io;
 use std::ops::Range;
 
 use gmon::Arc;
-use gprofinject_abi::region::{CALLER, ROOT, RegionHeader, State, TAIL, Trouble};
+use gprofinject_abi::region::{CALLER, ROOT, RegionHeader, SITE, Slot, State, TAIL, Trouble};
 
 use crate::histogram::Histogram;
 use crate::profile_plan::Planned;
@@ -73,7 +73,7 @@ fn slot_owners(planned: &Planned) -> Vec<(Range<u64>, u32)> {
         .zip(0..)
         .map(|(record, number)| {
             let start = u64::from(record.slots);
-            (start..start + u64::from(record.mask) + 16, number)
+            (start..start + u64::from(record.slot_count) * size_of::<Slot>() as u64, number)
         })
         .collect();
     owners.sort_unstable_by_key(|(range, _)| range.start);
@@ -87,6 +87,7 @@ fn arc(counter: &Counter, planned: &Planned, bias: u64) -> Option<Arc> {
         ROOT => None,
         key if key & CALLER != 0 => planned.entry((key & !CALLER) as u32),
         key if key & TAIL != 0 => planned.tail_caller((key & !TAIL) as u32, counter.function),
+        key if key & SITE != 0 => Some(planned.charged(key & !SITE)),
         return_address => planned.caller(return_address.wrapping_sub(bias)),
     };
     Some(Arc { from: known.unwrap_or_else(|| planned.root()), to, count: counter.count })

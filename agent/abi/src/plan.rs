@@ -44,6 +44,8 @@ pub struct PlanHeader {
     pub arena_len: u64,
     /// [`FunctionRecord`]; the index is the function's number in thunks and shadow stack entries.
     pub functions: Table,
+    /// [`TailRecord`].
+    pub tails: Table,
     /// [`CodeRange`], sorted by address: the code of hooked functions with their `.cold` parts.
     pub hooked: Table,
     /// [`Patch`], sorted by address.
@@ -84,6 +86,30 @@ pub struct FunctionRecord {
     pub body: u32,
     /// [`ENTRY_ONLY`], [`LOOPS`].
     pub flags: u32,
+    /// Slots from `slots` on that count the function's arcs: the home slots, [`SPARE_SLOTS`] behind them
+    /// if there are several, then one for each [`TailRecord`].
+    pub slot_count: u32,
+    pub reserved: u32,
+}
+
+/// Slots behind a function's hashed home slots: a key may stand this far behind its home.
+pub const SPARE_SLOTS: u32 = 3;
+
+/// A jump by which one hooked function tail-calls another: it leads to a thunk of its own, which counts
+/// in a slot of its own.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TailRecord {
+    /// Link address of the jump.
+    pub site: u64,
+    /// Byte offset of its slot from the start of a thread block. The slot's key is
+    /// [`crate::region::SITE`] | `site`.
+    pub slot: u32,
+    /// Number of the function that is called.
+    pub callee: u32,
+    /// Arena offset of the jump's thunk, and of the called function's.
+    pub again: u32,
+    pub thunk: u32,
 }
 
 /// The function gets no shadow stack cell (setjmp and its like, or a function that reads its own
@@ -141,6 +167,9 @@ pub struct ArenaHeader {
     pub window: u64,
     /// The same on exit. Jumped to with rsp = CFA, r11 saved at CFA - 16; returns to the caller by itself.
     pub exit: u64,
+    /// A tail call's slot is not in use yet. Jumped to with eax = index of the [`TailRecord`],
+    /// rsp = CFA - 8, rax saved at CFA - 16; goes on at the record's `again` or `thunk`.
+    pub tail: u64,
 }
 
 /// The agent's per-thread words, an initial-exec TLS block. Thunks address them as `fs:[offset]`.
@@ -173,12 +202,13 @@ pub struct Cell {
 
 const _: () = {
     assert!(size_of::<Table>() == 16);
-    assert!(size_of::<PlanHeader>() == 184);
-    assert!(size_of::<FunctionRecord>() == 40);
+    assert!(size_of::<PlanHeader>() == 200);
+    assert!(size_of::<FunctionRecord>() == 48);
+    assert!(size_of::<TailRecord>() == 24);
     assert!(size_of::<CodeRange>() == 16);
     assert!(size_of::<Patch>() == 48);
     assert!(size_of::<Segment>() == 24);
-    assert!(size_of::<ArenaHeader>() == 32);
+    assert!(size_of::<ArenaHeader>() == 40);
     assert!(size_of::<ThreadWords>() == 32);
     assert!(size_of::<Cell>() == 16);
 };

@@ -26,9 +26,10 @@
 
 /// What an arc's key may be besides a runtime return address: `CALLER` with the number of the calling
 /// function, for calls out of code that is not hooked; `TAIL` with the number of the function that left
-/// by a jump; `ROOT` where nothing hooked was running.
+/// by a jump; `SITE` with the link address of such a jump; `ROOT` where nothing hooked was running.
 pub const CALLER: u64 = 1 << 63;
 pub const TAIL: u64 = 1 << 62;
+pub const SITE: u64 = 1 << 61;
 pub const ROOT: u64 = u64::MAX;
 
 pub const MAGIC: [u8; 8] = *b"gpi-regn";

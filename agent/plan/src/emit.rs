@@ -6,14 +6,15 @@
 //!
 //! The thunks of neighbours lie beside each other; what is rarely run lies apart from them.
 
-use crate::flow::Flow;
 use crate::image::{Image, ImageKind};
 use crate::relocate::{Relocated, Unmovable, relocate};
 use crate::slots::{Home, Homes};
 use crate::tactic::{Hook, JUMP, Reason, Retarget, Tactic};
+use crate::tails::Tail;
 use crate::template::{Hole, Kind, Target, Template};
-use gprofinject_abi::plan::{ArenaHeader, ENTRY_ONLY, FunctionRecord, LOOPS, Patch};
-use gprofinject_abi::region::{PAGE, round_up};
+use gprofinject_abi::plan::{ArenaHeader, ENTRY_ONLY, FunctionRecord, LOOPS, Patch, TailRecord};
+use gprofinject_abi::region::{PAGE, Slot, round_up};
+use std::collections::HashMap;
 use std::mem::offset_of;
 
 /// Free space left between the arena and the image.
@@ -27,6 +28,8 @@ const ALIGN: usize = 16;
 /// Bytes of a function's two stubs: `mov eax, number; jmp [header]` each.
 const STUBS: usize = 2 * STUB;
 const STUB: usize = 11;
+/// Bytes of a tail call's: `mov eax, index; jmp [header]`, and `mov r11, [rsp-16]; mov rax, [rsp-8]; jmp thunk`.
+const TAIL_STUBS: usize = STUB + 15;
 
 /// What emission yields.
 #[derive(Debug, Default)]
@@ -35,6 +38,7 @@ pub struct Emitted {
     pub arena: u64,
     pub bytes: Vec<u8>,
     pub records: Vec<FunctionRecord>,
+    pub tails: Vec<TailRecord>,
     pub patches: Vec<Patch>,
     pub tls_fixups: Vec<u32>,
     pub bias_fixups: Vec<u32>,
@@ -53,10 +57,21 @@ pub struct Wish {
 }
 
 /// Emits `hooks`; `wishes` and `homes` are in their order, and so are the function numbers.
-pub fn emit(image: &Image, flow: &Flow, hooks: &[Hook], wishes: &[Wish], homes: &Homes) -> Emitted {
-    let mut e = Emitter::new(image, hooks);
+pub fn emit(image: &Image, hooks: &[Hook], wishes: &[Wish], homes: &Homes, tails: &[Tail]) -> Emitted {
+    let mut e = Emitter::new(image, hooks, tails);
     for (number, hook) in hooks.iter().enumerate() {
-        e.function(flow, hook, number as u32, wishes[number], homes.of(number));
+        e.function(hook, number as u32, wishes[number], homes.of(number));
+    }
+    let mut first = 0;
+    for (i, tail) in tails.iter().enumerate() {
+        if tails[first].callee != tail.callee {
+            first = i;
+        }
+        e.tail_call(
+            i,
+            tail,
+            homes.of(tail.callee as usize).tails() + (i - first) as u32 * size_of::<Slot>() as u32,
+        );
     }
     e.finish()
 }
@@ -81,10 +96,17 @@ struct Emitter<'a, 'd> {
     next: usize,
     /// First byte of the stubs.
     stubs: usize,
+    tail: Template,
+    /// First byte of the tail calls' thunks, and of their stubs.
+    tails: usize,
+    tail_stubs: usize,
+    /// Sites of tail calls that are relocated with their function's first instructions, and the indices
+    /// of their thunks.
+    moved_tails: HashMap<u64, usize>,
 }
 
 impl<'a, 'd> Emitter<'a, 'd> {
-    fn new(image: &'a Image<'d>, hooks: &[Hook]) -> Emitter<'a, 'd> {
+    fn new(image: &'a Image<'d>, hooks: &[Hook], tails: &[Tail]) -> Emitter<'a, 'd> {
         let kinds = [(false, false), (false, true), (true, false), (true, true)];
         let templates = kinds.map(|(both, hashed)| Template::thunk(Kind { both, hashed }));
         let largest = templates.iter().map(|t| t.bytes.len()).max().unwrap_or(0);
@@ -93,7 +115,10 @@ impl<'a, 'd> Emitter<'a, 'd> {
         // Relocation grows an instruction of two bytes to six at most, and a call to forty.
         let thunks: usize = hooks.iter().map(|h| largest + h.relocated as usize * 3 + 64 + ALIGN).sum();
         let stubs = (header + shared.bytes.len() + ALIGN + thunks).next_multiple_of(64);
-        let len = round_up((stubs + hooks.len() * STUBS) as u64, PAGE);
+        let tail = Template::tail();
+        let tails_at = (stubs + hooks.len() * STUBS).next_multiple_of(64);
+        let tail_stubs = tails_at + tails.len() * tail.bytes.len().next_multiple_of(ALIGN);
+        let len = round_up((tail_stubs + tails.len() * TAIL_STUBS) as u64, PAGE);
         let mut e = Emitter {
             image,
             out: Emitted { arena: place(image, len), bytes: vec![0xcc; len as usize], ..Default::default() },
@@ -101,6 +126,15 @@ impl<'a, 'd> Emitter<'a, 'd> {
             exit: header,
             next: 0,
             stubs,
+            tail,
+            tails: tails_at,
+            tail_stubs,
+            moved_tails: tails
+                .iter()
+                .zip(0..)
+                .filter(|(t, _)| t.relocated)
+                .map(|(t, i)| (t.branch.site, i))
+                .collect(),
         };
         e.out.bytes[..header].fill(0);
         e.next = e.shared_exit(&shared);
@@ -148,7 +182,7 @@ impl<'a, 'd> Emitter<'a, 'd> {
         self.jump_through(at + 5, word);
     }
 
-    fn function(&mut self, flow: &Flow, hook: &Hook, number: u32, wish: Wish, home: Home) {
+    fn function(&mut self, hook: &Hook, number: u32, wish: Wish, home: Home) {
         let at = self.next.next_multiple_of(ALIGN);
         let hashed = home.mask != 0;
         let template = &self.templates[usize::from(wish.both) * 2 + usize::from(hashed)];
@@ -165,10 +199,12 @@ impl<'a, 'd> Emitter<'a, 'd> {
             resume: at as u32 + resume,
             body: body as u32,
             flags: if wish.both { 0 } else { ENTRY_ONLY } | if wish.loops { LOOPS } else { 0 },
+            slot_count: home.count,
+            reserved: 0,
         };
         match self.body(hook, body) {
             Ok(relocated) => {
-                let patches = self.patches(flow, hook, at, body, &relocated);
+                let patches = self.patches(hook, at, body, &relocated);
                 match patches {
                     Some(patches) => self.out.patches.extend(patches),
                     None => self.out.failed.push((hook.function, Reason::Overlap)),
@@ -193,10 +229,11 @@ impl<'a, 'd> Emitter<'a, 'd> {
         // A word that a relocated call pushes wants its alignment, which only costs a few bytes.
         let to = self.address(body);
         if hook.tactic == Tactic::CallSites {
-            return relocate(&[], hook.at, to, hook.at);
+            return relocate(&[], hook.at, to, hook.at, &|_| None);
         }
         let bytes = self.image.code_at(hook.at, hook.relocated).ok_or(Unmovable("no code"))?;
-        relocate(bytes, hook.at, to, self.image.functions[hook.function].address)
+        let elsewhere = |site: u64| self.moved_tails.get(&site).map(|&i| self.address(self.tail_at(i)));
+        relocate(bytes, hook.at, to, self.image.functions[hook.function].address, &elsewhere)
     }
 
     fn thunk(&mut self, at: usize, body: usize, number: u32, home: Home, both: bool, hashed: bool) {
@@ -215,6 +252,7 @@ impl<'a, 'd> Emitter<'a, 'd> {
                 Hole::Mask => self.word(hole, home.mask),
                 Hole::Multiplier => self.word(hole, home.multiplier),
                 Hole::Shift => self.out.bytes[hole] = home.shift as u8,
+                Hole::SlotAndSite => {}
                 Hole::Branch(target) => {
                     let target = match target {
                         Target::Miss => stub,
@@ -232,15 +270,71 @@ impl<'a, 'd> Emitter<'a, 'd> {
         self.templates[usize::from(both) * 2 + usize::from(hashed)] = template;
     }
 
+    fn tail_at(&self, index: usize) -> usize {
+        self.tails + index * self.tail.bytes.len().next_multiple_of(ALIGN)
+    }
+
+    fn tail_call(&mut self, index: usize, tail: &Tail, slot: u32) {
+        let callee = self.out.records[tail.callee as usize];
+        let at = self.tail_at(index);
+        let template = std::mem::take(&mut self.tail);
+        self.out.bytes[at..at + template.bytes.len()].copy_from_slice(&template.bytes);
+        let stub = self.tail_stubs + index * TAIL_STUBS;
+        for &(hole, kind) in &template.holes {
+            let hole = at + hole as usize;
+            match kind {
+                Hole::Tls => self.out.tls_fixups.push(hole as u32),
+                Hole::Slot => {
+                    let word: u32 = self.out.bytes[hole].into();
+                    self.word(hole, word + slot);
+                }
+                Hole::SlotAndSite => {
+                    self.word(hole, slot);
+                    self.word(hole + 4, tail.branch.site as u32);
+                }
+                Hole::Number => self.word(hole, tail.callee),
+                Hole::Mask | Hole::Multiplier | Hole::Shift => {}
+                Hole::Branch(target) => {
+                    let target = match target {
+                        Target::Miss => stub,
+                        Target::Outside | Target::Exit => stub + STUB,
+                        Target::Body => callee.body as usize,
+                    };
+                    self.branch(hole, self.address(target));
+                }
+            }
+        }
+        self.tail = template;
+        self.stub(stub, index as u32, offset_of!(ArenaHeader, tail));
+        // Outside the window: as if the jump had not been touched.
+        let thunk = self.thunk_of(callee);
+        let restore = [0x4c, 0x8b, 0x5c, 0x24, 0xf0, 0x48, 0x8b, 0x44, 0x24, 0xf8, 0xe9];
+        let outside = stub + STUB;
+        self.out.bytes[outside..outside + restore.len()].copy_from_slice(&restore);
+        self.branch(outside + restore.len(), self.address(thunk));
+        self.out.tails.push(TailRecord {
+            site: tail.branch.site,
+            slot,
+            callee: tail.callee,
+            again: at as u32,
+            thunk: thunk as u32,
+        });
+        self.out.owners.push((at as u32, tail.callee));
+        if !tail.relocated {
+            let displacement = (self.address(at).wrapping_sub(tail.branch.end()) as u32).to_le_bytes();
+            self.out.patches.extend(self.patch(tail.branch.end() - 4, &displacement));
+        }
+    }
+
+    /// Arena offset of a function's thunk.
+    fn thunk_of(&self, record: FunctionRecord) -> usize {
+        let both = record.flags & ENTRY_ONLY == 0;
+        let template = &self.templates[usize::from(both) * 2 + usize::from(record.mask != 0)];
+        (record.resume - template.resume) as usize
+    }
+
     /// None: a branch cannot be led where it should go.
-    fn patches(
-        &self,
-        _flow: &Flow,
-        hook: &Hook,
-        at: usize,
-        body: usize,
-        moved: &Relocated,
-    ) -> Option<Vec<Patch>> {
+    fn patches(&self, hook: &Hook, at: usize, body: usize, moved: &Relocated) -> Option<Vec<Patch>> {
         let thunk = self.address(at);
         let mut patches = Vec::with_capacity(1);
         match (hook.tactic, hook.cave) {
@@ -288,6 +382,7 @@ impl<'a, 'd> Emitter<'a, 'd> {
         for number in 0..self.out.records.len() {
             self.out.owners.push(((self.stubs + number * STUBS) as u32, number as u32));
         }
+        self.out.owners.sort_unstable();
         self.out.patches.sort_unstable_by_key(|p| p.address);
         self.out
     }

@@ -12,7 +12,15 @@ impl Plan {
         let e = &self.emitted;
         let functions = table(&mut file, &e.records, |f, out| {
             word(out, f.entry);
-            for v in [f.exit, f.slots, f.mask, f.multiplier, f.shift, f.resume, f.body, f.flags] {
+            for v in
+                [f.exit, f.slots, f.mask, f.multiplier, f.shift, f.resume, f.body, f.flags, f.slot_count, 0]
+            {
+                half(out, v);
+            }
+        });
+        let tails = table(&mut file, &e.tails, |t, out| {
+            word(out, t.site);
+            for v in [t.slot, t.callee, t.again, t.thunk] {
                 half(out, v);
             }
         });
@@ -49,7 +57,7 @@ impl Plan {
         {
             word(&mut header, v);
         }
-        for t in [functions, hooked, patches, segments, tls_fixups, bias_fixups] {
+        for t in [functions, tails, hooked, patches, segments, tls_fixups, bias_fixups] {
             word(&mut header, t.offset);
             word(&mut header, t.count);
         }

@@ -15,6 +15,7 @@ pub mod relocate;
 pub mod slots;
 pub mod start;
 pub mod tactic;
+pub mod tails;
 pub mod template;
 
 pub use plan::{Hooks, Options, Plan, Verdict};

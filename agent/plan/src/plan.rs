@@ -6,6 +6,7 @@ use crate::image::{Function, FunctionKind, Image};
 use crate::slots::Homes;
 use crate::start::owner;
 use crate::tactic::{Hook, Reason, Tactic, decide};
+use crate::tails;
 use gprofinject_abi::plan::{CodeRange, FunctionRecord};
 use std::collections::HashMap;
 
@@ -143,8 +144,9 @@ fn emit_all(image: &Image, flow: &Flow, hooks: &[Hook], entry_only: bool) -> (Em
             Wish { both: both && !twice && !facts.odd_return, loops: facts.table_loops }
         })
         .collect();
-    let homes = Homes::new(image, flow, hooks);
-    (emit(image, flow, hooks, &wishes, &homes), homes)
+    let tails = tails::find(image, flow, hooks, &wishes);
+    let homes = Homes::new(image, flow, hooks, &tails);
+    (emit(image, hooks, &wishes, &homes, &tails), homes)
 }
 
 /// No two patches may touch the same bytes, nor a patch the bytes that another function's relocation

@@ -61,11 +61,18 @@ pub fn is_call(instruction: &Instruction) -> bool {
 
 /// Moves the instructions in `bytes`, which stand at `from`, to `to`, followed by a jump to the rest of
 /// the function. Branches among them stay among them; one to `start`, the function's first byte (an
-/// `endbr64` may stand between it and `from`), leads to the first of them.
+/// `endbr64` may stand between it and `from`), leads to the first of them. `elsewhere` gives new targets
+/// to jumps, by their addresses.
 ///
 /// # Errors
 /// Where an operand cannot reach from `to`, or the code cannot be encoded elsewhere.
-pub fn relocate(bytes: &[u8], from: u64, to: u64, start: u64) -> Result<Relocated, Unmovable> {
+pub fn relocate(
+    bytes: &[u8],
+    from: u64,
+    to: u64,
+    start: u64,
+    elsewhere: &dyn Fn(u64) -> Option<u64>,
+) -> Result<Relocated, Unmovable> {
     let mut instructions: Vec<Instruction> =
         Decoder::with_ip(64, bytes, from, DecoderOptions::NONE).into_iter().collect();
     if instructions.iter().any(Instruction::is_invalid) {
@@ -75,6 +82,11 @@ pub fn relocate(bytes: &[u8], from: u64, to: u64, start: u64) -> Result<Relocate
         instructions.iter_mut().filter(|i| has_branch(i) && !is_call(i) && i.near_branch_target() == start)
     {
         i.set_near_branch64(from);
+    }
+    for i in instructions.iter_mut().filter(|i| has_branch(i) && !is_call(i)) {
+        if let Some(target) = elsewhere(i.ip()) {
+            i.set_near_branch64(target);
+        }
     }
     let end = from + bytes.len() as u64;
     let last_falls_through = instructions.last().is_none_or(falls_through);
@@ -229,10 +241,21 @@ mod tests {
             .collect()
     }
 
+    fn moved_to(bytes: &[u8], from: u64, to: u64, start: u64) -> Result<Relocated, Unmovable> {
+        relocate(bytes, from, to, start, &|_| None)
+    }
+
+    #[test]
+    fn jumps_can_be_led_elsewhere() {
+        // jmp 0x2000
+        let moved = relocate(&[0xe9, 0xfb, 0x0f, 0, 0], 0x1000, 0x9000, 0x1000, &|_| Some(0x9100)).unwrap();
+        assert_eq!(listing(&moved.bytes, 0x9000), ["jmp 0x0000000000009100"]);
+    }
+
     #[test]
     fn plain_and_rip_relative() {
         // push rbx; lea rdi,[rip+0x10] (0x1018)
-        let moved = relocate(&[0x53, 0x48, 0x8d, 0x3d, 0x10, 0, 0, 0], 0x1000, 0x9000, 0x1000).unwrap();
+        let moved = moved_to(&[0x53, 0x48, 0x8d, 0x3d, 0x10, 0, 0, 0], 0x1000, 0x9000, 0x1000).unwrap();
         assert_eq!(listing(&moved.bytes, 0x9000), ["push rbx", "lea rdi,[0x1018]", "jmp 0x0000000000001008"]);
         assert_eq!(moved.map, [(0, 0), (1, 1)]);
     }
@@ -240,7 +263,7 @@ mod tests {
     #[test]
     fn branches_inside_stay_inside_and_others_grow() {
         // dec edi; jne 0x1000; je 0x1040
-        let moved = relocate(&[0xff, 0xcf, 0x75, 0xfc, 0x74, 0x3a], 0x1000, 0x20_0000, 0x1000).unwrap();
+        let moved = moved_to(&[0xff, 0xcf, 0x75, 0xfc, 0x74, 0x3a], 0x1000, 0x20_0000, 0x1000).unwrap();
         assert_eq!(
             listing(&moved.bytes, 0x20_0000),
             ["dec edi", "jne short 0x0000000000200000", "je 0x0000000000001040", "jmp 0x0000000000001006"]
@@ -250,7 +273,7 @@ mod tests {
     #[test]
     fn a_short_only_branch_jumps_over_a_jump() {
         // mov rcx,rdi; jrcxz 0x1040
-        let moved = relocate(&[0x48, 0x89, 0xf9, 0xe3, 0x3b], 0x1000, 0x20_0000, 0x1000).unwrap();
+        let moved = moved_to(&[0x48, 0x89, 0xf9, 0xe3, 0x3b], 0x1000, 0x20_0000, 0x1000).unwrap();
         let code = listing(&moved.bytes, 0x20_0000);
         assert_eq!(code.len(), 5, "{code:?}");
         assert_eq!(
@@ -262,14 +285,14 @@ mod tests {
 
     #[test]
     fn no_jump_behind_a_return() {
-        let moved = relocate(&[0x31, 0xc0, 0xc3], 0x1000, 0x9000, 0x1000).unwrap();
+        let moved = moved_to(&[0x31, 0xc0, 0xc3], 0x1000, 0x9000, 0x1000).unwrap();
         assert_eq!(listing(&moved.bytes, 0x9000), ["xor eax,eax", "ret"]);
     }
 
     #[test]
     fn a_call_keeps_its_return_address() {
         // sub rsp,8; call 0x2000
-        let moved = relocate(&[0x48, 0x83, 0xec, 8, 0xe8, 0xf7, 0x0f, 0, 0], 0x1000, 0x9000, 0x1000).unwrap();
+        let moved = moved_to(&[0x48, 0x83, 0xec, 8, 0xe8, 0xf7, 0x0f, 0, 0], 0x1000, 0x9000, 0x1000).unwrap();
         let word = moved.return_address.unwrap() as usize;
         assert_eq!(moved.bytes[word..], 0x1009_u64.to_le_bytes());
         let code = listing(&moved.bytes[..word], 0x9000);
@@ -284,13 +307,13 @@ mod tests {
     #[test]
     fn an_indirect_call_through_the_stack_is_adjusted() {
         // call [rsp+0x10]
-        let moved = relocate(&[0xff, 0x54, 0x24, 0x10], 0x1000, 0x9000, 0x1000).unwrap();
+        let moved = moved_to(&[0xff, 0x54, 0x24, 0x10], 0x1000, 0x9000, 0x1000).unwrap();
         let word = moved.return_address.unwrap() as usize;
         assert_eq!(listing(&moved.bytes[..word], 0x9000)[3], "jmp qword ptr [rsp+0x18]");
     }
 
     #[test]
     fn operands_out_of_reach_are_an_error() {
-        assert!(relocate(&[0x48, 0x8d, 0x3d, 0x10, 0, 0, 0], 0x1000, 0x7000_0000_0000, 0x1000).is_err());
+        assert!(moved_to(&[0x48, 0x8d, 0x3d, 0x10, 0, 0, 0], 0x1000, 0x7000_0000_0000, 0x1000).is_err());
     }
 }

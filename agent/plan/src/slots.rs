@@ -8,6 +8,8 @@ use crate::flow::{BranchKind, Flow};
 use crate::image::Image;
 use crate::start::owner;
 use crate::tactic::Hook;
+use crate::tails::Tail;
+use gprofinject_abi::plan::SPARE_SLOTS;
 use gprofinject_abi::region::{SLOTS, Slot};
 
 /// The home slots of one function.
@@ -20,9 +22,16 @@ pub struct Home {
     pub multiplier: u32,
     /// The slot's number is taken from the top of the product's low twelve bits.
     pub shift: u32,
+    /// All slots: home, spare, and one for each tail call.
+    pub count: u32,
 }
 
 impl Home {
+    /// Offset of the function's slots for tail calls from the start of a thread block.
+    pub fn tails(&self) -> u32 {
+        self.offset + self.mask + SLOT + if self.mask == 0 { 0 } else { SPARE_SLOTS * SLOT }
+    }
+
     /// Offset of a key's slot among the function's own.
     fn slot(&self, key: u32) -> u32 {
         key.wrapping_mul(self.multiplier) >> self.shift & self.mask
@@ -38,7 +47,7 @@ pub struct Homes {
 }
 
 /// Slots of a function that is called through pointers only, or from outside.
-const UNKNOWN_CALLERS: usize = 4;
+const UNKNOWN_CALLERS: usize = 8;
 /// More slots than this a function never gets; what collides goes to the overflow tables.
 const MOST: usize = 4096;
 const SLOT: u32 = size_of::<Slot>() as u32;
@@ -76,10 +85,13 @@ impl Homes {
         self.homes.get(number).copied().unwrap_or_default()
     }
 
-    pub fn new(image: &Image, flow: &Flow, hooks: &[Hook]) -> Homes {
+    pub fn new(image: &Image, flow: &Flow, hooks: &[Hook], tails: &[Tail]) -> Homes {
         let mut homes = Homes { homes: Vec::with_capacity(hooks.len()), bytes: 0 };
         let mut returns = Vec::new();
-        for hook in hooks {
+        let mut rest = tails;
+        for (number, hook) in hooks.iter().enumerate() {
+            let own = rest.iter().take_while(|t| t.callee as usize == number).count();
+            rest = &rest[own..];
             returns.clear();
             let address = image.functions[hook.function].address;
             let mut tails = 0;
@@ -92,12 +104,13 @@ impl Homes {
             }
             let taken = flow.is_taken(address) || flow.is_taken(hook.at);
             let unknown = if taken { UNKNOWN_CALLERS } else { 0 };
-            homes.add(&returns, (returns.len() + tails + unknown).max(1));
+            let by_thunk = own.min(tails);
+            homes.add(&returns, (returns.len() + tails - by_thunk + unknown).max(1), own as u32);
         }
         homes
     }
 
-    fn add(&mut self, returns: &[u32], expected: usize) {
+    fn add(&mut self, returns: &[u32], expected: usize, tails: u32) {
         let roomy = if expected > 4 { expected * 3 / 2 } else { expected };
         let slots = roomy.next_power_of_two().min(MOST);
         let mut home = Home {
@@ -105,12 +118,14 @@ impl Homes {
             mask: (slots as u32 - 1) * SLOT,
             multiplier: 1,
             shift: 8_u32.saturating_sub(slots.trailing_zeros()),
+            count: 0,
         };
+        home.count = (home.tails() - home.offset) / SLOT + tails;
         if slots > 1 {
             home.multiplier = best_multiplier(returns, home, slots);
         }
         self.homes.push(home);
-        self.bytes += slots as u64 * u64::from(SLOT);
+        self.bytes += u64::from(home.count) * u64::from(SLOT);
     }
 }
 
@@ -143,18 +158,19 @@ mod tests {
     #[test]
     fn known_call_sites_get_slots_of_their_own() {
         let mut homes = Homes::default();
-        homes.add(&[0x1005], 1);
-        homes.add(&[0x1005, 0x1105, 0x2205], 3);
-        homes.add(&[], UNKNOWN_CALLERS);
-        assert_eq!(homes.of(0), Home { offset: 128, mask: 0, multiplier: 1, shift: 8 });
+        homes.add(&[0x1005], 1, 2);
+        homes.add(&[0x1005, 0x1105, 0x2205], 3, 0);
+        homes.add(&[], UNKNOWN_CALLERS, 0);
+        assert_eq!(homes.of(0), Home { offset: 128, mask: 0, multiplier: 1, shift: 8, count: 3 });
+        assert_eq!(homes.of(0).tails(), 144);
         let home = homes.of(1);
-        assert_eq!((home.offset, home.mask), (144, 48));
+        assert_eq!((home.offset, home.mask), (176, 48));
         let mut slots: Vec<u32> = [0x1005_u32, 0x1105, 0x2205].iter().map(|&r| home.slot(r)).collect();
         slots.dedup();
         assert_eq!(slots.len(), 3);
         // The load bias does not change which slots collide.
         let moved = [0x1005_u32, 0x1105, 0x2205].map(|r| home.slot(r.wrapping_add(0x5555_4000)));
         assert_eq!(slots, moved);
-        assert_eq!(homes.bytes, 16 + 64 + 64);
+        assert_eq!(homes.bytes, 16 * (3 + 7 + 19));
     }
 }

@@ -15,6 +15,8 @@ pub enum Hole {
     Tls,
     /// i32 displacement: the function's first home slot in the thread block, plus what stands there.
     Slot,
+    /// The same, and behind it a u32 immediate: the lower half of the key of a tail call's slot.
+    SlotAndSite,
     /// i32 displacement of a branch, relative to its end.
     Branch(Target),
     /// u32 immediate: the function's number.
@@ -153,6 +155,11 @@ impl Template {
     /// Leaves the address of the frame's cell in `register`, or goes to `outside`. rsp is the CFA.
     fn find_cell(&mut self, register: Register, outside: Target) {
         self.put(Instruction::with2(Code::Mov_r64_rm64, register, Register::RSP), None);
+        self.cell_at(register, outside);
+    }
+
+    /// The same with the CFA in `register`.
+    fn cell_at(&mut self, register: Register, outside: Target) {
         self.put(with_tls(Code::Sub_r64_rm64, register, WINDOW), Some(Hole::Tls));
         self.put(with_tls(Code::Cmp_r64_rm64, register, SIZE), Some(Hole::Tls));
         self.put(branch(Code::Jae_rel32_64), Some(Hole::Branch(outside)));
@@ -163,6 +170,49 @@ impl Template {
     fn fill_cell(&mut self) {
         self.find_cell(Register::RAX, Target::Outside);
         self.put(store(Register::RAX, RETURN, Register::R11), None);
+        self.hand_over();
+    }
+
+    /// The thunk of a jump by which one hooked function tail-calls another. rsp is the CFA - 8; the slot
+    /// there holds the caller's exit label and keeps it.
+    ///
+    /// ```text
+    ///   mov  [rsp-8], rax
+    ///   mov  [rsp-16], r11
+    ///   lea  rax, [rsp+8]
+    ///   sub  rax, fs:[window]
+    ///   cmp  rax, fs:[size]
+    ///   jae  outside the window
+    ///   add  rax, rax
+    ///   add  rax, fs:[cells]
+    ///   mov  r11, fs:[block]
+    ///   cmp  dword [r11+slot], site  ; the slot's key, but for its upper half: in use?
+    ///   jne  miss
+    ///   inc  qword [r11+slot+8]
+    ///   mov  dword [rax+8], number   ; the frame is the callee's from now on
+    ///   mov  r11, [rsp-16]
+    ///   mov  rax, [rsp-8]
+    ///   jmp  body
+    /// ```
+    pub fn tail() -> Template {
+        let mut t = Template::default();
+        t.put(store(Register::RSP, SAVED_RAX + 8, Register::RAX), None);
+        t.put(store(Register::RSP, SAVED_R11 + 8, Register::R11), None);
+        t.put(Instruction::with2(Code::Lea_r64_m, Register::RAX, mem(Register::RSP, 8)), None);
+        t.cell_at(Register::RAX, Target::Outside);
+        t.put(with_tls(Code::Mov_r64_rm64, Register::R11, BLOCK), Some(Hole::Tls));
+        let key = Instruction::with2(Code::Cmp_rm32_imm32, wide(Register::R11, KEY), 0x1234_5678);
+        t.put(key, Some(Hole::SlotAndSite));
+        t.put(branch(Code::Jne_rel32_64), Some(Hole::Branch(Target::Miss)));
+        t.put(Instruction::with1(Code::Inc_rm64, wide(Register::R11, COUNT)), Some(Hole::Slot));
+        t.hand_over();
+        t.put(load(Register::R11, Register::RSP, SAVED_R11 + 8), None);
+        t.put(load(Register::RAX, Register::RSP, SAVED_RAX + 8), None);
+        t.put(branch(Code::Jmp_rel32_64), Some(Hole::Branch(Target::Body)));
+        t
+    }
+
+    fn hand_over(&mut self) {
         let number = Instruction::with2(Code::Mov_rm32_imm32, mem(Register::RAX, FUNCTION), 0x1234_5678);
         self.put(number, Some(Hole::Number));
     }
@@ -209,7 +259,7 @@ impl Template {
         self.bytes.extend_from_slice(&encoder.take_buffer());
         if let Some(hole) = hole {
             let at = match hole {
-                Hole::Tls | Hole::Slot => offsets.displacement_offset(),
+                Hole::Tls | Hole::Slot | Hole::SlotAndSite => offsets.displacement_offset(),
                 Hole::Number | Hole::Mask | Hole::Multiplier | Hole::Shift => offsets.immediate_offset(),
                 Hole::Branch(_) => self.bytes.len() - start - 4,
             };
@@ -342,6 +392,32 @@ mod tests {
     }
 
     #[test]
+    fn a_tail_call_is_as_documented() {
+        let t = Template::tail();
+        let expected = [
+            "mov [rsp-8],rax",
+            "mov [rsp-0x10],r11",
+            "lea rax,[rsp+8]",
+            "sub rax,fs:[8]",
+            "cmp rax,fs:[0x10]",
+            "jae 0x0000000010000000",
+            "add rax,rax",
+            "add rax,fs:[0x18]",
+            "mov r11,fs:[0]",
+            "cmp dword ptr [r11],0x12345678",
+            "jne 0x0000000010000000",
+            "inc qword ptr [r11+8]",
+            "mov dword ptr [rax+8],0x12345678",
+            "mov r11,[rsp-0x10]",
+            "mov rax,[rsp-8]",
+            "jmp 0x0000000010000000",
+        ];
+        assert_eq!(listing(&t), expected);
+        let (at, _) = t.holes.iter().find(|(_, hole)| *hole == Hole::SlotAndSite).unwrap();
+        assert_eq!(t.bytes[*at as usize..*at as usize + 8], [0, 0, 0, 0, 0x78, 0x56, 0x34, 0x12]);
+    }
+
+    #[test]
     fn every_hole_is_four_bytes_inside_the_code() {
         for both in [false, true] {
             for hashed in [false, true] {
@@ -358,7 +434,7 @@ mod tests {
                         Hole::Tls => assert!(value <= 24),
                         Hole::Slot => assert!(value == 0 || value == 8),
                         Hole::Branch(_) => assert!(value > 0x0f00_0000),
-                        Hole::Shift => unreachable!(),
+                        Hole::Shift | Hole::SlotAndSite => unreachable!(),
                     }
                 }
             }
