@@ -25,8 +25,10 @@ const LOWEST: u64 = 0x2_0000;
 const HEAP: u64 = 1 << 29;
 /// Thunks begin at multiples of this.
 const ALIGN: usize = 16;
-/// Bytes of a function's two stubs: `mov eax, number; jmp [header]` each.
-const STUBS: usize = 2 * STUB;
+/// Bytes of a function's stubs: a second look (see [`Template::second_look`]), and twice
+/// `mov eax, number; jmp [header]`.
+const STUBS: usize = SECOND_LOOK + 2 * STUB;
+const SECOND_LOOK: usize = 21;
 const STUB: usize = 11;
 /// Bytes of a tail call's: `mov eax, index; jmp [header]`, and `mov r11, [rsp-16]; mov rax, [rsp-8]; jmp thunk`.
 const TAIL_STUBS: usize = STUB + 15;
@@ -97,6 +99,7 @@ struct Emitter<'a, 'd> {
     /// First byte of the stubs.
     stubs: usize,
     tail: Template,
+    second_look: Template,
     /// First byte of the tail calls' thunks, and of their stubs.
     tails: usize,
     tail_stubs: usize,
@@ -127,6 +130,7 @@ impl<'a, 'd> Emitter<'a, 'd> {
             next: 0,
             stubs,
             tail,
+            second_look: Template::second_look(SECOND_LOOK),
             tails: tails_at,
             tail_stubs,
             moved_tails: tails
@@ -174,6 +178,23 @@ impl<'a, 'd> Emitter<'a, 'd> {
     fn jump_through(&mut self, at: usize, word: usize) {
         self.out.bytes[at..at + 2].copy_from_slice(&[0xff, 0x25]);
         self.word(at + 2, (word as u32).wrapping_sub(at as u32 + 6));
+    }
+
+    /// The arc may stand one behind its home. Falls through to the stub behind it if it does not.
+    fn second_look(&mut self, at: usize, home: Home, resume: usize) {
+        let template = std::mem::take(&mut self.second_look);
+        self.out.bytes[at..at + template.bytes.len()].copy_from_slice(&template.bytes);
+        for &(hole, kind) in &template.holes {
+            let hole = at + hole as usize;
+            match kind {
+                Hole::Slot => {
+                    let word: u32 = self.out.bytes[hole].into();
+                    self.word(hole, word + home.offset);
+                }
+                _ => self.branch(hole, self.address(resume)),
+            }
+        }
+        self.second_look = template;
     }
 
     fn stub(&mut self, at: usize, number: u32, word: usize) {
@@ -239,7 +260,7 @@ impl<'a, 'd> Emitter<'a, 'd> {
     fn thunk(&mut self, at: usize, body: usize, number: u32, home: Home, both: bool, hashed: bool) {
         let template = std::mem::take(&mut self.templates[usize::from(both) * 2 + usize::from(hashed)]);
         self.out.bytes[at..at + template.bytes.len()].copy_from_slice(&template.bytes);
-        let stub = self.stubs + number as usize * STUBS;
+        let stub = self.stubs + number as usize * STUBS + SECOND_LOOK;
         for &(hole, kind) in &template.holes {
             let hole = at + hole as usize;
             match kind {
@@ -255,6 +276,7 @@ impl<'a, 'd> Emitter<'a, 'd> {
                 Hole::SlotAndSite => {}
                 Hole::Branch(target) => {
                     let target = match target {
+                        Target::Miss if hashed => stub - SECOND_LOOK,
                         Target::Miss => stub,
                         Target::Outside => stub + STUB,
                         Target::Exit => self.exit,
@@ -265,6 +287,9 @@ impl<'a, 'd> Emitter<'a, 'd> {
             }
         }
         let miss = if both { offset_of!(ArenaHeader, miss) } else { offset_of!(ArenaHeader, miss_entry) };
+        if hashed {
+            self.second_look(stub - SECOND_LOOK, home, at + template.resume as usize);
+        }
         self.stub(stub, number, miss);
         self.stub(stub + STUB, number, offset_of!(ArenaHeader, window));
         self.templates[usize::from(both) * 2 + usize::from(hashed)] = template;

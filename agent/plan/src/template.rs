@@ -173,6 +173,26 @@ impl Template {
         self.hand_over();
     }
 
+    /// What a hashed thunk tries when its arc is not at home: the next slot. `len` is its own length.
+    ///
+    /// ```text
+    ///   cmp  [rax+slot+16], r11
+    ///   jne  behind
+    ///   inc  qword [rax+slot+24]
+    ///   jmp  resume
+    /// behind:
+    /// ```
+    pub fn second_look(len: usize) -> Template {
+        const NEXT: i64 = size_of::<Slot>() as i64;
+        let mut t = Template::default();
+        let key = Instruction::with2(Code::Cmp_rm64_r64, wide(Register::RAX, NEXT + KEY), Register::R11);
+        t.put(key, Some(Hole::Slot));
+        t.put(Instruction::with_branch(Code::Jne_rel8_64, len as u64), None);
+        t.put(Instruction::with1(Code::Inc_rm64, wide(Register::RAX, NEXT + COUNT)), Some(Hole::Slot));
+        t.put(branch(Code::Jmp_rel32_64), Some(Hole::Branch(Target::Body)));
+        t
+    }
+
     /// The thunk of a jump by which one hooked function tail-calls another. rsp is the CFA - 8; the slot
     /// there holds the caller's exit label and keeps it.
     ///
@@ -389,6 +409,19 @@ mod tests {
             "ret",
         ];
         assert_eq!(listing(&Template::shared_exit()), expected);
+    }
+
+    #[test]
+    fn a_second_look_is_as_documented() {
+        let t = Template::second_look(21);
+        let expected = [
+            "cmp [rax+0x10],r11",
+            "jne short 0x0000000000000015",
+            "inc qword ptr [rax+0x18]",
+            "jmp 0x0000000010000000",
+        ];
+        assert_eq!(listing(&t), expected);
+        assert_eq!(t.bytes.len(), 21);
     }
 
     #[test]
