@@ -16,16 +16,22 @@ use crate::arcs;
 use crate::gate::Next;
 use crate::sys;
 use crate::words;
+use core::arch::asm;
+use core::mem::offset_of;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
-use gprofinject_abi::plan::Cell;
+use gprofinject_abi::plan::{Cell, ThreadWords, WINDOW};
 
-const REGION_BITS: u32 = 26;
-const REGION: u64 = 1 << REGION_BITS;
+const REGION: u64 = WINDOW;
+const REGION_BITS: u32 = WINDOW.trailing_zeros();
 /// User addresses have 47 bits.
 const REGIONS: u64 = 1 << (47 - REGION_BITS);
 /// The search for a caller gives up after this many bytes of stack without a hooked frame.
 const FARTHEST: u64 = 1 << 20;
 /// Bytes of shadow for a region, and the cell behind its end, which a CFA at the end has.
+const _: () = assert!(
+    offset_of!(ThreadWords, window).is_multiple_of(16)
+        && offset_of!(ThreadWords, cells) == offset_of!(ThreadWords, window) + 8
+);
 const SHADOW: u64 = 2 * REGION + 4096;
 
 /// The address of each region's shadow, 0: none yet. Written once each, by compare-and-exchange.
@@ -166,13 +172,17 @@ pub(crate) extern "C" fn enter(number: u32, _return_address: u64, cfa: u64) -> N
 fn move_window(cfa: u64) -> bool {
     let Some(shadow) = shadow(cfa, true) else { return false };
     let words = words::get();
-    // SAFETY: the thread's own words. A signal handler between two of the stores sees an empty window
-    // and comes here itself; `size` is stored last.
+    let both = [cfa & !(REGION - 1), shadow];
+    // One store: a signal handler sees the old pair or the new one. Not in `known`, so vector registers
+    // are saved.
+    // SAFETY: the thread's own words; `window` and `cells` are 16 bytes at a multiple of 16.
     unsafe {
-        (&raw mut (*words).size).write_volatile(0);
-        (&raw mut (*words).window).write_volatile(cfa & !(REGION - 1));
-        (&raw mut (*words).cells).write_volatile(shadow);
-        (&raw mut (*words).size).write_volatile(REGION);
+        asm!(
+            "movups {value}, [{from}]",
+            "movaps [{to}], {value}",
+            value = out(xmm_reg) _, from = in(reg) &raw const both, to = in(reg) &raw mut (*words).window,
+            options(nostack),
+        );
     }
     true
 }

@@ -178,14 +178,16 @@ pub struct ArenaHeader {
 pub struct ThreadWords {
     /// The thread's block; before the first hooked call a read-only block of zeros, which every arc misses.
     pub block: u64,
-    /// The window: the part of the address space whose shadow stack the thread reaches without asking.
-    /// It begins here.
+    pub reserved: u64,
+    /// The window: [`WINDOW`] bytes of the address space whose shadow stack the thread reaches without
+    /// asking. It begins here, at a multiple of its size; 0: none yet. Changed together with `cells`.
     pub window: u64,
-    /// Bytes of the window; 0: none yet.
-    pub size: u64,
     /// Address of the window's shadow: the [`Cell`] of a frame is at `cells + 2 * (CFA - window)`.
     pub cells: u64,
 }
+
+/// Bytes of a window.
+pub const WINDOW: u64 = 1 << 26;
 
 /// The shadow stack's record of one hooked frame that has not returned. Its place follows from the
 /// frame's CFA (the value of rsp after the return), so that a frame is found by whoever returns through

@@ -3,7 +3,7 @@
 //! A thunk must cost well under a microsecond to make, so nothing is encoded for each function but the
 //! relocated instructions that need it.
 
-use gprofinject_abi::plan::{Cell, ThreadWords};
+use gprofinject_abi::plan::{Cell, ThreadWords, WINDOW as WINDOW_SIZE};
 use gprofinject_abi::region::Slot;
 use iced_x86::{Code, Encoder, Instruction, MemoryOperand, Register};
 use std::mem::offset_of;
@@ -62,7 +62,6 @@ pub struct Kind {
 
 const BLOCK: i64 = offset_of!(ThreadWords, block) as i64;
 const WINDOW: i64 = offset_of!(ThreadWords, window) as i64;
-const SIZE: i64 = offset_of!(ThreadWords, size) as i64;
 const CELLS: i64 = offset_of!(ThreadWords, cells) as i64;
 const RETURN: i64 = offset_of!(Cell, return_address) as i64;
 const FUNCTION: i64 = offset_of!(Cell, function) as i64;
@@ -90,8 +89,8 @@ impl Template {
     ///   inc  qword [rax+slot+8]             inc  qword [rax+slot+8]
     /// resume:                             resume:
     ///   mov  rax, rsp                       mov  r11, [rsp-16]
-    ///   sub  rax, fs:[window]               mov  rax, [rsp-8]
-    ///   cmp  rax, fs:[size]               body:
+    ///   xor  rax, fs:[window]               mov  rax, [rsp-8]
+    ///   cmp  rax, 64 MiB                  body:
     ///   jae  outside the window             relocated instructions
     ///   add  rax, rax                       jmp  rest of the function
     ///   add  rax, fs:[cells]
@@ -160,8 +159,10 @@ impl Template {
 
     /// The same with the CFA in `register`.
     fn cell_at(&mut self, register: Register, outside: Target) {
-        self.put(with_tls(Code::Sub_r64_rm64, register, WINDOW), Some(Hole::Tls));
-        self.put(with_tls(Code::Cmp_r64_rm64, register, SIZE), Some(Hole::Tls));
+        // Both are multiples of the window's size apart, or the difference is small.
+        self.put(with_tls(Code::Xor_r64_rm64, register, WINDOW), Some(Hole::Tls));
+        let size = WINDOW_SIZE as i32;
+        self.put(Instruction::with2(Code::Cmp_rm64_imm32, register, size), None);
         self.put(branch(Code::Jae_rel32_64), Some(Hole::Branch(outside)));
         self.put(Instruction::with2(Code::Add_r64_rm64, register, register), None);
         self.put(with_tls(Code::Add_r64_rm64, register, CELLS), Some(Hole::Tls));
@@ -200,8 +201,8 @@ impl Template {
     ///   mov  [rsp-8], rax
     ///   mov  [rsp-16], r11
     ///   lea  rax, [rsp+8]
-    ///   sub  rax, fs:[window]
-    ///   cmp  rax, fs:[size]
+    ///   xor  rax, fs:[window]
+    ///   cmp  rax, 64 MiB
     ///   jae  outside the window
     ///   add  rax, rax
     ///   add  rax, fs:[cells]
@@ -242,8 +243,8 @@ impl Template {
     /// ```text
     ///   mov  [rsp-16], r11          ; rsp = CFA; [rsp-8] is the return slot
     ///   mov  r11, rsp
-    ///   sub  r11, fs:[window]
-    ///   cmp  r11, fs:[size]
+    ///   xor  r11, fs:[window]
+    ///   cmp  r11, 64 MiB
     ///   jae  outside the window
     ///   add  r11, r11
     ///   add  r11, fs:[cells]
@@ -354,8 +355,8 @@ mod tests {
             "jne 0x0000000010000000",
             "inc qword ptr [rax+8]",
             "mov rax,rsp",
-            "sub rax,fs:[8]",
-            "cmp rax,fs:[0x10]",
+            "xor rax,fs:[0x10]",
+            "cmp rax,0x4000000",
             "jae 0x0000000010000000",
             "add rax,rax",
             "add rax,fs:[0x18]",
@@ -398,8 +399,8 @@ mod tests {
         let expected = [
             "mov [rsp-0x10],r11",
             "mov r11,rsp",
-            "sub r11,fs:[8]",
-            "cmp r11,fs:[0x10]",
+            "xor r11,fs:[0x10]",
+            "cmp r11,0x4000000",
             "jae 0x0000000010000000",
             "add r11,r11",
             "add r11,fs:[0x18]",
@@ -431,8 +432,8 @@ mod tests {
             "mov [rsp-8],rax",
             "mov [rsp-0x10],r11",
             "lea rax,[rsp+8]",
-            "sub rax,fs:[8]",
-            "cmp rax,fs:[0x10]",
+            "xor rax,fs:[0x10]",
+            "cmp rax,0x4000000",
             "jae 0x0000000010000000",
             "add rax,rax",
             "add rax,fs:[0x18]",
