@@ -21,6 +21,7 @@ show() { printf '\n$ %s\n' "$1"; bash -c "$1"; }
 export PATH="$target/release:$PATH"
 show 'gprofinject ./words'
 show 'gprof -b -p words gmon.out | head -n 16'
-show 'gprof -b -qread_line -qprint_most_frequent words gmon.out | sed -n 6,31p'
+show 'gprof -b -qmain words gmon.out | sed -n 6,21p'
+show 'gprof -b -qprint_most_frequent words gmon.out | sed -n 6,13p'
 echo
 echo "All of it: cd $target/demo; gprof words gmon.out"
