@@ -1,7 +1,7 @@
 //! Writes the machine code of a plan: the arena with its thunks, and the patches that lead there.
 //!
 //! ```text
-//! arena:  ArenaHeader | shared exit | thunks, in the functions' order | stubs to the slow paths
+//! arena:  ArenaHeader | jump to the exits' slow path | thunks, in the functions' order | stubs to the slow paths
 //! ```
 //!
 //! The thunks of neighbours lie beside each other; what is rarely run lies apart from them.
@@ -25,6 +25,8 @@ const LOWEST: u64 = 0x2_0000;
 const HEAP: u64 = 1 << 29;
 /// Thunks begin at multiples of this.
 const ALIGN: usize = 16;
+/// Bytes of `jmp [header]`.
+const EXIT: usize = 6;
 /// Bytes of a function's stubs: a second look (see [`Template::second_look`]), and twice
 /// `mov eax, number; jmp [header]`.
 const STUBS: usize = SECOND_LOOK + 2 * STUB;
@@ -92,7 +94,7 @@ struct Emitter<'a, 'd> {
     image: &'a Image<'d>,
     out: Emitted,
     templates: [Template; 4],
-    /// Arena offset of the shared exit code.
+    /// Arena offset of the jump to the slow path of exits, one for all thunks.
     exit: usize,
     /// Next free byte of the thunks.
     next: usize,
@@ -113,11 +115,10 @@ impl<'a, 'd> Emitter<'a, 'd> {
         let kinds = [(false, false), (false, true), (true, false), (true, true)];
         let templates = kinds.map(|(both, hashed)| Template::thunk(Kind { both, hashed }));
         let largest = templates.iter().map(|t| t.bytes.len()).max().unwrap_or(0);
-        let shared = Template::shared_exit();
         let header = size_of::<ArenaHeader>();
         // Relocation grows an instruction of two bytes to six at most, and a call to forty.
         let thunks: usize = hooks.iter().map(|h| largest + h.relocated as usize * 3 + 64 + ALIGN).sum();
-        let stubs = (header + shared.bytes.len() + ALIGN + thunks).next_multiple_of(64);
+        let stubs = (header + EXIT + ALIGN + thunks).next_multiple_of(64);
         let tail = Template::tail();
         let tails_at = (stubs + hooks.len() * STUBS).next_multiple_of(64);
         let tail_stubs = tails_at + tails.len() * tail.bytes.len().next_multiple_of(ALIGN);
@@ -141,23 +142,9 @@ impl<'a, 'd> Emitter<'a, 'd> {
                 .collect(),
         };
         e.out.bytes[..header].fill(0);
-        e.next = e.shared_exit(&shared);
+        e.jump_through(header, offset_of!(ArenaHeader, exit));
+        e.next = header + EXIT;
         e
-    }
-
-    fn shared_exit(&mut self, template: &Template) -> usize {
-        // Its slow path is a jump through the header, right behind it.
-        let at = self.exit;
-        let behind = at + template.bytes.len();
-        self.out.bytes[at..behind].copy_from_slice(&template.bytes);
-        for &(hole, kind) in &template.holes {
-            match kind {
-                Hole::Tls => self.out.tls_fixups.push((at + hole as usize) as u32),
-                _ => self.branch(at + hole as usize, self.address(behind)),
-            }
-        }
-        self.jump_through(behind, offset_of!(ArenaHeader, exit));
-        behind + 6
     }
 
     fn address(&self, offset: usize) -> u64 {

@@ -34,7 +34,7 @@ pub enum Target {
     Miss,
     /// The stack pointer is outside the thread's window.
     Outside,
-    /// The shared exit code.
+    /// The stack pointer is outside the thread's window on exit.
     Exit,
     Body,
 }
@@ -99,8 +99,18 @@ impl Template {
     ///   mov  r11, [rsp-24]
     ///   mov  rax, [rsp-16]
     ///   call body
-    /// exit:
-    ///   jmp  shared exit
+    /// exit:                 ; rsp = CFA
+    ///   mov  [rsp-16], r11
+    ///   mov  r11, rsp
+    ///   xor  r11, fs:[window]
+    ///   cmp  r11, 64 MiB
+    ///   jae  outside the window
+    ///   add  r11, r11
+    ///   add  r11, fs:[cells]
+    ///   push qword [r11]      ; the return address back into its slot
+    ///   mov  qword [r11], 0   ; no frame here any more
+    ///   mov  r11, [rsp-8]
+    ///   ret
     /// body:
     ///   relocated instructions
     ///   jmp  rest of the function
@@ -146,7 +156,7 @@ impl Template {
         if kind.both {
             t.put(branch(Code::Call_rel32_64), Some(Hole::Branch(Target::Body)));
             t.exit = t.here();
-            t.put(branch(Code::Jmp_rel32_64), Some(Hole::Branch(Target::Exit)));
+            t.leave();
         }
         t
     }
@@ -238,30 +248,14 @@ impl Template {
         self.put(number, Some(Hole::Number));
     }
 
-    /// What a thunk's exit label jumps to, one for all thunks.
-    ///
-    /// ```text
-    ///   mov  [rsp-16], r11          ; rsp = CFA; [rsp-8] is the return slot
-    ///   mov  r11, rsp
-    ///   xor  r11, fs:[window]
-    ///   cmp  r11, 64 MiB
-    ///   jae  outside the window
-    ///   add  r11, r11
-    ///   add  r11, fs:[cells]
-    ///   push qword [r11]            ; the return address back into its slot
-    ///   mov  qword [r11], 0         ; no frame here any more
-    ///   mov  r11, [rsp-8]
-    ///   ret
-    /// ```
-    pub fn shared_exit() -> Template {
-        let mut t = Template::default();
-        t.put(store(Register::RSP, EXIT_SAVED_R11, Register::R11), None);
-        t.find_cell(Register::R11, Target::Outside);
-        t.put(Instruction::with1(Code::Push_rm64, mem(Register::R11, RETURN)), None);
-        t.put(Instruction::with2(Code::Mov_rm64_imm32, mem(Register::R11, RETURN), 0), None);
-        t.put(load(Register::R11, Register::RSP, EXIT_SAVED_R11 + 8), None);
-        t.put(Ok(Instruction::with(Code::Retnq)), None);
-        t
+    /// From the exit label on. rsp is the CFA, and [rsp-8] the return slot; any register may hold a result.
+    fn leave(&mut self) {
+        self.put(store(Register::RSP, EXIT_SAVED_R11, Register::R11), None);
+        self.find_cell(Register::R11, Target::Exit);
+        self.put(Instruction::with1(Code::Push_rm64, mem(Register::R11, RETURN)), None);
+        self.put(Instruction::with2(Code::Mov_rm64_imm32, mem(Register::R11, RETURN), 0), None);
+        self.put(load(Register::R11, Register::RSP, EXIT_SAVED_R11 + 8), None);
+        self.put(Ok(Instruction::with(Code::Retnq)), None);
     }
 
     fn here(&self) -> u32 {
@@ -365,12 +359,25 @@ mod tests {
             "mov r11,[rsp-0x18]",
             "mov rax,[rsp-0x10]",
             "call 0x0000000010000000",
-            "jmp 0x0000000010000000",
+            "mov [rsp-0x10],r11",
+            "mov r11,rsp",
+            "xor r11,fs:[0x10]",
+            "cmp r11,0x4000000",
+            "jae 0x0000000010000000",
+            "add r11,r11",
+            "add r11,fs:[0x18]",
+            "push qword ptr [r11]",
+            "mov qword ptr [r11],0",
+            "mov r11,[rsp-8]",
+            "ret",
         ];
         assert_eq!(listing(&t), expected);
-        assert_eq!(t.exit as usize, t.bytes.len() - 5);
-        // Two cache lines with a body of up to 16 bytes.
-        assert!(t.bytes.len() <= 112, "{}", t.bytes.len());
+        assert_eq!(
+            listing(&Template { bytes: t.bytes[t.exit as usize..].to_vec(), ..t.clone() })[0],
+            "mov [rsp-0x10],r11"
+        );
+        // Less than three cache lines; the body follows.
+        assert!(t.bytes.len() <= 168, "{}", t.bytes.len());
     }
 
     #[test]
@@ -392,24 +399,6 @@ mod tests {
         ];
         assert_eq!(listing(&t), expected);
         assert_eq!(t.exit, 0);
-    }
-
-    #[test]
-    fn exit_is_as_documented() {
-        let expected = [
-            "mov [rsp-0x10],r11",
-            "mov r11,rsp",
-            "xor r11,fs:[0x10]",
-            "cmp r11,0x4000000",
-            "jae 0x0000000010000000",
-            "add r11,r11",
-            "add r11,fs:[0x18]",
-            "push qword ptr [r11]",
-            "mov qword ptr [r11],0",
-            "mov r11,[rsp-8]",
-            "ret",
-        ];
-        assert_eq!(listing(&Template::shared_exit()), expected);
     }
 
     #[test]
