@@ -1,7 +1,7 @@
 //! Runs a command to its end: what it printed, how it ended, what it used.
 
 use std::fs::File;
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc;
@@ -43,7 +43,8 @@ impl Outcome {
     }
 }
 
-/// Runs `command` with `stdin` (or nothing) on its standard input; kills it after `limit`.
+/// Runs `command` with `stdin` (or nothing) on its standard input; kills it after `limit`, and with it
+/// all of its process group: a profiled program that hangs must not outlive the profiler and eat the CPU.
 ///
 /// The output goes through files: a grandchild that outlives the command can't hold us up, and a bench
 /// doesn't share the CPU with a reader.
@@ -54,18 +55,17 @@ pub fn run(mut command: Command, stdin: Option<&Path>, limit: Duration) -> Resul
         Some(path) => Stdio::from(File::open(path).with_context(|| path.display().to_string())?),
         None => Stdio::null(),
     };
-    command.stdin(input).stdout(File::create(&out)?).stderr(File::create(&err)?);
+    command.stdin(input).stdout(File::create(&out)?).stderr(File::create(&err)?).process_group(0);
 
     let started = Instant::now();
-    let mut child =
-        command.spawn().with_context(|| format!("cannot run {}", command.get_program().display()))?;
+    let child = command.spawn().with_context(|| format!("cannot run {}", command.get_program().display()))?;
     let pid = child.id();
     let (done, until_done) = mpsc::channel::<()>();
     let watchdog = std::thread::spawn(move || {
         let timed_out = until_done.recv_timeout(limit) == Err(mpsc::RecvTimeoutError::Timeout);
         if timed_out {
-            // The child isn't reaped before this thread has ended, so the id is still its own.
-            let _ = child.kill();
+            // The child isn't reaped before this thread has ended, so the group is still its own.
+            system::kill_group(pid);
         }
         timed_out
     });
@@ -88,7 +88,7 @@ pub fn run(mut command: Command, stdin: Option<&Path>, limit: Duration) -> Resul
 }
 
 /// What the standard library doesn't offer: waiting without reaping, and the resources used.
-#[allow(unsafe_code)] // Two system calls with out-pointers to locals.
+#[allow(unsafe_code)] // Three system calls, two of them with out-pointers to locals.
 mod system {
     use std::io;
     use std::mem::MaybeUninit;
@@ -107,6 +107,11 @@ mod system {
             }
         }
         Ok(())
+    }
+
+    pub(super) fn kill_group(leader: u32) {
+        // SAFETY: takes no pointers. The leader is our unreaped child, so no stranger has its number.
+        unsafe { libc::kill(-(leader as i32), libc::SIGKILL) };
     }
 
     pub(super) fn reap(pid: u32) -> Result<(i32, libc::rusage)> {

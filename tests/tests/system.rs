@@ -130,8 +130,19 @@ fn call_sites_are_callgrinds() {
         for hooks in Hooks::ALL {
             let gmon = folder.path().join("gmon.out");
             let _ = std::fs::remove_file(&gmon);
-            tool::profile(hooks, &gmon, &path, &test.args, None).unwrap();
-            let expected = normalise::normalise(&counted, object, &program, hooks).unwrap();
+            let stats = folder.path().join("stats.json");
+            let stats_name = stats.display().to_string();
+            let options = ["-q", hooks.option(), "--stats", &stats_name];
+            run::run(tool::command(&options, &gmon, &path, &test.args).unwrap(), None, LIMIT).unwrap();
+            let done = done_hooks(&stats).unwrap_or(hooks);
+            if done != hooks {
+                // What a program can't have yet is another test's business; here, that the counts are right.
+                skip::skipped(
+                    &format!("{} with {hooks:?}", test.name),
+                    &format!("{done:?} was done instead"),
+                );
+            }
+            let expected = normalise::normalise(&counted, object, &program, done).unwrap();
             match gprofdata::read(&gmon) {
                 Ok(profile) => {
                     let report = check::compare(&expected, &profile, &program).unwrap();
@@ -144,6 +155,16 @@ fn call_sites_are_callgrinds() {
         }
     }
     assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+/// The hooks that were set, by `--stats`: a program that unwinds may get fewer than were asked for.
+fn done_hooks(stats: &Path) -> Option<Hooks> {
+    let stats: serde_json::Value = serde_json::from_slice(&std::fs::read(stats).ok()?).ok()?;
+    match stats.get("hooks")?.as_str()? {
+        "both" => Some(Hooks::Both),
+        "entry" => Some(Hooks::Entry),
+        _ => None,
+    }
 }
 
 /// Ten thousand functions and fifty thousand arcs: every one of them.
