@@ -1,7 +1,8 @@
 //! Writes the machine code of a plan: the arena with its thunks, and the patches that lead there.
 //!
 //! ```text
-//! arena:  ArenaHeader | jump to the exits' slow path | thunks, in the functions' order | stubs to the slow paths
+//! arena:  ArenaHeader | jump to the exits' slow path | ends of sleds | thunks, in the functions' order
+//!         | stubs to the slow paths
 //! ```
 //!
 //! The thunks of neighbours lie beside each other; what is rarely run lies apart from them.
@@ -9,6 +10,7 @@
 use crate::image::{Image, ImageKind};
 use crate::relocate::{Relocated, Unmovable, relocate};
 use crate::slots::{Home, Homes};
+use crate::tactic::sled::{self, Chain};
 use crate::tactic::{Hook, JUMP, Reason, Retarget, Tactic};
 use crate::tails::Tail;
 use crate::template::{Hole, Kind, Target, Template};
@@ -108,6 +110,10 @@ struct Emitter<'a, 'd> {
     /// Sites of tail calls that are relocated with their function's first instructions, and the indices
     /// of their thunks.
     moved_tails: HashMap<u64, usize>,
+    /// Each with the arena offset of the code behind its head's jump.
+    chains: Vec<(usize, Chain)>,
+    /// Arena offset of each function's thunk.
+    thunks: Vec<usize>,
 }
 
 impl<'a, 'd> Emitter<'a, 'd> {
@@ -118,7 +124,9 @@ impl<'a, 'd> Emitter<'a, 'd> {
         let header = size_of::<ArenaHeader>();
         // Relocation grows an instruction of two bytes to six at most, and a call to forty.
         let thunks: usize = hooks.iter().map(|h| largest + h.relocated as usize * 3 + 64 + ALIGN).sum();
-        let stubs = (header + EXIT + ALIGN + thunks).next_multiple_of(64);
+        let chains = sled::chains(hooks);
+        let ends: usize = chains.iter().map(|c| sled::code_len(c.sleds.len()) + ALIGN).sum();
+        let stubs = (header + EXIT + ALIGN + ends + thunks).next_multiple_of(64);
         let tail = Template::tail();
         let tails_at = (stubs + hooks.len() * STUBS).next_multiple_of(64);
         let tail_stubs = tails_at + tails.len() * tail.bytes.len().next_multiple_of(ALIGN);
@@ -140,11 +148,41 @@ impl<'a, 'd> Emitter<'a, 'd> {
                 .filter(|(t, _)| t.relocated)
                 .map(|(t, i)| (t.branch.site, i))
                 .collect(),
+            chains: Vec::new(),
+            thunks: Vec::with_capacity(hooks.len()),
         };
         e.out.bytes[..header].fill(0);
         e.jump_through(header, offset_of!(ArenaHeader, exit));
         e.next = header + EXIT;
+        e.place_sleds(chains);
         e
+    }
+
+    /// Their code needs the thunks' addresses, and the patches theirs.
+    fn place_sleds(&mut self, chains: Vec<Chain>) {
+        for chain in chains {
+            let at = self.next.next_multiple_of(ALIGN);
+            for (depth, &number) in std::iter::once(&chain.head).chain(&chain.sleds).enumerate() {
+                self.out.owners.push(((at + sled::level(depth)) as u32, number as u32));
+            }
+            self.next = at + sled::code_len(chain.sleds.len());
+            self.chains.push((at, chain));
+        }
+    }
+
+    fn fill_sleds(&mut self) {
+        for (at, chain) in &self.chains {
+            let numbers = std::iter::once(&chain.head).chain(&chain.sleds);
+            let thunks: Vec<u64> = numbers.map(|&n| self.address(self.thunks[n])).collect();
+            let code = sled::code(self.address(*at), &thunks);
+            self.out.bytes[*at..*at + code.len()].copy_from_slice(&code);
+        }
+    }
+
+    /// Where the function's jump leads: to its thunk, or first to the end of a sled.
+    fn landing(&self, number: u32, thunk: usize) -> usize {
+        let chain = self.chains.binary_search_by_key(&(number as usize), |(_, chain)| chain.head);
+        chain.map_or(thunk, |n| self.chains[n].0)
     }
 
     fn address(&self, offset: usize) -> u64 {
@@ -192,6 +230,7 @@ impl<'a, 'd> Emitter<'a, 'd> {
 
     fn function(&mut self, hook: &Hook, number: u32, wish: Wish, home: Home) {
         let at = self.next.next_multiple_of(ALIGN);
+        self.thunks.push(at);
         let hashed = home.mask != 0;
         let template = &self.templates[usize::from(wish.both) * 2 + usize::from(hashed)];
         let body = at + template.bytes.len();
@@ -212,7 +251,7 @@ impl<'a, 'd> Emitter<'a, 'd> {
         };
         match self.body(hook, body) {
             Ok(relocated) => {
-                let patches = self.patches(hook, at, body, &relocated);
+                let patches = self.patches(hook, self.landing(number, at), body, &relocated);
                 match patches {
                     Some(patches) => self.out.patches.extend(patches),
                     None => self.out.failed.push((hook.function, Reason::Overlap)),
@@ -351,6 +390,7 @@ impl<'a, 'd> Emitter<'a, 'd> {
         let mut patches = Vec::with_capacity(1);
         match (hook.tactic, hook.cave) {
             (Tactic::CallSites, _) => {}
+            (Tactic::Sled, _) => patches.push(self.patch(hook.at, &hook.sled?.bytes(hook.at)?)?),
             (_, Some(cave)) => {
                 patches.push(self.patch(hook.at, &[0xeb, short(hook.at + 2, cave)?])?);
                 patches.push(self.jump_patch(cave, thunk)?);
@@ -390,6 +430,7 @@ impl<'a, 'd> Emitter<'a, 'd> {
     }
 
     fn finish(mut self) -> Emitted {
+        self.fill_sleds();
         self.out.owners.push((self.next as u32, u32::MAX));
         for number in 0..self.out.records.len() {
             self.out.owners.push(((self.stubs + number * STUBS) as u32, number as u32));
@@ -401,6 +442,6 @@ impl<'a, 'd> Emitter<'a, 'd> {
 }
 
 /// The displacement of a short jump that ends at `end`.
-fn short(end: u64, target: u64) -> Option<u8> {
+pub(crate) fn short(end: u64, target: u64) -> Option<u8> {
     i8::try_from(target.wrapping_sub(end) as i64).ok().map(|d| d as u8)
 }

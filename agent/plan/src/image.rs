@@ -46,7 +46,7 @@ pub struct Image<'d> {
     /// Sorted: landing pads from the exception tables.
     pub landing_pads: Vec<u64>,
     pub facts: Facts,
-    frames: unwind::Frames<'d>,
+    pub(crate) frames: unwind::Frames<'d>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,6 +5,7 @@ use crate::flow::{BranchKind, Flow};
 use crate::image::{Function, FunctionKind, Image};
 use crate::slots::Homes;
 use crate::start::owner;
+use crate::tactic::sled::drop_stranded;
 use crate::tactic::{Hook, Reason, Tactic, decide};
 use crate::tails;
 use gprofinject_abi::plan::{CodeRange, FunctionRecord};
@@ -78,12 +79,14 @@ impl Plan {
         let mut verdicts = decisions.verdicts;
         let mut hooks = decisions.hooks;
         refuse_overlaps(&mut hooks, &mut verdicts);
+        drop_stranded(&mut hooks, &mut verdicts);
         let (mut emitted, mut homes) = emit_all(image, &flow, &hooks, entry_only);
         if !emitted.failed.is_empty() {
             for &(function, reason) in &emitted.failed {
                 verdicts[function] = Err(reason);
             }
             hooks.retain(|h| verdicts[h.function].is_ok());
+            drop_stranded(&mut hooks, &mut verdicts);
             (emitted, homes) = emit_all(image, &flow, &hooks, entry_only);
         }
         let number_of: HashMap<usize, u32> = hooks.iter().zip(0..).map(|(h, n)| (h.function, n)).collect();

@@ -2,11 +2,15 @@
 //!
 //! First every function that has room gets a near jump; then those that have none look for a *cave*,
 //! five unused bytes within reach of a short jump: padding between functions, or bytes behind another
-//! function's near jump that are dead because the instructions there were relocated.
+//! function's near jump that are dead because the instructions there were relocated. What is left slides
+//! into its neighbour's patch ([`sled`]).
+
+pub mod sled;
 
 use crate::flow::{Branch, BranchKind, Flow, NEAR};
 use crate::image::{FunctionKind, Image};
 use crate::start::{Start, is_padding, owner};
+use sled::Sled;
 use std::fmt;
 
 /// Bytes of `jmp rel32` and `jmp rel8`.
@@ -26,6 +30,9 @@ pub enum Tactic {
     /// Nothing fits into the function: every call and jump to it is led to the thunk instead. Only where
     /// nobody takes its address.
     CallSites,
+    /// `push rsp`, then on into the patch of the function behind it, which tells from the stack who was
+    /// called.
+    Sled,
 }
 
 impl Tactic {
@@ -36,6 +43,7 @@ impl Tactic {
             Tactic::JumpOverCall => "jump-over-call",
             Tactic::ShortJump => "short-jump",
             Tactic::CallSites => "call-sites",
+            Tactic::Sled => "sled",
         }
     }
 }
@@ -83,6 +91,7 @@ impl fmt::Display for Tactic {
             Tactic::JumpOverCall => "a jump over its first instructions, a call among them",
             Tactic::ShortJump => "a short jump to unused bytes nearby",
             Tactic::CallSites => "its call sites, which are all known",
+            Tactic::Sled => "a slide into its neighbour's jump, which tells the two apart",
         })
     }
 }
@@ -96,7 +105,7 @@ impl fmt::Display for Reason {
             Reason::NoCode => "the file holds no code at its address",
             Reason::NotDecodable => "its first bytes are not instructions",
             Reason::TextRelocation => "the dynamic linker writes into its first instructions",
-            Reason::NoRoom => "too short for a jump, its address is taken, and no unused bytes are near",
+            Reason::NoRoom => "too short for a jump, its address is taken, and no unused bytes or hooked neighbour are near",
             Reason::JumpedInto => "an indirect jump may lead into its first bytes",
             Reason::LoopsThroughTable => "a jump table leads back to its start, which only an exit hook could tell from calls, and the program unwinds",
             Reason::NotRelocatable => "its first instructions cannot run elsewhere",
@@ -129,6 +138,10 @@ pub struct Hook {
     /// Cave of a [`Tactic::ShortJump`].
     pub cave: Option<u64>,
     pub retargets: Vec<Retarget>,
+    /// Of a [`Tactic::Sled`].
+    pub sled: Option<Sled>,
+    /// Another function slides into this one's patch.
+    slid_into: bool,
     /// Bytes behind the jump handed out as caves: up to here, from the hook point.
     dead_used: u64,
 }
@@ -138,6 +151,7 @@ impl Hook {
     pub fn spans(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let entry = match (self.tactic, self.cave) {
             (Tactic::CallSites, _) => None,
+            (Tactic::Sled, _) => self.sled.map(|s| (self.at, self.at + s.len)),
             (_, Some(_)) => Some((self.at, self.at + SHORT_JUMP)),
             (_, None) => Some((self.at, self.at + JUMP)),
         };
@@ -184,6 +198,7 @@ pub fn decide(image: &Image, flow: &Flow, unwinds: bool, selected: &dyn Fn(usize
             }
         }
     }
+    d.sleds(&mut verdicts);
     Decisions { verdicts, hooks: d.hooks.into_iter().flatten().collect() }
 }
 
@@ -345,6 +360,8 @@ impl Decider<'_, '_> {
             relocated: fit.relocated,
             cave,
             retargets,
+            sled: None,
+            slid_into: false,
             dead_used: patch,
         });
         Ok(tactic)
@@ -381,6 +398,8 @@ impl Decider<'_, '_> {
             relocated: 0,
             cave: None,
             retargets,
+            sled: None,
+            slid_into: false,
             dead_used: 0,
         };
         self.hooks[i] = Some(hook);

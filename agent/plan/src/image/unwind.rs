@@ -182,7 +182,7 @@ impl<'d> Unwind<'d> {
 /// What is kept of .eh_frame for later questions. Holds none of gimli's types, which would make it, and
 /// the image with it, invariant.
 #[derive(Debug, Default)]
-pub(super) struct Frames<'d> {
+pub(crate) struct Frames<'d> {
     bytes: &'d [u8],
     bases: BaseAddresses,
     fdes: Vec<Fde>,
