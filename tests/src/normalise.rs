@@ -132,6 +132,7 @@ pub fn normalise(profile: &Profile, object: usize, program: &Program, hooks: Hoo
 }
 
 /// Entry-only: g, jumped to by f, finds the return address of f's caller, or of its caller's caller...
+/// Or f itself, where the jump is what was hooked (a g too short for anything else).
 fn add_tail_calls(expected: &mut Expected, tail_calls: &[(u64, u64, u64)], start: u64) {
     let mut possible: BTreeMap<u64, BTreeSet<u64>> = BTreeMap::new();
     for (caller, callee) in expected.arcs.keys() {
@@ -156,6 +157,7 @@ fn add_tail_calls(expected: &mut Expected, tail_calls: &[(u64, u64, u64)], start
     for (caller, callee, count) in tail_calls {
         let loose = expected.loose.entry(*callee).or_default();
         loose.count += count;
+        loose.callers.insert(*caller);
         loose.callers.extend(possible.get(caller).into_iter().flatten());
     }
 }
