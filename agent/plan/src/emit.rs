@@ -8,10 +8,10 @@
 //! The thunks of neighbours lie beside each other; what is rarely run lies apart from them.
 
 use crate::image::{Image, ImageKind};
-use crate::relocate::{Relocated, Unmovable, relocate};
+use crate::relocate::{Relocated, Unmovable, near_jump, relocate};
 use crate::slots::{Home, Homes};
 use crate::tactic::sled::{self, Chain};
-use crate::tactic::{Hook, JUMP, Reason, Retarget, Tactic};
+use crate::tactic::{Hook, Reason, Retarget, Tactic};
 use crate::tails::Tail;
 use crate::template::{Hole, Kind, Target, Template};
 use gprofinject_abi::plan::{ArenaHeader, ENTRY_ONLY, FunctionRecord, LOOPS, Patch, TailRecord};
@@ -417,8 +417,7 @@ impl<'a, 'd> Emitter<'a, 'd> {
     }
 
     fn jump_patch(&self, from: u64, to: u64) -> Option<Patch> {
-        let displacement = (to.wrapping_sub(from + JUMP) as u32).to_le_bytes();
-        self.patch(from, &[0xe9, displacement[0], displacement[1], displacement[2], displacement[3]])
+        self.patch(from, &near_jump(from, to))
     }
 
     fn patch(&self, address: u64, replacement: &[u8]) -> Option<Patch> {

@@ -89,7 +89,10 @@ impl Plan {
             drop_stranded(&mut hooks, &mut verdicts);
             (emitted, homes) = emit_all(image, &flow, &hooks, entry_only);
         }
-        let number_of: HashMap<usize, u32> = hooks.iter().zip(0..).map(|(h, n)| (h.function, n)).collect();
+        let mut number_of = vec![u32::MAX; image.functions.len()];
+        for (hook, number) in hooks.iter().zip(0..) {
+            number_of[hook.function] = number;
+        }
         Plan {
             hooks: hooks_wanted,
             downgrade,
@@ -220,15 +223,18 @@ fn tail_sites(
     image: &Image,
     flow: &Flow,
     hooks: &[Hook],
-    number_of: &HashMap<usize, u32>,
+    number_of: &[u32],
 ) -> HashMap<(u32, u32), Option<u64>> {
     let mut sites: HashMap<(u32, u32), Option<u64>> = HashMap::new();
     for (hook, number) in hooks.iter().zip(0..) {
         let address = image.functions[hook.function].address;
         for b in flow.branches_to(address, address + 1) {
+            if b.kind == BranchKind::Call {
+                continue;
+            }
             let from = owner(image, b.function as usize);
-            let Some(&caller) = number_of.get(&from) else { continue };
-            if b.kind != BranchKind::Call && from != hook.function {
+            let caller = number_of[from];
+            if caller != u32::MAX && from != hook.function {
                 sites.entry((caller, number)).and_modify(|s| *s = None).or_insert(Some(b.site));
             }
         }

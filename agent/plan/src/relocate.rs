@@ -73,20 +73,24 @@ pub fn relocate(
     start: u64,
     elsewhere: &dyn Fn(u64) -> Option<u64>,
 ) -> Result<Relocated, Unmovable> {
-    let mut instructions: Vec<Instruction> =
-        Decoder::with_ip(64, bytes, from, DecoderOptions::NONE).into_iter().collect();
-    if instructions.iter().any(Instruction::is_invalid) {
-        return Err(Unmovable("not an instruction"));
-    }
-    for i in
-        instructions.iter_mut().filter(|i| has_branch(i) && !is_call(i) && i.near_branch_target() == start)
-    {
-        i.set_near_branch64(from);
-    }
-    for i in instructions.iter_mut().filter(|i| has_branch(i) && !is_call(i)) {
-        if let Some(target) = elsewhere(i.ip()) {
-            i.set_near_branch64(target);
+    let mut instructions: Vec<Instruction> = Vec::with_capacity(8);
+    // Where the displacement of each RIP-relative operand stands in `bytes`.
+    let mut displacements: Vec<(usize, usize)> = Vec::new();
+    let mut decoder = Decoder::with_ip(64, bytes, from, DecoderOptions::NONE);
+    while decoder.can_decode() {
+        let mut i = decoder.decode();
+        if i.is_invalid() {
+            return Err(Unmovable("not an instruction"));
         }
+        if i.is_ip_rel_memory_operand() {
+            let at = (i.ip() - from) as usize + decoder.get_constant_offsets(&i).displacement_offset();
+            displacements.push((instructions.len(), at));
+        }
+        if has_branch(&i) && !is_call(&i) {
+            let target = if i.near_branch_target() == start { Some(from) } else { elsewhere(i.ip()) };
+            i.set_near_branch64(target.unwrap_or(i.near_branch_target()));
+        }
+        instructions.push(i);
     }
     let end = from + bytes.len() as u64;
     let last_falls_through = instructions.last().is_none_or(falls_through);
@@ -95,11 +99,11 @@ pub fn relocate(
     if instructions.iter().any(|i| has_branch(i) || i.is_ip_rel_memory_operand() && !fits_as_is(i)) {
         encode_block(&instructions, from, to, &mut out)?;
     } else {
-        copy(&instructions, bytes, from, to, &mut out)?;
+        copy(&instructions, &displacements, bytes, from, to, &mut out)?;
     }
     match call {
         Some(call) => emulate_call(&call, from, to, end, &mut out)?,
-        None if last_falls_through => jump(end, to, &mut out)?,
+        None if last_falls_through => jump(end, to, &mut out),
         None => {}
     }
     Ok(out)
@@ -116,28 +120,23 @@ fn fits_as_is(i: &Instruction) -> bool {
 
 fn copy(
     instructions: &[Instruction],
+    displacements: &[(usize, usize)],
     bytes: &[u8],
     from: u64,
     to: u64,
     out: &mut Relocated,
 ) -> Result<(), Unmovable> {
-    let mut decoder = Decoder::with_ip(64, bytes, from, DecoderOptions::NONE);
-    for i in instructions {
-        let at = (i.ip() - from) as usize;
-        decoder.set_position(at)?;
-        decoder.set_ip(i.ip());
-        let again = decoder.decode();
-        out.map.push((at as u32, out.bytes.len() as u32));
-        let start = out.bytes.len();
-        out.bytes.extend_from_slice(&bytes[at..at + i.len()]);
-        if i.is_ip_rel_memory_operand() {
-            let hole = start + decoder.get_constant_offsets(&again).displacement_offset();
-            let next = to.wrapping_add((start + i.len()) as u64);
-            let displacement = i.ip_rel_memory_address().wrapping_sub(next) as i64;
-            let displacement =
-                i32::try_from(displacement).map_err(|_| Unmovable("RIP-relative operand out of reach"))?;
-            out.bytes[hole..hole + 4].copy_from_slice(&displacement.to_le_bytes());
-        }
+    let end = instructions.last().map_or(from, Instruction::next_ip);
+    out.bytes.extend_from_slice(bytes.get(..(end - from) as usize).ok_or(Unmovable("truncated"))?);
+    out.map.extend(instructions.iter().map(|i| ((i.ip() - from) as u32, (i.ip() - from) as u32)));
+    for &(index, hole) in displacements {
+        // A call that is emulated is none of these any more.
+        let Some(i) = instructions.get(index) else { continue };
+        let next = to.wrapping_add(i.next_ip() - from);
+        let displacement = i.ip_rel_memory_address().wrapping_sub(next) as i64;
+        let displacement =
+            i32::try_from(displacement).map_err(|_| Unmovable("RIP-relative operand out of reach"))?;
+        out.bytes[hole..hole + 4].copy_from_slice(&displacement.to_le_bytes());
     }
     Ok(())
 }
@@ -160,8 +159,15 @@ fn encode_block(
     Ok(())
 }
 
-fn jump(target: u64, to: u64, out: &mut Relocated) -> Result<(), Unmovable> {
-    append(&Instruction::with_branch(Code::Jmp_rel32_64, target)?, to, out)
+fn jump(target: u64, to: u64, out: &mut Relocated) {
+    let from = to.wrapping_add(out.bytes.len() as u64);
+    out.bytes.extend_from_slice(&near_jump(from, target));
+}
+
+/// `jmp rel32`.
+pub fn near_jump(from: u64, to: u64) -> [u8; 5] {
+    let [a, b, c, d] = (to.wrapping_sub(from.wrapping_add(5)) as u32).to_le_bytes();
+    [0xe9, a, b, c, d]
 }
 
 fn append(instruction: &Instruction, to: u64, out: &mut Relocated) -> Result<(), Unmovable> {

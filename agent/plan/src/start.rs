@@ -120,6 +120,29 @@ impl Start {
     }
 }
 
+/// The common case, quickly: room for `patch` bytes, no call among the instructions there, and nothing that
+/// leads anywhere but to the function's start. Answers with the hook point and the bytes to be relocated.
+pub fn simple_start(image: &Image, flow: &Flow, index: usize, patch: u64) -> Option<(u64, u64)> {
+    let f = &image.functions[index];
+    let hook = hook_point(image, f);
+    let room = f.address + f.size - hook;
+    let bytes = image.code_at(hook, room.min(patch + 15))?;
+    let mut decoder = Decoder::with_ip(64, bytes, 0, DecoderOptions::NONE);
+    while decoder.ip() < patch {
+        let i = decoder.decode();
+        if i.is_invalid() || is_call(&i) {
+            return None;
+        }
+    }
+    let entered = |b: &Branch| {
+        let entry = b.target == f.address || b.target == hook;
+        entry && (b.kind == BranchKind::Call || owner(image, b.function as usize) != index)
+    };
+    let plain = flow.branches_to(f.address, hook + patch).iter().all(entered)
+        && flow.indirect_in(hook + 1, hook + patch).is_empty();
+    plain.then(|| (hook, decoder.ip()))
+}
+
 /// Whether the bytes of `lo..hi`, behind a function that has room up to `limit`, are padding: nops and
 /// breakpoints that nobody jumps to.
 pub fn is_padding(image: &Image, flow: &Flow, lo: u64, hi: u64, limit: u64) -> bool {

@@ -9,7 +9,7 @@ pub mod sled;
 
 use crate::flow::{Branch, BranchKind, Flow, NEAR};
 use crate::image::{FunctionKind, Image};
-use crate::start::{Start, is_padding, owner};
+use crate::start::{Start, is_padding, owner, simple_start};
 use sled::Sled;
 use std::fmt;
 
@@ -239,6 +239,20 @@ impl Decider<'_, '_> {
     /// A near jump over the function's own bytes and the padding behind them. With `over_call`, the
     /// relocated instructions may end with a call.
     fn near(&mut self, i: usize, over_call: bool) -> Result<Tactic, Reason> {
+        if let Some((at, relocated)) = simple_start(self.image, self.flow, i, JUMP) {
+            self.hooks[i] = Some(Hook {
+                function: i,
+                tactic: Tactic::Jump,
+                at,
+                relocated,
+                cave: None,
+                retargets: Vec::new(),
+                dead_used: JUMP,
+                sled: None,
+                slid_into: false,
+            });
+            return Ok(Tactic::Jump);
+        }
         let start = Start::of(self.image, self.flow, i).ok_or(Reason::NoCode)?;
         if start.steps.is_empty() {
             return Err(Reason::NotDecodable);
