@@ -18,6 +18,7 @@ use gprofinject_abi::plan::{ArenaHeader, ENTRY_ONLY, FunctionRecord, LOOPS, Patc
 use gprofinject_abi::region::{PAGE, Slot, round_up};
 use std::collections::HashMap;
 use std::mem::offset_of;
+use std::ops::Range;
 
 /// Free space left between the arena and the image.
 const GUARD: u64 = 0x1_0000;
@@ -50,6 +51,8 @@ pub struct Emitted {
     pub bias_fixups: Vec<u32>,
     /// Sorted: arena offset from which on the bytes belong to the function with that number.
     pub owners: Vec<(u32, u32)>,
+    /// What of `bytes` is used: the rest stays zero.
+    pub used: Vec<Range<usize>>,
     /// Functions that could not be moved after all.
     pub failed: Vec<(usize, Reason)>,
 }
@@ -133,7 +136,7 @@ impl<'a, 'd> Emitter<'a, 'd> {
         let len = round_up((tail_stubs + tails.len() * TAIL_STUBS) as u64, PAGE);
         let mut e = Emitter {
             image,
-            out: Emitted { arena: place(image, len), bytes: vec![0xcc; len as usize], ..Default::default() },
+            out: Emitted { arena: place(image, len), bytes: vec![0; len as usize], ..Default::default() },
             templates,
             exit: header,
             next: 0,
@@ -429,6 +432,7 @@ impl<'a, 'd> Emitter<'a, 'd> {
     }
 
     fn finish(mut self) -> Emitted {
+        self.out.used = vec![0..self.next, self.stubs..self.out.bytes.len()];
         self.fill_sleds();
         self.out.owners.push((self.next as u32, u32::MAX));
         for number in 0..self.out.records.len() {

@@ -8,8 +8,9 @@ use gprofinject_abi::region::{PAGE, round_up};
 impl Plan {
     /// The bytes of the plan file.
     pub fn encode(&self) -> Vec<u8> {
-        let mut file = vec![0; size_of::<PlanHeader>()];
         let e = &self.emitted;
+        let mut file = Vec::with_capacity(e.bytes.len() + e.patches.len() * 160);
+        file.resize(size_of::<PlanHeader>(), 0);
         let functions = table(&mut file, &e.records, |f, out| {
             word(out, f.entry);
             for v in
@@ -37,17 +38,15 @@ impl Plan {
         });
         let tls_fixups = table(&mut file, &e.tls_fixups, |&v, out| half(out, v));
         let bias_fixups = table(&mut file, &e.bias_fixups, |&v, out| half(out, v));
-        let bytes = Segment {
-            arena_offset: 0,
-            file_offset: (file.len() + size_of::<Segment>()) as u64,
-            len: e.bytes.len() as u64,
-        };
-        let segments = table(&mut file, &[bytes], |s, out| {
-            word(out, s.arena_offset);
-            word(out, s.file_offset);
-            word(out, s.len);
+        let mut next = (file.len() + e.used.len() * size_of::<Segment>()) as u64;
+        let segments = table(&mut file, &e.used, |used, out| {
+            word(out, used.start as u64);
+            word(out, next_after(&mut next, used.len() as u64));
+            word(out, used.len() as u64);
         });
-        file.extend_from_slice(&e.bytes);
+        for used in &e.used {
+            file.extend_from_slice(&e.bytes[used.clone()]);
+        }
         let mut header = Vec::with_capacity(size_of::<PlanHeader>());
         header.extend_from_slice(&MAGIC);
         half(&mut header, VERSION);
@@ -67,6 +66,13 @@ impl Plan {
     }
 }
 
+/// The old value; the new one is `len` more.
+fn next_after(next: &mut u64, len: u64) -> u64 {
+    let at = *next;
+    *next += len;
+    at
+}
+
 fn word(out: &mut Vec<u8>, value: u64) {
     out.extend_from_slice(&value.to_le_bytes());
 }
@@ -75,7 +81,7 @@ fn half(out: &mut Vec<u8>, value: u32) {
     out.extend_from_slice(&value.to_le_bytes());
 }
 
-fn table<T>(file: &mut Vec<u8>, entries: &[T], put: impl Fn(&T, &mut Vec<u8>)) -> Table {
+fn table<T>(file: &mut Vec<u8>, entries: &[T], mut put: impl FnMut(&T, &mut Vec<u8>)) -> Table {
     let offset = file.len() as u64;
     for entry in entries {
         put(entry, file);

@@ -92,7 +92,7 @@ impl Flow {
             flow.indirect.extend(part.indirect);
         }
         flow.functions.resize(count, FunctionFlow { undecodable: true, ..Default::default() });
-        flow.branches.sort_unstable();
+        flow.branches.sort_unstable_by_key(|b| (b.target, b.site));
         flow.spread_odd_returns(image);
         flow.indirect.extend(image.landing_pads.iter().copied());
         for &pointer in &image.code_pointers {
