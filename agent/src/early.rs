@@ -8,6 +8,7 @@
 
 use crate::jumps;
 use crate::setup;
+use crate::sys;
 use crate::threads;
 use core::slice;
 use gprofinject_abi::{PRELOAD_VARIABLE, RUN_FOLDER_VARIABLE};
@@ -125,6 +126,24 @@ impl Start {
     }
 }
 
+/// Where the stack began, from field 28 of /proc/self/stat; null if it does not tell.
+fn start_of_stack() -> *mut u64 {
+    const FIELD: usize = 28;
+    let mut text = [0_u8; 1024];
+    let Ok(fd) = sys::open(b"/proc/self/stat\0", false) else { return core::ptr::null_mut() };
+    let len = sys::read(fd, &mut text).unwrap_or(0);
+    sys::close(fd);
+    let text = text.get(..len).unwrap_or_default();
+    // The second field is a name in parentheses, which may hold blanks and parentheses.
+    let Some(behind) = text.iter().rposition(|&b| b == b')') else { return core::ptr::null_mut() };
+    let mut fields = text.get(behind + 2..).unwrap_or_default().split(|&b| b == b' ');
+    let digits = fields.nth(FIELD - 3).unwrap_or_default();
+    let value = digits
+        .iter()
+        .fold(0_u64, |value, &b| value.wrapping_mul(10).wrapping_add(u64::from(b.wrapping_sub(b'0'))));
+    value as *mut u64
+}
+
 /// # Safety
 /// `string` must be NUL-terminated.
 unsafe fn length(string: *const u8) -> usize {
@@ -136,6 +155,8 @@ unsafe fn length(string: *const u8) -> usize {
     len
 }
 
+/// Auxiliary vector: where the dynamic linker is.
+const AT_BASE: u64 = 7;
 /// Longest path of a run folder.
 const PATH: usize = 3800;
 
@@ -180,8 +201,13 @@ extern "C" fn early() {
         // SAFETY: the GOT entry is relocated before any resolver runs.
         unsafe {
             core::arch::asm!("mov {}, [rip + __libc_stack_end@GOTPCREL]", out(reg) end, options(nostack, pure, readonly));
-            if !end.is_null() {
-                begin(Start::of(*end));
+            if end.is_null() {
+                return;
+            }
+            // A program may have its own copy of the variable (a copy relocation), filled only later.
+            let stack = if (*end).is_null() { start_of_stack() } else { *end };
+            if !stack.is_null() {
+                begin(Start::of(stack));
             }
         }
     }
@@ -189,7 +215,7 @@ extern "C" fn early() {
 
 #[cfg_attr(test, allow(dead_code))]
 fn begin(start: Start) {
-    jumps::prepare();
+    jumps::prepare(start.auxiliary(AT_BASE));
     let Some(variable) = start.variable(RUN_FOLDER_VARIABLE) else { return };
     // SAFETY: the variable's string is NUL-terminated and begins with the name and "=".
     let folder = unsafe { Folder::new((*variable).add(RUN_FOLDER_VARIABLE.len() + 1)) };

@@ -17,10 +17,10 @@ static PLAIN: AtomicU64 = AtomicU64::new(0);
 static CHECKED: AtomicU64 = AtomicU64::new(0);
 
 /// Finds glibc's functions.
-pub(crate) fn prepare() {
-    let plain = lookup::function(b"siglongjmp");
+pub(crate) fn prepare(dynamic_linker: u64) {
+    let plain = lookup::function(dynamic_linker, b"siglongjmp");
     PLAIN.store(plain, Ordering::Relaxed);
-    let checked = lookup::function(b"__longjmp_chk");
+    let checked = lookup::function(dynamic_linker, b"__longjmp_chk");
     CHECKED.store(if checked == 0 { plain } else { checked }, Ordering::Relaxed);
 }
 

@@ -13,25 +13,21 @@ struct LinkMap {
     next: *const LinkMap,
 }
 
-#[cfg(not(test))]
-core::arch::global_asm!(".weak _r_debug");
-
-/// The first loaded object's definition of a function, ours left out; 0: there is none.
-pub(crate) fn function(name: &[u8]) -> u64 {
+/// The first loaded object's definition of a function, ours left out; 0: there is none. The argument is the
+/// address of ld.so's ELF header (AT_BASE).
+pub(crate) fn function(dynamic_linker: u64, name: &[u8]) -> u64 {
     #[cfg(not(test))]
-    {
-        let debug: *const u64;
+    if dynamic_linker != 0 {
         let own: *const [u64; 2];
-        // SAFETY: the GOT entry is null or the address of ld.so's struct r_debug; the linker defines
-        // _DYNAMIC.
+        // SAFETY: AT_BASE is ld.so's header; its struct r_debug (version and padding, then the list of
+        // link maps) is found in ld.so itself, because the program may have a copy of it that is empty
+        // yet. The linker defines _DYNAMIC.
         unsafe {
-            core::arch::asm!("mov {}, [rip + _r_debug@GOTPCREL]", out(reg) debug, options(nostack, pure, readonly));
             core::arch::asm!("lea {}, [rip + _DYNAMIC]", out(reg) own, options(nostack, pure, nomem));
-            if debug.is_null() {
+            let Some(debug) = of_header(dynamic_linker).and_then(|map| find_in(&map, b"_r_debug")) else {
                 return 0;
-            }
-            // r_version (and padding), r_map.
-            let mut map = *debug.add(1) as *const LinkMap;
+            };
+            let mut map = *(debug as *const *const LinkMap).add(1);
             while !map.is_null() {
                 if (*map).dynamic != own
                     && let Some(found) = find_in(&*map, name)
@@ -42,8 +38,33 @@ pub(crate) fn function(name: &[u8]) -> u64 {
             }
         }
     }
-    let _ = name;
+    let _ = (dynamic_linker, name);
     0
+}
+
+/// # Safety
+/// An ELF header must be mapped there, with the object it is of.
+#[cfg_attr(test, allow(dead_code))]
+unsafe fn of_header(header: u64) -> Option<LinkMap> {
+    const PT_DYNAMIC: u32 = 2;
+    // SAFETY: e_phoff, e_phentsize, e_phnum, and the program headers they name.
+    unsafe {
+        let headers = header + *((header + 0x20) as *const u64);
+        let (size, count) = (*((header + 0x36) as *const u16), *((header + 0x38) as *const u16));
+        for i in 0..u64::from(count) {
+            let at = headers + i * u64::from(size);
+            if *(at as *const u32) == PT_DYNAMIC {
+                let dynamic = (header + *((at + 0x10) as *const u64)) as *const [u64; 2];
+                return Some(LinkMap {
+                    bias: header,
+                    name: core::ptr::null(),
+                    dynamic,
+                    next: core::ptr::null(),
+                });
+            }
+        }
+    }
+    None
 }
 
 #[cfg(not(test))]

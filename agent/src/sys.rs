@@ -111,6 +111,13 @@ pub(crate) fn open(path: &[u8], write: bool) -> Result<i32, i32> {
     unsafe { syscall(2, [path.as_ptr() as u64, flags, 0, 0, 0, 0]) }.map(|fd| fd as i32)
 }
 
+/// Bytes read.
+pub(crate) fn read(fd: i32, buffer: &mut [u8]) -> Result<usize, i32> {
+    // SAFETY: the kernel writes no more than the buffer's length.
+    unsafe { syscall(0, [fd as u64, buffer.as_mut_ptr() as u64, buffer.len() as u64, 0, 0, 0]) }
+        .map(|n| n as usize)
+}
+
 pub(crate) fn close(fd: i32) {
     // SAFETY: our own descriptor.
     let _ = unsafe { syscall(3, [fd as u64, 0, 0, 0, 0, 0]) };
