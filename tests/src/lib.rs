@@ -3,8 +3,10 @@
 //! Ground truth comes from two sides, never from us: the arcs written in the small programs of
 //! `programs/` follow from their source, and callgrind counts the calls of any program at all.
 //!
-//!     programs/*.c ─ directives ─> build ─> run ─> gmon.out ─> expect
-//!     any program  ─ callgrind ──> normalise ────> gmon.out ─> check
+//! ```text
+//! programs/*.c ─ directives ─> build ─> run ─> gmon.out ─> expect
+//! any program  ─ callgrind ──> normalise ────> gmon.out ─> check
+//! ```
 
 pub mod build;
 pub mod callgrind;
