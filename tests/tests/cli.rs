@@ -293,30 +293,44 @@ fn list_runs_nothing() {
     }
 }
 
+/// Which of the program's own functions were counted, with these options; each is called once. `body` is
+/// the assembly in the small ones.
+fn counted(body: &str, options: &[&str]) -> String {
+    let place = Place::new();
+    let source = format!(
+        "#define F(n) __attribute__((noinline)) void n(void) {{ asm volatile(\"{body}\"); }}\n\
+         F(alpha_one) F(alpha_two) F(beta_one)\n\
+         __attribute__((noinline)) void large(void) {{ asm volatile(\".fill 500, 1, 0x90\"); }}\n\
+         int main(void) {{ alpha_one(); alpha_two(); beta_one(); large(); return 0; }}"
+    );
+    let path = place.c("names", &source, &[]);
+    let program = gprofinject_tests::elf::Program::read(&path).unwrap();
+    let outcome = place.run(&[&["-q"], options, &["./names"]].concat());
+    assert_eq!(outcome.code(), 0, "{}", outcome.stderr_text());
+    let profile = gprofdata::read(&place.path("gmon.out")).unwrap();
+    let ours = ["alpha_one", "alpha_two", "beta_one", "large", "main"];
+    let count = |n: &&&str| profile.arcs.keys().any(|(_, callee)| program.label(*callee) == **n);
+    ours.iter().filter(count).copied().collect::<Vec<_>>().join(" ")
+}
+
 #[test]
 fn functions_are_chosen_by_name_and_size() {
-    let place = Place::new();
-    let source = "#define F(n) __attribute__((noinline)) void n(void) { asm volatile(\"\"); }\n\
-                  F(alpha_one) F(alpha_two) F(beta_one)\n\
-                  __attribute__((noinline)) void large(void) { asm volatile(\".fill 500, 1, 0x90\"); }\n\
-                  int main(void) { alpha_one(); alpha_two(); beta_one(); large(); return 0; }";
-    let path = place.c("names", source, &[]);
-    let program = gprofinject_tests::elf::Program::read(&path).unwrap();
-    let called = |options: &[&str]| {
-        let _ = fs::remove_file(place.path("gmon.out"));
-        let outcome = place.run(&[&["-q"], options, &["./names"]].concat());
-        assert_eq!(outcome.code(), 0, "{}", outcome.stderr_text());
-        let profile = gprofdata::read(&place.path("gmon.out")).unwrap();
-        let ours = ["alpha_one", "alpha_two", "beta_one", "large", "main"];
-        let count = |n: &&&str| profile.arcs.keys().any(|(_, callee)| program.label(*callee) == **n);
-        ours.iter().filter(count).copied().collect::<Vec<_>>().join(" ")
-    };
-    assert_eq!(called(&[]), "alpha_one alpha_two beta_one large main");
-    assert_eq!(called(&["-I", "alpha_*"]), "alpha_one alpha_two");
-    assert_eq!(called(&["-X", "*_one"]), "alpha_two large main");
-    assert_eq!(called(&["-I", "alpha_*", "-I", "main", "-X", "*_two"]), "alpha_one main");
-    assert_eq!(called(&["--min-size", "400"]), "large");
-    assert_eq!(called(&["--hooks=none"]), "");
+    let counted = |options: &[&str]| counted(".fill 20, 1, 0x90", options);
+    assert_eq!(counted(&[]), "alpha_one alpha_two beta_one large main");
+    assert_eq!(counted(&["-I", "alpha_*"]), "alpha_one alpha_two");
+    assert_eq!(counted(&["-X", "*_one"]), "alpha_two large main");
+    assert_eq!(counted(&["-I", "alpha_*", "-I", "main", "-X", "*_two"]), "alpha_one main");
+    assert_eq!(counted(&["--min-size", "400"]), "large");
+    assert_eq!(counted(&["--hooks=none"]), "");
+}
+
+/// One byte each, and side by side: what is chosen must not depend on whether its neighbours are.
+#[test]
+fn tiny_functions_are_chosen_without_their_neighbours() {
+    assert_eq!(counted("", &[]), "alpha_one alpha_two beta_one large main");
+    assert_eq!(counted("", &["-X", "*_one"]), "alpha_two large main");
+    assert_eq!(counted("", &["-I", "alpha_*", "-I", "main", "-X", "*_two"]), "alpha_one main");
+    assert_eq!(counted("", &["-I", "alpha_one"]), "alpha_one");
 }
 
 #[test]
