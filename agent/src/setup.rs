@@ -11,7 +11,9 @@ use crate::timer;
 use crate::words;
 use core::ptr;
 use core::slice;
-use gprofinject_abi::plan::{ArenaHeader, HOOK_BOTH, MAGIC, Patch, PlanHeader, Segment, Table, ThreadWords};
+use gprofinject_abi::plan::{
+    ArenaHeader, FunctionRecord, HOOK_BOTH, MAGIC, Patch, PlanHeader, Segment, Table, ThreadWords,
+};
 use gprofinject_abi::region::{RegionHeader, State, Trouble};
 use gprofinject_abi::{PLAN_FILE, REGION_FILE, VERSION, region};
 
@@ -128,7 +130,7 @@ fn hook(start: &Start, folder: &mut Folder, region: *mut RegionHeader) -> Result
     if start.auxiliary(AT_ENTRY) != plan.entry.wrapping_add(bias) || !bias.is_multiple_of(region::PAGE) {
         return Err(Refusal::new(Trouble::OtherProgram));
     }
-    let functions = file.table(plan.functions).ok_or_else(damaged)?;
+    let functions: &[FunctionRecord] = file.table(plan.functions).ok_or_else(damaged)?;
     let tails = file.table(plan.tails).ok_or_else(damaged)?;
     let hooked = file.table(plan.hooked).ok_or_else(damaged)?;
     let patches: &[Patch] = file.table(plan.patches).ok_or_else(damaged)?;
@@ -170,6 +172,9 @@ fn hook(start: &Start, folder: &mut Folder, region: *mut RegionHeader) -> Result
     // SAFETY: one thread, no hooks yet; all tables are mapped for ever.
     unsafe { Agent::install(agent) };
     set_words(&agent);
+    if functions.is_empty() && agent.timer_rate != 0 && timer::start_for_process(&agent).is_err() {
+        header.lost_timers += 1;
+    }
     apply(start, patches, bias)
 }
 

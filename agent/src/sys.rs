@@ -170,19 +170,22 @@ pub(crate) unsafe fn set_signal_action(signal: i32, action: &SignalAction) -> Re
     unsafe { syscall(13, [signal as u64, &raw const *action as u64, 0, 8, 0, 0]) }
 }
 
-/// A timer on the calling thread's CPU clock that sends `signal` to thread `tid` every `interval`
-/// nanoseconds; its id.
-pub(crate) fn start_thread_timer(tid: u32, signal: i32, interval: u64) -> Result<i32, i32> {
+/// A timer on the calling thread's CPU clock, or the whole process's, that sends `signal` every `interval`
+/// nanoseconds to that thread, or to the one that is running; its id.
+pub(crate) fn start_timer(thread: Option<u32>, signal: i32, interval: u64) -> Result<i32, i32> {
+    const CLOCK_PROCESS_CPUTIME_ID: u64 = 2;
     const CLOCK_THREAD_CPUTIME_ID: u64 = 3;
+    const SIGEV_SIGNAL: u32 = 0;
     const SIGEV_THREAD_ID: u32 = 4;
     // struct sigevent: value, signo, notify, tid, padding to 64 bytes.
     let mut event = [0_u32; 16];
     event[2] = signal as u32;
-    event[3] = SIGEV_THREAD_ID;
-    event[4] = tid;
+    event[3] = if thread.is_some() { SIGEV_THREAD_ID } else { SIGEV_SIGNAL };
+    event[4] = thread.unwrap_or(0);
+    let clock = if thread.is_some() { CLOCK_THREAD_CPUTIME_ID } else { CLOCK_PROCESS_CPUTIME_ID };
     let mut id = 0_i32;
     // SAFETY: the kernel reads `event` and writes `id`.
-    unsafe { syscall(222, [CLOCK_THREAD_CPUTIME_ID, &raw const event as u64, &raw mut id as u64, 0, 0, 0]) }?;
+    unsafe { syscall(222, [clock, &raw const event as u64, &raw mut id as u64, 0, 0, 0]) }?;
     let (seconds, rest) = (interval / 1_000_000_000, interval % 1_000_000_000);
     let times = [seconds, rest, seconds, rest];
     // SAFETY: the kernel reads `times`.

@@ -47,6 +47,15 @@ pub(crate) fn prepare() -> Result<(), i32> {
     unsafe { sys::set_signal_action(SIGSTKFLT, &action) }.map(|_| ())
 }
 
+fn interval(agent: &Agent) -> u64 {
+    1_000_000_000 / u64::from(agent.timer_rate)
+}
+
+/// Where nothing is hooked, nobody tells of new threads: one timer for the process.
+pub(crate) fn start_for_process(agent: &Agent) -> Result<i32, i32> {
+    sys::start_timer(None, SIGSTKFLT, interval(agent))
+}
+
 /// Starts the calling thread's timer; the block's last owner's, if any, is deleted.
 ///
 /// # Safety
@@ -61,7 +70,7 @@ pub(crate) unsafe fn restart(agent: &Agent, header: *mut BlockHeader) {
             sys::stop_timer((*header).timer as i32 - 1);
             (*header).timer = 0;
         }
-        match sys::start_thread_timer(sys::gettid(), SIGSTKFLT, 1_000_000_000 / u64::from(agent.timer_rate)) {
+        match sys::start_timer(Some(sys::gettid()), SIGSTKFLT, interval(agent)) {
             Ok(id) => (*header).timer = id as u64 + 1,
             Err(_) => {
                 add(&raw mut (*agent.header()).lost_timers, 1);
