@@ -124,7 +124,8 @@ fn newest_above(agent: &Agent, cfa: u64) -> Option<u32> {
         // that was on the stack, and a stack's upper part stays mapped while its lower part is in use.
         // The argument is weak where a stack was unmapped and another one was mapped below its place.
         unsafe {
-            if (*cell).return_address != 0 && agent.in_arena(*((at - 8) as *const u64)) {
+            let return_address = (*cell).return_address;
+            if return_address != 0 && return_address != at - 8 && agent.in_arena(*((at - 8) as *const u64)) {
                 return Some((*cell).function);
             }
         }

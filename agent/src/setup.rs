@@ -236,6 +236,14 @@ fn fill_arena(file: &PlanFile, plan: &PlanHeader, arena: u64, bias: u64) -> Resu
             unsafe { word.write_unaligned(word.read_unaligned().wrapping_add(bias)) };
         }
     }
+    let half_bias_fixups: &[u32] = file.table(plan.half_bias_fixups).ok_or_else(damaged)?;
+    for &at in half_bias_fixups {
+        if u64::from(at) + 4 <= plan.arena_len {
+            let word = (arena + u64::from(at)) as *mut u32;
+            // SAFETY: inside the arena.
+            unsafe { word.write_unaligned(word.read_unaligned().wrapping_add(bias as u32)) };
+        }
+    }
     let gates = ArenaHeader {
         miss: gate::gpi_miss as *const () as u64,
         miss_entry: gate::gpi_miss_entry as *const () as u64,

@@ -57,6 +57,8 @@ pub struct PlanHeader {
     pub tls_fixups: Table,
     /// u32 arena offsets of u64 words to which the load bias is added.
     pub bias_fixups: Table,
+    /// u32 arena offsets of u32 words to which the lower half of the load bias is added.
+    pub half_bias_fixups: Table,
     /// Arena offset of [`ArenaHeader`].
     pub arena_header: u64,
 }
@@ -195,7 +197,8 @@ pub const WINDOW: u64 = 1 << 26;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cell {
-    /// Where the frame really returns to; 0: no frame here.
+    /// Where the frame really returns to. 0, or the address of the frame's own return slot (which the
+    /// exit code has at hand): no frame here.
     pub return_address: u64,
     /// Number of the function that runs in the frame: the one called, or the last one tail-called.
     pub function: u32,
@@ -204,7 +207,7 @@ pub struct Cell {
 
 const _: () = {
     assert!(size_of::<Table>() == 16);
-    assert!(size_of::<PlanHeader>() == 200);
+    assert!(size_of::<PlanHeader>() == 216);
     assert!(size_of::<FunctionRecord>() == 48);
     assert!(size_of::<TailRecord>() == 24);
     assert!(size_of::<CodeRange>() == 16);

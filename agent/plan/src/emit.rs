@@ -8,6 +8,7 @@
 //! The thunks of neighbours lie beside each other; what is rarely run lies apart from them.
 
 use crate::image::{Image, ImageKind};
+use crate::registers::Registers;
 use crate::relocate::{Relocated, Unmovable, near_jump, relocate};
 use crate::slots::{Home, Homes};
 use crate::tactic::sled::{self, Chain};
@@ -35,6 +36,8 @@ const EXIT: usize = 6;
 const STUBS: usize = SECOND_LOOK + 2 * STUB;
 const SECOND_LOOK: usize = 21;
 const STUB: usize = 11;
+/// Bytes of `cmp dword [rsp], label; je body`.
+const LOOP_CHECK: usize = 13;
 /// Bytes of a tail call's: `mov eax, index; jmp [header]`, and `mov r11, [rsp-16]; mov rax, [rsp-8]; jmp thunk`.
 const TAIL_STUBS: usize = STUB + 15;
 
@@ -49,6 +52,7 @@ pub struct Emitted {
     pub patches: Vec<Patch>,
     pub tls_fixups: Vec<u32>,
     pub bias_fixups: Vec<u32>,
+    pub half_bias_fixups: Vec<u32>,
     /// Sorted: arena offset from which on the bytes belong to the function with that number.
     pub owners: Vec<(u32, u32)>,
     /// What of `bytes` is used: the rest stays zero.
@@ -63,6 +67,18 @@ pub struct Wish {
     pub both: bool,
     /// Its first instruction may be reached by an indirect jump of its own.
     pub loops: bool,
+    pub registers: Registers,
+}
+
+impl Wish {
+    fn kind(self, home: Home) -> Kind {
+        Kind {
+            both: self.both,
+            hashed: home.mask != 0,
+            keep_rax: !self.registers.rax_dead,
+            keep_r11: !self.registers.r11_dead(),
+        }
+    }
 }
 
 /// Emits `hooks`; `wishes` and `homes` are in their order, and so are the function numbers.
@@ -98,14 +114,18 @@ fn place(image: &Image, len: u64) -> u64 {
 struct Emitter<'a, 'd> {
     image: &'a Image<'d>,
     out: Emitted,
-    templates: [Template; 4],
+    /// By [`Kind::index`].
+    templates: Vec<Template>,
     /// Arena offset of the jump to the slow path of exits, one for all thunks.
     exit: usize,
     /// Next free byte of the thunks.
     next: usize,
     /// First byte of the stubs.
     stubs: usize,
-    tail: Template,
+    /// The kind of each function's thunk.
+    kinds: Vec<Kind>,
+    /// Bytes of the largest thunk of a tail call.
+    tail_len: usize,
     second_look: Template,
     /// First byte of the tail calls' thunks, and of their stubs.
     tails: usize,
@@ -121,18 +141,18 @@ struct Emitter<'a, 'd> {
 
 impl<'a, 'd> Emitter<'a, 'd> {
     fn new(image: &'a Image<'d>, hooks: &[Hook], tails: &[Tail]) -> Emitter<'a, 'd> {
-        let kinds = [(false, false), (false, true), (true, false), (true, true)];
-        let templates = kinds.map(|(both, hashed)| Template::thunk(Kind { both, hashed }));
+        let templates: Vec<Template> = (0..Kind::COUNT).map(|i| Template::thunk(Kind::of(i))).collect();
         let largest = templates.iter().map(|t| t.bytes.len()).max().unwrap_or(0);
         let header = size_of::<ArenaHeader>();
         // Relocation grows an instruction of two bytes to six at most, and a call to forty.
-        let thunks: usize = hooks.iter().map(|h| largest + h.relocated as usize * 3 + 64 + ALIGN).sum();
+        let thunks: usize =
+            hooks.iter().map(|h| largest + h.relocated as usize * 3 + 64 + ALIGN + LOOP_CHECK).sum();
         let chains = sled::chains(hooks);
         let ends: usize = chains.iter().map(|c| sled::code_len(c.sleds.len()) + ALIGN).sum();
         let stubs = (header + EXIT + ALIGN + ends + thunks).next_multiple_of(64);
-        let tail = Template::tail();
+        let tail_len = Template::tail(Kind::of(Kind::COUNT - 1)).bytes.len();
         let tails_at = (stubs + hooks.len() * STUBS).next_multiple_of(64);
-        let tail_stubs = tails_at + tails.len() * tail.bytes.len().next_multiple_of(ALIGN);
+        let tail_stubs = tails_at + tails.len() * tail_len.next_multiple_of(ALIGN);
         let len = round_up((tail_stubs + tails.len() * TAIL_STUBS) as u64, PAGE);
         let mut e = Emitter {
             image,
@@ -141,7 +161,8 @@ impl<'a, 'd> Emitter<'a, 'd> {
             exit: header,
             next: 0,
             stubs,
-            tail,
+            kinds: Vec::with_capacity(hooks.len()),
+            tail_len,
             second_look: Template::second_look(SECOND_LOOK),
             tails: tails_at,
             tail_stubs,
@@ -232,12 +253,18 @@ impl<'a, 'd> Emitter<'a, 'd> {
     }
 
     fn function(&mut self, hook: &Hook, number: u32, wish: Wish, home: Home) {
-        let at = self.next.next_multiple_of(ALIGN);
-        self.thunks.push(at);
-        let hashed = home.mask != 0;
-        let template = &self.templates[usize::from(wish.both) * 2 + usize::from(hashed)];
+        let start = self.next.next_multiple_of(ALIGN);
+        self.thunks.push(start);
+        let kind = wish.kind(home);
+        self.kinds.push(kind);
+        let check = wish.loops && wish.both;
+        let at = start + if check { LOOP_CHECK } else { 0 };
+        let template = &self.templates[kind.index()];
         let body = at + template.bytes.len();
         let (resume, exit) = (template.resume, template.exit);
+        if check {
+            self.loop_check(start, at + exit as usize, body);
+        }
         let entry = self.image.functions[hook.function].address;
         let mut record = FunctionRecord {
             entry,
@@ -254,12 +281,12 @@ impl<'a, 'd> Emitter<'a, 'd> {
         };
         match self.body(hook, body) {
             Ok(relocated) => {
-                let patches = self.patches(hook, self.landing(number, at), body, &relocated);
+                let patches = self.patches(hook, self.landing(number, start), body, &relocated);
                 match patches {
                     Some(patches) => self.out.patches.extend(patches),
                     None => self.out.failed.push((hook.function, Reason::Overlap)),
                 }
-                self.thunk(at, body, number, home, wish.both, hashed);
+                self.thunk(at, body, number, home, kind);
                 self.out.bytes[body..body + relocated.bytes.len()].copy_from_slice(&relocated.bytes);
                 if let Some(word) = relocated.return_address {
                     self.out.bias_fixups.push(body as u32 + word);
@@ -271,8 +298,23 @@ impl<'a, 'd> Emitter<'a, 'd> {
                 record.exit = 0;
             }
         }
-        self.out.owners.push((at as u32, number));
+        self.out.owners.push((start as u32, number));
         self.out.records.push(record);
+    }
+
+    /// Before the thunk of a function whose own indirect jumps may lead back to its start: where the return
+    /// slot holds its exit label it has been entered already, and what lies below rsp may be in use.
+    ///
+    /// ```text
+    ///   cmp  dword [rsp], exit label  ; the lower half
+    ///   je   body
+    /// ```
+    fn loop_check(&mut self, at: usize, exit: usize, body: usize) {
+        self.out.bytes[at..at + 3].copy_from_slice(&[0x81, 0x3c, 0x24]);
+        self.word(at + 3, self.address(exit) as u32);
+        self.out.half_bias_fixups.push(at as u32 + 3);
+        self.out.bytes[at + 7..at + 9].copy_from_slice(&[0x0f, 0x84]);
+        self.branch(at + 9, self.address(body));
     }
 
     fn body(&self, hook: &Hook, body: usize) -> Result<Relocated, Unmovable> {
@@ -286,8 +328,9 @@ impl<'a, 'd> Emitter<'a, 'd> {
         relocate(bytes, hook.at, to, self.image.functions[hook.function].address, &elsewhere)
     }
 
-    fn thunk(&mut self, at: usize, body: usize, number: u32, home: Home, both: bool, hashed: bool) {
-        let template = std::mem::take(&mut self.templates[usize::from(both) * 2 + usize::from(hashed)]);
+    fn thunk(&mut self, at: usize, body: usize, number: u32, home: Home, kind: Kind) {
+        let Kind { both, hashed, .. } = kind;
+        let template = std::mem::take(&mut self.templates[kind.index()]);
         self.out.bytes[at..at + template.bytes.len()].copy_from_slice(&template.bytes);
         let stub = self.stubs + number as usize * STUBS + SECOND_LOOK;
         for &(hole, kind) in &template.holes {
@@ -321,17 +364,18 @@ impl<'a, 'd> Emitter<'a, 'd> {
         }
         self.stub(stub, number, miss);
         self.stub(stub + STUB, number, offset_of!(ArenaHeader, window));
-        self.templates[usize::from(both) * 2 + usize::from(hashed)] = template;
+        self.templates[kind.index()] = template;
     }
 
     fn tail_at(&self, index: usize) -> usize {
-        self.tails + index * self.tail.bytes.len().next_multiple_of(ALIGN)
+        self.tails + index * self.tail_len.next_multiple_of(ALIGN)
     }
 
     fn tail_call(&mut self, index: usize, tail: &Tail, slot: u32) {
         let callee = self.out.records[tail.callee as usize];
         let at = self.tail_at(index);
-        let template = std::mem::take(&mut self.tail);
+        let kind = self.kinds[tail.callee as usize];
+        let template = Template::tail(kind);
         self.out.bytes[at..at + template.bytes.len()].copy_from_slice(&template.bytes);
         let stub = self.tail_stubs + index * TAIL_STUBS;
         for &(hole, kind) in &template.holes {
@@ -358,10 +402,9 @@ impl<'a, 'd> Emitter<'a, 'd> {
                 }
             }
         }
-        self.tail = template;
         self.stub(stub, index as u32, offset_of!(ArenaHeader, tail));
         // Outside the window: as if the jump had not been touched.
-        let thunk = self.thunk_of(callee);
+        let thunk = self.thunks[tail.callee as usize];
         let restore = [0x4c, 0x8b, 0x5c, 0x24, 0xf0, 0x48, 0x8b, 0x44, 0x24, 0xf8, 0xe9];
         let outside = stub + STUB;
         self.out.bytes[outside..outside + restore.len()].copy_from_slice(&restore);
@@ -378,13 +421,6 @@ impl<'a, 'd> Emitter<'a, 'd> {
             let displacement = (self.address(at).wrapping_sub(tail.branch.end()) as u32).to_le_bytes();
             self.out.patches.extend(self.patch(tail.branch.end() - 4, &displacement));
         }
-    }
-
-    /// Arena offset of a function's thunk.
-    fn thunk_of(&self, record: FunctionRecord) -> usize {
-        let both = record.flags & ENTRY_ONLY == 0;
-        let template = &self.templates[usize::from(both) * 2 + usize::from(record.mask != 0)];
-        (record.resume - template.resume) as usize
     }
 
     /// None: a branch cannot be led where it should go.

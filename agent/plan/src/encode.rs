@@ -38,6 +38,7 @@ impl Plan {
         });
         let tls_fixups = table(&mut file, &e.tls_fixups, |&v, out| half(out, v));
         let bias_fixups = table(&mut file, &e.bias_fixups, |&v, out| half(out, v));
+        let half_bias_fixups = table(&mut file, &e.half_bias_fixups, |&v, out| half(out, v));
         let mut next = (file.len() + e.used.len() * size_of::<Segment>()) as u64;
         let segments = table(&mut file, &e.used, |used, out| {
             word(out, used.start as u64);
@@ -56,7 +57,7 @@ impl Plan {
         {
             word(&mut header, v);
         }
-        for t in [functions, tails, hooked, patches, segments, tls_fixups, bias_fixups] {
+        for t in [functions, tails, hooked, patches, segments, tls_fixups, bias_fixups, half_bias_fixups] {
             word(&mut header, t.offset);
             word(&mut header, t.count);
         }

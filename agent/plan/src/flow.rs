@@ -6,7 +6,10 @@
 //! warns ("something seems to branch there") but is never patched.
 
 use crate::image::{FunctionKind, Image};
-use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, OpKind, Register};
+use crate::registers::{self, Registers, Scan};
+use iced_x86::{
+    Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, OpKind, Register,
+};
 
 /// Branches inside a function are of interest only where they lead near its start: no tactic overwrites
 /// or relocates more than this many bytes.
@@ -51,6 +54,7 @@ pub struct FunctionFlow {
     pub odd_return: bool,
     /// A jump table or label table leads back to its first instruction.
     pub table_loops: bool,
+    pub registers: Registers,
 }
 
 #[derive(Debug, Default)]
@@ -94,6 +98,7 @@ impl Flow {
         flow.functions.resize(count, FunctionFlow { undecodable: true, ..Default::default() });
         flow.branches.sort_unstable_by_key(|b| (b.target, b.site));
         flow.spread_odd_returns(image);
+        registers::spread(image, &mut flow);
         flow.indirect.extend(image.landing_pads.iter().copied());
         for &pointer in &image.code_pointers {
             // A pointer to a function's start is the function's address; one to its inside is a label.
@@ -186,14 +191,21 @@ impl Part {
     fn decode(image: &Image, range: std::ops::Range<usize>) -> Part {
         let mut part = Part::default();
         part.branches.reserve(range.len() * 8);
+        let mut factory = InstructionInfoFactory::new();
         for i in range {
-            let flow = part.function(image, i);
+            let flow = part.function(image, i, &mut factory);
             part.functions.push(flow);
         }
         part
     }
 
-    fn function(&mut self, image: &Image, index: usize) -> FunctionFlow {
+    fn function(
+        &mut self,
+        image: &Image,
+        index: usize,
+        factory: &mut InstructionInfoFactory,
+    ) -> FunctionFlow {
+        let mut scan = Scan::new();
         let f = &image.functions[index];
         let mut flow = FunctionFlow::default();
         let Some(bytes) = image.code_at(f.address, f.size) else {
@@ -213,6 +225,7 @@ impl Part {
                 flow.undecodable = true;
                 break;
             }
+            scan.look(&instruction, factory);
             flow.odd_return |= frame.reads(image, &instruction) || instruction.code() == Code::Retnq_imm16;
             match instruction.flow_control() {
                 FlowControl::Next => {
@@ -232,6 +245,7 @@ impl Part {
                 _ => {}
             }
         }
+        flow.registers = scan.found;
         if indirect_jump {
             for table in tables {
                 self.note_table(image, table, lo, hi, &mut flow);

@@ -11,6 +11,7 @@ pub mod encode;
 pub mod flow;
 pub mod image;
 mod plan;
+pub mod registers;
 pub mod relocate;
 pub mod slots;
 pub mod start;

@@ -147,7 +147,11 @@ fn emit_all(image: &Image, flow: &Flow, hooks: &[Hook], entry_only: bool) -> (Em
                 RETURNS_TWICE.contains(&f.name) || f.aliases.iter().any(|a| RETURNS_TWICE.contains(a));
             // Only a shadow stack tells a loop from a call.
             let both = !entry_only || facts.table_loops;
-            Wish { both: both && !twice && !facts.odd_return, loops: facts.table_loops }
+            Wish {
+                both: both && !twice && !facts.odd_return,
+                loops: facts.table_loops,
+                registers: facts.registers,
+            }
         })
         .collect();
     let tails = tails::find(image, flow, hooks, &wishes);

@@ -58,6 +58,24 @@ pub struct Kind {
     pub both: bool,
     /// Several home slots, chosen by a hash of the return address, else one.
     pub hashed: bool,
+    /// Save and restore the register; see [`crate::registers`].
+    pub keep_rax: bool,
+    pub keep_r11: bool,
+}
+
+impl Kind {
+    /// One number for each kind, below [`Kind::COUNT`].
+    pub fn index(self) -> usize {
+        [self.both, self.hashed, self.keep_rax, self.keep_r11].iter().fold(0, |n, &b| n * 2 + usize::from(b))
+    }
+
+    pub const COUNT: usize = 16;
+
+    /// The inverse of [`Kind::index`].
+    pub fn of(index: usize) -> Kind {
+        let bit = |n: usize| index >> n & 1 != 0;
+        Kind { both: bit(3), hashed: bit(2), keep_rax: bit(1), keep_r11: bit(0) }
+    }
 }
 
 const BLOCK: i64 = offset_of!(ThreadWords, block) as i64;
@@ -108,13 +126,15 @@ impl Template {
     ///   add  r11, r11
     ///   add  r11, fs:[cells]
     ///   push qword [r11]      ; the return address back into its slot
-    ///   mov  qword [r11], 0   ; no frame here any more
+    ///   mov  [r11], rsp       ; no frame here any more
     ///   mov  r11, [rsp-8]
     ///   ret
     /// body:
     ///   relocated instructions
     ///   jmp  rest of the function
     /// ```
+    ///
+    /// rax and r11 are saved and restored only where somebody may need them.
     ///
     /// With several home slots `mov rax, fs:[block]` becomes
     /// `imul eax, r11d, multiplier; shr eax, shift; and eax, mask; add rax, fs:[block]`.
@@ -125,8 +145,7 @@ impl Template {
         let mut t = Template::default();
         // Displacements below are from rsp as it is at that point.
         let at_entry = 8;
-        t.put(store(Register::RSP, SAVED_RAX + at_entry, Register::RAX), None);
-        t.put(store(Register::RSP, SAVED_R11 + at_entry, Register::R11), None);
+        t.save(kind, at_entry);
         if kind.both {
             t.put(Instruction::with1(Code::Pop_r64, Register::R11), None);
         } else {
@@ -151,14 +170,32 @@ impl Template {
             t.fill_cell();
         }
         let below = if kind.both { 0 } else { at_entry };
-        t.put(load(Register::R11, Register::RSP, SAVED_R11 + below), None);
-        t.put(load(Register::RAX, Register::RSP, SAVED_RAX + below), None);
+        t.restore(kind, below);
         if kind.both {
             t.put(branch(Code::Call_rel32_64), Some(Hole::Branch(Target::Body)));
             t.exit = t.here();
-            t.leave();
+            t.leave(kind.keep_r11);
         }
         t
+    }
+
+    /// rsp is `below` less than the CFA.
+    fn save(&mut self, kind: Kind, below: i64) {
+        if kind.keep_rax {
+            self.put(store(Register::RSP, SAVED_RAX + below, Register::RAX), None);
+        }
+        if kind.keep_r11 {
+            self.put(store(Register::RSP, SAVED_R11 + below, Register::R11), None);
+        }
+    }
+
+    fn restore(&mut self, kind: Kind, below: i64) {
+        if kind.keep_r11 {
+            self.put(load(Register::R11, Register::RSP, SAVED_R11 + below), None);
+        }
+        if kind.keep_rax {
+            self.put(load(Register::RAX, Register::RSP, SAVED_RAX + below), None);
+        }
     }
 
     /// Leaves the address of the frame's cell in `register`, or goes to `outside`. rsp is the CFA.
@@ -225,10 +262,9 @@ impl Template {
     ///   mov  rax, [rsp-8]
     ///   jmp  body
     /// ```
-    pub fn tail() -> Template {
+    pub fn tail(kind: Kind) -> Template {
         let mut t = Template::default();
-        t.put(store(Register::RSP, SAVED_RAX + 8, Register::RAX), None);
-        t.put(store(Register::RSP, SAVED_R11 + 8, Register::R11), None);
+        t.save(kind, 8);
         t.put(Instruction::with2(Code::Lea_r64_m, Register::RAX, mem(Register::RSP, 8)), None);
         t.cell_at(Register::RAX, Target::Outside);
         t.put(with_tls(Code::Mov_r64_rm64, Register::R11, BLOCK), Some(Hole::Tls));
@@ -237,8 +273,7 @@ impl Template {
         t.put(branch(Code::Jne_rel32_64), Some(Hole::Branch(Target::Miss)));
         t.put(Instruction::with1(Code::Inc_rm64, wide(Register::R11, COUNT)), Some(Hole::Slot));
         t.hand_over();
-        t.put(load(Register::R11, Register::RSP, SAVED_R11 + 8), None);
-        t.put(load(Register::RAX, Register::RSP, SAVED_RAX + 8), None);
+        t.restore(kind, 8);
         t.put(branch(Code::Jmp_rel32_64), Some(Hole::Branch(Target::Body)));
         t
     }
@@ -249,12 +284,16 @@ impl Template {
     }
 
     /// From the exit label on. rsp is the CFA, and [rsp-8] the return slot; any register may hold a result.
-    fn leave(&mut self) {
-        self.put(store(Register::RSP, EXIT_SAVED_R11, Register::R11), None);
+    fn leave(&mut self, keep_r11: bool) {
+        if keep_r11 {
+            self.put(store(Register::RSP, EXIT_SAVED_R11, Register::R11), None);
+        }
         self.find_cell(Register::R11, Target::Exit);
         self.put(Instruction::with1(Code::Push_rm64, mem(Register::R11, RETURN)), None);
-        self.put(Instruction::with2(Code::Mov_rm64_imm32, mem(Register::R11, RETURN), 0), None);
-        self.put(load(Register::R11, Register::RSP, EXIT_SAVED_R11 + 8), None);
+        self.put(store(Register::R11, RETURN, Register::RSP), None);
+        if keep_r11 {
+            self.put(load(Register::R11, Register::RSP, EXIT_SAVED_R11 + 8), None);
+        }
         self.put(Ok(Instruction::with(Code::Retnq)), None);
     }
 
@@ -339,7 +378,7 @@ mod tests {
 
     #[test]
     fn entry_and_exit_is_as_documented() {
-        let t = Template::thunk(Kind { both: true, hashed: false });
+        let t = Template::thunk(Kind { both: true, hashed: false, keep_rax: true, keep_r11: true });
         let expected = [
             "mov [rsp-8],rax",
             "mov [rsp-0x10],r11",
@@ -367,7 +406,7 @@ mod tests {
             "add r11,r11",
             "add r11,fs:[0x18]",
             "push qword ptr [r11]",
-            "mov qword ptr [r11],0",
+            "mov [r11],rsp",
             "mov r11,[rsp-8]",
             "ret",
         ];
@@ -382,7 +421,7 @@ mod tests {
 
     #[test]
     fn entry_only_is_as_documented() {
-        let t = Template::thunk(Kind { both: false, hashed: true });
+        let t = Template::thunk(Kind { both: false, hashed: true, keep_rax: true, keep_r11: true });
         let expected = [
             "mov [rsp-8],rax",
             "mov [rsp-0x10],r11",
@@ -416,7 +455,7 @@ mod tests {
 
     #[test]
     fn a_tail_call_is_as_documented() {
-        let t = Template::tail();
+        let t = Template::tail(Kind { both: true, hashed: false, keep_rax: true, keep_r11: true });
         let expected = [
             "mov [rsp-8],rax",
             "mov [rsp-0x10],r11",
@@ -442,9 +481,10 @@ mod tests {
 
     #[test]
     fn every_hole_is_four_bytes_inside_the_code() {
-        for both in [false, true] {
-            for hashed in [false, true] {
-                let t = Template::thunk(Kind { both, hashed });
+        for index in 0..Kind::COUNT {
+            assert_eq!(Kind::of(index).index(), index);
+            {
+                let t = Template::thunk(Kind::of(index));
                 for &(at, hole) in &t.holes {
                     if hole == Hole::Shift {
                         assert_eq!(t.bytes[at as usize], 0x12);

@@ -70,8 +70,13 @@ fn tactics(plan: &Plan) -> Vec<Option<Tactic>> {
 /// Runs the patched program from `address` on, up to a thunk; its function's number.
 fn reached(plan: &Plan, image: &Image, address: u64) -> u32 {
     const TOP: u64 = 0x7fff_0000;
-    // mov [rsp-8], rax
-    const THUNK: [u8; 5] = [0x48, 0x89, 0x44, 0x24, 0xf8];
+    // mov [rsp-8], rax; mov [rsp-16], r11; pop r11; mov r11, [rsp]: what thunks begin with.
+    const THUNKS: [&[u8]; 4] = [
+        &[0x48, 0x89, 0x44, 0x24, 0xf8],
+        &[0x4c, 0x89, 0x5c, 0x24, 0xf0],
+        &[0x41, 0x5b],
+        &[0x4c, 0x8b, 0x1c, 0x24],
+    ];
     let arena = |ip: u64| ip.wrapping_sub(plan.arena) < plan.arena_len;
     let mut text = image.code[0].bytes.to_vec();
     for p in &plan.emitted.patches {
@@ -84,7 +89,9 @@ fn reached(plan: &Plan, image: &Image, address: u64) -> u32 {
         if arena(ip) {
             let offset = ip.wrapping_sub(plan.arena) as usize;
             let owner = plan.arena_owners.iter().find(|&&(start, _)| start as usize == offset);
-            if let Some(&(_, number)) = owner.filter(|_| plan.emitted.bytes[offset..].starts_with(&THUNK)) {
+            if let Some(&(_, number)) =
+                owner.filter(|_| THUNKS.iter().any(|t| plan.emitted.bytes[offset..].starts_with(t)))
+            {
                 assert_eq!(rsp, TOP, "the stack pointer is restored");
                 return number;
             }
