@@ -21,6 +21,12 @@ pub(crate) struct Agent {
     pub(crate) text_lo: u64,
     pub(crate) text_hi: u64,
     pub(crate) bias: u64,
+    /// Where the main thread's stack began.
+    pub(crate) stack_end: u64,
+    /// Its thread control block.
+    pub(crate) main_thread: u64,
+    /// The C library's text.
+    pub(crate) libc: (u64, u64),
     /// Shadow stacks are kept.
     pub(crate) both: bool,
     /// The block of threads that have none yet: zeros, read-only.
@@ -53,6 +59,9 @@ static AGENT: Global = Global(UnsafeCell::new(Agent {
     text_lo: 0,
     text_hi: 0,
     bias: 0,
+    stack_end: 0,
+    main_thread: 0,
+    libc: (0, 0),
     both: false,
     no_block: 0,
     lost_block: 0,

@@ -16,22 +16,15 @@ use crate::arcs;
 use crate::gate::Next;
 use crate::sys;
 use crate::words;
-use core::arch::asm;
-use core::mem::offset_of;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
-use gprofinject_abi::plan::{Cell, ThreadWords, WINDOW};
+use gprofinject_abi::plan::{Cell, WINDOW, WINDOW_WORD};
 
 const REGION: u64 = WINDOW;
 const REGION_BITS: u32 = WINDOW.trailing_zeros();
 /// User addresses have 47 bits.
 const REGIONS: u64 = 1 << (47 - REGION_BITS);
-/// The search for a caller gives up after this many bytes of stack without a hooked frame.
-const FARTHEST: u64 = 1 << 20;
+const PAGE: u64 = 4096;
 /// Bytes of shadow for a region, and the cell behind its end, which a CFA at the end has.
-const _: () = assert!(
-    offset_of!(ThreadWords, window).is_multiple_of(16)
-        && offset_of!(ThreadWords, cells) == offset_of!(ThreadWords, window) + 8
-);
 const SHADOW: u64 = 2 * REGION + 4096;
 
 /// The address of each region's shadow, 0: none yet. Written once each, by compare-and-exchange.
@@ -61,12 +54,15 @@ fn shadow(address: u64, make: bool) -> Option<u64> {
     if known != 0 || !make {
         return (known != 0).then_some(known);
     }
-    let fresh = sys::map_zeros(SHADOW, sys::PROT_READ | sys::PROT_WRITE).ok()?;
+    // A page in front, for the window's address.
+    let fresh = sys::map_zeros(PAGE + SHADOW, sys::PROT_READ | sys::PROT_WRITE).ok()? + PAGE;
+    // SAFETY: the last word of that page; nobody else has seen the mapping.
+    unsafe { *(fresh.wrapping_add_signed(WINDOW_WORD) as *mut u64) = address & !(REGION - 1) };
     match entry.compare_exchange(0, fresh, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => Some(fresh),
         Err(other) => {
             // SAFETY: nobody has seen the mapping.
-            let _ = unsafe { sys::munmap(fresh, SHADOW) };
+            let _ = unsafe { sys::munmap(fresh - PAGE, PAGE + SHADOW) };
             Some(other)
         }
     }
@@ -84,23 +80,26 @@ pub(crate) fn existing(cfa: u64) -> Option<*mut Cell> {
 }
 
 /// The function of the newest hooked frame that is older than one with this CFA: the next cell in use up
-/// the stack whose frame still returns into the arena. Where a signal handler was entered on a stack of
-/// its own, the search goes on where the interrupted code was. Integer code only; see [`crate::gate`].
+/// the stack. A signal handler's is searched for where the code was that it interrupted, which may be on
+/// another stack. Integer code only; see [`crate::gate`].
 pub(crate) fn caller(agent: &Agent, return_address: u64, cfa: u64) -> Option<u32> {
-    newest_above(agent, cfa).or_else(|| newest_above(agent, interrupted(return_address, cfa)?))
+    let from = interrupted(agent, return_address, cfa).unwrap_or(cfa);
+    newest_above(agent, from)
 }
 
-/// If a signal handler was entered: the stack pointer of the code that it interrupted, which may be on
-/// another stack.
-fn interrupted(return_address: u64, cfa: u64) -> Option<u64> {
+/// If a signal handler was entered: the stack pointer of the code that it interrupted.
+fn interrupted(agent: &Agent, return_address: u64, cfa: u64) -> Option<u64> {
     /// glibc's __restore_rt: mov rax, 15; syscall.
     const RESTORER: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
     /// Offset of rsp in struct ucontext: flags, link, stack (40 bytes), then register 15.
     const RSP: u64 = 40 + 15 * 8;
+    let (lo, hi) = agent.libc;
+    if return_address < lo || return_address + RESTORER.len() as u64 > hi {
+        return None;
+    }
     // Byte by byte: a comparison of slices may use vector registers.
     for (i, byte) in RESTORER.iter().enumerate() {
-        // SAFETY: a return address lies in code, and that of a signal handler in the nine bytes above;
-        // the comparison ends at the first other byte.
+        // SAFETY: the C library's text, which is readable and never unmapped.
         if unsafe { *(return_address as *const u8).add(i) } != *byte {
             return None;
         }
@@ -109,33 +108,47 @@ fn interrupted(return_address: u64, cfa: u64) -> Option<u64> {
     Some(unsafe { *((cfa + RSP) as *const u64) })
 }
 
-/// The function of the first live frame above an address. Integer code only; see [`crate::gate`].
-fn newest_above(agent: &Agent, cfa: u64) -> Option<u32> {
-    let shadow = shadow(cfa, false)?;
-    let cfa = cfa & !7;
-    let base = cfa & !(REGION - 1);
-    let mut at = cfa + 8;
-    // The stack's own pages are readable up to its end; cells in use lie below that end, so a slot is
-    // read only where a cell says that there is a frame.
-    let end = if base + REGION - cfa > FARTHEST { cfa + FARTHEST } else { base + REGION };
-    while at < end {
-        let cell = (shadow + 2 * (at - base)) as *const Cell;
-        // SAFETY: at - base < REGION, so the cell lies in the shadow; a cell in use belongs to a frame
-        // that was on the stack, and a stack's upper part stays mapped while its lower part is in use.
-        // The argument is weak where a stack was unmapped and another one was mapped below its place.
-        unsafe {
-            let return_address = (*cell).return_address;
-            if return_address != 0 && return_address != at - 8 && agent.in_arena(*((at - 8) as *const u64)) {
-                return Some((*cell).function);
-            }
+/// How far up from an address callers are looked for. A thread's stack ends at its thread control block,
+/// which glibc puts on top, the main thread's at its arguments; of other stacks, whose extent nobody tells,
+/// a piece is looked at. Beyond the end other stacks' frames would be found.
+fn end_of_search(agent: &Agent, from: u64) -> u64 {
+    const LARGEST: u64 = 8 << 20;
+    const FARTHEST: u64 = 1 << 20;
+    const ELSEWHERE: u64 = 16 << 10;
+    let control_block = words::thread_pointer();
+    let main = control_block == agent.main_thread;
+    let end = if main { agent.stack_end } else { control_block };
+    // The main thread's stack may be of any size: nothing else lies that high.
+    let own = from < end && (main && end - from < 1 << 36 || end - from < LARGEST);
+    let most = from + if own { FARTHEST } else { ELSEWHERE };
+    if own && end < most { end } else { most }
+}
+
+/// The function of the first live frame above an address. Reads the shadow only, never the stack, which may
+/// not be there. Integer code only; see [`crate::gate`].
+fn newest_above(agent: &Agent, from: u64) -> Option<u32> {
+    let end = end_of_search(agent, from);
+    let mut at = (from & !7) + 8;
+    let mut base = u64::MAX;
+    let mut cells = 0;
+    while at <= end {
+        // The next region has a shadow of its own, or none.
+        if at & !(REGION - 1) != base {
+            base = at & !(REGION - 1);
+            cells = shadow(at, false)?;
+        }
+        // SAFETY: at - base < REGION, so the cell lies in the shadow.
+        let cell = unsafe { &*((cells + 2 * (at - base)) as *const Cell) };
+        if cell.return_address != 0 && cell.return_address != at - 8 && cell.left == 0 {
+            return Some(cell.function);
         }
         at += 8;
     }
     None
 }
 
-/// Frees the cells of frames between two addresses of a stack: they are left by a jump. A jump from one
-/// stack to another leaves the second one's alone.
+/// Marks the frames between two addresses of a stack as left by a jump. A jump from one stack to another
+/// may mark frames that are resumed some day: they lose nothing but their place as callers.
 pub(crate) fn forget(from: u64, to: u64) {
     let Some(shadow) = shadow(from, false) else { return };
     let base = from & !(REGION - 1);
@@ -146,11 +159,11 @@ pub(crate) fn forget(from: u64, to: u64) {
     let mut at = from.next_multiple_of(8);
     while at <= to {
         let cell = (shadow + 2 * (at - base)) as *mut Cell;
-        // SAFETY: at - base <= REGION, so the cell lies in the shadow; its frame is below the stack
-        // pointer from now on.
+        // SAFETY: at - base <= REGION, so the cell lies in the shadow. A cell that is not in use is not
+        // written, so that untouched memory stays untouched.
         unsafe {
             if (*cell).return_address != 0 {
-                (*cell).return_address = 0;
+                (*cell).left = 1;
             }
         }
         at += 8;
@@ -173,18 +186,8 @@ pub(crate) extern "C" fn enter(number: u32, _return_address: u64, cfa: u64) -> N
 fn move_window(cfa: u64) -> bool {
     let Some(shadow) = shadow(cfa, true) else { return false };
     let words = words::get();
-    let both = [cfa & !(REGION - 1), shadow];
-    // One store: a signal handler sees the old pair or the new one. Not in `known`, so vector registers
-    // are saved.
-    // SAFETY: the thread's own words; `window` and `cells` are 16 bytes at a multiple of 16.
-    unsafe {
-        asm!(
-            "movups {value}, [{from}]",
-            "movaps [{to}], {value}",
-            value = out(xmm_reg) _, from = in(reg) &raw const both, to = in(reg) &raw mut (*words).window,
-            options(nostack),
-        );
-    }
+    // SAFETY: the thread's own words. One store: whoever interrupts sees the old shadow or the new one.
+    unsafe { (&raw mut (*words).cells).write_volatile(shadow) };
     true
 }
 

@@ -71,6 +71,11 @@ impl Start {
         }
     }
 
+    /// An address near the oldest end of the main thread's stack.
+    pub(crate) fn stack(&self) -> u64 {
+        self.environment as u64
+    }
+
     /// A value of the auxiliary vector; 0 if it has none of that type.
     pub(crate) fn auxiliary(&self, kind: u64) -> u64 {
         let mut at = self.auxiliary;
@@ -156,7 +161,7 @@ unsafe fn length(string: *const u8) -> usize {
 }
 
 /// Auxiliary vector: where the dynamic linker is.
-const AT_BASE: u64 = 7;
+pub(crate) const AT_BASE: u64 = 7;
 /// Longest path of a run folder.
 const PATH: usize = 3800;
 

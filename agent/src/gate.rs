@@ -198,10 +198,10 @@ global_asm!(
     "call {exit}",
     "gpi_restore_vectors",
     "mov [rbp+184], rax",           // CFA-8: the return slot
-    "mov rax, [rbp-8]",
     "gpi_restore",
     "lea rsp, [rsp+120]",           // rsp = CFA - 8
     "mov r11, [rsp-8]",             // CFA-16
+    "mov rax, [rsp-16]",            // CFA-24
     "ret",
     ".size gpi_exit, . - gpi_exit",
     known = sym arcs::known,

@@ -1,4 +1,4 @@
-//! longjmp, on its way: the cells of the frames that it leaves are freed.
+//! longjmp, on its way: the frames that it leaves are marked.
 //!
 //! Nothing depends on it but whom a later call out of unhooked code is charged to: a cell that was left
 //! behind may be taken for a live one when another function's frame covers its place.
@@ -24,7 +24,12 @@ pub(crate) fn prepare(dynamic_linker: u64) {
     CHECKED.store(if checked == 0 { plain } else { checked }, Ordering::Relaxed);
 }
 
-/// Frees the cells between the stack pointer and the frame that a jmp_buf leads to.
+/// The extent of the C library's text; (0, 0): not found.
+pub(crate) fn libc_text(dynamic_linker: u64) -> (u64, u64) {
+    lookup::text_around(dynamic_linker, PLAIN.load(Ordering::Relaxed))
+}
+
+/// Marks the frames between the stack pointer and the one that a jmp_buf leads to.
 extern "C" fn leave_frames(environment: *const u64) {
     /// Index of the stack pointer in glibc's jmp_buf (sysdeps/x86_64/jmpbuf-offsets.h, JB_RSP).
     const STACK_POINTER: usize = 6;

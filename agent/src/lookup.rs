@@ -16,6 +16,39 @@ struct LinkMap {
 /// The first loaded object's definition of a function, ours left out; 0: there is none. The argument is the
 /// address of ld.so's ELF header (AT_BASE).
 pub(crate) fn function(dynamic_linker: u64, name: &[u8]) -> u64 {
+    // SAFETY: a map of ld.so's list.
+    each_object(dynamic_linker, |map| unsafe { find_in(map, name) }).unwrap_or(0)
+}
+
+/// The executable segment around an address, of whichever object it is in; (0, 0): none.
+pub(crate) fn text_around(dynamic_linker: u64, address: u64) -> (u64, u64) {
+    let found = each_object(dynamic_linker, |map| {
+        const PT_LOAD: u32 = 1;
+        if map.bias == 0 {
+            return None;
+        }
+        // SAFETY: a library's ELF header is where it is loaded; see `of_header`.
+        unsafe {
+            let headers = map.bias + *((map.bias + 0x20) as *const u64);
+            let (size, count) = (*((map.bias + 0x36) as *const u16), *((map.bias + 0x38) as *const u16));
+            for i in 0..u64::from(count) {
+                let at = headers + i * u64::from(size);
+                let (kind, flags) = (*(at as *const u32), *((at + 4) as *const u32));
+                let lo = map.bias + *((at + 0x10) as *const u64);
+                let hi = lo + *((at + 0x28) as *const u64);
+                if kind == PT_LOAD && flags & 1 != 0 && address >= lo && address < hi {
+                    return Some((lo, hi));
+                }
+            }
+        }
+        None
+    });
+    found.unwrap_or((0, 0))
+}
+
+/// Asks each loaded object but ours, in the dynamic linker's order.
+#[cfg_attr(test, allow(unused_mut, unused_variables))]
+fn each_object<T>(dynamic_linker: u64, mut ask: impl FnMut(&LinkMap) -> Option<T>) -> Option<T> {
     #[cfg(not(test))]
     if dynamic_linker != 0 {
         let own: *const [u64; 2];
@@ -24,22 +57,19 @@ pub(crate) fn function(dynamic_linker: u64, name: &[u8]) -> u64 {
         // yet. The linker defines _DYNAMIC.
         unsafe {
             core::arch::asm!("lea {}, [rip + _DYNAMIC]", out(reg) own, options(nostack, pure, nomem));
-            let Some(debug) = of_header(dynamic_linker).and_then(|map| find_in(&map, b"_r_debug")) else {
-                return 0;
-            };
+            let debug = of_header(dynamic_linker).and_then(|map| find_in(&map, b"_r_debug"))?;
             let mut map = *(debug as *const *const LinkMap).add(1);
             while !map.is_null() {
                 if (*map).dynamic != own
-                    && let Some(found) = find_in(&*map, name)
+                    && let Some(answer) = ask(&*map)
                 {
-                    return found;
+                    return Some(answer);
                 }
                 map = (*map).next;
             }
         }
     }
-    let _ = (dynamic_linker, name);
-    0
+    None
 }
 
 /// # Safety

@@ -3,8 +3,9 @@
 
 use crate::agent::Agent;
 use crate::cells;
-use crate::early::{Folder, Start};
+use crate::early::{AT_BASE, Folder, Start};
 use crate::gate;
+use crate::jumps;
 use crate::sys;
 use crate::threads;
 use crate::timer;
@@ -139,6 +140,7 @@ fn hook(start: &Start, folder: &mut Folder, region: *mut RegionHeader) -> Result
     header.bias = bias;
     let arena = plan.arena.wrapping_add(bias);
     let memory = |e| Refusal::errno(Trouble::Memory, e);
+    let access = sys::PROT_READ | sys::PROT_WRITE;
     let mut agent = Agent {
         functions: functions.as_ptr(),
         tails: tails.as_ptr(),
@@ -150,9 +152,13 @@ fn hook(start: &Start, folder: &mut Folder, region: *mut RegionHeader) -> Result
         text_lo: plan.text_lo.wrapping_add(bias),
         text_hi: plan.text_hi.wrapping_add(bias),
         bias,
+        stack_end: start.stack(),
+        main_thread: words::thread_pointer(),
+        libc: jumps::libc_text(start.auxiliary(AT_BASE)),
         both: plan.hooks == HOOK_BOTH,
-        no_block: sys::map_zeros(header.block_len, sys::PROT_READ).map_err(memory)?,
-        lost_block: sys::map_zeros(header.block_len, sys::PROT_READ).map_err(memory)?,
+        // Writable, because a return address of 0 (a coroutine's first frame) finds its arc there.
+        no_block: sys::map_zeros(header.block_len, access).map_err(memory)?,
+        lost_block: sys::map_zeros(header.block_len, access).map_err(memory)?,
         block_len: header.block_len,
         blocks_offset: header.blocks_offset,
         blocks_max: header.blocks_max,
@@ -261,7 +267,8 @@ fn fill_arena(file: &PlanFile, plan: &PlanHeader, arena: u64, bias: u64) -> Resu
 
 /// Gives this thread, and through the TLS image every later one, words that lead to the slow path.
 fn set_words(agent: &Agent) {
-    let words = ThreadWords { block: agent.no_block, ..ThreadWords::default() };
+    // No window: the word before these zeros is 0.
+    let words = ThreadWords { block: agent.no_block, cells: agent.no_block + 64, ..ThreadWords::default() };
     // SAFETY: this thread's words and the image, which the linker was told to leave writable; the C
     // library copies the image for this thread once more when it has relocated everything.
     unsafe {

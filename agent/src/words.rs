@@ -41,10 +41,15 @@ pub(crate) fn offset() -> i64 {
 
 /// The calling thread's words.
 pub(crate) fn get() -> *mut ThreadWords {
+    thread_pointer().wrapping_add_signed(offset()) as *mut ThreadWords
+}
+
+/// The address of the thread control block.
+pub(crate) fn thread_pointer() -> u64 {
     let pointer: u64;
     // SAFETY: fs:0 holds the thread pointer itself (x86-64 TLS ABI, variant II).
     unsafe { asm!("mov {}, fs:[0]", out(reg) pointer, options(nostack, pure, readonly)) };
-    pointer.wrapping_add_signed(offset()) as *mut ThreadWords
+    pointer
 }
 
 /// The words' place in the library's TLS image, from which the words of new threads are copied. The

@@ -10,7 +10,7 @@ use std::path::Path;
 
 use gprofinject_abi::VERSION;
 use gprofinject_abi::region::{
-    BlockHeader, MAGIC, Overflow, PAGE, RegionHeader, SEGMENTS, SLOTS, Slot, block_len, round_up,
+    BlockHeader, MAGIC, Overflow, PAGE, ROOT, RegionHeader, SEGMENTS, SLOTS, Slot, block_len, round_up,
     segment_entries, segment_offset, slot_chunk,
 };
 
@@ -157,9 +157,10 @@ impl Region {
                         next += 1;
                     }
                     if let Some(&(_, function)) = owners.get(next)
-                        && key != 0
                         && count != 0
                     {
+                        // A return address of 0, a coroutine's first, finds a free slot to be its own.
+                        let key = if key == 0 { ROOT } else { key };
                         visit(Counter { function, key, count });
                     }
                 }

@@ -180,13 +180,16 @@ pub struct ArenaHeader {
 pub struct ThreadWords {
     /// The thread's block; before the first hooked call a read-only block of zeros, which every arc misses.
     pub block: u64,
-    pub reserved: u64,
-    /// The window: [`WINDOW`] bytes of the address space whose shadow stack the thread reaches without
-    /// asking. It begins here, at a multiple of its size; 0: none yet. Changed together with `cells`.
-    pub window: u64,
-    /// Address of the window's shadow: the [`Cell`] of a frame is at `cells + 2 * (CFA - window)`.
+    /// The shadow of the window, the [`WINDOW`] bytes of the address space whose shadow stack the thread
+    /// reaches without asking: the [`Cell`] of a frame is at `cells + 2 * (CFA - window)`. The window's
+    /// address, a multiple of its size, is the word before the shadow ([`WINDOW_WORD`]), so that whoever
+    /// reads this one word, even a thunk that a signal handler interrupts, has a pair that belongs together.
     pub cells: u64,
+    pub reserved: [u64; 2],
 }
+
+/// Where the window's address stands, from the shadow's.
+pub const WINDOW_WORD: i64 = -8;
 
 /// Bytes of a window.
 pub const WINDOW: u64 = 1 << 26;
@@ -202,7 +205,9 @@ pub struct Cell {
     pub return_address: u64,
     /// Number of the function that runs in the frame: the one called, or the last one tail-called.
     pub function: u32,
-    pub reserved: u32,
+    /// Not 0: a jump has left the frame, which is no caller any more. (Should it be a coroutine's that is
+    /// resumed, it still returns.)
+    pub left: u32,
 }
 
 const _: () = {

@@ -12,7 +12,7 @@ use crate::registers::Registers;
 use crate::relocate::{Relocated, Unmovable, near_jump, relocate};
 use crate::slots::{Home, Homes};
 use crate::tactic::sled::{self, Chain};
-use crate::tactic::{Hook, Reason, Retarget, Tactic};
+use crate::tactic::{Hook, JUMP, Reason, Retarget, Tactic};
 use crate::tails::Tail;
 use crate::template::{Hole, Kind, Target, Template};
 use gprofinject_abi::plan::{ArenaHeader, ENTRY_ONLY, FunctionRecord, LOOPS, Patch, TailRecord};
@@ -111,6 +111,18 @@ fn place(image: &Image, len: u64) -> u64 {
     }
 }
 
+/// Where the relocated calls of functions that are hooked at their call sites lead: five bytes each from
+/// `first` on.
+fn moved_calls(hooks: &[Hook], first: usize) -> HashMap<u64, usize> {
+    let relocated = |site: u64| {
+        let after = hooks.partition_point(|h| h.at <= site);
+        after.checked_sub(1).is_some_and(|n| site < hooks[n].at + hooks[n].relocated)
+    };
+    let by_site = hooks.iter().filter(|h| h.tactic == Tactic::CallSites);
+    let sites = by_site.flat_map(|h| &h.retargets).map(|r| r.branch.site).filter(|&site| relocated(site));
+    sites.zip((first..).step_by(JUMP as usize)).collect()
+}
+
 struct Emitter<'a, 'd> {
     image: &'a Image<'d>,
     out: Emitted,
@@ -133,6 +145,8 @@ struct Emitter<'a, 'd> {
     /// Sites of tail calls that are relocated with their function's first instructions, and the indices
     /// of their thunks.
     moved_tails: HashMap<u64, usize>,
+    /// The same for calls of functions that are hooked at their call sites: a jump to the thunk.
+    moved_calls: HashMap<u64, usize>,
     /// Each with the arena offset of the code behind its head's jump.
     chains: Vec<(usize, Chain)>,
     /// Arena offset of each function's thunk.
@@ -152,7 +166,9 @@ impl<'a, 'd> Emitter<'a, 'd> {
         let stubs = (header + EXIT + ALIGN + ends + thunks).next_multiple_of(64);
         let tail_len = Template::tail(Kind::of(Kind::COUNT - 1)).bytes.len();
         let tails_at = (stubs + hooks.len() * STUBS).next_multiple_of(64);
-        let tail_stubs = tails_at + tails.len() * tail_len.next_multiple_of(ALIGN);
+        let call_jumps = tails_at + tails.len() * tail_len.next_multiple_of(ALIGN);
+        let moved_calls = moved_calls(hooks, call_jumps);
+        let tail_stubs = call_jumps + moved_calls.len() * JUMP as usize;
         let len = round_up((tail_stubs + tails.len() * TAIL_STUBS) as u64, PAGE);
         let mut e = Emitter {
             image,
@@ -166,6 +182,7 @@ impl<'a, 'd> Emitter<'a, 'd> {
             second_look: Template::second_look(SECOND_LOOK),
             tails: tails_at,
             tail_stubs,
+            moved_calls,
             moved_tails: tails
                 .iter()
                 .zip(0..)
@@ -287,6 +304,12 @@ impl<'a, 'd> Emitter<'a, 'd> {
                     None => self.out.failed.push((hook.function, Reason::Overlap)),
                 }
                 self.thunk(at, body, number, home, kind);
+                for r in &hook.retargets {
+                    if let Some(&jump) = self.moved_calls.get(&r.branch.site) {
+                        let bytes = near_jump(self.address(jump), self.address(start));
+                        self.out.bytes[jump..jump + bytes.len()].copy_from_slice(&bytes);
+                    }
+                }
                 self.out.bytes[body..body + relocated.bytes.len()].copy_from_slice(&relocated.bytes);
                 if let Some(word) = relocated.return_address {
                     self.out.bias_fixups.push(body as u32 + word);
@@ -324,7 +347,10 @@ impl<'a, 'd> Emitter<'a, 'd> {
             return relocate(&[], hook.at, to, hook.at, &|_| None);
         }
         let bytes = self.image.code_at(hook.at, hook.relocated).ok_or(Unmovable("no code"))?;
-        let elsewhere = |site: u64| self.moved_tails.get(&site).map(|&i| self.address(self.tail_at(i)));
+        let elsewhere = |site: u64| {
+            let tail = self.moved_tails.get(&site).map(|&i| self.tail_at(i));
+            tail.or_else(|| self.moved_calls.get(&site).copied()).map(|at| self.address(at))
+        };
         relocate(bytes, hook.at, to, self.image.functions[hook.function].address, &elsewhere)
     }
 
@@ -436,7 +462,10 @@ impl<'a, 'd> Emitter<'a, 'd> {
             }
             (_, None) => patches.push(self.jump_patch(hook.at, thunk)?),
         }
-        for &Retarget { branch, offset, cave } in &hook.retargets {
+        for &Retarget { branch, offset, cave, .. } in &hook.retargets {
+            if self.moved_calls.contains_key(&branch.site) {
+                continue;
+            }
             let target = match hook.tactic {
                 Tactic::CallSites => thunk,
                 _ => self.address(body + moved.offset_of(offset as u32)? as usize),

@@ -62,7 +62,7 @@ pub fn is_call(instruction: &Instruction) -> bool {
 /// Moves the instructions in `bytes`, which stand at `from`, to `to`, followed by a jump to the rest of
 /// the function. Branches among them stay among them; one to `start`, the function's first byte (an
 /// `endbr64` may stand between it and `from`), leads to the first of them. `elsewhere` gives new targets
-/// to jumps, by their addresses.
+/// to jumps and calls, by their addresses.
 ///
 /// # Errors
 /// Where an operand cannot reach from `to`, or the code cannot be encoded elsewhere.
@@ -102,7 +102,7 @@ pub fn relocate(
         copy(&instructions, &displacements, bytes, from, to, &mut out)?;
     }
     match call {
-        Some(call) => emulate_call(&call, from, to, end, &mut out)?,
+        Some(call) => emulate_call(&call, elsewhere(call.ip()), from, to, &mut out)?,
         None if last_falls_through => jump(end, to, &mut out),
         None => {}
     }
@@ -179,9 +179,9 @@ fn append(instruction: &Instruction, to: u64, out: &mut Relocated) -> Result<(),
 
 fn emulate_call(
     call: &Instruction,
+    target: Option<u64>,
     from: u64,
     to: u64,
-    end: u64,
     out: &mut Relocated,
 ) -> Result<(), Unmovable> {
     out.map.push(((call.ip() - from) as u32, out.bytes.len() as u32));
@@ -193,7 +193,9 @@ fn emulate_call(
     // The word is placed behind the jump; its address is known once the jump's length is.
     append(&push_from(here)?, to, out)?;
     let mut jump = match call.code() {
-        Code::Call_rel32_64 => Instruction::with_branch(Code::Jmp_rel32_64, call.near_branch_target())?,
+        Code::Call_rel32_64 => {
+            Instruction::with_branch(Code::Jmp_rel32_64, target.unwrap_or(call.near_branch_target()))?
+        }
         Code::Call_rm64 => {
             let mut jump = *call;
             jump.set_code(Code::Jmp_rm64);
@@ -212,7 +214,7 @@ fn emulate_call(
     }
     let word = out.bytes.len();
     out.return_address = Some(word as u32);
-    out.bytes.extend_from_slice(&end.to_le_bytes());
+    out.bytes.extend_from_slice(&call.next_ip().to_le_bytes());
     let mut encoder = Encoder::new(64);
     encoder.encode(&push_from(to.wrapping_add(word as u64))?, to.wrapping_add(push_at as u64))?;
     let push = encoder.take_buffer();

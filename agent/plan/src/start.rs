@@ -151,6 +151,11 @@ pub fn is_padding(image: &Image, flow: &Flow, lo: u64, hi: u64, limit: u64) -> b
     }
     // The last nop may go on behind `hi`.
     let Some(bytes) = image.code_at(lo, limit - lo) else { return false };
+    let unused = || flow.branches_to(lo, hi).is_empty() && flow.indirect_in(lo, hi).is_empty();
+    // Some linkers align with zeros.
+    if bytes.len() < 16 && bytes.iter().all(|&b| b == 0) {
+        return unused();
+    }
     let mut decoder = Decoder::with_ip(64, bytes, lo, DecoderOptions::NONE);
     while decoder.ip() < hi {
         let nop = matches!(
@@ -167,5 +172,5 @@ pub fn is_padding(image: &Image, flow: &Flow, lo: u64, hi: u64, limit: u64) -> b
             return false;
         }
     }
-    flow.branches_to(lo, hi).is_empty() && flow.indirect_in(lo, hi).is_empty()
+    unused()
 }

@@ -123,6 +123,8 @@ pub struct Retarget {
     pub offset: u64,
     /// Where its short displacement leads: a cave that jumps on. None: its own displacement reaches.
     pub cave: Option<u64>,
+    /// The branch is among instructions that another function's hook relocates: its copy leads here.
+    pub moved: bool,
 }
 
 /// A function to be hooked.
@@ -365,7 +367,7 @@ impl Decider<'_, '_> {
                 1 => Some(self.cave(branch.end(), i).ok_or(Reason::NoRoom)?),
                 _ => None,
             };
-            retargets.push(Retarget { branch, offset, cave });
+            retargets.push(Retarget { branch, offset, cave, moved: false });
         }
         self.hooks[i] = Some(Hook {
             function: i,
@@ -395,15 +397,18 @@ impl Decider<'_, '_> {
             if own_loop {
                 continue; // a loop, which goes on as it is
             }
-            // The site must stay where it is and be what it looks like.
-            let moved = self.hooks[from].as_ref().is_some_and(|h| {
+            // The site must stay where it is, or be relocated whole, and be what it looks like.
+            let hook = self.hooks[from].as_ref();
+            let touched = hook.is_some_and(|h| {
                 let touched = h.at..h.at + h.relocated.max(JUMP);
                 touched.contains(&branch.site) || touched.contains(&(branch.end() - 1))
             });
-            if branch.width != 4 || moved || self.flow.functions[from].undecodable {
+            let moved = hook.is_some_and(|h| branch.site >= h.at && branch.end() <= h.at + h.relocated);
+            let leads = if touched { moved } else { branch.width == 4 };
+            if !leads || self.flow.functions[from].undecodable {
                 return Err(Reason::NoRoom);
             }
-            retargets.push(Retarget { branch, offset: 0, cave: None });
+            retargets.push(Retarget { branch, offset: 0, cave: None, moved });
         }
         let hook = Hook {
             function: i,

@@ -3,7 +3,7 @@
 //! A thunk must cost well under a microsecond to make, so nothing is encoded for each function but the
 //! relocated instructions that need it.
 
-use gprofinject_abi::plan::{Cell, ThreadWords, WINDOW as WINDOW_SIZE};
+use gprofinject_abi::plan::{Cell, ThreadWords, WINDOW, WINDOW_WORD};
 use gprofinject_abi::region::Slot;
 use iced_x86::{Code, Encoder, Instruction, MemoryOperand, Register};
 use std::mem::offset_of;
@@ -79,7 +79,6 @@ impl Kind {
 }
 
 const BLOCK: i64 = offset_of!(ThreadWords, block) as i64;
-const WINDOW: i64 = offset_of!(ThreadWords, window) as i64;
 const CELLS: i64 = offset_of!(ThreadWords, cells) as i64;
 const RETURN: i64 = offset_of!(Cell, return_address) as i64;
 const FUNCTION: i64 = offset_of!(Cell, function) as i64;
@@ -90,8 +89,9 @@ const COUNT: i64 = offset_of!(Slot, count) as i64;
 /// caller is alive, and a signal handler leaves 128 bytes below rsp alone.
 const SAVED_RAX: i64 = -16;
 const SAVED_R11: i64 = -24;
-/// The exit code keeps r11 here; its own return slot is at CFA - 8.
+/// The exit code keeps them here; its own return slot is at CFA - 8.
 const EXIT_SAVED_R11: i64 = -16;
+const EXIT_SAVED_RAX: i64 = -24;
 
 impl Template {
     /// The thunk of a function.
@@ -107,27 +107,30 @@ impl Template {
     ///   inc  qword [rax+slot+8]             inc  qword [rax+slot+8]
     /// resume:                             resume:
     ///   mov  rax, rsp                       mov  r11, [rsp-16]
-    ///   xor  rax, fs:[window]               mov  rax, [rsp-8]
-    ///   cmp  rax, 64 MiB                  body:
-    ///   jae  outside the window             relocated instructions
-    ///   add  rax, rax                       jmp  rest of the function
-    ///   add  rax, fs:[cells]
+    ///   mov  r11, fs:[cells]                mov  rax, [rsp-8]
+    ///   xor  rax, [r11-8]   ; window      body:
+    ///   cmp  rax, 64 MiB                    relocated instructions
+    ///   jae  outside the window             jmp  rest of the function
+    ///   lea  rax, [r11+rax*2]
+    ///   mov  r11, [rsp-8]
     ///   mov  [rax], r11
-    ///   mov  dword [rax+8], number
+    ///   mov  qword [rax+8], number
     ///   mov  r11, [rsp-24]
     ///   mov  rax, [rsp-16]
     ///   call body
     /// exit:                 ; rsp = CFA
     ///   mov  [rsp-16], r11
-    ///   mov  r11, rsp
-    ///   xor  r11, fs:[window]
-    ///   cmp  r11, 64 MiB
+    ///   mov  [rsp-24], rax
+    ///   mov  rax, rsp
+    ///   mov  r11, fs:[cells]
+    ///   xor  rax, [r11-8]
+    ///   cmp  rax, 64 MiB
     ///   jae  outside the window
-    ///   add  r11, r11
-    ///   add  r11, fs:[cells]
-    ///   push qword [r11]      ; the return address back into its slot
-    ///   mov  [r11], rsp       ; no frame here any more
+    ///   lea  rax, [r11+rax*2]
+    ///   push qword [rax]      ; the return address back into its slot
+    ///   mov  [rax], rsp       ; no frame here any more
     ///   mov  r11, [rsp-8]
+    ///   mov  rax, [rsp-16]
     ///   ret
     /// body:
     ///   relocated instructions
@@ -198,25 +201,22 @@ impl Template {
         }
     }
 
-    /// Leaves the address of the frame's cell in `register`, or goes to `outside`. rsp is the CFA.
-    fn find_cell(&mut self, register: Register, outside: Target) {
-        self.put(Instruction::with2(Code::Mov_r64_rm64, register, Register::RSP), None);
-        self.cell_at(register, outside);
-    }
-
-    /// The same with the CFA in `register`.
-    fn cell_at(&mut self, register: Register, outside: Target) {
-        // Both are multiples of the window's size apart, or the difference is small.
-        self.put(with_tls(Code::Xor_r64_rm64, register, WINDOW), Some(Hole::Tls));
-        let size = WINDOW_SIZE as i32;
-        self.put(Instruction::with2(Code::Cmp_rm64_imm32, register, size), None);
+    /// With the CFA in rax: leaves the address of the frame's cell there, or goes to `outside`. Uses r11.
+    fn find_cell(&mut self, outside: Target) {
+        self.put(with_tls(Code::Mov_r64_rm64, Register::R11, CELLS), Some(Hole::Tls));
+        // Two addresses in the same window, a multiple of its size, differ in the low bits only.
+        let window = mem(Register::R11, WINDOW_WORD);
+        self.put(Instruction::with2(Code::Xor_r64_rm64, Register::RAX, window), None);
+        self.put(Instruction::with2(Code::Cmp_rm64_imm32, Register::RAX, WINDOW as i32), None);
         self.put(branch(Code::Jae_rel32_64), Some(Hole::Branch(outside)));
-        self.put(Instruction::with2(Code::Add_r64_rm64, register, register), None);
-        self.put(with_tls(Code::Add_r64_rm64, register, CELLS), Some(Hole::Tls));
+        let cell = MemoryOperand::with_base_index_scale(Register::R11, Register::RAX, 2);
+        self.put(Instruction::with2(Code::Lea_r64_m, Register::RAX, cell), None);
     }
 
     fn fill_cell(&mut self) {
-        self.find_cell(Register::RAX, Target::Outside);
+        self.put(Instruction::with2(Code::Mov_r64_rm64, Register::RAX, Register::RSP), None);
+        self.find_cell(Target::Outside);
+        self.put(load(Register::R11, Register::RSP, -8), None);
         self.put(store(Register::RAX, RETURN, Register::R11), None);
         self.hand_over();
     }
@@ -248,16 +248,16 @@ impl Template {
     ///   mov  [rsp-8], rax
     ///   mov  [rsp-16], r11
     ///   lea  rax, [rsp+8]
-    ///   xor  rax, fs:[window]
+    ///   mov  r11, fs:[cells]
+    ///   xor  rax, [r11-8]
     ///   cmp  rax, 64 MiB
     ///   jae  outside the window
-    ///   add  rax, rax
-    ///   add  rax, fs:[cells]
+    ///   lea  rax, [r11+rax*2]
     ///   mov  r11, fs:[block]
     ///   cmp  dword [r11+slot], site  ; the slot's key, but for its upper half: in use?
     ///   jne  miss
     ///   inc  qword [r11+slot+8]
-    ///   mov  dword [rax+8], number   ; the frame is the callee's from now on
+    ///   mov  qword [rax+8], number   ; the frame is the callee's from now on
     ///   mov  r11, [rsp-16]
     ///   mov  rax, [rsp-8]
     ///   jmp  body
@@ -266,7 +266,7 @@ impl Template {
         let mut t = Template::default();
         t.save(kind, 8);
         t.put(Instruction::with2(Code::Lea_r64_m, Register::RAX, mem(Register::RSP, 8)), None);
-        t.cell_at(Register::RAX, Target::Outside);
+        t.find_cell(Target::Outside);
         t.put(with_tls(Code::Mov_r64_rm64, Register::R11, BLOCK), Some(Hole::Tls));
         let key = Instruction::with2(Code::Cmp_rm32_imm32, wide(Register::R11, KEY), 0x1234_5678);
         t.put(key, Some(Hole::SlotAndSite));
@@ -279,7 +279,7 @@ impl Template {
     }
 
     fn hand_over(&mut self) {
-        let number = Instruction::with2(Code::Mov_rm32_imm32, mem(Register::RAX, FUNCTION), 0x1234_5678);
+        let number = Instruction::with2(Code::Mov_rm64_imm32, mem(Register::RAX, FUNCTION), 0x1234_5678);
         self.put(number, Some(Hole::Number));
     }
 
@@ -288,12 +288,15 @@ impl Template {
         if keep_r11 {
             self.put(store(Register::RSP, EXIT_SAVED_R11, Register::R11), None);
         }
-        self.find_cell(Register::R11, Target::Exit);
-        self.put(Instruction::with1(Code::Push_rm64, mem(Register::R11, RETURN)), None);
-        self.put(store(Register::R11, RETURN, Register::RSP), None);
+        self.put(store(Register::RSP, EXIT_SAVED_RAX, Register::RAX), None);
+        self.put(Instruction::with2(Code::Mov_r64_rm64, Register::RAX, Register::RSP), None);
+        self.find_cell(Target::Exit);
+        self.put(Instruction::with1(Code::Push_rm64, mem(Register::RAX, RETURN)), None);
+        self.put(store(Register::RAX, RETURN, Register::RSP), None);
         if keep_r11 {
             self.put(load(Register::R11, Register::RSP, EXIT_SAVED_R11 + 8), None);
         }
+        self.put(load(Register::RAX, Register::RSP, EXIT_SAVED_RAX + 8), None);
         self.put(Ok(Instruction::with(Code::Retnq)), None);
     }
 
@@ -388,26 +391,29 @@ mod tests {
             "jne 0x0000000010000000",
             "inc qword ptr [rax+8]",
             "mov rax,rsp",
-            "xor rax,fs:[0x10]",
+            "mov r11,fs:[8]",
+            "xor rax,[r11-8]",
             "cmp rax,0x4000000",
             "jae 0x0000000010000000",
-            "add rax,rax",
-            "add rax,fs:[0x18]",
+            "lea rax,[r11+rax*2]",
+            "mov r11,[rsp-8]",
             "mov [rax],r11",
-            "mov dword ptr [rax+8],0x12345678",
+            "mov qword ptr [rax+8],0x12345678",
             "mov r11,[rsp-0x18]",
             "mov rax,[rsp-0x10]",
             "call 0x0000000010000000",
             "mov [rsp-0x10],r11",
-            "mov r11,rsp",
-            "xor r11,fs:[0x10]",
-            "cmp r11,0x4000000",
+            "mov [rsp-0x18],rax",
+            "mov rax,rsp",
+            "mov r11,fs:[8]",
+            "xor rax,[r11-8]",
+            "cmp rax,0x4000000",
             "jae 0x0000000010000000",
-            "add r11,r11",
-            "add r11,fs:[0x18]",
-            "push qword ptr [r11]",
-            "mov [r11],rsp",
+            "lea rax,[r11+rax*2]",
+            "push qword ptr [rax]",
+            "mov [rax],rsp",
             "mov r11,[rsp-8]",
+            "mov rax,[rsp-0x10]",
             "ret",
         ];
         assert_eq!(listing(&t), expected);
@@ -416,7 +422,7 @@ mod tests {
             "mov [rsp-0x10],r11"
         );
         // Less than three cache lines; the body follows.
-        assert!(t.bytes.len() <= 168, "{}", t.bytes.len());
+        assert!(t.bytes.len() <= 184, "{}", t.bytes.len());
     }
 
     #[test]
@@ -460,16 +466,16 @@ mod tests {
             "mov [rsp-8],rax",
             "mov [rsp-0x10],r11",
             "lea rax,[rsp+8]",
-            "xor rax,fs:[0x10]",
+            "mov r11,fs:[8]",
+            "xor rax,[r11-8]",
             "cmp rax,0x4000000",
             "jae 0x0000000010000000",
-            "add rax,rax",
-            "add rax,fs:[0x18]",
+            "lea rax,[r11+rax*2]",
             "mov r11,fs:[0]",
             "cmp dword ptr [r11],0x12345678",
             "jne 0x0000000010000000",
             "inc qword ptr [r11+8]",
-            "mov dword ptr [rax+8],0x12345678",
+            "mov qword ptr [rax+8],0x12345678",
             "mov r11,[rsp-0x10]",
             "mov rax,[rsp-8]",
             "jmp 0x0000000010000000",
