@@ -158,8 +158,8 @@ impl Hook {
             (_, None) => Some((self.at, self.at + JUMP)),
         };
         let caves = self.cave.into_iter().chain(self.retargets.iter().filter_map(|r| r.cave));
-        let sites =
-            self.retargets.iter().map(|r| (r.branch.end() - u64::from(r.branch.width), r.branch.end()));
+        let stay = self.retargets.iter().filter(|r| !r.moved);
+        let sites = stay.map(|r| (r.branch.end() - u64::from(r.branch.width), r.branch.end()));
         entry.into_iter().chain(caves.map(|c| (c, c + JUMP))).chain(sites)
     }
 }
