@@ -32,7 +32,13 @@ pub(crate) fn make<'s, 'd>(
     let selected = |function: &Function| !nothing && filters.select(names(function), function.size);
     let hooks = if hooks == HooksArg::Entry { Hooks::Entry } else { Hooks::Both };
     let image = subject.image.as_ref().filter(|_| agent_wanted || !nothing);
-    let plan = image.map(|image| Plan::new(image, &Options { hooks, selected: &selected }));
+    let mut plan = image.map(|image| Plan::new(image, &Options { hooks, selected: &selected }));
+    if let Some(plan) = plan.as_mut().filter(|_| nothing) {
+        plan.downgrade = None;
+        for verdict in plan.verdicts.iter_mut().filter(|v| **v == Verdict::Refused(Reason::NotSelected)) {
+            *verdict = Verdict::Refused(Reason::NoHooks);
+        }
+    }
     let shape = match &plan {
         Some(plan) => Shape { text: plan.text, arena: plan.arena, arena_len: plan.arena_len },
         None => Shape { text: text_extents(subject), arena: 0, arena_len: 0 },
@@ -66,7 +72,7 @@ impl Planned<'_, '_> {
     pub(crate) fn functions(&self) -> impl Iterator<Item = (&Function<'_>, Verdict)> {
         let functions = self.image().map_or(&[][..], |image| &image.functions);
         let verdicts = self.plan.iter().flat_map(|plan| plan.verdicts.iter().copied());
-        let none = std::iter::repeat(Verdict::Refused(Reason::NotSelected));
+        let none = std::iter::repeat(Verdict::Refused(Reason::NoHooks));
         functions
             .iter()
             .zip(verdicts.chain(none))
@@ -113,6 +119,12 @@ impl Planned<'_, '_> {
     /// The link address that a sample is charged to.
     pub(crate) fn charged_place(&self, place: Place) -> Option<u64> {
         match place {
+            // Between functions (a PLT) it is nobody's; gprof would charge whoever stands before.
+            Place::Text(address)
+                if self.function_at(address).is_none() && self.functions().next().is_some() =>
+            {
+                None
+            }
             Place::Text(address) => Some(self.charged(address)),
             Place::Arena(offset) => self.arena_owner(offset),
         }
