@@ -82,6 +82,9 @@ fn examine(bytes: &[u8]) -> Subject<'_> {
         Some(loader) if loader.contains("ld-musl") => {
             Some("it uses musl (the agent needs glibc's dynamic linker)".to_owned())
         }
+        Some(_) if image.as_ref().is_some_and(|image| image.facts.address_sanitizer) => {
+            Some("AddressSanitizer wants to be its first library (link with -static-libasan)".to_owned())
+        }
         Some(_) => fault,
     };
     Subject { image, code: program.code, unhookable, blind: false }

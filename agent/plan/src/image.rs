@@ -73,6 +73,8 @@ pub struct Facts {
     /// The program has landing pads or its own unwinder.
     pub unwinds: bool,
     pub go: bool,
+    /// Wants the shared AddressSanitizer, which insists on being the first library of a program.
+    pub address_sanitizer: bool,
     pub build_id: Option<Vec<u8>>,
     /// Sorted: addresses in code that dynamic relocations write to (DT_TEXTREL).
     pub text_relocations: Vec<u64>,
@@ -117,6 +119,7 @@ impl<'d> Image<'d> {
         let notes = notes::Notes::read(&elf);
         let has_pads = unwind.fdes.iter().any(|fde| fde.lsda != 0)
             || elf.section(b".gcc_except_table").is_some_and(|section| section.size != 0);
+        let address_sanitizer = elf.needed().any(|name| name.starts_with(b"libasan.so"));
         let segment = |load: &elf::Load<'d>| CodeSegment { address: load.address, bytes: load.bytes };
         Ok(Image {
             kind: if elf.position_independent { ImageKind::Pie } else { ImageKind::Exec },
@@ -136,6 +139,7 @@ impl<'d> Image<'d> {
                 has_symtab: labels.complete,
                 unwinds: has_pads || labels.unwinder,
                 go: notes.go,
+                address_sanitizer,
                 build_id: notes.build_id,
                 text_relocations: pointers.in_code,
             },

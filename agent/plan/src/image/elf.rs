@@ -220,6 +220,17 @@ impl<'d> Elf<'d> {
             .map(|entry| entry.d_val.get(LE))
     }
 
+    /// The names of the libraries that the program wants (DT_NEEDED).
+    pub(super) fn needed(&self) -> impl Iterator<Item = &'d [u8]> + '_ {
+        let table =
+            self.dynamic_value(elf::DT_STRTAB).and_then(|address| self.rest_at(address)).unwrap_or_default();
+        self.dynamic
+            .iter()
+            .take_while(|entry| entry.d_tag.get(LE) != elf::DT_NULL)
+            .filter(|entry| entry.d_tag.get(LE) == elf::DT_NEEDED)
+            .filter_map(move |entry| Some(string(table, u32::try_from(entry.d_val.get(LE)).ok()?, 255)))
+    }
+
     /// The file's bytes from this address to the end of its segment.
     pub(super) fn rest_at(&self, address: u64) -> Option<&'d [u8]> {
         self.loads.iter().find_map(|load| at(load, address))
