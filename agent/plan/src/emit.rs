@@ -75,6 +75,7 @@ impl Wish {
         Kind {
             both: self.both,
             hashed: home.mask != 0,
+            masked: home.mask != 0 && home.is_masked(),
             keep_rax: !self.registers.rax_dead,
             keep_r11: !self.registers.r11_dead(),
         }

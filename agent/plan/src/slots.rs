@@ -27,6 +27,11 @@ pub struct Home {
 }
 
 impl Home {
+    /// The hash is the key itself, masked.
+    pub fn is_masked(&self) -> bool {
+        (self.multiplier, self.shift) == (1, 0)
+    }
+
     /// Offset of the function's slots for tail calls from the start of a thread block.
     pub fn tails(&self) -> u32 {
         self.offset + self.mask + SLOT + if self.mask == 0 { 0 } else { SPARE_SLOTS * SLOT }
@@ -50,6 +55,8 @@ pub struct Homes {
 const UNKNOWN_CALLERS: usize = 8;
 /// More slots than this a function never gets; what collides goes to the overflow tables.
 const MOST: usize = 4096;
+/// Most slots of a function whose return addresses are masked only.
+const MASKED: usize = 64;
 const SLOT: u32 = size_of::<Slot>() as u32;
 
 /// Multipliers to try. Odd, so that no low bit is lost; the first one keeps the bits as they are.
@@ -112,21 +119,34 @@ impl Homes {
 
     fn add(&mut self, returns: &[u32], expected: usize, tails: u32) {
         let roomy = if expected > 4 { expected * 3 / 2 } else { expected };
-        let slots = roomy.next_power_of_two().min(MOST);
+        let mut slots = roomy.next_power_of_two().min(MOST);
+        // Where a few more slots spare the multiplication, they are well spent.
+        let more = [slots, 2 * slots, 4 * slots]
+            .into_iter()
+            .find(|&n| slots > 1 && n <= MASKED && tells_apart(returns, n));
+        let masked = more.is_some();
+        slots = more.unwrap_or(slots);
         let mut home = Home {
             offset: (SLOTS + self.bytes) as u32,
             mask: (slots as u32 - 1) * SLOT,
             multiplier: 1,
-            shift: 8_u32.saturating_sub(slots.trailing_zeros()),
+            shift: if masked { 0 } else { 8_u32.saturating_sub(slots.trailing_zeros()) },
             count: 0,
         };
         home.count = (home.tails() - home.offset) / SLOT + tails;
-        if slots > 1 {
+        if slots > 1 && !masked {
             home.multiplier = best_multiplier(returns, home, slots);
         }
         self.homes.push(home);
         self.bytes += u64::from(home.count) * u64::from(SLOT);
     }
+}
+
+/// Whether each return address has a slot of its own if its bits above the lowest four choose it. The load
+/// bias, a multiple of the page size, does not change these bits.
+fn tells_apart(returns: &[u32], slots: usize) -> bool {
+    let mut seen = [false; MASKED];
+    returns.iter().all(|r| !std::mem::replace(&mut seen[(r / SLOT) as usize & (slots - 1)], true))
 }
 
 fn best_multiplier(returns: &[u32], home: Home, slots: usize) -> u32 {
@@ -168,9 +188,13 @@ mod tests {
         let mut slots: Vec<u32> = [0x1005_u32, 0x1105, 0x2205].iter().map(|&r| home.slot(r)).collect();
         slots.dedup();
         assert_eq!(slots.len(), 3);
+        homes.add(&[0x1005, 0x1105, 0x2215], 3, 0);
+        assert_eq!((homes.of(3).mask, homes.of(3).is_masked()), (48, false));
+        homes.add(&[0x1005, 0x1115, 0x2225], 3, 0);
+        assert_eq!((homes.of(4).mask, homes.of(4).is_masked()), (48, true));
         // The load bias does not change which slots collide.
         let moved = [0x1005_u32, 0x1105, 0x2205].map(|r| home.slot(r.wrapping_add(0x5555_4000)));
         assert_eq!(slots, moved);
-        assert_eq!(homes.bytes, 16 * (3 + 7 + 19));
+        assert_eq!(homes.bytes, 16 * (3 + 7 + 19 + 7 + 7));
     }
 }

@@ -58,6 +58,8 @@ pub struct Kind {
     pub both: bool,
     /// Several home slots, chosen by a hash of the return address, else one.
     pub hashed: bool,
+    /// The hash is the return address itself, masked.
+    pub masked: bool,
     /// Save and restore the register; see [`crate::registers`].
     pub keep_rax: bool,
     pub keep_r11: bool,
@@ -66,15 +68,17 @@ pub struct Kind {
 impl Kind {
     /// One number for each kind, below [`Kind::COUNT`].
     pub fn index(self) -> usize {
-        [self.both, self.hashed, self.keep_rax, self.keep_r11].iter().fold(0, |n, &b| n * 2 + usize::from(b))
+        [self.masked, self.both, self.hashed, self.keep_rax, self.keep_r11]
+            .iter()
+            .fold(0, |n, &b| n * 2 + usize::from(b))
     }
 
-    pub const COUNT: usize = 16;
+    pub const COUNT: usize = 32;
 
     /// The inverse of [`Kind::index`].
     pub fn of(index: usize) -> Kind {
         let bit = |n: usize| index >> n & 1 != 0;
-        Kind { both: bit(3), hashed: bit(2), keep_rax: bit(1), keep_r11: bit(0) }
+        Kind { masked: bit(4), both: bit(3), hashed: bit(2), keep_rax: bit(1), keep_r11: bit(0) }
     }
 }
 
@@ -140,7 +144,8 @@ impl Template {
     /// rax and r11 are saved and restored only where somebody may need them.
     ///
     /// With several home slots `mov rax, fs:[block]` becomes
-    /// `imul eax, r11d, multiplier; shr eax, shift; and eax, mask; add rax, fs:[block]`.
+    /// `imul eax, r11d, multiplier; shr eax, shift; and eax, mask; add rax, fs:[block]`, the first two of
+    /// them `mov eax, r11d` where the known return addresses differ in the masked bits.
     ///
     /// No word of memory is both read and written on every call, so nothing makes calls wait for each
     /// other; and a signal handler may come in anywhere, because its frames have cells of their own.
@@ -157,8 +162,12 @@ impl Template {
         if kind.hashed {
             let hash =
                 Instruction::with3(Code::Imul_r32_rm32_imm32, Register::EAX, Register::R11D, 0x1234_5678);
-            t.put(hash, Some(Hole::Multiplier));
-            t.put(Instruction::with2(Code::Shr_rm32_imm8, Register::EAX, 0x12), Some(Hole::Shift));
+            if kind.masked {
+                t.put(Instruction::with2(Code::Mov_r32_rm32, Register::EAX, Register::R11D), None);
+            } else {
+                t.put(hash, Some(Hole::Multiplier));
+                t.put(Instruction::with2(Code::Shr_rm32_imm8, Register::EAX, 0x12), Some(Hole::Shift));
+            }
             t.put(Instruction::with2(Code::And_EAX_imm32, Register::EAX, 0x1234_5678), Some(Hole::Mask));
             t.put(with_tls(Code::Add_r64_rm64, Register::RAX, BLOCK), Some(Hole::Tls));
         } else {
@@ -381,7 +390,13 @@ mod tests {
 
     #[test]
     fn entry_and_exit_is_as_documented() {
-        let t = Template::thunk(Kind { both: true, hashed: false, keep_rax: true, keep_r11: true });
+        let t = Template::thunk(Kind {
+            both: true,
+            hashed: false,
+            masked: false,
+            keep_rax: true,
+            keep_r11: true,
+        });
         let expected = [
             "mov [rsp-8],rax",
             "mov [rsp-0x10],r11",
@@ -427,7 +442,13 @@ mod tests {
 
     #[test]
     fn entry_only_is_as_documented() {
-        let t = Template::thunk(Kind { both: false, hashed: true, keep_rax: true, keep_r11: true });
+        let t = Template::thunk(Kind {
+            both: false,
+            hashed: true,
+            masked: false,
+            keep_rax: true,
+            keep_r11: true,
+        });
         let expected = [
             "mov [rsp-8],rax",
             "mov [rsp-0x10],r11",
@@ -461,7 +482,8 @@ mod tests {
 
     #[test]
     fn a_tail_call_is_as_documented() {
-        let t = Template::tail(Kind { both: true, hashed: false, keep_rax: true, keep_r11: true });
+        let t =
+            Template::tail(Kind { both: true, hashed: false, masked: false, keep_rax: true, keep_r11: true });
         let expected = [
             "mov [rsp-8],rax",
             "mov [rsp-0x10],r11",
