@@ -205,7 +205,7 @@ impl Part {
         index: usize,
         factory: &mut InstructionInfoFactory,
     ) -> FunctionFlow {
-        let mut scan = Scan::new();
+        let mut scan = Scan::default();
         let f = &image.functions[index];
         let mut flow = FunctionFlow::default();
         let Some(bytes) = image.code_at(f.address, f.size) else {

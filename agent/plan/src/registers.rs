@@ -33,27 +33,24 @@ impl Registers {
 }
 
 /// Looks at the instructions of one function, in the order of their addresses.
+#[derive(Default)]
 pub struct Scan {
     pub found: Registers,
-    /// Nothing has branched yet, and rax has been neither read nor written.
-    straight: bool,
+    /// Something has branched, or rax has been read or written.
+    decided: bool,
     r11_seen: bool,
 }
 
 impl Scan {
-    pub fn new() -> Scan {
-        Scan { found: Registers::default(), straight: true, r11_seen: false }
-    }
-
     pub fn look(&mut self, i: &Instruction, factory: &mut InstructionInfoFactory) {
         let flow = i.flow_control();
-        if self.straight {
+        if !self.decided {
             if flow != FlowControl::Next {
-                self.straight = false;
+                self.decided = true;
             } else {
                 let uses = Uses::of(i, Register::RAX, factory);
                 self.found.rax_dead |= uses.writes && !uses.reads;
-                self.straight = !uses.writes && !uses.reads;
+                self.decided = uses.writes || uses.reads;
             }
         }
         // An indirect jump may be a switch, and proves nothing.
@@ -137,7 +134,7 @@ mod tests {
     use iced_x86::{Decoder, DecoderOptions};
 
     fn scan(bytes: &[u8]) -> Registers {
-        let mut scan = Scan::new();
+        let mut scan = Scan::default();
         let mut factory = InstructionInfoFactory::new();
         for i in &mut Decoder::with_ip(64, bytes, 0x1000, DecoderOptions::NONE) {
             scan.look(&i, &mut factory);
