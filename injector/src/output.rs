@@ -139,7 +139,7 @@ impl Target {
                 OpenOptions::new().write(true).truncate(true).open(path)?.write_all(bytes)
             }
             Target::Device(file) => (&*file).write_all(bytes),
-            Target::Pipe(path) => OpenOptions::new().write(true).open(path)?.write_all(bytes),
+            Target::Pipe(path) => open_pipe(path)?.write_all(bytes),
         }
     }
 }
@@ -210,6 +210,22 @@ fn rescue(path: &Path, bytes: &[u8]) -> io::Result<()> {
         let _ = fs::remove_file(path);
     }
     result
+}
+
+/// Opens a pipe that somebody reads, now or within a few seconds: to open it for ever is to hang.
+fn open_pipe(path: &Path) -> io::Result<File> {
+    let mut left = 50;
+    loop {
+        match OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(path) {
+            // There is a reader, so this one returns, and its writes wait for the reader.
+            Ok(_probe) => return OpenOptions::new().write(true).open(path),
+            Err(error) if error.raw_os_error() == Some(libc::ENXIO) && left > 0 => {
+                left -= 1;
+                std::thread::sleep(std::time::Duration::from_millis(100));
+            }
+            Err(error) => return Err(error),
+        }
+    }
 }
 
 #[cfg(test)]
