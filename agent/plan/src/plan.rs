@@ -121,11 +121,6 @@ impl Plan {
     pub fn tail_site(&self, caller: u32, callee: u32) -> Option<u64> {
         self.tail_sites.get(&(caller, callee)).copied().flatten()
     }
-
-    /// Bytes that the plan overwrites in the program.
-    pub fn patched_bytes(&self) -> u64 {
-        self.emitted.patches.iter().map(|p| u64::from(p.len)).sum()
-    }
 }
 
 fn settle(image: &Image, asked: Hooks) -> (Hooks, Option<String>) {
