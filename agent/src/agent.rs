@@ -3,13 +3,14 @@
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU64, Ordering};
-use gprofinject_abi::plan::{CodeRange, FunctionRecord, TailRecord};
+use gprofinject_abi::plan::{CodeRange, Frame, FunctionRecord, TailRecord};
 use gprofinject_abi::region::RegionHeader;
 
 /// Addresses are runtime addresses unless said otherwise.
 #[derive(Clone, Copy)]
 pub(crate) struct Agent {
     pub(crate) functions: *const FunctionRecord,
+    pub(crate) functions_count: u32,
     pub(crate) tails: *const TailRecord,
     /// Link addresses.
     pub(crate) hooked: *const CodeRange,
@@ -18,6 +19,11 @@ pub(crate) struct Agent {
     pub(crate) region: *mut RegionHeader,
     pub(crate) arena_lo: u64,
     pub(crate) arena_hi: u64,
+    /// Arena offsets; see [`gprofinject_abi::plan::PlanHeader`].
+    pub(crate) frame_tables: [u32; 4],
+    pub(crate) stubs: u32,
+    pub(crate) stub_len: u32,
+    pub(crate) tail_code: u32,
     pub(crate) text_lo: u64,
     pub(crate) text_hi: u64,
     pub(crate) bias: u64,
@@ -50,12 +56,17 @@ unsafe impl Sync for Global {}
 
 static AGENT: Global = Global(UnsafeCell::new(Agent {
     functions: core::ptr::null(),
+    functions_count: 0,
     tails: core::ptr::null(),
     hooked: core::ptr::null(),
     hooked_count: 0,
     region: core::ptr::null_mut(),
     arena_lo: 0,
     arena_hi: 0,
+    frame_tables: [0; 4],
+    stubs: 0,
+    stub_len: 0,
+    tail_code: 0,
     text_lo: 0,
     text_hi: 0,
     bias: 0,
@@ -96,6 +107,11 @@ impl Agent {
     pub(crate) fn tail(&self, index: u32) -> &'static TailRecord {
         // SAFETY: as for functions: stubs hold indices of the plan only.
         unsafe { &*self.tails.add(index as usize) }
+    }
+
+    /// The unwind table for a place in the arena: an `.eh_frame_hdr`.
+    pub(crate) fn frame_table(&self, frame: Frame) -> u64 {
+        self.arena_lo + u64::from(self.frame_tables[frame as usize])
     }
 
     /// Also the mark of a frame that is alive: its return slot holds an exit label.

@@ -30,11 +30,11 @@ const SHADOW: u64 = 2 * REGION + 4096;
 /// The address of each region's shadow, 0: none yet. Written once each, by compare-and-exchange.
 static SHADOWS: AtomicPtr<AtomicU64> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Reserves the table of regions.
-pub(crate) fn prepare() -> Result<(), i32> {
+/// Reserves the table of shadows; answers with its address.
+pub(crate) fn prepare() -> Result<u64, i32> {
     let table = sys::map_zeros(REGIONS * size_of::<AtomicU64>() as u64, sys::PROT_READ | sys::PROT_WRITE)?;
     SHADOWS.store(table as *mut AtomicU64, Ordering::Relaxed);
-    Ok(())
+    Ok(table)
 }
 
 fn region(address: u64) -> Option<&'static AtomicU64> {

@@ -10,6 +10,7 @@ use crate::jumps;
 use crate::setup;
 use crate::sys;
 use crate::threads;
+use crate::unwind;
 use core::slice;
 use gprofinject_abi::{PRELOAD_VARIABLE, RUN_FOLDER_VARIABLE};
 
@@ -221,6 +222,7 @@ extern "C" fn early() {
 #[cfg_attr(test, allow(dead_code))]
 fn begin(start: Start) {
     jumps::prepare(start.auxiliary(AT_BASE));
+    unwind::prepare(start.auxiliary(AT_BASE));
     let Some(variable) = start.variable(RUN_FOLDER_VARIABLE) else { return };
     // SAFETY: the variable's string is NUL-terminated and begins with the name and "=".
     let folder = unsafe { Folder::new((*variable).add(RUN_FOLDER_VARIABLE.len() + 1)) };

@@ -28,6 +28,7 @@ mod setup;
 mod sys;
 mod threads;
 mod timer;
+mod unwind;
 mod words;
 
 /// The compiler wants one. Nothing here panics on purpose; if it did, the program would hang rather than

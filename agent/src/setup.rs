@@ -9,6 +9,7 @@ use crate::jumps;
 use crate::sys;
 use crate::threads;
 use crate::timer;
+use crate::unwind;
 use crate::words;
 use core::ptr;
 use core::slice;
@@ -143,12 +144,17 @@ fn hook(start: &Start, folder: &mut Folder, region: *mut RegionHeader) -> Result
     let access = sys::PROT_READ | sys::PROT_WRITE;
     let mut agent = Agent {
         functions: functions.as_ptr(),
+        functions_count: functions.len() as u32,
         tails: tails.as_ptr(),
         hooked: hooked.as_ptr(),
         hooked_count: hooked.len() as u64,
         region,
         arena_lo: arena,
         arena_hi: arena.wrapping_add(plan.arena_len),
+        frame_tables: plan.frame_tables,
+        stubs: plan.stubs,
+        stub_len: plan.stub_len,
+        tail_code: plan.tail_code as u32,
         text_lo: plan.text_lo.wrapping_add(bias),
         text_hi: plan.text_hi.wrapping_add(bias),
         bias,
@@ -168,9 +174,9 @@ fn hook(start: &Start, folder: &mut Folder, region: *mut RegionHeader) -> Result
         pid: header.pid,
     };
     check(patches, bias)?;
-    fill_arena(&file, plan, arena, bias)?;
+    let shadows = cells::prepare().map_err(memory)?;
+    fill_arena(&file, plan, arena, bias, shadows)?;
     threads::prepare(&agent).map_err(memory)?;
-    cells::prepare().map_err(memory)?;
     if agent.timer_rate != 0 && timer::prepare().is_err() {
         agent.timer_rate = 0;
         header.lost_timers += 1;
@@ -197,7 +203,13 @@ fn check(patches: &[Patch], bias: u64) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn fill_arena(file: &PlanFile, plan: &PlanHeader, arena: u64, bias: u64) -> Result<(), Refusal> {
+fn fill_arena(
+    file: &PlanFile,
+    plan: &PlanHeader,
+    arena: u64,
+    bias: u64,
+    shadows: u64,
+) -> Result<(), Refusal> {
     let damaged = || Refusal::new(Trouble::Version);
     let segments: &[Segment] = file.table(plan.segments).ok_or_else(damaged)?;
     let tls_fixups: &[u32] = file.table(plan.tls_fixups).ok_or_else(damaged)?;
@@ -256,6 +268,9 @@ fn fill_arena(file: &PlanFile, plan: &PlanHeader, arena: u64, bias: u64) -> Resu
         window: gate::gpi_window as *const () as u64,
         exit: gate::gpi_exit as *const () as u64,
         tail: gate::gpi_tail as *const () as u64,
+        shadows,
+        backtrace: unwind::gpi_backtrace as *const () as u64,
+        land: unwind::gpi_land as *const () as u64,
     };
     // SAFETY: the plan leaves room for the header in the arena, which is ours and writable.
     unsafe {

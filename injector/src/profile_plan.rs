@@ -29,12 +29,11 @@ pub(crate) fn make<'s, 'd>(
 ) -> Planned<'s, 'd> {
     let start = Instant::now();
     let nothing = hooks == HooksArg::None || subject.unhookable.is_some();
-    let selected = |function: &Function| !nothing && filters.select(names(function), function.size);
+    let selected = |function: &Function| !nothing && filters.select(function.names(), function.size);
     let hooks = if hooks == HooksArg::Entry { Hooks::Entry } else { Hooks::Both };
     let image = subject.image.as_ref().filter(|_| agent_wanted || !nothing);
     let mut plan = image.map(|image| Plan::new(image, &Options { hooks, selected: &selected }));
     if let Some(plan) = plan.as_mut().filter(|_| nothing) {
-        plan.downgrade = None;
         for verdict in plan.verdicts.iter_mut().filter(|v| **v == Verdict::Refused(Reason::NotSelected)) {
             *verdict = Verdict::Refused(Reason::NoHooks);
         }
@@ -57,10 +56,6 @@ fn text_extents(subject: &Subject) -> (u64, u64) {
     let lo = subject.code.iter().map(|segment| segment.address).min().unwrap_or(0);
     let ends = subject.code.iter().map(|segment| segment.address.saturating_add(segment.len));
     (lo, ends.max().unwrap_or(0))
-}
-
-fn names<'f>(function: &'f Function<'_>) -> impl Iterator<Item = &'f str> + Clone {
-    std::iter::once(function.name).chain(function.aliases.iter().copied())
 }
 
 impl Planned<'_, '_> {

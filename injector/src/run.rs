@@ -49,8 +49,7 @@ pub(crate) struct Inherited {
 pub(crate) fn profiled(prepared: Prepared) -> Result<Ending, Failure> {
     let Prepared { settings, program, planned, mut choice, output, stats, start, inherited } = prepared;
     let voice = settings.voice;
-    let mut notes: Vec<String> = planned.plan.iter().filter_map(|plan| plan.downgrade.clone()).collect();
-    notes.extend(planned.subject.unhookable.clone());
+    let mut notes: Vec<String> = planned.subject.unhookable.iter().cloned().collect();
 
     for reason in &choice.reasons {
         if choice.method == Method::None {
@@ -195,10 +194,5 @@ pub(crate) fn say_what_is_possible(planned: &Planned, program: &Program, setting
             None => "install its debug symbols, or profile a build with them".to_owned(),
         };
         voice.note(format_args!("{shown} is stripped, and gprof needs symbols to show anything: {remedy}"));
-    }
-    if let Some(downgrade) = planned.plan.as_ref().and_then(|plan| plan.downgrade.as_ref())
-        && settings.hooks != HooksArg::None
-    {
-        voice.note(format_args!("{shown}: {downgrade}"));
     }
 }

@@ -61,6 +61,24 @@ pub struct PlanHeader {
     pub half_bias_fixups: Table,
     /// Arena offset of [`ArenaHeader`].
     pub arena_header: u64,
+    /// Arena offsets of the `.eh_frame_hdr` that describes a place in a thunk; the index is a [`Frame`].
+    pub frame_tables: [u32; 4],
+    /// Arena offset behind the last thunk: the stubs of functions, `stub_len` bytes each, in their order,
+    /// then at `tail_code` what belongs to tail calls.
+    pub stubs: u32,
+    pub stub_len: u32,
+    pub tail_code: u64,
+}
+
+/// What the stack looks like at a place in a thunk. Names index [`PlanHeader::frame_tables`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Frame {
+    /// The function has returned to the thunk: rsp = CFA, the return address is in the frame's cell.
+    Left = 0,
+    /// As at the function's first instruction: rsp = CFA - 8, the return address is in its slot.
+    Called = 1,
+    /// rsp = CFA, the return address is still in its slot, below rsp.
+    Popped = 2,
 }
 
 pub const HOOK_BOTH: u32 = 1;
@@ -91,7 +109,8 @@ pub struct FunctionRecord {
     /// Slots from `slots` on that count the function's arcs: the home slots, [`SPARE_SLOTS`] behind them
     /// if there are several, then one for each [`TailRecord`].
     pub slot_count: u32,
-    pub reserved: u32,
+    /// Arena offset of the thunk.
+    pub thunk: u32,
 }
 
 /// Slots behind a function's hashed home slots: a key may stand this far behind its home.
@@ -172,6 +191,14 @@ pub struct ArenaHeader {
     /// A tail call's slot is not in use yet. Jumped to with eax = index of the [`TailRecord`],
     /// rsp = CFA - 8, rax saved at CFA - 16; goes on at the record's `again` or `thunk`.
     pub tail: u64,
+    /// Address of the table of shadows, one word for each [`WINDOW`] of the address space. Read by
+    /// unwinders: the rule for the return address of [`Frame::Left`] finds the cell by it.
+    pub shadows: u64,
+    /// The program's own `_Unwind_Backtrace` was called: jumped to with r11 = the function's body,
+    /// r10 = its `_Unwind_GetIP`, and all else as at the call.
+    pub backtrace: u64,
+    /// The same of `_Unwind_SetIP`, with r10 = its `_Unwind_GetCFA`.
+    pub land: u64,
 }
 
 /// The agent's per-thread words, an initial-exec TLS block. Thunks address them as `fs:[offset]`.
@@ -212,13 +239,13 @@ pub struct Cell {
 
 const _: () = {
     assert!(size_of::<Table>() == 16);
-    assert!(size_of::<PlanHeader>() == 216);
+    assert!(size_of::<PlanHeader>() == 248);
     assert!(size_of::<FunctionRecord>() == 48);
     assert!(size_of::<TailRecord>() == 24);
     assert!(size_of::<CodeRange>() == 16);
     assert!(size_of::<Patch>() == 48);
     assert!(size_of::<Segment>() == 24);
-    assert!(size_of::<ArenaHeader>() == 40);
+    assert!(size_of::<ArenaHeader>() == 64);
     assert!(size_of::<ThreadWords>() == 32);
     assert!(size_of::<Cell>() == 16);
 };

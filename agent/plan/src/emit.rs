@@ -1,12 +1,13 @@
 //! Writes the machine code of a plan: the arena with its thunks, and the patches that lead there.
 //!
 //! ```text
-//! arena:  ArenaHeader | jump to the exits' slow path | ends of sleds | thunks, in the functions' order
-//!         | stubs to the slow paths
+//! arena:  ArenaHeader | jump to the exits' slow path | unwind tables | ends of sleds
+//!         | thunks, in the functions' order | stubs to the slow paths | thunks of tail calls
 //! ```
 //!
 //! The thunks of neighbours lie beside each other; what is rarely run lies apart from them.
 
+use crate::cfi::Tables;
 use crate::image::{Image, ImageKind};
 use crate::registers::Registers;
 use crate::relocate::{Relocated, Unmovable, near_jump, relocate};
@@ -15,6 +16,7 @@ use crate::tactic::sled::{self, Chain};
 use crate::tactic::{Hook, JUMP, Reason, Retarget, Tactic};
 use crate::tails::Tail;
 use crate::template::{Hole, Kind, Target, Template};
+use crate::unwinder::Led;
 use gprofinject_abi::plan::{ArenaHeader, ENTRY_ONLY, FunctionRecord, LOOPS, Patch, TailRecord};
 use gprofinject_abi::region::{PAGE, Slot, round_up};
 use std::collections::HashMap;
@@ -41,6 +43,9 @@ const LOOP_CHECK: usize = 13;
 /// Bytes of a tail call's: `mov eax, index; jmp [header]`, and `mov r11, [rsp-16]; mov rax, [rsp-8]; jmp thunk`.
 const TAIL_STUBS: usize = STUB + 15;
 
+/// Bytes of `lea r11, [body]; lea r10, [helper]; jmp [header]`.
+const LEAD: usize = 20;
+
 /// What emission yields.
 #[derive(Debug, Default)]
 pub struct Emitted {
@@ -53,6 +58,12 @@ pub struct Emitted {
     pub tls_fixups: Vec<u32>,
     pub bias_fixups: Vec<u32>,
     pub half_bias_fixups: Vec<u32>,
+    /// Arena offsets of the unwind tables, by [`gprofinject_abi::plan::Frame`].
+    pub frame_tables: [u32; 3],
+    /// See [`gprofinject_abi::plan::PlanHeader`].
+    pub stubs: u32,
+    pub stub_len: u32,
+    pub tail_code: u32,
     /// Sorted: arena offset from which on the bytes belong to the function with that number.
     pub owners: Vec<(u32, u32)>,
     /// What of `bytes` is used: the rest stays zero.
@@ -83,10 +94,21 @@ impl Wish {
 }
 
 /// Emits `hooks`; `wishes` and `homes` are in their order, and so are the function numbers.
-pub fn emit(image: &Image, hooks: &[Hook], wishes: &[Wish], homes: &Homes, tails: &[Tail]) -> Emitted {
+pub(crate) fn emit(
+    image: &Image,
+    hooks: &[Hook],
+    wishes: &[Wish],
+    homes: &Homes,
+    tails: &[Tail],
+    led: &[Led],
+) -> Emitted {
     let mut e = Emitter::new(image, hooks, tails);
     for (number, hook) in hooks.iter().enumerate() {
-        e.function(hook, number as u32, wishes[number], homes.of(number));
+        let lead = if led.iter().any(|l| l.number == number) { LEAD } else { 0 };
+        e.function(hook, number as u32, wishes[number], homes.of(number), lead);
+    }
+    for led in led {
+        e.lead(led);
     }
     let mut first = 0;
     for (i, tail) in tails.iter().enumerate() {
@@ -161,10 +183,12 @@ impl<'a, 'd> Emitter<'a, 'd> {
         let header = size_of::<ArenaHeader>();
         // Relocation grows an instruction of two bytes to six at most, and a call to forty.
         let thunks: usize =
-            hooks.iter().map(|h| largest + h.relocated as usize * 3 + 64 + ALIGN + LOOP_CHECK).sum();
+            hooks.iter().map(|h| largest + h.relocated as usize * 3 + 64 + ALIGN + LOOP_CHECK + LEAD).sum();
         let chains = sled::chains(hooks);
         let ends: usize = chains.iter().map(|c| sled::code_len(c.sleds.len()) + ALIGN).sum();
-        let stubs = (header + EXIT + ALIGN + ends + thunks).next_multiple_of(64);
+        let unwind = (header + EXIT).next_multiple_of(ALIGN);
+        let unwind_len = Tables::new(0, 0, 0).map_or(0, |t| t.bytes.len());
+        let stubs = (unwind + unwind_len + ALIGN + ends + thunks).next_multiple_of(64);
         let tail_len = Template::tail(Kind::of(Kind::COUNT - 1)).bytes.len();
         let tails_at = (stubs + hooks.len() * STUBS).next_multiple_of(64);
         let call_jumps = tails_at + tails.len() * tail_len.next_multiple_of(ALIGN);
@@ -195,9 +219,19 @@ impl<'a, 'd> Emitter<'a, 'd> {
         };
         e.out.bytes[..header].fill(0);
         e.jump_through(header, offset_of!(ArenaHeader, exit));
-        e.next = header + EXIT;
+        e.unwind_tables(unwind);
+        e.next = unwind + unwind_len;
         e.place_sleds(chains);
         e
+    }
+
+    /// An arena too large for them (2 GiB) is out of reach of its program anyway.
+    fn unwind_tables(&mut self, at: usize) {
+        let shadows = self.address(offset_of!(ArenaHeader, shadows));
+        let Some(tables) = Tables::new(self.out.bytes.len() as u32, at as u32, shadows) else { return };
+        self.out.bytes[at..at + tables.bytes.len()].copy_from_slice(&tables.bytes);
+        self.out.bias_fixups.extend(tables.addresses.iter().map(|a| at as u32 + a));
+        self.out.frame_tables = tables.starts.map(|start| at as u32 + start);
     }
 
     /// Their code needs the thunks' addresses, and the patches theirs.
@@ -270,7 +304,8 @@ impl<'a, 'd> Emitter<'a, 'd> {
         self.jump_through(at + 5, word);
     }
 
-    fn function(&mut self, hook: &Hook, number: u32, wish: Wish, home: Home) {
+    /// `lead` bytes are left free at the start of the body.
+    fn function(&mut self, hook: &Hook, number: u32, wish: Wish, home: Home, lead: usize) {
         let start = self.next.next_multiple_of(ALIGN);
         self.thunks.push(start);
         let kind = wish.kind(home);
@@ -295,11 +330,12 @@ impl<'a, 'd> Emitter<'a, 'd> {
             body: body as u32,
             flags: if wish.both { 0 } else { ENTRY_ONLY } | if wish.loops { LOOPS } else { 0 },
             slot_count: home.count,
-            reserved: 0,
+            thunk: start as u32,
         };
-        match self.body(hook, body) {
+        let moved = body + lead;
+        match self.body(hook, moved) {
             Ok(relocated) => {
-                let patches = self.patches(hook, self.landing(number, start), body, &relocated);
+                let patches = self.patches(hook, self.landing(number, start), moved, &relocated);
                 match patches {
                     Some(patches) => self.out.patches.extend(patches),
                     None => self.out.failed.push((hook.function, Reason::Overlap)),
@@ -311,11 +347,11 @@ impl<'a, 'd> Emitter<'a, 'd> {
                         self.out.bytes[jump..jump + bytes.len()].copy_from_slice(&bytes);
                     }
                 }
-                self.out.bytes[body..body + relocated.bytes.len()].copy_from_slice(&relocated.bytes);
+                self.out.bytes[moved..moved + relocated.bytes.len()].copy_from_slice(&relocated.bytes);
                 if let Some(word) = relocated.return_address {
-                    self.out.bias_fixups.push(body as u32 + word);
+                    self.out.bias_fixups.push(moved as u32 + word);
                 }
-                self.next = body + relocated.bytes.len();
+                self.next = moved + relocated.bytes.len();
             }
             Err(_) => {
                 self.out.failed.push((hook.function, Reason::NotRelocatable));
@@ -324,6 +360,18 @@ impl<'a, 'd> Emitter<'a, 'd> {
         }
         self.out.owners.push((start as u32, number));
         self.out.records.push(record);
+    }
+
+    /// The way through the agent, at the start of a function's body.
+    fn lead(&mut self, led: &Led) {
+        let at = self.out.records[led.number].body as usize;
+        let helper = self.out.records[led.helper].body as usize;
+        for (at, bytes, target) in [(at, [0x4c, 0x8d, 0x1d], at + LEAD), (at + 7, [0x4c, 0x8d, 0x15], helper)]
+        {
+            self.out.bytes[at..at + 3].copy_from_slice(&bytes);
+            self.branch(at + 3, self.address(target));
+        }
+        self.jump_through(at + 14, led.gate);
     }
 
     /// Before the thunk of a function whose own indirect jumps may lead back to its start: where the return
@@ -499,6 +547,8 @@ impl<'a, 'd> Emitter<'a, 'd> {
 
     fn finish(mut self) -> Emitted {
         self.out.used = vec![0..self.next, self.stubs..self.out.bytes.len()];
+        (self.out.stubs, self.out.stub_len) = (self.stubs as u32, STUBS as u32);
+        self.out.tail_code = self.tails as u32;
         self.fill_sleds();
         self.out.owners.push((self.next as u32, u32::MAX));
         for number in 0..self.out.records.len() {

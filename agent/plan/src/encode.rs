@@ -13,9 +13,8 @@ impl Plan {
         file.resize(size_of::<PlanHeader>(), 0);
         let functions = table(&mut file, &e.records, |f, out| {
             word(out, f.entry);
-            for v in
-                [f.exit, f.slots, f.mask, f.multiplier, f.shift, f.resume, f.body, f.flags, f.slot_count, 0]
-            {
+            let places = [f.exit, f.slots, f.mask, f.multiplier, f.shift];
+            for v in places.into_iter().chain([f.resume, f.body, f.flags, f.slot_count, f.thunk]) {
                 half(out, v);
             }
         });
@@ -62,6 +61,10 @@ impl Plan {
             word(&mut header, t.count);
         }
         word(&mut header, 0); // the arena header stands first in the arena
+        for v in e.frame_tables.into_iter().chain([0, e.stubs, e.stub_len]) {
+            half(&mut header, v);
+        }
+        word(&mut header, e.tail_code.into());
         file[..header.len()].copy_from_slice(&header);
         file
     }

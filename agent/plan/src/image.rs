@@ -70,8 +70,8 @@ pub struct Facts {
     pub interpreter: Option<String>,
     /// There is a .symtab with functions in it.
     pub has_symtab: bool,
-    /// The program has landing pads or its own unwinder.
-    pub unwinds: bool,
+    /// The unwinder is part of the program (libgcc or libunwind, linked statically).
+    pub own_unwinder: bool,
     pub go: bool,
     /// Wants the shared AddressSanitizer, which insists on being the first library of a program.
     pub address_sanitizer: bool,
@@ -93,6 +93,12 @@ pub struct Function<'d> {
     pub kind: FunctionKind,
     /// Whether the function's FDE begins with CFA = rsp + 8; None: no FDE.
     pub frame: Option<bool>,
+}
+
+impl<'d> Function<'d> {
+    pub fn names(&self) -> impl Iterator<Item = &'d str> + Clone {
+        std::iter::once(self.name).chain(self.aliases.iter().copied())
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,8 +123,6 @@ impl<'d> Image<'d> {
         let landing_pads = lsda::landing_pads(&elf, &ranges, &unwind.fdes);
         let pointers = pointers::Pointers::read(&elf, &ranges, functions.inner_labels);
         let notes = notes::Notes::read(&elf);
-        let has_pads = unwind.fdes.iter().any(|fde| fde.lsda != 0)
-            || elf.section(b".gcc_except_table").is_some_and(|section| section.size != 0);
         let address_sanitizer = elf.needed().any(|name| name.starts_with(b"libasan.so"));
         let segment = |load: &elf::Load<'d>| CodeSegment { address: load.address, bytes: load.bytes };
         Ok(Image {
@@ -137,7 +141,7 @@ impl<'d> Image<'d> {
             facts: Facts {
                 interpreter: elf.interpreter,
                 has_symtab: labels.complete,
-                unwinds: has_pads || labels.unwinder,
+                own_unwinder: labels.unwinder,
                 go: notes.go,
                 address_sanitizer,
                 build_id: notes.build_id,

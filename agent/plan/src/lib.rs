@@ -6,6 +6,7 @@
 //! [`gprofinject_abi::plan`].
 #![forbid(unsafe_code)]
 
+mod cfi;
 pub mod emit;
 pub mod encode;
 pub mod flow;
@@ -18,6 +19,7 @@ pub mod start;
 pub mod tactic;
 pub mod tails;
 pub mod template;
+mod unwinder;
 
 pub use plan::{Hooks, Options, Plan, Verdict};
 pub use tactic::{Reason, Tactic};

@@ -8,6 +8,7 @@ use crate::start::owner;
 use crate::tactic::sled::drop_stranded;
 use crate::tactic::{Hook, Reason, Tactic, decide};
 use crate::tails;
+use crate::unwinder;
 use gprofinject_abi::plan::{CodeRange, FunctionRecord};
 use std::collections::HashMap;
 
@@ -34,9 +35,7 @@ pub enum Verdict {
 
 #[derive(Debug)]
 pub struct Plan {
-    /// As done, which may be less than was asked for; then `downgrade` says why.
     pub hooks: Hooks,
-    pub downgrade: Option<String>,
     /// One for each function of the image, in its order.
     pub verdicts: Vec<Verdict>,
     /// Hooked functions; the index is the function's number.
@@ -60,21 +59,32 @@ pub struct Plan {
     pub(crate) phdr: u64,
 }
 
-/// Returns twice, or to another frame: its exit must not be hooked.
-const RETURNS_TWICE: [&str; 8] =
-    ["setjmp", "_setjmp", "sigsetjmp", "__sigsetjmp", "savectx", "vfork", "getcontext", "swapcontext"];
+/// Returns twice, or to another frame, or takes its caller's registers down: its exit must not be hooked.
+/// (Those that read their return address are found by that; the names are for those whose way is hidden.)
+const OWN_RETURN: [&str; 11] = [
+    "setjmp",
+    "_setjmp",
+    "sigsetjmp",
+    "__sigsetjmp",
+    "savectx",
+    "vfork",
+    "getcontext",
+    "swapcontext",
+    "unw_getcontext",
+    "__unw_getcontext",
+    "uw_init_context_1",
+];
 
 impl Plan {
     pub fn new(image: &Image, options: &Options) -> Plan {
         let flow = Flow::of(image);
-        let (hooks_wanted, downgrade) = settle(image, options.hooks);
         let selected = |i: usize| (options.selected)(&image.functions[i]);
-        let entry_only = hooks_wanted == Hooks::Entry;
+        let entry_only = options.hooks == Hooks::Entry;
         let decisions = if image.facts.go {
             let verdicts = vec![Err(Reason::Go); image.functions.len()];
             crate::tactic::Decisions { verdicts, hooks: Vec::new() }
         } else {
-            decide(image, &flow, image.facts.unwinds, &selected)
+            decide(image, &flow, &selected)
         };
         let mut verdicts = decisions.verdicts;
         let mut hooks = decisions.hooks;
@@ -94,8 +104,7 @@ impl Plan {
             number_of[hook.function] = number;
         }
         Plan {
-            hooks: hooks_wanted,
-            downgrade,
+            hooks: options.hooks,
             records: emitted.records.clone(),
             function_of: hooks.iter().map(|h| h.function).collect(),
             text: extents(image),
@@ -123,27 +132,17 @@ impl Plan {
     }
 }
 
-fn settle(image: &Image, asked: Hooks) -> (Hooks, Option<String>) {
-    if asked == Hooks::Both && image.facts.unwinds {
-        let why = "the program unwinds its stack (C++ exceptions, Rust panics); \
-                   this version hooks only the entries of such a program (--hooks entry)";
-        return (Hooks::Entry, Some(why.to_owned()));
-    }
-    (asked, None)
-}
-
 fn emit_all(image: &Image, flow: &Flow, hooks: &[Hook], entry_only: bool) -> (Emitted, Homes) {
     let wishes: Vec<Wish> = hooks
         .iter()
         .map(|h| {
             let f = &image.functions[h.function];
             let facts = flow.functions[h.function];
-            let twice =
-                RETURNS_TWICE.contains(&f.name) || f.aliases.iter().any(|a| RETURNS_TWICE.contains(a));
+            let own_return = f.names().any(|name| OWN_RETURN.contains(&name));
             // Only a shadow stack tells a loop from a call.
             let both = !entry_only || facts.table_loops;
             Wish {
-                both: both && !twice && !facts.odd_return,
+                both: both && !own_return && !facts.odd_return,
                 loops: facts.table_loops,
                 registers: facts.registers,
             }
@@ -151,7 +150,7 @@ fn emit_all(image: &Image, flow: &Flow, hooks: &[Hook], entry_only: bool) -> (Em
         .collect();
     let tails = tails::find(image, flow, hooks, &wishes);
     let homes = Homes::new(image, flow, hooks, &tails);
-    (emit(image, hooks, &wishes, &homes, &tails), homes)
+    (emit(image, hooks, &wishes, &homes, &tails, &unwinder::led(image, hooks)), homes)
 }
 
 /// No two patches may touch the same bytes, nor a patch the bytes that another function's relocation

@@ -59,7 +59,6 @@ pub enum Reason {
     TextRelocation,
     NoRoom,
     JumpedInto,
-    LoopsThroughTable,
     NotRelocatable,
     Overlap,
     Go,
@@ -77,7 +76,6 @@ impl Reason {
             Reason::TextRelocation => "text-relocation",
             Reason::NoRoom => "no-room",
             Reason::JumpedInto => "jumped-into",
-            Reason::LoopsThroughTable => "loops-through-table",
             Reason::NotRelocatable => "not-relocatable",
             Reason::Overlap => "overlap",
             Reason::Go => "go",
@@ -108,9 +106,10 @@ impl fmt::Display for Reason {
             Reason::NoCode => "the file holds no code at its address",
             Reason::NotDecodable => "its first bytes are not instructions",
             Reason::TextRelocation => "the dynamic linker writes into its first instructions",
-            Reason::NoRoom => "too short for a jump, its address is taken, and no unused bytes or hooked neighbour are near",
+            Reason::NoRoom => {
+                "too short for a jump, its address is taken, and no unused bytes or hooked neighbour are near"
+            }
             Reason::JumpedInto => "an indirect jump may lead into its first bytes",
-            Reason::LoopsThroughTable => "a jump table leads back to its start, which only an exit hook could tell from calls, and the program unwinds",
             Reason::NotRelocatable => "its first instructions cannot run elsewhere",
             Reason::Overlap => "its patch would overlap another one",
             Reason::Go => "Go code does not keep the C stack's rules",
@@ -174,9 +173,8 @@ pub struct Decisions {
     pub hooks: Vec<Hook>,
 }
 
-/// Decides. `selected` says which functions the user wants; `unwinds` that the program's unwinder must
-/// not meet a hooked return, not even to tell a loop from a call.
-pub fn decide(image: &Image, flow: &Flow, unwinds: bool, selected: &dyn Fn(usize) -> bool) -> Decisions {
+/// Decides. `selected` says which functions the user wants.
+pub fn decide(image: &Image, flow: &Flow, selected: &dyn Fn(usize) -> bool) -> Decisions {
     let mut d = Decider {
         image,
         flow,
@@ -185,7 +183,7 @@ pub fn decide(image: &Image, flow: &Flow, unwinds: bool, selected: &dyn Fn(usize
     };
     let mut verdicts: Vec<Result<Tactic, Reason>> = Vec::with_capacity(image.functions.len());
     for i in 0..image.functions.len() {
-        verdicts.push(d.refuse(i, unwinds, selected).map_or(Err(Reason::NoRoom), Err));
+        verdicts.push(d.refuse(i, selected).map_or(Err(Reason::NoRoom), Err));
         if verdicts[i] == Err(Reason::NoRoom) {
             verdicts[i] = d.near(i, false);
         }
@@ -216,7 +214,7 @@ struct Decider<'a, 'd> {
 }
 
 impl Decider<'_, '_> {
-    fn refuse(&self, i: usize, unwinds: bool, selected: &dyn Fn(usize) -> bool) -> Option<Reason> {
+    fn refuse(&self, i: usize, selected: &dyn Fn(usize) -> bool) -> Option<Reason> {
         let f = &self.image.functions[i];
         if matches!(f.kind, FunctionKind::Cold(_)) {
             return Some(Reason::ColdPart);
@@ -234,9 +232,6 @@ impl Decider<'_, '_> {
         let next = relocations.partition_point(|&r| r + 8 <= f.address);
         if relocations.get(next).is_some_and(|&r| r < f.address + NEAR) {
             return Some(Reason::TextRelocation);
-        }
-        if unwinds && self.flow.functions[i].table_loops {
-            return Some(Reason::LoopsThroughTable);
         }
         None
     }

@@ -244,7 +244,7 @@ fn a_neighbour_given_up_takes_its_sleds_along() {
     let code = [&RET[..], &RET, &NEIGHBOUR].concat();
     let image = image(ImageKind::Pie, TEXT, &code, &[1, 1, 9]);
     let flow = crate::flow::Flow::of(&image);
-    let decisions = crate::tactic::decide(&image, &flow, false, &|_| true);
+    let decisions = crate::tactic::decide(&image, &flow, &|_| true);
     let (mut hooks, mut verdicts) = (decisions.hooks, decisions.verdicts);
     assert_eq!(chains(&hooks), [Chain { head: 2, sleds: vec![1, 0] }]);
     verdicts[2] = Err(Reason::NotRelocatable);
