@@ -55,6 +55,13 @@ pub(crate) extern "C" fn rare(number: u32, return_address: u64, cfa: u64) -> Nex
         Entry::Callback => caller(agent, return_address, cfa),
         Entry::Tail(cell) => tail_key(cell),
     };
+    // SAFETY: the thread's own words.
+    unsafe {
+        let words = words::get();
+        if (*words).first_frame == 0 {
+            (*words).first_frame = cfa;
+        }
+    }
     match threads::block(agent) {
         Some(block) => count(agent, block, number, record, key),
         // SAFETY: the region header stays mapped.

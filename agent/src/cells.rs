@@ -108,30 +108,43 @@ fn interrupted(agent: &Agent, return_address: u64, cfa: u64) -> Option<u64> {
     Some(unsafe { *((cfa + RSP) as *const u64) })
 }
 
-/// How far up from an address callers are looked for. A thread's stack ends at its thread control block,
-/// which glibc puts on top, the main thread's at its arguments; of other stacks, whose extent nobody tells,
-/// a piece is looked at. Beyond the end other stacks' frames would be found.
-fn end_of_search(agent: &Agent, from: u64) -> u64 {
-    const LARGEST: u64 = 8 << 20;
-    const FARTHEST: u64 = 1 << 20;
-    const ELSEWHERE: u64 = 16 << 10;
-    let control_block = words::thread_pointer();
-    let main = control_block == agent.main_thread;
-    let end = if main { agent.stack_end } else { control_block };
-    // The main thread's stack may be of any size: nothing else lies that high.
-    let own = from < end && (main && end - from < 1 << 36 || end - from < LARGEST);
-    let most = from + if own { FARTHEST } else { ELSEWHERE };
-    if own && end < most { end } else { most }
+/// Where callers are looked for.
+struct Search {
+    /// Beyond it other stacks' frames would be found.
+    end: u64,
+    /// From here on the stack is there for certain, and what a frame's return slot holds can be looked at.
+    readable: u64,
 }
 
-/// The function of the first live frame above an address. Reads the shadow only, never the stack, which may
-/// not be there. Integer code only; see [`crate::gate`].
+impl Search {
+    /// A thread's stack ends at its thread control block, which glibc puts on top, the main thread's at its
+    /// arguments; of other stacks, whose extent nobody tells, a piece is looked at.
+    fn of(agent: &Agent, from: u64) -> Search {
+        const LARGEST: u64 = 8 << 20;
+        const FARTHEST: u64 = 1 << 20;
+        const ELSEWHERE: u64 = 16 << 10;
+        let control_block = words::thread_pointer();
+        let main = control_block == agent.main_thread;
+        let end = if main { agent.stack_end } else { control_block };
+        // The main thread's stack may be of any size: nothing else lies that high.
+        let own = from < end && (main && end - from < 1 << 36 || end - from < LARGEST);
+        let most = from + if own { FARTHEST } else { ELSEWHERE };
+        // SAFETY: the thread's own words.
+        let first = unsafe { (*words::get()).first_frame };
+        let readable = if own && first != 0 { first } else { u64::MAX };
+        Search { end: if own && end < most { end } else { most }, readable }
+    }
+}
+
+/// The function of the first live frame above an address. Reads the stack only where it is known to be there:
+/// an exception, a thread's end or an unknown kind of jump may have left frames without a word, and other
+/// things stand in their place. Integer code only; see [`crate::gate`].
 fn newest_above(agent: &Agent, from: u64) -> Option<u32> {
-    let end = end_of_search(agent, from);
+    let search = Search::of(agent, from);
     let mut at = (from & !7) + 8;
     let mut base = u64::MAX;
     let mut cells = 0;
-    while at <= end {
+    while at <= search.end {
         // The next region has a shadow of its own, or none.
         if at & !(REGION - 1) != base {
             base = at & !(REGION - 1);
@@ -139,7 +152,12 @@ fn newest_above(agent: &Agent, from: u64) -> Option<u32> {
         }
         // SAFETY: at - base < REGION, so the cell lies in the shadow.
         let cell = unsafe { &*((cells + 2 * (at - base)) as *const Cell) };
-        if cell.return_address != 0 && cell.return_address != at - 8 && cell.left == 0 {
+        if cell.return_address != 0
+            && cell.return_address != at - 8
+            && cell.left == 0
+            // SAFETY: the return slot of a frame that is not newer than the thread's first one.
+            && (at < search.readable || agent.in_arena(unsafe { *((at - 8) as *const u64) }))
+        {
             return Some(cell.function);
         }
         at += 8;

@@ -212,7 +212,10 @@ pub struct ThreadWords {
     /// address, a multiple of its size, is the word before the shadow ([`WINDOW_WORD`]), so that whoever
     /// reads this one word, even a thunk that a signal handler interrupts, has a pair that belongs together.
     pub cells: u64,
-    pub reserved: [u64; 2],
+    /// The CFA of the thread's first hooked call. From there on up to the thread's control block lies
+    /// its stack. 0: none yet.
+    pub first_frame: u64,
+    pub reserved: u64,
 }
 
 /// Where the window's address stands, from the shadow's.

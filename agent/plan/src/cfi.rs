@@ -145,6 +145,7 @@ fn return_address(shadows: u64) -> Expression {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use gimli::read::{
