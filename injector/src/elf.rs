@@ -5,7 +5,9 @@
 pub(crate) enum Header {
     /// x86-64, 64 bit.
     Ours(Program),
-    /// ELF for another processor or word size: what it is for.
+    /// For the same processor, with 32-bit addresses: its ABI.
+    Narrow(Program, &'static str),
+    /// ELF for another processor: what it is for.
     Foreign(String),
     /// Begins as an ELF file and does not go on as one.
     Broken(&'static str),
@@ -28,13 +30,50 @@ pub(crate) struct Segment {
     pub(crate) len: u64,
 }
 
+/// What stands where in the headers of one word size.
+struct Layout {
+    word: usize,
+    table: usize,
+    count: usize,
+    program_header: usize,
+    flags: usize,
+    offset: usize,
+    address: usize,
+    file_len: usize,
+    memory_len: usize,
+}
+
+const WIDE: Layout = Layout {
+    word: 8,
+    table: 32,
+    count: 56,
+    program_header: 56,
+    flags: 4,
+    offset: 8,
+    address: 16,
+    file_len: 32,
+    memory_len: 40,
+};
+
+const NARROW: Layout = Layout {
+    word: 4,
+    table: 28,
+    count: 44,
+    program_header: 32,
+    flags: 24,
+    offset: 4,
+    address: 8,
+    file_len: 16,
+    memory_len: 20,
+};
+
+const EM_386: u16 = 3;
 const EM_X86_64: u16 = 62;
 const ET_EXEC: u16 = 2;
 const ET_DYN: u16 = 3;
 const PT_LOAD: u32 = 1;
 const PT_INTERP: u32 = 3;
 const PF_X: u32 = 1;
-const PROGRAM_HEADER: usize = 56;
 
 pub(crate) fn read(bytes: &[u8]) -> Header {
     if !bytes.starts_with(b"\x7fELF") {
@@ -46,30 +85,35 @@ pub(crate) fn read(bytes: &[u8]) -> Header {
     let Some(machine) = u16_at(bytes, 18).map(|raw| if data == 2 { raw.swap_bytes() } else { raw }) else {
         return Header::Broken("the file ends inside the ELF header");
     };
+    let narrow = |abi| {
+        read_program(bytes, &NARROW).map_or_else(Header::Broken, |program| Header::Narrow(program, abi))
+    };
     match (class, machine) {
-        (2, EM_X86_64) => read_program(bytes).map_or_else(Header::Broken, Header::Ours),
-        (1, _) => Header::Foreign(format!("a 32-bit program ({})", machine_name(machine))),
-        (2, _) => Header::Foreign(format!("a program for another processor ({})", machine_name(machine))),
+        (2, EM_X86_64) => read_program(bytes, &WIDE).map_or_else(Header::Broken, Header::Ours),
+        (1, EM_386) => narrow("i386"),
+        (1, EM_X86_64) => narrow("x32"),
+        (1 | 2, _) => Header::Foreign(format!("a program for another processor ({})", machine_name(machine))),
         _ => Header::Broken("the ELF header names neither 32 nor 64 bit"),
     }
 }
 
-fn read_program(bytes: &[u8]) -> Result<Program, &'static str> {
+fn read_program(bytes: &[u8], layout: &Layout) -> Result<Program, &'static str> {
     let cut = "the file ends inside the ELF header";
     let kind = u16_at(bytes, 16).ok_or(cut)?;
     if kind != ET_EXEC && kind != ET_DYN {
         return Err("the ELF file is not a program");
     }
-    let table = u64_at(bytes, 32).ok_or(cut)?;
-    let count = u16_at(bytes, 56).ok_or(cut)?;
+    let table = word_at(bytes, layout.table, layout).ok_or(cut)?;
+    let count = u16_at(bytes, layout.count).ok_or(cut)?;
     let cut = "the file ends inside the program headers";
     let mut program = Program { fixed: kind == ET_EXEC, ..Program::default() };
     for index in 0..usize::from(count) {
-        let start = usize::try_from(table).ok().and_then(|table| table.checked_add(index * PROGRAM_HEADER));
-        let header = start.and_then(|start| bytes.get(start..)?.get(..PROGRAM_HEADER)).ok_or(cut)?;
-        let word = |at| u64_at(header, at).ok_or(cut);
-        let flags = u32_at(header, 4).ok_or(cut)?;
-        let (offset, len) = (word(8)?, word(32)?);
+        let len = layout.program_header;
+        let start = usize::try_from(table).ok().and_then(|table| table.checked_add(index * len));
+        let header = start.and_then(|start| bytes.get(start..)?.get(..len)).ok_or(cut)?;
+        let word = |at| word_at(header, at, layout).ok_or(cut);
+        let flags = u32_at(header, layout.flags).ok_or(cut)?;
+        let (offset, len) = (word(layout.offset)?, word(layout.file_len)?);
         let contents = || bytes.get(usize::try_from(offset).ok()?..)?.get(..usize::try_from(len).ok()?);
         match u32_at(header, 0).ok_or(cut)? {
             PT_INTERP => {
@@ -79,7 +123,11 @@ fn read_program(bytes: &[u8]) -> Result<Program, &'static str> {
             }
             PT_LOAD if flags & PF_X != 0 => {
                 contents().ok_or("the file ends before its code does")?;
-                program.code.push(Segment { address: word(16)?, offset, len: word(40)? });
+                program.code.push(Segment {
+                    address: word(layout.address)?,
+                    offset,
+                    len: word(layout.memory_len)?,
+                });
             }
             _ => {}
         }
@@ -89,13 +137,11 @@ fn read_program(bytes: &[u8]) -> Result<Program, &'static str> {
 
 fn machine_name(machine: u16) -> String {
     match machine {
-        3 => "i386".into(),
         8 => "MIPS".into(),
         20 => "PowerPC".into(),
         21 => "PowerPC64".into(),
         22 => "s390".into(),
         40 => "ARM".into(),
-        EM_X86_64 => "x32".into(),
         183 => "AArch64".into(),
         243 => "RISC-V".into(),
         258 => "LoongArch".into(),
@@ -113,6 +159,11 @@ fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
 
 fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     array(bytes, at).map(u32::from_le_bytes)
+}
+
+/// An address or a length in headers of this layout.
+fn word_at(bytes: &[u8], at: usize, layout: &Layout) -> Option<u64> {
+    if layout.word == 4 { u32_at(bytes, at).map(u64::from) } else { u64_at(bytes, at) }
 }
 
 fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
@@ -152,9 +203,26 @@ mod tests {
         let mut bytes = own();
         bytes[18] = 183;
         assert_eq!(read(&bytes), Header::Foreign("a program for another processor (AArch64)".into()));
-        (bytes[4], bytes[18]) = (1, 3);
-        assert_eq!(read(&bytes), Header::Foreign("a 32-bit program (i386)".into()));
+        (bytes[4], bytes[18]) = (1, 40);
+        assert_eq!(read(&bytes), Header::Foreign("a program for another processor (ARM)".into()));
         (bytes[4], bytes[5], bytes[18], bytes[19]) = (2, 2, 0, 22);
         assert_eq!(read(&bytes), Header::Foreign("a program for another processor (s390)".into()));
+    }
+
+    #[test]
+    fn headers_of_32_bits() {
+        let mut bytes = vec![0; 52 + 32 + 4];
+        bytes[..7].copy_from_slice(b"\x7fELF\x01\x01\x01");
+        let mut put = |at: usize, word: u32| bytes[at..at + 4].copy_from_slice(&word.to_le_bytes());
+        put(16, u32::from(ET_EXEC) | 3 << 16);
+        put(28, 52);
+        put(44, 1);
+        for (field, word) in [PT_LOAD, 84, 0x8048054, 0, 4, 0x10, PF_X].into_iter().enumerate() {
+            put(52 + 4 * field, word);
+        }
+        let code = vec![Segment { address: 0x804_8054, offset: 84, len: 0x10 }];
+        let program = Program { fixed: true, interpreter: None, code };
+        assert_eq!(read(&bytes), Header::Narrow(program, "i386"));
+        assert!(matches!(read(&bytes[..87]), Header::Broken(_)));
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! args -> settings      what was typed, what it means
-//! resolve -> subject    the file that is profiled, and what kind it is (elf)
+//! resolve -> subject    the file that is profiled, and what kind it is (elf, privileges, symbols)
 //! profile_plan          what is hooked, and how (filters, names)
 //! output, run_folder    where the profile and the counters go (region)
 //! sampler               who samples: perf (records) or the agent's timers, into a histogram
@@ -22,6 +22,7 @@ mod list;
 mod names;
 mod output;
 mod perf;
+mod privileges;
 mod profile;
 mod profile_plan;
 mod records;
@@ -37,6 +38,7 @@ mod signals;
 mod spawn;
 mod subject;
 mod supervise;
+mod symbols;
 mod sys;
 mod witness;
 
@@ -82,7 +84,7 @@ fn run(args: Args) -> Result<Ending, Failure> {
     let subject = binary.examine();
     if settings.list {
         let planned = profile_plan::make(&subject, settings.hooks, &settings.filters, true);
-        run::say_what_is_possible(&planned, &program, &settings);
+        run::say_what_is_possible(&planned, &program, &settings, !subject.blind);
         list::print(&planned, voice.0 == say::Level::Verbose)?;
         return Ok(Ending::Exited(0));
     }
@@ -94,10 +96,11 @@ fn run(args: Args) -> Result<Ending, Failure> {
         None => None,
     };
     let rate = if subject.blind { 0 } else { settings.rate };
-    let choice = sampler::choose(settings.sampler, rate, subject.takes_agent());
+    let choice = sampler::choose(settings.sampler, rate, subject.takes_agent(), subject.changes_ids);
     let agent_wanted = choice.method == sampler::Method::Timer;
     let planned = profile_plan::make(&subject, settings.hooks, &settings.filters, agent_wanted);
-    run::say_what_is_possible(&planned, &program, &settings);
+    let sampled = choice.method != sampler::Method::None;
+    run::say_what_is_possible(&planned, &program, &settings, sampled);
     run::profiled(run::Prepared { settings, program, planned, choice, output, stats, start, inherited })
 }
 

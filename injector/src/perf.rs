@@ -31,7 +31,18 @@ struct Ability {
     threads_only: bool,
 }
 
-/// Events on one process, its threads included.
+/// Whose events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scope {
+    /// A process and its threads, from its next exec on (0: our own process, that is never: a trial).
+    Process(i32),
+    /// Everything on every CPU, from [`Perf::enable`] on. The only way to see a program whose exec changes
+    /// its ids: there the kernel ends the events of the process (`perf_event_exit_task` in `fs/exec.c`).
+    /// It needs CAP_PERFMON, or a kernel.perf_event_paranoid of 0.
+    Machine,
+}
+
+/// Events on one process, or on all, threads included.
 pub(crate) struct Perf {
     rings: Vec<Ring>,
     ability: Ability,
@@ -46,14 +57,13 @@ struct Ring {
 }
 
 impl Perf {
-    /// Events that begin with the exec of `pid` (0: with our own, that is never: a trial).
-    pub(crate) fn open(pid: i32, rate: u32) -> io::Result<Perf> {
+    pub(crate) fn open(scope: Scope, rate: u32) -> io::Result<Perf> {
         let cpus = online_cpus();
         let pages = (ALL_PAGES / cpus.len().max(1)).clamp(4, MOST_PAGES);
         let pages = 1 << pages.ilog2();
         let mut refusal = Error::from_raw_os_error(libc::ENODEV);
         for ability in Ability::all() {
-            match open_all(pid, rate, &cpus, ability, pages) {
+            match open_all(scope, rate, &cpus, ability, pages) {
                 Ok(rings) if rings.is_empty() => {}
                 Ok(rings) => return Ok(Perf { rings, ability }),
                 Err(error) => refusal = error,
@@ -79,6 +89,14 @@ impl Perf {
     pub(crate) fn hang_up(&mut self, fd: RawFd) {
         for ring in &mut self.rings {
             ring.hung_up |= ring.event.as_raw_fd() == fd;
+        }
+    }
+
+    /// Begins the sampling of the whole machine.
+    pub(crate) fn enable(&self) {
+        for ring in &self.rings {
+            // SAFETY: the descriptor is a perf event's; the request has no argument.
+            unsafe { ioctls::ENABLE(ring.event.as_raw_fd(), 0) };
         }
     }
 
@@ -110,10 +128,10 @@ impl Ability {
     }
 }
 
-fn open_all(pid: i32, rate: u32, cpus: &[i32], ability: Ability, pages: usize) -> io::Result<Vec<Ring>> {
+fn open_all(scope: Scope, rate: u32, cpus: &[i32], ability: Ability, pages: usize) -> io::Result<Vec<Ring>> {
     let mut rings = Vec::with_capacity(cpus.len());
     for &cpu in cpus {
-        match open_event(pid, cpu, rate, ability) {
+        match open_event(scope, cpu, rate, ability) {
             Ok(event) => rings.push(Ring::map(event, pages)?),
             // The CPU has gone since.
             Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {}
@@ -123,7 +141,7 @@ fn open_all(pid: i32, rate: u32, cpus: &[i32], ability: Ability, pages: usize) -
     Ok(rings)
 }
 
-fn open_event(pid: i32, cpu: i32, rate: u32, ability: Ability) -> io::Result<OwnedFd> {
+fn open_event(scope: Scope, cpu: i32, rate: u32, ability: Ability) -> io::Result<OwnedFd> {
     let mut attr = sys::perf_event_attr {
         type_: sys::PERF_TYPE_SOFTWARE,
         size: size_of::<sys::perf_event_attr>() as u32,
@@ -142,9 +160,18 @@ fn open_event(pid: i32, cpu: i32, rate: u32, ability: Ability) -> io::Result<Own
     }
     attr.set_exclude_hv(1);
     attr.set_disabled(1);
-    attr.set_enable_on_exec(1);
-    attr.set_inherit(1);
-    attr.set_inherit_thread(u64::from(ability.threads_only));
+    let pid = match scope {
+        Scope::Process(pid) => {
+            attr.set_enable_on_exec(1);
+            attr.set_inherit(1);
+            attr.set_inherit_thread(u64::from(ability.threads_only));
+            pid
+        }
+        Scope::Machine => {
+            attr.set_exclude_idle(1);
+            -1
+        }
+    };
     attr.set_use_clockid(1);
     attr.set_sample_id_all(1);
     // Where the program is loaded, and when another one takes its place.
@@ -237,9 +264,14 @@ pub(crate) fn most_samples_per_second() -> Option<u32> {
 }
 
 /// Why perf is refused, in words.
-pub(crate) fn refusal(error: &io::Error) -> String {
+pub(crate) fn refusal(error: &io::Error, scope: Scope) -> String {
     let paranoid = std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap_or_default();
     let hint = match error.raw_os_error() {
+        Some(libc::EACCES | libc::EPERM) if scope == Scope::Machine => {
+            " (the kernel lets only root sample a program that changes its ids, or anyone where \
+             kernel.perf_event_paranoid is 0)"
+                .into()
+        }
         Some(libc::EACCES | libc::EPERM) => {
             format!(" (kernel.perf_event_paranoid is {})", paranoid.trim())
         }

@@ -20,7 +20,9 @@ pub(crate) fn encode(
     histogram: &Histogram,
     rate: u32,
 ) -> Result<(Vec<u8>, Placed)> {
-    let mut profile = Profile { arcs: arcs.to_vec(), ..Profile::new(Format::LITTLE_64) };
+    // gprof takes the width of addresses from the program's ELF class.
+    let format = if planned.subject.narrow { Format::LITTLE_32 } else { Format::LITTLE_64 };
+    let mut profile = Profile { arcs: arcs.to_vec(), ..Profile::new(format) };
     let (low, high) = planned.shape.text;
     let starts = planned.functions().map(|(function, _)| function.address);
     let mut builder = HistogramBuilder::new(low..high, rate).functions(starts);

@@ -47,7 +47,7 @@ pub(crate) fn make<'s, 'd>(
 
 /// Extents of the functions, or of all code where none are known.
 fn text_extents(subject: &Subject) -> (u64, u64) {
-    let functions = subject.image.as_ref().map_or(&[][..], |image| &image.functions);
+    let functions = subject.functions();
     if let (Some(first), Some(end)) =
         (functions.first(), functions.iter().map(|function| function.address + function.size).max())
     {
@@ -65,7 +65,7 @@ impl Planned<'_, '_> {
 
     /// All that may be called, with their verdicts: everything but `.cold` parts.
     pub(crate) fn functions(&self) -> impl Iterator<Item = (&Function<'_>, Verdict)> {
-        let functions = self.image().map_or(&[][..], |image| &image.functions);
+        let functions = self.subject.functions();
         let verdicts = self.plan.iter().flat_map(|plan| plan.verdicts.iter().copied());
         let none = std::iter::repeat(Verdict::Refused(Reason::NoHooks));
         functions
@@ -95,7 +95,7 @@ impl Planned<'_, '_> {
 
     /// The function that contains a link address.
     pub(crate) fn function_at(&self, address: u64) -> Option<&Function<'_>> {
-        let functions = &self.image()?.functions;
+        let functions = self.subject.functions();
         let after = functions.partition_point(|function| function.address <= address);
         let function = functions.get(after.checked_sub(1)?)?;
         (address - function.address < function.size).then_some(function)
@@ -108,7 +108,7 @@ impl Planned<'_, '_> {
             Some(FunctionKind::Cold(Some(parent))) => parent,
             _ => return address,
         };
-        self.image().and_then(|image| image.functions.get(parent)).map_or(address, |parent| parent.address)
+        self.subject.functions().get(parent).map_or(address, |parent| parent.address)
     }
 
     /// The link address that a sample is charged to.

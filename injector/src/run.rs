@@ -10,7 +10,7 @@ use crate::collect::{self, Collected};
 use crate::failure::Failure;
 use crate::histogram::Histogram;
 use crate::output::{Output, Target};
-use crate::perf::{self, Perf};
+use crate::perf::{self, Perf, Scope};
 use crate::profile;
 use crate::profile_plan::Planned;
 use crate::region::Layout;
@@ -79,10 +79,14 @@ pub(crate) fn profiled(prepared: Prepared) -> Result<Ending, Failure> {
     sys::release(&inherited.descriptors);
     let mut sampling = None;
     if choice.method == Method::Perf {
-        match attach(&held, choice.rate, &planned) {
+        let scope = match planned.subject.changes_ids {
+            true => Scope::Machine,
+            false => Scope::Process(held.pid()),
+        };
+        match attach(&held, scope, choice.rate, &planned) {
             Ok(attached) => sampling = Some(attached),
             Err(error) => {
-                let why = perf::refusal(&error);
+                let why = perf::refusal(&error, scope);
                 voice.warn(format_args!("no samples are taken: {why}"));
                 (choice.method, choice.rate) = (Method::None, 0);
                 notes.push(why);
@@ -139,8 +143,11 @@ pub(crate) fn profiled(prepared: Prepared) -> Result<Ending, Failure> {
     Ok(ending)
 }
 
-fn attach(held: &Held, rate: u32, planned: &Planned) -> std::io::Result<Sampling> {
-    let perf = Perf::open(held.pid(), rate)?;
+fn attach(held: &Held, scope: Scope, rate: u32, planned: &Planned) -> std::io::Result<Sampling> {
+    let perf = Perf::open(scope, rate)?;
+    if scope == Scope::Machine {
+        perf.enable();
+    }
     Ok(Sampling::new(perf, held.pid(), planned.subject.code.clone(), Histogram::new(planned.shape)))
 }
 
@@ -162,7 +169,8 @@ fn finish(
     if let Some(Err(error)) = stats.map(|target| run.stats().write(target)) {
         voice.warn(sys::plain(&format!("{error:#}")));
     }
-    if run.planned.subject.blind {
+    let subject = run.planned.subject;
+    if subject.blind || subject.unhookable.is_some() && run.sampler == Method::None.name() {
         voice.warn(format_args!("no profile of {}", program.binary.display()));
         return Ok(());
     }
@@ -177,18 +185,18 @@ fn finish(
 }
 
 /// Before the start: what will be less than the user may expect.
-pub(crate) fn say_what_is_possible(planned: &Planned, program: &Program, settings: &Settings) {
+pub(crate) fn say_what_is_possible(planned: &Planned, program: &Program, settings: &Settings, sampled: bool) {
     let voice = settings.voice;
     let shown = program.binary.display();
     if let Some(why) = &planned.subject.unhookable {
-        let rest = if planned.subject.blind { "it runs without a profile" } else { "it is only sampled" };
+        let rest = if sampled { "it is only sampled" } else { "it runs without a profile" };
         voice.warn(format_args!("{shown} cannot be hooked: {why}; {rest}"));
     } else if settings.hooks != HooksArg::None {
         for pattern in settings.filters.unused() {
             voice.warn(format_args!("{pattern} matches no function of {shown}"));
         }
     }
-    if planned.image().is_some_and(|image| !image.facts.has_symtab) {
+    if planned.subject.stripped() {
         let remedy = match planned.subject.debug_file() {
             Some(file) => format!("it has them from {}", file.display()),
             None => "install its debug symbols, or profile a build with them".to_owned(),

@@ -3,7 +3,7 @@
 use crate::args::SamplerArg;
 use crate::elf;
 use crate::histogram::Histogram;
-use crate::perf::{self, Perf};
+use crate::perf::{self, Perf, Scope};
 use crate::records::{Event, Record};
 use crate::sys;
 
@@ -34,14 +34,16 @@ impl Method {
     }
 }
 
-/// Decides by trying. `agent`: there can be one in this program.
-pub(crate) fn choose(asked: SamplerArg, rate: u32, agent: bool) -> Choice {
+/// Decides by trying. `agent`: there can be one in this program. `changes_ids`: the kernel takes the
+/// program's own events away when it is executed.
+pub(crate) fn choose(asked: SamplerArg, rate: u32, agent: bool, changes_ids: bool) -> Choice {
     let mut reasons = Vec::new();
     if rate == 0 {
         return Choice { method: Method::None, rate, reasons };
     }
     if asked != SamplerArg::Timer {
-        match Perf::open(0, rate) {
+        let scope = if changes_ids { Scope::Machine } else { Scope::Process(0) };
+        match Perf::open(scope, rate) {
             Ok(trial) => {
                 if !trial.samples_kernel() {
                     reasons.push("time in the kernel is not sampled (kernel.perf_event_paranoid)".into());
@@ -52,7 +54,7 @@ pub(crate) fn choose(asked: SamplerArg, rate: u32, agent: bool) -> Choice {
                 }
                 return Choice { method: Method::Perf, rate: rate.min(most), reasons };
             }
-            Err(error) => reasons.push(perf::refusal(&error)),
+            Err(error) => reasons.push(perf::refusal(&error, scope)),
         }
     }
     if asked == SamplerArg::Perf || !agent {
@@ -190,6 +192,6 @@ mod tests {
 
     #[test]
     fn no_rate_means_no_sampler() {
-        assert_eq!(choose(SamplerArg::Auto, 0, true).method, Method::None);
+        assert_eq!(choose(SamplerArg::Auto, 0, true, false).method, Method::None);
     }
 }

@@ -1,31 +1,37 @@
 //! What kind of program it is, and so what can be done with it.
 
-use std::fs::{self, File};
-use std::os::unix::fs::MetadataExt;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use gprofinject_plan::image::Image;
+use gprofinject_plan::image::{Function, Image};
 
 use crate::elf::{self, Header};
-use crate::sys::{self, Ids, Mapped};
+use crate::sys::{self, Mapped};
+use crate::{privileges, symbols};
 
 /// The program's file in memory, or why there is none.
 pub(crate) struct Binary {
     bytes: Result<Mapped, String>,
-    /// Why the kernel will change its ids, if it will.
-    privileges: Option<&'static str>,
+    /// What the kernel will do about its ids or capabilities, if anything.
+    privileges: Option<String>,
 }
 
 /// What is known of the program.
 #[derive(Debug, Default)]
 pub(crate) struct Subject<'d> {
     pub(crate) image: Option<Image<'d>>,
+    /// Those of a program without an image.
+    functions: Vec<Function<'d>>,
+    /// It has 32-bit addresses.
+    pub(crate) narrow: bool,
     /// Executable segments; none: unknown.
     pub(crate) code: Vec<elf::Segment>,
     /// Why nothing can be hooked.
     pub(crate) unhookable: Option<String>,
     /// Why nothing can be sampled either.
     pub(crate) blind: bool,
+    /// Its ids or capabilities will change: the kernel ends a process's perf events then.
+    pub(crate) changes_ids: bool,
 }
 
 impl Binary {
@@ -33,20 +39,37 @@ impl Binary {
         let bytes = File::open(path).and_then(|file| Mapped::new(&file));
         Binary {
             bytes: bytes.map_err(|error| format!("it cannot be read ({})", sys::reason(&error))),
-            privileges: privileges(path, sys::ids()),
+            privileges: privileges::gained(path),
         }
     }
 
     pub(crate) fn examine(&self) -> Subject<'_> {
-        match (&self.bytes, self.privileges) {
-            (Err(why), _) => Subject::blind(why.clone()),
-            (Ok(_), Some(why)) => Subject::blind(why.to_owned()),
-            (Ok(bytes), None) => examine(bytes),
+        let mut subject = match &self.bytes {
+            Err(why) => Subject::blind(why.clone()),
+            Ok(bytes) => examine(bytes),
+        };
+        if let Some(why) = self.privileges.clone().filter(|_| !subject.blind) {
+            subject.unhookable = Some(why);
+            subject.changes_ids = true;
         }
+        subject
     }
 }
 
-impl Subject<'_> {
+impl<'d> Subject<'d> {
+    /// Sorted, without overlap.
+    pub(crate) fn functions(&self) -> &[Function<'d>] {
+        self.image.as_ref().map_or(&self.functions, |image| &image.functions)
+    }
+
+    /// gprof will find no names in it.
+    pub(crate) fn stripped(&self) -> bool {
+        match &self.image {
+            Some(image) => !image.facts.has_symtab,
+            None => self.narrow && self.functions.is_empty(),
+        }
+    }
+
     /// The separate file with its symbols, where they are not in the program itself.
     pub(crate) fn debug_file(&self) -> Option<PathBuf> {
         let facts = &self.image.as_ref()?.facts;
@@ -69,6 +92,15 @@ impl Subject<'_> {
 fn examine(bytes: &[u8]) -> Subject<'_> {
     let program = match elf::read(bytes) {
         Header::Ours(program) => program,
+        Header::Narrow(program, abi) => {
+            return Subject {
+                functions: symbols::functions(bytes),
+                narrow: true,
+                code: program.code,
+                unhookable: Some(format!("it is a 32-bit program ({abi})")),
+                ..Subject::default()
+            };
+        }
         Header::Foreign(what) => return Subject::blind(format!("it is {what}")),
         Header::Broken(why) => return Subject::blind(why.to_owned()),
         Header::NotElf => return Subject::blind("it is not an ELF program".to_owned()),
@@ -87,53 +119,12 @@ fn examine(bytes: &[u8]) -> Subject<'_> {
         }
         Some(_) => fault,
     };
-    Subject { image, code: program.code, unhookable, blind: false }
-}
-
-/// The kernel makes the dynamic linker ignore LD_PRELOAD (AT_SECURE) and ends all perf events where an
-/// exec changes ids or capabilities.
-fn privileges(path: &Path, ids: Ids) -> Option<&'static str> {
-    let metadata = fs::metadata(path).ok()?;
-    if ids.no_new_privileges {
-        return None;
-    }
-    let mode = metadata.mode();
-    if mode & libc::S_ISUID != 0 && metadata.uid() != ids.euid {
-        return Some("it is a set-user-ID program; profile it as its owner");
-    }
-    let set_group = libc::S_ISGID | libc::S_IXGRP;
-    if mode & set_group == set_group && metadata.gid() != ids.egid {
-        return Some("it is a set-group-ID program; profile it as its group");
-    }
-    if ids.uid != 0 && sys::has_attribute(path, c"security.capability") {
-        return Some("it has file capabilities; profile it as root, or a copy without them");
-    }
-    None
+    Subject { image, code: program.code, unhookable, ..Subject::default() }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn set_user_id_matters_only_where_it_changes_something() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("p");
-        fs::write(&path, "x").expect("written");
-        let own = sys::ids();
-        let other =
-            Ids { euid: own.euid + 1, egid: own.egid + 1, uid: own.uid + 1, no_new_privileges: false };
-        let own = Ids { no_new_privileges: false, ..own };
-        let set = |mode| {
-            fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(mode)).expect("mode");
-        };
-        set(0o4755);
-        assert!(privileges(&path, own).is_none());
-        assert!(privileges(&path, other).is_some());
-        assert!(privileges(&path, Ids { no_new_privileges: true, ..other }).is_none());
-        set(0o755);
-        assert!(privileges(&path, other).is_none());
-    }
 
     #[test]
     fn what_is_no_program_is_said() {

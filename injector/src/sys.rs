@@ -98,14 +98,22 @@ pub(crate) fn executable(path: &Path) -> io::Result<()> {
 
 /// Bytes free for us in the file system of a folder.
 pub(crate) fn free_space(folder: &Path) -> io::Result<u64> {
-    let path = c_string(folder.as_os_str())?;
+    file_system(folder).map(|stat| stat.f_bavail.saturating_mul(stat.f_frsize))
+}
+
+/// Does the kernel ignore set-user-ID bits and file capabilities in this file's file system?
+pub(crate) fn mounted_nosuid(path: &Path) -> bool {
+    file_system(path).is_ok_and(|stat| stat.f_flag & libc::ST_NOSUID != 0)
+}
+
+fn file_system(path: &Path) -> io::Result<libc::statvfs> {
+    let path = c_string(path.as_os_str())?;
     let mut stat = MaybeUninit::<libc::statvfs>::zeroed();
     // SAFETY: both pointers are valid for the call; `stat` is plain data, valid zeroed and when written.
-    let stat = unsafe {
+    unsafe {
         check(libc::statvfs(path.as_ptr(), stat.as_mut_ptr()))?;
-        stat.assume_init()
-    };
-    Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+        Ok(stat.assume_init())
+    }
 }
 
 /// Reserves the first `len` bytes of a file.
@@ -126,6 +134,7 @@ pub(crate) fn has_attribute(path: &Path, name: &std::ffi::CStr) -> bool {
 pub(crate) struct Ids {
     pub(crate) uid: u32,
     pub(crate) euid: u32,
+    pub(crate) gid: u32,
     pub(crate) egid: u32,
     /// Set-user-ID bits and file capabilities are ignored.
     pub(crate) no_new_privileges: bool,
@@ -137,6 +146,7 @@ pub(crate) fn ids() -> Ids {
         Ids {
             uid: libc::getuid(),
             euid: libc::geteuid(),
+            gid: libc::getgid(),
             egid: libc::getegid(),
             no_new_privileges: libc::prctl(libc::PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1,
         }
