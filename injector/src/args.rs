@@ -25,7 +25,7 @@ pub(crate) struct Args {
     pub(crate) hooks: HooksArg,
 
     /// Samples per second of CPU time, 0 for none
-    #[arg(long, value_name = "HZ", default_value_t = 1000,
+    #[arg(long, value_name = "HZ", default_value_t = 1000, allow_negative_numbers = true,
           value_parser = clap::value_parser!(u32).range(0..=100_000))]
     pub(crate) rate: u32,
 
@@ -46,7 +46,13 @@ pub(crate) struct Args {
     pub(crate) exclude: Vec<String>,
 
     /// Do not hook functions smaller than this
-    #[arg(long, value_name = "BYTES", default_value_t = 0, hide_default_value = true)]
+    #[arg(
+        long,
+        value_name = "BYTES",
+        default_value_t = 0,
+        hide_default_value = true,
+        allow_negative_numbers = true
+    )]
     pub(crate) min_size: u64,
 
     /// Print what would be hooked, and how, and run nothing

@@ -42,9 +42,10 @@ mod symbols;
 mod sys;
 mod witness;
 
+use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use clap::Parser;
 
 use crate::args::Args;
@@ -56,10 +57,7 @@ use crate::supervise::Ending;
 fn main() -> ExitCode {
     let args = match Args::try_parse() {
         Ok(args) => args,
-        Err(answer) => {
-            let _ = answer.print();
-            return if answer.use_stderr() { ExitCode::from(failure::OURS) } else { ExitCode::SUCCESS };
-        }
+        Err(answer) => return end_at_once(&answer),
     };
     match run(args) {
         Ok(ending) => end_like(ending),
@@ -95,6 +93,8 @@ fn run(args: Args) -> Result<Ending, Failure> {
         })?),
         None => None,
     };
+    let files = [output.file(), stats.as_ref().and_then(output::Target::file)];
+    keep_apart(files, &program)?;
     let rate = if subject.blind { 0 } else { settings.rate };
     let choice = sampler::choose(settings.sampler, rate, subject.takes_agent(), subject.changes_ids);
     let agent_wanted = choice.method == sampler::Method::Timer;
@@ -102,6 +102,39 @@ fn run(args: Args) -> Result<Ending, Failure> {
     let sampled = choice.method != sampler::Method::None;
     run::say_what_is_possible(&planned, &program, &settings, sampled);
     run::profiled(run::Prepared { settings, program, planned, choice, output, stats, start, inherited })
+}
+
+/// A profile that takes the place of the program, or of the other file, is a slip.
+fn keep_apart(files: [Option<&Path>; 2], program: &resolve::Program) -> anyhow::Result<()> {
+    if let [Some(profile), Some(stats)] = files
+        && profile == stats
+    {
+        bail!("--output and --stats name the same file; give one of them another name");
+    }
+    for kept in [&program.path, &program.binary] {
+        let kept = kept.canonicalize().unwrap_or_else(|_| kept.clone());
+        if let Some(file) = files.into_iter().flatten().find(|file| **file == kept) {
+            bail!("{} is the program itself; name another file to be written", file.display());
+        }
+    }
+    Ok(())
+}
+
+/// Help, the version, or what is wrong with the arguments.
+fn end_at_once(answer: &clap::Error) -> ExitCode {
+    if answer.use_stderr() {
+        // All that we say begins in the same way.
+        let text = answer.render().to_string();
+        say::line(format_args!("{}", text.strip_prefix("error: ").unwrap_or(&text).trim_end()));
+        return ExitCode::from(failure::OURS);
+    }
+    match answer.print() {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            say::line(format_args!("cannot write to standard output: {}", sys::reason(&error)));
+            ExitCode::from(failure::OURS)
+        }
+        _ => ExitCode::SUCCESS,
+    }
 }
 
 /// Whoever waits for us sees what it would have seen of the program.

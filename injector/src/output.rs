@@ -3,6 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -69,6 +70,11 @@ pub(crate) struct Written {
 }
 
 impl Output {
+    /// The profile's file, if it is one and its name is known already.
+    pub(crate) fn file(&self) -> Option<&Path> {
+        self.target.file().filter(|_| matches!(self.naming, Naming::Fixed(_)))
+    }
+
     /// Writes the profile; where that has become impossible, to a temporary folder.
     pub(crate) fn write(&self, pid: u32, bytes: &[u8]) -> Result<Written> {
         let path = self.naming.path(pid);
@@ -104,6 +110,10 @@ pub(crate) enum Target {
 
 /// Finds out how a file can be written, and leaves no trace of having tried.
 pub(crate) fn target(path: &Path) -> io::Result<Target> {
+    // `new/` would be a folder. The path's parts no longer show it.
+    if path.as_os_str().as_bytes().ends_with(b"/") {
+        return Err(io::Error::from_raw_os_error(libc::EISDIR));
+    }
     let absolute = std::path::absolute(path)?;
     match fs::metadata(&absolute) {
         Ok(metadata) if metadata.is_dir() => Err(io::Error::from_raw_os_error(libc::EISDIR)),
@@ -132,6 +142,14 @@ pub(crate) fn target(path: &Path) -> io::Result<Target> {
 }
 
 impl Target {
+    /// The regular file that is written, by its real name.
+    pub(crate) fn file(&self) -> Option<&Path> {
+        match self {
+            Target::Replace(path) | Target::Overwrite(path) => Some(path),
+            Target::Device(_) | Target::Pipe(_) => None,
+        }
+    }
+
     pub(crate) fn write(&self, bytes: &[u8]) -> io::Result<()> {
         match self {
             Target::Replace(path) => replace(path, bytes),
@@ -268,6 +286,7 @@ mod tests {
         let errno = |path: &Path| target(path).expect_err("an error").raw_os_error();
         assert_eq!(errno(folder.path()), Some(libc::EISDIR));
         assert_eq!(errno(&folder.path().join("no/gmon.out")), Some(libc::ENOENT));
+        assert_eq!(errno(&folder.path().join("new/")), Some(libc::EISDIR));
         assert_eq!(errno(&folder.path().join("x".repeat(256))), Some(libc::ENAMETOOLONG));
         assert!(target(Path::new("/dev/null")).expect("a device").write(b"x").is_ok());
         assert!(target(Path::new("/dev/full")).expect("a device").write(b"x").is_err());

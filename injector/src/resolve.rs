@@ -40,6 +40,9 @@ pub(crate) fn find(command: &[OsString]) -> Result<Program, Failure> {
     let Some((name, arguments)) = command.split_first() else {
         return Err(anyhow!("no program named; try gprofinject --help").into());
     };
+    if name.is_empty() {
+        return Err(cannot_execute("''", &io::Error::from_raw_os_error(libc::ENOENT)));
+    }
     let path = search(name)?;
     let mut program = Program {
         path: path.clone(),

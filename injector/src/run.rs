@@ -99,7 +99,8 @@ pub(crate) fn profiled(prepared: Prepared) -> Result<Ending, Failure> {
     let pid = child.pid();
     let ending = supervise::until_end(pid, &signals, witness, sampling.as_mut());
     if let Some(errno) = child.exec_error() {
-        let error = anyhow!("{}: {}", program.path.display(), sys::errno_text(errno));
+        let hint = if errno == libc::ENOEXEC { " (this kernel does not run such programs)" } else { "" };
+        let error = anyhow!("{}: {}{hint}", program.path.display(), sys::errno_text(errno));
         return Err(Failure::exec(errno, error));
     }
 

@@ -28,9 +28,6 @@ impl Settings {
         if args.engine == EngineArg::Frida {
             bail!("--engine frida is not in this version; leave it away to use the built-in one");
         }
-        if args.stats.is_some() && args.stats == args.output {
-            bail!("--output and --stats name the same file; give one of them another name");
-        }
         let level = match (args.quiet, args.verbose) {
             (true, _) => Level::Quiet,
             (_, true) => Level::Verbose,

@@ -17,6 +17,7 @@ pub mod expect;
 pub mod generate;
 pub mod gprofdata;
 pub mod normalise;
+pub mod place;
 pub mod run;
 pub mod skip;
 pub mod tool;

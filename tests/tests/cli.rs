@@ -3,79 +3,12 @@
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use gprofinject_tests::run::{self, Outcome};
-use gprofinject_tests::{build, gprofdata, skip, tool};
-
-const LIMIT: Duration = Duration::from_secs(30);
-
-/// A folder with a program in it, and gprofinject started there.
-struct Place {
-    folder: tempfile::TempDir,
-}
-
-impl Place {
-    fn new() -> Place {
-        Place { folder: tempfile::tempdir().unwrap() }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    /// Compiles C into `name`.
-    fn c(&self, name: &str, source: &str, flags: &[&str]) -> PathBuf {
-        self.compile("gcc", name, source, flags).unwrap()
-    }
-
-    fn compile(&self, compiler: &str, name: &str, source: &str, flags: &[&str]) -> anyhow::Result<PathBuf> {
-        let file = self.path(&format!("{name}.c"));
-        fs::write(&file, source).unwrap();
-        let mut command = Command::new(compiler);
-        command.args(["-O1", "-w", "-o"]).arg(self.path(name)).arg(&file).args(flags);
-        build::compile(command)?;
-        Ok(self.path(name))
-    }
-
-    fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(tool::gprofinject().unwrap());
-        command.args(args).current_dir(self.folder.path()).env_remove("GMON_OUT_PREFIX");
-        command
-    }
-
-    fn run(&self, args: &[&str]) -> Outcome {
-        finish(self.command(args))
-    }
-}
-
-fn finish(command: Command) -> Outcome {
-    let what = format!("{command:?}");
-    let outcome = run::run(command, None, LIMIT).unwrap();
-    assert!(!outcome.timed_out, "hangs: {what}");
-    sane(&outcome);
-    outcome
-}
-
-/// Whatever happens, it's no panic.
-fn sane(outcome: &Outcome) {
-    let said = outcome.stderr_text();
-    assert!(!said.contains("panicked") && !said.contains("RUST_BACKTRACE"), "{said}");
-}
-
-/// An error of ours: the status, nothing on standard output, and something to read.
-fn complains(outcome: &Outcome, status: i32, about: &str) {
-    assert_eq!(outcome.code(), status, "{}", outcome.stderr_text());
-    assert!(outcome.stdout.is_empty(), "{}", outcome.stdout_text());
-    assert!(outcome.stderr_text().contains(about), "says nothing of {about:?}: {}", outcome.stderr_text());
-}
-
-const HELLO: &str = "#include <stdio.h>\n\
-    __attribute__((noinline)) int f(int x) { asm volatile(\"\"); return x + 1; }\n\
-    int main(void) { int t = 0; for (int i = 0; i < 100; i++) t = f(t); printf(\"%d\\n\", t); return 0; }\n";
+use gprofinject_tests::place::{HELLO, LIMIT, Place, complains, finish};
+use gprofinject_tests::{gprofdata, run};
 
 #[test]
 fn profile_is_where_gprofinject_was_started() {
@@ -117,6 +50,7 @@ fn programs_that_cannot_run() {
     fs::write(place.path("text"), "hello").unwrap();
     complains(&place.run(&["./text"]), 126, "text");
     complains(&place.run(&["."]), 126, ".");
+    complains(&place.run(&[""]), 127, "gprofinject: '': No such file or directory");
     assert!(!place.path("gmon.out").exists());
 }
 
@@ -140,8 +74,13 @@ fn bad_options() {
     for case in cases {
         let outcome = place.run(case);
         assert_eq!(outcome.code(), 125, "{case:?}: {}", outcome.stderr_text());
-        assert!(outcome.stdout.is_empty() && !outcome.stderr.is_empty(), "{case:?}");
+        assert!(outcome.stdout.is_empty(), "{case:?}: {}", outcome.stdout_text());
+        let said = outcome.stderr_text();
+        assert!(said.starts_with("gprofinject: ") && !said.contains("error:"), "{case:?}: {said}");
     }
+    complains(&place.run(&["--hook", "both", "./hello"]), 125, "--hooks");
+    complains(&place.run(&["--rate=-1", "./hello"]), 125, "0..=100000");
+    complains(&place.run(&["--rate", "-1", "./hello"]), 125, "0..=100000");
 }
 
 #[test]
@@ -177,8 +116,23 @@ fn unwritable_output_is_found_before_the_program_runs() {
     // A folder can't be written as a file, by root either.
     fs::create_dir(place.path("folder")).unwrap();
     complains(&place.run(&["-o", "folder", "./mark"]), 125, "folder");
+    complains(&place.run(&["-o", "new/", "./mark"]), 125, "new/");
     complains(&place.run(&["--stats", "no/such/folder/stats", "./mark"]), 125, "no/such/folder");
     assert!(!place.path("ran").exists(), "the program ran although its profile could not be written");
+}
+
+#[test]
+fn the_program_is_not_overwritten() {
+    let place = Place::new();
+    let path = place.c("hello", HELLO, &[]);
+    std::os::unix::fs::symlink("hello", place.path("link")).unwrap();
+    for (option, file, program) in
+        [("-o", "hello", "./hello"), ("-o", "link", "./hello"), ("--stats", "./hello", "./link")]
+    {
+        complains(&place.run(&[option, file, program]), 125, "the program itself");
+    }
+    assert!(fs::read(&path).unwrap().starts_with(b"\x7fELF"));
+    complains(&place.run(&["-o", "one", "--stats", "./one", "./hello"]), 125, "same file");
 }
 
 #[test]
@@ -351,102 +305,6 @@ fn stats_are_json() {
     assert_eq!(number("/lost/calls"), 0);
     assert!(number("/memory/region_bytes") > 0 && number("/setup_ns/total") > 0);
     assert!(stats.pointer("/functions/refused_by_reason").is_some_and(|v| v.is_object()));
-}
-
-/// Whatever can't be hooked runs all the same, with its own output and status, and we say something.
-fn still_runs(place: &Place, name: &str) {
-    let path = place.path(name);
-    let alone = run::run(Command::new(&path), None, LIMIT).unwrap();
-    let outcome = place.run(&[path.to_str().unwrap()]);
-    assert_eq!(outcome.code(), alone.code(), "{name}: {}", outcome.stderr_text());
-    assert_eq!(outcome.stdout_text(), alone.stdout_text(), "{name}");
-    assert!(!outcome.stderr.is_empty(), "{name}: not a word");
-}
-
-#[test]
-fn static_programs_run() {
-    let place = Place::new();
-    place.c("static", HELLO, &["-static"]);
-    still_runs(&place, "static");
-    place.c("static-pie", HELLO, &["-static-pie"]);
-    still_runs(&place, "static-pie");
-}
-
-#[test]
-fn musl_programs_run() {
-    let place = Place::new();
-    if !skip::have("musl-gcc") {
-        return skip::skipped("musl_programs_run", "no musl-gcc");
-    }
-    place.compile("musl-gcc", "musl", HELLO, &["-static"]).unwrap();
-    still_runs(&place, "musl");
-    // The dynamic one runs only where musl's loader is installed.
-    let dynamic = place.compile("musl-gcc", "musl-dynamic", HELLO, &[]).unwrap();
-    match run::run(Command::new(dynamic), None, LIMIT) {
-        Ok(_) => still_runs(&place, "musl-dynamic"),
-        Err(error) => skip::skipped("musl_programs_run, dynamic", &format!("{error:#}")),
-    }
-}
-
-#[test]
-fn stripped_programs_run() {
-    let place = Place::new();
-    place.c("stripped", HELLO, &["-s"]);
-    still_runs(&place, "stripped");
-}
-
-#[test]
-fn scripts_run_as_their_interpreter() {
-    let place = Place::new();
-    fs::write(place.path("script"), "#!/bin/sh\necho out of a script $#\nexit 4\n").unwrap();
-    fs::set_permissions(place.path("script"), fs::Permissions::from_mode(0o755)).unwrap();
-    let outcome = place.run(&["./script", "a", "b"]);
-    assert_eq!(
-        (outcome.code(), outcome.stdout_text()),
-        (4, "out of a script 2\n".to_string()),
-        "{}",
-        outcome.stderr_text()
-    );
-    assert!(outcome.stderr_text().contains("sh"), "says what is profiled: {}", outcome.stderr_text());
-}
-
-#[test]
-fn setuid_programs_run() {
-    let place = Place::new();
-    let path = place.c("setuid", HELLO, &[]);
-    if std::os::unix::fs::chown(&path, Some(65534), Some(65534)).is_err() {
-        return skip::skipped("setuid_programs_run", "not root, cannot make one of another user");
-    }
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o6755)).unwrap();
-    still_runs(&place, "setuid");
-}
-
-#[test]
-fn thirty_two_bit_programs_run() {
-    let place = Place::new();
-    if place.compile("gcc", "small", HELLO, &["-m32"]).is_err() {
-        return skip::skipped("thirty_two_bit_programs_run", "gcc -m32 doesn't work here");
-    }
-    still_runs(&place, "small");
-}
-
-#[test]
-fn foreign_programs_are_refused() {
-    let place = Place::new();
-    let path = place.c("foreign", HELLO, &[]);
-    let mut data = fs::read(&path).unwrap();
-    data[18] = 0xb7; // e_machine: AArch64
-    fs::write(&path, data).unwrap();
-    assert_eq!(place.run(&["./foreign"]).code(), 126);
-}
-
-#[test]
-fn library_as_program() {
-    let place = Place::new();
-    place.c("lib.so", "int f(void) { return 1; }", &["-shared", "-fPIC"]);
-    // It has no entry; alone it crashes. All that's asked for is that we don't.
-    let outcome = place.run(&["./lib.so"]);
-    assert!(outcome.code() != 0);
 }
 
 #[test]

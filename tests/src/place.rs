@@ -1,0 +1,103 @@
+//! A folder for one test of the command: programs are compiled into it, gprofinject runs in it.
+// A test that cannot make its folder or its program has failed.
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use crate::run::{self, Outcome};
+use crate::{build, tool};
+
+/// No run of a small program takes longer.
+pub const LIMIT: Duration = Duration::from_secs(30);
+
+/// A folder with a program in it, and gprofinject started there.
+pub struct Place {
+    pub folder: tempfile::TempDir,
+}
+
+impl Default for Place {
+    fn default() -> Place {
+        Place { folder: tempfile::tempdir().unwrap() }
+    }
+}
+
+impl Place {
+    pub fn new() -> Place {
+        Place::default()
+    }
+
+    /// A name in the folder.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Compiles C into `name`.
+    pub fn c(&self, name: &str, source: &str, flags: &[&str]) -> PathBuf {
+        self.compile("gcc", name, source, flags).unwrap()
+    }
+
+    /// The same with another compiler; the error is what it says.
+    pub fn compile(
+        &self,
+        compiler: &str,
+        name: &str,
+        source: &str,
+        flags: &[&str],
+    ) -> anyhow::Result<PathBuf> {
+        let file = self.path(&format!("{name}.c"));
+        fs::write(&file, source).unwrap();
+        let mut command = Command::new(compiler);
+        command.args(["-O1", "-w", "-o"]).arg(self.path(name)).arg(&file).args(flags);
+        build::compile(command)?;
+        Ok(self.path(name))
+    }
+
+    /// gprofinject with these arguments, to be changed further.
+    pub fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(tool::gprofinject().unwrap());
+        command.args(args).current_dir(self.folder.path()).env_remove("GMON_OUT_PREFIX");
+        command
+    }
+
+    /// Runs gprofinject with these arguments.
+    pub fn run(&self, args: &[&str]) -> Outcome {
+        finish(self.command(args))
+    }
+}
+
+/// Runs a command of [`Place::command`].
+pub fn finish(command: Command) -> Outcome {
+    let what = format!("{command:?}");
+    let outcome = run::run(command, None, LIMIT).unwrap();
+    assert!(!outcome.timed_out, "hangs: {what}");
+    sane(&outcome);
+    outcome
+}
+
+/// Whatever happens, it's no panic.
+fn sane(outcome: &Outcome) {
+    let said = outcome.stderr_text();
+    assert!(!said.contains("panicked") && !said.contains("RUST_BACKTRACE"), "{said}");
+}
+
+/// An error of ours: the status, nothing on standard output, and something to read.
+pub fn complains(outcome: &Outcome, status: i32, about: &str) {
+    assert_eq!(outcome.code(), status, "{}", outcome.stderr_text());
+    assert!(outcome.stdout.is_empty(), "{}", outcome.stdout_text());
+    assert!(outcome.stderr_text().contains(about), "says nothing of {about:?}: {}", outcome.stderr_text());
+}
+
+/// Calls `f` a hundred times and says so.
+pub const HELLO: &str = "#include <stdio.h>\n\
+    __attribute__((noinline)) int f(int x) { asm volatile(\"\"); return x + 1; }\n\
+    int main(void) { int t = 0; for (int i = 0; i < 100; i++) t = f(t); printf(\"%d\\n\", t); return 0; }\n";
+
+/// Spends 0.2 s, most of it in `heavy`; the status is 3.
+pub const BURN: &str = "#include <stdio.h>\n#include <time.h>\n\
+    #define SPIN(f, n) __attribute__((noinline)) void f(void) \\\n\
+    { for (int i = 0; i < n; i++) asm volatile(\"\"); }\n\
+    SPIN(heavy, 900000) SPIN(light, 100000)\n\
+    int main(void) { while (clock() < CLOCKS_PER_SEC / 5) { heavy(); light(); } puts(\"burnt\"); return 3; }\n";
