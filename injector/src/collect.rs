@@ -121,6 +121,7 @@ fn trouble(header: &RegionHeader) -> Option<String> {
     };
     let errno = match header.errno {
         0 => String::new(),
+        libc::ENOMEM => format!(": {} (ulimit -v, ulimit -d)", sys::errno_text(libc::ENOMEM)),
         errno => format!(": {}", sys::errno_text(errno)),
     };
     Some(format!("{what}{place}{errno}"))

@@ -70,8 +70,7 @@ fn main() -> ExitCode {
 
 fn run(args: Args) -> Result<Ending, Failure> {
     let start = std::time::Instant::now();
-    let inherited =
-        Inherited { descriptors: sys::inherited_descriptors(), file_limit: sys::raise_file_limit() };
+    let inherited = Inherited { descriptors: sys::inherited_descriptors(), limits: sys::Limits::raise() };
     let settings = Settings::from(args)?;
     let voice = settings.voice;
     let program = resolve::find(&settings.command)?;

@@ -22,7 +22,7 @@ use crate::settings::Settings;
 use crate::signals::Signals;
 use crate::spawn::{self, Held};
 use crate::supervise::{self, Ending};
-use crate::sys;
+use crate::sys::{self, Limits};
 use crate::witness::Witness;
 
 /// All that was found good before the start.
@@ -42,7 +42,7 @@ pub(crate) struct Prepared<'s, 'd> {
 pub(crate) struct Inherited {
     /// Open beyond the standard ones. We hold them for the program only.
     pub(crate) descriptors: Vec<i32>,
-    pub(crate) file_limit: Option<libc::rlimit>,
+    pub(crate) limits: Limits,
 }
 
 /// Runs the program and writes its profile.
@@ -63,19 +63,31 @@ pub(crate) fn profiled(prepared: Prepared) -> Result<Ending, Failure> {
     // From here on a limit on file sizes is an error to us and no signal.
     let signals = Signals::take().context("cannot take over signals")?;
     let agent_wanted = planned.hooked() > 0 || choice.method == Method::Timer;
+    let mut homeless = None;
     let (folder, plan_bytes) = match planned.plan.as_ref().filter(|_| agent_wanted) {
         Some(plan) => {
             let bytes = plan.encode();
             let layout = Layout::new(planned.shape, plan.slot_bytes);
             let timer_rate = if choice.method == Method::Timer { choice.rate } else { 0 };
-            (Some(RunFolder::create(&bytes, &layout, timer_rate)?), bytes.len() as u64)
+            match RunFolder::create(&bytes, &layout, timer_rate) {
+                Ok(folder) => (Some(folder), bytes.len() as u64),
+                // Half a profile is better than none.
+                Err(error) if choice.method == Method::Perf => {
+                    voice.warn(format_args!("{error:#}; nothing is hooked, the program is only sampled"));
+                    homeless = Some(format!("{error:#}"));
+                    (None, 0)
+                }
+                Err(error) => return Err(error.into()),
+            }
         }
         None => (None, 0),
     };
 
     let run_folder = folder.as_ref().map(RunFolder::path);
-    let held = spawn::hold(&program, run_folder, signals.inherited(), inherited.file_limit)
-        .context("cannot start a process")?;
+    let held = spawn::hold(&program, run_folder, signals.inherited(), inherited.limits).map_err(|error| {
+        let limit = if error.raw_os_error() == Some(libc::EAGAIN) { " (ulimit -u)" } else { "" };
+        anyhow!("cannot start a process: {}{limit}", sys::reason(&error))
+    })?;
     sys::release(&inherited.descriptors);
     let mut sampling = None;
     if choice.method == Method::Perf {
@@ -117,11 +129,13 @@ pub(crate) fn profiled(prepared: Prepared) -> Result<Ending, Failure> {
             voice.warn(format_args!("the counters cannot be read: {}", sys::reason(&error)));
             Collected::default()
         }),
-        None => Collected::default(),
+        None => Collected { trouble: homeless.clone(), ..Collected::default() },
     };
     let (bytes, placed) = profile::encode(&planned, &collected.arcs, &histogram, choice.rate)?;
     if let Some(trouble) = &collected.trouble {
-        voice.warn(format_args!("nothing was hooked: {trouble}"));
+        if homeless.is_none() {
+            voice.warn(format_args!("nothing was hooked: {trouble}"));
+        }
         notes.push(trouble.clone());
     }
     let run = Run {

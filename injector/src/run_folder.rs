@@ -29,11 +29,20 @@ impl RunFolder {
     /// Makes the folder in the first place that will do.
     pub(crate) fn create(plan: &[u8], layout: &Layout, timer_rate: u32) -> Result<RunFolder> {
         let mut refusals = Vec::new();
+        let mut limited = None;
         for place in places() {
             match create_in(&place, plan, layout, timer_rate) {
                 Ok(folder) => return Ok(folder),
-                Err(error) => refusals.push(format!("{}: {}", place.display(), sys::reason(&error))),
+                Err(error) => {
+                    refusals.push(format!("{}: {}", place.display(), sys::reason(&error)));
+                    let limits = [Some(libc::EFBIG), Some(libc::EMFILE)];
+                    limited = limited.or(limits.contains(&error.raw_os_error()).then_some(error));
+                }
             }
+        }
+        if let Some(error) = limited {
+            // Another folder would not help.
+            return Err(anyhow!("no place for the counters: {}", sys::reason(&error)));
         }
         Err(anyhow!(
             "no place for the counters; set TMPDIR to a folder with free space, not mounted noexec ({})",

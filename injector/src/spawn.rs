@@ -14,7 +14,7 @@ use gprofinject_abi::{AGENT_FILE, PRELOAD_VARIABLE, RUN_FOLDER_VARIABLE};
 use crate::early;
 use crate::resolve::Program;
 use crate::signals::Inherited;
-use crate::sys::{self, c_string};
+use crate::sys::{self, Limits, c_string};
 
 const PRELOAD: &str = "LD_PRELOAD";
 
@@ -49,7 +49,7 @@ pub(crate) fn hold(
     program: &Program,
     run_folder: Option<&Path>,
     inherited: Inherited,
-    file_limit: Option<libc::rlimit>,
+    limits: Limits,
 ) -> io::Result<Held> {
     let exec = Exec::new(program, run_folder)?;
     let pointers = |strings: &[CString]| -> Vec<*const c_char> {
@@ -73,9 +73,7 @@ pub(crate) fn hold(
                     // SAFETY: opened by Rust's runtime as a stand-in; nothing is written to it from here.
                     unsafe { libc::close(fd) };
                 }
-                if let Some(limit) = &file_limit {
-                    sys::limit_files(limit);
-                }
+                limits.restore();
                 let errno = try_exec(&exec.path, &argv, shell_argv.as_deref(), &env);
                 let _ = File::from(report).write_all(&errno.to_ne_bytes());
             }

@@ -84,7 +84,13 @@ fn reap(pid: i32) -> Option<Ending> {
 /// What came to us alone would have come to the program, if it ran in our place.
 fn pass_on(pid: i32, arrived: Arrived, witness: Option<&mut Witness>) {
     // SAFETY: no memory is involved; none of these can fail.
-    let (parent, leader) = unsafe { (libc::getppid(), libc::getsid(0) == libc::getpid()) };
+    let (own, parent, session) = unsafe { (libc::getpid(), libc::getppid(), libc::getsid(0)) };
+    // For what we wrote ourselves to a file at its limit or a pipe without reader. It looks as if we had
+    // sent it.
+    if arrived.sender == own && matches!(arrived.signal, libc::SIGXFSZ | libc::SIGPIPE) {
+        return;
+    }
+    let leader = session == own;
     let to_us_alone = match arrived.signal {
         libc::SIGCHLD => false,
         _ if arrived.sent => !witness.is_some_and(|witness| witness.saw(arrived.signal)),

@@ -26,9 +26,15 @@ pub(crate) fn reason(error: &io::Error) -> String {
     plain(&error.to_string())
 }
 
-/// The same for a longer text that ends with one.
+/// The same for a longer text that ends with one. An error that comes of a limit names it.
 pub(crate) fn plain(text: &str) -> String {
-    text.rfind(" (os error ").map_or(text, |at| &text[..at]).to_owned()
+    let Some((plain, errno)) = text.rsplit_once(" (os error ") else { return text.to_owned() };
+    let limit = match errno.trim_end_matches(')').parse() {
+        Ok(libc::EFBIG) => " (ulimit -f)",
+        Ok(libc::EMFILE) => " (ulimit -n)",
+        _ => "",
+    };
+    format!("{plain}{limit}")
 }
 
 pub(crate) fn errno_text(errno: i32) -> String {
@@ -190,22 +196,32 @@ pub(crate) fn release(inherited: &[libc::c_int]) {
     }
 }
 
-/// Raises our own limit of open files to the highest allowed; returns what it was, for the program.
-pub(crate) fn raise_file_limit() -> Option<libc::rlimit> {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` is valid for both calls.
-    unsafe {
-        check(libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit)).ok()?;
-        let most = libc::rlimit { rlim_cur: limit.rlim_max, ..limit };
-        libc::setrlimit(libc::RLIMIT_NOFILE, &most);
-    }
-    Some(limit)
-}
+/// The soft limits that were raised for us and are to be the program's again.
+#[derive(Clone, Copy)]
+pub(crate) struct Limits([Option<(libc::__rlimit_resource_t, libc::rlimit)>; 2]);
 
-/// Sets the limit of open files.
-pub(crate) fn limit_files(limit: &libc::rlimit) {
-    // SAFETY: `limit` is valid for the call.
-    unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, limit) };
+impl Limits {
+    /// Raises our own limits of open files and of file sizes to the highest allowed.
+    pub(crate) fn raise() -> Limits {
+        Limits([libc::RLIMIT_NOFILE, libc::RLIMIT_FSIZE].map(|resource| {
+            let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+            // SAFETY: `limit` and `most` are valid for the calls.
+            unsafe {
+                check(libc::getrlimit(resource, &mut limit)).ok()?;
+                let most = libc::rlimit { rlim_cur: limit.rlim_max, ..limit };
+                libc::setrlimit(resource, &most);
+            }
+            Some((resource, limit))
+        }))
+    }
+
+    /// In the child, between fork and exec.
+    pub(crate) fn restore(&self) {
+        for (resource, limit) in self.0.iter().flatten() {
+            // SAFETY: `limit` is valid for the call.
+            unsafe { libc::setrlimit(*resource, limit) };
+        }
+    }
 }
 
 /// The kernel's tick: what CPU-time timers are rounded up to.
@@ -251,5 +267,21 @@ pub(crate) fn wait_readable(fds: &[libc::c_int], patience: Option<Duration>) -> 
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             result => return result.is_ok_and(|count| count > 0),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_in_words() {
+        assert_eq!(errno_text(libc::ENOENT), "No such file or directory");
+        assert_eq!(errno_text(libc::EFBIG), "File too large (ulimit -f)");
+        assert_eq!(
+            plain("cannot start: Too many open files (os error 24)"),
+            "cannot start: Too many open files (ulimit -n)"
+        );
+        assert_eq!(plain("no errno (os errors)"), "no errno (os errors)");
     }
 }
