@@ -15,7 +15,8 @@ pub(crate) struct Agent {
     /// Link addresses.
     pub(crate) hooked: *const CodeRange,
     pub(crate) hooked_count: u64,
-    /// The shared mapping of the region file's header and histogram; in a forked child a private copy.
+    /// The shared mapping of the region file's header and histogram; in a child that is not followed a
+    /// private copy.
     pub(crate) region: *mut RegionHeader,
     pub(crate) arena_lo: u64,
     pub(crate) arena_hi: u64,
@@ -46,12 +47,14 @@ pub(crate) struct Agent {
     pub(crate) slot_chunk: u64,
     pub(crate) timer_rate: u32,
     pub(crate) pid: u32,
+    /// A forked child that is not followed: its hooks work, its counts reach nobody.
+    pub(crate) counts_nowhere: bool,
 }
 
 struct Global(UnsafeCell<Agent>);
 
 // SAFETY: written by `install` before the first hook is in place, while the process has one thread, and
-// by `become_child`, which runs in a forked child that has one thread.
+// by `children::begin`, which runs in a forked child that has one thread.
 unsafe impl Sync for Global {}
 
 static AGENT: Global = Global(UnsafeCell::new(Agent {
@@ -83,6 +86,7 @@ static AGENT: Global = Global(UnsafeCell::new(Agent {
     slot_chunk: 0,
     timer_rate: 0,
     pid: 0,
+    counts_nowhere: false,
 }));
 
 impl Agent {

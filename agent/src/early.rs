@@ -6,13 +6,14 @@
 //! pre-initialisers. At that time the C library cannot be called; nothing here does.
 #![allow(unsafe_code)]
 
+use crate::children;
 use crate::jumps;
+use crate::place::Place;
 use crate::setup;
 use crate::sys;
-use crate::threads;
 use crate::unwind;
 use core::slice;
-use gprofinject_abi::{PRELOAD_VARIABLE, RUN_FOLDER_VARIABLE};
+use gprofinject_abi::{PRELOAD_VARIABLE, RUN_VARIABLE};
 
 #[cfg(not(test))]
 core::arch::global_asm!(
@@ -163,40 +164,6 @@ unsafe fn length(string: *const u8) -> usize {
 
 /// Auxiliary vector: where the dynamic linker is.
 pub(crate) const AT_BASE: u64 = 7;
-/// Longest path of a run folder.
-const PATH: usize = 3800;
-
-/// A path in the run folder, NUL-terminated.
-pub(crate) struct Folder {
-    bytes: [u8; PATH + 64],
-    len: usize,
-}
-
-impl Folder {
-    /// # Safety
-    /// `path` must be NUL-terminated.
-    unsafe fn new(path: *const u8) -> Option<Folder> {
-        // SAFETY: passed on.
-        let len = unsafe { length(path) };
-        if len == 0 || len > PATH {
-            return None;
-        }
-        let mut folder = Folder { bytes: [0; PATH + 64], len };
-        // SAFETY: `len` bytes are there.
-        folder.bytes[..len].copy_from_slice(unsafe { slice::from_raw_parts(path, len) });
-        Some(folder)
-    }
-
-    /// The path of a file in the folder.
-    pub(crate) fn file(&mut self, name: &str) -> &[u8] {
-        let end = self.len + 1 + name.len();
-        self.bytes[self.len] = b'/';
-        self.bytes[self.len + 1..end].copy_from_slice(name.as_bytes());
-        self.bytes[end] = 0;
-        &self.bytes[..=end]
-    }
-}
-
 #[cfg_attr(test, allow(dead_code))]
 extern "C" fn early() {
     #[cfg(not(test))]
@@ -223,13 +190,17 @@ extern "C" fn early() {
 fn begin(start: Start) {
     jumps::prepare(start.auxiliary(AT_BASE));
     unwind::prepare(start.auxiliary(AT_BASE));
-    let Some(variable) = start.variable(RUN_FOLDER_VARIABLE) else { return };
+    children::prepare(start.auxiliary(AT_BASE));
+    let Some(variable) = start.variable(RUN_VARIABLE) else { return };
     // SAFETY: the variable's string is NUL-terminated and begins with the name and "=".
-    let folder = unsafe { Folder::new((*variable).add(RUN_FOLDER_VARIABLE.len() + 1)) };
-    start.remove(RUN_FOLDER_VARIABLE);
+    let place = unsafe {
+        let value = (*variable).add(RUN_VARIABLE.len() + 1);
+        Place::new(slice::from_raw_parts(value, length(value)))
+    };
+    start.remove(RUN_VARIABLE);
     restore_preload(&start);
-    if let Some(mut folder) = folder {
-        setup::run(&start, &mut folder);
+    if let Some(place) = place {
+        setup::run(&start, &place);
     }
 }
 
@@ -250,7 +221,7 @@ fn restore_preload(start: &Start) {
     }
 }
 
-/// glibc's: handlers around fork(). The child's counts must not reach the parent's file.
+/// glibc's: handlers around fork().
 #[cfg(not(test))]
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -260,9 +231,6 @@ static CONSTRUCTOR: extern "C" fn() = constructor;
 extern "C" fn constructor() {
     type Handler = extern "C" fn();
     type Register = extern "C" fn(Option<Handler>, Option<Handler>, Option<Handler>, *const u8) -> i32;
-    extern "C" fn child() {
-        threads::become_child();
-    }
     // SAFETY: the GOT entry is null or glibc's function of this type; the trigger is only named so that
     // the linker keeps it.
     unsafe {
@@ -271,7 +239,7 @@ extern "C" fn constructor() {
         core::arch::asm!("mov {}, [rip + __register_atfork@GOTPCREL]", out(reg) address, options(nostack, pure, readonly));
         if !address.is_null() {
             let register = core::mem::transmute::<*const u8, Register>(address);
-            let _ = register(None, None, Some(child), core::ptr::null());
+            let _ = register(None, None, Some(children::begin), core::ptr::null());
         }
     }
 }

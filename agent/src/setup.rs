@@ -3,9 +3,11 @@
 
 use crate::agent::Agent;
 use crate::cells;
-use crate::early::{AT_BASE, Folder, Start};
+use crate::children;
+use crate::early::{AT_BASE, Start};
 use crate::gate;
 use crate::jumps;
+use crate::place::Place;
 use crate::sys;
 use crate::threads;
 use crate::timer;
@@ -17,7 +19,7 @@ use gprofinject_abi::plan::{
     ArenaHeader, FunctionRecord, HOOK_BOTH, MAGIC, Patch, PlanHeader, Segment, Table, ThreadWords,
 };
 use gprofinject_abi::region::{RegionHeader, State, Trouble};
-use gprofinject_abi::{PLAN_FILE, REGION_FILE, VERSION, region};
+use gprofinject_abi::{PLAN_SUFFIX, REGION_SUFFIX, VERSION, region};
 
 const AT_PHDR: u64 = 3;
 const AT_PHENT: u64 = 4;
@@ -43,9 +45,9 @@ impl Refusal {
 }
 
 /// Hooks the program, or says in the region file why not.
-pub(crate) fn run(start: &Start, folder: &mut Folder) {
+pub(crate) fn run(start: &Start, place: &Place) {
     let begun = sys::now();
-    let Ok(region) = map_region(folder) else { return };
+    let Ok(region) = map_region(place) else { return };
     // SAFETY: a mapping of the region header; this is the only thread.
     let header = unsafe { &mut *region };
     if header.magic != region::MAGIC || header.version != VERSION {
@@ -53,7 +55,7 @@ pub(crate) fn run(start: &Start, folder: &mut Folder) {
     }
     header.pid = sys::getpid();
     header.state = State::SettingUp as u32;
-    match hook(start, folder, region) {
+    match hook(start, place, region) {
         Ok(()) => header.state = State::Armed as u32,
         Err(refusal) => {
             header.trouble = refusal.trouble as u32;
@@ -62,12 +64,15 @@ pub(crate) fn run(start: &Start, folder: &mut Folder) {
             header.state = State::Refused as u32;
         }
     }
+    if header.follow != 0 {
+        children::follow(place, start.auxiliary(AT_BASE));
+    }
     header.setup_ns = sys::now() - begun;
 }
 
 /// Maps the header and the histogram, for ever.
-fn map_region(folder: &mut Folder) -> Result<*mut RegionHeader, i32> {
-    let fd = sys::open(folder.file(REGION_FILE), true)?;
+fn map_region(place: &Place) -> Result<*mut RegionHeader, i32> {
+    let fd = sys::open(place.file(REGION_SUFFIX).path(), true)?;
     let access = sys::PROT_READ | sys::PROT_WRITE;
     // SAFETY: new mappings.
     let mapped = unsafe { sys::mmap(0, region::PAGE, access, sys::MAP_SHARED, fd, 0) };
@@ -91,8 +96,8 @@ struct PlanFile {
 }
 
 impl PlanFile {
-    fn map(folder: &mut Folder) -> Result<PlanFile, i32> {
-        let fd = sys::open(folder.file(PLAN_FILE), false)?;
+    fn map(place: &Place) -> Result<PlanFile, i32> {
+        let fd = sys::open(place.file(PLAN_SUFFIX).path(), false)?;
         let result = sys::file_size(fd).and_then(|len| {
             // SAFETY: a new mapping.
             let at = unsafe { sys::mmap(0, len, sys::PROT_READ, sys::MAP_PRIVATE, fd, 0) }?;
@@ -124,8 +129,8 @@ impl PlanFile {
     }
 }
 
-fn hook(start: &Start, folder: &mut Folder, region: *mut RegionHeader) -> Result<(), Refusal> {
-    let file = PlanFile::map(folder).map_err(|e| Refusal::errno(Trouble::Files, e))?;
+fn hook(start: &Start, place: &Place, region: *mut RegionHeader) -> Result<(), Refusal> {
+    let file = PlanFile::map(place).map_err(|e| Refusal::errno(Trouble::Files, e))?;
     let damaged = || Refusal::new(Trouble::Version);
     let plan = file.header().ok_or_else(damaged)?;
     let bias = start.auxiliary(AT_PHDR).wrapping_sub(plan.phdr);
@@ -172,6 +177,7 @@ fn hook(start: &Start, folder: &mut Folder, region: *mut RegionHeader) -> Result
         slot_chunk: header.slot_chunk,
         timer_rate: header.timer_rate,
         pid: header.pid,
+        counts_nowhere: false,
     };
     check(patches, bias)?;
     let shadows = cells::prepare().map_err(memory)?;

@@ -3,6 +3,7 @@
 
 use core::arch::asm;
 
+pub(crate) const EINTR: i32 = 4;
 pub(crate) const EEXIST: i32 = 17;
 pub(crate) const EINVAL: i32 = 22;
 pub(crate) const ESRCH: i32 = 3;
@@ -109,6 +110,72 @@ pub(crate) fn open(path: &[u8], write: bool) -> Result<i32, i32> {
     let flags = O_CLOEXEC_NOFOLLOW | if write { 2 } else { 0 };
     // SAFETY: the kernel only reads the path, up to its NUL.
     unsafe { syscall(2, [path.as_ptr() as u64, flags, 0, 0, 0, 0]) }.map(|fd| fd as i32)
+}
+
+/// A new file of the user's own, as long as `len`. `path` ends with a NUL.
+pub(crate) fn create(path: &[u8], len: u64) -> Result<i32, i32> {
+    const O_RDWR_CREAT_EXCL: u64 = 2 | 0o100 | 0o200;
+    // SAFETY: the kernel only reads the path, up to its NUL.
+    let fd = unsafe {
+        syscall(2, [path.as_ptr() as u64, O_CLOEXEC_NOFOLLOW | O_RDWR_CREAT_EXCL, 0o600, 0, 0, 0])
+    }? as i32;
+    // SAFETY: no memory is involved.
+    if let Err(errno) = unsafe { syscall(77, [fd as u64, len, 0, 0, 0, 0]) } {
+        close(fd);
+        remove(path);
+        return Err(errno);
+    }
+    Ok(fd)
+}
+
+/// `path` ends with a NUL.
+pub(crate) fn remove(path: &[u8]) {
+    // SAFETY: the kernel only reads the path, up to its NUL.
+    let _ = unsafe { syscall(87, [path.as_ptr() as u64, 0, 0, 0, 0, 0]) };
+}
+
+/// A connection to a SOCK_SEQPACKET socket; `address` is a struct sockaddr_un. Does not wait for a place in
+/// its queue.
+pub(crate) fn connect(address: &[u8]) -> Result<i32, i32> {
+    const AF_UNIX: u64 = 1;
+    const SOCK_SEQPACKET_CLOEXEC_NONBLOCK: u64 = 5 | 0o2_000_000 | 0o4000;
+    // SAFETY: the kernel only reads the address.
+    unsafe {
+        let fd = syscall(41, [AF_UNIX, SOCK_SEQPACKET_CLOEXEC_NONBLOCK, 0, 0, 0, 0])? as i32;
+        match syscall(42, [fd as u64, address.as_ptr() as u64, address.len() as u64, 0, 0, 0]) {
+            Ok(_) => Ok(fd),
+            Err(errno) => {
+                close(fd);
+                Err(errno)
+            }
+        }
+    }
+}
+
+/// Sends one packet. A socket that nobody reads any more is an error, not a SIGPIPE.
+pub(crate) fn send(fd: i32, packet: &[u8]) -> Result<(), i32> {
+    const MSG_NOSIGNAL: u64 = 0x4000;
+    // SAFETY: the kernel only reads the packet.
+    unsafe { syscall(44, [fd as u64, packet.as_ptr() as u64, packet.len() as u64, MSG_NOSIGNAL, 0, 0]) }
+        .map(|_| ())
+}
+
+/// Waits until there is something to read, at most so many milliseconds. Signals do not end it.
+pub(crate) fn wait_readable(fd: i32, milliseconds: u64) -> bool {
+    let end = now() + milliseconds * 1_000_000;
+    loop {
+        let left = end.saturating_sub(now());
+        // struct pollfd: descriptor, events (POLLIN), returned events.
+        let mut polled = [fd as u32, 1];
+        // struct timespec.
+        let time = [left / 1_000_000_000, left % 1_000_000_000];
+        // SAFETY: ppoll reads the time and writes the pollfd.
+        let result = unsafe { syscall(271, [&raw mut polled as u64, 1, &raw const time as u64, 0, 8, 0]) };
+        match result {
+            Err(EINTR) if left > 0 => {}
+            other => return other == Ok(1),
+        }
+    }
 }
 
 /// Bytes read.

@@ -162,7 +162,7 @@ pub(crate) fn commit(block: u64, bit: u32, offset: u64, len: u64) -> bool {
         if (*header).committed & 1 << bit != 0 {
             return true;
         }
-        // A forked child counts for nobody; see `become_child`.
+        // A child that is not followed counts for nobody.
         let source = (*place((*header).index)).source;
         if source != 0 {
             if sys::populate(source + offset, len).is_err() {
@@ -177,42 +177,44 @@ pub(crate) fn commit(block: u64, bit: u32, offset: u64, len: u64) -> bool {
     true
 }
 
-/// A forked child is not profiled by this version: its counts must not reach the parent's file. Its
-/// blocks become private zeros at the same place, so that its hooks go on working.
-pub(crate) fn become_child() {
-    let parent = Agent::get();
-    if parent.region.is_null() {
-        return;
-    }
-    let access = sys::PROT_READ | sys::PROT_WRITE;
-    let mut child = *parent;
-    let Ok(region) = sys::map_zeros(4096, access) else { return };
+/// In a forked child, which has one thread: that thread's block, at the same place, becomes zeros again, and a
+/// part of the child's own region file; other threads' blocks are no longer used. `parent` and `child` differ
+/// in their region. False: no memory.
+pub(crate) fn begin_child(parent: &Agent, child: &Agent) -> bool {
     let words = words::get();
-    // SAFETY: a forked child has one thread. Its block is replaced by zeros of the same size, in which
-    // every arc is new; the header is filled again.
+    // SAFETY: one thread; the region headers stay mapped.
     unsafe {
-        child.region = region as *mut _;
-        child.pid = sys::getpid();
-        child.timer_rate = 0;
         let made = (*parent.header()).blocks.min(parent.blocks_max);
-        (*child.region).blocks = made;
+        (*child.header()).blocks = made;
+        let block = (*words).block;
         for index in 0..made {
             (*place(index)).source = 0;
-            if (*place(index)).block != (*words).block {
+            if (*place(index)).block != block {
                 (*place(index)).block = 0;
             }
         }
-        let block = (*words).block;
-        if block != parent.no_block && block != parent.lost_block && block != 0 {
-            let header = block as *mut BlockHeader;
-            let index = (*header).index;
-            let flags = sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | sys::MAP_FIXED | sys::MAP_NORESERVE;
-            if sys::mmap(block, parent.block_len, access, flags, -1, 0).is_err() {
-                return;
+        if block == parent.no_block || block == parent.lost_block || block == 0 {
+            return true;
+        }
+        let header = block as *mut BlockHeader;
+        let index = (*header).index;
+        let access = sys::PROT_READ | sys::PROT_WRITE;
+        let flags = sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | sys::MAP_FIXED | sys::MAP_NORESERVE;
+        // A signal handler may have forked in the middle of a thunk, which has the block's address at hand.
+        if sys::mmap(block, parent.block_len, access, flags, -1, 0).is_err() {
+            return false;
+        }
+        (*header).index = index;
+        if !child.counts_nowhere {
+            (*place(index)).source = source(child, index).unwrap_or(0);
+            if (*place(index)).source == 0 || !commit(block, 0, 0, child.slot_chunk.min(child.block_len)) {
+                return false;
             }
             (*header).index = index;
-            (*header).tid = sys::gettid();
+            (*header).owners = 1;
+            timer::restart(child, header);
         }
-        Agent::install(child);
+        (*header).tid = sys::gettid();
     }
+    true
 }

@@ -55,6 +55,10 @@ pub(crate) struct Args {
     )]
     pub(crate) min_size: u64,
 
+    /// Profile this process only: not its children, nor what it executes
+    #[arg(long)]
+    pub(crate) no_follow: bool,
+
     /// Print what would be hooked, and how, and run nothing
     #[arg(long)]
     pub(crate) list: bool,

@@ -7,6 +7,7 @@
 //! output, run_folder    where the profile and the counters go (region)
 //! sampler               who samples: perf (records) or the agent's timers, into a histogram
 //! spawn -> supervise    the program runs (early, signals, witness)
+//! family                its children, and what they execute (listener, profilee)
 //! collect -> profile    counters and samples to a gmon.out
 //! report                what there is to say
 //! ```
@@ -16,15 +17,18 @@ mod collect;
 mod early;
 mod elf;
 mod failure;
+mod family;
 mod filters;
 mod histogram;
 mod list;
+mod listener;
 mod names;
 mod output;
 mod perf;
 mod privileges;
 mod profile;
 mod profile_plan;
+mod profilee;
 mod records;
 mod region;
 mod report;
@@ -77,10 +81,9 @@ fn run(args: Args) -> Result<Ending, Failure> {
     if let Some(note) = &program.note {
         voice.note(note);
     }
-    let binary = subject::Binary::open(&program.binary);
-    let subject = binary.examine();
+    let subject = profilee::subject(&program.binary);
     if settings.list {
-        let planned = profile_plan::make(&subject, settings.hooks, &settings.filters, true);
+        let planned = profile_plan::make(subject, settings.hooks, &settings.filters, true);
         run::say_what_is_possible(&planned, &program, &settings, !subject.blind);
         list::print(&planned, voice.0 == say::Level::Verbose)?;
         return Ok(Ending::Exited(0));
@@ -95,9 +98,11 @@ fn run(args: Args) -> Result<Ending, Failure> {
     let files = [output.file(), stats.as_ref().and_then(output::Target::file)];
     keep_apart(files, &program)?;
     let rate = if subject.blind { 0 } else { settings.rate };
-    let choice = sampler::choose(settings.sampler, rate, subject.takes_agent(), subject.changes_ids);
-    let agent_wanted = choice.method == sampler::Method::Timer;
-    let planned = profile_plan::make(&subject, settings.hooks, &settings.filters, agent_wanted);
+    let takes_agent = subject.takes_agent();
+    let follow = settings.follow && takes_agent;
+    let choice = sampler::choose(settings.sampler, rate, takes_agent, subject.changes_ids, follow);
+    let agent_wanted = choice.method == sampler::Method::Timer || follow;
+    let planned = profile_plan::make(subject, settings.hooks, &settings.filters, agent_wanted);
     let sampled = choice.method != sampler::Method::None;
     run::say_what_is_possible(&planned, &program, &settings, sampled);
     run::profiled(run::Prepared { settings, program, planned, choice, output, stats, start, inherited })

@@ -75,7 +75,7 @@ impl Output {
         self.target.file().filter(|_| matches!(self.naming, Naming::Fixed(_)))
     }
 
-    /// Writes the profile; where that has become impossible, to a temporary folder.
+    /// Writes the first process's profile; where that has become impossible, to a temporary folder.
     pub(crate) fn write(&self, pid: u32, bytes: &[u8]) -> Result<Written> {
         let path = self.naming.path(pid);
         let result = match &self.naming {
@@ -83,16 +83,39 @@ impl Output {
             // Its name is known only now.
             Naming::Prefix(_) => target(&path).and_then(|target| target.write(bytes)),
         };
-        let Err(error) = result else { return Ok(Written { path, detour: None }) };
-        let detour = anyhow!("cannot write the profile to {}: {}", path.display(), sys::reason(&error));
-        for folder in [std::env::temp_dir(), "/tmp".into(), "/dev/shm".into(), "/var/tmp".into()] {
-            let path = folder.join(format!("gmon.out.{pid}"));
-            if rescue(&path, bytes).is_ok() {
-                return Ok(Written { path, detour: Some(detour) });
-            }
-        }
-        Err(detour.context("the profile is lost"))
+        written(path, result, &format!("gmon.out.{pid}"), bytes)
     }
+
+    /// Writes another process's profile, beside the first one's. `executed`: profiles of that process so far.
+    pub(crate) fn write_other(&self, pid: u32, executed: u32, bytes: &[u8]) -> Result<Written> {
+        let mut suffix = format!(".{pid}");
+        if executed > 0 {
+            suffix.push_str(&format!(".{executed}"));
+        }
+        let mut name = match (&self.naming, &self.target) {
+            // A pipe or a device takes one profile.
+            (Naming::Fixed(_), Target::Device(_) | Target::Pipe(_)) => OsString::from("gmon.out"),
+            (Naming::Fixed(path), _) => path.clone().into_os_string(),
+            (Naming::Prefix(prefix), _) => prefix.clone(),
+        };
+        name.push(&suffix);
+        let path = PathBuf::from(name);
+        let result = target(&path).and_then(|target| target.write(bytes));
+        written(path, result, &format!("gmon.out{suffix}"), bytes)
+    }
+}
+
+/// `result` of writing to `path`; if that failed, where else the profile is.
+fn written(path: PathBuf, result: io::Result<()>, other: &str, bytes: &[u8]) -> Result<Written> {
+    let Err(error) = result else { return Ok(Written { path, detour: None }) };
+    let detour = anyhow!("cannot write the profile to {}: {}", path.display(), sys::reason(&error));
+    for folder in [std::env::temp_dir(), "/tmp".into(), "/dev/shm".into(), "/var/tmp".into()] {
+        let path = folder.join(other);
+        if rescue(&path, bytes).is_ok() {
+            return Ok(Written { path, detour: Some(detour) });
+        }
+    }
+    Err(detour.context("the profile is lost"))
 }
 
 /// A file that will be written later, and can be as far as one can tell.

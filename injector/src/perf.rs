@@ -57,12 +57,13 @@ struct Ring {
 }
 
 impl Perf {
-    pub(crate) fn open(scope: Scope, rate: u32) -> io::Result<Perf> {
+    /// `follow`: child processes too.
+    pub(crate) fn open(scope: Scope, rate: u32, follow: bool) -> io::Result<Perf> {
         let cpus = online_cpus();
         let pages = (ALL_PAGES / cpus.len().max(1)).clamp(4, MOST_PAGES);
         let pages = 1 << pages.ilog2();
         let mut refusal = Error::from_raw_os_error(libc::ENODEV);
-        for ability in Ability::all() {
+        for ability in Ability::all(follow) {
             match open_all(scope, rate, &cpus, ability, pages) {
                 Ok(rings) if rings.is_empty() => {}
                 Ok(rings) => return Ok(Perf { rings, ability }),
@@ -100,14 +101,6 @@ impl Perf {
         }
     }
 
-    /// Ends the sampling.
-    pub(crate) fn disable(&self) {
-        for ring in &self.rings {
-            // SAFETY: the descriptor is a perf event's; the request has no argument.
-            unsafe { ioctls::DISABLE(ring.event.as_raw_fd(), 0) };
-        }
-    }
-
     /// Takes all records out of the rings.
     pub(crate) fn drain(&mut self, records: &mut Vec<Record>) {
         let content = Content { user_registers: self.ability.kernel };
@@ -122,9 +115,12 @@ impl Perf {
 
 impl Ability {
     /// From the best on.
-    fn all() -> [Ability; 4] {
+    fn all(follow: bool) -> Vec<Ability> {
         let ability = |kernel, threads_only| Ability { kernel, threads_only };
-        [ability(true, true), ability(true, false), ability(false, true), ability(false, false)]
+        if follow {
+            return vec![ability(true, false), ability(false, false)];
+        }
+        vec![ability(true, true), ability(true, false), ability(false, true), ability(false, false)]
     }
 }
 
@@ -178,6 +174,8 @@ fn open_event(scope: Scope, cpu: i32, rate: u32, ability: Ability) -> io::Result
     attr.set_mmap(1);
     attr.set_comm(1);
     attr.set_comm_exec(1);
+    // Where children come from.
+    attr.set_task(1);
     attr.set_watermark(1);
     attr.__bindgen_anon_2.wakeup_watermark = (PAGE * 2) as u32;
     // SAFETY: `attr` is initialised, its size is told, and it lives through the call.

@@ -15,6 +15,8 @@ pub(crate) enum Event {
     Sample(Option<u64>),
     /// The process began to execute a program.
     Exec,
+    /// The process was forked by that one.
+    Fork { parent: u32 },
     /// Code was mapped.
     Map { address: u64, len: u64, offset: u64 },
     /// The ring was full.
@@ -34,6 +36,7 @@ const MMAP: u32 = 1;
 const LOST: u32 = 2;
 const COMM: u32 = 3;
 const THROTTLE: u32 = 5;
+const FORK: u32 = 7;
 const SAMPLE: u32 = 9;
 /// PERF_RECORD_MISC_COMM_EXEC.
 const COMM_EXEC: u16 = 1 << 13;
@@ -76,6 +79,12 @@ fn parse_one(raw: Raw, content: Content) -> Option<Record> {
         },
         // { u32 pid, tid; char comm[] }
         COMM if raw.misc & COMM_EXEC != 0 => Event::Exec,
+        // { u32 pid, ppid; u32 tid, ptid; u64 time }: both processes are the same if it is a thread.
+        FORK => {
+            let ids = u64_at(raw.body, 0)?;
+            let (child, parent) = (ids as u32, (ids >> 32) as u32);
+            return (child != parent).then_some(Record { time, pid: child, event: Event::Fork { parent } });
+        }
         // { u64 id, lost }
         LOST => Event::Lost(u64_at(raw.body, 8)?),
         THROTTLE => Event::Throttled,
@@ -136,11 +145,14 @@ mod tests {
             raw(COMM, 0, &[ID, 0, ID, 3]),
             raw(LOST, 0, &[1, 9, ID, 4]),
             raw(4, 0, &[ID, ID, 4]),
+            raw(FORK, 0, &[9 | 7 << 32, 9 | 7 << 32, 5, 7 | 7 << 32, 5]),
+            raw(FORK, 0, &[7 | 7 << 32, 9 | 7 << 32, 5, 7 | 7 << 32, 5]),
         ]
         .concat();
-        let events: Vec<_> = parsed(&bytes, true).iter().map(|record| record.event).collect();
+        let events: Vec<_> = parsed(&bytes, true).iter().map(|r| (r.pid, r.event)).collect();
         let map = Event::Map { address: 0x5000, len: 0x1000, offset: 0x2000 };
-        assert_eq!(events, [map, Event::Exec, Event::Lost(9)]);
+        let fork = Event::Fork { parent: 7 };
+        assert_eq!(events, [(7, map), (7, Event::Exec), (7, Event::Lost(9)), (9, fork)]);
     }
 
     #[test]

@@ -55,15 +55,28 @@ pub(crate) fn create_private(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
+/// What the agent is told in the header.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Orders {
+    /// Samples per second that it takes by timer, or 0.
+    pub(crate) timer_rate: u32,
+    /// Children, and programs that are executed, are profiled as well.
+    pub(crate) follow: bool,
+    /// Number of the plan.
+    pub(crate) plan: u32,
+}
+
 /// Makes the region file.
-pub(crate) fn create(path: &Path, layout: &Layout, timer_rate: u32) -> io::Result<Region> {
+pub(crate) fn create(path: &Path, layout: &Layout, orders: Orders) -> io::Result<Region> {
     let file = create_private(path)?;
-    sys::allocate(&file, layout.reserved(timer_rate))?;
+    sys::allocate(&file, layout.reserved(orders.timer_rate))?;
     let blocks_max = make_room(&file, layout)?;
     let header = RegionHeader {
         magic: MAGIC,
         version: VERSION,
-        timer_rate,
+        timer_rate: orders.timer_rate,
+        follow: orders.follow.into(),
+        plan: orders.plan,
         histogram_offset: HISTOGRAM,
         text_bins: layout.shape.text_bins(),
         arena_bins: layout.shape.arena_bins(),
@@ -76,6 +89,25 @@ pub(crate) fn create(path: &Path, layout: &Layout, timer_rate: u32) -> io::Resul
     };
     file.write_all_at(bytes_of(&header), 0)?;
     Ok(Region { file, layout: *layout })
+}
+
+/// The header of a region file that a process has made, before its layout is known.
+pub(crate) fn header_of(path: &Path) -> io::Result<RegionHeader> {
+    let header: RegionHeader = read_value(&open_private(path)?, 0)?;
+    if header.magic == MAGIC && header.version == VERSION {
+        Ok(header)
+    } else {
+        Err(io::Error::other("it is no region file"))
+    }
+}
+
+fn open_private(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(path)
+}
+
+/// Opens a region file with a layout that is known.
+pub(crate) fn open(path: &Path, layout: &Layout) -> io::Result<Region> {
+    Ok(Region { file: open_private(path)?, layout: *layout })
 }
 
 /// Threads that may have a block at the same time.
@@ -250,12 +282,16 @@ impl Region {
     }
 
     fn read_value<T: Raw>(&self, offset: u64) -> io::Result<T> {
-        let mut value: T = zeroed();
-        // SAFETY: `Raw`: no padding to be exposed, and any bytes are a value.
-        let bytes = unsafe { std::slice::from_raw_parts_mut((&raw mut value).cast::<u8>(), size_of::<T>()) };
-        self.file.read_exact_at(bytes, offset)?;
-        Ok(value)
+        read_value(&self.file, offset)
     }
+}
+
+fn read_value<T: Raw>(file: &File, offset: u64) -> io::Result<T> {
+    let mut value: T = zeroed();
+    // SAFETY: `Raw`: no padding to be exposed, and any bytes are a value.
+    let bytes = unsafe { std::slice::from_raw_parts_mut((&raw mut value).cast::<u8>(), size_of::<T>()) };
+    file.read_exact_at(bytes, offset)?;
+    Ok(value)
 }
 
 /// # Safety
@@ -291,7 +327,7 @@ mod tests {
         let shape = Shape { text: (0x1000, 0x9000), arena: 0xa000, arena_len: 0x2000 };
         let slot_bytes = 20000;
         let layout = Layout::new(shape, slot_bytes);
-        let region = create(&folder.path().join("region"), &layout, 0).expect("created");
+        let region = create(&folder.path().join("region"), &layout, Orders::default()).expect("created");
         let header = region.header().expect("readable");
         assert_eq!((header.magic, header.text_bins, header.arena_bins), (MAGIC, 0x4000, 0x200));
 

@@ -9,6 +9,7 @@ use gprofinject_plan::Verdict;
 use serde::Serialize;
 
 use crate::collect::Collected;
+use crate::family::Other;
 use crate::output::Target;
 use crate::profile::Placed;
 use crate::profile_plan::Planned;
@@ -37,6 +38,20 @@ pub(crate) struct Stats {
     lost: Lost,
     memory: Memory,
     setup_ns: Setup,
+    /// Beside the first: children, and what was executed.
+    processes: Vec<Process>,
+}
+
+#[derive(Debug, Serialize)]
+struct Process {
+    pid: i32,
+    program: String,
+    profile: String,
+    calls: u64,
+    samples_inside: u64,
+    samples_outside: u64,
+    lost_calls: u64,
+    threads: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -113,6 +128,7 @@ pub(crate) struct Run<'r> {
     pub(crate) plan_bytes: u64,
     pub(crate) injector_ns: u64,
     pub(crate) notes: &'r [String],
+    pub(crate) others: &'r [Other],
 }
 
 impl Run<'_> {
@@ -175,6 +191,7 @@ impl Run<'_> {
                 injector: self.injector_ns,
                 total: self.injector_ns + collected.setup_ns,
             },
+            processes: self.others.iter().map(Process::of).collect(),
         }
     }
 
@@ -196,6 +213,31 @@ impl Run<'_> {
         let samples = self.lost_samples;
         say(samples, format!("{samples} samples were lost; a lower --rate helps"));
         losses
+    }
+
+    /// The other processes' profiles, a line each.
+    pub(crate) fn list_others(&self, voice: Voice) {
+        const MOST: usize = 20;
+        for other in self.others.iter().take(MOST) {
+            let samples = other.placed.inside + other.placed.outside;
+            voice.note(format_args!(
+                "process {}: {} calls, {samples} samples; gprof {} {}",
+                other.pid,
+                other.calls,
+                quoted(&other.profilee.shown),
+                quoted(other.file.as_os_str())
+            ));
+            if let Some(trouble) = &other.collected.trouble {
+                voice.warn(format_args!("process {}: nothing was hooked: {trouble}", other.pid));
+            }
+        }
+        if self.others.len() > MOST {
+            voice.note(format_args!("and {} processes more", self.others.len() - MOST));
+        }
+        let lost: u64 = self.others.iter().map(|other| other.collected.lost_calls).sum();
+        if lost > 0 {
+            voice.warn(format_args!("{lost} calls of other processes could not be counted: no memory"));
+        }
     }
 
     /// The one line at the end.
@@ -233,6 +275,21 @@ impl Run<'_> {
         }
         if stats.lost.throttled {
             voice.detail("the kernel throttled the sampling");
+        }
+    }
+}
+
+impl Process {
+    fn of(other: &Other) -> Process {
+        Process {
+            pid: other.pid,
+            program: other.profilee.binary.display().to_string(),
+            profile: other.file.display().to_string(),
+            calls: other.calls,
+            samples_inside: other.placed.inside,
+            samples_outside: other.placed.outside,
+            lost_calls: other.collected.lost_calls,
+            threads: other.collected.threads,
         }
     }
 }

@@ -97,6 +97,20 @@ fn follow_scripts(program: &mut Program, arguments: &[OsString]) -> Result<(), F
     Ok(())
 }
 
+/// The binary that execve would run for a file, if it would: that of a script is its interpreter's.
+pub(crate) fn executed(path: &Path) -> Option<PathBuf> {
+    let mut binary = path.to_owned();
+    for _ in 0..MOST_INTERPRETERS {
+        runnable(&binary).ok()?;
+        match head(&binary) {
+            Head::Script(interpreter) => binary = interpreter.path.into(),
+            Head::Text => return None,
+            Head::Binary => return Some(binary),
+        }
+    }
+    None
+}
+
 /// Finds the file as execvp does.
 fn search(name: &OsStr) -> Result<PathBuf, Failure> {
     if name.as_bytes().contains(&b'/') {

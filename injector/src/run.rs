@@ -6,30 +6,29 @@ use std::time::Instant;
 use anyhow::{Context, Result, anyhow};
 
 use crate::args::HooksArg;
-use crate::collect::{self, Collected};
 use crate::failure::Failure;
-use crate::histogram::Histogram;
+use crate::family::{Family, Finished};
 use crate::output::{Output, Target};
 use crate::perf::{self, Perf, Scope};
-use crate::profile;
 use crate::profile_plan::Planned;
-use crate::region::Layout;
+use crate::profilee::Profilees;
+use crate::region::Orders;
 use crate::report::{self, Run};
 use crate::resolve::Program;
 use crate::run_folder::RunFolder;
 use crate::sampler::{Choice, Method, Sampling};
 use crate::settings::Settings;
 use crate::signals::Signals;
-use crate::spawn::{self, Held};
+use crate::spawn;
 use crate::supervise::{self, Ending};
 use crate::sys::{self, Limits};
 use crate::witness::Witness;
 
 /// All that was found good before the start.
-pub(crate) struct Prepared<'s, 'd> {
+pub(crate) struct Prepared {
     pub(crate) settings: Settings,
     pub(crate) program: Program,
-    pub(crate) planned: Planned<'s, 'd>,
+    pub(crate) planned: Planned<'static, 'static>,
     pub(crate) choice: Choice,
     pub(crate) output: Output,
     pub(crate) stats: Option<Target>,
@@ -62,28 +61,30 @@ pub(crate) fn profiled(prepared: Prepared) -> Result<Ending, Failure> {
 
     // From here on a limit on file sizes is an error to us and no signal.
     let signals = Signals::take().context("cannot take over signals")?;
-    let agent_wanted = planned.hooked() > 0 || choice.method == Method::Timer;
+    let follow = settings.follow && planned.subject.takes_agent();
+    let agent_wanted = planned.hooked() > 0 || choice.method == Method::Timer || follow;
+    let mut profilees = Profilees::default();
+    let profilee = profilees.first(&program.binary, program.shown.clone(), planned, agent_wanted);
+    let planned = &profilee.planned;
+    let timer_rate = if choice.method == Method::Timer { choice.rate } else { 0 };
+    let orders = Orders { timer_rate, follow, plan: profilee.number };
     let mut homeless = None;
-    let (folder, plan_bytes) = match planned.plan.as_ref().filter(|_| agent_wanted) {
-        Some(plan) => {
-            let bytes = plan.encode();
-            let layout = Layout::new(planned.shape, plan.slot_bytes);
-            let timer_rate = if choice.method == Method::Timer { choice.rate } else { 0 };
-            match RunFolder::create(&bytes, &layout, timer_rate) {
-                Ok(folder) => (Some(folder), bytes.len() as u64),
-                // Half a profile is better than none.
-                Err(error) if choice.method == Method::Perf => {
-                    voice.warn(format_args!("{error:#}; nothing is hooked, the program is only sampled"));
-                    homeless = Some(format!("{error:#}"));
-                    (None, 0)
-                }
-                Err(error) => return Err(error.into()),
+    let folder = match &profilee.plan {
+        Some((plan, layout)) => match RunFolder::create(spawn::FIRST, plan, layout, orders) {
+            Ok(folder) => Some(folder),
+            // Half a profile is better than none.
+            Err(error) if choice.method == Method::Perf => {
+                voice.warn(format_args!("{error:#}; nothing is hooked, the program is only sampled"));
+                homeless = Some(format!("{error:#}"));
+                None
             }
-        }
-        None => (None, 0),
+            Err(error) => return Err(error.into()),
+        },
+        None => None,
     };
 
-    let run_folder = folder.as_ref().map(RunFolder::path);
+    let mut family = Family::new(&settings, &output, folder, profilees, orders, choice.rate);
+    let run_folder = family.folder.as_ref().map(RunFolder::path);
     let held = spawn::hold(&program, run_folder, signals.inherited(), inherited.limits).map_err(|error| {
         let limit = if error.raw_os_error() == Some(libc::EAGAIN) { " (ulimit -u)" } else { "" };
         anyhow!("cannot start a process: {}{limit}", sys::reason(&error))
@@ -95,7 +96,7 @@ pub(crate) fn profiled(prepared: Prepared) -> Result<Ending, Failure> {
             true => Scope::Machine,
             false => Scope::Process(held.pid()),
         };
-        match attach(&held, scope, choice.rate, &planned) {
+        match attach(scope, choice.rate, family.follows()) {
             Ok(attached) => sampling = Some(attached),
             Err(error) => {
                 let why = perf::refusal(&error, scope);
@@ -105,41 +106,50 @@ pub(crate) fn profiled(prepared: Prepared) -> Result<Ending, Failure> {
             }
         }
     }
+    family.begin(held.pid(), profilee, sampling.as_mut());
     let witness = Witness::start();
+    if family.follows() {
+        sys::adopt_orphans();
+    }
     let injector_ns = start.elapsed().as_nanos() as u64;
     let child = held.release().context("the new process has gone")?;
     let pid = child.pid();
-    let ending = supervise::until_end(pid, &signals, witness, sampling.as_mut());
+    let ending = supervise::until_end(pid, &signals, witness, &mut family, sampling.as_mut());
     if let Some(errno) = child.exec_error() {
         let hint = if errno == libc::ENOEXEC { " (this kernel does not run such programs)" } else { "" };
         let error = anyhow!("{}: {}{hint}", program.path.display(), sys::errno_text(errno));
         return Err(Failure::exec(errno, error));
     }
 
+    let finished = family.end_first(sampling.as_mut(), homeless.as_ref());
+    if family.follows() {
+        supervise::until_alone(&signals, &mut family, sampling.as_mut());
+    }
+    let alive = family.end_all(sampling.as_mut());
+    if alive > 0 {
+        voice.warn(format_args!("{alive} processes still run; their profiles are those up to now"));
+    }
     let sampler_bytes = sampling.as_mut().map_or(0, |sampling| sampling.perf().ring_bytes());
-    let (mut histogram, lost_samples, throttled) = match sampling {
-        Some(mut sampling) => {
-            sampling.finish();
-            (sampling.histogram, sampling.lost, sampling.throttled)
-        }
-        None => (Histogram::new(planned.shape), 0, false),
+    let (lost_samples, throttled) = sampling.as_ref().map_or((0, false), |s| (s.lost, s.throttled));
+    drop(sampling);
+    for trouble in &family.troubles {
+        voice.warn(trouble);
+    }
+    for stranger in &family.strangers {
+        voice.detail(stranger);
+    }
+    let Some(Finished { collected, placed, bytes }) = finished else {
+        return Err(anyhow!("the profile is lost").into());
     };
-    let collected = match &folder {
-        Some(folder) => collect::collect(&folder.region, &planned, &mut histogram).unwrap_or_else(|error| {
-            voice.warn(format_args!("the counters cannot be read: {}", sys::reason(&error)));
-            Collected::default()
-        }),
-        None => Collected { trouble: homeless.clone(), ..Collected::default() },
-    };
-    let (bytes, placed) = profile::encode(&planned, &collected.arcs, &histogram, choice.rate)?;
     if let Some(trouble) = &collected.trouble {
         if homeless.is_none() {
             voice.warn(format_args!("nothing was hooked: {trouble}"));
         }
         notes.push(trouble.clone());
     }
+    notes.extend(family.strangers.iter().cloned());
     let run = Run {
-        planned: &planned,
+        planned,
         binary: &program.binary,
         ending,
         collected: &collected,
@@ -149,21 +159,22 @@ pub(crate) fn profiled(prepared: Prepared) -> Result<Ending, Failure> {
         lost_samples,
         throttled,
         sampler_bytes,
-        plan_bytes,
+        plan_bytes: profilee.plan.as_ref().map_or(0, |(plan, _)| plan.len() as u64),
         injector_ns,
         notes: &notes,
+        others: &family.others,
     };
-    drop(folder);
+    family.folder = None;
     finish(&run, &program, &settings, &output, stats.as_ref(), pid as u32, &bytes)?;
     Ok(ending)
 }
 
-fn attach(held: &Held, scope: Scope, rate: u32, planned: &Planned) -> std::io::Result<Sampling> {
-    let perf = Perf::open(scope, rate)?;
+fn attach(scope: Scope, rate: u32, follow: bool) -> std::io::Result<Sampling> {
+    let perf = Perf::open(scope, rate, follow)?;
     if scope == Scope::Machine {
         perf.enable();
     }
-    Ok(Sampling::new(perf, held.pid(), planned.subject.code.clone(), Histogram::new(planned.shape)))
+    Ok(Sampling::new(perf))
 }
 
 /// Writes what there is to write, and says what there is to say.
@@ -181,6 +192,7 @@ fn finish(
         voice.warn(loss);
     }
     run.details(voice);
+    run.list_others(voice);
     if let Some(Err(error)) = stats.map(|target| run.stats().write(target)) {
         voice.warn(sys::plain(&format!("{error:#}")));
     }

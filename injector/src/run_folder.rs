@@ -1,4 +1,4 @@
-//! The private folder of one run, with the agent library, the plan and the region file in it.
+//! The private folder of one run, with the agent library in it, the plans, and each process's region file.
 
 use std::ffi::OsStr;
 use std::io::{self, Write};
@@ -7,10 +7,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow};
-use gprofinject_abi::{AGENT_FILE, PLAN_FILE, REGION_FILE};
+use gprofinject_abi::{AGENT_FILE, ASK_FILE, FOLDER_MAX, PLAN_SUFFIX, REGION_SUFFIX};
 use tempfile::TempDir;
 
-use crate::region::{self, Layout, Region};
+use crate::region::{self, Layout, Orders};
 use crate::sys;
 
 /// The agent library, built by build.rs.
@@ -22,16 +22,16 @@ const SPARE: u64 = 1 << 20;
 /// Removed when dropped.
 pub(crate) struct RunFolder {
     folder: TempDir,
-    pub(crate) region: Region,
 }
 
 impl RunFolder {
     /// Makes the folder in the first place that will do.
-    pub(crate) fn create(plan: &[u8], layout: &Layout, timer_rate: u32) -> Result<RunFolder> {
+    /// It holds the first process's files, and there is room for its counters.
+    pub(crate) fn create(first: &str, plan: &[u8], layout: &Layout, orders: Orders) -> Result<RunFolder> {
         let mut refusals = Vec::new();
         let mut limited = None;
         for place in places() {
-            match create_in(&place, plan, layout, timer_rate) {
+            match create_in(&place, first, plan, layout, orders) {
                 Ok(folder) => return Ok(folder),
                 Err(error) => {
                     refusals.push(format!("{}: {}", place.display(), sys::reason(&error)));
@@ -53,6 +53,45 @@ impl RunFolder {
     pub(crate) fn path(&self) -> &Path {
         self.folder.path()
     }
+
+    /// Where processes ask.
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.path().join(ASK_FILE)
+    }
+
+    pub(crate) fn region(&self, name: &str) -> PathBuf {
+        self.path().join(format!("{name}{REGION_SUFFIX}"))
+    }
+
+    pub(crate) fn plan(&self, name: &str) -> PathBuf {
+        self.path().join(format!("{name}{PLAN_SUFFIX}"))
+    }
+
+    /// Makes a process's files.
+    pub(crate) fn add(&self, name: &str, plan: &[u8], layout: &Layout, orders: Orders) -> io::Result<()> {
+        if sys::free_space(self.path())? < plan.len() as u64 + layout.reserved(orders.timer_rate) + SPARE {
+            return Err(io::Error::from_raw_os_error(libc::ENOSPC));
+        }
+        region::create_private(&self.plan(name))?.write_all(plan)?;
+        region::create(&self.region(name), layout, orders).map(drop)
+    }
+
+    /// Makes the files of a process whose plan another one has as well.
+    pub(crate) fn add_like(
+        &self,
+        name: &str,
+        other: &str,
+        layout: &Layout,
+        orders: Orders,
+    ) -> io::Result<()> {
+        std::fs::hard_link(self.plan(other), self.plan(name))?;
+        region::create(&self.region(name), layout, orders).map(drop)
+    }
+
+    /// A process's counters have been read. Its plan may be another's too.
+    pub(crate) fn remove_region(&self, name: &str) {
+        let _ = std::fs::remove_file(self.region(name));
+    }
 }
 
 fn places() -> Vec<PathBuf> {
@@ -71,13 +110,18 @@ fn places() -> Vec<PathBuf> {
     places
 }
 
-fn create_in(place: &Path, plan: &[u8], layout: &Layout, timer_rate: u32) -> io::Result<RunFolder> {
+fn create_in(
+    place: &Path,
+    first: &str,
+    plan: &[u8],
+    layout: &Layout,
+    orders: Orders,
+) -> io::Result<RunFolder> {
     let place = std::path::absolute(place)?;
-    if !loadable(place.as_os_str()) {
+    if !loadable(place.as_os_str()) || place.as_os_str().len() + 64 > FOLDER_MAX {
         return Err(io::Error::other("LD_PRELOAD cannot name files in it"));
     }
-    let needed = AGENT.len() as u64 + plan.len() as u64 + layout.reserved(timer_rate) + SPARE;
-    if sys::free_space(&place)? < needed {
+    if sys::free_space(&place)? < AGENT.len() as u64 {
         return Err(io::Error::from_raw_os_error(libc::ENOSPC));
     }
     let folder = tempfile::Builder::new()
@@ -89,9 +133,9 @@ fn create_in(place: &Path, plan: &[u8], layout: &Layout, timer_rate: u32) -> io:
     if !sys::maps_executable(&agent) {
         return Err(io::Error::other("code there cannot be executed (noexec)"));
     }
-    region::create_private(&folder.path().join(PLAN_FILE))?.write_all(plan)?;
-    let region = region::create(&folder.path().join(REGION_FILE), layout, timer_rate)?;
-    Ok(RunFolder { folder, region })
+    let folder = RunFolder { folder };
+    folder.add(first, plan, layout, orders)?;
+    Ok(folder)
 }
 
 /// The dynamic linker takes blanks and colons in LD_PRELOAD for separators, and expands `$`.

@@ -1,8 +1,10 @@
 //! Who samples, and the way from the kernel's records to a histogram.
 
+use std::collections::HashMap;
+
 use crate::args::SamplerArg;
 use crate::elf;
-use crate::histogram::Histogram;
+use crate::histogram::{Histogram, Shape};
 use crate::perf::{self, Perf, Scope};
 use crate::records::{Event, Record};
 use crate::sys;
@@ -36,14 +38,14 @@ impl Method {
 
 /// Decides by trying. `agent`: there can be one in this program. `changes_ids`: the kernel takes the
 /// program's own events away when it is executed.
-pub(crate) fn choose(asked: SamplerArg, rate: u32, agent: bool, changes_ids: bool) -> Choice {
+pub(crate) fn choose(asked: SamplerArg, rate: u32, agent: bool, changes_ids: bool, follow: bool) -> Choice {
     let mut reasons = Vec::new();
     if rate == 0 {
         return Choice { method: Method::None, rate, reasons };
     }
     if asked != SamplerArg::Timer {
         let scope = if changes_ids { Scope::Machine } else { Scope::Process(0) };
-        match Perf::open(scope, rate) {
+        match Perf::open(scope, rate, follow) {
             Ok(trial) => {
                 if !trial.samples_kernel() {
                     reasons.push("time in the kernel is not sampled (kernel.perf_event_paranoid)".into());
@@ -70,19 +72,46 @@ pub(crate) fn choose(asked: SamplerArg, rate: u32, agent: bool, changes_ids: boo
     Choice { method: Method::Timer, rate: rate.min(most), reasons }
 }
 
-/// perf at work on a program.
+/// perf at work on a family of processes.
 pub(crate) struct Sampling {
     perf: Perf,
-    pid: u32,
-    /// Where the program's code is in its file, to know it when it is mapped.
-    code: Vec<elf::Segment>,
-    state: State,
     pending: Vec<Record>,
+    /// Members that have been announced: when, whose process, and which.
+    announced: Vec<Announced>,
     /// When the last round began: older records have all been seen.
     seen_until: u64,
-    pub(crate) histogram: Histogram,
+    /// By process number.
+    tracks: HashMap<u32, Track>,
+    /// One for each member of the family.
+    members: Vec<Sampled>,
     pub(crate) lost: u64,
     pub(crate) throttled: bool,
+}
+
+#[derive(Clone, Copy)]
+struct Announced {
+    time: u64,
+    pid: u32,
+    member: usize,
+    /// It begins with the next exec, not at once.
+    at_exec: bool,
+}
+
+/// A member's samples, and where its code is in its file, to know it when it is mapped.
+struct Sampled {
+    code: &'static [elf::Segment],
+    histogram: Histogram,
+}
+
+/// What a process is at the moment.
+#[derive(Clone, Debug)]
+struct Track {
+    member: Option<usize>,
+    /// The one that it becomes by the next exec.
+    next: Option<usize>,
+    state: State,
+    /// Samples of a forked child that has not announced itself yet.
+    early: Vec<Option<u64>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,20 +120,28 @@ enum State {
     Before,
     /// Runtime address minus link address.
     Running { bias: u64 },
-    /// Another program has taken its place.
+    /// A program that is not followed.
     Over,
 }
 
+impl Track {
+    fn new(member: Option<usize>) -> Track {
+        Track { member, next: None, state: State::Before, early: Vec::new() }
+    }
+}
+
+/// More of a child that never announces itself are not kept.
+const MOST_EARLY: usize = 1000;
+
 impl Sampling {
-    pub(crate) fn new(perf: Perf, pid: i32, code: Vec<elf::Segment>, histogram: Histogram) -> Sampling {
+    pub(crate) fn new(perf: Perf) -> Sampling {
         Sampling {
             perf,
-            pid: pid as u32,
-            code,
-            state: State::Before,
             pending: Vec::new(),
+            announced: Vec::new(),
             seen_until: 0,
-            histogram,
+            tracks: HashMap::new(),
+            members: Vec::new(),
             lost: 0,
             throttled: false,
         }
@@ -112,6 +149,30 @@ impl Sampling {
 
     pub(crate) fn perf(&mut self) -> &mut Perf {
         &mut self.perf
+    }
+
+    /// The next member of the family, which is process `pid` from now on, or from its next exec on.
+    pub(crate) fn announce(&mut self, pid: i32, code: &'static [elf::Segment], shape: Shape, at_exec: bool) {
+        let member = self.members.len();
+        self.members.push(Sampled { code, histogram: Histogram::new(shape) });
+        let pid = pid as u32;
+        if member == 0 {
+            self.tracks.insert(pid, Track::new(Some(member)));
+        } else {
+            self.announced.push(Announced { time: sys::monotonic_ns(), pid, member, at_exec });
+        }
+    }
+
+    /// A member's samples, up to now.
+    pub(crate) fn take(&mut self, member: usize) -> Option<Histogram> {
+        let sampled = self.members.get_mut(member)?;
+        let empty = Histogram::new(sampled.histogram.shape);
+        Some(std::mem::replace(&mut sampled.histogram, empty))
+    }
+
+    /// The process has gone.
+    pub(crate) fn forget(&mut self, pid: i32) {
+        self.tracks.remove(&(pid as u32));
     }
 
     /// Takes what the kernel has.
@@ -125,8 +186,8 @@ impl Sampling {
         self.count(until);
     }
 
-    /// After the program's end.
-    pub(crate) fn finish(&mut self) {
+    /// When a process has gone: all that is known of it.
+    pub(crate) fn settle(&mut self) {
         self.perf.drain(&mut self.pending);
         self.count(u64::MAX);
     }
@@ -136,7 +197,27 @@ impl Sampling {
         let ready = self.pending.partition_point(|record| record.time < until);
         let rest = self.pending.split_off(ready);
         for record in std::mem::replace(&mut self.pending, rest) {
+            self.arrive(record.time);
             self.count_one(record);
+        }
+        self.arrive(until);
+    }
+
+    /// Members that were announced before `time`.
+    fn arrive(&mut self, time: u64) {
+        let after = self.announced.partition_point(|announced| announced.time < time);
+        for announced in self.announced.drain(..after) {
+            let Announced { pid, member, at_exec, .. } = announced;
+            let track = self.tracks.entry(pid).or_insert_with(|| Track::new(None));
+            if at_exec {
+                track.next = Some(member);
+                continue;
+            }
+            track.member = Some(member);
+            let early = std::mem::take(&mut track.early);
+            if let Some(sampled) = self.members.get_mut(member) {
+                early.into_iter().for_each(|place| sampled.histogram.add(place));
+            }
         }
     }
 
@@ -144,25 +225,50 @@ impl Sampling {
         match record.event {
             Event::Lost(count) => self.lost += count,
             Event::Throttled => self.throttled = true,
-            _ if record.pid != self.pid => {}
-            Event::Exec => {
-                if let State::Running { .. } = self.state {
-                    self.state = State::Over;
-                    self.perf.disable();
+            Event::Fork { parent } => {
+                if let Some(parent) = self.tracks.get(&parent) {
+                    let track = Track { state: parent.state, ..Track::new(None) };
+                    self.tracks.insert(record.pid, track);
                 }
             }
+            event => {
+                let Some(track) = self.tracks.get_mut(&record.pid) else { return };
+                track.see(event, &mut self.members);
+            }
+        }
+    }
+}
+
+impl Track {
+    fn see(&mut self, event: Event, members: &mut [Sampled]) {
+        match event {
+            Event::Exec => match self.next.take() {
+                Some(next) => *self = Track::new(Some(next)),
+                // The first program's own exec.
+                None if self.state == State::Before && self.member.is_some() => {}
+                None => *self = Track { state: State::Over, ..Track::new(None) },
+            },
             Event::Map { address, len, offset } => {
                 if self.state == State::Before
-                    && let Some(bias) = bias(&self.code, address, len, offset)
+                    && let Some(sampled) = self.member.and_then(|member| members.get(member))
+                    && let Some(bias) = bias(sampled.code, address, len, offset)
                 {
                     self.state = State::Running { bias };
                 }
             }
-            Event::Sample(place) => match self.state {
-                State::Before => self.histogram.add(None),
-                State::Running { bias } => self.histogram.add(place.map(|pc| pc.wrapping_sub(bias))),
-                State::Over => {}
-            },
+            Event::Sample(place) => {
+                let place = match self.state {
+                    State::Before => None,
+                    State::Running { bias } => place.map(|pc| pc.wrapping_sub(bias)),
+                    State::Over => return,
+                };
+                match self.member.and_then(|member| members.get_mut(member)) {
+                    Some(sampled) => sampled.histogram.add(place),
+                    None if self.early.len() < MOST_EARLY => self.early.push(place),
+                    None => {}
+                }
+            }
+            Event::Fork { .. } | Event::Lost(_) | Event::Throttled => {}
         }
     }
 }
@@ -192,6 +298,6 @@ mod tests {
 
     #[test]
     fn no_rate_means_no_sampler() {
-        assert_eq!(choose(SamplerArg::Auto, 0, true, false).method, Method::None);
+        assert_eq!(choose(SamplerArg::Auto, 0, true, false, true).method, Method::None);
     }
 }

@@ -19,6 +19,7 @@ pub(crate) struct Settings {
     pub(crate) rate: u32,
     pub(crate) sampler: SamplerArg,
     pub(crate) filters: Filters,
+    pub(crate) follow: bool,
     pub(crate) list: bool,
     pub(crate) voice: Voice,
 }
@@ -40,6 +41,7 @@ impl Settings {
             hooks: args.hooks,
             rate: args.rate,
             sampler: args.sampler,
+            follow: !args.no_follow,
             list: args.list,
             voice: Voice(level),
             command: args.command,

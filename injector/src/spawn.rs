@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr;
 
-use gprofinject_abi::{AGENT_FILE, PRELOAD_VARIABLE, RUN_FOLDER_VARIABLE};
+use gprofinject_abi::{AGENT_FILE, PRELOAD_VARIABLE, RUN_VARIABLE};
 
 use crate::early;
 use crate::resolve::Program;
@@ -17,6 +17,8 @@ use crate::signals::Inherited;
 use crate::sys::{self, Limits, c_string};
 
 const PRELOAD: &str = "LD_PRELOAD";
+/// The first process's name in the run folder.
+pub(crate) const FIRST: &str = "0";
 
 unsafe extern "C" {
     static environ: *const *const c_char;
@@ -138,7 +140,7 @@ impl Exec {
         });
         let mut env = environment();
         if let Some(folder) = run_folder {
-            inject(&mut env, folder)?;
+            inject(&mut env, folder, FIRST)?;
         }
         Ok(Exec { path, argv, shell_argv, env })
     }
@@ -160,7 +162,7 @@ fn environment() -> Vec<CString> {
 }
 
 /// Adds the agent's variables at the end, in the order in which it expects them.
-fn inject(env: &mut Vec<CString>, folder: &Path) -> io::Result<()> {
+fn inject(env: &mut Vec<CString>, folder: &Path, name: &str) -> io::Result<()> {
     let is_preload = |entry: &CString| {
         entry.as_bytes().strip_prefix(PRELOAD.as_bytes()).is_some_and(|rest| rest.starts_with(b"="))
     };
@@ -176,7 +178,7 @@ fn inject(env: &mut Vec<CString>, folder: &Path) -> io::Result<()> {
         preload.extend(own);
     }
     env.push(variable(PRELOAD, &preload)?);
-    env.push(variable(RUN_FOLDER_VARIABLE, folder.as_os_str().as_bytes())?);
+    env.push(variable(RUN_VARIABLE, folder.join(name).as_os_str().as_bytes())?);
     if let Some(own) = &own {
         env.push(variable(PRELOAD_VARIABLE, own)?);
     }
@@ -195,12 +197,12 @@ mod tests {
     fn the_agents_variables_come_last() {
         let entry = |text: &str| CString::new(text).expect("no zero byte");
         let mut env = vec![entry("A=1"), entry("LD_PRELOAD=x.so"), entry("odd")];
-        inject(&mut env, Path::new("/run/f")).expect("no zero byte");
+        inject(&mut env, Path::new("/run/f"), "0").expect("no zero byte");
         let expected = [
             "A=1",
             "odd",
             "LD_PRELOAD=/run/f/libgprofinject.so:x.so",
-            "GPROFINJECT_RUN_FOLDER=/run/f",
+            "GPROFINJECT_RUN=/run/f/0",
             "GPROFINJECT_LD_PRELOAD=x.so",
         ];
         assert_eq!(env, expected.map(entry));

@@ -4,6 +4,7 @@
 use std::os::fd::{AsFd, AsRawFd};
 
 use crate::failure::OURS;
+use crate::family::Family;
 use crate::sampler::Sampling;
 use crate::signals::{self, Arrived, Signals};
 use crate::sys::check;
@@ -16,44 +17,76 @@ pub(crate) enum Ending {
     Killed(i32),
 }
 
-/// Waits for the end of `pid`.
+/// Waits for the end of `pid`, the first process.
 pub(crate) fn until_end(
     pid: i32,
     signals: &Signals,
     mut witness: Option<Witness>,
+    family: &mut Family,
     mut sampling: Option<&mut Sampling>,
 ) -> Ending {
     loop {
         if let Some(ending) = reap(pid) {
             return ending;
         }
-        wait(signals, sampling.as_deref_mut());
+        wait(signals, family, sampling.as_deref_mut());
         while let Some(arrived) = signals.next() {
             pass_on(pid, arrived, witness.as_mut());
         }
     }
 }
 
-/// Waits until there is something to do, and takes in samples.
-fn wait(signals: &Signals, sampling: Option<&mut Sampling>) {
-    let own = libc::pollfd { fd: signals.as_fd().as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    let mut polled = vec![own];
-    let Some(sampling) = sampling else {
-        poll(&mut polled);
-        return;
-    };
-    let perf = sampling.perf().descriptors();
-    polled.extend(perf.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }));
-    poll(&mut polled);
-    let mut ready = false;
-    for entry in polled.iter().skip(1) {
-        ready |= entry.revents & libc::POLLIN != 0;
-        if entry.revents & (libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) != 0 {
-            sampling.perf().hang_up(entry.fd);
+/// Waits for the end of all descendants, which have become our children, or until we are told not to.
+pub(crate) fn until_alone(signals: &Signals, family: &mut Family, mut sampling: Option<&mut Sampling>) {
+    const ENOUGH: [i32; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
+    while has_children() {
+        wait(signals, family, sampling.as_deref_mut());
+        while let Some(arrived) = signals.next() {
+            if ENOUGH.contains(&arrived.signal) {
+                return;
+            }
         }
     }
-    if ready {
-        sampling.drain();
+}
+
+/// Waits until there is something to do, and does what the family and the sampler want.
+fn wait(signals: &Signals, family: &mut Family, mut sampling: Option<&mut Sampling>) {
+    let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    let mut polled = vec![entry(signals.as_fd().as_raw_fd())];
+    polled.extend(family.descriptors().map(entry));
+    let perf_from = polled.len();
+    if let Some(sampling) = sampling.as_deref_mut() {
+        polled.extend(sampling.perf().descriptors().map(entry));
+    }
+    poll(&mut polled);
+    let (others, perf) = polled.split_at(perf_from);
+    if let Some(sampling) = sampling.as_deref_mut() {
+        let mut ready = false;
+        for entry in perf {
+            ready |= entry.revents & libc::POLLIN != 0;
+            if entry.revents & (libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) != 0 {
+                sampling.perf().hang_up(entry.fd);
+            }
+        }
+        if ready {
+            sampling.drain();
+        }
+    }
+    if others.iter().skip(1).any(|entry| entry.revents != 0) {
+        family.attend(sampling);
+    }
+}
+
+/// Lets children go that have ended. None left: false.
+fn has_children() -> bool {
+    loop {
+        // SAFETY: no status is asked for.
+        match check(unsafe { libc::waitpid(-1, std::ptr::null_mut(), libc::WNOHANG) }) {
+            Ok(0) => return true,
+            Ok(_) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(_) => return false,
+        }
     }
 }
 

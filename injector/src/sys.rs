@@ -270,6 +270,50 @@ pub(crate) fn wait_readable(fds: &[libc::c_int], patience: Option<Duration>) -> 
     }
 }
 
+/// What there is to know a process's end by.
+pub(crate) enum Handle {
+    /// Readable when it has ended.
+    Waiting(OwnedFd),
+    Ended,
+    /// No descriptor to be had.
+    Unknown,
+}
+
+impl Handle {
+    pub(crate) fn of(pid: i32) -> Handle {
+        // SAFETY: no memory is involved; the descriptor is new and ours.
+        unsafe {
+            let fd = libc::syscall(libc::SYS_pidfd_open, pid, 0);
+            match check(fd as i32) {
+                Ok(fd) => Handle::Waiting(OwnedFd::from_raw_fd(fd)),
+                Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Handle::Ended,
+                Err(_) => Handle::Unknown,
+            }
+        }
+    }
+
+    pub(crate) fn descriptor(&self) -> Option<i32> {
+        match self {
+            Handle::Waiting(fd) => Some(fd.as_raw_fd()),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        match self {
+            Handle::Waiting(fd) => wait_readable(&[fd.as_raw_fd()], Some(Duration::ZERO)),
+            Handle::Ended => true,
+            Handle::Unknown => false,
+        }
+    }
+}
+
+/// Orphaned descendants become our children, so that their end can be waited for.
+pub(crate) fn adopt_orphans() {
+    // SAFETY: no memory is involved.
+    unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) };
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -66,7 +66,7 @@ fn the_frequent_slow_path_touches_no_vector_register() {
 }
 
 /// It must come up without any other library, and define nothing that the program could mean but what it
-/// passes on (the agent's `jumps.rs` and `unwind.rs`).
+/// passes on (the agent's `jumps.rs`, `unwind.rs` and `children.rs`).
 #[test]
 fn nothing_is_needed_and_only_what_is_passed_on_is_offered() {
     let library = library();
@@ -83,7 +83,9 @@ fn nothing_is_needed_and_only_what_is_passed_on_is_offered() {
     }
     offered.sort_unstable();
     let unwinding = ["_Unwind_Backtrace", "_Unwind_SetIP", "_dl_find_object", "backtrace", "dl_iterate_phdr"];
-    let mut expected = [&["__longjmp_chk", "_longjmp", "longjmp", "siglongjmp"][..], &unwinding].concat();
+    let forking = ["_Fork", "clone", "syscall"];
+    let jumping = ["__longjmp_chk", "_longjmp", "longjmp", "siglongjmp"];
+    let mut expected = [&jumping[..], &unwinding, &forking].concat();
     expected.sort_unstable();
     assert_eq!(offered, expected);
     let dynamic = output("readelf", &["-d"], &library);

@@ -11,14 +11,33 @@
 pub mod plan;
 pub mod region;
 
-/// Environment variable that names the run folder to the agent. The agent removes it, and itself from
-/// `LD_PRELOAD`, before any code of the program can look.
-pub const RUN_FOLDER_VARIABLE: &str = "GPROFINJECT_RUN_FOLDER";
+/// Environment variable that tells the agent its run: `FOLDER/NAME`, where `FOLDER` is the run folder and
+/// `NAME` the process's own name in it. The agent removes it, and itself from `LD_PRELOAD`, before any code
+/// of the program can look.
+pub const RUN_VARIABLE: &str = "GPROFINJECT_RUN";
 /// The user's own `LD_PRELOAD`, where there was one, for the agent to put back.
 pub const PRELOAD_VARIABLE: &str = "GPROFINJECT_LD_PRELOAD";
-/// File names inside the run folder.
+/// File names inside the run folder. The agent and a socket (see [`ask`]) belong to the run.
 pub const AGENT_FILE: &str = "libgprofinject.so";
-pub const PLAN_FILE: &str = "plan";
-pub const REGION_FILE: &str = "region";
+pub const ASK_FILE: &str = "ask";
+/// Plan and region file are a process's own: `NAME.plan`, `NAME.region`. Forked children share their parent's
+/// plan and make their own region file, `f` and their process number.
+pub const PLAN_SUFFIX: &str = ".plan";
+pub const REGION_SUFFIX: &str = ".region";
+/// Longest path of a run folder.
+pub const FOLDER_MAX: usize = 1024;
+
+/// What a profiled process tells the injector, over a SOCK_SEQPACKET socket in the run folder; one packet, then
+/// perhaps an answer. The injector knows the sender by SO_PEERCRED.
+pub mod ask {
+    /// A forked child has made its region file: the byte, then its name in the run folder. No answer.
+    pub const FORKED: u8 = b'F';
+    /// A program is about to be executed: the byte, the folder's descriptor (i32, as of execveat(2)), the
+    /// path. The answer is the name that the process goes on by, or an empty packet: it is not followed.
+    pub const EXECUTES: u8 = b'E';
+    /// Longest answer.
+    pub const NAME_MAX: usize = 32;
+}
+
 /// Raised by every change of a layout in this crate.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;

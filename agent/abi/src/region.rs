@@ -55,6 +55,10 @@ pub struct RegionHeader {
     pub slot_chunk: u64,
     /// Blocks that the (sparse) file has room for: its length is `blocks_offset + blocks_max * block_len`.
     pub blocks_max: u64,
+    /// Not 0: children are profiled as well, and programs that the process executes.
+    pub follow: u32,
+    /// Number of the plan in the injector.
+    pub plan: u32,
 
     // Written by the agent.
     /// A [`State`].

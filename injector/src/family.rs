@@ -1,0 +1,343 @@
+//! The processes of a run: the first one, its children, and what they execute.
+//!
+//! A *member* is one program in one process: a process that executes another program becomes another member.
+//! Members announce themselves (`listener`); their counters are read when their process has gone.
+
+use std::collections::{BTreeSet, HashMap};
+use std::ffi::OsStr;
+use std::os::fd::RawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use gprofinject_abi::ask;
+use gprofinject_abi::region::State;
+
+use crate::collect::{self, Collected};
+use crate::histogram::Histogram;
+use crate::listener::{Asker, Listener};
+use crate::output::Output;
+use crate::profile::{self, Placed};
+use crate::profilee::{Profilee, Profilees};
+use crate::region::{self, Orders};
+use crate::resolve;
+use crate::run_folder::RunFolder;
+use crate::sampler::Sampling;
+use crate::settings::Settings;
+use crate::spawn::FIRST;
+use crate::sys::{self, Handle};
+
+pub(crate) struct Family<'s> {
+    pub(crate) settings: &'s Settings,
+    pub(crate) output: &'s Output,
+    /// None: no agent, so only the first process, which is only sampled.
+    pub(crate) folder: Option<RunFolder>,
+    listener: Option<Listener>,
+    profilees: Profilees,
+    orders: Orders,
+    /// Samples per second.
+    rate: u32,
+    members: Vec<Member>,
+    /// Names handed out in the run folder.
+    names: u32,
+    /// The first name under which each plan was written.
+    plan_names: HashMap<u32, String>,
+    /// Profiles of each process so far.
+    written: HashMap<i32, u32>,
+    /// Members that have gone.
+    pub(crate) others: Vec<Other>,
+    /// What was executed and could not be followed, and why.
+    pub(crate) strangers: BTreeSet<String>,
+    /// Profiles that could not be written where they should be.
+    pub(crate) troubles: Vec<String>,
+}
+
+struct Member {
+    pid: i32,
+    profilee: &'static Profilee,
+    /// In the run folder.
+    name: String,
+    /// None: the process's end is seen elsewhere, by `waitpid` or by an earlier member.
+    handle: Option<Handle>,
+    /// Its profile is written, or will never be.
+    done: bool,
+}
+
+/// A member beside the first, after its end.
+pub(crate) struct Other {
+    pub(crate) pid: i32,
+    pub(crate) profilee: &'static Profilee,
+    pub(crate) file: PathBuf,
+    pub(crate) calls: u64,
+    pub(crate) placed: Placed,
+    pub(crate) collected: Collected,
+}
+
+/// What is known of the first process at its end.
+pub(crate) struct Finished {
+    pub(crate) collected: Collected,
+    pub(crate) placed: Placed,
+    pub(crate) bytes: Vec<u8>,
+}
+
+impl<'s> Family<'s> {
+    pub(crate) fn new(
+        settings: &'s Settings,
+        output: &'s Output,
+        folder: Option<RunFolder>,
+        profilees: Profilees,
+        orders: Orders,
+        rate: u32,
+    ) -> Family<'s> {
+        let listener =
+            folder.as_ref().filter(|_| orders.follow).map(|folder| Listener::new(&folder.socket()));
+        let mut strangers = BTreeSet::new();
+        if let Some(Err(error)) = &listener {
+            strangers.insert(format!("children are not followed: {}", sys::reason(error)));
+        }
+        Family {
+            settings,
+            output,
+            folder,
+            listener: listener.and_then(Result::ok),
+            profilees,
+            orders,
+            rate,
+            members: Vec::new(),
+            names: 1,
+            plan_names: HashMap::from([(0, FIRST.to_owned())]),
+            written: HashMap::new(),
+            others: Vec::new(),
+            strangers,
+            troubles: Vec::new(),
+        }
+    }
+
+    pub(crate) fn follows(&self) -> bool {
+        self.listener.is_some()
+    }
+
+    /// The first member.
+    pub(crate) fn begin(&mut self, pid: i32, profilee: &'static Profilee, sampling: Option<&mut Sampling>) {
+        self.join(pid, profilee, FIRST.to_owned(), false, sampling);
+    }
+
+    fn join(
+        &mut self,
+        pid: i32,
+        profilee: &'static Profilee,
+        name: String,
+        at_exec: bool,
+        sampling: Option<&mut Sampling>,
+    ) {
+        let seen =
+            self.members.is_empty() || self.members.iter().any(|member| member.pid == pid && !member.done);
+        let handle = (!seen).then(|| Handle::of(pid));
+        self.members.push(Member { pid, profilee, name, handle, done: false });
+        if let Some(sampling) = sampling {
+            sampling.announce(pid, &profilee.planned.subject.code, profilee.planned.shape, at_exec);
+        }
+    }
+
+    /// What to poll: whoever asks, and processes that end.
+    pub(crate) fn descriptors(&self) -> impl Iterator<Item = RawFd> {
+        let handles = self.members.iter().filter_map(|member| member.handle.as_ref()?.descriptor());
+        self.listener.iter().map(Listener::descriptor).chain(handles)
+    }
+
+    /// Hears whoever has come, and sees who has gone.
+    pub(crate) fn attend(&mut self, mut sampling: Option<&mut Sampling>) {
+        // Ends first: a new process may have an old one's number.
+        let has_ended = |member: &&Member| member.handle.as_ref().is_some_and(Handle::has_ended);
+        let ended: Vec<i32> = self.members.iter().filter(has_ended).map(|member| member.pid).collect();
+        for pid in ended {
+            self.end(pid, sampling.as_deref_mut());
+        }
+        while let Some(asker) = self.listener.as_ref().and_then(Listener::next) {
+            self.hear(&asker, sampling.as_deref_mut());
+        }
+    }
+
+    fn hear(&mut self, asker: &Asker, sampling: Option<&mut Sampling>) {
+        match asker.packet.split_first() {
+            Some((&ask::FORKED, name)) => self.forked(asker.pid, name, sampling),
+            Some((&ask::EXECUTES, rest)) => {
+                let name = self.executes(asker.pid, rest, sampling).unwrap_or_default();
+                asker.answer(name.as_bytes());
+            }
+            _ => {}
+        }
+    }
+
+    /// A child has begun, and counts in a region file of that name.
+    fn forked(&mut self, pid: i32, name: &[u8], sampling: Option<&mut Sampling>) {
+        let Some(folder) = &self.folder else { return };
+        let Ok(name) = std::str::from_utf8(name) else { return };
+        if !name.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
+            return;
+        }
+        let profilee =
+            region::header_of(&folder.region(name)).ok().and_then(|header| self.profilees.get(header.plan));
+        if let Some(profilee) = profilee {
+            self.join(pid, profilee, name.to_owned(), false, sampling);
+        }
+    }
+
+    /// A process is about to execute a program: the name it goes on by, if it can be followed.
+    fn executes(&mut self, pid: i32, question: &[u8], sampling: Option<&mut Sampling>) -> Option<String> {
+        let (at, path) = question.split_first_chunk()?;
+        let path = seen_by(pid, i32::from_le_bytes(*at), Path::new(OsStr::from_bytes(path)));
+        let binary = resolve::executed(&path)?;
+        let profilee = match self.profilees.executed(&binary, self.settings) {
+            Ok(profilee) => profilee,
+            Err(why) => {
+                self.strangers.insert(format!("{} was not followed: {why}", binary.display()));
+                return None;
+            }
+        };
+        let name = self.names.to_string();
+        self.names += 1;
+        if let Err(error) = self.make_files(profilee, &name) {
+            let why = sys::reason(&error);
+            self.strangers.insert(format!("{} was not followed: {why}", binary.display()));
+            return None;
+        }
+        self.join(pid, profilee, name.clone(), true, sampling);
+        Some(name)
+    }
+
+    fn make_files(&mut self, profilee: &Profilee, name: &str) -> std::io::Result<()> {
+        let missing = || std::io::Error::from_raw_os_error(libc::ENOENT);
+        let folder = self.folder.as_ref().ok_or_else(missing)?;
+        let (plan, layout) = profilee.plan.as_ref().ok_or_else(missing)?;
+        let orders = Orders { plan: profilee.number, ..self.orders };
+        if let Some(other) = self.plan_names.get(&profilee.number) {
+            return folder.add_like(name, other, layout, orders);
+        }
+        folder.add(name, plan, layout, orders)?;
+        self.plan_names.insert(profilee.number, name.to_owned());
+        Ok(())
+    }
+
+    /// A process has gone: writes the profiles of its programs.
+    fn end(&mut self, pid: i32, mut sampling: Option<&mut Sampling>) {
+        if let Some(sampling) = sampling.as_deref_mut() {
+            sampling.settle();
+            sampling.forget(pid);
+        }
+        for index in 1..self.members.len() {
+            if self.members.get(index).is_some_and(|member| member.pid == pid && !member.done) {
+                self.finish(index, sampling.as_deref_mut());
+            }
+        }
+    }
+
+    /// All that are left: their process has gone, or nobody waits for it any more. How many live on.
+    pub(crate) fn end_all(&mut self, mut sampling: Option<&mut Sampling>) -> usize {
+        self.attend(sampling.as_deref_mut());
+        let alive = self.members.iter().filter(|member| !member.done && member.handle.is_some()).count();
+        if let Some(sampling) = sampling.as_deref_mut() {
+            sampling.settle();
+        }
+        for index in 1..self.members.len() {
+            if self.members.get(index).is_some_and(|member| !member.done) {
+                self.finish(index, sampling.as_deref_mut());
+            }
+        }
+        alive
+    }
+
+    fn finish(&mut self, index: usize, sampling: Option<&mut Sampling>) {
+        let Some(member) = self.members.get_mut(index) else { return };
+        (member.done, member.handle) = (true, None);
+        let (pid, profilee, name) = (member.pid, member.profilee, member.name.clone());
+        let samples = sampling.and_then(|sampling| sampling.take(index));
+        let Some((finished, state)) = self.counted(profilee, &name, samples) else { return };
+        if let Some(folder) = &self.folder {
+            folder.remove_region(&name);
+        }
+        let Finished { collected, placed, bytes } = finished;
+        let calls = collected.calls();
+        // It was not executed after all, or there is nothing to tell.
+        if state == State::New as u32 || calls == 0 && placed.inside == 0 {
+            return;
+        }
+        let before = self.written.entry(pid).or_default();
+        match self.output.write_other(pid as u32, *before, &bytes) {
+            Ok(written) => {
+                *before += 1;
+                self.troubles
+                    .extend(written.detour.map(|d| format!("{d}; it is in {}", written.path.display())));
+                self.others.push(Other { pid, profilee, file: written.path, calls, placed, collected });
+            }
+            Err(error) => self.troubles.push(format!("{error:#}")),
+        }
+    }
+
+    /// The first process has gone. `homeless`: why there is no run folder, if there should be one.
+    pub(crate) fn end_first(
+        &mut self,
+        sampling: Option<&mut Sampling>,
+        homeless: Option<&String>,
+    ) -> Option<Finished> {
+        let member = self.members.first_mut()?;
+        member.done = true;
+        let (pid, profilee, name) = (member.pid, member.profilee, member.name.clone());
+        self.written.insert(pid, 1);
+        let samples = sampling.and_then(|sampling| {
+            sampling.settle();
+            sampling.take(0)
+        });
+        let (mut finished, _) = self.counted(profilee, &name, samples)?;
+        finished.collected.trouble = finished.collected.trouble.or_else(|| homeless.cloned());
+        Some(finished)
+    }
+
+    /// A member's counters and samples, as a profile.
+    fn counted(
+        &mut self,
+        profilee: &'static Profilee,
+        name: &str,
+        samples: Option<Histogram>,
+    ) -> Option<(Finished, u32)> {
+        let planned = &profilee.planned;
+        let mut histogram = samples.unwrap_or_else(|| Histogram::new(planned.shape));
+        let mut state = State::Armed as u32;
+        let mut collected = Collected::default();
+        if let (Some(folder), Some((_, layout))) = (&self.folder, &profilee.plan) {
+            let region = region::open(&folder.region(name), layout);
+            let read = region.and_then(|region| {
+                state = region.header()?.state;
+                collect::collect(&region, planned, &mut histogram)
+            });
+            match read {
+                Ok(read) => collected = read,
+                Err(error) => self.troubles.push(format!("counters cannot be read: {}", sys::reason(&error))),
+            }
+        }
+        match profile::encode(planned, &collected.arcs, &histogram, self.rate) {
+            Ok((bytes, placed)) => Some((Finished { collected, placed, bytes }, state)),
+            Err(error) => {
+                self.troubles.push(format!("{error:#}"));
+                None
+            }
+        }
+    }
+}
+
+/// Where a path leads that another process names; `at` is the folder of execveat(2).
+fn seen_by(pid: i32, at: i32, path: &Path) -> PathBuf {
+    let process = PathBuf::from(format!("/proc/{pid}"));
+    if path.is_absolute() {
+        let root = process.join("root");
+        return match std::fs::read_link(&root) {
+            Ok(target) if target != Path::new("/") => root.join(path.strip_prefix("/").unwrap_or(path)),
+            _ => path.to_owned(),
+        };
+    }
+    let folder = match at {
+        libc::AT_FDCWD => process.join("cwd"),
+        fd => process.join(format!("fd/{fd}")),
+    };
+    // Our own name for it: the process's will not be there at the end.
+    std::fs::canonicalize(folder.join(path)).unwrap_or(folder)
+}

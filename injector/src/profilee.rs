@@ -1,0 +1,107 @@
+//! The programs of a run, each planned once, however many processes execute it.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use crate::profile_plan::{self, Planned};
+use crate::region::Layout;
+use crate::settings::Settings;
+use crate::subject::{Binary, Subject};
+
+/// A program that is profiled. It lives as long as we do: there are few of them, and everything refers to
+/// its parts.
+pub(crate) struct Profilee {
+    /// Its number.
+    pub(crate) number: u32,
+    /// The file whose code is profiled.
+    pub(crate) binary: PathBuf,
+    /// How to name that file on a command line.
+    pub(crate) shown: OsString,
+    pub(crate) planned: Planned<'static, 'static>,
+    /// The plan file, where there is a plan, and the region file's layout.
+    pub(crate) plan: Option<(Vec<u8>, Layout)>,
+}
+
+/// What a file is known by: it may be replaced under its name.
+type Identity = (u64, u64, u64, i64, i64);
+
+#[derive(Default)]
+pub(crate) struct Profilees {
+    all: Vec<&'static Profilee>,
+    known: HashMap<Identity, Result<&'static Profilee, String>>,
+}
+
+/// Reads a program's file, for good.
+pub(crate) fn subject(path: &Path) -> &'static Subject<'static> {
+    let binary: &'static Binary = Box::leak(Box::new(Binary::open(path)));
+    Box::leak(Box::new(binary.examine()))
+}
+
+impl Profilees {
+    /// The first program.
+    pub(crate) fn first(
+        &mut self,
+        binary: &Path,
+        shown: OsString,
+        planned: Planned<'static, 'static>,
+        agent: bool,
+    ) -> &'static Profilee {
+        let profilee = self.add(binary, shown, planned, agent);
+        if let Some(identity) = identity(binary) {
+            self.known.insert(identity, Ok(profilee));
+        }
+        profilee
+    }
+
+    fn add(
+        &mut self,
+        binary: &Path,
+        shown: OsString,
+        planned: Planned<'static, 'static>,
+        agent: bool,
+    ) -> &'static Profilee {
+        let plan = planned.plan.as_ref().filter(|_| agent);
+        let profilee = Box::leak(Box::new(Profilee {
+            number: self.all.len() as u32,
+            binary: binary.to_owned(),
+            shown,
+            plan: plan.map(|plan| (plan.encode(), Layout::new(planned.shape, plan.slot_bytes))),
+            planned,
+        }));
+        self.all.push(profilee);
+        profilee
+    }
+
+    /// The program that a member of the family executes, if the agent can be put into it; else why not.
+    pub(crate) fn executed(
+        &mut self,
+        binary: &Path,
+        settings: &Settings,
+    ) -> Result<&'static Profilee, String> {
+        let identity = identity(binary).ok_or("it cannot be read")?;
+        if let Some(known) = self.known.get(&identity) {
+            return known.clone();
+        }
+        let subject = subject(binary);
+        let profilee = match &subject.unhookable {
+            None if subject.takes_agent() => {
+                let planned = profile_plan::make(subject, settings.hooks, &settings.filters, true);
+                Ok(self.add(binary, binary.into(), planned, true))
+            }
+            why => Err(why.clone().unwrap_or_else(|| "the agent cannot be put into it".to_owned())),
+        };
+        self.known.insert(identity, profilee.clone());
+        profilee
+    }
+
+    pub(crate) fn get(&self, number: u32) -> Option<&'static Profilee> {
+        self.all.get(number as usize).copied()
+    }
+}
+
+fn identity(path: &Path) -> Option<Identity> {
+    let metadata = std::fs::metadata(path).ok()?;
+    Some((metadata.dev(), metadata.ino(), metadata.len(), metadata.mtime(), metadata.mtime_nsec()))
+}
