@@ -227,7 +227,7 @@ fn tail_sites(
     let mut sites: HashMap<(u32, u32), Option<u64>> = HashMap::new();
     for (hook, number) in hooks.iter().zip(0..) {
         let address = image.functions[hook.function].address;
-        for b in flow.branches_to(address, address + 1) {
+        for b in flow.branches_into(hook.function, address + 1) {
             if b.kind == BranchKind::Call {
                 continue;
             }

@@ -10,7 +10,7 @@
 //!   change it, or calls a function for which that holds. Then no caller keeps a value in it. And the
 //!   function does not read it before it writes it, which only helpers of compilers do.
 
-use crate::flow::{Branch, BranchKind, Flow, function_at};
+use crate::flow::{BranchKind, Flow};
 use crate::image::Image;
 use iced_x86::{FlowControl, Instruction, InstructionInfoFactory, OpAccess, Register};
 
@@ -100,31 +100,22 @@ impl Uses {
 
 /// Carries changes of r11 from called functions to their callers.
 pub fn spread(image: &Image, flow: &mut Flow) {
-    let target =
-        |b: &Branch| function_at(image, b.target).filter(|&i| image.functions[i].address == b.target);
+    let mut changes: Vec<bool> = flow.functions.iter().map(|f| f.registers.changes_r11).collect();
     // What is called outside of all functions (a PLT stub) is not known.
-    let mut edges: Vec<(u32, u32)> = Vec::new();
-    for b in &flow.branches {
-        let from = b.function as usize;
-        match target(b) {
-            Some(to) if to != from => edges.push((to as u32, b.function)),
-            Some(_) => {}
-            None if b.kind == BranchKind::Call => flow.functions[from].registers.changes_r11 = true,
-            None => {}
-        }
+    for b in flow.to_no_start(image).filter(|b| b.kind == BranchKind::Call) {
+        changes[b.function as usize] = true;
     }
-    edges.sort_unstable();
-    let mut work: Vec<u32> =
-        (0..).zip(&flow.functions).filter(|(_, f)| f.registers.changes_r11).map(|(i, _)| i).collect();
+    let mut work: Vec<usize> = (0..changes.len()).filter(|&i| changes[i]).collect();
     while let Some(callee) = work.pop() {
-        let first = edges.partition_point(|&(to, _)| to < callee);
-        for &(_, caller) in edges[first..].iter().take_while(|&&(to, _)| to == callee) {
-            let registers = &mut flow.functions[caller as usize].registers;
-            if !registers.changes_r11 {
-                registers.changes_r11 = true;
+        for b in flow.branches_into(callee, image.functions[callee].address + 1) {
+            let caller = b.function as usize;
+            if !std::mem::replace(&mut changes[caller], true) {
                 work.push(caller);
             }
         }
+    }
+    for (f, changes) in flow.functions.iter_mut().zip(changes) {
+        f.registers.changes_r11 = changes;
     }
 }
 

@@ -109,7 +109,7 @@ pub fn relocate(
     Ok(out)
 }
 
-fn has_branch(i: &Instruction) -> bool {
+pub fn has_branch(i: &Instruction) -> bool {
     matches!(i.op0_kind(), OpKind::NearBranch16 | OpKind::NearBranch32 | OpKind::NearBranch64)
 }
 

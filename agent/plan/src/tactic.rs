@@ -244,7 +244,7 @@ impl Decider<'_, '_> {
     /// A near jump over the function's own bytes and the padding behind them. With `over_call`, the
     /// relocated instructions may end with a call.
     fn near(&mut self, i: usize, over_call: bool) -> Result<Tactic, Reason> {
-        if let Some((at, relocated)) = simple_start(self.image, self.flow, i, JUMP) {
+        if let Some((at, relocated)) = simple_start(self.image, self.flow, i) {
             self.hooks[i] = Some(Hook {
                 function: i,
                 tactic: Tactic::Jump,
@@ -392,7 +392,7 @@ impl Decider<'_, '_> {
         if self.flow.is_taken(f.address) {
             return Err(Reason::NoRoom);
         }
-        let branches = self.flow.branches_to(f.address, f.address + 1);
+        let branches = self.flow.branches_into(i, f.address + 1);
         let mut retargets = Vec::new();
         for &branch in branches {
             let from = branch.function as usize;
