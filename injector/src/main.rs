@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! args -> settings      what was typed, what it means
-//! resolve -> subject    the file that is profiled, and what kind it is (elf)
+//! resolve -> subject    the file that is profiled, and what kind it is (elf, memory)
 //! profile_plan          what is hooked, and how (filters, names)
 //! output, run_folder    where the profile and the counters go (region)
 //! sampler               who samples: perf (records) or the agent's timers, into a histogram
@@ -19,6 +19,7 @@ mod failure;
 mod filters;
 mod histogram;
 mod list;
+mod memory;
 mod names;
 mod output;
 mod perf;
@@ -79,6 +80,7 @@ fn run(args: Args) -> Result<Ending, Failure> {
         voice.note(note);
     }
     let binary = subject::Binary::open(&program.binary);
+    memory::expect_plan(binary.len());
     let subject = binary.examine();
     if settings.list {
         let planned = profile_plan::make(&subject, settings.hooks, &settings.filters, true);

@@ -37,6 +37,11 @@ impl Binary {
         }
     }
 
+    /// Bytes of the file.
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.as_ref().map_or(0, |bytes| bytes.len())
+    }
+
     pub(crate) fn examine(&self) -> Subject<'_> {
         match (&self.bytes, self.privileges) {
             (Err(why), _) => Subject::blind(why.clone()),
