@@ -215,6 +215,7 @@ fn fill_arena(file: &PlanFile, plan: &PlanHeader, arena: u64, bias: u64) -> Resu
             return Err(failed(sys::EEXIST));
         }
     }
+    sys::prefer_huge_pages(arena, plan.arena_len);
     for segment in segments {
         let fits = segment.arena_offset.checked_add(segment.len).is_some_and(|end| end <= plan.arena_len)
             && segment.file_offset.checked_add(segment.len).is_some_and(|end| end <= file.len);

@@ -99,6 +99,7 @@ fn run(args: Args) -> Result<Ending, Failure> {
     let choice = sampler::choose(settings.sampler, rate, subject.takes_agent());
     let agent_wanted = choice.method == sampler::Method::Timer;
     let planned = profile_plan::make(&subject, settings.hooks, &settings.filters, agent_wanted);
+    memory::plan_made();
     run::say_what_is_possible(&planned, &program, &settings);
     run::profiled(run::Prepared { settings, program, planned, choice, output, stats, start, inherited })
 }

@@ -66,10 +66,11 @@ pub(crate) fn profiled(prepared: Prepared) -> Result<Ending, Failure> {
     let agent_wanted = planned.hooked() > 0 || choice.method == Method::Timer;
     let (folder, plan_bytes) = match planned.plan.as_ref().filter(|_| agent_wanted) {
         Some(plan) => {
-            let bytes = plan.encode();
+            let file = plan.encode();
+            let len: usize = file.iter().map(|piece| piece.len()).sum();
             let layout = Layout::new(planned.shape, plan.slot_bytes);
             let timer_rate = if choice.method == Method::Timer { choice.rate } else { 0 };
-            (Some(RunFolder::create(&bytes, &layout, timer_rate)?), bytes.len() as u64)
+            (Some(RunFolder::create(&file, &layout, timer_rate)?), len as u64)
         }
         None => (None, 0),
     };

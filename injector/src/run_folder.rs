@@ -1,5 +1,6 @@
 //! The private folder of one run, with the agent library, the plan and the region file in it.
 
+use std::borrow::Cow;
 use std::ffi::OsStr;
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -27,7 +28,7 @@ pub(crate) struct RunFolder {
 
 impl RunFolder {
     /// Makes the folder in the first place that will do.
-    pub(crate) fn create(plan: &[u8], layout: &Layout, timer_rate: u32) -> Result<RunFolder> {
+    pub(crate) fn create(plan: &[Cow<[u8]>], layout: &Layout, timer_rate: u32) -> Result<RunFolder> {
         let mut refusals = Vec::new();
         for place in places() {
             match create_in(&place, plan, layout, timer_rate) {
@@ -62,12 +63,13 @@ fn places() -> Vec<PathBuf> {
     places
 }
 
-fn create_in(place: &Path, plan: &[u8], layout: &Layout, timer_rate: u32) -> io::Result<RunFolder> {
+fn create_in(place: &Path, plan: &[Cow<[u8]>], layout: &Layout, timer_rate: u32) -> io::Result<RunFolder> {
     let place = std::path::absolute(place)?;
     if !loadable(place.as_os_str()) {
         return Err(io::Error::other("LD_PRELOAD cannot name files in it"));
     }
-    let needed = AGENT.len() as u64 + plan.len() as u64 + layout.reserved(timer_rate) + SPARE;
+    let plan_len: usize = plan.iter().map(|piece| piece.len()).sum();
+    let needed = (AGENT.len() + plan_len) as u64 + layout.reserved(timer_rate) + SPARE;
     if sys::free_space(&place)? < needed {
         return Err(io::Error::from_raw_os_error(libc::ENOSPC));
     }
@@ -80,7 +82,10 @@ fn create_in(place: &Path, plan: &[u8], layout: &Layout, timer_rate: u32) -> io:
     if !sys::maps_executable(&agent) {
         return Err(io::Error::other("code there cannot be executed (noexec)"));
     }
-    region::create_private(&folder.path().join(PLAN_FILE))?.write_all(plan)?;
+    let mut file = region::create_private(&folder.path().join(PLAN_FILE))?;
+    for piece in plan {
+        file.write_all(piece)?;
+    }
     let region = region::create(&folder.path().join(REGION_FILE), layout, timer_rate)?;
     Ok(RunFolder { folder, region })
 }

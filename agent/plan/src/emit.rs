@@ -9,7 +9,7 @@
 
 use crate::image::{Image, ImageKind};
 use crate::registers::Registers;
-use crate::relocate::{Relocated, Unmovable, near_jump, relocate};
+use crate::relocate::{self, Relocated, Unmovable, copied, near_jump, relocate};
 use crate::slots::{Home, Homes};
 use crate::tactic::sled::{self, Chain};
 use crate::tactic::{Hook, JUMP, Reason, Retarget, Tactic};
@@ -67,6 +67,8 @@ pub struct Wish {
     pub both: bool,
     /// Its first instruction may be reached by an indirect jump of its own.
     pub loops: bool,
+    /// Its first instructions can be copied as they are.
+    pub movable: bool,
     pub registers: Registers,
 }
 
@@ -80,11 +82,24 @@ impl Wish {
             keep_r11: !self.registers.r11_dead(),
         }
     }
+
+    fn is_checked(self) -> bool {
+        self.loops && self.both
+    }
+
+    /// Bytes that the function's thunk takes at most, behind the template.
+    fn room(self, hook: &Hook) -> usize {
+        let relocated = hook.relocated as usize;
+        let check = if self.is_checked() { LOOP_CHECK } else { 0 };
+        // Relocation grows an instruction of two bytes to six at most, and a call to forty.
+        check + ALIGN + if self.movable { relocated + relocate::JUMP } else { relocated * 3 + 64 }
+    }
 }
 
 /// Emits `hooks`; `wishes` and `homes` are in their order, and so are the function numbers.
 pub fn emit(image: &Image, hooks: &[Hook], wishes: &[Wish], homes: &Homes, tails: &[Tail]) -> Emitted {
-    let mut e = Emitter::new(image, hooks, tails);
+    let kinds = wishes.iter().enumerate().map(|(number, wish)| wish.kind(homes.of(number))).collect();
+    let mut e = Emitter::new(image, hooks, wishes, kinds, tails);
     for (number, hook) in hooks.iter().enumerate() {
         e.function(hook, number as u32, wishes[number], homes.of(number));
     }
@@ -155,13 +170,18 @@ struct Emitter<'a, 'd> {
 }
 
 impl<'a, 'd> Emitter<'a, 'd> {
-    fn new(image: &'a Image<'d>, hooks: &[Hook], tails: &[Tail]) -> Emitter<'a, 'd> {
+    fn new(
+        image: &'a Image<'d>,
+        hooks: &[Hook],
+        wishes: &[Wish],
+        kinds: Vec<Kind>,
+        tails: &[Tail],
+    ) -> Emitter<'a, 'd> {
         let templates: Vec<Template> = (0..Kind::COUNT).map(|i| Template::thunk(Kind::of(i))).collect();
-        let largest = templates.iter().map(|t| t.bytes.len()).max().unwrap_or(0);
         let header = size_of::<ArenaHeader>();
-        // Relocation grows an instruction of two bytes to six at most, and a call to forty.
-        let thunks: usize =
-            hooks.iter().map(|h| largest + h.relocated as usize * 3 + 64 + ALIGN + LOOP_CHECK).sum();
+        let rooms = hooks.iter().zip(wishes).map(|(hook, wish)| wish.room(hook));
+        let fixed = kinds.iter().map(|kind: &Kind| templates[kind.index()].bytes.len());
+        let thunks = rooms.sum::<usize>() + fixed.sum::<usize>();
         let chains = sled::chains(hooks);
         let ends: usize = chains.iter().map(|c| sled::code_len(c.sleds.len()) + ALIGN).sum();
         let stubs = (header + EXIT + ALIGN + ends + thunks).next_multiple_of(64);
@@ -173,12 +193,20 @@ impl<'a, 'd> Emitter<'a, 'd> {
         let len = round_up((tail_stubs + tails.len() * TAIL_STUBS) as u64, PAGE);
         let mut e = Emitter {
             image,
-            out: Emitted { arena: place(image, len), bytes: vec![0; len as usize], ..Default::default() },
+            out: Emitted {
+                arena: place(image, len),
+                bytes: vec![0; len as usize],
+                records: Vec::with_capacity(hooks.len()),
+                patches: Vec::with_capacity(hooks.len() + tails.len()),
+                tls_fixups: Vec::with_capacity(hooks.len() * 3 + tails.len() * 2),
+                owners: Vec::with_capacity(hooks.len() * 2 + tails.len()),
+                ..Default::default()
+            },
             templates,
             exit: header,
             next: 0,
             stubs,
-            kinds: Vec::with_capacity(hooks.len()),
+            kinds,
             tail_len,
             second_look: Template::second_look(SECOND_LOOK),
             tails: tails_at,
@@ -273,9 +301,8 @@ impl<'a, 'd> Emitter<'a, 'd> {
     fn function(&mut self, hook: &Hook, number: u32, wish: Wish, home: Home) {
         let start = self.next.next_multiple_of(ALIGN);
         self.thunks.push(start);
-        let kind = wish.kind(home);
-        self.kinds.push(kind);
-        let check = wish.loops && wish.both;
+        let kind = self.kinds[number as usize];
+        let check = wish.is_checked();
         let at = start + if check { LOOP_CHECK } else { 0 };
         let template = &self.templates[kind.index()];
         let body = at + template.bytes.len();
@@ -297,7 +324,7 @@ impl<'a, 'd> Emitter<'a, 'd> {
             slot_count: home.count,
             reserved: 0,
         };
-        match self.body(hook, body) {
+        match self.body(hook, wish, body) {
             Ok(relocated) => {
                 let patches = self.patches(hook, self.landing(number, start), body, &relocated);
                 match patches {
@@ -341,13 +368,16 @@ impl<'a, 'd> Emitter<'a, 'd> {
         self.branch(at + 9, self.address(body));
     }
 
-    fn body(&self, hook: &Hook, body: usize) -> Result<Relocated, Unmovable> {
+    fn body(&self, hook: &Hook, wish: Wish, body: usize) -> Result<Relocated, Unmovable> {
         // A word that a relocated call pushes wants its alignment, which only costs a few bytes.
         let to = self.address(body);
         if hook.tactic == Tactic::CallSites {
             return relocate(&[], hook.at, to, hook.at, &|_| None);
         }
         let bytes = self.image.code_at(hook.at, hook.relocated).ok_or(Unmovable("no code"))?;
+        if wish.movable {
+            return Ok(copied(bytes, hook.at, to));
+        }
         let elsewhere = |site: u64| {
             let tail = self.moved_tails.get(&site).map(|&i| self.tail_at(i));
             tail.or_else(|| self.moved_calls.get(&site).copied()).map(|at| self.address(at))
@@ -504,8 +534,9 @@ impl<'a, 'd> Emitter<'a, 'd> {
         for number in 0..self.out.records.len() {
             self.out.owners.push(((self.stubs + number * STUBS) as u32, number as u32));
         }
-        self.out.owners.sort_unstable();
-        self.out.patches.sort_unstable_by_key(|p| p.address);
+        // Sorted runs, which a stable sort takes advantage of.
+        self.out.owners.sort();
+        self.out.patches.sort_by_key(|p| p.address);
         self.out
     }
 }

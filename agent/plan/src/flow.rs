@@ -7,6 +7,7 @@
 
 use crate::image::{FunctionKind, Image};
 use crate::registers::{self, Registers, Scan};
+use crate::sort;
 use crate::start::{Head, hook_point};
 use iced_x86::{
     Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, OpKind, Register,
@@ -103,8 +104,8 @@ impl Flow {
             flow.indirect.extend(part.indirect);
         }
         flow.functions.resize(count, FunctionFlow { undecodable: true, ..Default::default() });
-        // Stable, which keeps the order of the sites; and the parts are sorted runs.
-        flow.branches.sort_by_key(|b| b.target);
+        // They come in the order of their sites, which a stable sort keeps.
+        sort::by_key(&mut flow.branches, |b| b.target);
         flow.first = first_branches(image, &flow.branches);
         flow.spread_odd_returns(image);
         registers::spread(image, &mut flow);
@@ -225,7 +226,6 @@ impl Part {
             let flow = part.function(image, i, &mut factory);
             part.functions.push(flow);
         }
-        part.branches.sort_by_key(|b| b.target);
         part
     }
 

@@ -14,6 +14,7 @@ mod plan;
 pub mod registers;
 pub mod relocate;
 pub mod slots;
+mod sort;
 pub mod start;
 pub mod tactic;
 pub mod tails;

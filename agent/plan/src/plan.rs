@@ -96,13 +96,13 @@ impl Plan {
         Plan {
             hooks: hooks_wanted,
             downgrade,
-            records: emitted.records.clone(),
+            records: std::mem::take(&mut emitted.records),
             function_of: hooks.iter().map(|h| h.function).collect(),
             text: extents(image),
             arena: emitted.arena,
             arena_len: emitted.bytes.len() as u64,
             slot_bytes: homes.bytes,
-            arena_owners: emitted.owners.clone(),
+            arena_owners: std::mem::take(&mut emitted.owners),
             tail_sites: tail_sites(image, &flow, &hooks, &number_of),
             hooked: hooked_ranges(image, &verdicts),
             code: code_extents(image),
@@ -145,6 +145,10 @@ fn emit_all(image: &Image, flow: &Flow, hooks: &[Hook], entry_only: bool) -> (Em
             Wish {
                 both: both && !twice && !facts.odd_return,
                 loops: facts.table_loops,
+                // Nothing is led to an instruction among them.
+                movable: facts.head.movable
+                    && u64::from(facts.head.len) == h.relocated
+                    && h.retargets.is_empty(),
                 registers: facts.registers,
             }
         })
@@ -161,7 +165,7 @@ fn refuse_overlaps(hooks: &mut Vec<Hook>, verdicts: &mut [Result<Tactic, Reason>
     for (n, h) in hooks.iter().enumerate() {
         spans.extend(h.spans().map(|(lo, hi)| (lo, hi, n)));
     }
-    spans.sort_unstable();
+    spans.sort();
     let mut bad: Vec<usize> = Vec::new();
     let mut last: Option<(u64, usize)> = None;
     for &(lo, hi, n) in &spans {

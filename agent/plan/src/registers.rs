@@ -12,7 +12,7 @@
 
 use crate::flow::{BranchKind, Flow};
 use crate::image::Image;
-use iced_x86::{FlowControl, Instruction, InstructionInfoFactory, OpAccess, Register};
+use iced_x86::{FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, Register};
 
 /// What one pass over a function's instructions finds out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,7 +47,7 @@ impl Scan {
         if !self.decided {
             if flow != FlowControl::Next {
                 self.decided = true;
-            } else {
+            } else if !names_all(i) || mentions(i, Register::RAX) {
                 let uses = Uses::of(i, Register::RAX, factory);
                 self.found.rax_dead |= uses.writes && !uses.reads;
                 self.decided = uses.writes || uses.reads;
@@ -55,7 +55,7 @@ impl Scan {
         }
         // An indirect jump may be a switch, and proves nothing.
         self.found.changes_r11 |= flow == FlowControl::IndirectCall;
-        if mentions_r11(i) {
+        if mentions(i, Register::R11) {
             let uses = Uses::of(i, Register::R11, factory);
             self.found.takes_r11 |= uses.reads && !self.r11_seen;
             self.found.changes_r11 |= uses.writes;
@@ -64,8 +64,18 @@ impl Scan {
     }
 }
 
-fn mentions_r11(i: &Instruction) -> bool {
-    let is = |r: Register| r.full_register() == Register::R11;
+/// What most functions begin with: instructions that use no register but the stack pointer and those that
+/// they name. To ask iced for all registers takes longer than to decode.
+fn names_all(i: &Instruction) -> bool {
+    use Mnemonic::{Add, And, Cmp, Endbr64, Lea, Mov, Movsx, Movsxd, Movzx, Or, Push, Sub, Test, Xor};
+    matches!(
+        i.mnemonic(),
+        Add | And | Cmp | Endbr64 | Lea | Mov | Movsx | Movsxd | Movzx | Or | Push | Sub | Test | Xor
+    )
+}
+
+fn mentions(i: &Instruction, register: Register) -> bool {
+    let is = |r: Register| r.full_register() == register;
     is(i.op0_register())
         || is(i.op1_register())
         || is(i.op2_register())

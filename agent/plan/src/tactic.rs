@@ -204,7 +204,10 @@ pub fn decide(image: &Image, flow: &Flow, unwinds: bool, selected: &dyn Fn(usize
         }
     }
     d.sleds(&mut verdicts);
-    Decisions { verdicts, hooks: d.hooks.into_iter().flatten().collect() }
+    // In place, as flatten() does not do it.
+    #[expect(clippy::filter_map_identity)]
+    let hooks = d.hooks.into_iter().filter_map(|hook| hook).collect();
+    Decisions { verdicts, hooks }
 }
 
 struct Decider<'a, 'd> {
