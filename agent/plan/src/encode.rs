@@ -40,7 +40,7 @@ impl Plan {
             out.extend_from_slice(&p.original);
             out.extend_from_slice(&p.replacement);
         });
-        let tls_fixups = table(&mut file, &e.tls_fixups, |&v, out| half(out, v));
+        let tls_fixups = table(&mut file, &e.code.tls_fixups, |&v, out| half(out, v));
         let bias_fixups = table(&mut file, &e.bias_fixups, |&v, out| half(out, v));
         let half_bias_fixups = table(&mut file, &e.half_bias_fixups, |&v, out| half(out, v));
         let mut next = (file.len() + e.used.len() * size_of::<Segment>()) as u64;
@@ -64,7 +64,7 @@ impl Plan {
         }
         word(&mut header, 0); // the arena header stands first in the arena
         file[..header.len()].copy_from_slice(&header);
-        let arena = e.used.iter().map(|used| Cow::Borrowed(&e.bytes[used.clone()]));
+        let arena = e.used.iter().map(|used| Cow::Borrowed(&e.code.bytes[used.clone()]));
         std::iter::once(Cow::Owned(file)).chain(arena).collect()
     }
 }
@@ -73,7 +73,7 @@ impl Plan {
     /// Bytes of header and tables, at most.
     fn tables_len(&self) -> usize {
         let e = &self.emitted;
-        let fixups = e.tls_fixups.len() + e.bias_fixups.len() + e.half_bias_fixups.len();
+        let fixups = e.code.tls_fixups.len() + e.bias_fixups.len() + e.half_bias_fixups.len();
         size_of::<PlanHeader>()
             + self.records.len() * size_of::<FunctionRecord>()
             + e.tails.len() * size_of::<TailRecord>()
