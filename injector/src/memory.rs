@@ -4,7 +4,7 @@
 /// Programs with smaller files are planned in a few milliseconds anyway.
 const LARGE: usize = 1 << 21;
 /// About so many bytes of memory does planning take for each byte of the file.
-const SHARE: usize = 8;
+const SHARE: usize = 16;
 /// Enough for any plan.
 const MOST: usize = 1 << 29;
 const PAGE: usize = 4096;

@@ -312,9 +312,6 @@ impl<'a, 'd> Emitter<'a, 'd> {
     fn body(&self, hook: &Hook, wish: Wish, body: usize) -> Result<Relocated, Unmovable> {
         // A word that a relocated call pushes wants its alignment, which only costs a few bytes.
         let to = self.address(body);
-        if hook.tactic == Tactic::CallSites {
-            return relocate(&[], hook.at, to, hook.at, &|_| None);
-        }
         let bytes = self.image.code_at(hook.at, hook.relocated).ok_or(Unmovable("no code"))?;
         if wish.movable {
             return Ok(copied(bytes, hook.at, to));

@@ -146,9 +146,10 @@ fn emit_all(image: &Image, flow: &Flow, hooks: &[Hook], entry_only: bool) -> (Em
                 both: both && !twice && !facts.odd_return,
                 loops: facts.table_loops,
                 // Nothing is led to an instruction among them.
-                movable: facts.head.movable
-                    && u64::from(facts.head.len) == h.relocated
-                    && h.retargets.is_empty(),
+                movable: h.relocated == 0
+                    || facts.head.movable
+                        && u64::from(facts.head.len) == h.relocated
+                        && h.retargets.is_empty(),
                 registers: facts.registers,
             }
         })

@@ -4,6 +4,7 @@ use crate::flow::{Branch, BranchKind, Flow, NEAR, function_at};
 use crate::image::{Function, FunctionKind, Image};
 use crate::relocate::{falls_through, has_branch, is_call};
 use crate::tactic::JUMP;
+use crate::tactic::sled::LONGEST;
 use iced_x86::{Code, Decoder, DecoderOptions, Instruction};
 
 /// One instruction near the start; offsets are from the hook point.
@@ -59,10 +60,12 @@ impl Start {
         let mut start =
             Start { hook, steps: Vec::with_capacity(8), end, fixed: Vec::new(), soft: Vec::new() };
         start.decode(bytes);
-        for &b in flow.branches_into(index, hook + NEAR) {
+        // Behind a short function others stand, with callers of their own.
+        let near = end.clamp(LONGEST, NEAR);
+        for &b in flow.branches_into(index, hook + near) {
             start.note_inbound(image, flow, index, b);
         }
-        start.fixed.extend(flow.indirect_in(hook + 1, hook + NEAR).iter().map(|t| t - hook));
+        start.fixed.extend(flow.indirect_in(hook + 1, hook + near).iter().map(|t| t - hook));
         start.fixed.sort_unstable();
         Some(start)
     }

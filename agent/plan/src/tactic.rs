@@ -453,12 +453,14 @@ impl Decider<'_, '_> {
 
     fn padding_cave(&mut self, j: usize, lo: u64, hi: u64) -> Option<u64> {
         let f = &self.image.functions[j];
-        let at = (f.address + f.size + self.padding_used[j]).max(lo);
+        let end = f.address + f.size;
         // Skipped bytes below `lo` are given up with it.
-        if at > hi || !is_padding(self.image, self.flow, f.address + f.size, at + JUMP, f.limit) {
+        let at = (end + self.padding_used[j]).max(lo);
+        // Mostly there is no room: asked first, and for many neighbours.
+        if at > hi || at + JUMP > f.limit || !is_padding(self.image, self.flow, end, at + JUMP, f.limit) {
             return None;
         }
-        self.padding_used[j] = at + JUMP - (f.address + f.size);
+        self.padding_used[j] = at + JUMP - end;
         Some(at)
     }
 
