@@ -233,6 +233,7 @@ fn fill_arena(
             return Err(failed(sys::EEXIST));
         }
     }
+    sys::prefer_huge_pages(arena, plan.arena_len);
     for segment in segments {
         let fits = segment.arena_offset.checked_add(segment.len).is_some_and(|end| end <= plan.arena_len)
             && segment.file_offset.checked_add(segment.len).is_some_and(|end| end <= file.len);

@@ -65,6 +65,13 @@ pub(crate) fn map_zeros(len: u64, protection: u64) -> Result<u64, i32> {
     Ok(at)
 }
 
+/// Fewer page faults to fill the memory, and fewer misses to use it. A kernel without huge pages refuses.
+pub(crate) fn prefer_huge_pages(address: u64, len: u64) {
+    const MADV_HUGEPAGE: u64 = 14;
+    // SAFETY: changes no contents.
+    let _ = unsafe { syscall(28, [address, len, MADV_HUGEPAGE, 0, 0, 0]) };
+}
+
 /// # Safety
 /// Nothing may use `address..address + len` any more.
 pub(crate) unsafe fn munmap(address: u64, len: u64) -> Result<u64, i32> {

@@ -299,7 +299,7 @@ impl<'s> Family<'s> {
         name: &str,
         samples: Option<Histogram>,
     ) -> Option<(Finished, u32)> {
-        let planned = &profilee.planned;
+        let planned = profilee.planned;
         let mut histogram = samples.unwrap_or_else(|| Histogram::new(planned.shape));
         let mut state = State::Armed as u32;
         let mut collected = Collected::default();

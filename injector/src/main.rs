@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! args -> settings      what was typed, what it means
-//! resolve -> subject    the file that is profiled, and what kind it is (elf, privileges, symbols)
+//! resolve -> subject    the file that is profiled, and what kind it is (elf, privileges, symbols, memory)
 //! profile_plan          what is hooked, and how (filters, names)
 //! output, run_folder    where the profile and the counters go (region)
 //! sampler               who samples: perf (records) or the agent's timers, into a histogram
@@ -22,6 +22,7 @@ mod filters;
 mod histogram;
 mod list;
 mod listener;
+mod memory;
 mod names;
 mod output;
 mod perf;
@@ -103,6 +104,7 @@ fn run(args: Args) -> Result<Ending, Failure> {
     let choice = sampler::choose(settings.sampler, rate, takes_agent, subject.changes_ids, follow);
     let agent_wanted = choice.method == sampler::Method::Timer || follow;
     let planned = profile_plan::make(subject, settings.hooks, &settings.filters, agent_wanted);
+    memory::plan_made();
     let sampled = choice.method != sampler::Method::None;
     run::say_what_is_possible(&planned, &program, &settings, sampled);
     run::profiled(run::Prepared { settings, program, planned, choice, output, stats, start, inherited })

@@ -5,8 +5,10 @@ use std::ffi::OsString;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use crate::memory;
 use crate::profile_plan::{self, Planned};
 use crate::region::Layout;
+use crate::run_folder::Piece;
 use crate::settings::Settings;
 use crate::subject::{Binary, Subject};
 
@@ -19,9 +21,9 @@ pub(crate) struct Profilee {
     pub(crate) binary: PathBuf,
     /// How to name that file on a command line.
     pub(crate) shown: OsString,
-    pub(crate) planned: Planned<'static, 'static>,
+    pub(crate) planned: &'static Planned<'static, 'static>,
     /// The plan file, where there is a plan, and the region file's layout.
-    pub(crate) plan: Option<(Vec<u8>, Layout)>,
+    pub(crate) plan: Option<(Vec<Piece>, Layout)>,
 }
 
 /// What a file is known by: it may be replaced under its name.
@@ -36,7 +38,15 @@ pub(crate) struct Profilees {
 /// Reads a program's file, for good.
 pub(crate) fn subject(path: &Path) -> &'static Subject<'static> {
     let binary: &'static Binary = Box::leak(Box::new(Binary::open(path)));
+    memory::expect_plan(binary.len());
     Box::leak(Box::new(binary.examine()))
+}
+
+impl Profilee {
+    pub(crate) fn plan_len(&self) -> u64 {
+        let pieces = self.plan.iter().flat_map(|(pieces, _)| pieces);
+        pieces.map(|piece| piece.len() as u64).sum()
+    }
 }
 
 impl Profilees {
@@ -62,6 +72,7 @@ impl Profilees {
         planned: Planned<'static, 'static>,
         agent: bool,
     ) -> &'static Profilee {
+        let planned: &'static Planned = Box::leak(Box::new(planned));
         let plan = planned.plan.as_ref().filter(|_| agent);
         let profilee = Box::leak(Box::new(Profilee {
             number: self.all.len() as u32,
@@ -88,6 +99,7 @@ impl Profilees {
         let profilee = match &subject.unhookable {
             None if subject.takes_agent() => {
                 let planned = profile_plan::make(subject, settings.hooks, &settings.filters, true);
+                memory::plan_made();
                 Ok(self.add(binary, binary.into(), planned, true))
             }
             why => Err(why.clone().unwrap_or_else(|| "the agent cannot be put into it".to_owned())),

@@ -65,7 +65,7 @@ pub(crate) fn profiled(prepared: Prepared) -> Result<Ending, Failure> {
     let agent_wanted = planned.hooked() > 0 || choice.method == Method::Timer || follow;
     let mut profilees = Profilees::default();
     let profilee = profilees.first(&program.binary, program.shown.clone(), planned, agent_wanted);
-    let planned = &profilee.planned;
+    let planned = profilee.planned;
     let timer_rate = if choice.method == Method::Timer { choice.rate } else { 0 };
     let orders = Orders { timer_rate, follow, plan: profilee.number };
     let mut homeless = None;
@@ -159,7 +159,7 @@ pub(crate) fn profiled(prepared: Prepared) -> Result<Ending, Failure> {
         lost_samples,
         throttled,
         sampler_bytes,
-        plan_bytes: profilee.plan.as_ref().map_or(0, |(plan, _)| plan.len() as u64),
+        plan_bytes: profilee.plan_len(),
         injector_ns,
         notes: &notes,
         others: &family.others,

@@ -1,5 +1,6 @@
 //! The private folder of one run, with the agent library in it, the plans, and each process's region file.
 
+use std::borrow::Cow;
 use std::ffi::OsStr;
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -19,6 +20,9 @@ pub(crate) static AGENT: &[u8] = include_bytes!(env!("GPROFINJECT_AGENT"));
 /// Room for the counters of the first threads.
 const SPARE: u64 = 1 << 20;
 
+/// A part of a plan file.
+pub(crate) type Piece = Cow<'static, [u8]>;
+
 /// Removed when dropped.
 pub(crate) struct RunFolder {
     folder: TempDir,
@@ -27,7 +31,7 @@ pub(crate) struct RunFolder {
 impl RunFolder {
     /// Makes the folder in the first place that will do.
     /// It holds the first process's files, and there is room for its counters.
-    pub(crate) fn create(first: &str, plan: &[u8], layout: &Layout, orders: Orders) -> Result<RunFolder> {
+    pub(crate) fn create(first: &str, plan: &[Piece], layout: &Layout, orders: Orders) -> Result<RunFolder> {
         let mut refusals = Vec::new();
         let mut limited = None;
         for place in places() {
@@ -68,11 +72,15 @@ impl RunFolder {
     }
 
     /// Makes a process's files.
-    pub(crate) fn add(&self, name: &str, plan: &[u8], layout: &Layout, orders: Orders) -> io::Result<()> {
-        if sys::free_space(self.path())? < plan.len() as u64 + layout.reserved(orders.timer_rate) + SPARE {
+    pub(crate) fn add(&self, name: &str, plan: &[Piece], layout: &Layout, orders: Orders) -> io::Result<()> {
+        let plan_len: usize = plan.iter().map(|piece| piece.len()).sum();
+        if sys::free_space(self.path())? < plan_len as u64 + layout.reserved(orders.timer_rate) + SPARE {
             return Err(io::Error::from_raw_os_error(libc::ENOSPC));
         }
-        region::create_private(&self.plan(name))?.write_all(plan)?;
+        let mut file = region::create_private(&self.plan(name))?;
+        for piece in plan {
+            file.write_all(piece)?;
+        }
         region::create(&self.region(name), layout, orders).map(drop)
     }
 
@@ -113,7 +121,7 @@ fn places() -> Vec<PathBuf> {
 fn create_in(
     place: &Path,
     first: &str,
-    plan: &[u8],
+    plan: &[Piece],
     layout: &Layout,
     orders: Orders,
 ) -> io::Result<RunFolder> {

@@ -43,6 +43,11 @@ impl Binary {
         }
     }
 
+    /// Bytes of the file.
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.as_ref().map_or(0, |bytes| bytes.len())
+    }
+
     pub(crate) fn examine(&self) -> Subject<'_> {
         let mut subject = match &self.bytes {
             Err(why) => Subject::blind(why.clone()),

@@ -7,21 +7,26 @@
 //!
 //! The thunks of neighbours lie beside each other; what is rarely run lies apart from them.
 
+pub mod code;
+mod tail;
+
 use crate::cfi::Tables;
 use crate::image::{Image, ImageKind};
 use crate::registers::Registers;
-use crate::relocate::{Relocated, Unmovable, near_jump, relocate};
+use crate::relocate::{self, Relocated, Unmovable, copied, near_jump, relocate};
 use crate::slots::{Home, Homes};
 use crate::tactic::sled::{self, Chain};
 use crate::tactic::{Hook, JUMP, Reason, Retarget, Tactic};
 use crate::tails::Tail;
-use crate::template::{Hole, Kind, Target, Template};
+use crate::template::{Kind, Template};
 use crate::unwinder::Led;
+use code::{Code, STUB, Values};
 use gprofinject_abi::plan::{ArenaHeader, ENTRY_ONLY, FunctionRecord, LOOPS, Patch, TailRecord};
 use gprofinject_abi::region::{PAGE, Slot, round_up};
 use std::collections::HashMap;
 use std::mem::offset_of;
 use std::ops::Range;
+use tail::Tails;
 
 /// Free space left between the arena and the image.
 const GUARD: u64 = 0x1_0000;
@@ -33,29 +38,21 @@ const HEAP: u64 = 1 << 29;
 const ALIGN: usize = 16;
 /// Bytes of `jmp [header]`.
 const EXIT: usize = 6;
-/// Bytes of a function's stubs: a second look (see [`Template::second_look`]), and twice
-/// `mov eax, number; jmp [header]`.
+/// Bytes of a function's stubs: a second look (see [`Template::second_look`]), and two of [`Code::stub`].
 const STUBS: usize = SECOND_LOOK + 2 * STUB;
 const SECOND_LOOK: usize = 21;
-const STUB: usize = 11;
 /// Bytes of `cmp dword [rsp], label; je body`.
 const LOOP_CHECK: usize = 13;
-/// Bytes of a tail call's: `mov eax, index; jmp [header]`, and `mov r11, [rsp-16]; mov rax, [rsp-8]; jmp thunk`.
-const TAIL_STUBS: usize = STUB + 15;
-
 /// Bytes of `lea r11, [body]; lea r10, [helper]; jmp [header]`.
 const LEAD: usize = 20;
 
 /// What emission yields.
 #[derive(Debug, Default)]
 pub struct Emitted {
-    /// Link address; may wrap below zero in a PIE.
-    pub arena: u64,
-    pub bytes: Vec<u8>,
+    pub code: Code,
     pub records: Vec<FunctionRecord>,
     pub tails: Vec<TailRecord>,
     pub patches: Vec<Patch>,
-    pub tls_fixups: Vec<u32>,
     pub bias_fixups: Vec<u32>,
     pub half_bias_fixups: Vec<u32>,
     /// Arena offsets of the unwind tables, by [`gprofinject_abi::plan::Frame`].
@@ -66,7 +63,7 @@ pub struct Emitted {
     pub tail_code: u32,
     /// Sorted: arena offset from which on the bytes belong to the function with that number.
     pub owners: Vec<(u32, u32)>,
-    /// What of `bytes` is used: the rest stays zero.
+    /// What of the arena is used: the rest stays zero.
     pub used: Vec<Range<usize>>,
     /// Functions that could not be moved after all.
     pub failed: Vec<(usize, Reason)>,
@@ -78,6 +75,8 @@ pub struct Wish {
     pub both: bool,
     /// Its first instruction may be reached by an indirect jump of its own.
     pub loops: bool,
+    /// Its first instructions can be copied as they are.
+    pub movable: bool,
     pub registers: Registers,
 }
 
@@ -91,6 +90,18 @@ impl Wish {
             keep_r11: !self.registers.r11_dead(),
         }
     }
+
+    fn is_checked(self) -> bool {
+        self.loops && self.both
+    }
+
+    /// Bytes that the function's thunk takes at most, behind the template.
+    fn room(self, hook: &Hook) -> usize {
+        let relocated = hook.relocated as usize;
+        let check = if self.is_checked() { LOOP_CHECK } else { 0 };
+        // Relocation grows an instruction of two bytes to six at most, and a call to forty.
+        check + ALIGN + if self.movable { relocated + relocate::JUMP } else { relocated * 3 + 64 }
+    }
 }
 
 /// Emits `hooks`; `wishes` and `homes` are in their order, and so are the function numbers.
@@ -102,7 +113,8 @@ pub(crate) fn emit(
     tails: &[Tail],
     led: &[Led],
 ) -> Emitted {
-    let mut e = Emitter::new(image, hooks, tails);
+    let kinds = wishes.iter().enumerate().map(|(number, wish)| wish.kind(homes.of(number))).collect();
+    let mut e = Emitter::new(image, hooks, wishes, kinds, tails, led.len() * LEAD);
     for (number, hook) in hooks.iter().enumerate() {
         let lead = if led.iter().any(|l| l.number == number) { LEAD } else { 0 };
         e.function(hook, number as u32, wishes[number], homes.of(number), lead);
@@ -115,11 +127,8 @@ pub(crate) fn emit(
         if tails[first].callee != tail.callee {
             first = i;
         }
-        e.tail_call(
-            i,
-            tail,
-            homes.of(tail.callee as usize).tails() + (i - first) as u32 * size_of::<Slot>() as u32,
-        );
+        let offset = homes.of(tail.callee as usize).tails() + (i - first) as u32 * size_of::<Slot>() as u32;
+        e.tail_call(i, tail, Home { offset, ..Home::default() });
     }
     e.finish()
 }
@@ -159,16 +168,9 @@ struct Emitter<'a, 'd> {
     stubs: usize,
     /// The kind of each function's thunk.
     kinds: Vec<Kind>,
-    /// Bytes of the largest thunk of a tail call.
-    tail_len: usize,
     second_look: Template,
-    /// First byte of the tail calls' thunks, and of their stubs.
-    tails: usize,
-    tail_stubs: usize,
-    /// Sites of tail calls that are relocated with their function's first instructions, and the indices
-    /// of their thunks.
-    moved_tails: HashMap<u64, usize>,
-    /// The same for calls of functions that are hooked at their call sites: a jump to the thunk.
+    tails: Tails,
+    /// Relocated calls of functions that are hooked at their call sites, and the jumps that they lead to.
     moved_calls: HashMap<u64, usize>,
     /// Each with the arena offset of the code behind its head's jump.
     chains: Vec<(usize, Chain)>,
@@ -177,48 +179,54 @@ struct Emitter<'a, 'd> {
 }
 
 impl<'a, 'd> Emitter<'a, 'd> {
-    fn new(image: &'a Image<'d>, hooks: &[Hook], tails: &[Tail]) -> Emitter<'a, 'd> {
+    fn new(
+        image: &'a Image<'d>,
+        hooks: &[Hook],
+        wishes: &[Wish],
+        kinds: Vec<Kind>,
+        tails: &[Tail],
+        leads: usize,
+    ) -> Emitter<'a, 'd> {
         let templates: Vec<Template> = (0..Kind::COUNT).map(|i| Template::thunk(Kind::of(i))).collect();
-        let largest = templates.iter().map(|t| t.bytes.len()).max().unwrap_or(0);
         let header = size_of::<ArenaHeader>();
-        // Relocation grows an instruction of two bytes to six at most, and a call to forty.
-        let thunks: usize =
-            hooks.iter().map(|h| largest + h.relocated as usize * 3 + 64 + ALIGN + LOOP_CHECK + LEAD).sum();
+        let rooms = hooks.iter().zip(wishes).map(|(hook, wish)| wish.room(hook));
+        let fixed = kinds.iter().map(|kind: &Kind| templates[kind.index()].bytes.len());
+        let thunks = rooms.sum::<usize>() + fixed.sum::<usize>() + leads;
         let chains = sled::chains(hooks);
         let ends: usize = chains.iter().map(|c| sled::code_len(c.sleds.len()) + ALIGN).sum();
         let unwind = (header + EXIT).next_multiple_of(ALIGN);
         let unwind_len = Tables::new(0, 0, 0).map_or(0, |t| t.bytes.len());
         let stubs = (unwind + unwind_len + ALIGN + ends + thunks).next_multiple_of(64);
-        let tail_len = Template::tail(Kind::of(Kind::COUNT - 1)).bytes.len();
         let tails_at = (stubs + hooks.len() * STUBS).next_multiple_of(64);
-        let call_jumps = tails_at + tails.len() * tail_len.next_multiple_of(ALIGN);
+        let call_jumps = tails_at + tails.len() * tail::pitch();
         let moved_calls = moved_calls(hooks, call_jumps);
         let tail_stubs = call_jumps + moved_calls.len() * JUMP as usize;
-        let len = round_up((tail_stubs + tails.len() * TAIL_STUBS) as u64, PAGE);
+        let len = round_up((tail_stubs + tails.len() * tail::STUBS) as u64, PAGE);
         let mut e = Emitter {
             image,
-            out: Emitted { arena: place(image, len), bytes: vec![0; len as usize], ..Default::default() },
+            out: Emitted {
+                code: Code {
+                    arena: place(image, len),
+                    bytes: vec![0; len as usize],
+                    tls_fixups: Vec::with_capacity(hooks.len() * 3 + tails.len() * 2),
+                },
+                records: Vec::with_capacity(hooks.len()),
+                patches: Vec::with_capacity(hooks.len() + tails.len()),
+                owners: Vec::with_capacity(hooks.len() * 2 + tails.len()),
+                ..Default::default()
+            },
             templates,
             exit: header,
             next: 0,
             stubs,
-            kinds: Vec::with_capacity(hooks.len()),
-            tail_len,
+            kinds,
             second_look: Template::second_look(SECOND_LOOK),
-            tails: tails_at,
-            tail_stubs,
+            tails: Tails::new(tails_at, tail_stubs, tails),
             moved_calls,
-            moved_tails: tails
-                .iter()
-                .zip(0..)
-                .filter(|(t, _)| t.relocated)
-                .map(|(t, i)| (t.branch.site, i))
-                .collect(),
             chains: Vec::new(),
             thunks: Vec::with_capacity(hooks.len()),
         };
-        e.out.bytes[..header].fill(0);
-        e.jump_through(header, offset_of!(ArenaHeader, exit));
+        e.out.code.jump_through(header, offset_of!(ArenaHeader, exit));
         e.unwind_tables(unwind);
         e.next = unwind + unwind_len;
         e.place_sleds(chains);
@@ -228,8 +236,8 @@ impl<'a, 'd> Emitter<'a, 'd> {
     /// An arena too large for them (2 GiB) is out of reach of its program anyway.
     fn unwind_tables(&mut self, at: usize) {
         let shadows = self.address(offset_of!(ArenaHeader, shadows));
-        let Some(tables) = Tables::new(self.out.bytes.len() as u32, at as u32, shadows) else { return };
-        self.out.bytes[at..at + tables.bytes.len()].copy_from_slice(&tables.bytes);
+        let Some(tables) = Tables::new(self.out.code.bytes.len() as u32, at as u32, shadows) else { return };
+        self.out.code.put(at, &tables.bytes);
         self.out.bias_fixups.extend(tables.addresses.iter().map(|a| at as u32 + a));
         self.out.frame_tables = tables.starts.map(|start| at as u32 + start);
     }
@@ -251,7 +259,7 @@ impl<'a, 'd> Emitter<'a, 'd> {
             let numbers = std::iter::once(&chain.head).chain(&chain.sleds);
             let thunks: Vec<u64> = numbers.map(|&n| self.address(self.thunks[n])).collect();
             let code = sled::code(self.address(*at), &thunks);
-            self.out.bytes[*at..*at + code.len()].copy_from_slice(&code);
+            self.out.code.put(*at, &code);
         }
     }
 
@@ -262,55 +270,15 @@ impl<'a, 'd> Emitter<'a, 'd> {
     }
 
     fn address(&self, offset: usize) -> u64 {
-        self.out.arena.wrapping_add(offset as u64)
-    }
-
-    /// Fills the displacement at `hole`, the last four bytes of a branch.
-    fn branch(&mut self, hole: usize, target: u64) {
-        let displacement = target.wrapping_sub(self.address(hole + 4)) as u32;
-        self.word(hole, displacement);
-    }
-
-    fn word(&mut self, at: usize, value: u32) {
-        self.out.bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
-    }
-
-    /// `jmp [rip + word of the arena header]`.
-    fn jump_through(&mut self, at: usize, word: usize) {
-        self.out.bytes[at..at + 2].copy_from_slice(&[0xff, 0x25]);
-        self.word(at + 2, (word as u32).wrapping_sub(at as u32 + 6));
-    }
-
-    /// The arc may stand one behind its home. Falls through to the stub behind it if it does not.
-    fn second_look(&mut self, at: usize, home: Home, resume: usize) {
-        let template = std::mem::take(&mut self.second_look);
-        self.out.bytes[at..at + template.bytes.len()].copy_from_slice(&template.bytes);
-        for &(hole, kind) in &template.holes {
-            let hole = at + hole as usize;
-            match kind {
-                Hole::Slot => {
-                    let word: u32 = self.out.bytes[hole].into();
-                    self.word(hole, word + home.offset);
-                }
-                _ => self.branch(hole, self.address(resume)),
-            }
-        }
-        self.second_look = template;
-    }
-
-    fn stub(&mut self, at: usize, number: u32, word: usize) {
-        self.out.bytes[at] = 0xb8; // mov eax, imm32
-        self.word(at + 1, number);
-        self.jump_through(at + 5, word);
+        self.out.code.address(offset)
     }
 
     /// `lead` bytes are left free at the start of the body.
     fn function(&mut self, hook: &Hook, number: u32, wish: Wish, home: Home, lead: usize) {
         let start = self.next.next_multiple_of(ALIGN);
         self.thunks.push(start);
-        let kind = wish.kind(home);
-        self.kinds.push(kind);
-        let check = wish.loops && wish.both;
+        let kind = self.kinds[number as usize];
+        let check = wish.is_checked();
         let at = start + if check { LOOP_CHECK } else { 0 };
         let template = &self.templates[kind.index()];
         let body = at + template.bytes.len();
@@ -333,7 +301,7 @@ impl<'a, 'd> Emitter<'a, 'd> {
             thunk: start as u32,
         };
         let moved = body + lead;
-        match self.body(hook, moved) {
+        match self.body(hook, wish, moved) {
             Ok(relocated) => {
                 let patches = self.patches(hook, self.landing(number, start), moved, &relocated);
                 match patches {
@@ -343,11 +311,10 @@ impl<'a, 'd> Emitter<'a, 'd> {
                 self.thunk(at, body, number, home, kind);
                 for r in &hook.retargets {
                     if let Some(&jump) = self.moved_calls.get(&r.branch.site) {
-                        let bytes = near_jump(self.address(jump), self.address(start));
-                        self.out.bytes[jump..jump + bytes.len()].copy_from_slice(&bytes);
+                        self.out.code.jump(jump, start);
                     }
                 }
-                self.out.bytes[moved..moved + relocated.bytes.len()].copy_from_slice(&relocated.bytes);
+                self.out.code.put(moved, &relocated.bytes);
                 if let Some(word) = relocated.return_address {
                     self.out.bias_fixups.push(moved as u32 + word);
                 }
@@ -366,12 +333,12 @@ impl<'a, 'd> Emitter<'a, 'd> {
     fn lead(&mut self, led: &Led) {
         let at = self.out.records[led.number].body as usize;
         let helper = self.out.records[led.helper].body as usize;
-        for (at, bytes, target) in [(at, [0x4c, 0x8d, 0x1d], at + LEAD), (at + 7, [0x4c, 0x8d, 0x15], helper)]
-        {
-            self.out.bytes[at..at + 3].copy_from_slice(&bytes);
-            self.branch(at + 3, self.address(target));
-        }
-        self.jump_through(at + 14, led.gate);
+        let code = &mut self.out.code;
+        code.put(at, &[0x4c, 0x8d, 0x1d]);
+        code.branch(at + 3, at + LEAD);
+        code.put(at + 7, &[0x4c, 0x8d, 0x15]);
+        code.branch(at + 10, helper);
+        code.jump_through(at + 14, led.gate);
     }
 
     /// Before the thunk of a function whose own indirect jumps may lead back to its start: where the return
@@ -382,120 +349,46 @@ impl<'a, 'd> Emitter<'a, 'd> {
     ///   je   body
     /// ```
     fn loop_check(&mut self, at: usize, exit: usize, body: usize) {
-        self.out.bytes[at..at + 3].copy_from_slice(&[0x81, 0x3c, 0x24]);
-        self.word(at + 3, self.address(exit) as u32);
+        let label = self.address(exit) as u32;
+        let code = &mut self.out.code;
+        code.put(at, &[0x81, 0x3c, 0x24]);
+        code.word(at + 3, label);
+        code.put(at + 7, &[0x0f, 0x84]);
+        code.branch(at + 9, body);
         self.out.half_bias_fixups.push(at as u32 + 3);
-        self.out.bytes[at + 7..at + 9].copy_from_slice(&[0x0f, 0x84]);
-        self.branch(at + 9, self.address(body));
     }
 
-    fn body(&self, hook: &Hook, body: usize) -> Result<Relocated, Unmovable> {
+    fn body(&self, hook: &Hook, wish: Wish, body: usize) -> Result<Relocated, Unmovable> {
         // A word that a relocated call pushes wants its alignment, which only costs a few bytes.
         let to = self.address(body);
-        if hook.tactic == Tactic::CallSites {
-            return relocate(&[], hook.at, to, hook.at, &|_| None);
-        }
         let bytes = self.image.code_at(hook.at, hook.relocated).ok_or(Unmovable("no code"))?;
+        if wish.movable {
+            return Ok(copied(bytes, hook.at, to));
+        }
         let elsewhere = |site: u64| {
-            let tail = self.moved_tails.get(&site).map(|&i| self.tail_at(i));
+            let tail = self.tails.moved(site);
             tail.or_else(|| self.moved_calls.get(&site).copied()).map(|at| self.address(at))
         };
         relocate(bytes, hook.at, to, self.image.functions[hook.function].address, &elsewhere)
     }
 
     fn thunk(&mut self, at: usize, body: usize, number: u32, home: Home, kind: Kind) {
-        let Kind { both, hashed, .. } = kind;
-        let template = std::mem::take(&mut self.templates[kind.index()]);
-        self.out.bytes[at..at + template.bytes.len()].copy_from_slice(&template.bytes);
-        let stub = self.stubs + number as usize * STUBS + SECOND_LOOK;
-        for &(hole, kind) in &template.holes {
-            let hole = at + hole as usize;
-            match kind {
-                Hole::Tls => self.out.tls_fixups.push(hole as u32),
-                Hole::Slot => {
-                    let word: u32 = self.out.bytes[hole].into();
-                    self.word(hole, word + home.offset);
-                }
-                Hole::Number => self.word(hole, number),
-                Hole::Mask => self.word(hole, home.mask),
-                Hole::Multiplier => self.word(hole, home.multiplier),
-                Hole::Shift => self.out.bytes[hole] = home.shift as u8,
-                Hole::SlotAndSite => {}
-                Hole::Branch(target) => {
-                    let target = match target {
-                        Target::Miss if hashed => stub - SECOND_LOOK,
-                        Target::Miss => stub,
-                        Target::Outside => stub + STUB,
-                        Target::Exit => self.exit,
-                        Target::Body => body,
-                    };
-                    self.branch(hole, self.address(target));
-                }
-            }
+        let template = &self.templates[kind.index()];
+        let look = self.stubs + number as usize * STUBS;
+        let (miss, outside) = (look + SECOND_LOOK, look + SECOND_LOOK + STUB);
+        let first = if kind.hashed { look } else { miss };
+        let code = &mut self.out.code;
+        let site = 0;
+        code.fill(template, at, &Values { home, number, site, miss: first, outside, exit: self.exit, body });
+        if kind.hashed {
+            // The arc may stand one behind its home. Falls through to the stub behind it if it does not.
+            let resume = at + template.resume as usize;
+            code.fill(&self.second_look, look, &Values { home, body: resume, ..Values::default() });
         }
-        let miss = if both { offset_of!(ArenaHeader, miss) } else { offset_of!(ArenaHeader, miss_entry) };
-        if hashed {
-            self.second_look(stub - SECOND_LOOK, home, at + template.resume as usize);
-        }
-        self.stub(stub, number, miss);
-        self.stub(stub + STUB, number, offset_of!(ArenaHeader, window));
-        self.templates[kind.index()] = template;
-    }
-
-    fn tail_at(&self, index: usize) -> usize {
-        self.tails + index * self.tail_len.next_multiple_of(ALIGN)
-    }
-
-    fn tail_call(&mut self, index: usize, tail: &Tail, slot: u32) {
-        let callee = self.out.records[tail.callee as usize];
-        let at = self.tail_at(index);
-        let kind = self.kinds[tail.callee as usize];
-        let template = Template::tail(kind);
-        self.out.bytes[at..at + template.bytes.len()].copy_from_slice(&template.bytes);
-        let stub = self.tail_stubs + index * TAIL_STUBS;
-        for &(hole, kind) in &template.holes {
-            let hole = at + hole as usize;
-            match kind {
-                Hole::Tls => self.out.tls_fixups.push(hole as u32),
-                Hole::Slot => {
-                    let word: u32 = self.out.bytes[hole].into();
-                    self.word(hole, word + slot);
-                }
-                Hole::SlotAndSite => {
-                    self.word(hole, slot);
-                    self.word(hole + 4, tail.branch.site as u32);
-                }
-                Hole::Number => self.word(hole, tail.callee),
-                Hole::Mask | Hole::Multiplier | Hole::Shift => {}
-                Hole::Branch(target) => {
-                    let target = match target {
-                        Target::Miss => stub,
-                        Target::Outside | Target::Exit => stub + STUB,
-                        Target::Body => callee.body as usize,
-                    };
-                    self.branch(hole, self.address(target));
-                }
-            }
-        }
-        self.stub(stub, index as u32, offset_of!(ArenaHeader, tail));
-        // Outside the window: as if the jump had not been touched.
-        let thunk = self.thunks[tail.callee as usize];
-        let restore = [0x4c, 0x8b, 0x5c, 0x24, 0xf0, 0x48, 0x8b, 0x44, 0x24, 0xf8, 0xe9];
-        let outside = stub + STUB;
-        self.out.bytes[outside..outside + restore.len()].copy_from_slice(&restore);
-        self.branch(outside + restore.len(), self.address(thunk));
-        self.out.tails.push(TailRecord {
-            site: tail.branch.site,
-            slot,
-            callee: tail.callee,
-            again: at as u32,
-            thunk: thunk as u32,
-        });
-        self.out.owners.push((at as u32, tail.callee));
-        if !tail.relocated {
-            let displacement = (self.address(at).wrapping_sub(tail.branch.end()) as u32).to_le_bytes();
-            self.out.patches.extend(self.patch(tail.branch.end() - 4, &displacement));
-        }
+        let word =
+            if kind.both { offset_of!(ArenaHeader, miss) } else { offset_of!(ArenaHeader, miss_entry) };
+        code.stub(miss, number, word);
+        code.stub(outside, number, offset_of!(ArenaHeader, window));
     }
 
     /// None: a branch cannot be led where it should go.
@@ -546,16 +439,17 @@ impl<'a, 'd> Emitter<'a, 'd> {
     }
 
     fn finish(mut self) -> Emitted {
-        self.out.used = vec![0..self.next, self.stubs..self.out.bytes.len()];
+        self.out.used = vec![0..self.next, self.stubs..self.out.code.bytes.len()];
         (self.out.stubs, self.out.stub_len) = (self.stubs as u32, STUBS as u32);
-        self.out.tail_code = self.tails as u32;
+        self.out.tail_code = self.tails.start() as u32;
         self.fill_sleds();
         self.out.owners.push((self.next as u32, u32::MAX));
         for number in 0..self.out.records.len() {
             self.out.owners.push(((self.stubs + number * STUBS) as u32, number as u32));
         }
-        self.out.owners.sort_unstable();
-        self.out.patches.sort_unstable_by_key(|p| p.address);
+        // Sorted runs, which a stable sort takes advantage of.
+        self.out.owners.sort();
+        self.out.patches.sort_by_key(|p| p.address);
         self.out
     }
 }

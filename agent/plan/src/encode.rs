@@ -2,16 +2,20 @@
 
 use crate::plan::{Hooks, Plan};
 use gprofinject_abi::VERSION;
-use gprofinject_abi::plan::{HOOK_BOTH, HOOK_ENTRY, MAGIC, PlanHeader, Segment, Table};
+use gprofinject_abi::plan::{
+    CodeRange, FunctionRecord, HOOK_BOTH, HOOK_ENTRY, MAGIC, Patch, PlanHeader, Segment, Table, TailRecord,
+};
 use gprofinject_abi::region::{PAGE, round_up};
+use std::borrow::Cow;
 
 impl Plan {
-    /// The bytes of the plan file.
-    pub fn encode(&self) -> Vec<u8> {
+    /// The plan file, in pieces that are to be written one behind the other: the arena, most of it, is
+    /// long enough not to be copied once more.
+    pub fn encode(&self) -> Vec<Cow<'_, [u8]>> {
         let e = &self.emitted;
-        let mut file = Vec::with_capacity(e.bytes.len() + e.patches.len() * 160);
+        let mut file = Vec::with_capacity(self.tables_len());
         file.resize(size_of::<PlanHeader>(), 0);
-        let functions = table(&mut file, &e.records, |f, out| {
+        let functions = table(&mut file, &self.records, |f, out| {
             word(out, f.entry);
             let places = [f.exit, f.slots, f.mask, f.multiplier, f.shift];
             for v in places.into_iter().chain([f.resume, f.body, f.flags, f.slot_count, f.thunk]) {
@@ -35,7 +39,7 @@ impl Plan {
             out.extend_from_slice(&p.original);
             out.extend_from_slice(&p.replacement);
         });
-        let tls_fixups = table(&mut file, &e.tls_fixups, |&v, out| half(out, v));
+        let tls_fixups = table(&mut file, &e.code.tls_fixups, |&v, out| half(out, v));
         let bias_fixups = table(&mut file, &e.bias_fixups, |&v, out| half(out, v));
         let half_bias_fixups = table(&mut file, &e.half_bias_fixups, |&v, out| half(out, v));
         let mut next = (file.len() + e.used.len() * size_of::<Segment>()) as u64;
@@ -44,9 +48,6 @@ impl Plan {
             word(out, next_after(&mut next, used.len() as u64));
             word(out, used.len() as u64);
         });
-        for used in &e.used {
-            file.extend_from_slice(&e.bytes[used.clone()]);
-        }
         let mut header = Vec::with_capacity(size_of::<PlanHeader>());
         header.extend_from_slice(&MAGIC);
         half(&mut header, VERSION);
@@ -66,7 +67,23 @@ impl Plan {
         }
         word(&mut header, e.tail_code.into());
         file[..header.len()].copy_from_slice(&header);
-        file
+        let arena = e.used.iter().map(|used| Cow::Borrowed(&e.code.bytes[used.clone()]));
+        std::iter::once(Cow::Owned(file)).chain(arena).collect()
+    }
+}
+
+impl Plan {
+    /// Bytes of header and tables, at most.
+    fn tables_len(&self) -> usize {
+        let e = &self.emitted;
+        let fixups = e.code.tls_fixups.len() + e.bias_fixups.len() + e.half_bias_fixups.len();
+        size_of::<PlanHeader>()
+            + self.records.len() * size_of::<FunctionRecord>()
+            + e.tails.len() * size_of::<TailRecord>()
+            + self.hooked.len() * size_of::<CodeRange>()
+            + e.patches.len() * size_of::<Patch>()
+            + e.used.len() * size_of::<Segment>()
+            + (fixups + 3) * size_of::<u32>()
     }
 }
 

@@ -7,6 +7,8 @@
 
 use crate::image::{FunctionKind, Image};
 use crate::registers::{self, Registers, Scan};
+use crate::sort;
+use crate::start::{Head, hook_point};
 use iced_x86::{
     Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, OpKind, Register,
 };
@@ -55,12 +57,16 @@ pub struct FunctionFlow {
     /// A jump table or label table leads back to its first instruction.
     pub table_loops: bool,
     pub registers: Registers,
+    pub head: Head,
 }
 
 #[derive(Debug, Default)]
 pub struct Flow {
-    /// Sorted by target. Branches inside a function only when they lead to its first [`NEAR`] bytes.
-    pub branches: Vec<Branch>,
+    /// Sorted by target, then by site. Branches inside a function only when they lead to its first
+    /// [`NEAR`] bytes.
+    branches: Vec<Branch>,
+    /// For each function of the image, the first branch that leads to its start or behind.
+    first: Vec<usize>,
     /// One for each function of the image.
     pub functions: Vec<FunctionFlow>,
     /// Sorted: addresses in code that instructions compute (`lea`, immediates) or data holds.
@@ -89,6 +95,8 @@ impl Flow {
             })
         };
         let mut flow = Flow::default();
+        flow.branches.reserve(parts.iter().map(|part| part.branches.len()).sum());
+        flow.functions.reserve(count);
         for part in parts {
             flow.branches.extend(part.branches);
             flow.functions.extend(part.functions);
@@ -96,7 +104,9 @@ impl Flow {
             flow.indirect.extend(part.indirect);
         }
         flow.functions.resize(count, FunctionFlow { undecodable: true, ..Default::default() });
-        flow.branches.sort_unstable_by_key(|b| (b.target, b.site));
+        // They come in the order of their sites, which a stable sort keeps.
+        sort::by_key(&mut flow.branches, |b| b.target);
+        flow.first = first_branches(image, &flow.branches);
         flow.spread_odd_returns(image);
         registers::spread(image, &mut flow);
         flow.indirect.extend(image.landing_pads.iter().copied());
@@ -119,21 +129,17 @@ impl Flow {
     /// A function that tail-calls one with an odd return returns as oddly.
     fn spread_odd_returns(&mut self, image: &Image) {
         while self.functions.iter().any(|f| f.odd_return) {
-            let mut changed = false;
-            for b in &self.branches {
-                let from = b.function as usize;
-                if b.kind == BranchKind::Call || self.functions[from].odd_return {
-                    continue;
-                }
-                if let Some(to) = function_at(image, b.target)
-                    && self.functions[to].odd_return
-                {
-                    self.functions[from].odd_return = true;
-                    changed = true;
-                }
-            }
-            if !changed {
+            let odd = |i: usize| self.functions[i].odd_return;
+            let jumps = self.branches.iter().filter(|b| b.kind != BranchKind::Call);
+            let found: Vec<u32> = jumps
+                .filter(|b| !odd(b.function as usize) && function_at(image, b.target).is_some_and(odd))
+                .map(|b| b.function)
+                .collect();
+            if found.is_empty() {
                 return;
+            }
+            for from in found {
+                self.functions[from as usize].odd_return = true;
             }
         }
     }
@@ -143,6 +149,21 @@ impl Flow {
         let from = self.branches.partition_point(|b| b.target < lo);
         let len = self.branches[from..].partition_point(|b| b.target < hi);
         &self.branches[from..from + len]
+    }
+
+    /// The same for targets from the start of function `index` on, without a search.
+    pub fn branches_into(&self, index: usize, hi: u64) -> &[Branch] {
+        let from = &self.branches[self.first[index]..];
+        &from[..from.iter().take_while(|b| b.target < hi).count()]
+    }
+
+    /// Branches that do not lead to the start of a function.
+    pub fn to_no_start<'a>(&'a self, image: &'a Image) -> impl Iterator<Item = &'a Branch> {
+        let mut starts = image.functions.iter().map(|f| f.address).peekable();
+        self.branches.iter().filter(move |b| {
+            while starts.next_if(|&start| start < b.target).is_some() {}
+            starts.peek() != Some(&b.target)
+        })
     }
 
     pub fn is_taken(&self, address: u64) -> bool {
@@ -162,6 +183,15 @@ pub fn function_at(image: &Image, address: u64) -> Option<usize> {
     let i = image.functions.partition_point(|f| f.address <= address).checked_sub(1)?;
     let f = &image.functions[i];
     (address < f.address + f.size.max(1)).then_some(i)
+}
+
+fn first_branches(image: &Image, branches: &[Branch]) -> Vec<usize> {
+    let mut next = 0;
+    let first = image.functions.iter().map(|f| {
+        next += branches[next..].iter().take_while(|b| b.target < f.address).count();
+        next
+    });
+    first.collect()
 }
 
 /// Splits the functions so that each part has about the same number of bytes.
@@ -219,6 +249,7 @@ impl Part {
         let mut tables: Vec<u64> = Vec::new();
         let mut indirect_jump = false;
         let mut own_start = false;
+        let hook = hook_point(image, f);
         while decoder.can_decode() {
             decoder.decode_out(&mut instruction);
             if instruction.is_invalid() {
@@ -226,6 +257,7 @@ impl Part {
                 break;
             }
             scan.look(&instruction, factory);
+            flow.head.look(&instruction, hook);
             flow.odd_return |= frame.reads(image, &instruction) || instruction.code() == Code::Retnq_imm16;
             match instruction.flow_control() {
                 FlowControl::Next => {

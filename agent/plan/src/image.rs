@@ -112,13 +112,22 @@ pub enum FunctionKind {
     Start,
 }
 
+/// Files with more bytes than this are worth a second thread.
+const LARGE: usize = 1 << 20;
+
 impl<'d> Image<'d> {
     /// Reads a program's file.
     pub fn read(bytes: &'d [u8]) -> Result<Self, ImageError> {
         let elf = elf::Elf::parse(bytes)?;
         let ranges = ranges::CodeRanges::of(&elf);
-        let labels = symbols::Labels::read(&elf, &ranges)?;
-        let mut unwind = unwind::Unwind::read(&elf)?;
+        // The two witnesses know nothing of each other.
+        let (labels, unwind) = std::thread::scope(|scope| {
+            let unwind = (bytes.len() > LARGE).then(|| scope.spawn(|| unwind::Unwind::read(&elf)));
+            let labels = symbols::Labels::read(&elf, &ranges);
+            (labels, unwind.and_then(|thread| thread.join().ok()))
+        });
+        let labels = labels?;
+        let mut unwind = unwind.unwrap_or_else(|| unwind::Unwind::read(&elf))?;
         let functions = functions::Functions::merge(&elf, &ranges, &labels, &mut unwind);
         let landing_pads = lsda::landing_pads(&elf, &ranges, &unwind.fdes);
         let pointers = pointers::Pointers::read(&elf, &ranges, functions.inner_labels);

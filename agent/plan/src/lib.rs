@@ -15,6 +15,7 @@ mod plan;
 pub mod registers;
 pub mod relocate;
 pub mod slots;
+mod sort;
 pub mod start;
 pub mod tactic;
 pub mod tails;

@@ -105,13 +105,13 @@ impl Plan {
         }
         Plan {
             hooks: options.hooks,
-            records: emitted.records.clone(),
+            records: std::mem::take(&mut emitted.records),
             function_of: hooks.iter().map(|h| h.function).collect(),
             text: extents(image),
-            arena: emitted.arena,
-            arena_len: emitted.bytes.len() as u64,
+            arena: emitted.code.arena,
+            arena_len: emitted.code.bytes.len() as u64,
             slot_bytes: homes.bytes,
-            arena_owners: emitted.owners.clone(),
+            arena_owners: std::mem::take(&mut emitted.owners),
             tail_sites: tail_sites(image, &flow, &hooks, &number_of),
             hooked: hooked_ranges(image, &verdicts),
             code: code_extents(image),
@@ -144,6 +144,11 @@ fn emit_all(image: &Image, flow: &Flow, hooks: &[Hook], entry_only: bool) -> (Em
             Wish {
                 both: both && !own_return && !facts.odd_return,
                 loops: facts.table_loops,
+                // Nothing is led to an instruction among them.
+                movable: h.relocated == 0
+                    || facts.head.movable
+                        && u64::from(facts.head.len) == h.relocated
+                        && h.retargets.is_empty(),
                 registers: facts.registers,
             }
         })
@@ -160,7 +165,7 @@ fn refuse_overlaps(hooks: &mut Vec<Hook>, verdicts: &mut [Result<Tactic, Reason>
     for (n, h) in hooks.iter().enumerate() {
         spans.extend(h.spans().map(|(lo, hi)| (lo, hi, n)));
     }
-    spans.sort_unstable();
+    spans.sort();
     let mut bad: Vec<usize> = Vec::new();
     let mut last: Option<(u64, usize)> = None;
     for &(lo, hi, n) in &spans {
@@ -226,7 +231,7 @@ fn tail_sites(
     let mut sites: HashMap<(u32, u32), Option<u64>> = HashMap::new();
     for (hook, number) in hooks.iter().zip(0..) {
         let address = image.functions[hook.function].address;
-        for b in flow.branches_to(address, address + 1) {
+        for b in flow.branches_into(hook.function, address + 1) {
             if b.kind == BranchKind::Call {
                 continue;
             }

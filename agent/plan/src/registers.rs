@@ -10,9 +10,9 @@
 //!   change it, or calls a function for which that holds. Then no caller keeps a value in it. And the
 //!   function does not read it before it writes it, which only helpers of compilers do.
 
-use crate::flow::{Branch, BranchKind, Flow, function_at};
+use crate::flow::{BranchKind, Flow};
 use crate::image::Image;
-use iced_x86::{FlowControl, Instruction, InstructionInfoFactory, OpAccess, Register};
+use iced_x86::{FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, Register};
 
 /// What one pass over a function's instructions finds out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,7 +47,7 @@ impl Scan {
         if !self.decided {
             if flow != FlowControl::Next {
                 self.decided = true;
-            } else {
+            } else if !names_all(i) || mentions(i, Register::RAX) {
                 let uses = Uses::of(i, Register::RAX, factory);
                 self.found.rax_dead |= uses.writes && !uses.reads;
                 self.decided = uses.writes || uses.reads;
@@ -55,7 +55,7 @@ impl Scan {
         }
         // An indirect jump may be a switch, and proves nothing.
         self.found.changes_r11 |= flow == FlowControl::IndirectCall;
-        if mentions_r11(i) {
+        if mentions(i, Register::R11) {
             let uses = Uses::of(i, Register::R11, factory);
             self.found.takes_r11 |= uses.reads && !self.r11_seen;
             self.found.changes_r11 |= uses.writes;
@@ -64,8 +64,18 @@ impl Scan {
     }
 }
 
-fn mentions_r11(i: &Instruction) -> bool {
-    let is = |r: Register| r.full_register() == Register::R11;
+/// What most functions begin with: instructions that use no register but the stack pointer and those that
+/// they name. To ask iced for all registers takes longer than to decode.
+fn names_all(i: &Instruction) -> bool {
+    use Mnemonic::{Add, And, Cmp, Endbr64, Lea, Mov, Movsx, Movsxd, Movzx, Or, Push, Sub, Test, Xor};
+    matches!(
+        i.mnemonic(),
+        Add | And | Cmp | Endbr64 | Lea | Mov | Movsx | Movsxd | Movzx | Or | Push | Sub | Test | Xor
+    )
+}
+
+fn mentions(i: &Instruction, register: Register) -> bool {
+    let is = |r: Register| r.full_register() == register;
     is(i.op0_register())
         || is(i.op1_register())
         || is(i.op2_register())
@@ -100,31 +110,22 @@ impl Uses {
 
 /// Carries changes of r11 from called functions to their callers.
 pub fn spread(image: &Image, flow: &mut Flow) {
-    let target =
-        |b: &Branch| function_at(image, b.target).filter(|&i| image.functions[i].address == b.target);
+    let mut changes: Vec<bool> = flow.functions.iter().map(|f| f.registers.changes_r11).collect();
     // What is called outside of all functions (a PLT stub) is not known.
-    let mut edges: Vec<(u32, u32)> = Vec::new();
-    for b in &flow.branches {
-        let from = b.function as usize;
-        match target(b) {
-            Some(to) if to != from => edges.push((to as u32, b.function)),
-            Some(_) => {}
-            None if b.kind == BranchKind::Call => flow.functions[from].registers.changes_r11 = true,
-            None => {}
-        }
+    for b in flow.to_no_start(image).filter(|b| b.kind == BranchKind::Call) {
+        changes[b.function as usize] = true;
     }
-    edges.sort_unstable();
-    let mut work: Vec<u32> =
-        (0..).zip(&flow.functions).filter(|(_, f)| f.registers.changes_r11).map(|(i, _)| i).collect();
+    let mut work: Vec<usize> = (0..changes.len()).filter(|&i| changes[i]).collect();
     while let Some(callee) = work.pop() {
-        let first = edges.partition_point(|&(to, _)| to < callee);
-        for &(_, caller) in edges[first..].iter().take_while(|&&(to, _)| to == callee) {
-            let registers = &mut flow.functions[caller as usize].registers;
-            if !registers.changes_r11 {
-                registers.changes_r11 = true;
+        for b in flow.branches_into(callee, image.functions[callee].address + 1) {
+            let caller = b.function as usize;
+            if !std::mem::replace(&mut changes[caller], true) {
                 work.push(caller);
             }
         }
+    }
+    for (f, changes) in flow.functions.iter_mut().zip(changes) {
+        f.registers.changes_r11 = changes;
     }
 }
 

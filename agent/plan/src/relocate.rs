@@ -109,7 +109,18 @@ pub fn relocate(
     Ok(out)
 }
 
-fn has_branch(i: &Instruction) -> bool {
+/// Bytes that [`copied`] adds.
+pub const JUMP: usize = 5;
+
+/// The same for instructions of which none depends on where it stands.
+pub fn copied(bytes: &[u8], from: u64, to: u64) -> Relocated {
+    let mut out = Relocated { bytes: Vec::with_capacity(bytes.len() + JUMP), ..Default::default() };
+    out.bytes.extend_from_slice(bytes);
+    jump(from + bytes.len() as u64, to, &mut out);
+    out
+}
+
+pub fn has_branch(i: &Instruction) -> bool {
     matches!(i.op0_kind(), OpKind::NearBranch16 | OpKind::NearBranch32 | OpKind::NearBranch64)
 }
 

@@ -102,7 +102,7 @@ impl Homes {
             returns.clear();
             let address = image.functions[hook.function].address;
             let mut tails = 0;
-            for b in flow.branches_to(address, hook.at.max(address) + 1) {
+            for b in flow.branches_into(hook.function, hook.at.max(address) + 1) {
                 match b.kind {
                     BranchKind::Call => returns.push(b.end() as u32),
                     _ if owner(image, b.function as usize) != hook.function => tails += 1,

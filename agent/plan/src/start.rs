@@ -2,8 +2,10 @@
 
 use crate::flow::{Branch, BranchKind, Flow, NEAR, function_at};
 use crate::image::{Function, FunctionKind, Image};
-use crate::relocate::{falls_through, is_call};
-use iced_x86::{Code, Decoder, DecoderOptions};
+use crate::relocate::{falls_through, has_branch, is_call};
+use crate::tactic::JUMP;
+use crate::tactic::sled::LONGEST;
+use iced_x86::{Code, Decoder, DecoderOptions, Instruction};
 
 /// One instruction near the start; offsets are from the hook point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +41,7 @@ pub fn owner(image: &Image, index: usize) -> usize {
 }
 
 /// Whether an `endbr64` stands at the function's start and may stay: there must be room behind it.
-fn hook_point(image: &Image, f: &Function) -> u64 {
+pub fn hook_point(image: &Image, f: &Function) -> u64 {
     const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
     let starts = image.code_at(f.address, 4).is_some_and(|b| b == ENDBR64);
     // A function of five bytes (endbr64; ret) gives up its endbr64 rather than its count: nothing
@@ -58,10 +60,12 @@ impl Start {
         let mut start =
             Start { hook, steps: Vec::with_capacity(8), end, fixed: Vec::new(), soft: Vec::new() };
         start.decode(bytes);
-        for &b in flow.branches_to(f.address, hook + NEAR) {
+        // Behind a short function others stand, with callers of their own.
+        let near = end.clamp(LONGEST, NEAR);
+        for &b in flow.branches_into(index, hook + near) {
             start.note_inbound(image, flow, index, b);
         }
-        start.fixed.extend(flow.indirect_in(hook + 1, hook + NEAR).iter().map(|t| t - hook));
+        start.fixed.extend(flow.indirect_in(hook + 1, hook + near).iter().map(|t| t - hook));
         start.fixed.sort_unstable();
         Some(start)
     }
@@ -120,27 +124,48 @@ impl Start {
     }
 }
 
-/// The common case, quickly: room for `patch` bytes, no call among the instructions there, and nothing that
-/// leads anywhere but to the function's start. Answers with the hook point and the bytes to be relocated.
-pub fn simple_start(image: &Image, flow: &Flow, index: usize, patch: u64) -> Option<(u64, u64)> {
-    let f = &image.functions[index];
-    let hook = hook_point(image, f);
-    let room = f.address + f.size - hook;
-    let bytes = image.code_at(hook, room.min(patch + 15))?;
-    let mut decoder = Decoder::with_ip(64, bytes, 0, DecoderOptions::NONE);
-    while decoder.ip() < patch {
-        let i = decoder.decode();
-        if i.is_invalid() || is_call(&i) {
-            return None;
+/// The instructions that a [`JUMP`] at the hook point overwrites, as seen when the function was decoded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Head {
+    /// Bytes of them. 0: there are no such, or a call is among them.
+    pub len: u8,
+    /// They can be copied anywhere: none depends on its own address, and control goes on behind the last.
+    pub movable: bool,
+    seen: bool,
+}
+
+impl Head {
+    /// Looks at the function's instructions in turn.
+    pub fn look(&mut self, i: &Instruction, hook: u64) {
+        if self.seen || i.ip() < hook {
+            return;
+        }
+        let fixed = has_branch(i) || i.is_ip_rel_memory_operand() || !falls_through(i);
+        self.movable = (self.movable || i.ip() == hook) && !fixed;
+        let len = i.next_ip() - hook;
+        self.seen = is_call(i) || len >= JUMP;
+        if self.seen && !is_call(i) {
+            self.len = len as u8;
         }
     }
+}
+
+/// The common case, quickly: room for a [`JUMP`], no call among the instructions there, and nothing that
+/// leads anywhere but to the function's start. Answers with the hook point and the bytes to be relocated.
+pub fn simple_start(image: &Image, flow: &Flow, index: usize) -> Option<(u64, u64)> {
+    let f = &image.functions[index];
+    let len = u64::from(flow.functions[index].head.len);
+    if len == 0 {
+        return None;
+    }
+    let hook = hook_point(image, f);
     let entered = |b: &Branch| {
         let entry = b.target == f.address || b.target == hook;
         entry && (b.kind == BranchKind::Call || owner(image, b.function as usize) != index)
     };
-    let plain = flow.branches_to(f.address, hook + patch).iter().all(entered)
-        && flow.indirect_in(hook + 1, hook + patch).is_empty();
-    plain.then(|| (hook, decoder.ip()))
+    let plain = flow.branches_into(index, hook + JUMP).iter().all(entered)
+        && flow.indirect_in(hook + 1, hook + JUMP).is_empty();
+    plain.then_some((hook, len))
 }
 
 /// Whether the bytes of `lo..hi`, behind a function that has room up to `limit`, are padding: nops and

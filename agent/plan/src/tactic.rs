@@ -202,7 +202,10 @@ pub fn decide(image: &Image, flow: &Flow, selected: &dyn Fn(usize) -> bool) -> D
         }
     }
     d.sleds(&mut verdicts);
-    Decisions { verdicts, hooks: d.hooks.into_iter().flatten().collect() }
+    // In place, as flatten() does not do it.
+    #[expect(clippy::filter_map_identity)]
+    let hooks = d.hooks.into_iter().filter_map(|hook| hook).collect();
+    Decisions { verdicts, hooks }
 }
 
 struct Decider<'a, 'd> {
@@ -239,7 +242,7 @@ impl Decider<'_, '_> {
     /// A near jump over the function's own bytes and the padding behind them. With `over_call`, the
     /// relocated instructions may end with a call.
     fn near(&mut self, i: usize, over_call: bool) -> Result<Tactic, Reason> {
-        if let Some((at, relocated)) = simple_start(self.image, self.flow, i, JUMP) {
+        if let Some((at, relocated)) = simple_start(self.image, self.flow, i) {
             self.hooks[i] = Some(Hook {
                 function: i,
                 tactic: Tactic::Jump,
@@ -387,7 +390,7 @@ impl Decider<'_, '_> {
         if self.flow.is_taken(f.address) {
             return Err(Reason::NoRoom);
         }
-        let branches = self.flow.branches_to(f.address, f.address + 1);
+        let branches = self.flow.branches_into(i, f.address + 1);
         let mut retargets = Vec::new();
         for &branch in branches {
             let from = branch.function as usize;
@@ -445,12 +448,14 @@ impl Decider<'_, '_> {
 
     fn padding_cave(&mut self, j: usize, lo: u64, hi: u64) -> Option<u64> {
         let f = &self.image.functions[j];
-        let at = (f.address + f.size + self.padding_used[j]).max(lo);
+        let end = f.address + f.size;
         // Skipped bytes below `lo` are given up with it.
-        if at > hi || !is_padding(self.image, self.flow, f.address + f.size, at + JUMP, f.limit) {
+        let at = (end + self.padding_used[j]).max(lo);
+        // Mostly there is no room: asked first, and for many neighbours.
+        if at > hi || at + JUMP > f.limit || !is_padding(self.image, self.flow, end, at + JUMP, f.limit) {
             return None;
         }
-        self.padding_used[j] = at + JUMP - (f.address + f.size);
+        self.padding_used[j] = at + JUMP - end;
         Some(at)
     }
 

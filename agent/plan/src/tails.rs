@@ -31,7 +31,7 @@ pub fn find(image: &Image, flow: &Flow, hooks: &[Hook], wishes: &[Wish]) -> Vec<
             continue;
         }
         let address = image.functions[hook.function].address;
-        for &branch in flow.branches_to(address, address + 1) {
+        for &branch in flow.branches_into(hook.function, address + 1) {
             let caller = number_of[owner(image, branch.function as usize)] as usize;
             let own = caller == callee;
             let sound = !flow.functions[branch.function as usize].undecodable;

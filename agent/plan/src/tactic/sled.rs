@@ -29,7 +29,7 @@ pub const DEEPEST: u32 = 128;
 /// Bytes of `push rsp; jmp rel8`.
 const HOP: u64 = 3;
 /// Most bytes of a patch.
-const LONGEST: u64 = 16;
+pub const LONGEST: u64 = 16;
 /// Sections of code begin at multiples of this at most, where anything stands between them.
 const ALIGNMENT: u64 = 16;
 

@@ -90,14 +90,14 @@ fn reached(plan: &Plan, image: &Image, address: u64) -> u32 {
             let offset = ip.wrapping_sub(plan.arena) as usize;
             let owner = plan.arena_owners.iter().find(|&&(start, _)| start as usize == offset);
             if let Some(&(_, number)) =
-                owner.filter(|_| THUNKS.iter().any(|t| plan.emitted.bytes[offset..].starts_with(t)))
+                owner.filter(|_| THUNKS.iter().any(|t| plan.emitted.code.bytes[offset..].starts_with(t)))
             {
                 assert_eq!(rsp, TOP, "the stack pointer is restored");
                 return number;
             }
         }
         let bytes = if arena(ip) {
-            &plan.emitted.bytes[ip.wrapping_sub(plan.arena) as usize..]
+            &plan.emitted.code.bytes[ip.wrapping_sub(plan.arena) as usize..]
         } else {
             &text[(ip - image.code[0].address) as usize..]
         };
@@ -134,7 +134,7 @@ fn a_ret_before_a_function_with_a_jump() {
     assert_eq!(jump[0], 0xe9);
     let displacement = i32::from_le_bytes(jump[1..].try_into().unwrap());
     let at = (TEXT + 6).wrapping_add_signed(displacement.into()).wrapping_sub(plan.arena) as usize;
-    let code = &plan.emitted.bytes[at..at + code_len(1)];
+    let code = &plan.emitted.code.bytes[at..at + code_len(1)];
     assert_eq!(
         code[..18],
         [

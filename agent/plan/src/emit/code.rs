@@ -1,0 +1,93 @@
+//! The bytes of the arena, as they are written.
+
+use crate::relocate::near_jump;
+use crate::slots::Home;
+use crate::template::{Hole, Target, Template};
+
+/// Bytes of [`Code::stub`].
+pub const STUB: usize = 11;
+
+/// What the holes of a template are filled with. Where a branch leads to is an arena offset.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Values {
+    pub home: Home,
+    pub number: u32,
+    /// Of a tail call: lower half of its slot's key.
+    pub site: u32,
+    pub miss: usize,
+    pub outside: usize,
+    pub exit: usize,
+    pub body: usize,
+}
+
+#[derive(Debug, Default)]
+pub struct Code {
+    /// Link address of the arena; may wrap below zero in a PIE.
+    pub arena: u64,
+    pub bytes: Vec<u8>,
+    pub tls_fixups: Vec<u32>,
+}
+
+impl Code {
+    pub fn address(&self, offset: usize) -> u64 {
+        self.arena.wrapping_add(offset as u64)
+    }
+
+    pub fn put(&mut self, at: usize, bytes: &[u8]) {
+        self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+
+    pub fn word(&mut self, at: usize, value: u32) {
+        self.put(at, &value.to_le_bytes());
+    }
+
+    /// Fills the displacement at `hole`, the last four bytes of a branch to an arena offset.
+    pub fn branch(&mut self, hole: usize, target: usize) {
+        self.word(hole, (target as u32).wrapping_sub(hole as u32 + 4));
+    }
+
+    /// `jmp` from one arena offset to another.
+    pub fn jump(&mut self, at: usize, target: usize) {
+        self.put(at, &near_jump(at as u64, target as u64));
+    }
+
+    /// `jmp [rip + word of the arena header]`.
+    pub fn jump_through(&mut self, at: usize, word: usize) {
+        self.put(at, &[0xff, 0x25]);
+        self.branch(at + 2, word);
+    }
+
+    /// `mov eax, number; jmp [header]`.
+    pub fn stub(&mut self, at: usize, number: u32, word: usize) {
+        self.put(at, &[0xb8]);
+        self.word(at + 1, number);
+        self.jump_through(at + 5, word);
+    }
+
+    /// Copies a template, and fills its holes.
+    pub fn fill(&mut self, template: &Template, at: usize, values: &Values) {
+        self.put(at, &template.bytes);
+        for &(hole, kind) in &template.holes {
+            let hole = at + hole as usize;
+            match kind {
+                Hole::Tls => self.tls_fixups.push(hole as u32),
+                Hole::Slot => {
+                    let word: u32 = self.bytes[hole].into();
+                    self.word(hole, word + values.home.offset);
+                }
+                Hole::SlotAndSite => {
+                    self.word(hole, values.home.offset);
+                    self.word(hole + 4, values.site);
+                }
+                Hole::Number => self.word(hole, values.number),
+                Hole::Mask => self.word(hole, values.home.mask),
+                Hole::Multiplier => self.word(hole, values.home.multiplier),
+                Hole::Shift => self.bytes[hole] = values.home.shift as u8,
+                Hole::Branch(Target::Miss) => self.branch(hole, values.miss),
+                Hole::Branch(Target::Outside) => self.branch(hole, values.outside),
+                Hole::Branch(Target::Exit) => self.branch(hole, values.exit),
+                Hole::Branch(Target::Body) => self.branch(hole, values.body),
+            }
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Thunks of tail calls: jumps from one hooked function to the start of another.
+
+use super::code::{STUB, Values};
+use super::{ALIGN, Emitter};
+use crate::slots::Home;
+use crate::tactic::JUMP;
+use crate::tails::Tail;
+use crate::template::{Kind, Template};
+use gprofinject_abi::plan::{ArenaHeader, TailRecord};
+use std::collections::HashMap;
+use std::mem::offset_of;
+
+/// `mov r11, [rsp-16]; mov rax, [rsp-8]`.
+const RESTORE: [u8; 10] = [0x4c, 0x8b, 0x5c, 0x24, 0xf0, 0x48, 0x8b, 0x44, 0x24, 0xf8];
+/// Bytes of a tail call's stubs: [`super::Code::stub`], and [`RESTORE`] with a near jump.
+pub(super) const STUBS: usize = STUB + RESTORE.len() + JUMP as usize;
+
+/// Bytes from one thunk to the next: room for the largest.
+pub(super) fn pitch() -> usize {
+    Template::tail(Kind::of(Kind::COUNT - 1)).bytes.len().next_multiple_of(ALIGN)
+}
+
+/// Where the tail calls' thunks and stubs are.
+pub(super) struct Tails {
+    /// First byte of the thunks, and of the stubs.
+    thunks: usize,
+    stubs: usize,
+    pitch: usize,
+    /// Sites of tail calls that are relocated with their function's first instructions, and the indices
+    /// of their thunks.
+    moved: HashMap<u64, usize>,
+}
+
+impl Tails {
+    pub(super) fn new(thunks: usize, stubs: usize, tails: &[Tail]) -> Tails {
+        let relocated = tails.iter().zip(0..).filter(|(tail, _)| tail.relocated);
+        let moved = relocated.map(|(tail, index)| (tail.branch.site, index)).collect();
+        Tails { thunks, stubs, pitch: pitch(), moved }
+    }
+
+    /// Arena offset of all this.
+    pub(super) fn start(&self) -> usize {
+        self.thunks
+    }
+
+    fn thunk(&self, index: usize) -> usize {
+        self.thunks + index * self.pitch
+    }
+
+    /// The thunk for a jump among relocated instructions.
+    pub(super) fn moved(&self, site: u64) -> Option<usize> {
+        self.moved.get(&site).map(|&index| self.thunk(index))
+    }
+}
+
+impl Emitter<'_, '_> {
+    /// `home` is the tail call's own slot.
+    pub(super) fn tail_call(&mut self, index: usize, tail: &Tail, home: Home) {
+        let callee = self.out.records[tail.callee as usize];
+        let thunk = self.thunks[tail.callee as usize];
+        let at = self.tails.thunk(index);
+        let miss = self.tails.stubs + index * STUBS;
+        let outside = miss + STUB;
+        let values = Values {
+            home,
+            number: tail.callee,
+            site: tail.branch.site as u32,
+            miss,
+            outside,
+            exit: outside,
+            body: callee.body as usize,
+        };
+        let code = &mut self.out.code;
+        code.fill(&Template::tail(self.kinds[tail.callee as usize]), at, &values);
+        code.stub(miss, index as u32, offset_of!(ArenaHeader, tail));
+        // As if the jump had not been touched.
+        code.put(outside, &RESTORE);
+        code.jump(outside + RESTORE.len(), thunk);
+        self.out.tails.push(TailRecord {
+            site: tail.branch.site,
+            slot: home.offset,
+            callee: tail.callee,
+            again: at as u32,
+            thunk: thunk as u32,
+        });
+        self.out.owners.push((at as u32, tail.callee));
+        if !tail.relocated {
+            let displacement = (self.address(at).wrapping_sub(tail.branch.end()) as u32).to_le_bytes();
+            self.out.patches.extend(self.patch(tail.branch.end() - 4, &displacement));
+        }
+    }
+}
