@@ -78,6 +78,20 @@ pub(crate) fn tell(packet: &[u8]) -> Option<i32> {
     Some(fd)
 }
 
+/// Whether somebody listens.
+pub(crate) fn is_injector_there() -> bool {
+    let run = run();
+    let socket = run.socket.get(..run.socket_len).unwrap_or_default();
+    match sys::connect(socket) {
+        Ok(fd) => {
+            sys::close(fd);
+            true
+        }
+        // Only this says that there was somebody.
+        Err(errno) => errno != sys::ECONNREFUSED,
+    }
+}
+
 /// The first thing that runs in a forked child.
 pub(crate) extern "C" fn begin() {
     let parent = Agent::get();

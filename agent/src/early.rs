@@ -8,6 +8,7 @@
 
 use crate::children;
 use crate::jumps;
+use crate::orphan;
 use crate::place::Place;
 use crate::setup;
 use crate::sys;
@@ -220,6 +221,11 @@ fn restore_preload(start: &Start) {
         unsafe { *preload = restored };
     }
 }
+
+#[cfg(not(test))]
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static DESTRUCTOR: extern "C" fn() = orphan::end;
 
 /// glibc's: handlers around fork().
 #[cfg(not(test))]

@@ -8,7 +8,9 @@
 //! 2. Hooked functions count by themselves, in their thunks. What a thunk cannot do comes through
 //!    [`gate`] to [`arcs`] (an arc not at home in its slot) or [`cells`] (a stack not seen before).
 //!    [`threads`] hands out the memory.
-//! 3. Counters lie in a shared file; there is nothing to do at the end.
+//! 3. Counters lie in a shared file; there is nothing to do at the end, unless the injector has gone
+//!    ([`orphan`]). [`children`] and [`execute`] see to processes that come of this one, [`unwind`] and
+//!    [`jumps`] to frames that are left.
 //!
 //! It fails open: what it cannot do it leaves alone and says in the region file.
 #![cfg_attr(not(test), no_std)]
@@ -26,6 +28,7 @@ mod execute;
 mod gate;
 mod jumps;
 mod lookup;
+mod orphan;
 mod place;
 mod setup;
 mod sys;

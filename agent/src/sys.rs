@@ -6,6 +6,7 @@ use core::arch::asm;
 pub(crate) const EINTR: i32 = 4;
 pub(crate) const EEXIST: i32 = 17;
 pub(crate) const EINVAL: i32 = 22;
+pub(crate) const ECONNREFUSED: i32 = 111;
 pub(crate) const ESRCH: i32 = 3;
 
 pub(crate) const PROT_READ: u64 = 1;
@@ -201,6 +202,37 @@ pub(crate) fn close(fd: i32) {
 pub(crate) fn file_size(fd: i32) -> Result<u64, i32> {
     // SAFETY: lseek writes no memory.
     unsafe { syscall(8, [fd as u64, 0, 2, 0, 0, 0]) }
+}
+
+/// # Safety
+/// The child shares nothing with the C library, which does not know of it: it may make system calls only.
+pub(crate) unsafe fn fork() -> Result<u64, i32> {
+    // SAFETY: passed on.
+    unsafe { syscall(57, [0; 6]) }
+}
+
+pub(crate) fn leave_session() {
+    // SAFETY: no arguments.
+    let _ = unsafe { syscall(112, [0; 6]) };
+}
+
+/// Returns if the program cannot be executed. All strings end with a NUL, both arrays with null.
+///
+/// # Safety
+/// The pointers must be valid.
+pub(crate) unsafe fn execute(path: &[u8], arguments: &[*const u8], environment: &[*const u8]) {
+    // SAFETY: passed on.
+    let _ = unsafe {
+        syscall(59, [path.as_ptr() as u64, arguments.as_ptr() as u64, environment.as_ptr() as u64, 0, 0, 0])
+    };
+}
+
+/// Ends the process at once.
+pub(crate) fn exit(status: u64) -> ! {
+    loop {
+        // SAFETY: does not return.
+        let _ = unsafe { syscall(231, [status, 0, 0, 0, 0, 0]) };
+    }
 }
 
 pub(crate) fn gettid() -> u32 {

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Parser, ValueEnum};
+use serde::{Deserialize, Serialize};
 
 /// Profiles a program that was built without -pg: counts every call, samples the time, and leaves a
 /// gmon.out for gprof.
@@ -11,7 +12,7 @@ use clap::{Parser, ValueEnum};
 #[command(
     name = "gprofinject",
     version,
-    override_usage = "gprofinject [OPTIONS] [--] PROGRAM [ARGS]...",
+    override_usage = "gprofinject [OPTIONS] [--] PROGRAM [ARGS]...\n       gprofinject --recover FOLDER",
     after_help = "Exit status: the program's; 125 if gprofinject itself fails, 126 if PROGRAM cannot be \
                   executed, 127 if it is not found."
 )]
@@ -63,6 +64,11 @@ pub(crate) struct Args {
     #[arg(long)]
     pub(crate) list: bool,
 
+    /// Write the profiles of a run whose gprofinject was killed; FOLDER is what it left, gprofinject-* in
+    /// $XDG_RUNTIME_DIR, /dev/shm, $TMPDIR or /tmp
+    #[arg(long, value_name = "FOLDER", conflicts_with = "command")]
+    pub(crate) recover: Option<PathBuf>,
+
     /// Write facts about the run to FILE as JSON
     #[arg(long, value_name = "FILE")]
     pub(crate) stats: Option<PathBuf>,
@@ -76,11 +82,11 @@ pub(crate) struct Args {
     pub(crate) verbose: bool,
 
     /// The program, and its own arguments, which are passed on untouched
-    #[arg(value_names = ["PROGRAM", "ARGS"], required = true, num_args = 1.., trailing_var_arg = true)]
+    #[arg(value_names = ["PROGRAM", "ARGS"], required_unless_present = "recover", num_args = 1.., trailing_var_arg = true)]
     pub(crate) command: Vec<OsString>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub(crate) enum HooksArg {
     Both,
     Entry,

@@ -8,6 +8,7 @@ use std::ffi::OsStr;
 use std::os::fd::RawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use gprofinject_abi::ask;
 use gprofinject_abi::region::State;
@@ -15,6 +16,7 @@ use gprofinject_abi::region::State;
 use crate::collect::{self, Collected};
 use crate::histogram::Histogram;
 use crate::listener::{Asker, Listener};
+use crate::logbook::Logbook;
 use crate::output::Output;
 use crate::profile::{self, Placed};
 use crate::profilee::{Profilee, Profilees};
@@ -31,6 +33,9 @@ pub(crate) struct Family<'s> {
     pub(crate) output: &'s Output,
     /// None: no agent, so only the first process, which is only sampled.
     pub(crate) folder: Option<RunFolder>,
+    logbook: Option<Logbook>,
+    /// When samples were kept the last time.
+    kept: Instant,
     listener: Option<Listener>,
     profilees: Profilees,
     orders: Orders,
@@ -88,6 +93,7 @@ impl<'s> Family<'s> {
         orders: Orders,
         rate: u32,
     ) -> Family<'s> {
+        let logbook = folder.as_ref().map(|folder| Logbook::create(folder.path(), settings, rate));
         let listener =
             folder.as_ref().filter(|_| orders.follow).map(|folder| Listener::new(&folder.socket()));
         let mut strangers = BTreeSet::new();
@@ -98,6 +104,8 @@ impl<'s> Family<'s> {
             settings,
             output,
             folder,
+            logbook: logbook.and_then(Result::ok),
+            kept: Instant::now(),
             listener: listener.and_then(Result::ok),
             profilees,
             orders,
@@ -118,7 +126,17 @@ impl<'s> Family<'s> {
 
     /// The first member.
     pub(crate) fn begin(&mut self, pid: i32, profilee: &'static Profilee, sampling: Option<&mut Sampling>) {
+        self.enter(profilee);
         self.join(pid, profilee, FIRST.to_owned(), false, sampling);
+    }
+
+    /// A program that the run had not yet. What cannot be written down cannot be recovered, no more.
+    fn enter(&mut self, profilee: &Profilee) {
+        if let Some(logbook) = &mut self.logbook
+            && logbook.entries.programs.len() == profilee.number as usize
+        {
+            let _ = logbook.add(&profilee.binary, profilee.shown.clone());
+        }
     }
 
     fn join(
@@ -194,6 +212,7 @@ impl<'s> Family<'s> {
                 return None;
             }
         };
+        self.enter(profilee);
         let name = self.names.to_string();
         self.names += 1;
         if let Err(error) = self.make_files(profilee, &name) {
@@ -292,34 +311,60 @@ impl<'s> Family<'s> {
         Some(finished)
     }
 
-    /// A member's counters and samples, as a profile.
     fn counted(
         &mut self,
         profilee: &'static Profilee,
         name: &str,
         samples: Option<Histogram>,
     ) -> Option<(Finished, u32)> {
-        let planned = profilee.planned;
-        let mut histogram = samples.unwrap_or_else(|| Histogram::new(planned.shape));
-        let mut state = State::Armed as u32;
-        let mut collected = Collected::default();
-        if let (Some(folder), Some((_, layout))) = (&self.folder, &profilee.plan) {
-            let region = region::open(&folder.region(name), layout);
-            let read = region.and_then(|region| {
-                state = region.header()?.state;
-                collect::collect(&region, planned, &mut histogram)
-            });
-            match read {
-                Ok(read) => collected = read,
-                Err(error) => self.troubles.push(format!("counters cannot be read: {}", sys::reason(&error))),
+        let region = self.folder.as_ref().map(|folder| folder.region(name));
+        counted(region.as_deref(), profilee, samples, self.rate, &mut self.troubles)
+    }
+
+    /// Keeps the samples, now and then, where `--recover` finds them should we be killed.
+    pub(crate) fn keep_samples(&mut self, sampling: &Sampling) {
+        const OFTEN: Duration = Duration::from_secs(1);
+        let Some(folder) = &self.folder else { return };
+        if self.kept.elapsed() < OFTEN {
+            return;
+        }
+        self.kept = Instant::now();
+        for (index, member) in self.members.iter().enumerate().filter(|(_, member)| !member.done) {
+            if let Some(histogram) = sampling.histogram(index) {
+                folder.keep_samples(&member.name, &histogram.encode());
             }
         }
-        match profile::encode(planned, &collected.arcs, &histogram, self.rate) {
-            Ok((bytes, placed)) => Some((Finished { collected, placed, bytes }, state)),
-            Err(error) => {
-                self.troubles.push(format!("{error:#}"));
-                None
-            }
+    }
+}
+
+/// A member's counters and samples, as a profile, and the state that the agent left. None: nothing can be
+/// said; why is among the troubles.
+pub(crate) fn counted(
+    region: Option<&Path>,
+    profilee: &'static Profilee,
+    samples: Option<Histogram>,
+    rate: u32,
+    troubles: &mut Vec<String>,
+) -> Option<(Finished, u32)> {
+    let planned = profilee.planned;
+    let mut histogram = samples.unwrap_or_else(|| Histogram::new(planned.shape));
+    let mut state = State::Armed as u32;
+    let mut collected = Collected::default();
+    if let (Some(region), Some((_, layout))) = (region, &profilee.plan) {
+        let read = region::open(region, layout).and_then(|region| {
+            state = region.header()?.state;
+            collect::collect(&region, planned, &mut histogram)
+        });
+        match read {
+            Ok(read) => collected = read,
+            Err(error) => troubles.push(format!("counters cannot be read: {}", sys::reason(&error))),
+        }
+    }
+    match profile::encode(planned, &collected.arcs, &histogram, rate) {
+        Ok((bytes, placed)) => Some((Finished { collected, placed, bytes }, state)),
+        Err(error) => {
+            troubles.push(format!("{error:#}"));
+            None
         }
     }
 }

@@ -39,6 +39,13 @@ impl Filters {
         included && !excluded && size >= self.min_size
     }
 
+    /// What they were made of: -I, -X, --min-size.
+    pub(crate) fn typed(&self) -> (Vec<String>, Vec<String>, u64) {
+        let globs =
+            |patterns: &[Pattern]| patterns.iter().map(|p| p.matcher.glob().glob().to_owned()).collect();
+        (globs(&self.include), globs(&self.exclude), self.min_size)
+    }
+
     /// The patterns that matched nothing, as typed.
     pub(crate) fn unused(&self) -> impl Iterator<Item = String> {
         let all = self.include.iter().chain(&self.exclude);

@@ -83,6 +83,24 @@ impl Histogram {
         }
     }
 
+    /// As bytes, for a file: words, the samples outside, then bins and their counts.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let bins = self.bins.iter().flat_map(|(&bin, &count)| [bin, count]);
+        std::iter::once(self.outside).chain(bins).flat_map(u64::to_le_bytes).collect()
+    }
+
+    /// Adds what [`Histogram::encode`] gave. Bins that cannot be are left out.
+    pub(crate) fn add_encoded(&mut self, bytes: &[u8]) {
+        let mut words =
+            bytes.chunks_exact(8).filter_map(|word| Some(u64::from_le_bytes(*word.first_chunk()?)));
+        self.outside += words.next().unwrap_or(0);
+        while let (Some(bin), Some(count)) = (words.next(), words.next()) {
+            if bin < self.shape.bins() {
+                *self.bins.entry(bin).or_default() += count;
+            }
+        }
+    }
+
     /// Places with samples.
     pub(crate) fn places(&self) -> impl Iterator<Item = (Place, u64)> {
         self.bins.iter().map(|(&bin, &count)| (self.shape.place(bin), count))
@@ -101,6 +119,9 @@ mod tests {
             histogram.add(Some(address));
         }
         histogram.add(None);
+        let mut again = Histogram::new(histogram.shape);
+        again.add_encoded(&histogram.encode());
+        let histogram = again;
         assert_eq!(histogram.outside, 4);
         let places: Vec<_> = histogram.places().collect();
         assert_eq!(

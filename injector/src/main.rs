@@ -10,6 +10,7 @@
 //! family                its children, and what they execute (listener, profilee)
 //! collect -> profile    counters and samples to a gmon.out
 //! report                what there is to say
+//! recover               the same for a run whose gprofinject was killed (logbook)
 //! ```
 
 mod args;
@@ -22,6 +23,7 @@ mod filters;
 mod histogram;
 mod list;
 mod listener;
+mod logbook;
 mod memory;
 mod names;
 mod output;
@@ -31,6 +33,7 @@ mod profile;
 mod profile_plan;
 mod profilee;
 mod records;
+mod recover;
 mod region;
 mod report;
 mod resolve;
@@ -76,8 +79,13 @@ fn main() -> ExitCode {
 fn run(args: Args) -> Result<Ending, Failure> {
     let start = std::time::Instant::now();
     let inherited = Inherited { descriptors: sys::inherited_descriptors(), limits: sys::Limits::raise() };
+    let recover = args.recover.clone();
     let settings = Settings::from(args)?;
     let voice = settings.voice;
+    if let Some(folder) = recover {
+        recover::recover(&folder, voice)?;
+        return Ok(Ending::Exited(0));
+    }
     let program = resolve::find(&settings.command)?;
     if let Some(note) = &program.note {
         voice.note(note);

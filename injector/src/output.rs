@@ -8,11 +8,12 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow};
+use serde::{Deserialize, Serialize};
 
 use crate::sys;
 
 /// How the profile is called.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Naming {
     /// As -o says, or gmon.out.
     Fixed(PathBuf),
@@ -29,6 +30,15 @@ pub(crate) fn naming(option: Option<PathBuf>, prefix: Option<OsString>) -> Namin
 }
 
 impl Naming {
+    /// The same from any folder.
+    pub(crate) fn absolute(&self) -> Naming {
+        let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        match self {
+            Naming::Fixed(path) => Naming::Fixed(absolute(path)),
+            Naming::Prefix(prefix) => Naming::Prefix(absolute(Path::new(prefix)).into()),
+        }
+    }
+
     fn path(&self, pid: u32) -> PathBuf {
         match self {
             Naming::Fixed(path) => path.clone(),

@@ -17,6 +17,9 @@ use crate::sys;
 /// The agent library, built by build.rs.
 pub(crate) static AGENT: &[u8] = include_bytes!(env!("GPROFINJECT_AGENT"));
 
+/// Samples taken by the kernel, of a process that has not ended.
+pub(crate) const SAMPLES_SUFFIX: &str = ".samples";
+
 /// Room for the counters of the first threads.
 const SPARE: u64 = 1 << 20;
 
@@ -96,9 +99,19 @@ impl RunFolder {
         region::create(&self.region(name), layout, orders).map(drop)
     }
 
+    /// Writes a process's samples, the old ones if that fails.
+    pub(crate) fn keep_samples(&self, name: &str, bytes: &[u8]) {
+        let file = self.path().join(format!("{name}{SAMPLES_SUFFIX}"));
+        let fresh = file.with_extension("new");
+        if std::fs::write(&fresh, bytes).and_then(|()| std::fs::rename(&fresh, &file)).is_err() {
+            let _ = std::fs::remove_file(&fresh);
+        }
+    }
+
     /// A process's counters have been read. Its plan may be another's too.
     pub(crate) fn remove_region(&self, name: &str) {
         let _ = std::fs::remove_file(self.region(name));
+        let _ = std::fs::remove_file(self.path().join(format!("{name}{SAMPLES_SUFFIX}")));
     }
 }
 

@@ -163,6 +163,11 @@ impl Sampling {
         }
     }
 
+    /// A member's samples, as far as they are counted.
+    pub(crate) fn histogram(&self, member: usize) -> Option<&Histogram> {
+        self.members.get(member).map(|sampled| &sampled.histogram)
+    }
+
     /// A member's samples, up to now.
     pub(crate) fn take(&mut self, member: usize) -> Option<Histogram> {
         let sampled = self.members.get_mut(member)?;

@@ -70,6 +70,7 @@ fn wait(signals: &Signals, family: &mut Family, mut sampling: Option<&mut Sampli
         }
         if ready {
             sampling.drain();
+            family.keep_samples(sampling);
         }
     }
     if others.iter().skip(1).any(|entry| entry.revents != 0) {

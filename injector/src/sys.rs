@@ -308,6 +308,12 @@ impl Handle {
     }
 }
 
+/// Takes a lock on a file that ends with this process; false: another one has it.
+pub(crate) fn lock(file: &File) -> bool {
+    // SAFETY: no memory is involved.
+    unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) == 0 }
+}
+
 /// Orphaned descendants become our children, so that their end can be waited for.
 pub(crate) fn adopt_orphans() {
     // SAFETY: no memory is involved.
