@@ -116,7 +116,7 @@ impl Recovery<'_> {
         let mut troubles = Vec::new();
         let rate = self.logbook.entries.rate;
         let counted = family::counted(Some(&path), profilee, Some(samples), rate, &mut troubles);
-        for trouble in troubles {
+        if let Some(trouble) = troubles.pop() {
             bail!(trouble);
         }
         let Some((finished, state)) = counted else { return Ok(Life::Ended) };
