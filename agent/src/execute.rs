@@ -64,9 +64,9 @@ fn redirect(function: u64, number: u32, stub: u64, after: &AtomicU64) {
 }
 
 /// Environment variables that fit.
-const MOST: usize = 1000;
+const MOST: usize = 600;
 /// Bytes for our own variables.
-const TEXT: usize = 2 * FOLDER_MAX + 2048;
+const TEXT: usize = 2 * FOLDER_MAX + 1024;
 
 /// What the new program is given; lies on the stack until it runs.
 #[repr(C)]
@@ -76,7 +76,7 @@ struct Room {
 }
 
 /// Bytes that the stubs below leave on the stack for it.
-const ROOM: usize = 12 * 1024;
+const ROOM: usize = 8 * 1024;
 const _: () = assert!(size_of::<Room>() <= ROOM);
 
 /// The environment to execute with: the one given, or another one in `room`.
@@ -218,8 +218,6 @@ core::arch::global_asm!(
     "push rdx",                     // [rbp-24]
     "push r10",                     // [rbp-32]
     "push r8",                      // [rbp-40]
-    "sub rsp, 4096",
-    "test [rsp], rsp",
     "sub rsp, 4096",
     "test [rsp], rsp",
     "sub rsp, 4096",

@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsFd, AsRawFd};
+use std::time::{Duration, Instant};
 
 use crate::failure::OURS;
 use crate::family::Family;
@@ -29,7 +30,7 @@ pub(crate) fn until_end(
         if let Some(ending) = reap(pid) {
             return ending;
         }
-        wait(signals, family, sampling.as_deref_mut());
+        wait(signals, family, sampling.as_deref_mut(), None);
         while let Some(arrived) = signals.next() {
             pass_on(pid, arrived, witness.as_mut());
         }
@@ -39,8 +40,18 @@ pub(crate) fn until_end(
 /// Waits for the end of all descendants, which have become our children, or until we are told not to.
 pub(crate) fn until_alone(signals: &Signals, family: &mut Family, mut sampling: Option<&mut Sampling>) {
     const ENOUGH: [i32; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
+    /// Until then nobody wonders.
+    const SOON: Duration = Duration::from_secs(2);
+    let start = Instant::now();
+    let mut said = false;
     while has_children() {
-        wait(signals, family, sampling.as_deref_mut());
+        if !said && start.elapsed() >= SOON {
+            said = true;
+            family.settings.voice.note(
+                "the program has ended; waiting for the processes it has left (Ctrl-C: their profiles up to now)",
+            );
+        }
+        wait(signals, family, sampling.as_deref_mut(), if said { None } else { Some(SOON) });
         while let Some(arrived) = signals.next() {
             if ENOUGH.contains(&arrived.signal) {
                 return;
@@ -49,8 +60,13 @@ pub(crate) fn until_alone(signals: &Signals, family: &mut Family, mut sampling: 
     }
 }
 
-/// Waits until there is something to do, and does what the family and the sampler want.
-fn wait(signals: &Signals, family: &mut Family, mut sampling: Option<&mut Sampling>) {
+/// Waits until there is something to do, or for some time, and does what the family and the sampler want.
+fn wait(
+    signals: &Signals,
+    family: &mut Family,
+    mut sampling: Option<&mut Sampling>,
+    at_most: Option<Duration>,
+) {
     let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     let mut polled = vec![entry(signals.as_fd().as_raw_fd())];
     polled.extend(family.descriptors().map(entry));
@@ -58,7 +74,7 @@ fn wait(signals: &Signals, family: &mut Family, mut sampling: Option<&mut Sampli
     if let Some(sampling) = sampling.as_deref_mut() {
         polled.extend(sampling.perf().descriptors().map(entry));
     }
-    poll(&mut polled);
+    poll(&mut polled, at_most);
     let (others, perf) = polled.split_at(perf_from);
     if let Some(sampling) = sampling.as_deref_mut() {
         let mut ready = false;
@@ -91,9 +107,10 @@ fn has_children() -> bool {
     }
 }
 
-fn poll(polled: &mut [libc::pollfd]) {
+fn poll(polled: &mut [libc::pollfd], at_most: Option<Duration>) {
+    let milliseconds = at_most.map_or(-1, |time| time.as_millis() as libc::c_int);
     // SAFETY: an array of that many entries. An interruption is as good as an event: the caller looks.
-    unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, -1) };
+    unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, milliseconds) };
 }
 
 /// Looks for news of the program. When it was stopped, so are we, until someone continues us.
