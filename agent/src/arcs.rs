@@ -4,6 +4,7 @@
 use crate::agent::{Agent, add};
 use crate::cells;
 use crate::gate::Next;
+use crate::objects;
 use crate::threads;
 use crate::words;
 use core::arch::asm;
@@ -28,6 +29,7 @@ pub(crate) extern "C" fn known(number: u32, return_address: u64, cfa: u64) -> Ne
         Entry::Loop => return body(agent, record),
         // Whether the caller is hooked is known of keys that have a place, and costs a search of others.
         Entry::Text => return_address,
+        Entry::Callback if agent.both && objects::known(return_address).is_none() => return RARE,
         Entry::Callback => caller(agent, return_address, cfa),
         Entry::Tail(cell) => tail_key(cell),
     };
@@ -35,7 +37,7 @@ pub(crate) extern "C" fn known(number: u32, return_address: u64, cfa: u64) -> Ne
         Found::At(count) => {
             // SAFETY: a count in the thread's own block.
             unsafe { increment(count) };
-            entry.next(agent, record, number)
+            entry.next(agent, record, number, return_address)
         }
         _ => RARE,
     }
@@ -52,7 +54,10 @@ pub(crate) extern "C" fn rare(number: u32, return_address: u64, cfa: u64) -> Nex
         Entry::Loop => return body(agent, record),
         Entry::Text if agent.both && !agent.is_hooked(return_address) => caller(agent, return_address, cfa),
         Entry::Text => return_address,
-        Entry::Callback => caller(agent, return_address, cfa),
+        Entry::Callback => {
+            objects::is_made_at_run_time(return_address);
+            caller(agent, return_address, cfa)
+        }
         Entry::Tail(cell) => tail_key(cell),
     };
     // SAFETY: the thread's own words.
@@ -69,7 +74,7 @@ pub(crate) extern "C" fn rare(number: u32, return_address: u64, cfa: u64) -> Nex
             add(&raw mut (*agent.header()).lost_calls, 1);
         },
     }
-    entry.next(agent, record, number)
+    entry.next(agent, record, number, return_address)
 }
 
 /// How a function was entered.
@@ -102,11 +107,15 @@ impl Entry {
     }
 
     /// Where the thunk goes on, once the arc is counted.
-    fn next(self, agent: &Agent, record: &FunctionRecord, number: u32) -> Next {
+    fn next(self, agent: &Agent, record: &FunctionRecord, number: u32, return_address: u64) -> Next {
+        let exits = record.flags & ENTRY_ONLY == 0;
+        if exits && matches!(self, Entry::Callback) && objects::known(return_address) == Some(true) {
+            return body(agent, record);
+        }
         if let Entry::Tail(cell) = self {
             // SAFETY: the frame's own cell.
             unsafe { (*cell).function = number };
-            if record.flags & ENTRY_ONLY == 0 {
+            if exits {
                 return body(agent, record);
             }
         }

@@ -28,6 +28,7 @@ mod execute;
 mod gate;
 mod jumps;
 mod lookup;
+mod objects;
 mod orphan;
 mod place;
 mod setup;

@@ -141,6 +141,17 @@ unsafe extern "C" fn _dl_find_object(pc: u64, result: *mut Object) -> i32 {
     }
 }
 
+/// Whether an address lies in a loaded object. Where nobody can be asked (glibc before 2.35), it is said to.
+pub(crate) fn is_in_object(address: u64) -> bool {
+    type FindObject = unsafe extern "C" fn(u64, *mut Object) -> i32;
+    let mut object = Object { flags: 0, start: 0, end: 0, link_map: 0, eh_frame: 0, reserved: [0; 7] };
+    match FIND_OBJECT.load(Ordering::Relaxed) {
+        0 => true,
+        // SAFETY: glibc's function, which takes no lock; the result is ours.
+        real => unsafe { core::mem::transmute::<u64, FindObject>(real)(address, &raw mut object) == 0 },
+    }
+}
+
 /// struct dl_phdr_info (link.h); callers may know a longer one.
 #[repr(C)]
 struct Info {

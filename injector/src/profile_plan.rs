@@ -34,6 +34,7 @@ pub(crate) fn make<'s, 'd>(
     let image = subject.image.as_ref().filter(|_| agent_wanted || !nothing);
     let mut plan = image.map(|image| Plan::new(image, &Options { hooks, selected: &selected }));
     if let Some(plan) = plan.as_mut().filter(|_| nothing) {
+        plan.downgrade = None;
         for verdict in plan.verdicts.iter_mut().filter(|v| **v == Verdict::Refused(Reason::NotSelected)) {
             *verdict = Verdict::Refused(Reason::NoHooks);
         }

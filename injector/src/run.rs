@@ -49,6 +49,7 @@ pub(crate) fn profiled(prepared: Prepared) -> Result<Ending, Failure> {
     let Prepared { settings, program, planned, mut choice, output, stats, start, inherited } = prepared;
     let voice = settings.voice;
     let mut notes: Vec<String> = planned.subject.unhookable.iter().cloned().collect();
+    notes.extend(planned.plan.iter().filter_map(|plan| plan.downgrade.clone()));
 
     for reason in &choice.reasons {
         if choice.method == Method::None {
@@ -222,6 +223,9 @@ pub(crate) fn say_what_is_possible(planned: &Planned, program: &Program, setting
         for pattern in settings.filters.unused() {
             voice.warn(format_args!("{pattern} matches no function of {shown}"));
         }
+    }
+    if let Some(downgrade) = planned.plan.as_ref().and_then(|plan| plan.downgrade.as_ref()) {
+        voice.note(format_args!("{shown}: {downgrade}"));
     }
     if planned.subject.stripped() {
         let remedy = match planned.subject.debug_file() {

@@ -72,6 +72,8 @@ pub struct Facts {
     pub has_symtab: bool,
     /// The unwinder is part of the program (libgcc or libunwind, linked statically).
     pub own_unwinder: bool,
+    /// A runtime that insists on true return addresses: exits must not be hooked.
+    pub runtime: Option<&'static str>,
     pub go: bool,
     /// Wants the shared AddressSanitizer, which insists on being the first library of a program.
     pub address_sanitizer: bool,
@@ -151,6 +153,7 @@ impl<'d> Image<'d> {
                 interpreter: elf.interpreter,
                 has_symtab: labels.complete,
                 own_unwinder: labels.unwinder,
+                runtime: labels.runtime,
                 go: notes.go,
                 address_sanitizer,
                 build_id: notes.build_id,

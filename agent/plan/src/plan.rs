@@ -35,7 +35,9 @@ pub enum Verdict {
 
 #[derive(Debug)]
 pub struct Plan {
+    /// As done, which may be less than was asked for; then `downgrade` says why.
     pub hooks: Hooks,
+    pub downgrade: Option<String>,
     /// One for each function of the image, in its order.
     pub verdicts: Vec<Verdict>,
     /// Hooked functions; the index is the function's number.
@@ -79,7 +81,10 @@ impl Plan {
     pub fn new(image: &Image, options: &Options) -> Plan {
         let flow = Flow::of(image);
         let selected = |i: usize| (options.selected)(&image.functions[i]);
-        let entry_only = options.hooks == Hooks::Entry;
+        let downgrade = image.facts.runtime.filter(|_| options.hooks == Hooks::Both).map(|runtime| {
+            format!("its runtime ({runtime}) relies on true return addresses: only entries are hooked")
+        });
+        let entry_only = options.hooks == Hooks::Entry || downgrade.is_some();
         let decisions = if image.facts.go {
             let verdicts = vec![Err(Reason::Go); image.functions.len()];
             crate::tactic::Decisions { verdicts, hooks: Vec::new() }
@@ -104,7 +109,8 @@ impl Plan {
             number_of[hook.function] = number;
         }
         Plan {
-            hooks: options.hooks,
+            hooks: if entry_only { Hooks::Entry } else { Hooks::Both },
+            downgrade,
             records: std::mem::take(&mut emitted.records),
             function_of: hooks.iter().map(|h| h.function).collect(),
             text: extents(image),

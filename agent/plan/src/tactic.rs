@@ -59,6 +59,7 @@ pub enum Reason {
     TextRelocation,
     NoRoom,
     JumpedInto,
+    LoopsThroughTable,
     NotRelocatable,
     Overlap,
     Go,
@@ -76,6 +77,7 @@ impl Reason {
             Reason::TextRelocation => "text-relocation",
             Reason::NoRoom => "no-room",
             Reason::JumpedInto => "jumped-into",
+            Reason::LoopsThroughTable => "loops-through-table",
             Reason::NotRelocatable => "not-relocatable",
             Reason::Overlap => "overlap",
             Reason::Go => "go",
@@ -110,6 +112,7 @@ impl fmt::Display for Reason {
                 "too short for a jump, its address is taken, and no unused bytes or hooked neighbour are near"
             }
             Reason::JumpedInto => "an indirect jump may lead into its first bytes",
+            Reason::LoopsThroughTable => "a jump table leads back to its start, which only an exit hook could tell from calls, and the program's runtime forbids those",
             Reason::NotRelocatable => "its first instructions cannot run elsewhere",
             Reason::Overlap => "its patch would overlap another one",
             Reason::Go => "Go code does not keep the C stack's rules",
@@ -235,6 +238,9 @@ impl Decider<'_, '_> {
         let next = relocations.partition_point(|&r| r + 8 <= f.address);
         if relocations.get(next).is_some_and(|&r| r < f.address + NEAR) {
             return Some(Reason::TextRelocation);
+        }
+        if self.image.facts.runtime.is_some() && self.flow.functions[i].table_loops {
+            return Some(Reason::LoopsThroughTable);
         }
         None
     }

@@ -36,6 +36,8 @@ pub(super) struct Labels<'d> {
     pub(super) complete: bool,
     /// The program brings its own unwinder.
     pub(super) unwinder: bool,
+    /// Its runtime walks the stack by return addresses, or keeps other things there.
+    pub(super) runtime: Option<&'static str>,
 }
 
 impl<'d> Labels<'d> {
@@ -63,6 +65,7 @@ impl<'d> Labels<'d> {
     fn collect(symbols: &'d [Symbol], strings: &'d [u8], code: &CodeRanges, complete: bool) -> Self {
         let mut labels = Vec::with_capacity(symbols.len());
         let mut unwinder = false;
+        let mut runtime = None;
         let mut file = 0;
         // Symbols of one section mostly come together.
         let mut range = None;
@@ -93,6 +96,7 @@ impl<'d> Labels<'d> {
                 continue;
             }
             unwinder |= name == b"_Unwind_RaiseException";
+            runtime = runtime.or_else(|| runtime_of(name));
             let name = std::str::from_utf8(name).unwrap_or_default();
             let size = symbol.st_size.get(LE);
             let bind = symbol.st_bind();
@@ -100,13 +104,29 @@ impl<'d> Labels<'d> {
             labels.push(Label { address, size, name, rank, kind, local: bind == elf::STB_LOCAL, file });
         }
         labels.sort_by_key(|label| (label.address, label.rank));
-        Labels { labels, complete, unwinder }
+        Labels { labels, complete, unwinder, runtime }
     }
 }
 
 fn contents<'d>(section: &Section<'d>) -> Result<&'d [u8], ImageError> {
     let what = "a symbol table";
     section.bytes.ok_or(ImageError::Truncated { what, offset: section.offset, len: section.size })
+}
+
+/// Runtimes that look a return address up in tables of their own (to collect garbage, to throw), and so must
+/// find the true one; GHC's code does not return through the stack at all.
+fn runtime_of(name: &[u8]) -> Option<&'static str> {
+    match name {
+        b"caml_garbage_collection" => Some("OCaml"),
+        b"StgRunIsImplementedInAssembler" | b"scheduleWaitThread" => Some("GHC"),
+        _ if name.starts_with(b"_ZN2v88internal") && has(name, b"StackFrameIterator") => Some("V8"),
+        _ if name.starts_with(b"_ZN2js3jit") && has(name, b"JSJitFrameIter") => Some("SpiderMonkey"),
+        _ => None,
+    }
+}
+
+fn has(name: &[u8], part: &[u8]) -> bool {
+    name.windows(part.len()).any(|window| window == part)
 }
 
 fn is_mark(name: &[u8]) -> bool {

@@ -343,3 +343,26 @@ fn installed_programs() {
         compare(&program);
     }
 }
+
+#[test]
+fn runtimes_that_rely_on_return_addresses_are_known_by_their_functions() {
+    let names = [
+        ("caml_garbage_collection", Some("OCaml")),
+        ("scheduleWaitThread", Some("GHC")),
+        ("_ZN2v88internal18StackFrameIterator7AdvanceEv", Some("V8")),
+        ("_ZN2v88internal6FooEv", None),
+    ];
+    for (name, runtime) in names {
+        let source =
+            format!("void {name}(void) {{ __asm__(\"\"); }} int main(void) {{ {name}(); return 0; }}");
+        let program = compile(&folder("runtime"), "gcc", &[("a.c", &source)], &["-O1"]);
+        let bytes = std::fs::read(program).unwrap();
+        let image = Image::read(&bytes).unwrap();
+        assert_eq!(image.facts.runtime, runtime, "{name}");
+        let options = gprofinject_plan::Options { hooks: gprofinject_plan::Hooks::Both, selected: &|_| true };
+        let plan = gprofinject_plan::Plan::new(&image, &options);
+        let expected =
+            if runtime.is_some() { gprofinject_plan::Hooks::Entry } else { gprofinject_plan::Hooks::Both };
+        assert_eq!((plan.hooks, plan.downgrade.is_some()), (expected, runtime.is_some()), "{name}");
+    }
+}
