@@ -8,7 +8,7 @@
 //! caller. That holds for every way to unwind: exceptions, panics, pthread_exit, cancellation.
 //!
 //! Two things remain: a backtrace must not show thunks, so `_Unwind_Backtrace` and `backtrace` are passed on
-//! with a filter; and where an exception lands, the frames that it has left are marked, as a longjmp's are
+//! with a filter; `_Unwind_GetCFA` without what sets thunks apart; and where an exception lands, the frames that it has left are marked, as a longjmp's are
 //! (`_Unwind_SetIP`). A program that has the unwinder inside itself calls its own functions of these names:
 //! the plan leads them here (`gpi_backtrace`, `gpi_land`).
 #![allow(unsafe_code)]
@@ -32,6 +32,9 @@ static UNWIND_BACKTRACE: AtomicU64 = AtomicU64::new(0);
 static GET_IP: AtomicU64 = AtomicU64::new(0);
 static SET_IP: AtomicU64 = AtomicU64::new(0);
 static GET_CFA: AtomicU64 = AtomicU64::new(0);
+/// The code of the library that these are in.
+static UNWINDER_LO: AtomicU64 = AtomicU64::new(0);
+static UNWINDER_HI: AtomicU64 = AtomicU64::new(0);
 
 /// Finds what is loaded already.
 pub(crate) fn prepare(dynamic_linker: u64) {
@@ -57,6 +60,9 @@ extern "C" fn find_unwinder() {
             place.store(lookup::function(dynamic_linker, name), Ordering::Relaxed);
         }
     }
+    let (lo, hi) = lookup::text_around(dynamic_linker, GET_CFA.load(Ordering::Relaxed));
+    UNWINDER_LO.store(lo, Ordering::Relaxed);
+    UNWINDER_HI.store(hi, Ordering::Relaxed);
 }
 
 /// What the stack looks like at an address in the arena. Of a frame that waits in a call, unwinders ask for
@@ -288,6 +294,7 @@ macro_rules! offer {
 }
 
 offer!(_Unwind_Backtrace, gpi_unwind_backtrace);
+offer!(_Unwind_GetCFA, gpi_get_cfa);
 offer!(_Unwind_SetIP, gpi_set_ip);
 
 /// glibc's, without our frames.
@@ -332,8 +339,8 @@ core::arch::global_asm!(
     ".hidden _end",
     ".hidden gpi_backtrace, gpi_land",
     ".globl gpi_backtrace, gpi_land",
-    ".hidden gpi_unwind_backtrace, gpi_set_ip",
-    ".globl gpi_unwind_backtrace, gpi_set_ip",
+    ".hidden gpi_unwind_backtrace, gpi_set_ip, gpi_get_cfa",
+    ".globl gpi_unwind_backtrace, gpi_set_ip, gpi_get_cfa",
     //
     ".p2align 4",
     ".type gpi_unwind_backtrace, @function",
@@ -441,6 +448,40 @@ core::arch::global_asm!(
     "jmp r11",
     ".cfi_endproc",
     ".size gpi_land, . - gpi_land",
+    //
+    // The CFA without what sets thunks apart: see agent/plan/src/cfi.rs. (LuaJIT's personality takes it for
+    // the address of its frame.)
+    ".p2align 4",
+    ".type gpi_get_cfa, @function",
+    "gpi_get_cfa:",
+    ".cfi_startproc",
+    "mov r11, [rip + {get_cfa}]",
+    "test r11, r11",
+    "jnz 4f",
+    "push rdi",
+    ".cfi_adjust_cfa_offset 8",
+    "call {find}",
+    "pop rdi",
+    ".cfi_adjust_cfa_offset -8",
+    "mov r11, [rip + {get_cfa}]",
+    "4:",
+    // The unwinder itself tells frames apart by it.
+    "mov rax, [rsp]",
+    "cmp rax, [rip + {unwinder_lo}]",
+    "jb 5f",
+    "cmp rax, [rip + {unwinder_hi}]",
+    "jae 5f",
+    "jmp r11",
+    "5:",
+    "sub rsp, 8",
+    ".cfi_adjust_cfa_offset 8",
+    "call r11",
+    "add rsp, 8",
+    ".cfi_adjust_cfa_offset -8",
+    "and rax, -8",
+    "ret",
+    ".cfi_endproc",
+    ".size gpi_get_cfa, . - gpi_get_cfa",
     find = sym find_unwinder,
     filter = sym filter,
     land = sym land,
@@ -448,6 +489,8 @@ core::arch::global_asm!(
     get_ip = sym GET_IP,
     set_ip = sym SET_IP,
     get_cfa = sym GET_CFA,
+    unwinder_lo = sym UNWINDER_LO,
+    unwinder_hi = sym UNWINDER_HI,
 );
 
 #[cfg(not(test))]

@@ -82,7 +82,14 @@ fn nothing_is_needed_and_only_what_is_passed_on_is_offered() {
         }
     }
     offered.sort_unstable();
-    let unwinding = ["_Unwind_Backtrace", "_Unwind_SetIP", "_dl_find_object", "backtrace", "dl_iterate_phdr"];
+    let unwinding = [
+        "_Unwind_Backtrace",
+        "_Unwind_GetCFA",
+        "_Unwind_SetIP",
+        "_dl_find_object",
+        "backtrace",
+        "dl_iterate_phdr",
+    ];
     let forking = ["_Fork", "clone", "syscall"];
     let jumping = ["__longjmp_chk", "_longjmp", "longjmp", "siglongjmp"];
     let mut expected = [&jumping[..], &unwinding, &forking].concat();
