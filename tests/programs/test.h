@@ -26,13 +26,12 @@
 // Programs check what they compute: a wrong register shows as a wrong exit status, and where.
 #ifndef __ASSEMBLER__
 #ifdef __cplusplus
-extern "C"
-#endif
+extern "C" void abort() noexcept;
+extern "C" int printf(const char *, ...);
+#else
 void abort(void);
-#ifdef __cplusplus
-extern "C"
-#endif
 int printf(const char *, ...);
+#endif
 #define CHECK(condition) \
     do { \
         if (!(condition)) { \
