@@ -16,6 +16,9 @@
 //! `arcs::known` is compiled Rust that must not touch a vector register (a test reads its machine code);
 //! the rarer functions may, and get them saved. Nothing here uses x87, MMX, AVX or the direction flag.
 //! At most 1 KiB of the program's stack is used below CFA, most of it on the rare paths.
+//!
+//! The paths on entry are described to unwinders, who may come by in a signal handler. That of exits is
+//! not: the return address is in a cell that only the arena's tables can find; a backtrace ends there.
 #![allow(unsafe_code)]
 
 use crate::{arcs, cells};
@@ -35,14 +38,24 @@ global_asm!(
     // Out: rbp = frame, rsp aligned, arguments: edi = number, rsi = return address, rdx = CFA.
     ".macro gpi_save",
     "push rcx",
+    ".cfi_adjust_cfa_offset 8",
     "push rdx",
+    ".cfi_adjust_cfa_offset 8",
     "push rsi",
+    ".cfi_adjust_cfa_offset 8",
     "push rdi",
+    ".cfi_adjust_cfa_offset 8",
     "push r8",
+    ".cfi_adjust_cfa_offset 8",
     "push r9",
+    ".cfi_adjust_cfa_offset 8",
     "push r10",
+    ".cfi_adjust_cfa_offset 8",
     "push rbp",
+    ".cfi_adjust_cfa_offset 8",
+    ".cfi_rel_offset rbp, 0",
     "mov rbp, rsp",
+    ".cfi_def_cfa_register rbp",     // CFA = rbp + 192
     "push rax",                     // [rbp-8]: number
     "push r11",                     // [rbp-16]: return address
     "and rsp, -16",
@@ -54,14 +67,24 @@ global_asm!(
     ".endm",
     ".macro gpi_restore",
     "mov rsp, rbp",
+    ".cfi_def_cfa_register rsp",
     "pop rbp",
+    ".cfi_adjust_cfa_offset -8",
+    ".cfi_restore rbp",
     "pop r10",
+    ".cfi_adjust_cfa_offset -8",
     "pop r9",
+    ".cfi_adjust_cfa_offset -8",
     "pop r8",
+    ".cfi_adjust_cfa_offset -8",
     "pop rdi",
+    ".cfi_adjust_cfa_offset -8",
     "pop rsi",
+    ".cfi_adjust_cfa_offset -8",
     "pop rdx",
+    ".cfi_adjust_cfa_offset -8",
     "pop rcx",
+    ".cfi_adjust_cfa_offset -8",
     ".endm",
     ".macro gpi_save_vectors",
     "sub rsp, 256",
@@ -107,7 +130,10 @@ global_asm!(
     ".p2align 4",
     ".type gpi_miss, @function",
     "gpi_miss:",                    // rsp = CFA
+    ".cfi_startproc",
+    ".cfi_def_cfa_offset 0",
     "lea rsp, [rsp-128]",
+    ".cfi_def_cfa_offset 128",
     "gpi_save",
     "gpi_arguments",
     "call {known}",
@@ -116,28 +142,36 @@ global_asm!(
     "2:",                           // rax = target, rdx = body
     "mov [rbp+160], rax",           // CFA-32
     "test rdx, rdx",
+    ".cfi_remember_state",
     "gpi_restore",                  // pops keep the flags
     "lea rsp, [rsp+128]",
+    ".cfi_def_cfa_offset 0",
     "jnz 4f",
     "mov r11, [rsp-8]",             // what `resume` expects
     "jmp [rsp-32]",
     "4:",                           // as at the function's entry
     "lea rsp, [rsp-8]",
+    ".cfi_def_cfa_offset 8",
     "mov r11, [rsp-16]",
     "mov rax, [rsp-8]",
     "jmp [rsp-24]",
+    ".cfi_restore_state",
     "3:",
     "gpi_save_vectors",
     "gpi_arguments",
     "call {rare}",
     "gpi_restore_vectors",
     "jmp 2b",
+    ".cfi_endproc",
     ".size gpi_miss, . - gpi_miss",
     //
     ".p2align 4",
     ".type gpi_window, @function",
     "gpi_window:",                    // rsp = CFA
+    ".cfi_startproc",
+    ".cfi_def_cfa_offset 0",
     "lea rsp, [rsp-128]",
+    ".cfi_def_cfa_offset 128",
     "mov r11, [rsp+120]",           // the thunk may have lost it
     "gpi_save",
     "gpi_save_vectors",
@@ -145,12 +179,15 @@ global_asm!(
     "call {enter}",
     "gpi_restore_vectors",
     "jmp 2b",
+    ".cfi_endproc",
     ".size gpi_window, . - gpi_window",
     //
     ".p2align 4",
     ".type gpi_miss_entry, @function",
     "gpi_miss_entry:",              // rsp = CFA - 8
+    ".cfi_startproc",
     "lea rsp, [rsp-120]",
+    ".cfi_def_cfa_offset 128",
     "gpi_save",
     "gpi_arguments",
     "call {known}",
@@ -164,15 +201,19 @@ global_asm!(
     "mov [rbp+160], rax",           // CFA-32
     "gpi_restore",
     "lea rsp, [rsp+120]",
+    ".cfi_def_cfa_offset 8",
     "mov r11, [rsp]",
     "jmp [rsp-24]",
+    ".cfi_endproc",
     ".size gpi_miss_entry, . - gpi_miss_entry",
     //
     // A tail call's slot is to be put into use. r11 is the program's.
     ".p2align 4",
     ".type gpi_tail, @function",
     "gpi_tail:",                    // rsp = CFA - 8, eax = index
+    ".cfi_startproc",
     "lea rsp, [rsp-120]",
+    ".cfi_def_cfa_offset 128",
     "gpi_save",
     "gpi_save_vectors",
     "mov edi, [rbp-8]",
@@ -182,15 +223,21 @@ global_asm!(
     "mov r11, [rbp-16]",
     "gpi_restore",
     "lea rsp, [rsp+120]",
+    ".cfi_def_cfa_offset 8",
     "mov rax, [rsp-8]",
     "jmp [rsp-24]",
+    ".cfi_endproc",
     ".size gpi_tail, . - gpi_tail",
     //
     // Results may be in any register but r11, whose old value is at CFA-16.
     ".p2align 4",
     ".type gpi_exit, @function",
     "gpi_exit:",                    // rsp = CFA
+    ".cfi_startproc",
+    ".cfi_def_cfa_offset 0",
+    ".cfi_undefined rip",
     "lea rsp, [rsp-128]",
+    ".cfi_def_cfa_offset 128",
     "gpi_save",
     "gpi_save_vectors",
     "gpi_arguments",
@@ -200,9 +247,11 @@ global_asm!(
     "mov [rbp+184], rax",           // CFA-8: the return slot
     "gpi_restore",
     "lea rsp, [rsp+120]",           // rsp = CFA - 8
+    ".cfi_def_cfa_offset 8",
     "mov r11, [rsp-8]",             // CFA-16
     "mov rax, [rsp-16]",            // CFA-24
     "ret",
+    ".cfi_endproc",
     ".size gpi_exit, . - gpi_exit",
     known = sym arcs::known,
     rare = sym arcs::rare,

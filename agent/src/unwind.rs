@@ -19,7 +19,7 @@ use crate::lookup;
 use crate::sys;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU64, Ordering};
-use gprofinject_abi::plan::{ArenaHeader, ENTRY_ONLY, Frame};
+use gprofinject_abi::plan::{ArenaHeader, ENTRY_ONLY, FRAMED, Frame};
 
 /// AT_BASE, for look-ups in libraries that are loaded late.
 static DYNAMIC_LINKER: AtomicU64 = AtomicU64::new(0);
@@ -89,6 +89,9 @@ fn frame_at(agent: &Agent, pc: u64) -> Frame {
     // before it, or what the arena begins with.
     let header = size_of::<ArenaHeader>() as u32;
     if lo == agent.functions_count || at < agent.function(lo).thunk {
+        if lo > 0 && agent.function(lo - 1).flags & FRAMED != 0 {
+            return Frame::Moved;
+        }
         // The first code is the jump to the slow path of exits.
         return if at < header + 6 { Frame::Left } else { Frame::Called };
     }
@@ -99,15 +102,40 @@ fn frame_at(agent: &Agent, pc: u64) -> Frame {
     // SAFETY: a thunk of this kind is longer than the bytes looked at before its body.
     let byte = |offset: u32| unsafe { *((agent.arena_lo + u64::from(offset)) as *const u8) };
     if at >= record.exit - 1 {
-        // push [rax]; mov [rax], rsp; mov r11, [rsp-8] (not in every thunk); mov rax, [rsp-16]; ret
-        let push = [record.body - 16, record.body - 11]
+        // push [rax+0]; mov [rax+0], rsp; mov r11, [rsp-8] (not in every thunk); mov rax, [rsp-16]; ret
+        let push = [record.body - 18, record.body - 13]
             .into_iter()
-            .find(|&p| byte(p) == 0xff && byte(p + 1) == 0x30);
+            .find(|&p| byte(p) == 0xff && byte(p + 1) == 0x70);
         return if push.is_some_and(|push| at > push) { Frame::Called } else { Frame::Left };
     }
     // pop r11, behind at most two stores and the check for loops.
     let pop = (record.thunk..record.resume).find(|&p| byte(p) == 0x41 && byte(p + 1) == 0x5b);
     if pop.is_some_and(|pop| at > pop) { Frame::Popped } else { Frame::Called }
+}
+
+/// Whether an address outside of the arena is described by the table of bodies: a jump that stands where
+/// another function's instructions were.
+fn is_cave(agent: &Agent, pc: u64) -> bool {
+    let table = agent.frame_table(Frame::Moved);
+    // SAFETY: an .eh_frame_hdr of the plan's making: twelve bytes, then pairs of words.
+    let word = |at: u64| unsafe { *((table + at) as *const i32) };
+    let wanted = pc.wrapping_sub(table) as i64;
+    let (mut lo, mut hi) = (0, u64::from(word(8) as u32));
+    while lo < hi {
+        let middle = lo + (hi - lo) / 2;
+        if i64::from(word(12 + 8 * middle)) <= wanted {
+            lo = middle + 1;
+        } else {
+            hi = middle;
+        }
+    }
+    if lo == 0 {
+        return false;
+    }
+    let entry = 12 + 8 * (lo - 1);
+    // The description's fourth word is the length of what it describes.
+    let len = word(word(entry + 4) as u64 + 12);
+    wanted < i64::from(word(entry)) + i64::from(len)
 }
 
 /// glibc's struct dl_find_object (bits/dl_find_object.h).
@@ -126,13 +154,18 @@ struct Object {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 unsafe extern "C" fn _dl_find_object(pc: u64, result: *mut Object) -> i32 {
     let agent = Agent::get();
-    if agent.in_arena(pc) {
+    let frame = if agent.in_arena(pc) {
+        Some(frame_at(agent, pc))
+    } else {
+        (agent.in_text(pc) && is_cave(agent, pc)).then_some(Frame::Moved)
+    };
+    if let Some(frame) = frame {
         let object = Object {
             flags: 0,
             start: agent.arena_lo,
             end: agent.arena_hi,
             link_map: 0,
-            eh_frame: agent.frame_table(frame_at(agent, pc)),
+            eh_frame: agent.frame_table(frame),
             reserved: [0; 7],
         };
         // SAFETY: the caller's result.
@@ -158,14 +191,13 @@ pub(crate) fn is_in_object(address: u64) -> bool {
     }
 }
 
-/// struct dl_phdr_info (link.h); callers may know a longer one.
+/// struct dl_phdr_info (link.h), of which there are longer ones.
 #[repr(C)]
 struct Info {
     bias: u64,
     name: *const u8,
     headers: *const [u64; 7],
     count: u16,
-    rest: [u64; 4],
 }
 
 type Visitor = unsafe extern "C" fn(*mut Info, usize, *mut c_void) -> i32;
@@ -173,6 +205,22 @@ type Visitor = unsafe extern "C" fn(*mut Info, usize, *mut c_void) -> i32;
 struct Visit {
     visitor: Visitor,
     data: *mut c_void,
+}
+
+/// The address in the arena that an unwinder looks for by `dl_iterate_phdr`. It has no way to tell us, but
+/// keeps it in the structure that it passes to its callback, which is in its frame: libgcc's and libunwind's
+/// (`ip`) begin with it, LLVM's has it third. None: it is somebody else, who wants no place in particular.
+fn asked(agent: &Agent, data: *const c_void) -> Option<u64> {
+    const WORDS: usize = 4;
+    const NEAR: u64 = 4096;
+    let here = 0_u64;
+    let (here, data) = (&raw const here as u64, data as u64);
+    if data < here || data - here > NEAR || !data.is_multiple_of(8) {
+        return None;
+    }
+    // SAFETY: the stack between here and the oldest frame, which is further up than that: the library's
+    // dl_iterate_phdr and its caller are in between, and the structure is in the caller's.
+    (0..WORDS).map(|n| unsafe { *(data as *const u64).add(n) }).find(|&word| agent.in_arena(word))
 }
 
 /// Calls `dl_iterate_phdr`'s callback, and once more for the arena behind our own library.
@@ -189,14 +237,19 @@ unsafe extern "C" fn visit(info: *mut Info, size: usize, visit: *mut c_void) -> 
             return answer;
         }
         let len = agent.arena_hi - agent.arena_lo;
-        let table = agent.frame_table(Frame::Left) - agent.arena_lo;
+        let asked = asked(agent, visit.data);
+        let frame = asked.map_or(Frame::Left, |pc| frame_at(agent, pc));
+        let table = agent.frame_table(frame) - agent.arena_lo;
         // struct Elf64_Phdr: type and flags, offset, vaddr, paddr, filesz, memsz, align.
         let headers = [
             [PT_LOAD | READ_EXECUTE, 0, 0, 0, len, len, 4096],
             [PT_GNU_EH_FRAME | READ_EXECUTE, table, table, table, 0, 0, 4],
         ];
-        let mut arena = [0_u64; 16];
-        let size = size.min(size_of_val(&arena));
+        let mut arena = [0_u64; 4];
+        // Without the count of libraries, by which libgcc finds out that it may keep what it has found: the
+        // next question may have another answer.
+        const BEFORE_COUNTS: usize = 32;
+        let size = size.min(BEFORE_COUNTS);
         core::ptr::copy_nonoverlapping(info.cast::<u8>(), arena.as_mut_ptr().cast(), size);
         let arena = arena.as_mut_ptr().cast::<Info>();
         ((*arena).bias, (*arena).headers, (*arena).count) = (agent.arena_lo, headers.as_ptr(), 2);

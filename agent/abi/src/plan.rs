@@ -79,6 +79,8 @@ pub enum Frame {
     Called = 1,
     /// rsp = CFA, the return address is still in its slot, below rsp.
     Popped = 2,
+    /// In relocated instructions that move the stack pointer: the table describes each of them.
+    Moved = 3,
 }
 
 pub const HOOK_BOTH: u32 = 1;
@@ -104,7 +106,7 @@ pub struct FunctionRecord {
     pub resume: u32,
     /// Arena offset of the function's body: its relocated first instructions, as if nothing were hooked.
     pub body: u32,
-    /// [`ENTRY_ONLY`], [`LOOPS`].
+    /// [`ENTRY_ONLY`], [`LOOPS`], [`FRAMED`].
     pub flags: u32,
     /// Slots from `slots` on that count the function's arcs: the home slots, [`SPARE_SLOTS`] behind them
     /// if there are several, then one for each [`TailRecord`].
@@ -139,6 +141,8 @@ pub const ENTRY_ONLY: u32 = 1;
 /// An indirect branch inside the function may lead back to its first instruction: a tail call by the
 /// function itself is a loop, not a call.
 pub const LOOPS: u32 = 2;
+/// Its relocated instructions have an entry in the table [`Frame::Moved`].
+pub const FRAMED: u32 = 4;
 
 /// A half-open range of link addresses.
 #[repr(C)]

@@ -3,6 +3,7 @@
 //! ```text
 //! arena:  ArenaHeader | jump to the exits' slow path | unwind tables | ends of sleds
 //!         | thunks, in the functions' order | stubs to the slow paths | thunks of tail calls
+//!         | unwind table of the bodies
 //! ```
 //!
 //! The thunks of neighbours lie beside each other; what is rarely run lies apart from them.
@@ -12,6 +13,7 @@ mod tail;
 
 use crate::cfi::Tables;
 use crate::image::{Image, ImageKind};
+use crate::moved::Bodies;
 use crate::registers::Registers;
 use crate::relocate::{self, Relocated, Unmovable, copied, near_jump, relocate};
 use crate::slots::{Home, Homes};
@@ -21,7 +23,9 @@ use crate::tails::Tail;
 use crate::template::{Kind, Template};
 use crate::unwinder::Led;
 use code::{Code, STUB, Values};
-use gprofinject_abi::plan::{ArenaHeader, ENTRY_ONLY, FunctionRecord, LOOPS, Patch, TailRecord};
+use gprofinject_abi::plan::{
+    ArenaHeader, ENTRY_ONLY, FRAMED, Frame, FunctionRecord, LOOPS, Patch, TailRecord,
+};
 use gprofinject_abi::region::{PAGE, Slot, round_up};
 use std::collections::HashMap;
 use std::mem::offset_of;
@@ -56,7 +60,7 @@ pub struct Emitted {
     pub bias_fixups: Vec<u32>,
     pub half_bias_fixups: Vec<u32>,
     /// Arena offsets of the unwind tables, by [`gprofinject_abi::plan::Frame`].
-    pub frame_tables: [u32; 3],
+    pub frame_tables: [u32; 4],
     /// See [`gprofinject_abi::plan::PlanHeader`].
     pub stubs: u32,
     pub stub_len: u32,
@@ -176,6 +180,9 @@ struct Emitter<'a, 'd> {
     chains: Vec<(usize, Chain)>,
     /// Arena offset of each function's thunk.
     thunks: Vec<usize>,
+    /// The bodies that move the stack pointer, and where their unwind table goes.
+    bodies: Bodies,
+    bodies_at: usize,
 }
 
 impl<'a, 'd> Emitter<'a, 'd> {
@@ -201,7 +208,10 @@ impl<'a, 'd> Emitter<'a, 'd> {
         let call_jumps = tails_at + tails.len() * tail::pitch();
         let moved_calls = moved_calls(hooks, call_jumps);
         let tail_stubs = call_jumps + moved_calls.len() * JUMP as usize;
-        let len = round_up((tail_stubs + tails.len() * tail::STUBS) as u64, PAGE);
+        let bodies_at = (tail_stubs + tails.len() * tail::STUBS).next_multiple_of(8);
+        let bodies: usize = hooks.iter().map(|h| Bodies::most(h.relocated as usize)).sum();
+        let caves = hooks.iter().map(|h| 1 + h.retargets.len()).sum();
+        let len = round_up((bodies_at + Bodies::others(caves) + bodies) as u64, PAGE);
         let mut e = Emitter {
             image,
             out: Emitted {
@@ -225,6 +235,8 @@ impl<'a, 'd> Emitter<'a, 'd> {
             moved_calls,
             chains: Vec::new(),
             thunks: Vec::with_capacity(hooks.len()),
+            bodies: Bodies::default(),
+            bodies_at,
         };
         e.out.code.jump_through(header, offset_of!(ArenaHeader, exit));
         e.unwind_tables(unwind);
@@ -239,7 +251,9 @@ impl<'a, 'd> Emitter<'a, 'd> {
         let Some(tables) = Tables::new(self.out.code.bytes.len() as u32, at as u32, shadows) else { return };
         self.out.code.put(at, &tables.bytes);
         self.out.bias_fixups.extend(tables.addresses.iter().map(|a| at as u32 + a));
-        self.out.frame_tables = tables.starts.map(|start| at as u32 + start);
+        for (place, start) in self.out.frame_tables.iter_mut().zip(tables.starts) {
+            *place = at as u32 + start;
+        }
     }
 
     /// Their code needs the thunks' addresses, and the patches theirs.
@@ -319,6 +333,11 @@ impl<'a, 'd> Emitter<'a, 'd> {
                     self.out.bias_fixups.push(moved as u32 + word);
                 }
                 self.next = moved + relocated.bytes.len();
+                self.caves(hook);
+                if !relocated.frames.is_empty() {
+                    record.flags |= FRAMED;
+                    self.bodies.add(body, lead, self.next, &relocated.frames);
+                }
             }
             Err(_) => {
                 self.out.failed.push((hook.function, Reason::NotRelocatable));
@@ -426,6 +445,15 @@ impl<'a, 'd> Emitter<'a, 'd> {
         Some(patches)
     }
 
+    /// Tells unwinders of the function's caves. At a branch back to a later instruction than the first the
+    /// stack may look otherwise; then the place keeps the description that it had.
+    fn caves(&mut self, hook: &Hook) {
+        let first = hook.retargets.iter().filter(|r| r.offset == 0 || hook.tactic == Tactic::CallSites);
+        for cave in first.filter_map(|r| r.cave).chain(hook.cave) {
+            self.bodies.cave(cave.wrapping_sub(self.out.code.arena), JUMP);
+        }
+    }
+
     fn jump_patch(&self, from: u64, to: u64) -> Option<Patch> {
         self.patch(from, &near_jump(from, to))
     }
@@ -439,6 +467,12 @@ impl<'a, 'd> Emitter<'a, 'd> {
     }
 
     fn finish(mut self) -> Emitted {
+        let table = self.bodies.table(self.bodies_at as u32);
+        let end = self.bodies_at + table.len();
+        self.out.code.put(self.bodies_at, &table);
+        self.out.frame_tables[Frame::Moved as usize] = self.bodies_at as u32;
+        // Less than there was room for.
+        self.out.code.bytes.truncate(round_up(end as u64, PAGE) as usize);
         self.out.used = vec![0..self.next, self.stubs..self.out.code.bytes.len()];
         (self.out.stubs, self.out.stub_len) = (self.stubs as u32, STUBS as u32);
         self.out.tail_code = self.tails.start() as u32;

@@ -62,7 +62,7 @@ impl Plan {
             word(&mut header, t.count);
         }
         word(&mut header, 0); // the arena header stands first in the arena
-        for v in e.frame_tables.into_iter().chain([0, e.stubs, e.stub_len]) {
+        for v in e.frame_tables.into_iter().chain([e.stubs, e.stub_len]) {
             half(&mut header, v);
         }
         word(&mut header, e.tail_code.into());

@@ -11,6 +11,7 @@ pub mod emit;
 pub mod encode;
 pub mod flow;
 pub mod image;
+mod moved;
 mod plan;
 pub mod registers;
 pub mod relocate;

@@ -11,6 +11,7 @@
 //!   jmp  target
 //! ```
 
+use crate::moved::Frames;
 use iced_x86::{
     BlockEncoder, BlockEncoderOptions, Code, Decoder, DecoderOptions, Encoder, FlowControl, IcedError,
     Instruction, InstructionBlock, MemoryOperand, OpKind, Register,
@@ -34,6 +35,8 @@ pub struct Relocated {
     pub map: Vec<(u32, u32)>,
     /// Offset in `bytes` of a u64 that holds a link address and wants the load bias added.
     pub return_address: Option<u32>,
+    /// What the instructions do to the stack, as DWARF call frame instructions; empty: nothing.
+    pub frames: Vec<u8>,
 }
 
 impl Relocated {
@@ -101,6 +104,15 @@ pub fn relocate(
     } else {
         copy(&instructions, &displacements, bytes, from, to, &mut out)?;
     }
+    let mut frames = Frames::new();
+    for (n, i) in instructions.iter().enumerate() {
+        let after = instructions.get(n + 1).and_then(|next| out.offset_of((next.ip() - from) as u32));
+        frames.step(i, after.unwrap_or(out.bytes.len() as u32));
+    }
+    if call.is_some() {
+        frames.emulated_call(out.bytes.len() as u32);
+    }
+    out.frames = frames.code;
     match call {
         Some(call) => emulate_call(&call, elsewhere(call.ip()), from, to, &mut out)?,
         None if last_falls_through => jump(end, to, &mut out),
@@ -116,6 +128,11 @@ pub const JUMP: usize = 5;
 pub fn copied(bytes: &[u8], from: u64, to: u64) -> Relocated {
     let mut out = Relocated { bytes: Vec::with_capacity(bytes.len() + JUMP), ..Default::default() };
     out.bytes.extend_from_slice(bytes);
+    let mut frames = Frames::new();
+    for i in &mut Decoder::with_ip(64, bytes, from, DecoderOptions::NONE) {
+        frames.step(&i, (i.next_ip() - from) as u32);
+    }
+    out.frames = frames.code;
     jump(from + bytes.len() as u64, to, &mut out);
     out
 }
