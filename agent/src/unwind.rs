@@ -245,15 +245,15 @@ unsafe extern "C" fn visit(info: *mut Info, size: usize, visit: *mut c_void) -> 
             [PT_LOAD | READ_EXECUTE, 0, 0, 0, len, len, 4096],
             [PT_GNU_EH_FRAME | READ_EXECUTE, table, table, table, 0, 0, 4],
         ];
-        let mut arena = [0_u64; 4];
-        // Without the count of libraries, by which libgcc finds out that it may keep what it has found: the
-        // next question may have another answer.
-        const BEFORE_COUNTS: usize = 32;
-        let size = size.min(BEFORE_COUNTS);
+        let mut arena = [0_u64; 16];
+        let size = size.min(size_of_val(&arena));
         core::ptr::copy_nonoverlapping(info.cast::<u8>(), arena.as_mut_ptr().cast(), size);
         let arena = arena.as_mut_ptr().cast::<Info>();
         ((*arena).bias, (*arena).headers, (*arena).count) = (agent.arena_lo, headers.as_ptr(), 2);
-        (visit.visitor)(arena, size, visit.data)
+        // Said to end before the count of libraries, by which libgcc finds out that it may keep what it has
+        // found: the next question may have another answer.
+        const BEFORE_COUNTS: usize = 32;
+        (visit.visitor)(arena, size.min(BEFORE_COUNTS), visit.data)
     }
 }
 
