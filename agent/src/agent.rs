@@ -21,7 +21,7 @@ pub(crate) struct Agent {
     pub(crate) arena_lo: u64,
     pub(crate) arena_hi: u64,
     /// Arena offsets; see [`gprofinject_abi::plan::PlanHeader`].
-    pub(crate) frame_tables: [u32; 4],
+    pub(crate) frame_tables: [u32; 6],
     pub(crate) stubs: u32,
     pub(crate) stub_len: u32,
     pub(crate) tail_code: u32,
@@ -66,7 +66,7 @@ static AGENT: Global = Global(UnsafeCell::new(Agent {
     region: core::ptr::null_mut(),
     arena_lo: 0,
     arena_hi: 0,
-    frame_tables: [0; 4],
+    frame_tables: [0; 6],
     stubs: 0,
     stub_len: 0,
     tail_code: 0,

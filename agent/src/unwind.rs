@@ -223,6 +223,24 @@ fn asked(agent: &Agent, data: *const c_void) -> Option<u64> {
     (0..WORDS).map(|n| unsafe { *(data as *const u64).add(n) }).find(|&word| agent.in_arena(word))
 }
 
+/// Whether the callback is (nongnu) libunwind's. It takes a frame's CFA for its caller's stack pointer, and does
+/// not need frames to be told apart by it.
+fn is_libunwind(visitor: u64) -> bool {
+    /// The last one that was found to be, which is likely the only one.
+    static KNOWN: AtomicU64 = AtomicU64::new(0);
+    if KNOWN.load(Ordering::Relaxed) == visitor {
+        return true;
+    }
+    let dynamic_linker = DYNAMIC_LINKER.load(Ordering::Relaxed);
+    let step = lookup::function(dynamic_linker, b"_ULx86_64_step");
+    let (lo, hi) = lookup::text_around(dynamic_linker, step);
+    let is = step != 0 && (lo..hi).contains(&visitor);
+    if is {
+        KNOWN.store(visitor, Ordering::Relaxed);
+    }
+    is
+}
+
 /// Calls `dl_iterate_phdr`'s callback, and once more for the arena behind our own library.
 unsafe extern "C" fn visit(info: *mut Info, size: usize, visit: *mut c_void) -> i32 {
     const PT_LOAD: u64 = 1;
@@ -238,7 +256,10 @@ unsafe extern "C" fn visit(info: *mut Info, size: usize, visit: *mut c_void) -> 
         }
         let len = agent.arena_hi - agent.arena_lo;
         let asked = asked(agent, visit.data);
-        let frame = asked.map_or(Frame::Left, |pc| frame_at(agent, pc));
+        let frame = match asked.map_or(Frame::Left, |pc| frame_at(agent, pc)) {
+            Frame::Left if is_libunwind(visit.visitor as u64) => Frame::LeftPlain,
+            frame => frame,
+        };
         let table = agent.frame_table(frame) - agent.arena_lo;
         // struct Elf64_Phdr: type and flags, offset, vaddr, paddr, filesz, memsz, align.
         let headers = [

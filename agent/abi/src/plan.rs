@@ -62,7 +62,7 @@ pub struct PlanHeader {
     /// Arena offset of [`ArenaHeader`].
     pub arena_header: u64,
     /// Arena offsets of the `.eh_frame_hdr` that describes a place in a thunk; the index is a [`Frame`].
-    pub frame_tables: [u32; 4],
+    pub frame_tables: [u32; 6],
     /// Arena offset behind the last thunk: the stubs of functions, `stub_len` bytes each, in their order,
     /// then at `tail_code` what belongs to tail calls.
     pub stubs: u32,
@@ -81,6 +81,8 @@ pub enum Frame {
     Popped = 2,
     /// In relocated instructions that move the stack pointer: the table describes each of them.
     Moved = 3,
+    /// As [`Frame::Left`], for unwinders that take a frame's CFA for its caller's stack pointer.
+    LeftPlain = 4,
 }
 
 pub const HOOK_BOTH: u32 = 1;
@@ -246,7 +248,7 @@ pub struct Cell {
 
 const _: () = {
     assert!(size_of::<Table>() == 16);
-    assert!(size_of::<PlanHeader>() == 248);
+    assert!(size_of::<PlanHeader>() == 256);
     assert!(size_of::<FunctionRecord>() == 48);
     assert!(size_of::<TailRecord>() == 24);
     assert!(size_of::<CodeRange>() == 16);

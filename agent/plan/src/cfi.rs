@@ -37,8 +37,8 @@ const RELATIVE: DwEhPe = DwEhPe(DW_EH_PE_pcrel.0 | DW_EH_PE_sdata4.0);
 /// The tables of an arena.
 pub(crate) struct Tables {
     pub(crate) bytes: Vec<u8>,
-    /// Offsets in `bytes`, by [`Frame`].
-    pub(crate) starts: [u32; 3],
+    /// Offsets in `bytes`.
+    pub(crate) starts: [(Frame, u32); 4],
     /// Offsets in `bytes` of u64 words that hold addresses.
     pub(crate) addresses: Vec<u32>,
 }
@@ -48,14 +48,15 @@ impl Tables {
     /// that holds the address of the table of shadows. Their length does not depend on the arguments.
     /// None: the arena is too large to be described.
     pub(crate) fn new(len: u32, at: u32, shadows: u64) -> Option<Tables> {
-        let mut tables = Tables { bytes: Vec::new(), starts: [0; 3], addresses: Vec::new() };
-        for frame in [Frame::Left, Frame::Called, Frame::Popped] {
+        let starts = [Frame::Left, Frame::Called, Frame::Popped, Frame::LeftPlain].map(|frame| (frame, 0));
+        let mut tables = Tables { bytes: Vec::new(), starts, addresses: Vec::new() };
+        for (frame, at_start) in starts.iter().map(|s| s.0).zip(0..) {
             let start = tables.bytes.len() as u32;
-            tables.starts[frame as usize] = start;
+            tables.starts[at_start].1 = start;
             let (code, description) = entries(frame, len, at + start + HEADER as u32, shadows)?;
             let header = header(at + start, description);
             tables.bytes.extend_from_slice(&header);
-            if frame == Frame::Left {
+            if matches!(frame, Frame::Left | Frame::LeftPlain) {
                 let word = code.windows(8).position(|w| w == shadows.to_le_bytes())?;
                 tables.addresses.push(tables.bytes.len() as u32 + word as u32);
             }
@@ -112,19 +113,22 @@ fn rules(frame: Frame, shadows: u64) -> Vec<CallFrameInstruction> {
         Frame::Left => vec![
             Cfa(X86_64::RSP, APART as i32),
             ValOffset(X86_64::RSP, -(APART as i32)),
-            ValExpression(X86_64::RA, return_address(shadows)),
+            ValExpression(X86_64::RA, return_address(shadows, APART)),
         ],
+        Frame::LeftPlain => {
+            vec![Cfa(X86_64::RSP, 0), ValExpression(X86_64::RA, return_address(shadows, 0))]
+        }
         // As it begins: the rest is in `moved.rs`.
         Frame::Called | Frame::Moved => vec![Cfa(X86_64::RSP, 8), Offset(X86_64::RA, -8)],
         Frame::Popped => vec![Cfa(X86_64::RSP, 0), Offset(X86_64::RA, -8)],
     }
 }
 
-/// `cfa -= 4; *(*(shadows + cfa / WINDOW * 8) + cfa % WINDOW * 2)`; the CFA is on the stack at the start.
-fn return_address(shadows: u64) -> Expression {
+/// `cfa -= apart; *(*(shadows + cfa / WINDOW * 8) + cfa % WINDOW * 2)`; the CFA is on the stack at the start.
+fn return_address(shadows: u64, apart: u32) -> Expression {
     const { assert!(offset_of!(Cell, return_address) == 0 && size_of::<Cell>() == 16) };
     let mut e = Expression::new();
-    e.op_constu(APART.into());
+    e.op_constu(apart.into());
     e.op(DW_OP_minus);
     e.op(DW_OP_dup);
     e.op_constu(WINDOW.trailing_zeros().into());
@@ -162,7 +166,7 @@ mod tests {
     /// The rules that another reader finds for an address in the arena.
     fn read(frame: Frame, address: u64) -> (CfaRule<usize>, RegisterRule<usize>, RegisterRule<usize>) {
         let tables = Tables::new(LEN, AT, SHADOWS).unwrap();
-        let start = tables.starts[frame as usize] as usize;
+        let start = tables.starts.iter().find(|s| s.0 == frame).unwrap().1 as usize;
         let header_at = ARENA + u64::from(AT) + start as u64;
         let frames = &tables.bytes[start + HEADER..];
         let bases =
@@ -190,6 +194,9 @@ mod tests {
             assert_eq!((popped, ra), (cfa(0), RegisterRule::Offset(-8)));
             let (left, ra, rsp) = read(Frame::Left, address);
             assert_eq!((left, rsp), (cfa(4), RegisterRule::ValOffset(-4)));
+            assert!(matches!(ra, RegisterRule::ValExpression(_)));
+            let (plain, ra, rsp) = read(Frame::LeftPlain, address);
+            assert_eq!((plain, rsp), (cfa(0), RegisterRule::SameValue));
             assert!(matches!(ra, RegisterRule::ValExpression(_)));
         }
     }
@@ -225,6 +232,6 @@ mod tests {
         let cell = 0x9000_0000 + cfa % WINDOW * 2;
         assert_eq!(asked, [SHADOWS, 0x1000 + cfa / WINDOW * 8, cell]);
         assert_eq!(evaluation.value_result(), Some(Value::Generic(0x40_1234)));
-        assert_eq!(tables.addresses.len(), 1);
+        assert_eq!(tables.addresses.len(), 2);
     }
 }

@@ -60,7 +60,7 @@ pub struct Emitted {
     pub bias_fixups: Vec<u32>,
     pub half_bias_fixups: Vec<u32>,
     /// Arena offsets of the unwind tables, by [`gprofinject_abi::plan::Frame`].
-    pub frame_tables: [u32; 4],
+    pub frame_tables: [u32; 6],
     /// See [`gprofinject_abi::plan::PlanHeader`].
     pub stubs: u32,
     pub stub_len: u32,
@@ -251,8 +251,8 @@ impl<'a, 'd> Emitter<'a, 'd> {
         let Some(tables) = Tables::new(self.out.code.bytes.len() as u32, at as u32, shadows) else { return };
         self.out.code.put(at, &tables.bytes);
         self.out.bias_fixups.extend(tables.addresses.iter().map(|a| at as u32 + a));
-        for (place, start) in self.out.frame_tables.iter_mut().zip(tables.starts) {
-            *place = at as u32 + start;
+        for (frame, start) in tables.starts {
+            self.out.frame_tables[frame as usize] = at as u32 + start;
         }
     }
 
