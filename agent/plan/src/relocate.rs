@@ -85,6 +85,10 @@ pub fn relocate(
         if i.is_invalid() {
             return Err(Unmovable("not an instruction"));
         }
+        let at = (i.ip() - from) as usize;
+        if i.flow_control() != FlowControl::Next && is_ambiguous(&bytes[at..at + i.len()]) {
+            return Err(Unmovable("processors disagree about its width"));
+        }
         if i.is_ip_rel_memory_operand() {
             let at = (i.ip() - from) as usize + decoder.get_constant_offsets(&i).displacement_offset();
             displacements.push((instructions.len(), at));
@@ -100,7 +104,7 @@ pub fn relocate(
     let call = instructions.pop_if(|last| is_call(last));
     let mut out = Relocated::default();
     if instructions.iter().any(|i| has_branch(i) || i.is_ip_rel_memory_operand() && !fits_as_is(i)) {
-        encode_block(&instructions, from, to, &mut out)?;
+        encode_block(&instructions, call.as_ref(), bytes, from, to, &mut out)?;
     } else {
         copy(&instructions, &displacements, bytes, from, to, &mut out)?;
     }
@@ -114,6 +118,10 @@ pub fn relocate(
     }
     out.frames = frames.code;
     match call {
+        // It would come to what the patch overwrote. (One to the start comes to the patch.)
+        Some(call) if has_branch(&call) && (from + 1..end).contains(&call.near_branch_target()) => {
+            return Err(Unmovable("a call into the instructions"));
+        }
         Some(call) => emulate_call(&call, elsewhere(call.ip()), from, to, &mut out)?,
         None if last_falls_through => jump(end, to, &mut out),
         None => {}
@@ -139,6 +147,17 @@ pub fn copied(bytes: &[u8], from: u64, to: u64) -> Relocated {
 
 pub fn has_branch(i: &Instruction) -> bool {
     matches!(i.op0_kind(), OpKind::NearBranch16 | OpKind::NearBranch32 | OpKind::NearBranch64)
+}
+
+/// Whether a branch has an operand size prefix that no REX.W overrides: AMD's processors then take a
+/// target of 16 bits (and the length that goes with it), Intel's ignore the prefix.
+fn is_ambiguous(branch: &[u8]) -> bool {
+    let is_prefix =
+        |b: &u8| matches!(b, 0x26 | 0x2e | 0x36 | 0x3e | 0x40..=0x4f | 0x64..=0x67 | 0xf0 | 0xf2 | 0xf3);
+    let prefixes = &branch[..branch.iter().take_while(|b| is_prefix(b)).count()];
+    // A REX prefix that is not the last one means nothing.
+    let wide = prefixes.last().is_some_and(|rex| (0x48..=0x4f).contains(rex));
+    prefixes.contains(&0x66) && !wide
 }
 
 /// A 32-bit address size operand is left to the block encoder.
@@ -169,14 +188,38 @@ fn copy(
     Ok(())
 }
 
+/// `call` stands behind the instructions: branches to it lead to the end of the block.
 fn encode_block(
     instructions: &[Instruction],
+    call: Option<&Instruction>,
+    bytes: &[u8],
     from: u64,
     to: u64,
     out: &mut Relocated,
 ) -> Result<(), Unmovable> {
     let options = BlockEncoderOptions::RETURN_NEW_INSTRUCTION_OFFSETS;
-    let result = BlockEncoder::encode(64, InstructionBlock::new(instructions, to), options)?;
+    let mut block = Vec::with_capacity(instructions.len() + 1);
+    for i in instructions {
+        let at = (i.ip() - from) as usize;
+        block.push(if has_branch(i) || i.is_ip_rel_memory_operand() {
+            *i
+        } else {
+            // Byte by byte: an encoder has its own mind about redundant prefixes.
+            let mut plain = Instruction::with_declare_byte(&bytes[at..at + i.len()])?;
+            plain.set_ip(i.ip());
+            plain
+        });
+    }
+    if let Some(call) = call {
+        // One byte in its place, taken off again.
+        let mut label = Instruction::with(Code::Nopd);
+        label.set_ip(call.ip());
+        block.push(label);
+    }
+    let mut result = BlockEncoder::encode(64, InstructionBlock::new(&block, to), options)?;
+    if call.is_some() {
+        result.code_buffer.pop();
+    }
     for (i, &offset) in instructions.iter().zip(&result.new_instruction_offsets) {
         // Rewritten as several instructions (a jrcxz out of reach): nothing can be led to it.
         if offset != u32::MAX {
@@ -223,6 +266,12 @@ fn emulate_call(
     let mut jump = match call.code() {
         Code::Call_rel32_64 => {
             Instruction::with_branch(Code::Jmp_rel32_64, target.unwrap_or(call.near_branch_target()))?
+        }
+        // What it pushes changes where it leads.
+        Code::Call_rm64
+            if matches!(call.op0_register(), Register::RSP) || call.memory_base() == Register::ESP =>
+        {
+            return Err(Unmovable("a call by the stack pointer"));
         }
         Code::Call_rm64 => {
             let mut jump = *call;
@@ -346,6 +395,45 @@ mod tests {
         let moved = moved_to(&[0xff, 0x54, 0x24, 0x10], 0x1000, 0x9000, 0x1000).unwrap();
         let word = moved.return_address.unwrap() as usize;
         assert_eq!(listing(&moved.bytes[..word], 0x9000)[3], "jmp qword ptr [rsp+0x18]");
+    }
+
+    #[test]
+    fn a_branch_to_the_call_leads_to_its_emulation() {
+        // jrcxz 0x1003; push rax; call [rsi]
+        let moved = moved_to(&[0xe3, 1, 0x50, 0xff, 0x16], 0x1000, 0x20_0000, 0x1000).unwrap();
+        let code = listing(&moved.bytes, 0x20_0000);
+        assert_eq!(code[..3], ["jrcxz 0x0000000000200003", "push rax", "call 0x0000000000200008"]);
+        assert_eq!(moved.offset_of(3), Some(3));
+    }
+
+    #[test]
+    fn plain_instructions_keep_their_bytes() {
+        // xchg r8, rax with a prefix by which some take it for a pause; jmp 0x1040
+        let moved = moved_to(&[0xf3, 0x49, 0x90, 0xeb, 0x3b], 0x1000, 0x20_0000, 0x1000).unwrap();
+        assert_eq!(moved.bytes[..4], [0xf3, 0x49, 0x90, 0xe9]);
+    }
+
+    #[test]
+    fn calls_by_the_stack_pointer_stay() {
+        for call in [&[0xff, 0xd4][..], &[0x67, 0xff, 0x54, 0x24, 8]] {
+            assert!(moved_to(call, 0x1000, 0x9000, 0x1000).is_err());
+        }
+    }
+
+    #[test]
+    fn branches_of_sixteen_bits_stay() {
+        let jump: &[u8] = &[0x66, 0xe9, 0, 0, 0, 0];
+        for code in [
+            jump,
+            &[0x66, 0x74, 2],
+            &[0x66, 0xe8, 0, 0, 0, 0],
+            &[0x45, 0x66, 0x72, 0],
+            &[0x31, 0xc0, 0x66, 0xc3],
+        ] {
+            assert!(moved_to(code, 0x1000, 0x9000, 0x1000).is_err(), "{code:x?}");
+        }
+        // data16 data16 rex.W call, of the general dynamic TLS model.
+        assert!(moved_to(&[0x66, 0x66, 0x48, 0xe8, 0, 0, 0, 0], 0x1000, 0x9000, 0x1000).is_ok());
     }
 
     #[test]

@@ -1,0 +1,100 @@
+//! Runs a few instructions from a chosen state and reports the state that they leave.
+//!
+//! The code runs in a traced child process in which nothing is mapped but the [`Memory`] that is shared
+//! with it, so it may do what it likes: system calls are stopped at the door, loops end by a timer, and
+//! whatever leads elsewhere stops there with a fault.
+
+mod system;
+
+use anyhow::Result;
+use system::{Child, Memory};
+
+/// Bytes of each area.
+pub const AREA: usize = 0x4000;
+
+/// The distances of the areas from the machine's base: where the original code stands, where its copy
+/// stands, and the data (with the stack).
+pub const ORIGINAL: u64 = 0x10_0000;
+pub const COPY: u64 = 0;
+pub const DATA: u64 = 0x20_0000;
+
+/// What fills the code areas.
+pub const INT3: u8 = 0xcc;
+
+/// All registers that code can see.
+#[derive(Clone)]
+pub struct State {
+    pub general: libc::user_regs_struct,
+    /// As `xsave` writes them: x87, vectors, masks.
+    pub extended: Vec<u8>,
+}
+
+/// Why the code stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// At an `int3` at this address.
+    Breakpoint(u64),
+    /// By this signal at this address.
+    Signal(i32, u64),
+    SystemCall,
+    /// Runs on and on.
+    Endless,
+    /// The process is gone.
+    Killed,
+}
+
+/// A machine that runs code.
+pub struct Machine {
+    base: u64,
+    memory: Memory,
+    child: Option<Child>,
+}
+
+impl Machine {
+    /// `base` is where the areas lie: 3 MiB that this process does not use.
+    ///
+    /// # Errors
+    /// Where they are in use, or where a process cannot be traced.
+    pub fn new(base: u64) -> Result<Machine> {
+        let memory = Memory::map(base, &[COPY, ORIGINAL, DATA], AREA)?;
+        let mut machine = Machine { base, memory, child: None };
+        machine.child()?;
+        Ok(machine)
+    }
+
+    pub fn base(&self) -> u64 {
+        self.base
+    }
+
+    fn child(&mut self) -> Result<&mut Child> {
+        if self.child.is_none() {
+            self.child = Some(Child::start(&mut self.memory)?);
+        }
+        self.child.as_mut().ok_or_else(|| anyhow::anyhow!("no child"))
+    }
+
+    /// The bytes of an area.
+    pub fn area(&mut self, area: u64) -> &mut [u8] {
+        self.memory.area(area)
+    }
+
+    /// A state to start from: all zero but for what a process must have.
+    ///
+    /// # Errors
+    /// Where no process can be started.
+    pub fn state(&mut self) -> Result<State> {
+        Ok(self.child()?.initial().clone())
+    }
+
+    /// Runs from `state`, which then is the one at the stop, for some 4 ms of CPU time times `patience`.
+    ///
+    /// # Errors
+    /// Where the process cannot be handled.
+    pub fn run(&mut self, state: &mut State, patience: u32) -> Result<Stop> {
+        let stop = self.child()?.run(state, patience)?;
+        if stop == Stop::Killed {
+            self.child = None;
+        }
+        Ok(stop)
+    }
+}
