@@ -22,5 +22,6 @@ pub mod place;
 pub mod run;
 pub mod sequences;
 pub mod skip;
+pub mod synthetic;
 pub mod tool;
 pub mod x86;

@@ -5,8 +5,7 @@ use crate::flow::{BranchKind, Flow};
 use crate::image::{Function, FunctionKind, Image};
 use crate::slots::Homes;
 use crate::start::owner;
-use crate::tactic::sled::drop_stranded;
-use crate::tactic::{Hook, Reason, Tactic, decide};
+use crate::tactic::{Decisions, Failed, Hook, Reason, Tactic, decide};
 use crate::tails;
 use crate::unwinder;
 use gprofinject_abi::plan::{CodeRange, FunctionRecord};
@@ -85,25 +84,12 @@ impl Plan {
             format!("its runtime ({runtime}) relies on true return addresses: only entries are hooked")
         });
         let entry_only = options.hooks == Hooks::Entry || downgrade.is_some();
-        let decisions = if image.facts.go {
+        let Decided { verdicts, hooks, mut emitted, homes } = if image.facts.go {
             let verdicts = vec![Err(Reason::Go); image.functions.len()];
-            crate::tactic::Decisions { verdicts, hooks: Vec::new() }
+            Decided::emit(image, &flow, Decisions { verdicts, hooks: Vec::new() }, entry_only)
         } else {
-            decide(image, &flow, &selected)
+            Decided::that_can_be_emitted(image, &flow, &selected, entry_only)
         };
-        let mut verdicts = decisions.verdicts;
-        let mut hooks = decisions.hooks;
-        refuse_overlaps(&mut hooks, &mut verdicts);
-        drop_stranded(&mut hooks, &mut verdicts);
-        let (mut emitted, mut homes) = emit_all(image, &flow, &hooks, entry_only);
-        if !emitted.failed.is_empty() {
-            for &(function, reason) in &emitted.failed {
-                verdicts[function] = Err(reason);
-            }
-            hooks.retain(|h| verdicts[h.function].is_ok());
-            drop_stranded(&mut hooks, &mut verdicts);
-            (emitted, homes) = emit_all(image, &flow, &hooks, entry_only);
-        }
         let mut number_of = vec![u32::MAX; image.functions.len()];
         for (hook, number) in hooks.iter().zip(0..) {
             number_of[hook.function] = number;
@@ -138,6 +124,51 @@ impl Plan {
     }
 }
 
+struct Decided {
+    verdicts: Vec<Result<Tactic, Reason>>,
+    hooks: Vec<Hook>,
+    emitted: Emitted,
+    homes: Homes,
+}
+
+impl Decided {
+    fn emit(image: &Image, flow: &Flow, decisions: Decisions, entry_only: bool) -> Decided {
+        let Decisions { verdicts, hooks } = decisions;
+        let (emitted, homes) = emit_all(image, flow, &hooks, entry_only);
+        Decided { verdicts, hooks, emitted, homes }
+    }
+
+    /// A hook that cannot be emitted is not just left out: others count on it. Their caves lie in bytes that
+    /// its relocation was to free, their call sites among the instructions it was to move, their sleds lead
+    /// into its patch. So all is decided once more without it.
+    fn that_can_be_emitted(
+        image: &Image,
+        flow: &Flow,
+        selected: &dyn Fn(usize) -> bool,
+        entry_only: bool,
+    ) -> Decided {
+        /// Two are enough for what compilers make.
+        const ROUNDS: u32 = 20;
+        let mut failed = Failed::new();
+        for _ in 0..ROUNDS {
+            let decisions = decide(image, flow, selected, &failed);
+            let overlapping = overlaps(&decisions.hooks);
+            if !overlapping.is_empty() {
+                failed.extend(overlapping.into_iter().map(|function| (function, Reason::Overlap)));
+                continue;
+            }
+            let decided = Decided::emit(image, flow, decisions, entry_only);
+            if decided.emitted.failed.is_empty() {
+                return decided;
+            }
+            failed.extend(decided.emitted.failed);
+        }
+        let verdicts = decide(image, flow, selected, &failed).verdicts;
+        let verdicts = verdicts.into_iter().map(|v| v.and(Err(Reason::NotRelocatable))).collect();
+        Decided::emit(image, flow, Decisions { verdicts, hooks: Vec::new() }, entry_only)
+    }
+}
+
 fn emit_all(image: &Image, flow: &Flow, hooks: &[Hook], entry_only: bool) -> (Emitted, Homes) {
     let wishes: Vec<Wish> = hooks
         .iter()
@@ -164,30 +195,27 @@ fn emit_all(image: &Image, flow: &Flow, hooks: &[Hook], entry_only: bool) -> (Em
     (emit(image, hooks, &wishes, &homes, &tails, &unwinder::led(image, hooks)), homes)
 }
 
-/// No two patches may touch the same bytes, nor a patch the bytes that another function's relocation
-/// took along. The tactics see to that; this is the check that they did.
-fn refuse_overlaps(hooks: &mut Vec<Hook>, verdicts: &mut [Result<Tactic, Reason>]) {
+/// The functions whose patches touch the same bytes. The tactics see to it that there are none; this is the
+/// check that they did.
+fn overlaps(hooks: &[Hook]) -> Vec<usize> {
     let mut spans: Vec<(u64, u64, usize)> = Vec::new();
-    for (n, h) in hooks.iter().enumerate() {
-        spans.extend(h.spans().map(|(lo, hi)| (lo, hi, n)));
+    for h in hooks {
+        spans.extend(h.spans().map(|(lo, hi)| (lo, hi, h.function)));
     }
     spans.sort();
     let mut bad: Vec<usize> = Vec::new();
     let mut last: Option<(u64, usize)> = None;
-    for &(lo, hi, n) in &spans {
+    for &(lo, hi, function) in &spans {
         if let Some((end, other)) = last
             && lo < end
         {
-            bad.extend([n, other]);
+            bad.extend([function, other]);
         }
         if last.is_none_or(|(end, _)| hi > end) {
-            last = Some((hi, n));
+            last = Some((hi, function));
         }
     }
-    for &n in &bad {
-        verdicts[hooks[n].function] = Err(Reason::Overlap);
-    }
-    hooks.retain(|h| verdicts[h.function].is_ok());
+    bad
 }
 
 fn extents(image: &Image) -> (u64, u64) {

@@ -281,6 +281,9 @@ fn emulate_call(
         _ => return Err(Unmovable("a call of an unusual form")),
     };
     if jump.memory_base() == Register::RSP {
+        if (jump.memory_displacement64() as i64) < 0 {
+            return Err(Unmovable("a call by what lies below the stack"));
+        }
         // The operand was meant for the stack pointer before the push.
         jump.set_memory_displacement64(jump.memory_displacement64().wrapping_add(8));
         jump.set_memory_displ_size(8);
@@ -415,7 +418,7 @@ mod tests {
 
     #[test]
     fn calls_by_the_stack_pointer_stay() {
-        for call in [&[0xff, 0xd4][..], &[0x67, 0xff, 0x54, 0x24, 8]] {
+        for call in [&[0xff, 0xd4][..], &[0x67, 0xff, 0x54, 0x24, 8], &[0xff, 0x54, 0x24, 0xf8]] {
             assert!(moved_to(call, 0x1000, 0x9000, 0x1000).is_err());
         }
     }

@@ -11,6 +11,7 @@ use crate::flow::{Branch, BranchKind, Flow, NEAR};
 use crate::image::{FunctionKind, Image};
 use crate::start::{Start, is_padding, owner, simple_start};
 use sled::Sled;
+use std::collections::HashMap;
 use std::fmt;
 
 /// Bytes of `jmp rel32` and `jmp rel8`.
@@ -176,11 +177,15 @@ pub struct Decisions {
     pub hooks: Vec<Hook>,
 }
 
+/// Functions that turned out not to be hookable after all.
+pub type Failed = HashMap<usize, Reason>;
+
 /// Decides. `selected` says which functions the user wants.
-pub fn decide(image: &Image, flow: &Flow, selected: &dyn Fn(usize) -> bool) -> Decisions {
+pub fn decide(image: &Image, flow: &Flow, selected: &dyn Fn(usize) -> bool, failed: &Failed) -> Decisions {
     let mut d = Decider {
         image,
         flow,
+        failed,
         hooks: (0..image.functions.len()).map(|_| None).collect(),
         padding_used: vec![0; image.functions.len()],
     };
@@ -214,6 +219,7 @@ pub fn decide(image: &Image, flow: &Flow, selected: &dyn Fn(usize) -> bool) -> D
 struct Decider<'a, 'd> {
     image: &'a Image<'d>,
     flow: &'a Flow,
+    failed: &'a Failed,
     hooks: Vec<Option<Hook>>,
     /// Bytes handed out of the padding behind each function.
     padding_used: Vec<u64>,
@@ -242,7 +248,7 @@ impl Decider<'_, '_> {
         if self.image.facts.runtime.is_some() && self.flow.functions[i].table_loops {
             return Some(Reason::LoopsThroughTable);
         }
-        None
+        self.failed.get(&i).copied()
     }
 
     /// A near jump over the function's own bytes and the padding behind them. With `over_call`, the

@@ -22,7 +22,7 @@
 use super::{Decider, Fit, Hook, Reason, Tactic};
 use crate::image::Image;
 use crate::start::{Start, is_padding};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 /// Most words pushed on the way to one function's jump: a kilobyte of stack.
 pub const DEEPEST: u32 = 128;
@@ -88,24 +88,6 @@ pub fn chains(hooks: &[Hook]) -> Vec<Chain> {
         chains.push(Chain { head, sleds });
     }
     chains
-}
-
-/// Gives up every sled whose next function is not hooked after all.
-pub fn drop_stranded(hooks: &mut Vec<Hook>, verdicts: &mut [Result<Tactic, Reason>]) {
-    loop {
-        let there: HashSet<usize> = hooks.iter().map(|h| h.function).collect();
-        let stranded = |h: &Hook| h.sled.is_some_and(|s| !there.contains(&s.next));
-        let before = hooks.len();
-        hooks.retain(|h| {
-            if stranded(h) {
-                verdicts[h.function] = Err(Reason::NoRoom);
-            }
-            !stranded(h)
-        });
-        if hooks.len() == before {
-            return;
-        }
-    }
 }
 
 /// Bytes of the code for each function but the last one.

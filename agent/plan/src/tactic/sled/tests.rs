@@ -244,14 +244,25 @@ fn a_neighbour_given_up_takes_its_sleds_along() {
     let code = [&RET[..], &RET, &NEIGHBOUR].concat();
     let image = image(ImageKind::Pie, TEXT, &code, &[1, 1, 9]);
     let flow = crate::flow::Flow::of(&image);
-    let decisions = crate::tactic::decide(&image, &flow, &|_| true);
-    let (mut hooks, mut verdicts) = (decisions.hooks, decisions.verdicts);
-    assert_eq!(chains(&hooks), [Chain { head: 2, sleds: vec![1, 0] }]);
-    verdicts[2] = Err(Reason::NotRelocatable);
-    hooks.pop();
-    drop_stranded(&mut hooks, &mut verdicts);
-    assert!(hooks.is_empty());
-    assert_eq!(verdicts[..2], [Err(Reason::NoRoom); 2]);
+    let decide = |failed| crate::tactic::decide(&image, &flow, &|_| true, &failed);
+    let decisions = decide(HashMap::new());
+    assert_eq!(chains(&decisions.hooks), [Chain { head: 2, sleds: vec![1, 0] }]);
+    let decisions = decide(HashMap::from([(2, Reason::NotRelocatable)]));
+    assert!(decisions.hooks.is_empty());
+    let refused = [Reason::NoRoom, Reason::NoRoom, Reason::NotRelocatable].map(Err);
+    assert_eq!(decisions.verdicts, refused);
+}
+
+#[test]
+fn a_neighbour_given_up_takes_its_caves_along() {
+    // A jump that cannot be moved, dead bytes behind it as it seems.
+    const STUCK: [u8; 15] =
+        [0x66, 0xeb, 0, 0x48, 0x89, 0xf8, 0x48, 0x89, 0xf8, 0x48, 0x89, 0xf8, 0x48, 0x89, 0xf8];
+    let movable = [&[0x90][..], &STUCK[1..]].concat();
+    assert_eq!(pie(&[&XOR, &movable], None).verdicts[0], Verdict::Hooked(Tactic::ShortJump));
+    let plan = pie(&[&XOR, &STUCK], None);
+    assert_eq!(plan.verdicts, [Reason::NoRoom, Reason::NotRelocatable].map(Verdict::Refused));
+    assert!(plan.emitted.patches.is_empty());
 }
 
 #[test]
