@@ -257,7 +257,7 @@ unsafe extern "C" fn visit(info: *mut Info, size: usize, visit: *mut c_void) -> 
         let len = agent.arena_hi - agent.arena_lo;
         let asked = asked(agent, visit.data);
         let frame = match asked.map_or(Frame::Left, |pc| frame_at(agent, pc)) {
-            Frame::Left if is_libunwind(visit.visitor as u64) => Frame::LeftPlain,
+            Frame::Left if is_libunwind(visit.visitor as usize as u64) => Frame::LeftPlain,
             frame => frame,
         };
         let table = agent.frame_table(frame) - agent.arena_lo;
