@@ -80,9 +80,7 @@ impl Plan {
     pub fn new(image: &Image, options: &Options) -> Plan {
         let flow = Flow::of(image);
         let selected = |i: usize| (options.selected)(&image.functions[i]);
-        let downgrade = image.facts.runtime.filter(|_| options.hooks == Hooks::Both).map(|runtime| {
-            format!("its runtime ({runtime}) relies on true return addresses: only entries are hooked")
-        });
+        let downgrade = downgrade(image, options.hooks);
         let entry_only = options.hooks == Hooks::Entry || downgrade.is_some();
         let Decided { verdicts, hooks, mut emitted, homes } = if image.facts.go {
             let verdicts = vec![Err(Reason::Go); image.functions.len()];
@@ -121,6 +119,19 @@ impl Plan {
     /// only.
     pub fn tail_site(&self, caller: u32, callee: u32) -> Option<u64> {
         self.tail_sites.get(&(caller, callee)).copied().flatten()
+    }
+}
+
+/// Why less can be hooked than was asked for.
+fn downgrade(image: &Image, asked: Hooks) -> Option<String> {
+    match image.facts.runtime {
+        _ if image.facts.go => {
+            Some("it is a Go program, which moves its stacks: it is only sampled".to_owned())
+        }
+        Some(runtime) if asked == Hooks::Both => {
+            Some(format!("its runtime ({runtime}) relies on true return addresses: only entries are hooked"))
+        }
+        _ => None,
     }
 }
 
