@@ -8,6 +8,7 @@
 //! any program  ─ callgrind ──> normalise ────> gmon.out ─> check
 //! ```
 
+pub mod assembly;
 pub mod build;
 pub mod callgrind;
 pub mod check;
