@@ -104,3 +104,8 @@ pub fn random_numbers(seed: u64) -> impl FnMut() -> u64 {
         state.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 }
+
+/// Where fuzzing begins: a longer run begins elsewhere with `GPROFINJECT_FUZZ_SEED`.
+pub fn first_seed() -> u64 {
+    std::env::var("GPROFINJECT_FUZZ_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0)
+}

@@ -21,7 +21,8 @@ const LIMIT: Duration = Duration::from_secs(60);
 fn random_programs() {
     let asked = std::env::var("GPROFINJECT_FUZZ_PROGRAMS").ok().and_then(|n| n.parse().ok());
     let mut failures = Vec::new();
-    for seed in 0..asked.unwrap_or(PROGRAMS) {
+    let first = generate::first_seed();
+    for seed in first..first + asked.unwrap_or(PROGRAMS) {
         let folder = tempfile::tempdir().unwrap();
         if let Err(error) = compare(folder.path(), seed) {
             failures.push(format!("seed {seed}: {error}"));

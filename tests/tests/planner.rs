@@ -16,7 +16,7 @@ use gprofinject_plan::relocate::has_branch;
 use gprofinject_plan::{Hooks, Options, Plan, Verdict};
 use gprofinject_tests::sequences::{Generator, Surroundings};
 use gprofinject_tests::synthetic::{Piece, Program};
-use gprofinject_tests::{build, directives::Test, generate::random_numbers, tool};
+use gprofinject_tests::{build, directives::Test, generate, tool};
 use iced_x86::{Decoder, DecoderOptions};
 
 const CASES: u64 = 1500;
@@ -47,7 +47,8 @@ fn try_all(test: &str, case: impl Fn(u64) -> Result<(), String>) {
             }
         });
         let mut failures = Vec::new();
-        for seed in 0..cases() {
+        let first = generate::first_seed();
+        for seed in first..first + cases() {
             running.store(seed, Ordering::Relaxed);
             match catch_unwind(AssertUnwindSafe(|| case(seed))) {
                 Ok(Ok(())) => {}
@@ -67,7 +68,7 @@ fn try_all(test: &str, case: impl Fn(u64) -> Result<(), String>) {
 #[test]
 fn random_functions() {
     try_all("random_functions", |seed| {
-        let mut generator = Generator::new(random_numbers(seed));
+        let mut generator = Generator::new(generate::random_numbers(seed));
         let program = random_program(&mut generator);
         let file = program.file();
         let image = Image::read(&file).map_err(|error| format!("not read: {error}"))?;
@@ -87,7 +88,7 @@ fn damaged_programs() {
             .push(std::fs::read(build::build(&test, build::flag_set(set), folder.path()).unwrap()).unwrap());
     }
     try_all("damaged_programs", |seed| {
-        let mut generator = Generator::new(random_numbers(seed));
+        let mut generator = Generator::new(generate::random_numbers(seed));
         let mut file = samples[generator.below(samples.len() as u64) as usize].clone();
         damage(&mut file, &mut generator);
         match Image::read(&file) {

@@ -9,7 +9,7 @@
 use std::time::{Duration, Instant};
 
 use gprofinject_plan::relocate::{copied, falls_through, has_branch, is_call, relocate};
-use gprofinject_tests::generate::random_numbers;
+use gprofinject_tests::generate::{first_seed, random_numbers};
 use gprofinject_tests::machine::{AREA, COPY, DATA, INT3, Machine, ORIGINAL, State, Stop};
 use gprofinject_tests::sequences::{Generator, Sequence, Surroundings};
 use gprofinject_tests::skip;
@@ -57,8 +57,9 @@ fn fuzz(test: &str, base: u64) {
     let until = seconds.map(|s| Instant::now() + Duration::from_secs(s));
     let mut tally = Tally::default();
     let mut failures = Vec::new();
-    for seed in 0.. {
-        if until.map_or(seed >= CASES, |until| Instant::now() >= until) || failures.len() > 20 {
+    let first = first_seed();
+    for seed in first.. {
+        if until.map_or(seed >= first + CASES, |until| Instant::now() >= until) || failures.len() > 20 {
             break;
         }
         if let Some(failure) = case(&mut machine, base ^ seed, &mut tally) {
