@@ -6,6 +6,8 @@
 
 mod system;
 
+use std::marker::PhantomData;
+
 use anyhow::Result;
 use system::{Child, Memory};
 
@@ -43,11 +45,12 @@ pub enum Stop {
     Killed,
 }
 
-/// A machine that runs code.
+/// A machine that runs code. Only the thread that made it can use it: the kernel lets nobody else trace.
 pub struct Machine {
     base: u64,
     memory: Memory,
     child: Option<Child>,
+    stays: PhantomData<*const ()>,
 }
 
 impl Machine {
@@ -57,7 +60,7 @@ impl Machine {
     /// Where they are in use, or where a process cannot be traced.
     pub fn new(base: u64) -> Result<Machine> {
         let memory = Memory::map(base, &[COPY, ORIGINAL, DATA], AREA)?;
-        let mut machine = Machine { base, memory, child: None };
+        let mut machine = Machine { base, memory, child: None, stays: PhantomData };
         machine.child()?;
         Ok(machine)
     }
