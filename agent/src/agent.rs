@@ -49,6 +49,8 @@ pub(crate) struct Agent {
     pub(crate) pid: u32,
     /// A forked child that is not followed: its hooks work, its counts reach nobody.
     pub(crate) counts_nowhere: bool,
+    /// A forked child that counts in an ancestor's file: it could not make one.
+    pub(crate) guest: bool,
 }
 
 struct Global(UnsafeCell<Agent>);
@@ -87,6 +89,7 @@ static AGENT: Global = Global(UnsafeCell::new(Agent {
     timer_rate: 0,
     pid: 0,
     counts_nowhere: false,
+    guest: false,
 }));
 
 impl Agent {

@@ -5,6 +5,7 @@ use crate::agent::{Agent, add};
 use crate::cells;
 use crate::gate::Next;
 use crate::objects;
+use crate::text;
 use crate::threads;
 use crate::words;
 use core::arch::asm;
@@ -67,8 +68,13 @@ pub(crate) extern "C" fn rare(number: u32, return_address: u64, cfa: u64) -> Nex
             (*words).first_frame = cfa;
         }
     }
+    if agent.counts_nowhere {
+        text::restore(agent);
+    }
     match threads::block(agent) {
         Some(block) => count(agent, block, number, record, key),
+        // Nobody misses them.
+        None if agent.counts_nowhere => {}
         // SAFETY: the region header stays mapped.
         None => unsafe {
             add(&raw mut (*agent.header()).lost_calls, 1);

@@ -5,7 +5,7 @@
 //! shares memory, is a guest in its parent: what it calls before it executes something is the parent's.
 #![allow(unsafe_code)]
 
-use crate::agent::Agent;
+use crate::agent::{Agent, add};
 use crate::execute;
 use crate::lookup;
 use crate::place::Place;
@@ -95,10 +95,24 @@ pub(crate) fn is_injector_there() -> bool {
 /// The first thing that runs in a forked child.
 pub(crate) extern "C" fn begin() {
     let parent = Agent::get();
-    if parent.region.is_null() || parent.pid == sys::getpid() {
+    if parent.region.is_null() {
         return;
     }
-    if begin_followed(parent).is_none() {
+    if sys::is_frozen() {
+        // No system call can be made; the calls are lost, as the parent's header says if it matters.
+        threads::lose(parent);
+        // SAFETY: a forked child has one thread.
+        unsafe { Agent::install(Agent { counts_nowhere: run().place.is_none(), ..*parent }) };
+        return;
+    }
+    if parent.pid == sys::getpid() {
+        return;
+    }
+    if begin_followed(parent).is_none() && begin_guest(parent).is_none() {
+        if !run().place.is_none() && !parent.counts_nowhere {
+            // SAFETY: the region header stays mapped.
+            unsafe { add(&raw mut (*parent.header()).lost_children, 1) };
+        }
         begin_alone(parent);
     }
 }
@@ -109,18 +123,26 @@ fn begin_followed(parent: &Agent) -> Option<()> {
     if parent.counts_nowhere || run().place.is_none() {
         return None;
     }
-    let place = run().place.sibling(b'f', pid);
-    let file = place.file(REGION_SUFFIX);
     let len = parent.blocks_offset + parent.blocks_max * parent.block_len;
-    // A process number that was used before: the injector has not taken that file away yet, or never will.
-    let fd = sys::create(file.path(), len).ok()?;
+    let mut place = run().place.sibling(b'f', pid);
+    let mut file = place.file(REGION_SUFFIX);
+    let fd = match sys::create(file.path(), len) {
+        Err(sys::EEXIST) => {
+            // A process number that was used before, here or in another namespace of process numbers.
+            place = run().place.sibling(b'g', sys::now() as u32);
+            file = place.file(REGION_SUFFIX);
+            sys::create(file.path(), len)
+        }
+        result => result,
+    };
+    let fd = fd.ok()?;
     let region = map_header(fd, parent);
     sys::close(fd);
     let Some(region) = region else {
         sys::remove(file.path());
         return None;
     };
-    let child = Agent { region, pid, ..*parent };
+    let child = Agent { region, pid, guest: false, ..*parent };
     if !threads::begin_child(parent, &child) {
         sys::remove(file.path());
         return None;
@@ -183,25 +205,50 @@ fn map_header(fd: i32, parent: &Agent) -> Option<*mut RegionHeader> {
             bare_calls: 0,
             samples_outside: 0,
             lost_timers: 0,
+            frozen: 0,
+            guests: 0,
+            lost_children: 0,
+            lost_programs: 0,
         };
     }
     Some(region)
 }
 
+/// A child that can make no file (it cannot reach the folder any more, has no descriptor left, or a limit)
+/// counts in blocks of its own in the file that its parent counts in.
+fn begin_guest(parent: &Agent) -> Option<()> {
+    if parent.counts_nowhere || run().place.is_none() {
+        return None;
+    }
+    // The bins of the timer's samples are the parent's.
+    let child = Agent { pid: sys::getpid(), timer_rate: 0, guest: true, ..*parent };
+    if !threads::begin_guest(parent, &child) {
+        return None;
+    }
+    // SAFETY: a forked child has one thread; the region header stays mapped.
+    unsafe {
+        add(&raw mut (*parent.header()).guests, 1);
+        Agent::install(child);
+    }
+    Some(())
+}
+
 /// A child that is not followed: its counts must not reach the parent's file.
 fn begin_alone(parent: &Agent) {
     let access = sys::PROT_READ | sys::PROT_WRITE;
-    let Ok(region) = sys::map_zeros(gprofinject_abi::region::PAGE, access) else { return };
-    let child = Agent {
-        region: region as *mut _,
-        pid: sys::getpid(),
-        timer_rate: 0,
-        counts_nowhere: true,
-        ..*parent
-    };
-    if threads::begin_child(parent, &child) {
-        // SAFETY: a forked child has one thread.
-        unsafe { Agent::install(child) };
+    let alone = Agent { pid: sys::getpid(), timer_rate: 0, counts_nowhere: true, ..*parent };
+    let region = sys::map_zeros(gprofinject_abi::region::PAGE, access);
+    let child = region.map(|region| Agent { region: region as *mut _, ..alone });
+    match child {
+        Ok(child) if threads::begin_child(parent, &child) => {
+            // SAFETY: a forked child has one thread.
+            unsafe { Agent::install(child) };
+        }
+        _ => {
+            threads::lose(parent);
+            // SAFETY: the same.
+            unsafe { Agent::install(alone) };
+        }
     }
 }
 
@@ -221,6 +268,7 @@ unsafe extern "C" fn first(task: *const Task) -> i32 {
 #[cfg(not(test))]
 mod offered {
     use super::{CLONE, FORK, SYSCALL, begin, first};
+    use crate::seccomp;
     use core::arch::naked_asm;
 
     /// # Safety
@@ -275,7 +323,8 @@ mod offered {
         );
     }
 
-    /// syscall(fork), syscall(clone, flags without CLONE_VM, no stack), syscall(clone3, the same).
+    /// syscall(fork), syscall(clone, flags without CLONE_VM, no stack), syscall(clone3, the same); and the ways
+    /// into seccomp.
     ///
     /// # Safety
     /// As glibc's function of that name.
@@ -287,6 +336,10 @@ mod offered {
             "je 3f",
             "cmp edi, 56", // clone: flags, stack
             "je 4f",
+            "cmp edi, 317", // seccomp: operation (strict, filter), flags, filter
+            "je 7f",
+            "cmp edi, 157", // prctl
+            "je 8f",
             "cmp edi, 435", // clone3: struct clone_args: flags at 0, stack at 40
             "je 5f",
             "2:",
@@ -314,8 +367,46 @@ mod offered {
             "6:",
             "add rsp, 8",
             "ret",
+            "7:",
+            "lea rax, [rsi+1]", // prctl's mode
+            "mov r10, rcx",
+            "jmp 9f",
+            "8:",
+            "cmp esi, 22", // PR_SET_SECCOMP
+            "jne 2b",
+            "mov rax, rdx",
+            "mov r10, rcx",
+            "9:",
+            "push rdi",
+            "push rsi",
+            "push rdx",
+            "push rcx",
+            "push r8",
+            "mov rdi, rax",
+            "mov rsi, r10",
+            "call {enter}",
+            "pop r8",
+            "pop rcx",
+            "pop rdx",
+            "pop rsi",
+            "pop rdi",
+            "movzx eax, al",
+            "push rax",
+            "call [rip + {real}]",
+            "pop rcx",
+            "cmp rax, -1",
+            "jne 2f",
+            "test ecx, ecx",
+            "jz 2f",
+            "push rax",
+            "call {stay}",
+            "pop rax",
+            "2:",
+            "ret",
             real = sym SYSCALL,
             begin = sym begin,
+            enter = sym seccomp::enter,
+            stay = sym seccomp::stay,
         );
     }
 }

@@ -7,9 +7,11 @@
 #![allow(unsafe_code)]
 
 use crate::children;
+use crate::execute;
 use crate::jumps;
 use crate::orphan;
 use crate::place::Place;
+use crate::seccomp;
 use crate::setup;
 use crate::sys;
 use crate::unwind;
@@ -192,6 +194,8 @@ fn begin(start: Start) {
     jumps::prepare(start.auxiliary(AT_BASE));
     unwind::prepare(start.auxiliary(AT_BASE));
     children::prepare(start.auxiliary(AT_BASE));
+    execute::find(start.auxiliary(AT_BASE));
+    seccomp::prepare(start.auxiliary(AT_BASE));
     let Some(variable) = start.variable(RUN_VARIABLE) else { return };
     // SAFETY: the variable's string is NUL-terminated and begins with the name and "=".
     let place = unsafe {

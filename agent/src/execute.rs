@@ -6,7 +6,7 @@
 //! is allocated: all that is needed is on the stack, and what does not fit is executed as it is.
 #![allow(unsafe_code)]
 
-use crate::agent::Agent;
+use crate::agent::{Agent, add};
 use crate::children;
 use crate::lookup;
 use crate::place::Place;
@@ -17,6 +17,14 @@ use gprofinject_abi::{AGENT_FILE, FOLDER_MAX, PRELOAD_VARIABLE, RUN_VARIABLE, as
 /// Where each of the two goes on, behind its `syscall`.
 static AFTER_EXECVE: AtomicU64 = AtomicU64::new(0);
 static AFTER_EXECVEAT: AtomicU64 = AtomicU64::new(0);
+
+/// glibc's fexecve, which makes the second system call by itself: it is defined here and passed on.
+static FEXECVE: AtomicU64 = AtomicU64::new(0);
+
+/// Finds it.
+pub(crate) fn find(dynamic_linker: u64) {
+    FEXECVE.store(lookup::function(dynamic_linker, b"fexecve"), Ordering::Relaxed);
+}
 
 const EXECVE: u32 = 59;
 const EXECVEAT: u32 = 322;
@@ -98,7 +106,12 @@ unsafe fn followed(
     given: *const *const u8,
     room: &mut Room,
 ) -> Option<*const *const u8> {
-    if path.is_null() || Agent::get().counts_nowhere {
+    if path.is_null() || children::place().is_none() || Agent::get().counts_nowhere {
+        return None;
+    }
+    // SAFETY: passed on.
+    if unsafe { entries(given) } > MOST {
+        missed();
         return None;
     }
     let mut name = [0; ask::NAME_MAX];
@@ -145,6 +158,17 @@ unsafe fn followed(
     Some(room.environment.as_ptr())
 }
 
+/// # Safety
+/// `given` must be null or end with null.
+unsafe fn entries(given: *const *const u8) -> usize {
+    let mut count = 0;
+    // SAFETY: passed on.
+    while !given.is_null() && unsafe { !(*given.add(count)).is_null() } {
+        count += 1;
+    }
+    count
+}
+
 /// The name by which the new program will be followed, if it will. `packet` is room for the question.
 fn ask_for_name<'n>(
     folder: i32,
@@ -157,10 +181,19 @@ fn ask_for_name<'n>(
     packet[0] = ask::EXECUTES;
     packet[1..5].copy_from_slice(&folder.to_le_bytes());
     packet.get_mut(5..5 + path.len())?.copy_from_slice(path);
-    let fd = children::tell(packet.get(..5 + path.len())?)?;
+    let Some(fd) = children::tell(packet.get(..5 + path.len())?) else {
+        missed();
+        return None;
+    };
     let len = if sys::wait_readable(fd, PATIENCE_MS) { sys::read(fd, name).unwrap_or(0) } else { 0 };
     sys::close(fd);
     name.get(..len).filter(|name| !name.is_empty())
+}
+
+/// A program will not be followed although it might be.
+fn missed() {
+    // SAFETY: the region header stays mapped.
+    unsafe { add(&raw mut (*Agent::get().header()).lost_programs, 1) };
 }
 
 /// Strings, one behind the other.
@@ -261,10 +294,41 @@ core::arch::global_asm!(
     "leave",
     "jmp [rip + {after_execveat}]",
     ".size gpi_execveat, . - gpi_execveat",
+    //
+    ".hidden gpi_fexecve",
+    ".globl gpi_fexecve",
+    ".p2align 4",
+    ".type gpi_fexecve, @function",
+    "gpi_fexecve:",                 // edi = descriptor, rsi = arguments, rdx = environment
+    "test rdx, rdx",                // an error
+    "jz 2f",
+    "gpi_room",
+    "lea rsi, [rip + 3f]",
+    "call {environment}",
+    "mov rdi, [rbp-8]",
+    "mov rsi, [rbp-16]",
+    "mov rdx, rax",
+    "call [rip + {fexecve}]",
+    "leave",
+    "ret",
+    "2:",
+    "jmp [rip + {fexecve}]",
+    "3: .byte 0",                   // the descriptor is the file: no path
+    ".size gpi_fexecve, . - gpi_fexecve",
     environment = sym environment,
     after_execve = sym AFTER_EXECVE,
     after_execveat = sym AFTER_EXECVEAT,
+    fexecve = sym FEXECVE,
 );
+
+/// # Safety
+/// As glibc's function of that name.
+#[cfg(not(test))]
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fexecve() {
+    core::arch::naked_asm!("jmp gpi_fexecve");
+}
 
 #[cfg(not(test))]
 unsafe extern "C" {

@@ -9,6 +9,7 @@ use crate::gate;
 use crate::jumps;
 use crate::place::Place;
 use crate::sys;
+use crate::text;
 use crate::threads;
 use crate::timer;
 use crate::unwind;
@@ -21,9 +22,7 @@ use gprofinject_abi::plan::{
 use gprofinject_abi::region::{RegionHeader, State, Trouble};
 use gprofinject_abi::{PLAN_SUFFIX, REGION_SUFFIX, VERSION, region};
 
-const AT_PHDR: u64 = 3;
-const AT_PHENT: u64 = 4;
-const AT_PHNUM: u64 = 5;
+pub(crate) const AT_PHDR: u64 = 3;
 const AT_ENTRY: u64 = 9;
 
 /// Why the program was left as it was.
@@ -178,6 +177,7 @@ fn hook(start: &Start, place: &Place, region: *mut RegionHeader) -> Result<(), R
         timer_rate: header.timer_rate,
         pid: header.pid,
         counts_nowhere: false,
+        guest: false,
     };
     check(patches, bias)?;
     let shadows = cells::prepare().map_err(memory)?;
@@ -193,7 +193,8 @@ fn hook(start: &Start, place: &Place, region: *mut RegionHeader) -> Result<(), R
     if functions.is_empty() && agent.timer_rate != 0 && timer::start_for_process(&agent).is_err() {
         header.lost_timers += 1;
     }
-    apply(start, patches, bias)
+    text::prepare(start, patches, bias);
+    text::patch().map_err(|errno| Refusal::errno(Trouble::Protect, errno))
 }
 
 /// Compares the text in memory with what was planned for.
@@ -299,47 +300,4 @@ fn set_words(agent: &Agent) {
             *image = words;
         }
     }
-}
-
-/// Writes the patches. The pages are writable only for that long, and not executable meanwhile.
-fn apply(start: &Start, patches: &[Patch], bias: u64) -> Result<(), Refusal> {
-    let writable = sys::PROT_READ | sys::PROT_WRITE;
-    if let Err(errno) = protect(start, bias, |_| writable) {
-        // What was changed is changed back; what was not cannot hurt.
-        let _ = protect(start, bias, |flags| flags);
-        return Err(Refusal::errno(Trouble::Protect, errno));
-    }
-    for patch in patches {
-        // SAFETY: `check` has found the original bytes there; the pages are writable.
-        unsafe {
-            let to = patch.address.wrapping_add(bias) as *mut u8;
-            ptr::copy_nonoverlapping(patch.replacement.as_ptr(), to, patch.len as usize);
-        }
-    }
-    protect(start, bias, |flags| flags).map_err(|errno| Refusal::errno(Trouble::Protect, errno))
-}
-
-/// Sets the protection of the program's executable segments from the one they were loaded with.
-fn protect(start: &Start, bias: u64, to: impl Fn(u64) -> u64) -> Result<(), i32> {
-    const PT_LOAD: u32 = 1;
-    let (at, size, count) = (start.auxiliary(AT_PHDR), start.auxiliary(AT_PHENT), start.auxiliary(AT_PHNUM));
-    for i in 0..count {
-        // struct Elf64_Phdr: type, flags, offset, vaddr, paddr, filesz, memsz, align.
-        let header = (at + i * size) as *const u32;
-        // SAFETY: the kernel says that the program headers are there.
-        let (kind, flags, address, len) = unsafe {
-            let words = header.cast::<u64>();
-            (*header, *header.add(1), *words.add(2), *words.add(5))
-        };
-        if kind != PT_LOAD || flags & 1 == 0 {
-            continue;
-        }
-        // PF_X, PF_W, PF_R are 1, 2, 4; PROT_READ, PROT_WRITE, PROT_EXEC the other way round.
-        let loaded = u64::from(flags & 4) >> 2 | u64::from(flags & 2) | u64::from(flags & 1) << 2;
-        let lo = address.wrapping_add(bias) & !(region::PAGE - 1);
-        let hi = (address.wrapping_add(bias) + len).next_multiple_of(region::PAGE);
-        // SAFETY: the program's own text; no other thread runs it now.
-        unsafe { sys::mprotect(lo, hi - lo, to(loaded)) }?;
-    }
-    Ok(())
 }

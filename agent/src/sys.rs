@@ -2,7 +2,10 @@
 #![allow(unsafe_code)]
 
 use core::arch::asm;
+use core::sync::atomic::{AtomicBool, Ordering};
 
+const EPERM: i32 = 1;
+const EFBIG: i32 = 27;
 pub(crate) const EINTR: i32 = 4;
 pub(crate) const EEXIST: i32 = 17;
 pub(crate) const EINVAL: i32 = 22;
@@ -23,9 +26,23 @@ const MREMAP_FIXED: u64 = 2;
 const MADV_POPULATE_WRITE: u64 = 23;
 const O_CLOEXEC_NOFOLLOW: u64 = 0o2_000_000 | 0o400_000;
 
+/// No system call is made any more: a filter of the program's may punish it.
+static FROZEN: AtomicBool = AtomicBool::new(false);
+
+pub(crate) fn freeze(frozen: bool) {
+    FROZEN.store(frozen, Ordering::Relaxed);
+}
+
+pub(crate) fn is_frozen() -> bool {
+    FROZEN.load(Ordering::Relaxed)
+}
+
 /// # Safety
 /// As the system call: what the kernel is told to write or unmap must be the caller's to give.
 unsafe fn syscall(number: u64, a: [u64; 6]) -> Result<u64, i32> {
+    if is_frozen() {
+        return Err(EPERM);
+    }
     let result: i64;
     // SAFETY: the kernel clobbers rcx and r11 only; memory effects are the caller's contract.
     unsafe {
@@ -123,6 +140,10 @@ pub(crate) fn open(path: &[u8], write: bool) -> Result<i32, i32> {
 /// A new file of the user's own, as long as `len`. `path` ends with a NUL.
 pub(crate) fn create(path: &[u8], len: u64) -> Result<i32, i32> {
     const O_RDWR_CREAT_EXCL: u64 = 2 | 0o100 | 0o200;
+    // Beyond the limit there is a SIGXFSZ, not only an error.
+    if file_size_limit() < len {
+        return Err(EFBIG);
+    }
     // SAFETY: the kernel only reads the path, up to its NUL.
     let fd = unsafe {
         syscall(2, [path.as_ptr() as u64, O_CLOEXEC_NOFOLLOW | O_RDWR_CREAT_EXCL, 0o600, 0, 0, 0])
@@ -134,6 +155,42 @@ pub(crate) fn create(path: &[u8], len: u64) -> Result<i32, i32> {
         return Err(errno);
     }
     Ok(fd)
+}
+
+fn file_size_limit() -> u64 {
+    const RLIMIT_FSIZE: u64 = 1;
+    // struct rlimit64: soft, hard.
+    let mut limit = [u64::MAX; 2];
+    // SAFETY: the kernel writes the limit.
+    let _ = unsafe { syscall(302, [0, RLIMIT_FSIZE, 0, &raw mut limit as u64, 0, 0]) };
+    limit[0]
+}
+
+/// Whether the process has one thread. If it cannot be told, no.
+pub(crate) fn has_one_thread() -> bool {
+    /// Offset of st_nlink in struct stat.
+    const LINKS: usize = 2;
+    // struct stat has 144 bytes.
+    let mut stat = [0_u64; 18];
+    let path = c"/proc/self/task".as_ptr() as u64;
+    // SAFETY: the kernel reads the path and writes the structure.
+    let result = unsafe { syscall(4, [path, &raw mut stat as u64, 0, 0, 0, 0]) };
+    // A folder has two links, and one for each folder in it.
+    result.is_ok() && stat[LINKS] == 3
+}
+
+/// Blocks all signals; answers with those that were blocked before.
+pub(crate) fn block_signals() -> Result<u64, i32> {
+    set_blocked_signals(!0)
+}
+
+/// Answers with those that were blocked before.
+pub(crate) fn set_blocked_signals(mask: u64) -> Result<u64, i32> {
+    const SIG_SETMASK: u64 = 2;
+    let mut old = 0_u64;
+    // SAFETY: the kernel reads one mask and writes the other.
+    unsafe { syscall(14, [SIG_SETMASK, &raw const mask as u64, &raw mut old as u64, 8, 0, 0]) }?;
+    Ok(old)
 }
 
 /// `path` ends with a NUL.

@@ -9,7 +9,7 @@ use crate::sys;
 use crate::timer;
 use crate::words;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use gprofinject_abi::region::BlockHeader;
+use gprofinject_abi::region::{BlockHeader, SEGMENT_BIT, SEGMENTS, segment_len, segment_offset};
 
 /// Where each block is in this process, by its number. Filled as blocks are made.
 #[derive(Clone, Copy)]
@@ -55,7 +55,8 @@ pub(crate) fn block(agent: &Agent) -> Option<u64> {
     if block != agent.no_block && block != 0 {
         return Some(block);
     }
-    match reuse(agent).or_else(|| make(agent)) {
+    let found = if sys::is_frozen() { None } else { reuse(agent).or_else(|| make(agent)) };
+    match found {
         Some(block) => {
             adopt(agent, block);
             Some(block)
@@ -122,9 +123,15 @@ fn make(agent: &Agent) -> Option<u64> {
         return None;
     }
     header.index = index;
+    header.process = process(agent);
     // SAFETY: as above.
     unsafe { AtomicU64::from_ptr(&raw mut (*place(index)).block) }.store(block, Ordering::Release);
     Some(block)
+}
+
+/// What tells the blocks of guests apart.
+fn process(agent: &Agent) -> u32 {
+    if agent.guest { agent.pid } else { 0 }
 }
 
 /// A shared mapping of block `index`'s part of the region file, made from the header's mapping, which
@@ -177,6 +184,102 @@ pub(crate) fn commit(block: u64, bit: u32, offset: u64, len: u64) -> bool {
     true
 }
 
+/// Makes the whole block lasting, as far as there is room.
+pub(crate) fn commit_all(agent: &Agent, block: u64) {
+    let slots = segment_offset(agent.slot_bytes, 0);
+    let mut at = 0;
+    while at < slots {
+        let len = agent.slot_chunk.min(slots - at);
+        if !commit(block, (at / agent.slot_chunk) as u32, at, len) {
+            return;
+        }
+        at += len;
+    }
+    for segment in 0..SEGMENTS {
+        let at = segment_offset(agent.slot_bytes, segment);
+        if !commit(block, SEGMENT_BIT + segment as u32, at, segment_len(segment)) {
+            return;
+        }
+    }
+}
+
+/// The headers of all blocks of this process.
+pub(crate) fn headers(agent: &Agent) -> impl Iterator<Item = *mut BlockHeader> {
+    // SAFETY: the region header stays mapped.
+    let made = unsafe { AtomicU64::from_ptr(&raw mut (*agent.header()).blocks) }.load(Ordering::Acquire);
+    (0..made.min(agent.blocks_max)).filter_map(|index| {
+        // SAFETY: index < blocks_max; written once with release order.
+        let block = unsafe { AtomicU64::from_ptr(&raw mut (*place(index)).block) }.load(Ordering::Acquire);
+        (block != 0).then_some(block as *mut BlockHeader)
+    })
+}
+
+/// From now on the calling thread counts nowhere, and its calls are counted as lost.
+pub(crate) fn lose(agent: &Agent) {
+    // SAFETY: the thread's own words.
+    unsafe { (*words::get()).block = agent.lost_block };
+}
+
+/// In a forked child, which has one thread: that thread's block, at the same place, becomes a new block of the
+/// same file. False: there is none.
+pub(crate) fn begin_guest(parent: &Agent, child: &Agent) -> bool {
+    let words = words::get();
+    // SAFETY: one thread; the region header stays mapped.
+    unsafe {
+        let block = (*words).block;
+        let has_none = block == parent.no_block || block == parent.lost_block || block == 0;
+        let index = if has_none { 0 } else { add(&raw mut (*parent.header()).blocks, 1) };
+        if index >= parent.blocks_max {
+            return false;
+        }
+        forget_blocks(parent);
+        if has_none {
+            return true;
+        }
+        let Some(source) = source(child, index) else { return false };
+        if !clear(block, parent.block_len) {
+            return false;
+        }
+        let header = block as *mut BlockHeader;
+        (*header).index = index;
+        *place(index) = Place { block, source };
+        if !commit(block, 0, 0, child.slot_chunk.min(child.block_len)) {
+            return false;
+        }
+        (*header).index = index;
+        (*header).owners = 1;
+        (*header).process = process(child);
+        (*header).tid = sys::gettid();
+    }
+    true
+}
+
+/// In a forked child, where other threads' blocks are no longer used, and nothing of the parent's file is.
+///
+/// # Safety
+/// The process must have one thread.
+unsafe fn forget_blocks(parent: &Agent) {
+    // SAFETY: the region header stays mapped; passed on.
+    unsafe {
+        let made = AtomicU64::from_ptr(&raw mut (*parent.header()).blocks).load(Ordering::Relaxed);
+        for index in 0..made.min(parent.blocks_max) {
+            *place(index) = Place { block: 0, source: 0 };
+        }
+    }
+}
+
+/// Zeros in place of a block. A signal handler may have forked in the middle of a thunk, which has the
+/// block's address at hand.
+///
+/// # Safety
+/// The process must have one thread.
+unsafe fn clear(block: u64, len: u64) -> bool {
+    let access = sys::PROT_READ | sys::PROT_WRITE;
+    let flags = sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | sys::MAP_FIXED | sys::MAP_NORESERVE;
+    // SAFETY: a block of the process's own; passed on.
+    unsafe { sys::mmap(block, len, access, flags, -1, 0) }.is_ok()
+}
+
 /// In a forked child, which has one thread: that thread's block, at the same place, becomes zeros again, and a
 /// part of the child's own region file; other threads' blocks are no longer used. `parent` and `child` differ
 /// in their region. False: no memory.
@@ -186,25 +289,18 @@ pub(crate) fn begin_child(parent: &Agent, child: &Agent) -> bool {
     unsafe {
         let made = (*parent.header()).blocks.min(parent.blocks_max);
         (*child.header()).blocks = made;
+        forget_blocks(parent);
         let block = (*words).block;
-        for index in 0..made {
-            (*place(index)).source = 0;
-            if (*place(index)).block != block {
-                (*place(index)).block = 0;
-            }
-        }
         if block == parent.no_block || block == parent.lost_block || block == 0 {
             return true;
         }
         let header = block as *mut BlockHeader;
         let index = (*header).index;
-        let access = sys::PROT_READ | sys::PROT_WRITE;
-        let flags = sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | sys::MAP_FIXED | sys::MAP_NORESERVE;
-        // A signal handler may have forked in the middle of a thunk, which has the block's address at hand.
-        if sys::mmap(block, parent.block_len, access, flags, -1, 0).is_err() {
+        if !clear(block, parent.block_len) {
             return false;
         }
         (*header).index = index;
+        (*place(index)).block = block;
         if !child.counts_nowhere {
             (*place(index)).source = source(child, index).unwrap_or(0);
             if (*place(index)).source == 0 || !commit(block, 0, 0, child.slot_chunk.min(child.block_len)) {

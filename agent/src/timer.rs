@@ -6,8 +6,9 @@
 
 use crate::agent::{Agent, add};
 use crate::sys;
+use crate::threads;
 use core::arch::global_asm;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use gprofinject_abi::region::BlockHeader;
 
 const SIGSTKFLT: i32 = 16;
@@ -52,8 +53,47 @@ fn interval(agent: &Agent) -> u64 {
 }
 
 /// Where nothing is hooked, nobody tells of new threads: one timer for the process.
-pub(crate) fn start_for_process(agent: &Agent) -> Result<i32, i32> {
-    sys::start_timer(None, SIGSTKFLT, interval(agent))
+pub(crate) fn start_for_process(agent: &Agent) -> Result<(), i32> {
+    let id = sys::start_timer(None, SIGSTKFLT, interval(agent))?;
+    FOR_PROCESS.store(id as u64 + 1, Ordering::Relaxed);
+    Ok(())
+}
+
+/// The process's timer's id + 1, or 0.
+static FOR_PROCESS: AtomicU64 = AtomicU64::new(0);
+
+/// Ends all timers of the process.
+pub(crate) fn stop_all(agent: &Agent) {
+    if agent.timer_rate == 0 {
+        return;
+    }
+    for header in threads::headers(agent) {
+        // SAFETY: a block's header stays mapped. Its thread may be making the timer just now: then it is
+        // left running, as if it had been made later.
+        unsafe {
+            let id = AtomicU64::from_ptr(&raw mut (*header).timer).swap(0, Ordering::Relaxed);
+            if id != 0 {
+                sys::stop_timer(id as i32 - 1);
+            }
+        }
+    }
+    let id = FOR_PROCESS.swap(0, Ordering::Relaxed);
+    if id != 0 {
+        sys::stop_timer(id as i32 - 1);
+    }
+}
+
+/// Starts the calling thread's timer again, or the process's.
+pub(crate) fn start_again(agent: &Agent) {
+    if agent.timer_rate == 0 {
+        return;
+    }
+    if agent.functions_count == 0 {
+        let _ = start_for_process(agent);
+    } else if let Some(block) = threads::block(agent) {
+        // SAFETY: the calling thread's block.
+        unsafe { restart(agent, block as *mut BlockHeader) };
+    }
 }
 
 /// Starts the calling thread's timer; the block's last owner's, if any, is deleted.

@@ -24,6 +24,12 @@ pub(crate) struct Collected {
     pub(crate) lost_threads: u64,
     pub(crate) bare_calls: u64,
     pub(crate) lost_timers: u64,
+    /// The process entered seccomp, after which nothing new could be counted.
+    pub(crate) frozen: bool,
+    /// Children that are counted nowhere.
+    pub(crate) lost_children: u64,
+    /// Programs that it executed and that could not be followed.
+    pub(crate) lost_programs: u64,
     /// Memory that the counters took.
     pub(crate) committed: u64,
 }
@@ -48,6 +54,9 @@ pub(crate) fn collect(
         lost_threads: header.lost_threads,
         bare_calls: header.bare_calls,
         lost_timers: header.lost_timers,
+        frozen: header.frozen != 0,
+        lost_children: header.lost_children,
+        lost_programs: header.lost_programs,
         committed: region.committed(),
         ..Collected::default()
     };
@@ -58,12 +67,27 @@ pub(crate) fn collect(
     histogram.outside += header.samples_outside;
     region.histogram(|first, counts| histogram.add_bins(first, counts))?;
 
+    collected.arcs = arcs(region, planned, header.bias)?;
+    Ok(collected)
+}
+
+/// What a child has counted in its parent's file: only calls.
+pub(crate) fn collect_guest(region: &Region, planned: &Planned) -> io::Result<Collected> {
+    let mut collected =
+        Collected { arcs: arcs(region, planned, region.header()?.bias)?, ..Collected::default() };
+    for block in region.blocks()? {
+        collected.threads += u64::from(block.owners);
+        collected.lost_calls = collected.lost_calls.saturating_add(block.lost_calls);
+    }
+    Ok(collected)
+}
+
+fn arcs(region: &Region, planned: &Planned, bias: u64) -> io::Result<Vec<Arc>> {
     let mut arcs = Vec::new();
     region.counters(&slot_owners(planned), |counter| {
-        arcs.extend(arc(&counter, planned, header.bias));
+        arcs.extend(arc(&counter, planned, bias));
     })?;
-    collected.arcs = summed(arcs);
-    Ok(collected)
+    Ok(summed(arcs))
 }
 
 /// The byte ranges of home slots in a block, sorted, with the number of the function they belong to.

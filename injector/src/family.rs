@@ -253,7 +253,11 @@ impl<'s> Family<'s> {
     /// All that are left: their process has gone, or nobody waits for it any more. How many live on.
     pub(crate) fn end_all(&mut self, mut sampling: Option<&mut Sampling>) -> usize {
         self.attend(sampling.as_deref_mut());
-        let alive = self.members.iter().filter(|member| !member.done && member.handle.is_some()).count();
+        // Some may have announced themselves just now, and have gone.
+        let lives = |member: &&Member| {
+            !member.done && member.handle.as_ref().is_some_and(|handle| !handle.has_ended())
+        };
+        let alive = self.members.iter().filter(lives).count();
         if let Some(sampling) = sampling.as_deref_mut() {
             sampling.settle();
         }
@@ -262,7 +266,40 @@ impl<'s> Family<'s> {
                 self.finish(index, sampling.as_deref_mut());
             }
         }
+        for index in 0..self.members.len() {
+            self.finish_guests(index, sampling.as_deref());
+        }
         alive
+    }
+
+    /// Children that could make no file of their own, and counted in this member's.
+    fn finish_guests(&mut self, index: usize, sampling: Option<&Sampling>) {
+        let (Some(member), Some(folder)) = (self.members.get(index), &self.folder) else { return };
+        let profilee = member.profilee;
+        let path = folder.region(&member.name);
+        let Some((_, layout)) = profilee.plan.as_ref().filter(|_| has_guests(&path)) else { return };
+        let guests = region::open(&path, layout).and_then(|region| region.guests()).unwrap_or_default();
+        for pid in guests {
+            let read = region::open(&path, layout)
+                .and_then(|region| collect::collect_guest(&region.of_guest(pid), profilee.planned));
+            let collected = match read {
+                Ok(collected) => collected,
+                Err(error) => {
+                    self.troubles.push(format!("counters cannot be read: {}", sys::reason(&error)));
+                    continue;
+                }
+            };
+            let mut histogram = Histogram::new(profilee.planned.shape);
+            if let Some(sampling) = sampling {
+                sampling.early(pid).for_each(|place| histogram.add(place));
+            }
+            match profile::encode(profilee.planned, &collected.arcs, &histogram, self.rate) {
+                Ok((bytes, placed)) => {
+                    self.write_other(pid as i32, profilee, Finished { collected, placed, bytes })
+                }
+                Err(error) => self.troubles.push(format!("{error:#}")),
+            }
+        }
     }
 
     fn finish(&mut self, index: usize, sampling: Option<&mut Sampling>) {
@@ -271,13 +308,22 @@ impl<'s> Family<'s> {
         let (pid, profilee, name) = (member.pid, member.profilee, member.name.clone());
         let samples = sampling.and_then(|sampling| sampling.take(index));
         let Some((finished, state)) = self.counted(profilee, &name, samples) else { return };
-        if let Some(folder) = &self.folder {
+        if let Some(folder) = &self.folder
+            && !has_guests(&folder.region(&name))
+        {
             folder.remove_region(&name);
         }
+        // It was not executed after all.
+        if state != State::New as u32 {
+            self.write_other(pid, profilee, finished);
+        }
+    }
+
+    fn write_other(&mut self, pid: i32, profilee: &'static Profilee, finished: Finished) {
         let Finished { collected, placed, bytes } = finished;
         let calls = collected.calls();
-        // It was not executed after all, or there is nothing to tell.
-        if state == State::New as u32 || calls == 0 && placed.inside == 0 {
+        // There is nothing to tell.
+        if calls == 0 && placed.inside == 0 {
             return;
         }
         let before = self.written.entry(pid).or_default();
@@ -369,6 +415,11 @@ pub(crate) fn counted(
     }
 }
 
+/// Whether children count in a member's file: then it is needed to the end.
+fn has_guests(region: &Path) -> bool {
+    region::header_of(region).is_ok_and(|header| header.guests > 0)
+}
+
 /// Where a path leads that another process names; `at` is the folder of execveat(2).
 fn seen_by(pid: i32, at: i32, path: &Path) -> PathBuf {
     let process = PathBuf::from(format!("/proc/{pid}"));
@@ -383,6 +434,10 @@ fn seen_by(pid: i32, at: i32, path: &Path) -> PathBuf {
         libc::AT_FDCWD => process.join("cwd"),
         fd => process.join(format!("fd/{fd}")),
     };
+    if path.as_os_str().is_empty() {
+        // fexecve(3): the descriptor is the file. One that has no name has this one, as long as it is open.
+        return std::fs::canonicalize(&folder).unwrap_or(folder);
+    }
     // Our own name for it: the process's will not be there at the end.
     std::fs::canonicalize(folder.join(path)).unwrap_or(folder)
 }

@@ -1,6 +1,7 @@
 //! The region file: made before the program starts, read after its end.
 #![allow(unsafe_code)]
 
+use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::ops::Range;
@@ -88,7 +89,7 @@ pub(crate) fn create(path: &Path, layout: &Layout, orders: Orders) -> io::Result
         ..zeroed()
     };
     file.write_all_at(bytes_of(&header), 0)?;
-    Ok(Region { file, layout: *layout })
+    Ok(Region { file, layout: *layout, process: 0 })
 }
 
 /// The header of a region file that a process has made, before its layout is known.
@@ -107,7 +108,7 @@ fn open_private(path: &Path) -> io::Result<File> {
 
 /// Opens a region file with a layout that is known.
 pub(crate) fn open(path: &Path, layout: &Layout) -> io::Result<Region> {
-    Ok(Region { file: open_private(path)?, layout: *layout })
+    Ok(Region { file: open_private(path)?, layout: *layout, process: 0 })
 }
 
 /// Threads that may have a block at the same time.
@@ -130,6 +131,8 @@ fn make_room(file: &File, layout: &Layout) -> io::Result<u64> {
 pub(crate) struct Region {
     file: File,
     layout: Layout,
+    /// Whose blocks are looked at: 0, the file's own process, or a guest's number.
+    process: u32,
 }
 
 /// A counter of an arc: the called function's number is known from its place, or stored beside it.
@@ -165,9 +168,27 @@ impl Region {
         })
     }
 
-    /// The heads of all thread blocks.
+    /// The heads of the process's thread blocks.
     pub(crate) fn blocks(&self) -> io::Result<Vec<BlockHeader>> {
-        self.block_offsets()?.into_iter().map(|offset| self.read_value(offset)).collect()
+        let heads = self.block_offsets()?.into_iter().map(|offset| self.read_value(offset));
+        heads
+            .filter(|head| head.as_ref().map_or(true, |head: &BlockHeader| head.process == self.process))
+            .collect()
+    }
+
+    /// The numbers of children that count in this file.
+    pub(crate) fn guests(&self) -> io::Result<BTreeSet<u32>> {
+        let mut guests = BTreeSet::new();
+        for offset in self.block_offsets()? {
+            guests.insert(self.read_value::<BlockHeader>(offset)?.process);
+        }
+        guests.remove(&0);
+        Ok(guests)
+    }
+
+    /// The same file, as a guest's.
+    pub(crate) fn of_guest(self, process: u32) -> Region {
+        Region { process, ..self }
     }
 
     /// Every counter in use. `owners`: byte ranges of home slots in a block with their function's number,
@@ -178,6 +199,9 @@ impl Region {
         mut visit: impl FnMut(Counter),
     ) -> io::Result<()> {
         for block in self.block_offsets()? {
+            if self.read_value::<BlockHeader>(block)?.process != self.process {
+                continue;
+            }
             let slots = block + SLOTS..block + SLOTS + self.layout.slot_bytes;
             self.pieces(slots, size_of::<Slot>() as u64, |offset, bytes| {
                 let at = offset - block;

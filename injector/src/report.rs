@@ -205,9 +205,13 @@ impl Run<'_> {
             }
         };
         let calls = collected.lost_calls;
-        say(calls, format!("{calls} calls could not be counted: no memory for their counters"));
         let threads = collected.lost_threads;
-        say(threads, format!("{threads} threads were not counted: no memory for their counters"));
+        if collected.frozen {
+            say(calls, format!("{calls} calls lost: the program entered seccomp"));
+        } else {
+            say(calls, format!("{calls} calls could not be counted: no memory for their counters"));
+            say(threads, format!("{threads} threads were not counted: no memory for their counters"));
+        }
         let timers = collected.lost_timers;
         say(timers, format!("{timers} threads were not sampled: they got no timer"));
         let samples = self.lost_samples;
@@ -234,9 +238,25 @@ impl Run<'_> {
         if self.others.len() > MOST {
             voice.note(format_args!("and {} processes more", self.others.len() - MOST));
         }
-        let lost: u64 = self.others.iter().map(|other| other.collected.lost_calls).sum();
+        let others = || self.others.iter().map(|other| &other.collected);
+        let frozen: u64 = others().filter(|c| c.frozen).map(|c| c.lost_calls).sum();
+        if frozen > 0 {
+            voice.warn(format_args!("{frozen} calls of other processes lost: they entered seccomp"));
+        }
+        let lost: u64 = others().filter(|c| !c.frozen).map(|c| c.lost_calls).sum();
         if lost > 0 {
             voice.warn(format_args!("{lost} calls of other processes could not be counted: no memory"));
+        }
+        let all = || others().chain([self.collected]);
+        let children: u64 = all().map(|c| c.lost_children).sum();
+        if children > 0 {
+            voice.note(format_args!("{children} forked children were not profiled: they got no memory"));
+        }
+        if all().any(|c| c.lost_programs > 0) {
+            voice.note(
+                "some programs that were executed were not followed: the process had changed its root, its user \
+                 or its limits, entered seccomp, or has a very large environment",
+            );
         }
     }
 

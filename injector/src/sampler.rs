@@ -175,6 +175,11 @@ impl Sampling {
         Some(std::mem::replace(&mut sampled.histogram, empty))
     }
 
+    /// Samples of a process that never announced itself.
+    pub(crate) fn early(&self, pid: u32) -> impl Iterator<Item = Option<u64>> {
+        self.tracks.get(&pid).into_iter().flat_map(|track| track.early.iter().copied())
+    }
+
     /// The process has gone.
     pub(crate) fn forget(&mut self, pid: i32) {
         self.tracks.remove(&(pid as u32));
@@ -251,7 +256,7 @@ impl Track {
                 Some(next) => *self = Track::new(Some(next)),
                 // The first program's own exec.
                 None if self.state == State::Before && self.member.is_some() => {}
-                None => *self = Track { state: State::Over, ..Track::new(None) },
+                None => (self.member, self.state) = (None, State::Over),
             },
             Event::Map { address, len, offset } => {
                 if self.state == State::Before

@@ -15,6 +15,7 @@ pub mod check;
 pub mod directives;
 pub mod elf;
 pub mod expect;
+pub mod family;
 pub mod generate;
 pub mod gprofdata;
 pub mod machine;

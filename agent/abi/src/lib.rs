@@ -40,4 +40,4 @@ pub mod ask {
 }
 
 /// Raised by every change of a layout in this crate.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;

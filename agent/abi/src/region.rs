@@ -86,6 +86,15 @@ pub struct RegionHeader {
     pub samples_outside: u64,
     /// Threads whose sampling timer could not be made.
     pub lost_timers: u64,
+    /// Not 0: the process entered seccomp. From then on the agent makes no system call, so new arcs may
+    /// find no place, and threads and children are not counted.
+    pub frozen: u64,
+    /// Children that count in this file because they could not make one: see [`BlockHeader::process`].
+    pub guests: u64,
+    /// Children that are counted nowhere.
+    pub lost_children: u64,
+    /// Programs that could not be asked for when they were executed.
+    pub lost_programs: u64,
 }
 
 #[repr(u32)]
@@ -132,7 +141,8 @@ pub struct BlockHeader {
     pub lost_calls: u64,
     /// Threads that have used the block.
     pub owners: u32,
-    pub reserved: u32,
+    /// Not 0: the block is not of the file's own process but of a child, with this number.
+    pub process: u32,
     /// Number of the block in the region.
     pub index: u64,
     /// timer_create's id + 1, or 0.

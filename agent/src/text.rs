@@ -1,0 +1,163 @@
+//! The program's text: patched at the start, and made what it was in children that are not followed.
+#![allow(unsafe_code)]
+
+use crate::agent::Agent;
+use crate::early::Start;
+use crate::setup::AT_PHDR;
+use crate::sys;
+use crate::words;
+use core::cell::UnsafeCell;
+use core::ptr;
+use core::slice;
+use core::sync::atomic::{AtomicU32, Ordering};
+use gprofinject_abi::plan::Patch;
+use gprofinject_abi::region::PAGE;
+
+const AT_PHENT: u64 = 4;
+const AT_PHNUM: u64 = 5;
+
+/// Kept apart from the auxiliary vector, which the program may overwrite.
+struct Text {
+    patches: *const Patch,
+    patches_count: usize,
+    bias: u64,
+    /// Program headers: address, size of one, number.
+    headers: (u64, u64, u64),
+}
+
+struct Global(UnsafeCell<Text>);
+// SAFETY: written once, by `prepare`, before any code of the program runs.
+unsafe impl Sync for Global {}
+static TEXT: Global =
+    Global(UnsafeCell::new(Text { patches: ptr::null(), patches_count: 0, bias: 0, headers: (0, 0, 0) }));
+
+fn text() -> &'static Text {
+    // SAFETY: see Global.
+    unsafe { &*TEXT.0.get() }
+}
+
+impl Text {
+    fn patches(&self) -> &'static [Patch] {
+        if self.patches.is_null() {
+            return &[];
+        }
+        // SAFETY: a table of the plan file, which is mapped for ever.
+        unsafe { slice::from_raw_parts(self.patches, self.patches_count) }
+    }
+}
+
+/// What there will be to do.
+pub(crate) fn prepare(start: &Start, patches: &'static [Patch], bias: u64) {
+    let headers = (start.auxiliary(AT_PHDR), start.auxiliary(AT_PHENT), start.auxiliary(AT_PHNUM));
+    // SAFETY: one thread, and no code of the program has run.
+    unsafe {
+        *TEXT.0.get() = Text { patches: patches.as_ptr(), patches_count: patches.len(), bias, headers };
+    }
+}
+
+/// Writes the patches. The pages are writable only for that long, and not executable meanwhile. The caller
+/// has found the original bytes there.
+pub(crate) fn patch() -> Result<(), i32> {
+    let writable = sys::PROT_READ | sys::PROT_WRITE;
+    if let Err(errno) = protect(|_| writable) {
+        // What was changed is changed back; what was not cannot hurt.
+        let _ = protect(|flags| flags);
+        return Err(errno);
+    }
+    write(|patch| &patch.replacement);
+    protect(|flags| flags)
+}
+
+/// Slow paths on which it is tried.
+static TRIES: AtomicU32 = AtomicU32::new(0);
+const MOST_TRIES: u32 = 4;
+
+/// On the slow path of a forked child that counts for nobody: makes the text what it was, so that the child
+/// pays no more. Frames that are on the stack return through their thunks, which stay.
+pub(crate) fn restore(agent: &Agent) {
+    if TRIES.load(Ordering::Relaxed) >= MOST_TRIES {
+        return;
+    }
+    TRIES.fetch_add(1, Ordering::Relaxed);
+    // Who shares this memory may be running our thunks, or what we write over. A child of vfork has another
+    // number.
+    if sys::getpid() != agent.pid || !sys::has_one_thread() || may_be_in_handler(agent) {
+        return;
+    }
+    TRIES.store(MOST_TRIES, Ordering::Relaxed);
+    let Ok(blocked) = sys::block_signals() else { return };
+    // Executable all the while: somebody who shares the memory without being a thread goes on running.
+    if protect(|flags| flags | sys::PROT_WRITE).is_ok() {
+        write(|patch| &patch.original);
+    }
+    let _ = protect(|flags| flags);
+    let _ = sys::set_blocked_signals(blocked);
+}
+
+/// Whether a signal handler may be running, which may have interrupted the instructions of a patch. Only the
+/// main thread's own stack is known to be there up to its end.
+fn may_be_in_handler(agent: &Agent) -> bool {
+    /// The kernel lets no stack grow nearer than this to what is below it.
+    const MOST: u64 = 64 << 20;
+    let mut at = &raw const agent as u64 & !7;
+    if words::thread_pointer() != agent.main_thread || at > agent.stack_end || agent.stack_end - at > MOST {
+        return true;
+    }
+    while at < agent.stack_end {
+        // SAFETY: on the main thread's stack, between its top and its oldest end.
+        if is_restorer(agent, unsafe { *(at as *const u64) }) {
+            return true;
+        }
+        at += 8;
+    }
+    false
+}
+
+/// Whether a return address is the one of signal handlers.
+fn is_restorer(agent: &Agent, address: u64) -> bool {
+    /// glibc's __restore_rt: mov rax, 15; syscall.
+    const RESTORER: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
+    let (lo, hi) = agent.libc;
+    if address < lo || address >= hi || hi - address < RESTORER.len() as u64 {
+        return false;
+    }
+    // SAFETY: the C library's text, which is readable and never unmapped.
+    let code = unsafe { slice::from_raw_parts(address as *const u8, RESTORER.len()) };
+    code == RESTORER
+}
+
+fn write(bytes: impl Fn(&Patch) -> &[u8]) {
+    let text = text();
+    for patch in text.patches() {
+        // SAFETY: the set-up has compared the text there with the plan's; the pages are writable.
+        unsafe {
+            let to = patch.address.wrapping_add(text.bias) as *mut u8;
+            ptr::copy_nonoverlapping(bytes(patch).as_ptr(), to, patch.len as usize);
+        }
+    }
+}
+
+/// Sets the protection of the program's executable segments from the one they were loaded with.
+fn protect(to: impl Fn(u64) -> u64) -> Result<(), i32> {
+    const PT_LOAD: u32 = 1;
+    let Text { bias, headers: (at, size, count), .. } = *text();
+    for i in 0..count {
+        // struct Elf64_Phdr: type, flags, offset, vaddr, paddr, filesz, memsz, align.
+        let header = (at + i * size) as *const u32;
+        // SAFETY: the kernel says that the program headers are there.
+        let (kind, flags, address, len) = unsafe {
+            let words = header.cast::<u64>();
+            (*header, *header.add(1), *words.add(2), *words.add(5))
+        };
+        if kind != PT_LOAD || flags & 1 == 0 {
+            continue;
+        }
+        // PF_X, PF_W, PF_R are 1, 2, 4; PROT_READ, PROT_WRITE, PROT_EXEC the other way round.
+        let loaded = u64::from(flags & 4) >> 2 | u64::from(flags & 2) | u64::from(flags & 1) << 2;
+        let lo = address.wrapping_add(bias) & !(PAGE - 1);
+        let hi = (address.wrapping_add(bias) + len).next_multiple_of(PAGE);
+        // SAFETY: the program's own text. While it is not executable, no thread runs it.
+        unsafe { sys::mprotect(lo, hi - lo, to(loaded)) }?;
+    }
+    Ok(())
+}

@@ -1,0 +1,123 @@
+// argv[1]: the way to execute; argv[2]...: what. With one more argument "again", as the program executed.
+#include "common.h"
+#include <sys/sendfile.h>
+static void *in_thread(void *v) {
+    execv(((char **)v)[0], (char **)v);
+    return 0;
+}
+int main(int argc, char **argv) {
+    const char *way = argv[1];
+    if (!strcmp(way, "again")) {
+        check_environment();
+        times(other, 11);
+        for (int i = 2; i < argc; i++) puts(argv[i]);
+        return 8;
+    }
+    times(work, 3);
+    if (!strcmp(way, "execv")) execv(argv[2], argv + 2);
+    if (!strcmp(way, "execvp")) execvp(argv[2], argv + 2);
+    if (!strcmp(way, "execve-null")) execve(argv[2], argv + 2, NULL);
+    if (!strcmp(way, "execve-empty")) execve(argv[2], argv + 2, (char *[]){NULL});
+    if (!strcmp(way, "execve-no-argv")) execve(argv[2], (char *[]){NULL}, environ);
+    if (!strcmp(way, "execle")) execle(argv[2], argv[2], argv[3], (char *)0, (char *[]){"A=1", NULL});
+    if (!strcmp(way, "execve-huge")) {
+        static char *env[2001];
+        for (int i = 0; i < 2000; i++) CHECK(asprintf(env + i, "V%d=%0500d", i, i) > 0);
+        execve(argv[2], argv + 2, env);
+    }
+    if (!strcmp(way, "execve-long")) {
+        // One variable of nearly the greatest length.
+        static char text[131071];
+        memset(text, 'x', sizeof text - 1);
+        memcpy(text, "X=", 2);
+        execve(argv[2], argv + 2, (char *[]){text, NULL});
+    }
+    if (!strcmp(way, "preload")) {
+        setenv("LD_PRELOAD", argv[2], 1);
+        execv(argv[3], argv + 3);
+    }
+    if (!strcmp(way, "fexecve")) {
+        int fd = open(argv[2], O_RDONLY | O_CLOEXEC);
+        CHECK(fd >= 0);
+        fexecve(fd, argv + 2, environ);
+    }
+    if (!strcmp(way, "execveat")) {
+        int fd = open(".", O_PATH);
+        CHECK(fd >= 0);
+        execveat(fd, argv[2], argv + 2, environ, 0);
+    }
+    if (!strcmp(way, "memfd")) {
+        int from = open(argv[2], O_RDONLY), fd = memfd_create("x", MFD_CLOEXEC);
+        struct stat s;
+        CHECK(from >= 0 && fd >= 0 && !fstat(from, &s) && sendfile(fd, from, 0, s.st_size) == s.st_size);
+        fexecve(fd, argv + 2, environ);
+    }
+    if (!strcmp(way, "thread")) {
+        pthread_t t;
+        pthread_create(&t, 0, in_thread, argv + 2);
+        pthread_join(t, 0);
+    }
+    if (!strcmp(way, "vfork")) {
+        pid_t pid = vfork();
+        if (!pid) {
+            execv(argv[2], argv + 2);
+            _exit(127);
+        }
+        printf("%d\n", status_of(pid));
+        return 0;
+    }
+    if (!strcmp(way, "vfork-closed")) {
+        pid_t pid = vfork();
+        if (!pid) {
+            for (int i = 3; i < 256; i++) close(i);
+            execv(argv[2], argv + 2);
+            _exit(127);
+        }
+        printf("%d\n", status_of(pid));
+        return 0;
+    }
+    if (!strcmp(way, "spawn-closed")) {
+        posix_spawn_file_actions_t a;
+        pid_t pid;
+        posix_spawn_file_actions_init(&a);
+        posix_spawn_file_actions_addclosefrom_np(&a, 3);
+        int error = posix_spawn(&pid, argv[2], &a, 0, argv + 2, environ);
+        if (error) {
+            puts(strerror(error));
+            return 1;
+        }
+        printf("%d\n", status_of(pid));
+        return 0;
+    }
+    if (!strcmp(way, "spawnp")) {
+        pid_t pid;
+        int error = posix_spawnp(&pid, argv[2], 0, 0, argv + 2, environ);
+        if (error) {
+            puts(strerror(error));
+            return 1;
+        }
+        printf("%d\n", status_of(pid));
+        return 0;
+    }
+    if (!strcmp(way, "system")) {
+        int status = system(argv[2]);
+        fflush(stdout);
+        printf("%x\n", status);
+        return 0;
+    }
+    if (!strcmp(way, "popen")) {
+        FILE *f = popen(argv[2], "r");
+        char line[1000];
+        while (fgets(line, sizeof line, f)) fputs(line, stdout);
+        printf("%x\n", pclose(f));
+        return 0;
+    }
+    if (!strcmp(way, "limit")) {
+        struct rlimit r = {3, 3};
+        setrlimit(RLIMIT_NOFILE, &r);
+        execv(argv[2], argv + 2);
+    }
+    printf("%s\n", strerror(errno));
+    times(work, 4);
+    return 5;
+}

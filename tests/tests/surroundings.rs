@@ -1,0 +1,76 @@
+//! Programs that change what is around them: files, limits, users, system calls that are permitted.
+
+#![allow(clippy::unwrap_used)]
+
+use gprofinject_tests::family::{MODES, NO_FOLLOW, Subject};
+
+/// Also after it, children are followed, and programs that are executed.
+#[test]
+fn changes_that_matter_to_nobody() {
+    let program = Subject::new("surroundings");
+    let own = program.name().to_owned();
+    for way in
+        ["none", "close", "closefrom", "chdir", "mprotect", "mlock", "clearenv", "environ", "undumpable"]
+    {
+        program.check(&[way, &own], &[[3, 7, 0], [5, 0, 0], [3, 11, 0]]);
+    }
+}
+
+/// A child that cannot reach the run's folder counts in its parent's file; what it executes is not followed,
+/// and that is said.
+#[test]
+fn changes_that_keep_children_from_the_folder() {
+    let program = Subject::new("surroundings");
+    let own = program.name().to_owned();
+    for way in ["chroot", "nobody", "nofile"] {
+        program.check(&[way, &own], &[[3, 7, 0], [5, 0, 0]]);
+        let run = program.profiled(&[], &[way, &own], &[]);
+        assert!(run.said.contains("some programs that were executed were not followed"), "{}", run.said);
+    }
+    // A file cannot be made, but everything else can.
+    program.check(&["fsize", &own], &[[3, 7, 0], [5, 0, 0], [3, 11, 0]]);
+}
+
+/// Where there is no memory, nothing of the child's is charged to its parent.
+#[test]
+fn limits_of_memory() {
+    let program = Subject::new("surroundings");
+    for mode in MODES {
+        let run = program.same_as_alone(&["-q", mode], &["as"], &[]);
+        assert_eq!(run.calls(&run.path("gmon.out")), [3, 7, 0], "{mode}");
+    }
+}
+
+/// No system call of ours is punished, and what is lost is told.
+#[test]
+fn seccomp() {
+    let program = Subject::new("seccomp");
+    for way in ["prctl", "syscall"] {
+        for action in ["kill", "errno"] {
+            for then in ["none", "vfork", "exec"] {
+                program.check(&[way, action, then], &[[5, 7, 0]]);
+            }
+            for then in ["fork", "thread"] {
+                for mode in MODES {
+                    let run = program.same_as_alone(&["-q", mode], &[way, action, then], &[]);
+                    assert_eq!(run.outcome.code(), 6, "{way} {action} {then} {mode}");
+                    run.made(&[[5, 7, 0]], &format!("{way} {action} {then} {mode}"));
+                    if then == "thread" || mode != NO_FOLLOW {
+                        let said = &run.said;
+                        assert!(said.contains("calls lost: the program entered seccomp"), "{mode} {said}");
+                    } else {
+                        assert_eq!(run.said, "");
+                    }
+                }
+            }
+        }
+    }
+    program.check(&["strict", "kill", "strict"], &[[5, 7, 0]]);
+}
+
+/// A question whether there is seccomp is not the same as entering it.
+#[test]
+fn seccomp_that_is_not_entered() {
+    let program = Subject::new("seccomp");
+    program.check(&["asks", "errno", "fork"], &[[5, 7, 0], [9, 0, 9]]);
+}
