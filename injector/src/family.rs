@@ -179,7 +179,7 @@ impl<'s> Family<'s> {
         match asker.packet.split_first() {
             Some((&ask::FORKED, name)) => self.forked(asker.pid, name, sampling),
             Some((&ask::EXECUTES, rest)) => {
-                let name = self.executes(asker.pid, rest, sampling).unwrap_or_default();
+                let name = self.executes(asker, rest, sampling).unwrap_or_default();
                 asker.answer(name.as_bytes());
             }
             _ => {}
@@ -201,10 +201,21 @@ impl<'s> Family<'s> {
     }
 
     /// A process is about to execute a program: the name it goes on by, if it can be followed.
-    fn executes(&mut self, pid: i32, question: &[u8], sampling: Option<&mut Sampling>) -> Option<String> {
+    fn executes(
+        &mut self,
+        asker: &Asker,
+        question: &[u8],
+        sampling: Option<&mut Sampling>,
+    ) -> Option<String> {
+        let pid = asker.pid;
         let (at, path) = question.split_first_chunk()?;
         let path = seen_by(pid, i32::from_le_bytes(*at), Path::new(OsStr::from_bytes(path)));
         let binary = resolve::executed(&path)?;
+        // The process may hold capabilities yet that the program will not have.
+        if asker.user != sys::ids().euid {
+            self.strangers.insert(format!("{} was not followed: it runs as another user", binary.display()));
+            return None;
+        }
         let profilee = match self.profilees.executed(&binary, self.settings) {
             Ok(profilee) => profilee,
             Err(why) => {

@@ -20,6 +20,8 @@ pub(crate) struct Asker {
     connection: OwnedFd,
     /// As our own process namespace has it.
     pub(crate) pid: i32,
+    /// Effective, when it connected.
+    pub(crate) user: u32,
     pub(crate) packet: Vec<u8>,
 }
 
@@ -89,7 +91,7 @@ impl Asker {
             crate::sys::wait_readable(&[fd], Some(std::time::Duration::from_millis(500)));
             let count = libc::recv(fd, packet.as_mut_ptr().cast(), packet.len(), libc::MSG_DONTWAIT);
             packet.truncate(usize::try_from(count).map_err(|_| io::Error::last_os_error())?);
-            Ok(Asker { connection, pid: peer.pid, packet })
+            Ok(Asker { connection, pid: peer.pid, user: peer.uid, packet })
         }
     }
 

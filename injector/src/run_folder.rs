@@ -154,6 +154,8 @@ fn create_in(
     if !sys::maps_executable(&agent) {
         return Err(io::Error::other("code there cannot be executed (noexec)"));
     }
+    // To remove the folder, should the next step fail, takes a descriptor.
+    drop(agent);
     let folder = RunFolder { folder };
     folder.add(first, plan, layout, orders)?;
     Ok(folder)

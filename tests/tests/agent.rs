@@ -66,7 +66,7 @@ fn the_frequent_slow_path_touches_no_vector_register() {
 }
 
 /// It must come up without any other library, and define nothing that the program could mean but what it
-/// passes on (the agent's `jumps.rs`, `unwind.rs` and `children.rs`).
+/// passes on (the agent's `jumps.rs`, `unwind.rs`, `children.rs`, `execute.rs` and `seccomp.rs`).
 #[test]
 fn nothing_is_needed_and_only_what_is_passed_on_is_offered() {
     let library = library();
@@ -90,7 +90,7 @@ fn nothing_is_needed_and_only_what_is_passed_on_is_offered() {
         "backtrace",
         "dl_iterate_phdr",
     ];
-    let forking = ["_Fork", "clone", "syscall"];
+    let forking = ["_Fork", "clone", "syscall", "fexecve", "prctl"];
     let jumping = ["__longjmp_chk", "_longjmp", "longjmp", "siglongjmp"];
     let mut expected = [&jumping[..], &unwinding, &forking].concat();
     expected.sort_unstable();

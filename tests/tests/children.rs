@@ -220,3 +220,23 @@ fn children_that_are_left_alone_do_not_pay() {
         run.made(&[[4, 0, 0]], mode);
     }
 }
+
+/// It is asked for with capabilities that it does not have itself, and could not load the agent.
+#[test]
+fn programs_that_are_executed_as_another_user() {
+    let execs = Subject::new("execs");
+    if !skip::have("setpriv")
+        || execs
+            .profiled(&["-q", "--no-follow"], &["system", "setpriv --reuid=65534 true"], &[])
+            .outcome
+            .stdout_text()
+            != "0\n"
+    {
+        return skip::skipped("programs_that_are_executed_as_another_user", "not root, or no setpriv");
+    }
+    let line = "setpriv --reuid=65534 --clear-groups sh -c 'id -u; env | grep -c gprofinject; ls / | wc -l'";
+    for mode in MODES {
+        let run = execs.same_as_alone(&["-q", mode], &["system", line], &[]);
+        assert_eq!(run.said, run.said_alone, "{mode}");
+    }
+}
