@@ -31,8 +31,6 @@ use crate::sys::{self, Handle};
 pub(crate) struct Family<'s> {
     pub(crate) settings: &'s Settings,
     pub(crate) output: &'s Output,
-    /// None: no agent, so only the first process, which is only sampled.
-    pub(crate) folder: Option<RunFolder>,
     logbook: Option<Logbook>,
     /// When samples were kept the last time.
     kept: Instant,
@@ -54,6 +52,9 @@ pub(crate) struct Family<'s> {
     pub(crate) strangers: BTreeSet<String>,
     /// Profiles that could not be written where they should be.
     pub(crate) troubles: Vec<String>,
+    /// None: no agent, so only the first process, which is only sampled. Dropped last: to remove it takes a
+    /// descriptor, and there may be none but those above.
+    pub(crate) folder: Option<RunFolder>,
 }
 
 struct Member {
