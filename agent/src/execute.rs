@@ -109,6 +109,10 @@ unsafe fn followed(
     if path.is_null() || children::place().is_none() || Agent::get().counts_nowhere {
         return None;
     }
+    // The kernel would say so, and we must not die of it. (What an environment holds is not looked at so closely.)
+    if sys::is_unreadable(path as u64) || !given.is_null() && sys::is_unreadable(given as u64) {
+        return None;
+    }
     // SAFETY: passed on.
     if unsafe { entries(given) } > MOST {
         missed();

@@ -179,6 +179,18 @@ pub(crate) fn has_one_thread() -> bool {
     result.is_ok() && stat[LINKS] == 3
 }
 
+/// Whether a word there cannot be read. Where the kernel does not tell, it is taken for readable.
+pub(crate) fn is_unreadable(address: u64) -> bool {
+    const EFAULT: i32 = 14;
+    let mut byte = 0_u8;
+    // struct iovec: base, length.
+    let (to, from) = ([&raw mut byte as u64, 1], [address, 1]);
+    let arguments = [getpid().into(), &raw const to as u64, 1, &raw const from as u64, 1, 0];
+    // SAFETY: process_vm_readv writes one byte to `byte`.
+    let result = unsafe { syscall(310, arguments) };
+    result == Err(EFAULT)
+}
+
 /// Blocks all signals; answers with those that were blocked before.
 pub(crate) fn block_signals() -> Result<u64, i32> {
     set_blocked_signals(!0)

@@ -289,28 +289,9 @@ impl<'s> Family<'s> {
         let (Some(member), Some(folder)) = (self.members.get(index), &self.folder) else { return };
         let profilee = member.profilee;
         let path = folder.region(&member.name);
-        let Some((_, layout)) = profilee.plan.as_ref().filter(|_| has_guests(&path)) else { return };
-        let guests = region::open(&path, layout).and_then(|region| region.guests()).unwrap_or_default();
-        for pid in guests {
-            let read = region::open(&path, layout)
-                .and_then(|region| collect::collect_guest(&region.of_guest(pid), profilee.planned));
-            let collected = match read {
-                Ok(collected) => collected,
-                Err(error) => {
-                    self.troubles.push(format!("counters cannot be read: {}", sys::reason(&error)));
-                    continue;
-                }
-            };
-            let mut histogram = Histogram::new(profilee.planned.shape);
-            if let Some(sampling) = sampling {
-                sampling.early(pid).for_each(|place| histogram.add(place));
-            }
-            match profile::encode(profilee.planned, &collected.arcs, &histogram, self.rate) {
-                Ok((bytes, placed)) => {
-                    self.write_other(pid as i32, profilee, Finished { collected, placed, bytes })
-                }
-                Err(error) => self.troubles.push(format!("{error:#}")),
-            }
+        let early = |pid| sampling.into_iter().flat_map(move |sampling| sampling.early(pid));
+        for (pid, finished) in guests(&path, profilee, early, self.rate, &mut self.troubles) {
+            self.write_other(pid as i32, profilee, finished);
         }
     }
 
@@ -425,6 +406,37 @@ pub(crate) fn counted(
             None
         }
     }
+}
+
+/// The profiles of children that count in a member's file. `samples`: those of each.
+pub(crate) fn guests<S: Iterator<Item = Option<u64>>>(
+    region: &Path,
+    profilee: &'static Profilee,
+    samples: impl Fn(u32) -> S,
+    rate: u32,
+    troubles: &mut Vec<String>,
+) -> Vec<(u32, Finished)> {
+    let Some((_, layout)) = profilee.plan.as_ref().filter(|_| has_guests(region)) else { return Vec::new() };
+    let numbers = region::open(region, layout).and_then(|region| region.guests()).unwrap_or_default();
+    let mut finished = Vec::new();
+    for pid in numbers {
+        let read = region::open(region, layout)
+            .and_then(|region| collect::collect_guest(&region.of_guest(pid), profilee.planned));
+        let collected = match read {
+            Ok(collected) => collected,
+            Err(error) => {
+                troubles.push(format!("counters cannot be read: {}", sys::reason(&error)));
+                continue;
+            }
+        };
+        let mut histogram = Histogram::new(profilee.planned.shape);
+        samples(pid).for_each(|place| histogram.add(place));
+        match profile::encode(profilee.planned, &collected.arcs, &histogram, rate) {
+            Ok((bytes, placed)) => finished.push((pid, Finished { collected, placed, bytes })),
+            Err(error) => troubles.push(format!("{error:#}")),
+        }
+    }
+    finished
 }
 
 /// Whether children count in a member's file: then it is needed to the end.

@@ -123,6 +123,10 @@ impl Recovery<'_> {
         if state != State::New as u32 {
             self.write(name, header.pid, profilee, &finished)?;
         }
+        let no_samples = |_| std::iter::empty();
+        for (pid, guest) in family::guests(&path, profilee, no_samples, rate, &mut troubles) {
+            self.write("", pid, profilee, &guest)?;
+        }
         Ok(if lives { Life::Lives } else { Life::Ended })
     }
 

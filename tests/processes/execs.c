@@ -112,6 +112,17 @@ int main(int argc, char **argv) {
         printf("%x\n", pclose(f));
         return 0;
     }
+    if (!strcmp(way, "bad-pointers")) {
+        CHECK(execv((char *)8, argv) == -1 && errno == EFAULT);
+        CHECK(execve(argv[2], argv + 2, (char **)8) == -1 && errno == EFAULT);
+        CHECK(execve(argv[2], (char **)8, environ) == -1 && errno == EFAULT);
+        CHECK(execve(NULL, argv + 2, environ) == -1 && errno == EFAULT);
+        CHECK(fexecve(-1, argv + 2, environ) == -1 && errno == EINVAL);
+        CHECK(fexecve(0, argv + 2, NULL) == -1 && errno == EINVAL);
+        CHECK(fexecve(200, argv + 2, environ) == -1 && errno == EBADF);
+        CHECK(execve("", argv + 2, environ) == -1 && errno == ENOENT);
+        errno = 0;
+    }
     if (!strcmp(way, "limit")) {
         struct rlimit r = {3, 3};
         setrlimit(RLIMIT_NOFILE, &r);

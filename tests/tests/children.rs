@@ -116,6 +116,7 @@ fn each_way_to_execute() {
     ] {
         execs.check(&[way, &own, "again", "x"], &[[3, 0, 0], [0, 11, 0]]);
     }
+    execs.check(&["bad-pointers", &own], &[[7, 0, 0]]);
     execs.place().c("other.so", "int unused(void) { return 1; }", &["-shared", "-fPIC"]);
     let library = execs.place().path("other.so");
     execs.check(&["preload", library.to_str().unwrap(), &own, "again"], &[[3, 0, 0], [0, 11, 0]]);
