@@ -50,7 +50,7 @@ static inline int status_of(pid_t child) {
 static inline void check_environment(void) {
     for (char **e = environ; e && *e; e++) {
         CHECK(strncmp(*e, "LD_PRELOAD=", 11) || !strstr(*e, "gprofinject"));
-        CHECK(strncmp(*e, "GPROFINJECT", 11));
+        CHECK(strncmp(*e, "GPROFINJECT_", 12));
     }
     CHECK(!getenv("LD_PRELOAD") || !strstr(getenv("LD_PRELOAD"), "gprofinject"));
 }
