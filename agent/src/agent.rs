@@ -126,6 +126,25 @@ impl Agent {
         (self.arena_lo..self.arena_hi).contains(&address)
     }
 
+    /// Whether a return address is the one that glibc gives to signal handlers. Integer code only; see
+    /// [`crate::gate`].
+    pub(crate) fn is_restorer(&self, return_address: u64) -> bool {
+        /// __restore_rt: mov rax, 15; syscall.
+        const RESTORER: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
+        let (lo, hi) = self.libc;
+        if return_address < lo || return_address >= hi || hi - return_address < RESTORER.len() as u64 {
+            return false;
+        }
+        // Byte by byte: a comparison of slices may use vector registers.
+        for (i, byte) in RESTORER.iter().enumerate() {
+            // SAFETY: the C library's text, which is readable and never unmapped.
+            if unsafe { *(return_address as *const u8).add(i) } != *byte {
+                return false;
+            }
+        }
+        true
+    }
+
     /// A return address may lie one byte behind the text.
     pub(crate) fn in_text(&self, return_address: u64) -> bool {
         return_address > self.text_lo && return_address <= self.text_hi

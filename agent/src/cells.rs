@@ -89,20 +89,10 @@ pub(crate) fn caller(agent: &Agent, return_address: u64, cfa: u64) -> Option<u32
 
 /// If a signal handler was entered: the stack pointer of the code that it interrupted.
 fn interrupted(agent: &Agent, return_address: u64, cfa: u64) -> Option<u64> {
-    /// glibc's __restore_rt: mov rax, 15; syscall.
-    const RESTORER: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
     /// Offset of rsp in struct ucontext: flags, link, stack (40 bytes), then register 15.
     const RSP: u64 = 40 + 15 * 8;
-    let (lo, hi) = agent.libc;
-    if return_address < lo || return_address + RESTORER.len() as u64 > hi {
+    if !agent.is_restorer(return_address) {
         return None;
-    }
-    // Byte by byte: a comparison of slices may use vector registers.
-    for (i, byte) in RESTORER.iter().enumerate() {
-        // SAFETY: the C library's text, which is readable and never unmapped.
-        if unsafe { *(return_address as *const u8).add(i) } != *byte {
-            return None;
-        }
     }
     // SAFETY: the kernel has put a struct ucontext where a caller's frame would be (rt_sigframe).
     Some(unsafe { *((cfa + RSP) as *const u64) })

@@ -4,6 +4,7 @@
 
 use crate::children;
 use crate::sys;
+use gprofinject_abi::COMMAND_FILE;
 
 /// Runs when the program has called exit(), after its own handlers.
 pub(crate) extern "C" fn end() {
@@ -11,7 +12,7 @@ pub(crate) extern "C" fn end() {
     if place.is_none() || children::is_injector_there() {
         return;
     }
-    let command = place.shared("gprofinject");
+    let command = place.shared(COMMAND_FILE);
     let folder = place.shared("");
     // A process of its own, which does not keep this one from ending. Nobody waits for it, and it says
     // nothing: its descriptors lead nowhere.

@@ -105,25 +105,12 @@ fn may_be_in_handler(agent: &Agent) -> bool {
     }
     while at < agent.stack_end {
         // SAFETY: on the main thread's stack, between its top and its oldest end.
-        if is_restorer(agent, unsafe { *(at as *const u64) }) {
+        if agent.is_restorer(unsafe { *(at as *const u64) }) {
             return true;
         }
         at += 8;
     }
     false
-}
-
-/// Whether a return address is the one of signal handlers.
-fn is_restorer(agent: &Agent, address: u64) -> bool {
-    /// glibc's __restore_rt: mov rax, 15; syscall.
-    const RESTORER: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
-    let (lo, hi) = agent.libc;
-    if address < lo || address >= hi || hi - address < RESTORER.len() as u64 {
-        return false;
-    }
-    // SAFETY: the C library's text, which is readable and never unmapped.
-    let code = unsafe { slice::from_raw_parts(address as *const u8, RESTORER.len()) };
-    code == RESTORER
 }
 
 fn write(bytes: impl Fn(&Patch) -> &[u8]) {

@@ -6,6 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use gprofinject_abi::COMMAND_FILE;
 use serde::{Deserialize, Serialize};
 
 use crate::args::HooksArg;
@@ -15,8 +16,6 @@ use crate::settings::Settings;
 use crate::sys;
 
 const FILE: &str = "run.json";
-/// The command that made the folder, for agents that outlive it.
-pub(crate) const COMMAND: &str = "gprofinject";
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Entries {
@@ -54,7 +53,7 @@ impl Logbook {
         sys::lock(&lock);
         if let Ok(command) = std::env::current_exe() {
             // Without it nothing is lost but a convenience.
-            let _ = std::os::unix::fs::symlink(command, folder.join(COMMAND));
+            let _ = std::os::unix::fs::symlink(command, folder.join(COMMAND_FILE));
         }
         let (include, exclude, min_size) = settings.filters.typed();
         let entries = Entries {

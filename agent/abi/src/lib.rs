@@ -20,6 +20,8 @@ pub const PRELOAD_VARIABLE: &str = "GPROFINJECT_LD_PRELOAD";
 /// File names inside the run folder. The agent and a socket (see [`ask`]) belong to the run.
 pub const AGENT_FILE: &str = "libgprofinject.so";
 pub const ASK_FILE: &str = "ask";
+/// A link to the command that made the folder, for agents that outlive it.
+pub const COMMAND_FILE: &str = "gprofinject";
 /// Plan and region file are a process's own: `NAME.plan`, `NAME.region`. Forked children share their parent's
 /// plan and make their own region file, `f` and their process number.
 pub const PLAN_SUFFIX: &str = ".plan";
