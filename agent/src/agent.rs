@@ -53,13 +53,15 @@ pub(crate) struct Agent {
     pub(crate) guest: bool,
 }
 
-struct Global(UnsafeCell<Agent>);
+/// Read by assembly as well.
+#[repr(transparent)]
+pub(crate) struct Global(UnsafeCell<Agent>);
 
 // SAFETY: written by `install` before the first hook is in place, while the process has one thread, and
 // by `children::begin`, which runs in a forked child that has one thread.
 unsafe impl Sync for Global {}
 
-static AGENT: Global = Global(UnsafeCell::new(Agent {
+pub(crate) static AGENT: Global = Global(UnsafeCell::new(Agent {
     functions: core::ptr::null(),
     functions_count: 0,
     tails: core::ptr::null(),

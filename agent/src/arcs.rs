@@ -9,10 +9,11 @@ use crate::text;
 use crate::threads;
 use crate::words;
 use core::arch::asm;
+use core::mem::offset_of;
 use core::sync::atomic::{AtomicU64, Ordering};
 use gprofinject_abi::plan::{Cell, ENTRY_ONLY, FunctionRecord, LOOPS, SPARE_SLOTS};
 use gprofinject_abi::region::{
-    BlockHeader, CALLER, Overflow, PROBES, ROOT, SEGMENT_BIT, SEGMENTS, SITE, SLOTS, Slot, TAIL,
+    BlockHeader, CALLER, Overflow, PROBES, ROOT, SEGMENT_BIT, SEGMENTS, SITE, SLOTS, Slot, TAIL, recent,
     segment_entries, segment_offset,
 };
 
@@ -38,6 +39,10 @@ pub(crate) extern "C" fn known(number: u32, return_address: u64, cfa: u64) -> Ne
         Found::At(count) => {
             // SAFETY: a count in the thread's own block.
             unsafe { increment(count) };
+            if entry.is_simple(record) {
+                // SAFETY: the count is in the block.
+                unsafe { remember(block, number, key, count) };
+            }
             entry.next(agent, record, number, return_address)
         }
         _ => RARE,
@@ -112,6 +117,15 @@ impl Entry {
         }
     }
 
+    /// Whether a later entry of this kind with the same key needs no decision but the look-up.
+    fn is_simple(self, record: &FunctionRecord) -> bool {
+        match self {
+            Entry::Text => true,
+            Entry::Tail(_) => record.flags & ENTRY_ONLY == 0,
+            Entry::Callback | Entry::Loop => false,
+        }
+    }
+
     /// Where the thunk goes on, once the arc is counted.
     fn next(self, agent: &Agent, record: &FunctionRecord, number: u32, return_address: u64) -> Next {
         let exits = record.flags & ENTRY_ONLY == 0;
@@ -127,6 +141,18 @@ impl Entry {
         }
         Next { target: agent.arena_lo.wrapping_add(record.resume.into()), body: 0 }
     }
+}
+
+/// Puts an arc into the table that the gate looks into first ([`crate::gate`]). One store: a signal handler
+/// of this thread may do the same.
+///
+/// # Safety
+/// `count` must be the count of a slot or overflow entry in `block`, the calling thread's.
+unsafe fn remember(block: u64, number: u32, key: u64, count: *mut u64) {
+    let slot = count as u64 - offset_of!(Slot, count) as u64 - block;
+    let word = slot | u64::from(number + 1) << 32;
+    // SAFETY: the table is part of the block, in its first chunk, which is committed.
+    unsafe { AtomicU64::from_ptr((block + recent(key, number)) as *mut u64) }.store(word, Ordering::Relaxed);
 }
 
 fn tail_key(cell: *const Cell) -> u64 {

@@ -13,6 +13,10 @@
 //!                                                            xmm0-15, only for the rare paths
 //! ```
 //!
+//! Before it saves anything a gate looks into the block's table of recent arcs, with three or four registers
+//! kept at CFA-40 and below. That is enough for arcs that share a home slot with others and for indirect
+//! tail calls, except the first time.
+//!
 //! `arcs::known` is compiled Rust that must not touch a vector register (a test reads its machine code);
 //! the rarer functions may, and get them saved. Nothing here uses x87, MMX, AVX or the direction flag.
 //! At most 1 KiB of the program's stack is used below CFA, most of it on the rare paths.
@@ -21,8 +25,12 @@
 //! not: the return address is in a cell that only the arena's tables can find; a backtrace ends there.
 #![allow(unsafe_code)]
 
+use crate::agent::{AGENT, Agent};
 use crate::{arcs, cells};
 use core::arch::global_asm;
+use core::mem::offset_of;
+use gprofinject_abi::plan::{Cell, FunctionRecord, ThreadWords, WINDOW, WINDOW_WORD};
+use gprofinject_abi::region::{RECENT, RECENT_HASH, RECENT_SHIFT, Slot, TAIL};
 
 /// Where a thunk goes on.
 #[repr(C)]
@@ -34,6 +42,44 @@ pub(crate) struct Next {
 }
 
 global_asm!(
+    // The arc of function eax with the key r11, if it is in the block's table: counts it. Else goes to `otherwise`.
+    // rcx = block. Changes rdx, rdi.
+    ".macro gpi_recent otherwise",
+    "lea edx, [r11+rax]",
+    "imul edx, edx, {hash}",
+    "shr edx, {shift}",
+    "mov rdx, [rcx+rdx*8+{recent}]",
+    "mov rdi, rdx",
+    "shr rdi, 32",
+    "sub edi, 1",
+    "cmp edi, eax",
+    "jne \\otherwise",
+    "mov edx, edx",
+    "cmp [rcx+rdx+{key}], r11",
+    "jne \\otherwise",
+    "inc qword ptr [rcx+rdx+{count}]",
+    ".endm",
+    // rsp = CFA - below. Out: rcx = block, rdx = offset of the thread words.
+    ".macro gpi_look below",
+    "mov [rsp-40+\\below], rcx",
+    "mov [rsp-48+\\below], rdx",
+    "mov [rsp-56+\\below], rdi",
+    "mov rdx, [rip+gprofinject_thread_words@GOTTPOFF]",
+    "mov rcx, fs:[rdx+{block}]",
+    ".endm",
+    ".macro gpi_looked below",
+    "mov rcx, [rsp-40+\\below]",
+    "mov rdx, [rsp-48+\\below]",
+    "mov rdi, [rsp-56+\\below]",
+    ".endm",
+    // Leaves the place in the arena that the record of function eax names in CFA-32. Changes rax, rcx.
+    ".macro gpi_next place, below",
+    "imul eax, eax, {record}",
+    "mov rcx, [rip+{agent}+{functions}]",
+    "mov eax, [rcx+rax+\\place]",
+    "add rax, [rip+{agent}+{arena_lo}]",
+    "mov [rsp-32+\\below], rax",
+    ".endm",
     // Saves what Rust may clobber, but for rax and r11, which the thunk has saved. In: rsp = CFA - 128.
     // Out: rbp = frame, rsp aligned, arguments: edi = number, rsi = return address, rdx = CFA.
     ".macro gpi_save",
@@ -132,6 +178,46 @@ global_asm!(
     "gpi_miss:",                    // rsp = CFA
     ".cfi_startproc",
     ".cfi_def_cfa_offset 0",
+    "gpi_look 0",
+    "cmp r11, [rip+{agent}+{arena_lo}]",
+    "jb 6f",
+    "cmp r11, [rip+{agent}+{arena_hi}]",
+    "jb 8f",
+    "6:",
+    "gpi_recent 7f",
+    "gpi_next {resume}, 0",
+    "gpi_looked 0",
+    "mov r11, [rsp-8]",
+    "jmp [rsp-32]",
+    // An exit label: a jump out of the function that the frame's cell names. The cell is rsi.
+    "8:",
+    "mov [rsp-64], rsi",
+    "mov rsi, fs:[rdx+{cells}]",
+    "mov rdx, rsp",
+    "xor rdx, [rsi+{window_word}]",
+    "cmp rdx, {window}",
+    "jae 9f",
+    "lea rsi, [rsi+rdx*2]",
+    "mov r11d, [rsi+{function}]",
+    "cmp r11d, eax",
+    "je 9f",
+    "bts r11, {tail_bit}",
+    "gpi_recent 9f",
+    "mov [rsi+{function}], eax",
+    "gpi_next {body}, 0",
+    "gpi_looked 0",
+    "mov rsi, [rsp-64]",
+    "lea rsp, [rsp-8]",
+    ".cfi_def_cfa_offset 8",
+    "mov r11, [rsp-16]",
+    "mov rax, [rsp-8]",
+    "jmp [rsp-24]",
+    ".cfi_def_cfa_offset 0",
+    "9:",
+    "mov rsi, [rsp-64]",
+    "mov r11, [rsp-8]",
+    "7:",
+    "gpi_looked 0",
     "lea rsp, [rsp-128]",
     ".cfi_def_cfa_offset 128",
     "gpi_save",
@@ -186,6 +272,14 @@ global_asm!(
     ".type gpi_miss_entry, @function",
     "gpi_miss_entry:",              // rsp = CFA - 8
     ".cfi_startproc",
+    "gpi_look 8",
+    "gpi_recent 7f",
+    "gpi_next {resume}, 8",
+    "gpi_looked 8",
+    "mov r11, [rsp]",
+    "jmp [rsp-24]",
+    "7:",
+    "gpi_looked 8",
     "lea rsp, [rsp-120]",
     ".cfi_def_cfa_offset 128",
     "gpi_save",
@@ -253,6 +347,24 @@ global_asm!(
     "ret",
     ".cfi_endproc",
     ".size gpi_exit, . - gpi_exit",
+    agent = sym AGENT,
+    arena_lo = const offset_of!(Agent, arena_lo),
+    arena_hi = const offset_of!(Agent, arena_hi),
+    functions = const offset_of!(Agent, functions),
+    record = const size_of::<FunctionRecord>(),
+    resume = const offset_of!(FunctionRecord, resume),
+    body = const offset_of!(FunctionRecord, body),
+    block = const offset_of!(ThreadWords, block),
+    cells = const offset_of!(ThreadWords, cells),
+    window_word = const WINDOW_WORD,
+    window = const WINDOW,
+    function = const offset_of!(Cell, function),
+    tail_bit = const TAIL.trailing_zeros(),
+    hash = const RECENT_HASH,
+    shift = const RECENT_SHIFT,
+    recent = const RECENT,
+    key = const offset_of!(Slot, key),
+    count = const offset_of!(Slot, count),
     known = sym arcs::known,
     rare = sym arcs::rare,
     tail = sym arcs::tail,

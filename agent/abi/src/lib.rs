@@ -42,4 +42,4 @@ pub mod ask {
 }
 
 /// Raised by every change of a layout in this crate.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;

@@ -11,6 +11,7 @@
 //!
 //! ```text
 //! 0                   BlockHeader
+//! RECENT              u64 *: arcs that were found lately away from home, see [`recent`]
 //! SLOTS               Slot *: the home slots of all functions, `slot_bytes` bytes
 //! segment(0)...       Overflow *: SEGMENTS tables, each four times the one before
 //! ```
@@ -23,6 +24,8 @@
 //! Every word of a block has one writer, the thread that owns the block; signal handlers of that thread
 //! interrupt it but never run beside it. Readers may look at any time: a key is stored once, before its
 //! count, and never changed; counts only grow.
+
+use core::mem::offset_of;
 
 /// What an arc's key may be besides a runtime return address: `CALLER` with the number of the calling
 /// function, for calls out of code that is not hooked; `TAIL` with the number of the function that left
@@ -149,8 +152,24 @@ pub struct BlockHeader {
     pub timer: u64,
 }
 
+/// Offset of the table of recent arcs in a block: [`RECENT_ENTRIES`] words, each with the offset of the
+/// arc's slot or overflow entry from the start of the block in its lower half, and the called function's
+/// number plus one in its upper half; 0: empty. It saves the search, and means nothing to readers: which arc
+/// it is says the key in the slot.
+pub const RECENT: u64 = 128;
+pub const RECENT_ENTRIES: u64 = 256;
+/// The place of an arc in the table is the top bits of this times the sum of its key and function.
+pub const RECENT_HASH: u32 = 0x9e37_79b1;
+pub const RECENT_SHIFT: u32 = 32 - RECENT_ENTRIES.trailing_zeros();
+
+/// Offset of an arc's word in the table of recent arcs.
+pub const fn recent(key: u64, function: u32) -> u64 {
+    let hash = (key as u32).wrapping_add(function).wrapping_mul(RECENT_HASH) >> RECENT_SHIFT;
+    RECENT + 8 * hash as u64
+}
+
 /// Offset of the first home slot in a block.
-pub const SLOTS: u64 = 128;
+pub const SLOTS: u64 = 4096;
 /// Most chunks that the home slots are committed in.
 pub const SLOT_CHUNKS: u64 = 8;
 /// First bit of overflow segments in [`BlockHeader::committed`].
@@ -220,7 +239,11 @@ pub const fn round_up(value: u64, to: u64) -> u64 {
 
 const _: () = {
     assert!(size_of::<RegionHeader>() <= PAGE as usize);
-    assert!(size_of::<BlockHeader>() <= SLOTS as usize);
+    assert!(size_of::<BlockHeader>() <= RECENT as usize);
+    assert!(recent(u64::MAX, u32::MAX) + 8 <= SLOTS && RECENT + 8 * RECENT_ENTRIES <= SLOTS);
+    // What finds a slot by the table takes an overflow entry for one.
+    assert!(offset_of!(Slot, key) == offset_of!(Overflow, key));
+    assert!(offset_of!(Slot, count) == offset_of!(Overflow, count));
     assert!(size_of::<Slot>() == 16);
     assert!(size_of::<Overflow>() == 24);
 };

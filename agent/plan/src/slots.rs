@@ -181,10 +181,10 @@ mod tests {
         homes.add(&[0x1005], 1, 2);
         homes.add(&[0x1005, 0x1105, 0x2205], 3, 0);
         homes.add(&[], UNKNOWN_CALLERS, 0);
-        assert_eq!(homes.of(0), Home { offset: 128, mask: 0, multiplier: 1, shift: 8, count: 3 });
-        assert_eq!(homes.of(0).tails(), 144);
+        assert_eq!(homes.of(0), Home { offset: SLOTS as u32, mask: 0, multiplier: 1, shift: 8, count: 3 });
+        assert_eq!(homes.of(0).tails(), SLOTS as u32 + 16);
         let home = homes.of(1);
-        assert_eq!((home.offset, home.mask), (176, 48));
+        assert_eq!((home.offset, home.mask), (SLOTS as u32 + 48, 48));
         let mut slots: Vec<u32> = [0x1005_u32, 0x1105, 0x2205].iter().map(|&r| home.slot(r)).collect();
         slots.dedup();
         assert_eq!(slots.len(), 3);
