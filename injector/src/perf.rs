@@ -15,8 +15,12 @@ use crate::records::{self, Content, Record};
 
 const PAGE: usize = 4096;
 /// Data pages of a ring at most; with the page for the head it is what perf_event_mlock_kb (516) allows
-/// for each CPU, shared with nobody else. Eight seconds of samples at 1000 a second.
+/// for each CPU, shared with nobody else.
 const MOST_PAGES: usize = 128;
+/// How long a ring holds what one CPU samples, and room for other records. Pages cost time when they are made.
+const SECONDS: usize = 2;
+const RECORD: usize = 48;
+const OTHER_RECORDS: usize = 16 * PAGE;
 /// Data pages of all rings together.
 const ALL_PAGES: usize = 2048;
 /// The instruction pointer among the registers of PERF_SAMPLE_REGS_USER.
@@ -59,9 +63,19 @@ struct Ring {
 impl Perf {
     /// `follow`: child processes too.
     pub(crate) fn open(scope: Scope, rate: u32, follow: bool) -> io::Result<Perf> {
+        let bytes = rate as usize * RECORD * SECONDS + OTHER_RECORDS;
+        Perf::with_rings(scope, rate, follow, bytes.div_ceil(PAGE).clamp(1, MOST_PAGES).next_power_of_two())
+    }
+
+    /// Whether it would work, and how well.
+    pub(crate) fn trial(scope: Scope, rate: u32, follow: bool) -> io::Result<Perf> {
+        Perf::with_rings(scope, rate, follow, 1)
+    }
+
+    fn with_rings(scope: Scope, rate: u32, follow: bool, pages: usize) -> io::Result<Perf> {
         let cpus = online_cpus();
-        let pages = (ALL_PAGES / cpus.len().max(1)).clamp(4, MOST_PAGES);
-        let pages = 1 << pages.ilog2();
+        let most = (ALL_PAGES / cpus.len().max(1)).clamp(4, MOST_PAGES);
+        let pages = pages.min(1 << most.ilog2());
         let mut refusal = Error::from_raw_os_error(libc::ENODEV);
         for ability in Ability::all(follow) {
             match open_all(scope, rate, &cpus, ability, pages) {

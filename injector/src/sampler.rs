@@ -45,7 +45,7 @@ pub(crate) fn choose(asked: SamplerArg, rate: u32, agent: bool, changes_ids: boo
     }
     if asked != SamplerArg::Timer {
         let scope = if changes_ids { Scope::Machine } else { Scope::Process(0) };
-        match Perf::open(scope, rate, follow) {
+        match Perf::trial(scope, rate, follow) {
             Ok(trial) => {
                 if !trial.samples_kernel() {
                     reasons.push("time in the kernel is not sampled (kernel.perf_event_paranoid)".into());
