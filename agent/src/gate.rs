@@ -187,7 +187,7 @@ global_asm!(
     "gpi_recent 7f",
     "gpi_next {resume}, 0",
     "gpi_looked 0",
-    "mov r11, [rsp-8]",
+    "mov r11, [rsp-24]",
     "jmp [rsp-32]",
     // An exit label: a jump out of the function that the frame's cell names. The cell is rsi.
     "8:",
@@ -233,7 +233,7 @@ global_asm!(
     "lea rsp, [rsp+128]",
     ".cfi_def_cfa_offset 0",
     "jnz 4f",
-    "mov r11, [rsp-8]",             // what `resume` expects
+    "mov r11, [rsp-24]",
     "jmp [rsp-32]",
     "4:",                           // as at the function's entry
     "lea rsp, [rsp-8]",
@@ -276,7 +276,7 @@ global_asm!(
     "gpi_recent 7f",
     "gpi_next {resume}, 8",
     "gpi_looked 8",
-    "mov r11, [rsp]",
+    "mov r11, [rsp-16]",
     "jmp [rsp-24]",
     "7:",
     "gpi_looked 8",
@@ -296,12 +296,12 @@ global_asm!(
     "gpi_restore",
     "lea rsp, [rsp+120]",
     ".cfi_def_cfa_offset 8",
-    "mov r11, [rsp]",
+    "mov r11, [rsp-16]",
     "jmp [rsp-24]",
     ".cfi_endproc",
     ".size gpi_miss_entry, . - gpi_miss_entry",
     //
-    // A tail call's slot is to be put into use. r11 is the program's.
+    // A tail call's slot is to be put into use.
     ".p2align 4",
     ".type gpi_tail, @function",
     "gpi_tail:",                    // rsp = CFA - 8, eax = index
@@ -314,10 +314,10 @@ global_asm!(
     "call {tail}",
     "gpi_restore_vectors",
     "mov [rbp+160], rax",           // CFA-32
-    "mov r11, [rbp-16]",
     "gpi_restore",
     "lea rsp, [rsp+120]",
     ".cfi_def_cfa_offset 8",
+    "mov r11, [rsp-16]",
     "mov rax, [rsp-8]",
     "jmp [rsp-24]",
     ".cfi_endproc",

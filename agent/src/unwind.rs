@@ -19,7 +19,7 @@ use crate::lookup;
 use crate::sys;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU64, Ordering};
-use gprofinject_abi::plan::{ArenaHeader, ENTRY_ONLY, FRAMED, Frame};
+use gprofinject_abi::plan::{ArenaHeader, ENTRY_ONLY, EXIT_JUMPS, FRAMED, Frame};
 
 /// AT_BASE, for look-ups in libraries that are loaded late.
 static DYNAMIC_LINKER: AtomicU64 = AtomicU64::new(0);
@@ -92,25 +92,17 @@ fn frame_at(agent: &Agent, pc: u64) -> Frame {
         if lo > 0 && agent.function(lo - 1).flags & FRAMED != 0 {
             return Frame::Moved;
         }
-        // The first code is the jump to the slow path of exits.
-        return if at < header + 6 { Frame::Left } else { Frame::Called };
+        // The first code is the jumps to the slow path of exits.
+        return if at < header + EXIT_JUMPS as u32 { Frame::Left } else { Frame::Called };
     }
     let record = agent.function(lo);
     if record.flags & ENTRY_ONLY != 0 {
         return Frame::Called;
     }
-    // SAFETY: a thunk of this kind is longer than the bytes looked at before its body.
-    let byte = |offset: u32| unsafe { *((agent.arena_lo + u64::from(offset)) as *const u8) };
     if at >= record.exit - 1 {
-        // push [rax+0]; mov [rax+0], rsp; mov r11, [rsp-8] (not in every thunk); mov rax, [rsp-16]; ret
-        let push = [record.body - 18, record.body - 13]
-            .into_iter()
-            .find(|&p| byte(p) == 0xff && byte(p + 1) == 0x70);
-        return if push.is_some_and(|push| at > push) { Frame::Called } else { Frame::Left };
+        return if at >= record.body - u32::from(record.pushed) { Frame::Called } else { Frame::Left };
     }
-    // pop r11, behind at most two stores and the check for loops.
-    let pop = (record.thunk..record.resume).find(|&p| byte(p) == 0x41 && byte(p + 1) == 0x5b);
-    if pop.is_some_and(|pop| at > pop) { Frame::Popped } else { Frame::Called }
+    if at >= record.thunk + u32::from(record.popped) { Frame::Popped } else { Frame::Called }
 }
 
 /// Whether an address outside of the arena is described by the table of bodies: a jump that stands where

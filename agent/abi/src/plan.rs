@@ -103,7 +103,12 @@ pub struct FunctionRecord {
     /// `mask` is `(number of slots - 1) << 4`.
     pub mask: u32,
     pub multiplier: u32,
-    pub shift: u32,
+    pub shift: u8,
+    /// Bytes from the thunk's start to the end of its `pop`, and from the end of the exit's `push` to the
+    /// body: in between, the return address is not in its slot. 0 in entry-only thunks.
+    pub popped: u8,
+    pub pushed: u8,
+    pub reserved: u8,
     /// Arena offset where the thunk goes on after its arc is counted.
     pub resume: u32,
     /// Arena offset of the function's body: its relocated first instructions, as if nothing were hooked.
@@ -186,16 +191,17 @@ pub struct Segment {
 pub struct ArenaHeader {
     /// The arc is not in its home slot (entry and exit hooked). Jumped to with eax = function number,
     /// r11 = return address, rsp = CFA, rax saved at CFA - 16 and r11 at CFA - 24; goes on at `resume`
-    /// with rsp and r11 as they were, or at `body` with every register as at the function's entry.
+    /// with all as it was but for rax, or at `body` with every register as at the function's entry.
     pub miss: u64,
     /// The same for entry-only thunks: rsp = CFA - 8. Goes on at `resume` only.
     pub miss_entry: u64,
     /// The stack pointer is outside the thread's window. In and out as `miss`.
     pub window: u64,
-    /// The same on exit. Jumped to with rsp = CFA, r11 saved at CFA - 16; returns to the caller by itself.
+    /// The same on exit. Jumped to with rsp = CFA, r11 saved at CFA - 16 and rax at CFA - 24; returns to the
+    /// caller by itself.
     pub exit: u64,
     /// A tail call's slot is not in use yet. Jumped to with eax = index of the [`TailRecord`],
-    /// rsp = CFA - 8, rax saved at CFA - 16; goes on at the record's `again` or `thunk`.
+    /// rsp = CFA - 8, rax saved at CFA - 16 and r11 at CFA - 24; goes on at the record's `again` or `thunk`.
     pub tail: u64,
     /// Address of the table of shadows, one word for each [`WINDOW`] of the address space. Read by
     /// unwinders: the rule for the return address of [`Frame::Left`] finds the cell by it.
@@ -206,6 +212,10 @@ pub struct ArenaHeader {
     /// The same of `_Unwind_SetIP`, with r10 = its `_Unwind_GetCFA`.
     pub land: u64,
 }
+
+/// Bytes of the jumps to the slow path of exits behind the [`ArenaHeader`]. There are three: thunks have
+/// saved both registers that it wants saved, or r11 only, or rax only.
+pub const EXIT_JUMPS: usize = 3 * 6 + 2 * 5;
 
 /// The agent's per-thread words, an initial-exec TLS block. Thunks address them as `fs:[offset]`.
 #[repr(C)]

@@ -14,17 +14,17 @@ mod tail;
 use crate::cfi::Tables;
 use crate::image::{Image, ImageKind};
 use crate::moved::Bodies;
-use crate::registers::Registers;
+use crate::registers::{R11, Registers};
 use crate::relocate::{self, Relocated, Unmovable, copied, near_jump, relocate};
 use crate::slots::{Home, Homes};
 use crate::tactic::sled::{self, Chain};
 use crate::tactic::{Hook, JUMP, Reason, Retarget, Tactic};
 use crate::tails::Tail;
-use crate::template::{Kind, Template};
+use crate::template::{Kind, Second, Template};
 use crate::unwinder::Led;
 use code::{Code, STUB, Values};
 use gprofinject_abi::plan::{
-    ArenaHeader, ENTRY_ONLY, FRAMED, Frame, FunctionRecord, LOOPS, Patch, TailRecord,
+    ArenaHeader, ENTRY_ONLY, EXIT_JUMPS, FRAMED, Frame, FunctionRecord, LOOPS, Patch, TailRecord,
 };
 use gprofinject_abi::region::{PAGE, Slot, round_up};
 use std::collections::HashMap;
@@ -41,8 +41,6 @@ const HEAP: u64 = 1 << 29;
 /// Thunks begin at multiples of this, a cache line: elsewhere they cost up to half a nanosecond more a call,
 /// as it happens.
 const ALIGN: usize = 64;
-/// Bytes of `jmp [header]`.
-const EXIT: usize = 6;
 /// Bytes of a function's stubs: a second look (see [`Template::second_look`]), and two of [`Code::stub`].
 const STUBS: usize = SECOND_LOOK + 2 * STUB;
 const SECOND_LOOK: usize = 21;
@@ -92,7 +90,12 @@ impl Wish {
             hashed: home.mask != 0,
             masked: home.mask != 0 && home.is_masked(),
             keep_rax: !self.registers.rax_dead,
-            keep_r11: !self.registers.r11_dead(),
+            second: match self.registers.dead_on_entry() {
+                0 => Second::Kept,
+                dead if dead & R11 != 0 => Second::R11,
+                _ => Second::R10,
+            },
+            dead_on_exit: if self.both { self.registers.dead_on_exit() } else { 0 },
         }
     }
 
@@ -163,17 +166,18 @@ fn moved_calls(hooks: &[Hook], first: usize) -> HashMap<u64, usize> {
 struct Emitter<'a, 'd> {
     image: &'a Image<'d>,
     out: Emitted,
-    /// By [`Kind::index`].
+    /// By [`Kind::index`]; empty where no function is of that kind.
     templates: Vec<Template>,
-    /// Arena offset of the jump to the slow path of exits, one for all thunks.
-    exit: usize,
+    /// Arena offsets of the jumps to the slow path of exits, by [`crate::template::ExitWay`].
+    exits: [usize; 3],
     /// Next free byte of the thunks.
     next: usize,
     /// First byte of the stubs.
     stubs: usize,
     /// The kind of each function's thunk.
     kinds: Vec<Kind>,
-    second_look: Template,
+    /// With r11, and with r10.
+    second_looks: [Template; 2],
     tails: Tails,
     /// Relocated calls of functions that are hooked at their call sites, and the jumps that they lead to.
     moved_calls: HashMap<u64, usize>,
@@ -195,14 +199,20 @@ impl<'a, 'd> Emitter<'a, 'd> {
         tails: &[Tail],
         leads: usize,
     ) -> Emitter<'a, 'd> {
-        let templates: Vec<Template> = (0..Kind::COUNT).map(|i| Template::thunk(Kind::of(i))).collect();
+        let mut templates = vec![Template::default(); Kind::COUNT];
+        for &kind in &kinds {
+            let template = &mut templates[kind.index()];
+            if template.bytes.is_empty() {
+                *template = Template::thunk(kind);
+            }
+        }
         let header = size_of::<ArenaHeader>();
         let rooms = hooks.iter().zip(wishes).map(|(hook, wish)| wish.room(hook));
         let fixed = kinds.iter().map(|kind: &Kind| templates[kind.index()].bytes.len());
         let thunks = rooms.sum::<usize>() + fixed.sum::<usize>() + leads;
         let chains = sled::chains(hooks);
         let ends: usize = chains.iter().map(|c| sled::code_len(c.sleds.len()) + ALIGN).sum();
-        let unwind = (header + EXIT).next_multiple_of(ALIGN);
+        let unwind = (header + EXIT_JUMPS).next_multiple_of(ALIGN);
         let unwind_len = Tables::new(0, 0, 0).map_or(0, |t| t.bytes.len());
         let stubs = (unwind + unwind_len + ALIGN + ends + thunks).next_multiple_of(64);
         let tails_at = (stubs + hooks.len() * STUBS).next_multiple_of(64);
@@ -227,11 +237,11 @@ impl<'a, 'd> Emitter<'a, 'd> {
                 ..Default::default()
             },
             templates,
-            exit: header,
+            exits: [header; 3],
             next: 0,
             stubs,
             kinds,
-            second_look: Template::second_look(SECOND_LOOK),
+            second_looks: [Second::R11, Second::R10].map(|s| Template::second_look(s, SECOND_LOOK)),
             tails: Tails::new(tails_at, tail_stubs, tails),
             moved_calls,
             chains: Vec::new(),
@@ -239,7 +249,7 @@ impl<'a, 'd> Emitter<'a, 'd> {
             bodies: Bodies::default(),
             bodies_at,
         };
-        e.out.code.jump_through(header, offset_of!(ArenaHeader, exit));
+        e.exits = e.out.code.exits(header);
         e.unwind_tables(unwind);
         e.next = unwind + unwind_len;
         e.place_sleds(chains);
@@ -298,6 +308,10 @@ impl<'a, 'd> Emitter<'a, 'd> {
         let template = &self.templates[kind.index()];
         let body = at + template.bytes.len();
         let (resume, exit) = (template.resume, template.exit);
+        let (popped, pushed) = match wish.both {
+            true => ((at - start) as u32 + template.popped, template.bytes.len() as u32 - template.pushed),
+            false => (0, 0),
+        };
         if check {
             self.loop_check(start, at + exit as usize, body);
         }
@@ -308,7 +322,10 @@ impl<'a, 'd> Emitter<'a, 'd> {
             slots: home.offset,
             mask: home.mask,
             multiplier: home.multiplier,
-            shift: home.shift,
+            shift: home.shift as u8,
+            popped: popped as u8,
+            pushed: pushed as u8,
+            reserved: 0,
             resume: at as u32 + resume,
             body: body as u32,
             flags: if wish.both { 0 } else { ENTRY_ONLY } | if wish.loops { LOOPS } else { 0 },
@@ -398,17 +415,18 @@ impl<'a, 'd> Emitter<'a, 'd> {
         let (miss, outside) = (look + SECOND_LOOK, look + SECOND_LOOK + STUB);
         let first = if kind.hashed { look } else { miss };
         let code = &mut self.out.code;
-        let site = 0;
-        code.fill(template, at, &Values { home, number, site, miss: first, outside, exit: self.exit, body });
+        let (site, exit) = (0, self.exits[kind.exit_way() as usize]);
+        code.fill(template, at, &Values { home, number, site, miss: first, outside, exit, body });
         if kind.hashed {
             // The arc may stand one behind its home. Falls through to the stub behind it if it does not.
             let resume = at + template.resume as usize;
-            code.fill(&self.second_look, look, &Values { home, body: resume, ..Values::default() });
+            let second_look = &self.second_looks[usize::from(kind.second == Second::R10)];
+            code.fill(second_look, look, &Values { home, body: resume, ..Values::default() });
         }
         let word =
             if kind.both { offset_of!(ArenaHeader, miss) } else { offset_of!(ArenaHeader, miss_entry) };
-        code.stub(miss, number, word);
-        code.stub(outside, number, offset_of!(ArenaHeader, window));
+        code.stub(miss, number, word, kind.second, kind.both);
+        code.stub(outside, number, offset_of!(ArenaHeader, window), kind.second, kind.both);
     }
 
     /// None: a branch cannot be led where it should go.

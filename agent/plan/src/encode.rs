@@ -17,7 +17,8 @@ impl Plan {
         file.resize(size_of::<PlanHeader>(), 0);
         let functions = table(&mut file, &self.records, |f, out| {
             word(out, f.entry);
-            let places = [f.exit, f.slots, f.mask, f.multiplier, f.shift];
+            let bytes = u32::from_le_bytes([f.shift, f.popped, f.pushed, f.reserved]);
+            let places = [f.exit, f.slots, f.mask, f.multiplier, bytes];
             for v in places.into_iter().chain([f.resume, f.body, f.flags, f.slot_count, f.thunk]) {
                 half(out, v);
             }

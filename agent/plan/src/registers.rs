@@ -1,34 +1,52 @@
-//! Which of a thunk's two registers nobody needs when a function is entered.
+//! Which registers nobody needs when a function is entered, and when it returns.
 //!
-//! A thunk uses rax and r11, and must leave both as they were: a caller that knows the function's code may
-//! keep a value in any register that the function leaves alone (gcc -fipa-ra), and rax carries the number
-//! of vector arguments of a variadic call. Two proofs spare the saving:
+//! A thunk uses two registers on entry, rax and r11 or r10, and two on exit. It must leave all as they were:
+//! a caller that knows the function's code may keep a value in any register that the function leaves alone
+//! (gcc -fipa-ra), rax carries the number of vector arguments of a variadic call, and results may be in more
+//! registers than rax and rdx. These proofs spare the saving:
 //!
-//! * rax is overwritten, unread, in the straight line that the function begins with. Then it is no
-//!   input, and the function is known to change it.
-//! * r11 is changed somewhere in the function, or the function calls code that is not known, which may
-//!   change it, or calls a function for which that holds. Then no caller keeps a value in it. And the
-//!   function does not read it before it writes it, which only helpers of compilers do.
+//! * rax or r10 is overwritten, unread, in the straight line that the function begins with. Then it is no
+//!   input (r10 is that of nested functions), and the function is known to change it.
+//! * r10 or r11 is changed somewhere in the function, or the function calls code that is not known, which may
+//!   change it, or calls a function for which that holds. Then no caller keeps a value in it. For the entry,
+//!   the function does not read r11 before it writes it, which only helpers of compilers do. For the exit,
+//!   the register is not left with a value that nobody has used when the function returns, which only
+//!   hand-written code does, to hand over a result.
 
 use crate::flow::{BranchKind, Flow};
 use crate::image::Image;
 use iced_x86::{FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, Register};
+
+/// r10 and r11, in sets of the two.
+pub const R10: u8 = 1;
+pub const R11: u8 = 2;
+const BOTH: [(Register, u8); 2] = [(Register::R10, R10), (Register::R11, R11)];
 
 /// What one pass over a function's instructions finds out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Registers {
     /// rax need not be kept on entry.
     pub rax_dead: bool,
-    /// The function changes r11, itself or through what it calls.
-    pub changes_r11: bool,
+    /// The function changes it, itself or through what it calls.
+    pub changes: u8,
     /// r11 is read before it is written.
     pub takes_r11: bool,
+    /// r10 need not be kept on entry.
+    pub r10_dead: bool,
+    /// It has a value that was not used when the function returns, or goes on to one of which that holds.
+    pub leaves: u8,
 }
 
 impl Registers {
-    /// r11 need be kept neither on entry nor on exit.
-    pub fn r11_dead(self) -> bool {
-        self.changes_r11 && !self.takes_r11
+    /// What need not be kept on entry.
+    pub fn dead_on_entry(self) -> u8 {
+        let r11 = if self.takes_r11 { 0 } else { self.changes & R11 };
+        r11 | if self.r10_dead { R10 } else { 0 }
+    }
+
+    /// What need not be kept on exit.
+    pub fn dead_on_exit(self) -> u8 {
+        self.changes & !self.leaves
     }
 }
 
@@ -36,30 +54,51 @@ impl Registers {
 #[derive(Default)]
 pub struct Scan {
     pub found: Registers,
-    /// Something has branched, or rax has been read or written.
-    decided: bool,
+    /// Something has branched, or rax has been read or written; the same of r10.
+    rax_decided: bool,
+    r10_decided: bool,
     r11_seen: bool,
+    /// Written last, and not read since.
+    unused: u8,
 }
 
 impl Scan {
     pub fn look(&mut self, i: &Instruction, factory: &mut InstructionInfoFactory) {
         let flow = i.flow_control();
-        if !self.decided {
-            if flow != FlowControl::Next {
-                self.decided = true;
-            } else if !names_all(i) || mentions(i, Register::RAX) {
-                let uses = Uses::of(i, Register::RAX, factory);
-                self.found.rax_dead |= uses.writes && !uses.reads;
-                self.decided = uses.writes || uses.reads;
-            }
+        if !(self.rax_decided && self.r10_decided) {
+            let branches = flow != FlowControl::Next;
+            let mut is_dead = |register, decided: &mut bool| {
+                if *decided || branches || names_all(i) && !mentions(i, register) {
+                    *decided |= branches;
+                    return false;
+                }
+                let uses = Uses::of(i, register, factory);
+                *decided = uses.overwrites || uses.reads;
+                uses.overwrites && !uses.reads
+            };
+            self.found.rax_dead |= is_dead(Register::RAX, &mut self.rax_decided);
+            self.found.r10_dead |= is_dead(Register::R10, &mut self.r10_decided);
         }
-        // An indirect jump may be a switch, and proves nothing.
-        self.found.changes_r11 |= flow == FlowControl::IndirectCall;
-        if mentions(i, Register::R11) {
-            let uses = Uses::of(i, Register::R11, factory);
-            self.found.takes_r11 |= uses.reads && !self.r11_seen;
-            self.found.changes_r11 |= uses.writes;
-            self.r11_seen = true;
+        match flow {
+            // An indirect jump may be a switch, and proves nothing.
+            FlowControl::IndirectCall => self.found.changes |= R10 | R11,
+            FlowControl::Return => self.found.leaves |= self.unused,
+            _ => {}
+        }
+        for (register, bit) in BOTH {
+            if mentions(i, register) {
+                let uses = Uses::of(i, register, factory);
+                if bit == R11 {
+                    self.found.takes_r11 |= uses.reads && !self.r11_seen;
+                    self.r11_seen = true;
+                }
+                if uses.changes {
+                    self.found.changes |= bit;
+                    self.unused |= bit;
+                } else {
+                    self.unused &= !bit;
+                }
+            }
         }
     }
 }
@@ -84,22 +123,30 @@ fn mentions(i: &Instruction, register: Register) -> bool {
 }
 
 struct Uses {
+    /// Also where only a part is written, and the rest stays.
     reads: bool,
-    /// All of it, on every path.
-    writes: bool,
+    /// All of it, in any case.
+    overwrites: bool,
+    /// Some of it, perhaps.
+    changes: bool,
 }
 
 impl Uses {
     fn of(i: &Instruction, register: Register, factory: &mut InstructionInfoFactory) -> Uses {
-        let mut uses = Uses { reads: false, writes: false };
+        let mut uses = Uses { reads: false, overwrites: false, changes: false };
         for used in factory.info(i).used_registers() {
             if used.register().full_register() != register {
                 continue;
             }
             // A 32-bit write clears the upper half.
             let whole = used.register().size() >= 4;
-            match used.access() {
-                OpAccess::Write if whole => uses.writes = true,
+            let access = used.access();
+            uses.changes |= !matches!(
+                access,
+                OpAccess::None | OpAccess::NoMemAccess | OpAccess::Read | OpAccess::CondRead
+            );
+            match access {
+                OpAccess::Write if whole => uses.overwrites = true,
                 OpAccess::None | OpAccess::NoMemAccess => {}
                 _ => uses.reads = true,
             }
@@ -108,24 +155,33 @@ impl Uses {
     }
 }
 
-/// Carries changes of r11 from called functions to their callers.
+/// Carries changes from called functions to their callers, and unused values from where a function goes on
+/// by a jump.
 pub fn spread(image: &Image, flow: &mut Flow) {
-    let mut changes: Vec<bool> = flow.functions.iter().map(|f| f.registers.changes_r11).collect();
+    let mut changes: Vec<u8> = flow.functions.iter().map(|f| f.registers.changes).collect();
     // What is called outside of all functions (a PLT stub) is not known.
     for b in flow.to_no_start(image).filter(|b| b.kind == BranchKind::Call) {
-        changes[b.function as usize] = true;
+        changes[b.function as usize] = R10 | R11;
     }
-    let mut work: Vec<usize> = (0..changes.len()).filter(|&i| changes[i]).collect();
+    spread_one(image, flow, &mut changes, |_| true);
+    let mut leaves: Vec<u8> = flow.functions.iter().map(|f| f.registers.leaves).collect();
+    spread_one(image, flow, &mut leaves, |kind| kind != BranchKind::Call);
+    for ((f, changes), leaves) in flow.functions.iter_mut().zip(changes).zip(leaves) {
+        (f.registers.changes, f.registers.leaves) = (changes, leaves);
+    }
+}
+
+/// From each function to those that branch to its start.
+fn spread_one(image: &Image, flow: &Flow, sets: &mut [u8], along: impl Fn(BranchKind) -> bool) {
+    let mut work: Vec<usize> = (0..sets.len()).filter(|&i| sets[i] != 0).collect();
     while let Some(callee) = work.pop() {
         for b in flow.branches_into(callee, image.functions[callee].address + 1) {
             let caller = b.function as usize;
-            if !std::mem::replace(&mut changes[caller], true) {
+            if along(b.kind) && sets[caller] | sets[callee] != sets[caller] {
+                sets[caller] |= sets[callee];
                 work.push(caller);
             }
         }
-    }
-    for (f, changes) in flow.functions.iter_mut().zip(changes) {
-        f.registers.changes_r11 = changes;
     }
 }
 
@@ -155,11 +211,25 @@ mod tests {
     }
 
     #[test]
-    fn r11_is_dead_where_it_is_changed_and_not_taken() {
-        assert!(scan(&[0x41, 0x89, 0xfb, 0xc3]).r11_dead()); // mov r11d,edi
-        assert!(scan(&[0xff, 0xd7, 0xc3]).r11_dead()); // call rdi
-        assert!(!scan(&[0x4c, 0x89, 0xd8, 0x41, 0x89, 0xfb]).r11_dead()); // mov rax,r11; mov r11d,edi
-        assert!(!scan(&[0xff, 0xe7]).r11_dead()); // jmp rdi
-        assert!(!scan(&[0x89, 0xf8, 0xc3]).r11_dead()); // mov eax,edi: a caller may keep a value in r11
+    fn r11_is_dead_on_entry_where_it_is_changed_and_not_taken() {
+        let dead = |bytes: &[u8]| scan(bytes).dead_on_entry() & R11 != 0;
+        assert!(dead(&[0x41, 0x89, 0xfb, 0xc3])); // mov r11d,edi
+        assert!(dead(&[0xff, 0xd7, 0xc3])); // call rdi
+        assert!(!dead(&[0x4c, 0x89, 0xd8, 0x41, 0x89, 0xfb])); // mov rax,r11; mov r11d,edi
+        assert!(!dead(&[0xff, 0xe7])); // jmp rdi
+        assert!(!dead(&[0x89, 0xf8, 0xc3])); // mov eax,edi: a caller may keep a value in r11
+        assert_eq!(scan(&[0x41, 0x89, 0xfa, 0xc3]).dead_on_entry(), R10); // mov r10d,edi
+        assert_eq!(scan(&[0x4d, 0x89, 0xd3, 0xc3]).dead_on_entry(), R11); // mov r11,r10: the static chain
+        assert_eq!(scan(&[0x74, 3, 0x41, 0x89, 0xfa]).dead_on_entry(), 0); // je; mov r10d,edi
+    }
+
+    #[test]
+    fn r11_is_dead_on_exit_where_its_last_value_was_used() {
+        let dead = |bytes: &[u8]| scan(bytes).dead_on_exit() & R11 != 0;
+        assert!(dead(&[0x41, 0x89, 0xfb, 0x44, 0x89, 0xd8, 0xc3])); // mov r11d,edi; mov eax,r11d; ret
+        assert!(!dead(&[0x41, 0x89, 0xfb, 0xc3])); // mov r11d,edi; ret: a result
+        assert!(!dead(&[0x41, 0x89, 0xfb, 0x44, 0x89, 0xd8, 0x49, 0x01, 0xfb, 0xc3])); // ...; add r11,rdi; ret
+        assert!(dead(&[0xff, 0xd7, 0xc3])); // call rdi
+        assert!(!dead(&[0x89, 0xf8, 0xc3])); // mov eax,edi
     }
 }

@@ -3,6 +3,7 @@
 //! A thunk must cost well under a microsecond to make, so nothing is encoded for each function but the
 //! relocated instructions that need it.
 
+use crate::registers::{R10, R11};
 use gprofinject_abi::plan::{Cell, ThreadWords, WINDOW, WINDOW_WORD};
 use gprofinject_abi::region::Slot;
 use iced_x86::{Code, Encoder, Instruction, MemoryOperand, Register};
@@ -49,9 +50,30 @@ pub struct Template {
     pub resume: u32,
     /// The address that the `call` leaves in the return slot; 0 in entry-only thunks.
     pub exit: u32,
+    /// Where the return address has just left its slot, and where it has just come back.
+    pub popped: u32,
+    pub pushed: u32,
 }
 
-/// Which of the four thunks.
+/// The register that a thunk uses besides rax on entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Second {
+    /// r11, saved and restored.
+    Kept,
+    /// r11 or r10, which nobody needs; see [`crate::registers`].
+    R11,
+    R10,
+}
+
+impl Second {
+    const ALL: [Second; 3] = [Second::Kept, Second::R11, Second::R10];
+
+    fn register(self) -> Register {
+        if self == Second::R10 { Register::R10 } else { Register::R11 }
+    }
+}
+
+/// What a thunk looks like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kind {
     /// Entry and exit, else entry only.
@@ -60,26 +82,62 @@ pub struct Kind {
     pub hashed: bool,
     /// The hash is the return address itself, masked.
     pub masked: bool,
-    /// Save and restore the register; see [`crate::registers`].
+    /// Save and restore rax on entry; see [`crate::registers`].
     pub keep_rax: bool,
-    pub keep_r11: bool,
+    pub second: Second,
+    /// What of r10 and r11 need not be kept on exit: a set of [`crate::registers::R10`] and R11.
+    pub dead_on_exit: u8,
 }
 
 impl Kind {
     /// One number for each kind, below [`Kind::COUNT`].
     pub fn index(self) -> usize {
-        [self.masked, self.both, self.hashed, self.keep_rax, self.keep_r11]
-            .iter()
-            .fold(0, |n, &b| n * 2 + usize::from(b))
+        let bits = [self.masked, self.both, self.hashed, self.keep_rax];
+        let bits = bits.iter().fold(0, |n, &b| n * 2 + usize::from(b));
+        (bits * Second::ALL.len() + self.second as usize) * 4 + usize::from(self.dead_on_exit & 3)
     }
 
-    pub const COUNT: usize = 32;
+    pub const COUNT: usize = 16 * Second::ALL.len() * 4;
 
     /// The inverse of [`Kind::index`].
     pub fn of(index: usize) -> Kind {
-        let bit = |n: usize| index >> n & 1 != 0;
-        Kind { masked: bit(4), both: bit(3), hashed: bit(2), keep_rax: bit(1), keep_r11: bit(0) }
+        let bit = |n: usize| (index / (4 * Second::ALL.len())) >> n & 1 != 0;
+        Kind {
+            masked: bit(3),
+            both: bit(2),
+            hashed: bit(1),
+            keep_rax: bit(0),
+            second: Second::ALL[index / 4 % Second::ALL.len()],
+            dead_on_exit: (index % 4) as u8,
+        }
     }
+
+    /// The largest of tail calls.
+    pub const LARGEST: Kind = Kind {
+        both: true,
+        hashed: true,
+        masked: false,
+        keep_rax: true,
+        second: Second::Kept,
+        dead_on_exit: 0,
+    };
+
+    /// Which slow path an exit takes; see [`ExitWay`].
+    pub fn exit_way(self) -> ExitWay {
+        match self.dead_on_exit & (R10 | R11) {
+            0 | R11 => ExitWay::Saved,
+            R10 => ExitWay::SaveR11,
+            _ => ExitWay::SaveRax,
+        }
+    }
+}
+
+/// The slow path of exits wants rax and r11 saved; what the thunk has not saved is saved on the way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExitWay {
+    Saved,
+    SaveRax,
+    SaveR11,
 }
 
 const BLOCK: i64 = offset_of!(ThreadWords, block) as i64;
@@ -141,7 +199,8 @@ impl Template {
     ///   jmp  rest of the function
     /// ```
     ///
-    /// rax and r11 are saved and restored only where somebody may need them.
+    /// rax and r11 are saved and restored only where somebody may need them; r10 stands in where that
+    /// spares saving r11, or on exit rax.
     ///
     /// With several home slots `mov rax, fs:[block]` becomes
     /// `imul eax, r11d, multiplier; shr eax, shift; and eax, mask; add rax, fs:[block]`, the first two of
@@ -151,19 +210,21 @@ impl Template {
     /// other; and a signal handler may come in anywhere, because its frames have cells of their own.
     pub fn thunk(kind: Kind) -> Template {
         let mut t = Template::default();
+        let second = kind.second.register();
         // Displacements below are from rsp as it is at that point.
         let at_entry = 8;
         t.save(kind, at_entry);
         if kind.both {
-            t.put(Instruction::with1(Code::Pop_r64, Register::R11), None);
+            t.put(Instruction::with1(Code::Pop_r64, second), None);
+            t.popped = t.here();
         } else {
-            t.put(load(Register::R11, Register::RSP, 0), None);
+            t.put(load(second, Register::RSP, 0), None);
         }
         if kind.hashed {
-            let hash =
-                Instruction::with3(Code::Imul_r32_rm32_imm32, Register::EAX, Register::R11D, 0x1234_5678);
+            let low = second.full_register32();
+            let hash = Instruction::with3(Code::Imul_r32_rm32_imm32, Register::EAX, low, 0x1234_5678);
             if kind.masked {
-                t.put(Instruction::with2(Code::Mov_r32_rm32, Register::EAX, Register::R11D), None);
+                t.put(Instruction::with2(Code::Mov_r32_rm32, Register::EAX, low), None);
             } else {
                 t.put(hash, Some(Hole::Multiplier));
                 t.put(Instruction::with2(Code::Shr_rm32_imm8, Register::EAX, 0x12), Some(Hole::Shift));
@@ -173,20 +234,20 @@ impl Template {
         } else {
             t.put(with_tls(Code::Mov_r64_rm64, Register::RAX, BLOCK), Some(Hole::Tls));
         }
-        let key = Instruction::with2(Code::Cmp_rm64_r64, wide(Register::RAX, KEY), Register::R11);
+        let key = Instruction::with2(Code::Cmp_rm64_r64, wide(Register::RAX, KEY), second);
         t.put(key, Some(Hole::Slot));
         t.put(branch(Code::Jne_rel32_64), Some(Hole::Branch(Target::Miss)));
         t.put(Instruction::with1(Code::Inc_rm64, wide(Register::RAX, COUNT)), Some(Hole::Slot));
         t.resume = t.here();
         if kind.both {
-            t.fill_cell();
+            t.fill_cell(second);
         }
         let below = if kind.both { 0 } else { at_entry };
         t.restore(kind, below);
         if kind.both {
             t.put(branch(Code::Call_rel32_64), Some(Hole::Branch(Target::Body)));
             t.exit = t.here();
-            t.leave(kind.keep_r11);
+            t.leave(kind.dead_on_exit);
         }
         t
     }
@@ -196,13 +257,13 @@ impl Template {
         if kind.keep_rax {
             self.put(store(Register::RSP, SAVED_RAX + below, Register::RAX), None);
         }
-        if kind.keep_r11 {
+        if kind.second == Second::Kept {
             self.put(store(Register::RSP, SAVED_R11 + below, Register::R11), None);
         }
     }
 
     fn restore(&mut self, kind: Kind, below: i64) {
-        if kind.keep_r11 {
+        if kind.second == Second::Kept {
             self.put(load(Register::R11, Register::RSP, SAVED_R11 + below), None);
         }
         if kind.keep_rax {
@@ -210,23 +271,23 @@ impl Template {
         }
     }
 
-    /// With the CFA in rax: leaves the address of the frame's cell there, or goes to `outside`. Uses r11.
-    fn find_cell(&mut self, outside: Target) {
-        self.put(with_tls(Code::Mov_r64_rm64, Register::R11, CELLS), Some(Hole::Tls));
+    /// With the CFA in `cfa`: leaves the address of the frame's cell there, or goes to `outside`.
+    fn find_cell(&mut self, cfa: Register, other: Register, outside: Target) {
+        self.put(with_tls(Code::Mov_r64_rm64, other, CELLS), Some(Hole::Tls));
         // Two addresses in the same window, a multiple of its size, differ in the low bits only.
-        let window = mem(Register::R11, WINDOW_WORD);
-        self.put(Instruction::with2(Code::Xor_r64_rm64, Register::RAX, window), None);
-        self.put(Instruction::with2(Code::Cmp_rm64_imm32, Register::RAX, WINDOW as i32), None);
+        let window = mem(other, WINDOW_WORD);
+        self.put(Instruction::with2(Code::Xor_r64_rm64, cfa, window), None);
+        self.put(Instruction::with2(Code::Cmp_rm64_imm32, cfa, WINDOW as i32), None);
         self.put(branch(Code::Jae_rel32_64), Some(Hole::Branch(outside)));
-        let cell = MemoryOperand::with_base_index_scale(Register::R11, Register::RAX, 2);
-        self.put(Instruction::with2(Code::Lea_r64_m, Register::RAX, cell), None);
+        let cell = MemoryOperand::with_base_index_scale(other, cfa, 2);
+        self.put(Instruction::with2(Code::Lea_r64_m, cfa, cell), None);
     }
 
-    fn fill_cell(&mut self) {
+    fn fill_cell(&mut self, second: Register) {
         self.put(Instruction::with2(Code::Mov_r64_rm64, Register::RAX, Register::RSP), None);
-        self.find_cell(Target::Outside);
-        self.put(load(Register::R11, Register::RSP, -8), None);
-        self.put(store(Register::RAX, RETURN, Register::R11), None);
+        self.find_cell(Register::RAX, second, Target::Outside);
+        self.put(load(second, Register::RSP, -8), None);
+        self.put(store(Register::RAX, RETURN, second), None);
         self.hand_over();
     }
 
@@ -239,10 +300,11 @@ impl Template {
     ///   jmp  resume
     /// behind:
     /// ```
-    pub fn second_look(len: usize) -> Template {
+    pub fn second_look(second: Second, len: usize) -> Template {
         const NEXT: i64 = size_of::<Slot>() as i64;
         let mut t = Template::default();
-        let key = Instruction::with2(Code::Cmp_rm64_r64, wide(Register::RAX, NEXT + KEY), Register::R11);
+        let place = wide(Register::RAX, NEXT + KEY);
+        let key = Instruction::with2(Code::Cmp_rm64_r64, place, second.register());
         t.put(key, Some(Hole::Slot));
         t.put(Instruction::with_branch(Code::Jne_rel8_64, len as u64), None);
         t.put(Instruction::with1(Code::Inc_rm64, wide(Register::RAX, NEXT + COUNT)), Some(Hole::Slot));
@@ -273,14 +335,15 @@ impl Template {
     /// ```
     pub fn tail(kind: Kind) -> Template {
         let mut t = Template::default();
+        let second = kind.second.register();
         t.save(kind, 8);
         t.put(Instruction::with2(Code::Lea_r64_m, Register::RAX, mem(Register::RSP, 8)), None);
-        t.find_cell(Target::Outside);
-        t.put(with_tls(Code::Mov_r64_rm64, Register::R11, BLOCK), Some(Hole::Tls));
-        let key = Instruction::with2(Code::Cmp_rm32_imm32, wide(Register::R11, KEY), 0x1234_5678);
+        t.find_cell(Register::RAX, second, Target::Outside);
+        t.put(with_tls(Code::Mov_r64_rm64, second, BLOCK), Some(Hole::Tls));
+        let key = Instruction::with2(Code::Cmp_rm32_imm32, wide(second, KEY), 0x1234_5678);
         t.put(key, Some(Hole::SlotAndSite));
         t.put(branch(Code::Jne_rel32_64), Some(Hole::Branch(Target::Miss)));
-        t.put(Instruction::with1(Code::Inc_rm64, wide(Register::R11, COUNT)), Some(Hole::Slot));
+        t.put(Instruction::with1(Code::Inc_rm64, wide(second, COUNT)), Some(Hole::Slot));
         t.hand_over();
         t.restore(kind, 8);
         t.put(branch(Code::Jmp_rel32_64), Some(Hole::Branch(Target::Body)));
@@ -293,19 +356,30 @@ impl Template {
     }
 
     /// From the exit label on. rsp is the CFA, and [rsp-8] the return slot; any register may hold a result.
-    fn leave(&mut self, keep_r11: bool) {
+    fn leave(&mut self, dead: u8) {
+        let (cfa, other) = match dead & (R10 | R11) {
+            0 | R11 => (Register::RAX, Register::R11),
+            R10 => (Register::RAX, Register::R10),
+            _ => (Register::R10, Register::R11),
+        };
+        let (keep_rax, keep_r11) = (cfa == Register::RAX, dead & (R10 | R11) == 0);
         if keep_r11 {
             self.put(store(Register::RSP, EXIT_SAVED_R11, Register::R11), None);
         }
-        self.put(store(Register::RSP, EXIT_SAVED_RAX, Register::RAX), None);
-        self.put(Instruction::with2(Code::Mov_r64_rm64, Register::RAX, Register::RSP), None);
-        self.find_cell(Target::Exit);
-        self.put(Instruction::with1(Code::Push_rm64, mem(Register::RAX, RETURN)), None);
-        self.put(store(Register::RAX, RETURN, Register::RSP), None);
+        if keep_rax {
+            self.put(store(Register::RSP, EXIT_SAVED_RAX, Register::RAX), None);
+        }
+        self.put(Instruction::with2(Code::Mov_r64_rm64, cfa, Register::RSP), None);
+        self.find_cell(cfa, other, Target::Exit);
+        self.put(Instruction::with1(Code::Push_rm64, mem(cfa, RETURN)), None);
+        self.pushed = self.here();
+        self.put(store(cfa, RETURN, Register::RSP), None);
         if keep_r11 {
             self.put(load(Register::R11, Register::RSP, EXIT_SAVED_R11 + 8), None);
         }
-        self.put(load(Register::RAX, Register::RSP, EXIT_SAVED_RAX + 8), None);
+        if keep_rax {
+            self.put(load(Register::RAX, Register::RSP, EXIT_SAVED_RAX + 8), None);
+        }
         self.put(Ok(Instruction::with(Code::Retnq)), None);
     }
 
@@ -395,7 +469,8 @@ mod tests {
             hashed: false,
             masked: false,
             keep_rax: true,
-            keep_r11: true,
+            second: Second::Kept,
+            dead_on_exit: 0,
         });
         let expected = [
             "mov [rsp-8],rax",
@@ -447,7 +522,8 @@ mod tests {
             hashed: true,
             masked: false,
             keep_rax: true,
-            keep_r11: true,
+            second: Second::Kept,
+            dead_on_exit: 0,
         });
         let expected = [
             "mov [rsp-8],rax",
@@ -469,7 +545,7 @@ mod tests {
 
     #[test]
     fn a_second_look_is_as_documented() {
-        let t = Template::second_look(21);
+        let t = Template::second_look(Second::R11, 21);
         let expected = [
             "cmp [rax+0x10],r11",
             "jne short 0x0000000000000015",
@@ -482,8 +558,14 @@ mod tests {
 
     #[test]
     fn a_tail_call_is_as_documented() {
-        let t =
-            Template::tail(Kind { both: true, hashed: false, masked: false, keep_rax: true, keep_r11: true });
+        let t = Template::tail(Kind {
+            both: true,
+            hashed: false,
+            masked: false,
+            keep_rax: true,
+            second: Second::Kept,
+            dead_on_exit: 0,
+        });
         let expected = [
             "mov [rsp-8],rax",
             "mov [rsp-0x10],r11",

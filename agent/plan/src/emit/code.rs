@@ -2,10 +2,19 @@
 
 use crate::relocate::near_jump;
 use crate::slots::Home;
-use crate::template::{Hole, Target, Template};
+use crate::template::{Hole, Second, Target, Template};
+use gprofinject_abi::plan::ArenaHeader;
+use std::mem::offset_of;
 
-/// Bytes of [`Code::stub`].
-pub const STUB: usize = 11;
+/// Bytes of [`Code::stub`] at most.
+pub const STUB: usize = 19;
+/// Bytes of [`Code::jump_through`].
+const JUMP_THROUGH: usize = 6;
+/// `mov [rsp-24], r11`, `mov [rsp-16], r11`: where the slow paths look for it, from the CFA and from the
+/// return slot.
+const SAVE_R11: [[u8; 5]; 2] = [[0x4c, 0x89, 0x5c, 0x24, 0xe8], [0x4c, 0x89, 0x5c, 0x24, 0xf0]];
+/// `mov r11, r10`.
+const R11_FROM_R10: [u8; 3] = [0x4d, 0x89, 0xd3];
 
 /// What the holes of a template are filled with. Where a branch leads to is an arena offset.
 #[derive(Clone, Copy, Debug, Default)]
@@ -57,11 +66,31 @@ impl Code {
         self.branch(at + 2, word);
     }
 
-    /// `mov eax, number; jmp [header]`.
-    pub fn stub(&mut self, at: usize, number: u32, word: usize) {
+    /// `mov eax, number; jmp [header]`. Where the thunk has used r10 in place of r11: first saves r11, and
+    /// moves the return address there. `popped`: rsp is the CFA.
+    pub fn stub(&mut self, at: usize, number: u32, word: usize, second: Second, popped: bool) {
+        let mut at = at;
+        if second == Second::R10 {
+            self.put(at, &SAVE_R11[usize::from(!popped)]);
+            self.put(at + 5, &R11_FROM_R10);
+            at += 8;
+        }
         self.put(at, &[0xb8]);
         self.word(at + 1, number);
         self.jump_through(at + 5, word);
+    }
+
+    /// The jumps to the slow path of exits, in the order of [`ExitWay`]; `mov [rsp-24], rax`,
+    /// `mov [rsp-16], r11` before the jump.
+    pub fn exits(&mut self, at: usize) -> [usize; 3] {
+        let word = offset_of!(ArenaHeader, exit);
+        let (rax, r11) = (at + JUMP_THROUGH, at + 2 * JUMP_THROUGH + 5);
+        self.jump_through(at, word);
+        self.put(rax, &[0x48, 0x89, 0x44, 0x24, 0xe8]);
+        self.jump_through(rax + 5, word);
+        self.put(r11, &SAVE_R11[1]);
+        self.jump_through(r11 + 5, word);
+        [at, rax, r11]
     }
 
     /// Copies a template, and fills its holes.

@@ -5,19 +5,20 @@ use super::{ALIGN, Emitter};
 use crate::slots::Home;
 use crate::tactic::JUMP;
 use crate::tails::Tail;
-use crate::template::{Kind, Template};
+use crate::template::{Kind, Second, Template};
 use gprofinject_abi::plan::{ArenaHeader, TailRecord};
 use std::collections::HashMap;
 use std::mem::offset_of;
 
-/// `mov r11, [rsp-16]; mov rax, [rsp-8]`.
-const RESTORE: [u8; 10] = [0x4c, 0x8b, 0x5c, 0x24, 0xf0, 0x48, 0x8b, 0x44, 0x24, 0xf8];
-/// Bytes of a tail call's stubs: [`super::Code::stub`], and [`RESTORE`] with a near jump.
-pub(super) const STUBS: usize = STUB + RESTORE.len() + JUMP as usize;
+/// `mov rax, [rsp-8]`, `mov r11, [rsp-16]`.
+const RESTORE_RAX: [u8; 5] = [0x48, 0x8b, 0x44, 0x24, 0xf8];
+const RESTORE_R11: [u8; 5] = [0x4c, 0x8b, 0x5c, 0x24, 0xf0];
+/// Bytes of a tail call's stubs: [`super::Code::stub`], and what restores both, with a near jump.
+pub(super) const STUBS: usize = STUB + RESTORE_RAX.len() + RESTORE_R11.len() + JUMP as usize;
 
 /// Bytes from one thunk to the next: room for the largest.
 pub(super) fn pitch() -> usize {
-    Template::tail(Kind::of(Kind::COUNT - 1)).bytes.len().next_multiple_of(ALIGN)
+    Template::tail(Kind::LARGEST).bytes.len().next_multiple_of(ALIGN)
 }
 
 /// Where the tail calls' thunks and stubs are.
@@ -71,11 +72,17 @@ impl Emitter<'_, '_> {
             body: callee.body as usize,
         };
         let code = &mut self.out.code;
-        code.fill(&Template::tail(self.kinds[tail.callee as usize]), at, &values);
-        code.stub(miss, index as u32, offset_of!(ArenaHeader, tail));
+        let kind = self.kinds[tail.callee as usize];
+        code.fill(&Template::tail(kind), at, &values);
+        code.stub(miss, index as u32, offset_of!(ArenaHeader, tail), kind.second, false);
         // As if the jump had not been touched.
-        code.put(outside, &RESTORE);
-        code.jump(outside + RESTORE.len(), thunk);
+        code.put(outside, &RESTORE_RAX);
+        let mut jump = outside + RESTORE_RAX.len();
+        if kind.second != Second::R10 {
+            code.put(jump, &RESTORE_R11);
+            jump += RESTORE_R11.len();
+        }
+        code.jump(jump, thunk);
         self.out.tails.push(TailRecord {
             site: tail.branch.site,
             slot: home.offset,
