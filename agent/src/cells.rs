@@ -37,6 +37,11 @@ pub(crate) fn prepare() -> Result<u64, i32> {
     Ok(table)
 }
 
+/// Address of the table of shadows.
+pub(crate) fn table() -> u64 {
+    SHADOWS.load(Ordering::Relaxed) as u64
+}
+
 fn region(address: u64) -> Option<&'static AtomicU64> {
     let index = address >> REGION_BITS;
     let table = SHADOWS.load(Ordering::Relaxed);

@@ -76,6 +76,15 @@ impl Start {
         }
     }
 
+    /// Of a process that runs already: only where its stack began, and a copy of the auxiliary vector. It has no
+    /// variables of ours.
+    ///
+    /// # Safety
+    /// The vector must be ended by type 0, and live on.
+    pub(crate) unsafe fn running(stack: u64, auxiliary: *const [u64; 2]) -> Start {
+        Start { environment: stack as *mut *mut u8, auxiliary }
+    }
+
     /// An address near the oldest end of the main thread's stack.
     pub(crate) fn stack(&self) -> u64 {
         self.environment as u64
@@ -189,13 +198,18 @@ extern "C" fn early() {
     }
 }
 
+/// The C library's functions that ours are passed on to.
+pub(crate) fn find_functions(dynamic_linker: u64) {
+    jumps::prepare(dynamic_linker);
+    unwind::prepare(dynamic_linker);
+    children::prepare(dynamic_linker);
+    execute::find(dynamic_linker);
+    seccomp::prepare(dynamic_linker);
+}
+
 #[cfg_attr(test, allow(dead_code))]
 fn begin(start: Start) {
-    jumps::prepare(start.auxiliary(AT_BASE));
-    unwind::prepare(start.auxiliary(AT_BASE));
-    children::prepare(start.auxiliary(AT_BASE));
-    execute::find(start.auxiliary(AT_BASE));
-    seccomp::prepare(start.auxiliary(AT_BASE));
+    find_functions(start.auxiliary(AT_BASE));
     let Some(variable) = start.variable(RUN_VARIABLE) else { return };
     // SAFETY: the variable's string is NUL-terminated and begins with the name and "=".
     let place = unsafe {

@@ -26,7 +26,7 @@ pub(crate) fn prepare(dynamic_linker: u64) {
 
 /// The extent of the C library's text; (0, 0): not found.
 pub(crate) fn libc_text(dynamic_linker: u64) -> (u64, u64) {
-    lookup::text_around(dynamic_linker, PLAIN.load(Ordering::Relaxed))
+    lookup::text_around(dynamic_linker, lookup::start_of(dynamic_linker, b"siglongjmp"))
 }
 
 /// Marks the frames between the stack pointer and the one that a jmp_buf leads to.

@@ -20,6 +20,8 @@
 
 mod agent;
 mod arcs;
+mod attach;
+mod birth;
 mod builtins;
 mod cells;
 mod children;

@@ -4,6 +4,9 @@
 //! Source: System V gABI, chapter 5 (dynamic section); the DT_GNU_HASH format as in glibc, elf/dl-lookup.c.
 #![allow(unsafe_code)]
 
+use core::sync::atomic::{AtomicU64, Ordering};
+use gprofinject_abi::attach::DETOURS_MAX;
+
 /// struct link_map, as <link.h> has it.
 #[repr(C)]
 struct LinkMap {
@@ -13,9 +16,29 @@ struct LinkMap {
     next: *const LinkMap,
 }
 
+/// Functions whose start leads to us, in a process that was attached to: each with the address by which it can
+/// be called nevertheless.
+static DETOURS: [[AtomicU64; 2]; DETOURS_MAX] = [const { [const { AtomicU64::new(0) }; 2] }; DETOURS_MAX];
+
+/// From now on they are found at those addresses.
+pub(crate) fn set_detours(detours: &[[u64; 2]]) {
+    for (place, detour) in DETOURS.iter().zip(detours) {
+        for (to, from) in place.iter().zip(detour) {
+            to.store(*from, Ordering::Relaxed);
+        }
+    }
+}
+
 /// The first loaded object's definition of a function, ours left out; 0: there is none. The argument is the
 /// address of ld.so's ELF header (AT_BASE).
 pub(crate) fn function(dynamic_linker: u64, name: &[u8]) -> u64 {
+    let found = start_of(dynamic_linker, name);
+    let detour = DETOURS.iter().find(|[at, _]| found != 0 && at.load(Ordering::Relaxed) == found);
+    detour.map_or(found, |[_, copy]| copy.load(Ordering::Relaxed))
+}
+
+/// The same, also where its start leads to us.
+pub(crate) fn start_of(dynamic_linker: u64, name: &[u8]) -> u64 {
     // SAFETY: a map of ld.so's list.
     each_object(dynamic_linker, |map| unsafe { find_in(map, name) }).unwrap_or(0)
 }

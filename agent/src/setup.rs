@@ -46,27 +46,45 @@ impl Refusal {
 /// Hooks the program, or says in the region file why not.
 pub(crate) fn run(start: &Start, place: &Place) {
     let begun = sys::now();
-    let Ok(region) = map_region(place) else { return };
-    // SAFETY: a mapping of the region header; this is the only thread.
-    let header = unsafe { &mut *region };
-    if header.magic != region::MAGIC || header.version != VERSION {
-        return;
-    }
-    header.pid = sys::getpid();
-    header.state = State::SettingUp as u32;
-    match hook(start, place, region) {
-        Ok(()) => header.state = State::Armed as u32,
-        Err(refusal) => {
-            header.trouble = refusal.trouble as u32;
-            header.errno = refusal.errno;
-            header.trouble_address = refusal.address;
-            header.state = State::Refused as u32;
-        }
+    let Some(header) = prepare(start, place) else { return };
+    if header.state == State::SettingUp as u32 {
+        arm(header);
     }
     if header.follow != 0 {
         children::follow(place, start.auxiliary(AT_BASE));
     }
     header.setup_ns = sys::now() - begun;
+}
+
+/// All but the patches. The state stays "setting up" if they can be written. None: there is no region file.
+pub(crate) fn prepare(start: &Start, place: &Place) -> Option<&'static mut RegionHeader> {
+    let region = map_region(place).ok()?;
+    // SAFETY: a mapping of the region header; this is the only thread that knows of it.
+    let header = unsafe { &mut *region };
+    if header.magic != region::MAGIC || header.version != VERSION {
+        return None;
+    }
+    header.pid = sys::getpid();
+    header.state = State::SettingUp as u32;
+    if let Err(refusal) = hook(start, place, region) {
+        refuse(header, refusal);
+    }
+    Some(header)
+}
+
+/// Writes the patches.
+pub(crate) fn arm(header: &mut RegionHeader) {
+    match text::patch() {
+        Ok(()) => header.state = State::Armed as u32,
+        Err(errno) => refuse(header, Refusal::errno(Trouble::Protect, errno)),
+    }
+}
+
+fn refuse(header: &mut RegionHeader, refusal: Refusal) {
+    header.trouble = refusal.trouble as u32;
+    header.errno = refusal.errno;
+    header.trouble_address = refusal.address;
+    header.state = State::Refused as u32;
 }
 
 /// Maps the header and the histogram, for ever.
@@ -194,7 +212,7 @@ fn hook(start: &Start, place: &Place, region: *mut RegionHeader) -> Result<(), R
         header.lost_timers += 1;
     }
     text::prepare(start, patches, bias);
-    text::patch().map_err(|errno| Refusal::errno(Trouble::Protect, errno))
+    Ok(())
 }
 
 /// Compares the text in memory with what was planned for.

@@ -2,10 +2,12 @@
 #![allow(unsafe_code)]
 
 use core::arch::asm;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use gprofinject_abi::attach;
 
 const EPERM: i32 = 1;
 const EFBIG: i32 = 27;
+pub(crate) const ENOENT: i32 = 2;
 pub(crate) const EINTR: i32 = 4;
 pub(crate) const EEXIST: i32 = 17;
 pub(crate) const EINVAL: i32 = 22;
@@ -80,7 +82,31 @@ pub(crate) fn map_zeros(len: u64, protection: u64) -> Result<u64, i32> {
     let at = unsafe { mmap(0, len, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0) }?;
     // SAFETY: changes no contents. A kernel without huge pages refuses, which is just as well.
     let _ = unsafe { syscall(28, [at, len, MADV_NOHUGEPAGE, 0, 0, 0]) };
+    note(at, len);
     Ok(at)
+}
+
+/// What [`map_zeros`] has made: an injector that leaves the process takes it away. What finds no room stays.
+pub(crate) static MAPPED: [[AtomicU64; 2]; attach::MAPPED_MAX] =
+    [const { [const { AtomicU64::new(0) }; 2] }; attach::MAPPED_MAX];
+
+fn note(at: u64, len: u64) {
+    for [address, length] in &MAPPED {
+        if address.load(Ordering::Relaxed) == 0
+            && address.compare_exchange(0, at, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        {
+            length.store(len, Ordering::Relaxed);
+            return;
+        }
+    }
+}
+
+fn forget(at: u64) {
+    if let Some([address, length]) = MAPPED.iter().find(|[address, _]| address.load(Ordering::Relaxed) == at)
+    {
+        length.store(0, Ordering::Relaxed);
+        address.store(0, Ordering::Relaxed);
+    }
 }
 
 /// Fewer page faults to fill the memory, and fewer misses to use it. A kernel without huge pages refuses.
@@ -93,6 +119,7 @@ pub(crate) fn prefer_huge_pages(address: u64, len: u64) {
 /// # Safety
 /// Nothing may use `address..address + len` any more.
 pub(crate) unsafe fn munmap(address: u64, len: u64) -> Result<u64, i32> {
+    forget(address);
     // SAFETY: passed on.
     unsafe { syscall(11, [address, len, 0, 0, 0, 0]) }
 }

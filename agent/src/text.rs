@@ -58,13 +58,22 @@ pub(crate) fn prepare(start: &Start, patches: &'static [Patch], bias: u64) {
 /// Writes the patches. The pages are writable only for that long, and not executable meanwhile. The caller
 /// has found the original bytes there.
 pub(crate) fn patch() -> Result<(), i32> {
+    rewrite(|patch| &patch.replacement)
+}
+
+/// Writes the original bytes, while all other threads stand still.
+pub(crate) fn unpatch() -> Result<(), i32> {
+    rewrite(|patch| &patch.original)
+}
+
+fn rewrite(bytes: impl Fn(&Patch) -> &[u8]) -> Result<(), i32> {
     let writable = sys::PROT_READ | sys::PROT_WRITE;
     if let Err(errno) = protect(|_| writable) {
         // What was changed is changed back; what was not cannot hurt.
         let _ = protect(|flags| flags);
         return Err(errno);
     }
-    write(|patch| &patch.replacement);
+    write(bytes);
     protect(|flags| flags)
 }
 

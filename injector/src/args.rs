@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
 use serde::{Deserialize, Serialize};
@@ -12,7 +13,9 @@ use serde::{Deserialize, Serialize};
 #[command(
     name = "gprofinject",
     version,
-    override_usage = "gprofinject [OPTIONS] [--] PROGRAM [ARGS]...\n       gprofinject --recover FOLDER",
+    override_usage = "gprofinject [OPTIONS] [--] PROGRAM [ARGS]...\n       \
+                      gprofinject [OPTIONS] --pid PID [--duration SECONDS]\n       \
+                      gprofinject --recover FOLDER",
     after_help = "Exit status: the program's; 125 if gprofinject itself fails, 126 if PROGRAM cannot be \
                   executed, 127 if it is not found."
 )]
@@ -69,6 +72,15 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FOLDER", conflicts_with = "command")]
     pub(crate) recover: Option<PathBuf>,
 
+    /// Profile a process that runs already
+    #[arg(short = 'p', long, value_name = "PID", conflicts_with_all = ["command", "recover", "list"],
+          allow_negative_numbers = true)]
+    pub(crate) pid: Option<i32>,
+
+    /// With --pid: leave the process after so many seconds [default: when it ends, or on Ctrl-C]
+    #[arg(long, value_name = "SECONDS", requires = "pid", value_parser = seconds)]
+    pub(crate) duration: Option<Duration>,
+
     /// Write facts about the run to FILE as JSON
     #[arg(long, value_name = "FILE")]
     pub(crate) stats: Option<PathBuf>,
@@ -82,8 +94,13 @@ pub(crate) struct Args {
     pub(crate) verbose: bool,
 
     /// The program, and its own arguments, which are passed on untouched
-    #[arg(value_names = ["PROGRAM", "ARGS"], required_unless_present = "recover", num_args = 1.., trailing_var_arg = true)]
+    #[arg(value_names = ["PROGRAM", "ARGS"], required_unless_present_any = ["recover", "pid"], num_args = 1.., trailing_var_arg = true)]
     pub(crate) command: Vec<OsString>,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let number: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
+    Duration::try_from_secs_f64(number).map_err(|_| "not a number of seconds".to_owned())
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]

@@ -129,7 +129,8 @@ fn summed(mut arcs: Vec<Arc>) -> Vec<Arc> {
     arcs
 }
 
-fn trouble(header: &RegionHeader) -> Option<String> {
+/// Why nothing is hooked, if so.
+pub(crate) fn trouble(header: &RegionHeader) -> Option<String> {
     const NEW: u32 = State::New as u32;
     const SETTING_UP: u32 = State::SettingUp as u32;
     const ARMED: u32 = State::Armed as u32;

@@ -47,6 +47,11 @@ pub(crate) struct Logbook {
 
 const LOCK: &str = "lock";
 
+/// Whether a gprofinject looks after the run.
+pub(crate) fn is_looked_after(folder: &Path) -> bool {
+    File::open(folder.join(LOCK)).is_ok_and(|lock| !sys::lock(&lock))
+}
+
 impl Logbook {
     pub(crate) fn create(folder: &Path, settings: &Settings, rate: u32) -> io::Result<Logbook> {
         let lock = region::create_private(&folder.join(LOCK))?;

@@ -10,10 +10,12 @@
 //! family                its children, and what they execute (listener, profilee)
 //! collect -> profile    counters and samples to a gmon.out
 //! report                what there is to say
+//! attach                a process that runs already
 //! recover               the same for a run whose gprofinject was killed (logbook)
 //! ```
 
 mod args;
+mod attach;
 mod collect;
 mod early;
 mod elf;
@@ -53,7 +55,7 @@ mod witness;
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use clap::Parser;
 
 use crate::args::Args;
@@ -80,11 +82,15 @@ fn run(args: Args) -> Result<Ending, Failure> {
     let start = std::time::Instant::now();
     let inherited = Inherited { descriptors: sys::inherited_descriptors(), limits: sys::Limits::raise() };
     let recover = args.recover.clone();
+    let (pid, duration) = (args.pid, args.duration);
     let settings = Settings::from(args)?;
     let voice = settings.voice;
     if let Some(folder) = recover {
         recover::recover(&folder, voice)?;
         return Ok(Ending::Exited(0));
+    }
+    if let Some(pid) = pid {
+        return attach::session::profile(pid, &settings, duration);
     }
     let program = resolve::find(&settings.command)?;
     if let Some(note) = &program.note {
@@ -98,12 +104,7 @@ fn run(args: Args) -> Result<Ending, Failure> {
         return Ok(Ending::Exited(0));
     }
     let output = settings.output.check()?;
-    let stats = match &settings.stats {
-        Some(path) => Some(output::target(path).with_context(|| {
-            format!("cannot write to {}; name another file with --stats FILE", path.display())
-        })?),
-        None => None,
-    };
+    let stats = settings.stats.as_deref().map(output::stats_target).transpose()?;
     let files = [output.file(), stats.as_ref().and_then(output::Target::file)];
     keep_apart(files, &program)?;
     let rate = if subject.blind { 0 } else { settings.rate };

@@ -142,6 +142,12 @@ pub(crate) enum Target {
 }
 
 /// Finds out how a file can be written, and leaves no trace of having tried.
+/// Where --stats goes.
+pub(crate) fn stats_target(path: &Path) -> Result<Target> {
+    target(path)
+        .with_context(|| format!("cannot write to {}; name another file with --stats FILE", path.display()))
+}
+
 pub(crate) fn target(path: &Path) -> io::Result<Target> {
     // `new/` would be a folder. The path's parts no longer show it.
     if path.as_os_str().as_bytes().ends_with(b"/") {

@@ -40,6 +40,8 @@ struct Ability {
 pub(crate) enum Scope {
     /// A process and its threads, from its next exec on (0: our own process, that is never: a trial).
     Process(i32),
+    /// The threads of a process that runs already, from [`Perf::enable`] on.
+    Running(i32),
     /// Everything on every CPU, from [`Perf::enable`] on. The only way to see a program whose exec changes
     /// its ids: there the kernel ends the events of the process (`perf_event_exit_task` in `fs/exec.c`).
     /// It needs CAP_PERFMON, or a kernel.perf_event_paranoid of 0.
@@ -49,6 +51,8 @@ pub(crate) enum Scope {
 /// Events on one process, or on all, threads included.
 pub(crate) struct Perf {
     rings: Vec<Ring>,
+    /// Of further threads; they write into the rings.
+    others: Vec<OwnedFd>,
     ability: Ability,
 }
 
@@ -80,7 +84,13 @@ impl Perf {
         for ability in Ability::all(follow) {
             match open_all(scope, rate, &cpus, ability, pages) {
                 Ok(rings) if rings.is_empty() => {}
-                Ok(rings) => return Ok(Perf { rings, ability }),
+                Ok(rings) => {
+                    let mut perf = Perf { rings, others: Vec::new(), ability };
+                    if let Scope::Running(pid) = scope {
+                        perf.add_threads(pid, rate, &cpus)?;
+                    }
+                    return Ok(perf);
+                }
                 Err(error) => refusal = error,
             }
         }
@@ -107,12 +117,33 @@ impl Perf {
         }
     }
 
-    /// Begins the sampling of the whole machine.
+    /// Begins the sampling of what runs already.
     pub(crate) fn enable(&self) {
-        for ring in &self.rings {
+        for event in self.rings.iter().map(|ring| &ring.event).chain(&self.others) {
             // SAFETY: the descriptor is a perf event's; the request has no argument.
-            unsafe { ioctls::ENABLE(ring.event.as_raw_fd(), 0) };
+            unsafe { ioctls::ENABLE(event.as_raw_fd(), 0) };
         }
+    }
+
+    /// All threads but the one that the rings are of. Those that they make inherit the events.
+    fn add_threads(&mut self, pid: i32, rate: u32, cpus: &[i32]) -> io::Result<()> {
+        let threads = crate::attach::tracee::thread_ids(pid)?;
+        for tid in threads.into_iter().filter(|&tid| tid != pid) {
+            for (&cpu, ring) in cpus.iter().zip(&self.rings) {
+                let event = match open_event(Scope::Running(tid), cpu, rate, self.ability) {
+                    Ok(event) => event,
+                    // It has ended since.
+                    Err(error) if error.raw_os_error() == Some(libc::ESRCH) => break,
+                    Err(error) => return Err(error),
+                };
+                // SAFETY: two perf events of ours, on the same CPU.
+                crate::sys::check(unsafe {
+                    ioctls::SET_OUTPUT(event.as_raw_fd(), ring.event.as_raw_fd() as _)
+                })?;
+                self.others.push(event);
+            }
+        }
+        Ok(())
     }
 
     /// Takes all records out of the rings.
@@ -176,6 +207,11 @@ fn open_event(scope: Scope, cpu: i32, rate: u32, ability: Ability) -> io::Result
             attr.set_inherit(1);
             attr.set_inherit_thread(u64::from(ability.threads_only));
             pid
+        }
+        Scope::Running(tid) => {
+            attr.set_inherit(1);
+            attr.set_inherit_thread(u64::from(ability.threads_only));
+            tid
         }
         Scope::Machine => {
             attr.set_exclude_idle(1);

@@ -28,6 +28,20 @@ pub(crate) struct Program {
     pub(crate) note: Option<String>,
 }
 
+impl Program {
+    /// What a process runs already.
+    pub(crate) fn running(binary: PathBuf) -> Program {
+        Program {
+            path: binary.clone(),
+            argv: Vec::new(),
+            shell_if_refused: false,
+            shown: binary.clone().into(),
+            binary,
+            note: None,
+        }
+    }
+}
+
 /// execvp's path where the environment has none.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
 /// Scripts that name scripts that name scripts: the kernel stops at five.

@@ -166,7 +166,8 @@ pub(crate) fn profiled(prepared: Prepared) -> Result<Ending, Failure> {
         others: &family.others,
     };
     family.folder = None;
-    finish(&run, &program, &settings, &output, stats.as_ref(), pid as u32, &bytes)?;
+    let files = Files { output: &output, stats: stats.as_ref() };
+    finish(&run, &program, &settings, &files, pid as u32, &bytes)?;
     Ok(ending)
 }
 
@@ -178,16 +179,22 @@ fn attach(scope: Scope, rate: u32, follow: bool) -> std::io::Result<Sampling> {
     Ok(Sampling::new(perf))
 }
 
+/// Where the results go.
+pub(crate) struct Files<'f> {
+    pub(crate) output: &'f Output,
+    pub(crate) stats: Option<&'f Target>,
+}
+
 /// Writes what there is to write, and says what there is to say.
-fn finish(
+pub(crate) fn finish(
     run: &Run,
     program: &Program,
     settings: &Settings,
-    output: &Output,
-    stats: Option<&Target>,
+    files: &Files,
     pid: u32,
     bytes: &[u8],
 ) -> Result<()> {
+    let Files { output, stats } = *files;
     let voice = settings.voice;
     for loss in run.losses() {
         voice.warn(loss);

@@ -163,6 +163,20 @@ impl Sampling {
         }
     }
 
+    /// A member whose program runs already.
+    pub(crate) fn announce_running(
+        &mut self,
+        pid: i32,
+        code: &'static [elf::Segment],
+        shape: Shape,
+        bias: u64,
+    ) {
+        let member = self.members.len();
+        self.members.push(Sampled { code, histogram: Histogram::new(shape) });
+        let track = Track { state: State::Running { bias }, ..Track::new(Some(member)) };
+        self.tracks.insert(pid as u32, track);
+    }
+
     /// A member's samples, as far as they are counted.
     pub(crate) fn histogram(&self, member: usize) -> Option<&Histogram> {
         self.members.get(member).map(|sampled| &sampled.histogram)

@@ -1,7 +1,7 @@
 //! While the program runs: signals are passed on, samples are taken in, stops are shared.
 #![allow(unsafe_code)]
 
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::time::{Duration, Instant};
 
 use crate::failure::OURS;
@@ -30,7 +30,7 @@ pub(crate) fn until_end(
         if let Some(ending) = reap(pid) {
             return ending;
         }
-        wait(signals, family, sampling.as_deref_mut(), None);
+        wait(signals, family, sampling.as_deref_mut(), None, None);
         while let Some(arrived) = signals.next() {
             pass_on(pid, arrived, witness.as_mut());
         }
@@ -51,7 +51,7 @@ pub(crate) fn until_alone(signals: &Signals, family: &mut Family, mut sampling: 
                 "the program has ended; waiting for the processes it has left (Ctrl-C: their profiles up to now)",
             );
         }
-        wait(signals, family, sampling.as_deref_mut(), if said { None } else { Some(SOON) });
+        wait(signals, family, sampling.as_deref_mut(), None, if said { None } else { Some(SOON) });
         while let Some(arrived) = signals.next() {
             if ENOUGH.contains(&arrived.signal) {
                 return;
@@ -61,15 +61,18 @@ pub(crate) fn until_alone(signals: &Signals, family: &mut Family, mut sampling: 
 }
 
 /// Waits until there is something to do, or for some time, and does what the family and the sampler want.
-fn wait(
+/// `also` is one more descriptor to wait for.
+pub(crate) fn wait(
     signals: &Signals,
     family: &mut Family,
     mut sampling: Option<&mut Sampling>,
+    also: Option<RawFd>,
     at_most: Option<Duration>,
 ) {
     let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     let mut polled = vec![entry(signals.as_fd().as_raw_fd())];
     polled.extend(family.descriptors().map(entry));
+    polled.extend(also.map(entry));
     let perf_from = polled.len();
     if let Some(sampling) = sampling.as_deref_mut() {
         polled.extend(sampling.perf().descriptors().map(entry));

@@ -8,6 +8,7 @@
 //! the symbol table has it; a runtime address is a link address plus the load bias of the run.
 #![no_std]
 
+pub mod attach;
 pub mod plan;
 pub mod region;
 

@@ -68,6 +68,9 @@ pub struct Emitted {
     pub owners: Vec<(u32, u32)>,
     /// What of the arena is used: the rest stays zero.
     pub used: Vec<Range<usize>>,
+    /// Sorted: code that stands elsewhere now, but for the first instruction of each function: link address,
+    /// length, arena offset. Either a single instruction, length 1, or several that were copied as they are.
+    pub moved: Vec<(u64, u32, u32)>,
     /// Functions that could not be moved after all.
     pub failed: Vec<(usize, Reason)>,
 }
@@ -350,6 +353,12 @@ impl<'a, 'd> Emitter<'a, 'd> {
                 if let Some(word) = relocated.return_address {
                     self.out.bias_fixups.push(moved as u32 + word);
                 }
+                if wish.movable && hook.relocated > 1 {
+                    self.out.moved.push((hook.at + 1, hook.relocated as u32 - 1, moved as u32 + 1));
+                }
+                let later = relocated.map.iter().filter(|(from, _)| *from > 0);
+                let later = later.map(|&(from, to)| (hook.at + u64::from(from), 1, moved as u32 + to));
+                self.out.moved.extend(later);
                 self.next = moved + relocated.bytes.len();
                 self.caves(hook);
                 if !relocated.frames.is_empty() {

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod cfi;
+pub mod detour;
 pub mod emit;
 pub mod encode;
 pub mod flow;

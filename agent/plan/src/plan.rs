@@ -8,7 +8,7 @@ use crate::start::owner;
 use crate::tactic::{Decisions, Failed, Hook, Reason, Tactic, decide};
 use crate::tails;
 use crate::unwinder;
-use gprofinject_abi::plan::{CodeRange, FunctionRecord};
+use gprofinject_abi::plan::{CodeRange, FunctionRecord, Patch};
 use std::collections::HashMap;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,6 +113,25 @@ impl Plan {
                 .collect(),
             emitted,
         }
+    }
+
+    /// Where an instruction stands now that was moved with its function's first ones: its arena offset.
+    pub fn moved(&self, address: u64) -> Option<u32> {
+        let moved = &self.emitted.moved;
+        let after = moved.partition_point(|&(from, ..)| from <= address);
+        let &(from, len, to) = moved.get(after.checked_sub(1)?)?;
+        let offset = address - from;
+        (offset < len.into()).then_some(to + offset as u32)
+    }
+
+    /// Link address of the program headers.
+    pub fn phdr(&self) -> u64 {
+        self.phdr
+    }
+
+    /// All bytes that are overwritten, sorted by address.
+    pub fn patches(&self) -> &[Patch] {
+        &self.emitted.patches
     }
 
     /// The link address of the jump by which function `caller` tail-calls `callee`, where there is one

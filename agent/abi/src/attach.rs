@@ -1,0 +1,49 @@
+//! How the injector speaks to an agent in a process that runs already: it maps the library by itself, borrows a
+//! stopped thread, and calls the library's `gprofinject_control` with an [`Order`].
+
+use crate::FOLDER_MAX;
+
+/// Name of the library's entry. rdi = [`Order`], rsp = a stack of our own, a multiple of 16. It never returns:
+/// it says that it is done, and sleeps.
+pub const CONTROL: &str = "gprofinject_control";
+
+/// Does everything that the set-up does but the patches; other threads may run.
+pub const PREPARE: u64 = 1;
+/// Writes the patches. All other threads stand still, for this and what follows, outside what is patched.
+pub const ARM: u64 = 2;
+/// Makes the text what it was. Frames that are on the stack go on to return through the arena.
+pub const DISARM: u64 = 3;
+
+/// Longest path of a process's files, without a suffix.
+pub const PLACE_MAX: usize = FOLDER_MAX + 64;
+pub const DETOURS_MAX: usize = 32;
+pub const MAPPED_MAX: usize = 1024;
+
+/// In and out.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Order {
+    /// Set to 1 at the end.
+    pub done: u64,
+    pub command: u64,
+    /// Out: 0, or an errno.
+    pub result: i64,
+    /// Out of [`PREPARE`]: what every thread's [`crate::plan::ThreadWords`] must be before [`ARM`].
+    pub words: [u64; 4],
+    /// Out of [`PREPARE`]: the table of shadows ([`crate::plan::ArenaHeader::shadows`]).
+    pub shadows: u64,
+    /// Out of [`PREPARE`]: address of a table of [`MAPPED_MAX`] pairs, address and length of what the agent has
+    /// mapped beside its files and the arena; 0: nothing.
+    pub mapped: u64,
+    /// In: where the main thread's stack began.
+    pub stack: u64,
+    /// In: what is needed of the auxiliary vector, ended by type 0.
+    pub auxiliary: [[u64; 2]; 8],
+    /// In: functions of the C library that lead to the agent from [`ARM`] on, and where their own code can be
+    /// called nevertheless.
+    pub detours: [[u64; 2]; DETOURS_MAX],
+    pub detours_count: u64,
+    /// In: `FOLDER/NAME`.
+    pub place_len: u64,
+    pub place: [u8; PLACE_MAX],
+}

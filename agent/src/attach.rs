@@ -1,0 +1,132 @@
+//! Orders of an injector that attaches to a running process; see `gprofinject_abi::attach`.
+//!
+//! They are carried out in a thread that was stopped anywhere, perhaps with locks held: like all of the agent,
+//! they call nothing of the program's and use no heap.
+#![allow(unsafe_code)]
+
+use crate::agent::Agent;
+use crate::birth;
+use crate::cells;
+use crate::early::{self, AT_BASE, Start};
+use crate::lookup;
+use crate::place::Place;
+use crate::setup;
+use crate::sys;
+use crate::text;
+use crate::words;
+use core::sync::atomic::{AtomicU64, Ordering};
+use gprofinject_abi::attach::{ARM, DISARM, Order, PREPARE};
+use gprofinject_abi::region::State;
+
+static DYNAMIC_LINKER: AtomicU64 = AtomicU64::new(0);
+
+#[cfg_attr(test, allow(dead_code))]
+unsafe extern "C" fn carry_out(order: *mut Order) {
+    // SAFETY: the injector's order, which it does not touch until it is done.
+    let order = unsafe { &mut *order };
+    let result = match order.command {
+        PREPARE => prepare(order),
+        ARM => arm(),
+        DISARM => disarm(),
+        _ => Err(sys::EINVAL),
+    };
+    order.result = match result {
+        Ok(()) => 0,
+        Err(errno) => errno.into(),
+    };
+}
+
+fn prepare(order: &mut Order) -> Result<(), i32> {
+    let place = order.place.get(..order.place_len as usize).and_then(Place::new).ok_or(sys::EINVAL)?;
+    lookup::set_detours(order.detours.get(..order.detours_count as usize).unwrap_or_default());
+    // SAFETY: the order lives as long as we do.
+    let start = unsafe { Start::running(order.stack, order.auxiliary.as_ptr()) };
+    DYNAMIC_LINKER.store(start.auxiliary(AT_BASE), Ordering::Relaxed);
+    early::find_functions(start.auxiliary(AT_BASE));
+    setup::prepare(&start, &place).ok_or(sys::ENOENT)?;
+    let agent = Agent::get();
+    // SAFETY: the words of the thread that we have borrowed.
+    let words = unsafe { *words::get() };
+    order.words = [words.block, words.cells, words.first_frame, words.reserved];
+    birth::set_words(words.block, words.cells);
+    order.shadows = cells::table();
+    order.mapped = &raw const sys::MAPPED as u64;
+    let _ = agent;
+    Ok(())
+}
+
+fn arm() -> Result<(), i32> {
+    let agent = Agent::get();
+    if agent.region.is_null() {
+        return Err(sys::EINVAL);
+    }
+    birth::redirect(DYNAMIC_LINKER.load(Ordering::Relaxed)).inspect_err(|_| birth::put_back())?;
+    // SAFETY: the region header stays mapped; nobody else writes this part of it now.
+    let header = unsafe { &mut *agent.header() };
+    setup::arm(header);
+    if header.state != State::Armed as u32 {
+        birth::put_back();
+        return Err(header.errno);
+    }
+    Ok(())
+}
+
+fn disarm() -> Result<(), i32> {
+    birth::put_back();
+    text::unpatch()
+}
+
+/// The order's way in: rdi = the order, rsp = a stack of the injector's making.
+///
+/// # Safety
+/// Only for the injector.
+#[cfg(not(test))]
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+unsafe extern "C" fn gprofinject_control() {
+    core::arch::naked_asm!(
+        "cld",
+        "mov rbx, rdi",
+        "sub rsp, 256",
+        "movaps [rsp+0], xmm0",
+        "movaps [rsp+16], xmm1",
+        "movaps [rsp+32], xmm2",
+        "movaps [rsp+48], xmm3",
+        "movaps [rsp+64], xmm4",
+        "movaps [rsp+80], xmm5",
+        "movaps [rsp+96], xmm6",
+        "movaps [rsp+112], xmm7",
+        "movaps [rsp+128], xmm8",
+        "movaps [rsp+144], xmm9",
+        "movaps [rsp+160], xmm10",
+        "movaps [rsp+176], xmm11",
+        "movaps [rsp+192], xmm12",
+        "movaps [rsp+208], xmm13",
+        "movaps [rsp+224], xmm14",
+        "movaps [rsp+240], xmm15",
+        "call {carry_out}",
+        "movaps xmm0, [rsp+0]",
+        "movaps xmm1, [rsp+16]",
+        "movaps xmm2, [rsp+32]",
+        "movaps xmm3, [rsp+48]",
+        "movaps xmm4, [rsp+64]",
+        "movaps xmm5, [rsp+80]",
+        "movaps xmm6, [rsp+96]",
+        "movaps xmm7, [rsp+112]",
+        "movaps xmm8, [rsp+128]",
+        "movaps xmm9, [rsp+144]",
+        "movaps xmm10, [rsp+160]",
+        "movaps xmm11, [rsp+176]",
+        "movaps xmm12, [rsp+192]",
+        "movaps xmm13, [rsp+208]",
+        "movaps xmm14, [rsp+224]",
+        "movaps xmm15, [rsp+240]",
+        "mov qword ptr [rbx+{done}], 1",
+        "2:",
+        "mov eax, 34", // pause
+        "syscall",
+        "jmp 2b",
+        carry_out = sym carry_out,
+        done = const core::mem::offset_of!(Order, done),
+    );
+}

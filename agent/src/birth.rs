@@ -1,0 +1,214 @@
+//! New threads and forked children of a process that was attached to.
+//!
+//! There the thread words are no TLS variable, and no fork handler could be taken back. So the C library's system
+//! calls that make threads and children are led through here: its `mov eax, number` becomes a call, which returns
+//! to the `syscall` behind it, or makes the call by itself where the child has something to do first.
+#![allow(unsafe_code)]
+
+use crate::jumps;
+use crate::sys;
+use core::slice;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+const CLONE: u32 = 56;
+const CLONE3: u32 = 435;
+/// Places in the C library: fork, clone, clone3, and some to spare.
+const MOST: usize = 16;
+const LEN: usize = 5;
+
+/// The places that are led here.
+static PLACES: [AtomicU64; MOST] = [const { AtomicU64::new(0) }; MOST];
+
+/// `mov eax, number; syscall`.
+fn wanted(number: u32) -> [u8; 7] {
+    let mut bytes = [0xb8, 0, 0, 0, 0, 0x0f, 0x05];
+    bytes[1..5].copy_from_slice(&number.to_le_bytes());
+    bytes
+}
+
+/// Leads them here. All other threads stand still, none of them between the two instructions. Err: errno, or
+/// ENOENT if the C library makes its threads in another way.
+pub(crate) fn redirect(dynamic_linker: u64) -> Result<(), i32> {
+    let (lo, hi) = jumps::libc_text(dynamic_linker);
+    // SAFETY: the C library's text, which is readable.
+    let text = unsafe { slice::from_raw_parts(lo as *const u8, (hi - lo) as usize) };
+    let mut places = PLACES.iter();
+    let mut found = [false; 2];
+    for (kind, (number, stub)) in
+        [(CLONE, gpi_clone as *const () as u64), (CLONE3, gpi_clone3 as *const () as u64)]
+            .into_iter()
+            .enumerate()
+    {
+        let wanted = wanted(number);
+        let mut at = 0;
+        while let Some(offset) =
+            text.get(at..).and_then(|rest| rest.windows(wanted.len()).position(|bytes| bytes == wanted))
+        {
+            let place = lo + (at + offset) as u64;
+            at += offset + wanted.len();
+            let distance =
+                i32::try_from(stub.wrapping_sub(place + LEN as u64) as i64).map_err(|_| sys::ENOENT)?;
+            let Some(slot) = places.next() else { return Err(sys::ENOENT) };
+            let mut call = [0xe8, 0, 0, 0, 0];
+            call[1..].copy_from_slice(&distance.to_le_bytes());
+            write(place, &call)?;
+            slot.store(place, Ordering::Relaxed);
+            found[kind] = true;
+        }
+    }
+    if found[0] { Ok(()) } else { Err(sys::ENOENT) }
+}
+
+/// Makes them what they were.
+pub(crate) fn put_back() {
+    for slot in &PLACES {
+        let place = slot.swap(0, Ordering::Relaxed);
+        if place == 0 {
+            continue;
+        }
+        // SAFETY: a call that `redirect` wrote.
+        let distance = unsafe { ((place + 1) as *const i32).read_unaligned() };
+        let stub = (place + LEN as u64).wrapping_add_signed(distance.into());
+        let number = if stub == gpi_clone3 as *const () as u64 { CLONE3 } else { CLONE };
+        let _ = write(place, &wanted(number)[..LEN]);
+    }
+}
+
+fn write(place: u64, bytes: &[u8]) -> Result<(), i32> {
+    let page = place & !4095;
+    let len = (place + bytes.len() as u64).next_multiple_of(4096) - page;
+    // SAFETY: the C library's own pages, of which no thread runs code now.
+    unsafe {
+        sys::mprotect(page, len, sys::PROT_READ | sys::PROT_WRITE)?;
+        core::ptr::copy_nonoverlapping(bytes.as_ptr(), place as *mut u8, bytes.len());
+        sys::mprotect(page, len, sys::PROT_READ | sys::PROT_EXEC).map(|_| ())
+    }
+}
+
+#[cfg(not(test))]
+core::arch::global_asm!(
+    ".text",
+    ".hidden gpi_clone, gpi_clone3",
+    ".globl gpi_clone, gpi_clone3",
+    // A new thread, whose control block is at \\block, gets the words that lead to the slow path.
+    ".macro gpi_new_words block",
+    "mov rax, [rip+gprofinject_thread_words@GOTTPOFF]",
+    "add rax, \\block",
+    "mov rcx, [rip+{words}]",
+    "mov [rax], rcx",
+    "mov rcx, [rip+{words}+8]",
+    "mov [rax+8], rcx",
+    "mov qword ptr [rax+16], 0",
+    "mov qword ptr [rax+24], 0",
+    ".endm",
+    // The child of a fork. Registers but rax, rcx and r11 are as before the system call.
+    ".macro gpi_begin",
+    "push rdi",
+    "push rsi",
+    "push rdx",
+    "push r8",
+    "push r9",
+    "push r10",
+    "push rbp",
+    "mov rbp, rsp",
+    "and rsp, -16",
+    "call {begin}",
+    "mov rsp, rbp",
+    "pop rbp",
+    "pop r10",
+    "pop r9",
+    "pop r8",
+    "pop rdx",
+    "pop rsi",
+    "pop rdi",
+    "xor eax, eax",
+    ".endm",
+    //
+    // rdi = flags, rsi = stack, rdx, r10, r8 = the thread's control block.
+    ".p2align 4",
+    ".type gpi_clone, @function",
+    "gpi_clone:",
+    "test edi, 0x80000",            // CLONE_SETTLS
+    "jz 2f",
+    "gpi_new_words r8",
+    "2:",
+    "mov eax, {clone}",
+    "test edi, 0x100",              // CLONE_VM
+    "jnz 4f",
+    "test rsi, rsi",
+    "jnz 5f",
+    "syscall",
+    "test rax, rax",
+    "jnz 3f",
+    "gpi_begin",
+    "3:",
+    "add qword ptr [rsp], 2",       // behind the syscall
+    "4:",
+    "ret",
+    "5:",                           // a child with memory and a stack of its own: glibc's clone()
+    "pop r9",
+    "add r9, 2",
+    "syscall",
+    "test rax, rax",
+    "jnz 6f",
+    "gpi_begin",
+    "6:",
+    "jmp r9",
+    ".size gpi_clone, . - gpi_clone",
+    //
+    // rdi = struct clone_args: flags at 0, stack at 40, the thread's control block at 56; rsi = its size.
+    ".p2align 4",
+    ".type gpi_clone3, @function",
+    "gpi_clone3:",
+    "test dword ptr [rdi], 0x80000",
+    "jz 2f",
+    "mov r11, [rdi+56]",
+    "gpi_new_words r11",
+    "2:",
+    "mov eax, {clone3}",
+    "test dword ptr [rdi], 0x100",
+    "jnz 4f",
+    "cmp qword ptr [rdi+40], 0",
+    "jne 5f",
+    "syscall",
+    "test rax, rax",
+    "jnz 3f",
+    "gpi_begin",
+    "3:",
+    "add qword ptr [rsp], 2",
+    "4:",
+    "ret",
+    "5:",
+    "pop r9",
+    "add r9, 2",
+    "syscall",
+    "test rax, rax",
+    "jnz 6f",
+    "gpi_begin",
+    "6:",
+    "jmp r9",
+    ".size gpi_clone3, . - gpi_clone3",
+    words = sym WORDS,
+    begin = sym crate::children::begin,
+    clone = const CLONE,
+    clone3 = const CLONE3,
+);
+
+/// What a new thread's words are.
+static WORDS: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+
+pub(crate) fn set_words(block: u64, cells: u64) {
+    WORDS[0].store(block, Ordering::Relaxed);
+    WORDS[1].store(cells, Ordering::Relaxed);
+}
+
+#[cfg(not(test))]
+unsafe extern "C" {
+    fn gpi_clone();
+    fn gpi_clone3();
+}
+
+#[cfg(test)]
+fn gpi_clone() {}
+#[cfg(test)]
+fn gpi_clone3() {}

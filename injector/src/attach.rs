@@ -1,0 +1,20 @@
+//! `--pid`: a process that runs already.
+//!
+//! ```text
+//! process      what it is, and whether we may
+//! tracee       its threads, stopped by ptrace, and its memory
+//! image        the agent library, placed by hand
+//! detours      the library functions that lead to the agent
+//! engine       in, and out again
+//! stacks, frames   what is on the threads' stacks: code that may not change, return addresses to put back
+//! session      a profile, from the first look to the last word
+//! ```
+
+mod detours;
+mod engine;
+mod frames;
+mod image;
+mod process;
+pub(crate) mod session;
+mod stacks;
+pub(crate) mod tracee;

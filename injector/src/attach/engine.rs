@@ -1,0 +1,462 @@
+//! Puts the agent into a running process, and takes it out again.
+//!
+//! 1. One thread is borrowed: memory is mapped near the C library, the agent's image written there, and the agent
+//!    prepares everything that can be prepared while the other threads run.
+//! 2. All threads are stopped. Those whose next instruction will be overwritten are moved to its copy, or given a
+//!    moment to get away. Each gets its thread words. Detours and patches are written.
+//! 3. To leave, all threads are stopped outside of our code, everything is written back, return addresses too, and
+//!    the memory is unmapped.
+
+use std::fs::File;
+use std::io::{self, Error};
+use std::mem::offset_of;
+use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+use gprofinject_abi::attach::{ARM, CONTROL, DETOURS_MAX, DISARM, MAPPED_MAX, Order, PLACE_MAX, PREPARE};
+use gprofinject_plan::Plan;
+use serde::{Deserialize, Serialize};
+
+use super::detours::{self, COPY};
+use super::image::{Agent, WORDS};
+use super::process::{Mapping, Process, refusal};
+use super::tracee::{Memory, Stopped, Thread, find_syscall};
+use super::{frames, stacks};
+
+const PAGE: u64 = 4096;
+const STACK: u64 = 64 << 10;
+const COPIES: u64 = (DETOURS_MAX as u64 * COPY).next_multiple_of(PAGE);
+const ORDER: u64 = (size_of::<Order>() as u64).next_multiple_of(PAGE);
+/// How often threads get a moment to leave code that is to change.
+const TRIES: u32 = 400;
+const MOMENT: Duration = Duration::from_micros(300);
+
+/// An agent in a process, as far as it takes to get it out again; kept in the run folder, for whoever has to do
+/// that in our place.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Attached {
+    pub(crate) pid: i32,
+    /// See [`Process::started`].
+    pub(crate) started: u64,
+    /// What we have mapped: the agent's image, the order, a stack, copies of first instructions.
+    image: Range<u64>,
+    code: Range<u64>,
+    order: u64,
+    stack: u64,
+    entry: u64,
+    /// A `syscall` instruction.
+    instruction: u64,
+    pub(crate) arena: Range<u64>,
+    words: [u64; 4],
+    shadows: u64,
+    mapped: u64,
+    detours: Vec<Detoured>,
+    /// Bytes of the program that are overwritten: address and length.
+    patched: Vec<(u64, u32)>,
+    /// Nothing is patched.
+    pub(crate) paused: bool,
+    folder: String,
+}
+
+/// Replaced bytes of a library.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Detoured {
+    at: u64,
+    before: Vec<u8>,
+    after: Vec<u8>,
+}
+
+/// How long threads stood still.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Pause {
+    pub(crate) took: Duration,
+    pub(crate) threads: usize,
+}
+
+/// A place for `len` bytes from where the C library's code can be reached.
+fn gap(mappings: &[Mapping], near: u64, len: u64) -> Option<u64> {
+    const REACH: u64 = 1 << 30;
+    const LOWEST: u64 = 1 << 20;
+    let below = mappings.iter().rposition(|mapping| mapping.lo <= near)?;
+    for n in (0..=below).rev() {
+        let hi = mappings[n].lo;
+        let lo = n.checked_sub(1).map_or(LOWEST, |n| mappings[n].hi);
+        // A page stays free on either side.
+        if hi.saturating_sub(lo) >= len + 2 * PAGE && near - hi < REACH {
+            return Some(hi - PAGE - len);
+        }
+    }
+    let mut lo = mappings.get(below)?.hi;
+    for mapping in mappings.get(below + 1..)? {
+        if mapping.lo.saturating_sub(lo) >= len + 2 * PAGE && lo - near < REACH {
+            return Some(lo + PAGE);
+        }
+        lo = mapping.hi;
+    }
+    None
+}
+
+/// The C library's code.
+fn libc_code(mappings: &[Mapping]) -> Option<&Mapping> {
+    let is_libc = |path: &str| {
+        let name = path.trim_end_matches(" (deleted)").rsplit('/').next().unwrap_or_default();
+        name.starts_with("libc.so.") || name.starts_with("libc-2.")
+    };
+    mappings.iter().find(|mapping| mapping.executable && is_libc(&mapping.path))
+}
+
+impl Attached {
+    /// Maps the agent and has it prepare. No thread but one is stopped, and that one for a few milliseconds.
+    pub(crate) fn prepare(process: &Process, plan: &Plan, folder: &Path, name: &str) -> Result<Attached> {
+        let pid = process.pid;
+        let memory = Memory::open(pid).map_err(|error| anyhow!(refusal(pid, &error)))?;
+        let mappings = process.mappings()?;
+        let Some(libc) = libc_code(&mappings) else {
+            bail!("process {pid} does not use glibc; the agent needs it")
+        };
+        let agent = Agent::new()?;
+        let len = agent.len() + COPIES + ORDER + STACK;
+        let base = gap(&mappings, libc.lo, len).context("there is no memory near the C library's code")?;
+        let code = memory.bytes(libc.lo, (libc.hi - libc.lo) as usize)?;
+        let instruction = libc.lo + find_syscall(&code).context("the C library makes no system calls")?;
+        let copies = base + agent.len();
+        let order = copies + COPIES;
+        let planned = detours::plan(&memory, &mappings, &agent, base, copies)
+            .map_err(|name| anyhow!("the library function {name} cannot be led to the agent"))?;
+        let bias = process.program_headers().wrapping_sub(plan.phdr());
+        let control = agent.function(CONTROL).context("the agent library is damaged")?;
+        let arena = plan.arena.wrapping_add(bias);
+        let mut attached = Attached {
+            pid,
+            started: process.started,
+            image: base..base + len,
+            code: base + agent.code.0..base + agent.code.1,
+            order,
+            stack: order + ORDER + STACK,
+            entry: base + control,
+            instruction,
+            arena: arena..arena + plan.arena_len,
+            words: [0; 4],
+            shadows: 0,
+            mapped: 0,
+            detours: planned
+                .iter()
+                .map(|p| Detoured { at: p.at, before: p.before.clone(), after: p.detour.replacement.clone() })
+                .collect(),
+            patched: plan.patches().iter().map(|p| (p.address.wrapping_add(bias), p.len)).collect(),
+            paused: true,
+            folder: folder.to_string_lossy().into_owned(),
+        };
+        let mut stopped = Stopped::one(pid).map_err(|error| anyhow!(refusal(pid, &error)))?;
+        attached.map(&mut stopped, &memory, &agent, copies)?;
+        for planned in &planned {
+            memory.write(planned.copy, &planned.detour.original)?;
+        }
+        let pairs: Vec<[u64; 2]> = planned.iter().map(|p| [p.at, p.copy]).collect();
+        memory.write(order, &order_bytes(process, folder, name, &pairs)?)?;
+        let prepared = attached.command(&mut stopped, &memory, PREPARE);
+        let read = |offset: usize| memory.word(order + offset as u64);
+        let result = prepared.and_then(|()| {
+            attached.words = [0, 8, 16, 24].map(|n| read(offset_of!(Order, words) + n).unwrap_or(0));
+            attached.shadows = read(offset_of!(Order, shadows))?;
+            attached.mapped = read(offset_of!(Order, mapped))?;
+            Ok(())
+        });
+        if let Err(error) = result {
+            let _ = attached.unmap(&mut stopped, &memory);
+            return Err(anyhow!(refusal(pid, &error)).context("the agent could not be prepared"));
+        }
+        Ok(attached)
+    }
+
+    fn map(&self, stopped: &mut Stopped, memory: &Memory, agent: &Agent, copies: u64) -> Result<()> {
+        const READ_WRITE: u64 = (libc::PROT_READ | libc::PROT_WRITE) as u64;
+        const READ_EXECUTE: u64 = (libc::PROT_READ | libc::PROT_EXEC) as u64;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+        let (base, len) = (self.image.start, self.image.end - self.image.start);
+        let made = stopped
+            .call(self.instruction, libc::SYS_mmap, [base, len, READ_WRITE, flags as u64, u64::MAX, 0])
+            .map_err(|error| anyhow!("no memory could be mapped: {}", crate::sys::reason(&error)))?;
+        if made != base {
+            let _ = stopped.call(self.instruction, libc::SYS_munmap, [made, len, 0, 0, 0, 0]);
+            bail!("no memory could be mapped near the C library's code");
+        }
+        memory.write(base, &agent.at(base))?;
+        let code = &self.code;
+        for (at, len) in [(code.start, code.end - code.start), (copies, COPIES)] {
+            stopped.call(self.instruction, libc::SYS_mprotect, [at, len, READ_EXECUTE, 0, 0, 0]).map_err(
+                |error| anyhow!("memory cannot be made executable: {}", crate::sys::reason(&error)),
+            )?;
+        }
+        Ok(())
+    }
+
+    fn command(&self, stopped: &mut Stopped, memory: &Memory, command: u64) -> io::Result<()> {
+        memory.write(self.order + offset_of!(Order, command) as u64, &command.to_le_bytes())?;
+        let done = self.order + offset_of!(Order, done) as u64;
+        stopped.run(memory, self.entry, self.stack, self.order, done)?;
+        match memory.word(self.order + offset_of!(Order, result) as u64)? {
+            0 => Ok(()),
+            errno => Err(Error::from_raw_os_error(errno as i32)),
+        }
+    }
+
+    /// Writes the patches, with all threads stopped for as short a time as possible. `moved` tells where an
+    /// overwritten instruction stands (runtime addresses).
+    pub(crate) fn arm(&mut self, moved: &dyn Fn(u64) -> Option<u64>) -> Result<Pause> {
+        let memory = Memory::open(self.pid)?;
+        let mappings = Process::mappings_of(self.pid)?;
+        let libc = libc_code(&mappings).context("the process executes another program now")?;
+        let libc = libc.lo..libc.hi;
+        let mut stopped = Stopped::all(self.pid).map_err(|error| anyhow!(refusal(self.pid, &error)))?;
+        for attempt in 0.. {
+            let late = attempt == TRIES;
+            let busy = self.move_away(&mut stopped, &memory, &mappings, &libc, moved);
+            match busy.first() {
+                None => break,
+                Some(&(tid, at)) if late => bail!(
+                    "thread {tid} stays at {at:#x}, among instructions that are to be overwritten; try again, or leave \
+                     the function out with -X"
+                ),
+                _ => stopped.stir(|thread| busy.iter().any(|(tid, _)| *tid == thread.tid), MOMENT)?,
+            }
+        }
+        let words: Vec<u8> = self.words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        for thread in stopped.threads.iter().filter(|thread| thread.registers.fs_base != 0) {
+            memory.write(thread.registers.fs_base + WORDS, &words)?;
+        }
+        for detoured in &self.detours {
+            memory.write(detoured.at, &detoured.after)?;
+        }
+        if let Err(error) = self.command(&mut stopped, &memory, ARM) {
+            for detoured in &self.detours {
+                let _ = memory.write(detoured.at, &detoured.before);
+            }
+            return Err(anyhow!("the patches could not be written: {}", crate::sys::reason(&error)));
+        }
+        self.paused = false;
+        Ok(Pause { took: stopped.elapsed(), threads: stopped.threads.len() })
+    }
+
+    /// Moves threads out of what will be overwritten. The ones that need another moment, and where they are.
+    fn move_away(
+        &self,
+        stopped: &mut Stopped,
+        memory: &Memory,
+        mappings: &[Mapping],
+        libc: &Range<u64>,
+        moved: &dyn Fn(u64) -> Option<u64>,
+    ) -> Vec<(i32, u64)> {
+        let mut busy = Vec::new();
+        for thread in &mut stopped.threads {
+            let at = thread.registers.rip;
+            if makes_thread(memory, thread, libc)
+                || self.detours.iter().any(|d| inside(d.at, d.before.len() as u32, at))
+            {
+                busy.push((thread.tid, at));
+            } else if self.is_overwritten(at) {
+                match moved(at) {
+                    Some(copy) => thread.move_to(copy),
+                    None => busy.push((thread.tid, at)),
+                }
+            }
+        }
+        for thread in &stopped.threads {
+            let overwritten = |at: u64| {
+                self.is_overwritten(at)
+                    || self.detours.iter().any(|d| inside(d.at, d.before.len() as u32, at))
+            };
+            let saved = stacks::words(memory, thread, mappings).find(|&(_, word)| overwritten(word));
+            busy.extend(saved.map(|(_, word)| (thread.tid, word)));
+        }
+        busy
+    }
+
+    /// Behind the first byte of a patch: who is at the first has not begun.
+    fn is_overwritten(&self, at: u64) -> bool {
+        let after = self.patched.partition_point(|&(address, _)| address <= at);
+        let patch = after.checked_sub(1).and_then(|n| self.patched.get(n));
+        patch.is_some_and(|&(address, len)| inside(address, len, at))
+    }
+
+    /// Takes the patches away; the agent stays. What is on the stacks returns through it.
+    pub(crate) fn disarm(&mut self) -> Result<Pause> {
+        let memory = Memory::open(self.pid)?;
+        let mut stopped = Stopped::all(self.pid).map_err(|error| anyhow!(refusal(self.pid, &error)))?;
+        self.disarm_stopped(&mut stopped, &memory)?;
+        Ok(Pause { took: stopped.elapsed(), threads: stopped.threads.len() })
+    }
+
+    fn disarm_stopped(&mut self, stopped: &mut Stopped, memory: &Memory) -> Result<()> {
+        if self.paused {
+            return Ok(());
+        }
+        for attempt in 0.. {
+            let is_busy = |thread: &Thread| {
+                let at = thread.registers.rip;
+                // In a row of short functions, or in a cave.
+                self.is_overwritten(at)
+                    || self.detours.iter().any(|d| inside(d.at, d.before.len() as u32, at))
+            };
+            if !stopped.threads.iter().any(is_busy) {
+                break;
+            }
+            if attempt == TRIES {
+                bail!("a thread does not leave the patched code; try again");
+            }
+            stopped.stir(is_busy, MOMENT)?;
+        }
+        self.command(stopped, memory, DISARM).map_err(|error| {
+            anyhow!("the patches could not be taken away: {}", crate::sys::reason(&error))
+        })?;
+        for detoured in &self.detours {
+            memory.write(detoured.at, &detoured.before)?;
+        }
+        self.paused = true;
+        Ok(())
+    }
+
+    /// Leaves the process as it was. False: a thread is in our code and stays there, so the memory stays as well.
+    pub(crate) fn detach(&mut self) -> Result<(Pause, bool)> {
+        let memory = Memory::open(self.pid)?;
+        let mut stopped = Stopped::all(self.pid).map_err(|error| anyhow!(refusal(self.pid, &error)))?;
+        self.disarm_stopped(&mut stopped, &memory)?;
+        let mut clean = false;
+        for _ in 0..TRIES {
+            let mappings = Process::mappings_of(self.pid)?;
+            let here: Vec<i32> = stopped
+                .threads
+                .iter()
+                .filter(|thread| self.is_here(thread, &memory, &mappings))
+                .map(|thread| thread.tid)
+                .collect();
+            if here.is_empty() {
+                clean = true;
+                break;
+            }
+            stopped.stir(|thread| here.contains(&thread.tid), MOMENT)?;
+        }
+        // Not while a thread is on its way through a thunk, which relies on the frame's cell.
+        if clean {
+            frames::put_back(self.pid, &memory, self.shadows, &self.arena)?;
+            self.unmap(&mut stopped, &memory)?;
+        }
+        Ok((Pause { took: stopped.elapsed(), threads: stopped.threads.len() }, clean))
+    }
+
+    fn is_ours(&self, address: u64) -> bool {
+        self.arena.contains(&address) || self.image.contains(&address)
+    }
+
+    /// Whether a thread runs our code, or will come back to it.
+    fn is_here(&self, thread: &Thread, memory: &Memory, mappings: &[Mapping]) -> bool {
+        if self.is_ours(thread.registers.rip) {
+            return true;
+        }
+        // The agent calls a library's function by a pointer, and waits for it.
+        let calls_out = |word: u64| {
+            self.code.contains(&word)
+                && memory.bytes(word - 6, 6).is_ok_and(|bytes| {
+                    bytes.starts_with(&[0xff, 0x15]) || bytes[4] == 0xff && bytes[5] & 0xf8 == 0xd0
+                })
+        };
+        if stacks::words(memory, thread, mappings).any(|(_, word)| calls_out(word)) {
+            return true;
+        }
+        let Some(libc) = libc_code(mappings) else { return false };
+        let places = stacks::interrupted(memory, thread, mappings, &(libc.lo..libc.hi));
+        places.into_iter().any(|place| self.is_ours(place))
+    }
+
+    fn unmap(&self, stopped: &mut Stopped, memory: &Memory) -> Result<()> {
+        let mut ranges: Vec<(u64, u64)> = Vec::new();
+        if self.mapped != 0 {
+            let table = memory.bytes(self.mapped, MAPPED_MAX * 16)?;
+            let word = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_le_bytes);
+            let pairs = table.chunks_exact(16).map(|pair| (word(&pair[..8]), word(&pair[8..])));
+            ranges.extend(pairs.filter(|&(address, len)| address != 0 && len != 0));
+        }
+        ranges.push((self.arena.start, self.arena.end - self.arena.start));
+        for mapping in Process::mappings_of(self.pid)? {
+            if mapping.path.starts_with(&self.folder) {
+                ranges.push((mapping.lo, mapping.hi - mapping.lo));
+            }
+        }
+        ranges.push((self.image.start, self.image.end - self.image.start));
+        for (address, len) in ranges {
+            stopped.call(self.instruction, libc::SYS_munmap, [address, len, 0, 0, 0, 0])?;
+        }
+        Ok(())
+    }
+
+    /// All threads stand still, and what is in memory is as it should be for them.
+    pub(crate) fn still<T>(&self, then: impl FnOnce() -> T) -> Result<(T, Pause)> {
+        let stopped = Stopped::all(self.pid).map_err(|error| anyhow!(refusal(self.pid, &error)))?;
+        let result = then();
+        Ok((result, Pause { took: stopped.elapsed(), threads: stopped.threads.len() }))
+    }
+
+    pub(crate) const FILE: &str = "attached.json";
+
+    pub(crate) fn save(&self, folder: &Path) -> io::Result<()> {
+        let text = serde_json::to_vec(self).map_err(io::Error::other)?;
+        let file = folder.join(Attached::FILE);
+        let fresh = file.with_extension("new");
+        std::fs::write(&fresh, text)?;
+        std::fs::rename(&fresh, &file)
+    }
+
+    /// What an injector has left; None: it had attached to nothing.
+    pub(crate) fn load(folder: &Path) -> Option<Attached> {
+        serde_json::from_reader(File::open(folder.join(Attached::FILE)).ok()?).ok()
+    }
+}
+
+fn inside(address: u64, len: u32, at: u64) -> bool {
+    at > address && at < address + u64::from(len)
+}
+
+/// Whether a thread is about to make another one by a system call that will be led to the agent: it must not be
+/// between the two instructions, nor be told by the kernel to make the call again.
+fn makes_thread(memory: &Memory, thread: &Thread, libc: &Range<u64>) -> bool {
+    const RESTART: i64 = -513;
+    let registers = &thread.registers;
+    let calls = [libc::SYS_clone, libc::SYS_clone3];
+    if registers.rax as i64 == RESTART && calls.contains(&(registers.orig_rax as i64)) {
+        return true;
+    }
+    libc.contains(&registers.rip)
+        && memory.bytes(registers.rip - 5, 7).is_ok_and(|bytes| {
+            let number = i64::from(bytes[1]) | i64::from(bytes[2]) << 8;
+            bytes[0] == 0xb8 && bytes[3..] == [0, 0, 0x0f, 0x05] && calls.contains(&number)
+        })
+}
+
+/// The order to prepare, as it lies in memory.
+fn order_bytes(process: &Process, folder: &Path, name: &str, detours: &[[u64; 2]]) -> Result<Vec<u8>> {
+    const WANTED: [u64; 5] = [3, 4, 5, 7, 9];
+    let mut bytes = vec![0; size_of::<Order>()];
+    let mut put = |offset: usize, word: u64| bytes[offset..offset + 8].copy_from_slice(&word.to_le_bytes());
+    put(offset_of!(Order, stack), process.stack);
+    for (n, kind) in WANTED.into_iter().enumerate() {
+        put(offset_of!(Order, auxiliary) + 16 * n, kind);
+        put(offset_of!(Order, auxiliary) + 16 * n + 8, process.auxiliary(kind));
+    }
+    for (n, [at, copy]) in detours.iter().enumerate() {
+        put(offset_of!(Order, detours) + 16 * n, *at);
+        put(offset_of!(Order, detours) + 16 * n + 8, *copy);
+    }
+    put(offset_of!(Order, detours_count), detours.len() as u64);
+    let place = folder.join(name);
+    let place = place.as_os_str().as_bytes();
+    put(offset_of!(Order, place_len), place.len() as u64);
+    if place.len() > PLACE_MAX {
+        bail!("the name of {} is too long", folder.display());
+    }
+    let at = offset_of!(Order, place);
+    bytes[at..at + place.len()].copy_from_slice(place);
+    Ok(bytes)
+}

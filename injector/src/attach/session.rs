@@ -1,0 +1,293 @@
+//! A profile of a process that runs already: attach, wait, leave, write.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+use gprofinject_abi::REGION_SUFFIX;
+use gprofinject_abi::region::State;
+
+use super::engine::Attached;
+use super::process::Process;
+use crate::args::{HooksArg, SamplerArg};
+use crate::collect;
+use crate::failure::Failure;
+use crate::family::Family;
+use crate::output;
+use crate::perf::{self, Perf, Scope};
+use crate::profilee::{self, Profilees};
+use crate::region::{self, Orders};
+use crate::report::Run;
+use crate::resolve::Program;
+use crate::run::{self, Files};
+use crate::run_folder::RunFolder;
+use crate::sampler::{self, Method, Sampling};
+use crate::settings::Settings;
+use crate::signals::Signals;
+use crate::spawn::FIRST;
+use crate::supervise::{self, Ending};
+use crate::sys::Handle;
+use crate::{memory, profile_plan};
+
+/// Profiles a process for some time, until it ends, or until we are told to leave it.
+pub(crate) fn profile(pid: i32, settings: &Settings, duration: Option<Duration>) -> Result<Ending, Failure> {
+    let start = Instant::now();
+    let voice = settings.voice;
+    let process = Process::open(pid)?;
+    take_over(&process, settings)?;
+    let program = program(&process)?;
+    let subject = profilee::subject(&process.binary());
+    if let Some(why) = &subject.unhookable {
+        return Err(anyhow!("process {pid} cannot be attached to: {why}").into());
+    }
+    if settings.sampler == SamplerArg::Timer {
+        return Err(anyhow!(
+            "timers are set up when a program starts; a running one is sampled with --sampler perf, or not (--rate 0)"
+        )
+        .into());
+    }
+    let output = settings.output.check()?;
+    let stats = settings.stats.as_deref().map(output::stats_target).transpose()?;
+    let choice = sampler::choose(SamplerArg::Perf, settings.rate, true, false, false);
+    let mut notes = Vec::new();
+    for reason in &choice.reasons {
+        if choice.method == Method::None {
+            voice.warn(format_args!("no samples are taken: {reason}"));
+        }
+        notes.push(reason.clone());
+    }
+    let planned = profile_plan::make(subject, settings.hooks, &settings.filters, false);
+    memory::plan_made();
+    run::say_what_is_possible(&planned, &program, settings, choice.method != Method::None);
+    notes.extend(planned.plan.iter().filter_map(|plan| plan.downgrade.clone()));
+    let hooks = settings.hooks != HooksArg::None && planned.hooked() > 0;
+
+    let signals = Signals::take().context("cannot take over signals")?;
+    let mut profilees = Profilees::default();
+    let profilee = profilees.first(&program.binary, program.shown.clone(), planned, hooks);
+    let planned = profilee.planned;
+    let orders = Orders { timer_rate: 0, follow: false, plan: profilee.number };
+    let folder = match &profilee.plan {
+        Some((plan, layout)) => Some(RunFolder::create(FIRST, plan, layout, orders)?),
+        None => None,
+    };
+    let mut family = Family::new(settings, &output, folder, profilees, orders, choice.rate);
+    let mut sampling = match choice.method {
+        Method::Perf => {
+            let scope = Scope::Running(pid);
+            Some(Sampling::new(
+                Perf::open(scope, choice.rate, false).map_err(|e| anyhow!(perf::refusal(&e, scope)))?,
+            ))
+        }
+        _ => None,
+    };
+    family.begin(pid, profilee, None);
+    let bias = process.program_headers().wrapping_sub(planned.plan.as_ref().map_or(0, |plan| plan.phdr()));
+    if let Some(sampling) = &mut sampling {
+        sampling.announce_running(pid, &subject.code, planned.shape, bias);
+    }
+    let mut attached = None;
+    if let (Some(folder), Some(plan)) = (&family.folder, &planned.plan) {
+        let path = folder.path().to_owned();
+        let mut made = Attached::prepare(&process, plan, &path, FIRST)?;
+        let armed = prepared(&folder.region(FIRST)).and_then(|()| {
+            made.save(&path).context("the run folder cannot be written to")?;
+            let arena = planned.shape.arena;
+            made.arm(&|at| {
+                Some(arena.wrapping_add(plan.moved(at.wrapping_sub(bias))?.into()).wrapping_add(bias))
+            })
+        });
+        match armed {
+            Ok(pause) => voice.detail(format_args!(
+                "attached to process {pid}: {} threads stood still for {:.1} ms",
+                pause.threads,
+                pause.took.as_secs_f64() * 1e3
+            )),
+            Err(error) => {
+                let _ = made.detach();
+                return Err(error.into());
+            }
+        }
+        let _ = made.save(&path);
+        attached = Some(made);
+    }
+    if let Some(sampling) = &mut sampling {
+        sampling.perf().enable();
+    }
+    let injector_ns = start.elapsed().as_nanos() as u64;
+    voice.note(match duration {
+        Some(duration) => {
+            format!("attached to process {pid} for {} s (Ctrl-C: until now)", duration.as_secs_f64())
+        }
+        None => format!("attached to process {pid}; Ctrl-C to leave it and write the profile"),
+    });
+
+    let ended = wait(&process, &signals, &mut family, sampling.as_mut(), duration);
+    if !ended && let Some(attached) = &mut attached {
+        leave(attached, &process, settings)?;
+    }
+    let finished = family.end_first(sampling.as_mut(), None);
+    let sampler_bytes = sampling.as_mut().map_or(0, |sampling| sampling.perf().ring_bytes());
+    let (lost_samples, throttled) = sampling.as_ref().map_or((0, false), |s| (s.lost, s.throttled));
+    drop(sampling);
+    for trouble in &family.troubles {
+        voice.warn(trouble);
+    }
+    let Some(finished) = finished else { return Err(anyhow!("the profile is lost").into()) };
+    if let Some(trouble) = &finished.collected.trouble {
+        voice.warn(trouble);
+        notes.push(trouble.clone());
+    }
+    let run = Run {
+        planned,
+        binary: &program.binary,
+        ending: Ending::Exited(0),
+        collected: &finished.collected,
+        placed: finished.placed,
+        sampler: choice.method.name(),
+        rate: choice.rate,
+        lost_samples,
+        throttled,
+        sampler_bytes,
+        plan_bytes: profilee.plan_len(),
+        injector_ns,
+        notes: &notes,
+        others: &family.others,
+    };
+    family.folder = None;
+    let files = Files { output: &output, stats: stats.as_ref() };
+    run::finish(&run, &program, settings, &files, pid as u32, &finished.bytes)?;
+    Ok(Ending::Exited(0))
+}
+
+/// The file that the process runs, and what to call it.
+fn program(process: &Process) -> Result<Program> {
+    let pid = process.pid;
+    let link = fs::read_link(process.binary()).with_context(|| {
+        format!("process {pid} cannot be looked into; run gprofinject as its user, or as root")
+    })?;
+    let shown = link.to_string_lossy();
+    // It may have been replaced since; what runs can still be read.
+    let binary = match shown.strip_suffix(" (deleted)") {
+        Some(_) => process.binary(),
+        None => link.clone(),
+    };
+    Ok(Program::running(binary))
+}
+
+/// Whether the agent is ready.
+fn prepared(region: &Path) -> Result<()> {
+    let header = region::header_of(region).context("the counters cannot be read")?;
+    if header.state != State::SettingUp as u32 {
+        let trouble = collect::trouble(&header);
+        bail!("nothing was hooked: {}", trouble.unwrap_or_else(|| "the agent did not begin".to_owned()));
+    }
+    Ok(())
+}
+
+/// True: the process has ended.
+fn wait(
+    process: &Process,
+    signals: &Signals,
+    family: &mut Family,
+    mut sampling: Option<&mut Sampling>,
+    duration: Option<Duration>,
+) -> bool {
+    const ENOUGH: [i32; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
+    const OFTEN: Duration = Duration::from_millis(500);
+    let handle = Handle::of(process.pid);
+    let until = duration.map(|duration| Instant::now() + duration);
+    loop {
+        if handle.has_ended() || !process.lives() {
+            return true;
+        }
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        if left.is_some_and(|left| left.is_zero()) {
+            return false;
+        }
+        supervise::wait(
+            signals,
+            family,
+            sampling.as_deref_mut(),
+            handle.descriptor(),
+            Some(left.map_or(OFTEN, |left| left.min(OFTEN))),
+        );
+        while let Some(arrived) = signals.next() {
+            if ENOUGH.contains(&arrived.signal) {
+                return false;
+            }
+        }
+    }
+}
+
+fn leave(attached: &mut Attached, process: &Process, settings: &Settings) -> Result<()> {
+    let pid = process.pid;
+    match attached.detach() {
+        Ok((pause, clean)) => {
+            settings.voice.detail(format_args!(
+                "left process {pid}: {} threads stood still for {:.1} ms",
+                pause.threads,
+                pause.took.as_secs_f64() * 1e3
+            ));
+            if !clean {
+                settings.voice.detail("a thread waits in a signal handler inside the agent, whose memory stays");
+            }
+            Ok(())
+        }
+        // It has ended meanwhile.
+        Err(_) if !process.lives() => Ok(()),
+        Err(error) => Err(error.context(format!(
+            "process {pid} could not be left: its hooks stay; gprofinject --pid {pid} --duration 0 tries once more"
+        ))),
+    }
+}
+
+/// Run folders whose files the process has mapped.
+pub(crate) fn folders(process: &Process) -> Result<Vec<PathBuf>> {
+    let mut folders: Vec<PathBuf> = Vec::new();
+    for mapping in process.mappings()? {
+        let path = Path::new(mapping.path.trim_end_matches(" (deleted)"));
+        if mapping.path.contains("/gprofinject-")
+            && path
+                .extension()
+                .is_some_and(|extension| REGION_SUFFIX.ends_with(&*extension.to_string_lossy()))
+            && let Some(folder) = path.parent()
+            && !folders.iter().any(|known| known == folder)
+        {
+            folders.push(folder.to_owned());
+        }
+    }
+    Ok(folders)
+}
+
+/// Takes out what a gprofinject has left that was killed.
+fn take_over(process: &Process, settings: &Settings) -> Result<()> {
+    let pid = process.pid;
+    for folder in folders(process)? {
+        if crate::logbook::is_looked_after(&folder) {
+            bail!(
+                "process {pid} is profiled already (its counters are in {}); --dump, --reset, --pause and --resume \
+                 control that",
+                folder.display()
+            );
+        }
+        match Attached::load(&folder)
+            .filter(|attached| attached.pid == pid && attached.started == process.started)
+        {
+            Some(mut attached) => {
+                attached.detach().context("what an earlier gprofinject left could not be taken out")?;
+                settings.voice.note(format_args!(
+                    "took out what a gprofinject left that was killed; its profile: gprofinject --recover {}",
+                    folder.display()
+                ));
+            }
+            None => bail!(
+                "process {pid} was started by a gprofinject that was killed, and is profiled still; its profile: \
+                 gprofinject --recover {}",
+                folder.display()
+            ),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,455 @@
+//! Another process's threads, stopped by ptrace(2), and what can be done with them meanwhile.
+//!
+//! Threads are seized and interrupted, so no signal is involved that the process could see, and a system call
+//! that a thread waits in is restarted by the kernel. Where it is not (`epoll_wait` and its like answer EINTR
+//! even so, see signal(7), "Interruption of system calls by stop signals"), we restart it.
+#![allow(unsafe_code)]
+
+use std::collections::HashSet;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Error};
+use std::os::unix::fs::FileExt;
+use std::ptr;
+use std::time::{Duration, Instant};
+
+use libc::{c_void, user_regs_struct};
+
+use crate::sys::check;
+
+/// How long a thread may take to stop. One that waits for the disk, or for its vfork child, cannot.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How long code of ours may take in a borrowed thread.
+const CALL_PATIENCE: Duration = Duration::from_secs(20);
+const EVENT_STOP: i32 = 128;
+const SYSCALL: [u8; 2] = [0x0f, 0x05];
+
+/// All threads of a process, stopped. They go on when this is dropped.
+pub(crate) struct Stopped {
+    pub(crate) pid: i32,
+    pub(crate) threads: Vec<Thread>,
+    since: Instant,
+}
+
+pub(crate) struct Thread {
+    pub(crate) tid: i32,
+    pub(crate) registers: user_regs_struct,
+    /// `registers` are not the thread's own any more.
+    changed: bool,
+}
+
+/// A process's memory, whatever its protection.
+pub(crate) struct Memory(File);
+
+impl Memory {
+    pub(crate) fn open(pid: i32) -> io::Result<Memory> {
+        OpenOptions::new().read(true).write(true).open(format!("/proc/{pid}/mem")).map(Memory)
+    }
+
+    pub(crate) fn read(&self, address: u64, bytes: &mut [u8]) -> io::Result<()> {
+        self.0.read_exact_at(bytes, address)
+    }
+
+    pub(crate) fn write(&self, address: u64, bytes: &[u8]) -> io::Result<()> {
+        self.0.write_all_at(bytes, address)
+    }
+
+    pub(crate) fn word(&self, address: u64) -> io::Result<u64> {
+        let mut bytes = [0; 8];
+        self.read(address, &mut bytes)?;
+        Ok(u64::from_le_bytes(bytes))
+    }
+
+    pub(crate) fn bytes(&self, address: u64, len: usize) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; len];
+        self.read(address, &mut bytes)?;
+        Ok(bytes)
+    }
+}
+
+fn request(request: libc::c_uint, tid: i32, address: usize, data: usize) -> io::Result<()> {
+    // SAFETY: the callers pass what the request wants: numbers, or addresses of structures that live on.
+    check(unsafe { libc::ptrace(request, tid, address as *mut c_void, data as *mut c_void) as i32 })?;
+    Ok(())
+}
+
+fn registers(tid: i32) -> io::Result<user_regs_struct> {
+    // SAFETY: plain data.
+    let mut registers: user_regs_struct = unsafe { std::mem::zeroed() };
+    request(libc::PTRACE_GETREGS, tid, 0, &raw mut registers as usize)?;
+    Ok(registers)
+}
+
+fn set_registers(tid: i32, registers: &user_regs_struct) -> io::Result<()> {
+    request(libc::PTRACE_SETREGS, tid, 0, ptr::from_ref(registers) as usize)
+}
+
+/// What a thread does when it is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Event {
+    /// It stands still, as it was told to.
+    Interrupted,
+    /// The whole process is stopped, by a signal such as SIGSTOP.
+    GroupStop,
+    /// It is to get this signal.
+    Signal(i32),
+    /// It is about to make a system call, or has made it.
+    Call,
+    Gone,
+}
+
+fn wait(tid: i32, until: Instant) -> io::Result<Event> {
+    let mut pauses = 0_u32;
+    loop {
+        let mut status = 0;
+        // SAFETY: `status` is valid for the call.
+        match check(unsafe { libc::waitpid(tid, &mut status, libc::__WALL | libc::WNOHANG) }) {
+            Ok(0) if Instant::now() > until => return Err(Error::from_raw_os_error(libc::ETIMEDOUT)),
+            Ok(0) => {
+                pauses += 1;
+                let pause = if pauses < 200 { 5 } else { 200 };
+                std::thread::sleep(Duration::from_micros(pause));
+            }
+            Ok(_) if !libc::WIFSTOPPED(status) => return Ok(Event::Gone),
+            Ok(_) => {
+                let signal = libc::WSTOPSIG(status);
+                return Ok(match status >> 16 {
+                    EVENT_STOP if signal == libc::SIGTRAP => Event::Interrupted,
+                    EVENT_STOP => Event::GroupStop,
+                    _ if signal == libc::SIGTRAP | 0x80 => Event::Call,
+                    _ => Event::Signal(signal),
+                });
+            }
+            Err(error) if error.raw_os_error() == Some(libc::ECHILD) => return Ok(Event::Gone),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Waits until the thread stands still as told. Signals that come first are delivered. False: it has gone.
+fn wait_interrupted(tid: i32, until: Instant) -> io::Result<bool> {
+    loop {
+        match wait(tid, until)? {
+            Event::Interrupted => return Ok(true),
+            Event::GroupStop => return Err(Error::from_raw_os_error(libc::EAGAIN)),
+            Event::Gone => return Ok(false),
+            Event::Signal(signal) => request(libc::PTRACE_CONT, tid, 0, signal as usize)?,
+            Event::Call => request(libc::PTRACE_CONT, tid, 0, 0)?,
+        }
+    }
+}
+
+pub(crate) fn thread_ids(pid: i32) -> io::Result<Vec<i32>> {
+    let mut ids = Vec::new();
+    for entry in fs::read_dir(format!("/proc/{pid}/task"))? {
+        ids.extend(entry?.file_name().to_str().and_then(|name| name.parse::<i32>().ok()));
+    }
+    Ok(ids)
+}
+
+impl Stopped {
+    /// Stops all threads. An error of kind EAGAIN: the process is stopped by a signal.
+    pub(crate) fn all(pid: i32) -> io::Result<Stopped> {
+        let mut stopped = Stopped { pid, threads: Vec::new(), since: Instant::now() };
+        let until = stopped.since + PATIENCE;
+        let mut known = HashSet::new();
+        // Threads that are made while others are being stopped.
+        loop {
+            let fresh: Vec<i32> = thread_ids(pid)?.into_iter().filter(|tid| !known.contains(tid)).collect();
+            if fresh.is_empty() {
+                break;
+            }
+            let mut seized = Vec::with_capacity(fresh.len());
+            for tid in fresh {
+                known.insert(tid);
+                match request(libc::PTRACE_SEIZE, tid, 0, libc::PTRACE_O_TRACESYSGOOD as usize) {
+                    Ok(()) => seized.push(tid),
+                    Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
+                    Err(error) => {
+                        release(&seized);
+                        return Err(error);
+                    }
+                }
+            }
+            for &tid in &seized {
+                let _ = request(libc::PTRACE_INTERRUPT, tid, 0, 0);
+            }
+            for (n, &tid) in seized.iter().enumerate() {
+                let stands = wait_interrupted(tid, until)
+                    .and_then(|alive| if alive { registers(tid).map(Some) } else { Ok(None) });
+                match stands {
+                    Ok(Some(registers)) => {
+                        let mut thread = Thread { tid, registers, changed: false };
+                        thread.restart_call(pid);
+                        stopped.threads.push(thread);
+                    }
+                    Ok(None) => {}
+                    Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
+                    Err(error) => {
+                        release(&seized[n..]);
+                        return Err(error);
+                    }
+                }
+            }
+        }
+        if stopped.threads.is_empty() {
+            return Err(Error::from_raw_os_error(libc::ESRCH));
+        }
+        Ok(stopped)
+    }
+
+    /// Stops one thread only, the first that can be stopped.
+    pub(crate) fn one(pid: i32) -> io::Result<Stopped> {
+        let mut refusal = Error::from_raw_os_error(libc::ESRCH);
+        for tid in thread_ids(pid)? {
+            let since = Instant::now();
+            let seized = request(libc::PTRACE_SEIZE, tid, 0, libc::PTRACE_O_TRACESYSGOOD as usize);
+            if let Err(error) = seized {
+                refusal = error;
+                continue;
+            }
+            let _ = request(libc::PTRACE_INTERRUPT, tid, 0, 0);
+            match wait_interrupted(tid, since + PATIENCE / 4).and_then(|_| registers(tid)) {
+                Ok(registers) => {
+                    let mut thread = Thread { tid, registers, changed: false };
+                    thread.restart_call(pid);
+                    return Ok(Stopped { pid, threads: vec![thread], since });
+                }
+                Err(error) => {
+                    release(&[tid]);
+                    refusal = error;
+                }
+            }
+        }
+        Err(refusal)
+    }
+
+    /// How long they have stood still.
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.since.elapsed()
+    }
+
+    /// Has the first thread make a system call.
+    pub(crate) fn call(&mut self, instruction: u64, number: i64, arguments: [u64; 6]) -> io::Result<u64> {
+        let Some(thread) = self.threads.first() else { return Err(Error::from_raw_os_error(libc::ESRCH)) };
+        let borrowed = Borrowed::new(thread)?;
+        let mut registers = thread.registers;
+        registers.rip = instruction;
+        registers.rax = number as u64;
+        registers.orig_rax = u64::MAX;
+        let [a, b, c, d, e, f] = arguments;
+        (registers.rdi, registers.rsi, registers.rdx) = (a, b, c);
+        (registers.r10, registers.r8, registers.r9) = (d, e, f);
+        set_registers(borrowed.tid, &registers)?;
+        let until = Instant::now() + CALL_PATIENCE;
+        for _ in 0..2 {
+            request(libc::PTRACE_SYSCALL, borrowed.tid, 0, 0)?;
+            match wait(borrowed.tid, until)? {
+                Event::Call => {}
+                Event::Gone => return Err(Error::from_raw_os_error(libc::ESRCH)),
+                _ => return Err(Error::from_raw_os_error(libc::EIO)),
+            }
+        }
+        let result = self::registers(borrowed.tid)?.rax;
+        // It stands behind the call; only an interrupted thread goes back to what it did before.
+        request(libc::PTRACE_INTERRUPT, borrowed.tid, 0, 0)?;
+        request(libc::PTRACE_CONT, borrowed.tid, 0, 0)?;
+        borrowed.wait(until)?;
+        match result as i64 {
+            errno @ -4095..0 => Err(Error::from_raw_os_error(-errno as i32)),
+            _ => Ok(result),
+        }
+    }
+
+    /// Has the first thread run code that sets the word at `done` to 1 at its end and then sleeps.
+    pub(crate) fn run(
+        &mut self,
+        memory: &Memory,
+        entry: u64,
+        stack: u64,
+        argument: u64,
+        done: u64,
+    ) -> io::Result<()> {
+        let Some(thread) = self.threads.first() else { return Err(Error::from_raw_os_error(libc::ESRCH)) };
+        let borrowed = Borrowed::new(thread)?;
+        let mut registers = thread.registers;
+        registers.rip = entry;
+        registers.rsp = stack;
+        registers.rdi = argument;
+        registers.orig_rax = u64::MAX;
+        registers.eflags &= !0x400;
+        memory.write(done, &[0; 8])?;
+        set_registers(borrowed.tid, &registers)?;
+        let until = Instant::now() + CALL_PATIENCE;
+        request(libc::PTRACE_CONT, borrowed.tid, 0, 0)?;
+        while memory.word(done)? != 1 {
+            let mut status = 0;
+            // SAFETY: `status` is valid for the call.
+            let seen = unsafe { libc::waitpid(borrowed.tid, &mut status, libc::__WALL | libc::WNOHANG) };
+            if seen != 0 {
+                // Only a fault of the code is not blocked; the kernel has stopped the thread for it.
+                let alive = seen > 0 && libc::WIFSTOPPED(status);
+                return Err(Error::from_raw_os_error(if alive { libc::EFAULT } else { libc::ESRCH }));
+            }
+            if Instant::now() > until {
+                borrowed.interrupt(until + PATIENCE)?;
+                return Err(Error::from_raw_os_error(libc::ETIMEDOUT));
+            }
+            std::thread::sleep(Duration::from_micros(20));
+        }
+        borrowed.interrupt(until)
+    }
+
+    /// Lets some threads run for a moment.
+    pub(crate) fn stir(&mut self, which: impl Fn(&Thread) -> bool, pause: Duration) -> io::Result<()> {
+        let until = Instant::now() + PATIENCE;
+        let mut gone = Vec::new();
+        let stirred: Vec<usize> = (0..self.threads.len()).filter(|&n| which(&self.threads[n])).collect();
+        for &n in &stirred {
+            self.threads[n].settle()?;
+            request(libc::PTRACE_CONT, self.threads[n].tid, 0, 0)?;
+        }
+        std::thread::sleep(pause);
+        for &n in &stirred {
+            let _ = request(libc::PTRACE_INTERRUPT, self.threads[n].tid, 0, 0);
+        }
+        for &n in &stirred {
+            let thread = &mut self.threads[n];
+            if wait_interrupted(thread.tid, until)? {
+                thread.registers = registers(thread.tid)?;
+                thread.restart_call(self.pid);
+            } else {
+                gone.push(thread.tid);
+            }
+        }
+        self.threads.retain(|thread| !gone.contains(&thread.tid));
+        // They may have made others.
+        let known: HashSet<i32> = self.threads.iter().map(|thread| thread.tid).collect();
+        if thread_ids(self.pid)?.iter().any(|tid| !known.contains(tid)) {
+            self.stop_more(&known, until)?;
+        }
+        Ok(())
+    }
+
+    fn stop_more(&mut self, known: &HashSet<i32>, until: Instant) -> io::Result<()> {
+        for tid in thread_ids(self.pid)?.into_iter().filter(|tid| !known.contains(tid)) {
+            if request(libc::PTRACE_SEIZE, tid, 0, libc::PTRACE_O_TRACESYSGOOD as usize).is_err() {
+                continue;
+            }
+            let _ = request(libc::PTRACE_INTERRUPT, tid, 0, 0);
+            if wait_interrupted(tid, until)? {
+                let mut thread = Thread { tid, registers: registers(tid)?, changed: false };
+                thread.restart_call(self.pid);
+                self.threads.push(thread);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        for thread in &mut self.threads {
+            let _ = thread.settle();
+            let _ = request(libc::PTRACE_DETACH, thread.tid, 0, 0);
+        }
+    }
+}
+
+/// Lets threads go of which not all stand still.
+fn release(tids: &[i32]) {
+    let until = Instant::now() + PATIENCE;
+    for &tid in tids {
+        let _ = request(libc::PTRACE_INTERRUPT, tid, 0, 0);
+        let _ = wait_interrupted(tid, until);
+        let _ = request(libc::PTRACE_DETACH, tid, 0, 0);
+    }
+}
+
+impl Thread {
+    /// Where it goes on, if not where it stands.
+    pub(crate) fn move_to(&mut self, address: u64) {
+        self.registers.rip = address;
+        self.changed = true;
+    }
+
+    /// Its registers are what they are said to be.
+    fn settle(&mut self) -> io::Result<()> {
+        if std::mem::take(&mut self.changed) {
+            set_registers(self.tid, &self.registers)?;
+        }
+        Ok(())
+    }
+
+    /// A system call that we have made end with EINTR is made again, unless a signal has come that would have
+    /// ended it as well.
+    fn restart_call(&mut self, pid: i32) {
+        let number = self.registers.orig_rax;
+        let interrupted = self.registers.rax == -i64::from(libc::EINTR) as u64;
+        if (number as i64) < 0 || !interrupted || has_signal(pid, self.tid) {
+            return;
+        }
+        self.registers.rax = number;
+        self.registers.rip = self.registers.rip.wrapping_sub(SYSCALL.len() as u64);
+        self.registers.orig_rax = u64::MAX;
+        self.changed = true;
+    }
+}
+
+/// Whether a signal waits to be delivered to the thread.
+fn has_signal(pid: i32, tid: i32) -> bool {
+    let Ok(status) = fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")) else { return true };
+    let set = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
+        line.and_then(|hex| u64::from_str_radix(hex.trim_start_matches(':').trim(), 16).ok()).unwrap_or(0)
+    };
+    (set("SigPnd") | set("ShdPnd")) & !set("SigBlk") != 0
+}
+
+/// A stopped thread that runs something else for a while, with all signals blocked. At the end it stands still as
+/// before, whatever happens.
+struct Borrowed {
+    tid: i32,
+    registers: user_regs_struct,
+    mask: u64,
+}
+
+const MASK_LEN: usize = 8;
+
+impl Borrowed {
+    fn new(thread: &Thread) -> io::Result<Borrowed> {
+        let mut mask = 0_u64;
+        request(libc::PTRACE_GETSIGMASK, thread.tid, MASK_LEN, &raw mut mask as usize)?;
+        let all = u64::MAX;
+        request(libc::PTRACE_SETSIGMASK, thread.tid, MASK_LEN, &raw const all as usize)?;
+        Ok(Borrowed { tid: thread.tid, registers: thread.registers, mask })
+    }
+
+    /// Stops it again, while it runs.
+    fn interrupt(&self, until: Instant) -> io::Result<()> {
+        request(libc::PTRACE_INTERRUPT, self.tid, 0, 0)?;
+        self.wait(until)
+    }
+
+    fn wait(&self, until: Instant) -> io::Result<()> {
+        loop {
+            match wait(self.tid, until)? {
+                Event::Interrupted => return Ok(()),
+                Event::Gone => return Err(Error::from_raw_os_error(libc::ESRCH)),
+                _ => request(libc::PTRACE_CONT, self.tid, 0, 0)?,
+            }
+        }
+    }
+}
+
+impl Drop for Borrowed {
+    fn drop(&mut self) {
+        let _ = set_registers(self.tid, &self.registers);
+        let _ = request(libc::PTRACE_SETSIGMASK, self.tid, MASK_LEN, &raw const self.mask as usize);
+    }
+}
+
+/// Address of a `syscall` instruction in a piece of code.
+pub(crate) fn find_syscall(code: &[u8]) -> Option<u64> {
+    code.windows(SYSCALL.len()).position(|bytes| bytes == SYSCALL).map(|at| at as u64)
+}
