@@ -24,9 +24,10 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
 
-    /// What to hook: entry and exit, entry only, or nothing (sampling only)
-    #[arg(long, value_name = "WHAT", value_enum, default_value_t = HooksArg::Both)]
-    pub(crate) hooks: HooksArg,
+    /// What to hook: entry and exit, entry only, or nothing (sampling only) [default: both, and nothing in a
+    /// program that may check its own code]
+    #[arg(long, value_name = "WHAT", value_enum)]
+    pub(crate) hooks: Option<HooksArg>,
 
     /// Samples per second of CPU time, 0 for none
     #[arg(long, value_name = "HZ", default_value_t = 1000, allow_negative_numbers = true,

@@ -48,7 +48,7 @@ pub(crate) struct Family<'s> {
     written: HashMap<i32, u32>,
     /// Members that have gone.
     pub(crate) others: Vec<Other>,
-    /// What was executed and could not be followed, and why.
+    /// What was executed and could not be followed, or not be hooked as was asked, and why.
     pub(crate) strangers: BTreeSet<String>,
     /// Profiles that could not be written where they should be.
     pub(crate) troubles: Vec<String>,
@@ -224,6 +224,9 @@ impl<'s> Family<'s> {
                 return None;
             }
         };
+        if let Some(less) = profilee.planned.plan.as_ref().and_then(|plan| plan.downgrade.as_ref()) {
+            self.strangers.insert(format!("{}: {less}", binary.display()));
+        }
         self.enter(profilee);
         let name = self.names.to_string();
         self.names += 1;

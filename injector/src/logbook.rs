@@ -21,7 +21,7 @@ const FILE: &str = "run.json";
 pub(crate) struct Entries {
     version: u32,
     pub(crate) output: Naming,
-    pub(crate) hooks: HooksArg,
+    pub(crate) hooks: Option<HooksArg>,
     pub(crate) include: Vec<String>,
     pub(crate) exclude: Vec<String>,
     pub(crate) min_size: u64,

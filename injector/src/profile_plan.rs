@@ -23,18 +23,19 @@ pub(crate) struct Planned<'s, 'd> {
 /// same, for its timers.
 pub(crate) fn make<'s, 'd>(
     subject: &'s Subject<'d>,
-    hooks: HooksArg,
+    hooks: Option<HooksArg>,
     filters: &Filters,
     agent_wanted: bool,
 ) -> Planned<'s, 'd> {
     let start = Instant::now();
-    let nothing = hooks == HooksArg::None || subject.unhookable.is_some();
+    let nothing = hooks == Some(HooksArg::None) || subject.unhookable.is_some();
     let selected = |function: &Function| !nothing && filters.select(function.names(), function.size);
-    let hooks = if hooks == HooksArg::Entry { Hooks::Entry } else { Hooks::Both };
+    let insist = hooks.is_some();
+    let hooks = if hooks == Some(HooksArg::Entry) { Hooks::Entry } else { Hooks::Both };
     let image = subject.image.as_ref().filter(|_| agent_wanted || !nothing);
-    let mut plan = image.map(|image| Plan::new(image, &Options { hooks, selected: &selected }));
+    let mut plan = image.map(|image| Plan::new(image, &Options { hooks, selected: &selected, insist }));
     if let Some(plan) = plan.as_mut().filter(|_| nothing) {
-        plan.downgrade = None;
+        (plan.downgrade, plan.caution) = (None, None);
         for verdict in plan.verdicts.iter_mut().filter(|v| **v == Verdict::Refused(Reason::NotSelected)) {
             *verdict = Verdict::Refused(Reason::NoHooks);
         }

@@ -226,13 +226,16 @@ pub(crate) fn say_what_is_possible(planned: &Planned, program: &Program, setting
     if let Some(why) = &planned.subject.unhookable {
         let rest = if sampled { "it is only sampled" } else { "it runs without a profile" };
         voice.warn(format_args!("{shown} cannot be hooked: {why}; {rest}"));
-    } else if settings.hooks != HooksArg::None {
+    } else if settings.hooks != Some(HooksArg::None) {
         for pattern in settings.filters.unused() {
             voice.warn(format_args!("{pattern} matches no function of {shown}"));
         }
     }
     if let Some(downgrade) = planned.plan.as_ref().and_then(|plan| plan.downgrade.as_ref()) {
         voice.note(format_args!("{shown}: {downgrade}"));
+    }
+    if let Some(caution) = planned.plan.as_ref().and_then(|plan| plan.caution.as_ref()) {
+        voice.note(format_args!("{shown}: {caution}"));
     }
     if planned.subject.stripped() {
         let remedy = match planned.subject.debug_file() {

@@ -15,7 +15,8 @@ pub(crate) struct Settings {
     pub(crate) command: Vec<OsString>,
     pub(crate) output: Naming,
     pub(crate) stats: Option<PathBuf>,
-    pub(crate) hooks: HooksArg,
+    /// None: not said, which is `both` where hooks do no harm.
+    pub(crate) hooks: Option<HooksArg>,
     pub(crate) rate: u32,
     pub(crate) sampler: SamplerArg,
     pub(crate) filters: Filters,

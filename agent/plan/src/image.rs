@@ -75,11 +75,26 @@ pub struct Facts {
     /// A runtime that insists on true return addresses: exits must not be hooked.
     pub runtime: Option<&'static str>,
     pub go: bool,
+    /// A cryptographic module in it checks its own code, by FIPS 140.
+    pub checker: Option<&'static str>,
+    pub marks: TextMarks,
     /// Wants the shared AddressSanitizer, which insists on being the first library of a program.
     pub address_sanitizer: bool,
     pub build_id: Option<Vec<u8>>,
     /// Sorted: addresses in code that dynamic relocations write to (DT_TEXTREL).
     pub text_relocations: Vec<u64>,
+}
+
+/// Where the linker's marks of the program's code stand, if somebody asked for them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TextMarks {
+    /// `__executable_start` and the like: where the file's first segment is.
+    pub start: Option<u64>,
+    /// `etext` and the like.
+    pub end: Option<u64>,
+    /// Data holds the address.
+    pub start_in_data: bool,
+    pub end_in_data: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -132,7 +147,8 @@ impl<'d> Image<'d> {
         let mut unwind = unwind.unwrap_or_else(|| unwind::Unwind::read(&elf))?;
         let functions = functions::Functions::merge(&elf, &ranges, &labels, &mut unwind);
         let landing_pads = lsda::landing_pads(&elf, &ranges, &unwind.fdes);
-        let pointers = pointers::Pointers::read(&elf, &ranges, functions.inner_labels);
+        let mut marks = labels.marks;
+        let pointers = pointers::Pointers::read(&elf, &ranges, functions.inner_labels, &mut marks);
         let notes = notes::Notes::read(&elf);
         let address_sanitizer = elf.needed().any(|name| name.starts_with(b"libasan.so"));
         let segment = |load: &elf::Load<'d>| CodeSegment { address: load.address, bytes: load.bytes };
@@ -155,6 +171,8 @@ impl<'d> Image<'d> {
                 own_unwinder: labels.unwinder,
                 runtime: labels.runtime,
                 go: notes.go,
+                checker: labels.checker,
+                marks,
                 address_sanitizer,
                 build_id: notes.build_id,
                 text_relocations: pointers.in_code,

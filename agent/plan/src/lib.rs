@@ -13,6 +13,7 @@ pub mod encode;
 pub mod flow;
 pub mod image;
 mod moved;
+mod own_text;
 mod plan;
 pub mod registers;
 pub mod relocate;

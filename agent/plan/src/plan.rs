@@ -3,6 +3,7 @@
 use crate::emit::{Emitted, Wish, emit};
 use crate::flow::{BranchKind, Flow};
 use crate::image::{Function, FunctionKind, Image};
+use crate::own_text;
 use crate::slots::Homes;
 use crate::start::owner;
 use crate::tactic::{Decisions, Failed, Hook, Reason, Tactic, decide};
@@ -23,6 +24,8 @@ pub struct Options<'a> {
     pub hooks: Hooks,
     /// Whether the user wants the function hooked.
     pub selected: &'a dyn Fn(&Function) -> bool,
+    /// The user insists on hooks in a program that may look at its own code.
+    pub insist: bool,
 }
 
 /// The decision for one function.
@@ -37,6 +40,8 @@ pub struct Plan {
     /// As done, which may be less than was asked for; then `downgrade` says why.
     pub hooks: Hooks,
     pub downgrade: Option<String>,
+    /// What hooks may change in the program, where the user insists on them.
+    pub caution: Option<String>,
     /// One for each function of the image, in its order.
     pub verdicts: Vec<Verdict>,
     /// Hooked functions; the index is the function's number.
@@ -80,10 +85,16 @@ impl Plan {
     pub fn new(image: &Image, options: &Options) -> Plan {
         let flow = Flow::of(image);
         let selected = |i: usize| (options.selected)(&image.functions[i]);
-        let downgrade = downgrade(image, options.hooks);
+        let reader = own_text::reader(image);
+        let none = match &reader {
+            _ if image.facts.go => Some(Reason::Go),
+            Some(_) if !options.insist => Some(Reason::OwnText),
+            _ => None,
+        };
+        let downgrade = downgrade(image, options.hooks, none, reader.as_deref());
         let entry_only = options.hooks == Hooks::Entry || downgrade.is_some();
-        let Decided { verdicts, hooks, mut emitted, homes } = if image.facts.go {
-            let verdicts = vec![Err(Reason::Go); image.functions.len()];
+        let Decided { verdicts, hooks, mut emitted, homes } = if let Some(reason) = none {
+            let verdicts = vec![Err(reason); image.functions.len()];
             Decided::emit(image, &flow, Decisions { verdicts, hooks: Vec::new() }, entry_only)
         } else {
             Decided::that_can_be_emitted(image, &flow, &selected, entry_only)
@@ -95,6 +106,7 @@ impl Plan {
         Plan {
             hooks: if entry_only { Hooks::Entry } else { Hooks::Both },
             downgrade,
+            caution: reader.filter(|_| none.is_none()).map(|why| format!("{why}, and finds hooks there")),
             records: std::mem::take(&mut emitted.records),
             function_of: hooks.iter().map(|h| h.function).collect(),
             text: extents(image),
@@ -142,10 +154,13 @@ impl Plan {
 }
 
 /// Why less can be hooked than was asked for.
-fn downgrade(image: &Image, asked: Hooks) -> Option<String> {
+fn downgrade(image: &Image, asked: Hooks, none: Option<Reason>, reader: Option<&str>) -> Option<String> {
     match image.facts.runtime {
-        _ if image.facts.go => {
+        _ if none == Some(Reason::Go) => {
             Some("it is a Go program, which moves its stacks: it is only sampled".to_owned())
+        }
+        _ if none.is_some() => {
+            reader.map(|why| format!("{why}: it is only sampled; --hooks both hooks it all the same"))
         }
         Some(runtime) if asked == Hooks::Both => {
             Some(format!("its runtime ({runtime}) relies on true return addresses: only entries are hooked"))

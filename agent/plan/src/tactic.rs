@@ -64,6 +64,7 @@ pub enum Reason {
     NotRelocatable,
     Overlap,
     Go,
+    OwnText,
 }
 
 impl Reason {
@@ -82,6 +83,7 @@ impl Reason {
             Reason::NotRelocatable => "not-relocatable",
             Reason::Overlap => "overlap",
             Reason::Go => "go",
+            Reason::OwnText => "own-text",
         }
     }
 }
@@ -117,6 +119,7 @@ impl fmt::Display for Reason {
             Reason::NotRelocatable => "its first instructions cannot run elsewhere",
             Reason::Overlap => "its patch would overlap another one",
             Reason::Go => "Go code does not keep the C stack's rules",
+            Reason::OwnText => "the program may check its own code; --hooks both hooks it all the same",
         })
     }
 }

@@ -1,6 +1,7 @@
 //! What data knows of code: the addresses that relocations, or the plain words of a program without them,
 //! hold; and the relocations that change code itself.
 
+use super::TextMarks;
 use super::elf::{Elf, Load, Rela, Section, Symbol, Word, records};
 use super::ranges::CodeRanges;
 use object::LittleEndian as LE;
@@ -15,14 +16,20 @@ pub(super) struct Pointers {
 }
 
 impl Pointers {
-    pub(super) fn read(elf: &Elf<'_>, code: &CodeRanges, more: Vec<u64>) -> Self {
+    pub(super) fn read(elf: &Elf<'_>, code: &CodeRanges, more: Vec<u64>, marks: &mut TextMarks) -> Self {
         let hull = code.hull();
         let points_to_code = |&value: &u64| hull.contains(&value) && code.find_code(value).is_some();
         let mut pointers = Pointers { to_code: more, in_code: Vec::new() };
         pointers.to_code.retain(points_to_code);
         let text_relocations = elf.dynamic_value(elf::DT_TEXTREL).is_some()
             || elf.dynamic_value(elf::DT_FLAGS).is_some_and(|flags| flags & elf::DF_TEXTREL.0 != 0);
-        let mut found = |place: u64, value: u64| {
+        let mut mark = |value: u64| {
+            marks.start_in_data |= marks.start == Some(value);
+            marks.end_in_data |= marks.end == Some(value);
+        };
+        let mut found = |place: u64, value: Option<u64>| {
+            value.into_iter().for_each(&mut mark);
+            let value = value.unwrap_or(0);
             if points_to_code(&value) {
                 pointers.to_code.push(value);
             }
@@ -42,11 +49,12 @@ impl Pointers {
         for table in tables(elf, elf::SHT_RELR, &[(elf::DT_RELR, elf::DT_RELRSZ)]) {
             for_each_relr(records(table), |place| {
                 let word = elf.at_address(place, 8).and_then(|bytes| bytes.try_into().ok());
-                found(place, word.map_or(0, u64::from_le_bytes));
+                found(place, word.map(u64::from_le_bytes));
             });
         }
         if !elf.position_independent {
             for_each_data_word(elf, |value| {
+                mark(value);
                 if points_to_code(&value) {
                     pointers.to_code.push(value);
                 }
@@ -60,20 +68,20 @@ impl Pointers {
     }
 }
 
-/// The address that a relocation writes, as linked; 0: none that is known before the program runs.
-fn target(relocation: &Rela, symbols: &[Symbol]) -> u64 {
+/// The address that a relocation writes, as linked, if it is known before the program runs.
+fn target(relocation: &Rela, symbols: &[Symbol]) -> Option<u64> {
     let addend = relocation.r_addend.get(LE) as u64;
     match relocation.r_type(LE, false) {
-        elf::R_X86_64_RELATIVE | elf::R_X86_64_IRELATIVE => addend,
+        elf::R_X86_64_RELATIVE | elf::R_X86_64_IRELATIVE => Some(addend),
         elf::R_X86_64_64 | elf::R_X86_64_GLOB_DAT | elf::R_X86_64_JUMP_SLOT => {
             match symbols.get(relocation.r_sym(LE, false) as usize) {
                 Some(symbol) if symbol.st_shndx.get(LE) != elf::SHN_UNDEF => {
-                    symbol.st_value.get(LE).wrapping_add(addend)
+                    Some(symbol.st_value.get(LE).wrapping_add(addend))
                 }
-                _ => 0,
+                _ => None,
             }
         }
-        _ => 0,
+        _ => None,
     }
 }
 

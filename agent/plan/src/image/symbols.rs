@@ -1,5 +1,6 @@
 //! The labels of a symbol table that lie in code.
 
+use super::TextMarks;
 use super::elf::{Elf, Section, Symbol, records, slice, string};
 use super::error::ImageError;
 use super::ranges::CodeRanges;
@@ -38,6 +39,10 @@ pub(super) struct Labels<'d> {
     pub(super) unwinder: bool,
     /// Its runtime walks the stack by return addresses, or keeps other things there.
     pub(super) runtime: Option<&'static str>,
+    /// The module that compares its own code with what it was when it was built.
+    pub(super) checker: Option<&'static str>,
+    /// Where the linker's marks of the program's code stand.
+    pub(super) marks: TextMarks,
 }
 
 impl<'d> Labels<'d> {
@@ -66,6 +71,8 @@ impl<'d> Labels<'d> {
         let mut labels = Vec::with_capacity(symbols.len());
         let mut unwinder = false;
         let mut runtime = None;
+        let mut checker = None;
+        let mut marks = TextMarks::default();
         let mut file = 0;
         // Symbols of one section mostly come together.
         let mut range = None;
@@ -80,11 +87,16 @@ impl<'d> Labels<'d> {
                 }
                 _ => continue,
             };
+            let section = symbol.st_shndx.get(LE);
+            let address = symbol.st_value.get(LE);
+            // Some linkers give their marks no section.
+            if kind == LabelKind::Bare && section != elf::SHN_UNDEF {
+                marks.note(string(strings, symbol.st_name.get(LE), MARK_MAX), address);
+            }
             // Undefined ones are elsewhere, absolute ones no addresses.
-            if matches!(symbol.st_shndx.get(LE), elf::SHN_UNDEF | elf::SHN_ABS | elf::SHN_COMMON) {
+            if matches!(section, elf::SHN_UNDEF | elf::SHN_ABS | elf::SHN_COMMON) {
                 continue;
             }
-            let address = symbol.st_value.get(LE);
             if !range.is_some_and(|(start, end)| (start..end).contains(&address)) {
                 let Some(found) = code.find_code(address) else { continue };
                 range = Some((found.start, found.end));
@@ -97,6 +109,7 @@ impl<'d> Labels<'d> {
             }
             unwinder |= name == b"_Unwind_RaiseException";
             runtime = runtime.or_else(|| runtime_of(name));
+            checker = checker.or_else(|| checker_of(name));
             let name = std::str::from_utf8(name).unwrap_or_default();
             let size = symbol.st_size.get(LE);
             let bind = symbol.st_bind();
@@ -104,7 +117,7 @@ impl<'d> Labels<'d> {
             labels.push(Label { address, size, name, rank, kind, local: bind == elf::STB_LOCAL, file });
         }
         labels.sort_by_key(|label| (label.address, label.rank));
-        Labels { labels, complete, unwinder, runtime }
+        Labels { labels, complete, unwinder, runtime, checker, marks }
     }
 }
 
@@ -125,6 +138,17 @@ fn runtime_of(name: &[u8]) -> Option<&'static str> {
     }
 }
 
+/// FIPS 140 wants a cryptographic module to check its code when it starts; where the module is linked in, these
+/// names stand where that code begins. (AWS-LC's may have the release in front.)
+fn checker_of(name: &[u8]) -> Option<&'static str> {
+    match name {
+        _ if name.ends_with(b"BORINGSSL_bcm_text_start") => Some("BoringSSL"),
+        b"FIPS_text_start" => Some("OpenSSL"),
+        b"wolfCrypt_FIPS_first" => Some("wolfCrypt"),
+        _ => None,
+    }
+}
+
 fn has(name: &[u8], part: &[u8]) -> bool {
     name.windows(part.len()).any(|window| window == part)
 }
@@ -134,7 +158,31 @@ fn is_mark(name: &[u8]) -> bool {
         || name.starts_with(b".")
         || name.starts_with(b"__start_")
         || name.starts_with(b"__stop_")
-        || matches!(name, b"etext" | b"_etext" | b"__etext" | b"__executable_start" | b"__ehdr_start")
+        || is_text_start(name)
+        || is_text_end(name)
+}
+
+// What linkers define only where somebody asks for it.
+
+fn is_text_start(name: &[u8]) -> bool {
+    matches!(name, b"__executable_start" | b"__ehdr_start")
+}
+
+fn is_text_end(name: &[u8]) -> bool {
+    matches!(name, b"etext" | b"_etext" | b"__etext")
+}
+
+/// No mark's name is longer.
+const MARK_MAX: usize = 32;
+
+impl TextMarks {
+    fn note(&mut self, name: &[u8], address: u64) {
+        if is_text_start(name) {
+            self.start = Some(address);
+        } else if is_text_end(name) {
+            self.end = Some(address);
+        }
+    }
 }
 
 /// Longer names are no names.

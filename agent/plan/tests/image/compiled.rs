@@ -359,7 +359,8 @@ fn runtimes_that_rely_on_return_addresses_are_known_by_their_functions() {
         let bytes = std::fs::read(program).unwrap();
         let image = Image::read(&bytes).unwrap();
         assert_eq!(image.facts.runtime, runtime, "{name}");
-        let options = gprofinject_plan::Options { hooks: gprofinject_plan::Hooks::Both, selected: &|_| true };
+        let hooks = gprofinject_plan::Hooks::Both;
+        let options = gprofinject_plan::Options { hooks, selected: &|_| true, insist: false };
         let plan = gprofinject_plan::Plan::new(&image, &options);
         let expected =
             if runtime.is_some() { gprofinject_plan::Hooks::Entry } else { gprofinject_plan::Hooks::Both };

@@ -1,0 +1,71 @@
+//! Programs that look at their own code: they would find hooks in it.
+//!
+//! Who adds up the bytes from the first to the last needs to know where they are. Linkers define `etext` and
+//! `__executable_start` only where somebody asks for them, and code that takes the addresses of both ends is
+//! taken for such a program. An end alone is not: garbage collectors take it for the beginning of data, and
+//! the start is that of the ELF header, which others read. What finds its code in another way (by pointers to
+//! functions, `dl_iterate_phdr`, `/proc/self/maps`) looks like any other program.
+
+use crate::image::{Function, Image, ImageKind};
+use iced_x86::{Code, Decoder, DecoderOptions, Instruction, OpKind};
+
+/// What of the C library starts a `-pg` program: it hands both addresses to the profiler, which reads nothing.
+const GMON_START: &str = "__gmon_start__";
+
+/// Why the program seems to look at its own code, if it does.
+pub(crate) fn reader(image: &Image) -> Option<String> {
+    if let Some(module) = image.facts.checker {
+        return Some(format!("{module}'s FIPS module in it checks its own code"));
+    }
+    let end = image.facts.marks.end?;
+    let start = image.facts.marks.start;
+    let mut taken =
+        Taken { start: image.facts.marks.start_in_data, end: image.facts.marks.end_in_data, both: false };
+    for function in image.functions.iter().filter(|f| f.names().all(|name| name != GMON_START)) {
+        taken.look(image, function, start, end);
+    }
+    (taken.both || taken.start && taken.end)
+        .then(|| "it takes the addresses of its code's start and end: it may check that code".to_owned())
+}
+
+struct Taken {
+    /// The linker's mark.
+    start: bool,
+    end: bool,
+    /// One function takes the end, and some address of code: a function's, where to begin.
+    both: bool,
+}
+
+impl Taken {
+    fn look(&mut self, image: &Image, function: &Function, start: Option<u64>, end: u64) {
+        let bytes = image.code_at(function.address, function.size).unwrap_or_default();
+        let mut decoder = Decoder::with_ip(64, bytes, function.address, DecoderOptions::NONE);
+        let mut instruction = Instruction::default();
+        let (mut takes_code, mut takes_end) = (false, false);
+        while decoder.can_decode() {
+            decoder.decode_out(&mut instruction);
+            for address in addresses(&instruction, image.kind == ImageKind::Exec) {
+                self.start |= start == Some(address);
+                takes_end |= address == end;
+                takes_code |= address != end && image.is_code(address);
+            }
+        }
+        self.end |= takes_end;
+        self.both |= takes_end && takes_code;
+    }
+}
+
+/// The addresses that an instruction computes (`lea rax, [rip+etext]`), or in code for a fixed place holds
+/// (`mov eax, etext`; `movzx eax, byte [rax+__executable_start]`).
+fn addresses(instruction: &Instruction, fixed: bool) -> impl Iterator<Item = u64> + '_ {
+    (0..instruction.op_count()).filter_map(move |operand| match instruction.op_kind(operand) {
+        OpKind::Memory if instruction.is_ip_rel_memory_operand() => {
+            (instruction.code() == Code::Lea_r64_m).then(|| instruction.ip_rel_memory_address())
+        }
+        OpKind::Memory if fixed => Some(instruction.memory_displacement64()),
+        OpKind::Immediate32 if fixed => Some(u64::from(instruction.immediate32())),
+        OpKind::Immediate32to64 if fixed => Some(instruction.immediate32to64() as u64),
+        OpKind::Immediate64 if fixed => Some(instruction.immediate64()),
+        _ => None,
+    })
+}
