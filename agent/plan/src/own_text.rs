@@ -25,7 +25,7 @@ pub(crate) fn reader(image: &Image) -> Option<String> {
         taken.look(image, function, start, end);
     }
     (taken.both || taken.start && taken.end)
-        .then(|| "it takes the addresses of its code's start and end: it may check that code".to_owned())
+        .then(|| "it takes the addresses of its code's start and end, and may check that code".to_owned())
 }
 
 struct Taken {
