@@ -304,7 +304,9 @@ impl<'s> Family<'s> {
         let (pid, profilee, name) = (member.pid, member.profilee, member.name.clone());
         let samples = sampling.and_then(|sampling| sampling.take(index));
         let Some((finished, state)) = self.counted(profilee, &name, samples) else { return };
+        // A child that will be a guest may not have said so yet, but it has the file mapped since its fork.
         if let Some(folder) = &self.folder
+            && !region::is_counted_in(&folder.region(&name))
             && !has_guests(&folder.region(&name))
         {
             folder.remove_region(&name);

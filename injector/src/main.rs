@@ -11,7 +11,7 @@
 //! collect -> profile    counters and samples to a gmon.out
 //! report                what there is to say
 //! attach                a process that runs already
-//! recover               the same for a run whose gprofinject was killed (logbook)
+//! recover               the same for a run whose gprofinject was killed (logbook, survivors)
 //! ```
 
 mod args;
@@ -48,6 +48,7 @@ mod signals;
 mod spawn;
 mod subject;
 mod supervise;
+mod survivors;
 mod symbols;
 mod sys;
 mod witness;

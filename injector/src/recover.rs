@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use gprofinject_abi::region::State;
@@ -21,9 +20,7 @@ use crate::report::quoted;
 use crate::run_folder::SAMPLES_SUFFIX;
 use crate::say::Voice;
 use crate::spawn::FIRST;
-
-/// A process that is about to end is waited for.
-const PATIENCE: Duration = Duration::from_secs(2);
+use crate::survivors::Survivors;
 
 struct Recovery<'r> {
     folder: &'r Path,
@@ -35,6 +32,7 @@ struct Recovery<'r> {
     planned: HashMap<u32, &'static Profilee>,
     /// Profiles of each process so far.
     written: HashMap<u32, u32>,
+    survivors: Survivors,
     voice: Voice,
 }
 
@@ -52,6 +50,7 @@ pub(crate) fn recover(folder: &Path, voice: Voice) -> Result<()> {
         profilees: Profilees::default(),
         planned: HashMap::new(),
         written: HashMap::new(),
+        survivors: Survivors::patiently(folder),
         voice,
     };
     let mut failures = 0;
@@ -69,9 +68,10 @@ pub(crate) fn recover(folder: &Path, voice: Voice) -> Result<()> {
     if failures > 0 {
         bail!("{failures} profiles could not be recovered; what there is stays in {}", folder.display());
     }
-    if living > 0 {
+    // One may have forked while we looked.
+    if living > 0 || Survivors::of(folder).any() {
         voice.note(format_args!(
-            "{living} processes still run: their profiles are those up to now; once more at their end: \
+            "some processes still run: their profiles are those up to now; once more at their end: \
              gprofinject --recover {}",
             folder.display()
         ));
@@ -108,7 +108,6 @@ impl Recovery<'_> {
         let path = self.file(name, REGION_SUFFIX);
         let header = region::header_of(&path).context("its counters cannot be read")?;
         let profilee = self.profilee(header.plan, name)?;
-        let lives = !has_ended(header.pid, &path);
         let mut samples = Histogram::new(profilee.planned.shape);
         if let Ok(bytes) = std::fs::read(self.file(name, SAMPLES_SUFFIX)) {
             samples.add_encoded(&bytes);
@@ -124,9 +123,13 @@ impl Recovery<'_> {
             self.write(name, header.pid, profilee, &finished)?;
         }
         let no_samples = |_| std::iter::empty();
+        let mut guests = Vec::new();
         for (pid, guest) in family::guests(&path, profilee, no_samples, rate, &mut troubles) {
             self.write("", pid, profilee, &guest)?;
+            guests.push(pid);
         }
+        let named = guests.iter().copied().chain([header.pid]);
+        let lives = region::is_counted_in(&path) || self.survivors.count_in(name, named);
         Ok(if lives { Life::Lives } else { Life::Ended })
     }
 
@@ -184,20 +187,5 @@ impl Recovery<'_> {
             }
         }
         Ok(profilee)
-    }
-}
-
-/// Waits a moment for the process's end. It lives as long as it has the file mapped.
-fn has_ended(pid: u32, region: &Path) -> bool {
-    let maps = PathBuf::from(format!("/proc/{pid}/maps"));
-    let region = region.canonicalize().unwrap_or_else(|_| region.to_owned());
-    let region = region.to_string_lossy();
-    let start = std::time::Instant::now();
-    loop {
-        let mapped = std::fs::read_to_string(&maps).is_ok_and(|maps| maps.contains(&*region));
-        if !mapped || start.elapsed() > PATIENCE {
-            return !mapped;
-        }
-        std::thread::sleep(Duration::from_millis(20));
     }
 }

@@ -102,6 +102,11 @@ pub(crate) fn header_of(path: &Path) -> io::Result<RegionHeader> {
     }
 }
 
+/// Whether a process still counts in the file, as far as the kernel tells.
+pub(crate) fn is_counted_in(path: &Path) -> bool {
+    open_private(path).is_ok_and(|file| sys::is_open_for_writing(&file))
+}
+
 fn open_private(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(path)
 }
@@ -344,6 +349,25 @@ fn word(bytes: &[u8], at: usize) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_mapping_is_seen_after_its_descriptor() {
+        let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a folder");
+        let path = folder.path().join("region");
+        let file = create_private(&path).expect("created");
+        assert!(is_counted_in(&path));
+        file.set_len(4096).expect("resized");
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping, of which nothing is read or written.
+        let at =
+            unsafe { libc::mmap(std::ptr::null_mut(), 4096, access, libc::MAP_SHARED, file.as_raw_fd(), 0) };
+        assert_ne!(at, libc::MAP_FAILED);
+        drop(file);
+        assert!(is_counted_in(&path));
+        // SAFETY: that mapping, and nothing else.
+        assert_eq!(unsafe { libc::munmap(at, 4096) }, 0);
+        assert!(!is_counted_in(&path));
+    }
 
     #[test]
     fn counters_are_found_across_holes() {

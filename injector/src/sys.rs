@@ -314,6 +314,23 @@ pub(crate) fn lock(file: &File) -> bool {
     unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) == 0 }
 }
 
+/// Whether some process has the file open for writing, or mapped from such a descriptor: then the kernel grants
+/// no lease on it. Where nothing can be known (no leases on this file system, or not for us): false. `file` is
+/// open for reading only.
+pub(crate) fn is_open_for_writing(file: &File) -> bool {
+    /// asm-generic/fcntl.h
+    const F_SETSIG: libc::c_int = 10;
+    let fd = file.as_raw_fd();
+    // SAFETY: no memory is involved. Whoever opens the file while we hold the lease makes the kernel send us a
+    // signal, SIGIO if not told otherwise, which would be our end; the lease ends with the next call.
+    unsafe {
+        libc::fcntl(fd, F_SETSIG, libc::SIGURG);
+        let answer = check(libc::fcntl(fd, libc::F_SETLEASE, libc::F_RDLCK));
+        libc::fcntl(fd, libc::F_SETLEASE, libc::F_UNLCK);
+        answer.is_err_and(|error| error.raw_os_error() == Some(libc::EAGAIN))
+    }
+}
+
 /// Orphaned descendants become our children, so that their end can be waited for.
 pub(crate) fn adopt_orphans() {
     // SAFETY: no memory is involved.
