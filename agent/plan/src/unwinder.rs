@@ -1,6 +1,6 @@
 //! Functions of an unwinder that is part of the program (libgcc or libunwind, linked statically): calls of
 //! them by the program's own code are led through the agent, as calls of a library's are. See the agent's
-//! `unwind.rs`.
+//! `unwind/`.
 
 use crate::image::Image;
 use crate::tactic::Hook;

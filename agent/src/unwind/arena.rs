@@ -1,0 +1,238 @@
+//! What unwinders are answered when they ask for the description of an address: the arena's own, where the
+//! address lies in it.
+#![allow(unsafe_code)]
+
+use super::{DYNAMIC_LINKER, own_start};
+use crate::agent::Agent;
+use crate::lookup;
+use core::ffi::c_void;
+use core::sync::atomic::{AtomicU64, Ordering};
+use gprofinject_abi::plan::{ArenaHeader, ENTRY_ONLY, EXIT_JUMPS, FRAMED, Frame};
+
+/// The functions that are passed on to; 0: not found.
+static FIND_OBJECT: AtomicU64 = AtomicU64::new(0);
+static ITERATE: AtomicU64 = AtomicU64::new(0);
+
+/// Finds the C library's functions.
+pub(super) fn prepare(dynamic_linker: u64) {
+    FIND_OBJECT.store(lookup::function(dynamic_linker, b"_dl_find_object"), Ordering::Relaxed);
+    ITERATE.store(lookup::function(dynamic_linker, b"dl_iterate_phdr"), Ordering::Relaxed);
+}
+
+/// What the stack looks like at an address in the arena. Of a frame that waits in a call, unwinders ask for
+/// the byte before its return address, here the last one of the thunk's `call`.
+fn frame_at(agent: &Agent, pc: u64) -> Frame {
+    let at = pc.wrapping_sub(agent.arena_lo) as u32;
+    if at >= agent.tail_code {
+        return Frame::Called;
+    }
+    if at >= agent.stubs {
+        let entry_only = agent.function((at - agent.stubs) / agent.stub_len).flags & ENTRY_ONLY != 0;
+        return if entry_only { Frame::Called } else { Frame::Popped };
+    }
+    let (mut lo, mut hi) = (0, agent.functions_count);
+    while lo < hi {
+        let middle = lo + (hi - lo) / 2;
+        if agent.function(middle).body <= at {
+            lo = middle + 1;
+        } else {
+            hi = middle;
+        }
+    }
+    // The thunk before the first body behind the address, or what stands in front of that thunk: the body
+    // before it, or what the arena begins with.
+    let header = size_of::<ArenaHeader>() as u32;
+    if lo == agent.functions_count || at < agent.function(lo).thunk {
+        if lo > 0 && agent.function(lo - 1).flags & FRAMED != 0 {
+            return Frame::Moved;
+        }
+        // The first code is the jumps to the slow path of exits.
+        return if at < header + EXIT_JUMPS as u32 { Frame::Left } else { Frame::Called };
+    }
+    let record = agent.function(lo);
+    if record.flags & ENTRY_ONLY != 0 {
+        return Frame::Called;
+    }
+    if at >= record.exit - 1 {
+        return if at >= record.body - u32::from(record.pushed) { Frame::Called } else { Frame::Left };
+    }
+    if at >= record.thunk + u32::from(record.popped) { Frame::Popped } else { Frame::Called }
+}
+
+/// Whether an address outside of the arena is described by the table of bodies: a jump that stands where
+/// another function's instructions were.
+fn is_cave(agent: &Agent, pc: u64) -> bool {
+    let table = agent.frame_table(Frame::Moved);
+    // SAFETY: an .eh_frame_hdr of the plan's making: twelve bytes, then pairs of words.
+    let word = |at: u64| unsafe { *((table + at) as *const i32) };
+    let wanted = pc.wrapping_sub(table) as i64;
+    let (mut lo, mut hi) = (0, u64::from(word(8) as u32));
+    while lo < hi {
+        let middle = lo + (hi - lo) / 2;
+        if i64::from(word(12 + 8 * middle)) <= wanted {
+            lo = middle + 1;
+        } else {
+            hi = middle;
+        }
+    }
+    if lo == 0 {
+        return false;
+    }
+    let entry = 12 + 8 * (lo - 1);
+    // The description's fourth word is the length of what it describes.
+    let len = word(word(entry + 4) as u64 + 12);
+    wanted < i64::from(word(entry)) + i64::from(len)
+}
+
+/// glibc's struct dl_find_object (bits/dl_find_object.h).
+#[repr(C)]
+struct Object {
+    flags: u64,
+    start: u64,
+    end: u64,
+    link_map: u64,
+    eh_frame: u64,
+    reserved: [u64; 7],
+}
+
+/// # Safety
+/// As glibc's function of that name.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C" fn _dl_find_object(pc: u64, result: *mut Object) -> i32 {
+    let agent = Agent::get();
+    let frame = if agent.in_arena(pc) {
+        Some(frame_at(agent, pc))
+    } else {
+        (agent.in_text(pc) && is_cave(agent, pc)).then_some(Frame::Moved)
+    };
+    if let Some(frame) = frame {
+        let object = Object {
+            flags: 0,
+            start: agent.arena_lo,
+            end: agent.arena_hi,
+            link_map: 0,
+            eh_frame: agent.frame_table(frame),
+            reserved: [0; 7],
+        };
+        // SAFETY: the caller's result.
+        unsafe { *result = object };
+        return 0;
+    }
+    type FindObject = unsafe extern "C" fn(u64, *mut Object) -> i32;
+    match FIND_OBJECT.load(Ordering::Relaxed) {
+        0 => -1,
+        // SAFETY: glibc's function; the arguments are passed on.
+        real => unsafe { core::mem::transmute::<u64, FindObject>(real)(pc, result) },
+    }
+}
+
+/// Whether an address lies in a loaded object. Where nobody can be asked (glibc before 2.35), it is said to.
+pub(crate) fn is_in_object(address: u64) -> bool {
+    type FindObject = unsafe extern "C" fn(u64, *mut Object) -> i32;
+    let mut object = Object { flags: 0, start: 0, end: 0, link_map: 0, eh_frame: 0, reserved: [0; 7] };
+    match FIND_OBJECT.load(Ordering::Relaxed) {
+        0 => true,
+        // SAFETY: glibc's function, which takes no lock; the result is ours.
+        real => unsafe { core::mem::transmute::<u64, FindObject>(real)(address, &raw mut object) == 0 },
+    }
+}
+
+/// struct dl_phdr_info (link.h), of which there are longer ones.
+#[repr(C)]
+struct Info {
+    bias: u64,
+    name: *const u8,
+    headers: *const [u64; 7],
+    count: u16,
+}
+
+type Visitor = unsafe extern "C" fn(*mut Info, usize, *mut c_void) -> i32;
+
+struct Visit {
+    visitor: Visitor,
+    data: *mut c_void,
+}
+
+/// The address in the arena that an unwinder looks for by `dl_iterate_phdr`. It has no way to tell us, but
+/// keeps it in the structure that it passes to its callback, which is in its frame: libgcc's and libunwind's
+/// (`ip`) begin with it, LLVM's has it third. None: it is somebody else, who wants no place in particular.
+fn asked(agent: &Agent, data: *const c_void) -> Option<u64> {
+    const WORDS: usize = 4;
+    const NEAR: u64 = 4096;
+    let here = 0_u64;
+    let (here, data) = (&raw const here as u64, data as u64);
+    if data < here || data - here > NEAR || !data.is_multiple_of(8) {
+        return None;
+    }
+    // SAFETY: the stack between here and the oldest frame, which is further up than that: the library's
+    // dl_iterate_phdr and its caller are in between, and the structure is in the caller's.
+    (0..WORDS).map(|n| unsafe { *(data as *const u64).add(n) }).find(|&word| agent.in_arena(word))
+}
+
+/// Whether the callback is (nongnu) libunwind's. It takes a frame's CFA for its caller's stack pointer, and does
+/// not need frames to be told apart by it.
+fn is_libunwind(visitor: u64) -> bool {
+    /// The last one that was found to be, which is likely the only one.
+    static KNOWN: AtomicU64 = AtomicU64::new(0);
+    if KNOWN.load(Ordering::Relaxed) == visitor {
+        return true;
+    }
+    let dynamic_linker = DYNAMIC_LINKER.load(Ordering::Relaxed);
+    let step = lookup::function(dynamic_linker, b"_ULx86_64_step");
+    let (lo, hi) = lookup::text_around(dynamic_linker, step);
+    let is = step != 0 && (lo..hi).contains(&visitor);
+    if is {
+        KNOWN.store(visitor, Ordering::Relaxed);
+    }
+    is
+}
+
+/// Calls `dl_iterate_phdr`'s callback, and once more for the arena behind our own library.
+unsafe extern "C" fn visit(info: *mut Info, size: usize, visit: *mut c_void) -> i32 {
+    const PT_LOAD: u64 = 1;
+    const PT_GNU_EH_FRAME: u64 = 0x6474_e550;
+    const READ_EXECUTE: u64 = 5 << 32;
+    // SAFETY: `dl_iterate_phdr` below passed its own; the rest is passed on.
+    unsafe {
+        let visit = &*visit.cast::<Visit>();
+        let answer = (visit.visitor)(info, size, visit.data);
+        let agent = Agent::get();
+        if answer != 0 || agent.arena_lo == agent.arena_hi || (*info).bias != own_start() {
+            return answer;
+        }
+        let len = agent.arena_hi - agent.arena_lo;
+        let asked = asked(agent, visit.data);
+        let frame = match asked.map_or(Frame::Left, |pc| frame_at(agent, pc)) {
+            Frame::Left if is_libunwind(visit.visitor as usize as u64) => Frame::LeftPlain,
+            frame => frame,
+        };
+        let table = agent.frame_table(frame) - agent.arena_lo;
+        // struct Elf64_Phdr: type and flags, offset, vaddr, paddr, filesz, memsz, align.
+        let headers = [
+            [PT_LOAD | READ_EXECUTE, 0, 0, 0, len, len, 4096],
+            [PT_GNU_EH_FRAME | READ_EXECUTE, table, table, table, 0, 0, 4],
+        ];
+        let mut arena = [0_u64; 16];
+        let size = size.min(size_of_val(&arena));
+        core::ptr::copy_nonoverlapping(info.cast::<u8>(), arena.as_mut_ptr().cast(), size);
+        let arena = arena.as_mut_ptr().cast::<Info>();
+        ((*arena).bias, (*arena).headers, (*arena).count) = (agent.arena_lo, headers.as_ptr(), 2);
+        // Said to end before the count of libraries, by which libgcc finds out that it may keep what it has
+        // found: the next question may have another answer.
+        const BEFORE_COUNTS: usize = 32;
+        (visit.visitor)(arena, size.min(BEFORE_COUNTS), visit.data)
+    }
+}
+
+/// # Safety
+/// As glibc's function of that name.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C" fn dl_iterate_phdr(visitor: Visitor, data: *mut c_void) -> i32 {
+    type Iterate = unsafe extern "C" fn(Visitor, *mut c_void) -> i32;
+    let mut pass = Visit { visitor, data };
+    match ITERATE.load(Ordering::Relaxed) {
+        0 => 0,
+        // SAFETY: glibc's function.
+        real => unsafe { core::mem::transmute::<u64, Iterate>(real)(visit, (&raw mut pass).cast()) },
+    }
+}

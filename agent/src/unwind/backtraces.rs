@@ -1,0 +1,134 @@
+//! Backtraces do not show thunks: `_Unwind_Backtrace` and glibc's `backtrace` are passed on with a filter.
+#![allow(unsafe_code)]
+
+use super::{GET_IP, is_ours};
+use crate::agent::Agent;
+use crate::{lookup, sys};
+use core::ffi::c_void;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+/// The functions that are passed on to; 0: not found (yet).
+static BACKTRACE: AtomicU64 = AtomicU64::new(0);
+pub(super) static UNWIND_BACKTRACE: AtomicU64 = AtomicU64::new(0);
+
+/// Finds the C library's function.
+pub(super) fn prepare(dynamic_linker: u64) {
+    BACKTRACE.store(lookup::function(dynamic_linker, b"backtrace"), Ordering::Relaxed);
+}
+
+/// What `gpi_backtrace` keeps while the real function runs.
+#[repr(C)]
+struct Request {
+    trace: unsafe extern "C" fn(*mut c_void, *mut c_void) -> i32,
+    argument: *mut c_void,
+    get_ip: unsafe extern "C" fn(*mut c_void) -> u64,
+}
+
+/// `_Unwind_Backtrace`'s callback: passes on the program's own frames.
+unsafe extern "C" fn filter(context: *mut c_void, request: *mut c_void) -> i32 {
+    const URC_NO_REASON: i32 = 0;
+    // SAFETY: `gpi_backtrace` passed its request; the context is the unwinder's.
+    unsafe {
+        let request = &*request.cast::<Request>();
+        if is_ours(Agent::get(), (request.get_ip)(context)) {
+            return URC_NO_REASON;
+        }
+        (request.trace)(context, request.argument)
+    }
+}
+
+/// glibc's, without our frames.
+///
+/// # Safety
+/// As glibc's function of that name.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C" fn backtrace(buffer: *mut u64, size: i32) -> i32 {
+    type Backtrace = unsafe extern "C" fn(*mut u64, i32) -> i32;
+    let agent = Agent::get();
+    let room = if size < 1 << 20 { 2 * size + 2 } else { size };
+    let bytes = (room.max(0) as u64 * 8).next_multiple_of(4096);
+    let real = BACKTRACE.load(Ordering::Relaxed);
+    if real == 0 {
+        return 0;
+    }
+    // SAFETY: glibc's function. The program's buffer has room for `size` addresses, ours for `room`.
+    unsafe {
+        let real = core::mem::transmute::<u64, Backtrace>(real);
+        let own = if size > 0 { sys::map_zeros(bytes, sys::PROT_READ | sys::PROT_WRITE).ok() } else { None };
+        let all = own.map_or(buffer, |own| own as *mut u64);
+        let found = real(all, if own.is_some() { room } else { size });
+        let (mut from, mut to) = (0, 0);
+        while from < found && to < size {
+            let pc = *all.add(from as usize);
+            if !is_ours(agent, pc) {
+                *buffer.add(to as usize) = pc;
+                to += 1;
+            }
+            from += 1;
+        }
+        if let Some(own) = own {
+            let _ = sys::munmap(own, bytes);
+        }
+        to
+    }
+}
+
+offer!(_Unwind_Backtrace, gpi_unwind_backtrace);
+
+#[cfg(not(test))]
+core::arch::global_asm!(
+    ".text",
+    ".hidden gpi_backtrace, gpi_unwind_backtrace",
+    ".globl gpi_backtrace, gpi_unwind_backtrace",
+    //
+    ".p2align 4",
+    ".type gpi_unwind_backtrace, @function",
+    "gpi_unwind_backtrace:",
+    ".cfi_startproc",
+    "mov r11, [rip + {unwind_backtrace}]",
+    "test r11, r11",
+    "jnz 2f",
+    "call gpi_find_unwinder",
+    "mov r11, [rip + {unwind_backtrace}]",
+    "test r11, r11",
+    "jnz 2f",
+    "mov eax, 5", // _URC_END_OF_STACK: there is no unwinder
+    "ret",
+    "2:",
+    "mov r10, [rip + {get_ip}]",
+    "test r10, r10",
+    "jnz gpi_backtrace",
+    "jmp r11",
+    ".cfi_endproc",
+    ".size gpi_unwind_backtrace, . - gpi_unwind_backtrace",
+    //
+    // In: r11 = the real function, r10 = its _Unwind_GetIP.
+    ".p2align 4",
+    ".type gpi_backtrace, @function",
+    "gpi_backtrace:",
+    ".cfi_startproc",
+    "sub rsp, 24",
+    ".cfi_adjust_cfa_offset 24",
+    "mov [rsp], rdi",
+    "mov [rsp+8], rsi",
+    "mov [rsp+16], r10",
+    "lea rdi, [rip + {filter}]",
+    "mov rsi, rsp",
+    "call r11",
+    "add rsp, 24",
+    ".cfi_adjust_cfa_offset -24",
+    "ret",
+    ".cfi_endproc",
+    ".size gpi_backtrace, . - gpi_backtrace",
+    filter = sym filter,
+    unwind_backtrace = sym UNWIND_BACKTRACE,
+    get_ip = sym GET_IP,
+);
+
+#[cfg(not(test))]
+unsafe extern "C" {
+    pub(crate) fn gpi_backtrace();
+}
+
+#[cfg(test)]
+pub(crate) fn gpi_backtrace() {}
