@@ -268,7 +268,6 @@ unsafe extern "C" fn first(task: *const Task) -> i32 {
 #[cfg(not(test))]
 mod offered {
     use super::{CLONE, FORK, SYSCALL, begin, first};
-    use crate::seccomp;
     use core::arch::naked_asm;
 
     /// # Safety
@@ -324,7 +323,7 @@ mod offered {
     }
 
     /// syscall(fork), syscall(clone, flags without CLONE_VM, no stack), syscall(clone3, the same); and the ways
-    /// into seccomp.
+    /// into seccomp, which are `seccomp.rs`'s.
     ///
     /// # Safety
     /// As glibc's function of that name.
@@ -377,36 +376,10 @@ mod offered {
             "mov rax, rdx",
             "mov r10, rcx",
             "9:",
-            "push rdi",
-            "push rsi",
-            "push rdx",
-            "push rcx",
-            "push r8",
-            "mov rdi, rax",
-            "mov rsi, r10",
-            "call {enter}",
-            "pop r8",
-            "pop rcx",
-            "pop rdx",
-            "pop rsi",
-            "pop rdi",
-            "movzx eax, al",
-            "push rax",
-            "call [rip + {real}]",
-            "pop rcx",
-            "cmp rax, -1",
-            "jne 2f",
-            "test ecx, ecx",
-            "jz 2f",
-            "push rax",
-            "call {stay}",
-            "pop rax",
-            "2:",
-            "ret",
+            "mov r11, [rip + {real}]",
+            "jmp gpi_enter_seccomp",
             real = sym SYSCALL,
             begin = sym begin,
-            enter = sym seccomp::enter,
-            stay = sym seccomp::stay,
         );
     }
 }

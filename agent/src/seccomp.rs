@@ -22,7 +22,7 @@ pub(crate) fn prepare(dynamic_linker: u64) {
 
 /// What follows prctl(PR_SET_SECCOMP, mode, filter), or its like. True: nothing was frozen before, and now
 /// it is.
-pub(crate) extern "C" fn enter(mode: u64, filter: u64) -> bool {
+extern "C" fn enter(mode: u64, filter: u64) -> bool {
     const STRICT: u64 = 1;
     const FILTER: u64 = 2;
     // Without a filter it is a question, whether the kernel knows the call.
@@ -43,7 +43,7 @@ pub(crate) extern "C" fn enter(mode: u64, filter: u64) -> bool {
 }
 
 /// It did not enter after all.
-pub(crate) extern "C" fn stay() {
+extern "C" fn stay() {
     sys::freeze(false);
     let agent = Agent::get();
     // SAFETY: the region header stays mapped.
@@ -51,9 +51,74 @@ pub(crate) extern "C" fn stay() {
     timer::start_again(agent);
 }
 
+// The way into seccomp, from where `prctl` or `syscall` begins. In: their arguments, rax and r10 = what `enter`
+// gets, r11 = the real function.
+#[cfg(not(test))]
+core::arch::global_asm!(
+    ".text",
+    ".hidden gpi_enter_seccomp",
+    ".globl gpi_enter_seccomp",
+    ".p2align 4",
+    ".type gpi_enter_seccomp, @function",
+    "gpi_enter_seccomp:",
+    ".cfi_startproc",
+    "push rdi",
+    ".cfi_adjust_cfa_offset 8",
+    "push rsi",
+    ".cfi_adjust_cfa_offset 8",
+    "push rdx",
+    ".cfi_adjust_cfa_offset 8",
+    "push rcx",
+    ".cfi_adjust_cfa_offset 8",
+    "push r8",
+    ".cfi_adjust_cfa_offset 8",
+    "push r9",
+    ".cfi_adjust_cfa_offset 8",
+    "push r11",
+    ".cfi_adjust_cfa_offset 8",
+    "mov rdi, rax",
+    "mov rsi, r10",
+    "call {enter}",
+    "pop r11",
+    ".cfi_adjust_cfa_offset -8",
+    "pop r9",
+    ".cfi_adjust_cfa_offset -8",
+    "pop r8",
+    ".cfi_adjust_cfa_offset -8",
+    "pop rcx",
+    ".cfi_adjust_cfa_offset -8",
+    "pop rdx",
+    ".cfi_adjust_cfa_offset -8",
+    "pop rsi",
+    ".cfi_adjust_cfa_offset -8",
+    "pop rdi",
+    ".cfi_adjust_cfa_offset -8",
+    "movzx eax, al", // whether it is to be taken back if the kernel refuses
+    "push rax",
+    ".cfi_adjust_cfa_offset 8",
+    "call r11",
+    "pop rcx",
+    ".cfi_adjust_cfa_offset -8",
+    "cmp eax, -1",
+    "jne 2f",
+    "test ecx, ecx",
+    "jz 2f",
+    "push rax",
+    ".cfi_adjust_cfa_offset 8",
+    "call {stay}",
+    "pop rax",
+    ".cfi_adjust_cfa_offset -8",
+    "2:",
+    "ret",
+    ".cfi_endproc",
+    ".size gpi_enter_seccomp, . - gpi_enter_seccomp",
+    enter = sym enter,
+    stay = sym stay,
+);
+
 #[cfg(not(test))]
 mod offered {
-    use super::{PRCTL, enter, stay};
+    use super::PRCTL;
     use core::arch::naked_asm;
 
     /// # Safety
@@ -62,39 +127,15 @@ mod offered {
     #[unsafe(no_mangle)]
     unsafe extern "C" fn prctl() {
         naked_asm!(
-            "cmp edi, 22", // PR_SET_SECCOMP
+            "mov r11, [rip + {real}]",
+            "cmp edi, 22", // PR_SET_SECCOMP: mode, filter
             "je 2f",
-            "jmp [rip + {real}]",
+            "jmp r11",
             "2:",
-            "push rdi",
-            "push rsi",
-            "push rdx",
-            "push rcx",
-            "push r8",
-            "mov rdi, rsi",
-            "mov rsi, rdx",
-            "call {enter}",
-            "pop r8",
-            "pop rcx",
-            "pop rdx",
-            "pop rsi",
-            "pop rdi",
-            "movzx eax, al",
-            "push rax",
-            "call [rip + {real}]",
-            "pop rcx",
-            "cmp eax, -1",
-            "jne 3f",
-            "test ecx, ecx",
-            "jz 3f",
-            "push rax",
-            "call {stay}",
-            "pop rax",
-            "3:",
-            "ret",
+            "mov rax, rsi",
+            "mov r10, rdx",
+            "jmp gpi_enter_seccomp",
             real = sym PRCTL,
-            enter = sym enter,
-            stay = sym stay,
         );
     }
 }
