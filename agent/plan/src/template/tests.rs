@@ -1,0 +1,169 @@
+#![allow(clippy::unwrap_used)]
+use super::*;
+use iced_x86::{Decoder, DecoderOptions, Formatter, IntelFormatter};
+
+fn listing(t: &Template) -> Vec<String> {
+    let mut formatter = IntelFormatter::new();
+    formatter.options_mut().set_hex_prefix("0x");
+    formatter.options_mut().set_hex_suffix("");
+    Decoder::with_ip(64, &t.bytes, 0, DecoderOptions::NONE)
+        .iter()
+        .map(|i| {
+            let mut text = String::new();
+            formatter.format(&i, &mut text);
+            text
+        })
+        .collect()
+}
+
+#[test]
+fn entry_and_exit_is_as_documented() {
+    let t = Template::thunk(Kind {
+        both: true,
+        hashed: false,
+        masked: false,
+        keep_rax: true,
+        second: Second::Kept,
+        dead_on_exit: 0,
+    });
+    let expected = [
+        "mov [rsp-8],rax",
+        "mov [rsp-0x10],r11",
+        "pop r11",
+        "mov rax,fs:[0]",
+        "cmp [rax],r11",
+        "jne 0x0000000010000000",
+        "inc qword ptr [rax+8]",
+        "mov rax,rsp",
+        "mov r11,fs:[8]",
+        "xor rax,[r11-8]",
+        "cmp rax,0x4000000",
+        "jae 0x0000000010000000",
+        "lea rax,[r11+rax*2]",
+        "mov r11,[rsp-8]",
+        "mov [rax],r11",
+        "mov qword ptr [rax+8],0x12345678",
+        "mov r11,[rsp-0x18]",
+        "mov rax,[rsp-0x10]",
+        "call 0x0000000010000000",
+        "mov [rsp-0x10],r11",
+        "mov [rsp-0x18],rax",
+        "mov rax,rsp",
+        "mov r11,fs:[8]",
+        "xor rax,[r11-8]",
+        "cmp rax,0x4000000",
+        "jae 0x0000000010000000",
+        "lea rax,[r11+rax*2]",
+        "push qword ptr [rax]",
+        "mov [rax],rsp",
+        "mov r11,[rsp-8]",
+        "mov rax,[rsp-0x10]",
+        "ret",
+    ];
+    assert_eq!(listing(&t), expected);
+    assert_eq!(
+        listing(&Template { bytes: t.bytes[t.exit as usize..].to_vec(), ..t.clone() })[0],
+        "mov [rsp-0x10],r11"
+    );
+    // Less than three cache lines; the body follows.
+    assert!(t.bytes.len() <= 184, "{}", t.bytes.len());
+}
+
+#[test]
+fn entry_only_is_as_documented() {
+    let t = Template::thunk(Kind {
+        both: false,
+        hashed: true,
+        masked: false,
+        keep_rax: true,
+        second: Second::Kept,
+        dead_on_exit: 0,
+    });
+    let expected = [
+        "mov [rsp-8],rax",
+        "mov [rsp-0x10],r11",
+        "mov r11,[rsp]",
+        "imul eax,r11d,0x12345678",
+        "shr eax,0x12",
+        "and eax,0x12345678",
+        "add rax,fs:[0]",
+        "cmp [rax],r11",
+        "jne 0x0000000010000000",
+        "inc qword ptr [rax+8]",
+        "mov r11,[rsp-0x10]",
+        "mov rax,[rsp-8]",
+    ];
+    assert_eq!(listing(&t), expected);
+    assert_eq!(t.exit, 0);
+}
+
+#[test]
+fn a_second_look_is_as_documented() {
+    let t = Template::second_look(Second::R11, 21);
+    let expected = [
+        "cmp [rax+0x10],r11",
+        "jne short 0x0000000000000015",
+        "inc qword ptr [rax+0x18]",
+        "jmp 0x0000000010000000",
+    ];
+    assert_eq!(listing(&t), expected);
+    assert_eq!(t.bytes.len(), 21);
+}
+
+#[test]
+fn a_tail_call_is_as_documented() {
+    let t = Template::tail(Kind {
+        both: true,
+        hashed: false,
+        masked: false,
+        keep_rax: true,
+        second: Second::Kept,
+        dead_on_exit: 0,
+    });
+    let expected = [
+        "mov [rsp-8],rax",
+        "mov [rsp-0x10],r11",
+        "lea rax,[rsp+8]",
+        "mov r11,fs:[8]",
+        "xor rax,[r11-8]",
+        "cmp rax,0x4000000",
+        "jae 0x0000000010000000",
+        "lea rax,[r11+rax*2]",
+        "mov r11,fs:[0]",
+        "cmp dword ptr [r11],0x12345678",
+        "jne 0x0000000010000000",
+        "inc qword ptr [r11+8]",
+        "mov qword ptr [rax+8],0x12345678",
+        "mov r11,[rsp-0x10]",
+        "mov rax,[rsp-8]",
+        "jmp 0x0000000010000000",
+    ];
+    assert_eq!(listing(&t), expected);
+    let (at, _) = t.holes.iter().find(|(_, hole)| *hole == Hole::SlotAndSite).unwrap();
+    assert_eq!(t.bytes[*at as usize..*at as usize + 8], [0, 0, 0, 0, 0x78, 0x56, 0x34, 0x12]);
+}
+
+#[test]
+fn every_hole_is_four_bytes_inside_the_code() {
+    for index in 0..Kind::COUNT {
+        assert_eq!(Kind::of(index).index(), index);
+        {
+            let t = Template::thunk(Kind::of(index));
+            for &(at, hole) in &t.holes {
+                if hole == Hole::Shift {
+                    assert_eq!(t.bytes[at as usize], 0x12);
+                    continue;
+                }
+                let bytes: [u8; 4] = t.bytes[at as usize..at as usize + 4].try_into().unwrap();
+                let value = u32::from_le_bytes(bytes);
+                match hole {
+                    Hole::Number | Hole::Mask | Hole::Multiplier => assert_eq!(value, 0x1234_5678),
+                    Hole::Tls => assert!(value <= 24),
+                    Hole::Slot => assert!(value == 0 || value == 8),
+                    Hole::Branch(_) => assert!(value > 0x0f00_0000),
+                    Hole::Shift | Hole::SlotAndSite => unreachable!(),
+                }
+            }
+        }
+    }
+}
