@@ -3,7 +3,7 @@
 //! A *member* is one program in one process: a process that executes another program becomes another member.
 //! Members announce themselves (`listener`); their counters are read when their process has gone.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::OsStr;
 use std::os::fd::RawFd;
 use std::os::unix::ffi::OsStrExt;
@@ -39,7 +39,10 @@ pub(crate) struct Family<'s> {
     orders: Orders,
     /// Samples per second.
     rate: u32,
+    /// All there ever were, in the order in which they began.
     members: Vec<Member>,
+    /// By its number: a process that has not ended, as far as we know.
+    living: BTreeMap<i32, Living>,
     /// Names handed out in the run folder.
     names: u32,
     /// The first name under which each plan was written.
@@ -62,10 +65,20 @@ struct Member {
     profilee: &'static Profilee,
     /// In the run folder.
     name: String,
-    /// None: the process's end is seen elsewhere, by `waitpid` or by an earlier member.
+}
+
+struct Living {
+    /// None: the first process, whose end `waitpid` tells.
     handle: Option<Handle>,
-    /// Its profile is written, or will never be.
-    done: bool,
+    /// The members that the process is, or was before it executed another program; in their order. Their
+    /// profiles are not written yet.
+    members: Vec<usize>,
+}
+
+impl Living {
+    fn has_ended(&self) -> bool {
+        self.handle.as_ref().is_some_and(Handle::has_ended)
+    }
 }
 
 /// A member beside the first, after its end.
@@ -112,6 +125,7 @@ impl<'s> Family<'s> {
             orders,
             rate,
             members: Vec::new(),
+            living: BTreeMap::new(),
             names: 1,
             plan_names: HashMap::from([(0, FIRST.to_owned())]),
             written: HashMap::new(),
@@ -148,10 +162,12 @@ impl<'s> Family<'s> {
         at_exec: bool,
         sampling: Option<&mut Sampling>,
     ) {
-        let seen =
-            self.members.is_empty() || self.members.iter().any(|member| member.pid == pid && !member.done);
-        let handle = (!seen).then(|| Handle::of(pid));
-        self.members.push(Member { pid, profilee, name, handle, done: false });
+        let index = self.members.len();
+        let handle = || (index > 0).then(|| Handle::of(pid));
+        let process =
+            self.living.entry(pid).or_insert_with(|| Living { handle: handle(), members: Vec::new() });
+        process.members.push(index);
+        self.members.push(Member { pid, profilee, name });
         if let Some(sampling) = sampling {
             sampling.announce(pid, &profilee.planned.subject.code, profilee.planned.shape, at_exec);
         }
@@ -159,16 +175,19 @@ impl<'s> Family<'s> {
 
     /// What to poll: whoever asks, and processes that end.
     pub(crate) fn descriptors(&self) -> impl Iterator<Item = RawFd> {
-        let handles = self.members.iter().filter_map(|member| member.handle.as_ref()?.descriptor());
+        let handles = self.living.values().filter_map(|process| process.handle.as_ref()?.descriptor());
         self.listener.iter().map(Listener::descriptor).chain(handles)
     }
 
     /// Hears whoever has come, and sees who has gone.
     pub(crate) fn attend(&mut self, mut sampling: Option<&mut Sampling>) {
         // Ends first: a new process may have an old one's number.
-        let has_ended = |member: &&Member| member.handle.as_ref().is_some_and(Handle::has_ended);
-        let ended: Vec<i32> = self.members.iter().filter(has_ended).map(|member| member.pid).collect();
-        for pid in ended {
+        let ended = self.living.iter().filter(|(_, process)| process.has_ended());
+        let mut ended: Vec<(Option<usize>, i32)> =
+            ended.map(|(pid, process)| (process.members.first().copied(), *pid)).collect();
+        // In the order in which they began.
+        ended.sort_unstable();
+        for (_, pid) in ended {
             self.end(pid, sampling.as_deref_mut());
         }
         while let Some(asker) = self.listener.as_ref().and_then(Listener::next) {
@@ -258,10 +277,8 @@ impl<'s> Family<'s> {
             sampling.settle();
             sampling.forget(pid);
         }
-        for index in 1..self.members.len() {
-            if self.members.get(index).is_some_and(|member| member.pid == pid && !member.done) {
-                self.finish(index, sampling.as_deref_mut());
-            }
+        for index in self.living.remove(&pid).into_iter().flat_map(|process| process.members) {
+            self.finish(index, sampling.as_deref_mut());
         }
     }
 
@@ -269,17 +286,16 @@ impl<'s> Family<'s> {
     pub(crate) fn end_all(&mut self, mut sampling: Option<&mut Sampling>) -> usize {
         self.attend(sampling.as_deref_mut());
         // Some may have announced themselves just now, and have gone.
-        let lives = |member: &&Member| {
-            !member.done && member.handle.as_ref().is_some_and(|handle| !handle.has_ended())
-        };
-        let alive = self.members.iter().filter(lives).count();
+        let lives = |process: &&Living| process.handle.is_some() && !process.has_ended();
+        let alive = self.living.values().filter(lives).count();
         if let Some(sampling) = sampling.as_deref_mut() {
             sampling.settle();
         }
-        for index in 1..self.members.len() {
-            if self.members.get(index).is_some_and(|member| !member.done) {
-                self.finish(index, sampling.as_deref_mut());
-            }
+        let left = std::mem::take(&mut self.living).into_values();
+        let mut left: Vec<usize> = left.flat_map(|process| process.members).collect();
+        left.sort_unstable();
+        for index in left {
+            self.finish(index, sampling.as_deref_mut());
         }
         for index in 0..self.members.len() {
             self.finish_guests(index, sampling.as_deref());
@@ -299,8 +315,7 @@ impl<'s> Family<'s> {
     }
 
     fn finish(&mut self, index: usize, sampling: Option<&mut Sampling>) {
-        let Some(member) = self.members.get_mut(index) else { return };
-        (member.done, member.handle) = (true, None);
+        let Some(member) = self.members.get(index) else { return };
         let (pid, profilee, name) = (member.pid, member.profilee, member.name.clone());
         let samples = sampling.and_then(|sampling| sampling.take(index));
         let Some((finished, state)) = self.counted(profilee, &name, samples) else { return };
@@ -342,9 +357,15 @@ impl<'s> Family<'s> {
         sampling: Option<&mut Sampling>,
         homeless: Option<&String>,
     ) -> Option<Finished> {
-        let member = self.members.first_mut()?;
-        member.done = true;
+        let member = self.members.first()?;
         let (pid, profilee, name) = (member.pid, member.profilee, member.name.clone());
+        // What it has executed is left, to the end.
+        if let Some(process) = self.living.get_mut(&pid) {
+            process.members.retain(|&index| index > 0);
+            if process.members.is_empty() {
+                self.living.remove(&pid);
+            }
+        }
         self.written.insert(pid, 1);
         let samples = sampling.and_then(|sampling| {
             sampling.settle();
@@ -373,8 +394,8 @@ impl<'s> Family<'s> {
             return;
         }
         self.kept = Instant::now();
-        for (index, member) in self.members.iter().enumerate().filter(|(_, member)| !member.done) {
-            if let Some(histogram) = sampling.histogram(index) {
+        for &index in self.living.values().flat_map(|process| &process.members) {
+            if let (Some(member), Some(histogram)) = (self.members.get(index), sampling.histogram(index)) {
                 folder.keep_samples(&member.name, &histogram.encode());
             }
         }
