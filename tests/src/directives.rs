@@ -14,6 +14,8 @@
 //!     //# others: allowed               functions beside those named may be called
 //!     //# callgrind: no                 callgrind can't follow (signals) or takes too long: say why
 //!
+//! Those of a file that the program includes (`#include "name.h"`) are the program's as well.
+//!
 //! A profile must hold the arcs listed, all of them, and none beside them. A name means the function of
 //! that name, or the one clone that the compiler made of it (`name.isra.0`, `name.constprop.0`).
 //! `_start -> main 1` goes without saying.
@@ -71,17 +73,29 @@ impl Test {
             others_allowed: false,
             callgrind: true,
         };
-        for (number, line) in text.lines().enumerate() {
-            let line = line.trim_start();
-            if let Some(directive) = line.strip_prefix("//# ").or_else(|| line.strip_prefix("!# ")) {
-                let at = || format!("{}:{}: {line}", source.display(), number + 1);
-                test.apply(directive).with_context(at)?;
-            }
-        }
+        test.apply_all(source, &text)?;
         if !test.arcs.iter().any(|a| a.callee == "main") && !test.others_allowed {
             test.arcs.push(Arc { caller: "_start".into(), callee: "main".into(), count: 1 });
         }
         Ok(test)
+    }
+
+    /// The directives of a source, and of what it includes of ours: programs that differ in flags share the rest.
+    fn apply_all(&mut self, source: &Path, text: &str) -> Result<()> {
+        for (number, line) in text.lines().enumerate() {
+            let line = line.trim_start();
+            let at = || format!("{}:{}: {line}", source.display(), number + 1);
+            if let Some(directive) = line.strip_prefix("//# ").or_else(|| line.strip_prefix("!# ")) {
+                self.apply(directive).with_context(at)?;
+            }
+            let included = line.strip_prefix("#include \"").and_then(|rest| rest.split('"').next());
+            if let Some(name) = included {
+                let file = source.with_file_name(name);
+                let text = std::fs::read_to_string(&file).with_context(at)?;
+                self.apply_all(&file, &text)?;
+            }
+        }
+        Ok(())
     }
 
     fn apply(&mut self, directive: &str) -> Result<()> {
