@@ -148,6 +148,13 @@ fn one_end_alone_is_harmless() {
          for (const unsigned char *p = (void *)(((long)etext + 4095) & -4096); p < end; p += 4096) words++;\n\
          return words > 0; }",
         "OWN unsigned look(void) { return __executable_start[1]; }",
+        // Both at once, with callbacks, but far apart.
+        "volatile long words; int (*volatile calls[9])(int);\n\
+         OWN unsigned look(void) {\n\
+         for (const unsigned char *p = (void *)(((long)etext + 4095) & -4096); p < end; p += 4096) words++;\n\
+         for (int i = 0; i < 4; i++) { words += i * words; words ^= words >> 3; words *= 7; words -= i; }\n\
+         words += 1; words *= 3; words ^= 5; words -= 2; words += 1; words *= 3; words ^= 5; words -= 2;\n\
+         return (calls[0] = f)(words != 0) > 0; }",
     ];
     for way in ways {
         for flags in BUILDS {

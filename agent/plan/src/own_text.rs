@@ -1,10 +1,11 @@
 //! Programs that look at their own code: they would find hooks in it.
 //!
 //! Who adds up the bytes from the first to the last needs to know where they are. Linkers define `etext` and
-//! `__executable_start` only where somebody asks for them, and code that takes the addresses of both ends is
-//! taken for such a program. An end alone is not: garbage collectors take it for the beginning of data, and
-//! the start is that of the ELF header, which others read. What finds its code in another way (by pointers to
-//! functions, `dl_iterate_phdr`, `/proc/self/maps`) looks like any other program.
+//! `__executable_start` only where somebody asks for them. Code that takes the addresses of both ends, or of
+//! the end and close by of some function, is taken for such a program. An end alone is not: garbage
+//! collectors take it for the beginning of data, and the start is that of the ELF header, which others read.
+//! What finds its code in another way (by pointers to functions, `dl_iterate_phdr`, `/proc/self/maps`) looks
+//! like any other program.
 
 use crate::image::{Function, Image, ImageKind};
 use iced_x86::{Code, Decoder, DecoderOptions, Instruction, OpKind};
@@ -32,26 +33,37 @@ struct Taken {
     /// The linker's mark.
     start: bool,
     end: bool,
-    /// One function takes the end, and some address of code: a function's, where to begin.
+    /// Close together the end, and some address of code: a function's, where to begin.
     both: bool,
 }
+
+/// Instructions between the two addresses: arguments of one call, the bounds of one loop. A garbage collector's
+/// start takes its end of code as well, and the addresses of many a function, but not side by side.
+const CLOSE: u32 = 24;
 
 impl Taken {
     fn look(&mut self, image: &Image, function: &Function, start: Option<u64>, end: u64) {
         let bytes = image.code_at(function.address, function.size).unwrap_or_default();
         let mut decoder = Decoder::with_ip(64, bytes, function.address, DecoderOptions::NONE);
         let mut instruction = Instruction::default();
-        let (mut takes_code, mut takes_end) = (false, false);
+        let mut number = 0_u32;
+        let (mut code_at, mut end_at) = (None, None);
         while decoder.can_decode() {
             decoder.decode_out(&mut instruction);
+            number += 1;
             for address in addresses(&instruction, image.kind == ImageKind::Exec) {
                 self.start |= start == Some(address);
-                takes_end |= address == end;
-                takes_code |= address != end && image.is_code(address);
+                if address == end {
+                    (self.end, end_at) = (true, Some(number));
+                } else if image.is_code(address) {
+                    code_at = Some(number);
+                } else {
+                    continue;
+                }
+                let distance = code_at.zip(end_at).map(|(code, end): (u32, u32)| code.abs_diff(end));
+                self.both |= distance.is_some_and(|distance| distance <= CLOSE);
             }
         }
-        self.end |= takes_end;
-        self.both |= takes_end && takes_code;
     }
 }
 
