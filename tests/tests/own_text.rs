@@ -5,9 +5,9 @@
 use std::fs;
 use std::process::Command;
 
-use gprofinject_tests::gprofdata;
 use gprofinject_tests::place::{LIMIT, Place};
 use gprofinject_tests::run::{self, Outcome};
+use gprofinject_tests::{gprofdata, skip};
 
 /// Calls `f` a hundred times, and prints the sum of what lies between START and END.
 const SUMS: &str = r#"
@@ -67,6 +67,14 @@ const BUILDS: [&[&str]; 7] = [
     &["-O2", "-fuse-ld=gold", "-no-pie", "-fno-pie"],
 ];
 
+fn builds() -> impl Iterator<Item = &'static [&'static str]> {
+    let gold = skip::have("ld.gold");
+    if !gold {
+        skip::skipped("own_text, with gold", "no ld.gold");
+    }
+    BUILDS.into_iter().filter(move |flags| gold || !flags.contains(&"-fuse-ld=gold"))
+}
+
 fn alone(place: &Place, name: &str) -> Outcome {
     let mut command = Command::new(place.path(name));
     command.current_dir(place.folder.path());
@@ -85,7 +93,7 @@ fn calls(place: &Place) -> u64 {
 fn programs_that_sum_up_their_code_are_only_sampled() {
     let place = Place::new();
     for (name, way) in WAYS {
-        for flags in BUILDS {
+        for flags in builds() {
             // Both addresses come out of the GOT, which holds so many others: not seen.
             if name == "from-main" && flags.contains(&"-fPIC") {
                 continue;
@@ -121,7 +129,7 @@ fn programs_that_sum_up_their_code_are_only_sampled() {
 fn programs_built_for_gprof_are_hooked() {
     let place = Place::new();
     let way = "OWN unsigned look(void) { return 1; }";
-    for flags in BUILDS {
+    for flags in builds() {
         let flags = [flags, &["-pg"]].concat();
         place.c("pg", &SUMS.replace("WAYS", way), &flags);
         let alone = alone(&place, "pg");
@@ -157,7 +165,7 @@ fn one_end_alone_is_harmless() {
          return (calls[0] = f)(words != 0) > 0; }",
     ];
     for way in ways {
-        for flags in BUILDS {
+        for flags in builds() {
             place.c("one", &SUMS.replace("WAYS", way), flags);
             let alone = alone(&place, "one");
             let run = place.run(&["-o", "profile", "./one"]);
