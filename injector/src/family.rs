@@ -321,7 +321,7 @@ impl<'s> Family<'s> {
         let Some((finished, state)) = self.counted(profilee, &name, samples) else { return };
         // A child that will be a guest may not have said so yet, but it has the file mapped since its fork.
         if let Some(folder) = &self.folder
-            && !region::is_counted_in(&folder.region(&name))
+            && region::is_counted_in(&folder.region(&name)) != Some(true)
             && !has_guests(&folder.region(&name))
         {
             folder.remove_region(&name);

@@ -129,7 +129,7 @@ impl Recovery<'_> {
             guests.push(pid);
         }
         let named = guests.iter().copied().chain([header.pid]);
-        let lives = region::is_counted_in(&path) || self.survivors.count_in(name, named);
+        let lives = self.survivors.count_in(name, region::is_counted_in(&path), named);
         Ok(if lives { Life::Lives } else { Life::Ended })
     }
 

@@ -62,10 +62,18 @@ impl Survivors {
         !self.mapped.is_empty()
     }
 
-    /// Whether somebody counts in the region of that name, which names these processes.
-    pub(crate) fn count_in(&self, name: &str, processes: impl IntoIterator<Item = u32>) -> bool {
-        // Whether a closed one has the file mapped, or only an old number, cannot be known.
-        self.mapped.contains(name) || processes.into_iter().any(|pid| self.closed.contains(&pid))
+    /// Whether somebody counts in the region of that name, which names these processes; `leased` is the kernel's
+    /// word.
+    pub(crate) fn count_in(
+        &self,
+        name: &str,
+        leased: Option<bool>,
+        processes: impl IntoIterator<Item = u32>,
+    ) -> bool {
+        // Whether a closed one has the file mapped, or only the same number (1 in a namespace of its own, say),
+        // cannot be seen.
+        let named = || processes.into_iter().any(|pid| self.closed.contains(&pid));
+        self.mapped.contains(name) || leased.unwrap_or_else(named)
     }
 }
 
@@ -117,9 +125,13 @@ mod tests {
     #[test]
     fn closed_processes_count_only_where_they_are_named() {
         let survivors = Survivors { mapped: HashSet::from(["0".to_owned()]), closed: HashSet::from([5]) };
-        assert!(survivors.count_in("0", []));
-        assert!(!survivors.count_in("f4", [4]));
-        assert!(survivors.count_in("f4", [4, 5]));
+        assert!(survivors.count_in("0", None, []));
+        // On overlayfs the kernel does not know.
+        assert!(survivors.count_in("0", Some(false), []));
+        assert!(!survivors.count_in("f4", None, [4]));
+        assert!(survivors.count_in("f4", None, [4, 5]));
+        assert!(!survivors.count_in("f4", Some(false), [4, 5]));
+        assert!(survivors.count_in("f4", Some(true), []));
     }
 
     #[test]
@@ -130,7 +142,7 @@ mod tests {
         let file = std::fs::File::open(&path).expect("opened");
         assert!(!Survivors::of(folder.path()).any());
         let mapped = crate::sys::Mapped::new(&file).expect("mapped");
-        assert!(Survivors::of(folder.path()).count_in("f9", []));
+        assert!(Survivors::of(folder.path()).count_in("f9", None, []));
         assert_eq!(mapped.len(), 100);
         drop(mapped);
         assert!(!Survivors::of(folder.path()).any());

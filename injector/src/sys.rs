@@ -315,9 +315,9 @@ pub(crate) fn lock(file: &File) -> bool {
 }
 
 /// Whether some process has the file open for writing, or mapped from such a descriptor: then the kernel grants
-/// no lease on it. Where nothing can be known (no leases on this file system, or not for us): false. `file` is
-/// open for reading only.
-pub(crate) fn is_open_for_writing(file: &File) -> bool {
+/// no lease on it. None: nothing can be known (no leases on this file system, or not for us). `file` is open for
+/// reading only.
+pub(crate) fn is_open_for_writing(file: &File) -> Option<bool> {
     /// asm-generic/fcntl.h
     const F_SETSIG: libc::c_int = 10;
     let fd = file.as_raw_fd();
@@ -327,7 +327,11 @@ pub(crate) fn is_open_for_writing(file: &File) -> bool {
         libc::fcntl(fd, F_SETSIG, libc::SIGURG);
         let answer = check(libc::fcntl(fd, libc::F_SETLEASE, libc::F_RDLCK));
         libc::fcntl(fd, libc::F_SETLEASE, libc::F_UNLCK);
-        answer.is_err_and(|error| error.raw_os_error() == Some(libc::EAGAIN))
+        match answer {
+            Ok(_) => Some(false),
+            Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => Some(true),
+            Err(_) => None,
+        }
     }
 }
 
