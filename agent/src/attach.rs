@@ -47,7 +47,7 @@ fn prepare(order: &mut Order) -> Result<(), i32> {
     let agent = Agent::get();
     // SAFETY: the words of the thread that we have borrowed.
     let words = unsafe { *words::get() };
-    order.words = [words.block, words.cells, words.first_frame, words.reserved];
+    order.words = [words.block, words.cells, words.first_frame, words.landing];
     birth::set_words(words.block, words.cells);
     order.shadows = cells::table();
     order.mapped = &raw const sys::MAPPED as u64;

@@ -53,6 +53,7 @@ pub(crate) fn prepare(dynamic_linker: u64) {
     DYNAMIC_LINKER.store(dynamic_linker, Ordering::Relaxed);
     arena::prepare(dynamic_linker);
     backtraces::prepare(dynamic_linker);
+    landings::prepare(dynamic_linker);
     find_unwinder();
 }
 
@@ -69,7 +70,7 @@ extern "C" fn find_unwinder() {
             place.store(lookup::function(dynamic_linker, name), Ordering::Relaxed);
         }
     }
-    let (lo, hi) = lookup::text_around(dynamic_linker, GET_CFA.load(Ordering::Relaxed));
+    let (lo, hi) = lookup::text_around(dynamic_linker, lookup::start_of(dynamic_linker, b"_Unwind_GetCFA"));
     UNWINDER_LO.store(lo, Ordering::Relaxed);
     UNWINDER_HI.store(hi, Ordering::Relaxed);
 }

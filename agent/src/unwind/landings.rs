@@ -4,8 +4,10 @@
 
 use super::{GET_CFA, UNWINDER_HI, UNWINDER_LO};
 use crate::cells;
+use crate::lookup;
+use crate::words;
 use core::ffi::c_void;
-use core::sync::atomic::AtomicU64;
+use core::sync::atomic::{AtomicU64, Ordering};
 
 /// The function that is passed on to; 0: not found (yet).
 pub(super) static SET_IP: AtomicU64 = AtomicU64::new(0);
@@ -14,8 +16,41 @@ pub(super) static SET_IP: AtomicU64 = AtomicU64::new(0);
 /// CFA, its own stack pointer, is the context's.
 unsafe extern "C" fn land(context: *mut c_void, get_cfa: unsafe extern "C" fn(*mut c_void) -> u64) {
     let here = 0_u8;
-    // SAFETY: the unwinder's own function and context.
-    cells::forget(&raw const here as u64, unsafe { get_cfa(context) });
+    // SAFETY: the unwinder's own function and context; the thread's own words.
+    unsafe {
+        let cfa = get_cfa(context);
+        (*words::get()).landing = cfa;
+        cells::forget(&raw const here as u64, cfa);
+    }
+}
+
+/// libstdc++'s, and libc++abi's: an exception is caught. In a process that was attached to it comes here first.
+static BEGIN_CATCH: AtomicU64 = AtomicU64::new(0);
+
+extern "C" fn caught() {
+    // SAFETY: the thread's own words.
+    unsafe { (*words::get()).landing = 0 };
+}
+
+/// Finds it.
+pub(super) fn prepare(dynamic_linker: u64) {
+    BEGIN_CATCH.store(lookup::function(dynamic_linker, b"__cxa_begin_catch"), Ordering::Relaxed);
+}
+
+/// # Safety
+/// As the C++ library's function of that name without the first part, to which it passes on.
+#[cfg(not(test))]
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+unsafe extern "C" fn gprofinject_begin_catch() {
+    core::arch::naked_asm!(
+        "push rdi",
+        "call {caught}",
+        "pop rdi",
+        "jmp [rip + {real}]",
+        caught = sym caught,
+        real = sym BEGIN_CATCH,
+    );
 }
 
 offer!(_Unwind_GetCFA, gpi_get_cfa);

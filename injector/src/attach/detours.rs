@@ -9,13 +9,13 @@ use gprofinject_plan::detour::Detour;
 use object::{Object, ObjectSymbol, SymbolKind};
 
 use super::image::Agent;
-use super::process::Mapping;
+use super::process::{Mapping, Process};
 use super::tracee::Memory;
 use crate::sys::Mapped;
 
 /// What the agent defines and a running program should call. Not what has to do with children and executed
 /// programs: they are seen to otherwise, or not followed.
-const WANTED: [&str; 10] = [
+const WANTED: [&str; 11] = [
     "_dl_find_object",
     "dl_iterate_phdr",
     "_Unwind_Backtrace",
@@ -26,7 +26,13 @@ const WANTED: [&str; 10] = [
     "__longjmp_chk",
     "prctl",
     "syscall",
+    "__cxa_begin_catch",
 ];
+
+/// The agent's name for a function.
+fn agents(name: &str) -> &str {
+    if name == "__cxa_begin_catch" { "gprofinject_begin_catch" } else { name }
+}
 
 /// Without these no exception finds its way through a hooked frame.
 const NEEDED: [&str; 2] = ["_dl_find_object", "dl_iterate_phdr"];
@@ -53,18 +59,19 @@ struct Found {
 /// Decides for each; `copies` is where they go. The error is the name of a needed one that cannot be led.
 pub(crate) fn plan(
     memory: &Memory,
+    process: &Process,
     mappings: &[Mapping],
     agent: &Agent,
     base: u64,
     copies: u64,
 ) -> Result<Vec<Planned>, &'static str> {
     let mut planned: Vec<Planned> = Vec::new();
-    for found in find(mappings) {
+    for found in find(memory, process, mappings) {
         if planned.len() == DETOURS_MAX || planned.iter().any(|other| other.at == found.at) {
             continue;
         }
         let copy = copies + planned.len() as u64 * COPY;
-        let made = agent.function(found.name).and_then(|to| {
+        let made = agent.function(agents(found.name)).and_then(|to| {
             let code = memory.bytes(found.at, found.size as usize).ok()?;
             let detour = Detour::new(&code, found.at, copy, base + to)?;
             let before = code.get(..detour.replacement.len())?.to_vec();
@@ -79,24 +86,46 @@ pub(crate) fn plan(
     Ok(planned)
 }
 
-/// Looks into each library once.
-fn find(mappings: &[Mapping]) -> Vec<Found> {
-    let mut found = Vec::new();
-    let mut seen: Vec<&str> = Vec::new();
-    for mapping in mappings.iter().filter(|mapping| mapping.path.contains(".so")) {
-        if mapping.offset != 0 || seen.contains(&mapping.path.as_str()) {
-            continue;
-        }
-        seen.push(&mapping.path);
-        let Ok(bytes) = File::open(Path::new(&mapping.path)).and_then(|file| Mapped::new(&file)) else {
-            continue;
-        };
+/// The definition that the dynamic linker finds first, of each; others are only called by that one.
+fn find(memory: &Memory, process: &Process, mappings: &[Mapping]) -> Vec<Found> {
+    let mut found: Vec<Found> = Vec::new();
+    for base in libraries(memory, process, mappings).unwrap_or_default() {
+        let Some(mapping) = mappings.iter().find(|mapping| mapping.lo == base) else { continue };
+        let Some(bytes) = mapped(process, mapping) else { continue };
         let Ok(file) = object::File::parse(&*bytes) else { continue };
         for symbol in file.dynamic_symbols().filter(|s| s.is_definition() && s.kind() == SymbolKind::Text) {
-            if let Some(name) = WANTED.iter().find(|name| symbol.name() == Ok(**name)) {
-                found.push(Found { name, at: mapping.lo + symbol.address(), size: symbol.size() });
+            let name = WANTED.iter().find(|name| symbol.name() == Ok(**name));
+            if let Some(name) = name.filter(|name| !found.iter().any(|other| other.name == **name)) {
+                found.push(Found { name, at: base.wrapping_add(symbol.address()), size: symbol.size() });
             }
         }
     }
     found
+}
+
+/// Where the libraries are, in the dynamic linker's order: its list of struct link_map (link.h).
+fn libraries(memory: &Memory, process: &Process, mappings: &[Mapping]) -> Option<Vec<u64>> {
+    const MOST: usize = 10_000;
+    let base = process.dynamic_linker();
+    let linker = mapped(process, mappings.iter().find(|mapping| mapping.lo == base)?)?;
+    let file = object::File::parse(&*linker).ok()?;
+    let debug = file.dynamic_symbols().find(|symbol| symbol.name() == Ok("_r_debug"))?;
+    // struct r_debug: version, and the list behind it.
+    let mut map = memory.word(base + debug.address() + 8).ok()?;
+    let mut bases = Vec::new();
+    while map != 0 && bases.len() < MOST {
+        bases.push(memory.word(map).ok()?);
+        map = memory.word(map + 24).ok()?;
+    }
+    Some(bases)
+}
+
+/// A mapping's file, also where it has been replaced since.
+fn mapped(process: &Process, mapping: &Mapping) -> Option<Mapped> {
+    let kept = format!("/proc/{}/map_files/{:x}-{:x}", process.pid, mapping.lo, mapping.hi);
+    let file = match mapping.path.ends_with(" (deleted)") {
+        true => File::open(kept),
+        false => File::open(Path::new(&mapping.path)).or_else(|_| File::open(kept)),
+    };
+    Mapped::new(&file.ok()?).ok()
 }

@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use gprofinject_abi::attach::{ARM, CONTROL, DETOURS_MAX, DISARM, MAPPED_MAX, Order, PLACE_MAX, PREPARE};
+use gprofinject_abi::plan::ThreadWords;
 use gprofinject_plan::Plan;
 use serde::{Deserialize, Serialize};
 
@@ -124,7 +125,7 @@ impl Attached {
         let instruction = libc.lo + find_syscall(&code).context("the C library makes no system calls")?;
         let copies = base + agent.len();
         let order = copies + COPIES;
-        let planned = detours::plan(&memory, &mappings, &agent, base, copies)
+        let planned = detours::plan(&memory, process, &mappings, &agent, base, copies)
             .map_err(|name| anyhow!("the library function {name} cannot be led to the agent"))?;
         let bias = process.program_headers().wrapping_sub(plan.phdr());
         let control = agent.function(CONTROL).context("the agent library is damaged")?;
@@ -265,10 +266,7 @@ impl Attached {
             }
         }
         for thread in &stopped.threads {
-            let overwritten = |at: u64| {
-                self.is_overwritten(at)
-                    || self.detours.iter().any(|d| inside(d.at, d.before.len() as u32, at))
-            };
+            let overwritten = |at: u64| self.is_overwritten(at);
             let saved = stacks::words(memory, thread, mappings).find(|&(_, word)| overwritten(word));
             busy.extend(saved.map(|(_, word)| (thread.tid, word)));
         }
@@ -299,7 +297,6 @@ impl Attached {
                 let at = thread.registers.rip;
                 // In a row of short functions, or in a cave.
                 self.is_overwritten(at)
-                    || self.detours.iter().any(|d| inside(d.at, d.before.len() as u32, at))
             };
             if !stopped.threads.iter().any(is_busy) {
                 break;
@@ -312,9 +309,6 @@ impl Attached {
         self.command(stopped, memory, DISARM).map_err(|error| {
             anyhow!("the patches could not be taken away: {}", crate::sys::reason(&error))
         })?;
-        for detoured in &self.detours {
-            memory.write(detoured.at, &detoured.before)?;
-        }
         self.paused = true;
         Ok(())
     }
@@ -342,6 +336,10 @@ impl Attached {
         // Not while a thread is on its way through a thunk, which relies on the frame's cell.
         if clean {
             frames::put_back(self.pid, &memory, self.shadows, &self.arena)?;
+            // Frames with replaced return addresses were in need of them.
+            for detoured in &self.detours {
+                memory.write(detoured.at, &detoured.before)?;
+            }
             self.unmap(&mut stopped, &memory)?;
         }
         Ok((Pause { took: stopped.elapsed(), threads: stopped.threads.len() }, clean))
@@ -351,9 +349,20 @@ impl Attached {
         self.arena.contains(&address) || self.image.contains(&address)
     }
 
-    /// Whether a thread runs our code, or will come back to it.
+    /// Whether a thread runs our code, or will come back to it, or an exception is on its way: the unwinder relies on
+    /// what it has found in the frames.
     fn is_here(&self, thread: &Thread, memory: &Memory, mappings: &[Mapping]) -> bool {
-        if self.is_ours(thread.registers.rip) {
+        let registers = &thread.registers;
+        if self.is_ours(registers.rip) {
+            return true;
+        }
+        let landing = memory.word(registers.fs_base + WORDS + offset_of!(ThreadWords, landing) as u64);
+        if landing.is_ok_and(|landing| landing >= registers.rsp) {
+            return true;
+        }
+        let is_unwinder = |mapping: &&Mapping| mapping.executable && mapping.path.contains("/libgcc_s");
+        let unwinder = mappings.iter().find(is_unwinder).map_or(0..0, |mapping| mapping.lo..mapping.hi);
+        if unwinder.contains(&registers.rip) {
             return true;
         }
         // The agent calls a library's function by a pointer, and waits for it.
@@ -363,7 +372,9 @@ impl Attached {
                     bytes.starts_with(&[0xff, 0x15]) || bytes[4] == 0xff && bytes[5] & 0xf8 == 0xd0
                 })
         };
-        if stacks::words(memory, thread, mappings).any(|(_, word)| calls_out(word)) {
+        if stacks::words(memory, thread, mappings)
+            .any(|(_, word)| calls_out(word) || unwinder.contains(&word))
+        {
             return true;
         }
         let Some(libc) = libc_code(mappings) else { return false };

@@ -61,7 +61,7 @@ pub(crate) fn profile(pid: i32, settings: &Settings, duration: Option<Duration>)
     memory::plan_made();
     run::say_what_is_possible(&planned, &program, settings, choice.method != Method::None);
     notes.extend(planned.plan.iter().filter_map(|plan| plan.downgrade.clone()));
-    let hooks = settings.hooks != HooksArg::None && planned.hooked() > 0;
+    let hooks = settings.hooks != Some(HooksArg::None) && planned.hooked() > 0;
 
     let signals = Signals::take().context("cannot take over signals")?;
     let mut profilees = Profilees::default();

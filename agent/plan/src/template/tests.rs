@@ -1,3 +1,4 @@
+//! The templates' listings, as docs/hot-path.md has them, and their holes.
 #![allow(clippy::unwrap_used)]
 use super::*;
 use iced_x86::{Decoder, DecoderOptions, Formatter, IntelFormatter};
