@@ -396,14 +396,15 @@ impl Thread {
     }
 }
 
-/// Whether a signal waits to be delivered to the thread.
+/// Whether a signal waits to be delivered to a handler in the thread. (A traced process gets even signals that it
+/// ignores, which must not be noticed.)
 fn has_signal(pid: i32, tid: i32) -> bool {
     let Ok(status) = fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")) else { return true };
     let set = |name: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(name));
         line.and_then(|hex| u64::from_str_radix(hex.trim_start_matches(':').trim(), 16).ok()).unwrap_or(0)
     };
-    (set("SigPnd") | set("ShdPnd")) & !set("SigBlk") != 0
+    (set("SigPnd") | set("ShdPnd")) & !set("SigBlk") & set("SigCgt") != 0
 }
 
 /// A stopped thread that runs something else for a while, with all signals blocked. At the end it stands still as
