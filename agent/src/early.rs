@@ -9,6 +9,7 @@
 use crate::children;
 use crate::execute;
 use crate::jumps;
+use crate::mcount;
 use crate::orphan;
 use crate::place::Place;
 use crate::seccomp;
@@ -210,17 +211,23 @@ pub(crate) fn find_functions(dynamic_linker: u64) {
 #[cfg_attr(test, allow(dead_code))]
 fn begin(start: Start) {
     find_functions(start.auxiliary(AT_BASE));
-    let Some(variable) = start.variable(RUN_VARIABLE) else { return };
+    if !is_profiled(&start) {
+        mcount::pass_on(start.auxiliary(AT_BASE));
+    }
+}
+
+/// Sets up what the environment asks for. Answers whether the program is profiled.
+#[cfg_attr(test, allow(dead_code))]
+fn is_profiled(start: &Start) -> bool {
+    let Some(variable) = start.variable(RUN_VARIABLE) else { return false };
     // SAFETY: the variable's string is NUL-terminated and begins with the name and "=".
     let place = unsafe {
         let value = (*variable).add(RUN_VARIABLE.len() + 1);
         Place::new(slice::from_raw_parts(value, length(value)))
     };
     start.remove(RUN_VARIABLE);
-    restore_preload(&start);
-    if let Some(place) = place {
-        setup::run(&start, &place);
-    }
+    restore_preload(start);
+    place.is_some_and(|place| setup::run(start, &place))
 }
 
 /// Takes our library out of LD_PRELOAD: the user's own value comes back, or none.

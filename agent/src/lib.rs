@@ -9,7 +9,7 @@
 //!    [`gate`] to [`arcs`] (an arc not at home in its slot) or [`cells`] (a stack not seen before).
 //!    [`threads`] hands out the memory.
 //! 3. Counters lie in a shared file; there is nothing to do at the end, unless the injector has gone
-//!    ([`orphan`]). [`children`] and [`execute`] see to processes that come of this one, [`unwind`] and
+//!    ([`orphan`]). [`mcount`] keeps glibc's own profiler out of it. [`children`] and [`execute`] see to processes that come of this one, [`unwind`] and
 //!    [`jumps`] to frames that are left.
 //!
 //! It fails open: what it cannot do it leaves alone and says in the region file.
@@ -30,6 +30,7 @@ mod execute;
 mod gate;
 mod jumps;
 mod lookup;
+mod mcount;
 mod objects;
 mod orphan;
 mod place;

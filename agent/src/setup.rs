@@ -7,6 +7,7 @@ use crate::children;
 use crate::early::{AT_BASE, Start};
 use crate::gate;
 use crate::jumps;
+use crate::mcount;
 use crate::place::Place;
 use crate::sys;
 use crate::text;
@@ -43,17 +44,19 @@ impl Refusal {
     }
 }
 
-/// Hooks the program, or says in the region file why not.
-pub(crate) fn run(start: &Start, place: &Place) {
+/// Hooks the program, or says in the region file why not. Answers whether it did.
+pub(crate) fn run(start: &Start, place: &Place) -> bool {
     let begun = sys::now();
-    let Some(header) = prepare(start, place) else { return };
+    let Some(header) = prepare(start, place) else { return false };
     if header.state == State::SettingUp as u32 {
         arm(header);
     }
+    let armed = header.state == State::Armed as u32;
     if header.follow != 0 {
         children::follow(place, start.auxiliary(AT_BASE));
     }
     header.setup_ns = sys::now() - begun;
+    armed
 }
 
 /// All but the patches. The state stays "setting up" if they can be written. None: there is no region file.
@@ -176,7 +179,7 @@ fn hook(start: &Start, place: &Place, region: *mut RegionHeader) -> Result<(), R
         frame_tables: plan.frame_tables,
         stubs: plan.stubs,
         stub_len: plan.stub_len,
-        tail_code: plan.tail_code as u32,
+        tail_code: plan.tail_code,
         text_lo: plan.text_lo.wrapping_add(bias),
         text_hi: plan.text_hi.wrapping_add(bias),
         bias,
@@ -197,6 +200,9 @@ fn hook(start: &Start, place: &Place, region: *mut RegionHeader) -> Result<(), R
         counts_nowhere: false,
         guest: false,
     };
+    if plan.hooks_removed != 0 && mcount::has_hooks(start.auxiliary(AT_BASE), agent.libc) {
+        return Err(Refusal::new(Trouble::Hooks));
+    }
     check(patches, bias)?;
     let shadows = cells::prepare().map_err(memory)?;
     fill_arena(&file, plan, arena, bias, shadows)?;

@@ -153,7 +153,7 @@ pub(crate) fn trouble(header: &RegionHeader) -> Option<String> {
 }
 
 fn trouble_text(trouble: u32) -> String {
-    const TEXTS: [(Trouble, &str); 7] = [
+    const TEXTS: [(Trouble, &str); 8] = [
         (Trouble::Files, "the agent could not open its plan or counters"),
         (Trouble::Version, "the agent is of another version"),
         (Trouble::OtherProgram, "another program was started than the one that was planned"),
@@ -161,6 +161,7 @@ fn trouble_text(trouble: u32) -> String {
         (Trouble::TextDiffers, "the program's code in memory is not that of its file"),
         (Trouble::Protect, "the program's code could not be made writable"),
         (Trouble::Memory, "the agent got no memory"),
+        (Trouble::Hooks, "a library defines __cyg_profile_func_enter, which was taken for libc's empty one"),
     ];
     let text = TEXTS.iter().find(|(known, _)| *known as u32 == trouble);
     text.map_or_else(|| format!("the agent gave up (reason {trouble})"), |(_, text)| (*text).to_owned())

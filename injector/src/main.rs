@@ -112,7 +112,8 @@ fn run(args: Args) -> Result<Ending, Failure> {
     let takes_agent = subject.takes_agent();
     let follow = settings.follow && takes_agent;
     let choice = sampler::choose(settings.sampler, rate, takes_agent, subject.changes_ids, follow);
-    let agent_wanted = choice.method == sampler::Method::Timer || follow;
+    let agent_wanted =
+        choice.method == sampler::Method::Timer || follow || takes_agent && subject.profiling().is_some();
     let planned = profile_plan::make(subject, settings.hooks, &settings.filters, agent_wanted);
     memory::plan_made();
     let sampled = choice.method != sampler::Method::None;

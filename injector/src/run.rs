@@ -63,7 +63,9 @@ pub(crate) fn profiled(prepared: Prepared) -> Result<Ending, Failure> {
     // From here on a limit on file sizes is an error to us and no signal.
     let signals = Signals::take().context("cannot take over signals")?;
     let follow = settings.follow && planned.subject.takes_agent();
-    let agent_wanted = planned.hooked() > 0 || choice.method == Method::Timer || follow;
+    // Where nothing is hooked, it still keeps libc's own profiler from writing a second profile.
+    let profiler = planned.subject.takes_agent() && planned.subject.profiling().is_some();
+    let agent_wanted = planned.hooked() > 0 || choice.method == Method::Timer || follow || profiler;
     let mut profilees = Profilees::default();
     let profilee = profilees.first(&program.binary, program.shown.clone(), planned, agent_wanted);
     let planned = profilee.planned;
@@ -236,6 +238,15 @@ pub(crate) fn say_what_is_possible(planned: &Planned, program: &Program, setting
     }
     if let Some(caution) = planned.plan.as_ref().and_then(|plan| plan.caution.as_ref()) {
         voice.note(format_args!("{shown}: {caution}"));
+    }
+    match planned.subject.profiling() {
+        Some(_) if !planned.subject.takes_agent() => voice.warn(format_args!(
+            "{shown} was built with -pg: libc writes its own gmon.out at the end; name another with -o FILE"
+        )),
+        Some(profiling) if profiling.controls => voice.note(format_args!(
+            "{shown} calls moncontrol or monstartup, which has no effect: all of the run is profiled"
+        )),
+        _ => {}
     }
     if planned.subject.stripped() {
         let remedy = match planned.subject.debug_file() {

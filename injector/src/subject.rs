@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use gprofinject_plan::image::{Function, Image};
+use gprofinject_plan::image::{Function, Image, Profiling};
 
 use crate::elf::{self, Header};
 use crate::sys::{self, Mapped};
@@ -89,6 +89,11 @@ impl<'d> Subject<'d> {
         self.image.is_some() && self.unhookable.is_none()
     }
 
+    /// The C library's profiler, in a program built with -pg.
+    pub(crate) fn profiling(&self) -> Option<&Profiling> {
+        self.image.as_ref().map(|image| &image.facts.profiling).filter(|profiling| profiling.is_built_in())
+    }
+
     fn blind(why: String) -> Subject<'static> {
         Subject { unhookable: Some(why), blind: true, ..Subject::default() }
     }
@@ -111,7 +116,10 @@ fn examine(bytes: &[u8]) -> Subject<'_> {
         Header::NotElf => return Subject::blind("it is not an ELF program".to_owned()),
     };
     let (image, fault) = match Image::read(bytes) {
-        Ok(image) => (Some(image), None),
+        Ok(mut image) => {
+            image.remove_profiling(!anything_is_preloaded());
+            (Some(image), None)
+        }
         Err(error) => (None, Some(error.to_string())),
     };
     let unhookable = match &program.interpreter {
@@ -125,6 +133,12 @@ fn examine(bytes: &[u8]) -> Subject<'_> {
         Some(_) => fault,
     };
     Subject { image, code: program.code, unhookable, ..Subject::default() }
+}
+
+/// What is preloaded may define the hooks of -finstrument-functions, for which libc has empty ones.
+fn anything_is_preloaded() -> bool {
+    let by_variable = std::env::var_os("LD_PRELOAD").is_some_and(|value| !value.is_empty());
+    by_variable || std::fs::metadata("/etc/ld.so.preload").is_ok_and(|file| file.len() > 0)
 }
 
 #[cfg(test)]

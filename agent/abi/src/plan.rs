@@ -67,7 +67,9 @@ pub struct PlanHeader {
     /// then at `tail_code` what belongs to tail calls.
     pub stubs: u32,
     pub stub_len: u32,
-    pub tail_code: u64,
+    pub tail_code: u32,
+    /// Not 0: patches take out calls of the hooks of -finstrument-functions, which must be the C library's.
+    pub hooks_removed: u32,
 }
 
 /// What the stack looks like at a place in a thunk. Names index [`PlanHeader::frame_tables`].

@@ -131,6 +131,8 @@ pub enum Trouble {
     Protect = 6,
     /// Memory for the set-up was refused.
     Memory = 7,
+    /// Somebody defines the hooks of -finstrument-functions, which the plan took for the C library's empty ones.
+    Hooks = 8,
 }
 
 #[repr(C)]

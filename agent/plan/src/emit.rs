@@ -9,6 +9,7 @@
 //! The thunks of neighbours lie beside each other; what is rarely run lies apart from them.
 
 pub mod code;
+pub(crate) mod patch;
 mod tail;
 
 use crate::cfi::Tables;
@@ -487,11 +488,7 @@ impl<'a, 'd> Emitter<'a, 'd> {
     }
 
     fn patch(&self, address: u64, replacement: &[u8]) -> Option<Patch> {
-        let original = self.image.code_at(address, replacement.len() as u64)?;
-        let mut patch = Patch { address, len: replacement.len() as u32, ..Default::default() };
-        patch.original.get_mut(..original.len())?.copy_from_slice(original);
-        patch.replacement.get_mut(..replacement.len())?.copy_from_slice(replacement);
-        Some(patch)
+        patch::patch(self.image, address, replacement)
     }
 
     fn finish(mut self) -> Emitted {

@@ -66,7 +66,8 @@ impl Plan {
         for v in e.frame_tables.into_iter().chain([e.stubs, e.stub_len]) {
             half(&mut header, v);
         }
-        word(&mut header, e.tail_code.into());
+        half(&mut header, e.tail_code);
+        half(&mut header, u32::from(self.hooks_removed));
         file[..header.len()].copy_from_slice(&header);
         let arena = e.used.iter().map(|used| Cow::Borrowed(&e.code.bytes[used.clone()]));
         std::iter::once(Cow::Owned(file)).chain(arena).collect()

@@ -4,20 +4,26 @@
 //! [`Image::read`] is the whole way: `elf` checks headers and ranges; `ranges` says where code is; `symbols`
 //! and `unwind` read the two witnesses of functions, and `functions` (with `cold`) merges them; `lsda`,
 //! `pointers` and `notes` collect what else may enter code. After `elf` only a missing table is an error:
-//! what is odd inside of one costs what it describes, not the program.
+//! what is odd inside of one costs what it describes, not the program. `imports` and `profiling` take out what
+//! a build for profiling has put in.
 
 mod cold;
 mod elf;
 mod error;
 mod functions;
+mod imports;
 mod lsda;
 mod notes;
 mod pointers;
+mod profiling;
 mod ranges;
 mod symbols;
 mod unwind;
 
 pub use error::{ImageError, NotExecutable};
+pub use imports::Profiling;
+pub use profiling::Removed;
+use std::borrow::Cow;
 use std::ops::Range;
 
 /// A program, read and checked. Addresses are link addresses.
@@ -31,10 +37,12 @@ pub struct Image<'d> {
     /// Extents of all PT_LOAD segments, as mapped (page-aligned).
     pub lo: u64,
     pub hi: u64,
-    /// The executable PT_LOAD segments with their file contents.
-    pub code: Vec<CodeSegment<'d>>,
+    /// The executable PT_LOAD segments with their file contents, but for what is [`Image::removed`].
+    pub code: Vec<Code<'d>>,
     /// All PT_LOAD segments with their file contents.
-    pub segments: Vec<CodeSegment<'d>>,
+    pub segments: Vec<Segment<'d>>,
+    /// Sorted: calls that the plan takes out of the program. See [`Image::remove_profiling`].
+    pub removed: Vec<Removed>,
     /// Sorted and disjoint: the executable sections (segments where the file has no sections).
     pub code_ranges: Vec<Range<u64>>,
     /// Sorted by address, one for each address (aliases merged), no two overlap.
@@ -46,6 +54,7 @@ pub struct Image<'d> {
     /// Sorted: landing pads from the exception tables.
     pub landing_pads: Vec<u64>,
     pub facts: Facts,
+    stubs: imports::Stubs,
     pub(crate) frames: unwind::Frames<'d>,
 }
 
@@ -57,8 +66,14 @@ pub enum ImageKind {
     Pie,
 }
 
+#[derive(Clone, Debug)]
+pub struct Code<'d> {
+    pub address: u64,
+    pub bytes: Cow<'d, [u8]>,
+}
+
 #[derive(Clone, Copy, Debug)]
-pub struct CodeSegment<'d> {
+pub struct Segment<'d> {
     pub address: u64,
     pub bytes: &'d [u8],
 }
@@ -83,6 +98,9 @@ pub struct Facts {
     pub build_id: Option<Vec<u8>>,
     /// Sorted: addresses in code that dynamic relocations write to (DT_TEXTREL).
     pub text_relocations: Vec<u64>,
+    pub profiling: Profiling,
+    /// Calls of hooks are among what is [`Image::removed`]: they must be the C library's empty ones.
+    pub hooks_removed: bool,
 }
 
 /// Where the linker's marks of the program's code stand, if somebody asked for them.
@@ -151,15 +169,20 @@ impl<'d> Image<'d> {
         let pointers = pointers::Pointers::read(&elf, &ranges, functions.inner_labels, &mut marks);
         let notes = notes::Notes::read(&elf);
         let address_sanitizer = elf.needed().any(|name| name.starts_with(b"libasan.so"));
-        let segment = |load: &elf::Load<'d>| CodeSegment { address: load.address, bytes: load.bytes };
+        let mut profiling = imports::read(&elf);
+        profiling.starts |= labels.profiler;
+        let stubs = imports::stubs(&elf, &ranges, &profiling);
+        let code = |load: &elf::Load<'d>| Code { address: load.address, bytes: load.bytes.into() };
+        let segment = |load: &elf::Load<'d>| Segment { address: load.address, bytes: load.bytes };
         Ok(Image {
             kind: if elf.position_independent { ImageKind::Pie } else { ImageKind::Exec },
             entry: elf.entry,
             phdr: elf.phdr,
             lo: elf.lo,
             hi: elf.hi,
-            code: elf.loads.iter().filter(|load| load.executable).map(segment).collect(),
+            code: elf.loads.iter().filter(|load| load.executable).map(code).collect(),
             segments: elf.loads.iter().map(segment).collect(),
+            removed: Vec::new(),
             code_ranges: ranges.iter().map(|range| range.start..range.end).collect(),
             functions: functions.list,
             code_pointers: pointers.to_code,
@@ -176,7 +199,10 @@ impl<'d> Image<'d> {
                 address_sanitizer,
                 build_id: notes.build_id,
                 text_relocations: pointers.in_code,
+                profiling,
+                hooks_removed: false,
             },
+            stubs,
             frames: unwind.keep(),
         })
     }
@@ -187,14 +213,14 @@ impl<'d> Image<'d> {
         self.frames.cfa(address)
     }
 
-    /// The machine code at an address, if the file has all of it.
-    pub fn code_at(&self, address: u64, len: u64) -> Option<&'d [u8]> {
-        bytes_at(&self.code, address, len)
+    /// The machine code at an address, without what is [`Image::removed`], if the file has all of it.
+    pub fn code_at(&self, address: u64, len: u64) -> Option<&[u8]> {
+        self.code.iter().find_map(|code| bytes_at(code.address, &code.bytes, address, len))
     }
 
     /// The bytes at an address of code or data, as the file has them (before relocation).
     pub fn data_at(&self, address: u64, len: u64) -> Option<&'d [u8]> {
-        bytes_at(&self.segments, address, len)
+        self.segments.iter().find_map(|segment| bytes_at(segment.address, segment.bytes, address, len))
     }
 
     /// Whether the address is in an executable section.
@@ -204,10 +230,7 @@ impl<'d> Image<'d> {
     }
 }
 
-fn bytes_at<'d>(segments: &[CodeSegment<'d>], address: u64, len: u64) -> Option<&'d [u8]> {
-    // A handful at most: nothing to search.
-    segments.iter().find_map(|segment| {
-        let start = usize::try_from(address.checked_sub(segment.address)?).ok()?;
-        segment.bytes.get(start..start.checked_add(usize::try_from(len).ok()?)?)
-    })
+fn bytes_at(start: u64, bytes: &[u8], address: u64, len: u64) -> Option<&[u8]> {
+    let start = usize::try_from(address.checked_sub(start)?).ok()?;
+    bytes.get(start..start.checked_add(usize::try_from(len).ok()?)?)
 }

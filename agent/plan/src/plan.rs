@@ -1,5 +1,6 @@
 //! The whole plan for a program.
 
+use crate::emit::patch::removals;
 use crate::emit::{Emitted, Wish, emit};
 use crate::flow::{BranchKind, Flow};
 use crate::image::{Function, FunctionKind, Image};
@@ -63,6 +64,8 @@ pub struct Plan {
     pub(crate) code: (u64, u64),
     pub(crate) entry: u64,
     pub(crate) phdr: u64,
+    /// Some patches take out calls of hooks, which must be the C library's empty ones.
+    pub(crate) hooks_removed: bool,
 }
 
 /// Returns twice, or to another frame, or takes its caller's registers down: its exit must not be hooked.
@@ -103,6 +106,8 @@ impl Plan {
         for (hook, number) in hooks.iter().zip(0..) {
             number_of[hook.function] = number;
         }
+        emitted.patches.extend(removals(image, &hooks));
+        emitted.patches.sort_by_key(|p| p.address);
         Plan {
             hooks: if entry_only { Hooks::Entry } else { Hooks::Both },
             downgrade,
@@ -119,6 +124,7 @@ impl Plan {
             code: code_extents(image),
             entry: image.entry,
             phdr: image.phdr,
+            hooks_removed: image.facts.hooks_removed,
             verdicts: verdicts
                 .into_iter()
                 .map(|v| v.map_or_else(Verdict::Refused, Verdict::Hooked))

@@ -87,7 +87,7 @@ fn target(relocation: &Rela, symbols: &[Symbol]) -> Option<u64> {
 
 /// Relocation tables that the loader sees, by the dynamic section and by the sections (a static program
 /// has only those); one that is in both comes once.
-fn tables<'d>(
+pub(super) fn tables<'d>(
     elf: &Elf<'d>,
     kind: elf::SectionType,
     tags: &[(elf::DynamicTag, elf::DynamicTag)],
@@ -109,7 +109,7 @@ fn tables<'d>(
     ranges.iter().filter_map(|&(address, len)| elf.at_address(address, len)).collect()
 }
 
-fn dynamic_symbols<'d>(elf: &Elf<'d>) -> &'d [Symbol] {
+pub(super) fn dynamic_symbols<'d>(elf: &Elf<'d>) -> &'d [Symbol] {
     let section = elf.sections.iter().find(|section| section.kind == elf::SHT_DYNSYM);
     if let Some(bytes) = section.and_then(|section| section.bytes) {
         return records(bytes);

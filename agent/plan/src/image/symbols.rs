@@ -37,6 +37,8 @@ pub(super) struct Labels<'d> {
     pub(super) complete: bool,
     /// The program brings its own unwinder.
     pub(super) unwinder: bool,
+    /// The C library's profiler is linked in (-pg -static).
+    pub(super) profiler: bool,
     /// Its runtime walks the stack by return addresses, or keeps other things there.
     pub(super) runtime: Option<&'static str>,
     /// The module that compares its own code with what it was when it was built.
@@ -69,7 +71,7 @@ impl<'d> Labels<'d> {
 
     fn collect(symbols: &'d [Symbol], strings: &'d [u8], code: &CodeRanges, complete: bool) -> Self {
         let mut labels = Vec::with_capacity(symbols.len());
-        let mut unwinder = false;
+        let (mut unwinder, mut profiler) = (false, false);
         let mut runtime = None;
         let mut checker = None;
         let mut marks = TextMarks::default();
@@ -108,6 +110,7 @@ impl<'d> Labels<'d> {
                 continue;
             }
             unwinder |= name == b"_Unwind_RaiseException";
+            profiler |= name == b"__monstartup";
             runtime = runtime.or_else(|| runtime_of(name));
             checker = checker.or_else(|| checker_of(name));
             let name = std::str::from_utf8(name).unwrap_or_default();
@@ -117,7 +120,7 @@ impl<'d> Labels<'d> {
             labels.push(Label { address, size, name, rank, kind, local: bind == elf::STB_LOCAL, file });
         }
         labels.sort_by_key(|label| (label.address, label.rank));
-        Labels { labels, complete, unwinder, runtime, checker, marks }
+        Labels { labels, complete, unwinder, profiler, runtime, checker, marks }
     }
 }
 

@@ -1,0 +1,158 @@
+//! Which of the C library's profiling functions the program calls, and through which words.
+//!
+//! The dynamic linker writes a function's address into a word of the program's (its GOT); calls go through
+//! that word, or through a stub in the PLT that jumps through it.
+
+use super::elf::{Elf, Rela, Symbol, records, slice, string};
+use super::pointers::{dynamic_symbols, tables};
+use super::ranges::CodeRanges;
+use object::LittleEndian as LE;
+use object::elf;
+
+/// What a program that was built for profiling wants of the C library.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Profiling {
+    /// Sorted: words through which it calls `mcount`, `_mcount` or `__fentry__` (-pg).
+    pub counters: Vec<u64>,
+    /// Sorted: words through which it calls `__cyg_profile_func_enter` or `_exit` (-finstrument-functions).
+    /// The C library's do nothing; they are there for others to define.
+    pub hooks: Vec<u64>,
+    /// It calls `moncontrol` or `monstartup` itself.
+    pub controls: bool,
+    /// The C library's profiler is part of it, or started by its start-up code.
+    pub starts: bool,
+}
+
+impl Profiling {
+    /// Whether it would leave a profile of the C library's making.
+    pub fn is_built_in(&self) -> bool {
+        self.starts || !self.counters.is_empty()
+    }
+}
+
+/// Longer names than these are none of ours.
+const NAME_MAX: usize = 32;
+
+pub(super) fn read(elf: &Elf<'_>) -> Profiling {
+    let mut found = Profiling::default();
+    let symbols = dynamic_symbols(elf);
+    let Some(names) = elf.dynamic_value(elf::DT_STRTAB).and_then(|at| elf.rest_at(at)) else { return found };
+    let versions = Versions::read(elf, names);
+    let tags = [(elf::DT_RELA, elf::DT_RELASZ), (elf::DT_JMPREL, elf::DT_PLTRELSZ)];
+    for relocation in tables(elf, elf::SHT_RELA, &tags).into_iter().flat_map(records::<Rela>) {
+        let kind = relocation.r_type(LE, false);
+        if !matches!(kind, elf::R_X86_64_GLOB_DAT | elf::R_X86_64_JUMP_SLOT | elf::R_X86_64_64) {
+            continue;
+        }
+        let index = relocation.r_sym(LE, false);
+        let Some(symbol) = symbols.get(index as usize) else { continue };
+        if !is_undefined(symbol) {
+            continue;
+        }
+        let word = relocation.r_offset.get(LE);
+        let name = string(names, symbol.st_name.get(LE), NAME_MAX);
+        match name {
+            b"__monstartup" | b"_mcleanup" => found.starts = true,
+            b"monstartup" | b"moncontrol" => found.controls = true,
+            b"mcount" | b"_mcount" | b"__fentry__" if versions.is_libc(index) => found.counters.push(word),
+            b"__cyg_profile_func_enter" | b"__cyg_profile_func_exit" if versions.is_libc(index) => {
+                found.hooks.push(word);
+            }
+            _ => {}
+        }
+    }
+    for words in [&mut found.counters, &mut found.hooks] {
+        words.sort_unstable();
+        words.dedup();
+    }
+    found
+}
+
+fn is_undefined(symbol: &Symbol) -> bool {
+    symbol.st_shndx.get(LE) == elf::SHN_UNDEF
+}
+
+/// From which library the linker took each symbol. A function of these names that some other library
+/// defines is that library's own business.
+struct Versions<'d> {
+    /// A half word for each dynamic symbol.
+    of_symbols: &'d [u8],
+    /// Those that the C library has.
+    libc: Vec<u16>,
+}
+
+impl<'d> Versions<'d> {
+    /// Source: LSB core, 10.7 (symbol versioning).
+    fn read(elf: &Elf<'d>, names: &[u8]) -> Versions<'d> {
+        let table = |tag| elf.dynamic_value(tag).and_then(|at| elf.rest_at(at)).unwrap_or_default();
+        let mut versions = Versions { of_symbols: table(elf::DT_VERSYM), libc: Vec::new() };
+        let needs = table(elf::DT_VERNEED);
+        let (mut at, mut budget) = (0_u64, 1 << 16);
+        loop {
+            // struct Elf64_Verneed: version, count, file, first aux, next; the last two relative.
+            let Some(need) = slice(needs, at, 16) else { break };
+            let file = string(names, word(need, 4), NAME_MAX);
+            let mut aux_at = at + u64::from(word(need, 8));
+            // struct Elf64_Vernaux: hash, flags, number, name, next.
+            while let Some(aux) = slice(needs, aux_at, 16).filter(|_| budget > 0) {
+                budget -= 1;
+                if file == b"libc.so.6" {
+                    versions.libc.push(half(aux, 6) & 0x7fff);
+                }
+                match word(aux, 12) {
+                    0 => break,
+                    next => aux_at += u64::from(next),
+                }
+            }
+            match word(need, 12) {
+                0 => break,
+                next => at += u64::from(next),
+            }
+        }
+        versions
+    }
+
+    fn is_libc(&self, symbol: u32) -> bool {
+        let version = slice(self.of_symbols, u64::from(symbol) * 2, 2).map(|bytes| half(bytes, 0) & 0x7fff);
+        version.is_some_and(|version| self.libc.contains(&version))
+    }
+}
+
+fn word(bytes: &[u8], at: usize) -> u32 {
+    bytes.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |&bytes| u32::from_le_bytes(bytes))
+}
+
+fn half(bytes: &[u8], at: usize) -> u16 {
+    bytes.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |&bytes| u16::from_le_bytes(bytes))
+}
+
+/// Sorted: stubs, `[endbr64] [bnd] jmp [word]`, each with its word.
+pub(super) type Stubs = Vec<(u64, u64)>;
+
+/// The stubs of counters and hooks.
+pub(super) fn stubs(elf: &Elf<'_>, code: &CodeRanges, profiling: &Profiling) -> Stubs {
+    const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
+    let Profiling { counters, hooks, .. } = profiling;
+    if counters.is_empty() && hooks.is_empty() {
+        return Stubs::new();
+    }
+    let is_wanted = |word: u64| counters.binary_search(&word).is_ok() || hooks.binary_search(&word).is_ok();
+    let mut stubs = Vec::new();
+    // Without section headers a stub may be anywhere.
+    for range in code.iter().filter(|range| range.plt || elf.sections.is_empty()) {
+        let Some(bytes) = elf.at_address(range.start, range.end - range.start) else { continue };
+        for at in 0..bytes.len() {
+            let Some(&[0xff, 0x25, a, b, c, d]) = bytes.get(at..at + 6) else { continue };
+            let end = range.start + at as u64 + 6;
+            let word = end.wrapping_add(i32::from_le_bytes([a, b, c, d]) as u64);
+            if !is_wanted(word) {
+                continue;
+            }
+            let bare = bytes[..at].strip_suffix(&[0xf2]).unwrap_or(&bytes[..at]);
+            let start = bare.strip_suffix(&ENDBR64).unwrap_or(bare).len();
+            stubs.push((range.start + start as u64, word));
+        }
+    }
+    stubs.sort_unstable();
+    stubs
+}

@@ -1,0 +1,226 @@
+//! Programs that were built for profiling: the calls of the C library's counters are taken out of the code
+//! before anything is decided about it, and the plan overwrites them in memory.
+//!
+//! ```text
+//! push rbp                              push rbp
+//! mov  rbp, rsp                         mov  rbp, rsp
+//! call [mcount]                         nop                    -pg
+//!
+//! call __fentry__@plt                   nop                    -pg -mfentry
+//!
+//! mov  rsi, [rsp+8]                     nop                    -finstrument-functions: the return address
+//! mov  rdi, rbx                         mov  rdi, rbx
+//! call __cyg_profile_func_enter@plt     nop
+//! ..
+//! jmp  __cyg_profile_func_exit@plt      ret; nop
+//! ```
+//!
+//! What is left is the function as it would be without that option, with some nops in it. Counters keep all
+//! registers (but those that no caller of a -pg function relies on), hooks are ordinary functions that do
+//! nothing, so a caller cannot tell a nop from them. The load before a hook's call is its second argument,
+//! dead when the call has gone; taken out with it, it is no function's look at its own return address.
+
+use super::imports::Stubs;
+use super::{Facts, Image};
+use crate::relocate::is_call;
+use iced_x86::{
+    Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, OpKind, Register,
+};
+use std::borrow::Cow;
+
+/// Code to be overwritten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Removed {
+    pub address: u64,
+    pub len: u8,
+    /// A jump: the function returns there.
+    returns: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Callee {
+    Counter,
+    Hook,
+}
+
+/// What a call may lead to.
+struct Callees<'i> {
+    facts: &'i Facts,
+    stubs: &'i Stubs,
+    hooks: bool,
+}
+
+impl Callees<'_> {
+    fn by_word(&self, word: u64) -> Option<Callee> {
+        let profiling = &self.facts.profiling;
+        if profiling.counters.binary_search(&word).is_ok() {
+            return Some(Callee::Counter);
+        }
+        (self.hooks && profiling.hooks.binary_search(&word).is_ok()).then_some(Callee::Hook)
+    }
+
+    fn by_stub(&self, stub: u64) -> Option<Callee> {
+        let at = self.stubs.binary_search_by_key(&stub, |&(stub, _)| stub).ok()?;
+        self.by_word(self.stubs[at].1)
+    }
+
+    fn of(&self, i: &Instruction) -> Option<Callee> {
+        match i.code() {
+            Code::Call_rel32_64 | Code::Jmp_rel32_64 => self.by_stub(i.near_branch_target()),
+            Code::Call_rm64 | Code::Jmp_rm64 if i.is_ip_rel_memory_operand() => {
+                self.by_word(i.ip_rel_memory_address())
+            }
+            _ => None,
+        }
+    }
+
+    /// The offset of the last byte where such a call may begin: most functions have none, and in the others
+    /// it is near the start.
+    fn last(&self, bytes: &[u8], address: u64) -> Option<usize> {
+        (0..bytes.len()).rev().find(|&at| {
+            let relative = |operand: usize| {
+                let rest = bytes.get(at + operand..)?;
+                let next = address + (at + operand + 4) as u64;
+                Some(next.wrapping_add(i32::from_le_bytes(*rest.first_chunk()?) as u64))
+            };
+            let callee = match bytes[at] {
+                0xe8 | 0xe9 => relative(1).and_then(|stub| self.by_stub(stub)),
+                0xff if matches!(bytes.get(at + 1), Some(0x15 | 0x25)) => {
+                    relative(2).and_then(|word| self.by_word(word))
+                }
+                _ => None,
+            };
+            callee.is_some()
+        })
+    }
+}
+
+impl Image<'_> {
+    /// Takes the calls of counters out, and with `hooks` those of the empty hooks of
+    /// -finstrument-functions. (Somebody may define these, in a library that is preloaded, say.)
+    pub fn remove_profiling(&mut self, hooks: bool) {
+        let profiling = &self.facts.profiling;
+        if profiling.counters.is_empty() && (profiling.hooks.is_empty() || !hooks) {
+            return;
+        }
+        let callees = Callees { facts: &self.facts, stubs: &self.stubs, hooks };
+        let mut factory = InstructionInfoFactory::new();
+        let mut removed = Vec::new();
+        let mut hooks_removed = false;
+        for f in &self.functions {
+            let Some(bytes) = self.code_at(f.address, f.size) else { continue };
+            let Some(last) = callees.last(bytes, f.address) else { continue };
+            let before = removed.len();
+            match calls(bytes, f.address, last, &callees, &mut factory, &mut removed) {
+                Some(hooks) => hooks_removed |= hooks,
+                None => removed.truncate(before),
+            }
+        }
+        for part in &mut self.code {
+            let end = part.address + part.bytes.len() as u64;
+            let inside = |r: &&Removed| r.address >= part.address && r.address + u64::from(r.len) <= end;
+            for r in removed.iter().filter(inside) {
+                let at = (r.address - part.address) as usize;
+                r.fill(&mut Cow::to_mut(&mut part.bytes)[at..at + usize::from(r.len)]);
+            }
+        }
+        self.removed = removed;
+        self.facts.hooks_removed = hooks_removed;
+    }
+}
+
+/// Notes the calls up to offset `last`; says whether there are hooks among them. None: the decoder does not
+/// understand the function, whose bytes may mean something else then.
+fn calls(
+    bytes: &[u8],
+    address: u64,
+    last: usize,
+    callees: &Callees,
+    factory: &mut InstructionInfoFactory,
+    removed: &mut Vec<Removed>,
+) -> Option<bool> {
+    let mut decoder = Decoder::with_ip(64, bytes, address, DecoderOptions::NONE);
+    let mut i = Instruction::default();
+    // The last load of rsi from the stack that nothing has used yet.
+    let mut argument: Option<Removed> = None;
+    let mut hooks = false;
+    while decoder.can_decode() && decoder.position() <= last {
+        decoder.decode_out(&mut i);
+        if i.is_invalid() {
+            return None;
+        }
+        let this = Removed { address: i.ip(), len: i.len() as u8, returns: !is_call(&i) };
+        match callees.of(&i) {
+            Some(callee) => {
+                if callee == Callee::Hook {
+                    removed.extend(argument);
+                    hooks = true;
+                }
+                removed.push(this);
+                argument = None;
+            }
+            None if callees.hooks && is_load_of_rsi(&i) => {
+                argument = Some(Removed { returns: false, ..this });
+            }
+            None => {
+                let used = argument.is_none() || i.flow_control() != FlowControl::Next || {
+                    let mut registers = factory.info(&i).used_registers().iter();
+                    registers.any(|used| used.register().full_register() == Register::RSI)
+                };
+                if used {
+                    argument = None;
+                }
+            }
+        }
+    }
+    Some(hooks)
+}
+
+/// `mov rsi, [rsp+n]` or `mov rsi, [rbp+n]`.
+fn is_load_of_rsi(i: &Instruction) -> bool {
+    i.code() == Code::Mov_r64_rm64
+        && i.op0_register() == Register::RSI
+        && i.op1_kind() == OpKind::Memory
+        && matches!(i.memory_base(), Register::RSP | Register::RBP)
+        && i.memory_index() == Register::None
+        && i.segment_prefix() == Register::None
+}
+
+impl Removed {
+    /// One past its last byte.
+    pub fn end(&self) -> u64 {
+        self.address + u64::from(self.len)
+    }
+
+    /// What stands there from now on.
+    fn fill(&self, place: &mut [u8]) {
+        match place.split_first_mut() {
+            Some((first, rest)) if self.returns => {
+                *first = 0xc3;
+                nops(rest);
+            }
+            _ => nops(place),
+        }
+    }
+}
+
+/// Intel SDM, volume 2, NOP, table 4-12: as few instructions as can be.
+fn nops(mut place: &mut [u8]) {
+    const NOPS: [&[u8]; 9] = [
+        &[0x90],
+        &[0x66, 0x90],
+        &[0x0f, 0x1f, 0x00],
+        &[0x0f, 0x1f, 0x40, 0x00],
+        &[0x0f, 0x1f, 0x44, 0x00, 0x00],
+        &[0x66, 0x0f, 0x1f, 0x44, 0x00, 0x00],
+        &[0x0f, 0x1f, 0x80, 0, 0, 0, 0],
+        &[0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0],
+        &[0x66, 0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0],
+    ];
+    while !place.is_empty() {
+        let len = place.len().min(NOPS.len());
+        let (nop, rest) = place.split_at_mut(len);
+        nop.copy_from_slice(NOPS[len - 1]);
+        place = rest;
+    }
+}
