@@ -16,7 +16,7 @@ use crate::cfi::Tables;
 use crate::image::{Image, ImageKind};
 use crate::moved::Bodies;
 use crate::registers::{R11, Registers};
-use crate::relocate::{self, Relocated, Unmovable, copied, near_jump, relocate};
+use crate::relocate::{self, Relocated, Unmovable, copied, leading_nops, near_jump, relocate};
 use crate::slots::{Home, Homes};
 use crate::tactic::sled::{self, Chain};
 use crate::tactic::{Hook, JUMP, Reason, Retarget, Tactic};
@@ -344,7 +344,10 @@ impl<'a, 'd> Emitter<'a, 'd> {
                     Some(patches) => self.out.patches.extend(patches),
                     None => self.out.failed.push((hook.function, Reason::Overlap)),
                 }
-                self.thunk(at, body, number, home, kind);
+                // What an empty body leads to, the thunk leads to itself.
+                let rest = relocated.rest.filter(|_| lead == 0);
+                let goal = rest.map_or(body, |rest| rest.wrapping_sub(self.out.code.arena) as usize);
+                self.thunk(at, goal, number, home, kind);
                 for r in &hook.retargets {
                     if let Some(&jump) = self.moved_calls.get(&r.branch.site) {
                         self.out.code.jump(jump, start);
@@ -410,13 +413,22 @@ impl<'a, 'd> Emitter<'a, 'd> {
         let to = self.address(body);
         let bytes = self.image.code_at(hook.at, hook.relocated).ok_or(Unmovable("no code"))?;
         if wish.movable {
-            return Ok(copied(bytes, hook.at, to));
+            // Where all of it is nops (a call that was taken out, room for a patch) nothing is left.
+            let nops = leading_nops(bytes);
+            let all = if nops == bytes.len() { self.nops_behind(hook) } else { nops };
+            return Ok(copied(bytes.get(nops..).unwrap_or_default(), hook.at + all as u64, to));
         }
         let elsewhere = |site: u64| {
             let tail = self.tails.moved(site);
             tail.or_else(|| self.moved_calls.get(&site).copied()).map(|at| self.address(at))
         };
         relocate(bytes, hook.at, to, self.image.functions[hook.function].address, &elsewhere)
+    }
+
+    /// Bytes from the hook's place on that do nothing, those behind the relocated ones included.
+    fn nops_behind(&self, hook: &Hook) -> usize {
+        let f = &self.image.functions[hook.function];
+        self.image.code_at(hook.at, f.address + f.size - hook.at).map_or(0, leading_nops)
     }
 
     fn thunk(&mut self, at: usize, body: usize, number: u32, home: Home, kind: Kind) {

@@ -37,6 +37,8 @@ pub struct Relocated {
     pub return_address: Option<u32>,
     /// What the instructions do to the stack, as DWARF call frame instructions; empty: nothing.
     pub frames: Vec<u8>,
+    /// There was nothing to move: all it does is to jump there.
+    pub rest: Option<u64>,
 }
 
 impl Relocated {
@@ -141,8 +143,30 @@ pub fn copied(bytes: &[u8], from: u64, to: u64) -> Relocated {
         frames.step(&i, (i.next_ip() - from) as u32);
     }
     out.frames = frames.code;
-    jump(from + bytes.len() as u64, to, &mut out);
+    let rest = from + bytes.len() as u64;
+    out.rest = bytes.is_empty().then_some(rest);
+    jump(rest, to, &mut out);
     out
+}
+
+/// Bytes of the nops that the code begins with.
+pub fn leading_nops(code: &[u8]) -> usize {
+    // Most code does not begin with one.
+    if !matches!(code.first(), Some(0x90 | 0x66 | 0x0f | 0x2e)) {
+        return 0;
+    }
+    let mut decoder = Decoder::new(64, code, DecoderOptions::NONE);
+    let mut end = 0;
+    while decoder.can_decode() && is_nop(&decoder.decode()) {
+        end = decoder.position();
+    }
+    end
+}
+
+/// Whether the instruction does nothing.
+pub fn is_nop(i: &Instruction) -> bool {
+    use Code::{Nop_rm16, Nop_rm32, Nop_rm64, Nopd, Nopq, Nopw};
+    matches!(i.code(), Nopw | Nopd | Nopq | Nop_rm16 | Nop_rm32 | Nop_rm64)
 }
 
 pub fn has_branch(i: &Instruction) -> bool {
@@ -369,6 +393,15 @@ mod tests {
             ("jmp 0x0000000000001040", "jmp 0x0000000000001005")
         );
         assert_eq!(moved.map, [(0, 0)]);
+    }
+
+    #[test]
+    fn nops_are_told_from_what_looks_like_them() {
+        assert_eq!(leading_nops(&[0x66, 0x0f, 0x1f, 0x44, 0, 0, 0x90, 0x66, 0x90, 0x55]), 9);
+        // pause; xchg r8, rax; push rbp
+        for code in [&[0xf3, 0x90][..], &[0x49, 0x90], &[0x55, 0x90], &[]] {
+            assert_eq!(leading_nops(code), 0, "{code:x?}");
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use crate::flow::{Branch, BranchKind, Flow, NEAR, function_at};
 use crate::image::{Function, FunctionKind, Image};
-use crate::relocate::{falls_through, has_branch, is_call};
+use crate::relocate::{falls_through, has_branch, is_call, is_nop};
 use crate::tactic::JUMP;
 use crate::tactic::sled::LONGEST;
 use iced_x86::{Code, Decoder, DecoderOptions, Instruction};
@@ -183,17 +183,8 @@ pub fn is_padding(image: &Image, flow: &Flow, lo: u64, hi: u64, limit: u64) -> b
     }
     let mut decoder = Decoder::with_ip(64, bytes, lo, DecoderOptions::NONE);
     while decoder.ip() < hi {
-        let nop = matches!(
-            decoder.decode().code(),
-            Code::Nopw
-                | Code::Nopd
-                | Code::Nopq
-                | Code::Nop_rm16
-                | Code::Nop_rm32
-                | Code::Nop_rm64
-                | Code::Int3
-        );
-        if !nop {
+        let i = decoder.decode();
+        if !is_nop(&i) && i.code() != Code::Int3 {
             return false;
         }
     }
