@@ -18,14 +18,15 @@
 //! What is left is the function as it would be without that option, with some nops in it. Counters keep all
 //! registers (but those that no caller of a -pg function relies on), hooks are ordinary functions that do
 //! nothing, so a caller cannot tell a nop from them. The load before a hook's call is its second argument,
-//! dead when the call has gone; taken out with it, it is no function's look at its own return address.
+//! dead when the call has gone (`argument`); taken out with it, it is no function's look at its own return address.
+
+mod argument;
 
 use super::imports::Stubs;
-use super::{Facts, Image};
-use crate::relocate::is_call;
-use iced_x86::{
-    Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, OpKind, Register,
-};
+use super::{Facts, Function, FunctionKind, Image};
+use crate::relocate::{has_branch, is_call};
+use argument::Arguments;
+use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory};
 use std::borrow::Cow;
 
 /// Code to be overwritten.
@@ -48,6 +49,8 @@ struct Callees<'i> {
     facts: &'i Facts,
     stubs: &'i Stubs,
     hooks: bool,
+    /// For each function, whether it has code elsewhere.
+    split: Vec<bool>,
 }
 
 impl Callees<'_> {
@@ -103,15 +106,15 @@ impl Image<'_> {
         if profiling.counters.is_empty() && (profiling.hooks.is_empty() || !hooks) {
             return;
         }
-        let callees = Callees { facts: &self.facts, stubs: &self.stubs, hooks };
+        let callees = Callees { facts: &self.facts, stubs: &self.stubs, hooks, split: self.split() };
         let mut factory = InstructionInfoFactory::new();
         let mut removed = Vec::new();
         let mut hooks_removed = false;
-        for f in &self.functions {
+        for (index, f) in self.functions.iter().enumerate() {
             let Some(bytes) = self.code_at(f.address, f.size) else { continue };
             let Some(last) = callees.last(bytes, f.address) else { continue };
             let before = removed.len();
-            match calls(bytes, f.address, last, &callees, &mut factory, &mut removed) {
+            match self.calls(index, bytes, last, &callees, &mut factory, &mut removed) {
                 Some(hooks) => hooks_removed |= hooks,
                 None => removed.truncate(before),
             }
@@ -124,66 +127,83 @@ impl Image<'_> {
                 r.fill(&mut Cow::to_mut(&mut part.bytes)[at..at + usize::from(r.len)]);
             }
         }
+        removed.sort_unstable_by_key(|r| r.address);
         self.removed = removed;
         self.facts.hooks_removed = hooks_removed;
     }
-}
 
-/// Notes the calls up to offset `last`; says whether there are hooks among them. None: the decoder does not
-/// understand the function, whose bytes may mean something else then.
-fn calls(
-    bytes: &[u8],
-    address: u64,
-    last: usize,
-    callees: &Callees,
-    factory: &mut InstructionInfoFactory,
-    removed: &mut Vec<Removed>,
-) -> Option<bool> {
-    let mut decoder = Decoder::with_ip(64, bytes, address, DecoderOptions::NONE);
-    let mut i = Instruction::default();
-    // The last load of rsi from the stack that nothing has used yet.
-    let mut argument: Option<Removed> = None;
-    let mut hooks = false;
-    while decoder.can_decode() && decoder.position() <= last {
-        decoder.decode_out(&mut i);
-        if i.is_invalid() {
-            return None;
+    /// Notes the calls of a function; says whether there are hooks among them. None: the decoder does not
+    /// understand it, and its bytes may mean something else.
+    fn calls(
+        &self,
+        function: usize,
+        bytes: &[u8],
+        last: usize,
+        callees: &Callees,
+        factory: &mut InstructionInfoFactory,
+        removed: &mut Vec<Removed>,
+    ) -> Option<bool> {
+        let lo = self.functions[function].address;
+        let mut decoder = Decoder::with_ip(64, bytes, lo, DecoderOptions::NONE);
+        let mut i = Instruction::default();
+        let mut arguments = Arguments::default();
+        if callees.split[function] {
+            arguments.leave();
         }
-        let this = Removed { address: i.ip(), len: i.len() as u8, returns: !is_call(&i) };
-        match callees.of(&i) {
-            Some(callee) => {
-                if callee == Callee::Hook {
-                    removed.extend(argument);
-                    hooks = true;
-                }
-                removed.push(this);
-                argument = None;
+        let mut hooks = false;
+        while decoder.can_decode() && (hooks || decoder.position() <= last) {
+            decoder.decode_out(&mut i);
+            if i.is_invalid() {
+                return None;
             }
-            None if callees.hooks && is_load_of_rsi(&i) => {
-                argument = Some(Removed { returns: false, ..this });
-            }
-            None => {
-                let used = argument.is_none() || i.flow_control() != FlowControl::Next || {
-                    let mut registers = factory.info(&i).used_registers().iter();
-                    registers.any(|used| used.register().full_register() == Register::RSI)
-                };
-                if used {
-                    argument = None;
+            let jumps = is_jump(&i);
+            let this = Removed { address: i.ip(), len: i.len() as u8, returns: jumps };
+            match callees.of(&i) {
+                Some(callee) => {
+                    if callee == Callee::Hook {
+                        removed.extend(arguments.call());
+                        hooks = true;
+                    }
+                    removed.push(this);
                 }
+                None if callees.hooks => {
+                    arguments.step(&i, this, factory);
+                    if has_branch(&i) && !is_call(&i) && !self.stays(function, i.near_branch_target()) {
+                        arguments.leave();
+                    }
+                }
+                None => {}
             }
         }
+        removed.extend(arguments.loads());
+        Some(hooks)
     }
-    Some(hooks)
+
+    /// Which functions have a cold part. Exceptions come there without a jump, so where a part is nobody's, it
+    /// may be anybody's.
+    fn split(&self) -> Vec<bool> {
+        let is_stray = |f: &Function| f.kind == FunctionKind::Cold(None);
+        let any = !self.landing_pads.is_empty() && self.functions.iter().any(is_stray);
+        let mut split = vec![any; self.functions.len()];
+        for f in &self.functions {
+            if let FunctionKind::Cold(Some(parent)) = f.kind {
+                split[parent] = true;
+            }
+        }
+        split
+    }
+
+    /// Whether a jump stays in the function, or calls another one.
+    fn stays(&self, function: usize, target: u64) -> bool {
+        let f = &self.functions[function];
+        let start = self.functions.binary_search_by_key(&target, |f| f.address);
+        (f.address..f.address + f.size).contains(&target)
+            || start.is_ok_and(|at| !matches!(self.functions[at].kind, FunctionKind::Cold(_)))
+    }
 }
 
-/// `mov rsi, [rsp+n]` or `mov rsi, [rbp+n]`.
-fn is_load_of_rsi(i: &Instruction) -> bool {
-    i.code() == Code::Mov_r64_rm64
-        && i.op0_register() == Register::RSI
-        && i.op1_kind() == OpKind::Memory
-        && matches!(i.memory_base(), Register::RSP | Register::RBP)
-        && i.memory_index() == Register::None
-        && i.segment_prefix() == Register::None
+fn is_jump(i: &Instruction) -> bool {
+    matches!(i.flow_control(), FlowControl::UnconditionalBranch | FlowControl::IndirectBranch)
 }
 
 impl Removed {

@@ -1,0 +1,168 @@
+//! The second argument of a hook, which is the caller's address: where it is loaded from the stack.
+//!
+//! ```text
+//! mov rsi, [rsp+8]      mov rax, [rbp+8]        mov rbx, [rsp+24]   ; in the prologue
+//! call enter            mov rsi, rax            ..
+//!                       lea rax, [f]            mov rsi, rbx
+//!                       mov rdi, rax            call enter
+//!                       call enter              ..
+//!                                               mov rsi, rbx
+//!                                               call exit
+//! ```
+//!
+//! When the calls are taken out, nobody reads what these instructions write: rsi is dead behind a call, and so
+//! is any other register that a call may change; a register that calls keep holds nothing else from the
+//! prologue on. Each of that is seen in the code, or the load stays.
+
+use super::Removed;
+use iced_x86::{Code, FlowControl, Instruction, InstructionInfoFactory, OpAccess, OpKind, Register};
+
+/// A register that was loaded from the stack and is used for nothing but arguments, as far as is known.
+#[derive(Debug)]
+struct Held {
+    register: Register,
+    load: Removed,
+    /// Calls keep the register: it lives to the function's end.
+    kept: bool,
+    /// Of one that is kept: an argument was made of it.
+    used: bool,
+    /// It has another value by now.
+    over: bool,
+}
+
+#[derive(Default)]
+pub(super) struct Arguments {
+    /// What rsi was loaded by, and the address of the load that it is a copy of.
+    pending: Option<(Removed, Option<u64>)>,
+    held: Vec<Held>,
+    /// Loads of registers that calls change, for arguments only.
+    done: Vec<Removed>,
+    /// Something has branched.
+    behind_prologue: bool,
+}
+
+impl Arguments {
+    /// Looks at an instruction that is no call of a hook.
+    pub(super) fn step(&mut self, i: &Instruction, this: Removed, factory: &mut InstructionInfoFactory) {
+        let is_load = is_load(i);
+        if self.pending.is_none() && self.held.is_empty() && !is_load {
+            self.behind_prologue |= i.flow_control() != FlowControl::Next;
+            return;
+        }
+        if is_copy_to_rsi(i)
+            && let Some(held) = self.held.iter().find(|h| !h.over && h.register == i.op1_register())
+        {
+            let from = held.load.address;
+            self.drop_pending();
+            self.pending = Some((this, Some(from)));
+            return;
+        }
+        let branches = i.flow_control() != FlowControl::Next;
+        self.behind_prologue |= branches;
+        if branches || uses(i, Register::RSI, factory).any() {
+            self.drop_pending();
+        }
+        let source = self.pending.as_ref().and_then(|&(_, from)| from);
+        self.held.retain_mut(|h| {
+            let uses = uses(i, h.register, factory);
+            if h.kept {
+                return !uses.any() || i.code() == Code::Pop_r64;
+            }
+            if !h.over && (uses.reads || branches) {
+                return false;
+            }
+            h.over |= uses.writes;
+            !h.over || source == Some(h.load.address)
+        });
+        if !is_load {
+            return;
+        }
+        let register = i.op0_register();
+        let kept = is_kept(register);
+        if register == Register::RSI {
+            self.pending = Some((this, None));
+        } else if !kept || !self.behind_prologue {
+            self.held.push(Held { register, load: this, kept, used: false, over: false });
+        }
+    }
+
+    /// A call of a hook: what its argument was made by.
+    pub(super) fn call(&mut self) -> Option<Removed> {
+        let (argument, source) = self.pending.take().unzip();
+        let source = source.flatten();
+        for h in self.held.iter_mut().filter(|h| source == Some(h.load.address)) {
+            h.used = true;
+            if !h.kept {
+                self.done.push(h.load);
+            }
+        }
+        self.held.retain(|h| h.kept);
+        argument
+    }
+
+    /// Control may leave for code that is not seen here, which may read what is kept.
+    pub(super) fn leave(&mut self) {
+        self.behind_prologue = true;
+        self.held.retain(|h| !h.kept);
+    }
+
+    /// At the function's end: loads that nobody needs any more.
+    pub(super) fn loads(mut self) -> impl Iterator<Item = Removed> {
+        self.drop_pending();
+        self.done.into_iter().chain(self.held.into_iter().filter(|h| h.kept && h.used).map(|h| h.load))
+    }
+
+    /// rsi was meant for something else, and what it was copied from as well.
+    fn drop_pending(&mut self) {
+        if let Some((_, Some(from))) = self.pending.take() {
+            self.held.retain(|h| h.load.address != from);
+        }
+    }
+}
+
+/// `mov register, [rsp+n]` or `mov register, [rbp+n]`.
+fn is_load(i: &Instruction) -> bool {
+    i.code() == Code::Mov_r64_rm64
+        && i.op1_kind() == OpKind::Memory
+        && matches!(i.memory_base(), Register::RSP | Register::RBP)
+        && i.memory_index() == Register::None
+        && i.segment_prefix() == Register::None
+}
+
+/// `mov rsi, register`
+fn is_copy_to_rsi(i: &Instruction) -> bool {
+    matches!(i.code(), Code::Mov_r64_rm64 | Code::Mov_rm64_r64)
+        && i.op0_register() == Register::RSI
+        && i.op1_kind() == OpKind::Register
+}
+
+/// Whether functions leave the register as it was (System V ABI for x86-64, figure 3.4).
+fn is_kept(register: Register) -> bool {
+    use Register::{R12, R13, R14, R15, RBP, RBX, RSP};
+    matches!(register, RBX | RBP | RSP | R12 | R13 | R14 | R15)
+}
+
+#[derive(Default)]
+struct Uses {
+    reads: bool,
+    /// All of it, on every path.
+    writes: bool,
+}
+
+impl Uses {
+    fn any(&self) -> bool {
+        self.reads || self.writes
+    }
+}
+
+fn uses(i: &Instruction, register: Register, factory: &mut InstructionInfoFactory) -> Uses {
+    let mut uses = Uses::default();
+    for used in factory.info(i).used_registers().iter().filter(|u| u.register().full_register() == register) {
+        match used.access() {
+            // A 32-bit write clears the upper half.
+            OpAccess::Write if used.register().size() >= 4 => uses.writes = true,
+            _ => uses.reads = true,
+        }
+    }
+    uses
+}
