@@ -32,6 +32,10 @@ const fn gnu(name: &'static str, flags: &'static [&'static str]) -> FlagSet {
     FlagSet { name, compiler: Compiler::Gnu, flags, rust: None, needs: None }
 }
 
+const fn clang(name: &'static str, flags: &'static [&'static str]) -> FlagSet {
+    FlagSet { compiler: Compiler::Clang, needs: Some("clang"), ..gnu(name, flags) }
+}
+
 pub const FLAG_SETS: &[FlagSet] = &[
     FlagSet { rust: Some(&["-Copt-level=0"]), ..gnu("O0", &["-O0"]) },
     FlagSet { rust: Some(&["-Copt-level=2"]), ..gnu("O2", &["-O2"]) },
@@ -47,7 +51,18 @@ pub const FLAG_SETS: &[FlagSet] = &[
         needs: Some("ld.gold"),
         ..gnu("O2-icf", &["-O2", "-ffunction-sections", "-fuse-ld=gold", "-Wl,--icf=all"])
     },
-    FlagSet { compiler: Compiler::Clang, needs: Some("clang"), ..gnu("clang-O2", &["-O2"]) },
+    clang("clang-O2", &["-O2"]),
+    // Built for profiling.
+    gnu("O0-pg-nopie", &["-O0", "-pg", "-fno-pie", "-no-pie"]),
+    gnu("O2-pg", &["-O2", "-pg"]),
+    gnu("O3-fentry-cf", &["-O3", "-pg", "-mfentry", "-fcf-protection"]),
+    gnu("O2-fentry-nopie", &["-O2", "-pg", "-mfentry", "-mrecord-mcount", "-fno-pie", "-no-pie"]),
+    gnu("O2-nop-mcount", &["-O2", "-pg", "-mfentry", "-mnop-mcount", "-fno-pie", "-no-pie"]),
+    gnu("O2-patchable", &["-O2", "-fpatchable-function-entry=16,6"]),
+    gnu("Os-patchable-short", &["-Os", "-fpatchable-function-entry=3,1"]),
+    gnu("O2-instrument", &["-O2", "-finstrument-functions"]),
+    clang("clang-O2-pg", &["-O2", "-pg"]),
+    clang("clang-O1-instrument", &["-O1", "-finstrument-functions"]),
 ];
 
 pub fn flag_set(name: &str) -> &'static FlagSet {

@@ -16,6 +16,10 @@ pub const START_UP: &[&str] = &[
     "register_tm_clones",
     "deregister_tm_clones",
     "_dl_relocate_static_pie",
+    // With -pg.
+    "__gmon_start__",
+    "atexit",
+    "__stack_chk_fail_local",
 ];
 
 /// One address where a function starts, under all the names that it has.

@@ -42,6 +42,9 @@ pub fn compare(arcs: &[Arc], others_allowed: bool, profile: &GmonOut, program: &
             continue;
         };
         let start_up = program.entry(*callee).is_some_and(Function::is_start_up);
+        if caller.is_start_up() && start_up {
+            continue;
+        }
         if listed.contains(callee) || !(others_allowed || start_up) {
             *ours.entry((caller.address, *callee)).or_default() += count;
         }
