@@ -5,11 +5,12 @@
 //! independent programs and for libraries. Objects that it cannot tell are named `???`.
 
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::build;
 use crate::run::{self, Outcome};
 
 /// A function as callgrind sees it: an object file (an index into [`Profile::objects`]) and a name.
@@ -50,6 +51,8 @@ impl Profile {
 ///
 /// The functions of libraries must be bound at start, or callgrind shows each first call as one out of
 /// the dynamic linker's resolver.
+///
+/// glibc's profiler, if the program was built for it, is kept out: its signals would end the program.
 pub fn run(program: &Path, args: &[String], stdin: Option<&Path>) -> Result<(Profile, Outcome)> {
     let folder = tempfile::tempdir()?;
     let out = folder.path().join("callgrind.out");
@@ -63,11 +66,30 @@ pub fn run(program: &Path, args: &[String], stdin: Option<&Path>) -> Result<(Pro
         .arg(program)
         .args(args)
         .env("LD_BIND_NOW", "1");
+    if std::fs::read(program)?.windows(PROFILER.len()).any(|name| name == PROFILER) {
+        command.env("LD_PRELOAD", without_profiler(folder.path())?);
+    }
     let outcome = run::run(command, stdin, Duration::from_secs(900))?;
     let text = std::fs::read_to_string(&out)
         .with_context(|| format!("callgrind left no profile: {}", outcome.stderr_text()))?;
     let profile = parse(&text).context("callgrind's profile")?;
     Ok((profile, outcome))
+}
+
+/// What a program imports that was built with -pg.
+const PROFILER: &[u8] = b"\0__monstartup\0";
+
+/// A library with counters that do nothing.
+fn without_profiler(folder: &Path) -> Result<PathBuf> {
+    let (source, library) = (folder.join("quiet.s"), folder.join("quiet.so"));
+    let names = ["mcount", "_mcount", "__fentry__", "__monstartup", "_mcleanup"];
+    let labels: String =
+        names.iter().map(|n| format!(".globl {n}\n.type {n}, @function\n{n}:\n")).collect();
+    std::fs::write(&source, format!("{labels}ret\n.section .note.GNU-stack,\"\",@progbits\n"))?;
+    let mut gcc = std::process::Command::new("gcc");
+    gcc.args(["-shared", "-nostdlib", "-o"]).arg(&library).arg(&source);
+    build::compile(gcc)?;
+    Ok(library)
 }
 
 /// Whether there is a valgrind to run.

@@ -59,7 +59,7 @@ fn compare(name: &str, args: impl Fn(&Path) -> Vec<String>, stdin: Option<&Path>
         return skip::skipped(name, "no valgrind");
     }
     let mut failures = Vec::new();
-    for kind in ["O2", "Os"] {
+    for kind in ["O2", "Os", "pg"] {
         let Some(path) = program(name, kind) else { return };
         let folder = tempfile::tempdir().unwrap();
         let args = args(folder.path());
