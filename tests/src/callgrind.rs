@@ -83,8 +83,7 @@ const PROFILER: &[u8] = b"\0__monstartup\0";
 fn without_profiler(folder: &Path) -> Result<PathBuf> {
     let (source, library) = (folder.join("quiet.s"), folder.join("quiet.so"));
     let names = ["mcount", "_mcount", "__fentry__", "__monstartup", "_mcleanup"];
-    let labels: String =
-        names.iter().map(|n| format!(".globl {n}\n.type {n}, @function\n{n}:\n")).collect();
+    let labels: String = names.iter().map(|n| format!(".globl {n}\n.type {n}, @function\n{n}:\n")).collect();
     std::fs::write(&source, format!("{labels}ret\n.section .note.GNU-stack,\"\",@progbits\n"))?;
     let mut gcc = std::process::Command::new("gcc");
     gcc.args(["-shared", "-nostdlib", "-o"]).arg(&library).arg(&source);

@@ -54,7 +54,8 @@ pub struct Image<'d> {
     /// Sorted: landing pads from the exception tables.
     pub landing_pads: Vec<u64>,
     pub facts: Facts,
-    stubs: imports::Stubs,
+    /// Of the dynamic linker, where there are calls to be removed.
+    pub(crate) stubs: imports::Stubs,
     pub(crate) frames: unwind::Frames<'d>,
 }
 

@@ -113,7 +113,7 @@ fn the_signal_restorer_is_never_called() {
         let image = Image::read(&bytes).unwrap();
         // mov $15, %rax; syscall
         let restorer = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
-        let segment = image.code[0];
+        let segment = &image.code[0];
         let at = segment.bytes.windows(9).position(|window| window == restorer).unwrap() as u64;
         let function = around(&image, segment.address + at);
         assert_eq!((function.kind, function.frame), (FunctionKind::Cold(None), Some(false)));

@@ -166,3 +166,80 @@ fn uses(i: &Instruction, register: Register, factory: &mut InstructionInfoFactor
     }
     uses
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use iced_x86::{Decoder, DecoderOptions};
+
+    const LOAD_RSI: &[u8] = &[0x48, 0x8b, 0x74, 0x24, 8]; // mov rsi, [rsp+8]
+    const LOAD_RAX: &[u8] = &[0x48, 0x8b, 0x45, 8]; // mov rax, [rbp+8]
+    const RSI_RAX: &[u8] = &[0x48, 0x89, 0xc6]; // mov rsi, rax
+    const RDI_RAX: &[u8] = &[0x48, 0x89, 0xc7]; // mov rdi, rax
+    const LEA_RAX: &[u8] = &[0x48, 0x8d, 0x05, 0, 0, 0, 0]; // lea rax, [rip]
+    const PUSH_RBX: &[u8] = &[0x53];
+    const LOAD_RBX: &[u8] = &[0x48, 0x8b, 0x5c, 0x24, 8]; // mov rbx, [rsp+8]
+    const RSI_RBX: &[u8] = &[0x48, 0x89, 0xde]; // mov rsi, rbx
+    const EAX_EBX: &[u8] = &[0x89, 0xd8]; // mov eax, ebx
+    const POP_RBX: &[u8] = &[0x5b];
+    const BRANCH: &[u8] = &[0x74, 0]; // je
+    const CALL: &[u8] = &[0xff, 0xd0]; // call rax
+    /// A call of a hook.
+    const HOOK: &[u8] = &[0xe8, 0, 0, 0, 0];
+
+    /// The numbers of the instructions that are taken out.
+    fn taken(code: &[&[u8]]) -> Vec<usize> {
+        let mut factory = InstructionInfoFactory::new();
+        let mut arguments = Arguments::default();
+        let mut taken = Vec::new();
+        for (n, bytes) in code.iter().enumerate() {
+            let i = Decoder::with_ip(64, bytes, 16 * n as u64, DecoderOptions::NONE).decode();
+            if *bytes == HOOK {
+                taken.extend(arguments.call());
+            } else {
+                let this = Removed { address: i.ip(), len: i.len() as u8, returns: false };
+                arguments.step(&i, this, &mut factory);
+            }
+        }
+        taken.extend(arguments.loads());
+        let mut taken: Vec<usize> = taken.iter().map(|r| r.address as usize / 16).collect();
+        taken.sort_unstable();
+        taken
+    }
+
+    #[test]
+    fn a_load_before_the_call() {
+        assert_eq!(taken(&[PUSH_RBX, LOAD_RSI, EAX_EBX, HOOK]), [1]);
+        assert_eq!(taken(&[LOAD_RSI, HOOK, LOAD_RSI, POP_RBX, HOOK]), [0, 2]);
+    }
+
+    #[test]
+    fn a_load_that_something_else_may_use_stays() {
+        assert_eq!(taken(&[LOAD_RSI, &[0x48, 0x89, 0xf0], HOOK]), [0; 0]); // mov rax, rsi
+        assert_eq!(taken(&[LOAD_RSI, &[0x48, 0xa5], HOOK]), [0; 0]); // movsq
+        assert_eq!(taken(&[LOAD_RSI, BRANCH, HOOK]), [0; 0]);
+        assert_eq!(taken(&[LOAD_RSI, CALL, HOOK]), [0; 0]);
+        assert_eq!(taken(&[HOOK, LOAD_RSI]), [0; 0]);
+    }
+
+    #[test]
+    fn by_way_of_a_register_that_calls_change() {
+        assert_eq!(taken(&[LOAD_RAX, RSI_RAX, LEA_RAX, RDI_RAX, HOOK]), [0, 1]);
+        assert_eq!(taken(&[LOAD_RAX, RSI_RAX, HOOK]), [0, 1]);
+        // rax is read as well: its load stays, the copy is dead all the same.
+        assert_eq!(taken(&[LOAD_RAX, RSI_RAX, RDI_RAX, HOOK]), [1]);
+        assert_eq!(taken(&[LOAD_RAX, BRANCH, RSI_RAX, HOOK]), [0; 0]);
+        assert_eq!(taken(&[LOAD_RAX, LEA_RAX, HOOK]), [0; 0]);
+    }
+
+    #[test]
+    fn by_way_of_a_register_that_calls_keep() {
+        let kept: &[&[u8]] = &[PUSH_RBX, LOAD_RBX, RSI_RBX, HOOK, CALL, BRANCH, RSI_RBX, POP_RBX, HOOK];
+        assert_eq!(taken(kept), [1, 2, 6]);
+        // Read by something else, then or later; not in the prologue.
+        assert_eq!(taken(&[LOAD_RBX, RSI_RBX, HOOK, EAX_EBX, RSI_RBX, HOOK]), [1]);
+        assert_eq!(taken(&[LOAD_RBX, RSI_RBX, CALL, RSI_RBX, HOOK]), [0; 0]);
+        assert_eq!(taken(&[BRANCH, LOAD_RBX, RSI_RBX, HOOK]), [0; 0]);
+        assert_eq!(taken(&[LOAD_RBX, EAX_EBX, RSI_RBX, HOOK]), [0; 0]);
+    }
+}

@@ -1,6 +1,6 @@
 #![allow(clippy::unwrap_used)]
 use super::*;
-use crate::image::{CodeSegment, Facts, Function, FunctionKind, ImageKind};
+use crate::image::{Code, Facts, Function, FunctionKind, ImageKind, Segment};
 use crate::{Hooks, Options, Plan, Verdict};
 use iced_x86::{Decoder, DecoderOptions, Mnemonic};
 
@@ -12,7 +12,7 @@ const XOR: [u8; 3] = [0x31, 0xc0, 0xc3];
 
 /// The functions one behind the other in one section; the address of each is taken.
 fn image<'d>(kind: ImageKind, base: u64, code: &'d [u8], sizes: &[usize]) -> Image<'d> {
-    let segment = CodeSegment { address: base, bytes: code };
+    let segment = Segment { address: base, bytes: code };
     let mut functions = Vec::new();
     let mut address = base;
     for &size in sizes {
@@ -30,14 +30,16 @@ fn image<'d>(kind: ImageKind, base: u64, code: &'d [u8], sizes: &[usize]) -> Ima
         phdr: base - 0x40,
         lo: base - 0x1000,
         hi: base + 0x1000,
-        code: vec![segment],
+        code: vec![Code { address: base, bytes: code.into() }],
         segments: vec![segment],
+        removed: Vec::new(),
         code_ranges: std::iter::once(base..hi).collect(),
         code_pointers: functions.iter().map(|f| f.address).collect(),
         functions,
         exported: Vec::new(),
         landing_pads: Vec::new(),
         facts: Facts::default(),
+        stubs: Vec::new(),
         frames: Default::default(),
     }
 }
