@@ -87,10 +87,11 @@ impl<'d> Versions<'d> {
         let table = |tag| elf.dynamic_value(tag).and_then(|at| elf.rest_at(at)).unwrap_or_default();
         let mut versions = Versions { of_symbols: table(elf::DT_VERSYM), libc: Vec::new() };
         let needs = table(elf::DT_VERNEED);
+        // A damaged table shall not be read byte by byte.
         let (mut at, mut budget) = (0_u64, 1 << 16);
-        loop {
-            // struct Elf64_Verneed: version, count, file, first aux, next; the last two relative.
-            let Some(need) = slice(needs, at, 16) else { break };
+        // struct Elf64_Verneed: version, count, file, first aux, next; the last two relative.
+        while let Some(need) = slice(needs, at, 16).filter(|_| budget > 0) {
+            budget -= 1;
             let file = string(names, word(need, 4), NAME_MAX);
             let mut aux_at = at + u64::from(word(need, 8));
             // struct Elf64_Vernaux: hash, flags, number, name, next.

@@ -56,7 +56,7 @@ fn calls(program: &Path, names: &[&str]) -> BTreeSet<u64> {
         let leads = |name: &&str| code.contains(&format!("<{name}@"));
         // The stubs of the PLT jump there, too; in them it is the last word.
         let stub = code.starts_with("jmp") && code.contains("GLIBC") && !code.contains("@plt");
-        if branch && names.iter().any(|name| leads(&name)) && !(stub && in_plt(&listing, line)) {
+        if branch && names.iter().any(leads) && !(stub && in_plt(&listing, line)) {
             found.insert(u64::from_str_radix(address, 16).unwrap());
         }
     }
