@@ -12,8 +12,8 @@ use crate::measure::{Cost, Way, Work, alternate, number, stats};
 /// One program, plain and built with -pg, at full size and at a size that slow tools can bear.
 pub(crate) struct Subject {
     name: String,
-    plain: Work,
-    pg: Work,
+    pub(crate) plain: Work,
+    pub(crate) pg: Work,
     small: Work,
     folder: PathBuf,
 }
@@ -76,6 +76,13 @@ pub(crate) fn real(name: &str, corpus: &Path, folder: &Path) -> Result<Subject> 
     })
 }
 
+impl Subject {
+    /// How many calls it makes.
+    pub(crate) fn calls(&self) -> Result<u64> {
+        number(&stats(&self.plain, &["--hooks=entry"], &self.folder)?.0, "/calls")
+    }
+}
+
 pub(crate) fn heading() {
     println!("| program | how | calls | CPU s | user s | wall s | extra ns/call | of -pg's extra |");
     println!("|---|---|---:|---:|---:|---:|---:|---:|");
@@ -88,7 +95,7 @@ fn extra(cost: &Cost, plain: &Cost) -> f64 {
 
 pub(crate) fn compare(subject: &Subject, rounds: usize) -> Result<Ratios> {
     let folder = &subject.folder;
-    let calls = number(&stats(&subject.plain, &["--hooks=entry"], folder)?.0, "/calls")?;
+    let calls = subject.calls()?;
     let cases = [
         (&subject.plain, Way::Plain),
         (&subject.pg, Way::Plain),

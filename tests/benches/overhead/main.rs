@@ -8,6 +8,7 @@
 
 mod calls;
 mod measure;
+mod profilers;
 mod scale;
 mod shares;
 
@@ -41,6 +42,9 @@ fn main() -> Result<()> {
     calls::print_means(&ratios);
     if wanted("threads") {
         calls::threads(folder.path(), rounds)?;
+    }
+    if wanted("mcount") {
+        profilers::compare(folder.path(), rounds)?;
     }
     if wanted("setup") {
         scale::set_up(folder.path(), rounds)?;

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use gprofinject_tests::run;
 use gprofinject_tests::tool;
 
-const LIMIT: Duration = Duration::from_secs(600);
+pub(crate) const LIMIT: Duration = Duration::from_secs(600);
 
 /// A program and how to make it work for a while.
 pub(crate) struct Work {
@@ -28,7 +28,7 @@ pub(crate) enum Way {
 }
 
 impl Way {
-    fn command(self, work: &Work, folder: &Path) -> Result<Command> {
+    pub(crate) fn command(self, work: &Work, folder: &Path) -> Result<Command> {
         let gmon = folder.join("gmon.out");
         let mut command = match self {
             Way::Plain => Command::new(&work.program),
