@@ -68,6 +68,8 @@ struct Functions {
     hooked: usize,
     hooked_by_tactic: BTreeMap<&'static str, usize>,
     refused_by_reason: BTreeMap<&'static str, usize>,
+    /// Calls of another profiler's counters and hooks, and what only they needed.
+    instructions_removed: usize,
 }
 
 #[derive(Debug, Serialize)]
@@ -143,6 +145,7 @@ impl Run<'_> {
             hooked: self.hooked(),
             hooked_by_tactic: BTreeMap::new(),
             refused_by_reason: BTreeMap::new(),
+            instructions_removed: self.planned.image().map_or(0, |image| image.removed.len()),
         };
         for (_, verdict) in self.planned.functions() {
             let (table, name) = match verdict {
@@ -273,6 +276,10 @@ impl Run<'_> {
         let stats = self.stats();
         for (reason, count) in &stats.functions.refused_by_reason {
             voice.detail(format_args!("not hooked, {reason}: {count}"));
+        }
+        let removed = stats.functions.instructions_removed;
+        if removed > 0 {
+            voice.detail(format_args!("taken out, calls of another profiler: {removed} instructions"));
         }
         let Samples { sampler, rate, inside, outside } = stats.samples;
         voice.detail(format_args!(

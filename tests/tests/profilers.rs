@@ -370,6 +370,23 @@ fn children_and_ends() {
     assert_eq!((run.outcome.code(), run.calls(&run.path("gmon.out"))), (0, [10, 0, 0]), "{}", run.said);
 }
 
+/// No call of a counter is left to be made, whether or not its function is hooked.
+#[test]
+fn the_counters_are_taken_out() {
+    for (flags, least) in
+        [(&["-pg"][..], 6), (&["-pg", "-mfentry"], 6), (&["-finstrument-functions"], 18), (&[], 0)]
+    {
+        let built = Built::new(&["known.c"], flags);
+        for hooks in ["--hooks=both", "--hooks=none"] {
+            built.profiled(&["-q", hooks, "--stats=stats"], &[]);
+            let stats = fs::read_to_string(built.place.path("stats")).unwrap();
+            let stats: serde_json::Value = serde_json::from_str(&stats).unwrap();
+            let removed = stats.pointer("/functions/instructions_removed").and_then(|v| v.as_u64()).unwrap();
+            assert!(if least == 0 { removed == 0 } else { removed >= least }, "{flags:?} {hooks}: {removed}");
+        }
+    }
+}
+
 /// A call or nops at the entry are room enough for every function, however small.
 #[test]
 fn each_function_has_room() {
