@@ -138,6 +138,11 @@ impl Run<'_> {
         if self.collected.trouble.is_some() { 0 } else { self.planned.hooked() }
     }
 
+    fn removed(&self) -> usize {
+        let agent = self.planned.plan.is_some() && self.collected.trouble.is_none();
+        self.planned.image().filter(|_| agent).map_or(0, |image| image.removed.len())
+    }
+
     pub(crate) fn stats(&self) -> Stats {
         let collected = self.collected;
         let mut functions = Functions {
@@ -145,7 +150,7 @@ impl Run<'_> {
             hooked: self.hooked(),
             hooked_by_tactic: BTreeMap::new(),
             refused_by_reason: BTreeMap::new(),
-            instructions_removed: self.planned.image().map_or(0, |image| image.removed.len()),
+            instructions_removed: self.removed(),
         };
         for (_, verdict) in self.planned.functions() {
             let (table, name) = match verdict {
