@@ -66,7 +66,8 @@ fn the_frequent_slow_path_touches_no_vector_register() {
 }
 
 /// It must come up without any other library, and define nothing that the program could mean but what it
-/// passes on (the agent's `jumps.rs`, `unwind.rs`, `children.rs`, `execute.rs` and `seccomp.rs`).
+/// passes on (the agent's `jumps.rs`, `unwind.rs`, `children.rs`, `execute.rs` and `seccomp.rs`) and what
+/// it switches off (`mcount.rs`).
 #[test]
 fn nothing_is_needed_and_only_what_is_passed_on_is_offered() {
     let library = library();
@@ -92,7 +93,9 @@ fn nothing_is_needed_and_only_what_is_passed_on_is_offered() {
     ];
     let forking = ["_Fork", "clone", "syscall", "fexecve", "prctl"];
     let jumping = ["__longjmp_chk", "_longjmp", "longjmp", "siglongjmp"];
-    let mut expected = [&jumping[..], &unwinding, &forking].concat();
+    let profiling =
+        ["__fentry__", "__monstartup", "_mcleanup", "_mcount", "mcount", "moncontrol", "monstartup"];
+    let mut expected = [&jumping[..], &unwinding, &forking, &profiling].concat();
     expected.sort_unstable();
     assert_eq!(offered, expected);
     let dynamic = output("readelf", &["-d"], &library);
