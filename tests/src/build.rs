@@ -52,7 +52,10 @@ pub const FLAG_SETS: &[FlagSet] = &[
         ..gnu("O2-icf", &["-O2", "-ffunction-sections", "-fuse-ld=gold", "-Wl,--icf=all"])
     },
     clang("clang-O2", &["-O2"]),
-    // Built for profiling.
+];
+
+/// Built for profiling. Alone, some programs do not do what they say: glibc's counters are in their way.
+pub const PROFILING_SETS: &[FlagSet] = &[
     gnu("O0-pg-nopie", &["-O0", "-pg", "-fno-pie", "-no-pie"]),
     gnu("O2-pg", &["-O2", "-pg"]),
     gnu("O3-fentry-cf", &["-O3", "-pg", "-mfentry", "-fcf-protection"]),
@@ -66,7 +69,11 @@ pub const FLAG_SETS: &[FlagSet] = &[
 ];
 
 pub fn flag_set(name: &str) -> &'static FlagSet {
-    FLAG_SETS.iter().find(|set| set.name == name).unwrap_or_else(|| panic!("no flag set {name}"))
+    FLAG_SETS
+        .iter()
+        .chain(PROFILING_SETS)
+        .find(|set| set.name == name)
+        .unwrap_or_else(|| panic!("no flag set {name}"))
 }
 
 /// Why `test` is not for these flags, if it isn't.

@@ -18,15 +18,17 @@
 //! What is left is the function as it would be without that option, with some nops in it. Counters keep all
 //! registers (but those that no caller of a -pg function relies on), hooks are ordinary functions that do
 //! nothing, so a caller cannot tell a nop from them. The load before a hook's call is its second argument,
-//! dead when the call has gone (`argument`); taken out with it, it is no function's look at its own return address.
+//! dead when the call has gone (`argument`, `liveness`); taken out with it, it is no function's look at its own return address.
 
 mod argument;
+mod liveness;
 
 use super::imports::Stubs;
 use super::{Facts, Function, FunctionKind, Image};
 use crate::relocate::{has_branch, is_call};
 use argument::Arguments;
 use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory};
+use liveness::Ways;
 use std::borrow::Cow;
 
 /// Code to be overwritten.
@@ -174,6 +176,12 @@ impl Image<'_> {
                 }
                 None => {}
             }
+        }
+        let open = arguments.open();
+        if hooks && !open.is_empty() {
+            let is_hook = |i: &Instruction| callees.of(i) == Some(Callee::Hook);
+            let ways = Ways::of(bytes, lo, is_hook, factory);
+            removed.extend(open.into_iter().filter(|load| ways.is_dead_behind(load.address)));
         }
         removed.extend(arguments.loads());
         Some(hooks)

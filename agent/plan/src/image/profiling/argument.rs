@@ -37,6 +37,8 @@ pub(super) struct Arguments {
     held: Vec<Held>,
     /// Loads of registers that calls change, for arguments only.
     done: Vec<Removed>,
+    /// Loads of rsi before a branch.
+    open: Vec<Removed>,
     /// Something has branched.
     behind_prologue: bool,
 }
@@ -59,7 +61,11 @@ impl Arguments {
         }
         let branches = i.flow_control() != FlowControl::Next;
         self.behind_prologue |= branches;
-        if branches || uses(i, Register::RSI, factory).any() {
+        let used = uses(i, Register::RSI, factory).any();
+        if let Some((load, None)) = self.pending.filter(|_| branches && !used) {
+            self.open.push(load);
+        }
+        if branches || used {
             self.drop_pending();
         }
         let source = self.pending.as_ref().and_then(|&(_, from)| from);
@@ -106,6 +112,11 @@ impl Arguments {
         self.held.retain(|h| !h.kept);
     }
 
+    /// Loads of which only more than a look at one straight line after the other can tell.
+    pub(super) fn open(&mut self) -> Vec<Removed> {
+        std::mem::take(&mut self.open)
+    }
+
     /// At the function's end: loads that nobody needs any more.
     pub(super) fn loads(mut self) -> impl Iterator<Item = Removed> {
         self.drop_pending();
@@ -143,10 +154,10 @@ fn is_kept(register: Register) -> bool {
 }
 
 #[derive(Default)]
-struct Uses {
-    reads: bool,
+pub(super) struct Uses {
+    pub(super) reads: bool,
     /// All of it, on every path.
-    writes: bool,
+    pub(super) writes: bool,
 }
 
 impl Uses {
@@ -155,7 +166,7 @@ impl Uses {
     }
 }
 
-fn uses(i: &Instruction, register: Register, factory: &mut InstructionInfoFactory) -> Uses {
+pub(super) fn uses(i: &Instruction, register: Register, factory: &mut InstructionInfoFactory) -> Uses {
     let mut uses = Uses::default();
     for used in factory.info(i).used_registers().iter().filter(|u| u.register().full_register() == register) {
         match used.access() {
