@@ -357,8 +357,8 @@ impl<'a, 'd> Emitter<'a, 'd> {
                 if let Some(word) = relocated.return_address {
                     self.out.bias_fixups.push(moved as u32 + word);
                 }
-                if wish.movable && hook.relocated > 1 {
-                    self.out.moved.push((hook.at + 1, hook.relocated as u32 - 1, moved as u32 + 1));
+                if wish.movable {
+                    self.moved_as_is(hook, moved as u32);
                 }
                 let later = relocated.map.iter().filter(|(from, _)| *from > 0);
                 let later = later.map(|&(from, to)| (hook.at + u64::from(from), 1, moved as u32 + to));
@@ -377,6 +377,20 @@ impl<'a, 'd> Emitter<'a, 'd> {
         }
         self.out.owners.push((start as u32, number));
         self.out.records.push(record);
+    }
+
+    /// Where the instructions of a body are that were copied. Leading nops were not: who is at one goes on behind.
+    fn moved_as_is(&mut self, hook: &Hook, body: u32) {
+        let nops = self.image.code_at(hook.at, hook.relocated).map_or(0, leading_nops) as u32;
+        self.out.moved.extend((1..nops).map(|n| (hook.at + u64::from(n), 1, body)));
+        let first = nops.max(1);
+        if hook.relocated as u32 > first {
+            self.out.moved.push((
+                hook.at + u64::from(first),
+                hook.relocated as u32 - first,
+                body + first - nops,
+            ));
+        }
     }
 
     /// The way through the agent, at the start of a function's body.
