@@ -1,4 +1,4 @@
-//! Orders of an injector that attaches to a running process; see `gprofinject_abi::attach`.
+//! Orders of the injector to a running process; see `gprofinject_abi::attach`.
 //!
 //! They are carried out in a thread that was stopped anywhere, perhaps with locks held: like all of the agent,
 //! they call nothing of the program's and use no heap.
@@ -15,7 +15,7 @@ use crate::sys;
 use crate::text;
 use crate::words;
 use core::sync::atomic::{AtomicU64, Ordering};
-use gprofinject_abi::attach::{ARM, DISARM, Order, PREPARE};
+use gprofinject_abi::attach::{ARM, LEAVE, Order, PAUSE, PREPARE, RESUME};
 use gprofinject_abi::region::State;
 
 static DYNAMIC_LINKER: AtomicU64 = AtomicU64::new(0);
@@ -27,7 +27,12 @@ unsafe extern "C" fn carry_out(order: *mut Order) {
     let result = match order.command {
         PREPARE => prepare(order),
         ARM => arm(),
-        DISARM => disarm(),
+        PAUSE => text::unpatch(),
+        RESUME => text::patch(),
+        LEAVE => {
+            birth::put_back();
+            Ok(())
+        }
         _ => Err(sys::EINVAL),
     };
     order.result = match result {
@@ -69,11 +74,6 @@ fn arm() -> Result<(), i32> {
         return Err(header.errno);
     }
     Ok(())
-}
-
-fn disarm() -> Result<(), i32> {
-    birth::put_back();
-    text::unpatch()
 }
 
 /// The order's way in: rdi = the order, rsp = a stack of the injector's making.

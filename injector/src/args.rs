@@ -7,6 +7,8 @@ use std::time::Duration;
 use clap::{Parser, ValueEnum};
 use serde::{Deserialize, Serialize};
 
+use crate::family::control::Verb;
+
 /// Profiles a program that was built without -pg: counts every call, samples the time, and leaves a
 /// gmon.out for gprof.
 #[derive(Debug, Parser)]
@@ -15,6 +17,7 @@ use serde::{Deserialize, Serialize};
     version,
     override_usage = "gprofinject [OPTIONS] [--] PROGRAM [ARGS]...\n       \
                       gprofinject [OPTIONS] --pid PID [--duration SECONDS]\n       \
+                      gprofinject --pid PID --dump [-o FILE] | --reset | --pause | --resume\n       \
                       gprofinject --recover FOLDER",
     after_help = "Exit status: the program's; 125 if gprofinject itself fails, 126 if PROGRAM cannot be \
                   executed, 127 if it is not found."
@@ -82,6 +85,26 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SECONDS", requires = "pid", value_parser = seconds)]
     pub(crate) duration: Option<Duration>,
 
+    /// With --pid: have the gprofinject that profiles the process write its profile up to now (to FILE with -o)
+    #[arg(long, requires = "pid", group = "control")]
+    pub(crate) dump: bool,
+
+    /// With --pid: set the counts to zero
+    #[arg(long, requires = "pid", group = "control")]
+    pub(crate) reset: bool,
+
+    /// With --pid: stop counting, at no cost to the process
+    #[arg(long, requires = "pid", group = "control")]
+    pub(crate) pause: bool,
+
+    /// With --pid: go on counting
+    #[arg(long, requires = "pid", group = "control", conflicts_with = "duration")]
+    pub(crate) resume: bool,
+
+    /// Write the profiles up to now when gprofinject gets this signal, which is then not passed on
+    #[arg(long, value_name = "SIGNAL", value_parser = signal)]
+    pub(crate) dump_signal: Option<i32>,
+
     /// Write facts about the run to FILE as JSON
     #[arg(long, value_name = "FILE")]
     pub(crate) stats: Option<PathBuf>,
@@ -99,9 +122,45 @@ pub(crate) struct Args {
     pub(crate) command: Vec<OsString>,
 }
 
+/// Signals that a program may be asked by, with or without SIG, or by number.
+fn signal(text: &str) -> Result<i32, String> {
+    const KNOWN: [(&str, i32); 6] = [
+        ("USR1", libc::SIGUSR1),
+        ("USR2", libc::SIGUSR2),
+        ("HUP", libc::SIGHUP),
+        ("WINCH", libc::SIGWINCH),
+        ("URG", libc::SIGURG),
+        ("QUIT", libc::SIGQUIT),
+    ];
+    let name = text.to_ascii_uppercase();
+    let name = name.strip_prefix("SIG").unwrap_or(&name);
+    let named = KNOWN.iter().find(|(known, _)| *known == name).map(|&(_, number)| number);
+    let real_time = libc::SIGRTMIN()..=libc::SIGRTMAX();
+    let numbered = name
+        .parse()
+        .ok()
+        .filter(|number| real_time.contains(number) || KNOWN.iter().any(|(_, known)| known == number));
+    named
+        .or(numbered)
+        .ok_or_else(|| "name one of USR1, USR2, HUP, WINCH, URG, QUIT, or a real-time signal".to_owned())
+}
+
 fn seconds(text: &str) -> Result<Duration, String> {
     let number: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
     Duration::try_from_secs_f64(number).map_err(|_| "not a number of seconds".to_owned())
+}
+
+impl Args {
+    /// What a profiled process is to do.
+    pub(crate) fn verb(&self) -> Option<Verb> {
+        let verbs = [
+            (self.dump, Verb::Dump),
+            (self.reset, Verb::Reset),
+            (self.pause, Verb::Pause),
+            (self.resume, Verb::Resume),
+        ];
+        verbs.into_iter().find(|(asked, _)| *asked).map(|(_, verb)| verb)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
@@ -153,6 +212,10 @@ mod tests {
             &["-q", "-v", "p"],
             &[],
             &["-q"],
+            &["--dump"],
+            &["--pid", "1", "--dump", "--reset"],
+            &["--pid", "1", "p"],
+            &["--dump-signal", "KILL", "p"],
         ] {
             assert!(Args::try_parse_from([&["gprofinject"], words].concat()).is_err(), "{words:?}");
         }

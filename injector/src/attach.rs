@@ -11,10 +11,10 @@
 //! ```
 
 mod detours;
-mod engine;
+pub(crate) mod engine;
 mod frames;
 mod image;
-mod process;
+pub(crate) mod process;
 pub(crate) mod session;
 mod stacks;
 pub(crate) mod tracee;

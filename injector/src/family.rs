@@ -3,6 +3,7 @@
 //! A *member* is one program in one process: a process that executes another program becomes another member.
 //! Members announce themselves (`listener`); their counters are read when their process has gone.
 
+use crate::attach::engine::Attached;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::OsStr;
 use std::os::fd::RawFd;
@@ -28,6 +29,9 @@ use crate::settings::Settings;
 use crate::spawn::FIRST;
 use crate::sys::{self, Handle};
 
+pub(crate) mod control;
+use control::Baseline;
+
 pub(crate) struct Family<'s> {
     pub(crate) settings: &'s Settings,
     pub(crate) output: &'s Output,
@@ -41,6 +45,11 @@ pub(crate) struct Family<'s> {
     rate: u32,
     /// All there ever were, in the order in which they began.
     members: Vec<Member>,
+    /// By the member's place: what was counted when its counts were set to zero, the way to its threads, and
+    /// whether it is paused.
+    baselines: HashMap<usize, Baseline>,
+    engines: HashMap<usize, Attached>,
+    paused: BTreeSet<usize>,
     /// By its number: a process that has not ended, as far as we know.
     living: BTreeMap<i32, Living>,
     /// Names handed out in the run folder.
@@ -108,11 +117,10 @@ impl<'s> Family<'s> {
         rate: u32,
     ) -> Family<'s> {
         let logbook = folder.as_ref().map(|folder| Logbook::create(folder.path(), settings, rate));
-        let listener =
-            folder.as_ref().filter(|_| orders.follow).map(|folder| Listener::new(&folder.socket()));
+        let listener = folder.as_ref().map(|folder| Listener::new(&folder.socket()));
         let mut strangers = BTreeSet::new();
         if let Some(Err(error)) = &listener {
-            strangers.insert(format!("children are not followed: {}", sys::reason(error)));
+            strangers.insert(format!("children are not followed, nobody can ask: {}", sys::reason(error)));
         }
         Family {
             settings,
@@ -125,6 +133,9 @@ impl<'s> Family<'s> {
             orders,
             rate,
             members: Vec::new(),
+            baselines: HashMap::new(),
+            engines: HashMap::new(),
+            paused: BTreeSet::new(),
             living: BTreeMap::new(),
             names: 1,
             plan_names: HashMap::from([(0, FIRST.to_owned())]),
@@ -136,7 +147,7 @@ impl<'s> Family<'s> {
     }
 
     pub(crate) fn follows(&self) -> bool {
-        self.listener.is_some()
+        self.orders.follow && self.listener.is_some()
     }
 
     /// The first member.
@@ -202,6 +213,7 @@ impl<'s> Family<'s> {
                 let name = self.executes(asker, rest, sampling).unwrap_or_default();
                 asker.answer(name.as_bytes());
             }
+            Some((&ask::CONTROL, request)) => self.control(asker, request, sampling),
             _ => {}
         }
     }
@@ -318,7 +330,7 @@ impl<'s> Family<'s> {
         let Some(member) = self.members.get(index) else { return };
         let (pid, profilee, name) = (member.pid, member.profilee, member.name.clone());
         let samples = sampling.and_then(|sampling| sampling.take(index));
-        let Some((finished, state)) = self.counted(profilee, &name, samples) else { return };
+        let Some((finished, state)) = self.counted(profilee, &name, index, samples) else { return };
         // A child that will be a guest may not have said so yet, but it has the file mapped since its fork.
         if let Some(folder) = &self.folder
             && region::is_counted_in(&folder.region(&name)) != Some(true)
@@ -371,7 +383,7 @@ impl<'s> Family<'s> {
             sampling.settle();
             sampling.take(0)
         });
-        let (mut finished, _) = self.counted(profilee, &name, samples)?;
+        let (mut finished, _) = self.counted(profilee, &name, 0, samples)?;
         finished.collected.trouble = finished.collected.trouble.or_else(|| homeless.cloned());
         Some(finished)
     }
@@ -380,10 +392,17 @@ impl<'s> Family<'s> {
         &mut self,
         profilee: &'static Profilee,
         name: &str,
+        index: usize,
         samples: Option<Histogram>,
     ) -> Option<(Finished, u32)> {
         let region = self.folder.as_ref().map(|folder| folder.region(name));
-        counted(region.as_deref(), profilee, samples, self.rate, &mut self.troubles)
+        let baseline = self.baselines.get(&index);
+        counted(region.as_deref(), profilee, samples, self.rate, baseline, &mut self.troubles)
+    }
+
+    /// The way to the first process's threads, which was attached to.
+    pub(crate) fn attached(&mut self) -> &mut HashMap<usize, Attached> {
+        &mut self.engines
     }
 
     /// Keeps the samples, now and then, where `--recover` finds them should we be killed.
@@ -409,6 +428,7 @@ pub(crate) fn counted(
     profilee: &'static Profilee,
     samples: Option<Histogram>,
     rate: u32,
+    baseline: Option<&Baseline>,
     troubles: &mut Vec<String>,
 ) -> Option<(Finished, u32)> {
     let planned = profilee.planned;
@@ -424,6 +444,9 @@ pub(crate) fn counted(
             Ok(read) => collected = read,
             Err(error) => troubles.push(format!("counters cannot be read: {}", sys::reason(&error))),
         }
+    }
+    if let Some(baseline) = baseline {
+        baseline.subtract(&mut collected, &mut histogram);
     }
     match profile::encode(planned, &collected.arcs, &histogram, rate) {
         Ok((bytes, placed)) => Some((Finished { collected, placed, bytes }, state)),

@@ -56,7 +56,7 @@ impl Shape {
 }
 
 /// Samples of one run. Few bins of many are ever hit.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Histogram {
     pub(crate) shape: Shape,
     bins: BTreeMap<u64, u64>,
@@ -99,6 +99,17 @@ impl Histogram {
                 *self.bins.entry(bin).or_default() += count;
             }
         }
+    }
+
+    /// Takes away what was there before.
+    pub(crate) fn subtract(&mut self, before: &Histogram) {
+        self.outside = self.outside.saturating_sub(before.outside);
+        for (bin, count) in &before.bins {
+            if let Some(now) = self.bins.get_mut(bin) {
+                *now = now.saturating_sub(*count);
+            }
+        }
+        self.bins.retain(|_, count| *count > 0);
     }
 
     /// Places with samples.

@@ -8,8 +8,8 @@ use std::path::Path;
 
 use crate::sys::check;
 
-/// Longest packet: a path and what stands before it.
-const PACKET: usize = libc::PATH_MAX as usize + 16;
+/// Longest packet: a path, escaped, and what stands before it.
+const PACKET: usize = 8 * libc::PATH_MAX as usize;
 
 pub(crate) struct Listener {
     socket: OwnedFd,
@@ -25,21 +25,49 @@ pub(crate) struct Asker {
     pub(crate) packet: Vec<u8>,
 }
 
+fn address(path: &Path) -> io::Result<libc::sockaddr_un> {
+    let bytes = path.as_os_str().as_bytes();
+    // SAFETY: plain data, valid when zeroed.
+    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    if bytes.len() >= address.sun_path.len() {
+        return Err(io::Error::from_raw_os_error(libc::ENAMETOOLONG));
+    }
+    for (to, &from) in address.sun_path.iter_mut().zip(bytes) {
+        *to = from as libc::c_char;
+    }
+    Ok(address)
+}
+
+/// Sends a packet to another gprofinject, and waits for its answer.
+pub(crate) fn ask(path: &Path, packet: &[u8]) -> io::Result<Vec<u8>> {
+    const PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
+    let address = address(path)?;
+    let mut answer = vec![0; PACKET];
+    // SAFETY: the address and the buffers are valid for the calls, of the sizes told.
+    unsafe {
+        let flags = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
+        let socket = OwnedFd::from_raw_fd(check(libc::socket(libc::AF_UNIX, flags, 0))?);
+        let len = size_of::<libc::sockaddr_un>() as libc::socklen_t;
+        check(libc::connect(socket.as_raw_fd(), (&raw const address).cast(), len))?;
+        let sent = libc::send(socket.as_raw_fd(), packet.as_ptr().cast(), packet.len(), libc::MSG_NOSIGNAL);
+        check(sent as i32)?;
+        if !crate::sys::wait_readable(&[socket.as_raw_fd()], Some(PATIENCE)) {
+            return Err(io::Error::from_raw_os_error(libc::ETIMEDOUT));
+        }
+        let count = libc::recv(socket.as_raw_fd(), answer.as_mut_ptr().cast(), answer.len(), 0);
+        answer.truncate(usize::try_from(count).map_err(|_| io::Error::last_os_error())?);
+    }
+    Ok(answer)
+}
+
 impl Listener {
     pub(crate) fn new(path: &Path) -> io::Result<Listener> {
-        let bytes = path.as_os_str().as_bytes();
-        // SAFETY: a sockaddr_un is plain data, valid when zeroed; the calls read it.
+        let address = address(path)?;
+        // SAFETY: the address is valid for the calls.
         unsafe {
             let flags = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
             let socket = OwnedFd::from_raw_fd(check(libc::socket(libc::AF_UNIX, flags, 0))?);
-            let mut address: libc::sockaddr_un = std::mem::zeroed();
-            address.sun_family = libc::AF_UNIX as libc::sa_family_t;
-            if bytes.len() >= address.sun_path.len() {
-                return Err(io::Error::from_raw_os_error(libc::ENAMETOOLONG));
-            }
-            for (to, &from) in address.sun_path.iter_mut().zip(bytes) {
-                *to = from as libc::c_char;
-            }
             let len = size_of::<libc::sockaddr_un>() as libc::socklen_t;
             check(libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len))?;
             check(libc::listen(socket.as_raw_fd(), 4096))?;

@@ -84,10 +84,16 @@ fn run(args: Args) -> Result<Ending, Failure> {
     let inherited = Inherited { descriptors: sys::inherited_descriptors(), limits: sys::Limits::raise() };
     let recover = args.recover.clone();
     let (pid, duration) = (args.pid, args.duration);
+    let verb = args.verb();
+    let dump_to = args.output.clone();
     let settings = Settings::from(args)?;
     let voice = settings.voice;
     if let Some(folder) = recover {
         recover::recover(&folder, voice)?;
+        return Ok(Ending::Exited(0));
+    }
+    if let (Some(pid), Some(verb)) = (pid, verb) {
+        voice.note(attach::session::control(pid, verb, dump_to)?);
         return Ok(Ending::Exited(0));
     }
     if let Some(pid) = pid {

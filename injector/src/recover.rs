@@ -7,6 +7,7 @@ use anyhow::{Context, Result, bail};
 use gprofinject_abi::region::State;
 use gprofinject_abi::{PLAN_SUFFIX, REGION_SUFFIX};
 
+use crate::family::control::Baseline;
 use crate::family::{self, Finished};
 use crate::filters::Filters;
 use crate::histogram::Histogram;
@@ -17,7 +18,7 @@ use crate::profile_plan;
 use crate::profilee::{self, Profilee, Profilees};
 use crate::region;
 use crate::report::quoted;
-use crate::run_folder::SAMPLES_SUFFIX;
+use crate::run_folder::{BASELINE_SUFFIX, SAMPLES_SUFFIX};
 use crate::say::Voice;
 use crate::spawn::FIRST;
 use crate::survivors::Survivors;
@@ -114,7 +115,10 @@ impl Recovery<'_> {
         }
         let mut troubles = Vec::new();
         let rate = self.logbook.entries.rate;
-        let counted = family::counted(Some(&path), profilee, Some(samples), rate, &mut troubles);
+        let baseline = std::fs::read(self.file(name, BASELINE_SUFFIX)).ok();
+        let baseline = baseline.and_then(|bytes| Baseline::decode(&bytes, profilee.planned));
+        let counted =
+            family::counted(Some(&path), profilee, Some(samples), rate, baseline.as_ref(), &mut troubles);
         if let Some(trouble) = troubles.pop() {
             bail!(trouble);
         }

@@ -160,6 +160,21 @@ impl Region {
         self.file.metadata().map_or(0, |metadata| metadata.blocks() * 512)
     }
 
+    /// Copies what there is to a new file, which is as sparse.
+    pub(crate) fn copy_to(&self, path: &Path) -> io::Result<()> {
+        let _ = std::fs::remove_file(path);
+        let copy = create_private(path)?;
+        let len = self.file.metadata()?.len();
+        copy.set_len(len)?;
+        let mut result = Ok(());
+        self.pieces(0..len, 1, |offset, bytes| {
+            if result.is_ok() {
+                result = copy.write_all_at(bytes, offset);
+            }
+        })?;
+        result
+    }
+
     /// Non-zero histogram bins: index of the first one and the counts from there.
     pub(crate) fn histogram(
         &self,

@@ -20,6 +20,9 @@ pub(crate) static AGENT: &[u8] = include_bytes!(env!("GPROFINJECT_AGENT"));
 /// Samples taken by the kernel, of a process that has not ended.
 pub(crate) const SAMPLES_SUFFIX: &str = ".samples";
 
+/// Counts of a process that was set to zero, before that.
+pub(crate) const BASELINE_SUFFIX: &str = ".baseline";
+
 /// Room for the counters of the first threads.
 const SPARE: u64 = 1 << 20;
 
@@ -106,6 +109,11 @@ impl RunFolder {
         if std::fs::write(&fresh, bytes).and_then(|()| std::fs::rename(&fresh, &file)).is_err() {
             let _ = std::fs::remove_file(&fresh);
         }
+    }
+
+    /// What a process had counted when its counts were set to zero.
+    pub(crate) fn keep_baseline(&self, name: &str, bytes: &[u8]) {
+        let _ = std::fs::write(self.path().join(format!("{name}{BASELINE_SUFFIX}")), bytes);
     }
 
     /// A process's counters have been read. Its plan may be another's too.

@@ -101,6 +101,8 @@ struct Announced {
 struct Sampled {
     code: &'static [elf::Segment],
     histogram: Histogram,
+    /// Samples are not counted.
+    paused: bool,
 }
 
 /// What a process is at the moment.
@@ -154,7 +156,7 @@ impl Sampling {
     /// The next member of the family, which is process `pid` from now on, or from its next exec on.
     pub(crate) fn announce(&mut self, pid: i32, code: &'static [elf::Segment], shape: Shape, at_exec: bool) {
         let member = self.members.len();
-        self.members.push(Sampled { code, histogram: Histogram::new(shape) });
+        self.members.push(Sampled { code, histogram: Histogram::new(shape), paused: false });
         let pid = pid as u32;
         if member == 0 {
             self.tracks.insert(pid, Track::new(Some(member)));
@@ -172,9 +174,16 @@ impl Sampling {
         bias: u64,
     ) {
         let member = self.members.len();
-        self.members.push(Sampled { code, histogram: Histogram::new(shape) });
+        self.members.push(Sampled { code, histogram: Histogram::new(shape), paused: false });
         let track = Track { state: State::Running { bias }, ..Track::new(Some(member)) };
         self.tracks.insert(pid as u32, track);
+    }
+
+    /// From now on a member's samples are not counted, or they are again. What has come so far is settled.
+    pub(crate) fn pause(&mut self, member: usize, paused: bool) {
+        if let Some(sampled) = self.members.get_mut(member) {
+            sampled.paused = paused;
+        }
     }
 
     /// A member's samples, as far as they are counted.
@@ -287,6 +296,7 @@ impl Track {
                     State::Over => return,
                 };
                 match self.member.and_then(|member| members.get_mut(member)) {
+                    Some(sampled) if sampled.paused => {}
                     Some(sampled) => sampled.histogram.add(place),
                     None if self.early.len() < MOST_EARLY => self.early.push(place),
                     None => {}

@@ -22,6 +22,8 @@ pub(crate) struct Settings {
     pub(crate) filters: Filters,
     pub(crate) follow: bool,
     pub(crate) list: bool,
+    /// Asks for profiles up to now.
+    pub(crate) dump_signal: Option<i32>,
     pub(crate) voice: Voice,
 }
 
@@ -44,6 +46,7 @@ impl Settings {
             sampler: args.sampler,
             follow: !args.no_follow,
             list: args.list,
+            dump_signal: args.dump_signal,
             voice: Voice(level),
             command: args.command,
         })

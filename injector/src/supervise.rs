@@ -32,6 +32,10 @@ pub(crate) fn until_end(
         }
         wait(signals, family, sampling.as_deref_mut(), None, None);
         while let Some(arrived) = signals.next() {
+            if family.settings.dump_signal == Some(arrived.signal) {
+                family.dump_all(sampling.as_deref_mut());
+                continue;
+            }
             pass_on(pid, arrived, witness.as_mut());
         }
     }

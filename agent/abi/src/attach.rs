@@ -1,5 +1,6 @@
-//! How the injector speaks to an agent in a process that runs already: it maps the library by itself, borrows a
-//! stopped thread, and calls the library's `gprofinject_control` with an [`Order`].
+//! How the injector speaks to an agent in a process that runs already: it borrows a stopped thread, and calls the
+//! library's `gprofinject_control` with an [`Order`]. Into a process that was not started by it, it has mapped the
+//! library by itself; there the order [`PREPARE`] comes first.
 
 use crate::FOLDER_MAX;
 
@@ -11,8 +12,12 @@ pub const CONTROL: &str = "gprofinject_control";
 pub const PREPARE: u64 = 1;
 /// Writes the patches. All other threads stand still, for this and what follows, outside what is patched.
 pub const ARM: u64 = 2;
-/// Makes the text what it was. Frames that are on the stack go on to return through the arena.
-pub const DISARM: u64 = 3;
+/// Makes the program's text what it was. Frames that are on the stack go on to return through the arena.
+pub const PAUSE: u64 = 3;
+/// Writes the patches once more.
+pub const RESUME: u64 = 4;
+/// After [`PAUSE`]: takes back what [`ARM`] has changed in the C library.
+pub const LEAVE: u64 = 5;
 
 /// Longest path of a process's files, without a suffix.
 pub const PLACE_MAX: usize = FOLDER_MAX + 64;

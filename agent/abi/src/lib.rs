@@ -38,7 +38,9 @@ pub mod ask {
     /// A program is about to be executed: the byte, the folder's descriptor (i32, as of execveat(2)), the
     /// path. The answer is the name that the process goes on by, or an empty packet: it is not followed.
     pub const EXECUTES: u8 = b'E';
-    /// Longest answer.
+    /// From another gprofinject: the byte, a request. The answer says what was done.
+    pub const CONTROL: u8 = b'C';
+    /// Longest answer to a process.
     pub const NAME_MAX: usize = 32;
 }
 

@@ -16,7 +16,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
-use gprofinject_abi::attach::{ARM, CONTROL, DETOURS_MAX, DISARM, MAPPED_MAX, Order, PLACE_MAX, PREPARE};
+use gprofinject_abi::AGENT_FILE;
+use gprofinject_abi::attach::{
+    ARM, CONTROL, DETOURS_MAX, LEAVE, MAPPED_MAX, Order, PAUSE, PLACE_MAX, PREPARE, RESUME,
+};
 use gprofinject_abi::plan::ThreadWords;
 use gprofinject_plan::Plan;
 use serde::{Deserialize, Serialize};
@@ -26,6 +29,7 @@ use super::image::{Agent, WORDS};
 use super::process::{Mapping, Process, refusal};
 use super::tracee::{Memory, Stopped, Thread, find_syscall};
 use super::{frames, stacks};
+use crate::profile_plan::Planned;
 
 const PAGE: u64 = 4096;
 const STACK: u64 = 64 << 10;
@@ -173,6 +177,50 @@ impl Attached {
         Ok(attached)
     }
 
+    /// A process that was started with the agent. Only a stack for orders is mapped there.
+    pub(crate) fn started(process: &Process, plan: &Plan, folder: &Path) -> Result<Attached> {
+        let pid = process.pid;
+        let memory = Memory::open(pid).map_err(|error| anyhow!(refusal(pid, &error)))?;
+        let mappings = process.mappings()?;
+        let own = folder.join(AGENT_FILE);
+        let own = own.to_string_lossy();
+        let mut library = mappings.iter().filter(|mapping| mapping.path == own);
+        let base = library.next().context("the process executes another program now")?.lo;
+        let end = mappings.iter().filter(|mapping| mapping.path == own).map(|mapping| mapping.hi).max();
+        let agent = Agent::new()?;
+        let libc = libc_code(&mappings).context("the process does not use glibc")?;
+        let code = memory.bytes(libc.lo, (libc.hi - libc.lo) as usize)?;
+        let bias = process.program_headers().wrapping_sub(plan.phdr());
+        let arena = plan.arena.wrapping_add(bias);
+        let mut attached = Attached {
+            pid,
+            started: process.started,
+            image: base..end.unwrap_or(base),
+            code: base + agent.code.0..base + agent.code.1,
+            order: 0,
+            stack: 0,
+            entry: base + agent.function(CONTROL).context("the agent library is damaged")?,
+            instruction: libc.lo + find_syscall(&code).context("the C library makes no system calls")?,
+            arena: arena..arena + plan.arena_len,
+            words: [0; 4],
+            shadows: 0,
+            mapped: 0,
+            detours: Vec::new(),
+            patched: plan.patches().iter().map(|p| (p.address.wrapping_add(bias), p.len)).collect(),
+            paused: false,
+            folder: folder.to_string_lossy().into_owned(),
+        };
+        let mut stopped = Stopped::one(pid).map_err(|error| anyhow!(refusal(pid, &error)))?;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let arguments = [0, ORDER + STACK, protection as u64, flags as u64, u64::MAX, 0];
+        attached.order = stopped
+            .call(attached.instruction, libc::SYS_mmap, arguments)
+            .map_err(|error| anyhow!("no memory could be mapped: {}", crate::sys::reason(&error)))?;
+        attached.stack = attached.order + ORDER + STACK;
+        Ok(attached)
+    }
+
     fn map(&self, stopped: &mut Stopped, memory: &Memory, agent: &Agent, copies: u64) -> Result<()> {
         const READ_WRITE: u64 = (libc::PROT_READ | libc::PROT_WRITE) as u64;
         const READ_EXECUTE: u64 = (libc::PROT_READ | libc::PROT_EXEC) as u64;
@@ -213,18 +261,7 @@ impl Attached {
         let libc = libc_code(&mappings).context("the process executes another program now")?;
         let libc = libc.lo..libc.hi;
         let mut stopped = Stopped::all(self.pid).map_err(|error| anyhow!(refusal(self.pid, &error)))?;
-        for attempt in 0.. {
-            let late = attempt == TRIES;
-            let busy = self.move_away(&mut stopped, &memory, &mappings, &libc, moved);
-            match busy.first() {
-                None => break,
-                Some(&(tid, at)) if late => bail!(
-                    "thread {tid} stays at {at:#x}, among instructions that are to be overwritten; try again, or leave \
-                     the function out with -X"
-                ),
-                _ => stopped.stir(|thread| busy.iter().any(|(tid, _)| *tid == thread.tid), MOMENT)?,
-            }
-        }
+        self.make_room(&mut stopped, &memory, &mappings, &libc, moved)?;
         let words: Vec<u8> = self.words.iter().flat_map(|word| word.to_le_bytes()).collect();
         for thread in stopped.threads.iter().filter(|thread| thread.registers.fs_base != 0) {
             memory.write(thread.registers.fs_base + WORDS, &words)?;
@@ -238,6 +275,42 @@ impl Attached {
             }
             return Err(anyhow!("the patches could not be written: {}", crate::sys::reason(&error)));
         }
+        self.paused = false;
+        Ok(Pause { took: stopped.elapsed(), threads: stopped.threads.len() })
+    }
+
+    /// Sees to it that no thread is where something will be overwritten.
+    fn make_room(
+        &self,
+        stopped: &mut Stopped,
+        memory: &Memory,
+        mappings: &[Mapping],
+        libc: &Range<u64>,
+        moved: &dyn Fn(u64) -> Option<u64>,
+    ) -> Result<()> {
+        for attempt in 0.. {
+            let late = attempt == TRIES;
+            let busy = self.move_away(stopped, memory, mappings, libc, moved);
+            match busy.first() {
+                None => break,
+                Some(&(tid, at)) if late => bail!(
+                    "thread {tid} stays at {at:#x}, among instructions that are to be overwritten; try again, or leave \
+                     the function out with -X"
+                ),
+                _ => stopped.stir(|thread| busy.iter().any(|(tid, _)| *tid == thread.tid), MOMENT)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the patches once more, which [`Attached::pause`] has taken away.
+    pub(crate) fn resume(&mut self, moved: &dyn Fn(u64) -> Option<u64>) -> Result<Pause> {
+        let memory = Memory::open(self.pid)?;
+        let mappings = Process::mappings_of(self.pid)?;
+        let mut stopped = Stopped::all(self.pid).map_err(|error| anyhow!(refusal(self.pid, &error)))?;
+        self.make_room(&mut stopped, &memory, &mappings, &(0..0), moved)?;
+        self.command(&mut stopped, &memory, RESUME)
+            .map_err(|error| anyhow!("the patches could not be written: {}", crate::sys::reason(&error)))?;
         self.paused = false;
         Ok(Pause { took: stopped.elapsed(), threads: stopped.threads.len() })
     }
@@ -281,14 +354,14 @@ impl Attached {
     }
 
     /// Takes the patches away; the agent stays. What is on the stacks returns through it.
-    pub(crate) fn disarm(&mut self) -> Result<Pause> {
+    pub(crate) fn pause(&mut self) -> Result<Pause> {
         let memory = Memory::open(self.pid)?;
         let mut stopped = Stopped::all(self.pid).map_err(|error| anyhow!(refusal(self.pid, &error)))?;
-        self.disarm_stopped(&mut stopped, &memory)?;
+        self.pause_stopped(&mut stopped, &memory)?;
         Ok(Pause { took: stopped.elapsed(), threads: stopped.threads.len() })
     }
 
-    fn disarm_stopped(&mut self, stopped: &mut Stopped, memory: &Memory) -> Result<()> {
+    fn pause_stopped(&mut self, stopped: &mut Stopped, memory: &Memory) -> Result<()> {
         if self.paused {
             return Ok(());
         }
@@ -306,7 +379,7 @@ impl Attached {
             }
             stopped.stir(is_busy, MOMENT)?;
         }
-        self.command(stopped, memory, DISARM).map_err(|error| {
+        self.command(stopped, memory, PAUSE).map_err(|error| {
             anyhow!("the patches could not be taken away: {}", crate::sys::reason(&error))
         })?;
         self.paused = true;
@@ -317,7 +390,8 @@ impl Attached {
     pub(crate) fn detach(&mut self) -> Result<(Pause, bool)> {
         let memory = Memory::open(self.pid)?;
         let mut stopped = Stopped::all(self.pid).map_err(|error| anyhow!(refusal(self.pid, &error)))?;
-        self.disarm_stopped(&mut stopped, &memory)?;
+        self.pause_stopped(&mut stopped, &memory)?;
+        self.command(&mut stopped, &memory, LEAVE)?;
         let mut clean = false;
         for _ in 0..TRIES {
             let mappings = Process::mappings_of(self.pid)?;
@@ -403,11 +477,17 @@ impl Attached {
         Ok(())
     }
 
-    /// All threads stand still, and what is in memory is as it should be for them.
-    pub(crate) fn still<T>(&self, then: impl FnOnce() -> T) -> Result<(T, Pause)> {
-        let stopped = Stopped::all(self.pid).map_err(|error| anyhow!(refusal(self.pid, &error)))?;
-        let result = then();
-        Ok((result, Pause { took: stopped.elapsed(), threads: stopped.threads.len() }))
+    /// The process was attached to, and can be left.
+    pub(crate) fn is_guest(&self) -> bool {
+        self.mapped != 0
+    }
+
+    /// Where an instruction is that was moved, by runtime addresses.
+    pub(crate) fn moved<'p>(&self, planned: &'p Planned) -> impl Fn(u64) -> Option<u64> + use<'p> {
+        let plan = planned.plan.as_ref();
+        let start = self.arena.start;
+        let bias = plan.map_or(0, |plan| start.wrapping_sub(plan.arena));
+        move |at| Some(start + u64::from(plan?.moved(at.wrapping_sub(bias))?))
     }
 
     pub(crate) const FILE: &str = "attached.json";

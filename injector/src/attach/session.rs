@@ -14,6 +14,7 @@ use crate::args::{HooksArg, SamplerArg};
 use crate::collect;
 use crate::failure::Failure;
 use crate::family::Family;
+use crate::family::control::{self, Request, Verb};
 use crate::output;
 use crate::perf::{self, Perf, Scope};
 use crate::profilee::{self, Profilees};
@@ -87,16 +88,13 @@ pub(crate) fn profile(pid: i32, settings: &Settings, duration: Option<Duration>)
     if let Some(sampling) = &mut sampling {
         sampling.announce_running(pid, &subject.code, planned.shape, bias);
     }
-    let mut attached = None;
     if let (Some(folder), Some(plan)) = (&family.folder, &planned.plan) {
         let path = folder.path().to_owned();
         let mut made = Attached::prepare(&process, plan, &path, FIRST)?;
         let armed = prepared(&folder.region(FIRST)).and_then(|()| {
             made.save(&path).context("the run folder cannot be written to")?;
-            let arena = planned.shape.arena;
-            made.arm(&|at| {
-                Some(arena.wrapping_add(plan.moved(at.wrapping_sub(bias))?.into()).wrapping_add(bias))
-            })
+            let moved = made.moved(planned);
+            made.arm(&moved)
         });
         match armed {
             Ok(pause) => voice.detail(format_args!(
@@ -110,7 +108,7 @@ pub(crate) fn profile(pid: i32, settings: &Settings, duration: Option<Duration>)
             }
         }
         let _ = made.save(&path);
-        attached = Some(made);
+        family.attached().insert(0, made);
     }
     if let Some(sampling) = &mut sampling {
         sampling.perf().enable();
@@ -124,8 +122,8 @@ pub(crate) fn profile(pid: i32, settings: &Settings, duration: Option<Duration>)
     });
 
     let ended = wait(&process, &signals, &mut family, sampling.as_mut(), duration);
-    if !ended && let Some(attached) = &mut attached {
-        leave(attached, &process, settings)?;
+    if !ended && let Some(mut attached) = family.attached().remove(&0) {
+        leave(&mut attached, &process, settings)?;
     }
     let finished = family.end_first(sampling.as_mut(), None);
     let sampler_bytes = sampling.as_mut().map_or(0, |sampling| sampling.perf().ring_bytes());
@@ -159,6 +157,16 @@ pub(crate) fn profile(pid: i32, settings: &Settings, duration: Option<Duration>)
     let files = Files { output: &output, stats: stats.as_ref() };
     run::finish(&run, &program, settings, &files, pid as u32, &finished.bytes)?;
     Ok(Ending::Exited(0))
+}
+
+/// Has the gprofinject that profiles a process do something with it; what it answers.
+pub(crate) fn control(pid: i32, verb: Verb, output: Option<PathBuf>) -> Result<String> {
+    let process = Process::open(pid)?;
+    let output = output.map(std::path::absolute).transpose()?;
+    if output.is_some() && verb != Verb::Dump {
+        bail!("--output says where --dump goes, and nothing else here");
+    }
+    control::ask(&folders(&process)?, &Request { pid, verb, output })
 }
 
 /// The file that the process runs, and what to call it.
@@ -214,7 +222,9 @@ fn wait(
             Some(left.map_or(OFTEN, |left| left.min(OFTEN))),
         );
         while let Some(arrived) = signals.next() {
-            if ENOUGH.contains(&arrived.signal) {
+            if family.settings.dump_signal == Some(arrived.signal) {
+                family.dump_all(sampling.as_deref_mut());
+            } else if ENOUGH.contains(&arrived.signal) {
                 return false;
             }
         }

@@ -1,0 +1,330 @@
+//! What can be done with a profiled process while it runs: a profile up to now, counts back to zero, a pause.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, anyhow, bail};
+use gmon::Arc;
+use serde::{Deserialize, Serialize};
+
+use super::{Family, Finished, counted};
+use crate::attach::engine::{Attached, Pause};
+use crate::attach::process::Process;
+use crate::attach::tracee::Stopped;
+use crate::collect::Collected;
+use crate::histogram::Histogram;
+use crate::listener::Asker;
+use crate::output::{self, Written};
+use crate::profilee::Profilee;
+use crate::region;
+use crate::sampler::Sampling;
+use crate::sys;
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Verb {
+    Dump,
+    Reset,
+    Pause,
+    Resume,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Request {
+    pub(crate) pid: i32,
+    pub(crate) verb: Verb,
+    /// Where a dump goes, absolute; None: where the profile will go.
+    pub(crate) output: Option<PathBuf>,
+}
+
+/// First byte of an answer: it was done, or not; text follows.
+pub(crate) const DONE: u8 = b'+';
+pub(crate) const FAILED: u8 = b'-';
+
+/// What was counted when the counts were last set to zero. The counters themselves belong to the process.
+#[derive(Debug, Default)]
+pub(crate) struct Baseline {
+    arcs: Vec<Arc>,
+    /// Samples that the agent took.
+    samples: Option<Histogram>,
+    lost_calls: u64,
+    bare_calls: u64,
+}
+
+impl Baseline {
+    /// Leaves what has come since.
+    pub(crate) fn subtract(&self, collected: &mut Collected, histogram: &mut Histogram) {
+        let mut before = self.arcs.iter().peekable();
+        for arc in &mut collected.arcs {
+            // Both are sorted.
+            while before.next_if(|old| (old.from, old.to) < (arc.from, arc.to)).is_some() {}
+            if let Some(old) = before.next_if(|old| (old.from, old.to) == (arc.from, arc.to)) {
+                arc.count = arc.count.saturating_sub(old.count);
+            }
+        }
+        collected.arcs.retain(|arc| arc.count > 0);
+        collected.lost_calls = collected.lost_calls.saturating_sub(self.lost_calls);
+        collected.bare_calls = collected.bare_calls.saturating_sub(self.bare_calls);
+        if let Some(samples) = &self.samples {
+            histogram.subtract(samples);
+        }
+    }
+
+    /// Beside the counters, for `--recover`.
+    fn encode(&self) -> Vec<u8> {
+        let arcs = self.arcs.iter().flat_map(|arc| [arc.from, arc.to, arc.count]);
+        let head = [self.lost_calls, self.bare_calls, self.arcs.len() as u64];
+        let mut bytes: Vec<u8> = head.into_iter().chain(arcs).flat_map(u64::to_le_bytes).collect();
+        bytes.extend(self.samples.iter().flat_map(Histogram::encode));
+        bytes
+    }
+
+    /// The inverse. None: it is damaged.
+    pub(crate) fn decode(bytes: &[u8], planned: &crate::profile_plan::Planned) -> Option<Baseline> {
+        let word = |n: usize| Some(u64::from_le_bytes(*bytes.get(8 * n..)?.first_chunk()?));
+        let count = usize::try_from(word(2)?).ok()?;
+        let arc =
+            |n: usize| Some(Arc { from: word(3 + 3 * n)?, to: word(4 + 3 * n)?, count: word(5 + 3 * n)? });
+        let arcs = (0..count).map(arc).collect::<Option<Vec<Arc>>>()?;
+        let mut samples = Histogram::new(planned.shape);
+        samples.add_encoded(bytes.get(8 * (3 + 3 * count)..)?);
+        Some(Baseline { arcs, samples: Some(samples), lost_calls: word(0)?, bare_calls: word(1)? })
+    }
+}
+
+impl Family<'_> {
+    /// Does what was asked for, and answers.
+    pub(super) fn control(&mut self, asker: &Asker, request: &[u8], sampling: Option<&mut Sampling>) {
+        let done = serde_json::from_slice(request)
+            .context("another version of gprofinject looks after this process")
+            .and_then(|request| self.carry_out(&request, sampling));
+        let (first, text) = match done {
+            Ok(text) => (DONE, text),
+            Err(error) => (FAILED, format!("{error:#}")),
+        };
+        asker.answer(&[&[first], text.as_bytes()].concat());
+    }
+
+    pub(crate) fn carry_out(&mut self, request: &Request, sampling: Option<&mut Sampling>) -> Result<String> {
+        let pid = request.pid;
+        let index = self
+            .living
+            .get(&pid)
+            .and_then(|process| process.members.last().copied())
+            .with_context(|| format!("process {pid} is not profiled by this gprofinject"))?;
+        match request.verb {
+            Verb::Dump => self.dump(index, request.output.as_deref(), sampling),
+            Verb::Reset => self.reset(index, sampling),
+            Verb::Pause => self.pause(index, sampling),
+            Verb::Resume => self.resume(index, sampling),
+        }
+    }
+
+    /// Profiles of all processes that run, for a signal that asks for them.
+    pub(crate) fn dump_all(&mut self, mut sampling: Option<&mut Sampling>) {
+        let current: Vec<usize> =
+            self.living.values().filter_map(|process| process.members.last().copied()).collect();
+        for index in current {
+            match self.dump(index, None, sampling.as_deref_mut()) {
+                Ok(text) => self.settings.voice.note(text),
+                Err(error) => self.settings.voice.warn(format_args!("{error:#}")),
+            }
+        }
+    }
+
+    /// What a member has counted up to now.
+    fn up_to_now(
+        &mut self,
+        index: usize,
+        sampling: Option<&mut Sampling>,
+    ) -> Result<(Finished, Option<Pause>)> {
+        let member = self.members.get(index).context("it has ended")?;
+        let (profilee, name, pid) = (member.profilee, member.name.clone(), member.pid);
+        let samples = sampling.and_then(|sampling| {
+            sampling.settle();
+            sampling.histogram(index).cloned()
+        });
+        let copy = self.folder.as_ref().map(|folder| folder.path().join(format!("{name}.copy")));
+        let mut pause = None;
+        if let (Some(folder), Some(copy), Some((_, layout))) = (&self.folder, &copy, &profilee.plan) {
+            let region =
+                region::open(&folder.region(&name), layout).context("the counters cannot be read")?;
+            // While nobody counts. Where threads cannot be stopped, calls under way may be seen in part.
+            let stopped = Stopped::all(pid).ok();
+            let copied = region.copy_to(copy);
+            pause = stopped.map(|stopped| Pause { took: stopped.elapsed(), threads: stopped.threads.len() });
+            copied.map_err(|error| anyhow!("the counters cannot be copied: {}", sys::reason(&error)))?;
+        }
+        let mut troubles = Vec::new();
+        let baseline = self.baselines.get(&index);
+        let finished = counted(copy.as_deref(), profilee, samples, self.rate, baseline, &mut troubles);
+        if let Some(copy) = copy {
+            let _ = std::fs::remove_file(copy);
+        }
+        match (finished, troubles.pop()) {
+            (Some((finished, _)), None) => Ok((finished, pause)),
+            (_, trouble) => bail!(trouble.unwrap_or_else(|| "there is nothing to read".to_owned())),
+        }
+    }
+
+    fn dump(&mut self, index: usize, file: Option<&Path>, sampling: Option<&mut Sampling>) -> Result<String> {
+        let (finished, pause) = self.up_to_now(index, sampling)?;
+        let (pid, profilee) = self.member(index)?;
+        let path = match file {
+            Some(file) => {
+                let target = output::target(file).map_err(|error| {
+                    anyhow!("cannot write to {}: {}", file.display(), sys::reason(&error))
+                })?;
+                target
+                    .write(&finished.bytes)
+                    .with_context(|| format!("cannot write to {}", file.display()))?;
+                file.to_owned()
+            }
+            None if index == 0 => self.output.write(pid as u32, &finished.bytes)?.path,
+            None => {
+                let before = self.written.get(&pid).copied().unwrap_or_default();
+                let Written { path, .. } = self.output.write_other(pid as u32, before, &finished.bytes)?;
+                path
+            }
+        };
+        let samples = finished.placed.inside + finished.placed.outside;
+        Ok(format!(
+            "process {pid}, up to now: {} calls, {samples} samples{}; gprof {} {}",
+            finished.collected.calls(),
+            stood_still(pause),
+            crate::report::quoted(&profilee.shown),
+            crate::report::quoted(path.as_os_str())
+        ))
+    }
+
+    fn reset(&mut self, index: usize, mut sampling: Option<&mut Sampling>) -> Result<String> {
+        let (pid, profilee) = self.member(index)?;
+        // Everything since the start, without an earlier baseline, and without what the kernel has sampled.
+        self.baselines.remove(&index);
+        if let Some(sampling) = sampling.as_deref_mut() {
+            sampling.settle();
+            sampling.take(index);
+        }
+        let (finished, pause) = self.up_to_now(index, None)?;
+        let mut agents = Histogram::new(profilee.planned.shape);
+        let name = self.members.get(index).map(|member| member.name.clone()).unwrap_or_default();
+        if let (Some(folder), Some((_, layout))) = (&self.folder, &profilee.plan)
+            && let Ok(region) = region::open(&folder.region(&name), layout)
+        {
+            region.histogram(|first, counts| agents.add_bins(first, counts))?;
+        }
+        let collected = finished.collected;
+        let baseline = Baseline {
+            lost_calls: collected.lost_calls,
+            bare_calls: collected.bare_calls,
+            arcs: collected.arcs,
+            samples: Some(agents),
+        };
+        if let Some(folder) = &self.folder {
+            folder.keep_baseline(&name, &baseline.encode());
+        }
+        self.baselines.insert(index, baseline);
+        Ok(format!("process {pid}: counts are zero{}", stood_still(pause)))
+    }
+
+    fn pause(&mut self, index: usize, sampling: Option<&mut Sampling>) -> Result<String> {
+        let (pid, _) = self.member(index)?;
+        if self.paused.contains(&index) {
+            bail!("process {pid} is paused already; --resume goes on");
+        }
+        let mut still = None;
+        if let Some(engine) = self.engine(index)? {
+            still = Some(engine.pause()?);
+        }
+        self.keep_engine(index);
+        if let Some(sampling) = sampling {
+            sampling.settle();
+            sampling.pause(index, true);
+        }
+        self.paused.insert(index);
+        Ok(format!("process {pid}: paused{}", stood_still(still)))
+    }
+
+    fn resume(&mut self, index: usize, sampling: Option<&mut Sampling>) -> Result<String> {
+        let (pid, profilee) = self.member(index)?;
+        if !self.paused.contains(&index) {
+            bail!("process {pid} is not paused");
+        }
+        let mut still = None;
+        if let Some(engine) = self.engine(index)? {
+            let moved = engine.moved(profilee.planned);
+            still = Some(engine.resume(&moved)?);
+        }
+        self.keep_engine(index);
+        if let Some(sampling) = sampling {
+            sampling.settle();
+            sampling.pause(index, false);
+        }
+        self.paused.remove(&index);
+        Ok(format!("process {pid}: goes on counting{}", stood_still(still)))
+    }
+
+    /// For whoever has to leave the process in our place.
+    fn keep_engine(&self, index: usize) {
+        if let (Some(folder), Some(engine)) =
+            (&self.folder, self.engines.get(&index).filter(|e| e.is_guest()))
+        {
+            let _ = engine.save(folder.path());
+        }
+    }
+
+    fn member(&self, index: usize) -> Result<(i32, &'static Profilee)> {
+        self.members.get(index).map(|member| (member.pid, member.profilee)).context("it has ended")
+    }
+
+    /// The way to a member's threads; None: nothing is hooked there.
+    fn engine(&mut self, index: usize) -> Result<Option<&mut Attached>> {
+        let (pid, profilee) = self.member(index)?;
+        if !self.engines.contains_key(&index) {
+            let (Some(folder), Some(plan)) = (&self.folder, &profilee.planned.plan) else { return Ok(None) };
+            if plan.records.is_empty() {
+                return Ok(None);
+            }
+            let engine = Attached::started(&Process::open(pid)?, plan, folder.path())?;
+            self.engines.insert(index, engine);
+        }
+        Ok(self.engines.get_mut(&index))
+    }
+}
+
+fn stood_still(pause: Option<Pause>) -> String {
+    match pause {
+        Some(pause) => {
+            format!(" ({} threads stood still for {:.1} ms)", pause.threads, pause.took.as_secs_f64() * 1e3)
+        }
+        None => String::new(),
+    }
+}
+
+/// Has the gprofinject that looks after a process do something. `folders`: run folders that the process knows.
+pub(crate) fn ask(folders: &[PathBuf], request: &Request) -> Result<String> {
+    let pid = request.pid;
+    let folder = folders
+        .iter()
+        .find(|folder| crate::logbook::is_looked_after(folder))
+        .with_context(|| match folders.first() {
+            Some(folder) => format!(
+                "the gprofinject that profiled process {pid} was killed; its profile: gprofinject --recover {}",
+                folder.display()
+            ),
+            None => format!("process {pid} is not profiled; gprofinject --pid {pid} begins with it"),
+        })?;
+    let text = serde_json::to_vec(request)?;
+    let packet = [&[gprofinject_abi::ask::CONTROL], text.as_slice()].concat();
+    let answer = crate::listener::ask(&folder.join(gprofinject_abi::ASK_FILE), &packet).map_err(
+        |error: io::Error| {
+            anyhow!("the gprofinject that profiles process {pid} does not answer: {}", sys::reason(&error))
+        },
+    )?;
+    let text = String::from_utf8_lossy(answer.get(1..).unwrap_or_default()).into_owned();
+    match answer.first() {
+        Some(&DONE) => Ok(text),
+        Some(_) => bail!(text),
+        None => bail!("the gprofinject that profiles process {pid} did not answer"),
+    }
+}
