@@ -190,6 +190,9 @@ echo '|---|---|---:|---:|---:|---:|---:|---|'
 if is_wanted zstd; then
     if build_zstd; then input; try zstd; else skip "zstd: no source, see $dir/apt, $dir/zstd.log"; fi
 fi
+if is_wanted build-redis; then # for attach-redis.sh
+    build_redis || skip "redis: no source, see $dir/apt, $dir/redis.log"
+fi
 if is_wanted redis; then
     if build_redis; then try redis; else skip "redis: no source, see $dir/apt, $dir/redis.log"; fi
 fi

@@ -13,6 +13,7 @@ use crate::place::Place;
 use crate::setup;
 use crate::sys;
 use crate::text;
+use crate::timer;
 use crate::words;
 use core::sync::atomic::{AtomicU64, Ordering};
 use gprofinject_abi::attach::{ARM, LEAVE, Order, PAUSE, PREPARE, RESUME};
@@ -27,8 +28,11 @@ unsafe extern "C" fn carry_out(order: *mut Order) {
     let result = match order.command {
         PREPARE => prepare(order),
         ARM => arm(),
-        PAUSE => text::unpatch(),
-        RESUME => text::patch(),
+        PAUSE => {
+            timer::stop_all(Agent::get());
+            text::unpatch()
+        }
+        RESUME => text::patch().map(|()| timer::start_again(Agent::get())),
         LEAVE => {
             birth::put_back();
             Ok(())
