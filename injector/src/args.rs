@@ -105,6 +105,14 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SIGNAL", value_parser = signal)]
     pub(crate) dump_signal: Option<i32>,
 
+    /// The same with setting the counts to zero
+    #[arg(long, value_name = "SIGNAL", value_parser = signal)]
+    pub(crate) reset_signal: Option<i32>,
+
+    /// The same with a pause, or with going on after one
+    #[arg(long, value_name = "SIGNAL", value_parser = signal)]
+    pub(crate) pause_signal: Option<i32>,
+
     /// Write facts about the run to FILE as JSON
     #[arg(long, value_name = "FILE")]
     pub(crate) stats: Option<PathBuf>,

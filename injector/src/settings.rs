@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Result, bail};
 
 use crate::args::{Args, EngineArg, HooksArg, SamplerArg};
+use crate::family::control::Verb;
 use crate::filters::Filters;
 use crate::output::{self, Naming};
 use crate::say::{Level, Voice};
@@ -22,8 +23,8 @@ pub(crate) struct Settings {
     pub(crate) filters: Filters,
     pub(crate) follow: bool,
     pub(crate) list: bool,
-    /// Asks for profiles up to now.
-    pub(crate) dump_signal: Option<i32>,
+    /// What we do when we get a signal. A pause is followed by going on.
+    pub(crate) signals: Vec<(i32, Verb)>,
     pub(crate) voice: Voice,
 }
 
@@ -31,6 +32,16 @@ impl Settings {
     pub(crate) fn from(args: Args) -> Result<Settings> {
         if args.engine == EngineArg::Frida {
             bail!("--engine frida is not in this version; leave it away to use the built-in one");
+        }
+        let asked = [
+            (args.dump_signal, Verb::Dump),
+            (args.reset_signal, Verb::Reset),
+            (args.pause_signal, Verb::Pause),
+        ];
+        let signals: Vec<(i32, Verb)> =
+            asked.into_iter().filter_map(|(signal, verb)| Some((signal?, verb))).collect();
+        if (1..signals.len()).any(|n| signals[..n].iter().any(|(signal, _)| *signal == signals[n].0)) {
+            bail!("two options name the same signal; give one of them another");
         }
         let level = match (args.quiet, args.verbose) {
             (true, _) => Level::Quiet,
@@ -46,7 +57,7 @@ impl Settings {
             sampler: args.sampler,
             follow: !args.no_follow,
             list: args.list,
-            dump_signal: args.dump_signal,
+            signals,
             voice: Voice(level),
             command: args.command,
         })

@@ -32,11 +32,9 @@ pub(crate) fn until_end(
         }
         wait(signals, family, sampling.as_deref_mut(), None, None);
         while let Some(arrived) = signals.next() {
-            if family.settings.dump_signal == Some(arrived.signal) {
-                family.dump_all(sampling.as_deref_mut());
-                continue;
+            if !family.is_asked_by(arrived.signal, sampling.as_deref_mut()) {
+                pass_on(pid, arrived, witness.as_mut());
             }
-            pass_on(pid, arrived, witness.as_mut());
         }
     }
 }

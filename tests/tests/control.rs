@@ -250,19 +250,29 @@ fn under_load() {
 
 #[test]
 fn a_signal_asks_for_profiles() {
-    let mut session = Session::started(&["-q", "--dump-signal=USR1"]);
+    let options = ["-q", "--dump-signal=USR1", "--reset-signal=SIGUSR2", "--pause-signal=WINCH"];
+    let mut session = Session::started(&options);
     session.tell("go 5");
     let file = session.path("gmon.out");
-    let signal = |session: &Session| {
-        let status = Command::new("kill").args(["-USR1", &session.child.id().to_string()]).status().unwrap();
+    let signal = |session: &Session, name: &str| {
+        let status = Command::new("kill").args([name, &session.child.id().to_string()]).status().unwrap();
         assert!(status.success());
     };
-    signal(&session);
+    signal(&session, "-USR1");
     until("a profile", || file.exists());
     assert_eq!(session.calls(&file), [5, 15]);
-    // The program would have ended of it.
+    // The program would have ended of the first.
     session.tell("go 5");
-    assert_eq!(session.end(), [10, 30]);
+    signal(&session, "-USR2");
+    until("counts are zero", || session.counts() == [0, 0]);
+    session.tell("go 2");
+    signal(&session, "-WINCH");
+    until("paused", || !is_patched(&session));
+    session.tell("go 3");
+    signal(&session, "-WINCH");
+    until("resumed", || is_patched(&session));
+    session.tell("go 4");
+    assert_eq!(session.end(), [6, 18]);
 }
 
 #[test]

@@ -222,9 +222,8 @@ fn wait(
             Some(left.map_or(OFTEN, |left| left.min(OFTEN))),
         );
         while let Some(arrived) = signals.next() {
-            if family.settings.dump_signal == Some(arrived.signal) {
-                family.dump_all(sampling.as_deref_mut());
-            } else if ENOUGH.contains(&arrived.signal) {
+            let asked = family.is_asked_by(arrived.signal, sampling.as_deref_mut());
+            if !asked && ENOUGH.contains(&arrived.signal) {
                 return false;
             }
         }

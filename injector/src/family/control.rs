@@ -107,11 +107,7 @@ impl Family<'_> {
 
     pub(crate) fn carry_out(&mut self, request: &Request, sampling: Option<&mut Sampling>) -> Result<String> {
         let pid = request.pid;
-        let index = self
-            .living
-            .get(&pid)
-            .and_then(|process| process.members.last().copied())
-            .with_context(|| format!("process {pid} is not profiled by this gprofinject"))?;
+        let index = self.current(pid)?;
         match request.verb {
             Verb::Dump => self.dump(index, request.output.as_deref(), sampling),
             Verb::Reset => self.reset(index, sampling),
@@ -120,16 +116,26 @@ impl Family<'_> {
         }
     }
 
-    /// Profiles of all processes that run, for a signal that asks for them.
-    pub(crate) fn dump_all(&mut self, mut sampling: Option<&mut Sampling>) {
-        let current: Vec<usize> =
-            self.living.values().filter_map(|process| process.members.last().copied()).collect();
-        for index in current {
-            match self.dump(index, None, sampling.as_deref_mut()) {
+    /// Does what a signal asks for, with all processes that run. False: it asks for nothing.
+    pub(crate) fn is_asked_by(&mut self, signal: i32, mut sampling: Option<&mut Sampling>) -> bool {
+        let asked = self.settings.signals.iter().find(|(known, _)| *known == signal);
+        let Some(&(_, verb)) = asked else { return false };
+        let pids: Vec<i32> = self.living.keys().copied().collect();
+        for pid in pids {
+            let paused = self.current(pid).is_ok_and(|index| self.paused.contains(&index));
+            let verb = if verb == Verb::Pause && paused { Verb::Resume } else { verb };
+            match self.carry_out(&Request { pid, verb, output: None }, sampling.as_deref_mut()) {
                 Ok(text) => self.settings.voice.note(text),
                 Err(error) => self.settings.voice.warn(format_args!("{error:#}")),
             }
         }
+        true
+    }
+
+    /// The member that a process is now.
+    fn current(&self, pid: i32) -> Result<usize> {
+        let process = self.living.get(&pid).and_then(|process| process.members.last().copied());
+        process.with_context(|| format!("process {pid} is not profiled by this gprofinject"))
     }
 
     /// What a member has counted up to now.
