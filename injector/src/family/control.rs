@@ -203,11 +203,11 @@ impl Family<'_> {
         ))
     }
 
-    fn reset(&mut self, index: usize, mut sampling: Option<&mut Sampling>) -> Result<String> {
+    fn reset(&mut self, index: usize, sampling: Option<&mut Sampling>) -> Result<String> {
         let (pid, profilee) = self.member(index)?;
         // Everything since the start, without an earlier baseline, and without what the kernel has sampled.
         self.baselines.remove(&index);
-        if let Some(sampling) = sampling.as_deref_mut() {
+        if let Some(sampling) = sampling {
             sampling.settle();
             sampling.take(index);
         }
