@@ -12,14 +12,16 @@ pub mod code;
 pub(crate) mod patch;
 mod tail;
 
+pub(crate) use patch::short;
+
 use crate::cfi::Tables;
 use crate::image::{Image, ImageKind};
 use crate::moved::Bodies;
 use crate::registers::{R11, Registers};
-use crate::relocate::{self, Relocated, Unmovable, copied, leading_nops, near_jump, relocate};
+use crate::relocate::{self, Relocated, Unmovable, copied, leading_nops, relocate};
 use crate::slots::{Home, Homes};
 use crate::tactic::sled::{self, Chain};
-use crate::tactic::{Hook, JUMP, Reason, Retarget, Tactic};
+use crate::tactic::{Hook, JUMP, Reason, Tactic};
 use crate::tails::Tail;
 use crate::template::{Kind, Second, Template};
 use crate::unwinder::Led;
@@ -465,58 +467,6 @@ impl<'a, 'd> Emitter<'a, 'd> {
         code.stub(outside, number, offset_of!(ArenaHeader, window), kind.second, kind.both);
     }
 
-    /// None: a branch cannot be led where it should go.
-    fn patches(&self, hook: &Hook, at: usize, body: usize, moved: &Relocated) -> Option<Vec<Patch>> {
-        let thunk = self.address(at);
-        let mut patches = Vec::with_capacity(1);
-        match (hook.tactic, hook.cave) {
-            (Tactic::CallSites, _) => {}
-            (Tactic::Sled, _) => patches.push(self.patch(hook.at, &hook.sled?.bytes(hook.at)?)?),
-            (_, Some(cave)) => {
-                patches.push(self.patch(hook.at, &[0xeb, short(hook.at + 2, cave)?])?);
-                patches.push(self.jump_patch(cave, thunk)?);
-            }
-            (_, None) => patches.push(self.jump_patch(hook.at, thunk)?),
-        }
-        for &Retarget { branch, offset, cave, .. } in &hook.retargets {
-            if self.moved_calls.contains_key(&branch.site) {
-                continue;
-            }
-            let target = match hook.tactic {
-                Tactic::CallSites => thunk,
-                _ => self.address(body + moved.offset_of(offset as u32)? as usize),
-            };
-            match cave {
-                Some(cave) => {
-                    patches.push(self.patch(branch.end() - 1, &[short(branch.end(), cave)?])?);
-                    patches.push(self.jump_patch(cave, target)?);
-                }
-                None => {
-                    let displacement = target.wrapping_sub(branch.end()) as u32;
-                    patches.push(self.patch(branch.end() - 4, &displacement.to_le_bytes())?);
-                }
-            }
-        }
-        Some(patches)
-    }
-
-    /// Tells unwinders of the function's caves. At a branch back to a later instruction than the first the
-    /// stack may look otherwise; then the place keeps the description that it had.
-    fn caves(&mut self, hook: &Hook) {
-        let first = hook.retargets.iter().filter(|r| r.offset == 0 || hook.tactic == Tactic::CallSites);
-        for cave in first.filter_map(|r| r.cave).chain(hook.cave) {
-            self.bodies.cave(cave.wrapping_sub(self.out.code.arena), JUMP);
-        }
-    }
-
-    fn jump_patch(&self, from: u64, to: u64) -> Option<Patch> {
-        self.patch(from, &near_jump(from, to))
-    }
-
-    fn patch(&self, address: u64, replacement: &[u8]) -> Option<Patch> {
-        patch::patch(self.image, address, replacement)
-    }
-
     fn finish(mut self) -> Emitted {
         let table = self.bodies.table(self.bodies_at as u32);
         let end = self.bodies_at + table.len();
@@ -537,9 +487,4 @@ impl<'a, 'd> Emitter<'a, 'd> {
         self.out.patches.sort_by_key(|p| p.address);
         self.out
     }
-}
-
-/// The displacement of a short jump that ends at `end`.
-pub(crate) fn short(end: u64, target: u64) -> Option<u8> {
-    i8::try_from(target.wrapping_sub(end) as i64).ok().map(|d| d as u8)
 }

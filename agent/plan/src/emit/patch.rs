@@ -1,7 +1,9 @@
 //! Patches of the program's text.
 
+use super::Emitter;
 use crate::image::Image;
-use crate::tactic::Hook;
+use crate::relocate::{Relocated, near_jump};
+use crate::tactic::{Hook, JUMP, Retarget, Tactic};
 use gprofinject_abi::plan::Patch;
 
 /// None: too long, or the file does not have what stands there.
@@ -32,4 +34,69 @@ pub(crate) fn removals(image: &Image, hooks: &[Hook]) -> Vec<Patch> {
         reach <= removed.address
     });
     free.filter_map(|r| patch(image, r.address, image.code_at(r.address, r.len.into())?)).collect()
+}
+
+impl Emitter<'_, '_> {
+    /// None: a branch cannot be led where it should go.
+    pub(super) fn patches(
+        &self,
+        hook: &Hook,
+        at: usize,
+        body: usize,
+        moved: &Relocated,
+    ) -> Option<Vec<Patch>> {
+        let thunk = self.address(at);
+        let mut patches = Vec::with_capacity(1);
+        match (hook.tactic, hook.cave) {
+            (Tactic::CallSites, _) => {}
+            (Tactic::Sled, _) => patches.push(self.patch(hook.at, &hook.sled?.bytes(hook.at)?)?),
+            (_, Some(cave)) => {
+                patches.push(self.patch(hook.at, &[0xeb, short(hook.at + 2, cave)?])?);
+                patches.push(self.jump_patch(cave, thunk)?);
+            }
+            (_, None) => patches.push(self.jump_patch(hook.at, thunk)?),
+        }
+        for &Retarget { branch, offset, cave, .. } in &hook.retargets {
+            if self.moved_calls.contains_key(&branch.site) {
+                continue;
+            }
+            let target = match hook.tactic {
+                Tactic::CallSites => thunk,
+                _ => self.address(body + moved.offset_of(offset as u32)? as usize),
+            };
+            match cave {
+                Some(cave) => {
+                    patches.push(self.patch(branch.end() - 1, &[short(branch.end(), cave)?])?);
+                    patches.push(self.jump_patch(cave, target)?);
+                }
+                None => {
+                    let displacement = target.wrapping_sub(branch.end()) as u32;
+                    patches.push(self.patch(branch.end() - 4, &displacement.to_le_bytes())?);
+                }
+            }
+        }
+        Some(patches)
+    }
+
+    /// Tells unwinders of the function's caves. At a branch back to a later instruction than the first the
+    /// stack may look otherwise; then the place keeps the description that it had.
+    pub(super) fn caves(&mut self, hook: &Hook) {
+        let first = hook.retargets.iter().filter(|r| r.offset == 0 || hook.tactic == Tactic::CallSites);
+        for cave in first.filter_map(|r| r.cave).chain(hook.cave) {
+            self.bodies.cave(cave.wrapping_sub(self.out.code.arena), JUMP);
+        }
+    }
+
+    fn jump_patch(&self, from: u64, to: u64) -> Option<Patch> {
+        self.patch(from, &near_jump(from, to))
+    }
+
+    pub(super) fn patch(&self, address: u64, replacement: &[u8]) -> Option<Patch> {
+        patch(self.image, address, replacement)
+    }
+}
+
+/// The displacement of a short jump that ends at `end`.
+pub(crate) fn short(end: u64, target: u64) -> Option<u8> {
+    i8::try_from(target.wrapping_sub(end) as i64).ok().map(|d| d as u8)
 }
