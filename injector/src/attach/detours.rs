@@ -2,7 +2,6 @@
 //! that is started, done to one that runs.
 
 use std::fs::File;
-use std::path::Path;
 
 use gprofinject_abi::attach::DETOURS_MAX;
 use gprofinject_plan::detour::Detour;
@@ -120,12 +119,13 @@ fn libraries(memory: &Memory, process: &Process, mappings: &[Mapping]) -> Option
     Some(bases)
 }
 
-/// A mapping's file, also where it has been replaced since.
+/// A mapping's file, also where it has been replaced since, or where the process has another root.
 fn mapped(process: &Process, mapping: &Mapping) -> Option<Mapped> {
     let kept = format!("/proc/{}/map_files/{:x}-{:x}", process.pid, mapping.lo, mapping.hi);
-    let file = match mapping.path.ends_with(" (deleted)") {
-        true => File::open(kept),
-        false => File::open(Path::new(&mapping.path)).or_else(|_| File::open(kept)),
-    };
+    let named = format!("/proc/{}/root{}", process.pid, mapping.path);
+    let file = File::open(kept).or_else(|error| match mapping.path.ends_with(" (deleted)") {
+        true => Err(error),
+        false => File::open(named),
+    });
     Mapped::new(&file.ok()?).ok()
 }
