@@ -18,6 +18,10 @@ pub(crate) fn reader(image: &Image) -> Option<String> {
     if let Some(module) = image.facts.checker {
         return Some(format!("{module}'s FIPS module in it checks its own code"));
     }
+    // It is monstartup that wants to know where the code is.
+    if image.facts.profiling.controls {
+        return None;
+    }
     let end = image.facts.marks.end?;
     let start = image.facts.marks.start;
     let mut taken =
