@@ -9,6 +9,7 @@
 //! ```
 
 pub mod assembly;
+pub mod attached;
 pub mod build;
 pub mod callgrind;
 pub mod check;

@@ -7,13 +7,15 @@
 //! 3. To leave, all threads are stopped outside of our code, everything is written back, return addresses too, and
 //!    the memory is unmapped.
 
+use std::collections::HashSet;
+use std::fmt;
 use std::fs::File;
 use std::io::{self, Error};
 use std::mem::offset_of;
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 use gprofinject_abi::AGENT_FILE;
@@ -27,17 +29,52 @@ use serde::{Deserialize, Serialize};
 use super::detours::{self, COPY};
 use super::image::{Agent, WORDS};
 use super::process::{Mapping, Process, refusal};
-use super::tracee::{Memory, Stopped, Thread, find_syscall};
-use super::{frames, stacks};
+use super::tracee::{Memory, Stopped, Thread, Tracer, find_syscall};
+use super::{frames, stacks, tracee};
 use crate::profile_plan::Planned;
 
 const PAGE: u64 = 4096;
 const STACK: u64 = 64 << 10;
 const COPIES: u64 = (DETOURS_MAX as u64 * COPY).next_multiple_of(PAGE);
 const ORDER: u64 = (size_of::<Order>() as u64).next_multiple_of(PAGE);
-/// How often threads get a moment to leave code that is to change.
-const TRIES: u32 = 400;
+/// What a thread gets to leave code that is to change, while the others stand still.
 const MOMENT: Duration = Duration::from_micros(300);
+/// How long they do.
+const STAND: Duration = Duration::from_millis(25);
+/// Then all of them go on for a while.
+const FIRST_PAUSE: Duration = Duration::from_millis(2);
+const LONGEST_PAUSE: Duration = Duration::from_millis(50);
+/// How long that is tried.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Where an instruction that is overwritten stands.
+type Moved<'a> = dyn Fn(u64) -> Option<u64> + Sync + 'a;
+
+enum Step<T> {
+    Done(T),
+    /// Not as the threads stand now; what to say if that remains so.
+    Later(anyhow::Error),
+}
+
+impl<T> Step<T> {
+    fn map<U>(self, with: impl FnOnce(T) -> U) -> Step<U> {
+        match self {
+            Step::Done(result) => Step::Done(with(result)),
+            Step::Later(error) => Step::Later(error),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Stays;
+
+impl fmt::Display for Stays {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a thread stays in the agent")
+    }
+}
+
+impl std::error::Error for Stays {}
 
 /// An agent in a process, as far as it takes to get it out again; kept in the run folder, for whoever has to do
 /// that in our place.
@@ -155,26 +192,28 @@ impl Attached {
             paused: true,
             folder: folder.to_string_lossy().into_owned(),
         };
-        let mut stopped = Stopped::one(pid).map_err(|error| anyhow!(refusal(pid, &error)))?;
-        attached.map(&mut stopped, &memory, &agent, copies)?;
-        for planned in &planned {
-            memory.write(planned.copy, &planned.detour.original)?;
-        }
-        let pairs: Vec<[u64; 2]> = planned.iter().map(|p| [p.at, p.copy]).collect();
-        memory.write(order, &order_bytes(process, folder, name, &pairs)?)?;
-        let prepared = attached.command(&mut stopped, &memory, PREPARE);
-        let read = |offset: usize| memory.word(order + offset as u64);
-        let result = prepared.and_then(|()| {
-            attached.words = [0, 8, 16, 24].map(|n| read(offset_of!(Order, words) + n).unwrap_or(0));
-            attached.shadows = read(offset_of!(Order, shadows))?;
-            attached.mapped = read(offset_of!(Order, mapped))?;
-            Ok(())
-        });
-        if let Err(error) = result {
-            let _ = attached.unmap(&mut stopped, &memory);
-            return Err(anyhow!(refusal(pid, &error)).context("the agent could not be prepared"));
-        }
-        Ok(attached)
+        tracee::apart(pid, |tracer| -> Result<Attached> {
+            let mut stopped = Stopped::one(pid, tracer).map_err(|error| anyhow!(refusal(pid, &error)))?;
+            attached.map(&mut stopped, &memory, &agent, copies)?;
+            for planned in &planned {
+                memory.write(planned.copy, &planned.detour.original)?;
+            }
+            let pairs: Vec<[u64; 2]> = planned.iter().map(|p| [p.at, p.copy]).collect();
+            memory.write(order, &order_bytes(process, folder, name, &pairs)?)?;
+            let prepared = attached.command(&mut stopped, &memory, PREPARE);
+            let read = |offset: usize| memory.word(order + offset as u64);
+            let result = prepared.and_then(|()| {
+                attached.words = [0, 8, 16, 24].map(|n| read(offset_of!(Order, words) + n).unwrap_or(0));
+                attached.shadows = read(offset_of!(Order, shadows))?;
+                attached.mapped = read(offset_of!(Order, mapped))?;
+                Ok(())
+            });
+            if let Err(error) = result {
+                let _ = attached.unmap(&mut stopped, &memory);
+                return Err(anyhow!(refusal(pid, &error)).context("the agent could not be prepared"));
+            }
+            Ok(attached)
+        })
     }
 
     /// A process that was started with the agent. Only a stack for orders is mapped there.
@@ -210,13 +249,15 @@ impl Attached {
             paused: false,
             folder: folder.to_string_lossy().into_owned(),
         };
-        let mut stopped = Stopped::one(pid).map_err(|error| anyhow!(refusal(pid, &error)))?;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let arguments = [0, ORDER + STACK, protection as u64, flags as u64, u64::MAX, 0];
-        attached.order = stopped
-            .call(attached.instruction, libc::SYS_mmap, arguments)
-            .map_err(|error| anyhow!("no memory could be mapped: {}", crate::sys::reason(&error)))?;
+        attached.order = tracee::apart(pid, |tracer| {
+            let mut stopped = Stopped::one(pid, tracer).map_err(|error| anyhow!(refusal(pid, &error)))?;
+            stopped
+                .call(attached.instruction, libc::SYS_mmap, arguments)
+                .map_err(|error| anyhow!("no memory could be mapped: {}", crate::sys::reason(&error)))
+        })?;
         attached.stack = attached.order + ORDER + STACK;
         Ok(attached)
     }
@@ -255,13 +296,37 @@ impl Attached {
 
     /// Writes the patches, with all threads stopped for as short a time as possible. `moved` tells where an
     /// overwritten instruction stands (runtime addresses).
-    pub(crate) fn arm(&mut self, moved: &dyn Fn(u64) -> Option<u64>) -> Result<Pause> {
+    pub(crate) fn arm(&mut self, moved: &Moved<'_>) -> Result<Pause> {
+        self.with_moments(|attached, tracer, until| attached.arm_now(moved, tracer, until))
+    }
+
+    /// All threads stand still only for a short time: when it is over, they go on before it is tried once more.
+    fn with_moments<T: Send>(
+        &mut self,
+        mut work: impl FnMut(&mut Attached, &Tracer, Instant) -> Result<Step<T>> + Send,
+    ) -> Result<T> {
+        let mut pause = FIRST_PAUSE;
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let end = Instant::now() > until;
+            match tracee::apart(self.pid, |tracer| work(self, tracer, Instant::now() + STAND))? {
+                Step::Done(result) => return Ok(result),
+                Step::Later(error) if end => return Err(error),
+                Step::Later(_) => std::thread::sleep(pause),
+            }
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    fn arm_now(&mut self, moved: &Moved<'_>, tracer: &Tracer, until: Instant) -> Result<Step<Pause>> {
         let memory = Memory::open(self.pid)?;
         let mappings = Process::mappings_of(self.pid)?;
         let libc = libc_code(&mappings).context("the process executes another program now")?;
         let libc = libc.lo..libc.hi;
-        let mut stopped = Stopped::all(self.pid).map_err(|error| anyhow!(refusal(self.pid, &error)))?;
-        self.make_room(&mut stopped, &memory, &mappings, &libc, moved)?;
+        let mut stopped = self.all(tracer)?;
+        if let Step::Later(error) = self.make_room(&mut stopped, &memory, &mappings, &libc, moved, until)? {
+            return Ok(Step::Later(error));
+        }
         let words: Vec<u8> = self.words.iter().flat_map(|word| word.to_le_bytes()).collect();
         for thread in stopped.threads.iter().filter(|thread| thread.registers.fs_base != 0) {
             memory.write(thread.registers.fs_base + WORDS, &words)?;
@@ -276,7 +341,7 @@ impl Attached {
             return Err(anyhow!("the patches could not be written: {}", crate::sys::reason(&error)));
         }
         self.paused = false;
-        Ok(Pause { took: stopped.elapsed(), threads: stopped.threads.len() })
+        Ok(Step::Done(Pause { took: stopped.elapsed(), threads: stopped.threads.len() }))
     }
 
     /// Sees to it that no thread is where something will be overwritten.
@@ -286,33 +351,41 @@ impl Attached {
         memory: &Memory,
         mappings: &[Mapping],
         libc: &Range<u64>,
-        moved: &dyn Fn(u64) -> Option<u64>,
-    ) -> Result<()> {
-        for attempt in 0.. {
-            let late = attempt == TRIES;
+        moved: &Moved<'_>,
+        until: Instant,
+    ) -> Result<Step<()>> {
+        loop {
+            let late = Instant::now() > until;
             let busy = self.move_away(stopped, memory, mappings, libc, moved);
             match busy.first() {
-                None => break,
-                Some(&(tid, at)) if late => bail!(
-                    "thread {tid} stays at {at:#x}, among instructions that are to be overwritten; try again, or leave \
-                     the function out with -X"
-                ),
+                None => return Ok(Step::Done(())),
+                Some(&(tid, at)) if late => {
+                    return Ok(Step::Later(anyhow!(
+                        "thread {tid} stays at {at:#x}, among instructions that are to be overwritten; try again, or \
+                         leave the function out with -X"
+                    )));
+                }
                 _ => stopped.stir(|thread| busy.iter().any(|(tid, _)| *tid == thread.tid), MOMENT)?,
             }
         }
-        Ok(())
     }
 
     /// Writes the patches once more, which [`Attached::pause`] has taken away.
-    pub(crate) fn resume(&mut self, moved: &dyn Fn(u64) -> Option<u64>) -> Result<Pause> {
-        let memory = Memory::open(self.pid)?;
-        let mappings = Process::mappings_of(self.pid)?;
-        let mut stopped = Stopped::all(self.pid).map_err(|error| anyhow!(refusal(self.pid, &error)))?;
-        self.make_room(&mut stopped, &memory, &mappings, &(0..0), moved)?;
-        self.command(&mut stopped, &memory, RESUME)
-            .map_err(|error| anyhow!("the patches could not be written: {}", crate::sys::reason(&error)))?;
-        self.paused = false;
-        Ok(Pause { took: stopped.elapsed(), threads: stopped.threads.len() })
+    pub(crate) fn resume(&mut self, moved: &Moved<'_>) -> Result<Pause> {
+        self.with_moments(|attached, tracer, until| {
+            let memory = Memory::open(attached.pid)?;
+            let mappings = Process::mappings_of(attached.pid)?;
+            let mut stopped = attached.all(tracer)?;
+            let room = attached.make_room(&mut stopped, &memory, &mappings, &(0..0), moved, until)?;
+            if let Step::Later(error) = room {
+                return Ok(Step::Later(error));
+            }
+            attached.command(&mut stopped, &memory, RESUME).map_err(|error| {
+                anyhow!("the patches could not be written: {}", crate::sys::reason(&error))
+            })?;
+            attached.paused = false;
+            Ok(Step::Done(Pause { took: stopped.elapsed(), threads: stopped.threads.len() }))
+        })
     }
 
     /// Moves threads out of what will be overwritten. The ones that need another moment, and where they are.
@@ -322,10 +395,10 @@ impl Attached {
         memory: &Memory,
         mappings: &[Mapping],
         libc: &Range<u64>,
-        moved: &dyn Fn(u64) -> Option<u64>,
+        moved: &Moved<'_>,
     ) -> Vec<(i32, u64)> {
         let mut busy = Vec::new();
-        for thread in &mut stopped.threads {
+        for thread in stopped.threads.iter_mut().filter(|thread| thread.fresh) {
             let at = thread.registers.rip;
             if makes_thread(memory, thread, libc)
                 || self.detours.iter().any(|d| inside(d.at, d.before.len() as u32, at))
@@ -338,7 +411,8 @@ impl Attached {
                 }
             }
         }
-        for thread in &stopped.threads {
+        for thread in stopped.threads.iter_mut().filter(|thread| thread.fresh) {
+            thread.fresh = false;
             let overwritten = |at: u64| self.is_overwritten(at);
             let saved = stacks::words(memory, thread, mappings).find(|&(_, word)| overwritten(word));
             busy.extend(saved.map(|(_, word)| (thread.tid, word)));
@@ -353,29 +427,29 @@ impl Attached {
         patch.is_some_and(|&(address, len)| inside(address, len, at))
     }
 
-    /// Takes the patches away; the agent stays. What is on the stacks returns through it.
-    pub(crate) fn pause(&mut self) -> Result<Pause> {
-        let memory = Memory::open(self.pid)?;
-        let mut stopped = Stopped::all(self.pid).map_err(|error| anyhow!(refusal(self.pid, &error)))?;
-        self.pause_stopped(&mut stopped, &memory)?;
-        Ok(Pause { took: stopped.elapsed(), threads: stopped.threads.len() })
+    fn all(&self, tracer: &Tracer) -> Result<Stopped> {
+        Stopped::all(self.pid, tracer).map_err(|error| anyhow!(refusal(self.pid, &error)))
     }
 
-    fn pause_stopped(&mut self, stopped: &mut Stopped, memory: &Memory) -> Result<()> {
+    /// Takes the patches away; the agent stays. What is on the stacks returns through it.
+    pub(crate) fn pause(&mut self) -> Result<Pause> {
+        self.with_moments(|attached, tracer, until| {
+            let memory = Memory::open(attached.pid)?;
+            let mut stopped = attached.all(tracer)?;
+            let step = attached.pause_stopped(&mut stopped, &memory, until)?;
+            Ok(step.map(|()| Pause { took: stopped.elapsed(), threads: stopped.threads.len() }))
+        })
+    }
+
+    fn pause_stopped(&mut self, stopped: &mut Stopped, memory: &Memory, until: Instant) -> Result<Step<()>> {
         if self.paused {
-            return Ok(());
+            return Ok(Step::Done(()));
         }
-        for attempt in 0.. {
-            let is_busy = |thread: &Thread| {
-                let at = thread.registers.rip;
-                // In a row of short functions, or in a cave.
-                self.is_overwritten(at)
-            };
-            if !stopped.threads.iter().any(is_busy) {
-                break;
-            }
-            if attempt == TRIES {
-                bail!("a thread does not leave the patched code; try again");
+        // In a row of short functions, or in a cave.
+        let is_busy = |thread: &Thread| self.is_overwritten(thread.registers.rip);
+        while stopped.threads.iter().any(is_busy) {
+            if Instant::now() > until {
+                return Ok(Step::Later(anyhow!("a thread does not leave the patched code; try again")));
             }
             stopped.stir(is_busy, MOMENT)?;
         }
@@ -383,40 +457,56 @@ impl Attached {
             anyhow!("the patches could not be taken away: {}", crate::sys::reason(&error))
         })?;
         self.paused = true;
-        Ok(())
+        Ok(Step::Done(()))
     }
 
     /// Leaves the process as it was. False: a thread is in our code and stays there, so the memory stays as well.
     pub(crate) fn detach(&mut self) -> Result<(Pause, bool)> {
-        let memory = Memory::open(self.pid)?;
-        let mut stopped = Stopped::all(self.pid).map_err(|error| anyhow!(refusal(self.pid, &error)))?;
-        self.pause_stopped(&mut stopped, &memory)?;
-        self.command(&mut stopped, &memory, LEAVE)?;
-        let mut clean = false;
-        for _ in 0..TRIES {
+        let mut longest = Pause::default();
+        let left = self.with_moments(|attached, tracer, until| {
+            let memory = Memory::open(attached.pid)?;
+            let mut stopped = attached.all(tracer)?;
+            let step = attached.detach_stopped(&mut stopped, &memory, until);
+            if stopped.elapsed() > longest.took {
+                longest = Pause { took: stopped.elapsed(), threads: stopped.threads.len() };
+            }
+            step
+        });
+        match left {
+            Ok(()) => Ok((longest, true)),
+            Err(error) if error.is::<Stays>() => Ok((longest, false)),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn detach_stopped(&mut self, stopped: &mut Stopped, memory: &Memory, until: Instant) -> Result<Step<()>> {
+        if let Step::Later(error) = self.pause_stopped(stopped, memory, until)? {
+            return Ok(Step::Later(error));
+        }
+        self.command(stopped, memory, LEAVE)?;
+        loop {
             let mappings = Process::mappings_of(self.pid)?;
-            let here: Vec<i32> = stopped
-                .threads
-                .iter()
-                .filter(|thread| self.is_here(thread, &memory, &mappings))
-                .map(|thread| thread.tid)
-                .collect();
+            let mut here = HashSet::new();
+            for thread in stopped.threads.iter_mut().filter(|thread| thread.fresh) {
+                thread.fresh = self.is_here(thread, memory, &mappings);
+                here.extend(thread.fresh.then_some(thread.tid));
+            }
             if here.is_empty() {
-                clean = true;
                 break;
+            }
+            if Instant::now() > until {
+                return Ok(Step::Later(Stays.into()));
             }
             stopped.stir(|thread| here.contains(&thread.tid), MOMENT)?;
         }
         // Not while a thread is on its way through a thunk, which relies on the frame's cell.
-        if clean {
-            frames::put_back(self.pid, &memory, self.shadows, &self.arena)?;
-            // Frames with replaced return addresses were in need of them.
-            for detoured in &self.detours {
-                memory.write(detoured.at, &detoured.before)?;
-            }
-            self.unmap(&mut stopped, &memory)?;
+        frames::put_back(self.pid, memory, self.shadows, &self.arena)?;
+        // Frames with replaced return addresses were in need of them.
+        for detoured in &self.detours {
+            memory.write(detoured.at, &detoured.before)?;
         }
-        Ok((Pause { took: stopped.elapsed(), threads: stopped.threads.len() }, clean))
+        self.unmap(stopped, memory)?;
+        Ok(Step::Done(()))
     }
 
     fn is_ours(&self, address: u64) -> bool {

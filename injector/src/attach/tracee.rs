@@ -18,12 +18,41 @@ use crate::sys::check;
 
 /// How long a thread may take to stop. One that waits for the disk, or for its vfork child, cannot.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How long the others stand still meanwhile, before they get another moment.
+const SHORT: Duration = Duration::from_millis(30);
 /// How long code of ours may take in a borrowed thread.
 const CALL_PATIENCE: Duration = Duration::from_secs(20);
 const EVENT_STOP: i32 = 128;
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
 
-/// All threads of a process, stopped. They go on when this is dropped.
+/// Who stops threads: a thread of ours, made for that. At its end the kernel lets all of them go at the same time.
+/// Otherwise those that go on first would be woken by signals that the process ignores, which are no more ignored
+/// as long as the thread that they are sent to is traced.
+pub(crate) struct Tracer(());
+
+fn thread_id() -> i32 {
+    // SAFETY: it has no arguments.
+    unsafe { libc::gettid() }
+}
+
+/// Runs what stops threads of a process.
+pub(crate) fn apart<T: Send>(pid: i32, work: impl FnOnce(&Tracer) -> T + Send) -> T {
+    let (result, tracer) = std::thread::scope(|scope| {
+        let tracer = scope.spawn(|| (work(&Tracer(())), thread_id()));
+        tracer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    });
+    // It is known to have ended before it lets go.
+    let until = Instant::now() + PATIENCE;
+    let line = format!("\nTracerPid:\t{tracer}\n");
+    while fs::read_to_string(format!("/proc/{pid}/status")).is_ok_and(|status| status.contains(&line))
+        && Instant::now() < until
+    {
+        std::thread::sleep(Duration::from_micros(50));
+    }
+    result
+}
+
+/// All threads of a process, stopped. They go on when the tracer's work is done.
 pub(crate) struct Stopped {
     pub(crate) pid: i32,
     pub(crate) threads: Vec<Thread>,
@@ -35,6 +64,8 @@ pub(crate) struct Thread {
     pub(crate) registers: user_regs_struct,
     /// `registers` are not the thread's own any more.
     changed: bool,
+    /// It has run since it was looked at.
+    pub(crate) fresh: bool,
 }
 
 /// A process's memory, whatever its protection.
@@ -149,57 +180,77 @@ pub(crate) fn thread_ids(pid: i32) -> io::Result<Vec<i32>> {
 
 impl Stopped {
     /// Stops all threads. An error of kind EAGAIN: the process is stopped by a signal.
-    pub(crate) fn all(pid: i32) -> io::Result<Stopped> {
-        let mut stopped = Stopped { pid, threads: Vec::new(), since: Instant::now() };
-        let until = stopped.since + PATIENCE;
-        let mut known = HashSet::new();
-        // Threads that are made while others are being stopped.
+    pub(crate) fn all(pid: i32, _: &Tracer) -> io::Result<Stopped> {
+        const PAUSE: Duration = Duration::from_millis(50);
+        let until = Instant::now() + PATIENCE;
+        let mut seized = HashSet::new();
         loop {
-            let fresh: Vec<i32> = thread_ids(pid)?.into_iter().filter(|tid| !known.contains(tid)).collect();
-            if fresh.is_empty() {
-                break;
-            }
-            let mut seized = Vec::with_capacity(fresh.len());
-            for tid in fresh {
-                known.insert(tid);
-                match request(libc::PTRACE_SEIZE, tid, 0, libc::PTRACE_O_TRACESYSGOOD as usize) {
-                    Ok(()) => seized.push(tid),
-                    Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
-                    Err(error) => {
-                        release(&seized);
-                        return Err(error);
+            let mut stopped = Stopped { pid, threads: Vec::new(), since: Instant::now() };
+            match stopped.stop_all(&mut seized) {
+                Ok(()) if stopped.threads.is_empty() => return Err(Error::from_raw_os_error(libc::ESRCH)),
+                Ok(()) => return Ok(stopped),
+                Err(error) if error.raw_os_error() != Some(libc::ETIMEDOUT) || Instant::now() > until => {
+                    return Err(error);
+                }
+                Err(_) => {
+                    for thread in &mut stopped.threads {
+                        thread.settle()?;
+                        request(libc::PTRACE_CONT, thread.tid, 0, 0)?;
                     }
                 }
             }
-            for &tid in &seized {
+            drop(stopped);
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    /// `seized`: threads that we trace already.
+    fn stop_all(&mut self, seized: &mut HashSet<i32>) -> io::Result<()> {
+        let until = self.since + SHORT;
+        let mut known = HashSet::new();
+        // Threads that are made while others are being stopped.
+        loop {
+            let mut fresh: Vec<i32> = thread_ids(self.pid)?;
+            fresh.retain(|tid| known.insert(*tid));
+            if fresh.is_empty() {
+                return Ok(());
+            }
+            for &tid in &fresh {
+                if !seized.contains(&tid) {
+                    match request(libc::PTRACE_SEIZE, tid, 0, libc::PTRACE_O_TRACESYSGOOD as usize) {
+                        Ok(()) => _ = seized.insert(tid),
+                        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
+                        Err(error) => return Err(error),
+                    }
+                }
+            }
+            fresh.retain(|tid| seized.contains(tid));
+            for &tid in &fresh {
                 let _ = request(libc::PTRACE_INTERRUPT, tid, 0, 0);
             }
-            for (n, &tid) in seized.iter().enumerate() {
+            let mut trouble = None;
+            for tid in fresh {
                 let stands = wait_interrupted(tid, until)
                     .and_then(|alive| if alive { registers(tid).map(Some) } else { Ok(None) });
                 match stands {
                     Ok(Some(registers)) => {
-                        let mut thread = Thread { tid, registers, changed: false };
-                        thread.restart_call(pid);
-                        stopped.threads.push(thread);
+                        let mut thread = Thread { tid, registers, changed: false, fresh: true };
+                        thread.restart_call(self.pid);
+                        self.threads.push(thread);
                     }
-                    Ok(None) => {}
-                    Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
-                    Err(error) => {
-                        release(&seized[n..]);
-                        return Err(error);
-                    }
+                    Ok(None) => _ = seized.remove(&tid),
+                    Err(error) if error.raw_os_error() == Some(libc::ESRCH) => _ = seized.remove(&tid),
+                    Err(error) => trouble = Some(error),
                 }
             }
+            if let Some(error) = trouble {
+                return Err(error);
+            }
         }
-        if stopped.threads.is_empty() {
-            return Err(Error::from_raw_os_error(libc::ESRCH));
-        }
-        Ok(stopped)
     }
 
     /// Stops one thread only, the first that can be stopped.
-    pub(crate) fn one(pid: i32) -> io::Result<Stopped> {
+    pub(crate) fn one(pid: i32, _: &Tracer) -> io::Result<Stopped> {
         let mut refusal = Error::from_raw_os_error(libc::ESRCH);
         for tid in thread_ids(pid)? {
             let since = Instant::now();
@@ -211,12 +262,11 @@ impl Stopped {
             let _ = request(libc::PTRACE_INTERRUPT, tid, 0, 0);
             match wait_interrupted(tid, since + PATIENCE / 4).and_then(|_| registers(tid)) {
                 Ok(registers) => {
-                    let mut thread = Thread { tid, registers, changed: false };
+                    let mut thread = Thread { tid, registers, changed: false, fresh: true };
                     thread.restart_call(pid);
                     return Ok(Stopped { pid, threads: vec![thread], since });
                 }
                 Err(error) => {
-                    release(&[tid]);
                     refusal = error;
                 }
             }
@@ -317,6 +367,7 @@ impl Stopped {
             let thread = &mut self.threads[n];
             if wait_interrupted(thread.tid, until)? {
                 thread.registers = registers(thread.tid)?;
+                thread.fresh = true;
                 thread.restart_call(self.pid);
             } else {
                 gone.push(thread.tid);
@@ -338,7 +389,7 @@ impl Stopped {
             }
             let _ = request(libc::PTRACE_INTERRUPT, tid, 0, 0);
             if wait_interrupted(tid, until)? {
-                let mut thread = Thread { tid, registers: registers(tid)?, changed: false };
+                let mut thread = Thread { tid, registers: registers(tid)?, changed: false, fresh: true };
                 thread.restart_call(self.pid);
                 self.threads.push(thread);
             }
@@ -351,18 +402,7 @@ impl Drop for Stopped {
     fn drop(&mut self) {
         for thread in &mut self.threads {
             let _ = thread.settle();
-            let _ = request(libc::PTRACE_DETACH, thread.tid, 0, 0);
         }
-    }
-}
-
-/// Lets threads go of which not all stand still.
-fn release(tids: &[i32]) {
-    let until = Instant::now() + PATIENCE;
-    for &tid in tids {
-        let _ = request(libc::PTRACE_INTERRUPT, tid, 0, 0);
-        let _ = wait_interrupted(tid, until);
-        let _ = request(libc::PTRACE_DETACH, tid, 0, 0);
     }
 }
 

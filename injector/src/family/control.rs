@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::{Family, Finished, counted};
 use crate::attach::engine::{Attached, Pause};
 use crate::attach::process::Process;
-use crate::attach::tracee::Stopped;
+use crate::attach::tracee::{self, Stopped};
 use crate::collect::Collected;
 use crate::histogram::Histogram;
 use crate::listener::Asker;
@@ -156,9 +156,13 @@ impl Family<'_> {
             let region =
                 region::open(&folder.region(&name), layout).context("the counters cannot be read")?;
             // While nobody counts. Where threads cannot be stopped, calls under way may be seen in part.
-            let stopped = Stopped::all(pid).ok();
-            let copied = region.copy_to(copy);
-            pause = stopped.map(|stopped| Pause { took: stopped.elapsed(), threads: stopped.threads.len() });
+            let copied = tracee::apart(pid, |tracer| {
+                let stopped = Stopped::all(pid, tracer).ok();
+                let copied = region.copy_to(copy);
+                pause =
+                    stopped.map(|stopped| Pause { took: stopped.elapsed(), threads: stopped.threads.len() });
+                copied
+            });
             copied.map_err(|error| anyhow!("the counters cannot be copied: {}", sys::reason(&error)))?;
         }
         let mut troubles = Vec::new();

@@ -1,0 +1,213 @@
+//! `processes/attached.cc`, running, and gprofinject attached to it.
+// A test that cannot start its program has failed.
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::elf::Program;
+use crate::place::Place;
+use crate::run::Outcome;
+use crate::{build, gprofdata, place, tool};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What the program has counted by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Counters {
+    pub outer: u64,
+    pub inner: u64,
+    pub thrower: u64,
+}
+
+/// The program. It ends with the test.
+pub struct Subject {
+    pub place: Place,
+    pub child: Child,
+    /// None: its input has ended.
+    stdin: Option<ChildStdin>,
+    stdout: BufReader<ChildStdout>,
+    program: Program,
+}
+
+impl Subject {
+    /// With a thread for each letter.
+    pub fn new(kinds: &str, flags: &[&str]) -> Subject {
+        let place = Place::new();
+        let mut compiler = Command::new("g++");
+        compiler.args(["-O2", "-w", "-pthread", "-o"]).arg(place.path("attached"));
+        compiler.arg(tool::folder().join("processes/attached.cc")).args(flags);
+        build::compile(compiler).unwrap();
+        let mut command = Command::new(place.path("attached"));
+        command.arg(kinds).current_dir(place.folder.path()).env_remove("GMON_OUT_PREFIX");
+        Subject::start(place, command)
+    }
+
+    /// What `command` starts; it says "ready".
+    pub fn start(place: Place, mut command: Command) -> Subject {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let program = Program::read(Path::new(command.get_program())).unwrap();
+        let mut child = command.spawn().unwrap();
+        let stdin = child.stdin.take();
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        let mut subject = Subject { place, child, stdin, stdout, program };
+        assert_eq!(subject.line(), "ready\n");
+        subject
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.stdout.read_line(&mut line).unwrap();
+        line
+    }
+
+    /// Has it do something.
+    pub fn tell(&mut self, what: &str) {
+        writeln!(self.stdin.as_mut().unwrap(), "{what}").unwrap();
+    }
+
+    /// Has it call `step`, and waits until it has.
+    pub fn step(&mut self, times: u32) {
+        self.tell(&times.to_string());
+        assert_eq!(self.line(), "done\n");
+    }
+
+    pub fn counters(&self) -> Counters {
+        let bytes = fs::read(self.place.path("counters")).unwrap();
+        let word = |n: usize| u64::from_le_bytes(bytes[8 * n..8 * n + 8].try_into().unwrap());
+        Counters { outer: word(0), inner: word(1), thrower: word(2) }
+    }
+
+    /// `gprofinject --pid` with these options, its folders in the test's own.
+    pub fn command(&self, options: &[&str]) -> Command {
+        let mut command = self.place.command(&["--rate", "0", "--pid", &self.pid().to_string()]);
+        command.args(options).env("XDG_RUNTIME_DIR", self.place.folder.path());
+        command
+    }
+
+    /// The same, to its end.
+    pub fn attach(&self, options: &[&str]) -> Outcome {
+        place::finish(self.command(options))
+    }
+
+    /// The same, as far as it is attached.
+    pub fn attached(&self, options: &[&str]) -> Attached {
+        let mut command = self.command(options);
+        command.stdin(Stdio::null()).stderr(Stdio::piped());
+        let mut command = command.spawn().unwrap();
+        let mut stderr = BufReader::new(command.stderr.take().unwrap());
+        let mut said = String::new();
+        // The last it says before it waits.
+        while !said.contains("Ctrl-C") {
+            assert!(stderr.read_line(&mut said).unwrap() > 0, "not attached: {said}");
+        }
+        Attached { command, stderr, said }
+    }
+
+    /// How often a function was called, by a profile.
+    pub fn calls(&self, function: &str) -> u64 {
+        let profile = gprofdata::read(&self.place.path("gmon.out")).unwrap();
+        let address = self.program.named(function).unwrap().address;
+        profile.arcs.iter().filter(|((_, callee), _)| *callee == address).map(|(_, count)| count).sum()
+    }
+
+    /// The code in its memory, by the file it is from.
+    pub fn code(&self) -> BTreeMap<String, Vec<u8>> {
+        let memory = fs::File::open(format!("/proc/{}/mem", self.pid())).unwrap();
+        let maps = fs::read_to_string(format!("/proc/{}/maps", self.pid())).unwrap();
+        let mut code: BTreeMap<String, Vec<u8>> = BTreeMap::new();
+        for line in maps.lines().filter(|line| line.contains(" r-xp ") && line.contains('/')) {
+            let (lo, hi) = line.split_once(' ').unwrap().0.split_once('-').unwrap();
+            let hex = |text: &str| u64::from_str_radix(text, 16).unwrap();
+            let mut bytes = vec![0; (hex(hi) - hex(lo)) as usize];
+            memory.read_exact_at(&mut bytes, hex(lo)).unwrap();
+            code.entry(line[line.find('/').unwrap()..].to_owned()).or_default().extend(bytes);
+        }
+        code
+    }
+
+    /// The first place where that is not what it was.
+    pub fn changed(&self, before: &BTreeMap<String, Vec<u8>>) -> Option<String> {
+        let now = self.code();
+        before.iter().find_map(|(name, was)| {
+            let Some(is) = now.get(name) else { return Some(format!("{name} is gone")) };
+            let at = (0..was.len().max(is.len())).find(|&at| was.get(at) != is.get(at))?;
+            Some(format!("{name}, {at:#x} of {:#x} and {:#x}", was.len(), is.len()))
+        })
+    }
+
+    /// Nothing of gprofinject's is in its memory.
+    pub fn is_clean(&self) -> bool {
+        let maps = fs::read_to_string(format!("/proc/{}/maps", self.pid())).unwrap();
+        !maps.contains("gprofinject")
+    }
+
+    pub fn lives(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+
+    /// Ends its input and waits for it; its status, and the last line of its output.
+    pub fn finish(&mut self) -> (Option<i32>, String) {
+        self.stdin = None;
+        let start = Instant::now();
+        while self.lives() {
+            assert!(start.elapsed() < PATIENCE, "the program does not end");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let line = self.line();
+        (self.child.wait().unwrap().code(), line)
+    }
+}
+
+impl Drop for Subject {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A gprofinject that is attached to a process.
+pub struct Attached {
+    pub command: Child,
+    stderr: BufReader<ChildStderr>,
+    said: String,
+}
+
+impl Attached {
+    /// Sends it a signal, waits; its status, and all that it has said.
+    pub fn end(mut self, signal: &str) -> (Option<i32>, String) {
+        let pid = self.command.id().to_string();
+        assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
+        self.wait()
+    }
+
+    /// Waits until it ends by itself.
+    pub fn wait(&mut self) -> (Option<i32>, String) {
+        while self.stderr.read_line(&mut self.said).unwrap() > 0 {}
+        (self.command.wait().unwrap().code(), std::mem::take(&mut self.said))
+    }
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        let _ = self.command.kill();
+        let _ = self.command.wait();
+    }
+}
+
+/// The times that threads stood still, in milliseconds.
+pub fn pauses(said: &str) -> Vec<f64> {
+    let lines = said.lines().filter(|line| line.contains("stood still"));
+    lines
+        .map(|line| line.trim_end_matches(" ms").rsplit(' ').next().unwrap_or_default().parse().unwrap())
+        .collect()
+}
