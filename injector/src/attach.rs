@@ -6,10 +6,12 @@
 //! image        the agent library, placed by hand
 //! detours      the library functions that lead to the agent
 //! engine       in, and out again
+//! callers      whom a thread returns to
 //! stacks, frames   what is on the threads' stacks: code that may not change, return addresses to put back
 //! session      a profile, from the first look to the last word
 //! ```
 
+mod callers;
 mod detours;
 pub(crate) mod engine;
 mod frames;

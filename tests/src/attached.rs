@@ -75,6 +75,12 @@ impl Subject {
         writeln!(self.stdin.as_mut().unwrap(), "{what}").unwrap();
     }
 
+    /// Sends it a signal.
+    pub fn signal(&self, signal: &str) {
+        let pid = self.pid().to_string();
+        assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
+    }
+
     /// Has it call `step`, and waits until it has.
     pub fn step(&mut self, times: u32) {
         self.tell(&times.to_string());

@@ -6,10 +6,11 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::Duration;
 
 use gprofinject_tests::attached::{Subject, pauses};
-use gprofinject_tests::place::complains;
+use gprofinject_tests::place::Place;
 
 fn cycles(few: usize) -> usize {
     std::env::var("GPROFINJECT_ATTACH_CYCLES").ok().and_then(|text| text.parse().ok()).unwrap_or(few)
@@ -112,4 +113,139 @@ fn signals_and_coroutines() {
 #[test]
 fn everything_at_once() {
     under_load("axtfvbhscrw", &[], cycles(30));
+}
+
+/// Whatever happens to the program meanwhile, its profile is written, and it ends as it would.
+#[test]
+fn the_program_ends_while_it_is_profiled() {
+    for (way, status) in [("exit", Some(5)), ("exec", Some(0)), ("-KILL", None), ("-TERM", None)] {
+        let mut subject = Subject::new("axt", &[]);
+        let mut attached = subject.attached(&["-v"]);
+        subject.step(10);
+        match way.strip_prefix('-') {
+            Some(_) => subject.signal(way),
+            None => subject.tell(way),
+        }
+        let ended = subject.child.wait().unwrap().code();
+        let (said_status, said) = attached.wait();
+        assert_eq!((ended, said_status), (status, Some(0)), "{way}: {said}");
+        assert_eq!(subject.calls("step"), 10, "{way}: {said}");
+    }
+}
+
+/// The same while it is being attached to or left.
+#[test]
+fn the_program_ends_at_any_moment() {
+    for n in 0..cycles(30) {
+        let mut subject = Subject::new("axtf", &[]);
+        let mut command = subject.command(&["-q", "--duration", "0.002"]);
+        command.stderr(std::process::Stdio::piped());
+        let gprofinject = command.spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(2 * n as u64 % 60));
+        if n % 2 == 0 {
+            subject.signal("-KILL")
+        } else {
+            subject.tell("exit")
+        }
+        assert_eq!(subject.child.wait().unwrap().code(), (n % 2 == 1).then_some(5));
+        let outcome = gprofinject.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&outcome.stderr);
+        assert!(matches!(outcome.status.code(), Some(0 | 125)) && !said.contains("panicked"), "{said}");
+    }
+}
+
+fn folders(subject: &Subject) -> Vec<PathBuf> {
+    let entries = fs::read_dir(subject.place.folder.path()).unwrap().map(|entry| entry.unwrap());
+    let ours = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with("gprofinject-"));
+    ours.map(|entry| entry.path()).collect()
+}
+
+/// What was counted so far is recovered, and the next one to attach takes the hooks out.
+#[test]
+fn gprofinject_is_killed_while_it_is_attached() {
+    let mut subject = Subject::new("axt", &[]);
+    let before = subject.code();
+    for hooks in ["--hooks=both", "--hooks=entry"] {
+        let attached = subject.attached(&[hooks]);
+        subject.step(100);
+        attached.end("-KILL");
+        subject.step(11);
+        assert!(subject.lives());
+        let [folder] = &folders(&subject)[..] else { panic!("{:?}", folders(&subject)) };
+        let recover = || subject.place.run(&["--recover", folder.to_str().unwrap()]);
+        let outcome = recover();
+        assert_eq!((outcome.code(), subject.calls("step")), (0, 111), "{}", outcome.stderr_text());
+        assert!(folder.exists(), "{}", outcome.stderr_text());
+        let outcome = subject.attach(&["--duration", "0"]);
+        let said = outcome.stderr_text();
+        assert!(outcome.code() == 0 && said.contains("took out what a gprofinject left"), "{said}");
+        assert!(subject.is_clean(), "{said}");
+        assert_eq!(subject.changed(&before), None);
+        // What was counted before is still there.
+        subject.step(1000);
+        let outcome = subject.place.run(&["--recover", folder.to_str().unwrap()]);
+        assert_eq!((outcome.code(), subject.calls("step")), (0, 111), "{}", outcome.stderr_text());
+        assert!(!folder.exists(), "{}", outcome.stderr_text());
+    }
+    assert_eq!(subject.finish().0, Some(0));
+}
+
+#[test]
+fn gprofinject_is_killed_at_any_moment() {
+    let mut subject = Subject::new("axtf", &[]);
+    let before = subject.code();
+    for n in 0..cycles(40) {
+        let mut gprofinject = subject.command(&["-q", "--duration", "0.002"]).spawn().unwrap();
+        std::thread::sleep(Duration::from_micros(1700 * n as u64 % 60_000));
+        gprofinject.kill().unwrap();
+        gprofinject.wait().unwrap();
+        std::thread::sleep(Duration::from_millis(2));
+        assert!(subject.lives(), "the {n}th time");
+        let outcome = subject.attach(&["--duration", "0.001"]);
+        assert_eq!(outcome.code(), 0, "the {n}th time: {}", outcome.stderr_text());
+        for folder in folders(&subject) {
+            fs::remove_dir_all(folder).unwrap();
+        }
+    }
+    assert_eq!(subject.changed(&before), None);
+    assert_eq!(subject.finish(), (Some(0), "the end, 0 calls interrupted\n".to_owned()));
+}
+
+/// Waits, then calls each of ten thousand functions.
+#[test]
+fn a_large_program_stands_still_for_a_short_time() {
+    const FUNCTIONS: usize = 10_000;
+    let place = Place::new();
+    let mut source =
+        String::from("#include <stdio.h>\n#include <pthread.h>\n#include <unistd.h>\nint sink;\n");
+    for n in 0..FUNCTIONS {
+        source += &format!("__attribute__((noipa)) int f{n}(int x) {{ sink += x; return x + {n}; }}\n");
+    }
+    source += "int (*const all[])(int) = {";
+    source += &(0..FUNCTIONS).map(|n| format!("f{n},")).collect::<String>();
+    source += "};\nstatic void *busy(void *p) { for (;;) for (int n = 0; n < 9000; n++) all[n](n); }\n\
+        int main(void) { char line[9]; pthread_t t; for (int n = 0; n < 3; n++) pthread_create(&t, 0, busy, 0);\n\
+        puts(\"ready\"); fflush(stdout); while (fgets(line, 9, stdin)) { \
+        for (int n = 9000; n < 10000; n++) all[n](n); puts(\"done\"); fflush(stdout); } return 0; }\n";
+    let program = place.c("attached", &source, &["-pthread"]);
+    let mut subject = Subject::start(place, Command::new(program));
+    let before = subject.code();
+    let mut times = Vec::new();
+    for hooks in ["--hooks=both", "--hooks=entry", "--hooks=both", "--hooks=entry"] {
+        let attached = subject.attached(&["-v", hooks]);
+        subject.step(1);
+        let (status, said) = attached.end("-INT");
+        assert_eq!((status, subject.calls("f9000"), subject.calls("f9999")), (Some(0), 1, 1), "{said}");
+        times.push(pauses(&said));
+        assert_eq!(subject.changed(&before), None);
+    }
+    println!("{FUNCTIONS} functions: threads stood still for {times:?} ms");
+    // The machine may have had something else to do, once.
+    assert!(times.iter().any(|times| times.iter().all(|time| *time < 50.0)), "{times:?}");
+}
+
+/// Many threads, most of them waiting.
+#[test]
+fn many_threads() {
+    under_load(&"w".repeat(200), &[], cycles(5));
 }

@@ -90,7 +90,7 @@ fn find(memory: &Memory, process: &Process, mappings: &[Mapping]) -> Vec<Found> 
     let mut found: Vec<Found> = Vec::new();
     for base in libraries(memory, process, mappings).unwrap_or_default() {
         let Some(mapping) = mappings.iter().find(|mapping| mapping.lo == base) else { continue };
-        let Some(bytes) = mapped(process, mapping) else { continue };
+        let Some(bytes) = mapped(process.pid, mapping) else { continue };
         let Ok(file) = object::File::parse(&*bytes) else { continue };
         for symbol in file.dynamic_symbols().filter(|s| s.is_definition() && s.kind() == SymbolKind::Text) {
             let name = WANTED.iter().find(|name| symbol.name() == Ok(**name));
@@ -106,7 +106,7 @@ fn find(memory: &Memory, process: &Process, mappings: &[Mapping]) -> Vec<Found> 
 fn libraries(memory: &Memory, process: &Process, mappings: &[Mapping]) -> Option<Vec<u64>> {
     const MOST: usize = 10_000;
     let base = process.dynamic_linker();
-    let linker = mapped(process, mappings.iter().find(|mapping| mapping.lo == base)?)?;
+    let linker = mapped(process.pid, mappings.iter().find(|mapping| mapping.lo == base)?)?;
     let file = object::File::parse(&*linker).ok()?;
     let debug = file.dynamic_symbols().find(|symbol| symbol.name() == Ok("_r_debug"))?;
     // struct r_debug: version, and the list behind it.
@@ -120,9 +120,9 @@ fn libraries(memory: &Memory, process: &Process, mappings: &[Mapping]) -> Option
 }
 
 /// A mapping's file, also where it has been replaced since, or where the process has another root.
-fn mapped(process: &Process, mapping: &Mapping) -> Option<Mapped> {
-    let kept = format!("/proc/{}/map_files/{:x}-{:x}", process.pid, mapping.lo, mapping.hi);
-    let named = format!("/proc/{}/root{}", process.pid, mapping.path);
+pub(crate) fn mapped(pid: i32, mapping: &Mapping) -> Option<Mapped> {
+    let kept = format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.lo, mapping.hi);
+    let named = format!("/proc/{pid}/root{}", mapping.path);
     let file = File::open(kept).or_else(|error| match mapping.path.ends_with(" (deleted)") {
         true => Err(error),
         false => File::open(named),

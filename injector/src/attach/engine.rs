@@ -26,6 +26,7 @@ use gprofinject_abi::plan::ThreadWords;
 use gprofinject_plan::Plan;
 use serde::{Deserialize, Serialize};
 
+use super::callers::Callers;
 use super::detours::{self, COPY};
 use super::image::{Agent, WORDS};
 use super::process::{Mapping, Process, refusal};
@@ -536,14 +537,21 @@ impl Attached {
                     bytes.starts_with(&[0xff, 0x15]) || bytes[4] == 0xff && bytes[5] & 0xf8 == 0xd0
                 })
         };
-        if stacks::words(memory, thread, mappings)
-            .any(|(_, word)| calls_out(word) || unwinder.contains(&word))
-        {
-            return true;
+        let is_suspicious = stacks::words(memory, thread, mappings)
+            .any(|(_, word)| calls_out(word) || unwinder.contains(&word));
+        let is_in_handler = || {
+            let libc = libc_code(mappings).map_or(0..0, |libc| libc.lo..libc.hi);
+            !stacks::interrupted(memory, thread, mappings, &libc).is_empty()
+        };
+        if !is_suspicious && !is_in_handler() {
+            return false;
         }
-        let Some(libc) = libc_code(mappings) else { return false };
-        let places = stacks::interrupted(memory, thread, mappings, &(libc.lo..libc.hi));
-        places.into_iter().any(|place| self.is_ours(place))
+        // It may be what calls have left that are over.
+        let ours = |at| self.image.contains(&at) || self.arena.contains(&at) || unwinder.contains(&at);
+        let replaced = |cfa, slot| {
+            self.arena.contains(&slot).then(|| frames::replaced(memory, self.shadows, cfa)).flatten()
+        };
+        Callers::new(memory, self.pid, mappings).any(thread, ours, replaced).unwrap_or(true)
     }
 
     fn unmap(&self, stopped: &mut Stopped, memory: &Memory) -> Result<()> {

@@ -35,6 +35,13 @@ impl Pages {
     }
 }
 
+/// What a return slot has held before a hook replaced it. The frame's CFA is behind the slot.
+pub(crate) fn replaced(memory: &Memory, shadows: u64, cfa: u64) -> Option<u64> {
+    let shadow =
+        memory.word(shadows + cfa / WINDOW * 8).ok().filter(|shadow| shadows != 0 && *shadow != 0)?;
+    memory.word(shadow + (cfa % WINDOW) / 8 * CELL).ok().filter(|address| *address != 0)
+}
+
 /// Puts all of them back; how many. `shadows` is the agent's table, 0: there is none.
 pub(crate) fn put_back(pid: i32, memory: &Memory, shadows: u64, arena: &Range<u64>) -> io::Result<usize> {
     let mut count = 0;

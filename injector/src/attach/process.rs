@@ -82,15 +82,15 @@ impl Process {
                  start it with gprofinject instead"
             );
         }
+        if field("VmSize").is_empty() {
+            bail!("{pid} is a process of the kernel, or is about to end");
+        }
         let Ok(auxiliary) = fs::read(format!("/proc/{pid}/auxv")) else {
             bail!("process {pid} cannot be looked into; run gprofinject as its user, or as root");
         };
         let word = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_le_bytes);
         let auxiliary: Vec<[u64; 2]> =
             auxiliary.chunks_exact(16).map(|pair| [word(&pair[..8]), word(&pair[8..])]).collect();
-        if auxiliary.is_empty() {
-            bail!("{pid} is a process of the kernel");
-        }
         let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
         // The second field is a name in parentheses, which may hold anything.
         let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);

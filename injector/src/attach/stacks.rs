@@ -34,6 +34,11 @@ pub(crate) fn words(
     })
 }
 
+/// Whether signal handlers return there.
+pub(crate) fn is_restorer(memory: &Memory, at: u64) -> bool {
+    memory.bytes(at, RESTORER.len()).is_ok_and(|bytes| bytes == RESTORER)
+}
+
 /// Places where signal handlers have interrupted the thread.
 pub(crate) fn interrupted(
     memory: &Memory,
@@ -50,7 +55,7 @@ pub(crate) fn interrupted(
         }
         let known = match restorer {
             Some(restorer) => word == restorer,
-            None => memory.bytes(word, RESTORER.len()).is_ok_and(|bytes| bytes == RESTORER),
+            None => is_restorer(memory, word),
         };
         if known {
             restorer = Some(word);

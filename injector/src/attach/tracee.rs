@@ -170,6 +170,11 @@ fn wait_interrupted(tid: i32, until: Instant) -> io::Result<bool> {
     }
 }
 
+fn has_ended(pid: i32, tid: i32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['Z', 'X']))
+}
+
 pub(crate) fn thread_ids(pid: i32) -> io::Result<Vec<i32>> {
     let mut ids = Vec::new();
     for entry in fs::read_dir(format!("/proc/{pid}/task"))? {
@@ -220,6 +225,8 @@ impl Stopped {
                     match request(libc::PTRACE_SEIZE, tid, 0, libc::PTRACE_O_TRACESYSGOOD as usize) {
                         Ok(()) => _ = seized.insert(tid),
                         Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
+                        // So the kernel answers if it is about to end, too.
+                        Err(_) if has_ended(self.pid, tid) => {}
                         Err(error) => return Err(error),
                     }
                 }
