@@ -13,7 +13,6 @@ use super::detours;
 use super::process::Mapping;
 use super::stacks;
 use super::tracee::{Memory, Thread};
-use crate::sys::Mapped;
 
 /// More frames than that are not followed.
 const MOST: usize = 50_000;
@@ -33,24 +32,25 @@ struct Frame {
 }
 
 /// Files that are mapped, read once; by the address of their code. None: it cannot be read.
+#[derive(Default)]
+pub(crate) struct Files(HashMap<u64, Option<File>>);
+
 pub(crate) struct Callers<'a> {
-    memory: &'a Memory,
-    pid: i32,
-    mappings: &'a [Mapping],
-    files: HashMap<u64, Option<File>>,
+    pub(crate) memory: &'a Memory,
+    pub(crate) pid: i32,
+    pub(crate) mappings: &'a [Mapping],
+    pub(crate) files: &'a mut Files,
 }
 
 struct File {
-    bytes: Mapped,
+    /// `.eh_frame_hdr` and `.eh_frame`, with their addresses.
+    header: (u64, Vec<u8>),
+    frames: (u64, Vec<u8>),
     /// Address in memory less address in the file.
     bias: u64,
 }
 
-impl<'a> Callers<'a> {
-    pub(crate) fn new(memory: &'a Memory, pid: i32, mappings: &'a [Mapping]) -> Callers<'a> {
-        Callers { memory, pid, mappings, files: HashMap::new() }
-    }
-
+impl Callers<'_> {
     /// Whether an instruction for which `ours` holds is among those where the thread goes on, now or later. None: it
     /// cannot be told. `replaced`: the true return address of a frame, by its CFA and what is in the return slot.
     pub(crate) fn any(
@@ -96,13 +96,10 @@ impl<'a> Callers<'a> {
         let at = frame.pc - u64::from(!frame.exact);
         let mapping = self.mappings.iter().find(|mapping| (mapping.lo..mapping.hi).contains(&at))?;
         let pid = self.pid;
-        let file = self.files.entry(mapping.lo).or_insert_with(|| File::of(pid, mapping)).as_ref()?;
+        let file = self.files.0.entry(mapping.lo).or_insert_with(|| File::of(pid, mapping)).as_ref()?;
         let (memory, registers) = (self.memory, &frame.registers);
-        let object = object::File::parse(&*file.bytes).ok()?;
-        let section = |name| object.section_by_name(name).and_then(|s| Some((s.address(), s.data().ok()?)));
-        let (header_at, header) = section(".eh_frame_hdr")?;
-        let (frames_at, frames) = section(".eh_frame")?;
-        let bases = BaseAddresses::default().set_eh_frame_hdr(header_at).set_eh_frame(frames_at);
+        let ((header_at, header), (frames_at, frames)) = (&file.header, &file.frames);
+        let bases = BaseAddresses::default().set_eh_frame_hdr(*header_at).set_eh_frame(*frames_at);
         let header = EhFrameHdr::new(header, LittleEndian).parse(&bases, 8).ok()?;
         let frames = EhFrame::new(frames, LittleEndian);
         let address = at.wrapping_sub(file.bias);
@@ -147,6 +144,11 @@ impl File {
         let (offset, _) = segment.file_range();
         let address = segment.address().wrapping_add(mapping.offset).wrapping_sub(offset);
         let bias = mapping.lo.wrapping_sub(address);
-        Some(File { bias, bytes })
+        let section = |name| {
+            let section = object.section_by_name(name)?;
+            Some((section.address(), section.data().ok()?.to_vec()))
+        };
+        let (header, frames) = (section(".eh_frame_hdr")?, section(".eh_frame")?);
+        Some(File { header, frames, bias })
     }
 }

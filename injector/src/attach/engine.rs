@@ -26,7 +26,7 @@ use gprofinject_abi::plan::ThreadWords;
 use gprofinject_plan::Plan;
 use serde::{Deserialize, Serialize};
 
-use super::callers::Callers;
+use super::callers::{Callers, Files};
 use super::detours::{self, COPY};
 use super::image::{Agent, WORDS};
 use super::process::{Mapping, Process, refusal};
@@ -55,15 +55,6 @@ enum Step<T> {
     Done(T),
     /// Not as the threads stand now; what to say if that remains so.
     Later(anyhow::Error),
-}
-
-impl<T> Step<T> {
-    fn map<U>(self, with: impl FnOnce(T) -> U) -> Step<U> {
-        match self {
-            Step::Done(result) => Step::Done(with(result)),
-            Step::Later(error) => Step::Later(error),
-        }
-    }
 }
 
 #[derive(Debug)]
@@ -123,13 +114,16 @@ pub(crate) struct Pause {
 fn gap(mappings: &[Mapping], near: u64, len: u64) -> Option<u64> {
     const REACH: u64 = 1 << 30;
     const LOWEST: u64 = 1 << 20;
+    const AWAY: u64 = 256 << 20;
     let below = mappings.iter().rposition(|mapping| mapping.lo <= near)?;
     for n in (0..=below).rev() {
         let hi = mappings[n].lo;
         let lo = n.checked_sub(1).map_or(LOWEST, |n| mappings[n].hi);
         // A page stays free on either side.
         if hi.saturating_sub(lo) >= len + 2 * PAGE && near - hi < REACH {
-            return Some(hi - PAGE - len);
+            // Right below is where the process's next memory comes from.
+            let away = ((hi - lo - len - 2 * PAGE) / 2).min(AWAY) & !(PAGE - 1);
+            return Some(hi - PAGE - len - away);
         }
     }
     let mut lo = mappings.get(below)?.hi;
@@ -190,7 +184,8 @@ impl Attached {
                 .map(|p| Detoured { at: p.at, before: p.before.clone(), after: p.detour.replacement.clone() })
                 .collect(),
             patched: plan.patches().iter().map(|p| (p.address.wrapping_add(bias), p.len)).collect(),
-            paused: true,
+            // Should we be killed, there may be patches.
+            paused: false,
             folder: folder.to_string_lossy().into_owned(),
         };
         tracee::apart(pid, |tracer| -> Result<Attached> {
@@ -437,8 +432,12 @@ impl Attached {
         self.with_moments(|attached, tracer, until| {
             let memory = Memory::open(attached.pid)?;
             let mut stopped = attached.all(tracer)?;
-            let step = attached.pause_stopped(&mut stopped, &memory, until)?;
-            Ok(step.map(|()| Pause { took: stopped.elapsed(), threads: stopped.threads.len() }))
+            Ok(match attached.pause_stopped(&mut stopped, &memory, until)? {
+                Step::Done(()) => {
+                    Step::Done(Pause { took: stopped.elapsed(), threads: stopped.threads.len() })
+                }
+                Step::Later(error) => Step::Later(error),
+            })
         })
     }
 
@@ -464,10 +463,11 @@ impl Attached {
     /// Leaves the process as it was. False: a thread is in our code and stays there, so the memory stays as well.
     pub(crate) fn detach(&mut self) -> Result<(Pause, bool)> {
         let mut longest = Pause::default();
+        let mut files = Files::default();
         let left = self.with_moments(|attached, tracer, until| {
             let memory = Memory::open(attached.pid)?;
             let mut stopped = attached.all(tracer)?;
-            let step = attached.detach_stopped(&mut stopped, &memory, until);
+            let step = attached.detach_stopped(&mut stopped, &memory, &mut files, until);
             if stopped.elapsed() > longest.took {
                 longest = Pause { took: stopped.elapsed(), threads: stopped.threads.len() };
             }
@@ -480,7 +480,13 @@ impl Attached {
         }
     }
 
-    fn detach_stopped(&mut self, stopped: &mut Stopped, memory: &Memory, until: Instant) -> Result<Step<()>> {
+    fn detach_stopped(
+        &mut self,
+        stopped: &mut Stopped,
+        memory: &Memory,
+        files: &mut Files,
+        until: Instant,
+    ) -> Result<Step<()>> {
         if let Step::Later(error) = self.pause_stopped(stopped, memory, until)? {
             return Ok(Step::Later(error));
         }
@@ -489,7 +495,7 @@ impl Attached {
             let mappings = Process::mappings_of(self.pid)?;
             let mut here = HashSet::new();
             for thread in stopped.threads.iter_mut().filter(|thread| thread.fresh) {
-                thread.fresh = self.is_here(thread, memory, &mappings);
+                thread.fresh = self.is_here(thread, memory, &mappings, files);
                 here.extend(thread.fresh.then_some(thread.tid));
             }
             if here.is_empty() {
@@ -500,6 +506,8 @@ impl Attached {
             }
             stopped.stir(|thread| here.contains(&thread.tid), MOMENT)?;
         }
+        // Should we be killed meanwhile: there is less and less to take out.
+        let _ = self.save(Path::new(&self.folder));
         // Not while a thread is on its way through a thunk, which relies on the frame's cell.
         frames::put_back(self.pid, memory, self.shadows, &self.arena)?;
         // Frames with replaced return addresses were in need of them.
@@ -516,7 +524,7 @@ impl Attached {
 
     /// Whether a thread runs our code, or will come back to it, or an exception is on its way: the unwinder relies on
     /// what it has found in the frames.
-    fn is_here(&self, thread: &Thread, memory: &Memory, mappings: &[Mapping]) -> bool {
+    fn is_here(&self, thread: &Thread, memory: &Memory, mappings: &[Mapping], files: &mut Files) -> bool {
         let registers = &thread.registers;
         if self.is_ours(registers.rip) {
             return true;
@@ -551,13 +559,13 @@ impl Attached {
         let replaced = |cfa, slot| {
             self.arena.contains(&slot).then(|| frames::replaced(memory, self.shadows, cfa)).flatten()
         };
-        Callers::new(memory, self.pid, mappings).any(thread, ours, replaced).unwrap_or(true)
+        Callers { memory, pid: self.pid, mappings, files }.any(thread, ours, replaced).unwrap_or(true)
     }
 
     fn unmap(&self, stopped: &mut Stopped, memory: &Memory) -> Result<()> {
         let mut ranges: Vec<(u64, u64)> = Vec::new();
         if self.mapped != 0 {
-            let table = memory.bytes(self.mapped, MAPPED_MAX * 16)?;
+            let table = memory.bytes(self.mapped, MAPPED_MAX * 16).unwrap_or_default();
             let word = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_le_bytes);
             let pairs = table.chunks_exact(16).map(|pair| (word(&pair[..8]), word(&pair[8..])));
             ranges.extend(pairs.filter(|&(address, len)| address != 0 && len != 0));

@@ -345,8 +345,11 @@ impl Stopped {
             let seen = unsafe { libc::waitpid(borrowed.tid, &mut status, libc::__WALL | libc::WNOHANG) };
             if seen != 0 {
                 // Only a fault of the code is not blocked; the kernel has stopped the thread for it.
-                let alive = seen > 0 && libc::WIFSTOPPED(status);
-                return Err(Error::from_raw_os_error(if alive { libc::EFAULT } else { libc::ESRCH }));
+                if seen < 0 || !libc::WIFSTOPPED(status) {
+                    return Err(Error::from_raw_os_error(libc::ESRCH));
+                }
+                let at = self::registers(borrowed.tid)?.rip;
+                return Err(Error::other(format!("the agent was stopped at {at:#x} (status {status:#x})")));
             }
             if Instant::now() > until {
                 borrowed.interrupt(until + PATIENCE)?;
