@@ -490,7 +490,6 @@ impl Attached {
         if let Step::Later(error) = self.pause_stopped(stopped, memory, until)? {
             return Ok(Step::Later(error));
         }
-        self.command(stopped, memory, LEAVE)?;
         loop {
             let mappings = Process::mappings_of(self.pid)?;
             let mut here = HashSet::new();
@@ -508,6 +507,7 @@ impl Attached {
         }
         // Should we be killed meanwhile: there is less and less to take out.
         let _ = self.save(Path::new(&self.folder));
+        self.command(stopped, memory, LEAVE)?;
         // Not while a thread is on its way through a thunk, which relies on the frame's cell.
         frames::put_back(self.pid, memory, self.shadows, &self.arena)?;
         // Frames with replaced return addresses were in need of them.
