@@ -64,6 +64,11 @@ impl RunFolder {
         self.folder.path()
     }
 
+    /// It stays.
+    pub(crate) fn keep(self) {
+        let _ = self.folder.keep();
+    }
+
     /// Where processes ask.
     pub(crate) fn socket(&self) -> PathBuf {
         self.path().join(ASK_FILE)

@@ -40,13 +40,16 @@ const COPIES: u64 = (DETOURS_MAX as u64 * COPY).next_multiple_of(PAGE);
 const ORDER: u64 = (size_of::<Order>() as u64).next_multiple_of(PAGE);
 /// What a thread gets to leave code that is to change, while the others stand still.
 const MOMENT: Duration = Duration::from_micros(300);
-/// How long they do.
-const STAND: Duration = Duration::from_millis(25);
+/// How many get it at a time.
+const AT_ONCE: usize = 64;
+/// How long the others do.
+const STAND: Duration = Duration::from_millis(20);
 /// Then all of them go on for a while.
 const FIRST_PAUSE: Duration = Duration::from_millis(2);
-const LONGEST_PAUSE: Duration = Duration::from_millis(50);
-/// How long that is tried.
+const LONGEST_PAUSE: Duration = Duration::from_millis(100);
+/// How long that is tried: to attach, and to take everything out when nothing is patched any more.
 const PATIENCE: Duration = Duration::from_secs(3);
+const LAST_PATIENCE: Duration = Duration::from_secs(15);
 
 /// Where an instruction that is overwritten stands.
 type Moved<'a> = dyn Fn(u64) -> Option<u64> + Sync + 'a;
@@ -302,9 +305,9 @@ impl Attached {
         mut work: impl FnMut(&mut Attached, &Tracer, Instant) -> Result<Step<T>> + Send,
     ) -> Result<T> {
         let mut pause = FIRST_PAUSE;
-        let until = Instant::now() + PATIENCE;
+        let start = Instant::now();
         loop {
-            let end = Instant::now() > until;
+            let end = start.elapsed() > if self.paused { LAST_PATIENCE } else { PATIENCE };
             match tracee::apart(self.pid, |tracer| work(self, tracer, Instant::now() + STAND))? {
                 Step::Done(result) => return Ok(result),
                 Step::Later(error) if end => return Err(error),
@@ -503,7 +506,9 @@ impl Attached {
             if Instant::now() > until {
                 return Ok(Step::Later(Stays.into()));
             }
-            stopped.stir(|thread| here.contains(&thread.tid), MOMENT)?;
+            // No more than can run at once: who has to wait for a processor stays where it is.
+            let few: HashSet<i32> = here.iter().copied().take(AT_ONCE).collect();
+            stopped.stir(|thread| few.contains(&thread.tid), MOMENT)?;
         }
         // Should we be killed meanwhile: there is less and less to take out.
         let _ = self.save(Path::new(&self.folder));

@@ -122,9 +122,10 @@ pub(crate) fn profile(pid: i32, settings: &Settings, duration: Option<Duration>)
     });
 
     let ended = wait(&process, &signals, &mut family, sampling.as_mut(), duration);
-    if !ended && let Some(mut attached) = family.attached().remove(&0) {
-        leave(&mut attached, &process, settings)?;
-    }
+    let clean = match family.attached().remove(&0) {
+        Some(mut attached) if !ended => leave(&mut attached, &process, settings)?,
+        _ => true,
+    };
     let finished = family.end_first(sampling.as_mut(), None);
     let sampler_bytes = sampling.as_mut().map_or(0, |sampling| sampling.perf().ring_bytes());
     let (lost_samples, throttled) = sampling.as_ref().map_or((0, false), |s| (s.lost, s.throttled));
@@ -153,7 +154,10 @@ pub(crate) fn profile(pid: i32, settings: &Settings, duration: Option<Duration>)
         notes: &notes,
         others: &family.others,
     };
-    family.folder = None;
+    if let Some(folder) = family.folder.take().filter(|_| !clean) {
+        // The next one to attach finds there what is to be taken out.
+        folder.keep();
+    }
     let files = Files { output: &output, stats: stats.as_ref() };
     run::finish(&run, &program, settings, &files, pid as u32, &finished.bytes)?;
     Ok(Ending::Exited(0))
@@ -230,7 +234,8 @@ fn wait(
     }
 }
 
-fn leave(attached: &mut Attached, process: &Process, settings: &Settings) -> Result<()> {
+/// False: the agent's memory is still there.
+fn leave(attached: &mut Attached, process: &Process, settings: &Settings) -> Result<bool> {
     let pid = process.pid;
     match attached.detach() {
         Ok((pause, clean)) => {
@@ -240,12 +245,15 @@ fn leave(attached: &mut Attached, process: &Process, settings: &Settings) -> Res
                 pause.took.as_secs_f64() * 1e3
             ));
             if !clean {
-                settings.voice.detail("a thread waits in a signal handler inside the agent, whose memory stays");
+                settings.voice.warn(format_args!(
+                    "a thread of process {pid} does not come out of the agent, whose memory stays; gprofinject --pid \
+                     {pid} --duration 0 takes it out, later"
+                ));
             }
-            Ok(())
+            Ok(clean)
         }
         // It has ended meanwhile.
-        Err(_) if !process.lives() => Ok(()),
+        Err(_) if !process.lives() => Ok(true),
         Err(error) => Err(error.context(format!(
             "process {pid} could not be left: its hooks stay; gprofinject --pid {pid} --duration 0 tries once more"
         ))),
@@ -285,7 +293,11 @@ fn take_over(process: &Process, settings: &Settings) -> Result<()> {
             .filter(|attached| attached.pid == pid && attached.started == process.started)
         {
             Some(mut attached) => {
-                attached.detach().context("what an earlier gprofinject left could not be taken out")?;
+                let (_, clean) =
+                    attached.detach().context("what an earlier gprofinject left could not be taken out")?;
+                if !clean {
+                    bail!("what an earlier gprofinject left in process {pid} is still in use; try again");
+                }
                 settings.voice.note(format_args!(
                     "took out what a gprofinject left that was killed; its profile: gprofinject --recover {}",
                     folder.display()
