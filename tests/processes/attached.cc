@@ -60,6 +60,12 @@ COUNTED static void allocations(int i) {
     CHECK(outer(i) == i + 3);
 }
 
+// As much time goes to the exception as to the rest.
+COUNTED static void exceptions_and_more(int i) {
+    exceptions(i);
+    for (int n = 0; n < 300; n++) CHECK(outer(n) == n + 3);
+}
+
 COUNTED static void new_thread(int i) {
     int result = 0;
     std::thread made([&] { result = outer(i); exceptions(i); });
@@ -190,7 +196,7 @@ static void thread(char kind) {
     void (*round)(int) = 0;
     switch (kind) {
     case 'a': round = allocations; break;
-    case 'x': round = exceptions; break;
+    case 'x': round = exceptions_and_more; break;
     case 't': round = new_thread; break;
     case 'f': round = child; break;
     case 'v': round = vforked; break;

@@ -84,35 +84,35 @@ fn under_load(kinds: &str, flags: &[&str], times: usize) {
 
 #[test]
 fn allocations_and_recursion() {
-    under_load("aarr", &[], cycles(25));
+    under_load("aarr", &[], cycles(20));
     under_load("ar", &["-O0"], cycles(10));
 }
 
 #[test]
 fn exceptions() {
-    under_load("xxxx", &[], cycles(30));
+    under_load("xxxx", &[], cycles(20));
     under_load("xx", &["-static-libgcc", "-static-libstdc++"], cycles(10));
 }
 
 #[test]
 fn new_threads_and_children() {
-    under_load("ttfv", &[], cycles(30));
+    under_load("ttfv", &[], cycles(20));
     under_load("tf", &["-fno-pie", "-no-pie"], cycles(10));
 }
 
 #[test]
 fn waiting_threads() {
-    under_load("bbhhw", &[], cycles(30));
+    under_load("bbhhw", &[], cycles(20));
 }
 
 #[test]
 fn signals_and_coroutines() {
-    under_load("sscr", &[], cycles(30));
+    under_load("sscr", &[], cycles(20));
 }
 
 #[test]
 fn everything_at_once() {
-    under_load("axtfvbhscrw", &[], cycles(30));
+    under_load("axtfvbhscrw", &[], cycles(20));
 }
 
 /// Whatever happens to the program meanwhile, its profile is written, and it ends as it would.
@@ -136,7 +136,7 @@ fn the_program_ends_while_it_is_profiled() {
 /// The same while it is being attached to or left.
 #[test]
 fn the_program_ends_at_any_moment() {
-    for n in 0..cycles(30) {
+    for n in 0..cycles(20) {
         let mut subject = Subject::new("axtf", &[]);
         let mut command = subject.command(&["-q", "--duration", "0.002"]);
         command.stderr(std::process::Stdio::piped());
