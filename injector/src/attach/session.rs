@@ -165,12 +165,16 @@ pub(crate) fn profile(pid: i32, settings: &Settings, duration: Option<Duration>)
 
 /// Has the gprofinject that profiles a process do something with it; what it answers.
 pub(crate) fn control(pid: i32, verb: Verb, output: Option<PathBuf>) -> Result<String> {
-    let process = Process::open(pid)?;
+    // It may be traced, by the gprofinject that profiles it.
+    let folders = match folders(pid) {
+        Ok(folders) if !folders.is_empty() => folders,
+        _ => Process::open(pid).map(|_| Vec::new())?,
+    };
     let output = output.map(std::path::absolute).transpose()?;
     if output.is_some() && verb != Verb::Dump {
         bail!("--output says where --dump goes, and nothing else here");
     }
-    control::ask(&folders(&process)?, &Request { pid, verb, output })
+    control::ask(&folders, &Request { pid, verb, output })
 }
 
 /// The file that the process runs, and what to call it.
@@ -261,9 +265,9 @@ fn leave(attached: &mut Attached, process: &Process, settings: &Settings) -> Res
 }
 
 /// Run folders whose files the process has mapped.
-pub(crate) fn folders(process: &Process) -> Result<Vec<PathBuf>> {
+pub(crate) fn folders(pid: i32) -> Result<Vec<PathBuf>> {
     let mut folders: Vec<PathBuf> = Vec::new();
-    for mapping in process.mappings()? {
+    for mapping in Process::mappings_of(pid)? {
         let path = Path::new(mapping.path.trim_end_matches(" (deleted)"));
         if mapping.path.contains("/gprofinject-")
             && path
@@ -281,7 +285,7 @@ pub(crate) fn folders(process: &Process) -> Result<Vec<PathBuf>> {
 /// Takes out what a gprofinject has left that was killed.
 fn take_over(process: &Process, settings: &Settings) -> Result<()> {
     let pid = process.pid;
-    for folder in folders(process)? {
+    for folder in folders(process.pid)? {
         if crate::logbook::is_looked_after(&folder) {
             bail!(
                 "process {pid} is profiled already (its counters are in {}); --dump, --reset, --pause and --resume \
