@@ -123,20 +123,9 @@ core::arch::global_asm!(
     "pop rdi",
     "xor eax, eax",
     ".endm",
-    //
-    // rdi = flags, rsi = stack, rdx, r10, r8 = the thread's control block.
-    ".p2align 4",
-    ".type gpi_clone, @function",
-    "gpi_clone:",
-    "test edi, 0x80000",            // CLONE_SETTLS
-    "jz 2f",
-    "gpi_new_words r8",
-    "2:",
-    "mov eax, {clone}",
-    "test edi, 0x100",              // CLONE_VM
-    "jnz 4f",
-    "test rsi, rsi",
-    "jnz 5f",
+    // Makes the call here for a child that has its memory to itself, at 5 one with a stack of its own too; at 4
+    // leaves it to the C library.
+    ".macro gpi_make",
     "syscall",
     "test rax, rax",
     "jnz 3f",
@@ -154,6 +143,22 @@ core::arch::global_asm!(
     "gpi_begin",
     "6:",
     "jmp r9",
+    ".endm",
+    //
+    // rdi = flags, rsi = stack, rdx, r10, r8 = the thread's control block.
+    ".p2align 4",
+    ".type gpi_clone, @function",
+    "gpi_clone:",
+    "test edi, 0x80000",            // CLONE_SETTLS
+    "jz 2f",
+    "gpi_new_words r8",
+    "2:",
+    "mov eax, {clone}",
+    "test edi, 0x100",              // CLONE_VM
+    "jnz 4f",
+    "test rsi, rsi",
+    "jnz 5f",
+    "gpi_make",
     ".size gpi_clone, . - gpi_clone",
     //
     // rdi = struct clone_args: flags at 0, stack at 40, the thread's control block at 56; rsi = its size.
@@ -170,23 +175,7 @@ core::arch::global_asm!(
     "jnz 4f",
     "cmp qword ptr [rdi+40], 0",
     "jne 5f",
-    "syscall",
-    "test rax, rax",
-    "jnz 3f",
-    "gpi_begin",
-    "3:",
-    "add qword ptr [rsp], 2",
-    "4:",
-    "ret",
-    "5:",
-    "pop r9",
-    "add r9, 2",
-    "syscall",
-    "test rax, rax",
-    "jnz 6f",
-    "gpi_begin",
-    "6:",
-    "jmp r9",
+    "gpi_make",
     ".size gpi_clone3, . - gpi_clone3",
     words = sym WORDS,
     begin = sym crate::children::begin,

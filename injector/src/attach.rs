@@ -5,7 +5,7 @@
 //! tracee       its threads, stopped by ptrace, and its memory
 //! image        the agent library, placed by hand
 //! detours      the library functions that lead to the agent
-//! engine       in, and out again
+//! engine       in (room: where to, and who is in the way), and out again (leave)
 //! callers      whom a thread returns to
 //! stacks, frames   what is on the threads' stacks: code that may not change, return addresses to put back
 //! session      a profile, from the first look to the last word

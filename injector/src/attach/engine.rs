@@ -27,6 +27,11 @@ use gprofinject_plan::Plan;
 use serde::{Deserialize, Serialize};
 
 use super::callers::{Callers, Files};
+mod leave;
+mod room;
+
+use room::{gap, libc_code};
+
 use super::detours::{self, COPY};
 use super::image::{Agent, WORDS};
 use super::process::{Mapping, Process, refusal};
@@ -40,8 +45,6 @@ const COPIES: u64 = (DETOURS_MAX as u64 * COPY).next_multiple_of(PAGE);
 const ORDER: u64 = (size_of::<Order>() as u64).next_multiple_of(PAGE);
 /// What a thread gets to leave code that is to change, while the others stand still.
 const MOMENT: Duration = Duration::from_micros(300);
-/// How many get it at a time.
-const AT_ONCE: usize = 64;
 /// How long the others do.
 const STAND: Duration = Duration::from_millis(20);
 /// Then all of them go on for a while.
@@ -59,17 +62,6 @@ enum Step<T> {
     /// Not as the threads stand now; what to say if that remains so.
     Later(anyhow::Error),
 }
-
-#[derive(Debug)]
-struct Stays;
-
-impl fmt::Display for Stays {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a thread stays in the agent")
-    }
-}
-
-impl std::error::Error for Stays {}
 
 /// An agent in a process, as far as it takes to get it out again; kept in the run folder, for whoever has to do
 /// that in our place.
@@ -111,41 +103,6 @@ struct Detoured {
 pub(crate) struct Pause {
     pub(crate) took: Duration,
     pub(crate) threads: usize,
-}
-
-/// A place for `len` bytes from where the C library's code can be reached.
-fn gap(mappings: &[Mapping], near: u64, len: u64) -> Option<u64> {
-    const REACH: u64 = 1 << 30;
-    const LOWEST: u64 = 1 << 20;
-    const AWAY: u64 = 256 << 20;
-    let below = mappings.iter().rposition(|mapping| mapping.lo <= near)?;
-    for n in (0..=below).rev() {
-        let hi = mappings[n].lo;
-        let lo = n.checked_sub(1).map_or(LOWEST, |n| mappings[n].hi);
-        // A page stays free on either side.
-        if hi.saturating_sub(lo) >= len + 2 * PAGE && near - hi < REACH {
-            // Right below is where the process's next memory comes from.
-            let away = ((hi - lo - len - 2 * PAGE) / 2).min(AWAY) & !(PAGE - 1);
-            return Some(hi - PAGE - len - away);
-        }
-    }
-    let mut lo = mappings.get(below)?.hi;
-    for mapping in mappings.get(below + 1..)? {
-        if mapping.lo.saturating_sub(lo) >= len + 2 * PAGE && lo - near < REACH {
-            return Some(lo + PAGE);
-        }
-        lo = mapping.hi;
-    }
-    None
-}
-
-/// The C library's code.
-fn libc_code(mappings: &[Mapping]) -> Option<&Mapping> {
-    let is_libc = |path: &str| {
-        let name = path.trim_end_matches(" (deleted)").rsplit('/').next().unwrap_or_default();
-        name.starts_with("libc.so.") || name.starts_with("libc-2.")
-    };
-    mappings.iter().find(|mapping| mapping.executable && is_libc(&mapping.path))
 }
 
 impl Attached {
@@ -343,32 +300,6 @@ impl Attached {
         Ok(Step::Done(Pause { took: stopped.elapsed(), threads: stopped.threads.len() }))
     }
 
-    /// Sees to it that no thread is where something will be overwritten.
-    fn make_room(
-        &self,
-        stopped: &mut Stopped,
-        memory: &Memory,
-        mappings: &[Mapping],
-        libc: &Range<u64>,
-        moved: &Moved<'_>,
-        until: Instant,
-    ) -> Result<Step<()>> {
-        loop {
-            let late = Instant::now() > until;
-            let busy = self.move_away(stopped, memory, mappings, libc, moved);
-            match busy.first() {
-                None => return Ok(Step::Done(())),
-                Some(&(tid, at)) if late => {
-                    return Ok(Step::Later(anyhow!(
-                        "thread {tid} stays at {at:#x}, among instructions that are to be overwritten; try again, or \
-                         leave the function out with -X"
-                    )));
-                }
-                _ => stopped.stir(|thread| busy.iter().any(|(tid, _)| *tid == thread.tid), MOMENT)?,
-            }
-        }
-    }
-
     /// Writes the patches once more, which [`Attached::pause`] has taken away.
     pub(crate) fn resume(&mut self, moved: &Moved<'_>) -> Result<Pause> {
         self.with_moments(|attached, tracer, until| {
@@ -385,45 +316,6 @@ impl Attached {
             attached.paused = false;
             Ok(Step::Done(Pause { took: stopped.elapsed(), threads: stopped.threads.len() }))
         })
-    }
-
-    /// Moves threads out of what will be overwritten. The ones that need another moment, and where they are.
-    fn move_away(
-        &self,
-        stopped: &mut Stopped,
-        memory: &Memory,
-        mappings: &[Mapping],
-        libc: &Range<u64>,
-        moved: &Moved<'_>,
-    ) -> Vec<(i32, u64)> {
-        let mut busy = Vec::new();
-        for thread in stopped.threads.iter_mut().filter(|thread| thread.fresh) {
-            let at = thread.registers.rip;
-            if makes_thread(memory, thread, libc)
-                || self.detours.iter().any(|d| inside(d.at, d.before.len() as u32, at))
-            {
-                busy.push((thread.tid, at));
-            } else if self.is_overwritten(at) {
-                match moved(at) {
-                    Some(copy) => thread.move_to(copy),
-                    None => busy.push((thread.tid, at)),
-                }
-            }
-        }
-        for thread in stopped.threads.iter_mut().filter(|thread| thread.fresh) {
-            thread.fresh = false;
-            let overwritten = |at: u64| self.is_overwritten(at);
-            let saved = stacks::words(memory, thread, mappings).find(|&(_, word)| overwritten(word));
-            busy.extend(saved.map(|(_, word)| (thread.tid, word)));
-        }
-        busy
-    }
-
-    /// Behind the first byte of a patch: who is at the first has not begun.
-    fn is_overwritten(&self, at: u64) -> bool {
-        let after = self.patched.partition_point(|&(address, _)| address <= at);
-        let patch = after.checked_sub(1).and_then(|n| self.patched.get(n));
-        patch.is_some_and(|&(address, len)| inside(address, len, at))
     }
 
     fn all(&self, tracer: &Tracer) -> Result<Stopped> {
@@ -463,131 +355,6 @@ impl Attached {
         Ok(Step::Done(()))
     }
 
-    /// Leaves the process as it was. False: a thread is in our code and stays there, so the memory stays as well.
-    pub(crate) fn detach(&mut self) -> Result<(Pause, bool)> {
-        let mut longest = Pause::default();
-        let mut files = Files::default();
-        let left = self.with_moments(|attached, tracer, until| {
-            let memory = Memory::open(attached.pid)?;
-            let mut stopped = attached.all(tracer)?;
-            let step = attached.detach_stopped(&mut stopped, &memory, &mut files, until);
-            if stopped.elapsed() > longest.took {
-                longest = Pause { took: stopped.elapsed(), threads: stopped.threads.len() };
-            }
-            step
-        });
-        match left {
-            Ok(()) => Ok((longest, true)),
-            Err(error) if error.is::<Stays>() => Ok((longest, false)),
-            Err(error) => Err(error),
-        }
-    }
-
-    fn detach_stopped(
-        &mut self,
-        stopped: &mut Stopped,
-        memory: &Memory,
-        files: &mut Files,
-        until: Instant,
-    ) -> Result<Step<()>> {
-        if let Step::Later(error) = self.pause_stopped(stopped, memory, until)? {
-            return Ok(Step::Later(error));
-        }
-        loop {
-            let mappings = Process::mappings_of(self.pid)?;
-            let mut here = HashSet::new();
-            for thread in stopped.threads.iter_mut().filter(|thread| thread.fresh) {
-                thread.fresh = self.is_here(thread, memory, &mappings, files);
-                here.extend(thread.fresh.then_some(thread.tid));
-            }
-            if here.is_empty() {
-                break;
-            }
-            if Instant::now() > until {
-                return Ok(Step::Later(Stays.into()));
-            }
-            // No more than can run at once: who has to wait for a processor stays where it is.
-            let few: HashSet<i32> = here.iter().copied().take(AT_ONCE).collect();
-            stopped.stir(|thread| few.contains(&thread.tid), MOMENT)?;
-        }
-        // Should we be killed meanwhile: there is less and less to take out.
-        let _ = self.save(Path::new(&self.folder));
-        self.command(stopped, memory, LEAVE)?;
-        // Not while a thread is on its way through a thunk, which relies on the frame's cell.
-        frames::put_back(self.pid, memory, self.shadows, &self.arena)?;
-        // Frames with replaced return addresses were in need of them.
-        for detoured in &self.detours {
-            memory.write(detoured.at, &detoured.before)?;
-        }
-        self.unmap(stopped, memory)?;
-        Ok(Step::Done(()))
-    }
-
-    fn is_ours(&self, address: u64) -> bool {
-        self.arena.contains(&address) || self.image.contains(&address)
-    }
-
-    /// Whether a thread runs our code, or will come back to it, or an exception is on its way: the unwinder relies on
-    /// what it has found in the frames.
-    fn is_here(&self, thread: &Thread, memory: &Memory, mappings: &[Mapping], files: &mut Files) -> bool {
-        let registers = &thread.registers;
-        if self.is_ours(registers.rip) {
-            return true;
-        }
-        let landing = memory.word(registers.fs_base + WORDS + offset_of!(ThreadWords, landing) as u64);
-        if landing.is_ok_and(|landing| landing >= registers.rsp) {
-            return true;
-        }
-        let is_unwinder = |mapping: &&Mapping| mapping.executable && mapping.path.contains("/libgcc_s");
-        let unwinder = mappings.iter().find(is_unwinder).map_or(0..0, |mapping| mapping.lo..mapping.hi);
-        if unwinder.contains(&registers.rip) {
-            return true;
-        }
-        // The agent calls a library's function by a pointer, and waits for it.
-        let calls_out = |word: u64| {
-            self.code.contains(&word)
-                && memory.bytes(word - 6, 6).is_ok_and(|bytes| {
-                    bytes.starts_with(&[0xff, 0x15]) || bytes[4] == 0xff && bytes[5] & 0xf8 == 0xd0
-                })
-        };
-        let is_suspicious = stacks::words(memory, thread, mappings)
-            .any(|(_, word)| calls_out(word) || unwinder.contains(&word));
-        let is_in_handler = || {
-            let libc = libc_code(mappings).map_or(0..0, |libc| libc.lo..libc.hi);
-            !stacks::interrupted(memory, thread, mappings, &libc).is_empty()
-        };
-        if !is_suspicious && !is_in_handler() {
-            return false;
-        }
-        // It may be what calls have left that are over.
-        let ours = |at| self.image.contains(&at) || self.arena.contains(&at) || unwinder.contains(&at);
-        let replaced = |cfa, slot| {
-            self.arena.contains(&slot).then(|| frames::replaced(memory, self.shadows, cfa)).flatten()
-        };
-        Callers { memory, pid: self.pid, mappings, files }.any(thread, ours, replaced).unwrap_or(true)
-    }
-
-    fn unmap(&self, stopped: &mut Stopped, memory: &Memory) -> Result<()> {
-        let mut ranges: Vec<(u64, u64)> = Vec::new();
-        if self.mapped != 0 {
-            let table = memory.bytes(self.mapped, MAPPED_MAX * 16).unwrap_or_default();
-            let word = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_le_bytes);
-            let pairs = table.chunks_exact(16).map(|pair| (word(&pair[..8]), word(&pair[8..])));
-            ranges.extend(pairs.filter(|&(address, len)| address != 0 && len != 0));
-        }
-        ranges.push((self.arena.start, self.arena.end - self.arena.start));
-        for mapping in Process::mappings_of(self.pid)? {
-            if mapping.path.starts_with(&self.folder) {
-                ranges.push((mapping.lo, mapping.hi - mapping.lo));
-            }
-        }
-        ranges.push((self.image.start, self.image.end - self.image.start));
-        for (address, len) in ranges {
-            stopped.call(self.instruction, libc::SYS_munmap, [address, len, 0, 0, 0, 0])?;
-        }
-        Ok(())
-    }
-
     /// The process was attached to, and can be left.
     pub(crate) fn is_guest(&self) -> bool {
         self.mapped != 0
@@ -615,26 +382,6 @@ impl Attached {
     pub(crate) fn load(folder: &Path) -> Option<Attached> {
         serde_json::from_reader(File::open(folder.join(Attached::FILE)).ok()?).ok()
     }
-}
-
-fn inside(address: u64, len: u32, at: u64) -> bool {
-    at > address && at < address + u64::from(len)
-}
-
-/// Whether a thread is about to make another one by a system call that will be led to the agent: it must not be
-/// between the two instructions, nor be told by the kernel to make the call again.
-fn makes_thread(memory: &Memory, thread: &Thread, libc: &Range<u64>) -> bool {
-    const RESTART: i64 = -513;
-    let registers = &thread.registers;
-    let calls = [libc::SYS_clone, libc::SYS_clone3];
-    if registers.rax as i64 == RESTART && calls.contains(&(registers.orig_rax as i64)) {
-        return true;
-    }
-    libc.contains(&registers.rip)
-        && memory.bytes(registers.rip - 5, 7).is_ok_and(|bytes| {
-            let number = i64::from(bytes[1]) | i64::from(bytes[2]) << 8;
-            bytes[0] == 0xb8 && bytes[3..] == [0, 0, 0x0f, 0x05] && calls.contains(&number)
-        })
 }
 
 /// The order to prepare, as it lies in memory.

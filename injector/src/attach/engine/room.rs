@@ -1,0 +1,125 @@
+//! Where the agent can lie, and threads that are in the way of the patches.
+
+use super::*;
+
+/// A place for `len` bytes from where the C library's code can be reached.
+pub(super) fn gap(mappings: &[Mapping], near: u64, len: u64) -> Option<u64> {
+    const REACH: u64 = 1 << 30;
+    const LOWEST: u64 = 1 << 20;
+    const AWAY: u64 = 256 << 20;
+    let below = mappings.iter().rposition(|mapping| mapping.lo <= near)?;
+    for n in (0..=below).rev() {
+        let hi = mappings[n].lo;
+        let lo = n.checked_sub(1).map_or(LOWEST, |n| mappings[n].hi);
+        // A page stays free on either side.
+        if hi.saturating_sub(lo) >= len + 2 * PAGE && near - hi < REACH {
+            // Right below is where the process's next memory comes from.
+            let away = ((hi - lo - len - 2 * PAGE) / 2).min(AWAY) & !(PAGE - 1);
+            return Some(hi - PAGE - len - away);
+        }
+    }
+    let mut lo = mappings.get(below)?.hi;
+    for mapping in mappings.get(below + 1..)? {
+        if mapping.lo.saturating_sub(lo) >= len + 2 * PAGE && lo - near < REACH {
+            return Some(lo + PAGE);
+        }
+        lo = mapping.hi;
+    }
+    None
+}
+
+/// The C library's code.
+pub(super) fn libc_code(mappings: &[Mapping]) -> Option<&Mapping> {
+    let is_libc = |path: &str| {
+        let name = path.trim_end_matches(" (deleted)").rsplit('/').next().unwrap_or_default();
+        name.starts_with("libc.so.") || name.starts_with("libc-2.")
+    };
+    mappings.iter().find(|mapping| mapping.executable && is_libc(&mapping.path))
+}
+
+impl Attached {
+    /// Sees to it that no thread is where something will be overwritten.
+    pub(super) fn make_room(
+        &self,
+        stopped: &mut Stopped,
+        memory: &Memory,
+        mappings: &[Mapping],
+        libc: &Range<u64>,
+        moved: &Moved<'_>,
+        until: Instant,
+    ) -> Result<Step<()>> {
+        loop {
+            let late = Instant::now() > until;
+            let busy = self.move_away(stopped, memory, mappings, libc, moved);
+            match busy.first() {
+                None => return Ok(Step::Done(())),
+                Some(&(tid, at)) if late => {
+                    return Ok(Step::Later(anyhow!(
+                        "thread {tid} stays at {at:#x}, among instructions that are to be overwritten; try again, or \
+                         leave the function out with -X"
+                    )));
+                }
+                _ => stopped.stir(|thread| busy.iter().any(|(tid, _)| *tid == thread.tid), MOMENT)?,
+            }
+        }
+    }
+
+    /// Moves threads out of what will be overwritten. The ones that need another moment, and where they are.
+    fn move_away(
+        &self,
+        stopped: &mut Stopped,
+        memory: &Memory,
+        mappings: &[Mapping],
+        libc: &Range<u64>,
+        moved: &Moved<'_>,
+    ) -> Vec<(i32, u64)> {
+        let mut busy = Vec::new();
+        for thread in stopped.threads.iter_mut().filter(|thread| thread.fresh) {
+            let at = thread.registers.rip;
+            if makes_thread(memory, thread, libc)
+                || self.detours.iter().any(|d| inside(d.at, d.before.len() as u32, at))
+            {
+                busy.push((thread.tid, at));
+            } else if self.is_overwritten(at) {
+                match moved(at) {
+                    Some(copy) => thread.move_to(copy),
+                    None => busy.push((thread.tid, at)),
+                }
+            }
+        }
+        for thread in stopped.threads.iter_mut().filter(|thread| thread.fresh) {
+            thread.fresh = false;
+            let overwritten = |at: u64| self.is_overwritten(at);
+            let saved = stacks::words(memory, thread, mappings).find(|&(_, word)| overwritten(word));
+            busy.extend(saved.map(|(_, word)| (thread.tid, word)));
+        }
+        busy
+    }
+
+    /// Behind the first byte of a patch: who is at the first has not begun.
+    pub(super) fn is_overwritten(&self, at: u64) -> bool {
+        let after = self.patched.partition_point(|&(address, _)| address <= at);
+        let patch = after.checked_sub(1).and_then(|n| self.patched.get(n));
+        patch.is_some_and(|&(address, len)| inside(address, len, at))
+    }
+}
+
+fn inside(address: u64, len: u32, at: u64) -> bool {
+    at > address && at < address + u64::from(len)
+}
+
+/// Whether a thread is about to make another one by a system call that will be led to the agent: it must not be
+/// between the two instructions, nor be told by the kernel to make the call again.
+fn makes_thread(memory: &Memory, thread: &Thread, libc: &Range<u64>) -> bool {
+    const RESTART: i64 = -513;
+    let registers = &thread.registers;
+    let calls = [libc::SYS_clone, libc::SYS_clone3];
+    if registers.rax as i64 == RESTART && calls.contains(&(registers.orig_rax as i64)) {
+        return true;
+    }
+    libc.contains(&registers.rip)
+        && memory.bytes(registers.rip - 5, 7).is_ok_and(|bytes| {
+            let number = i64::from(bytes[1]) | i64::from(bytes[2]) << 8;
+            bytes[0] == 0xb8 && bytes[3..] == [0, 0, 0x0f, 0x05] && calls.contains(&number)
+        })
+}
