@@ -1,6 +1,5 @@
 // Throws, catches, and ends threads by pthread_exit, with callbacks of a library after each.
 //# others: allowed
-//# callgrind: no, the unwinder has thunks to pass beside, with all it calls
 //# arc: main -> attempt 200
 //# arc: attempt -> middle 200
 //# arc: middle -> thrower 200

@@ -36,6 +36,8 @@ pub struct Loose {
 /// A call instruction in the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SiteCount {
+    /// The function that it is in.
+    pub caller: u64,
     pub length: u64,
     pub count: u64,
 }
@@ -58,6 +60,44 @@ pub struct Expected {
 impl Expected {
     pub fn total(&self) -> u64 {
         self.arcs.values().sum::<u64>() + self.loose.values().map(|l| l.count).sum::<u64>()
+    }
+
+    /// What is left where some functions cannot be hooked (`--list` says which): nothing calls them, and what
+    /// they call is called by code that isn't hooked.
+    pub fn without(mut self, refused: &BTreeSet<u64>) -> Expected {
+        let mut above: BTreeMap<u64, BTreeSet<u64>> = BTreeMap::new();
+        for &(caller, callee) in self.arcs.keys().filter(|(_, callee)| refused.contains(callee)) {
+            above.entry(callee).or_default().insert(caller);
+        }
+        for (callee, loose) in self.loose.iter().filter(|(callee, _)| refused.contains(callee)) {
+            above.entry(*callee).or_default().extend(&loose.callers);
+        }
+        let hooked = |caller: u64| {
+            let (mut seen, mut open) = (BTreeSet::new(), vec![caller]);
+            while let Some(function) = open.pop() {
+                if seen.insert(function) && refused.contains(&function) {
+                    open.extend(above.get(&function).into_iter().flatten());
+                }
+            }
+            &seen - refused
+        };
+        self.loose.retain(|callee, _| !refused.contains(callee));
+        for loose in self.loose.values_mut() {
+            loose.callers = loose.callers.iter().flat_map(|&caller| hooked(caller)).collect();
+        }
+        for (&(caller, callee), count) in self.arcs.iter().filter(|((caller, _), _)| refused.contains(caller))
+        {
+            if !refused.contains(&callee) {
+                let loose = self.loose.entry(callee).or_default();
+                loose.count += count;
+                loose.callers.extend(hooked(caller));
+            }
+        }
+        let counted = |caller: u64, callee: u64| !refused.contains(&caller) && !refused.contains(&callee);
+        self.arcs.retain(|&(caller, callee), _| counted(caller, callee));
+        self.jumps.retain(|&(caller, callee, _)| counted(caller, callee));
+        self.sites.retain(|&(_, callee), site| counted(site.caller, callee));
+        self
     }
 
     /// The profile that a perfect profiler would have left: for tests of the comparison itself.
@@ -116,7 +156,7 @@ pub fn normalise(profile: &Profile, object: usize, program: &Program, hooks: Hoo
         }
         if let Branch::Call { length } = branch {
             let site = expected.sites.entry((call.site, callee.address));
-            site.or_insert(SiteCount { length, count: 0 }).count += call.count;
+            site.or_insert(SiteCount { caller: caller.address, length, count: 0 }).count += call.count;
         }
         if is_call || hooks == Hooks::Both {
             *expected.arcs.entry((caller.address, callee.address)).or_default() += call.count;

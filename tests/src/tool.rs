@@ -1,5 +1,6 @@
 //! Finds what the tests run: the `gprofinject` command, and the corpus of real programs.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -68,6 +69,16 @@ pub fn command(options: &[&str], profile: &Path, program: &Path, args: &[String]
     command.args(options).arg("-o").arg(profile).arg("--").arg(program).args(args);
     command.env_remove("GMON_OUT_PREFIX").env("LD_BIND_NOW", "1");
     Ok(command)
+}
+
+/// The functions that take an unwinder's steps, which `--list` says cannot be counted.
+pub fn unwinder(hooks: Hooks, program: &Path) -> Result<BTreeSet<u64>> {
+    let list = Command::new(gprofinject()?).args([hooks.option(), "--list"]).arg(program).output()?;
+    let list = String::from_utf8_lossy(&list.stdout);
+    let lines = list.lines().filter(|line| line.contains("refused: unwinder "));
+    let address =
+        |line: &str| u64::from_str_radix(line.split_whitespace().next()?.strip_prefix("0x")?, 16).ok();
+    lines.map(|line| address(line).with_context(|| line.to_owned())).collect()
 }
 
 /// Runs a program under gprofinject, quietly.

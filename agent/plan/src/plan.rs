@@ -200,7 +200,7 @@ impl Decided {
     ) -> Decided {
         /// Two are enough for what compilers make.
         const ROUNDS: u32 = 20;
-        let mut failed = Failed::new();
+        let mut failed = if entry_only { Failed::new() } else { unwinder::steps(image, flow) };
         for _ in 0..ROUNDS {
             let decisions = decide(image, flow, selected, &failed);
             let overlapping = overlaps(&decisions.hooks);
@@ -226,7 +226,7 @@ fn emit_all(image: &Image, flow: &Flow, hooks: &[Hook], entry_only: bool) -> (Em
         .map(|h| {
             let f = &image.functions[h.function];
             let facts = flow.functions[h.function];
-            let own_return = f.names().any(|name| OWN_RETURN.contains(&name));
+            let own_return = f.names().any(|name| OWN_RETURN.contains(&name) || unwinder::drives(name));
             // Only a shadow stack tells a loop from a call.
             let both = !entry_only || facts.table_loops;
             Wish {

@@ -58,7 +58,7 @@ fn run() -> Result<bool> {
             gprofdata::read(&gmon).with_context(|| format!("exit status {}", ran.code()))?
         }
     };
-    let expected = callgrind()?;
+    let expected = callgrind()?.without(&tool::unwinder(options.hooks, &options.program)?);
     let report = check::compare(&expected, &ours, &program)?;
     println!("{report}");
     Ok(report.is_equal())

@@ -49,6 +49,7 @@ pub enum Reason {
     Overlap,
     Go,
     OwnText,
+    Unwinder,
 }
 
 impl Reason {
@@ -68,6 +69,7 @@ impl Reason {
             Reason::Overlap => "overlap",
             Reason::Go => "go",
             Reason::OwnText => "own-text",
+            Reason::Unwinder => "unwinder",
         }
     }
 }
@@ -104,6 +106,7 @@ impl fmt::Display for Reason {
             Reason::Overlap => "its patch would overlap another one",
             Reason::Go => "Go code does not keep the C stack's rules",
             Reason::OwnText => "the program may check its own code; --hooks both hooks it all the same",
+            Reason::Unwinder => "it belongs to an unwinder, which takes one more step for each hooked frame; --hooks entry hooks it",
         })
     }
 }
