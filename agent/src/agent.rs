@@ -3,7 +3,7 @@
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU64, Ordering};
-use gprofinject_abi::plan::{CodeRange, Frame, FunctionRecord, TailRecord};
+use gprofinject_abi::plan::{CodeRange, Frame, FunctionRecord, LEAF, TailRecord};
 use gprofinject_abi::region::RegionHeader;
 
 /// Addresses are runtime addresses unless said otherwise.
@@ -145,6 +145,34 @@ impl Agent {
             }
         }
         true
+    }
+
+    /// The leaf that runs where the program counter is: in its text, behind its patch, or in its body. Integer
+    /// code only; see [`crate::gate`].
+    pub(crate) fn leaf_at(&self, pc: u64) -> Option<u32> {
+        let offset = pc.wrapping_sub(self.arena_lo);
+        let moved = pc >= self.arena_lo && offset < u64::from(self.stubs);
+        let address = pc.wrapping_sub(self.bias);
+        // Functions are numbered by their addresses, and their thunks stand in the same order.
+        let (mut lo, mut hi) = (0, self.functions_count);
+        while lo < hi {
+            let middle = lo + (hi - lo) / 2;
+            let record = self.function(middle);
+            let behind = if moved { u64::from(record.thunk) <= offset } else { record.entry <= address };
+            if behind {
+                lo = middle + 1;
+            } else {
+                hi = middle;
+            }
+        }
+        let number = lo.checked_sub(1)?;
+        let record = self.function(number);
+        let inside = if moved {
+            offset >= record.body.into()
+        } else {
+            address > record.entry && address < record.entry + u64::from(record.size)
+        };
+        (inside && record.flags & LEAF != 0).then_some(number)
     }
 
     /// A return address may lie one byte behind the text.

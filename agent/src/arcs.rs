@@ -39,7 +39,7 @@ pub(crate) extern "C" fn known(number: u32, return_address: u64, cfa: u64) -> Ne
         Found::At(count) => {
             // SAFETY: a count in the thread's own block.
             unsafe { increment(count) };
-            if entry.is_simple(record) {
+            if entry.is_simple() {
                 // SAFETY: the count is in the block.
                 unsafe { remember(block, number, key, count) };
             }
@@ -118,10 +118,9 @@ impl Entry {
     }
 
     /// Whether a later entry of this kind with the same key needs no decision but the look-up.
-    fn is_simple(self, record: &FunctionRecord) -> bool {
+    fn is_simple(self) -> bool {
         match self {
-            Entry::Text => true,
-            Entry::Tail(_) => record.flags & ENTRY_ONLY == 0,
+            Entry::Text | Entry::Tail(_) => true,
             Entry::Callback | Entry::Loop => false,
         }
     }

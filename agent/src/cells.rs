@@ -86,21 +86,17 @@ pub(crate) fn existing(cfa: u64) -> Option<*mut Cell> {
 
 /// The function of the newest hooked frame that is older than one with this CFA: the next cell in use up
 /// the stack. A signal handler's is searched for where the code was that it interrupted, which may be on
-/// another stack. Integer code only; see [`crate::gate`].
+/// another stack, or a leaf, which has no cell. Integer code only; see [`crate::gate`].
 pub(crate) fn caller(agent: &Agent, return_address: u64, cfa: u64) -> Option<u32> {
-    let from = interrupted(agent, return_address, cfa).unwrap_or(cfa);
-    newest_above(agent, from)
-}
-
-/// If a signal handler was entered: the stack pointer of the code that it interrupted.
-fn interrupted(agent: &Agent, return_address: u64, cfa: u64) -> Option<u64> {
-    /// Offset of rsp in struct ucontext: flags, link, stack (40 bytes), then register 15.
-    const RSP: u64 = 40 + 15 * 8;
     if !agent.is_restorer(return_address) {
-        return None;
+        return newest_above(agent, cfa);
     }
+    /// Offsets in struct ucontext: flags, link, stack (40 bytes), then registers 15 and 16.
+    const RSP: u64 = 40 + 15 * 8;
+    const RIP: u64 = RSP + 8;
     // SAFETY: the kernel has put a struct ucontext where a caller's frame would be (rt_sigframe).
-    Some(unsafe { *((cfa + RSP) as *const u64) })
+    let (rsp, rip) = unsafe { (*((cfa + RSP) as *const u64), *((cfa + RIP) as *const u64)) };
+    agent.leaf_at(rip).or_else(|| newest_above(agent, rsp))
 }
 
 /// Where callers are looked for.

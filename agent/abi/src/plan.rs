@@ -110,13 +110,14 @@ pub struct FunctionRecord {
     /// body: in between, the return address is not in its slot. 0 in entry-only thunks.
     pub popped: u8,
     pub pushed: u8,
-    pub reserved: u8,
+    /// [`ENTRY_ONLY`], [`LOOPS`], [`FRAMED`], [`LEAF`].
+    pub flags: u8,
     /// Arena offset where the thunk goes on after its arc is counted.
     pub resume: u32,
     /// Arena offset of the function's body: its relocated first instructions, as if nothing were hooked.
     pub body: u32,
-    /// [`ENTRY_ONLY`], [`LOOPS`], [`FRAMED`].
-    pub flags: u32,
+    /// Bytes of the function from `entry` on.
+    pub size: u32,
     /// Slots from `slots` on that count the function's arcs: the home slots, [`SPARE_SLOTS`] behind them
     /// if there are several, then one for each [`TailRecord`].
     pub slot_count: u32,
@@ -145,13 +146,16 @@ pub struct TailRecord {
 }
 
 /// The function gets no shadow stack cell (setjmp and its like, or a function that reads its own
-/// return address).
-pub const ENTRY_ONLY: u32 = 1;
+/// return address, or a [`LEAF`]).
+pub const ENTRY_ONLY: u8 = 1;
 /// An indirect branch inside the function may lead back to its first instruction: a tail call by the
 /// function itself is a loop, not a call.
-pub const LOOPS: u32 = 2;
+pub const LOOPS: u8 = 2;
 /// Its relocated instructions have an entry in the table [`Frame::Moved`].
-pub const FRAMED: u32 = 4;
+pub const FRAMED: u8 = 4;
+/// Calls nothing and goes on nowhere else. Nobody can be charged to its frame but a signal handler, which knows
+/// the function by the place that it interrupted.
+pub const LEAF: u8 = 8;
 
 /// A half-open range of link addresses.
 #[repr(C)]

@@ -27,7 +27,7 @@ use crate::template::{Kind, Second, Template};
 use crate::unwinder::Led;
 use code::{Code, STUB, Values};
 use gprofinject_abi::plan::{
-    ArenaHeader, ENTRY_ONLY, EXIT_JUMPS, FRAMED, Frame, FunctionRecord, LOOPS, Patch, TailRecord,
+    ArenaHeader, ENTRY_ONLY, EXIT_JUMPS, FRAMED, Frame, FunctionRecord, LEAF, LOOPS, Patch, TailRecord,
 };
 use gprofinject_abi::region::{PAGE, Slot, round_up};
 use std::collections::HashMap;
@@ -82,6 +82,8 @@ pub struct Emitted {
 #[derive(Clone, Copy, Debug)]
 pub struct Wish {
     pub both: bool,
+    /// Nothing can be charged to its frame: see [`gprofinject_abi::plan::LEAF`].
+    pub leaf: bool,
     /// Its first instruction may be reached by an indirect jump of its own.
     pub loops: bool,
     /// Its first instructions can be copied as they are.
@@ -321,7 +323,9 @@ impl<'a, 'd> Emitter<'a, 'd> {
         if check {
             self.loop_check(start, at + exit as usize, body);
         }
-        let entry = self.image.functions[hook.function].address;
+        let f = &self.image.functions[hook.function];
+        let entry = f.address;
+        let flag = |set: bool, flag: u8| if set { flag } else { 0 };
         let mut record = FunctionRecord {
             entry,
             exit: if wish.both { at as u32 + exit } else { 0 },
@@ -331,10 +335,10 @@ impl<'a, 'd> Emitter<'a, 'd> {
             shift: home.shift as u8,
             popped: popped as u8,
             pushed: pushed as u8,
-            reserved: 0,
+            flags: flag(!wish.both, ENTRY_ONLY) | flag(wish.loops, LOOPS) | flag(wish.leaf, LEAF),
             resume: at as u32 + resume,
             body: body as u32,
-            flags: if wish.both { 0 } else { ENTRY_ONLY } | if wish.loops { LOOPS } else { 0 },
+            size: u32::try_from(f.size).unwrap_or(u32::MAX),
             slot_count: home.count,
             thunk: start as u32,
         };

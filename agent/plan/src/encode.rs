@@ -17,9 +17,9 @@ impl Plan {
         file.resize(size_of::<PlanHeader>(), 0);
         let functions = table(&mut file, &self.records, |f, out| {
             word(out, f.entry);
-            let bytes = u32::from_le_bytes([f.shift, f.popped, f.pushed, f.reserved]);
+            let bytes = u32::from_le_bytes([f.shift, f.popped, f.pushed, f.flags]);
             let places = [f.exit, f.slots, f.mask, f.multiplier, bytes];
-            for v in places.into_iter().chain([f.resume, f.body, f.flags, f.slot_count, f.thunk]) {
+            for v in places.into_iter().chain([f.resume, f.body, f.size, f.slot_count, f.thunk]) {
                 half(out, v);
             }
         });

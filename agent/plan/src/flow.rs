@@ -7,6 +7,7 @@
 
 use crate::image::{FunctionKind, Image};
 use crate::registers::{self, Registers, Scan};
+use crate::relocate::falls_through;
 use crate::sort;
 use crate::start::{Head, hook_point};
 use iced_x86::{
@@ -56,6 +57,9 @@ pub struct FunctionFlow {
     pub odd_return: bool,
     /// A jump table or label table leads back to its first instruction.
     pub table_loops: bool,
+    /// It calls nothing, makes no system call, and ends with its own return: control is nowhere else between
+    /// its entry and its exit.
+    pub leaf: bool,
     pub registers: Registers,
     pub head: Head,
 }
@@ -178,6 +182,18 @@ impl Flow {
     }
 }
 
+/// Whether control stays in `lo..hi` or returns.
+fn stays(instruction: &Instruction, lo: u64, hi: u64) -> bool {
+    match instruction.flow_control() {
+        FlowControl::Next | FlowControl::Return | FlowControl::Exception => true,
+        FlowControl::UnconditionalBranch | FlowControl::ConditionalBranch => {
+            instruction.op0_kind() == OpKind::NearBranch64
+                && (lo..hi).contains(&instruction.near_branch_target())
+        }
+        _ => false,
+    }
+}
+
 /// The function whose extent holds `address`.
 pub fn function_at(image: &Image, address: u64) -> Option<usize> {
     let i = image.functions.partition_point(|f| f.address <= address).checked_sub(1)?;
@@ -237,9 +253,9 @@ impl Part {
     ) -> FunctionFlow {
         let mut scan = Scan::default();
         let f = &image.functions[index];
-        let mut flow = FunctionFlow::default();
+        let mut flow = FunctionFlow { leaf: true, ..Default::default() };
         let Some(bytes) = image.code_at(f.address, f.size) else {
-            return FunctionFlow { undecodable: true, ..flow };
+            return FunctionFlow { undecodable: true, ..Default::default() };
         };
         let (lo, hi) = (f.address, f.address + f.size);
         // A `.cold` part belongs to its parent: a jump from it to the parent's entry is a loop there.
@@ -258,6 +274,7 @@ impl Part {
             }
             scan.look(&instruction, factory);
             flow.head.look(&instruction, hook);
+            flow.leaf &= stays(&instruction, lo, hi);
             flow.odd_return |= frame.reads(image, &instruction) || instruction.code() == Code::Retnq_imm16;
             match instruction.flow_control() {
                 FlowControl::Next => {
@@ -277,6 +294,8 @@ impl Part {
                 _ => {}
             }
         }
+        // What runs on behind its end goes on in another function.
+        flow.leaf &= !flow.undecodable && !falls_through(&instruction);
         flow.registers = scan.found;
         if indirect_jump {
             for table in tables {

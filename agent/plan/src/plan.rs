@@ -227,10 +227,12 @@ fn emit_all(image: &Image, flow: &Flow, hooks: &[Hook], entry_only: bool) -> (Em
             let f = &image.functions[h.function];
             let facts = flow.functions[h.function];
             let own_return = f.names().any(|name| OWN_RETURN.contains(&name) || unwinder::drives(name));
+            let leaf = facts.leaf && !facts.table_loops;
             // Only a shadow stack tells a loop from a call.
             let both = !entry_only || facts.table_loops;
             Wish {
-                both: both && !own_return && !facts.odd_return,
+                both: both && !own_return && !facts.odd_return && !leaf,
+                leaf,
                 loops: facts.table_loops,
                 // Nothing is led to an instruction among them.
                 movable: h.relocated == 0

@@ -19,7 +19,8 @@ pub struct Tail {
     pub relocated: bool,
 }
 
-/// The tail calls that get a thunk, sorted by callee. Both functions must keep a shadow stack cell.
+/// The tail calls that get a thunk, sorted by callee. The caller must have a shadow stack cell, and the callee
+/// take it over, if it is no leaf.
 pub fn find(image: &Image, flow: &Flow, hooks: &[Hook], wishes: &[Wish]) -> Vec<Tail> {
     let mut number_of = vec![u32::MAX; image.functions.len()];
     for (hook, number) in hooks.iter().zip(0..) {
@@ -27,7 +28,7 @@ pub fn find(image: &Image, flow: &Flow, hooks: &[Hook], wishes: &[Wish]) -> Vec<
     }
     let mut tails = Vec::new();
     for (callee, hook) in hooks.iter().enumerate() {
-        if !wishes[callee].both || hook.tactic == Tactic::CallSites {
+        if !(wishes[callee].both || wishes[callee].leaf) || hook.tactic == Tactic::CallSites {
             continue;
         }
         let address = image.functions[hook.function].address;

@@ -333,18 +333,24 @@ impl Template {
     ///   mov  rax, [rsp-8]
     ///   jmp  body
     /// ```
+    ///
+    /// To a leaf no frame is handed over, and the cell is left alone.
     pub fn tail(kind: Kind) -> Template {
         let mut t = Template::default();
         let second = kind.second.register();
         t.save(kind, 8);
-        t.put(Instruction::with2(Code::Lea_r64_m, Register::RAX, mem(Register::RSP, 8)), None);
-        t.find_cell(Register::RAX, second, Target::Outside);
+        if kind.both {
+            t.put(Instruction::with2(Code::Lea_r64_m, Register::RAX, mem(Register::RSP, 8)), None);
+            t.find_cell(Register::RAX, second, Target::Outside);
+        }
         t.put(with_tls(Code::Mov_r64_rm64, second, BLOCK), Some(Hole::Tls));
         let key = Instruction::with2(Code::Cmp_rm32_imm32, wide(second, KEY), 0x1234_5678);
         t.put(key, Some(Hole::SlotAndSite));
         t.put(branch(Code::Jne_rel32_64), Some(Hole::Branch(Target::Miss)));
         t.put(Instruction::with1(Code::Inc_rm64, wide(second, COUNT)), Some(Hole::Slot));
-        t.hand_over();
+        if kind.both {
+            t.hand_over();
+        }
         t.restore(kind, 8);
         t.put(branch(Code::Jmp_rel32_64), Some(Hole::Branch(Target::Body)));
         t

@@ -1,6 +1,7 @@
 //! Labels of hand-written assembly.
 
 use crate::build::{around, check, compile, folder, named, try_compile};
+use gprofinject_plan::flow::Flow;
 use gprofinject_plan::image::{FunctionKind, Image};
 
 fn assembled(test: &str, text: &str) -> Vec<u8> {
@@ -120,4 +121,35 @@ fn the_signal_restorer_is_never_called() {
         assert_eq!(function.name == "__restore_rt", strip.is_none());
         assert!(strip.is_some() || function.address == segment.address + at);
     }
+}
+
+#[test]
+fn leaves() {
+    let function = |(name, body): &(&str, &str)| {
+        format!(".globl {name}\n.type {name},@function\n{name}: {body}\n.size {name},.-{name}\n.p2align 4\n")
+    };
+    let leaves = [
+        ("returns", "lea 1(%rdi), %eax\n ret"),
+        ("loops", "1: dec %edi\n jnz 1b\n 2: jmp 3f\n 3: mov %edi, %eax\n ret"),
+        ("traps", "test %edi, %edi\n jz 1f\n ret\n 1: ud2"),
+        ("spins", "1: pause\n jmp 1b"),
+    ];
+    let others = [
+        ("_start", "call returns\n hlt"),
+        ("jumps", "lea 1(%rdi), %edi\n jmp returns"),
+        ("jumps_perhaps", "test %edi, %edi\n jz returns\n ret"),
+        ("points", "mov %rdi, %rax\n jmp *%rax"),
+        ("through", "call *%rdi\n ret"),
+        ("system", "mov $39, %eax\n syscall\n ret"),
+        ("interrupts", "int $0x80\n ret"),
+        ("runs_on", "lea 1(%rdi), %edi\n nop"),
+        ("unknown", "lea 1(%rdi), %eax\n ret\n .byte 6"),
+    ];
+    let text: String = leaves.iter().chain(&others).map(function).collect();
+    let bytes = assembled("leaves", &text);
+    let image = Image::read(&bytes).unwrap();
+    let flow = Flow::of(&image);
+    let found = image.functions.iter().zip(&flow.functions).filter(|(_, f)| f.leaf).map(|(f, _)| f.name);
+    assert_eq!(found.collect::<Vec<_>>(), leaves.map(|(name, _)| name));
+    assert_eq!(image.functions.len(), leaves.len() + others.len());
 }
