@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::build_id::BuildId;
 use crate::format::Format;
 use crate::profile::{Arc, Unit};
 use crate::records::ReadError;
@@ -29,6 +30,8 @@ pub struct Finding {
 pub enum Problem {
     /// The format found.
     Format(Format),
+    /// The build of the program that the file says it is of.
+    BuildId(BuildId),
     /// Both widths make sense of the bytes; read as 64-bit.
     AmbiguousWidth,
     /// The bytes from `offset` on are no record.
@@ -97,6 +100,7 @@ pub enum Problem {
         arcs: u64,
         first: Arc,
     },
+    /// As it is where basic blocks were counted.
     ZeroBlocks {
         blocks: u64,
         first: u64,
@@ -110,6 +114,11 @@ pub enum Problem {
     ProgramFormat {
         program: Format,
         file: Format,
+    },
+    /// The program was built anew since: addresses mean other functions.
+    Build {
+        program: BuildId,
+        file: BuildId,
     },
     /// gprof says «no symbols».
     NoFunctions,
@@ -141,14 +150,17 @@ impl Problem {
     /// How bad it is.
     pub fn severity(&self) -> Severity {
         match self {
-            Problem::Format(_) | Problem::NoArcs | Problem::ArcsOutsideHistograms { .. } => Severity::Note,
+            Problem::Format(_)
+            | Problem::BuildId(_)
+            | Problem::NoArcs
+            | Problem::ZeroBlocks { .. }
+            | Problem::ArcsOutsideHistograms { .. } => Severity::Note,
             Problem::AmbiguousWidth
             | Problem::EmptyHistogram { .. }
             | Problem::Rates { .. }
             | Problem::OddStart { .. }
             | Problem::Order { .. }
             | Problem::ZeroArcs { .. }
-            | Problem::ZeroBlocks { .. }
             | Problem::ArcsBetweenFunctions { .. }
             | Problem::BlocksOutsideProgram { .. } => Severity::Warning,
             Problem::Unreadable(_)
@@ -161,6 +173,7 @@ impl Problem {
             | Problem::NarrowBins { .. }
             | Problem::GlibcBlocks { .. }
             | Problem::ProgramFormat { .. }
+            | Problem::Build { .. }
             | Problem::NoFunctions
             | Problem::DroppedArcs { .. }
             | Problem::DroppedHits { .. } => Severity::Error,
@@ -203,6 +216,7 @@ impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Problem::Format(format) => write!(f, "{format} file"),
+            Problem::BuildId(id) => write!(f, "of the program with build-id {id}.."),
             Problem::AmbiguousWidth => {
                 f.write_str("makes sense as a 32-bit file too, read as 64-bit; --width decides")
             }
@@ -250,7 +264,7 @@ impl fmt::Display for Problem {
             ),
             Problem::ZeroArcs { arcs, first } => write!(f, "{arcs} arcs count nothing, {}", First(first)),
             Problem::ZeroBlocks { blocks, first } => {
-                write!(f, "{blocks} basic blocks count nothing, the first {first:#x}")
+                write!(f, "{blocks} basic blocks never ran, the first {first:#x}")
             }
             Problem::ArcsOutsideHistograms { arcs, first } => {
                 write!(f, "{arcs} arcs begin or end outside the histograms, {}", First(first))
@@ -258,6 +272,10 @@ impl fmt::Display for Problem {
             Problem::ProgramFormat { program, file } => {
                 write!(f, "the program is {program}, expected {file} as the file")
             }
+            Problem::Build { program, file } => write!(
+                f,
+                "the program has build-id {program}.., expected {file}.. as the file; it was built anew"
+            ),
             Problem::NoFunctions => {
                 f.write_str("the program has no function symbols (stripped?); gprof needs them")
             }

@@ -6,7 +6,7 @@ use std::fmt;
 pub(crate) const MAGIC: &[u8; 4] = b"gmon";
 /// The only version in use (binutils `gprof/gmon_out.h`, `GMON_VERSION`).
 pub(crate) const VERSION: u32 = 1;
-/// Magic, version, and 12 spare bytes.
+/// Magic, version, and 12 spare bytes, where we keep a [`BuildId`](crate::BuildId).
 pub(crate) const HEADER_LEN: usize = 20;
 /// `GMON_TAG_TIME_HIST`, `GMON_TAG_CG_ARC`, `GMON_TAG_BB_COUNT`.
 pub(crate) const TAG_HISTOGRAM: u8 = 0;

@@ -25,6 +25,7 @@
 
 #![forbid(unsafe_code)]
 
+mod build_id;
 mod check;
 mod finding;
 mod format;
@@ -36,6 +37,7 @@ mod read;
 mod records;
 mod write;
 
+pub use build_id::{BuildId, BuildMismatch};
 pub use check::check;
 pub use finding::{Finding, Problem, Severity};
 pub use format::{BlockForm, Endian, Format, Width};

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use thiserror::Error;
 
+use crate::build_id::{BuildId, BuildMismatch};
 use crate::format::Format;
 use crate::profile::{Arc, Block, CountOverflow, Histogram, Profile, ShapeError, Unit, add, add_bins};
 
@@ -12,6 +13,8 @@ use crate::profile::{Arc, Block, CountOverflow, Histogram, Profile, ShapeError, 
 pub enum MergeError {
     #[error("a {other} profile after {first} ones, expected one program's profiles")]
     Formats { first: Format, other: Format },
+    #[error(transparent)]
+    Builds(#[from] BuildMismatch),
     #[error("a rate of {other} per second after {first}, expected one rate")]
     Rates { first: u32, other: u32 },
     #[error("a histogram in {other} after {first}, expected one unit")]
@@ -43,11 +46,12 @@ pub fn merge(profiles: impl IntoIterator<Item = Profile>) -> Result<Profile, Mer
 /// Arcs and blocks are summed by address. Histograms of equal range are summed; ranges that
 /// overlap become one, bin by bin, if the bins have the same width and alignment; separate ranges
 /// stay separate, so that fixed chunks stay what they are. A profile without any record has no
-/// format of its own, and a histogram without hits no rate.
+/// format of its own, and a histogram without hits no rate. Build-ids must agree where they are known.
 #[derive(Clone, Debug, Default)]
 pub struct Merger {
     /// The format, and whether a profile with records has set it.
     format: Option<(Format, bool)>,
+    build_id: BuildId,
     histograms: Vec<Histogram>,
     arcs: BTreeMap<(u64, u64), u64>,
     blocks: BTreeMap<u64, u64>,
@@ -65,6 +69,7 @@ impl Merger {
             Some((_, false)) if !profile.is_empty() => (profile.format, true),
             Some((first, false)) => (first.min(profile.format), false),
         });
+        self.build_id = self.build_id.agree(profile.build_id)?;
         for arc in profile.arcs {
             add("arc", arc.to, self.arcs.entry((arc.from, arc.to)).or_insert(0), arc.count)?;
         }
@@ -86,6 +91,7 @@ impl Merger {
     pub fn finish(self) -> Profile {
         Profile {
             format: self.format.map_or(Format::LITTLE_64, |(format, _)| format),
+            build_id: self.build_id,
             histograms: self.histograms,
             arcs: self.arcs.into_iter().map(|((from, to), count)| Arc { from, to, count }).collect(),
             blocks: self.blocks.into_iter().map(|(addr, count)| Block { addr, count }).collect(),

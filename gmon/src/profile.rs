@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use thiserror::Error;
 
+use crate::build_id::BuildId;
 use crate::format::Format;
 
 /// What a histogram counts, when it counts time.
@@ -129,6 +130,8 @@ pub struct Block {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Profile {
     pub format: Format,
+    /// The profiled program's.
+    pub build_id: BuildId,
     pub histograms: Vec<Histogram>,
     pub arcs: Vec<Arc>,
     pub blocks: Vec<Block>,
@@ -145,7 +148,13 @@ pub struct CountOverflow {
 impl Profile {
     /// A profile with nothing in it.
     pub fn new(format: Format) -> Profile {
-        Profile { format, histograms: Vec::new(), arcs: Vec::new(), blocks: Vec::new() }
+        Profile {
+            format,
+            build_id: BuildId::UNKNOWN,
+            histograms: Vec::new(),
+            arcs: Vec::new(),
+            blocks: Vec::new(),
+        }
     }
 
     /// No record at all?

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use crate::build_id::BuildId;
 use crate::format::Format;
 
 /// A function symbol.
@@ -19,6 +20,8 @@ pub struct Function {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
     pub format: Format,
+    /// [`BuildId::UNKNOWN`] unless the file has one.
+    pub build_id: BuildId,
     functions: Vec<Function>,
     code: Vec<Range<u64>>,
 }
@@ -44,7 +47,7 @@ impl Program {
         });
         functions.dedup_by_key(|function| function.start);
         code.sort_by_key(|range| range.start);
-        Program { format, functions, code }
+        Program { format, build_id: BuildId::UNKNOWN, functions, code }
     }
 
     /// Sorted by address, one for each address.
@@ -83,6 +86,7 @@ mod elf {
     use object::{Object, ObjectSection, ObjectSymbol, SectionFlags, SymbolKind, elf};
 
     use super::{Function, Program};
+    use crate::build_id::BuildId;
     use crate::format::{Endian, Format, Width};
 
     /// Why a file is not a program that gprof could read.
@@ -123,7 +127,10 @@ mod elf {
                     name: name.to_owned(),
                 })
             });
-            Ok(Program::new(Format { endian, width }, functions.collect(), code.collect()))
+            let program = Program::new(Format { endian, width }, functions.collect(), code.collect());
+            // A damaged note is none: the program may be good for all else.
+            let build_id = file.build_id().ok().flatten().map_or(BuildId::UNKNOWN, BuildId::new);
+            Ok(Program { build_id, ..program })
         }
     }
 

@@ -3,7 +3,7 @@
 
 use crate::format::{BlockForm, Endian, Format, Width};
 use crate::profile::{Histogram, Profile};
-use crate::records::{Layout, ReadError, Record, Records, read_header};
+use crate::records::{Layout, ReadError, Record, Records, header_build_id, read_header};
 
 /// What the caller knows about the file; `None` is found out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,6 +42,7 @@ impl ReadOptions {
     pub fn read(&self, bytes: &[u8]) -> Result<Reading, ReadError> {
         let detected = self.detect(bytes)?;
         let mut profile = Profile::new(detected.layout.format);
+        profile.build_id = header_build_id(bytes);
         for (offset, record) in Records::new(bytes, detected.layout) {
             collect(&mut profile, record?).map_err(|overflow| ReadError::Overflow { offset, overflow })?;
         }

@@ -3,6 +3,7 @@
 use byteorder::{BigEndian, ByteOrder, LittleEndian};
 use thiserror::Error;
 
+use crate::build_id::BuildId;
 use crate::format::{
     BlockForm, Endian, Format, HEADER_LEN, MAGIC, TAG_ARC, TAG_BLOCKS, TAG_HISTOGRAM, VERSION, Width,
 };
@@ -111,6 +112,11 @@ fn read_address(endian: Endian, width: Width, bytes: &[u8]) -> u64 {
         (Width::Bits64, Endian::Little) => LittleEndian::read_u64(bytes),
         (Width::Bits64, Endian::Big) => BigEndian::read_u64(bytes),
     }
+}
+
+/// The header's spare bytes; unknown if there is no whole header.
+pub(crate) fn header_build_id(bytes: &[u8]) -> BuildId {
+    bytes.get(HEADER_LEN - BuildId::LEN..HEADER_LEN).map_or(BuildId::UNKNOWN, BuildId::new)
 }
 
 /// Checks the header; the version's bytes tell the byte order.

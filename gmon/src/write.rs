@@ -74,7 +74,7 @@ pub fn write(profile: &Profile, out: impl Write) -> Result<(), WriteError> {
     let mut out = Writer { out: BufWriter::new(out), endian: profile.format.endian };
     out.bytes(MAGIC)?;
     out.u32(VERSION)?;
-    out.bytes(&[0; 12])?;
+    out.bytes(&profile.build_id.bytes())?;
     for histogram in histograms {
         out.histogram(histogram, profile.format.width)?;
     }

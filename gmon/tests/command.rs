@@ -5,7 +5,7 @@ mod support;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use gmon::{Arc, Format, HistogramBuilder, Profile};
+use gmon::{Arc, BuildId, Format, HistogramBuilder, Profile};
 use support::{Folder, bytes};
 
 fn gmon(args: &[&str], files: &[&Path]) -> Output {
@@ -72,6 +72,42 @@ fn dump_with_names() {
     let output = gmon(&["dump", "--json", "--program", prog], &[&file]);
     let value: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(value["arcs"][0]["caller"], "main");
+}
+
+/// A file of another build of the program is told from this one's, wherever both are at hand.
+#[test]
+fn builds_are_told_apart() {
+    let folder = Folder::new("builds");
+    let prog = folder.compile(&["-Wl,--build-id=0xfedcba98765432100123456789abcdef01234567"]);
+    let with = |id: &[u8]| bytes(&Profile { build_id: BuildId::new(id), ..profile(250) });
+    let good = folder.write("good.out", &with(&prog.program.build_id.bytes()));
+    let stale = folder.write("stale.out", &with(b"another"));
+    let unknown = folder.write("unknown.out", &bytes(&profile(250)));
+    assert!(stdout(&gmon(&["dump"], &[&good])).contains("\nbuild-id fedcba987654321001234567..\n"));
+    let value: serde_json::Value =
+        serde_json::from_slice(&gmon(&["dump", "--json"], &[&good]).stdout).expect("JSON");
+    assert_eq!(value["build_id"], "fedcba987654321001234567");
+
+    let sum = folder.file("sum.out");
+    let merge = |files: &[&Path]| gmon(&["merge", "-o", sum.to_str().expect("UTF-8")], files);
+    assert_eq!(code(&merge(&[&unknown, &good])), Some(0));
+    let read = gmon::read(&std::fs::read(&sum).expect("the sum")).expect("our own file");
+    assert_eq!(read.build_id, prog.program.build_id);
+    let output = merge(&[&good, &stale]);
+    assert_eq!(code(&output), Some(2));
+    assert!(
+        stderr(&output).contains("build-id 616e6f746865720000000000.. after fedc"),
+        "{}",
+        stderr(&output)
+    );
+
+    let check = |file: &Path| gmon(&["check", "--program", prog.path.to_str().expect("UTF-8")], &[file]);
+    assert!(
+        stdout(&check(&stale)).contains("error: the program has build-id fedc"),
+        "{}",
+        stdout(&check(&stale))
+    );
+    assert!(!stdout(&check(&unknown)).contains("build-id"));
 }
 
 #[test]

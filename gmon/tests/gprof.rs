@@ -2,7 +2,7 @@
 
 mod support;
 
-use gmon::{Arc, Block, Format, Histogram, HistogramBuilder, Profile, SECONDS, Unit};
+use gmon::{Arc, Block, BuildId, Format, Histogram, HistogramBuilder, Profile, SECONDS, Unit};
 use support::{Compiled, Folder, bytes};
 
 /// One sample a second: gprof's seconds are hits.
@@ -92,6 +92,30 @@ fn the_largest_bin() {
     let histogram = Histogram { low, high: low + 2, rate: RATE, unit: SECONDS, bins };
     let file = folder.write("a.out", &bytes(&profile(vec![histogram])));
     assert_eq!(prog.flat(&[&file])["far"].0, f64::from(u32::MAX));
+}
+
+/// The header's spare bytes are ours alone: gprof prints the same with and without a build-id.
+#[test]
+fn the_build_id_is_nothing_to_gprof() {
+    let folder = Folder::new("build-id");
+    let prog = folder.compile(&["-Wl,--build-id=0xfedcba98765432100123456789abcdef01234567"]);
+    let build_id = prog.program.build_id;
+    assert_eq!(build_id.to_string(), "fedcba987654321001234567");
+    let mut samples = builder(&prog);
+    samples.add(prog.address("far"), 40);
+    let mut profile = profile(samples.build().histograms);
+    profile.arcs.push(Arc { from: prog.address("main") + 4, to: prog.address("far"), count: 7 });
+    profile.blocks.push(Block { addr: prog.address("main"), count: 1 });
+    let printed = |name: &str, build_id: BuildId| {
+        let file = bytes(&Profile { build_id, ..profile.clone() });
+        assert_eq!(gmon::read(&file).expect("our own file").build_id, build_id);
+        let file = folder.write(name, &file);
+        let options = [&["-b", "-l", "-p", "-q"][..], &["-l", "-z", "-A", "-x"], &["-l", "-C"]];
+        options.map(|options| prog.gprof(options, &[&file]))
+    };
+    let with = printed("with.out", build_id);
+    assert!(with[0].contains("far") && with[1].contains(" 1 -> "), "{with:?}");
+    assert_eq!(with, printed("without.out", BuildId::UNKNOWN));
 }
 
 #[test]
@@ -205,6 +229,7 @@ fn a_32_bit_program() {
         histograms: samples.build().histograms,
         arcs: vec![Arc { from: main + 1, to: prog.address("far"), count: 5_000_000_000 }],
         blocks: vec![Block { addr: main, count: 5_000_000_000 }, Block { addr: main + 1, count: 1 }],
+        build_id: prog.program.build_id,
     };
     let file = folder.write("a.out", &bytes(&profile));
     let text = prog.gprof(&["-i", "-l"], &[&file]);

@@ -6,7 +6,7 @@ mod entry;
 
 use std::process::Command;
 
-use gmon::{Arc, Block, Format, Histogram, Profile, ReadOptions, SECONDS};
+use gmon::{Arc, Block, BuildId, Format, Histogram, Profile, ReadOptions, SECONDS};
 
 fn sample(format: Format) -> Vec<u8> {
     let histogram = |low| {
@@ -15,6 +15,7 @@ fn sample(format: Format) -> Vec<u8> {
     };
     let profile = Profile {
         format,
+        build_id: BuildId::new(b"some build-id"),
         histograms: vec![histogram(0x1000), histogram(0x2000)],
         arcs: (1..5).map(|n| Arc { from: 0x1000 + n, to: 0x2000, count: n << 31 }).collect(),
         blocks: (1..5).map(|n| Block { addr: 0x1000 + n, count: n << 31 }).collect(),

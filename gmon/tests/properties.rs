@@ -1,8 +1,8 @@
 //! What holds for every profile.
 
 use gmon::{
-    Arc, Block, BlockForm, Format, Histogram, HistogramBuilder, MergeError, Profile, ReadOptions, SECONDS,
-    merge,
+    Arc, Block, BlockForm, BuildId, BuildMismatch, Format, Histogram, HistogramBuilder, MergeError, Profile,
+    ReadOptions, SECONDS, merge,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -43,11 +43,14 @@ fn blocks() -> impl Strategy<Value = Vec<Block>> {
 
 /// Anything that can be summed: overlapping histograms, repeated arcs.
 fn parts(format: Format) -> impl Strategy<Value = Profile> {
-    (histograms(), arcs(), blocks()).prop_map(move |(histograms, arcs, blocks)| Profile {
-        format,
-        histograms,
-        arcs,
-        blocks,
+    (histograms(), arcs(), blocks(), any::<bool>()).prop_map(move |(histograms, arcs, blocks, known)| {
+        Profile {
+            format,
+            build_id: if known { BuildId::new(b"one build") } else { BuildId::UNKNOWN },
+            histograms,
+            arcs,
+            blocks,
+        }
     })
 }
 
@@ -142,6 +145,14 @@ proptest! {
         b.histograms.iter_mut().for_each(|histogram| histogram.rate = rate);
         let error = merge([a, b]).expect_err("rates differ");
         prop_assert_eq!(error, MergeError::Rates { first: RATE, other: rate });
+    }
+
+    #[test]
+    fn builds_differ(a in writable(), b in writable(), other in 1u8..) {
+        let [first, other] = [BuildId::new(b"one build"), BuildId::new(&[other])];
+        let [a, b] = [Profile { build_id: first, ..a }, Profile { build_id: other, format: a.format, ..b }];
+        let error = merge([a, b]).expect_err("builds differ");
+        prop_assert_eq!(error, MergeError::Builds(BuildMismatch { first, other }));
     }
 
     #[test]

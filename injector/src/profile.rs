@@ -1,7 +1,7 @@
 //! Arcs and samples -> gmon.out.
 
 use anyhow::{Context, Result};
-use gmon::{Arc, Format, HistogramBuilder, Profile};
+use gmon::{Arc, BuildId, Format, HistogramBuilder, Profile};
 
 use crate::histogram::Histogram;
 use crate::profile_plan::Planned;
@@ -22,7 +22,9 @@ pub(crate) fn encode(
 ) -> Result<(Vec<u8>, Placed)> {
     // gprof takes the width of addresses from the program's ELF class.
     let format = if planned.subject.narrow { Format::LITTLE_32 } else { Format::LITTLE_64 };
-    let mut profile = Profile { arcs: arcs.to_vec(), ..Profile::new(format) };
+    let build_id = planned.image().and_then(|image| image.facts.build_id.as_deref());
+    let build_id = build_id.map_or(BuildId::UNKNOWN, BuildId::new);
+    let mut profile = Profile { build_id, arcs: arcs.to_vec(), ..Profile::new(format) };
     let (low, high) = planned.shape.text;
     let starts = planned.functions().map(|(function, _)| function.address);
     let mut builder = HistogramBuilder::new(low..high, rate).functions(starts);

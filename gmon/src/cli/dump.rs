@@ -38,6 +38,9 @@ fn name(program: Option<&Program>, address: u64) -> String {
 fn text(out: &mut impl Write, reading: &Reading, program: Option<&Program>) -> io::Result<()> {
     let profile = &reading.profile;
     writeln!(out, "format {}, {} records", profile.format, reading.records)?;
+    if profile.build_id.is_known() {
+        writeln!(out, "build-id {}..", profile.build_id)?;
+    }
     if reading.ambiguous_width {
         writeln!(out, "note: makes sense as 32-bit too, read as 64-bit; --width decides")?;
     }

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use gmon::{BlockForm, Endian, Place, Program, Reading};
+use gmon::{BlockForm, BuildId, Endian, Place, Program, Reading};
 use serde_json::{Value, json};
 
 /// The function's name; `null` without a program or where gprof finds none.
@@ -21,9 +21,11 @@ pub(crate) fn write(out: &mut impl Write, reading: &Reading, program: Option<&Pr
     let blocks = if reading.block_form == BlockForm::Glibc { "glibc" } else { "gprof" };
     write!(
         out,
-        "{{\"endian\":\"{endian}\",\"width\":{width},\"ambiguous_width\":{},\"block_form\":\"{blocks}\",\
+        "{{\"build_id\":{},\"endian\":\"{endian}\",\"width\":{width},\"ambiguous_width\":{},\"block_form\":\"{blocks}\",\
          \"records\":{}",
-        reading.ambiguous_width, reading.records,
+        build_id(profile.build_id),
+        reading.ambiguous_width,
+        reading.records,
     )?;
     array(out, "histograms", &profile.histograms, |histogram| {
         let bins = histogram.bins.iter().enumerate().filter(|&(_, &hits)| hits > 0);
@@ -57,6 +59,11 @@ pub(crate) fn write(out: &mut impl Write, reading: &Reading, program: Option<&Pr
         |block| json!({"address": block.addr, "count": block.count, "function": name(program, block.addr)}),
     )?;
     writeln!(out, "}}")
+}
+
+/// Its first bytes in hexadecimal; `null` if the file has none.
+pub(crate) fn build_id(id: BuildId) -> Value {
+    if id.is_known() { json!(id.to_string()) } else { Value::Null }
 }
 
 /// Up to the first zero byte; what is not UTF-8 is replaced.
