@@ -27,21 +27,35 @@
 
 mod build_id;
 mod check;
+#[cfg(feature = "lines")]
+mod code;
 mod finding;
 mod format;
 mod histogram;
+#[cfg(feature = "lines")]
+mod lines;
 mod merge;
 mod profile;
 mod program;
 mod read;
 mod records;
+#[cfg(feature = "lines")]
+mod report;
+#[cfg(feature = "lines")]
+mod split;
+#[cfg(feature = "lines")]
+mod tally;
 mod write;
 
 pub use build_id::{BuildId, BuildMismatch};
 pub use check::check;
+#[cfg(feature = "lines")]
+pub use code::{Code, CodeError, falls_through};
 pub use finding::{Finding, Problem, Severity};
 pub use format::{BlockForm, Endian, Format, Width};
 pub use histogram::{CHUNK, HistogramBuilder, Sampled};
+#[cfg(feature = "lines")]
+pub use lines::{FileIndex, Frame, Lines, LinesError, Location, Row};
 pub use merge::{MergeError, Merger, merge};
 pub use profile::{Arc, Block, Histogram, SECONDS, ShapeError, Unit};
 pub use profile::{CountOverflow, Profile};
@@ -50,4 +64,10 @@ pub use program::ProgramError;
 pub use program::{Function, Place, Program};
 pub use read::{ReadOptions, Reading, read};
 pub use records::ReadError;
+#[cfg(feature = "lines")]
+pub use report::{BlockCounts, FunctionCounts, Report, Step};
+#[cfg(feature = "lines")]
+pub use split::{align, at_lines, split};
+#[cfg(feature = "lines")]
+pub use tally::{Copy, FileCounts, LineCounts, Sums, Tally};
 pub use write::{PLACEHOLDER_RATE, WriteError, write};

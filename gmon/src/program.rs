@@ -16,6 +16,13 @@ pub struct Function {
     pub name: String,
 }
 
+impl Function {
+    /// First address behind it.
+    pub fn end(&self) -> u64 {
+        self.start.saturating_add(self.size)
+    }
+}
+
 /// Functions and code of a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {

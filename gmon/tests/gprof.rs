@@ -114,7 +114,7 @@ fn the_build_id_is_nothing_to_gprof() {
         options.map(|options| prog.gprof(options, &[&file]))
     };
     let with = printed("with.out", build_id);
-    assert!(with[0].contains("far") && with[1].contains(" 1 -> "), "{with:?}");
+    assert!(with[0].contains("far") && with[1].contains(" 0,1 -> "), "{with:?}");
     assert_eq!(with, printed("without.out", BuildId::UNKNOWN));
 }
 

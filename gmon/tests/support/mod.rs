@@ -2,6 +2,9 @@
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
+#[cfg(feature = "lines")]
+pub(crate) mod truth;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -57,6 +60,15 @@ impl Folder {
         let source = self.write("prog.c", SOURCE.as_bytes());
         let main = self.write("main.c", b"int main(void) { return 0; }\nvoid _start(void) { main(); }\n");
         self.link(&[source, main], &[&["-nostdlib", "-static"], options].concat())
+    }
+
+    /// Compiles a C or C++ program with debug information.
+    pub(crate) fn build(&self, name: &str, source: &str, options: &[&str]) -> PathBuf {
+        let file = self.write(name, source.as_bytes());
+        let program = self.file(&format!("{name}.bin"));
+        let compiler = if name.ends_with(".c") { "gcc" } else { "g++" };
+        run(Command::new(compiler).arg("-g").args(options).arg(&file).arg("-o").arg(&program));
+        program
     }
 
     fn link(&self, sources: &[PathBuf], options: &[&str]) -> Compiled {

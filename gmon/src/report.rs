@@ -1,0 +1,247 @@
+//! What the counts of basic blocks say about functions, blocks and instructions.
+
+use std::collections::{BTreeMap, HashMap};
+
+use iced_x86::{FlowControl, Instruction};
+
+use crate::code::{Code, falls_through};
+use crate::lines::Lines;
+use crate::profile::{Arc, Block, Profile};
+use crate::program::Function;
+use crate::tally::{Sums, tally};
+
+/// Counts of a program's functions, ready to be shown.
+pub struct Report<'p> {
+    pub code: &'p Code,
+    pub lines: Option<&'p Lines>,
+    /// Sorted by address.
+    pub functions: Vec<FunctionCounts>,
+    records: Vec<Block>,
+}
+
+/// A function's counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FunctionCounts {
+    pub symbol: Function,
+    /// Its calls by the profile's arcs, or by the count of its first block where the profile has no arcs.
+    pub calls: u64,
+    /// None where it was not counted: it has no record.
+    pub blocks: Option<Vec<BlockCounts>>,
+    /// The function that this is a `.cold` part of, as an index.
+    pub part_of: Option<usize>,
+}
+
+/// A basic block: instructions that run one after the other, up to a branch or a call, or to the target
+/// of a branch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockCounts {
+    pub start: u64,
+    /// First address behind its last instruction.
+    pub end: u64,
+    /// Executions.
+    pub count: u64,
+    pub instructions: u64,
+}
+
+/// An instruction's count.
+#[derive(Clone, Copy, Debug)]
+pub struct Step {
+    pub instruction: Instruction,
+    /// None: not counted, as padding is not.
+    pub count: Option<u64>,
+    /// A record stands here.
+    starts: bool,
+}
+
+impl<'p> Report<'p> {
+    /// `profile` may be the sum of several runs, see [`align`](crate::align).
+    pub fn new(profile: &Profile, code: &'p Code, lines: Option<&'p Lines>) -> Report<'p> {
+        let mut records = profile.blocks.clone();
+        records.sort_unstable();
+        let symbols = with_nameless(code, &records);
+        let parents: HashMap<&str, usize> =
+            symbols.iter().enumerate().map(|(index, symbol)| (symbol.name.as_str(), index)).collect();
+        let part_of = |symbol: &Function| {
+            let parent = symbol.name.split_once(".cold").map(|(parent, _)| parent)?;
+            parents.get(parent).copied()
+        };
+        let mut functions: Vec<_> = symbols
+            .iter()
+            .map(|symbol| {
+                let part_of = part_of(symbol);
+                FunctionCounts { symbol: symbol.clone(), calls: 0, blocks: None, part_of }
+            })
+            .collect();
+        count_calls(&mut functions, &profile.arcs);
+        let mut report = Report { code, lines, functions, records };
+        let targets = report.branch_targets();
+        let starts = lines.map(Lines::starts).unwrap_or_default();
+        for index in 0..report.functions.len() {
+            let blocks = report.blocks(index, &targets, &starts);
+            let function = &mut report.functions[index];
+            if profile.arcs.is_empty() && function.part_of.is_none() {
+                let first = blocks.first().filter(|block| block.start == function.symbol.start);
+                function.calls = first.map_or(0, |block| block.count);
+            }
+            function.blocks = Some(blocks).filter(|blocks| !blocks.is_empty());
+        }
+        report
+    }
+
+    /// The function's records.
+    fn records_of(&self, symbol: &Function) -> &[Block] {
+        let from = self.records.partition_point(|record| record.addr < symbol.start);
+        let to = self.records.partition_point(|record| record.addr < symbol.end());
+        &self.records[from..to.max(from)]
+    }
+
+    /// The instructions of a function in the order of their addresses.
+    pub fn steps(&self, function: usize) -> Vec<Step> {
+        let symbol = &self.functions[function].symbol;
+        let mut records = self.records_of(symbol).iter().peekable();
+        let mut steps = Vec::new();
+        let (mut at, mut count) = (symbol.start, None);
+        while at < symbol.end() {
+            let begun = at;
+            for instruction in self.code.instructions(at) {
+                if at >= symbol.end() {
+                    break;
+                }
+                let record = records.next_if(|record| record.addr == at);
+                count = record.map_or(count, |record| Some(record.count));
+                steps.push(Step { instruction, count, starts: record.is_some() });
+                if !falls_through(&instruction) {
+                    count = None;
+                }
+                at = instruction.next_ip();
+                if let Some(record) = records.peek().filter(|record| record.addr < at) {
+                    // Data before it was taken for an instruction: a record is one in any case.
+                    at = record.addr;
+                    break;
+                }
+            }
+            if at == begun {
+                // No instruction, whatever a record says.
+                (at, count) = (at + 1, None);
+                while records.next_if(|record| record.addr < at).is_some() {}
+            }
+        }
+        steps
+    }
+
+    /// Targets of all direct branches in functions that were counted, sorted.
+    fn branch_targets(&self) -> Vec<u64> {
+        let mut targets = Vec::new();
+        for (index, function) in self.functions.iter().enumerate() {
+            if !self.records_of(&function.symbol).is_empty() {
+                let steps = self.steps(index).into_iter();
+                let branches = steps.filter(|step| {
+                    matches!(
+                        step.instruction.flow_control(),
+                        FlowControl::ConditionalBranch
+                            | FlowControl::UnconditionalBranch
+                            | FlowControl::XbeginXabortXend
+                    )
+                });
+                targets.extend(branches.map(|step| step.instruction.near_branch_target()));
+            }
+        }
+        targets.sort_unstable();
+        targets.dedup();
+        targets
+    }
+
+    /// The function's blocks. A record that stands where a line begins within a block is none of its own:
+    /// see [`at_lines`](crate::at_lines).
+    fn blocks(&self, function: usize, targets: &[u64], line_starts: &[u64]) -> Vec<BlockCounts> {
+        if self.records_of(&self.functions[function].symbol).is_empty() {
+            return Vec::new();
+        }
+        let mut blocks: Vec<BlockCounts> = Vec::new();
+        let mut before: Option<Step> = None;
+        for step in self.steps(function) {
+            let (start, end) = (step.instruction.ip(), step.instruction.next_ip());
+            let within = before.is_some_and(|before| {
+                before.count == step.count
+                    && before.instruction.next_ip() == start
+                    && goes_straight_on(&before.instruction)
+                    && line_starts.binary_search(&start).is_ok()
+                    && targets.binary_search(&start).is_err()
+            });
+            match (step.count, blocks.last_mut()) {
+                (Some(_), Some(block)) if !step.starts || within => {
+                    block.end = end;
+                    block.instructions += 1;
+                }
+                (Some(count), _) => blocks.push(BlockCounts { start, end, count, instructions: 1 }),
+                (None, _) => {}
+            }
+            before = Some(step);
+        }
+        blocks
+    }
+
+    /// The function whose calls and lines these are: itself, or the one that it is a part of.
+    pub fn whole(&self, function: usize) -> usize {
+        self.functions[function].part_of.unwrap_or(function)
+    }
+
+    /// Was nothing of it counted?
+    pub fn is_counted(&self, function: usize) -> bool {
+        self.functions[function].blocks.is_some()
+    }
+
+    /// What the function's blocks and instructions add up to.
+    pub fn sums(&self, function: usize) -> Sums {
+        let function = &self.functions[function];
+        let mut sums = Sums { calls: function.calls, ..Sums::default() };
+        for block in function.blocks.iter().flatten() {
+            sums.add_block(block.count);
+            sums.add_instructions(block.count, block.instructions);
+        }
+        sums
+    }
+
+    /// What the program's lines and files add up to; nothing without line information.
+    pub fn by_line(&self) -> crate::tally::Tally {
+        self.lines.map(|lines| tally(self, lines)).unwrap_or_default()
+    }
+}
+
+/// The code's functions, and one for each stretch of code with records that has no symbol.
+fn with_nameless(code: &Code, records: &[Block]) -> Vec<Function> {
+    let mut functions = code.functions().to_vec();
+    let mut end = 0;
+    for record in records.iter().filter(|record| code.function_at(record.addr).is_none()) {
+        let Some(section) = code.section_at(record.addr).filter(|_| record.addr >= end) else { continue };
+        let after = code.functions().partition_point(|function| function.start <= record.addr);
+        let next = code.functions().get(after).map_or(u64::MAX, |function| function.start);
+        end = section.end.min(next);
+        let name = format!("{:#x}", record.addr);
+        functions.push(Function { start: record.addr, size: end - record.addr, name });
+    }
+    functions.sort_by_key(|function| function.start);
+    functions
+}
+
+/// An arc's call is one of the function that its `to` lies in.
+fn count_calls(functions: &mut [FunctionCounts], arcs: &[Arc]) {
+    let mut calls: BTreeMap<u64, u64> = BTreeMap::new();
+    for arc in arcs {
+        let sum = calls.entry(arc.to).or_default();
+        *sum = sum.saturating_add(arc.count);
+    }
+    for function in functions {
+        let range = function.symbol.start..function.symbol.end();
+        function.calls = calls.range(range).fold(0, |sum, (_, &count)| sum.saturating_add(count));
+    }
+}
+
+/// Neither a branch nor a call: a block does not end here by itself.
+fn goes_straight_on(instruction: &Instruction) -> bool {
+    falls_through(instruction)
+        && !matches!(
+            instruction.flow_control(),
+            FlowControl::ConditionalBranch | FlowControl::XbeginXabortXend
+        )
+}
