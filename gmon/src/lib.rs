@@ -30,6 +30,8 @@ mod check;
 #[cfg(feature = "lines")]
 mod code;
 mod finding;
+#[cfg(feature = "lines")]
+mod flow;
 mod format;
 mod histogram;
 #[cfg(feature = "lines")]
@@ -69,5 +71,5 @@ pub use report::{BlockCounts, FunctionCounts, Report, Step};
 #[cfg(feature = "lines")]
 pub use split::{align, at_lines, split};
 #[cfg(feature = "lines")]
-pub use tally::{Copy, FileCounts, LineCounts, Sums, Tally};
+pub use tally::{FileCounts, Instance, LineCounts, Sums, Tally};
 pub use write::{PLACEHOLDER_RATE, WriteError, write};

@@ -1,4 +1,4 @@
-//! `gmon`: looks at gmon.out files, sums them, checks them.
+//! `gmon`: looks at gmon.out files, sums them, checks them, reports what blocks were counted.
 
 #![forbid(unsafe_code)]
 
@@ -7,10 +7,22 @@ mod cli {
     pub(crate) mod dump;
     pub(crate) mod files;
     pub(crate) mod json;
+    pub(crate) mod load;
     pub(crate) mod merge;
+    pub(crate) mod report_args;
+    pub(crate) mod reports {
+        pub(crate) mod blocks;
+        pub(crate) mod coverage;
+        pub(crate) mod instructions;
+        pub(crate) mod lines;
+        pub(crate) mod sums;
+    }
+    pub(crate) mod sources;
+    pub(crate) mod text;
+    pub(crate) mod view;
 }
 
-use std::io::{self, Write};
+use std::io::{self, BufWriter, StdoutLock, Write};
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -18,7 +30,9 @@ use clap::Parser;
 use gmon::Severity;
 
 use crate::cli::args::{Args, CheckArgs, Command};
-use crate::cli::{dump, files, merge};
+use crate::cli::report_args::ReportArgs;
+use crate::cli::view::View;
+use crate::cli::{dump, files, load, merge, reports};
 
 /// `gmon check` found an error.
 const EXIT_FOUND: u8 = 1;
@@ -43,7 +57,31 @@ fn run(args: Args) -> Result<ExitCode> {
         Command::Dump(args) => dump::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Merge(args) => merge::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Check(args) => check(&args),
+        Command::Lines(args) => report(&args.common, |view, out| reports::lines::lines(view, &args, out)),
+        Command::Instructions(args) => {
+            report(&args.common, |view, out| reports::instructions::instructions(view, &args, out))
+        }
+        Command::Blocks(args) => report(&args.common, |view, out| reports::blocks::blocks(view, &args, out)),
+        Command::Functions(args) => {
+            report(&args.common, |view, out| reports::sums::functions(view, &args, out))
+        }
+        Command::Files(args) => report(&args.common, |view, out| reports::sums::files(view, &args, out)),
+        Command::Coverage(args) => {
+            report(&args.common, |view, out| reports::coverage::coverage(view, &args, out))
+        }
     }
+}
+
+/// Where reports are written to.
+type Out = BufWriter<StdoutLock<'static>>;
+
+fn report(args: &ReportArgs, write: impl FnOnce(&View, &mut Out) -> Result<()>) -> Result<ExitCode> {
+    let loaded = load::load(args)?;
+    let view = View::new(args, &loaded)?;
+    let mut out = BufWriter::new(io::stdout().lock());
+    write(&view, &mut out)?;
+    out.flush()?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn check(args: &CheckArgs) -> Result<ExitCode> {

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use crate::flow::Flow;
 use crate::lines::{FileIndex, Lines, Location};
 use crate::report::Report;
 
@@ -58,14 +59,14 @@ pub struct Tally {
 /// A line's counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LineCounts {
-    /// Each copy of the line's code, by address.
-    pub copies: Vec<Copy>,
+    /// Each instance of the line's code, by address.
+    pub instances: Vec<Instance>,
 }
 
 /// The code of a line in one function, or in one function inlined at one place: templates are functions
 /// of their own.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Copy {
+pub struct Instance {
     /// The function, as an index into [`Report::functions`].
     pub function: usize,
     /// Its first instruction.
@@ -74,6 +75,8 @@ pub struct Copy {
     inlined: Vec<usize>,
     /// The parts of blocks that are the line's, by address; None where the function was not counted.
     pub blocks: Option<Vec<(u64, u64)>>,
+    /// How often the line ran, by [`LineCounts::count`]'s rule.
+    executions: u64,
     /// Instructions executed.
     pub ie: u64,
 }
@@ -86,10 +89,10 @@ pub struct FileCounts {
     pub functions: Vec<(usize, u32)>,
 }
 
-impl Copy {
-    /// How often the line ran, by [`LineCounts::count`]'s rule.
+impl Instance {
+    /// How often the line ran, by [`LineCounts::count`]'s rule; None if it was not counted.
     pub fn count(&self) -> Option<u64> {
-        self.blocks.as_ref().map(|blocks| blocks.iter().map(|&(_, count)| count).max().unwrap_or(0))
+        self.blocks.as_ref().map(|_| self.executions)
     }
 
     pub fn is_inlined(&self) -> bool {
@@ -100,20 +103,21 @@ impl Copy {
 impl LineCounts {
     /// How often the line ran; None if none of its code was counted.
     ///
-    /// The most that any of its blocks ran, summed over the copies of its code. A `for` line has a block
-    /// each for the start, the test and the step; the test runs most often.
+    /// The most that any of its blocks ran: a `for` line has a block each for the start, the test and the
+    /// step, of which the test runs most often. Blocks of which none leads to the other add up, as two
+    /// ends of a function do that both clean up; so do the instances of the line's code.
     pub fn count(&self) -> Option<u64> {
-        self.copies.iter().filter_map(Copy::count).reduce(u64::saturating_add)
+        self.instances.iter().filter_map(Instance::count).reduce(u64::saturating_add)
     }
 
     /// Did some of its code run, and some never?
     pub fn is_partial(&self) -> bool {
-        let mut counts = self.copies.iter().filter_map(|copy| copy.blocks.as_ref()).flatten();
+        let mut counts = self.instances.iter().filter_map(|instance| instance.blocks.as_ref()).flatten();
         self.count() > Some(0) && counts.any(|&(_, count)| count == 0)
     }
 
     pub fn ie(&self) -> u64 {
-        self.copies.iter().fold(0, |sum, copy| sum.saturating_add(copy.ie))
+        self.instances.iter().fold(0, |sum, instance| sum.saturating_add(instance.ie))
     }
 }
 
@@ -131,18 +135,48 @@ pub(crate) fn tally(report: &Report, lines: &Lines) -> Tally {
             }
         }
     }
+    let made_up = |instance: &Instance| is_made_up(&report.functions[instance.function].symbol.name);
+    let mut by_function: HashMap<usize, Vec<&mut Instance>> = HashMap::new();
     for line in tally.lines.values_mut() {
-        line.copies.sort_by_key(|copy| copy.address);
+        line.instances.sort_by_key(|instance| instance.address);
+        if !line.instances.iter().all(made_up) {
+            line.instances.retain(|instance| !made_up(instance));
+        }
+        for instance in &mut line.instances {
+            by_function.entry(instance.function).or_default().push(instance);
+        }
+    }
+    for (function, instances) in by_function {
+        let mut flow = flow(report, function);
+        for instance in instances {
+            instance.executions = flow.executions(instance.blocks.as_deref().unwrap_or_default());
+        }
     }
     tally
+}
+
+/// Of a function with its parts.
+fn flow(report: &Report, function: usize) -> Flow {
+    let entry = report.functions[function].symbol.start;
+    let parts = (0..report.functions.len()).filter(|&part| report.whole(part) == function);
+    let mut blocks: Vec<_> =
+        parts.flat_map(|part| report.functions[part].blocks.iter().flatten().copied()).collect();
+    blocks.sort_by_key(|block| block.start);
+    Flow::new(report.code, blocks, entry)
+}
+
+/// Functions that the compiler calls constructors of static objects in. They begin and end on lines with
+/// which they have nothing to do, and count only on lines of which there is no other code.
+fn is_made_up(name: &str) -> bool {
+    name.starts_with("_GLOBAL__sub_") || name.starts_with("_Z41__static_initialization_and_destruction_0")
 }
 
 fn add_function(tally: &mut Tally, report: &Report, lines: &Lines, function: usize) {
     let counted = report.is_counted(function);
     let whole = report.whole(function);
     let mut blocks = report.functions[function].blocks.iter().flatten().peekable();
-    // (line, inlined calls) -> the copy, and the block that its last part is of.
-    let mut copies: HashMap<(Location, Vec<usize>), (usize, u64)> = HashMap::new();
+    // (line, inlined calls) -> the instance, and the block that its last part is of.
+    let mut instances: HashMap<(Location, Vec<usize>), (usize, u64)> = HashMap::new();
     let mut block = 0;
     for step in report.steps(function) {
         let address = step.instruction.ip();
@@ -161,31 +195,32 @@ fn add_function(tally: &mut Tally, report: &Report, lines: &Lines, function: usi
         let inlined = lines.inlined(address);
         let line = tally.lines.entry(location).or_default();
         let key = (location, inlined);
-        let (copy, last_block) = match copies.get_mut(&key) {
-            Some((copy, last_block)) => (*copy, Some(last_block)),
+        let (instance, last_block) = match instances.get_mut(&key) {
+            Some((instance, last_block)) => (*instance, Some(last_block)),
             None => {
                 // The cold part's code of the line, if that came first.
-                let found = line.copies.iter().position(|c| c.function == whole && c.inlined == key.1);
-                let copy = found.unwrap_or_else(|| {
+                let found = line.instances.iter().position(|c| c.function == whole && c.inlined == key.1);
+                let instance = found.unwrap_or_else(|| {
                     let inlined = key.1.clone();
                     let blocks = counted.then(Vec::new);
-                    line.copies.push(Copy { function: whole, address, inlined, blocks, ie: 0 });
-                    line.copies.len() - 1
+                    let (function, executions, ie) = (whole, 0, 0);
+                    line.instances.push(Instance { function, address, inlined, blocks, executions, ie });
+                    line.instances.len() - 1
                 });
-                copies.insert(key, (copy, block));
-                (copy, None)
+                instances.insert(key, (instance, block));
+                (instance, None)
             }
         };
-        let copy = &mut line.copies[copy];
-        copy.address = copy.address.min(address);
+        let instance = &mut line.instances[instance];
+        instance.address = instance.address.min(address);
         let Some(count) = step.count else { continue };
-        copy.ie = copy.ie.saturating_add(count);
+        instance.ie = instance.ie.saturating_add(count);
         let goes_on = last_block.as_deref() == Some(&block);
         if let Some(last_block) = last_block {
             *last_block = block;
         }
         if !goes_on {
-            copy.blocks.get_or_insert_default().push((address, count));
+            instance.blocks.get_or_insert_default().push((address, count));
         }
     }
 }

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand, ValueEnum};
 use gmon::{Program, ReadOptions};
 
-/// Look at gmon.out files, sum them, check them.
+use super::report_args::{BlocksArgs, CoverageArgs, InstructionsArgs, LinesArgs, SumsArgs};
+
+/// Look at gmon.out files, sum them, check them, report what blocks of a program they count.
 #[derive(Parser)]
 #[command(name = "gmon", version)]
 pub(crate) struct Args {
@@ -21,6 +23,18 @@ pub(crate) enum Command {
     Merge(MergeArgs),
     /// Look for what gprof refuses or silently drops; exit with 1 if there is such
     Check(CheckArgs),
+    /// Source with each line's count in the margin
+    Lines(LinesArgs),
+    /// Disassembly with each instruction's count
+    Instructions(InstructionsArgs),
+    /// Each basic block: count, addresses, function, line
+    Blocks(BlocksArgs),
+    /// Functions: instructions executed (ie), calls, instructions (i), never executed (ine)
+    Functions(SumsArgs),
+    /// Files: the same, and basic blocks executed (bbe), all (bb), never executed (bbne)
+    Files(SumsArgs),
+    /// How much of each file ran, in percent
+    Coverage(CoverageArgs),
 }
 
 #[derive(clap::Args)]
@@ -43,6 +57,9 @@ pub(crate) struct MergeArgs {
     pub(crate) output: PathBuf,
     #[arg(required = true, value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
+    /// The profiled program: lets files be summed whose block counts begin at different addresses
+    #[arg(long)]
+    pub(crate) program: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) form: FormArgs,
 }

@@ -16,9 +16,14 @@ pub(crate) fn read_any(path: &Path) -> Result<Vec<u8>> {
     read(path, b"gmon").with_context(|| path.display().to_string())
 }
 
+/// An ELF file's bytes.
+pub(crate) fn read_elf(path: &Path) -> Result<Vec<u8>> {
+    read(path, b"\x7fELF").with_context(|| path.display().to_string())
+}
+
 /// The profiled program.
 pub(crate) fn read_program(path: &Path) -> Result<Program> {
-    let bytes = read(path, b"\x7fELF").with_context(|| path.display().to_string())?;
+    let bytes = read_elf(path)?;
     Program::parse(&bytes).with_context(|| path.display().to_string())
 }
 

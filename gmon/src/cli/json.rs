@@ -71,7 +71,13 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes.split(|&byte| byte == 0).next().unwrap_or_default()).into_owned()
 }
 
-fn array<T>(out: &mut impl Write, key: &str, items: &[T], value: impl Fn(&T) -> Value) -> io::Result<()> {
+/// `,"key":[...]`, an item a line.
+pub(crate) fn array<T>(
+    out: &mut impl Write,
+    key: &str,
+    items: &[T],
+    value: impl Fn(&T) -> Value,
+) -> io::Result<()> {
     write!(out, ",\n\"{key}\":[")?;
     for (index, item) in items.iter().enumerate() {
         write!(out, "{}{}", if index == 0 { "\n" } else { ",\n" }, value(item))?;

@@ -1,0 +1,145 @@
+//! Program, debug information and profiles -> what a report is made of.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use gmon::{BuildId, Code, Lines, LinesError, Merger, Profile};
+use object::Object;
+
+use super::files;
+use super::report_args::ReportArgs;
+
+/// All that a report is made of.
+pub(crate) struct Loaded {
+    pub(crate) code: Code,
+    pub(crate) lines: Option<Lines>,
+    pub(crate) profile: Profile,
+}
+
+/// Reads everything. A profile of another build of the program is an error.
+pub(crate) fn load(args: &ReportArgs) -> Result<Loaded> {
+    let path = &args.program;
+    let bytes = files::read_elf(path)?;
+    let mut code = Code::parse(&bytes).with_context(|| path.display().to_string())?;
+    let lines = find_lines(args, &bytes, &mut code)?;
+    let mut profiles = Vec::new();
+    for file in &args.files {
+        let profile = read_profile(args, file)?;
+        fits(&code, path, &profile, file)?;
+        profiles.push(profile);
+    }
+    gmon::align(&mut profiles, &code);
+    let mut merger = Merger::default();
+    for (mut profile, file) in profiles.into_iter().zip(&args.files) {
+        // Of samples the reports know nothing; theirs need not fit together.
+        profile.histograms.clear();
+        merger.add(profile).with_context(|| file.display().to_string())?;
+    }
+    Ok(Loaded { code, lines, profile: merger.finish() })
+}
+
+/// A profile of another program, or of another build of it, is an error.
+pub(crate) fn fits(code: &Code, program: &Path, profile: &Profile, file: &Path) -> Result<()> {
+    let (program, file) = (program.display(), file.display());
+    if let Err(stale) = code.build_id.agree(profile.build_id) {
+        let (first, other) = (stale.first, stale.other);
+        bail!(
+            "{file}: of the program with build-id {other}.., but {program} has {first}..: built anew since the run"
+        );
+    }
+    let strays = || profile.blocks.iter().filter(|block| code.section_at(block.addr).is_none());
+    if let Some(first) = strays().next() {
+        let (number, all, at) = (strays().count(), profile.blocks.len(), first.addr);
+        bail!(
+            "{file}: {number} of {all} blocks lie outside the code of {program}, the first at {at:#x}: another program's?"
+        );
+    }
+    Ok(())
+}
+
+fn read_profile(args: &ReportArgs, file: &Path) -> Result<Profile> {
+    let bytes = files::read_any(file)?;
+    let mut options = args.form.options();
+    // Reports are of x86 programs, nearly always of 64 bits; gprof's form is what gprofinject writes.
+    let reading = options.read(&bytes).with_context(|| file.display().to_string())?;
+    let profile = if reading.ambiguous_width && options.width.is_none() {
+        options.width = Some(gmon::Width::Bits64);
+        options.read(&bytes).with_context(|| file.display().to_string())?.profile
+    } else {
+        reading.profile
+    };
+    if profile.blocks.is_empty() {
+        bail!(
+            "{}: no counts of basic blocks in it; `gprofinject --count lines PROG` makes such a profile",
+            file.display()
+        );
+    }
+    Ok(profile)
+}
+
+/// Line information: of the file given, of the program, or of the separate file that debuggers would take.
+/// That which is found without being asked for may be unusable; then there is none.
+fn find_lines(args: &ReportArgs, program: &[u8], code: &mut Code) -> Result<Option<Lines>> {
+    if let Some(path) = &args.debug_file {
+        let bytes = files::read_elf(path)?;
+        let lines = Lines::parse(&bytes).with_context(|| path.display().to_string())?;
+        if code.build_id.agree(lines.build_id).is_err() {
+            bail!("{}: its build-id is not that of {}", path.display(), args.program.display());
+        }
+        code.take_symbols(&bytes).with_context(|| path.display().to_string())?;
+        return Ok(Some(lines));
+    }
+    match Lines::parse(program) {
+        Ok(lines) => return Ok(Some(lines)),
+        Err(LinesError::None) => {}
+        Err(error) => {
+            let error = anyhow::Error::from(error);
+            eprintln!("gmon: {}: {error:#}; going on without lines", args.program.display());
+        }
+    }
+    for path in debug_files(&args.program, program) {
+        let Ok(bytes) = files::read_elf(&path) else { continue };
+        let Ok(lines) = Lines::parse(&bytes) else { continue };
+        let same = lines.build_id.is_known() && lines.build_id == code.build_id;
+        if same && code.take_symbols(&bytes).is_ok() {
+            return Ok(Some(lines));
+        }
+    }
+    Ok(None)
+}
+
+/// Where separate debug information may be: by build-id, and by the program's .gnu_debuglink.
+fn debug_files(path: &Path, program: &[u8]) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let Ok(file) = object::File::parse(program) else { return found };
+    if let Some((first, rest)) = file.build_id().ok().flatten().and_then(|id| id.split_first()) {
+        let rest: String = rest.iter().map(|byte| format!("{byte:02x}")).collect();
+        found.push(PathBuf::from(format!("/usr/lib/debug/.build-id/{first:02x}/{rest}.debug")));
+    }
+    let folder = path.canonicalize().ok().and_then(|path| path.parent().map(Path::to_owned));
+    if let (Ok(Some((name, _))), Some(folder)) = (file.gnu_debuglink(), folder)
+        && let Ok(name) = std::str::from_utf8(name)
+        && !name.contains('/')
+    {
+        found.push(folder.join(name));
+        found.push(folder.join(".debug").join(name));
+        let root = folder.strip_prefix("/").unwrap_or(&folder);
+        found.push(Path::new("/usr/lib/debug").join(root).join(name));
+    }
+    found
+}
+
+impl Loaded {
+    /// For reports that are nothing without lines.
+    pub(crate) fn need_lines(&self, args: &ReportArgs) -> Result<&Lines> {
+        self.lines.as_ref().with_context(|| {
+            let program = args.program.display();
+            if self.code.build_id == BuildId::UNKNOWN {
+                format!("{program}: no line information; compile with -g, or give --debug-file")
+            } else {
+                let what = "no line information, nor a separate debug file with this build-id";
+                format!("{program}: {what}; compile with -g, or give --debug-file")
+            }
+        })
+    }
+}

@@ -1,0 +1,178 @@
+//! Which blocks of a function exclude each other, as far as direct branches tell.
+
+use iced_x86::FlowControl;
+
+use crate::code::{Code, falls_through};
+use crate::report::BlockCounts;
+
+/// More steps than these are not taken for one function; what they would tell apart stays together. Only
+/// generated functions of tens of thousands of blocks come here.
+const MAX_STEPS: usize = 20_000_000;
+
+/// The blocks of one function, with those of its `.cold` part, and the ways between them that lead on:
+/// branches back, around a loop, are left out.
+pub(crate) struct Flow {
+    blocks: Vec<BlockCounts>,
+    /// Block by block, those that may come next.
+    next: Vec<Vec<usize>>,
+    /// Falls along every way.
+    rank: Vec<usize>,
+    /// Search by which a block was visited last.
+    visited: Vec<usize>,
+    searches: usize,
+    steps: usize,
+}
+
+impl Flow {
+    /// `blocks` sorted by address, without overlap; the function is entered at `entry`.
+    pub(crate) fn new(code: &Code, blocks: Vec<BlockCounts>, entry: u64) -> Flow {
+        let at = |address: u64| blocks.binary_search_by_key(&address, |block| block.start).ok();
+        let mut next = vec![Vec::new(); blocks.len()];
+        let mut entered = vec![false; blocks.len()];
+        let mut anywhere = Vec::new();
+        // Executions that can only have come by ways other than a call's return, and the calls' returns.
+        let mut certain = vec![0u64; blocks.len()];
+        let mut returns = Vec::new();
+        for (index, block) in blocks.iter().enumerate() {
+            let within = code.instructions(block.start).take_while(|i| i.next_ip() <= block.end);
+            let Some(last) = within.last() else { continue };
+            let target = match last.flow_control() {
+                FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch => {
+                    at(last.near_branch_target())
+                }
+                FlowControl::IndirectBranch => {
+                    anywhere.push(index);
+                    None
+                }
+                _ => None,
+            };
+            // A call that returns goes on here.
+            let behind = (falls_through(&last) || is_call(&last)).then(|| at(block.end)).flatten();
+            for to in [target, behind].into_iter().flatten() {
+                // A way to or from a block that never ran was never gone.
+                if block.count > 0 && blocks[to].count > 0 {
+                    next[index].push(to);
+                }
+                entered[to] = true;
+            }
+            match (target, behind) {
+                (None, Some(to)) if is_call(&last) => returns.push((index, to)),
+                (Some(to), None) | (None, Some(to)) => certain[to] = certain[to].saturating_add(block.count),
+                _ => {}
+            }
+        }
+        // A call that never returns stands in front of anything: _Unwind_Resume in front of the way out.
+        for (from, to) in returns {
+            if certain[to] >= blocks[to].count {
+                next[from].retain(|&other| other != to);
+            }
+        }
+        // A jump through a table leads to what nothing else leads to.
+        let others: Vec<usize> = (0..blocks.len())
+            .filter(|&to| !entered[to] && blocks[to].count > 0 && blocks[to].start != entry)
+            .collect();
+        for index in anywhere {
+            next[index].extend(&others);
+        }
+        let first = at(entry);
+        let visited = vec![0; blocks.len()];
+        let rank = ranks(&next, first);
+        for (index, next) in next.iter_mut().enumerate() {
+            next.retain(|&to| rank[to] < rank[index]);
+        }
+        Flow { blocks, next, rank, visited, searches: 0, steps: 0 }
+    }
+
+    fn block_at(&self, address: u64) -> Option<usize> {
+        let index = self.blocks.partition_point(|block| block.start <= address).checked_sub(1)?;
+        (address < self.blocks[index].end).then_some(index)
+    }
+
+    /// How often control came to a set of places, each within a block and with its count: where one leads
+    /// to another the higher counts, where none leads to the other both do.
+    pub(crate) fn executions(&mut self, places: &[(u64, u64)]) -> u64 {
+        let mut ran: Vec<(Option<usize>, u64)> = places
+            .iter()
+            .filter(|(_, count)| *count > 0)
+            .map(|&(at, count)| (self.block_at(at), count))
+            .collect();
+        if ran.len() < 2 {
+            return ran.first().map_or(0, |&(_, count)| count);
+        }
+        ran.sort_by_key(|&(block, _)| std::cmp::Reverse(block.map_or(0, |block| self.rank[block])));
+        let lowest =
+            ran.iter().filter_map(|&(block, _)| block).map(|block| self.rank[block]).min().unwrap_or(0);
+        // Group of each place: the index of its first.
+        let mut group: Vec<usize> = (0..ran.len()).collect();
+        for from in 0..ran.len() {
+            let reached = ran[from].0.map(|block| self.reach(block, lowest));
+            for to in 0..ran.len() {
+                let meets = match (&reached, ran[to].0) {
+                    (Some(search), Some(block)) => self.visited[block] == *search,
+                    _ => true,
+                };
+                let (kept, gone) = (group[from].min(group[to]), group[from].max(group[to]));
+                if meets && kept != gone {
+                    group.iter_mut().filter(|group| **group == gone).for_each(|group| *group = kept);
+                }
+            }
+        }
+        let mut most = vec![0; ran.len()];
+        for (index, &(_, count)) in ran.iter().enumerate() {
+            most[group[index]] = count.max(most[group[index]]);
+        }
+        most.into_iter().fold(0, u64::saturating_add)
+    }
+
+    /// Marks all that a block leads to, itself too, with the number returned.
+    fn reach(&mut self, from: usize, lowest: usize) -> usize {
+        self.searches += 1;
+        let search = self.searches;
+        if self.steps > MAX_STEPS {
+            self.visited.fill(search);
+            return search;
+        }
+        let mut left = vec![from];
+        self.visited[from] = search;
+        while let Some(block) = left.pop() {
+            self.steps += 1;
+            for &to in &self.next[block] {
+                if self.visited[to] != search && self.rank[to] >= lowest {
+                    self.visited[to] = search;
+                    left.push(to);
+                }
+            }
+        }
+        search
+    }
+}
+
+/// Order of the ends of a depth-first search: a way to a block of the same or a higher rank leads back.
+fn ranks(next: &[Vec<usize>], first: Option<usize>) -> Vec<usize> {
+    let mut rank = vec![usize::MAX; next.len()];
+    let mut seen = vec![false; next.len()];
+    let mut ends = 0;
+    for root in first.into_iter().chain(0..next.len()) {
+        if std::mem::replace(&mut seen[root], true) {
+            continue;
+        }
+        let mut path = vec![(root, 0)];
+        while let Some((block, tried)) = path.last_mut() {
+            if let Some(&to) = next[*block].get(*tried) {
+                *tried += 1;
+                if !std::mem::replace(&mut seen[to], true) {
+                    path.push((to, 0));
+                }
+            } else {
+                rank[*block] = ends;
+                ends += 1;
+                path.pop();
+            }
+        }
+    }
+    rank
+}
+
+fn is_call(instruction: &iced_x86::Instruction) -> bool {
+    matches!(instruction.flow_control(), FlowControl::Call | FlowControl::IndirectCall)
+}
