@@ -92,5 +92,5 @@ int main(int argc, char **argv)
             break;
     }
     printf("%d %d %d %d\n", most, values[0], fib(10), i);
-    return argc > 5 ? never(argc) : 0;
+    return argc > 5 ? never(argc) - argc - 1 : 0;
 }

@@ -8,6 +8,7 @@ use anyhow::{Context, Result};
 use gmon::{FileIndex, LineCounts, Tally};
 use serde_json::{Value, json};
 
+use super::lines::chooses_instance;
 use crate::cli::files;
 use crate::cli::json::array;
 use crate::cli::report_args::CoverageArgs;
@@ -64,20 +65,32 @@ pub(crate) fn percent(run: u64, all: u64) -> String {
 
 pub(crate) fn coverage(view: &View, args: &CoverageArgs, out: &mut impl Write) -> Result<()> {
     let lines = view.lines()?;
-    let tally = view.report.by_line();
-    let chosen = |file: &FileIndex| view.chooses_file(&lines.files()[*file]);
+    let mut tally = view.report.by_line();
+    let chosen = |file: FileIndex| view.chooses_file(&lines.files()[file]);
+    tally.lines.retain(|location, line| {
+        line.instances.retain(|instance| chooses_instance(view, lines, instance));
+        chosen(location.file) && !line.instances.is_empty()
+    });
+    for counts in tally.files.values_mut() {
+        counts.functions.retain(|&(function, _)| view.chooses_function(function));
+    }
     let mut files: BTreeMap<FileIndex, Coverage> = BTreeMap::new();
-    for (location, line) in tally.lines.iter().filter(|(location, _)| chosen(&location.file)) {
+    for (location, line) in &tally.lines {
         let file = files.entry(location.file).or_default();
         match line.count() {
             Some(count) => file.lines.add(count > 0),
             None => file.lines_not_counted += 1,
         }
     }
-    for (index, counts) in tally.files.iter().filter(|(file, _)| chosen(file)) {
-        let file = files.entry(*index).or_default();
-        let sums = &counts.sums;
-        file.blocks = Part { run: sums.bb - sums.bbne, all: sums.bb };
+    for (index, function) in view.report.functions.iter().enumerate() {
+        for block in function.blocks.iter().flatten().filter(|_| view.chooses_function(index)) {
+            if let Some(file) = lines.location(block.start).map(|l| l.file).filter(|&file| chosen(file)) {
+                files.entry(file).or_default().blocks.add(block.count > 0);
+            }
+        }
+    }
+    for (&index, counts) in tally.files.iter().filter(|&(&file, _)| chosen(file)) {
+        let file = files.entry(index).or_default();
         for &(function, _) in &counts.functions {
             match first_count(view, function) {
                 Some(count) => file.functions.add(count > 0),
@@ -85,6 +98,7 @@ pub(crate) fn coverage(view: &View, args: &CoverageArgs, out: &mut impl Write) -
             }
         }
     }
+    view.need_function(!tally.lines.is_empty())?;
     let mut files: Vec<_> = files.into_iter().map(|(file, of)| (&lines.files()[file], of)).collect();
     files.sort_by_key(|(path, _)| *path);
     if let Some(path) = &args.lcov {

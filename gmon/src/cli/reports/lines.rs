@@ -21,7 +21,7 @@ pub(crate) fn lines(view: &View, args: &LinesArgs, out: &mut impl Write) -> Resu
     let lines = view.lines()?;
     let mut files: BTreeMap<FileIndex, FileLines> = BTreeMap::new();
     for (location, mut counts) in view.report.by_line().lines {
-        counts.instances.retain(|i| view.chooses_function(i.function) || is_chosen_inlined(view, lines, i));
+        counts.instances.retain(|instance| chooses_instance(view, lines, instance));
         if !counts.instances.is_empty() && view.chooses_file(&lines.files()[location.file]) {
             files.entry(location.file).or_default().insert(location.line, counts);
         }
@@ -49,8 +49,11 @@ pub(crate) fn lines(view: &View, args: &LinesArgs, out: &mut impl Write) -> Resu
     Ok(())
 }
 
-/// Is it of a function, chosen by its name, that was inlined?
-fn is_chosen_inlined(view: &View, lines: &Lines, instance: &Instance) -> bool {
+/// Is it of a function that was chosen by its name, inlined or not?
+pub(crate) fn chooses_instance(view: &View, lines: &Lines, instance: &Instance) -> bool {
+    if view.chooses_function(instance.function) {
+        return true;
+    }
     let frames = if instance.is_inlined() { lines.frames(instance.address) } else { Vec::new() };
     let name = frames.first().and_then(|frame| frame.name.as_deref());
     name.is_some_and(|name| chosen_function(&view.args.function, name))
