@@ -17,6 +17,8 @@ pub struct Report<'p> {
     /// Sorted by address.
     pub functions: Vec<FunctionCounts>,
     records: Vec<Block>,
+    /// Functions with `.cold` parts -> the parts.
+    parts: HashMap<usize, Vec<usize>>,
 }
 
 /// A function's counts.
@@ -59,21 +61,20 @@ impl<'p> Report<'p> {
         let mut records = profile.blocks.clone();
         records.sort_unstable();
         let symbols = with_nameless(code, &records);
-        let parents: HashMap<&str, usize> =
-            symbols.iter().enumerate().map(|(index, symbol)| (symbol.name.as_str(), index)).collect();
-        let part_of = |symbol: &Function| {
-            let parent = symbol.name.split_once(".cold").map(|(parent, _)| parent)?;
-            parents.get(parent).copied()
-        };
+        let wholes = wholes(code, &symbols);
         let mut functions: Vec<_> = symbols
-            .iter()
-            .map(|symbol| {
-                let part_of = part_of(symbol);
-                FunctionCounts { symbol: symbol.clone(), calls: 0, blocks: None, part_of }
-            })
+            .into_iter()
+            .zip(wholes)
+            .map(|(symbol, part_of)| FunctionCounts { symbol, calls: 0, blocks: None, part_of })
             .collect();
         count_calls(&mut functions, &profile.arcs);
-        let mut report = Report { code, lines, functions, records };
+        let mut parts: HashMap<usize, Vec<usize>> = HashMap::new();
+        for (index, function) in functions.iter().enumerate() {
+            if let Some(whole) = function.part_of {
+                parts.entry(whole).or_default().push(index);
+            }
+        }
+        let mut report = Report { code, lines, functions, records, parts };
         let targets = report.branch_targets();
         let starts = lines.map(Lines::starts).unwrap_or_default();
         for index in 0..report.functions.len() {
@@ -135,14 +136,7 @@ impl<'p> Report<'p> {
         for (index, function) in self.functions.iter().enumerate() {
             if !self.records_of(&function.symbol).is_empty() {
                 let steps = self.steps(index).into_iter();
-                let branches = steps.filter(|step| {
-                    matches!(
-                        step.instruction.flow_control(),
-                        FlowControl::ConditionalBranch
-                            | FlowControl::UnconditionalBranch
-                            | FlowControl::XbeginXabortXend
-                    )
-                });
+                let branches = steps.filter(|step| is_branch(&step.instruction));
                 targets.extend(branches.map(|step| step.instruction.near_branch_target()));
             }
         }
@@ -186,12 +180,17 @@ impl<'p> Report<'p> {
         self.functions[function].part_of.unwrap_or(function)
     }
 
-    /// Was nothing of it counted?
+    /// The `.cold` parts of a function.
+    pub fn parts(&self, function: usize) -> &[usize] {
+        self.parts.get(&function).map_or(&[], Vec::as_slice)
+    }
+
+    /// Has it a record?
     pub fn is_counted(&self, function: usize) -> bool {
         self.functions[function].blocks.is_some()
     }
 
-    /// What the function's blocks and instructions add up to.
+    /// What the function's blocks and instructions add up to, without those of its parts.
     pub fn sums(&self, function: usize) -> Sums {
         let function = &self.functions[function];
         let mut sums = Sums { calls: function.calls, ..Sums::default() };
@@ -224,6 +223,35 @@ fn with_nameless(code: &Code, records: &[Block]) -> Vec<Function> {
     functions
 }
 
+/// For each function, the one that it is a `.cold` part of. Of several of the same name (static ones of
+/// several files) that which branches there.
+fn wholes(code: &Code, symbols: &[Function]) -> Vec<Option<usize>> {
+    let mut named: HashMap<&str, Vec<usize>> = HashMap::new();
+    for (index, symbol) in symbols.iter().enumerate() {
+        named.entry(&symbol.name).or_default().push(index);
+    }
+    let whole = |part: &Function| {
+        let (name, _) = part.name.split_once(".cold")?;
+        let candidates = named.get(name)?;
+        let leads_there = |&&index: &&usize| {
+            let end = symbols[index].end();
+            let inside = code.instructions(symbols[index].start).take_while(|i| i.ip() < end);
+            let mut targets = inside.filter(is_branch).map(|branch| branch.near_branch_target());
+            targets.any(|target| (part.start..part.end()).contains(&target))
+        };
+        match candidates.as_slice() {
+            [only] => Some(*only),
+            several => several.iter().find(leads_there).copied(),
+        }
+    };
+    symbols.iter().map(whole).collect()
+}
+
+fn is_branch(instruction: &Instruction) -> bool {
+    use FlowControl::{ConditionalBranch, UnconditionalBranch, XbeginXabortXend};
+    matches!(instruction.flow_control(), ConditionalBranch | UnconditionalBranch | XbeginXabortXend)
+}
+
 /// An arc's call is one of the function that its `to` lies in.
 fn count_calls(functions: &mut [FunctionCounts], arcs: &[Arc]) {
     let mut calls: BTreeMap<u64, u64> = BTreeMap::new();
@@ -239,9 +267,5 @@ fn count_calls(functions: &mut [FunctionCounts], arcs: &[Arc]) {
 
 /// Neither a branch nor a call: a block does not end here by itself.
 fn goes_straight_on(instruction: &Instruction) -> bool {
-    falls_through(instruction)
-        && !matches!(
-            instruction.flow_control(),
-            FlowControl::ConditionalBranch | FlowControl::XbeginXabortXend
-        )
+    falls_through(instruction) && !is_branch(instruction)
 }

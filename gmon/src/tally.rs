@@ -158,7 +158,7 @@ pub(crate) fn tally(report: &Report, lines: &Lines) -> Tally {
 /// Of a function with its parts.
 fn flow(report: &Report, function: usize) -> Flow {
     let entry = report.functions[function].symbol.start;
-    let parts = (0..report.functions.len()).filter(|&part| report.whole(part) == function);
+    let parts = std::iter::once(function).chain(report.parts(function).iter().copied());
     let mut blocks: Vec<_> =
         parts.flat_map(|part| report.functions[part].blocks.iter().flatten().copied()).collect();
     blocks.sort_by_key(|block| block.start);

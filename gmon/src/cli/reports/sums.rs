@@ -30,9 +30,8 @@ pub(crate) fn functions(view: &View, args: &SumsArgs, out: &mut impl Write) -> R
             continue;
         }
         let mut sums = report.sums(index);
-        let parts = (0..report.functions.len()).filter(|&part| report.functions[part].part_of == Some(index));
         let mut counted = report.is_counted(index);
-        for part in parts {
+        for &part in report.parts(index) {
             sums.add(&Sums { calls: 0, ..report.sums(part) });
             counted |= report.is_counted(part);
         }
