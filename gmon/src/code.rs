@@ -68,6 +68,21 @@ impl Code {
         Ok(code)
     }
 
+    /// A function a stretch of bytes.
+    #[cfg(test)]
+    pub(crate) fn of_bytes(functions: &[(u64, &str, &[u8])]) -> Code {
+        let section = |&(address, _, bytes): &(u64, &str, &[u8])| Section { address, bytes: bytes.to_vec() };
+        let sections = functions.iter().map(section).collect();
+        let mut code = Code { build_id: BuildId::UNKNOWN, bitness: 64, sections, functions: Vec::new() };
+        let function = |&(start, name, bytes): &(u64, &str, &[u8])| Function {
+            start,
+            size: bytes.len() as u64,
+            name: name.to_owned(),
+        };
+        code.set_functions(functions.iter().map(function).collect());
+        code
+    }
+
     /// Takes the names from a separate debug file, if that has more.
     pub fn take_symbols(&mut self, debug_file: &[u8]) -> Result<(), ProgramError> {
         let functions = symbols(&object::File::parse(debug_file)?);

@@ -176,3 +176,59 @@ fn ranks(next: &[Vec<usize>], first: Option<usize>) -> Vec<usize> {
 fn is_call(instruction: &iced_x86::Instruction) -> bool {
     matches!(instruction.flow_control(), FlowControl::Call | FlowControl::IndirectCall)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profile::{Block, Profile};
+    use crate::report::Report;
+
+    fn flow(bytes: &[u8], records: &[(u64, u64)]) -> Flow {
+        let code = Code::of_bytes(&[(0x1000, "f", bytes)]);
+        let mut profile = Profile::new(crate::Format::LITTLE_64);
+        profile.blocks = records.iter().map(|&(addr, count)| Block { addr, count }).collect();
+        let report = Report::new(&profile, &code, None);
+        let blocks = report.functions[0].blocks.clone().expect("records");
+        assert_eq!(blocks.len(), records.len());
+        Flow::new(&code, blocks, 0x1000)
+    }
+
+    #[test]
+    fn a_loop_runs_as_often_as_its_test() {
+        let bytes = [
+            0xeb, 0x02, // 1000: jmp 1004
+            0xff, 0xc0, // 1002: inc eax
+            0x39, 0xd0, // 1004: cmp eax, edx
+            0x75, 0xfa, // 1006: jne 1002
+            0xc3, // 1008: ret
+        ];
+        let mut flow = flow(&bytes, &[(0x1000, 1), (0x1002, 50), (0x1004, 51), (0x1008, 1)]);
+        assert_eq!(flow.executions(&[(0x1000, 1), (0x1002, 50), (0x1006, 51)]), 51);
+        assert_eq!(flow.executions(&[(0x1000, 1), (0x1008, 1)]), 1);
+        assert_eq!(flow.executions(&[]), 0);
+    }
+
+    /// Two ways out that both clean up, the second by a call that never returns.
+    #[test]
+    fn ways_that_exclude_each_other_add_up() {
+        let bytes = [
+            0x85, 0xff, // 1000: test edi, edi
+            0x74, 0x07, // 1002: je 100b
+            0xe8, 0, 0, 0, 0, // 1004: call
+            0xeb, 0x0a, // 1009: jmp 1015
+            0xe8, 0, 0, 0, 0, // 100b: call
+            0xe8, 0, 0, 0, 0,    // 1010: call, which never returns
+            0xc3, // 1015: ret
+        ];
+        let records = [(0x1000, 10), (0x1004, 6), (0x1009, 6), (0x100b, 4), (0x1010, 4), (0x1015, 6)];
+        let mut never = flow(&bytes, &records);
+        assert_eq!(never.executions(&[(0x1004, 6), (0x100b, 4)]), 10);
+        assert_eq!(never.executions(&[(0x1000, 10), (0x1004, 6), (0x100b, 4)]), 10);
+        assert_eq!(never.executions(&[(0x1009, 6), (0x1010, 4), (0x1015, 6)]), 10);
+        // If it returns, the way out is one for both.
+        let records = [(0x1000, 10), (0x1004, 6), (0x1009, 6), (0x100b, 4), (0x1010, 4), (0x1015, 10)];
+        let mut returns = flow(&bytes, &records);
+        assert_eq!(returns.executions(&[(0x1009, 6), (0x1010, 4), (0x1015, 10)]), 10);
+        assert_eq!(returns.executions(&[(0x1010, 4), (0x1015, 10)]), 10);
+    }
+}

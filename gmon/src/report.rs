@@ -269,3 +269,37 @@ fn count_calls(functions: &mut [FunctionCounts], arcs: &[Arc]) {
 fn goes_straight_on(instruction: &Instruction) -> bool {
     falls_through(instruction) && !is_branch(instruction)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two static functions of one name, each with a cold part that it branches to.
+    #[test]
+    fn cold_parts_of_functions_of_one_name() {
+        let je = |from: u64, to: u64| {
+            let distance = (to - (from + 6)) as u32;
+            [&[0x0f, 0x84][..], &distance.to_le_bytes(), &[0xc3]].concat()
+        };
+        let code = Code::of_bytes(&[
+            (0x1000, "f", &je(0x1000, 0x2010)),
+            (0x1010, "f", &je(0x1010, 0x2000)),
+            (0x1020, "g", &je(0x1020, 0x2020)),
+            (0x2000, "f.cold", &[0xc3]),
+            (0x2010, "f.cold", &[0xc3]),
+            (0x2020, "g.cold", &[0xc3]),
+            (0x2030, "h.cold", &[0xc3]),
+        ]);
+        let expected = [None, None, None, Some(1), Some(0), Some(2), None];
+        assert_eq!(wholes(&code, code.functions()), expected);
+    }
+
+    #[test]
+    fn records_without_a_symbol() {
+        let code = Code::of_bytes(&[(0x1000, "f", &[0x90, 0xc3])]);
+        let bare = Code::of_bytes(&[]);
+        let records = [Block { addr: 0x1000, count: 1 }];
+        assert_eq!(with_nameless(&code, &records).len(), 1);
+        assert_eq!(with_nameless(&bare, &records), []);
+    }
+}

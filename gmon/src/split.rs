@@ -67,3 +67,50 @@ pub fn align(profiles: &mut [Profile], code: &Code) {
 pub fn at_lines(blocks: &[Block], code: &Code, lines: &Lines) -> Vec<Block> {
     split(blocks, code, &lines.starts())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `mov eax, 1; nop; call; nop; ret`, and padding.
+    const BYTES: [u8; 14] = [0xb8, 1, 0, 0, 0, 0x90, 0xe8, 0, 0, 0, 0, 0x90, 0xc3, 0x90];
+
+    fn addresses(blocks: &[(u64, u64)]) -> Vec<(u64, u64)> {
+        let code = Code::of_bytes(&[(0x1000, "f", &BYTES), (0x100e, "g", &[0x90, 0xc3])]);
+        let blocks: Vec<_> = blocks.iter().map(|&(addr, count)| Block { addr, count }).collect();
+        let every: Vec<u64> = (0xff0..0x1020).collect();
+        split(&blocks, &code, &every).into_iter().map(|block| (block.addr, block.count)).collect()
+    }
+
+    #[test]
+    fn a_count_holds_in_a_straight_line() {
+        // Not within an instruction, nor behind the call.
+        assert_eq!(addresses(&[(0x1000, 3)]), [(0x1000, 3), (0x1005, 3), (0x1006, 3)]);
+        assert_eq!(
+            addresses(&[(0x1000, 3), (0x1006, 2), (0x100b, 1)]),
+            [(0x1000, 3), (0x1005, 3), (0x1006, 2), (0x100b, 1), (0x100c, 1)]
+        );
+        // Not on into the next function.
+        assert_eq!(addresses(&[(0x100d, 7)]), [(0x100d, 7)]);
+        assert_eq!(addresses(&[(0x5000, 7)]), [(0x5000, 7)]);
+    }
+
+    #[test]
+    fn files_of_one_program_get_the_same_records() {
+        let code = Code::of_bytes(&[(0x1000, "f", &BYTES)]);
+        let profile = |blocks: &[(u64, u64)]| {
+            let blocks = blocks.iter().map(|&(addr, count)| Block { addr, count }).collect();
+            Profile { blocks, ..Profile::new(crate::Format::LITTLE_64) }
+        };
+        // The first crashed in the call; the third did not count the function behind the call.
+        let mut all = [
+            profile(&[(0x1000, 5), (0x1006, 4), (0x100b, 4)]),
+            profile(&[(0x1000, 2), (0x100b, 2)]),
+            profile(&[(0x1000, 1)]),
+        ];
+        align(&mut all, &code);
+        let sum = crate::merge(all).expect("one program's").blocks;
+        let sum: Vec<_> = sum.into_iter().map(|block| (block.addr, block.count)).collect();
+        assert_eq!(sum, [(0x1000, 8), (0x1006, 7), (0x100b, 6)]);
+    }
+}
