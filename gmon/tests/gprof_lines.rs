@@ -131,3 +131,37 @@ fn the_records_at_lines_say_what_callgrind_says() {
         assert_eq!(gmon::at_lines(&split, &truth.code, &lines), split);
     }
 }
+
+/// What is gprof's, and in the README: ten blocks of a line, 16 columns, files without calls, warnings.
+#[test]
+fn limits_of_gprof() {
+    if !have("valgrind") {
+        return;
+    }
+    let folder = Folder::new("gprof-limits");
+    let bits: Vec<String> = (0..15).map(|bit| format!("(x >> {bit} & 1 ? a++ : b++)")).collect();
+    let source = format!(
+        "int a, b;\nstatic int many(int x)\n{{\n    return {};\n}}\nint main(void)\n{{\n    int sum = 0;\n    \
+         for (int i = 0; i < 100; i++)\n        sum += many(i);\n    return sum < 0;\n}}\n",
+        bits.join(" + ")
+    );
+    let program = folder.build("many.c", &source, &["-O0"]);
+    let truth = Truth::of(&folder, &program, &[]);
+    let lines = Lines::parse(&std::fs::read(&program).expect("the program")).expect("line information");
+    let mut profile = truth.profile(is_own);
+    profile.blocks = gmon::at_lines(&profile.blocks, &truth.code, &lines);
+    let file = folder.write("gmon.out", &bytes(&profile));
+    let printed = annotated(&program, &file, &["-l", "-A"], "many.c");
+    assert_eq!(printed[&4], "100,50,50,100,50");
+    assert_eq!(printed[&10], "100,100");
+    let output = run(Command::new("gprof").args(["-l", "-C"]).arg(&program).arg(&file));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(text.lines().filter(|line| line.contains("many.c:4: (many:")).count(), 10, "{text}");
+
+    profile.arcs.clear();
+    let file = folder.write("no-arcs.out", &bytes(&profile));
+    let output = run(Command::new("gprof").args(["-l", "-A"]).arg(&program).arg(&file));
+    assert!(!String::from_utf8_lossy(&output.stdout).contains("*** File"));
+    let printed = annotated(&program, &file, &["-l", "-z", "-A"], "many.c");
+    assert_eq!(printed[&3], "0,100");
+}

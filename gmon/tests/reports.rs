@@ -404,6 +404,41 @@ fn sources_that_have_moved() {
 }
 
 #[test]
+fn sources_that_have_changed() {
+    let Some(case) = Case::loops("changed") else { return };
+    let source = std::fs::File::options().write(true).open(case.folder.file("loops.c")).expect("the source");
+    let later = std::time::SystemTime::now() + std::time::Duration::from_secs(60);
+    source.set_modified(later).expect("a time");
+    let output = gmon(&["lines"], &case.files());
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(0));
+    assert!(stderr.contains("loops.c: newer than the program"), "{stderr}");
+}
+
+/// A function that was not counted is something else than one that never ran.
+#[test]
+fn not_counted_and_never_executed() {
+    let Some(case) = Case::loops("chosen") else { return };
+    let chosen = case.truth.profile(|name| matches!(name, "main" | "never"));
+    let file = case.folder.write("chosen.out", &bytes(&chosen));
+    let files: [&Path; 2] = [&case.program, &file];
+    let listing = text(&["lines"], &files);
+    let margin = |number: usize| listing.lines().nth(number).and_then(|row| row.split_whitespace().next());
+    // collatz, never, main.
+    assert_eq!([6, 16, 70].map(margin), [Some("?"), Some("#####"), Some("1")], "{listing}");
+    assert!(listing.contains(" lines executed, 37 not counted\n"), "{listing}");
+    let table = text(&["coverage"], &files);
+    assert!(table.contains(" 1/2  ") && table.ends_with("not counted: 5 functions, 37 lines\n"), "{table}");
+    let trace = text(&["coverage", "--lcov=-"], &files);
+    assert!(trace.contains("FNF:2\n") && !trace.contains("DA:6,") && trace.contains("DA:16,0\n"), "{trace}");
+    let report = text(&["instructions", "-f", "fib"], &files);
+    assert!(report.starts_with("fib: not counted"), "{report}");
+    let lines = json("lines", &[], &files);
+    let line = items(&items(&lines, "files")[0], "lines").iter().find(|line| number(line, "line") == 6);
+    assert_eq!(line.expect("a line")["count"], Value::Null);
+}
+
+#[test]
 fn colours_and_closed_pipes() {
     let Some(case) = Case::loops("colours") else { return };
     let plain = text(&["lines"], &case.files());

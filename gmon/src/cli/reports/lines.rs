@@ -39,7 +39,7 @@ pub(crate) fn lines(view: &View, args: &LinesArgs, out: &mut impl Write) -> Resu
     if view.args.json {
         return write_json(view, lines, &files, out);
     }
-    let mut sources = Sources::new(&args.sources)?;
+    let mut sources = Sources::new(&args.sources, &view.args.program)?;
     for (file, counts) in &files {
         let path = &lines.files()[*file];
         Listing { view, args, lines }.write(path, counts, sources.read(path).as_ref(), out)?;
