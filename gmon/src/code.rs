@@ -6,6 +6,7 @@ use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction};
 use object::{Object, ObjectSection, ObjectSymbol, SectionFlags, SymbolKind, elf};
 
 use crate::build_id::BuildId;
+use crate::format::Format;
 use crate::program::{Function, ProgramError};
 
 /// Executable bytes and functions of an x86 program.
@@ -83,6 +84,11 @@ impl Code {
         code
     }
 
+    #[cfg(test)]
+    pub(crate) fn take_no_symbols(&mut self) {
+        self.functions.clear();
+    }
+
     /// Takes the names from a separate debug file, if that has more.
     pub fn take_symbols(&mut self, debug_file: &[u8]) -> Result<(), ProgramError> {
         let functions = symbols(&object::File::parse(debug_file)?);
@@ -107,6 +113,11 @@ impl Code {
             }
         }
         self.functions = functions;
+    }
+
+    /// Of the program's profiles.
+    pub fn format(&self) -> Format {
+        if self.bitness == 32 { Format::LITTLE_32 } else { Format::LITTLE_64 }
     }
 
     /// Sorted, without overlap; all have a size.

@@ -1,6 +1,6 @@
 //! What the counts of basic blocks say about functions, blocks and instructions.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use iced_x86::{FlowControl, Instruction};
 
@@ -60,7 +60,7 @@ impl<'p> Report<'p> {
     pub fn new(profile: &Profile, code: &'p Code, lines: Option<&'p Lines>) -> Report<'p> {
         let mut records = profile.blocks.clone();
         records.sort_unstable();
-        let symbols = with_nameless(code, &records);
+        let symbols = with_nameless(code, &records, &profile.arcs);
         let wholes = wholes(code, &symbols);
         let mut functions: Vec<_> = symbols
             .into_iter()
@@ -207,18 +207,25 @@ impl<'p> Report<'p> {
     }
 }
 
-/// The code's functions, and one for each stretch of code with records that has no symbol.
-fn with_nameless(code: &Code, records: &[Block]) -> Vec<Function> {
-    let mut functions = code.functions().to_vec();
-    let mut end = 0;
+/// The code's functions, and where code with records has no symbol (in a stripped program) one for each
+/// address that was called, up to the next; what is before the first of them is one as well.
+fn with_nameless(code: &Code, records: &[Block], arcs: &[Arc]) -> Vec<Function> {
+    let called: BTreeSet<u64> = arcs.iter().map(|arc| arc.to).collect();
+    let mut nameless: Vec<Function> = Vec::new();
     for record in records.iter().filter(|record| code.function_at(record.addr).is_none()) {
-        let Some(section) = code.section_at(record.addr).filter(|_| record.addr >= end) else { continue };
-        let after = code.functions().partition_point(|function| function.start <= record.addr);
+        let Some(section) = code.section_at(record.addr) else { continue };
+        let start = record.addr;
+        match nameless.last_mut().filter(|last| start < last.end()) {
+            Some(_) if !called.contains(&start) => continue,
+            Some(last) => last.size = start - last.start,
+            None => {}
+        }
+        let after = code.functions().partition_point(|function| function.start <= start);
         let next = code.functions().get(after).map_or(u64::MAX, |function| function.start);
-        end = section.end.min(next);
-        let name = format!("{:#x}", record.addr);
-        functions.push(Function { start: record.addr, size: end - record.addr, name });
+        nameless.push(Function { start, size: section.end.min(next) - start, name: format!("{start:#x}") });
     }
+    let mut functions = code.functions().to_vec();
+    functions.append(&mut nameless);
     functions.sort_by_key(|function| function.start);
     functions
 }
@@ -297,9 +304,19 @@ mod tests {
     #[test]
     fn records_without_a_symbol() {
         let code = Code::of_bytes(&[(0x1000, "f", &[0x90, 0xc3])]);
-        let bare = Code::of_bytes(&[]);
-        let records = [Block { addr: 0x1000, count: 1 }];
-        assert_eq!(with_nameless(&code, &records).len(), 1);
-        assert_eq!(with_nameless(&bare, &records), []);
+        let record = |addr| Block { addr, count: 1 };
+        assert_eq!(with_nameless(&code, &[record(0x1000)], &[]).len(), 1);
+        assert_eq!(with_nameless(&Code::of_bytes(&[]), &[record(0x1000)], &[]), []);
+
+        let mut bare = Code::of_bytes(&[(0x1000, "f", &[0x90; 32])]);
+        bare.take_no_symbols();
+        let records = [record(0x1000), record(0x1004), record(0x1008), record(0x1010)];
+        let arcs = [0x1008, 0x1010].map(|to| Arc { from: 0x1000, to, count: 1 });
+        let functions = with_nameless(&bare, &records, &arcs).into_iter();
+        let functions: Vec<_> = functions.map(|f| (f.start, f.size, f.name)).collect();
+        let name = |text: &str| text.to_owned();
+        let expected =
+            [(0x1000, 8, name("0x1000")), (0x1008, 8, name("0x1008")), (0x1010, 16, name("0x1010"))];
+        assert_eq!(functions, expected);
     }
 }

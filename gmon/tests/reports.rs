@@ -352,6 +352,27 @@ fn errors() {
     says(&["lines", &wrong], &[&program, &good], "no line information");
 }
 
+/// A 32-bit program, and profiles of the other width.
+#[test]
+fn a_32_bit_program() {
+    let folder = Folder::new("report-i386");
+    let source = "static int f(int x)\n{\n    return x + 1;\n}\nvoid _start(void)\n{\n    f(1);\n}\n";
+    let options = ["-m32", "-O0", "-fno-pic", "-no-pie", "-nostdlib", "-static"];
+    let program = folder.build("narrow.c", source, &options);
+    let code = gmon::Code::parse(&std::fs::read(&program).expect("the program")).expect("a program");
+    let blocks = code.functions().iter().map(|function| Block { addr: function.start, count: 7 });
+    let narrow = Profile { blocks: blocks.collect(), ..Profile::new(Format::LITTLE_32) };
+    let wide = folder.write("wide.out", &bytes(&Profile { format: Format::LITTLE_64, ..narrow.clone() }));
+    let narrow = folder.write("narrow.out", &bytes(&narrow));
+    let report = json("lines", &[], &[&program, &narrow]);
+    let line = items(&items(&report, "files")[0], "lines").iter().find(|line| number(line, "line") == 3);
+    assert_eq!(number(line.expect("the line"), "count"), 7);
+    let output = gmon(&["lines"], &[&program, &wide]);
+    assert_eq!(output.status.code(), Some(2));
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(stderr.contains("wide.out: a 64-bit little-endian profile, but"), "{stderr}");
+}
+
 /// Debug information in a file of its own, compressed, or both.
 #[test]
 fn separate_debug_files() {
@@ -378,8 +399,12 @@ fn separate_debug_files() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("its build-id is not that of"));
     // Stripped of all names, functions still have counts.
     run(Command::new("objcopy").args(["--remove-section=.gnu_debuglink"]).arg(&bare));
-    let total = json("functions", &[], &[&bare, &case.profile])["total"]["ie"].clone();
-    assert_eq!(total, json("functions", &[], &case.files())["total"]["ie"]);
+    let functions = json("functions", &[], &[&bare, &case.profile]);
+    let named = json("functions", &[], &case.files());
+    assert_eq!(functions["total"]["ie"], named["total"]["ie"]);
+    let main = items(&named, "functions").iter().find(|function| function["name"] == "main").expect("main");
+    let same = items(&functions, "functions").iter().find(|function| function["address"] == main["address"]);
+    assert_eq!(same.expect("main without a name")["ie"], main["ie"]);
 }
 
 #[test]

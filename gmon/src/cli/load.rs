@@ -24,7 +24,7 @@ pub(crate) fn load(args: &ReportArgs) -> Result<Loaded> {
     let lines = find_lines(args, &bytes, &mut code)?;
     let mut profiles = Vec::new();
     for file in &args.files {
-        let profile = read_profile(args, file)?;
+        let profile = read_profile(args, &code, file)?;
         fits(&code, path, &profile, file)?;
         profiles.push(profile);
     }
@@ -47,6 +47,9 @@ pub(crate) fn fits(code: &Code, program: &Path, profile: &Profile, file: &Path) 
             "{file}: of the program with build-id {other}.., but {program} has {first}..: built anew since the run"
         );
     }
+    if profile.format != code.format() && !profile.is_empty() {
+        bail!("{file}: a {} profile, but {program} is {}", profile.format, code.format());
+    }
     let strays = || profile.blocks.iter().filter(|block| code.section_at(block.addr).is_none());
     if let Some(first) = strays().next() {
         let (number, all, at) = (strays().count(), profile.blocks.len(), first.addr);
@@ -57,17 +60,16 @@ pub(crate) fn fits(code: &Code, program: &Path, profile: &Profile, file: &Path) 
     Ok(())
 }
 
-fn read_profile(args: &ReportArgs, file: &Path) -> Result<Profile> {
+fn read_profile(args: &ReportArgs, code: &Code, file: &Path) -> Result<Profile> {
     let bytes = files::read_any(file)?;
     let mut options = args.form.options();
-    // Reports are of x86 programs, nearly always of 64 bits; gprof's form is what gprofinject writes.
-    let reading = options.read(&bytes).with_context(|| file.display().to_string())?;
-    let profile = if reading.ambiguous_width && options.width.is_none() {
-        options.width = Some(gmon::Width::Bits64);
-        options.read(&bytes).with_context(|| file.display().to_string())?.profile
-    } else {
-        reading.profile
-    };
+    let read = |options: gmon::ReadOptions| options.read(&bytes).with_context(|| file.display().to_string());
+    let mut reading = read(options)?;
+    if reading.ambiguous_width {
+        options.width = options.width.or(Some(code.format().width));
+        reading = read(options)?;
+    }
+    let profile = reading.profile;
     if profile.blocks.is_empty() {
         bail!(
             "{}: no counts of basic blocks in it; `gprofinject --count lines PROG` makes such a profile",
