@@ -1,9 +1,11 @@
-//! Builds the agent library, which travels inside the command (see `src/run_folder.rs`), with a cargo of
-//! its own: a cdylib cannot be an ordinary dependency, and it always wants the release profile.
+//! Builds the libraries that travel inside the command (see `src/run_folder.rs`), the agent and with the feature
+//! `frida` Frida's gum, with a cargo of its own: a cdylib cannot be an ordinary dependency, and it always wants
+//! the release profile.
 
 use std::env;
 use std::error::Error;
-use std::path::PathBuf;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Meant for the outer build only: flags and wrappers of `cargo clippy`, coverage or sanitizer runs,
@@ -23,35 +25,117 @@ const NOT_INHERITED: [&str; 11] = [
     "RUSTFLAGS",
 ];
 
-fn main() -> Result<(), Box<dyn Error>> {
-    let here = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").ok_or("no CARGO_MANIFEST_DIR")?);
-    let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("no OUT_DIR")?);
-    let agent = here.join("../agent");
-    for part in ["src", "abi/src", "abi/Cargo.toml", "Cargo.toml", "build.rs"] {
-        let path = agent.join(part);
-        if path.exists() {
-            println!("cargo::rerun-if-changed={}", path.display());
-        }
-    }
-    println!("cargo::rerun-if-changed=build.rs");
+/// Where Frida's gum is, if not where Frida publishes it.
+const DEVKIT: &str = "FRIDA_GUM_DEVKIT";
+/// As it is set where documentation is built: the crate of gum's bindings then takes a header that it has itself.
+/// There is nothing to link with, so the library is only type-checked.
+const DOCUMENTATION: &str = "DOCS_RS";
 
-    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo
-        .args(["build", "--release", "--lib", "--package", "gprofinject-agent", "--manifest-path"])
-        .arg(agent.join("Cargo.toml"))
-        .arg("--target-dir")
-        .arg(out.join("agent"))
-        // Written to a run folder at every start: a third of a millisecond, without line tables.
-        .env("CARGO_PROFILE_RELEASE_STRIP", "debuginfo")
-        .current_dir(&here);
-    for name in NOT_INHERITED {
-        cargo.env_remove(name);
+const HELP: &str = "docs/frida.md says where Frida publishes its gum devkit, and how to name a folder with it by \
+                    FRIDA_GUM_DEVKIT";
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("no OUT_DIR")?);
+    println!("cargo::rerun-if-changed=build.rs");
+    agent(&out)?;
+    if env::var_os("CARGO_FEATURE_FRIDA").is_some() {
+        frida(&out).map_err(|error| format!("the feature frida: {error}. {HELP}"))?;
     }
-    let status = cargo.status()?;
+    Ok(())
+}
+
+fn agent(out: &Path) -> Result<(), Box<dyn Error>> {
+    let folder = source("agent")?;
+    for part in ["src", "abi/src", "abi/Cargo.toml", "Cargo.toml", "build.rs"] {
+        changes(&folder.join(part));
+    }
+    let target = out.join("agent");
+    let status = cargo("build", "gprofinject-agent", &folder, &target)?.arg("--lib").status()?;
     if !status.success() {
         return Err(format!("building the agent library failed: {status}").into());
     }
-    let library = out.join("agent/release/libgprofinject_agent.so");
-    println!("cargo::rustc-env=GPROFINJECT_AGENT={}", library.display());
+    embed("GPROFINJECT_AGENT", &target.join("release/libgprofinject_agent.so"));
     Ok(())
+}
+
+fn frida(out: &Path) -> Result<(), Box<dyn Error>> {
+    let folder = source("agent/frida")?;
+    for part in ["src", "Cargo.toml", "build.rs"] {
+        changes(&folder.join(part));
+    }
+    for variable in [DEVKIT, DOCUMENTATION] {
+        println!("cargo::rerun-if-env-changed={variable}");
+    }
+    let documentation = env::var_os(DOCUMENTATION).is_some();
+    let devkit = env::var_os(DEVKIT).filter(|folder| !folder.is_empty());
+    let what = if documentation { "check" } else { "build" };
+    let target = out.join("frida");
+    let mut cargo = cargo(what, "gprofinject-frida", &folder, &target)?;
+    match &devkit {
+        _ if documentation => cargo.args(["--features", "gum"]),
+        Some(devkit) => cargo.args(["--features", "gum"]).env("BINDGEN_EXTRA_CLANG_ARGS", include(devkit)?),
+        None => cargo.args(["--features", "auto-download"]),
+    };
+    let status = cargo.status()?;
+    if !status.success() {
+        let how = match devkit {
+            Some(devkit) => format!("with the devkit in {}", devkit.display()),
+            None => format!("and {DEVKIT} is not set, so the devkit was to be downloaded"),
+        };
+        return Err(format!("building the library with Frida's gum failed ({status}), {how}").into());
+    }
+    let library = target.join("release/libgprofinject_frida.so");
+    if documentation {
+        std::fs::create_dir_all(library.parent().ok_or("no folder")?)?;
+        std::fs::write(&library, [])?;
+    }
+    embed("GPROFINJECT_FRIDA", &library);
+    Ok(())
+}
+
+/// The option by which clang finds the devkit's header.
+fn include(devkit: &OsStr) -> Result<String, Box<dyn Error>> {
+    for file in ["frida-gum.h", "libfrida-gum.a"] {
+        let path = Path::new(devkit).join(file);
+        changes(&path);
+        if !path.is_file() {
+            return Err(format!("{DEVKIT} names {}, which has no {file}", devkit.display()).into());
+        }
+    }
+    match devkit.to_str() {
+        Some(path) if !path.contains('\'') && path.starts_with('/') => Ok(format!("-I'{path}'")),
+        _ => Err(format!("{DEVKIT} must be an absolute path without quotes").into()),
+    }
+}
+
+/// A folder of the workspace.
+fn source(name: &str) -> Result<PathBuf, Box<dyn Error>> {
+    let here = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").ok_or("no CARGO_MANIFEST_DIR")?);
+    Ok(here.join("..").join(name))
+}
+
+fn changes(path: &Path) {
+    if path.exists() {
+        println!("cargo::rerun-if-changed={}", path.display());
+    }
+}
+
+fn embed(variable: &str, library: &Path) {
+    println!("cargo::rustc-env={variable}={}", library.display());
+}
+
+fn cargo(what: &str, package: &str, folder: &Path, target: &Path) -> Result<Command, Box<dyn Error>> {
+    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo
+        .args([what, "--release", "--package", package, "--manifest-path"])
+        .arg(folder.join("Cargo.toml"))
+        .arg("--target-dir")
+        .arg(target)
+        // Written to a run folder at every start: a third of a millisecond, without line tables.
+        .env("CARGO_PROFILE_RELEASE_STRIP", "debuginfo")
+        .current_dir(source("injector")?);
+    for name in NOT_INHERITED {
+        cargo.env_remove(name);
+    }
+    Ok(cargo)
 }

@@ -36,6 +36,8 @@ pub(crate) struct Agent {
     pub(crate) libc: (u64, u64),
     /// Shadow stacks are kept.
     pub(crate) both: bool,
+    /// Frida's library is preloaded, here and in programs that are executed.
+    pub(crate) frida: bool,
     /// The block of threads that have none yet: zeros, read-only.
     pub(crate) no_block: u64,
     /// The same for threads that cannot get one.
@@ -81,6 +83,7 @@ pub(crate) static AGENT: Global = Global(UnsafeCell::new(Agent {
     main_thread: 0,
     libc: (0, 0),
     both: false,
+    frida: false,
     no_block: 0,
     lost_block: 0,
     block_len: 0,

@@ -32,7 +32,7 @@ unsafe extern "C" fn carry_out(order: *mut Order) {
             timer::stop_all(Agent::get());
             text::unpatch()
         }
-        RESUME => text::patch().map(|()| timer::start_again(Agent::get())),
+        RESUME => text::patch_again().map(|()| timer::start_again(Agent::get())),
         LEAVE => {
             birth::put_back();
             Ok(())

@@ -209,6 +209,8 @@ fn map_header(fd: i32, parent: &Agent) -> Option<*mut RegionHeader> {
             guests: 0,
             lost_children: 0,
             lost_programs: 0,
+            frida_patched: from.frida_patched,
+            frida_ns: 0,
         };
     }
     Some(region)

@@ -12,7 +12,7 @@ use crate::lookup;
 use crate::place::Place;
 use crate::sys;
 use core::sync::atomic::{AtomicU64, Ordering};
-use gprofinject_abi::{AGENT_FILE, FOLDER_MAX, PRELOAD_VARIABLE, RUN_VARIABLE, ask};
+use gprofinject_abi::{AGENT_FILE, FOLDER_MAX, FRIDA_FILE, PRELOAD_VARIABLE, RUN_VARIABLE, ask};
 
 /// Where each of the two goes on, behind its `syscall`.
 static AFTER_EXECVE: AtomicU64 = AtomicU64::new(0);
@@ -149,11 +149,15 @@ unsafe fn followed(
         count += 1;
         Some(())
     };
-    let agent: &[&[u8]] = &[b"LD_PRELOAD=", place.folder(), b"/", AGENT_FILE.as_bytes()];
-    match own {
-        Some(own) => add(&[agent[0], agent[1], agent[2], agent[3], b":", own])?,
-        None => add(agent)?,
+    let mut preload: [&[u8]; 10] = [b""; 10];
+    preload[..4].copy_from_slice(&[b"LD_PRELOAD=", place.folder(), b"/", AGENT_FILE.as_bytes()]);
+    if Agent::get().frida {
+        preload[4..8].copy_from_slice(&[b":", place.folder(), b"/", FRIDA_FILE.as_bytes()]);
     }
+    if let Some(own) = own {
+        preload[8..].copy_from_slice(&[b":", own]);
+    }
+    add(&preload)?;
     add(&[RUN_VARIABLE.as_bytes(), b"=", place.folder(), b"/", name])?;
     if let Some(own) = own {
         add(&[PRELOAD_VARIABLE.as_bytes(), b"=", own])?;

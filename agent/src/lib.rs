@@ -27,6 +27,7 @@ mod cells;
 mod children;
 mod early;
 mod execute;
+mod frida;
 mod gate;
 mod jumps;
 mod lookup;

@@ -187,6 +187,7 @@ fn hook(start: &Start, place: &Place, region: *mut RegionHeader) -> Result<(), R
         main_thread: words::thread_pointer(),
         libc: jumps::libc_text(start.auxiliary(AT_BASE)),
         both: plan.hooks == HOOK_BOTH,
+        frida: plan.frida != 0,
         // Writable, because a return address of 0 (a coroutine's first frame) finds its arc there.
         no_block: sys::map_zeros(header.block_len, access).map_err(memory)?,
         lost_block: sys::map_zeros(header.block_len, access).map_err(memory)?,

@@ -10,7 +10,7 @@ use core::cell::UnsafeCell;
 use core::ptr;
 use core::slice;
 use core::sync::atomic::{AtomicU32, Ordering};
-use gprofinject_abi::plan::Patch;
+use gprofinject_abi::plan::{BY_AGENT, Patch};
 use gprofinject_abi::region::PAGE;
 
 const AT_PHENT: u64 = 4;
@@ -55,15 +55,25 @@ pub(crate) fn prepare(start: &Start, patches: &'static [Patch], bias: u64) {
     }
 }
 
-/// Writes the patches. The pages are writable only for that long, and not executable meanwhile. The caller
-/// has found the original bytes there.
+/// Writes the patches that are the agent's. The pages are writable only for that long, and not executable
+/// meanwhile. The caller has found the original bytes there.
 pub(crate) fn patch() -> Result<(), i32> {
+    rewrite(|patch| if patch.by == BY_AGENT { &patch.replacement } else { &patch.original })
+}
+
+/// Writes all patches, once Frida's gum has made its own, while all other threads stand still.
+pub(crate) fn patch_again() -> Result<(), i32> {
     rewrite(|patch| &patch.replacement)
 }
 
 /// Writes the original bytes, while all other threads stand still.
 pub(crate) fn unpatch() -> Result<(), i32> {
     rewrite(|patch| &patch.original)
+}
+
+/// For Frida's gum: all patches, and the load bias.
+pub(crate) fn patches() -> (&'static [Patch], u64) {
+    (text().patches(), text().bias)
 }
 
 fn rewrite(bytes: impl Fn(&Patch) -> &[u8]) -> Result<(), i32> {

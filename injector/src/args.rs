@@ -41,7 +41,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "WHO", value_enum, default_value_t = SamplerArg::Auto)]
     pub(crate) sampler: SamplerArg,
 
-    /// Who patches the program
+    /// Who patches the program: gprofinject itself, Frida's gum (what it cannot patch safely is left alone), or gum
+    /// and for the rest gprofinject
     #[arg(long, value_name = "WHO", value_enum, default_value_t = EngineArg::Builtin)]
     pub(crate) engine: EngineArg,
 
@@ -185,10 +186,13 @@ pub(crate) enum SamplerArg {
     Timer,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub(crate) enum EngineArg {
+    #[default]
     Builtin,
     Frida,
+    #[value(name = "frida,builtin")]
+    FridaOrBuiltin,
 }
 
 #[cfg(test)]

@@ -30,6 +30,10 @@ pub(crate) struct Collected {
     pub(crate) lost_children: u64,
     /// Programs that it executed and that could not be followed.
     pub(crate) lost_programs: u64,
+    /// Functions that Frida's gum was to patch, and has not.
+    pub(crate) unpatched: u64,
+    /// Nanoseconds that it took.
+    pub(crate) frida_ns: u64,
     /// Memory that the counters took.
     pub(crate) committed: u64,
 }
@@ -57,6 +61,8 @@ pub(crate) fn collect(
         frozen: header.frozen != 0,
         lost_children: header.lost_children,
         lost_programs: header.lost_programs,
+        unpatched: (planned.frida() as u64).saturating_sub(header.frida_patched),
+        frida_ns: header.frida_ns,
         committed: region.committed(),
         ..Collected::default()
     };

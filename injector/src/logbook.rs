@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use gprofinject_abi::COMMAND_FILE;
 use serde::{Deserialize, Serialize};
 
-use crate::args::HooksArg;
+use crate::args::{EngineArg, HooksArg};
 use crate::output::Naming;
 use crate::region;
 use crate::settings::Settings;
@@ -22,6 +22,7 @@ pub(crate) struct Entries {
     version: u32,
     pub(crate) output: Naming,
     pub(crate) hooks: Option<HooksArg>,
+    pub(crate) engine: EngineArg,
     pub(crate) include: Vec<String>,
     pub(crate) exclude: Vec<String>,
     pub(crate) min_size: u64,
@@ -65,6 +66,7 @@ impl Logbook {
             version: gprofinject_abi::VERSION,
             output: settings.output.absolute(),
             hooks: settings.hooks,
+            engine: settings.engine,
             include,
             exclude,
             min_size,

@@ -22,6 +22,7 @@ mod elf;
 mod failure;
 mod family;
 mod filters;
+mod frida;
 mod histogram;
 mod list;
 mod listener;
@@ -105,7 +106,7 @@ fn run(args: Args) -> Result<Ending, Failure> {
     }
     let subject = profilee::subject(&program.binary);
     if settings.list {
-        let planned = profile_plan::make(subject, settings.hooks, &settings.filters, true);
+        let planned = profile_plan::make(subject, settings.hooks, settings.engine, &settings.filters, true);
         run::say_what_is_possible(&planned, &program, &settings, !subject.blind);
         list::print(&planned, voice.0 == say::Level::Verbose)?;
         return Ok(Ending::Exited(0));
@@ -120,7 +121,8 @@ fn run(args: Args) -> Result<Ending, Failure> {
     let choice = sampler::choose(settings.sampler, rate, takes_agent, subject.changes_ids, follow);
     let agent_wanted =
         choice.method == sampler::Method::Timer || follow || takes_agent && subject.profiling().is_some();
-    let planned = profile_plan::make(subject, settings.hooks, &settings.filters, agent_wanted);
+    let planned =
+        profile_plan::make(subject, settings.hooks, settings.engine, &settings.filters, agent_wanted);
     memory::plan_made();
     let sampled = choice.method != sampler::Method::None;
     run::say_what_is_possible(&planned, &program, &settings, sampled);

@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use gprofinject_plan::image::{Function, FunctionKind, Image};
-use gprofinject_plan::{Hooks, Options, Plan, Reason, Verdict};
+use gprofinject_plan::{Hooks, Options, Plan, Reason, Tactic, Verdict};
 
-use crate::args::HooksArg;
+use crate::args::{EngineArg, HooksArg};
 use crate::filters::Filters;
 use crate::histogram::{Place, Shape};
 use crate::subject::Subject;
@@ -24,6 +24,7 @@ pub(crate) struct Planned<'s, 'd> {
 pub(crate) fn make<'s, 'd>(
     subject: &'s Subject<'d>,
     hooks: Option<HooksArg>,
+    engine: EngineArg,
     filters: &Filters,
     agent_wanted: bool,
 ) -> Planned<'s, 'd> {
@@ -33,7 +34,8 @@ pub(crate) fn make<'s, 'd>(
     let insist = hooks.is_some();
     let hooks = if hooks == Some(HooksArg::Entry) { Hooks::Entry } else { Hooks::Both };
     let image = subject.image.as_ref().filter(|_| agent_wanted || !nothing);
-    let mut plan = image.map(|image| Plan::new(image, &Options { hooks, selected: &selected, insist }));
+    let options = Options { hooks, engine: engine.engine(), selected: &selected, insist };
+    let mut plan = image.map(|image| Plan::new(image, &options));
     if let Some(plan) = plan.as_mut().filter(|_| nothing) {
         (plan.downgrade, plan.caution) = (None, None);
         for verdict in plan.verdicts.iter_mut().filter(|v| **v == Verdict::Refused(Reason::NotSelected)) {
@@ -82,6 +84,12 @@ impl Planned<'_, '_> {
 
     pub(crate) fn hooked(&self) -> usize {
         self.plan.as_ref().map_or(0, |plan| plan.records.len())
+    }
+
+    /// Functions that Frida's gum is to patch.
+    pub(crate) fn frida(&self) -> usize {
+        let verdicts = self.plan.iter().flat_map(|plan| &plan.verdicts);
+        verdicts.filter(|verdict| **verdict == Verdict::Hooked(Tactic::Frida)).count()
     }
 
     /// The name of the hooks in place.

@@ -98,7 +98,8 @@ impl Profilees {
         let subject = subject(binary);
         let profilee = match &subject.unhookable {
             None if subject.takes_agent() => {
-                let planned = profile_plan::make(subject, settings.hooks, &settings.filters, true);
+                let planned =
+                    profile_plan::make(subject, settings.hooks, settings.engine, &settings.filters, true);
                 memory::plan_made();
                 Ok(self.add(binary, binary.into(), planned, true))
             }

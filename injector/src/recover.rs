@@ -168,8 +168,9 @@ impl Recovery<'_> {
                 let program = self.logbook.entries.programs.get(number as usize).cloned();
                 let Program { binary, shown } = program.context("its program is not known")?;
                 let subject = profilee::subject(&binary);
-                let hooks = self.logbook.entries.hooks;
-                let planned = profile_plan::make(subject, hooks, &self.filters, true);
+                let entries = &self.logbook.entries;
+                let (hooks, engine) = (entries.hooks, entries.engine);
+                let planned = profile_plan::make(subject, hooks, engine, &self.filters, true);
                 memory::plan_made();
                 let profilee = self.profilees.first(&binary, shown, planned, true);
                 self.planned.insert(number, profilee);

@@ -110,6 +110,8 @@ struct Setup {
     plan: u64,
     /// The agent's, inside the program.
     agent: u64,
+    /// Frida's, inside the program.
+    frida: u64,
     /// From our start to the program's, without the agent's.
     injector: u64,
     total: u64,
@@ -118,6 +120,7 @@ struct Setup {
 /// Everything that is known after a run.
 pub(crate) struct Run<'r> {
     pub(crate) planned: &'r Planned<'r, 'r>,
+    pub(crate) engine: &'static str,
     pub(crate) binary: &'r Path,
     pub(crate) ending: Ending,
     pub(crate) collected: &'r Collected,
@@ -135,7 +138,8 @@ pub(crate) struct Run<'r> {
 
 impl Run<'_> {
     fn hooked(&self) -> usize {
-        if self.collected.trouble.is_some() { 0 } else { self.planned.hooked() }
+        let patched = self.planned.hooked().saturating_sub(self.collected.unpatched as usize);
+        if self.collected.trouble.is_some() { 0 } else { patched }
     }
 
     fn removed(&self) -> usize {
@@ -166,7 +170,7 @@ impl Run<'_> {
                 Ending::Exited(status) => Exit::Status(status),
                 Ending::Killed(signal) => Exit::Signal(signal),
             },
-            engine: "builtin",
+            engine: self.engine,
             hooks: if self.hooked() > 0 { self.planned.hooks() } else { "none" },
             notes: self.notes.to_vec(),
             functions,
@@ -196,8 +200,9 @@ impl Run<'_> {
             setup_ns: Setup {
                 plan: self.planned.took.as_nanos() as u64,
                 agent: collected.setup_ns,
+                frida: collected.frida_ns,
                 injector: self.injector_ns,
-                total: self.injector_ns + collected.setup_ns,
+                total: self.injector_ns + collected.setup_ns + collected.frida_ns,
             },
             processes: self.others.iter().map(Process::of).collect(),
         }
@@ -222,6 +227,10 @@ impl Run<'_> {
         }
         let timers = collected.lost_timers;
         say(timers, format!("{timers} threads were not sampled: they got no timer"));
+        if collected.trouble.is_none() {
+            let unpatched = collected.unpatched;
+            say(unpatched, format!("{unpatched} functions were not hooked: Frida did not patch them"));
+        }
         let samples = self.lost_samples;
         say(samples, format!("{samples} samples were lost; a lower --rate helps"));
         losses
@@ -242,6 +251,13 @@ impl Run<'_> {
             if let Some(trouble) = &other.collected.trouble {
                 voice.warn(format_args!("process {}: nothing was hooked: {trouble}", other.pid));
             }
+        }
+        let unpatched = |other: &&Other| other.collected.trouble.is_none() && other.collected.unpatched > 0;
+        for other in self.others.iter().filter(unpatched) {
+            let (pid, count) = (other.pid, other.collected.unpatched);
+            voice.warn(format_args!(
+                "process {pid}: {count} functions were not hooked: Frida did not patch them"
+            ));
         }
         if self.others.len() > MOST {
             voice.note(format_args!("and {} processes more", self.others.len() - MOST));
@@ -294,12 +310,12 @@ impl Run<'_> {
         voice.detail(format_args!(
             "memory: arena {arena_bytes}, counters {region_bytes}, plan {plan_bytes}, sampler {sampler_bytes} bytes"
         ));
-        let Setup { plan, agent, injector, .. } = stats.setup_ns;
+        let Setup { plan, agent, frida, injector, .. } = stats.setup_ns;
         voice.detail(format_args!(
             "set-up: {:.1} ms here ({:.1} planning), {:.1} ms in the program",
             injector as f64 / 1e6,
             plan as f64 / 1e6,
-            agent as f64 / 1e6
+            (agent + frida) as f64 / 1e6
         ));
         let deep = stats.lost.bare_calls;
         if deep > 0 {

@@ -73,25 +73,28 @@ pub(crate) fn profiled(prepared: Prepared) -> Result<Ending, Failure> {
     let orders = Orders { timer_rate, follow, plan: profilee.number };
     let mut homeless = None;
     let folder = match &profilee.plan {
-        Some((plan, layout)) => match RunFolder::create(spawn::FIRST, plan, layout, orders) {
-            Ok(folder) => Some(folder),
-            // Half a profile is better than none.
-            Err(error) if choice.method == Method::Perf => {
-                voice.warn(format_args!("{error:#}; nothing is hooked, the program is only sampled"));
-                homeless = Some(format!("{error:#}"));
-                None
+        Some((plan, layout)) => {
+            match RunFolder::create(spawn::FIRST, settings.engine, plan, layout, orders) {
+                Ok(folder) => Some(folder),
+                // Half a profile is better than none.
+                Err(error) if choice.method == Method::Perf => {
+                    voice.warn(format_args!("{error:#}; nothing is hooked, the program is only sampled"));
+                    homeless = Some(format!("{error:#}"));
+                    None
+                }
+                Err(error) => return Err(error.into()),
             }
-            Err(error) => return Err(error.into()),
-        },
+        }
         None => None,
     };
 
     let mut family = Family::new(&settings, &output, folder, profilees, orders, choice.rate);
-    let run_folder = family.folder.as_ref().map(RunFolder::path);
-    let held = spawn::hold(&program, run_folder, signals.inherited(), inherited.limits).map_err(|error| {
-        let limit = if error.raw_os_error() == Some(libc::EAGAIN) { " (ulimit -u)" } else { "" };
-        anyhow!("cannot start a process: {}{limit}", sys::reason(&error))
-    })?;
+    let held = spawn::hold(&program, family.folder.as_ref(), signals.inherited(), inherited.limits).map_err(
+        |error| {
+            let limit = if error.raw_os_error() == Some(libc::EAGAIN) { " (ulimit -u)" } else { "" };
+            anyhow!("cannot start a process: {}{limit}", sys::reason(&error))
+        },
+    )?;
     sys::release(&inherited.descriptors);
     let mut sampling = None;
     if choice.method == Method::Perf {
@@ -153,6 +156,7 @@ pub(crate) fn profiled(prepared: Prepared) -> Result<Ending, Failure> {
     notes.extend(family.strangers.iter().cloned());
     let run = Run {
         planned,
+        engine: settings.engine.name(),
         binary: &program.binary,
         ending,
         collected: &collected,

@@ -8,9 +8,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow};
-use gprofinject_abi::{AGENT_FILE, ASK_FILE, FOLDER_MAX, PLAN_SUFFIX, REGION_SUFFIX};
+use gprofinject_abi::{ASK_FILE, FOLDER_MAX, PLAN_SUFFIX, REGION_SUFFIX};
 use tempfile::TempDir;
 
+use crate::args::EngineArg;
 use crate::region::{self, Layout, Orders};
 use crate::sys;
 
@@ -32,16 +33,23 @@ pub(crate) type Piece = Cow<'static, [u8]>;
 /// Removed when dropped.
 pub(crate) struct RunFolder {
     folder: TempDir,
+    engine: EngineArg,
 }
 
 impl RunFolder {
     /// Makes the folder in the first place that will do.
     /// It holds the first process's files, and there is room for its counters.
-    pub(crate) fn create(first: &str, plan: &[Piece], layout: &Layout, orders: Orders) -> Result<RunFolder> {
+    pub(crate) fn create(
+        first: &str,
+        engine: EngineArg,
+        plan: &[Piece],
+        layout: &Layout,
+        orders: Orders,
+    ) -> Result<RunFolder> {
         let mut refusals = Vec::new();
         let mut limited = None;
         for place in places() {
-            match create_in(&place, first, plan, layout, orders) {
+            match create_in(&place, first, engine, plan, layout, orders) {
                 Ok(folder) => return Ok(folder),
                 Err(error) => {
                     refusals.push(format!("{}: {}", place.display(), sys::reason(&error)));
@@ -62,6 +70,11 @@ impl RunFolder {
 
     pub(crate) fn path(&self) -> &Path {
         self.folder.path()
+    }
+
+    /// What is preloaded.
+    pub(crate) fn libraries(&self) -> Vec<PathBuf> {
+        self.engine.libraries().map(|(name, _)| self.path().join(name)).collect()
     }
 
     /// It stays.
@@ -147,6 +160,7 @@ fn places() -> Vec<PathBuf> {
 fn create_in(
     place: &Path,
     first: &str,
+    engine: EngineArg,
     plan: &[Piece],
     layout: &Layout,
     orders: Orders,
@@ -155,21 +169,23 @@ fn create_in(
     if !loadable(place.as_os_str()) || place.as_os_str().len() + 64 > FOLDER_MAX {
         return Err(io::Error::other("LD_PRELOAD cannot name files in it"));
     }
-    if sys::free_space(&place)? < AGENT.len() as u64 {
+    let libraries_len: usize = engine.libraries().map(|(_, bytes)| bytes.len()).sum();
+    if sys::free_space(&place)? < libraries_len as u64 {
         return Err(io::Error::from_raw_os_error(libc::ENOSPC));
     }
     let folder = tempfile::Builder::new()
         .prefix("gprofinject-")
         .permissions(std::fs::Permissions::from_mode(0o700))
         .tempdir_in(&place)?;
-    let mut agent = region::create_private(&folder.path().join(AGENT_FILE))?;
-    agent.write_all(AGENT)?;
-    if !sys::maps_executable(&agent) {
-        return Err(io::Error::other("code there cannot be executed (noexec)"));
+    // To remove the folder, should a step fail, takes a descriptor: none is kept.
+    for (name, bytes) in engine.libraries() {
+        let mut library = region::create_private(&folder.path().join(name))?;
+        library.write_all(bytes)?;
+        if !sys::maps_executable(&library) {
+            return Err(io::Error::other("code there cannot be executed (noexec)"));
+        }
     }
-    // To remove the folder, should the next step fail, takes a descriptor.
-    drop(agent);
-    let folder = RunFolder { folder };
+    let folder = RunFolder { folder, engine };
     folder.add(first, plan, layout, orders)?;
     Ok(folder)
 }

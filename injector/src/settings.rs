@@ -18,6 +18,7 @@ pub(crate) struct Settings {
     pub(crate) stats: Option<PathBuf>,
     /// None: not said, which is `both` where hooks do no harm.
     pub(crate) hooks: Option<HooksArg>,
+    pub(crate) engine: EngineArg,
     pub(crate) rate: u32,
     pub(crate) sampler: SamplerArg,
     pub(crate) filters: Filters,
@@ -30,9 +31,7 @@ pub(crate) struct Settings {
 
 impl Settings {
     pub(crate) fn from(args: Args) -> Result<Settings> {
-        if args.engine == EngineArg::Frida {
-            bail!("--engine frida is not in this version; leave it away to use the built-in one");
-        }
+        args.engine.check(args.pid.is_some() && args.verb().is_none())?;
         let asked = [
             (args.dump_signal, Verb::Dump),
             (args.reset_signal, Verb::Reset),
@@ -53,6 +52,7 @@ impl Settings {
             output: output::naming(args.output, std::env::var_os("GMON_OUT_PREFIX")),
             stats: args.stats,
             hooks: args.hooks,
+            engine: args.engine,
             rate: args.rate,
             sampler: args.sampler,
             follow: !args.no_follow,

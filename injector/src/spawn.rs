@@ -6,13 +6,14 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::ptr;
 
-use gprofinject_abi::{AGENT_FILE, PRELOAD_VARIABLE, RUN_VARIABLE};
+use gprofinject_abi::{PRELOAD_VARIABLE, RUN_VARIABLE};
 
 use crate::early;
 use crate::resolve::Program;
+use crate::run_folder::RunFolder;
 use crate::signals::Inherited;
 use crate::sys::{self, Limits, c_string};
 
@@ -49,7 +50,7 @@ struct Exec {
 /// Forks. With `run_folder`, the program will find the agent there.
 pub(crate) fn hold(
     program: &Program,
-    run_folder: Option<&Path>,
+    run_folder: Option<&RunFolder>,
     inherited: Inherited,
     limits: Limits,
 ) -> io::Result<Held> {
@@ -131,7 +132,7 @@ impl Child {
 }
 
 impl Exec {
-    fn new(program: &Program, run_folder: Option<&Path>) -> io::Result<Exec> {
+    fn new(program: &Program, run_folder: Option<&RunFolder>) -> io::Result<Exec> {
         let path = c_string(program.path.as_os_str())?;
         let argv = program.argv.iter().map(|word| c_string(word)).collect::<io::Result<Vec<_>>>()?;
         let shell_argv = program.shell_if_refused.then(|| {
@@ -140,7 +141,7 @@ impl Exec {
         });
         let mut env = environment();
         if let Some(folder) = run_folder {
-            inject(&mut env, folder, FIRST)?;
+            inject(&mut env, &folder.libraries(), &folder.path().join(FIRST))?;
         }
         Ok(Exec { path, argv, shell_argv, env })
     }
@@ -162,7 +163,7 @@ fn environment() -> Vec<CString> {
 }
 
 /// Adds the agent's variables at the end, in the order in which it expects them.
-fn inject(env: &mut Vec<CString>, folder: &Path, name: &str) -> io::Result<()> {
+fn inject(env: &mut Vec<CString>, libraries: &[PathBuf], place: &Path) -> io::Result<()> {
     let is_preload = |entry: &CString| {
         entry.as_bytes().strip_prefix(PRELOAD.as_bytes()).is_some_and(|rest| rest.starts_with(b"="))
     };
@@ -171,14 +172,10 @@ fn inject(env: &mut Vec<CString>, folder: &Path, name: &str) -> io::Result<()> {
         .find(|entry| is_preload(entry))
         .map(|entry| entry.as_bytes()[PRELOAD.len() + 1..].to_vec());
     env.retain(|entry| !is_preload(entry));
-    let agent = folder.join(AGENT_FILE);
-    let mut preload = agent.as_os_str().as_bytes().to_vec();
-    if let Some(own) = &own {
-        preload.push(b':');
-        preload.extend(own);
-    }
-    env.push(variable(PRELOAD, &preload)?);
-    env.push(variable(RUN_VARIABLE, folder.join(name).as_os_str().as_bytes())?);
+    let ours = libraries.iter().map(|library| library.as_os_str().as_bytes());
+    let preload: Vec<&[u8]> = ours.chain(own.as_deref()).collect();
+    env.push(variable(PRELOAD, &preload.join(&b':'))?);
+    env.push(variable(RUN_VARIABLE, place.as_os_str().as_bytes())?);
     if let Some(own) = &own {
         env.push(variable(PRELOAD_VARIABLE, own)?);
     }
@@ -197,11 +194,12 @@ mod tests {
     fn the_agents_variables_come_last() {
         let entry = |text: &str| CString::new(text).expect("no zero byte");
         let mut env = vec![entry("A=1"), entry("LD_PRELOAD=x.so"), entry("odd")];
-        inject(&mut env, Path::new("/run/f"), "0").expect("no zero byte");
+        let libraries = ["/run/f/libgprofinject.so", "/run/f/libgprofinject-frida.so"].map(PathBuf::from);
+        inject(&mut env, &libraries, Path::new("/run/f/0")).expect("no zero byte");
         let expected = [
             "A=1",
             "odd",
-            "LD_PRELOAD=/run/f/libgprofinject.so:x.so",
+            "LD_PRELOAD=/run/f/libgprofinject.so:/run/f/libgprofinject-frida.so:x.so",
             "GPROFINJECT_RUN=/run/f/0",
             "GPROFINJECT_LD_PRELOAD=x.so",
         ];

@@ -9,6 +9,7 @@
 #![no_std]
 
 pub mod attach;
+pub mod frida;
 pub mod plan;
 pub mod region;
 
@@ -20,6 +21,8 @@ pub const RUN_VARIABLE: &str = "GPROFINJECT_RUN";
 pub const PRELOAD_VARIABLE: &str = "GPROFINJECT_LD_PRELOAD";
 /// File names inside the run folder. The agent and a socket (see [`ask`]) belong to the run.
 pub const AGENT_FILE: &str = "libgprofinject.so";
+/// Frida's gum, where it patches (see [`frida`]).
+pub const FRIDA_FILE: &str = "libgprofinject-frida.so";
 pub const ASK_FILE: &str = "ask";
 /// A link to the command that made the folder, for agents that outlive it.
 pub const COMMAND_FILE: &str = "gprofinject";

@@ -70,6 +70,8 @@ pub struct PlanHeader {
     pub tail_code: u32,
     /// Not 0: patches take out calls of the hooks of -finstrument-functions, which must be the C library's.
     pub hooks_removed: u32,
+    /// Not 0: Frida's gum patches in this run, and its library ([`crate::FRIDA_FILE`]) is preloaded beside the agent.
+    pub frida: u64,
 }
 
 /// What the stack looks like at a place in a thunk. Names index [`PlanHeader::frame_tables`].
@@ -165,8 +167,8 @@ pub struct CodeRange {
     pub hi: u64,
 }
 
-/// Bytes of the program to be overwritten. All patches of a plan are made, or none: the agent first
-/// compares every `original`.
+/// Bytes of the program to be overwritten. All patches of the agent's are made, or none: it first compares
+/// every `original`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Patch {
@@ -174,10 +176,17 @@ pub struct Patch {
     pub address: u64,
     /// Bytes used of the two arrays.
     pub len: u32,
-    pub reserved: u32,
+    /// [`BY_AGENT`], [`BY_FRIDA`] or [`BEHIND_FRIDA`].
+    pub by: u32,
     pub original: [u8; 16],
     pub replacement: [u8; 16],
 }
+
+/// Who makes a patch. What gum makes begins with a `jmp rel32` to the thunk.
+pub const BY_AGENT: u32 = 0;
+pub const BY_FRIDA: u32 = 1;
+/// Bytes that gum fills with nops behind its jump: a function that it patches may take two [`Patch`]es.
+pub const BEHIND_FRIDA: u32 = 2;
 
 /// Initial contents of a part of the arena.
 #[repr(C)]
@@ -266,7 +275,7 @@ pub struct Cell {
 
 const _: () = {
     assert!(size_of::<Table>() == 16);
-    assert!(size_of::<PlanHeader>() == 256);
+    assert!(size_of::<PlanHeader>() == 264);
     assert!(size_of::<FunctionRecord>() == 48);
     assert!(size_of::<TailRecord>() == 24);
     assert!(size_of::<CodeRange>() == 16);

@@ -98,6 +98,10 @@ pub struct RegionHeader {
     pub lost_children: u64,
     /// Programs that could not be asked for when they were executed.
     pub lost_programs: u64,
+    /// Functions that Frida's gum has patched.
+    pub frida_patched: u64,
+    /// Nanoseconds that it took for them, beside [`RegionHeader::setup_ns`].
+    pub frida_ns: u64,
 }
 
 #[repr(u32)]

@@ -1,6 +1,6 @@
 //! The plan file. See [`gprofinject_abi::plan`] for its layout.
 
-use crate::plan::{Hooks, Plan};
+use crate::plan::{Engine, Hooks, Plan};
 use gprofinject_abi::VERSION;
 use gprofinject_abi::plan::{
     CodeRange, FunctionRecord, HOOK_BOTH, HOOK_ENTRY, MAGIC, Patch, PlanHeader, Segment, Table, TailRecord,
@@ -36,7 +36,7 @@ impl Plan {
         let patches = table(&mut file, &e.patches, |p, out| {
             word(out, p.address);
             half(out, p.len);
-            half(out, 0);
+            half(out, p.by);
             out.extend_from_slice(&p.original);
             out.extend_from_slice(&p.replacement);
         });
@@ -68,6 +68,7 @@ impl Plan {
         }
         half(&mut header, e.tail_code);
         half(&mut header, u32::from(self.hooks_removed));
+        word(&mut header, u64::from(self.engine != Engine::Builtin));
         file[..header.len()].copy_from_slice(&header);
         let arena = e.used.iter().map(|used| Cow::Borrowed(&e.code.bytes[used.clone()]));
         std::iter::once(Cow::Owned(file)).chain(arena).collect()

@@ -25,5 +25,5 @@ pub mod tails;
 pub mod template;
 mod unwinder;
 
-pub use plan::{Hooks, Options, Plan, Verdict};
+pub use plan::{Engine, Hooks, Options, Plan, Verdict};
 pub use tactic::{Reason, Tactic};

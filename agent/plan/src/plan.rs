@@ -21,8 +21,20 @@ pub enum Hooks {
     Entry,
 }
 
+/// Who patches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Engine {
+    #[default]
+    Builtin,
+    /// Frida's gum, and what it cannot do safely is refused.
+    Frida,
+    /// Frida's gum, and what it cannot do safely is left to the built-in tactics.
+    FridaOrBuiltin,
+}
+
 pub struct Options<'a> {
     pub hooks: Hooks,
+    pub engine: Engine,
     /// Whether the user wants the function hooked.
     pub selected: &'a dyn Fn(&Function) -> bool,
     /// The user insists on hooks in a program that may look at its own code.
@@ -66,6 +78,7 @@ pub struct Plan {
     pub(crate) phdr: u64,
     /// Some patches take out calls of hooks, which must be the C library's empty ones.
     pub(crate) hooks_removed: bool,
+    pub engine: Engine,
 }
 
 /// Returns twice, or to another frame, or takes its caller's registers down: its exit must not be hooked.
@@ -100,7 +113,7 @@ impl Plan {
             let verdicts = vec![Err(reason); image.functions.len()];
             Decided::emit(image, &flow, Decisions { verdicts, hooks: Vec::new() }, entry_only)
         } else {
-            Decided::that_can_be_emitted(image, &flow, &selected, entry_only)
+            Decided::that_can_be_emitted(image, &flow, &selected, options.engine, entry_only)
         };
         let mut number_of = vec![u32::MAX; image.functions.len()];
         for (hook, number) in hooks.iter().zip(0..) {
@@ -125,6 +138,7 @@ impl Plan {
             entry: image.entry,
             phdr: image.phdr,
             hooks_removed: image.facts.hooks_removed,
+            engine: options.engine,
             verdicts: verdicts
                 .into_iter()
                 .map(|v| v.map_or_else(Verdict::Refused, Verdict::Hooked))
@@ -196,13 +210,14 @@ impl Decided {
         image: &Image,
         flow: &Flow,
         selected: &dyn Fn(usize) -> bool,
+        engine: Engine,
         entry_only: bool,
     ) -> Decided {
         /// Two are enough for what compilers make.
         const ROUNDS: u32 = 20;
         let mut failed = if entry_only { Failed::new() } else { unwinder::steps(image, flow) };
         for _ in 0..ROUNDS {
-            let decisions = decide(image, flow, selected, &failed);
+            let decisions = decide(image, flow, selected, engine, &failed);
             let overlapping = overlaps(&decisions.hooks);
             if !overlapping.is_empty() {
                 failed.extend(overlapping.into_iter().map(|function| (function, Reason::Overlap)));
@@ -212,9 +227,11 @@ impl Decided {
             if decided.emitted.failed.is_empty() {
                 return decided;
             }
-            failed.extend(decided.emitted.failed);
+            let by_frida = |i| decided.verdicts[i] == Ok(Tactic::Frida);
+            let reason = |i, other| if by_frida(i) { Reason::FridaNotRelocatable } else { other };
+            failed.extend(decided.emitted.failed.iter().map(|&(i, other)| (i, reason(i, other))));
         }
-        let verdicts = decide(image, flow, selected, &failed).verdicts;
+        let verdicts = decide(image, flow, selected, engine, &failed).verdicts;
         let verdicts = verdicts.into_iter().map(|v| v.and(Err(Reason::NotRelocatable))).collect();
         Decided::emit(image, flow, Decisions { verdicts, hooks: Vec::new() }, entry_only)
     }

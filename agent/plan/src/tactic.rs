@@ -5,6 +5,7 @@
 //! function's near jump that are dead because the instructions there were relocated. What is left slides
 //! into its neighbour's patch ([`sled`]).
 
+pub mod frida;
 pub mod sled;
 mod verdict;
 
@@ -12,6 +13,7 @@ pub use verdict::{Reason, Tactic};
 
 use crate::flow::{Branch, BranchKind, Flow, NEAR};
 use crate::image::{FunctionKind, Image};
+use crate::plan::Engine;
 use crate::start::{Start, is_padding, owner, simple_start};
 use sled::Sled;
 use std::collections::HashMap;
@@ -58,6 +60,7 @@ impl Hook {
     pub fn spans(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let entry = match (self.tactic, self.cave) {
             (Tactic::CallSites, _) => None,
+            (Tactic::Frida, _) => Some((self.at, self.at + self.relocated)),
             (Tactic::Sled, _) => self.sled.map(|s| (self.at, self.at + s.len)),
             (_, Some(_)) => Some((self.at, self.at + SHORT_JUMP)),
             (_, None) => Some((self.at, self.at + JUMP)),
@@ -80,10 +83,17 @@ pub struct Decisions {
 pub type Failed = HashMap<usize, Reason>;
 
 /// Decides. `selected` says which functions the user wants.
-pub fn decide(image: &Image, flow: &Flow, selected: &dyn Fn(usize) -> bool, failed: &Failed) -> Decisions {
+pub fn decide(
+    image: &Image,
+    flow: &Flow,
+    selected: &dyn Fn(usize) -> bool,
+    engine: Engine,
+    failed: &Failed,
+) -> Decisions {
     let mut d = Decider {
         image,
         flow,
+        engine,
         failed,
         hooks: (0..image.functions.len()).map(|_| None).collect(),
         padding_used: vec![0; image.functions.len()],
@@ -92,23 +102,16 @@ pub fn decide(image: &Image, flow: &Flow, selected: &dyn Fn(usize) -> bool, fail
     for i in 0..image.functions.len() {
         verdicts.push(d.refuse(i, selected).map_or(Err(Reason::NoRoom), Err));
         if verdicts[i] == Err(Reason::NoRoom) {
-            verdicts[i] = d.near(i, false);
+            verdicts[i] = match engine {
+                Engine::Builtin => d.near(i, false),
+                Engine::Frida => d.frida(i),
+                Engine::FridaOrBuiltin => d.frida(i).or_else(|_| d.near(i, false)),
+            };
         }
     }
-    // Those without room of their own, in three rounds of rising cost.
-    type Round = fn(&mut Decider, usize) -> Result<Tactic, Reason>;
-    let rounds: [Round; 3] = [|d, i| d.short(i), |d, i| d.near(i, true), |d, i| d.call_sites(i)];
-    for round in rounds {
-        for (i, verdict) in verdicts.iter_mut().enumerate() {
-            if matches!(verdict, Err(Reason::NoRoom | Reason::JumpedInto)) {
-                match round(&mut d, i) {
-                    Err(Reason::NoRoom) => {}
-                    better => *verdict = better,
-                }
-            }
-        }
+    if engine != Engine::Frida {
+        d.without_room(&mut verdicts);
     }
-    d.sleds(&mut verdicts);
     // In place, as flatten() does not do it.
     #[expect(clippy::filter_map_identity)]
     let hooks = d.hooks.into_iter().filter_map(|hook| hook).collect();
@@ -118,6 +121,7 @@ pub fn decide(image: &Image, flow: &Flow, selected: &dyn Fn(usize) -> bool, fail
 struct Decider<'a, 'd> {
     image: &'a Image<'d>,
     flow: &'a Flow,
+    engine: Engine,
     failed: &'a Failed,
     hooks: Vec<Option<Hook>>,
     /// Bytes handed out of the padding behind each function.
@@ -125,6 +129,23 @@ struct Decider<'a, 'd> {
 }
 
 impl Decider<'_, '_> {
+    /// Those without room of their own, in three rounds of rising cost, and last by sleds.
+    fn without_room(&mut self, verdicts: &mut [Result<Tactic, Reason>]) {
+        type Round = fn(&mut Decider, usize) -> Result<Tactic, Reason>;
+        let rounds: [Round; 3] = [|d, i| d.short(i), |d, i| d.near(i, true), |d, i| d.call_sites(i)];
+        for round in rounds {
+            for (i, verdict) in verdicts.iter_mut().enumerate() {
+                if matches!(verdict, Err(Reason::NoRoom | Reason::JumpedInto)) {
+                    match round(self, i) {
+                        Err(Reason::NoRoom) => {}
+                        better => *verdict = better,
+                    }
+                }
+            }
+        }
+        self.sleds(verdicts);
+    }
+
     fn refuse(&self, i: usize, selected: &dyn Fn(usize) -> bool) -> Option<Reason> {
         let f = &self.image.functions[i];
         if matches!(f.kind, FunctionKind::Cold(_)) {
@@ -147,7 +168,29 @@ impl Decider<'_, '_> {
         if self.image.facts.runtime.is_some() && self.flow.functions[i].table_loops {
             return Some(Reason::LoopsThroughTable);
         }
-        self.failed.get(&i).copied()
+        let failed = self.failed.get(&i).copied();
+        failed
+            .filter(|reason| self.engine != Engine::FridaOrBuiltin || *reason != Reason::FridaNotRelocatable)
+    }
+
+    /// gum's `replace_fast`.
+    fn frida(&mut self, i: usize) -> Result<Tactic, Reason> {
+        if let Some(&reason) = self.failed.get(&i) {
+            return Err(reason);
+        }
+        let (at, relocated) = frida::fit(self.image, self.flow, i)?;
+        self.hooks[i] = Some(Hook {
+            function: i,
+            tactic: Tactic::Frida,
+            at,
+            relocated,
+            cave: None,
+            retargets: Vec::new(),
+            dead_used: relocated,
+            sled: None,
+            slid_into: false,
+        });
+        Ok(Tactic::Frida)
     }
 
     /// A near jump over the function's own bytes and the padding behind them. With `over_call`, the

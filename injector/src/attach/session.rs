@@ -58,7 +58,7 @@ pub(crate) fn profile(pid: i32, settings: &Settings, duration: Option<Duration>)
         }
         notes.push(reason.clone());
     }
-    let planned = profile_plan::make(subject, settings.hooks, &settings.filters, false);
+    let planned = profile_plan::make(subject, settings.hooks, settings.engine, &settings.filters, false);
     memory::plan_made();
     run::say_what_is_possible(&planned, &program, settings, choice.method != Method::None);
     notes.extend(planned.plan.iter().filter_map(|plan| plan.downgrade.clone()));
@@ -70,7 +70,7 @@ pub(crate) fn profile(pid: i32, settings: &Settings, duration: Option<Duration>)
     let planned = profilee.planned;
     let orders = Orders { timer_rate: 0, follow: false, plan: profilee.number };
     let folder = match &profilee.plan {
-        Some((plan, layout)) => Some(RunFolder::create(FIRST, plan, layout, orders)?),
+        Some((plan, layout)) => Some(RunFolder::create(FIRST, settings.engine, plan, layout, orders)?),
         None => None,
     };
     let mut family = Family::new(settings, &output, folder, profilees, orders, choice.rate);
@@ -140,6 +140,7 @@ pub(crate) fn profile(pid: i32, settings: &Settings, duration: Option<Duration>)
     }
     let run = Run {
         planned,
+        engine: settings.engine.name(),
         binary: &program.binary,
         ending: Ending::Exited(0),
         collected: &finished.collected,

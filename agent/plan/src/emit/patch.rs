@@ -4,7 +4,7 @@ use super::Emitter;
 use crate::image::Image;
 use crate::relocate::{Relocated, near_jump};
 use crate::tactic::{Hook, JUMP, Retarget, Tactic};
-use gprofinject_abi::plan::Patch;
+use gprofinject_abi::plan::{BEHIND_FRIDA, BY_FRIDA, Patch};
 
 /// None: too long, or the file does not have what stands there.
 pub(super) fn patch(image: &Image, address: u64, replacement: &[u8]) -> Option<Patch> {
@@ -49,6 +49,7 @@ impl Emitter<'_, '_> {
         let mut patches = Vec::with_capacity(1);
         match (hook.tactic, hook.cave) {
             (Tactic::CallSites, _) => {}
+            (Tactic::Frida, _) => patches.extend(self.by_frida(hook, thunk)?),
             (Tactic::Sled, _) => patches.push(self.patch(hook.at, &hook.sled?.bytes(hook.at)?)?),
             (_, Some(cave)) => {
                 patches.push(self.patch(hook.at, &[0xeb, short(hook.at + 2, cave)?])?);
@@ -85,6 +86,21 @@ impl Emitter<'_, '_> {
         for cave in first.filter_map(|r| r.cave).chain(hook.cave) {
             self.bodies.cave(cave.wrapping_sub(self.out.code.arena), JUMP);
         }
+    }
+
+    /// What gum writes: the jump, and nops over the rest of the overwritten instructions. As many records as
+    /// that takes.
+    fn by_frida(&self, hook: &Hook, thunk: u64) -> Option<Vec<Patch>> {
+        const NOP: u8 = 0x90;
+        let mut bytes = near_jump(hook.at, thunk).to_vec();
+        bytes.resize(hook.relocated as usize, NOP);
+        let longest = size_of_val(&Patch::default().replacement);
+        let parts = bytes.chunks(longest).enumerate().map(|(n, part)| {
+            let by = if n == 0 { BY_FRIDA } else { BEHIND_FRIDA };
+            let patch = self.patch(hook.at + (n * longest) as u64, part)?;
+            Some(Patch { by, ..patch })
+        });
+        parts.collect()
     }
 
     fn jump_patch(&self, from: u64, to: u64) -> Option<Patch> {

@@ -18,6 +18,8 @@ pub enum Tactic {
     /// `push rsp`, then on into the patch of the function behind it, which tells from the stack who was
     /// called.
     Sled,
+    /// Frida's gum overwrites the first sixteen bytes or more.
+    Frida,
 }
 
 impl Tactic {
@@ -29,6 +31,7 @@ impl Tactic {
             Tactic::ShortJump => "short-jump",
             Tactic::CallSites => "call-sites",
             Tactic::Sled => "sled",
+            Tactic::Frida => "frida",
         }
     }
 }
@@ -50,6 +53,12 @@ pub enum Reason {
     Go,
     OwnText,
     Unwinder,
+    FridaRoom,
+    FridaCall,
+    FridaEntered,
+    FridaLoop,
+    FridaJump,
+    FridaNotRelocatable,
 }
 
 impl Reason {
@@ -70,6 +79,12 @@ impl Reason {
             Reason::Go => "go",
             Reason::OwnText => "own-text",
             Reason::Unwinder => "unwinder",
+            Reason::FridaRoom => "frida-room",
+            Reason::FridaCall => "frida-call",
+            Reason::FridaEntered => "frida-entered",
+            Reason::FridaLoop => "frida-loop",
+            Reason::FridaJump => "frida-jump",
+            Reason::FridaNotRelocatable => "frida-not-relocatable",
         }
     }
 }
@@ -83,6 +98,7 @@ impl fmt::Display for Tactic {
             Tactic::ShortJump => "a short jump to unused bytes nearby",
             Tactic::CallSites => "its call sites, which are all known",
             Tactic::Sled => "a slide into its neighbour's jump, which tells the two apart",
+            Tactic::Frida => "Frida's jump over its first sixteen bytes or more",
         })
     }
 }
@@ -107,6 +123,12 @@ impl fmt::Display for Reason {
             Reason::Go => "Go code does not keep the C stack's rules",
             Reason::OwnText => "the program may check its own code; --hooks both hooks it all the same",
             Reason::Unwinder => "it belongs to an unwinder, which takes one more step for each hooked frame; --hooks entry hooks it",
+            Reason::FridaRoom => "it ends, or jumps away, within the 16 bytes that Frida overwrites",
+            Reason::FridaCall => "a call among the 16 bytes that Frida overwrites would return into them",
+            Reason::FridaEntered => "a branch leads into the 16 bytes or more that Frida overwrites",
+            Reason::FridaLoop => "a loop leads back to its first instruction, where Frida's jump would count it as calls",
+            Reason::FridaJump => "it begins with a jump, and Frida would patch where that leads",
+            Reason::FridaNotRelocatable => "the instructions that Frida overwrites cannot run elsewhere",
         })
     }
 }

@@ -1,7 +1,7 @@
 #![allow(clippy::unwrap_used)]
 use super::*;
 use crate::image::{Code, Facts, Function, FunctionKind, ImageKind, Segment};
-use crate::{Hooks, Options, Plan, Verdict};
+use crate::{Engine, Hooks, Options, Plan, Verdict};
 use iced_x86::{Decoder, DecoderOptions, Mnemonic};
 
 const TEXT: u64 = 0x1000;
@@ -47,7 +47,10 @@ fn image<'d>(kind: ImageKind, base: u64, code: &'d [u8], sizes: &[usize]) -> Ima
 fn plan_of(image: &Image, skip: Option<usize>) -> Plan {
     let left_out = skip.map(|i| image.functions[i].address);
     let selected = |f: &Function| Some(f.address) != left_out;
-    Plan::new(image, &Options { hooks: Hooks::Both, selected: &selected, insist: false })
+    Plan::new(
+        image,
+        &Options { hooks: Hooks::Both, engine: Engine::Builtin, selected: &selected, insist: false },
+    )
 }
 
 fn pie(parts: &[&[u8]], skip: Option<usize>) -> Plan {
@@ -246,7 +249,7 @@ fn a_neighbour_given_up_takes_its_sleds_along() {
     let code = [&RET[..], &RET, &NEIGHBOUR].concat();
     let image = image(ImageKind::Pie, TEXT, &code, &[1, 1, 9]);
     let flow = crate::flow::Flow::of(&image);
-    let decide = |failed| crate::tactic::decide(&image, &flow, &|_| true, &failed);
+    let decide = |failed| crate::tactic::decide(&image, &flow, &|_| true, Engine::Builtin, &failed);
     let decisions = decide(HashMap::new());
     assert_eq!(chains(&decisions.hooks), [Chain { head: 2, sleds: vec![1, 0] }]);
     let decisions = decide(HashMap::from([(2, Reason::NotRelocatable)]));

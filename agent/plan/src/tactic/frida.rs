@@ -1,0 +1,65 @@
+//! What Frida's gum can patch without harm.
+//!
+//! `gum_interceptor_replace_fast` asks for [`ROOM`] bytes of instructions before a jump or a return, and
+//! overwrites them and the rest of the last one: the jump to the thunk, then nops. It looks at nothing else.
+//! So what it does not see is refused here: branches into those bytes, which would land among nops; calls
+//! among them, which would return there; branches back to the first instruction, which would be calls from
+//! then on; and a jump as the first instruction, which gum takes for somebody else's hook and follows to its
+//! target.
+//!
+//! The instructions run in the thunk's body, where the built-in tactics relocate theirs to, and not in the
+//! trampoline that gum makes of them: unwinders and samplers know the body, and a call there leaves
+//! the return address that it should.
+
+use super::Reason;
+use crate::flow::Flow;
+use crate::image::Image;
+use crate::start::Start;
+use iced_x86::{Decoder, DecoderOptions, Mnemonic};
+
+/// GUM_INTERCEPTOR_FULL_REDIRECT_SIZE of gum's x86 backend: room for a jump to any address, although ours, to a
+/// thunk within reach, takes five.
+pub const ROOM: u64 = 16;
+
+/// Where gum would patch, and how many bytes it would overwrite.
+pub(super) fn fit(image: &Image, flow: &Flow, function: usize) -> Result<(u64, u64), Reason> {
+    let start = Start::of(image, flow, function).ok_or(Reason::NoCode)?;
+    if start.steps.is_empty() {
+        return Err(Reason::NotDecodable);
+    }
+    if begins_with_jump(image, start.hook) {
+        return Err(Reason::FridaJump);
+    }
+    let mut overwritten = 0;
+    for step in start.steps.iter().take_while(|step| step.offset < ROOM) {
+        overwritten = step.end;
+        if step.end < ROOM && step.call {
+            return Err(Reason::FridaCall);
+        }
+        if step.end < ROOM && !step.falls_through {
+            return Err(Reason::FridaRoom);
+        }
+    }
+    if overwritten < ROOM {
+        return Err(Reason::FridaRoom);
+    }
+    // A call that ends there returns behind them.
+    if start.fixed.iter().any(|&target| target < overwritten) {
+        return Err(Reason::FridaEntered);
+    }
+    for (target, branch) in &start.soft {
+        let relocated = branch.site >= start.hook && branch.end() <= start.hook + overwritten;
+        match target {
+            _ if *target >= overwritten || relocated && start.is_boundary(*target) => {}
+            0 => return Err(Reason::FridaLoop),
+            _ => return Err(Reason::FridaEntered),
+        }
+    }
+    Ok((start.hook, overwritten))
+}
+
+fn begins_with_jump(image: &Image, at: u64) -> bool {
+    const LONGEST: u64 = 15;
+    let bytes = (1..=LONGEST).rev().find_map(|len| image.code_at(at, len)).unwrap_or_default();
+    Decoder::with_ip(64, bytes, at, DecoderOptions::NONE).decode().mnemonic() == Mnemonic::Jmp
+}
