@@ -60,6 +60,65 @@ pub fn compare(arcs: &[Arc], others_allowed: bool, profile: &GmonOut, program: &
     differences
 }
 
+/// The same of a profile in which some functions were left alone. Nothing is counted that goes into them, and what
+/// comes out of them counts as their callers'. So the totals of all others must be those listed, and each arc
+/// between two of the others must hold at least its own count: just that, if nothing can come from one that was
+/// left alone.
+pub fn compare_without(
+    refused: &BTreeSet<u64>,
+    arcs: &[Arc],
+    others_allowed: bool,
+    profile: &GmonOut,
+    program: &Program,
+) -> Vec<String> {
+    let (expected, mut differences) = resolve(arcs, program);
+    let mut ours: BTreeMap<(u64, u64), u64> = BTreeMap::new();
+    for ((from, callee), count) in &profile.arcs {
+        match program.owner(*from) {
+            Some(caller) => *ours.entry((caller.address, *callee)).or_default() += count,
+            None => differences.push(format!("{count} calls from {from:#x}, an address in no function")),
+        }
+    }
+    let callees: BTreeSet<u64> = expected.keys().chain(ours.keys()).map(|(_, callee)| *callee).collect();
+    for callee in callees {
+        let into = |arcs: &BTreeMap<(u64, u64), u64>| -> BTreeMap<u64, u64> {
+            arcs.iter()
+                .filter(|((_, to), _)| *to == callee)
+                .map(|((from, _), count)| (*from, *count))
+                .collect()
+        };
+        let (want, have) = (into(&expected), into(&ours));
+        let start_up = program.entry(callee).is_some_and(Function::is_start_up);
+        if want.is_empty() && (others_allowed || start_up) {
+            continue;
+        }
+        let name = program.label(callee);
+        if refused.contains(&callee) {
+            if !have.is_empty() {
+                differences.push(format!("{name} is refused, and has calls: {have:?}"));
+            }
+            continue;
+        }
+        let (expected, got): (u64, u64) = (want.values().sum(), have.values().sum());
+        if expected != got {
+            differences.push(format!("all calls of {name}: expected {expected}, got {got}"));
+        }
+        for (caller, expected) in want.iter().filter(|(caller, _)| !left_alone(refused, program, **caller)) {
+            let got = have.get(caller).copied().unwrap_or(0);
+            if got < *expected {
+                let caller = program.label(*caller);
+                differences.push(format!("{caller} -> {name}: expected {expected} at least, got {got}"));
+            }
+        }
+    }
+    differences
+}
+
+/// The program's entry point is refused by everybody, and is the root of the calls.
+fn left_alone(refused: &BTreeSet<u64>, program: &Program, caller: u64) -> bool {
+    refused.contains(&caller) && program.entry(caller).is_none_or(|f| !f.names.iter().any(|n| n == "_start"))
+}
+
 /// The profile that says just what is listed: to compare the lists themselves with callgrind.
 pub fn as_profile(arcs: &[Arc], program: &Program) -> (GmonOut, Vec<String>) {
     let (arcs, differences) = resolve(arcs, program);

@@ -28,6 +28,34 @@ impl Hooks {
     }
 }
 
+/// Who patches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Engine {
+    Builtin,
+    /// Frida's gum; what it can't do safely isn't hooked.
+    Frida,
+    /// Frida's gum, and the built-in engine for the rest.
+    FridaOrBuiltin,
+}
+
+impl Engine {
+    pub fn option(self) -> &'static str {
+        match self {
+            Engine::Builtin => "--engine=builtin",
+            Engine::Frida => "--engine=frida",
+            Engine::FridaOrBuiltin => "--engine=frida,builtin",
+        }
+    }
+
+    /// The command that has the engine; the error says why there is none.
+    pub fn gprofinject(self) -> Result<&'static Path> {
+        match self {
+            Engine::Builtin => gprofinject(),
+            Engine::Frida | Engine::FridaOrBuiltin => frida(),
+        }
+    }
+}
+
 /// The folder of this crate.
 pub fn folder() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -47,14 +75,36 @@ pub fn gprofinject() -> Result<&'static Path> {
     found.as_deref().map_err(|error| anyhow::anyhow!("{error}"))
 }
 
+/// The command with Frida's gum in it: `$GPROFINJECT_FRIDA`, or made here where `$FRIDA_GUM_DEVKIT` names what
+/// it takes. (The devkit isn't downloaded for a test.) The error says why there is none.
+pub fn frida() -> Result<&'static Path> {
+    static FOUND: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    let found = FOUND.get_or_init(|| find_or_build_frida().map_err(|error| format!("{error:#}")));
+    found.as_deref().map_err(|error| anyhow::anyhow!("{error}"))
+}
+
+fn find_or_build_frida() -> Result<PathBuf> {
+    if let Some(path) = std::env::var_os("GPROFINJECT_FRIDA") {
+        return Path::new(&path).canonicalize().context("$GPROFINJECT_FRIDA");
+    }
+    if std::env::var_os("FRIDA_GUM_DEVKIT").is_none_or(|folder| folder.is_empty()) {
+        bail!("no Frida: FRIDA_GUM_DEVKIT names no devkit (docs/frida.md)");
+    }
+    // A folder of its own, or it would take the other command's place.
+    build(&target_folder().join("frida"), &["--features", "frida"])
+}
+
 fn find_or_build() -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("GPROFINJECT") {
         return Path::new(&path).canonicalize().context("$GPROFINJECT");
     }
-    let target = target_folder();
+    build(&target_folder(), &[])
+}
+
+fn build(target: &Path, features: &[&str]) -> Result<PathBuf> {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
     // The same command as the README's; cargo decides whether anything is to be done.
-    cargo.args(["build", "--release", "-p", "gprofinject", "--target-dir"]).arg(&target);
+    cargo.args(["build", "--release", "-p", "gprofinject"]).args(features).arg("--target-dir").arg(target);
     cargo.current_dir(folder().join(".."));
     let built = cargo.output().context("cannot run cargo")?;
     if !built.status.success() {
@@ -65,20 +115,50 @@ fn find_or_build() -> Result<PathBuf> {
 
 /// `gprofinject OPTIONS -o PROFILE -- PROGRAM ARGS`, ready to run.
 pub fn command(options: &[&str], profile: &Path, program: &Path, args: &[String]) -> Result<Command> {
-    let mut command = Command::new(gprofinject()?);
+    command_by(Engine::Builtin, options, profile, program, args)
+}
+
+/// The same with an engine.
+pub fn command_by(
+    engine: Engine,
+    options: &[&str],
+    profile: &Path,
+    program: &Path,
+    args: &[String],
+) -> Result<Command> {
+    let mut command = Command::new(engine.gprofinject()?);
+    if engine != Engine::Builtin {
+        command.arg(engine.option());
+    }
     command.args(options).arg("-o").arg(profile).arg("--").arg(program).args(args);
     command.env_remove("GMON_OUT_PREFIX").env("LD_BIND_NOW", "1");
     Ok(command)
 }
 
-/// The functions that take an unwinder's steps, which `--list` says cannot be counted.
+/// Entries of the functions that the engine leaves alone, by `--list`.
+pub fn refused(engine: Engine, hooks: Hooks, program: &Path) -> Result<BTreeSet<u64>> {
+    refused_for("", engine, hooks, program)
+}
+
+/// Those among them that take an unwinder's steps.
 pub fn unwinder(hooks: Hooks, program: &Path) -> Result<BTreeSet<u64>> {
-    let list = Command::new(gprofinject()?).args([hooks.option(), "--list"]).arg(program).output()?;
-    let list = String::from_utf8_lossy(&list.stdout);
-    let lines = list.lines().filter(|line| line.contains("refused: unwinder "));
-    let address =
-        |line: &str| u64::from_str_radix(line.split_whitespace().next()?.strip_prefix("0x")?, 16).ok();
-    lines.map(|line| address(line).with_context(|| line.to_owned())).collect()
+    refused_for("unwinder ", Engine::Builtin, hooks, program)
+}
+
+fn refused_for(reason: &str, engine: Engine, hooks: Hooks, program: &Path) -> Result<BTreeSet<u64>> {
+    let mut command = Command::new(engine.gprofinject()?);
+    command.args(["-q", engine.option(), hooks.option(), "--list", "--"]).arg(program);
+    let listed = run::run(command, None, Duration::from_secs(60))?;
+    let text = listed.stdout_text();
+    // Address, size, name, tactic or refusal.
+    let wanted = format!("  refused: {reason}");
+    let lines = text.lines().filter(|line| line.contains(&wanted));
+    lines
+        .map(|line| {
+            let address = line.strip_prefix("0x").and_then(|rest| rest.split(' ').next());
+            u64::from_str_radix(address.context("no address")?, 16).with_context(|| line.to_owned())
+        })
+        .collect()
 }
 
 /// Runs a program under gprofinject, quietly.

@@ -4,7 +4,7 @@
 
 use gprofinject_tests::tool::Hooks;
 use gprofinject_tests::{
-    build, callgrind, check, directives::Test, elf::Program, gprofdata, normalise, skip, tool,
+    build, callgrind, check, directives::Test, elf::Program, expect, gprofdata, normalise, skip, tool,
 };
 
 #[test]
@@ -46,6 +46,50 @@ fn mistakes_are_seen() {
         p.arcs.insert((site + 1, callee), count);
     };
     assert!(differs(&moved), "an address behind the call instruction");
+}
+
+/// The same of the comparison that leaves functions out.
+#[test]
+fn mistakes_are_seen_beside_functions_that_are_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let test = Test::read(&tool::folder().join("programs/direct.c")).unwrap();
+    let path = build::build(&test, build::flag_set("O2"), folder.path()).unwrap();
+    let program = Program::read(&path).unwrap();
+    let arcs = test.arcs(Hooks::Both);
+    let (perfect, differences) = expect::as_profile(&arcs, &program);
+    assert!(differences.is_empty() && arcs.len() > 1, "{differences:?}");
+    let at = |name: &str| program.named(name).unwrap().address;
+    let (main, a, b, c) = (at("main"), at("a"), at("b"), at("c"));
+    let equal = |refused: &[u64], change: &dyn Fn(&mut gprofdata::GmonOut)| {
+        let mut profile = gprofdata::GmonOut { arcs: perfect.arcs.clone(), histograms: Vec::new() };
+        change(&mut profile);
+        let refused = refused.iter().copied().collect();
+        expect::compare_without(&refused, &arcs, false, &profile, &program).is_empty()
+    };
+    assert!(equal(&[], &|_| {}));
+    assert!(!equal(&[], &|p| *p.arcs.get_mut(&(a, b)).unwrap() += 1), "one call too many");
+    assert!(!equal(&[], &|p| *p.arcs.get_mut(&(a, b)).unwrap() -= 1), "one call lost");
+    assert!(equal(&[b], &|p| p.arcs.retain(|(_, callee), _| *callee != b)));
+    assert!(!equal(&[b], &|_| {}), "calls of a function that was left alone");
+    // What comes out of one counts as its caller's.
+    let without_a = |p: &mut gprofdata::GmonOut| {
+        p.arcs = [((main, b), 30), ((main, c), 4), ((at("_start"), main), 1)].into_iter().collect()
+    };
+    assert!(equal(&[a], &without_a));
+    assert!(!equal(&[], &without_a));
+    assert!(
+        !equal(&[a], &|p| {
+            without_a(p);
+            p.arcs.remove(&(main, b));
+        }),
+        "calls lost"
+    );
+    let few = |p: &mut gprofdata::GmonOut| {
+        without_a(p);
+        p.arcs.remove(&(main, c));
+        p.arcs.insert((b, c), 4);
+    };
+    assert!(!equal(&[a], &few), "the caller's own call is another's");
 }
 
 /// Two programs that differ in flags share a body and what it says of itself.

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use gprofinject_tests::elf::Program;
-use gprofinject_tests::tool::{self, Hooks};
+use gprofinject_tests::tool::{self, Engine, Hooks};
 use gprofinject_tests::{callgrind, check, generate, gprofdata, normalise, run, skip};
 
 #[test]
@@ -67,28 +67,39 @@ fn compare(name: &str, args: impl Fn(&Path) -> Vec<String>, stdin: Option<&Path>
         let (counted, theirs) = callgrind::run(&path, &args, stdin).unwrap();
         assert_eq!(theirs.code(), 0, "{}", theirs.stderr_text());
         let object = counted.object(&path).unwrap();
-        for hooks in Hooks::ALL {
+        for (engine, hooks) in cases(name) {
             let expected = normalise::normalise(&counted, object, &elf, hooks).unwrap();
             let gmon = folder.path().join("gmon.out");
             let _ = std::fs::remove_file(&gmon);
             let stats = folder.path().join("stats.json");
             let stats_option = stats.display().to_string();
             let options = ["-q", hooks.option(), "--stats", &stats_option];
-            let command = tool::command(&options, &gmon, &path, &args).unwrap();
+            let command = tool::command_by(engine, &options, &gmon, &path, &args).unwrap();
             let ours = run::run(command, stdin, Duration::from_secs(300)).unwrap();
             assert_eq!(ours.code(), 0, "{}", ours.stderr_text());
             let report = check::compare(&expected, &gprofdata::read(&gmon).unwrap(), &elf).unwrap();
             // How many arcs were compared is part of the claim.
-            println!("{name}-{kind} {hooks:?}: {report}");
+            println!("{name}-{kind} {engine:?} {hooks:?}: {report}");
             if !report.is_equal() {
-                failures.push(format!("{name}-{kind} {hooks:?}:\n{report}"));
+                failures.push(format!("{name}-{kind} {engine:?} {hooks:?}:\n{report}"));
             }
             if let Some(refused) = not_hooked(&stats) {
-                println!("{name}-{kind} {hooks:?}: {refused}");
+                println!("{name}-{kind} {engine:?} {hooks:?}: {refused}");
             }
         }
     }
     assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+/// Both engines, where there is a Frida: with it those functions as well that gum does not patch, or there would be
+/// no arcs into them to compare.
+fn cases(name: &str) -> Vec<(Engine, Hooks)> {
+    let mut engines = vec![Engine::Builtin];
+    match tool::frida() {
+        Ok(_) => engines.push(Engine::FridaOrBuiltin),
+        Err(why) => skip::skipped(&format!("{name} by Frida"), &format!("{why:#}")),
+    }
+    engines.into_iter().flat_map(|engine| Hooks::ALL.map(|hooks| (engine, hooks))).collect()
 }
 
 /// What `--stats` says of functions that aren't hooked.

@@ -1,4 +1,4 @@
-//! Every small program, in every way of compiling, with both kinds of hooks: the program notices nothing,
+//! Every small program, in every way of compiling, with both kinds of hooks and both engines: the program notices nothing,
 //! and the profile holds the arcs that the source lists, all of them and no other.
 //!
 //! `GPROFINJECT_PROGRAM=name cargo test --test system` runs the programs whose names hold `name`.
@@ -12,15 +12,27 @@ use std::time::Duration;
 use gprofinject_tests::build::{self, Applies, FlagSet};
 use gprofinject_tests::directives::{self, Test};
 use gprofinject_tests::elf::Program;
-use gprofinject_tests::tool::{self, Hooks};
+use gprofinject_tests::tool::{self, Engine, Hooks};
 use gprofinject_tests::{callgrind, check, expect, generate, gprofdata, normalise, run, skip};
 
 /// Far more than any of them needs; a hang is to show as such.
 const LIMIT: Duration = Duration::from_secs(20);
 
+/// Each with the built-in engine, and in a module of its own with Frida's gum.
 macro_rules! flag_set_tests {
     ($($test:ident: $set:literal,)*) => {
-        $(#[test] fn $test() { all_programs(build::flag_set($set)) })*
+        $(#[test] fn $test() { all_programs(build::flag_set($set), &[Engine::Builtin]) })*
+
+        mod by_frida {
+            use super::*;
+
+            $(#[test] fn $test() {
+                match tool::frida() {
+                    Ok(_) => all_programs(build::flag_set($set), &[Engine::FridaOrBuiltin, Engine::Frida]),
+                    Err(why) => skip::skipped(concat!("by_frida::", stringify!($test)), &format!("{why:#}")),
+                }
+            })*
+        }
     };
 }
 
@@ -46,7 +58,7 @@ flag_set_tests! {
     built_with_instrumented_functions_by_clang: "clang-O1-instrument",
 }
 
-fn all_programs(set: &FlagSet) {
+fn all_programs(set: &FlagSet, engines: &[Engine]) {
     let folder = tempfile::tempdir().unwrap();
     let mut failures = Vec::new();
     let mut runs = 0;
@@ -60,11 +72,12 @@ fn all_programs(set: &FlagSet) {
             }
         }
         let program = build::build(&test, set, folder.path()).unwrap();
-        for hooks in Hooks::ALL {
-            if test.hooks.is_none_or(|only| only == hooks) {
+        let wanted = |hooks: &Hooks| test.hooks.is_none_or(|only| only == *hooks);
+        for hooks in Hooks::ALL.into_iter().filter(wanted) {
+            for &engine in engines {
                 runs += 1;
-                for failure in one(&test, &program, hooks, folder.path()) {
-                    failures.push(format!("{} at {}, {hooks:?}: {failure}", test.name, set.name));
+                for failure in one(&test, &program, engine, hooks, folder.path()) {
+                    failures.push(format!("{} at {}, {engine:?}, {hooks:?}: {failure}", test.name, set.name));
                 }
             }
         }
@@ -74,7 +87,7 @@ fn all_programs(set: &FlagSet) {
 }
 
 /// Runs the program alone and under gprofinject; everything that's wrong.
-fn one(test: &Test, path: &Path, hooks: Hooks, folder: &Path) -> Vec<String> {
+fn one(test: &Test, path: &Path, engine: Engine, hooks: Hooks, folder: &Path) -> Vec<String> {
     let mut command = Command::new(path);
     // Where it leaves its own profile, if it was built to make one.
     command.args(&test.args).current_dir(folder);
@@ -82,7 +95,7 @@ fn one(test: &Test, path: &Path, hooks: Hooks, folder: &Path) -> Vec<String> {
 
     let place = tempfile::tempdir_in(folder).unwrap();
     let gmon = place.path().join("gmon.out");
-    let mut command = tool::command(&["-q", hooks.option()], &gmon, path, &test.args).unwrap();
+    let mut command = tool::command_by(engine, &["-q", hooks.option()], &gmon, path, &test.args).unwrap();
     command.current_dir(place.path());
     let profiled = run::run(command, None, LIMIT).unwrap();
     let mut failures = Vec::new();
@@ -108,7 +121,14 @@ fn one(test: &Test, path: &Path, hooks: Hooks, folder: &Path) -> Vec<String> {
     match gprofdata::read(&gmon) {
         Ok(profile) => {
             let program = Program::read(path).unwrap();
-            failures.extend(expect::compare(&test.arcs(hooks), test.others_allowed, &profile, &program));
+            let (arcs, others) = (test.arcs(hooks), test.others_allowed);
+            failures.extend(match engine {
+                Engine::Frida => {
+                    let refused = tool::refused(engine, hooks, path).unwrap();
+                    expect::compare_without(&refused, &arcs, others, &profile, &program)
+                }
+                _ => expect::compare(&arcs, others, &profile, &program),
+            });
             failures.extend(gprof_refuses(path, &gmon));
         }
         Err(error) => failures.push(format!("{error:#}")),

@@ -15,6 +15,7 @@ use crate::flow::{Branch, BranchKind, Flow, NEAR};
 use crate::image::{FunctionKind, Image};
 use crate::plan::Engine;
 use crate::start::{Start, is_padding, owner, simple_start};
+use crate::unwinder;
 use sled::Sled;
 use std::collections::HashMap;
 
@@ -104,13 +105,16 @@ pub fn decide(
         if verdicts[i] == Err(Reason::NoRoom) {
             verdicts[i] = match engine {
                 Engine::Builtin => d.near(i, false),
+                // The agent cannot do without them.
+                Engine::Frida if unwinder::is_needed(image, i) => d.frida(i).or_else(|_| d.near(i, false)),
                 Engine::Frida => d.frida(i),
                 Engine::FridaOrBuiltin => d.frida(i).or_else(|_| d.near(i, false)),
             };
         }
     }
-    if engine != Engine::Frida {
-        d.without_room(&mut verdicts);
+    d.without_room(&mut verdicts);
+    for hook in d.hooks.iter().flatten() {
+        verdicts[hook.function] = Ok(hook.tactic);
     }
     // In place, as flatten() does not do it.
     #[expect(clippy::filter_map_identity)]
@@ -416,6 +420,9 @@ impl Decider<'_, '_> {
     /// Bytes behind the near jump of function `j`, whose relocation grows over them.
     fn dead_cave(&mut self, j: usize, lo: u64, hi: u64) -> Option<u64> {
         let hook = self.hooks[j].as_ref()?;
+        if hook.tactic == Tactic::Frida {
+            return self.cave_in_place_of_frida(j, lo, hi);
+        }
         if hook.tactic != Tactic::Jump || !hook.retargets.is_empty() {
             return None;
         }
@@ -434,6 +441,21 @@ impl Decider<'_, '_> {
         hook.relocated = relocated;
         hook.dead_used = end;
         Some(at)
+    }
+}
+
+impl Decider<'_, '_> {
+    /// gum leaves no bytes unused. Where a neighbour needs some, function `j` gets the built-in jump after all.
+    fn cave_in_place_of_frida(&mut self, j: usize, lo: u64, hi: u64) -> Option<u64> {
+        let by_frida = self.hooks[j].take();
+        let at = match self.near(j, false) {
+            Ok(Tactic::Jump) => self.dead_cave(j, lo, hi),
+            _ => None,
+        };
+        if at.is_none() {
+            self.hooks[j] = by_frida;
+        }
+        at
     }
 }
 

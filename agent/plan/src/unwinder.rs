@@ -29,6 +29,13 @@ const LED: [(&str, &str, usize); 2] = [
     ("_Unwind_SetIP", "_Unwind_GetCFA", offset_of!(ArenaHeader, land)),
 ];
 
+/// Whether the function is one of them, or a helper: unhooked, an unwinder in the program would not be seen.
+pub(crate) fn is_needed(image: &Image, function: usize) -> bool {
+    let mut names = image.functions[function].names();
+    image.facts.own_unwinder
+        && names.any(|n| LED.iter().any(|(name, helper, _)| [*name, *helper].contains(&n)))
+}
+
 /// Those that are hooked, with their helpers.
 pub(crate) fn led(image: &Image, hooks: &[Hook]) -> Vec<Led> {
     let find =

@@ -89,7 +89,7 @@ pub(crate) fn heading() {
 }
 
 /// Extra CPU time over `plain`.
-fn extra(cost: &Cost, plain: &Cost) -> f64 {
+pub(crate) fn extra(cost: &Cost, plain: &Cost) -> f64 {
     cost.cpu.as_secs_f64() - plain.cpu.as_secs_f64()
 }
 

@@ -7,6 +7,7 @@
 //! The least of all rounds counts. Wall time is printed beside it.
 
 mod calls;
+mod frida;
 mod measure;
 mod profilers;
 mod scale;
@@ -45,6 +46,9 @@ fn main() -> Result<()> {
     }
     if wanted("mcount") {
         profilers::compare(folder.path(), rounds)?;
+    }
+    if wanted("frida") {
+        frida::compare(folder.path(), rounds)?;
     }
     if wanted("setup") {
         scale::set_up(folder.path(), rounds)?;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use gprofinject_tests::run;
-use gprofinject_tests::tool;
+use gprofinject_tests::tool::{self, Engine, Hooks};
 
 pub(crate) const LIMIT: Duration = Duration::from_secs(600);
 
@@ -23,6 +23,7 @@ pub(crate) enum Way {
     Plain,
     Both,
     Entry,
+    By(Engine, Hooks),
     Uftrace,
     Callgrind,
 }
@@ -34,6 +35,10 @@ impl Way {
             Way::Plain => Command::new(&work.program),
             Way::Both => return tool::command(&["-q", "--hooks=both"], &gmon, &work.program, &work.args),
             Way::Entry => return tool::command(&["-q", "--hooks=entry"], &gmon, &work.program, &work.args),
+            Way::By(engine, hooks) => {
+                let options = ["-q", hooks.option()];
+                return tool::command_by(engine, &options, &gmon, &work.program, &work.args);
+            }
             Way::Uftrace => {
                 let mut command = Command::new("uftrace");
                 command.args(["record", "--no-pager", "--no-libcall", "-P", ".", "-d"]);
@@ -85,10 +90,20 @@ pub(crate) fn stats(
     options: &[&str],
     folder: &Path,
 ) -> Result<(serde_json::Value, run::Outcome)> {
+    stats_by(Engine::Builtin, work, options, folder)
+}
+
+/// The same with an engine.
+pub(crate) fn stats_by(
+    engine: Engine,
+    work: &Work,
+    options: &[&str],
+    folder: &Path,
+) -> Result<(serde_json::Value, run::Outcome)> {
     let file = folder.join("stats.json");
     let name = file.display().to_string();
     let options = [&["-q", "--stats", &name], options].concat();
-    let command = tool::command(&options, &folder.join("gmon.out"), &work.program, &work.args)?;
+    let command = tool::command_by(engine, &options, &folder.join("gmon.out"), &work.program, &work.args)?;
     let outcome = run::run(command, work.stdin.as_deref(), LIMIT)?;
     let text = std::fs::read(&file).with_context(|| format!("no stats: {}", outcome.stderr_text()))?;
     Ok((serde_json::from_slice(&text)?, outcome))

@@ -5,7 +5,7 @@
 //! So what it does not see is refused here: branches into those bytes, which would land among nops; calls
 //! among them, which would return there; branches back to the first instruction, which would be calls from
 //! then on; and a jump as the first instruction, which gum takes for somebody else's hook and follows to its
-//! target.
+//! target. And so are functions that the dynamic linker calls before gum is there.
 //!
 //! The instructions run in the thunk's body, where the built-in tactics relocate theirs to, and not in the
 //! trampoline that gum makes of them: unwinders and samplers know the body, and a call there leaves
@@ -13,7 +13,7 @@
 
 use super::Reason;
 use crate::flow::Flow;
-use crate::image::Image;
+use crate::image::{FunctionKind, Image};
 use crate::start::Start;
 use iced_x86::{Decoder, DecoderOptions, Mnemonic};
 
@@ -23,6 +23,9 @@ pub const ROOM: u64 = 16;
 
 /// Where gum would patch, and how many bytes it would overwrite.
 pub(super) fn fit(image: &Image, flow: &Flow, function: usize) -> Result<(u64, u64), Reason> {
+    if image.functions[function].kind == FunctionKind::IfuncResolver {
+        return Err(Reason::FridaEarly);
+    }
     let start = Start::of(image, flow, function).ok_or(Reason::NoCode)?;
     if start.steps.is_empty() {
         return Err(Reason::NotDecodable);

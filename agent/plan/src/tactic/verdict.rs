@@ -58,6 +58,7 @@ pub enum Reason {
     FridaEntered,
     FridaLoop,
     FridaJump,
+    FridaEarly,
     FridaNotRelocatable,
 }
 
@@ -84,6 +85,7 @@ impl Reason {
             Reason::FridaEntered => "frida-entered",
             Reason::FridaLoop => "frida-loop",
             Reason::FridaJump => "frida-jump",
+            Reason::FridaEarly => "frida-early",
             Reason::FridaNotRelocatable => "frida-not-relocatable",
         }
     }
@@ -128,6 +130,7 @@ impl fmt::Display for Reason {
             Reason::FridaEntered => "a branch leads into the 16 bytes or more that Frida overwrites",
             Reason::FridaLoop => "a loop leads back to its first instruction, where Frida's jump would count it as calls",
             Reason::FridaJump => "it begins with a jump, and Frida would patch where that leads",
+            Reason::FridaEarly => "the dynamic linker calls it (an IFUNC resolver) before Frida can be there",
             Reason::FridaNotRelocatable => "the instructions that Frida overwrites cannot run elsewhere",
         })
     }
