@@ -13,7 +13,7 @@ use std::time::Duration;
 use gprofinject_abi::plan::{Patch, PlanHeader, Table};
 use gprofinject_plan::image::Image;
 use gprofinject_plan::relocate::has_branch;
-use gprofinject_plan::{Hooks, Options, Plan, Verdict};
+use gprofinject_plan::{Engine, Hooks, Options, Plan, Verdict};
 use gprofinject_tests::sequences::{Generator, Surroundings};
 use gprofinject_tests::synthetic::{Piece, Program};
 use gprofinject_tests::{build, directives::Test, generate, tool};
@@ -304,7 +304,7 @@ fn patches(plan: &Plan) -> Vec<Patch> {
     let patch = |at: usize| Patch {
         address: word(at + offset_of!(Patch, address)),
         len: word(at + offset_of!(Patch, len)) as u32,
-        reserved: 0,
+        by: 0,
         original: file[at + offset_of!(Patch, original)..][..16].try_into().unwrap(),
         replacement: file[at + offset_of!(Patch, replacement)..][..16].try_into().unwrap(),
     };
