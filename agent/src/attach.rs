@@ -14,12 +14,10 @@ use crate::setup;
 use crate::sys;
 use crate::text;
 use crate::timer;
+use crate::unwind;
 use crate::words;
-use core::sync::atomic::{AtomicU64, Ordering};
 use gprofinject_abi::attach::{ARM, LEAVE, Order, PAUSE, PREPARE, RESUME};
 use gprofinject_abi::region::State;
-
-static DYNAMIC_LINKER: AtomicU64 = AtomicU64::new(0);
 
 #[cfg_attr(test, allow(dead_code))]
 unsafe extern "C" fn carry_out(order: *mut Order) {
@@ -27,7 +25,7 @@ unsafe extern "C" fn carry_out(order: *mut Order) {
     let order = unsafe { &mut *order };
     let result = match order.command {
         PREPARE => prepare(order),
-        ARM => arm(),
+        ARM => arm(order),
         PAUSE => {
             timer::stop_all(Agent::get());
             text::unpatch()
@@ -50,26 +48,28 @@ fn prepare(order: &mut Order) -> Result<(), i32> {
     lookup::set_detours(order.detours.get(..order.detours_count as usize).unwrap_or_default());
     // SAFETY: the order lives as long as we do.
     let start = unsafe { Start::running(order.stack, order.auxiliary.as_ptr()) };
-    DYNAMIC_LINKER.store(start.auxiliary(AT_BASE), Ordering::Relaxed);
+    birth::prepare(start.auxiliary(AT_BASE))?;
     early::find_functions(start.auxiliary(AT_BASE));
     setup::prepare(&start, &place).ok_or(sys::ENOENT)?;
-    let agent = Agent::get();
     // SAFETY: the words of the thread that we have borrowed.
     let words = unsafe { *words::get() };
     order.words = [words.block, words.cells, words.first_frame, words.landing];
     birth::set_words(words.block, words.cells);
     order.shadows = cells::table();
     order.mapped = &raw const sys::MAPPED as u64;
-    let _ = agent;
+    unwind::set_get_gr(order.get_gr);
+    order.waiting = unwind::waiting();
     Ok(())
 }
 
-fn arm() -> Result<(), i32> {
+fn arm(order: &mut Order) -> Result<(), i32> {
     let agent = Agent::get();
     if agent.region.is_null() {
         return Err(sys::EINVAL);
     }
-    birth::redirect(DYNAMIC_LINKER.load(Ordering::Relaxed)).inspect_err(|_| birth::put_back())?;
+    order.step = 1;
+    birth::redirect().inspect_err(|_| birth::put_back())?;
+    order.step = 2;
     // SAFETY: the region header stays mapped; nobody else writes this part of it now.
     let header = unsafe { &mut *agent.header() };
     setup::arm(header);

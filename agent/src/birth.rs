@@ -16,8 +16,8 @@ const CLONE3: u32 = 435;
 const MOST: usize = 16;
 const LEN: usize = 5;
 
-/// The places that are led here.
-static PLACES: [AtomicU64; MOST] = [const { AtomicU64::new(0) }; MOST];
+/// The places, and the numbers of their calls. Found once.
+static PLACES: [[AtomicU64; 2]; MOST] = [const { [const { AtomicU64::new(0) }; 2] }; MOST];
 
 /// `mov eax, number; syscall`.
 fn wanted(number: u32) -> [u8; 7] {
@@ -26,51 +26,56 @@ fn wanted(number: u32) -> [u8; 7] {
     bytes
 }
 
-/// Leads them here. All other threads stand still, none of them between the two instructions. Err: errno, or
-/// ENOENT if the C library makes its threads in another way.
-pub(crate) fn redirect(dynamic_linker: u64) -> Result<(), i32> {
+fn stub(number: u64) -> u64 {
+    if number == u64::from(CLONE3) { gpi_clone3 as *const () as u64 } else { gpi_clone as *const () as u64 }
+}
+
+/// Finds them; other threads may run. Err: ENOENT if the C library makes its threads in another way.
+pub(crate) fn prepare(dynamic_linker: u64) -> Result<(), i32> {
     let (lo, hi) = jumps::libc_text(dynamic_linker);
     // SAFETY: the C library's text, which is readable.
     let text = unsafe { slice::from_raw_parts(lo as *const u8, (hi - lo) as usize) };
     let mut places = PLACES.iter();
-    let mut found = [false; 2];
-    for (kind, (number, stub)) in
-        [(CLONE, gpi_clone as *const () as u64), (CLONE3, gpi_clone3 as *const () as u64)]
-            .into_iter()
-            .enumerate()
-    {
-        let wanted = wanted(number);
-        let mut at = 0;
-        while let Some(offset) =
-            text.get(at..).and_then(|rest| rest.windows(wanted.len()).position(|bytes| bytes == wanted))
-        {
-            let place = lo + (at + offset) as u64;
-            at += offset + wanted.len();
-            let distance =
-                i32::try_from(stub.wrapping_sub(place + LEN as u64) as i64).map_err(|_| sys::ENOENT)?;
-            let Some(slot) = places.next() else { return Err(sys::ENOENT) };
-            let mut call = [0xe8, 0, 0, 0, 0];
-            call[1..].copy_from_slice(&distance.to_le_bytes());
-            write(place, &call)?;
-            slot.store(place, Ordering::Relaxed);
-            found[kind] = true;
-        }
+    let mut clones = false;
+    for (offset, bytes) in text.windows(7).enumerate() {
+        let number = if bytes[0] == 0xb8 && bytes[5] == 0x0f { u32::from(bytes[1]) } else { continue };
+        let Some(number) = [CLONE, CLONE3].into_iter().find(|&n| n & 0xff == number && bytes == wanted(n))
+        else {
+            continue;
+        };
+        let Some([place, known]) = places.next() else { return Err(sys::ENOENT) };
+        place.store(lo + offset as u64, Ordering::Relaxed);
+        known.store(number.into(), Ordering::Relaxed);
+        clones |= number == CLONE;
     }
-    if found[0] { Ok(()) } else { Err(sys::ENOENT) }
+    if clones { Ok(()) } else { Err(sys::ENOENT) }
+}
+
+/// Leads them here. All other threads stand still, none of them between the two instructions. Err: errno.
+pub(crate) fn redirect() -> Result<(), i32> {
+    for [place, number] in &PLACES {
+        let place = place.load(Ordering::Relaxed);
+        if place == 0 {
+            break;
+        }
+        let stub = stub(number.load(Ordering::Relaxed));
+        let distance =
+            i32::try_from(stub.wrapping_sub(place + LEN as u64) as i64).map_err(|_| sys::ENOENT)?;
+        let mut call = [0xe8, 0, 0, 0, 0];
+        call[1..].copy_from_slice(&distance.to_le_bytes());
+        write(place, &call)?;
+    }
+    Ok(())
 }
 
 /// Makes them what they were.
 pub(crate) fn put_back() {
-    for slot in &PLACES {
-        let place = slot.swap(0, Ordering::Relaxed);
+    for [place, number] in &PLACES {
+        let place = place.load(Ordering::Relaxed);
         if place == 0 {
-            continue;
+            break;
         }
-        // SAFETY: a call that `redirect` wrote.
-        let distance = unsafe { ((place + 1) as *const i32).read_unaligned() };
-        let stub = (place + LEN as u64).wrapping_add_signed(distance.into());
-        let number = if stub == gpi_clone3 as *const () as u64 { CLONE3 } else { CLONE };
-        let _ = write(place, &wanted(number)[..LEN]);
+        let _ = write(place, &wanted(number.load(Ordering::Relaxed) as u32)[..LEN]);
     }
 }
 

@@ -11,6 +11,7 @@ use crate::lookup;
 use crate::place::Place;
 use crate::sys;
 use crate::threads;
+use crate::unwind;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU64, Ordering};
 use gprofinject_abi::region::{RegionHeader, State};
@@ -98,6 +99,7 @@ pub(crate) extern "C" fn begin() {
     if parent.region.is_null() {
         return;
     }
+    unwind::begin_child();
     if sys::is_frozen() {
         // No system call can be made; the calls are lost, as the parent's header says if it matters.
         threads::lose(parent);

@@ -36,7 +36,7 @@ mod landings;
 
 pub(crate) use arena::is_in_object;
 pub(crate) use backtraces::gpi_backtrace;
-pub(crate) use landings::gpi_land;
+pub(crate) use landings::{begin_child, gpi_land, set_get_gr, waiting};
 
 /// AT_BASE, for look-ups in libraries that are loaded late.
 static DYNAMIC_LINKER: AtomicU64 = AtomicU64::new(0);
@@ -53,7 +53,6 @@ pub(crate) fn prepare(dynamic_linker: u64) {
     DYNAMIC_LINKER.store(dynamic_linker, Ordering::Relaxed);
     arena::prepare(dynamic_linker);
     backtraces::prepare(dynamic_linker);
-    landings::prepare(dynamic_linker);
     find_unwinder();
 }
 
@@ -65,6 +64,7 @@ extern "C" fn find_unwinder() {
         (&GET_CFA, b"_Unwind_GetCFA"),
         (&backtraces::UNWIND_BACKTRACE, b"_Unwind_Backtrace"),
         (&landings::SET_IP, b"_Unwind_SetIP"),
+        (&landings::GET_GR, b"_Unwind_GetGR"),
     ] {
         if place.load(Ordering::Relaxed) == 0 {
             place.store(lookup::function(dynamic_linker, name), Ordering::Relaxed);

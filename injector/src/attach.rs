@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! process      what it is, and whether we may
+//! helper       a process that finishes what was begun, whatever becomes of us
 //! tracee       its threads, stopped by ptrace, and its memory
 //! image        the agent library, placed by hand
 //! detours      the library functions that lead to the agent
@@ -15,6 +16,7 @@ mod callers;
 mod detours;
 pub(crate) mod engine;
 mod frames;
+pub(crate) mod helper;
 mod image;
 pub(crate) mod process;
 pub(crate) mod session;

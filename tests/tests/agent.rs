@@ -96,7 +96,7 @@ fn nothing_is_needed_and_only_what_is_passed_on_is_offered() {
     let profiling =
         ["__fentry__", "__monstartup", "_mcleanup", "_mcount", "mcount", "moncontrol", "monstartup"];
     // For the injector, which finds them in the file.
-    let ours = ["gprofinject_begin_catch", "gprofinject_control"];
+    let ours = ["gprofinject_control"];
     let mut expected = [&jumping[..], &unwinding, &forking, &profiling, &ours].concat();
     expected.sort_unstable();
     assert_eq!(offered, expected);

@@ -3,6 +3,7 @@
 //! library by itself; there the order [`PREPARE`] comes first.
 
 use crate::FOLDER_MAX;
+use crate::plan::ThreadWords;
 
 /// Name of the library's entry. rdi = [`Order`], rsp = a stack of our own, a multiple of 16. It never returns:
 /// it says that it is done, and sleeps.
@@ -24,6 +25,15 @@ pub const PLACE_MAX: usize = FOLDER_MAX + 64;
 pub const DETOURS_MAX: usize = 32;
 pub const MAPPED_MAX: usize = 1024;
 
+/// Offset of the [`ThreadWords`] from the thread pointer in a process that was attached to: glibc's
+/// `__glibc_unused2` of tcbhead_t (sysdeps/x86_64/nptl/tls.h), 512 bytes at offset 128 in all versions.
+pub const WORDS: u64 = 128;
+/// Behind them three words of a thread that has landed in a handler and waits there (see [`Order::waiting`]): the
+/// landing pad, rax, and for how many rounds more.
+pub const PAD: u64 = WORDS + size_of::<ThreadWords>() as u64;
+pub const ACCUMULATOR: u64 = PAD + 8;
+pub const ROUNDS: u64 = ACCUMULATOR + 8;
+
 /// In and out.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -40,6 +50,13 @@ pub struct Order {
     /// Out of [`PREPARE`]: address of a table of [`MAPPED_MAX`] pairs, address and length of what the agent has
     /// mapped beside its files and the arena; 0: nothing.
     pub mapped: u64,
+    /// Out of [`PREPARE`]: address of a word; while it is not 0, threads that an exception has landed in a handler wait
+    /// before they go on there; and the extent of the code in which they wait.
+    pub waiting: [u64; 3],
+    /// Out: what was being done last, should it fail: 1 the C library's system calls, 2 the program's text.
+    pub step: u64,
+    /// In: `_Unwind_GetGR` of an unwinder that is part of the program; 0: there is none.
+    pub get_gr: u64,
     /// In: where the main thread's stack began.
     pub stack: u64,
     /// In: what is needed of the auxiliary vector, ended by type 0.

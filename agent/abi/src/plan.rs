@@ -246,7 +246,7 @@ pub struct ThreadWords {
     /// The CFA of the thread's first hooked call. From there on up to the thread's control block lies
     /// its stack. 0: none yet.
     pub first_frame: u64,
-    /// Where the last exception landed in this thread: the stack pointer of the frame. 0: it has been caught. As
+    /// Where an exception has landed in a clean-up: the stack pointer of the frame. 0: it has come to its handler. As
     /// long as the stack is no shorter, the exception may still be on its way.
     pub landing: u64,
 }

@@ -1,56 +1,103 @@
 //! Where an exception lands: `_Unwind_SetIP` chooses the place, and the frames that are left are marked, as a
 //! longjmp's are. And `_Unwind_GetCFA`, by which a personality knows where it is, without what sets thunks apart.
+//!
+//! An injector that wants to leave the process must not put return addresses back while an exception is on its way:
+//! the unwinder has found the handler by its CFA, as the thunks' descriptions make it. So it is noted here which
+//! exceptions are (`ThreadWords::landing`), and while the injector waits for them ([`WAITING`]), who has landed in
+//! a handler waits for it in turn, in `gpi_wait`.
 #![allow(unsafe_code)]
 
 use super::{GET_CFA, UNWINDER_HI, UNWINDER_LO};
 use crate::cells;
-use crate::lookup;
+use crate::sys;
 use crate::words;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU64, Ordering};
+use gprofinject_abi::attach::{ACCUMULATOR, PAD, ROUNDS, WORDS};
+use gprofinject_abi::region::PAGE;
 
-/// The function that is passed on to; 0: not found (yet).
+/// The function that is passed on to, and `_Unwind_GetGR`; 0: not found (yet).
 pub(super) static SET_IP: AtomicU64 = AtomicU64::new(0);
+pub(super) static GET_GR: AtomicU64 = AtomicU64::new(0);
+
+/// Not 0: who has landed waits. Written by the injector, while all threads stand still.
+static WAITING: AtomicU64 = AtomicU64::new(0);
+
+/// The program's own `_Unwind_GetGR`, if it has one inside.
+pub(crate) fn set_get_gr(function: u64) {
+    if function != 0 {
+        GET_GR.store(function, Ordering::Relaxed);
+    }
+}
+
+/// In a forked child nobody is waited for.
+pub(crate) fn begin_child() {
+    WAITING.store(0, Ordering::Relaxed);
+}
+
+/// For the injector: where it says that threads are to wait, and the extent of the code in which they do.
+pub(crate) fn waiting() -> [u64; 3] {
+    [&raw const WAITING as u64, gpi_wait as *const () as u64, gpi_wait_end as *const () as u64]
+}
+
+type GetCfa = unsafe extern "C" fn(*mut c_void) -> u64;
+type GetGr = unsafe extern "C" fn(*mut c_void, i32) -> u64;
 
 /// Marks the frames that an exception leaves for the one whose landing pad has been chosen: its callee's
-/// CFA, its own stack pointer, is the context's.
-unsafe extern "C" fn land(context: *mut c_void, get_cfa: unsafe extern "C" fn(*mut c_void) -> u64) {
+/// CFA, its own stack pointer, is the context's. Answers with where it is to go on.
+unsafe extern "C" fn land(context: *mut c_void, get_cfa: GetCfa, pad: u64) -> u64 {
     let here = 0_u8;
     // SAFETY: the unwinder's own function and context; the thread's own words.
     unsafe {
         let cfa = get_cfa(context);
-        (*words::get()).landing = cfa;
         cells::forget(&raw const here as u64, cfa);
+        // A program that was started is never left.
+        if words::offset() != WORDS as i64 {
+            return pad;
+        }
+        let words = words::get();
+        // Another exception's clean-up waits further up, in which this one was thrown.
+        if (*words).landing > cfa {
+            return pad;
+        }
+        if !is_over(context, cfa) {
+            (*words).landing = cfa;
+            return pad;
+        }
+        (*words).landing = 0;
+        if WAITING.load(Ordering::Relaxed) == 0 || sys::is_frozen() {
+            return pad;
+        }
+        *((words::thread_pointer() + PAD) as *mut u64) = pad;
+        gpi_wait as *const () as u64
     }
 }
 
-/// libstdc++'s, and libc++abi's: an exception is caught. In a process that was attached to it comes here first.
-static BEGIN_CATCH: AtomicU64 = AtomicU64::new(0);
-
-extern "C" fn caught() {
-    // SAFETY: the thread's own words.
-    unsafe { (*words::get()).landing = 0 };
-}
-
-/// Finds it.
-pub(super) fn prepare(dynamic_linker: u64) {
-    BEGIN_CATCH.store(lookup::function(dynamic_linker, b"__cxa_begin_catch"), Ordering::Relaxed);
-}
-
+/// Whether the unwinder has done all it had to when it gets to this landing pad: it is the handler's and not a
+/// clean-up's. Personalities have put the exception into the first register by now.
+///
 /// # Safety
-/// As the C++ library's function of that name without the first part, to which it passes on.
-#[cfg(not(test))]
-#[unsafe(naked)]
-#[unsafe(no_mangle)]
-unsafe extern "C" fn gprofinject_begin_catch() {
-    core::arch::naked_asm!(
-        "push rdi",
-        "call {caught}",
-        "pop rdi",
-        "jmp [rip + {real}]",
-        caught = sym caught,
-        real = sym BEGIN_CATCH,
-    );
+/// As `land`.
+unsafe fn is_over(context: *mut c_void, cfa: u64) -> bool {
+    /// struct _Unwind_Exception (Itanium C++ ABI, 1.2.1): class, clean-up, private_1, private_2. libgcc keeps the
+    /// handler's CFA in the last; private_1 is not 0 in a forced unwinding, which looks for no handler.
+    const PRIVATE_1: usize = 2;
+    const PRIVATE_2: usize = 3;
+    let function = GET_GR.load(Ordering::Relaxed);
+    if function == 0 {
+        return false;
+    }
+    // SAFETY: the unwinder's function and context. What is no pointer to an exception is not looked at as far as
+    // that can be told: exceptions are aligned (ABI, 1.2.1), and no page lies at 0.
+    unsafe {
+        let function = core::mem::transmute::<u64, GetGr>(function);
+        let exception = function(context, 0);
+        if exception < PAGE || !exception.is_multiple_of(8) {
+            return false;
+        }
+        let exception = exception as *const u64;
+        *exception.add(PRIVATE_1) != 0 || *exception.add(PRIVATE_2) == cfa
+    }
 }
 
 offer!(_Unwind_GetCFA, gpi_get_cfa);
@@ -59,8 +106,8 @@ offer!(_Unwind_SetIP, gpi_set_ip);
 #[cfg(not(test))]
 core::arch::global_asm!(
     ".text",
-    ".hidden gpi_land, gpi_set_ip, gpi_get_cfa",
-    ".globl gpi_land, gpi_set_ip, gpi_get_cfa",
+    ".hidden gpi_land, gpi_set_ip, gpi_get_cfa, gpi_wait, gpi_wait_end",
+    ".globl gpi_land, gpi_set_ip, gpi_get_cfa, gpi_wait, gpi_wait_end",
     //
     ".p2align 4",
     ".type gpi_set_ip, @function",
@@ -90,6 +137,7 @@ core::arch::global_asm!(
     ".cfi_adjust_cfa_offset 8",
     "push r11",
     ".cfi_adjust_cfa_offset 8",
+    "mov rdx, rsi",
     "mov rsi, r10",
     "call {land}",
     "pop r11",
@@ -98,9 +146,31 @@ core::arch::global_asm!(
     ".cfi_adjust_cfa_offset -8",
     "pop rdi",
     ".cfi_adjust_cfa_offset -8",
+    "mov rsi, rax",
     "jmp r11",
     ".cfi_endproc",
     ".size gpi_land, . - gpi_land",
+    //
+    // In place of a landing pad, where rax, rdx and what calls preserve count: until the injector takes the thread
+    // out, or does not want to any more, or for about a second.
+    ".p2align 4",
+    ".type gpi_wait, @function",
+    "gpi_wait:",
+    "mov fs:[{accumulator}], rax",
+    "mov qword ptr fs:[{rounds}], 2000000",
+    "2:",
+    "cmp qword ptr [rip + {waiting}], 0",
+    "je 3f",
+    "dec qword ptr fs:[{rounds}]",
+    "jz 3f",
+    "mov eax, 24", // sched_yield
+    "syscall",
+    "jmp 2b",
+    "3:",
+    "mov rax, fs:[{accumulator}]",
+    "jmp qword ptr fs:[{pad}]",
+    "gpi_wait_end:",
+    ".size gpi_wait, . - gpi_wait",
     //
     // The CFA without what sets thunks apart: see agent/plan/src/cfi.rs. (LuaJIT's personality takes it for
     // the address of its frame.)
@@ -136,12 +206,22 @@ core::arch::global_asm!(
     get_cfa = sym GET_CFA,
     unwinder_lo = sym UNWINDER_LO,
     unwinder_hi = sym UNWINDER_HI,
+    waiting = sym WAITING,
+    accumulator = const ACCUMULATOR,
+    pad = const PAD,
+    rounds = const ROUNDS,
 );
 
 #[cfg(not(test))]
 unsafe extern "C" {
     pub(crate) fn gpi_land();
+    fn gpi_wait();
+    fn gpi_wait_end();
 }
 
 #[cfg(test)]
 pub(crate) fn gpi_land() {}
+#[cfg(test)]
+fn gpi_wait() {}
+#[cfg(test)]
+fn gpi_wait_end() {}

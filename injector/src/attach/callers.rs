@@ -50,6 +50,15 @@ struct File {
     bias: u64,
 }
 
+impl Files {
+    /// Reads all that code is mapped from, before there is no time for it.
+    pub(crate) fn load(&mut self, pid: i32, mappings: &[Mapping]) {
+        for mapping in mappings.iter().filter(|mapping| mapping.executable && mapping.path.starts_with('/')) {
+            self.0.entry(mapping.lo).or_insert_with(|| File::of(pid, mapping));
+        }
+    }
+}
+
 impl Callers<'_> {
     /// Whether an instruction for which `ours` holds is among those where the thread goes on, now or later. None: it
     /// cannot be told. `replaced`: the true return address of a frame, by its CFA and what is in the return slot.

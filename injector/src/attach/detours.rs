@@ -14,7 +14,7 @@ use crate::sys::Mapped;
 
 /// What the agent defines and a running program should call. Not what has to do with children and executed
 /// programs: they are seen to otherwise, or not followed.
-const WANTED: [&str; 11] = [
+const WANTED: [&str; 10] = [
     "_dl_find_object",
     "dl_iterate_phdr",
     "_Unwind_Backtrace",
@@ -25,13 +25,7 @@ const WANTED: [&str; 11] = [
     "__longjmp_chk",
     "prctl",
     "syscall",
-    "__cxa_begin_catch",
 ];
-
-/// The agent's name for a function.
-fn agents(name: &str) -> &str {
-    if name == "__cxa_begin_catch" { "gprofinject_begin_catch" } else { name }
-}
 
 /// Without these no exception finds its way through a hooked frame.
 const NEEDED: [&str; 2] = ["_dl_find_object", "dl_iterate_phdr"];
@@ -49,31 +43,28 @@ pub(crate) struct Planned {
 }
 
 /// A function in the process's memory.
-struct Found {
+pub(crate) struct Found {
     name: &'static str,
     at: u64,
-    size: u64,
+    code: Vec<u8>,
 }
 
 /// Decides for each; `copies` is where they go. The error is the name of a needed one that cannot be led.
 pub(crate) fn plan(
-    memory: &Memory,
-    process: &Process,
-    mappings: &[Mapping],
+    found: &[Found],
     agent: &Agent,
     base: u64,
     copies: u64,
 ) -> Result<Vec<Planned>, &'static str> {
     let mut planned: Vec<Planned> = Vec::new();
-    for found in find(memory, process, mappings) {
+    for found in found {
         if planned.len() == DETOURS_MAX || planned.iter().any(|other| other.at == found.at) {
             continue;
         }
         let copy = copies + planned.len() as u64 * COPY;
-        let made = agent.function(agents(found.name)).and_then(|to| {
-            let code = memory.bytes(found.at, found.size as usize).ok()?;
-            let detour = Detour::new(&code, found.at, copy, base + to)?;
-            let before = code.get(..detour.replacement.len())?.to_vec();
+        let made = agent.function(found.name).and_then(|to| {
+            let detour = Detour::new(&found.code, found.at, copy, base + to)?;
+            let before = found.code.get(..detour.replacement.len())?.to_vec();
             (detour.original.len() as u64 <= COPY).then_some(Planned { at: found.at, copy, detour, before })
         });
         match made {
@@ -86,7 +77,7 @@ pub(crate) fn plan(
 }
 
 /// The definition that the dynamic linker finds first, of each; others are only called by that one.
-fn find(memory: &Memory, process: &Process, mappings: &[Mapping]) -> Vec<Found> {
+pub(crate) fn find(memory: &Memory, process: &Process, mappings: &[Mapping]) -> Vec<Found> {
     let mut found: Vec<Found> = Vec::new();
     for base in libraries(memory, process, mappings).unwrap_or_default() {
         let Some(mapping) = mappings.iter().find(|mapping| mapping.lo == base) else { continue };
@@ -95,7 +86,9 @@ fn find(memory: &Memory, process: &Process, mappings: &[Mapping]) -> Vec<Found> 
         for symbol in file.dynamic_symbols().filter(|s| s.is_definition() && s.kind() == SymbolKind::Text) {
             let name = WANTED.iter().find(|name| symbol.name() == Ok(**name));
             if let Some(name) = name.filter(|name| !found.iter().any(|other| other.name == **name)) {
-                found.push(Found { name, at: base.wrapping_add(symbol.address()), size: symbol.size() });
+                let at = base.wrapping_add(symbol.address());
+                let code = memory.bytes(at, symbol.size() as usize).unwrap_or_default();
+                found.push(Found { name, at, code });
             }
         }
     }

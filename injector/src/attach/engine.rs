@@ -14,16 +14,18 @@ use std::io::{self, Error};
 use std::mem::offset_of;
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 use gprofinject_abi::AGENT_FILE;
 use gprofinject_abi::attach::{
-    ARM, CONTROL, DETOURS_MAX, LEAVE, MAPPED_MAX, Order, PAUSE, PLACE_MAX, PREPARE, RESUME,
+    ACCUMULATOR, ARM, CONTROL, DETOURS_MAX, LEAVE, MAPPED_MAX, Order, PAD, PAUSE, PLACE_MAX, PREPARE, RESUME,
+    WORDS,
 };
 use gprofinject_abi::plan::ThreadWords;
 use gprofinject_plan::Plan;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::callers::{Callers, Files};
@@ -32,8 +34,9 @@ mod room;
 
 use room::{gap, libc_code};
 
-use super::detours::{self, COPY};
-use super::image::{Agent, WORDS};
+use super::detours::{self, COPY, Found};
+use super::helper::{self, Client};
+use super::image::Agent;
 use super::process::{Mapping, Process, refusal};
 use super::tracee::{Memory, Stopped, Thread, Tracer, find_syscall};
 use super::{frames, stacks, tracee};
@@ -45,8 +48,10 @@ const COPIES: u64 = (DETOURS_MAX as u64 * COPY).next_multiple_of(PAGE);
 const ORDER: u64 = (size_of::<Order>() as u64).next_multiple_of(PAGE);
 /// What a thread gets to leave code that is to change, while the others stand still.
 const MOMENT: Duration = Duration::from_micros(300);
-/// How long the others do.
+/// How long the others do; and once a few tries were not enough.
 const STAND: Duration = Duration::from_millis(20);
+const FEW: usize = 4;
+const LONG_STAND: Duration = Duration::from_millis(40);
 /// Then all of them go on for a while.
 const FIRST_PAUSE: Duration = Duration::from_millis(2);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
@@ -65,7 +70,7 @@ enum Step<T> {
 
 /// An agent in a process, as far as it takes to get it out again; kept in the run folder, for whoever has to do
 /// that in our place.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Attached {
     pub(crate) pid: i32,
     /// See [`Process::started`].
@@ -82,12 +87,19 @@ pub(crate) struct Attached {
     words: [u64; 4],
     shadows: u64,
     mapped: u64,
+    /// See [`Order::waiting`].
+    waiting: [u64; 3],
     detours: Vec<Detoured>,
     /// Bytes of the program that are overwritten: address and length.
     patched: Vec<(u64, u32)>,
+    /// Functions of an unwinder that is part of the program, on whose frames an exception rests.
+    unwinder: Vec<(u64, u64)>,
     /// Nothing is patched.
     pub(crate) paused: bool,
     folder: String,
+    /// It is its parent's: a forked child has all that was mapped there, at the same addresses.
+    #[serde(skip)]
+    inherited: bool,
 }
 
 /// Replaced bytes of a library.
@@ -99,7 +111,7 @@ struct Detoured {
 }
 
 /// How long threads stood still.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Pause {
     pub(crate) took: Duration,
     pub(crate) threads: usize,
@@ -107,7 +119,13 @@ pub(crate) struct Pause {
 
 impl Attached {
     /// Maps the agent and has it prepare. No thread but one is stopped, and that one for a few milliseconds.
-    pub(crate) fn prepare(process: &Process, plan: &Plan, folder: &Path, name: &str) -> Result<Attached> {
+    pub(crate) fn prepare(
+        process: &Process,
+        planned: &Planned,
+        plan: &Plan,
+        folder: &Path,
+        name: &str,
+    ) -> Result<Attached> {
         let pid = process.pid;
         let memory = Memory::open(pid).map_err(|error| anyhow!(refusal(pid, &error)))?;
         let mappings = process.mappings()?;
@@ -115,61 +133,103 @@ impl Attached {
             bail!("process {pid} does not use glibc; the agent needs it")
         };
         let agent = Agent::new()?;
-        let len = agent.len() + COPIES + ORDER + STACK;
-        let base = gap(&mappings, libc.lo, len).context("there is no memory near the C library's code")?;
         let code = memory.bytes(libc.lo, (libc.hi - libc.lo) as usize)?;
-        let instruction = libc.lo + find_syscall(&code).context("the C library makes no system calls")?;
-        let copies = base + agent.len();
-        let order = copies + COPIES;
-        let planned = detours::plan(&memory, process, &mappings, &agent, base, copies)
-            .map_err(|name| anyhow!("the library function {name} cannot be led to the agent"))?;
+        let found = detours::find(&memory, process, &mappings);
         let bias = process.program_headers().wrapping_sub(plan.phdr());
-        let control = agent.function(CONTROL).context("the agent library is damaged")?;
         let arena = plan.arena.wrapping_add(bias);
         let mut attached = Attached {
             pid,
             started: process.started,
-            image: base..base + len,
-            code: base + agent.code.0..base + agent.code.1,
-            order,
-            stack: order + ORDER + STACK,
-            entry: base + control,
-            instruction,
+            image: 0..0,
+            code: 0..0,
+            order: 0,
+            stack: 0,
+            entry: 0,
+            instruction: libc.lo + find_syscall(&code).context("the C library makes no system calls")?,
             arena: arena..arena + plan.arena_len,
             words: [0; 4],
             shadows: 0,
             mapped: 0,
-            detours: planned
-                .iter()
-                .map(|p| Detoured { at: p.at, before: p.before.clone(), after: p.detour.replacement.clone() })
-                .collect(),
+            waiting: [0; 3],
+            detours: Vec::new(),
             patched: plan.patches().iter().map(|p| (p.address.wrapping_add(bias), p.len)).collect(),
+            unwinder: unwinder(planned, bias),
             // Should we be killed, there may be patches.
             paused: false,
             folder: folder.to_string_lossy().into_owned(),
+            inherited: false,
         };
-        tracee::apart(pid, |tracer| -> Result<Attached> {
-            let mut stopped = Stopped::one(pid, tracer).map_err(|error| anyhow!(refusal(pid, &error)))?;
-            attached.map(&mut stopped, &memory, &agent, copies)?;
-            for planned in &planned {
-                memory.write(planned.copy, &planned.detour.original)?;
+        let get_gr = get_gr(planned, plan, bias);
+        let near = libc.lo;
+        attached.order(|attached, client| {
+            tracee::apart(pid, |tracer| {
+                let memory = Memory::open(pid)?;
+                let mut stopped = Stopped::one(pid, tracer).map_err(|error| anyhow!(refusal(pid, &error)))?;
+                attached.map(&mut stopped, &memory, &agent, near)?;
+                let bytes = |pairs: &[[u64; 2]]| order_bytes(process, folder, name, pairs, get_gr);
+                let prepared = attached.prepare_stopped(&mut stopped, &memory, &agent, &found, bytes);
+                if prepared.is_err() || !client.is_there() {
+                    let _ = attached.unmap(&mut stopped, &memory);
+                }
+                prepared
+            })
+        })?;
+        Ok(attached)
+    }
+
+    fn prepare_stopped(
+        &mut self,
+        stopped: &mut Stopped,
+        memory: &Memory,
+        agent: &Agent,
+        found: &[Found],
+        bytes: impl Fn(&[[u64; 2]]) -> Result<Vec<u8>>,
+    ) -> Result<()> {
+        let (base, copies) = (self.image.start, self.image.start + agent.len());
+        let planned = detours::plan(found, agent, base, copies)
+            .map_err(|name| anyhow!("the library function {name} cannot be led to the agent"))?;
+        for planned in &planned {
+            memory.write(planned.copy, &planned.detour.original)?;
+        }
+        let pairs: Vec<[u64; 2]> = planned.iter().map(|p| [p.at, p.copy]).collect();
+        memory.write(self.order, &bytes(&pairs)?)?;
+        let detoured =
+            |p: detours::Planned| Detoured { at: p.at, before: p.before, after: p.detour.replacement };
+        self.detours = planned.into_iter().map(detoured).collect();
+        // The next thing that happens is that the process knows our folder.
+        self.save(Path::new(&self.folder)).context("the run folder cannot be written to")?;
+        let refused = |error| anyhow!(refusal(self.pid, &error)).context("the agent could not be prepared");
+        self.command(stopped, memory, PREPARE).map_err(refused)?;
+        let read = |offset: usize, n: u64| memory.word(self.order + offset as u64 + 8 * n);
+        let (mut words, mut waiting) = ([0; 4], [0; 3]);
+        for (n, word) in (0..).zip(&mut words) {
+            *word = read(offset_of!(Order, words), n)?;
+        }
+        for (n, word) in (0..).zip(&mut waiting) {
+            *word = read(offset_of!(Order, waiting), n)?;
+        }
+        self.shadows = read(offset_of!(Order, shadows), 0)?;
+        self.mapped = read(offset_of!(Order, mapped), 0)?;
+        (self.words, self.waiting) = (words, waiting);
+        Ok(())
+    }
+
+    /// Has a helper do something that must not be left half done.
+    fn order<T: Serialize + DeserializeOwned>(
+        &mut self,
+        work: impl FnOnce(&mut Attached, &Client) -> Result<T>,
+    ) -> Result<T> {
+        let folder = PathBuf::from(&self.folder);
+        let (after, result) = helper::carry_out(&folder, |client| {
+            let result = work(self, client).map_err(|error| format!("{error:#}"));
+            if self.is_guest() && !self.inherited {
+                // For whoever has to leave the process in our place.
+                let _ = self.save(&folder);
             }
-            let pairs: Vec<[u64; 2]> = planned.iter().map(|p| [p.at, p.copy]).collect();
-            memory.write(order, &order_bytes(process, folder, name, &pairs)?)?;
-            let prepared = attached.command(&mut stopped, &memory, PREPARE);
-            let read = |offset: usize| memory.word(order + offset as u64);
-            let result = prepared.and_then(|()| {
-                attached.words = [0, 8, 16, 24].map(|n| read(offset_of!(Order, words) + n).unwrap_or(0));
-                attached.shadows = read(offset_of!(Order, shadows))?;
-                attached.mapped = read(offset_of!(Order, mapped))?;
-                Ok(())
-            });
-            if let Err(error) = result {
-                let _ = attached.unmap(&mut stopped, &memory);
-                return Err(anyhow!(refusal(pid, &error)).context("the agent could not be prepared"));
-            }
-            Ok(attached)
-        })
+            (self.clone(), result)
+        })?;
+        *self = Attached { inherited: self.inherited, ..after };
+        result.map_err(anyhow::Error::msg)
     }
 
     /// A process that was started with the agent. Only a stack for orders is mapped there.
@@ -200,39 +260,70 @@ impl Attached {
             words: [0; 4],
             shadows: 0,
             mapped: 0,
+            waiting: [0; 3],
             detours: Vec::new(),
             patched: plan.patches().iter().map(|p| (p.address.wrapping_add(bias), p.len)).collect(),
+            unwinder: Vec::new(),
             paused: false,
             folder: folder.to_string_lossy().into_owned(),
+            inherited: false,
         };
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let arguments = [0, ORDER + STACK, protection as u64, flags as u64, u64::MAX, 0];
-        attached.order = tracee::apart(pid, |tracer| {
-            let mut stopped = Stopped::one(pid, tracer).map_err(|error| anyhow!(refusal(pid, &error)))?;
-            stopped
-                .call(attached.instruction, libc::SYS_mmap, arguments)
-                .map_err(|error| anyhow!("no memory could be mapped: {}", crate::sys::reason(&error)))
+        attached.order = attached.order(|attached, _| {
+            tracee::apart(pid, |tracer| {
+                let mut stopped = Stopped::one(pid, tracer).map_err(|error| anyhow!(refusal(pid, &error)))?;
+                stopped
+                    .call(attached.instruction, libc::SYS_mmap, arguments)
+                    .map_err(|error| anyhow!("no memory could be mapped: {}", crate::sys::reason(&error)))
+            })
         })?;
         attached.stack = attached.order + ORDER + STACK;
         Ok(attached)
     }
 
-    fn map(&self, stopped: &mut Stopped, memory: &Memory, agent: &Agent, copies: u64) -> Result<()> {
+    /// Maps memory near the C library's code and puts the agent there. The other threads run and map memory, too: the
+    /// place is chosen anew when one of them has taken it.
+    fn map(&mut self, stopped: &mut Stopped, memory: &Memory, agent: &Agent, near: u64) -> Result<()> {
         const READ_WRITE: u64 = (libc::PROT_READ | libc::PROT_WRITE) as u64;
         const READ_EXECUTE: u64 = (libc::PROT_READ | libc::PROT_EXEC) as u64;
+        const TRIES: usize = 50;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
-        let (base, len) = (self.image.start, self.image.end - self.image.start);
-        let made = stopped
-            .call(self.instruction, libc::SYS_mmap, [base, len, READ_WRITE, flags as u64, u64::MAX, 0])
-            .map_err(|error| anyhow!("no memory could be mapped: {}", crate::sys::reason(&error)))?;
-        if made != base {
-            let _ = stopped.call(self.instruction, libc::SYS_munmap, [made, len, 0, 0, 0, 0]);
-            bail!("no memory could be mapped near the C library's code");
+        let len = agent.len() + COPIES + ORDER + STACK;
+        let mut failure = Error::from_raw_os_error(libc::EEXIST);
+        let mut base = 0;
+        for _ in 0..TRIES {
+            let mappings = Process::mappings_of(self.pid)?;
+            base = gap(&mappings, near, len).context("there is no memory near the C library's code")?;
+            let arguments = [base, len, READ_WRITE, flags as u64, u64::MAX, 0];
+            match stopped.call(self.instruction, libc::SYS_mmap, arguments) {
+                Ok(made) if made == base => {
+                    self.image = base..base + len;
+                    break;
+                }
+                // Kernels before 4.17 take the address as a hint.
+                Ok(made) => {
+                    stopped.call(self.instruction, libc::SYS_munmap, [made, len, 0, 0, 0, 0])?;
+                }
+                Err(error) => {
+                    let is_taken = error.raw_os_error() == Some(libc::EEXIST);
+                    failure = error;
+                    if !is_taken {
+                        break;
+                    }
+                }
+            }
         }
+        if self.image.is_empty() {
+            bail!("no memory could be mapped near the C library's code: {}", crate::sys::reason(&failure));
+        }
+        self.code = base + agent.code.0..base + agent.code.1;
+        self.order = base + agent.len() + COPIES;
+        self.stack = self.order + ORDER + STACK;
+        self.entry = base + agent.function(CONTROL).context("the agent library is damaged")?;
         memory.write(base, &agent.at(base))?;
-        let code = &self.code;
-        for (at, len) in [(code.start, code.end - code.start), (copies, COPIES)] {
+        for (at, len) in [(self.code.start, self.code.end - self.code.start), (self.order - COPIES, COPIES)] {
             stopped.call(self.instruction, libc::SYS_mprotect, [at, len, READ_EXECUTE, 0, 0, 0]).map_err(
                 |error| anyhow!("memory cannot be made executable: {}", crate::sys::reason(&error)),
             )?;
@@ -253,7 +344,9 @@ impl Attached {
     /// Writes the patches, with all threads stopped for as short a time as possible. `moved` tells where an
     /// overwritten instruction stands (runtime addresses).
     pub(crate) fn arm(&mut self, moved: &Moved<'_>) -> Result<Pause> {
-        self.with_moments(|attached, tracer, until| attached.arm_now(moved, tracer, until))
+        self.order(|attached, _| {
+            attached.with_moments(|attached, tracer, until| attached.arm_now(moved, tracer, until))
+        })
     }
 
     /// All threads stand still only for a short time: when it is over, they go on before it is tried once more.
@@ -263,15 +356,17 @@ impl Attached {
     ) -> Result<T> {
         let mut pause = FIRST_PAUSE;
         let start = Instant::now();
-        loop {
+        let stands = [STAND; FEW].into_iter().chain(std::iter::repeat(LONG_STAND));
+        for stand in stands {
             let end = start.elapsed() > if self.paused { LAST_PATIENCE } else { PATIENCE };
-            match tracee::apart(self.pid, |tracer| work(self, tracer, Instant::now() + STAND))? {
+            match tracee::apart(self.pid, |tracer| work(self, tracer, Instant::now() + stand))? {
                 Step::Done(result) => return Ok(result),
                 Step::Later(error) if end => return Err(error),
                 Step::Later(_) => std::thread::sleep(pause),
             }
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
+        bail!("out of patience")
     }
 
     fn arm_now(&mut self, moved: &Moved<'_>, tracer: &Tracer, until: Instant) -> Result<Step<Pause>> {
@@ -294,7 +389,11 @@ impl Attached {
             for detoured in &self.detours {
                 let _ = memory.write(detoured.at, &detoured.before);
             }
-            return Err(anyhow!("the patches could not be written: {}", crate::sys::reason(&error)));
+            let step = memory.word(self.order + offset_of!(Order, step) as u64).unwrap_or(0);
+            return Err(anyhow!(
+                "the patches could not be written: {} (step {step})",
+                crate::sys::reason(&error)
+            ));
         }
         self.paused = false;
         Ok(Step::Done(Pause { took: stopped.elapsed(), threads: stopped.threads.len() }))
@@ -302,6 +401,10 @@ impl Attached {
 
     /// Writes the patches once more, which [`Attached::pause`] has taken away.
     pub(crate) fn resume(&mut self, moved: &Moved<'_>) -> Result<Pause> {
+        self.order(|attached, _| attached.resume_running(moved))
+    }
+
+    fn resume_running(&mut self, moved: &Moved<'_>) -> Result<Pause> {
         self.with_moments(|attached, tracer, until| {
             let memory = Memory::open(attached.pid)?;
             let mappings = Process::mappings_of(attached.pid)?;
@@ -324,6 +427,10 @@ impl Attached {
 
     /// Takes the patches away; the agent stays. What is on the stacks returns through it.
     pub(crate) fn pause(&mut self) -> Result<Pause> {
+        self.order(|attached, _| attached.pause_running())
+    }
+
+    fn pause_running(&mut self) -> Result<Pause> {
         self.with_moments(|attached, tracer, until| {
             let memory = Memory::open(attached.pid)?;
             let mut stopped = attached.all(tracer)?;
@@ -355,6 +462,11 @@ impl Attached {
         Ok(Step::Done(()))
     }
 
+    /// That process, and not a child that it has forked.
+    pub(crate) fn is_of(&self, process: &Process) -> bool {
+        (self.pid, self.started) == (process.pid, process.started)
+    }
+
     /// The process was attached to, and can be left.
     pub(crate) fn is_guest(&self) -> bool {
         self.mapped != 0
@@ -384,12 +496,45 @@ impl Attached {
     }
 }
 
+/// Functions of an unwinder that is part of the program whose frames are below every landing: runtime addresses.
+fn unwinder(planned: &Planned, bias: u64) -> Vec<(u64, u64)> {
+    const NAMES: [&str; 5] = [
+        "_Unwind_RaiseException",
+        "_Unwind_Resume",
+        "_Unwind_Resume_or_Rethrow",
+        "_Unwind_ForcedUnwind",
+        "_Unwind_Backtrace",
+    ];
+    let functions = planned.functions().map(|(function, _)| function);
+    let own = functions.filter(|function| function.names().any(|name| NAMES.contains(&name)));
+    own.map(|function| (function.address.wrapping_add(bias), function.size)).collect()
+}
+
+/// Where such an unwinder's `_Unwind_GetGR` can be called without being counted; 0: there is none.
+fn get_gr(planned: &Planned, plan: &Plan, bias: u64) -> u64 {
+    let mut functions = planned.functions().map(|(function, _)| function);
+    let Some(own) = functions.find(|function| function.names().any(|name| name == "_Unwind_GetGR")) else {
+        return 0;
+    };
+    match plan.records.iter().find(|record| record.entry == own.address) {
+        Some(record) => plan.arena.wrapping_add(bias) + u64::from(record.body),
+        None => own.address.wrapping_add(bias),
+    }
+}
+
 /// The order to prepare, as it lies in memory.
-fn order_bytes(process: &Process, folder: &Path, name: &str, detours: &[[u64; 2]]) -> Result<Vec<u8>> {
+fn order_bytes(
+    process: &Process,
+    folder: &Path,
+    name: &str,
+    detours: &[[u64; 2]],
+    get_gr: u64,
+) -> Result<Vec<u8>> {
     const WANTED: [u64; 5] = [3, 4, 5, 7, 9];
     let mut bytes = vec![0; size_of::<Order>()];
     let mut put = |offset: usize, word: u64| bytes[offset..offset + 8].copy_from_slice(&word.to_le_bytes());
     put(offset_of!(Order, stack), process.stack);
+    put(offset_of!(Order, get_gr), get_gr);
     for (n, kind) in WANTED.into_iter().enumerate() {
         put(offset_of!(Order, auxiliary) + 16 * n, kind);
         put(offset_of!(Order, auxiliary) + 16 * n + 8, process.auxiliary(kind));

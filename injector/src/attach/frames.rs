@@ -42,72 +42,86 @@ pub(crate) fn replaced(memory: &Memory, shadows: u64, cfa: u64) -> Option<u64> {
     memory.word(shadow + (cfa % WINDOW) / 8 * CELL).ok().filter(|address| *address != 0)
 }
 
-/// Puts all of them back; how many. `shadows` is the agent's table, 0: there is none.
+/// Puts all of them back; how many. `shadows` is the agent's table, 0: there is none. The cells stay as they are: a
+/// frame is on the stack only if its return slot holds an exit label.
 pub(crate) fn put_back(pid: i32, memory: &Memory, shadows: u64, arena: &Range<u64>) -> io::Result<usize> {
-    let mut count = 0;
+    let mut frames = Vec::new();
     if shadows == 0 {
-        return Ok(count);
+        return Ok(0);
     }
     let pages = Pages::of(pid)?;
     for page in pages.present(shadows..shadows + TABLE)? {
         let words = memory.bytes(page, PAGE as usize)?;
-        for (n, word) in words.chunks_exact(8).enumerate() {
-            let shadow = word.try_into().map_or(0, u64::from_le_bytes);
-            if shadow != 0 {
-                let window = ((page - shadows) / 8 + n as u64) * WINDOW;
-                for page in pages.present(shadow..shadow + 2 * WINDOW)? {
-                    count += in_page(memory, page, window + (page - shadow) / 2, arena)?;
-                }
+        for (n, shadow) in self::words(&words).enumerate().filter(|(_, shadow)| *shadow != 0) {
+            let window = ((page - shadows) / 8 + n as u64) * WINDOW;
+            for cells in runs(&pages.present(shadow..shadow + 2 * WINDOW)?) {
+                let first = window + (cells.start - shadow) / 2;
+                find(memory, &cells, first, arena, &mut frames)?;
             }
         }
     }
-    Ok(count)
+    memory.write_words(pid, &frames)?;
+    Ok(frames.len())
 }
 
-/// The cells of one page, the first of which is of the frame with that CFA.
-fn in_page(memory: &Memory, page: u64, first: u64, arena: &Range<u64>) -> io::Result<usize> {
-    let cells = memory.bytes(page, PAGE as usize)?;
-    let word = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_le_bytes);
-    // The stack may be gone.
-    let Ok(slots) = memory.bytes(first - 8, (PAGE / CELL * 8) as usize) else {
-        return one_by_one(memory, &cells, page, first, arena);
-    };
-    let mut count = 0;
-    for (n, (cell, slot)) in cells.chunks_exact(CELL as usize).zip(slots.chunks_exact(8)).enumerate() {
-        count +=
-            usize::from(put(memory, word(&cell[..8]), word(slot), first + 8 * n as u64, page, n, arena)?);
-    }
-    Ok(count)
+fn words(bytes: &[u8]) -> impl Iterator<Item = u64> {
+    bytes.chunks_exact(8).map(|word| word.try_into().map_or(0, u64::from_le_bytes))
 }
 
-fn one_by_one(memory: &Memory, cells: &[u8], page: u64, first: u64, arena: &Range<u64>) -> io::Result<usize> {
-    let mut count = 0;
-    for (n, cell) in cells.chunks_exact(CELL as usize).enumerate() {
-        let cfa = first + 8 * n as u64;
-        let address = cell[..8].try_into().map_or(0, u64::from_le_bytes);
-        if address != 0
-            && let Ok(slot) = memory.word(cfa - 8)
-        {
-            count += usize::from(put(memory, address, slot, cfa, page, n, arena)?);
+/// Pages that follow each other, as ranges of at most a MiB.
+fn runs(pages: &[u64]) -> Vec<Range<u64>> {
+    const MOST: u64 = 1 << 20;
+    let mut runs: Vec<Range<u64>> = Vec::new();
+    for &page in pages {
+        match runs.last_mut().filter(|run| run.end == page && run.end - run.start < MOST) {
+            Some(run) => run.end += PAGE,
+            None => runs.push(page..page + PAGE),
         }
     }
-    Ok(count)
+    runs
 }
 
-/// A frame is on the stack if its return slot holds an exit label.
-fn put(
+/// Frames on the stack by their cells, the first of which is of the frame with that CFA: return slot, and return
+/// address.
+fn find(
     memory: &Memory,
-    address: u64,
-    slot: u64,
-    cfa: u64,
-    page: u64,
-    n: usize,
+    cells: &Range<u64>,
+    first: u64,
     arena: &Range<u64>,
-) -> io::Result<bool> {
-    if address == 0 || address == cfa - 8 || !arena.contains(&slot) {
-        return Ok(false);
+    frames: &mut Vec<(u64, u64)>,
+) -> io::Result<()> {
+    let count = (cells.end - cells.start) / CELL;
+    let Ok(slots) = memory.bytes(first - 8, (count * 8) as usize) else {
+        // Part of the stack is gone.
+        let half = cells.start + (cells.end - cells.start) / 2 / CELL * CELL;
+        if half == cells.start {
+            return Ok(());
+        }
+        find(memory, &(cells.start..half), first, arena, frames)?;
+        return find(memory, &(half..cells.end), first + (half - cells.start) / 2, arena, frames);
+    };
+    if !words(&slots).any(|slot| arena.contains(&slot)) {
+        return Ok(());
     }
-    memory.write(cfa - 8, &address.to_le_bytes())?;
-    memory.write(page + n as u64 * CELL, &[0; 8])?;
-    Ok(true)
+    let cells = memory.bytes(cells.start, (count * CELL) as usize)?;
+    let addresses = words(&cells).step_by(CELL as usize / 8);
+    for ((address, slot), cfa) in addresses.zip(words(&slots)).zip((first..).step_by(8)) {
+        if address != 0 && address != cfa - 8 && arena.contains(&slot) {
+            frames.push((cfa - 8, address));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_that_follow_each_other() {
+        assert_eq!(runs(&[]), []);
+        assert_eq!(runs(&[0x1000, 0x2000, 0x4000]), [0x1000..0x3000, 0x4000..0x5000]);
+        let many: Vec<u64> = (0..300).map(|n| n * PAGE).collect();
+        assert_eq!(runs(&many), [0..1 << 20, 1 << 20..300 * PAGE]);
+    }
 }

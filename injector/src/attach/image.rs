@@ -2,18 +2,16 @@
 //! need one that holds no lock of the loader or the allocator, which cannot be told from outside.
 //!
 //! The library needs little: relative relocations, and the offset of its thread words. It has no TLS block there;
-//! the words lie in a part of glibc's thread control block that glibc keeps free for older programs
-//! (`__glibc_unused2` of tcbhead_t, sysdeps/x86_64/nptl/tls.h: 512 bytes at offset 128, in all versions).
+//! the words lie in a part of glibc's thread control block that glibc keeps free for older programs ([`WORDS`]).
 
 use anyhow::{Context, Result, bail};
+use gprofinject_abi::attach::WORDS;
 use object::elf;
 use object::read::elf::{ElfFile64, FileHeader, ProgramHeader};
 use object::{Endianness, Object, ObjectSymbol, RelocationTarget};
 
 use crate::run_folder::AGENT;
 
-/// Offset of the thread words from the thread pointer.
-pub(crate) const WORDS: u64 = 128;
 const PAGE: u64 = 4096;
 
 /// The library's bytes as they lie in memory.

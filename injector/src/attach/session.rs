@@ -9,6 +9,7 @@ use gprofinject_abi::REGION_SUFFIX;
 use gprofinject_abi::region::State;
 
 use super::engine::Attached;
+use super::helper;
 use super::process::Process;
 use crate::args::{HooksArg, SamplerArg};
 use crate::collect;
@@ -90,9 +91,8 @@ pub(crate) fn profile(pid: i32, settings: &Settings, duration: Option<Duration>)
     }
     if let (Some(folder), Some(plan)) = (&family.folder, &planned.plan) {
         let path = folder.path().to_owned();
-        let mut made = Attached::prepare(&process, plan, &path, FIRST)?;
+        let mut made = Attached::prepare(&process, planned, plan, &path, FIRST)?;
         let armed = prepared(&folder.region(FIRST)).and_then(|()| {
-            made.save(&path).context("the run folder cannot be written to")?;
             let moved = made.moved(planned);
             made.arm(&moved)
         });
@@ -107,7 +107,6 @@ pub(crate) fn profile(pid: i32, settings: &Settings, duration: Option<Duration>)
                 return Err(error.into());
             }
         }
-        let _ = made.save(&path);
         family.attached().insert(0, made);
     }
     if let Some(sampling) = &mut sampling {
@@ -283,37 +282,51 @@ pub(crate) fn folders(pid: i32) -> Result<Vec<PathBuf>> {
     Ok(folders)
 }
 
-/// Takes out what a gprofinject has left that was killed.
+/// Takes out what a gprofinject has left that was killed, or what a child has from the process that was attached to.
 fn take_over(process: &Process, settings: &Settings) -> Result<()> {
     let pid = process.pid;
-    for folder in folders(process.pid)? {
-        if crate::logbook::is_looked_after(&folder) {
-            bail!(
+    for folder in folders(pid)? {
+        let is_looked_after = crate::logbook::is_looked_after(&folder);
+        if !is_looked_after && folder.exists() {
+            // Its helper may still be leaving, or have just left.
+            helper::wait(&folder);
+            if !folders(pid)?.contains(&folder) {
+                continue;
+            }
+        }
+        let attached = Attached::load(&folder);
+        let is_child = attached.as_ref().is_some_and(|attached| !attached.is_of(process));
+        let (_, clean) = match attached {
+            Some(attached) if is_child => attached.detach_child(process),
+            _ if is_looked_after => bail!(
                 "process {pid} is profiled already (its counters are in {}); --dump, --reset, --pause and --resume \
                  control that",
                 folder.display()
-            );
-        }
-        match Attached::load(&folder)
-            .filter(|attached| attached.pid == pid && attached.started == process.started)
-        {
-            Some(mut attached) => {
-                let (_, clean) =
-                    attached.detach().context("what an earlier gprofinject left could not be taken out")?;
-                if !clean {
-                    bail!("what an earlier gprofinject left in process {pid} is still in use; try again");
-                }
-                settings.voice.note(format_args!(
-                    "took out what a gprofinject left that was killed; its profile: gprofinject --recover {}",
-                    folder.display()
-                ));
-            }
-            None => bail!(
+            ),
+            Some(mut attached) => attached.detach(),
+            None if folder.exists() => bail!(
                 "process {pid} was started by a gprofinject that was killed, and is profiled still; its profile: \
                  gprofinject --recover {}",
                 folder.display()
             ),
+            None => bail!(
+                "process {pid} has been profiled, or was forked by a process that was; that is over ({} is gone), and \
+                 what is left of it cannot be taken out: start the process anew to profile it",
+                folder.display()
+            ),
         }
+        .context("what an earlier gprofinject left could not be taken out")?;
+        if !clean {
+            bail!("what an earlier gprofinject left in process {pid} is still in use; try again");
+        }
+        settings.voice.note(match is_child {
+            true => "took out what the process had from the one that forked it, which is or was profiled"
+                .to_owned(),
+            false => format!(
+                "took out what a gprofinject left that was killed; its profile: gprofinject --recover {}",
+                folder.display()
+            ),
+        });
     }
     Ok(())
 }

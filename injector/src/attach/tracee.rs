@@ -5,7 +5,7 @@
 //! even so, see signal(7), "Interruption of system calls by stop signals"), we restart it.
 #![allow(unsafe_code)]
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Error};
 use std::os::unix::fs::FileExt;
@@ -82,6 +82,26 @@ impl Memory {
 
     pub(crate) fn write(&self, address: u64, bytes: &[u8]) -> io::Result<()> {
         self.0.write_all_at(bytes, address)
+    }
+
+    /// Writes words, each at its address, many with one system call. What cannot be written so is written one by one.
+    pub(crate) fn write_words(&self, pid: i32, words: &[(u64, u64)]) -> io::Result<()> {
+        /// UIO_MAXIOV.
+        const MOST: usize = 1024;
+        for some in words.chunks(MOST) {
+            let mut values: Vec<u64> = some.iter().map(|&(_, value)| value).collect();
+            let from =
+                libc::iovec { iov_base: values.as_mut_ptr().cast(), iov_len: size_of_val(&values[..]) };
+            let to =
+                |&(address, _): &(u64, u64)| libc::iovec { iov_base: address as *mut c_void, iov_len: 8 };
+            let to: Vec<libc::iovec> = some.iter().map(to).collect();
+            // SAFETY: `from` is a buffer of ours that is only read; `to` are addresses of the other process.
+            let written = unsafe { libc::process_vm_writev(pid, &from, 1, to.as_ptr(), to.len() as u64, 0) };
+            for &(address, value) in some.get(written.max(0) as usize / 8..).unwrap_or_default() {
+                self.write(address, &value.to_le_bytes())?;
+            }
+        }
+        Ok(())
     }
 
     pub(crate) fn word(&self, address: u64) -> io::Result<u64> {
@@ -188,7 +208,7 @@ impl Stopped {
     pub(crate) fn all(pid: i32, _: &Tracer) -> io::Result<Stopped> {
         const PAUSE: Duration = Duration::from_millis(50);
         let until = Instant::now() + PATIENCE;
-        let mut seized = HashSet::new();
+        let mut seized = HashMap::new();
         loop {
             let mut stopped = Stopped { pid, threads: Vec::new(), since: Instant::now() };
             match stopped.stop_all(&mut seized) {
@@ -209,8 +229,9 @@ impl Stopped {
         }
     }
 
-    /// `seized`: threads that we trace already.
-    fn stop_all(&mut self, seized: &mut HashSet<i32>) -> io::Result<()> {
+    /// `seized`: threads that we trace already, and whether they are still to stop as they were told: told twice, they
+    /// would stop twice.
+    fn stop_all(&mut self, seized: &mut HashMap<i32, bool>) -> io::Result<()> {
         let until = self.since + SHORT;
         let mut known = HashSet::new();
         // Threads that are made while others are being stopped.
@@ -221,9 +242,9 @@ impl Stopped {
                 return Ok(());
             }
             for &tid in &fresh {
-                if !seized.contains(&tid) {
+                if !seized.contains_key(&tid) {
                     match request(libc::PTRACE_SEIZE, tid, 0, libc::PTRACE_O_TRACESYSGOOD as usize) {
-                        Ok(()) => _ = seized.insert(tid),
+                        Ok(()) => _ = seized.insert(tid, false),
                         Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
                         // So the kernel answers if it is about to end, too.
                         Err(_) if has_ended(self.pid, tid) => {}
@@ -231,9 +252,11 @@ impl Stopped {
                     }
                 }
             }
-            fresh.retain(|tid| seized.contains(tid));
+            fresh.retain(|tid| seized.contains_key(tid));
             for &tid in &fresh {
-                let _ = request(libc::PTRACE_INTERRUPT, tid, 0, 0);
+                if seized.insert(tid, true) == Some(false) {
+                    let _ = request(libc::PTRACE_INTERRUPT, tid, 0, 0);
+                }
             }
             let mut trouble = None;
             for tid in fresh {
@@ -241,6 +264,7 @@ impl Stopped {
                     .and_then(|alive| if alive { registers(tid).map(Some) } else { Ok(None) });
                 match stands {
                     Ok(Some(registers)) => {
+                        seized.insert(tid, false);
                         let mut thread = Thread { tid, registers, changed: false, fresh: true };
                         thread.restart_call(self.pid);
                         self.threads.push(thread);
@@ -259,7 +283,9 @@ impl Stopped {
     /// Stops one thread only, the first that can be stopped.
     pub(crate) fn one(pid: i32, _: &Tracer) -> io::Result<Stopped> {
         let mut refusal = Error::from_raw_os_error(libc::ESRCH);
-        for tid in thread_ids(pid)? {
+        let mut threads = thread_ids(pid)?;
+        threads.sort_by_key(|&tid| ends_with_eintr(pid, tid));
+        for tid in threads {
             let since = Instant::now();
             let seized = request(libc::PTRACE_SEIZE, tid, 0, libc::PTRACE_O_TRACESYSGOOD as usize);
             if let Err(error) = seized {
@@ -299,10 +325,12 @@ impl Stopped {
         (registers.r10, registers.r8, registers.r9) = (d, e, f);
         set_registers(borrowed.tid, &registers)?;
         let until = Instant::now() + CALL_PATIENCE;
-        for _ in 0..2 {
+        let mut seen = 0;
+        while seen < 2 {
             request(libc::PTRACE_SYSCALL, borrowed.tid, 0, 0)?;
             match wait(borrowed.tid, until)? {
-                Event::Call => {}
+                Event::Call => seen += 1,
+                Event::Interrupted => {}
                 Event::Gone => return Err(Error::from_raw_os_error(libc::ESRCH)),
                 _ => return Err(Error::from_raw_os_error(libc::EIO)),
             }
@@ -344,10 +372,14 @@ impl Stopped {
             // SAFETY: `status` is valid for the call.
             let seen = unsafe { libc::waitpid(borrowed.tid, &mut status, libc::__WALL | libc::WNOHANG) };
             if seen != 0 {
-                // Only a fault of the code is not blocked; the kernel has stopped the thread for it.
                 if seen < 0 || !libc::WIFSTOPPED(status) {
                     return Err(Error::from_raw_os_error(libc::ESRCH));
                 }
+                if status >> 16 == EVENT_STOP {
+                    request(libc::PTRACE_CONT, borrowed.tid, 0, 0)?;
+                    continue;
+                }
+                // Only a fault of the code is not blocked; the kernel has stopped the thread for it.
                 let at = self::registers(borrowed.tid)?.rip;
                 return Err(Error::other(format!("the agent was stopped at {at:#x} (status {status:#x})")));
             }
@@ -423,6 +455,13 @@ impl Thread {
         self.changed = true;
     }
 
+    /// The same where an exception has landed it, with what it lands with; out of a system call of ours.
+    pub(crate) fn land(&mut self, pad: u64, rax: u64) {
+        self.registers.rax = rax;
+        self.registers.orig_rax = u64::MAX;
+        self.move_to(pad);
+    }
+
     /// Its registers are what they are said to be.
     fn settle(&mut self) -> io::Result<()> {
         if std::mem::take(&mut self.changed) {
@@ -444,6 +483,35 @@ impl Thread {
         self.registers.orig_rax = u64::MAX;
         self.changed = true;
     }
+}
+
+/// Whether a thread waits in a system call that the kernel does not restart when the thread is stopped: see signal(7).
+/// Sockets are among them only if they have a timeout, which cannot be seen.
+fn ends_with_eintr(pid: i32, tid: i32) -> bool {
+    const IO_PGETEVENTS: i64 = 333;
+    const CALLS: [i64; 18] = [
+        libc::SYS_epoll_wait,
+        libc::SYS_epoll_pwait,
+        libc::SYS_epoll_pwait2,
+        libc::SYS_semop,
+        libc::SYS_semtimedop,
+        libc::SYS_rt_sigtimedwait,
+        libc::SYS_io_getevents,
+        IO_PGETEVENTS,
+        libc::SYS_io_uring_enter,
+        libc::SYS_accept,
+        libc::SYS_accept4,
+        libc::SYS_connect,
+        libc::SYS_recvfrom,
+        libc::SYS_recvmsg,
+        libc::SYS_recvmmsg,
+        libc::SYS_sendto,
+        libc::SYS_sendmsg,
+        libc::SYS_sendmmsg,
+    ];
+    let call = fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall")).unwrap_or_default();
+    let number = call.split_whitespace().next().and_then(|number| number.parse().ok());
+    number.is_some_and(|number: i64| CALLS.contains(&number))
 }
 
 /// Whether a signal waits to be delivered to a handler in the thread. (A traced process gets even signals that it

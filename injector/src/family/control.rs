@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Family, Finished, counted};
 use crate::attach::engine::{Attached, Pause};
+use crate::attach::helper;
 use crate::attach::process::Process;
 use crate::attach::tracee::{self, Stopped};
 use crate::collect::Collected;
@@ -153,17 +154,18 @@ impl Family<'_> {
         let copy = self.folder.as_ref().map(|folder| folder.path().join(format!("{name}.copy")));
         let mut pause = None;
         if let (Some(folder), Some(copy), Some((_, layout))) = (&self.folder, &copy, &profilee.plan) {
-            let region =
-                region::open(&folder.region(&name), layout).context("the counters cannot be read")?;
+            let file = folder.region(&name);
             // While nobody counts. Where threads cannot be stopped, calls under way may be seen in part.
-            let copied = tracee::apart(pid, |tracer| {
-                let stopped = Stopped::all(pid, tracer).ok();
-                let copied = region.copy_to(copy);
-                pause =
-                    stopped.map(|stopped| Pause { took: stopped.elapsed(), threads: stopped.threads.len() });
-                copied
-            });
-            copied.map_err(|error| anyhow!("the counters cannot be copied: {}", sys::reason(&error)))?;
+            let copied = helper::carry_out(folder.path(), |_| {
+                tracee::apart(pid, |tracer| {
+                    let region = region::open(&file, layout).map_err(|error| sys::reason(&error))?;
+                    let stopped = Stopped::all(pid, tracer).ok();
+                    region.copy_to(copy).map_err(|error| sys::reason(&error))?;
+                    let still = |s: Stopped| Pause { took: s.elapsed(), threads: s.threads.len() };
+                    Ok::<Option<Pause>, String>(stopped.map(still))
+                })
+            })?;
+            pause = copied.map_err(|error| anyhow!("the counters cannot be copied: {error}"))?;
         }
         let mut troubles = Vec::new();
         let baseline = self.baselines.get(&index);

@@ -16,8 +16,27 @@ impl std::error::Error for Stays {}
 impl Attached {
     /// Leaves the process as it was. False: a thread is in our code and stays there, so the memory stays as well.
     pub(crate) fn detach(&mut self) -> Result<(Pause, bool)> {
+        self.order(|attached, _| attached.detach_running())
+    }
+
+    /// Leaves a process that was forked by the one that was attached to.
+    pub(crate) fn detach_child(mut self, process: &Process) -> Result<(Pause, bool)> {
+        (self.pid, self.started, self.inherited) = (process.pid, process.started, true);
+        self.detach()
+    }
+
+    fn detach_running(&mut self) -> Result<(Pause, bool)> {
         let mut longest = Pause::default();
+        let mappings = Process::mappings_of(self.pid)?;
+        let is_ours = |mapping: &Mapping| {
+            mapping.lo == self.image.start || Path::new(&mapping.path).starts_with(&self.folder)
+        };
+        if !mappings.iter().any(is_ours) {
+            // Somebody else has.
+            return Ok((longest, true));
+        }
         let mut files = Files::default();
+        files.load(self.pid, &mappings);
         let left = self.with_moments(|attached, tracer, until| {
             let memory = Memory::open(attached.pid)?;
             let mut stopped = attached.all(tracer)?;
@@ -44,24 +63,12 @@ impl Attached {
         if let Step::Later(error) = self.pause_stopped(stopped, memory, until)? {
             return Ok(Step::Later(error));
         }
-        loop {
-            let mappings = Process::mappings_of(self.pid)?;
-            let mut here = HashSet::new();
-            for thread in stopped.threads.iter_mut().filter(|thread| thread.fresh) {
-                thread.fresh = self.is_here(thread, memory, &mappings, files);
-                here.extend(thread.fresh.then_some(thread.tid));
-            }
-            if here.is_empty() {
-                break;
-            }
-            if Instant::now() > until {
-                return Ok(Step::Later(Stays.into()));
-            }
-            // No more than can run at once: who has to wait for a processor stays where it is.
-            stopped.stir(|thread| here.contains(&thread.tid), MOMENT)?;
+        self.wait_for_landings(memory, true)?;
+        let are_out = self.get_out(stopped, memory, files, until);
+        self.wait_for_landings(memory, false)?;
+        if !are_out? {
+            return Ok(Step::Later(Stays.into()));
         }
-        // Should we be killed meanwhile: there is less and less to take out.
-        let _ = self.save(Path::new(&self.folder));
         self.command(stopped, memory, LEAVE)?;
         // Not while a thread is on its way through a thunk, which relies on the frame's cell.
         frames::put_back(self.pid, memory, self.shadows, &self.arena)?;
@@ -71,6 +78,58 @@ impl Attached {
         }
         self.unmap(stopped, memory)?;
         Ok(Step::Done(()))
+    }
+
+    /// Lets threads run until none is in our code, or time is up.
+    fn get_out(
+        &self,
+        stopped: &mut Stopped,
+        memory: &Memory,
+        files: &mut Files,
+        until: Instant,
+    ) -> Result<bool> {
+        const LONGEST: Duration = Duration::from_millis(4);
+        let mut moment = MOMENT;
+        let mut mappings = Process::mappings_of(self.pid)?;
+        loop {
+            let mut here = HashSet::new();
+            for thread in stopped.threads.iter_mut().filter(|thread| thread.fresh) {
+                self.take_from_landing(thread, memory)?;
+                thread.fresh = self.is_here(thread, memory, &mappings, files);
+                here.extend(thread.fresh.then_some(thread.tid));
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if here.is_empty() || left.is_zero() {
+                return Ok(here.is_empty());
+            }
+            // Who has to wait for a processor stays where it is: the longer it takes, the more there seem to be.
+            stopped.stir(|thread| here.contains(&thread.tid), moment.min(left))?;
+            moment = (moment * 2).min(LONGEST);
+            mappings = Process::mappings_of(self.pid)?;
+        }
+    }
+
+    /// Whether threads that an exception has landed in a handler wait there for us.
+    fn wait_for_landings(&self, memory: &Memory, wait: bool) -> io::Result<()> {
+        match self.waiting[0] {
+            0 => Ok(()),
+            word => memory.write(word, &u64::from(wait).to_le_bytes()),
+        }
+    }
+
+    /// A thread that waits goes on at its landing pad.
+    fn take_from_landing(&self, thread: &mut Thread, memory: &Memory) -> io::Result<()> {
+        let [_, start, end] = self.waiting;
+        if (start..end).contains(&thread.registers.rip) {
+            let block = thread.registers.fs_base;
+            // At its first instruction rax has not been saved.
+            let rax = match thread.registers.rip == start {
+                true => thread.registers.rax,
+                false => memory.word(block + ACCUMULATOR)?,
+            };
+            thread.land(memory.word(block + PAD)?, rax);
+        }
+        Ok(())
     }
 
     fn is_ours(&self, address: u64) -> bool {
@@ -88,9 +147,13 @@ impl Attached {
         if landing.is_ok_and(|landing| landing >= registers.rsp) {
             return true;
         }
-        let is_unwinder = |mapping: &&Mapping| mapping.executable && mapping.path.contains("/libgcc_s");
-        let unwinder = mappings.iter().find(is_unwinder).map_or(0..0, |mapping| mapping.lo..mapping.hi);
-        if unwinder.contains(&registers.rip) {
+        let is_library = |mapping: &&Mapping| mapping.executable && mapping.path.contains("/libgcc_s");
+        let library = mappings.iter().find(is_library).map_or(0..0, |mapping| mapping.lo..mapping.hi);
+        let own = &self.unwinder;
+        let is_unwinder = |at: u64| {
+            library.contains(&at) || own.iter().any(|&(function, size)| at.wrapping_sub(function) < size)
+        };
+        if is_unwinder(registers.rip) {
             return true;
         }
         // The agent calls a library's function by a pointer, and waits for it.
@@ -100,20 +163,24 @@ impl Attached {
                     bytes.starts_with(&[0xff, 0x15]) || bytes[4] == 0xff && bytes[5] & 0xf8 == 0xd0
                 })
         };
-        let is_suspicious = stacks::words(memory, thread, mappings)
-            .any(|(_, word)| calls_out(word) || unwinder.contains(&word));
+        let replaced = |cfa, slot| {
+            self.arena.contains(&slot).then(|| frames::replaced(memory, self.shadows, cfa)).flatten()
+        };
+        let words = stacks::Words::of(memory, thread, mappings);
+        // What an unwinder calls that is part of the program is hooked as well.
+        let calls_hooked =
+            |at: u64, word: u64| !own.is_empty() && replaced(at + 8, word).is_some_and(is_unwinder);
+        let is_suspicious =
+            words.iter().any(|(at, word)| calls_out(word) || is_unwinder(word) || calls_hooked(at, word));
         let is_in_handler = || {
             let libc = libc_code(mappings).map_or(0..0, |libc| libc.lo..libc.hi);
-            !stacks::interrupted(memory, thread, mappings, &libc).is_empty()
+            !words.interrupted(memory, &libc).is_empty()
         };
         if !is_suspicious && !is_in_handler() {
             return false;
         }
         // It may be what calls have left that are over.
-        let ours = |at| self.image.contains(&at) || self.arena.contains(&at) || unwinder.contains(&at);
-        let replaced = |cfa, slot| {
-            self.arena.contains(&slot).then(|| frames::replaced(memory, self.shadows, cfa)).flatten()
-        };
+        let ours = |at| self.image.contains(&at) || self.arena.contains(&at) || is_unwinder(at);
         Callers { memory, pid: self.pid, mappings, files }.any(thread, ours, replaced).unwrap_or(true)
     }
 

@@ -89,8 +89,8 @@ impl Attached {
         }
         for thread in stopped.threads.iter_mut().filter(|thread| thread.fresh) {
             thread.fresh = false;
-            let overwritten = |at: u64| self.is_overwritten(at);
-            let saved = stacks::words(memory, thread, mappings).find(|&(_, word)| overwritten(word));
+            let words = stacks::Words::of(memory, thread, mappings);
+            let saved = words.iter().find(|&(_, word)| self.is_overwritten(word));
             busy.extend(saved.map(|(_, word)| (thread.tid, word)));
         }
         busy
@@ -98,6 +98,10 @@ impl Attached {
 
     /// Behind the first byte of a patch: who is at the first has not begun.
     pub(super) fn is_overwritten(&self, at: u64) -> bool {
+        let extent = self.patched.first().zip(self.patched.last());
+        if extent.is_none_or(|(first, last)| at <= first.0 || at >= last.0 + u64::from(last.1)) {
+            return false;
+        }
         let after = self.patched.partition_point(|&(address, _)| address <= at);
         let patch = after.checked_sub(1).and_then(|n| self.patched.get(n));
         patch.is_some_and(|&(address, len)| inside(address, len, at))

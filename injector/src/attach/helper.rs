@@ -1,0 +1,133 @@
+//! A process of our own that does what must not be left half done: while a thread is borrowed, or code is half
+//! written, nobody but the borrower can put things right again.
+//!
+//! It is forked for one order, has a session to itself and all signals blocked, and finishes the order whatever
+//! becomes of us; the answer comes through a pipe. What it changes in our values it changes in copies of them.
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::sys::{self, check};
+
+/// A file in the run folder, locked by the helper that carries out an order.
+const LOCK: &str = "order";
+/// How long another one's order is waited for.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Who has given the order. None: we ourselves.
+pub(crate) struct Client(Option<File>);
+
+impl Client {
+    /// Whether somebody still waits for the answer.
+    pub(crate) fn is_there(&self) -> bool {
+        let Some(answer) = &self.0 else { return true };
+        let mut polled = libc::pollfd { fd: answer.as_raw_fd(), events: 0, revents: 0 };
+        // SAFETY: one entry. The writing end of a pipe that nobody reads reports an error.
+        unsafe { libc::poll(&mut polled, 1, 0) };
+        polled.revents & libc::POLLERR == 0
+    }
+}
+
+/// Carries out `work`, which may use no descriptor that was open before. Orders for the same folder wait for each
+/// other.
+pub(crate) fn carry_out<T, W>(folder: &Path, work: W) -> Result<T>
+where
+    T: Serialize + DeserializeOwned,
+    W: FnOnce(&Client) -> T,
+{
+    if must_be_ancestors() {
+        let _lock = lock(folder);
+        return Ok(work(&Client(None)));
+    }
+    let (read, write) = sys::pipe().context("no pipe can be made")?;
+    let blocked = block_signals();
+    // SAFETY: nobody else of this process is under way: threads are made where their work is waited for. The child
+    // uses copies of our values, and ends without dropping those that it does not own.
+    let helper = check(unsafe { libc::fork() });
+    if matches!(helper, Ok(0)) {
+        serve(folder, write, work);
+    }
+    restore_signals(&blocked);
+    let helper = helper.map_err(|error| anyhow!("no helper can be made: {}", sys::reason(&error)))?;
+    drop(write);
+    let mut answer = Vec::new();
+    let read = File::from(read).read_to_end(&mut answer);
+    let mut status = 0;
+    // SAFETY: `status` is valid for the call; the child is ours.
+    while unsafe { libc::waitpid(helper, &mut status, 0) } < 0
+        && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
+    {}
+    read.ok().and_then(|_| serde_json::from_slice(&answer).ok()).with_context(|| {
+        format!("the helper process {helper} has ended before its work (status {status:#x})")
+    })
+}
+
+/// The child's life.
+fn serve<T: Serialize, W: FnOnce(&Client) -> T>(folder: &Path, write: OwnedFd, work: W) -> ! {
+    // SAFETY: descriptors of a process that nobody else is in; nothing that owns one of them is used or dropped.
+    unsafe {
+        libc::setsid();
+        let kept = write.as_raw_fd() as libc::c_uint;
+        libc::close_range(3, kept - 1, 0);
+        libc::close_range(kept + 1, libc::c_uint::MAX, 0);
+        if let Ok(null) = File::options().read(true).write(true).open("/dev/null") {
+            for fd in 0..3 {
+                libc::dup2(null.as_raw_fd(), fd);
+            }
+        }
+    }
+    let lock = lock(folder);
+    let client = Client(Some(File::from(write)));
+    let answer = serde_json::to_vec(&work(&client)).unwrap_or_default();
+    drop(lock);
+    if let Client(Some(mut write)) = client {
+        // Nobody may be there any more.
+        let _ = write.write_all(&answer);
+    }
+    // SAFETY: ends this process only.
+    unsafe { libc::_exit(0) }
+}
+
+/// Waits until no helper of a gprofinject that was killed is at work for the folder.
+pub(crate) fn wait(folder: &Path) {
+    drop(lock(folder));
+}
+
+/// Waits until no helper of another gprofinject is at work for the folder.
+fn lock(folder: &Path) -> Option<File> {
+    let file = File::options().create(true).append(true).open(folder.join(LOCK)).ok()?;
+    let until = Instant::now() + PATIENCE;
+    while !sys::lock(&file) && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Some(file)
+}
+
+/// Whether the kernel lets only a process's ancestors trace it, so that we have to do it ourselves.
+fn must_be_ancestors() -> bool {
+    const SCOPE: &str = "/proc/sys/kernel/yama/ptrace_scope";
+    sys::ids().euid != 0 && std::fs::read_to_string(SCOPE).is_ok_and(|scope| scope.trim() == "1")
+}
+
+fn block_signals() -> libc::sigset_t {
+    // SAFETY: both sets are locals, valid when zeroed, valid for the calls.
+    unsafe {
+        let (mut all, mut old): (libc::sigset_t, libc::sigset_t) = (std::mem::zeroed(), std::mem::zeroed());
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut old);
+        old
+    }
+}
+
+fn restore_signals(old: &libc::sigset_t) {
+    // SAFETY: a set that the kernel has filled.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, old, std::ptr::null_mut()) };
+}
