@@ -50,13 +50,18 @@ const LOCK: &str = "lock";
 
 /// Whether a gprofinject looks after the run.
 pub(crate) fn is_looked_after(folder: &Path) -> bool {
-    File::open(folder.join(LOCK)).is_ok_and(|lock| !sys::lock(&lock))
+    open_lock(folder).is_ok_and(|lock| !sys::lock_for_process(&lock))
+}
+
+fn open_lock(folder: &Path) -> io::Result<File> {
+    File::options().read(true).write(true).open(folder.join(LOCK))
 }
 
 impl Logbook {
     pub(crate) fn create(folder: &Path, settings: &Settings, rate: u32) -> io::Result<Logbook> {
         let lock = region::create_private(&folder.join(LOCK))?;
-        sys::lock(&lock);
+        // Not a helper's that we fork: it may outlive us.
+        sys::lock_for_process(&lock);
         if let Ok(command) = std::env::current_exe() {
             // Without it nothing is lost but a convenience.
             let _ = std::os::unix::fs::symlink(command, folder.join(COMMAND_FILE));
@@ -97,8 +102,8 @@ impl Logbook {
         if entries.version != gprofinject_abi::VERSION {
             bail!("{} was made by another version of gprofinject; use that one", folder.display());
         }
-        let lock = File::open(folder.join(LOCK)).context("the run's lock cannot be opened")?;
-        if !sys::lock(&lock) {
+        let lock = open_lock(folder).context("the run's lock cannot be opened")?;
+        if !sys::lock_for_process(&lock) {
             bail!(
                 "{} belongs to a gprofinject that still runs; it will write the profiles",
                 folder.display()

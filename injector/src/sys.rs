@@ -314,6 +314,16 @@ pub(crate) fn lock(file: &File) -> bool {
     unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) == 0 }
 }
 
+/// The same, but a forked child does not share it. It ends when this process closes any descriptor of the file, which
+/// is open for writing.
+pub(crate) fn lock_for_process(file: &File) -> bool {
+    // SAFETY: plain data; all zeros means the whole file.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = libc::F_WRLCK as libc::c_short;
+    // SAFETY: `lock` is valid for the call.
+    unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLK, &raw const lock) == 0 }
+}
+
 /// Whether some process has the file open for writing, or mapped from such a descriptor: then the kernel grants
 /// no lease on it. None: nothing can be known (no leases on this file system, or not for us). `file` is open for
 /// reading only.

@@ -3,10 +3,11 @@
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -33,6 +34,11 @@ pub struct Subject {
     stdin: Option<ChildStdin>,
     stdout: BufReader<ChildStdout>,
     program: Program,
+    /// The path and its arguments.
+    started: (PathBuf, Vec<OsString>),
+    /// What it was told, and all that it has said.
+    told: String,
+    said: String,
 }
 
 impl Subject {
@@ -55,7 +61,10 @@ impl Subject {
         let mut child = command.spawn().unwrap();
         let stdin = child.stdin.take();
         let stdout = BufReader::new(child.stdout.take().unwrap());
-        let mut subject = Subject { place, child, stdin, stdout, program };
+        let arguments = command.get_args().map(OsString::from).collect();
+        let started = (command.get_program().into(), arguments);
+        let (told, said) = (String::new(), String::new());
+        let mut subject = Subject { place, child, stdin, stdout, program, started, told, said };
         assert_eq!(subject.line(), "ready\n");
         subject
     }
@@ -67,12 +76,15 @@ impl Subject {
     fn line(&mut self) -> String {
         let mut line = String::new();
         self.stdout.read_line(&mut line).unwrap();
+        self.said += &line;
         line
     }
 
     /// Has it do something.
     pub fn tell(&mut self, what: &str) {
         writeln!(self.stdin.as_mut().unwrap(), "{what}").unwrap();
+        self.told += what;
+        self.told.push('\n');
     }
 
     /// Sends it a signal.
@@ -161,16 +173,24 @@ impl Subject {
         self.child.try_wait().unwrap().is_none()
     }
 
-    /// Ends its input and waits for it; its status, and the last line of its output.
-    pub fn finish(&mut self) -> (Option<i32>, String) {
+    /// Ends its input and waits for it: it ends as it does alone, and has said the same.
+    pub fn finish(&mut self) {
         self.stdin = None;
         let start = Instant::now();
+        // Its last words do not fill the pipe.
         while self.lives() {
             assert!(start.elapsed() < PATIENCE, "the program does not end");
             std::thread::sleep(Duration::from_millis(5));
         }
-        let line = self.line();
-        (self.child.wait().unwrap().code(), line)
+        self.stdout.read_to_string(&mut self.said).unwrap();
+        let (path, arguments) = &self.started;
+        let mut alone = Command::new(path);
+        alone.args(arguments).current_dir(self.place.folder.path()).env_remove("GMON_OUT_PREFIX");
+        let mut alone = alone.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        alone.stdin.take().unwrap().write_all(self.told.as_bytes()).unwrap();
+        let alone = alone.wait_with_output().unwrap();
+        let alone = (alone.status, String::from_utf8_lossy(&alone.stdout).into_owned());
+        assert_eq!((self.child.wait().unwrap(), self.said.clone()), alone);
     }
 }
 

@@ -6,7 +6,7 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use gprofinject_tests::attached::{Subject, pauses};
@@ -43,7 +43,7 @@ fn counts_are_exact() {
                 assert_eq!(subject.changed(&before), None, "{flags:?} {hooks}: {said}");
             }
         }
-        assert_eq!(subject.finish(), (Some(0), "the end, 0 calls interrupted\n".to_owned()), "{flags:?}");
+        subject.finish();
     }
 }
 
@@ -78,7 +78,7 @@ fn under_load(kinds: &str, flags: &[&str], times: usize) {
         assert!(subject.is_clean(), "{kinds}, the {n}th time: {said}");
     }
     assert_eq!(subject.changed(&before), None, "{kinds}");
-    assert_eq!(subject.finish(), (Some(0), "the end, 0 calls interrupted\n".to_owned()), "{kinds}");
+    subject.finish();
     println!("{kinds}: threads stood still for up to {longest} ms");
 }
 
@@ -139,7 +139,7 @@ fn the_program_ends_at_any_moment() {
     for n in 0..cycles(20) {
         let mut subject = Subject::new("axtf", &[]);
         let mut command = subject.command(&["-q", "--duration", "0.002"]);
-        command.stderr(std::process::Stdio::piped());
+        command.stderr(Stdio::piped());
         let gprofinject = command.spawn().unwrap();
         std::thread::sleep(Duration::from_millis(2 * n as u64 % 60));
         if n % 2 == 0 {
@@ -187,7 +187,51 @@ fn gprofinject_is_killed_while_it_is_attached() {
         assert_eq!((outcome.code(), subject.calls("step")), (0, 111), "{}", outcome.stderr_text());
         assert!(!folder.exists(), "{}", outcome.stderr_text());
     }
-    assert_eq!(subject.finish().0, Some(0));
+    subject.finish();
+}
+
+/// While it attaches, is attached, or leaves: what was begun is finished, and the next one takes it out.
+#[test]
+fn gprofinject_is_killed_at_any_moment() {
+    let mut subject = Subject::new("axtf", &[]);
+    let before = subject.code();
+    let maps = |subject: &Subject| fs::read_to_string(format!("/proc/{}/maps", subject.pid())).unwrap();
+    let (mut early, mut late) = (0, 0);
+    let times = cycles(60);
+    for n in 0..times {
+        let mut command = subject.command(&["-q", "--duration", "0.002"]);
+        let mut gprofinject = command.stderr(Stdio::null()).spawn().unwrap();
+        // Each time at another moment of the time that it takes.
+        std::thread::sleep(Duration::from_micros(n as u64 * 7919 % 60_000));
+        gprofinject.kill().unwrap();
+        let _ = gprofinject.wait().unwrap();
+        subject.step(1);
+        for folder in folders(&subject) {
+            if maps(&subject).contains(folder.to_str().unwrap()) {
+                early += 1;
+                let outcome = subject.place.run(&["--recover", folder.to_str().unwrap()]);
+                assert_eq!(outcome.code(), 0, "the {n}th time: {}", outcome.stderr_text());
+            } else {
+                late += 1;
+            }
+        }
+        assert!(subject.lives(), "the {n}th time");
+        if n % 3 == 0 {
+            let outcome = subject.attach(&["--duration", "0.001"]);
+            assert_eq!(outcome.code(), 0, "the {n}th time: {}", outcome.stderr_text());
+            for folder in folders(&subject) {
+                fs::remove_dir_all(folder).unwrap();
+            }
+            assert!(subject.is_clean(), "the {n}th time");
+        }
+    }
+    let outcome = subject.attach(&["--duration", "0.001"]);
+    assert_eq!(outcome.code(), 0, "{}", outcome.stderr_text());
+    assert_eq!(subject.changed(&before), None);
+    println!(
+        "killed {times} times: {early} with the agent in the process, {late} without, but with a folder"
+    );
+    subject.finish();
 }
 
 #[test]
@@ -207,7 +251,7 @@ fn gprofinject_is_killed_again_and_again() {
         }
     }
     assert_eq!(subject.changed(&before), None);
-    assert_eq!(subject.finish(), (Some(0), "the end, 0 calls interrupted\n".to_owned()));
+    subject.finish();
 }
 
 /// Waits, then calls each of ten thousand functions.

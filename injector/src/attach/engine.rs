@@ -39,7 +39,7 @@ use super::helper::{self, Client};
 use super::image::Agent;
 use super::process::{Mapping, Process, refusal};
 use super::tracee::{Memory, Stopped, Thread, Tracer, find_syscall};
-use super::{frames, stacks, tracee};
+use super::{frames, session, stacks, tracee};
 use crate::profile_plan::Planned;
 
 const PAGE: u64 = 4096;
@@ -118,14 +118,15 @@ pub(crate) struct Pause {
 }
 
 impl Attached {
-    /// Maps the agent and has it prepare. No thread but one is stopped, and that one for a few milliseconds.
+    /// Maps the agent and has it prepare. No thread but one is stopped, and that one for a few milliseconds. None:
+    /// another gprofinject has come first.
     pub(crate) fn prepare(
         process: &Process,
         planned: &Planned,
         plan: &Plan,
         folder: &Path,
         name: &str,
-    ) -> Result<Attached> {
+    ) -> Result<Option<Attached>> {
         let pid = process.pid;
         let memory = Memory::open(pid).map_err(|error| anyhow!(refusal(pid, &error)))?;
         let mappings = process.mappings()?;
@@ -161,7 +162,10 @@ impl Attached {
         };
         let get_gr = get_gr(planned, plan, bias);
         let near = libc.lo;
-        attached.order(|attached, client| {
+        let is_first = attached.order(|attached, client| {
+            if !session::folders(pid)?.is_empty() {
+                return Ok(false);
+            }
             tracee::apart(pid, |tracer| {
                 let memory = Memory::open(pid)?;
                 let mut stopped = Stopped::one(pid, tracer).map_err(|error| anyhow!(refusal(pid, &error)))?;
@@ -171,10 +175,10 @@ impl Attached {
                 if prepared.is_err() || !client.is_there() {
                     let _ = attached.unmap(&mut stopped, &memory);
                 }
-                prepared
+                prepared.map(|()| true)
             })
         })?;
-        Ok(attached)
+        Ok(is_first.then_some(attached))
     }
 
     fn prepare_stopped(
@@ -220,7 +224,7 @@ impl Attached {
         work: impl FnOnce(&mut Attached, &Client) -> Result<T>,
     ) -> Result<T> {
         let folder = PathBuf::from(&self.folder);
-        let (after, result) = helper::carry_out(&folder, |client| {
+        let (after, result) = helper::carry_out(self.pid, |client| {
             let result = work(self, client).map_err(|error| format!("{error:#}"));
             if self.is_guest() && !self.inherited {
                 // For whoever has to leave the process in our place.

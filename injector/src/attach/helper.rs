@@ -8,7 +8,6 @@
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
@@ -17,8 +16,6 @@ use serde::de::DeserializeOwned;
 
 use crate::sys::{self, check};
 
-/// A file in the run folder, locked by the helper that carries out an order.
-const LOCK: &str = "order";
 /// How long another one's order is waited for.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -36,15 +33,15 @@ impl Client {
     }
 }
 
-/// Carries out `work`, which may use no descriptor that was open before. Orders for the same folder wait for each
+/// Carries out `work`, which may use no descriptor that was open before. Orders for the same process wait for each
 /// other.
-pub(crate) fn carry_out<T, W>(folder: &Path, work: W) -> Result<T>
+pub(crate) fn carry_out<T, W>(pid: i32, work: W) -> Result<T>
 where
     T: Serialize + DeserializeOwned,
     W: FnOnce(&Client) -> T,
 {
     if must_be_ancestors() {
-        let _lock = lock(folder);
+        let _lock = lock(pid);
         return Ok(work(&Client(None)));
     }
     let (read, write) = sys::pipe().context("no pipe can be made")?;
@@ -53,7 +50,7 @@ where
     // uses copies of our values, and ends without dropping those that it does not own.
     let helper = check(unsafe { libc::fork() });
     if matches!(helper, Ok(0)) {
-        serve(folder, write, work);
+        serve(pid, write, work);
     }
     restore_signals(&blocked);
     let helper = helper.map_err(|error| anyhow!("no helper can be made: {}", sys::reason(&error)))?;
@@ -71,7 +68,7 @@ where
 }
 
 /// The child's life.
-fn serve<T: Serialize, W: FnOnce(&Client) -> T>(folder: &Path, write: OwnedFd, work: W) -> ! {
+fn serve<T: Serialize, W: FnOnce(&Client) -> T>(pid: i32, write: OwnedFd, work: W) -> ! {
     // SAFETY: descriptors of a process that nobody else is in; nothing that owns one of them is used or dropped.
     unsafe {
         libc::setsid();
@@ -84,7 +81,7 @@ fn serve<T: Serialize, W: FnOnce(&Client) -> T>(folder: &Path, write: OwnedFd, w
             }
         }
     }
-    let lock = lock(folder);
+    let lock = lock(pid);
     let client = Client(Some(File::from(write)));
     let answer = serde_json::to_vec(&work(&client)).unwrap_or_default();
     drop(lock);
@@ -96,14 +93,14 @@ fn serve<T: Serialize, W: FnOnce(&Client) -> T>(folder: &Path, write: OwnedFd, w
     unsafe { libc::_exit(0) }
 }
 
-/// Waits until no helper of a gprofinject that was killed is at work for the folder.
-pub(crate) fn wait(folder: &Path) {
-    drop(lock(folder));
+/// Waits until no helper of a gprofinject, killed perhaps, is at work in the process.
+pub(crate) fn wait(pid: i32) {
+    drop(lock(pid));
 }
 
-/// Waits until no helper of another gprofinject is at work for the folder.
-fn lock(folder: &Path) -> Option<File> {
-    let file = File::options().create(true).append(true).open(folder.join(LOCK)).ok()?;
+/// The same, and keeps others waiting. The file is one that only who may trace the process can open.
+fn lock(pid: i32) -> Option<File> {
+    let file = File::open(format!("/proc/{pid}/maps")).ok()?;
     let until = Instant::now() + PATIENCE;
     while !sys::lock(&file) && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(1));

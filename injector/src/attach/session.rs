@@ -91,7 +91,12 @@ pub(crate) fn profile(pid: i32, settings: &Settings, duration: Option<Duration>)
     }
     if let (Some(folder), Some(plan)) = (&family.folder, &planned.plan) {
         let path = folder.path().to_owned();
-        let mut made = Attached::prepare(&process, planned, plan, &path, FIRST)?;
+        let mut made = loop {
+            if let Some(made) = Attached::prepare(&process, planned, plan, &path, FIRST)? {
+                break made;
+            }
+            take_over(&process, settings)?;
+        };
         let armed = prepared(&folder.region(FIRST)).and_then(|()| {
             let moved = made.moved(planned);
             made.arm(&moved)
@@ -289,7 +294,7 @@ fn take_over(process: &Process, settings: &Settings) -> Result<()> {
         let is_looked_after = crate::logbook::is_looked_after(&folder);
         if !is_looked_after && folder.exists() {
             // Its helper may still be leaving, or have just left.
-            helper::wait(&folder);
+            helper::wait(pid);
             if !folders(pid)?.contains(&folder) {
                 continue;
             }

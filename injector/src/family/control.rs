@@ -156,7 +156,7 @@ impl Family<'_> {
         if let (Some(folder), Some(copy), Some((_, layout))) = (&self.folder, &copy, &profilee.plan) {
             let file = folder.region(&name);
             // While nobody counts. Where threads cannot be stopped, calls under way may be seen in part.
-            let copied = helper::carry_out(folder.path(), |_| {
+            let copied = helper::carry_out(pid, |_| {
                 tracee::apart(pid, |tracer| {
                     let region = region::open(&file, layout).map_err(|error| sys::reason(&error))?;
                     let stopped = Stopped::all(pid, tracer).ok();
