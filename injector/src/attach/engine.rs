@@ -32,7 +32,7 @@ use super::callers::{Callers, Files};
 mod leave;
 mod room;
 
-use room::{gap, libc_code};
+use room::{Overwritten, gap, libc_code};
 
 use super::detours::{self, COPY, Found};
 use super::helper::{self, Client};
@@ -378,8 +378,9 @@ impl Attached {
         let mappings = Process::mappings_of(self.pid)?;
         let libc = libc_code(&mappings).context("the process executes another program now")?;
         let libc = libc.lo..libc.hi;
+        let way = (moved, &Overwritten::new(&self.patched));
         let mut stopped = self.all(tracer)?;
-        if let Step::Later(error) = self.make_room(&mut stopped, &memory, &mappings, &libc, moved, until)? {
+        if let Step::Later(error) = self.make_room(&mut stopped, &memory, &mappings, &libc, way, until)? {
             return Ok(Step::Later(error));
         }
         let words: Vec<u8> = self.words.iter().flat_map(|word| word.to_le_bytes()).collect();
@@ -412,8 +413,9 @@ impl Attached {
         self.with_moments(|attached, tracer, until| {
             let memory = Memory::open(attached.pid)?;
             let mappings = Process::mappings_of(attached.pid)?;
+            let way = (moved, &Overwritten::new(&attached.patched));
             let mut stopped = attached.all(tracer)?;
-            let room = attached.make_room(&mut stopped, &memory, &mappings, &(0..0), moved, until)?;
+            let room = attached.make_room(&mut stopped, &memory, &mappings, &(0..0), way, until)?;
             if let Step::Later(error) = room {
                 return Ok(Step::Later(error));
             }

@@ -60,7 +60,7 @@ pub(crate) fn put_back(pid: i32, memory: &Memory, shadows: u64, arena: &Range<u6
             }
         }
     }
-    memory.write_words(pid, &frames)?;
+    memory.write_words(&frames)?;
     Ok(frames.len())
 }
 

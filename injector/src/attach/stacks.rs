@@ -1,6 +1,5 @@
 //! What the stacks of stopped threads hold, as far as it decides whether code may be changed or taken away.
 
-use std::collections::HashSet;
 use std::ops::Range;
 
 use super::process::Mapping;
@@ -11,50 +10,49 @@ const MOST: u64 = 16 << 20;
 const RED_ZONE: u64 = 128;
 /// `__restore_rt`: mov rax, 15; syscall.
 const RESTORER: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
-/// From a signal frame's return address to its saved instruction pointer: struct ucontext's flags, link and
-/// stack, then register 16.
-const SAVED_PC: u64 = 8 + 40 + 16 * 8;
 
-/// The words on a thread's stack, read once. Nobody's, if it has none that we know of.
-#[derive(Debug, Default)]
-pub(crate) struct Words {
-    from: u64,
-    bytes: Vec<u8>,
-}
-
-impl Words {
-    pub(crate) fn of(memory: &Memory, thread: &Thread, mappings: &[Mapping]) -> Words {
-        let top = thread.registers.rsp & !7;
-        let n = mappings.partition_point(|mapping| mapping.hi <= top);
-        let Some(stack) = mappings.get(n).filter(|stack| stack.lo <= top) else { return Words::default() };
-        let from = top.saturating_sub(RED_ZONE).max(stack.lo);
-        let bytes = memory.bytes(from, (stack.hi.min(from + MOST) - from) as usize).unwrap_or_default();
-        Words { from, bytes }
-    }
-
-    /// With their addresses.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, u64)> {
-        let words = self.bytes.chunks_exact(8).map(|word| word.try_into().map_or(0, u64::from_le_bytes));
-        (self.from..).step_by(8).zip(words)
-    }
-
-    /// Places where signal handlers have interrupted the thread.
-    pub(crate) fn interrupted(&self, memory: &Memory, code: &Range<u64>) -> Vec<u64> {
-        let mut restorer = None;
-        let mut others = HashSet::new();
-        let mut places = Vec::new();
-        for (at, word) in self.iter().filter(|(_, word)| code.contains(word)) {
-            let known = match restorer {
-                Some(restorer) => word == restorer,
-                None => others.insert(word) && is_restorer(memory, word),
+/// Goes through a thread's stack and passes on the words that lie in one of the ranges, with their addresses, until
+/// `is_it` holds for one: that one.
+pub(crate) fn find(
+    memory: &Memory,
+    thread: &Thread,
+    mappings: &[Mapping],
+    ranges: &[Range<u64>],
+    mut is_it: impl FnMut(u64, u64) -> bool,
+) -> Option<u64> {
+    /// Stays in the cache.
+    const PIECE: u64 = 128 << 10;
+    const ROW: usize = 512;
+    let top = thread.registers.rsp & !7;
+    let n = mappings.partition_point(|mapping| mapping.hi <= top);
+    let stack = mappings.get(n).filter(|stack| stack.lo <= top)?;
+    let mut from = top.saturating_sub(RED_ZONE).max(stack.lo);
+    let end = stack.hi.min(from + MOST);
+    let mut buffer = vec![0; PIECE.min(end - from) as usize];
+    while from < end {
+        let piece = buffer.get_mut(..PIECE.min(end - from) as usize)?;
+        memory.read(from, piece).ok()?;
+        let word = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_le_bytes);
+        for (row, at) in piece.chunks(ROW).zip((from..).step_by(ROW)) {
+            // Without a branch for each word: nearly all rows are passed over.
+            let is_in = |range: &Range<u64>| {
+                let len = range.end - range.start;
+                row.chunks_exact(8).fold(false, |any, w| any | (word(w).wrapping_sub(range.start) < len))
             };
-            if known {
-                restorer = Some(word);
-                places.extend(memory.word(at + SAVED_PC));
+            if !ranges.iter().any(is_in) {
+                continue;
+            }
+            let mut words = row.chunks_exact(8).map(word).zip((at..).step_by(8));
+            let is_hit = |&(word, at): &(u64, u64)| {
+                ranges.iter().any(|range| range.contains(&word)) && is_it(at, word)
+            };
+            if let Some((word, _)) = words.find(is_hit) {
+                return Some(word);
             }
         }
-        places
+        from += PIECE;
     }
+    None
 }
 
 /// Whether signal handlers return there.

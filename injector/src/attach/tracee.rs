@@ -69,23 +69,38 @@ pub(crate) struct Thread {
 }
 
 /// A process's memory, whatever its protection.
-pub(crate) struct Memory(File);
+pub(crate) struct Memory {
+    file: File,
+    pid: i32,
+}
 
 impl Memory {
     pub(crate) fn open(pid: i32) -> io::Result<Memory> {
-        OpenOptions::new().read(true).write(true).open(format!("/proc/{pid}/mem")).map(Memory)
+        let file = OpenOptions::new().read(true).write(true).open(format!("/proc/{pid}/mem"))?;
+        Ok(Memory { file, pid })
     }
 
     pub(crate) fn read(&self, address: u64, bytes: &mut [u8]) -> io::Result<()> {
-        self.0.read_exact_at(bytes, address)
+        /// Here it begins to be quicker, which copies once less.
+        const MANY: usize = 16 << 10;
+        if bytes.len() >= MANY {
+            let to = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+            let from = libc::iovec { iov_base: address as *mut c_void, iov_len: bytes.len() };
+            // SAFETY: `to` is a buffer of ours; `from` is the other process's.
+            let read = unsafe { libc::process_vm_readv(self.pid, &to, 1, &from, 1, 0) };
+            if usize::try_from(read) == Ok(bytes.len()) {
+                return Ok(());
+            }
+        }
+        self.file.read_exact_at(bytes, address)
     }
 
     pub(crate) fn write(&self, address: u64, bytes: &[u8]) -> io::Result<()> {
-        self.0.write_all_at(bytes, address)
+        self.file.write_all_at(bytes, address)
     }
 
     /// Writes words, each at its address, many with one system call. What cannot be written so is written one by one.
-    pub(crate) fn write_words(&self, pid: i32, words: &[(u64, u64)]) -> io::Result<()> {
+    pub(crate) fn write_words(&self, words: &[(u64, u64)]) -> io::Result<()> {
         /// UIO_MAXIOV.
         const MOST: usize = 1024;
         for some in words.chunks(MOST) {
@@ -96,7 +111,8 @@ impl Memory {
                 |&(address, _): &(u64, u64)| libc::iovec { iov_base: address as *mut c_void, iov_len: 8 };
             let to: Vec<libc::iovec> = some.iter().map(to).collect();
             // SAFETY: `from` is a buffer of ours that is only read; `to` are addresses of the other process.
-            let written = unsafe { libc::process_vm_writev(pid, &from, 1, to.as_ptr(), to.len() as u64, 0) };
+            let written =
+                unsafe { libc::process_vm_writev(self.pid, &from, 1, to.as_ptr(), to.len() as u64, 0) };
             for &(address, value) in some.get(written.max(0) as usize / 8..).unwrap_or_default() {
                 self.write(address, &value.to_le_bytes())?;
             }

@@ -60,8 +60,10 @@ impl Attached {
         files: &mut Files,
         until: Instant,
     ) -> Result<Step<()>> {
-        if let Step::Later(error) = self.pause_stopped(stopped, memory, until)? {
-            return Ok(Step::Later(error));
+        if !self.paused {
+            // Most of those that are in our code get out of it by themselves then, and do not come back.
+            let paused = self.pause_stopped(stopped, memory, until)?;
+            return Ok(Step::Later(if let Step::Later(error) = paused { error } else { Stays.into() }));
         }
         self.wait_for_landings(memory, true)?;
         let are_out = self.get_out(stopped, memory, files, until);
@@ -89,10 +91,13 @@ impl Attached {
         until: Instant,
     ) -> Result<bool> {
         const LONGEST: Duration = Duration::from_millis(4);
+        // Each has to be scheduled once more to stand still again.
+        const AT_ONCE: usize = 16;
         let mut moment = MOMENT;
+        let mut turn = 0;
         let mut mappings = Process::mappings_of(self.pid)?;
         loop {
-            let mut here = HashSet::new();
+            let mut here = Vec::new();
             for thread in stopped.threads.iter_mut().filter(|thread| thread.fresh) {
                 self.take_from_landing(thread, memory)?;
                 thread.fresh = self.is_here(thread, memory, &mappings, files);
@@ -103,6 +108,9 @@ impl Attached {
                 return Ok(here.is_empty());
             }
             // Who has to wait for a processor stays where it is: the longer it takes, the more there seem to be.
+            turn = (turn + AT_ONCE) % here.len();
+            here.rotate_left(turn);
+            here.truncate(AT_ONCE);
             stopped.stir(|thread| here.contains(&thread.tid), moment.min(left))?;
             moment = (moment * 2).min(LONGEST);
             mappings = Process::mappings_of(self.pid)?;
@@ -166,17 +174,21 @@ impl Attached {
         let replaced = |cfa, slot| {
             self.arena.contains(&slot).then(|| frames::replaced(memory, self.shadows, cfa)).flatten()
         };
-        let words = stacks::Words::of(memory, thread, mappings);
         // What an unwinder calls that is part of the program is hooked as well.
-        let calls_hooked =
-            |at: u64, word: u64| !own.is_empty() && replaced(at + 8, word).is_some_and(is_unwinder);
-        let is_suspicious =
-            words.iter().any(|(at, word)| calls_out(word) || is_unwinder(word) || calls_hooked(at, word));
-        let is_in_handler = || {
-            let libc = libc_code(mappings).map_or(0..0, |libc| libc.lo..libc.hi);
-            !words.interrupted(memory, &libc).is_empty()
-        };
-        if !is_suspicious && !is_in_handler() {
+        let calls_hooked = |at: u64, word: u64| replaced(at + 8, word).is_some_and(is_unwinder);
+        let libc = libc_code(mappings).map_or(0..0, |libc| libc.lo..libc.hi);
+        let mut others = HashSet::new();
+        let mut is_restorer =
+            |at: u64| libc.contains(&at) && others.insert(at) && stacks::is_restorer(memory, at);
+        let mut ranges = vec![self.code.clone(), library.clone(), libc.clone()];
+        if !own.is_empty() {
+            ranges.extend(own.iter().map(|&(function, size)| function..function + size));
+            ranges.push(self.arena.clone());
+        }
+        let suspicious = stacks::find(memory, thread, mappings, &ranges, |at, word| {
+            calls_out(word) || is_unwinder(word) || is_restorer(word) || calls_hooked(at, word)
+        });
+        if suspicious.is_none() {
             return false;
         }
         // It may be what calls have left that are over.

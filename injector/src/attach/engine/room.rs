@@ -37,6 +37,35 @@ pub(super) fn libc_code(mappings: &[Mapping]) -> Option<&Mapping> {
     mappings.iter().find(|mapping| mapping.executable && is_libc(&mapping.path))
 }
 
+/// Which addresses lie in patches, behind the first byte: who is at the first has not begun. Made before threads
+/// stand still; asked for each word of their stacks.
+pub(super) struct Overwritten {
+    extent: Range<u64>,
+    /// A bit for each address.
+    bits: Vec<u64>,
+}
+
+impl Overwritten {
+    /// `patches`: address and length, sorted.
+    pub(super) fn new(patches: &[(u64, u32)]) -> Overwritten {
+        let ends = patches.first().zip(patches.last());
+        let extent = ends.map_or(0..0, |(first, last)| first.0..last.0 + u64::from(last.1));
+        let mut bits = vec![0; ((extent.end - extent.start) / 64 + 1) as usize];
+        for &(address, len) in patches {
+            for at in address + 1..address + u64::from(len) {
+                let n = at - extent.start;
+                bits[(n / 64) as usize] |= 1 << (n % 64);
+            }
+        }
+        Overwritten { extent, bits }
+    }
+
+    pub(super) fn contains(&self, at: u64) -> bool {
+        let n = at.wrapping_sub(self.extent.start);
+        self.bits.get((n / 64) as usize).is_some_and(|bits| bits >> (n % 64) & 1 != 0)
+    }
+}
+
 impl Attached {
     /// Sees to it that no thread is where something will be overwritten.
     pub(super) fn make_room(
@@ -45,12 +74,12 @@ impl Attached {
         memory: &Memory,
         mappings: &[Mapping],
         libc: &Range<u64>,
-        moved: &Moved<'_>,
+        (moved, overwritten): (&Moved<'_>, &Overwritten),
         until: Instant,
     ) -> Result<Step<()>> {
         loop {
             let late = Instant::now() > until;
-            let busy = self.move_away(stopped, memory, mappings, libc, moved);
+            let busy = self.move_away(stopped, memory, mappings, libc, (moved, overwritten));
             match busy.first() {
                 None => return Ok(Step::Done(())),
                 Some(&(tid, at)) if late => {
@@ -71,7 +100,7 @@ impl Attached {
         memory: &Memory,
         mappings: &[Mapping],
         libc: &Range<u64>,
-        moved: &Moved<'_>,
+        (moved, overwritten): (&Moved<'_>, &Overwritten),
     ) -> Vec<(i32, u64)> {
         let mut busy = Vec::new();
         for thread in stopped.threads.iter_mut().filter(|thread| thread.fresh) {
@@ -80,28 +109,25 @@ impl Attached {
                 || self.detours.iter().any(|d| inside(d.at, d.before.len() as u32, at))
             {
                 busy.push((thread.tid, at));
-            } else if self.is_overwritten(at) {
+            } else if overwritten.contains(at) {
                 match moved(at) {
                     Some(copy) => thread.move_to(copy),
                     None => busy.push((thread.tid, at)),
                 }
             }
         }
+        let patched = [overwritten.extent.clone()];
         for thread in stopped.threads.iter_mut().filter(|thread| thread.fresh) {
             thread.fresh = false;
-            let words = stacks::Words::of(memory, thread, mappings);
-            let saved = words.iter().find(|&(_, word)| self.is_overwritten(word));
-            busy.extend(saved.map(|(_, word)| (thread.tid, word)));
+            let saved =
+                stacks::find(memory, thread, mappings, &patched, |_, word| overwritten.contains(word));
+            busy.extend(saved.map(|word| (thread.tid, word)));
         }
         busy
     }
 
     /// Behind the first byte of a patch: who is at the first has not begun.
     pub(super) fn is_overwritten(&self, at: u64) -> bool {
-        let extent = self.patched.first().zip(self.patched.last());
-        if extent.is_none_or(|(first, last)| at <= first.0 || at >= last.0 + u64::from(last.1)) {
-            return false;
-        }
         let after = self.patched.partition_point(|&(address, _)| address <= at);
         let patch = after.checked_sub(1).and_then(|n| self.patched.get(n));
         patch.is_some_and(|&(address, len)| inside(address, len, at))
@@ -126,4 +152,20 @@ fn makes_thread(memory: &Memory, thread: &Thread, libc: &Range<u64>) -> bool {
             let number = i64::from(bytes[1]) | i64::from(bytes[2]) << 8;
             bytes[0] == 0xb8 && bytes[3..] == [0, 0, 0x0f, 0x05] && calls.contains(&number)
         })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_overwritten() {
+        let patches = [(0x1005, 5), (0x100e, 4), (0x3000, 1), (0x4000, 16)];
+        let overwritten = Overwritten::new(&patches);
+        let found: Vec<u64> = (0xff0..0x4100).filter(|&at| overwritten.contains(at)).collect();
+        let expected = (0x1006..0x100a).chain(0x100f..0x1012).chain(0x4001..0x4010);
+        assert_eq!(found, expected.collect::<Vec<u64>>());
+        assert!(![0, 0xfff, u64::MAX].iter().any(|&at| overwritten.contains(at)));
+        assert!(!Overwritten::new(&[]).contains(0));
+    }
 }
