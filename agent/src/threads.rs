@@ -5,6 +5,7 @@
 #![allow(unsafe_code)]
 
 use crate::agent::{Agent, add};
+use crate::counters;
 use crate::sys;
 use crate::timer;
 use crate::words;
@@ -67,6 +68,7 @@ pub(crate) fn block(agent: &Agent) -> Option<u64> {
                 (*words).block = agent.lost_block;
                 add(&raw mut (*agent.header()).lost_threads, 1);
             }
+            counters::count_in(agent, agent.lost_block);
             None
         }
     }
@@ -119,7 +121,7 @@ fn make(agent: &Agent) -> Option<u64> {
     // SAFETY: zeros of our own, as long as a block.
     let header = unsafe { &mut *(block as *mut BlockHeader) };
     header.index = index;
-    if !commit(block, 0, 0, agent.slot_chunk.min(agent.block_len)) {
+    if !commit(block, 0, 0, agent.slot_chunk.min(agent.block_len)) || !counters::commit(agent, block) {
         return None;
     }
     header.index = index;
@@ -157,6 +159,7 @@ fn adopt(agent: &Agent, block: u64) {
         AtomicU32::from_ptr(&raw mut (*header).tid).store(sys::gettid(), Ordering::Release);
         (*words).block = block;
     }
+    counters::count_in(agent, block);
 }
 
 /// Makes a part of the block lasting: pages of the region file in place of private zeros. False: the file
@@ -218,6 +221,7 @@ pub(crate) fn headers(agent: &Agent) -> impl Iterator<Item = *mut BlockHeader> {
 pub(crate) fn lose(agent: &Agent) {
     // SAFETY: the thread's own words.
     unsafe { (*words::get()).block = agent.lost_block };
+    counters::count_in(agent, agent.lost_block);
 }
 
 /// In a forked child, which has one thread: that thread's block, at the same place, becomes a new block of the
@@ -243,7 +247,7 @@ pub(crate) fn begin_guest(parent: &Agent, child: &Agent) -> bool {
         let header = block as *mut BlockHeader;
         (*header).index = index;
         *place(index) = Place { block, source };
-        if !commit(block, 0, 0, child.slot_chunk.min(child.block_len)) {
+        if !commit(block, 0, 0, child.slot_chunk.min(child.block_len)) || !counters::commit(child, block) {
             return false;
         }
         (*header).index = index;
@@ -303,7 +307,10 @@ pub(crate) fn begin_child(parent: &Agent, child: &Agent) -> bool {
         (*place(index)).block = block;
         if !child.counts_nowhere {
             (*place(index)).source = source(child, index).unwrap_or(0);
-            if (*place(index)).source == 0 || !commit(block, 0, 0, child.slot_chunk.min(child.block_len)) {
+            if (*place(index)).source == 0
+                || !commit(block, 0, 0, child.slot_chunk.min(child.block_len))
+                || !counters::commit(child, block)
+            {
                 return false;
             }
             (*header).index = index;

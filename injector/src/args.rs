@@ -63,6 +63,15 @@ pub(crate) struct Args {
     )]
     pub(crate) min_size: u64,
 
+    /// Count how often each basic block runs, for gprof -l -A -x and gmon's reports; lines is the same and makes sure
+    /// that the program has line information
+    #[arg(long, value_name = "WHAT", value_enum, conflicts_with = "pid")]
+    pub(crate) count: Option<CountArg>,
+
+    /// Count only functions with code from source files whose path or name matches (repeatable)
+    #[arg(long, value_name = "GLOB", requires = "count")]
+    pub(crate) file: Vec<String>,
+
     /// Profile this process only: not its children, nor what it executes
     #[arg(long)]
     pub(crate) no_follow: bool,
@@ -176,6 +185,12 @@ pub(crate) enum HooksArg {
     Both,
     Entry,
     None,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+pub(crate) enum CountArg {
+    Blocks,
+    Lines,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -23,6 +23,7 @@ mod failure;
 mod family;
 mod filters;
 mod histogram;
+mod lines;
 mod list;
 mod listener;
 mod logbook;

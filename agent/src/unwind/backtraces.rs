@@ -3,7 +3,7 @@
 
 use super::{GET_IP, is_ours};
 use crate::agent::Agent;
-use crate::{lookup, sys};
+use crate::{counters, lookup, sys};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -61,7 +61,7 @@ unsafe extern "C" fn backtrace(buffer: *mut u64, size: i32) -> i32 {
         while from < found && to < size {
             let pc = *all.add(from as usize);
             if !is_ours(agent, pc) {
-                *buffer.add(to as usize) = pc;
+                *buffer.add(to as usize) = counters::original(agent, pc);
                 to += 1;
             }
             from += 1;

@@ -360,7 +360,8 @@ fn runtimes_that_rely_on_return_addresses_are_known_by_their_functions() {
         let image = Image::read(&bytes).unwrap();
         assert_eq!(image.facts.runtime, runtime, "{name}");
         let hooks = gprofinject_plan::Hooks::Both;
-        let options = gprofinject_plan::Options { hooks, selected: &|_| true, insist: false };
+        let options =
+            gprofinject_plan::Options { hooks, selected: &|_| true, insist: false, counted: &|_| false };
         let plan = gprofinject_plan::Plan::new(&image, &options);
         let expected =
             if runtime.is_some() { gprofinject_plan::Hooks::Entry } else { gprofinject_plan::Hooks::Both };
