@@ -18,6 +18,8 @@ pub(crate) struct Planned<'s, 'd> {
     pub(crate) plan: Option<Plan>,
     pub(crate) shape: Shape,
     pub(crate) took: Duration,
+    /// Blocks are counted.
+    pub(crate) counts: bool,
     /// There are hooks only because blocks are counted: their arcs are not wanted.
     pub(crate) blocks_only: bool,
 }
@@ -31,7 +33,8 @@ pub(crate) fn make<'s, 'd>(
     agent_wanted: bool,
 ) -> Planned<'s, 'd> {
     let start = Instant::now();
-    let blocks_only = filters.count().is_some() && hooks == Some(HooksArg::None);
+    let counts = filters.count().is_some();
+    let blocks_only = counts && hooks == Some(HooksArg::None);
     let hooks = if blocks_only { Some(HooksArg::Entry) } else { hooks };
     let nothing = hooks == Some(HooksArg::None) || subject.unhookable.is_some();
     let lines = filters.asks_for_files().then(|| Lines::read(subject.bytes));
@@ -39,7 +42,7 @@ pub(crate) fn make<'s, 'd>(
         let (lo, hi) = (function.address, function.address + function.size);
         let in_files =
             |lines: &Lines| lines.files_of(lo, hi).fold(false, |yes, file| filters.counts_file(file) || yes);
-        filters.count().is_some() && lines.as_ref().is_none_or(in_files)
+        counts && lines.as_ref().is_none_or(in_files)
     };
     let selected = |function: &Function| !nothing && filters.select(function.names(), function.size);
     let insist = hooks.is_some();
@@ -57,7 +60,7 @@ pub(crate) fn make<'s, 'd>(
         Some(plan) => Shape { text: plan.text, arena: plan.arena, arena_len: plan.arena_len },
         None => Shape { text: text_extents(subject), arena: 0, arena_len: 0 },
     };
-    Planned { subject, plan, shape, took: start.elapsed(), blocks_only }
+    Planned { subject, plan, shape, took: start.elapsed(), counts, blocks_only }
 }
 
 /// Extents of the functions, or of all code where none are known.

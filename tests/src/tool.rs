@@ -63,10 +63,19 @@ fn find_or_build() -> Result<PathBuf> {
     Ok(target.join("release/gprofinject"))
 }
 
-/// `gprofinject OPTIONS -o PROFILE -- PROGRAM ARGS`, ready to run.
+/// `gprofinject OPTIONS -o PROFILE -- PROGRAM ARGS`, ready to run. `$GPROFINJECT_OPTIONS` has more options, so that
+/// any test can be run with `--count blocks`, say.
 pub fn command(options: &[&str], profile: &Path, program: &Path, args: &[String]) -> Result<Command> {
     let mut command = Command::new(gprofinject()?);
-    command.args(options).arg("-o").arg(profile).arg("--").arg(program).args(args);
+    let more = std::env::var("GPROFINJECT_OPTIONS").unwrap_or_default();
+    command
+        .args(options)
+        .args(more.split_whitespace())
+        .arg("-o")
+        .arg(profile)
+        .arg("--")
+        .arg(program)
+        .args(args);
     command.env_remove("GMON_OUT_PREFIX").env("LD_BIND_NOW", "1");
     Ok(command)
 }

@@ -23,7 +23,7 @@ use crate::flow::Flow;
 use crate::image::{FunctionKind, Image};
 use crate::start::owner;
 use crate::tactic::Hook;
-use decode::Steps;
+use decode::{Steps, Way};
 use entries::Redirect;
 use graph::Graph;
 use layout::Layout;
@@ -102,8 +102,8 @@ pub(crate) struct Copies {
     pub(crate) len: u32,
     /// Counters in use.
     pub(crate) counters: u32,
-    /// Why functions are not counted, by index.
-    pub(crate) uncounted: HashMap<usize, Uncounted>,
+    /// Why functions are not counted, by address.
+    uncounted: HashMap<u64, Uncounted>,
 }
 
 /// A counter's bytes.
@@ -134,10 +134,10 @@ impl Copies {
                 }
                 FunctionKind::Cold(_) => {}
                 _ if !wanted(i) => {
-                    copies.uncounted.insert(i, Uncounted::NotSelected);
+                    copies.uncounted.insert(f.address, Uncounted::NotSelected);
                 }
                 _ => {
-                    copies.uncounted.insert(i, Uncounted::NotHooked);
+                    copies.uncounted.insert(f.address, Uncounted::NotHooked);
                 }
             }
         }
@@ -153,13 +153,13 @@ impl Copies {
             };
             match unit {
                 Ok(unit) => {
-                    copies.uncounted.remove(&i);
+                    copies.uncounted.remove(&f.address);
                     copies.unit_of.insert(i, copies.units.len());
                     copies.counters += unit.graph.counters;
                     copies.units.push(unit);
                 }
                 Err(reason) => {
-                    copies.uncounted.insert(i, reason);
+                    copies.uncounted.insert(f.address, reason);
                 }
             }
         }
@@ -175,7 +175,7 @@ impl Copies {
         stretches: &[(u64, u64)],
         taken: &[Range<u64>],
     ) -> Result<Unit, Uncounted> {
-        let steps = Steps::decode(image, stretches)?;
+        let steps = Steps::decode(image, flow, stretches)?;
         let targets = entries::targets(image, flow, &steps)?;
         let pads = image.landing_pads_in(stretches);
         let mut graph = Graph::new(&steps, &targets.indirect, &targets.outside, &pads)?;
@@ -235,10 +235,10 @@ impl Copies {
     }
 
     /// Blocks and counters of a function.
-    pub(crate) fn counting(&self, function: usize) -> Result<(usize, u32), Uncounted> {
-        match self.unit_of.get(&function) {
-            Some(&n) => Ok((self.units[n].graph.blocks.len(), self.units[n].graph.counters)),
-            None => Err(self.uncounted.get(&function).copied().unwrap_or(Uncounted::NotSelected)),
+    pub(crate) fn counting(&self, address: u64) -> Result<(usize, u32), Uncounted> {
+        match self.units.binary_search_by_key(&address, |u| u.steps.parts[0].lo) {
+            Ok(n) => Ok((self.units[n].graph.blocks.len(), self.units[n].graph.counters)),
+            Err(_) => Err(self.uncounted.get(&address).copied().unwrap_or(Uncounted::NotSelected)),
         }
     }
 
@@ -274,13 +274,11 @@ impl Unit {
         self.steps.at(address).map(|n| self.layout.offset(n))
     }
 
-    /// Offset of what stands behind the instruction at an address: a call's return address.
+    /// Offset of a call's return address; None: it is the original's.
     pub(crate) fn behind(&self, site: u64) -> Option<u32> {
-        self.steps.at(site).map(|n| self.layout.behind(n))
-    }
-
-    pub(crate) fn holds(&self, address: u64) -> bool {
-        self.steps.holds(address)
+        let call = self.steps.at(site)?;
+        let told = matches!(self.steps.list[call].way, Way::Told(_));
+        (!told).then(|| self.layout.behind(call))
     }
 
     /// The bytes that lead from the original to the copy: address, what is written there. `base` is the address
@@ -292,7 +290,7 @@ impl Unit {
 
     /// Writes the copy into `bytes`, the copies. `base` is their address, `counters` the offset of the first
     /// counter from what gs points to; `elsewhere` says where a call or jump at a site leads that does not stay
-    /// in the unit.
+    /// in the unit. Answers with the offsets of words that hold link addresses.
     pub(crate) fn write(
         &self,
         image: &Image,
@@ -300,7 +298,7 @@ impl Unit {
         base: u64,
         counters: u64,
         elsewhere: &dyn Fn(u64, u64) -> u64,
-    ) -> Result<(), Uncounted> {
+    ) -> Result<Vec<u32>, Uncounted> {
         let first = counters + COUNTER * u64::from(self.first_counter);
         self.layout.write(image, &self.steps, &self.graph, bytes, base, first, elsewhere)
     }

@@ -527,10 +527,12 @@ impl<'a, 'd> Emitter<'a, 'd> {
         };
         let counters = region::counters_offset(homes.bytes);
         let mut bytes = vec![0xcc; copies.len as usize];
-        let (mut patches, mut uncounted) = (Vec::new(), Vec::new());
+        let (mut patches, mut words, mut uncounted) = (Vec::new(), Vec::new(), Vec::new());
         for unit in &copies.units {
-            let written = unit.write(image, &mut bytes, base, counters, &elsewhere);
-            uncounted.extend(written.err().map(|reason| (unit.function, reason)));
+            match unit.write(image, &mut bytes, base, counters, &elsewhere) {
+                Ok(written) => words.extend(written.into_iter().map(|word| self.copies_at as u32 + word)),
+                Err(reason) => uncounted.push((unit.function, reason)),
+            }
             let redirects = unit.redirects(base).map(|(at, bytes)| self.patch(at, &bytes));
             match redirects.collect::<Option<Vec<_>>>() {
                 Some(all) => patches.extend(all),
@@ -538,6 +540,7 @@ impl<'a, 'd> Emitter<'a, 'd> {
             }
         }
         self.out.uncounted.extend(uncounted);
+        self.out.bias_fixups.extend(words);
         self.out.patches.extend(patches);
         self.out.code.put(self.copies_at, &bytes);
         let tables_at = self.copies_at + bytes.len().next_multiple_of(8);

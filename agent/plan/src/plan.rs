@@ -167,8 +167,8 @@ impl Plan {
         (self.copies.units.len(), self.copies.blocks())
     }
 
-    /// Blocks and counters of a function of the image, or why they are not counted.
-    pub fn counting(&self, function: usize) -> Result<(usize, u32), Uncounted> {
+    /// Blocks and counters of the function at an address, or why they are not counted.
+    pub fn counting(&self, function: u64) -> Result<(usize, u32), Uncounted> {
         self.copies.counting(function)
     }
 

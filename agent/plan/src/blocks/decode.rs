@@ -4,6 +4,7 @@
 //! middle of one) is a reason not to count the function.
 
 use super::Uncounted;
+use crate::flow::{Flow, function_at};
 use crate::image::Image;
 use crate::relocate::{has_branch, is_ambiguous, is_call, is_nop};
 use iced_x86::{
@@ -37,6 +38,9 @@ pub(super) enum Way {
     /// xbegin: goes on, and may come to the target.
     Begin(u64),
     Call(u64),
+    /// A call of somebody who looks at its return address, which must be the original's: of a function, or through
+    /// the word that the operand names.
+    Told(Option<u64>),
     /// An indirect call, a system call, a trap: may not come back.
     Leave,
     JumpIndirect,
@@ -60,7 +64,7 @@ impl Way {
 
     /// Leaves a return address, or is come back from as if it did.
     pub(super) fn may_return(self) -> bool {
-        matches!(self, Way::Call(_) | Way::Leave)
+        matches!(self, Way::Call(_) | Way::Told(_) | Way::Leave)
     }
 
     pub(super) fn ends_block(self) -> bool {
@@ -98,7 +102,7 @@ pub(super) struct Steps {
 
 impl Steps {
     /// Decodes the stretches; the first is the function itself.
-    pub(super) fn decode(image: &Image, stretches: &[(u64, u64)]) -> Result<Steps, Uncounted> {
+    pub(super) fn decode(image: &Image, flow: &Flow, stretches: &[(u64, u64)]) -> Result<Steps, Uncounted> {
         let mut steps = Steps::default();
         for &(lo, hi) in stretches {
             let first = steps.list.len();
@@ -111,7 +115,8 @@ impl Steps {
                     return Err(Uncounted::NotDecodable);
                 }
                 let at = (instruction.ip() - lo) as usize;
-                steps.step(image, &instruction, &bytes[at..at + instruction.len()], &decoder, stretches)?;
+                let bytes = &bytes[at..at + instruction.len()];
+                steps.step(image, flow, &instruction, bytes, &decoder, stretches)?;
             }
             steps.parts.push(Part { lo, hi, first, end: steps.list.len() });
         }
@@ -121,6 +126,7 @@ impl Steps {
     fn step(
         &mut self,
         image: &Image,
+        flow: &Flow,
         i: &Instruction,
         bytes: &[u8],
         decoder: &Decoder,
@@ -131,13 +137,23 @@ impl Steps {
         {
             return Err(Uncounted::UsesGs);
         }
-        let way = way(i)?;
+        let mut way = way(i)?;
         let own = |address: u64| stretches.iter().any(|&(lo, hi)| (lo..hi).contains(&address));
         if matches!(way, Way::Call(to) if own(to) && to != stretches[0].0) {
             return Err(Uncounted::NotRelocatable);
         }
         if way.ends_block() && i.flow_control() != FlowControl::Interrupt && is_ambiguous(bytes) {
             return Err(Uncounted::NotRelocatable);
+        }
+        match way {
+            Way::Call(to) if looks_at_return_address(image, flow, to) => way = Way::Told(Some(to)),
+            Way::Leave if i.code() == Code::Call_rm64 && i.is_ip_rel_memory_operand() => {
+                let word = i.ip_rel_memory_address();
+                if image.facts.profiling.lookups.binary_search(&word).is_ok() {
+                    way = Way::Told(None);
+                }
+            }
+            _ => {}
         }
         let mut operand = 0;
         if i.is_ip_rel_memory_operand() {
@@ -197,6 +213,25 @@ fn way(i: &Instruction) -> Result<Way, Uncounted> {
         FlowControl::Return if matches!(i.code(), Code::Retnq | Code::Retnq_imm16) => Way::Return,
         FlowControl::Exception => Way::Stop,
         FlowControl::IndirectBranch | FlowControl::Return => return Err(Uncounted::NotRelocatable),
+    })
+}
+
+/// Whether what is called there wants to know who calls: a function of the program, or a stub of a library's.
+fn looks_at_return_address(image: &Image, flow: &Flow, target: u64) -> bool {
+    if let Some(function) = function_at(image, target) {
+        return flow.functions.get(function).is_some_and(|f| f.odd_return);
+    }
+    let lookups = &image.facts.profiling.lookups;
+    if lookups.is_empty() {
+        return false;
+    }
+    // [endbr64;] jmp [rip+word]
+    let bytes = image.code_at(target, 16).unwrap_or_default();
+    let mut stub = Decoder::with_ip(64, bytes, target, DecoderOptions::NONE).into_iter().take(2);
+    stub.any(|i| {
+        i.code() == Code::Jmp_rm64
+            && i.is_ip_rel_memory_operand()
+            && lookups.binary_search(&i.ip_rel_memory_address()).is_ok()
     })
 }
 

@@ -5,7 +5,7 @@
 //! more, so a place without five bytes before the next one gets a short jump to five bytes anywhere near.
 
 use super::Uncounted;
-use super::decode::Steps;
+use super::decode::{Steps, Way};
 use crate::emit::short;
 use crate::flow::Flow;
 use crate::image::Image;
@@ -48,6 +48,9 @@ pub(super) fn targets(image: &Image, flow: &Flow, steps: &Steps) -> Result<Targe
             }
         }
     }
+    // Who was told the original's return address comes back there.
+    let told = steps.list.iter().filter(|s| matches!(s.way, Way::Told(_))).map(|s| s.end());
+    targets.outside.extend(told.filter(|&end| steps.at(end).is_some()));
     if steps.jumps_indirectly {
         for &table in &steps.tables {
             table_targets(image, steps, table, &mut targets.indirect);

@@ -12,6 +12,16 @@
 //!           popfq
 //!           lea  rsp, [rsp+128]
 //! ```
+//!
+//! A call of somebody who looks at its return address gets the original's, where a jump leads back to the copy:
+//!
+//! ```text
+//!           call next                   ; the return predictor gets its pair
+//!     next: lea  rsp, [rsp+8]
+//!           push qword [rip+word]       ; the original return address
+//!           jmp  target
+//!     word: ..
+//! ```
 
 use super::decode::{Step, Steps, Way};
 use super::graph::Graph;
@@ -28,8 +38,14 @@ const INC_LEN: u32 = INC.len() as u32 + 4;
 const KEEP_LEN: u32 = INC_LEN + (PUSH_FLAGS.len() + POP_FLAGS.len()) as u32;
 /// In a counter that keeps the flags: offsets behind each instruction that moves the stack pointer, and how far
 /// it is then from where it was.
-pub(super) const KEEP_FRAMES: [(u32, i64); 4] = [(5, 128), (6, 136), (KEEP_LEN - 8, 128), (KEEP_LEN, 0)];
+const KEEP_FRAMES: [(u32, i64); 4] = [(5, 128), (6, 136), (KEEP_LEN - 8, 128), (KEEP_LEN, 0)];
 const NEAR_JUMP: u32 = 5;
+/// `call next; next: lea rsp, [rsp+8]; push qword [rip+...]`.
+const TELL: [u8; 12] = [0xe8, 0, 0, 0, 0, 0x48, 0x8d, 0x64, 0x24, 8, 0xff, 0x35];
+const TELL_LEN: u32 = TELL.len() as u32 + 4;
+const WORD: u32 = 8;
+/// As [`KEEP_FRAMES`]: offsets in it, and how far the stack pointer is from where it was.
+const TELL_FRAMES: [(u32, i64); 4] = [(5, 8), (10, 0), (TELL_LEN, 8), (TELL_LEN + NEAR_JUMP, 0)];
 
 /// Nops of one to nine bytes (Intel's manual, volume 2B, NOP).
 const NOPS: [&[u8]; 9] = [
@@ -159,6 +175,8 @@ impl Layout {
             (Way::Conditional(_), true) => 6,
             // Around a jump, to a jump.
             (Way::Loop(_), true) => len + 2 + NEAR_JUMP,
+            (Way::Told(Some(_)), _) => TELL_LEN + NEAR_JUMP + WORD,
+            (Way::Told(None), _) => TELL_LEN + NEAR_JUMP + 1 + WORD,
             _ => len,
         }
     }
@@ -198,11 +216,19 @@ impl Layout {
         (part.at, part.at + part.len)
     }
 
-    /// The counters that keep the flags, by the steps that they stand before.
-    pub(super) fn keepers(&self) -> impl Iterator<Item = usize> + '_ {
-        (0..self.counters.len()).filter(|&n| u32::from(self.counters[n]) == KEEP_LEN)
+    /// What moves the stack pointer beside the original's instructions: the step, offset in the copies, and how far.
+    pub(super) fn moves<'a>(&'a self, steps: &'a Steps) -> impl Iterator<Item = (usize, u32, i64)> + 'a {
+        (0..self.counters.len()).flat_map(|n| {
+            let keeps = u32::from(self.counters[n]) == KEEP_LEN;
+            let keeper = keeps.then(|| (self.offset(n), KEEP_FRAMES));
+            let told = matches!(steps.list[n].way, Way::Told(_)) && !self.dropped[n];
+            let call = told.then(|| (self.offset(n) + u32::from(self.counters[n]), TELL_FRAMES));
+            let both = keeper.into_iter().chain(call);
+            both.flat_map(move |(at, frames)| frames.map(|(offset, by)| (n, at + offset, by)))
+        })
     }
 
+    /// Writes the copy. Answers with the offsets of words that hold link addresses.
     #[expect(clippy::too_many_arguments)]
     pub(super) fn write(
         &self,
@@ -213,8 +239,8 @@ impl Layout {
         base: u64,
         counters: u64,
         elsewhere: &dyn Fn(u64, u64) -> u64,
-    ) -> Result<(), Uncounted> {
-        let mut writer = Writer { bytes, base, at: 0 };
+    ) -> Result<Vec<u32>, Uncounted> {
+        let mut writer = Writer { bytes, base, at: 0, words: Vec::new() };
         for block in &graph.blocks {
             for n in block.first..block.end {
                 writer.at = self.offset(n) - u32::from(self.padding[n]);
@@ -237,7 +263,7 @@ impl Layout {
                 writer.displacement(elsewhere(site, to)).ok_or(Uncounted::NotRelocatable)?;
             }
         }
-        Ok(())
+        Ok(writer.words)
     }
 
     /// None: something is out of reach.
@@ -292,6 +318,26 @@ impl Layout {
                 out.put(&code[..code.len() - 4]);
                 out.displacement(goal)
             }
+            Way::Told(to) => {
+                let jump = if to.is_some() { NEAR_JUMP } else { NEAR_JUMP + 1 };
+                out.put(&TELL);
+                out.put(&jump.to_le_bytes());
+                match to {
+                    Some(to) => {
+                        out.put(&[0xe9]);
+                        out.displacement(elsewhere(step.ip, to))?;
+                    }
+                    None => {
+                        let hole = usize::from(step.operand);
+                        let old = i32::from_le_bytes(code.get(hole..hole + 4)?.try_into().ok()?);
+                        out.put(&[0xff, 0x25]);
+                        out.displacement(step.end().wrapping_add(old as u64))?;
+                    }
+                }
+                out.words.push(out.at);
+                out.put(&step.end().to_le_bytes());
+                Some(())
+            }
             Way::Call(to) => {
                 let goal = elsewhere(step.ip, to);
                 out.put(&code[..code.len() - 4]);
@@ -320,6 +366,8 @@ struct Writer<'a> {
     bytes: &'a mut [u8],
     base: u64,
     at: u32,
+    /// Offsets of words that hold link addresses.
+    words: Vec<u32>,
 }
 
 impl Writer<'_> {

@@ -6,7 +6,6 @@
 //! Sources: LSB core 10.6; Itanium C++ ABI, exception handling tables (as GCC writes them, gcc/except.c).
 
 use super::decode::{Part, Steps};
-use super::layout::KEEP_FRAMES;
 use super::{Copies, Uncounted, Unit};
 use crate::image::Image;
 use crate::image::lsda::Reader;
@@ -119,13 +118,11 @@ impl<'d> Program<'d> {
         out
     }
 
-    /// A counter at this offset moves the stack pointer, from which the CFA is `cfa` away.
-    fn keeper(&mut self, at: u32, cfa: i64) {
-        for (offset, by) in KEEP_FRAMES {
-            let mut rule = vec![0x0e]; // DW_CFA_def_cfa_offset
-            leb(&mut rule, (cfa + by) as u64);
-            self.rules.push((at + offset, rule.into()));
-        }
+    /// From this offset on the CFA is `cfa` away from the stack pointer.
+    fn moved(&mut self, at: u32, cfa: i64) {
+        let mut rule = vec![0x0e]; // DW_CFA_def_cfa_offset
+        leb(&mut rule, cfa as u64);
+        self.rules.push((at, rule.into()));
     }
 
     /// The rules of a description that hold in a part; `place` maps addresses to offsets. None: something in them is
@@ -222,10 +219,8 @@ impl<'d> Table<'d> {
     fn read(image: &Image<'d>, d: &Description) -> Option<Table<'d>> {
         let bytes = image.data_from(d.lsda)?;
         let mut reader = Reader { bytes, address: d.lsda, function: d.start };
-        let pads = match DwEhPe(reader.byte()?) {
-            DW_EH_PE_omit => d.start,
-            encoding => reader.pointer(encoding)?,
-        };
+        let encoding = DwEhPe(reader.byte()?);
+        let pads = if encoding == DW_EH_PE_omit { d.start } else { reader.pointer(encoding)? };
         let encoding = DwEhPe(reader.byte()?);
         let base = if encoding == DW_EH_PE_omit {
             None
@@ -443,10 +438,10 @@ impl Writer {
         let common = self.common(&d.common)?;
         let mut program = Program::default();
         program.rules(d, bounds, &|address| copy.of(address) - start)?;
-        let own = unit.layout.keepers().filter(|&n| (lo..hi).contains(&unit.steps.list[n].ip));
-        for n in own {
-            if let Some((RSP, cfa)) = image.cfa(unit.steps.list[n].ip) {
-                program.keeper(unit.layout.offset(n) - start, cfa);
+        for (n, at, by) in unit.layout.moves(&unit.steps) {
+            let ip = unit.steps.list[n].ip;
+            if let Some((RSP, cfa)) = (lo..hi).contains(&ip).then(|| image.cfa(ip)).flatten() {
+                program.moved(at - start, cfa + by);
             }
         }
         let at = self.out.len();
