@@ -105,6 +105,14 @@ fn run(args: Args) -> Result<Ending, Failure> {
         voice.note(note);
     }
     let subject = profilee::subject(&program.binary);
+    if settings.filters.count() == Some(args::CountArg::Lines) && lines::Lines::read(subject.bytes).is_empty()
+    {
+        return Err(anyhow::anyhow!(
+            "{} has no line information; build it with -g, or use --count blocks",
+            program.binary.display()
+        )
+        .into());
+    }
     if settings.list {
         let planned = profile_plan::make(subject, settings.hooks, &settings.filters, true);
         run::say_what_is_possible(&planned, &program, &settings, !subject.blind);

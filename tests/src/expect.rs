@@ -63,5 +63,5 @@ pub fn compare(arcs: &[Arc], others_allowed: bool, profile: &GmonOut, program: &
 /// The profile that says just what is listed: to compare the lists themselves with callgrind.
 pub fn as_profile(arcs: &[Arc], program: &Program) -> (GmonOut, Vec<String>) {
     let (arcs, differences) = resolve(arcs, program);
-    (GmonOut { arcs, histograms: Vec::new() }, differences)
+    (GmonOut { arcs, ..GmonOut::default() }, differences)
 }

@@ -41,6 +41,7 @@ pub enum Uncounted {
     Overlapping,
     NotRelocatable,
     UsesGs,
+    UnknownJump,
     NoRoom,
     Frames,
 }
@@ -55,6 +56,7 @@ impl Uncounted {
             Uncounted::Overlapping => "overlapping",
             Uncounted::NotRelocatable => "not-relocatable",
             Uncounted::UsesGs => "uses-gs",
+            Uncounted::UnknownJump => "unknown-jump",
             Uncounted::NoRoom => "no-room",
             Uncounted::Frames => "frames",
         }
@@ -71,6 +73,9 @@ impl fmt::Display for Uncounted {
             Uncounted::Overlapping => "something branches into the middle of an instruction",
             Uncounted::NotRelocatable => "an instruction cannot be moved",
             Uncounted::UsesGs => "it uses the gs register, as counters do",
+            Uncounted::UnknownJump => {
+                "it jumps to an address that it computes, and where that may lead is not known"
+            }
             Uncounted::NoRoom => "a place that is jumped to has no room for a jump to the copy",
             Uncounted::Frames => "its frame description or exception table cannot be moved",
         })

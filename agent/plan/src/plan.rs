@@ -174,7 +174,7 @@ impl Plan {
 
     /// The link address of the instruction whose copy is at an arena offset.
     pub fn original(&self, offset: u32) -> Option<u64> {
-        if offset < self.emitted.copies {
+        if offset < self.emitted.copies || u64::from(offset) >= self.arena_len {
             return None;
         }
         let after = self.originals.partition_point(|&(from, _)| from <= offset);

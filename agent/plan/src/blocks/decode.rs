@@ -98,6 +98,12 @@ pub(super) struct Steps {
     /// Addresses of data that the code computes: perhaps jump tables.
     pub(super) tables: Vec<u64>,
     pub(super) jumps_indirectly: bool,
+    /// Addresses of the unit's own code that it computes: labels.
+    pub(super) labels: Vec<u64>,
+    /// It jumps to an address that it has computed, not only loaded.
+    pub(super) jumps_by_sum: bool,
+    /// A bit for each general register: what was written to it last is the result of a computation.
+    computed: u16,
 }
 
 impl Steps {
@@ -164,6 +170,7 @@ impl Steps {
             let address = i.ip_rel_memory_address();
             match i.code() {
                 Code::Lea_r64_m if !image.is_code(address) => self.tables.push(address),
+                Code::Lea_r64_m if own(address) => self.labels.push(address),
                 Code::Lea_r64_m => {}
                 // Nops may be as long as they like.
                 _ if own(address) && way != Way::Nop => return Err(Uncounted::DataInCode),
@@ -171,6 +178,17 @@ impl Steps {
             }
         }
         self.jumps_indirectly |= way == Way::JumpIndirect;
+        if way == Way::JumpIndirect && i.op0_kind() == OpKind::Register {
+            self.jumps_by_sum |= self.computed & 1 << i.op0_register().number() != 0;
+        }
+        if i.op0_kind() == OpKind::Register && i.op0_register().is_gpr() {
+            let bit = 1 << i.op0_register().full_register().number();
+            match i.mnemonic() {
+                Mnemonic::Mov | Mnemonic::Pop => self.computed &= !bit,
+                Mnemonic::Cmp | Mnemonic::Test | Mnemonic::Push => {}
+                _ => self.computed |= bit,
+            }
+        }
         let (reads, writes) = flags(i);
         self.list.push(Step { ip: i.ip(), len: i.len() as u8, operand, way, reads, writes });
         Ok(())

@@ -53,7 +53,13 @@ pub(super) fn targets(image: &Image, flow: &Flow, steps: &Steps) -> Result<Targe
     targets.outside.extend(told.filter(|&end| steps.at(end).is_some()));
     if steps.jumps_indirectly {
         for &table in &steps.tables {
-            table_targets(image, steps, table, &mut targets.indirect);
+            // Distances from the table itself, or from a label.
+            for &base in std::iter::once(&table).chain(&steps.labels) {
+                table_targets(image, steps, table, base, &mut targets.indirect);
+            }
+        }
+        if steps.jumps_by_sum && targets.indirect.is_empty() {
+            return Err(Uncounted::UnknownJump);
         }
     }
     targets.indirect.retain(|&t| t != start);
@@ -69,13 +75,13 @@ fn in_range(sorted: &[u64], lo: u64, hi: u64) -> &[u64] {
     &sorted[from..from + sorted[from..].partition_point(|&t| t < hi)]
 }
 
-/// The targets of a table of distances from its own start, as long as they look like such. More than there are do
+/// The targets of a table of distances from `base`, as long as they look like such. More than there are do
 /// no harm.
-fn table_targets(image: &Image, steps: &Steps, table: u64, targets: &mut Vec<u64>) {
+fn table_targets(image: &Image, steps: &Steps, table: u64, base: u64, targets: &mut Vec<u64>) {
     const MOST: u64 = 1 << 16;
     for i in 0..MOST {
         let Some(&[a, b, c, d]) = image.data_at(table + 4 * i, 4) else { return };
-        let target = table.wrapping_add(i32::from_le_bytes([a, b, c, d]) as u64);
+        let target = base.wrapping_add(i32::from_le_bytes([a, b, c, d]) as u64);
         if steps.at(target).is_some() {
             targets.push(target);
         } else if !steps.parts.iter().any(|p| p.hi == target) {
