@@ -5,7 +5,7 @@
 
 use super::Uncounted;
 use crate::flow::{Flow, function_at};
-use crate::image::Image;
+use crate::image::{Image, ImageKind};
 use crate::relocate::{has_branch, is_ambiguous, is_call, is_nop};
 use iced_x86::{
     Code, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register, RflagsBits,
@@ -177,6 +177,15 @@ impl Steps {
                 _ => {}
             }
         }
+        if image.kind == ImageKind::Exec && operand == 0 {
+            for address in absolute(i) {
+                if own(address) {
+                    self.labels.push(address);
+                } else if (image.lo..image.hi).contains(&address) && !image.is_code(address) {
+                    self.tables.push(address);
+                }
+            }
+        }
         self.jumps_indirectly |= way == Way::JumpIndirect;
         if way == Way::JumpIndirect && i.op0_kind() == OpKind::Register {
             self.jumps_by_sum |= self.computed & 1 << i.op0_register().number() != 0;
@@ -231,6 +240,15 @@ fn way(i: &Instruction) -> Result<Way, Uncounted> {
         FlowControl::Return if matches!(i.code(), Code::Retnq | Code::Retnq_imm16) => Way::Return,
         FlowControl::Exception => Way::Stop,
         FlowControl::IndirectBranch | FlowControl::Return => return Err(Uncounted::NotRelocatable),
+    })
+}
+
+/// Numbers in an instruction of a program for a fixed place that may be addresses.
+fn absolute(i: &Instruction) -> impl Iterator<Item = u64> + '_ {
+    (0..i.op_count()).filter_map(|n| match i.op_kind(n) {
+        OpKind::Memory => Some(i.memory_displacement64()),
+        OpKind::Immediate32 | OpKind::Immediate32to64 | OpKind::Immediate64 => Some(i.immediate(n)),
+        _ => None,
     })
 }
 

@@ -52,13 +52,14 @@ pub(super) fn targets(image: &Image, flow: &Flow, steps: &Steps) -> Result<Targe
     let told = steps.list.iter().filter(|s| matches!(s.way, Way::Told(_))).map(|s| s.end());
     targets.outside.extend(told.filter(|&end| steps.at(end).is_some()));
     if steps.jumps_indirectly {
+        let before = targets.indirect.len();
         for &table in &steps.tables {
             // Distances from the table itself, or from a label.
             for &base in std::iter::once(&table).chain(&steps.labels) {
                 table_targets(image, steps, table, base, &mut targets.indirect);
             }
         }
-        if steps.jumps_by_sum && targets.indirect.is_empty() {
+        if steps.jumps_by_sum && targets.indirect.len() == before {
             return Err(Uncounted::UnknownJump);
         }
     }
