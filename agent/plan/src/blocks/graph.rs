@@ -80,21 +80,20 @@ impl Graph {
         }
         let mut graph = Graph { begins: vec![u32::MAX; steps.list.len()], ..Graph::default() };
         let mut first = 0;
-        for n in 1..=steps.list.len() {
-            if n == steps.list.len() || leads[n] {
-                graph.begins[first] = graph.blocks.len() as u32;
-                graph.blocks.push(Block {
-                    first,
-                    end: n,
-                    counter: None,
-                    place: first,
-                    keeps_flags: false,
-                    dead: true,
-                    class: 0,
-                    out: 0,
-                });
-                first = n;
-            }
+        leads[steps.list.len()] = true;
+        for (n, _) in leads.iter().enumerate().skip(1).filter(|(_, leads)| **leads) {
+            graph.begins[first] = graph.blocks.len() as u32;
+            graph.blocks.push(Block {
+                first,
+                end: n,
+                counter: None,
+                place: first,
+                keeps_flags: false,
+                dead: true,
+                class: 0,
+                out: 0,
+            });
+            first = n;
         }
         let block = |address: &u64| graph.block_at(steps, *address);
         let collect = |addresses: &[u64]| addresses.iter().filter_map(block).collect::<Vec<_>>();
