@@ -27,8 +27,8 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
 
-    /// What to hook: entry and exit, entry only, or nothing (sampling only) [default: both, and nothing in a
-    /// program that may check its own code]
+    /// What to hook: entry and exit, entry only, or nothing (sampling only) [default: both, with --count entry, and
+    /// nothing in a program that may check its own code]
     #[arg(long, value_name = "WHAT", value_enum)]
     pub(crate) hooks: Option<HooksArg>,
 

@@ -36,17 +36,18 @@ pub(crate) fn make<'s, 'd>(
     let counts = filters.count().is_some();
     let blocks_only = counts && hooks == Some(HooksArg::None);
     let hooks = if blocks_only { Some(HooksArg::Entry) } else { hooks };
+    // Where nothing is said, counting shall cost no more than it must.
+    let entry = hooks == Some(HooksArg::Entry) || counts && hooks.is_none();
     let nothing = hooks == Some(HooksArg::None) || subject.unhookable.is_some();
     let lines = filters.asks_for_files().then(|| Lines::read(subject.bytes));
     let counted = |function: &Function| {
         let (lo, hi) = (function.address, function.address + function.size);
-        let in_files =
-            |lines: &Lines| lines.files_of(lo, hi).fold(false, |yes, file| filters.counts_file(file) || yes);
+        let in_files = |lines: &Lines| lines.files_of(lo, hi).any(|file| filters.counts_file(file));
         counts && lines.as_ref().is_none_or(in_files)
     };
     let selected = |function: &Function| !nothing && filters.select(function.names(), function.size);
     let insist = hooks.is_some();
-    let hooks = if hooks == Some(HooksArg::Entry) { Hooks::Entry } else { Hooks::Both };
+    let hooks = if entry { Hooks::Entry } else { Hooks::Both };
     let image = subject.image.as_ref().filter(|_| agent_wanted || !nothing);
     let mut plan = image
         .map(|image| Plan::new(image, &Options { hooks, selected: &selected, insist, counted: &counted }));
