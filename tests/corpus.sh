@@ -3,9 +3,9 @@
 #
 # lua, sqlite's speedtest1 and bzip2 from the Debian source packages of this machine's own release, so
 # that nobody has to keep copies of them here. Each is built plain at -O2 and at -Os, with symbols, as
-# the compiler's default PIE; and once with -pg, which is what the bench compares with.
+# the compiler's default PIE; and once with -pg and once with --coverage, which is what the bench compares with.
 #
-# Leaves DIR/{lua,speedtest1,bzip2}-{O2,Os,pg}. What is already there is not built again.
+# Leaves DIR/{lua,speedtest1,bzip2}-{O2,Os,pg,cov}. What is already there is not built again.
 set -eu
 
 die() { echo "corpus.sh: $*" >&2; exit 1; }
@@ -16,7 +16,7 @@ cc=${CC:-gcc}
 
 wanted=
 for program in lua speedtest1 bzip2; do
-    for kind in O2 Os pg; do
+    for kind in O2 Os pg cov; do
         [ -x "$dir/$program-$kind" ] || wanted=yes
     done
 done
@@ -103,9 +103,10 @@ build() { # KIND FLAGS
     (cd "$bzip2" && "$cc" $flags -D_FILE_OFFSET_BITS=64 -o "$dir/bzip2-$kind" \
         bzip2.c blocksort.c huffman.c crctable.c randtable.c compress.c decompress.c bzlib.c)
 }
-for kind in O2 Os pg; do
+for kind in O2 Os pg cov; do
     case $kind in
         pg) flags="-O2 -pg" ;;
+        cov) flags="-O2 --coverage" ;;
         *) flags=-$kind ;;
     esac
     build "$kind" "$flags" 2>"$dir/build-$kind.log" || die "build at $flags failed (see $dir/build-$kind.log)"

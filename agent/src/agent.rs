@@ -1,9 +1,10 @@
 //! What the agent knows of its program: filled by the set-up, read-only from the first hook on.
 #![allow(unsafe_code)]
 
+use crate::counters;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU64, Ordering};
-use gprofinject_abi::plan::{CodeRange, Frame, FunctionRecord, LEAF, TailRecord};
+use gprofinject_abi::plan::{CodeRange, Frame, FunctionRecord, LEAF, Original, TailRecord};
 use gprofinject_abi::region::RegionHeader;
 
 /// Addresses are runtime addresses unless said otherwise.
@@ -19,7 +20,15 @@ pub(crate) struct Agent {
     /// private copy.
     pub(crate) region: *mut RegionHeader,
     pub(crate) arena_lo: u64,
+    /// Where the thunks end, and the copies of counted functions begin.
     pub(crate) arena_hi: u64,
+    pub(crate) copies_hi: u64,
+    pub(crate) originals: *const Original,
+    pub(crate) originals_count: u64,
+    /// Bytes of block counters in a block.
+    pub(crate) counter_bytes: u64,
+    /// `wrgsbase` may be used.
+    pub(crate) fsgsbase: bool,
     /// Arena offsets; see [`gprofinject_abi::plan::PlanHeader`].
     pub(crate) frame_tables: [u32; 6],
     pub(crate) stubs: u32,
@@ -72,6 +81,11 @@ pub(crate) static AGENT: Global = Global(UnsafeCell::new(Agent {
     region: core::ptr::null_mut(),
     arena_lo: 0,
     arena_hi: 0,
+    copies_hi: 0,
+    originals: core::ptr::null(),
+    originals_count: 0,
+    counter_bytes: 0,
+    fsgsbase: false,
     frame_tables: [0; 6],
     stubs: 0,
     stub_len: 0,
@@ -153,6 +167,7 @@ impl Agent {
     /// The leaf that runs where the program counter is: in its text, behind its patch, or in its body. Integer
     /// code only; see [`crate::gate`].
     pub(crate) fn leaf_at(&self, pc: u64) -> Option<u32> {
+        let pc = counters::original(self, pc);
         let offset = pc.wrapping_sub(self.arena_lo);
         let moved = pc >= self.arena_lo && offset < u64::from(self.stubs);
         let address = pc.wrapping_sub(self.bias);
@@ -178,9 +193,14 @@ impl Agent {
         (inside && record.flags & LEAF != 0).then_some(number)
     }
 
-    /// A return address may lie one byte behind the text.
+    /// Whether an address lies in the copy of a counted function.
+    pub(crate) fn in_copies(&self, address: u64) -> bool {
+        (self.arena_hi..self.copies_hi).contains(&address)
+    }
+
+    /// Whether a return address is the program's own, or a copy's. It may lie one byte behind the text.
     pub(crate) fn in_text(&self, return_address: u64) -> bool {
-        return_address > self.text_lo && return_address <= self.text_hi
+        return_address > self.text_lo && return_address <= self.text_hi || self.in_copies(return_address)
     }
 
     /// Whether a return address lies in code of a hooked function.

@@ -191,6 +191,7 @@ fn map_header(fd: i32, parent: &Agent) -> Option<*mut RegionHeader> {
             block_len: from.block_len,
             slot_bytes: from.slot_bytes,
             slot_chunk: from.slot_chunk,
+            counter_bytes: from.counter_bytes,
             blocks_max: from.blocks_max,
             follow: from.follow,
             plan: from.plan,

@@ -25,6 +25,7 @@ mod birth;
 mod builtins;
 mod cells;
 mod children;
+mod counters;
 mod early;
 mod execute;
 mod frida;

@@ -4,6 +4,7 @@
 use crate::agent::Agent;
 use crate::cells;
 use crate::children;
+use crate::counters;
 use crate::early::{AT_BASE, Start};
 use crate::gate;
 use crate::jumps;
@@ -18,13 +19,16 @@ use crate::words;
 use core::ptr;
 use core::slice;
 use gprofinject_abi::plan::{
-    ArenaHeader, FunctionRecord, HOOK_BOTH, MAGIC, Patch, PlanHeader, Segment, Table, ThreadWords,
+    ArenaHeader, FunctionRecord, HOOK_BOTH, MAGIC, Original, Patch, PlanHeader, Segment, Table, ThreadWords,
 };
 use gprofinject_abi::region::{RegionHeader, State, Trouble};
 use gprofinject_abi::{PLAN_SUFFIX, REGION_SUFFIX, VERSION, region};
 
 pub(crate) const AT_PHDR: u64 = 3;
 const AT_ENTRY: u64 = 9;
+const AT_HWCAP2: u64 = 26;
+/// In AT_HWCAP2: user code may set the base of gs.
+const FSGSBASE: u64 = 2;
 
 /// Why the program was left as it was.
 struct Refusal {
@@ -161,6 +165,7 @@ fn hook(start: &Start, place: &Place, region: *mut RegionHeader) -> Result<(), R
     let tails = file.table(plan.tails).ok_or_else(damaged)?;
     let hooked = file.table(plan.hooked).ok_or_else(damaged)?;
     let patches: &[Patch] = file.table(plan.patches).ok_or_else(damaged)?;
+    let originals: &[Original] = file.table(plan.originals).ok_or_else(damaged)?;
     // SAFETY: the region mapping lives for ever; one thread.
     let header = unsafe { &mut *region };
     header.bias = bias;
@@ -175,7 +180,12 @@ fn hook(start: &Start, place: &Place, region: *mut RegionHeader) -> Result<(), R
         hooked_count: hooked.len() as u64,
         region,
         arena_lo: arena,
-        arena_hi: arena.wrapping_add(plan.arena_len),
+        arena_hi: arena.wrapping_add(plan.copies),
+        copies_hi: arena.wrapping_add(plan.arena_len),
+        originals: originals.as_ptr(),
+        originals_count: originals.len() as u64,
+        counter_bytes: plan.counter_bytes,
+        fsgsbase: start.auxiliary(AT_HWCAP2) & FSGSBASE != 0,
         frame_tables: plan.frame_tables,
         stubs: plan.stubs,
         stub_len: plan.stub_len,
@@ -215,6 +225,7 @@ fn hook(start: &Start, place: &Place, region: *mut RegionHeader) -> Result<(), R
     // SAFETY: one thread, no hooks yet; all tables are mapped for ever.
     unsafe { Agent::install(agent) };
     set_words(&agent);
+    counters::count_in(&agent, agent.no_block);
     if functions.is_empty() && agent.timer_rate != 0 && timer::start_for_process(&agent).is_err() {
         header.lost_timers += 1;
     }

@@ -5,6 +5,7 @@
 #![allow(unsafe_code)]
 
 use crate::agent::{Agent, add};
+use crate::counters;
 use crate::sys;
 use crate::timer;
 use crate::words;
@@ -67,6 +68,7 @@ pub(crate) fn block(agent: &Agent) -> Option<u64> {
                 (*words).block = agent.lost_block;
                 add(&raw mut (*agent.header()).lost_threads, 1);
             }
+            counters::count_in(agent, agent.lost_block);
             None
         }
     }
@@ -116,17 +118,29 @@ fn make(agent: &Agent) -> Option<u64> {
     };
     // SAFETY: index < blocks_max, and the number is this thread's alone.
     unsafe { (*place(index)).source = source };
-    // SAFETY: zeros of our own, as long as a block.
-    let header = unsafe { &mut *(block as *mut BlockHeader) };
-    header.index = index;
-    if !commit(block, 0, 0, agent.slot_chunk.min(agent.block_len)) {
+    if !begin(agent, block, index) {
         return None;
     }
-    header.index = index;
-    header.process = process(agent);
+    // SAFETY: zeros of our own, as long as a block.
+    unsafe { (*(block as *mut BlockHeader)).process = process(agent) };
     // SAFETY: as above.
     unsafe { AtomicU64::from_ptr(&raw mut (*place(index)).block) }.store(block, Ordering::Release);
     Some(block)
+}
+
+/// Makes the first part of a block of zeros lasting, and its block counters. False: there is no room.
+fn begin(agent: &Agent, block: u64, index: u64) -> bool {
+    let header = block as *mut BlockHeader;
+    // SAFETY: a block that nobody else uses yet. The number leads to its part of the file; there it has to be
+    // written once more.
+    unsafe {
+        (*header).index = index;
+        if !commit(block, 0, 0, agent.slot_chunk.min(agent.block_len)) {
+            return false;
+        }
+        (*header).index = index;
+    }
+    counters::commit(agent, block)
 }
 
 /// What tells the blocks of guests apart.
@@ -157,6 +171,7 @@ fn adopt(agent: &Agent, block: u64) {
         AtomicU32::from_ptr(&raw mut (*header).tid).store(sys::gettid(), Ordering::Release);
         (*words).block = block;
     }
+    counters::count_in(agent, block);
 }
 
 /// Makes a part of the block lasting: pages of the region file in place of private zeros. False: the file
@@ -218,6 +233,7 @@ pub(crate) fn headers(agent: &Agent) -> impl Iterator<Item = *mut BlockHeader> {
 pub(crate) fn lose(agent: &Agent) {
     // SAFETY: the thread's own words.
     unsafe { (*words::get()).block = agent.lost_block };
+    counters::count_in(agent, agent.lost_block);
 }
 
 /// In a forked child, which has one thread: that thread's block, at the same place, becomes a new block of the
@@ -241,12 +257,10 @@ pub(crate) fn begin_guest(parent: &Agent, child: &Agent) -> bool {
             return false;
         }
         let header = block as *mut BlockHeader;
-        (*header).index = index;
         *place(index) = Place { block, source };
-        if !commit(block, 0, 0, child.slot_chunk.min(child.block_len)) {
+        if !begin(child, block, index) {
             return false;
         }
-        (*header).index = index;
         (*header).owners = 1;
         (*header).process = process(child);
         (*header).tid = sys::gettid();
@@ -303,10 +317,9 @@ pub(crate) fn begin_child(parent: &Agent, child: &Agent) -> bool {
         (*place(index)).block = block;
         if !child.counts_nowhere {
             (*place(index)).source = source(child, index).unwrap_or(0);
-            if (*place(index)).source == 0 || !commit(block, 0, 0, child.slot_chunk.min(child.block_len)) {
+            if (*place(index)).source == 0 || !begin(child, block, index) {
                 return false;
             }
-            (*header).index = index;
             (*header).owners = 1;
             timer::restart(child, header);
         }

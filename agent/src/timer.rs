@@ -5,6 +5,7 @@
 #![allow(unsafe_code)]
 
 use crate::agent::{Agent, add};
+use crate::counters;
 use crate::sys;
 use crate::threads;
 use core::arch::global_asm;
@@ -128,6 +129,7 @@ extern "C" fn tick(_signal: i32, info: *const u8, context: *const u8) {
     // SAFETY: the kernel passes a siginfo and a ucontext; see the offsets above.
     let (pc, overrun) =
         unsafe { (*context.add(GREGS).cast::<u64>().add(REG_RIP), *info.add(SI_OVERRUN).cast::<i32>()) };
+    let pc = counters::original(agent, pc);
     let samples = 1 + overrun.max(0) as u32;
     let header = agent.header();
     // SAFETY: the histogram follows the header in the same mapping; indices are checked against it.

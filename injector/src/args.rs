@@ -27,8 +27,8 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
 
-    /// What to hook: entry and exit, entry only, or nothing (sampling only) [default: both, and nothing in a
-    /// program that may check its own code]
+    /// What to hook: entry and exit, entry only, or nothing (sampling only) [default: both, with --count entry, and
+    /// nothing in a program that may check its own code]
     #[arg(long, value_name = "WHAT", value_enum)]
     pub(crate) hooks: Option<HooksArg>,
 
@@ -63,6 +63,15 @@ pub(crate) struct Args {
         allow_negative_numbers = true
     )]
     pub(crate) min_size: u64,
+
+    /// Count how often each basic block runs, for gprof -l -A -x and gmon's reports; lines is the same and makes sure
+    /// that the program has line information
+    #[arg(long, value_name = "WHAT", value_enum, conflicts_with = "pid")]
+    pub(crate) count: Option<CountArg>,
+
+    /// Count only functions with code from source files whose path or name matches (repeatable)
+    #[arg(long, value_name = "GLOB", requires = "count")]
+    pub(crate) file: Vec<String>,
 
     /// Profile this process only: not its children, nor what it executes
     #[arg(long)]
@@ -177,6 +186,12 @@ pub(crate) enum HooksArg {
     Both,
     Entry,
     None,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+pub(crate) enum CountArg {
+    Blocks,
+    Lines,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

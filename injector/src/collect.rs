@@ -16,6 +16,8 @@ use crate::sys;
 pub(crate) struct Collected {
     /// Sorted, each once.
     pub(crate) arcs: Vec<Arc>,
+    /// The block counters' values.
+    pub(crate) counters: Vec<u64>,
     /// Why the agent hooked nothing, if so.
     pub(crate) trouble: Option<String>,
     pub(crate) setup_ns: u64,
@@ -73,14 +75,17 @@ pub(crate) fn collect(
     histogram.outside += header.samples_outside;
     region.histogram(|first, counts| histogram.add_bins(first, counts))?;
 
-    collected.arcs = arcs(region, planned, header.bias)?;
+    if !planned.blocks_only {
+        collected.arcs = arcs(region, planned, header.bias)?;
+    }
+    collected.counters = region.block_counters()?;
     Ok(collected)
 }
 
-/// What a child has counted in its parent's file: only calls.
+/// What a child has counted in its parent's file: only calls and blocks.
 pub(crate) fn collect_guest(region: &Region, planned: &Planned) -> io::Result<Collected> {
-    let mut collected =
-        Collected { arcs: arcs(region, planned, region.header()?.bias)?, ..Collected::default() };
+    let arcs = if planned.blocks_only { Vec::new() } else { arcs(region, planned, region.header()?.bias)? };
+    let mut collected = Collected { arcs, counters: region.block_counters()?, ..Collected::default() };
     for block in region.blocks()? {
         collected.threads += u64::from(block.owners);
         collected.lost_calls = collected.lost_calls.saturating_add(block.lost_calls);

@@ -448,7 +448,7 @@ pub(crate) fn counted(
     if let Some(baseline) = baseline {
         baseline.subtract(&mut collected, &mut histogram);
     }
-    match profile::encode(planned, &collected.arcs, &histogram, rate) {
+    match profile::encode(planned, &collected, &histogram, rate) {
         Ok((bytes, placed)) => Some((Finished { collected, placed, bytes }, state)),
         Err(error) => {
             troubles.push(format!("{error:#}"));
@@ -480,7 +480,7 @@ pub(crate) fn guests<S: Iterator<Item = Option<u64>>>(
         };
         let mut histogram = Histogram::new(profilee.planned.shape);
         samples(pid).for_each(|place| histogram.add(place));
-        match profile::encode(profilee.planned, &collected.arcs, &histogram, rate) {
+        match profile::encode(profilee.planned, &collected, &histogram, rate) {
             Ok((bytes, placed)) => finished.push((pid, Finished { collected, placed, bytes })),
             Err(error) => troubles.push(format!("{error:#}")),
         }

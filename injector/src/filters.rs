@@ -1,10 +1,12 @@
-//! Which functions the user wants hooked: -I, -X and --min-size.
+//! Which functions the user wants hooked, and whose blocks counted: -I, -X, --min-size, --count and --file.
 
 use std::cell::Cell;
+use std::path::Path;
 
 use anyhow::{Context, Result};
 use globset::{Glob, GlobMatcher};
 
+use crate::args::CountArg;
 use crate::names;
 
 #[derive(Debug, Default)]
@@ -12,6 +14,8 @@ pub(crate) struct Filters {
     include: Vec<Pattern>,
     exclude: Vec<Pattern>,
     min_size: u64,
+    count: Option<CountArg>,
+    files: Vec<Pattern>,
 }
 
 #[derive(Debug)]
@@ -28,7 +32,41 @@ impl Filters {
             globs.iter().map(|glob| Pattern::new(option, glob)).collect::<Result<Vec<_>>>()
         };
         let (include, exclude) = (patterns("-I", include)?, patterns("-X", exclude)?);
-        Ok(Filters { include, exclude, min_size })
+        Ok(Filters { include, exclude, min_size, count: None, files: Vec::new() })
+    }
+
+    /// The same, with blocks to be counted: in all that is hooked, or in code from these files.
+    pub(crate) fn counting(mut self, count: Option<CountArg>, files: &[String]) -> Result<Filters> {
+        self.count = count;
+        self.files = files.iter().map(|glob| Pattern::new("--file", glob)).collect::<Result<_>>()?;
+        Ok(self)
+    }
+
+    pub(crate) fn count(&self) -> Option<CountArg> {
+        self.count
+    }
+
+    /// The globs of --file.
+    pub(crate) fn files(&self) -> Vec<String> {
+        self.files.iter().map(|p| p.matcher.glob().glob().to_owned()).collect()
+    }
+
+    /// Are there patterns of files to be asked?
+    pub(crate) fn asks_for_files(&self) -> bool {
+        self.count.is_some() && !self.files.is_empty()
+    }
+
+    /// Is code of this file to be counted? A pattern is held against the path and against the name alone.
+    pub(crate) fn counts_file(&self, path: &Path) -> bool {
+        let name = path.file_name().map(Path::new);
+        let mut found = false;
+        for pattern in &self.files {
+            if pattern.matcher.is_match(path) || name.is_some_and(|name| pattern.matcher.is_match(name)) {
+                pattern.used.set(true);
+                found = true;
+            }
+        }
+        found
     }
 
     /// Is a function of these names (its own and its aliases) and size to be hooked?
@@ -48,7 +86,7 @@ impl Filters {
 
     /// The patterns that matched nothing, as typed.
     pub(crate) fn unused(&self) -> impl Iterator<Item = String> {
-        let all = self.include.iter().chain(&self.exclude);
+        let all = self.include.iter().chain(&self.exclude).chain(&self.files);
         all.filter(|pattern| !pattern.used.get())
             .map(|pattern| format!("{} '{}'", pattern.option, pattern.matcher.glob()))
     }

@@ -1,4 +1,4 @@
-//! --list: what would be hooked, and how.
+//! --list: what would be hooked, and how; with --count, what would be counted.
 
 use std::io::{self, BufWriter, Write};
 
@@ -21,6 +21,7 @@ pub(crate) fn print(planned: &Planned, verbose: bool) -> Result<()> {
 
 fn write(planned: &Planned, verbose: bool, out: &mut impl Write) -> io::Result<()> {
     let functions: Vec<_> = planned.functions().collect();
+    let plan = planned.plan.as_ref().filter(|_| planned.counts);
     let widest =
         |width: &dyn Fn(&Function) -> usize| functions.iter().map(|(f, _)| width(f)).max().unwrap_or(0);
     let digits = widest(&|f| format!("{:x}", f.address).len());
@@ -37,6 +38,12 @@ fn write(planned: &Planned, verbose: bool, out: &mut impl Write) -> io::Result<(
             "0x{:0digits$x}  {:>size$}  {:<name$}  {what}",
             function.address, function.size, function.name
         )?;
+        if let Some(plan) = plan {
+            match plan.counting(function.address) {
+                Ok((blocks, counters)) => write!(out, "  {blocks} blocks, {counters} counters")?,
+                Err(why) => write!(out, "  not counted: {} ({why})", why.name())?,
+            }
+        }
         match names::demangle(function.name) {
             plain if verbose && plain != function.name => writeln!(out, "  {plain}")?,
             _ => writeln!(out)?,

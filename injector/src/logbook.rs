@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use gprofinject_abi::COMMAND_FILE;
 use serde::{Deserialize, Serialize};
 
-use crate::args::{EngineArg, HooksArg};
+use crate::args::{CountArg, EngineArg, HooksArg};
 use crate::output::Naming;
 use crate::region;
 use crate::settings::Settings;
@@ -26,6 +26,8 @@ pub(crate) struct Entries {
     pub(crate) include: Vec<String>,
     pub(crate) exclude: Vec<String>,
     pub(crate) min_size: u64,
+    pub(crate) count: Option<CountArg>,
+    pub(crate) files: Vec<String>,
     /// Samples per second.
     pub(crate) rate: u32,
     /// By the number of the plan.
@@ -75,6 +77,8 @@ impl Logbook {
             include,
             exclude,
             min_size,
+            count: settings.filters.count(),
+            files: settings.filters.files(),
             rate,
             programs: Vec::new(),
         };

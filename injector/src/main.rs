@@ -24,6 +24,7 @@ mod family;
 mod filters;
 mod frida;
 mod histogram;
+mod lines;
 mod list;
 mod listener;
 mod logbook;
@@ -105,6 +106,14 @@ fn run(args: Args) -> Result<Ending, Failure> {
         voice.note(note);
     }
     let subject = profilee::subject(&program.binary);
+    if settings.filters.count() == Some(args::CountArg::Lines) && lines::Lines::read(subject.bytes).is_empty()
+    {
+        return Err(anyhow::anyhow!(
+            "{} has no line information; build it with -g, or use --count blocks",
+            program.binary.display()
+        )
+        .into());
+    }
     if settings.list {
         let planned = profile_plan::make(subject, settings.hooks, settings.engine, &settings.filters, true);
         run::say_what_is_possible(&planned, &program, &settings, !subject.blind);

@@ -1,8 +1,9 @@
-//! Arcs and samples -> gmon.out.
+//! Arcs, blocks and samples -> gmon.out.
 
 use anyhow::{Context, Result};
-use gmon::{Arc, BuildId, Format, HistogramBuilder, Profile};
+use gmon::{Block, BuildId, Format, HistogramBuilder, Profile};
 
+use crate::collect::Collected;
 use crate::histogram::Histogram;
 use crate::profile_plan::Planned;
 
@@ -16,7 +17,7 @@ pub(crate) struct Placed {
 /// The bytes of the profile.
 pub(crate) fn encode(
     planned: &Planned,
-    arcs: &[Arc],
+    collected: &Collected,
     histogram: &Histogram,
     rate: u32,
 ) -> Result<(Vec<u8>, Placed)> {
@@ -24,7 +25,12 @@ pub(crate) fn encode(
     let format = if planned.subject.narrow { Format::LITTLE_32 } else { Format::LITTLE_64 };
     let build_id = planned.image().and_then(|image| image.facts.build_id.as_deref());
     let build_id = build_id.map_or(BuildId::UNKNOWN, BuildId::new);
-    let mut profile = Profile { build_id, arcs: arcs.to_vec(), ..Profile::new(format) };
+    let arcs = collected.arcs.clone();
+    let mut profile = Profile { build_id, arcs, ..Profile::new(format) };
+    if let Some(plan) = planned.plan.as_ref().filter(|_| !collected.counters.is_empty()) {
+        let counts = plan.block_counts(&collected.counters);
+        profile.blocks = counts.into_iter().map(|(addr, count)| Block { addr, count }).collect();
+    }
     let (low, high) = planned.shape.text;
     let starts = planned.functions().map(|(function, _)| function.address);
     let mut builder = HistogramBuilder::new(low..high, rate).functions(starts);

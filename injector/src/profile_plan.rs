@@ -8,6 +8,7 @@ use gprofinject_plan::{Hooks, Options, Plan, Reason, Tactic, Verdict};
 use crate::args::{EngineArg, HooksArg};
 use crate::filters::Filters;
 use crate::histogram::{Place, Shape};
+use crate::lines::Lines;
 use crate::subject::Subject;
 
 /// What was decided about a program.
@@ -17,6 +18,10 @@ pub(crate) struct Planned<'s, 'd> {
     pub(crate) plan: Option<Plan>,
     pub(crate) shape: Shape,
     pub(crate) took: Duration,
+    /// Blocks are counted.
+    pub(crate) counts: bool,
+    /// There are hooks only because blocks are counted: their arcs are not wanted.
+    pub(crate) blocks_only: bool,
 }
 
 /// Plans. Where nothing is to be hooked, or can be, there is a plan only if the agent is wanted all the
@@ -29,12 +34,23 @@ pub(crate) fn make<'s, 'd>(
     agent_wanted: bool,
 ) -> Planned<'s, 'd> {
     let start = Instant::now();
+    let counts = filters.count().is_some();
+    let blocks_only = counts && hooks == Some(HooksArg::None);
+    let hooks = if blocks_only { Some(HooksArg::Entry) } else { hooks };
+    // Where nothing is said, counting shall cost no more than it must.
+    let entry = hooks == Some(HooksArg::Entry) || counts && hooks.is_none();
     let nothing = hooks == Some(HooksArg::None) || subject.unhookable.is_some();
+    let lines = filters.asks_for_files().then(|| Lines::read(subject.bytes));
+    let counted = |function: &Function| {
+        let (lo, hi) = (function.address, function.address + function.size);
+        let in_files = |lines: &Lines| lines.files_of(lo, hi).any(|file| filters.counts_file(file));
+        counts && lines.as_ref().is_none_or(in_files)
+    };
     let selected = |function: &Function| !nothing && filters.select(function.names(), function.size);
     let insist = hooks.is_some();
-    let hooks = if hooks == Some(HooksArg::Entry) { Hooks::Entry } else { Hooks::Both };
+    let hooks = if entry { Hooks::Entry } else { Hooks::Both };
     let image = subject.image.as_ref().filter(|_| agent_wanted || !nothing);
-    let options = Options { hooks, engine: engine.engine(), selected: &selected, insist };
+    let options = Options { hooks, engine: engine.engine(), selected: &selected, insist, counted: &counted };
     let mut plan = image.map(|image| Plan::new(image, &options));
     if let Some(plan) = plan.as_mut().filter(|_| nothing) {
         (plan.downgrade, plan.caution) = (None, None);
@@ -46,7 +62,7 @@ pub(crate) fn make<'s, 'd>(
         Some(plan) => Shape { text: plan.text, arena: plan.arena, arena_len: plan.arena_len },
         None => Shape { text: text_extents(subject), arena: 0, arena_len: 0 },
     };
-    Planned { subject, plan, shape, took: start.elapsed() }
+    Planned { subject, plan, shape, took: start.elapsed(), counts, blocks_only }
 }
 
 /// Extents of the functions, or of all code where none are known.
@@ -131,8 +147,16 @@ impl Planned<'_, '_> {
                 None
             }
             Place::Text(address) => Some(self.charged(address)),
-            Place::Arena(offset) => self.arena_owner(offset),
+            Place::Arena(offset) => match self.original(offset) {
+                Some(address) => Some(self.charged(address)),
+                None => self.arena_owner(offset),
+            },
         }
+    }
+
+    /// The instruction whose copy is at this offset of the arena.
+    fn original(&self, offset: u64) -> Option<u64> {
+        self.plan.as_ref()?.original(u32::try_from(offset).ok()?)
     }
 
     /// Entry of the function that owns these bytes of the arena.
@@ -156,6 +180,9 @@ impl Planned<'_, '_> {
 
     /// Where a call comes from that left this return address (a link address), if it is known.
     pub(crate) fn caller(&self, return_address: u64) -> Option<u64> {
+        // Of a copied function the copy's.
+        let return_address =
+            self.original(return_address.wrapping_sub(self.shape.arena)).unwrap_or(return_address);
         // Inside the call instruction: behind it another function may begin.
         let site = return_address.wrapping_sub(1);
         let code = &self.image()?.code;

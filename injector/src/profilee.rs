@@ -78,7 +78,9 @@ impl Profilees {
             number: self.all.len() as u32,
             binary: binary.to_owned(),
             shown,
-            plan: plan.map(|plan| (plan.encode(), Layout::new(planned.shape, plan.slot_bytes))),
+            plan: plan.map(|plan| {
+                (plan.encode(), Layout::new(planned.shape, plan.slot_bytes, plan.counter_bytes()))
+            }),
             planned,
         }));
         self.all.push(profilee);

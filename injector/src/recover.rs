@@ -41,7 +41,8 @@ struct Recovery<'r> {
 pub(crate) fn recover(folder: &Path, voice: Voice) -> Result<()> {
     let logbook = Logbook::open(folder)?;
     let entries = &logbook.entries;
-    let filters = Filters::new(&entries.include, &entries.exclude, entries.min_size)?;
+    let filters = Filters::new(&entries.include, &entries.exclude, entries.min_size)?
+        .counting(entries.count, &entries.files)?;
     let output = entries.output.check()?;
     let mut recovery = Recovery {
         folder,

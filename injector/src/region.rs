@@ -11,8 +11,8 @@ use std::path::Path;
 
 use gprofinject_abi::VERSION;
 use gprofinject_abi::region::{
-    BlockHeader, MAGIC, Overflow, PAGE, ROOT, RegionHeader, SEGMENTS, SLOTS, Slot, block_len, round_up,
-    segment_entries, segment_offset, slot_chunk,
+    BlockHeader, MAGIC, Overflow, PAGE, ROOT, RegionHeader, SEGMENTS, SLOTS, Slot, block_len,
+    counters_offset, round_up, segment_entries, segment_offset, slot_chunk,
 };
 
 use crate::histogram::Shape;
@@ -23,15 +23,20 @@ use crate::sys;
 pub(crate) struct Layout {
     shape: Shape,
     slot_bytes: u64,
+    counter_bytes: u64,
     blocks_offset: u64,
 }
 
 const HISTOGRAM: u64 = PAGE;
 
 impl Layout {
-    pub(crate) fn new(shape: Shape, slot_bytes: u64) -> Layout {
+    pub(crate) fn new(shape: Shape, slot_bytes: u64, counter_bytes: u64) -> Layout {
         let blocks_offset = round_up(HISTOGRAM + histogram_len(&shape), PAGE);
-        Layout { shape, slot_bytes, blocks_offset }
+        Layout { shape, slot_bytes, counter_bytes, blocks_offset }
+    }
+
+    fn block_len(&self) -> u64 {
+        block_len(self.slot_bytes, self.counter_bytes)
     }
 
     /// Bytes to be reserved: the histogram is written to only by the agent's timers.
@@ -82,9 +87,10 @@ pub(crate) fn create(path: &Path, layout: &Layout, orders: Orders) -> io::Result
         text_bins: layout.shape.text_bins(),
         arena_bins: layout.shape.arena_bins(),
         blocks_offset: layout.blocks_offset,
-        block_len: block_len(layout.slot_bytes),
+        block_len: layout.block_len(),
         slot_bytes: layout.slot_bytes,
         slot_chunk: slot_chunk(layout.slot_bytes),
+        counter_bytes: layout.counter_bytes,
         blocks_max,
         ..zeroed()
     };
@@ -124,7 +130,7 @@ const BLOCKS_MAX: u64 = 1 << 14;
 fn make_room(file: &File, layout: &Layout) -> io::Result<u64> {
     let mut blocks = BLOCKS_MAX;
     loop {
-        match file.set_len(layout.blocks_offset + blocks * block_len(layout.slot_bytes)) {
+        match file.set_len(layout.blocks_offset + blocks * layout.block_len()) {
             Ok(()) => return Ok(blocks),
             Err(error) if blocks == 1 => return Err(error),
             Err(_) => blocks /= 2,
@@ -257,10 +263,32 @@ impl Region {
         Ok(())
     }
 
+    /// The block counters, summed over the process's threads.
+    pub(crate) fn block_counters(&self) -> io::Result<Vec<u64>> {
+        let mut sums = vec![0_u64; (self.layout.counter_bytes / 8) as usize];
+        if sums.is_empty() {
+            return Ok(sums);
+        }
+        for block in self.block_offsets()? {
+            if self.read_value::<BlockHeader>(block)?.process != self.process {
+                continue;
+            }
+            let start = block + counters_offset(self.layout.slot_bytes);
+            self.pieces(start..start + self.layout.counter_bytes, 8, |offset, bytes| {
+                let first = ((offset - start) / 8) as usize;
+                let counts = bytes.chunks_exact(8).map(|count| word(count, 0));
+                for (sum, count) in sums.iter_mut().skip(first).zip(counts) {
+                    *sum = sum.wrapping_add(count);
+                }
+            })?;
+        }
+        Ok(sums)
+    }
+
     /// The blocks that hold anything.
     fn block_offsets(&self) -> io::Result<Vec<u64>> {
         let end = self.file.metadata()?.len();
-        let len = block_len(self.layout.slot_bytes);
+        let len = self.layout.block_len();
         let mut offsets = Vec::new();
         let mut at = self.layout.blocks_offset;
         while let Some(data) = self.next_data(at, end)? {
@@ -389,12 +417,12 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let shape = Shape { text: (0x1000, 0x9000), arena: 0xa000, arena_len: 0x2000 };
         let slot_bytes = 20000;
-        let layout = Layout::new(shape, slot_bytes);
+        let layout = Layout::new(shape, slot_bytes, 0);
         let region = create(&folder.path().join("region"), &layout, Orders::default()).expect("created");
         let header = region.header().expect("readable");
         assert_eq!((header.magic, header.text_bins, header.arena_bins), (MAGIC, 0x4000, 0x200));
 
-        let block = layout.blocks_offset + block_len(slot_bytes);
+        let block = layout.blocks_offset + layout.block_len();
         let put = |offset: u64, words: &[u64]| {
             let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
             region.file.write_all_at(&bytes, offset).expect("written");

@@ -29,6 +29,9 @@ pub(crate) struct Stats {
     /// Why less was done than was asked for.
     notes: Vec<String>,
     functions: Functions,
+    /// With --count.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    blocks: Option<Blocks>,
     calls: u64,
     /// Different pairs of call site and function.
     arcs: u64,
@@ -70,6 +73,18 @@ struct Functions {
     refused_by_reason: BTreeMap<&'static str, usize>,
     /// Calls of another profiler's counters and hooks, and what only they needed.
     instructions_removed: usize,
+}
+
+#[derive(Debug, Serialize)]
+struct Blocks {
+    /// Functions whose blocks were counted.
+    functions: usize,
+    uncounted_by_reason: BTreeMap<&'static str, usize>,
+    found: usize,
+    /// That ran.
+    executed: usize,
+    /// Of the others the counts follow.
+    counters: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -142,6 +157,24 @@ impl Run<'_> {
         if self.collected.trouble.is_some() { 0 } else { patched }
     }
 
+    /// What was counted; None: nothing was to be.
+    fn blocks(&self) -> Option<Blocks> {
+        let plan = self.planned.plan.as_ref().filter(|_| self.planned.counts)?;
+        let mut uncounted_by_reason = BTreeMap::new();
+        for (function, _) in self.planned.functions() {
+            if let Err(why) = plan.counting(function.address) {
+                *uncounted_by_reason.entry(why.name()).or_default() += 1;
+            }
+        }
+        if self.collected.trouble.is_some() {
+            return Some(Blocks { functions: 0, uncounted_by_reason, found: 0, executed: 0, counters: 0 });
+        }
+        let (functions, found) = plan.counted();
+        let counts = plan.block_counts(&self.collected.counters);
+        let executed = counts.iter().filter(|(_, count)| *count > 0).count();
+        Some(Blocks { functions, uncounted_by_reason, found, executed, counters: plan.counter_bytes() / 8 })
+    }
+
     fn removed(&self) -> usize {
         let agent = self.planned.plan.is_some() && self.collected.trouble.is_none();
         self.planned.image().filter(|_| agent).map_or(0, |image| image.removed.len())
@@ -174,6 +207,7 @@ impl Run<'_> {
             hooks: if self.hooked() > 0 { self.planned.hooks() } else { "none" },
             notes: self.notes.to_vec(),
             functions,
+            blocks: self.blocks(),
             calls: collected.calls(),
             arcs: collected.arcs.len() as u64,
             threads: collected.threads,
@@ -289,7 +323,10 @@ impl Run<'_> {
         let (hooked, found) = (self.hooked(), self.planned.found());
         let calls = self.collected.calls();
         let samples = self.placed.inside + self.placed.outside;
-        format!("hooked {hooked} of {found} functions, {calls} calls, {samples} samples")
+        let blocks = self.blocks().map_or_else(String::new, |blocks| {
+            format!(", {} of {} blocks of {} functions ran", blocks.executed, blocks.found, blocks.functions)
+        });
+        format!("hooked {hooked} of {found} functions, {calls} calls{blocks}, {samples} samples")
     }
 
     /// What -v shows.
@@ -297,6 +334,9 @@ impl Run<'_> {
         let stats = self.stats();
         for (reason, count) in &stats.functions.refused_by_reason {
             voice.detail(format_args!("not hooked, {reason}: {count}"));
+        }
+        for (reason, count) in stats.blocks.iter().flat_map(|blocks| &blocks.uncounted_by_reason) {
+            voice.detail(format_args!("blocks not counted, {reason}: {count}"));
         }
         let removed = stats.functions.instructions_removed;
         if removed > 0 {

@@ -48,7 +48,8 @@ impl Settings {
             _ => Level::Normal,
         };
         Ok(Settings {
-            filters: Filters::new(&args.include, &args.exclude, args.min_size)?,
+            filters: Filters::new(&args.include, &args.exclude, args.min_size)?
+                .counting(args.count, &args.file)?,
             output: output::naming(args.output, std::env::var_os("GMON_OUT_PREFIX")),
             stats: args.stats,
             hooks: args.hooks,

@@ -20,6 +20,8 @@ pub(crate) struct Binary {
 #[derive(Debug, Default)]
 pub(crate) struct Subject<'d> {
     pub(crate) image: Option<Image<'d>>,
+    /// The file.
+    pub(crate) bytes: &'d [u8],
     /// Those of a program without an image.
     functions: Vec<Function<'d>>,
     /// It has 32-bit addresses.
@@ -132,7 +134,7 @@ fn examine(bytes: &[u8]) -> Subject<'_> {
         }
         Some(_) => fault,
     };
-    Subject { image, code: program.code, unhookable, ..Subject::default() }
+    Subject { image, bytes, code: program.code, unhookable, ..Subject::default() }
 }
 
 /// What is preloaded may define the hooks of -finstrument-functions, for which libc has empty ones.

@@ -37,6 +37,8 @@ pub struct Call {
 pub struct Profile {
     pub objects: Vec<String>,
     pub calls: Vec<Call>,
+    /// How often each instruction was executed, by object and address.
+    pub instructions: HashMap<(usize, u64), u64>,
 }
 
 impl Profile {
@@ -54,6 +56,20 @@ impl Profile {
 ///
 /// glibc's profiler, if the program was built for it, is kept out: its signals would end the program.
 pub fn run(program: &Path, args: &[String], stdin: Option<&Path>) -> Result<(Profile, Outcome)> {
+    run_with(&[], program, args, stdin)
+}
+
+/// The same with the instructions of PLT stubs counted as their own, not as their callers'.
+pub fn run_instructions(program: &Path, args: &[String], stdin: Option<&Path>) -> Result<(Profile, Outcome)> {
+    run_with(&["--skip-plt=no"], program, args, stdin)
+}
+
+fn run_with(
+    options: &[&str],
+    program: &Path,
+    args: &[String],
+    stdin: Option<&Path>,
+) -> Result<(Profile, Outcome)> {
     let folder = tempfile::tempdir()?;
     let out = folder.path().join("callgrind.out");
     let mut file_option = std::ffi::OsString::from("--callgrind-out-file=");
@@ -62,6 +78,7 @@ pub fn run(program: &Path, args: &[String], stdin: Option<&Path>) -> Result<(Pro
     command
         .args(["--tool=callgrind", "--dump-instr=yes", "--dump-line=no", "--compress-strings=no"])
         .args(["--compress-pos=no", "--separate-threads=no", "--separate-recs=1", "--demangle=no", "-q"])
+        .args(options)
         .arg(file_option)
         .arg(program)
         .args(args)
@@ -106,6 +123,7 @@ fn parse(text: &str) -> Result<Profile> {
         })
     };
     let mut calls = Vec::new();
+    let mut instructions: HashMap<(usize, u64), u64> = HashMap::new();
     let mut caller = Node { object: object_index("???"), name: String::new() };
     let mut callee_object = None;
     let mut callee_name = String::new();
@@ -133,10 +151,14 @@ fn parse(text: &str) -> Result<Profile> {
                 bail!("{}: expected a count and an address", at());
             };
             pending = Some((count.parse().with_context(at)?, address(target).with_context(at)?));
+        } else if line.starts_with("0x") {
+            let (place, count) = line.split_once(' ').with_context(at)?;
+            let key = (caller.object, address(place).with_context(at)?);
+            *instructions.entry(key).or_default() += count.trim().parse::<u64>().with_context(at)?;
         }
     }
     ensure!(pending.is_none(), "cut off behind a calls= line");
-    Ok(Profile { objects, calls })
+    Ok(Profile { objects, calls, instructions })
 }
 
 fn address(text: &str) -> Result<u64> {

@@ -122,5 +122,5 @@ fn left_alone(refused: &BTreeSet<u64>, program: &Program, caller: u64) -> bool {
 /// The profile that says just what is listed: to compare the lists themselves with callgrind.
 pub fn as_profile(arcs: &[Arc], program: &Program) -> (GmonOut, Vec<String>) {
     let (arcs, differences) = resolve(arcs, program);
-    (GmonOut { arcs, histograms: Vec::new() }, differences)
+    (GmonOut { arcs, ..GmonOut::default() }, differences)
 }

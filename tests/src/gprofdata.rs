@@ -1,4 +1,4 @@
-//! What the tests need of a gmon.out: its arcs and histograms, read by other code than ours that wrote it.
+//! What the tests need of a gmon.out: its arcs, blocks and histograms, read by other code than ours that wrote it.
 //!
 //! A second reader on purpose: a mistake shared by writer and reader of the `gmon` crate would not show
 //! in a test that used it. It knows x86-64's byte order and word size only.
@@ -29,6 +29,8 @@ pub struct GmonOut {
     pub histograms: Vec<Histogram>,
     /// (from, self) -> count
     pub arcs: BTreeMap<(u64, u64), u64>,
+    /// (address, count), as they come.
+    pub blocks: Vec<(u64, u64)>,
 }
 
 impl GmonOut {
@@ -82,8 +84,9 @@ fn parse(data: &[u8]) -> Result<GmonOut> {
                 *profile.arcs.entry(key).or_default() += u64::from(input.u32()?);
             }
             2 => {
-                let blocks = input.u32()? as usize;
-                input.take(blocks * 16)?;
+                for _ in 0..input.u32()? {
+                    profile.blocks.push((input.u64()?, input.u64()?));
+                }
             }
             tag => bail!("offset {offset}: tag {tag}"),
         }

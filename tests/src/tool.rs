@@ -113,7 +113,8 @@ fn build(target: &Path, features: &[&str]) -> Result<PathBuf> {
     Ok(target.join("release/gprofinject"))
 }
 
-/// `gprofinject OPTIONS -o PROFILE -- PROGRAM ARGS`, ready to run.
+/// `gprofinject OPTIONS -o PROFILE -- PROGRAM ARGS`, ready to run. `$GPROFINJECT_OPTIONS` has more options, so that
+/// any test can be run with `--count blocks`, say.
 pub fn command(options: &[&str], profile: &Path, program: &Path, args: &[String]) -> Result<Command> {
     command_by(Engine::Builtin, options, profile, program, args)
 }
@@ -130,7 +131,9 @@ pub fn command_by(
     if engine != Engine::Builtin {
         command.arg(engine.option());
     }
-    command.args(options).arg("-o").arg(profile).arg("--").arg(program).args(args);
+    let more = std::env::var("GPROFINJECT_OPTIONS").unwrap_or_default();
+    command.args(options).args(more.split_whitespace());
+    command.arg("-o").arg(profile).arg("--").arg(program).args(args);
     command.env_remove("GMON_OUT_PREFIX").env("LD_BIND_NOW", "1");
     Ok(command)
 }

@@ -215,7 +215,13 @@ fn judge(image: &Image, seed: u64) -> Result<(), String> {
             |f: &gprofinject_plan::image::Function| !seed.is_multiple_of(3) || !f.address.is_multiple_of(5);
         let plan = Plan::new(
             image,
-            &Options { hooks, engine: Engine::default(), selected: &selected, insist: false },
+            &Options {
+                hooks,
+                engine: Engine::default(),
+                selected: &selected,
+                insist: false,
+                counted: &|_| false,
+            },
         );
         let patches = patches(&plan);
         check_bytes(image, &plan, &patches).map_err(|error| format!("{hooks:?}: {error}"))?;

@@ -72,6 +72,23 @@ pub struct PlanHeader {
     pub hooks_removed: u32,
     /// Not 0: Frida's gum patches in this run, and its library ([`crate::FRIDA_FILE`]) is preloaded beside the agent.
     pub frida: u64,
+    /// Arena offset of the copies of functions whose blocks are counted; without any the arena's length. What lies
+    /// before it are thunks.
+    pub copies: u64,
+    /// Bytes of block counters in a thread block.
+    pub counter_bytes: u64,
+    /// [`Original`], sorted by offset.
+    pub originals: Table,
+}
+
+/// Where an instruction of a copy comes from.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Original {
+    /// Arena offset, from which on the bytes are this instruction's.
+    pub offset: u32,
+    /// Its address, from [`PlanHeader::text_lo`].
+    pub text: u32,
 }
 
 /// What the stack looks like at a place in a thunk. Names index [`PlanHeader::frame_tables`].
@@ -87,6 +104,8 @@ pub enum Frame {
     Moved = 3,
     /// As [`Frame::Left`], for unwinders that take a frame's CFA for its caller's stack pointer.
     LeftPlain = 4,
+    /// In the copy of a function: the table describes each instruction.
+    Copied = 5,
 }
 
 pub const HOOK_BOTH: u32 = 1;
@@ -275,7 +294,8 @@ pub struct Cell {
 
 const _: () = {
     assert!(size_of::<Table>() == 16);
-    assert!(size_of::<PlanHeader>() == 264);
+    assert!(size_of::<PlanHeader>() == 296);
+    assert!(size_of::<Original>() == 8);
     assert!(size_of::<FunctionRecord>() == 48);
     assert!(size_of::<TailRecord>() == 24);
     assert!(size_of::<CodeRange>() == 16);

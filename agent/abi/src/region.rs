@@ -14,6 +14,7 @@
 //! RECENT              u64 *: arcs that were found lately away from home, see [`recent`]
 //! SLOTS               Slot *: the home slots of all functions, `slot_bytes` bytes
 //! segment(0)...       Overflow *: SEGMENTS tables, each four times the one before
+//! counters            u64 *: how often blocks were entered, `counter_bytes` bytes
 //! ```
 //!
 //! The file is sparse; the injector gives it its full length. The agent commits a *chunk* of a block
@@ -56,6 +57,8 @@ pub struct RegionHeader {
     pub slot_bytes: u64,
     /// Bytes committed at a time in the home slots; a multiple of the page size.
     pub slot_chunk: u64,
+    /// Bytes of block counters in a block, committed as a whole when a thread gets the block.
+    pub counter_bytes: u64,
     /// Blocks that the (sparse) file has room for: its length is `blocks_offset + blocks_max * block_len`.
     pub blocks_max: u64,
     /// Not 0: children are profiled as well, and programs that the process executes.
@@ -144,7 +147,7 @@ pub enum Trouble {
 pub struct BlockHeader {
     /// Thread that owns the block.
     pub tid: u32,
-    /// Bit i: slot chunk i is committed; bit `SEGMENT_BIT + i`: overflow segment i is.
+    /// Bit i: slot chunk i is committed; bit `SEGMENT_BIT + i`: overflow segment i is; [`COUNTER_BIT`].
     pub committed: u32,
     /// Calls that found no room in this block.
     pub lost_calls: u64,
@@ -180,6 +183,8 @@ pub const SLOTS: u64 = 4096;
 pub const SLOT_CHUNKS: u64 = 8;
 /// First bit of overflow segments in [`BlockHeader::committed`].
 pub const SEGMENT_BIT: u32 = 16;
+/// Bit of the block counters.
+pub const COUNTER_BIT: u32 = 24;
 
 /// A home slot: one arc of the function that the slot belongs to.
 #[repr(C)]
@@ -228,9 +233,14 @@ pub const fn segment_len(i: usize) -> u64 {
     round_up((segment_entries(i) * size_of::<Overflow>()) as u64, PAGE)
 }
 
-/// Bytes of a thread block with `slot_bytes` bytes of home slots.
-pub const fn block_len(slot_bytes: u64) -> u64 {
+/// Offset of the block counters from the start of the block; a multiple of the page size.
+pub const fn counters_offset(slot_bytes: u64) -> u64 {
     segment_offset(slot_bytes, SEGMENTS)
+}
+
+/// Bytes of a thread block with `slot_bytes` bytes of home slots and `counter_bytes` bytes of block counters.
+pub const fn block_len(slot_bytes: u64, counter_bytes: u64) -> u64 {
+    counters_offset(slot_bytes) + round_up(counter_bytes, PAGE)
 }
 
 /// Bytes of home slots committed at a time: 64 KiB, or more where that would make too many chunks.

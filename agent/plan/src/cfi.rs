@@ -118,8 +118,8 @@ fn rules(frame: Frame, shadows: u64) -> Vec<CallFrameInstruction> {
         Frame::LeftPlain => {
             vec![Cfa(X86_64::RSP, 0), ValExpression(X86_64::RA, return_address(shadows, 0))]
         }
-        // As it begins: the rest is in `moved.rs`.
-        Frame::Called | Frame::Moved => vec![Cfa(X86_64::RSP, 8), Offset(X86_64::RA, -8)],
+        // As it begins: the rest is in `moved.rs`, and in `blocks/unwind.rs`.
+        Frame::Called | Frame::Moved | Frame::Copied => vec![Cfa(X86_64::RSP, 8), Offset(X86_64::RA, -8)],
         Frame::Popped => vec![Cfa(X86_64::RSP, 0), Offset(X86_64::RA, -8)],
     }
 }

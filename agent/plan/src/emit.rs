@@ -4,6 +4,7 @@
 //! arena:  ArenaHeader | jump to the exits' slow path | unwind tables | ends of sleds
 //!         | thunks, in the functions' order | stubs to the slow paths | thunks of tail calls
 //!         | unwind table of the bodies
+//!         | copies of counted functions | their unwind tables
 //! ```
 //!
 //! The thunks of neighbours lie beside each other; what is rarely run lies apart from them.
@@ -14,7 +15,9 @@ mod tail;
 
 pub(crate) use patch::short;
 
+use crate::blocks::{self, Copies, Uncounted};
 use crate::cfi::Tables;
+use crate::flow::function_at;
 use crate::image::{Image, ImageKind};
 use crate::moved::Bodies;
 use crate::registers::{R11, Registers};
@@ -29,7 +32,7 @@ use code::{Code, STUB, Values};
 use gprofinject_abi::plan::{
     ArenaHeader, ENTRY_ONLY, EXIT_JUMPS, FRAMED, Frame, FunctionRecord, LEAF, LOOPS, Patch, TailRecord,
 };
-use gprofinject_abi::region::{PAGE, Slot, round_up};
+use gprofinject_abi::region::{self, PAGE, Slot, round_up};
 use std::collections::HashMap;
 use std::mem::offset_of;
 use std::ops::Range;
@@ -76,6 +79,10 @@ pub struct Emitted {
     pub moved: Vec<(u64, u32, u32)>,
     /// Functions that could not be moved after all.
     pub failed: Vec<(usize, Reason)>,
+    /// Arena offset of the copies of counted functions; where there are none, the arena's length.
+    pub copies: u32,
+    /// Functions that could not be copied after all.
+    pub uncounted: Vec<(usize, Uncounted)>,
 }
 
 /// What a hooked function's thunk must be like.
@@ -128,9 +135,10 @@ pub(crate) fn emit(
     homes: &Homes,
     tails: &[Tail],
     led: &[Led],
+    copies: &Copies,
 ) -> Emitted {
     let kinds = wishes.iter().enumerate().map(|(number, wish)| wish.kind(homes.of(number))).collect();
-    let mut e = Emitter::new(image, hooks, wishes, kinds, tails, led.len() * LEAD);
+    let mut e = Emitter::new(image, hooks, wishes, kinds, tails, led.len() * LEAD, copies);
     for (number, hook) in hooks.iter().enumerate() {
         let lead = if led.iter().any(|l| l.number == number) { LEAD } else { 0 };
         e.function(hook, number as u32, wishes[number], homes.of(number), lead);
@@ -146,7 +154,18 @@ pub(crate) fn emit(
         let offset = homes.of(tail.callee as usize).tails() + (i - first) as u32 * size_of::<Slot>() as u32;
         e.tail_call(i, tail, Home { offset, ..Home::default() });
     }
+    e.copies(hooks, homes);
     e.finish()
+}
+
+/// Bytes that the copies of counted functions take, with their unwind tables. These are as long wherever they are.
+fn copies_len(image: &Image, copies: &Copies) -> u64 {
+    if copies.units.is_empty() {
+        return 0;
+    }
+    let near = image.lo.wrapping_sub(GUARD + u64::from(copies.len));
+    let tables = blocks::tables(image, copies, near, near).map_or(0, |tables| tables.len() as u64);
+    u64::from(copies.len).next_multiple_of(8) + tables
 }
 
 /// Where the arena goes.
@@ -196,6 +215,9 @@ struct Emitter<'a, 'd> {
     /// The bodies that move the stack pointer, and where their unwind table goes.
     bodies: Bodies,
     bodies_at: usize,
+    /// The counted functions, and the arena offset of their copies.
+    copies: &'a Copies,
+    copies_at: usize,
 }
 
 impl<'a, 'd> Emitter<'a, 'd> {
@@ -206,6 +228,7 @@ impl<'a, 'd> Emitter<'a, 'd> {
         kinds: Vec<Kind>,
         tails: &[Tail],
         leads: usize,
+        copies: &'a Copies,
     ) -> Emitter<'a, 'd> {
         let mut templates = vec![Template::default(); Kind::COUNT];
         for &kind in &kinds {
@@ -230,7 +253,8 @@ impl<'a, 'd> Emitter<'a, 'd> {
         let bodies_at = (tail_stubs + tails.len() * tail::STUBS).next_multiple_of(8);
         let bodies: usize = hooks.iter().map(|h| Bodies::most(h.relocated as usize)).sum();
         let caves = hooks.iter().map(|h| 1 + h.retargets.len()).sum();
-        let len = round_up((bodies_at + Bodies::others(caves) + bodies) as u64, PAGE);
+        let copies_at = round_up((bodies_at + Bodies::others(caves) + bodies) as u64, PAGE);
+        let len = copies_at + round_up(copies_len(image, copies), PAGE);
         let mut e = Emitter {
             image,
             out: Emitted {
@@ -250,12 +274,14 @@ impl<'a, 'd> Emitter<'a, 'd> {
             stubs,
             kinds,
             second_looks: [Second::R11, Second::R10].map(|s| Template::second_look(s, SECOND_LOOK)),
-            tails: Tails::new(tails_at, tail_stubs, tails),
+            tails: Tails::new(tails_at, tail_stubs, tails, !copies.units.is_empty()),
             moved_calls,
             chains: Vec::new(),
             thunks: Vec::with_capacity(hooks.len()),
             bodies: Bodies::default(),
             bodies_at,
+            copies,
+            copies_at: copies_at as usize,
         };
         e.exits = e.out.code.exits(header);
         e.unwind_tables(unwind);
@@ -267,7 +293,7 @@ impl<'a, 'd> Emitter<'a, 'd> {
     /// An arena too large for them (2 GiB) is out of reach of its program anyway.
     fn unwind_tables(&mut self, at: usize) {
         let shadows = self.address(offset_of!(ArenaHeader, shadows));
-        let Some(tables) = Tables::new(self.out.code.bytes.len() as u32, at as u32, shadows) else { return };
+        let Some(tables) = Tables::new(self.copies_at as u32, at as u32, shadows) else { return };
         self.out.code.put(at, &tables.bytes);
         self.out.bias_fixups.extend(tables.addresses.iter().map(|a| at as u32 + a));
         for (frame, start) in tables.starts {
@@ -363,7 +389,7 @@ impl<'a, 'd> Emitter<'a, 'd> {
                 if let Some(word) = relocated.return_address {
                     self.out.bias_fixups.push(moved as u32 + word);
                 }
-                if wish.movable {
+                if wish.movable && !self.is_copied(hook.function) {
                     self.moved_as_is(hook, moved as u32);
                 }
                 let later = relocated.map.iter().filter(|(from, _)| *from > 0);
@@ -431,6 +457,9 @@ impl<'a, 'd> Emitter<'a, 'd> {
     fn body(&self, hook: &Hook, wish: Wish, body: usize) -> Result<Relocated, Unmovable> {
         // A word that a relocated call pushes wants its alignment, which only costs a few bytes.
         let to = self.address(body);
+        if let Some(start) = self.copies.start(hook.function) {
+            return Ok(copied(&[], self.address(self.copies_at + start as usize), to));
+        }
         let bytes = self.image.code_at(hook.at, hook.relocated).ok_or(Unmovable("no code"))?;
         if wish.movable {
             // Where all of it is nops (a call that was taken out, room for a patch) nothing is left.
@@ -471,14 +500,79 @@ impl<'a, 'd> Emitter<'a, 'd> {
         code.stub(outside, number, offset_of!(ArenaHeader, window), kind.second, kind.both);
     }
 
+    fn is_copied(&self, function: usize) -> bool {
+        self.copies.unit_with(self.image, function).is_some()
+    }
+
+    /// The copies of counted functions, what leads to them, and their unwind tables.
+    fn copies(&mut self, hooks: &[Hook], homes: &Homes) {
+        if self.copies.units.is_empty() {
+            return;
+        }
+        let (image, copies) = (self.image, self.copies);
+        let base = self.address(self.copies_at);
+        let mut starts: HashMap<u64, usize> = HashMap::new();
+        for (number, hook) in hooks.iter().enumerate() {
+            starts.insert(image.functions[hook.function].address, number);
+            starts.entry(hook.at).or_insert(number);
+        }
+        let elsewhere = |site: u64, target: u64| {
+            let hooked = || starts.get(&target).map(|&number| self.thunks[number]);
+            if let Some(thunk) = self.tails.of_site(site).or_else(hooked) {
+                return self.address(thunk);
+            }
+            let function = function_at(image, target);
+            let copied = function.and_then(|f| copies.offset(image, f, target));
+            copied.map_or(target, |offset| base.wrapping_add(offset.into()))
+        };
+        let counters = region::counters_offset(homes.bytes);
+        let mut bytes = vec![0xcc; copies.len as usize];
+        let (mut patches, mut words, mut uncounted) = (Vec::new(), Vec::new(), Vec::new());
+        for unit in &copies.units {
+            match unit.write(image, &mut bytes, base, counters, &elsewhere) {
+                Ok(written) => words.extend(written.into_iter().map(|word| self.copies_at as u32 + word)),
+                Err(reason) => uncounted.push((unit.function, reason)),
+            }
+            let redirects = unit.redirects(base).map(|(at, bytes)| self.patch(at, &bytes));
+            match redirects.collect::<Option<Vec<_>>>() {
+                Some(all) => patches.extend(all),
+                None => uncounted.push((unit.function, Uncounted::NoRoom)),
+            }
+        }
+        self.out.uncounted.extend(uncounted);
+        self.out.bias_fixups.extend(words);
+        self.out.patches.extend(patches);
+        self.out.code.put(self.copies_at, &bytes);
+        let tables_at = self.copies_at + bytes.len().next_multiple_of(8);
+        match blocks::tables(image, copies, base, self.address(tables_at)) {
+            Ok(tables) if tables_at + tables.len() <= self.out.code.bytes.len() => {
+                self.out.code.put(tables_at, &tables);
+            }
+            Ok(_) => {
+                let all = copies.units.iter().map(|unit| (unit.function, Uncounted::Frames));
+                self.out.uncounted.extend(all);
+            }
+            Err(failed) => self.out.uncounted.extend(failed.into_iter().map(|f| (f, Uncounted::Frames))),
+        }
+        self.out.frame_tables[Frame::Copied as usize] = tables_at as u32;
+    }
+
     fn finish(mut self) -> Emitted {
         let table = self.bodies.table(self.bodies_at as u32);
         let end = self.bodies_at + table.len();
         self.out.code.put(self.bodies_at, &table);
         self.out.frame_tables[Frame::Moved as usize] = self.bodies_at as u32;
-        // Less than there was room for.
-        self.out.code.bytes.truncate(round_up(end as u64, PAGE) as usize);
-        self.out.used = vec![0..self.next, self.stubs..self.out.code.bytes.len()];
+        if self.copies.units.is_empty() {
+            // Less than there was room for.
+            self.out.code.bytes.truncate(round_up(end as u64, PAGE) as usize);
+            self.copies_at = self.out.code.bytes.len();
+        }
+        self.out.copies = self.copies_at as u32;
+        let all = self.out.code.bytes.len();
+        self.out.used = vec![0..self.next, self.stubs..end.next_multiple_of(8).min(all)];
+        if self.copies_at < all {
+            self.out.used.push(self.copies_at..all);
+        }
         (self.out.stubs, self.out.stub_len) = (self.stubs as u32, STUBS as u32);
         self.out.tail_code = self.tails.start() as u32;
         self.fill_sleds();

@@ -3,7 +3,8 @@
 use crate::plan::{Engine, Hooks, Plan};
 use gprofinject_abi::VERSION;
 use gprofinject_abi::plan::{
-    CodeRange, FunctionRecord, HOOK_BOTH, HOOK_ENTRY, MAGIC, Patch, PlanHeader, Segment, Table, TailRecord,
+    CodeRange, FunctionRecord, HOOK_BOTH, HOOK_ENTRY, MAGIC, Original, Patch, PlanHeader, Segment, Table,
+    TailRecord,
 };
 use gprofinject_abi::region::{PAGE, round_up};
 use std::borrow::Cow;
@@ -43,6 +44,10 @@ impl Plan {
         let tls_fixups = table(&mut file, &e.code.tls_fixups, |&v, out| half(out, v));
         let bias_fixups = table(&mut file, &e.bias_fixups, |&v, out| half(out, v));
         let half_bias_fixups = table(&mut file, &e.half_bias_fixups, |&v, out| half(out, v));
+        let originals = table(&mut file, &self.originals, |&(offset, address), out| {
+            half(out, offset);
+            half(out, address.wrapping_sub(self.text.0) as u32);
+        });
         let mut next = (file.len() + e.used.len() * size_of::<Segment>()) as u64;
         let segments = table(&mut file, &e.used, |used, out| {
             word(out, used.start as u64);
@@ -69,6 +74,9 @@ impl Plan {
         half(&mut header, e.tail_code);
         half(&mut header, u32::from(self.hooks_removed));
         word(&mut header, u64::from(self.engine != Engine::Builtin));
+        for v in [e.copies.into(), self.counter_bytes(), originals.offset, originals.count] {
+            word(&mut header, v);
+        }
         file[..header.len()].copy_from_slice(&header);
         let arena = e.used.iter().map(|used| Cow::Borrowed(&e.code.bytes[used.clone()]));
         std::iter::once(Cow::Owned(file)).chain(arena).collect()
@@ -87,6 +95,7 @@ impl Plan {
             + e.patches.len() * size_of::<Patch>()
             + e.used.len() * size_of::<Segment>()
             + (fixups + 3) * size_of::<u32>()
+            + self.originals.len() * size_of::<Original>()
     }
 }
 

@@ -5,7 +5,7 @@
 //! meets bytes that are no instruction is marked [`FunctionFlow::undecodable`]: what was read of it still
 //! warns ("something seems to branch there") but is never patched.
 
-use crate::image::{FunctionKind, Image};
+use crate::image::{FunctionKind, Image, ImageKind};
 use crate::registers::{self, Registers, Scan};
 use crate::relocate::falls_through;
 use crate::sort;
@@ -355,8 +355,9 @@ impl Part {
             }
             instruction.ip_rel_memory_address()
         } else if instruction.op_count() == 2 {
-            // Non-PIC code takes addresses as 32-bit immediates.
+            // Non-PIC code takes addresses as 32-bit immediates. In a PIE they are numbers.
             match instruction.op1_kind() {
+                OpKind::Immediate32 | OpKind::Immediate32to64 if image.kind == ImageKind::Pie => return None,
                 OpKind::Immediate32 => u64::from(instruction.immediate32()),
                 OpKind::Immediate32to64 => instruction.immediate32to64() as u64,
                 OpKind::Immediate64 => instruction.immediate64(),

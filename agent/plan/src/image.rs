@@ -12,13 +12,13 @@ mod elf;
 mod error;
 mod functions;
 mod imports;
-mod lsda;
+pub(crate) mod lsda;
 mod notes;
 mod pointers;
 mod profiling;
 mod ranges;
 mod symbols;
-mod unwind;
+pub(crate) mod unwind;
 
 pub use error::{ImageError, NotExecutable};
 pub use imports::Profiling;
@@ -214,6 +214,16 @@ impl<'d> Image<'d> {
         self.frames.cfa(address)
     }
 
+    /// The landing pads in these ranges.
+    pub(crate) fn landing_pads_in(&self, ranges: &[(u64, u64)]) -> Vec<u64> {
+        let mut pads = Vec::new();
+        for &(lo, hi) in ranges {
+            let from = self.landing_pads.partition_point(|&pad| pad < lo);
+            pads.extend(self.landing_pads[from..].iter().take_while(|&&pad| pad < hi));
+        }
+        pads
+    }
+
     /// The machine code at an address, without what is [`Image::removed`], if the file has all of it.
     pub fn code_at(&self, address: u64, len: u64) -> Option<&[u8]> {
         self.code.iter().find_map(|code| bytes_at(code.address, &code.bytes, address, len))
@@ -222,6 +232,14 @@ impl<'d> Image<'d> {
     /// The bytes at an address of code or data, as the file has them (before relocation).
     pub fn data_at(&self, address: u64, len: u64) -> Option<&'d [u8]> {
         self.segments.iter().find_map(|segment| bytes_at(segment.address, segment.bytes, address, len))
+    }
+
+    /// The same up to the end of the segment.
+    pub(crate) fn data_from(&self, address: u64) -> Option<&'d [u8]> {
+        self.segments.iter().find_map(|segment| {
+            let start = usize::try_from(address.checked_sub(segment.address)?).ok()?;
+            segment.bytes.get(start..)
+        })
     }
 
     /// Whether the address is in an executable section.

@@ -3,9 +3,10 @@
 //! [`image`] reads the ELF file; [`flow`] decodes the code; [`start`] looks at the first bytes of a
 //! function; [`tactic`] decides; [`slots`] lays out the counters; [`emit`] writes the machine code from
 //! [`template`]s with [`relocate`]d instructions; [`encode`] makes the plan file of
-//! [`gprofinject_abi::plan`].
+//! [`gprofinject_abi::plan`]. [`blocks`] is the way of functions whose blocks are counted.
 #![forbid(unsafe_code)]
 
+mod blocks;
 mod cfi;
 pub mod detour;
 pub mod emit;
@@ -25,5 +26,6 @@ pub mod tails;
 pub mod template;
 mod unwinder;
 
+pub use blocks::Uncounted;
 pub use plan::{Engine, Hooks, Options, Plan, Verdict};
 pub use tactic::{Reason, Tactic};

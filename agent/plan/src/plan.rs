@@ -1,5 +1,6 @@
 //! The whole plan for a program.
 
+use crate::blocks::{COUNTER, Copies, Uncounted};
 use crate::emit::patch::removals;
 use crate::emit::{Emitted, Wish, emit};
 use crate::flow::{BranchKind, Flow};
@@ -39,6 +40,8 @@ pub struct Options<'a> {
     pub selected: &'a dyn Fn(&Function) -> bool,
     /// The user insists on hooks in a program that may look at its own code.
     pub insist: bool,
+    /// Whether the function's blocks are to be counted.
+    pub counted: &'a dyn Fn(&Function) -> bool,
 }
 
 /// The decision for one function.
@@ -79,6 +82,10 @@ pub struct Plan {
     /// Some patches take out calls of hooks, which must be the C library's empty ones.
     pub(crate) hooks_removed: bool,
     pub engine: Engine,
+    /// The functions whose blocks are counted.
+    copies: Copies,
+    /// Sorted: arena offsets in the copies, from which on the bytes are those of the instruction at this address.
+    pub(crate) originals: Vec<(u32, u64)>,
 }
 
 /// Returns twice, or to another frame, or takes its caller's registers down: its exit must not be hooked.
@@ -109,17 +116,18 @@ impl Plan {
         };
         let downgrade = downgrade(image, options.hooks, none, reader.as_deref());
         let entry_only = options.hooks == Hooks::Entry || downgrade.is_some();
-        let Decided { verdicts, hooks, mut emitted, homes } = if let Some(reason) = none {
+        let counted = |i: usize| (options.counted)(&image.functions[i]);
+        let Decided { verdicts, hooks, mut emitted, homes, copies } = if let Some(reason) = none {
             let verdicts = vec![Err(reason); image.functions.len()];
-            Decided::emit(image, &flow, Decisions { verdicts, hooks: Vec::new() }, entry_only)
+            Decided::emit(image, &flow, Decisions { verdicts, hooks: Vec::new() }, entry_only, &counted)
         } else {
-            Decided::that_can_be_emitted(image, &flow, &selected, options.engine, entry_only)
+            Decided::that_can_be_emitted(image, &flow, &selected, options.engine, entry_only, &counted)
         };
         let mut number_of = vec![u32::MAX; image.functions.len()];
         for (hook, number) in hooks.iter().zip(0..) {
             number_of[hook.function] = number;
         }
-        emitted.patches.extend(removals(image, &hooks));
+        emitted.patches.extend(removals(image, &hooks, &copies));
         emitted.patches.sort_by_key(|p| p.address);
         Plan {
             hooks: if entry_only { Hooks::Entry } else { Hooks::Both },
@@ -133,7 +141,7 @@ impl Plan {
             slot_bytes: homes.bytes,
             arena_owners: std::mem::take(&mut emitted.owners),
             tail_sites: tail_sites(image, &flow, &hooks, &number_of),
-            hooked: hooked_ranges(image, &verdicts),
+            hooked: hooked_ranges(image, &verdicts, &emitted),
             code: code_extents(image),
             entry: image.entry,
             phdr: image.phdr,
@@ -143,6 +151,8 @@ impl Plan {
                 .into_iter()
                 .map(|v| v.map_or_else(Verdict::Refused, Verdict::Hooked))
                 .collect(),
+            originals: copies.originals().into_iter().map(|(at, ip)| (emitted.copies + at, ip)).collect(),
+            copies,
             emitted,
         }
     }
@@ -154,6 +164,35 @@ impl Plan {
         let &(from, len, to) = moved.get(after.checked_sub(1)?)?;
         let offset = address - from;
         (offset < len.into()).then_some(to + offset as u32)
+    }
+
+    /// Bytes of counters in a thread block.
+    pub fn counter_bytes(&self) -> u64 {
+        u64::from(self.copies.counters) * COUNTER
+    }
+
+    /// Sorted: address and count of each block of the counted functions, from the counters' values.
+    pub fn block_counts(&self, counters: &[u64]) -> Vec<(u64, u64)> {
+        self.copies.counts(counters)
+    }
+
+    /// How many functions and blocks are counted.
+    pub fn counted(&self) -> (usize, usize) {
+        (self.copies.units.len(), self.copies.blocks())
+    }
+
+    /// Blocks and counters of the function at an address, or why they are not counted.
+    pub fn counting(&self, function: u64) -> Result<(usize, u32), Uncounted> {
+        self.copies.counting(function)
+    }
+
+    /// The link address of the instruction whose copy is at an arena offset.
+    pub fn original(&self, offset: u32) -> Option<u64> {
+        if offset < self.emitted.copies || u64::from(offset) >= self.arena_len {
+            return None;
+        }
+        let after = self.originals.partition_point(|&(from, _)| from <= offset);
+        self.originals.get(after.checked_sub(1)?).map(|&(_, ip)| ip)
     }
 
     /// Link address of the program headers.
@@ -194,13 +233,27 @@ struct Decided {
     hooks: Vec<Hook>,
     emitted: Emitted,
     homes: Homes,
+    copies: Copies,
 }
 
 impl Decided {
-    fn emit(image: &Image, flow: &Flow, decisions: Decisions, entry_only: bool) -> Decided {
+    fn emit(
+        image: &Image,
+        flow: &Flow,
+        decisions: Decisions,
+        entry_only: bool,
+        counted: &dyn Fn(usize) -> bool,
+    ) -> Decided {
         let Decisions { verdicts, hooks } = decisions;
-        let (emitted, homes) = emit_all(image, flow, &hooks, entry_only);
-        Decided { verdicts, hooks, emitted, homes }
+        let mut failed = HashMap::new();
+        loop {
+            let copies = Copies::new(image, flow, &hooks, counted, &failed);
+            let (mut emitted, homes) = emit_all(image, flow, &hooks, entry_only, &copies);
+            if emitted.uncounted.is_empty() {
+                return Decided { verdicts, hooks, emitted, homes, copies };
+            }
+            failed.extend(emitted.uncounted.drain(..));
+        }
     }
 
     /// A hook that cannot be emitted is not just left out: others count on it. Their caves lie in bytes that
@@ -212,6 +265,7 @@ impl Decided {
         selected: &dyn Fn(usize) -> bool,
         engine: Engine,
         entry_only: bool,
+        counted: &dyn Fn(usize) -> bool,
     ) -> Decided {
         /// Two are enough for what compilers make.
         const ROUNDS: u32 = 20;
@@ -223,7 +277,7 @@ impl Decided {
                 failed.extend(overlapping.into_iter().map(|function| (function, Reason::Overlap)));
                 continue;
             }
-            let decided = Decided::emit(image, flow, decisions, entry_only);
+            let decided = Decided::emit(image, flow, decisions, entry_only, counted);
             if decided.emitted.failed.is_empty() {
                 return decided;
             }
@@ -233,11 +287,17 @@ impl Decided {
         }
         let verdicts = decide(image, flow, selected, engine, &failed).verdicts;
         let verdicts = verdicts.into_iter().map(|v| v.and(Err(Reason::NotRelocatable))).collect();
-        Decided::emit(image, flow, Decisions { verdicts, hooks: Vec::new() }, entry_only)
+        Decided::emit(image, flow, Decisions { verdicts, hooks: Vec::new() }, entry_only, counted)
     }
 }
 
-fn emit_all(image: &Image, flow: &Flow, hooks: &[Hook], entry_only: bool) -> (Emitted, Homes) {
+fn emit_all(
+    image: &Image,
+    flow: &Flow,
+    hooks: &[Hook],
+    entry_only: bool,
+    copies: &Copies,
+) -> (Emitted, Homes) {
     let wishes: Vec<Wish> = hooks
         .iter()
         .map(|h| {
@@ -261,8 +321,8 @@ fn emit_all(image: &Image, flow: &Flow, hooks: &[Hook], entry_only: bool) -> (Em
         })
         .collect();
     let tails = tails::find(image, flow, hooks, &wishes);
-    let homes = Homes::new(image, flow, hooks, &tails);
-    (emit(image, hooks, &wishes, &homes, &tails, &unwinder::led(image, hooks)), homes)
+    let homes = Homes::new(image, flow, hooks, &tails, copies);
+    (emit(image, hooks, &wishes, &homes, &tails, &unwinder::led(image, hooks), copies), homes)
 }
 
 /// The functions whose patches touch the same bytes. The tactics see to it that there are none; this is the
@@ -300,7 +360,7 @@ fn code_extents(image: &Image) -> (u64, u64) {
     (lo, hi)
 }
 
-fn hooked_ranges(image: &Image, verdicts: &[Result<Tactic, Reason>]) -> Vec<CodeRange> {
+fn hooked_ranges(image: &Image, verdicts: &[Result<Tactic, Reason>], emitted: &Emitted) -> Vec<CodeRange> {
     let mut ranges: Vec<CodeRange> = Vec::new();
     for (i, f) in image.functions.iter().enumerate() {
         let hooked = match f.kind {
@@ -316,6 +376,13 @@ fn hooked_ranges(image: &Image, verdicts: &[Result<Tactic, Reason>]) -> Vec<Code
             Some(last) if last.hi + 16 >= lo && adjacent(image, last.hi, lo) => last.hi = hi,
             _ => ranges.push(CodeRange { lo, hi }),
         }
+    }
+    let arena = &emitted.code;
+    let copies = emitted.copies as usize;
+    if copies < arena.bytes.len() {
+        ranges.push(CodeRange { lo: arena.address(copies), hi: arena.address(arena.bytes.len()) });
+        // The arena of a PIE may lie below address 0, that is at the top.
+        ranges.sort_unstable_by_key(|r| r.lo);
     }
     ranges
 }

@@ -175,7 +175,7 @@ pub fn has_branch(i: &Instruction) -> bool {
 
 /// Whether a branch has an operand size prefix that no REX.W overrides: AMD's processors then take a
 /// target of 16 bits (and the length that goes with it), Intel's ignore the prefix.
-fn is_ambiguous(branch: &[u8]) -> bool {
+pub(crate) fn is_ambiguous(branch: &[u8]) -> bool {
     let is_prefix =
         |b: &u8| matches!(b, 0x26 | 0x2e | 0x36 | 0x3e | 0x40..=0x4f | 0x64..=0x67 | 0xf0 | 0xf2 | 0xf3);
     let prefixes = &branch[..branch.iter().take_while(|b| is_prefix(b)).count()];

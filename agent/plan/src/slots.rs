@@ -4,6 +4,7 @@
 //! a multiplier under which as few as possible of them collide. The hash looks at the low twelve bits of
 //! a return address only, so that the load bias, a multiple of the page size, does not change it.
 
+use crate::blocks::Copies;
 use crate::flow::{BranchKind, Flow};
 use crate::image::Image;
 use crate::start::owner;
@@ -92,7 +93,7 @@ impl Homes {
         self.homes.get(number).copied().unwrap_or_default()
     }
 
-    pub fn new(image: &Image, flow: &Flow, hooks: &[Hook], tails: &[Tail]) -> Homes {
+    pub(crate) fn new(image: &Image, flow: &Flow, hooks: &[Hook], tails: &[Tail], copies: &Copies) -> Homes {
         let mut homes = Homes { homes: Vec::with_capacity(hooks.len()), bytes: 0 };
         let mut returns = Vec::new();
         let mut rest = tails;
@@ -104,7 +105,12 @@ impl Homes {
             let mut tails = 0;
             for b in flow.branches_into(hook.function, hook.at.max(address) + 1) {
                 match b.kind {
-                    BranchKind::Call => returns.push(b.end() as u32),
+                    // The copies begin at a page, so their offsets will do.
+                    BranchKind::Call => {
+                        let copied = copies.unit_with(image, b.function as usize);
+                        let copied = copied.and_then(|unit| unit.behind(b.site));
+                        returns.push(copied.unwrap_or(b.end() as u32));
+                    }
                     _ if owner(image, b.function as usize) != hook.function => tails += 1,
                     _ => {}
                 }

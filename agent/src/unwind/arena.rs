@@ -22,6 +22,9 @@ pub(super) fn prepare(dynamic_linker: u64) {
 /// What the stack looks like at an address in the arena. Of a frame that waits in a call, unwinders ask for
 /// the byte before its return address, here the last one of the thunk's `call`.
 fn frame_at(agent: &Agent, pc: u64) -> Frame {
+    if agent.in_copies(pc) {
+        return Frame::Copied;
+    }
     let at = pc.wrapping_sub(agent.arena_lo) as u32;
     if at >= agent.tail_code {
         return Frame::Called;
@@ -100,7 +103,7 @@ struct Object {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 unsafe extern "C" fn _dl_find_object(pc: u64, result: *mut Object) -> i32 {
     let agent = Agent::get();
-    let frame = if agent.in_arena(pc) {
+    let frame = if agent.in_arena(pc) || agent.in_copies(pc) {
         Some(frame_at(agent, pc))
     } else {
         (agent.in_text(pc) && is_cave(agent, pc)).then_some(Frame::Moved)
@@ -109,7 +112,7 @@ unsafe extern "C" fn _dl_find_object(pc: u64, result: *mut Object) -> i32 {
         let object = Object {
             flags: 0,
             start: agent.arena_lo,
-            end: agent.arena_hi,
+            end: agent.copies_hi,
             link_map: 0,
             eh_frame: agent.frame_table(frame),
             reserved: [0; 7],
@@ -166,7 +169,9 @@ fn asked(agent: &Agent, data: *const c_void) -> Option<u64> {
     }
     // SAFETY: the stack between here and the oldest frame, which is further up than that: the library's
     // dl_iterate_phdr and its caller are in between, and the structure is in the caller's.
-    (0..WORDS).map(|n| unsafe { *(data as *const u64).add(n) }).find(|&word| agent.in_arena(word))
+    (0..WORDS)
+        .map(|n| unsafe { *(data as *const u64).add(n) })
+        .find(|&word| agent.in_arena(word) || agent.in_copies(word))
 }
 
 /// Whether the callback is (nongnu) libunwind's. It takes a frame's CFA for its caller's stack pointer, and does
@@ -197,10 +202,10 @@ unsafe extern "C" fn visit(info: *mut Info, size: usize, visit: *mut c_void) -> 
         let visit = &*visit.cast::<Visit>();
         let answer = (visit.visitor)(info, size, visit.data);
         let agent = Agent::get();
-        if answer != 0 || agent.arena_lo == agent.arena_hi || (*info).bias != own_start() {
+        if answer != 0 || agent.arena_lo == agent.copies_hi || (*info).bias != own_start() {
             return answer;
         }
-        let len = agent.arena_hi - agent.arena_lo;
+        let len = agent.copies_hi - agent.arena_lo;
         let asked = asked(agent, visit.data);
         let frame = match asked.map_or(Frame::Left, |pc| frame_at(agent, pc)) {
             Frame::Left if is_libunwind(visit.visitor as usize as u64) => Frame::LeftPlain,

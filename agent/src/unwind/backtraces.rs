@@ -1,9 +1,10 @@
 //! Backtraces do not show thunks: `_Unwind_Backtrace` and glibc's `backtrace` are passed on with a filter.
 #![allow(unsafe_code)]
 
+use super::landings::SET_IP;
 use super::{GET_IP, is_ours};
 use crate::agent::Agent;
-use crate::{lookup, sys};
+use crate::{counters, lookup, sys};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -30,10 +31,23 @@ unsafe extern "C" fn filter(context: *mut c_void, request: *mut c_void) -> i32 {
     // SAFETY: `gpi_backtrace` passed its request; the context is the unwinder's.
     unsafe {
         let request = &*request.cast::<Request>();
-        if is_ours(Agent::get(), (request.get_ip)(context)) {
+        let pc = (request.get_ip)(context);
+        if is_ours(Agent::get(), pc) {
             return URC_NO_REASON;
         }
-        (request.trace)(context, request.argument)
+        // Of a copy the original's address is shown. The unwinder has found its way on before it called us, and
+        // gets its own address back.
+        type SetIp = unsafe extern "C" fn(*mut c_void, u64);
+        let shown = counters::original(Agent::get(), pc);
+        let set_ip = SET_IP.load(Ordering::Relaxed);
+        if shown == pc || set_ip == 0 || request.get_ip as usize as u64 != GET_IP.load(Ordering::Relaxed) {
+            return (request.trace)(context, request.argument);
+        }
+        let set_ip = core::mem::transmute::<u64, SetIp>(set_ip);
+        set_ip(context, shown);
+        let answer = (request.trace)(context, request.argument);
+        set_ip(context, pc);
+        answer
     }
 }
 
@@ -61,7 +75,7 @@ unsafe extern "C" fn backtrace(buffer: *mut u64, size: i32) -> i32 {
         while from < found && to < size {
             let pc = *all.add(from as usize);
             if !is_ours(agent, pc) {
-                *buffer.add(to as usize) = pc;
+                *buffer.add(to as usize) = counters::original(agent, pc);
                 to += 1;
             }
             from += 1;

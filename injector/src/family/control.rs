@@ -46,6 +46,8 @@ pub(crate) const FAILED: u8 = b'-';
 #[derive(Debug, Default)]
 pub(crate) struct Baseline {
     arcs: Vec<Arc>,
+    /// The block counters.
+    counters: Vec<u64>,
     /// Samples that the agent took.
     samples: Option<Histogram>,
     lost_calls: u64,
@@ -64,6 +66,9 @@ impl Baseline {
             }
         }
         collected.arcs.retain(|arc| arc.count > 0);
+        for (count, before) in collected.counters.iter_mut().zip(&self.counters) {
+            *count = count.saturating_sub(*before);
+        }
         collected.lost_calls = collected.lost_calls.saturating_sub(self.lost_calls);
         collected.bare_calls = collected.bare_calls.saturating_sub(self.bare_calls);
         if let Some(samples) = &self.samples {
@@ -74,8 +79,10 @@ impl Baseline {
     /// Beside the counters, for `--recover`.
     fn encode(&self) -> Vec<u8> {
         let arcs = self.arcs.iter().flat_map(|arc| [arc.from, arc.to, arc.count]);
-        let head = [self.lost_calls, self.bare_calls, self.arcs.len() as u64];
-        let mut bytes: Vec<u8> = head.into_iter().chain(arcs).flat_map(u64::to_le_bytes).collect();
+        let head = [self.lost_calls, self.bare_calls, self.arcs.len() as u64, self.counters.len() as u64];
+        let counters = self.counters.iter().copied();
+        let words = head.into_iter().chain(arcs).chain(counters);
+        let mut bytes: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
         bytes.extend(self.samples.iter().flat_map(Histogram::encode));
         bytes
     }
@@ -84,12 +91,16 @@ impl Baseline {
     pub(crate) fn decode(bytes: &[u8], planned: &crate::profile_plan::Planned) -> Option<Baseline> {
         let word = |n: usize| Some(u64::from_le_bytes(*bytes.get(8 * n..)?.first_chunk()?));
         let count = usize::try_from(word(2)?).ok()?;
+        let blocks = usize::try_from(word(3)?).ok()?;
         let arc =
-            |n: usize| Some(Arc { from: word(3 + 3 * n)?, to: word(4 + 3 * n)?, count: word(5 + 3 * n)? });
+            |n: usize| Some(Arc { from: word(4 + 3 * n)?, to: word(5 + 3 * n)?, count: word(6 + 3 * n)? });
         let arcs = (0..count).map(arc).collect::<Option<Vec<Arc>>>()?;
+        let first = 4 + 3 * count;
+        let counters = (0..blocks).map(|n| word(first + n)).collect::<Option<Vec<u64>>>()?;
         let mut samples = Histogram::new(planned.shape);
-        samples.add_encoded(bytes.get(8 * (3 + 3 * count)..)?);
-        Some(Baseline { arcs, samples: Some(samples), lost_calls: word(0)?, bare_calls: word(1)? })
+        samples.add_encoded(bytes.get(8 * (first + blocks)..)?);
+        let (lost_calls, bare_calls) = (word(0)?, word(1)?);
+        Some(Baseline { arcs, counters, samples: Some(samples), lost_calls, bare_calls })
     }
 }
 
@@ -230,6 +241,7 @@ impl Family<'_> {
             lost_calls: collected.lost_calls,
             bare_calls: collected.bare_calls,
             arcs: collected.arcs,
+            counters: collected.counters,
             samples: Some(agents),
         };
         if let Some(folder) = &self.folder {
@@ -240,7 +252,10 @@ impl Family<'_> {
     }
 
     fn pause(&mut self, index: usize, sampling: Option<&mut Sampling>) -> Result<String> {
-        let (pid, _) = self.member(index)?;
+        let (pid, profilee) = self.member(index)?;
+        if profilee.planned.counts {
+            bail!("process {pid} counts its blocks, which cannot be paused: it runs copies of its functions");
+        }
         if self.paused.contains(&index) {
             bail!("process {pid} is paused already; --resume goes on");
         }

@@ -6,6 +6,7 @@
 //! CPU time, user and system, of the whole process tree: what else the machine does hardly shows in it.
 //! The least of all rounds counts. Wall time is printed beside it.
 
+mod blocks;
 mod calls;
 mod frida;
 mod measure;
@@ -43,6 +44,12 @@ fn main() -> Result<()> {
     calls::print_means(&ratios);
     if wanted("threads") {
         calls::threads(folder.path(), rounds)?;
+    }
+    if wanted("blocks") {
+        match tool::corpus() {
+            Ok(corpus) => blocks::compare(corpus, folder.path(), rounds)?,
+            Err(error) => skip::skipped("blocks", &format!("no corpus: {error:#}")),
+        }
     }
     if wanted("mcount") {
         profilers::compare(folder.path(), rounds)?;

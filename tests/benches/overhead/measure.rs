@@ -24,6 +24,10 @@ pub(crate) enum Way {
     Both,
     Entry,
     By(Engine, Hooks),
+    /// With block counts.
+    Blocks,
+    EntryBlocks,
+    BlocksOnly,
     Uftrace,
     Callgrind,
 }
@@ -34,6 +38,15 @@ impl Way {
         let mut command = match self {
             Way::Plain => Command::new(&work.program),
             Way::Both => return tool::command(&["-q", "--hooks=both"], &gmon, &work.program, &work.args),
+            Way::Blocks | Way::EntryBlocks | Way::BlocksOnly => {
+                let hooks = match self {
+                    Way::Blocks => "--hooks=both",
+                    Way::EntryBlocks => "--hooks=entry",
+                    _ => "--hooks=none",
+                };
+                let options = ["-q", hooks, "--count=blocks"];
+                return tool::command(&options, &gmon, &work.program, &work.args);
+            }
             Way::Entry => return tool::command(&["-q", "--hooks=entry"], &gmon, &work.program, &work.args),
             Way::By(engine, hooks) => {
                 let options = ["-q", hooks.option()];
@@ -52,6 +65,8 @@ impl Way {
             }
         };
         command.args(&work.args).env("LD_BIND_NOW", "1");
+        // Where a program built with --coverage leaves its counts.
+        command.env("GCOV_PREFIX", folder);
         Ok(command)
     }
 }

@@ -1,6 +1,7 @@
 //! Patches of the program's text.
 
 use super::Emitter;
+use crate::blocks::Copies;
 use crate::image::Image;
 use crate::relocate::{Relocated, near_jump};
 use crate::tactic::{Hook, JUMP, Retarget, Tactic};
@@ -18,10 +19,11 @@ pub(super) fn patch(image: &Image, address: u64, replacement: &[u8]) -> Option<P
 
 /// The patches of what is taken out of the program's code (see [`Image::removed`]). What a hook overwrites or
 /// relocates, it has relocated without.
-pub(crate) fn removals(image: &Image, hooks: &[Hook]) -> Vec<Patch> {
+pub(crate) fn removals(image: &Image, hooks: &[Hook], copies: &Copies) -> Vec<Patch> {
     let mut taken: Vec<(u64, u64)> = Vec::new();
     if !image.removed.is_empty() {
         taken.extend(hooks.iter().flat_map(|h| h.spans().chain([(h.at, h.at + h.relocated)])));
+        taken.extend(copies.stretches());
         taken.sort_unstable();
     }
     // Those that begin before the end of the removed bytes, and how far they reach.
@@ -58,7 +60,8 @@ impl Emitter<'_, '_> {
             (_, None) => patches.push(self.jump_patch(hook.at, thunk)?),
         }
         for &Retarget { branch, offset, cave, .. } in &hook.retargets {
-            if self.moved_calls.contains_key(&branch.site) {
+            // Of a copied function it is the copy that runs.
+            if self.moved_calls.contains_key(&branch.site) || self.is_copied(branch.function as usize) {
                 continue;
             }
             let target = match hook.tactic {

@@ -30,13 +30,16 @@ pub(super) struct Tails {
     /// Sites of tail calls that are relocated with their function's first instructions, and the indices
     /// of their thunks.
     moved: HashMap<u64, usize>,
+    /// The same of all sites, where functions are copied.
+    sites: HashMap<u64, usize>,
 }
 
 impl Tails {
-    pub(super) fn new(thunks: usize, stubs: usize, tails: &[Tail]) -> Tails {
+    pub(super) fn new(thunks: usize, stubs: usize, tails: &[Tail], copies: bool) -> Tails {
         let relocated = tails.iter().zip(0..).filter(|(tail, _)| tail.relocated);
         let moved = relocated.map(|(tail, index)| (tail.branch.site, index)).collect();
-        Tails { thunks, stubs, pitch: pitch(), moved }
+        let all = tails.iter().zip(0..).filter(|_| copies).map(|(tail, index)| (tail.branch.site, index));
+        Tails { thunks, stubs, pitch: pitch(), moved, sites: all.collect() }
     }
 
     /// Arena offset of all this.
@@ -51,6 +54,13 @@ impl Tails {
     /// The thunk for a jump among relocated instructions.
     pub(super) fn moved(&self, site: u64) -> Option<usize> {
         self.moved.get(&site).map(|&index| self.thunk(index))
+    }
+}
+
+impl Tails {
+    /// The thunk for a jump in a copied function.
+    pub(super) fn of_site(&self, site: u64) -> Option<usize> {
+        self.sites.get(&site).map(|&index| self.thunk(index))
     }
 }
 
@@ -91,7 +101,7 @@ impl Emitter<'_, '_> {
             thunk: thunk as u32,
         });
         self.out.owners.push((at as u32, tail.callee));
-        if !tail.relocated {
+        if !tail.relocated && !self.is_copied(tail.branch.function as usize) {
             let displacement = (self.address(at).wrapping_sub(tail.branch.end()) as u32).to_le_bytes();
             self.out.patches.extend(self.patch(tail.branch.end() - 4, &displacement));
         }

@@ -17,6 +17,8 @@ pub struct Profiling {
     /// Sorted: words through which it calls `__cyg_profile_func_enter` or `_exit` (-finstrument-functions).
     /// The C library's do nothing; they are there for others to define.
     pub hooks: Vec<u64>,
+    /// Sorted: words through which it calls `dlsym` or `dlvsym`, which look at who calls them.
+    pub lookups: Vec<u64>,
     /// It calls `moncontrol` or `monstartup` itself.
     pub controls: bool,
     /// The C library's profiler is part of it, or started by its start-up code.
@@ -53,6 +55,7 @@ pub(super) fn read(elf: &Elf<'_>) -> Profiling {
         let name = string(names, symbol.st_name.get(LE), NAME_MAX);
         match name {
             b"__monstartup" | b"_mcleanup" => found.starts = true,
+            b"dlsym" | b"dlvsym" => found.lookups.push(word),
             b"monstartup" | b"moncontrol" => found.controls = true,
             b"mcount" | b"_mcount" | b"__fentry__" if versions.is_libc(index) => found.counters.push(word),
             b"__cyg_profile_func_enter" | b"__cyg_profile_func_exit" if versions.is_libc(index) => {
@@ -61,7 +64,7 @@ pub(super) fn read(elf: &Elf<'_>) -> Profiling {
             _ => {}
         }
     }
-    for words in [&mut found.counters, &mut found.hooks] {
+    for words in [&mut found.counters, &mut found.hooks, &mut found.lookups] {
         words.sort_unstable();
         words.dedup();
     }

@@ -67,27 +67,28 @@ fn read_table(reader: &mut Reader<'_>, budget: &mut usize, mut found: impl FnMut
 }
 
 /// DWARF's encoded numbers, from the front of some bytes.
-struct Reader<'d> {
-    bytes: &'d [u8],
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reader<'d> {
+    pub(crate) bytes: &'d [u8],
     /// Of the first byte.
-    address: u64,
+    pub(crate) address: u64,
     /// What DW_EH_PE_funcrel is relative to.
-    function: u64,
+    pub(crate) function: u64,
 }
 
-impl Reader<'_> {
-    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+impl<'d> Reader<'d> {
+    pub(crate) fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (taken, rest) = self.bytes.split_first_chunk::<N>()?;
         self.bytes = rest;
         self.address = self.address.wrapping_add(N as u64);
         Some(*taken)
     }
 
-    fn byte(&mut self) -> Option<u8> {
+    pub(crate) fn byte(&mut self) -> Option<u8> {
         self.take::<1>().map(|[byte]| byte)
     }
 
-    fn uleb(&mut self) -> Option<u64> {
+    pub(crate) fn uleb(&mut self) -> Option<u64> {
         let mut value = 0;
         for shift in (0..64).step_by(7) {
             let byte = self.byte()?;
@@ -99,7 +100,7 @@ impl Reader<'_> {
         None
     }
 
-    fn sleb(&mut self) -> Option<u64> {
+    pub(crate) fn sleb(&mut self) -> Option<u64> {
         let mut value = 0;
         for shift in (0..64).step_by(7) {
             let byte = self.byte()?;
@@ -114,7 +115,7 @@ impl Reader<'_> {
     }
 
     /// A number, without what it is relative to.
-    fn value(&mut self, encoding: dwarf::DwEhPe) -> Option<u64> {
+    pub(crate) fn value(&mut self, encoding: dwarf::DwEhPe) -> Option<u64> {
         match encoding.format() {
             dwarf::DW_EH_PE_absptr | dwarf::DW_EH_PE_udata8 | dwarf::DW_EH_PE_sdata8 => {
                 self.take().map(u64::from_le_bytes)
@@ -129,7 +130,7 @@ impl Reader<'_> {
         }
     }
 
-    fn pointer(&mut self, encoding: dwarf::DwEhPe) -> Option<u64> {
+    pub(crate) fn pointer(&mut self, encoding: dwarf::DwEhPe) -> Option<u64> {
         let base = match encoding.application() {
             dwarf::DW_EH_PE_absptr => 0,
             dwarf::DW_EH_PE_pcrel => self.address,

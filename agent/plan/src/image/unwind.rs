@@ -6,6 +6,7 @@
 
 use super::elf::Elf;
 use super::error::ImageError;
+use super::lsda::Reader;
 use gimli::{
     BaseAddresses, CallFrameInstruction, CallFrameInstructionIter, EhFrame, EhFrameOffset, EndianSlice,
     LittleEndian, UnwindSection, X86_64,
@@ -212,6 +213,118 @@ impl Frames<'_> {
             Cfa::Register(register, offset) => Some((register.0, offset)),
             Cfa::Expression => None,
         }
+    }
+}
+
+/// A frame description, as it is written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Description<'d> {
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    pub(crate) common: Common<'d>,
+    pub(crate) instructions: &'d [u8],
+    /// Address of the exception table; 0: none.
+    pub(crate) lsda: u64,
+}
+
+/// A common information entry, as it is written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Common<'d> {
+    /// Where it is in the section.
+    pub(crate) offset: usize,
+    pub(crate) code_alignment: u64,
+    /// Data alignment and the return address's column, as they stand there.
+    pub(crate) middle: &'d [u8],
+    /// Encoding and value: not relative to anything any more.
+    pub(crate) personality: Option<(u8, u64)>,
+    pub(crate) has_lsda: bool,
+    pub(crate) signal: bool,
+    pub(crate) instructions: &'d [u8],
+}
+
+impl<'d> Frames<'d> {
+    /// The descriptions of code in a range; None: there is one that cannot be read.
+    pub(crate) fn descriptions(&self, lo: u64, hi: u64) -> Option<Vec<Description<'d>>> {
+        let from = self.fdes.partition_point(|fde| fde.end <= lo);
+        self.fdes[from..].iter().take_while(|fde| fde.start < hi).map(|fde| self.description(fde)).collect()
+    }
+
+    /// The bytes of the section from an entry's start to its end, behind the length.
+    fn entry(&self, offset: usize) -> Option<Reader<'d>> {
+        let section = self.bases.eh_frame.section?;
+        let rest = self.bytes.get(offset..)?;
+        let (len, body) = rest.split_first_chunk::<4>()?;
+        // 64-bit entries are only for sections that no program has.
+        let len = usize::try_from(u32::from_le_bytes(*len)).ok().filter(|&len| len < 0xffff_fff0)?;
+        Some(Reader { bytes: body.get(..len)?, address: section + offset as u64 + 4, function: 0 })
+    }
+
+    fn description(&self, fde: &Fde) -> Option<Description<'d>> {
+        let mut reader = self.entry(fde.offset)?;
+        let here = fde.offset + 4;
+        let back = u32::from_le_bytes(reader.take()?);
+        let (common, encoding) = self.common(here.checked_sub(back as usize)?)?;
+        let encoding = gimli::DwEhPe(encoding);
+        reader.value(encoding)?;
+        reader.value(gimli::DwEhPe(encoding.0 & 0xf))?;
+        let len = usize::try_from(reader.uleb()?).ok()?;
+        let instructions = reader.bytes.get(len..)?;
+        Some(Description { start: fde.start, end: fde.end, common, instructions, lsda: fde.lsda })
+    }
+
+    /// With the encoding of the addresses in its descriptions.
+    fn common(&self, offset: usize) -> Option<(Common<'d>, u8)> {
+        let mut reader = self.entry(offset)?;
+        if u32::from_le_bytes(reader.take()?) != 0 {
+            return None;
+        }
+        let version = reader.byte()?;
+        let end = reader.bytes.iter().position(|&b| b == 0)?;
+        let augmentation = reader.bytes.get(..end)?;
+        for _ in 0..=end {
+            reader.byte()?;
+        }
+        let code_alignment = reader.uleb()?;
+        let before = reader.bytes;
+        reader.sleb()?;
+        match version {
+            1 => u64::from(reader.byte()?),
+            3 => reader.uleb()?,
+            _ => return None,
+        };
+        let middle = before.get(..before.len() - reader.bytes.len())?;
+        // Without it there is no telling how long what follows is.
+        let (b'z', letters) = augmentation.split_first()? else { return None };
+        let len = usize::try_from(reader.uleb()?).ok()?;
+        let instructions = reader.bytes.get(len..)?;
+        let mut common = Common {
+            offset,
+            code_alignment,
+            middle,
+            personality: None,
+            has_lsda: false,
+            signal: false,
+            instructions,
+        };
+        let mut encoding = 0;
+        for letter in letters {
+            match letter {
+                b'L' => {
+                    common.has_lsda = true;
+                    reader.byte()?;
+                }
+                b'P' => {
+                    let encoding = reader.byte()?;
+                    let plain = gimli::DwEhPe(encoding & 0x7f);
+                    common.personality = Some((encoding, reader.pointer(plain)?));
+                }
+                b'R' => encoding = reader.byte()?,
+                b'S' => common.signal = true,
+                _ => return None,
+            }
+        }
+        // An indirect start of code cannot be.
+        (encoding & 0x80 == 0).then_some((common, encoding))
     }
 }
 

@@ -49,7 +49,13 @@ fn plan_of(image: &Image, skip: Option<usize>) -> Plan {
     let selected = |f: &Function| Some(f.address) != left_out;
     Plan::new(
         image,
-        &Options { hooks: Hooks::Both, engine: Engine::Builtin, selected: &selected, insist: false },
+        &Options {
+            hooks: Hooks::Both,
+            engine: Engine::Builtin,
+            selected: &selected,
+            insist: false,
+            counted: &|_| false,
+        },
     )
 }
 

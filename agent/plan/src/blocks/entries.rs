@@ -1,0 +1,176 @@
+//! Where something may enter the middle of a unit, and how the original's places are led to the copy.
+//!
+//! The copy computes the same addresses as the original: tables, labels and pointers lead into the original. Each
+//! place there that they may mean becomes a jump to the same place of the copy. Nothing else of the original runs any
+//! more, so a place without five bytes before the next one gets a short jump to five bytes anywhere near.
+
+use super::Uncounted;
+use super::decode::{Steps, Way};
+use crate::emit::short;
+use crate::flow::Flow;
+use crate::image::Image;
+use crate::relocate::near_jump;
+use crate::tactic::{JUMP, SHORT_JUMP};
+use std::ops::Range;
+
+/// Addresses inside a unit, sorted.
+#[derive(Debug, Default)]
+pub(super) struct Targets {
+    /// That indirect jumps may lead to.
+    pub(super) indirect: Vec<u64>,
+    /// That code of others branches to.
+    pub(super) outside: Vec<u64>,
+}
+
+impl Targets {
+    pub(super) fn all(&self) -> Vec<u64> {
+        let mut all: Vec<u64> = self.indirect.iter().chain(&self.outside).copied().collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+}
+
+/// Finds them. The function's own start is none of them: its hook sees to that.
+pub(super) fn targets(image: &Image, flow: &Flow, steps: &Steps) -> Result<Targets, Uncounted> {
+    let mut targets = Targets::default();
+    let start = steps.parts[0].lo;
+    for part in &steps.parts {
+        let first = part.lo + u64::from(part.lo == start);
+        // What looks like an address need not be one: only what is an instruction's.
+        let pointers = in_range(&image.code_pointers, first, part.hi).iter();
+        let found = pointers.chain(in_range(&flow.taken, first, part.hi));
+        targets.indirect.extend(found.filter(|&&address| steps.at(address).is_some()));
+        for branch in flow.branches_to(first, part.hi) {
+            if !steps.holds(branch.site) {
+                steps.at(branch.target).ok_or(Uncounted::Overlapping)?;
+                targets.outside.push(branch.target);
+            }
+        }
+    }
+    // Who was told the original's return address comes back there.
+    let told = steps.list.iter().filter(|s| matches!(s.way, Way::Told(_))).map(|s| s.end());
+    targets.outside.extend(told.filter(|&end| steps.at(end).is_some()));
+    if steps.jumps_indirectly {
+        let before = targets.indirect.len();
+        for &table in &steps.tables {
+            // Distances from the table itself, or from a label.
+            for &base in std::iter::once(&table).chain(&steps.labels) {
+                table_targets(image, steps, table, base, &mut targets.indirect);
+            }
+        }
+        if steps.jumps_by_sum && targets.indirect.len() == before {
+            return Err(Uncounted::UnknownJump);
+        }
+    }
+    targets.indirect.retain(|&t| t != start);
+    targets.indirect.sort_unstable();
+    targets.indirect.dedup();
+    targets.outside.sort_unstable();
+    targets.outside.dedup();
+    Ok(targets)
+}
+
+fn in_range(sorted: &[u64], lo: u64, hi: u64) -> &[u64] {
+    let from = sorted.partition_point(|&t| t < lo);
+    &sorted[from..from + sorted[from..].partition_point(|&t| t < hi)]
+}
+
+/// The targets of a table of distances from `base`, as long as they look like such. More than there are do
+/// no harm.
+fn table_targets(image: &Image, steps: &Steps, table: u64, base: u64, targets: &mut Vec<u64>) {
+    const MOST: u64 = 1 << 16;
+    for i in 0..MOST {
+        let Some(&[a, b, c, d]) = image.data_at(table + 4 * i, 4) else { return };
+        let target = base.wrapping_add(i32::from_le_bytes([a, b, c, d]) as u64);
+        if steps.at(target).is_some() {
+            targets.push(target);
+        } else if !steps.parts.iter().any(|p| p.hi == target) {
+            // (The end of the function: a case that the compiler takes for impossible.)
+            return;
+        }
+    }
+}
+
+/// A place of the original that leads to the copy.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Redirect {
+    pub(super) at: u64,
+    /// The place in the original whose copy a near jump leads to.
+    pub(super) to: u64,
+    /// A short jump to this place, instead.
+    short: Option<u64>,
+}
+
+impl Redirect {
+    /// What is written there; `target` is the copy's address.
+    pub(super) fn bytes(&self, target: u64) -> Option<Vec<u8>> {
+        match self.short {
+            None => Some(near_jump(self.at, target).to_vec()),
+            Some(cave) => Some(vec![0xeb, short(self.at + SHORT_JUMP, cave)?]),
+        }
+    }
+}
+
+/// Finds the places for `targets`, sorted; `taken` is overwritten by others.
+pub(super) fn redirect(
+    steps: &Steps,
+    targets: Vec<u64>,
+    taken: &[Range<u64>],
+) -> Result<Vec<Redirect>, Uncounted> {
+    let mut room = Room { steps, taken, used: Vec::new() };
+    let mut crowded = Vec::new();
+    let mut redirects = Vec::new();
+    for (n, &at) in targets.iter().enumerate() {
+        let next = targets.get(n + 1).copied().unwrap_or(u64::MAX);
+        if at + JUMP <= next && room.is_free(at, JUMP) {
+            room.take(at, JUMP);
+            redirects.push(Redirect { at, to: at, short: None });
+        } else if at + SHORT_JUMP <= next && room.is_free(at, SHORT_JUMP) {
+            room.take(at, SHORT_JUMP);
+            crowded.push(at);
+        } else {
+            return Err(Uncounted::NoRoom);
+        }
+    }
+    for at in crowded {
+        let cave = room.near(at).ok_or(Uncounted::NoRoom)?;
+        room.take(cave, JUMP);
+        redirects.push(Redirect { at, to: at, short: Some(cave) });
+        redirects.push(Redirect { at: cave, to: at, short: None });
+    }
+    Ok(redirects)
+}
+
+/// The unit's bytes that may be overwritten.
+struct Room<'a> {
+    steps: &'a Steps,
+    taken: &'a [Range<u64>],
+    used: Vec<Range<u64>>,
+}
+
+impl Room<'_> {
+    fn is_free(&self, at: u64, len: u64) -> bool {
+        let end = at + len;
+        let part = self.steps.parts.iter().find(|p| (p.lo..p.hi).contains(&at));
+        if part.is_none_or(|p| end > p.hi) || self.used.iter().any(|r| r.start < end && at < r.end) {
+            return false;
+        }
+        // Sorted by start, and no longer than this.
+        const LONGEST: u64 = 256;
+        let from = self.taken.partition_point(|r| r.start + LONGEST < at);
+        self.taken[from..].iter().take_while(|r| r.start < end).all(|r| r.end <= at)
+    }
+
+    fn take(&mut self, at: u64, len: u64) {
+        self.used.push(at..at + len);
+    }
+
+    /// Five bytes that a short jump at an address can reach.
+    fn near(&self, at: u64) -> Option<u64> {
+        const REACH: u64 = 127;
+        let end = at + SHORT_JUMP;
+        let below = (end.saturating_sub(REACH)..at).rev();
+        (end..=end + REACH - 1).chain(below).find(|&cave| self.is_free(cave, JUMP))
+    }
+}

@@ -1,0 +1,56 @@
+//! Where in its block a counter may stand: before an instruction where nobody will read the flags that it
+//! changes. `inc` leaves the carry flag alone.
+//!
+//! Backwards over the unit: flags are read by an instruction, or behind it before something overwrites them.
+//! Returns and jumps out of the unit pass none (System V ABI).
+
+use super::decode::{Steps, Way};
+use super::graph::Graph;
+
+/// Finds each block's place for a counter.
+pub(super) fn place(steps: &Steps, graph: &mut Graph) {
+    let live = live_in(steps, graph);
+    for b in 0..graph.blocks.len() {
+        let mut now = live_out(steps, graph, &live, b);
+        let block = &graph.blocks[b];
+        let mut found = None;
+        for n in (block.first..block.end).rev() {
+            let step = &steps.list[n];
+            now = now & !step.writes | step.reads;
+            if now == 0 {
+                found = Some(n);
+            }
+        }
+        let block = &mut graph.blocks[b];
+        block.keeps_flags = found.is_none();
+        block.place = found.unwrap_or(block.first);
+    }
+}
+
+/// The flags that are read behind a block.
+fn live_out(steps: &Steps, graph: &Graph, live: &[u8], b: usize) -> u8 {
+    let block = &graph.blocks[b];
+    let last = &steps.list[block.end - 1];
+    match last.way {
+        Way::Return | Way::Stop => 0,
+        _ => graph.successors(b).map(|s| live[s]).fold(0, |a, b| a | b),
+    }
+}
+
+fn live_in(steps: &Steps, graph: &Graph) -> Vec<u8> {
+    let mut live = vec![0; graph.blocks.len()];
+    loop {
+        let mut changed = false;
+        for b in (0..graph.blocks.len()).rev() {
+            let mut now = live_out(steps, graph, &live, b);
+            for step in steps.list[graph.blocks[b].first..graph.blocks[b].end].iter().rev() {
+                now = now & !step.writes | step.reads;
+            }
+            changed |= live[b] != now;
+            live[b] = now;
+        }
+        if !changed {
+            return live;
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! Basic blocks, and which of them need a counter.
+//!
+//! A block ends with a branch, a call, or before an instruction that something leads to. Who comes from a block to one
+//! of its successors comes to each of them: so all successors of a block are one *class*, and as often as blocks lead
+//! to a class, blocks of the class begin. That is one equation for each class (Knuth and Stevenson, 1973). As a graph:
+//! classes are nodes, and a block is an edge from its own class to that of its successors. The blocks of a spanning
+//! tree follow from the others and need no counter. What may come from, or go to, anywhere (entries, indirect jumps,
+//! calls that may not return) is one class, *outside*, which has no equation.
+
+use super::Uncounted;
+use super::decode::{Steps, Way};
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Block {
+    /// Its steps.
+    pub(super) first: usize,
+    pub(super) end: usize,
+    /// Number of its counter among the unit's.
+    pub(super) counter: Option<u32>,
+    /// The step before which a counter stands, and whether it must leave all flags alone.
+    pub(super) place: usize,
+    pub(super) keeps_flags: bool,
+    /// Nothing leads to it: padding, mostly. It is not copied, and never runs.
+    pub(super) dead: bool,
+    /// Its class, and its successors'.
+    class: u32,
+    out: u32,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Graph {
+    /// In the order of the steps.
+    pub(super) blocks: Vec<Block>,
+    /// By step: the block that begins there, else `u32::MAX`.
+    begins: Vec<u32>,
+    next: Vec<Next>,
+    /// Blocks that indirect jumps of the unit may lead to.
+    indirect: Vec<usize>,
+    /// Blocks that are entered from elsewhere: the function's start, landing pads, what others jump to.
+    entered: Vec<usize>,
+    pub(super) counters: u32,
+    /// Blocks without counters, each with the class whose equation gives its count, in an order in which that works.
+    derived: Vec<(usize, u32)>,
+}
+
+/// Where a block leads.
+#[derive(Clone, Copy, Debug, Default)]
+struct Next {
+    /// The block behind it, and the one that it branches to.
+    behind: Option<usize>,
+    target: Option<usize>,
+    /// To whatever indirect jumps lead to.
+    indirect: bool,
+    /// Also to elsewhere, or nowhere.
+    leaves: bool,
+}
+
+impl Graph {
+    /// `indirect`, `outside` and `pads` are addresses.
+    pub(super) fn new(
+        steps: &Steps,
+        indirect: &[u64],
+        outside: &[u64],
+        pads: &[u64],
+    ) -> Result<Graph, Uncounted> {
+        let mut leads = vec![false; steps.list.len() + 1];
+        for part in &steps.parts {
+            leads[part.first] = true;
+        }
+        for (n, step) in steps.list.iter().enumerate() {
+            if step.way.ends_block() {
+                leads[n + 1] = true;
+            }
+            if let Some(target) = step.way.target().filter(|&t| steps.holds(t)) {
+                leads[steps.at(target).ok_or(Uncounted::Overlapping)?] = true;
+            }
+        }
+        for &address in indirect.iter().chain(outside).chain(pads) {
+            leads[steps.at(address).ok_or(Uncounted::Overlapping)?] = true;
+        }
+        let mut graph = Graph { begins: vec![u32::MAX; steps.list.len()], ..Graph::default() };
+        let mut first = 0;
+        leads[steps.list.len()] = true;
+        for (n, _) in leads.iter().enumerate().skip(1).filter(|(_, leads)| **leads) {
+            graph.begins[first] = graph.blocks.len() as u32;
+            graph.blocks.push(Block {
+                first,
+                end: n,
+                counter: None,
+                place: first,
+                keeps_flags: false,
+                dead: true,
+                class: 0,
+                out: 0,
+            });
+            first = n;
+        }
+        let block = |address: &u64| graph.block_at(steps, *address);
+        let collect = |addresses: &[u64]| addresses.iter().filter_map(block).collect::<Vec<_>>();
+        let (indirect, mut entered) = (collect(indirect), collect(outside));
+        entered.extend(collect(pads));
+        entered.push(0);
+        graph.next = (0..graph.blocks.len()).map(|b| graph.next_of(steps, b)).collect();
+        (graph.indirect, graph.entered) = (indirect, entered);
+        graph.mark_living();
+        Ok(graph)
+    }
+
+    fn block_at(&self, steps: &Steps, address: u64) -> Option<usize> {
+        let block = *self.begins.get(steps.at(address)?)?;
+        (block != u32::MAX).then_some(block as usize)
+    }
+
+    fn next_of(&self, steps: &Steps, b: usize) -> Next {
+        let last = &steps.list[self.blocks[b].end - 1];
+        let part_ends = steps.parts.iter().any(|p| p.end == self.blocks[b].end);
+        let behind = (last.way.falls_through() && !part_ends).then_some(b + 1);
+        let target = last.way.target().and_then(|t| self.block_at(steps, t));
+        let leaves = match last.way {
+            Way::Call(_) | Way::Told(_) | Way::Leave | Way::Begin(_) => true,
+            Way::JumpIndirect | Way::Return | Way::Stop => true,
+            Way::Jump(_) | Way::Conditional(_) | Way::Loop(_) => target.is_none(),
+            Way::Next | Way::Nop => false,
+        };
+        let leaves = leaves || last.way.falls_through() && part_ends;
+        Next { behind, target, indirect: last.way == Way::JumpIndirect, leaves }
+    }
+
+    pub(super) fn successors(&self, b: usize) -> impl Iterator<Item = usize> + '_ {
+        let next = self.next[b];
+        let indirect: &[usize] = if next.indirect { &self.indirect } else { &[] };
+        next.behind.into_iter().chain(next.target).chain(indirect.iter().copied())
+    }
+
+    fn mark_living(&mut self) {
+        let mut work = self.entered.clone();
+        // An indirect jump of somebody else's may come here as well.
+        work.extend(&self.indirect);
+        while let Some(b) = work.pop() {
+            if std::mem::replace(&mut self.blocks[b].dead, false) {
+                work.extend(self.successors(b));
+            }
+        }
+    }
+
+    /// Chooses the blocks that are counted: not those that likely run most often.
+    pub(super) fn choose_counters(&mut self, steps: &Steps) {
+        let outside = self.blocks.len();
+        let mut classes = Classes::new(outside + 1);
+        for &b in self.entered.iter().chain(&self.indirect) {
+            classes.join(b, outside);
+        }
+        for b in (0..self.blocks.len()).filter(|&b| !self.blocks[b].dead) {
+            let mut first = self.next[b].leaves.then_some(outside);
+            for s in self.successors(b) {
+                classes.join(*first.get_or_insert(s), s);
+            }
+        }
+        for b in 0..self.blocks.len() {
+            let next = if self.next[b].leaves { None } else { self.successors(b).next() };
+            self.blocks[b].class = classes.find(b) as u32;
+            self.blocks[b].out = classes.find(next.unwrap_or(outside)) as u32;
+        }
+        let weights = self.weights(steps);
+        let mut order: Vec<usize> = (0..self.blocks.len()).filter(|&b| !self.blocks[b].dead).collect();
+        order.sort_by_key(|&b| std::cmp::Reverse(weights[b]));
+        let mut tree = Classes::new(outside + 1);
+        let mut unknown = Vec::new();
+        for b in order {
+            let (class, out) = (self.blocks[b].class as usize, self.blocks[b].out as usize);
+            if tree.find(class) == tree.find(out) {
+                self.blocks[b].counter = Some(self.counters);
+                self.counters += 1;
+            } else {
+                tree.join(class, out);
+                unknown.push(b);
+            }
+        }
+        self.derive(unknown, classes.find(outside) as u32);
+    }
+
+    /// How often each block likely runs: eight times as often as what is around its loop.
+    fn weights(&self, steps: &Steps) -> Vec<u64> {
+        const DEEPEST: u32 = 12;
+        let mut depth = vec![0_i32; self.blocks.len() + 1];
+        for (b, next) in self.next.iter().enumerate() {
+            if let Some(target) = next.target.filter(|&t| t <= b) {
+                depth[target] += 1;
+                depth[b + 1] -= 1;
+            }
+        }
+        let mut now = 0;
+        let hot = steps.parts[0].end;
+        self.blocks
+            .iter()
+            .zip(depth)
+            .map(|(block, change)| {
+                now += change;
+                let cost = if block.keeps_flags { 4 } else { 1 };
+                let often = if block.first < hot { 1 << (3 * (now as u32).min(DEEPEST)) } else { 0 };
+                often * cost
+            })
+            .collect()
+    }
+
+    /// Leaf by leaf: a class with one unknown block gives its count.
+    fn derive(&mut self, unknown: Vec<usize>, outside: u32) {
+        let mut degree = vec![0_u32; self.blocks.len() + 1];
+        let mut at: Vec<Vec<usize>> = vec![Vec::new(); self.blocks.len() + 1];
+        for &b in &unknown {
+            for class in [self.blocks[b].class, self.blocks[b].out] {
+                degree[class as usize] += 1;
+                at[class as usize].push(b);
+            }
+        }
+        let mut done = vec![false; self.blocks.len()];
+        let mut leaves: Vec<u32> =
+            (0..degree.len() as u32).filter(|&c| c != outside && degree[c as usize] == 1).collect();
+        while let Some(class) = leaves.pop() {
+            let Some(&b) = at[class as usize].iter().find(|&&b| !done[b]) else { continue };
+            done[b] = true;
+            self.derived.push((b, class));
+            for end in [self.blocks[b].class, self.blocks[b].out] {
+                degree[end as usize] -= 1;
+                if end != outside && end != class && degree[end as usize] == 1 {
+                    leaves.push(end);
+                }
+            }
+        }
+    }
+
+    /// Each block's count, from the counters.
+    pub(super) fn solve(&self, counters: &[u64], mut visit: impl FnMut(usize, u64)) {
+        let counted = |b: &Block| b.counter.and_then(|c| counters.get(c as usize)).copied().unwrap_or(0);
+        let mut counts: Vec<i128> = self.blocks.iter().map(|b| counted(b).into()).collect();
+        // What comes to each class minus what begins there, of the blocks that are known.
+        let mut balance = vec![0_i128; self.blocks.len() + 1];
+        let known = |b: &Block, count: i128, balance: &mut Vec<i128>| {
+            balance[b.out as usize] += count;
+            balance[b.class as usize] -= count;
+        };
+        for (block, &count) in self.blocks.iter().zip(&counts).filter(|(b, _)| b.counter.is_some()) {
+            known(block, count, &mut balance);
+        }
+        for &(b, class) in &self.derived {
+            let block = &self.blocks[b];
+            let missing = balance[class as usize];
+            counts[b] = if block.class == class { missing } else { -missing };
+            known(block, counts[b], &mut balance);
+        }
+        for (b, count) in counts.into_iter().enumerate() {
+            // Less than none: a thread was stopped between two counters.
+            visit(b, u64::try_from(count.max(0)).unwrap_or(u64::MAX));
+        }
+    }
+}
+
+/// Union-find.
+struct Classes(Vec<usize>);
+
+impl Classes {
+    fn new(count: usize) -> Classes {
+        Classes((0..count).collect())
+    }
+
+    fn find(&mut self, mut x: usize) -> usize {
+        while self.0[x] != x {
+            self.0[x] = self.0[self.0[x]];
+            x = self.0[x];
+        }
+        x
+    }
+
+    fn join(&mut self, a: usize, b: usize) {
+        let (a, b) = (self.find(a), self.find(b));
+        self.0[a] = b;
+    }
+}

@@ -1,0 +1,416 @@
+//! The copy of a unit, instruction by instruction.
+//!
+//! Most are copied byte by byte, RIP-relative operands get a new displacement, branches the shortest form that reaches.
+//! Nops and blocks that nothing leads to are left out; where they aligned the next block, the copy is aligned too.
+//!
+//! ```text
+//! counter:  inc  qword gs:[disp32]
+//! where somebody reads the flags later, and nowhere in the block they are dead:
+//!           lea  rsp, [rsp-128]         ; the red zone
+//!           pushfq
+//!           inc  qword gs:[disp32]
+//!           popfq
+//!           lea  rsp, [rsp+128]
+//! ```
+//!
+//! A call of somebody who looks at its return address gets the original's, where a jump leads back to the copy:
+//!
+//! ```text
+//!           call next                   ; the return predictor gets its pair
+//!     next: lea  rsp, [rsp+8]
+//!           push qword [rip+word]       ; the original return address
+//!           jmp  target
+//!     word: ..
+//! ```
+
+use super::decode::{Step, Steps, Way};
+use super::graph::Graph;
+use super::{COUNTER, Uncounted};
+use crate::image::Image;
+
+/// Copies of functions begin at multiples of this.
+pub(super) const ALIGN: u32 = 16;
+/// `inc qword gs:[disp32]`, without the displacement.
+const INC: [u8; 5] = [0x65, 0x48, 0xff, 0x04, 0x25];
+const PUSH_FLAGS: [u8; 6] = [0x48, 0x8d, 0x64, 0x24, 0x80, 0x9c];
+const POP_FLAGS: [u8; 9] = [0x9d, 0x48, 0x8d, 0xa4, 0x24, 0x80, 0, 0, 0];
+const INC_LEN: u32 = INC.len() as u32 + 4;
+const KEEP_LEN: u32 = INC_LEN + (PUSH_FLAGS.len() + POP_FLAGS.len()) as u32;
+/// In a counter that keeps the flags: offsets behind each instruction that moves the stack pointer, and how far
+/// it is then from where it was.
+const KEEP_FRAMES: [(u32, i64); 4] = [(5, 128), (6, 136), (KEEP_LEN - 8, 128), (KEEP_LEN, 0)];
+const NEAR_JUMP: u32 = 5;
+/// `call next; next: lea rsp, [rsp+8]; push qword [rip+...]`.
+const TELL: [u8; 12] = [0xe8, 0, 0, 0, 0, 0x48, 0x8d, 0x64, 0x24, 8, 0xff, 0x35];
+const TELL_LEN: u32 = TELL.len() as u32 + 4;
+const WORD: u32 = 8;
+/// As [`KEEP_FRAMES`]: offsets in it, and how far the stack pointer is from where it was.
+const TELL_FRAMES: [(u32, i64); 4] = [(5, 8), (10, 0), (TELL_LEN, 8), (TELL_LEN + NEAR_JUMP, 0)];
+
+/// Nops of one to nine bytes (Intel's manual, volume 2B, NOP).
+const NOPS: [&[u8]; 9] = [
+    &[0x90],
+    &[0x66, 0x90],
+    &[0x0f, 0x1f, 0x00],
+    &[0x0f, 0x1f, 0x40, 0],
+    &[0x0f, 0x1f, 0x44, 0, 0],
+    &[0x66, 0x0f, 0x1f, 0x44, 0, 0],
+    &[0x0f, 0x1f, 0x80, 0, 0, 0, 0],
+    &[0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0],
+    &[0x66, 0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0],
+];
+
+#[derive(Debug)]
+struct PartLayout {
+    /// Offset in the copies.
+    at: u32,
+    len: u32,
+    first: usize,
+    end: usize,
+    /// A jump behind the last instruction, to where the original goes on.
+    goes_on: Option<u64>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Layout {
+    parts: Vec<PartLayout>,
+    /// By step: offset in its part of what stands for it, without the padding before it.
+    offsets: Vec<u32>,
+    /// By step: bytes of padding before it.
+    padding: Vec<u8>,
+    /// By step: a branch that does not reach by a short displacement.
+    far: Vec<bool>,
+    /// By step: bytes of the counter before it.
+    counters: Vec<u8>,
+    /// By step: left out.
+    dropped: Vec<bool>,
+    part_of: Vec<u8>,
+}
+
+impl Layout {
+    pub(super) fn new(steps: &Steps, graph: &Graph) -> Result<Layout, Uncounted> {
+        let count = steps.list.len();
+        let mut layout = Layout {
+            offsets: vec![0; count],
+            padding: vec![0; count],
+            far: vec![false; count],
+            counters: vec![0; count],
+            dropped: vec![false; count],
+            part_of: vec![0; count],
+            parts: Vec::with_capacity(steps.parts.len()),
+        };
+        for block in &graph.blocks {
+            if block.counter.is_some() {
+                let len = if block.keeps_flags { KEEP_LEN } else { INC_LEN };
+                layout.counters[block.place] = len as u8;
+            }
+            for n in block.first..block.end {
+                layout.dropped[n] = block.dead || steps.list[n].way == Way::Nop;
+            }
+        }
+        for (p, part) in steps.parts.iter().enumerate() {
+            layout.part_of[part.first..part.end]
+                .fill(u8::try_from(p).map_err(|_| Uncounted::NotRelocatable)?);
+            for n in part.first..part.end {
+                let stays = steps.list[n].way.target().and_then(|t| steps.at(t));
+                layout.far[n] = stays.is_none_or(|t| !(part.first..part.end).contains(&t));
+            }
+            let ends = part.end.checked_sub(1).filter(|&n| n >= part.first).map(|n| (n, &steps.list[n]));
+            let lives = graph.blocks.iter().any(|b| b.end == part.end && !b.dead);
+            let goes_on = ends.filter(|(_, s)| s.way.falls_through() && lives).map(|_| part.hi);
+            layout.parts.push(PartLayout { at: 0, len: 0, first: part.first, end: part.end, goes_on });
+            layout.relax(steps, p);
+        }
+        Ok(layout)
+    }
+
+    /// Begins with short branches, and lengthens what does not reach until all does.
+    fn relax(&mut self, steps: &Steps, p: usize) {
+        loop {
+            self.sum(steps, p);
+            let mut changed = false;
+            for n in self.parts[p].first..self.parts[p].end {
+                let step = &steps.list[n];
+                let Some(target) = step.way.target() else { continue };
+                if self.far[n] || self.dropped[n] || matches!(step.way, Way::Begin(_)) {
+                    continue;
+                }
+                let Some(target) = steps.at(target) else { continue };
+                let end = self.offsets[n] + u32::from(self.counters[n]) + self.size(step, n);
+                let distance = i64::from(self.offsets[target]) - i64::from(end);
+                if i8::try_from(distance).is_err() {
+                    self.far[n] = true;
+                    changed = true;
+                }
+            }
+            if !changed {
+                return;
+            }
+        }
+    }
+
+    fn sum(&mut self, steps: &Steps, p: usize) {
+        let (first, end) = (self.parts[p].first, self.parts[p].end);
+        let mut at = 0_u32;
+        for n in first..end {
+            let step = &steps.list[n];
+            // Behind nops, on a cache line's quarter: somebody wanted it there.
+            let aligned =
+                n > first && step.ip.is_multiple_of(ALIGN.into()) && !self.dropped[n] && self.dropped[n - 1];
+            let padding = if aligned { at.next_multiple_of(ALIGN) - at } else { 0 };
+            self.padding[n] = padding as u8;
+            self.offsets[n] = at + padding;
+            at = self.offsets[n] + u32::from(self.counters[n]) + self.size(step, n);
+        }
+        self.parts[p].len = at + if self.parts[p].goes_on.is_some() { NEAR_JUMP } else { 0 };
+    }
+
+    /// Bytes of an instruction in the copy.
+    fn size(&self, step: &Step, n: usize) -> u32 {
+        let len = u32::from(step.len);
+        match (step.way, self.far[n]) {
+            _ if self.dropped[n] => 0,
+            (Way::Jump(_), false) | (Way::Conditional(_), false) => 2,
+            (Way::Jump(_), true) => NEAR_JUMP,
+            (Way::Conditional(_), true) => 6,
+            // Around a jump, to a jump.
+            (Way::Loop(_), true) => len + 2 + NEAR_JUMP,
+            (Way::Told(Some(_)), _) => TELL_LEN + NEAR_JUMP + WORD,
+            (Way::Told(None), _) => TELL_LEN + NEAR_JUMP + 1 + WORD,
+            _ => len,
+        }
+    }
+
+    pub(super) fn parts(&self) -> usize {
+        self.parts.len()
+    }
+
+    /// Puts a part at the first good offset from `next` on. Answers with what is free behind it.
+    pub(super) fn place(&mut self, part: usize, next: u32) -> u32 {
+        let Some(part) = self.parts.get_mut(part) else { return next };
+        part.at = next.next_multiple_of(ALIGN);
+        // A call's return address may be the first byte behind it, and is nobody else's.
+        part.at + part.len + 1
+    }
+
+    /// Offset in the copies of what stands for an instruction.
+    pub(super) fn offset(&self, n: usize) -> u32 {
+        self.parts[usize::from(self.part_of[n])].at + self.offsets[n]
+    }
+
+    /// Offset behind an instruction.
+    pub(super) fn behind(&self, n: usize) -> u32 {
+        // The next one's place, but for its padding.
+        match self.offsets.get(n + 1).filter(|_| self.part_of[n + 1] == self.part_of[n]) {
+            Some(next) => self.parts[usize::from(self.part_of[n])].at + next - u32::from(self.padding[n + 1]),
+            None => {
+                let part = &self.parts[usize::from(self.part_of[n])];
+                part.at + part.len - if part.goes_on.is_some() { NEAR_JUMP } else { 0 }
+            }
+        }
+    }
+
+    /// Offset and end of a part.
+    pub(super) fn range(&self, part: usize) -> (u32, u32) {
+        let part = &self.parts[part];
+        (part.at, part.at + part.len)
+    }
+
+    /// What moves the stack pointer beside the original's instructions: the step, offset in the copies, and how far.
+    pub(super) fn moves<'a>(&'a self, steps: &'a Steps) -> impl Iterator<Item = (usize, u32, i64)> + 'a {
+        (0..self.counters.len()).flat_map(|n| {
+            let keeps = u32::from(self.counters[n]) == KEEP_LEN;
+            let keeper = keeps.then(|| (self.offset(n), KEEP_FRAMES));
+            let told = matches!(steps.list[n].way, Way::Told(_)) && !self.dropped[n];
+            let call = told.then(|| (self.offset(n) + u32::from(self.counters[n]), TELL_FRAMES));
+            let both = keeper.into_iter().chain(call);
+            both.flat_map(move |(at, frames)| frames.map(|(offset, by)| (n, at + offset, by)))
+        })
+    }
+
+    /// Writes the copy. Answers with the offsets of words that hold link addresses.
+    #[expect(clippy::too_many_arguments)]
+    pub(super) fn write(
+        &self,
+        image: &Image,
+        steps: &Steps,
+        graph: &Graph,
+        bytes: &mut [u8],
+        base: u64,
+        counters: u64,
+        elsewhere: &dyn Fn(u64, u64) -> u64,
+    ) -> Result<Vec<u32>, Uncounted> {
+        let mut writer = Writer { bytes, base, at: 0, words: Vec::new() };
+        for block in &graph.blocks {
+            for n in block.first..block.end {
+                writer.at = self.offset(n) - u32::from(self.padding[n]);
+                writer.pad(self.padding[n].into());
+                if let Some(counter) = block.counter.filter(|_| block.place == n) {
+                    let place = counters + COUNTER * u64::from(counter);
+                    writer.count(place, block.keeps_flags).ok_or(Uncounted::NotRelocatable)?;
+                }
+                if !self.dropped[n] {
+                    self.instruction(image, steps, n, &mut writer, elsewhere)
+                        .ok_or(Uncounted::NotRelocatable)?;
+                }
+            }
+        }
+        for part in &self.parts {
+            if let Some(to) = part.goes_on {
+                let site = steps.list[part.end - 1].ip;
+                writer.at = part.at + part.len - NEAR_JUMP;
+                writer.put(&[0xe9]);
+                writer.displacement(elsewhere(site, to)).ok_or(Uncounted::NotRelocatable)?;
+            }
+        }
+        Ok(writer.words)
+    }
+
+    /// None: something is out of reach.
+    fn instruction(
+        &self,
+        image: &Image,
+        steps: &Steps,
+        n: usize,
+        out: &mut Writer,
+        elsewhere: &dyn Fn(u64, u64) -> u64,
+    ) -> Option<()> {
+        let step = &steps.list[n];
+        let code = image.code_at(step.ip, step.len.into())?;
+        let goal = |to: u64| match steps.at(to) {
+            Some(own) => out.base.wrapping_add(self.offset(own).into()),
+            None => elsewhere(step.ip, to),
+        };
+        match step.way {
+            Way::Jump(to) => {
+                let goal = goal(to);
+                if self.far[n] {
+                    out.put(&[0xe9]);
+                    return out.displacement(goal);
+                }
+                out.put(&[0xeb]);
+                out.short(goal)
+            }
+            Way::Conditional(to) => {
+                let goal = goal(to);
+                // 70+cc rel8, or 0f 80+cc rel32.
+                let wide = code.len() >= 6 && code[code.len() - 6] == 0x0f;
+                let condition = code[code.len() - if wide { 5 } else { 2 }] & 0xf;
+                if self.far[n] {
+                    out.put(&[0x0f, 0x80 | condition]);
+                    return out.displacement(goal);
+                }
+                out.put(&[0x70 | condition]);
+                out.short(goal)
+            }
+            Way::Loop(to) => {
+                let goal = goal(to);
+                let (_, opcode) = code.split_last()?;
+                out.put(opcode);
+                if !self.far[n] {
+                    return out.short(goal);
+                }
+                out.put(&[2, 0xeb, NEAR_JUMP as u8, 0xe9]);
+                out.displacement(goal)
+            }
+            Way::Begin(to) => {
+                let goal = goal(to);
+                out.put(&code[..code.len() - 4]);
+                out.displacement(goal)
+            }
+            Way::Told(to) => {
+                let jump = if to.is_some() { NEAR_JUMP } else { NEAR_JUMP + 1 };
+                out.put(&TELL);
+                out.put(&jump.to_le_bytes());
+                match to {
+                    Some(to) => {
+                        out.put(&[0xe9]);
+                        out.displacement(elsewhere(step.ip, to))?;
+                    }
+                    None => {
+                        let hole = usize::from(step.operand);
+                        let old = i32::from_le_bytes(code.get(hole..hole + 4)?.try_into().ok()?);
+                        out.put(&[0xff, 0x25]);
+                        out.displacement(step.end().wrapping_add(old as u64))?;
+                    }
+                }
+                out.words.push(out.at);
+                out.put(&step.end().to_le_bytes());
+                Some(())
+            }
+            Way::Call(to) => {
+                let goal = elsewhere(step.ip, to);
+                out.put(&code[..code.len() - 4]);
+                out.displacement(goal)
+            }
+            _ => {
+                let at = out.at;
+                out.put(code);
+                if step.operand == 0 {
+                    return Some(());
+                }
+                let hole = usize::from(step.operand);
+                let old = i32::from_le_bytes(code.get(hole..hole + 4)?.try_into().ok()?);
+                let operand = step.end().wrapping_add(old as u64);
+                let end = out.base.wrapping_add(out.at.into());
+                let new = i32::try_from(operand.wrapping_sub(end) as i64).ok()?;
+                let hole = at as usize + hole;
+                out.bytes[hole..hole + 4].copy_from_slice(&new.to_le_bytes());
+                Some(())
+            }
+        }
+    }
+}
+
+struct Writer<'a> {
+    bytes: &'a mut [u8],
+    base: u64,
+    at: u32,
+    /// Offsets of words that hold link addresses.
+    words: Vec<u32>,
+}
+
+impl Writer<'_> {
+    fn put(&mut self, bytes: &[u8]) {
+        let at = self.at as usize;
+        self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
+        self.at += bytes.len() as u32;
+    }
+
+    fn pad(&mut self, mut len: u32) {
+        while len > 0 {
+            let nop = NOPS[(len as usize).min(NOPS.len()) - 1];
+            self.put(nop);
+            len -= nop.len() as u32;
+        }
+    }
+
+    fn count(&mut self, place: u64, keeps_flags: bool) -> Option<()> {
+        let place = i32::try_from(place).ok()?.to_le_bytes();
+        if keeps_flags {
+            self.put(&PUSH_FLAGS);
+        }
+        self.put(&INC);
+        self.put(&place);
+        if keeps_flags {
+            self.put(&POP_FLAGS);
+        }
+        Some(())
+    }
+
+    fn distance(&self, len: u32, to: u64) -> i64 {
+        to.wrapping_sub(self.base.wrapping_add((self.at + len).into())) as i64
+    }
+
+    fn displacement(&mut self, to: u64) -> Option<()> {
+        let distance = i32::try_from(self.distance(4, to)).ok()?;
+        self.put(&distance.to_le_bytes());
+        Some(())
+    }
+
+    fn short(&mut self, to: u64) -> Option<()> {
+        let distance = i8::try_from(self.distance(1, to)).ok()?;
+        self.put(&distance.to_le_bytes());
+        Some(())
+    }
+}
