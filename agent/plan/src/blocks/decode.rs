@@ -41,12 +41,10 @@ pub(super) enum Way {
     /// A call of somebody who looks at its return address, which must be the original's: of a function, or through
     /// the word that the operand names.
     Told(Option<u64>),
-    /// An indirect call, a system call, a trap: may not come back.
+    /// An indirect call, a system call, a trap, ud2, hlt: may not come back.
     Leave,
     JumpIndirect,
     Return,
-    /// ud2, hlt.
-    Stop,
 }
 
 impl Way {
@@ -59,7 +57,7 @@ impl Way {
 
     /// Whether control may go on behind the instruction.
     pub(super) fn falls_through(self) -> bool {
-        !matches!(self, Way::Jump(_) | Way::JumpIndirect | Way::Return | Way::Stop)
+        !matches!(self, Way::Jump(_) | Way::JumpIndirect | Way::Return)
     }
 
     /// Leaves a return address, or is come back from as if it did.
@@ -222,7 +220,8 @@ fn way(i: &Instruction) -> Result<Way, Uncounted> {
     };
     Ok(match i.flow_control() {
         _ if is_nop(i) => Way::Nop,
-        FlowControl::Next if i.mnemonic() == Mnemonic::Hlt => Way::Stop,
+        // The program's own handler of the fault may go on behind it.
+        FlowControl::Next if i.mnemonic() == Mnemonic::Hlt => Way::Leave,
         FlowControl::Next => Way::Next,
         _ if is_call(i) && has_branch(i) => Way::Call(near()?),
         FlowControl::Call if i.op_count() > 0 => return Err(Uncounted::NotRelocatable),
@@ -238,7 +237,7 @@ fn way(i: &Instruction) -> Result<Way, Uncounted> {
         FlowControl::XbeginXabortXend => Way::Leave,
         FlowControl::IndirectBranch if i.code() == Code::Jmp_rm64 => Way::JumpIndirect,
         FlowControl::Return if matches!(i.code(), Code::Retnq | Code::Retnq_imm16) => Way::Return,
-        FlowControl::Exception => Way::Stop,
+        FlowControl::Exception => Way::Leave,
         FlowControl::IndirectBranch | FlowControl::Return => return Err(Uncounted::NotRelocatable),
     })
 }

@@ -32,7 +32,7 @@ fn live_out(steps: &Steps, graph: &Graph, live: &[u8], b: usize) -> u8 {
     let block = &graph.blocks[b];
     let last = &steps.list[block.end - 1];
     match last.way {
-        Way::Return | Way::Stop => 0,
+        Way::Return => 0,
         _ => graph.successors(b).map(|s| live[s]).fold(0, |a, b| a | b),
     }
 }
