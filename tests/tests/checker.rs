@@ -32,7 +32,7 @@ fn mistakes_are_seen() {
     };
     let (site, callee) = key("sort_two");
     let differs = |change: &dyn Fn(&mut gprofdata::GmonOut)| {
-        let mut profile = gprofdata::GmonOut { arcs: perfect.arcs.clone(), histograms: Vec::new() };
+        let mut profile = gprofdata::GmonOut { arcs: perfect.arcs.clone(), ..Default::default() };
         change(&mut profile);
         !check::compare(&expected, &profile, &program).unwrap().is_equal()
     };
@@ -61,7 +61,7 @@ fn mistakes_are_seen_beside_functions_that_are_left_alone() {
     let at = |name: &str| program.named(name).unwrap().address;
     let (main, a, b, c) = (at("main"), at("a"), at("b"), at("c"));
     let equal = |refused: &[u64], change: &dyn Fn(&mut gprofdata::GmonOut)| {
-        let mut profile = gprofdata::GmonOut { arcs: perfect.arcs.clone(), histograms: Vec::new() };
+        let mut profile = gprofdata::GmonOut { arcs: perfect.arcs.clone(), ..Default::default() };
         change(&mut profile);
         let refused = refused.iter().copied().collect();
         expect::compare_without(&refused, &arcs, false, &profile, &program).is_empty()
