@@ -16,6 +16,9 @@ unsafe extern "C" fn gprofinject_frida_orders(orders: *mut Orders) -> bool {
     if agent.region.is_null() || unsafe { (*agent.region).state } != State::Armed as u32 {
         return false;
     }
+    if text::is_writable() {
+        return false;
+    }
     let (patches, bias) = text::patches();
     let (count, region) = (patches.len() as u64, agent.region);
     // SAFETY: the caller's.

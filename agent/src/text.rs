@@ -145,9 +145,23 @@ fn write(bytes: impl Fn(&Patch) -> &[u8]) {
 
 /// Sets the protection of the program's executable segments from the one they were loaded with.
 fn protect(to: impl Fn(u64) -> u64) -> Result<(), i32> {
+    for (lo, len, loaded) in executable_segments() {
+        // SAFETY: the program's own text. While it is not executable, no thread runs it.
+        unsafe { sys::mprotect(lo, len, to(loaded)) }?;
+    }
+    Ok(())
+}
+
+/// Whether the program may write into its own text. Frida's gum would take that from it.
+pub(crate) fn is_writable() -> bool {
+    executable_segments().any(|(_, _, loaded)| loaded & sys::PROT_WRITE != 0)
+}
+
+/// Pages and protection as the program was loaded.
+fn executable_segments() -> impl Iterator<Item = (u64, u64, u64)> {
     const PT_LOAD: u32 = 1;
     let Text { bias, headers: (at, size, count), .. } = *text();
-    for i in 0..count {
+    (0..count).filter_map(move |i| {
         // struct Elf64_Phdr: type, flags, offset, vaddr, paddr, filesz, memsz, align.
         let header = (at + i * size) as *const u32;
         // SAFETY: the kernel says that the program headers are there.
@@ -156,14 +170,12 @@ fn protect(to: impl Fn(u64) -> u64) -> Result<(), i32> {
             (*header, *header.add(1), *words.add(2), *words.add(5))
         };
         if kind != PT_LOAD || flags & 1 == 0 {
-            continue;
+            return None;
         }
         // PF_X, PF_W, PF_R are 1, 2, 4; PROT_READ, PROT_WRITE, PROT_EXEC the other way round.
         let loaded = u64::from(flags & 4) >> 2 | u64::from(flags & 2) | u64::from(flags & 1) << 2;
         let lo = address.wrapping_add(bias) & !(PAGE - 1);
         let hi = (address.wrapping_add(bias) + len).next_multiple_of(PAGE);
-        // SAFETY: the program's own text. While it is not executable, no thread runs it.
-        unsafe { sys::mprotect(lo, hi - lo, to(loaded)) }?;
-    }
-    Ok(())
+        Some((lo, hi - lo, loaded))
+    })
 }

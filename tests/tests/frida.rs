@@ -124,8 +124,8 @@ fn what_gum_would_break_is_refused() {
     }
 }
 
-/// Prints the bytes that `work` begins with, and what else of us can be seen: errno, descriptors, variables, and
-/// libraries that it has not asked for.
+/// Prints the bytes that `work` begins with, and what else of us can be seen: errno, descriptors, variables,
+/// libraries that it has not asked for, and code that can be written.
 const LOOKS: &str = r#"
 #include <errno.h>
 #include <stdio.h>
@@ -152,7 +152,8 @@ int main(void) {
     char line[4096];
     FILE *maps = fopen("/proc/self/maps", "r");
     while (fgets(line, sizeof line, maps))
-        if (strstr(line, "libgcc_s") || strstr(line, "libstdc++")) fputs(line, stdout);
+        if (strstr(line, "libgcc_s") || strstr(line, "libstdc++") || strstr(line, "wxp") && strstr(line, "/looks"))
+            fputs(line, stdout);
     for (unsigned i = 0; i < sizeof bytes; i++) fprintf(stderr, "%02x", bytes[i]);
     fprintf(stderr, "\n");
     return 0;

@@ -75,6 +75,7 @@ fn carry_out(orders: &Orders) {
             let _ = interceptor.replace_fast(function, thunk);
         }
         interceptor.end_transaction();
+        patches.close();
         core::mem::forget((gum, interceptor));
     }
     region.frida_patched = patches.made();

@@ -5,11 +5,14 @@ use core::ffi::c_void;
 use core::slice;
 use frida_gum::NativePointer;
 use gprofinject_abi::frida::Orders;
-use gprofinject_abi::plan::{BEHIND_FRIDA, BY_FRIDA, Patch};
+use gprofinject_abi::plan::{BEHIND_FRIDA, BY_AGENT, BY_FRIDA, Patch};
 use gprofinject_abi::region::PAGE;
 
 /// Bytes of `jmp rel32`.
 const JUMP: usize = 5;
+
+/// The protection of text. (The agent gives no orders for a program that has it writable.)
+const CODE: i32 = libc::PROT_READ | libc::PROT_EXEC;
 
 pub(crate) struct Patches {
     all: &'static [Patch],
@@ -38,17 +41,49 @@ impl Patches {
         self.each().next().is_some()
     }
 
-    /// Whether the text can be made writable the way gum does it: where it cannot, gum ends the process. (A policy
-    /// forbids it everywhere or nowhere.)
+    /// Whether gum will get what it takes: where it gets no memory, or cannot make the text writable and executable,
+    /// it ends the process.
     pub(crate) fn may_be_made(&self) -> bool {
-        let Some((first, _)) = self.each().next() else { return false };
-        let page = (first.address.wrapping_add(self.bias) & !(PAGE - 1)) as *mut c_void;
-        let code = libc::PROT_READ | libc::PROT_EXEC;
-        // SAFETY: a page of the program's text, which stays readable and executable.
-        unsafe {
-            libc::mprotect(page, PAGE as usize, code | libc::PROT_WRITE) == 0
-                && libc::mprotect(page, PAGE as usize, code) == 0
+        /// What gum takes for a start, and for each function, with room to spare.
+        const HEAP: usize = 16 << 20;
+        const EACH: usize = 2048;
+        let memory = HEAP + EACH * self.each().count();
+        // SAFETY: a new mapping, and its end.
+        let got = unsafe {
+            let (access, flags) =
+                (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+            let at = libc::mmap(core::ptr::null_mut(), memory, access, flags, -1, 0);
+            at != libc::MAP_FAILED && libc::munmap(at, memory) == 0
+        };
+        got && self.protect(CODE | libc::PROT_WRITE) & self.protect(CODE)
+    }
+
+    /// gum leaves the pages that it has patched writable.
+    pub(crate) fn close(&self) {
+        self.protect(CODE);
+    }
+
+    /// Sets the protection of all pages that are to be patched. A limit or a policy may be against it.
+    fn protect(&self, access: i32) -> bool {
+        let page = |address: u64| address.wrapping_add(self.bias) & !(PAGE - 1);
+        let set = |from: u64, to: u64| {
+            // SAFETY: pages of the program's text, which stays readable and executable.
+            unsafe { libc::mprotect(from as *mut c_void, (to - from) as usize, access) == 0 }
+        };
+        let mut done = true;
+        let mut run: Option<(u64, u64)> = None;
+        for patch in self.all.iter().filter(|patch| patch.by != BY_AGENT) {
+            let (from, to) = (page(patch.address), page(patch.address + u64::from(patch.len) - 1) + PAGE);
+            run = match run {
+                Some((start, end)) if from <= end => Some((start, end.max(to))),
+                Some((start, end)) => {
+                    done &= set(start, end);
+                    Some((from, to))
+                }
+                None => Some((from, to)),
+            };
         }
+        run.is_none_or(|(start, end)| set(start, end)) && done
     }
 
     /// Functions and their thunks; those only whose bytes are the ones that were planned for.
