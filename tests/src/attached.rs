@@ -9,6 +9,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use crate::elf::Program;
@@ -45,10 +46,13 @@ impl Subject {
     /// With a thread for each letter.
     pub fn new(kinds: &str, flags: &[&str]) -> Subject {
         let place = Place::new();
-        let mut compiler = Command::new("g++");
-        compiler.args(["-O2", "-w", "-pthread", "-o"]).arg(place.path("attached"));
-        compiler.arg(tool::folder().join("processes/attached.cc")).args(flags);
-        build::compile(compiler).unwrap();
+        // Were it written by us, a process that another test forks at this moment would have it open, too, and it
+        // could not be executed ("text file busy").
+        let mut install = Command::new("install");
+        install.args(["-m755", "/dev/stdin"]).arg(place.path("attached")).stdin(Stdio::piped());
+        let mut install = install.spawn().unwrap();
+        install.stdin.take().unwrap().write_all(&binary(flags)).unwrap();
+        assert!(install.wait().unwrap().success());
         let mut command = Command::new(place.path("attached"));
         command.arg(kinds).current_dir(place.folder.path()).env_remove("GMON_OUT_PREFIX");
         Subject::start(place, command)
@@ -78,6 +82,11 @@ impl Subject {
         self.stdout.read_line(&mut line).unwrap();
         self.said += &line;
         line
+    }
+
+    /// Waits until it says so.
+    pub fn hear(&mut self, what: &str) {
+        assert_eq!(self.line(), what);
     }
 
     /// Has it do something.
@@ -140,22 +149,17 @@ impl Subject {
 
     /// The code in its memory, by the file it is from.
     pub fn code(&self) -> BTreeMap<String, Vec<u8>> {
-        let memory = fs::File::open(format!("/proc/{}/mem", self.pid())).unwrap();
-        let maps = fs::read_to_string(format!("/proc/{}/maps", self.pid())).unwrap();
-        let mut code: BTreeMap<String, Vec<u8>> = BTreeMap::new();
-        for line in maps.lines().filter(|line| line.contains(" r-xp ") && line.contains('/')) {
-            let (lo, hi) = line.split_once(' ').unwrap().0.split_once('-').unwrap();
-            let hex = |text: &str| u64::from_str_radix(text, 16).unwrap();
-            let mut bytes = vec![0; (hex(hi) - hex(lo)) as usize];
-            memory.read_exact_at(&mut bytes, hex(lo)).unwrap();
-            code.entry(line[line.find('/').unwrap()..].to_owned()).or_default().extend(bytes);
-        }
-        code
+        code(&self.pid().to_string())
     }
 
     /// The first place where that is not what it was.
     pub fn changed(&self, before: &BTreeMap<String, Vec<u8>>) -> Option<String> {
-        let now = self.code();
+        self.changed_in(&self.pid().to_string(), before)
+    }
+
+    /// The same in a child of its.
+    pub fn changed_in(&self, pid: &str, before: &BTreeMap<String, Vec<u8>>) -> Option<String> {
+        let now = code(pid);
         before.iter().find_map(|(name, was)| {
             let Some(is) = now.get(name) else { return Some(format!("{name} is gone")) };
             let at = (0..was.len().max(is.len())).find(|&at| was.get(at) != is.get(at))?;
@@ -192,6 +196,35 @@ impl Subject {
         let alone = (alone.status, String::from_utf8_lossy(&alone.stdout).into_owned());
         assert_eq!((self.child.wait().unwrap(), self.said.clone()), alone);
     }
+}
+
+/// The program, compiled once.
+fn binary(flags: &[&str]) -> Vec<u8> {
+    static COMPILED: Mutex<BTreeMap<String, Vec<u8>>> = Mutex::new(BTreeMap::new());
+    let mut compiled = COMPILED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let compile = || {
+        let place = Place::new();
+        let mut compiler = Command::new("g++");
+        compiler.args(["-O2", "-w", "-pthread", "-o"]).arg(place.path("attached"));
+        compiler.arg(tool::folder().join("processes/attached.cc")).args(flags);
+        build::compile(compiler).unwrap();
+        fs::read(place.path("attached")).unwrap()
+    };
+    compiled.entry(flags.join(" ")).or_insert_with(compile).clone()
+}
+
+fn code(pid: &str) -> BTreeMap<String, Vec<u8>> {
+    let memory = fs::File::open(format!("/proc/{pid}/mem")).unwrap();
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+    let mut code: BTreeMap<String, Vec<u8>> = BTreeMap::new();
+    for line in maps.lines().filter(|line| line.contains(" r-xp ") && line.contains('/')) {
+        let (lo, hi) = line.split_once(' ').unwrap().0.split_once('-').unwrap();
+        let hex = |text: &str| u64::from_str_radix(text, 16).unwrap();
+        let mut bytes = vec![0; (hex(hi) - hex(lo)) as usize];
+        memory.read_exact_at(&mut bytes, hex(lo)).unwrap();
+        code.entry(line[line.find('/').unwrap()..].to_owned()).or_default().extend(bytes);
+    }
+    code
 }
 
 impl Drop for Subject {

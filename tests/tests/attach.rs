@@ -197,7 +197,7 @@ fn gprofinject_is_killed_at_any_moment() {
     let before = subject.code();
     let maps = |subject: &Subject| fs::read_to_string(format!("/proc/{}/maps", subject.pid())).unwrap();
     let (mut early, mut late) = (0, 0);
-    let times = cycles(60);
+    let times = cycles(40);
     for n in 0..times {
         let mut command = subject.command(&["-q", "--duration", "0.002"]);
         let mut gprofinject = command.stderr(Stdio::null()).spawn().unwrap();

@@ -172,24 +172,25 @@ fn mapping(line: &str) -> Option<Mapping> {
 
 /// Why the kernel refused ptrace, in words.
 pub(crate) fn refusal(pid: i32, error: &io::Error) -> String {
+    let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+    refusal_with(pid, error, &scope)
+}
+
+/// `scope`: what kernel.yama.ptrace_scope is, empty where the kernel has no such thing.
+fn refusal_with(pid: i32, error: &io::Error, scope: &str) -> String {
     match error.raw_os_error() {
-        Some(libc::EPERM | libc::EACCES) => {
-            let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
-            match scope.trim() {
-                "1" | "2" => format!(
-                    "the kernel does not let us attach to process {pid} (kernel.yama.ptrace_scope is {}): run \
+        Some(libc::EPERM | libc::EACCES) => match scope.trim() {
+            "1" | "2" => format!(
+                "the kernel does not let us attach to process {pid} (kernel.yama.ptrace_scope is {}): run \
                      gprofinject as root, or set it to 0",
-                    scope.trim()
-                ),
-                "3" => {
-                    "the kernel lets nobody attach to processes (kernel.yama.ptrace_scope is 3)".to_owned()
-                }
-                _ => format!(
-                    "the kernel does not let us attach to process {pid}: it has gained privileges, or is \
+                scope.trim()
+            ),
+            "3" => "the kernel lets nobody attach to processes (kernel.yama.ptrace_scope is 3)".to_owned(),
+            _ => format!(
+                "the kernel does not let us attach to process {pid}: it has gained privileges, or is \
                      traced, or this is a container without CAP_SYS_PTRACE (docker run --cap-add=SYS_PTRACE)"
-                ),
-            }
-        }
+            ),
+        },
         Some(libc::ESRCH) => format!("process {pid} has ended"),
         Some(libc::EAGAIN) => {
             format!("process {pid} is stopped; let it go on first: kill -CONT {pid}")
@@ -220,6 +221,26 @@ mod tests {
         let line = "55d0c0000000-55d0c0021000 rw-p 00000000 00:00 0 ";
         assert_eq!(mapping(line).map(|m| (m.executable, m.path)), Some((false, String::new())));
         assert_eq!(mapping("nonsense"), None);
+    }
+
+    #[test]
+    fn refusals_say_what_to_do() {
+        for (errno, scope, says) in [
+            (libc::EPERM, "1\n", &["ptrace_scope is 1", "as root", "set it to 0"][..]),
+            (libc::EPERM, "2\n", &["ptrace_scope is 2", "as root"]),
+            (libc::EPERM, "3\n", &["lets nobody attach", "ptrace_scope is 3"]),
+            (libc::EPERM, "0\n", &["gained privileges", "--cap-add=SYS_PTRACE"]),
+            (libc::EACCES, "", &["gained privileges", "--cap-add=SYS_PTRACE"]),
+            (libc::ESRCH, "1\n", &["process 42 has ended"]),
+            (libc::EAGAIN, "", &["is stopped", "kill -CONT 42"]),
+            (libc::ETIMEDOUT, "", &["waits in the kernel", "try again"]),
+            (libc::EIO, "", &["cannot attach to process 42: Input/output error"]),
+        ] {
+            let said = refusal_with(42, &io::Error::from_raw_os_error(errno), scope);
+            for part in says {
+                assert!(said.contains(part), "{errno} {scope:?}: {said}");
+            }
+        }
     }
 
     #[test]

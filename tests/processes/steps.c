@@ -1,0 +1,30 @@
+// A program to attach to, with two busy threads. Obeys its standard input like attached.cc.
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+#define OPAQUE __attribute__((noinline, noclone))
+static volatile int stop, sink;
+OPAQUE void step(void) { sink++; }
+OPAQUE int inner(int x) { return x + 1; }
+OPAQUE int outer(int x) { return inner(inner(x)); }
+static void *work(void *argument) {
+    int n = 0;
+    while (!stop) n = outer(n) & 0xffff;
+    return argument;
+}
+int main(void) {
+    pthread_t threads[2];
+    for (int i = 0; i < 2; i++) pthread_create(&threads[i], 0, work, 0);
+    setlinebuf(stdout);
+    puts("ready");
+    char line[64];
+    while (fgets(line, sizeof line, stdin)) {
+        for (int n = atoi(line); n; n--) step();
+        puts("done");
+    }
+    stop = 1;
+    for (int i = 0; i < 2; i++) pthread_join(threads[i], 0);
+    puts("the end");
+    return 0;
+}

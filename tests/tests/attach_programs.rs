@@ -1,0 +1,159 @@
+//! Attaching to programs of particular kinds: Rust, programs that live by their faults, forked children; and beside a
+//! debugger.
+
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use gprofinject_tests::attached::Subject;
+use gprofinject_tests::place::{Place, finish};
+use gprofinject_tests::{build, skip, tool};
+
+/// A program of `processes/`, running.
+fn subject(file: &str, compiler: &str, flags: &[&str]) -> Subject {
+    let place = Place::new();
+    let mut command = Command::new(compiler);
+    command.args(flags).arg("-o").arg(place.path("subject")).arg(tool::folder().join("processes").join(file));
+    build::compile(command).unwrap();
+    let mut command = Command::new(place.path("subject"));
+    command.current_dir(place.folder.path());
+    Subject::start(place, command)
+}
+
+/// Attaches and leaves, with both kinds of hooks; the counts are exact, and nothing stays.
+fn over_and_over(mut subject: Subject, what: &str) {
+    let before = subject.code();
+    for n in 0..10_u32 {
+        let attached = subject.attached(&["-v", ["--hooks=both", "--hooks=entry"][n as usize % 2]]);
+        subject.step(n + 1);
+        std::thread::sleep(Duration::from_millis(5));
+        let (status, said) = attached.end("-INT");
+        assert_eq!((status, subject.calls("step")), (Some(0), u64::from(n) + 1), "{what}, {n}: {said}");
+        assert!(subject.is_clean(), "{what}, {n}: {said}");
+    }
+    assert_eq!(subject.changed(&before), None, "{what}");
+    subject.finish();
+}
+
+#[test]
+fn rust_programs() {
+    for flags in [&["-O", "-Cdebuginfo=1"][..], &["-Copt-level=0"], &["-O", "-Cprefer-dynamic"]] {
+        let flags = [&["--edition=2024"], flags].concat();
+        let dynamic = flags.contains(&"-Cprefer-dynamic");
+        if dynamic {
+            // The standard library is found where the compiler is.
+            let libraries = Command::new("rustc").args(["--print", "target-libdir"]).output().unwrap().stdout;
+            let path = format!("-Clink-arg=-Wl,-rpath,{}", String::from_utf8(libraries).unwrap().trim());
+            over_and_over(subject("panics.rs", "rustc", &[&flags[..], &[&path]].concat()), "dynamic");
+        } else {
+            over_and_over(subject("panics.rs", "rustc", &flags), flags[1]);
+        }
+    }
+}
+
+#[test]
+fn programs_with_handlers_for_faults() {
+    for flags in [&["-O2", "-w", "-pthread"][..], &["-O0", "-w", "-pthread"]] {
+        over_and_over(subject("faults.c", "gcc", flags), flags[0]);
+    }
+}
+
+/// What a child has from its parent counts nowhere, and is taken out of the child on its own.
+#[test]
+fn forked_children() {
+    let mut subject = subject("parent.c", "gcc", &["-O2", "-w"]);
+    let before = subject.code();
+    let attach = |subject: &Subject, child: &str| {
+        let mut command = subject.place.command(&["--rate", "0", "-q", "--pid", child, "--duration", "0.05"]);
+        command.args(["-o", "child.out"]).env("XDG_RUNTIME_DIR", subject.place.folder.path());
+        finish(command)
+    };
+    let maps = |pid: &str| fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+    let attached = subject.attached(&[]);
+    subject.step(5);
+    subject.tell("fork");
+    subject.hear("done\n");
+    let child = fs::read_to_string(subject.place.path("child")).unwrap();
+    assert!(maps(&child).contains("/gprofinject-"));
+    let outcome = attach(&subject, &child);
+    assert_eq!(outcome.code(), 0, "{}", outcome.stderr_text());
+    assert!(!maps(&child).contains("gprofinject"));
+    assert_eq!(subject.changed_in(&child, &before), None);
+    subject.step(6);
+    let (status, said) = attached.end("-INT");
+    assert_eq!((status, subject.calls("step")), (Some(0), 11), "{said}");
+    // It can be profiled like any other process.
+    let outcome = attach(&subject, &child);
+    assert_eq!(outcome.code(), 0, "{}", outcome.stderr_text());
+    assert!(subject.place.path("child.out").exists());
+    subject.finish();
+}
+
+/// The parent's folder has gone meanwhile.
+#[test]
+fn a_child_that_is_left_behind() {
+    let mut subject = subject("parent.c", "gcc", &["-O2", "-w"]);
+    let attached = subject.attached(&[]);
+    subject.tell("fork");
+    subject.hear("done\n");
+    attached.end("-INT");
+    let child = fs::read_to_string(subject.place.path("child")).unwrap();
+    let outcome = subject.place.run(&["--pid", &child, "--duration", "0"]);
+    let said = outcome.stderr_text();
+    assert!(outcome.code() == 125 && said.contains("was forked by a process that was"), "{said}");
+    subject.finish();
+}
+
+/// A debugger comes while the program is profiled, and once more when it has been left.
+#[test]
+fn beside_a_debugger() {
+    let tools = [
+        ("gdb", &["-batch", "-nx", "-ex", "thread apply all backtrace", "-p"][..], "main"),
+        ("strace", &["-f", "-p"], "attached"),
+    ];
+    for (debugger, arguments, says) in tools {
+        if !skip::have(debugger) {
+            skip::skipped("beside_a_debugger", &format!("no {debugger}"));
+            continue;
+        }
+        let mut subject = subject("steps.c", "gcc", &["-O2", "-w", "-g", "-pthread"]);
+        let before = subject.code();
+        let debug = |subject: &Subject| {
+            let mut command = Command::new(debugger);
+            command.args(arguments).arg(subject.pid().to_string()).stdin(Stdio::null());
+            let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+            if debugger == "strace" {
+                // It goes on until it is told.
+                let status = format!("/proc/{}/status", subject.pid());
+                let start = Instant::now();
+                while fs::read_to_string(&status).unwrap().contains("TracerPid:\t0\n") {
+                    assert!(start.elapsed() < Duration::from_secs(30), "strace does not begin");
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                let outcome = subject.attach(&["--duration", "0"]);
+                assert_eq!(outcome.code(), 125, "{}", outcome.stderr_text());
+                let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+                assert!(kill.unwrap().success());
+            }
+            let output = child.wait_with_output().unwrap();
+            let said = [output.stdout, output.stderr].concat();
+            let said = String::from_utf8_lossy(&said).into_owned();
+            assert!(said.contains(says), "{debugger}: {said}");
+        };
+        for _ in 0..3 {
+            let attached = subject.attached(&[]);
+            subject.step(3);
+            debug(&subject);
+            subject.step(4);
+            let (status, said) = attached.end("-INT");
+            assert_eq!((status, subject.calls("step")), (Some(0), 7), "{debugger}: {said}");
+            assert!(subject.is_clean(), "{debugger}: {said}");
+            debug(&subject);
+            subject.step(1);
+        }
+        assert_eq!(subject.changed(&before), None, "{debugger}");
+        subject.finish();
+    }
+}
