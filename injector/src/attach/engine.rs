@@ -456,10 +456,9 @@ impl Attached {
         // In a row of short functions, or in a cave.
         let is_busy = |thread: &Thread| self.is_overwritten(thread.registers.rip);
         while stopped.threads.iter().any(is_busy) {
-            if Instant::now() > until {
+            if Instant::now() > until || !stopped.stir(is_busy, MOMENT, until)? {
                 return Ok(Step::Later(anyhow!("a thread does not leave the patched code; try again")));
             }
-            stopped.stir(is_busy, MOMENT)?;
         }
         self.command(stopped, memory, PAUSE).map_err(|error| {
             anyhow!("the patches could not be taken away: {}", crate::sys::reason(&error))

@@ -5,6 +5,7 @@
 //! even so, see signal(7), "Interruption of system calls by stop signals"), we restart it.
 #![allow(unsafe_code)]
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Error};
@@ -258,9 +259,9 @@ impl Stopped {
                 return Ok(());
             }
             for &tid in &fresh {
-                if !seized.contains_key(&tid) {
+                if let Entry::Vacant(place) = seized.entry(tid) {
                     match request(libc::PTRACE_SEIZE, tid, 0, libc::PTRACE_O_TRACESYSGOOD as usize) {
-                        Ok(()) => _ = seized.insert(tid, false),
+                        Ok(()) => _ = place.insert(false),
                         Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
                         // So the kernel answers if it is about to end, too.
                         Err(_) if has_ended(self.pid, tid) => {}
@@ -408,9 +409,28 @@ impl Stopped {
         borrowed.interrupt(until)
     }
 
-    /// Lets some threads run for a moment.
-    pub(crate) fn stir(&mut self, which: impl Fn(&Thread) -> bool, pause: Duration) -> io::Result<()> {
-        let until = Instant::now() + PATIENCE;
+    /// Lets some threads run for a moment. False: one of them does not stand still again by `until`, or soon after,
+    /// because the machine has other things to do; then all are to be let go.
+    pub(crate) fn stir(
+        &mut self,
+        which: impl Fn(&Thread) -> bool,
+        pause: Duration,
+        until: Instant,
+    ) -> io::Result<bool> {
+        const SOON: Duration = Duration::from_millis(5);
+        match self.stir_until(which, pause, until.max(Instant::now() + pause) + SOON) {
+            Ok(()) => Ok(true),
+            Err(error) if error.raw_os_error() == Some(libc::ETIMEDOUT) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn stir_until(
+        &mut self,
+        which: impl Fn(&Thread) -> bool,
+        pause: Duration,
+        until: Instant,
+    ) -> io::Result<()> {
         let mut gone = Vec::new();
         let stirred: Vec<usize> = (0..self.threads.len()).filter(|&n| which(&self.threads[n])).collect();
         for &n in &stirred {

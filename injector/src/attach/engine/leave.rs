@@ -111,7 +111,9 @@ impl Attached {
             turn = (turn + AT_ONCE) % here.len();
             here.rotate_left(turn);
             here.truncate(AT_ONCE);
-            stopped.stir(|thread| here.contains(&thread.tid), moment.min(left))?;
+            if !stopped.stir(|thread| here.contains(&thread.tid), moment.min(left), until)? {
+                return Ok(false);
+            }
             moment = (moment * 2).min(LONGEST);
             mappings = Process::mappings_of(self.pid)?;
         }

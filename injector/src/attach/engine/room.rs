@@ -82,13 +82,13 @@ impl Attached {
             let busy = self.move_away(stopped, memory, mappings, libc, (moved, overwritten));
             match busy.first() {
                 None => return Ok(Step::Done(())),
-                Some(&(tid, at)) if late => {
-                    return Ok(Step::Later(anyhow!(
-                        "thread {tid} stays at {at:#x}, among instructions that are to be overwritten; try again, or \
-                         leave the function out with -X"
-                    )));
+                Some(&(tid, at)) if late => return Ok(Step::Later(stays(tid, at))),
+                Some(&(tid, at)) => {
+                    let is_busy = |thread: &Thread| busy.iter().any(|(tid, _)| *tid == thread.tid);
+                    if !stopped.stir(is_busy, MOMENT, until)? {
+                        return Ok(Step::Later(stays(tid, at)));
+                    }
                 }
-                _ => stopped.stir(|thread| busy.iter().any(|(tid, _)| *tid == thread.tid), MOMENT)?,
             }
         }
     }
@@ -132,6 +132,13 @@ impl Attached {
         let patch = after.checked_sub(1).and_then(|n| self.patched.get(n));
         patch.is_some_and(|&(address, len)| inside(address, len, at))
     }
+}
+
+fn stays(tid: i32, at: u64) -> anyhow::Error {
+    anyhow!(
+        "thread {tid} stays at {at:#x}, among instructions that are to be overwritten; try again, or leave the \
+         function out with -X"
+    )
 }
 
 fn inside(address: u64, len: u32, at: u64) -> bool {
