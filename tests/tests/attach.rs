@@ -7,7 +7,7 @@
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gprofinject_tests::attached::{Subject, pauses};
 use gprofinject_tests::place::Place;
@@ -197,12 +197,15 @@ fn gprofinject_is_killed_at_any_moment() {
     let before = subject.code();
     let maps = |subject: &Subject| fs::read_to_string(format!("/proc/{}/maps", subject.pid())).unwrap();
     let (mut early, mut late) = (0, 0);
+    let start = Instant::now();
+    assert_eq!(subject.attach(&["-q", "--duration", "0.005"]).code(), 0);
+    let whole = start.elapsed();
     let times = cycles(40);
     for n in 0..times {
-        let mut command = subject.command(&["-q", "--duration", "0.002"]);
+        let mut command = subject.command(&["-q", "--duration", "0.005"]);
         let mut gprofinject = command.stderr(Stdio::null()).spawn().unwrap();
-        // Each time at another moment of the time that it takes.
-        std::thread::sleep(Duration::from_micros(n as u64 * 7919 % 60_000));
+        // Each time at another moment of the time that it takes; in the first third it only plans.
+        std::thread::sleep(whole.mul_f64(0.3 + 0.7 * (n as f64 * 0.618).fract()));
         gprofinject.kill().unwrap();
         let _ = gprofinject.wait().unwrap();
         subject.step(1);

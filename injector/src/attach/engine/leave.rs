@@ -47,10 +47,20 @@ impl Attached {
             step
         });
         match left {
-            Ok(()) => Ok((longest, true)),
+            Ok(()) => Ok((longest, self.unmap_running())),
             Err(error) if error.is::<Stays>() => Ok((longest, false)),
             Err(error) => Err(error),
         }
+    }
+
+    /// Nobody can come into our memory any more: all threads but one may run while it is taken away. False: it stays.
+    fn unmap_running(&self) -> bool {
+        let unmapped = tracee::apart(self.pid, |tracer| -> Result<()> {
+            let memory = Memory::open(self.pid)?;
+            self.unmap(&mut Stopped::one(self.pid, tracer)?, &memory)
+        });
+        // It may have ended.
+        unmapped.is_ok() || Process::mappings_of(self.pid).map_or(true, |mappings| mappings.is_empty())
     }
 
     fn detach_stopped(
@@ -78,7 +88,6 @@ impl Attached {
         for detoured in &self.detours {
             memory.write(detoured.at, &detoured.before)?;
         }
-        self.unmap(stopped, memory)?;
         Ok(Step::Done(()))
     }
 
