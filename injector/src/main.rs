@@ -23,7 +23,6 @@ mod failure;
 mod family;
 mod filters;
 mod histogram;
-mod lines;
 mod list;
 mod listener;
 mod logbook;
@@ -105,8 +104,7 @@ fn run(args: Args) -> Result<Ending, Failure> {
         voice.note(note);
     }
     let subject = profilee::subject(&program.binary);
-    if settings.filters.count() == Some(args::CountArg::Lines) && lines::Lines::read(subject.bytes).is_empty()
-    {
+    if settings.filters.needs_lines() && gmon::Lines::parse(subject.bytes).is_err() {
         return Err(anyhow::anyhow!(
             "{} has no line information; build it with -g, or use --count blocks",
             program.binary.display()
