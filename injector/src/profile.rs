@@ -1,7 +1,7 @@
 //! Arcs, blocks and samples -> gmon.out.
 
 use anyhow::{Context, Result};
-use gmon::{Block, BuildId, Format, HistogramBuilder, Profile};
+use gmon::{Block, BuildId, Code, Format, HistogramBuilder, Lines, Profile};
 
 use crate::collect::Collected;
 use crate::histogram::Histogram;
@@ -30,6 +30,11 @@ pub(crate) fn encode(
     if let Some(plan) = planned.plan.as_ref().filter(|_| !collected.counters.is_empty()) {
         let counts = plan.block_counts(&collected.counters);
         profile.blocks = counts.into_iter().map(|(addr, count)| Block { addr, count }).collect();
+        // So that gprof -l finds each line's count.
+        let bytes = planned.subject.bytes;
+        if let (Ok(code), Ok(lines)) = (Code::parse(bytes), Lines::parse(bytes)) {
+            profile.blocks = gmon::at_lines(&profile.blocks, &code, &lines);
+        }
     }
     let (low, high) = planned.shape.text;
     let starts = planned.functions().map(|(function, _)| function.address);
