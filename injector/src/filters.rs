@@ -51,6 +51,11 @@ impl Filters {
         self.files.iter().map(|p| p.matcher.glob().glob().to_owned()).collect()
     }
 
+    /// Is nothing to be done in a program without line information?
+    pub(crate) fn needs_lines(&self) -> bool {
+        self.count == Some(CountArg::Lines) || self.asks_for_files()
+    }
+
     /// Are there patterns of files to be asked?
     pub(crate) fn asks_for_files(&self) -> bool {
         self.count.is_some() && !self.files.is_empty()

@@ -24,7 +24,6 @@ mod family;
 mod filters;
 mod frida;
 mod histogram;
-mod lines;
 mod list;
 mod listener;
 mod logbook;
@@ -106,8 +105,7 @@ fn run(args: Args) -> Result<Ending, Failure> {
         voice.note(note);
     }
     let subject = profilee::subject(&program.binary);
-    if settings.filters.count() == Some(args::CountArg::Lines) && lines::Lines::read(subject.bytes).is_empty()
-    {
+    if settings.filters.needs_lines() && gmon::Lines::parse(subject.bytes).is_err() {
         return Err(anyhow::anyhow!(
             "{} has no line information; build it with -g, or use --count blocks",
             program.binary.display()

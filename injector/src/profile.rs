@@ -1,7 +1,7 @@
 //! Arcs, blocks and samples -> gmon.out.
 
 use anyhow::{Context, Result};
-use gmon::{Block, BuildId, Format, HistogramBuilder, Profile};
+use gmon::{Block, BuildId, Code, Format, HistogramBuilder, Lines, Profile};
 
 use crate::collect::Collected;
 use crate::histogram::Histogram;
@@ -29,8 +29,12 @@ pub(crate) fn encode(
     let mut profile = Profile { build_id, arcs, ..Profile::new(format) };
     if let Some(plan) = planned.plan.as_ref().filter(|_| !collected.counters.is_empty()) {
         let counts = plan.block_counts(&collected.counters);
-        let blocks: Vec<_> = counts.into_iter().map(|(addr, count)| Block { addr, count }).collect();
-        profile.blocks = at_lines(blocks, planned.subject.bytes);
+        profile.blocks = counts.into_iter().map(|(addr, count)| Block { addr, count }).collect();
+        // So that gprof -l finds each line's count.
+        let bytes = planned.subject.bytes;
+        if let (Ok(code), Ok(lines)) = (Code::parse(bytes), Lines::parse(bytes)) {
+            profile.blocks = gmon::at_lines(&profile.blocks, &code, &lines);
+        }
     }
     let (low, high) = planned.shape.text;
     let starts = planned.functions().map(|(function, _)| function.address);
@@ -51,13 +55,4 @@ pub(crate) fn encode(
     let mut bytes = Vec::new();
     gmon::write(&profile, &mut bytes).context("the profile does not fit into a gmon.out")?;
     Ok((bytes, placed))
-}
-
-/// With a record where each source line begins, too, so that `gprof -l` shows its count; without line
-/// information the blocks alone.
-fn at_lines(blocks: Vec<Block>, program: &[u8]) -> Vec<Block> {
-    match (gmon::Code::parse(program), gmon::Lines::parse(program)) {
-        (Ok(code), Ok(lines)) => gmon::at_lines(&blocks, &code, &lines),
-        _ => blocks,
-    }
 }

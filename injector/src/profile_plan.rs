@@ -1,5 +1,6 @@
 //! The plan for a program, and the answers that the rest needs from it.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use gprofinject_plan::image::{Function, FunctionKind, Image};
@@ -8,7 +9,6 @@ use gprofinject_plan::{Hooks, Options, Plan, Reason, Tactic, Verdict};
 use crate::args::{EngineArg, HooksArg};
 use crate::filters::Filters;
 use crate::histogram::{Place, Shape};
-use crate::lines::Lines;
 use crate::subject::Subject;
 
 /// What was decided about a program.
@@ -40,10 +40,12 @@ pub(crate) fn make<'s, 'd>(
     // Where nothing is said, counting shall cost no more than it must.
     let entry = hooks == Some(HooksArg::Entry) || counts && hooks.is_none();
     let nothing = hooks == Some(HooksArg::None) || subject.unhookable.is_some();
-    let lines = filters.asks_for_files().then(|| Lines::read(subject.bytes));
+    let lines = filters.asks_for_files().then(|| gmon::Lines::parse(subject.bytes).ok());
     let counted = |function: &Function| {
         let (lo, hi) = (function.address, function.address + function.size);
-        let in_files = |lines: &Lines| lines.files_of(lo, hi).any(|file| filters.counts_file(file));
+        let in_files = |lines: &Option<gmon::Lines>| {
+            lines.as_ref().is_some_and(|lines| files(lines, lo, hi).any(|file| filters.counts_file(file)))
+        };
         counts && lines.as_ref().is_none_or(in_files)
     };
     let selected = |function: &Function| !nothing && filters.select(function.names(), function.size);
@@ -63,6 +65,14 @@ pub(crate) fn make<'s, 'd>(
         None => Shape { text: text_extents(subject), arena: 0, arena_len: 0 },
     };
     Planned { subject, plan, shape, took: start.elapsed(), counts, blocks_only }
+}
+
+/// The source files of the code in a range, some of them several times.
+fn files(lines: &gmon::Lines, lo: u64, hi: u64) -> impl Iterator<Item = &Path> {
+    let rows = lines.rows();
+    let from = rows.partition_point(|row| row.end <= lo);
+    let inside = rows[from..].iter().take_while(move |row| row.start < hi);
+    inside.filter_map(|row| lines.files().get(row.location?.file).map(Path::new))
 }
 
 /// Extents of the functions, or of all code where none are known.

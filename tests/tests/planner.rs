@@ -210,22 +210,16 @@ fn aim_calls<R: FnMut() -> u64>(generator: &mut Generator<R>, program: &mut Prog
 
 /// What is wrong with the plans for a program.
 fn judge(image: &Image, seed: u64) -> Result<(), String> {
-    for hooks in [Hooks::Both, Hooks::Entry] {
+    let engines = [Engine::Builtin, Engine::Frida, Engine::FridaOrBuiltin];
+    for (engine, hooks) in engines.into_iter().flat_map(|e| [(e, Hooks::Both), (e, Hooks::Entry)]) {
         let selected =
             |f: &gprofinject_plan::image::Function| !seed.is_multiple_of(3) || !f.address.is_multiple_of(5);
-        let plan = Plan::new(
-            image,
-            &Options {
-                hooks,
-                engine: Engine::default(),
-                selected: &selected,
-                insist: false,
-                counted: &|_| false,
-            },
-        );
+        let options = Options { hooks, engine, selected: &selected, insist: false, counted: &|_| false };
+        let plan = Plan::new(image, &options);
         let patches = patches(&plan);
-        check_bytes(image, &plan, &patches).map_err(|error| format!("{hooks:?}: {error}"))?;
-        check_ways(image, &patches).map_err(|error| format!("{hooks:?}: {error}"))?;
+        let which = |error| format!("{engine:?}, {hooks:?}: {error}");
+        check_bytes(image, &plan, &patches).map_err(which)?;
+        check_ways(image, &patches).map_err(which)?;
     }
     Ok(())
 }
@@ -310,7 +304,7 @@ fn patches(plan: &Plan) -> Vec<Patch> {
     let patch = |at: usize| Patch {
         address: word(at + offset_of!(Patch, address)),
         len: word(at + offset_of!(Patch, len)) as u32,
-        by: 0,
+        by: (word(at + offset_of!(Patch, len)) >> 32) as u32,
         original: file[at + offset_of!(Patch, original)..][..16].try_into().unwrap(),
         replacement: file[at + offset_of!(Patch, replacement)..][..16].try_into().unwrap(),
     };

@@ -13,6 +13,8 @@ use crate::measure::{Cost, Way, Work, alternate, number, stats_by};
 const ENGINES: [(&str, Engine); 3] =
     [("builtin", Engine::Builtin), ("frida", Engine::Frida), ("frida,builtin", Engine::FridaOrBuiltin)];
 
+const MEASURABLE: u64 = 10_000_000;
+
 pub(crate) fn compare(folder: &Path, rounds: usize) -> Result<()> {
     if let Err(why) = tool::frida() {
         skip::skipped("both engines", &format!("{why:#}"));
@@ -58,8 +60,12 @@ fn rows(name: &str, work: &Work, rounds: usize, folder: &Path) -> Result<()> {
             set_up = set_up.min(number(&last, "/setup_ns/total")?);
         }
         let calls = number(&last, "/calls")?;
-        let per_call = |cost: &Cost| extra(cost, plain) / calls as f64 * 1e9;
-        let each: Vec<String> = costs.iter().map(|cost| format!("{:.2}", per_call(cost))).collect();
+        // Of a few calls the cost drowns in that of the start.
+        let per_call = |cost: &Cost| match calls {
+            0..MEASURABLE => String::new(),
+            _ => format!("{:.2}", extra(cost, plain) / calls as f64 * 1e9),
+        };
+        let each: Vec<String> = costs.iter().map(per_call).collect();
         println!(
             "| {name} | {label} | {} | {} | {calls} | {} | {:.1} | {} |",
             number(&last, "/functions/hooked")?,
