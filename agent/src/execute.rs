@@ -31,7 +31,7 @@ const EXECVEAT: u32 = 322;
 
 /// Leads the C library's calls here, where they are as expected. Else nothing is followed.
 pub(crate) fn prepare(dynamic_linker: u64, place: &Place) {
-    if place.folder().len() > FOLDER_MAX {
+    if place.folder().len() > FOLDER_MAX || !sys::may_make_code() {
         return;
     }
     let text = crate::jumps::libc_text(dynamic_linker);

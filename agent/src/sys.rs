@@ -86,6 +86,22 @@ pub(crate) fn map_zeros(len: u64, protection: u64) -> Result<u64, i32> {
     Ok(at)
 }
 
+/// Whether a page that was written may be executed: not under PR_SET_MDWE, nor where a policy forbids it. Who took
+/// execution away from a page of code then could not give it back.
+pub(crate) fn may_make_code() -> bool {
+    const PAGE: u64 = 4096;
+    // SAFETY: a fresh mapping replaces nothing, and nobody else knows of it.
+    unsafe {
+        let Ok(at) = mmap(0, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) else {
+            return false;
+        };
+        (at as *mut u8).write_volatile(0);
+        let may = mprotect(at, PAGE, PROT_READ | PROT_EXEC).is_ok();
+        let _ = munmap(at, PAGE);
+        may
+    }
+}
+
 /// What [`map_zeros`] has made: an injector that leaves the process takes it away. What finds no room stays.
 pub(crate) static MAPPED: [[AtomicU64; 2]; attach::MAPPED_MAX] =
     [const { [const { AtomicU64::new(0) }; 2] }; attach::MAPPED_MAX];

@@ -95,8 +95,8 @@ fn nothing_is_needed_and_only_what_is_passed_on_is_offered() {
     let jumping = ["__longjmp_chk", "_longjmp", "longjmp", "siglongjmp"];
     let profiling =
         ["__fentry__", "__monstartup", "_mcleanup", "_mcount", "mcount", "moncontrol", "monstartup"];
-    // For the injector, which finds them in the file.
-    let ours = ["gprofinject_control"];
+    // For the injector, which finds it in the file, and for Frida's library.
+    let ours = ["gprofinject_control", "gprofinject_frida_orders"];
     let mut expected = [&jumping[..], &unwinding, &forking, &profiling, &ours].concat();
     expected.sort_unstable();
     assert_eq!(offered, expected);

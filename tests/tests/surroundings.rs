@@ -1,8 +1,12 @@
 //! Programs that change what is around them: files, limits, users, system calls that are permitted.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, unsafe_code)]
+
+use std::os::unix::process::CommandExt;
+use std::time::Duration;
 
 use gprofinject_tests::family::{MODES, NO_FOLLOW, Subject};
+use gprofinject_tests::{run, skip, tool};
 
 /// Also after it, children are followed, and programs that are executed.
 #[test]
@@ -73,4 +77,36 @@ fn seccomp() {
 fn seccomp_that_is_not_entered() {
     let program = Subject::new("seccomp");
     program.check(&["asks", "errno", "fork"], &[[5, 7, 0], [9, 0, 9]]);
+}
+
+/// Where no memory may be made executable any more (PR_SET_MDWE, Linux 6.3) nothing can be hooked, and no page of code
+/// may be touched: it could not be made executable again.
+#[test]
+fn no_new_code() {
+    const PR_SET_MDWE: libc::c_int = 65;
+    let program = Subject::new("surroundings");
+    let refused = |mut command: std::process::Command| {
+        // SAFETY: a system call only.
+        unsafe {
+            command.pre_exec(|| match libc::prctl(PR_SET_MDWE, 1, 0, 0, 0) {
+                0 => Ok(()),
+                _ => Err(std::io::Error::last_os_error()),
+            })
+        };
+        command
+    };
+    if refused(std::process::Command::new("true")).status().is_err() {
+        return skip::skipped("no_new_code", "the kernel has no PR_SET_MDWE");
+    }
+    let args = ["none".to_owned(), program.name().to_owned()];
+    let mut alone = std::process::Command::new(&program.path);
+    alone.args(&args);
+    let alone = run::run(refused(alone), None, Duration::from_secs(60)).unwrap();
+    for mode in MODES {
+        let file = program.place().path("gmon.out");
+        let command = tool::command(&[mode], &file, &program.path, &args).unwrap();
+        let ours = run::run(refused(command), None, Duration::from_secs(60)).unwrap();
+        assert_eq!((ours.code(), ours.stdout_text()), (alone.code(), alone.stdout_text()), "{mode}");
+        assert!(ours.stderr_text().contains("nothing was hooked"), "{mode}: {}", ours.stderr_text());
+    }
 }
