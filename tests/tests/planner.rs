@@ -210,14 +210,17 @@ fn aim_calls<R: FnMut() -> u64>(generator: &mut Generator<R>, program: &mut Prog
 
 /// What is wrong with the plans for a program.
 fn judge(image: &Image, seed: u64) -> Result<(), String> {
-    for hooks in [Hooks::Both, Hooks::Entry] {
+    for (hooks, count) in [(Hooks::Both, false), (Hooks::Entry, false), (Hooks::Both, true)] {
         let selected =
             |f: &gprofinject_plan::image::Function| !seed.is_multiple_of(3) || !f.address.is_multiple_of(5);
         let plan =
-            Plan::new(image, &Options { hooks, selected: &selected, insist: false, counted: &|_| false });
+            Plan::new(image, &Options { hooks, selected: &selected, insist: false, counted: &|_| count });
         let patches = patches(&plan);
         check_bytes(image, &plan, &patches).map_err(|error| format!("{hooks:?}: {error}"))?;
-        check_ways(image, &patches).map_err(|error| format!("{hooks:?}: {error}"))?;
+        // Of a counted function it is the copy that runs: who branches where in the original does not matter.
+        if !count {
+            check_ways(image, &patches).map_err(|error| format!("{hooks:?}: {error}"))?;
+        }
     }
     Ok(())
 }
