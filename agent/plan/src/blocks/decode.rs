@@ -8,7 +8,8 @@ use crate::flow::{Flow, function_at};
 use crate::image::{Image, ImageKind};
 use crate::relocate::{has_branch, is_ambiguous, is_call, is_nop};
 use iced_x86::{
-    Code, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register, RflagsBits,
+    Code, ConditionCode, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register,
+    RflagsBits,
 };
 
 /// The flags that `inc` changes.
@@ -197,6 +198,9 @@ impl Steps {
             let bit = 1 << i.op0_register().full_register().number();
             match i.mnemonic() {
                 Mnemonic::Mov | Mnemonic::Pop => self.computed &= !bit,
+                // A function's address, and a choice between two.
+                Mnemonic::Lea if i.is_ip_rel_memory_operand() => self.computed &= !bit,
+                _ if i.condition_code() != ConditionCode::None => {}
                 Mnemonic::Cmp | Mnemonic::Test | Mnemonic::Push => {}
                 _ => self.computed |= bit,
             }
