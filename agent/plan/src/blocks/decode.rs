@@ -194,7 +194,7 @@ impl Steps {
             self.jumps_indirectly = true;
             self.jumps_by_sum |= register.is_some_and(|r| self.computed & 1 << r != 0);
         }
-        if i.op0_kind() == OpKind::Register && i.op0_register().is_gpr() {
+        if way == Way::Next && i.op0_kind() == OpKind::Register && i.op0_register().is_gpr() {
             let bit = 1 << i.op0_register().full_register().number();
             match i.mnemonic() {
                 Mnemonic::Mov | Mnemonic::Pop => self.computed &= !bit,
