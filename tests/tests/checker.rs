@@ -32,7 +32,7 @@ fn mistakes_are_seen() {
     };
     let (site, callee) = key("sort_two");
     let differs = |change: &dyn Fn(&mut gprofdata::GmonOut)| {
-        let mut profile = gprofdata::GmonOut { arcs: perfect.arcs.clone(), histograms: Vec::new() };
+        let mut profile = gprofdata::GmonOut { arcs: perfect.arcs.clone(), ..Default::default() };
         change(&mut profile);
         !check::compare(&expected, &profile, &program).unwrap().is_equal()
     };
