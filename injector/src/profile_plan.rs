@@ -49,7 +49,7 @@ pub(crate) fn make<'s, 'd>(
         counts && lines.as_ref().is_none_or(in_files)
     };
     let selected = |function: &Function| !nothing && filters.select(function.names(), function.size);
-    let insist = hooks.is_some();
+    let insist = hooks.is_some() && !blocks_only;
     let hooks = if entry { Hooks::Entry } else { Hooks::Both };
     let image = subject.image.as_ref().filter(|_| agent_wanted || !nothing);
     let options = Options { hooks, engine: engine.engine(), selected: &selected, insist, counted: &counted };

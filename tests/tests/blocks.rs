@@ -116,8 +116,7 @@ fn compare(what: &str, program: &Path, args: &[String], stdin: Option<&Path>, sa
         let uncounted = stats["blocks"]["uncounted_by_reason"].as_object().unwrap();
         let refused: u64 =
             uncounted.iter().filter(|(why, _)| *why != "not-hooked").map(|(_, n)| n.as_u64().unwrap()).sum();
-        // A few of sqlite's thousands of functions, and where blocks are one byte long.
-        assert!(refused <= 5, "{what}: {uncounted:?}");
+        assert_eq!(refused, 0, "{what}: {uncounted:?}");
         let counts = spread(program, &blocks);
         assert!(counts.len() > 50, "{what}: {} instructions", counts.len());
         let wrong: Vec<String> = counts

@@ -184,12 +184,12 @@ impl Copies {
         let targets = entries::targets(image, flow, &steps)?;
         let pads = image.landing_pads_in(stretches);
         let mut graph = Graph::new(&steps, &targets.indirect, &targets.outside, &pads)?;
-        let redirects = entries::redirect(&steps, targets.all(), taken)?;
+        let ways = entries::redirect(&steps, &targets, taken)?;
         flags::place(&steps, &mut graph);
         graph.choose_counters(&steps);
-        let layout = Layout::new(&steps, &graph)?;
+        let layout = Layout::new(&steps, &graph, ways.compared)?;
         unwind::check(image, &steps)?;
-        Ok(Unit { function, steps, graph, layout, redirects, first_counter: self.counters })
+        Ok(Unit { function, steps, graph, layout, redirects: ways.redirects, first_counter: self.counters })
     }
 
     /// Gives each part its place: what is hot first.

@@ -8,12 +8,15 @@ use crate::flow::{Flow, function_at};
 use crate::image::{Image, ImageKind};
 use crate::relocate::{has_branch, is_ambiguous, is_call, is_nop};
 use iced_x86::{
-    Code, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register, RflagsBits,
+    Code, ConditionCode, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register,
+    RflagsBits,
 };
 
 /// The flags that `inc` changes.
-pub(super) const COUNTER_FLAGS: u32 =
-    RflagsBits::OF | RflagsBits::SF | RflagsBits::ZF | RflagsBits::AF | RflagsBits::PF;
+pub(super) const COUNTER_FLAGS: u8 =
+    (RflagsBits::OF | RflagsBits::SF | RflagsBits::ZF | RflagsBits::AF | RflagsBits::PF) as u8;
+/// Those that a comparison changes.
+const FLAGS: u32 = COUNTER_FLAGS as u32 | RflagsBits::CF;
 
 /// A stretch of code with a symbol of its own.
 #[derive(Clone, Copy, Debug)]
@@ -43,7 +46,8 @@ pub(super) enum Way {
     Told(Option<u64>),
     /// An indirect call, a system call, a trap, ud2, hlt: may not come back.
     Leave,
-    JumpIndirect,
+    /// With the register that holds the address, if one does.
+    JumpIndirect(Option<u8>),
     Return,
 }
 
@@ -57,7 +61,7 @@ impl Way {
 
     /// Whether control may go on behind the instruction.
     pub(super) fn falls_through(self) -> bool {
-        !matches!(self, Way::Jump(_) | Way::JumpIndirect | Way::Return)
+        !matches!(self, Way::Jump(_) | Way::JumpIndirect(_) | Way::Return)
     }
 
     /// Leaves a return address, or is come back from as if it did.
@@ -77,7 +81,7 @@ pub(super) struct Step {
     /// Where the displacement of a RIP-relative operand stands in the instruction; 0: there is none.
     pub(super) operand: u8,
     pub(super) way: Way,
-    /// Of [`COUNTER_FLAGS`].
+    /// Of [`FLAGS`].
     pub(super) reads: u8,
     pub(super) writes: u8,
 }
@@ -184,14 +188,17 @@ impl Steps {
                 }
             }
         }
-        self.jumps_indirectly |= way == Way::JumpIndirect;
-        if way == Way::JumpIndirect && i.op0_kind() == OpKind::Register {
-            self.jumps_by_sum |= self.computed & 1 << i.op0_register().number() != 0;
+        if let Way::JumpIndirect(register) = way {
+            self.jumps_indirectly = true;
+            self.jumps_by_sum |= register.is_some_and(|r| self.computed & 1 << r != 0);
         }
-        if i.op0_kind() == OpKind::Register && i.op0_register().is_gpr() {
+        if way == Way::Next && i.op0_kind() == OpKind::Register && i.op0_register().is_gpr() {
             let bit = 1 << i.op0_register().full_register().number();
             match i.mnemonic() {
                 Mnemonic::Mov | Mnemonic::Pop => self.computed &= !bit,
+                // A function's address, and a choice between two.
+                Mnemonic::Lea if i.is_ip_rel_memory_operand() => self.computed &= !bit,
+                _ if i.condition_code() != ConditionCode::None => {}
                 Mnemonic::Cmp | Mnemonic::Test | Mnemonic::Push => {}
                 _ => self.computed |= bit,
             }
@@ -235,7 +242,10 @@ fn way(i: &Instruction) -> Result<Way, Uncounted> {
             return Err(Uncounted::NotRelocatable);
         }
         FlowControl::XbeginXabortXend => Way::Leave,
-        FlowControl::IndirectBranch if i.code() == Code::Jmp_rm64 => Way::JumpIndirect,
+        FlowControl::IndirectBranch if i.code() == Code::Jmp_rm64 => {
+            let register = i.op0_kind() == OpKind::Register;
+            Way::JumpIndirect(register.then(|| i.op0_register().number() as u8))
+        }
         FlowControl::Return if matches!(i.code(), Code::Retnq | Code::Retnq_imm16) => Way::Return,
         FlowControl::Exception => Way::Leave,
         FlowControl::IndirectBranch | FlowControl::Return => return Err(Uncounted::NotRelocatable),
@@ -270,9 +280,9 @@ fn looks_at_return_address(image: &Image, flow: &Flow, target: u64) -> bool {
     })
 }
 
-/// Which of [`COUNTER_FLAGS`] the instruction reads, and which it certainly overwrites.
+/// Which of [`FLAGS`] the instruction reads, and which it certainly overwrites.
 fn flags(i: &Instruction) -> (u8, u8) {
-    let reads = i.rflags_read() & COUNTER_FLAGS;
+    let reads = i.rflags_read() & FLAGS;
     // A count of zero leaves the flags alone.
     let by_count = matches!(
         i.mnemonic(),
@@ -289,9 +299,9 @@ fn flags(i: &Instruction) -> (u8, u8) {
     ) && (0..i.op_count())
         .any(|n| i.op_kind(n) == OpKind::Register && i.op_register(n) == Register::CL);
     let repeated = i.has_rep_prefix() || i.has_repne_prefix();
-    let writes = if by_count || repeated { 0 } else { i.rflags_modified() & COUNTER_FLAGS };
+    let writes = if by_count || repeated { 0 } else { i.rflags_modified() & FLAGS };
     // The bits of these flags' masks fit into a byte.
     (reads as u8, writes as u8)
 }
 
-const _: () = assert!(COUNTER_FLAGS < 256);
+const _: () = assert!(FLAGS < 256);

@@ -2,7 +2,8 @@
 //!
 //! The copy computes the same addresses as the original: tables, labels and pointers lead into the original. Each
 //! place there that they may mean becomes a jump to the same place of the copy. Nothing else of the original runs any
-//! more, so a place without five bytes before the next one gets a short jump to five bytes anywhere near.
+//! more, so a place without five bytes before the next one gets a short jump to five bytes anywhere near. Where there is
+//! not even that, and only the unit's own indirect jumps lead there, these compare their target with it.
 
 use super::Uncounted;
 use super::decode::{Steps, Way};
@@ -51,6 +52,10 @@ pub(super) fn targets(image: &Image, flow: &Flow, steps: &Steps) -> Result<Targe
     // Who was told the original's return address comes back there.
     let told = steps.list.iter().filter(|s| matches!(s.way, Way::Told(_))).map(|s| s.end());
     targets.outside.extend(told.filter(|&end| steps.at(end).is_some()));
+    // Its own address is a pointer to a function; what else it would want a place's address for is not known.
+    if !steps.jumps_indirectly && steps.labels.iter().any(|&label| label != start) {
+        return Err(Uncounted::DataInCode);
+    }
     if steps.jumps_indirectly {
         let before = targets.indirect.len();
         for &table in &steps.tables {
@@ -112,14 +117,24 @@ impl Redirect {
     }
 }
 
-/// Finds the places for `targets`, sorted; `taken` is overwritten by others.
-pub(super) fn redirect(
-    steps: &Steps,
-    targets: Vec<u64>,
-    taken: &[Range<u64>],
-) -> Result<Vec<Redirect>, Uncounted> {
+/// What is to be done about the places that something may lead to.
+#[derive(Debug, Default)]
+pub(super) struct Ways {
+    pub(super) redirects: Vec<Redirect>,
+    /// Targets of the unit's own indirect jumps for which there is no room.
+    pub(super) compared: Vec<u64>,
+}
+
+/// Targets that an indirect jump is compared with, at most.
+const MOST_COMPARED: usize = 4;
+
+/// Finds the places for the targets; `taken` is overwritten by others.
+pub(super) fn redirect(steps: &Steps, targets: &Targets, taken: &[Range<u64>]) -> Result<Ways, Uncounted> {
     let mut room = Room { steps, taken, used: Vec::new() };
+    let mut compared = Vec::new();
     let mut crowded = Vec::new();
+    let outside = |at: u64| targets.outside.binary_search(&at).is_ok();
+    let targets = targets.all();
     let mut redirects = Vec::new();
     for (n, &at) in targets.iter().enumerate() {
         let next = targets.get(n + 1).copied().unwrap_or(u64::MAX);
@@ -129,17 +144,29 @@ pub(super) fn redirect(
         } else if at + SHORT_JUMP <= next && room.is_free(at, SHORT_JUMP) {
             room.take(at, SHORT_JUMP);
             crowded.push(at);
+        } else if !outside(at) {
+            compared.push(at);
         } else {
             return Err(Uncounted::NoRoom);
         }
     }
     for at in crowded {
-        let cave = room.near(at).ok_or(Uncounted::NoRoom)?;
-        room.take(cave, JUMP);
-        redirects.push(Redirect { at, to: at, short: Some(cave) });
-        redirects.push(Redirect { at: cave, to: at, short: None });
+        match room.near(at) {
+            Some(cave) => {
+                room.take(cave, JUMP);
+                redirects.push(Redirect { at, to: at, short: Some(cave) });
+                redirects.push(Redirect { at: cave, to: at, short: None });
+            }
+            None if !outside(at) => compared.push(at),
+            None => return Err(Uncounted::NoRoom),
+        }
     }
-    Ok(redirects)
+    let by_register = |way| !matches!(way, Way::JumpIndirect(None));
+    let jumps = steps.jumps_indirectly && steps.list.iter().all(|s| by_register(s.way));
+    if compared.len() > MOST_COMPARED || !compared.is_empty() && !jumps {
+        return Err(Uncounted::NoRoom);
+    }
+    Ok(Ways { redirects, compared })
 }
 
 /// The unit's bytes that may be overwritten.

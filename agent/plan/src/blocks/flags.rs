@@ -4,7 +4,7 @@
 //! Backwards over the unit: flags are read by an instruction, or behind it before something overwrites them.
 //! Returns and jumps out of the unit pass none (System V ABI).
 
-use super::decode::{Steps, Way};
+use super::decode::{COUNTER_FLAGS, Steps, Way};
 use super::graph::Graph;
 
 /// Finds each block's place for a counter.
@@ -12,12 +12,13 @@ pub(super) fn place(steps: &Steps, graph: &mut Graph) {
     let live = live_in(steps, graph);
     for b in 0..graph.blocks.len() {
         let mut now = live_out(steps, graph, &live, b);
+        graph.blocks[b].leaves_no_flags = now == 0;
         let block = &graph.blocks[b];
         let mut found = None;
         for n in (block.first..block.end).rev() {
             let step = &steps.list[n];
             now = now & !step.writes | step.reads;
-            if now == 0 {
+            if now & COUNTER_FLAGS == 0 {
                 found = Some(n);
             }
         }

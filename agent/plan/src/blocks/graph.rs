@@ -20,6 +20,8 @@ pub(super) struct Block {
     /// The step before which a counter stands, and whether it must leave all flags alone.
     pub(super) place: usize,
     pub(super) keeps_flags: bool,
+    /// Nobody reads flags behind it.
+    pub(super) leaves_no_flags: bool,
     /// Nothing leads to it: padding, mostly. It is not copied, and never runs.
     pub(super) dead: bool,
     /// Its class, and its successors'.
@@ -89,6 +91,7 @@ impl Graph {
                 counter: None,
                 place: first,
                 keeps_flags: false,
+                leaves_no_flags: false,
                 dead: true,
                 class: 0,
                 out: 0,
@@ -118,12 +121,12 @@ impl Graph {
         let target = last.way.target().and_then(|t| self.block_at(steps, t));
         let leaves = match last.way {
             Way::Call(_) | Way::Told(_) | Way::Leave | Way::Begin(_) => true,
-            Way::JumpIndirect | Way::Return => true,
+            Way::JumpIndirect(_) | Way::Return => true,
             Way::Jump(_) | Way::Conditional(_) | Way::Loop(_) => target.is_none(),
             Way::Next | Way::Nop => false,
         };
         let leaves = leaves || last.way.falls_through() && part_ends;
-        Next { behind, target, indirect: last.way == Way::JumpIndirect, leaves }
+        Next { behind, target, indirect: matches!(last.way, Way::JumpIndirect(_)), leaves }
     }
 
     pub(super) fn successors(&self, b: usize) -> impl Iterator<Item = usize> + '_ {

@@ -22,6 +22,15 @@
 //!           jmp  target
 //!     word: ..
 //! ```
+//!
+//! An indirect jump, where the original has no room at some of its targets:
+//!
+//! ```text
+//!           cmp  rax, [rip+word]        ; the target's address in the original
+//!           je   copy of the target
+//!           jmp  rax
+//!     word: ..
+//! ```
 
 use super::decode::{Step, Steps, Way};
 use super::graph::Graph;
@@ -44,6 +53,8 @@ const NEAR_JUMP: u32 = 5;
 const TELL: [u8; 12] = [0xe8, 0, 0, 0, 0, 0x48, 0x8d, 0x64, 0x24, 8, 0xff, 0x35];
 const TELL_LEN: u32 = TELL.len() as u32 + 4;
 const WORD: u32 = 8;
+/// `cmp reg, [rip+...]` and `je rel32`.
+const COMPARE: u32 = 13;
 /// As [`KEEP_FRAMES`]: offsets in it, and how far the stack pointer is from where it was.
 const TELL_FRAMES: [(u32, i64); 4] = [(5, 8), (10, 0), (TELL_LEN, 8), (TELL_LEN + NEAR_JUMP, 0)];
 
@@ -85,10 +96,18 @@ pub(super) struct Layout {
     /// By step: left out.
     dropped: Vec<bool>,
     part_of: Vec<u8>,
+    /// Targets that indirect jumps are compared with.
+    compared: Vec<u64>,
 }
 
 impl Layout {
-    pub(super) fn new(steps: &Steps, graph: &Graph) -> Result<Layout, Uncounted> {
+    /// `compared` are targets that indirect jumps are to be compared with.
+    pub(super) fn new(steps: &Steps, graph: &Graph, compared: Vec<u64>) -> Result<Layout, Uncounted> {
+        let mut jumps =
+            graph.blocks.iter().filter(|b| matches!(steps.list[b.end - 1].way, Way::JumpIndirect(_)));
+        if !compared.is_empty() && !jumps.all(|b| b.leaves_no_flags) {
+            return Err(Uncounted::NoRoom);
+        }
         let count = steps.list.len();
         let mut layout = Layout {
             offsets: vec![0; count],
@@ -98,6 +117,7 @@ impl Layout {
             dropped: vec![false; count],
             part_of: vec![0; count],
             parts: Vec::with_capacity(steps.parts.len()),
+            compared,
         };
         for block in &graph.blocks {
             if block.counter.is_some() {
@@ -175,6 +195,7 @@ impl Layout {
             (Way::Conditional(_), true) => 6,
             // Around a jump, to a jump.
             (Way::Loop(_), true) => len + 2 + NEAR_JUMP,
+            (Way::JumpIndirect(_), _) => len + (COMPARE + WORD) * self.compared.len() as u32,
             (Way::Told(Some(_)), _) => TELL_LEN + NEAR_JUMP + WORD,
             (Way::Told(None), _) => TELL_LEN + NEAR_JUMP + 1 + WORD,
             _ => len,
@@ -277,8 +298,9 @@ impl Layout {
     ) -> Option<()> {
         let step = &steps.list[n];
         let code = image.code_at(step.ip, step.len.into())?;
+        let base = out.base;
         let goal = |to: u64| match steps.at(to) {
-            Some(own) => out.base.wrapping_add(self.offset(own).into()),
+            Some(own) => base.wrapping_add(self.offset(own).into()),
             None => elsewhere(step.ip, to),
         };
         match step.way {
@@ -336,6 +358,23 @@ impl Layout {
                 }
                 out.words.push(out.at);
                 out.put(&step.end().to_le_bytes());
+                Some(())
+            }
+            Way::JumpIndirect(Some(register)) if !self.compared.is_empty() => {
+                let mut word = out.at + COMPARE * self.compared.len() as u32 + u32::from(step.len);
+                for &target in &self.compared {
+                    let rex = 0x48 | (register & 8) >> 1;
+                    out.put(&[rex, 0x3b, (register & 7) << 3 | 5]);
+                    out.displacement(out.base.wrapping_add(word.into()))?;
+                    out.put(&[0x0f, 0x84]);
+                    out.displacement(goal(target))?;
+                    word += WORD;
+                }
+                out.put(code);
+                for &target in &self.compared {
+                    out.words.push(out.at);
+                    out.put(&target.to_le_bytes());
+                }
                 Some(())
             }
             Way::Call(to) => {
