@@ -32,6 +32,9 @@ pub(crate) struct Settings {
 impl Settings {
     pub(crate) fn from(args: Args) -> Result<Settings> {
         args.engine.check(args.pid.is_some() && args.verb().is_none())?;
+        if args.count.is_some() && args.engine != EngineArg::Builtin {
+            bail!("--count copies whole functions, which Frida's gum cannot lead to; leave --engine away");
+        }
         let asked = [
             (args.dump_signal, Verb::Dump),
             (args.reset_signal, Verb::Reset),
