@@ -167,6 +167,7 @@ impl Agent {
     /// The leaf that runs where the program counter is: in its text, behind its patch, or in its body. Integer
     /// code only; see [`crate::gate`].
     pub(crate) fn leaf_at(&self, pc: u64) -> Option<u32> {
+        let copied = self.in_copies(pc);
         let pc = counters::original(self, pc);
         let offset = pc.wrapping_sub(self.arena_lo);
         let moved = pc >= self.arena_lo && offset < u64::from(self.stubs);
@@ -188,7 +189,8 @@ impl Agent {
         let inside = if moved {
             offset >= record.body.into()
         } else {
-            address > record.entry && address < record.entry + u64::from(record.size)
+            let behind = address > record.entry || copied && address == record.entry;
+            behind && address < record.entry + u64::from(record.size)
         };
         (inside && record.flags & LEAF != 0).then_some(number)
     }
