@@ -102,9 +102,6 @@ impl Graph {
         let collect = |addresses: &[u64]| addresses.iter().filter_map(block).collect::<Vec<_>>();
         let (indirect, mut entered) = (collect(indirect), collect(outside));
         entered.extend(collect(pads));
-        // A handler may let the program go on behind what stopped it.
-        let stops = steps.list.iter().filter(|s| s.way == Way::Stop).map(|s| s.end());
-        entered.extend(collect(&stops.collect::<Vec<_>>()));
         entered.push(0);
         graph.next = (0..graph.blocks.len()).map(|b| graph.next_of(steps, b)).collect();
         (graph.indirect, graph.entered) = (indirect, entered);
