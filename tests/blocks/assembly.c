@@ -35,6 +35,33 @@ __asm__(".globl carry\n.type carry, @function\n"
         "\tlea 8(%rsi), %rsi\n\tlea 8(%rdx), %rdx\n\tdec %rcx\n\tjne 1b\n\tsetc %al\n\tmovzbl %al, %eax\n\tret\n"
         ".size carry, .-carry\n");
 
+// Jumps through words in memory to places of one byte, with all registers in use: a table's, the stack's, a variable's.
+#define PLACES(name) "1:\tcld\n2:\tcld\n3:\tlea (%rcx,%rax), %rax\n\tadd %rdx, %rax\n\tadd %r8, %rax\n" name "\tret\n"
+#define REGISTERS "\tmov $1000, %ecx\n\tmov $2000, %r8d\n"
+#define TABLE "\t.section .data.rel.ro, \"aw\"\n\t.align 8\n9:\t.quad 1b, 2b, 3b, 4b\n\t.text\n"
+long by_table(long n);
+__asm__(".globl by_table\n.type by_table, @function\n"
+        "by_table:\n" REGISTERS "\tlea 9f(%rip), %rdx\n\tmov %rdi, %rax\n\tnotrack jmp *(%rdx,%rax,8)\n"
+        PLACES("\tsub %rdx, %rax\n") "4:\tret\n.size by_table, .-by_table\n" TABLE);
+long by_stack(long n);
+__asm__(".globl by_stack\n.type by_stack, @function\n"
+        "by_stack:\n" REGISTERS "\tlea 9f(%rip), %rdx\n\tmov (%rdx,%rdi,8), %rax\n\tmov %rax, -8(%rsp)\n"
+        "\tmov %edi, %eax\n\tmov $4000, %edx\n\tjmp *-8(%rsp)\n" PLACES("")
+        "4:\tret\n.size by_stack, .-by_stack\n" TABLE);
+long by_variable(long n);
+__asm__(".globl by_variable\n.type by_variable, @function\n"
+        "by_variable:\n" REGISTERS "\tlea 9f(%rip), %rdx\n\tmov (%rdx,%rdi,8), %rax\n\tmov %rax, 8f(%rip)\n"
+        "\tmov %edi, %eax\n\tmov $4000, %edx\n\tjmp *8f(%rip)\n" PLACES("")
+        "4:\tret\n.size by_variable, .-by_variable\n" TABLE ".data\n8:\t.quad 0\n.text\n");
+
+// Distances from a label, indexed by letters: the compiler makes the subtraction part of the table's address.
+long letters(long letter);
+__asm__(".globl letters\n.type letters, @function\n"
+        "letters:\n\tlea 9f-4*97(%rip), %rdx\n\tmovslq (%rdx,%rdi,4), %rax\n\tlea 3f(%rip), %rcx\n"
+        "\tadd %rcx, %rax\n\tjmp *%rax\n1:\tmov $11, %eax\n\tret\n2:\tmov $12, %eax\n\tret\n"
+        "3:\tmov $13, %eax\n\tret\n.size letters, .-letters\n"
+        "\t.section .rodata\n\t.align 4\n9:\t.long 1b-3b, 2b-3b, 3b-3b\n\t.text\n");
+
 int main(void) {
     long sum = 0;
     for (long i = 0; i < 5; i++)
@@ -43,7 +70,7 @@ int main(void) {
     for (long i = 0; i < 20; i++)
         sum += zone(i) * 7 + counts(i) * 11;
     for (long i = 0; i < 40; i++)
-        sum = sum * 5 + tiny(i % 4);
+        sum = sum * 5 + tiny(i % 4) + by_table(i % 4) + by_stack(i % 4) + by_variable(i % 4) + letters('a' + i % 3);
     unsigned long a[4] = {~0ul, ~0ul, 5, ~0ul}, b[4] = {1, 0, ~0ul, 0}, c[4];
     sum += carry(a, b, c, 4) + (long)c[0] + (long)c[1] + (long)c[2] + (long)c[3];
     printf("%ld\n", sum);

@@ -184,7 +184,10 @@ impl Copies {
         let targets = entries::targets(image, flow, &steps)?;
         let pads = image.landing_pads_in(stretches);
         let mut graph = Graph::new(&steps, &targets.indirect, &targets.outside, &pads)?;
-        let ways = entries::redirect(&steps, &targets, taken)?;
+        if steps.jumps_by_sum && graph.has_unreached(image, &steps) {
+            return Err(Uncounted::UnknownJump);
+        }
+        let ways = entries::redirect(image, flow, &steps, &targets, taken)?;
         flags::place(&steps, &mut graph);
         graph.choose_counters(&steps);
         let layout = Layout::new(&steps, &graph, ways.compared)?;

@@ -46,8 +46,7 @@ pub(super) enum Way {
     Told(Option<u64>),
     /// An indirect call, a system call, a trap, ud2, hlt: may not come back.
     Leave,
-    /// With the register that holds the address, if one does.
-    JumpIndirect(Option<u8>),
+    JumpIndirect,
     Return,
 }
 
@@ -61,7 +60,7 @@ impl Way {
 
     /// Whether control may go on behind the instruction.
     pub(super) fn falls_through(self) -> bool {
-        !matches!(self, Way::Jump(_) | Way::JumpIndirect(_) | Way::Return)
+        !matches!(self, Way::Jump(_) | Way::JumpIndirect | Way::Return)
     }
 
     /// Leaves a return address, or is come back from as if it did.
@@ -97,11 +96,9 @@ impl Step {
 pub(super) struct Steps {
     pub(super) parts: Vec<Part>,
     pub(super) list: Vec<Step>,
-    /// Addresses of data that the code computes: perhaps jump tables.
-    pub(super) tables: Vec<u64>,
+    /// Addresses that the code computes, of its own labels, of jump tables, or of anything else.
+    pub(super) addresses: Vec<u64>,
     pub(super) jumps_indirectly: bool,
-    /// Addresses of the unit's own code that it computes: labels.
-    pub(super) labels: Vec<u64>,
     /// It jumps to an address that it has computed, not only loaded.
     pub(super) jumps_by_sum: bool,
     /// A bit for each general register: what was written to it last is the result of a computation.
@@ -171,26 +168,19 @@ impl Steps {
             operand = decoder.get_constant_offsets(i).displacement_offset() as u8;
             let address = i.ip_rel_memory_address();
             match i.code() {
-                Code::Lea_r64_m if !image.is_code(address) => self.tables.push(address),
-                Code::Lea_r64_m if own(address) => self.labels.push(address),
-                Code::Lea_r64_m => {}
+                Code::Lea_r64_m => self.addresses.push(address),
                 // Nops may be as long as they like.
                 _ if own(address) && way != Way::Nop => return Err(Uncounted::DataInCode),
                 _ => {}
             }
         }
         if image.kind == ImageKind::Exec && operand == 0 {
-            for address in absolute(i) {
-                if own(address) {
-                    self.labels.push(address);
-                } else if (image.lo..image.hi).contains(&address) && !image.is_code(address) {
-                    self.tables.push(address);
-                }
-            }
+            self.addresses.extend(absolute(i).filter(|address| (image.lo..image.hi).contains(address)));
         }
-        if let Way::JumpIndirect(register) = way {
+        if way == Way::JumpIndirect {
             self.jumps_indirectly = true;
-            self.jumps_by_sum |= register.is_some_and(|r| self.computed & 1 << r != 0);
+            let register = i.op0_register();
+            self.jumps_by_sum |= register.is_gpr() && self.computed & 1 << register.number() != 0;
         }
         if way == Way::Next && i.op0_kind() == OpKind::Register && i.op0_register().is_gpr() {
             let bit = 1 << i.op0_register().full_register().number();
@@ -242,10 +232,7 @@ fn way(i: &Instruction) -> Result<Way, Uncounted> {
             return Err(Uncounted::NotRelocatable);
         }
         FlowControl::XbeginXabortXend => Way::Leave,
-        FlowControl::IndirectBranch if i.code() == Code::Jmp_rm64 => {
-            let register = i.op0_kind() == OpKind::Register;
-            Way::JumpIndirect(register.then(|| i.op0_register().number() as u8))
-        }
+        FlowControl::IndirectBranch if i.code() == Code::Jmp_rm64 => Way::JumpIndirect,
         FlowControl::Return if matches!(i.code(), Code::Retnq | Code::Retnq_imm16) => Way::Return,
         FlowControl::Exception => Way::Leave,
         FlowControl::IndirectBranch | FlowControl::Return => return Err(Uncounted::NotRelocatable),

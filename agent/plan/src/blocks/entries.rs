@@ -6,11 +6,12 @@
 //! not even that, and only the unit's own indirect jumps lead there, these compare their target with it.
 
 use super::Uncounted;
-use super::decode::{Steps, Way};
+use super::decode::{Part, Steps, Way};
 use crate::emit::short;
-use crate::flow::Flow;
+use crate::flow::{Flow, function_at};
 use crate::image::Image;
 use crate::relocate::near_jump;
+use crate::start::is_padding;
 use crate::tactic::{JUMP, SHORT_JUMP};
 use std::ops::Range;
 
@@ -53,19 +54,27 @@ pub(super) fn targets(image: &Image, flow: &Flow, steps: &Steps) -> Result<Targe
     let told = steps.list.iter().filter(|s| matches!(s.way, Way::Told(_))).map(|s| s.end());
     targets.outside.extend(told.filter(|&end| steps.at(end).is_some()));
     // Its own address is a pointer to a function; what else it would want a place's address for is not known.
-    if !steps.jumps_indirectly && steps.labels.iter().any(|&label| label != start) {
+    let labels: Vec<u64> = steps.addresses.iter().copied().filter(|&a| steps.holds(a)).collect();
+    if !steps.jumps_indirectly && labels.iter().any(|&label| label != start) {
         return Err(Uncounted::DataInCode);
     }
     if steps.jumps_indirectly {
         let before = targets.indirect.len();
-        for &table in &steps.tables {
+        for &table in steps.addresses.iter().filter(|&&a| !image.is_code(a)) {
             // Distances from the table itself, or from a label.
-            for &base in std::iter::once(&table).chain(&steps.labels) {
+            for &base in std::iter::once(&table).chain(&labels) {
                 table_targets(image, steps, table, base, &mut targets.indirect);
             }
         }
         if steps.jumps_by_sum && targets.indirect.len() == before {
-            return Err(Uncounted::UnknownJump);
+            for &address in &steps.addresses {
+                for &base in &labels {
+                    tables_around(image, steps, address, base, &mut targets.indirect);
+                }
+            }
+            if targets.indirect.len() == before {
+                return Err(Uncounted::UnknownJump);
+            }
         }
     }
     targets.indirect.retain(|&t| t != start);
@@ -94,6 +103,28 @@ fn table_targets(image: &Image, steps: &Steps, table: u64, base: u64, targets: &
             // (The end of the function: a case that the compiler takes for impossible.)
             return;
         }
+    }
+}
+
+/// The targets of tables of distances from `base` around an address: where the index does not begin with 0, the
+/// compiler subtracts its least value from the table's address.
+fn tables_around(image: &Image, steps: &Steps, address: u64, base: u64, targets: &mut Vec<u64>) {
+    const MOST: u64 = 1 << 10;
+    // A single distance is more likely some other number.
+    const LEAST: usize = 2;
+    let mut run = Vec::new();
+    for i in 0..=2 * MOST {
+        let word = image.data_at(address.wrapping_sub(4 * MOST).wrapping_add(4 * i), 4);
+        let distance = word.and_then(|word| Some(i32::from_le_bytes(word.try_into().ok()?)));
+        let target = distance.map(|distance| base.wrapping_add(distance as u64));
+        match target.filter(|&t| steps.at(t).is_some()) {
+            Some(target) => run.push(target),
+            None if run.len() >= LEAST => targets.append(&mut run),
+            None => run.clear(),
+        }
+    }
+    if run.len() >= LEAST {
+        targets.append(&mut run);
     }
 }
 
@@ -129,8 +160,14 @@ pub(super) struct Ways {
 const MOST_COMPARED: usize = 4;
 
 /// Finds the places for the targets; `taken` is overwritten by others.
-pub(super) fn redirect(steps: &Steps, targets: &Targets, taken: &[Range<u64>]) -> Result<Ways, Uncounted> {
-    let mut room = Room { steps, taken, used: Vec::new() };
+pub(super) fn redirect(
+    image: &Image,
+    flow: &Flow,
+    steps: &Steps,
+    targets: &Targets,
+    taken: &[Range<u64>],
+) -> Result<Ways, Uncounted> {
+    let mut room = Room { spans: spans(image, flow, steps), taken, used: Vec::new() };
     let mut compared = Vec::new();
     let mut crowded = Vec::new();
     let outside = |at: u64| targets.outside.binary_search(&at).is_ok();
@@ -161,17 +198,28 @@ pub(super) fn redirect(steps: &Steps, targets: &Targets, taken: &[Range<u64>]) -
             None => return Err(Uncounted::NoRoom),
         }
     }
-    let by_register = |way| !matches!(way, Way::JumpIndirect(None));
-    let jumps = steps.jumps_indirectly && steps.list.iter().all(|s| by_register(s.way));
-    if compared.len() > MOST_COMPARED || !compared.is_empty() && !jumps {
+    if compared.len() > MOST_COMPARED || !compared.is_empty() && !steps.jumps_indirectly {
         return Err(Uncounted::NoRoom);
     }
     Ok(Ways { redirects, compared })
 }
 
-/// The unit's bytes that may be overwritten.
+/// The unit's parts, each with the padding behind it that nothing runs into.
+fn spans(image: &Image, flow: &Flow, steps: &Steps) -> Vec<Range<u64>> {
+    const MOST_PADDING: u64 = 64;
+    let span = |part: &Part| {
+        let runs_into = steps.list[part.first..part.end].last().is_none_or(|s| s.way.falls_through());
+        let limit = function_at(image, part.lo).map_or(part.hi, |i| image.functions[i].limit);
+        let end = limit.min(part.hi + MOST_PADDING);
+        let padded = !runs_into && is_padding(image, flow, part.hi, end, limit);
+        part.lo..if padded { end } else { part.hi }
+    };
+    steps.parts.iter().map(span).collect()
+}
+
+/// The bytes that may be overwritten.
 struct Room<'a> {
-    steps: &'a Steps,
+    spans: Vec<Range<u64>>,
     taken: &'a [Range<u64>],
     used: Vec<Range<u64>>,
 }
@@ -179,8 +227,8 @@ struct Room<'a> {
 impl Room<'_> {
     fn is_free(&self, at: u64, len: u64) -> bool {
         let end = at + len;
-        let part = self.steps.parts.iter().find(|p| (p.lo..p.hi).contains(&at));
-        if part.is_none_or(|p| end > p.hi) || self.used.iter().any(|r| r.start < end && at < r.end) {
+        let span = self.spans.iter().find(|s| s.contains(&at));
+        if span.is_none_or(|s| end > s.end) || self.used.iter().any(|r| r.start < end && at < r.end) {
             return false;
         }
         // Sorted by start, and no longer than this.

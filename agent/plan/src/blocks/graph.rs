@@ -8,7 +8,10 @@
 //! calls that may not return) is one class, *outside*, which has no equation.
 
 use super::Uncounted;
-use super::decode::{Steps, Way};
+use super::decode::{Step, Steps, Way};
+use crate::image::Image;
+
+const INT3: u8 = 0xcc;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Block {
@@ -121,12 +124,12 @@ impl Graph {
         let target = last.way.target().and_then(|t| self.block_at(steps, t));
         let leaves = match last.way {
             Way::Call(_) | Way::Told(_) | Way::Leave | Way::Begin(_) => true,
-            Way::JumpIndirect(_) | Way::Return => true,
+            Way::JumpIndirect | Way::Return => true,
             Way::Jump(_) | Way::Conditional(_) | Way::Loop(_) => target.is_none(),
             Way::Next | Way::Nop => false,
         };
         let leaves = leaves || last.way.falls_through() && part_ends;
-        Next { behind, target, indirect: matches!(last.way, Way::JumpIndirect(_)), leaves }
+        Next { behind, target, indirect: last.way == Way::JumpIndirect, leaves }
     }
 
     pub(super) fn successors(&self, b: usize) -> impl Iterator<Item = usize> + '_ {
@@ -144,6 +147,12 @@ impl Graph {
                 work.extend(self.successors(b));
             }
         }
+    }
+
+    /// Whether nothing leads to an instruction that is no padding.
+    pub(super) fn has_unreached(&self, image: &Image, steps: &Steps) -> bool {
+        let padding = |s: &Step| s.way == Way::Nop || image.code_at(s.ip, s.len.into()) == Some(&[INT3]);
+        self.blocks.iter().any(|b| b.dead && !steps.list[b.first..b.end].iter().all(padding))
     }
 
     /// Chooses the blocks that are counted: not those that likely run most often.

@@ -26,25 +26,33 @@
 //! An indirect jump, where the original has no room at some of its targets:
 //!
 //! ```text
-//!           cmp  rax, [rip+word]        ; the target's address in the original
+//!           lea  rsp, [rsp-128]
+//!           push rcx                    ; a register that the jump does not use
+//!           lea  rcx, [target]          ; in the original
+//!           cmp  rcx, [table+8*rax]
+//!           pop  rcx
+//!           lea  rsp, [rsp+128]
 //!           je   copy of the target
-//!           jmp  rax
-//!     word: ..
+//!           jmp  [table+8*rax]
 //! ```
 
 use super::decode::{Step, Steps, Way};
 use super::graph::Graph;
 use super::{COUNTER, Uncounted};
 use crate::image::Image;
+use iced_x86::{Code, Decoder, DecoderOptions, Encoder, OpKind, Register};
 
 /// Copies of functions begin at multiples of this.
 pub(super) const ALIGN: u32 = 16;
 /// `inc qword gs:[disp32]`, without the displacement.
 const INC: [u8; 5] = [0x65, 0x48, 0xff, 0x04, 0x25];
-const PUSH_FLAGS: [u8; 6] = [0x48, 0x8d, 0x64, 0x24, 0x80, 0x9c];
-const POP_FLAGS: [u8; 9] = [0x9d, 0x48, 0x8d, 0xa4, 0x24, 0x80, 0, 0, 0];
+/// `lea rsp, [rsp-128]`, `lea rsp, [rsp+128]`.
+const LEAVE_RED_ZONE: [u8; 5] = [0x48, 0x8d, 0x64, 0x24, 0x80];
+const BACK_TO_RED_ZONE: [u8; 8] = [0x48, 0x8d, 0xa4, 0x24, 0x80, 0, 0, 0];
+const PUSH_FLAGS: u8 = 0x9c;
+const POP_FLAGS: u8 = 0x9d;
 const INC_LEN: u32 = INC.len() as u32 + 4;
-const KEEP_LEN: u32 = INC_LEN + (PUSH_FLAGS.len() + POP_FLAGS.len()) as u32;
+const KEEP_LEN: u32 = INC_LEN + (LEAVE_RED_ZONE.len() + 2 + BACK_TO_RED_ZONE.len()) as u32;
 /// In a counter that keeps the flags: offsets behind each instruction that moves the stack pointer, and how far
 /// it is then from where it was.
 const KEEP_FRAMES: [(u32, i64); 4] = [(5, 128), (6, 136), (KEEP_LEN - 8, 128), (KEEP_LEN, 0)];
@@ -53,8 +61,15 @@ const NEAR_JUMP: u32 = 5;
 const TELL: [u8; 12] = [0xe8, 0, 0, 0, 0, 0x48, 0x8d, 0x64, 0x24, 8, 0xff, 0x35];
 const TELL_LEN: u32 = TELL.len() as u32 + 4;
 const WORD: u32 = 8;
-/// `cmp reg, [rip+...]` and `je rel32`.
-const COMPARE: u32 = 13;
+/// The comparison of a target, with nops behind the `cmp` up to its longest form: two prefixes, REX, opcode, ModRM,
+/// SIB, displacement.
+const COMPARE: u32 = COMPARE_FRAMES[3].0 + 6;
+const LONGEST_CMP: u32 = 10;
+/// As [`KEEP_FRAMES`].
+const COMPARE_FRAMES: [(u32, i64); 4] =
+    [(5, 128), (6, 136), (6 + LEA_LEN + LONGEST_CMP + 1, 128), (6 + LEA_LEN + LONGEST_CMP + 1 + 8, 0)];
+/// `lea reg, [rip+disp32]`.
+const LEA_LEN: u32 = 7;
 /// As [`KEEP_FRAMES`]: offsets in it, and how far the stack pointer is from where it was.
 const TELL_FRAMES: [(u32, i64); 4] = [(5, 8), (10, 0), (TELL_LEN, 8), (TELL_LEN + NEAR_JUMP, 0)];
 
@@ -103,8 +118,7 @@ pub(super) struct Layout {
 impl Layout {
     /// `compared` are targets that indirect jumps are to be compared with.
     pub(super) fn new(steps: &Steps, graph: &Graph, compared: Vec<u64>) -> Result<Layout, Uncounted> {
-        let mut jumps =
-            graph.blocks.iter().filter(|b| matches!(steps.list[b.end - 1].way, Way::JumpIndirect(_)));
+        let mut jumps = graph.blocks.iter().filter(|b| steps.list[b.end - 1].way == Way::JumpIndirect);
         if !compared.is_empty() && !jumps.all(|b| b.leaves_no_flags) {
             return Err(Uncounted::NoRoom);
         }
@@ -195,7 +209,7 @@ impl Layout {
             (Way::Conditional(_), true) => 6,
             // Around a jump, to a jump.
             (Way::Loop(_), true) => len + 2 + NEAR_JUMP,
-            (Way::JumpIndirect(_), _) => len + (COMPARE + WORD) * self.compared.len() as u32,
+            (Way::JumpIndirect, _) => len + COMPARE * self.compared.len() as u32,
             (Way::Told(Some(_)), _) => TELL_LEN + NEAR_JUMP + WORD,
             (Way::Told(None), _) => TELL_LEN + NEAR_JUMP + 1 + WORD,
             _ => len,
@@ -244,8 +258,12 @@ impl Layout {
             let keeper = keeps.then(|| (self.offset(n), KEEP_FRAMES));
             let told = matches!(steps.list[n].way, Way::Told(_)) && !self.dropped[n];
             let call = told.then(|| (self.offset(n) + u32::from(self.counters[n]), TELL_FRAMES));
-            let both = keeper.into_iter().chain(call);
-            both.flat_map(move |(at, frames)| frames.map(|(offset, by)| (n, at + offset, by)))
+            let jumps = steps.list[n].way == Way::JumpIndirect && !self.dropped[n];
+            let compared = if jumps { self.compared.len() as u32 } else { 0 };
+            let first = self.offset(n) + u32::from(self.counters[n]);
+            let comparisons = (0..compared).map(move |k| (first + COMPARE * k, COMPARE_FRAMES));
+            let all = keeper.into_iter().chain(call).chain(comparisons);
+            all.flat_map(move |(at, frames)| frames.map(|(offset, by)| (n, at + offset, by)))
         })
     }
 
@@ -303,6 +321,11 @@ impl Layout {
             Some(own) => base.wrapping_add(self.offset(own).into()),
             None => elsewhere(step.ip, to),
         };
+        if step.way == Way::JumpIndirect {
+            for &target in &self.compared {
+                out.compare(step.ip, code, target, goal(target))?;
+            }
+        }
         match step.way {
             Way::Jump(to) => {
                 let goal = goal(to);
@@ -360,23 +383,6 @@ impl Layout {
                 out.put(&step.end().to_le_bytes());
                 Some(())
             }
-            Way::JumpIndirect(Some(register)) if !self.compared.is_empty() => {
-                let mut word = out.at + COMPARE * self.compared.len() as u32 + u32::from(step.len);
-                for &target in &self.compared {
-                    let rex = 0x48 | (register & 8) >> 1;
-                    out.put(&[rex, 0x3b, (register & 7) << 3 | 5]);
-                    out.displacement(out.base.wrapping_add(word.into()))?;
-                    out.put(&[0x0f, 0x84]);
-                    out.displacement(goal(target))?;
-                    word += WORD;
-                }
-                out.put(code);
-                for &target in &self.compared {
-                    out.words.push(out.at);
-                    out.put(&target.to_le_bytes());
-                }
-                Some(())
-            }
             Way::Call(to) => {
                 let goal = elsewhere(step.ip, to);
                 out.put(&code[..code.len() - 4]);
@@ -427,14 +433,57 @@ impl Writer<'_> {
     fn count(&mut self, place: u64, keeps_flags: bool) -> Option<()> {
         let place = i32::try_from(place).ok()?.to_le_bytes();
         if keeps_flags {
-            self.put(&PUSH_FLAGS);
+            self.put(&LEAVE_RED_ZONE);
+            self.put(&[PUSH_FLAGS]);
         }
         self.put(&INC);
         self.put(&place);
         if keeps_flags {
-            self.put(&POP_FLAGS);
+            self.put(&[POP_FLAGS]);
+            self.put(&BACK_TO_RED_ZONE);
         }
         Some(())
+    }
+
+    /// `je goal`, if the indirect jump `code`, at `ip` in the original, would lead to `target`.
+    fn compare(&mut self, ip: u64, code: &[u8], target: u64, goal: u64) -> Option<()> {
+        let start = self.at;
+        let jump = Decoder::with_ip(64, code, ip, DecoderOptions::NONE).decode();
+        let used =
+            [jump.op0_register(), jump.memory_base(), jump.memory_index()].map(Register::full_register);
+        let (scratch, number) =
+            [(Register::RAX, 0), (Register::RCX, 1), (Register::RDX, 2), (Register::RBX, 3)]
+                .into_iter()
+                .find(|(register, _)| !used.contains(register))?;
+        self.put(&LEAVE_RED_ZONE);
+        self.put(&[0x50 | number, 0x48, 0x8d, number << 3 | 5]);
+        self.displacement(target)?;
+        let mut cmp = jump;
+        cmp.set_code(Code::Cmp_r64_rm64);
+        cmp.set_op0_kind(OpKind::Register);
+        cmp.set_op0_register(scratch);
+        cmp.set_op1_kind(jump.op0_kind());
+        if jump.op0_kind() == OpKind::Register {
+            cmp.set_op1_register(jump.op0_register());
+        }
+        cmp.set_has_repne_prefix(false);
+        if jump.segment_prefix() != Register::FS {
+            cmp.set_segment_prefix(Register::None);
+        }
+        if jump.memory_base() == Register::RSP {
+            let displacement = jump.memory_displacement64().wrapping_add(COMPARE_FRAMES[1].1 as u64);
+            cmp.set_memory_displ_size(8);
+            cmp.set_memory_displacement64(displacement);
+        }
+        let mut encoder = Encoder::new(64);
+        let len = encoder.encode(&cmp, self.base.wrapping_add(self.at.into())).ok()? as u32;
+        self.put(&encoder.take_buffer());
+        self.pad(LONGEST_CMP.checked_sub(len)?);
+        self.put(&[0x58 | number]);
+        self.put(&BACK_TO_RED_ZONE);
+        self.put(&[0x0f, 0x84]);
+        debug_assert_eq!(self.at + 4 - start, COMPARE);
+        self.displacement(goal)
     }
 
     fn distance(&self, len: u32, to: u64) -> i64 {
