@@ -128,7 +128,9 @@ pub struct FunctionRecord {
     pub multiplier: u32,
     pub shift: u8,
     /// Bytes from the thunk's start to the end of its `pop`, and from the end of the exit's `push` to the
-    /// body: in between, the return address is not in its slot. 0 in entry-only thunks.
+    /// body: in between, the return address is not in its slot. 0 in entry-only thunks. Right before the body are
+    /// three jumps of [`ISLAND`] bytes each: two with the stack of the entry behind the `pop`, one with that of the exit
+    /// before the `push`.
     pub popped: u8,
     pub pushed: u8,
     /// [`ENTRY_ONLY`], [`LOOPS`], [`FRAMED`], [`LEAF`].
@@ -272,6 +274,9 @@ pub struct ThreadWords {
 
 /// Where the window's address stands, from the shadow's.
 pub const WINDOW_WORD: i64 = -8;
+
+/// Bytes of a near jump, by which a thunk's short branches go on.
+pub const ISLAND: u32 = 5;
 
 /// Bytes of a window.
 pub const WINDOW: u64 = 1 << 26;

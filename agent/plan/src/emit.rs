@@ -20,15 +20,15 @@ use crate::cfi::Tables;
 use crate::flow::function_at;
 use crate::image::{Image, ImageKind};
 use crate::moved::Bodies;
-use crate::registers::{R11, Registers};
+use crate::registers::{R10, R11, Registers};
 use crate::relocate::{self, Relocated, Unmovable, copied, leading_nops, relocate};
 use crate::slots::{Home, Homes};
 use crate::tactic::sled::{self, Chain};
 use crate::tactic::{Hook, JUMP, Reason, Tactic};
 use crate::tails::Tail;
-use crate::template::{Kind, Second, Template};
+use crate::template::{Kind, LINE, Second, Template};
 use crate::unwinder::Led;
-use code::{Code, STUB, Values};
+use code::{Code, RESTORE, STUB, Values};
 use gprofinject_abi::plan::{
     ArenaHeader, ENTRY_ONLY, EXIT_JUMPS, FRAMED, Frame, FunctionRecord, LEAF, LOOPS, Patch, TailRecord,
 };
@@ -44,11 +44,9 @@ const GUARD: u64 = 0x1_0000;
 const LOWEST: u64 = 0x2_0000;
 /// Where an ET_EXEC has no room below, the arena leaves this much to the heap behind the image.
 const HEAP: u64 = 1 << 29;
-/// Thunks begin at multiples of this, a cache line: elsewhere they cost up to half a nanosecond more a call,
-/// as it happens.
-const ALIGN: usize = 64;
-/// Bytes of a function's stubs: a second look (see [`Template::second_look`]), and two of [`Code::stub`].
-const STUBS: usize = SECOND_LOOK + 2 * STUB;
+/// Bytes of a function's stubs: a second look (see [`Template::second_look`]), two of [`Code::stub`], and
+/// [`Code::restore`].
+const STUBS: usize = SECOND_LOOK + 2 * STUB + RESTORE;
 const SECOND_LOOK: usize = 21;
 /// Bytes of `cmp dword [rsp], label; je body`.
 const LOOP_CHECK: usize = 13;
@@ -104,11 +102,14 @@ impl Wish {
             both: self.both,
             hashed: home.mask != 0,
             masked: home.mask != 0 && home.is_masked(),
+            narrow: home.mask != 0 && i8::try_from(home.mask).is_ok(),
             keep_rax: !self.registers.rax_dead,
             second: match self.registers.dead_on_entry() {
                 0 => Second::Kept,
-                dead if dead & R11 != 0 => Second::R11,
-                _ => Second::R10,
+                R10 => Second::R10,
+                R11 => Second::R11,
+                _ if self.registers.rax_dead => Second::R11,
+                _ => Second::Free,
             },
             dead_on_exit: if self.both { self.registers.dead_on_exit() } else { 0 },
         }
@@ -123,7 +124,7 @@ impl Wish {
         let relocated = hook.relocated as usize;
         let check = if self.is_checked() { LOOP_CHECK } else { 0 };
         // Relocation grows an instruction of two bytes to six at most, and a call to forty.
-        check + ALIGN + if self.movable { relocated + relocate::JUMP } else { relocated * 3 + 64 }
+        check + LINE + if self.movable { relocated + relocate::JUMP } else { relocated * 3 + 64 }
     }
 }
 
@@ -204,7 +205,7 @@ struct Emitter<'a, 'd> {
     /// The kind of each function's thunk.
     kinds: Vec<Kind>,
     /// With r11, and with r10.
-    second_looks: [Template; 2],
+    second_looks: [Template; 3],
     tails: Tails,
     /// Relocated calls of functions that are hooked at their call sites, and the jumps that they lead to.
     moved_calls: HashMap<u64, usize>,
@@ -242,10 +243,10 @@ impl<'a, 'd> Emitter<'a, 'd> {
         let fixed = kinds.iter().map(|kind: &Kind| templates[kind.index()].bytes.len());
         let thunks = rooms.sum::<usize>() + fixed.sum::<usize>() + leads;
         let chains = sled::chains(hooks);
-        let ends: usize = chains.iter().map(|c| sled::code_len(c.sleds.len()) + ALIGN).sum();
-        let unwind = (header + EXIT_JUMPS).next_multiple_of(ALIGN);
+        let ends: usize = chains.iter().map(|c| sled::code_len(c.sleds.len()) + LINE).sum();
+        let unwind = (header + EXIT_JUMPS).next_multiple_of(LINE);
         let unwind_len = Tables::new(0, 0, 0).map_or(0, |t| t.bytes.len());
-        let stubs = (unwind + unwind_len + ALIGN + ends + thunks).next_multiple_of(64);
+        let stubs = (unwind + unwind_len + LINE + ends + thunks).next_multiple_of(64);
         let tails_at = (stubs + hooks.len() * STUBS).next_multiple_of(64);
         let call_jumps = tails_at + tails.len() * tail::pitch();
         let moved_calls = moved_calls(hooks, call_jumps);
@@ -273,7 +274,8 @@ impl<'a, 'd> Emitter<'a, 'd> {
             next: 0,
             stubs,
             kinds,
-            second_looks: [Second::R11, Second::R10].map(|s| Template::second_look(s, SECOND_LOOK)),
+            second_looks: [Second::R11, Second::R10, Second::Free]
+                .map(|s| Template::second_look(s, SECOND_LOOK)),
             tails: Tails::new(tails_at, tail_stubs, tails, !copies.units.is_empty()),
             moved_calls,
             chains: Vec::new(),
@@ -304,7 +306,7 @@ impl<'a, 'd> Emitter<'a, 'd> {
     /// Their code needs the thunks' addresses, and the patches theirs.
     fn place_sleds(&mut self, chains: Vec<Chain>) {
         for chain in chains {
-            let at = self.next.next_multiple_of(ALIGN);
+            let at = self.next.next_multiple_of(LINE);
             for (depth, &number) in std::iter::once(&chain.head).chain(&chain.sleds).enumerate() {
                 self.out.owners.push(((at + sled::level(depth)) as u32, number as u32));
             }
@@ -334,12 +336,13 @@ impl<'a, 'd> Emitter<'a, 'd> {
 
     /// `lead` bytes are left free at the start of the body.
     fn function(&mut self, hook: &Hook, number: u32, wish: Wish, home: Home, lead: usize) {
-        let start = self.next.next_multiple_of(ALIGN);
-        self.thunks.push(start);
         let kind = self.kinds[number as usize];
         let check = wish.is_checked();
-        let at = start + if check { LOOP_CHECK } else { 0 };
         let template = &self.templates[kind.index()];
+        let checking = if check { LOOP_CHECK } else { 0 };
+        let start = template.place(self.next, checking);
+        self.thunks.push(start);
+        let at = start + checking;
         let body = at + template.bytes.len();
         let (resume, exit) = (template.resume, template.exit);
         let (popped, pushed) = match wish.both {
@@ -362,7 +365,11 @@ impl<'a, 'd> Emitter<'a, 'd> {
             popped: popped as u8,
             pushed: pushed as u8,
             flags: flag(!wish.both, ENTRY_ONLY) | flag(wish.loops, LOOPS) | flag(wish.leaf, LEAF),
-            resume: at as u32 + resume,
+            resume: if kind.second == Second::Free {
+                (self.stubs + number as usize * STUBS + STUBS - RESTORE) as u32
+            } else {
+                at as u32 + resume
+            },
             body: body as u32,
             size: u32::try_from(f.size).unwrap_or(u32::MAX),
             slot_count: home.count,
@@ -491,13 +498,20 @@ impl<'a, 'd> Emitter<'a, 'd> {
         if kind.hashed {
             // The arc may stand one behind its home. Falls through to the stub behind it if it does not.
             let resume = at + template.resume as usize;
-            let second_look = &self.second_looks[usize::from(kind.second == Second::R10)];
+            let second_look = match kind.second {
+                Second::Kept | Second::R11 => &self.second_looks[0],
+                Second::R10 => &self.second_looks[1],
+                Second::Free => &self.second_looks[2],
+            };
             code.fill(second_look, look, &Values { home, body: resume, ..Values::default() });
         }
         let word =
             if kind.both { offset_of!(ArenaHeader, miss) } else { offset_of!(ArenaHeader, miss_entry) };
         code.stub(miss, number, word, kind.second, kind.both);
         code.stub(outside, number, offset_of!(ArenaHeader, window), kind.second, kind.both);
+        if kind.second == Second::Free {
+            code.restore(outside + STUB, at + template.resume as usize, kind.both);
+        }
     }
 
     fn is_copied(&self, function: usize) -> bool {

@@ -7,7 +7,7 @@
 
 use crate::image::{FunctionKind, Image, ImageKind};
 use crate::registers::{self, Registers, Scan};
-use crate::relocate::falls_through;
+use crate::relocate::{falls_through, is_call};
 use crate::sort;
 use crate::start::{Head, hook_point};
 use iced_x86::{
@@ -60,6 +60,8 @@ pub struct FunctionFlow {
     /// It calls nothing, makes no system call, and ends with its own return: control is nowhere else between
     /// its entry and its exit.
     pub leaf: bool,
+    /// Its last instruction is neither a jump, a return nor a call: control runs on into the next function.
+    pub runs_on: bool,
     pub registers: Registers,
     pub head: Head,
 }
@@ -295,7 +297,9 @@ impl Part {
             }
         }
         // What runs on behind its end goes on in another function.
-        flow.leaf &= !flow.undecodable && !falls_through(&instruction);
+        let falls_through = falls_through(&instruction);
+        flow.leaf &= !flow.undecodable && !falls_through;
+        flow.runs_on = falls_through && !is_call(&instruction);
         flow.registers = scan.found;
         if indirect_jump {
             for table in tables {

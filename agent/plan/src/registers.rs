@@ -6,16 +6,19 @@
 //! registers than rax and rdx. These proofs spare the saving:
 //!
 //! * rax or r10 is overwritten, unread, in the straight line that the function begins with. Then it is no
-//!   input (r10 is that of nested functions), and the function is known to change it.
-//! * r10 or r11 is changed somewhere in the function, or the function calls code that is not known, which may
-//!   change it, or calls a function for which that holds. Then no caller keeps a value in it. For the entry,
-//!   the function does not read r11 before it writes it, which only helpers of compilers do. For the exit,
-//!   the register is not left with a value that nobody has used when the function returns, which only
-//!   hand-written code does, to hand over a result.
+//!   input (r10 is that of nested functions), and the function is known to change it. Nor is r10 an input where
+//!   neither the function reads it nor one to which it jumps: who calls sets it just before.
+//! * No caller keeps a value in r10 or r11. Either they cannot: it is changed somewhere in the function, or the
+//!   function calls code that is not known, which may change it, or calls a function for which that holds. Or they
+//!   do not: who calls the function knowing its code, directly, does not read the register anywhere, and no caller of
+//!   such a one keeps a value in it through both calls. For the entry, the function does not read r11 before it writes
+//!   it, which only helpers of compilers do. For the exit, the register is not left with a value that nobody has used
+//!   when the function returns, which only hand-written code does, to hand over a result.
 
-use crate::flow::{BranchKind, Flow};
-use crate::image::Image;
-use iced_x86::{FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, Register};
+use crate::flow::{Branch, BranchKind, Flow, function_at};
+use crate::image::{FunctionKind, Image};
+use crate::start::owner;
+use iced_x86::{Code, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, Register};
 
 /// r10 and r11, in sets of the two.
 pub const R10: u8 = 1;
@@ -29,8 +32,15 @@ pub struct Registers {
     pub rax_dead: bool,
     /// The function changes it, itself or through what it calls.
     pub changes: u8,
+    /// The function reads it somewhere.
+    pub reads: u8,
+    /// A caller may keep a value in it that it needs behind the call.
+    pub kept: u8,
     /// r11 is read before it is written.
     pub takes_r11: bool,
+    /// r10, that of nested functions, may be an input: it is read somewhere, or the function goes on at an address
+    /// that is not known, or in a function of which that holds.
+    pub takes_r10: bool,
     /// r10 need not be kept on entry.
     pub r10_dead: bool,
     /// It has a value that was not used when the function returns, or goes on to one of which that holds.
@@ -40,13 +50,14 @@ pub struct Registers {
 impl Registers {
     /// What need not be kept on entry.
     pub fn dead_on_entry(self) -> u8 {
-        let r11 = if self.takes_r11 { 0 } else { self.changes & R11 };
-        r11 | if self.r10_dead { R10 } else { 0 }
+        let r11 = if self.takes_r11 { 0 } else { !self.kept & R11 };
+        let r10 = if self.takes_r10 { 0 } else { !self.kept & R10 };
+        r11 | r10 | if self.r10_dead { R10 } else { 0 }
     }
 
     /// What need not be kept on exit.
     pub fn dead_on_exit(self) -> u8 {
-        self.changes & !self.leaves
+        !self.kept & !self.leaves & (R10 | R11)
     }
 }
 
@@ -82,12 +93,22 @@ impl Scan {
         match flow {
             // An indirect jump may be a switch, and proves nothing.
             FlowControl::IndirectCall => self.found.changes |= R10 | R11,
+            FlowControl::IndirectBranch => self.found.takes_r10 = true,
             FlowControl::Return => self.found.leaves |= self.unused,
             _ => {}
+        }
+        // Its fourth argument.
+        if i.code() == Code::Syscall {
+            self.found.reads |= R10;
+            self.found.takes_r10 = true;
         }
         for (register, bit) in BOTH {
             if mentions(i, register) {
                 let uses = Uses::of(i, register, factory);
+                if uses.reads {
+                    self.found.reads |= bit;
+                    self.found.takes_r10 |= bit == R10;
+                }
                 if bit == R11 {
                     self.found.takes_r11 |= uses.reads && !self.r11_seen;
                     self.r11_seen = true;
@@ -166,9 +187,76 @@ pub fn spread(image: &Image, flow: &mut Flow) {
     spread_one(image, flow, &mut changes, |_| true);
     let mut leaves: Vec<u8> = flow.functions.iter().map(|f| f.registers.leaves).collect();
     spread_one(image, flow, &mut leaves, |kind| kind != BranchKind::Call);
-    for ((f, changes), leaves) in flow.functions.iter_mut().zip(changes).zip(leaves) {
-        (f.registers.changes, f.registers.leaves) = (changes, leaves);
+    let kept = kept(image, flow, &changes);
+    let mut takes: Vec<u8> = flow.functions.iter().map(|f| u8::from(f.registers.takes_r10)).collect();
+    for b in flow.to_no_start(image).filter(|b| goes_elsewhere(image, b)) {
+        takes[b.function as usize] = 1;
     }
+    spread_one(image, flow, &mut takes, |kind| kind != BranchKind::Call);
+    for (i, f) in flow.functions.iter_mut().enumerate() {
+        f.registers.takes_r10 = takes[i] != 0 || f.runs_on;
+        (f.registers.changes, f.registers.leaves, f.registers.kept) = (changes[i], leaves[i], kept[i]);
+    }
+}
+
+/// The registers in which callers of each function may keep values.
+fn kept(image: &Image, flow: &Flow, changes: &[u8]) -> Vec<u8> {
+    let unchanged = |f: usize| !changes[f] & (R10 | R11);
+    let count = flow.functions.len();
+    // A call that is not seen might be by one that does.
+    if flow.functions.iter().any(|f| f.undecodable) {
+        return (0..count).map(unchanged).collect();
+    }
+    // By the function that a cold part belongs to.
+    let mut reads = vec![0_u8; count];
+    for (i, f) in flow.functions.iter().enumerate() {
+        let orphan = matches!(image.functions[i].kind, FunctionKind::Cold(None));
+        reads[owner(image, i)] |= if orphan { R10 | R11 } else { f.registers.reads };
+    }
+    // Who goes on in the middle of another function is as good as part of it.
+    for b in flow.to_no_start(image).filter(|b| goes_elsewhere(image, b)) {
+        reads[owner(image, b.function as usize)] = R10 | R11;
+    }
+    let mut wanted = vec![0_u8; count];
+    if reads.iter().all(|&r| r == 0) {
+        return wanted;
+    }
+    // Longer chains of calls than this are rare: then callers are taken to keep values.
+    const MOST: usize = 64;
+    for _ in 0..MOST {
+        let mut changed = false;
+        for callee in 0..count {
+            let mut all = wanted[callee];
+            for b in flow.branches_into(callee, image.functions[callee].address + 1) {
+                let caller = owner(image, b.function as usize);
+                all |= reads[caller] | wanted[caller] & unchanged(caller);
+            }
+            if let Some(before) = callee.checked_sub(1).filter(|&before| flow.functions[before].runs_on) {
+                all |= wanted[before] & unchanged(before);
+            }
+            changed |= all != wanted[callee];
+            wanted[callee] = all;
+        }
+        if !changed {
+            return (0..count).map(|f| wanted[f] & unchanged(f)).collect();
+        }
+    }
+    (0..count).map(unchanged).collect()
+}
+
+/// Whether a branch that does not lead to a function's start is a jump to something that is neither the function itself
+/// nor a stub of a library's.
+fn goes_elsewhere(image: &Image, b: &Branch) -> bool {
+    let target = function_at(image, b.target);
+    let elsewhere = target.map(|t| owner(image, t)) != Some(owner(image, b.function as usize));
+    b.kind != BranchKind::Call && elsewhere && !(target.is_none() && is_stub(image, b.target))
+}
+
+/// Whether a stub of a library's function stands there: `[endbr64] [bnd] jmp [rip+word]`.
+fn is_stub(image: &Image, address: u64) -> bool {
+    let bytes = image.code_at(address, 11).unwrap_or_default();
+    let bytes = bytes.strip_prefix(&[0xf3, 0x0f, 0x1e, 0xfa]).unwrap_or(bytes);
+    bytes.strip_prefix(&[0xf2]).unwrap_or(bytes).starts_with(&[0xff, 0x25])
 }
 
 /// From each function to those that branch to its start.
@@ -196,7 +284,8 @@ mod tests {
         for i in &mut Decoder::with_ip(64, bytes, 0x1000, DecoderOptions::NONE) {
             scan.look(&i, &mut factory);
         }
-        scan.found
+        // Callers keep values where they can.
+        Registers { kept: !scan.found.changes, ..scan.found }
     }
 
     #[test]
@@ -220,7 +309,10 @@ mod tests {
         assert!(!dead(&[0x89, 0xf8, 0xc3])); // mov eax,edi: a caller may keep a value in r11
         assert_eq!(scan(&[0x41, 0x89, 0xfa, 0xc3]).dead_on_entry(), R10); // mov r10d,edi
         assert_eq!(scan(&[0x4d, 0x89, 0xd3, 0xc3]).dead_on_entry(), R11); // mov r11,r10: the static chain
-        assert_eq!(scan(&[0x74, 3, 0x41, 0x89, 0xfa]).dead_on_entry(), 0); // je; mov r10d,edi
+        assert_eq!(scan(&[0x74, 3, 0x41, 0x89, 0xfa]).dead_on_entry(), R10); // je; mov r10d,edi
+        let reads = [0x74, 3, 0x41, 0x89, 0xfa, 0x44, 0x89, 0xd0]; // je; mov r10d,edi; mov eax,r10d
+        assert_eq!(scan(&reads).dead_on_entry(), 0);
+        assert_eq!(scan(&[0x41, 0x89, 0xfb, 0xff, 0xe7]).dead_on_entry(), R11); // mov r11d,edi; jmp rdi
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! relocated instructions that need it.
 
 use crate::registers::{R10, R11};
-use gprofinject_abi::plan::{Cell, ThreadWords, WINDOW, WINDOW_WORD};
+use gprofinject_abi::plan::{Cell, ISLAND, ThreadWords, WINDOW, WINDOW_WORD};
 use gprofinject_abi::region::Slot;
 use iced_x86::{Code, Encoder, Instruction, MemoryOperand, Register};
 use std::mem::offset_of;
@@ -22,8 +22,9 @@ pub enum Hole {
     Branch(Target),
     /// u32 immediate: the function's number.
     Number,
-    /// u32 immediate: mask of the home slot's offset.
+    /// u32 immediate: mask of the home slot's offset; u8 where that is enough.
     Mask,
+    NarrowMask,
     /// u32 immediate: multiplier of the home slot's hash.
     Multiplier,
     /// u8 immediate: how far its product is shifted.
@@ -53,7 +54,13 @@ pub struct Template {
     /// Where the return address has just left its slot, and where it has just come back.
     pub popped: u32,
     pub pushed: u32,
+    /// Displacements of short branches to islands, and where those lead.
+    to_islands: Vec<(u32, Target)>,
 }
+
+/// Branches out of thunks with an exit are short: to *islands*, near jumps behind the exit's `ret`. Eight bytes less
+/// on the way of each call.
+const ISLANDS: [Target; 3] = [Target::Miss, Target::Outside, Target::Exit];
 
 /// The register that a thunk uses besides rax on entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,13 +70,20 @@ pub enum Second {
     /// r11 or r10, which nobody needs; see [`crate::registers`].
     R11,
     R10,
+    /// Nobody needs either: r11, and r10 in place of rax.
+    Free,
 }
 
 impl Second {
-    const ALL: [Second; 3] = [Second::Kept, Second::R11, Second::R10];
+    const ALL: [Second; 4] = [Second::Kept, Second::R11, Second::R10, Second::Free];
 
     fn register(self) -> Register {
         if self == Second::R10 { Register::R10 } else { Register::R11 }
+    }
+
+    /// What rax is in the listings.
+    fn first(self) -> Register {
+        if self == Second::Free { Register::R10 } else { Register::RAX }
     }
 }
 
@@ -82,7 +96,9 @@ pub struct Kind {
     pub hashed: bool,
     /// The hash is the return address itself, masked.
     pub masked: bool,
-    /// Save and restore rax on entry; see [`crate::registers`].
+    /// The mask fits into a signed byte.
+    pub narrow: bool,
+    /// Save and restore rax on entry, if it is used; see [`crate::registers`].
     pub keep_rax: bool,
     pub second: Second,
     /// What of r10 and r11 need not be kept on exit: a set of [`crate::registers::R10`] and R11.
@@ -92,17 +108,18 @@ pub struct Kind {
 impl Kind {
     /// One number for each kind, below [`Kind::COUNT`].
     pub fn index(self) -> usize {
-        let bits = [self.masked, self.both, self.hashed, self.keep_rax];
+        let bits = [self.narrow, self.masked, self.both, self.hashed, self.keep_rax];
         let bits = bits.iter().fold(0, |n, &b| n * 2 + usize::from(b));
         (bits * Second::ALL.len() + self.second as usize) * 4 + usize::from(self.dead_on_exit & 3)
     }
 
-    pub const COUNT: usize = 16 * Second::ALL.len() * 4;
+    pub const COUNT: usize = 32 * Second::ALL.len() * 4;
 
     /// The inverse of [`Kind::index`].
     pub fn of(index: usize) -> Kind {
         let bit = |n: usize| (index / (4 * Second::ALL.len())) >> n & 1 != 0;
         Kind {
+            narrow: bit(4),
             masked: bit(3),
             both: bit(2),
             hashed: bit(1),
@@ -117,10 +134,15 @@ impl Kind {
         both: true,
         hashed: true,
         masked: false,
+        narrow: false,
         keep_rax: true,
         second: Second::Kept,
         dead_on_exit: 0,
     };
+
+    fn keeps_rax(self) -> bool {
+        self.keep_rax && self.second != Second::Free
+    }
 
     /// Which slow path an exit takes; see [`ExitWay`].
     pub fn exit_way(self) -> ExitWay {
@@ -140,6 +162,8 @@ pub enum ExitWay {
     SaveR11,
 }
 
+/// A cache line. What is on the way of each call is in as few as can be: one more costs up to a nanosecond.
+pub const LINE: usize = 64;
 const BLOCK: i64 = offset_of!(ThreadWords, block) as i64;
 const CELLS: i64 = offset_of!(ThreadWords, cells) as i64;
 const RETURN: i64 = offset_of!(Cell, return_address) as i64;
@@ -156,6 +180,17 @@ const EXIT_SAVED_R11: i64 = -16;
 const EXIT_SAVED_RAX: i64 = -24;
 
 impl Template {
+    /// Where the thunk may begin, `before` bytes behind `next` at least: with a cache line, and so that its exit code is
+    /// in one, or with the exit code's.
+    pub fn place(&self, next: usize, before: usize) -> usize {
+        let exit = before + self.exit as usize;
+        let end = before + self.bytes.len() - ISLANDS.len() * ISLAND as usize;
+        if self.exit == 0 || exit / LINE == (end - 1) / LINE {
+            return next.next_multiple_of(LINE);
+        }
+        (next + exit).next_multiple_of(LINE) - exit
+    }
+
     /// The thunk of a function.
     ///
     /// ```text
@@ -194,13 +229,16 @@ impl Template {
     ///   mov  r11, [rsp-8]
     ///   mov  rax, [rsp-16]
     ///   ret
+    ///   jmp  miss             ; islands, where the branches above lead
+    ///   jmp  outside the window
+    ///   jmp  outside the window, on exit
     /// body:
     ///   relocated instructions
     ///   jmp  rest of the function
     /// ```
     ///
     /// rax and r11 are saved and restored only where somebody may need them; r10 stands in where that
-    /// spares saving r11, or on exit rax.
+    /// spares saving r11, or rax.
     ///
     /// With several home slots `mov rax, fs:[block]` becomes
     /// `imul eax, r11d, multiplier; shr eax, shift; and eax, mask; add rax, fs:[block]`, the first two of
@@ -210,7 +248,7 @@ impl Template {
     /// other; and a signal handler may come in anywhere, because its frames have cells of their own.
     pub fn thunk(kind: Kind) -> Template {
         let mut t = Template::default();
-        let second = kind.second.register();
+        let (first, second) = (kind.second.first(), kind.second.register());
         // Displacements below are from rsp as it is at that point.
         let at_entry = 8;
         t.save(kind, at_entry);
@@ -221,26 +259,35 @@ impl Template {
             t.put(load(second, Register::RSP, 0), None);
         }
         if kind.hashed {
-            let low = second.full_register32();
-            let hash = Instruction::with3(Code::Imul_r32_rm32_imm32, Register::EAX, low, 0x1234_5678);
+            let (slot, low) = (first.full_register32(), second.full_register32());
+            let hash = Instruction::with3(Code::Imul_r32_rm32_imm32, slot, low, 0x1234_5678);
             if kind.masked {
-                t.put(Instruction::with2(Code::Mov_r32_rm32, Register::EAX, low), None);
+                t.put(Instruction::with2(Code::Mov_r32_rm32, slot, low), None);
             } else {
                 t.put(hash, Some(Hole::Multiplier));
-                t.put(Instruction::with2(Code::Shr_rm32_imm8, Register::EAX, 0x12), Some(Hole::Shift));
+                t.put(Instruction::with2(Code::Shr_rm32_imm8, slot, 0x12), Some(Hole::Shift));
             }
-            t.put(Instruction::with2(Code::And_EAX_imm32, Register::EAX, 0x1234_5678), Some(Hole::Mask));
-            t.put(with_tls(Code::Add_r64_rm64, Register::RAX, BLOCK), Some(Hole::Tls));
+            if kind.narrow {
+                t.put(Instruction::with2(Code::And_rm32_imm8, slot, 0x12), Some(Hole::NarrowMask));
+            } else {
+                let code = if slot == Register::EAX { Code::And_EAX_imm32 } else { Code::And_rm32_imm32 };
+                t.put(Instruction::with2(code, slot, 0x1234_5678), Some(Hole::Mask));
+            }
+            t.put(with_tls(Code::Add_r64_rm64, first, BLOCK), Some(Hole::Tls));
         } else {
-            t.put(with_tls(Code::Mov_r64_rm64, Register::RAX, BLOCK), Some(Hole::Tls));
+            t.put(with_tls(Code::Mov_r64_rm64, first, BLOCK), Some(Hole::Tls));
         }
-        let key = Instruction::with2(Code::Cmp_rm64_r64, wide(Register::RAX, KEY), second);
+        let key = Instruction::with2(Code::Cmp_rm64_r64, wide(first, KEY), second);
         t.put(key, Some(Hole::Slot));
-        t.put(branch(Code::Jne_rel32_64), Some(Hole::Branch(Target::Miss)));
-        t.put(Instruction::with1(Code::Inc_rm64, wide(Register::RAX, COUNT)), Some(Hole::Slot));
+        if kind.both {
+            t.by_island(Code::Jne_rel8_64, Target::Miss);
+        } else {
+            t.put(branch(Code::Jne_rel32_64), Some(Hole::Branch(Target::Miss)));
+        }
+        t.put(Instruction::with1(Code::Inc_rm64, wide(first, COUNT)), Some(Hole::Slot));
         t.resume = t.here();
         if kind.both {
-            t.fill_cell(second);
+            t.fill_cell(first, second);
         }
         let below = if kind.both { 0 } else { at_entry };
         t.restore(kind, below);
@@ -248,13 +295,32 @@ impl Template {
             t.put(branch(Code::Call_rel32_64), Some(Hole::Branch(Target::Body)));
             t.exit = t.here();
             t.leave(kind.dead_on_exit);
+            t.islands();
         }
         t
     }
 
+    fn by_island(&mut self, code: Code, target: Target) {
+        // The displacement is the last byte, and filled in when the island is there.
+        self.put(Instruction::with_branch(code, self.bytes.len() as u64), None);
+        self.to_islands.push((self.here() - 1, target));
+    }
+
+    fn islands(&mut self) {
+        for target in ISLANDS {
+            let island = self.here();
+            self.put(branch(Code::Jmp_rel32_64), Some(Hole::Branch(target)));
+            debug_assert_eq!(self.here() - island, ISLAND);
+            for &(hole, _) in self.to_islands.iter().filter(|(_, to)| *to == target) {
+                // A test makes all kinds, and follows their branches.
+                self.bytes[hole as usize] = (island - hole - 1) as u8;
+            }
+        }
+    }
+
     /// rsp is `below` less than the CFA.
     fn save(&mut self, kind: Kind, below: i64) {
-        if kind.keep_rax {
+        if kind.keeps_rax() {
             self.put(store(Register::RSP, SAVED_RAX + below, Register::RAX), None);
         }
         if kind.second == Second::Kept {
@@ -266,29 +332,35 @@ impl Template {
         if kind.second == Second::Kept {
             self.put(load(Register::R11, Register::RSP, SAVED_R11 + below), None);
         }
-        if kind.keep_rax {
+        if kind.keeps_rax() {
             self.put(load(Register::RAX, Register::RSP, SAVED_RAX + below), None);
         }
     }
 
-    /// With the CFA in `cfa`: leaves the address of the frame's cell there, or goes to `outside`.
-    fn find_cell(&mut self, cfa: Register, other: Register, outside: Target) {
+    /// With the CFA in `cfa`: leaves the address of the frame's cell there, or goes to `outside`, by an island or
+    /// directly.
+    fn find_cell(&mut self, cfa: Register, other: Register, outside: Target, island: bool) {
         self.put(with_tls(Code::Mov_r64_rm64, other, CELLS), Some(Hole::Tls));
         // Two addresses in the same window, a multiple of its size, differ in the low bits only.
         let window = mem(other, WINDOW_WORD);
         self.put(Instruction::with2(Code::Xor_r64_rm64, cfa, window), None);
-        self.put(Instruction::with2(Code::Cmp_rm64_imm32, cfa, WINDOW as i32), None);
-        self.put(branch(Code::Jae_rel32_64), Some(Hole::Branch(outside)));
+        let code = if cfa == Register::RAX { Code::Cmp_RAX_imm32 } else { Code::Cmp_rm64_imm32 };
+        self.put(Instruction::with2(code, cfa, WINDOW as i32), None);
+        if island {
+            self.by_island(Code::Jae_rel8_64, outside);
+        } else {
+            self.put(branch(Code::Jae_rel32_64), Some(Hole::Branch(outside)));
+        }
         let cell = MemoryOperand::with_base_index_scale(other, cfa, 2);
         self.put(Instruction::with2(Code::Lea_r64_m, cfa, cell), None);
     }
 
-    fn fill_cell(&mut self, second: Register) {
-        self.put(Instruction::with2(Code::Mov_r64_rm64, Register::RAX, Register::RSP), None);
-        self.find_cell(Register::RAX, second, Target::Outside);
+    fn fill_cell(&mut self, first: Register, second: Register) {
+        self.put(Instruction::with2(Code::Mov_r64_rm64, first, Register::RSP), None);
+        self.find_cell(first, second, Target::Outside, true);
         self.put(load(second, Register::RSP, -8), None);
-        self.put(store(Register::RAX, RETURN, second), None);
-        self.hand_over();
+        self.put(store(first, RETURN, second), None);
+        self.hand_over(first);
     }
 
     /// What a hashed thunk tries when its arc is not at home: the next slot. `len` is its own length.
@@ -303,11 +375,11 @@ impl Template {
     pub fn second_look(second: Second, len: usize) -> Template {
         const NEXT: i64 = size_of::<Slot>() as i64;
         let mut t = Template::default();
-        let place = wide(Register::RAX, NEXT + KEY);
+        let place = wide(second.first(), NEXT + KEY);
         let key = Instruction::with2(Code::Cmp_rm64_r64, place, second.register());
         t.put(key, Some(Hole::Slot));
         t.put(Instruction::with_branch(Code::Jne_rel8_64, len as u64), None);
-        t.put(Instruction::with1(Code::Inc_rm64, wide(Register::RAX, NEXT + COUNT)), Some(Hole::Slot));
+        t.put(Instruction::with1(Code::Inc_rm64, wide(second.first(), NEXT + COUNT)), Some(Hole::Slot));
         t.put(branch(Code::Jmp_rel32_64), Some(Hole::Branch(Target::Body)));
         t
     }
@@ -337,11 +409,11 @@ impl Template {
     /// To a leaf no frame is handed over, and the cell is left alone.
     pub fn tail(kind: Kind) -> Template {
         let mut t = Template::default();
-        let second = kind.second.register();
+        let (first, second) = (kind.second.first(), kind.second.register());
         t.save(kind, 8);
         if kind.both {
-            t.put(Instruction::with2(Code::Lea_r64_m, Register::RAX, mem(Register::RSP, 8)), None);
-            t.find_cell(Register::RAX, second, Target::Outside);
+            t.put(Instruction::with2(Code::Lea_r64_m, first, mem(Register::RSP, 8)), None);
+            t.find_cell(first, second, Target::Outside, false);
         }
         t.put(with_tls(Code::Mov_r64_rm64, second, BLOCK), Some(Hole::Tls));
         let key = Instruction::with2(Code::Cmp_rm32_imm32, wide(second, KEY), 0x1234_5678);
@@ -349,15 +421,15 @@ impl Template {
         t.put(branch(Code::Jne_rel32_64), Some(Hole::Branch(Target::Miss)));
         t.put(Instruction::with1(Code::Inc_rm64, wide(second, COUNT)), Some(Hole::Slot));
         if kind.both {
-            t.hand_over();
+            t.hand_over(first);
         }
         t.restore(kind, 8);
         t.put(branch(Code::Jmp_rel32_64), Some(Hole::Branch(Target::Body)));
         t
     }
 
-    fn hand_over(&mut self) {
-        let number = Instruction::with2(Code::Mov_rm64_imm32, mem(Register::RAX, FUNCTION), 0x1234_5678);
+    fn hand_over(&mut self, cell: Register) {
+        let number = Instruction::with2(Code::Mov_rm64_imm32, mem(cell, FUNCTION), 0x1234_5678);
         self.put(number, Some(Hole::Number));
     }
 
@@ -376,7 +448,7 @@ impl Template {
             self.put(store(Register::RSP, EXIT_SAVED_RAX, Register::RAX), None);
         }
         self.put(Instruction::with2(Code::Mov_r64_rm64, cfa, Register::RSP), None);
-        self.find_cell(cfa, other, Target::Exit);
+        self.find_cell(cfa, other, Target::Exit, true);
         self.put(Instruction::with1(Code::Push_rm64, mem(cfa, RETURN)), None);
         self.pushed = self.here();
         self.put(store(cfa, RETURN, Register::RSP), None);
@@ -406,7 +478,9 @@ impl Template {
         if let Some(hole) = hole {
             let at = match hole {
                 Hole::Tls | Hole::Slot | Hole::SlotAndSite => offsets.displacement_offset(),
-                Hole::Number | Hole::Mask | Hole::Multiplier | Hole::Shift => offsets.immediate_offset(),
+                Hole::Number | Hole::Mask | Hole::NarrowMask | Hole::Multiplier | Hole::Shift => {
+                    offsets.immediate_offset()
+                }
                 Hole::Branch(_) => self.bytes.len() - start - 4,
             };
             self.holes.push(((start + at) as u32, hole));
@@ -417,6 +491,9 @@ impl Template {
 type Made = Result<Instruction, iced_x86::IcedError>;
 
 fn mem(base: Register, displacement: i64) -> MemoryOperand {
+    if displacement == 0 {
+        return MemoryOperand::with_base(base);
+    }
     MemoryOperand::with_base_displ(base, displacement)
 }
 

@@ -7,7 +7,7 @@ use crate::agent::Agent;
 use crate::lookup;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU64, Ordering};
-use gprofinject_abi::plan::{ArenaHeader, ENTRY_ONLY, EXIT_JUMPS, FRAMED, Frame};
+use gprofinject_abi::plan::{ArenaHeader, ENTRY_ONLY, EXIT_JUMPS, FRAMED, Frame, ISLAND};
 
 /// The functions that are passed on to; 0: not found.
 static FIND_OBJECT: AtomicU64 = AtomicU64::new(0);
@@ -57,7 +57,13 @@ fn frame_at(agent: &Agent, pc: u64) -> Frame {
         return Frame::Called;
     }
     if at >= record.exit - 1 {
-        return if at >= record.body - u32::from(record.pushed) { Frame::Called } else { Frame::Left };
+        let before_body = record.body - at;
+        return match before_body.div_ceil(ISLAND) {
+            0..=1 => Frame::Left,
+            2..=3 => Frame::Popped,
+            _ if before_body <= u32::from(record.pushed) => Frame::Called,
+            _ => Frame::Left,
+        };
     }
     if at >= record.thunk + u32::from(record.popped) { Frame::Popped } else { Frame::Called }
 }

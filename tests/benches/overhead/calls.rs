@@ -45,8 +45,8 @@ pub(crate) fn fib(folder: &Path) -> Result<Subject> {
     compile("fib.c", &pg, &["-O1", "-pg"])?;
     Ok(Subject {
         name: "fib".into(),
-        plain: work(&plain, &["36"], None),
-        pg: work(&pg, &["36"], None),
+        plain: work(&plain, &["39"], None),
+        pg: work(&pg, &["39"], None),
         small: work(&plain, &["27"], None),
         folder: folder.to_path_buf(),
     })

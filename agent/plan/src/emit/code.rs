@@ -8,11 +8,17 @@ use std::mem::offset_of;
 
 /// Bytes of [`Code::stub`] at most.
 pub const STUB: usize = 19;
+/// Bytes of [`Code::restore`].
+pub const RESTORE: usize = 10;
 /// Bytes of [`Code::jump_through`].
 const JUMP_THROUGH: usize = 6;
 /// `mov [rsp-24], r11`, `mov [rsp-16], r11`: where the slow paths look for it, from the CFA and from the
 /// return slot.
 const SAVE_R11: [[u8; 5]; 2] = [[0x4c, 0x89, 0x5c, 0x24, 0xe8], [0x4c, 0x89, 0x5c, 0x24, 0xf0]];
+/// `mov [rsp-16], rax`, `mov [rsp-8], rax`: the same.
+const SAVE_RAX: [[u8; 5]; 2] = [[0x48, 0x89, 0x44, 0x24, 0xf0], [0x48, 0x89, 0x44, 0x24, 0xf8]];
+/// `mov rax, [rsp-16]`, `mov rax, [rsp-8]`.
+const LOAD_RAX: [[u8; 5]; 2] = [[0x48, 0x8b, 0x44, 0x24, 0xf0], [0x48, 0x8b, 0x44, 0x24, 0xf8]];
 /// `mov r11, r10`.
 const R11_FROM_R10: [u8; 3] = [0x4d, 0x89, 0xd3];
 
@@ -67,7 +73,7 @@ impl Code {
     }
 
     /// `mov eax, number; jmp [header]`. Where the thunk has used r10 in place of r11: first saves r11, and
-    /// moves the return address there. `popped`: rsp is the CFA.
+    /// moves the return address there. In place of rax: first saves rax. `popped`: rsp is the CFA.
     pub fn stub(&mut self, at: usize, number: u32, word: usize, second: Second, popped: bool) {
         let mut at = at;
         if second == Second::R10 {
@@ -75,9 +81,19 @@ impl Code {
             self.put(at + 5, &R11_FROM_R10);
             at += 8;
         }
+        if second == Second::Free {
+            self.put(at, &SAVE_RAX[usize::from(!popped)]);
+            at += 5;
+        }
         self.put(at, &[0xb8]);
         self.word(at + 1, number);
         self.jump_through(at + 5, word);
+    }
+
+    /// The way back from there, to `resume`, where the thunk itself would not restore rax.
+    pub fn restore(&mut self, at: usize, resume: usize, popped: bool) {
+        self.put(at, &LOAD_RAX[usize::from(!popped)]);
+        self.jump(at + 5, resume);
     }
 
     /// The jumps to the slow path of exits, in the order of [`ExitWay`]; `mov [rsp-24], rax`,
@@ -110,6 +126,7 @@ impl Code {
                 }
                 Hole::Number => self.word(hole, values.number),
                 Hole::Mask => self.word(hole, values.home.mask),
+                Hole::NarrowMask => self.bytes[hole] = values.home.mask as u8,
                 Hole::Multiplier => self.word(hole, values.home.multiplier),
                 Hole::Shift => self.bytes[hole] = values.home.shift as u8,
                 Hole::Branch(Target::Miss) => self.branch(hole, values.miss),

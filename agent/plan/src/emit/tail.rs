@@ -1,7 +1,7 @@
 //! Thunks of tail calls: jumps from one hooked function to the start of another.
 
 use super::code::{STUB, Values};
-use super::{ALIGN, Emitter};
+use super::{Emitter, LINE};
 use crate::slots::Home;
 use crate::tactic::JUMP;
 use crate::tails::Tail;
@@ -18,7 +18,7 @@ pub(super) const STUBS: usize = STUB + RESTORE_RAX.len() + RESTORE_R11.len() + J
 
 /// Bytes from one thunk to the next: room for the largest.
 pub(super) fn pitch() -> usize {
-    Template::tail(Kind::LARGEST).bytes.len().next_multiple_of(ALIGN)
+    Template::tail(Kind::LARGEST).bytes.len().next_multiple_of(LINE)
 }
 
 /// Where the tail calls' thunks and stubs are.
@@ -86,9 +86,12 @@ impl Emitter<'_, '_> {
         code.fill(&Template::tail(kind), at, &values);
         code.stub(miss, index as u32, offset_of!(ArenaHeader, tail), kind.second, false);
         // As if the jump had not been touched.
-        code.put(outside, &RESTORE_RAX);
-        let mut jump = outside + RESTORE_RAX.len();
-        if kind.second != Second::R10 {
+        let mut jump = outside;
+        if kind.second != Second::Free {
+            code.put(jump, &RESTORE_RAX);
+            jump += RESTORE_RAX.len();
+        }
+        if kind.second == Second::Kept {
             code.put(jump, &RESTORE_R11);
             jump += RESTORE_R11.len();
         }

@@ -23,6 +23,7 @@ fn entry_and_exit_is_as_documented() {
         both: true,
         hashed: false,
         masked: false,
+        narrow: false,
         keep_rax: true,
         second: Second::Kept,
         dead_on_exit: 0,
@@ -33,13 +34,13 @@ fn entry_and_exit_is_as_documented() {
         "pop r11",
         "mov rax,fs:[0]",
         "cmp [rax],r11",
-        "jne 0x0000000010000000",
+        "jne short 0x0000000000000096",
         "inc qword ptr [rax+8]",
         "mov rax,rsp",
         "mov r11,fs:[8]",
         "xor rax,[r11-8]",
         "cmp rax,0x4000000",
-        "jae 0x0000000010000000",
+        "jae short 0x000000000000009B",
         "lea rax,[r11+rax*2]",
         "mov r11,[rsp-8]",
         "mov [rax],r11",
@@ -53,13 +54,16 @@ fn entry_and_exit_is_as_documented() {
         "mov r11,fs:[8]",
         "xor rax,[r11-8]",
         "cmp rax,0x4000000",
-        "jae 0x0000000010000000",
+        "jae short 0x00000000000000A0",
         "lea rax,[r11+rax*2]",
         "push qword ptr [rax]",
         "mov [rax],rsp",
         "mov r11,[rsp-8]",
         "mov rax,[rsp-0x10]",
         "ret",
+        "jmp 0x0000000010000000",
+        "jmp 0x0000000010000000",
+        "jmp 0x0000000010000000",
     ];
     assert_eq!(listing(&t), expected);
     assert_eq!(
@@ -76,6 +80,7 @@ fn entry_only_is_as_documented() {
         both: false,
         hashed: true,
         masked: false,
+        narrow: false,
         keep_rax: true,
         second: Second::Kept,
         dead_on_exit: 0,
@@ -117,6 +122,7 @@ fn a_tail_call_is_as_documented() {
         both: true,
         hashed: false,
         masked: false,
+        narrow: false,
         keep_rax: true,
         second: Second::Kept,
         dead_on_exit: 0,
@@ -151,7 +157,7 @@ fn every_hole_is_four_bytes_inside_the_code() {
         {
             let t = Template::thunk(Kind::of(index));
             for &(at, hole) in &t.holes {
-                if hole == Hole::Shift {
+                if matches!(hole, Hole::Shift | Hole::NarrowMask) {
                     assert_eq!(t.bytes[at as usize], 0x12);
                     continue;
                 }
@@ -162,8 +168,42 @@ fn every_hole_is_four_bytes_inside_the_code() {
                     Hole::Tls => assert!(value <= 24),
                     Hole::Slot => assert!(value == 0 || value == 8),
                     Hole::Branch(_) => assert!(value > 0x0f00_0000),
-                    Hole::Shift | Hole::SlotAndSite => unreachable!(),
+                    Hole::Shift | Hole::NarrowMask | Hole::SlotAndSite => unreachable!(),
                 }
+            }
+        }
+    }
+}
+
+#[test]
+fn short_branches_lead_to_islands() {
+    for kind in (0..Kind::COUNT).map(Kind::of).filter(|kind| kind.both) {
+        let t = Template::thunk(kind);
+        let islands = t.bytes.len() - 3 * ISLAND as usize;
+        let leads = Decoder::with_ip(64, &t.bytes[..islands], 0, DecoderOptions::NONE)
+            .into_iter()
+            .filter(|i| i.is_jcc_short())
+            .map(|i| i.near_branch_target() as usize);
+        let expected: Vec<usize> = (0..3).map(|n| islands + n * ISLAND as usize).collect();
+        assert_eq!(leads.collect::<Vec<_>>(), expected, "{kind:?}");
+        let to: Vec<Hole> = t.holes[t.holes.len() - 3..].iter().map(|&(_, hole)| hole).collect();
+        assert_eq!(to, [Target::Miss, Target::Outside, Target::Exit].map(Hole::Branch));
+    }
+}
+
+#[test]
+fn the_exit_is_in_one_cache_line() {
+    for kind in (0..Kind::COUNT).map(Kind::of) {
+        let t = Template::thunk(kind);
+        for (next, before) in [(0, 0), (1, 0), (64, 13), (100, 13), (127, 0)] {
+            let start = t.place(next, before);
+            assert!((next..next + LINE).contains(&start), "{kind:?}: {next} {before} {start}");
+            if kind.both {
+                let exit = start + before + t.exit as usize;
+                let end = start + before + t.bytes.len() - 3 * ISLAND as usize;
+                assert_eq!(exit / LINE, (end - 1) / LINE, "{kind:?}: {next} {before} {start}");
+            } else {
+                assert_eq!(start % LINE, 0);
             }
         }
     }
