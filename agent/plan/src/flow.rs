@@ -114,7 +114,6 @@ impl Flow {
         sort::by_key(&mut flow.branches, |b| b.target);
         flow.first = first_branches(image, &flow.branches);
         flow.spread_odd_returns(image);
-        registers::spread(image, &mut flow);
         flow.indirect.extend(image.landing_pads.iter().copied());
         for &pointer in &image.code_pointers {
             // A pointer to a function's start is the function's address; one to its inside is a label.
@@ -129,6 +128,7 @@ impl Flow {
         flow.taken.dedup();
         flow.indirect.sort_unstable();
         flow.indirect.dedup();
+        registers::spread(image, &mut flow);
         flow
     }
 

@@ -10,8 +10,8 @@
 //!   neither the function reads it nor one to which it jumps: who calls sets it just before.
 //! * No caller keeps a value in r10 or r11. Either they cannot: it is changed somewhere in the function, or the
 //!   function calls code that is not known, which may change it, or calls a function for which that holds. Or they
-//!   do not: who calls the function knowing its code, directly, does not read the register anywhere, and no caller of
-//!   such a one keeps a value in it through both calls. For the entry, the function does not read r11 before it writes
+//!   do not: who calls the function directly, or may do so through a pointer, does not read the register anywhere, and no
+//!   caller of such a one keeps a value in it through both calls. For the entry, the function does not read r11 before it writes
 //!   it, which only helpers of compilers do. For the exit, the register is not left with a value that nobody has used
 //!   when the function returns, which only hand-written code does, to hand over a result.
 
@@ -34,6 +34,8 @@ pub struct Registers {
     pub changes: u8,
     /// The function reads it somewhere.
     pub reads: u8,
+    /// The function calls or jumps through a pointer.
+    pub follows_pointers: bool,
     /// A caller may keep a value in it that it needs behind the call.
     pub kept: u8,
     /// r11 is read before it is written.
@@ -92,8 +94,14 @@ impl Scan {
         }
         match flow {
             // An indirect jump may be a switch, and proves nothing.
-            FlowControl::IndirectCall => self.found.changes |= R10 | R11,
-            FlowControl::IndirectBranch => self.found.takes_r10 = true,
+            FlowControl::IndirectCall => {
+                self.found.changes |= R10 | R11;
+                self.found.follows_pointers = true;
+            }
+            FlowControl::IndirectBranch => {
+                self.found.takes_r10 = true;
+                self.found.follows_pointers = true;
+            }
             FlowControl::Return => self.found.leaves |= self.unused,
             _ => {}
         }
@@ -220,6 +228,11 @@ fn kept(image: &Image, flow: &Flow, changes: &[u8]) -> Vec<u8> {
     let mut wanted = vec![0_u8; count];
     if reads.iter().all(|&r| r == 0) {
         return wanted;
+    }
+    let pointers = (0..count).filter(|&f| flow.functions[f].registers.follows_pointers);
+    let through_pointers = pointers.map(|f| reads[owner(image, f)]).fold(0, |all, reads| all | reads);
+    for (wanted, _) in wanted.iter_mut().zip(&image.functions).filter(|(_, f)| flow.is_taken(f.address)) {
+        *wanted = through_pointers;
     }
     // Longer chains of calls than this are rare: then callers are taken to keep values.
     const MOST: usize = 64;
