@@ -90,8 +90,8 @@ pub(crate) struct Attached {
     /// See [`Order::waiting`].
     waiting: [u64; 3],
     detours: Vec<Detoured>,
-    /// Bytes of the program that are overwritten: address and length.
-    patched: Vec<(u64, u32)>,
+    /// Where threads must not stand when patches come or go. See [`room::midst`].
+    patched: Vec<room::Midst>,
     /// Functions of an unwinder that is part of the program, on whose frames an exception rests.
     unwinder: Vec<(u64, u64)>,
     /// Nothing is patched.
@@ -153,7 +153,7 @@ impl Attached {
             mapped: 0,
             waiting: [0; 3],
             detours: Vec::new(),
-            patched: plan.patches().iter().map(|p| (p.address.wrapping_add(bias), p.len)).collect(),
+            patched: room::midst(plan, bias),
             unwinder: unwinder(planned, bias),
             // Should we be killed, there may be patches.
             paused: false,
@@ -266,7 +266,7 @@ impl Attached {
             mapped: 0,
             waiting: [0; 3],
             detours: Vec::new(),
-            patched: plan.patches().iter().map(|p| (p.address.wrapping_add(bias), p.len)).collect(),
+            patched: room::midst(plan, bias),
             unwinder: Vec::new(),
             paused: false,
             folder: folder.to_string_lossy().into_owned(),

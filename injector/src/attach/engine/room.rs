@@ -37,32 +37,61 @@ pub(super) fn libc_code(mappings: &[Mapping]) -> Option<&Mapping> {
     mappings.iter().find(|mapping| mapping.executable && is_libc(&mapping.path))
 }
 
-/// Which addresses lie in patches, behind the first byte: who is at the first has not begun. Made before threads
-/// stand still; asked for each word of their stacks.
+/// The addresses in a patch at which no thread may stand.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Midst {
+    addresses: Range<u64>,
+    /// A jump that stands among other code: its first byte is one of them. Who is at the first byte of a function has not
+    /// begun.
+    cave: bool,
+}
+
+/// Of all patches, sorted.
+pub(super) fn midst(plan: &Plan, bias: u64) -> Vec<Midst> {
+    const ENDBR64: u64 = 4;
+    let entries: HashSet<u64> = plan.records.iter().map(|record| record.entry).collect();
+    let begins = |at: u64| entries.contains(&at) || entries.contains(&at.wrapping_sub(ENDBR64));
+    let patches = plan.patches().iter();
+    let midst = patches.map(|p| {
+        let cave = !begins(p.address);
+        let first = p.address + u64::from(!cave);
+        let end = p.address + u64::from(p.len);
+        Midst { addresses: first.wrapping_add(bias)..end.wrapping_add(bias), cave }
+    });
+    midst.filter(|midst| !midst.addresses.is_empty()).collect()
+}
+
+/// The same, made before threads stand still; asked for each word of their stacks.
 pub(super) struct Overwritten {
     extent: Range<u64>,
     /// A bit for each address.
     bits: Vec<u64>,
+    /// First bytes of caves.
+    caves: HashSet<u64>,
 }
 
 impl Overwritten {
-    /// `patches`: address and length, sorted.
-    pub(super) fn new(patches: &[(u64, u32)]) -> Overwritten {
-        let ends = patches.first().zip(patches.last());
-        let extent = ends.map_or(0..0, |(first, last)| first.0..last.0 + u64::from(last.1));
+    pub(super) fn new(patched: &[Midst]) -> Overwritten {
+        let ends = patched.first().zip(patched.last());
+        let extent = ends.map_or(0..0, |(first, last)| first.addresses.start..last.addresses.end);
         let mut bits = vec![0; ((extent.end - extent.start) / 64 + 1) as usize];
-        for &(address, len) in patches {
-            for at in address + 1..address + u64::from(len) {
-                let n = at - extent.start;
-                bits[(n / 64) as usize] |= 1 << (n % 64);
-            }
+        for at in patched.iter().flat_map(|midst| midst.addresses.clone()) {
+            let n = at - extent.start;
+            bits[(n / 64) as usize] |= 1 << (n % 64);
         }
-        Overwritten { extent, bits }
+        let caves = patched.iter().filter(|midst| midst.cave).map(|midst| midst.addresses.start).collect();
+        Overwritten { extent, bits, caves }
     }
 
     pub(super) fn contains(&self, at: u64) -> bool {
         let n = at.wrapping_sub(self.extent.start);
         self.bits.get((n / 64) as usize).is_some_and(|bits| bits >> (n % 64) & 1 != 0)
+    }
+
+    /// Whether a word on a stack leads there. What stands at a cave's first byte, behind a call that never returns,
+    /// does not.
+    fn is_led_to(&self, word: u64) -> bool {
+        self.contains(word) && !self.caves.contains(&word)
     }
 }
 
@@ -120,17 +149,16 @@ impl Attached {
         for thread in stopped.threads.iter_mut().filter(|thread| thread.fresh) {
             thread.fresh = false;
             let saved =
-                stacks::find(memory, thread, mappings, &patched, |_, word| overwritten.contains(word));
+                stacks::find(memory, thread, mappings, &patched, |_, word| overwritten.is_led_to(word));
             busy.extend(saved.map(|word| (thread.tid, word)));
         }
         busy
     }
 
-    /// Behind the first byte of a patch: who is at the first has not begun.
     pub(super) fn is_overwritten(&self, at: u64) -> bool {
-        let after = self.patched.partition_point(|&(address, _)| address <= at);
-        let patch = after.checked_sub(1).and_then(|n| self.patched.get(n));
-        patch.is_some_and(|&(address, len)| inside(address, len, at))
+        let after = self.patched.partition_point(|midst| midst.addresses.start <= at);
+        let midst = after.checked_sub(1).and_then(|n| self.patched.get(n));
+        midst.is_some_and(|midst| midst.addresses.contains(&at))
     }
 }
 
