@@ -62,6 +62,14 @@ __asm__(".globl letters\n.type letters, @function\n"
         "3:\tmov $13, %eax\n\tret\n.size letters, .-letters\n"
         "\t.section .rodata\n\t.align 4\n9:\t.long 1b-3b, 2b-3b, 3b-3b\n\t.text\n");
 
+// Zeros behind a function are no padding where somebody reads them.
+long before_zeros(long n), zeros(void);
+__asm__(".globl before_zeros\n.type before_zeros, @function\n"
+        "before_zeros:\n\tlea 9f(%rip), %rdx\n\tmov %edi, %eax\n\tjmp *(%rdx,%rdi,8)\n"
+        "1:\tlea 1(%rax), %eax\n\tlea 2(%rax), %eax\n2:\tcld\n3:\tlea 3(%rax), %eax\n\tnop\n4:\tret\n"
+        ".size before_zeros, .-before_zeros\nall_zeros:\t.quad 0\n" TABLE
+        ".globl zeros\n.type zeros, @function\nzeros:\tmov all_zeros(%rip), %rax\n\tret\n.size zeros, .-zeros\n");
+
 int main(void) {
     long sum = 0;
     for (long i = 0; i < 5; i++)
@@ -70,7 +78,7 @@ int main(void) {
     for (long i = 0; i < 20; i++)
         sum += zone(i) * 7 + counts(i) * 11;
     for (long i = 0; i < 40; i++)
-        sum = sum * 5 + tiny(i % 4) + by_table(i % 4) + by_stack(i % 4) + by_variable(i % 4) + letters('a' + i % 3);
+        sum = sum * 5 + tiny(i % 4) + by_table(i % 4) + by_stack(i % 4) + by_variable(i % 4) + letters('a' + i % 3) + before_zeros(i % 4) + zeros();
     unsigned long a[4] = {~0ul, ~0ul, 5, ~0ul}, b[4] = {1, 0, ~0ul, 0}, c[4];
     sum += carry(a, b, c, 4) + (long)c[0] + (long)c[1] + (long)c[2] + (long)c[3];
     printf("%ld\n", sum);

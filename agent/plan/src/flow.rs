@@ -31,6 +31,8 @@ pub struct Branch {
     /// Bytes of its displacement, the instruction's last ones: 1 or 4.
     pub width: u8,
     pub kind: BranchKind,
+    /// r10 may be as it was when the function was entered.
+    pub passes_r10: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -75,7 +77,7 @@ pub struct Flow {
     first: Vec<usize>,
     /// One for each function of the image.
     pub functions: Vec<FunctionFlow>,
-    /// Sorted: addresses in code that instructions compute (`lea`, immediates) or data holds.
+    /// Sorted: addresses in code that instructions compute (`lea`, immediates) or read, or data holds.
     pub taken: Vec<u64>,
     /// Sorted: targets of indirect branches near the start of the function they lie in.
     pub indirect: Vec<u64>,
@@ -174,6 +176,11 @@ impl Flow {
 
     pub fn is_taken(&self, address: u64) -> bool {
         self.taken.binary_search(&address).is_ok()
+    }
+
+    /// Whether an instruction computes or reads an address in `lo..hi`.
+    pub fn is_taken_in(&self, lo: u64, hi: u64) -> bool {
+        self.taken.get(self.taken.partition_point(|&t| t < lo)).is_some_and(|&t| t < hi)
     }
 
     /// Indirect targets in `lo..hi`.
@@ -285,7 +292,9 @@ impl Part {
                 FlowControl::Call
                 | FlowControl::UnconditionalBranch
                 | FlowControl::ConditionalBranch
-                | FlowControl::XbeginXabortXend => self.note_branch(index, lo, hi, &instruction),
+                | FlowControl::XbeginXabortXend => {
+                    self.note_branch(index, lo, hi, &instruction, scan.passes_r10)
+                }
                 FlowControl::IndirectBranch => {
                     indirect_jump = true;
                     if instruction.memory_base() == Register::None && !instruction.is_ip_rel_memory_operand()
@@ -300,7 +309,7 @@ impl Part {
         let falls_through = falls_through(&instruction);
         flow.leaf &= !flow.undecodable && !falls_through;
         flow.runs_on = falls_through && !is_call(&instruction);
-        flow.registers = scan.found;
+        flow.registers = scan.finish();
         if indirect_jump {
             for table in tables {
                 self.note_table(image, table, lo, hi, &mut flow);
@@ -316,7 +325,7 @@ impl Part {
         flow
     }
 
-    fn note_branch(&mut self, index: usize, lo: u64, hi: u64, instruction: &Instruction) {
+    fn note_branch(&mut self, index: usize, lo: u64, hi: u64, instruction: &Instruction, passes_r10: bool) {
         if !matches!(instruction.op0_kind(), OpKind::NearBranch64) {
             return;
         }
@@ -343,6 +352,7 @@ impl Part {
             len: instruction.len() as u8,
             width,
             kind,
+            passes_r10,
         });
     }
 
@@ -355,6 +365,8 @@ impl Part {
     ) -> Option<u64> {
         let address = if instruction.is_ip_rel_memory_operand() {
             if instruction.code() != Code::Lea_r64_m {
+                // Data among the code.
+                self.taken.extend(Some(instruction.ip_rel_memory_address()).filter(|&a| image.is_code(a)));
                 return None;
             }
             instruction.ip_rel_memory_address()

@@ -7,18 +7,24 @@
 //!
 //! * rax or r10 is overwritten, unread, in the straight line that the function begins with. Then it is no
 //!   input (r10 is that of nested functions), and the function is known to change it. Nor is r10 an input where
-//!   neither the function reads it nor one to which it jumps: who calls sets it just before.
+//!   neither the function reads it nor one to which it jumps, nor one that it calls, while r10 may still be as it
+//!   was, reads it before it writes it: nested functions pass it on to each other.
 //! * No caller keeps a value in r10 or r11. Either they cannot: it is changed somewhere in the function, or the
 //!   function calls code that is not known, which may change it, or calls a function for which that holds. Or they
-//!   do not: who calls the function directly, or may do so through a pointer, does not read the register anywhere, and no
-//!   caller of such a one keeps a value in it through both calls. For the entry, the function does not read r11 before it writes
+//!   do not: who calls the function directly, or may do so through a pointer, does not name the register anywhere (it may write it as
+//!   the input of several calls), nor has r10 as an input, and no caller of such a one keeps a value in it through both
+//!   calls. For the entry, the function does not read r11 before it writes
 //!   it, which only helpers of compilers do. For the exit, the register is not left with a value that nobody has used
 //!   when the function returns, which only hand-written code does, to hand over a result.
 
 use crate::flow::{Branch, BranchKind, Flow, function_at};
 use crate::image::{FunctionKind, Image};
 use crate::start::owner;
-use iced_x86::{Code, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, Register};
+use iced_x86::{
+    Code, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register,
+};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 
 /// r10 and r11, in sets of the two.
 pub const R10: u8 = 1;
@@ -32,10 +38,12 @@ pub struct Registers {
     pub rax_dead: bool,
     /// The function changes it, itself or through what it calls.
     pub changes: u8,
-    /// The function reads it somewhere.
-    pub reads: u8,
+    /// The function reads or writes it somewhere, by an instruction that says so.
+    pub names: u8,
     /// The function calls or jumps through a pointer.
     pub follows_pointers: bool,
+    /// The function calls code that is not known.
+    pub calls_unknown: bool,
     /// A caller may keep a value in it that it needs behind the call.
     pub kept: u8,
     /// r11 is read before it is written.
@@ -43,8 +51,13 @@ pub struct Registers {
     /// r10, that of nested functions, may be an input: it is read somewhere, or the function goes on at an address
     /// that is not known, or in a function of which that holds.
     pub takes_r10: bool,
+    /// r10 is read before it is written, on some way, or in a function to which it is passed on by a call or jump.
+    pub chain: bool,
     /// r10 need not be kept on entry.
     pub r10_dead: bool,
+    /// Pushed before it is written, and so given back (clang's `preserve_most`): what changes it is none of the callers'
+    /// business.
+    pub saves: u8,
     /// It has a value that was not used when the function returns, or goes on to one of which that holds.
     pub leaves: u8,
 }
@@ -71,11 +84,72 @@ pub struct Scan {
     rax_decided: bool,
     r10_decided: bool,
     r11_seen: bool,
+    /// Written before.
+    written: u8,
     /// Written last, and not read since.
     unused: u8,
+    /// On no way here r10 is still as it was on entry.
+    r10_closed: bool,
+    /// Else: the first instruction from which on that is so.
+    r10_open_from: u64,
+    /// Where forward branches lead with r10 as it was on entry.
+    r10_open_at: BinaryHeap<Reverse<u64>>,
+    /// So do ways that this pass does not follow, or may.
+    r10_lost: bool,
+    r10_read: bool,
+    /// Before the last instruction r10 may have been as it was on entry.
+    pub passes_r10: bool,
 }
 
 impl Scan {
+    /// When all instructions have been looked at.
+    pub fn finish(mut self) -> Registers {
+        self.found.chain |= self.r10_read && self.r10_lost;
+        self.found
+    }
+
+    /// Follows the value that r10 has on entry, through the instructions in the order of their addresses.
+    fn follow_r10(&mut self, i: &Instruction, uses: Option<&Uses>) {
+        let ip = i.ip();
+        while self.r10_open_at.peek().is_some_and(|at| at.0 <= ip) {
+            let at = self.r10_open_at.pop();
+            if self.r10_closed && at == Some(Reverse(ip)) {
+                (self.r10_closed, self.r10_open_from) = (false, ip);
+            }
+        }
+        self.passes_r10 = !self.r10_closed;
+        if let Some(uses) = uses {
+            self.r10_read |= uses.reads;
+            self.found.chain |= uses.reads && !self.r10_closed;
+            self.r10_closed |= uses.overwrites;
+        }
+        let flow = i.flow_control();
+        if flow == FlowControl::Next || self.r10_closed {
+            return;
+        }
+        match flow {
+            FlowControl::ConditionalBranch
+            | FlowControl::UnconditionalBranch
+            | FlowControl::XbeginXabortXend
+                if i.op0_kind() == OpKind::NearBranch64 =>
+            {
+                let target = i.near_branch_target();
+                if target > ip {
+                    self.r10_open_at.push(Reverse(target));
+                } else {
+                    self.r10_lost |= target < self.r10_open_from;
+                }
+            }
+            FlowControl::IndirectBranch => self.r10_lost = true,
+            _ => {}
+        }
+        // What stands behind is come to by branches.
+        self.r10_closed = matches!(
+            flow,
+            FlowControl::UnconditionalBranch | FlowControl::IndirectBranch | FlowControl::Return
+        );
+    }
+
     pub fn look(&mut self, i: &Instruction, factory: &mut InstructionInfoFactory) {
         let flow = i.flow_control();
         if !(self.rax_decided && self.r10_decided) {
@@ -95,7 +169,7 @@ impl Scan {
         match flow {
             // An indirect jump may be a switch, and proves nothing.
             FlowControl::IndirectCall => {
-                self.found.changes |= R10 | R11;
+                self.found.calls_unknown = true;
                 self.found.follows_pointers = true;
             }
             FlowControl::IndirectBranch => {
@@ -107,21 +181,29 @@ impl Scan {
         }
         // Its fourth argument.
         if i.code() == Code::Syscall {
-            self.found.reads |= R10;
+            self.found.names |= R10;
             self.found.takes_r10 = true;
+        }
+        if !mentions(i, Register::R10) {
+            self.follow_r10(i, None);
         }
         for (register, bit) in BOTH {
             if mentions(i, register) {
                 let uses = Uses::of(i, register, factory);
-                if uses.reads {
-                    self.found.reads |= bit;
-                    self.found.takes_r10 |= bit == R10;
+                self.found.names |= bit;
+                if i.code() == Code::Push_r64 && self.written & bit == 0 {
+                    self.found.saves |= bit;
+                }
+                if bit == R10 {
+                    self.found.takes_r10 |= uses.reads;
+                    self.follow_r10(i, Some(&uses));
                 }
                 if bit == R11 {
                     self.found.takes_r11 |= uses.reads && !self.r11_seen;
                     self.r11_seen = true;
                 }
                 if uses.changes {
+                    self.written |= bit;
                     self.found.changes |= bit;
                     self.unused |= bit;
                 } else {
@@ -187,20 +269,57 @@ impl Uses {
 /// Carries changes from called functions to their callers, and unused values from where a function goes on
 /// by a jump.
 pub fn spread(image: &Image, flow: &mut Flow) {
-    let mut changes: Vec<u8> = flow.functions.iter().map(|f| f.registers.changes).collect();
-    // What is called outside of all functions (a PLT stub) is not known.
+    // What is called outside of all functions (a PLT stub) is not known. Where some functions give r10 back, others may
+    // know that what they call does.
+    let preserving = flow.functions.iter().any(|f| f.registers.saves & R10 != 0);
+    let unknown = if preserving { R11 } else { R10 | R11 };
+    let mut changes: Vec<u8> = flow
+        .functions
+        .iter()
+        .map(|f| f.registers.changes | if f.registers.calls_unknown { unknown } else { 0 })
+        .collect();
     for b in flow.to_no_start(image).filter(|b| b.kind == BranchKind::Call) {
-        changes[b.function as usize] = R10 | R11;
+        changes[b.function as usize] |= unknown;
     }
-    spread_one(image, flow, &mut changes, |_| true);
-    let mut leaves: Vec<u8> = flow.functions.iter().map(|f| f.registers.leaves).collect();
-    spread_one(image, flow, &mut leaves, |kind| kind != BranchKind::Call);
-    let kept = kept(image, flow, &changes);
-    let mut takes: Vec<u8> = flow.functions.iter().map(|f| u8::from(f.registers.takes_r10)).collect();
+    let saves: Vec<u8> = flow.functions.iter().map(|f| f.registers.saves).collect();
+    for (changes, saves) in changes.iter_mut().zip(&saves) {
+        *changes &= !saves;
+    }
+    spread_one(image, flow, &mut changes, |b| !saves[b.function as usize], |b| b.function as usize);
+    // A cold part is its function's.
+    let owners: Vec<usize> = (0..flow.functions.len()).map(|i| owner(image, i)).collect();
+    let of_owners = |of: &dyn Fn(&Registers) -> u8| {
+        let mut sets = vec![0; owners.len()];
+        for (f, &owner) in flow.functions.iter().zip(&owners) {
+            sets[owner] |= of(&f.registers);
+        }
+        sets
+    };
+    let mut leaves = of_owners(&|r| r.leaves);
+    let mut takes = of_owners(&|r| u8::from(r.takes_r10));
+    let mut chain = vec![0; owners.len()];
+    for (i, f) in flow.functions.iter().enumerate() {
+        chain[i] |= u8::from(f.registers.chain && owners[i] == i);
+        // Where it goes on in a cold part, any of their instructions may read what was there on entry.
+        let comes = flow
+            .branches_to(image.functions[i].address, image.functions[i].address + image.functions[i].size);
+        if owners[i] != i && comes.iter().any(|b| b.passes_r10 && b.function as usize == owners[i]) {
+            chain[owners[i]] |= takes[owners[i]];
+        }
+    }
     for b in flow.to_no_start(image).filter(|b| goes_elsewhere(image, b)) {
-        takes[b.function as usize] = 1;
+        takes[owners[b.function as usize]] = 1;
+        leaves[owners[b.function as usize]] = R10 | R11;
     }
-    spread_one(image, flow, &mut takes, |kind| kind != BranchKind::Call);
+    let caller = |b: &Branch| owners[b.function as usize];
+    let jumps = |b: &Branch| if b.kind == BranchKind::Call { 0 } else { u8::MAX };
+    spread_one(image, flow, &mut leaves, jumps, caller);
+    spread_one(image, flow, &mut chain, |b| u8::from(b.passes_r10), caller);
+    for (takes, chain) in takes.iter_mut().zip(&chain) {
+        *takes |= chain;
+    }
+    spread_one(image, flow, &mut takes, jumps, caller);
+    let kept = kept(image, flow, &changes, &takes);
     for (i, f) in flow.functions.iter_mut().enumerate() {
         f.registers.takes_r10 = takes[i] != 0 || f.runs_on;
         (f.registers.changes, f.registers.leaves, f.registers.kept) = (changes[i], leaves[i], kept[i]);
@@ -208,7 +327,7 @@ pub fn spread(image: &Image, flow: &mut Flow) {
 }
 
 /// The registers in which callers of each function may keep values.
-fn kept(image: &Image, flow: &Flow, changes: &[u8]) -> Vec<u8> {
+fn kept(image: &Image, flow: &Flow, changes: &[u8], takes_r10: &[u8]) -> Vec<u8> {
     let unchanged = |f: usize| !changes[f] & (R10 | R11);
     let count = flow.functions.len();
     // A call that is not seen might be by one that does.
@@ -216,23 +335,33 @@ fn kept(image: &Image, flow: &Flow, changes: &[u8]) -> Vec<u8> {
         return (0..count).map(unchanged).collect();
     }
     // By the function that a cold part belongs to.
-    let mut reads = vec![0_u8; count];
+    let mut names = vec![0_u8; count];
     for (i, f) in flow.functions.iter().enumerate() {
-        let orphan = matches!(image.functions[i].kind, FunctionKind::Cold(None));
-        reads[owner(image, i)] |= if orphan { R10 | R11 } else { f.registers.reads };
+        let chain = if takes_r10[i] != 0 { R10 } else { 0 };
+        names[owner(image, i)] |= f.registers.names | chain;
+        if is_orphan(image, i) {
+            // Whose part it is is not known, but for who jumps to it.
+            names[i] = R10 | R11;
+            for b in flow.branches_into(i, image.functions[i].address + 1) {
+                names[owner(image, b.function as usize)] = R10 | R11;
+            }
+        }
     }
     // Who goes on in the middle of another function is as good as part of it.
     for b in flow.to_no_start(image).filter(|b| goes_elsewhere(image, b)) {
-        reads[owner(image, b.function as usize)] = R10 | R11;
+        names[owner(image, b.function as usize)] = R10 | R11;
     }
     let mut wanted = vec![0_u8; count];
-    if reads.iter().all(|&r| r == 0) {
+    for callee in called_unseen(image) {
+        wanted[callee] = R10 | R11;
+    }
+    if names.iter().chain(&wanted).all(|&r| r == 0) {
         return wanted;
     }
     let pointers = (0..count).filter(|&f| flow.functions[f].registers.follows_pointers);
-    let through_pointers = pointers.map(|f| reads[owner(image, f)]).fold(0, |all, reads| all | reads);
+    let through_pointers = pointers.map(|f| names[owner(image, f)]).fold(0, |all, names| all | names);
     for (wanted, _) in wanted.iter_mut().zip(&image.functions).filter(|(_, f)| flow.is_taken(f.address)) {
-        *wanted = through_pointers;
+        *wanted |= through_pointers;
     }
     // Longer chains of calls than this are rare: then callers are taken to keep values.
     const MOST: usize = 64;
@@ -242,7 +371,7 @@ fn kept(image: &Image, flow: &Flow, changes: &[u8]) -> Vec<u8> {
             let mut all = wanted[callee];
             for b in flow.branches_into(callee, image.functions[callee].address + 1) {
                 let caller = owner(image, b.function as usize);
-                all |= reads[caller] | wanted[caller] & unchanged(caller);
+                all |= names[caller] | wanted[caller] & unchanged(caller);
             }
             if let Some(before) = callee.checked_sub(1).filter(|&before| flow.functions[before].runs_on) {
                 all |= wanted[before] & unchanged(before);
@@ -255,6 +384,30 @@ fn kept(image: &Image, flow: &Flow, changes: &[u8]) -> Vec<u8> {
         }
     }
     (0..count).map(unchanged).collect()
+}
+
+fn is_orphan(image: &Image, function: usize) -> bool {
+    matches!(image.functions[function].kind, FunctionKind::Cold(None))
+}
+
+/// Functions to whose start something in code that no symbol describes seems to branch. Any byte may be where an
+/// instruction begins.
+fn called_unseen(image: &Image) -> Vec<usize> {
+    let mut called = Vec::new();
+    for f in &image.functions {
+        let end = f.address + f.size;
+        let gap = image.code_at(end, f.limit.saturating_sub(end)).unwrap_or_default();
+        for (i, window) in gap.windows(5).enumerate() {
+            let &[opcode, a, b, c, d] = window else { continue };
+            // call, jmp; the second byte of a jcc.
+            if matches!(opcode, 0xe8 | 0xe9 | 0x80..=0x8f) {
+                let distance = i32::from_le_bytes([a, b, c, d]) as u64;
+                let target = (end + i as u64 + 5).wrapping_add(distance);
+                called.extend(image.functions.binary_search_by_key(&target, |f| f.address));
+            }
+        }
+    }
+    called
 }
 
 /// Whether a branch that does not lead to a function's start is a jump to something that is neither the function itself
@@ -272,14 +425,21 @@ fn is_stub(image: &Image, address: u64) -> bool {
     bytes.strip_prefix(&[0xf2]).unwrap_or(bytes).starts_with(&[0xff, 0x25])
 }
 
-/// From each function to those that branch to its start.
-fn spread_one(image: &Image, flow: &Flow, sets: &mut [u8], along: impl Fn(BranchKind) -> bool) {
+/// From each function to those that branch to its start: what `along` lets through.
+fn spread_one(
+    image: &Image,
+    flow: &Flow,
+    sets: &mut [u8],
+    along: impl Fn(&Branch) -> u8,
+    caller: impl Fn(&Branch) -> usize,
+) {
     let mut work: Vec<usize> = (0..sets.len()).filter(|&i| sets[i] != 0).collect();
     while let Some(callee) = work.pop() {
         for b in flow.branches_into(callee, image.functions[callee].address + 1) {
-            let caller = b.function as usize;
-            if along(b.kind) && sets[caller] | sets[callee] != sets[caller] {
-                sets[caller] |= sets[callee];
+            let caller = caller(b);
+            let more = sets[callee] & along(b);
+            if sets[caller] | more != sets[caller] {
+                sets[caller] |= more;
                 work.push(caller);
             }
         }
@@ -298,7 +458,9 @@ mod tests {
             scan.look(&i, &mut factory);
         }
         // Callers keep values where they can.
-        Registers { kept: !scan.found.changes, ..scan.found }
+        let found = scan.finish();
+        let unknown = if found.calls_unknown { R10 | R11 } else { 0 };
+        Registers { kept: !(found.changes | unknown), ..found }
     }
 
     #[test]

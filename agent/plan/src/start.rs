@@ -169,7 +169,7 @@ pub fn simple_start(image: &Image, flow: &Flow, index: usize) -> Option<(u64, u6
 }
 
 /// Whether the bytes of `lo..hi`, behind a function that has room up to `limit`, are padding: nops and
-/// breakpoints that nobody jumps to.
+/// breakpoints that nobody jumps to, or zeros that nobody reads.
 pub fn is_padding(image: &Image, flow: &Flow, lo: u64, hi: u64, limit: u64) -> bool {
     if lo >= hi || hi > limit || function_at(image, lo).is_some_and(|i| image.functions[i].size > 0) {
         return false;
@@ -179,7 +179,7 @@ pub fn is_padding(image: &Image, flow: &Flow, lo: u64, hi: u64, limit: u64) -> b
     let unused = || flow.branches_to(lo, hi).is_empty() && flow.indirect_in(lo, hi).is_empty();
     // Some linkers align with zeros.
     if bytes.len() < 16 && bytes.iter().all(|&b| b == 0) {
-        return unused();
+        return unused() && !flow.is_taken_in(lo, limit);
     }
     let mut decoder = Decoder::with_ip(64, bytes, lo, DecoderOptions::NONE);
     while decoder.ip() < hi {
