@@ -195,12 +195,16 @@ mod tests {
 
     #[test]
     fn what_is_overwritten() {
-        let patches = [(0x1005, 5), (0x100e, 4), (0x3000, 1), (0x4000, 16)];
+        let midst = |addresses, cave| Midst { addresses, cave };
+        let patches =
+            [midst(0x1006..0x100a, false), midst(0x100f..0x1012, false), midst(0x4000..0x4010, true)];
         let overwritten = Overwritten::new(&patches);
         let found: Vec<u64> = (0xff0..0x4100).filter(|&at| overwritten.contains(at)).collect();
-        let expected = (0x1006..0x100a).chain(0x100f..0x1012).chain(0x4001..0x4010);
+        let expected = (0x1006..0x100a).chain(0x100f..0x1012).chain(0x4000..0x4010);
         assert_eq!(found, expected.collect::<Vec<u64>>());
         assert!(![0, 0xfff, u64::MAX].iter().any(|&at| overwritten.contains(at)));
         assert!(!Overwritten::new(&[]).contains(0));
+        // A call that does not return may stand before a cave.
+        assert_eq!([0x1006, 0x4000, 0x4001].map(|word| overwritten.is_led_to(word)), [true, false, true]);
     }
 }
