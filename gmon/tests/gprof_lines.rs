@@ -3,7 +3,7 @@
 mod support;
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use gmon::{Lines, Profile};
@@ -50,16 +50,22 @@ fn lowest(program: &Path, source: &str, truth: &Truth) -> BTreeMap<u32, (u64, u6
     lowest.into_iter().map(|(line, address)| (line, (address, truth.count(address)))).collect()
 }
 
+/// A program at an optimisation level, callgrind's counts of it, and its line table.
+fn counted(name: &str, level: &str) -> (Folder, PathBuf, Truth, Lines) {
+    let folder = Folder::new(&format!("{name}{level}"));
+    let program = folder.build("loops.c", LOOPS, &[level]);
+    let truth = Truth::of(&folder, &program, &[]);
+    let lines = Lines::parse(&std::fs::read(&program).expect("the program")).expect("line information");
+    (folder, program, truth, lines)
+}
+
 #[test]
 fn each_line_begins_with_the_count_of_its_lowest_address() {
     if !have("valgrind") {
         return;
     }
     for level in ["-O0", "-O1", "-O2"] {
-        let folder = Folder::new(&format!("gprof-lines{level}"));
-        let program = folder.build("loops.c", LOOPS, &[level]);
-        let truth = Truth::of(&folder, &program, &[]);
-        let lines = Lines::parse(&std::fs::read(&program).expect("the program")).expect("line information");
+        let (folder, program, truth, lines) = counted("gprof-lines", level);
         let mut profile = truth.profile(is_own);
         profile.blocks = gmon::at_lines(&profile.blocks, &truth.code, &lines);
         let file = folder.write("gmon.out", &bytes(&profile));
@@ -118,10 +124,7 @@ fn the_records_at_lines_say_what_callgrind_says() {
         return;
     }
     for level in ["-O0", "-O2", "-O3"] {
-        let folder = Folder::new(&format!("records-lines{level}"));
-        let program = folder.build("loops.c", LOOPS, &[level]);
-        let truth = Truth::of(&folder, &program, &[]);
-        let lines = Lines::parse(&std::fs::read(&program).expect("the program")).expect("line information");
+        let (_folder, _, truth, lines) = counted("records-lines", level);
         let plain = Profile { blocks: truth.blocks(is_own), ..truth.profile(is_own) };
         let split = gmon::at_lines(&plain.blocks, &truth.code, &lines);
         assert!(split.len() > plain.blocks.len());

@@ -4,12 +4,11 @@
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <ucontext.h>
 #include <unistd.h>
+#include "obey.h"
 #define OPAQUE __attribute__((noinline, noclone))
 static volatile int stop, sink;
 static __thread volatile int seen[65];
@@ -50,13 +49,7 @@ int main(void) {
     for (int i = 0; i < 4; i++) sigaction(signals[i], &action, 0);
     pthread_t threads[2];
     for (int i = 0; i < 2; i++) pthread_create(&threads[i], 0, work, 0);
-    setlinebuf(stdout);
-    puts("ready");
-    char line[64];
-    while (fgets(line, sizeof line, stdin)) {
-        for (int n = atoi(line); n; n--) step();
-        puts("done");
-    }
+    OBEY();
     stop = 1;
     for (int i = 0; i < 2; i++) {
         void *result;

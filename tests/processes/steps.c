@@ -1,8 +1,7 @@
 // A program to attach to, with two busy threads. Obeys its standard input like attached.cc.
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <unistd.h>
+#include "obey.h"
 #define OPAQUE __attribute__((noinline, noclone))
 static volatile int stop, sink;
 OPAQUE void step(void) { sink++; }
@@ -16,13 +15,7 @@ static void *work(void *argument) {
 int main(void) {
     pthread_t threads[2];
     for (int i = 0; i < 2; i++) pthread_create(&threads[i], 0, work, 0);
-    setlinebuf(stdout);
-    puts("ready");
-    char line[64];
-    while (fgets(line, sizeof line, stdin)) {
-        for (int n = atoi(line); n; n--) step();
-        puts("done");
-    }
+    OBEY();
     stop = 1;
     for (int i = 0; i < 2; i++) pthread_join(threads[i], 0);
     puts("the end");

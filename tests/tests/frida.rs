@@ -21,6 +21,11 @@ fn have_frida(test: &str) -> bool {
     }
 }
 
+/// A program compiled in the place, and what it does without us.
+fn alone(place: &Place, name: &str, source: &str) -> run::Outcome {
+    run::run(Command::new(place.c(name, source, &[])), None, LIMIT).unwrap()
+}
+
 /// gprofinject in the place, with Frida in it.
 fn frida(place: &Place, engine: Engine, args: &[&str]) -> run::Outcome {
     let mut command = Command::new(engine.gprofinject().unwrap());
@@ -82,8 +87,7 @@ fn what_gum_would_break_is_refused() {
         return;
     }
     let place = Place::new();
-    let program = place.c("starts", STARTS, &[]);
-    let alone = run::run(Command::new(program), None, LIMIT).unwrap();
+    let alone = alone(&place, "starts", STARTS);
     let list = frida(&place, Engine::Frida, &["--list", "./starts"]).stdout_text();
     let verdict = |name: &str| {
         let line = list.lines().find(|line| line.split_whitespace().nth(2) == Some(name)).unwrap();
@@ -166,8 +170,7 @@ fn gum_it_is_that_patches() {
         return;
     }
     let place = Place::new();
-    let program = place.c("looks", LOOKS, &[]);
-    let alone = run::run(Command::new(&program), None, LIMIT).unwrap();
+    let alone = alone(&place, "looks", LOOKS);
     let by = |engine: Engine| frida(&place, engine, &["-q", "./looks"]);
     let (builtin, gum) = (by(Engine::Builtin), by(Engine::Frida));
     assert_eq!(builtin.stdout_text(), alone.stdout_text());

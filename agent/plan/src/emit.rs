@@ -10,18 +10,18 @@
 //! The thunks of neighbours lie beside each other; what is rarely run lies apart from them.
 
 pub mod code;
+mod copies;
 pub(crate) mod patch;
 mod tail;
+mod wish;
 
 pub(crate) use patch::short;
 
 use crate::blocks::{self, Copies, Uncounted};
 use crate::cfi::Tables;
-use crate::flow::function_at;
 use crate::image::{Image, ImageKind};
 use crate::moved::Bodies;
-use crate::registers::{R10, R11, Registers};
-use crate::relocate::{self, Relocated, Unmovable, copied, leading_nops, relocate};
+use crate::relocate::{Relocated, Unmovable, copied, leading_nops, relocate};
 use crate::slots::{Home, Homes};
 use crate::tactic::sled::{self, Chain};
 use crate::tactic::{Hook, JUMP, Reason, Tactic};
@@ -32,11 +32,12 @@ use code::{Code, RESTORE, STUB, Values};
 use gprofinject_abi::plan::{
     ArenaHeader, ENTRY_ONLY, EXIT_JUMPS, FRAMED, Frame, FunctionRecord, LEAF, LOOPS, Patch, TailRecord,
 };
-use gprofinject_abi::region::{self, PAGE, Slot, round_up};
+use gprofinject_abi::region::{PAGE, Slot, round_up};
 use std::collections::HashMap;
 use std::mem::offset_of;
 use std::ops::Range;
 use tail::Tails;
+pub use wish::Wish;
 
 /// Free space left between the arena and the image.
 const GUARD: u64 = 0x1_0000;
@@ -81,51 +82,6 @@ pub struct Emitted {
     pub copies: u32,
     /// Functions that could not be copied after all.
     pub uncounted: Vec<(usize, Uncounted)>,
-}
-
-/// What a hooked function's thunk must be like.
-#[derive(Clone, Copy, Debug)]
-pub struct Wish {
-    pub both: bool,
-    /// Nothing can be charged to its frame: see [`gprofinject_abi::plan::LEAF`].
-    pub leaf: bool,
-    /// Its first instruction may be reached by an indirect jump of its own.
-    pub loops: bool,
-    /// Its first instructions can be copied as they are.
-    pub movable: bool,
-    pub registers: Registers,
-}
-
-impl Wish {
-    fn kind(self, home: Home) -> Kind {
-        Kind {
-            both: self.both,
-            hashed: home.mask != 0,
-            masked: home.mask != 0 && home.is_masked(),
-            narrow: home.mask != 0 && i8::try_from(home.mask).is_ok(),
-            keep_rax: !self.registers.rax_dead,
-            second: match self.registers.dead_on_entry() {
-                0 => Second::Kept,
-                R10 => Second::R10,
-                R11 => Second::R11,
-                _ if self.registers.rax_dead => Second::R11,
-                _ => Second::Free,
-            },
-            dead_on_exit: if self.both { self.registers.dead_on_exit() } else { 0 },
-        }
-    }
-
-    fn is_checked(self) -> bool {
-        self.loops && self.both
-    }
-
-    /// Bytes that the function's thunk takes at most, behind the template.
-    fn room(self, hook: &Hook) -> usize {
-        let relocated = hook.relocated as usize;
-        let check = if self.is_checked() { LOOP_CHECK } else { 0 };
-        // Relocation grows an instruction of two bytes to six at most, and a call to forty.
-        check + LINE + if self.movable { relocated + relocate::JUMP } else { relocated * 3 + 64 }
-    }
 }
 
 /// Emits `hooks`; `wishes` and `homes` are in their order, and so are the function numbers.
@@ -516,59 +472,6 @@ impl<'a, 'd> Emitter<'a, 'd> {
 
     fn is_copied(&self, function: usize) -> bool {
         self.copies.unit_with(self.image, function).is_some()
-    }
-
-    /// The copies of counted functions, what leads to them, and their unwind tables.
-    fn copies(&mut self, hooks: &[Hook], homes: &Homes) {
-        if self.copies.units.is_empty() {
-            return;
-        }
-        let (image, copies) = (self.image, self.copies);
-        let base = self.address(self.copies_at);
-        let mut starts: HashMap<u64, usize> = HashMap::new();
-        for (number, hook) in hooks.iter().enumerate() {
-            starts.insert(image.functions[hook.function].address, number);
-            starts.entry(hook.at).or_insert(number);
-        }
-        let elsewhere = |site: u64, target: u64| {
-            let hooked = || starts.get(&target).map(|&number| self.thunks[number]);
-            if let Some(thunk) = self.tails.of_site(site).or_else(hooked) {
-                return self.address(thunk);
-            }
-            let function = function_at(image, target);
-            let copied = function.and_then(|f| copies.offset(image, f, target));
-            copied.map_or(target, |offset| base.wrapping_add(offset.into()))
-        };
-        let counters = region::counters_offset(homes.bytes);
-        let mut bytes = vec![0xcc; copies.len as usize];
-        let (mut patches, mut words, mut uncounted) = (Vec::new(), Vec::new(), Vec::new());
-        for unit in &copies.units {
-            match unit.write(image, &mut bytes, base, counters, &elsewhere) {
-                Ok(written) => words.extend(written.into_iter().map(|word| self.copies_at as u32 + word)),
-                Err(reason) => uncounted.push((unit.function, reason)),
-            }
-            let redirects = unit.redirects(base).map(|(at, bytes)| self.patch(at, &bytes));
-            match redirects.collect::<Option<Vec<_>>>() {
-                Some(all) => patches.extend(all),
-                None => uncounted.push((unit.function, Uncounted::NoRoom)),
-            }
-        }
-        self.out.uncounted.extend(uncounted);
-        self.out.bias_fixups.extend(words);
-        self.out.patches.extend(patches);
-        self.out.code.put(self.copies_at, &bytes);
-        let tables_at = self.copies_at + bytes.len().next_multiple_of(8);
-        match blocks::tables(image, copies, base, self.address(tables_at)) {
-            Ok(tables) if tables_at + tables.len() <= self.out.code.bytes.len() => {
-                self.out.code.put(tables_at, &tables);
-            }
-            Ok(_) => {
-                let all = copies.units.iter().map(|unit| (unit.function, Uncounted::Frames));
-                self.out.uncounted.extend(all);
-            }
-            Err(failed) => self.out.uncounted.extend(failed.into_iter().map(|f| (f, Uncounted::Frames))),
-        }
-        self.out.frame_tables[Frame::Copied as usize] = tables_at as u32;
     }
 
     fn finish(mut self) -> Emitted {

@@ -88,15 +88,21 @@ pub(crate) enum Syntax {
 }
 
 #[derive(clap::Args)]
+pub(crate) struct RowsArgs {
+    /// At most so many rows
+    #[arg(short = 'n', long, value_name = "ROWS")]
+    pub(crate) limit: Option<usize>,
+}
+
+#[derive(clap::Args)]
 pub(crate) struct BlocksArgs {
     #[command(flatten)]
     pub(crate) common: ReportArgs,
     /// Order of the rows
     #[arg(long, value_name = "KEY", default_value = "address")]
     pub(crate) sort: BlockOrder,
-    /// At most so many rows
-    #[arg(short = 'n', long, value_name = "ROWS")]
-    pub(crate) limit: Option<usize>,
+    #[command(flatten)]
+    pub(crate) rows: RowsArgs,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -114,9 +120,8 @@ pub(crate) struct SumsArgs {
     /// Order of the rows: numbers highest first
     #[arg(long, value_name = "COLUMN", default_value = "ie")]
     pub(crate) sort: Column,
-    /// At most so many rows
-    #[arg(short = 'n', long, value_name = "ROWS")]
-    pub(crate) limit: Option<usize>,
+    #[command(flatten)]
+    pub(crate) rows: RowsArgs,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]

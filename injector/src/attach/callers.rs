@@ -12,7 +12,8 @@ use object::{Object, ObjectSection, ObjectSegment};
 use super::detours;
 use super::process::Mapping;
 use super::stacks;
-use super::tracee::{Memory, Thread};
+use super::tracee::Thread;
+use super::tracee::memory::Memory;
 
 /// More frames than that are not followed.
 const MOST: usize = 50_000;

@@ -9,7 +9,7 @@ use object::{Object, ObjectSymbol, SymbolKind};
 
 use super::image::Agent;
 use super::process::{Mapping, Process};
-use super::tracee::Memory;
+use super::tracee::memory::Memory;
 use crate::sys::Mapped;
 
 /// What the agent defines and a running program should call. Not what has to do with children and executed

@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt;
 
 use gprofinject_abi::plan::{Cell, WINDOW};
 
-use super::tracee::Memory;
+use super::tracee::memory::Memory;
 
 const PAGE: u64 = 4096;
 const CELL: u64 = size_of::<Cell>() as u64;

@@ -3,7 +3,8 @@
 use std::ops::Range;
 
 use super::process::Mapping;
-use super::tracee::{Memory, Thread};
+use super::tracee::Thread;
+use super::tracee::memory::Memory;
 
 /// More of a stack is not looked at.
 const MOST: u64 = 16 << 20;

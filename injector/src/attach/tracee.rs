@@ -5,17 +5,19 @@
 //! even so, see signal(7), "Interruption of system calls by stop signals"), we restart it.
 #![allow(unsafe_code)]
 
+pub(crate) mod memory;
+mod requests;
+
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
-use std::fs::{self, File, OpenOptions};
+use std::fs;
 use std::io::{self, Error};
-use std::os::unix::fs::FileExt;
-use std::ptr;
 use std::time::{Duration, Instant};
 
-use libc::{c_void, user_regs_struct};
+use libc::user_regs_struct;
 
-use crate::sys::check;
+use memory::Memory;
+use requests::{EVENT_STOP, Event, registers, request, set_registers, wait, wait_interrupted};
 
 /// How long a thread may take to stop. One that waits for the disk, or for its vfork child, cannot.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -23,7 +25,6 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const SHORT: Duration = Duration::from_millis(30);
 /// How long code of ours may take in a borrowed thread.
 const CALL_PATIENCE: Duration = Duration::from_secs(20);
-const EVENT_STOP: i32 = 128;
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
 
 /// Who stops threads: a thread of ours, made for that. At its end the kernel lets all of them go at the same time.
@@ -67,144 +68,6 @@ pub(crate) struct Thread {
     changed: bool,
     /// It has run since it was looked at.
     pub(crate) fresh: bool,
-}
-
-/// A process's memory, whatever its protection.
-pub(crate) struct Memory {
-    file: File,
-    pid: i32,
-}
-
-impl Memory {
-    pub(crate) fn open(pid: i32) -> io::Result<Memory> {
-        let file = OpenOptions::new().read(true).write(true).open(format!("/proc/{pid}/mem"))?;
-        Ok(Memory { file, pid })
-    }
-
-    pub(crate) fn read(&self, address: u64, bytes: &mut [u8]) -> io::Result<()> {
-        /// Here it begins to be quicker, which copies once less.
-        const MANY: usize = 16 << 10;
-        if bytes.len() >= MANY {
-            let to = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-            let from = libc::iovec { iov_base: address as *mut c_void, iov_len: bytes.len() };
-            // SAFETY: `to` is a buffer of ours; `from` is the other process's.
-            let read = unsafe { libc::process_vm_readv(self.pid, &to, 1, &from, 1, 0) };
-            if usize::try_from(read) == Ok(bytes.len()) {
-                return Ok(());
-            }
-        }
-        self.file.read_exact_at(bytes, address)
-    }
-
-    pub(crate) fn write(&self, address: u64, bytes: &[u8]) -> io::Result<()> {
-        self.file.write_all_at(bytes, address)
-    }
-
-    /// Writes words, each at its address, many with one system call. What cannot be written so is written one by one.
-    pub(crate) fn write_words(&self, words: &[(u64, u64)]) -> io::Result<()> {
-        /// UIO_MAXIOV.
-        const MOST: usize = 1024;
-        for some in words.chunks(MOST) {
-            let mut values: Vec<u64> = some.iter().map(|&(_, value)| value).collect();
-            let from =
-                libc::iovec { iov_base: values.as_mut_ptr().cast(), iov_len: size_of_val(&values[..]) };
-            let to =
-                |&(address, _): &(u64, u64)| libc::iovec { iov_base: address as *mut c_void, iov_len: 8 };
-            let to: Vec<libc::iovec> = some.iter().map(to).collect();
-            // SAFETY: `from` is a buffer of ours that is only read; `to` are addresses of the other process.
-            let written =
-                unsafe { libc::process_vm_writev(self.pid, &from, 1, to.as_ptr(), to.len() as u64, 0) };
-            for &(address, value) in some.get(written.max(0) as usize / 8..).unwrap_or_default() {
-                self.write(address, &value.to_le_bytes())?;
-            }
-        }
-        Ok(())
-    }
-
-    pub(crate) fn word(&self, address: u64) -> io::Result<u64> {
-        let mut bytes = [0; 8];
-        self.read(address, &mut bytes)?;
-        Ok(u64::from_le_bytes(bytes))
-    }
-
-    pub(crate) fn bytes(&self, address: u64, len: usize) -> io::Result<Vec<u8>> {
-        let mut bytes = vec![0; len];
-        self.read(address, &mut bytes)?;
-        Ok(bytes)
-    }
-}
-
-fn request(request: libc::c_uint, tid: i32, address: usize, data: usize) -> io::Result<()> {
-    // SAFETY: the callers pass what the request wants: numbers, or addresses of structures that live on.
-    check(unsafe { libc::ptrace(request, tid, address as *mut c_void, data as *mut c_void) as i32 })?;
-    Ok(())
-}
-
-fn registers(tid: i32) -> io::Result<user_regs_struct> {
-    // SAFETY: plain data.
-    let mut registers: user_regs_struct = unsafe { std::mem::zeroed() };
-    request(libc::PTRACE_GETREGS, tid, 0, &raw mut registers as usize)?;
-    Ok(registers)
-}
-
-fn set_registers(tid: i32, registers: &user_regs_struct) -> io::Result<()> {
-    request(libc::PTRACE_SETREGS, tid, 0, ptr::from_ref(registers) as usize)
-}
-
-/// What a thread does when it is waited for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Event {
-    /// It stands still, as it was told to.
-    Interrupted,
-    /// The whole process is stopped, by a signal such as SIGSTOP.
-    GroupStop,
-    /// It is to get this signal.
-    Signal(i32),
-    /// It is about to make a system call, or has made it.
-    Call,
-    Gone,
-}
-
-fn wait(tid: i32, until: Instant) -> io::Result<Event> {
-    let mut pauses = 0_u32;
-    loop {
-        let mut status = 0;
-        // SAFETY: `status` is valid for the call.
-        match check(unsafe { libc::waitpid(tid, &mut status, libc::__WALL | libc::WNOHANG) }) {
-            Ok(0) if Instant::now() > until => return Err(Error::from_raw_os_error(libc::ETIMEDOUT)),
-            Ok(0) => {
-                pauses += 1;
-                let pause = if pauses < 200 { 5 } else { 200 };
-                std::thread::sleep(Duration::from_micros(pause));
-            }
-            Ok(_) if !libc::WIFSTOPPED(status) => return Ok(Event::Gone),
-            Ok(_) => {
-                let signal = libc::WSTOPSIG(status);
-                return Ok(match status >> 16 {
-                    EVENT_STOP if signal == libc::SIGTRAP => Event::Interrupted,
-                    EVENT_STOP => Event::GroupStop,
-                    _ if signal == libc::SIGTRAP | 0x80 => Event::Call,
-                    _ => Event::Signal(signal),
-                });
-            }
-            Err(error) if error.raw_os_error() == Some(libc::ECHILD) => return Ok(Event::Gone),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-}
-
-/// Waits until the thread stands still as told. Signals that come first are delivered. False: it has gone.
-fn wait_interrupted(tid: i32, until: Instant) -> io::Result<bool> {
-    loop {
-        match wait(tid, until)? {
-            Event::Interrupted => return Ok(true),
-            Event::GroupStop => return Err(Error::from_raw_os_error(libc::EAGAIN)),
-            Event::Gone => return Ok(false),
-            Event::Signal(signal) => request(libc::PTRACE_CONT, tid, 0, signal as usize)?,
-            Event::Call => request(libc::PTRACE_CONT, tid, 0, 0)?,
-        }
-    }
 }
 
 fn has_ended(pid: i32, tid: i32) -> bool {

@@ -22,7 +22,7 @@ pub(crate) fn blocks(view: &View, args: &BlocksArgs, out: &mut impl Write) -> Re
     if args.sort == BlockOrder::Count {
         blocks.sort_by_key(|&(_, block)| Reverse(block.count));
     }
-    blocks.truncate(args.limit.unwrap_or(usize::MAX));
+    blocks.truncate(args.rows.limit.unwrap_or(usize::MAX));
     view.need_function(counted.len() + not.len() > 0)?;
     if view.args.json {
         write!(out, "{{{}", view.json_head())?;

@@ -87,7 +87,7 @@ fn table(view: &View, args: &SumsArgs, mut rows: Vec<Row>, what: &str, out: &mut
         total
     });
     sort(&mut rows, args.sort);
-    let shown = rows.len().min(args.limit.unwrap_or(usize::MAX));
+    let shown = rows.len().min(args.rows.limit.unwrap_or(usize::MAX));
     let not_counted = rows.iter().filter(|row| row.sums.is_none()).count();
     rows.truncate(shown);
     if view.args.json {

@@ -1,0 +1,65 @@
+//! The copies of counted functions.
+
+use super::Emitter;
+use crate::blocks::{self, Uncounted};
+use crate::flow::function_at;
+use crate::slots::Homes;
+use crate::tactic::Hook;
+use gprofinject_abi::plan::Frame;
+use gprofinject_abi::region;
+use std::collections::HashMap;
+
+impl Emitter<'_, '_> {
+    /// The copies of counted functions, what leads to them, and their unwind tables.
+    pub(super) fn copies(&mut self, hooks: &[Hook], homes: &Homes) {
+        if self.copies.units.is_empty() {
+            return;
+        }
+        let (image, copies) = (self.image, self.copies);
+        let base = self.address(self.copies_at);
+        let mut starts: HashMap<u64, usize> = HashMap::new();
+        for (number, hook) in hooks.iter().enumerate() {
+            starts.insert(image.functions[hook.function].address, number);
+            starts.entry(hook.at).or_insert(number);
+        }
+        let elsewhere = |site: u64, target: u64| {
+            let hooked = || starts.get(&target).map(|&number| self.thunks[number]);
+            if let Some(thunk) = self.tails.of_site(site).or_else(hooked) {
+                return self.address(thunk);
+            }
+            let function = function_at(image, target);
+            let copied = function.and_then(|f| copies.offset(image, f, target));
+            copied.map_or(target, |offset| base.wrapping_add(offset.into()))
+        };
+        let counters = region::counters_offset(homes.bytes);
+        let mut bytes = vec![0xcc; copies.len as usize];
+        let (mut patches, mut words, mut uncounted) = (Vec::new(), Vec::new(), Vec::new());
+        for unit in &copies.units {
+            match unit.write(image, &mut bytes, base, counters, &elsewhere) {
+                Ok(written) => words.extend(written.into_iter().map(|word| self.copies_at as u32 + word)),
+                Err(reason) => uncounted.push((unit.function, reason)),
+            }
+            let redirects = unit.redirects(base).map(|(at, bytes)| self.patch(at, &bytes));
+            match redirects.collect::<Option<Vec<_>>>() {
+                Some(all) => patches.extend(all),
+                None => uncounted.push((unit.function, Uncounted::NoRoom)),
+            }
+        }
+        self.out.uncounted.extend(uncounted);
+        self.out.bias_fixups.extend(words);
+        self.out.patches.extend(patches);
+        self.out.code.put(self.copies_at, &bytes);
+        let tables_at = self.copies_at + bytes.len().next_multiple_of(8);
+        match blocks::tables(image, copies, base, self.address(tables_at)) {
+            Ok(tables) if tables_at + tables.len() <= self.out.code.bytes.len() => {
+                self.out.code.put(tables_at, &tables);
+            }
+            Ok(_) => {
+                let all = copies.units.iter().map(|unit| (unit.function, Uncounted::Frames));
+                self.out.uncounted.extend(all);
+            }
+            Err(failed) => self.out.uncounted.extend(failed.into_iter().map(|f| (f, Uncounted::Frames))),
+        }
+        self.out.frame_tables[Frame::Copied as usize] = tables_at as u32;
+    }
+}

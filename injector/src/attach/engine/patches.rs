@@ -1,0 +1,132 @@
+//! The patches: written, taken away, written once more.
+
+use super::*;
+
+impl Attached {
+    /// Writes the patches, with all threads stopped for as short a time as possible. `moved` tells where an
+    /// overwritten instruction stands (runtime addresses).
+    pub(crate) fn arm(&mut self, moved: &Moved<'_>) -> Result<Pause> {
+        self.order(|attached, _| {
+            attached.with_moments(|attached, tracer, until| attached.arm_now(moved, tracer, until))
+        })
+    }
+
+    /// All threads stand still only for a short time: when it is over, they go on before it is tried once more.
+    pub(super) fn with_moments<T: Send>(
+        &mut self,
+        mut work: impl FnMut(&mut Attached, &Tracer, Instant) -> Result<Step<T>> + Send,
+    ) -> Result<T> {
+        let mut pause = FIRST_PAUSE;
+        let start = Instant::now();
+        let stands = [STAND; FEW].into_iter().chain(std::iter::repeat(LONG_STAND));
+        for stand in stands {
+            let end = start.elapsed() > if self.paused { LAST_PATIENCE } else { PATIENCE };
+            match tracee::apart(self.pid, |tracer| work(self, tracer, Instant::now() + stand))? {
+                Step::Done(result) => return Ok(result),
+                Step::Later(error) if end => return Err(error),
+                Step::Later(_) => std::thread::sleep(pause),
+            }
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+        bail!("out of patience")
+    }
+
+    fn arm_now(&mut self, moved: &Moved<'_>, tracer: &Tracer, until: Instant) -> Result<Step<Pause>> {
+        let memory = Memory::open(self.pid)?;
+        let mappings = Process::mappings_of(self.pid)?;
+        let libc = libc_code(&mappings).context("the process executes another program now")?;
+        let libc = libc.lo..libc.hi;
+        let way = (moved, &Overwritten::new(&self.patched));
+        let mut stopped = self.all(tracer)?;
+        if let Step::Later(error) = self.make_room(&mut stopped, &memory, &mappings, &libc, way, until)? {
+            return Ok(Step::Later(error));
+        }
+        let words: Vec<u8> = self.words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        for thread in stopped.threads.iter().filter(|thread| thread.registers.fs_base != 0) {
+            memory.write(thread.registers.fs_base + WORDS, &words)?;
+        }
+        for detoured in &self.detours {
+            memory.write(detoured.at, &detoured.after)?;
+        }
+        if let Err(error) = self.command(&mut stopped, &memory, ARM) {
+            for detoured in &self.detours {
+                let _ = memory.write(detoured.at, &detoured.before);
+            }
+            let step = memory.word(self.order + offset_of!(Order, step) as u64).unwrap_or(0);
+            return Err(anyhow!(
+                "the patches could not be written: {} (step {step})",
+                crate::sys::reason(&error)
+            ));
+        }
+        self.paused = false;
+        Ok(Step::Done(Pause { took: stopped.elapsed(), threads: stopped.threads.len() }))
+    }
+
+    /// Writes the patches once more, which [`Attached::pause`] has taken away.
+    pub(crate) fn resume(&mut self, moved: &Moved<'_>) -> Result<Pause> {
+        self.order(|attached, _| attached.resume_running(moved))
+    }
+
+    fn resume_running(&mut self, moved: &Moved<'_>) -> Result<Pause> {
+        self.with_moments(|attached, tracer, until| {
+            let memory = Memory::open(attached.pid)?;
+            let mappings = Process::mappings_of(attached.pid)?;
+            let way = (moved, &Overwritten::new(&attached.patched));
+            let mut stopped = attached.all(tracer)?;
+            let room = attached.make_room(&mut stopped, &memory, &mappings, &(0..0), way, until)?;
+            if let Step::Later(error) = room {
+                return Ok(Step::Later(error));
+            }
+            attached.command(&mut stopped, &memory, RESUME).map_err(|error| {
+                anyhow!("the patches could not be written: {}", crate::sys::reason(&error))
+            })?;
+            attached.paused = false;
+            Ok(Step::Done(Pause { took: stopped.elapsed(), threads: stopped.threads.len() }))
+        })
+    }
+
+    pub(super) fn all(&self, tracer: &Tracer) -> Result<Stopped> {
+        Stopped::all(self.pid, tracer).map_err(|error| anyhow!(refusal(self.pid, &error)))
+    }
+
+    /// Takes the patches away; the agent stays. What is on the stacks returns through it.
+    pub(crate) fn pause(&mut self) -> Result<Pause> {
+        self.order(|attached, _| attached.pause_running())
+    }
+
+    fn pause_running(&mut self) -> Result<Pause> {
+        self.with_moments(|attached, tracer, until| {
+            let memory = Memory::open(attached.pid)?;
+            let mut stopped = attached.all(tracer)?;
+            Ok(match attached.pause_stopped(&mut stopped, &memory, until)? {
+                Step::Done(()) => {
+                    Step::Done(Pause { took: stopped.elapsed(), threads: stopped.threads.len() })
+                }
+                Step::Later(error) => Step::Later(error),
+            })
+        })
+    }
+
+    pub(super) fn pause_stopped(
+        &mut self,
+        stopped: &mut Stopped,
+        memory: &Memory,
+        until: Instant,
+    ) -> Result<Step<()>> {
+        if self.paused {
+            return Ok(Step::Done(()));
+        }
+        // In a row of short functions, or in a cave.
+        let is_busy = |thread: &Thread| self.is_overwritten(thread.registers.rip);
+        while stopped.threads.iter().any(is_busy) {
+            if Instant::now() > until || !stopped.stir(is_busy, MOMENT, until)? {
+                return Ok(Step::Later(anyhow!("a thread does not leave the patched code; try again")));
+            }
+        }
+        self.command(stopped, memory, PAUSE).map_err(|error| {
+            anyhow!("the patches could not be taken away: {}", crate::sys::reason(&error))
+        })?;
+        self.paused = true;
+        Ok(Step::Done(()))
+    }
+}

@@ -1,0 +1,84 @@
+//! ptrace(2) of one thread, and waiting for it.
+
+use std::io::{self, Error};
+use std::ptr;
+use std::time::{Duration, Instant};
+
+use libc::{c_void, user_regs_struct};
+
+use crate::sys::check;
+
+pub(super) const EVENT_STOP: i32 = 128;
+
+pub(super) fn request(request: libc::c_uint, tid: i32, address: usize, data: usize) -> io::Result<()> {
+    // SAFETY: the callers pass what the request wants: numbers, or addresses of structures that live on.
+    check(unsafe { libc::ptrace(request, tid, address as *mut c_void, data as *mut c_void) as i32 })?;
+    Ok(())
+}
+
+pub(super) fn registers(tid: i32) -> io::Result<user_regs_struct> {
+    // SAFETY: plain data.
+    let mut registers: user_regs_struct = unsafe { std::mem::zeroed() };
+    request(libc::PTRACE_GETREGS, tid, 0, &raw mut registers as usize)?;
+    Ok(registers)
+}
+
+pub(super) fn set_registers(tid: i32, registers: &user_regs_struct) -> io::Result<()> {
+    request(libc::PTRACE_SETREGS, tid, 0, ptr::from_ref(registers) as usize)
+}
+
+/// What a thread does when it is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Event {
+    /// It stands still, as it was told to.
+    Interrupted,
+    /// The whole process is stopped, by a signal such as SIGSTOP.
+    GroupStop,
+    /// It is to get this signal.
+    Signal(i32),
+    /// It is about to make a system call, or has made it.
+    Call,
+    Gone,
+}
+
+pub(super) fn wait(tid: i32, until: Instant) -> io::Result<Event> {
+    let mut pauses = 0_u32;
+    loop {
+        let mut status = 0;
+        // SAFETY: `status` is valid for the call.
+        match check(unsafe { libc::waitpid(tid, &mut status, libc::__WALL | libc::WNOHANG) }) {
+            Ok(0) if Instant::now() > until => return Err(Error::from_raw_os_error(libc::ETIMEDOUT)),
+            Ok(0) => {
+                pauses += 1;
+                let pause = if pauses < 200 { 5 } else { 200 };
+                std::thread::sleep(Duration::from_micros(pause));
+            }
+            Ok(_) if !libc::WIFSTOPPED(status) => return Ok(Event::Gone),
+            Ok(_) => {
+                let signal = libc::WSTOPSIG(status);
+                return Ok(match status >> 16 {
+                    EVENT_STOP if signal == libc::SIGTRAP => Event::Interrupted,
+                    EVENT_STOP => Event::GroupStop,
+                    _ if signal == libc::SIGTRAP | 0x80 => Event::Call,
+                    _ => Event::Signal(signal),
+                });
+            }
+            Err(error) if error.raw_os_error() == Some(libc::ECHILD) => return Ok(Event::Gone),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Waits until the thread stands still as told. Signals that come first are delivered. False: it has gone.
+pub(super) fn wait_interrupted(tid: i32, until: Instant) -> io::Result<bool> {
+    loop {
+        match wait(tid, until)? {
+            Event::Interrupted => return Ok(true),
+            Event::GroupStop => return Err(Error::from_raw_os_error(libc::EAGAIN)),
+            Event::Gone => return Ok(false),
+            Event::Signal(signal) => request(libc::PTRACE_CONT, tid, 0, signal as usize)?,
+            Event::Call => request(libc::PTRACE_CONT, tid, 0, 0)?,
+        }
+    }
+}
