@@ -62,6 +62,23 @@ __asm__(".globl letters\n.type letters, @function\n"
         "3:\tmov $13, %eax\n\tret\n.size letters, .-letters\n"
         "\t.section .rodata\n\t.align 4\n9:\t.long 1b-3b, 2b-3b, 3b-3b\n\t.text\n");
 
+// The same with the sum in another register; and addresses of 32 bits, in a program for a fixed place.
+long moved(long letter);
+__asm__(".globl moved\n.type moved, @function\n"
+        "moved:\n\tlea 9f-4*97(%rip), %rdx\n\tmovslq (%rdx,%rdi,4), %rax\n\tlea 3f(%rip), %rcx\n"
+        "\tadd %rcx, %rax\n\tmov %rax, %r8\n\tjmp *%r8\n1:\tmov $21, %eax\n\tret\n2:\tmov $22, %eax\n\tret\n"
+        "3:\tmov $23, %eax\n\tret\n.size moved, .-moved\n"
+        "\t.section .rodata\n\t.align 4\n9:\t.long 1b-3b, 2b-3b, 3b-3b\n\t.text\n");
+#ifdef __PIE__
+static long narrow(long n) { return n; }
+#else
+long narrow(long n);
+__asm__(".globl narrow\n.type narrow, @function\n"
+        "narrow:\n\tmov 9f(,%rdi,4), %eax\n\tjmp *%rax\n1:\tmov $31, %eax\n\tret\n2:\tmov $32, %eax\n\tret\n"
+        "3:\tmov $33, %eax\n\tret\n.size narrow, .-narrow\n"
+        "\t.section .rodata\n\t.align 4\n9:\t.long 1b, 2b, 3b\n\t.text\n");
+#endif
+
 // Zeros behind a function are no padding where somebody reads them.
 long before_zeros(long n), zeros(void);
 __asm__(".globl before_zeros\n.type before_zeros, @function\n"
@@ -81,6 +98,7 @@ int main(void) {
         sum = sum * 5 + tiny(i % 4) + by_table(i % 4) + by_stack(i % 4) + by_variable(i % 4) + letters('a' + i % 3) + before_zeros(i % 4) + zeros();
     unsigned long a[4] = {~0ul, ~0ul, 5, ~0ul}, b[4] = {1, 0, ~0ul, 0}, c[4];
     sum += carry(a, b, c, 4) + (long)c[0] + (long)c[1] + (long)c[2] + (long)c[3];
+    for (long i = 0; i < 30; i++) sum = sum * 7 + moved('a' + i % 3) + narrow(i % 3);
     printf("%ld\n", sum);
     return 0;
 }

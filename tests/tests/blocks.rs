@@ -34,6 +34,27 @@ fn assembly() {
     everywhere("assembly.c", &[]);
 }
 
+/// `__morestack` goes on behind its return address: who calls it is not counted, and runs.
+#[test]
+fn split_stacks() {
+    if !skip::have("gcc") {
+        return skip::skipped("split_stacks", "no gcc");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("program");
+    let mut gcc = Command::new("gcc");
+    gcc.args(["-fsplit-stack", "-O2", "-w", "-o"]).arg(&program);
+    build::compile({
+        gcc.arg(tool::folder().join("blocks/flow.c"));
+        gcc
+    })
+    .unwrap();
+    let alone = run::run(Command::new(&program), None, LIMIT).unwrap();
+    let (profiled, _, stats) = count(&program, "both", &[], None, folder.path());
+    assert_eq!((profiled.code(), profiled.stdout), (alone.code(), alone.stdout));
+    assert!(stats["blocks"]["uncounted_by_reason"]["not-relocatable"].as_u64() > Some(2), "{stats}");
+}
+
 #[test]
 fn lua() {
     let script = tool::folder().join("data/bench.lua").display().to_string();

@@ -5,6 +5,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -288,4 +289,30 @@ fn what_nobody_profiles_cannot_be_asked() {
     }
     drop(child.stdin.take());
     assert_eq!(child.wait().unwrap().code(), Some(3));
+}
+
+/// Threads are everywhere in the patches' ways when these come and go, in jumps that stand elsewhere too: `mid` begins with
+/// a call, so that two bytes at its start lead to a cave. The program counts in a register that mid leaves alone.
+#[test]
+fn again_and_again() {
+    for hooks in ["--hooks=both", "--hooks=entry"] {
+        let mut session = Session::started(&["-q", hooks]);
+        writeln!(session.child.stdin.as_ref().unwrap(), "load 4 1").unwrap();
+        for _ in 0..25 {
+            session.does("--pause");
+            session.does("--resume");
+        }
+        // A loop that has lost its counter runs for minutes.
+        let (said, heard) = mpsc::channel();
+        let pid = session.pid;
+        let watch = thread::spawn(move || {
+            if heard.recv_timeout(Duration::from_secs(60)).is_err() {
+                let _ = Command::new("kill").args(["-KILL", &pid.to_string()]).status();
+            }
+        });
+        session.hear("done");
+        said.send(()).unwrap();
+        watch.join().unwrap();
+        session.end();
+    }
 }

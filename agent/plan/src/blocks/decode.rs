@@ -151,6 +151,7 @@ impl Steps {
             return Err(Uncounted::NotRelocatable);
         }
         match way {
+            Way::Call(to) if comes_back_elsewhere(image, to) => return Err(Uncounted::NotRelocatable),
             Way::Call(to) if looks_at_return_address(image, flow, to) => way = Way::Told(Some(to)),
             Way::Leave if i.code() == Code::Call_rm64 && i.is_ip_rel_memory_operand() => {
                 let word = i.ip_rel_memory_address();
@@ -185,6 +186,11 @@ impl Steps {
         if way == Way::Next && i.op0_kind() == OpKind::Register && i.op0_register().is_gpr() {
             let bit = 1 << i.op0_register().full_register().number();
             match i.mnemonic() {
+                Mnemonic::Mov if i.op1_kind() == OpKind::Register && i.op1_register().is_gpr() => {
+                    let from = i.op1_register().full_register().number();
+                    self.computed =
+                        self.computed & !bit | if self.computed & 1 << from != 0 { bit } else { 0 };
+                }
                 Mnemonic::Mov | Mnemonic::Pop => self.computed &= !bit,
                 // A function's address, and a choice between two.
                 Mnemonic::Lea if i.is_ip_rel_memory_operand() => self.computed &= !bit,
@@ -246,6 +252,12 @@ fn absolute(i: &Instruction) -> impl Iterator<Item = u64> + '_ {
         OpKind::Immediate32 | OpKind::Immediate32to64 | OpKind::Immediate64 => Some(i.immediate(n)),
         _ => None,
     })
+}
+
+/// Whether what is called there goes on behind its return address (gcc's -fsplit-stack, libgcc's morestack.S).
+fn comes_back_elsewhere(image: &Image, target: u64) -> bool {
+    let function = function_at(image, target).map(|f| &image.functions[f]);
+    function.is_some_and(|f| f.name.starts_with("__morestack"))
 }
 
 /// Whether what is called there wants to know who calls: a function of the program, or a stub of a library's.

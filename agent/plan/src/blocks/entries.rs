@@ -9,7 +9,7 @@ use super::Uncounted;
 use super::decode::{Part, Steps, Way};
 use crate::emit::short;
 use crate::flow::{Flow, function_at};
-use crate::image::Image;
+use crate::image::{Image, ImageKind};
 use crate::relocate::near_jump;
 use crate::start::is_padding;
 use crate::tactic::{JUMP, SHORT_JUMP};
@@ -61,8 +61,9 @@ pub(super) fn targets(image: &Image, flow: &Flow, steps: &Steps) -> Result<Targe
     if steps.jumps_indirectly {
         let before = targets.indirect.len();
         for &table in steps.addresses.iter().filter(|&&a| !image.is_code(a)) {
-            // Distances from the table itself, or from a label.
-            for &base in std::iter::once(&table).chain(&labels) {
+            // Distances from the table itself, or from a label; in a program for a fixed place, addresses.
+            let none = (image.kind == ImageKind::Exec).then_some(&0);
+            for &base in std::iter::once(&table).chain(&labels).chain(none) {
                 table_targets(image, steps, table, base, &mut targets.indirect);
             }
         }
