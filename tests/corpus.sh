@@ -1,22 +1,24 @@
 #!/bin/sh
-# corpus.sh DIR: build the real programs that the system tests and benches run.
+# corpus.sh DIR [KIND...]: build the real programs that the system tests and benches run.
 #
 # lua, sqlite's speedtest1 and bzip2 from the Debian source packages of this machine's own release, so
 # that nobody has to keep copies of them here. Each is built plain at -O2 and at -Os, with symbols, as
-# the compiler's default PIE; and once with -pg and once with --coverage, which is what the bench compares with.
+# the compiler's default PIE; and with -pg; the kind cov is with --coverage, which only the bench of blocks compares with.
 #
-# Leaves DIR/{lua,speedtest1,bzip2}-{O2,Os,pg,cov}. What is already there is not built again.
+# Leaves DIR/{lua,speedtest1,bzip2}-KIND, by default of O2, Os and pg. What is already there is not built again.
 set -eu
 
 die() { echo "corpus.sh: $*" >&2; exit 1; }
-[ $# -eq 1 ] || die "usage: corpus.sh DIR"
+[ $# -ge 1 ] || die "usage: corpus.sh DIR [KIND...]"
 mkdir -p "$1"
 dir=$(cd "$1" && pwd)
+shift
+kinds=${*:-O2 Os pg}
 cc=${CC:-gcc}
 
 wanted=
 for program in lua speedtest1 bzip2; do
-    for kind in O2 Os pg cov; do
+    for kind in $kinds; do
         [ -x "$dir/$program-$kind" ] || wanted=yes
     done
 done
@@ -103,7 +105,7 @@ build() { # KIND FLAGS
     (cd "$bzip2" && "$cc" $flags -D_FILE_OFFSET_BITS=64 -o "$dir/bzip2-$kind" \
         bzip2.c blocksort.c huffman.c crctable.c randtable.c compress.c decompress.c bzlib.c)
 }
-for kind in O2 Os pg cov; do
+for kind in $kinds; do
     case $kind in
         pg) flags="-O2 -pg" ;;
         cov) flags="-O2 --coverage" ;;

@@ -185,11 +185,17 @@ pub fn corpus() -> Result<&'static Path> {
 }
 
 fn find_or_make_corpus() -> Result<PathBuf> {
+    make_corpus(&[])
+}
+
+/// The real programs, of these kinds; of none: of those that tests want.
+pub fn make_corpus(kinds: &[&str]) -> Result<PathBuf> {
     let corpus = match std::env::var_os("GPROFINJECT_CORPUS") {
         Some(path) => PathBuf::from(path),
         None => target_folder().join("corpus"),
     };
-    let made = Command::new(folder().join("corpus.sh")).arg(&corpus).output().context("corpus.sh")?;
+    let mut made = Command::new(folder().join("corpus.sh"));
+    let made = made.arg(&corpus).args(kinds).output().context("corpus.sh")?;
     if !made.status.success() {
         bail!("{}", String::from_utf8_lossy(&made.stderr).trim_end());
     }

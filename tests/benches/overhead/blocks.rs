@@ -3,16 +3,18 @@
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use gprofinject_tests::tool;
 
 use crate::calls::real;
 use crate::measure::{Way, Work, alternate};
 
 pub(crate) fn compare(corpus: &Path, folder: &Path, rounds: usize) -> Result<()> {
+    let covered = tool::make_corpus(&["cov"])?;
     println!("\n| program | how | CPU s | wall s | of plain | goal |");
     println!("|---|---|---:|---:|---:|---:|");
     for (name, goal) in [("bzip2", "1.7"), ("lua", "2.0"), ("speedtest1", "")] {
         let plain = real(name, corpus, folder)?.plain;
-        let covered = corpus.join(format!("{name}-cov"));
+        let covered = covered.join(format!("{name}-cov"));
         let covered = Work { program: covered, args: plain.args.clone(), stdin: plain.stdin.clone() };
         let rows = [
             ("plain", "", &plain, Way::Plain),
