@@ -160,8 +160,8 @@ struct Emitter<'a, 'd> {
     stubs: usize,
     /// The kind of each function's thunk.
     kinds: Vec<Kind>,
-    /// With r11, and with r10.
-    second_looks: [Template; 3],
+    /// By [`Second`].
+    second_looks: [Template; Second::ALL.len()],
     tails: Tails,
     /// Relocated calls of functions that are hooked at their call sites, and the jumps that they lead to.
     moved_calls: HashMap<u64, usize>,
@@ -230,8 +230,7 @@ impl<'a, 'd> Emitter<'a, 'd> {
             next: 0,
             stubs,
             kinds,
-            second_looks: [Second::R11, Second::R10, Second::Free]
-                .map(|s| Template::second_look(s, SECOND_LOOK)),
+            second_looks: Second::ALL.map(|second| Template::second_look(second, SECOND_LOOK)),
             tails: Tails::new(tails_at, tail_stubs, tails, !copies.units.is_empty()),
             moved_calls,
             chains: Vec::new(),
@@ -454,11 +453,7 @@ impl<'a, 'd> Emitter<'a, 'd> {
         if kind.hashed {
             // The arc may stand one behind its home. Falls through to the stub behind it if it does not.
             let resume = at + template.resume as usize;
-            let second_look = match kind.second {
-                Second::Kept | Second::R11 => &self.second_looks[0],
-                Second::R10 => &self.second_looks[1],
-                Second::Free => &self.second_looks[2],
-            };
+            let second_look = &self.second_looks[kind.second as usize];
             code.fill(second_look, look, &Values { home, body: resume, ..Values::default() });
         }
         let word =

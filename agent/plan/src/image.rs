@@ -21,6 +21,7 @@ mod symbols;
 pub(crate) mod unwind;
 
 pub use error::{ImageError, NotExecutable};
+pub(crate) use functions::is_stub;
 pub use imports::Profiling;
 pub use profiling::Removed;
 use std::borrow::Cow;

@@ -17,14 +17,15 @@
 //!   it, which only helpers of compilers do. For the exit, the register is not left with a value that nobody has used
 //!   when the function returns, which only hand-written code does, to hand over a result.
 
-use crate::flow::{Branch, BranchKind, Flow, function_at};
-use crate::image::{FunctionKind, Image};
-use crate::start::owner;
+mod spread;
+
 use iced_x86::{
     Code, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register,
 };
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+
+pub use spread::spread;
 
 /// r10 and r11, in sets of the two.
 pub const R10: u8 = 1;
@@ -263,186 +264,6 @@ impl Uses {
             }
         }
         uses
-    }
-}
-
-/// Carries changes from called functions to their callers, and unused values from where a function goes on
-/// by a jump.
-pub fn spread(image: &Image, flow: &mut Flow) {
-    // What is called outside of all functions (a PLT stub) is not known. Where some functions give r10 back, others may
-    // know that what they call does.
-    let preserving = flow.functions.iter().any(|f| f.registers.saves & R10 != 0);
-    let unknown = if preserving { R11 } else { R10 | R11 };
-    let mut changes: Vec<u8> = flow
-        .functions
-        .iter()
-        .map(|f| f.registers.changes | if f.registers.calls_unknown { unknown } else { 0 })
-        .collect();
-    for b in flow.to_no_start(image).filter(|b| b.kind == BranchKind::Call) {
-        changes[b.function as usize] |= unknown;
-    }
-    let saves: Vec<u8> = flow.functions.iter().map(|f| f.registers.saves).collect();
-    for (changes, saves) in changes.iter_mut().zip(&saves) {
-        *changes &= !saves;
-    }
-    spread_one(image, flow, &mut changes, |b| !saves[b.function as usize], |b| b.function as usize);
-    // A cold part is its function's.
-    let owners: Vec<usize> = (0..flow.functions.len()).map(|i| owner(image, i)).collect();
-    let of_owners = |of: &dyn Fn(&Registers) -> u8| {
-        let mut sets = vec![0; owners.len()];
-        for (f, &owner) in flow.functions.iter().zip(&owners) {
-            sets[owner] |= of(&f.registers);
-        }
-        sets
-    };
-    let mut leaves = of_owners(&|r| r.leaves);
-    let mut takes = of_owners(&|r| u8::from(r.takes_r10));
-    let mut chain = vec![0; owners.len()];
-    for (i, f) in flow.functions.iter().enumerate() {
-        chain[i] |= u8::from(f.registers.chain && owners[i] == i);
-        // Where it goes on in a cold part, any of their instructions may read what was there on entry.
-        let comes = flow
-            .branches_to(image.functions[i].address, image.functions[i].address + image.functions[i].size);
-        if owners[i] != i && comes.iter().any(|b| b.passes_r10 && b.function as usize == owners[i]) {
-            chain[owners[i]] |= takes[owners[i]];
-        }
-    }
-    for b in flow.to_no_start(image).filter(|b| goes_elsewhere(image, b)) {
-        takes[owners[b.function as usize]] = 1;
-        leaves[owners[b.function as usize]] = R10 | R11;
-    }
-    let caller = |b: &Branch| owners[b.function as usize];
-    let jumps = |b: &Branch| if b.kind == BranchKind::Call { 0 } else { u8::MAX };
-    spread_one(image, flow, &mut leaves, jumps, caller);
-    spread_one(image, flow, &mut chain, |b| u8::from(b.passes_r10), caller);
-    for (takes, chain) in takes.iter_mut().zip(&chain) {
-        *takes |= chain;
-    }
-    spread_one(image, flow, &mut takes, jumps, caller);
-    let kept = kept(image, flow, &changes, &takes);
-    for (i, f) in flow.functions.iter_mut().enumerate() {
-        f.registers.takes_r10 = takes[i] != 0 || f.runs_on;
-        (f.registers.changes, f.registers.leaves, f.registers.kept) = (changes[i], leaves[i], kept[i]);
-    }
-}
-
-/// The registers in which callers of each function may keep values.
-fn kept(image: &Image, flow: &Flow, changes: &[u8], takes_r10: &[u8]) -> Vec<u8> {
-    let unchanged = |f: usize| !changes[f] & (R10 | R11);
-    let count = flow.functions.len();
-    // A call that is not seen might be by one that does.
-    if flow.functions.iter().any(|f| f.undecodable) {
-        return (0..count).map(unchanged).collect();
-    }
-    // By the function that a cold part belongs to.
-    let mut names = vec![0_u8; count];
-    for (i, f) in flow.functions.iter().enumerate() {
-        let chain = if takes_r10[i] != 0 { R10 } else { 0 };
-        names[owner(image, i)] |= f.registers.names | chain;
-        if is_orphan(image, i) {
-            // Whose part it is is not known, but for who jumps to it.
-            names[i] = R10 | R11;
-            for b in flow.branches_into(i, image.functions[i].address + 1) {
-                names[owner(image, b.function as usize)] = R10 | R11;
-            }
-        }
-    }
-    // Who goes on in the middle of another function is as good as part of it.
-    for b in flow.to_no_start(image).filter(|b| goes_elsewhere(image, b)) {
-        names[owner(image, b.function as usize)] = R10 | R11;
-    }
-    let mut wanted = vec![0_u8; count];
-    for callee in called_unseen(image) {
-        wanted[callee] = R10 | R11;
-    }
-    if names.iter().chain(&wanted).all(|&r| r == 0) {
-        return wanted;
-    }
-    let pointers = (0..count).filter(|&f| flow.functions[f].registers.follows_pointers);
-    let through_pointers = pointers.map(|f| names[owner(image, f)]).fold(0, |all, names| all | names);
-    for (wanted, _) in wanted.iter_mut().zip(&image.functions).filter(|(_, f)| flow.is_taken(f.address)) {
-        *wanted |= through_pointers;
-    }
-    // Longer chains of calls than this are rare: then callers are taken to keep values.
-    const MOST: usize = 64;
-    for _ in 0..MOST {
-        let mut changed = false;
-        for callee in 0..count {
-            let mut all = wanted[callee];
-            for b in flow.branches_into(callee, image.functions[callee].address + 1) {
-                let caller = owner(image, b.function as usize);
-                all |= names[caller] | wanted[caller] & unchanged(caller);
-            }
-            if let Some(before) = callee.checked_sub(1).filter(|&before| flow.functions[before].runs_on) {
-                all |= wanted[before] & unchanged(before);
-            }
-            changed |= all != wanted[callee];
-            wanted[callee] = all;
-        }
-        if !changed {
-            return (0..count).map(|f| wanted[f] & unchanged(f)).collect();
-        }
-    }
-    (0..count).map(unchanged).collect()
-}
-
-fn is_orphan(image: &Image, function: usize) -> bool {
-    matches!(image.functions[function].kind, FunctionKind::Cold(None))
-}
-
-/// Functions to whose start something in code that no symbol describes seems to branch. Any byte may be where an
-/// instruction begins.
-fn called_unseen(image: &Image) -> Vec<usize> {
-    let mut called = Vec::new();
-    for f in &image.functions {
-        let end = f.address + f.size;
-        let gap = image.code_at(end, f.limit.saturating_sub(end)).unwrap_or_default();
-        for (i, window) in gap.windows(5).enumerate() {
-            let &[opcode, a, b, c, d] = window else { continue };
-            // call, jmp; the second byte of a jcc.
-            if matches!(opcode, 0xe8 | 0xe9 | 0x80..=0x8f) {
-                let distance = i32::from_le_bytes([a, b, c, d]) as u64;
-                let target = (end + i as u64 + 5).wrapping_add(distance);
-                called.extend(image.functions.binary_search_by_key(&target, |f| f.address));
-            }
-        }
-    }
-    called
-}
-
-/// Whether a branch that does not lead to a function's start is a jump to something that is neither the function itself
-/// nor a stub of a library's.
-fn goes_elsewhere(image: &Image, b: &Branch) -> bool {
-    let target = function_at(image, b.target);
-    let elsewhere = target.map(|t| owner(image, t)) != Some(owner(image, b.function as usize));
-    b.kind != BranchKind::Call && elsewhere && !(target.is_none() && is_stub(image, b.target))
-}
-
-/// Whether a stub of a library's function stands there: `[endbr64] [bnd] jmp [rip+word]`.
-fn is_stub(image: &Image, address: u64) -> bool {
-    let bytes = image.code_at(address, 11).unwrap_or_default();
-    let bytes = bytes.strip_prefix(&[0xf3, 0x0f, 0x1e, 0xfa]).unwrap_or(bytes);
-    bytes.strip_prefix(&[0xf2]).unwrap_or(bytes).starts_with(&[0xff, 0x25])
-}
-
-/// From each function to those that branch to its start: what `along` lets through.
-fn spread_one(
-    image: &Image,
-    flow: &Flow,
-    sets: &mut [u8],
-    along: impl Fn(&Branch) -> u8,
-    caller: impl Fn(&Branch) -> usize,
-) {
-    let mut work: Vec<usize> = (0..sets.len()).filter(|&i| sets[i] != 0).collect();
-    while let Some(callee) = work.pop() {
-        for b in flow.branches_into(callee, image.functions[callee].address + 1) {
-            let caller = caller(b);
-            let more = sets[callee] & along(b);
-            if sets[caller] | more != sets[caller] {
-                sets[caller] |= more;
-                work.push(caller);
-            }
-        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Thunks of tail calls: jumps from one hooked function to the start of another.
 
-use super::code::{STUB, Values};
+use super::code::{LOAD_RAX, STUB, Values};
 use super::{Emitter, LINE};
 use crate::slots::Home;
 use crate::tactic::JUMP;
@@ -10,11 +10,10 @@ use gprofinject_abi::plan::{ArenaHeader, TailRecord};
 use std::collections::HashMap;
 use std::mem::offset_of;
 
-/// `mov rax, [rsp-8]`, `mov r11, [rsp-16]`.
-const RESTORE_RAX: [u8; 5] = [0x48, 0x8b, 0x44, 0x24, 0xf8];
+/// `mov r11, [rsp-16]`.
 const RESTORE_R11: [u8; 5] = [0x4c, 0x8b, 0x5c, 0x24, 0xf0];
 /// Bytes of a tail call's stubs: [`super::Code::stub`], and what restores both, with a near jump.
-pub(super) const STUBS: usize = STUB + RESTORE_RAX.len() + RESTORE_R11.len() + JUMP as usize;
+pub(super) const STUBS: usize = STUB + LOAD_RAX[1].len() + RESTORE_R11.len() + JUMP as usize;
 
 /// Bytes from one thunk to the next: room for the largest.
 pub(super) fn pitch() -> usize {
@@ -88,8 +87,8 @@ impl Emitter<'_, '_> {
         // As if the jump had not been touched.
         let mut jump = outside;
         if kind.second != Second::Free {
-            code.put(jump, &RESTORE_RAX);
-            jump += RESTORE_RAX.len();
+            code.put(jump, &LOAD_RAX[1]);
+            jump += LOAD_RAX[1].len();
         }
         if kind.second == Second::Kept {
             code.put(jump, &RESTORE_R11);

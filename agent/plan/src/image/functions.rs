@@ -184,15 +184,12 @@ impl<'d> Merger<'_, 'd> {
     }
 
     /// Whether a frame description is the dynamic linker's: without section headers the code itself has to
-    /// tell. `[endbr64] [bnd] jmp [rip + slot]` at its start is a .plt.sec, .plt.got.
+    /// tell.
     fn is_stub(&self, address: u64) -> bool {
         if !self.elf.sections.is_empty() {
             return false;
         }
-        let code = self.elf.rest_at(address).unwrap_or_default();
-        let code = code.strip_prefix(&[0xf3, 0x0f, 0x1e, 0xfa]).unwrap_or(code);
-        let code = code.strip_prefix(&[0xf2]).unwrap_or(code);
-        code.starts_with(&[0xff, 0x25])
+        is_stub(self.elf.rest_at(address).unwrap_or_default())
     }
 
     fn finish(mut self, labels: &[Label<'d>]) -> Functions<'d> {
@@ -210,6 +207,13 @@ impl<'d> Merger<'_, 'd> {
         }
         self.out
     }
+}
+
+/// Whether the code begins with `[endbr64] [bnd] jmp [rip + slot]`, as a stub of a library's function does (.plt.sec,
+/// .plt.got).
+pub(crate) fn is_stub(code: &[u8]) -> bool {
+    let code = code.strip_prefix(&[0xf3, 0x0f, 0x1e, 0xfa]).unwrap_or(code);
+    code.strip_prefix(&[0xf2]).unwrap_or(code).starts_with(&[0xff, 0x25])
 }
 
 /// No function is aligned to more.

@@ -16,7 +16,7 @@ pub enum Second {
 }
 
 impl Second {
-    const ALL: [Second; 4] = [Second::Kept, Second::R11, Second::R10, Second::Free];
+    pub const ALL: [Second; 4] = [Second::Kept, Second::R11, Second::R10, Second::Free];
 
     pub(super) fn register(self) -> Register {
         if self == Second::R10 { Register::R10 } else { Register::R11 }

@@ -19,15 +19,7 @@ fn listing(t: &Template) -> Vec<String> {
 
 #[test]
 fn entry_and_exit_is_as_documented() {
-    let t = Template::thunk(Kind {
-        both: true,
-        hashed: false,
-        masked: false,
-        narrow: false,
-        keep_rax: true,
-        second: Second::Kept,
-        dead_on_exit: 0,
-    });
+    let t = Template::thunk(Kind { hashed: false, ..Kind::LARGEST });
     let expected = [
         "mov [rsp-8],rax",
         "mov [rsp-0x10],r11",
@@ -76,15 +68,7 @@ fn entry_and_exit_is_as_documented() {
 
 #[test]
 fn entry_only_is_as_documented() {
-    let t = Template::thunk(Kind {
-        both: false,
-        hashed: true,
-        masked: false,
-        narrow: false,
-        keep_rax: true,
-        second: Second::Kept,
-        dead_on_exit: 0,
-    });
+    let t = Template::thunk(Kind { both: false, ..Kind::LARGEST });
     let expected = [
         "mov [rsp-8],rax",
         "mov [rsp-0x10],r11",
@@ -118,15 +102,7 @@ fn a_second_look_is_as_documented() {
 
 #[test]
 fn a_tail_call_is_as_documented() {
-    let t = Template::tail(Kind {
-        both: true,
-        hashed: false,
-        masked: false,
-        narrow: false,
-        keep_rax: true,
-        second: Second::Kept,
-        dead_on_exit: 0,
-    });
+    let t = Template::tail(Kind { hashed: false, ..Kind::LARGEST });
     let expected = [
         "mov [rsp-8],rax",
         "mov [rsp-0x10],r11",
