@@ -212,6 +212,18 @@ COUNTED static void waits_after_exception(int) {
     while (!stop) poll(&never, 1, 100);
 }
 
+// Its child has the thread wait, uninterruptibly, until there is a file (or the test must have ended).
+static void vfork_and_wait(void) {
+    pid_t pid = vfork();
+    CHECK(pid >= 0);
+    if (pid == 0) {
+        close(open("vforked", O_CREAT | O_WRONLY, 0600));
+        for (int n = 0; n < 40000 && access("go", F_OK); n++) usleep(1000);
+        _exit(0);
+    }
+    CHECK(waitpid(pid, 0, 0) == pid);
+}
+
 static void thread(char kind, std::string *said) {
     void (*round)(int) = 0;
     switch (kind) {
@@ -260,6 +272,7 @@ int main(int, char **argv) {
     while (fgets(line, sizeof line, stdin)) {
         if (!strcmp(line, "exit\n")) exit(5);
         if (!strcmp(line, "exec\n")) execl("/bin/sleep", "sleep", "0.3", (char *)0);
+        if (!strcmp(line, "vfork\n")) vfork_and_wait();
         for (int n = atoi(line); n; n--) step();
         puts("done");
     }

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use gprofinject_tests::attached::{Subject, pauses};
+use gprofinject_tests::attached::{Attached, Subject, pauses};
 use gprofinject_tests::place::Place;
 
 fn cycles(few: usize) -> usize {
@@ -257,6 +257,50 @@ fn gprofinject_is_killed_again_and_again() {
         }
     }
     assert_eq!(subject.changed(&before), None);
+    subject.finish();
+}
+
+/// One thread waits in the kernel and cannot be stopped, when gprofinject wants to leave.
+fn waiting_for_its_child() -> (Subject, Attached) {
+    let mut subject = Subject::new("a", &[]);
+    let attached = subject.attached(&["-v"]);
+    subject.step(10);
+    subject.tell("vfork");
+    while !subject.place.path("vforked").exists() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    (subject, attached)
+}
+
+/// It takes some seconds until the thread can be stopped: no reason to give up.
+#[test]
+fn a_thread_that_waits_in_the_kernel() {
+    let (mut subject, attached) = waiting_for_its_child();
+    let go = subject.place.path("go");
+    let child = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_secs(5));
+        fs::write(go, "").unwrap();
+    });
+    let (status, said) = attached.end("-INT");
+    child.join().unwrap();
+    assert_eq!((status, subject.calls("step")), (Some(0), 10), "{said}");
+    assert!(subject.is_clean(), "{said}");
+    subject.hear("done\n");
+    subject.finish();
+}
+
+/// The thread outlives all patience: what was counted is written, and the next one to attach takes everything out.
+#[test]
+fn a_thread_that_waits_in_the_kernel_for_too_long() {
+    let (mut subject, attached) = waiting_for_its_child();
+    let (status, said) = attached.end("-INT");
+    assert_eq!((status, subject.calls("step")), (Some(125), 10), "{said}");
+    assert!(said.contains("could not be stopped") && said.contains("tries once more"), "{said}");
+    fs::write(subject.place.path("go"), "").unwrap();
+    subject.hear("done\n");
+    let again = subject.attach(&["--duration", "0"]);
+    assert_eq!(again.status.code(), Some(0), "{again:?}");
+    assert!(subject.is_clean(), "{again:?}");
     subject.finish();
 }
 

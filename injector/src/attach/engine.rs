@@ -57,7 +57,7 @@ const LONG_STAND: Duration = Duration::from_millis(40);
 /// Then all of them go on for a while.
 const FIRST_PAUSE: Duration = Duration::from_millis(2);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
-/// How long that is tried: to attach, and to take everything out when nothing is patched any more.
+/// How long that is tried; and to leave, since hooks that stay are worse than hooks that do not come.
 const PATIENCE: Duration = Duration::from_secs(3);
 const LAST_PATIENCE: Duration = Duration::from_secs(15);
 

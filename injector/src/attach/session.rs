@@ -108,7 +108,10 @@ pub(crate) fn profile(pid: i32, settings: &Settings, duration: Option<Duration>)
                 pause.took.as_secs_f64() * 1e3
             )),
             Err(error) => {
-                let _ = made.detach();
+                let out = made.detach();
+                if process.lives() && !matches!(out, Ok((_, true))) {
+                    family.folder.take().into_iter().for_each(RunFolder::keep);
+                }
                 return Err(error.into());
             }
         }
@@ -126,16 +129,21 @@ pub(crate) fn profile(pid: i32, settings: &Settings, duration: Option<Duration>)
     });
 
     let ended = wait(&process, &signals, &mut family, sampling.as_mut(), duration);
-    let clean = match family.attached().remove(&0) {
-        Some(mut attached) if !ended => leave(&mut attached, &process, settings)?,
-        _ => true,
+    let left = match family.attached().remove(&0) {
+        Some(mut attached) if !ended => leave(&mut attached, &process, settings),
+        _ => Ok(true),
     };
+    let clean = matches!(left, Ok(true));
     let finished = family.end_first(sampling.as_mut(), None);
     let sampler_bytes = sampling.as_mut().map_or(0, |sampling| sampling.perf().ring_bytes());
     let (lost_samples, throttled) = sampling.as_ref().map_or((0, false), |s| (s.lost, s.throttled));
     drop(sampling);
     for trouble in &family.troubles {
         voice.warn(trouble);
+    }
+    if let Some(folder) = family.folder.take().filter(|_| !clean) {
+        // The next one to attach finds there what is to be taken out.
+        folder.keep();
     }
     let Some(finished) = finished else { return Err(anyhow!("the profile is lost").into()) };
     if let Some(trouble) = &finished.collected.trouble {
@@ -159,12 +167,9 @@ pub(crate) fn profile(pid: i32, settings: &Settings, duration: Option<Duration>)
         notes: &notes,
         others: &family.others,
     };
-    if let Some(folder) = family.folder.take().filter(|_| !clean) {
-        // The next one to attach finds there what is to be taken out.
-        folder.keep();
-    }
     let files = Files { output: &output, stats: stats.as_ref() };
     run::finish(&run, &program, settings, &files, pid as u32, &finished.bytes)?;
+    left?;
     Ok(Ending::Exited(0))
 }
 

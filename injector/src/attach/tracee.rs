@@ -21,8 +21,10 @@ use requests::{EVENT_STOP, Event, registers, request, set_registers, wait, wait_
 
 /// How long a thread may take to stop. One that waits for the disk, or for its vfork child, cannot.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How long the others stand still meanwhile, before they get another moment.
+/// How long the others stand still meanwhile, before they get another moment; and each time longer, since more threads
+/// than the machine has processors for, or a slow disk, may need that.
 const SHORT: Duration = Duration::from_millis(30);
+const LONG: Duration = Duration::from_millis(240);
 /// How long code of ours may take in a borrowed thread.
 const CALL_PATIENCE: Duration = Duration::from_secs(20);
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
@@ -86,12 +88,12 @@ pub(crate) fn thread_ids(pid: i32) -> io::Result<Vec<i32>> {
 impl Stopped {
     /// Stops all threads. An error of kind EAGAIN: the process is stopped by a signal.
     pub(crate) fn all(pid: i32, _: &Tracer) -> io::Result<Stopped> {
-        const PAUSE: Duration = Duration::from_millis(50);
         let until = Instant::now() + PATIENCE;
         let mut seized = HashMap::new();
+        let mut window = SHORT;
         loop {
             let mut stopped = Stopped { pid, threads: Vec::new(), since: Instant::now() };
-            match stopped.stop_all(&mut seized) {
+            match stopped.stop_all(&mut seized, stopped.since + window) {
                 Ok(()) if stopped.threads.is_empty() => return Err(Error::from_raw_os_error(libc::ESRCH)),
                 Ok(()) => return Ok(stopped),
                 Err(error) if error.raw_os_error() != Some(libc::ETIMEDOUT) || Instant::now() > until => {
@@ -105,14 +107,14 @@ impl Stopped {
                 }
             }
             drop(stopped);
-            std::thread::sleep(PAUSE);
+            std::thread::sleep(2 * window);
+            window = (2 * window).min(LONG);
         }
     }
 
     /// `seized`: threads that we trace already, and whether they are still to stop as they were told: told twice, they
     /// would stop twice.
-    fn stop_all(&mut self, seized: &mut HashMap<i32, bool>) -> io::Result<()> {
-        let until = self.since + SHORT;
+    fn stop_all(&mut self, seized: &mut HashMap<i32, bool>, until: Instant) -> io::Result<()> {
         let mut known = HashSet::new();
         // Threads that are made while others are being stopped.
         loop {

@@ -37,7 +37,7 @@ impl Attached {
         }
         let mut files = Files::default();
         files.load(self.pid, &mappings);
-        let left = self.with_moments(|attached, tracer, until| {
+        let left = self.with_moments(LAST_PATIENCE, |attached, tracer, until| {
             let memory = Memory::open(attached.pid)?;
             let mut stopped = attached.all(tracer)?;
             let step = attached.detach_stopped(&mut stopped, &memory, &mut files, until);

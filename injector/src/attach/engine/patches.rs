@@ -2,29 +2,43 @@
 
 use super::*;
 
+/// A thread did not stop in time.
+#[derive(Debug)]
+struct Unstopped(String);
+
+impl fmt::Display for Unstopped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Unstopped {}
+
 impl Attached {
     /// Writes the patches, with all threads stopped for as short a time as possible. `moved` tells where an
     /// overwritten instruction stands (runtime addresses).
     pub(crate) fn arm(&mut self, moved: &Moved<'_>) -> Result<Pause> {
         self.order(|attached, _| {
-            attached.with_moments(|attached, tracer, until| attached.arm_now(moved, tracer, until))
+            attached.with_moments(PATIENCE, |attached, tracer, until| attached.arm_now(moved, tracer, until))
         })
     }
 
     /// All threads stand still only for a short time: when it is over, they go on before it is tried once more.
     pub(super) fn with_moments<T: Send>(
         &mut self,
+        patience: Duration,
         mut work: impl FnMut(&mut Attached, &Tracer, Instant) -> Result<Step<T>> + Send,
     ) -> Result<T> {
         let mut pause = FIRST_PAUSE;
         let start = Instant::now();
         let stands = [STAND; FEW].into_iter().chain(std::iter::repeat(LONG_STAND));
         for stand in stands {
-            let end = start.elapsed() > if self.paused { LAST_PATIENCE } else { PATIENCE };
-            match tracee::apart(self.pid, |tracer| work(self, tracer, Instant::now() + stand))? {
-                Step::Done(result) => return Ok(result),
-                Step::Later(error) if end => return Err(error),
-                Step::Later(_) => std::thread::sleep(pause),
+            let end = start.elapsed() > patience;
+            match tracee::apart(self.pid, |tracer| work(self, tracer, Instant::now() + stand)) {
+                Ok(Step::Done(result)) => return Ok(result),
+                Err(error) if end || !error.is::<Unstopped>() => return Err(error),
+                Ok(Step::Later(error)) if end => return Err(error),
+                Ok(Step::Later(_)) | Err(_) => std::thread::sleep(pause),
             }
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
@@ -68,7 +82,7 @@ impl Attached {
     }
 
     fn resume_running(&mut self, moved: &Moved<'_>) -> Result<Pause> {
-        self.with_moments(|attached, tracer, until| {
+        self.with_moments(PATIENCE, |attached, tracer, until| {
             let memory = Memory::open(attached.pid)?;
             let mappings = Process::mappings_of(attached.pid)?;
             let way = (moved, &Overwritten::new(&attached.patched));
@@ -86,7 +100,13 @@ impl Attached {
     }
 
     pub(super) fn all(&self, tracer: &Tracer) -> Result<Stopped> {
-        Stopped::all(self.pid, tracer).map_err(|error| anyhow!(refusal(self.pid, &error)))
+        Stopped::all(self.pid, tracer).map_err(|error| {
+            let refusal = refusal(self.pid, &error);
+            match error.raw_os_error() {
+                Some(libc::ETIMEDOUT) => Unstopped(refusal).into(),
+                _ => anyhow!(refusal),
+            }
+        })
     }
 
     /// Takes the patches away; the agent stays. What is on the stacks returns through it.
@@ -95,7 +115,7 @@ impl Attached {
     }
 
     fn pause_running(&mut self) -> Result<Pause> {
-        self.with_moments(|attached, tracer, until| {
+        self.with_moments(PATIENCE, |attached, tracer, until| {
             let memory = Memory::open(attached.pid)?;
             let mut stopped = attached.all(tracer)?;
             Ok(match attached.pause_stopped(&mut stopped, &memory, until)? {
