@@ -9,7 +9,7 @@ use crate::birth;
 use crate::cells;
 use crate::early::{self, AT_BASE, Start};
 use crate::lookup;
-use crate::place::Place;
+use crate::place::{Files, Place};
 use crate::setup;
 use crate::sys;
 use crate::text;
@@ -44,13 +44,26 @@ unsafe extern "C" fn carry_out(order: *mut Order) {
 }
 
 fn prepare(order: &mut Order) -> Result<(), i32> {
+    let result = prepare_with(order);
+    for descriptor in order.descriptors.into_iter().filter(|descriptor| *descriptor >= 0) {
+        sys::close(descriptor as i32);
+    }
+    result
+}
+
+fn prepare_with(order: &mut Order) -> Result<(), i32> {
     let place = order.place.get(..order.place_len as usize).and_then(Place::new).ok_or(sys::EINVAL)?;
     lookup::set_detours(order.detours.get(..order.detours_count as usize).unwrap_or_default());
     // SAFETY: the order lives as long as we do.
     let start = unsafe { Start::running(order.stack, order.auxiliary.as_ptr()) };
     birth::prepare(start.auxiliary(AT_BASE))?;
     early::find_functions(start.auxiliary(AT_BASE));
-    setup::prepare(&start, &place).ok_or(sys::ENOENT)?;
+    let [region, plan] = order.descriptors.map(|descriptor| descriptor as i32);
+    let files = match region.min(plan) {
+        0.. => Files::Open { region, plan },
+        _ => Files::Named(&place),
+    };
+    setup::prepare(&start, &files)?;
     // SAFETY: the words of the thread that we have borrowed.
     let words = unsafe { *words::get() };
     order.words = [words.block, words.cells, words.first_frame, words.landing];

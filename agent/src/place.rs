@@ -1,6 +1,8 @@
 //! Where a process's files are: the run folder, and its own name there.
 
-use gprofinject_abi::{FOLDER_MAX, ask::NAME_MAX};
+use gprofinject_abi::{FOLDER_MAX, PLAN_SUFFIX, REGION_SUFFIX, ask::NAME_MAX};
+
+use crate::sys;
 
 const PATH: usize = FOLDER_MAX + NAME_MAX + 32;
 
@@ -69,6 +71,41 @@ impl Place {
         file.push(name);
         file
     }
+}
+
+/// Where the set-up finds a process's files.
+pub(crate) enum Files<'a> {
+    Named(&'a Place),
+    /// Open already; whoever has opened them closes them.
+    Open {
+        region: i32,
+        plan: i32,
+    },
+}
+
+impl Files<'_> {
+    /// Has something done with the region file.
+    pub(crate) fn region<T>(&self, work: impl FnOnce(i32) -> Result<T, i32>) -> Result<T, i32> {
+        match self {
+            Files::Named(place) => opened(&place.file(REGION_SUFFIX), true, work),
+            Files::Open { region, .. } => work(*region),
+        }
+    }
+
+    /// Has something done with the plan file.
+    pub(crate) fn plan<T>(&self, work: impl FnOnce(i32) -> Result<T, i32>) -> Result<T, i32> {
+        match self {
+            Files::Named(place) => opened(&place.file(PLAN_SUFFIX), false, work),
+            Files::Open { plan, .. } => work(*plan),
+        }
+    }
+}
+
+fn opened<T>(file: &File, write: bool, work: impl FnOnce(i32) -> Result<T, i32>) -> Result<T, i32> {
+    let fd = sys::open(file.path(), write)?;
+    let result = work(fd);
+    sys::close(fd);
+    result
 }
 
 /// A path.

@@ -9,7 +9,7 @@ use crate::early::{AT_BASE, Start};
 use crate::gate;
 use crate::jumps;
 use crate::mcount;
-use crate::place::Place;
+use crate::place::{Files, Place};
 use crate::sys;
 use crate::text;
 use crate::threads;
@@ -22,7 +22,7 @@ use gprofinject_abi::plan::{
     ArenaHeader, FunctionRecord, HOOK_BOTH, MAGIC, Original, Patch, PlanHeader, Segment, Table, ThreadWords,
 };
 use gprofinject_abi::region::{RegionHeader, State, Trouble};
-use gprofinject_abi::{PLAN_SUFFIX, REGION_SUFFIX, VERSION, region};
+use gprofinject_abi::{VERSION, region};
 
 pub(crate) const AT_PHDR: u64 = 3;
 const AT_ENTRY: u64 = 9;
@@ -51,7 +51,7 @@ impl Refusal {
 /// Hooks the program, or says in the region file why not. Answers whether it did.
 pub(crate) fn run(start: &Start, place: &Place) -> bool {
     let begun = sys::now();
-    let Some(header) = prepare(start, place) else { return false };
+    let Ok(header) = prepare(start, &Files::Named(place)) else { return false };
     if header.state == State::SettingUp as u32 {
         arm(header);
     }
@@ -63,20 +63,20 @@ pub(crate) fn run(start: &Start, place: &Place) -> bool {
     armed
 }
 
-/// All but the patches. The state stays "setting up" if they can be written. None: there is no region file.
-pub(crate) fn prepare(start: &Start, place: &Place) -> Option<&'static mut RegionHeader> {
-    let region = map_region(place).ok()?;
+/// All but the patches. The state stays "setting up" if they can be written. An error: there is no region file.
+pub(crate) fn prepare(start: &Start, files: &Files<'_>) -> Result<&'static mut RegionHeader, i32> {
+    let region = map_region(files)?;
     // SAFETY: a mapping of the region header; this is the only thread that knows of it.
     let header = unsafe { &mut *region };
     if header.magic != region::MAGIC || header.version != VERSION {
-        return None;
+        return Err(sys::EINVAL);
     }
     header.pid = sys::getpid();
     header.state = State::SettingUp as u32;
-    if let Err(refusal) = hook(start, place, region) {
+    if let Err(refusal) = hook(start, files, region) {
         refuse(header, refusal);
     }
-    Some(header)
+    Ok(header)
 }
 
 /// Writes the patches.
@@ -95,22 +95,20 @@ fn refuse(header: &mut RegionHeader, refusal: Refusal) {
 }
 
 /// Maps the header and the histogram, for ever.
-fn map_region(place: &Place) -> Result<*mut RegionHeader, i32> {
-    let fd = sys::open(place.file(REGION_SUFFIX).path(), true)?;
+fn map_region(files: &Files<'_>) -> Result<*mut RegionHeader, i32> {
     let access = sys::PROT_READ | sys::PROT_WRITE;
-    // SAFETY: new mappings.
-    let mapped = unsafe { sys::mmap(0, region::PAGE, access, sys::MAP_SHARED, fd, 0) };
-    let result = mapped.and_then(|first| {
+    files.region(|fd| {
+        // SAFETY: new mappings.
+        let first = unsafe { sys::mmap(0, region::PAGE, access, sys::MAP_SHARED, fd, 0) }?;
         // SAFETY: the injector made the file at least a page long.
         let len = unsafe { (*(first as *const RegionHeader)).blocks_offset };
         // SAFETY: as above; the first mapping is used by nobody.
-        unsafe {
+        let whole = unsafe {
             let _ = sys::munmap(first, region::PAGE);
             sys::mmap(0, len, access, sys::MAP_SHARED, fd, 0)
-        }
-    });
-    sys::close(fd);
-    result.map(|at| at as *mut RegionHeader)
+        };
+        whole.map(|at| at as *mut RegionHeader)
+    })
 }
 
 /// The plan file, mapped for ever.
@@ -120,15 +118,13 @@ struct PlanFile {
 }
 
 impl PlanFile {
-    fn map(place: &Place) -> Result<PlanFile, i32> {
-        let fd = sys::open(place.file(PLAN_SUFFIX).path(), false)?;
-        let result = sys::file_size(fd).and_then(|len| {
+    fn map(files: &Files<'_>) -> Result<PlanFile, i32> {
+        files.plan(|fd| {
+            let len = sys::file_size(fd)?;
             // SAFETY: a new mapping.
             let at = unsafe { sys::mmap(0, len, sys::PROT_READ, sys::MAP_PRIVATE, fd, 0) }?;
             Ok(PlanFile { at: at as *const u8, len })
-        });
-        sys::close(fd);
-        result
+        })
     }
 
     fn header(&self) -> Option<&'static PlanHeader> {
@@ -153,8 +149,8 @@ impl PlanFile {
     }
 }
 
-fn hook(start: &Start, place: &Place, region: *mut RegionHeader) -> Result<(), Refusal> {
-    let file = PlanFile::map(place).map_err(|e| Refusal::errno(Trouble::Files, e))?;
+fn hook(start: &Start, files: &Files<'_>, region: *mut RegionHeader) -> Result<(), Refusal> {
+    let file = PlanFile::map(files).map_err(|e| Refusal::errno(Trouble::Files, e))?;
     let damaged = || Refusal::new(Trouble::Version);
     let plan = file.header().ok_or_else(damaged)?;
     let bias = start.auxiliary(AT_PHDR).wrapping_sub(plan.phdr);

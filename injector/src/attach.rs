@@ -5,6 +5,7 @@
 //! helper       a process that finishes what was begun, whatever becomes of us
 //! tracee       its threads, stopped by ptrace, and its memory
 //! image        the agent library, placed by hand
+//! handover     files, opened in it
 //! detours      the library functions that lead to the agent
 //! engine       in (room: where to, and who is in the way), and out again (leave)
 //! callers      whom a thread returns to
@@ -16,6 +17,7 @@ mod callers;
 mod detours;
 pub(crate) mod engine;
 mod frames;
+mod handover;
 pub(crate) mod helper;
 mod image;
 pub(crate) mod process;

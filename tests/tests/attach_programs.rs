@@ -106,6 +106,36 @@ fn a_child_that_is_left_behind() {
     subject.finish();
 }
 
+/// A server that was started as root, and is another user now, in a root folder where there is nothing of ours.
+#[test]
+fn another_user_with_another_root() {
+    if !Command::new("id").arg("-u").output().unwrap().stdout.starts_with(b"0\n") {
+        return skip::skipped("another_user_with_another_root", "only root can become another user");
+    }
+    let mut subject = Subject::new("ax", &[]);
+    let before = subject.code();
+    let descriptors =
+        |subject: &Subject| fs::read_dir(format!("/proc/{}/fd", subject.pid())).unwrap().count();
+    subject.tell("elsewhere");
+    subject.hear("done\n");
+    let open = descriptors(&subject);
+    for hooks in ["--hooks=both", "--hooks=entry"] {
+        let attached = subject.attached(&["-v", hooks]);
+        assert_eq!(descriptors(&subject), open);
+        subject.step(1234);
+        let (status, said) = attached.end("-INT");
+        assert_eq!((status, subject.calls("step")), (Some(0), 1234), "{hooks}: {said}");
+        assert!(subject.is_clean(), "{hooks}: {said}");
+    }
+    let attached = subject.attached(&["-v"]);
+    assert_eq!(attached.end("-KILL").0, None);
+    let again = subject.attach(&["--duration", "0"]);
+    assert_eq!(again.status.code(), Some(0), "{again:?}");
+    assert!(subject.is_clean() && descriptors(&subject) == open, "{again:?}");
+    assert_eq!(subject.changed(&before), None);
+    subject.finish();
+}
+
 /// A debugger comes while the program is profiled, and once more when it has been left.
 #[test]
 fn beside_a_debugger() {

@@ -65,6 +65,8 @@ pub struct Order {
     /// called nevertheless.
     pub detours: [[u64; 2]; DETOURS_MAX],
     pub detours_count: u64,
+    /// In: the region file and the plan file, open in the process; [`PREPARE`] closes them. -1: they are opened by name.
+    pub descriptors: [i64; 2],
     /// In: `FOLDER/NAME`.
     pub place_len: u64,
     pub place: [u8; PLACE_MAX],

@@ -18,12 +18,12 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
-use gprofinject_abi::AGENT_FILE;
 use gprofinject_abi::attach::{
     ACCUMULATOR, ARM, CONTROL, DETOURS_MAX, LEAVE, MAPPED_MAX, Order, PAD, PAUSE, PLACE_MAX, PREPARE, RESUME,
     WORDS,
 };
 use gprofinject_abi::plan::ThreadWords;
+use gprofinject_abi::{AGENT_FILE, PLAN_SUFFIX, REGION_SUFFIX};
 use gprofinject_plan::Plan;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -36,6 +36,7 @@ mod room;
 use room::{Overwritten, gap, libc_code};
 
 use super::detours::{self, COPY, Found};
+use super::handover;
 use super::helper::{self, Client};
 use super::image::Agent;
 use super::process::{Mapping, Process, refusal};
@@ -172,7 +173,9 @@ impl Attached {
                 let memory = Memory::open(pid)?;
                 let mut stopped = Stopped::one(pid, tracer).map_err(|error| anyhow!(refusal(pid, &error)))?;
                 attached.map(&mut stopped, &memory, &agent, near)?;
-                let bytes = |pairs: &[[u64; 2]]| order_bytes(process, folder, name, pairs, get_gr);
+                // By their names, where the kernel has no such way.
+                let given = attached.give(&mut stopped, &memory, folder, name).unwrap_or([-1; 2]);
+                let bytes = |pairs: &[[u64; 2]]| order_bytes(process, folder, name, given, pairs, get_gr);
                 let prepared = attached.prepare_stopped(&mut stopped, &memory, &agent, &found, bytes);
                 if prepared.is_err() || !client.is_there() {
                     let _ = attached.unmap(&mut stopped, &memory);
@@ -181,6 +184,20 @@ impl Attached {
             })
         })?;
         Ok(is_first.then_some(attached))
+    }
+
+    /// Opens region and plan file in the process.
+    fn give(
+        &self,
+        stopped: &mut Stopped,
+        memory: &Memory,
+        folder: &Path,
+        name: &str,
+    ) -> io::Result<[i32; 2]> {
+        let region =
+            File::options().read(true).write(true).open(folder.join(format!("{name}{REGION_SUFFIX}")))?;
+        let plan = File::open(folder.join(format!("{name}{PLAN_SUFFIX}")))?;
+        handover::give(stopped, memory, self.instruction, self.stack - STACK, [&region, &plan])
     }
 
     fn prepare_stopped(
@@ -412,6 +429,7 @@ fn order_bytes(
     process: &Process,
     folder: &Path,
     name: &str,
+    descriptors: [i32; 2],
     detours: &[[u64; 2]],
     get_gr: u64,
 ) -> Result<Vec<u8>> {
@@ -429,6 +447,9 @@ fn order_bytes(
         put(offset_of!(Order, detours) + 16 * n + 8, *copy);
     }
     put(offset_of!(Order, detours_count), detours.len() as u64);
+    for (n, descriptor) in descriptors.into_iter().enumerate() {
+        put(offset_of!(Order, descriptors) + 8 * n, i64::from(descriptor) as u64);
+    }
     let place = folder.join(name);
     let place = place.as_os_str().as_bytes();
     put(offset_of!(Order, place_len), place.len() as u64);
