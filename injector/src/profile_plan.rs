@@ -46,13 +46,14 @@ pub(crate) fn make<'s, 'd>(
         let in_files = |lines: &Option<gmon::Lines>| {
             lines.as_ref().is_some_and(|lines| files(lines, lo, hi).any(|file| filters.counts_file(file)))
         };
-        counts && lines.as_ref().is_none_or(in_files)
+        lines.as_ref().is_none_or(in_files)
     };
     let selected = |function: &Function| !nothing && filters.select(function.names(), function.size);
     let insist = hooks.is_some() && !blocks_only;
     let hooks = if entry { Hooks::Entry } else { Hooks::Both };
     let image = subject.image.as_ref().filter(|_| agent_wanted || !nothing);
-    let options = Options { hooks, engine: engine.engine(), selected: &selected, insist, counted: &counted };
+    let counted = counts.then_some(&counted as &dyn Fn(&Function) -> bool);
+    let options = Options { hooks, engine: engine.engine(), selected: &selected, insist, counted };
     let mut plan = image.map(|image| Plan::new(image, &options));
     if let Some(plan) = plan.as_mut().filter(|_| nothing) {
         (plan.downgrade, plan.caution) = (None, None);

@@ -215,7 +215,13 @@ fn judge(image: &Image, seed: u64) -> Result<(), String> {
     for (engine, hooks, count) in ways.chain([(Engine::Builtin, Hooks::Both, true)]) {
         let selected =
             |f: &gprofinject_plan::image::Function| !seed.is_multiple_of(3) || !f.address.is_multiple_of(5);
-        let options = Options { hooks, engine, selected: &selected, insist: false, counted: &|_| count };
+        let options = Options {
+            hooks,
+            engine,
+            selected: &selected,
+            insist: false,
+            counted: count.then_some(&|_| true),
+        };
         let plan = Plan::new(image, &options);
         let patches = patches(&plan);
         let which = |error| format!("{engine:?}, {hooks:?}, counted {count}: {error}");

@@ -494,7 +494,6 @@ impl<'a, 'd> Emitter<'a, 'd> {
         }
         // Sorted runs, which a stable sort takes advantage of.
         self.out.owners.sort();
-        self.out.patches.sort_by_key(|p| p.address);
         self.out
     }
 }

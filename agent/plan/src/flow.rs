@@ -112,8 +112,8 @@ impl Flow {
             flow.indirect.extend(part.indirect);
         }
         flow.functions.resize(count, FunctionFlow { undecodable: true, ..Default::default() });
-        // They come in the order of their sites, which a stable sort keeps.
-        sort::by_key(&mut flow.branches, |b| b.target);
+        // Sorted runs, which a stable sort only merges.
+        flow.branches.sort_by_key(|b| b.target);
         flow.first = first_branches(image, &flow.branches);
         flow.spread_odd_returns(image);
         flow.indirect.extend(image.landing_pads.iter().copied());
@@ -136,18 +136,17 @@ impl Flow {
 
     /// A function that tail-calls one with an odd return returns as oddly.
     fn spread_odd_returns(&mut self, image: &Image) {
-        while self.functions.iter().any(|f| f.odd_return) {
-            let odd = |i: usize| self.functions[i].odd_return;
-            let jumps = self.branches.iter().filter(|b| b.kind != BranchKind::Call);
-            let found: Vec<u32> = jumps
-                .filter(|b| !odd(b.function as usize) && function_at(image, b.target).is_some_and(odd))
-                .map(|b| b.function)
-                .collect();
-            if found.is_empty() {
-                return;
-            }
-            for from in found {
-                self.functions[from as usize].odd_return = true;
+        let mut work: Vec<usize> =
+            (0..self.functions.len()).filter(|&i| self.functions[i].odd_return).collect();
+        while let Some(to) = work.pop() {
+            let f = &image.functions[to];
+            let coming = self.branches_into(to, f.address + f.size.max(1));
+            let jumps = coming.iter().filter(|b| b.kind != BranchKind::Call);
+            let callers: Vec<usize> = jumps.map(|b| b.function as usize).collect();
+            for from in callers {
+                if !std::mem::replace(&mut self.functions[from].odd_return, true) {
+                    work.push(from);
+                }
             }
         }
     }
@@ -192,8 +191,8 @@ impl Flow {
 }
 
 /// Whether control stays in `lo..hi` or returns.
-fn stays(instruction: &Instruction, lo: u64, hi: u64) -> bool {
-    match instruction.flow_control() {
+fn stays(instruction: &Instruction, control: FlowControl, lo: u64, hi: u64) -> bool {
+    match control {
         FlowControl::Next | FlowControl::Return | FlowControl::Exception => true,
         FlowControl::UnconditionalBranch | FlowControl::ConditionalBranch => {
             instruction.op0_kind() == OpKind::NearBranch64
@@ -251,6 +250,8 @@ impl Part {
             let flow = part.function(image, i, &mut factory);
             part.functions.push(flow);
         }
+        // They come in the order of their sites, which a stable sort keeps.
+        sort::by_key(&mut part.branches, |b| b.target);
         part
     }
 
@@ -281,11 +282,12 @@ impl Part {
                 flow.undecodable = true;
                 break;
             }
-            scan.look(&instruction, factory);
+            let control = instruction.flow_control();
+            scan.look(&instruction, control, factory);
             flow.head.look(&instruction, hook);
-            flow.leaf &= stays(&instruction, lo, hi);
+            flow.leaf &= stays(&instruction, control, lo, hi);
             flow.odd_return |= frame.reads(image, &instruction) || instruction.code() == Code::Retnq_imm16;
-            match instruction.flow_control() {
+            match control {
                 FlowControl::Next => {
                     own_start |= self.note_reference(image, &instruction, &mut tables) == Some(lo)
                 }

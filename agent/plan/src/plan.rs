@@ -7,6 +7,7 @@ use crate::flow::{BranchKind, Flow};
 use crate::image::{Function, FunctionKind, Image};
 use crate::own_text;
 use crate::slots::Homes;
+use crate::sort;
 use crate::start::owner;
 use crate::tactic::{Decisions, Failed, Hook, Reason, Tactic, decide};
 use crate::tails;
@@ -40,8 +41,8 @@ pub struct Options<'a> {
     pub selected: &'a dyn Fn(&Function) -> bool,
     /// The user insists on hooks in a program that may look at its own code.
     pub insist: bool,
-    /// Whether the function's blocks are to be counted.
-    pub counted: &'a dyn Fn(&Function) -> bool,
+    /// Whether the function's blocks are to be counted. None: no function's.
+    pub counted: Option<&'a dyn Fn(&Function) -> bool>,
 }
 
 /// The decision for one function.
@@ -116,19 +117,20 @@ impl Plan {
         };
         let downgrade = downgrade(image, options.hooks, none, reader.as_deref());
         let entry_only = options.hooks == Hooks::Entry || downgrade.is_some();
-        let counted = |i: usize| (options.counted)(&image.functions[i]);
+        let counted = options.counted.map(|counted| move |i: usize| counted(&image.functions[i]));
+        let counted = counted.as_ref().map(|counted| counted as &dyn Fn(usize) -> bool);
         let Decided { verdicts, hooks, mut emitted, homes, copies } = if let Some(reason) = none {
             let verdicts = vec![Err(reason); image.functions.len()];
-            Decided::emit(image, &flow, Decisions { verdicts, hooks: Vec::new() }, entry_only, &counted)
+            Decided::emit(image, &flow, Decisions { verdicts, hooks: Vec::new() }, entry_only, counted)
         } else {
-            Decided::that_can_be_emitted(image, &flow, &selected, options.engine, entry_only, &counted)
+            Decided::that_can_be_emitted(image, &flow, &selected, options.engine, entry_only, counted)
         };
         let mut number_of = vec![u32::MAX; image.functions.len()];
         for (hook, number) in hooks.iter().zip(0..) {
             number_of[hook.function] = number;
         }
         emitted.patches.extend(removals(image, &hooks, &copies));
-        emitted.patches.sort_by_key(|p| p.address);
+        sort::by_key(&mut emitted.patches, |p| p.address);
         Plan {
             hooks: if entry_only { Hooks::Entry } else { Hooks::Both },
             downgrade,
@@ -242,12 +244,13 @@ impl Decided {
         flow: &Flow,
         decisions: Decisions,
         entry_only: bool,
-        counted: &dyn Fn(usize) -> bool,
+        counted: Option<&dyn Fn(usize) -> bool>,
     ) -> Decided {
         let Decisions { verdicts, hooks } = decisions;
         let mut failed = HashMap::new();
         loop {
-            let copies = Copies::new(image, flow, &hooks, counted, &failed);
+            let copies = counted
+                .map_or_else(Copies::default, |wanted| Copies::new(image, flow, &hooks, wanted, &failed));
             let (mut emitted, homes) = emit_all(image, flow, &hooks, entry_only, &copies);
             if emitted.uncounted.is_empty() {
                 return Decided { verdicts, hooks, emitted, homes, copies };
@@ -265,7 +268,7 @@ impl Decided {
         selected: &dyn Fn(usize) -> bool,
         engine: Engine,
         entry_only: bool,
-        counted: &dyn Fn(usize) -> bool,
+        counted: Option<&dyn Fn(usize) -> bool>,
     ) -> Decided {
         /// Two are enough for what compilers make.
         const ROUNDS: u32 = 20;
@@ -332,7 +335,7 @@ fn overlaps(hooks: &[Hook]) -> Vec<usize> {
     for h in hooks {
         spans.extend(h.spans().map(|(lo, hi)| (lo, hi, h.function)));
     }
-    spans.sort();
+    sort::by_key(&mut spans, |&(lo, ..)| lo);
     let mut bad: Vec<usize> = Vec::new();
     let mut last: Option<(u64, usize)> = None;
     for &(lo, hi, function) in &spans {

@@ -32,6 +32,21 @@ pub const R10: u8 = 1;
 pub const R11: u8 = 2;
 const BOTH: [(Register, u8); 2] = [(Register::R10, R10), (Register::R11, R11)];
 
+/// For each register: of which of the two it is all or a part.
+const PART_OF: [u8; 256] = {
+    let mut table = [0; 256];
+    let parts = [
+        (R10, [Register::R10, Register::R10D, Register::R10W, Register::R10L]),
+        (R11, [Register::R11, Register::R11D, Register::R11W, Register::R11L]),
+    ];
+    let mut n = 0;
+    while n < 8 {
+        table[parts[n / 4].1[n % 4] as usize] = parts[n / 4].0;
+        n += 1;
+    }
+    table
+};
+
 /// What one pass over a function's instructions finds out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Registers {
@@ -110,7 +125,7 @@ impl Scan {
     }
 
     /// Follows the value that r10 has on entry, through the instructions in the order of their addresses.
-    fn follow_r10(&mut self, i: &Instruction, uses: Option<&Uses>) {
+    fn follow_r10(&mut self, i: &Instruction, flow: FlowControl, uses: Option<&Uses>) {
         let ip = i.ip();
         while self.r10_open_at.peek().is_some_and(|at| at.0 <= ip) {
             let at = self.r10_open_at.pop();
@@ -124,7 +139,6 @@ impl Scan {
             self.found.chain |= uses.reads && !self.r10_closed;
             self.r10_closed |= uses.overwrites;
         }
-        let flow = i.flow_control();
         if flow == FlowControl::Next || self.r10_closed {
             return;
         }
@@ -151,8 +165,8 @@ impl Scan {
         );
     }
 
-    pub fn look(&mut self, i: &Instruction, factory: &mut InstructionInfoFactory) {
-        let flow = i.flow_control();
+    /// `flow` is the instruction's flow control.
+    pub fn look(&mut self, i: &Instruction, flow: FlowControl, factory: &mut InstructionInfoFactory) {
         if !(self.rax_decided && self.r10_decided) {
             let branches = flow != FlowControl::Next;
             let mut is_dead = |register, decided: &mut bool| {
@@ -185,11 +199,12 @@ impl Scan {
             self.found.names |= R10;
             self.found.takes_r10 = true;
         }
-        if !mentions(i, Register::R10) {
-            self.follow_r10(i, None);
+        let named = named(i);
+        if named & R10 == 0 {
+            self.follow_r10(i, flow, None);
         }
         for (register, bit) in BOTH {
-            if mentions(i, register) {
+            if named & bit != 0 {
                 let uses = Uses::of(i, register, factory);
                 self.found.names |= bit;
                 if i.code() == Code::Push_r64 && self.written & bit == 0 {
@@ -197,7 +212,7 @@ impl Scan {
                 }
                 if bit == R10 {
                     self.found.takes_r10 |= uses.reads;
-                    self.follow_r10(i, Some(&uses));
+                    self.follow_r10(i, flow, Some(&uses));
                 }
                 if bit == R11 {
                     self.found.takes_r11 |= uses.reads && !self.r11_seen;
@@ -232,6 +247,16 @@ fn mentions(i: &Instruction, register: Register) -> bool {
         || is(i.op2_register())
         || is(i.memory_base())
         || is(i.memory_index())
+}
+
+/// Which of r10 and r11 an instruction names.
+fn named(i: &Instruction) -> u8 {
+    let part_of = |register: Register| PART_OF[register as usize];
+    part_of(i.op0_register())
+        | part_of(i.op1_register())
+        | part_of(i.op2_register())
+        | part_of(i.memory_base())
+        | part_of(i.memory_index())
 }
 
 struct Uses {
@@ -276,7 +301,7 @@ mod tests {
         let mut scan = Scan::default();
         let mut factory = InstructionInfoFactory::new();
         for i in &mut Decoder::with_ip(64, bytes, 0x1000, DecoderOptions::NONE) {
-            scan.look(&i, &mut factory);
+            scan.look(&i, i.flow_control(), &mut factory);
         }
         // Callers keep values where they can.
         let found = scan.finish();

@@ -428,7 +428,8 @@ impl Decider<'_, '_> {
         }
         let at = (hook.at + hook.dead_used).max(lo);
         let end = at + JUMP - hook.at;
-        if at > hi {
+        let f = &self.image.functions[j];
+        if at > hi || hook.at + end > f.address + f.size {
             return None;
         }
         let start = Start::of(self.image, self.flow, j)?;

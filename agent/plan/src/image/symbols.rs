@@ -4,6 +4,7 @@ use super::TextMarks;
 use super::elf::{Elf, Section, Symbol, records, slice, string};
 use super::error::ImageError;
 use super::ranges::CodeRanges;
+use crate::sort;
 use object::LittleEndian as LE;
 use object::elf;
 
@@ -119,7 +120,8 @@ impl<'d> Labels<'d> {
             let rank = rank(name, size, kind, bind);
             labels.push(Label { address, size, name, rank, kind, local: bind == elf::STB_LOCAL, file });
         }
-        labels.sort_by_key(|label| (label.address, label.rank));
+        sort::by_key(&mut labels, |label| label.rank.into());
+        sort::by_key(&mut labels, |label| label.address);
         Labels { labels, complete, unwinder, profiler, runtime, checker, marks }
     }
 }

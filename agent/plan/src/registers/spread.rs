@@ -20,7 +20,8 @@ pub fn spread(image: &Image, flow: &mut Flow) {
         .iter()
         .map(|f| f.registers.changes | if f.registers.calls_unknown { unknown } else { 0 })
         .collect();
-    for b in flow.to_no_start(image).filter(|b| b.kind == BranchKind::Call) {
+    let to_no_start: Vec<Branch> = flow.to_no_start(image).copied().collect();
+    for b in to_no_start.iter().filter(|b| b.kind == BranchKind::Call) {
         changes[b.function as usize] |= unknown;
     }
     let saves: Vec<u8> = flow.functions.iter().map(|f| f.registers.saves).collect();
@@ -49,7 +50,8 @@ pub fn spread(image: &Image, flow: &mut Flow) {
             chain[owners[i]] |= takes[owners[i]];
         }
     }
-    for b in flow.to_no_start(image).filter(|b| goes_elsewhere(image, b)) {
+    let elsewhere: Vec<Branch> = to_no_start.into_iter().filter(|b| goes_elsewhere(image, b)).collect();
+    for b in &elsewhere {
         takes[owners[b.function as usize]] = 1;
         leaves[owners[b.function as usize]] = R10 | R11;
     }
@@ -61,15 +63,16 @@ pub fn spread(image: &Image, flow: &mut Flow) {
         *takes |= chain;
     }
     spread_one(image, flow, &mut takes, jumps, caller);
-    let kept = kept(image, flow, &changes, &takes);
+    let kept = kept(image, flow, &changes, &takes, &elsewhere);
     for (i, f) in flow.functions.iter_mut().enumerate() {
         f.registers.takes_r10 = takes[i] != 0 || f.runs_on;
         (f.registers.changes, f.registers.leaves, f.registers.kept) = (changes[i], leaves[i], kept[i]);
     }
 }
 
-/// The registers in which callers of each function may keep values.
-fn kept(image: &Image, flow: &Flow, changes: &[u8], takes_r10: &[u8]) -> Vec<u8> {
+/// The registers in which callers of each function may keep values; `elsewhere`: the branches from one function into
+/// the middle of another.
+fn kept(image: &Image, flow: &Flow, changes: &[u8], takes_r10: &[u8], elsewhere: &[Branch]) -> Vec<u8> {
     let unchanged = |f: usize| !changes[f] & (R10 | R11);
     let count = flow.functions.len();
     // A call that is not seen might be by one that does.
@@ -90,7 +93,7 @@ fn kept(image: &Image, flow: &Flow, changes: &[u8], takes_r10: &[u8]) -> Vec<u8>
         }
     }
     // Who goes on in the middle of another function is as good as part of it.
-    for b in flow.to_no_start(image).filter(|b| goes_elsewhere(image, b)) {
+    for b in elsewhere {
         names[owner(image, b.function as usize)] = R10 | R11;
     }
     let mut wanted = vec![0_u8; count];
@@ -105,19 +108,26 @@ fn kept(image: &Image, flow: &Flow, changes: &[u8], takes_r10: &[u8]) -> Vec<u8>
     for (wanted, _) in wanted.iter_mut().zip(&image.functions).filter(|(_, f)| flow.is_taken(f.address)) {
         *wanted |= through_pointers;
     }
+    // From callers that leave a register alone, and so keep their own callers' values, to what they call.
+    let mut passed_on: Vec<(usize, usize)> = Vec::new();
+    for (callee, wanted) in wanted.iter_mut().enumerate() {
+        let calling = flow.branches_into(callee, image.functions[callee].address + 1);
+        for caller in calling.iter().map(|b| owner(image, b.function as usize)) {
+            *wanted |= names[caller];
+            if unchanged(caller) != 0 && passed_on.last() != Some(&(caller, callee)) {
+                passed_on.push((caller, callee));
+            }
+        }
+        if let Some(before) = callee.checked_sub(1).filter(|&before| flow.functions[before].runs_on) {
+            passed_on.push((before, callee));
+        }
+    }
     // Longer chains of calls than this are rare: then callers are taken to keep values.
     const MOST: usize = 64;
     for _ in 0..MOST {
         let mut changed = false;
-        for callee in 0..count {
-            let mut all = wanted[callee];
-            for b in flow.branches_into(callee, image.functions[callee].address + 1) {
-                let caller = owner(image, b.function as usize);
-                all |= names[caller] | wanted[caller] & unchanged(caller);
-            }
-            if let Some(before) = callee.checked_sub(1).filter(|&before| flow.functions[before].runs_on) {
-                all |= wanted[before] & unchanged(before);
-            }
+        for &(caller, callee) in &passed_on {
+            let all = wanted[callee] | wanted[caller] & unchanged(caller);
             changed |= all != wanted[callee];
             wanted[callee] = all;
         }

@@ -365,7 +365,7 @@ fn runtimes_that_rely_on_return_addresses_are_known_by_their_functions() {
             engine: Default::default(),
             selected: &|_| true,
             insist: false,
-            counted: &|_| false,
+            counted: None,
         };
         let plan = gprofinject_plan::Plan::new(&image, &options);
         let expected =

@@ -54,7 +54,7 @@ fn plan_of(image: &Image, skip: Option<usize>) -> Plan {
             engine: Engine::Builtin,
             selected: &selected,
             insist: false,
-            counted: &|_| false,
+            counted: None,
         },
     )
 }
