@@ -55,6 +55,24 @@ fn split_stacks() {
     assert!(stats["blocks"]["uncounted_by_reason"]["not-relocatable"].as_u64() > Some(2), "{stats}");
 }
 
+/// Where the targets of a jump are not found, the function is not counted rather than in part: here the table does not
+/// begin where its address points, and the sum goes through memory.
+#[test]
+fn unknown_targets() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = "#include <stdio.h>\nlong letters(long letter);\n\
+        __asm__(\".globl letters\\n.type letters, @function\\n\"\n\
+        \"letters: lea 9f-4*97(%rip), %rdx; movslq (%rdx,%rdi,4), %rax; lea 3f(%rip), %rcx; add %rcx, %rax\\n\"\n\
+        \"mov %rax, -8(%rsp); mov -8(%rsp), %rax; jmp *%rax\\n\"\n\
+        \"1: mov $1, %eax; ret\\n2: mov $2, %eax; ret\\n3: mov $3, %eax; ret\\n.size letters, .-letters\\n\"\n\
+        \".section .rodata\\n.align 4\\n9: .long 1b-3b, 2b-3b, 0\\n.text\\n\");\n\
+        int main(void) { for (int i = 0; i < 3; i++) printf(\"%ld\\n\", letters('a' + i)); }\n";
+    let program = compiled(folder.path(), source, &["-O1"]);
+    let (profiled, _, stats) = count(&program, "both", &[], None, folder.path());
+    assert_eq!((profiled.code(), profiled.stdout_text().as_ref()), (0, "1\n2\n3\n"));
+    assert_eq!(stats["blocks"]["uncounted_by_reason"]["unknown-jump"], 1, "{stats}");
+}
+
 #[test]
 fn lua() {
     let script = tool::folder().join("data/bench.lua").display().to_string();

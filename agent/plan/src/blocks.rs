@@ -184,7 +184,7 @@ impl Copies {
         let targets = entries::targets(image, flow, &steps)?;
         let pads = image.landing_pads_in(stretches);
         let mut graph = Graph::new(&steps, &targets.indirect, &targets.outside, &pads)?;
-        if steps.jumps_by_sum && graph.has_unreached(image, &steps) {
+        if steps.jumps_indirectly && graph.has_unreached(image, &steps) {
             return Err(Uncounted::UnknownJump);
         }
         let ways = entries::redirect(image, flow, &steps, &targets, taken)?;
