@@ -45,8 +45,8 @@ pub(crate) fn fib(folder: &Path) -> Result<Subject> {
     compile("fib.c", &pg, &["-O1", "-pg"])?;
     Ok(Subject {
         name: "fib".into(),
-        plain: work(&plain, &["39"], None),
-        pg: work(&pg, &["39"], None),
+        plain: work(&plain, &["38"], None),
+        pg: work(&pg, &["38"], None),
         small: work(&plain, &["27"], None),
         folder: folder.to_path_buf(),
     })
@@ -58,7 +58,7 @@ pub(crate) fn real(name: &str, corpus: &Path, folder: &Path) -> Result<Subject> 
     let (data, little) = (folder.join("data"), folder.join("little"));
     let mut stdin = (None, None);
     let (full, small): (Vec<&str>, Vec<&str>) = match name {
-        "lua" => (vec![&script, "250"], vec![&script, "5"]),
+        "lua" => (vec![&script, "120"], vec![&script, "5"]),
         "speedtest1" => (vec!["--size", "60", ":memory:"], vec!["--size", "2", ":memory:"]),
         _ => {
             std::fs::write(&data, generate::compressible(12_000_000))?;

@@ -1,7 +1,7 @@
 //! What profiling costs: ours against plain, gcc -pg, uftrace and callgrind, alternating in one run.
 //!
 //!     cargo bench -p gprofinject-tests
-//!     BENCH_ROUNDS=9 BENCH_ONLY=lua cargo bench -p gprofinject-tests
+//!     BENCH_ROUNDS=15 BENCH_ONLY=lua cargo bench -p gprofinject-tests
 //!
 //! CPU time, user and system, of the whole process tree: what else the machine does hardly shows in it.
 //! The least of all rounds counts. Wall time is printed beside it.
@@ -22,7 +22,7 @@ fn main() -> Result<()> {
     if !std::env::args().any(|arg| arg == "--bench") {
         return Ok(());
     }
-    let rounds = std::env::var("BENCH_ROUNDS").ok().and_then(|r| r.parse().ok()).unwrap_or(5);
+    let rounds = std::env::var("BENCH_ROUNDS").ok().and_then(|r| r.parse().ok()).unwrap_or(9);
     let only = std::env::var("BENCH_ONLY").unwrap_or_default();
     let wanted = |name: &str| name.contains(&only);
     tool::gprofinject()?;
