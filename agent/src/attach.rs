@@ -15,6 +15,8 @@ use crate::sys;
 use crate::text;
 use crate::timer;
 use crate::unwind;
+#[cfg(not(test))]
+use crate::vectors::{restore_vectors, save_vectors};
 use crate::words;
 use gprofinject_abi::attach::{ARM, LEAVE, Order, PAUSE, PREPARE, RESUME};
 use gprofinject_abi::region::State;
@@ -104,40 +106,9 @@ unsafe extern "C" fn gprofinject_control() {
     core::arch::naked_asm!(
         "cld",
         "mov rbx, rdi",
-        "sub rsp, 256",
-        "movaps [rsp+0], xmm0",
-        "movaps [rsp+16], xmm1",
-        "movaps [rsp+32], xmm2",
-        "movaps [rsp+48], xmm3",
-        "movaps [rsp+64], xmm4",
-        "movaps [rsp+80], xmm5",
-        "movaps [rsp+96], xmm6",
-        "movaps [rsp+112], xmm7",
-        "movaps [rsp+128], xmm8",
-        "movaps [rsp+144], xmm9",
-        "movaps [rsp+160], xmm10",
-        "movaps [rsp+176], xmm11",
-        "movaps [rsp+192], xmm12",
-        "movaps [rsp+208], xmm13",
-        "movaps [rsp+224], xmm14",
-        "movaps [rsp+240], xmm15",
+        save_vectors!(),
         "call {carry_out}",
-        "movaps xmm0, [rsp+0]",
-        "movaps xmm1, [rsp+16]",
-        "movaps xmm2, [rsp+32]",
-        "movaps xmm3, [rsp+48]",
-        "movaps xmm4, [rsp+64]",
-        "movaps xmm5, [rsp+80]",
-        "movaps xmm6, [rsp+96]",
-        "movaps xmm7, [rsp+112]",
-        "movaps xmm8, [rsp+128]",
-        "movaps xmm9, [rsp+144]",
-        "movaps xmm10, [rsp+160]",
-        "movaps xmm11, [rsp+176]",
-        "movaps xmm12, [rsp+192]",
-        "movaps xmm13, [rsp+208]",
-        "movaps xmm14, [rsp+224]",
-        "movaps xmm15, [rsp+240]",
+        restore_vectors!(),
         "mov qword ptr [rbx+{done}], 1",
         "2:",
         "mov eax, 34", // pause

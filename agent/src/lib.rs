@@ -43,6 +43,7 @@ mod text;
 mod threads;
 mod timer;
 mod unwind;
+mod vectors;
 mod words;
 
 /// The compiler wants one. Nothing here panics on purpose; if it did, the program would hang rather than

@@ -121,6 +121,34 @@ pub(crate) struct Pause {
 }
 
 impl Attached {
+    /// Nothing is mapped yet. `code`: the C library's, which stands at `libc`.
+    fn unmapped(process: &Process, plan: &Plan, folder: &Path, code: &[u8], libc: u64) -> Result<Attached> {
+        let bias = process.program_headers().wrapping_sub(plan.phdr());
+        let arena = plan.arena.wrapping_add(bias);
+        Ok(Attached {
+            pid: process.pid,
+            started: process.started,
+            image: 0..0,
+            code: 0..0,
+            order: 0,
+            stack: 0,
+            entry: 0,
+            instruction: libc + find_syscall(code).context("the C library makes no system calls")?,
+            arena: arena..arena + plan.arena_len,
+            words: [0; 4],
+            shadows: 0,
+            mapped: 0,
+            waiting: [0; 3],
+            detours: Vec::new(),
+            patched: room::midst(plan, bias),
+            unwinder: Vec::new(),
+            // Should we be killed, there may be patches.
+            paused: false,
+            folder: folder.to_string_lossy().into_owned(),
+            inherited: false,
+        })
+    }
+
     /// Maps the agent and has it prepare. No thread but one is stopped, and that one for a few milliseconds. None:
     /// another gprofinject has come first.
     pub(crate) fn prepare(
@@ -140,29 +168,9 @@ impl Attached {
         let code = memory.bytes(libc.lo, (libc.hi - libc.lo) as usize)?;
         let found = detours::find(&memory, process, &mappings);
         let bias = process.program_headers().wrapping_sub(plan.phdr());
-        let arena = plan.arena.wrapping_add(bias);
-        let mut attached = Attached {
-            pid,
-            started: process.started,
-            image: 0..0,
-            code: 0..0,
-            order: 0,
-            stack: 0,
-            entry: 0,
-            instruction: libc.lo + find_syscall(&code).context("the C library makes no system calls")?,
-            arena: arena..arena + plan.arena_len,
-            words: [0; 4],
-            shadows: 0,
-            mapped: 0,
-            waiting: [0; 3],
-            detours: Vec::new(),
-            patched: room::midst(plan, bias),
-            unwinder: unwinder(planned, bias),
-            // Should we be killed, there may be patches.
-            paused: false,
-            folder: folder.to_string_lossy().into_owned(),
-            inherited: false,
-        };
+        let unwinder = unwinder(planned, bias);
+        let mut attached =
+            Attached { unwinder, ..Attached::unmapped(process, plan, folder, &code, libc.lo)? };
         let get_gr = get_gr(planned, plan, bias);
         let near = libc.lo;
         let is_first = attached.order(|attached, client| {
@@ -268,28 +276,11 @@ impl Attached {
         let agent = Agent::new()?;
         let libc = libc_code(&mappings).context("the process does not use glibc")?;
         let code = memory.bytes(libc.lo, (libc.hi - libc.lo) as usize)?;
-        let bias = process.program_headers().wrapping_sub(plan.phdr());
-        let arena = plan.arena.wrapping_add(bias);
         let mut attached = Attached {
-            pid,
-            started: process.started,
             image: base..end.unwrap_or(base),
             code: base + agent.code.0..base + agent.code.1,
-            order: 0,
-            stack: 0,
             entry: base + agent.function(CONTROL).context("the agent library is damaged")?,
-            instruction: libc.lo + find_syscall(&code).context("the C library makes no system calls")?,
-            arena: arena..arena + plan.arena_len,
-            words: [0; 4],
-            shadows: 0,
-            mapped: 0,
-            waiting: [0; 3],
-            detours: Vec::new(),
-            patched: room::midst(plan, bias),
-            unwinder: Vec::new(),
-            paused: false,
-            folder: folder.to_string_lossy().into_owned(),
-            inherited: false,
+            ..Attached::unmapped(process, plan, folder, &code, libc.lo)?
         };
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
