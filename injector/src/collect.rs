@@ -18,6 +18,8 @@ pub(crate) struct Collected {
     pub(crate) arcs: Vec<Arc>,
     /// The block counters' values.
     pub(crate) counters: Vec<u64>,
+    /// The link address of the instruction, in a function whose blocks are counted, at which the process was killed.
+    pub(crate) stopped: Option<u64>,
     /// Why the agent hooked nothing, if so.
     pub(crate) trouble: Option<String>,
     pub(crate) setup_ns: u64,
@@ -46,11 +48,13 @@ impl Collected {
     }
 }
 
-/// Reads a region file; the agent's samples are added to the histogram.
+/// Reads a region file; the agent's samples are added to the histogram. `crash`: the address of the instruction that
+/// killed the process, where that is known.
 pub(crate) fn collect(
     region: &Region,
     planned: &Planned,
     histogram: &mut Histogram,
+    crash: Option<u64>,
 ) -> io::Result<Collected> {
     let header = region.header()?;
     let mut collected = Collected {
@@ -79,6 +83,8 @@ pub(crate) fn collect(
         collected.arcs = arcs(region, planned, header.bias)?;
     }
     collected.counters = region.block_counters()?;
+    collected.stopped =
+        crash.and_then(|at| planned.original(at.wrapping_sub(header.bias).wrapping_sub(planned.shape.arena)));
     Ok(collected)
 }
 

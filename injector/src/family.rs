@@ -330,7 +330,7 @@ impl<'s> Family<'s> {
         let Some(member) = self.members.get(index) else { return };
         let (pid, profilee, name) = (member.pid, member.profilee, member.name.clone());
         let samples = sampling.and_then(|sampling| sampling.take(index));
-        let Some((finished, state)) = self.counted(profilee, &name, index, samples) else { return };
+        let Some((finished, state)) = self.counted(profilee, &name, index, samples, None) else { return };
         // A child that will be a guest may not have said so yet, but it has the file mapped since its fork.
         if let Some(folder) = &self.folder
             && region::is_counted_in(&folder.region(&name)) != Some(true)
@@ -363,11 +363,13 @@ impl<'s> Family<'s> {
         }
     }
 
-    /// The first process has gone. `homeless`: why there is no run folder, if there should be one.
+    /// The first process has gone. `homeless`: why there is no run folder, if there should be one. `crash`: see
+    /// [`collect::collect`].
     pub(crate) fn end_first(
         &mut self,
         sampling: Option<&mut Sampling>,
         homeless: Option<&String>,
+        crash: Option<u64>,
     ) -> Option<Finished> {
         let member = self.members.first()?;
         let (pid, profilee, name) = (member.pid, member.profilee, member.name.clone());
@@ -383,7 +385,7 @@ impl<'s> Family<'s> {
             sampling.settle();
             sampling.take(0)
         });
-        let (mut finished, _) = self.counted(profilee, &name, 0, samples)?;
+        let (mut finished, _) = self.counted(profilee, &name, 0, samples, crash)?;
         finished.collected.trouble = finished.collected.trouble.or_else(|| homeless.cloned());
         Some(finished)
     }
@@ -394,10 +396,11 @@ impl<'s> Family<'s> {
         name: &str,
         index: usize,
         samples: Option<Histogram>,
+        crash: Option<u64>,
     ) -> Option<(Finished, u32)> {
         let region = self.folder.as_ref().map(|folder| folder.region(name));
         let baseline = self.baselines.get(&index);
-        counted(region.as_deref(), profilee, samples, self.rate, baseline, &mut self.troubles)
+        counted(region.as_deref(), profilee, samples, crash, self.rate, baseline, &mut self.troubles)
     }
 
     /// The way to the first process's threads, which was attached to.
@@ -421,12 +424,13 @@ impl<'s> Family<'s> {
     }
 }
 
-/// A member's counters and samples, as a profile, and the state that the agent left. None: nothing can be
+/// A member's counters and samples, as a profile (`crash`: see [`collect::collect`]), and the state that the agent left. None: nothing can be
 /// said; why is among the troubles.
 pub(crate) fn counted(
     region: Option<&Path>,
     profilee: &'static Profilee,
     samples: Option<Histogram>,
+    crash: Option<u64>,
     rate: u32,
     baseline: Option<&Baseline>,
     troubles: &mut Vec<String>,
@@ -438,7 +442,7 @@ pub(crate) fn counted(
     if let (Some(region), Some((_, layout))) = (region, &profilee.plan) {
         let read = region::open(region, layout).and_then(|region| {
             state = region.header()?.state;
-            collect::collect(&region, planned, &mut histogram)
+            collect::collect(&region, planned, &mut histogram, crash)
         });
         match read {
             Ok(read) => collected = read,

@@ -21,6 +21,7 @@ mod early;
 mod elf;
 mod failure;
 mod family;
+mod faults;
 mod filters;
 mod frida;
 mod histogram;

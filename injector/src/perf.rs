@@ -286,7 +286,7 @@ impl Drop for Ring {
     }
 }
 
-fn online_cpus() -> Vec<i32> {
+pub(crate) fn online_cpus() -> Vec<i32> {
     match std::fs::read_to_string("/sys/devices/system/cpu/online") {
         Ok(list) => parse_cpus(&list),
         Err(_) => {

@@ -28,7 +28,7 @@ pub(crate) fn encode(
     let arcs = collected.arcs.clone();
     let mut profile = Profile { build_id, arcs, ..Profile::new(format) };
     if let Some(plan) = planned.plan.as_ref().filter(|_| !collected.counters.is_empty()) {
-        let counts = plan.block_counts(&collected.counters);
+        let (counts, _) = plan.block_counts(&collected.counters, collected.stopped);
         profile.blocks = counts.into_iter().map(|(addr, count)| Block { addr, count }).collect();
         // So that gprof -l finds each line's count.
         let bytes = planned.subject.bytes;

@@ -166,7 +166,7 @@ impl Planned<'_, '_> {
     }
 
     /// The instruction whose copy is at this offset of the arena.
-    fn original(&self, offset: u64) -> Option<u64> {
+    pub(crate) fn original(&self, offset: u64) -> Option<u64> {
         self.plan.as_ref()?.original(u32::try_from(offset).ok()?)
     }
 

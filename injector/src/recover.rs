@@ -118,8 +118,15 @@ impl Recovery<'_> {
         let rate = self.logbook.entries.rate;
         let baseline = std::fs::read(self.file(name, BASELINE_SUFFIX)).ok();
         let baseline = baseline.and_then(|bytes| Baseline::decode(&bytes, profilee.planned));
-        let counted =
-            family::counted(Some(&path), profilee, Some(samples), rate, baseline.as_ref(), &mut troubles);
+        let counted = family::counted(
+            Some(&path),
+            profilee,
+            Some(samples),
+            None,
+            rate,
+            baseline.as_ref(),
+            &mut troubles,
+        );
         if let Some(trouble) = troubles.pop() {
             bail!(trouble);
         }

@@ -170,8 +170,7 @@ impl Run<'_> {
             return Some(Blocks { functions: 0, uncounted_by_reason, found: 0, executed: 0, counters: 0 });
         }
         let (functions, found) = plan.counted();
-        let counts = plan.block_counts(&self.collected.counters);
-        let executed = counts.iter().filter(|(_, count)| *count > 0).count();
+        let (_, executed) = plan.block_counts(&self.collected.counters, self.collected.stopped);
         Some(Blocks { functions, uncounted_by_reason, found, executed, counters: plan.counter_bytes() / 8 })
     }
 

@@ -8,6 +8,7 @@ use anyhow::{Context, Result, anyhow};
 use crate::args::HooksArg;
 use crate::failure::Failure;
 use crate::family::{Family, Finished};
+use crate::faults::Faults;
 use crate::output::{Output, Target};
 use crate::perf::{self, Perf, Scope};
 use crate::profile_plan::Planned;
@@ -112,6 +113,8 @@ pub(crate) fn profiled(prepared: Prepared) -> Result<Ending, Failure> {
             }
         }
     }
+    // Where perf is not to be had, the place of a crash is not known.
+    let faults = if planned.counts { Faults::open(held.pid()).ok() } else { None };
     family.begin(held.pid(), profilee, sampling.as_mut());
     let witness = Witness::start();
     if family.follows() {
@@ -127,7 +130,9 @@ pub(crate) fn profiled(prepared: Prepared) -> Result<Ending, Failure> {
         return Err(Failure::exec(errno, error));
     }
 
-    let finished = family.end_first(sampling.as_mut(), homeless.as_ref());
+    let crashed = ending == Ending::Killed(libc::SIGSEGV);
+    let crash = faults.filter(|_| crashed).and_then(|faults| faults.fatal(pid));
+    let finished = family.end_first(sampling.as_mut(), homeless.as_ref(), crash);
     if family.follows() {
         supervise::until_alone(&signals, &mut family, sampling.as_mut());
     }

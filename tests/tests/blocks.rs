@@ -318,3 +318,36 @@ fn children_and_crashes() {
     // The loop's condition, once more for each call.
     assert!(counts == [3, 15] || counts == [4, 17], "{counts:?} in {files:?}");
 }
+
+/// Of the block that a null pointer ends only what has run is counted; all others have run as often as they did.
+#[test]
+fn a_null_pointer() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = "volatile int a, b;\n\
+        __attribute__((noipa)) void set(int *p, int n) {\n  a = n;\n  if (n > 5)\n    a = 5;\n  *p = n;\n  b = n;\n}\n\
+        __attribute__((noipa)) void each(int n) {\n  int x;\n  a = 0;\n  set(n < 7 ? &x : 0, n);\n  b = 0;\n}\n\
+        int main(void) { for (int n = 0; n < 100; n++) each(n); }\n";
+    for level in ["-O0", "-O2"] {
+        let program = compiled(folder.path(), source, &["-g", level]);
+        let gmon = folder.path().join("gmon.out");
+        let command = tool::command(&["-q", "--count", "lines"], &gmon, &program, &[]).unwrap();
+        let outcome = run::run(command, None, LIMIT).unwrap();
+        assert_eq!(outcome.code(), 128 + 11, "{}", outcome.stderr_text());
+        // What each function ran, by the least and the greatest of its instructions' counts.
+        let blocks = gprofdata::read(&gmon).unwrap().blocks;
+        let counts = spread(&program, &blocks);
+        let functions = Program::read(&program).unwrap();
+        let seen = |name: &str| {
+            let function = functions.named(name).unwrap();
+            let own = counts.range(function.address..function.address + function.size);
+            let mut seen: Vec<u64> = own.map(|(_, &(count, _))| count).collect();
+            seen.sort_unstable();
+            seen.dedup();
+            seen
+        };
+        // Above five: 6, 7. Up to the store: 0 to 7; behind it one less. The caller is left at its call.
+        assert_eq!(seen("set"), [2, 7, 8], "{level}");
+        let each = seen("each");
+        assert!(each.last() == Some(&8) && each.contains(&7), "{level}: {each:?}");
+    }
+}

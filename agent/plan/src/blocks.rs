@@ -223,18 +223,28 @@ impl Copies {
         self.unit_with(image, function)?.offset(address)
     }
 
-    /// Each block's address and count, from the counters' values.
-    pub(crate) fn counts(&self, counters: &[u64]) -> Vec<(u64, u64)> {
+    /// Each block's address and count, from the counters' values. `stopped`: the address of the instruction at which a
+    /// thread came to its end; what is behind it in its block has a count of its own. Also how many blocks have run.
+    pub(crate) fn counts(&self, counters: &[u64], stopped: Option<u64>) -> (Vec<(u64, u64)>, usize) {
         let mut counts = Vec::new();
+        let mut executed = 0;
         for unit in &self.units {
             let own = counters.get(unit.first_counter as usize..).unwrap_or_default();
-            unit.graph.solve(own, |block, count| {
-                let step = unit.graph.blocks[block].first;
-                counts.push((unit.steps.list[step].ip, count));
+            let stopped = stopped.and_then(|address| unit.steps.at(address));
+            unit.graph.solve(own, stopped, |block, count| {
+                let block = unit.graph.blocks[block];
+                let address = |step: usize| unit.steps.list[step].ip;
+                counts.push((address(block.first), count));
+                executed += usize::from(count > 0);
+                if let Some(behind) =
+                    stopped.map(|step| step + 1).filter(|s| (block.first + 1..block.end).contains(s))
+                {
+                    counts.push((address(behind), count.saturating_sub(1)));
+                }
             });
         }
         counts.sort_unstable();
-        counts
+        (counts, executed)
     }
 
     /// The code of counted functions: start and end of each part.

@@ -173,9 +173,11 @@ impl Plan {
         u64::from(self.copies.counters) * COUNTER
     }
 
-    /// Sorted: address and count of each block of the counted functions, from the counters' values.
-    pub fn block_counts(&self, counters: &[u64]) -> Vec<(u64, u64)> {
-        self.copies.counts(counters)
+    /// Sorted: address and count of each block of the counted functions, from the counters' values, and how many of
+    /// them have run. `stopped`: the link address of the instruction at which a thread came to its end; then what is
+    /// behind it in its block has a count of its own.
+    pub fn block_counts(&self, counters: &[u64], stopped: Option<u64>) -> (Vec<(u64, u64)>, usize) {
+        self.copies.counts(counters, stopped)
     }
 
     /// How many functions and blocks are counted.

@@ -134,7 +134,7 @@ pub(crate) fn profile(pid: i32, settings: &Settings, duration: Option<Duration>)
         _ => Ok(true),
     };
     let clean = matches!(left, Ok(true));
-    let finished = family.end_first(sampling.as_mut(), None);
+    let finished = family.end_first(sampling.as_mut(), None, None);
     let sampler_bytes = sampling.as_mut().map_or(0, |sampling| sampling.perf().ring_bytes());
     let (lost_samples, throttled) = sampling.as_ref().map_or((0, false), |s| (s.lost, s.throttled));
     drop(sampling);

@@ -180,7 +180,7 @@ impl Family<'_> {
         }
         let mut troubles = Vec::new();
         let baseline = self.baselines.get(&index);
-        let finished = counted(copy.as_deref(), profilee, samples, self.rate, baseline, &mut troubles);
+        let finished = counted(copy.as_deref(), profilee, samples, None, self.rate, baseline, &mut troubles);
         if let Some(copy) = copy {
             let _ = std::fs::remove_file(copy);
         }

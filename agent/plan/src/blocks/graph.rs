@@ -241,12 +241,31 @@ impl Graph {
         }
     }
 
-    /// Each block's count, from the counters.
-    pub(super) fn solve(&self, counters: &[u64], mut visit: impl FnMut(usize, u64)) {
-        let counted = |b: &Block| b.counter.and_then(|c| counters.get(c as usize)).copied().unwrap_or(0);
-        let mut counts: Vec<i128> = self.blocks.iter().map(|b| counted(b).into()).collect();
+    /// The block that a step is in.
+    pub(super) fn block_of(&self, step: usize) -> Option<usize> {
+        self.blocks.iter().position(|b| (b.first..b.end).contains(&step))
+    }
+
+    /// Each block's count, from the counters. `stopped`: the step at which a thread came to its end.
+    pub(super) fn solve(&self, counters: &[u64], stopped: Option<usize>, mut visit: impl FnMut(usize, u64)) {
+        let inside = stopped.and_then(|step| self.block_of(step));
+        let mut counts = vec![0_i128; self.blocks.len()];
+        for (count, block) in counts.iter_mut().zip(&self.blocks) {
+            *count = block.counter.and_then(|c| counters.get(c as usize)).copied().unwrap_or(0).into();
+        }
+        // It had not come to the counter.
+        if let (Some(b), Some(step)) = (inside, stopped)
+            && self.blocks[b].counter.is_some()
+            && step < self.blocks[b].place
+        {
+            counts[b] += 1;
+        }
         // What comes to each class minus what begins there, of the blocks that are known.
         let mut balance = vec![0_i128; self.blocks.len() + 1];
+        // Of the block that was not left, one less goes on.
+        if let Some(b) = inside {
+            balance[self.blocks[b].out as usize] -= 1;
+        }
         let known = |b: &Block, count: i128, balance: &mut Vec<i128>| {
             balance[b.out as usize] += count;
             balance[b.class as usize] -= count;
