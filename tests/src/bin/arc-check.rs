@@ -1,17 +1,18 @@
-//! `arc-check [--gprofinject PATH] [--hooks both|entry] [--stdin FILE] PROGRAM ARGS...`
+//! `arc-check [--gprofinject PATH] [--engine ENGINE] [--hooks both|entry] [--stdin FILE] PROGRAM ARGS...`
 //!
-//! Runs PROGRAM under callgrind and under gprofinject and compares the calls that both counted.
-//! `--gmon FILE` takes a profile that is there already instead of running gprofinject. `--twice` runs
+//! Runs PROGRAM under callgrind and under gprofinject and compares the calls that both counted, but for those of
+//! functions that the engine refuses. `--gmon FILE` takes a profile that is there already instead of running gprofinject. `--twice` runs
 //! callgrind a second time instead: whether the program does the same in each run at all.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail, ensure};
-use gprofinject_tests::tool::{self, Hooks};
+use gprofinject_tests::tool::{self, Engine, Hooks};
 use gprofinject_tests::{callgrind, check, elf::Program, gprofdata, normalise};
 
 struct Options {
+    engine: Engine,
     hooks: Hooks,
     stdin: Option<PathBuf>,
     gmon: Option<PathBuf>,
@@ -58,7 +59,16 @@ fn run() -> Result<bool> {
             gprofdata::read(&gmon).with_context(|| format!("exit status {}", ran.code()))?
         }
     };
-    let expected = callgrind()?.without(&tool::unwinder(options.hooks, &options.program)?);
+    let mut left_alone = match options.engine {
+        Engine::Frida => tool::refused(options.engine, options.hooks, &options.program)?,
+        _ => tool::unwinder(options.hooks, &options.program)?,
+    };
+    // It is the root of the calls.
+    left_alone.retain(|&entry| program.named("_start").is_none_or(|start| start.address != entry));
+    let expected = match options.hooks {
+        Hooks::Both => callgrind()?.without(&left_alone),
+        Hooks::Entry => callgrind()?.without_callees(&left_alone),
+    };
     let report = check::compare(&expected, &ours, &program)?;
     println!("{report}");
     Ok(report.is_equal())
@@ -66,22 +76,34 @@ fn run() -> Result<bool> {
 
 fn profile(options: &Options, gmon: &std::path::Path) -> Result<gprofinject_tests::run::Outcome> {
     let stdin = options.stdin.as_deref();
-    let Some(gprofinject) = &options.gprofinject else {
-        return tool::profile(options.hooks, gmon, &options.program, &options.args, stdin);
+    let (engine, hooks) = (options.engine, options.hooks.option());
+    let command = match &options.gprofinject {
+        None => tool::command_by(engine, &["-q", hooks], gmon, &options.program, &options.args)?,
+        Some(gprofinject) => {
+            let mut command = std::process::Command::new(gprofinject);
+            command.args(["-q", engine.option(), hooks, "-o"]).arg(gmon).arg("--");
+            command.arg(&options.program).args(&options.args).env("LD_BIND_NOW", "1");
+            command
+        }
     };
-    let mut command = std::process::Command::new(gprofinject);
-    command.args(["-q", options.hooks.option(), "-o"]).arg(gmon).arg("--");
-    command.arg(&options.program).args(&options.args).env("LD_BIND_NOW", "1");
     gprofinject_tests::run::run(command, stdin, std::time::Duration::from_secs(3600))
 }
 
 fn parse(mut args: impl Iterator<Item = String>) -> Result<Options> {
-    let (mut hooks, mut stdin, mut gmon, mut gprofinject) = (Hooks::Both, None, None, None);
-    let mut twice = false;
+    let (mut engine, mut hooks) = (Engine::Builtin, Hooks::Both);
+    let (mut stdin, mut gmon, mut gprofinject, mut twice) = (None, None, None, false);
     loop {
         let arg = args.next().context("no PROGRAM given")?;
         let mut value = || args.next().with_context(|| format!("{arg} needs a value"));
         match arg.as_str() {
+            "--engine" => {
+                engine = match value()?.as_str() {
+                    "builtin" => Engine::Builtin,
+                    "frida" => Engine::Frida,
+                    "frida,builtin" => Engine::FridaOrBuiltin,
+                    other => bail!("--engine {other}: expected builtin, frida or frida,builtin"),
+                }
+            }
             "--hooks" => {
                 hooks = match value()?.as_str() {
                     "both" => Hooks::Both,
@@ -96,7 +118,7 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Options> {
             _ => {
                 ensure!(!arg.starts_with('-'), "unknown option {arg}");
                 let (program, args) = (arg.into(), args.collect());
-                return Ok(Options { hooks, stdin, gmon, gprofinject, twice, program, args });
+                return Ok(Options { engine, hooks, stdin, gmon, gprofinject, twice, program, args });
             }
         }
     }
