@@ -11,20 +11,32 @@ use std::process::Command;
 use std::time::Duration;
 
 use gprofinject_tests::elf::Program;
-use gprofinject_tests::tool::{self, Hooks};
-use gprofinject_tests::{assembly, build, generate, gprofdata, run};
+use gprofinject_tests::tool::{self, Engine, Hooks};
+use gprofinject_tests::{assembly, build, generate, gprofdata, run, skip};
 
 const PROGRAMS: u64 = 12;
 const LIMIT: Duration = Duration::from_secs(60);
 
 #[test]
 fn random_programs() {
+    programs(&[Engine::Builtin]);
+}
+
+#[test]
+fn random_programs_by_frida() {
+    match tool::frida() {
+        Ok(_) => programs(&[Engine::FridaOrBuiltin, Engine::Frida]),
+        Err(why) => skip::skipped("random_programs_by_frida", &format!("{why:#}")),
+    }
+}
+
+fn programs(engines: &[Engine]) {
     let asked = std::env::var("GPROFINJECT_FUZZ_PROGRAMS").ok().and_then(|n| n.parse().ok());
     let mut failures = Vec::new();
     let first = generate::first_seed();
     for seed in first..first + asked.unwrap_or(PROGRAMS) {
         let folder = tempfile::tempdir().unwrap();
-        if let Err(error) = compare(folder.path(), seed) {
+        if let Err(error) = compare(folder.path(), seed, engines) {
             failures.push(format!("seed {seed}: {error}"));
         }
         if failures.len() > 10 {
@@ -34,7 +46,7 @@ fn random_programs() {
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
-fn compare(folder: &Path, seed: u64) -> Result<(), String> {
+fn compare(folder: &Path, seed: u64, engines: &[Engine]) -> Result<(), String> {
     let (c, text) = assembly::program(generate::random_numbers(seed));
     std::fs::write(folder.join("main.c"), c).unwrap();
     std::fs::write(folder.join("functions.s"), text).unwrap();
@@ -51,16 +63,18 @@ fn compare(folder: &Path, seed: u64) -> Result<(), String> {
     }
     // Some without neighbours to slide into.
     let left_out: &[&str] = if seed % 3 == 2 { &["-X", "f*7"] } else { &[] };
-    let refused = refused(&program, left_out);
     let elf = Program::read(&program).unwrap();
-    for hooks in Hooks::ALL {
+    let ways = engines.iter().flat_map(|&engine| Hooks::ALL.map(|hooks| (engine, hooks)));
+    for (engine, hooks) in ways {
+        let refused = refused(engine, &program, left_out);
         let gmon = folder.join("gmon.out");
         let _ = std::fs::remove_file(&gmon);
-        let command =
-            tool::command(&[&["-q", hooks.option()], left_out].concat(), &gmon, &program, &[]).unwrap();
+        let options = [&["-q", hooks.option()], left_out].concat();
+        let command = tool::command_by(engine, &options, &gmon, &program, &[]).unwrap();
         let ours = run::run(command, None, LIMIT).unwrap();
         if (ours.code(), &ours.stdout) != (0, &alone.stdout) {
-            return Err(format!("{hooks:?}: other output, status {}: {}", ours.code(), ours.stderr_text()));
+            let (status, said) = (ours.code(), ours.stderr_text());
+            return Err(format!("{engine:?}, {hooks:?}: other output, status {status}: {said}"));
         }
         let mut calls: BTreeMap<u64, u64> = BTreeMap::new();
         for ((_, callee), count) in gprofdata::read(&gmon).unwrap().arcs {
@@ -70,7 +84,7 @@ fn compare(folder: &Path, seed: u64) -> Result<(), String> {
             let (name, count) = line.split_once(' ').unwrap();
             let counted = elf.named(name).and_then(|f| calls.get(&f.address)).copied().unwrap_or(0);
             if counted.to_string() != count && !refused.contains(name) {
-                return Err(format!("{hooks:?}: {counted} calls of {name}, not {count}"));
+                return Err(format!("{engine:?}, {hooks:?}: {counted} calls of {name}, not {count}"));
             }
         }
     }
@@ -78,9 +92,9 @@ fn compare(folder: &Path, seed: u64) -> Result<(), String> {
 }
 
 /// The functions that are not hooked with these options.
-fn refused(program: &Path, options: &[&str]) -> HashSet<String> {
-    let mut command = Command::new(tool::gprofinject().unwrap());
-    command.arg("--list").args(options).arg(program);
+fn refused(engine: Engine, program: &Path, options: &[&str]) -> HashSet<String> {
+    let mut command = Command::new(engine.gprofinject().unwrap());
+    command.args([engine.option(), "--list"]).args(options).arg(program);
     let list = run::run(command, None, LIMIT).unwrap().stdout_text();
     let lines = list.lines().filter(|line| line.contains("refused:"));
     lines.filter_map(|line| line.split_whitespace().nth(2).map(String::from)).collect()
