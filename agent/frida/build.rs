@@ -14,6 +14,8 @@ fn main() {
         "-Wl,-soname,libgprofinject-frida.so",
         // Its code is where hooks lead to as long as the process lives.
         "-Wl,-z,nodelete",
+        // Its words that lead to libc are set right when it starts (`imports.rs`).
+        "-Wl,-z,norelro",
         // What is missing shall be missed here, not in a program that is being profiled.
         "-Wl,-z,defs",
     ] {

@@ -228,6 +228,49 @@ fn children_and_executed_programs_have_gum_too() {
     assert_eq!(others, [20, 300], "{stats}");
 }
 
+/// Functions of the program's own that are named as what gum calls of libc: all but one say that they were called, and
+/// return what libc's would never. Its malloc counts.
+const NAMES: &str = r#"
+#include <stddef.h>
+long write(int, const void *, size_t);
+void _exit(int);
+#define SAYS(name) void *name(void) { write(1, #name "\n", sizeof #name); return (void *)-9; }
+SAYS(access) SAYS(clock_gettime) SAYS(dlsym) SAYS(__errno_location) SAYS(fclose) SAYS(fopen64) SAYS(free) SAYS(getenv)
+SAYS(getpid) SAYS(mmap) SAYS(mmap64) SAYS(mprotect) SAYS(munmap) SAYS(open64) SAYS(pthread_key_create)
+SAYS(pthread_mutex_lock) SAYS(pthread_self) SAYS(pthread_setspecific) SAYS(read) SAYS(readlink) SAYS(sigaction)
+SAYS(strchr) SAYS(strcmp) SAYS(strlen) SAYS(syscall) SAYS(sysconf) SAYS(time)
+static char heap[1 << 20];
+static size_t used, blocks;
+__attribute__((noipa)) void *malloc(size_t len) { blocks++; used += (len + 15) & -16; return heap + used - len; }
+__attribute__((noipa)) void *calloc(size_t n, size_t len) { return malloc(n * len); }
+__attribute__((noipa)) void *realloc(void *old, size_t len) { return malloc(len); }
+int main(void) {
+    for (int i = 0; i < 10; i++) *(char *volatile)malloc(100) = i;
+    char said[] = "0 blocks\n";
+    said[0] += blocks - 10;
+    write(1, said, sizeof said - 1);
+    _exit(0);
+}
+"#;
+
+#[test]
+fn a_program_may_have_functions_of_libcs_names() {
+    if !have_frida("a_program_may_have_functions_of_libcs_names") {
+        return;
+    }
+    let place = Place::new();
+    let program = place.c("names", NAMES, &["-fno-builtin"]);
+    let alone = run::run(Command::new(program), None, LIMIT).unwrap();
+    assert_eq!(alone.stdout_text(), "0 blocks\n");
+    for engine in [Engine::Frida, Engine::FridaOrBuiltin] {
+        let outcome = frida(&place, engine, &["-q", "./names"]);
+        let seen = (outcome.code(), outcome.stdout_text(), outcome.stderr_text());
+        assert_eq!(seen, (0, alone.stdout_text(), String::new()), "{engine:?}");
+        let calls = calls(&place, "names");
+        assert_eq!(calls.get("malloc"), Some(&10), "{engine:?}: {calls:?}");
+    }
+}
+
 #[test]
 fn running_processes_are_not_for_gum() {
     if !have_frida("running_processes_are_not_for_gum") {
