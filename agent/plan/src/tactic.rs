@@ -108,7 +108,7 @@ pub fn decide(
                 // The agent cannot do without them.
                 Engine::Frida if unwinder::is_needed(image, i) => d.frida(i).or_else(|_| d.near(i, false)),
                 Engine::Frida => d.frida(i),
-                Engine::FridaOrBuiltin => d.frida(i).or_else(|_| d.near(i, false)),
+                Engine::FridaOrBuiltin => d.frida_or_builtin(i),
             };
         }
     }
@@ -182,19 +182,36 @@ impl Decider<'_, '_> {
         if let Some(&reason) = self.failed.get(&i) {
             return Err(reason);
         }
-        let (at, relocated) = frida::fit(self.image, self.flow, i)?;
+        let fit = frida::fit(self.image, self.flow, i)?;
+        Ok(self.by_frida(i, &fit))
+    }
+
+    fn by_frida(&mut self, i: usize, fit: &frida::Fit) -> Tactic {
         self.hooks[i] = Some(Hook {
             function: i,
             tactic: Tactic::Frida,
-            at,
-            relocated,
+            at: fit.at,
+            relocated: fit.overwritten,
             cave: None,
             retargets: Vec::new(),
-            dead_used: relocated,
+            dead_used: fit.overwritten,
             sled: None,
             slid_into: false,
         });
-        Ok(Tactic::Frida)
+        Tactic::Frida
+    }
+
+    /// gum where it can, but for functions in which the built-in jump leaves a call where it is and gum does not.
+    fn frida_or_builtin(&mut self, i: usize) -> Result<Tactic, Reason> {
+        let fit = match self.failed.get(&i) {
+            Some(&reason) => Err(reason),
+            None => frida::fit(self.image, self.flow, i),
+        };
+        match fit {
+            Ok(fit) if fit.call => self.near(i, false).or_else(|_| Ok(self.by_frida(i, &fit))),
+            Ok(fit) => Ok(self.by_frida(i, &fit)),
+            Err(_) => self.near(i, false),
+        }
     }
 
     /// A near jump over the function's own bytes and the padding behind them. With `over_call`, the

@@ -21,8 +21,17 @@ use iced_x86::{Decoder, DecoderOptions, Mnemonic};
 /// thunk within reach, takes five.
 pub const ROOM: u64 = 16;
 
-/// Where gum would patch, and how many bytes it would overwrite.
-pub(super) fn fit(image: &Image, flow: &Flow, function: usize) -> Result<(u64, u64), Reason> {
+/// Where gum would patch.
+pub(super) struct Fit {
+    pub(super) at: u64,
+    /// How many bytes it would overwrite.
+    pub(super) overwritten: u64,
+    /// The last instruction there is a call. It can run elsewhere, but its return is then one that no call has announced
+    /// to the processor, which goes on in the wrong place first.
+    pub(super) call: bool,
+}
+
+pub(super) fn fit(image: &Image, flow: &Flow, function: usize) -> Result<Fit, Reason> {
     if image.functions[function].kind == FunctionKind::IfuncResolver {
         return Err(Reason::FridaEarly);
     }
@@ -33,9 +42,9 @@ pub(super) fn fit(image: &Image, flow: &Flow, function: usize) -> Result<(u64, u
     if begins_with_jump(image, start.hook) {
         return Err(Reason::FridaJump);
     }
-    let mut overwritten = 0;
+    let (mut overwritten, mut call) = (0, false);
     for step in start.steps.iter().take_while(|step| step.offset < ROOM) {
-        overwritten = step.end;
+        (overwritten, call) = (step.end, step.call);
         if step.end < ROOM && step.call {
             return Err(Reason::FridaCall);
         }
@@ -58,7 +67,7 @@ pub(super) fn fit(image: &Image, flow: &Flow, function: usize) -> Result<(u64, u
             _ => return Err(Reason::FridaEntered),
         }
     }
-    Ok((start.hook, overwritten))
+    Ok(Fit { at: start.hook, overwritten, call })
 }
 
 fn begins_with_jump(image: &Image, at: u64) -> bool {
