@@ -62,6 +62,14 @@ impl Expected {
         self.arcs.values().sum::<u64>() + self.loose.values().map(|l| l.count).sum::<u64>()
     }
 
+    /// What is left where some functions are left alone.
+    pub fn with_hooks_but_in(self, left_alone: &BTreeSet<u64>, hooks: Hooks) -> Expected {
+        match hooks {
+            Hooks::Both => self.without(left_alone),
+            Hooks::Entry => self.without_callees(left_alone),
+        }
+    }
+
     /// What is left where some functions cannot be hooked (`--list` says which): nothing calls them, and what
     /// they call is called by code that isn't hooked.
     pub fn without(mut self, refused: &BTreeSet<u64>) -> Expected {
@@ -101,7 +109,7 @@ impl Expected {
     }
 
     /// The same of entry hooks, which know the caller by the return address: hooked or not, it is the caller.
-    pub fn without_callees(mut self, refused: &BTreeSet<u64>) -> Expected {
+    fn without_callees(mut self, refused: &BTreeSet<u64>) -> Expected {
         self.loose.retain(|callee, _| !refused.contains(callee));
         self.arcs.retain(|(_, callee), _| !refused.contains(callee));
         self.jumps.retain(|(_, callee, _)| !refused.contains(callee));

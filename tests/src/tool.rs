@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
+use crate::elf::Program;
 use crate::run::{self, Outcome};
 
 /// The two ways of hooking that count calls.
@@ -146,6 +147,17 @@ pub fn refused(engine: Engine, hooks: Hooks, program: &Path) -> Result<BTreeSet<
 /// Those among them that take an unwinder's steps.
 pub fn unwinder(hooks: Hooks, program: &Path) -> Result<BTreeSet<u64>> {
     refused_for("unwinder ", Engine::Builtin, hooks, program)
+}
+
+/// Entries of the functions whose calls aren't counted for either reason. `_start` isn't among them: it is the root of
+/// the calls.
+pub fn left_alone(engine: Engine, hooks: Hooks, path: &Path, program: &Program) -> Result<BTreeSet<u64>> {
+    let mut left_alone = match engine {
+        Engine::Frida => refused(engine, hooks, path)?,
+        Engine::Builtin | Engine::FridaOrBuiltin => unwinder(hooks, path)?,
+    };
+    left_alone.retain(|&entry| program.named("_start").is_none_or(|start| start.address != entry));
+    Ok(left_alone)
 }
 
 fn refused_for(reason: &str, engine: Engine, hooks: Hooks, program: &Path) -> Result<BTreeSet<u64>> {

@@ -19,10 +19,11 @@ use gprofinject_tests::run::{self, Outcome};
 use gprofinject_tests::{build, gprofdata, tool};
 
 /// Each way to build a program for profiling.
-const BUILDS: [&[&str]; 9] = [
+const BUILDS: [&[&str]; 10] = [
     &["-pg"],
     &["-pg", "-fno-pie", "-no-pie"],
     &["-pg", "-static-libgcc", "-fno-plt"],
+    &["-pg", "-mcmodel=large"],
     &["-pg", "-mfentry"],
     &["-pg", "-mfentry", "-fcf-protection", "-fno-pie", "-no-pie"],
     &["-pg", "-mfentry", "-mnop-mcount", "-fno-pie", "-no-pie"],

@@ -59,16 +59,8 @@ fn run() -> Result<bool> {
             gprofdata::read(&gmon).with_context(|| format!("exit status {}", ran.code()))?
         }
     };
-    let mut left_alone = match options.engine {
-        Engine::Frida => tool::refused(options.engine, options.hooks, &options.program)?,
-        _ => tool::unwinder(options.hooks, &options.program)?,
-    };
-    // It is the root of the calls.
-    left_alone.retain(|&entry| program.named("_start").is_none_or(|start| start.address != entry));
-    let expected = match options.hooks {
-        Hooks::Both => callgrind()?.without(&left_alone),
-        Hooks::Entry => callgrind()?.without_callees(&left_alone),
-    };
+    let left_alone = tool::left_alone(options.engine, options.hooks, &options.program, &program)?;
+    let expected = callgrind()?.with_hooks_but_in(&left_alone, options.hooks);
     let report = check::compare(&expected, &ours, &program)?;
     println!("{report}");
     Ok(report.is_equal())
