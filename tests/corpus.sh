@@ -105,11 +105,17 @@ build() { # KIND FLAGS
     (cd "$bzip2" && "$cc" $flags -D_FILE_OFFSET_BITS=64 -o "$dir/bzip2-$kind" \
         bzip2.c blocksort.c huffman.c crctable.c randtable.c compress.c decompress.c bzlib.c)
 }
+# All kinds at once: most of the time one compiler has sqlite's one large file.
+jobs=
 for kind in $kinds; do
     case $kind in
         pg) flags="-O2 -pg" ;;
         cov) flags="-O2 --coverage" ;;
         *) flags=-$kind ;;
     esac
-    build "$kind" "$flags" 2>"$dir/build-$kind.log" || die "build at $flags failed (see $dir/build-$kind.log)"
+    build "$kind" "$flags" 2>"$dir/build-$kind.log" &
+    jobs="$jobs $!:$kind"
+done
+for job in $jobs; do
+    wait "${job%%:*}" || die "build of kind ${job#*:} failed (see $dir/build-${job#*:}.log)"
 done
