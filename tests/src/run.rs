@@ -56,6 +56,7 @@ pub fn run(mut command: Command, stdin: Option<&Path>, limit: Duration) -> Resul
         None => Stdio::null(),
     };
     command.stdin(input).stdout(File::create(&out)?).stderr(File::create(&err)?).process_group(0);
+    system::with_default_signals(&mut command);
 
     let started = Instant::now();
     let child = command.spawn().with_context(|| format!("cannot run {}", command.get_program().display()))?;
@@ -88,13 +89,28 @@ pub fn run(mut command: Command, stdin: Option<&Path>, limit: Duration) -> Resul
 }
 
 /// What the standard library doesn't offer: waiting without reaping, and the resources used.
-#[allow(unsafe_code)] // Three system calls, two of them with out-pointers to locals.
+#[allow(unsafe_code)] // A few system calls, two of them with out-pointers to locals.
 mod system {
     use std::io;
     use std::mem::MaybeUninit;
+    use std::os::unix::process::CommandExt;
+    use std::process::Command;
     use std::time::Duration;
 
     use anyhow::{Context, Result};
+
+    /// Whoever starts the tests may ignore some (nohup, a shell's background), and programs would inherit that.
+    pub(super) fn with_default_signals(command: &mut Command) {
+        let reset = || {
+            for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM] {
+                // SAFETY: no handler is set.
+                unsafe { libc::signal(signal, libc::SIG_DFL) };
+            }
+            Ok(())
+        };
+        // SAFETY: between fork and exec it makes only system calls.
+        unsafe { command.pre_exec(reset) };
+    }
 
     pub(super) fn wait_for_end(pid: u32) -> Result<()> {
         let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
