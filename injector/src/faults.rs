@@ -21,16 +21,11 @@ const PAGE: usize = 4096;
 const LOWEST: u64 = 0x1_0000;
 const KERNEL: u64 = 1 << 63;
 
-/// The event's records: PERF_RECORD_SAMPLE with PERF_SAMPLE_IP, _TID, _TIME and _ADDR, in the order of perf_event_open(2).
-#[repr(C)]
+/// A page fault, as the event's records have it.
 #[derive(Clone, Copy)]
 struct Record {
-    kind: u32,
-    misc: u16,
-    size: u16,
     ip: u64,
     pid: u32,
-    tid: u32,
     time: u64,
     address: u64,
 }
@@ -97,25 +92,26 @@ impl Ring {
         Ok(Ring { _event: event, head: head.cast_const().cast() })
     }
 
-    /// The record written last, if that is a page fault.
+    /// The record written last, if that is a page fault: PERF_RECORD_SAMPLE with PERF_SAMPLE_IP, _TID, _TIME and _ADDR,
+    /// in the order of perf_event_open(2).
     fn last(&self) -> Option<Record> {
-        const LEN: usize = size_of::<Record>();
-        let mut bytes = [0; LEN];
+        let mut words = [0_u64; 5];
         // SAFETY: `open` has mapped the control page and one page of data behind it, readable, for as long as `self`
-        // lives; the kernel writes data_head after the data. What it writes meanwhile is of another process, and
-        // would only make these bytes no record of this one.
+        // lives; the kernel writes data_head, a multiple of 8, after the data. What it writes meanwhile is of another
+        // process, and would only make these words no record of this one.
         unsafe {
             let head =
                 AtomicU64::from_ptr((&raw const (*self.head).data_head).cast_mut()).load(Ordering::Acquire);
-            let from = head.checked_sub(LEN as u64)?;
+            let from = head.checked_sub(size_of_val(&words) as u64)?;
             let data = self.head.cast::<u8>().add(PAGE);
-            for (byte, at) in bytes.iter_mut().zip(from..) {
-                *byte = data.add(at as usize % PAGE).read_volatile();
+            for (word, at) in words.iter_mut().zip((from..).step_by(8)) {
+                *word = data.add(at as usize % PAGE).cast::<u64>().read_volatile();
             }
         }
-        // SAFETY: a record is made of integers, any bytes are one.
-        let record: Record = unsafe { ptr::read_unaligned(bytes.as_ptr().cast()) };
-        (record.kind == sys::PERF_RECORD_SAMPLE && usize::from(record.size) == LEN).then_some(record)
+        let [header, ip, pid, time, address] = words;
+        let (kind, size) = (header as u32, (header >> 48) as usize);
+        let whole = kind == sys::PERF_RECORD_SAMPLE && size == size_of_val(&words);
+        whole.then_some(Record { ip, pid: pid as u32, time, address })
     }
 }
 

@@ -32,15 +32,20 @@ pub const R10: u8 = 1;
 pub const R11: u8 = 2;
 const BOTH: [(Register, u8); 2] = [(Register::R10, R10), (Register::R11, R11)];
 
-/// For each register: of which of the two it is all or a part.
+/// rax, beside the two.
+const RAX: u8 = 4;
+
+/// For each register: of which of the three it is all or a part.
 const PART_OF: [u8; 256] = {
     let mut table = [0; 256];
     let parts = [
         (R10, [Register::R10, Register::R10D, Register::R10W, Register::R10L]),
         (R11, [Register::R11, Register::R11D, Register::R11W, Register::R11L]),
+        (RAX, [Register::RAX, Register::EAX, Register::AX, Register::AL]),
+        (RAX, [Register::AH; 4]),
     ];
     let mut n = 0;
-    while n < 8 {
+    while n < 4 * parts.len() {
         table[parts[n / 4].1[n % 4] as usize] = parts[n / 4].0;
         n += 1;
     }
@@ -167,10 +172,11 @@ impl Scan {
 
     /// `flow` is the instruction's flow control.
     pub fn look(&mut self, i: &Instruction, flow: FlowControl, factory: &mut InstructionInfoFactory) {
+        let named = named(i);
         if !(self.rax_decided && self.r10_decided) {
             let branches = flow != FlowControl::Next;
-            let mut is_dead = |register, decided: &mut bool| {
-                if *decided || branches || names_all(i) && !mentions(i, register) {
+            let mut is_dead = |register, bit, decided: &mut bool| {
+                if *decided || branches || names_all(i) && named & bit == 0 {
                     *decided |= branches;
                     return false;
                 }
@@ -178,8 +184,8 @@ impl Scan {
                 *decided = uses.overwrites || uses.reads;
                 uses.overwrites && !uses.reads
             };
-            self.found.rax_dead |= is_dead(Register::RAX, &mut self.rax_decided);
-            self.found.r10_dead |= is_dead(Register::R10, &mut self.r10_decided);
+            self.found.rax_dead |= is_dead(Register::RAX, RAX, &mut self.rax_decided);
+            self.found.r10_dead |= is_dead(Register::R10, R10, &mut self.r10_decided);
         }
         match flow {
             // An indirect jump may be a switch, and proves nothing.
@@ -199,7 +205,6 @@ impl Scan {
             self.found.names |= R10;
             self.found.takes_r10 = true;
         }
-        let named = named(i);
         if named & R10 == 0 {
             self.follow_r10(i, flow, None);
         }
@@ -240,16 +245,7 @@ fn names_all(i: &Instruction) -> bool {
     )
 }
 
-fn mentions(i: &Instruction, register: Register) -> bool {
-    let is = |r: Register| r.full_register() == register;
-    is(i.op0_register())
-        || is(i.op1_register())
-        || is(i.op2_register())
-        || is(i.memory_base())
-        || is(i.memory_index())
-}
-
-/// Which of r10 and r11 an instruction names.
+/// Which of r10, r11 and rax an instruction names.
 fn named(i: &Instruction) -> u8 {
     let part_of = |register: Register| PART_OF[register as usize];
     part_of(i.op0_register())

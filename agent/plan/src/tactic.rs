@@ -179,11 +179,15 @@ impl Decider<'_, '_> {
 
     /// gum's `replace_fast`.
     fn frida(&mut self, i: usize) -> Result<Tactic, Reason> {
-        if let Some(&reason) = self.failed.get(&i) {
-            return Err(reason);
-        }
-        let fit = frida::fit(self.image, self.flow, i)?;
+        let fit = self.frida_fit(i)?;
         Ok(self.by_frida(i, &fit))
+    }
+
+    fn frida_fit(&self, i: usize) -> Result<frida::Fit, Reason> {
+        match self.failed.get(&i) {
+            Some(&reason) => Err(reason),
+            None => frida::fit(self.image, self.flow, i),
+        }
     }
 
     fn by_frida(&mut self, i: usize, fit: &frida::Fit) -> Tactic {
@@ -203,11 +207,7 @@ impl Decider<'_, '_> {
 
     /// gum where it can, but for functions in which the built-in jump leaves a call where it is and gum does not.
     fn frida_or_builtin(&mut self, i: usize) -> Result<Tactic, Reason> {
-        let fit = match self.failed.get(&i) {
-            Some(&reason) => Err(reason),
-            None => frida::fit(self.image, self.flow, i),
-        };
-        match fit {
+        match self.frida_fit(i) {
             Ok(fit) if fit.call => self.near(i, false).or_else(|_| Ok(self.by_frida(i, &fit))),
             Ok(fit) => Ok(self.by_frida(i, &fit)),
             Err(_) => self.near(i, false),
