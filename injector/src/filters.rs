@@ -1,7 +1,7 @@
 //! Which functions the user wants hooked, and whose blocks counted: -I, -X, --min-size, --count and --file.
 
-use std::cell::Cell;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result};
 use globset::{Glob, GlobMatcher};
@@ -23,7 +23,7 @@ struct Pattern {
     option: &'static str,
     matcher: GlobMatcher,
     /// Has it ever matched? One that never does is likely a slip.
-    used: Cell<bool>,
+    used: AtomicBool,
 }
 
 impl Filters {
@@ -67,7 +67,7 @@ impl Filters {
         let mut found = false;
         for pattern in &self.files {
             if pattern.matcher.is_match(path) || name.is_some_and(|name| pattern.matcher.is_match(name)) {
-                pattern.used.set(true);
+                pattern.used.store(true, Ordering::Relaxed);
                 found = true;
             }
         }
@@ -92,7 +92,7 @@ impl Filters {
     /// The patterns that matched nothing, as typed.
     pub(crate) fn unused(&self) -> impl Iterator<Item = String> {
         let all = self.include.iter().chain(&self.exclude).chain(&self.files);
-        all.filter(|pattern| !pattern.used.get())
+        all.filter(|pattern| !pattern.used.load(Ordering::Relaxed))
             .map(|pattern| format!("{} '{}'", pattern.option, pattern.matcher.glob()))
     }
 }
@@ -101,7 +101,7 @@ fn any<'n>(patterns: &[Pattern], names: &(impl Iterator<Item = &'n str> + Clone)
     let mut found = false;
     for pattern in patterns {
         if names.clone().any(|name| names::any_spelling(name, |text| pattern.matcher.is_match(text))) {
-            pattern.used.set(true);
+            pattern.used.store(true, Ordering::Relaxed);
             found = true;
         }
     }
@@ -115,7 +115,7 @@ impl Pattern {
                 format!("{option} '{glob}' is not a pattern (a literal [ or {{ is written \\[ or \\{{)")
             })?
             .compile_matcher();
-        Ok(Pattern { option, matcher, used: Cell::new(false) })
+        Ok(Pattern { option, matcher, used: AtomicBool::new(false) })
     }
 }
 

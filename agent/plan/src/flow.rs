@@ -6,6 +6,7 @@
 //! warns ("something seems to branch there") but is never patched.
 
 use crate::image::{FunctionKind, Image, ImageKind};
+use crate::parallel;
 use crate::registers::{self, Registers, Scan};
 use crate::relocate::{falls_through, is_call};
 use crate::sort;
@@ -86,22 +87,9 @@ pub struct Flow {
 impl Flow {
     pub fn of(image: &Image) -> Flow {
         let count = image.functions.len();
-        // Two threads where it pays: decoding is most of the planning.
-        let workers =
-            if count > 2000 { std::thread::available_parallelism().map_or(1, |n| n.get().min(4)) } else { 1 };
-        let parts: Vec<Part> = if workers == 1 {
-            vec![Part::decode(image, 0..count)]
-        } else {
-            let bounds = even_bounds(image, workers);
-            std::thread::scope(|scope| {
-                let handles: Vec<_> = bounds
-                    .windows(2)
-                    .map(|w| (w[0], w[1]))
-                    .map(|(lo, hi)| scope.spawn(move || Part::decode(image, lo..hi)))
-                    .collect();
-                handles.into_iter().map(|h| h.join().unwrap_or_default()).collect()
-            })
-        };
+        let bounds = even_bounds(image, parallel::parts(count));
+        let ranges = bounds.windows(2).map(|w| w[0]..w[1]).collect();
+        let parts = parallel::each(ranges, |functions| Part::decode(image, functions));
         let mut flow = Flow::default();
         flow.branches.reserve(parts.iter().map(|part| part.branches.len()).sum());
         flow.functions.reserve(count);

@@ -15,6 +15,7 @@ pub mod flow;
 pub mod image;
 mod moved;
 mod own_text;
+mod parallel;
 mod plan;
 pub mod registers;
 pub mod relocate;

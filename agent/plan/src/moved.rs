@@ -168,6 +168,14 @@ impl Bodies {
         }
     }
 
+    /// Takes over what another list describes.
+    pub(crate) fn append(&mut self, other: Bodies) {
+        let base = self.code.len();
+        let shifted = |code: Range<usize>| code.start + base..code.end + base;
+        self.list.extend(other.list.into_iter().map(|(start, len, code)| (start, len, shifted(code))));
+        self.code.extend(other.code);
+    }
+
     /// Bytes that suffice for a body with so many bytes of instructions.
     pub(crate) fn most(relocated: usize) -> usize {
         // A push of one byte takes five; an emulated call three times seven; a lead one; and padding.

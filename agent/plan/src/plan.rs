@@ -2,7 +2,7 @@
 
 use crate::blocks::{COUNTER, Copies, Uncounted};
 use crate::emit::patch::removals;
-use crate::emit::{Emitted, Wish, emit};
+use crate::emit::{Emitted, Input, Wish, emit};
 use crate::flow::{BranchKind, Flow};
 use crate::image::{Function, FunctionKind, Image};
 use crate::own_text;
@@ -38,7 +38,7 @@ pub struct Options<'a> {
     pub hooks: Hooks,
     pub engine: Engine,
     /// Whether the user wants the function hooked.
-    pub selected: &'a dyn Fn(&Function) -> bool,
+    pub selected: &'a (dyn Fn(&Function) -> bool + Sync),
     /// The user insists on hooks in a program that may look at its own code.
     pub insist: bool,
     /// Whether the function's blocks are to be counted. None: no function's.
@@ -267,7 +267,7 @@ impl Decided {
     fn that_can_be_emitted(
         image: &Image,
         flow: &Flow,
-        selected: &dyn Fn(usize) -> bool,
+        selected: &(dyn Fn(usize) -> bool + Sync),
         engine: Engine,
         entry_only: bool,
         counted: Option<&dyn Fn(usize) -> bool>,
@@ -327,7 +327,10 @@ fn emit_all(
         .collect();
     let tails = tails::find(image, flow, hooks, &wishes);
     let homes = Homes::new(image, flow, hooks, &tails, copies);
-    (emit(image, hooks, &wishes, &homes, &tails, &unwinder::led(image, hooks), copies), homes)
+    let led = unwinder::led(image, hooks);
+    let emitted =
+        emit(Input { image, hooks, wishes: &wishes, homes: &homes, tails: &tails, led: &led, copies });
+    (emitted, homes)
 }
 
 /// The functions whose patches touch the same bytes. The tactics see to it that there are none; this is the

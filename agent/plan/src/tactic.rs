@@ -13,6 +13,7 @@ pub use verdict::{Reason, Tactic};
 
 use crate::flow::{Branch, BranchKind, Flow, NEAR};
 use crate::image::{FunctionKind, Image};
+use crate::parallel;
 use crate::plan::Engine;
 use crate::start::{Start, is_padding, owner, simple_start};
 use crate::unwinder;
@@ -87,23 +88,30 @@ pub type Failed = HashMap<usize, Reason>;
 pub fn decide(
     image: &Image,
     flow: &Flow,
-    selected: &dyn Fn(usize) -> bool,
+    selected: &(dyn Fn(usize) -> bool + Sync),
     engine: Engine,
     failed: &Failed,
 ) -> Decisions {
-    let mut d = Decider {
-        image,
-        flow,
-        engine,
-        failed,
-        hooks: (0..image.functions.len()).map(|_| None).collect(),
-        padding_used: vec![0; image.functions.len()],
-    };
-    let mut verdicts: Vec<Result<Tactic, Reason>> = Vec::with_capacity(image.functions.len());
-    for i in 0..image.functions.len() {
-        verdicts.push(d.refuse(i, selected).map_or(Err(Reason::NoRoom), Err));
-        if verdicts[i] == Err(Reason::NoRoom) {
-            verdicts[i] = match engine {
+    let count = image.functions.len();
+    let hooks = (0..count).map(|_| None).collect();
+    let mut d = Decider { image, flow, failed, hooks, padding_used: vec![0; count] };
+    let mut verdicts = vec![Err(Reason::NoRoom); count];
+    // Most can be decided without a look at the others.
+    let part = count.div_ceil(parallel::parts(count)).max(1);
+    let parts = (0..).step_by(part).zip(verdicts.chunks_mut(part)).zip(d.hooks.chunks_mut(part)).collect();
+    parallel::each(parts, |((first, verdicts), hooks)| {
+        for (i, (verdict, hook)) in (first..).zip(verdicts.iter_mut().zip(hooks)) {
+            if let Some(reason) = refuse(image, flow, engine, failed, i, selected) {
+                *verdict = Err(reason);
+            } else if engine == Engine::Builtin {
+                *hook = plain(image, flow, i);
+                *verdict = hook.as_ref().map(|hook| hook.tactic).ok_or(Reason::NoRoom);
+            }
+        }
+    });
+    for (i, verdict) in verdicts.iter_mut().enumerate() {
+        if *verdict == Err(Reason::NoRoom) {
+            *verdict = match engine {
                 Engine::Builtin => d.near(i, false),
                 // The agent cannot do without them.
                 Engine::Frida if unwinder::is_needed(image, i) => d.frida(i).or_else(|_| d.near(i, false)),
@@ -122,10 +130,59 @@ pub fn decide(
     Decisions { verdicts, hooks }
 }
 
+/// Why it is not to be hooked at all.
+fn refuse(
+    image: &Image,
+    flow: &Flow,
+    engine: Engine,
+    failed: &Failed,
+    i: usize,
+    selected: &dyn Fn(usize) -> bool,
+) -> Option<Reason> {
+    let f = &image.functions[i];
+    if matches!(f.kind, FunctionKind::Cold(_)) {
+        return Some(Reason::ColdPart);
+    }
+    if f.kind == FunctionKind::Start {
+        return Some(Reason::EntryPoint);
+    }
+    if !selected(i) {
+        return Some(Reason::NotSelected);
+    }
+    if f.size == 0 || image.code_at(f.address, f.size).is_none() {
+        return Some(Reason::NoCode);
+    }
+    let relocations = &image.facts.text_relocations;
+    let next = relocations.partition_point(|&r| r + 8 <= f.address);
+    if relocations.get(next).is_some_and(|&r| r < f.address + NEAR) {
+        return Some(Reason::TextRelocation);
+    }
+    if image.facts.runtime.is_some() && flow.functions[i].table_loops {
+        return Some(Reason::LoopsThroughTable);
+    }
+    let failed = failed.get(&i).copied();
+    failed.filter(|reason| engine != Engine::FridaOrBuiltin || *reason != Reason::FridaNotRelocatable)
+}
+
+/// A jump over whole instructions, where nothing but calls of the function leads to them.
+fn plain(image: &Image, flow: &Flow, function: usize) -> Option<Hook> {
+    let (at, relocated) = simple_start(image, flow, function)?;
+    Some(Hook {
+        function,
+        tactic: Tactic::Jump,
+        at,
+        relocated,
+        cave: None,
+        retargets: Vec::new(),
+        dead_used: JUMP,
+        sled: None,
+        slid_into: false,
+    })
+}
+
 struct Decider<'a, 'd> {
     image: &'a Image<'d>,
     flow: &'a Flow,
-    engine: Engine,
     failed: &'a Failed,
     hooks: Vec<Option<Hook>>,
     /// Bytes handed out of the padding behind each function.
@@ -148,33 +205,6 @@ impl Decider<'_, '_> {
             }
         }
         self.sleds(verdicts);
-    }
-
-    fn refuse(&self, i: usize, selected: &dyn Fn(usize) -> bool) -> Option<Reason> {
-        let f = &self.image.functions[i];
-        if matches!(f.kind, FunctionKind::Cold(_)) {
-            return Some(Reason::ColdPart);
-        }
-        if f.kind == FunctionKind::Start {
-            return Some(Reason::EntryPoint);
-        }
-        if !selected(i) {
-            return Some(Reason::NotSelected);
-        }
-        if f.size == 0 || self.image.code_at(f.address, f.size).is_none() {
-            return Some(Reason::NoCode);
-        }
-        let relocations = &self.image.facts.text_relocations;
-        let next = relocations.partition_point(|&r| r + 8 <= f.address);
-        if relocations.get(next).is_some_and(|&r| r < f.address + NEAR) {
-            return Some(Reason::TextRelocation);
-        }
-        if self.image.facts.runtime.is_some() && self.flow.functions[i].table_loops {
-            return Some(Reason::LoopsThroughTable);
-        }
-        let failed = self.failed.get(&i).copied();
-        failed
-            .filter(|reason| self.engine != Engine::FridaOrBuiltin || *reason != Reason::FridaNotRelocatable)
     }
 
     /// gum's `replace_fast`.
@@ -217,18 +247,8 @@ impl Decider<'_, '_> {
     /// A near jump over the function's own bytes and the padding behind them. With `over_call`, the
     /// relocated instructions may end with a call.
     fn near(&mut self, i: usize, over_call: bool) -> Result<Tactic, Reason> {
-        if let Some((at, relocated)) = simple_start(self.image, self.flow, i) {
-            self.hooks[i] = Some(Hook {
-                function: i,
-                tactic: Tactic::Jump,
-                at,
-                relocated,
-                cave: None,
-                retargets: Vec::new(),
-                dead_used: JUMP,
-                sled: None,
-                slid_into: false,
-            });
+        if let Some(hook) = plain(self.image, self.flow, i) {
+            self.hooks[i] = Some(hook);
             return Ok(Tactic::Jump);
         }
         let start = Start::of(self.image, self.flow, i).ok_or(Reason::NoCode)?;

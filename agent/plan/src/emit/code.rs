@@ -5,6 +5,7 @@ use crate::slots::Home;
 use crate::template::{Hole, Second, Target, Template};
 use gprofinject_abi::plan::ArenaHeader;
 use std::mem::offset_of;
+use std::ops::Range;
 
 /// Bytes of [`Code::stub`] at most.
 pub const STUB: usize = 19;
@@ -35,9 +36,15 @@ pub struct Values {
     pub body: usize,
 }
 
+/// Where the jumps to the slow path of exits are, in the order of [`crate::template::ExitWay`], the first at `at`.
+pub fn exits(at: usize) -> [usize; 3] {
+    [at, at + JUMP_THROUGH, at + 2 * JUMP_THROUGH + 5]
+}
+
+/// The arena.
 #[derive(Debug, Default)]
 pub struct Code {
-    /// Link address of the arena; may wrap below zero in a PIE.
+    /// Link address; may wrap below zero in a PIE.
     pub arena: u64,
     pub bytes: Vec<u8>,
     pub tls_fixups: Vec<u32>,
@@ -47,9 +54,56 @@ impl Code {
     pub fn address(&self, offset: usize) -> u64 {
         self.arena.wrapping_add(offset as u64)
     }
+}
+
+/// Bytes of the arena from an offset on.
+#[derive(Debug, Default)]
+struct Area<'b> {
+    start: usize,
+    bytes: &'b mut [u8],
+}
+
+impl<'b> Area<'b> {
+    /// Takes the first bytes away, up to the end of `range`, and answers with those of the range.
+    fn take(&mut self, range: &Range<usize>) -> Area<'b> {
+        let (taken, rest) = std::mem::take(&mut self.bytes).split_at_mut(range.end - self.start);
+        let bytes = taken.get_mut(range.start - self.start..).unwrap_or_default();
+        (self.start, self.bytes) = (range.end, rest);
+        Area { start: range.start, bytes }
+    }
+}
+
+/// Writes into one or two areas of the arena. Places are arena offsets.
+#[derive(Debug)]
+pub struct Writer<'b> {
+    low: Area<'b>,
+    high: Area<'b>,
+    pub tls_fixups: Vec<u32>,
+}
+
+impl<'b> Writer<'b> {
+    /// Writes anywhere.
+    pub fn new(bytes: &'b mut [u8]) -> Writer<'b> {
+        let high = Area { start: bytes.len(), bytes: &mut [] };
+        Writer { low: Area { start: 0, bytes }, high, tls_fixups: Vec::new() }
+    }
+
+    /// One for each pair of areas; all the first ones, in order, stand before all the second ones.
+    pub fn apart(bytes: &'b mut [u8], areas: &[(Range<usize>, Range<usize>)]) -> Vec<Writer<'b>> {
+        let mut rest = Area { start: 0, bytes };
+        let low: Vec<Area> = areas.iter().map(|(low, _)| rest.take(low)).collect();
+        let both = low.into_iter().zip(areas);
+        both.map(|(low, (_, high))| Writer { low, high: rest.take(high), tls_fixups: Vec::new() }).collect()
+    }
+
+    fn at(&mut self, at: usize, len: usize) -> &mut [u8] {
+        let area = if at < self.high.start { &mut self.low } else { &mut self.high };
+        let from = at - area.start;
+        &mut area.bytes[from..from + len]
+    }
 
     pub fn put(&mut self, at: usize, bytes: &[u8]) {
-        self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
+        self.at(at, bytes.len()).copy_from_slice(bytes);
     }
 
     pub fn word(&mut self, at: usize, value: u32) {
@@ -96,17 +150,14 @@ impl Code {
         self.jump(at + 5, resume);
     }
 
-    /// The jumps to the slow path of exits, in the order of [`ExitWay`]; `mov [rsp-24], rax`,
-    /// `mov [rsp-16], r11` before the jump.
-    pub fn exits(&mut self, at: usize) -> [usize; 3] {
+    /// The jumps to the slow path of exits, at [`exits`]; `mov [rsp-24], rax`, `mov [rsp-16], r11` before the jump.
+    pub fn exits(&mut self, [plain, rax, r11]: [usize; 3]) {
         let word = offset_of!(ArenaHeader, exit);
-        let (rax, r11) = (at + JUMP_THROUGH, at + 2 * JUMP_THROUGH + 5);
-        self.jump_through(at, word);
+        self.jump_through(plain, word);
         self.put(rax, &[0x48, 0x89, 0x44, 0x24, 0xe8]);
         self.jump_through(rax + 5, word);
         self.put(r11, &SAVE_R11[1]);
         self.jump_through(r11 + 5, word);
-        [at, rax, r11]
     }
 
     /// Copies a template, and fills its holes.
@@ -117,7 +168,7 @@ impl Code {
             match kind {
                 Hole::Tls => self.tls_fixups.push(hole as u32),
                 Hole::Slot => {
-                    let word: u32 = self.bytes[hole].into();
+                    let word: u32 = self.at(hole, 1)[0].into();
                     self.word(hole, word + values.home.offset);
                 }
                 Hole::SlotAndSite => {
@@ -126,9 +177,9 @@ impl Code {
                 }
                 Hole::Number => self.word(hole, values.number),
                 Hole::Mask => self.word(hole, values.home.mask),
-                Hole::NarrowMask => self.bytes[hole] = values.home.mask as u8,
+                Hole::NarrowMask => self.put(hole, &[values.home.mask as u8]),
                 Hole::Multiplier => self.word(hole, values.home.multiplier),
-                Hole::Shift => self.bytes[hole] = values.home.shift as u8,
+                Hole::Shift => self.put(hole, &[values.home.shift as u8]),
                 Hole::Branch(Target::Miss) => self.branch(hole, values.miss),
                 Hole::Branch(Target::Outside) => self.branch(hole, values.outside),
                 Hole::Branch(Target::Exit) => self.branch(hole, values.exit),

@@ -1,22 +1,21 @@
 //! The copies of counted functions.
 
-use super::Emitter;
+use super::{Emitter, Input};
 use crate::blocks::{self, Uncounted};
 use crate::flow::function_at;
-use crate::slots::Homes;
-use crate::tactic::Hook;
 use gprofinject_abi::plan::Frame;
 use gprofinject_abi::region;
 use std::collections::HashMap;
 
 impl Emitter<'_, '_> {
     /// The copies of counted functions, what leads to them, and their unwind tables.
-    pub(super) fn copies(&mut self, hooks: &[Hook], homes: &Homes) {
-        if self.copies.units.is_empty() {
+    pub(super) fn copies(&mut self) {
+        let layout = self.layout;
+        let Input { image, hooks, homes, copies, .. } = layout.input;
+        if copies.units.is_empty() {
             return;
         }
-        let (image, copies) = (self.image, self.copies);
-        let base = self.address(self.copies_at);
+        let base = self.address(layout.copies);
         let mut starts: HashMap<u64, usize> = HashMap::new();
         for (number, hook) in hooks.iter().enumerate() {
             starts.insert(image.functions[hook.function].address, number);
@@ -24,7 +23,7 @@ impl Emitter<'_, '_> {
         }
         let elsewhere = |site: u64, target: u64| {
             let hooked = || starts.get(&target).map(|&number| self.thunks[number]);
-            if let Some(thunk) = self.tails.of_site(site).or_else(hooked) {
+            if let Some(thunk) = layout.tails.of_site(site).or_else(hooked) {
                 return self.address(thunk);
             }
             let function = function_at(image, target);
@@ -36,10 +35,10 @@ impl Emitter<'_, '_> {
         let (mut patches, mut words, mut uncounted) = (Vec::new(), Vec::new(), Vec::new());
         for unit in &copies.units {
             match unit.write(image, &mut bytes, base, counters, &elsewhere) {
-                Ok(written) => words.extend(written.into_iter().map(|word| self.copies_at as u32 + word)),
+                Ok(written) => words.extend(written.into_iter().map(|word| layout.copies as u32 + word)),
                 Err(reason) => uncounted.push((unit.function, reason)),
             }
-            let redirects = unit.redirects(base).map(|(at, bytes)| self.patch(at, &bytes));
+            let redirects = unit.redirects(base).map(|(at, bytes)| layout.patch(at, &bytes));
             match redirects.collect::<Option<Vec<_>>>() {
                 Some(all) => patches.extend(all),
                 None => uncounted.push((unit.function, Uncounted::NoRoom)),
@@ -48,11 +47,11 @@ impl Emitter<'_, '_> {
         self.out.uncounted.extend(uncounted);
         self.out.bias_fixups.extend(words);
         self.out.patches.extend(patches);
-        self.out.code.put(self.copies_at, &bytes);
-        let tables_at = self.copies_at + bytes.len().next_multiple_of(8);
+        self.code.put(layout.copies, &bytes);
+        let tables_at = layout.copies + bytes.len().next_multiple_of(8);
         match blocks::tables(image, copies, base, self.address(tables_at)) {
-            Ok(tables) if tables_at + tables.len() <= self.out.code.bytes.len() => {
-                self.out.code.put(tables_at, &tables);
+            Ok(tables) if tables_at + tables.len() <= layout.len => {
+                self.code.put(tables_at, &tables);
             }
             Ok(_) => {
                 let all = copies.units.iter().map(|unit| (unit.function, Uncounted::Frames));

@@ -1,10 +1,10 @@
 //! Patches of the program's text.
 
-use super::Emitter;
+use super::layout::Layout;
 use crate::blocks::Copies;
 use crate::image::Image;
 use crate::relocate::{Relocated, near_jump};
-use crate::tactic::{Hook, JUMP, Retarget, Tactic};
+use crate::tactic::{Hook, Retarget, Tactic};
 use gprofinject_abi::plan::{BEHIND_FRIDA, BY_FRIDA, Patch};
 
 /// None: too long, or the file does not have what stands there.
@@ -38,7 +38,7 @@ pub(crate) fn removals(image: &Image, hooks: &[Hook], copies: &Copies) -> Vec<Pa
     free.filter_map(|r| patch(image, r.address, image.code_at(r.address, r.len.into())?)).collect()
 }
 
-impl Emitter<'_, '_> {
+impl Layout<'_, '_> {
     /// None: a branch cannot be led where it should go.
     pub(super) fn patches(
         &self,
@@ -82,15 +82,6 @@ impl Emitter<'_, '_> {
         Some(patches)
     }
 
-    /// Tells unwinders of the function's caves. At a branch back to a later instruction than the first the
-    /// stack may look otherwise; then the place keeps the description that it had.
-    pub(super) fn caves(&mut self, hook: &Hook) {
-        let first = hook.retargets.iter().filter(|r| r.offset == 0 || hook.tactic == Tactic::CallSites);
-        for cave in first.filter_map(|r| r.cave).chain(hook.cave) {
-            self.bodies.cave(cave.wrapping_sub(self.out.code.arena), JUMP);
-        }
-    }
-
     /// What gum writes: the jump, and nops over the rest of the overwritten instructions. As many records as
     /// that takes.
     fn by_frida(&self, hook: &Hook, thunk: u64) -> Option<Vec<Patch>> {
@@ -111,7 +102,7 @@ impl Emitter<'_, '_> {
     }
 
     pub(super) fn patch(&self, address: u64, replacement: &[u8]) -> Option<Patch> {
-        patch(self.image, address, replacement)
+        patch(self.input.image, address, replacement)
     }
 }
 

@@ -1,18 +1,19 @@
 //! Thunks of tail calls: jumps from one hooked function to the start of another.
 
 use super::code::{LOAD_RAX, STUB, Values};
-use super::{Emitter, LINE};
+use super::{Emitter, Input};
 use crate::slots::Home;
 use crate::tactic::JUMP;
 use crate::tails::Tail;
-use crate::template::{Kind, Second, Template};
+use crate::template::{Kind, LINE, Second, Template};
 use gprofinject_abi::plan::{ArenaHeader, TailRecord};
+use gprofinject_abi::region::Slot;
 use std::collections::HashMap;
 use std::mem::offset_of;
 
 /// `mov r11, [rsp-16]`.
 const RESTORE_R11: [u8; 5] = [0x4c, 0x8b, 0x5c, 0x24, 0xf0];
-/// Bytes of a tail call's stubs: [`super::Code::stub`], and what restores both, with a near jump.
+/// Bytes of a tail call's stubs: [`super::Writer::stub`], and what restores both, with a near jump.
 pub(super) const STUBS: usize = STUB + LOAD_RAX[1].len() + RESTORE_R11.len() + JUMP as usize;
 
 /// Bytes from one thunk to the next: room for the largest.
@@ -64,12 +65,25 @@ impl Tails {
 }
 
 impl Emitter<'_, '_> {
+    pub(super) fn tail_calls(&mut self) {
+        let Input { tails, homes, .. } = self.layout.input;
+        let mut first = 0;
+        for (i, tail) in tails.iter().enumerate() {
+            if tails[first].callee != tail.callee {
+                first = i;
+            }
+            let slot = homes.of(tail.callee as usize).tails() + (i - first) as u32 * size_of::<Slot>() as u32;
+            self.tail_call(i, tail, Home { offset: slot, ..Home::default() });
+        }
+    }
+
     /// `home` is the tail call's own slot.
-    pub(super) fn tail_call(&mut self, index: usize, tail: &Tail, home: Home) {
+    fn tail_call(&mut self, index: usize, tail: &Tail, home: Home) {
         let callee = self.out.records[tail.callee as usize];
         let thunk = self.thunks[tail.callee as usize];
-        let at = self.tails.thunk(index);
-        let miss = self.tails.stubs + index * STUBS;
+        let layout = self.layout;
+        let at = layout.tails.thunk(index);
+        let miss = layout.tails.stubs + index * STUBS;
         let outside = miss + STUB;
         let values = Values {
             home,
@@ -80,8 +94,8 @@ impl Emitter<'_, '_> {
             exit: outside,
             body: callee.body as usize,
         };
-        let code = &mut self.out.code;
-        let kind = self.kinds[tail.callee as usize];
+        let code = &mut self.code;
+        let kind = layout.kinds[tail.callee as usize];
         code.fill(&Template::tail(kind), at, &values);
         code.stub(miss, index as u32, offset_of!(ArenaHeader, tail), kind.second, false);
         // As if the jump had not been touched.
@@ -103,9 +117,9 @@ impl Emitter<'_, '_> {
             thunk: thunk as u32,
         });
         self.out.owners.push((at as u32, tail.callee));
-        if !tail.relocated && !self.is_copied(tail.branch.function as usize) {
+        if !tail.relocated && !layout.is_copied(tail.branch.function as usize) {
             let displacement = (self.address(at).wrapping_sub(tail.branch.end()) as u32).to_le_bytes();
-            self.out.patches.extend(self.patch(tail.branch.end() - 4, &displacement));
+            self.out.patches.extend(layout.patch(tail.branch.end() - 4, &displacement));
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What is wanted of thunks.
 
-use super::LOOP_CHECK;
+use super::layout::LOOP_CHECK;
 use crate::registers::{R10, R11, Registers};
 use crate::relocate;
 use crate::slots::Home;
@@ -47,7 +47,7 @@ impl Wish {
     pub(super) fn room(self, hook: &Hook) -> usize {
         let relocated = hook.relocated as usize;
         let check = if self.is_checked() { LOOP_CHECK } else { 0 };
-        // Relocation grows an instruction of two bytes to six at most, and a call to forty.
-        check + LINE + if self.movable { relocated + relocate::JUMP } else { relocated * 3 + 64 }
+        // Relocation grows an instruction of two bytes to nine at most (jrcxz), and a call to forty.
+        check + LINE + if self.movable { relocated + relocate::JUMP } else { relocated * 5 + 64 }
     }
 }

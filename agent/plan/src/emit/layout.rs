@@ -1,0 +1,217 @@
+//! Where everything in the arena goes: known before any of it is written.
+
+use super::Wish;
+use super::code::{self, RESTORE, STUB};
+use super::tail::{self, Tails};
+use crate::blocks::{self, Copies};
+use crate::cfi::Tables;
+use crate::image::{Image, ImageKind};
+use crate::moved::Bodies;
+use crate::parallel;
+use crate::slots::Homes;
+use crate::tactic::sled::{self, Chain};
+use crate::tactic::{Hook, JUMP, Tactic};
+use crate::tails::Tail;
+use crate::template::{Kind, LINE, Second, Template};
+use crate::unwinder::Led;
+use gprofinject_abi::plan::{ArenaHeader, EXIT_JUMPS};
+use gprofinject_abi::region::{PAGE, round_up};
+use std::collections::HashMap;
+use std::ops::Range;
+
+/// Free space left between the arena and the image.
+const GUARD: u64 = 0x1_0000;
+/// Nothing is mapped below (vm.mmap_min_addr).
+const LOWEST: u64 = 0x2_0000;
+/// Where an ET_EXEC has no room below, the arena leaves this much to the heap behind the image.
+const HEAP: u64 = 1 << 29;
+/// Bytes of a function's stubs: a second look (see [`Template::second_look`]), two of [`code::Writer::stub`], and
+/// [`code::Writer::restore`].
+pub(super) const STUBS: usize = SECOND_LOOK + 2 * STUB + RESTORE;
+pub(super) const SECOND_LOOK: usize = 21;
+/// Bytes of `cmp dword [rsp], label; je body`.
+pub(super) const LOOP_CHECK: usize = 13;
+/// Bytes of `lea r11, [body]; lea r10, [helper]; jmp [header]`.
+pub(super) const LEAD: usize = 20;
+
+/// What is to be emitted; `wishes` and `homes` are in the order of the hooks, and so are the function numbers.
+#[derive(Clone, Copy)]
+pub(crate) struct Input<'a, 'd> {
+    pub(crate) image: &'a Image<'d>,
+    pub(crate) hooks: &'a [Hook],
+    pub(crate) wishes: &'a [Wish],
+    pub(crate) homes: &'a Homes,
+    pub(crate) tails: &'a [Tail],
+    pub(crate) led: &'a [Led],
+    pub(crate) copies: &'a Copies,
+}
+
+/// Places are arena offsets.
+pub(super) struct Layout<'a, 'd> {
+    pub(super) input: Input<'a, 'd>,
+    /// Link address of the arena, and its length.
+    pub(super) arena: u64,
+    pub(super) len: usize,
+    /// By [`Kind::index`]; empty where no function is of that kind.
+    pub(super) templates: Vec<Template>,
+    /// The kind of each function's thunk.
+    pub(super) kinds: Vec<Kind>,
+    /// By [`Second`].
+    pub(super) second_looks: [Template; Second::ALL.len()],
+    /// The jumps to the slow path of exits, by [`crate::template::ExitWay`].
+    pub(super) exits: [usize; 3],
+    /// The unwind tables of thunks.
+    pub(super) unwind: usize,
+    /// Each with the place of the code behind its head's jump.
+    pub(super) chains: Vec<(usize, Chain)>,
+    /// Functions whose thunks are written one behind the other, and the room for those.
+    pub(super) parts: Vec<(Range<usize>, Range<usize>)>,
+    /// First byte of the stubs.
+    pub(super) stubs: usize,
+    pub(super) tails: Tails,
+    /// Relocated calls of functions that are hooked at their call sites, and the jumps that they lead to.
+    pub(super) moved_calls: HashMap<u64, usize>,
+    /// The unwind table of the bodies that move the stack pointer.
+    pub(super) bodies: usize,
+    /// The copies of counted functions.
+    pub(super) copies: usize,
+}
+
+impl<'a, 'd> Layout<'a, 'd> {
+    pub(super) fn new(input: Input<'a, 'd>) -> Layout<'a, 'd> {
+        let Input { image, hooks, wishes, homes, tails, copies, .. } = input;
+        let kinds: Vec<Kind> =
+            wishes.iter().enumerate().map(|(number, wish)| wish.kind(homes.of(number))).collect();
+        let templates = templates(&kinds);
+        let header = size_of::<ArenaHeader>();
+        let unwind = (header + EXIT_JUMPS).next_multiple_of(LINE);
+        let unwind_len = Tables::new(0, 0, 0).map_or(0, |t| t.bytes.len());
+        let (chains, thunks) = place_sleds(sled::chains(hooks), unwind + unwind_len);
+        let room = |number: usize| {
+            let lead = if is_led(input.led, number) { LEAD } else { 0 };
+            wishes[number].room(&hooks[number]) + templates[kinds[number].index()].bytes.len() + lead
+        };
+        let parts = parts(hooks.len(), thunks, room);
+        let stubs = parts.last().map_or(thunks, |(_, room)| room.end).next_multiple_of(64);
+        let tails_at = (stubs + hooks.len() * STUBS).next_multiple_of(64);
+        let call_jumps = tails_at + tails.len() * tail::pitch();
+        let moved_calls = moved_calls(hooks, call_jumps);
+        let tail_stubs = call_jumps + moved_calls.len() * JUMP as usize;
+        let bodies = (tail_stubs + tails.len() * tail::STUBS).next_multiple_of(8);
+        let bodies_len: usize = hooks.iter().map(|h| Bodies::most(h.relocated as usize)).sum();
+        let caves = hooks.iter().map(|h| 1 + h.retargets.len()).sum();
+        let copies_at = round_up((bodies + Bodies::others(caves) + bodies_len) as u64, PAGE);
+        let len = copies_at + round_up(copies_len(image, copies), PAGE);
+        Layout {
+            input,
+            arena: place(image, len),
+            len: len as usize,
+            templates,
+            kinds,
+            second_looks: Second::ALL.map(|second| Template::second_look(second, SECOND_LOOK)),
+            exits: code::exits(header),
+            unwind,
+            chains,
+            parts,
+            stubs,
+            tails: Tails::new(tails_at, tail_stubs, tails, !copies.units.is_empty()),
+            moved_calls,
+            bodies,
+            copies: copies_at as usize,
+        }
+    }
+
+    pub(super) fn address(&self, offset: usize) -> u64 {
+        self.arena.wrapping_add(offset as u64)
+    }
+
+    /// The stubs of these functions.
+    pub(super) fn stubs_of(&self, numbers: &Range<usize>) -> Range<usize> {
+        self.stubs + numbers.start * STUBS..self.stubs + numbers.end * STUBS
+    }
+
+    /// Where the function's jump leads: to its thunk, or first to the end of a sled.
+    pub(super) fn landing(&self, number: u32, thunk: usize) -> usize {
+        let chain = self.chains.binary_search_by_key(&(number as usize), |(_, chain)| chain.head);
+        chain.map_or(thunk, |n| self.chains[n].0)
+    }
+
+    pub(super) fn is_led(&self, number: usize) -> bool {
+        is_led(self.input.led, number)
+    }
+
+    pub(super) fn is_copied(&self, function: usize) -> bool {
+        self.input.copies.unit_with(self.input.image, function).is_some()
+    }
+}
+
+fn is_led(led: &[Led], number: usize) -> bool {
+    led.iter().any(|l| l.number == number)
+}
+
+fn templates(kinds: &[Kind]) -> Vec<Template> {
+    let mut templates = vec![Template::default(); Kind::COUNT];
+    for &kind in kinds {
+        let template = &mut templates[kind.index()];
+        if template.bytes.is_empty() {
+            *template = Template::thunk(kind);
+        }
+    }
+    templates
+}
+
+/// Places of the sleds' ends, from `next` on, and the first byte behind them.
+fn place_sleds(chains: Vec<Chain>, mut next: usize) -> (Vec<(usize, Chain)>, usize) {
+    let place = |chain: Chain| {
+        let at = next.next_multiple_of(LINE);
+        next = at + sled::code_len(chain.sleds.len());
+        (at, chain)
+    };
+    let placed = chains.into_iter().map(place).collect();
+    (placed, next)
+}
+
+/// Shares out the thunks of `count` functions, from `next` on; `room`: the bytes that one takes at most.
+fn parts(count: usize, mut next: usize, room: impl Fn(usize) -> usize) -> Vec<(Range<usize>, Range<usize>)> {
+    let parts = parallel::parts(count);
+    let bound = |n: usize| count * n / parts;
+    let place = |n: usize| {
+        let numbers = bound(n)..bound(n + 1);
+        let from = next;
+        next += numbers.clone().map(&room).sum::<usize>();
+        (numbers, from..next)
+    };
+    (0..parts).map(place).collect()
+}
+
+/// Bytes that the copies of counted functions take, with their unwind tables. These are as long wherever they are.
+fn copies_len(image: &Image, copies: &Copies) -> u64 {
+    if copies.units.is_empty() {
+        return 0;
+    }
+    let near = image.lo.wrapping_sub(GUARD + u64::from(copies.len));
+    let tables = blocks::tables(image, copies, near, near).map_or(0, |tables| tables.len() as u64);
+    u64::from(copies.len).next_multiple_of(8) + tables
+}
+
+/// Where the relocated calls of functions that are hooked at their call sites lead: five bytes each from
+/// `first` on.
+fn moved_calls(hooks: &[Hook], first: usize) -> HashMap<u64, usize> {
+    let relocated = |site: u64| {
+        let after = hooks.partition_point(|h| h.at <= site);
+        after.checked_sub(1).is_some_and(|n| site < hooks[n].at + hooks[n].relocated)
+    };
+    let by_site = hooks.iter().filter(|h| h.tactic == Tactic::CallSites);
+    let sites = by_site.flat_map(|h| &h.retargets).map(|r| r.branch.site).filter(|&site| relocated(site));
+    sites.zip((first..).step_by(JUMP as usize)).collect()
+}
+
+/// Where the arena goes.
+fn place(image: &Image, len: u64) -> u64 {
+    let below = image.lo.wrapping_sub(GUARD + len);
+    match image.kind {
+        ImageKind::Pie => below,
+        ImageKind::Exec if image.lo > LOWEST + GUARD + len => below,
+        ImageKind::Exec => round_up(image.hi, PAGE) + HEAP,
+    }
+}

@@ -1,0 +1,239 @@
+//! Thunks, stubs and bodies of some of the functions, one behind the other.
+
+use super::code::{RESTORE, STUB, Values, Writer};
+use super::layout::{LEAD, LOOP_CHECK, Layout, SECOND_LOOK, STUBS};
+use super::{Emitted, Wish};
+use crate::moved::Bodies;
+use crate::relocate::{Relocated, Unmovable, copied, leading_nops, relocate};
+use crate::slots::Home;
+use crate::tactic::{Hook, JUMP, Reason, Tactic};
+use crate::template::{Kind, Second};
+use gprofinject_abi::plan::{ArenaHeader, ENTRY_ONLY, FRAMED, FunctionRecord, LEAF, LOOPS};
+use std::mem::offset_of;
+use std::ops::Range;
+
+/// What one part of the functions yields, in their order.
+#[derive(Debug, Default)]
+pub(super) struct Part {
+    /// All but the code.
+    pub(super) out: Emitted,
+    /// Each function's thunk.
+    pub(super) thunks: Vec<usize>,
+    /// Jumps to be written outside of the part's areas, and where they lead.
+    pub(super) jumps: Vec<(usize, usize)>,
+    pub(super) bodies: Bodies,
+    /// The first free byte behind the thunks.
+    pub(super) next: usize,
+}
+
+pub(super) struct PartEmitter<'a, 'd> {
+    layout: &'a Layout<'a, 'd>,
+    code: Writer<'a>,
+    part: Part,
+}
+
+impl<'a, 'd> PartEmitter<'a, 'd> {
+    /// The thunks of `numbers`, from `next` on.
+    pub(super) fn emit(
+        layout: &'a Layout<'a, 'd>,
+        code: Writer<'a>,
+        numbers: Range<usize>,
+        next: usize,
+    ) -> Part {
+        let mut e = PartEmitter { layout, code, part: Part { next, ..Part::default() } };
+        let count = numbers.len();
+        e.part.out.records.reserve(count);
+        e.part.out.patches.reserve(count);
+        e.part.out.owners.reserve(count);
+        e.code.tls_fixups.reserve(3 * count);
+        for number in numbers {
+            e.function(number as u32);
+        }
+        e.part.out.code.tls_fixups = e.code.tls_fixups;
+        e.part
+    }
+
+    fn address(&self, offset: usize) -> u64 {
+        self.layout.address(offset)
+    }
+
+    fn function(&mut self, number: u32) {
+        let layout = self.layout;
+        let n = number as usize;
+        let (hook, wish, kind) = (&layout.input.hooks[n], layout.input.wishes[n], layout.kinds[n]);
+        let home = layout.input.homes.of(n);
+        // Left free at the start of the body.
+        let lead = if layout.is_led(n) { LEAD } else { 0 };
+        let check = wish.is_checked();
+        let template = &layout.templates[kind.index()];
+        let checking = if check { LOOP_CHECK } else { 0 };
+        let start = template.place(self.part.next, checking);
+        self.part.thunks.push(start);
+        let at = start + checking;
+        let body = at + template.bytes.len();
+        let (resume, exit) = (template.resume, template.exit);
+        let (popped, pushed) = match wish.both {
+            true => ((at - start) as u32 + template.popped, template.bytes.len() as u32 - template.pushed),
+            false => (0, 0),
+        };
+        if check {
+            self.loop_check(start, at + exit as usize, body);
+        }
+        let f = &layout.input.image.functions[hook.function];
+        let entry = f.address;
+        let flag = |set: bool, flag: u8| if set { flag } else { 0 };
+        let mut record = FunctionRecord {
+            entry,
+            exit: if wish.both { at as u32 + exit } else { 0 },
+            slots: home.offset,
+            mask: home.mask,
+            multiplier: home.multiplier,
+            shift: home.shift as u8,
+            popped: popped as u8,
+            pushed: pushed as u8,
+            flags: flag(!wish.both, ENTRY_ONLY) | flag(wish.loops, LOOPS) | flag(wish.leaf, LEAF),
+            resume: if kind.second == Second::Free {
+                (layout.stubs + n * STUBS + STUBS - RESTORE) as u32
+            } else {
+                at as u32 + resume
+            },
+            body: body as u32,
+            size: u32::try_from(f.size).unwrap_or(u32::MAX),
+            slot_count: home.count,
+            thunk: start as u32,
+        };
+        let moved = body + lead;
+        match self.body(hook, wish, moved) {
+            Ok(relocated) => {
+                let patches = layout.patches(hook, layout.landing(number, start), moved, &relocated);
+                match patches {
+                    Some(patches) => self.part.out.patches.extend(patches),
+                    None => self.part.out.failed.push((hook.function, Reason::Overlap)),
+                }
+                // What an empty body leads to, the thunk leads to itself.
+                let rest = relocated.rest.filter(|_| lead == 0);
+                let goal = rest.map_or(body, |rest| rest.wrapping_sub(layout.arena) as usize);
+                self.thunk(at, goal, number, home, kind);
+                for r in &hook.retargets {
+                    let jump = layout.moved_calls.get(&r.branch.site);
+                    self.part.jumps.extend(jump.map(|&jump| (jump, start)));
+                }
+                self.code.put(moved, &relocated.bytes);
+                if let Some(word) = relocated.return_address {
+                    self.part.out.bias_fixups.push(moved as u32 + word);
+                }
+                if wish.movable && !layout.is_copied(hook.function) {
+                    self.moved_as_is(hook, moved as u32);
+                }
+                let later = relocated.map.iter().filter(|(from, _)| *from > 0);
+                let later = later.map(|&(from, to)| (hook.at + u64::from(from), 1, moved as u32 + to));
+                self.part.out.moved.extend(later);
+                self.part.next = moved + relocated.bytes.len();
+                self.caves(hook);
+                if !relocated.frames.is_empty() {
+                    record.flags |= FRAMED;
+                    self.part.bodies.add(body, lead, self.part.next, &relocated.frames);
+                }
+            }
+            Err(_) => {
+                self.part.out.failed.push((hook.function, Reason::NotRelocatable));
+                record.exit = 0;
+            }
+        }
+        self.part.out.owners.push((start as u32, number));
+        self.part.out.records.push(record);
+    }
+
+    /// Where the instructions of a body are that were copied. Leading nops were not: who is at one goes on behind.
+    fn moved_as_is(&mut self, hook: &Hook, body: u32) {
+        let nops = self.layout.input.image.code_at(hook.at, hook.relocated).map_or(0, leading_nops) as u32;
+        self.part.out.moved.extend((1..nops).map(|n| (hook.at + u64::from(n), 1, body)));
+        let first = nops.max(1);
+        if hook.relocated as u32 > first {
+            self.part.out.moved.push((
+                hook.at + u64::from(first),
+                hook.relocated as u32 - first,
+                body + first - nops,
+            ));
+        }
+    }
+
+    /// Before the thunk of a function whose own indirect jumps may lead back to its start: where the return
+    /// slot holds its exit label it has been entered already, and what lies below rsp may be in use.
+    ///
+    /// ```text
+    ///   cmp  dword [rsp], exit label  ; the lower half
+    ///   je   body
+    /// ```
+    fn loop_check(&mut self, at: usize, exit: usize, body: usize) {
+        let label = self.address(exit) as u32;
+        let code = &mut self.code;
+        code.put(at, &[0x81, 0x3c, 0x24]);
+        code.word(at + 3, label);
+        code.put(at + 7, &[0x0f, 0x84]);
+        code.branch(at + 9, body);
+        self.part.out.half_bias_fixups.push(at as u32 + 3);
+    }
+
+    fn body(&self, hook: &Hook, wish: Wish, body: usize) -> Result<Relocated, Unmovable> {
+        // A word that a relocated call pushes wants its alignment, which only costs a few bytes.
+        let to = self.address(body);
+        let layout = self.layout;
+        let image = layout.input.image;
+        if let Some(start) = layout.input.copies.start(hook.function) {
+            return Ok(copied(&[], self.address(layout.copies + start as usize), to));
+        }
+        let bytes = image.code_at(hook.at, hook.relocated).ok_or(Unmovable("no code"))?;
+        if wish.movable {
+            // Where all of it is nops (a call that was taken out, room for a patch) nothing is left.
+            let nops = leading_nops(bytes);
+            let all = if nops == bytes.len() { self.nops_behind(hook) } else { nops };
+            return Ok(copied(bytes.get(nops..).unwrap_or_default(), hook.at + all as u64, to));
+        }
+        let elsewhere = |site: u64| {
+            let tail = layout.tails.moved(site);
+            tail.or_else(|| layout.moved_calls.get(&site).copied()).map(|at| self.address(at))
+        };
+        relocate(bytes, hook.at, to, image.functions[hook.function].address, &elsewhere)
+    }
+
+    /// Bytes from the hook's place on that do nothing, those behind the relocated ones included.
+    fn nops_behind(&self, hook: &Hook) -> usize {
+        let image = self.layout.input.image;
+        let f = &image.functions[hook.function];
+        image.code_at(hook.at, f.address + f.size - hook.at).map_or(0, leading_nops)
+    }
+
+    fn thunk(&mut self, at: usize, body: usize, number: u32, home: Home, kind: Kind) {
+        let layout = self.layout;
+        let template = &layout.templates[kind.index()];
+        let look = layout.stubs + number as usize * STUBS;
+        let (miss, outside) = (look + SECOND_LOOK, look + SECOND_LOOK + STUB);
+        let first = if kind.hashed { look } else { miss };
+        let code = &mut self.code;
+        let (site, exit) = (0, layout.exits[kind.exit_way() as usize]);
+        code.fill(template, at, &Values { home, number, site, miss: first, outside, exit, body });
+        if kind.hashed {
+            // The arc may stand one behind its home. Falls through to the stub behind it if it does not.
+            let resume = at + template.resume as usize;
+            let second_look = &layout.second_looks[kind.second as usize];
+            code.fill(second_look, look, &Values { home, body: resume, ..Values::default() });
+        }
+        let word =
+            if kind.both { offset_of!(ArenaHeader, miss) } else { offset_of!(ArenaHeader, miss_entry) };
+        code.stub(miss, number, word, kind.second, kind.both);
+        code.stub(outside, number, offset_of!(ArenaHeader, window), kind.second, kind.both);
+        if kind.second == Second::Free {
+            code.restore(outside + STUB, at + template.resume as usize, kind.both);
+        }
+    }
+
+    /// Tells unwinders of the function's caves. At a branch back to a later instruction than the first the
+    /// stack may look otherwise; then the place keeps the description that it had.
+    fn caves(&mut self, hook: &Hook) {
+        let first = hook.retargets.iter().filter(|r| r.offset == 0 || hook.tactic == Tactic::CallSites);
+        for cave in first.filter_map(|r| r.cave).chain(hook.cave) {
+            self.part.bodies.cave(cave.wrapping_sub(self.layout.arena), JUMP);
+        }
+    }
+}
