@@ -370,18 +370,21 @@ fn code_extents(image: &Image) -> (u64, u64) {
 
 fn hooked_ranges(image: &Image, verdicts: &[Result<Tactic, Reason>], emitted: &Emitted) -> Vec<CodeRange> {
     let mut ranges: Vec<CodeRange> = Vec::new();
+    // Where the last function begins that is not hooked.
+    let mut other = None;
     for (i, f) in image.functions.iter().enumerate() {
         let hooked = match f.kind {
             FunctionKind::Cold(Some(parent)) => verdicts.get(parent).is_some_and(|v| v.is_ok()),
             _ => verdicts[i].is_ok(),
         };
         if !hooked {
+            other = Some(f.address);
             continue;
         }
         // A return address may be the first byte behind a function that ends with a call.
         let (lo, hi) = (f.address + 1, f.address + f.size + 1);
         match ranges.last_mut() {
-            Some(last) if last.hi + 16 >= lo && adjacent(image, last.hi, lo) => last.hi = hi,
+            Some(last) if last.hi + 16 >= lo && other.is_none_or(|other| other + 1 < last.hi) => last.hi = hi,
             _ => ranges.push(CodeRange { lo, hi }),
         }
     }
@@ -393,12 +396,6 @@ fn hooked_ranges(image: &Image, verdicts: &[Result<Tactic, Reason>], emitted: &E
         ranges.sort_unstable_by_key(|r| r.lo);
     }
     ranges
-}
-
-/// Whether no other function lies between two ranges.
-fn adjacent(image: &Image, lo: u64, hi: u64) -> bool {
-    let next = image.functions.partition_point(|f| f.address + 1 < lo);
-    image.functions.get(next).is_none_or(|f| f.address + 1 >= hi)
 }
 
 fn tail_sites(
