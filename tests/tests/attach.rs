@@ -199,7 +199,8 @@ fn gprofinject_is_killed_at_any_moment() {
     let (mut early, mut late) = (0, 0);
     let once = |_| {
         let start = Instant::now();
-        assert_eq!(subject.attach(&["-q", "--duration", "0.005"]).code(), 0);
+        let outcome = subject.attach(&["-q", "--duration", "0.005"]);
+        assert_eq!(outcome.code(), 0, "{}", outcome.stderr_text());
         start.elapsed()
     };
     let whole = (0..4).map(once).min().unwrap();
@@ -228,12 +229,12 @@ fn gprofinject_is_killed_at_any_moment() {
             for folder in folders(&subject) {
                 fs::remove_dir_all(folder).unwrap();
             }
-            assert!(subject.is_clean(), "the {n}th time");
+            assert!(subject.is_clean(), "the {n}th time: {}", outcome.stderr_text());
         }
     }
     let outcome = subject.attach(&["--duration", "0.001"]);
     assert_eq!(outcome.code(), 0, "{}", outcome.stderr_text());
-    assert_eq!(subject.changed(&before), None);
+    assert_eq!(subject.changed(&before), None, "{}", outcome.stderr_text());
     println!(
         "killed {times} times: {early} with the agent in the process, {late} without, but with a folder"
     );

@@ -14,6 +14,7 @@ use anyhow::{Context, Result, anyhow};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::tracee::urgency;
 use crate::sys::{self, check};
 
 /// How long another one's order is waited for.
@@ -45,16 +46,18 @@ where
         return Ok(work(&Client(None)));
     }
     let (read, write) = sys::pipe().context("no pipe can be made")?;
+    // The helper has it from its first moment on, or we might be killed and another one come before it.
+    let lock = lock(pid);
     let blocked = block_signals();
     // SAFETY: nobody else of this process is under way: threads are made where their work is waited for. The child
     // uses copies of our values, and ends without dropping those that it does not own.
     let helper = check(unsafe { libc::fork() });
     if matches!(helper, Ok(0)) {
-        serve(pid, write, work);
+        serve(write, lock, work);
     }
     restore_signals(&blocked);
     let helper = helper.map_err(|error| anyhow!("no helper can be made: {}", sys::reason(&error)))?;
-    drop(write);
+    drop((write, lock));
     let mut answer = Vec::new();
     let read = File::from(read).read_to_end(&mut answer);
     let mut status = 0;
@@ -68,21 +71,26 @@ where
 }
 
 /// The child's life.
-fn serve<T: Serialize, W: FnOnce(&Client) -> T>(pid: i32, write: OwnedFd, work: W) -> ! {
+fn serve<T: Serialize, W: FnOnce(&Client) -> T>(write: OwnedFd, lock: Option<File>, work: W) -> ! {
+    let mut kept = [Some(write.as_raw_fd()), lock.as_ref().map(File::as_raw_fd)];
+    kept.sort();
     // SAFETY: descriptors of a process that nobody else is in; nothing that owns one of them is used or dropped.
     unsafe {
         libc::setsid();
-        let kept = write.as_raw_fd() as libc::c_uint;
-        libc::close_range(3, kept - 1, 0);
-        libc::close_range(kept + 1, libc::c_uint::MAX, 0);
+        let mut from = 3;
+        for fd in kept.into_iter().flatten().map(|fd| fd as libc::c_uint) {
+            // Not where nothing lies between: from one number to that before it is an error.
+            libc::close_range(from, fd - 1, 0);
+            from = fd + 1;
+        }
+        libc::close_range(from, libc::c_uint::MAX, 0);
         if let Ok(null) = File::options().read(true).write(true).open("/dev/null") {
             for fd in 0..3 {
                 libc::dup2(null.as_raw_fd(), fd);
             }
         }
     }
-    hurry();
-    let lock = lock(pid);
+    urgency::hurry();
     let client = Client(Some(File::from(write)));
     let answer = serde_json::to_vec(&work(&client)).unwrap_or_default();
     drop(lock);
@@ -94,25 +102,13 @@ fn serve<T: Serialize, W: FnOnce(&Client) -> T>(pid: i32, write: OwnedFd, work: 
     unsafe { libc::_exit(0) }
 }
 
-/// Threads stand still the longer the more of the machine's other work comes first. Where that is not permitted, it
-/// stays as it is.
-fn hurry() {
-    // SAFETY: plain data, and numbers.
-    unsafe {
-        let priority = libc::sched_param { sched_priority: 1 };
-        if libc::sched_setscheduler(0, libc::SCHED_RR | libc::SCHED_RESET_ON_FORK, &priority) != 0 {
-            libc::setpriority(libc::PRIO_PROCESS, 0, -20);
-        }
-    }
-}
-
 /// Waits until no helper of a gprofinject, killed perhaps, is at work in the process.
 pub(crate) fn wait(pid: i32) {
     drop(lock(pid));
 }
 
 /// The same, and keeps others waiting. The file is one that only who may trace the process can open.
-fn lock(pid: i32) -> Option<File> {
+pub(crate) fn lock(pid: i32) -> Option<File> {
     let file = File::open(format!("/proc/{pid}/maps")).ok()?;
     let until = Instant::now() + PATIENCE;
     while !sys::lock(&file) && Instant::now() < until {

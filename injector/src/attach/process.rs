@@ -4,10 +4,10 @@
 use std::fs;
 use std::io;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
+use super::helper;
 use crate::sys;
 
 /// One line of /proc/PID/maps.
@@ -38,10 +38,11 @@ const AT_BASE: u64 = 7;
 impl Process {
     /// Whether we may and can.
     pub(crate) fn open(pid: i32) -> Result<Process> {
-        wait_for_helpers(pid);
         if pid <= 0 {
             bail!("{pid} is no process number");
         }
+        // A helper of another gprofinject, one that was killed perhaps, may be at work, and trace it now and then.
+        let _lock = helper::lock(pid);
         let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) else {
             bail!("there is no process {pid} (is it in a container, with other numbers?)");
         };
@@ -136,21 +137,6 @@ impl Process {
         let state = fields.next();
         let started = fields.nth(22 - 4).and_then(|text| text.parse::<u64>().ok());
         !matches!(state, Some("Z" | "X")) && started == Some(self.started)
-    }
-}
-
-/// A helper of another gprofinject, one that was killed perhaps, may be at work; it never takes long.
-fn wait_for_helpers(pid: i32) {
-    const PATIENCE: Duration = Duration::from_secs(30);
-    let is_helped = || {
-        let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-        let tracer = status.lines().find_map(|line| line.strip_prefix("TracerPid:"))?.trim().to_owned();
-        let name = fs::read_to_string(format!("/proc/{tracer}/comm")).ok()?;
-        Some(name.starts_with("gprofinject"))
-    };
-    let start = Instant::now();
-    while is_helped() == Some(true) && start.elapsed() < PATIENCE {
-        std::thread::sleep(Duration::from_millis(1));
     }
 }
 

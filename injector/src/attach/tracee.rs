@@ -7,6 +7,7 @@
 
 pub(crate) mod memory;
 mod requests;
+pub(crate) mod urgency;
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -18,6 +19,7 @@ use libc::user_regs_struct;
 
 use memory::Memory;
 use requests::{EVENT_STOP, Event, registers, request, set_registers, wait, wait_interrupted};
+use urgency::Urgent;
 
 /// How long a thread may take to stop. One that waits for the disk, or for its vfork child, cannot.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -61,6 +63,7 @@ pub(crate) struct Stopped {
     pub(crate) pid: i32,
     pub(crate) threads: Vec<Thread>,
     since: Instant,
+    urgent: Urgent,
 }
 
 pub(crate) struct Thread {
@@ -92,7 +95,8 @@ impl Stopped {
         let mut seized = HashMap::new();
         let mut window = SHORT;
         loop {
-            let mut stopped = Stopped { pid, threads: Vec::new(), since: Instant::now() };
+            let mut stopped =
+                Stopped { pid, threads: Vec::new(), since: Instant::now(), urgent: Urgent::new() };
             match stopped.stop_all(&mut seized, stopped.since + window) {
                 Ok(()) if stopped.threads.is_empty() => return Err(Error::from_raw_os_error(libc::ESRCH)),
                 Ok(()) => return Ok(stopped),
@@ -139,6 +143,7 @@ impl Stopped {
                 if seized.insert(tid, true) == Some(false) {
                     let _ = request(libc::PTRACE_INTERRUPT, tid, 0, 0);
                 }
+                self.urgent.add(tid);
             }
             let mut trouble = None;
             for tid in fresh {
@@ -168,18 +173,19 @@ impl Stopped {
         let mut threads = thread_ids(pid)?;
         threads.sort_by_key(|&tid| ends_with_eintr(pid, tid));
         for tid in threads {
-            let since = Instant::now();
+            let (since, mut urgent) = (Instant::now(), Urgent::new());
             let seized = request(libc::PTRACE_SEIZE, tid, 0, libc::PTRACE_O_TRACESYSGOOD as usize);
             if let Err(error) = seized {
                 refusal = error;
                 continue;
             }
             let _ = request(libc::PTRACE_INTERRUPT, tid, 0, 0);
+            urgent.add(tid);
             match wait_interrupted(tid, since + PATIENCE / 4).and_then(|_| registers(tid)) {
                 Ok(registers) => {
                     let mut thread = Thread { tid, registers, changed: false, fresh: true };
                     thread.restart_call(pid);
-                    return Ok(Stopped { pid, threads: vec![thread], since });
+                    return Ok(Stopped { pid, threads: vec![thread], since, urgent });
                 }
                 Err(error) => {
                     refusal = error;
@@ -331,6 +337,7 @@ impl Stopped {
                 continue;
             }
             let _ = request(libc::PTRACE_INTERRUPT, tid, 0, 0);
+            self.urgent.add(tid);
             if wait_interrupted(tid, until)? {
                 let mut thread = Thread { tid, registers: registers(tid)?, changed: false, fresh: true };
                 thread.restart_call(self.pid);
