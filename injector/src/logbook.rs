@@ -52,7 +52,7 @@ const LOCK: &str = "lock";
 
 /// Whether a gprofinject looks after the run.
 pub(crate) fn is_looked_after(folder: &Path) -> bool {
-    open_lock(folder).is_ok_and(|lock| !sys::lock_for_process(&lock))
+    open_lock(folder).is_ok_and(|lock| sys::is_locked(&lock))
 }
 
 fn open_lock(folder: &Path) -> io::Result<File> {

@@ -324,6 +324,16 @@ pub(crate) fn lock_for_process(file: &File) -> bool {
     unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLK, &raw const lock) == 0 }
 }
 
+/// Whether another process has locked the file so.
+pub(crate) fn is_locked(file: &File) -> bool {
+    // SAFETY: plain data; all zeros means the whole file.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = libc::F_WRLCK as libc::c_short;
+    // SAFETY: `lock` is valid for the call, which writes who has it.
+    let known = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLK, &raw mut lock) == 0 };
+    known && lock.l_type != libc::F_UNLCK as libc::c_short
+}
+
 /// Whether some process has the file open for writing, or mapped from such a descriptor: then the kernel grants
 /// no lease on it. None: nothing can be known (no leases on this file system, or not for us). `file` is open for
 /// reading only.

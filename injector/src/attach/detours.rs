@@ -8,7 +8,7 @@ use gprofinject_plan::detour::Detour;
 use object::{Object, ObjectSymbol, SymbolKind};
 
 use super::image::Agent;
-use super::process::{Mapping, Process};
+use super::process::{Mapping, Process, face};
 use super::tracee::memory::Memory;
 use crate::sys::Mapped;
 
@@ -114,6 +114,7 @@ fn libraries(memory: &Memory, process: &Process, mappings: &[Mapping]) -> Option
 
 /// A mapping's file, also where it has been replaced since, or where the process has another root.
 pub(crate) fn mapped(pid: i32, mapping: &Mapping) -> Option<Mapped> {
+    let pid = face(pid);
     let kept = format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.lo, mapping.hi);
     let named = format!("/proc/{pid}/root{}", mapping.path);
     let file = File::open(kept).or_else(|error| match mapping.path.ends_with(" (deleted)") {

@@ -49,9 +49,7 @@ const PAGE: u64 = 4096;
 const STACK: u64 = 64 << 10;
 const COPIES: u64 = (DETOURS_MAX as u64 * COPY).next_multiple_of(PAGE);
 const ORDER: u64 = (size_of::<Order>() as u64).next_multiple_of(PAGE);
-/// What a thread gets to leave code that is to change, while the others stand still.
-const MOMENT: Duration = Duration::from_micros(300);
-/// How long the others do; and once a few tries were not enough.
+/// How long threads stand still while others get moments; and once a few tries were not enough.
 const STAND: Duration = Duration::from_millis(20);
 const FEW: usize = 4;
 const LONG_STAND: Duration = Duration::from_millis(40);
@@ -78,6 +76,8 @@ pub(crate) struct Attached {
     pub(crate) pid: i32,
     /// See [`Process::started`].
     pub(crate) started: u64,
+    /// See [`Stopped::auxiliary`].
+    auxiliary: Vec<[u64; 2]>,
     /// What we have mapped: the agent's image, the order, a stack, copies of first instructions.
     image: Range<u64>,
     code: Range<u64>,
@@ -113,6 +113,13 @@ struct Detoured {
     after: Vec<u8>,
 }
 
+impl Detoured {
+    /// Whether these bytes of its are there: the library may have been unloaded, and something else be there.
+    fn stands(&self, memory: &Memory, bytes: &[u8]) -> bool {
+        memory.bytes(self.at, bytes.len()).is_ok_and(|now| now == bytes)
+    }
+}
+
 /// How long threads stood still.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Pause {
@@ -128,6 +135,7 @@ impl Attached {
         Ok(Attached {
             pid: process.pid,
             started: process.started,
+            auxiliary: process.auxiliary.clone(),
             image: 0..0,
             code: 0..0,
             order: 0,
@@ -179,7 +187,7 @@ impl Attached {
             }
             tracee::apart(pid, |tracer| {
                 let memory = Memory::open(pid)?;
-                let mut stopped = Stopped::one(pid, tracer).map_err(|error| anyhow!(refusal(pid, &error)))?;
+                let mut stopped = attached.one(tracer)?;
                 attached.map(&mut stopped, &memory, &agent, near)?;
                 // By their names, where the kernel has no such way.
                 let given = attached.give(&mut stopped, &memory, folder, name).unwrap_or([-1; 2]);
@@ -287,7 +295,7 @@ impl Attached {
         let arguments = [0, ORDER + STACK, protection as u64, flags as u64, u64::MAX, 0];
         attached.order = attached.order(|attached, _| {
             tracee::apart(pid, |tracer| {
-                let mut stopped = Stopped::one(pid, tracer).map_err(|error| anyhow!(refusal(pid, &error)))?;
+                let mut stopped = attached.one(tracer)?;
                 stopped
                     .call(attached.instruction, libc::SYS_mmap, arguments)
                     .map_err(|error| anyhow!("no memory could be mapped: {}", crate::sys::reason(&error)))

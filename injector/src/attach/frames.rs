@@ -8,6 +8,7 @@ use std::os::unix::fs::FileExt;
 
 use gprofinject_abi::plan::{Cell, WINDOW};
 
+use super::process::face;
 use super::tracee::memory::Memory;
 
 const PAGE: u64 = 4096;
@@ -20,7 +21,7 @@ struct Pages(File);
 
 impl Pages {
     fn of(pid: i32) -> io::Result<Pages> {
-        File::open(format!("/proc/{pid}/pagemap")).map(Pages)
+        File::open(format!("/proc/{}/pagemap", face(pid))).map(Pages)
     }
 
     /// Addresses of the pages in a range that have ever been touched.

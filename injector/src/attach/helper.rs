@@ -14,6 +14,7 @@ use anyhow::{Context, Result, anyhow};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::process::face;
 use super::tracee::urgency;
 use crate::sys::{self, check};
 
@@ -109,7 +110,7 @@ pub(crate) fn wait(pid: i32) {
 
 /// The same, and keeps others waiting. The file is one that only who may trace the process can open.
 pub(crate) fn lock(pid: i32) -> Option<File> {
-    let file = File::open(format!("/proc/{pid}/maps")).ok()?;
+    let file = File::open(format!("/proc/{}/maps", face(pid))).ok()?;
     let until = Instant::now() + PATIENCE;
     while !sys::lock(&file) && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(1));

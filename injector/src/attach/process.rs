@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use anyhow::{Result, bail};
 
 use super::helper;
+use super::tracee::{has_ended, thread_ids};
 use crate::sys;
 
 /// One line of /proc/PID/maps.
@@ -35,6 +36,16 @@ pub(crate) struct Process {
 const AT_PHDR: u64 = 3;
 const AT_BASE: u64 = 7;
 
+/// The thread by whose number /proc tells of a process: the main thread, as long as it lives. A process whose main thread
+/// has ended looks empty by that one's number.
+pub(crate) fn face(pid: i32) -> i32 {
+    if !has_ended(pid, pid) {
+        return pid;
+    }
+    let threads = thread_ids(pid).unwrap_or_default();
+    threads.into_iter().find(|&tid| !has_ended(pid, tid)).unwrap_or(pid)
+}
+
 impl Process {
     /// Whether we may and can.
     pub(crate) fn open(pid: i32) -> Result<Process> {
@@ -43,7 +54,8 @@ impl Process {
         }
         // A helper of another gprofinject, one that was killed perhaps, may be at work, and trace it now and then.
         let _lock = helper::lock(pid);
-        let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) else {
+        let face = face(pid);
+        let Ok(status) = fs::read_to_string(format!("/proc/{face}/status")) else {
             bail!("there is no process {pid} (is it in a container, with other numbers?)");
         };
         let field = |name: &str| {
@@ -88,12 +100,9 @@ impl Process {
         if field("VmSize").is_empty() {
             bail!("{pid} is a process of the kernel, or is about to end");
         }
-        let Ok(auxiliary) = fs::read(format!("/proc/{pid}/auxv")) else {
+        let Ok(auxiliary) = auxiliary(pid) else {
             bail!("process {pid} cannot be looked into; run gprofinject as its user, or as root");
         };
-        let word = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_le_bytes);
-        let auxiliary: Vec<[u64; 2]> =
-            auxiliary.chunks_exact(16).map(|pair| [word(&pair[..8]), word(&pair[8..])]).collect();
         let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
         // The second field is a name in parentheses, which may hold anything.
         let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
@@ -104,7 +113,7 @@ impl Process {
     }
 
     pub(crate) fn binary(&self) -> PathBuf {
-        PathBuf::from(format!("/proc/{}/exe", self.pid))
+        PathBuf::from(format!("/proc/{}/exe", face(self.pid)))
     }
 
     pub(crate) fn auxiliary(&self, kind: u64) -> u64 {
@@ -126,7 +135,7 @@ impl Process {
 
     /// The mappings of a process that was looked at before.
     pub(crate) fn mappings_of(pid: i32) -> io::Result<Vec<Mapping>> {
-        let text = fs::read(format!("/proc/{pid}/maps"))?;
+        let text = fs::read(format!("/proc/{}/maps", face(pid)))?;
         Ok(String::from_utf8_lossy(&text).lines().filter_map(mapping).collect())
     }
 
@@ -136,8 +145,16 @@ impl Process {
         let mut fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace();
         let state = fields.next();
         let started = fields.nth(22 - 4).and_then(|text| text.parse::<u64>().ok());
-        !matches!(state, Some("Z" | "X")) && started == Some(self.started)
+        let has_ended = matches!(state, Some("Z" | "X")) && face(self.pid) == self.pid;
+        !has_ended && started == Some(self.started)
     }
+}
+
+/// What the kernel told the program when it began: type and value. No two runs have the same where addresses are random.
+pub(crate) fn auxiliary(pid: i32) -> io::Result<Vec<[u64; 2]>> {
+    let bytes = fs::read(format!("/proc/{}/auxv", face(pid)))?;
+    let word = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_le_bytes);
+    Ok(bytes.chunks_exact(16).map(|pair| [word(&pair[..8]), word(&pair[8..])]).collect())
 }
 
 fn mapping(line: &str) -> Option<Mapping> {

@@ -223,7 +223,8 @@ fn wait(
     const ENOUGH: [i32; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
     const OFTEN: Duration = Duration::from_millis(500);
     let handle = Handle::of(process.pid);
-    let until = duration.map(|duration| Instant::now() + duration);
+    // So long that no clock will show it: for ever.
+    let until = duration.and_then(|duration| Instant::now().checked_add(duration));
     loop {
         if handle.has_ended() || !process.lives() {
             return true;

@@ -5,6 +5,7 @@
 //! even so, see signal(7), "Interruption of system calls by stop signals"), we restart it.
 #![allow(unsafe_code)]
 
+mod borrowed;
 pub(crate) mod memory;
 mod requests;
 pub(crate) mod urgency;
@@ -17,6 +18,8 @@ use std::time::{Duration, Instant};
 
 use libc::user_regs_struct;
 
+use super::process::{auxiliary, face};
+use borrowed::Borrowed;
 use memory::Memory;
 use requests::{EVENT_STOP, Event, registers, request, set_registers, wait, wait_interrupted};
 use urgency::Urgent;
@@ -50,7 +53,7 @@ pub(crate) fn apart<T: Send>(pid: i32, work: impl FnOnce(&Tracer) -> T + Send) -
     // It is known to have ended before it lets go.
     let until = Instant::now() + PATIENCE;
     let line = format!("\nTracerPid:\t{tracer}\n");
-    while fs::read_to_string(format!("/proc/{pid}/status")).is_ok_and(|status| status.contains(&line))
+    while fs::read_to_string(format!("/proc/{}/status", face(pid))).is_ok_and(|status| status.contains(&line))
         && Instant::now() < until
     {
         std::thread::sleep(Duration::from_micros(50));
@@ -64,6 +67,8 @@ pub(crate) struct Stopped {
     pub(crate) threads: Vec<Thread>,
     since: Instant,
     urgent: Urgent,
+    /// Tells whether it executes another program: see [`auxiliary`].
+    pub(crate) auxiliary: Vec<[u64; 2]>,
 }
 
 pub(crate) struct Thread {
@@ -75,7 +80,7 @@ pub(crate) struct Thread {
     pub(crate) fresh: bool,
 }
 
-fn has_ended(pid: i32, tid: i32) -> bool {
+pub(crate) fn has_ended(pid: i32, tid: i32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['Z', 'X']))
 }
@@ -95,11 +100,19 @@ impl Stopped {
         let mut seized = HashMap::new();
         let mut window = SHORT;
         loop {
-            let mut stopped =
-                Stopped { pid, threads: Vec::new(), since: Instant::now(), urgent: Urgent::new() };
+            let mut stopped = Stopped {
+                pid,
+                threads: Vec::new(),
+                since: Instant::now(),
+                urgent: Urgent::new(),
+                auxiliary: Vec::new(),
+            };
             match stopped.stop_all(&mut seized, stopped.since + window) {
                 Ok(()) if stopped.threads.is_empty() => return Err(Error::from_raw_os_error(libc::ESRCH)),
-                Ok(()) => return Ok(stopped),
+                Ok(()) => {
+                    stopped.auxiliary = auxiliary(pid)?;
+                    return Ok(stopped);
+                }
                 Err(error) if error.raw_os_error() != Some(libc::ETIMEDOUT) || Instant::now() > until => {
                     return Err(error);
                 }
@@ -185,7 +198,13 @@ impl Stopped {
                 Ok(registers) => {
                     let mut thread = Thread { tid, registers, changed: false, fresh: true };
                     thread.restart_call(pid);
-                    return Ok(Stopped { pid, threads: vec![thread], since, urgent });
+                    return Ok(Stopped {
+                        pid,
+                        threads: vec![thread],
+                        since,
+                        urgent,
+                        auxiliary: auxiliary(pid)?,
+                    });
                 }
                 Err(error) => {
                     refusal = error;
@@ -193,6 +212,19 @@ impl Stopped {
             }
         }
         Err(refusal)
+    }
+
+    /// What a thread gets to leave code that is to change, while the others stand still; and how many at once.
+    pub(crate) fn moment(&self) -> (Duration, usize) {
+        // Each has to be scheduled, and once more to stand still again.
+        const MOMENT: Duration = Duration::from_micros(300);
+        const AT_ONCE: usize = 16;
+        // They run at once, but take no turns.
+        const SHORTER: Duration = Duration::from_micros(50);
+        match self.urgent.is_possible() {
+            true => (SHORTER, std::thread::available_parallelism().map_or(1, |n| n.get())),
+            false => (MOMENT, AT_ONCE),
+        }
     }
 
     /// How long they have stood still.
@@ -220,7 +252,7 @@ impl Stopped {
                 Event::Call => seen += 1,
                 Event::Interrupted => {}
                 Event::Gone => return Err(Error::from_raw_os_error(libc::ESRCH)),
-                _ => return Err(Error::from_raw_os_error(libc::EIO)),
+                _ => return Err(borrowed.fault(until)),
             }
         }
         let result = self::registers(borrowed.tid)?.rax;
@@ -267,9 +299,7 @@ impl Stopped {
                     request(libc::PTRACE_CONT, borrowed.tid, 0, 0)?;
                     continue;
                 }
-                // Only a fault of the code is not blocked; the kernel has stopped the thread for it.
-                let at = self::registers(borrowed.tid)?.rip;
-                return Err(Error::other(format!("the agent was stopped at {at:#x} (status {status:#x})")));
+                return Err(borrowed.fault(until));
             }
             if Instant::now() > until {
                 borrowed.interrupt(until + PATIENCE)?;
@@ -328,7 +358,10 @@ impl Stopped {
         if thread_ids(self.pid)?.iter().any(|tid| !known.contains(tid)) {
             self.stop_more(&known, until)?;
         }
-        Ok(())
+        match auxiliary(self.pid)? == self.auxiliary {
+            true => Ok(()),
+            false => Err(Error::other("it executes another program now")),
+        }
     }
 
     fn stop_more(&mut self, known: &HashSet<i32>, until: Instant) -> io::Result<()> {
@@ -431,49 +464,6 @@ fn has_signal(pid: i32, tid: i32) -> bool {
         line.and_then(|hex| u64::from_str_radix(hex.trim_start_matches(':').trim(), 16).ok()).unwrap_or(0)
     };
     (set("SigPnd") | set("ShdPnd")) & !set("SigBlk") & set("SigCgt") != 0
-}
-
-/// A stopped thread that runs something else for a while, with all signals blocked. At the end it stands still as
-/// before, whatever happens.
-struct Borrowed {
-    tid: i32,
-    registers: user_regs_struct,
-    mask: u64,
-}
-
-const MASK_LEN: usize = 8;
-
-impl Borrowed {
-    fn new(thread: &Thread) -> io::Result<Borrowed> {
-        let mut mask = 0_u64;
-        request(libc::PTRACE_GETSIGMASK, thread.tid, MASK_LEN, &raw mut mask as usize)?;
-        let all = u64::MAX;
-        request(libc::PTRACE_SETSIGMASK, thread.tid, MASK_LEN, &raw const all as usize)?;
-        Ok(Borrowed { tid: thread.tid, registers: thread.registers, mask })
-    }
-
-    /// Stops it again, while it runs.
-    fn interrupt(&self, until: Instant) -> io::Result<()> {
-        request(libc::PTRACE_INTERRUPT, self.tid, 0, 0)?;
-        self.wait(until)
-    }
-
-    fn wait(&self, until: Instant) -> io::Result<()> {
-        loop {
-            match wait(self.tid, until)? {
-                Event::Interrupted => return Ok(()),
-                Event::Gone => return Err(Error::from_raw_os_error(libc::ESRCH)),
-                _ => request(libc::PTRACE_CONT, self.tid, 0, 0)?,
-            }
-        }
-    }
-}
-
-impl Drop for Borrowed {
-    fn drop(&mut self) {
-        let _ = set_registers(self.tid, &self.registers);
-        let _ = request(libc::PTRACE_SETSIGMASK, self.tid, MASK_LEN, &raw const self.mask as usize);
-    }
 }
 
 /// Address of a `syscall` instruction in a piece of code.

@@ -1,5 +1,7 @@
 //! Out of a process again: patches, return addresses, library functions, memory.
 
+use std::collections::VecDeque;
+
 use super::*;
 
 #[derive(Debug)]
@@ -28,10 +30,7 @@ impl Attached {
     fn detach_running(&mut self) -> Result<(Pause, bool)> {
         let mut longest = Pause::default();
         let mappings = Process::mappings_of(self.pid)?;
-        let is_ours = |mapping: &Mapping| {
-            mapping.lo == self.image.start || Path::new(&mapping.path).starts_with(&self.folder)
-        };
-        if !mappings.iter().any(is_ours) {
+        if !self.is_among(&mappings) {
             // Somebody else has.
             return Ok((longest, true));
         }
@@ -49,15 +48,27 @@ impl Attached {
         match left {
             Ok(()) => Ok((longest, self.unmap_running())),
             Err(error) if error.is::<Stays>() => Ok((longest, false)),
+            // It executes another program meanwhile.
+            Err(_) if Process::mappings_of(self.pid).is_ok_and(|now| !self.is_among(&now)) => {
+                Ok((longest, true))
+            }
             Err(error) => Err(error),
         }
+    }
+
+    /// Anything of ours is mapped.
+    fn is_among(&self, mappings: &[Mapping]) -> bool {
+        let is_ours = |mapping: &Mapping| {
+            mapping.lo == self.image.start || Path::new(&mapping.path).starts_with(&self.folder)
+        };
+        mappings.iter().any(is_ours)
     }
 
     /// Nobody can come into our memory any more: all threads but one may run while it is taken away. False: it stays.
     fn unmap_running(&self) -> bool {
         let unmapped = tracee::apart(self.pid, |tracer| -> Result<()> {
             let memory = Memory::open(self.pid)?;
-            self.unmap(&mut Stopped::one(self.pid, tracer)?, &memory)
+            self.unmap(&mut self.one(tracer)?, &memory)
         });
         // It may have ended.
         unmapped.is_ok() || Process::mappings_of(self.pid).map_or(true, |mappings| mappings.is_empty())
@@ -85,7 +96,7 @@ impl Attached {
         // Not while a thread is on its way through a thunk, which relies on the frame's cell.
         frames::put_back(self.pid, memory, self.shadows, &self.arena)?;
         // Frames with replaced return addresses were in need of them.
-        for detoured in &self.detours {
+        for detoured in self.detours.iter().filter(|d| d.stands(memory, &d.after)) {
             memory.write(detoured.at, &detoured.before)?;
         }
         Ok(Step::Done(()))
@@ -100,30 +111,34 @@ impl Attached {
         until: Instant,
     ) -> Result<bool> {
         const LONGEST: Duration = Duration::from_millis(4);
-        // Each has to be scheduled once more to stand still again.
-        const AT_ONCE: usize = 16;
-        let mut moment = MOMENT;
-        let mut turn = 0;
+        let (mut moment, at_once) = stopped.moment();
+        // Whose turn it is, and how many have had one since the moments are so long.
+        let mut queue: VecDeque<i32> = VecDeque::new();
+        let mut turns = 0;
         let mut mappings = Process::mappings_of(self.pid)?;
         loop {
-            let mut here = Vec::new();
             for thread in stopped.threads.iter_mut().filter(|thread| thread.fresh) {
                 self.take_from_landing(thread, memory)?;
                 thread.fresh = self.is_here(thread, memory, &mappings, files);
-                here.extend(thread.fresh.then_some(thread.tid));
             }
+            let here: HashSet<i32> = stopped.threads.iter().filter(|t| t.fresh).map(|t| t.tid).collect();
             let left = until.saturating_duration_since(Instant::now());
             if here.is_empty() || left.is_zero() {
                 return Ok(here.is_empty());
             }
-            // Who has to wait for a processor stays where it is: the longer it takes, the more there seem to be.
-            turn = (turn + AT_ONCE) % here.len();
-            here.rotate_left(turn);
-            here.truncate(AT_ONCE);
-            if !stopped.stir(|thread| here.contains(&thread.tid), moment.min(left), until)? {
+            queue.retain(|tid| here.contains(tid));
+            let known: HashSet<i32> = queue.iter().copied().collect();
+            queue.extend(here.difference(&known));
+            if turns >= queue.len() {
+                turns = 0;
+                moment = (moment * 2).min(LONGEST);
+            }
+            let chosen: Vec<i32> = queue.iter().copied().take(at_once).collect();
+            queue.rotate_left(chosen.len());
+            turns += chosen.len();
+            if !stopped.stir(|thread| chosen.contains(&thread.tid), moment.min(left), until)? {
                 return Ok(false);
             }
-            moment = (moment * 2).min(LONGEST);
             mappings = Process::mappings_of(self.pid)?;
         }
     }

@@ -59,6 +59,8 @@ impl Attached {
         for thread in stopped.threads.iter().filter(|thread| thread.registers.fs_base != 0) {
             memory.write(thread.registers.fs_base + WORDS, &words)?;
         }
+        // A library may have gone since.
+        self.detours.retain(|d| d.stands(&memory, &d.before));
         for detoured in &self.detours {
             memory.write(detoured.at, &detoured.after)?;
         }
@@ -100,13 +102,32 @@ impl Attached {
     }
 
     pub(super) fn all(&self, tracer: &Tracer) -> Result<Stopped> {
-        Stopped::all(self.pid, tracer).map_err(|error| {
+        let stopped = Stopped::all(self.pid, tracer).map_err(|error| {
             let refusal = refusal(self.pid, &error);
             match error.raw_os_error() {
                 Some(libc::ETIMEDOUT) => Unstopped(refusal).into(),
                 _ => anyhow!(refusal),
             }
-        })
+        })?;
+        self.is_in(&stopped).map(|()| stopped)
+    }
+
+    pub(super) fn one(&self, tracer: &Tracer) -> Result<Stopped> {
+        let stopped = Stopped::one(self.pid, tracer).map_err(|error| anyhow!(refusal(self.pid, &error)))?;
+        self.is_in(&stopped).map(|()| stopped)
+    }
+
+    /// What is known of its memory is still so.
+    fn is_in(&self, stopped: &Stopped) -> Result<()> {
+        const ELF: [u8; 4] = *b"\x7fELF";
+        // Without random addresses it may look the same.
+        let is_there = || -> io::Result<bool> {
+            Ok(self.image.is_empty() || Memory::open(self.pid)?.bytes(self.image.start, ELF.len())? == ELF)
+        };
+        if stopped.auxiliary != self.auxiliary || !is_there().unwrap_or(false) {
+            bail!("process {} executes another program now", self.pid);
+        }
+        Ok(())
     }
 
     /// Takes the patches away; the agent stays. What is on the stacks returns through it.
@@ -139,7 +160,7 @@ impl Attached {
         // In a row of short functions, or in a cave.
         let is_busy = |thread: &Thread| self.is_overwritten(thread.registers.rip);
         while stopped.threads.iter().any(is_busy) {
-            if Instant::now() > until || !stopped.stir(is_busy, MOMENT, until)? {
+            if Instant::now() > until || !stopped.stir(is_busy, stopped.moment().0, until)? {
                 return Ok(Step::Later(anyhow!("a thread does not leave the patched code; try again")));
             }
         }

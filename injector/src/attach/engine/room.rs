@@ -114,7 +114,7 @@ impl Attached {
                 Some(&(tid, at)) if late => return Ok(Step::Later(stays(tid, at))),
                 Some(&(tid, at)) => {
                     let is_busy = |thread: &Thread| busy.iter().any(|(tid, _)| *tid == thread.tid);
-                    if !stopped.stir(is_busy, MOMENT, until)? {
+                    if !stopped.stir(is_busy, stopped.moment().0, until)? {
                         return Ok(Step::Later(stays(tid, at)));
                     }
                 }

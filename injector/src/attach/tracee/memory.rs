@@ -6,14 +6,18 @@ use std::os::unix::fs::FileExt;
 
 use libc::c_void;
 
+use crate::attach::process::face;
+
 /// A process's memory, whatever its protection.
 pub(crate) struct Memory {
     file: File,
+    /// That of a thread.
     pid: i32,
 }
 
 impl Memory {
     pub(crate) fn open(pid: i32) -> io::Result<Memory> {
+        let pid = face(pid);
         let file = OpenOptions::new().read(true).write(true).open(format!("/proc/{pid}/mem"))?;
         Ok(Memory { file, pid })
     }

@@ -34,6 +34,11 @@ impl Urgent {
         Urgent { threads: Vec::new(), possible: own == libc::SCHED_RR }
     }
 
+    /// Whether threads that are let go run at once.
+    pub(super) fn is_possible(&self) -> bool {
+        self.possible
+    }
+
     /// A thread that has been told to stop. What has a priority of its own keeps it. A child that it makes in this
     /// moment has the priority that it would have.
     pub(super) fn add(&mut self, tid: i32) {
