@@ -54,6 +54,7 @@ fn prepare(order: &mut Order) -> Result<(), i32> {
 }
 
 fn prepare_with(order: &mut Order) -> Result<(), i32> {
+    order.mapped = &raw const sys::MAPPED as u64;
     let place = order.place.get(..order.place_len as usize).and_then(Place::new).ok_or(sys::EINVAL)?;
     lookup::set_detours(order.detours.get(..order.detours_count as usize).unwrap_or_default());
     // SAFETY: the order lives as long as we do.
@@ -71,7 +72,6 @@ fn prepare_with(order: &mut Order) -> Result<(), i32> {
     order.words = [words.block, words.cells, words.first_frame, words.landing];
     birth::set_words(words.block, words.cells);
     order.shadows = cells::table();
-    order.mapped = &raw const sys::MAPPED as u64;
     unwind::set_get_gr(order.get_gr);
     order.waiting = unwind::waiting();
     Ok(())

@@ -258,7 +258,7 @@ fn fill_arena(
     // SAFETY: MAP_FIXED_NOREPLACE replaces nothing.
     let at = unsafe { sys::mmap(arena, plan.arena_len, sys::PROT_READ | sys::PROT_WRITE, flags, -1, 0) };
     match at.map_err(failed)? {
-        at if at == arena => {}
+        at if at == arena => sys::note(arena, plan.arena_len),
         // Kernels before 4.17 take the address as a hint.
         elsewhere => {
             // SAFETY: a mapping that was just made.

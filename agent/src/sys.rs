@@ -102,11 +102,11 @@ pub(crate) fn may_make_code() -> bool {
     }
 }
 
-/// What [`map_zeros`] has made: an injector that leaves the process takes it away. What finds no room stays.
+/// What [`map_zeros`] has made, and the arena: an injector that leaves the process takes it away. What finds no room stays.
 pub(crate) static MAPPED: [[AtomicU64; 2]; attach::MAPPED_MAX] =
     [const { [const { AtomicU64::new(0) }; 2] }; attach::MAPPED_MAX];
 
-fn note(at: u64, len: u64) {
+pub(crate) fn note(at: u64, len: u64) {
     for [address, length] in &MAPPED {
         if address.load(Ordering::Relaxed) == 0
             && address.compare_exchange(0, at, Ordering::Relaxed, Ordering::Relaxed).is_ok()

@@ -48,7 +48,7 @@ pub struct Order {
     /// Out of [`PREPARE`]: the table of shadows ([`crate::plan::ArenaHeader::shadows`]).
     pub shadows: u64,
     /// Out of [`PREPARE`]: address of a table of [`MAPPED_MAX`] pairs, address and length of what the agent has
-    /// mapped beside its files and the arena; 0: nothing.
+    /// mapped beside its files; 0: nothing.
     pub mapped: u64,
     /// Out of [`PREPARE`]: address of a word; while it is not 0, threads that an exception has landed in a handler wait
     /// before they go on there; and the extent of the code in which they wait.

@@ -2,6 +2,8 @@
 //! that is started, done to one that runs.
 
 use std::fs::File;
+use std::io;
+use std::time::{Duration, Instant};
 
 use gprofinject_abi::attach::DETOURS_MAX;
 use gprofinject_plan::detour::Detour;
@@ -95,15 +97,40 @@ pub(crate) fn find(memory: &Memory, process: &Process, mappings: &[Mapping]) -> 
     found
 }
 
-/// Where the libraries are, in the dynamic linker's order: its list of struct link_map (link.h).
-fn libraries(memory: &Memory, process: &Process, mappings: &[Mapping]) -> Option<Vec<u64>> {
-    const MOST: usize = 10_000;
+/// The mappings, when the dynamic linker has loaded all that the program begins with, and has nothing else under way; or
+/// as they are when that takes too long.
+pub(crate) fn loaded(memory: &Memory, process: &Process) -> io::Result<Vec<Mapping>> {
+    const PATIENCE: Duration = Duration::from_secs(1);
+    let start = Instant::now();
+    loop {
+        let mappings = process.mappings()?;
+        let is_quiet =
+            list(memory, process, &mappings).is_some_and(|list| list.first != 0 && list.state == 0);
+        if is_quiet || start.elapsed() > PATIENCE || process.executes_another() {
+            return Ok(mappings);
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// struct r_debug (link.h): the dynamic linker's list of struct link_map, and whether it is consistent (0).
+struct List {
+    first: u64,
+    state: u32,
+}
+
+fn list(memory: &Memory, process: &Process, mappings: &[Mapping]) -> Option<List> {
     let base = process.dynamic_linker();
     let linker = mapped(process.pid, mappings.iter().find(|mapping| mapping.lo == base)?)?;
     let file = object::File::parse(&*linker).ok()?;
-    let debug = file.dynamic_symbols().find(|symbol| symbol.name() == Ok("_r_debug"))?;
-    // struct r_debug: version, and the list behind it.
-    let mut map = memory.word(base + debug.address() + 8).ok()?;
+    let debug = base + file.dynamic_symbols().find(|symbol| symbol.name() == Ok("_r_debug"))?.address();
+    Some(List { first: memory.word(debug + 8).ok()?, state: memory.word(debug + 24).ok()? as u32 })
+}
+
+/// Where the libraries are, in the dynamic linker's order.
+fn libraries(memory: &Memory, process: &Process, mappings: &[Mapping]) -> Option<Vec<u64>> {
+    const MOST: usize = 10_000;
+    let mut map = list(memory, process, mappings)?.first;
     let mut bases = Vec::new();
     while map != 0 && bases.len() < MOST {
         bases.push(memory.word(map).ok()?);

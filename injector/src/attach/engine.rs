@@ -166,12 +166,27 @@ impl Attached {
         folder: &Path,
         name: &str,
     ) -> Result<Option<Attached>> {
+        let prepared = Attached::prepare_this(process, planned, plan, folder, name);
+        // Whatever it was that went wrong then.
+        prepared.map_err(|error| match process.executes_another() {
+            true => anyhow!("process {} executes another program now; try again", process.pid),
+            false => error,
+        })
+    }
+
+    fn prepare_this(
+        process: &Process,
+        planned: &Planned,
+        plan: &Plan,
+        folder: &Path,
+        name: &str,
+    ) -> Result<Option<Attached>> {
         let pid = process.pid;
         let memory = Memory::open(pid).map_err(|error| anyhow!(refusal(pid, &error)))?;
-        let mappings = process.mappings()?;
-        let Some(libc) = libc_code(&mappings) else {
-            bail!("process {pid} does not use glibc; the agent needs it")
-        };
+        let mappings = detours::loaded(&memory, process)?;
+        let libc = libc_code(&mappings).with_context(|| {
+            format!("process {pid} has not loaded glibc, which the agent needs; if it only begins, try again")
+        })?;
         let agent = Agent::new()?;
         let code = memory.bytes(libc.lo, (libc.hi - libc.lo) as usize)?;
         let found = detours::find(&memory, process, &mappings);
@@ -188,11 +203,12 @@ impl Attached {
             tracee::apart(pid, |tracer| {
                 let memory = Memory::open(pid)?;
                 let mut stopped = attached.one(tracer)?;
-                attached.map(&mut stopped, &memory, &agent, near)?;
-                // By their names, where the kernel has no such way.
-                let given = attached.give(&mut stopped, &memory, folder, name).unwrap_or([-1; 2]);
-                let bytes = |pairs: &[[u64; 2]]| order_bytes(process, folder, name, given, pairs, get_gr);
-                let prepared = attached.prepare_stopped(&mut stopped, &memory, &agent, &found, bytes);
+                let prepared = attached.map(&mut stopped, &memory, &agent, near).and_then(|()| {
+                    // By their names, where the kernel has no such way.
+                    let given = attached.give(&mut stopped, &memory, folder, name).unwrap_or([-1; 2]);
+                    let bytes = |pairs: &[[u64; 2]]| order_bytes(process, folder, name, given, pairs, get_gr);
+                    attached.prepare_stopped(&mut stopped, &memory, &agent, &found, bytes)
+                });
                 if prepared.is_err() || !client.is_there() {
                     let _ = attached.unmap(&mut stopped, &memory);
                 }
@@ -237,9 +253,18 @@ impl Attached {
         self.detours = planned.into_iter().map(detoured).collect();
         // The next thing that happens is that the process knows our folder.
         self.save(Path::new(&self.folder)).context("the run folder cannot be written to")?;
-        let refused = |error| anyhow!(refusal(self.pid, &error)).context("the agent could not be prepared");
-        self.command(stopped, memory, PREPARE).map_err(refused)?;
-        let read = |offset: usize, n: u64| memory.word(self.order + offset as u64 + 8 * n);
+        let pid = self.pid;
+        let refused = |error: Error| match error.raw_os_error() {
+            Some(libc::EMFILE) => anyhow!(
+                "process {pid} may open no more files (its ulimit -n); raise that: prlimit --pid {pid} --nofile=1024"
+            ),
+            _ => anyhow!("the agent could not be prepared: {}", crate::sys::reason(&error)),
+        };
+        let prepared = self.command(stopped, memory, PREPARE);
+        let order = self.order;
+        let read = |offset: usize, n: u64| memory.word(order + offset as u64 + 8 * n);
+        self.mapped = read(offset_of!(Order, mapped), 0)?;
+        prepared.map_err(refused)?;
         let (mut words, mut waiting) = ([0; 4], [0; 3]);
         for (n, word) in (0..).zip(&mut words) {
             *word = read(offset_of!(Order, words), n)?;
@@ -248,7 +273,6 @@ impl Attached {
             *word = read(offset_of!(Order, waiting), n)?;
         }
         self.shadows = read(offset_of!(Order, shadows), 0)?;
-        self.mapped = read(offset_of!(Order, mapped), 0)?;
         (self.words, self.waiting) = (words, waiting);
         Ok(())
     }
@@ -338,7 +362,14 @@ impl Attached {
             }
         }
         if self.image.is_empty() {
-            bail!("no memory could be mapped near the C library's code: {}", crate::sys::reason(&failure));
+            let limit = match failure.raw_os_error() {
+                Some(libc::ENOMEM) => " (its ulimit -v or -d, or the machine's memory, is used up)",
+                _ => "",
+            };
+            bail!(
+                "no memory could be mapped near the C library's code: {}{limit}",
+                crate::sys::reason(&failure)
+            );
         }
         self.code = base + agent.code.0..base + agent.code.1;
         self.order = base + agent.len() + COPIES;
@@ -347,7 +378,14 @@ impl Attached {
         memory.write(base, &agent.at(base))?;
         for (at, len) in [(self.code.start, self.code.end - self.code.start), (self.order - COPIES, COPIES)] {
             stopped.call(self.instruction, libc::SYS_mprotect, [at, len, READ_EXECUTE, 0, 0, 0]).map_err(
-                |error| anyhow!("memory cannot be made executable: {}", crate::sys::reason(&error)),
+                |error| {
+                    anyhow!(
+                        "process {} may not make memory executable: {} (systemd's MemoryDenyWriteExecute, SELinux); \
+                         start it without that",
+                        self.pid,
+                        crate::sys::reason(&error)
+                    )
+                },
             )?;
         }
         Ok(())

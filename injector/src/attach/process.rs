@@ -139,6 +139,11 @@ impl Process {
         Ok(String::from_utf8_lossy(&text).lines().filter_map(mapping).collect())
     }
 
+    /// What was seen when it was opened is another program's.
+    pub(crate) fn executes_another(&self) -> bool {
+        auxiliary(self.pid).is_ok_and(|now| now != self.auxiliary)
+    }
+
     /// The process is still the one that was opened.
     pub(crate) fn lives(&self) -> bool {
         let Ok(stat) = fs::read_to_string(format!("/proc/{}/stat", self.pid)) else { return false };
@@ -195,9 +200,6 @@ fn refusal_with(pid: i32, error: &io::Error, scope: &str) -> String {
             ),
         },
         Some(libc::ESRCH) => format!("process {pid} has ended"),
-        Some(libc::EAGAIN) => {
-            format!("process {pid} is stopped; let it go on first: kill -CONT {pid}")
-        }
         Some(libc::ETIMEDOUT) => format!(
             "a thread of process {pid} could not be stopped: it waits in the kernel (for a disk, or for a child \
              made by vfork); try again"
@@ -235,7 +237,6 @@ mod tests {
             (libc::EPERM, "0\n", &["gained privileges", "--cap-add=SYS_PTRACE"]),
             (libc::EACCES, "", &["gained privileges", "--cap-add=SYS_PTRACE"]),
             (libc::ESRCH, "1\n", &["process 42 has ended"]),
-            (libc::EAGAIN, "", &["is stopped", "kill -CONT 42"]),
             (libc::ETIMEDOUT, "", &["waits in the kernel", "try again"]),
             (libc::EIO, "", &["cannot attach to process 42: Input/output error"]),
         ] {

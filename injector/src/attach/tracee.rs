@@ -94,7 +94,7 @@ pub(crate) fn thread_ids(pid: i32) -> io::Result<Vec<i32>> {
 }
 
 impl Stopped {
-    /// Stops all threads. An error of kind EAGAIN: the process is stopped by a signal.
+    /// Stops all threads.
     pub(crate) fn all(pid: i32, _: &Tracer) -> io::Result<Stopped> {
         let until = Instant::now() + PATIENCE;
         let mut seized = HashMap::new();

@@ -230,7 +230,6 @@ impl Attached {
             let pairs = table.chunks_exact(16).map(|pair| (word(&pair[..8]), word(&pair[8..])));
             ranges.extend(pairs.filter(|&(address, len)| address != 0 && len != 0));
         }
-        ranges.push((self.arena.start, self.arena.end - self.arena.start));
         for mapping in Process::mappings_of(self.pid)? {
             if mapping.path.starts_with(&self.folder) {
                 ranges.push((mapping.lo, mapping.hi - mapping.lo));

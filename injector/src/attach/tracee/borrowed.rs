@@ -37,7 +37,10 @@ impl Borrowed {
     pub(super) fn fault(&self, until: Instant) -> Error {
         let at = registers(self.tid).map_or(0, |registers| registers.rip);
         // A signal that a thread was stopped for ends it when we go, if it has not gone on without.
-        let gone_on = set_registers(self.tid, &self.registers).and_then(|()| self.interrupt(until));
+        let gone_on = set_registers(self.tid, &self.registers)
+            .and_then(|()| request(libc::PTRACE_INTERRUPT, self.tid, 0, 0))
+            .and_then(|()| request(libc::PTRACE_CONT, self.tid, 0, 0))
+            .and_then(|()| self.wait(until));
         Error::other(match gone_on {
             Ok(()) => format!("the agent was stopped at {at:#x}"),
             Err(error) => {

@@ -30,10 +30,9 @@ pub(super) fn set_registers(tid: i32, registers: &user_regs_struct) -> io::Resul
 /// What a thread does when it is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
-    /// It stands still, as it was told to.
+    /// It stands still, as it was told to, or because the whole process has been stopped by a signal such as SIGSTOP. It
+    /// will be stopped still when we go.
     Interrupted,
-    /// The whole process is stopped, by a signal such as SIGSTOP.
-    GroupStop,
     /// It is to get this signal.
     Signal(i32),
     /// It is about to make a system call, or has made it.
@@ -57,8 +56,7 @@ pub(super) fn wait(tid: i32, until: Instant) -> io::Result<Event> {
             Ok(_) => {
                 let signal = libc::WSTOPSIG(status);
                 return Ok(match status >> 16 {
-                    EVENT_STOP if signal == libc::SIGTRAP => Event::Interrupted,
-                    EVENT_STOP => Event::GroupStop,
+                    EVENT_STOP => Event::Interrupted,
                     _ if signal == libc::SIGTRAP | 0x80 => Event::Call,
                     _ => Event::Signal(signal),
                 });
@@ -75,7 +73,6 @@ pub(super) fn wait_interrupted(tid: i32, until: Instant) -> io::Result<bool> {
     loop {
         match wait(tid, until)? {
             Event::Interrupted => return Ok(true),
-            Event::GroupStop => return Err(Error::from_raw_os_error(libc::EAGAIN)),
             Event::Gone => return Ok(false),
             Event::Signal(signal) => request(libc::PTRACE_CONT, tid, 0, signal as usize)?,
             Event::Call => request(libc::PTRACE_CONT, tid, 0, 0)?,
