@@ -60,3 +60,73 @@ pub(crate) fn find(
 pub(crate) fn is_restorer(memory: &Memory, at: u64) -> bool {
     memory.bytes(at, RESTORER.len()).is_ok_and(|bytes| bytes == RESTORER)
 }
+
+/// Whether a word, found on a stack at `at`, can be where the thread goes on: behind a call, or where a signal has
+/// interrupted it. Else it is a number like others: the text of a program that is not position-independent lies low.
+pub(crate) fn may_go_on_at(memory: &Memory, at: u64, word: u64) -> bool {
+    let is_behind_call =
+        || memory.bytes(word - LONGEST_CALL as u64, LONGEST_CALL).is_ok_and(|code| ends_with_call(&code));
+    let is_interrupted = || memory.word(at - INTERRUPTED).is_ok_and(|restorer| is_restorer(memory, restorer));
+    is_behind_call() || is_interrupted()
+}
+
+/// From a signal frame's first word, the address of the restorer, to the program counter in its struct ucontext.
+const INTERRUPTED: u64 = 8 + 40 + 8 * 16;
+
+const LONGEST_CALL: usize = 7;
+
+fn ends_with_call(code: &[u8]) -> bool {
+    let direct = code.len() >= 5 && code[code.len() - 5] == 0xe8;
+    direct || (2..=LONGEST_CALL.min(code.len())).any(|len| is_indirect_call(&code[code.len() - len..]))
+}
+
+/// `call` by a register or by memory, without prefixes: opcode, ModRM, perhaps SIB and displacement.
+fn is_indirect_call(code: &[u8]) -> bool {
+    let [0xff, modrm, rest @ ..] = code else { return false };
+    let (mode, base) = (modrm >> 6, modrm & 7);
+    let sib = usize::from(mode != 3 && base == 4);
+    let displacement = match (mode, base) {
+        (0, 5) | (2, _) => 4,
+        (0, 4) if rest.first().is_some_and(|sib| sib & 7 == 5) => 4,
+        (1, _) => 1,
+        _ => 0,
+    };
+    modrm >> 3 & 7 == 2 && rest.len() == sib + displacement
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_are_known_by_their_last_bytes() {
+        // As objdump shows them.
+        for call in [
+            &[0xe8, 1, 2, 3, 4][..],         // call rel32
+            &[0xff, 0xd0],                   // call rax
+            &[0x41, 0xff, 0xd3],             // call r11
+            &[0xff, 0x10],                   // call [rax]
+            &[0xff, 0x15, 1, 2, 3, 4],       // call [rip+0x4030201]
+            &[0xff, 0x14, 0xc8],             // call [rax+rcx*8]
+            &[0xff, 0x14, 0xc5, 1, 2, 3, 4], // call [rax*8+0x4030201]
+            &[0xff, 0x50, 0x18],             // call [rax+0x18]
+            &[0xff, 0x54, 0x24, 0x08],       // call [rsp+8]
+            &[0xff, 0x90, 1, 2, 3, 4],       // call [rax+0x4030201]
+            &[0xff, 0x94, 0x24, 1, 2, 3, 4], // call [rsp+0x4030201]
+        ] {
+            let code = [&[0x90; LONGEST_CALL][..], call].concat();
+            assert!(ends_with_call(&code[code.len() - LONGEST_CALL..]), "{call:x?}");
+        }
+        for other in [
+            &[0x55][..],               // push rbp
+            &[0xff, 0xe0],             // jmp rax
+            &[0xff, 0x75, 0x08],       // push [rbp+8]
+            &[0xff, 0x25, 1, 2, 3, 4], // jmp [rip+0x4030201]
+            &[0xff, 0xc0],             // inc eax
+        ] {
+            let code = [&[0x90; LONGEST_CALL][..], other].concat();
+            assert!(!ends_with_call(&code[code.len() - LONGEST_CALL..]), "{other:x?}");
+        }
+        assert!(!ends_with_call(&[]) && !ends_with_call(&[0xff]));
+    }
+}

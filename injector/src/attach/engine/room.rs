@@ -148,8 +148,9 @@ impl Attached {
         let patched = [overwritten.extent.clone()];
         for thread in stopped.threads.iter_mut().filter(|thread| thread.fresh) {
             thread.fresh = false;
-            let saved =
-                stacks::find(memory, thread, mappings, &patched, |_, word| overwritten.is_led_to(word));
+            let saved = stacks::find(memory, thread, mappings, &patched, |at, word| {
+                overwritten.is_led_to(word) && stacks::may_go_on_at(memory, at, word)
+            });
             busy.extend(saved.map(|word| (thread.tid, word)));
         }
         busy
