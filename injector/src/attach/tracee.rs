@@ -184,7 +184,8 @@ impl Stopped {
     pub(crate) fn one(pid: i32, _: &Tracer) -> io::Result<Stopped> {
         let mut refusal = Error::from_raw_os_error(libc::ESRCH);
         let mut threads = thread_ids(pid)?;
-        threads.sort_by_key(|&tid| ends_with_eintr(pid, tid));
+        // Asked once of each: it changes as we look.
+        threads.sort_by_cached_key(|&tid| ends_with_eintr(pid, tid));
         for tid in threads {
             let (since, mut urgent) = (Instant::now(), Urgent::new());
             let seized = request(libc::PTRACE_SEIZE, tid, 0, libc::PTRACE_O_TRACESYSGOOD as usize);
