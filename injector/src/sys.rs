@@ -270,6 +270,14 @@ pub(crate) fn wait_readable(fds: &[libc::c_int], patience: Option<Duration>) -> 
     }
 }
 
+/// Whether two processes are known to have one memory.
+pub(crate) fn share_memory(pid: i32, other: i32) -> bool {
+    /// linux/kcmp.h
+    const KCMP_VM: libc::c_int = 1;
+    // SAFETY: numbers only.
+    pid != other && unsafe { libc::syscall(libc::SYS_kcmp, pid, other, KCMP_VM, 0, 0) } == 0
+}
+
 /// What there is to know a process's end by.
 pub(crate) enum Handle {
     /// Readable when it has ended.

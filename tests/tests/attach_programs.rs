@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use gprofinject_tests::attached::Subject;
-use gprofinject_tests::place::{Place, finish};
+use gprofinject_tests::place::{Place, complains, finish};
 use gprofinject_tests::{build, skip, tool};
 
 /// A program of `processes/`, running.
@@ -20,6 +20,15 @@ fn subject(file: &str, compiler: &str, flags: &[&str]) -> Subject {
     let mut command = Command::new(place.path("subject"));
     command.current_dir(place.folder.path());
     Subject::start(place, command)
+}
+
+/// Waits until something is so.
+fn until(what: &str, is_so: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < Duration::from_secs(30), "{what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// Attaches and leaves, with both kinds of hooks; the counts are exact, and nothing stays.
@@ -157,11 +166,8 @@ fn beside_a_debugger() {
             if debugger == "strace" {
                 // It goes on until it is told.
                 let status = format!("/proc/{}/status", subject.pid());
-                let start = Instant::now();
-                while fs::read_to_string(&status).unwrap().contains("TracerPid:\t0\n") {
-                    assert!(start.elapsed() < Duration::from_secs(30), "strace does not begin");
-                    std::thread::sleep(Duration::from_millis(1));
-                }
+                let is_traced = || !fs::read_to_string(&status).unwrap().contains("TracerPid:\t0\n");
+                until("strace begins", is_traced);
                 let outcome = subject.attach(&["--duration", "0"]);
                 assert_eq!(outcome.code(), 125, "{}", outcome.stderr_text());
                 let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
@@ -186,4 +192,101 @@ fn beside_a_debugger() {
         assert_eq!(subject.changed(&before), None, "{debugger}");
         subject.finish();
     }
+}
+
+/// By its own number the process looks empty then.
+#[test]
+fn the_main_thread_has_ended() {
+    let gone = |subject: &Subject| {
+        let status = format!("/proc/{}/status", subject.pid());
+        until("a zombie", || fs::read_to_string(&status).unwrap().contains("State:\tZ"));
+    };
+    let maps = |subject: &Subject| {
+        let tasks = fs::read_dir(format!("/proc/{}/task", subject.pid())).unwrap();
+        let maps = tasks.map(|task| fs::read_to_string(task.unwrap().path().join("maps")).unwrap());
+        maps.collect::<String>()
+    };
+    // Before it is attached to, and while it is.
+    for before in [true, false] {
+        let mut subject = subject("headless.c", "gcc", &["-O2", "-w", "-pthread"]);
+        for again in [false, true] {
+            if before && !again {
+                subject.tell("go on");
+                gone(&subject);
+            }
+            let attached = subject.attached(&[]);
+            subject.step(10);
+            if !before && !again {
+                subject.tell("go on");
+                gone(&subject);
+            }
+            subject.step(5);
+            assert!(maps(&subject).contains("/gprofinject-"));
+            let (status, said) = attached.end("-INT");
+            assert_eq!((status, subject.calls("step")), (Some(0), 15), "{said}");
+            assert!(!maps(&subject).contains("gprofinject") && maps(&subject).contains("libc"), "{said}");
+        }
+        subject.finish();
+    }
+}
+
+/// It is refused, and the memory stays what it was.
+#[test]
+fn memory_in_our_place() {
+    let mut subject = subject("below.c", "gcc", &["-O2", "-w"]);
+    let outcome = subject.attach(&["--duration", "0"]);
+    complains(&outcome, 125, "no memory near the program's code");
+    assert!(subject.is_clean());
+    subject.step(3);
+    subject.finish();
+}
+
+/// The program's text lies where numbers are.
+#[test]
+fn numbers_that_look_like_addresses() {
+    over_and_over(subject("numbers.c", "gcc", &["-O2", "-w", "-pthread", "-no-pie", "-fno-pie"]), "numbers");
+}
+
+#[test]
+fn many_threads_with_sockets() {
+    over_and_over(subject("sockets.c", "gcc", &["-O2", "-w", "-pthread"]), "sockets");
+}
+
+/// It is left even so, and stays stopped.
+#[test]
+fn a_process_that_is_stopped_meanwhile() {
+    let mut subject = subject("steps.c", "gcc", &["-O2", "-w", "-pthread"]);
+    let before = subject.code();
+    let status = format!("/proc/{}/status", subject.pid());
+    for hooks in ["--hooks=both", "--hooks=entry"] {
+        let attached = subject.attached(&[hooks]);
+        subject.step(12);
+        subject.signal("-STOP");
+        until("stopped", || fs::read_to_string(&status).unwrap().contains("State:\tT"));
+        let (ended, said) = attached.end("-INT");
+        assert_eq!((ended, subject.calls("step")), (Some(0), 12), "{said}");
+        assert_eq!(subject.changed(&before), None, "{said}");
+        assert!(subject.is_clean() && fs::read_to_string(&status).unwrap().contains("State:\tT"), "{said}");
+        subject.signal("-CONT");
+        subject.step(1);
+    }
+    subject.finish();
+}
+
+/// There is a new program at each look.
+#[test]
+fn a_program_that_executes_itself() {
+    let place = Place::new();
+    let path = place.path("again");
+    let mut compiler = Command::new("gcc");
+    compiler.args(["-O2", "-w", "-o"]).arg(&path).arg(tool::folder().join("processes/again.c"));
+    build::compile(compiler).unwrap();
+    let mut child = Command::new(&path).arg("1500").stdout(Stdio::piped()).spawn().unwrap();
+    let pid = child.id().to_string();
+    while child.try_wait().unwrap().is_none() {
+        let outcome = place.run(&["--rate", "0", "--pid", &pid, "--duration", "0"]);
+        assert!(matches!(outcome.code(), 0 | 125), "{}", outcome.stderr_text());
+    }
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), &output.stdout[..]), (Some(6), &b"the end\n"[..]));
 }

@@ -97,6 +97,14 @@ impl Process {
                  start it with gprofinject instead"
             );
         }
+        if let Ok(parent) = field("PPid").parse()
+            && sys::share_memory(pid, parent)
+        {
+            bail!(
+                "process {pid} has its memory from process {parent}, which waits for it (vfork): attach to that, or to this \
+                 one when it has executed its program"
+            );
+        }
         if field("VmSize").is_empty() {
             bail!("{pid} is a process of the kernel, or is about to end");
         }
@@ -202,7 +210,7 @@ fn refusal_with(pid: i32, error: &io::Error, scope: &str) -> String {
         Some(libc::ESRCH) => format!("process {pid} has ended"),
         Some(libc::ETIMEDOUT) => format!(
             "a thread of process {pid} could not be stopped: it waits in the kernel (for a disk, or for a child \
-             made by vfork); try again"
+             made by vfork), or is frozen; try again"
         ),
         _ => format!("cannot attach to process {pid}: {}", sys::reason(error)),
     }
