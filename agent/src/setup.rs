@@ -19,7 +19,8 @@ use crate::words;
 use core::ptr;
 use core::slice;
 use gprofinject_abi::plan::{
-    ArenaHeader, FunctionRecord, HOOK_BOTH, MAGIC, Original, Patch, PlanHeader, Segment, Table, ThreadWords,
+    ArenaHeader, CallJump, FunctionRecord, HOOK_BOTH, MAGIC, Original, Patch, PlanHeader, Segment, Table,
+    ThreadWords,
 };
 use gprofinject_abi::region::{RegionHeader, State, Trouble};
 use gprofinject_abi::{VERSION, region};
@@ -162,6 +163,10 @@ fn hook(start: &Start, files: &Files<'_>, region: *mut RegionHeader) -> Result<(
     let hooked = file.table(plan.hooked).ok_or_else(damaged)?;
     let patches: &[Patch] = file.table(plan.patches).ok_or_else(damaged)?;
     let originals: &[Original] = file.table(plan.originals).ok_or_else(damaged)?;
+    let call_jumps: &[CallJump] = file.table(plan.call_jumps).ok_or_else(damaged)?;
+    if call_jumps.iter().any(|jump| u64::from(jump.at) + 4 > plan.arena_len) {
+        return Err(damaged());
+    }
     // SAFETY: the region mapping lives for ever; one thread.
     let header = unsafe { &mut *region };
     header.bias = bias;
@@ -225,7 +230,7 @@ fn hook(start: &Start, files: &Files<'_>, region: *mut RegionHeader) -> Result<(
     if functions.is_empty() && agent.timer_rate != 0 && timer::start_for_process(&agent).is_err() {
         header.lost_timers += 1;
     }
-    text::prepare(start, patches, bias);
+    text::prepare(start, patches, call_jumps, (arena, plan.arena_len), bias);
     Ok(())
 }
 

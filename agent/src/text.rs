@@ -1,4 +1,5 @@
-//! The program's text: patched at the start, and made what it was in children that are not followed.
+//! The program's text: patched at the start, and made what it was in children that are not followed. What of the arena
+//! leads to a patch is changed with it (see [`CallJump`]).
 #![allow(unsafe_code)]
 
 use crate::agent::Agent;
@@ -10,7 +11,7 @@ use core::cell::UnsafeCell;
 use core::ptr;
 use core::slice;
 use core::sync::atomic::{AtomicU32, Ordering};
-use gprofinject_abi::plan::{BY_AGENT, Patch};
+use gprofinject_abi::plan::{BY_AGENT, CallJump, Patch};
 use gprofinject_abi::region::PAGE;
 
 const AT_PHENT: u64 = 4;
@@ -20,6 +21,10 @@ const AT_PHNUM: u64 = 5;
 struct Text {
     patches: *const Patch,
     patches_count: usize,
+    call_jumps: *const CallJump,
+    call_jumps_count: usize,
+    /// Address and bytes of the arena.
+    arena: (u64, u64),
     bias: u64,
     /// Program headers: address, size of one, number.
     headers: (u64, u64, u64),
@@ -28,8 +33,15 @@ struct Text {
 struct Global(UnsafeCell<Text>);
 // SAFETY: written once, by `prepare`, before any code of the program runs.
 unsafe impl Sync for Global {}
-static TEXT: Global =
-    Global(UnsafeCell::new(Text { patches: ptr::null(), patches_count: 0, bias: 0, headers: (0, 0, 0) }));
+static TEXT: Global = Global(UnsafeCell::new(Text {
+    patches: ptr::null(),
+    patches_count: 0,
+    call_jumps: ptr::null(),
+    call_jumps_count: 0,
+    arena: (0, 0),
+    bias: 0,
+    headers: (0, 0, 0),
+}));
 
 fn text() -> &'static Text {
     // SAFETY: see Global.
@@ -44,31 +56,53 @@ impl Text {
         // SAFETY: a table of the plan file, which is mapped for ever.
         unsafe { slice::from_raw_parts(self.patches, self.patches_count) }
     }
+
+    fn call_jumps(&self) -> &'static [CallJump] {
+        if self.call_jumps.is_null() {
+            return &[];
+        }
+        // SAFETY: as above.
+        unsafe { slice::from_raw_parts(self.call_jumps, self.call_jumps_count) }
+    }
 }
 
-/// What there will be to do.
-pub(crate) fn prepare(start: &Start, patches: &'static [Patch], bias: u64) {
+/// What there will be to do. `arena`: its address and bytes.
+pub(crate) fn prepare(
+    start: &Start,
+    patches: &'static [Patch],
+    call_jumps: &'static [CallJump],
+    arena: (u64, u64),
+    bias: u64,
+) {
     let headers = (start.auxiliary(AT_PHDR), start.auxiliary(AT_PHENT), start.auxiliary(AT_PHNUM));
     // SAFETY: one thread, and no code of the program has run.
     unsafe {
-        *TEXT.0.get() = Text { patches: patches.as_ptr(), patches_count: patches.len(), bias, headers };
+        *TEXT.0.get() = Text {
+            patches: patches.as_ptr(),
+            patches_count: patches.len(),
+            call_jumps: call_jumps.as_ptr(),
+            call_jumps_count: call_jumps.len(),
+            arena,
+            bias,
+            headers,
+        };
     }
 }
 
 /// Writes the patches that are the agent's. The pages are writable only for that long, and not executable
 /// meanwhile. The caller has found the original bytes there.
 pub(crate) fn patch() -> Result<(), i32> {
-    rewrite(|patch| if patch.by == BY_AGENT { &patch.replacement } else { &patch.original })
+    rewrite(true, |patch| if patch.by == BY_AGENT { &patch.replacement } else { &patch.original })
 }
 
 /// Writes all patches, once Frida's gum has made its own, while all other threads stand still.
 pub(crate) fn patch_again() -> Result<(), i32> {
-    rewrite(|patch| &patch.replacement)
+    rewrite(true, |patch| &patch.replacement)
 }
 
 /// Writes the original bytes, while all other threads stand still.
 pub(crate) fn unpatch() -> Result<(), i32> {
-    rewrite(|patch| &patch.original)
+    rewrite(false, |patch| &patch.original)
 }
 
 /// For Frida's gum: all patches, and the load bias.
@@ -76,14 +110,14 @@ pub(crate) fn patches() -> (&'static [Patch], u64) {
     (text().patches(), text().bias)
 }
 
-fn rewrite(bytes: impl Fn(&Patch) -> &[u8]) -> Result<(), i32> {
+fn rewrite(patched: bool, bytes: impl Fn(&Patch) -> &[u8]) -> Result<(), i32> {
     let writable = sys::PROT_READ | sys::PROT_WRITE;
     if let Err(errno) = protect(|_| writable) {
         // What was changed is changed back; what was not cannot hurt.
         let _ = protect(|flags| flags);
         return Err(errno);
     }
-    write(bytes);
+    write(patched, bytes);
     protect(|flags| flags)
 }
 
@@ -107,7 +141,7 @@ pub(crate) fn restore(agent: &Agent) {
     let Ok(blocked) = sys::block_signals() else { return };
     // Executable all the while: somebody who shares the memory without being a thread goes on running.
     if protect(|flags| flags | sys::PROT_WRITE).is_ok() {
-        write(|patch| &patch.original);
+        write(false, |patch| &patch.original);
     }
     let _ = protect(|flags| flags);
     let _ = sys::set_blocked_signals(blocked);
@@ -132,8 +166,14 @@ fn may_be_in_handler(agent: &Agent) -> bool {
     false
 }
 
-fn write(bytes: impl Fn(&Patch) -> &[u8]) {
+/// `patched`: what is written are the replacements.
+fn write(patched: bool, bytes: impl Fn(&Patch) -> &[u8]) {
     let text = text();
+    for jump in text.call_jumps() {
+        let displacement = if patched { jump.displacement } else { 0 };
+        // SAFETY: inside the arena, as the set-up has seen, which is writable.
+        unsafe { ((text.arena.0 + u64::from(jump.at)) as *mut u32).write_unaligned(displacement) };
+    }
     for patch in text.patches() {
         // SAFETY: the set-up has compared the text there with the plan's; the pages are writable.
         unsafe {
@@ -143,10 +183,14 @@ fn write(bytes: impl Fn(&Patch) -> &[u8]) {
     }
 }
 
-/// Sets the protection of the program's executable segments from the one they were loaded with.
+/// Sets the protection of the program's executable segments from the one they were loaded with, and the arena's if it
+/// changes with them.
 fn protect(to: impl Fn(u64) -> u64) -> Result<(), i32> {
-    for (lo, len, loaded) in executable_segments() {
-        // SAFETY: the program's own text. While it is not executable, no thread runs it.
+    let text = text();
+    let arena = (text.arena.0, text.arena.1, sys::PROT_READ | sys::PROT_EXEC);
+    let arena = Some(arena).filter(|_| text.call_jumps_count != 0);
+    for (lo, len, loaded) in executable_segments().chain(arena) {
+        // SAFETY: the program's own text, and thunks. While they are not executable, no thread runs them.
         unsafe { sys::mprotect(lo, len, to(loaded)) }?;
     }
     Ok(())

@@ -16,7 +16,8 @@ pub fn program<R: FnMut() -> u64>(random: R) -> (String, String) {
     let tiny = 1 + generator.below(4);
     let (aligned, taken) = (generator.below(3), 1 + generator.below(4));
     let void = (0..FUNCTIONS).map(|_| generator.below(6) == 0).collect();
-    let mut writer = Writer { generator, tiny, aligned, taken, void, text: String::new(), label: 0 };
+    let clean = (0..FUNCTIONS).map(|_| generator.below(2) == 0).collect();
+    let mut writer = Writer { generator, tiny, aligned, taken, void, clean, text: String::new(), label: 0 };
     writer.text += ".text\n";
     for i in 0..FUNCTIONS {
         writer.function(i);
@@ -36,6 +37,8 @@ struct Writer<R: FnMut() -> u64> {
     taken: u64,
     /// Functions that leave nothing in rax that is anybody's business.
     void: Vec<bool>,
+    /// Functions that leave r11 alone, and call only such: others may keep a value in it across a call of them.
+    clean: Vec<bool>,
     text: String,
     label: u64,
 }
@@ -58,7 +61,8 @@ impl<R: FnMut() -> u64> Writer<R> {
     /// A function behind `i`: calls come to an end.
     fn later(&mut self, i: u64) -> Option<u64> {
         let room = (FUNCTIONS - i - 1).min(30);
-        (room > 0).then(|| i + 1 + self.below(room))
+        let later = (room > 0).then(|| i + 1 + self.below(room));
+        later.filter(|&j| self.clean[j as usize] || !self.clean[i as usize])
     }
 
     fn function(&mut self, i: u64) {
@@ -146,7 +150,11 @@ impl<R: FnMut() -> u64> Writer<R> {
                     // The counter stands behind the call.
                     let push = if counted { "push %rdi\n" } else { "" };
                     let pop = if counted { "pop %rdi\n" } else { "mov $6, %edi\n" };
-                    format!("{push}call f{j}\nincq calls+{}(%rip)\n{pop}{}", j * 8, self.result(j))
+                    let call = match self.clean[i as usize] || self.below(2) == 0 {
+                        true => format!("call f{j}"),
+                        false => format!("call *pointers+{}(%rip)", j * 8),
+                    };
+                    format!("{push}{call}\nincq calls+{}(%rip)\n{pop}{}", j * 8, self.result(j))
                 }
                 None => "mov $1, %eax".into(),
             },
@@ -177,7 +185,13 @@ impl<R: FnMut() -> u64> Writer<R> {
         let Some(j) = self.later(i) else { return };
         let count = format!("incq calls+{}(%rip)", j * 8);
         let (label, result) = (self.label(), self.result(j));
-        let text = match self.below(7) {
+        // A library's function, or any by its pointer, might change r11.
+        let (clean, keeps) = (self.clean[i as usize], self.clean[j as usize]);
+        let text = match self.below(9) {
+            1 if clean => "not %rax".into(),
+            7 | 8 if !clean && keeps => format!(
+                "push %rax\nmov $5, %edi\nlea 3(%rax), %r11\n{count}\ncall f{j}\n{result}pop %rdi\nadd %r11, %rax\nadd %rdi, %rax"
+            ),
             0 => format!(
                 "push %rax\nmov $5, %edi\n{count}\ncall f{j}\n{result}pop %rdi\nlea (%rax,%rdi), %rax"
             ),
@@ -204,7 +218,7 @@ impl<R: FnMut() -> u64> Writer<R> {
         let later = self.later(i).filter(|&j| !self.void[j as usize]);
         let text = match (self.below(8), later) {
             (0, Some(j)) => format!("mov %eax, %edi\nand $31, %edi\nincq calls+{}(%rip)\njmp f{j}", j * 8),
-            (1, Some(j)) => {
+            (1, Some(j)) if !self.clean[i as usize] => {
                 format!("mov $4, %edi\nincq calls+{}(%rip)\njmp *pointers+{}(%rip)", j * 8, j * 8)
             }
             (2, Some(j)) => format!(

@@ -49,14 +49,18 @@ fn is_hooked(pid: u32) -> bool {
 
 impl Session {
     fn started(options: &[&str]) -> Session {
-        let subject = Subject::new("rounds");
+        Session::with("rounds", options)
+    }
+
+    fn with(program: &str, options: &[&str]) -> Session {
+        let subject = Subject::new(program);
         let mut command = Command::new(tool::gprofinject().unwrap());
-        command.args(options).arg("./rounds");
+        command.args(options).arg(format!("./{program}"));
         let (child, answers) = spawn(&subject, command);
         let children = format!("/proc/{0}/task/{0}/children", child.id());
         let name = |pid: &str| fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
         let found = fs::read_to_string(children).unwrap();
-        let pid = found.split_whitespace().find(|pid| name(pid).trim() == "rounds").unwrap().parse().unwrap();
+        let pid = found.split_whitespace().find(|pid| name(pid).trim() == program).unwrap().parse().unwrap();
         Session { subject, child, answers, pid, attached: None }
     }
 
@@ -77,14 +81,22 @@ impl Session {
 
     /// Has the program do something, and waits until it has.
     fn tell(&mut self, what: &str) {
-        writeln!(self.child.stdin.as_ref().unwrap(), "{what}").unwrap();
+        self.tell_only(what);
         self.hear("done");
     }
 
+    fn tell_only(&self, what: &str) {
+        writeln!(self.child.stdin.as_ref().unwrap(), "{what}").unwrap();
+    }
+
     fn hear(&mut self, what: &str) {
+        assert_eq!(self.line(), what);
+    }
+
+    fn line(&mut self) -> String {
         let mut line = String::new();
         self.answers.read_line(&mut line).unwrap();
-        assert_eq!(line.trim(), what);
+        line.trim().to_owned()
     }
 
     fn ask(&self, verb: &str, more: &[&str]) -> Output {
@@ -130,12 +142,16 @@ impl Session {
 
     /// The program reads no more and ends; the profile is written.
     fn end(&mut self) -> [u64; 2] {
+        self.finish();
+        self.calls(&self.path("gmon.out"))
+    }
+
+    fn finish(&mut self) {
         drop(self.child.stdin.take());
         assert_eq!(self.child.wait().unwrap().code(), Some(3));
         if let Some(attached) = &mut self.attached {
             assert_eq!(attached.wait().unwrap().code(), Some(0));
         }
-        self.calls(&self.path("gmon.out"))
     }
 }
 
@@ -292,11 +308,13 @@ fn what_nobody_profiles_cannot_be_asked() {
 }
 
 /// Threads are everywhere in the patches' ways when these come and go, in jumps that stand elsewhere too: `mid` begins with
-/// a call, so that two bytes at its start lead to a cave. The program counts in a register that mid leaves alone.
+/// a call, so that two bytes at its start lead to a cave. The program counts in a register that mid leaves alone. In the
+/// other program, signal handlers interrupt them as well.
 #[test]
 fn again_and_again() {
-    for hooks in ["--hooks=both", "--hooks=entry"] {
-        let mut session = Session::started(&["-q", hooks]);
+    let hooks = ["--hooks=both", "--hooks=entry"];
+    for (program, hooks) in hooks.iter().flat_map(|hooks| [("rounds", hooks), ("calls", hooks)]) {
+        let mut session = Session::with(program, &["-q", hooks]);
         writeln!(session.child.stdin.as_ref().unwrap(), "load 4 1").unwrap();
         for _ in 0..25 {
             session.does("--pause");
@@ -313,6 +331,46 @@ fn again_and_again() {
         session.hear("done");
         said.send(()).unwrap();
         watch.join().unwrap();
-        session.end();
+        session.finish();
     }
+}
+
+/// A signal handler has interrupted a function that begins with `push rbx; call leaf`, at any instruction, when the
+/// patches go or come. What it has interrupted goes on as it would.
+#[test]
+fn at_each_instruction() {
+    const CALL: &str = "inside 1";
+    const CALL_IN_ITS_PLACE: &str = "inside 3";
+    let mut session = Session::with("calls", &["-q"]);
+    for (verb, back, refused, why) in [
+        ("--pause", "--resume", [CALL_IN_ITS_PLACE, "cave"], "does not leave"),
+        // Without the patches.
+        ("--resume", "--pause", [CALL, CALL], "among instructions"),
+    ] {
+        if verb == "--resume" {
+            session.does("--pause");
+        }
+        let mut seen = Vec::new();
+        loop {
+            session.tell_only(&format!("at {}", seen.len() + 1));
+            let place = session.line();
+            if place == "done" {
+                break;
+            }
+            let output = session.ask(verb, &[]);
+            let (done, said) = (output.status.success(), String::from_utf8_lossy(&output.stderr));
+            assert!(done || said.contains(why), "{verb} at {place}: {said}");
+            // What an earlier handler has left on the stack may hold off a resume.
+            let is_refused = refused.contains(&&*place);
+            assert!(done != is_refused || !done && verb == "--resume", "{verb} at {place}: {said}");
+            session.tell_only("go on");
+            session.hear("done");
+            if done {
+                session.does(back);
+            }
+            seen.push(place);
+        }
+        assert!(seen.len() >= 8 && refused.iter().all(|place| seen.iter().any(|s| s == place)), "{seen:?}");
+    }
+    session.finish();
 }

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use gprofinject_abi::plan::{Patch, PlanHeader, Table};
 use gprofinject_plan::image::Image;
+use gprofinject_plan::relocate::call::CALL_R11;
 use gprofinject_plan::relocate::has_branch;
 use gprofinject_plan::{Engine, Hooks, Options, Plan, Verdict};
 use gprofinject_tests::sequences::{Generator, Surroundings};
@@ -289,7 +290,9 @@ fn check_ways(image: &Image, patches: &[Patch]) -> Result<(), String> {
                 continue;
             }
             let target = i.near_branch_target();
-            let Some(patch) = around(target).filter(|p| p.address < target && !is_removed(image, p)) else {
+            // At the start of a patch a hook begins, but for a call in its place, inside the original one.
+            let begins = |p: &Patch| p.address == target && p.replacement[..p.len as usize] != CALL_R11;
+            let Some(patch) = around(target).filter(|p| !begins(p) && !is_removed(image, p)) else {
                 continue;
             };
             // A displacement alone is no instruction; behind a patched start, the branch may have been moved.

@@ -8,6 +8,7 @@
 
 use std::time::{Duration, Instant};
 
+use gprofinject_plan::relocate::call::{self, CALL_R11, Call};
 use gprofinject_plan::relocate::{copied, falls_through, has_branch, is_call, relocate};
 use gprofinject_tests::generate::{first_seed, random_numbers};
 use gprofinject_tests::machine::{AREA, COPY, DATA, INT3, Machine, ORIGINAL, State, Stop};
@@ -36,6 +37,9 @@ struct Tally {
     endless: u64,
     /// Into the middle of an instruction, which the planner refuses.
     crooked: u64,
+    /// Of those compared: calls made in their places, and the same while the text is what it was.
+    in_place: u64,
+    unpatched: u64,
 }
 
 #[test]
@@ -70,6 +74,7 @@ fn fuzz(test: &str, base: u64) {
     assert!(failures.is_empty(), "{}", failures.join("\n"));
     // Or nothing has been tested.
     assert!(tally.compared * 4 > tally.refused + tally.faulted + tally.endless + tally.crooked, "{tally:?}");
+    assert!(tally.in_place.min(tally.unpatched) > 15, "{tally:?}");
 }
 
 /// One sequence, from one state. What went wrong.
@@ -90,7 +95,8 @@ fn case(machine: &mut Machine, seed: u64, tally: &mut Tally) -> Option<String> {
         tally.crooked += 1;
         return None;
     }
-    let Ok(moved) = relocate(&sequence.bytes, from, to, start, &|_| None) else {
+    let (form, site) = form(&mut generator, &sequence);
+    let Ok(moved) = relocate(&sequence.bytes, from, to, start, form, &|_| None) else {
         tally.refused += 1;
         return None;
     };
@@ -129,6 +135,13 @@ fn case(machine: &mut Machine, seed: u64, tally: &mut Tally) -> Option<String> {
     after.general.rip = to + u64::from(moved_entry);
     machine.area(ORIGINAL).fill(INT3);
     lay_out(machine, COPY, (to - machine.base() - COPY) as usize, &moved.bytes);
+    if let (Some(site), Some(jump)) = (site, moved.call_jump) {
+        let end = to + u64::from(jump) + 4;
+        let displacement = (from + site).wrapping_sub(end) as u32;
+        let at = (end - 4 - machine.base() - COPY) as usize;
+        machine.area(COPY)[at..at + 4].copy_from_slice(&displacement.to_le_bytes());
+        machine.area(ORIGINAL)[CODE + site as usize..][..CALL_R11.len()].copy_from_slice(&CALL_R11);
+    }
     machine.area(DATA).copy_from_slice(&memory);
     let inside = from..from + sequence.bytes.len() as u64;
     match expected_stop {
@@ -137,8 +150,14 @@ fn case(machine: &mut Machine, seed: u64, tally: &mut Tally) -> Option<String> {
         Stop::Breakpoint(at) | Stop::Signal(_, at) if inside.contains(&at) => tally.faulted += 1,
         _ => {
             tally.compared += 1;
+            tally.in_place += u64::from(site.is_some());
+            tally.unpatched += u64::from(site.is_none() && form == Call::InPlace);
             let stop = machine.run(&mut after, LONG).unwrap();
             let memory = machine.area(DATA).to_vec();
+            if form == Call::InPlace {
+                // It is there for that.
+                after.general.r11 = before.general.r11;
+            }
             let mut wrong = differences(&before, &after);
             if stop != expected_stop {
                 wrong.push(format!("ends with {stop:x?}, not {expected_stop:x?}"));
@@ -157,6 +176,14 @@ fn case(machine: &mut Machine, seed: u64, tally: &mut Tally) -> Option<String> {
         }
     }
     None
+}
+
+/// What becomes of a call, and where it is made in its place, if the patches are there.
+fn form<R: FnMut() -> u64>(generator: &mut Generator<R>, sequence: &Sequence) -> (Call, Option<u64>) {
+    match call::site(&sequence.bytes, generator.pick(&[2, 5])) {
+        Some(site) if generator.below(4) > 0 => (Call::InPlace, (generator.below(2) == 0).then_some(site)),
+        _ => (Call::Emulated, None),
+    }
 }
 
 fn lay_out(machine: &mut Machine, area: u64, at: usize, code: &[u8]) {

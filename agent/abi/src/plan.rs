@@ -1,7 +1,7 @@
 //! The plan file: everything that the agent does to the program's memory, decided beforehand.
 //!
 //! ```text
-//! PlanHeader | FunctionRecord * | CodeRange * | Patch * | Segment * | u32 fixups (TLS) * | u32 fixups (bias) * | segment bytes
+//! PlanHeader | FunctionRecord * | CodeRange * | Patch * | u32 fixups (TLS, bias) * | CallJump * | Segment * | segment bytes
 //! ```
 //!
 //! Each table is named by a [`Table`] in the header. The *arena* is the block of memory near the
@@ -79,6 +79,8 @@ pub struct PlanHeader {
     pub counter_bytes: u64,
     /// [`Original`], sorted by offset.
     pub originals: Table,
+    /// [`CallJump`].
+    pub call_jumps: Table,
 }
 
 /// Where an instruction of a copy comes from.
@@ -203,6 +205,18 @@ pub struct Patch {
     pub replacement: [u8; 16],
 }
 
+/// A call that is made in its place while the patches are there: a patch ends it with `call r11`, and the relocated
+/// instructions of its function jump there. While the patches are not there they must not; the jump leads to the next
+/// instruction then, which begins what does the same without that patch.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CallJump {
+    /// Arena offset of the jump's displacement, 0 in the arena's initial contents.
+    pub at: u32,
+    /// What it is while the patches are there.
+    pub displacement: u32,
+}
+
 /// Who makes a patch. What gum makes begins with a `jmp rel32` to the thunk.
 pub const BY_AGENT: u32 = 0;
 pub const BY_FRIDA: u32 = 1;
@@ -299,12 +313,13 @@ pub struct Cell {
 
 const _: () = {
     assert!(size_of::<Table>() == 16);
-    assert!(size_of::<PlanHeader>() == 296);
+    assert!(size_of::<PlanHeader>() == 312);
     assert!(size_of::<Original>() == 8);
     assert!(size_of::<FunctionRecord>() == 48);
     assert!(size_of::<TailRecord>() == 24);
     assert!(size_of::<CodeRange>() == 16);
     assert!(size_of::<Patch>() == 48);
+    assert!(size_of::<CallJump>() == 8);
     assert!(size_of::<Segment>() == 24);
     assert!(size_of::<ArenaHeader>() == 64);
     assert!(size_of::<ThreadWords>() == 32);

@@ -1,6 +1,7 @@
 //! A jump in place of a library function's first instructions, and a copy of them by which the function can be
 //! called nevertheless.
 
+use crate::relocate::call::Call;
 use crate::relocate::{JUMP, near_jump, relocate};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, OpKind};
 
@@ -42,7 +43,7 @@ impl Detour {
         if !reaches(at, to) || !reaches(copy, at) {
             return None;
         }
-        let moved = relocate(code.get(..len as usize)?, at, copy, at, &|_| None).ok()?;
+        let moved = relocate(code.get(..len as usize)?, at, copy, at, Call::Emulated, &|_| None).ok()?;
         if moved.return_address.is_some() {
             return None;
         }

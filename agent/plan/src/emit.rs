@@ -26,7 +26,7 @@ use crate::moved::Bodies;
 use crate::parallel;
 use crate::tactic::{Reason, sled};
 use code::{Code, Writer};
-use gprofinject_abi::plan::{ArenaHeader, Frame, FunctionRecord, Patch, TailRecord};
+use gprofinject_abi::plan::{ArenaHeader, CallJump, Frame, FunctionRecord, Patch, TailRecord};
 use gprofinject_abi::region::{PAGE, round_up};
 use layout::{LEAD, Layout, STUBS};
 use part::{Part, PartEmitter};
@@ -41,6 +41,7 @@ pub struct Emitted {
     pub records: Vec<FunctionRecord>,
     pub tails: Vec<TailRecord>,
     pub patches: Vec<Patch>,
+    pub call_jumps: Vec<CallJump>,
     pub bias_fixups: Vec<u32>,
     pub half_bias_fixups: Vec<u32>,
     /// Arena offsets of the unwind tables, by [`gprofinject_abi::plan::Frame`].
@@ -120,6 +121,7 @@ impl<'a, 'd> Emitter<'a, 'd> {
         let out = Emitted {
             records: joined(&mut parts, |part| &mut part.out.records),
             patches: joined(&mut parts, |part| &mut part.out.patches),
+            call_jumps: joined(&mut parts, |part| &mut part.out.call_jumps),
             bias_fixups: joined(&mut parts, |part| &mut part.out.bias_fixups),
             half_bias_fixups: joined(&mut parts, |part| &mut part.out.half_bias_fixups),
             moved: joined(&mut parts, |part| &mut part.out.moved),

@@ -3,8 +3,8 @@
 use crate::plan::{Engine, Hooks, Plan};
 use gprofinject_abi::VERSION;
 use gprofinject_abi::plan::{
-    CodeRange, FunctionRecord, HOOK_BOTH, HOOK_ENTRY, MAGIC, Original, Patch, PlanHeader, Segment, Table,
-    TailRecord,
+    CallJump, CodeRange, FunctionRecord, HOOK_BOTH, HOOK_ENTRY, MAGIC, Original, Patch, PlanHeader, Segment,
+    Table, TailRecord,
 };
 use gprofinject_abi::region::{PAGE, round_up};
 use std::borrow::Cow;
@@ -48,6 +48,10 @@ impl Plan {
             half(out, offset);
             half(out, address.wrapping_sub(self.text.0) as u32);
         });
+        let call_jumps = table(&mut file, &e.call_jumps, |c, out| {
+            half(out, c.at);
+            half(out, c.displacement);
+        });
         let mut next = (file.len() + e.used.len() * size_of::<Segment>()) as u64;
         let segments = table(&mut file, &e.used, |used, out| {
             word(out, used.start as u64);
@@ -77,6 +81,9 @@ impl Plan {
         for v in [e.copies.into(), self.counter_bytes(), originals.offset, originals.count] {
             word(&mut header, v);
         }
+        for v in [call_jumps.offset, call_jumps.count] {
+            word(&mut header, v);
+        }
         file[..header.len()].copy_from_slice(&header);
         let arena = e.used.iter().map(|used| Cow::Borrowed(&e.code.bytes[used.clone()]));
         std::iter::once(Cow::Owned(file)).chain(arena).collect()
@@ -93,6 +100,7 @@ impl Plan {
             + e.tails.len() * size_of::<TailRecord>()
             + self.hooked.len() * size_of::<CodeRange>()
             + e.patches.len() * size_of::<Patch>()
+            + e.call_jumps.len() * size_of::<CallJump>()
             + e.used.len() * size_of::<Segment>()
             + (fixups + 3) * size_of::<u32>()
             + self.originals.len() * size_of::<Original>()

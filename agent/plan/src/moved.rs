@@ -77,7 +77,7 @@ impl Frames {
         }
     }
 
-    /// `call next; next: lea rsp, [rsp+8]; push [word]; jmp target`, at offset `at`.
+    /// `call next; next: lea rsp, [rsp+8]; push [word]; jmp`, at offset `at`.
     pub(crate) fn emulated_call(&mut self, at: u32) {
         for (by, next) in [(8, at + 5), (-8, at + 10), (8, at + 16)] {
             self.move_by(by, next);
@@ -228,6 +228,7 @@ fn word(out: &mut Vec<u8>, value: u32) {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::relocate::call::Call;
     use crate::relocate::relocate;
     use gimli::read::{
         BaseAddresses, CfaRule, EhFrame, EhFrameHdr, RegisterRule, UnwindContext, UnwindSection,
@@ -238,10 +239,10 @@ mod tests {
     const AT: u32 = 0x4000;
 
     /// CFA register and offset, and the rule for rbp, at each offset of a body that is made of `bytes`.
-    fn rows(bytes: &[u8], lead: usize) -> Vec<(u16, i64, Option<i64>)> {
+    fn rows(bytes: &[u8], lead: usize, form: Call) -> Vec<(u16, i64, Option<i64>)> {
         let start = 0x100_u32;
         let moved =
-            relocate(bytes, 0x1000, ARENA + u64::from(start) + lead as u64, 0x1000, &|_| None).unwrap();
+            relocate(bytes, 0x1000, ARENA + u64::from(start) + lead as u64, 0x1000, form, &|_| None).unwrap();
         let mut bodies = Bodies::default();
         bodies.add(0x40, 0, 0x48, &[0x41, 0x0e, 16]);
         bodies.cave(0x9000, 5);
@@ -278,7 +279,8 @@ mod tests {
     #[test]
     fn pushes_and_room() {
         // push rbp; mov rbp,rsp; push r12; sub rsp,0x400
-        let rows = rows(&[0x55, 0x48, 0x89, 0xe5, 0x41, 0x54, 0x48, 0x81, 0xec, 0, 4, 0, 0], 0);
+        let rows =
+            rows(&[0x55, 0x48, 0x89, 0xe5, 0x41, 0x54, 0x48, 0x81, 0xec, 0, 4, 0, 0], 0, Call::Emulated);
         assert_eq!(rows[0], (7, 8, None));
         assert_eq!((rows[1], rows[4], rows[5]), ((7, 16, Some(-16)), (7, 16, Some(-16)), (7, 16, Some(-16))));
         assert_eq!((rows[6], rows[12]), ((7, 24, Some(-16)), (7, 24, Some(-16))));
@@ -289,7 +291,7 @@ mod tests {
     fn an_aligned_stack_is_described_by_another_register() {
         // lea r10,[rsp+8]; and rsp,-32; push [r10-8]
         let code = [0x4c, 0x8d, 0x54, 0x24, 8, 0x48, 0x83, 0xe4, 0xe0, 0x41, 0xff, 0x72, 0xf8];
-        let rows = rows(&code, 0);
+        let rows = rows(&code, 0, Call::Emulated);
         assert_eq!((rows[0], rows[8]), ((7, 8, None), (7, 8, None)));
         assert_eq!(rows[9..], [(10, 0, None); 9]);
     }
@@ -297,11 +299,23 @@ mod tests {
     #[test]
     fn a_call_and_a_lead() {
         // sub rsp,8; call 0x2000
-        let rows = rows(&[0x48, 0x83, 0xec, 8, 0xe8, 0xf7, 0x0f, 0, 0], 20);
+        let code = [0x48, 0x83, 0xec, 8, 0xe8, 0xf7, 0x0f, 0, 0];
+        let rows = rows(&code, 20, Call::Emulated);
         assert_eq!((rows[0], rows[23]), ((7, 8, None), (7, 8, None)));
         // call; lea; push; jmp
         let depths = [24, 29, 34, 40].map(|at| rows[at].1);
         assert_eq!(depths, [16, 24, 16, 24]);
         assert_eq!([28, 33, 39].map(|at| rows[at].1), [16, 24, 16]);
+    }
+
+    #[test]
+    fn a_call_in_its_place() {
+        // sub rsp,8; call 0x2000
+        let code = [0x48, 0x83, 0xec, 8, 0xe8, 0xf7, 0x0f, 0, 0];
+        let rows = rows(&code, 0, Call::InPlace);
+        assert_eq!((rows[0], rows[3]), ((7, 8, None), (7, 8, None)));
+        // lea; jmp; call; lea; push; jmp
+        let depths = [4, 11, 16, 21, 26, 32].map(|at| rows[at].1);
+        assert_eq!(depths, [16, 16, 16, 24, 16, 24]);
     }
 }

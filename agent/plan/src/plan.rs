@@ -80,6 +80,8 @@ pub struct Plan {
     pub(crate) code: (u64, u64),
     pub(crate) entry: u64,
     pub(crate) phdr: u64,
+    /// Sorted: where hooks begin that overwrite something.
+    pub(crate) hook_points: Vec<u64>,
     /// Some patches take out calls of hooks, which must be the C library's empty ones.
     pub(crate) hooks_removed: bool,
     pub engine: Engine,
@@ -147,6 +149,7 @@ impl Plan {
             code: code_extents(image),
             entry: image.entry,
             phdr: image.phdr,
+            hook_points: hook_points(&hooks),
             hooks_removed: image.facts.hooks_removed,
             engine: options.engine,
             verdicts: verdicts
@@ -207,6 +210,11 @@ impl Plan {
     /// All bytes that are overwritten, sorted by address.
     pub fn patches(&self) -> &[Patch] {
         &self.emitted.patches
+    }
+
+    /// Whether a function's hook begins there: who is there has not begun with the function.
+    pub fn is_hook_point(&self, address: u64) -> bool {
+        self.hook_points.binary_search(&address).is_ok()
     }
 
     /// The link address of the jump by which function `caller` tail-calls `callee`, where there is one
@@ -354,6 +362,13 @@ fn overlaps(hooks: &[Hook]) -> Vec<usize> {
         }
     }
     bad
+}
+
+fn hook_points(hooks: &[Hook]) -> Vec<u64> {
+    let overwrite = hooks.iter().filter(|h| h.tactic != Tactic::CallSites);
+    let mut points: Vec<u64> = overwrite.map(|h| h.at).collect();
+    points.sort_unstable();
+    points
 }
 
 fn extents(image: &Image) -> (u64, u64) {

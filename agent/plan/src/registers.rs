@@ -255,6 +255,11 @@ fn named(i: &Instruction) -> u8 {
         | part_of(i.memory_index())
 }
 
+/// Whether an instruction names r11.
+pub(crate) fn names_r11(i: &Instruction) -> bool {
+    named(i) & R11 != 0
+}
+
 struct Uses {
     /// Also where only a part is written, and the rest stays.
     reads: bool,

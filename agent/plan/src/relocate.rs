@@ -1,20 +1,15 @@
 //! Moves the first instructions of a function to another address.
 //!
 //! Plain instructions are copied, RIP-relative ones get a new displacement, branches go through iced's
-//! block encoder. A call can only be the last one and becomes
-//!
-//! ```text
-//!   call next             ; the return predictor gets its pair
-//! next:
-//!   lea  rsp, [rsp+8]
-//!   push qword [rip+ra]   ; the original return address, so that callers and unwinders see the truth
-//!   jmp  target
-//! ```
+//! block encoder. A call can only be the last one: see [`call`].
+
+pub mod call;
 
 use crate::moved::Frames;
+use call::Call;
 use iced_x86::{
-    BlockEncoder, BlockEncoderOptions, Code, Decoder, DecoderOptions, Encoder, FlowControl, IcedError,
-    Instruction, InstructionBlock, MemoryOperand, OpKind, Register,
+    BlockEncoder, BlockEncoderOptions, Code, Decoder, DecoderOptions, FlowControl, IcedError, Instruction,
+    InstructionBlock, OpKind, Register,
 };
 
 /// Why instructions could not be moved.
@@ -35,6 +30,8 @@ pub struct Relocated {
     pub map: Vec<(u32, u32)>,
     /// Offset in `bytes` of a u64 that holds a link address and wants the load bias added.
     pub return_address: Option<u32>,
+    /// Offset in `bytes` of the displacement that leads to a call in its place: see [`Call::InPlace`].
+    pub call_jump: Option<u32>,
     /// What the instructions do to the stack, as DWARF call frame instructions; empty: nothing.
     pub frames: Vec<u8>,
     /// There was nothing to move: all it does is to jump there.
@@ -67,7 +64,7 @@ pub fn is_call(instruction: &Instruction) -> bool {
 /// Moves the instructions in `bytes`, which stand at `from`, to `to`, followed by a jump to the rest of
 /// the function. Branches among them stay among them; one to `start`, the function's first byte (an
 /// `endbr64` may stand between it and `from`), leads to the first of them. `elsewhere` gives new targets
-/// to jumps and calls, by their addresses.
+/// to jumps and calls, by their addresses; `form` says what becomes of a call.
 ///
 /// # Errors
 /// Where an operand cannot reach from `to`, or the code cannot be encoded elsewhere.
@@ -76,6 +73,7 @@ pub fn relocate(
     from: u64,
     to: u64,
     start: u64,
+    form: Call,
     elsewhere: &dyn Fn(u64) -> Option<u64>,
 ) -> Result<Relocated, Unmovable> {
     let mut instructions: Vec<Instruction> = Vec::with_capacity(8);
@@ -115,19 +113,19 @@ pub fn relocate(
         let after = instructions.get(n + 1).and_then(|next| out.offset_of((next.ip() - from) as u32));
         frames.step(i, after.unwrap_or(out.bytes.len() as u32));
     }
-    if call.is_some() {
-        frames.emulated_call(out.bytes.len() as u32);
-    }
-    out.frames = frames.code;
     match call {
         // It would come to what the patch overwrote. (One to the start comes to the patch.)
         Some(call) if has_branch(&call) && (from + 1..end).contains(&call.near_branch_target()) => {
             return Err(Unmovable("a call into the instructions"));
         }
-        Some(call) => emulate_call(&call, elsewhere(call.ip()), from, to, &mut out)?,
+        Some(call) => {
+            let emulation = call::append(&call, form, elsewhere(call.ip()), from, to, &mut out)?;
+            frames.emulated_call(emulation);
+        }
         None if last_falls_through => jump(end, to, &mut out),
         None => {}
     }
+    out.frames = frames.code;
     Ok(out)
 }
 
@@ -201,7 +199,7 @@ fn copy(
     out.bytes.extend_from_slice(bytes.get(..(end - from) as usize).ok_or(Unmovable("truncated"))?);
     out.map.extend(instructions.iter().map(|i| ((i.ip() - from) as u32, (i.ip() - from) as u32)));
     for &(index, hole) in displacements {
-        // A call that is emulated is none of these any more.
+        // A call is none of these any more.
         let Some(i) = instructions.get(index) else { continue };
         let next = to.wrapping_add(i.next_ip() - from);
         let displacement = i.ip_rel_memory_address().wrapping_sub(next) as i64;
@@ -265,80 +263,13 @@ pub fn near_jump(from: u64, to: u64) -> [u8; 5] {
     [0xe9, a, b, c, d]
 }
 
-fn append(instruction: &Instruction, to: u64, out: &mut Relocated) -> Result<(), Unmovable> {
-    let mut encoder = Encoder::new(64);
-    encoder.encode(instruction, to.wrapping_add(out.bytes.len() as u64))?;
-    out.bytes.extend_from_slice(&encoder.take_buffer());
-    Ok(())
-}
-
-fn emulate_call(
-    call: &Instruction,
-    target: Option<u64>,
-    from: u64,
-    to: u64,
-    out: &mut Relocated,
-) -> Result<(), Unmovable> {
-    out.map.push(((call.ip() - from) as u32, out.bytes.len() as u32));
-    let here = to.wrapping_add(out.bytes.len() as u64);
-    append(&Instruction::with_branch(Code::Call_rel32_64, here + 5)?, to, out)?;
-    let above = MemoryOperand::with_base_displ(Register::RSP, 8);
-    append(&Instruction::with2(Code::Lea_r64_m, Register::RSP, above)?, to, out)?;
-    let push_at = out.bytes.len();
-    // The word is placed behind the jump; its address is known once the jump's length is.
-    append(&push_from(here)?, to, out)?;
-    let mut jump = match call.code() {
-        Code::Call_rel32_64 => {
-            Instruction::with_branch(Code::Jmp_rel32_64, target.unwrap_or(call.near_branch_target()))?
-        }
-        // What it pushes changes where it leads.
-        Code::Call_rm64
-            if matches!(call.op0_register(), Register::RSP) || call.memory_base() == Register::ESP =>
-        {
-            return Err(Unmovable("a call by the stack pointer"));
-        }
-        Code::Call_rm64 => {
-            let mut jump = *call;
-            jump.set_code(Code::Jmp_rm64);
-            jump
-        }
-        _ => return Err(Unmovable("a call of an unusual form")),
-    };
-    if jump.memory_base() == Register::RSP {
-        if (jump.memory_displacement64() as i64) < 0 {
-            return Err(Unmovable("a call by what lies below the stack"));
-        }
-        // The operand was meant for the stack pointer before the push.
-        jump.set_memory_displacement64(jump.memory_displacement64().wrapping_add(8));
-        jump.set_memory_displ_size(8);
-    }
-    append(&jump, to, out)?;
-    while !out.bytes.len().is_multiple_of(8) {
-        out.bytes.push(0xcc);
-    }
-    let word = out.bytes.len();
-    out.return_address = Some(word as u32);
-    out.bytes.extend_from_slice(&call.next_ip().to_le_bytes());
-    let mut encoder = Encoder::new(64);
-    encoder.encode(&push_from(to.wrapping_add(word as u64))?, to.wrapping_add(push_at as u64))?;
-    let push = encoder.take_buffer();
-    out.bytes[push_at..push_at + push.len()].copy_from_slice(&push);
-    Ok(())
-}
-
-/// `push qword [address]`, RIP-relative.
-fn push_from(address: u64) -> Result<Instruction, Unmovable> {
-    let operand = MemoryOperand::with_base_displ(Register::RIP, address as i64);
-    Ok(Instruction::with1(Code::Push_rm64, operand)?)
-}
-
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use iced_x86::{Formatter, IntelFormatter};
 
-    fn listing(bytes: &[u8], ip: u64) -> Vec<String> {
+    pub(super) fn listing(bytes: &[u8], ip: u64) -> Vec<String> {
         let mut formatter = IntelFormatter::new();
         formatter.options_mut().set_hex_prefix("0x");
         formatter.options_mut().set_hex_suffix("");
@@ -353,14 +284,16 @@ mod tests {
             .collect()
     }
 
-    fn moved_to(bytes: &[u8], from: u64, to: u64, start: u64) -> Result<Relocated, Unmovable> {
-        relocate(bytes, from, to, start, &|_| None)
+    pub(super) fn moved_to(bytes: &[u8], from: u64, to: u64, start: u64) -> Result<Relocated, Unmovable> {
+        relocate(bytes, from, to, start, Call::Emulated, &|_| None)
     }
 
     #[test]
     fn jumps_can_be_led_elsewhere() {
         // jmp 0x2000
-        let moved = relocate(&[0xe9, 0xfb, 0x0f, 0, 0], 0x1000, 0x9000, 0x1000, &|_| Some(0x9100)).unwrap();
+        let moved =
+            relocate(&[0xe9, 0xfb, 0x0f, 0, 0], 0x1000, 0x9000, 0x1000, Call::Emulated, &|_| Some(0x9100))
+                .unwrap();
         assert_eq!(listing(&moved.bytes, 0x9000), ["jmp 0x0000000000009100"]);
     }
 
@@ -411,49 +344,10 @@ mod tests {
     }
 
     #[test]
-    fn a_call_keeps_its_return_address() {
-        // sub rsp,8; call 0x2000
-        let moved = moved_to(&[0x48, 0x83, 0xec, 8, 0xe8, 0xf7, 0x0f, 0, 0], 0x1000, 0x9000, 0x1000).unwrap();
-        let word = moved.return_address.unwrap() as usize;
-        assert_eq!(moved.bytes[word..], 0x1009_u64.to_le_bytes());
-        let code = listing(&moved.bytes[..word], 0x9000);
-        let push = format!("push qword ptr [{:#x}]", 0x9000 + word);
-        assert_eq!(
-            code[..5],
-            ["sub rsp,8", "call 0x0000000000009009", "lea rsp,[rsp+8]", &push, "jmp 0x0000000000002000"]
-        );
-        assert_eq!(moved.offset_of(4), Some(4));
-    }
-
-    #[test]
-    fn an_indirect_call_through_the_stack_is_adjusted() {
-        // call [rsp+0x10]
-        let moved = moved_to(&[0xff, 0x54, 0x24, 0x10], 0x1000, 0x9000, 0x1000).unwrap();
-        let word = moved.return_address.unwrap() as usize;
-        assert_eq!(listing(&moved.bytes[..word], 0x9000)[3], "jmp qword ptr [rsp+0x18]");
-    }
-
-    #[test]
-    fn a_branch_to_the_call_leads_to_its_emulation() {
-        // jrcxz 0x1003; push rax; call [rsi]
-        let moved = moved_to(&[0xe3, 1, 0x50, 0xff, 0x16], 0x1000, 0x20_0000, 0x1000).unwrap();
-        let code = listing(&moved.bytes, 0x20_0000);
-        assert_eq!(code[..3], ["jrcxz 0x0000000000200003", "push rax", "call 0x0000000000200008"]);
-        assert_eq!(moved.offset_of(3), Some(3));
-    }
-
-    #[test]
     fn plain_instructions_keep_their_bytes() {
         // xchg r8, rax with a prefix by which some take it for a pause; jmp 0x1040
         let moved = moved_to(&[0xf3, 0x49, 0x90, 0xeb, 0x3b], 0x1000, 0x20_0000, 0x1000).unwrap();
         assert_eq!(moved.bytes[..4], [0xf3, 0x49, 0x90, 0xe9]);
-    }
-
-    #[test]
-    fn calls_by_the_stack_pointer_stay() {
-        for call in [&[0xff, 0xd4][..], &[0x67, 0xff, 0x54, 0x24, 8], &[0xff, 0x54, 0x24, 0xf8]] {
-            assert!(moved_to(call, 0x1000, 0x9000, 0x1000).is_err());
-        }
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! into its neighbour's patch ([`sled`]).
 
 pub mod frida;
+mod in_place;
 pub mod sled;
 mod verdict;
 
@@ -15,6 +16,7 @@ use crate::flow::{Branch, BranchKind, Flow, NEAR};
 use crate::image::{FunctionKind, Image};
 use crate::parallel;
 use crate::plan::Engine;
+use crate::relocate::call::CALL_R11;
 use crate::start::{Start, is_padding, owner, simple_start};
 use crate::unwinder;
 use sled::Sled;
@@ -49,6 +51,8 @@ pub struct Hook {
     /// Cave of a [`Tactic::ShortJump`].
     pub cave: Option<u64>,
     pub retargets: Vec<Retarget>,
+    /// Where the call that ends the relocated instructions is made in its place: see [`crate::relocate::call`].
+    pub call: Option<u64>,
     /// Of a [`Tactic::Sled`].
     pub sled: Option<Sled>,
     /// Another function slides into this one's patch.
@@ -70,7 +74,8 @@ impl Hook {
         let caves = self.cave.into_iter().chain(self.retargets.iter().filter_map(|r| r.cave));
         let stay = self.retargets.iter().filter(|r| !r.moved);
         let sites = stay.map(|r| (r.branch.end() - u64::from(r.branch.width), r.branch.end()));
-        entry.into_iter().chain(caves.map(|c| (c, c + JUMP))).chain(sites)
+        let call = self.call.map(|at| (at, at + CALL_R11.len() as u64));
+        entry.into_iter().chain(caves.map(|c| (c, c + JUMP))).chain(sites).chain(call)
     }
 }
 
@@ -175,6 +180,7 @@ fn plain(image: &Image, flow: &Flow, function: usize) -> Option<Hook> {
         cave: None,
         retargets: Vec::new(),
         dead_used: JUMP,
+        call: None,
         sled: None,
         slid_into: false,
     })
@@ -229,6 +235,7 @@ impl Decider<'_, '_> {
             cave: None,
             retargets: Vec::new(),
             dead_used: fit.overwritten,
+            call: None,
             sled: None,
             slid_into: false,
         });
@@ -372,6 +379,7 @@ impl Decider<'_, '_> {
             relocated: fit.relocated,
             cave,
             retargets,
+            call: self.call_in_place(i, start, &fit, tactic, patch),
             sled: None,
             slid_into: false,
             dead_used: patch,
@@ -413,6 +421,7 @@ impl Decider<'_, '_> {
             relocated: 0,
             cave: None,
             retargets,
+            call: None,
             sled: None,
             slid_into: false,
             dead_used: 0,

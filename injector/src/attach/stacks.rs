@@ -56,6 +56,20 @@ pub(crate) fn find(
     None
 }
 
+/// Whether the word at an address is where a signal handler returns to what it has interrupted. A hooked handler
+/// returns through `arena` first.
+pub(crate) fn is_interrupted(memory: &Memory, at: u64, arena: &Range<u64>) -> bool {
+    /// From the handler's return address: struct rt_sigframe up to the registers, and sixteen of these.
+    const RIP: u64 = 8 + 40 + 16 * 8;
+    /// The code segment, behind the instruction pointer and the flags.
+    const CS: u64 = 2 * 8;
+    const USER: u64 = 0x33;
+    memory.word(at + CS).is_ok_and(|word| word & 0xffff == USER)
+        && memory
+            .word(at.wrapping_sub(RIP))
+            .is_ok_and(|handler| arena.contains(&handler) || is_restorer(memory, handler))
+}
+
 /// Whether signal handlers return there.
 pub(crate) fn is_restorer(memory: &Memory, at: u64) -> bool {
     memory.bytes(at, RESTORER.len()).is_ok_and(|bytes| bytes == RESTORER)

@@ -4,6 +4,7 @@ use super::code::{RESTORE, STUB, Values, Writer};
 use super::layout::{LEAD, LOOP_CHECK, Layout, SECOND_LOOK, STUBS};
 use super::{Emitted, Wish};
 use crate::moved::Bodies;
+use crate::relocate::call::Call;
 use crate::relocate::{Relocated, Unmovable, copied, leading_nops, relocate};
 use crate::slots::Home;
 use crate::tactic::{Hook, JUMP, Reason, Tactic};
@@ -122,6 +123,7 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
                 if let Some(word) = relocated.return_address {
                     self.part.out.bias_fixups.push(moved as u32 + word);
                 }
+                self.part.out.call_jumps.extend(layout.call_jump(hook, moved, &relocated));
                 if wish.movable && !layout.is_copied(hook.function) {
                     self.moved_as_is(hook, moved as u32);
                 }
@@ -194,7 +196,8 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
             let tail = layout.tails.moved(site);
             tail.or_else(|| layout.moved_calls.get(&site).copied()).map(|at| self.address(at))
         };
-        relocate(bytes, hook.at, to, image.functions[hook.function].address, &elsewhere)
+        let call = if hook.call.is_some() { Call::InPlace } else { Call::Emulated };
+        relocate(bytes, hook.at, to, image.functions[hook.function].address, call, &elsewhere)
     }
 
     /// Bytes from the hook's place on that do nothing, those behind the relocated ones included.

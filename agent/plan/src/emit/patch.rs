@@ -3,9 +3,10 @@
 use super::layout::Layout;
 use crate::blocks::Copies;
 use crate::image::Image;
+use crate::relocate::call::CALL_R11;
 use crate::relocate::{Relocated, near_jump};
 use crate::tactic::{Hook, Retarget, Tactic};
-use gprofinject_abi::plan::{BEHIND_FRIDA, BY_FRIDA, Patch};
+use gprofinject_abi::plan::{BEHIND_FRIDA, BY_FRIDA, CallJump, Patch};
 
 /// None: too long, or the file does not have what stands there.
 pub(super) fn patch(image: &Image, address: u64, replacement: &[u8]) -> Option<Patch> {
@@ -59,6 +60,9 @@ impl Layout<'_, '_> {
             }
             (_, None) => patches.push(self.jump_patch(hook.at, thunk)?),
         }
+        if moved.call_jump.is_some() {
+            patches.push(self.patch(hook.call?, &CALL_R11)?);
+        }
         for &Retarget { branch, offset, cave, .. } in &hook.retargets {
             // Of a copied function it is the copy that runs.
             if self.moved_calls.contains_key(&branch.site) || self.is_copied(branch.function as usize) {
@@ -80,6 +84,13 @@ impl Layout<'_, '_> {
             }
         }
         Some(patches)
+    }
+
+    /// What leads from the moved instructions at arena offset `body` to the call in its place.
+    pub(super) fn call_jump(&self, hook: &Hook, body: usize, moved: &Relocated) -> Option<CallJump> {
+        let at = body + moved.call_jump? as usize;
+        let displacement = hook.call?.wrapping_sub(self.address(at + 4)) as u32;
+        Some(CallJump { at: at as u32, displacement })
     }
 
     /// What gum writes: the jump, and nops over the rest of the overwritten instructions. As many records as

@@ -47,7 +47,7 @@ impl Wish {
     pub(super) fn room(self, hook: &Hook) -> usize {
         let relocated = hook.relocated as usize;
         let check = if self.is_checked() { LOOP_CHECK } else { 0 };
-        // Relocation grows an instruction of two bytes to nine at most (jrcxz), and a call to forty.
+        // Relocation grows an instruction of two bytes to nine at most (jrcxz), and a call to fifty.
         check + LINE + if self.movable { relocated + relocate::JUMP } else { relocated * 5 + 64 }
     }
 }

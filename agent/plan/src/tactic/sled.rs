@@ -248,4 +248,4 @@ fn is_alignment(image: &Image, lo: u64, hi: u64) -> bool {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

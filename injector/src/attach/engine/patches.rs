@@ -157,12 +157,20 @@ impl Attached {
         if self.paused {
             return Ok(Step::Done(()));
         }
-        // In a row of short functions, or in a cave.
-        let is_busy = |thread: &Thread| self.is_overwritten(thread.registers.rip);
-        while stopped.threads.iter().any(is_busy) {
+        // In a row of short functions, in a cave, or at a call in its place.
+        let mut mappings = Process::mappings_of(self.pid)?;
+        loop {
+            for thread in stopped.threads.iter_mut().filter(|thread| thread.fresh) {
+                thread.fresh = self.is_in_patch(thread, memory, &mappings);
+            }
+            let is_busy = |thread: &Thread| thread.fresh;
+            if !stopped.threads.iter().any(is_busy) {
+                break;
+            }
             if Instant::now() > until || !stopped.stir(is_busy, stopped.moment().0, until)? {
                 return Ok(Step::Later(anyhow!("a thread does not leave the patched code; try again")));
             }
+            mappings = Process::mappings_of(self.pid)?;
         }
         self.command(stopped, memory, PAUSE).map_err(|error| {
             anyhow!("the patches could not be taken away: {}", crate::sys::reason(&error))

@@ -41,19 +41,16 @@ pub(super) fn libc_code(mappings: &[Mapping]) -> Option<&Mapping> {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Midst {
     addresses: Range<u64>,
-    /// A jump that stands among other code: its first byte is one of them. Who is at the first byte of a function has not
-    /// begun.
+    /// A jump that stands among other code, or a call in its place: its first byte is one of them. Who is at the first
+    /// byte of a function has not begun.
     cave: bool,
 }
 
 /// Of all patches, sorted.
 pub(super) fn midst(plan: &Plan, bias: u64) -> Vec<Midst> {
-    const ENDBR64: u64 = 4;
-    let entries: HashSet<u64> = plan.records.iter().map(|record| record.entry).collect();
-    let begins = |at: u64| entries.contains(&at) || entries.contains(&at.wrapping_sub(ENDBR64));
     let patches = plan.patches().iter();
     let midst = patches.map(|p| {
-        let cave = !begins(p.address);
+        let cave = !plan.is_hook_point(p.address);
         let first = p.address + u64::from(!cave);
         let end = p.address + u64::from(p.len);
         Midst { addresses: first.wrapping_add(bias)..end.wrapping_add(bias), cave }
@@ -156,7 +153,18 @@ impl Attached {
         busy
     }
 
-    pub(super) fn is_overwritten(&self, at: u64) -> bool {
+    /// Whether a thread is where something is overwritten, or will be when a signal handler returns.
+    pub(super) fn is_in_patch(&self, thread: &Thread, memory: &Memory, mappings: &[Mapping]) -> bool {
+        let ends = self.patched.first().zip(self.patched.last());
+        let extent = ends.map_or(0..0, |(first, last)| first.addresses.start..last.addresses.end);
+        self.is_overwritten(thread.registers.rip)
+            || stacks::find(memory, thread, mappings, &[extent], |at, word| {
+                self.is_overwritten(word) && stacks::is_interrupted(memory, at, &self.arena)
+            })
+            .is_some()
+    }
+
+    fn is_overwritten(&self, at: u64) -> bool {
         let after = self.patched.partition_point(|midst| midst.addresses.start <= at);
         let midst = after.checked_sub(1).and_then(|n| self.patched.get(n));
         midst.is_some_and(|midst| midst.addresses.contains(&at))

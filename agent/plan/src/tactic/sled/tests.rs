@@ -11,7 +11,7 @@ const RET: [u8; 1] = [0xc3];
 const XOR: [u8; 3] = [0x31, 0xc0, 0xc3];
 
 /// The functions one behind the other in one section; the address of each is taken.
-fn image<'d>(kind: ImageKind, base: u64, code: &'d [u8], sizes: &[usize]) -> Image<'d> {
+pub(crate) fn image<'d>(kind: ImageKind, base: u64, code: &'d [u8], sizes: &[usize]) -> Image<'d> {
     let segment = Segment { address: base, bytes: code };
     let mut functions = Vec::new();
     let mut address = base;
@@ -44,7 +44,7 @@ fn image<'d>(kind: ImageKind, base: u64, code: &'d [u8], sizes: &[usize]) -> Ima
     }
 }
 
-fn plan_of(image: &Image, skip: Option<usize>) -> Plan {
+pub(crate) fn plan_of(image: &Image, skip: Option<usize>) -> Plan {
     let left_out = skip.map(|i| image.functions[i].address);
     let selected = |f: &Function| Some(f.address) != left_out;
     Plan::new(
@@ -65,12 +65,12 @@ fn pie(parts: &[&[u8]], skip: Option<usize>) -> Plan {
     plan_of(&image(ImageKind::Pie, TEXT, &code, &sizes), skip)
 }
 
-fn patch(plan: &Plan, address: u64) -> Vec<u8> {
+pub(crate) fn patch(plan: &Plan, address: u64) -> Vec<u8> {
     let p = plan.emitted.patches.iter().find(|p| p.address == address).unwrap();
     p.replacement[..p.len as usize].to_vec()
 }
 
-fn tactics(plan: &Plan) -> Vec<Option<Tactic>> {
+pub(crate) fn tactics(plan: &Plan) -> Vec<Option<Tactic>> {
     let tactic = |v: &Verdict| match v {
         Verdict::Hooked(tactic) => Some(*tactic),
         Verdict::Refused(_) => None,
