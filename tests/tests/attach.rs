@@ -73,7 +73,7 @@ fn under_load(kinds: &str, flags: &[&str], times: usize) {
             assert!((least..=most).contains(&calls), "{kinds} {name}: {calls}, not {least}..{most}; {said}");
         }
         let (outer, inner) = (subject.calls("outer"), subject.calls("inner"));
-        assert!(inner.abs_diff(3 * outer) <= 3 * slack, "{kinds}: {inner} of {outer}");
+        assert!(inner.abs_diff(3 * outer) <= 3 * slack, "{kinds}: {inner} of {outer}; {said}");
         longest = pauses(&said).into_iter().fold(longest, f64::max);
         assert!(subject.is_clean(), "{kinds}, the {n}th time: {said}");
     }
@@ -180,7 +180,7 @@ fn gprofinject_is_killed_while_it_is_attached() {
         let said = outcome.stderr_text();
         assert!(outcome.code() == 0 && said.contains("took out what a gprofinject left"), "{said}");
         assert!(subject.is_clean(), "{said}");
-        assert_eq!(subject.changed(&before), None);
+        assert_eq!(subject.changed(&before), None, "{said}");
         // What was counted before is still there.
         subject.step(1000);
         let outcome = subject.place.run(&["--recover", folder.to_str().unwrap()]);
@@ -331,7 +331,7 @@ fn a_large_program_stands_still_for_a_short_time() {
         let (status, said) = attached.end("-INT");
         assert_eq!((status, subject.calls("f9000"), subject.calls("f9999")), (Some(0), 1, 1), "{said}");
         times.push(pauses(&said));
-        assert_eq!(subject.changed(&before), None);
+        assert_eq!(subject.changed(&before), None, "{said}");
     }
     println!("{FUNCTIONS} functions: threads stood still for {times:?} ms");
     // The machine may have had something else to do, once.

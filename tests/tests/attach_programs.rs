@@ -87,9 +87,10 @@ fn forked_children() {
     let child = fs::read_to_string(subject.place.path("child")).unwrap();
     assert!(maps(&child).contains("/gprofinject-"));
     let outcome = attach(&subject, &child);
-    assert_eq!(outcome.code(), 0, "{}", outcome.stderr_text());
-    assert!(!maps(&child).contains("gprofinject"));
-    assert_eq!(subject.changed_in(&child, &before), None);
+    let said = outcome.stderr_text();
+    assert_eq!(outcome.code(), 0, "{said}");
+    assert!(!maps(&child).contains("gprofinject"), "{said}");
+    assert_eq!(subject.changed_in(&child, &before), None, "{said}");
     subject.step(6);
     let (status, said) = attached.end("-INT");
     assert_eq!((status, subject.calls("step")), (Some(0), 11), "{said}");

@@ -1,7 +1,7 @@
 //! A profile that is being made: looked at, set to zero, paused, of programs that were started and attached to.
 #![allow(clippy::unwrap_used)]
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
@@ -75,7 +75,11 @@ impl Session {
         let mut command = Command::new(tool::gprofinject().unwrap());
         command.args(options).arg("--pid").arg(pid.to_string());
         session.attached = Some(quiet(&session.subject, command).spawn().unwrap());
-        until("attached", || is_hooked(pid) && is_patched(&session));
+        until("attached", || {
+            let ended = session.attached.as_mut().unwrap().try_wait().unwrap();
+            assert_eq!(ended, None, "{}", session.said());
+            is_hooked(pid) && is_patched(&session)
+        });
         session
     }
 
@@ -140,6 +144,11 @@ impl Session {
         self.subject.place().path(name)
     }
 
+    /// What gprofinject has said.
+    fn said(&self) -> String {
+        fs::read_to_string(self.path(SAID)).unwrap()
+    }
+
     /// The program reads no more and ends; the profile is written.
     fn end(&mut self) -> [u64; 2] {
         self.finish();
@@ -148,16 +157,19 @@ impl Session {
 
     fn finish(&mut self) {
         drop(self.child.stdin.take());
-        assert_eq!(self.child.wait().unwrap().code(), Some(3));
+        assert_eq!(self.child.wait().unwrap().code(), Some(3), "{}", self.said());
         if let Some(attached) = &mut self.attached {
-            assert_eq!(attached.wait().unwrap().code(), Some(0));
+            assert_eq!(attached.wait().unwrap().code(), Some(0), "{}", self.said());
         }
     }
 }
 
+const SAID: &str = "said";
+
 fn quiet(subject: &Subject, mut command: Command) -> Command {
     command.current_dir(subject.path.parent().unwrap()).env_remove("GMON_OUT_PREFIX");
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let said = File::options().create(true).append(true).open(subject.place().path(SAID)).unwrap();
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(said);
     command
 }
 
