@@ -31,7 +31,7 @@ pub(crate) struct Frames {
 
 impl Frames {
     pub(crate) fn new() -> Frames {
-        Frames { depth: Some(8), base: None, saved: 0, at: 0, code: Vec::new() }
+        Frames { depth: Some(8), base: None, saved: 0, at: 0, code: Vec::with_capacity(32) }
     }
 
     /// The instruction has been carried out, and code goes on at offset `next`.

@@ -39,6 +39,12 @@ pub struct Relocated {
 }
 
 impl Relocated {
+    /// With room for what most become of so many bytes: growing takes longer than all else.
+    fn with_room(original: usize) -> Relocated {
+        let (bytes, map) = (Vec::with_capacity(2 * original + 64), Vec::with_capacity(8));
+        Relocated { bytes, map, ..Relocated::default() }
+    }
+
     /// Where the instruction at offset `original` went.
     pub fn offset_of(&self, original: u32) -> Option<u32> {
         self.map.iter().find(|&&(from, _)| from == original).map(|&(_, to)| to)
@@ -78,7 +84,7 @@ pub fn relocate(
 ) -> Result<Relocated, Unmovable> {
     let mut instructions: Vec<Instruction> = Vec::with_capacity(8);
     // Where the displacement of each RIP-relative operand stands in `bytes`.
-    let mut displacements: Vec<(usize, usize)> = Vec::new();
+    let mut displacements: Vec<(usize, usize)> = Vec::with_capacity(4);
     let mut decoder = Decoder::with_ip(64, bytes, from, DecoderOptions::NONE);
     while decoder.can_decode() {
         let mut i = decoder.decode();
@@ -102,7 +108,7 @@ pub fn relocate(
     let end = from + bytes.len() as u64;
     let last_falls_through = instructions.last().is_none_or(falls_through);
     let call = instructions.pop_if(|last| is_call(last));
-    let mut out = Relocated::default();
+    let mut out = Relocated::with_room(bytes.len());
     if instructions.iter().any(|i| has_branch(i) || i.is_ip_rel_memory_operand() && !fits_as_is(i)) {
         encode_block(&instructions, call.as_ref(), bytes, from, to, &mut out)?;
     } else {
@@ -134,7 +140,7 @@ pub const JUMP: usize = 5;
 
 /// The same for instructions of which none depends on where it stands.
 pub fn copied(bytes: &[u8], from: u64, to: u64) -> Relocated {
-    let mut out = Relocated { bytes: Vec::with_capacity(bytes.len() + JUMP), ..Default::default() };
+    let mut out = Relocated::with_room(bytes.len());
     out.bytes.extend_from_slice(bytes);
     let mut frames = Frames::new();
     for i in &mut Decoder::with_ip(64, bytes, from, DecoderOptions::NONE) {

@@ -57,8 +57,13 @@ impl Start {
         let hook = hook_point(image, f);
         let end = f.address + f.size - hook;
         let bytes = image.code_at(hook, end.min(NEAR))?;
-        let mut start =
-            Start { hook, steps: Vec::with_capacity(8), end, fixed: Vec::new(), soft: Vec::new() };
+        let mut start = Start {
+            hook,
+            steps: Vec::with_capacity(NEAR as usize / 3),
+            end,
+            fixed: Vec::new(),
+            soft: Vec::new(),
+        };
         start.decode(bytes);
         // Behind a short function others stand, with callers of their own.
         let near = end.clamp(LONGEST, NEAR);

@@ -104,26 +104,37 @@ pub fn decide(
     // Most can be decided without a look at the others.
     let part = count.div_ceil(parallel::parts(count)).max(1);
     let parts = (0..).step_by(part).zip(verdicts.chunks_mut(part)).zip(d.hooks.chunks_mut(part)).collect();
-    parallel::each(parts, |((first, verdicts), hooks)| {
+    let undecided = parallel::each(parts, |((first, verdicts), hooks)| {
+        let mut undecided = Vec::new();
         for (i, (verdict, hook)) in (first..).zip(verdicts.iter_mut().zip(hooks)) {
             if let Some(reason) = refuse(image, flow, engine, failed, i, selected) {
                 *verdict = Err(reason);
-            } else if engine == Engine::Builtin {
-                *hook = plain(image, flow, i);
-                *verdict = hook.as_ref().map(|hook| hook.tactic).ok_or(Reason::NoRoom);
+            } else if engine != Engine::Builtin {
+                undecided.push(i);
+            } else if let Some(plain) = plain(image, flow, i) {
+                *verdict = Ok(plain.tactic);
+                *hook = Some(plain);
+            } else {
+                match Start::of(image, flow, i).ok_or(Reason::NoCode) {
+                    Ok(start) => match fit(image, flow, i, &start, JUMP, false, 0) {
+                        // Branches are to be led elsewhere, or padding is wanted, which others may want too.
+                        Ok(_) => undecided.push(i),
+                        Err(reason) => *verdict = Err(reason),
+                    },
+                    Err(reason) => *verdict = Err(reason),
+                }
             }
         }
+        undecided
     });
-    for (i, verdict) in verdicts.iter_mut().enumerate() {
-        if *verdict == Err(Reason::NoRoom) {
-            *verdict = match engine {
-                Engine::Builtin => d.near(i, false),
-                // The agent cannot do without them.
-                Engine::Frida if unwinder::is_needed(image, i) => d.frida(i).or_else(|_| d.near(i, false)),
-                Engine::Frida => d.frida(i),
-                Engine::FridaOrBuiltin => d.frida_or_builtin(i),
-            };
-        }
+    for i in undecided.into_iter().flatten() {
+        verdicts[i] = match engine {
+            Engine::Builtin => d.near(i, false),
+            // The agent cannot do without them.
+            Engine::Frida if unwinder::is_needed(image, i) => d.frida(i).or_else(|_| d.near(i, false)),
+            Engine::Frida => d.frida(i),
+            Engine::FridaOrBuiltin => d.frida_or_builtin(i),
+        };
     }
     d.without_room(&mut verdicts);
     for hook in d.hooks.iter().flatten() {
@@ -259,9 +270,6 @@ impl Decider<'_, '_> {
             return Ok(Tactic::Jump);
         }
         let start = Start::of(self.image, self.flow, i).ok_or(Reason::NoCode)?;
-        if start.steps.is_empty() {
-            return Err(Reason::NotDecodable);
-        }
         let (fit, padded) = self.fit(i, &start, JUMP, over_call)?;
         let tactic = if padded {
             Tactic::JumpIntoPadding
@@ -290,57 +298,8 @@ impl Decider<'_, '_> {
         self.accept(i, &start, fit, Tactic::ShortJump, Some(cave), SHORT_JUMP)
     }
 
-    /// Whether a patch of `patch` bytes fits, and what must be relocated for it.
     fn fit(&self, i: usize, start: &Start, patch: u64, over_call: bool) -> Result<(Fit, bool), Reason> {
-        let mut padded = false;
-        let mut relocated = 0;
-        let mut called = false;
-        for step in &start.steps {
-            if relocated >= patch || called {
-                break;
-            }
-            if step.call && !over_call {
-                return Err(Reason::NoRoom);
-            }
-            called = step.call;
-            relocated = step.end;
-        }
-        if relocated < patch {
-            if called {
-                return Err(Reason::NoRoom); // the return address would be overwritten
-            }
-            if relocated < start.end {
-                return Err(Reason::NotDecodable);
-            }
-            let end = start.hook + start.end + self.padding_used[i];
-            let want = start.hook + patch;
-            if want > self.image.functions[i].limit || end > start.hook + start.end && end < want {
-                return Err(Reason::NoRoom);
-            }
-            if !is_padding(self.image, self.flow, start.hook + start.end, want, self.image.functions[i].limit)
-            {
-                return Err(Reason::NoRoom);
-            }
-            padded = true;
-        }
-        if start.fixed.iter().any(|&t| t < patch) {
-            return Err(Reason::JumpedInto);
-        }
-        // Short branches back into the overwritten bytes are best relocated as well.
-        let mut wanted = relocated;
-        for (t, b) in &start.soft {
-            if *t < patch && b.width == 1 && b.site >= start.hook && b.end() <= start.hook + NEAR {
-                wanted = wanted.max(b.end() - start.hook);
-            }
-        }
-        if wanted > relocated && !called {
-            let until = start.steps.iter().take_while(|s| s.offset < wanted).last();
-            let calls = start.steps.iter().any(|s| s.offset < wanted && s.call);
-            if !calls && until.is_some_and(|s| s.end == wanted) {
-                relocated = wanted;
-            }
-        }
-        Ok((Fit { relocated, over_call: called }, padded))
+        fit(self.image, self.flow, i, start, patch, over_call, self.padding_used[i])
     }
 
     /// Takes the fit, after the branches into the overwritten bytes have found their new ways.
@@ -504,6 +463,69 @@ impl Decider<'_, '_> {
         }
         at
     }
+}
+
+/// Whether a patch of `patch` bytes fits, and what must be relocated for it. `padding_used`: bytes behind the function that are taken.
+fn fit(
+    image: &Image,
+    flow: &Flow,
+    i: usize,
+    start: &Start,
+    patch: u64,
+    over_call: bool,
+    padding_used: u64,
+) -> Result<(Fit, bool), Reason> {
+    if start.steps.is_empty() {
+        return Err(Reason::NotDecodable);
+    }
+    let mut padded = false;
+    let mut relocated = 0;
+    let mut called = false;
+    for step in &start.steps {
+        if relocated >= patch || called {
+            break;
+        }
+        if step.call && !over_call {
+            return Err(Reason::NoRoom);
+        }
+        called = step.call;
+        relocated = step.end;
+    }
+    if relocated < patch {
+        if called {
+            return Err(Reason::NoRoom); // the return address would be overwritten
+        }
+        if relocated < start.end {
+            return Err(Reason::NotDecodable);
+        }
+        let end = start.hook + start.end + padding_used;
+        let want = start.hook + patch;
+        if want > image.functions[i].limit || end > start.hook + start.end && end < want {
+            return Err(Reason::NoRoom);
+        }
+        if !is_padding(image, flow, start.hook + start.end, want, image.functions[i].limit) {
+            return Err(Reason::NoRoom);
+        }
+        padded = true;
+    }
+    if start.fixed.iter().any(|&t| t < patch) {
+        return Err(Reason::JumpedInto);
+    }
+    // Short branches back into the overwritten bytes are best relocated as well.
+    let mut wanted = relocated;
+    for (t, b) in &start.soft {
+        if *t < patch && b.width == 1 && b.site >= start.hook && b.end() <= start.hook + NEAR {
+            wanted = wanted.max(b.end() - start.hook);
+        }
+    }
+    if wanted > relocated && !called {
+        let until = start.steps.iter().take_while(|s| s.offset < wanted).last();
+        let calls = start.steps.iter().any(|s| s.offset < wanted && s.call);
+        if !calls && until.is_some_and(|s| s.end == wanted) {
+            relocated = wanted;
+        }
+    }
+    Ok((Fit { relocated, over_call: called }, padded))
 }
 
 struct Fit {

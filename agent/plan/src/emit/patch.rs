@@ -49,7 +49,7 @@ impl Layout<'_, '_> {
         moved: &Relocated,
     ) -> Option<Vec<Patch>> {
         let thunk = self.address(at);
-        let mut patches = Vec::with_capacity(1);
+        let mut patches = Vec::with_capacity(2);
         match (hook.tactic, hook.cave) {
             (Tactic::CallSites, _) => {}
             (Tactic::Frida, _) => patches.extend(self.by_frida(hook, thunk)?),
