@@ -92,7 +92,7 @@ fn find_or_build_frida() -> Result<PathBuf> {
         bail!("no Frida: FRIDA_GUM_DEVKIT names no devkit (docs/frida.md)");
     }
     // A folder of its own, or it would take the other command's place.
-    build(&target_folder().join("frida"), &["--features", "frida"])
+    build(&target_folder().join("frida"), &["--features", "gprofinject/frida"])
 }
 
 fn find_or_build() -> Result<PathBuf> {
@@ -104,8 +104,9 @@ fn find_or_build() -> Result<PathBuf> {
 
 fn build(target: &Path, features: &[&str]) -> Result<PathBuf> {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
-    // The same command as the README's; cargo decides whether anything is to be done.
-    cargo.args(["build", "--release", "-p", "gprofinject"]).args(features).arg("--target-dir").arg(target);
+    // Of the whole workspace, whose crates the tests' own build has made already; cargo decides what is left to be done.
+    cargo.args(["build", "--release", "--workspace", "--bin", "gprofinject"]).args(features);
+    cargo.arg("--target-dir").arg(target);
     cargo.current_dir(folder().join(".."));
     let built = cargo.output().context("cannot run cargo")?;
     if !built.status.success() {
