@@ -5,6 +5,7 @@
 //! function's near jump that are dead because the instructions there were relocated. What is left slides
 //! into its neighbour's patch ([`sled`]).
 
+mod caves;
 pub mod frida;
 mod in_place;
 pub mod sled;
@@ -21,6 +22,7 @@ use crate::start::{Start, is_padding, owner, simple_start};
 use crate::unwinder;
 use sled::Sled;
 use std::collections::HashMap;
+use std::ops::{Index, IndexMut, Range};
 
 /// Bytes of `jmp rel32` and `jmp rel8`.
 pub const JUMP: u64 = 5;
@@ -98,51 +100,28 @@ pub fn decide(
     failed: &Failed,
 ) -> Decisions {
     let count = image.functions.len();
-    let hooks = (0..count).map(|_| None).collect();
-    let mut d = Decider { image, flow, failed, hooks, padding_used: vec![0; count] };
     let mut verdicts = vec![Err(Reason::NoRoom); count];
-    // Most can be decided without a look at the others.
+    let mut hooks: Vec<_> = (0..count).map(|_| None).collect();
+    let mut padding_used = vec![0; count];
+    // Only who finds no room among its neighbours needs a look at all others.
     let part = count.div_ceil(parallel::parts(count)).max(1);
-    let parts = (0..).step_by(part).zip(verdicts.chunks_mut(part)).zip(d.hooks.chunks_mut(part)).collect();
-    let undecided = parallel::each(parts, |((first, verdicts), hooks)| {
-        let mut undecided = Vec::new();
-        for (i, (verdict, hook)) in (first..).zip(verdicts.iter_mut().zip(hooks)) {
-            if let Some(reason) = refuse(image, flow, engine, failed, i, selected) {
-                *verdict = Err(reason);
-            } else if engine != Engine::Builtin {
-                undecided.push(i);
-            } else if let Some(plain) = plain(image, flow, i) {
-                *verdict = Ok(plain.tactic);
-                *hook = Some(plain);
-            } else {
-                match Start::of(image, flow, i).ok_or(Reason::NoCode) {
-                    Ok(start) => match fit(image, flow, i, &start, JUMP, false, 0) {
-                        // Branches are to be led elsewhere, or padding is wanted, which others may want too.
-                        Ok(_) => undecided.push(i),
-                        Err(reason) => *verdict = Err(reason),
-                    },
-                    Err(reason) => *verdict = Err(reason),
-                }
-            }
-        }
-        undecided
+    let slices = verdicts.chunks_mut(part).zip(hooks.chunks_mut(part)).zip(padding_used.chunks_mut(part));
+    let parts = (0..).step_by(part).zip(slices).map(|(first, ((verdicts, hooks), padding_used))| {
+        Decider::new((image, flow, failed), first, verdicts, hooks, padding_used)
     });
-    for i in undecided.into_iter().flatten() {
-        verdicts[i] = match engine {
-            Engine::Builtin => d.near(i, false),
-            // The agent cannot do without them.
-            Engine::Frida if unwinder::is_needed(image, i) => d.frida(i).or_else(|_| d.near(i, false)),
-            Engine::Frida => d.frida(i),
-            Engine::FridaOrBuiltin => d.frida_or_builtin(i),
-        };
-    }
-    d.without_room(&mut verdicts);
-    for hook in d.hooks.iter().flatten() {
+    parallel::each(parts.collect(), |mut part: Decider| {
+        part.with_room(selected, engine);
+        part.without_room(&[|d, i| d.short(i), |d, i| d.near(i, true)]);
+    });
+    let mut all = Decider::new((image, flow, failed), 0, &mut verdicts, &mut hooks, &mut padding_used);
+    all.without_room(&[|d, i| d.short(i), |d, i| d.near(i, true), |d, i| d.call_sites(i)]);
+    all.sleds();
+    for hook in hooks.iter().flatten() {
         verdicts[hook.function] = Ok(hook.tactic);
     }
     // In place, as flatten() does not do it.
     #[expect(clippy::filter_map_identity)]
-    let hooks = d.hooks.into_iter().filter_map(|hook| hook).collect();
+    let hooks = hooks.into_iter().filter_map(|hook| hook).collect();
     Decisions { verdicts, hooks }
 }
 
@@ -197,31 +176,101 @@ fn plain(image: &Image, flow: &Flow, function: usize) -> Option<Hook> {
     })
 }
 
-struct Decider<'a, 'd> {
+/// Values of the functions in a part of the image, by the functions' indices in the image.
+struct Part<'s, T> {
+    first: usize,
+    values: &'s mut [T],
+}
+
+impl<T> Part<'_, T> {
+    fn functions(&self) -> Range<usize> {
+        self.first..self.first + self.values.len()
+    }
+}
+
+impl<T> Index<usize> for Part<'_, T> {
+    type Output = T;
+
+    fn index(&self, function: usize) -> &T {
+        &self.values[function - self.first]
+    }
+}
+
+impl<T> IndexMut<usize> for Part<'_, T> {
+    fn index_mut(&mut self, function: usize) -> &mut T {
+        &mut self.values[function - self.first]
+    }
+}
+
+/// Decides for the functions of a part of the image, which need not be all.
+struct Decider<'s, 'a, 'd> {
     image: &'a Image<'d>,
     flow: &'a Flow,
     failed: &'a Failed,
-    hooks: Vec<Option<Hook>>,
+    verdicts: Part<'s, Result<Tactic, Reason>>,
+    hooks: Part<'s, Option<Hook>>,
     /// Bytes handed out of the padding behind each function.
-    padding_used: Vec<u64>,
+    padding_used: Part<'s, u64>,
 }
 
-impl Decider<'_, '_> {
-    /// Those without room of their own, in three rounds of rising cost, and last by sleds.
-    fn without_room(&mut self, verdicts: &mut [Result<Tactic, Reason>]) {
-        type Round = fn(&mut Decider, usize) -> Result<Tactic, Reason>;
-        let rounds: [Round; 3] = [|d, i| d.short(i), |d, i| d.near(i, true), |d, i| d.call_sites(i)];
+/// A way to hook a function.
+type Way = fn(&mut Decider, usize) -> Result<Tactic, Reason>;
+
+impl<'s, 'a, 'd> Decider<'s, 'a, 'd> {
+    /// For the functions from `first` on that the slices have values for.
+    fn new(
+        (image, flow, failed): (&'a Image<'d>, &'a Flow, &'a Failed),
+        first: usize,
+        verdicts: &'s mut [Result<Tactic, Reason>],
+        hooks: &'s mut [Option<Hook>],
+        padding_used: &'s mut [u64],
+    ) -> Self {
+        Decider {
+            image,
+            flow,
+            failed,
+            verdicts: Part { first, values: verdicts },
+            hooks: Part { first, values: hooks },
+            padding_used: Part { first, values: padding_used },
+        }
+    }
+
+    fn with_room(&mut self, selected: &dyn Fn(usize) -> bool, engine: Engine) {
+        for i in self.hooks.functions() {
+            let refused = refuse(self.image, self.flow, engine, self.failed, i, selected);
+            self.verdicts[i] = refused.map_or_else(|| self.hook(i, engine), Err);
+        }
+    }
+
+    fn hook(&mut self, i: usize, engine: Engine) -> Result<Tactic, Reason> {
+        match engine {
+            Engine::Builtin => self.near(i, false),
+            // The agent cannot do without them.
+            Engine::Frida if unwinder::is_needed(self.image, i) => {
+                self.frida(i).or_else(|_| self.near(i, false))
+            }
+            Engine::Frida => self.frida(i),
+            Engine::FridaOrBuiltin => self.frida_or_builtin(i),
+        }
+    }
+
+    /// Those without room of their own, in rounds of rising cost.
+    fn without_room(&mut self, rounds: &[Way]) {
         for round in rounds {
-            for (i, verdict) in verdicts.iter_mut().enumerate() {
-                if matches!(verdict, Err(Reason::NoRoom | Reason::JumpedInto)) {
+            for i in self.hooks.functions() {
+                if self.is_open(i) {
                     match round(self, i) {
                         Err(Reason::NoRoom) => {}
-                        better => *verdict = better,
+                        better => self.verdicts[i] = better,
                     }
                 }
             }
         }
-        self.sleds(verdicts);
+    }
+
+    /// Whether it is neither hooked nor refused for good.
+    fn is_open(&self, i: usize) -> bool {
+        matches!(self.verdicts[i], Err(Reason::NoRoom | Reason::JumpedInto))
     }
 
     /// gum's `replace_fast`.
@@ -387,81 +436,6 @@ impl Decider<'_, '_> {
         };
         self.hooks[i] = Some(hook);
         Ok(Tactic::CallSites)
-    }
-
-    /// Finds five unused bytes that a short branch ending at `from` can reach, and takes them.
-    fn cave(&mut self, from: u64, for_function: usize) -> Option<u64> {
-        const REACH: u64 = 128;
-        let functions = &self.image.functions;
-        let (lo, hi) = (from.saturating_sub(REACH), from + REACH - 1);
-        let first = functions.partition_point(|f| f.limit <= lo);
-        let reached = functions.partition_point(|f| f.address <= hi);
-        for j in first..reached {
-            if let Some(at) = self.padding_cave(j, lo, hi) {
-                return Some(at);
-            }
-            if j != for_function
-                && let Some(at) = self.dead_cave(j, lo, hi)
-            {
-                return Some(at);
-            }
-        }
-        None
-    }
-
-    fn padding_cave(&mut self, j: usize, lo: u64, hi: u64) -> Option<u64> {
-        let f = &self.image.functions[j];
-        let end = f.address + f.size;
-        // Skipped bytes below `lo` are given up with it.
-        let at = (end + self.padding_used[j]).max(lo);
-        // Mostly there is no room: asked first, and for many neighbours.
-        if at > hi || at + JUMP > f.limit || !is_padding(self.image, self.flow, end, at + JUMP, f.limit) {
-            return None;
-        }
-        self.padding_used[j] = at + JUMP - end;
-        Some(at)
-    }
-
-    /// Bytes behind the near jump of function `j`, whose relocation grows over them.
-    fn dead_cave(&mut self, j: usize, lo: u64, hi: u64) -> Option<u64> {
-        let hook = self.hooks[j].as_ref()?;
-        if hook.tactic == Tactic::Frida {
-            return self.cave_in_place_of_frida(j, lo, hi);
-        }
-        if hook.tactic != Tactic::Jump || !hook.retargets.is_empty() {
-            return None;
-        }
-        let at = (hook.at + hook.dead_used).max(lo);
-        let end = at + JUMP - hook.at;
-        let f = &self.image.functions[j];
-        if at > hi || hook.at + end > f.address + f.size {
-            return None;
-        }
-        let start = Start::of(self.image, self.flow, j)?;
-        let relocated = start.boundary(end)?.max(hook.relocated);
-        let movable = start.steps.iter().all(|s| s.offset >= relocated || !s.call);
-        if !movable || start.entered(JUMP, relocated, relocated) {
-            return None;
-        }
-        let hook = self.hooks[j].as_mut()?;
-        hook.relocated = relocated;
-        hook.dead_used = end;
-        Some(at)
-    }
-}
-
-impl Decider<'_, '_> {
-    /// gum leaves no bytes unused. Where a neighbour needs some, function `j` gets the built-in jump after all.
-    fn cave_in_place_of_frida(&mut self, j: usize, lo: u64, hi: u64) -> Option<u64> {
-        let by_frida = self.hooks[j].take();
-        let at = match self.near(j, false) {
-            Ok(Tactic::Jump) => self.dead_cave(j, lo, hi),
-            _ => None,
-        };
-        if at.is_none() {
-            self.hooks[j] = by_frida;
-        }
-        at
     }
 }
 

@@ -77,15 +77,10 @@ pub(crate) fn is_restorer(memory: &Memory, at: u64) -> bool {
 
 /// Whether a word, found on a stack at `at`, can be where the thread goes on: behind a call, or where a signal has
 /// interrupted it. Else it is a number like others: the text of a program that is not position-independent lies low.
-pub(crate) fn may_go_on_at(memory: &Memory, at: u64, word: u64) -> bool {
-    let is_behind_call =
-        || memory.bytes(word - LONGEST_CALL as u64, LONGEST_CALL).is_ok_and(|code| ends_with_call(&code));
-    let is_interrupted = || memory.word(at - INTERRUPTED).is_ok_and(|restorer| is_restorer(memory, restorer));
-    is_behind_call() || is_interrupted()
+pub(crate) fn may_go_on_at(memory: &Memory, at: u64, word: u64, arena: &Range<u64>) -> bool {
+    let before = memory.bytes(word - LONGEST_CALL as u64, LONGEST_CALL);
+    before.is_ok_and(|code| ends_with_call(&code)) || is_interrupted(memory, at, arena)
 }
-
-/// From a signal frame's first word, the address of the restorer, to the program counter in its struct ucontext.
-const INTERRUPTED: u64 = 8 + 40 + 8 * 16;
 
 const LONGEST_CALL: usize = 7;
 

@@ -6,7 +6,7 @@ use crate::relocate::call;
 use crate::start::Start;
 use iced_x86::{Decoder, DecoderOptions};
 
-impl Decider<'_, '_> {
+impl Decider<'_, '_, '_> {
     /// Where the call that ends the relocated instructions can be made in its place, if a patch overwrites the first
     /// `patch` bytes of them. Nothing may lead to what stands between the patch and the call's end, and r11 must have
     /// no value there that anybody needs.

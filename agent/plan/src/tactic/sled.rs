@@ -19,7 +19,7 @@
 //! Every register but the flags is as it was at the thunk's first instruction, and so is every word from
 //! the original stack pointer on; below it, all that is read lies within 128 bytes of rsp.
 
-use super::{Decider, Fit, Hook, Reason, Tactic};
+use super::{Decider, Fit, Hook, Tactic};
 use crate::image::Image;
 use crate::start::{Start, is_padding};
 use std::collections::HashMap;
@@ -124,22 +124,16 @@ pub fn code(at: u64, thunks: &[u64]) -> Vec<u8> {
     code
 }
 
-impl Decider<'_, '_> {
+impl Decider<'_, '_, '_> {
     /// For all that have found no room otherwise. From high addresses to low ones: a function can slide
     /// only into one that is hooked.
-    pub(super) fn sleds(&mut self, verdicts: &mut [Result<Tactic, Reason>]) {
-        let open = |v: &Result<Tactic, Reason>| matches!(v, Err(Reason::NoRoom | Reason::JumpedInto));
+    pub(super) fn sleds(&mut self) {
         for may_hop in [false, true] {
-            for i in (0..verdicts.len()).rev() {
-                if open(&verdicts[i])
-                    && (self.slide(i, DEEPEST).is_some() || may_hop && self.hop(i).is_some())
-                {
-                    verdicts[i] = Ok(Tactic::Sled);
+            for i in self.hooks.functions().rev() {
+                if self.is_open(i) && (self.slide(i, DEEPEST).is_some() || may_hop && self.hop(i).is_some()) {
+                    self.verdicts[i] = Ok(Tactic::Sled);
                 }
             }
-        }
-        for h in self.hooks.iter().flatten().filter(|h| h.sled.is_some()) {
-            verdicts[h.function] = Ok(Tactic::Sled);
         }
     }
 
@@ -223,7 +217,7 @@ impl Decider<'_, '_> {
 
     /// Whether the call of another function that is hooked at its call sites stands there.
     fn is_patched(&self, lo: u64, hi: u64) -> bool {
-        let calls = self.hooks.iter().flatten().filter(|h| h.tactic == Tactic::CallSites);
+        let calls = self.hooks.values.iter().flatten().filter(|h| h.tactic == Tactic::CallSites);
         let mut retargets = calls.flat_map(|h| &h.retargets);
         retargets.any(|r| r.branch.site < hi && r.branch.end() > lo)
     }

@@ -146,7 +146,7 @@ impl Attached {
         for thread in stopped.threads.iter_mut().filter(|thread| thread.fresh) {
             thread.fresh = false;
             let saved = stacks::find(memory, thread, mappings, &patched, |at, word| {
-                overwritten.is_led_to(word) && stacks::may_go_on_at(memory, at, word)
+                overwritten.is_led_to(word) && stacks::may_go_on_at(memory, at, word, &self.arena)
             });
             busy.extend(saved.map(|word| (thread.tid, word)));
         }

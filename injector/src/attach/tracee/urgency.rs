@@ -6,8 +6,8 @@
 use crate::sys::check;
 
 /// More than this have the threads that stop them: see `helper`.
-pub(crate) const URGENT: i32 = 1;
-pub(crate) const MORE_URGENT: i32 = 2;
+const URGENT: i32 = 1;
+const MORE_URGENT: i32 = 2;
 
 /// Lets the calling thread, and those it makes, run before all that has no realtime priority.
 pub(crate) fn hurry() {

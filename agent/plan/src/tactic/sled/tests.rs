@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used)]
 use super::*;
 use crate::image::{Code, Facts, Function, FunctionKind, ImageKind, Segment};
+use crate::tactic::Reason;
 use crate::{Engine, Hooks, Options, Plan, Verdict};
 use iced_x86::{Decoder, DecoderOptions, Mnemonic};
 
