@@ -25,6 +25,8 @@ pub mod start;
 pub mod tactic;
 pub mod tails;
 pub mod template;
+#[cfg(test)]
+mod testing;
 mod unwinder;
 
 pub use blocks::Uncounted;

@@ -1,7 +1,7 @@
 //! The whole plan for a program.
 
 use crate::blocks::{COUNTER, Copies, Uncounted};
-use crate::emit::patch::removals;
+use crate::emit::patch::{recursions, removals};
 use crate::emit::{Emitted, Input, Wish, emit};
 use crate::flow::{BranchKind, Flow};
 use crate::image::{Function, FunctionKind, Image};
@@ -132,6 +132,9 @@ impl Plan {
             number_of[hook.function] = number;
         }
         emitted.patches.extend(removals(image, &hooks, &copies));
+        sort::by_key(&mut emitted.patches, |p| p.address);
+        let recursions = recursions(image, &flow, &hooks, &emitted, &copies);
+        emitted.patches.extend(recursions);
         sort::by_key(&mut emitted.patches, |p| p.address);
         Plan {
             hooks: if entry_only { Hooks::Entry } else { Hooks::Both },

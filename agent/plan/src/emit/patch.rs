@@ -1,7 +1,9 @@
 //! Patches of the program's text.
 
+use super::Emitted;
 use super::layout::Layout;
 use crate::blocks::Copies;
+use crate::flow::{Branch, BranchKind, Flow};
 use crate::image::Image;
 use crate::relocate::call::CALL_R11;
 use crate::relocate::{Relocated, near_jump};
@@ -37,6 +39,47 @@ pub(crate) fn removals(image: &Image, hooks: &[Hook], copies: &Copies) -> Vec<Pa
         reach <= removed.address
     });
     free.filter_map(|r| patch(image, r.address, image.code_at(r.address, r.len.into())?)).collect()
+}
+
+/// What leads a function's direct calls of itself to its thunk: by way of its first bytes each would be a jump longer.
+/// `emitted.patches` are sorted; what they overwrite stays, and so do instructions that a hook relocates.
+pub(crate) fn recursions(
+    image: &Image,
+    flow: &Flow,
+    hooks: &[Hook],
+    emitted: &Emitted,
+    copies: &Copies,
+) -> Vec<Patch> {
+    let is_relocated = |site: u64| {
+        let after = hooks.partition_point(|h| h.at <= site);
+        after.checked_sub(1).is_some_and(|n| site < hooks[n].at + hooks[n].relocated)
+    };
+    let is_overwritten = |b: &Branch| {
+        let after = emitted.patches.partition_point(|p| p.address < b.end());
+        let last = after.checked_sub(1).map(|n| &emitted.patches[n]);
+        last.is_some_and(|p| b.site < p.address + u64::from(p.len))
+    };
+    let mut patches = Vec::new();
+    for (hook, record) in hooks.iter().zip(&emitted.records) {
+        let i = hook.function;
+        let is_own = |b: &&Branch| b.function as usize == i && b.kind == BranchKind::Call && b.width == 4;
+        let mut calls =
+            flow.branches_into(i, image.functions[i].address + 1).iter().filter(is_own).peekable();
+        let is_led = matches!(hook.tactic, Tactic::CallSites | Tactic::Frida | Tactic::Sled);
+        if calls.peek().is_none()
+            || is_led
+            || flow.functions[i].undecodable
+            || copies.unit_with(image, i).is_some()
+        {
+            continue;
+        }
+        let thunk = emitted.code.address(record.thunk as usize);
+        for b in calls.filter(|b| !is_relocated(b.site) && !is_overwritten(b)) {
+            let displacement = thunk.wrapping_sub(b.end()) as u32;
+            patches.extend(patch(image, b.end() - 4, &displacement.to_le_bytes()));
+        }
+    }
+    patches
 }
 
 impl Layout<'_, '_> {
@@ -120,4 +163,41 @@ impl Layout<'_, '_> {
 /// The displacement of a short jump that ends at `end`.
 pub(crate) fn short(end: u64, target: u64) -> Option<u8> {
     i8::try_from(target.wrapping_sub(end) as i64).ok().map(|d| d as u8)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use crate::Plan;
+    use crate::image::ImageKind;
+    use crate::testing::{TEXT, image, patch, plan_of};
+
+    /// push rbx; mov rbx, rdi
+    const BEFORE: [u8; 4] = [0x53, 0x48, 0x89, 0xfb];
+
+    /// A function that calls itself behind `before`, and where the displacement of that call stands.
+    fn recursive(before: &[u8]) -> (Plan, u64) {
+        let end = before.len() as i32 + 5;
+        // pop rbx; ret
+        let code = [before, &[0xe8], &(-end).to_le_bytes(), &[0x5b, 0xc3]].concat();
+        let plan = plan_of(&image(ImageKind::Pie, TEXT, &code, &[code.len()]), None);
+        (plan, TEXT + end as u64 - 4)
+    }
+
+    #[test]
+    fn calls_of_itself_lead_to_the_thunk() {
+        let (plan, displacement) = recursive(&[&BEFORE[..], &BEFORE].concat());
+        let written = patch(&plan, displacement);
+        let distance = i64::from(i32::from_le_bytes(written.try_into().unwrap()));
+        let thunk = plan.emitted.code.address(plan.records[0].thunk as usize);
+        assert_eq!((displacement + 4).wrapping_add(distance as u64), thunk);
+        assert_eq!(plan.patches().len(), 2);
+        assert!(plan.patches().is_sorted_by_key(|p| p.address));
+    }
+
+    #[test]
+    fn what_a_hook_moves_stays_its_own() {
+        let (plan, displacement) = recursive(&BEFORE);
+        assert!(plan.patches().iter().all(|p| p.address != displacement));
+    }
 }

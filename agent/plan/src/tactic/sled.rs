@@ -242,4 +242,4 @@ fn is_alignment(image: &Image, lo: u64, hi: u64) -> bool {
 }
 
 #[cfg(test)]
-pub(super) mod tests;
+mod tests;

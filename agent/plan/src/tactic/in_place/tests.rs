@@ -1,11 +1,10 @@
 #![allow(clippy::unwrap_used)]
-use super::super::sled::tests::{image, patch, plan_of, tactics};
 use super::*;
 use crate::Plan;
 use crate::image::ImageKind;
 use crate::relocate::call::CALL_R11;
+use crate::testing::{TEXT, image, patch, plan_of, tactics};
 
-const TEXT: u64 = 0x1000;
 /// From one function to the next, with room for a jump between them.
 const PITCH: usize = 32;
 /// xor eax,eax; ret

@@ -1,82 +1,20 @@
 #![allow(clippy::unwrap_used)]
 use super::*;
-use crate::image::{Code, Facts, Function, FunctionKind, ImageKind, Segment};
+use crate::image::ImageKind;
 use crate::tactic::Reason;
-use crate::{Engine, Hooks, Options, Plan, Verdict};
+use crate::testing::{TEXT, image, patch, plan_of, tactics};
+use crate::{Engine, Plan, Verdict};
 use iced_x86::{Decoder, DecoderOptions, Mnemonic};
 
-const TEXT: u64 = 0x1000;
 /// push rbx; mov rbx, rdi; mov rax, rbx; pop rbx; ret
 const NEIGHBOUR: [u8; 9] = [0x53, 0x48, 0x89, 0xfb, 0x48, 0x89, 0xd8, 0x5b, 0xc3];
 const RET: [u8; 1] = [0xc3];
 const XOR: [u8; 3] = [0x31, 0xc0, 0xc3];
 
-/// The functions one behind the other in one section; the address of each is taken.
-pub(crate) fn image<'d>(kind: ImageKind, base: u64, code: &'d [u8], sizes: &[usize]) -> Image<'d> {
-    let segment = Segment { address: base, bytes: code };
-    let mut functions = Vec::new();
-    let mut address = base;
-    for &size in sizes {
-        let end = address + size as u64;
-        let kind = FunctionKind::Ordinary;
-        let (size, name, aliases, frame) = (size as u64, "f", Vec::new(), Some(true));
-        functions.push(Function { address, size, limit: end, name, aliases, kind, frame });
-        address = end;
-    }
-    let hi = base + code.len() as u64;
-    functions.last_mut().unwrap().limit = hi;
-    Image {
-        kind,
-        entry: 0,
-        phdr: base - 0x40,
-        lo: base - 0x1000,
-        hi: base + 0x1000,
-        code: vec![Code { address: base, bytes: code.into() }],
-        segments: vec![segment],
-        removed: Vec::new(),
-        code_ranges: std::iter::once(base..hi).collect(),
-        code_pointers: functions.iter().map(|f| f.address).collect(),
-        functions,
-        exported: Vec::new(),
-        landing_pads: Vec::new(),
-        facts: Facts::default(),
-        stubs: Vec::new(),
-        frames: Default::default(),
-    }
-}
-
-pub(crate) fn plan_of(image: &Image, skip: Option<usize>) -> Plan {
-    let left_out = skip.map(|i| image.functions[i].address);
-    let selected = |f: &Function| Some(f.address) != left_out;
-    Plan::new(
-        image,
-        &Options {
-            hooks: Hooks::Both,
-            engine: Engine::Builtin,
-            selected: &selected,
-            insist: false,
-            counted: None,
-        },
-    )
-}
-
 fn pie(parts: &[&[u8]], skip: Option<usize>) -> Plan {
     let code = parts.concat();
     let sizes: Vec<usize> = parts.iter().map(|p| p.len()).collect();
     plan_of(&image(ImageKind::Pie, TEXT, &code, &sizes), skip)
-}
-
-pub(crate) fn patch(plan: &Plan, address: u64) -> Vec<u8> {
-    let p = plan.emitted.patches.iter().find(|p| p.address == address).unwrap();
-    p.replacement[..p.len as usize].to_vec()
-}
-
-pub(crate) fn tactics(plan: &Plan) -> Vec<Option<Tactic>> {
-    let tactic = |v: &Verdict| match v {
-        Verdict::Hooked(tactic) => Some(*tactic),
-        Verdict::Refused(_) => None,
-    };
-    plan.verdicts.iter().map(tactic).collect()
 }
 
 /// Runs the patched program from `address` on, up to a thunk; its function's number.
