@@ -40,6 +40,7 @@ pub struct Emitted {
     pub code: Code,
     pub records: Vec<FunctionRecord>,
     pub tails: Vec<TailRecord>,
+    /// Sorted by address.
     pub patches: Vec<Patch>,
     pub call_jumps: Vec<CallJump>,
     pub bias_fixups: Vec<u32>,
@@ -63,6 +64,20 @@ pub struct Emitted {
     pub copies: u32,
     /// Functions that could not be copied after all.
     pub uncounted: Vec<(usize, Uncounted)>,
+}
+
+impl Emitted {
+    /// Adds patches and keeps all in order.
+    pub(crate) fn add_patches(&mut self, patches: Vec<Patch>) {
+        self.patches.extend(patches);
+        // Sorted runs, mostly, which a stable sort takes advantage of.
+        self.patches.sort_by_key(|p| p.address);
+    }
+
+    /// Whether two patches touch the same bytes.
+    pub(crate) fn overlaps(&self) -> bool {
+        self.patches.windows(2).any(|pair| pair[0].address + u64::from(pair[0].len) > pair[1].address)
+    }
 }
 
 pub(crate) fn emit(input: Input<'_, '_>) -> Emitted {
@@ -199,6 +214,7 @@ impl<'a, 'd> Emitter<'a, 'd> {
         }
         // Sorted runs, which a stable sort takes advantage of.
         self.out.owners.sort();
+        self.out.add_patches(Vec::new());
         self.out.code = Code { arena: layout.arena, bytes: Vec::new(), tls_fixups: self.code.tls_fixups };
         (self.out, len)
     }

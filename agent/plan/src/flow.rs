@@ -65,6 +65,8 @@ pub struct FunctionFlow {
     pub leaf: bool,
     /// Its last instruction is neither a jump, a return nor a call: control runs on into the next function.
     pub runs_on: bool,
+    /// It calls itself directly.
+    pub recursive: bool,
     pub registers: Registers,
     pub head: Head,
 }
@@ -283,6 +285,7 @@ impl Part {
                 | FlowControl::UnconditionalBranch
                 | FlowControl::ConditionalBranch
                 | FlowControl::XbeginXabortXend => {
+                    flow.recursive |= control == FlowControl::Call && instruction.near_branch_target() == lo;
                     self.note_branch(index, lo, hi, &instruction, scan.passes_r10)
                 }
                 FlowControl::IndirectBranch => {

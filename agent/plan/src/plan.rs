@@ -131,11 +131,9 @@ impl Plan {
         for (hook, number) in hooks.iter().zip(0..) {
             number_of[hook.function] = number;
         }
-        emitted.patches.extend(removals(image, &hooks, &copies));
-        sort::by_key(&mut emitted.patches, |p| p.address);
+        emitted.add_patches(removals(image, &hooks, &copies));
         let recursions = recursions(image, &flow, &hooks, &emitted, &copies);
-        emitted.patches.extend(recursions);
-        sort::by_key(&mut emitted.patches, |p| p.address);
+        emitted.add_patches(recursions);
         Plan {
             hooks: if entry_only { Hooks::Entry } else { Hooks::Both },
             downgrade,
@@ -288,13 +286,10 @@ impl Decided {
         let mut failed = if entry_only { Failed::new() } else { unwinder::steps(image, flow) };
         for _ in 0..ROUNDS {
             let decisions = decide(image, flow, selected, engine, &failed);
-            let overlapping = overlaps(&decisions.hooks);
-            if !overlapping.is_empty() {
-                failed.extend(overlapping.into_iter().map(|function| (function, Reason::Overlap)));
-                continue;
-            }
             let decided = Decided::emit(image, flow, decisions, entry_only, counted);
-            if decided.emitted.failed.is_empty() {
+            let overlapping = if decided.emitted.overlaps() { overlaps(&decided.hooks) } else { Vec::new() };
+            failed.extend(overlapping.iter().map(|&function| (function, Reason::Overlap)));
+            if decided.emitted.failed.is_empty() && overlapping.is_empty() {
                 return decided;
             }
             let by_frida = |i| decided.verdicts[i] == Ok(Tactic::Frida);

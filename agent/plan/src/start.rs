@@ -21,7 +21,7 @@ pub struct Step {
 pub struct Start {
     /// Where the patch goes: the function's first byte, or the one behind its `endbr64`.
     pub hook: u64,
-    /// The instructions from the hook point on, up to [`NEAR`] bytes or the end of the function.
+    /// The instructions from the hook point on, as many as can be of interest.
     pub steps: Vec<Step>,
     /// The function's end, from the hook point.
     pub end: u64,
@@ -53,29 +53,32 @@ pub fn hook_point(image: &Image, f: &Function) -> u64 {
 impl Start {
     /// None: there is no code in the file at the function's address.
     pub fn of(image: &Image, flow: &Flow, index: usize) -> Option<Start> {
+        Start::up_to(image, flow, index, LONGEST)
+    }
+
+    /// With the instructions of the first `reach` bytes, at least. All up to [`NEAR`] bytes where branches lead back
+    /// among them, which are best moved as well.
+    pub fn up_to(image: &Image, flow: &Flow, index: usize, reach: u64) -> Option<Start> {
+        /// Bytes of an instruction.
+        const MOST: u64 = 15;
         let f = &image.functions[index];
         let hook = hook_point(image, f);
         let end = f.address + f.size - hook;
-        let bytes = image.code_at(hook, end.min(NEAR))?;
-        let mut start = Start {
-            hook,
-            steps: Vec::with_capacity(NEAR as usize / 3),
-            end,
-            fixed: Vec::new(),
-            soft: Vec::new(),
-        };
-        start.decode(bytes);
+        let mut start = Start { hook, steps: Vec::new(), end, fixed: Vec::new(), soft: Vec::new() };
         // Behind a short function others stand, with callers of their own.
         let near = end.clamp(LONGEST, NEAR);
         for &b in flow.branches_into(index, hook + near) {
             start.note_inbound(image, flow, index, b);
         }
+        let reach = if start.soft.is_empty() { (reach + MOST).min(NEAR) } else { NEAR };
+        start.decode(image.code_at(hook, end.min(reach))?);
         start.fixed.extend(flow.indirect_in(hook + 1, hook + near).iter().map(|t| t - hook));
         start.fixed.sort_unstable();
         Some(start)
     }
 
     fn decode(&mut self, bytes: &[u8]) {
+        self.steps.reserve(bytes.len() / 3);
         let mut decoder = Decoder::with_ip(64, bytes, 0, DecoderOptions::NONE);
         while decoder.can_decode() {
             let i = decoder.decode();

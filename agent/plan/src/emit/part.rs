@@ -7,6 +7,7 @@ use crate::moved::Bodies;
 use crate::relocate::call::Call;
 use crate::relocate::{Relocated, Unmovable, copied, leading_nops, relocate};
 use crate::slots::Home;
+use crate::sort;
 use crate::tactic::{Hook, JUMP, Reason, Tactic};
 use crate::template::{Kind, Second};
 use gprofinject_abi::plan::{ArenaHeader, ENTRY_ONLY, FRAMED, FunctionRecord, LEAF, LOOPS};
@@ -50,6 +51,7 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
         for number in numbers {
             e.function(number as u32);
         }
+        sort::by_key(&mut e.part.out.patches, |p| p.address);
         e.part.out.code.tls_fixups = e.code.tls_fixups;
         e.part
     }

@@ -62,18 +62,15 @@ pub(crate) fn recursions(
     let mut patches = Vec::new();
     for (hook, record) in hooks.iter().zip(&emitted.records) {
         let i = hook.function;
-        let is_own = |b: &&Branch| b.function as usize == i && b.kind == BranchKind::Call && b.width == 4;
-        let mut calls =
-            flow.branches_into(i, image.functions[i].address + 1).iter().filter(is_own).peekable();
+        let facts = &flow.functions[i];
         let is_led = matches!(hook.tactic, Tactic::CallSites | Tactic::Frida | Tactic::Sled);
-        if calls.peek().is_none()
-            || is_led
-            || flow.functions[i].undecodable
-            || copies.unit_with(image, i).is_some()
-        {
+        let is_copied = || copies.unit_with(image, i).is_some();
+        if !facts.recursive || facts.undecodable || is_led || is_copied() {
             continue;
         }
         let thunk = emitted.code.address(record.thunk as usize);
+        let is_own = |b: &&Branch| b.function as usize == i && b.kind == BranchKind::Call && b.width == 4;
+        let calls = flow.branches_into(i, image.functions[i].address + 1).iter().filter(is_own);
         for b in calls.filter(|b| !is_relocated(b.site) && !is_overwritten(b)) {
             let displacement = thunk.wrapping_sub(b.end()) as u32;
             patches.extend(patch(image, b.end() - 4, &displacement.to_le_bytes()));

@@ -10,9 +10,11 @@ impl Decider<'_, '_, '_> {
         let functions = &self.image.functions;
         let (lo, hi) = (from.saturating_sub(REACH), from + REACH - 1);
         let own = self.hooks.functions();
-        let first = functions.partition_point(|f| f.limit <= lo).max(own.start);
-        let reached = functions.partition_point(|f| f.address <= hi).min(own.end);
-        for j in first..reached {
+        // It is not far away.
+        let before = (own.start..for_function).rev().take_while(|&j| functions[j].limit > lo);
+        let first = before.last().unwrap_or(for_function);
+        let reached = (first..own.end).take_while(|&j| functions[j].address <= hi);
+        for j in reached {
             if let Some(at) = self.padding_cave(j, lo, hi) {
                 return Some(at);
             }
@@ -53,7 +55,7 @@ impl Decider<'_, '_, '_> {
         if at > hi || hook.at + end > f.address + f.size {
             return None;
         }
-        let start = Start::of(self.image, self.flow, j)?;
+        let start = Start::up_to(self.image, self.flow, j, end)?;
         let relocated = start.boundary(end)?.max(hook.relocated);
         let movable = start.steps.iter().all(|s| s.offset >= relocated || !s.call);
         if !movable || start.entered(JUMP, relocated, relocated) {
