@@ -27,8 +27,7 @@ const NOT_INHERITED: [&str; 11] = [
 
 /// Where Frida's gum is, if not where Frida publishes it.
 const DEVKIT: &str = "FRIDA_GUM_DEVKIT";
-/// As it is set where documentation is built: the crate of gum's bindings then takes a header that it has itself.
-/// There is nothing to link with, so the library is only type-checked.
+/// As it is set where documentation is built: there is nothing to link with, and nothing is.
 const DOCUMENTATION: &str = "DOCS_RS";
 
 const HELP: &str = "docs/frida.md says where Frida publishes its gum devkit, and how to name a folder with it by \
@@ -50,7 +49,7 @@ fn agent(out: &Path) -> Result<(), Box<dyn Error>> {
         changes(&folder.join(part));
     }
     let target = out.join("agent");
-    let status = cargo("build", "gprofinject-agent", &folder, &target)?.arg("--lib").status()?;
+    let status = cargo("gprofinject-agent", &folder, &target)?.arg("--lib").status()?;
     if !status.success() {
         return Err(format!("building the agent library failed: {status}").into());
     }
@@ -66,13 +65,17 @@ fn frida(out: &Path) -> Result<(), Box<dyn Error>> {
     for variable in [DEVKIT, DOCUMENTATION] {
         println!("cargo::rerun-if-env-changed={variable}");
     }
-    let documentation = env::var_os(DOCUMENTATION).is_some();
-    let devkit = env::var_os(DEVKIT).filter(|folder| !folder.is_empty());
-    let what = if documentation { "check" } else { "build" };
     let target = out.join("frida");
-    let mut cargo = cargo(what, "gprofinject-frida", &folder, &target)?;
+    let library = target.join("release/libgprofinject_frida.so");
+    if env::var_os(DOCUMENTATION).is_some() {
+        std::fs::create_dir_all(library.parent().ok_or("no folder")?)?;
+        std::fs::write(&library, [])?;
+        embed("GPROFINJECT_FRIDA", &library);
+        return Ok(());
+    }
+    let devkit = env::var_os(DEVKIT).filter(|folder| !folder.is_empty());
+    let mut cargo = cargo("gprofinject-frida", &folder, &target)?;
     match &devkit {
-        _ if documentation => cargo.args(["--features", "gum"]),
         Some(devkit) => cargo.args(["--features", "gum"]).env("BINDGEN_EXTRA_CLANG_ARGS", include(devkit)?),
         None => cargo.args(["--features", "auto-download"]),
     };
@@ -83,11 +86,6 @@ fn frida(out: &Path) -> Result<(), Box<dyn Error>> {
             None => format!("and {DEVKIT} is not set, so the devkit was to be downloaded"),
         };
         return Err(format!("building the library with Frida's gum failed ({status}), {how}").into());
-    }
-    let library = target.join("release/libgprofinject_frida.so");
-    if documentation {
-        std::fs::create_dir_all(library.parent().ok_or("no folder")?)?;
-        std::fs::write(&library, [])?;
     }
     embed("GPROFINJECT_FRIDA", &library);
     Ok(())
@@ -124,10 +122,10 @@ fn embed(variable: &str, library: &Path) {
     println!("cargo::rustc-env={variable}={}", library.display());
 }
 
-fn cargo(what: &str, package: &str, folder: &Path, target: &Path) -> Result<Command, Box<dyn Error>> {
+fn cargo(package: &str, folder: &Path, target: &Path) -> Result<Command, Box<dyn Error>> {
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo
-        .args([what, "--release", "--package", package, "--manifest-path"])
+        .args(["build", "--release", "--package", package, "--manifest-path"])
         .arg(folder.join("Cargo.toml"))
         .arg("--target-dir")
         .arg(target)

@@ -18,10 +18,10 @@ use crate::image::{FunctionKind, Image};
 use crate::parallel;
 use crate::plan::Engine;
 use crate::relocate::call::CALL_R11;
-use crate::start::{Start, is_padding, owner, simple_start};
+use crate::start::{Start, hook_point, is_padding, owner, simple_start};
 use crate::unwinder;
 use sled::Sled;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::ops::{Index, IndexMut, Range};
 
 /// Bytes of `jmp rel32` and `jmp rel8`.
@@ -109,12 +109,16 @@ pub fn decide(
     let parts = (0..).step_by(part).zip(slices).map(|(first, ((verdicts, hooks), padding_used))| {
         Decider::new((image, flow, failed), first, verdicts, hooks, padding_used)
     });
-    parallel::each(parts.collect(), |mut part: Decider| {
+    let cut = parallel::each(parts.collect(), |mut part: Decider| {
         part.with_room(selected, engine);
-        part.without_room(&[|d, i| d.short(i), |d, i| d.near(i, true)]);
+        part.look_for_caves();
+        part.without_room(part.hooks.functions(), &[|d, i| d.short(i), |d, i| d.near(i, true)]);
+        part.cut
     });
     let mut all = Decider::new((image, flow, failed), 0, &mut verdicts, &mut hooks, &mut padding_used);
-    all.without_room(&[|d, i| d.short(i), |d, i| d.near(i, true), |d, i| d.call_sites(i)]);
+    all.look_for_caves();
+    all.without_room(cut.into_iter().flatten(), &[|d, i| d.short(i), |d, i| d.near(i, true)]);
+    all.without_room(0..count, &[|d, i| d.call_sites(i)]);
     all.sleds();
     for hook in hooks.iter().flatten() {
         verdicts[hook.function] = Ok(hook.tactic);
@@ -211,6 +215,12 @@ struct Decider<'s, 'a, 'd> {
     hooks: Part<'s, Option<Hook>>,
     /// Bytes handed out of the padding behind each function.
     padding_used: Part<'s, u64>,
+    /// Sorted: functions that may have bytes for a cave.
+    roomy: Vec<usize>,
+    /// Functions for which no cave was found, and some of their neighbours are not in this part.
+    cut: Vec<usize>,
+    /// First and last byte of each call that leads to a thunk ([`Tactic::CallSites`]); while sleds are made.
+    led_calls: BTreeSet<(u64, u64)>,
 }
 
 /// A way to hook a function.
@@ -232,6 +242,9 @@ impl<'s, 'a, 'd> Decider<'s, 'a, 'd> {
             verdicts: Part { first, values: verdicts },
             hooks: Part { first, values: hooks },
             padding_used: Part { first, values: padding_used },
+            roomy: Vec::new(),
+            cut: Vec::new(),
+            led_calls: BTreeSet::new(),
         }
     }
 
@@ -255,9 +268,9 @@ impl<'s, 'a, 'd> Decider<'s, 'a, 'd> {
     }
 
     /// Those without room of their own, in rounds of rising cost.
-    fn without_room(&mut self, rounds: &[Way]) {
+    fn without_room(&mut self, functions: impl Iterator<Item = usize> + Clone, rounds: &[Way]) {
         for round in rounds {
-            for i in self.hooks.functions() {
+            for i in functions.clone() {
                 if self.is_open(i) {
                     match round(self, i) {
                         Err(Reason::NoRoom) => {}
@@ -311,12 +324,22 @@ impl<'s, 'a, 'd> Decider<'s, 'a, 'd> {
         }
     }
 
+    /// Whether it ends, and the next one begins, within that many bytes. What cannot be decoded has other troubles.
+    fn is_shorter(&self, i: usize, patch: u64) -> bool {
+        let f = &self.image.functions[i];
+        let end = hook_point(self.image, f) + patch;
+        end > f.address + f.size && end > f.limit && !self.flow.functions[i].undecodable
+    }
+
     /// A near jump over the function's own bytes and the padding behind them. With `over_call`, the
     /// relocated instructions may end with a call.
     fn near(&mut self, i: usize, over_call: bool) -> Result<Tactic, Reason> {
         if let Some(hook) = plain(self.image, self.flow, i) {
             self.hooks[i] = Some(hook);
             return Ok(Tactic::Jump);
+        }
+        if self.is_shorter(i, JUMP) {
+            return Err(Reason::NoRoom);
         }
         let start = Start::of(self.image, self.flow, i).ok_or(Reason::NoCode)?;
         let (fit, padded) = self.fit(i, &start, JUMP, over_call)?;
@@ -335,6 +358,10 @@ impl<'s, 'a, 'd> Decider<'s, 'a, 'd> {
 
     /// A short jump to a cave.
     fn short(&mut self, i: usize) -> Result<Tactic, Reason> {
+        let end = hook_point(self.image, &self.image.functions[i]) + SHORT_JUMP;
+        if !self.flow.functions[i].undecodable && !self.may_have_cave(end, i) {
+            return Err(Reason::NoRoom);
+        }
         let start = Start::of(self.image, self.flow, i).ok_or(Reason::NoCode)?;
         let (fit, padded) = match self.fit(i, &start, SHORT_JUMP, false) {
             Ok(fit) => fit,

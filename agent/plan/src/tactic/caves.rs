@@ -2,19 +2,29 @@
 
 use super::{Decider, JUMP, Tactic};
 use crate::start::{Start, is_padding};
+use std::ops::Range;
 
 impl Decider<'_, '_, '_> {
+    /// Finds the functions that may have bytes for a cave. There will not be more of them.
+    pub(super) fn look_for_caves(&mut self) {
+        let is_roomy = |j: &usize| {
+            let f = &self.image.functions[*j];
+            let end = f.address + f.size;
+            let padded = end + self.padding_used[*j] + JUMP <= f.limit;
+            padded
+                || self.hooks[*j].as_ref().is_some_and(|hook| match hook.tactic {
+                    Tactic::Jump => hook.at + hook.dead_used + JUMP <= end,
+                    other => other == Tactic::Frida,
+                })
+        };
+        self.roomy = self.hooks.functions().filter(is_roomy).collect();
+    }
+
     /// Finds five unused bytes that a short branch ending at `from` can reach, and takes them.
     pub(super) fn cave(&mut self, from: u64, for_function: usize) -> Option<u64> {
-        const REACH: u64 = 128;
-        let functions = &self.image.functions;
-        let (lo, hi) = (from.saturating_sub(REACH), from + REACH - 1);
-        let own = self.hooks.functions();
-        // It is not far away.
-        let before = (own.start..for_function).rev().take_while(|&j| functions[j].limit > lo);
-        let first = before.last().unwrap_or(for_function);
-        let reached = (first..own.end).take_while(|&j| functions[j].address <= hi);
-        for j in reached {
+        let (lo, hi) = reach(from);
+        for n in self.roomy_between(lo, hi, for_function) {
+            let j = self.roomy[n];
             if let Some(at) = self.padding_cave(j, lo, hi) {
                 return Some(at);
             }
@@ -24,7 +34,36 @@ impl Decider<'_, '_, '_> {
                 return Some(at);
             }
         }
+        self.note_cut(lo, hi, for_function);
         None
+    }
+
+    /// Whether it is worth looking.
+    pub(super) fn may_have_cave(&mut self, from: u64, for_function: usize) -> bool {
+        let (lo, hi) = reach(from);
+        let may = !self.roomy_between(lo, hi, for_function).is_empty();
+        if !may {
+            self.note_cut(lo, hi, for_function);
+        }
+        may
+    }
+
+    /// Which of the roomy functions have bytes or padding between these addresses, not far from a function.
+    fn roomy_between(&self, lo: u64, hi: u64, near: usize) -> Range<usize> {
+        let functions = &self.image.functions;
+        let (before, behind) = self.roomy.split_at(self.roomy.partition_point(|&j| j < near));
+        let first = before.iter().rev().take_while(|&&j| functions[j].limit > lo).count();
+        let last = behind.iter().take_while(|&&j| functions[j].address <= hi).count();
+        before.len() - first..before.len() + last
+    }
+
+    fn note_cut(&mut self, lo: u64, hi: u64, function: usize) {
+        let own = self.hooks.functions();
+        let functions = &self.image.functions;
+        let before = own.start.checked_sub(1).is_some_and(|j| functions[j].limit > lo);
+        if before || functions.get(own.end).is_some_and(|f| f.address <= hi) {
+            self.cut.push(function);
+        }
     }
 
     fn padding_cave(&mut self, j: usize, lo: u64, hi: u64) -> Option<u64> {
@@ -79,4 +118,10 @@ impl Decider<'_, '_, '_> {
         }
         at
     }
+}
+
+/// The addresses that a short branch reaches which ends at `from`.
+fn reach(from: u64) -> (u64, u64) {
+    const REACH: u64 = 128;
+    (from.saturating_sub(REACH), from + REACH - 1)
 }

@@ -128,6 +128,10 @@ impl Decider<'_, '_, '_> {
     /// For all that have found no room otherwise. From high addresses to low ones: a function can slide
     /// only into one that is hooked.
     pub(super) fn sleds(&mut self) {
+        if !self.hooks.functions().any(|i| self.is_open(i)) {
+            return;
+        }
+        self.led_calls = self.hooks.values.iter().flatten().flat_map(led_calls).collect();
         for may_hop in [false, true] {
             for i in self.hooks.functions().rev() {
                 if self.is_open(i) && (self.slide(i, DEEPEST).is_some() || may_hop && self.hop(i).is_some()) {
@@ -199,8 +203,13 @@ impl Decider<'_, '_, '_> {
     fn depth(&mut self, j: usize, left: u32) -> Option<u32> {
         if left > 0 && self.hooks[j].as_ref().is_some_and(|h| h.tactic == Tactic::CallSites) {
             let kept = self.hooks[j].take();
+            let calls: Vec<_> = kept.iter().flat_map(led_calls).collect();
+            for call in &calls {
+                self.led_calls.remove(call);
+            }
             if self.slide(j, left - 1).is_none() {
                 self.hooks[j] = kept;
+                self.led_calls.extend(calls);
                 return None;
             }
         }
@@ -217,9 +226,8 @@ impl Decider<'_, '_, '_> {
 
     /// Whether the call of another function that is hooked at its call sites stands there.
     fn is_patched(&self, lo: u64, hi: u64) -> bool {
-        let calls = self.hooks.values.iter().flatten().filter(|h| h.tactic == Tactic::CallSites);
-        let mut retargets = calls.flat_map(|h| &h.retargets);
-        retargets.any(|r| r.branch.site < hi && r.branch.end() > lo)
+        // One that begins before `lo` may reach behind it, if it is the last one.
+        self.led_calls.range(..(hi, 0)).next_back().is_some_and(|&(_, last)| last >= lo)
     }
 
     /// Whether nobody needs the bytes between function `i` and the next one.
@@ -230,6 +238,12 @@ impl Decider<'_, '_, '_> {
             && self.flow.branches_to(lo, hi).is_empty()
             && self.flow.indirect_in(lo, hi).is_empty()
     }
+}
+
+/// First and last bytes of the calls that lead to the function's thunk instead of it.
+fn led_calls(hook: &Hook) -> impl Iterator<Item = (u64, u64)> + '_ {
+    let retargets = if hook.tactic == Tactic::CallSites { hook.retargets.as_slice() } else { &[] };
+    retargets.iter().map(|r| (r.branch.site, r.branch.end() - 1))
 }
 
 /// Whether these bytes lie between two sections of code only because the second one is aligned.
