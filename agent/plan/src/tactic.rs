@@ -107,18 +107,23 @@ pub fn decide(
     let part = count.div_ceil(parallel::parts(count)).max(1);
     let slices = verdicts.chunks_mut(part).zip(hooks.chunks_mut(part)).zip(padding_used.chunks_mut(part));
     let parts = (0..).step_by(part).zip(slices).map(|(first, ((verdicts, hooks), padding_used))| {
-        Decider::new((image, flow, failed), first, verdicts, hooks, padding_used)
+        Decider::new((image, flow, failed, engine), first, verdicts, hooks, padding_used)
     });
+    let with_cave: [Way; 3] = [|d, i| d.with_room(i), |d, i| d.short(i), |d, i| d.near(i, true)];
     let cut = parallel::each(parts.collect(), |mut part: Decider| {
-        part.with_room(selected, engine);
+        part.without_caves(selected);
+        let wanting = std::mem::take(&mut part.cut);
         part.look_for_caves();
-        part.without_room(part.hooks.functions(), &[|d, i| d.short(i), |d, i| d.near(i, true)]);
+        part.in_turn(wanting.into_iter(), &with_cave[..1]);
+        part.look_for_caves();
+        part.in_turn(part.hooks.functions(), &with_cave[1..]);
         part.cut
     });
-    let mut all = Decider::new((image, flow, failed), 0, &mut verdicts, &mut hooks, &mut padding_used);
+    let all = (image, flow, failed, engine);
+    let mut all = Decider::new(all, 0, &mut verdicts, &mut hooks, &mut padding_used);
     all.look_for_caves();
-    all.without_room(cut.into_iter().flatten(), &[|d, i| d.short(i), |d, i| d.near(i, true)]);
-    all.without_room(0..count, &[|d, i| d.call_sites(i)]);
+    all.in_turn(cut.into_iter().flatten(), &with_cave);
+    all.in_turn(0..count, &[|d, i| d.call_sites(i)]);
     all.sleds();
     for hook in hooks.iter().flatten() {
         verdicts[hook.function] = Ok(hook.tactic);
@@ -211,13 +216,14 @@ struct Decider<'s, 'a, 'd> {
     image: &'a Image<'d>,
     flow: &'a Flow,
     failed: &'a Failed,
+    engine: Engine,
     verdicts: Part<'s, Result<Tactic, Reason>>,
     hooks: Part<'s, Option<Hook>>,
     /// Bytes handed out of the padding behind each function.
     padding_used: Part<'s, u64>,
-    /// Sorted: functions that may have bytes for a cave.
-    roomy: Vec<usize>,
-    /// Functions for which no cave was found, and some of their neighbours are not in this part.
+    /// Sorted: functions that may have bytes for a cave, as far as is known.
+    roomy: Option<Vec<usize>>,
+    /// Functions for which no cave was found, and not all of their neighbours were looked at.
     cut: Vec<usize>,
     /// First and last byte of each call that leads to a thunk ([`Tactic::CallSites`]); while sleds are made.
     led_calls: BTreeSet<(u64, u64)>,
@@ -229,7 +235,7 @@ type Way = fn(&mut Decider, usize) -> Result<Tactic, Reason>;
 impl<'s, 'a, 'd> Decider<'s, 'a, 'd> {
     /// For the functions from `first` on that the slices have values for.
     fn new(
-        (image, flow, failed): (&'a Image<'d>, &'a Flow, &'a Failed),
+        (image, flow, failed, engine): (&'a Image<'d>, &'a Flow, &'a Failed, Engine),
         first: usize,
         verdicts: &'s mut [Result<Tactic, Reason>],
         hooks: &'s mut [Option<Hook>],
@@ -239,24 +245,27 @@ impl<'s, 'a, 'd> Decider<'s, 'a, 'd> {
             image,
             flow,
             failed,
+            engine,
             verdicts: Part { first, values: verdicts },
             hooks: Part { first, values: hooks },
             padding_used: Part { first, values: padding_used },
-            roomy: Vec::new(),
+            roomy: None,
             cut: Vec::new(),
             led_calls: BTreeSet::new(),
         }
     }
 
-    fn with_room(&mut self, selected: &dyn Fn(usize) -> bool, engine: Engine) {
+    /// Those that are not refused and need no cave.
+    fn without_caves(&mut self, selected: &dyn Fn(usize) -> bool) {
         for i in self.hooks.functions() {
-            let refused = refuse(self.image, self.flow, engine, self.failed, i, selected);
-            self.verdicts[i] = refused.map_or_else(|| self.hook(i, engine), Err);
+            let refused = refuse(self.image, self.flow, self.engine, self.failed, i, selected);
+            self.verdicts[i] = refused.map_or_else(|| self.with_room(i), Err);
         }
     }
 
-    fn hook(&mut self, i: usize, engine: Engine) -> Result<Tactic, Reason> {
-        match engine {
+    /// Where the function has room of its own for a jump.
+    fn with_room(&mut self, i: usize) -> Result<Tactic, Reason> {
+        match self.engine {
             Engine::Builtin => self.near(i, false),
             // The agent cannot do without them.
             Engine::Frida if unwinder::is_needed(self.image, i) => {
@@ -267,12 +276,12 @@ impl<'s, 'a, 'd> Decider<'s, 'a, 'd> {
         }
     }
 
-    /// Those without room of their own, in rounds of rising cost.
-    fn without_room(&mut self, functions: impl Iterator<Item = usize> + Clone, rounds: &[Way]) {
-        for round in rounds {
+    /// Each way for all functions, then the next, which costs more, for those that are left.
+    fn in_turn(&mut self, functions: impl Iterator<Item = usize> + Clone, ways: &[Way]) {
+        for way in ways {
             for i in functions.clone() {
                 if self.is_open(i) {
-                    match round(self, i) {
+                    match way(self, i) {
                         Err(Reason::NoRoom) => {}
                         better => self.verdicts[i] = better,
                     }
