@@ -126,3 +126,35 @@ fn reach(from: u64) -> (u64, u64) {
     const REACH: u64 = 128;
     (from.saturating_sub(REACH), from + REACH - 1)
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::image::ImageKind;
+    use crate::parallel;
+    use crate::tactic::Tactic;
+    use crate::testing::{TEXT, image, plan_of, tactics};
+
+    /// push rbx; mov rbx, rdi; mov rax, rbx; pop rbx; ret
+    const SHORT: &[u8] = &[0x53, 0x48, 0x89, 0xfb, 0x48, 0x89, 0xd8, 0x5b, 0xc3];
+    /// The same with room for a cave: mov rax, rbx three times.
+    const LONG: &[u8] =
+        &[0x53, 0x48, 0x89, 0xfb, 0x48, 0x89, 0xd8, 0x48, 0x89, 0xd8, 0x48, 0x89, 0xd8, 0x5b, 0xc3];
+    /// xor eax, eax; ret
+    const TINY: &[u8] = &[0x31, 0xc0, 0xc3];
+
+    #[test]
+    fn a_cave_may_lie_in_a_part_that_another_thread_decides() {
+        let count = 2400;
+        let last = count / parallel::parts(count) - 1;
+        assert!(last + 1 < count);
+        let mut functions = vec![SHORT; count];
+        (functions[last], functions[last + 1]) = (TINY, LONG);
+        let sizes: Vec<usize> = functions.iter().map(|f| f.len()).collect();
+        let code = functions.concat();
+        let mut image = image(ImageKind::Pie, TEXT, &code, &sizes);
+        image.hi = TEXT + code.len() as u64;
+        let tactics = tactics(&plan_of(&image, None));
+        assert_eq!(tactics[last], Some(Tactic::ShortJump));
+        assert!(tactics.iter().enumerate().all(|(n, &t)| n == last || t == Some(Tactic::Jump)));
+    }
+}
