@@ -70,11 +70,16 @@ fn frida(out: &Path) -> Result<(), Box<dyn Error>> {
     if env::var_os(DOCUMENTATION).is_some() {
         std::fs::create_dir_all(library.parent().ok_or("no folder")?)?;
         std::fs::write(&library, [])?;
-        embed("GPROFINJECT_FRIDA", &library);
-        return Ok(());
+    } else {
+        gum(&folder, &target)?;
     }
+    embed("GPROFINJECT_FRIDA", &library);
+    Ok(())
+}
+
+fn gum(folder: &Path, target: &Path) -> Result<(), Box<dyn Error>> {
     let devkit = env::var_os(DEVKIT).filter(|folder| !folder.is_empty());
-    let mut cargo = cargo("gprofinject-frida", &folder, &target)?;
+    let mut cargo = cargo("gprofinject-frida", folder, target)?;
     match &devkit {
         Some(devkit) => cargo.args(["--features", "gum"]).env("BINDGEN_EXTRA_CLANG_ARGS", include(devkit)?),
         None => cargo.args(["--features", "auto-download"]),
@@ -87,7 +92,6 @@ fn frida(out: &Path) -> Result<(), Box<dyn Error>> {
         };
         return Err(format!("building the library with Frida's gum failed ({status}), {how}").into());
     }
-    embed("GPROFINJECT_FRIDA", &library);
     Ok(())
 }
 

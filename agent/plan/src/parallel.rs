@@ -16,8 +16,10 @@ pub(crate) fn parts(count: usize) -> usize {
 /// Does the work for each input, and answers in their order. Where no thread can be made it takes longer.
 pub(crate) fn each<I: Send, T: Send>(inputs: Vec<I>, work: impl Fn(I) -> T + Sync) -> Vec<T> {
     // The number of processors is not free to know: where there is one input it is not asked for.
-    let processors = |inputs| thread::available_parallelism().map_or(1, usize::from).min(inputs);
-    let most = if inputs.len() > 1 { processors(inputs.len()) } else { 1 };
+    let most = match inputs.len() {
+        0 | 1 => 1,
+        count => thread::available_parallelism().map_or(1, usize::from).min(count),
+    };
     let queue = Mutex::new(inputs.into_iter().enumerate());
     let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
     let worker = || {

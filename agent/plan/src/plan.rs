@@ -131,9 +131,9 @@ impl Plan {
         for (hook, number) in hooks.iter().zip(0..) {
             number_of[hook.function] = number;
         }
-        emitted.add_patches(removals(image, &hooks, &copies));
-        let recursions = recursions(image, &flow, &hooks, &emitted, &copies);
-        emitted.add_patches(recursions);
+        let mut more = removals(image, &hooks, &copies);
+        more.extend(recursions(image, &flow, &hooks, &emitted, &copies));
+        emitted.add_patches(more);
         Plan {
             hooks: if entry_only { Hooks::Entry } else { Hooks::Both },
             downgrade,

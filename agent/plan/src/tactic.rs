@@ -6,6 +6,7 @@
 //! into its neighbour's patch ([`sled`]).
 
 mod caves;
+mod fit;
 pub mod frida;
 mod in_place;
 pub mod sled;
@@ -18,8 +19,9 @@ use crate::image::{FunctionKind, Image};
 use crate::parallel;
 use crate::plan::Engine;
 use crate::relocate::call::CALL_R11;
-use crate::start::{Start, hook_point, is_padding, owner, simple_start};
+use crate::start::{Start, hook_point, owner, simple_start};
 use crate::unwinder;
+use fit::{Fit, fit};
 use sled::Sled;
 use std::collections::{BTreeSet, HashMap};
 use std::ops::{Index, IndexMut, Range};
@@ -81,6 +83,12 @@ impl Hook {
     }
 }
 
+/// Whether a hook relocates what stands at an address. The hooks are in the order of their addresses.
+pub(crate) fn relocates(hooks: &[Hook], address: u64) -> bool {
+    let after = hooks.partition_point(|h| h.at <= address);
+    after.checked_sub(1).is_some_and(|n| address < hooks[n].at + hooks[n].relocated)
+}
+
 /// The decision for each function of the image.
 pub struct Decisions {
     pub verdicts: Vec<Result<Tactic, Reason>>,
@@ -99,6 +107,7 @@ pub fn decide(
     engine: Engine,
     failed: &Failed,
 ) -> Decisions {
+    let given = (image, flow, failed, engine);
     let count = image.functions.len();
     let mut verdicts = vec![Err(Reason::NoRoom); count];
     let mut hooks: Vec<_> = (0..count).map(|_| None).collect();
@@ -107,24 +116,27 @@ pub fn decide(
     let part = count.div_ceil(parallel::parts(count)).max(1);
     let slices = verdicts.chunks_mut(part).zip(hooks.chunks_mut(part)).zip(padding_used.chunks_mut(part));
     let parts = (0..).step_by(part).zip(slices).map(|(first, ((verdicts, hooks), padding_used))| {
-        Decider::new((image, flow, failed, engine), first, verdicts, hooks, padding_used)
+        Decider::new(given, first, verdicts, hooks, padding_used)
     });
     let with_cave: [Way; 3] = [|d, i| d.with_room(i), |d, i| d.short(i), |d, i| d.near(i, true)];
     let cut = parallel::each(parts.collect(), |mut part: Decider| {
         part.without_caves(selected);
         let wanting = std::mem::take(&mut part.cut);
         part.look_for_caves();
-        part.in_turn(wanting.into_iter(), &with_cave[..1]);
-        part.look_for_caves();
+        if !wanting.is_empty() {
+            part.in_turn(wanting.into_iter(), &with_cave[..1]);
+            part.look_for_caves();
+        }
         part.in_turn(part.hooks.functions(), &with_cave[1..]);
         part.cut
     });
-    let all = (image, flow, failed, engine);
-    let mut all = Decider::new(all, 0, &mut verdicts, &mut hooks, &mut padding_used);
-    all.look_for_caves();
-    all.in_turn(cut.into_iter().flatten(), &with_cave);
-    all.in_turn(0..count, &[|d, i| d.call_sites(i)]);
-    all.sleds();
+    let mut all = Decider::new(given, 0, &mut verdicts, &mut hooks, &mut padding_used);
+    if (0..count).any(|i| all.is_open(i)) {
+        all.look_for_caves();
+        all.in_turn(cut.into_iter().flatten(), &with_cave);
+        all.in_turn(0..count, &[|d, i| d.call_sites(i)]);
+        all.sleds();
+    }
     for hook in hooks.iter().flatten() {
         verdicts[hook.function] = Ok(hook.tactic);
     }
@@ -222,7 +234,9 @@ struct Decider<'s, 'a, 'd> {
     /// Bytes handed out of the padding behind each function.
     padding_used: Part<'s, u64>,
     /// Sorted: functions that may have bytes for a cave, as far as is known.
-    roomy: Option<Vec<usize>>,
+    roomy: Vec<usize>,
+    /// It is known.
+    looked: bool,
     /// Functions for which no cave was found, and not all of their neighbours were looked at.
     cut: Vec<usize>,
     /// First and last byte of each call that leads to a thunk ([`Tactic::CallSites`]); while sleds are made.
@@ -249,7 +263,8 @@ impl<'s, 'a, 'd> Decider<'s, 'a, 'd> {
             verdicts: Part { first, values: verdicts },
             hooks: Part { first, values: hooks },
             padding_used: Part { first, values: padding_used },
-            roomy: None,
+            roomy: Vec::new(),
+            looked: false,
             cut: Vec::new(),
             led_calls: BTreeSet::new(),
         }
@@ -473,72 +488,4 @@ impl<'s, 'a, 'd> Decider<'s, 'a, 'd> {
         self.hooks[i] = Some(hook);
         Ok(Tactic::CallSites)
     }
-}
-
-/// Whether a patch of `patch` bytes fits, and what must be relocated for it. `padding_used`: bytes behind the function that are taken.
-fn fit(
-    image: &Image,
-    flow: &Flow,
-    i: usize,
-    start: &Start,
-    patch: u64,
-    over_call: bool,
-    padding_used: u64,
-) -> Result<(Fit, bool), Reason> {
-    if start.steps.is_empty() {
-        return Err(Reason::NotDecodable);
-    }
-    let mut padded = false;
-    let mut relocated = 0;
-    let mut called = false;
-    for step in &start.steps {
-        if relocated >= patch || called {
-            break;
-        }
-        if step.call && !over_call {
-            return Err(Reason::NoRoom);
-        }
-        called = step.call;
-        relocated = step.end;
-    }
-    if relocated < patch {
-        if called {
-            return Err(Reason::NoRoom); // the return address would be overwritten
-        }
-        if relocated < start.end {
-            return Err(Reason::NotDecodable);
-        }
-        let end = start.hook + start.end + padding_used;
-        let want = start.hook + patch;
-        if want > image.functions[i].limit || end > start.hook + start.end && end < want {
-            return Err(Reason::NoRoom);
-        }
-        if !is_padding(image, flow, start.hook + start.end, want, image.functions[i].limit) {
-            return Err(Reason::NoRoom);
-        }
-        padded = true;
-    }
-    if start.fixed.iter().any(|&t| t < patch) {
-        return Err(Reason::JumpedInto);
-    }
-    // Short branches back into the overwritten bytes are best relocated as well.
-    let mut wanted = relocated;
-    for (t, b) in &start.soft {
-        if *t < patch && b.width == 1 && b.site >= start.hook && b.end() <= start.hook + NEAR {
-            wanted = wanted.max(b.end() - start.hook);
-        }
-    }
-    if wanted > relocated && !called {
-        let until = start.steps.iter().take_while(|s| s.offset < wanted).last();
-        let calls = start.steps.iter().any(|s| s.offset < wanted && s.call);
-        if !calls && until.is_some_and(|s| s.end == wanted) {
-            relocated = wanted;
-        }
-    }
-    Ok((Fit { relocated, over_call: called }, padded))
-}
-
-struct Fit {
-    relocated: u64,
-    over_call: bool,
 }

@@ -10,7 +10,7 @@ use crate::moved::Bodies;
 use crate::parallel;
 use crate::slots::Homes;
 use crate::tactic::sled::{self, Chain};
-use crate::tactic::{Hook, JUMP, Tactic};
+use crate::tactic::{Hook, JUMP, Tactic, relocates};
 use crate::tails::Tail;
 use crate::template::{Kind, LINE, Second, Template};
 use crate::unwinder::Led;
@@ -197,12 +197,9 @@ fn copies_len(image: &Image, copies: &Copies) -> u64 {
 /// Where the relocated calls of functions that are hooked at their call sites lead: five bytes each from
 /// `first` on.
 fn moved_calls(hooks: &[Hook], first: usize) -> HashMap<u64, usize> {
-    let relocated = |site: u64| {
-        let after = hooks.partition_point(|h| h.at <= site);
-        after.checked_sub(1).is_some_and(|n| site < hooks[n].at + hooks[n].relocated)
-    };
     let by_site = hooks.iter().filter(|h| h.tactic == Tactic::CallSites);
-    let sites = by_site.flat_map(|h| &h.retargets).map(|r| r.branch.site).filter(|&site| relocated(site));
+    let sites =
+        by_site.flat_map(|h| &h.retargets).map(|r| r.branch.site).filter(|&site| relocates(hooks, site));
     sites.zip((first..).step_by(JUMP as usize)).collect()
 }
 

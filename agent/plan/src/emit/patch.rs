@@ -7,7 +7,7 @@ use crate::flow::{Branch, BranchKind, Flow};
 use crate::image::Image;
 use crate::relocate::call::CALL_R11;
 use crate::relocate::{Relocated, near_jump};
-use crate::tactic::{Hook, Retarget, Tactic};
+use crate::tactic::{Hook, Retarget, Tactic, relocates};
 use gprofinject_abi::plan::{BEHIND_FRIDA, BY_FRIDA, CallJump, Patch};
 
 /// None: too long, or the file does not have what stands there.
@@ -50,10 +50,6 @@ pub(crate) fn recursions(
     emitted: &Emitted,
     copies: &Copies,
 ) -> Vec<Patch> {
-    let is_relocated = |site: u64| {
-        let after = hooks.partition_point(|h| h.at <= site);
-        after.checked_sub(1).is_some_and(|n| site < hooks[n].at + hooks[n].relocated)
-    };
     let is_overwritten = |b: &Branch| {
         let after = emitted.patches.partition_point(|p| p.address < b.end());
         let last = after.checked_sub(1).map(|n| &emitted.patches[n]);
@@ -63,15 +59,14 @@ pub(crate) fn recursions(
     for (hook, record) in hooks.iter().zip(&emitted.records) {
         let i = hook.function;
         let facts = &flow.functions[i];
-        let is_led = matches!(hook.tactic, Tactic::CallSites | Tactic::Frida | Tactic::Sled);
-        let is_copied = || copies.unit_with(image, i).is_some();
-        if !facts.recursive || facts.undecodable || is_led || is_copied() {
+        let is_other = matches!(hook.tactic, Tactic::CallSites | Tactic::Frida | Tactic::Sled);
+        if !facts.recursive || facts.undecodable || is_other || copies.unit_with(image, i).is_some() {
             continue;
         }
         let thunk = emitted.code.address(record.thunk as usize);
         let is_own = |b: &&Branch| b.function as usize == i && b.kind == BranchKind::Call && b.width == 4;
         let calls = flow.branches_into(i, image.functions[i].address + 1).iter().filter(is_own);
-        for b in calls.filter(|b| !is_relocated(b.site) && !is_overwritten(b)) {
+        for b in calls.filter(|b| !relocates(hooks, b.site) && !is_overwritten(b)) {
             let displacement = thunk.wrapping_sub(b.end()) as u32;
             patches.extend(patch(image, b.end() - 4, &displacement.to_le_bytes()));
         }

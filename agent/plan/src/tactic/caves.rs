@@ -17,14 +17,15 @@ impl Decider<'_, '_, '_> {
                     other => other == Tactic::Frida,
                 })
         };
-        self.roomy = Some(self.hooks.functions().filter(is_roomy).collect());
+        self.roomy = self.hooks.functions().filter(is_roomy).collect();
+        self.looked = true;
     }
 
     /// Finds five unused bytes that a short branch ending at `from` can reach, and takes them.
     pub(super) fn cave(&mut self, from: u64, for_function: usize) -> Option<u64> {
         let (lo, hi) = reach(from);
         for n in self.roomy_between(lo, hi, for_function) {
-            let Some(&j) = self.roomy.as_ref().and_then(|roomy| roomy.get(n)) else { continue };
+            let j = self.roomy[n];
             if let Some(at) = self.padding_cave(j, lo, hi) {
                 return Some(at);
             }
@@ -51,8 +52,7 @@ impl Decider<'_, '_, '_> {
     /// Which of the roomy functions have bytes or padding between these addresses, not far from a function.
     fn roomy_between(&self, lo: u64, hi: u64, near: usize) -> Range<usize> {
         let functions = &self.image.functions;
-        let roomy = self.roomy.as_deref().unwrap_or_default();
-        let (before, behind) = roomy.split_at(roomy.partition_point(|&j| j < near));
+        let (before, behind) = self.roomy.split_at(self.roomy.partition_point(|&j| j < near));
         let first = before.iter().rev().take_while(|&&j| functions[j].limit > lo).count();
         let last = behind.iter().take_while(|&&j| functions[j].address <= hi).count();
         before.len() - first..before.len() + last
@@ -62,7 +62,7 @@ impl Decider<'_, '_, '_> {
         let own = self.hooks.functions();
         let functions = &self.image.functions;
         let before = own.start.checked_sub(1).is_some_and(|j| functions[j].limit > lo);
-        if self.roomy.is_none() || before || functions.get(own.end).is_some_and(|f| f.address <= hi) {
+        if !self.looked || before || functions.get(own.end).is_some_and(|f| f.address <= hi) {
             self.cut.push(function);
         }
     }
