@@ -11,7 +11,7 @@ use crate::words;
 use core::arch::asm;
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU64, Ordering};
-use gprofinject_abi::plan::{Cell, ENTRY_ONLY, FunctionRecord, LOOPS, SPARE_SLOTS};
+use gprofinject_abi::plan::{Cell, ENTRY_ONLY, FunctionRecord, LEAF, LOOPS, SPARE_SLOTS};
 use gprofinject_abi::region::{
     BlockHeader, CALLER, Overflow, PROBES, ROOT, SEGMENT_BIT, SEGMENTS, SITE, SLOTS, Slot, TAIL, recent,
     segment_entries, segment_offset,
@@ -39,11 +39,11 @@ pub(crate) extern "C" fn known(number: u32, return_address: u64, cfa: u64) -> Ne
         Found::At(count) => {
             // SAFETY: a count in the thread's own block.
             unsafe { increment(count) };
-            if entry.is_simple() {
+            if entry.is_simple(record) {
                 // SAFETY: the count is in the block.
                 unsafe { remember(block, number, key, count) };
             }
-            entry.next(agent, record, number, return_address)
+            entry.next(agent, record, number, return_address, cfa)
         }
         _ => RARE,
     }
@@ -85,7 +85,7 @@ pub(crate) extern "C" fn rare(number: u32, return_address: u64, cfa: u64) -> Nex
             add(&raw mut (*agent.header()).lost_calls, 1);
         },
     }
-    entry.next(agent, record, number, return_address)
+    entry.next(agent, record, number, return_address, cfa)
 }
 
 /// How a function was entered.
@@ -118,20 +118,38 @@ impl Entry {
     }
 
     /// Whether a later entry of this kind with the same key needs no decision but the look-up.
-    fn is_simple(self) -> bool {
+    fn is_simple(self, record: &FunctionRecord) -> bool {
         match self {
-            Entry::Text | Entry::Tail(_) => true,
+            Entry::Text => true,
+            Entry::Tail(_) => !needs_return_address(record),
             Entry::Callback | Entry::Loop => false,
         }
     }
 
     /// Where the thunk goes on, once the arc is counted.
-    fn next(self, agent: &Agent, record: &FunctionRecord, number: u32, return_address: u64) -> Next {
+    fn next(
+        self,
+        agent: &Agent,
+        record: &FunctionRecord,
+        number: u32,
+        return_address: u64,
+        cfa: u64,
+    ) -> Next {
         let exits = record.flags & ENTRY_ONLY == 0;
         if exits && matches!(self, Entry::Callback) && objects::known(return_address) == Some(true) {
             return body(agent, record);
         }
         if let Entry::Tail(cell) = self {
+            if needs_return_address(record) {
+                // The function may do anything with its return address, so it must find the true one: the frame of
+                // the function that jumped ends here.
+                // SAFETY: the frame's own cell, and its return slot, which the thunk has just read.
+                unsafe {
+                    *((cfa - 8) as *mut u64) = (*cell).return_address;
+                    (*cell).return_address = 0;
+                }
+                return Next { target: agent.arena_lo.wrapping_add(record.resume.into()), body: 0 };
+            }
             // SAFETY: the frame's own cell.
             unsafe { (*cell).function = number };
             if exits {
@@ -140,6 +158,12 @@ impl Entry {
         }
         Next { target: agent.arena_lo.wrapping_add(record.resume.into()), body: 0 }
     }
+}
+
+/// Whether the function has no exit hook because it uses its return address in a way of its own. A leaf has none either,
+/// but does nothing with it except to return.
+fn needs_return_address(record: &FunctionRecord) -> bool {
+    record.flags & (ENTRY_ONLY | LEAF) == ENTRY_ONLY
 }
 
 /// Puts an arc into the table that the gate looks into first ([`crate::gate`]). One store: a signal handler

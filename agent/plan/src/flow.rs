@@ -5,12 +5,13 @@
 //! meets bytes that are no instruction is marked [`FunctionFlow::undecodable`]: what was read of it still
 //! warns ("something seems to branch there") but is never patched.
 
-use crate::image::{FunctionKind, Image, ImageKind};
+use crate::image::{Image, ImageKind};
 use crate::parallel;
 use crate::registers::{self, Registers, Scan};
 use crate::relocate::{falls_through, is_call};
+use crate::return_slot::{self, Watch};
 use crate::sort;
-use crate::start::{Head, hook_point};
+use crate::start::{Head, hook_point, owner};
 use iced_x86::{
     Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, OpKind, Register,
 };
@@ -58,6 +59,8 @@ pub struct FunctionFlow {
     /// Has an own way with its return slot: reads it (`__builtin_return_address(0)`), or takes its
     /// arguments off the stack when it returns, or jumps to a function that does.
     pub odd_return: bool,
+    /// A bit for each frame above its own whose return address it reads: see [`return_slot::Uses::callers`].
+    pub(crate) reads_callers: u8,
     /// A jump table or label table leads back to its first instruction.
     pub table_loops: bool,
     /// It calls nothing, makes no system call, and ends with its own return: control is nowhere else between
@@ -105,6 +108,7 @@ impl Flow {
         // Sorted runs, which a stable sort only merges.
         flow.branches.sort_by_key(|b| b.target);
         flow.first = first_branches(image, &flow.branches);
+        flow.spread_to_callers(image);
         flow.spread_odd_returns(image);
         flow.indirect.extend(image.landing_pads.iter().copied());
         for &pointer in &image.code_pointers {
@@ -122,6 +126,49 @@ impl Flow {
         flow.indirect.dedup();
         registers::spread(image, &mut flow);
         flow
+    }
+
+    /// A function that reads the return address of its caller's frame must find the true one there, and so up the
+    /// stack, as far as the callers are known: who calls through a pointer is not.
+    fn spread_to_callers(&mut self, image: &Image) {
+        for reader in 0..self.functions.len() {
+            let levels = self.functions[reader].reads_callers;
+            let mut callees = vec![reader];
+            for level in 1..=return_slot::FARTHEST {
+                if levels >> level == 0 {
+                    break;
+                }
+                self.add_jumpers(image, &mut callees);
+                let mut callers = Vec::new();
+                for &callee in &callees {
+                    let into = self.branches_into(callee, image.functions[callee].address + 1);
+                    let calls = into.iter().filter(|b| b.kind == BranchKind::Call);
+                    callers.extend(calls.map(|b| owner(image, b.function as usize)));
+                }
+                callers.sort_unstable();
+                callers.dedup();
+                if levels & 1 << level != 0 {
+                    for &caller in &callers {
+                        self.functions[caller].odd_return = true;
+                    }
+                }
+                callees = callers;
+            }
+        }
+    }
+
+    /// Adds the functions that jump to one of these: their frames are one and the same.
+    fn add_jumpers(&self, image: &Image, functions: &mut Vec<usize>) {
+        let mut next = 0;
+        while let Some(&to) = functions.get(next) {
+            next += 1;
+            for b in self.branches_into(to, image.functions[to].address + 1) {
+                let from = owner(image, b.function as usize);
+                if b.kind != BranchKind::Call && !functions.contains(&from) {
+                    functions.push(from);
+                }
+            }
+        }
     }
 
     /// A function that tail-calls one with an odd return returns as oddly.
@@ -261,7 +308,7 @@ impl Part {
         // A `.cold` part belongs to its parent: a jump from it to the parent's entry is a loop there.
         let mut decoder = Decoder::with_ip(64, bytes, lo, DecoderOptions::NONE);
         let mut instruction = Instruction::default();
-        let mut frame = ReturnSlot::new(f.kind);
+        let mut watch = Watch::new(f.kind);
         let mut tables: Vec<u64> = Vec::new();
         let mut indirect_jump = false;
         let mut own_start = false;
@@ -276,7 +323,8 @@ impl Part {
             scan.look(&instruction, control, factory);
             flow.head.look(&instruction, hook);
             flow.leaf &= stays(&instruction, control, lo, hi);
-            flow.odd_return |= frame.reads(image, &instruction) || instruction.code() == Code::Retnq_imm16;
+            watch.look(&instruction, control);
+            flow.odd_return |= instruction.code() == Code::Retnq_imm16;
             match control {
                 FlowControl::Next => {
                     own_start |= self.note_reference(image, &instruction, &mut tables) == Some(lo)
@@ -303,6 +351,12 @@ impl Part {
         flow.leaf &= !flow.undecodable && !falls_through;
         flow.runs_on = falls_through && !is_call(&instruction);
         flow.registers = scan.finish();
+        // Nobody calls the entry: what lies on the stack there are the program's arguments.
+        if watch.is_suspicious() && f.address != image.entry {
+            let uses = return_slot::examine(image, f, factory);
+            flow.odd_return |= uses.own;
+            flow.reads_callers = uses.callers;
+        }
         if indirect_jump {
             for table in tables {
                 self.note_table(image, table, lo, hi, &mut flow);
@@ -412,80 +466,6 @@ impl Part {
                 break;
             }
             note(target);
-        }
-    }
-}
-
-/// Follows the stack pointer through a prologue to tell whether an instruction reads the return address.
-///
-/// A wrong "yes" costs the function its exit hook, a wrong "no" lets it see the thunk's address. Known to
-/// miss functions that take the address of the slot.
-struct ReturnSlot {
-    /// Bytes between rsp and the return slot, as far as the prologue tells.
-    depth: u64,
-    in_prologue: bool,
-    frame_pointer: bool,
-}
-
-impl ReturnSlot {
-    fn new(kind: FunctionKind) -> ReturnSlot {
-        let ordinary = !matches!(kind, FunctionKind::Cold(_));
-        // u64::MAX is no displacement: a cold part has no prologue to follow.
-        ReturnSlot { depth: if ordinary { 0 } else { u64::MAX }, in_prologue: ordinary, frame_pointer: false }
-    }
-
-    fn reads(&mut self, image: &Image, instruction: &Instruction) -> bool {
-        const RBP: u16 = 6;
-        const RSP: u16 = 7;
-        let code = instruction.code();
-        let displacement = instruction.memory_displacement64();
-        let slot = |register| {
-            // Where there is unwind information, it decides; else only a prologue can be trusted.
-            match image.cfa(instruction.ip()) {
-                Some((base, offset)) => base == register && displacement.wrapping_add(8) as i64 == offset,
-                None => self.in_prologue,
-            }
-        };
-        let reads = match instruction.memory_base() {
-            _ if code != Code::Mov_r64_rm64 || instruction.memory_index() != Register::None => false,
-            Register::RSP => displacement == self.depth && slot(RSP),
-            Register::RBP => displacement == 8 && self.frame_pointer && slot(RBP),
-            _ => false,
-        };
-        if self.in_prologue {
-            match code {
-                Code::Push_r64 | Code::Pushq_imm8 | Code::Pushq_imm32 | Code::Push_rm64 => {
-                    self.depth = self.depth.wrapping_add(8);
-                }
-                Code::Pop_r64 => self.depth = self.depth.wrapping_sub(8),
-                Code::Sub_rm64_imm8 | Code::Sub_rm64_imm32 if instruction.op0_register() == Register::RSP => {
-                    self.depth = self.depth.wrapping_add(instruction.immediate32to64_or_8() as u64);
-                }
-                Code::Mov_rm64_r64 | Code::Mov_r64_rm64
-                    if instruction.op0_register() == Register::RBP
-                        && instruction.op1_register() == Register::RSP
-                        && self.depth == 8 =>
-                {
-                    self.frame_pointer = true;
-                }
-                _ if instruction.flow_control() != FlowControl::Next => self.in_prologue = false,
-                _ => {}
-            }
-        }
-        reads
-    }
-}
-
-trait SignedImmediate {
-    fn immediate32to64_or_8(&self) -> i64;
-}
-
-impl SignedImmediate for Instruction {
-    fn immediate32to64_or_8(&self) -> i64 {
-        match self.op1_kind() {
-            OpKind::Immediate8to64 => self.immediate8to64(),
-            OpKind::Immediate32to64 => self.immediate32to64(),
-            _ => 0,
         }
     }
 }

@@ -19,6 +19,7 @@ mod parallel;
 mod plan;
 pub mod registers;
 pub mod relocate;
+mod return_slot;
 pub mod slots;
 mod sort;
 pub mod start;

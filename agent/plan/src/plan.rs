@@ -315,7 +315,7 @@ fn emit_all(
             let f = &image.functions[h.function];
             let facts = flow.functions[h.function];
             let own_return = f.names().any(|name| OWN_RETURN.contains(&name) || unwinder::drives(name));
-            let leaf = facts.leaf && !facts.table_loops;
+            let leaf = facts.leaf && !facts.table_loops && !facts.odd_return;
             // Only a shadow stack tells a loop from a call.
             let both = !entry_only || facts.table_loops;
             Wish {

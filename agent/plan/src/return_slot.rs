@@ -1,0 +1,276 @@
+//! Finds the functions whose return address must be the true one.
+//!
+//! An exit hook replaces the return address in a function's return slot by the address of the thunk's exit label. That
+//! label works only for a return from this very slot, and only once. So a function must not have an exit hook if its
+//! return address is read, overwritten or removed by anything but its own `ret`: if it takes the address off the stack
+//! (`pop`), reads it through any pointer, discards it, or hands out the address of the slot.
+//!
+//! The work is done in two steps, because almost no function does any of this. [`Watch`] looks at each
+//! instruction in the order of addresses, follows only the registers that hold stack addresses, and notices whether
+//! anything may touch the slot. Only for such functions [`examine`] decodes the instructions again and follows
+//! the values along all branches ([`flow`]).
+
+mod flow;
+
+use crate::image::{Function, FunctionKind, Image};
+use iced_x86::{Code, FlowControl, Instruction, Mnemonic, OpKind, Register};
+
+pub(crate) use flow::examine;
+
+/// What a function does with return addresses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Uses {
+    /// It uses its own return address, or the slot that holds it, in another way than to return.
+    pub(crate) own: bool,
+    /// A bit for each frame further up the stack whose return address it reads by following frame
+    /// pointers: bit 1 stands for its caller's (`__builtin_return_address(1)`).
+    pub(crate) callers: u8,
+}
+
+/// Frames further up are not looked for: a function that goes up that far walks the stack.
+pub(crate) const FARTHEST: u8 = 3;
+
+const RSP: usize = 4;
+const RBP: usize = 5;
+/// rbx, rsp, rbp, r12 to r15: a called function leaves them as they were.
+const PRESERVED: u16 = 1 << 3 | 1 << RSP | 1 << RBP | 0xf000;
+/// No instruction reads more bytes at once than a 64-byte vector has, except for whole register sets.
+const WIDEST: i32 = 64;
+
+/// The number of a 64-bit general register.
+fn number(register: Register) -> Option<usize> {
+    let number = (register as usize).wrapping_sub(Register::RAX as usize);
+    (number < 16).then_some(number)
+}
+
+/// Where the stack pointer and a frame pointer stand, in bytes above the return slot. None: unknown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stand {
+    rsp: Option<i32>,
+    rbp: Option<i32>,
+}
+
+/// Notices cheaply whether a function may use its return slot. It errs towards "maybe".
+pub(crate) struct Watch {
+    suspicious: bool,
+    /// A bit for each register that holds a stack address.
+    known: u16,
+    /// That address, in bytes above the return slot.
+    offsets: [i32; 16],
+    /// rbp still holds the caller's frame pointer.
+    entry_rbp: bool,
+    /// Where the caller's frame pointer has been pushed.
+    saved_rbp: Option<i32>,
+    /// Control does not come from the instruction before.
+    stopped: bool,
+    /// How registers stand where most branches are, which is behind the prologue.
+    body: Stand,
+    /// Targets of forward branches that are made elsewhere.
+    pending: Vec<(u64, Stand)>,
+}
+
+impl Watch {
+    pub(crate) fn new(kind: FunctionKind) -> Watch {
+        // A cold part begins in the middle of a frame.
+        let ordinary = !matches!(kind, FunctionKind::Cold(_));
+        let stand = Stand { rsp: ordinary.then_some(0), rbp: None };
+        let mut watch = Watch {
+            suspicious: false,
+            known: 0,
+            offsets: [0; 16],
+            entry_rbp: ordinary,
+            saved_rbp: None,
+            stopped: false,
+            body: stand,
+            pending: Vec::new(),
+        };
+        watch.adopt(stand);
+        watch
+    }
+
+    /// Whether the function has to be examined.
+    pub(crate) fn is_suspicious(&self) -> bool {
+        self.suspicious
+    }
+
+    fn get(&self, register: usize) -> Option<i32> {
+        (self.known & 1 << register != 0).then_some(self.offsets[register])
+    }
+
+    fn set(&mut self, register: usize, offset: Option<i32>) {
+        self.entry_rbp &= register != RBP;
+        match offset {
+            Some(offset) => {
+                self.known |= 1 << register;
+                self.offsets[register] = offset;
+                // The stack pointer above the slot, or the slot's address in another register.
+                self.suspicious |= match register {
+                    RSP => offset > 0,
+                    RBP => false,
+                    _ => offset == 0,
+                };
+            }
+            None => self.known &= !(1 << register),
+        }
+    }
+
+    fn stand(&self) -> Stand {
+        Stand { rsp: self.get(RSP), rbp: self.get(RBP) }
+    }
+
+    fn adopt(&mut self, stand: Stand) {
+        self.known = 0;
+        for (register, offset) in [(RSP, stand.rsp), (RBP, stand.rbp)] {
+            if let Some(offset) = offset {
+                self.known |= 1 << register;
+                self.offsets[register] = offset;
+            }
+        }
+    }
+
+    /// Looks at the next instruction. `control` is its flow control.
+    pub(crate) fn look(&mut self, i: &Instruction, control: FlowControl) {
+        if self.suspicious {
+            return;
+        }
+        if self.stopped {
+            self.stopped = false;
+            let pending = self.pending.iter().find(|pending| pending.0 == i.ip());
+            self.adopt(pending.map_or(self.body, |pending| pending.1));
+        }
+        if let Some(base) = number(i.memory_base()) {
+            self.look_at_memory(i, base);
+        }
+        match control {
+            FlowControl::Next => self.follow(i),
+            FlowControl::Call if i.near_branch_target() == i.next_ip() => self.move_rsp(-8),
+            FlowControl::Call | FlowControl::IndirectCall => self.known &= PRESERVED,
+            FlowControl::ConditionalBranch | FlowControl::XbeginXabortXend => {
+                self.body = self.stand();
+                self.branch(i);
+            }
+            FlowControl::UnconditionalBranch => {
+                self.branch(i);
+                self.stopped = true;
+            }
+            FlowControl::IndirectBranch => {
+                // Most often a switch, whose cases stand behind it.
+                self.body = self.stand();
+                self.stopped = true;
+            }
+            _ => self.stopped = true,
+        }
+    }
+
+    fn branch(&mut self, i: &Instruction) {
+        /// More ways around the prologue than that are not remembered.
+        const MOST: usize = 32;
+        let stand = self.stand();
+        if i.op0_kind() == OpKind::NearBranch64
+            && i.near_branch_target() > i.ip()
+            && stand != self.body
+            && self.pending.len() < MOST
+        {
+            self.pending.push((i.near_branch_target(), stand));
+        }
+        // Behind a prologue that calls nothing and has no branches.
+        let is_deeper = |stand: Stand, than: Stand| stand.rsp.zip(than.rsp).is_some_and(|(a, b)| a < b);
+        if self.body.rsp == Some(0) && is_deeper(stand, self.body) {
+            self.body = stand;
+        }
+    }
+
+    fn look_at_memory(&mut self, i: &Instruction, base: usize) {
+        if i.memory_index() != Register::None || i.code() == Code::Lea_r64_m {
+            return;
+        }
+        let displacement = i.memory_displacement64() as i32;
+        if base == RBP && self.entry_rbp && displacement == 8 {
+            self.suspicious = true;
+        }
+        let Some(offset) = self.get(base) else { return };
+        let at = offset.wrapping_add(displacement);
+        if (1 - WIDEST..8).contains(&at) {
+            let size = i.memory_size().size() as i32;
+            self.suspicious |= at + size > 0;
+            // The caller's frame pointer, for something else than to restore it.
+            self.suspicious |= i.code() == Code::Mov_r64_rm64
+                && i.op0_register() != Register::RBP
+                && self.saved_rbp == Some(at);
+        }
+    }
+
+    fn move_rsp(&mut self, by: i32) {
+        if let Some(offset) = self.get(RSP) {
+            self.set(RSP, Some(offset.wrapping_add(by)));
+        }
+    }
+
+    /// Follows stack addresses through an instruction that is no branch.
+    fn follow(&mut self, i: &Instruction) {
+        match i.mnemonic() {
+            Mnemonic::Push => {
+                self.move_rsp(-8);
+                if i.op0_register() == Register::RBP && self.entry_rbp {
+                    self.saved_rbp = self.get(RSP);
+                }
+            }
+            Mnemonic::Pop => {
+                self.move_rsp(8);
+                if let Some(register) = number(i.op0_register()) {
+                    self.set(register, None);
+                }
+            }
+            Mnemonic::Pushfq => self.move_rsp(-8),
+            Mnemonic::Popfq => self.move_rsp(8),
+            Mnemonic::Leave => {
+                self.set(RSP, self.get(RBP).map(|rbp| rbp.wrapping_add(8)));
+                self.set(RBP, None);
+            }
+            Mnemonic::Cmp | Mnemonic::Test | Mnemonic::Nop => {}
+            Mnemonic::Xchg => {
+                for register in [i.op0_register(), i.op1_register()] {
+                    if let Some(register) = number(register.full_register()) {
+                        self.set(register, None);
+                    }
+                }
+            }
+            _ => {
+                let register = i.op0_register();
+                // Most instructions name none of the registers that hold a stack address.
+                let Some(to) = number(register).or_else(|| number(register.full_register())) else { return };
+                let value = match number(register) {
+                    Some(_) => self.value(i, to),
+                    None => None,
+                };
+                if value.is_some() || self.known & 1 << to != 0 || to == RBP {
+                    self.set(to, value);
+                }
+            }
+        }
+    }
+
+    /// The stack address that an instruction leaves in a register.
+    fn value(&self, i: &Instruction, to: usize) -> Option<i32> {
+        match (i.mnemonic(), i.op1_kind()) {
+            (Mnemonic::Mov, OpKind::Register) => self.get(number(i.op1_register())?),
+            (Mnemonic::Lea, _) if i.memory_index() == Register::None => {
+                Some(self.get(number(i.memory_base())?)?.wrapping_add(i.memory_displacement64() as i32))
+            }
+            (Mnemonic::Add, OpKind::Immediate8to64 | OpKind::Immediate32to64) => {
+                Some(self.get(to)?.wrapping_add(i.immediate(1) as i32))
+            }
+            (Mnemonic::Sub, OpKind::Immediate8to64 | OpKind::Immediate32to64) => {
+                Some(self.get(to)?.wrapping_sub(i.immediate(1) as i32))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Whether a function can be examined at all: a cold part has no return slot of its own that could be told from its
+/// parent's.
+pub(crate) fn is_examined(image: &Image, function: &Function) -> bool {
+    !matches!(function.kind, FunctionKind::Cold(_))
+        && image.code_at(function.address, function.size).is_some()
+}
