@@ -6,6 +6,7 @@ use crate::build_id::BuildId;
 use crate::format::Format;
 use crate::profile::{Arc, Unit};
 use crate::records::ReadError;
+use crate::words::counted;
 
 /// How bad a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -208,7 +209,8 @@ struct First<'a>(&'a Arc);
 
 impl fmt::Display for First<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the first {:#x} -> {:#x}, {} calls", self.0.from, self.0.to, self.0.count)
+        let calls = counted(self.0.count, "call", "calls");
+        write!(f, "the first {:#x} -> {:#x}, {calls}", self.0.from, self.0.to)
     }
 }
 
@@ -222,7 +224,7 @@ impl fmt::Display for Problem {
             }
             Problem::Unreadable(error) => write!(f, "{error}"),
             Problem::Trailing { bytes, error } => {
-                write!(f, "{bytes} bytes after the last whole record: {error}")
+                write!(f, "{} after the last whole record: {error}", counted(*bytes, "byte", "bytes"))
             }
             Problem::NoHistogram => f.write_str("no histogram; gprof wants one even without samples"),
             Problem::NoArcs => f.write_str("no arc; gprof has no call graph to print"),
@@ -262,12 +264,16 @@ impl fmt::Display for Problem {
                 "basic blocks with glibc's 64-bit number, at offset {offset}, expected 32 bits; gprof cannot \
                  read them, gmon merge repairs them"
             ),
-            Problem::ZeroArcs { arcs, first } => write!(f, "{arcs} arcs count nothing, {}", First(first)),
+            Problem::ZeroArcs { arcs, first } => {
+                write!(f, "{} nothing, {}", counted(*arcs, "arc counts", "arcs count"), First(first))
+            }
             Problem::ZeroBlocks { blocks, first } => {
-                write!(f, "{blocks} basic blocks never ran, the first {first:#x}")
+                let blocks = counted(*blocks, "basic block", "basic blocks");
+                write!(f, "{blocks} never ran, the first {first:#x}")
             }
             Problem::ArcsOutsideHistograms { arcs, first } => {
-                write!(f, "{arcs} arcs begin or end outside the histograms, {}", First(first))
+                let arcs = counted(*arcs, "arc begins or ends", "arcs begin or end");
+                write!(f, "{arcs} outside the histograms, {}", First(first))
             }
             Problem::ProgramFormat { program, file } => {
                 write!(f, "the program is {program}, expected {file} as the file")
@@ -281,21 +287,27 @@ impl fmt::Display for Problem {
             }
             Problem::DroppedArcs { arcs, calls, first } => write!(
                 f,
-                "{arcs} arcs with {calls} calls hit no function; gprof drops them silently; {}",
+                "{} with {} no function; gprof drops them silently; {}",
+                counted(*arcs, "arc", "arcs"),
+                counted(*calls, "call hits", "calls hit"),
                 First(first)
             ),
             Problem::ArcsBetweenFunctions { arcs, calls, first } => write!(
                 f,
-                "{arcs} arcs with {calls} calls lie behind a function's end; gprof charges that function; {}",
+                "{} with {} behind a function's end; gprof charges that function; {}",
+                counted(*arcs, "arc", "arcs"),
+                counted(*calls, "call lies", "calls lie"),
                 First(first)
             ),
             Problem::BlocksOutsideProgram { blocks, first } => {
-                write!(f, "{blocks} basic blocks lie outside the program's functions, the first {first:#x}")
+                let blocks = counted(*blocks, "basic block lies", "basic blocks lie");
+                write!(f, "{blocks} outside the program's functions, the first {first:#x}")
             }
             Problem::DroppedHits { hits, first } => {
                 write!(
                     f,
-                    "{hits} histogram hits lie outside the program's functions, the first at {first:#x}"
+                    "{} outside the program's functions, the first at {first:#x}",
+                    counted(*hits, "histogram hit lies", "histogram hits lie")
                 )
             }
         }

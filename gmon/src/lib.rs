@@ -37,6 +37,8 @@ mod histogram;
 #[cfg(feature = "lines")]
 mod lines;
 mod merge;
+#[cfg(feature = "output")]
+pub mod output;
 mod profile;
 mod program;
 mod read;
@@ -47,6 +49,7 @@ mod report;
 mod split;
 #[cfg(feature = "lines")]
 mod tally;
+mod words;
 mod write;
 
 pub use build_id::{BuildId, BuildMismatch};
@@ -72,4 +75,5 @@ pub use report::{BlockCounts, FunctionCounts, Report, Step};
 pub use split::{align, at_lines, split};
 #[cfg(feature = "lines")]
 pub use tally::{FileCounts, Instance, LineCounts, Sums, Tally};
+pub use words::counted;
 pub use write::{PLACEHOLDER_RATE, WriteError, write};

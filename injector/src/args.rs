@@ -4,7 +4,9 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Parser, ValueEnum};
+use clap::error::ErrorKind;
+use clap::parser::ValueSource;
+use clap::{CommandFactory, FromArgMatches, Parser, ValueEnum};
 use serde::{Deserialize, Serialize};
 
 use crate::family::control::Verb;
@@ -83,32 +85,31 @@ pub(crate) struct Args {
 
     /// Write the profiles of a run whose gprofinject was killed; FOLDER is what it left, gprofinject-* in
     /// $XDG_RUNTIME_DIR, /dev/shm, $TMPDIR or /tmp
-    #[arg(long, value_name = "FOLDER", conflicts_with = "command")]
+    #[arg(long, value_name = "FOLDER")]
     pub(crate) recover: Option<PathBuf>,
 
     /// Profile a process that runs already
-    #[arg(short = 'p', long, value_name = "PID", conflicts_with_all = ["command", "recover", "list"],
-          allow_negative_numbers = true)]
+    #[arg(short = 'p', long, value_name = "PID", conflicts_with_all = ["recover", "list"], allow_negative_numbers = true)]
     pub(crate) pid: Option<i32>,
 
     /// With --pid: leave the process after so many seconds [default: when it ends, or on Ctrl-C]
-    #[arg(long, value_name = "SECONDS", requires = "pid", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub(crate) duration: Option<Duration>,
 
     /// With --pid: have the gprofinject that profiles the process write its profile up to now (to FILE with -o)
-    #[arg(long, requires = "pid", group = "control")]
+    #[arg(long, group = "control")]
     pub(crate) dump: bool,
 
     /// With --pid: set the counts to zero
-    #[arg(long, requires = "pid", group = "control")]
+    #[arg(long, group = "control")]
     pub(crate) reset: bool,
 
     /// With --pid: stop counting, at no cost to the process
-    #[arg(long, requires = "pid", group = "control")]
+    #[arg(long, group = "control")]
     pub(crate) pause: bool,
 
     /// With --pid: go on counting
-    #[arg(long, requires = "pid", group = "control", conflicts_with = "duration")]
+    #[arg(long, group = "control")]
     pub(crate) resume: bool,
 
     /// Write the profiles up to now when gprofinject gets this signal, which is then not passed on
@@ -123,7 +124,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SIGNAL", value_parser = signal)]
     pub(crate) pause_signal: Option<i32>,
 
-    /// Write facts about the run to FILE as JSON
+    /// Write facts about the run to FILE as JSON (`-`: standard output, after the program's own)
     #[arg(long, value_name = "FILE")]
     pub(crate) stats: Option<PathBuf>,
 
@@ -169,6 +170,91 @@ fn seconds(text: &str) -> Result<Duration, String> {
 }
 
 impl Args {
+    /// What was typed on this command's line. Options that would have no effect are errors.
+    pub(crate) fn typed<W: Into<OsString> + Clone>(
+        words: impl IntoIterator<Item = W>,
+    ) -> Result<Args, clap::Error> {
+        let mut command = Args::command();
+        let matches = command.try_get_matches_from_mut(words)?;
+        let args = Args::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
+        let typed = |id: &str| matches.value_source(id) == Some(ValueSource::CommandLine);
+        match args.contradiction(&typed) {
+            Some(text) => Err(command.error(ErrorKind::ArgumentConflict, text)),
+            None => Ok(args),
+        }
+    }
+
+    /// Options that do not go together, and what to do. (That clap's `requires` is of no use here: it does not ask for
+    /// `--pid` where there is a PROGRAM, which `--pid` cannot be used with.)
+    fn contradiction(&self, typed: &dyn Fn(&str) -> bool) -> Option<String> {
+        const FOR_A_RUN: [&str; 14] = [
+            "hooks",
+            "rate",
+            "sampler",
+            "engine",
+            "include",
+            "exclude",
+            "min_size",
+            "count",
+            "file",
+            "no_follow",
+            "dump_signal",
+            "reset_signal",
+            "pause_signal",
+            "stats",
+        ];
+        let option = |id: &str| match id {
+            "command" => "a PROGRAM".to_owned(),
+            id => format!("--{}", id.replace('_', "-")),
+        };
+        let first = |ids: &[&str]| ids.iter().find(|id| typed(id)).map(|id| option(id));
+        let verb = first(&["dump", "reset", "pause", "resume"]);
+        let of_a_process = verb.clone().or_else(|| first(&["duration"]));
+        if self.pid.is_none()
+            && let Some(option) = of_a_process
+        {
+            let else_ = match option.as_str() {
+                "--duration" => "to end a program after some time, run it by timeout(1)",
+                _ => {
+                    "a program that gprofinject starts can be told by --dump-signal, --reset-signal or --pause-signal"
+                }
+            };
+            return Some(format!(
+                "{option} is for a process that runs already: name it by --pid PID; {else_}"
+            ));
+        }
+        if typed("pid") && typed("command") {
+            return Some(
+                "--pid PID is for a process that runs already: leave either it or PROGRAM away".to_owned(),
+            );
+        }
+        if let Some(verb) = verb {
+            let useless = first(&FOR_A_RUN).or_else(|| first(&["duration"]));
+            let useless = useless.or_else(|| first(&["output"]).filter(|_| !self.dump));
+            return useless.map(|other| {
+                format!("{verb} is a message to the gprofinject that profiles the process: {other} has no effect there")
+            });
+        }
+        if typed("pid") && typed("no_follow") {
+            return Some(
+                "--no-follow has no effect with --pid: only the process itself is profiled".to_owned(),
+            );
+        }
+        if typed("recover") {
+            let useless = first(&["command", "output", "list"]).or_else(|| first(&FOR_A_RUN));
+            return useless.map(|other| {
+                format!(
+                    "--recover writes what another gprofinject was asked for: {other} has no effect on that"
+                )
+            });
+        }
+        if self.list {
+            let useless = first(&["stats", "dump_signal", "reset_signal", "pause_signal"]);
+            return useless.map(|other| format!("--list runs nothing: {other} has no effect there"));
+        }
+        None
+    }
+
     /// What a profiled process is to do.
     pub(crate) fn verb(&self) -> Option<Verb> {
         let verbs = [
@@ -215,7 +301,7 @@ mod tests {
     use super::*;
 
     fn command(words: &[&str]) -> Vec<String> {
-        let args = Args::try_parse_from([&["gprofinject"], words].concat()).expect("accepted");
+        let args = Args::typed([&["gprofinject"], words].concat()).expect("accepted");
         args.command.iter().map(|word| word.to_string_lossy().into_owned()).collect()
     }
 
@@ -244,7 +330,46 @@ mod tests {
             &["--pid", "1", "p"],
             &["--dump-signal", "KILL", "p"],
         ] {
-            assert!(Args::try_parse_from([&["gprofinject"], words].concat()).is_err(), "{words:?}");
+            assert!(Args::typed([&["gprofinject"], words].concat()).is_err(), "{words:?}");
+        }
+    }
+
+    #[test]
+    fn options_without_effect_are_errors_with_advice() {
+        for (words, advice) in [
+            (&["--duration", "1", "p"][..], "name it by --pid PID; to end a program after some time"),
+            (&["--dump", "p"], "--dump is for a process that runs already: name it by --pid PID; a program"),
+            (&["--reset", "p", "--pid", "1"], "--reset is for a process"),
+            (&["--pause", "p"], "--pause-signal"),
+            (&["--resume", "p"], "--resume is for"),
+            (&["--dump"], "--pid PID"),
+            (&["--dump", "--recover", "f"], "--pid PID"),
+            (&["--pid", "1", "p"], "leave either it or PROGRAM away"),
+            (&["--pid", "1", "--dump", "--duration", "1"], "--duration has no effect"),
+            (&["--pid", "1", "--dump", "--stats", "f"], "--stats has no effect"),
+            (&["--pid", "1", "--pause", "--rate", "1000"], "--rate has no effect"),
+            (&["--pid", "1", "--reset", "-o", "f"], "--output has no effect"),
+            (&["--pid", "1", "--resume", "--dump-signal", "USR1"], "--dump-signal has no effect"),
+            (&["--pid", "1", "--no-follow"], "only the process itself"),
+            (&["--recover", "f", "-o", "g"], "--output has no effect"),
+            (&["--recover", "f", "p"], "a PROGRAM has no effect"),
+            (&["--recover", "f", "--hooks", "both"], "--hooks has no effect"),
+            (&["--list", "--stats", "f", "p"], "--stats has no effect"),
+            (&["--list", "--dump-signal", "USR1", "p"], "--dump-signal has no effect"),
+        ] {
+            let error = Args::typed([&["gprofinject"], words].concat()).expect_err("a contradiction");
+            let text = error.render().to_string();
+            assert!(text.contains(advice), "{words:?}: {text}");
+        }
+        for words in [
+            &["--pid", "1"][..],
+            &["--pid", "1", "--duration", "1.5", "--rate", "0", "-o", "f", "--stats", "g"],
+            &["--pid", "1", "--dump", "-o", "f", "-q"],
+            &["--recover", "f", "-v"],
+            &["--list", "-o", "f", "p", "--dump"],
+            &["p", "--duration", "1"],
+        ] {
+            Args::typed([&["gprofinject"], words].concat()).expect("no contradiction");
         }
     }
 

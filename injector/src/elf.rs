@@ -19,6 +19,8 @@ pub(crate) struct Program {
     /// Loaded where it was linked (ET_EXEC).
     pub(crate) fixed: bool,
     pub(crate) interpreter: Option<String>,
+    /// It names libraries that the dynamic linker is to load first (DT_NEEDED).
+    pub(crate) needs_libraries: bool,
     pub(crate) code: Vec<Segment>,
 }
 
@@ -72,7 +74,9 @@ const EM_X86_64: u16 = 62;
 const ET_EXEC: u16 = 2;
 const ET_DYN: u16 = 3;
 const PT_LOAD: u32 = 1;
+const PT_DYNAMIC: u32 = 2;
 const PT_INTERP: u32 = 3;
+const DT_NEEDED: u64 = 1;
 const PF_X: u32 = 1;
 
 pub(crate) fn read(bytes: &[u8]) -> Header {
@@ -120,6 +124,11 @@ fn read_program(bytes: &[u8], layout: &Layout) -> Result<Program, &'static str> 
                 let name = contents().ok_or("the file ends inside the interpreter's name")?;
                 let name = name.split(|&byte| byte == 0).next().unwrap_or_default();
                 program.interpreter = Some(String::from_utf8_lossy(name).into_owned());
+            }
+            PT_DYNAMIC => {
+                let entries = contents().unwrap_or_default().chunks_exact(2 * layout.word);
+                program.needs_libraries =
+                    entries.into_iter().any(|entry| word_at(entry, 0, layout) == Some(DT_NEEDED));
             }
             PT_LOAD if flags & PF_X != 0 => {
                 contents().ok_or("the file ends before its code does")?;
@@ -181,7 +190,7 @@ mod tests {
     #[test]
     fn reads_its_own_program() {
         let Header::Ours(program) = read(&own()) else { panic!("not ours") };
-        assert!(!program.fixed);
+        assert!(!program.fixed && program.needs_libraries);
         assert_eq!(program.interpreter.as_deref(), Some("/lib64/ld-linux-x86-64.so.2"));
         assert_eq!(program.code.len(), 1);
     }
@@ -221,7 +230,7 @@ mod tests {
             put(52 + 4 * field, word);
         }
         let code = vec![Segment { address: 0x804_8054, offset: 84, len: 0x10 }];
-        let program = Program { fixed: true, interpreter: None, code };
+        let program = Program { fixed: true, interpreter: None, needs_libraries: false, code };
         assert_eq!(read(&bytes), Header::Narrow(program, "i386"));
         assert!(matches!(read(&bytes[..87]), Header::Broken(_)));
     }

@@ -3,6 +3,7 @@
 use std::io::{self, BufWriter, Write};
 
 use anyhow::{Context, Result};
+use gmon::counted;
 use gprofinject_plan::Verdict;
 use gprofinject_plan::image::Function;
 
@@ -40,7 +41,11 @@ fn write(planned: &Planned, verbose: bool, out: &mut impl Write) -> io::Result<(
         )?;
         if let Some(plan) = plan {
             match plan.counting(function.address) {
-                Ok((blocks, counters)) => write!(out, "  {blocks} blocks, {counters} counters")?,
+                Ok((blocks, counters)) => {
+                    let blocks = counted(blocks, "block", "blocks");
+                    let counters = counted(counters, "counter", "counters");
+                    write!(out, "  {blocks}, {counters}")?
+                }
                 Err(why) => write!(out, "  not counted: {} ({why})", why.name())?,
             }
         }

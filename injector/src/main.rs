@@ -59,7 +59,6 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::bail;
-use clap::Parser;
 
 use crate::args::Args;
 use crate::failure::Failure;
@@ -68,7 +67,7 @@ use crate::settings::Settings;
 use crate::supervise::Ending;
 
 fn main() -> ExitCode {
-    let args = match Args::try_parse() {
+    let args = match Args::typed(std::env::args_os()) {
         Ok(args) => args,
         Err(answer) => return end_at_once(&answer),
     };
@@ -121,7 +120,7 @@ fn run(args: Args) -> Result<Ending, Failure> {
     }
     let output = settings.output.check()?;
     let stats = settings.stats.as_deref().map(output::stats_target).transpose()?;
-    let files = [output.file(), stats.as_ref().and_then(output::Target::file)];
+    let files = [output.file(), stats.as_ref().and_then(gmon::output::Target::file)];
     keep_apart(files, &program)?;
     let rate = if subject.blind { 0 } else { settings.rate };
     let takes_agent = subject.takes_agent();

@@ -105,8 +105,13 @@ impl Planned<'_, '_> {
             .filter(|(function, _)| !matches!(function.kind, FunctionKind::Cold(_)))
     }
 
+    /// The same without what only the dynamic linker or the kernel jumps to: no hook is missing there.
+    pub(crate) fn callable(&self) -> impl Iterator<Item = (&Function<'_>, Verdict)> {
+        self.functions().filter(|(function, _)| function.kind != FunctionKind::Start)
+    }
+
     pub(crate) fn found(&self) -> usize {
-        self.functions().count()
+        self.callable().count()
     }
 
     pub(crate) fn hooked(&self) -> usize {

@@ -17,7 +17,7 @@ use crate::output::{Output, Written};
 use crate::profile_plan;
 use crate::profilee::{self, Profilee, Profilees};
 use crate::region;
-use crate::report::quoted;
+use crate::report::{calls_and_samples, quoted};
 use crate::run_folder::{BASELINE_SUFFIX, SAMPLES_SUFFIX};
 use crate::say::Voice;
 use crate::spawn::FIRST;
@@ -68,7 +68,8 @@ pub(crate) fn recover(folder: &Path, voice: Voice) -> Result<()> {
         }
     }
     if failures > 0 {
-        bail!("{failures} profiles could not be recovered; what there is stays in {}", folder.display());
+        let failures = gmon::counted(failures, "profile", "profiles");
+        bail!("{failures} could not be recovered; what there is stays in {}", folder.display());
     }
     // One may have forked while we looked.
     if living > 0 || Survivors::of(folder).any() {
@@ -161,7 +162,8 @@ impl Recovery<'_> {
         }
         let samples = placed.inside + placed.outside;
         self.voice.note(format_args!(
-            "process {pid}: {calls} calls, {samples} samples; gprof {} {}",
+            "process {pid}: {}; gprof {} {}",
+            calls_and_samples(calls, samples),
             quoted(&profilee.shown),
             quoted(path.as_os_str())
         ));

@@ -5,12 +5,13 @@ use std::ffi::OsStr;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use gmon::counted;
+use gmon::output::Target;
 use gprofinject_plan::Verdict;
 use serde::Serialize;
 
 use crate::collect::Collected;
 use crate::family::Other;
-use crate::output::Target;
 use crate::profile::Placed;
 use crate::profile_plan::Planned;
 use crate::say::Voice;
@@ -66,7 +67,7 @@ enum Exit {
 
 #[derive(Debug, Serialize)]
 struct Functions {
-    /// Without `.cold` parts, which are parts of functions.
+    /// Without `.cold` parts, which are parts of functions, and without the entry point, which nobody calls.
     found: usize,
     hooked: usize,
     hooked_by_tactic: BTreeMap<&'static str, usize>,
@@ -188,7 +189,7 @@ impl Run<'_> {
             refused_by_reason: BTreeMap::new(),
             instructions_removed: self.removed(),
         };
-        for (_, verdict) in self.planned.functions() {
+        for (_, verdict) in self.planned.callable() {
             let (table, name) = match verdict {
                 Verdict::Hooked(tactic) => (&mut functions.hooked_by_tactic, tactic.name()),
                 Verdict::Refused(reason) => (&mut functions.refused_by_reason, reason.name()),
@@ -253,19 +254,23 @@ impl Run<'_> {
         let calls = collected.lost_calls;
         let threads = collected.lost_threads;
         if collected.frozen {
-            say(calls, format!("{calls} calls lost: the program entered seccomp"));
+            let lost = counted(calls, "call", "calls");
+            say(calls, format!("{lost} lost: the program entered seccomp"));
         } else {
-            say(calls, format!("{calls} calls could not be counted: no memory for their counters"));
-            say(threads, format!("{threads} threads were not counted: no memory for their counters"));
+            let (lost, without) = (counted(calls, "call", "calls"), counted(threads, "thread", "threads"));
+            say(calls, format!("{lost} could not be counted: no memory for counters"));
+            say(threads, format!("{without} could not be counted: no memory for counters"));
         }
         let timers = collected.lost_timers;
-        say(timers, format!("{timers} threads were not sampled: they got no timer"));
+        let without = counted(timers, "thread", "threads");
+        say(timers, format!("{without} could not be sampled: no timer to be had"));
         if collected.trouble.is_none() {
             let unpatched = collected.unpatched;
-            say(unpatched, format!("{unpatched} functions were not hooked: Frida did not patch them"));
+            say(unpatched, not_patched(unpatched));
         }
         let samples = self.lost_samples;
-        say(samples, format!("{samples} samples were lost; a lower --rate helps"));
+        let lost = counted(samples, "sample was", "samples were");
+        say(samples, format!("{lost} lost; a lower --rate helps"));
         losses
     }
 
@@ -275,9 +280,9 @@ impl Run<'_> {
         for other in self.others.iter().take(MOST) {
             let samples = other.placed.inside + other.placed.outside;
             voice.note(format_args!(
-                "process {}: {} calls, {samples} samples; gprof {} {}",
+                "process {}: {}; gprof {} {}",
                 other.pid,
-                other.calls,
+                calls_and_samples(other.calls, samples),
                 quoted(&other.profilee.shown),
                 quoted(other.file.as_os_str())
             ));
@@ -288,26 +293,28 @@ impl Run<'_> {
         let unpatched = |other: &&Other| other.collected.trouble.is_none() && other.collected.unpatched > 0;
         for other in self.others.iter().filter(unpatched) {
             let (pid, count) = (other.pid, other.collected.unpatched);
-            voice.warn(format_args!(
-                "process {pid}: {count} functions were not hooked: Frida did not patch them"
-            ));
+            voice.warn(format_args!("process {pid}: {}", not_patched(count)));
         }
         if self.others.len() > MOST {
-            voice.note(format_args!("and {} processes more", self.others.len() - MOST));
+            let more = self.others.len() - MOST;
+            voice.note(format_args!("and {}", counted(more, "process more", "processes more")));
         }
         let others = || self.others.iter().map(|other| &other.collected);
         let frozen: u64 = others().filter(|c| c.frozen).map(|c| c.lost_calls).sum();
         if frozen > 0 {
-            voice.warn(format_args!("{frozen} calls of other processes lost: they entered seccomp"));
+            let frozen = counted(frozen, "call", "calls");
+            voice.warn(format_args!("{frozen} of other processes lost: they entered seccomp"));
         }
         let lost: u64 = others().filter(|c| !c.frozen).map(|c| c.lost_calls).sum();
         if lost > 0 {
-            voice.warn(format_args!("{lost} calls of other processes could not be counted: no memory"));
+            let lost = counted(lost, "call", "calls");
+            voice.warn(format_args!("{lost} of other processes could not be counted: no memory"));
         }
         let all = || others().chain([self.collected]);
         let children: u64 = all().map(|c| c.lost_children).sum();
         if children > 0 {
-            voice.note(format_args!("{children} forked children were not profiled: they got no memory"));
+            let children = counted(children, "forked child", "forked children");
+            voice.note(format_args!("{children} could not be profiled: no memory"));
         }
         if all().any(|c| c.lost_programs > 0) {
             voice.note(
@@ -320,12 +327,15 @@ impl Run<'_> {
     /// The one line at the end.
     pub(crate) fn summary(&self) -> String {
         let (hooked, found) = (self.hooked(), self.planned.found());
-        let calls = self.collected.calls();
-        let samples = self.placed.inside + self.placed.outside;
+        let found = counted(found, "function", "functions");
+        let calls = counted(self.collected.calls(), "call", "calls");
+        let samples = counted(self.placed.inside + self.placed.outside, "sample", "samples");
         let blocks = self.blocks().map_or_else(String::new, |blocks| {
-            format!(", {} of {} blocks of {} functions ran", blocks.executed, blocks.found, blocks.functions)
+            let found = counted(blocks.found, "block", "blocks");
+            let functions = counted(blocks.functions, "function", "functions");
+            format!(", {} of {found} of {functions} ran", blocks.executed)
         });
-        format!("hooked {hooked} of {found} functions, {calls} calls{blocks}, {samples} samples")
+        format!("hooked {hooked} of {found}, {calls}{blocks}, {samples}")
     }
 
     /// What -v shows.
@@ -339,7 +349,8 @@ impl Run<'_> {
         }
         let removed = stats.functions.instructions_removed;
         if removed > 0 {
-            voice.detail(format_args!("taken out, calls of another profiler: {removed} instructions"));
+            let removed = counted(removed, "instruction", "instructions");
+            voice.detail(format_args!("taken out, calls of another profiler: {removed}"));
         }
         let Samples { sampler, rate, inside, outside } = stats.samples;
         voice.detail(format_args!(
@@ -358,7 +369,10 @@ impl Run<'_> {
         ));
         let deep = stats.lost.bare_calls;
         if deep > 0 {
-            voice.detail(format_args!("{deep} calls ran on a stack that got no shadow stack (no memory): their exits were not hooked"));
+            let deep = counted(deep, "call", "calls");
+            voice.detail(format_args!(
+                "{deep} on stacks that got no shadow stack (no memory): no exit was hooked there"
+            ));
         }
         if stats.lost.throttled {
             voice.detail("the kernel throttled the sampling");
@@ -387,6 +401,15 @@ impl Stats {
         text.push(b'\n');
         target.write(&text).context("cannot write the file named by --stats")
     }
+}
+
+/// What a process has left in its profile.
+pub(crate) fn calls_and_samples(calls: u64, samples: u64) -> String {
+    format!("{}, {}", counted(calls, "call", "calls"), counted(samples, "sample", "samples"))
+}
+
+fn not_patched(functions: u64) -> String {
+    format!("Frida did not patch {}", counted(functions, "function", "functions"))
 }
 
 /// A word as a shell wants it.

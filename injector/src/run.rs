@@ -4,12 +4,13 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow};
+use gmon::output::Target;
 
 use crate::args::HooksArg;
 use crate::failure::Failure;
 use crate::family::{Family, Finished};
 use crate::faults::Faults;
-use crate::output::{Output, Target};
+use crate::output::Output;
 use crate::perf::{self, Perf, Scope};
 use crate::profile_plan::Planned;
 use crate::profilee::Profilees;
@@ -138,7 +139,8 @@ pub(crate) fn profiled(prepared: Prepared) -> Result<Ending, Failure> {
     }
     let alive = family.end_all(sampling.as_mut());
     if alive > 0 {
-        voice.warn(format_args!("{alive} processes still run; their profiles are those up to now"));
+        let alive = gmon::counted(alive, "process still runs", "processes still run");
+        voice.warn(format_args!("{alive}; what was counted up to now is written"));
     }
     let sampler_bytes = sampling.as_mut().map_or(0, |sampling| sampling.perf().ring_bytes());
     let (lost_samples, throttled) = sampling.as_ref().map_or((0, false), |s| (s.lost, s.throttled));

@@ -125,7 +125,7 @@ fn examine(bytes: &[u8]) -> Subject<'_> {
         Err(error) => (None, Some(error.to_string())),
     };
     let unhookable = match &program.interpreter {
-        None => Some("it is statically linked, and no library can be put into it".to_owned()),
+        None => Some(without_interpreter(bytes, &program)),
         Some(loader) if loader.contains("ld-musl") => {
             Some("it uses musl (the agent needs glibc's dynamic linker)".to_owned())
         }
@@ -137,6 +137,19 @@ fn examine(bytes: &[u8]) -> Subject<'_> {
     Subject { image, bytes, code: program.code, unhookable, ..Subject::default() }
 }
 
+/// Why no library can be put into a file that asks for no dynamic linker.
+fn without_interpreter(bytes: &[u8], program: &elf::Program) -> String {
+    let what = if symbols::is_dynamic_linker(bytes) {
+        "it is the dynamic linker, which loads another program; name that program instead, and what --library-path says \
+         in LD_LIBRARY_PATH"
+    } else if program.needs_libraries {
+        "it is a shared library; name a program that uses it"
+    } else {
+        "it is statically linked, and no library can be put into it"
+    };
+    what.to_owned()
+}
+
 /// What is preloaded may define the hooks of -finstrument-functions, for which libc has empty ones.
 fn anything_is_preloaded() -> bool {
     let by_variable = std::env::var_os("LD_PRELOAD").is_some_and(|value| !value.is_empty());
@@ -146,6 +159,20 @@ fn anything_is_preloaded() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_has_no_interpreter_is_told_apart() {
+        let loader = std::fs::read("/lib64/ld-linux-x86-64.so.2").expect("glibc's dynamic linker");
+        let said = |bytes: &[u8]| examine(bytes).unhookable.unwrap_or_default();
+        assert!(said(&loader).contains("it is the dynamic linker"), "{}", said(&loader));
+        let maps = std::fs::read_to_string("/proc/self/maps").expect("our own maps");
+        let library =
+            maps.lines().find_map(|line| line.split_whitespace().nth(5).filter(|p| p.contains("libgcc_s")));
+        if let Some(library) = library {
+            let library = std::fs::read(library).expect("a library");
+            assert!(said(&library).contains("it is a shared library"), "{}", said(&library));
+        }
+    }
 
     #[test]
     fn what_is_no_program_is_said() {

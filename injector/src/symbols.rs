@@ -18,6 +18,14 @@ pub(crate) fn functions(bytes: &[u8]) -> Vec<Function<'_>> {
     functions
 }
 
+/// Whether the file is a C library's dynamic linker: glibc's, by what it offers to debuggers and libraries, or musl's,
+/// which is the C library itself.
+pub(crate) fn is_dynamic_linker(bytes: &[u8]) -> bool {
+    let Ok(file) = object::File::parse(bytes) else { return false };
+    let offers = |name: &str| file.dynamic_symbols().any(|s| s.is_definition() && s.name() == Ok(name));
+    offers("_rtld_global") || offers("__libc_start_main") && offers("dlopen") && offers("_dlstart")
+}
+
 /// With whether the symbol is local.
 fn function<'d>(file: &object::File<'d>, symbol: &object::Symbol<'d, '_>) -> Option<(Function<'d>, bool)> {
     let section = file.section_by_index(symbol.section_index()?).ok()?;

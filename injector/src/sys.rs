@@ -243,14 +243,6 @@ pub(crate) fn monotonic_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-pub(crate) fn set_blocking(file: &File) -> io::Result<()> {
-    // SAFETY: no memory is involved.
-    unsafe {
-        let flags = check(libc::fcntl(file.as_raw_fd(), libc::F_GETFL))?;
-        check(libc::fcntl(file.as_raw_fd(), libc::F_SETFL, flags & !libc::O_NONBLOCK)).map(drop)
-    }
-}
-
 pub(crate) fn set_nonblocking(fd: &OwnedFd) -> io::Result<()> {
     // SAFETY: no memory is involved.
     check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) }).map(drop)

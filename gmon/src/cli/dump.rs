@@ -3,7 +3,7 @@
 use std::io::{self, BufWriter, Write};
 
 use anyhow::{Context, Result};
-use gmon::{BlockForm, Place, Program, Reading};
+use gmon::{BlockForm, Place, Program, Reading, counted};
 
 use super::args::DumpArgs;
 use super::{files, json};
@@ -37,7 +37,8 @@ fn name(program: Option<&Program>, address: u64) -> String {
 
 fn text(out: &mut impl Write, reading: &Reading, program: Option<&Program>) -> io::Result<()> {
     let profile = &reading.profile;
-    writeln!(out, "format {}, {} records", profile.format, reading.records)?;
+    let records = counted(reading.records, "record", "records");
+    writeln!(out, "format {}, {records}", profile.format)?;
     if profile.build_id.is_known() {
         writeln!(out, "build-id {}..", profile.build_id)?;
     }
@@ -50,14 +51,14 @@ fn text(out: &mut impl Write, reading: &Reading, program: Option<&Program>) -> i
     for histogram in &profile.histograms {
         writeln!(
             out,
-            "histogram {:#x}..{:#x}, {} bins of {} bytes, {} per second in {}, {} hits",
+            "histogram {:#x}..{:#x}, {} of {} bytes, {} per second in {}, {}",
             histogram.low,
             histogram.high,
-            histogram.bins.len(),
+            counted(histogram.bins.len(), "bin", "bins"),
             histogram.bin_width(),
             histogram.rate,
             histogram.unit,
-            histogram.hits(),
+            counted(histogram.hits(), "hit", "hits"),
         )?;
         for (index, hits) in histogram.bins.iter().enumerate().filter(|&(_, &hits)| hits > 0) {
             let address = histogram.bin_address(index);

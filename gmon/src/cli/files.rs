@@ -1,10 +1,10 @@
 //! Files in and out, with errors that begin with the file's name.
 
-use std::fs::{self, File};
-use std::io::{self, Read};
-use std::path::{Path, PathBuf};
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
 use gmon::Program;
 
 /// More than this is no profile, but an endless pipe or device.
@@ -42,47 +42,9 @@ fn read(path: &Path, magic: &[u8]) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Has `write` make the file; what was there stays until the new one is whole. Devices and pipes
-/// are written to directly: there is nothing to keep.
-pub(crate) fn replace(path: &Path, write: impl FnOnce(&File) -> Result<()>) -> Result<()> {
-    // A symbolic link stays one: its target is replaced.
-    let target = match fs::canonicalize(path) {
-        Ok(target) => target,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => path.to_owned(),
-        Err(error) => return Err(error.into()),
-    };
-    match fs::metadata(&target) {
-        Ok(metadata) if metadata.is_dir() => bail!("is a folder, expected the name of a file"),
-        Ok(metadata) if !metadata.is_file() => write(&File::options().write(true).open(&target)?),
-        _ => {
-            let (temporary, file) = create_beside(&target)?;
-            let result = write(&file).and_then(|()| {
-                if let Ok(metadata) = fs::metadata(&target) {
-                    file.set_permissions(metadata.permissions())?;
-                }
-                file.sync_all()?;
-                Ok(fs::rename(&temporary, &target)?)
-            });
-            if result.is_err() {
-                // The first error is the one to tell.
-                let _ = fs::remove_file(&temporary);
-            }
-            result
-        }
-    }
-}
-
-/// A new file in the target's folder, so that renaming it is one step.
-fn create_beside(target: &Path) -> Result<(PathBuf, File)> {
-    let name = target.file_name().ok_or_else(|| anyhow!("not a file's name"))?.to_string_lossy();
-    let mut last = None;
-    for attempt in 0..100 {
-        let temporary = target.with_file_name(format!(".{name}.{}.{attempt}.tmp", std::process::id()));
-        match File::options().write(true).create_new(true).open(&temporary) {
-            Ok(file) => return Ok((temporary, file)),
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => last = Some(error),
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Err(last.map_or_else(|| anyhow!("no free name for a temporary file"), Into::into))
+/// Writes a file; what was there stays until the new one is whole.
+pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
+    gmon::output::Target::check(path)
+        .and_then(|target| target.write_durably(bytes))
+        .with_context(|| path.display().to_string())
 }

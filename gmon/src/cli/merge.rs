@@ -13,8 +13,9 @@ pub(crate) fn run(args: &MergeArgs) -> Result<()> {
         Some(program) => with_program(args, program)?,
         None => alone(args)?,
     };
-    files::replace(&args.output, |out| Ok(gmon::write(&sum, out)?))
-        .with_context(|| args.output.display().to_string())
+    let mut bytes = Vec::new();
+    gmon::write(&sum, &mut bytes).with_context(|| args.output.display().to_string())?;
+    files::replace(&args.output, &bytes)
 }
 
 fn read(args: &MergeArgs, file: &Path) -> Result<Profile> {

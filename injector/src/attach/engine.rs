@@ -127,6 +127,13 @@ pub(crate) struct Pause {
     pub(crate) threads: usize,
 }
 
+impl std::fmt::Display for Pause {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        let threads = gmon::counted(self.threads, "thread", "threads");
+        write!(f, "{threads} stood still for {:.1} ms", self.took.as_secs_f64() * 1e3)
+    }
+}
+
 impl Attached {
     /// Nothing is mapped yet. `code`: the C library's, which stands at `libc`.
     fn unmapped(process: &Process, plan: &Plan, folder: &Path, code: &[u8], libc: u64) -> Result<Attached> {

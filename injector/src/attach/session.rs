@@ -102,11 +102,7 @@ pub(crate) fn profile(pid: i32, settings: &Settings, duration: Option<Duration>)
             made.arm(&moved)
         });
         match armed {
-            Ok(pause) => voice.detail(format_args!(
-                "attached to process {pid}: {} threads stood still for {:.1} ms",
-                pause.threads,
-                pause.took.as_secs_f64() * 1e3
-            )),
+            Ok(pause) => voice.detail(format_args!("attached to process {pid}: {pause}")),
             Err(error) => {
                 let out = made.detach();
                 if process.lives() && !matches!(out, Ok((_, true))) {
@@ -254,11 +250,7 @@ fn leave(attached: &mut Attached, process: &Process, settings: &Settings) -> Res
     let pid = process.pid;
     match attached.detach() {
         Ok((pause, clean)) => {
-            settings.voice.detail(format_args!(
-                "left process {pid}: {} threads stood still for {:.1} ms",
-                pause.threads,
-                pause.took.as_secs_f64() * 1e3
-            ));
+            settings.voice.detail(format_args!("left process {pid}: {pause}"));
             if !clean {
                 settings.voice.warn(format_args!(
                     "a thread of process {pid} does not come out of the agent, whose memory stays; gprofinject --pid \

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
 use gmon::Arc;
+use gmon::output::Target;
 use serde::{Deserialize, Serialize};
 
 use super::{Family, Finished, counted};
@@ -15,7 +16,7 @@ use crate::attach::tracee::{self, Stopped};
 use crate::collect::Collected;
 use crate::histogram::Histogram;
 use crate::listener::Asker;
-use crate::output::{self, Written};
+use crate::output::Written;
 use crate::profilee::Profilee;
 use crate::region;
 use crate::sampler::Sampling;
@@ -41,6 +42,15 @@ pub(crate) struct Request {
 /// First byte of an answer: it was done, or not; text follows.
 pub(crate) const DONE: u8 = b'+';
 pub(crate) const FAILED: u8 = b'-';
+
+/// Whether a user may tell us what to do. A request names a file that we write: the process itself, which knows the
+/// socket too and may run as another user, must not have us write where it could not.
+fn may_ask(user: u32) -> Result<()> {
+    if user != 0 && user != sys::ids().euid {
+        bail!("only root and the user who runs gprofinject can ask for this");
+    }
+    Ok(())
+}
 
 /// What was counted when the counts were last set to zero. The counters themselves belong to the process.
 #[derive(Debug, Default)]
@@ -107,8 +117,11 @@ impl Baseline {
 impl Family<'_> {
     /// Does what was asked for, and answers.
     pub(super) fn control(&mut self, asker: &Asker, request: &[u8], sampling: Option<&mut Sampling>) {
-        let done = serde_json::from_slice(request)
-            .context("another version of gprofinject looks after this process")
+        let done = may_ask(asker.user)
+            .and_then(|()| {
+                serde_json::from_slice(request)
+                    .context("another version of gprofinject looks after this process")
+            })
             .and_then(|request| self.carry_out(&request, sampling));
         let (first, text) = match done {
             Ok(text) => (DONE, text),
@@ -195,12 +208,10 @@ impl Family<'_> {
         let (pid, profilee) = self.member(index)?;
         let path = match file {
             Some(file) => {
-                let target = output::target(file).map_err(|error| {
+                let target = Target::check(file);
+                target.and_then(|target| target.write(&finished.bytes)).map_err(|error| {
                     anyhow!("cannot write to {}: {}", file.display(), sys::reason(&error))
                 })?;
-                target
-                    .write(&finished.bytes)
-                    .with_context(|| format!("cannot write to {}", file.display()))?;
                 file.to_owned()
             }
             None if index == 0 => self.output.write(pid as u32, &finished.bytes)?.path,
@@ -212,8 +223,8 @@ impl Family<'_> {
         };
         let samples = finished.placed.inside + finished.placed.outside;
         Ok(format!(
-            "process {pid}, up to now: {} calls, {samples} samples{}; gprof {} {}",
-            finished.collected.calls(),
+            "process {pid}, up to now: {}{}; gprof {} {}",
+            crate::report::calls_and_samples(finished.collected.calls(), samples),
             stood_still(pause),
             crate::report::quoted(&profilee.shown),
             crate::report::quoted(path.as_os_str())
@@ -322,7 +333,7 @@ impl Family<'_> {
 fn stood_still(pause: Option<Pause>) -> String {
     match pause {
         Some(pause) => {
-            format!(" ({} threads stood still for {:.1} ms)", pause.threads, pause.took.as_secs_f64() * 1e3)
+            format!(" ({pause})")
         }
         None => String::new(),
     }

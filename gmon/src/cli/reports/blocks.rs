@@ -48,7 +48,7 @@ pub(crate) fn blocks(view: &View, args: &BlocksArgs, out: &mut impl Write) -> Re
         writeln!(out, "{}", view.style.count(Some(block.count), text.trim_end().to_owned()))?;
     }
     if !not.is_empty() {
-        writeln!(out, "not counted: {} functions", not.len())?;
+        writeln!(out, "not counted: {}", gmon::counted(not.len(), "function", "functions"))?;
     }
     Ok(())
 }

@@ -5,7 +5,7 @@ use std::io::{BufWriter, Write};
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use gmon::{FileIndex, LineCounts, Tally};
+use gmon::{FileIndex, LineCounts, Tally, counted};
 use serde_json::{Value, json};
 
 use super::lines::chooses_instance;
@@ -136,8 +136,9 @@ pub(crate) fn coverage(view: &View, args: &CoverageArgs, out: &mut impl Write) -
     }
     writeln!(out, "{}", view.style.heading(&format!("{}  total", row(&total))))?;
     if total.functions_not_counted + total.lines_not_counted > 0 {
-        let (functions, lines) = (total.functions_not_counted, total.lines_not_counted);
-        writeln!(out, "not counted: {functions} functions, {lines} lines")?;
+        let functions = counted(total.functions_not_counted, "function", "functions");
+        let lines = counted(total.lines_not_counted, "line", "lines");
+        writeln!(out, "not counted: {functions}, {lines}")?;
     }
     Ok(())
 }
@@ -163,8 +164,9 @@ fn write_lcov(path: &Path, view: &View, tally: &Tally) -> Result<()> {
     if path == Path::new("-") {
         return lcov(view, tally, &mut BufWriter::new(std::io::stdout().lock()));
     }
-    files::replace(path, |file| lcov(view, tally, &mut BufWriter::new(file)))
-        .with_context(|| path.display().to_string())
+    let mut bytes = Vec::new();
+    lcov(view, tally, &mut bytes).with_context(|| path.display().to_string())?;
+    files::replace(path, &bytes)
 }
 
 /// lcov's tracefile (geninfo(1)): lines and functions. Branches would need counts of the ways from block

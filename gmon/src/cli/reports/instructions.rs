@@ -95,13 +95,13 @@ fn function(
     let function = &view.report.functions[index];
     let name = view.shown(&function.symbol.name);
     if function.blocks.is_none() {
-        let line = format!("{name}: not counted, {} calls", function.calls);
+        let line = format!("{name}: not counted, {}", gmon::counted(function.calls, "call", "calls"));
         writeln!(out, "{}\n", view.style.faint(line))?;
         return Ok(());
     }
     let calls = match function.part_of {
         Some(_) => String::new(),
-        None => format!(" {} calls", function.calls),
+        None => format!(" {}", gmon::counted(function.calls, "call", "calls")),
     };
     writeln!(out, "{}{calls}", view.style.heading(&format!("{name}:")))?;
     let mut place = String::new();

@@ -89,7 +89,11 @@ impl Listing<'_> {
         let (run, all) = (counted().filter(|&count| count > 0).count(), counted().count());
         let not = counts.len() - all;
         let not = if not == 0 { String::new() } else { format!(", {not} not counted") };
-        let summary = format!("{} of {all} lines executed{not}", percent(run as u64, all as u64));
+        let summary = format!(
+            "{} of {} executed{not}",
+            percent(run as u64, all as u64),
+            gmon::counted(all, "line", "lines")
+        );
         writeln!(out, "{}\n", style.faint(summary))?;
         Ok(())
     }
