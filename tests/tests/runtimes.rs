@@ -1,4 +1,4 @@
-//! Programs whose runtimes keep the stack in their own ways: Go, OCaml, GHC, node. They run as they do alone, with
+//! Programs whose runtimes keep the stack in their own ways: Go, OCaml, GHC, node, Free Pascal. They run as they do alone, with
 //! what hooks they take. Where a compiler is missing, that is said.
 
 #![allow(clippy::unwrap_used)]
@@ -233,4 +233,91 @@ fn node() {
     let library = String::from_utf8_lossy(&loaded.stdout).contains("libnode");
     let note = "its runtime (V8) relies on true return addresses: only entries are hooked";
     runs_as_alone(&place, &["node", "a.js"], 3, Some(note).filter(|_| !library), true);
+}
+
+/// Dynamic strings, exceptions out of deep recursion, threads, a callback out of the C library, and at the end an
+/// exception that nobody handles, whose backtrace is printed.
+const PASCAL: &str = r#"
+{$mode objfpc}{$H+}
+program a;
+uses {$ifdef threads}cthreads,{$endif} classes, sysutils, ctypes;
+{$ifdef libc}{$linklib c}
+type comparer = function(a, b: pcint): cint; cdecl;
+procedure qsort(base: pointer; count, size: csize_t; compare: comparer); cdecl; external 'c';
+function compare(a, b: pcint): cint; cdecl;
+begin
+  if a^ < b^ then result := -1 else result := ord(a^ > b^);
+end;
+{$endif}
+{$ifdef threads}
+type tworker = class(tthread) sum: int64; procedure execute; override; end;
+procedure tworker.execute;
+var i: longint; s: string;
+begin
+  s := '';
+  for i := 1 to 20000 do begin s := s + chr(65 + i mod 26); if length(s) > 100 then s := copy(s, 50, 20); sum := sum + length(s) end;
+end;
+{$endif}
+function deep(n: longint): longint;
+begin
+  if n = 0 then raise exception.create('found');
+  result := deep(n - 1) + 1;
+end;
+function fib(n: longint): longint;
+begin
+  if n < 2 then result := n else result := fib(n - 1) + fib(n - 2);
+end;
+var
+  i, caught: longint; s: string; list: tstringlist;
+  {$ifdef libc}numbers: array[0..99] of cint;{$endif}
+  {$ifdef threads}workers: array[0..3] of tworker; sum: int64;{$endif}
+begin
+  caught := 0;
+  for i := 1 to 200 do
+    try deep(i) except on e: exception do caught := caught + length(e.message) end;
+  list := tstringlist.create;
+  for i := 1 to 300 do list.add(inttostr(i * 7919 mod 1000));
+  list.sort;
+  s := list[0] + list[299];
+  try s := s + inttostr(strtoint('x')) except on e: econverterror do s := s + ' not a number' end;
+  writeln(caught, ' ', fib(20), ' ', s);
+  {$ifdef libc}
+  for i := 0 to 99 do numbers[i] := i * 37 mod 101;
+  qsort(@numbers, 100, 4, @compare);
+  writeln(numbers[0], ' ', numbers[99]);
+  {$endif}
+  {$ifdef threads}
+  sum := 0;
+  for i := 0 to 3 do workers[i] := tworker.create(false);
+  for i := 0 to 3 do begin workers[i].waitfor; sum := sum + workers[i].sum; workers[i].free end;
+  writeln(sum);
+  {$endif}
+  list.free;
+  if paramcount = 0 then halt(3);
+  deep(3);
+end.
+"#;
+
+#[test]
+fn free_pascal() {
+    // The packages fp-compiler and fp-units-rtl.
+    if !skip::have("fpc") {
+        return skip::skipped("free_pascal", "no fpc");
+    }
+    let place = Place::new();
+    let note = "its runtime (Free Pascal) relies on true return addresses: only entries are hooked";
+    for flags in [
+        &["-O1", "-dlibc"][..],
+        &["-O3", "-dlibc", "-dthreads"],
+        &["-O2", "-dthreads"],
+        &["-g", "-O-", "-dlibc"],
+    ] {
+        // With symbols, which its configuration on some distributions strips.
+        made(&place, "a.pas", PASCAL, &[&["fpc", "-v0", "-Xs-", "-oprogram"], flags].concat());
+        runs_as_alone(&place, &["./program"], 3, Some(note), true);
+        runs_as_alone(&place, &["./program", "unhandled"], 217, Some(note), true);
+    }
+    // Without the C library it has no dynamic linker either, to load the agent.
+    made(&place, "a.pas", PASCAL, &["fpc", "-v0", "-Xs-", "-oprogram"]);
+    runs_as_alone(&place, &["./program"], 3, None, false);
 }

@@ -2,7 +2,12 @@
 //!
 //! Threads are seized and interrupted, so no signal is involved that the process could see, and a system call
 //! that a thread waits in is restarted by the kernel. Where it is not (`epoll_wait` and its like answer EINTR
-//! even so, see signal(7), "Interruption of system calls by stop signals"), we restart it.
+//! even so, see signal(7), "Interruption of system calls by stop signals"), we have the kernel restart it.
+//!
+//! A signal that the process ignores is dropped when it is sent, but not if the thread that it is sent to is traced; for a
+//! signal to the process, that thread is the main one. It then wakes any thread, whose `epoll_wait` ends
+//! with EINTR. That can be mended only in threads that stand still. So the main thread is traced only while no other thread
+//! runs freely: it is the last one that is stopped, and the last choice where one thread is borrowed.
 #![allow(unsafe_code)]
 
 mod borrowed;
@@ -21,7 +26,7 @@ use libc::user_regs_struct;
 use super::process::{auxiliary, face};
 use borrowed::Borrowed;
 use memory::Memory;
-use requests::{EVENT_STOP, Event, registers, request, set_registers, wait, wait_interrupted};
+use requests::{Event, poll, registers, request, set_registers, wait, wait_interrupted};
 use urgency::Urgent;
 
 /// How long a thread may take to stop. One that waits for the disk, or for its vfork child, cannot.
@@ -33,6 +38,9 @@ const LONG: Duration = Duration::from_millis(240);
 /// How long code of ours may take in a borrowed thread.
 const CALL_PATIENCE: Duration = Duration::from_secs(20);
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
+/// What a system call that a signal has interrupted leaves in rax, for the kernel's own use, if it is to be made again
+/// unless a handler runs.
+const ERESTARTNOHAND: i64 = 514;
 
 /// Who stops threads: a thread of ours, made for that. At its end the kernel lets all of them go at the same time.
 /// Otherwise those that go on first would be woken by signals that the process ignores, which are no more ignored
@@ -140,44 +148,55 @@ impl Stopped {
             if fresh.is_empty() {
                 return Ok(());
             }
-            for &tid in &fresh {
-                if let Entry::Vacant(place) = seized.entry(tid) {
-                    match request(libc::PTRACE_SEIZE, tid, 0, libc::PTRACE_O_TRACESYSGOOD as usize) {
-                        Ok(()) => _ = place.insert(false),
-                        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
-                        // So the kernel answers if it is about to end, too.
-                        Err(_) if has_ended(self.pid, tid) => {}
-                        Err(error) => return Err(error),
-                    }
+            // The main thread comes last: see the top of this file.
+            let pid = self.pid;
+            let (main, others): (Vec<i32>, Vec<i32>) = fresh.into_iter().partition(|&tid| tid == pid);
+            self.stop_these(others, seized, until)?;
+            self.stop_these(main, seized, until)?;
+        }
+    }
+
+    fn stop_these(
+        &mut self,
+        mut tids: Vec<i32>,
+        seized: &mut HashMap<i32, bool>,
+        until: Instant,
+    ) -> io::Result<()> {
+        for &tid in &tids {
+            if let Entry::Vacant(place) = seized.entry(tid) {
+                match request(libc::PTRACE_SEIZE, tid, 0, libc::PTRACE_O_TRACESYSGOOD as usize) {
+                    Ok(()) => _ = place.insert(false),
+                    Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
+                    // So the kernel answers if it is about to end, too.
+                    Err(_) if has_ended(self.pid, tid) => {}
+                    Err(error) => return Err(error),
                 }
-            }
-            fresh.retain(|tid| seized.contains_key(tid));
-            for &tid in &fresh {
-                if seized.insert(tid, true) == Some(false) {
-                    let _ = request(libc::PTRACE_INTERRUPT, tid, 0, 0);
-                }
-                self.urgent.add(tid);
-            }
-            let mut trouble = None;
-            for tid in fresh {
-                let stands = wait_interrupted(tid, until)
-                    .and_then(|alive| if alive { registers(tid).map(Some) } else { Ok(None) });
-                match stands {
-                    Ok(Some(registers)) => {
-                        seized.insert(tid, false);
-                        let mut thread = Thread { tid, registers, changed: false, fresh: true };
-                        thread.restart_call(self.pid);
-                        self.threads.push(thread);
-                    }
-                    Ok(None) => _ = seized.remove(&tid),
-                    Err(error) if error.raw_os_error() == Some(libc::ESRCH) => _ = seized.remove(&tid),
-                    Err(error) => trouble = Some(error),
-                }
-            }
-            if let Some(error) = trouble {
-                return Err(error);
             }
         }
+        tids.retain(|tid| seized.contains_key(tid));
+        for &tid in &tids {
+            if seized.insert(tid, true) == Some(false) {
+                let _ = request(libc::PTRACE_INTERRUPT, tid, 0, 0);
+            }
+            self.urgent.add(tid);
+        }
+        let mut trouble = None;
+        for tid in tids {
+            let stands = wait_interrupted(tid, until)
+                .and_then(|alive| if alive { registers(tid).map(Some) } else { Ok(None) });
+            match stands {
+                Ok(Some(registers)) => {
+                    seized.insert(tid, false);
+                    let mut thread = Thread { tid, registers, changed: false, fresh: true };
+                    thread.restart_call();
+                    self.threads.push(thread);
+                }
+                Ok(None) => _ = seized.remove(&tid),
+                Err(error) if error.raw_os_error() == Some(libc::ESRCH) => _ = seized.remove(&tid),
+                Err(error) => trouble = Some(error),
+            }
+        }
+        trouble.map_or(Ok(()), Err)
     }
 
     /// Stops one thread only, the first that can be stopped.
@@ -185,7 +204,7 @@ impl Stopped {
         let mut refusal = Error::from_raw_os_error(libc::ESRCH);
         let mut threads = thread_ids(pid)?;
         // Asked once of each: it changes as we look.
-        threads.sort_by_cached_key(|&tid| ends_with_eintr(pid, tid));
+        threads.sort_by_cached_key(|&tid| (tid == pid, ends_with_eintr(pid, tid)));
         for tid in threads {
             let (since, mut urgent) = (Instant::now(), Urgent::new());
             let seized = request(libc::PTRACE_SEIZE, tid, 0, libc::PTRACE_O_TRACESYSGOOD as usize);
@@ -198,7 +217,7 @@ impl Stopped {
             match wait_interrupted(tid, since + PATIENCE / 4).and_then(|_| registers(tid)) {
                 Ok(registers) => {
                     let mut thread = Thread { tid, registers, changed: false, fresh: true };
-                    thread.restart_call(pid);
+                    thread.restart_call();
                     return Ok(Stopped {
                         pid,
                         threads: vec![thread],
@@ -247,11 +266,14 @@ impl Stopped {
         set_registers(borrowed.tid, &registers)?;
         let until = Instant::now() + CALL_PATIENCE;
         let mut seen = 0;
+        let mut signal = 0;
         while seen < 2 {
-            request(libc::PTRACE_SYSCALL, borrowed.tid, 0, 0)?;
+            request(libc::PTRACE_SYSCALL, borrowed.tid, 0, signal as usize)?;
+            signal = 0;
             match wait(borrowed.tid, until)? {
                 Event::Call => seen += 1,
                 Event::Interrupted => {}
+                Event::Signal(libc::SIGSTOP) => signal = libc::SIGSTOP,
                 Event::Gone => return Err(Error::from_raw_os_error(libc::ESRCH)),
                 _ => return Err(borrowed.fault(until)),
             }
@@ -289,18 +311,18 @@ impl Stopped {
         let until = Instant::now() + CALL_PATIENCE;
         request(libc::PTRACE_CONT, borrowed.tid, 0, 0)?;
         while memory.word(done)? != 1 {
-            let mut status = 0;
-            // SAFETY: `status` is valid for the call.
-            let seen = unsafe { libc::waitpid(borrowed.tid, &mut status, libc::__WALL | libc::WNOHANG) };
-            if seen != 0 {
-                if seen < 0 || !libc::WIFSTOPPED(status) {
-                    return Err(Error::from_raw_os_error(libc::ESRCH));
-                }
-                if status >> 16 == EVENT_STOP {
+            match poll(borrowed.tid)? {
+                None => {}
+                Some(Event::Interrupted) => {
                     request(libc::PTRACE_CONT, borrowed.tid, 0, 0)?;
                     continue;
                 }
-                return Err(borrowed.fault(until));
+                Some(Event::Signal(libc::SIGSTOP)) => {
+                    request(libc::PTRACE_CONT, borrowed.tid, 0, libc::SIGSTOP as usize)?;
+                    continue;
+                }
+                Some(Event::Gone) => return Err(Error::from_raw_os_error(libc::ESRCH)),
+                Some(_) => return Err(borrowed.fault(until)),
             }
             if Instant::now() > until {
                 borrowed.interrupt(until + PATIENCE)?;
@@ -348,7 +370,7 @@ impl Stopped {
             if wait_interrupted(thread.tid, until)? {
                 thread.registers = registers(thread.tid)?;
                 thread.fresh = true;
-                thread.restart_call(self.pid);
+                thread.restart_call();
             } else {
                 gone.push(thread.tid);
             }
@@ -374,7 +396,7 @@ impl Stopped {
             self.urgent.add(tid);
             if wait_interrupted(tid, until)? {
                 let mut thread = Thread { tid, registers: registers(tid)?, changed: false, fresh: true };
-                thread.restart_call(self.pid);
+                thread.restart_call();
                 self.threads.push(thread);
             }
         }
@@ -412,17 +434,19 @@ impl Thread {
         Ok(())
     }
 
-    /// A system call that we have made end with EINTR is made again, unless a signal has come that would have
-    /// ended it as well.
-    fn restart_call(&mut self, pid: i32) {
-        let number = self.registers.orig_rax;
+    /// Leaves it to the kernel to make a system call again that has ended with EINTR because we stopped the thread.
+    ///
+    /// The thread stands where the kernel is about to look for signals. With ERESTARTNOHAND in rax, it does what it does
+    /// for `poll`: if a handler runs in this very thread, the call ends with EINTR, as it would have without us;
+    /// else it is made again.
+    fn restart_call(&mut self) {
+        let number = self.registers.orig_rax as i64;
         let interrupted = self.registers.rax == -i64::from(libc::EINTR) as u64;
-        if (number as i64) < 0 || !interrupted || has_signal(pid, self.tid) {
+        // A descriptor is closed even so, and its number may be somebody else's by now.
+        if number < 0 || number == libc::SYS_close || !interrupted {
             return;
         }
-        self.registers.rax = number;
-        self.registers.rip = self.registers.rip.wrapping_sub(SYSCALL.len() as u64);
-        self.registers.orig_rax = u64::MAX;
+        self.registers.rax = -ERESTARTNOHAND as u64;
         self.changed = true;
     }
 }
@@ -454,17 +478,6 @@ fn ends_with_eintr(pid: i32, tid: i32) -> bool {
     let call = fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall")).unwrap_or_default();
     let number = call.split_whitespace().next().and_then(|number| number.parse().ok());
     number.is_some_and(|number: i64| CALLS.contains(&number))
-}
-
-/// Whether a signal waits to be delivered to a handler in the thread. (A traced process gets even signals that it
-/// ignores, which must not be noticed.)
-fn has_signal(pid: i32, tid: i32) -> bool {
-    let Ok(status) = fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")) else { return true };
-    let set = |name: &str| {
-        let line = status.lines().find_map(|line| line.strip_prefix(name));
-        line.and_then(|hex| u64::from_str_radix(hex.trim_start_matches(':').trim(), 16).ok()).unwrap_or(0)
-    };
-    (set("SigPnd") | set("ShdPnd")) & !set("SigBlk") & set("SigCgt") != 0
 }
 
 /// Address of a `syscall` instruction in a piece of code.

@@ -132,11 +132,13 @@ fn contents<'d>(section: &Section<'d>) -> Result<&'d [u8], ImageError> {
 }
 
 /// Runtimes that look a return address up in tables of their own (to collect garbage, to throw), and so must
-/// find the true one; GHC's code does not return through the stack at all.
+/// find the true one; GHC's code does not return through the stack at all. Free Pascal's walks the frames by their
+/// pointers, and prints what it finds there, for each exception that nobody handles.
 fn runtime_of(name: &[u8]) -> Option<&'static str> {
     match name {
         b"caml_garbage_collection" => Some("OCaml"),
         b"StgRunIsImplementedInAssembler" | b"scheduleWaitThread" => Some("GHC"),
+        _ if name.starts_with(b"SYSTEM_$$_GET_CALLER_FRAME") => Some("Free Pascal"),
         _ if name.starts_with(b"_ZN2v88internal") && has(name, b"StackFrameIterator") => Some("V8"),
         _ if name.starts_with(b"_ZN2js3jit") && has(name, b"JSJitFrameIter") => Some("SpiderMonkey"),
         _ => None,

@@ -377,7 +377,11 @@ fn uses_own(
     }
     let touches = |memory: &UsedMemory| {
         let at = state.address(memory.base(), memory.index(), memory.displacement());
-        let size = memory.memory_size().size() as i64;
+        // How much `rep movsq` moves is not known, but that it begins there.
+        let size = match memory.memory_size().size() as i64 {
+            0 => 8,
+            size => size,
+        };
         let used = !matches!(memory.access(), OpAccess::None | OpAccess::NoMemAccess);
         used && matches!(at, Stack(at) if at < 8 && at + size > 0)
     };

@@ -349,6 +349,7 @@ fn runtimes_that_rely_on_return_addresses_are_known_by_their_functions() {
     let names = [
         ("caml_garbage_collection", Some("OCaml")),
         ("scheduleWaitThread", Some("GHC")),
+        ("SYSTEM_$$_GET_CALLER_FRAME", Some("Free Pascal")),
         ("_ZN2v88internal18StackFrameIterator7AdvanceEv", Some("V8")),
         ("_ZN2v88internal6FooEv", None),
     ];

@@ -10,4 +10,5 @@ mod hostile;
 mod profiling;
 mod readelf;
 mod refusals;
+mod return_slot;
 mod speed;

@@ -10,6 +10,9 @@ use super::requests::{Event, registers, request, set_registers, wait};
 
 /// A stopped thread that runs something else for a while, with all signals blocked. At the end it stands still as
 /// before, whatever happens.
+///
+/// SIGSTOP cannot be blocked. It is passed on at once: the other threads stop, and this one, being traced, goes on with our
+/// work, and stops with them when we let it go; unless a SIGCONT comes first, of which the kernel takes care.
 pub(super) struct Borrowed {
     pub(super) tid: i32,
     registers: user_regs_struct,
@@ -54,6 +57,9 @@ impl Borrowed {
             match wait(self.tid, until)? {
                 Event::Interrupted => return Ok(()),
                 Event::Gone => return Err(Error::from_raw_os_error(libc::ESRCH)),
+                Event::Signal(libc::SIGSTOP) => {
+                    request(libc::PTRACE_CONT, self.tid, 0, libc::SIGSTOP as usize)?;
+                }
                 _ => request(libc::PTRACE_CONT, self.tid, 0, 0)?,
             }
         }

@@ -8,7 +8,7 @@ use libc::{c_void, user_regs_struct};
 
 use crate::sys::check;
 
-pub(super) const EVENT_STOP: i32 = 128;
+const EVENT_STOP: i32 = 128;
 
 pub(super) fn request(request: libc::c_uint, tid: i32, address: usize, data: usize) -> io::Result<()> {
     // SAFETY: the callers pass what the request wants: numbers, or addresses of structures that live on.
@@ -40,31 +40,39 @@ pub(super) enum Event {
     Gone,
 }
 
+/// What a thread has done, if it has stopped.
+pub(super) fn poll(tid: i32) -> io::Result<Option<Event>> {
+    let mut status = 0;
+    // SAFETY: `status` is valid for the call.
+    match check(unsafe { libc::waitpid(tid, &mut status, libc::__WALL | libc::WNOHANG) }) {
+        Ok(0) => Ok(None),
+        Ok(_) if !libc::WIFSTOPPED(status) => Ok(Some(Event::Gone)),
+        Ok(_) => {
+            let signal = libc::WSTOPSIG(status);
+            Ok(Some(match status >> 16 {
+                EVENT_STOP => Event::Interrupted,
+                _ if signal == libc::SIGTRAP | 0x80 => Event::Call,
+                _ => Event::Signal(signal),
+            }))
+        }
+        Err(error) if error.raw_os_error() == Some(libc::ECHILD) => Ok(Some(Event::Gone)),
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 pub(super) fn wait(tid: i32, until: Instant) -> io::Result<Event> {
     let mut pauses = 0_u32;
     loop {
-        let mut status = 0;
-        // SAFETY: `status` is valid for the call.
-        match check(unsafe { libc::waitpid(tid, &mut status, libc::__WALL | libc::WNOHANG) }) {
-            Ok(0) if Instant::now() > until => return Err(Error::from_raw_os_error(libc::ETIMEDOUT)),
-            Ok(0) => {
-                pauses += 1;
-                let pause = if pauses < 200 { 5 } else { 200 };
-                std::thread::sleep(Duration::from_micros(pause));
-            }
-            Ok(_) if !libc::WIFSTOPPED(status) => return Ok(Event::Gone),
-            Ok(_) => {
-                let signal = libc::WSTOPSIG(status);
-                return Ok(match status >> 16 {
-                    EVENT_STOP => Event::Interrupted,
-                    _ if signal == libc::SIGTRAP | 0x80 => Event::Call,
-                    _ => Event::Signal(signal),
-                });
-            }
-            Err(error) if error.raw_os_error() == Some(libc::ECHILD) => return Ok(Event::Gone),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
+        if let Some(event) = poll(tid)? {
+            return Ok(event);
         }
+        if Instant::now() > until {
+            return Err(Error::from_raw_os_error(libc::ETIMEDOUT));
+        }
+        pauses += 1;
+        let pause = if pauses < 200 { 5 } else { 200 };
+        std::thread::sleep(Duration::from_micros(pause));
     }
 }
 
