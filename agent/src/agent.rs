@@ -37,8 +37,9 @@ pub(crate) struct Agent {
     pub(crate) text_lo: u64,
     pub(crate) text_hi: u64,
     pub(crate) bias: u64,
-    /// Where the main thread's stack began.
+    /// Where the main thread's stack began, and how far down it may come.
     pub(crate) stack_end: u64,
+    pub(crate) stack_lo: u64,
     /// Its thread control block.
     pub(crate) main_thread: u64,
     /// The C library's text.
@@ -94,6 +95,7 @@ pub(crate) static AGENT: Global = Global(UnsafeCell::new(Agent {
     text_hi: 0,
     bias: 0,
     stack_end: 0,
+    stack_lo: 0,
     main_thread: 0,
     libc: (0, 0),
     both: false,
@@ -148,16 +150,27 @@ impl Agent {
     /// Whether a return address is the one that glibc gives to signal handlers. Integer code only; see
     /// [`crate::gate`].
     pub(crate) fn is_restorer(&self, return_address: u64) -> bool {
-        /// __restore_rt: mov rax, 15; syscall.
-        const RESTORER: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
+        // __restore_rt: mov rax, 15; syscall.
+        self.libc_reads(return_address, &[0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05])
+    }
+
+    /// Whether a return address is the one that glibc's makecontext gives to the first function of a context, which
+    /// begins a stack of its own. Integer code only; see [`crate::gate`].
+    pub(crate) fn is_start_of_context(&self, return_address: u64) -> bool {
+        // __start_context (sysdeps/unix/sysv/linux/x86_64/__start_context.S): mov rsp, rbx; mov rdi, [rsp].
+        self.libc_reads(return_address, &[0x48, 0x89, 0xdc, 0x48, 0x8b, 0x3c, 0x24])
+    }
+
+    /// Whether these bytes stand at an address of the C library's text.
+    fn libc_reads(&self, address: u64, bytes: &[u8]) -> bool {
         let (lo, hi) = self.libc;
-        if return_address < lo || return_address >= hi || hi - return_address < RESTORER.len() as u64 {
+        if address < lo || address >= hi || hi - address < bytes.len() as u64 {
             return false;
         }
         // Byte by byte: a comparison of slices may use vector registers.
-        for (i, byte) in RESTORER.iter().enumerate() {
+        for (i, byte) in bytes.iter().enumerate() {
             // SAFETY: the C library's text, which is readable and never unmapped.
-            if unsafe { *(return_address as *const u8).add(i) } != *byte {
+            if unsafe { *(address as *const u8).add(i) } != *byte {
                 return false;
             }
         }

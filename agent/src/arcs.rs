@@ -2,8 +2,9 @@
 #![allow(unsafe_code)]
 
 use crate::agent::{Agent, add};
+use crate::callers::{self, Nearest};
 use crate::cells;
-use crate::gate::Next;
+use crate::gate::{BODY, CALL, Next, RESUME};
 use crate::objects;
 use crate::text;
 use crate::threads;
@@ -11,7 +12,7 @@ use crate::words;
 use core::arch::asm;
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU64, Ordering};
-use gprofinject_abi::plan::{Cell, ENTRY_ONLY, FunctionRecord, LEAF, LOOPS, SPARE_SLOTS};
+use gprofinject_abi::plan::{CALL_LEN, Cell, ENTRY_ONLY, FunctionRecord, LEAF, LOOPS, SPARE_SLOTS};
 use gprofinject_abi::region::{
     BlockHeader, CALLER, Overflow, PROBES, ROOT, SEGMENT_BIT, SEGMENTS, SITE, SLOTS, Slot, TAIL, recent,
     segment_entries, segment_offset,
@@ -27,12 +28,13 @@ pub(crate) extern "C" fn known(number: u32, return_address: u64, cfa: u64) -> Ne
         return RARE;
     }
     let entry = Entry::of(agent, record, number, return_address, cfa);
+    let mut nearest = None;
     let key = match entry {
         Entry::Loop => return body(agent, record),
         // Whether the caller is hooked is known of keys that have a place, and costs a search of others.
         Entry::Text => return_address,
         Entry::Callback if agent.both && objects::known(return_address).is_none() => return RARE,
-        Entry::Callback => caller(agent, return_address, cfa),
+        Entry::Callback => caller(agent, return_address, cfa, &mut nearest),
         Entry::Tail(cell) => tail_key(cell),
     };
     match find(agent, block, number, record, key) {
@@ -43,26 +45,29 @@ pub(crate) extern "C" fn known(number: u32, return_address: u64, cfa: u64) -> Ne
                 // SAFETY: the count is in the block.
                 unsafe { remember(block, number, key, count) };
             }
-            entry.next(agent, record, number, return_address, cfa)
+            entry.next(agent, record, number, return_address, cfa, nearest)
         }
         _ => RARE,
     }
 }
 
-const RARE: Next = Next { target: 0, body: 0 };
+const RARE: Next = Next { target: 0, way: RESUME };
 
 /// Counts any arc: gives the thread its block and the arc its place first.
 pub(crate) extern "C" fn rare(number: u32, return_address: u64, cfa: u64) -> Next {
     let agent = Agent::get();
     let record = agent.function(number);
     let entry = Entry::of(agent, record, number, return_address, cfa);
+    let mut nearest = None;
     let key = match entry {
         Entry::Loop => return body(agent, record),
-        Entry::Text if agent.both && !agent.is_hooked(return_address) => caller(agent, return_address, cfa),
+        Entry::Text if agent.both && !agent.is_hooked(return_address) => {
+            caller(agent, return_address, cfa, &mut nearest)
+        }
         Entry::Text => return_address,
         Entry::Callback => {
             objects::is_made_at_run_time(return_address);
-            caller(agent, return_address, cfa)
+            caller(agent, return_address, cfa, &mut nearest)
         }
         Entry::Tail(cell) => tail_key(cell),
     };
@@ -71,6 +76,7 @@ pub(crate) extern "C" fn rare(number: u32, return_address: u64, cfa: u64) -> Nex
         let words = words::get();
         if (*words).first_frame == 0 {
             (*words).first_frame = cfa;
+            callers::find_own_stack(agent);
         }
     }
     if agent.counts_nowhere {
@@ -85,7 +91,7 @@ pub(crate) extern "C" fn rare(number: u32, return_address: u64, cfa: u64) -> Nex
             add(&raw mut (*agent.header()).lost_calls, 1);
         },
     }
-    entry.next(agent, record, number, return_address, cfa)
+    entry.next(agent, record, number, return_address, cfa, nearest)
 }
 
 /// How a function was entered.
@@ -134,10 +140,17 @@ impl Entry {
         number: u32,
         return_address: u64,
         cfa: u64,
+        nearest: Option<Nearest>,
     ) -> Next {
         let exits = record.flags & ENTRY_ONLY == 0;
         if exits && matches!(self, Entry::Callback) && objects::known(return_address) == Some(true) {
             return body(agent, record);
+        }
+        if let Some(nearest) = nearest.filter(|_| exits)
+            && cells::fill(cfa, number, return_address, nearest)
+        {
+            let call = u64::from(record.exit - CALL_LEN);
+            return Next { target: agent.arena_lo.wrapping_add(call), way: CALL };
         }
         if let Entry::Tail(cell) = self {
             if needs_return_address(record) {
@@ -148,7 +161,7 @@ impl Entry {
                     *((cfa - 8) as *mut u64) = (*cell).return_address;
                     (*cell).return_address = 0;
                 }
-                return Next { target: agent.arena_lo.wrapping_add(record.resume.into()), body: 0 };
+                return Next { target: agent.arena_lo.wrapping_add(record.resume.into()), way: RESUME };
             }
             // SAFETY: the frame's own cell.
             unsafe { (*cell).function = number };
@@ -156,7 +169,7 @@ impl Entry {
                 return body(agent, record);
             }
         }
-        Next { target: agent.arena_lo.wrapping_add(record.resume.into()), body: 0 }
+        Next { target: agent.arena_lo.wrapping_add(record.resume.into()), way: RESUME }
     }
 }
 
@@ -183,19 +196,22 @@ fn tail_key(cell: *const Cell) -> u64 {
     TAIL | u64::from(unsafe { (*cell).function })
 }
 
-/// The key of a call out of code that is not hooked: the newest hooked frame, else the root.
-fn caller(agent: &Agent, return_address: u64, cfa: u64) -> u64 {
+/// The key of a call out of code that is not hooked: the newest hooked frame, else the root. Puts what was found into
+/// `nearest`, if cells are kept.
+fn caller(agent: &Agent, return_address: u64, cfa: u64, nearest: &mut Option<Nearest>) -> u64 {
     if !agent.both {
         return ROOT;
     }
-    match cells::caller(agent, return_address, cfa) {
+    let found = callers::nearest(agent, return_address, cfa);
+    *nearest = Some(found);
+    match found.function {
         Some(number) => CALLER | u64::from(number),
         None => ROOT,
     }
 }
 
 pub(crate) fn body(agent: &Agent, record: &FunctionRecord) -> Next {
-    Next { target: agent.arena_lo.wrapping_add(record.body.into()), body: 1 }
+    Next { target: agent.arena_lo.wrapping_add(record.body.into()), way: BODY }
 }
 
 /// One more, in one instruction: a signal handler of this thread may count the same arc in between.

@@ -69,7 +69,15 @@ fn prepare_with(order: &mut Order) -> Result<(), i32> {
     setup::prepare(&start, &files)?;
     // SAFETY: the words of the thread that we have borrowed.
     let words = unsafe { *words::get() };
-    order.words = [words.block, words.cells, words.first_frame, words.landing];
+    order.words = [
+        words.block,
+        words.cells,
+        words.last,
+        words.first_frame,
+        words.landing,
+        words.stack_lo,
+        words.stack_hi,
+    ];
     birth::set_words(words.block, words.cells);
     order.shadows = cells::table();
     unwind::set_get_gr(order.get_gr);

@@ -9,6 +9,7 @@ use crate::jumps;
 use crate::sys;
 use core::slice;
 use core::sync::atomic::{AtomicU64, Ordering};
+use gprofinject_abi::plan::ThreadWords;
 
 const CLONE: u32 = 56;
 const CLONE3: u32 = 435;
@@ -105,6 +106,9 @@ core::arch::global_asm!(
     "mov [rax+8], rcx",
     "mov qword ptr [rax+16], 0",
     "mov qword ptr [rax+24], 0",
+    "mov qword ptr [rax+32], 0",
+    "mov qword ptr [rax+40], 0",
+    "mov qword ptr [rax+48], 0",
     ".endm",
     // The child of a fork. Registers but rax, rcx and r11 are as before the system call.
     ".macro gpi_begin",
@@ -188,7 +192,9 @@ core::arch::global_asm!(
     clone3 = const CLONE3,
 );
 
-/// What a new thread's words are.
+const _: () = assert!(size_of::<ThreadWords>() == 56, "gpi_new_words writes all of them");
+
+/// What a new thread's words are. The others are 0.
 static WORDS: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 
 pub(crate) fn set_words(block: u64, cells: u64) {

@@ -13,13 +13,14 @@
 
 use crate::agent::{Agent, add};
 use crate::arcs;
-use crate::gate::Next;
+use crate::callers::Nearest;
+use crate::gate::{Next, RESUME};
 use crate::sys;
 use crate::words;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
-use gprofinject_abi::plan::{Cell, WINDOW, WINDOW_WORD};
+use gprofinject_abi::plan::{Cell, LEFT, WINDOW, WINDOW_WORD};
 
-const REGION: u64 = WINDOW;
+pub(crate) const REGION: u64 = WINDOW;
 const REGION_BITS: u32 = WINDOW.trailing_zeros();
 /// User addresses have 47 bits.
 const REGIONS: u64 = 1 << (47 - REGION_BITS);
@@ -53,7 +54,7 @@ fn region(address: u64) -> Option<&'static AtomicU64> {
 }
 
 /// The shadow of the region that holds `address`, made if `make` says so.
-fn shadow(address: u64, make: bool) -> Option<u64> {
+pub(crate) fn shadow(address: u64, make: bool) -> Option<u64> {
     let entry = region(address)?;
     let known = entry.load(Ordering::Acquire);
     if known != 0 || !make {
@@ -84,76 +85,25 @@ pub(crate) fn existing(cfa: u64) -> Option<*mut Cell> {
     cell(cfa, false)
 }
 
-/// The function of the newest hooked frame that is older than one with this CFA: the next cell in use up
-/// the stack. A signal handler's is searched for where the code was that it interrupted, which may be on
-/// another stack, or a leaf, which has no cell. Integer code only; see [`crate::gate`].
-pub(crate) fn caller(agent: &Agent, return_address: u64, cfa: u64) -> Option<u32> {
-    if !agent.is_restorer(return_address) {
-        return newest_above(agent, cfa);
+/// Sets up a frame that unhooked code has called, as the thunk would, and notes whose call it was. Answers with
+/// whether it could: if not, the thunk does it, or moves the thread's window. Integer code only; see [`crate::gate`].
+pub(crate) fn fill(cfa: u64, number: u32, return_address: u64, nearest: Nearest) -> bool {
+    let words = words::get();
+    // SAFETY: the thread's own words.
+    let cells = unsafe { (*words).cells };
+    if shadow(cfa, false) != Some(cells) {
+        return false;
     }
-    /// Offsets in struct ucontext: flags, link, stack (40 bytes), then registers 15 and 16.
-    const RSP: u64 = 40 + 15 * 8;
-    const RIP: u64 = RSP + 8;
-    // SAFETY: the kernel has put a struct ucontext where a caller's frame would be (rt_sigframe).
-    let (rsp, rip) = unsafe { (*((cfa + RSP) as *const u64), *((cfa + RIP) as *const u64)) };
-    agent.leaf_at(rip).or_else(|| newest_above(agent, rsp))
-}
-
-/// Where callers are looked for.
-struct Search {
-    /// Beyond it other stacks' frames would be found.
-    end: u64,
-    /// From here on the stack is there for certain, and what a frame's return slot holds can be looked at.
-    readable: u64,
-}
-
-impl Search {
-    /// A thread's stack ends at its thread control block, which glibc puts on top, the main thread's at its
-    /// arguments; of other stacks, whose extent nobody tells, a piece is looked at.
-    fn of(agent: &Agent, from: u64) -> Search {
-        const LARGEST: u64 = 8 << 20;
-        const FARTHEST: u64 = 1 << 20;
-        const ELSEWHERE: u64 = 16 << 10;
-        let control_block = words::thread_pointer();
-        let main = control_block == agent.main_thread;
-        let end = if main { agent.stack_end } else { control_block };
-        // The main thread's stack may be of any size: nothing else lies that high.
-        let own = from < end && (main && end - from < 1 << 36 || end - from < LARGEST);
-        let most = from + if own { FARTHEST } else { ELSEWHERE };
-        // SAFETY: the thread's own words.
-        let first = unsafe { (*words::get()).first_frame };
-        let readable = if own && first != 0 { first } else { u64::MAX };
-        Search { end: if own && end < most { end } else { most }, readable }
+    let cell = (cells + 2 * (cfa & (REGION - 1))) as *mut Cell;
+    let contents = u64::from(number) | u64::from(nearest.link_from(cfa)) << 32;
+    // SAFETY: the frame's own cell, and the thread's own words. A signal handler that comes in between sees no
+    // frame, or a whole one: the return address is written when the rest is there, and `last` after the cell.
+    unsafe {
+        (&raw mut (*cell).function).cast::<u64>().write_volatile(contents);
+        (&raw mut (*cell).return_address).write_volatile(return_address);
+        (&raw mut (*words).last).write_volatile(cfa);
     }
-}
-
-/// The function of the first live frame above an address. Reads the stack only where it is known to be there:
-/// an exception, a thread's end or an unknown kind of jump may have left frames without a word, and other
-/// things stand in their place. Integer code only; see [`crate::gate`].
-fn newest_above(agent: &Agent, from: u64) -> Option<u32> {
-    let search = Search::of(agent, from);
-    let mut at = (from & !7) + 8;
-    let mut base = u64::MAX;
-    let mut cells = 0;
-    while at <= search.end {
-        // The next region has a shadow of its own, or none.
-        if at & !(REGION - 1) != base {
-            base = at & !(REGION - 1);
-            cells = shadow(at, false)?;
-        }
-        // SAFETY: at - base < REGION, so the cell lies in the shadow.
-        let cell = unsafe { &*((cells + 2 * (at - base)) as *const Cell) };
-        if cell.return_address != 0
-            && cell.return_address != at - 8
-            && cell.left == 0
-            // SAFETY: the return slot of a frame that is not newer than the thread's first one.
-            && (at < search.readable || agent.in_arena(unsafe { *((at - 8) as *const u64) }))
-        {
-            return Some(cell.function);
-        }
-        at += 8;
-    }
-    None
+    true
 }
 
 /// Marks the frames between two addresses of a stack as left by a jump. A jump from one stack to another
@@ -172,7 +122,7 @@ pub(crate) fn forget(from: u64, to: u64) {
         // written, so that untouched memory stays untouched.
         unsafe {
             if (*cell).return_address != 0 {
-                (*cell).left = 1;
+                (*cell).link = LEFT;
             }
         }
         at += 8;
@@ -184,7 +134,7 @@ pub(crate) extern "C" fn enter(number: u32, _return_address: u64, cfa: u64) -> N
     let agent = Agent::get();
     let record = agent.function(number);
     if move_window(cfa) {
-        return Next { target: agent.arena_lo.wrapping_add(record.resume.into()), body: 0 };
+        return Next { target: agent.arena_lo.wrapping_add(record.resume.into()), way: RESUME };
     }
     // No memory for a shadow: the call is counted, its exit is not hooked.
     // SAFETY: the region header stays mapped.

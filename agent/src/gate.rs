@@ -38,9 +38,16 @@ use gprofinject_abi::region::{RECENT, RECENT_HASH, RECENT_SHIFT, Slot, TAIL};
 pub(crate) struct Next {
     /// Runtime address; 0 from `arcs::known`: ask `arcs::rare`.
     pub(crate) target: u64,
-    /// Not 0: `target` is the function's body, to be entered as if nothing were hooked.
-    pub(crate) body: u64,
+    /// [`RESUME`], [`BODY`] or [`CALL`].
+    pub(crate) way: u64,
 }
+
+/// The thunk goes on behind its count: rsp = CFA, all registers as they were but rax.
+pub(crate) const RESUME: u64 = 0;
+/// The function's body is entered as if nothing were hooked: rsp = CFA - 8.
+pub(crate) const BODY: u64 = 1;
+/// The thunk goes on with its `call`, because the frame's cell is filled: rsp = CFA, all registers as they were.
+pub(crate) const CALL: u64 = 2;
 
 global_asm!(
     // The arc of function eax with the key r11, if it is in the block's table: counts it. Else goes to `otherwise`.
@@ -200,20 +207,22 @@ global_asm!(
     "call {known}",
     "test rax, rax",
     "jz 3f",
-    "2:",                           // rax = target, rdx = body
+    "2:",                           // rax = target, rdx = way
     "mov [rbp+160], rax",           // CFA-32
-    "test rdx, rdx",
+    "cmp rdx, {as_body}",
     ".cfi_remember_state",
     "gpi_restore",                  // pops keep the flags
     "lea rsp, [rsp+128]",
     ".cfi_def_cfa_offset 0",
-    "jnz 4f",
     "mov r11, [rsp-24]",
+    "je 4f",
+    "jb 5f",
+    "mov rax, [rsp-16]",
+    "5:",
     "jmp [rsp-32]",
     "4:",                           // as at the function's entry
     "lea rsp, [rsp-8]",
     ".cfi_def_cfa_offset 8",
-    "mov r11, [rsp-16]",
     "mov rax, [rsp-8]",
     "jmp [rsp-24]",
     ".cfi_restore_state",
@@ -354,6 +363,7 @@ global_asm!(
     recent = const RECENT,
     key = const offset_of!(Slot, key),
     count = const offset_of!(Slot, count),
+    as_body = const BODY,
     known = sym arcs::known,
     rare = sym arcs::rare,
     tail = sym arcs::tail,

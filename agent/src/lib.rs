@@ -23,6 +23,7 @@ mod arcs;
 mod attach;
 mod birth;
 mod builtins;
+mod callers;
 mod cells;
 mod children;
 mod counters;

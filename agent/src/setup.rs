@@ -18,6 +18,7 @@ use crate::unwind;
 use crate::words;
 use core::ptr;
 use core::slice;
+use gprofinject_abi::attach::WORDS;
 use gprofinject_abi::plan::{
     ArenaHeader, CallJump, FunctionRecord, HOOK_BOTH, MAGIC, Original, Patch, PlanHeader, Segment, Table,
     ThreadWords,
@@ -195,6 +196,7 @@ fn hook(start: &Start, files: &Files<'_>, region: *mut RegionHeader) -> Result<(
         text_hi: plan.text_hi.wrapping_add(bias),
         bias,
         stack_end: start.stack(),
+        stack_lo: start.stack().saturating_sub(stack_room()),
         main_thread: words::thread_pointer(),
         libc: jumps::libc_text(start.auxiliary(AT_BASE)),
         both: plan.hooks == HOOK_BOTH,
@@ -232,6 +234,17 @@ fn hook(start: &Start, files: &Files<'_>, region: *mut RegionHeader) -> Result<(
     }
     text::prepare(start, patches, call_jumps, (arena, plan.arena_len), bias);
     Ok(())
+}
+
+/// How far down from its beginning nothing can lie but the main thread's stack. The kernel puts mappings below the
+/// limit that held when the program was executed, and never closer than 128 MiB (arch/x86/mm/mmap.c, `mmap_base`);
+/// where there is no limit, it puts them at the other end of the address space. A program that runs already may have
+/// changed its limit.
+fn stack_room() -> u64 {
+    const GAP: u64 = 128 << 20;
+    const UNLIMITED: u64 = 64 << 30;
+    let attached = words::offset() == WORDS as i64;
+    sys::stack_limit().min(if attached { GAP } else { UNLIMITED })
 }
 
 /// Compares the text in memory with what was planned for.

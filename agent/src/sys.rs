@@ -202,10 +202,21 @@ pub(crate) fn create(path: &[u8], len: u64) -> Result<i32, i32> {
 
 fn file_size_limit() -> u64 {
     const RLIMIT_FSIZE: u64 = 1;
+    limit(RLIMIT_FSIZE)
+}
+
+/// How large the main thread's stack may become (RLIMIT_STACK).
+pub(crate) fn stack_limit() -> u64 {
+    const RLIMIT_STACK: u64 = 3;
+    limit(RLIMIT_STACK)
+}
+
+/// A soft limit.
+fn limit(resource: u64) -> u64 {
     // struct rlimit64: soft, hard.
     let mut limit = [u64::MAX; 2];
     // SAFETY: the kernel writes the limit.
-    let _ = unsafe { syscall(302, [0, RLIMIT_FSIZE, 0, &raw mut limit as u64, 0, 0]) };
+    let _ = unsafe { syscall(302, [0, resource, 0, &raw mut limit as u64, 0, 0]) };
     limit[0]
 }
 

@@ -8,13 +8,13 @@ use gprofinject_abi::plan::ThreadWords;
 #[cfg(not(test))]
 global_asm!(
     ".section .tdata.gprofinject, \"awT\", @progbits",
-    ".balign 32",
+    ".balign 64",
     ".globl gprofinject_thread_words",
     ".hidden gprofinject_thread_words",
     ".type gprofinject_thread_words, @object",
-    ".size gprofinject_thread_words, 32",
+    ".size gprofinject_thread_words, 56",
     "gprofinject_thread_words:",
-    ".quad 0, 0, 0, 0",
+    ".quad 0, 0, 0, 0, 0, 0, 0",
     ".hidden __ehdr_start",
     ".text",
 );
@@ -22,12 +22,14 @@ global_asm!(
 #[cfg(test)]
 global_asm!(
     ".section .tdata.gprofinject, \"awT\", @progbits",
-    ".balign 32",
+    ".balign 64",
     ".type gprofinject_thread_words, @object",
     "gprofinject_thread_words:",
-    ".quad 0, 0, 0, 0",
+    ".quad 0, 0, 0, 0, 0, 0, 0",
     ".text",
 );
+
+const _: () = assert!(size_of::<ThreadWords>() == 56, "as long as the symbol above");
 
 /// Offset of the words from the thread pointer; the same in every thread.
 pub(crate) fn offset() -> i64 {

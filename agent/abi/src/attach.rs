@@ -3,7 +3,7 @@
 //! library by itself; there the order [`PREPARE`] comes first.
 
 use crate::FOLDER_MAX;
-use crate::plan::ThreadWords;
+use crate::plan::{THREAD_WORDS, ThreadWords};
 
 /// Name of the library's entry. rdi = [`Order`], rsp = a stack of our own, a multiple of 16. It never returns:
 /// it says that it is done, and sleeps.
@@ -44,7 +44,7 @@ pub struct Order {
     /// Out: 0, or an errno.
     pub result: i64,
     /// Out of [`PREPARE`]: what every thread's [`crate::plan::ThreadWords`] must be before [`ARM`].
-    pub words: [u64; 4],
+    pub words: [u64; THREAD_WORDS],
     /// Out of [`PREPARE`]: the table of shadows ([`crate::plan::ArenaHeader::shadows`]).
     pub shadows: u64,
     /// Out of [`PREPARE`]: address of a table of [`MAPPED_MAX`] pairs, address and length of what the agent has

@@ -278,13 +278,23 @@ pub struct ThreadWords {
     /// address, a multiple of its size, is the word before the shadow ([`WINDOW_WORD`]), so that whoever
     /// reads this one word, even a thunk that a signal handler interrupts, has a pair that belongs together.
     pub cells: u64,
+    /// The CFA of the hooked frame that was entered or left last, or that a search has found to be the newest live
+    /// one. While the thread runs on its own stack, no newer live frame lies on that stack: a search for the caller of
+    /// a function that unhooked code calls begins here. 0: nothing is known.
+    pub last: u64,
     /// The CFA of the thread's first hooked call. From there on up to the thread's control block lies
     /// its stack. 0: none yet.
     pub first_frame: u64,
     /// Where an exception has landed in a clean-up: the stack pointer of the frame. 0: it has come to its handler. As
     /// long as the stack is no shorter, the exception may still be on its way.
     pub landing: u64,
+    /// The extent of the thread's own stack, as far as it can be told; else both are 0.
+    pub stack_lo: u64,
+    pub stack_hi: u64,
 }
+
+/// Number of words in [`ThreadWords`].
+pub const THREAD_WORDS: usize = size_of::<ThreadWords>() / 8;
 
 /// Where the window's address stands, from the shadow's.
 pub const WINDOW_WORD: i64 = -8;
@@ -306,10 +316,18 @@ pub struct Cell {
     pub return_address: u64,
     /// Number of the function that runs in the frame: the one called, or the last one tail-called.
     pub function: u32,
-    /// Not 0: a jump has left the frame, which is no caller any more. (Should it be a coroutine's that is
-    /// resumed, it still returns.)
-    pub left: u32,
+    /// Whose call this was, for a frame that unhooked code has called: the distance to the cell of the nearest live
+    /// frame at that time (or of the stack's end, if there was none), in cells, plus 1. [`LEFT`]: a jump has left the frame, which is no caller
+    /// any more. (Should it be a coroutine's that is resumed, it still returns.) 0: it is not known. The link stays
+    /// when the frame returns, until another frame takes its place.
+    pub link: u32,
 }
+
+/// See [`Cell::link`].
+pub const LEFT: u32 = 1;
+
+/// Bytes of the thunk's `call`, which ends at [`FunctionRecord::exit`].
+pub const CALL_LEN: u32 = 5;
 
 const _: () = {
     assert!(size_of::<Table>() == 16);
@@ -322,6 +340,6 @@ const _: () = {
     assert!(size_of::<CallJump>() == 8);
     assert!(size_of::<Segment>() == 24);
     assert!(size_of::<ArenaHeader>() == 64);
-    assert!(size_of::<ThreadWords>() == 32);
+    assert!(size_of::<ThreadWords>() == 56);
     assert!(size_of::<Cell>() == 16);
 };

@@ -70,6 +70,7 @@ const ISLANDS: [Target; 3] = [Target::Miss, Target::Outside, Target::Exit];
 pub const LINE: usize = 64;
 const BLOCK: i64 = offset_of!(ThreadWords, block) as i64;
 const CELLS: i64 = offset_of!(ThreadWords, cells) as i64;
+const LAST: i64 = offset_of!(ThreadWords, last) as i64;
 const RETURN: i64 = offset_of!(Cell, return_address) as i64;
 const FUNCTION: i64 = offset_of!(Cell, function) as i64;
 const KEY: i64 = offset_of!(Slot, key) as i64;
@@ -116,10 +117,12 @@ impl Template {
     ///   mov  r11, [rsp-8]
     ///   mov  [rax], r11
     ///   mov  qword [rax+8], number
+    ///   mov  fs:[last], rsp
     ///   mov  r11, [rsp-24]
     ///   mov  rax, [rsp-16]
     ///   call body
     /// exit:                 ; rsp = CFA
+    ///   mov  fs:[last], rsp
     ///   mov  [rsp-16], r11
     ///   mov  [rsp-24], rax
     ///   mov  rax, rsp
@@ -150,7 +153,15 @@ impl Template {
     ///
     /// No word of memory is both read and written on every call, so nothing makes calls wait for each
     /// other; and a signal handler may come in anywhere, because its frames have cells of their own.
+    ///
+    /// In the longest thunks the first island is too far from the branch to `miss`, which is a near one there.
     pub fn thunk(kind: Kind) -> Template {
+        let short = Template::thunk_with(kind, true);
+        if short.reaches_islands() { short } else { Template::thunk_with(kind, false) }
+    }
+
+    /// `short`: the branch to `miss` of a thunk with an exit leads to an island.
+    fn thunk_with(kind: Kind, short: bool) -> Template {
         let mut t = Template::default();
         let (first, second) = (kind.second.first(), kind.second.register());
         // Displacements below are from rsp as it is at that point.
@@ -183,7 +194,7 @@ impl Template {
         }
         let key = Instruction::with2(Code::Cmp_rm64_r64, wide(first, KEY), second);
         t.put(key, Some(Hole::Slot));
-        if kind.both {
+        if kind.both && short {
             t.by_island(Code::Jne_rel8_64, Target::Miss);
         } else {
             t.put(branch(Code::Jne_rel32_64), Some(Hole::Branch(Target::Miss)));
@@ -220,6 +231,11 @@ impl Template {
                 self.bytes[hole as usize] = (island - hole - 1) as u8;
             }
         }
+    }
+
+    /// Whether all short branches have come out as forward ones.
+    fn reaches_islands(&self) -> bool {
+        self.to_islands.iter().all(|&(hole, _)| self.bytes[hole as usize] < 0x80)
     }
 
     /// rsp is `below` less than the CFA.
@@ -264,7 +280,16 @@ impl Template {
         self.find_cell(first, second, Target::Outside, true);
         self.put(load(second, Register::RSP, -8), None);
         self.put(store(first, RETURN, second), None);
-        self.hand_over(first);
+        // The upper half, which is 0, is the cell's link.
+        let number = Instruction::with2(Code::Mov_rm64_imm32, mem(first, FUNCTION), 0x1234_5678);
+        self.put(number, Some(Hole::Number));
+        // After the cell: a signal handler that comes in between does not know of the frame yet.
+        self.note_last();
+    }
+
+    /// rsp is the CFA: notes that the frame was entered or left.
+    fn note_last(&mut self) {
+        self.put(Instruction::with2(Code::Mov_rm64_r64, tls(LAST), Register::RSP), Some(Hole::Tls));
     }
 
     /// What a hashed thunk tries when its arc is not at home: the next slot. `len` is its own length.
@@ -304,7 +329,7 @@ impl Template {
     ///   cmp  dword [r11+slot], site  ; the slot's key, but for its upper half: in use?
     ///   jne  miss
     ///   inc  qword [r11+slot+8]
-    ///   mov  qword [rax+8], number   ; the frame is the callee's from now on
+    ///   mov  dword [rax+8], number   ; the frame is the callee's from now on, and keeps its link
     ///   mov  r11, [rsp-16]
     ///   mov  rax, [rsp-8]
     ///   jmp  body
@@ -333,7 +358,7 @@ impl Template {
     }
 
     fn hand_over(&mut self, cell: Register) {
-        let number = Instruction::with2(Code::Mov_rm64_imm32, mem(cell, FUNCTION), 0x1234_5678);
+        let number = Instruction::with2(Code::Mov_rm32_imm32, mem(cell, FUNCTION), 0x1234_5678);
         self.put(number, Some(Hole::Number));
     }
 
@@ -345,6 +370,8 @@ impl Template {
             _ => (Register::R10, Register::R11),
         };
         let (keep_rax, keep_r11) = (cfa == Register::RAX, dead & (R10 | R11) == 0);
+        // Before the cell says that the frame is gone: until then it is the last one entered.
+        self.note_last();
         if keep_r11 {
             self.put(store(Register::RSP, EXIT_SAVED_R11, Register::R11), None);
         }

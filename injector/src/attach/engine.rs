@@ -22,7 +22,7 @@ use gprofinject_abi::attach::{
     ACCUMULATOR, ARM, CONTROL, DETOURS_MAX, LEAVE, MAPPED_MAX, Order, PAD, PAUSE, PLACE_MAX, PREPARE, RESUME,
     WORDS,
 };
-use gprofinject_abi::plan::ThreadWords;
+use gprofinject_abi::plan::{THREAD_WORDS, ThreadWords};
 use gprofinject_abi::{AGENT_FILE, PLAN_SUFFIX, REGION_SUFFIX};
 use gprofinject_plan::Plan;
 use serde::de::DeserializeOwned;
@@ -87,7 +87,7 @@ pub(crate) struct Attached {
     /// A `syscall` instruction.
     instruction: u64,
     pub(crate) arena: Range<u64>,
-    words: [u64; 4],
+    words: [u64; THREAD_WORDS],
     shadows: u64,
     mapped: u64,
     /// See [`Order::waiting`].
@@ -150,7 +150,7 @@ impl Attached {
             entry: 0,
             instruction: libc + find_syscall(code).context("the C library makes no system calls")?,
             arena: arena..arena + plan.arena_len,
-            words: [0; 4],
+            words: [0; THREAD_WORDS],
             shadows: 0,
             mapped: 0,
             waiting: [0; 3],
@@ -272,7 +272,7 @@ impl Attached {
         let read = |offset: usize, n: u64| memory.word(order + offset as u64 + 8 * n);
         self.mapped = read(offset_of!(Order, mapped), 0)?;
         prepared.map_err(refused)?;
-        let (mut words, mut waiting) = ([0; 4], [0; 3]);
+        let (mut words, mut waiting) = ([0; THREAD_WORDS], [0; 3]);
         for (n, word) in (0..).zip(&mut words) {
             *word = read(offset_of!(Order, words), n)?;
         }

@@ -24,7 +24,7 @@ pub(crate) struct Ratios {
     entry: f64,
 }
 
-fn work(program: &Path, args: &[&str], stdin: Option<&Path>) -> Work {
+pub(crate) fn work(program: &Path, args: &[&str], stdin: Option<&Path>) -> Work {
     Work {
         program: program.to_path_buf(),
         args: args.iter().map(|a| (*a).to_string()).collect(),
@@ -32,7 +32,7 @@ fn work(program: &Path, args: &[&str], stdin: Option<&Path>) -> Work {
     }
 }
 
-fn compile(source: &str, program: &Path, flags: &[&str]) -> Result<()> {
+pub(crate) fn compile(source: &str, program: &Path, flags: &[&str]) -> Result<()> {
     let mut gcc = Command::new("gcc");
     gcc.args(flags).args(["-w", "-pthread", "-o"]).arg(program).arg(tool::folder().join("data").join(source));
     build::compile(gcc)

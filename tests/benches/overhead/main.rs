@@ -7,6 +7,7 @@
 //! The least of all rounds counts. Wall time is printed beside it.
 
 mod blocks;
+mod callbacks;
 mod calls;
 mod frida;
 mod measure;
@@ -44,6 +45,9 @@ fn main() -> Result<()> {
     calls::print_means(&ratios);
     if wanted("threads") {
         calls::threads(folder.path(), rounds)?;
+    }
+    if wanted("callbacks") {
+        callbacks::compare(folder.path(), rounds)?;
     }
     if wanted("blocks") {
         match tool::corpus() {

@@ -26,27 +26,29 @@ fn entry_and_exit_is_as_documented() {
         "pop r11",
         "mov rax,fs:[0]",
         "cmp [rax],r11",
-        "jne short 0x0000000000000096",
+        "jne 0x0000000010000000",
         "inc qword ptr [rax+8]",
         "mov rax,rsp",
         "mov r11,fs:[8]",
         "xor rax,[r11-8]",
         "cmp rax,0x4000000",
-        "jae short 0x000000000000009B",
+        "jae short 0x00000000000000B1",
         "lea rax,[r11+rax*2]",
         "mov r11,[rsp-8]",
         "mov [rax],r11",
         "mov qword ptr [rax+8],0x12345678",
+        "mov fs:[0x10],rsp",
         "mov r11,[rsp-0x18]",
         "mov rax,[rsp-0x10]",
         "call 0x0000000010000000",
+        "mov fs:[0x10],rsp",
         "mov [rsp-0x10],r11",
         "mov [rsp-0x18],rax",
         "mov rax,rsp",
         "mov r11,fs:[8]",
         "xor rax,[r11-8]",
         "cmp rax,0x4000000",
-        "jae short 0x00000000000000A0",
+        "jae short 0x00000000000000B6",
         "lea rax,[r11+rax*2]",
         "push qword ptr [rax]",
         "mov [rax],rsp",
@@ -60,10 +62,10 @@ fn entry_and_exit_is_as_documented() {
     assert_eq!(listing(&t), expected);
     assert_eq!(
         listing(&Template { bytes: t.bytes[t.exit as usize..].to_vec(), ..t.clone() })[0],
-        "mov [rsp-0x10],r11"
+        "mov fs:[0x10],rsp"
     );
-    // Less than three cache lines; the body follows.
-    assert!(t.bytes.len() <= 184, "{}", t.bytes.len());
+    // No more than three cache lines; the body follows.
+    assert!(t.bytes.len() <= 192, "{}", t.bytes.len());
 }
 
 #[test]
@@ -116,7 +118,7 @@ fn a_tail_call_is_as_documented() {
         "cmp dword ptr [r11],0x12345678",
         "jne 0x0000000010000000",
         "inc qword ptr [r11+8]",
-        "mov qword ptr [rax+8],0x12345678",
+        "mov dword ptr [rax+8],0x12345678",
         "mov r11,[rsp-0x10]",
         "mov rax,[rsp-8]",
         "jmp 0x0000000010000000",
@@ -160,7 +162,10 @@ fn short_branches_lead_to_islands() {
             .into_iter()
             .filter(|i| i.is_jcc_short())
             .map(|i| i.near_branch_target() as usize);
-        let expected: Vec<usize> = (0..3).map(|n| islands + n * ISLAND as usize).collect();
+        // The longest thunks have a near branch in place of the first one.
+        let near =
+            t.holes.iter().any(|&(at, hole)| hole == Hole::Branch(Target::Miss) && (at as usize) < islands);
+        let expected: Vec<usize> = (usize::from(near)..3).map(|n| islands + n * ISLAND as usize).collect();
         assert_eq!(leads.collect::<Vec<_>>(), expected, "{kind:?}");
         let to: Vec<Hole> = t.holes[t.holes.len() - 3..].iter().map(|&(_, hole)| hole).collect();
         assert_eq!(to, [Target::Miss, Target::Outside, Target::Exit].map(Hole::Branch));
