@@ -187,6 +187,8 @@ fn map_header(fd: i32, parent: &Agent) -> Option<*mut RegionHeader> {
             histogram_offset: from.histogram_offset,
             text_bins: from.text_bins,
             arena_bins: from.arena_bins,
+            text_shift: from.text_shift,
+            arena_shift: from.arena_shift,
             blocks_offset: from.blocks_offset,
             block_len: from.block_len,
             slot_bytes: from.slot_bytes,

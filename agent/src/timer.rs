@@ -135,9 +135,9 @@ extern "C" fn tick(_signal: i32, info: *const u8, context: *const u8) {
     // SAFETY: the histogram follows the header in the same mapping; indices are checked against it.
     unsafe {
         let bin = if (agent.text_lo..agent.text_hi).contains(&pc) {
-            (pc - agent.text_lo) / 2
+            (pc - agent.text_lo) >> ((*header).text_shift & 63)
         } else if agent.in_arena(pc) {
-            (*header).text_bins + (pc - agent.arena_lo) / 16
+            (*header).text_bins + ((pc - agent.arena_lo) >> ((*header).arena_shift & 63))
         } else {
             add(&raw mut (*header).samples_outside, samples.into());
             return;

@@ -29,7 +29,7 @@ pub struct HistogramBuilder {
 pub struct Sampled {
     /// At least one, sorted, separate.
     pub histograms: Vec<Histogram>,
-    /// Hits outside the text: in no histogram.
+    /// Hits outside the text or in functions without a bin: in no histogram.
     pub outside: u64,
 }
 
@@ -47,13 +47,18 @@ impl HistogramBuilder {
         self
     }
 
-    /// The addresses of all functions that gprof will see, in any order. Needed for those at odd
-    /// addresses.
+    /// The addresses of all symbols that gprof will see, in any order. Needed for those at odd addresses.
     pub fn functions(mut self, starts: impl IntoIterator<Item = u64>) -> HistogramBuilder {
         self.functions = starts.into_iter().collect();
         self.functions.sort_unstable();
         self.functions.dedup();
         self
+    }
+
+    /// Whether gprof charges some bin to the function that `pc` is in. It does not if the function and the
+    /// next one begin in the same bin.
+    pub fn has_bin(&self, pc: u64) -> bool {
+        self.bin_of(pc).is_some()
     }
 
     /// Adds hits at an address. A sum beyond 64 bits stays at the highest number.
@@ -66,11 +71,16 @@ impl HistogramBuilder {
         }
     }
 
-    /// The histograms. With no sample in the text, an empty one at its start.
+    /// The histograms. With no sample in the text, an empty one at its start. Hits in functions without a bin
+    /// are in none.
     pub fn build(&self) -> Sampled {
         let mut chunks: BTreeMap<u64, Histogram> = BTreeMap::new();
+        let mut outside = self.outside;
         for (&pc, &hits) in self.samples.iter().filter(|&(_, &hits)| hits > 0) {
-            let address = self.bin_of(pc);
+            let Some(address) = self.bin_of(pc) else {
+                outside = outside.saturating_add(hits);
+                continue;
+            };
             let chunk = chunks.entry(address / CHUNK).or_insert_with(|| self.chunk(address));
             let bin = &mut chunk.bins[((address - chunk.low) / BIN) as usize];
             *bin = bin.saturating_add(hits);
@@ -79,26 +89,27 @@ impl HistogramBuilder {
         if histograms.is_empty() {
             histograms.push(self.chunk(self.text.start));
         }
-        Sampled { histograms, outside: self.outside }
+        Sampled { histograms, outside }
     }
 
     fn chunk(&self, address: u64) -> Histogram {
         Histogram { unit: self.unit, ..empty_chunk(address, Width::Bits64, self.rate) }
     }
 
-    /// The address of the bin that gprof charges to the function that `pc` is in.
+    /// The address of a bin that gprof charges to the function that `pc` is in: the one with `pc` or, if that
+    /// is another function's, the one before. gprof rounds the functions' addresses down to bins.
     ///
     /// ```text
-    /// bytes    ... f f | f g | g g ...     g starts at an odd address; gprof rounds it down,
-    /// bins       i-1      i    i+1         so bin i is g's: f's last byte is counted in bin i-1.
+    /// bytes    ... f f | f g | g h | h ...     g and h start at odd addresses.
+    /// bins       i-1      i    i+1             Bin i is g's, and f's last byte is counted in bin i-1.
     /// ```
-    fn bin_of(&self, pc: u64) -> u64 {
-        let bin = pc & !(BIN - 1);
+    fn bin_of(&self, pc: u64) -> Option<u64> {
+        let down = |address: u64| address & !(BIN - 1);
         let after = self.functions.partition_point(|&start| start <= pc);
-        let next_is_odd = pc == bin && self.functions.get(after) == Some(&(pc + 1));
-        // Where f begins: it owns no bin below, and if it begins in bin i it owns none at all.
-        let own = after.checked_sub(1).map_or(self.text.start, |index| self.functions[index]);
-        if next_is_odd && bin > own & !(BIN - 1) { bin - BIN } else { bin }
+        let first = after.checked_sub(1).map_or(0, |index| down(self.functions[index]));
+        let Some(&next) = self.functions.get(after) else { return Some(down(pc)) };
+        let last = down(next).checked_sub(BIN).filter(|&last| last >= first)?;
+        Some(down(pc).min(last))
     }
 }
 
@@ -142,8 +153,11 @@ mod tests {
         assert_eq!(sampled(&functions, 0x1001), 0x1000);
         assert_eq!(sampled(&functions, 0x1002), 0x1000, "not in 0x1003's bin");
         assert_eq!(sampled(&functions, 0x1003), 0x1002);
-        assert_eq!(sampled(&functions, 0x1010), 0x1010, "a function of one byte owns no bin");
         assert_eq!(sampled(&functions, 0x1022), 0x1020, "0x1021's own bin");
+        let mut none = HistogramBuilder::new(0xff0..0x4000, 1).functions(functions);
+        assert!(!none.has_bin(0x1010), "a function of one byte owns no bin");
+        none.add(0x1010, 3);
+        assert_eq!((bins(&none).len(), none.build().outside), (0, 3));
         assert_eq!(sampled(&functions, 0x2000), 0x1ffe, "in the chunk before");
     }
 

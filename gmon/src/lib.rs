@@ -66,7 +66,7 @@ pub use profile::{Arc, Block, Histogram, SECONDS, ShapeError, Unit};
 pub use profile::{CountOverflow, Profile};
 #[cfg(feature = "elf")]
 pub use program::ProgramError;
-pub use program::{Function, Place, Program};
+pub use program::{Function, Hidden, Place, Program, Relation, Whole};
 pub use read::{ReadOptions, Reading, read};
 pub use records::ReadError;
 #[cfg(feature = "lines")]

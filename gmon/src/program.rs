@@ -1,4 +1,13 @@
 //! The profiled program's functions, as gprof sees them.
+//!
+//! gprof knows a function by the symbols that it takes from the program's symbol table, and charges every
+//! address to the nearest symbol at or before it. `elf` takes the same symbols; `clones` finds out to which
+//! function the ones belong that gprof leaves out.
+
+#[cfg(feature = "elf")]
+mod clones;
+#[cfg(feature = "elf")]
+mod elf;
 
 use std::ops::Range;
 
@@ -23,6 +32,37 @@ impl Function {
     }
 }
 
+/// A function that gprof does not show: its symbol is local, and has a `$` in its name or a `.` that is
+/// followed by something other than a number, `clone.N` or `constprop.N`. gprof charges its code to the
+/// symbol before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hidden {
+    pub function: Function,
+    /// The function that gprof shows and that this one is a part or a version of.
+    pub whole: Option<Whole>,
+}
+
+/// The function that a [`Hidden`] one belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Whole {
+    /// Its address.
+    pub start: u64,
+    pub relation: Relation,
+}
+
+/// What a hidden function is to the one that it belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Relation {
+    /// A second version of it (`f.isra.0`): whoever calls it calls the function.
+    Version,
+    /// The rest of it (`f.part.0`), which others call that have the beginning inlined: a call from anywhere
+    /// but the function itself is a call of the function.
+    Rest,
+    /// A piece of its body (`f.cold`, `f._omp_fn.0`): control comes there in the course of a call of the
+    /// function, and no call of the piece is a call of the function.
+    Piece,
+}
+
 /// Functions and code of a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
@@ -30,6 +70,10 @@ pub struct Program {
     /// [`BuildId::UNKNOWN`] unless the file has one.
     pub build_id: BuildId,
     functions: Vec<Function>,
+    /// Sorted: addresses of `functions` that name data. gprof takes those that lie among code, and weak ones.
+    data: Vec<u64>,
+    /// Sorted by address.
+    hidden: Vec<Hidden>,
     code: Vec<Range<u64>>,
 }
 
@@ -54,7 +98,8 @@ impl Program {
         });
         functions.dedup_by_key(|function| function.start);
         code.sort_by_key(|range| range.start);
-        Program { format, build_id: BuildId::UNKNOWN, functions, code }
+        let (data, hidden) = (Vec::new(), Vec::new());
+        Program { format, build_id: BuildId::UNKNOWN, functions, data, hidden, code }
     }
 
     /// Sorted by address, one for each address.
@@ -67,6 +112,34 @@ impl Program {
         &self.code
     }
 
+    /// Sorted by address: the functions that gprof does not show.
+    pub fn hidden(&self) -> &[Hidden] {
+        &self.hidden
+    }
+
+    /// The hidden function that begins at an address.
+    pub fn hidden_at(&self, start: u64) -> Option<&Hidden> {
+        let index = self.hidden.binary_search_by_key(&start, |hidden| hidden.function.start).ok()?;
+        self.hidden.get(index)
+    }
+
+    /// The symbol that gprof charges for an address, however far before it that is.
+    pub fn symbol(&self, address: u64) -> Option<&Function> {
+        let after = self.functions.partition_point(|function| function.start <= address);
+        self.functions.get(after.checked_sub(1)?)
+    }
+
+    /// Whether a symbol of [`Program::functions`] names data.
+    pub fn is_data(&self, symbol: &Function) -> bool {
+        self.data.binary_search(&symbol.start).is_ok()
+    }
+
+    /// The range of code that an address lies in.
+    pub fn code_at(&self, address: u64) -> Option<&Range<u64>> {
+        let after = self.code.partition_point(|range| range.start <= address);
+        self.code.get(after.checked_sub(1)?).filter(|range| range.contains(&address))
+    }
+
     /// The function that gprof charges for an address.
     pub fn place(&self, address: u64) -> Place<'_> {
         let after = self.functions.partition_point(|function| function.start <= address);
@@ -75,7 +148,7 @@ impl Program {
         };
         let inside = function.size > 0 && address - function.start < function.size;
         let has_next = after < self.functions.len();
-        match (inside, self.code.iter().any(|range| range.contains(&address))) {
+        match (inside, self.code_at(address).is_some()) {
             (true, _) => Place::In(function),
             (false, true) if function.size == 0 => Place::In(function),
             (false, true) => Place::Behind(function),
@@ -88,97 +161,9 @@ impl Program {
 #[cfg(feature = "elf")]
 pub use elf::ProgramError;
 
-#[cfg(feature = "elf")]
-mod elf {
-    use object::{Object, ObjectSection, ObjectSymbol, SectionFlags, SymbolKind, elf};
-
-    use super::{Function, Program};
-    use crate::build_id::BuildId;
-    use crate::format::{Endian, Format, Width};
-
-    /// Why a file is not a program that gprof could read.
-    #[derive(Debug, thiserror::Error)]
-    pub enum ProgramError {
-        #[error("not a program in ELF")]
-        Object(#[from] object::Error),
-        #[error("an object file of format {0:?}, expected ELF")]
-        NotElf(object::BinaryFormat),
-    }
-
-    impl Program {
-        /// Functions of an ELF file: the symbols that gprof takes (binutils `gprof/corefile.c`,
-        /// `core_sym_class`). Without a symbol table there are none, as for gprof.
-        pub fn parse(bytes: &[u8]) -> Result<Program, ProgramError> {
-            let file = object::File::parse(bytes)?;
-            if file.format() != object::BinaryFormat::Elf {
-                return Err(ProgramError::NotElf(file.format()));
-            }
-            let endian = if file.is_little_endian() { Endian::Little } else { Endian::Big };
-            let width = if file.is_64() { Width::Bits64 } else { Width::Bits32 };
-            let code = file
-                .sections()
-                .filter(is_code)
-                .map(|section| section.address()..section.address().saturating_add(section.size()));
-            let functions = file.symbols().filter_map(|symbol| {
-                let section = file.section_by_index(symbol.section_index()?).ok()?;
-                let name = symbol.name().ok()?;
-                let local = !symbol.is_global();
-                // IFUNC symbols are `i` to nm: gprof does not take them.
-                let kind =
-                    matches!(symbol.kind(), SymbolKind::Text | SymbolKind::Label | SymbolKind::Unknown)
-                        && !is_ifunc(&symbol);
-                let taken = kind && is_code(&section) && !name.is_empty() && !(local && is_hidden_part(name));
-                taken.then(|| Function {
-                    start: symbol.address(),
-                    size: symbol.size(),
-                    name: name.to_owned(),
-                })
-            });
-            let program = Program::new(Format { endian, width }, functions.collect(), code.collect());
-            // A damaged note is none: the program may be good for all else.
-            let build_id = file.build_id().ok().flatten().map_or(BuildId::UNKNOWN, BuildId::new);
-            Ok(Program { build_id, ..program })
-        }
-    }
-
-    fn is_code<'data>(section: &impl ObjectSection<'data>) -> bool {
-        let wanted = elf::SHF_ALLOC | elf::SHF_EXECINSTR;
-        matches!(section.flags(), SectionFlags::Elf { sh_flags, .. } if sh_flags & wanted == wanted)
-    }
-
-    fn is_ifunc<'data>(symbol: &impl ObjectSymbol<'data>) -> bool {
-        matches!(symbol.flags(), object::SymbolFlags::Elf { st_info, .. } if st_info.st_type() == elf::STT_GNU_IFUNC)
-    }
-
-    /// A local name that gprof drops: one with a `$`, or with a `.` that is not followed by a number,
-    /// `clone.N` or `constprop.N`. Its code counts for the symbol before.
-    pub(super) fn is_hidden_part(name: &str) -> bool {
-        let mut parts = name.split('.');
-        parts.next();
-        let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
-        let mut kept = true;
-        while let Some(part) = parts.next() {
-            kept &= is_number(part)
-                || (matches!(part, "clone" | "constprop") && parts.next().is_some_and(is_number));
-        }
-        name.contains('$') || !kept
-    }
-}
-
-#[cfg(all(test, feature = "elf"))]
+#[cfg(test)]
 mod tests {
-    use super::elf::is_hidden_part;
     use super::*;
-
-    #[test]
-    fn gprofs_choice_of_local_names() {
-        for kept in ["main", "f.1", "f.constprop.0", "f.clone.12", "f.1.constprop.0"] {
-            assert!(!is_hidden_part(kept), "{kept}");
-        }
-        for dropped in ["f.cold", "f.part.0", "f$1", "f.", "f.constprop", "f.isra.0", "f.constprop.0.cold"] {
-            assert!(is_hidden_part(dropped), "{dropped}");
-        }
-    }
 
     #[test]
     fn an_address_is_in_behind_or_nowhere() {

@@ -25,7 +25,8 @@ pub struct Report<'p> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FunctionCounts {
     pub symbol: Function,
-    /// Its calls by the profile's arcs, or by the count of its first block where the profile has no arcs.
+    /// Its calls by the profile's arcs, or by the count of its first block where the profile has no arcs, or none of
+    /// functions that gprof does not show ([`Hidden`](crate::Hidden)).
     pub calls: u64,
     /// None where it was not counted: it has no record.
     pub blocks: Option<Vec<BlockCounts>>,
@@ -80,7 +81,9 @@ impl<'p> Report<'p> {
         for index in 0..report.functions.len() {
             let blocks = report.blocks(index, &targets, &starts);
             let function = &mut report.functions[index];
-            if profile.arcs.is_empty() && function.part_of.is_none() {
+            // What gprof cannot show has no arcs.
+            let may_be_hidden = function.calls == 0 && function.symbol.name.contains(['.', '$']);
+            if (profile.arcs.is_empty() || may_be_hidden) && function.part_of.is_none() {
                 let first = blocks.first().filter(|block| block.start == function.symbol.start);
                 function.calls = first.map_or(0, |block| block.count);
             }

@@ -302,3 +302,49 @@ fn check_agrees_with_gprof() {
     assert!(prog.flat(&[&file]).is_empty());
     refused("dropped.out", &bytes(&dropped), "");
 }
+
+/// Every kind of symbol of which gprof takes some and leaves others.
+const SYMBOLS: &str = r#"
+__asm__(".text\n"
+".macro symbol name, type, binding\n \\binding \\name\n .type \\name, \\type\n\\name: nop\n nop\n .size \\name, 2\n .endm\n"
+"symbol plain, @function, .local\n symbol shared, @function, .globl\n symbol faint, @function, .weak\n"
+"symbol label, @notype, .local\n symbol marked, @notype, .globl\n"
+"symbol table, @object, .local\n symbol shared_table, @object, .globl\n symbol faint_table, @object, .weak\n"
+"symbol chosen, @gnu_indirect_function, .globl\n"
+"symbol f.1, @function, .local\n symbol f.1.2, @function, .local\n symbol f.constprop.0, @function, .local\n"
+"symbol f.clone.3, @function, .local\n symbol f.isra.0, @function, .local\n symbol f.part.1, @function, .local\n"
+"symbol f.constprop.0.isra.0, @function, .local\n symbol f.llvm.77, @function, .local\n"
+"symbol f.cold, @function, .local\n symbol g.part.1, @function, .globl\n symbol h$x, @function, .local\n"
+"symbol i$x, @function, .globl\n symbol __gnu_compiled_c, @function, .local\n"
+// Several names of one address.
+".globl second\n .type second, @function\n .type _first, @function\n _first: second: nop\n"
+".globl end_label\n .type third, @function\n third: end_label: nop\n"
+".globl _fourth\n .globl fourth\n .type _fourth, @function\n .type fourth, @function\n _fourth: fourth: nop\n"
+".data\n .weak faint_data\n faint_data: .quad 0\n .globl data\n data: .quad 0\n"
+".section other, \"ax\"\n .type elsewhere, @function\n elsewhere: nop\n");
+int main(void) { return 0; }
+"#;
+
+#[test]
+fn the_symbols_that_gprof_takes() {
+    let folder = Folder::new("symbols");
+    for (name, flags) in [("pie.c", "-O1"), ("fixed.c", "-no-pie"), ("clones.c", "-DX")] {
+        // Each order of the string table is another trial: gprof reads on behind names that end with a number.
+        let source = SYMBOLS.replace("f.1.2", if name == "pie.c" { "f.1.2" } else { "zz.9" });
+        let path = folder.build(name, &source, &[flags, "-w"]);
+        let program = gmon::Program::parse(&std::fs::read(&path).expect("the program")).expect("an ELF file");
+        let file = folder.write("empty.out", &bytes(&profile(Vec::new())));
+        let arguments = ["-b", "-p", "-z", "--no-demangle"];
+        let output = support::run(std::process::Command::new("gprof").args(arguments).arg(&path).arg(&file));
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let rows = text.lines().filter(|line| line.trim_start().starts_with("0.00"));
+        let mut theirs: Vec<_> = rows.filter_map(|line| line.split_whitespace().last()).collect();
+        let mut ours: Vec<_> = program.functions().iter().map(|function| function.name.as_str()).collect();
+        theirs.sort_unstable();
+        ours.sort_unstable();
+        assert!(theirs.contains(&"plain") && !theirs.contains(&"f.isra.0"), "{text}");
+        assert_eq!(ours, theirs, "{name}");
+        let hidden: Vec<_> = program.hidden().iter().map(|hidden| hidden.function.name.as_str()).collect();
+        assert!(hidden.contains(&"f.isra.0") && hidden.contains(&"h$x"), "{hidden:?}");
+    }
+}

@@ -128,13 +128,14 @@ fn arc(counter: &Counter, planned: &Planned, bias: u64) -> Option<Arc> {
         ROOT => None,
         key if key & CALLER != 0 => planned.entry((key & !CALLER) as u32),
         key if key & TAIL != 0 => planned.tail_caller((key & !TAIL) as u32, counter.function),
-        key if key & SITE != 0 => Some(planned.charged(key & !SITE)),
+        key if key & SITE != 0 => Some(key & !SITE),
         return_address => planned.caller(return_address.wrapping_sub(bias)),
     };
     Some(Arc { from: known.unwrap_or_else(|| planned.root()), to, count: counter.count })
 }
 
-fn summed(mut arcs: Vec<Arc>) -> Vec<Arc> {
+/// Sorted, and equal arcs added up.
+pub(crate) fn summed(mut arcs: Vec<Arc>) -> Vec<Arc> {
     arcs.sort_unstable();
     arcs.dedup_by(|next, first| {
         let same = (next.from, next.to) == (first.from, first.to);

@@ -32,6 +32,7 @@ mod memory;
 mod names;
 mod output;
 mod perf;
+mod placement;
 mod privileges;
 mod profile;
 mod profile_plan;

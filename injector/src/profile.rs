@@ -1,22 +1,16 @@
 //! Arcs, blocks and samples -> gmon.out.
 
 use anyhow::{Context, Result};
-use gmon::{Block, BuildId, Code, Format, HistogramBuilder, Lines, Profile};
+use gmon::{Block, BuildId, Code, Format, Lines, Profile};
 
-use crate::collect::Collected;
+use crate::collect::{Collected, summed};
 use crate::histogram::Histogram;
+use crate::placement::{Placed, Placement};
 use crate::profile_plan::Planned;
-
-/// Samples as they are in the profile.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Placed {
-    pub(crate) inside: u64,
-    pub(crate) outside: u64,
-}
 
 /// The bytes of the profile.
 pub(crate) fn encode(
-    planned: &Planned,
+    planned: &Planned<'_, '_>,
     collected: &Collected,
     histogram: &Histogram,
     rate: u32,
@@ -25,8 +19,12 @@ pub(crate) fn encode(
     let format = if planned.subject.narrow { Format::LITTLE_32 } else { Format::LITTLE_64 };
     let build_id = planned.image().and_then(|image| image.facts.build_id.as_deref());
     let build_id = build_id.map_or(BuildId::UNKNOWN, BuildId::new);
-    let arcs = collected.arcs.clone();
-    let mut profile = Profile { build_id, arcs, ..Profile::new(format) };
+    let mut placement = Placement::new(planned, rate);
+    placement.add_outside(histogram.outside);
+    histogram.places().for_each(|(place, count)| placement.add_samples(place, count));
+    collected.arcs.iter().for_each(|arc| placement.add_arc(*arc));
+    let (arcs, samples, placed) = placement.finish();
+    let mut profile = Profile { build_id, arcs: summed(arcs), ..Profile::new(format) };
     if let Some(plan) = planned.plan.as_ref().filter(|_| !collected.counters.is_empty()) {
         let (counts, _) = plan.block_counts(&collected.counters, collected.stopped);
         profile.blocks = counts.into_iter().map(|(addr, count)| Block { addr, count }).collect();
@@ -36,21 +34,8 @@ pub(crate) fn encode(
             profile.blocks = gmon::at_lines(&profile.blocks, &code, &lines);
         }
     }
-    let (low, high) = planned.shape.text;
-    let starts = planned.functions().map(|(function, _)| function.address);
-    let mut builder = HistogramBuilder::new(low..high, rate).functions(starts);
-    let mut placed = Placed { inside: 0, outside: histogram.outside };
-    for (place, count) in histogram.places() {
-        match planned.charged_place(place) {
-            Some(address) => {
-                builder.add(address, count);
-                placed.inside += count;
-            }
-            None => placed.outside += count,
-        }
-    }
     if rate > 0 {
-        profile.histograms = builder.build().histograms;
+        profile.histograms = samples.build().histograms;
     }
     let mut bytes = Vec::new();
     gmon::write(&profile, &mut bytes).context("the profile does not fit into a gmon.out")?;

@@ -1,6 +1,7 @@
 //! The plan for a program, and the answers that the rest needs from it.
 
 use std::path::Path;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use gprofinject_plan::image::{Function, FunctionKind, Image};
@@ -22,6 +23,8 @@ pub(crate) struct Planned<'s, 'd> {
     pub(crate) counts: bool,
     /// There are hooks only because blocks are counted: their arcs are not wanted.
     pub(crate) blocks_only: bool,
+    /// See [`Planned::gprof`].
+    gprof: OnceLock<Option<gmon::Program>>,
 }
 
 /// Plans. Where nothing is to be hooked, or can be, there is a plan only if the agent is wanted all the
@@ -62,10 +65,26 @@ pub(crate) fn make<'s, 'd>(
         }
     }
     let shape = match &plan {
-        Some(plan) => Shape { text: plan.text, arena: plan.arena, arena_len: plan.arena_len },
-        None => Shape { text: text_extents(subject), arena: 0, arena_len: 0 },
+        Some(plan) => {
+            let starts = subject.functions().iter().map(|function| function.address.wrapping_sub(plan.text.0));
+            let owners = plan.arena_owners.iter().map(|&(start, _)| u64::from(start));
+            Shape {
+                text: plan.text,
+                arena: plan.arena,
+                arena_len: plan.arena_len,
+                text_shift: widest_bins(starts),
+                arena_shift: widest_bins(owners),
+            }
+        }
+        None => Shape { text: text_extents(subject), ..Shape::default() },
     };
-    Planned { subject, plan, shape, took: start.elapsed(), counts, blocks_only }
+    Planned { subject, plan, shape, took: start.elapsed(), counts, blocks_only, gprof: OnceLock::new() }
+}
+
+/// Binary logarithm of the most bytes, up to 16, that a bin can cover without those of two owners.
+fn widest_bins(starts: impl Iterator<Item = u64>) -> u32 {
+    const MOST: u32 = 4;
+    starts.map(u64::trailing_zeros).fold(MOST, u32::min)
 }
 
 /// The source files of the code in a range, some of them several times.
@@ -143,30 +162,26 @@ impl Planned<'_, '_> {
         (address - function.address < function.size).then_some(function)
     }
 
-    /// What gprof knows an address by: it ignores the names of `.cold` parts, and would charge them to
-    /// whichever function precedes them.
-    pub(crate) fn charged(&self, address: u64) -> u64 {
-        let parent = match self.function_at(address).map(|function| function.kind) {
-            Some(FunctionKind::Cold(Some(parent))) => parent,
-            _ => return address,
+    /// What gprof will know of the program: the symbols of the file that it is to be given. None: there are none.
+    pub(crate) fn gprof(&self) -> Option<&gmon::Program> {
+        let parse = |bytes: &[u8]| gmon::Program::parse(bytes).ok().filter(|program| !program.functions().is_empty());
+        let read = || match self.subject.debug_file() {
+            Some(file) => parse(&std::fs::read(file).ok()?),
+            None => parse(self.subject.bytes),
         };
-        self.subject.functions().get(parent).map_or(address, |parent| parent.address)
+        self.gprof.get_or_init(read).as_ref()
     }
 
-    /// The link address that a sample is charged to.
-    pub(crate) fn charged_place(&self, place: Place) -> Option<u64> {
+    /// Whether an address is in the function that begins at `start`.
+    pub(crate) fn is_in(&self, address: u64, start: u64) -> bool {
+        self.function_at(address).is_some_and(|function| function.address == start)
+    }
+
+    /// The link address of the text that a place stands for.
+    pub(crate) fn text_address(&self, place: Place) -> Option<u64> {
         match place {
-            // Between functions (a PLT) it is nobody's; gprof would charge whoever stands before.
-            Place::Text(address)
-                if self.function_at(address).is_none() && self.functions().next().is_some() =>
-            {
-                None
-            }
-            Place::Text(address) => Some(self.charged(address)),
-            Place::Arena(offset) => match self.original(offset) {
-                Some(address) => Some(self.charged(address)),
-                None => self.arena_owner(offset),
-            },
+            Place::Text(address) => Some(address),
+            Place::Arena(offset) => self.original(offset).or_else(|| self.arena_owner(offset)),
         }
     }
 
@@ -191,7 +206,7 @@ impl Planned<'_, '_> {
     /// Where a tail call comes from: the only jump that can have made it, else the caller's entry.
     pub(crate) fn tail_caller(&self, caller: u32, callee: u32) -> Option<u64> {
         let site = self.plan.as_ref()?.tail_site(caller, callee);
-        site.map(|site| self.charged(site)).or_else(|| self.entry(caller))
+        site.or_else(|| self.entry(caller))
     }
 
     /// Where a call comes from that left this return address (a link address), if it is known.
@@ -203,7 +218,7 @@ impl Planned<'_, '_> {
         let site = return_address.wrapping_sub(1);
         let code = &self.image()?.code;
         let known = code.iter().any(|part| site.wrapping_sub(part.address) < part.bytes.len() as u64);
-        known.then(|| self.charged(site))
+        known.then_some(site)
     }
 
     /// Who calls what nobody in the program calls.

@@ -147,7 +147,7 @@ impl Recovery<'_> {
     }
 
     fn write(&mut self, name: &str, pid: u32, profilee: &Profilee, finished: &Finished) -> Result<()> {
-        let (calls, placed) = (finished.collected.calls(), finished.placed);
+        let (calls, placed) = (finished.collected.calls(), &finished.placed);
         let before = self.written.entry(pid).or_default();
         if name != FIRST && calls == 0 && placed.inside == 0 {
             return Ok(());

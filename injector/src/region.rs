@@ -86,6 +86,8 @@ pub(crate) fn create(path: &Path, layout: &Layout, orders: Orders) -> io::Result
         histogram_offset: HISTOGRAM,
         text_bins: layout.shape.text_bins(),
         arena_bins: layout.shape.arena_bins(),
+        text_shift: layout.shape.text_shift,
+        arena_shift: layout.shape.arena_shift,
         blocks_offset: layout.blocks_offset,
         block_len: layout.block_len(),
         slot_bytes: layout.slot_bytes,
@@ -415,7 +417,8 @@ mod tests {
     #[test]
     fn counters_are_found_across_holes() {
         let folder = tempfile::tempdir().expect("a folder");
-        let shape = Shape { text: (0x1000, 0x9000), arena: 0xa000, arena_len: 0x2000 };
+        let shape =
+            Shape { text: (0x1000, 0x9000), arena: 0xa000, arena_len: 0x2000, text_shift: 1, arena_shift: 4 };
         let slot_bytes = 20000;
         let layout = Layout::new(shape, slot_bytes, 0);
         let region = create(&folder.path().join("region"), &layout, Orders::default()).expect("created");

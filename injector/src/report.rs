@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::collect::Collected;
 use crate::family::Other;
-use crate::profile::Placed;
+use crate::placement::{Placed, Unseen};
 use crate::profile_plan::Planned;
 use crate::say::Voice;
 use crate::supervise::Ending;
@@ -30,6 +30,8 @@ pub(crate) struct Stats {
     /// Why less was done than was asked for.
     notes: Vec<String>,
     functions: Functions,
+    /// Functions that ran and that gprof cannot show.
+    unseen: Vec<Unseen>,
     /// With --count.
     #[serde(skip_serializing_if = "Option::is_none")]
     blocks: Option<Blocks>,
@@ -56,6 +58,7 @@ struct Process {
     samples_outside: u64,
     lost_calls: u64,
     threads: u64,
+    unseen: Vec<Unseen>,
 }
 
 #[derive(Debug, Serialize)]
@@ -207,6 +210,7 @@ impl Run<'_> {
             hooks: if self.hooked() > 0 { self.planned.hooks() } else { "none" },
             notes: self.notes.to_vec(),
             functions,
+            unseen: self.placed.unseen.clone(),
             blocks: self.blocks(),
             calls: collected.calls(),
             arcs: collected.arcs.len() as u64,
@@ -286,6 +290,9 @@ impl Run<'_> {
                 quoted(&other.profilee.shown),
                 quoted(other.file.as_os_str())
             ));
+            if let Some(remark) = other.placed.remark(&other.profilee.shown.to_string_lossy()) {
+                voice.note(format_args!("process {}: {remark}", other.pid));
+            }
             if let Some(trouble) = &other.collected.trouble {
                 voice.warn(format_args!("process {}: nothing was hooked: {trouble}", other.pid));
             }
@@ -391,6 +398,7 @@ impl Process {
             samples_outside: other.placed.outside,
             lost_calls: other.collected.lost_calls,
             threads: other.collected.threads,
+            unseen: other.placed.unseen.clone(),
         }
     }
 }

@@ -226,6 +226,9 @@ pub(crate) fn finish(
     if let Some(detour) = &written.detour {
         voice.warn(format_args!("{detour}; it is in {}", written.path.display()));
     }
+    if let Some(remark) = run.placed.remark(&program.shown.to_string_lossy()) {
+        voice.note(remark);
+    }
     let symbols = run.planned.subject.debug_file().map_or_else(|| program.shown.clone(), PathBuf::into);
     let next = format!("gprof {} {}", report::quoted(&symbols), report::quoted(written.path.as_os_str()));
     voice.note(format_args!("{}; next: {next}", run.summary()));

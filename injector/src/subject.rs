@@ -107,6 +107,7 @@ fn examine(bytes: &[u8]) -> Subject<'_> {
         Header::Narrow(program, abi) => {
             return Subject {
                 functions: symbols::functions(bytes),
+                bytes,
                 narrow: true,
                 code: program.code,
                 unhookable: Some(format!("it is a 32-bit program ({abi})")),

@@ -114,7 +114,18 @@ pub fn build(test: &Test, set: &FlagSet, folder: &Path) -> Result<PathBuf> {
     }
     command.args(&test.flags);
     compile(command)?;
+    show_all(&program)?;
     Ok(program)
+}
+
+/// Makes names global that gprof leaves out while they are local. The profile has no records of such functions, and
+/// those who call this want to see all.
+pub fn show_all(program: &Path) -> Result<()> {
+    const HIDDEN: [&str; 6] =
+        ["*.isra.*[0-9]", "*.part.*[0-9]", "*.lto_priv.*[0-9]", "*.llvm.*[0-9]", "*_omp_fn*", "*$*"];
+    let mut command = Command::new("objcopy");
+    command.arg("-w").args(HIDDEN.map(|pattern| format!("--globalize-symbol={pattern}"))).arg(program);
+    compile(command)
 }
 
 /// Runs a compiler; what it says comes with the error.

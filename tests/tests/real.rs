@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use gprofinject_tests::elf::Program;
 use gprofinject_tests::tool::{self, Engine, Hooks};
-use gprofinject_tests::{callgrind, check, generate, gprofdata, normalise, run, skip};
+use gprofinject_tests::{build, callgrind, check, generate, gprofdata, normalise, run, skip};
 
 #[test]
 fn lua() {
@@ -60,8 +60,11 @@ fn compare(name: &str, args: impl Fn(&Path) -> Vec<String>, stdin: Option<&Path>
     }
     let mut failures = Vec::new();
     for kind in ["O2", "Os", "pg"] {
-        let Some(path) = program(name, kind) else { return };
+        let Some(built) = program(name, kind) else { return };
         let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(built.file_name().unwrap());
+        std::fs::copy(&built, &path).unwrap();
+        build::show_all(&path).unwrap();
         let args = args(folder.path());
         let elf = Program::read(&path).unwrap();
         let (counted, theirs) = callgrind::run(&path, &args, stdin).unwrap();

@@ -48,4 +48,4 @@ pub mod ask {
 }
 
 /// Raised by every change of a layout in this crate.
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;

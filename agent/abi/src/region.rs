@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! 0                   RegionHeader (one page)
-//! histogram_offset    u32 bins: `text_bins` of 2 bytes of text from `PlanHeader::text_lo` on,
-//!                     then `arena_bins` of 16 bytes of arena
+//! histogram_offset    u32 bins: `text_bins` of the text from `PlanHeader::text_lo` on, `1 << text_shift` bytes
+//!                     each, then `arena_bins` of the arena, `1 << arena_shift` bytes each
 //! blocks_offset       thread blocks, `block_len` bytes each, `RegionHeader::blocks` of them
 //! ```
 //!
@@ -51,6 +51,10 @@ pub struct RegionHeader {
     pub histogram_offset: u64,
     pub text_bins: u64,
     pub arena_bins: u64,
+    /// Binary logarithm of the bytes of text that a bin covers. No bin covers bytes of two functions.
+    pub text_shift: u32,
+    /// The same of the arena.
+    pub arena_shift: u32,
     pub blocks_offset: u64,
     pub block_len: u64,
     /// Bytes of home slots in a block.

@@ -1,0 +1,301 @@
+//! What gprof prints: no time and no call with a function that did not run.
+//!
+//! gprof itself is asked, and the programs know which of their functions run: those named `never...` do not.
+
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+
+use gprofinject_tests::place::Place;
+use serde_json::Value;
+
+const MODES: [&[&str]; 4] = [
+    &["--hooks=both", "--sampler=perf"],
+    &["--hooks=entry", "--sampler=perf"],
+    &["--hooks=none", "--sampler=perf"],
+    &["--hooks=both", "--sampler=timer"],
+];
+
+/// What gprof prints of each function: the share of time, and the calls.
+fn printed(program: &Path, profile: &Path) -> BTreeMap<String, (f64, u64)> {
+    let gprof = Command::new("gprof").args(["-b", "-p"]).args([program, profile]).output().unwrap();
+    assert!(gprof.status.success(), "{}", String::from_utf8_lossy(&gprof.stderr));
+    let text = String::from_utf8(gprof.stdout).unwrap();
+    let row = |line: &str| {
+        let words: Vec<_> = line.split_whitespace().collect();
+        let time: f64 = words.first()?.parse().ok()?;
+        // Without calls there are four columns.
+        let calls = words[3..].iter().find_map(|word| word.parse().ok()).filter(|_| words.len() > 4);
+        Some(((*words.last()?).to_owned(), (time, calls.unwrap_or(0))))
+    };
+    text.lines().filter_map(row).collect()
+}
+
+/// Runs the program in a mode; what gprof prints, and --stats.
+fn run(place: &Place, program: &str, mode: &[&str]) -> (BTreeMap<String, (f64, u64)>, Value, String) {
+    let program = format!("./{program}");
+    let arguments = [mode, &["-o", "gmon.out", "--stats", "stats.json", "--rate=2000", &program]].concat();
+    let outcome = place.run(&arguments);
+    assert_eq!(outcome.code(), 0, "{}", outcome.stderr_text());
+    let flat = printed(&place.path(&program), &place.path("gmon.out"));
+    let never: Vec<_> = flat.iter().filter(|(name, _)| name.starts_with("never")).collect();
+    assert!(never.is_empty(), "{mode:?}: these did not run: {never:?} of {flat:?}");
+    let stats = std::fs::read(place.path("stats.json")).unwrap();
+    (flat, serde_json::from_slice(&stats).unwrap(), outcome.stderr_text())
+}
+
+/// Compiler-made names, given by hand, each behind a function that does not run. `gone` and `lost` are other
+/// functions than those that `gone.isra.0` and `lost.part.0` were made of.
+const CLONES: &str = r#"
+#include <time.h>
+#define FAR __attribute__((noinline, noclone, noipa))
+#define NEVER(n) FAR void never##n(void) { __asm__ volatile("nop\nnop\nnop"); }
+static void spin(void);
+NEVER(1)
+FAR static void rest(int n) __asm__("work.part.0");
+FAR static void rest(int n) { spin(); __asm__ volatile("" : : "r"(n)); }
+FAR void work(int n) { if (n) rest(n); __asm__ volatile(""); }
+NEVER(2)
+FAR static void version(void) __asm__("gone.isra.0");
+FAR static void leaf(void) { __asm__ volatile(""); }
+FAR static void version(void) { spin(); leaf(); __asm__ volatile(""); }
+NEVER(3)
+FAR static void part(void) __asm__("lost.part.0");
+FAR static void part(void) { spin(); __asm__ volatile(""); }
+NEVER(4)
+FAR static void dollar(void) __asm__("_ZN3FooLT$GT$3bar");
+FAR static void dollar(void) { spin(); __asm__ volatile(""); }
+NEVER(5)
+static void spin(void) { for (int i = 0; i < 20000; i++) __asm__ volatile(""); }
+FAR void other(int n) { rest(n); __asm__ volatile(""); }
+int main(int argc, char **argv) {
+    for (int i = 0; i < 500; i++) { work(1); work(0); other(1); other(1); version(); part(); dollar(); }
+    return 0;
+}
+"#;
+
+fn clones(place: &Place) {
+    let unrelated =
+        "void gone(void) { __asm__ volatile(\"\"); } void lost(void) { __asm__ volatile(\"\"); }\n";
+    std::fs::write(place.path("unrelated.c"), unrelated).unwrap();
+    let unrelated = place.path("unrelated.c");
+    let flags = ["-O2", "-fno-toplevel-reorder", "-fno-inline-functions", unrelated.to_str().unwrap()];
+    place.c("clones", CLONES, &flags);
+}
+
+#[test]
+fn hidden_names_are_charged_to_what_they_are_part_of() {
+    let place = Place::new();
+    clones(&place);
+    for mode in MODES {
+        let (flat, stats, said) = run(&place, "clones", mode);
+        assert!(!flat.contains_key("gone") && !flat.contains_key("lost"), "{mode:?}: {flat:?}");
+        let hooked = mode[0] != "--hooks=none";
+        assert!(flat["work"].0 > 0.0, "{mode:?}: {flat:?}");
+        let unseen = stats["unseen"].as_array().unwrap();
+        let of = |name: &str| {
+            let found = unseen.iter().find(|unseen| unseen["name"] == name).unwrap();
+            (found["calls"].as_u64().unwrap(), found["samples"].as_u64().unwrap())
+        };
+        for name in ["gone.isra.0", "lost.part.0", "_ZN3FooLT$GT$3bar"] {
+            let (calls, samples) = of(name);
+            assert_eq!(calls, if hooked { 500 } else { 0 }, "{mode:?}: {name}");
+            assert!(samples > 0, "{mode:?}: {name}");
+        }
+        assert_eq!(unseen.len(), 3, "{mode:?}: {unseen:?}");
+        assert!(said.contains("3 functions with") && said.contains("cannot be shown by gprof"), "{said}");
+        if hooked {
+            // 1000 by main, and 1000 of its rest by `other`. That `work` itself goes on there is no call.
+            assert_eq!(flat["work"].1, 2000, "{mode:?}");
+            assert_eq!((flat["other"].1, flat["leaf"].1), (1000, 500), "{mode:?}");
+        }
+    }
+}
+
+#[test]
+fn global_names_are_all_shown() {
+    let place = Place::new();
+    clones(&place);
+    let mut objcopy = Command::new("objcopy");
+    objcopy.args(["-w", "--globalize-symbol=*"]).args([place.path("clones"), place.path("shown")]);
+    assert!(objcopy.status().unwrap().success());
+    let (flat, stats, said) = run(&place, "shown", MODES[0]);
+    assert_eq!(stats["unseen"].as_array().unwrap().len(), 0);
+    assert!(!said.contains("cannot be shown"), "{said}");
+    assert_eq!((flat["gone.isra.0"].1, flat["work.part.0"].1, flat["work"].1), (500, 1500, 1000));
+}
+
+/// Functions at odd addresses beside such as never run.
+const ODD: &str = r#"
+    .text
+    .macro function name
+    .globl \name
+    .type \name, @function
+\name:
+    .endm
+    .macro finish name
+    .size \name, . - \name
+    .endm
+    .p2align 4
+    function never1
+    nop
+    nop
+    ret
+    finish never1
+    # At an odd address; all of its time is in its first two bytes.
+    function odd
+    dec %edi
+    jne odd
+    ret
+    finish odd
+    # The loop's jump ends one byte before the next function, which is at an odd address again.
+    function even
+    nop
+1:  dec %edi
+    .byte 0x0f, 0x1f, 0x00
+    jne 1b
+    ret
+    finish even
+    .if (. - never1) % 2 == 0
+    .error "the next function has to be at an odd address"
+    .endif
+    function never2
+    nop
+    ret
+    finish never2
+    # The last byte of this function is the instruction that is sampled, and the next one is at an odd address.
+    .p2align 4
+    function late
+    movl $30000, %eax
+    jmp 3f
+    .skip 32, 0x90
+2:  ret
+3:  dec %edi
+    js 2b
+    mov %eax, %ecx
+    cld
+    lea (%rip), %rsi
+    .byte 0xeb, 0xf4
+    nop
+    finish late
+    function never3
+    nop
+    ret
+    finish never3
+    # One byte, between two functions that begin in its bin.
+    .p2align 4
+    function never4
+    nop
+    ret
+    finish never4
+    function tiny
+    ret
+    finish tiny
+    function never5
+    ret
+    finish never5
+    .section .note.GNU-stack, "", @progbits
+"#;
+
+const ODD_MAIN: &str = r#"
+void odd(int n);
+void even(int n);
+void late(int n);
+void tiny(void);
+int main(void) {
+    for (int i = 0; i < 1500; i++) { odd(100000); even(100000); }
+    late(1000);
+    for (int i = 0; i < 20000000; i++) tiny();
+    return 0;
+}
+"#;
+
+#[test]
+fn samples_at_odd_addresses() {
+    let place = Place::new();
+    std::fs::write(place.path("odd.s"), ODD).unwrap();
+    let assembly = place.path("odd.s");
+    place.c("odd-program", ODD_MAIN, &["-O1", assembly.to_str().unwrap()]);
+    for mode in MODES {
+        let (flat, stats, _) = run(&place, "odd-program", mode);
+        assert!(flat["odd"].0 > 5.0 && flat["even"].0 > 5.0, "{mode:?}: {flat:?}");
+        if mode[0] == "--hooks=none" {
+            // gprof has no bin for it.
+            let unseen = &stats["unseen"];
+            assert_eq!(
+                (unseen.as_array().unwrap().len(), &unseen[0]["name"]),
+                (1, &"tiny".into()),
+                "{unseen}"
+            );
+        } else {
+            assert_eq!((flat["odd"].1, flat["even"].1, flat["late"].1), (1500, 1500, 1), "{mode:?}");
+            assert_eq!(flat["tiny"].1, 20_000_000, "{mode:?}");
+        }
+    }
+}
+
+/// The same of what a compiler makes: at -Os functions begin anywhere.
+#[test]
+fn samples_of_unaligned_functions() {
+    let mut source = String::from("#define FAR __attribute__((noinline, noclone, noipa))\n");
+    for i in 0..40 {
+        // Loops of several lengths, one of three runs.
+        let nops = "nop\\n".repeat(i % 5);
+        let name = if i % 3 == 0 { format!("hot{i}") } else { format!("never{i}") };
+        source += &format!(
+            "FAR void {name}(int n) {{ while (n--) __asm__ volatile(\"{nops}\"); __asm__ volatile(\"{nops}\"); }}\n"
+        );
+    }
+    source += "int main(int c, char **v) { for (int i = 0; i < 300; i++) {\n";
+    for i in 0..40 {
+        let call =
+            if i % 3 == 0 { format!("hot{i}(20000);\n") } else { format!("if (c > 9) never{i}(c);\n") };
+        source += &call;
+    }
+    source += "} return 0; }\n";
+    for flags in [&["-O1"][..], &["-Os"], &["-O2", "-falign-functions=1"]] {
+        let place = Place::new();
+        place.c("unaligned", &source, &[flags, &["-fno-toplevel-reorder"]].concat());
+        for mode in MODES {
+            let (flat, stats, _) = run(&place, "unaligned", mode);
+            assert!(
+                stats["unseen"].as_array().unwrap().is_empty(),
+                "{flags:?} {mode:?}: {}",
+                stats["unseen"]
+            );
+            let hot = flat.iter().filter(|(name, (time, _))| name.starts_with("hot") && *time > 0.0).count();
+            assert!(hot > 8, "{flags:?} {mode:?}: {flat:?}");
+            let calls = flat.iter().filter(|(name, _)| name.starts_with("hot")).map(|(_, (_, calls))| calls);
+            let expected = if mode[0] == "--hooks=none" { 0 } else { 14 * 300 };
+            assert_eq!(calls.sum::<u64>(), expected, "{flags:?} {mode:?}");
+        }
+    }
+}
+
+/// Calls through the PLT, and out of code that no symbol describes: gprof would charge what stands before.
+#[test]
+fn gaps_between_functions() {
+    const SOURCE: &str = r#"
+#include <stdlib.h>
+__attribute__((noinline, noipa)) void called(void) { __asm__ volatile(""); }
+__asm__(".text\n.globl never1\n.type never1, @function\nnever1: nop\nret\n.size never1, . - never1\n"
+    ".Lnameless: sub $8, %rsp\ncall called\nadd $8, %rsp\nmov $20000, %ecx\n1: dec %ecx\njne 1b\nret\n"
+    ".globl start_of_it\n.type start_of_it, @function\nstart_of_it: jmp .Lnameless\n.size start_of_it, . - start_of_it\n");
+void start_of_it(void);
+int main(void) {
+    for (int i = 0; i < 3000; i++) { start_of_it(); for (int k = 0; k < 3000; k++) abs(k), atoi("1"); }
+    return 0;
+}
+"#;
+    let place = Place::new();
+    place.c("gaps", SOURCE, &["-O1", "-fno-builtin"]);
+    for mode in MODES {
+        let (flat, _, _) = run(&place, "gaps", mode);
+        assert!(flat.get("_init").is_none_or(|init| init.0 == 0.0), "{mode:?}: {flat:?}");
+        if mode[0] != "--hooks=none" {
+            assert_eq!(flat["called"].1, 3000, "{mode:?}");
+        }
+    }
+}
