@@ -6,6 +6,7 @@ use std::ops::Range;
 use gmon::Arc;
 use gprofinject_abi::region::{CALLER, ROOT, RegionHeader, SITE, Slot, State, TAIL, Trouble};
 
+use crate::falls;
 use crate::histogram::Histogram;
 use crate::profile_plan::Planned;
 use crate::region::{Counter, Region};
@@ -104,7 +105,7 @@ fn arcs(region: &Region, planned: &Planned, bias: u64) -> io::Result<Vec<Arc>> {
     region.counters(&slot_owners(planned), |counter| {
         arcs.extend(arc(&counter, planned, bias));
     })?;
-    Ok(summed(arcs))
+    Ok(falls::without(summed(arcs), planned))
 }
 
 /// The byte ranges of home slots in a block, sorted, with the number of the function they belong to.
@@ -124,6 +125,9 @@ fn slot_owners(planned: &Planned) -> Vec<(Range<u64>, u32)> {
 /// None: the called function's number is none of the plan's, so the program has overwritten the counter.
 fn arc(counter: &Counter, planned: &Planned, bias: u64) -> Option<Arc> {
     let to = planned.entry(counter.function)?;
+    if falls::is_one(counter, to, planned, bias) {
+        return None;
+    }
     let known = match counter.key {
         ROOT => None,
         key if key & CALLER != 0 => planned.entry((key & !CALLER) as u32),

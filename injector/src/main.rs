@@ -20,6 +20,7 @@ mod collect;
 mod early;
 mod elf;
 mod failure;
+mod falls;
 mod family;
 mod faults;
 mod filters;

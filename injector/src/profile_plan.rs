@@ -66,7 +66,8 @@ pub(crate) fn make<'s, 'd>(
     }
     let shape = match &plan {
         Some(plan) => {
-            let starts = subject.functions().iter().map(|function| function.address.wrapping_sub(plan.text.0));
+            let starts =
+                subject.functions().iter().map(|function| function.address.wrapping_sub(plan.text.0));
             let owners = plan.arena_owners.iter().map(|&(start, _)| u64::from(start));
             Shape {
                 text: plan.text,
@@ -164,7 +165,8 @@ impl Planned<'_, '_> {
 
     /// What gprof will know of the program: the symbols of the file that it is to be given. None: there are none.
     pub(crate) fn gprof(&self) -> Option<&gmon::Program> {
-        let parse = |bytes: &[u8]| gmon::Program::parse(bytes).ok().filter(|program| !program.functions().is_empty());
+        let parse =
+            |bytes: &[u8]| gmon::Program::parse(bytes).ok().filter(|program| !program.functions().is_empty());
         let read = || match self.subject.debug_file() {
             Some(file) => parse(&std::fs::read(file).ok()?),
             None => parse(self.subject.bytes),
@@ -209,11 +211,25 @@ impl Planned<'_, '_> {
         site.or_else(|| self.entry(caller))
     }
 
+    /// The return address in the text for one that a call has left, which is in a copy if the function was copied.
+    fn text_return(&self, return_address: u64) -> u64 {
+        self.original(return_address.wrapping_sub(self.shape.arena)).unwrap_or(return_address)
+    }
+
+    /// The target of the direct call that ends at a return address.
+    pub(crate) fn call_target(&self, return_address: u64) -> Option<u64> {
+        const CALL: u8 = 0xe8;
+        let end = self.text_return(return_address);
+        let [CALL, distance @ ..] = *self.image()?.code_at(end.wrapping_sub(5), 5)?.first_chunk::<5>()?
+        else {
+            return None;
+        };
+        Some(end.wrapping_add_signed(i32::from_le_bytes(distance).into()))
+    }
+
     /// Where a call comes from that left this return address (a link address), if it is known.
     pub(crate) fn caller(&self, return_address: u64) -> Option<u64> {
-        // Of a copied function the copy's.
-        let return_address =
-            self.original(return_address.wrapping_sub(self.shape.arena)).unwrap_or(return_address);
+        let return_address = self.text_return(return_address);
         // Inside the call instruction: behind it another function may begin.
         let site = return_address.wrapping_sub(1);
         let code = &self.image()?.code;

@@ -11,6 +11,7 @@ mod cfi;
 pub mod detour;
 pub mod emit;
 pub mod encode;
+mod falls;
 pub mod flow;
 pub mod image;
 mod moved;

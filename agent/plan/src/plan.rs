@@ -3,13 +3,14 @@
 use crate::blocks::{COUNTER, Copies, Uncounted};
 use crate::emit::patch::{recursions, removals};
 use crate::emit::{Emitted, Input, Wish, emit};
+use crate::falls::{self, Fall};
 use crate::flow::{BranchKind, Flow};
 use crate::image::{Function, FunctionKind, Image};
 use crate::own_text;
 use crate::slots::Homes;
 use crate::sort;
 use crate::start::owner;
-use crate::tactic::{Decisions, Failed, Hook, Reason, Tactic, decide};
+use crate::tactic::{Decisions, Failed, Hook, Reason, Tactic, decide, foreign};
 use crate::tails;
 use crate::unwinder;
 use gprofinject_abi::plan::{CodeRange, FunctionRecord, Patch};
@@ -75,6 +76,8 @@ pub struct Plan {
     /// (`u32::MAX`: to none).
     pub arena_owners: Vec<(u32, u32)>,
     tail_sites: HashMap<(u32, u32), Option<u64>>,
+    /// Sorted by the function that is run into.
+    falls: Vec<Fall>,
     pub(crate) emitted: Emitted,
     pub(crate) hooked: Vec<CodeRange>,
     pub(crate) code: (u64, u64),
@@ -146,6 +149,7 @@ impl Plan {
             slot_bytes: homes.bytes,
             arena_owners: std::mem::take(&mut emitted.owners),
             tail_sites: tail_sites(image, &flow, &hooks, &number_of),
+            falls: falls::all(image, &flow),
             hooked: hooked_ranges(image, &verdicts, &emitted),
             code: code_extents(image),
             entry: image.entry,
@@ -218,6 +222,17 @@ impl Plan {
         self.hook_points.binary_search(&address).is_ok()
     }
 
+    /// Whether function `caller` jumps to `callee`, as far as is known.
+    pub fn jumps_to(&self, caller: u32, callee: u32) -> bool {
+        self.tail_sites.contains_key(&(caller, callee))
+    }
+
+    /// How control may run on into the function at an address.
+    pub fn fall_into(&self, address: u64) -> Option<&Fall> {
+        let index = self.falls.binary_search_by_key(&address, |fall| fall.into).ok()?;
+        self.falls.get(index)
+    }
+
     /// The link address of the jump by which function `caller` tail-calls `callee`, where there is one
     /// only.
     pub fn tail_site(&self, caller: u32, callee: u32) -> Option<u64> {
@@ -285,7 +300,13 @@ impl Decided {
         const ROUNDS: u32 = 20;
         let mut failed = if entry_only { Failed::new() } else { unwinder::steps(image, flow) };
         for _ in 0..ROUNDS {
-            let decisions = decide(image, flow, selected, engine, &failed);
+            let mut decisions = decide(image, flow, selected, engine, &failed);
+            // A copy of the function that branches would still lead there.
+            let astray = foreign::settle(image, flow, &mut decisions.hooks, counted.is_none());
+            if !astray.is_empty() {
+                failed.extend(astray.into_iter().map(|function| (function, Reason::JumpedInto)));
+                continue;
+            }
             let decided = Decided::emit(image, flow, decisions, entry_only, counted);
             let overlapping = if decided.emitted.overlaps() { overlaps(&decided.hooks) } else { Vec::new() };
             failed.extend(overlapping.iter().map(|&function| (function, Reason::Overlap)));

@@ -3,8 +3,8 @@
 use crate::flow::{Branch, BranchKind, Flow, NEAR, function_at};
 use crate::image::{Function, FunctionKind, Image};
 use crate::relocate::{falls_through, has_branch, is_call, is_nop};
-use crate::tactic::JUMP;
 use crate::tactic::sled::LONGEST;
+use crate::tactic::{JUMP, foreign};
 use iced_x86::{Code, Decoder, DecoderOptions, Instruction};
 
 /// One instruction near the start; offsets are from the hook point.
@@ -111,7 +111,11 @@ impl Start {
             }
         } else if b.target > self.hook {
             let offset = b.target - self.hook;
-            if own && sound { self.soft.push((offset, b)) } else { self.fixed.push(offset) }
+            if sound && (own || foreign::can_be_led(image, b)) {
+                self.soft.push((offset, b));
+            } else {
+                self.fixed.push(offset);
+            }
         }
     }
 

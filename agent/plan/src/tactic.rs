@@ -7,6 +7,7 @@
 
 mod caves;
 mod fit;
+pub(crate) mod foreign;
 pub mod frida;
 mod in_place;
 pub mod sled;
@@ -14,6 +15,7 @@ mod verdict;
 
 pub use verdict::{Reason, Tactic};
 
+use crate::falls;
 use crate::flow::{Branch, BranchKind, Flow, NEAR};
 use crate::image::{FunctionKind, Image};
 use crate::parallel;
@@ -165,6 +167,9 @@ fn refuse(
     if !selected(i) {
         return Some(Reason::NotSelected);
     }
+    if falls::is_no_start(image, flow, i) {
+        return Some(Reason::RunInto);
+    }
     if f.size == 0 || image.code_at(f.address, f.size).is_none() {
         return Some(Reason::NoCode);
     }
@@ -307,7 +312,7 @@ impl<'s, 'a, 'd> Decider<'s, 'a, 'd> {
 
     /// Whether it is neither hooked nor refused for good.
     fn is_open(&self, i: usize) -> bool {
-        matches!(self.verdicts[i], Err(Reason::NoRoom | Reason::JumpedInto))
+        matches!(self.verdicts[i], Err(Reason::NoRoom | Reason::JumpedInto)) && !self.failed.contains_key(&i)
     }
 
     /// gum's `replace_fast`.
@@ -426,6 +431,8 @@ impl<'s, 'a, 'd> Decider<'s, 'a, 'd> {
                 continue;
             }
             let cave = match branch.width {
+                // Without one, the hook of the other function has to relocate the branch: see `foreign::settle`.
+                1 if owner(self.image, branch.function as usize) != i => self.cave(branch.end(), i),
                 1 => Some(self.cave(branch.end(), i).ok_or(Reason::NoRoom)?),
                 _ => None,
             };

@@ -10,7 +10,7 @@ use crate::moved::Bodies;
 use crate::parallel;
 use crate::slots::Homes;
 use crate::tactic::sled::{self, Chain};
-use crate::tactic::{Hook, JUMP, Tactic, relocates};
+use crate::tactic::{Hook, JUMP, Retarget, Tactic, relocates};
 use crate::tails::Tail;
 use crate::template::{Kind, LINE, Second, Template};
 use crate::unwinder::Led;
@@ -194,12 +194,15 @@ fn copies_len(image: &Image, copies: &Copies) -> u64 {
     u64::from(copies.len).next_multiple_of(8) + tables
 }
 
-/// Where the relocated calls of functions that are hooked at their call sites lead: five bytes each from
-/// `first` on.
+/// Where relocated branches lead that have to go elsewhere: calls of functions that are hooked at their call sites,
+/// and jumps into what another function's hook relocates. Five bytes each from `first` on.
 fn moved_calls(hooks: &[Hook], first: usize) -> HashMap<u64, usize> {
-    let by_site = hooks.iter().filter(|h| h.tactic == Tactic::CallSites);
-    let sites =
-        by_site.flat_map(|h| &h.retargets).map(|r| r.branch.site).filter(|&site| relocates(hooks, site));
+    let is_moved = |h: &Hook, r: &Retarget| match h.tactic {
+        Tactic::CallSites => relocates(hooks, r.branch.site),
+        _ => r.moved,
+    };
+    let sites = hooks.iter().flat_map(|h| h.retargets.iter().filter(move |r| is_moved(h, r)));
+    let sites = sites.map(|r| r.branch.site);
     sites.zip((first..).step_by(JUMP as usize)).collect()
 }
 

@@ -119,7 +119,11 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
                 self.thunk(at, goal, number, home, kind);
                 for r in &hook.retargets {
                     let jump = layout.moved_calls.get(&r.branch.site);
-                    self.part.jumps.extend(jump.map(|&jump| (jump, start)));
+                    let goal = match hook.tactic {
+                        Tactic::CallSites => Some(start),
+                        _ => relocated.offset_of(r.offset as u32).map(|offset| moved + offset as usize),
+                    };
+                    self.part.jumps.extend(jump.copied().zip(goal));
                 }
                 self.code.put(moved, &relocated.bytes);
                 if let Some(word) = relocated.return_address {

@@ -47,6 +47,8 @@ pub enum Reason {
     TextRelocation,
     NoRoom,
     JumpedInto,
+    /// See [`crate::falls`].
+    RunInto,
     LoopsThroughTable,
     NotRelocatable,
     Overlap,
@@ -74,6 +76,7 @@ impl Reason {
             Reason::TextRelocation => "text-relocation",
             Reason::NoRoom => "no-room",
             Reason::JumpedInto => "jumped-into",
+            Reason::RunInto => "run-into",
             Reason::LoopsThroughTable => "loops-through-table",
             Reason::NotRelocatable => "not-relocatable",
             Reason::Overlap => "overlap",
@@ -118,7 +121,8 @@ impl fmt::Display for Reason {
             Reason::NoRoom => {
                 "too short for a jump, its address is taken, and no unused bytes or hooked neighbour are near"
             }
-            Reason::JumpedInto => "an indirect jump may lead into its first bytes",
+            Reason::JumpedInto => "its first bytes are the target of an indirect jump, of a return, or of a jump that cannot be led elsewhere",
+            Reason::RunInto => "nobody calls it: control only runs into it from the function before",
             Reason::LoopsThroughTable => "a jump table leads back to its start, which only an exit hook could tell from calls, and the program's runtime forbids those",
             Reason::NotRelocatable => "its first instructions cannot run elsewhere",
             Reason::Overlap => "its patch would overlap another one",
