@@ -80,6 +80,8 @@ impl<R: FnMut() -> u64> Writer<R> {
         }
         if self.void[i as usize] || self.below(self.tiny) == 0 {
             self.tiny(i);
+        } else if self.below(10) == 0 {
+            self.odd(i);
         } else {
             self.beginning(i);
             for _ in 0..self.below(3) {
@@ -103,6 +105,28 @@ impl<R: FnMut() -> u64> Writer<R> {
             _ => "lea 1(%rdi), %rax\nret".into(),
         };
         self.line(&text);
+    }
+
+    /// A function that takes its return address out of its slot, calls others, and returns by the copy.
+    fn odd(&mut self, i: u64) {
+        let (first, last) = self.generator.pick(&[
+            ("pop %rcx\npush %rbx\nmov %rcx, %rbx", "mov %rbx, %rcx\npop %rbx\njmp *%rcx"),
+            ("push %rbx\nmov 8(%rsp), %rbx", "mov %rbx, %rcx\npop %rbx\nlea 8(%rsp), %rsp\njmp *%rcx"),
+            ("pushq (%rsp)", "pop %rcx\nadd $8, %rsp\njmp *%rcx"),
+            ("push %rbx\nlea -24(%rsp), %rbx", "mov 32(%rbx), %rcx\npop %rbx\npop %rdx\npush %rcx\nret"),
+            ("xchg %rbx, (%rsp)", "xchg %rbx, (%rsp)\nret"),
+            (
+                "push %rbx\nmovups (%rsp), %xmm5\nmovhlps %xmm5, %xmm5\nmovq %xmm5, %rbx",
+                "mov %rbx, %rcx\npop %rbx\npop %rdx\njmp *%rcx",
+            ),
+            ("sub $8, %rsp", "test $1, %al\njne 9f\nadd $8, %rsp\nret\n9: pop %rcx\npop %rcx\njmp *%rcx"),
+        ]);
+        self.line(first);
+        self.line("mov %rdi, %rax");
+        for _ in 0..1 + self.below(3) {
+            self.middle(i);
+        }
+        self.line(last);
     }
 
     /// What follows a call of `j`.
