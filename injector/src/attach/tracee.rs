@@ -75,6 +75,8 @@ pub(crate) struct Stopped {
     pub(crate) threads: Vec<Thread>,
     since: Instant,
     urgent: Urgent,
+    /// Threads that have been told to stop and had not done so in time.
+    late: Vec<i32>,
     /// Tells whether it executes another program: see [`auxiliary`].
     pub(crate) auxiliary: Vec<[u64; 2]>,
 }
@@ -113,6 +115,7 @@ impl Stopped {
                 threads: Vec::new(),
                 since: Instant::now(),
                 urgent: Urgent::new(),
+                late: Vec::new(),
                 auxiliary: Vec::new(),
             };
             match stopped.stop_all(&mut seized, stopped.since + window) {
@@ -125,6 +128,8 @@ impl Stopped {
                     return Err(error);
                 }
                 Err(_) => {
+                    // They are waited for in the next round.
+                    stopped.late.clear();
                     for thread in &mut stopped.threads {
                         thread.settle()?;
                         request(libc::PTRACE_CONT, thread.tid, 0, 0)?;
@@ -193,7 +198,10 @@ impl Stopped {
                 }
                 Ok(None) => _ = seized.remove(&tid),
                 Err(error) if error.raw_os_error() == Some(libc::ESRCH) => _ = seized.remove(&tid),
-                Err(error) => trouble = Some(error),
+                Err(error) => {
+                    self.late.push(tid);
+                    trouble = Some(error);
+                }
             }
         }
         trouble.map_or(Ok(()), Err)
@@ -202,6 +210,7 @@ impl Stopped {
     /// Stops one thread only, the first that can be stopped.
     pub(crate) fn one(pid: i32, _: &Tracer) -> io::Result<Stopped> {
         let mut refusal = Error::from_raw_os_error(libc::ESRCH);
+        let mut late = Vec::new();
         let mut threads = thread_ids(pid)?;
         // Asked once of each: it changes as we look.
         threads.sort_by_cached_key(|&tid| (tid == pid, ends_with_eintr(pid, tid)));
@@ -223,14 +232,17 @@ impl Stopped {
                         threads: vec![thread],
                         since,
                         urgent,
+                        late,
                         auxiliary: auxiliary(pid)?,
                     });
                 }
                 Err(error) => {
                     refusal = error;
+                    late.push(tid);
                 }
             }
         }
+        wait_for(pid, &mut late);
         Err(refusal)
     }
 
@@ -355,7 +367,7 @@ impl Stopped {
         pause: Duration,
         until: Instant,
     ) -> io::Result<()> {
-        let mut gone = Vec::new();
+        let (mut gone, mut trouble) = (Vec::new(), None);
         let stirred: Vec<usize> = (0..self.threads.len()).filter(|&n| which(&self.threads[n])).collect();
         for &n in &stirred {
             self.threads[n].settle()?;
@@ -367,15 +379,23 @@ impl Stopped {
         }
         for &n in &stirred {
             let thread = &mut self.threads[n];
-            if wait_interrupted(thread.tid, until)? {
-                thread.registers = registers(thread.tid)?;
-                thread.fresh = true;
-                thread.restart_call();
-            } else {
-                gone.push(thread.tid);
+            match wait_interrupted(thread.tid, until) {
+                Ok(true) => {
+                    thread.registers = registers(thread.tid)?;
+                    thread.fresh = true;
+                    thread.restart_call();
+                }
+                Ok(false) => gone.push(thread.tid),
+                Err(error) => {
+                    self.late.push(thread.tid);
+                    trouble = Some(error);
+                }
             }
         }
         self.threads.retain(|thread| !gone.contains(&thread.tid));
+        if let Some(error) = trouble {
+            return Err(error);
+        }
         // They may have made others.
         let known: HashSet<i32> = self.threads.iter().map(|thread| thread.tid).collect();
         if thread_ids(self.pid)?.iter().any(|tid| !known.contains(tid)) {
@@ -394,18 +414,41 @@ impl Stopped {
             }
             let _ = request(libc::PTRACE_INTERRUPT, tid, 0, 0);
             self.urgent.add(tid);
-            if wait_interrupted(tid, until)? {
-                let mut thread = Thread { tid, registers: registers(tid)?, changed: false, fresh: true };
-                thread.restart_call();
-                self.threads.push(thread);
+            match wait_interrupted(tid, until) {
+                Ok(true) => {
+                    let mut thread = Thread { tid, registers: registers(tid)?, changed: false, fresh: true };
+                    thread.restart_call();
+                    self.threads.push(thread);
+                }
+                Ok(false) => {}
+                Err(error) => {
+                    self.late.push(tid);
+                    return Err(error);
+                }
             }
         }
         Ok(())
     }
 }
 
+/// Waits for threads that have been told to stop, before they are let go: that has woken them, and those whose call the
+/// kernel does not restart would see EINTR. One that cannot be woken is not waited for.
+fn wait_for(pid: i32, late: &mut Vec<i32>) {
+    let until = Instant::now() + PATIENCE / 4;
+    for tid in late.drain(..).filter(|&tid| may_end_with_eintr(pid, tid)) {
+        if let Ok(true) = wait_interrupted(tid, until)
+            && let Ok(registers) = registers(tid)
+        {
+            let mut thread = Thread { tid, registers, changed: false, fresh: true };
+            thread.restart_call();
+            let _ = thread.settle();
+        }
+    }
+}
+
 impl Drop for Stopped {
     fn drop(&mut self) {
+        wait_for(self.pid, &mut self.late);
         for thread in &mut self.threads {
             let _ = thread.settle();
         }
@@ -478,6 +521,12 @@ fn ends_with_eintr(pid: i32, tid: i32) -> bool {
     let call = fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall")).unwrap_or_default();
     let number = call.split_whitespace().next().and_then(|number| number.parse().ok());
     number.is_some_and(|number: i64| CALLS.contains(&number))
+}
+
+/// The same of a thread that has been woken: it waits in such a call, or runs.
+fn may_end_with_eintr(pid: i32, tid: i32) -> bool {
+    let call = fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall")).unwrap_or_default();
+    call.starts_with("running") || ends_with_eintr(pid, tid)
 }
 
 /// Address of a `syscall` instruction in a piece of code.
