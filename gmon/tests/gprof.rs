@@ -321,7 +321,7 @@ __asm__(".text\n"
 ".globl end_label\n .type third, @function\n third: end_label: nop\n"
 ".globl _fourth\n .globl fourth\n .type _fourth, @function\n .type fourth, @function\n _fourth: fourth: nop\n"
 ".data\n .weak faint_data\n faint_data: .quad 0\n .globl data\n data: .quad 0\n"
-".section other, \"ax\"\n .type elsewhere, @function\n elsewhere: nop\n");
+".section other, \"ax\"\n .type elsewhere, @function\n elsewhere: nop\n.text\n");
 int main(void) { return 0; }
 "#;
 
