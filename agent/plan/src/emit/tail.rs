@@ -67,18 +67,25 @@ impl Tails {
 impl Emitter<'_, '_> {
     pub(super) fn tail_calls(&mut self) {
         let Input { tails, homes, .. } = self.layout.input;
+        // By `Kind::index`; empty where no callee is of that kind.
+        let mut templates = vec![Template::default(); Kind::COUNT];
         let mut first = 0;
         for (i, tail) in tails.iter().enumerate() {
             if tails[first].callee != tail.callee {
                 first = i;
             }
             let slot = homes.of(tail.callee as usize).tails() + (i - first) as u32 * size_of::<Slot>() as u32;
-            self.tail_call(i, tail, Home { offset: slot, ..Home::default() });
+            let kind = self.layout.kinds[tail.callee as usize];
+            let template = &mut templates[kind.index()];
+            if template.bytes.is_empty() {
+                *template = Template::tail(kind);
+            }
+            self.tail_call(i, tail, kind, template, Home { offset: slot, ..Home::default() });
         }
     }
 
     /// `home` is the tail call's own slot.
-    fn tail_call(&mut self, index: usize, tail: &Tail, home: Home) {
+    fn tail_call(&mut self, index: usize, tail: &Tail, kind: Kind, template: &Template, home: Home) {
         let callee = self.out.records[tail.callee as usize];
         let thunk = self.thunks[tail.callee as usize];
         let layout = self.layout;
@@ -95,8 +102,7 @@ impl Emitter<'_, '_> {
             body: callee.body as usize,
         };
         let code = &mut self.code;
-        let kind = layout.kinds[tail.callee as usize];
-        code.fill(&Template::tail(kind), at, &values);
+        code.fill(template, at, &values);
         code.stub(miss, index as u32, offset_of!(ArenaHeader, tail), kind.second, false);
         // As if the jump had not been touched.
         let mut jump = outside;
