@@ -5,16 +5,14 @@
 //! meets bytes that are no instruction is marked [`FunctionFlow::undecodable`]: what was read of it still
 //! warns ("something seems to branch there") but is never patched.
 
-use crate::image::{Image, ImageKind};
+mod part;
+
+use crate::image::Image;
 use crate::parallel;
-use crate::registers::{self, Registers, Scan};
-use crate::relocate::{falls_through, is_call};
-use crate::return_slot::{self, Watch};
-use crate::sort;
-use crate::start::{Head, hook_point, owner};
-use iced_x86::{
-    Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, OpKind, Register,
-};
+use crate::registers::{self, Registers};
+use crate::return_slot;
+use crate::start::{Head, owner};
+use part::Part;
 
 /// Branches inside a function are of interest only where they lead near its start: no tactic overwrites
 /// or relocates more than this many bytes.
@@ -94,7 +92,7 @@ impl Flow {
         let count = image.functions.len();
         let bounds = even_bounds(image, parallel::parts(count));
         let ranges = bounds.windows(2).map(|w| w[0]..w[1]).collect();
-        let parts = parallel::each(ranges, |functions| Part::decode(image, functions));
+        let parts = parallel::each(ranges, |functions| Part::decode(image, functions, true));
         let mut flow = Flow::default();
         flow.branches.reserve(parts.iter().map(|part| part.branches.len()).sum());
         flow.functions.reserve(count);
@@ -227,18 +225,6 @@ impl Flow {
     }
 }
 
-/// Whether control stays in `lo..hi` or returns.
-fn stays(instruction: &Instruction, control: FlowControl, lo: u64, hi: u64) -> bool {
-    match control {
-        FlowControl::Next | FlowControl::Return | FlowControl::Exception => true,
-        FlowControl::UnconditionalBranch | FlowControl::ConditionalBranch => {
-            instruction.op0_kind() == OpKind::NearBranch64
-                && (lo..hi).contains(&instruction.near_branch_target())
-        }
-        _ => false,
-    }
-}
-
 /// The function whose extent holds `address`.
 pub fn function_at(image: &Image, address: u64) -> Option<usize> {
     let i = image.functions.partition_point(|f| f.address <= address).checked_sub(1)?;
@@ -268,204 +254,4 @@ fn even_bounds(image: &Image, parts: usize) -> Vec<usize> {
     }
     bounds.push(image.functions.len());
     bounds
-}
-
-#[derive(Default)]
-struct Part {
-    branches: Vec<Branch>,
-    functions: Vec<FunctionFlow>,
-    taken: Vec<u64>,
-    indirect: Vec<u64>,
-}
-
-impl Part {
-    fn decode(image: &Image, range: std::ops::Range<usize>) -> Part {
-        let mut part = Part::default();
-        part.branches.reserve(range.len() * 8);
-        let mut factory = InstructionInfoFactory::new();
-        for i in range {
-            let flow = part.function(image, i, &mut factory);
-            part.functions.push(flow);
-        }
-        // They come in the order of their sites, which a stable sort keeps.
-        sort::by_key(&mut part.branches, |b| b.target);
-        part
-    }
-
-    fn function(
-        &mut self,
-        image: &Image,
-        index: usize,
-        factory: &mut InstructionInfoFactory,
-    ) -> FunctionFlow {
-        let mut scan = Scan::default();
-        let f = &image.functions[index];
-        let mut flow = FunctionFlow { leaf: true, ..Default::default() };
-        let Some(bytes) = image.code_at(f.address, f.size) else {
-            return FunctionFlow { undecodable: true, ..Default::default() };
-        };
-        let (lo, hi) = (f.address, f.address + f.size);
-        // A `.cold` part belongs to its parent: a jump from it to the parent's entry is a loop there.
-        let mut decoder = Decoder::with_ip(64, bytes, lo, DecoderOptions::NONE);
-        let mut instruction = Instruction::default();
-        let mut watch = Watch::new(f.kind);
-        let mut tables: Vec<u64> = Vec::new();
-        let mut indirect_jump = false;
-        let mut own_start = false;
-        let hook = hook_point(image, f);
-        while decoder.can_decode() {
-            decoder.decode_out(&mut instruction);
-            if instruction.is_invalid() {
-                flow.undecodable = true;
-                break;
-            }
-            let control = instruction.flow_control();
-            scan.look(&instruction, control, factory);
-            flow.head.look(&instruction, hook);
-            flow.leaf &= stays(&instruction, control, lo, hi);
-            watch.look(&instruction, control);
-            flow.odd_return |= instruction.code() == Code::Retnq_imm16;
-            match control {
-                FlowControl::Next => {
-                    own_start |= self.note_reference(image, &instruction, &mut tables) == Some(lo)
-                }
-                FlowControl::Call
-                | FlowControl::UnconditionalBranch
-                | FlowControl::ConditionalBranch
-                | FlowControl::XbeginXabortXend => {
-                    flow.recursive |= control == FlowControl::Call && instruction.near_branch_target() == lo;
-                    self.note_branch(index, lo, hi, &instruction, scan.passes_r10)
-                }
-                FlowControl::IndirectBranch => {
-                    indirect_jump = true;
-                    if instruction.memory_base() == Register::None && !instruction.is_ip_rel_memory_operand()
-                    {
-                        tables.push(instruction.memory_displacement64());
-                    }
-                }
-                _ => {}
-            }
-        }
-        // What runs on behind its end goes on in another function.
-        let falls_through = falls_through(&instruction);
-        flow.leaf &= !flow.undecodable && !falls_through;
-        flow.runs_on = falls_through && !is_call(&instruction);
-        flow.registers = scan.finish();
-        // Nobody calls the entry: what lies on the stack there are the program's arguments.
-        if watch.is_suspicious() && f.address != image.entry {
-            let uses = return_slot::examine(image, f, factory);
-            flow.odd_return |= uses.own;
-            flow.reads_callers = uses.callers;
-        }
-        if indirect_jump {
-            for table in tables {
-                self.note_table(image, table, lo, hi, &mut flow);
-            }
-        }
-        flow.table_loops |= indirect_jump && own_start;
-        flow.table_loops |= image.code_pointers.binary_search(&lo).is_ok() && indirect_jump && {
-            // A label table holds other labels of the same function as well; a table of function
-            // pointers holds only starts.
-            let from = image.code_pointers.partition_point(|&p| p <= lo);
-            image.code_pointers.get(from).is_some_and(|&p| p < hi)
-        };
-        flow
-    }
-
-    fn note_branch(&mut self, index: usize, lo: u64, hi: u64, instruction: &Instruction, passes_r10: bool) {
-        if !matches!(instruction.op0_kind(), OpKind::NearBranch64) {
-            return;
-        }
-        let target = instruction.near_branch_target();
-        let kind = match instruction.flow_control() {
-            FlowControl::Call => BranchKind::Call,
-            FlowControl::UnconditionalBranch => BranchKind::Jump,
-            _ => BranchKind::Conditional,
-        };
-        if (lo..hi).contains(&target) && target - lo >= NEAR {
-            return;
-        }
-        let width = match instruction.code() {
-            Code::Jmp_rel32_64 | Code::Call_rel32_64 | Code::Xbegin_rel32 => 4,
-            code if code.is_jcc_near() => 4,
-            code if code.is_jmp_short() || code.is_jcc_short() || code.is_loop() || code.is_jcx_short() => 1,
-            code if code.is_loopcc() => 1,
-            _ => return,
-        };
-        self.branches.push(Branch {
-            target,
-            site: instruction.ip(),
-            function: index as u32,
-            len: instruction.len() as u8,
-            width,
-            kind,
-            passes_r10,
-        });
-    }
-
-    /// The address of code or of a table that an instruction computes.
-    fn note_reference(
-        &mut self,
-        image: &Image,
-        instruction: &Instruction,
-        tables: &mut Vec<u64>,
-    ) -> Option<u64> {
-        let address = if instruction.is_ip_rel_memory_operand() {
-            if instruction.code() != Code::Lea_r64_m {
-                // Data among the code.
-                self.taken.extend(Some(instruction.ip_rel_memory_address()).filter(|&a| image.is_code(a)));
-                return None;
-            }
-            instruction.ip_rel_memory_address()
-        } else if instruction.op_count() == 2 {
-            // Non-PIC code takes addresses as 32-bit immediates. In a PIE they are numbers.
-            match instruction.op1_kind() {
-                OpKind::Immediate32 | OpKind::Immediate32to64 if image.kind == ImageKind::Pie => return None,
-                OpKind::Immediate32 => u64::from(instruction.immediate32()),
-                OpKind::Immediate32to64 => instruction.immediate32to64() as u64,
-                OpKind::Immediate64 => instruction.immediate64(),
-                _ => return None,
-            }
-        } else {
-            return None;
-        };
-        if address < image.lo || address >= image.hi {
-            return None;
-        }
-        if image.is_code(address) {
-            self.taken.push(address);
-        } else {
-            tables.push(address);
-        }
-        Some(address)
-    }
-
-    /// A table of 32-bit distances from itself (position-independent switch) or of addresses (ET_EXEC
-    /// switch, label table). Read as long as the entries lead into the function.
-    fn note_table(&mut self, image: &Image, table: u64, lo: u64, hi: u64, flow: &mut FunctionFlow) {
-        const MOST: u64 = 4096;
-        let mut note = |target: u64| {
-            if target == lo {
-                flow.table_loops = true;
-            } else if target - lo < NEAR {
-                self.indirect.push(target);
-            }
-        };
-        for i in 0..MOST {
-            let Some(&[a, b, c, d]) = image.data_at(table + 4 * i, 4) else { break };
-            let target = table.wrapping_add(i32::from_le_bytes([a, b, c, d]) as u64);
-            if !(lo..hi).contains(&target) {
-                break;
-            }
-            note(target);
-        }
-        for i in 0..MOST {
-            let Some(Ok(word)) = image.data_at(table + 8 * i, 8).map(<[u8; 8]>::try_from) else { break };
-            let target = u64::from_le_bytes(word);
-            if !(lo..hi).contains(&target) {
-                break;
-            }
-            note(target);
-        }
-    }
 }

@@ -230,6 +230,14 @@ impl<'d> Image<'d> {
         self.code.iter().find_map(|code| bytes_at(code.address, &code.bytes, address, len))
     }
 
+    /// The same up to the end of the segment.
+    pub(crate) fn code_from(&self, address: u64) -> Option<&[u8]> {
+        self.code.iter().find_map(|code| {
+            let start = usize::try_from(address.checked_sub(code.address)?).ok()?;
+            code.bytes.get(start..)
+        })
+    }
+
     /// The bytes at an address of code or data, as the file has them (before relocation).
     pub fn data_at(&self, address: u64, len: u64) -> Option<&'d [u8]> {
         self.segments.iter().find_map(|segment| bytes_at(segment.address, segment.bytes, address, len))

@@ -1,6 +1,6 @@
 //! From the bytes of a program to a decision for each of its functions. Pure: no I/O, no unsafe.
 //!
-//! [`image`] reads the ELF file; [`flow`] decodes the code; [`start`] looks at the first bytes of a
+//! [`image`] reads the ELF file; [`flow`] decodes the code, most of it with [`predecode`] alone; [`start`] looks at the first bytes of a
 //! function; [`tactic`] decides; [`slots`] lays out the counters; [`emit`] writes the machine code from
 //! [`template`]s with [`relocate`]d instructions; [`encode`] makes the plan file of
 //! [`gprofinject_abi::plan`]. [`blocks`] is the way of functions whose blocks are counted.
@@ -18,6 +18,7 @@ mod moved;
 mod own_text;
 mod parallel;
 mod plan;
+mod predecode;
 pub mod registers;
 pub mod relocate;
 mod return_slot;

@@ -19,11 +19,10 @@
 
 mod spread;
 
+use crate::predecode::{self, Class, Predecoded};
 use iced_x86::{
     Code, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register,
 };
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 
 pub use spread::spread;
 
@@ -114,7 +113,7 @@ pub struct Scan {
     /// Else: the first instruction from which on that is so.
     r10_open_from: u64,
     /// Where forward branches lead with r10 as it was on entry.
-    r10_open_at: BinaryHeap<Reverse<u64>>,
+    r10_open_at: Targets,
     /// So do ways that this pass does not follow, or may.
     r10_lost: bool,
     r10_read: bool,
@@ -122,7 +121,44 @@ pub struct Scan {
     pub passes_r10: bool,
 }
 
+/// Addresses in a function.
+#[derive(Default)]
+struct Targets {
+    /// The function's first byte, and how many it has.
+    start: u64,
+    len: u64,
+    /// A bit for each byte, up to the last of these addresses.
+    bits: Vec<u64>,
+}
+
+impl Targets {
+    /// Branches to other functions are of no interest.
+    fn insert(&mut self, address: u64) {
+        let offset = address - self.start;
+        let word = (offset / 64) as usize;
+        if offset < self.len {
+            if word >= self.bits.len() {
+                // At once for all where that is little.
+                let least = (self.len / 64 + 1).min(64) as usize;
+                self.bits.resize((word + 1).next_power_of_two().max(least), 0);
+            }
+            self.bits[word] |= 1 << (offset % 64);
+        }
+    }
+
+    #[inline(always)]
+    fn contains(&self, address: u64) -> bool {
+        let offset = address - self.start;
+        self.bits.get((offset / 64) as usize).is_some_and(|word| word >> (offset % 64) & 1 != 0)
+    }
+}
+
 impl Scan {
+    /// For the instructions of a function at `start`, with `len` bytes.
+    pub fn new(start: u64, len: u64) -> Scan {
+        Scan { r10_open_at: Targets { start, len, bits: Vec::new() }, ..Scan::default() }
+    }
+
     /// When all instructions have been looked at.
     pub fn finish(mut self) -> Registers {
         self.found.chain |= self.r10_read && self.r10_lost;
@@ -130,13 +166,9 @@ impl Scan {
     }
 
     /// Follows the value that r10 has on entry, through the instructions in the order of their addresses.
-    fn follow_r10(&mut self, i: &Instruction, flow: FlowControl, uses: Option<&Uses>) {
-        let ip = i.ip();
-        while self.r10_open_at.peek().is_some_and(|at| at.0 <= ip) {
-            let at = self.r10_open_at.pop();
-            if self.r10_closed && at == Some(Reverse(ip)) {
-                (self.r10_closed, self.r10_open_from) = (false, ip);
-            }
+    fn follow_r10(&mut self, ip: u64, flow: FlowControl, target: Option<u64>, uses: Option<&Uses>) {
+        if self.awaits(ip) {
+            (self.r10_closed, self.r10_open_from) = (false, ip);
         }
         self.passes_r10 = !self.r10_closed;
         if let Some(uses) = uses {
@@ -150,16 +182,11 @@ impl Scan {
         match flow {
             FlowControl::ConditionalBranch
             | FlowControl::UnconditionalBranch
-            | FlowControl::XbeginXabortXend
-                if i.op0_kind() == OpKind::NearBranch64 =>
-            {
-                let target = i.near_branch_target();
-                if target > ip {
-                    self.r10_open_at.push(Reverse(target));
-                } else {
-                    self.r10_lost |= target < self.r10_open_from;
-                }
-            }
+            | FlowControl::XbeginXabortXend => match target {
+                Some(target) if target > ip => self.r10_open_at.insert(target),
+                Some(target) => self.r10_lost |= target < self.r10_open_from,
+                None => {}
+            },
             FlowControl::IndirectBranch => self.r10_lost = true,
             _ => {}
         }
@@ -168,6 +195,48 @@ impl Scan {
             flow,
             FlowControl::UnconditionalBranch | FlowControl::IndirectBranch | FlowControl::Return
         );
+    }
+
+    /// The registers that are followed: r10 and r11, and rax until something has branched or rax and r10 have both
+    /// been used.
+    #[inline(always)]
+    pub(crate) fn interest(&self) -> u16 {
+        let rax = !(self.rax_decided && self.r10_decided);
+        1 << 10 | 1 << 11 | if rax { 1 << predecode::RAX } else { 0 }
+    }
+
+    /// Whether a branch leads to `ip` with r10 as it was on entry, which it was not before.
+    #[inline(always)]
+    pub(crate) fn awaits(&self, ip: u64) -> bool {
+        self.r10_closed && self.r10_open_at.contains(ip)
+    }
+
+    /// Whether a predecoded instruction tells enough.
+    #[inline(always)]
+    pub(crate) fn passes(&self, i: &Predecoded) -> bool {
+        i.registers() & self.interest() == 0
+    }
+
+    /// Looks at a predecoded instruction that passes, with the target of a direct branch.
+    #[inline(always)]
+    pub(crate) fn pass(&mut self, i: &Predecoded, ip: u64, target: u64) {
+        let flow = match i.class {
+            Class::Next | Class::Lea | Class::Push | Class::Pop => {
+                if self.awaits(ip) {
+                    (self.r10_closed, self.r10_open_from) = (false, ip);
+                }
+                return;
+            }
+            Class::Call => FlowControl::Call,
+            Class::Jump => FlowControl::UnconditionalBranch,
+            Class::Conditional => FlowControl::ConditionalBranch,
+            Class::Return => FlowControl::Return,
+        };
+        (self.rax_decided, self.r10_decided) = (true, true);
+        if flow == FlowControl::Return {
+            self.found.leaves |= self.unused;
+        }
+        self.follow_r10(ip, flow, Some(target), None);
     }
 
     /// `flow` is the instruction's flow control.
@@ -205,8 +274,9 @@ impl Scan {
             self.found.names |= R10;
             self.found.takes_r10 = true;
         }
+        let target = (i.op0_kind() == OpKind::NearBranch64).then(|| i.near_branch_target());
         if named & R10 == 0 {
-            self.follow_r10(i, flow, None);
+            self.follow_r10(i.ip(), flow, target, None);
         }
         for (register, bit) in BOTH {
             if named & bit != 0 {
@@ -217,7 +287,7 @@ impl Scan {
                 }
                 if bit == R10 {
                     self.found.takes_r10 |= uses.reads;
-                    self.follow_r10(i, flow, Some(&uses));
+                    self.follow_r10(i.ip(), flow, target, Some(&uses));
                 }
                 if bit == R11 {
                     self.found.takes_r11 |= uses.reads && !self.r11_seen;
@@ -299,7 +369,7 @@ mod tests {
     use iced_x86::{Decoder, DecoderOptions};
 
     fn scan(bytes: &[u8]) -> Registers {
-        let mut scan = Scan::default();
+        let mut scan = Scan::new(0x1000, bytes.len() as u64);
         let mut factory = InstructionInfoFactory::new();
         for i in &mut Decoder::with_ip(64, bytes, 0x1000, DecoderOptions::NONE) {
             scan.look(&i, i.flow_control(), &mut factory);

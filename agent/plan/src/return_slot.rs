@@ -13,6 +13,7 @@
 mod flow;
 
 use crate::image::{Function, FunctionKind, Image};
+use crate::predecode::{Base, Class, Predecoded};
 use iced_x86::{Code, FlowControl, Instruction, Mnemonic, OpKind, Register};
 
 pub(crate) use flow::examine;
@@ -133,24 +134,111 @@ impl Watch {
         if self.suspicious {
             return;
         }
-        if self.stopped {
-            self.stopped = false;
-            let pending = self.pending.iter().find(|pending| pending.0 == i.ip());
-            self.adopt(pending.map_or(self.body, |pending| pending.1));
-        }
+        self.begin(i.ip());
         if let Some(base) = number(i.memory_base()) {
             self.look_at_memory(i, base);
         }
+        if control == FlowControl::Next {
+            self.follow(i);
+        } else {
+            let target = (i.op0_kind() == OpKind::NearBranch64).then(|| i.near_branch_target());
+            self.branch(control, i.ip(), i.next_ip(), target);
+        }
+    }
+
+    /// The registers that are followed; None: every instruction is of interest.
+    #[inline(always)]
+    pub(crate) fn interest(&self) -> Option<u16> {
+        match (self.suspicious, self.stopped) {
+            (true, _) => Some(0),
+            (_, true) => None,
+            _ => Some(self.followed()),
+        }
+    }
+
+    #[inline(always)]
+    fn followed(&self) -> u16 {
+        self.known | if self.entry_rbp { 1 << RBP } else { 0 }
+    }
+
+    /// Whether [`Watch::pass`] can follow a predecoded instruction.
+    #[inline(always)]
+    pub(crate) fn passes(&mut self, i: &Predecoded, ip: u64) -> bool {
+        if self.suspicious {
+            return true;
+        }
+        self.begin(ip);
+        match i.class {
+            Class::Next | Class::Lea => {}
+            Class::Push | Class::Pop | Class::Call | Class::Jump | Class::Conditional | Class::Return => {
+                return true;
+            }
+        }
+        let followed = self.followed();
+        if i.registers() & followed == 0 {
+            return true;
+        }
+        if i.operands() & followed != 0 {
+            return false;
+        }
+        let Base::Register(base) = i.base() else { return true };
+        let Some(offset) = self.get(base.into()) else {
+            return usize::from(base) != RBP || !self.entry_rbp || i.displacement() != 8;
+        };
+        let at = offset.wrapping_add(i.displacement());
+        i.class == Class::Next
+            && !(1 - WIDEST..8).contains(&at)
+            && (usize::from(base) != RBP || !self.entry_rbp || i.displacement() != 8)
+    }
+
+    /// Looks at a predecoded instruction that passes, with the target of a direct branch.
+    #[inline(always)]
+    pub(crate) fn pass(&mut self, i: &Predecoded, ip: u64, target: u64) {
+        if self.suspicious {
+            return;
+        }
+        let control = match i.class {
+            Class::Next | Class::Lea => return,
+            Class::Push => {
+                self.push(i.opcode_register());
+                return;
+            }
+            Class::Pop => {
+                self.move_rsp(8);
+                if let Some(register) = i.opcode_register() {
+                    self.set(register.into(), None);
+                }
+                return;
+            }
+            Class::Call => FlowControl::Call,
+            Class::Jump => FlowControl::UnconditionalBranch,
+            Class::Conditional => FlowControl::ConditionalBranch,
+            Class::Return => FlowControl::Return,
+        };
+        self.branch(control, ip, ip + u64::from(i.len), Some(target));
+    }
+
+    /// Before the instruction at `ip`.
+    #[inline(always)]
+    fn begin(&mut self, ip: u64) {
+        if self.stopped {
+            self.stopped = false;
+            let pending = self.pending.iter().find(|pending| pending.0 == ip);
+            self.adopt(pending.map_or(self.body, |pending| pending.1));
+        }
+    }
+
+    /// Follows an instruction after which control may go on elsewhere.
+    fn branch(&mut self, control: FlowControl, ip: u64, next_ip: u64, target: Option<u64>) {
         match control {
-            FlowControl::Next => self.follow(i),
-            FlowControl::Call if i.near_branch_target() == i.next_ip() => self.move_rsp(-8),
+            FlowControl::Call if target == Some(next_ip) => self.move_rsp(-8),
             FlowControl::Call | FlowControl::IndirectCall => self.known &= PRESERVED,
             FlowControl::ConditionalBranch | FlowControl::XbeginXabortXend => {
                 self.body = self.stand();
-                self.branch(i);
+                self.note_target(ip, target);
             }
             FlowControl::UnconditionalBranch => {
-                self.branch(i);
+                self.note_target(ip, target);
                 self.stopped = true;
             }
             FlowControl::IndirectBranch => {
@@ -162,16 +250,15 @@ impl Watch {
         }
     }
 
-    fn branch(&mut self, i: &Instruction) {
+    fn note_target(&mut self, ip: u64, target: Option<u64>) {
         /// More ways around the prologue than that are not remembered.
         const MOST: usize = 32;
         let stand = self.stand();
-        if i.op0_kind() == OpKind::NearBranch64
-            && i.near_branch_target() > i.ip()
+        if let Some(target) = target.filter(|&target| target > ip)
             && stand != self.body
             && self.pending.len() < MOST
         {
-            self.pending.push((i.near_branch_target(), stand));
+            self.pending.push((target, stand));
         }
         // Behind a prologue that calls nothing and has no branches.
         let is_deeper = |stand: Stand, than: Stand| stand.rsp.zip(than.rsp).is_some_and(|(a, b)| a < b);
@@ -200,6 +287,13 @@ impl Watch {
         }
     }
 
+    fn push(&mut self, register: Option<u8>) {
+        self.move_rsp(-8);
+        if register == Some(RBP as u8) && self.entry_rbp {
+            self.saved_rbp = self.get(RSP);
+        }
+    }
+
     fn move_rsp(&mut self, by: i32) {
         if let Some(offset) = self.get(RSP) {
             self.set(RSP, Some(offset.wrapping_add(by)));
@@ -210,10 +304,7 @@ impl Watch {
     fn follow(&mut self, i: &Instruction) {
         match i.mnemonic() {
             Mnemonic::Push => {
-                self.move_rsp(-8);
-                if i.op0_register() == Register::RBP && self.entry_rbp {
-                    self.saved_rbp = self.get(RSP);
-                }
+                self.push(number(i.op0_register()).map(|register| register as u8));
             }
             Mnemonic::Pop => {
                 self.move_rsp(8);

@@ -2,6 +2,7 @@
 
 use crate::flow::{Branch, BranchKind, Flow, NEAR, function_at};
 use crate::image::{Function, FunctionKind, Image};
+use crate::predecode::{Class, Predecoded};
 use crate::relocate::{falls_through, has_branch, is_call, is_nop};
 use crate::tactic::sled::LONGEST;
 use crate::tactic::{JUMP, foreign};
@@ -147,17 +148,35 @@ pub struct Head {
 }
 
 impl Head {
+    /// Whether more instructions would tell nothing.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.seen
+    }
+
     /// Looks at the function's instructions in turn.
     pub fn look(&mut self, i: &Instruction, hook: u64) {
-        if self.seen || i.ip() < hook {
+        let fixed = has_branch(i) || i.is_ip_rel_memory_operand() || !falls_through(i);
+        self.note(i.ip(), i.next_ip(), hook, fixed, is_call(i));
+    }
+
+    /// The same for a predecoded instruction.
+    #[inline(always)]
+    pub(crate) fn pass(&mut self, i: &Predecoded, ip: u64, hook: u64) {
+        if !self.seen {
+            let is_branch = matches!(i.class, Class::Call | Class::Jump | Class::Conditional | Class::Return);
+            let end = ip + u64::from(i.len);
+            self.note(ip, end, hook, is_branch || i.is_relative(), i.class == Class::Call);
+        }
+    }
+
+    fn note(&mut self, ip: u64, end: u64, hook: u64, fixed: bool, call: bool) {
+        if self.seen || ip < hook {
             return;
         }
-        let fixed = has_branch(i) || i.is_ip_rel_memory_operand() || !falls_through(i);
-        self.movable = (self.movable || i.ip() == hook) && !fixed;
-        let len = i.next_ip() - hook;
-        self.seen = is_call(i) || len >= JUMP;
-        if self.seen && !is_call(i) {
-            self.len = len as u8;
+        self.movable = (self.movable || ip == hook) && !fixed;
+        self.seen = call || end - hook >= JUMP;
+        if self.seen && !call {
+            self.len = (end - hook) as u8;
         }
     }
 }
