@@ -12,6 +12,7 @@ mod calls;
 mod frida;
 mod measure;
 mod profilers;
+mod real;
 mod scale;
 mod shares;
 
@@ -62,6 +63,8 @@ fn main() -> Result<()> {
         frida::compare(folder.path(), rounds)?;
     }
     if wanted("setup") {
+        real::set_up(folder.path(), rounds)?;
+        real::compilations(folder.path(), rounds)?;
         scale::set_up(folder.path(), rounds)?;
     }
     if wanted("memory") {

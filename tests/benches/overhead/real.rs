@@ -1,0 +1,116 @@
+//! Set-up of real programs, which follows the bytes of their code, and of compilations, which run several.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use gprofinject_tests::{run, skip, tool};
+use object::{Object, ObjectSegment, SegmentFlags};
+
+use crate::measure::{Work, number, stats};
+
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// What a command prints, if it can be run.
+fn answer(command: &str, args: &[&str]) -> Option<PathBuf> {
+    let output = Command::new(command).args(args).output().ok().filter(|output| output.status.success())?;
+    let path = PathBuf::from(String::from_utf8(output.stdout).ok()?.trim());
+    path.canonicalize().ok().filter(|path| path.is_file())
+}
+
+/// Bytes of the segments that hold code.
+fn code_len(program: &Path) -> Result<u64> {
+    let bytes = std::fs::read(program)?;
+    let file = object::File::parse(&*bytes)?;
+    let is_code = |flags| matches!(flags, SegmentFlags::Elf { p_flags } if p_flags & object::elf::PF_X != 0);
+    let code = file.segments().filter(|segment| is_code(segment.flags()));
+    Ok(code.map(|segment| segment.size()).sum())
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// Prints what set-up costs in large programs that do next to nothing.
+pub(crate) fn set_up(folder: &Path, rounds: usize) -> Result<()> {
+    let source = folder.join("tiny.c");
+    std::fs::write(&source, "int main(void) { return 0; }\n")?;
+    let (source, assembly) = (source.display().to_string(), folder.join("tiny.s").display().to_string());
+    let programs = [
+        ("cc1", answer("gcc", &["-print-prog-name=cc1"]), vec!["-quiet", &source, "-o", &assembly]),
+        ("python3", answer("python3", &["-c", "import sys; print(sys.executable)"]), vec!["-c", "pass"]),
+        ("node", answer("node", &["-p", "process.execPath"]), vec!["-e", "0"]),
+    ];
+    println!("\n| set-up | functions | MB of code | ms | of that plan | agent | us/function | ms/MB |");
+    println!("|---|---:|---:|---:|---:|---:|---:|---:|");
+    for (name, program, args) in programs {
+        let Some(program) = program else {
+            skip::skipped(name, "it is not installed");
+            continue;
+        };
+        let megabytes = code_len(&program)? as f64 / 1e6;
+        let work = Work { program, args: args.iter().map(|&arg| arg.into()).collect(), stdin: None };
+        let (mut total, mut plan, mut agent, mut functions) = (Vec::new(), Vec::new(), Vec::new(), 0);
+        for _ in 0..rounds.max(3) {
+            let (stats, _) = stats(&work, &[], folder)?;
+            let ms = |part: &str| anyhow::Ok(number(&stats, &format!("/setup_ns/{part}"))? as f64 / 1e6);
+            total.push(ms("total")?);
+            plan.push(ms("plan")?);
+            agent.push(ms("agent")?);
+            functions = number(&stats, "/functions/found")?;
+        }
+        let (total, plan, agent) = (median(total), median(plan), median(agent));
+        let (each, per_megabyte) = (total * 1e3 / functions as f64, total / megabytes);
+        println!(
+            "| {name} | {functions} | {megabytes:.1} | {total:.0} | {plan:.0} | {agent:.0} | {each:.1} | {per_megabyte:.1} |"
+        );
+    }
+    Ok(())
+}
+
+/// Prints what profiling adds to a compilation of one tiny file, and to `make -j2` of six. The compiler, the assembler
+/// and the linker are profiled with the command that starts them.
+pub(crate) fn compilations(folder: &Path, rounds: usize) -> Result<()> {
+    if !skip::have("gcc") || !skip::have("make") {
+        skip::skipped("compilations", "gcc or make is not installed");
+        return Ok(());
+    }
+    let folder = folder.join("tiny");
+    std::fs::create_dir(&folder)?;
+    let mut makefile = String::from("all: a.o b.o c.o d.o e.o f.o\n");
+    for name in ["a", "b", "c", "d", "e", "f"] {
+        std::fs::write(folder.join(format!("{name}.c")), format!("int {name}(void) {{ return 0; }}\n"))?;
+        makefile += &format!("{name}.o: {name}.c\n\tgcc -c {name}.c -o {name}.o\n");
+    }
+    std::fs::write(folder.join("Makefile"), makefile)?;
+    let which = |name: &str| answer("sh", &["-c", &format!("command -v {name}")]).context("no compiler");
+    let at = folder.display().to_string();
+    let (file, object) = (folder.join("a.c").display().to_string(), folder.join("a.o").display().to_string());
+    let commands = [
+        ("gcc -c of a tiny file", which("gcc")?, vec!["-c", &file, "-o", &object]),
+        ("make -j2 of six", which("make")?, vec!["-s", "-B", "-j2", "-C", &at]),
+    ];
+    println!("\n| compilation | how | wall s | CPU s |\n|---|---|---:|---:|");
+    for (name, program, args) in commands {
+        let args: Vec<String> = args.iter().map(|&arg| arg.into()).collect();
+        let mut figures = [(Vec::new(), Vec::new()), (Vec::new(), Vec::new())];
+        for _ in 0..rounds.max(3) {
+            for (profiled, (wall, cpu)) in figures.iter_mut().enumerate() {
+                let mut command = Command::new(&program);
+                command.args(&args);
+                if profiled == 1 {
+                    command = tool::command(&["-q"], &folder.join("gmon.out"), &program, &args)?;
+                }
+                let outcome = run::run(command, None, LIMIT)?;
+                wall.push(outcome.wall.as_secs_f64());
+                cpu.push(outcome.cpu().as_secs_f64());
+            }
+        }
+        for (how, (wall, cpu)) in ["plain", "ours, both"].into_iter().zip(figures) {
+            println!("| {name} | {how} | {:.3} | {:.3} |", median(wall), median(cpu));
+        }
+    }
+    Ok(())
+}
