@@ -4,12 +4,12 @@ use std::io;
 use std::ops::Range;
 
 use gmon::Arc;
-use gprofinject_abi::region::{CALLER, ROOT, RegionHeader, SITE, Slot, State, TAIL, Trouble};
+use gprofinject_abi::region::{CALLER, ROOT, SITE, Slot, TAIL, Trouble};
 
 use crate::falls;
 use crate::histogram::Histogram;
 use crate::profile_plan::Planned;
-use crate::region::{Counter, Region};
+use crate::region::{AgentReport, AgentState, Counter, Region};
 use crate::sys;
 
 /// What the agent did and counted.
@@ -23,6 +23,8 @@ pub(crate) struct Collected {
     pub(crate) stopped: Option<u64>,
     /// Why the agent hooked nothing, if so.
     pub(crate) trouble: Option<String>,
+    /// What is wrong with the counters themselves.
+    pub(crate) damage: Option<&'static str>,
     pub(crate) setup_ns: u64,
     pub(crate) threads: u64,
     pub(crate) lost_calls: u64,
@@ -57,56 +59,79 @@ pub(crate) fn collect(
     histogram: &mut Histogram,
     crash: Option<u64>,
 ) -> io::Result<Collected> {
-    let header = region.header()?;
+    let (report, is_damaged) = region.report()?;
     let mut collected = Collected {
-        trouble: trouble(&header),
-        setup_ns: header.setup_ns,
-        lost_calls: header.lost_calls,
-        lost_threads: header.lost_threads,
-        bare_calls: header.bare_calls,
-        lost_timers: header.lost_timers,
-        frozen: header.frozen != 0,
-        lost_children: header.lost_children,
-        lost_programs: header.lost_programs,
-        unpatched: (planned.frida() as u64).saturating_sub(header.frida_patched),
-        frida_ns: header.frida_ns,
+        trouble: trouble(&report),
+        setup_ns: report.setup_ns,
+        lost_calls: report.lost_calls,
+        lost_threads: report.lost_threads,
+        bare_calls: report.bare_calls,
+        lost_timers: report.lost_timers,
+        frozen: report.frozen,
+        lost_children: report.lost_children,
+        lost_programs: report.lost_programs,
+        unpatched: (planned.frida() as u64).saturating_sub(report.frida_patched),
+        frida_ns: report.frida_ns,
         committed: region.committed(),
+        damage: is_damaged.then_some(OVERWRITTEN),
         ..Collected::default()
     };
-    for block in region.blocks()? {
-        collected.threads += u64::from(block.owners);
-        collected.lost_calls = collected.lost_calls.saturating_add(block.lost_calls);
-    }
-    histogram.outside += header.samples_outside;
+    let threads = region.threads()?;
+    collected.threads = threads.count;
+    collected.lost_calls = collected.lost_calls.saturating_add(threads.lost_calls);
+    histogram.outside = histogram.outside.saturating_add(report.samples_outside);
     region.histogram(|first, counts| histogram.add_bins(first, counts))?;
 
     if !planned.blocks_only {
-        collected.arcs = arcs(region, planned, header.bias)?;
+        collected.arcs = arcs(region, planned, report.bias, &mut collected.damage)?;
     }
     collected.counters = region.block_counters()?;
     collected.stopped =
-        crash.and_then(|at| planned.original(at.wrapping_sub(header.bias).wrapping_sub(planned.shape.arena)));
+        crash.and_then(|at| planned.original(at.wrapping_sub(report.bias).wrapping_sub(planned.shape.arena)));
     Ok(collected)
 }
+
+const OVERWRITTEN: &str =
+    "the program has overwritten or cut off the file of its counters: counts may be wrong";
+const TOO_MANY: &str = "the file of the counters names more pairs of caller and function than a program can have: \
+                        the program has overwritten it, and some are left out";
 
 /// What a child has counted in its parent's file: only calls and blocks.
 pub(crate) fn collect_guest(region: &Region, planned: &Planned) -> io::Result<Collected> {
-    let arcs = if planned.blocks_only { Vec::new() } else { arcs(region, planned, region.header()?.bias)? };
-    let mut collected = Collected { arcs, counters: region.block_counters()?, ..Collected::default() };
-    for block in region.blocks()? {
-        collected.threads += u64::from(block.owners);
-        collected.lost_calls = collected.lost_calls.saturating_add(block.lost_calls);
+    let mut collected = Collected::default();
+    if !planned.blocks_only {
+        let bias = region.report()?.0.bias;
+        collected.arcs = arcs(region, planned, bias, &mut collected.damage)?;
     }
+    collected.counters = region.block_counters()?;
+    let threads = region.threads()?;
+    (collected.threads, collected.lost_calls) = (threads.count, threads.lost_calls);
     Ok(collected)
 }
 
-fn arcs(region: &Region, planned: &Planned, bias: u64) -> io::Result<Vec<Arc>> {
+fn arcs(
+    region: &Region,
+    planned: &Planned,
+    bias: u64,
+    damage: &mut Option<&'static str>,
+) -> io::Result<Vec<Arc>> {
     let mut arcs = Vec::new();
+    let mut is_full = false;
     region.counters(&slot_owners(planned), |counter| {
-        arcs.extend(arc(&counter, planned, bias));
+        arcs.extend(arc(&counter, planned, bias).filter(|_| !is_full));
+        if arcs.len() >= 2 * ARCS_MAX {
+            arcs = summed(std::mem::take(&mut arcs));
+            is_full = arcs.len() >= ARCS_MAX;
+        }
     })?;
+    if is_full {
+        *damage = Some(TOO_MANY);
+    }
     Ok(falls::without(summed(arcs), planned))
 }
+
+/// The linker of the largest programs has a hundredth of that.
+const ARCS_MAX: usize = 1 << 21;
 
 /// The byte ranges of home slots in a block, sorted, with the number of the function they belong to.
 fn slot_owners(planned: &Planned) -> Vec<(Range<u64>, u32)> {
@@ -152,21 +177,20 @@ pub(crate) fn summed(mut arcs: Vec<Arc>) -> Vec<Arc> {
 }
 
 /// Why nothing is hooked, if so.
-pub(crate) fn trouble(header: &RegionHeader) -> Option<String> {
-    const NEW: u32 = State::New as u32;
-    const SETTING_UP: u32 = State::SettingUp as u32;
-    const ARMED: u32 = State::Armed as u32;
-    let what = match header.state {
-        ARMED => return None,
-        NEW => "the agent was not loaded (does the program clear LD_PRELOAD, or end before its main?)".into(),
-        SETTING_UP => "the program ended while the hooks were put in".into(),
-        _ => trouble_text(header.trouble),
+pub(crate) fn trouble(report: &AgentReport) -> Option<String> {
+    let what = match report.state {
+        AgentState::Armed => return None,
+        AgentState::New => {
+            "the agent was not loaded (does the program clear LD_PRELOAD, or end before its main?)".into()
+        }
+        AgentState::SettingUp => "the program ended while the hooks were put in".into(),
+        AgentState::Refused => trouble_text(report.trouble),
     };
-    let place = match header.trouble_address {
+    let place = match report.trouble_address {
         0 => String::new(),
         address => format!(" at {address:#x}"),
     };
-    let errno = match header.errno {
+    let errno = match report.errno {
         0 => String::new(),
         libc::ENOMEM => format!(": {} (ulimit -v, ulimit -d)", sys::errno_text(libc::ENOMEM)),
         errno => format!(": {}", sys::errno_text(errno)),

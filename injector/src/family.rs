@@ -12,17 +12,15 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use gprofinject_abi::ask;
-use gprofinject_abi::region::State;
 
-use crate::collect::{self, Collected};
+use crate::collect::Collected;
 use crate::histogram::Histogram;
 use crate::listener::{Asker, Listener};
 use crate::logbook::Logbook;
 use crate::output::Output;
 use crate::placement::Placed;
-use crate::profile;
 use crate::profilee::{Profilee, Profilees};
-use crate::region::{self, Orders};
+use crate::region::{AgentState, Orders};
 use crate::resolve;
 use crate::run_folder::RunFolder;
 use crate::sampler::Sampling;
@@ -31,7 +29,11 @@ use crate::spawn::FIRST;
 use crate::sys::{self, Handle};
 
 pub(crate) mod control;
+mod counted;
+
 use control::Baseline;
+use counted::has_guests;
+pub(crate) use counted::{counted, guests};
 
 pub(crate) struct Family<'s> {
     pub(crate) settings: &'s Settings,
@@ -69,6 +71,9 @@ pub(crate) struct Family<'s> {
     /// descriptor, and there may be none but those above.
     pub(crate) folder: Option<RunFolder>,
 }
+
+/// Packets that are heard before something else has its turn, signals among others.
+const AT_ONCE: usize = 256;
 
 struct Member {
     pid: i32,
@@ -117,8 +122,8 @@ impl<'s> Family<'s> {
         orders: Orders,
         rate: u32,
     ) -> Family<'s> {
-        let logbook = folder.as_ref().map(|folder| Logbook::create(folder.path(), settings, rate));
-        let listener = folder.as_ref().map(|folder| Listener::new(&folder.socket()));
+        let logbook = folder.as_ref().map(|folder| Logbook::create(folder.private(), settings, rate));
+        let listener = folder.as_ref().map(|folder| Listener::new(folder.private()));
         let mut strangers = BTreeSet::new();
         if let Some(Err(error)) = &listener {
             strangers.insert(format!("children are not followed, nobody can ask: {}", sys::reason(error)));
@@ -188,11 +193,11 @@ impl<'s> Family<'s> {
     /// What to poll: whoever asks, and processes that end.
     pub(crate) fn descriptors(&self) -> impl Iterator<Item = RawFd> {
         let handles = self.living.values().filter_map(|process| process.handle.as_ref()?.descriptor());
-        self.listener.iter().map(Listener::descriptor).chain(handles)
+        self.listener.iter().flat_map(Listener::descriptors).chain(handles)
     }
 
-    /// Hears whoever has come, and sees who has gone.
-    pub(crate) fn attend(&mut self, mut sampling: Option<&mut Sampling>) {
+    /// Hears whoever has come, and sees who has gone. True: there may be more to hear.
+    pub(crate) fn attend(&mut self, mut sampling: Option<&mut Sampling>) -> bool {
         // Ends first: a new process may have an old one's number.
         let ended = self.living.iter().filter(|(_, process)| process.has_ended());
         let mut ended: Vec<(Option<usize>, i32)> =
@@ -202,9 +207,12 @@ impl<'s> Family<'s> {
         for (_, pid) in ended {
             self.end(pid, sampling.as_deref_mut());
         }
-        while let Some(asker) = self.listener.as_ref().and_then(Listener::next) {
+        let heard = self.listener.as_ref().map(|listener| listener.heard(AT_ONCE)).unwrap_or_default();
+        let is_more = heard.len() >= AT_ONCE;
+        for asker in heard {
             self.hear(&asker, sampling.as_deref_mut());
         }
+        is_more
     }
 
     fn hear(&mut self, asker: &Asker, sampling: Option<&mut Sampling>) {
@@ -226,8 +234,10 @@ impl<'s> Family<'s> {
         if !name.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
             return;
         }
-        let profilee =
-            region::header_of(&folder.region(name)).ok().and_then(|header| self.profilees.get(header.plan));
+        if self.members.iter().any(|member| member.name == name) {
+            return;
+        }
+        let profilee = folder.region(name).report().ok().and_then(|report| self.profilees.get(report.plan));
         if let Some(profilee) = profilee {
             self.join(pid, profilee, name.to_owned(), false, sampling);
         }
@@ -297,7 +307,9 @@ impl<'s> Family<'s> {
 
     /// All that are left: their process has gone, or nobody waits for it any more. How many live on.
     pub(crate) fn end_all(&mut self, mut sampling: Option<&mut Sampling>) -> usize {
-        self.attend(sampling.as_deref_mut());
+        // Who floods us does not keep us from the end.
+        let until = Instant::now() + Duration::from_secs(5);
+        while self.attend(sampling.as_deref_mut()) && Instant::now() < until {}
         // Some may have announced themselves just now, and have gone.
         let lives = |process: &&Living| process.handle.is_some() && !process.has_ended();
         let alive = self.living.values().filter(lives).count();
@@ -320,9 +332,13 @@ impl<'s> Family<'s> {
     fn finish_guests(&mut self, index: usize, sampling: Option<&Sampling>) {
         let (Some(member), Some(folder)) = (self.members.get(index), &self.folder) else { return };
         let profilee = member.profilee;
-        let path = folder.region(&member.name);
+        // Only a process that is followed makes the agent count its children.
+        if !self.orders.follow {
+            return;
+        }
+        let region = folder.region(&member.name);
         let early = |pid| sampling.into_iter().flat_map(move |sampling| sampling.early(pid));
-        for (pid, finished) in guests(&path, profilee, early, self.rate, &mut self.troubles) {
+        for (pid, finished) in guests(&region, profilee, early, self.rate, &mut self.troubles) {
             self.write_other(pid as i32, profilee, finished);
         }
     }
@@ -334,13 +350,13 @@ impl<'s> Family<'s> {
         let Some((finished, state)) = self.counted(profilee, &name, index, samples, None) else { return };
         // A child that will be a guest may not have said so yet, but it has the file mapped since its fork.
         if let Some(folder) = &self.folder
-            && region::is_counted_in(&folder.region(&name)) != Some(true)
+            && folder.region(&name).is_counted_in() != Some(true)
             && !has_guests(&folder.region(&name))
         {
             folder.remove_region(&name);
         }
         // It was not executed after all.
-        if state != State::New as u32 {
+        if state != AgentState::New {
             self.write_other(pid, profilee, finished);
         }
     }
@@ -365,7 +381,7 @@ impl<'s> Family<'s> {
     }
 
     /// The first process has gone. `homeless`: why there is no run folder, if there should be one. `crash`: see
-    /// [`collect::collect`].
+    /// [`crate::collect::collect`].
     pub(crate) fn end_first(
         &mut self,
         sampling: Option<&mut Sampling>,
@@ -398,10 +414,13 @@ impl<'s> Family<'s> {
         index: usize,
         samples: Option<Histogram>,
         crash: Option<u64>,
-    ) -> Option<(Finished, u32)> {
+    ) -> Option<(Finished, AgentState)> {
         let region = self.folder.as_ref().map(|folder| folder.region(name));
         let baseline = self.baselines.get(&index);
-        counted(region.as_deref(), profilee, samples, crash, self.rate, baseline, &mut self.troubles)
+        let counted =
+            counted(region.as_ref(), profilee, samples, crash, self.rate, baseline, &mut self.troubles)?;
+        self.troubles.extend(counted.0.collected.damage.map(str::to_owned));
+        Some(counted)
     }
 
     /// The way to the first process's threads, which was attached to.
@@ -423,79 +442,6 @@ impl<'s> Family<'s> {
             }
         }
     }
-}
-
-/// A member's counters and samples, as a profile (`crash`: see [`collect::collect`]), and the state that the agent left. None: nothing can be
-/// said; why is among the troubles.
-pub(crate) fn counted(
-    region: Option<&Path>,
-    profilee: &'static Profilee,
-    samples: Option<Histogram>,
-    crash: Option<u64>,
-    rate: u32,
-    baseline: Option<&Baseline>,
-    troubles: &mut Vec<String>,
-) -> Option<(Finished, u32)> {
-    let planned = profilee.planned;
-    let mut histogram = samples.unwrap_or_else(|| Histogram::new(planned.shape));
-    let mut state = State::Armed as u32;
-    let mut collected = Collected::default();
-    if let (Some(region), Some((_, layout))) = (region, &profilee.plan) {
-        let read = region::open(region, layout).and_then(|region| {
-            state = region.header()?.state;
-            collect::collect(&region, planned, &mut histogram, crash)
-        });
-        match read {
-            Ok(read) => collected = read,
-            Err(error) => troubles.push(format!("counters cannot be read: {}", sys::reason(&error))),
-        }
-    }
-    if let Some(baseline) = baseline {
-        baseline.subtract(&mut collected, &mut histogram);
-    }
-    match profile::encode(planned, &collected, &histogram, rate) {
-        Ok((bytes, placed)) => Some((Finished { collected, placed, bytes }, state)),
-        Err(error) => {
-            troubles.push(format!("{error:#}"));
-            None
-        }
-    }
-}
-
-/// The profiles of children that count in a member's file. `samples`: those of each.
-pub(crate) fn guests<S: Iterator<Item = Option<u64>>>(
-    region: &Path,
-    profilee: &'static Profilee,
-    samples: impl Fn(u32) -> S,
-    rate: u32,
-    troubles: &mut Vec<String>,
-) -> Vec<(u32, Finished)> {
-    let Some((_, layout)) = profilee.plan.as_ref().filter(|_| has_guests(region)) else { return Vec::new() };
-    let numbers = region::open(region, layout).and_then(|region| region.guests()).unwrap_or_default();
-    let mut finished = Vec::new();
-    for pid in numbers {
-        let read = region::open(region, layout)
-            .and_then(|region| collect::collect_guest(&region.of_guest(pid), profilee.planned));
-        let collected = match read {
-            Ok(collected) => collected,
-            Err(error) => {
-                troubles.push(format!("counters cannot be read: {}", sys::reason(&error)));
-                continue;
-            }
-        };
-        let mut histogram = Histogram::new(profilee.planned.shape);
-        samples(pid).for_each(|place| histogram.add(place));
-        match profile::encode(profilee.planned, &collected, &histogram, rate) {
-            Ok((bytes, placed)) => finished.push((pid, Finished { collected, placed, bytes })),
-            Err(error) => troubles.push(format!("{error:#}")),
-        }
-    }
-    finished
-}
-
-/// Whether children count in a member's file: then it is needed to the end.
-fn has_guests(region: &Path) -> bool {
-    region::header_of(region).is_ok_and(|header| header.guests > 0)
 }
 
 /// Where a path leads that another process names; `at` is the folder of execveat(2).

@@ -9,6 +9,7 @@ use gprofinject_plan::image::Function;
 
 use crate::names;
 use crate::profile_plan::Planned;
+use crate::say;
 
 /// Prints a line for each function: address, size, name, tactic or the reason for none. With `verbose`
 /// the name as its language writes it, too.
@@ -37,7 +38,9 @@ fn write(planned: &Planned, verbose: bool, out: &mut impl Write) -> io::Result<(
         write!(
             out,
             "0x{:0digits$x}  {:>size$}  {:<name$}  {what}",
-            function.address, function.size, function.name
+            function.address,
+            function.size,
+            say::visible(function.name)
         )?;
         if let Some(plan) = plan {
             match plan.counting(function.address) {
@@ -50,7 +53,7 @@ fn write(planned: &Planned, verbose: bool, out: &mut impl Write) -> io::Result<(
             }
         }
         match names::demangle(function.name) {
-            plain if verbose && plain != function.name => writeln!(out, "  {plain}")?,
+            plain if verbose && plain != function.name => writeln!(out, "  {}", say::visible(&plain))?,
             _ => writeln!(out)?,
         }
     }

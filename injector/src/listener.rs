@@ -1,18 +1,30 @@
 //! The socket on which profiled processes speak to us; see `gprofinject_abi::ask`.
 #![allow(unsafe_code)]
 
+use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
+use gprofinject_abi::ASK_FILE;
+
+use crate::private_folder::PrivateFolder;
 use crate::sys::check;
 
 /// Longest packet: a path, escaped, and what stands before it.
 const PACKET: usize = 8 * libc::PATH_MAX as usize;
+/// A process sends at once after it connects. One that does not (it may have been stopped in between) is forgotten.
+const SILENCE: Duration = Duration::from_millis(500);
+/// Connections without a packet; more take the place of the oldest.
+const SILENT_MAX: usize = 64;
 
 pub(crate) struct Listener {
     socket: OwnedFd,
+    /// Who has connected and not said anything yet, and when.
+    silent: RefCell<VecDeque<(OwnedFd, Instant)>>,
 }
 
 /// Somebody's packet, and the way to answer.
@@ -39,31 +51,37 @@ fn address(path: &Path) -> io::Result<libc::sockaddr_un> {
     Ok(address)
 }
 
-/// Sends a packet to another gprofinject, and waits for its answer.
-pub(crate) fn ask(path: &Path, packet: &[u8]) -> io::Result<Vec<u8>> {
-    const PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
-    let address = address(path)?;
+/// Sends a packet to the gprofinject of a run, and waits for its answer.
+pub(crate) fn ask(folder: &PrivateFolder, packet: &[u8]) -> io::Result<Vec<u8>> {
+    const PATIENCE: Duration = Duration::from_secs(60);
+    let address = address(&folder.reach(ASK_FILE))?;
     let mut answer = vec![0; PACKET];
-    // SAFETY: the address and the buffers are valid for the calls, of the sizes told.
+    // SAFETY: the address, the time and the buffers are valid for the calls, of the sizes told.
     unsafe {
         let flags = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
         let socket = OwnedFd::from_raw_fd(check(libc::socket(libc::AF_UNIX, flags, 0))?);
+        let fd = socket.as_raw_fd();
+        // Where too many wait already, connecting would wait for ever.
+        let time = libc::timeval { tv_sec: PATIENCE.as_secs() as libc::time_t, tv_usec: 0 };
+        let len = size_of::<libc::timeval>() as libc::socklen_t;
+        check(libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_SNDTIMEO, (&raw const time).cast(), len))?;
         let len = size_of::<libc::sockaddr_un>() as libc::socklen_t;
-        check(libc::connect(socket.as_raw_fd(), (&raw const address).cast(), len))?;
-        let sent = libc::send(socket.as_raw_fd(), packet.as_ptr().cast(), packet.len(), libc::MSG_NOSIGNAL);
-        check(sent as i32)?;
-        if !crate::sys::wait_readable(&[socket.as_raw_fd()], Some(PATIENCE)) {
+        check(libc::connect(fd, (&raw const address).cast(), len))?;
+        check(libc::send(fd, packet.as_ptr().cast(), packet.len(), libc::MSG_NOSIGNAL) as i32)?;
+        if !crate::sys::wait_readable(&[fd], Some(PATIENCE)) {
             return Err(io::Error::from_raw_os_error(libc::ETIMEDOUT));
         }
-        let count = libc::recv(socket.as_raw_fd(), answer.as_mut_ptr().cast(), answer.len(), 0);
+        let count = libc::recv(fd, answer.as_mut_ptr().cast(), answer.len(), 0);
         answer.truncate(usize::try_from(count).map_err(|_| io::Error::last_os_error())?);
     }
     Ok(answer)
 }
 
 impl Listener {
-    pub(crate) fn new(path: &Path) -> io::Result<Listener> {
-        let address = address(path)?;
+    pub(crate) fn new(folder: &PrivateFolder) -> io::Result<Listener> {
+        // Processes will know it by this name, which must not be too long for them.
+        address(&folder.path().join(ASK_FILE))?;
+        let address = address(&folder.reach(ASK_FILE))?;
         // SAFETY: the address is valid for the calls.
         unsafe {
             let flags = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
@@ -71,42 +89,62 @@ impl Listener {
             let len = size_of::<libc::sockaddr_un>() as libc::socklen_t;
             check(libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len))?;
             check(libc::listen(socket.as_raw_fd(), 4096))?;
-            Ok(Listener { socket })
+            Ok(Listener { socket, silent: RefCell::new(VecDeque::new()) })
         }
     }
 
-    pub(crate) fn descriptor(&self) -> RawFd {
-        self.socket.as_raw_fd()
+    /// What is readable when somebody has come, or has said something.
+    pub(crate) fn descriptors(&self) -> Vec<RawFd> {
+        let silent = self.silent.borrow();
+        [self.socket.as_raw_fd()].into_iter().chain(silent.iter().map(|(fd, _)| fd.as_raw_fd())).collect()
     }
 
-    /// The next one who has come; None: nobody.
-    pub(crate) fn next(&self) -> Option<Asker> {
-        loop {
+    /// Those who have said something, up to `most`. Nobody who has only connected is waited for.
+    pub(crate) fn heard(&self, most: usize) -> Vec<Asker> {
+        let mut silent = self.silent.borrow_mut();
+        let mut heard = Vec::new();
+        silent.retain_mut(|(connection, since)| match Asker::read(connection) {
+            Ok(Some(asker)) => {
+                heard.push(asker);
+                false
+            }
+            Ok(None) => since.elapsed() < SILENCE,
+            Err(_) => false,
+        });
+        while heard.len() < most {
             // SAFETY: no address is asked for.
             let connection = unsafe {
-                let flags = libc::SOCK_CLOEXEC;
-                libc::accept4(self.descriptor(), std::ptr::null_mut(), std::ptr::null_mut(), flags)
+                let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+                libc::accept4(self.socket.as_raw_fd(), std::ptr::null_mut(), std::ptr::null_mut(), flags)
             };
-            match check(connection) {
+            let connection = match check(connection) {
                 // SAFETY: a new descriptor that nobody else owns.
-                Ok(fd) => match Asker::read(unsafe { OwnedFd::from_raw_fd(fd) }) {
-                    Ok(asker) => return Some(asker),
-                    Err(_) => continue,
-                },
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => return None,
+                Ok(fd) => unsafe { OwnedFd::from_raw_fd(fd) },
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(_) => break,
+            };
+            match Asker::read(&connection) {
+                Ok(Some(asker)) => heard.push(asker),
+                Ok(None) => {
+                    if silent.len() >= SILENT_MAX {
+                        silent.pop_front();
+                    }
+                    silent.push_back((connection, Instant::now()));
+                }
+                Err(_) => {}
             }
         }
+        heard
     }
 }
 
 impl Asker {
-    fn read(connection: OwnedFd) -> io::Result<Asker> {
+    /// None: it has not said anything yet. Does not wait.
+    fn read(connection: &OwnedFd) -> io::Result<Option<Asker>> {
         let fd = connection.as_raw_fd();
         let mut packet = vec![0; PACKET];
-        // SAFETY: the results go into locals of the right size. A process sends at once after it connects;
-        // one that is stopped in between must not stop us.
-        unsafe {
+        // SAFETY: the results go into locals of the right size.
+        let peer = unsafe {
             let mut peer: libc::ucred = std::mem::zeroed();
             let mut len = size_of::<libc::ucred>() as libc::socklen_t;
             check(libc::getsockopt(
@@ -116,16 +154,63 @@ impl Asker {
                 (&raw mut peer).cast(),
                 &mut len,
             ))?;
-            crate::sys::wait_readable(&[fd], Some(std::time::Duration::from_millis(500)));
             let count = libc::recv(fd, packet.as_mut_ptr().cast(), packet.len(), libc::MSG_DONTWAIT);
-            packet.truncate(usize::try_from(count).map_err(|_| io::Error::last_os_error())?);
-            Ok(Asker { connection, pid: peer.pid, user: peer.uid, packet })
-        }
+            match usize::try_from(count) {
+                Ok(count) => packet.truncate(count),
+                Err(_) => {
+                    let error = io::Error::last_os_error();
+                    return if error.kind() == io::ErrorKind::WouldBlock { Ok(None) } else { Err(error) };
+                }
+            }
+            peer
+        };
+        Ok(Some(Asker { connection: connection.try_clone()?, pid: peer.pid, user: peer.uid, packet }))
     }
 
     pub(crate) fn answer(&self, packet: &[u8]) {
         let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
         // SAFETY: the packet is read. Who has gone gets no answer.
         unsafe { libc::send(self.connection.as_raw_fd(), packet.as_ptr().cast(), packet.len(), flags) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn connect(folder: &PrivateFolder) -> OwnedFd {
+        let address = address(&folder.reach(ASK_FILE)).expect("short");
+        // SAFETY: the address is valid for the call, and the descriptor new.
+        unsafe {
+            let socket = OwnedFd::from_raw_fd(
+                check(libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0)).expect("one"),
+            );
+            let len = size_of::<libc::sockaddr_un>() as libc::socklen_t;
+            check(libc::connect(socket.as_raw_fd(), (&raw const address).cast(), len)).expect("connected");
+            socket
+        }
+    }
+
+    #[test]
+    fn who_says_nothing_keeps_nobody_waiting() {
+        let place = tempfile::tempdir().expect("a folder");
+        let folder = PrivateFolder::create(place.path()).expect("a folder");
+        let listener = Listener::new(&folder).expect("listens");
+        let silent: Vec<OwnedFd> = (0..200).map(|_| connect(&folder)).collect();
+        let talker = connect(&folder);
+        // SAFETY: one byte of a literal.
+        unsafe { libc::send(talker.as_raw_fd(), b"x".as_ptr().cast(), 1, 0) };
+        let start = Instant::now();
+        let heard = listener.heard(usize::MAX);
+        let said: Vec<&[u8]> = heard.iter().map(|asker| asker.packet.as_slice()).collect();
+        assert_eq!(said, [b"x"]);
+        assert!(start.elapsed() < SILENCE, "it waits for each of them");
+        assert_eq!(listener.descriptors().len(), 1 + SILENT_MAX);
+        // One of those that are remembered says something later.
+        // SAFETY: one byte of a literal.
+        unsafe { libc::send(silent[199].as_raw_fd(), b"y".as_ptr().cast(), 1, 0) };
+        assert_eq!(listener.heard(1).first().map(|asker| asker.packet.clone()), Some(b"y".to_vec()));
+        std::thread::sleep(SILENCE);
+        assert!(listener.heard(9).is_empty() && listener.descriptors().len() == 1);
     }
 }

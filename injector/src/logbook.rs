@@ -11,11 +11,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::args::{CountArg, EngineArg, HooksArg};
 use crate::output::Naming;
-use crate::region;
+use crate::private_folder::PrivateFolder;
 use crate::settings::Settings;
 use crate::sys;
 
 const FILE: &str = "run.json";
+/// More is damaged.
+const LONGEST: u64 = 64 << 20;
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Entries {
@@ -42,7 +44,7 @@ pub(crate) struct Program {
 
 /// Held open, and locked, as long as somebody looks after the run.
 pub(crate) struct Logbook {
-    path: PathBuf,
+    folder: PrivateFolder,
     /// Beside the entries, which are replaced as a whole.
     _lock: File,
     pub(crate) entries: Entries,
@@ -51,22 +53,18 @@ pub(crate) struct Logbook {
 const LOCK: &str = "lock";
 
 /// Whether a gprofinject looks after the run.
-pub(crate) fn is_looked_after(folder: &Path) -> bool {
-    open_lock(folder).is_ok_and(|lock| sys::is_locked(&lock))
-}
-
-fn open_lock(folder: &Path) -> io::Result<File> {
-    File::options().read(true).write(true).open(folder.join(LOCK))
+pub(crate) fn is_looked_after(folder: &PrivateFolder) -> bool {
+    folder.open_to_write(LOCK).is_ok_and(|lock| sys::is_locked(&lock))
 }
 
 impl Logbook {
-    pub(crate) fn create(folder: &Path, settings: &Settings, rate: u32) -> io::Result<Logbook> {
-        let lock = region::create_private(&folder.join(LOCK))?;
+    pub(crate) fn create(folder: &PrivateFolder, settings: &Settings, rate: u32) -> io::Result<Logbook> {
+        let lock = folder.create_file(LOCK)?;
         // Not a helper's that we fork: it may outlive us.
         sys::lock_for_process(&lock);
         if let Ok(command) = std::env::current_exe() {
             // Without it nothing is lost but a convenience.
-            let _ = std::os::unix::fs::symlink(command, folder.join(COMMAND_FILE));
+            let _ = folder.symlink(&command, COMMAND_FILE);
         }
         let (include, exclude, min_size) = settings.filters.typed();
         let entries = Entries {
@@ -82,7 +80,7 @@ impl Logbook {
             rate,
             programs: Vec::new(),
         };
-        Ok(Logbook { path: folder.join(FILE), _lock: lock, entries })
+        Ok(Logbook { folder: folder.clone(), _lock: lock, entries })
     }
 
     /// Enters the next program.
@@ -90,29 +88,24 @@ impl Logbook {
         let binary = std::path::absolute(binary).unwrap_or_else(|_| binary.to_owned());
         self.entries.programs.push(Program { binary, shown });
         let text = serde_json::to_vec(&self.entries).map_err(io::Error::other)?;
-        let fresh = self.path.with_extension("new");
-        std::fs::write(&fresh, text)?;
-        std::fs::rename(&fresh, &self.path)
+        self.folder.replace(FILE, &text)
     }
 
     /// Opens what another process has left.
-    pub(crate) fn open(folder: &Path) -> Result<Logbook> {
-        let path = folder.join(FILE);
-        let text = std::fs::read(&path).with_context(|| {
-            format!("{} is not the folder of a run (it has no {FILE} that can be read)", folder.display())
+    pub(crate) fn open(folder: &PrivateFolder) -> Result<Logbook> {
+        let shown = folder.path().display();
+        let text = folder.read(FILE, LONGEST).with_context(|| {
+            format!("{shown} is not the folder of a run (it has no {FILE} that can be read)")
         })?;
         let entries: Entries =
-            serde_json::from_slice(&text).with_context(|| format!("{} is damaged", path.display()))?;
+            serde_json::from_slice(&text).with_context(|| format!("{shown}/{FILE} is damaged"))?;
         if entries.version != gprofinject_abi::VERSION {
-            bail!("{} was made by another version of gprofinject; use that one", folder.display());
+            bail!("{shown} was made by another version of gprofinject; use that one");
         }
-        let lock = open_lock(folder).context("the run's lock cannot be opened")?;
+        let lock = folder.open_to_write(LOCK).context("the run's lock cannot be opened")?;
         if !sys::lock_for_process(&lock) {
-            bail!(
-                "{} belongs to a gprofinject that still runs; it will write the profiles",
-                folder.display()
-            );
+            bail!("{shown} belongs to a gprofinject that still runs; it will write the profiles");
         }
-        Ok(Logbook { path, _lock: lock, entries })
+        Ok(Logbook { folder: folder.clone(), _lock: lock, entries })
     }
 }

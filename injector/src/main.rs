@@ -4,7 +4,7 @@
 //! args -> settings      what was typed, what it means
 //! resolve -> subject    the file that is profiled, and what kind it is (elf, privileges, symbols, memory)
 //! profile_plan          what is hooked, and how (filters, names)
-//! output, run_folder    where the profile and the counters go (region)
+//! output, run_folder    where the profile and the counters go (region, private_folder)
 //! sampler               who samples: perf (records) or the agent's timers, into a histogram
 //! spawn -> supervise    the program runs (early, signals, witness)
 //! family                its children, and what they execute (listener, profilee)
@@ -34,6 +34,7 @@ mod names;
 mod output;
 mod perf;
 mod placement;
+mod private_folder;
 mod privileges;
 mod profile;
 mod profile_plan;
@@ -159,7 +160,7 @@ fn end_at_once(answer: &clap::Error) -> ExitCode {
     if answer.use_stderr() {
         // All that we say begins in the same way.
         let text = answer.render().to_string();
-        say::line(format_args!("{}", text.strip_prefix("error: ").unwrap_or(&text).trim_end()));
+        say::lines(text.strip_prefix("error: ").unwrap_or(&text).trim_end());
         return ExitCode::from(failure::OURS);
     }
     match answer.print() {

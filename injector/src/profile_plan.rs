@@ -11,6 +11,7 @@ use crate::args::{EngineArg, HooksArg};
 use crate::filters::Filters;
 use crate::histogram::{Place, Shape};
 use crate::subject::Subject;
+use crate::sys;
 
 /// What was decided about a program.
 pub(crate) struct Planned<'s, 'd> {
@@ -167,8 +168,12 @@ impl Planned<'_, '_> {
     pub(crate) fn gprof(&self) -> Option<&gmon::Program> {
         let parse =
             |bytes: &[u8]| gmon::Program::parse(bytes).ok().filter(|program| !program.functions().is_empty());
+        /// Of a file with debug information.
+        const LONGEST: u64 = 8 << 30;
         let read = || match self.subject.debug_file() {
-            Some(file) => parse(&std::fs::read(file).ok()?),
+            Some(file) => {
+                parse(&sys::open_regular(&file).and_then(|file| sys::read_whole(&file, LONGEST)).ok()?)
+            }
             None => parse(self.subject.bytes),
         };
         self.gprof.get_or_init(read).as_ref()

@@ -37,7 +37,16 @@ pub(crate) struct Profilees {
 
 /// Reads a program's file, for good.
 pub(crate) fn subject(path: &Path) -> &'static Subject<'static> {
-    let binary: &'static Binary = Box::leak(Box::new(Binary::open(path)));
+    examined(Binary::open(path))
+}
+
+/// The same for a program that another user runs.
+pub(crate) fn foreign_subject(path: &Path) -> &'static Subject<'static> {
+    examined(Binary::read(path))
+}
+
+fn examined(binary: Binary) -> &'static Subject<'static> {
+    let binary: &'static Binary = Box::leak(Box::new(binary));
     memory::expect_plan(binary.len());
     Box::leak(Box::new(binary.examine()))
 }

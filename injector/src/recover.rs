@@ -1,11 +1,10 @@
 //! `--recover`: the profiles of a run whose gprofinject was killed.
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use anyhow::{Context, Result, bail};
-use gprofinject_abi::region::State;
-use gprofinject_abi::{PLAN_SUFFIX, REGION_SUFFIX};
+use anyhow::{Context, Result, anyhow, bail};
+use gprofinject_abi::REGION_SUFFIX;
 
 use crate::family::control::Baseline;
 use crate::family::{self, Finished};
@@ -14,17 +13,18 @@ use crate::histogram::Histogram;
 use crate::logbook::{Logbook, Program};
 use crate::memory;
 use crate::output::{Output, Written};
+use crate::private_folder::{Distrust, PrivateFolder};
 use crate::profile_plan;
 use crate::profilee::{self, Profilee, Profilees};
-use crate::region;
+use crate::region::AgentState;
 use crate::report::{calls_and_samples, quoted};
-use crate::run_folder::{BASELINE_SUFFIX, SAMPLES_SUFFIX};
+use crate::run_folder::{BASELINE_SUFFIX, SAMPLES_SUFFIX, plan_file, region_in};
 use crate::say::Voice;
 use crate::spawn::FIRST;
 use crate::survivors::Survivors;
 
-struct Recovery<'r> {
-    folder: &'r Path,
+struct Recovery {
+    folder: PrivateFolder,
     logbook: Logbook,
     filters: Filters,
     output: Output,
@@ -39,25 +39,26 @@ struct Recovery<'r> {
 
 /// Writes the profiles; the folder is removed when nothing in it is needed any more.
 pub(crate) fn recover(folder: &Path, voice: Voice) -> Result<()> {
-    let logbook = Logbook::open(folder)?;
+    let folder = trusted(folder)?;
+    let logbook = Logbook::open(&folder)?;
     let entries = &logbook.entries;
     let filters = Filters::new(&entries.include, &entries.exclude, entries.min_size)?
         .counting(entries.count, &entries.files)?;
     let output = entries.output.check()?;
     let mut recovery = Recovery {
-        folder,
+        folder: folder.clone(),
         filters,
         output,
         logbook,
         profilees: Profilees::default(),
         planned: HashMap::new(),
         written: HashMap::new(),
-        survivors: Survivors::patiently(folder),
+        survivors: Survivors::patiently(&folder),
         voice,
     };
     let mut failures = 0;
     let mut living = 0;
-    for name in names(folder)? {
+    for name in names(&folder)? {
         match recovery.process(&name) {
             Ok(Life::Ended) => {}
             Ok(Life::Lives) => living += 1,
@@ -69,19 +70,35 @@ pub(crate) fn recover(folder: &Path, voice: Voice) -> Result<()> {
     }
     if failures > 0 {
         let failures = gmon::counted(failures, "profile", "profiles");
-        bail!("{failures} could not be recovered; what there is stays in {}", folder.display());
+        bail!("{failures} could not be recovered; what there is stays in {}", folder.path().display());
     }
     // One may have forked while we looked.
-    if living > 0 || Survivors::of(folder).any() {
+    if living > 0 || Survivors::of(&folder).any() {
         voice.note(format_args!(
             "some processes still run: their profiles are those up to now; once more at their end: \
              gprofinject --recover {}",
-            folder.display()
+            folder.path().display()
         ));
         return Ok(());
     }
-    std::fs::remove_dir_all(folder).with_context(|| format!("{} cannot be removed", folder.display()))
+    folder.remove().with_context(|| format!("{} cannot be removed", folder.path().display()))
 }
+
+/// What a run has left says where its profiles go, so only its own user's word counts.
+fn trusted(folder: &Path) -> Result<PrivateFolder> {
+    let shown = folder.display();
+    let real = folder.canonicalize().with_context(|| format!("{shown} cannot be opened"))?;
+    PrivateFolder::open(&real).map_err(|why| match why {
+        Distrust::Foreign(user) => anyhow!(
+            "{shown} belongs to user {user}, and what is in it decides which files are written; run gprofinject \
+             --recover as that user: sudo -u '#{user}' gprofinject --recover {shown}"
+        ),
+        why => anyhow!("{shown} is not the folder of a run: {why}"),
+    })
+}
+
+/// Anything longer was not written by us.
+const LONGEST: u64 = 1 << 30;
 
 enum Life {
     Ended,
@@ -89,38 +106,32 @@ enum Life {
 }
 
 /// The processes' names: the first one's first, then in the order in which they began.
-fn names(folder: &Path) -> Result<Vec<String>> {
+fn names(folder: &PrivateFolder) -> Result<Vec<String>> {
     let mut found = Vec::new();
-    for entry in std::fs::read_dir(folder)? {
-        let entry = entry?;
-        if let Some(name) = entry.file_name().to_str().and_then(|name| name.strip_suffix(REGION_SUFFIX)) {
-            let begun = std::fs::metadata(entry.path()).and_then(|metadata| metadata.created());
-            found.push((name != FIRST, begun.ok(), name.to_owned()));
+    for file in folder.names()? {
+        if let Some(name) = file.strip_suffix(REGION_SUFFIX) {
+            found.push((name != FIRST, region_in(folder, name).begun(), name.to_owned()));
         }
     }
     found.sort();
     Ok(found.into_iter().map(|(_, _, name)| name).collect())
 }
 
-impl Recovery<'_> {
-    fn file(&self, name: &str, suffix: &str) -> PathBuf {
-        self.folder.join(format!("{name}{suffix}"))
-    }
-
+impl Recovery {
     fn process(&mut self, name: &str) -> Result<Life> {
-        let path = self.file(name, REGION_SUFFIX);
-        let header = region::header_of(&path).context("its counters cannot be read")?;
-        let profilee = self.profilee(header.plan, name)?;
+        let region = region_in(&self.folder, name);
+        let report = region.report().context("its counters cannot be read")?;
+        let profilee = self.profilee(self.program(name, report.plan), name)?;
         let mut samples = Histogram::new(profilee.planned.shape);
-        if let Ok(bytes) = std::fs::read(self.file(name, SAMPLES_SUFFIX)) {
+        if let Ok(bytes) = self.folder.read(&format!("{name}{SAMPLES_SUFFIX}"), LONGEST) {
             samples.add_encoded(&bytes);
         }
         let mut troubles = Vec::new();
         let rate = self.logbook.entries.rate;
-        let baseline = std::fs::read(self.file(name, BASELINE_SUFFIX)).ok();
+        let baseline = self.folder.read(&format!("{name}{BASELINE_SUFFIX}"), LONGEST).ok();
         let baseline = baseline.and_then(|bytes| Baseline::decode(&bytes, profilee.planned));
         let counted = family::counted(
-            Some(&path),
+            Some(&region),
             profilee,
             Some(samples),
             None,
@@ -132,17 +143,20 @@ impl Recovery<'_> {
             bail!(trouble);
         }
         let Some((finished, state)) = counted else { return Ok(Life::Ended) };
-        if state != State::New as u32 {
-            self.write(name, header.pid, profilee, &finished)?;
+        if let Some(damage) = finished.collected.damage {
+            self.voice.warn(damage);
+        }
+        if state != AgentState::New {
+            self.write(name, report.pid, profilee, &finished)?;
         }
         let no_samples = |_| std::iter::empty();
         let mut guests = Vec::new();
-        for (pid, guest) in family::guests(&path, profilee, no_samples, rate, &mut troubles) {
+        for (pid, guest) in family::guests(&region, profilee, no_samples, rate, &mut troubles) {
             self.write("", pid, profilee, &guest)?;
             guests.push(pid);
         }
-        let named = guests.iter().copied().chain([header.pid]);
-        let lives = self.survivors.count_in(name, region::is_counted_in(&path), named);
+        let named = guests.iter().copied().chain([report.pid]);
+        let lives = self.survivors.count_in(name, region.is_counted_in(), named);
         Ok(if lives { Life::Lives } else { Life::Ended })
     }
 
@@ -170,6 +184,13 @@ impl Recovery<'_> {
         Ok(())
     }
 
+    /// The number of a process's program. What its region says of that counts only where it can be: the process can
+    /// write there.
+    fn program(&self, name: &str, says: u32) -> u32 {
+        let is_known = (says as usize) < self.logbook.entries.programs.len();
+        if name == FIRST || !is_known { 0 } else { says }
+    }
+
     /// The program of a process, planned again. The plan must be the one that the process has carried out.
     fn profilee(&mut self, number: u32, name: &str) -> Result<&'static Profilee> {
         let profilee = match self.planned.get(&number) {
@@ -188,16 +209,12 @@ impl Recovery<'_> {
             }
         };
         // A forked child has its parent's, which is its program's.
-        let file = self.file(name, PLAN_SUFFIX);
-        if file.exists() {
-            let then = std::fs::read(&file).context("its plan cannot be read")?;
-            let now: Vec<u8> = profilee
-                .plan
-                .iter()
-                .flat_map(|(pieces, _)| pieces.iter())
-                .flat_map(|p| p.iter().copied())
-                .collect();
-            if then != now {
+        let file = plan_file(name);
+        if self.folder.has(&file) {
+            let then = self.folder.read(&file, profilee.plan_len()).context("its plan cannot be read");
+            let pieces = profilee.plan.iter().flat_map(|(pieces, _)| pieces.iter());
+            let now = pieces.flat_map(|piece| piece.iter());
+            if !then.is_ok_and(|then| then.iter().eq(now)) {
                 bail!("{} is not the file any more that was run", profilee.binary.display());
             }
         }

@@ -1,22 +1,30 @@
 //! The region file: made before the program starts, read after its end.
+//!
+//! The profiled process can write anything to it at any time, its header included, and a process that we have attached
+//! to may change its length, too: it may be another user's, and it is handed the file open for writing. So nothing that is
+//! read from it decides where we read or write, how much, or how long that takes. Offsets come from our own layout; what
+//! lies behind the end of a file that was cut off reads as zeros; numbers are added with saturation.
 #![allow(unsafe_code)]
 
-use std::collections::BTreeSet;
-use std::fs::{File, OpenOptions};
+#[cfg(test)]
+mod hostile_tests;
+mod read;
+
+use std::fs::File;
 use std::io;
-use std::ops::Range;
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::time::SystemTime;
 
 use gprofinject_abi::VERSION;
 use gprofinject_abi::region::{
-    BlockHeader, MAGIC, Overflow, PAGE, ROOT, RegionHeader, SEGMENTS, SLOTS, Slot, block_len,
-    counters_offset, round_up, segment_entries, segment_offset, slot_chunk,
+    BlockHeader, MAGIC, PAGE, RegionHeader, State, block_len, round_up, slot_chunk,
 };
 
 use crate::histogram::Shape;
+use crate::private_folder::PrivateFolder;
 use crate::sys;
+
+pub(crate) use read::{Counter, Region};
 
 /// Where everything is. Kept here: what the program's process left in the header is not relied on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,22 +51,45 @@ impl Layout {
     pub(crate) fn reserved(&self, timer_rate: u32) -> u64 {
         if timer_rate == 0 { PAGE } else { self.blocks_offset }
     }
+
+    /// What stands in the header before the process has it.
+    fn header(&self, orders: Orders, blocks_max: u64) -> RegionHeader {
+        RegionHeader {
+            magic: MAGIC,
+            version: VERSION,
+            timer_rate: orders.timer_rate,
+            follow: orders.follow.into(),
+            plan: orders.plan,
+            histogram_offset: HISTOGRAM,
+            text_bins: self.shape.text_bins(),
+            arena_bins: self.shape.arena_bins(),
+            text_shift: self.shape.text_shift,
+            arena_shift: self.shape.arena_shift,
+            blocks_offset: self.blocks_offset,
+            block_len: self.block_len(),
+            slot_bytes: self.slot_bytes,
+            slot_chunk: slot_chunk(self.slot_bytes),
+            counter_bytes: self.counter_bytes,
+            blocks_max,
+            ..zeroed()
+        }
+    }
+
+    /// Whether our part of a header is still as it was written.
+    fn is_that_of(&self, header: &RegionHeader) -> bool {
+        let own = self.header(Orders::default(), 0);
+        (header.magic, header.version) == (own.magic, own.version)
+            && (header.histogram_offset, header.text_bins, header.arena_bins)
+                == (own.histogram_offset, own.text_bins, own.arena_bins)
+            && (header.blocks_offset, header.block_len, header.slot_bytes)
+                == (own.blocks_offset, own.block_len, own.slot_bytes)
+            && header.counter_bytes == own.counter_bytes
+    }
 }
 
 /// Bytes of bins. A damaged program's may be beyond all files; then making the file fails.
 fn histogram_len(shape: &Shape) -> u64 {
     shape.bins().saturating_mul(4).min(1 << 60)
-}
-
-/// Makes a file that nobody else can have put there.
-pub(crate) fn create_private(path: &Path) -> io::Result<File> {
-    OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create_new(true)
-        .custom_flags(libc::O_NOFOLLOW)
-        .mode(0o600)
-        .open(path)
 }
 
 /// What the agent is told in the header.
@@ -72,56 +103,132 @@ pub(crate) struct Orders {
     pub(crate) plan: u32,
 }
 
-/// Makes the region file.
-pub(crate) fn create(path: &Path, layout: &Layout, orders: Orders) -> io::Result<Region> {
-    let file = create_private(path)?;
-    sys::allocate(&file, layout.reserved(orders.timer_rate))?;
-    let blocks_max = make_room(&file, layout)?;
-    let header = RegionHeader {
-        magic: MAGIC,
-        version: VERSION,
-        timer_rate: orders.timer_rate,
-        follow: orders.follow.into(),
-        plan: orders.plan,
-        histogram_offset: HISTOGRAM,
-        text_bins: layout.shape.text_bins(),
-        arena_bins: layout.shape.arena_bins(),
-        text_shift: layout.shape.text_shift,
-        arena_shift: layout.shape.arena_shift,
-        blocks_offset: layout.blocks_offset,
-        block_len: layout.block_len(),
-        slot_bytes: layout.slot_bytes,
-        slot_chunk: slot_chunk(layout.slot_bytes),
-        counter_bytes: layout.counter_bytes,
-        blocks_max,
-        ..zeroed()
-    };
-    file.write_all_at(bytes_of(&header), 0)?;
-    Ok(Region { file, layout: *layout, process: 0 })
+/// What the agent says of its process, or whatever the process has written there instead. None of it is relied on: it
+/// may make counts and words in messages wrong, and nothing else.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct AgentReport {
+    pub(crate) state: AgentState,
+    pub(crate) trouble: u32,
+    pub(crate) trouble_address: u64,
+    pub(crate) errno: i32,
+    pub(crate) pid: u32,
+    /// Number of the plan, which a forked child copies from its parent.
+    pub(crate) plan: u32,
+    /// Children count in the file.
+    pub(crate) guests: bool,
+    pub(crate) frozen: bool,
+    pub(crate) bias: u64,
+    pub(crate) setup_ns: u64,
+    pub(crate) lost_calls: u64,
+    pub(crate) lost_threads: u64,
+    pub(crate) bare_calls: u64,
+    pub(crate) samples_outside: u64,
+    pub(crate) lost_timers: u64,
+    pub(crate) lost_children: u64,
+    pub(crate) lost_programs: u64,
+    pub(crate) frida_patched: u64,
+    pub(crate) frida_ns: u64,
 }
 
-/// The header of a region file that a process has made, before its layout is known.
-pub(crate) fn header_of(path: &Path) -> io::Result<RegionHeader> {
-    let header: RegionHeader = read_value(&open_private(path)?, 0)?;
-    if header.magic == MAGIC && header.version == VERSION {
-        Ok(header)
-    } else {
-        Err(io::Error::other("it is no region file"))
+/// How far the agent has come; see [`State`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum AgentState {
+    #[default]
+    New,
+    SettingUp,
+    Armed,
+    /// It gave up, or the number is none that it writes.
+    Refused,
+}
+
+impl AgentReport {
+    fn of(header: &RegionHeader) -> AgentReport {
+        const NEW: u32 = State::New as u32;
+        const SETTING_UP: u32 = State::SettingUp as u32;
+        const ARMED: u32 = State::Armed as u32;
+        AgentReport {
+            state: match header.state {
+                NEW => AgentState::New,
+                SETTING_UP => AgentState::SettingUp,
+                ARMED => AgentState::Armed,
+                _ => AgentState::Refused,
+            },
+            trouble: header.trouble,
+            trouble_address: header.trouble_address,
+            errno: header.errno,
+            pid: header.pid,
+            plan: header.plan,
+            guests: header.guests > 0,
+            frozen: header.frozen != 0,
+            bias: header.bias,
+            setup_ns: header.setup_ns,
+            lost_calls: header.lost_calls,
+            lost_threads: header.lost_threads,
+            bare_calls: header.bare_calls,
+            samples_outside: header.samples_outside,
+            lost_timers: header.lost_timers,
+            lost_children: header.lost_children,
+            lost_programs: header.lost_programs,
+            frida_patched: header.frida_patched,
+            frida_ns: header.frida_ns,
+        }
     }
 }
 
-/// Whether a process still counts in the file, if the kernel can tell.
-pub(crate) fn is_counted_in(path: &Path) -> Option<bool> {
-    sys::is_open_for_writing(&open_private(path).ok()?)
+/// A region file in a run folder.
+#[derive(Clone, Debug)]
+pub(crate) struct RegionFile {
+    folder: PrivateFolder,
+    name: String,
 }
 
-fn open_private(path: &Path) -> io::Result<File> {
-    OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(path)
-}
+impl RegionFile {
+    pub(crate) fn new(folder: &PrivateFolder, name: String) -> RegionFile {
+        RegionFile { folder: folder.clone(), name }
+    }
 
-/// Opens a region file with a layout that is known.
-pub(crate) fn open(path: &Path, layout: &Layout) -> io::Result<Region> {
-    Ok(Region { file: open_private(path)?, layout: *layout, process: 0 })
+    /// Makes it.
+    pub(crate) fn create(&self, layout: &Layout, orders: Orders) -> io::Result<Region> {
+        let file = self.folder.create_file(&self.name)?;
+        sys::allocate(&file, layout.reserved(orders.timer_rate))?;
+        let blocks_max = make_room(&file, layout)?;
+        file.write_all_at(bytes_of(&layout.header(orders, blocks_max)), 0)?;
+        Ok(Region::new(file, *layout))
+    }
+
+    /// Opens it with a layout that is known.
+    pub(crate) fn open(&self, layout: &Layout) -> io::Result<Region> {
+        Ok(Region::new(self.file()?, *layout))
+    }
+
+    /// What its agent says, before its layout is known.
+    pub(crate) fn report(&self) -> io::Result<AgentReport> {
+        Ok(AgentReport::of(&read_value(&self.file()?, 0)?))
+    }
+
+    /// Whether a process still counts in it, if the kernel can tell.
+    pub(crate) fn is_counted_in(&self) -> Option<bool> {
+        sys::is_open_for_writing(&self.file().ok()?)
+    }
+
+    /// When it was made, if the file system knows.
+    pub(crate) fn begun(&self) -> Option<SystemTime> {
+        self.file().and_then(|file| file.metadata()).and_then(|metadata| metadata.created()).ok()
+    }
+
+    /// What mappings of it are known by.
+    pub(crate) fn inode(&self) -> Option<u64> {
+        self.file().and_then(|file| file.metadata()).map(|metadata| metadata.ino()).ok()
+    }
+
+    pub(crate) fn remove(&self) {
+        let _ = self.folder.remove_file(&self.name);
+    }
+
+    /// A child that has become another user makes a file that is that user's.
+    fn file(&self) -> io::Result<File> {
+        self.folder.open_of_anybody(&self.name)
+    }
 }
 
 /// Threads that may have a block at the same time.
@@ -140,231 +247,26 @@ fn make_room(file: &File, layout: &Layout) -> io::Result<u64> {
     }
 }
 
-/// A region file of ours.
-pub(crate) struct Region {
-    file: File,
-    layout: Layout,
-    /// Whose blocks are looked at: 0, the file's own process, or a guest's number.
-    process: u32,
+/// As much as there is; the rest of the buffer stays as it is.
+fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+    let mut done = 0;
+    while let Some(rest @ [_, ..]) = buffer.get_mut(done..) {
+        match file.read_at(rest, offset + done as u64) {
+            Ok(0) => break,
+            Ok(count) => done += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(done)
 }
 
-/// A counter of an arc: the called function's number is known from its place, or stored beside it.
-pub(crate) struct Counter {
-    pub(crate) function: u32,
-    pub(crate) key: u64,
-    pub(crate) count: u64,
-}
-
-/// Bytes read at a time; a multiple of 16 and of 24 is not needed, since reads follow the tables.
-const PIECE: usize = 1 << 20;
-
-impl Region {
-    pub(crate) fn header(&self) -> io::Result<RegionHeader> {
-        self.read_value(0)
-    }
-
-    /// Bytes that the file takes on its disk or in memory.
-    pub(crate) fn committed(&self) -> u64 {
-        self.file.metadata().map_or(0, |metadata| metadata.blocks() * 512)
-    }
-
-    /// Copies what there is to a new file, which is as sparse.
-    pub(crate) fn copy_to(&self, path: &Path) -> io::Result<()> {
-        let _ = std::fs::remove_file(path);
-        let copy = create_private(path)?;
-        let len = self.file.metadata()?.len();
-        copy.set_len(len)?;
-        let mut result = Ok(());
-        self.pieces(0..len, 1, |offset, bytes| {
-            if result.is_ok() {
-                result = copy.write_all_at(bytes, offset);
-            }
-        })?;
-        result
-    }
-
-    /// Non-zero histogram bins: index of the first one and the counts from there.
-    pub(crate) fn histogram(
-        &self,
-        mut visit: impl FnMut(u64, &mut dyn Iterator<Item = u32>),
-    ) -> io::Result<()> {
-        let end = HISTOGRAM + histogram_len(&self.layout.shape);
-        self.pieces(HISTOGRAM..end, 4, |offset, bytes| {
-            let mut counts =
-                bytes.chunks_exact(4).filter_map(|word| Some(u32::from_le_bytes(*word.first_chunk()?)));
-            visit((offset - HISTOGRAM) / 4, &mut counts);
-        })
-    }
-
-    /// The heads of the process's thread blocks.
-    pub(crate) fn blocks(&self) -> io::Result<Vec<BlockHeader>> {
-        let heads = self.block_offsets()?.into_iter().map(|offset| self.read_value(offset));
-        heads
-            .filter(|head| head.as_ref().map_or(true, |head: &BlockHeader| head.process == self.process))
-            .collect()
-    }
-
-    /// The numbers of children that count in this file.
-    pub(crate) fn guests(&self) -> io::Result<BTreeSet<u32>> {
-        let mut guests = BTreeSet::new();
-        for offset in self.block_offsets()? {
-            guests.insert(self.read_value::<BlockHeader>(offset)?.process);
-        }
-        guests.remove(&0);
-        Ok(guests)
-    }
-
-    /// The same file, as a guest's.
-    pub(crate) fn of_guest(self, process: u32) -> Region {
-        Region { process, ..self }
-    }
-
-    /// Every counter in use. `owners`: byte ranges of home slots in a block with their function's number,
-    /// sorted.
-    pub(crate) fn counters(
-        &self,
-        owners: &[(Range<u64>, u32)],
-        mut visit: impl FnMut(Counter),
-    ) -> io::Result<()> {
-        for block in self.block_offsets()? {
-            if self.read_value::<BlockHeader>(block)?.process != self.process {
-                continue;
-            }
-            let slots = block + SLOTS..block + SLOTS + self.layout.slot_bytes;
-            self.pieces(slots, size_of::<Slot>() as u64, |offset, bytes| {
-                let at = offset - block;
-                let mut next = owners.partition_point(|(range, _)| range.end <= at);
-                for (slot, at) in bytes.chunks_exact(size_of::<Slot>()).zip((at..).step_by(size_of::<Slot>()))
-                {
-                    let (key, count) = (word(slot, 0), word(slot, 8));
-                    while owners.get(next).is_some_and(|(range, _)| range.end <= at) {
-                        next += 1;
-                    }
-                    if let Some(&(_, function)) = owners.get(next)
-                        && count != 0
-                    {
-                        // A return address of 0, a coroutine's first, finds a free slot to be its own.
-                        let key = if key == 0 { ROOT } else { key };
-                        visit(Counter { function, key, count });
-                    }
-                }
-            })?;
-            for segment in 0..SEGMENTS {
-                let start = block + segment_offset(self.layout.slot_bytes, segment);
-                let len = (segment_entries(segment) * size_of::<Overflow>()) as u64;
-                self.pieces(start..start + len, size_of::<Overflow>() as u64, |_, bytes| {
-                    for entry in bytes.chunks_exact(size_of::<Overflow>()) {
-                        let (key, count, function) = (word(entry, 0), word(entry, 8), word(entry, 16) as u32);
-                        if key != 0 && count != 0 {
-                            visit(Counter { function, key, count });
-                        }
-                    }
-                })?;
-            }
-        }
-        Ok(())
-    }
-
-    /// The block counters, summed over the process's threads.
-    pub(crate) fn block_counters(&self) -> io::Result<Vec<u64>> {
-        let mut sums = vec![0_u64; (self.layout.counter_bytes / 8) as usize];
-        if sums.is_empty() {
-            return Ok(sums);
-        }
-        for block in self.block_offsets()? {
-            if self.read_value::<BlockHeader>(block)?.process != self.process {
-                continue;
-            }
-            let start = block + counters_offset(self.layout.slot_bytes);
-            self.pieces(start..start + self.layout.counter_bytes, 8, |offset, bytes| {
-                let first = ((offset - start) / 8) as usize;
-                let counts = bytes.chunks_exact(8).map(|count| word(count, 0));
-                for (sum, count) in sums.iter_mut().skip(first).zip(counts) {
-                    *sum = sum.wrapping_add(count);
-                }
-            })?;
-        }
-        Ok(sums)
-    }
-
-    /// The blocks that hold anything.
-    fn block_offsets(&self) -> io::Result<Vec<u64>> {
-        let end = self.file.metadata()?.len();
-        let len = self.layout.block_len();
-        let mut offsets = Vec::new();
-        let mut at = self.layout.blocks_offset;
-        while let Some(data) = self.next_data(at, end)? {
-            let block = data.start - (data.start - self.layout.blocks_offset) % len;
-            offsets.push(block);
-            at = block + len;
-        }
-        Ok(offsets)
-    }
-
-    /// Visits the parts of a table that are not holes, in pieces of whole entries.
-    fn pieces(&self, table: Range<u64>, entry: u64, mut visit: impl FnMut(u64, &[u8])) -> io::Result<()> {
-        let mut buffer = vec![0; PIECE];
-        let mut at = table.start;
-        while let Some(data) = self.next_data(at, table.end)? {
-            // A hole begins and ends at a page, an entry anywhere.
-            let start = table.start + (data.start - table.start) / entry * entry;
-            let end = table.end.min(table.start + (data.end - table.start).div_ceil(entry) * entry);
-            let len = ((end - start).min(PIECE as u64) / entry * entry) as usize;
-            if len == 0 {
-                break;
-            }
-            let Some(piece) = buffer.get_mut(..len) else { break };
-            let count = self.read_at(piece, start)?;
-            visit(start, piece.get(..count).unwrap_or_default());
-            at = start + len as u64;
-        }
-        Ok(())
-    }
-
-    /// As much as there is.
-    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        let mut done = 0;
-        while let Some(rest @ [_, ..]) = buffer.get_mut(done..) {
-            match self.file.read_at(rest, offset + done as u64) {
-                Ok(0) => break,
-                Ok(count) => done += count,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(done)
-    }
-
-    /// The next range below `end` that is not a hole.
-    fn next_data(&self, at: u64, end: u64) -> io::Result<Option<Range<u64>>> {
-        let seek = |offset: u64, whence| -> io::Result<Option<u64>> {
-            let offset = libc::off_t::try_from(offset).map_err(io::Error::other)?;
-            // SAFETY: no memory is involved.
-            let found = unsafe { libc::lseek(self.file.as_raw_fd(), offset, whence) };
-            match u64::try_from(found) {
-                Ok(found) => Ok(Some(found)),
-                Err(_) if io::Error::last_os_error().raw_os_error() == Some(libc::ENXIO) => Ok(None),
-                Err(_) => Err(io::Error::last_os_error()),
-            }
-        };
-        if at >= end {
-            return Ok(None);
-        }
-        let Some(start) = seek(at, libc::SEEK_DATA)?.filter(|&start| start < end) else { return Ok(None) };
-        let stop = seek(start, libc::SEEK_HOLE)?.unwrap_or(end).min(end);
-        Ok(Some(start..stop))
-    }
-
-    fn read_value<T: Raw>(&self, offset: u64) -> io::Result<T> {
-        read_value(&self.file, offset)
-    }
-}
-
+/// Zeros where the file has ended.
 fn read_value<T: Raw>(file: &File, offset: u64) -> io::Result<T> {
     let mut value: T = zeroed();
     // SAFETY: `Raw`: no padding to be exposed, and any bytes are a value.
     let bytes = unsafe { std::slice::from_raw_parts_mut((&raw mut value).cast::<u8>(), size_of::<T>()) };
-    file.read_exact_at(bytes, offset)?;
+    read_at(file, bytes, offset)?;
     Ok(value)
 }
 
@@ -387,20 +289,19 @@ fn bytes_of<T: Raw>(value: &T) -> &[u8] {
     unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast(), size_of::<T>()) }
 }
 
-fn word(bytes: &[u8], at: usize) -> u64 {
-    bytes.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |word| u64::from_le_bytes(*word))
-}
-
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd;
+
     use super::*;
 
     #[test]
     fn a_mapping_is_seen_after_its_descriptor() {
-        let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a folder");
-        let path = folder.path().join("region");
-        let file = create_private(&path).expect("created");
-        assert_eq!(is_counted_in(&path), Some(true));
+        let place = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a folder");
+        let folder = PrivateFolder::create(place.path()).expect("a folder");
+        let region = RegionFile::new(&folder, "region".into());
+        let file = folder.create_file("region").expect("created");
+        assert_eq!(region.is_counted_in(), Some(true));
         file.set_len(4096).expect("resized");
         let access = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new mapping, of which nothing is read or written.
@@ -408,46 +309,9 @@ mod tests {
             unsafe { libc::mmap(std::ptr::null_mut(), 4096, access, libc::MAP_SHARED, file.as_raw_fd(), 0) };
         assert_ne!(at, libc::MAP_FAILED);
         drop(file);
-        assert_eq!(is_counted_in(&path), Some(true));
+        assert_eq!(region.is_counted_in(), Some(true));
         // SAFETY: that mapping, and nothing else.
         assert_eq!(unsafe { libc::munmap(at, 4096) }, 0);
-        assert_eq!(is_counted_in(&path), Some(false));
-    }
-
-    #[test]
-    fn counters_are_found_across_holes() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let shape =
-            Shape { text: (0x1000, 0x9000), arena: 0xa000, arena_len: 0x2000, text_shift: 1, arena_shift: 4 };
-        let slot_bytes = 20000;
-        let layout = Layout::new(shape, slot_bytes, 0);
-        let region = create(&folder.path().join("region"), &layout, Orders::default()).expect("created");
-        let header = region.header().expect("readable");
-        assert_eq!((header.magic, header.text_bins, header.arena_bins), (MAGIC, 0x4000, 0x200));
-
-        let block = layout.blocks_offset + layout.block_len();
-        let put = |offset: u64, words: &[u64]| {
-            let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-            region.file.write_all_at(&bytes, offset).expect("written");
-        };
-        put(block, &[77]);
-        put(block + SLOTS, &[0x1111, 5, 0x2222, 6]);
-        put(block + SLOTS + slot_bytes - 16, &[0x3333, 7]);
-        // An entry across a page boundary: 24 * 170 = 4080.
-        put(block + segment_offset(slot_bytes, 1) + 24 * 170, &[0x4444, 8, 9]);
-        put(HISTOGRAM + 4 * 100, &[3]);
-
-        let owners = [(SLOTS..SLOTS + 16, 0), (SLOTS + 16..SLOTS + slot_bytes, 1)];
-        let mut found = Vec::new();
-        region.counters(&owners, |c| found.push((c.function, c.key, c.count))).expect("readable");
-        assert_eq!(found, [(0, 0x1111, 5), (1, 0x2222, 6), (1, 0x3333, 7), (9, 0x4444, 8)]);
-        let tids: Vec<_> = region.blocks().expect("readable").iter().map(|block| block.tid).collect();
-        assert_eq!(tids, [77]);
-        let mut bins = Vec::new();
-        let visit = |first: u64, counts: &mut dyn Iterator<Item = u32>| {
-            bins.extend((first..).zip(counts).filter(|&(_, n)| n > 0));
-        };
-        region.histogram(visit).expect("readable");
-        assert_eq!(bins, [(100, 3)]);
+        assert_eq!(region.is_counted_in(), Some(false));
     }
 }

@@ -2,7 +2,7 @@
 //! kernel's script loader go about it.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Read};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -220,7 +220,7 @@ enum Head {
 
 fn head(path: &Path) -> Head {
     let mut bytes = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(SCRIPT_HEAD).read_to_end(&mut bytes));
+    let read = sys::open_regular(path).and_then(|file| file.take(SCRIPT_HEAD).read_to_end(&mut bytes));
     if read.is_err() { Head::Binary } else { parse_head(&bytes) }
 }
 

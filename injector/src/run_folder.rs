@@ -4,15 +4,14 @@ use std::borrow::Cow;
 use std::ffi::OsStr;
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow};
-use gprofinject_abi::{ASK_FILE, FOLDER_MAX, PLAN_SUFFIX, REGION_SUFFIX};
-use tempfile::TempDir;
+use gprofinject_abi::{FOLDER_MAX, PLAN_SUFFIX, REGION_SUFFIX};
 
 use crate::args::EngineArg;
-use crate::region::{self, Layout, Orders};
+use crate::private_folder::PrivateFolder;
+use crate::region::{Layout, Orders, RegionFile};
 use crate::sys;
 
 /// The agent library, built by build.rs.
@@ -30,10 +29,28 @@ const SPARE: u64 = 1 << 20;
 /// A part of a plan file.
 pub(crate) type Piece = Cow<'static, [u8]>;
 
-/// Removed when dropped.
+/// Removed when dropped, unless it is to stay.
 pub(crate) struct RunFolder {
-    folder: TempDir,
+    folder: PrivateFolder,
     engine: EngineArg,
+    stays: bool,
+}
+
+impl Drop for RunFolder {
+    fn drop(&mut self) {
+        if !self.stays {
+            let _ = self.folder.remove();
+        }
+    }
+}
+
+/// The region file of a process, by its name in the run folder.
+pub(crate) fn region_in(folder: &PrivateFolder, name: &str) -> RegionFile {
+    RegionFile::new(folder, format!("{name}{REGION_SUFFIX}"))
+}
+
+pub(crate) fn plan_file(name: &str) -> String {
+    format!("{name}{PLAN_SUFFIX}")
 }
 
 impl RunFolder {
@@ -78,34 +95,29 @@ impl RunFolder {
     }
 
     /// It stays.
-    pub(crate) fn keep(self) {
-        let _ = self.folder.keep();
+    pub(crate) fn keep(mut self) {
+        self.stays = true;
     }
 
-    /// Where processes ask.
-    pub(crate) fn socket(&self) -> PathBuf {
-        self.path().join(ASK_FILE)
+    pub(crate) fn private(&self) -> &PrivateFolder {
+        &self.folder
     }
 
-    pub(crate) fn region(&self, name: &str) -> PathBuf {
-        self.path().join(format!("{name}{REGION_SUFFIX}"))
-    }
-
-    pub(crate) fn plan(&self, name: &str) -> PathBuf {
-        self.path().join(format!("{name}{PLAN_SUFFIX}"))
+    pub(crate) fn region(&self, name: &str) -> RegionFile {
+        region_in(&self.folder, name)
     }
 
     /// Makes a process's files.
     pub(crate) fn add(&self, name: &str, plan: &[Piece], layout: &Layout, orders: Orders) -> io::Result<()> {
         let plan_len: usize = plan.iter().map(|piece| piece.len()).sum();
-        if sys::free_space(self.path())? < plan_len as u64 + layout.reserved(orders.timer_rate) + SPARE {
+        if self.folder.free_space()? < plan_len as u64 + layout.reserved(orders.timer_rate) + SPARE {
             return Err(io::Error::from_raw_os_error(libc::ENOSPC));
         }
-        let mut file = region::create_private(&self.plan(name))?;
+        let mut file = self.folder.create_file(&plan_file(name))?;
         for piece in plan {
             file.write_all(piece)?;
         }
-        region::create(&self.region(name), layout, orders).map(drop)
+        self.region(name).create(layout, orders).map(drop)
     }
 
     /// Makes the files of a process whose plan another one has as well.
@@ -116,28 +128,24 @@ impl RunFolder {
         layout: &Layout,
         orders: Orders,
     ) -> io::Result<()> {
-        std::fs::hard_link(self.plan(other), self.plan(name))?;
-        region::create(&self.region(name), layout, orders).map(drop)
+        self.folder.link(&plan_file(other), &plan_file(name))?;
+        self.region(name).create(layout, orders).map(drop)
     }
 
     /// Writes a process's samples, the old ones if that fails.
     pub(crate) fn keep_samples(&self, name: &str, bytes: &[u8]) {
-        let file = self.path().join(format!("{name}{SAMPLES_SUFFIX}"));
-        let fresh = file.with_extension("new");
-        if std::fs::write(&fresh, bytes).and_then(|()| std::fs::rename(&fresh, &file)).is_err() {
-            let _ = std::fs::remove_file(&fresh);
-        }
+        let _ = self.folder.replace(&format!("{name}{SAMPLES_SUFFIX}"), bytes);
     }
 
     /// What a process had counted when its counts were set to zero.
     pub(crate) fn keep_baseline(&self, name: &str, bytes: &[u8]) {
-        let _ = std::fs::write(self.path().join(format!("{name}{BASELINE_SUFFIX}")), bytes);
+        let _ = self.folder.replace(&format!("{name}{BASELINE_SUFFIX}"), bytes);
     }
 
     /// A process's counters have been read. Its plan may be another's too.
     pub(crate) fn remove_region(&self, name: &str) {
-        let _ = std::fs::remove_file(self.region(name));
-        let _ = std::fs::remove_file(self.path().join(format!("{name}{SAMPLES_SUFFIX}")));
+        self.region(name).remove();
+        let _ = self.folder.remove_file(&format!("{name}{SAMPLES_SUFFIX}"));
     }
 }
 
@@ -165,27 +173,22 @@ fn create_in(
     layout: &Layout,
     orders: Orders,
 ) -> io::Result<RunFolder> {
-    let place = std::path::absolute(place)?;
-    if !loadable(place.as_os_str()) || place.as_os_str().len() + 64 > FOLDER_MAX {
-        return Err(io::Error::other("LD_PRELOAD cannot name files in it"));
-    }
     let libraries_len: usize = engine.libraries().map(|(_, bytes)| bytes.len()).sum();
-    if sys::free_space(&place)? < libraries_len as u64 {
+    if sys::free_space(place)? < libraries_len as u64 {
         return Err(io::Error::from_raw_os_error(libc::ENOSPC));
     }
-    let folder = tempfile::Builder::new()
-        .prefix("gprofinject-")
-        .permissions(std::fs::Permissions::from_mode(0o700))
-        .tempdir_in(&place)?;
-    // To remove the folder, should a step fail, takes a descriptor: none is kept.
+    let folder = PrivateFolder::create(place)?;
+    let folder = RunFolder { folder, engine, stays: false };
+    if !loadable(folder.path().as_os_str()) || folder.path().as_os_str().len() + 32 > FOLDER_MAX {
+        return Err(io::Error::other("LD_PRELOAD cannot name files in it"));
+    }
     for (name, bytes) in engine.libraries() {
-        let mut library = region::create_private(&folder.path().join(name))?;
+        let mut library = folder.folder.create_file(name)?;
         library.write_all(bytes)?;
         if !sys::maps_executable(&library) {
             return Err(io::Error::other("code there cannot be executed (noexec)"));
         }
     }
-    let folder = RunFolder { folder, engine };
     folder.add(first, plan, layout, orders)?;
     Ok(folder)
 }

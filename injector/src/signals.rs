@@ -21,6 +21,9 @@ const LEFT_ALONE: [libc::c_int; 8] = [
     libc::SIGABRT,
 ];
 
+/// By which we are told to come to an end.
+pub(crate) const END_WANTED: [libc::c_int; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
+
 /// What the program must find as it was.
 #[derive(Clone, Copy)]
 pub(crate) struct Inherited {
@@ -111,6 +114,16 @@ impl Inherited {
             }
             libc::sigprocmask(libc::SIG_SETMASK, &self.mask, std::ptr::null_mut());
         }
+    }
+}
+
+/// Whether a signal waits that tells us to end. Only those that we have blocked wait.
+pub(crate) fn is_end_wanted() -> bool {
+    // SAFETY: a set that is a local, valid when zeroed, valid for the calls.
+    unsafe {
+        let mut waiting: libc::sigset_t = std::mem::zeroed();
+        libc::sigpending(&mut waiting);
+        END_WANTED.iter().any(|&signal| libc::sigismember(&waiting, signal) == 1)
     }
 }
 

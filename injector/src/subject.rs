@@ -1,6 +1,7 @@
 //! What kind of program it is, and so what can be done with it.
 
-use std::fs::File;
+use std::io;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 
 use gprofinject_plan::image::{Function, Image, Profiling};
@@ -11,9 +12,25 @@ use crate::{privileges, symbols};
 
 /// The program's file in memory, or why there is none.
 pub(crate) struct Binary {
-    bytes: Result<Mapped, String>,
+    bytes: Result<Bytes, String>,
     /// What the kernel will do about its ids or capabilities, if anything.
     privileges: Option<String>,
+}
+
+enum Bytes {
+    Mapped(Mapped),
+    Read(Vec<u8>),
+}
+
+impl Deref for Bytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Bytes::Mapped(mapped) => mapped,
+            Bytes::Read(bytes) => bytes,
+        }
+    }
 }
 
 /// What is known of the program.
@@ -38,7 +55,18 @@ pub(crate) struct Subject<'d> {
 
 impl Binary {
     pub(crate) fn open(path: &Path) -> Binary {
-        let bytes = File::open(path).and_then(|file| Mapped::new(&file));
+        Binary::of(path, sys::open_regular(path).and_then(|file| Mapped::new(&file)).map(Bytes::Mapped))
+    }
+
+    /// The same for a program that another user runs, who can cut its file off: if it were mapped, that would end us.
+    pub(crate) fn read(path: &Path) -> Binary {
+        /// Longer programs are not profiled so.
+        const LONGEST: u64 = 4 << 30;
+        let bytes = sys::open_regular(path).and_then(|file| sys::read_whole(&file, LONGEST));
+        Binary::of(path, bytes.map(Bytes::Read))
+    }
+
+    fn of(path: &Path, bytes: io::Result<Bytes>) -> Binary {
         Binary {
             bytes: bytes.map_err(|error| format!("it cannot be read ({})", sys::reason(&error))),
             privileges: privileges::gained(path),

@@ -41,7 +41,6 @@ pub(crate) fn until_end(
 
 /// Waits for the end of all descendants, which have become our children, or until we are told not to.
 pub(crate) fn until_alone(signals: &Signals, family: &mut Family, mut sampling: Option<&mut Sampling>) {
-    const ENOUGH: [i32; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
     /// Until then nobody wonders.
     const SOON: Duration = Duration::from_secs(2);
     let start = Instant::now();
@@ -55,7 +54,7 @@ pub(crate) fn until_alone(signals: &Signals, family: &mut Family, mut sampling: 
         }
         wait(signals, family, sampling.as_deref_mut(), None, if said { None } else { Some(SOON) });
         while let Some(arrived) = signals.next() {
-            if ENOUGH.contains(&arrived.signal) {
+            if signals::END_WANTED.contains(&arrived.signal) {
                 return;
             }
         }

@@ -12,6 +12,9 @@ use std::time::{Duration, Instant};
 
 use gprofinject_abi::REGION_SUFFIX;
 
+use crate::private_folder::PrivateFolder;
+use crate::run_folder::region_in;
+
 /// A process that is about to end is waited for.
 const PATIENCE: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(50);
@@ -26,7 +29,7 @@ pub(crate) struct Survivors {
 
 impl Survivors {
     /// Looks at all processes, again and again for a moment as long as there are some.
-    pub(crate) fn patiently(folder: &Path) -> Survivors {
+    pub(crate) fn patiently(folder: &PrivateFolder) -> Survivors {
         let start = Instant::now();
         loop {
             let survivors = Survivors::of(folder);
@@ -38,15 +41,21 @@ impl Survivors {
     }
 
     /// Looks at all processes.
-    pub(crate) fn of(folder: &Path) -> Survivors {
+    pub(crate) fn of(folder: &PrivateFolder) -> Survivors {
         let mut survivors = Survivors::default();
-        let folder = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
         // What stands before it depends on who looks: the process may have another root.
-        let Some(run) = folder.file_name() else { return survivors };
+        let Some(run) = folder.path().file_name() else { return survivors };
         let run = [b"/", run.as_encoded_bytes(), b"/"].concat();
         for pid in numbers(Path::new("/proc")) {
             match maps(pid) {
-                Ok(maps) => survivors.mapped.extend(regions(&maps, &run)),
+                Ok(maps) => {
+                    // Anybody can map a file of that name. It must be the one that is in the folder, if that still is.
+                    let found = regions(&maps, &run).into_iter();
+                    let found = found.filter(|(name, inode)| {
+                        region_in(folder, name).inode().is_none_or(|known| known == *inode)
+                    });
+                    survivors.mapped.extend(found.map(|(name, _)| name));
+                }
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                     survivors.closed.insert(pid);
                 }
@@ -94,14 +103,17 @@ fn numbers(folder: &Path) -> impl Iterator<Item = u32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// The names of a run's regions in the text of mappings. `run`: the folder's own name between slashes.
-fn regions(maps: &[u8], run: &[u8]) -> Vec<String> {
+/// The names of a run's regions in the text of mappings, and their inodes. `run`: the folder's own name between
+/// slashes.
+fn regions(maps: &[u8], run: &[u8]) -> Vec<(String, u64)> {
     let lines = maps.split(|&byte| byte == b'\n');
     let names = lines.filter_map(|line| {
         let at = line.windows(run.len()).position(|part| part == run)?;
         let name = str::from_utf8(line.get(at + run.len()..)?).ok()?;
+        let mut fields = str::from_utf8(line.get(..at)?).ok()?.split(' ');
         // Files that were removed have a word behind them.
-        Some(name.split(' ').next()?.strip_suffix(REGION_SUFFIX)?.to_owned())
+        let name = name.split(' ').next()?.strip_suffix(REGION_SUFFIX)?.to_owned();
+        Some((name, fields.nth(4)?.parse().ok()?))
     });
     names.collect()
 }
@@ -118,8 +130,8 @@ mod tests {
             7f20-7f30 r--s 00000000 00:1b 6 /tmp/\xff\n\
             7f30-7f40 rw-s 00000000 00:1b 9 /dev/shm/gprofinject-Ab2/1.region\n\
             7fff-8000 rw-p 00000000 00:00 0\n";
-        assert_eq!(regions(maps, b"/gprofinject-Ab1/"), ["0", "f77"]);
-        assert_eq!(regions(b"", b"/gprofinject-Ab1/"), [""; 0]);
+        assert_eq!(regions(maps, b"/gprofinject-Ab1/"), [("0".to_owned(), 5), ("f77".to_owned(), 5)]);
+        assert!(regions(b"", b"/gprofinject-Ab1/").is_empty());
     }
 
     #[test]
@@ -136,15 +148,23 @@ mod tests {
 
     #[test]
     fn we_ourselves_are_seen() {
-        let folder = tempfile::Builder::new().prefix("gprofinject-").tempdir().expect("a folder");
-        let path = folder.path().join(format!("f9{REGION_SUFFIX}"));
-        std::fs::write(&path, [1; 100]).expect("written");
-        let file = std::fs::File::open(&path).expect("opened");
-        assert!(!Survivors::of(folder.path()).any());
-        let mapped = crate::sys::Mapped::new(&file).expect("mapped");
-        assert!(Survivors::of(folder.path()).count_in("f9", None, []));
-        assert_eq!(mapped.len(), 100);
-        drop(mapped);
-        assert!(!Survivors::of(folder.path()).any());
+        let place = tempfile::tempdir().expect("a folder");
+        let folder = PrivateFolder::create(place.path()).expect("a folder");
+        let name = format!("f9{REGION_SUFFIX}");
+        std::fs::write(folder.path().join(&name), [1; 100]).expect("written");
+        let mapped = |folder: &PrivateFolder| {
+            crate::sys::Mapped::new(&folder.open_file(&name).expect("opened")).expect("mapped")
+        };
+        assert!(!Survivors::of(&folder).any());
+        let ours = mapped(&folder);
+        assert!(Survivors::of(&folder).count_in("f9", None, []));
+        assert_eq!(ours.len(), 100);
+        drop(ours);
+        assert!(!Survivors::of(&folder).any());
+        // Another file of the same name.
+        let ours = mapped(&folder);
+        folder.replace(&name, &[2; 100]).expect("replaced");
+        assert!(!Survivors::of(&folder).any());
+        drop(ours);
     }
 }

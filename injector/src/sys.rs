@@ -41,6 +41,31 @@ pub(crate) fn errno_text(errno: i32) -> String {
     reason(&Error::from_raw_os_error(errno))
 }
 
+/// Opens a regular file for reading, whatever else its name may lead to by then: to open a named pipe would wait for
+/// somebody who writes to it.
+pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
+    let file = File::options().read(true).custom_flags(flags).open(path)?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(Error::other("it is no regular file")),
+    }
+}
+
+/// Reads a file that has at most `most` bytes.
+pub(crate) fn read_whole(file: &File, most: u64) -> io::Result<Vec<u8>> {
+    use std::io::Read;
+    let len = file.metadata()?.len();
+    if len > most {
+        return Err(Error::from_raw_os_error(libc::EFBIG));
+    }
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(len as usize).map_err(Error::other)?;
+    file.take(len).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
 /// A file's contents, mapped for reading.
 pub(crate) struct Mapped {
     address: *mut libc::c_void,

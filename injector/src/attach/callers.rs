@@ -9,12 +9,15 @@ use gimli::{
 };
 use object::{Object, ObjectSection, ObjectSegment};
 
+use super::deadline;
 use super::detours;
 use super::process::Mapping;
 use super::stacks;
 use super::tracee::Thread;
 use super::tracee::memory::Memory;
 
+/// Larger unwind tables are not read: node's have 10 MB.
+const TABLE_MAX: u64 = 256 << 20;
 /// More frames than that are not followed.
 const MOST: usize = 50_000;
 /// struct ucontext up to the registers, and two of these.
@@ -54,7 +57,8 @@ struct File {
 impl Files {
     /// Reads all that code is mapped from, before there is no time for it.
     pub(crate) fn load(&mut self, pid: i32, mappings: &[Mapping]) {
-        for mapping in mappings.iter().filter(|mapping| mapping.executable && mapping.path.starts_with('/')) {
+        let mapped = mappings.iter().filter(|mapping| mapping.executable && mapping.path.starts_with('/'));
+        for mapping in mapped.take_while(|_| !deadline::has_passed()) {
             self.0.entry(mapping.lo).or_insert_with(|| File::of(pid, mapping));
         }
     }
@@ -76,6 +80,9 @@ impl Callers<'_> {
             frame.registers[register] = Some(value);
         }
         for _ in 0..MOST {
+            if deadline::has_passed() {
+                return None;
+            }
             if ours(frame.pc) {
                 return Some(true);
             }
@@ -147,16 +154,18 @@ impl File {
         let segment = object.segments().find(|segment| {
             let (offset, len) = segment.file_range();
             let from = offset & !(PAGE - 1);
-            (from..offset + len).contains(&mapping.offset)
-                && mapping.offset - from + (mapping.hi - mapping.lo)
-                    <= (offset + len - from).next_multiple_of(PAGE)
+            let end = offset.saturating_add(len);
+            (from..end).contains(&mapping.offset)
+                && (mapping.offset - from).saturating_add(mapping.hi - mapping.lo)
+                    <= (end - from).checked_next_multiple_of(PAGE).unwrap_or(u64::MAX)
         })?;
         let (offset, _) = segment.file_range();
         let address = segment.address().wrapping_add(mapping.offset).wrapping_sub(offset);
         let bias = mapping.lo.wrapping_sub(address);
         let section = |name| {
             let section = object.section_by_name(name)?;
-            Some((section.address(), section.data().ok()?.to_vec()))
+            let data = section.data().ok().filter(|data| data.len() as u64 <= TABLE_MAX)?;
+            Some((section.address(), data.to_vec()))
         };
         let (header, frames) = (section(".eh_frame_hdr")?, section(".eh_frame")?);
         Some(File { header, frames, bias })

@@ -1,7 +1,6 @@
 //! Functions of the process's libraries that the agent wants to see calls of: what LD_PRELOAD does for a program
 //! that is started, done to one that runs.
 
-use std::fs::File;
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -9,10 +8,10 @@ use gprofinject_abi::attach::DETOURS_MAX;
 use gprofinject_plan::detour::Detour;
 use object::{Object, ObjectSymbol, SymbolKind};
 
+use super::foreign_file;
 use super::image::Agent;
 use super::process::{Mapping, Process, face};
 use super::tracee::memory::Memory;
-use crate::sys::Mapped;
 
 /// What the agent defines and a running program should call. Not what has to do with children and executed
 /// programs: they are seen to otherwise, or not followed.
@@ -31,6 +30,9 @@ const WANTED: [&str; 10] = [
 
 /// Without these no exception finds its way through a hooked frame.
 const NEEDED: [&str; 2] = ["_dl_find_object", "dl_iterate_phdr"];
+
+/// More of a function's code is not read: its size is the library's word.
+const CODE_MAX: u64 = 4096;
 
 /// Room for one copy of first instructions.
 pub(crate) const COPY: u64 = 128;
@@ -89,7 +91,9 @@ pub(crate) fn find(memory: &Memory, process: &Process, mappings: &[Mapping]) -> 
             let name = WANTED.iter().find(|name| symbol.name() == Ok(**name));
             if let Some(name) = name.filter(|name| !found.iter().any(|other| other.name == **name)) {
                 let at = base.wrapping_add(symbol.address());
-                let code = memory.bytes(at, symbol.size() as usize).unwrap_or_default();
+                // Its first instructions are enough.
+                let len = symbol.size().min(CODE_MAX) as usize;
+                let code = memory.bytes(at, len).unwrap_or_default();
                 found.push(Found { name, at, code });
             }
         }
@@ -140,13 +144,12 @@ fn libraries(memory: &Memory, process: &Process, mappings: &[Mapping]) -> Option
 }
 
 /// A mapping's file, also where it has been replaced since, or where the process has another root.
-pub(crate) fn mapped(pid: i32, mapping: &Mapping) -> Option<Mapped> {
+pub(crate) fn mapped(pid: i32, mapping: &Mapping) -> Option<Vec<u8>> {
     let pid = face(pid);
-    let kept = format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.lo, mapping.hi);
-    let named = format!("/proc/{pid}/root{}", mapping.path);
-    let file = File::open(kept).or_else(|error| match mapping.path.ends_with(" (deleted)") {
+    let kept = foreign_file::by_link(&format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.lo, mapping.hi));
+    let file = kept.or_else(|error| match mapping.path.ends_with(" (deleted)") {
         true => Err(error),
-        false => File::open(named),
+        false => foreign_file::in_root(pid, &mapping.path),
     });
-    Mapped::new(&file.ok()?).ok()
+    foreign_file::contents(&file.ok()?).ok()
 }

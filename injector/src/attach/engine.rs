@@ -9,12 +9,11 @@
 
 use std::collections::HashSet;
 use std::fmt;
-use std::fs::File;
 use std::io::{self, Error};
 use std::mem::offset_of;
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -23,7 +22,7 @@ use gprofinject_abi::attach::{
     WORDS,
 };
 use gprofinject_abi::plan::{THREAD_WORDS, ThreadWords};
-use gprofinject_abi::{AGENT_FILE, PLAN_SUFFIX, REGION_SUFFIX};
+use gprofinject_abi::{AGENT_FILE, REGION_SUFFIX};
 use gprofinject_plan::Plan;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -31,9 +30,10 @@ use serde::{Deserialize, Serialize};
 use super::callers::{Callers, Files};
 mod leave;
 mod patches;
+mod record;
 mod room;
 
-use room::{Overwritten, gap, libc_code};
+use room::{Overwritten, code_len, gap, libc_code};
 
 use super::detours::{self, COPY, Found};
 use super::handover;
@@ -42,8 +42,10 @@ use super::image::Agent;
 use super::process::{Mapping, Process, refusal};
 use super::tracee::memory::Memory;
 use super::tracee::{Stopped, Thread, Tracer, find_syscall};
-use super::{frames, session, stacks, tracee};
+use super::{deadline, frames, named, stacks, tracee};
+use crate::private_folder::PrivateFolder;
 use crate::profile_plan::Planned;
+use crate::run_folder::plan_file;
 
 const PAGE: u64 = 4096;
 const STACK: u64 = 64 << 10;
@@ -99,7 +101,11 @@ pub(crate) struct Attached {
     unwinder: Vec<(u64, u64)>,
     /// Nothing is patched.
     pub(crate) paused: bool,
+    /// The run folder's name, as the process's mappings have it.
     folder: String,
+    /// The run folder itself. None: read from one, and not to be written back.
+    #[serde(skip)]
+    home: Option<PrivateFolder>,
     /// It is its parent's: a forked child has all that was mapped there, at the same addresses.
     #[serde(skip)]
     inherited: bool,
@@ -136,7 +142,13 @@ impl std::fmt::Display for Pause {
 
 impl Attached {
     /// Nothing is mapped yet. `code`: the C library's, which stands at `libc`.
-    fn unmapped(process: &Process, plan: &Plan, folder: &Path, code: &[u8], libc: u64) -> Result<Attached> {
+    fn unmapped(
+        process: &Process,
+        plan: &Plan,
+        folder: &PrivateFolder,
+        code: &[u8],
+        libc: u64,
+    ) -> Result<Attached> {
         let bias = process.program_headers().wrapping_sub(plan.phdr());
         let arena = plan.arena.wrapping_add(bias);
         Ok(Attached {
@@ -159,7 +171,8 @@ impl Attached {
             unwinder: Vec::new(),
             // Should we be killed, there may be patches.
             paused: false,
-            folder: folder.to_string_lossy().into_owned(),
+            folder: folder.path().to_string_lossy().into_owned(),
+            home: Some(folder.clone()),
             inherited: false,
         })
     }
@@ -170,7 +183,7 @@ impl Attached {
         process: &Process,
         planned: &Planned,
         plan: &Plan,
-        folder: &Path,
+        folder: &PrivateFolder,
         name: &str,
     ) -> Result<Option<Attached>> {
         let prepared = Attached::prepare_this(process, planned, plan, folder, name);
@@ -185,7 +198,7 @@ impl Attached {
         process: &Process,
         planned: &Planned,
         plan: &Plan,
-        folder: &Path,
+        folder: &PrivateFolder,
         name: &str,
     ) -> Result<Option<Attached>> {
         let pid = process.pid;
@@ -195,7 +208,7 @@ impl Attached {
             format!("process {pid} has not loaded glibc, which the agent needs; if it only begins, try again")
         })?;
         let agent = Agent::new()?;
-        let code = memory.bytes(libc.lo, (libc.hi - libc.lo) as usize)?;
+        let code = memory.bytes(libc.lo, code_len(libc))?;
         let found = detours::find(&memory, process, &mappings);
         let bias = process.program_headers().wrapping_sub(plan.phdr());
         let unwinder = unwinder(planned, bias);
@@ -204,7 +217,7 @@ impl Attached {
         let get_gr = get_gr(planned, plan, bias);
         let near = libc.lo;
         let is_first = attached.order(|attached, client| {
-            if !session::folders(pid)?.is_empty() {
+            if !named::folders(pid)?.is_empty() {
                 return Ok(false);
             }
             tracee::apart(pid, |tracer| {
@@ -213,7 +226,8 @@ impl Attached {
                 let prepared = attached.map(&mut stopped, &memory, &agent, near).and_then(|()| {
                     // By their names, where the kernel has no such way.
                     let given = attached.give(&mut stopped, &memory, folder, name).unwrap_or([-1; 2]);
-                    let bytes = |pairs: &[[u64; 2]]| order_bytes(process, folder, name, given, pairs, get_gr);
+                    let bytes =
+                        |pairs: &[[u64; 2]]| order_bytes(process, folder.path(), name, given, pairs, get_gr);
                     attached.prepare_stopped(&mut stopped, &memory, &agent, &found, bytes)
                 });
                 if prepared.is_err() || !client.is_there() {
@@ -230,12 +244,11 @@ impl Attached {
         &self,
         stopped: &mut Stopped,
         memory: &Memory,
-        folder: &Path,
+        folder: &PrivateFolder,
         name: &str,
     ) -> io::Result<[i32; 2]> {
-        let region =
-            File::options().read(true).write(true).open(folder.join(format!("{name}{REGION_SUFFIX}")))?;
-        let plan = File::open(folder.join(format!("{name}{PLAN_SUFFIX}")))?;
+        let region = folder.open_to_write(&format!("{name}{REGION_SUFFIX}"))?;
+        let plan = folder.open_file(&plan_file(name))?;
         handover::give(stopped, memory, self.instruction, self.stack - STACK, [&region, &plan])
     }
 
@@ -259,7 +272,7 @@ impl Attached {
             |p: detours::Planned| Detoured { at: p.at, before: p.before, after: p.detour.replacement };
         self.detours = planned.into_iter().map(detoured).collect();
         // The next thing that happens is that the process knows our folder.
-        self.save(Path::new(&self.folder)).context("the run folder cannot be written to")?;
+        self.save().context("the run folder cannot be written to")?;
         let pid = self.pid;
         let refused = |error: Error| match error.raw_os_error() {
             Some(libc::EMFILE) => anyhow!(
@@ -281,7 +294,8 @@ impl Attached {
         }
         self.shadows = read(offset_of!(Order, shadows), 0)?;
         (self.words, self.waiting) = (words, waiting);
-        Ok(())
+        // The process can write there as well.
+        self.is_sound().context("the process has changed what the agent said")
     }
 
     /// Has a helper do something that must not be left half done.
@@ -289,32 +303,32 @@ impl Attached {
         &mut self,
         work: impl FnOnce(&mut Attached, &Client) -> Result<T>,
     ) -> Result<T> {
-        let folder = PathBuf::from(&self.folder);
-        let (after, result) = helper::carry_out(self.pid, |client| {
+        let home = self.home.clone();
+        let (after, result) = helper::carry_out(self.pid, home.as_ref(), |client| {
             let result = work(self, client).map_err(|error| format!("{error:#}"));
             if self.is_guest() && !self.inherited {
                 // For whoever has to leave the process in our place.
-                let _ = self.save(&folder);
+                let _ = self.save();
             }
             (self.clone(), result)
         })?;
-        *self = Attached { inherited: self.inherited, ..after };
+        *self = Attached { inherited: self.inherited, home, ..after };
         result.map_err(anyhow::Error::msg)
     }
 
     /// A process that was started with the agent. Only a stack for orders is mapped there.
-    pub(crate) fn started(process: &Process, plan: &Plan, folder: &Path) -> Result<Attached> {
+    pub(crate) fn started(process: &Process, plan: &Plan, folder: &PrivateFolder) -> Result<Attached> {
         let pid = process.pid;
         let memory = Memory::open(pid).map_err(|error| anyhow!(refusal(pid, &error)))?;
         let mappings = process.mappings()?;
-        let own = folder.join(AGENT_FILE);
+        let own = folder.path().join(AGENT_FILE);
         let own = own.to_string_lossy();
         let mut library = mappings.iter().filter(|mapping| mapping.path == own);
         let base = library.next().context("the process executes another program now")?.lo;
         let end = mappings.iter().filter(|mapping| mapping.path == own).map(|mapping| mapping.hi).max();
         let agent = Agent::new()?;
         let libc = libc_code(&mappings).context("the process does not use glibc")?;
-        let code = memory.bytes(libc.lo, (libc.hi - libc.lo) as usize)?;
+        let code = memory.bytes(libc.lo, code_len(libc))?;
         let mut attached = Attached {
             image: base..end.unwrap_or(base),
             code: base + agent.code.0..base + agent.code.1,
@@ -424,21 +438,6 @@ impl Attached {
         let start = self.arena.start;
         let bias = plan.map_or(0, |plan| start.wrapping_sub(plan.arena));
         move |at| Some(start + u64::from(plan?.moved(at.wrapping_sub(bias))?))
-    }
-
-    pub(crate) const FILE: &str = "attached.json";
-
-    pub(crate) fn save(&self, folder: &Path) -> io::Result<()> {
-        let text = serde_json::to_vec(self).map_err(io::Error::other)?;
-        let file = folder.join(Attached::FILE);
-        let fresh = file.with_extension("new");
-        std::fs::write(&fresh, text)?;
-        std::fs::rename(&fresh, &file)
-    }
-
-    /// What an injector has left; None: it had attached to nothing.
-    pub(crate) fn load(folder: &Path) -> Option<Attached> {
-        serde_json::from_reader(File::open(folder.join(Attached::FILE)).ok()?).ok()
     }
 }
 

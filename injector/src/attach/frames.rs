@@ -8,6 +8,7 @@ use std::os::unix::fs::FileExt;
 
 use gprofinject_abi::plan::{Cell, WINDOW};
 
+use super::deadline;
 use super::process::face;
 use super::tracee::memory::Memory;
 
@@ -54,8 +55,11 @@ pub(crate) fn put_back(pid: i32, memory: &Memory, shadows: u64, arena: &Range<u6
     for page in pages.present(shadows..shadows + TABLE)? {
         let words = memory.bytes(page, PAGE as usize)?;
         for (n, shadow) in self::words(&words).enumerate().filter(|(_, shadow)| *shadow != 0) {
+            // The process can have written any number of them there.
+            deadline::check()?;
             let window = ((page - shadows) / 8 + n as u64) * WINDOW;
-            for cells in runs(&pages.present(shadow..shadow + 2 * WINDOW)?) {
+            for cells in runs(&pages.present(shadow..shadow.saturating_add(2 * WINDOW))?) {
+                deadline::check()?;
                 let first = window + (cells.start - shadow) / 2;
                 find(memory, &cells, first, arena, &mut frames)?;
             }

@@ -2,7 +2,8 @@
 //! written, nobody but the borrower can put things right again.
 //!
 //! It is forked for one order, has a session to itself and all signals blocked, and finishes the order whatever
-//! becomes of us; the answer comes through a pipe. What it changes in our values it changes in copies of them.
+//! becomes of us; the answer comes through a pipe. What it changes in our values it changes in copies of them. An order has
+//! a time limit (`deadline`), and somebody who enforces it (`guard`).
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -10,16 +11,23 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::process::face;
 use super::tracee::urgency;
+use super::{deadline, guard};
+use crate::private_folder::PrivateFolder;
+use crate::signals;
 use crate::sys::{self, check};
 
-/// How long another one's order is waited for.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How long another one's order is waited for: as long as it can take.
+const PATIENCE: Duration = Duration::from_secs(deadline::LAST.as_secs() + 5);
+/// How long a lock is waited for that another user's process has, the target itself perhaps.
+const FOREIGN_PATIENCE: Duration = Duration::from_secs(2);
+/// How long an order may go on when we are told to end.
+const GRACE: Duration = Duration::from_secs(5);
 
 /// Who has given the order. None: we ourselves.
 pub(crate) struct Client(Option<File>);
@@ -35,45 +43,81 @@ impl Client {
     }
 }
 
-/// Carries out `work`, which may use no descriptor that was open before. Orders for the same process wait for each
-/// other.
-pub(crate) fn carry_out<T, W>(pid: i32, work: W) -> Result<T>
+/// Carries out `work`, which may use no descriptor that was open before, `folder`'s apart. Orders for the same process
+/// wait for each other.
+pub(crate) fn carry_out<T, W>(pid: i32, folder: Option<&PrivateFolder>, work: W) -> Result<T>
 where
     T: Serialize + DeserializeOwned,
     W: FnOnce(&Client) -> T,
 {
     if must_be_ancestors() {
-        let _lock = lock(pid);
+        let _lock = lock(pid)?;
+        deadline::begin();
         return Ok(work(&Client(None)));
     }
     let (read, write) = sys::pipe().context("no pipe can be made")?;
     // The helper has it from its first moment on, or we might be killed and another one come before it.
-    let lock = lock(pid);
+    let lock = lock(pid)?;
+    urgency::share();
     let blocked = block_signals();
     // SAFETY: nobody else of this process is under way: threads are made where their work is waited for. The child
     // uses copies of our values, and ends without dropping those that it does not own.
     let helper = check(unsafe { libc::fork() });
     if matches!(helper, Ok(0)) {
-        serve(write, lock, work);
+        serve(pid, write, lock, folder, work);
     }
     restore_signals(&blocked);
     let helper = helper.map_err(|error| anyhow!("no helper can be made: {}", sys::reason(&error)))?;
     drop((write, lock));
-    let mut answer = Vec::new();
-    let read = File::from(read).read_to_end(&mut answer);
+    let answer = answer(&read)?;
+    drop(read);
     let mut status = 0;
     // SAFETY: `status` is valid for the call; the child is ours.
     while unsafe { libc::waitpid(helper, &mut status, 0) } < 0
         && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
     {}
-    read.ok().and_then(|_| serde_json::from_slice(&answer).ok()).with_context(|| {
+    if status != 0 {
+        // Its guard does the same, unless that was killed as well.
+        urgency::take_back(pid);
+    }
+    serde_json::from_slice(&answer).ok().with_context(|| {
         format!("the helper process {helper} has ended before its work (status {status:#x})")
     })
 }
 
+/// All that the helper says, up to its end. Who tells us to end does not wait for longer than [`GRACE`]: the helper goes
+/// on without us.
+fn answer(read: &OwnedFd) -> Result<Vec<u8>> {
+    const OFTEN: Duration = Duration::from_millis(100);
+    let mut answer = Vec::new();
+    let mut piece = vec![0; 1 << 16];
+    let mut told = None;
+    let mut pipe = File::from(read.try_clone().context("no descriptor is left")?);
+    loop {
+        if sys::wait_readable(&[read.as_raw_fd()], Some(OFTEN)) {
+            match pipe.read(&mut piece) {
+                Ok(0) => return Ok(answer),
+                Ok(count) => answer.extend_from_slice(piece.get(..count).unwrap_or_default()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => bail!("the helper cannot be heard: {}", sys::reason(&error)),
+            }
+        }
+        if signals::is_end_wanted() && told.get_or_insert_with(Instant::now).elapsed() > GRACE {
+            bail!("interrupted; a helper process finishes what was begun");
+        }
+    }
+}
+
 /// The child's life.
-fn serve<T: Serialize, W: FnOnce(&Client) -> T>(write: OwnedFd, lock: Option<File>, work: W) -> ! {
-    let mut kept = [Some(write.as_raw_fd()), lock.as_ref().map(File::as_raw_fd)];
+fn serve<T: Serialize, W: FnOnce(&Client) -> T>(
+    pid: i32,
+    write: OwnedFd,
+    lock: Option<File>,
+    folder: Option<&PrivateFolder>,
+    work: W,
+) -> ! {
+    let mut kept =
+        [Some(write.as_raw_fd()), lock.as_ref().map(File::as_raw_fd), folder.map(AsRawFd::as_raw_fd)];
     kept.sort();
     // SAFETY: descriptors of a process that nobody else is in; nothing that owns one of them is used or dropped.
     unsafe {
@@ -91,7 +135,13 @@ fn serve<T: Serialize, W: FnOnce(&Client) -> T>(write: OwnedFd, lock: Option<Fil
             }
         }
     }
-    urgency::hurry();
+    deadline::begin();
+    let guard = guard::Guard::start(pid);
+    // Without a guard nobody would take the priorities back.
+    if guard.is_some() {
+        guard::limit_realtime();
+        urgency::hurry();
+    }
     let client = Client(Some(File::from(write)));
     let answer = serde_json::to_vec(&work(&client)).unwrap_or_default();
     drop(lock);
@@ -99,23 +149,37 @@ fn serve<T: Serialize, W: FnOnce(&Client) -> T>(write: OwnedFd, lock: Option<Fil
         // Nobody may be there any more.
         let _ = write.write_all(&answer);
     }
+    drop(guard);
     // SAFETY: ends this process only.
     unsafe { libc::_exit(0) }
 }
 
 /// Waits until no helper of a gprofinject, killed perhaps, is at work in the process.
-pub(crate) fn wait(pid: i32) {
-    drop(lock(pid));
+pub(crate) fn wait(pid: i32) -> Result<()> {
+    lock(pid).map(drop)
 }
 
-/// The same, and keeps others waiting. The file is one that only who may trace the process can open.
-pub(crate) fn lock(pid: i32) -> Option<File> {
-    let file = File::open(format!("/proc/{}/maps", face(pid))).ok()?;
-    let until = Instant::now() + PATIENCE;
-    while !sys::lock(&file) && Instant::now() < until {
+/// The same, and keeps others waiting. The file is one that only who may trace the process can open. The process itself
+/// can, too, and keep it locked; so only as much time is given to a lock as its holder deserves.
+///
+/// None: the process has ended, or we may not look into it.
+pub(crate) fn lock(pid: i32) -> Result<Option<File>> {
+    let Ok(file) = File::open(format!("/proc/{}/maps", face(pid))) else { return Ok(None) };
+    let start = Instant::now();
+    while !sys::lock(&file) {
+        let waited = start.elapsed();
+        if waited > PATIENCE || waited > FOREIGN_PATIENCE && !guard::holders_are_trusted(&file) {
+            bail!(
+                "somebody keeps process {pid} locked (flock on /proc/{pid}/maps): another gprofinject, or that process \
+                 itself; try again when that has ended"
+            );
+        }
+        if signals::is_end_wanted() && waited > GRACE {
+            bail!("interrupted while another gprofinject is at work in process {pid}");
+        }
         std::thread::sleep(Duration::from_millis(1));
     }
-    Some(file)
+    Ok(Some(file))
 }
 
 /// Whether the kernel lets only a process's ancestors trace it, so that we have to do it ourselves.

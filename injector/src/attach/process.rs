@@ -18,6 +18,7 @@ pub(crate) struct Mapping {
     pub(crate) hi: u64,
     pub(crate) executable: bool,
     pub(crate) offset: u64,
+    pub(crate) inode: u64,
     /// Empty: anonymous.
     pub(crate) path: String,
 }
@@ -31,6 +32,8 @@ pub(crate) struct Process {
     pub(crate) stack: u64,
     /// When it was started, in ticks since the machine was: tells it from another with its number.
     pub(crate) started: u64,
+    /// Another user's.
+    pub(crate) is_foreign: bool,
 }
 
 const AT_PHDR: u64 = 3;
@@ -53,7 +56,7 @@ impl Process {
             bail!("{pid} is no process number");
         }
         // A helper of another gprofinject, one that was killed perhaps, may be at work, and trace it now and then.
-        let _lock = helper::lock(pid);
+        let _lock = helper::lock(pid)?;
         let face = face(pid);
         let Ok(status) = fs::read_to_string(format!("/proc/{face}/status")) else {
             bail!("there is no process {pid} (is it in a container, with other numbers?)");
@@ -117,7 +120,7 @@ impl Process {
         let number = |field: usize| {
             rest.split_whitespace().nth(field - 3).and_then(|text| text.parse().ok()).unwrap_or(0)
         };
-        Ok(Process { pid, auxiliary, stack: number(28), started: number(22) })
+        Ok(Process { pid, auxiliary, stack: number(28), started: number(22), is_foreign: user != Some(own) })
     }
 
     pub(crate) fn binary(&self) -> PathBuf {
@@ -176,12 +179,14 @@ fn mapping(line: &str) -> Option<Mapping> {
     let hex = |text: &str| u64::from_str_radix(text, 16).ok();
     let permissions = fields.next()?;
     let offset = hex(fields.next()?)?;
-    let path = fields.nth(2).unwrap_or_default().trim_start();
+    let inode = fields.nth(1)?.parse().ok()?;
+    let path = fields.next().unwrap_or_default().trim_start();
     Some(Mapping {
         lo: hex(lo)?,
         hi: hex(hi)?,
         executable: permissions.contains('x'),
         offset,
+        inode,
         path: path.to_owned(),
     })
 }
@@ -228,6 +233,7 @@ mod tests {
             hi: 0x7f00_0000_3000,
             executable: true,
             offset: 0x26000,
+            inode: 1234,
             path: "/lib/a b.so".into(),
         };
         assert_eq!(mapping(line), Some(expected));

@@ -5,11 +5,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
-use gprofinject_abi::REGION_SUFFIX;
-use gprofinject_abi::region::State;
 
 use super::engine::Attached;
 use super::helper;
+use super::named::{self, Named};
 use super::process::Process;
 use crate::args::{HooksArg, SamplerArg};
 use crate::collect;
@@ -18,15 +17,16 @@ use crate::family::Family;
 use crate::family::control::{self, Request, Verb};
 use crate::output;
 use crate::perf::{self, Perf, Scope};
+use crate::private_folder::PrivateFolder;
 use crate::profilee::{self, Profilees};
-use crate::region::{self, Orders};
+use crate::region::{AgentState, Orders, RegionFile};
 use crate::report::Run;
 use crate::resolve::Program;
 use crate::run::{self, Files};
 use crate::run_folder::RunFolder;
 use crate::sampler::{self, Method, Sampling};
 use crate::settings::Settings;
-use crate::signals::Signals;
+use crate::signals::{self, Signals};
 use crate::spawn::FIRST;
 use crate::supervise::{self, Ending};
 use crate::sys::Handle;
@@ -39,7 +39,10 @@ pub(crate) fn profile(pid: i32, settings: &Settings, duration: Option<Duration>)
     let process = Process::open(pid)?;
     take_over(&process, settings)?;
     let program = program(&process)?;
-    let subject = profilee::subject(&process.binary());
+    let subject = match process.is_foreign {
+        true => profilee::foreign_subject(&process.binary()),
+        false => profilee::subject(&process.binary()),
+    };
     if let Some(why) = &subject.unhookable {
         return Err(anyhow!("process {pid} cannot be attached to: {why}").into());
     }
@@ -90,9 +93,8 @@ pub(crate) fn profile(pid: i32, settings: &Settings, duration: Option<Duration>)
         sampling.announce_running(pid, &subject.code, planned.shape, bias);
     }
     if let (Some(folder), Some(plan)) = (&family.folder, &planned.plan) {
-        let path = folder.path().to_owned();
         let mut made = loop {
-            if let Some(made) = Attached::prepare(&process, planned, plan, &path, FIRST)? {
+            if let Some(made) = Attached::prepare(&process, planned, plan, folder.private(), FIRST)? {
                 break made;
             }
             take_over(&process, settings)?;
@@ -172,10 +174,14 @@ pub(crate) fn profile(pid: i32, settings: &Settings, duration: Option<Duration>)
 /// Has the gprofinject that profiles a process do something with it; what it answers.
 pub(crate) fn control(pid: i32, verb: Verb, output: Option<PathBuf>) -> Result<String> {
     // It may be traced, by the gprofinject that profiles it.
-    let folders = match folders(pid) {
-        Ok(folders) if !folders.is_empty() => folders,
+    let named = match named::folders(pid) {
+        Ok(named) if !named.is_empty() => named,
         _ => Process::open(pid).map(|_| Vec::new())?,
     };
+    if let [Named::Foreign(path, user)] = named.as_slice() {
+        bail!(foreign(pid, path, *user));
+    }
+    let folders: Vec<PrivateFolder> = named.into_iter().filter_map(Named::ours).collect();
     let output = output.map(std::path::absolute).transpose()?;
     if output.is_some() && verb != Verb::Dump {
         bail!("--output says where --dump goes, and nothing else here");
@@ -199,10 +205,10 @@ fn program(process: &Process) -> Result<Program> {
 }
 
 /// Whether the agent is ready.
-fn prepared(region: &Path) -> Result<()> {
-    let header = region::header_of(region).context("the counters cannot be read")?;
-    if header.state != State::SettingUp as u32 {
-        let trouble = collect::trouble(&header);
+fn prepared(region: &RegionFile) -> Result<()> {
+    let report = region.report().context("the counters cannot be read")?;
+    if report.state != AgentState::SettingUp {
+        let trouble = collect::trouble(&report);
         bail!("nothing was hooked: {}", trouble.unwrap_or_else(|| "the agent did not begin".to_owned()));
     }
     Ok(())
@@ -216,7 +222,6 @@ fn wait(
     mut sampling: Option<&mut Sampling>,
     duration: Option<Duration>,
 ) -> bool {
-    const ENOUGH: [i32; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
     const OFTEN: Duration = Duration::from_millis(500);
     let handle = Handle::of(process.pid);
     // So long that no clock will show it: for ever.
@@ -238,7 +243,7 @@ fn wait(
         );
         while let Some(arrived) = signals.next() {
             let asked = family.is_asked_by(arrived.signal, sampling.as_deref_mut());
-            if !asked && ENOUGH.contains(&arrived.signal) {
+            if !asked && signals::END_WANTED.contains(&arrived.signal) {
                 return false;
             }
         }
@@ -267,55 +272,42 @@ fn leave(attached: &mut Attached, process: &Process, settings: &Settings) -> Res
     }
 }
 
-/// Run folders whose files the process has mapped.
-pub(crate) fn folders(pid: i32) -> Result<Vec<PathBuf>> {
-    let mut folders: Vec<PathBuf> = Vec::new();
-    for mapping in Process::mappings_of(pid)? {
-        let path = Path::new(mapping.path.trim_end_matches(" (deleted)"));
-        if mapping.path.contains("/gprofinject-")
-            && path
-                .extension()
-                .is_some_and(|extension| REGION_SUFFIX.ends_with(&*extension.to_string_lossy()))
-            && let Some(folder) = path.parent()
-            && !folders.iter().any(|known| known == folder)
-        {
-            folders.push(folder.to_owned());
-        }
-    }
-    Ok(folders)
-}
-
 /// Takes out what a gprofinject has left that was killed, or what a child has from the process that was attached to.
 fn take_over(process: &Process, settings: &Settings) -> Result<()> {
     let pid = process.pid;
-    for folder in folders(pid)? {
+    for named in named::folders(pid)? {
+        let path = named.path().to_owned();
+        let folder = match named {
+            Named::Ours(folder) => folder,
+            Named::Foreign(_, user) => bail!(foreign(pid, &path, user)),
+            Named::Gone(_) => bail!(
+                "process {pid} has been profiled, or was forked by a process that was; that is over ({} is gone), and \
+                 what is left of it cannot be taken out: start the process anew to profile it",
+                path.display()
+            ),
+        };
         let is_looked_after = crate::logbook::is_looked_after(&folder);
         if !is_looked_after && folder.exists() {
             // Its helper may still be leaving, or have just left.
-            helper::wait(pid);
-            if !folders(pid)?.contains(&folder) {
+            helper::wait(pid)?;
+            if !named::folders(pid)?.iter().any(|named| named.path() == path) {
                 continue;
             }
         }
-        let attached = Attached::load(&folder);
+        let attached = Attached::load(&folder)?;
         let is_child = attached.as_ref().is_some_and(|attached| !attached.is_of(process));
         let (_, clean) = match attached {
             Some(attached) if is_child => attached.detach_child(process),
             _ if is_looked_after => bail!(
                 "process {pid} is profiled already (its counters are in {}); --dump, --reset, --pause and --resume \
                  control that",
-                folder.display()
+                path.display()
             ),
             Some(mut attached) => attached.detach(),
-            None if folder.exists() => bail!(
+            None => bail!(
                 "process {pid} was started by a gprofinject that was killed, and is profiled still; its profile: \
                  gprofinject --recover {}",
-                folder.display()
-            ),
-            None => bail!(
-                "process {pid} has been profiled, or was forked by a process that was; that is over ({} is gone), and \
-                 what is left of it cannot be taken out: start the process anew to profile it",
-                folder.display()
+                path.display()
             ),
         }
         .context("what an earlier gprofinject left could not be taken out")?;
@@ -327,9 +319,19 @@ fn take_over(process: &Process, settings: &Settings) -> Result<()> {
                 .to_owned(),
             false => format!(
                 "took out what a gprofinject left that was killed; its profile: gprofinject --recover {}",
-                folder.display()
+                path.display()
             ),
         });
     }
     Ok(())
+}
+
+/// A folder of another user decides nothing here: who could write to it would decide what is written to the process, and
+/// where its profile goes.
+fn foreign(pid: i32, folder: &Path, user: u32) -> String {
+    format!(
+        "process {pid} is, or says that it is, profiled by a gprofinject of user {user} ({}); run this as that user: sudo \
+         -u '#{user}' gprofinject --pid {pid} ...",
+        folder.display()
+    )
 }

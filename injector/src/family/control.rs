@@ -17,8 +17,9 @@ use crate::collect::Collected;
 use crate::histogram::Histogram;
 use crate::listener::Asker;
 use crate::output::Written;
+use crate::private_folder::PrivateFolder;
 use crate::profilee::Profilee;
-use crate::region;
+use crate::region::RegionFile;
 use crate::sampler::Sampling;
 use crate::sys;
 
@@ -38,6 +39,9 @@ pub(crate) struct Request {
     /// Where a dump goes, absolute; None: where the profile will go.
     pub(crate) output: Option<PathBuf>,
 }
+
+/// The region file as it was when a dump was asked for.
+const COPY_SUFFIX: &str = ".copy";
 
 /// First byte of an answer: it was done, or not; text follows.
 pub(crate) const DONE: u8 = b'+';
@@ -100,8 +104,9 @@ impl Baseline {
     /// The inverse. None: it is damaged.
     pub(crate) fn decode(bytes: &[u8], planned: &crate::profile_plan::Planned) -> Option<Baseline> {
         let word = |n: usize| Some(u64::from_le_bytes(*bytes.get(8 * n..)?.first_chunk()?));
-        let count = usize::try_from(word(2)?).ok()?;
-        let blocks = usize::try_from(word(3)?).ok()?;
+        // There are no more than there are bytes.
+        let number = |n| usize::try_from(word(n)?).ok().filter(|number| *number <= bytes.len() / 8);
+        let (count, blocks) = (number(2)?, number(3)?);
         let arc =
             |n: usize| Some(Arc { from: word(4 + 3 * n)?, to: word(5 + 3 * n)?, count: word(6 + 3 * n)? });
         let arcs = (0..count).map(arc).collect::<Option<Vec<Arc>>>()?;
@@ -175,27 +180,29 @@ impl Family<'_> {
             sampling.settle();
             sampling.histogram(index).cloned()
         });
-        let copy = self.folder.as_ref().map(|folder| folder.path().join(format!("{name}.copy")));
+        let mut copy = None;
         let mut pause = None;
-        if let (Some(folder), Some(copy), Some((_, layout))) = (&self.folder, &copy, &profilee.plan) {
-            let file = folder.region(&name);
+        if let (Some(folder), Some((_, layout))) = (&self.folder, &profilee.plan) {
+            let (own, region) = (folder.private(), folder.region(&name));
+            let made = format!("{name}{COPY_SUFFIX}");
             // While nobody counts. Where threads cannot be stopped, calls under way may be seen in part.
-            let copied = helper::carry_out(pid, |_| {
+            let copied = helper::carry_out(pid, Some(own), |_| {
                 tracee::apart(pid, |tracer| {
-                    let region = region::open(&file, layout).map_err(|error| sys::reason(&error))?;
+                    let region = region.open(layout).map_err(|error| sys::reason(&error))?;
                     let stopped = Stopped::all(pid, tracer).ok();
-                    region.copy_to(copy).map_err(|error| sys::reason(&error))?;
+                    region.copy_to(own, &made).map_err(|error| sys::reason(&error))?;
                     let still = |s: Stopped| Pause { took: s.elapsed(), threads: s.threads.len() };
                     Ok::<Option<Pause>, String>(stopped.map(still))
                 })
             })?;
             pause = copied.map_err(|error| anyhow!("the counters cannot be copied: {error}"))?;
+            copy = Some(RegionFile::new(own, made));
         }
         let mut troubles = Vec::new();
         let baseline = self.baselines.get(&index);
-        let finished = counted(copy.as_deref(), profilee, samples, None, self.rate, baseline, &mut troubles);
+        let finished = counted(copy.as_ref(), profilee, samples, None, self.rate, baseline, &mut troubles);
         if let Some(copy) = copy {
-            let _ = std::fs::remove_file(copy);
+            copy.remove();
         }
         match (finished, troubles.pop()) {
             (Some((finished, _)), None) => Ok((finished, pause)),
@@ -243,7 +250,7 @@ impl Family<'_> {
         let mut agents = Histogram::new(profilee.planned.shape);
         let name = self.members.get(index).map(|member| member.name.clone()).unwrap_or_default();
         if let (Some(folder), Some((_, layout))) = (&self.folder, &profilee.plan)
-            && let Ok(region) = region::open(&folder.region(&name), layout)
+            && let Ok(region) = folder.region(&name).open(layout)
         {
             region.histogram(|first, counts| agents.add_bins(first, counts))?;
         }
@@ -304,10 +311,8 @@ impl Family<'_> {
 
     /// For whoever has to leave the process in our place.
     fn keep_engine(&self, index: usize) {
-        if let (Some(folder), Some(engine)) =
-            (&self.folder, self.engines.get(&index).filter(|e| e.is_guest()))
-        {
-            let _ = engine.save(folder.path());
+        if let Some(engine) = self.engines.get(&index).filter(|engine| engine.is_guest()) {
+            let _ = engine.save();
         }
     }
 
@@ -323,7 +328,7 @@ impl Family<'_> {
             if plan.records.is_empty() {
                 return Ok(None);
             }
-            let engine = Attached::started(&Process::open(pid)?, plan, folder.path())?;
+            let engine = Attached::started(&Process::open(pid)?, plan, folder.private())?;
             self.engines.insert(index, engine);
         }
         Ok(self.engines.get_mut(&index))
@@ -339,8 +344,8 @@ fn stood_still(pause: Option<Pause>) -> String {
     }
 }
 
-/// Has the gprofinject that looks after a process do something. `folders`: run folders that the process knows.
-pub(crate) fn ask(folders: &[PathBuf], request: &Request) -> Result<String> {
+/// Has the gprofinject that looks after a process do something. `folders`: run folders of ours that the process knows.
+pub(crate) fn ask(folders: &[PrivateFolder], request: &Request) -> Result<String> {
     let pid = request.pid;
     let folder = folders
         .iter()
@@ -348,17 +353,15 @@ pub(crate) fn ask(folders: &[PathBuf], request: &Request) -> Result<String> {
         .with_context(|| match folders.first() {
             Some(folder) => format!(
                 "the gprofinject that profiled process {pid} was killed; its profile: gprofinject --recover {}",
-                folder.display()
+                folder.path().display()
             ),
             None => format!("process {pid} is not profiled; gprofinject --pid {pid} begins with it"),
         })?;
     let text = serde_json::to_vec(request)?;
     let packet = [&[gprofinject_abi::ask::CONTROL], text.as_slice()].concat();
-    let answer = crate::listener::ask(&folder.join(gprofinject_abi::ASK_FILE), &packet).map_err(
-        |error: io::Error| {
-            anyhow!("the gprofinject that profiles process {pid} does not answer: {}", sys::reason(&error))
-        },
-    )?;
+    let answer = crate::listener::ask(folder, &packet).map_err(|error: io::Error| {
+        anyhow!("the gprofinject that profiles process {pid} does not answer: {}", sys::reason(&error))
+    })?;
     let text = String::from_utf8_lossy(answer.get(1..).unwrap_or_default()).into_owned();
     match answer.first() {
         Some(&DONE) => Ok(text),

@@ -58,10 +58,12 @@ impl Attached {
 
     /// Anything of ours is mapped.
     fn is_among(&self, mappings: &[Mapping]) -> bool {
-        let is_ours = |mapping: &Mapping| {
-            mapping.lo == self.image.start || Path::new(&mapping.path).starts_with(&self.folder)
-        };
+        let is_ours = |mapping: &Mapping| mapping.lo == self.image.start || self.is_in_folder(mapping);
         mappings.iter().any(is_ours)
+    }
+
+    fn is_in_folder(&self, mapping: &Mapping) -> bool {
+        Path::new(&mapping.path).starts_with(&self.folder)
     }
 
     /// Nobody can come into our memory any more: all threads but one may run while it is taken away. False: it stays.
@@ -118,6 +120,7 @@ impl Attached {
         let mut mappings = Process::mappings_of(self.pid)?;
         loop {
             for thread in stopped.threads.iter_mut().filter(|thread| thread.fresh) {
+                deadline::check()?;
                 self.take_from_landing(thread, memory)?;
                 thread.fresh = self.is_here(thread, memory, &mappings, files);
             }
@@ -231,12 +234,13 @@ impl Attached {
             ranges.extend(pairs.filter(|&(address, len)| address != 0 && len != 0));
         }
         for mapping in Process::mappings_of(self.pid)? {
-            if mapping.path.starts_with(&self.folder) {
+            if self.is_in_folder(&mapping) {
                 ranges.push((mapping.lo, mapping.hi - mapping.lo));
             }
         }
         ranges.push((self.image.start, self.image.end - self.image.start));
         for (address, len) in ranges {
+            deadline::check()?;
             stopped.call(self.instruction, libc::SYS_munmap, [address, len, 0, 0, 0, 0])?;
         }
         Ok(())

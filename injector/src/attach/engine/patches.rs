@@ -33,7 +33,7 @@ impl Attached {
         let start = Instant::now();
         let stands = [STAND; FEW].into_iter().chain(std::iter::repeat(LONG_STAND));
         for stand in stands {
-            let end = start.elapsed() > patience;
+            let end = start.elapsed() > patience || deadline::has_passed();
             match tracee::apart(self.pid, |tracer| work(self, tracer, Instant::now() + stand)) {
                 Ok(Step::Done(result)) => return Ok(result),
                 Err(error) if end || !error.is::<Unstopped>() => return Err(error),
@@ -161,6 +161,7 @@ impl Attached {
         let mut mappings = Process::mappings_of(self.pid)?;
         loop {
             for thread in stopped.threads.iter_mut().filter(|thread| thread.fresh) {
+                deadline::check()?;
                 thread.fresh = self.is_in_patch(thread, memory, &mappings);
             }
             let is_busy = |thread: &Thread| thread.fresh;

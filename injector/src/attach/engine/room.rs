@@ -37,6 +37,12 @@ pub(super) fn libc_code(mappings: &[Mapping]) -> Option<&Mapping> {
     mappings.iter().find(|mapping| mapping.executable && is_libc(&mapping.path))
 }
 
+/// How much of the C library's code is read. Another file may have its name, and any length.
+pub(super) fn code_len(libc: &Mapping) -> usize {
+    const MOST: u64 = 64 << 20;
+    (libc.hi - libc.lo).min(MOST) as usize
+}
+
 /// The addresses in a patch at which no thread may stand.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Midst {
@@ -44,6 +50,12 @@ pub(super) struct Midst {
     /// A jump that stands among other code, or a call in its place: its first byte is one of them. Who is at the first
     /// byte of a function has not begun.
     cave: bool,
+}
+
+impl Midst {
+    pub(super) fn addresses(&self) -> &Range<u64> {
+        &self.addresses
+    }
 }
 
 /// Of all patches, sorted.
@@ -144,6 +156,11 @@ impl Attached {
         }
         let patched = [overwritten.extent.clone()];
         for thread in stopped.threads.iter_mut().filter(|thread| thread.fresh) {
+            if deadline::has_passed() {
+                // As good as in the way: then nothing is changed.
+                busy.push((thread.tid, thread.registers.rip));
+                break;
+            }
             thread.fresh = false;
             let saved = stacks::find(memory, thread, mappings, &patched, |at, word| {
                 overwritten.is_led_to(word) && stacks::may_go_on_at(memory, at, word, &self.arena)

@@ -3,6 +3,9 @@
 //!
 //! Where the kernel lets us: who may not is as quick as the machine's work permits.
 
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
+
 use crate::sys::check;
 
 /// More than this have the threads that stop them: see `helper`.
@@ -18,6 +21,67 @@ pub(crate) fn hurry() {
             libc::setpriority(libc::PRIO_PROCESS, 0, -20);
         }
     }
+}
+
+/// Threads that have a realtime priority from us, in memory that the helper and its guard share. A thread is noted before
+/// it gets the priority, so whoever takes over from a killed helper knows of each.
+struct Given {
+    count: AtomicUsize,
+    threads: [AtomicI32; GIVEN_MAX],
+}
+
+/// More threads than that do not get a priority.
+const GIVEN_MAX: usize = (1 << 16) - 2;
+
+static GIVEN: OnceLock<&'static Given> = OnceLock::new();
+
+/// Has processes that are forked from now on share what is noted.
+pub(crate) fn share() {
+    let (len, access) = (size_of::<Given>(), libc::PROT_READ | libc::PROT_WRITE);
+    let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
+    // SAFETY: a fresh mapping at a place that the kernel chooses.
+    let at = unsafe { libc::mmap(std::ptr::null_mut(), len, access, flags, -1, 0) };
+    if at != libc::MAP_FAILED {
+        // SAFETY: of that length, page-aligned, all zeros, which are values of the atomics; never unmapped.
+        let _ = GIVEN.set(unsafe { &*at.cast::<Given>() });
+    }
+}
+
+impl Given {
+    /// False: there is no room.
+    fn note(&self, tid: i32) -> bool {
+        let place = self.threads.get(self.count.load(Ordering::Acquire));
+        if let Some(place) = place {
+            place.store(tid, Ordering::Release);
+            self.count.fetch_add(1, Ordering::AcqRel);
+        }
+        place.is_some()
+    }
+
+    /// Those of a value that is dropped, the last ones noted.
+    fn forget(&self, count: usize) {
+        self.count.fetch_sub(count, Ordering::AcqRel);
+    }
+}
+
+/// Takes the priorities back that a helper has given to threads of `process` and not taken back itself. Numbers of
+/// threads may have other owners by now: only threads with the very priority that we give are changed.
+pub(crate) fn take_back(process: i32) {
+    let Some(given) = GIVEN.get() else { return };
+    let count = given.count.load(Ordering::Acquire);
+    for tid in given.threads.iter().take(count).map(|tid| tid.load(Ordering::Acquire)) {
+        let is_its = std::path::Path::new(&format!("/proc/{process}/task/{tid}")).exists();
+        // SAFETY: numbers only.
+        if is_its && unsafe { libc::sched_getscheduler(tid) } == libc::SCHED_RR | libc::SCHED_RESET_ON_FORK {
+            give_usual(tid);
+        }
+    }
+}
+
+fn give_usual(tid: i32) {
+    let usual = libc::sched_param { sched_priority: 0 };
+    // SAFETY: numbers, and a structure that is only read. It may have ended.
+    unsafe { libc::sched_setscheduler(tid, libc::SCHED_OTHER, &usual) };
 }
 
 /// Threads of another process with a realtime priority. They have their own back when this is dropped.
@@ -46,6 +110,7 @@ impl Urgent {
             return;
         }
         let priority = libc::sched_param { sched_priority: URGENT };
+        let Some(given) = GIVEN.get() else { return };
         // SAFETY: numbers, and a structure that is only read.
         unsafe {
             if libc::sched_getscheduler(tid) != libc::SCHED_OTHER
@@ -53,10 +118,16 @@ impl Urgent {
             {
                 return;
             }
+            if !given.note(tid) {
+                return;
+            }
             match check(libc::sched_setscheduler(tid, libc::SCHED_RR | libc::SCHED_RESET_ON_FORK, &priority))
             {
                 Ok(_) => self.threads.push(tid),
-                Err(error) => self.possible = error.raw_os_error() == Some(libc::ESRCH),
+                Err(error) => {
+                    given.forget(1);
+                    self.possible = error.raw_os_error() == Some(libc::ESRCH);
+                }
             }
         }
     }
@@ -64,10 +135,11 @@ impl Urgent {
 
 impl Drop for Urgent {
     fn drop(&mut self) {
-        let usual = libc::sched_param { sched_priority: 0 };
         for &tid in &self.threads {
-            // SAFETY: numbers, and a structure that is only read. It may have ended.
-            unsafe { libc::sched_setscheduler(tid, libc::SCHED_OTHER, &usual) };
+            give_usual(tid);
+        }
+        if let Some(given) = GIVEN.get() {
+            given.forget(self.threads.len());
         }
     }
 }
