@@ -1,0 +1,122 @@
+// Is attached to, and does all it can to whoever has done that: it keeps the region file open, cuts it off, makes it
+// longer, overwrites all that is in it, and fills the tables of the agent. The argument says which.
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+volatile int sink;
+__attribute__((noipa)) void step(void) { sink++; }
+
+static const char *way;
+static volatile int region = -1;
+
+// Finds the region file among the descriptors, in the moment in which the agent has it.
+static void *catch (void *unused) {
+    for (;;) {
+        for (int fd = 3; fd < 12; fd++) {
+            char link[64], target[4096];
+            if (fcntl(fd, F_GETFD) < 0) continue;
+            snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+            ssize_t len = readlink(link, target, sizeof target - 1);
+            if (len <= 0 || fd == region) continue;
+            target[len] = 0;
+            if (region < 0 && strstr(target, ".region")) region = fcntl(fd, F_DUPFD, 100);
+        }
+    }
+}
+
+struct mapping {
+    uint64_t lo, hi;
+};
+
+static struct mapping find(const char *what, uint64_t len) {
+    FILE *maps = fopen("/proc/self/maps", "r");
+    char line[8192];
+    struct mapping found = {0, 0};
+    while (fgets(line, sizeof line, maps)) {
+        unsigned long lo, hi;
+        char access[8];
+        sscanf(line, "%lx-%lx %7s", &lo, &hi, access);
+        if ((what ? strstr(line, what) != 0 : !strchr(line, '/')) && access[1] == 'w' && hi - lo >= len) {
+            found = (struct mapping){lo, hi};
+            break;
+        }
+    }
+    fclose(maps);
+    return found;
+}
+
+int main(int argc, char **argv) {
+    way = argv[1];
+    pthread_t thread;
+    if (strcmp(way, "lock") == 0) {
+        int fd = open("/proc/self/maps", O_RDONLY);
+        if (flock(fd, LOCK_EX)) return 90;
+    }
+    if (strcmp(way, "cut") == 0 || strcmp(way, "grow") == 0) pthread_create(&thread, 0, catch, 0);
+    puts("ready");
+    fflush(stdout);
+    uint64_t random = 88172645463325252u;
+    for (int rounds = 0;; rounds++) {
+        for (int i = 0; i < 100; i++) step();
+        usleep(1000);
+        if (region >= 0 && rounds % 10 == 0) {
+            // The agent's own mapping would be cut off, too: nothing is called any more.
+            if (strcmp(way, "cut") == 0) {
+                if (!ftruncate(region, 100)) puts("done");
+                fflush(stdout);
+                for (;;) pause();
+            }
+            if (!ftruncate(region, 1L << 60) && pwrite(region, "x", 1, (1L << 60) - 1) == 1) puts("done");
+            fflush(stdout);
+            for (;;) {
+                step();
+                usleep(1000);
+            }
+        }
+        if (strcmp(way, "scribble") == 0) {
+            struct mapping found = find(".region", 0);
+            if (!found.lo) continue;
+            // Long enough to be attached to.
+            usleep(500000);
+            // The header, and all counters that there are.
+            FILE *maps = fopen("/proc/self/maps", "r");
+            char line[8192];
+            while (fgets(line, sizeof line, maps)) {
+                unsigned long lo, hi;
+                char access[8];
+                sscanf(line, "%lx-%lx %7s", &lo, &hi, access);
+                if (!strstr(line, ".region") || access[1] != 'w') continue;
+                for (uint64_t at = lo; at < hi && at < lo + (1 << 16); at += 8) {
+                    random ^= random << 13;
+                    random ^= random >> 7;
+                    random ^= random << 17;
+                    *(volatile uint64_t *)at = random;
+                }
+            }
+            puts("done");
+            fflush(stdout);
+            for (;;) pause();
+        }
+        if (strcmp(way, "shadows") == 0) {
+            // The table has one word for each 64 MiB of the address space; it may be one mapping with what is beside it.
+            struct mapping found = find(0, 16 << 20);
+            if (!found.lo || !find(".region", 0).lo) continue;
+            usleep(500000);
+            for (uint64_t at = found.lo; at < found.hi; at += 8) *(volatile uint64_t *)at = found.lo;
+            puts("done");
+            fflush(stdout);
+            for (;;) {
+                step();
+                usleep(1000);
+            }
+        }
+    }
+}
