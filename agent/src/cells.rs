@@ -154,8 +154,11 @@ fn move_window(cfa: u64) -> bool {
 pub(crate) extern "C" fn exit(cfa: u64) -> u64 {
     move_window(cfa);
     match cell(cfa, false) {
-        // SAFETY: the frame's own cell.
+        // SAFETY: the frame's own cell, and the thread's own words.
         Some(cell) => unsafe {
+            if (*cell).link > LEFT {
+                (&raw mut (*words::get()).last).write_volatile(cfa);
+            }
             let return_address = (*cell).return_address;
             (*cell).return_address = 0;
             return_address

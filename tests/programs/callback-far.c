@@ -11,7 +11,7 @@
 //# arc: compare -> handed 25
 //# arc: handed -> nothing 25
 //# arc: compare -> nothing 25
-//# entry-arc: _start -> compare 50
+//# hooks: both
 #include "test.h"
 #include <alloca.h>
 #include <stdlib.h>

@@ -1,11 +1,11 @@
 // A coroutine on a stack that is a local variable of main, resumed from frames below it. Its last call says nothing about
-// the stack around it.
+// the stack around it. (Its first function is charged to the frame around the stack.)
 //# arc: main -> deeper 50
 //# arc: deeper -> compare 50
-//# arc: _start -> coroutine 1
+//# arc: main -> coroutine 1
 //# arc: coroutine -> step 50
 //# arc: step -> nothing 50
-//# entry-arc: _start -> compare 50
+//# hooks: both
 //# callgrind: no, it does not follow stacks that are switched
 #include "test.h"
 #include <stdlib.h>

@@ -131,8 +131,8 @@ pub struct FunctionRecord {
     pub shift: u8,
     /// Bytes from the thunk's start to the end of its `pop`, and from the end of the exit's `push` to the
     /// body: in between, the return address is not in its slot. 0 in entry-only thunks. Right before the body are
-    /// three jumps of [`ISLAND`] bytes each: two with the stack of the entry behind the `pop`, one with that of the exit
-    /// before the `push`.
+    /// three jumps of [`ISLAND`] bytes each, two with the stack of the entry behind the `pop`, one with that of the exit
+    /// before the `push`; and [`NOTE`] bytes of the exit, before the `push` as well.
     pub popped: u8,
     pub pushed: u8,
     /// [`ENTRY_ONLY`], [`LOOPS`], [`FRAMED`], [`LEAF`].
@@ -278,9 +278,10 @@ pub struct ThreadWords {
     /// address, a multiple of its size, is the word before the shadow ([`WINDOW_WORD`]), so that whoever
     /// reads this one word, even a thunk that a signal handler interrupts, has a pair that belongs together.
     pub cells: u64,
-    /// The CFA of the hooked frame that was entered or left last, or that a search has found to be the newest live
-    /// one. While the thread runs on its own stack, no newer live frame lies on that stack: a search for the caller of
-    /// a function that unhooked code calls begins here. 0: nothing is known.
+    /// The CFA of the last *event*: of the hooked frame that was entered last, or of one with a link ([`Cell::link`])
+    /// that has returned since; or of the frame that a search has found to be the newest live one. While the thread
+    /// runs on its own stack, no newer live frame lies on that stack: a search for the caller of a function that
+    /// unhooked code calls begins here. 0: nothing is known.
     pub last: u64,
     /// The CFA of the thread's first hooked call. From there on up to the thread's control block lies
     /// its stack. 0: none yet.
@@ -301,6 +302,9 @@ pub const WINDOW_WORD: i64 = -8;
 
 /// Bytes of a near jump, by which a thunk's short branches go on.
 pub const ISLAND: u32 = 5;
+
+/// Bytes of the code by which a thunk's exit notes that a frame with a link has returned.
+pub const NOTE: u32 = 11;
 
 /// Bytes of a window.
 pub const WINDOW: u64 = 1 << 26;

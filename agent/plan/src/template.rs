@@ -6,7 +6,7 @@
 mod kind;
 
 use crate::registers::{R10, R11};
-use gprofinject_abi::plan::{Cell, ISLAND, ThreadWords, WINDOW, WINDOW_WORD};
+use gprofinject_abi::plan::{Cell, ISLAND, LEFT, NOTE, ThreadWords, WINDOW, WINDOW_WORD};
 use gprofinject_abi::region::Slot;
 use iced_x86::{Code, Encoder, Instruction, MemoryOperand, Register};
 use std::mem::offset_of;
@@ -66,6 +66,9 @@ pub struct Template {
 /// on the way of each call.
 const ISLANDS: [Target; 3] = [Target::Miss, Target::Outside, Target::Exit];
 
+/// The islands, and behind them what notes the return of a frame with a link.
+const BEHIND_EXIT: usize = ISLANDS.len() * ISLAND as usize + NOTE as usize;
+
 /// A cache line. What is on the way of each call is in as few as can be: one more costs up to a nanosecond.
 pub const LINE: usize = 64;
 const BLOCK: i64 = offset_of!(ThreadWords, block) as i64;
@@ -73,6 +76,7 @@ const CELLS: i64 = offset_of!(ThreadWords, cells) as i64;
 const LAST: i64 = offset_of!(ThreadWords, last) as i64;
 const RETURN: i64 = offset_of!(Cell, return_address) as i64;
 const FUNCTION: i64 = offset_of!(Cell, function) as i64;
+const LINK: i64 = offset_of!(Cell, link) as i64;
 const KEY: i64 = offset_of!(Slot, key) as i64;
 const COUNT: i64 = offset_of!(Slot, count) as i64;
 
@@ -89,7 +93,7 @@ impl Template {
     /// in one, or with the exit code's.
     pub fn place(&self, next: usize, before: usize) -> usize {
         let exit = before + self.exit as usize;
-        let end = before + self.bytes.len() - ISLANDS.len() * ISLAND as usize;
+        let end = before + self.bytes.len() - BEHIND_EXIT;
         if self.exit == 0 || exit / LINE == (end - 1) / LINE {
             return next.next_multiple_of(LINE);
         }
@@ -122,7 +126,6 @@ impl Template {
     ///   mov  rax, [rsp-16]
     ///   call body
     /// exit:                 ; rsp = CFA
-    ///   mov  fs:[last], rsp
     ///   mov  [rsp-16], r11
     ///   mov  [rsp-24], rax
     ///   mov  rax, rsp
@@ -131,6 +134,9 @@ impl Template {
     ///   cmp  rax, 64 MiB
     ///   jae  outside the window
     ///   lea  rax, [r11+rax*2]
+    ///   cmp  dword [rax+12], 1
+    ///   ja   note             ; unhooked code has called it
+    /// noted:
     ///   push qword [rax]      ; the return address back into its slot
     ///   mov  [rax], rsp       ; no frame here any more
     ///   mov  r11, [rsp-8]
@@ -139,6 +145,9 @@ impl Template {
     ///   jmp  miss             ; islands, where the branches above lead
     ///   jmp  outside the window
     ///   jmp  outside the window, on exit
+    /// note:
+    ///   mov  fs:[last], rsp
+    ///   jmp  noted
     /// body:
     ///   relocated instructions
     ///   jmp  rest of the function
@@ -209,8 +218,9 @@ impl Template {
         if kind.both {
             t.put(branch(Code::Call_rel32_64), Some(Hole::Branch(Target::Body)));
             t.exit = t.here();
-            t.leave(kind.dead_on_exit);
+            let (to_note, noted) = t.leave(kind.dead_on_exit);
             t.islands();
+            t.note(to_note, noted);
         }
         t
     }
@@ -231,6 +241,15 @@ impl Template {
                 self.bytes[hole as usize] = (island - hole - 1) as u8;
             }
         }
+    }
+
+    /// What the branch with its displacement at `hole` leads to: notes the exit, and goes back to `noted`.
+    fn note(&mut self, hole: u32, noted: u32) {
+        let start = self.here();
+        self.bytes[hole as usize] = (start - hole - 1) as u8;
+        self.note_last();
+        self.put(Instruction::with_branch(Code::Jmp_rel8_64, noted.into()), None);
+        debug_assert_eq!(self.here() - start, NOTE);
     }
 
     /// Whether all short branches have come out as forward ones.
@@ -287,7 +306,7 @@ impl Template {
         self.note_last();
     }
 
-    /// rsp is the CFA: notes that the frame was entered or left.
+    /// rsp is the CFA: notes that the frame is entered or left.
     fn note_last(&mut self) {
         self.put(Instruction::with2(Code::Mov_rm64_r64, tls(LAST), Register::RSP), Some(Hole::Tls));
     }
@@ -362,16 +381,15 @@ impl Template {
         self.put(number, Some(Hole::Number));
     }
 
-    /// From the exit label on. rsp is the CFA, and [rsp-8] the return slot; any register may hold a result.
-    fn leave(&mut self, dead: u8) {
+    /// From the exit label on. rsp is the CFA, and [rsp-8] the return slot; any register may hold a result. Answers with
+    /// where the displacement of the branch to [`Template::note`] is, and where that goes on.
+    fn leave(&mut self, dead: u8) -> (u32, u32) {
         let (cfa, other) = match dead & (R10 | R11) {
             0 | R11 => (Register::RAX, Register::R11),
             R10 => (Register::RAX, Register::R10),
             _ => (Register::R10, Register::R11),
         };
         let (keep_rax, keep_r11) = (cfa == Register::RAX, dead & (R10 | R11) == 0);
-        // Before the cell says that the frame is gone: until then it is the last one entered.
-        self.note_last();
         if keep_r11 {
             self.put(store(Register::RSP, EXIT_SAVED_R11, Register::R11), None);
         }
@@ -380,6 +398,11 @@ impl Template {
         }
         self.put(Instruction::with2(Code::Mov_r64_rm64, cfa, Register::RSP), None);
         self.find_cell(cfa, other, Target::Exit, true);
+        // Noted before the cell says that the frame is gone: until then it is one that was entered.
+        let linked = Instruction::with2(Code::Cmp_rm32_imm8, mem(cfa, LINK), LEFT as i32);
+        self.put(linked, None);
+        self.put(Instruction::with_branch(Code::Ja_rel8_64, self.bytes.len() as u64), None);
+        let noted = self.here();
         self.put(Instruction::with1(Code::Push_rm64, mem(cfa, RETURN)), None);
         self.pushed = self.here();
         self.put(store(cfa, RETURN, Register::RSP), None);
@@ -390,6 +413,7 @@ impl Template {
             self.put(load(Register::RAX, Register::RSP, EXIT_SAVED_RAX + 8), None);
         }
         self.put(Ok(Instruction::with(Code::Retnq)), None);
+        (noted - 1, noted)
     }
 
     fn here(&self) -> u32 {

@@ -7,7 +7,7 @@ use crate::agent::Agent;
 use crate::lookup;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU64, Ordering};
-use gprofinject_abi::plan::{ArenaHeader, ENTRY_ONLY, EXIT_JUMPS, FRAMED, Frame, ISLAND};
+use gprofinject_abi::plan::{ArenaHeader, ENTRY_ONLY, EXIT_JUMPS, FRAMED, Frame, ISLAND, NOTE};
 
 /// The functions that are passed on to; 0: not found.
 static FIND_OBJECT: AtomicU64 = AtomicU64::new(0);
@@ -58,7 +58,7 @@ fn frame_at(agent: &Agent, pc: u64) -> Frame {
     }
     if at >= record.exit - 1 {
         let before_body = record.body - at;
-        return match before_body.div_ceil(ISLAND) {
+        return match before_body.saturating_sub(NOTE).div_ceil(ISLAND) {
             0..=1 => Frame::Left,
             2..=3 => Frame::Popped,
             _ if before_body <= u32::from(record.pushed) => Frame::Called,
