@@ -29,6 +29,8 @@ mod build_id;
 mod check;
 #[cfg(feature = "lines")]
 mod code;
+#[cfg(feature = "files")]
+mod debug_files;
 mod finding;
 #[cfg(feature = "lines")]
 mod flow;
@@ -37,7 +39,7 @@ mod histogram;
 #[cfg(feature = "lines")]
 mod lines;
 mod merge;
-#[cfg(feature = "output")]
+#[cfg(feature = "files")]
 pub mod output;
 mod profile;
 mod program;
@@ -45,6 +47,8 @@ mod read;
 mod records;
 #[cfg(feature = "lines")]
 mod report;
+#[cfg(feature = "lines")]
+mod sections;
 #[cfg(feature = "lines")]
 mod split;
 #[cfg(feature = "lines")]
@@ -56,6 +60,8 @@ pub use build_id::{BuildId, BuildMismatch};
 pub use check::check;
 #[cfg(feature = "lines")]
 pub use code::{Code, CodeError, falls_through};
+#[cfg(feature = "files")]
+pub use debug_files::{DebugFile, debug_files};
 pub use finding::{Finding, Problem, Severity};
 pub use format::{BlockForm, Endian, Format, Width};
 pub use histogram::{CHUNK, HistogramBuilder, Sampled};
@@ -71,6 +77,8 @@ pub use read::{ReadOptions, Reading, read};
 pub use records::ReadError;
 #[cfg(feature = "lines")]
 pub use report::{BlockCounts, FunctionCounts, Report, Step};
+#[cfg(feature = "lines")]
+pub use sections::SectionError;
 #[cfg(feature = "lines")]
 pub use split::{align, at_lines, split};
 #[cfg(feature = "lines")]

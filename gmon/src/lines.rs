@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use addr2line::Context;
 use gimli::{EndianArcSlice, RunTimeEndian};
-use object::{Object, ObjectSection};
+use object::Object;
 
 use crate::build_id::BuildId;
 use crate::program::ProgramError;
+use crate::sections::{self, SectionError};
 
 type Slice = EndianArcSlice<RunTimeEndian>;
 
@@ -57,7 +58,7 @@ pub enum LinesError {
     #[error("damaged debug information")]
     Dwarf(#[from] gimli::Error),
     #[error("cannot read section {name}")]
-    Section { name: &'static str, source: object::Error },
+    Section { name: &'static str, source: SectionError },
     #[error("no line information")]
     None,
 }
@@ -73,7 +74,7 @@ impl Lines {
         let dwarf = gimli::Dwarf::load(|id| {
             let name = id.name();
             let section = file.section_by_name(name);
-            let data = section.map(|section| section.uncompressed_data()).transpose();
+            let data = section.map(|section| sections::contents(&section)).transpose();
             let data = data.map_err(|source| LinesError::Section { name, source })?.unwrap_or_default();
             Ok::<_, LinesError>(Slice::new(Arc::from(data.as_ref()), endian))
         })?;

@@ -1,10 +1,9 @@
 //! Program, debug information and profiles -> what a report is made of.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use gmon::{BuildId, Code, Lines, LinesError, Merger, Profile};
-use object::Object;
 
 use super::files;
 use super::report_args::ReportArgs;
@@ -100,36 +99,13 @@ fn find_lines(args: &ReportArgs, program: &[u8], code: &mut Code) -> Result<Opti
             eprintln!("gmon: {}: {error:#}; going on without lines", args.program.display());
         }
     }
-    for path in debug_files(&args.program, program) {
-        let Ok(bytes) = files::read_elf(&path) else { continue };
-        let Ok(lines) = Lines::parse(&bytes) else { continue };
-        let same = lines.build_id.is_known() && lines.build_id == code.build_id;
-        if same && code.take_symbols(&bytes).is_ok() {
+    for file in gmon::debug_files(&args.program, program) {
+        let Ok(lines) = Lines::parse(&file.bytes) else { continue };
+        if code.take_symbols(&file.bytes).is_ok() {
             return Ok(Some(lines));
         }
     }
     Ok(None)
-}
-
-/// Where separate debug information may be: by build-id, and by the program's .gnu_debuglink.
-fn debug_files(path: &Path, program: &[u8]) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    let Ok(file) = object::File::parse(program) else { return found };
-    if let Some((first, rest)) = file.build_id().ok().flatten().and_then(|id| id.split_first()) {
-        let rest: String = rest.iter().map(|byte| format!("{byte:02x}")).collect();
-        found.push(PathBuf::from(format!("/usr/lib/debug/.build-id/{first:02x}/{rest}.debug")));
-    }
-    let folder = path.canonicalize().ok().and_then(|path| path.parent().map(Path::to_owned));
-    if let (Ok(Some((name, _))), Some(folder)) = (file.gnu_debuglink(), folder)
-        && let Ok(name) = std::str::from_utf8(name)
-        && !name.contains('/')
-    {
-        found.push(folder.join(name));
-        found.push(folder.join(".debug").join(name));
-        let root = folder.strip_prefix("/").unwrap_or(&folder);
-        found.push(Path::new("/usr/lib/debug").join(root).join(name));
-    }
-    found
 }
 
 impl Loaded {

@@ -1,0 +1,134 @@
+//! A program's separate debug file: found as debuggers find it, and by the same proofs that it is of this build.
+//!
+//! What a program says of its debug file is a claim of whoever made the program. So a name is the name of a file and no
+//! path, only regular files are opened, and a file counts only if its build-id is the program's, or if it has the
+//! checksum that `.gnu_debuglink` wants.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Component, Path, PathBuf};
+
+use object::Object;
+use rustix::fs::OFlags;
+
+/// Where distributions put them.
+const SYSTEM: &str = "/usr/lib/debug";
+/// More is no debug file.
+const MAX_SIZE: u64 = 4 << 30;
+
+/// A separate debug file that is of the program's build.
+#[derive(Debug)]
+pub struct DebugFile {
+    pub path: PathBuf,
+    pub bytes: Vec<u8>,
+}
+
+/// The separate debug files of a program, the likeliest first; each is read when it is asked for.
+///
+/// Below `/usr/lib/debug/.build-id`, `.build-id` beside the program and `.debug/.build-id`; under the name that the program's
+/// `.gnu_debuglink` says, beside the program, in `.debug` and below `/usr/lib/debug`; and as `PROGRAM.debug` beside it and
+/// in `.debug`.
+pub fn debug_files(program: &Path, bytes: &[u8]) -> impl Iterator<Item = DebugFile> {
+    let program = program.canonicalize().unwrap_or_else(|_| program.to_owned());
+    let claim = Claim::of(bytes);
+    let candidates = claim.as_ref().map_or_else(Vec::new, |claim| claim.candidates(&program));
+    candidates.into_iter().filter(move |path| *path != program).filter_map(move |path| {
+        let bytes = read(&path)?;
+        claim.as_ref()?.is_met_by(&bytes).then_some(DebugFile { path, bytes })
+    })
+}
+
+/// What a program says of its debug file.
+struct Claim {
+    /// None: it has none.
+    build_id: Option<Vec<u8>>,
+    /// A name without folders, and the file's checksum.
+    link: Option<(Vec<u8>, u32)>,
+}
+
+impl Claim {
+    fn of(bytes: &[u8]) -> Option<Claim> {
+        let file = object::File::parse(bytes).ok()?;
+        let build_id = file.build_id().ok().flatten().filter(|id| id.len() > 1).map(<[u8]>::to_vec);
+        let link = file.gnu_debuglink().ok().flatten();
+        let link = link.filter(|(name, _)| is_name(name)).map(|(name, crc)| (name.to_vec(), crc));
+        (build_id.is_some() || link.is_some()).then_some(Claim { build_id, link })
+    }
+
+    fn candidates(&self, program: &Path) -> Vec<PathBuf> {
+        let mut found = Vec::new();
+        let folder = program.parent().unwrap_or(Path::new("/"));
+        let own = folder.join(".debug");
+        if let Some((first, rest)) = self.build_id.as_ref().and_then(|id| id.split_first()) {
+            let rest: String = rest.iter().map(|byte| format!("{byte:02x}")).collect();
+            let file = format!(".build-id/{first:02x}/{rest}.debug");
+            found.extend([Path::new(SYSTEM), folder, &own].map(|folder| folder.join(&file)));
+        }
+        if let Some((name, _)) = &self.link {
+            let name = std::ffi::OsStr::from_bytes(name);
+            let below = Path::new(SYSTEM).join(folder.strip_prefix("/").unwrap_or(folder));
+            found.extend([folder, &own, &below].map(|folder| folder.join(name)));
+        }
+        if let Some(name) = program.file_name() {
+            let mut name = name.to_owned();
+            name.push(".debug");
+            found.extend([folder, &own].map(|folder| folder.join(&name)));
+        }
+        found
+    }
+
+    fn is_met_by(&self, bytes: &[u8]) -> bool {
+        let Ok(file) = object::File::parse(bytes) else { return false };
+        match (&self.build_id, file.build_id().ok().flatten()) {
+            (Some(own), Some(other)) => own == other,
+            _ => self.link.as_ref().is_some_and(|(_, crc)| *crc == crc32fast::hash(bytes)),
+        }
+    }
+}
+
+fn is_name(name: &[u8]) -> bool {
+    let name = Path::new(std::ffi::OsStr::from_bytes(name));
+    let mut components = name.components();
+    matches!((components.next(), components.next()), (Some(Component::Normal(only)), None) if only == name.as_os_str())
+}
+
+/// A regular file's bytes. Whatever else has that name is not waited for.
+fn read(path: &Path) -> Option<Vec<u8>> {
+    let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits() as i32;
+    let file = File::options().read(true).custom_flags(flags).open(path).ok()?;
+    let metadata = file.metadata().ok().filter(|metadata| metadata.is_file() && metadata.len() < MAX_SIZE)?;
+    let mut bytes = Vec::with_capacity(metadata.len() as usize);
+    file.take(MAX_SIZE).read_to_end(&mut bytes).ok()?;
+    bytes.starts_with(b"\x7fELF").then_some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_no_path() {
+        assert!(is_name(b"p.debug") && is_name(b"..x") && is_name(b"\xff"));
+        for path in [&b""[..], b".", b"..", b"/etc/passwd", b"a/b", b"a/", b"./a"] {
+            assert!(!is_name(path), "{path:?}");
+        }
+    }
+
+    #[test]
+    fn where_a_debug_file_may_be() {
+        let claim = Claim { build_id: Some(vec![0xab, 1, 2]), link: Some((b"x.dbg".to_vec(), 7)) };
+        let expected = [
+            "/usr/lib/debug/.build-id/ab/0102.debug",
+            "/opt/p/.build-id/ab/0102.debug",
+            "/opt/p/.debug/.build-id/ab/0102.debug",
+            "/opt/p/x.dbg",
+            "/opt/p/.debug/x.dbg",
+            "/usr/lib/debug/opt/p/x.dbg",
+            "/opt/p/prog.debug",
+            "/opt/p/.debug/prog.debug",
+        ];
+        assert_eq!(claim.candidates(Path::new("/opt/p/prog")), expected.map(PathBuf::from));
+    }
+}
