@@ -70,9 +70,18 @@ pub(crate) fn follow(place: &Place, dynamic_linker: u64) {
 
 /// Sends the injector a packet. None: there is no injector.
 pub(crate) fn tell(packet: &[u8]) -> Option<i32> {
+    tell_by(|fd| sys::send(fd, packet))
+}
+
+/// The same with a descriptor.
+pub(crate) fn tell_with(packet: &[u8], passed: i32) -> Option<i32> {
+    tell_by(|fd| sys::send_with(fd, packet, passed))
+}
+
+fn tell_by(send: impl FnOnce(i32) -> Result<(), i32>) -> Option<i32> {
     let run = run();
     let fd = sys::connect(run.socket.get(..run.socket_len).filter(|socket| !socket.is_empty())?).ok()?;
-    if sys::send(fd, packet).is_err() {
+    if send(fd).is_err() {
         sys::close(fd);
         return None;
     }
@@ -274,7 +283,7 @@ unsafe extern "C" fn first(task: *const Task) -> i32 {
 
 #[cfg(not(test))]
 mod offered {
-    use super::{CLONE, FORK, SYSCALL, begin, first};
+    use super::{CLONE, FORK, SYSCALL, begin, execute, first};
     use core::arch::naked_asm;
 
     /// # Safety
@@ -346,6 +355,10 @@ mod offered {
             "je 7f",
             "cmp edi, 157", // prctl
             "je 8f",
+            "cmp edi, 59", // execve: path, arguments, environment
+            "je 12f",
+            "cmp edi, 322", // execveat: folder, path, arguments, environment, flags
+            "je 13f",
             "cmp edi, 435", // clone3: struct clone_args: flags at 0, stack at 40
             "je 5f",
             "2:",
@@ -385,6 +398,25 @@ mod offered {
             "9:",
             "mov r11, [rip + {real}]",
             "jmp gpi_enter_seccomp",
+            // The C library's own function does the same, with the arguments one place further to the front.
+            "12:",
+            "cmp qword ptr [rip + {execve}], 0",
+            "je 2b",
+            "mov rdi, rsi",
+            "mov rsi, rdx",
+            "mov rdx, rcx",
+            "jmp [rip + {execve}]",
+            "13:",
+            "cmp qword ptr [rip + {execveat}], 0",
+            "je 2b",
+            "mov rdi, rsi",
+            "mov rsi, rdx",
+            "mov rdx, rcx",
+            "mov rcx, r8",
+            "mov r8, r9",
+            "jmp [rip + {execveat}]",
+            execve = sym execute::BY_EXECVE,
+            execveat = sym execute::BY_EXECVEAT,
             real = sym SYSCALL,
             begin = sym begin,
         );

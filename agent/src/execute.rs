@@ -21,8 +21,14 @@ static AFTER_EXECVEAT: AtomicU64 = AtomicU64::new(0);
 /// glibc's fexecve, which makes the second system call by itself: it is defined here and passed on.
 static FEXECVE: AtomicU64 = AtomicU64::new(0);
 
-/// Finds it.
+/// glibc's execve and execveat, for programs that make these calls by syscall(2).
+pub(crate) static BY_EXECVE: AtomicU64 = AtomicU64::new(0);
+pub(crate) static BY_EXECVEAT: AtomicU64 = AtomicU64::new(0);
+
+/// Finds them.
 pub(crate) fn find(dynamic_linker: u64) {
+    BY_EXECVE.store(lookup::function(dynamic_linker, b"execve"), Ordering::Relaxed);
+    BY_EXECVEAT.store(lookup::function(dynamic_linker, b"execveat"), Ordering::Relaxed);
     FEXECVE.store(lookup::function(dynamic_linker, b"fexecve"), Ordering::Relaxed);
 }
 
@@ -113,15 +119,17 @@ unsafe fn followed(
     if sys::is_unreadable(path as u64) || !given.is_null() && sys::is_unreadable(given as u64) {
         return None;
     }
-    // SAFETY: passed on.
-    if unsafe { entries(given) } > MOST {
-        missed();
-        return None;
-    }
     let mut name = [0; ask::NAME_MAX];
-    // SAFETY: passed on.
-    let path = unsafe { string(path) };
-    let name = ask_for_name(folder, path, &mut room.text, &mut name)?;
+    let name = {
+        // SAFETY: passed on.
+        let file = unsafe { Opened::program(folder, path) }?;
+        // SAFETY: passed on.
+        if unsafe { entries(given) } > MOST {
+            missed();
+            return None;
+        }
+        ask_for_name(&file, &mut name)?
+    };
 
     let mut text = Text { bytes: &mut room.text, len: 0 };
     let mut own: Option<&[u8]> = None;
@@ -177,19 +185,51 @@ unsafe fn entries(given: *const *const u8) -> usize {
     count
 }
 
-/// The name by which the new program will be followed, if it will. `packet` is room for the question.
-fn ask_for_name<'n>(
-    folder: i32,
-    path: &[u8],
-    packet: &mut [u8; TEXT],
-    name: &'n mut [u8; ask::NAME_MAX],
-) -> Option<&'n [u8]> {
+/// The file that will be executed.
+struct Opened {
+    fd: i32,
+    /// It is ours to close.
+    own: bool,
+}
+
+impl Opened {
+    /// Finds the file as the kernel will. None: there is none, as the kernel will say, or it cannot be told.
+    ///
+    /// # Safety
+    /// `path` must be NUL-terminated.
+    unsafe fn program(folder: i32, path: *const u8) -> Option<Opened> {
+        const NO_SUCH_FILE: [i32; 7] =
+            [sys::ENOENT, sys::ENOTDIR, sys::EACCES, sys::ELOOP, sys::ENAMETOOLONG, sys::EBADF, sys::EFAULT];
+        // SAFETY: passed on.
+        if unsafe { *path } == 0 {
+            // With AT_EMPTY_PATH the descriptor is the file.
+            return (folder >= 0).then_some(Opened { fd: folder, own: false });
+        }
+        match sys::open_path(folder, path as u64) {
+            Ok(fd) => Some(Opened { fd, own: true }),
+            Err(errno) => {
+                if !NO_SUCH_FILE.contains(&errno) {
+                    missed();
+                }
+                None
+            }
+        }
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        if self.own {
+            sys::close(self.fd);
+        }
+    }
+}
+
+/// The name by which the new program will be followed, if it will.
+fn ask_for_name<'n>(file: &Opened, name: &'n mut [u8; ask::NAME_MAX]) -> Option<&'n [u8]> {
     /// Longer than any planning takes; then the program goes its way without us.
     const PATIENCE_MS: u64 = 20_000;
-    packet[0] = ask::EXECUTES;
-    packet[1..5].copy_from_slice(&folder.to_le_bytes());
-    packet.get_mut(5..5 + path.len())?.copy_from_slice(path);
-    let Some(fd) = children::tell(packet.get(..5 + path.len())?) else {
+    let Some(fd) = children::tell_with(&[ask::EXECUTES], file.fd) else {
         missed();
         return None;
     };

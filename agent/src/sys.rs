@@ -9,7 +9,13 @@ const EPERM: i32 = 1;
 const EFBIG: i32 = 27;
 pub(crate) const ENOENT: i32 = 2;
 pub(crate) const EINTR: i32 = 4;
+pub(crate) const EBADF: i32 = 9;
+pub(crate) const EACCES: i32 = 13;
+pub(crate) const EFAULT: i32 = 14;
 pub(crate) const EEXIST: i32 = 17;
+pub(crate) const ENOTDIR: i32 = 20;
+pub(crate) const ENAMETOOLONG: i32 = 36;
+pub(crate) const ELOOP: i32 = 40;
 pub(crate) const EINVAL: i32 = 22;
 pub(crate) const ECONNREFUSED: i32 = 111;
 pub(crate) const ESRCH: i32 = 3;
@@ -289,6 +295,28 @@ pub(crate) fn send(fd: i32, packet: &[u8]) -> Result<(), i32> {
     // SAFETY: the kernel only reads the packet.
     unsafe { syscall(44, [fd as u64, packet.as_ptr() as u64, packet.len() as u64, MSG_NOSIGNAL, 0, 0]) }
         .map(|_| ())
+}
+
+/// Sends one packet, and with it a descriptor.
+pub(crate) fn send_with(fd: i32, packet: &[u8], passed: i32) -> Result<(), i32> {
+    const MSG_NOSIGNAL: u64 = 0x4000;
+    const SOL_SOCKET_AND_SCM_RIGHTS: u64 = 1 | 1 << 32;
+    // struct cmsghdr, which is 16 bytes long, and the descriptor: a length of 20, in 24 bytes.
+    let control = [20, SOL_SOCKET_AND_SCM_RIGHTS, u64::from(passed as u32)];
+    // struct iovec.
+    let data = [packet.as_ptr() as u64, packet.len() as u64];
+    // struct msghdr: name and its length, vectors and their number, control data and its length, flags.
+    let message = [0, 0, data.as_ptr() as u64, 1, control.as_ptr() as u64, 24, 0];
+    // SAFETY: the kernel only reads the message and what it points to, all of which lives through the call.
+    unsafe { syscall(46, [fd as u64, message.as_ptr() as u64, MSG_NOSIGNAL, 0, 0, 0]) }.map(|_| ())
+}
+
+/// A descriptor that stands for what a path leads to, from the folder `at`; nothing is read or waited for. A bad address
+/// is an error.
+pub(crate) fn open_path(at: i32, path: u64) -> Result<i32, i32> {
+    const O_PATH_CLOEXEC: u64 = 0o10_000_000 | 0o2_000_000;
+    // SAFETY: the kernel only reads the path, up to its NUL, and checks its address.
+    unsafe { syscall(257, [at as u64, path, O_PATH_CLOEXEC, 0, 0, 0]) }.map(|fd| fd as i32)
 }
 
 /// Waits until there is something to read, at most so many milliseconds. Signals do not end it.

@@ -5,10 +5,9 @@
 
 use crate::attach::engine::Attached;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::ffi::OsStr;
+use std::ffi::OsString;
 use std::os::fd::RawFd;
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use gprofinject_abi::ask;
@@ -101,6 +100,8 @@ pub(crate) struct Other {
     pub(crate) pid: i32,
     pub(crate) profilee: &'static Profilee,
     pub(crate) file: PathBuf,
+    /// What gprof takes names from.
+    pub(crate) symbols: OsString,
     pub(crate) calls: u64,
     pub(crate) placed: Placed,
     pub(crate) collected: Collected,
@@ -209,17 +210,17 @@ impl<'s> Family<'s> {
         }
         let heard = self.listener.as_ref().map(|listener| listener.heard(AT_ONCE)).unwrap_or_default();
         let is_more = heard.len() >= AT_ONCE;
-        for asker in heard {
-            self.hear(&asker, sampling.as_deref_mut());
+        for mut asker in heard {
+            self.hear(&mut asker, sampling.as_deref_mut());
         }
         is_more
     }
 
-    fn hear(&mut self, asker: &Asker, sampling: Option<&mut Sampling>) {
+    fn hear(&mut self, asker: &mut Asker, sampling: Option<&mut Sampling>) {
         match asker.packet.split_first() {
             Some((&ask::FORKED, name)) => self.forked(asker.pid, name, sampling),
-            Some((&ask::EXECUTES, rest)) => {
-                let name = self.executes(asker, rest, sampling).unwrap_or_default();
+            Some((&ask::EXECUTES, _)) => {
+                let name = self.executes(asker, sampling).unwrap_or_default();
                 asker.answer(name.as_bytes());
             }
             Some((&ask::CONTROL, request)) => self.control(asker, request, sampling),
@@ -244,22 +245,19 @@ impl<'s> Family<'s> {
     }
 
     /// A process is about to execute a program: the name it goes on by, if it can be followed.
-    fn executes(
-        &mut self,
-        asker: &Asker,
-        question: &[u8],
-        sampling: Option<&mut Sampling>,
-    ) -> Option<String> {
+    fn executes(&mut self, asker: &mut Asker, sampling: Option<&mut Sampling>) -> Option<String> {
         let pid = asker.pid;
-        let (at, path) = question.split_first_chunk()?;
-        let path = seen_by(pid, i32::from_le_bytes(*at), Path::new(OsStr::from_bytes(path)));
-        let binary = resolve::executed(&path)?;
-        // The process may hold capabilities yet that the program will not have.
+        let file = asker.file.take()?;
+        // The process may hold capabilities yet that the program will not have. And what another user opens is not for
+        // us to read.
         if asker.user != sys::ids().euid {
-            self.strangers.insert(format!("{} was not followed: it runs as another user", binary.display()));
+            let name = resolve::Executed::new(file).name;
+            self.strangers.insert(format!("{} was not followed: it runs as another user", name.display()));
             return None;
         }
-        let profilee = match self.profilees.executed(&binary, self.settings) {
+        let executed = resolve::executed(pid, file)?;
+        let binary = &executed.name;
+        let profilee = match self.profilees.executed(&executed.path(), binary, self.settings) {
             Ok(profilee) => profilee,
             Err(why) => {
                 self.strangers.insert(format!("{} was not followed: {why}", binary.display()));
@@ -374,7 +372,17 @@ impl<'s> Family<'s> {
                 *before += 1;
                 self.troubles
                     .extend(written.detour.map(|d| format!("{d}; it is in {}", written.path.display())));
-                self.others.push(Other { pid, profilee, file: written.path, calls, placed, collected });
+                let (symbols, note) = profilee.symbols_beside(self.output, &written.path);
+                self.strangers.extend(note);
+                self.others.push(Other {
+                    pid,
+                    profilee,
+                    file: written.path,
+                    symbols,
+                    calls,
+                    placed,
+                    collected,
+                });
             }
             Err(error) => self.troubles.push(format!("{error:#}")),
         }
@@ -442,26 +450,4 @@ impl<'s> Family<'s> {
             }
         }
     }
-}
-
-/// Where a path leads that another process names; `at` is the folder of execveat(2).
-fn seen_by(pid: i32, at: i32, path: &Path) -> PathBuf {
-    let process = PathBuf::from(format!("/proc/{pid}"));
-    if path.is_absolute() {
-        let root = process.join("root");
-        return match std::fs::read_link(&root) {
-            Ok(target) if target != Path::new("/") => root.join(path.strip_prefix("/").unwrap_or(path)),
-            _ => path.to_owned(),
-        };
-    }
-    let folder = match at {
-        libc::AT_FDCWD => process.join("cwd"),
-        fd => process.join(format!("fd/{fd}")),
-    };
-    if path.as_os_str().is_empty() {
-        // fexecve(3): the descriptor is the file. One that has no name has this one, as long as it is open.
-        return std::fs::canonicalize(&folder).unwrap_or(folder);
-    }
-    // Our own name for it: the process's will not be there at the end.
-    std::fs::canonicalize(folder.join(path)).unwrap_or(folder)
 }

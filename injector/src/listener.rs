@@ -4,12 +4,14 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use gprofinject_abi::ASK_FILE;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
 use crate::private_folder::PrivateFolder;
 use crate::sys::check;
@@ -35,6 +37,8 @@ pub(crate) struct Asker {
     /// Effective, when it connected.
     pub(crate) user: u32,
     pub(crate) packet: Vec<u8>,
+    /// The descriptor that came with it.
+    pub(crate) file: Option<OwnedFd>,
 }
 
 fn address(path: &Path) -> io::Result<libc::sockaddr_un> {
@@ -138,6 +142,22 @@ impl Listener {
     }
 }
 
+/// The packet that has come, and a descriptor with it. The kernel closes more of them at once, for want of room.
+fn receive(connection: &OwnedFd, packet: &mut Vec<u8>) -> io::Result<Option<OwnedFd>> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let received = recvmsg(connection, &mut [io::IoSliceMut::new(packet)], &mut control, flags)?;
+    let mut file = None;
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(descriptors) = message {
+            file = file.or(descriptors.into_iter().next());
+        }
+    }
+    packet.truncate(received.bytes);
+    Ok(file)
+}
+
 impl Asker {
     /// None: it has not said anything yet. Does not wait.
     fn read(connection: &OwnedFd) -> io::Result<Option<Asker>> {
@@ -154,17 +174,16 @@ impl Asker {
                 (&raw mut peer).cast(),
                 &mut len,
             ))?;
-            let count = libc::recv(fd, packet.as_mut_ptr().cast(), packet.len(), libc::MSG_DONTWAIT);
-            match usize::try_from(count) {
-                Ok(count) => packet.truncate(count),
-                Err(_) => {
-                    let error = io::Error::last_os_error();
-                    return if error.kind() == io::ErrorKind::WouldBlock { Ok(None) } else { Err(error) };
-                }
-            }
             peer
         };
-        Ok(Some(Asker { connection: connection.try_clone()?, pid: peer.pid, user: peer.uid, packet }))
+        match receive(connection, &mut packet) {
+            Ok(file) => {
+                let connection = connection.try_clone()?;
+                Ok(Some(Asker { connection, pid: peer.pid, user: peer.uid, packet, file }))
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     pub(crate) fn answer(&self, packet: &[u8]) {

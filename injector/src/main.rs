@@ -108,7 +108,7 @@ fn run(args: Args) -> Result<Ending, Failure> {
         voice.note(note);
     }
     let subject = profilee::subject(&program.binary);
-    if settings.filters.needs_lines() && gmon::Lines::parse(subject.bytes).is_err() {
+    if settings.filters.needs_lines() && subject.lines().is_none() {
         return Err(anyhow::anyhow!(
             "{} has no line information; build it with -g, or use --count blocks",
             program.binary.display()

@@ -113,6 +113,21 @@ impl Output {
     }
 }
 
+impl Output {
+    /// Keeps a copy of a program beside a profile of it: `PROFILE.program`.
+    pub(crate) fn keep_program(&self, profile: &Path, bytes: &[u8]) -> io::Result<PathBuf> {
+        /// A copy of more than this is not what a user expects to find.
+        const MOST: usize = 256 << 20;
+        if bytes.is_empty() || bytes.len() > MOST || self.target.is_stream() {
+            return Err(io::Error::from_raw_os_error(libc::EFBIG));
+        }
+        let mut name = profile.as_os_str().to_owned();
+        name.push(".program");
+        Target::check(Path::new(&name))?.write(bytes)?;
+        Ok(name.into())
+    }
+}
+
 /// `result` of writing to `path`; if that failed, where else the profile is.
 fn written(path: PathBuf, result: io::Result<()>, other: &str, bytes: &[u8]) -> Result<Written> {
     let Err(error) = result else { return Ok(Written { path, detour: None }) };

@@ -1,7 +1,7 @@
 //! Arcs, blocks and samples -> gmon.out.
 
 use anyhow::{Context, Result};
-use gmon::{Block, BuildId, Code, Format, Lines, Profile};
+use gmon::{Block, BuildId, Code, Format, Profile};
 
 use crate::collect::{Collected, summed};
 use crate::histogram::Histogram;
@@ -66,7 +66,7 @@ pub(crate) fn encode(
         profile.blocks = counts.into_iter().map(|(addr, count)| Block { addr, count }).collect();
         // So that gprof -l finds each line's count.
         let bytes = planned.subject.bytes;
-        if let (Ok(code), Ok(lines)) = (Code::parse(bytes), Lines::parse(bytes)) {
+        if let (Ok(code), Some(lines)) = (Code::parse(bytes), planned.subject.lines()) {
             profile.blocks = gmon::at_lines(&profile.blocks, &code, &lines);
         }
     }

@@ -11,7 +11,6 @@ use crate::args::{EngineArg, HooksArg};
 use crate::filters::Filters;
 use crate::histogram::{Place, Shape};
 use crate::subject::Subject;
-use crate::sys;
 
 /// What was decided about a program.
 pub(crate) struct Planned<'s, 'd> {
@@ -44,7 +43,7 @@ pub(crate) fn make<'s, 'd>(
     // Where nothing is said, counting shall cost no more than it must.
     let entry = hooks == Some(HooksArg::Entry) || counts && hooks.is_none();
     let nothing = hooks == Some(HooksArg::None) || subject.unhookable.is_some();
-    let lines = filters.asks_for_files().then(|| gmon::Lines::parse(subject.bytes).ok());
+    let lines = filters.asks_for_files().then(|| subject.lines());
     let counted = |function: &Function| {
         let (lo, hi) = (function.address, function.address + function.size);
         let in_files = |lines: &Option<gmon::Lines>| {
@@ -168,12 +167,8 @@ impl Planned<'_, '_> {
     pub(crate) fn gprof(&self) -> Option<&gmon::Program> {
         let parse =
             |bytes: &[u8]| gmon::Program::parse(bytes).ok().filter(|program| !program.functions().is_empty());
-        /// Of a file with debug information.
-        const LONGEST: u64 = 8 << 30;
-        let read = || match self.subject.debug_file() {
-            Some(file) => {
-                parse(&sys::open_regular(&file).and_then(|file| sys::read_whole(&file, LONGEST)).ok()?)
-            }
+        let read = || match self.subject.debug_file {
+            Some(file) => parse(&file.bytes),
             None => parse(self.subject.bytes),
         };
         self.gprof.get_or_init(read).as_ref()

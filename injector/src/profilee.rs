@@ -1,16 +1,19 @@
 //! The programs of a run, each planned once, however many processes execute it.
 
+use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::memory;
+use crate::output::Output;
 use crate::profile_plan::{self, Planned};
 use crate::region::Layout;
 use crate::run_folder::Piece;
 use crate::settings::Settings;
 use crate::subject::{Binary, Subject};
+use crate::sys;
 
 /// A program that is profiled. It lives as long as we do: there are few of them, and everything refers to
 /// its parts.
@@ -19,6 +22,10 @@ pub(crate) struct Profilee {
     pub(crate) number: u32,
     /// The file whose code is profiled.
     pub(crate) binary: PathBuf,
+    /// None: it cannot be read.
+    identity: Option<Identity>,
+    /// The copy of it that was kept, or could not be.
+    copy: OnceCell<Option<PathBuf>>,
     /// How to name that file on a command line.
     pub(crate) shown: OsString,
     pub(crate) planned: &'static Planned<'static, 'static>,
@@ -52,6 +59,47 @@ fn examined(binary: Binary) -> &'static Subject<'static> {
 }
 
 impl Profilee {
+    /// The file in which gprof finds names.
+    pub(crate) fn names_for_gprof(&self) -> OsString {
+        self.planned.subject.names_for_gprof(&self.shown)
+    }
+
+    /// Whether a file is the program, or the same bytes.
+    pub(crate) fn is_found_as(&self, path: &Path) -> bool {
+        let found = identity(path);
+        if self.identity.is_none() || found == self.identity {
+            return true;
+        }
+        let bytes = self.planned.subject.bytes;
+        let same_size = found.is_some_and(|(_, _, size, ..)| size == bytes.len() as u64);
+        same_size && Binary::open(path).is(bytes)
+    }
+
+    /// The same when there is a profile, and what there is to say about it. Where there is no such file any more (a memfd, a
+    /// deleted or replaced file, one of another mount namespace) it is a copy, kept beside the first profile of it.
+    pub(crate) fn symbols_beside(&self, output: &Output, profile: &Path) -> (OsString, Option<String>) {
+        let named = self.names_for_gprof();
+        if self.planned.subject.debug_file.is_some() || self.is_found_as(Path::new(&named)) {
+            return (named, None);
+        }
+        let mut note = None;
+        let copy = self.copy.get_or_init(|| {
+            let gone = format!("{} is gone, or another file here", self.binary.display());
+            match output.keep_program(profile, self.planned.subject.bytes) {
+                Ok(copy) => {
+                    note = Some(format!("{gone}: {} is a copy of it, for gprof", copy.display()));
+                    Some(copy)
+                }
+                Err(error) => {
+                    let why = sys::reason(&error);
+                    note = Some(format!("{gone}, and gprof needs it: no copy could be kept ({why})"));
+                    None
+                }
+            }
+        });
+        (copy.as_ref().map_or(named, |copy| copy.clone().into()), note)
+    }
+
     pub(crate) fn plan_len(&self) -> u64 {
         let pieces = self.plan.iter().flat_map(|(pieces, _)| pieces);
         pieces.map(|piece| piece.len() as u64).sum()
@@ -67,7 +115,7 @@ impl Profilees {
         planned: Planned<'static, 'static>,
         agent: bool,
     ) -> &'static Profilee {
-        let profilee = self.add(binary, shown, planned, agent);
+        let profilee = self.add(binary, binary, shown, planned, agent);
         if let Some(identity) = identity(binary) {
             self.known.insert(identity, Ok(profilee));
         }
@@ -76,6 +124,7 @@ impl Profilees {
 
     fn add(
         &mut self,
+        path: &Path,
         binary: &Path,
         shown: OsString,
         planned: Planned<'static, 'static>,
@@ -86,6 +135,8 @@ impl Profilees {
         let profilee = Box::leak(Box::new(Profilee {
             number: self.all.len() as u32,
             binary: binary.to_owned(),
+            identity: identity(path),
+            copy: OnceCell::new(),
             shown,
             plan: plan.map(|plan| {
                 (plan.encode(), Layout::new(planned.shape, plan.slot_bytes, plan.counter_bytes()))
@@ -97,22 +148,24 @@ impl Profilees {
     }
 
     /// The program that a member of the family executes, if the agent can be put into it; else why not.
+    /// `path`: where it can be read now. `binary`: what to call it.
     pub(crate) fn executed(
         &mut self,
+        path: &Path,
         binary: &Path,
         settings: &Settings,
     ) -> Result<&'static Profilee, String> {
-        let identity = identity(binary).ok_or("it cannot be read")?;
+        let identity = identity(path).ok_or("it cannot be read")?;
         if let Some(known) = self.known.get(&identity) {
             return known.clone();
         }
-        let subject = subject(binary);
+        let subject = subject(path);
         let profilee = match &subject.unhookable {
             None if subject.takes_agent() => {
                 let planned =
                     profile_plan::make(subject, settings.hooks, settings.engine, &settings.filters, true);
                 memory::plan_made();
-                Ok(self.add(binary, binary.into(), planned, true))
+                Ok(self.add(path, binary, binary.into(), planned, true))
             }
             why => Err(why.clone().unwrap_or_else(|| "the agent cannot be put into it".to_owned())),
         };

@@ -178,7 +178,7 @@ impl Recovery {
         self.voice.note(format_args!(
             "process {pid}: {}; gprof {} {}",
             calls_and_samples(calls, samples),
-            quoted(&profilee.shown),
+            quoted(&profilee.names_for_gprof()),
             quoted(path.as_os_str())
         ));
         Ok(())

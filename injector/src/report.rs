@@ -287,7 +287,7 @@ impl Run<'_> {
                 "process {}: {}; gprof {} {}",
                 other.pid,
                 calls_and_samples(other.calls, samples),
-                quoted(&other.profilee.shown),
+                quoted(&other.symbols),
                 quoted(other.file.as_os_str())
             ));
             if let Some(remark) = other.placed.remark(&other.profilee.shown.to_string_lossy()) {

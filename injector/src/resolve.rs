@@ -4,10 +4,12 @@
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::{self, Read};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::anyhow;
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 
 use crate::failure::Failure;
 use crate::sys;
@@ -111,18 +113,62 @@ fn follow_scripts(program: &mut Program, arguments: &[OsString]) -> Result<(), F
     Ok(())
 }
 
-/// The binary that execve would run for a file, if it would: that of a script is its interpreter's.
-pub(crate) fn executed(path: &Path) -> Option<PathBuf> {
-    let mut binary = path.to_owned();
+/// A file that a process is about to execute.
+pub(crate) struct Executed {
+    file: OwnedFd,
+    /// For people, and for gprof as long as the file has this name.
+    pub(crate) name: PathBuf,
+}
+
+impl Executed {
+    pub(crate) fn new(file: OwnedFd) -> Executed {
+        let name = fs::read_link(by_descriptor(&file)).unwrap_or_default();
+        // The kernel says so of a file that has no name any more.
+        let name = match name.as_os_str().as_bytes().strip_suffix(b" (deleted)") {
+            Some(before) if !name.exists() => PathBuf::from(OsStr::from_bytes(before)),
+            _ => name,
+        };
+        Executed { file, name }
+    }
+
+    /// A path by which we can open it, whatever its name is and where, as long as this lives.
+    pub(crate) fn path(&self) -> PathBuf {
+        by_descriptor(&self.file)
+    }
+}
+
+fn by_descriptor(file: &OwnedFd) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
+}
+
+/// The binary that execve would run for a file that a process has opened, if it would: that of a script is its
+/// interpreter's.
+pub(crate) fn executed(pid: i32, file: OwnedFd) -> Option<Executed> {
+    let mut binary = Executed::new(file);
     for _ in 0..MOST_INTERPRETERS {
-        runnable(&binary).ok()?;
-        match head(&binary) {
-            Head::Script(interpreter) => binary = interpreter.path.into(),
+        runnable(&binary.path()).ok()?;
+        match head(&binary.path()) {
+            Head::Script(interpreter) => {
+                binary = Executed::new(seen_by(pid, Path::new(&interpreter.path)).ok()?)
+            }
             Head::Text => return None,
             Head::Binary => return Some(binary),
         }
     }
     None
+}
+
+/// What an interpreter's path means to a process, whose root folder and mounts may be others than ours.
+fn seen_by(pid: i32, path: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let folder = if path.is_absolute() { "root" } else { "cwd" };
+    let open = |name: &Path, flags| rustix::fs::openat(CWD, name, flags, Mode::empty());
+    let Ok(folder) = open(&PathBuf::from(format!("/proc/{pid}/{folder}")), flags | OFlags::DIRECTORY) else {
+        // A process that does not let others look at it; most have our own root folder.
+        return if path.is_absolute() { Ok(open(path, flags)?) } else { Err(io::ErrorKind::NotFound.into()) };
+    };
+    let inside = if path.is_absolute() { ResolveFlags::IN_ROOT } else { ResolveFlags::NO_MAGICLINKS };
+    Ok(rustix::fs::openat2(folder, path, flags, Mode::empty(), inside)?)
 }
 
 /// Finds the file as execvp does.

@@ -1,6 +1,5 @@
 //! One run, from the start of the program to the last word about it.
 
-use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow};
@@ -13,12 +12,13 @@ use crate::faults::Faults;
 use crate::output::Output;
 use crate::perf::{self, Perf, Scope};
 use crate::profile_plan::Planned;
-use crate::profilee::Profilees;
+use crate::profilee::{Profilee, Profilees};
 use crate::region::Orders;
 use crate::report::{self, Run};
 use crate::resolve::Program;
 use crate::run_folder::RunFolder;
 use crate::sampler::{Choice, Method, Sampling};
+use crate::say::{Level, Voice};
 use crate::settings::Settings;
 use crate::signals::Signals;
 use crate::spawn;
@@ -148,9 +148,6 @@ pub(crate) fn profiled(prepared: Prepared) -> Result<Ending, Failure> {
     for trouble in &family.troubles {
         voice.warn(trouble);
     }
-    for stranger in &family.strangers {
-        voice.detail(stranger);
-    }
     let Some(Finished { collected, placed, bytes }) = finished else {
         return Err(anyhow!("the profile is lost").into());
     };
@@ -160,6 +157,7 @@ pub(crate) fn profiled(prepared: Prepared) -> Result<Ending, Failure> {
         }
         notes.push(trouble.clone());
     }
+    say_who_was_not_followed(&family, voice);
     notes.extend(family.strangers.iter().cloned());
     let run = Run {
         planned,
@@ -179,9 +177,25 @@ pub(crate) fn profiled(prepared: Prepared) -> Result<Ending, Failure> {
         others: &family.others,
     };
     family.folder = None;
-    let files = Files { output: &output, stats: stats.as_ref() };
+    let files = Files { output: &output, stats: stats.as_ref(), profilee };
     finish(&run, &program, &settings, &files, pid as u32, &bytes)?;
     Ok(ending)
+}
+
+/// What was executed and is not in any profile, or not as was asked. `make` may have executed many such programs.
+fn say_who_was_not_followed(family: &Family, voice: Voice) {
+    const MOST: usize = 5;
+    for (index, stranger) in family.strangers.iter().enumerate() {
+        if index < MOST {
+            voice.note(stranger);
+        } else {
+            voice.detail(stranger);
+        }
+    }
+    let more = family.strangers.len().saturating_sub(MOST);
+    if more > 0 && voice.0 < Level::Verbose {
+        voice.note(format_args!("and {} of this kind (-v)", gmon::counted(more, "more note", "more notes")));
+    }
 }
 
 fn attach(scope: Scope, rate: u32, follow: bool) -> std::io::Result<Sampling> {
@@ -196,6 +210,7 @@ fn attach(scope: Scope, rate: u32, follow: bool) -> std::io::Result<Sampling> {
 pub(crate) struct Files<'f> {
     pub(crate) output: &'f Output,
     pub(crate) stats: Option<&'f Target>,
+    pub(crate) profilee: &'f Profilee,
 }
 
 /// Writes what there is to write, and says what there is to say.
@@ -207,7 +222,7 @@ pub(crate) fn finish(
     pid: u32,
     bytes: &[u8],
 ) -> Result<()> {
-    let Files { output, stats } = *files;
+    let Files { output, stats, profilee } = *files;
     let voice = settings.voice;
     for loss in run.losses() {
         voice.warn(loss);
@@ -229,7 +244,10 @@ pub(crate) fn finish(
     if let Some(remark) = run.placed.remark(&program.shown.to_string_lossy()) {
         voice.note(remark);
     }
-    let symbols = run.planned.subject.debug_file().map_or_else(|| program.shown.clone(), PathBuf::into);
+    let (symbols, note) = profilee.symbols_beside(output, &written.path);
+    if let Some(note) = note {
+        voice.note(note);
+    }
     let next = format!("gprof {} {}", report::quoted(&symbols), report::quoted(written.path.as_os_str()));
     voice.note(format_args!("{}; next: {next}", run.summary()));
     Ok(())
@@ -263,10 +281,13 @@ pub(crate) fn say_what_is_possible(planned: &Planned, program: &Program, setting
         _ => {}
     }
     if planned.subject.stripped() {
-        let remedy = match planned.subject.debug_file() {
-            Some(file) => format!("it has them from {}", file.display()),
-            None => "install its debug symbols, or profile a build with them".to_owned(),
-        };
-        voice.note(format_args!("{shown} is stripped, and gprof needs symbols to show anything: {remedy}"));
+        voice.note(format_args!(
+            "{shown} is stripped, and gprof needs symbols to show anything: install its debug symbols, or profile a \
+             build with them"
+        ));
+    }
+    if let Some(file) = planned.subject.debug_file {
+        voice
+            .detail(format_args!("{shown} is stripped; names of its functions from {}", file.path.display()));
     }
 }

@@ -1,9 +1,11 @@
 //! What kind of program it is, and so what can be done with it.
 
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::ops::Deref;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use gmon::DebugFile;
 use gprofinject_plan::image::{Function, Image, Profiling};
 
 use crate::elf::{self, Header};
@@ -15,6 +17,8 @@ pub(crate) struct Binary {
     bytes: Result<Bytes, String>,
     /// What the kernel will do about its ids or capabilities, if anything.
     privileges: Option<String>,
+    /// Where the names of its functions are, if not in the program itself.
+    debug_file: Option<DebugFile>,
 }
 
 enum Bytes {
@@ -39,6 +43,8 @@ pub(crate) struct Subject<'d> {
     pub(crate) image: Option<Image<'d>>,
     /// The file.
     pub(crate) bytes: &'d [u8],
+    /// The separate file that has the names of its functions, where the program itself has none.
+    pub(crate) debug_file: Option<&'d DebugFile>,
     /// Those of a program without an image.
     functions: Vec<Function<'d>>,
     /// It has 32-bit addresses.
@@ -67,7 +73,12 @@ impl Binary {
     }
 
     fn of(path: &Path, bytes: io::Result<Bytes>) -> Binary {
+        let stripped = bytes.as_ref().is_ok_and(|bytes| symbols::is_stripped(bytes));
+        let mut files = bytes.iter().filter(|_| stripped).flat_map(|bytes| gmon::debug_files(path, bytes));
+        let debug_file = files.find(|file| !symbols::is_stripped(&file.bytes));
+        drop(files);
         Binary {
+            debug_file,
             bytes: bytes.map_err(|error| format!("it cannot be read ({})", sys::reason(&error))),
             privileges: privileges::gained(path),
         }
@@ -78,10 +89,15 @@ impl Binary {
         self.bytes.as_ref().map_or(0, |bytes| bytes.len())
     }
 
+    /// Whether it has these bytes.
+    pub(crate) fn is(&self, bytes: &[u8]) -> bool {
+        self.bytes.as_ref().is_ok_and(|own| **own == *bytes)
+    }
+
     pub(crate) fn examine(&self) -> Subject<'_> {
         let mut subject = match &self.bytes {
             Err(why) => Subject::blind(why.clone()),
-            Ok(bytes) => examine(bytes),
+            Ok(bytes) => examine(bytes, self.debug_file.as_ref()),
         };
         if let Some(why) = self.privileges.clone().filter(|_| !subject.blind) {
             subject.unhookable = Some(why);
@@ -105,13 +121,15 @@ impl<'d> Subject<'d> {
         }
     }
 
-    /// The separate file with its symbols, where they are not in the program itself.
-    pub(crate) fn debug_file(&self) -> Option<PathBuf> {
-        let facts = &self.image.as_ref()?.facts;
-        let (first, rest) = facts.build_id.as_ref().filter(|_| !facts.has_symtab)?.split_first()?;
-        let rest: String = rest.iter().map(|byte| format!("{byte:02x}")).collect();
-        let path = PathBuf::from(format!("/usr/lib/debug/.build-id/{first:02x}/{rest}.debug"));
-        path.exists().then_some(path)
+    /// The source lines of its code, from the program or its debug file.
+    pub(crate) fn lines(&self) -> Option<gmon::Lines> {
+        let own = gmon::Lines::parse(self.bytes).ok();
+        own.or_else(|| gmon::Lines::parse(&self.debug_file?.bytes).ok())
+    }
+
+    /// The file in which gprof finds names: the program, as it is to be called, or its debug file.
+    pub(crate) fn names_for_gprof(&self, shown: &OsStr) -> OsString {
+        self.debug_file.map_or_else(|| shown.to_owned(), |file| file.path.clone().into())
     }
 
     /// Can the agent library be put into it?
@@ -129,13 +147,14 @@ impl<'d> Subject<'d> {
     }
 }
 
-fn examine(bytes: &[u8]) -> Subject<'_> {
+fn examine<'d>(bytes: &'d [u8], debug_file: Option<&'d DebugFile>) -> Subject<'d> {
     let program = match elf::read(bytes) {
         Header::Ours(program) => program,
         Header::Narrow(program, abi) => {
             return Subject {
-                functions: symbols::functions(bytes),
+                functions: symbols::functions(debug_file.map_or(bytes, |file| &file.bytes)),
                 bytes,
+                debug_file,
                 narrow: true,
                 code: program.code,
                 unhookable: Some(format!("it is a 32-bit program ({abi})")),
@@ -146,7 +165,7 @@ fn examine(bytes: &[u8]) -> Subject<'_> {
         Header::Broken(why) => return Subject::blind(why.to_owned()),
         Header::NotElf => return Subject::blind("it is not an ELF program".to_owned()),
     };
-    let (image, fault) = match Image::read(bytes) {
+    let (image, fault) = match Image::read_with(bytes, debug_file.map(|file| file.bytes.as_slice())) {
         Ok(mut image) => {
             image.remove_profiling(!anything_is_preloaded());
             (Some(image), None)
@@ -163,7 +182,7 @@ fn examine(bytes: &[u8]) -> Subject<'_> {
         }
         Some(_) => fault,
     };
-    Subject { image, bytes, code: program.code, unhookable, ..Subject::default() }
+    Subject { image, bytes, debug_file, code: program.code, unhookable, ..Subject::default() }
 }
 
 /// Why no library can be put into a file that asks for no dynamic linker.
@@ -192,7 +211,7 @@ mod tests {
     #[test]
     fn what_has_no_interpreter_is_told_apart() {
         let loader = std::fs::read("/lib64/ld-linux-x86-64.so.2").expect("glibc's dynamic linker");
-        let said = |bytes: &[u8]| examine(bytes).unhookable.unwrap_or_default();
+        let said = |bytes: &[u8]| examine(bytes, None).unhookable.unwrap_or_default();
         assert!(said(&loader).contains("it is the dynamic linker"), "{}", said(&loader));
         let maps = std::fs::read_to_string("/proc/self/maps").expect("our own maps");
         let library =
@@ -206,7 +225,7 @@ mod tests {
     #[test]
     fn what_is_no_program_is_said() {
         for bytes in [&b"#!/bin/sh\n"[..], b"", b"\x7fELF", &[0; 100]] {
-            let subject = examine(bytes);
+            let subject = examine(bytes, None);
             assert!(subject.blind && subject.unhookable.is_some());
         }
     }

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use gprofinject_plan::image::{Function, FunctionKind};
-use object::{Object, ObjectSection, ObjectSymbol, SectionKind, SymbolKind};
+use object::{Object, ObjectSection, ObjectSymbol, SectionFlags, SymbolKind, elf};
 
 /// Sorted by address, one for each address, no two overlap; none if the program is stripped or damaged.
 pub(crate) fn functions(bytes: &[u8]) -> Vec<Function<'_>> {
@@ -16,6 +16,12 @@ pub(crate) fn functions(bytes: &[u8]) -> Vec<Function<'_>> {
     end_where_the_next_begins(&mut functions);
     find_parents(&mut functions);
     functions
+}
+
+/// Whether a file has no names of functions but those that other files may bind to.
+pub(crate) fn is_stripped(bytes: &[u8]) -> bool {
+    object::File::parse(bytes)
+        .is_ok_and(|file| !file.symbols().any(|symbol| symbol.kind() == SymbolKind::Text))
 }
 
 /// Whether the file is a C library's dynamic linker: glibc's, by what it offers to debuggers and libraries, or musl's,
@@ -30,7 +36,7 @@ pub(crate) fn is_dynamic_linker(bytes: &[u8]) -> bool {
 fn function<'d>(file: &object::File<'d>, symbol: &object::Symbol<'d, '_>) -> Option<(Function<'d>, bool)> {
     let section = file.section_by_index(symbol.section_index()?).ok()?;
     let name = symbol.name().ok().filter(|name| !name.is_empty())?;
-    if symbol.kind() != SymbolKind::Text || section.kind() != SectionKind::Text {
+    if symbol.kind() != SymbolKind::Text || !is_code(&section) {
         return None;
     }
     let function = Function {
@@ -43,6 +49,11 @@ fn function<'d>(file: &object::File<'d>, symbol: &object::Symbol<'d, '_>) -> Opt
         frame: None,
     };
     Some((function, symbol.is_local()))
+}
+
+/// In a debug file such a section is empty, but its flags are the program's.
+fn is_code<'d>(section: &impl ObjectSection<'d>) -> bool {
+    matches!(section.flags(), SectionFlags::Elf { sh_flags, .. } if sh_flags & elf::SHF_EXECINSTR == elf::SHF_EXECINSTR)
 }
 
 /// Assembly may give no sizes; then a function goes on to the next one, as for gprof.

@@ -1,6 +1,21 @@
 // argv[1]: the way to execute; argv[2]...: what. With one more argument "again", as the program executed.
 #include "common.h"
+#include <sys/mount.h>
 #include <sys/sendfile.h>
+#include <sys/syscall.h>
+// A copy of a program in what `to` is open as.
+static void copy(const char *program, int to) {
+    int from = open(program, O_RDONLY);
+    struct stat s;
+    CHECK(from >= 0 && to >= 0 && !fstat(from, &s) && sendfile(to, from, 0, s.st_size) == s.st_size);
+    CHECK(!fchmod(to, 0755) && !close(from));
+}
+// The kernel's name for a descriptor, in a folder.
+static char *name_of(const char *folder, int fd) {
+    char *name;
+    CHECK(fd >= 0 && asprintf(&name, "%s/%d", folder, fd) > 0);
+    return name;
+}
 static void *in_thread(void *v) {
     execv(((char **)v)[0], (char **)v);
     return 0;
@@ -51,6 +66,52 @@ int main(int argc, char **argv) {
         struct stat s;
         CHECK(from >= 0 && fd >= 0 && !fstat(from, &s) && sendfile(fd, from, 0, s.st_size) == s.st_size);
         fexecve(fd, argv + 2, environ);
+    }
+    if (!strcmp(way, "self")) execv("/proc/self/exe", argv + 2);
+    if (!strcmp(way, "thread-self")) execv("/proc/thread-self/exe", argv + 2);
+    if (!strcmp(way, "self-fd")) execv(name_of("/proc/self/fd", open(argv[2], O_RDONLY)), argv + 2);
+    if (!strcmp(way, "dev-fd")) execv(name_of("/dev/fd", open(argv[2], O_PATH)), argv + 2);
+    if (!strcmp(way, "empty-path")) execveat(open(argv[2], O_PATH), "", argv + 2, environ, AT_EMPTY_PATH);
+    if (!strcmp(way, "syscall")) syscall(SYS_execve, argv[2], argv + 2, environ);
+    if (!strcmp(way, "syscall-at"))
+        syscall(SYS_execveat, open(argv[2], O_PATH), "", argv + 2, environ, AT_EMPTY_PATH);
+    if (!strcmp(way, "memfd-path")) {
+        int fd = memfd_create("x", 0);
+        copy(argv[2], fd);
+        execv(name_of("/proc/self/fd", fd), argv + 2);
+    }
+    if (!strcmp(way, "deleted")) {
+        char name[] = "deleted-XXXXXX";
+        int fd = mkstemp(name);
+        copy(argv[2], fd);
+        CHECK(!close(fd) && (fd = open(name, O_RDONLY | O_CLOEXEC)) >= 0 && !unlink(name));
+        fexecve(fd, argv + 2, environ);
+    }
+    if (!strcmp(way, "tmpfile")) {
+        int fd = open(".", O_TMPFILE | O_RDWR, 0700), again;
+        if (fd < 0) return 99;
+        copy(argv[2], fd);
+        CHECK((again = open(name_of("/proc/self/fd", fd), O_RDONLY)) >= 0 && !close(fd));
+        execv(name_of("/proc/self/fd", again), argv + 2);
+    }
+    // argv[2]: the folder with another program of that name, for all but us.
+    if (!strcmp(way, "mounts") || !strcmp(way, "mounts-script")) {
+        char name[4000];
+        if (unshare(CLONE_NEWNS)) return 99;
+        CHECK(!mount("none", "/", 0, MS_REC | MS_PRIVATE, 0));
+        CHECK(snprintf(name, sizeof name, "%s/program", argv[2]) > 0);
+        CHECK(!mount("tmpfs", argv[3], "tmpfs", 0, 0));
+        int to = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0755);
+        copy("/proc/self/exe", to);
+        CHECK(!close(to));
+        if (!strcmp(way, "mounts-script")) {
+            char script[4000];
+            CHECK(snprintf(script, sizeof script, "%s/script", argv[3]) > 0);
+            FILE *f = fopen(script, "w");
+            CHECK(f && fprintf(f, "#!%s again\n", name) > 0 && !fclose(f) && !chmod(script, 0755));
+            execv(script, (char *[]){"script", NULL});
+        }
+        execv(name, (char *[]){name, "again", "x", NULL});
     }
     if (!strcmp(way, "thread")) {
         pthread_t t;

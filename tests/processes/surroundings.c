@@ -23,6 +23,11 @@ int main(int argc, char **argv) {
     if (!strcmp(way, "chroot")) {
         CHECK(!mkdir("root", 0777) && !chroot("root") && !chdir("/"));
     }
+    // With a program (static: there are no libraries) that can be executed there.
+    if (!strcmp(way, "chroot-with")) {
+        CHECK(!mkdir("root", 0777) && !link(argv[2], "root/program") && !chroot("root") && !chdir("/"));
+        argv[2] = "/program";
+    }
     if (!strcmp(way, "nobody")) {
         CHECK(!setgroups(0, 0) && !setresgid(65534, 65534, 65534) && !setresuid(65534, 65534, 65534));
     }

@@ -120,7 +120,8 @@ impl Run {
     pub fn files(&self) -> (bool, Vec<String>) {
         let entries = fs::read_dir(self.folder.folder.path()).unwrap();
         let names = entries.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned());
-        let mut others: Vec<String> = names.filter(|name| name.starts_with("gmon.out")).collect();
+        let mut others: Vec<String> =
+            names.filter(|n| n.starts_with("gmon.out") && !n.ends_with(".program")).collect();
         others.sort();
         let first = others.iter().position(|name| name == "gmon.out");
         (first.map(|at| others.remove(at)).is_some(), others)

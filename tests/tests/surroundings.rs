@@ -28,9 +28,21 @@ fn changes_that_keep_children_from_the_folder() {
     let own = program.name().to_owned();
     for way in ["chroot", "nobody", "nofile"] {
         program.check(&[way, &own], &[[3, 7, 0], [5, 0, 0]]);
-        let run = program.profiled(&[], &[way, &own], &[]);
-        assert!(run.said.contains("some programs that were executed were not followed"), "{}", run.said);
     }
+    let fixed = program.place().c("static", "int main(void) { return 0; }", &["-static"]);
+    for (way, executed) in
+        [("chroot-with", fixed.to_str().unwrap()), ("nobody", "/bin/true"), ("nofile", &own)]
+    {
+        let run = program.profiled(&[], &[way, executed], &[]);
+        assert!(
+            run.said.contains("some programs that were executed were not followed"),
+            "{way}: {}",
+            run.said
+        );
+    }
+    // What cannot be executed there was not missed.
+    let run = program.profiled(&[], &["chroot", &own], &[]);
+    assert!(!run.said.contains("not followed"), "{}", run.said);
     // A file cannot be made, but everything else can.
     program.check(&["fsize", &own], &[[3, 7, 0], [5, 0, 0], [3, 11, 0]]);
 }

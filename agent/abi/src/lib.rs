@@ -38,8 +38,9 @@ pub const FOLDER_MAX: usize = 1024;
 pub mod ask {
     /// A forked child has made its region file: the byte, then its name in the run folder. No answer.
     pub const FORKED: u8 = b'F';
-    /// A program is about to be executed: the byte, the folder's descriptor (i32, as of execveat(2)), the
-    /// path. The answer is the name that the process goes on by, or an empty packet: it is not followed.
+    /// A program is about to be executed: the byte, and with it (SCM_RIGHTS) a descriptor of the program's file. Only the
+    /// process itself can tell what a path means to it: another root folder or mount namespace, `/proc/self`, its own
+    /// descriptors. The answer is the name that the process goes on by, or an empty packet: it is not followed.
     pub const EXECUTES: u8 = b'E';
     /// From another gprofinject: the byte, a request. The answer says what was done.
     pub const CONTROL: u8 = b'C';

@@ -85,7 +85,7 @@ pub struct Segment<'d> {
 pub struct Facts {
     /// PT_INTERP, if any; none: a static program.
     pub interpreter: Option<String>,
-    /// There is a .symtab with functions in it.
+    /// There is a .symtab with functions in it, in the program or in the debug file that was read with it.
     pub has_symtab: bool,
     /// The unwinder is part of the program (libgcc or libunwind, linked statically).
     pub own_unwinder: bool,
@@ -155,12 +155,17 @@ const LARGE: usize = 1 << 20;
 impl<'d> Image<'d> {
     /// Reads a program's file.
     pub fn read(bytes: &'d [u8]) -> Result<Self, ImageError> {
+        Image::read_with(bytes, None)
+    }
+
+    /// The same with the names of functions from a separate debug file of this build, if the program has none itself.
+    pub fn read_with(bytes: &'d [u8], debug_file: Option<&'d [u8]>) -> Result<Self, ImageError> {
         let elf = elf::Elf::parse(bytes)?;
         let ranges = ranges::CodeRanges::of(&elf);
         // The two witnesses know nothing of each other.
         let (labels, unwind) = std::thread::scope(|scope| {
             let unwind = (bytes.len() > LARGE).then(|| scope.spawn(|| unwind::Unwind::read(&elf)));
-            let labels = symbols::Labels::read(&elf, &ranges);
+            let labels = symbols::Labels::read(&elf, &ranges, debug_file);
             (labels, unwind.and_then(|thread| thread.join().ok()))
         });
         let labels = labels?;

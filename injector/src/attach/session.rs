@@ -165,7 +165,7 @@ pub(crate) fn profile(pid: i32, settings: &Settings, duration: Option<Duration>)
         notes: &notes,
         others: &family.others,
     };
-    let files = Files { output: &output, stats: stats.as_ref() };
+    let files = Files { output: &output, stats: stats.as_ref(), profilee };
     run::finish(&run, &program, settings, &files, pid as u32, &finished.bytes)?;
     left?;
     Ok(Ending::Exited(0))

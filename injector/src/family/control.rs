@@ -233,7 +233,7 @@ impl Family<'_> {
             "process {pid}, up to now: {}{}; gprof {} {}",
             crate::report::calls_and_samples(finished.collected.calls(), samples),
             stood_still(pause),
-            crate::report::quoted(&profilee.shown),
+            crate::report::quoted(&profilee.symbols_beside(self.output, &path).0),
             crate::report::quoted(path.as_os_str())
         ))
     }

@@ -316,6 +316,11 @@ fn segment_headers<'d>(bytes: &'d [u8], header: &Header) -> Result<&'d [SegmentH
     range(bytes, "the program header table", header.e_phoff.get(LE), len).map(records)
 }
 
+/// The sections of a file that need not be a program: in a debug file the segments are empty.
+pub(super) fn sections_of(bytes: &[u8]) -> Result<Vec<Section<'_>>, ImageError> {
+    sections(bytes, header(bytes)?)
+}
+
 fn sections<'d>(bytes: &'d [u8], header: &Header) -> Result<Vec<Section<'d>>, ImageError> {
     let offset = header.e_shoff.get(LE);
     if offset == 0 {

@@ -49,25 +49,46 @@ pub(super) struct Labels<'d> {
 }
 
 impl<'d> Labels<'d> {
-    /// Reads .symtab; without functions there, .dynsym.
-    pub(super) fn read(elf: &Elf<'d>, code: &CodeRanges) -> Result<Self, ImageError> {
-        for kind in [elf::SHT_SYMTAB, elf::SHT_DYNSYM] {
-            let Some(table) = elf.sections.iter().find(|section| section.kind == kind) else { continue };
-            let symbols = records(contents(table)?);
-            let strings = match elf.sections.get(table.link as usize) {
-                Some(section) => contents(section)?,
-                None => &[],
-            };
-            let labels = Labels::collect(symbols, strings, code, kind == elf::SHT_SYMTAB);
-            if labels.labels.iter().any(|label| label.kind != LabelKind::Bare) {
-                return Ok(labels);
-            }
+    /// Reads .symtab; without functions there, that of the debug file, or else .dynsym.
+    pub(super) fn read(
+        elf: &Elf<'d>,
+        code: &CodeRanges,
+        debug_file: Option<&'d [u8]>,
+    ) -> Result<Self, ImageError> {
+        if let Some(labels) = Labels::of_table(&elf.sections, elf::SHT_SYMTAB, code)? {
+            return Ok(labels);
+        }
+        // A damaged debug file is none.
+        let sections = debug_file.and_then(|bytes| super::elf::sections_of(bytes).ok());
+        let separate = sections.map(|sections| Labels::of_table(&sections, elf::SHT_SYMTAB, code));
+        if let Some(Ok(Some(labels))) = separate {
+            return Ok(labels);
+        }
+        if let Some(labels) = Labels::of_table(&elf.sections, elf::SHT_DYNSYM, code)? {
+            return Ok(labels);
         }
         if elf.sections.is_empty() {
             let (symbols, strings) = dynamic_symbols(elf);
             return Ok(Labels::collect(symbols, strings, code, false));
         }
         Ok(Labels::default())
+    }
+
+    /// None: there is no such table, or no function in it.
+    fn of_table(
+        sections: &[Section<'d>],
+        kind: elf::SectionType,
+        code: &CodeRanges,
+    ) -> Result<Option<Self>, ImageError> {
+        let Some(table) = sections.iter().find(|section| section.kind == kind) else { return Ok(None) };
+        let symbols = records(contents(table)?);
+        let strings = match sections.get(table.link as usize) {
+            Some(section) => contents(section)?,
+            None => &[],
+        };
+        let labels = Labels::collect(symbols, strings, code, kind == elf::SHT_SYMTAB);
+        let is_of_use = labels.labels.iter().any(|label| label.kind != LabelKind::Bare);
+        Ok(is_of_use.then_some(labels))
     }
 
     fn collect(symbols: &'d [Symbol], strings: &'d [u8], code: &CodeRanges, complete: bool) -> Self {
