@@ -314,7 +314,7 @@ mod tests {
     fn counts_of_nothing() {
         let arcs = vec![Arc { from: 0x1001, to: 0x1008, count: 0 }];
         let text = found(&bytes(vec![histogram(0x1000, vec![1; 8])], arcs), None).join("\n");
-        assert!(text.contains("1 arcs count nothing"), "{text}");
+        assert!(text.contains("1 arc counts nothing"), "{text}");
         assert!(!text.contains("basic blocks"), "{text}");
     }
 
@@ -327,8 +327,8 @@ mod tests {
         let arc = |from, to, count| Arc { from, to, count };
         let arcs = vec![arc(0x1001, 0x1004, 5), arc(0x1004, 0x100c, 7), arc(0x1009, 0x100c, 11)];
         let text = found(&bytes(vec![histogram(0x1000, vec![1; 8])], arcs), Some(&program)).join("\n");
-        assert!(text.contains("error: 1 arcs with 5 calls hit no function"), "{text}");
-        assert!(text.contains("warning: 1 arcs with 11 calls lie behind"), "{text}");
+        assert!(text.contains("error: 1 arc with 5 calls hit no function"), "{text}");
+        assert!(text.contains("warning: 1 arc with 11 calls lie behind"), "{text}");
         assert!(text.contains("error: 2 histogram hits lie outside"), "{text}");
         let other = Program::new(Format::BIG_32, vec![], vec![]);
         let text = found(&good(), Some(&other)).join("\n");

@@ -149,7 +149,7 @@ fn merge_into_odd_places() {
     assert!(merge(Path::new("/dev/stdout")).stdout == bytes(&profile(250)));
     let output = merge(&folder.0);
     assert_eq!(code(&output), Some(2));
-    assert!(stderr(&output).contains("is a folder"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("Is a directory"), "{}", stderr(&output));
     assert_eq!(code(&merge(&folder.file("missing/sum.out"))), Some(2));
     assert_eq!(names(&folder), ["a.out", "link.out"]);
 }

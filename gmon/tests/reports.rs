@@ -333,7 +333,7 @@ fn errors() {
             "none.out: no counts of basic blocks in it; `gprofinject --count lines",
         );
         says(&[report], &[&program, &stale], "built anew since the run");
-        says(&[report], &[&program, &other], "1 of 1 blocks lie outside the code of");
+        says(&[report], &[&program, &other], "1 basic block lies outside the code of");
         says(&[report], &[&program, &junk], "not a gmon.out file");
         says(&[report], &[&junk, &good], "not a program in ELF");
         says(&[report], &[&program, &folder.file("missing")], "missing: No such file");

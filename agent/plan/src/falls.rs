@@ -95,13 +95,13 @@ mod tests {
     #[test]
     fn who_runs_on_and_who_may_leave() {
         // Behind a return there is only padding.
-        // add edi, 1; nop | ret; nop | test edi, edi; je +1; nop | nop | jmp rax; nop | ret
+        // add edi, 1; nop | ret; nop | test edi, edi; je +1; nop | nop | je +2; jmp rax; nop | ret
         let parts: [&[u8]; 6] = [
             &[0x83, 0xc7, 1, 0x90],
             &[0xc3, 0x90],
             &[0x85, 0xff, 0x74, 1, 0x90],
             &[0x90],
-            &[0xff, 0xe0, 0x90],
+            &[0x74, 2, 0xff, 0xe0, 0x90],
             &[0xc3],
         ];
         let code = parts.concat();
@@ -112,7 +112,7 @@ mod tests {
             .map(|f| (f.from - TEXT, f.into - TEXT, f.always, f.jumps_anywhere))
             .collect();
         let expected =
-            [(0, 4, true, false), (6, 11, false, false), (11, 12, true, false), (12, 15, false, true)];
+            [(0, 4, true, false), (6, 11, false, false), (11, 12, true, false), (12, 17, false, true)];
         assert_eq!(falls, expected);
         assert!((0..6).all(|index| !is_no_start(&program, &flow, index)), "their addresses are taken");
     }

@@ -51,10 +51,10 @@ pub(crate) fn fits(code: &Code, program: &Path, profile: &Profile, file: &Path) 
     }
     let strays = || profile.blocks.iter().filter(|block| code.section_at(block.addr).is_none());
     if let Some(first) = strays().next() {
-        let (number, at) = (strays().count(), first.addr);
-        let all = gmon::counted(profile.blocks.len(), "block", "blocks");
+        let (number, all, at) = (strays().count(), profile.blocks.len(), first.addr);
+        let number = gmon::counted(number, "basic block lies", "basic blocks lie");
         bail!(
-            "{file}: {number} of {all} lie outside the code of {program}, the first at {at:#x}: another program's?"
+            "{file}: {number} outside the code of {program}, of {all} in all, the first at {at:#x}: another program's?"
         );
     }
     Ok(())

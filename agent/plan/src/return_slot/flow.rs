@@ -339,9 +339,8 @@ pub(crate) fn examine(image: &Image, function: &Function, factory: &mut Instruct
     let is_described = described.any(|moved| moved);
     for (i, state) in instructions.iter().zip(&ways.states) {
         let Some(state) = state else { continue };
-        let next = ways.at(i.next_ip()).map(|next| &instructions[next]);
         let callers = uses_callers(i, state);
-        let own = uses_own(i, next, state, factory);
+        let own = uses_own(i, state, factory);
         if (own || callers != 0) && (!is_described || agrees(image, i, state)) {
             uses.own |= own;
             uses.callers |= callers;
@@ -361,12 +360,7 @@ fn agrees(image: &Image, i: &Instruction, state: &State) -> bool {
 }
 
 /// Whether an instruction uses the return slot otherwise than to return.
-fn uses_own(
-    i: &Instruction,
-    next: Option<&Instruction>,
-    state: &State,
-    factory: &mut InstructionInfoFactory,
-) -> bool {
+fn uses_own(i: &Instruction, state: &State, factory: &mut InstructionInfoFactory) -> bool {
     let control = i.flow_control();
     // The return address has been taken off the stack.
     if matches!(state.registers[RSP], Stack(1..)) {
@@ -386,7 +380,7 @@ fn uses_own(
         used && matches!(at, Stack(at) if at < 8 && at + size > 0)
     };
     if factory.info(i).used_memory().iter().any(touches) {
-        return !is_fence(i) && !copies_frame(i, next, state);
+        return !is_fence(i) && !copies_frame(i, state);
     }
     // A copy of the return address, from a word that it was pushed to.
     let loads = matches!(i.mnemonic(), Mnemonic::Mov | Mnemonic::Pop | Mnemonic::Push);
@@ -431,12 +425,11 @@ fn is_fence(i: &Instruction) -> bool {
         && i.immediate(1) == 0
 }
 
-/// The prologue by which gcc aligns a frame: `lea r10,[rsp+8]; and rsp,-32; push [r10-8]; push rbp`. The copy of the
-/// return address is for debuggers; the function returns by the original.
-fn copies_frame(i: &Instruction, next: Option<&Instruction>, state: &State) -> bool {
-    i.code() == Code::Push_rm64
-        && matches!(state.registers[RSP], Aligned(_))
-        && next.is_some_and(|next| next.code() == Code::Push_r64 && next.op0_register() == Register::RBP)
+/// The prologue by which gcc aligns a frame: `lea r10,[rsp+8]; and rsp,-32; push [r10-8]; push rbp`, with other
+/// instructions in between. The copy of the return address is for debuggers; the function returns by the original. A
+/// function that uses the copy after all is found where it loads it or returns by it.
+fn copies_frame(i: &Instruction, state: &State) -> bool {
+    i.code() == Code::Push_rm64 && matches!(state.registers[RSP], Aligned(_))
 }
 
 /// Reads of the return addresses of callers, by way of their frame pointers.

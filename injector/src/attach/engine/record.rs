@@ -79,7 +79,7 @@ mod tests {
         serde_json::json!({
             "pid": 7, "started": 1, "auxiliary": [[3, 64]], "image": {"start": 4096, "end": 8192},
             "code": {"start": 4096, "end": 8192}, "order": 4096, "stack": 8192, "entry": 4096, "instruction": 9,
-            "arena": {"start": 65536, "end": 131072}, "words": [1, 2, 3, u64::MAX], "shadows": 4096, "mapped": 4096,
+            "arena": {"start": 65536, "end": 131072}, "words": [1, 2, 3, u64::MAX, 0, 0, 0], "shadows": 4096, "mapped": 4096,
             "waiting": [0, 0, 0], "detours": [{"at": 100, "before": [1, 2], "after": [3, 4]}],
             "patched": [{"addresses": {"start": 10, "end": 15}, "cave": false}], "unwinder": [[5, 6]],
             "paused": false, "folder": "/elsewhere"
