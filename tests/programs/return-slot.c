@@ -24,7 +24,7 @@
 //# callgrind: no, it does not follow returns that are jumps
 #include "test.h"
 // Hidden, so that any code can reach them.
-__attribute__((visibility("hidden"))) unsigned long saved[4], stack;
+__attribute__((used, visibility("hidden"))) unsigned long saved[4], stack;
 __attribute__((visibility("hidden"))) unsigned long touched;
 __attribute__((used, visibility("hidden"))) OPAQUE void touch(void) { touched++; BARRIER(); }
 __attribute__((used, visibility("hidden"))) OPAQUE void fetch(unsigned long *slot) { touched++; saved[0] = *slot; BARRIER(); }

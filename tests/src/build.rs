@@ -119,10 +119,21 @@ pub fn build(test: &Test, set: &FlagSet, folder: &Path) -> Result<PathBuf> {
 }
 
 /// Makes names global that gprof leaves out while they are local. The profile has no records of such functions, and
-/// those who call this want to see all.
+/// those who call this want to see all. gprof drops even a local name that ends with a number, such as
+/// `f.constprop.0`, if the string behind it in the string table is one that it would drop. Cold parts stay what they are.
 pub fn show_all(program: &Path) -> Result<()> {
-    const HIDDEN: [&str; 6] =
-        ["*.isra.*[0-9]", "*.part.*[0-9]", "*.lto_priv.*[0-9]", "*.llvm.*[0-9]", "*_omp_fn*", "*$*"];
+    const HIDDEN: [&str; 10] = [
+        "!*.cold*",
+        "*.isra.*[0-9]",
+        "*.part.*[0-9]",
+        "*.lto_priv.*[0-9]",
+        "*.llvm.*[0-9]",
+        "*.constprop.*[0-9]",
+        "*.clone.*[0-9]",
+        "*.[0-9]*",
+        "*_omp_fn*",
+        "*$*",
+    ];
     let mut command = Command::new("objcopy");
     command.arg("-w").args(HIDDEN.map(|pattern| format!("--globalize-symbol={pattern}"))).arg(program);
     compile(command)

@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use gprofinject_tests::attached::Subject;
-use gprofinject_tests::place::Place;
+use gprofinject_tests::place::{self, Place};
 
 fn cycles() -> usize {
     std::env::var("GPROFINJECT_ATTACH_CYCLES").ok().and_then(|text| text.parse().ok()).unwrap_or(20)
@@ -27,9 +27,12 @@ fn subject(source: &str, arguments: &[&str]) -> Subject {
 fn attach(subject: &Subject, n: usize) {
     let hooks = ["--hooks=both", "--hooks=entry"][n % 2];
     if n.is_multiple_of(4) {
-        let attached = subject.attached(&["-q", hooks]);
+        // Not quietly: that it is attached is told by what it says.
+        let attached = subject.attached(&[hooks]);
         for order in ["--pause", "--resume", "--dump"] {
-            let outcome = subject.attach(&[order]);
+            let mut command = subject.place.command(&["--pid", &subject.pid().to_string(), order]);
+            command.env("XDG_RUNTIME_DIR", subject.place.folder.path());
+            let outcome = place::finish(command);
             assert_eq!(outcome.code(), 0, "{order}: {}", outcome.stderr_text());
         }
         let (status, said) = attached.end("-INT");

@@ -80,7 +80,7 @@ fn preferred<'l, 'd>(same: &'l [Label<'d>]) -> Option<&'l Label<'d>> {
     for label in shown {
         let second = |name: &str| name.as_bytes().get(1) == Some(&b'_');
         let (name, other) = (label.name.starts_with('_'), kept.name.starts_with('_'));
-        let plainer = !name && other || name && other && !second(label.name) && second(kept.name);
+        let plainer = other && (!name || !second(label.name) && second(kept.name));
         let better = match (label.local, kept.local) {
             (false, true) => true,
             (true, false) => false,
@@ -183,7 +183,7 @@ fn is_shown_local(bytes: &[u8]) -> bool {
                 CLONES.iter().find(|clone| rest(at).len() > clone.len() && rest(at).starts_with(clone));
             at += clone.map_or(0, |clone| clone.len() - 1) + 1;
             let mut digits = false;
-            while !end(at) && !(digits && bytes[at] == b'.') {
+            while !(end(at) || digits && bytes[at] == b'.') {
                 if !bytes[at].is_ascii_digit() {
                     return false;
                 }

@@ -64,8 +64,8 @@ fn watch(ends: &OwnedFd, helper: i32, target: i32) -> ! {
     while !left.is_zero() && !sys::wait_readable(&[ends.as_raw_fd()], Some(left)) {
         left = until.saturating_duration_since(Instant::now());
     }
-    // SAFETY: numbers only. As long as the pipe has another end the number is the helper's.
     if left.is_zero() {
+        // SAFETY: numbers only. As long as the pipe has another end the number is the helper's.
         unsafe { libc::kill(helper, libc::SIGKILL) };
         sys::wait_readable(&[ends.as_raw_fd()], Some(Duration::from_secs(5)));
     }
