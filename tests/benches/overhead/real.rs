@@ -23,7 +23,8 @@ fn answer(command: &str, args: &[&str]) -> Option<PathBuf> {
 fn code_len(program: &Path) -> Result<u64> {
     let bytes = std::fs::read(program)?;
     let file = object::File::parse(&*bytes)?;
-    let is_code = |flags| matches!(flags, SegmentFlags::Elf { p_flags } if p_flags & object::elf::PF_X != 0);
+    let is_code =
+        |flags| matches!(flags, SegmentFlags::Elf { p_flags, .. } if p_flags.0 & object::elf::PF_X.0 != 0);
     let code = file.segments().filter(|segment| is_code(segment.flags()));
     Ok(code.map(|segment| segment.size()).sum())
 }

@@ -382,12 +382,15 @@ fn uses_own(i: &Instruction, state: &State, factory: &mut InstructionInfoFactory
     if factory.info(i).used_memory().iter().any(touches) {
         return !is_fence(i) && !copies_frame(i, state);
     }
-    // A copy of the return address, from a word that it was pushed to.
-    let loads = matches!(i.mnemonic(), Mnemonic::Mov | Mnemonic::Pop | Mnemonic::Push);
-    let from = if i.mnemonic() == Mnemonic::Pop { state.registers[RSP] } else { state.operand(i) };
-    let is_load = i.op0_kind() == OpKind::Register && (i.op1_kind() == OpKind::Memory || i.op_count() == 1)
-        || i.mnemonic() == Mnemonic::Push && i.op0_kind() == OpKind::Memory;
-    if loads && is_load && i.mnemonic() != Mnemonic::Push && state.load(from) == Return {
+    // A copy of the return address is taken from a word that it was pushed to. One that is pushed once more is followed.
+    let from = match i.mnemonic() {
+        Mnemonic::Pop => Some(state.registers[RSP]),
+        Mnemonic::Mov if i.op0_kind() == OpKind::Register && i.op1_kind() == OpKind::Memory => {
+            Some(state.operand(i))
+        }
+        _ => None,
+    };
+    if from.is_some_and(|from| state.load(from) == Return) {
         return true;
     }
     hands_out(i, state)
