@@ -122,7 +122,7 @@ pub fn build(test: &Test, set: &FlagSet, folder: &Path) -> Result<PathBuf> {
 /// those who call this want to see all. gprof drops even a local name that ends with a number, such as
 /// `f.constprop.0`, if the string behind it in the string table is one that it would drop. Cold parts stay what they are.
 pub fn show_all(program: &Path) -> Result<()> {
-    const HIDDEN: [&str; 10] = [
+    const HIDDEN: [&str; 11] = [
         "!*.cold*",
         "*.isra.*[0-9]",
         "*.part.*[0-9]",
@@ -132,6 +132,7 @@ pub fn show_all(program: &Path) -> Result<()> {
         "*.clone.*[0-9]",
         "*.[0-9]*",
         "*_omp_fn*",
+        "_GLOBAL__*",
         "*$*",
     ];
     let mut command = Command::new("objcopy");
