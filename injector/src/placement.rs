@@ -48,11 +48,12 @@ impl Placed {
             self.unseen.iter().take(NAMED).map(|unseen| shortened(&demangle(&unseen.name))).collect();
         let more = if count > NAMED { ", ..." } else { "" };
         let share = 100.0 * samples as f64 / self.inside.max(1) as f64;
-        let functions = if count == 1 { "1 function" } else { &format!("{count} functions") };
+        let functions = gmon::counted(count, "function", "functions");
+        let calls = gmon::counted(calls, "call", "calls");
         (count > 0).then(|| {
             format!(
-                "{functions} with {share:.1} % of the samples in {program} and {calls} calls cannot be shown by gprof, \
-                 so they are not in the profile: {}{more}. gprof leaves out local names with a '$' and most with a '.'; of \
+                "gprof cannot show {functions} of {program} with {share:.1} % of its samples and {calls}, \
+                 so these are not in the profile: {}{more}. gprof leaves out local names with a '$' and most with a '.'; of \
                  a copy made by objcopy -w --globalize-symbol='*' it shows all. --stats FILE lists them",
                 named.join(", ")
             )
