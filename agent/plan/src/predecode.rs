@@ -1,17 +1,24 @@
 //! Length, class and registers of common instructions, in a fraction of the time that a full decoder takes.
 //!
-//! Most instructions of a program tell the planner nothing but where the next one begins. [`predecode`] recognises
-//! those, and direct branches, by tables of opcodes. It answers only where it is certain. For everything else (rare
-//! opcodes and prefixes, indirect branches) it answers with `None`, and the caller decodes the instruction with iced.
-//! So an opcode that is missing from the tables costs time and nothing else. The tests compare the answers with
-//! iced's, for all opcodes and over whole programs.
+//! Most instructions of a program tell the planner nothing but where the next one begins. [`skim`] recognises those, direct
+//! branches, and `push` and `pop`, by a few lookups in tables. What it does not recognise is looked at by [`plain_len`],
+//! which knows prefixes and all registers, and then by [`predecode`], which tells what an instruction does with
+//! registers as well. All three answer only where they are certain. For the rest (rare opcodes, indirect branches) the
+//! caller decodes the instruction with iced. So an opcode that is missing from the tables costs time and nothing
+//! else. The tests compare the answers with iced's, for all opcodes and over whole programs.
 //!
 //! Source: Intel SDM volume 2: 2.1.5 (ModRM and SIB), 2.2.1 (REX), appendix A (opcode maps).
 
+mod effects;
+mod plain;
+mod skim;
 mod tables;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use effects::{Effects, Result as Moved};
+pub(crate) use plain::{Interest, plain_len};
+pub(crate) use skim::{Reasons, Skimmed, skim};
 use std::ops::Range;
 use tables::{
     BYTES, CLASS, IMM, IMM_OF_TEST, IMMZ, IMPLICIT, LEGACY, MODRM, ODD, OPCODE_REGISTER, OPCODES, PREFIXES,
@@ -45,6 +52,8 @@ pub(crate) struct Predecoded<'w> {
     /// The first byte behind the opcode.
     at: u8,
     rex: u8,
+    /// A prefix makes operands of 32 bits such of 16.
+    has_short_operands: bool,
     /// The opcode's entry in its table.
     entry: u64,
     /// ModRM; where there is none, as with registers as operands.
@@ -65,6 +74,7 @@ pub(crate) enum Base {
 pub(crate) const RAX: u8 = 0;
 /// As an index: none.
 const RSP: u8 = 4;
+const RBP: u8 = 5;
 
 /// Bytes that [`predecode`] looks at: more than any instruction has.
 pub(crate) const WINDOW: usize = 16;
@@ -117,13 +127,12 @@ const R: u8 = 4;
 const X: u8 = 2;
 const B: u8 = 1;
 
-/// The instruction at the start of the window. Instructions with an immediate operand in `addresses` are not
-/// recognised, since the caller wants to know those.
+/// The instruction at the start of the window.
 ///
 /// Which instruction comes next is hard to foresee, for processors as well. So there are few branches here that depend
 /// on it.
 #[inline(always)]
-pub(crate) fn predecode<'w>(window: &'w [u8; WINDOW], addresses: &Range<u64>) -> Option<Predecoded<'w>> {
+pub(crate) fn predecode(window: &[u8; WINDOW]) -> Option<Predecoded<'_>> {
     let byte = |at: usize| window[at % WINDOW];
     let (mut at, mut mandatory) = (0, 0);
     if OPCODES[usize::from(window[0])] & LEGACY != 0 {
@@ -148,32 +157,29 @@ pub(crate) fn predecode<'w>(window: &'w [u8; WINDOW], addresses: &Range<u64>) ->
     let is_base_left_out = shape & SIB_0 != 0 && byte(at + 1) & 7 == 5;
     let mut len =
         at + (shape >> LEN & 0xf) as usize + (entry >> IMM & 5) as usize + usize::from(is_base_left_out) * 4;
+    let mut is_word = entry & IMMZ != 0;
     if entry & ODD != 0 {
         // A mov of eight bytes.
-        if entry & IMMZ != 0 && rex & W != 0 {
-            return None;
-        }
+        len += if is_word && rex & W != 0 { 4 } else { 0 };
         if entry & IMM_OF_TEST != 0 && modrm & 0x38 == 0 {
-            len += if opcode & 1 == 0 { 1 } else { 4 };
+            is_word = opcode & 1 != 0;
+            len += if is_word { 4 } else { 1 };
         }
     }
-    if mandatory == 1 || !addresses.is_empty() {
-        let is_word = entry & IMMZ != 0 || entry & IMM_OF_TEST != 0 && opcode & 1 != 0 && modrm & 0x38 == 0;
-        if is_word && mandatory == 1 && rex & W == 0 {
-            len -= 2;
-        } else if is_word && is_address(window, len, addresses) {
-            return None;
-        }
+    let has_short_operands = mandatory == 1;
+    if has_short_operands && is_word && rex & W == 0 {
+        len -= 2;
     }
     // An instruction has at most 15 bytes.
     if len >= WINDOW {
         return None;
     }
-    let class = CLASSES[(entry >> CLASS & 7) as usize];
+    let mut class = CLASSES[(entry >> CLASS & 7) as usize];
     if class == Class::Lea && rex & W == 0 {
-        return None;
+        class = Class::Next;
     }
-    Some(Predecoded { window, class, len: len as u8, at: at as u8, rex, entry, modrm, shape })
+    let (len, at) = (len as u8, at as u8);
+    Some(Predecoded { window, class, len, at, rex, has_short_operands, entry, modrm, shape })
 }
 
 /// Skips legacy prefixes: where the instruction goes on, and the mandatory prefix among them. 0: none; 1: 66; 2: f3; 3: f2.
@@ -204,9 +210,14 @@ fn is_address(window: &[u8; WINDOW], end: usize, addresses: &Range<u64>) -> bool
 }
 
 #[inline(always)]
+fn first_bytes(window: &[u8; WINDOW]) -> u64 {
+    u64::from_le_bytes(*window.first_chunk().unwrap_or(&[0; 8]))
+}
+
+#[inline(always)]
 fn word(window: &[u8; WINDOW], at: usize) -> i32 {
-    let byte = |n| window[(at + n) % WINDOW];
-    i32::from_le_bytes([byte(0), byte(1), byte(2), byte(3)])
+    let bytes = window.get(at..).and_then(<[u8]>::first_chunk);
+    i32::from_le_bytes(*bytes.unwrap_or(&[0; 4]))
 }
 
 impl Predecoded<'_> {
@@ -247,11 +258,16 @@ impl Predecoded<'_> {
         self.modrm & 0xc7 == 5
     }
 
+    /// The opcode's last byte.
+    #[inline(always)]
+    fn opcode(&self) -> u8 {
+        self.window[usize::from(self.at - 1) % WINDOW]
+    }
+
     /// The register that the opcode itself names.
     #[inline(always)]
     pub(crate) fn opcode_register(&self) -> Option<u8> {
-        let opcode = self.window[usize::from(self.at - 1) % WINDOW];
-        (self.entry >> OPCODE_REGISTER & 1 != 0).then(|| self.number(B, opcode & 7))
+        (self.entry >> OPCODE_REGISTER & 1 != 0).then(|| self.number(B, self.opcode() & 7))
     }
 
     /// The register that a field and its bit in the REX prefix name.

@@ -19,7 +19,7 @@
 
 mod spread;
 
-use crate::predecode::{self, Class, Predecoded};
+use crate::predecode::{self, Class, Effects, Predecoded};
 use iced_x86::{
     Code, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register,
 };
@@ -114,6 +114,8 @@ pub struct Scan {
     r10_open_from: u64,
     /// Where forward branches lead with r10 as it was on entry.
     r10_open_at: Targets,
+    /// While it is on no way as it was: the first such address behind. Else no address.
+    reopens_at: u64,
     /// So do ways that this pass does not follow, or may.
     r10_lost: bool,
     r10_read: bool,
@@ -146,17 +148,27 @@ impl Targets {
         }
     }
 
-    #[inline(always)]
-    fn contains(&self, address: u64) -> bool {
-        let offset = address - self.start;
-        self.bits.get((offset / 64) as usize).is_some_and(|word| word >> (offset % 64) & 1 != 0)
+    /// The first of these addresses that is not below `from`; none: `u64::MAX`.
+    fn first(&self, from: u64) -> u64 {
+        let offset = from - self.start;
+        let mut word = (offset / 64) as usize;
+        let mut bits = self.bits.get(word).map_or(0, |bits| bits & u64::MAX << (offset % 64));
+        while bits == 0 {
+            word += 1;
+            match self.bits.get(word) {
+                Some(&next) => bits = next,
+                None => return u64::MAX,
+            }
+        }
+        self.start + word as u64 * 64 + u64::from(bits.trailing_zeros())
     }
 }
 
 impl Scan {
     /// For the instructions of a function at `start`, with `len` bytes.
     pub fn new(start: u64, len: u64) -> Scan {
-        Scan { r10_open_at: Targets { start, len, bits: Vec::new() }, ..Scan::default() }
+        let r10_open_at = Targets { start, len, bits: Vec::new() };
+        Scan { r10_open_at, reopens_at: u64::MAX, ..Scan::default() }
     }
 
     /// When all instructions have been looked at.
@@ -167,14 +179,14 @@ impl Scan {
 
     /// Follows the value that r10 has on entry, through the instructions in the order of their addresses.
     fn follow_r10(&mut self, ip: u64, flow: FlowControl, target: Option<u64>, uses: Option<&Uses>) {
-        if self.awaits(ip) {
-            (self.r10_closed, self.r10_open_from) = (false, ip);
-        }
+        self.arrive(ip);
         self.passes_r10 = !self.r10_closed;
         if let Some(uses) = uses {
             self.r10_read |= uses.reads;
             self.found.chain |= uses.reads && !self.r10_closed;
-            self.r10_closed |= uses.overwrites;
+            if uses.overwrites && !self.r10_closed {
+                self.close_r10(ip);
+            }
         }
         if flow == FlowControl::Next || self.r10_closed {
             return;
@@ -191,52 +203,94 @@ impl Scan {
             _ => {}
         }
         // What stands behind is come to by branches.
-        self.r10_closed = matches!(
+        if matches!(
             flow,
             FlowControl::UnconditionalBranch | FlowControl::IndirectBranch | FlowControl::Return
-        );
+        ) {
+            self.close_r10(ip);
+        }
+    }
+
+    fn close_r10(&mut self, ip: u64) {
+        (self.r10_closed, self.reopens_at) = (true, self.r10_open_at.first(ip + 1));
+    }
+
+    /// Before the instruction at `ip`, to which a branch may lead with r10 as it was on entry, which it was not before.
+    #[inline(always)]
+    fn arrive(&mut self, ip: u64) {
+        if ip >= self.reopens_at {
+            self.reopens_at = self.r10_open_at.first(ip);
+            if self.reopens_at == ip {
+                (self.r10_closed, self.r10_open_from, self.reopens_at) = (false, ip, u64::MAX);
+            }
+        }
     }
 
     /// The registers that are followed: r10 and r11, and rax until something has branched or rax and r10 have both
     /// been used.
     #[inline(always)]
     pub(crate) fn interest(&self) -> u16 {
-        let rax = !(self.rax_decided && self.r10_decided);
+        let rax = !self.is_decided();
         1 << 10 | 1 << 11 | if rax { 1 << predecode::RAX } else { 0 }
     }
 
-    /// Whether a branch leads to `ip` with r10 as it was on entry, which it was not before.
+    /// Whether rax is not followed any more: see [`Scan::interest`].
     #[inline(always)]
-    pub(crate) fn awaits(&self, ip: u64) -> bool {
-        self.r10_closed && self.r10_open_at.contains(ip)
+    pub(crate) fn is_decided(&self) -> bool {
+        self.rax_decided && self.r10_decided
+    }
+
+    /// No instruction may be passed over that is not below this address.
+    #[inline(always)]
+    pub(crate) fn stop(&self) -> u64 {
+        self.reopens_at
     }
 
     /// Whether a predecoded instruction tells enough.
     #[inline(always)]
     pub(crate) fn passes(&self, i: &Predecoded) -> bool {
-        i.registers() & self.interest() == 0
+        i.registers() & self.interest() == 0 || i.has_effects()
     }
 
-    /// Looks at a predecoded instruction that passes, with the target of a direct branch.
+    /// Looks at a predecoded instruction that passes and is no branch.
     #[inline(always)]
-    pub(crate) fn pass(&mut self, i: &Predecoded, ip: u64, target: u64) {
-        let flow = match i.class {
-            Class::Next | Class::Lea | Class::Push | Class::Pop => {
-                if self.awaits(ip) {
-                    (self.r10_closed, self.r10_open_from) = (false, ip);
-                }
-                return;
-            }
-            Class::Call => FlowControl::Call,
-            Class::Jump => FlowControl::UnconditionalBranch,
-            Class::Conditional => FlowControl::ConditionalBranch,
-            Class::Return => FlowControl::Return,
-        };
-        (self.rax_decided, self.r10_decided) = (true, true);
-        if flow == FlowControl::Return {
-            self.found.leaves |= self.unused;
+    pub(crate) fn pass(&mut self, i: &Predecoded, ip: u64) {
+        self.arrive(ip);
+        if i.registers() & self.interest() != 0 {
+            self.pass_named(i, ip);
         }
+    }
+
+    /// Looks at a return.
+    #[inline(always)]
+    pub(crate) fn leave(&mut self, ip: u64) {
+        self.found.leaves |= self.unused;
+        self.branch(ip, FlowControl::Return, 0);
+    }
+
+    /// Looks at a direct branch.
+    #[inline(always)]
+    pub(crate) fn branch(&mut self, ip: u64, flow: FlowControl, target: u64) {
+        (self.rax_decided, self.r10_decided) = (true, true);
         self.follow_r10(ip, flow, Some(target), None);
+    }
+
+    /// Looks at a predecoded instruction that is no branch and names a register that is followed.
+    fn pass_named(&mut self, i: &Predecoded, ip: u64) {
+        let effects = i.effects();
+        let rax = Uses::from(&effects, 1 << predecode::RAX);
+        if !self.rax_decided || !self.r10_decided {
+            let r10 = Uses::from(&effects, 1 << 10);
+            self.found.rax_dead |= rax.decides(&mut self.rax_decided);
+            self.found.r10_dead |= r10.decides(&mut self.r10_decided);
+        }
+        for (number, bit) in [(10, R10), (11, R11)] {
+            let register = 1 << number;
+            if (effects.reads | effects.changes) & register != 0 {
+                let uses = Uses::from(&effects, register);
+                self.note(bit, &uses, i.class == Class::Push, ip, FlowControl::Next, None);
+            }
+        }
     }
 
     /// `flow` is the instruction's flow control.
@@ -249,9 +303,7 @@ impl Scan {
                     *decided |= branches;
                     return false;
                 }
-                let uses = Uses::of(i, register, factory);
-                *decided = uses.overwrites || uses.reads;
-                uses.overwrites && !uses.reads
+                Uses::of(i, register, factory).decides(decided)
             };
             self.found.rax_dead |= is_dead(Register::RAX, RAX, &mut self.rax_decided);
             self.found.r10_dead |= is_dead(Register::R10, R10, &mut self.r10_decided);
@@ -281,26 +333,31 @@ impl Scan {
         for (register, bit) in BOTH {
             if named & bit != 0 {
                 let uses = Uses::of(i, register, factory);
-                self.found.names |= bit;
-                if i.code() == Code::Push_r64 && self.written & bit == 0 {
-                    self.found.saves |= bit;
-                }
-                if bit == R10 {
-                    self.found.takes_r10 |= uses.reads;
-                    self.follow_r10(i.ip(), flow, target, Some(&uses));
-                }
-                if bit == R11 {
-                    self.found.takes_r11 |= uses.reads && !self.r11_seen;
-                    self.r11_seen = true;
-                }
-                if uses.changes {
-                    self.written |= bit;
-                    self.found.changes |= bit;
-                    self.unused |= bit;
-                } else {
-                    self.unused &= !bit;
-                }
+                self.note(bit, &uses, i.code() == Code::Push_r64, i.ip(), flow, target);
             }
+        }
+    }
+
+    /// Notes what an instruction does with r10 or r11.
+    fn note(&mut self, bit: u8, uses: &Uses, is_push: bool, ip: u64, flow: FlowControl, target: Option<u64>) {
+        self.found.names |= bit;
+        if is_push && self.written & bit == 0 {
+            self.found.saves |= bit;
+        }
+        if bit == R10 {
+            self.found.takes_r10 |= uses.reads;
+            self.follow_r10(ip, flow, target, Some(uses));
+        }
+        if bit == R11 {
+            self.found.takes_r11 |= uses.reads && !self.r11_seen;
+            self.r11_seen = true;
+        }
+        if uses.changes {
+            self.written |= bit;
+            self.found.changes |= bit;
+            self.unused |= bit;
+        } else {
+            self.unused &= !bit;
         }
     }
 }
@@ -340,6 +397,22 @@ struct Uses {
 }
 
 impl Uses {
+    /// Whether this is the first use that decides whether a register need not be kept, and it need not.
+    fn decides(&self, decided: &mut bool) -> bool {
+        let is_dead = !*decided && self.overwrites && !self.reads;
+        *decided |= self.overwrites || self.reads;
+        is_dead
+    }
+
+    /// What becomes of the registers in a set of one.
+    fn from(effects: &Effects, register: u16) -> Uses {
+        Uses {
+            reads: effects.reads & register != 0,
+            overwrites: effects.overwrites & register != 0,
+            changes: effects.changes & register != 0,
+        }
+    }
+
     fn of(i: &Instruction, register: Register, factory: &mut InstructionInfoFactory) -> Uses {
         let mut uses = Uses { reads: false, overwrites: false, changes: false };
         for used in factory.info(i).used_registers() {

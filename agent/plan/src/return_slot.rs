@@ -13,7 +13,7 @@
 mod flow;
 
 use crate::image::{Function, FunctionKind, Image};
-use crate::predecode::{Base, Class, Predecoded};
+use crate::predecode::{Base, Class, Moved, Predecoded};
 use iced_x86::{Code, FlowControl, Instruction, Mnemonic, OpKind, Register};
 
 pub(crate) use flow::examine;
@@ -163,32 +163,35 @@ impl Watch {
 
     /// Whether [`Watch::pass`] can follow a predecoded instruction.
     #[inline(always)]
-    pub(crate) fn passes(&mut self, i: &Predecoded, ip: u64) -> bool {
-        if self.suspicious {
+    pub(crate) fn passes(&self, i: &Predecoded) -> bool {
+        if self.suspicious || i.has_effects() && !i.is_narrow_lea() || !self.names_followed(i) {
             return true;
         }
-        self.begin(ip);
-        match i.class {
-            Class::Next | Class::Lea => {}
-            Class::Push | Class::Pop | Class::Call | Class::Jump | Class::Conditional | Class::Return => {
-                return true;
-            }
-        }
-        let followed = self.followed();
-        if i.registers() & followed == 0 {
-            return true;
-        }
-        if i.operands() & followed != 0 {
+        if self.stopped || i.operands() & self.followed() != 0 {
             return false;
         }
-        let Base::Register(base) = i.base() else { return true };
-        let Some(offset) = self.get(base.into()) else {
-            return usize::from(base) != RBP || !self.entry_rbp || i.displacement() != 8;
-        };
-        let at = offset.wrapping_add(i.displacement());
-        i.class == Class::Next
-            && !(1 - WIDEST..8).contains(&at)
-            && (usize::from(base) != RBP || !self.entry_rbp || i.displacement() != 8)
+        match i.base() {
+            Base::Register(base) => self.is_harmless(base, i.displacement()),
+            Base::None | Base::Rip => true,
+        }
+    }
+
+    /// Whether an instruction names a register that is followed. Before the next instruction is looked at, it may
+    /// turn out that others are.
+    #[inline(always)]
+    fn names_followed(&self, i: &Predecoded) -> bool {
+        self.stopped || i.registers() & self.followed() != 0
+    }
+
+    /// Whether an access to memory, relative to a register, tells nothing: it does not touch the return slot, nor what
+    /// the caller has saved beside its own.
+    #[inline(always)]
+    pub(crate) fn is_harmless(&self, base: u8, displacement: i32) -> bool {
+        if usize::from(base) == RBP && self.entry_rbp && displacement == 8 {
+            return false;
+        }
+        let at = self.get(base.into()).map(|offset| offset.wrapping_add(displacement));
+        at.is_none_or(|at| !(1 - WIDEST..8).contains(&at))
     }
 
     /// Looks at a predecoded instruction that passes, with the target of a direct branch.
@@ -197,25 +200,55 @@ impl Watch {
         if self.suspicious {
             return;
         }
-        let control = match i.class {
-            Class::Next | Class::Lea => return,
-            Class::Push => {
-                self.push(i.opcode_register());
-                return;
-            }
-            Class::Pop => {
-                self.move_rsp(8);
-                if let Some(register) = i.opcode_register() {
-                    self.set(register.into(), None);
+        self.begin(ip);
+        match i.class {
+            Class::Next | Class::Lea => {
+                if self.names_followed(i) {
+                    self.pass_named(i);
                 }
-                return;
             }
-            Class::Call => FlowControl::Call,
-            Class::Jump => FlowControl::UnconditionalBranch,
-            Class::Conditional => FlowControl::ConditionalBranch,
-            Class::Return => FlowControl::Return,
-        };
-        self.branch(control, ip, ip + u64::from(i.len), Some(target));
+            Class::Push => self.push(i.opcode_register()),
+            Class::Pop => self.pop(i.opcode_register()),
+            Class::Call | Class::Jump | Class::Conditional | Class::Return => {
+                self.pass_branch(i.class, ip, ip + u64::from(i.len), target);
+            }
+        }
+    }
+
+    /// Looks at a direct branch or a return, which control comes to from the instruction before, and goes on with the next.
+    #[inline(always)]
+    pub(crate) fn pass_branch(&mut self, class: Class, ip: u64, next_ip: u64, target: u64) {
+        match class {
+            _ if self.suspicious => {}
+            Class::Call if target == next_ip => self.move_rsp(-8),
+            Class::Call => self.known &= PRESERVED,
+            Class::Jump => {
+                self.note_target(ip, Some(target));
+                self.stopped = true;
+                self.begin(next_ip);
+            }
+            Class::Return => {
+                self.stopped = true;
+                self.begin(next_ip);
+            }
+            _ => self.body = self.stand(),
+        }
+    }
+
+    /// The same for one that is no branch and names a register that is followed.
+    fn pass_named(&mut self, i: &Predecoded) {
+        if let Base::Register(base) = i.base()
+            && i.class != Class::Lea
+            && !self.is_harmless(base, i.displacement())
+        {
+            let size = i.memory_len();
+            let to = i.result().filter(|_| i.is_wide_load()).map(|result| result.register);
+            self.touch(base.into(), i.displacement(), size, to);
+        }
+        if let Some(Moved { register, sum }) = i.result() {
+            let value = sum.and_then(|(from, plus)| Some(self.get(from.into())?.wrapping_add(plus)));
+            self.leave(register.into(), value);
+        }
     }
 
     /// Before the instruction at `ip`.
@@ -235,7 +268,6 @@ impl Watch {
             FlowControl::Call | FlowControl::IndirectCall => self.known &= PRESERVED,
             FlowControl::ConditionalBranch | FlowControl::XbeginXabortXend => {
                 self.body = self.stand();
-                self.note_target(ip, target);
             }
             FlowControl::UnconditionalBranch => {
                 self.note_target(ip, target);
@@ -271,26 +303,40 @@ impl Watch {
         if i.memory_index() != Register::None || i.code() == Code::Lea_r64_m {
             return;
         }
-        let displacement = i.memory_displacement64() as i32;
+        let is_wide_load = i.code() == Code::Mov_r64_rm64;
+        let to = number(i.op0_register()).filter(|_| is_wide_load).map(|register| register as u8);
+        self.touch(base, i.memory_displacement64() as i32, i.memory_size().size() as i32, to);
+    }
+
+    /// Looks at an access to memory of `size` bytes, relative to a register. `to`: the register that a `mov` of 64 bits
+    /// from there leaves the value in.
+    fn touch(&mut self, base: usize, displacement: i32, size: i32, to: Option<u8>) {
         if base == RBP && self.entry_rbp && displacement == 8 {
             self.suspicious = true;
         }
         let Some(offset) = self.get(base) else { return };
         let at = offset.wrapping_add(displacement);
         if (1 - WIDEST..8).contains(&at) {
-            let size = i.memory_size().size() as i32;
             self.suspicious |= at + size > 0;
             // The caller's frame pointer, for something else than to restore it.
-            self.suspicious |= i.code() == Code::Mov_r64_rm64
-                && i.op0_register() != Register::RBP
-                && self.saved_rbp == Some(at);
+            self.suspicious |= to.is_some_and(|to| usize::from(to) != RBP) && self.saved_rbp == Some(at);
         }
     }
 
-    fn push(&mut self, register: Option<u8>) {
+    /// Looks at a `push`, of a register if there is one, or below at a `pop`.
+    #[inline(always)]
+    pub(crate) fn push(&mut self, register: Option<u8>) {
         self.move_rsp(-8);
         if register == Some(RBP as u8) && self.entry_rbp {
             self.saved_rbp = self.get(RSP);
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn pop(&mut self, register: Option<u8>) {
+        self.move_rsp(8);
+        if let Some(register) = register {
+            self.set(register.into(), None);
         }
     }
 
@@ -307,10 +353,7 @@ impl Watch {
                 self.push(number(i.op0_register()).map(|register| register as u8));
             }
             Mnemonic::Pop => {
-                self.move_rsp(8);
-                if let Some(register) = number(i.op0_register()) {
-                    self.set(register, None);
-                }
+                self.pop(number(i.op0_register()).map(|register| register as u8));
             }
             Mnemonic::Pushfq => self.move_rsp(-8),
             Mnemonic::Popfq => self.move_rsp(8),
@@ -334,10 +377,15 @@ impl Watch {
                     Some(_) => self.value(i, to),
                     None => None,
                 };
-                if value.is_some() || self.known & 1 << to != 0 || to == RBP {
-                    self.set(to, value);
-                }
+                self.leave(to, value);
             }
+        }
+    }
+
+    /// An instruction leaves a value in a register, of which the stack address is known if it is one.
+    fn leave(&mut self, to: usize, value: Option<i32>) {
+        if value.is_some() || self.known & 1 << to != 0 || to == RBP {
+            self.set(to, value);
         }
     }
 

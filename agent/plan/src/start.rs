@@ -2,7 +2,7 @@
 
 use crate::flow::{Branch, BranchKind, Flow, NEAR, function_at};
 use crate::image::{Function, FunctionKind, Image};
-use crate::predecode::{Class, Predecoded};
+use crate::predecode::Class;
 use crate::relocate::{falls_through, has_branch, is_call, is_nop};
 use crate::tactic::sled::LONGEST;
 use crate::tactic::{JUMP, foreign};
@@ -148,24 +148,19 @@ pub struct Head {
 }
 
 impl Head {
-    /// Whether more instructions would tell nothing.
-    pub(crate) fn is_complete(&self) -> bool {
-        self.seen
-    }
-
     /// Looks at the function's instructions in turn.
     pub fn look(&mut self, i: &Instruction, hook: u64) {
         let fixed = has_branch(i) || i.is_ip_rel_memory_operand() || !falls_through(i);
         self.note(i.ip(), i.next_ip(), hook, fixed, is_call(i));
     }
 
-    /// The same for a predecoded instruction.
+    /// The same for an instruction of `len` bytes, of which is known what class it is of, and whether it has an operand
+    /// that is relative to RIP.
     #[inline(always)]
-    pub(crate) fn pass(&mut self, i: &Predecoded, ip: u64, hook: u64) {
+    pub(crate) fn pass(&mut self, class: Class, ip: u64, len: u8, is_relative: bool, hook: u64) {
         if !self.seen {
-            let is_branch = matches!(i.class, Class::Call | Class::Jump | Class::Conditional | Class::Return);
-            let end = ip + u64::from(i.len);
-            self.note(ip, end, hook, is_branch || i.is_relative(), i.class == Class::Call);
+            let is_branch = matches!(class, Class::Call | Class::Jump | Class::Conditional | Class::Return);
+            self.note(ip, ip + u64::from(len), hook, is_branch || is_relative, class == Class::Call);
         }
     }
 

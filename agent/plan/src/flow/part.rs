@@ -2,7 +2,7 @@
 
 use super::{Branch, BranchKind, FunctionFlow, NEAR};
 use crate::image::{Image, ImageKind};
-use crate::predecode::{Class, Predecoded, WINDOW, predecode};
+use crate::predecode::{Class, Interest, Predecoded, Reasons, Skimmed, WINDOW, plain_len, predecode, skim};
 use crate::registers::Scan;
 use crate::relocate::{falls_through, is_call};
 use crate::return_slot::{self, Watch};
@@ -11,6 +11,7 @@ use crate::start::hook_point;
 use iced_x86::{
     Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, OpKind, Register,
 };
+use std::ops::Range;
 
 /// Whether control stays in `lo..hi` or returns.
 fn stays(instruction: &Instruction, control: FlowControl, lo: u64, hi: u64) -> bool {
@@ -62,8 +63,12 @@ struct Seen {
     own_start: bool,
     /// The last instruction's; `Return` also of others that control does not go on behind.
     last: Class,
-    /// Registers that are followed; None: every instruction is of interest.
-    interest: Option<u16>,
+    interest: Interest,
+    reasons: Reasons,
+    /// Instructions may refer to addresses by immediate operands.
+    has_addresses: bool,
+    /// Every instruction is of interest.
+    is_careful: bool,
 }
 
 impl Seen {
@@ -81,23 +86,60 @@ impl Seen {
             indirect_jump: false,
             own_start: false,
             last: Class::Return,
-            interest: None,
+            interest: Interest::NONE,
+            reasons: Reasons::new(Interest::NONE, true),
+            has_addresses: image.kind != ImageKind::Pie,
+            is_careful: true,
         }
     }
 }
 
 impl Seen {
-    /// Whether a predecoded instruction does nothing but to go on to the next one, with registers that nobody follows.
+    /// Passes over plain instructions, from a position in the function on. Answers with the position of another one and
+    /// what it is.
     #[inline(always)]
-    fn is_told_nothing(&self, i: &Predecoded, ip: u64) -> bool {
-        let Some(interest) = self.interest else { return false };
-        i.class == Class::Next && i.registers() & interest == 0 && !i.is_relative() && !self.scan.awaits(ip)
+    fn pass_over(
+        &mut self,
+        bytes: &[u8],
+        behind: &[u8],
+        mut at: usize,
+        addresses: &Range<u64>,
+    ) -> (usize, Skimmed) {
+        // Neither at an address that is waited for nor behind the function's end.
+        let stop = self.scan.stop().saturating_sub(self.lo).min(bytes.len() as u64) as usize;
+        let harmless = |base, displacement| self.watch.is_harmless(base, displacement);
+        while at < stop
+            && let Some(window) = behind.get(at..).and_then(<[u8]>::first_chunk::<WINDOW>)
+        {
+            let len = match skim(window, self.reasons) {
+                Skimmed::Plain(len) => len,
+                Skimmed::Frame { len, base, displacement }
+                    if self.interest.others >> base & 1 == 0 && harmless(base, displacement) =>
+                {
+                    len.into()
+                }
+                Skimmed::Frame { .. } => break,
+                Skimmed::Other => plain_len(window, self.interest, addresses, harmless),
+                other => return (at, other),
+            };
+            if len == 0 || at + len > bytes.len() {
+                break;
+            }
+            self.flow.head.pass(Class::Next, self.lo + at as u64, len as u8, false, self.hook);
+            at += len;
+            self.last = Class::Next;
+        }
+        (at, Skimmed::Other)
     }
 
     #[inline(always)]
     fn note_interest(&mut self) {
-        let all = !self.flow.head.is_complete();
-        self.interest = self.watch.interest().filter(|_| !all).map(|watched| watched | self.scan.interest());
+        let stack = self.watch.interest();
+        self.is_careful = stack.is_none();
+        if let Some(stack) = stack {
+            self.interest = Interest { stack, others: self.scan.interest() };
+            self.reasons = Reasons::new(self.interest, self.has_addresses);
+        }
     }
 }
 
@@ -133,6 +175,7 @@ impl Part {
     ) -> FunctionFlow {
         let f = &image.functions[index];
         let mut seen = Seen::new(image, index);
+        seen.note_interest();
         let Some(bytes) = image.code_at(f.address, f.size) else {
             return FunctionFlow { undecodable: true, ..Default::default() };
         };
@@ -143,12 +186,23 @@ impl Part {
         let mut instruction = Instruction::default();
         let mut at = 0;
         while at < bytes.len() {
+            if !seen.is_careful && self.predecodes {
+                let skimmed;
+                (at, skimmed) = seen.pass_over(bytes, behind, at, &addresses);
+                if let Some(len) = self.note_skimmed(image, &mut seen, skimmed, at) {
+                    at += len;
+                    continue;
+                }
+                if at == bytes.len() {
+                    break;
+                }
+            }
             let ip = f.address + at as u64;
             // Where it would go on behind the function, it is no instruction of it.
             let window = behind[at..].first_chunk::<WINDOW>().filter(|_| self.predecodes);
-            let quick = window.and_then(|window| predecode(window, &addresses));
+            let quick = window.and_then(predecode);
             if let Some(i) = quick.filter(|i| at + usize::from(i.len) <= bytes.len())
-                && (seen.is_told_nothing(&i, ip) || self.pass(image, &mut seen, &i, ip))
+                && self.pass(image, &mut seen, &i, ip)
             {
                 at += usize::from(i.len);
                 seen.last = i.class;
@@ -193,37 +247,105 @@ impl Part {
         flow
     }
 
+    /// Notes what a skimmed instruction tells, at a position in the function, and answers with its length. None: it has to
+    /// be looked at more closely.
+    #[inline(always)]
+    fn note_skimmed(&mut self, image: &Image, seen: &mut Seen, skimmed: Skimmed, at: usize) -> Option<usize> {
+        let ip = seen.lo + at as u64;
+        match skimmed {
+            Skimmed::Branch { class, len, width, displacement } => {
+                let next = ip + u64::from(len);
+                if next > seen.hi {
+                    return None;
+                }
+                let target = next.wrapping_add_signed(displacement.into());
+                seen.watch.pass_branch(class, ip, next, target);
+                seen.flow.head.pass(class, ip, len, false, seen.hook);
+                self.pass_branch(seen, class, ip, len, width, target);
+                seen.last = class;
+                Some(len.into())
+            }
+            Skimmed::Relative { len, displacement } => {
+                let next = ip + u64::from(len);
+                if next > seen.hi || ip >= seen.scan.stop() {
+                    return None;
+                }
+                let target = next.wrapping_add_signed(displacement.into());
+                self.note_relative(image, target, false, &mut seen.tables);
+                seen.flow.head.pass(Class::Next, ip, len, true, seen.hook);
+                seen.last = Class::Next;
+                Some(len.into())
+            }
+            Skimmed::Stack { class, len, register } => {
+                if ip + u64::from(len) > seen.hi || seen.interest.others >> register & 1 != 0 {
+                    return None;
+                }
+                if class == Class::Push {
+                    seen.watch.push(Some(register));
+                } else {
+                    seen.watch.pop(Some(register));
+                }
+                seen.flow.head.pass(class, ip, len, false, seen.hook);
+                seen.note_interest();
+                seen.last = class;
+                Some(len.into())
+            }
+            Skimmed::Plain(_) | Skimmed::Frame { .. } | Skimmed::Other => None,
+        }
+    }
+
     /// Notes what a predecoded instruction tells. False: it has to be decoded.
     #[inline(always)]
     fn pass(&mut self, image: &Image, seen: &mut Seen, i: &Predecoded, ip: u64) -> bool {
-        if !seen.scan.passes(i) || !seen.watch.passes(i, ip) {
+        if !seen.scan.passes(i) || !seen.watch.passes(i) {
             return false;
         }
         let target = i.target(ip);
-        seen.scan.pass(i, ip, target);
         seen.watch.pass(i, ip, target);
-        seen.flow.head.pass(i, ip, seen.hook);
-        let kind = match i.class {
-            Class::Call => BranchKind::Call,
-            Class::Jump => BranchKind::Jump,
-            Class::Conditional => BranchKind::Conditional,
-            Class::Next | Class::Lea | Class::Push | Class::Pop | Class::Return => {
-                if i.is_relative() {
-                    let own = self.note_relative(image, target, i.class == Class::Lea, &mut seen.tables);
-                    seen.own_start |= own == Some(seen.lo);
-                }
-                seen.note_interest();
-                return true;
-            }
+        seen.flow.head.pass(i.class, ip, i.len, i.is_relative(), seen.hook);
+        if matches!(i.class, Class::Call | Class::Jump | Class::Conditional | Class::Return) {
+            self.pass_branch(seen, i.class, ip, i.len, i.width(), target);
+            return true;
+        }
+        seen.scan.pass(i, ip);
+        let own = if i.is_relative() {
+            self.note_relative(image, target, i.class == Class::Lea, &mut seen.tables)
+        } else {
+            // See `note_reference`.
+            let immediate = i.immediate(!seen.has_addresses);
+            immediate.and_then(|address| self.note_address(image, address, &mut seen.tables))
         };
-        seen.flow.leaf &= kind != BranchKind::Call && (seen.lo..seen.hi).contains(&target);
-        let (len, width, passes_r10) = (i.len, i.width(), seen.scan.passes_r10);
-        self.note_branch(
-            seen,
-            Branch { target, site: ip, function: seen.index, len, width, kind, passes_r10 },
-        );
+        seen.own_start |= own == Some(seen.lo);
         seen.note_interest();
         true
+    }
+
+    /// Notes what a direct branch tells everybody but [`Watch`].
+    #[inline(always)]
+    fn pass_branch(&mut self, seen: &mut Seen, class: Class, ip: u64, len: u8, width: u8, target: u64) {
+        let is_decided = seen.scan.is_decided();
+        let (kind, flow) = match class {
+            Class::Return => {
+                seen.scan.leave(ip);
+                seen.note_interest();
+                return;
+            }
+            Class::Call => (BranchKind::Call, FlowControl::Call),
+            Class::Jump => (BranchKind::Jump, FlowControl::UnconditionalBranch),
+            _ => (BranchKind::Conditional, FlowControl::ConditionalBranch),
+        };
+        seen.scan.branch(ip, flow, target);
+        let is_inside = (seen.lo..seen.hi).contains(&target);
+        seen.flow.leaf &= kind != BranchKind::Call && is_inside;
+        if !is_inside || target - seen.lo < NEAR {
+            let (function, passes_r10) = (seen.index, seen.scan.passes_r10);
+            let branch = Branch { target, site: ip, function, len, width, kind, passes_r10 };
+            self.note_branch(seen, branch);
+        }
+        // A conditional jump leaves all registers as they are.
+        if class != Class::Conditional || !is_decided {
+            seen.note_interest();
+        }
     }
 
     /// Notes what an instruction tells.

@@ -17,7 +17,7 @@ const PF2: u64 = 1 << 19;
 pub(super) const MODRM: u32 = 20;
 /// An immediate operand follows: of one byte; of four, or two with a prefix 66. Their bytes, times 2 to [`IMM`].
 pub(super) const IMM: u32 = 21;
-const IMM8: u64 = 1 << IMM;
+pub(super) const IMM8: u64 = 1 << IMM;
 pub(super) const IMMZ: u64 = 4 << IMM;
 /// An immediate operand follows if ModRM.reg is 0: of one byte where the opcode is even, else of two or four.
 pub(super) const IMM_OF_TEST: u64 = 1 << 22;
@@ -41,6 +41,45 @@ const fn class(class: Class) -> u64 {
 }
 /// More has to be known: the operand of a mov may have eight bytes; [`IMM_OF_TEST`].
 pub(super) const ODD: u64 = 1 << 35;
+/// What the instruction does with its operands: an [`Access`], as a number; 0: that is not listed.
+pub(super) const ACCESS: u32 = 36;
+
+/// What an instruction without a prefix 66 does with the operands that ModRM.reg and ModRM.rm name, each of 32 or 64 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Access {
+    None,
+    /// rm is written, reg is read.
+    Store,
+    /// reg is written, rm is read.
+    Load,
+    /// The same, and rm has 8 bits, or 16.
+    LoadPart,
+    /// reg is written; rm is an address.
+    Address,
+    /// rm is read and written, reg is read.
+    Update,
+    /// reg is read and written, rm is read.
+    Combine,
+    /// Both are read.
+    Compare,
+    /// rm is written.
+    Set,
+    /// rm is read and written, or only read if reg, a part of the opcode, is 7.
+    Arithmetic,
+    /// rm is read and written if reg is 4 or more.
+    Shift,
+    /// rm is read if reg is 0, and read and written if it is 2 or 3.
+    Group3,
+    /// rm is read and written.
+    Step,
+    /// The register that the opcode names is written.
+    SetNamed,
+}
+
+const fn access(access: Access) -> u64 {
+    (access as u64) << ACCESS
+}
 
 const HAS_MODRM: u64 = 1 << MODRM;
 const HAS_REGISTER: u64 = 1 << OPCODE_REGISTER;
@@ -69,9 +108,12 @@ pub(super) static OPCODES: [u64; 512] = {
     let mut operation = 0;
     while operation < 0x40 {
         t = set(t, operation, operation, GENERAL | BYTES);
-        t = set(t, operation + 1, operation + 1, GENERAL);
+        let is_compare = operation == 0x38;
+        let by_reg = access(if is_compare { Access::Compare } else { Access::Update });
+        t = set(t, operation + 1, operation + 1, GENERAL | by_reg);
         t = set(t, operation + 2, operation + 2, GENERAL | BYTES);
-        t = set(t, operation + 3, operation + 3, GENERAL);
+        let by_rm = access(if is_compare { Access::Compare } else { Access::Combine });
+        t = set(t, operation + 3, operation + 3, GENERAL | by_rm);
         t = set(t, operation + 4, operation + 4, NONE | IMM8 | AX);
         t = set(t, operation + 5, operation + 5, INTEGER | IMMZ | AX);
         operation += 8;
@@ -86,45 +128,47 @@ pub(super) static OPCODES: [u64; 512] = {
     t = set(t, 0xf2, 0xf2, LEGACY | PF2);
     t = set(t, 0x50, 0x57, INTEGER | HAS_REGISTER | SP | class(Class::Push));
     t = set(t, 0x58, 0x5f, INTEGER | HAS_REGISTER | SP | class(Class::Pop));
-    t = set(t, 0x63, 0x63, GENERAL); // movsxd
+    t = set(t, 0x63, 0x63, GENERAL | access(Access::Load)); // movsxd
     t = set(t, 0x68, 0x68, NONE | IMMZ | SP | class(Class::Push));
-    t = set(t, 0x69, 0x69, GENERAL | IMMZ); // imul
+    t = set(t, 0x69, 0x69, GENERAL | IMMZ | access(Access::Load)); // imul
     t = set(t, 0x6a, 0x6a, NONE | IMM8 | SP | class(Class::Push));
-    t = set(t, 0x6b, 0x6b, GENERAL | IMM8); // imul
+    t = set(t, 0x6b, 0x6b, GENERAL | IMM8 | access(Access::Load)); // imul
     t = set(t, 0x70, 0x7f, NONE | IMM8 | class(Class::Conditional));
     t = set(t, 0x80, 0x80, GENERAL | IMM8 | BYTES); // add ... cmp
-    t = set(t, 0x81, 0x81, GENERAL | IMMZ);
-    t = set(t, 0x83, 0x83, GENERAL | IMM8);
+    t = set(t, 0x81, 0x81, GENERAL | IMMZ | access(Access::Arithmetic));
+    t = set(t, 0x83, 0x83, GENERAL | IMM8 | access(Access::Arithmetic));
     t = set(t, 0x84, 0x84, GENERAL | BYTES); // test
-    t = set(t, 0x85, 0x85, GENERAL);
+    t = set(t, 0x85, 0x85, GENERAL | access(Access::Compare));
     t = set(t, 0x86, 0x86, GENERAL | BYTES); // xchg
     t = set(t, 0x87, 0x87, GENERAL);
     t = set(t, 0x88, 0x88, GENERAL | BYTES); // mov
-    t = set(t, 0x89, 0x89, GENERAL);
+    t = set(t, 0x89, 0x89, GENERAL | access(Access::Store));
     t = set(t, 0x8a, 0x8a, GENERAL | BYTES);
-    t = set(t, 0x8b, 0x8b, GENERAL);
-    t = set(t, 0x8d, 0x8d, HAS_MODRM | MEMORY | INTEGER | class(Class::Lea));
+    t = set(t, 0x8b, 0x8b, GENERAL | access(Access::Load));
+    t = set(t, 0x8d, 0x8d, HAS_MODRM | MEMORY | INTEGER | class(Class::Lea) | access(Access::Address));
     t = set(t, 0x90, 0x97, INTEGER | HAS_REGISTER | AX); // xchg, nop
     t = set(t, 0x98, 0x99, INTEGER | AX | DX); // cwde, cdq
     t = set(t, 0xa8, 0xa8, NONE | IMM8 | AX); // test
     t = set(t, 0xa9, 0xa9, INTEGER | IMMZ | AX);
     t = set(t, 0xb0, 0xb7, NONE | IMM8 | HAS_REGISTER | BYTES); // mov
-    t = set(t, 0xb8, 0xbf, INTEGER | IMMZ | HAS_REGISTER | ODD);
+    t = set(t, 0xb8, 0xbf, INTEGER | IMMZ | HAS_REGISTER | ODD | access(Access::SetNamed));
     t = set(t, 0xc0, 0xc0, GENERAL | IMM8 | BYTES); // rol ... sar
-    t = set(t, 0xc1, 0xc1, GENERAL | IMM8);
+    t = set(t, 0xc1, 0xc1, GENERAL | IMM8 | access(Access::Shift));
     t = set(t, 0xc3, 0xc3, NONE | class(Class::Return));
     t = set(t, 0xc6, 0xc6, HAS_MODRM | 0x101 | INTEGER | IMM8 | BYTES); // mov
-    t = set(t, 0xc7, 0xc7, HAS_MODRM | 0x101 | INTEGER | IMMZ);
+    t = set(t, 0xc7, 0xc7, HAS_MODRM | 0x101 | INTEGER | IMMZ | access(Access::Set));
     t = set(t, 0xd0, 0xd0, GENERAL | BYTES); // rol ... sar
-    t = set(t, 0xd1, 0xd1, GENERAL);
+    t = set(t, 0xd1, 0xd1, GENERAL | access(Access::Shift));
     t = set(t, 0xd2, 0xd2, GENERAL | BYTES | CX);
-    t = set(t, 0xd3, 0xd3, GENERAL | CX);
+    t = set(t, 0xd3, 0xd3, GENERAL | CX | access(Access::Shift));
     t = set(t, 0xe8, 0xe8, NONE | IMMZ | class(Class::Call));
     t = set(t, 0xe9, 0xe9, NONE | IMMZ | class(Class::Jump));
     t = set(t, 0xeb, 0xeb, NONE | IMM8 | class(Class::Jump));
-    t = set(t, 0xf6, 0xf7, HAS_MODRM | 0xfdfd | INTEGER | IMM_OF_TEST | ODD | AX | DX | BYTES); // test, not, neg, mul ... idiv
+    let test = HAS_MODRM | 0xfdfd | INTEGER | IMM_OF_TEST | ODD | AX | DX; // test, not, neg, mul ... idiv
+    t = set(t, 0xf6, 0xf6, test | BYTES);
+    t = set(t, 0xf7, 0xf7, test | access(Access::Group3));
     t = set(t, 0xfe, 0xfe, HAS_MODRM | 0x303 | INTEGER | BYTES);
-    t = set(t, 0xff, 0xff, HAS_MODRM | 0x303 | INTEGER); // inc, dec
+    t = set(t, 0xff, 0xff, HAS_MODRM | 0x303 | INTEGER | access(Access::Step)); // inc, dec
     // Those of two bytes.
     t = set(t, 0x110, 0x111, ALL); // movups, movupd, movss, movsd
     t = set(t, 0x112, 0x112, HAS_MODRM | ANY | NONE); // movlps, movhlps
@@ -164,17 +208,17 @@ pub(super) static OPCODES: [u64; 512] = {
     t = set(t, 0x1ab, 0x1ab, GENERAL); // bts
     t = set(t, 0x1ac, 0x1ac, GENERAL | IMM8); // shrd
     t = set(t, 0x1ad, 0x1ad, GENERAL | CX);
-    t = set(t, 0x1af, 0x1af, GENERAL); // imul
+    t = set(t, 0x1af, 0x1af, GENERAL | access(Access::Combine)); // imul
     t = set(t, 0x1b0, 0x1b1, GENERAL | AX | BYTES); // cmpxchg
     t = set(t, 0x1b3, 0x1b3, GENERAL); // btr
-    t = set(t, 0x1b6, 0x1b6, GENERAL | BYTES); // movzx
-    t = set(t, 0x1b7, 0x1b7, GENERAL);
+    t = set(t, 0x1b6, 0x1b6, GENERAL | BYTES | access(Access::LoadPart)); // movzx
+    t = set(t, 0x1b7, 0x1b7, GENERAL | access(Access::LoadPart));
     t = set(t, 0x1b8, 0x1b8, HAS_MODRM | ANY | PF3); // popcnt
     t = set(t, 0x1ba, 0x1ba, HAS_MODRM | 0xf0f0 | INTEGER | IMM8); // bt ... btc
     t = set(t, 0x1bb, 0x1bb, GENERAL); // btc
     t = set(t, 0x1bc, 0x1bd, GENERAL | PF3); // bsf, bsr, tzcnt, lzcnt
-    t = set(t, 0x1be, 0x1be, GENERAL | BYTES); // movsx
-    t = set(t, 0x1bf, 0x1bf, GENERAL);
+    t = set(t, 0x1be, 0x1be, GENERAL | BYTES | access(Access::LoadPart)); // movsx
+    t = set(t, 0x1bf, 0x1bf, GENERAL | access(Access::LoadPart));
     t = set(t, 0x1c0, 0x1c1, GENERAL | BYTES); // xadd
     t = set(t, 0x1c2, 0x1c2, ALL | IMM8); // cmpps
     t = set(t, 0x1c3, 0x1c3, HAS_MODRM | MEMORY | NONE); // movnti

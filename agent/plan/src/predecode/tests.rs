@@ -2,7 +2,8 @@
 
 use super::*;
 use iced_x86::{
-    Code, Decoder, DecoderOptions, FlowControl, InstructionInfoFactory, Mnemonic, OpKind, Register,
+    Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess,
+    OpKind, Register,
 };
 
 const IP: u64 = 0x40_0000;
@@ -15,7 +16,14 @@ fn compare(
     addresses: &Range<u64>,
     factory: &mut InstructionInfoFactory,
 ) -> Option<()> {
-    let quick = predecode(window, addresses)?;
+    let Some(quick) = predecode(window) else {
+        assert_eq!(plain_len(window, Interest::NONE, addresses, |_, _| true), 0, "{window:02x?}");
+        for has_addresses in [false, true] {
+            let skimmed = skim(window, Reasons::new(Interest::NONE, has_addresses));
+            assert_eq!(skimmed, Skimmed::Other, "{window:02x?}");
+        }
+        return None;
+    };
     let mut decoder = Decoder::with_ip(64, window, IP, DecoderOptions::NONE);
     let i = decoder.decode();
     let what = format!("{window:02x?}: {:?} of {} bytes, {:?}", quick.class, quick.len, i.code());
@@ -29,6 +37,7 @@ fn compare(
         Class::Return => FlowControl::Return,
     };
     assert_eq!(flow, i.flow_control(), "{what}");
+    compare_skimmed(window, &quick, addresses, &what);
     if matches!(quick.class, Class::Call | Class::Jump | Class::Conditional) {
         assert_eq!(i.op0_kind(), OpKind::NearBranch64, "{what}");
         assert_eq!(quick.target(IP), i.near_branch_target(), "{what}");
@@ -61,9 +70,11 @@ fn compare(
         let number = pushed.map(|register| register.full_register().number() as u8);
         assert_eq!(quick.opcode_register(), number, "{what}");
     }
+    let mut registers = 0;
     for used in factory.info(&i).used_registers() {
         let register = used.register().full_register();
         if register.is_gpr64() {
+            registers |= 1 << register.number();
             assert!(quick.registers() >> register.number() & 1 != 0, "{what}: {used:?}");
             assert!(quick.operands() & !quick.registers() == 0, "{what}: {used:?}");
         }
@@ -73,16 +84,157 @@ fn compare(
         let is_operand = quick.operands() >> (register.number() & 15) & 1 != 0;
         assert!(!register.is_gpr64() || is_operand, "{what}: {register:?}");
     }
-    if i.op_count() == 2 {
+    for wide in [false, true] {
         let immediate = match i.op1_kind() {
-            OpKind::Immediate32 => u64::from(i.immediate32()),
-            OpKind::Immediate32to64 => i.immediate32to64() as u64,
-            OpKind::Immediate64 => i.immediate64(),
-            _ => 0,
+            _ if i.op_count() != 2 => None,
+            OpKind::Immediate32 if !wide => Some(u64::from(i.immediate32())),
+            OpKind::Immediate32to64 if !wide => Some(i.immediate32to64() as u64),
+            OpKind::Immediate64 => Some(i.immediate64()),
+            _ => None,
         };
-        assert!(i.op1_kind() != OpKind::Immediate64 && !addresses.contains(&immediate), "{what}");
+        assert_eq!(quick.immediate(wide), immediate, "{what}");
     }
+    compare_effects(&quick, &i, factory, &what);
+    compare_plain(window, &quick, addresses, registers, &what);
     Some(())
+}
+
+/// Compares what the instruction does with registers.
+fn compare_effects(quick: &Predecoded, i: &Instruction, factory: &mut InstructionInfoFactory, what: &str) {
+    if !quick.has_effects() {
+        return;
+    }
+    let mut effects = Effects::default();
+    for used in factory.info(i).used_registers() {
+        let register = used.register().full_register();
+        // The stack pointer of `push` and `pop` is nobody's operand.
+        if !register.is_gpr64() || i.is_stack_instruction() && register == Register::RSP {
+            continue;
+        }
+        let bit = 1 << register.number();
+        match used.access() {
+            OpAccess::None | OpAccess::NoMemAccess => {}
+            OpAccess::Write if used.register().size() >= 4 => {
+                effects.overwrites |= bit;
+                effects.changes |= bit;
+            }
+            OpAccess::Read | OpAccess::CondRead => effects.reads |= bit,
+            _ => {
+                effects.reads |= bit;
+                effects.changes |= bit;
+            }
+        }
+    }
+    let mut found = quick.effects();
+    if i.is_stack_instruction() {
+        let all = |bits: u16| bits & !(1 << RSP);
+        let Effects { reads, overwrites, changes } = found;
+        found = Effects { reads: all(reads), overwrites: all(overwrites), changes: all(changes) };
+    }
+    assert_eq!(found, effects, "{what}");
+    if matches!(quick.class, Class::Push | Class::Pop) {
+        return;
+    }
+    let is_changed = !matches!(i.mnemonic(), Mnemonic::Cmp | Mnemonic::Test);
+    let result = (i.op0_kind() == OpKind::Register && is_changed).then(|| i.op0_register().full_register());
+    let number = result.map(|register| register.number() as u8);
+    assert_eq!(quick.result().map(|result| result.register), number, "{what}");
+    let is_wide = i.op0_register().is_gpr64();
+    let sum = match i.mnemonic() {
+        _ if !is_wide => None,
+        Mnemonic::Mov if i.op1_kind() == OpKind::Register => Some((i.op1_register(), 0)),
+        Mnemonic::Lea if i.memory_index() == Register::None && i.memory_base().is_gpr64() => {
+            Some((i.memory_base(), i.memory_displacement64() as i32))
+        }
+        Mnemonic::Add if i.op1_kind() != OpKind::Register && i.op1_kind() != OpKind::Memory => {
+            Some((i.op0_register(), i.immediate(1) as i32))
+        }
+        Mnemonic::Sub if i.op1_kind() != OpKind::Register && i.op1_kind() != OpKind::Memory => {
+            Some((i.op0_register(), (i.immediate(1) as i32).wrapping_neg()))
+        }
+        _ => None,
+    };
+    let sum = sum.map(|(register, number)| (register.number() as u8, number));
+    assert_eq!(quick.result().and_then(|result| result.sum), sum, "{what}");
+    if i.op_count() > 0 && i.memory_base() != Register::None && i.mnemonic() != Mnemonic::Lea {
+        assert_eq!(quick.memory_len(), i.memory_size().size() as i32, "{what}");
+    }
+    assert_eq!(quick.is_wide_load(), i.code() == Code::Mov_r64_rm64, "{what}");
+    assert_eq!(quick.is_narrow_lea(), i.code() == Code::Lea_r32_m, "{what}");
+}
+
+/// What is found by skimming is what is found otherwise, whatever is followed.
+fn compare_skimmed(window: &[u8; WINDOW], quick: &Predecoded, addresses: &Range<u64>, what: &str) {
+    let sets = [0, 1, 1 << 4, 1 << 5, 1 << 4 | 1 << 5, 0xc00, 0xc11, 1 << 7, 0xff];
+    for (stack, others) in sets.into_iter().flat_map(|stack| sets.map(|others| (stack, others))) {
+        let interest = Interest { stack, others };
+        let is_plain = |harmless: &dyn Fn(u8, i32) -> bool| plain_len(window, interest, addresses, harmless);
+        match skim(window, Reasons::new(interest, !addresses.is_empty())) {
+            Skimmed::Plain(len) => assert_eq!(is_plain(&|_, _| false), len, "{what}: {interest:?}"),
+            Skimmed::Frame { len, base, displacement } => {
+                // Where another than a stack address is followed, the instruction is not plain.
+                if others >> base & 1 == 0 {
+                    let found = (quick.base(), quick.displacement());
+                    assert_eq!(found, (Base::Register(base), displacement), "{what}");
+                    assert_eq!(is_plain(&|_, _| true), usize::from(len), "{what}: {interest:?}");
+                }
+            }
+            Skimmed::Relative { len, displacement } => {
+                let target = (IP + u64::from(len)).wrapping_add_signed(displacement.into());
+                let found = (quick.class, quick.base(), quick.len, quick.target(IP));
+                assert_eq!((Class::Next, Base::Rip, len, target), found, "{what}");
+                assert_eq!(quick.registers() & (stack | others), 0, "{what}");
+            }
+            Skimmed::Branch { class, len, width, displacement } => {
+                assert_eq!((class, len), (quick.class, quick.len), "{what}");
+                let target = (IP + u64::from(len)).wrapping_add_signed(displacement.into());
+                if class != Class::Return {
+                    assert_eq!((width, target), (quick.width(), quick.target(IP)), "{what}");
+                }
+            }
+            Skimmed::Stack { class, len, register } => {
+                let found = (quick.class, quick.len, quick.opcode_register());
+                assert_eq!((class, len, Some(register)), found, "{what}");
+            }
+            Skimmed::Other => {}
+        }
+    }
+}
+
+/// A plain instruction is as long as it is, and names nothing that it must not.
+fn compare_plain(
+    window: &[u8; WINDOW],
+    quick: &Predecoded,
+    addresses: &Range<u64>,
+    registers: u16,
+    what: &str,
+) {
+    let nothing = Interest::NONE;
+    let len = plain_len(window, nothing, addresses, |_, _| false);
+    if len != 0 {
+        assert_eq!((len, quick.class), (usize::from(quick.len), Class::Next), "{what}");
+        assert!(!quick.is_relative(), "{what}");
+        assert!(quick.immediate(false).is_none_or(|address| !addresses.contains(&address)), "{what}");
+    }
+    for register in 0..16 {
+        let bit = 1 << register;
+        let others = Interest { others: bit, ..nothing };
+        let is_named = registers & bit != 0;
+        assert!(!is_named || plain_len(window, others, addresses, |_, _| true) == 0, "{what}");
+        let stack = Interest { stack: bit, ..nothing };
+        if plain_len(window, stack, addresses, |_, _| false) != 0 {
+            assert!(!is_named || quick.base() == Base::None && quick.operands() & bit == 0, "{what}");
+        }
+        let is_given =
+            |base, displacement| (Base::Register(base), displacement) == (quick.base(), quick.displacement());
+        let harmless = |base, displacement| {
+            assert!(is_given(base, displacement), "{what}: {base} {displacement}");
+            true
+        };
+        if plain_len(window, stack, addresses, harmless) != 0 {
+            assert!(quick.operands() & bit == 0, "{what}");
+        }
+    }
 }
 
 /// Numbers that are as good as random, and the same every time.
