@@ -1,11 +1,18 @@
 // Threads that wait in every way that a signal can interrupt, while another process sends signals that this one ignores.
 // Prints which of their calls have ended with EINTR: none, if nothing else disturbs them.
 //
+// The other process begins to send only when all threads have been made. pthread_create() blocks all signals in the main
+// thread for as long as it takes, and the kernel does not drop an ignored signal that the main thread blocks: it wakes
+// another thread instead, whose epoll_wait() then ends with EINTR although nobody but this program is at work.
+//
 // With an argument, the other process sends that one's SIGSTOP and SIGCONT in turn instead, and this one prints how often it
 // did not stop, or did not go on.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/aio_abi.h>
+#include <linux/io_uring.h>
+#include <mqueue.h>
 #include <poll.h>
 #include <pthread.h>
 #include <semaphore.h>
@@ -27,11 +34,16 @@
 #include <unistd.h>
 
 #define MS 1000000L
-enum { EPOLL, EPOLL_PWAIT, POLL, PPOLL, SELECT, SEM, NANOSLEEP, CLOCK, SEMOP, MSG, RECV, ACCEPT, SIGWAIT, COND, MAIN, KINDS };
-static const char *const NAMES[KINDS] = {"epoll_wait", "epoll_pwait", "poll", "ppoll", "select", "sem_timedwait", "nanosleep",
-    "clock_nanosleep", "semtimedop", "msgrcv", "recv", "accept", "sigtimedwait", "cond", "main"};
+enum {
+    EPOLL, EPOLL_PWAIT, EPOLL_PWAIT2, POLL, PPOLL, SELECT, PSELECT, SEM, NANOSLEEP, CLOCK, SEMOP, MSG, MQ, RECV, SEND, ACCEPT,
+    SIGWAIT, COND, AIO, URING, MAIN, KINDS
+};
+static const char *const NAMES[KINDS] = {"epoll_wait", "epoll_pwait", "epoll_pwait2", "poll", "ppoll", "select", "pselect",
+    "sem_timedwait", "nanosleep", "clock_nanosleep", "semtimedop", "msgrcv", "mq_timedreceive", "recv", "send", "accept",
+    "sigtimedwait", "cond", "io_getevents", "io_uring_enter", "main"};
 
 struct shared {
+    volatile int complete;
     volatile long rounds, interrupted[KINDS], signals, cycles, not_stopped, not_continued;
     volatile int tids[KINDS];
 };
@@ -51,17 +63,52 @@ static int timed_socket(int type) {
     int s = socket(AF_UNIX, type, 0);
     struct timeval time = {0, 37000};
     setsockopt(s, SOL_SOCKET, SO_RCVTIMEO, &time, sizeof time);
+    setsockopt(s, SOL_SOCKET, SO_SNDTIMEO, &time, sizeof time);
     struct sockaddr_un address = {AF_UNIX, ""};
     bind(s, (struct sockaddr *)&address, sizeof(sa_family_t));
     if (type == SOCK_STREAM) listen(s, 1);
     return s;
 }
 
+// One end of a connection whose other end nobody reads, filled until there is no room left.
+static int full_socket(void) {
+    int ends[2];
+    struct timeval time = {0, 37000};
+    char bytes[4096] = "";
+    socketpair(AF_UNIX, SOCK_STREAM, 0, ends);
+    while (send(ends[0], bytes, sizeof bytes, MSG_DONTWAIT) > 0) {}
+    setsockopt(ends[0], SOL_SOCKET, SO_SNDTIMEO, &time, sizeof time);
+    return ends[0];
+}
+
+// A message queue without a name, which nobody writes to.
+static mqd_t empty_queue(void) {
+    char name[32];
+    snprintf(name, sizeof name, "/interrupted-%d", getpid());
+    struct mq_attr attributes = {.mq_maxmsg = 1, .mq_msgsize = 8};
+    mqd_t queue = mq_open(name, O_CREAT | O_EXCL | O_RDONLY, 0600, &attributes);
+    mq_unlink(name);
+    return queue;
+}
+
+// Waits for completions of a ring that has nothing to do. Where the kernel permits no rings, this waits as well.
+static int wait_for_ring(void) {
+    static __thread int ring = -2;
+    struct __kernel_timespec time = {0, 37 * MS};
+    struct io_uring_getevents_arg argument = {.ts = (unsigned long)&time};
+    if (ring == -2) { struct io_uring_params parameters = {0}; ring = syscall(SYS_io_uring_setup, 1, &parameters); }
+    if (ring < 0) return usleep(37000);
+    return syscall(SYS_io_uring_enter, ring, 0, 1, IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG, &argument, sizeof argument);
+}
+
 // Waits once.
 __attribute__((noinline)) int await(long kind) {
     static __thread int fd = -1;
     static __thread sem_t semaphore;
+    static __thread mqd_t messages;
+    static __thread aio_context_t context;
     struct epoll_event event;
+    struct io_event completion;
     struct { long type; char text[8]; } message;
     struct sembuf operation = {0, -1, 0};
     struct timespec t;
@@ -74,15 +121,22 @@ __attribute__((noinline)) int await(long kind) {
     switch (kind) {
     case EPOLL: if (fd < 0) fd = epoll_create1(0); return epoll_wait(fd, &event, 1, 37);
     case EPOLL_PWAIT: if (fd < 0) fd = epoll_create1(0); sigemptyset(&set); return epoll_pwait(fd, &event, 1, 37, &set);
+    case EPOLL_PWAIT2: if (fd < 0) fd = epoll_create1(0); return syscall(SYS_epoll_pwait2, fd, &event, 1, &wait_time, 0, 0);
     case POLL: return poll(0, 0, 37);
     case PPOLL: return ppoll(0, 0, &wait_time, 0);
     case SELECT: { struct timeval time = {0, 37000}; FD_ZERO(&none); return select(0, &none, 0, 0, &time); }
+    case PSELECT: FD_ZERO(&none); return pselect(0, &none, 0, 0, &wait_time, 0);
     case SEM: if (fd < 0) fd = 1, sem_init(&semaphore, 0, 0); t = after(CLOCK_REALTIME, 37 * MS); return sem_timedwait(&semaphore, &t);
     case NANOSLEEP: return nanosleep(&wait_time, 0);
     case CLOCK: t = after(CLOCK_MONOTONIC, 37 * MS); errno = clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, 0); return 0;
     case SEMOP: return semtimedop(semaphores, &operation, 1, &wait_time);
     case MSG: return msgrcv(queue, &message, sizeof message.text, 0, 0);
+    case MQ:
+        if (fd < 0) fd = 1, messages = empty_queue();
+        t = after(CLOCK_REALTIME, 37 * MS);
+        return mq_timedreceive(messages, message.text, sizeof message.text, 0, &t);
     case RECV: if (fd < 0) fd = timed_socket(SOCK_DGRAM); return recv(fd, &byte, 1, 0);
+    case SEND: if (fd < 0) fd = full_socket(); return send(fd, &byte, 1, MSG_NOSIGNAL);
     case ACCEPT: if (fd < 0) fd = timed_socket(SOCK_STREAM); return accept(fd, 0, 0);
     case SIGWAIT: sigemptyset(&set); sigaddset(&set, SIGUSR2); return sigtimedwait(&set, 0, &wait_time);
     case COND:
@@ -90,6 +144,10 @@ __attribute__((noinline)) int await(long kind) {
         t = after(CLOCK_REALTIME, 37 * MS);
         pthread_cond_timedwait(&cond, &mutex, &t);
         return pthread_mutex_unlock(&mutex);
+    case AIO:
+        if (fd < 0) fd = 1, syscall(SYS_io_setup, 1, &context);
+        return syscall(SYS_io_getevents, context, 1, 1, &completion, &wait_time);
+    case URING: return wait_for_ring();
     }
     return 0;
 }
@@ -106,6 +164,7 @@ static void *waiter(void *p) {
 
 static void send_ignored(int parent) {
     const int signals[] = {SIGURG, SIGCHLD, SIGWINCH, SIGUSR1};
+    while (!shared->complete) usleep(1000);
     for (long n = 0;; n++) {
         // To the process, and to one of its threads.
         kill(parent, signals[n % 4]);
@@ -176,6 +235,7 @@ int main(int argc, char **argv) {
         pthread_create(&thread, 0, waiter, (void *)kind);
     }
     shared->tids[MAIN] = parent;
+    shared->complete = 1;
     puts("ready");
     fflush(stdout);
     for (;;) {

@@ -7,11 +7,13 @@
 //! A signal that the process ignores is dropped when it is sent, but not if the thread that it is sent to is traced; for a
 //! signal to the process, that thread is the main one. It then wakes any thread, whose `epoll_wait` ends
 //! with EINTR. That can be mended only in threads that stand still. So the main thread is traced only while no other thread
-//! runs freely: it is the last one that is stopped, and the last choice where one thread is borrowed.
+//! runs freely: it is the last one that is stopped, and the last choice where one thread is borrowed. Threads that are let
+//! run while the main one stands still are watched at each of their system calls (`moments`).
 #![allow(unsafe_code)]
 
 mod borrowed;
 pub(crate) mod memory;
+mod moments;
 mod requests;
 pub(crate) mod urgency;
 
@@ -128,18 +130,35 @@ impl Stopped {
                     return Err(error);
                 }
                 Err(_) => {
-                    // They are waited for in the next round.
-                    stopped.late.clear();
-                    for thread in &mut stopped.threads {
-                        thread.settle()?;
-                        request(libc::PTRACE_CONT, thread.tid, 0, 0)?;
-                    }
+                    let late = std::mem::take(&mut stopped.late);
+                    stopped.let_run(&late, &mut seized)?;
                 }
             }
             drop(stopped);
             std::thread::sleep(2 * window);
             window = (2 * window).min(LONG);
         }
+    }
+
+    /// Lets the threads that have stopped run before all are told to stop once more. The late ones are still to stop as
+    /// they were told, and are waited for in the next round.
+    ///
+    /// The others are not traced meanwhile, the main one first, so that ignored signals are dropped again. Only while the
+    /// main thread is itself late are they: one that a signal wakes then stops for it, and can be mended.
+    fn let_run(&mut self, late: &[i32], seized: &mut HashMap<i32, bool>) -> io::Result<()> {
+        let how = match late.contains(&self.pid) {
+            true => libc::PTRACE_CONT,
+            false => libc::PTRACE_DETACH,
+        };
+        self.threads.sort_by_key(|thread| thread.tid != self.pid);
+        for mut thread in self.threads.drain(..) {
+            thread.settle()?;
+            request(how, thread.tid, 0, 0)?;
+            if how == libc::PTRACE_DETACH {
+                seized.remove(&thread.tid);
+            }
+        }
+        Ok(())
     }
 
     /// `seized`: threads that we trace already, and whether they are still to stop as they were told: told twice, they
@@ -246,19 +265,6 @@ impl Stopped {
         Err(refusal)
     }
 
-    /// What a thread gets to leave code that is to change, while the others stand still; and how many at once.
-    pub(crate) fn moment(&self) -> (Duration, usize) {
-        // Each has to be scheduled, and once more to stand still again.
-        const MOMENT: Duration = Duration::from_micros(300);
-        const AT_ONCE: usize = 16;
-        // They run at once, but take no turns.
-        const SHORTER: Duration = Duration::from_micros(50);
-        match self.urgent.is_possible() {
-            true => (SHORTER, std::thread::available_parallelism().map_or(1, |n| n.get())),
-            false => (MOMENT, AT_ONCE),
-        }
-    }
-
     /// How long they have stood still.
     pub(crate) fn elapsed(&self) -> Duration {
         self.since.elapsed()
@@ -344,91 +350,6 @@ impl Stopped {
         }
         borrowed.interrupt(until)
     }
-
-    /// Lets some threads run for a moment. False: one of them does not stand still again by `until`, or soon after,
-    /// because the machine has other things to do; then all are to be let go.
-    pub(crate) fn stir(
-        &mut self,
-        which: impl Fn(&Thread) -> bool,
-        pause: Duration,
-        until: Instant,
-    ) -> io::Result<bool> {
-        const SOON: Duration = Duration::from_millis(5);
-        match self.stir_until(which, pause, until.max(Instant::now() + pause) + SOON) {
-            Ok(()) => Ok(true),
-            Err(error) if error.raw_os_error() == Some(libc::ETIMEDOUT) => Ok(false),
-            Err(error) => Err(error),
-        }
-    }
-
-    fn stir_until(
-        &mut self,
-        which: impl Fn(&Thread) -> bool,
-        pause: Duration,
-        until: Instant,
-    ) -> io::Result<()> {
-        let (mut gone, mut trouble) = (Vec::new(), None);
-        let stirred: Vec<usize> = (0..self.threads.len()).filter(|&n| which(&self.threads[n])).collect();
-        for &n in &stirred {
-            self.threads[n].settle()?;
-            request(libc::PTRACE_CONT, self.threads[n].tid, 0, 0)?;
-        }
-        std::thread::sleep(pause);
-        for &n in &stirred {
-            let _ = request(libc::PTRACE_INTERRUPT, self.threads[n].tid, 0, 0);
-        }
-        for &n in &stirred {
-            let thread = &mut self.threads[n];
-            match wait_interrupted(thread.tid, until) {
-                Ok(true) => {
-                    thread.registers = registers(thread.tid)?;
-                    thread.fresh = true;
-                    thread.restart_call();
-                }
-                Ok(false) => gone.push(thread.tid),
-                Err(error) => {
-                    self.late.push(thread.tid);
-                    trouble = Some(error);
-                }
-            }
-        }
-        self.threads.retain(|thread| !gone.contains(&thread.tid));
-        if let Some(error) = trouble {
-            return Err(error);
-        }
-        // They may have made others.
-        let known: HashSet<i32> = self.threads.iter().map(|thread| thread.tid).collect();
-        if thread_ids(self.pid)?.iter().any(|tid| !known.contains(tid)) {
-            self.stop_more(&known, until)?;
-        }
-        match auxiliary(self.pid)? == self.auxiliary {
-            true => Ok(()),
-            false => Err(Error::other("it executes another program now")),
-        }
-    }
-
-    fn stop_more(&mut self, known: &HashSet<i32>, until: Instant) -> io::Result<()> {
-        for tid in thread_ids(self.pid)?.into_iter().filter(|tid| !known.contains(tid)) {
-            if request(libc::PTRACE_SEIZE, tid, 0, libc::PTRACE_O_TRACESYSGOOD as usize).is_err() {
-                continue;
-            }
-            let _ = request(libc::PTRACE_INTERRUPT, tid, 0, 0);
-            self.urgent.add(tid);
-            match wait_interrupted(tid, until) {
-                Ok(true) => {
-                    let mut thread = Thread { tid, registers: registers(tid)?, changed: false, fresh: true };
-                    thread.restart_call();
-                    self.threads.push(thread);
-                }
-                Ok(false) => {}
-                Err(error) => {
-                    self.late.push(tid);
-                    return Err(error);
-                }
-            }
-        }
-        Ok(())
-    }
 }
 
 /// Waits for threads that have been told to stop, before they are let go: that has woken them, and those whose call the
@@ -483,15 +404,18 @@ impl Thread {
     /// for `poll`: if a handler runs in this very thread, the call ends with EINTR, as it would have without us;
     /// else it is made again.
     fn restart_call(&mut self) {
-        let number = self.registers.orig_rax as i64;
-        let interrupted = self.registers.rax == -i64::from(libc::EINTR) as u64;
-        // A descriptor is closed even so, and its number may be somebody else's by now.
-        if number < 0 || number == libc::SYS_close || !interrupted {
-            return;
+        if ends_call_with_eintr(&self.registers) {
+            self.registers.rax = -ERESTARTNOHAND as u64;
+            self.changed = true;
         }
-        self.registers.rax = -ERESTARTNOHAND as u64;
-        self.changed = true;
     }
+}
+
+/// Whether a thread that stands behind a system call is about to return EINTR from it, and the call can be made again.
+fn ends_call_with_eintr(registers: &user_regs_struct) -> bool {
+    let number = registers.orig_rax as i64;
+    // close() closes the descriptor even so, and its number may be somebody else's by now.
+    number >= 0 && number != libc::SYS_close && registers.rax == -i64::from(libc::EINTR) as u64
 }
 
 /// Whether a thread waits in a system call that the kernel does not restart when the thread is stopped: see signal(7).

@@ -83,7 +83,11 @@ pub(super) fn wait_interrupted(tid: i32, until: Instant) -> io::Result<bool> {
             Event::Interrupted => return Ok(true),
             Event::Gone => return Ok(false),
             Event::Signal(signal) => request(libc::PTRACE_CONT, tid, 0, signal as usize)?,
-            Event::Call => request(libc::PTRACE_CONT, tid, 0, 0)?,
+            Event::Call => {
+                // A stop at a system call takes the place of the one that the thread was told to make.
+                request(libc::PTRACE_INTERRUPT, tid, 0, 0)?;
+                request(libc::PTRACE_CONT, tid, 0, 0)?;
+            }
         }
     }
 }
