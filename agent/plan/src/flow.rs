@@ -3,9 +3,10 @@
 //!
 //! Decoding is linear within a function's extent, as compilers emit it. A function in which the decoder
 //! meets bytes that are no instruction is marked [`FunctionFlow::undecodable`]: what was read of it still
-//! warns ("something seems to branch there") but is never patched.
+//! warns ("something seems to branch there") but is never patched. So does what belongs to no function (`unread`).
 
 mod part;
+mod unread;
 
 use crate::image::Image;
 use crate::parallel;
@@ -96,12 +97,17 @@ impl Flow {
         let mut flow = Flow::default();
         flow.branches.reserve(parts.iter().map(|part| part.branches.len()).sum());
         flow.functions.reserve(count);
+        let mut unread = Vec::new();
         for part in parts {
+            unread.extend(part.unread);
             flow.branches.extend(part.branches);
             flow.functions.extend(part.functions);
             flow.taken.extend(part.taken);
             flow.indirect.extend(part.indirect);
         }
+        let references = unread::references(image, &unread);
+        flow.taken.extend(references.taken);
+        flow.indirect.extend(references.indirect);
         flow.functions.resize(count, FunctionFlow { undecodable: true, ..Default::default() });
         // Sorted runs, which a stable sort only merges.
         flow.branches.sort_by_key(|b| b.target);

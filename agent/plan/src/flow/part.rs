@@ -150,11 +150,13 @@ pub(super) struct Part {
     pub(super) functions: Vec<FunctionFlow>,
     pub(super) taken: Vec<u64>,
     pub(super) indirect: Vec<u64>,
+    /// What stands behind an undecodable byte of a function, that byte included.
+    pub(super) unread: Vec<Range<u64>>,
 }
 
 impl Part {
     /// Decodes the functions, most of their instructions only as far as [`predecode`] does, if that is wanted.
-    pub(super) fn decode(image: &Image, range: std::ops::Range<usize>, predecodes: bool) -> Part {
+    pub(super) fn decode(image: &Image, range: Range<usize>, predecodes: bool) -> Part {
         let mut part = Part { predecodes, ..Part::default() };
         part.branches.reserve(range.len() * 8);
         let mut factory = InstructionInfoFactory::new();
@@ -215,6 +217,7 @@ impl Part {
             if instruction.is_invalid() {
                 seen.flow.undecodable = true;
                 seen.last = Class::Return;
+                self.unread.push(ip..f.address + f.size);
                 break;
             }
             at += instruction.len();

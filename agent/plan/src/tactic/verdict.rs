@@ -119,7 +119,7 @@ impl fmt::Display for Reason {
             Reason::NotDecodable => "its first bytes are not instructions",
             Reason::TextRelocation => "the dynamic linker writes into its first instructions",
             Reason::NoRoom => {
-                "too short for a jump, its address is taken, and no unused bytes or hooked neighbour are near"
+                "too short for a jump; its address is taken or code without a symbol calls it, so not all calls are known; and no unused bytes or hooked neighbour are near"
             }
             Reason::JumpedInto => "its first bytes are the target of an indirect jump, of a return, or of a jump that cannot be led elsewhere",
             Reason::RunInto => "nobody calls it: control only runs into it from the function before",
