@@ -281,3 +281,45 @@ int main(void) {
         }
     }
 }
+
+/// A function that has room for no hook of its own, called from code with a symbol and from code without. Either all of its
+/// calls are counted or none, and then its name is among those that are not hooked.
+#[test]
+fn calls_from_code_without_a_symbol() {
+    const SOURCE: &str = r#"
+__asm__(".text\n.globl before\n.type before, @function\nbefore: mov $1, %eax\nret\n.size before, . - before\n"
+    ".globl called\n.type called, @function\ncalled: ret\n.size called, 1\n"
+    ".Lnameless: sub $8, %rsp\nCALL\nadd $8, %rsp\nret\n"
+    ".globl start_of_it\n.type start_of_it, @function\nstart_of_it: jmp .Lnameless\n.size start_of_it, . - start_of_it\n");
+void start_of_it(void), called(void), before(void);
+int main(void) {
+    for (int i = 0; i < 3000; i++) { start_of_it(); before(); if (i % 3 == 0) called(); }
+    return 0;
+}
+"#;
+    // How the code without a symbol calls it, and how often it is called in all.
+    let cases = [
+        ("call called", 4000),
+        ("lea called(%rip), %rdx\ncall *%rdx", 4000),
+        // Data that swallows the call, if it is taken for an instruction.
+        ("jmp 1f\n.byte 0x48, 0xb8, 1\n1: call called", 4000),
+        ("nop", 1000),
+    ];
+    for (call, calls) in cases {
+        let place = Place::new();
+        let source = SOURCE.replace("CALL", &call.replace('\n', "\\n"));
+        place.c("nameless", &source, &["-O1", "-falign-functions=1"]);
+        let list = place.run(&["--list", "./nameless"]).stdout_text();
+        let called = list.lines().find(|line| line.contains(" called ")).unwrap();
+        for mode in &MODES[..2] {
+            let (flat, _, _) = run(&place, "nameless", mode);
+            assert_eq!(flat["before"].1, 3000, "{call} {mode:?}");
+            match called.contains("refused") {
+                true => assert_eq!(flat.get("called").map_or(0, |called| called.1), 0, "{call} {mode:?}"),
+                false => assert_eq!(flat["called"].1, calls, "{call} {mode:?}: {called}"),
+            }
+        }
+        // Where all of its calls are known it is hooked.
+        assert_eq!(called.contains("refused"), call != "nop", "{called}");
+    }
+}

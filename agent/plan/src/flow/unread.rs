@@ -6,7 +6,7 @@
 //! taken, or as the target of an indirect jump: the tactics then expect control to come from anywhere.
 
 use super::{NEAR, function_at};
-use crate::image::{Image, ImageKind};
+use crate::image::{Function, Image, ImageKind};
 use crate::parallel;
 use crate::relocate::is_nop;
 use iced_x86::{Code, Decoder, DecoderOptions, Instruction, OpKind};
@@ -113,8 +113,8 @@ impl References {
 
     fn note(&mut self, image: &Image, target: u64, branches: bool) {
         self.taken.push(target);
-        let offset = function_at(image, target).map(|i| target - image.functions[i].address);
-        if branches && offset.is_some_and(|offset| (1..NEAR).contains(&offset)) {
+        let function = function_at(image, target).map(|i| &image.functions[i]);
+        if branches && function.is_some_and(|f| leads_inside(image, f, target)) {
             self.indirect.push(target);
         }
     }
@@ -151,6 +151,18 @@ impl References {
             }
         }
     }
+}
+
+/// Whether the target is near the function's start, but behind it, and an instruction begins there. Text among the code
+/// looks like short jumps, to any byte.
+fn leads_inside(image: &Image, function: &Function, target: u64) -> bool {
+    let offset = target - function.address;
+    if !(1..NEAR).contains(&offset) {
+        return false;
+    }
+    let bytes = image.code_at(function.address, function.size).unwrap_or_default();
+    let decoder = Decoder::with_ip(64, bytes, function.address, DecoderOptions::NONE);
+    decoder.into_iter().map(|i| i.ip()).take_while(|&at| at <= target).any(|at| at == target)
 }
 
 #[cfg(test)]
@@ -217,6 +229,19 @@ mod tests {
     }
 
     #[test]
+    fn what_would_lead_into_an_instruction_is_no_jump() {
+        // ret; text that reads as `jb +1`, `sub [rcx], esp`; mov eax, 1; ret
+        let code = [&[RET, b'r', 1, b')', b'!', 0xb8, 1, 0, 0, 0, RET][..], &[0x90; 9]].concat();
+        for (distance, expected) in [(3, vec![]), (7, vec![TEXT + 10])] {
+            let mut code = code.clone();
+            code[2] = distance;
+            let mut image = image(ImageKind::Pie, TEXT, &code, &[1, 4, 15]);
+            image.functions.remove(1);
+            assert_eq!(references(&image, &[]).indirect, expected, "{distance}");
+        }
+    }
+
+    #[test]
     fn padding_and_jumps_within_the_code_refer_to_nothing() {
         for gap in
             [&[0x66, 0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0][..], &[0x90; 7], &[0xcc; 7], &[0xeb, 1, 0x90, RET], &[]]
@@ -239,7 +264,7 @@ mod tests {
 
     #[test]
     fn a_large_gap_is_searched_to_its_end() {
-        for len in PIECE as usize - 6..PIECE as usize + 6 {
+        for len in [PIECE as usize - 3, PIECE as usize, PIECE as usize + 3] {
             let mut gap = vec![RET; len];
             gap.extend(relative(&[0xe8], GAP + len as u64, TEXT));
             assert_eq!(found(&gap).0, [TEXT], "{len}");
