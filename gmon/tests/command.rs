@@ -210,3 +210,44 @@ fn the_reader_goes_away() {
     let output = Command::new("sh").args(["-c", &script]).output().expect("sh");
     assert_eq!(stderr(&output), "0\n");
 }
+
+/// What may have no end, and what may have no beginning, is refused; a pipe that somebody writes to is read like a file.
+#[test]
+fn pipes_are_read_and_devices_refused() {
+    let folder = Folder::new("pipes");
+    let file = folder.write("a.out", &bytes(&profile(250)));
+    let expected = stdout(&gmon(&["dump"], &[&file]));
+    assert!(!expected.is_empty());
+    // The shell's own pipe; one whose writer takes its time; one that is written to later.
+    let later = folder.0.join("later");
+    assert!(Command::new("mkfifo").arg(&later).status().expect("mkfifo runs").success());
+    for script in [
+        "exec $GMON dump <(cat $FILE)",
+        "exec $GMON dump <(sleep 6; cat $FILE)",
+        "(sleep 1; cat $FILE > $LATER) & $GMON dump $LATER",
+        "$GMON dump /dev/stdin < $FILE",
+        "cat $FILE | $GMON dump /dev/stdin",
+    ] {
+        let mut command = Command::new("bash");
+        command.args(["-c", script]).env("GMON", env!("CARGO_BIN_EXE_gmon"));
+        let output = command.env("FILE", &file).env("LATER", &later).output().expect("bash runs");
+        assert_eq!(stdout(&output), expected, "{script}: {}", stderr(&output));
+    }
+    for (path, message) in [
+        (later.as_path(), "is a pipe that nobody writes to"),
+        (Path::new("/dev/zero"), "is a device, expected a file or a pipe"),
+        (Path::new("/dev/tty"), "/dev/tty: "),
+        (folder.0.as_path(), "is a folder, expected a file or a pipe"),
+    ] {
+        let output = gmon(&["dump"], &[path]);
+        assert_eq!(code(&output), Some(2), "{}", stderr(&output));
+        assert!(stderr(&output).contains(message), "{}", stderr(&output));
+    }
+    // Of a pipe without end that does not begin as a profile does, only the beginning is read.
+    let output = Command::new("bash")
+        .args(["-c", "$GMON dump <(yes)"])
+        .env("GMON", env!("CARGO_BIN_EXE_gmon"))
+        .output()
+        .expect("bash runs");
+    assert!(stderr(&output).contains("gmon: "), "{}", stderr(&output));
+}
