@@ -14,6 +14,7 @@ use serde::Serialize;
 use crate::histogram::Place;
 use crate::names::demangle;
 use crate::profile_plan::Planned;
+use crate::say::Voice;
 
 /// A function that ran and that gprof cannot show.
 #[derive(Clone, Debug, Serialize, PartialEq, Eq)]
@@ -32,13 +33,41 @@ pub(crate) struct Placed {
     /// In functions of the program, those of `unseen` too.
     pub(crate) inside: u64,
     pub(crate) outside: u64,
+    /// Calls of functions of the program, those of `unseen` too.
+    pub(crate) calls: u64,
     /// Those with the most samples come first, then those with the most calls.
     pub(crate) unseen: Vec<Unseen>,
 }
 
 impl Placed {
+    /// Says which functions are not in the profile of `program`. Where they do not matter, only -v shows it.
+    pub(crate) fn report(&self, voice: Voice, program: &str, process: Option<i32>) {
+        let Some(remark) = self.remark(program) else { return };
+        let remark = match process {
+            Some(pid) => format!("process {pid}: {remark}"),
+            None => remark,
+        };
+        match self.misses_much() {
+            true => voice.note(remark),
+            false => voice.detail(remark),
+        }
+    }
+
+    /// Whether more than one in a hundred of the program's samples or calls are not in the profile. A function that ran
+    /// once and in no time, as each C++ file's constructors do, does not count however few calls there are.
+    fn misses_much(&self) -> bool {
+        let ran_once = |unseen: &&Unseen| unseen.calls <= 1 && unseen.samples == 0;
+        let (mut calls, mut samples) = (0_u64, 0_u64);
+        for unseen in self.unseen.iter().filter(|unseen| !ran_once(unseen)) {
+            calls = calls.saturating_add(unseen.calls);
+            samples = samples.saturating_add(unseen.samples);
+        }
+        let is_much = |part: u64, whole: u64| part > whole / 100;
+        is_much(calls, self.calls) || is_much(samples, self.inside)
+    }
+
     /// What there is to say about the functions that are not in the profile of `program`.
-    pub(crate) fn remark(&self, program: &str) -> Option<String> {
+    fn remark(&self, program: &str) -> Option<String> {
         const NAMED: usize = 3;
         let count = self.unseen.len();
         let (calls, samples) = self.unseen.iter().fold((0_u64, 0_u64), |(calls, samples), unseen| {
@@ -245,7 +274,37 @@ impl<'p> Placement<'p> {
         let mut unseen: Vec<_> =
             unseen.map(|(&at, &(calls, samples))| Unseen { name: name(at), calls, samples }).collect();
         unseen.sort_by_key(|unseen| std::cmp::Reverse((unseen.samples, unseen.calls)));
-        let placed = Placed { inside: self.inside, outside: self.outside, unseen };
+        let counts = self.arcs.iter().map(|arc| arc.count).chain(unseen.iter().map(|unseen| unseen.calls));
+        let calls = counts.fold(0, u64::saturating_add);
+        let placed = Placed { inside: self.inside, outside: self.outside, calls, unseen };
         (self.arcs, self.builder, placed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn misses_much(calls: u64, samples: u64, unseen: &[(u64, u64)]) -> bool {
+        let unseen = unseen.iter().map(|&(calls, samples)| Unseen { name: "f".to_owned(), calls, samples });
+        Placed { inside: samples, outside: 0, calls, unseen: unseen.collect() }.misses_much()
+    }
+
+    #[test]
+    fn one_in_a_hundred_is_not_much() {
+        for (calls, samples, unseen, expected) in [
+            (1000, 1000, &[][..], false),
+            (1000, 1000, &[(10, 10)], false),
+            (1000, 1000, &[(11, 0)], true),
+            (1000, 1000, &[(0, 11)], true),
+            (1000, 1000, &[(6, 0), (5, 0)], true),
+            // What ran once in no time, of however few calls.
+            (4, 0, &[(1, 0), (1, 0)], false),
+            (4, 0, &[(2, 0)], true),
+            (4, 3, &[(1, 1)], true),
+            (0, 0, &[(0, 1)], true),
+        ] {
+            assert_eq!(misses_much(calls, samples, unseen), expected, "{calls} {samples} {unseen:?}");
+        }
     }
 }

@@ -290,9 +290,7 @@ impl Run<'_> {
                 quoted(&other.symbols),
                 quoted(other.file.as_os_str())
             ));
-            if let Some(remark) = other.placed.remark(&other.profilee.shown.to_string_lossy()) {
-                voice.note(format_args!("process {}: {remark}", other.pid));
-            }
+            other.placed.report(voice, &other.profilee.shown.to_string_lossy(), Some(other.pid));
             if let Some(trouble) = &other.collected.trouble {
                 voice.warn(format_args!("process {}: nothing was hooked: {trouble}", other.pid));
             }

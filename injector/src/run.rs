@@ -241,9 +241,7 @@ pub(crate) fn finish(
     if let Some(detour) = &written.detour {
         voice.warn(format_args!("{detour}; it is in {}", written.path.display()));
     }
-    if let Some(remark) = run.placed.remark(&program.shown.to_string_lossy()) {
-        voice.note(remark);
-    }
+    run.placed.report(voice, &program.shown.to_string_lossy(), None);
     let (symbols, note) = profilee.symbols_beside(output, &written.path);
     if let Some(note) = note {
         voice.note(note);

@@ -129,6 +129,41 @@ fn global_names_are_all_shown() {
     assert_eq!((flat["gone.isra.0"].1, flat["work.part.0"].1, flat["work"].1), (500, 1500, 1000));
 }
 
+/// gprof leaves out the constructors of each C++ file: one call, and no time that anybody would miss.
+#[test]
+fn what_gprof_cannot_show_is_said_only_where_it_matters() {
+    const SOURCE: &str = r#"
+static int start = 0;
+// The name that g++ gives to the constructors of a file without a global name.
+__attribute__((constructor)) static void construct(void) __asm__("_GLOBAL__sub_I_start.cc");
+static void construct(void) { start++; }
+__attribute__((noinline, noipa)) int step(int n) { return n + 1; }
+__attribute__((noinline, noipa)) static int hidden(int n) __asm__("hidden.part.7");
+static int hidden(int n) { return n + 2; }
+int main(int argc, char **argv) {
+    int n = start;
+    for (int i = 0; i < 1000; i++) { n = step(n); if (i < 5 * (argc - 1)) n = hidden(n); }
+    return n < 0;
+}
+"#;
+    let place = Place::new();
+    place.compile("g++", "constructors", SOURCE, &["-fno-toplevel-reorder"]).unwrap();
+    let remark = "gprof cannot show";
+    // Calls of the hidden function out of 1000: none, 0.5 % and 1.5 %.
+    for (arguments, is_said) in [(0, false), (1, false), (3, true)] {
+        let mut command = vec!["-o", "gmon.out", "--rate=0", "--stats=stats.json", "./constructors"];
+        command.extend(["x"; 3].iter().take(arguments));
+        let outcome = place.run(&command);
+        assert_eq!(outcome.stderr_text().contains(remark), is_said, "{}", outcome.stderr_text());
+        // It is always among the facts, and shown by -v.
+        let stats: Value = serde_json::from_slice(&std::fs::read(place.path("stats.json")).unwrap()).unwrap();
+        let hidden = if arguments == 0 { 1 } else { 2 };
+        assert_eq!(stats["unseen"].as_array().unwrap().len(), hidden, "{}", stats["unseen"]);
+        let verbose = [&["-v"], command.as_slice()].concat();
+        assert!(place.run(&verbose).stderr_text().contains(remark));
+    }
+}
+
 /// Functions at odd addresses beside such as never run.
 const ODD: &str = r#"
     .text
@@ -310,7 +345,7 @@ int main(void) {
         let source = SOURCE.replace("CALL", &call.replace('\n', "\\n"));
         place.c("nameless", &source, &["-O1", "-falign-functions=1"]);
         let list = place.run(&["--list", "./nameless"]).stdout_text();
-        let called = list.lines().find(|line| line.contains(" called ")).unwrap();
+        let called = list.lines().find(|line| line.split_whitespace().nth(2) == Some("called")).unwrap();
         for mode in &MODES[..2] {
             let (flat, _, _) = run(&place, "nameless", mode);
             assert_eq!(flat["before"].1, 3000, "{call} {mode:?}");
