@@ -131,7 +131,8 @@ impl References {
             starts.contains(&address)
                 && image.functions.binary_search_by_key(&address, |function| function.address).is_ok()
         };
-        for (n, &word) in bytes.array_windows::<WORD>().enumerate() {
+        for (n, window) in bytes.windows(WORD).enumerate() {
+            let Ok(word) = <[u8; WORD]>::try_from(window) else { continue };
             // The bytes in front of the word; 0 where the code begins with it.
             let before = |distance: usize| n.checked_sub(distance).map_or(0, |n| bytes[n]);
             let is_relative = match (before(2), before(1)) {
