@@ -20,7 +20,7 @@
 #![allow(unsafe_code)]
 
 use crate::agent::Agent;
-use crate::cells::{REGION, existing, shadow};
+use crate::cells::{self, REGION, existing, shadow};
 use crate::sys;
 use crate::words;
 use gprofinject_abi::plan::{Cell, LEFT};
@@ -59,13 +59,19 @@ pub(crate) fn nearest(agent: &Agent, return_address: u64, cfa: u64) -> Nearest {
         }
         return above(agent, cfa, false);
     }
+    let (rsp, rip) = interrupted_at(cfa);
+    let nearest = above(agent, rsp, true);
+    Nearest { function: agent.leaf_at(rip).or(nearest.function), ..nearest }
+}
+
+/// The stack pointer and the program counter of the code that a signal handler, whose frame has this CFA, has
+/// interrupted.
+fn interrupted_at(cfa: u64) -> (u64, u64) {
     /// Offsets in struct ucontext: flags, link, stack (40 bytes), then registers 15 and 16.
     const RSP: u64 = 40 + 15 * 8;
     const RIP: u64 = RSP + 8;
     // SAFETY: the kernel has put a struct ucontext where a caller's frame would be (rt_sigframe).
-    let (rsp, rip) = unsafe { (*((cfa + RSP) as *const u64), *((cfa + RIP) as *const u64)) };
-    let nearest = above(agent, rsp, true);
-    Nearest { function: agent.leaf_at(rip).or(nearest.function), ..nearest }
+    unsafe { (*((cfa + RSP) as *const u64), *((cfa + RIP) as *const u64)) }
 }
 
 /// The newest live frame above an address. `interrupted`: a signal handler asks, and the address is where the
@@ -115,6 +121,55 @@ fn distrust_within(address: u64) {
             (&raw mut (*words).stack_hi).write_volatile(0);
         }
     }
+}
+
+/// Marks the frames that a jump or an exception leaves. `from` is the stack pointer before, `to` the one after.
+///
+/// On the thread's own stack these are all the frames in between. A jump that leads to that stack from another one, as
+/// out of a signal handler with a stack of its own, leaves the frames below its target; the newest of them is where the
+/// signal has interrupted the thread. A jump away from the thread's own stack leaves no frame: it resumes a coroutine.
+/// Of a jump between two places on stacks of unknown extent nobody can say whether they are the same stack. If they are
+/// not far apart, the frames between them are marked. Should some be resumed later, they lose nothing but their place as
+/// callers.
+pub(crate) fn leave(from: u64, to: u64) {
+    let words = words::get();
+    // SAFETY: the thread's own words.
+    let (lo, hi) = unsafe { ((*words).stack_lo, (*words).stack_hi) };
+    let own = |address| address >= lo && address < hi;
+    let newest = match (own(from), own(to)) {
+        (true, true) => from,
+        (false, true) => match interrupted(from, own) {
+            Some(newest) => newest,
+            None => return,
+        },
+        (false, false) if to.wrapping_sub(from) <= REGION => from,
+        _ => return,
+    };
+    cells::forget(newest, to);
+}
+
+/// Where the thread's own stack ended when a signal took the thread to the stack that holds `from`: the handler, whose
+/// frame is one of those above, may have interrupted another handler on a third stack.
+fn interrupted(from: u64, own: impl Fn(u64) -> bool) -> Option<u64> {
+    /// As many frames as a handler may plausibly have called, one in another.
+    const MOST: u32 = 1024;
+    let agent = Agent::get();
+    let mut at = (from & !7) + 8;
+    for _ in 0..MOST {
+        let (cfa, _) = Search::elsewhere(agent, at).first(at)?;
+        // SAFETY: the frame's cell, which the search has found.
+        let return_address = existing(cfa).map_or(0, |cell| unsafe { (*cell).return_address });
+        at = if agent.is_restorer(return_address) {
+            let (stack_pointer, _) = interrupted_at(cfa);
+            stack_pointer & !7
+        } else {
+            cfa + 8
+        };
+        if own(at) {
+            return Some(at);
+        }
+    }
+    None
 }
 
 /// How a search on the thread's own stack begins.

@@ -25,8 +25,8 @@ const REGION_BITS: u32 = WINDOW.trailing_zeros();
 /// User addresses have 47 bits.
 const REGIONS: u64 = 1 << (47 - REGION_BITS);
 const PAGE: u64 = 4096;
-/// Bytes of shadow for a region, and the cell behind its end, which a CFA at the end has.
-const SHADOW: u64 = 2 * REGION + 4096;
+/// Bytes of shadow for a region. A CFA at the region's end belongs to the next region.
+const SHADOW: u64 = 2 * REGION;
 
 /// The address of each region's shadow, 0: none yet. Written once each, by compare-and-exchange.
 static SHADOWS: AtomicPtr<AtomicU64> = AtomicPtr::new(core::ptr::null_mut());
@@ -106,26 +106,29 @@ pub(crate) fn fill(cfa: u64, number: u32, return_address: u64, nearest: Nearest)
     true
 }
 
-/// Marks the frames between two addresses of a stack as left by a jump. A jump from one stack to another
-/// may mark frames that are resumed some day: they lose nothing but their place as callers.
+/// Marks the frames whose CFAs lie between two addresses, both included, as left by a jump. Stacks may span any number
+/// of regions; a region without a shadow has had no frames.
 pub(crate) fn forget(from: u64, to: u64) {
-    let Some(shadow) = shadow(from, false) else { return };
-    let base = from & !(REGION - 1);
-    if to <= from || to - base > REGION {
-        return;
-    }
-    // A frame's CFA is a multiple of 8, and its return slot lies below the target's stack pointer.
+    // A frame's CFA is a multiple of 8.
     let mut at = from.next_multiple_of(8);
     while at <= to {
-        let cell = (shadow + 2 * (at - base)) as *mut Cell;
-        // SAFETY: at - base <= REGION, so the cell lies in the shadow. A cell that is not in use is not
-        // written, so that untouched memory stays untouched.
-        unsafe {
-            if (*cell).return_address != 0 {
-                (*cell).link = LEFT;
+        let base = at & !(REGION - 1);
+        let next = base + REGION;
+        let Some(shadow) = shadow(at, false) else {
+            at = next;
+            continue;
+        };
+        while at <= to && at < next {
+            let cell = (shadow + 2 * (at - base)) as *mut Cell;
+            // SAFETY: at - base < REGION, so the cell lies in the shadow. A cell that is not in use is not written, so
+            // that untouched memory stays untouched.
+            unsafe {
+                if (*cell).return_address != 0 {
+                    (*cell).link = LEFT;
+                }
             }
+            at += 8;
         }
-        at += 8;
     }
 }
 

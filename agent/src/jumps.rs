@@ -7,7 +7,7 @@
 //! passes on to glibc's own.
 #![allow(unsafe_code)]
 
-use crate::cells;
+use crate::callers;
 use crate::lookup;
 use core::arch::{asm, naked_asm};
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -41,7 +41,7 @@ extern "C" fn leave_frames(environment: *const u64) {
         (*environment.add(STACK_POINTER)).rotate_right(17) ^ guard
     };
     let here = &raw const guard as u64;
-    cells::forget(here, target);
+    callers::leave(here, target);
 }
 
 macro_rules! pass_on {

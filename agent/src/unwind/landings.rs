@@ -8,7 +8,7 @@
 #![allow(unsafe_code)]
 
 use super::{GET_CFA, UNWINDER_HI, UNWINDER_LO};
-use crate::cells;
+use crate::callers;
 use crate::sys;
 use crate::words;
 use core::ffi::c_void;
@@ -50,7 +50,7 @@ unsafe extern "C" fn land(context: *mut c_void, get_cfa: GetCfa, pad: u64) -> u6
     // SAFETY: the unwinder's own function and context; the thread's own words.
     unsafe {
         let cfa = get_cfa(context);
-        cells::forget(&raw const here as u64, cfa);
+        callers::leave(&raw const here as u64, cfa);
         // A program that was started is never left.
         if words::offset() != WORDS as i64 {
             return pad;
