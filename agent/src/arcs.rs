@@ -31,7 +31,10 @@ pub(crate) extern "C" fn known(number: u32, return_address: u64, cfa: u64) -> Ne
     let mut nearest = None;
     let key = match entry {
         Entry::Loop => return body(agent, record),
-        // Whether the caller is hooked is known of keys that have a place, and costs a search of others.
+        // Whether the caller is hooked is known of sites and of keys that have a place. Of others it costs a search.
+        Entry::Text if agent.both && callers::is_site(return_address) => {
+            caller(agent, return_address, cfa, &mut nearest)
+        }
         Entry::Text => return_address,
         Entry::Callback if agent.both && objects::known(return_address).is_none() => return RARE,
         Entry::Callback => caller(agent, return_address, cfa, &mut nearest),
@@ -41,7 +44,12 @@ pub(crate) extern "C" fn known(number: u32, return_address: u64, cfa: u64) -> Ne
         Found::At(count) => {
             // SAFETY: a count in the thread's own block.
             unsafe { increment(count) };
-            if entry.is_simple(record) {
+            let site = match entry {
+                Entry::Callback => callers::note_site(agent, return_address),
+                Entry::Text => nearest.is_some(),
+                _ => false,
+            };
+            if site || entry.is_simple(record) {
                 // SAFETY: the count is in the block.
                 unsafe { remember(block, number, key, count) };
             }
@@ -62,6 +70,7 @@ pub(crate) extern "C" fn rare(number: u32, return_address: u64, cfa: u64) -> Nex
     let key = match entry {
         Entry::Loop => return body(agent, record),
         Entry::Text if agent.both && !agent.is_hooked(return_address) => {
+            callers::note_site(agent, return_address);
             caller(agent, return_address, cfa, &mut nearest)
         }
         Entry::Text => return_address,
@@ -123,7 +132,8 @@ impl Entry {
         }
     }
 
-    /// Whether a later entry of this kind with the same key needs no decision but the look-up.
+    /// Whether a later entry of this kind with the same key needs no decision but the look-up. (One from a site needs no
+    /// other decision than the gate's.)
     fn is_simple(self, record: &FunctionRecord) -> bool {
         match self {
             Entry::Text => true,

@@ -21,9 +21,45 @@
 
 use crate::agent::Agent;
 use crate::cells::{self, REGION, existing, shadow};
+use crate::objects;
 use crate::sys;
 use crate::words;
+use core::sync::atomic::{AtomicU64, Ordering};
 use gprofinject_abi::plan::{Cell, LEFT};
+
+/// How many sites are known at a time.
+pub(crate) const SITES_LEN: usize = 1024;
+
+/// The *sites* that have called hooked functions lately: return addresses in code that is not hooked, but belongs to a
+/// loaded object, and that begin no context and are no signal handler's. The gate decides whose call such a one is with
+/// no other question about the return address. A site stands where the low bits of its address say. Any thread may
+/// replace it by another one; whoever does not find a site takes the slow path.
+pub(crate) static SITES: [AtomicU64; SITES_LEN] = [const { AtomicU64::new(0) }; SITES_LEN];
+
+fn site(return_address: u64) -> &'static AtomicU64 {
+    // The index is less than the length.
+    &SITES[return_address as usize % SITES_LEN]
+}
+
+/// Whether a return address is known to be a site. Integer code only; see [`crate::gate`].
+pub(crate) fn is_site(return_address: u64) -> bool {
+    site(return_address).load(Ordering::Relaxed) == return_address
+}
+
+/// Answers with whether a return address in code that is not hooked is a site, and remembers it. Integer code only; see
+/// [`crate::gate`].
+pub(crate) fn note_site(agent: &Agent, return_address: u64) -> bool {
+    let is = return_address != 0
+        && !agent.in_copies(return_address)
+        && !agent.in_arena(return_address)
+        && (!agent.both || agent.in_text(return_address) || objects::known(return_address) == Some(false))
+        && !agent.is_restorer(return_address)
+        && !agent.is_start_of_context(return_address);
+    if is {
+        site(return_address).store(return_address, Ordering::Relaxed);
+    }
+    is
+}
 
 /// What a search has found.
 #[derive(Clone, Copy)]
@@ -224,6 +260,10 @@ impl Search<'_> {
     /// What the thread's last event says. `lo`: where its stack begins; `start`: the lowest CFA of interest.
     fn begin(&self, last: u64, lo: u64, start: u64) -> Begin {
         let mut at = last;
+        if at == self.end {
+            // The last search has found that no frame is alive.
+            return Begin::At(self.end);
+        }
         while let Some(cell) = existing(at) {
             let own = at >= lo && at < self.end;
             if own && at >= start && self.is_caller(cell, at) {

@@ -15,7 +15,10 @@
 //!
 //! Before it saves anything a gate looks into the block's table of recent arcs, with three or four registers
 //! kept at CFA-40 and below. That is enough for arcs that share a home slot with others and for indirect
-//! tail calls, except the first time.
+//! tail calls, except the first time. A call out of unhooked code whose return address is a known *site*
+//! ([`crate::callers`]) is finished here as well, if the thread's last event tells whose call it is: `gpi_callback`
+//! takes the first steps of [`crate::callers::nearest`] and of [`cells::fill`], in the same order, and leaves everything
+//! else to them.
 //!
 //! `arcs::known` is compiled Rust that must not touch a vector register (a test reads its machine code);
 //! the rarer functions may, and get them saved. Nothing here uses x87, MMX, AVX or the direction flag.
@@ -27,11 +30,11 @@
 
 use crate::agent::{AGENT, Agent};
 use crate::vectors::{restore_vectors, save_vectors};
-use crate::{arcs, cells};
+use crate::{arcs, callers, cells};
 use core::arch::global_asm;
 use core::mem::offset_of;
-use gprofinject_abi::plan::{Cell, FunctionRecord, ThreadWords, WINDOW, WINDOW_WORD};
-use gprofinject_abi::region::{RECENT, RECENT_HASH, RECENT_SHIFT, Slot, TAIL};
+use gprofinject_abi::plan::{CALL_LEN, Cell, FunctionRecord, LEFT, ThreadWords, WINDOW, WINDOW_WORD};
+use gprofinject_abi::region::{CALLER, RECENT, RECENT_HASH, RECENT_SHIFT, ROOT, Slot, TAIL};
 
 /// Where a thunk goes on.
 #[repr(C)]
@@ -97,13 +100,94 @@ global_asm!(
     "gpi_recent \\otherwise",
     "mov [rsi+{function}], eax",
     ".endm",
-    // Leaves the place in the arena that the record of function eax names in CFA-32. Changes rax, rcx.
-    ".macro gpi_next place, below",
+    // Leaves the place in the arena that the record of function eax names, less `before` bytes, in CFA-32. Changes rax,
+    // rcx.
+    ".macro gpi_next place, below, before=0",
     "imul eax, eax, {record}",
     "mov rcx, [rip+{agent}+{functions}]",
     "mov eax, [rcx+rax+\\place]",
     "add rax, [rip+{agent}+{arena_lo}]",
+    ".if \\before",
+    "sub rax, \\before",
+    ".endif",
     "mov [rsp-32+\\below], rax",
+    ".endm",
+    // The cell of the frame with the CFA in rsi, in rcx; goes to `otherwise` unless it lies in the window and its frame
+    // is there. rdi = cells. Changes r11.
+    ".macro gpi_frame otherwise, gone",
+    "mov rcx, rsi",
+    "xor rcx, [rdi+{window_word}]",
+    "cmp rcx, {window}",
+    "jae \\otherwise",
+    "lea rcx, [rdi+rcx*2]",
+    "mov r11, [rcx+{return_address}]",
+    "test r11, r11",
+    "jz \\gone",
+    "add r11, 8",                   // a frame that has returned holds the address of its return slot
+    "cmp r11, rsi",
+    "je \\gone",
+    ".endm",
+    // After gpi_look: whose call it is that comes out of unhooked code, if the return address r11 is a site's, and the
+    // frame of the thread's last event, or the one that its link leads to, is alive. Then r11 is the key, rsi the
+    // caller's CFA, r8 the CFA, rdi = cells, rcx and rdx are as after gpi_look; r8 and rsi are kept at CFA-72 and
+    // CFA-64. Else goes to `otherwise` with r11, r8 and rsi as they were.
+    ".macro gpi_caller below, otherwise",
+    "mov edi, r11d",
+    "and edi, {sites_mask}",
+    "lea rdx, [rip+{sites}]",
+    "cmp [rdx+rdi*8], r11",
+    "jne \\otherwise",
+    "mov [rsp-64+\\below], rsi",
+    "mov [rsp-72+\\below], r8",
+    "mov rdx, [rip+gprofinject_thread_words@GOTTPOFF]",
+    ".if \\below",
+    "mov rsi, fs:[rdx+{last}]",
+    "cmp byte ptr [rip+{agent}+{both}], 0",
+    "je 33f",
+    ".endif",
+    "lea r8, [rsp+\\below]",
+    "cmp r8, fs:[rdx+{stack_lo}]",
+    "jb 35f",
+    "cmp r8, fs:[rdx+{stack_hi}]",
+    "jae 35f",
+    "mov rsi, fs:[rdx+{last}]",
+    "mov rdi, fs:[rdx+{cells}]",
+    "cmp rsi, fs:[rdx+{stack_hi}]",
+    "je 33f",
+    "gpi_frame 35f, 32f",
+    "31:",                          // a frame is there: is it older, on this stack, and not left by a jump?
+    "cmp rsi, r8",
+    "jbe 35f",
+    "cmp rsi, fs:[rdx+{stack_hi}]",
+    "jae 35f",
+    "cmp dword ptr [rcx+{link}], {left}",
+    "je 35f",
+    "mov r11, [rsi-8]",             // its return slot holds an exit label
+    "cmp r11, [rip+{agent}+{arena_lo}]",
+    "jb 35f",
+    "cmp r11, [rip+{agent}+{arena_hi}]",
+    "jae 35f",
+    "mov r11d, [rcx+{function}]",
+    "bts r11, {caller_bit}",
+    "jmp 34f",
+    "32:",                          // it has returned: unhooked code had called it, if it has a link
+    "mov ecx, [rcx+{link}]",
+    "sub ecx, {left}",
+    "jbe 35f",
+    "lea rsi, [rsi+rcx*8]",
+    "cmp rsi, fs:[rdx+{stack_hi}]",
+    "je 33f",
+    "gpi_frame 35f, 35f",
+    "jmp 31b",
+    "35:",
+    "mov rsi, [rsp-64+\\below]",
+    "mov r8, [rsp-72+\\below]",
+    "mov r11, [rsp-8+\\below]",
+    "jmp \\otherwise",
+    "33:",                          // no frame is alive
+    "mov r11, {root}",
+    "34:",
+    "mov rcx, fs:[rdx+{block}]",
     ".endm",
     // Saves what Rust may clobber, but for rax and r11, which the thunk has saved. In: rsp = CFA - 128.
     // Out: rbp = frame, rsp aligned, arguments: edi = number, rsi = return address, rdx = CFA.
@@ -178,11 +262,43 @@ global_asm!(
     "cmp r11, [rip+{agent}+{arena_hi}]",
     "jb 8f",
     "6:",
-    "gpi_recent 7f",
+    "gpi_recent 12f",
     "gpi_next {resume}, 0",
     "gpi_looked 0",
     "mov r11, [rsp-24]",
     "jmp [rsp-32]",
+    // A call out of unhooked code: as `cells::fill`.
+    "12:",
+    "gpi_caller 0, 7f",
+    "sub rsi, r8",
+    "shr rsi, 3",
+    "inc rsi",                      // the link
+    "xor r8, [rdi+{window_word}]",
+    "cmp r8, {window}",
+    "jae 13f",
+    "lea r8, [rdi+r8*2]",           // the frame's cell
+    "mov rdi, rsi",
+    "shr rdi, 32",
+    "jnz 13f",
+    "gpi_recent 13f",
+    "shl rsi, 32",
+    "mov edx, eax",
+    "or rsi, rdx",
+    "mov [r8+{function}], rsi",
+    "mov r11, [rsp-8]",
+    "mov [r8+{return_address}], r11",
+    "mov rdx, [rip+gprofinject_thread_words@GOTTPOFF]",
+    "mov fs:[rdx+{last}], rsp",
+    "gpi_next {exit_label}, 0, {call_len}",
+    "gpi_looked 0",
+    "mov rsi, [rsp-64]",
+    "mov r8, [rsp-72]",
+    "mov r11, [rsp-24]",
+    "mov rax, [rsp-16]",
+    "jmp [rsp-32]",
+    "13:",
+    "mov r8, [rsp-72]",
+    "jmp 9f",
     // An exit label.
     "8:",
     "gpi_tail 0, 9f",
@@ -262,12 +378,23 @@ global_asm!(
     "cmp r11, [rip+{agent}+{arena_hi}]",
     "jb 8f",
     "6:",
-    "gpi_recent 7f",
+    "gpi_recent 12f",
     "2:",
     "gpi_next {resume}, 8",
     "gpi_looked 8",
     "mov r11, [rsp-16]",
     "jmp [rsp-24]",
+    // A call out of unhooked code of a function that gets no cell.
+    "12:",
+    "gpi_caller 8, 7f",
+    "mov fs:[rdx+{last}], rsi",
+    "gpi_recent 13f",
+    "mov rsi, [rsp-56]",
+    "mov r8, [rsp-64]",
+    "jmp 2b",
+    "13:",
+    "mov r8, [rsp-64]",
+    "jmp 9f",
     // As above. The frame stays where it is: where the thunk goes on, the caller's exit label is in its slot.
     "8:",
     "gpi_tail 8, 9f",
@@ -363,6 +490,19 @@ global_asm!(
     recent = const RECENT,
     key = const offset_of!(Slot, key),
     count = const offset_of!(Slot, count),
+    exit_label = const offset_of!(FunctionRecord, exit),
+    call_len = const CALL_LEN,
+    both = const offset_of!(Agent, both),
+    last = const offset_of!(ThreadWords, last),
+    stack_lo = const offset_of!(ThreadWords, stack_lo),
+    stack_hi = const offset_of!(ThreadWords, stack_hi),
+    return_address = const offset_of!(Cell, return_address),
+    link = const offset_of!(Cell, link),
+    left = const LEFT,
+    caller_bit = const CALLER.trailing_zeros(),
+    root = const ROOT as i64,
+    sites = sym callers::SITES,
+    sites_mask = const callers::SITES_LEN - 1,
     as_body = const BODY,
     known = sym arcs::known,
     rare = sym arcs::rare,
