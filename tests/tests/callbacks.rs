@@ -15,27 +15,42 @@ use gprofinject_tests::{build, expect, generate, gprofdata, run, skip};
 
 const SEEDS: u64 = 60;
 const LIMIT: Duration = Duration::from_secs(60);
+/// Where the code is that is not hooked.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Unhooked {
+    /// In a library.
+    Library,
+    /// In the program: the function is excluded by its name.
+    Excluded,
+}
+
 /// Frames look different in each.
-const BUILDS: &[(&str, &[&str])] =
-    &[("g++", &["-O2"]), ("g++", &["-O0"]), ("g++", &["-Os", "-no-pie"]), ("clang++", &["-O2"])];
+const BUILDS: &[(&str, &[&str], Unhooked)] = &[
+    ("g++", &["-O2"], Unhooked::Library),
+    ("g++", &["-O0"], Unhooked::Library),
+    ("g++", &["-Os", "-no-pie"], Unhooked::Library),
+    ("clang++", &["-O2"], Unhooked::Library),
+    ("g++", &["-O2"], Unhooked::Excluded),
+];
 
 #[test]
 fn random_trees_of_calls() {
     let asked = std::env::var("GPROFINJECT_FUZZ_PROGRAMS").ok().and_then(|n| n.parse().ok());
     let folder = tempfile::tempdir().unwrap();
     let mut programs = Vec::new();
-    for (n, (compiler, flags)) in BUILDS.iter().enumerate() {
+    for (n, &(compiler, flags, unhooked)) in BUILDS.iter().enumerate() {
         if !skip::have(compiler) {
             skip::skipped("random_trees_of_calls", &format!("no {compiler}"));
             continue;
         }
-        programs.push(build_random(&folder.path().join(n.to_string()), compiler, flags));
+        let program = build_random(&folder.path().join(n.to_string()), compiler, flags, unhooked);
+        programs.push((program, unhooked));
     }
     let mut failures = Vec::new();
     let first = generate::first_seed();
     for seed in first..first + asked.unwrap_or(SEEDS) {
-        let program = &programs[seed as usize % programs.len()];
-        for failure in compare(program, seed, folder.path()) {
+        let (program, unhooked) = &programs[seed as usize % programs.len()];
+        for failure in compare(program, *unhooked, seed, folder.path()) {
             failures.push(format!("seed {seed}, {}: {failure}", program.display()));
         }
         if failures.len() > 10 {
@@ -45,32 +60,43 @@ fn random_trees_of_calls() {
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
-fn build_random(folder: &Path, compiler: &str, flags: &[&str]) -> PathBuf {
+fn build_random(folder: &Path, compiler: &str, flags: &[&str], unhooked: Unhooked) -> PathBuf {
     std::fs::create_dir(folder).unwrap();
     let (library, program) = (folder.join("libcallback.so"), folder.join("random"));
     let source = tool::folder().join("callbacks");
-    let mut command = Command::new(compiler);
-    command
-        .args(["-O2", "-shared", "-fPIC", "-fexceptions", "-o"])
-        .arg(&library)
-        .arg(source.join("library.cc"));
-    build::compile(command).unwrap();
-    let mut command = Command::new(compiler);
-    command.args(flags).args(["-g", "-w", "-pthread", "-o"]).arg(&program).arg(source.join("random.cc"));
-    command.arg(&library).arg("-Wl,-rpath,$ORIGIN");
-    build::compile(command).unwrap();
+    let mut whole = Command::new(compiler);
+    whole.args(flags).args(["-g", "-w", "-pthread", "-o"]).arg(&program).arg(source.join("random.cc"));
+    match unhooked {
+        Unhooked::Library => {
+            let mut command = Command::new(compiler);
+            command
+                .args(["-O2", "-shared", "-fPIC", "-fexceptions", "-o"])
+                .arg(&library)
+                .arg(source.join("library.cc"));
+            build::compile(command).unwrap();
+            whole.arg(&library).arg("-Wl,-rpath,$ORIGIN");
+        }
+        Unhooked::Excluded => {
+            whole.arg(source.join("library.cc"));
+        }
+    }
+    build::compile(whole).unwrap();
     program
 }
 
 /// What is wrong with one run.
-fn compare(path: &Path, seed: u64, folder: &Path) -> Vec<String> {
+fn compare(path: &Path, unhooked: Unhooked, seed: u64, folder: &Path) -> Vec<String> {
     let args = [seed.to_string()];
     let mut command = Command::new(path);
     command.args(&args);
     let alone = run::run(command, None, LIMIT).unwrap();
     let gmon = folder.join("gmon.out");
     let _ = std::fs::remove_file(&gmon);
-    let command = tool::command(&["-q", Hooks::Both.option()], &gmon, path, &args).unwrap();
+    let mut options = vec!["-q", Hooks::Both.option()];
+    if unhooked == Unhooked::Excluded {
+        options.extend(["--exclude", "call_back"]);
+    }
+    let command = tool::command(&options, &gmon, path, &args).unwrap();
     let ours = run::run(command, None, LIMIT).unwrap();
     if alone.code() != 0 || (ours.code(), &ours.stdout) != (0, &alone.stdout) {
         let (alone, ours, said) = (alone.code(), ours.code(), ours.stderr_text());
