@@ -4,6 +4,7 @@
 use crate::agent::{Agent, add};
 use crate::callers::{self, Nearest};
 use crate::cells;
+use crate::far;
 use crate::gate::{BODY, CALL, Next, RESUME};
 use crate::objects;
 use crate::text;
@@ -14,12 +15,12 @@ use core::mem::offset_of;
 use core::sync::atomic::{AtomicU64, Ordering};
 use gprofinject_abi::plan::{CALL_LEN, Cell, ENTRY_ONLY, FunctionRecord, LEAF, LOOPS, SPARE_SLOTS};
 use gprofinject_abi::region::{
-    BlockHeader, CALLER, Overflow, PROBES, ROOT, SEGMENT_BIT, SEGMENTS, SITE, SLOTS, Slot, TAIL, recent,
-    segment_entries, segment_offset,
+    BlockHeader, CALLER, Overflow, PROBES, ROOT, SEGMENT_BIT, SEGMENTS, SITE, SLOTS, Slot, TAIL, is_linked,
+    plain_key, recent, segment_entries, segment_offset,
 };
 
-/// Counts an arc that has a place already. Integer code only; see [`crate::gate`].
-pub(crate) extern "C" fn known(number: u32, return_address: u64, cfa: u64) -> Next {
+/// Counts an arc that has a place already. `base` is the caller's rbp. Integer code only; see [`crate::gate`].
+pub(crate) extern "C" fn known(number: u32, return_address: u64, cfa: u64, base: u64) -> Next {
     let agent = Agent::get();
     let record = agent.function(number);
     // SAFETY: the calling thread's own words.
@@ -49,6 +50,13 @@ pub(crate) extern "C" fn known(number: u32, return_address: u64, cfa: u64) -> Ne
                 Entry::Text => nearest.is_some(),
                 _ => false,
             };
+            // SAFETY: the count is one of a slot or an overflow entry, which begin alike, in the block.
+            let linked =
+                unsafe { far::is_next_linked(count.cast::<u8>().sub(offset_of!(Slot, count)).cast()) };
+            if linked {
+                nearest = far::caller(agent, number, return_address, cfa, base);
+                return entry.next(agent, record, number, return_address, cfa, nearest);
+            }
             if site || entry.is_simple(record) {
                 // SAFETY: the count is in the block.
                 unsafe { remember(block, number, key, count) };
@@ -252,7 +260,7 @@ fn find(agent: &Agent, block: u64, number: u32, record: &FunctionRecord, key: u6
         let slot = (block + u64::from(record.slots + at)) as *mut Slot;
         // SAFETY: the home slots of a function lie within the block.
         let found = unsafe { (*slot).key };
-        if found == key {
+        if found == key || is_linked(found) && plain_key(found) == key {
             // SAFETY: the slot is valid.
             return Found::At(unsafe { &raw mut (*slot).count });
         }

@@ -21,6 +21,7 @@
 
 use crate::agent::Agent;
 use crate::cells::{self, REGION, existing, shadow};
+use crate::far;
 use crate::objects;
 use crate::sys;
 use crate::words;
@@ -130,7 +131,13 @@ fn above(agent: &Agent, from: u64, interrupted: bool) -> Nearest {
     }
     let found = match search.begin(last, lo, start) {
         Begin::With(cfa, function) => Some((cfa, function)),
-        Begin::At(at) => search.first(at),
+        Begin::At(at) => {
+            let found = search.first(at);
+            if let Some((cfa, function)) = found {
+                far::searched(agent, at, cfa, function);
+            }
+            found
+        }
     };
     let (function, mut link) = match found {
         Some((cfa, function)) => (Some(function), cfa),
@@ -315,6 +322,39 @@ impl Search<'_> {
         is_alive(cell, at)
             // SAFETY: the return slot of a frame that is not below `readable`.
             && (at < self.readable || self.agent.in_arena(unsafe { *((at - 8) as *const u64) }))
+    }
+}
+
+/// The frames of the thread's own stack above one that is being entered.
+pub(crate) struct Frames<'a>(Search<'a>);
+
+impl Frames<'_> {
+    /// None: the frame is not on the thread's own stack.
+    pub(crate) fn above(agent: &Agent, cfa: u64) -> Option<Frames<'_>> {
+        let words = words::get();
+        // SAFETY: the thread's own words.
+        let (lo, end) = unsafe { ((*words).stack_lo, (*words).stack_hi) };
+        (cfa >= lo && cfa < end).then_some(Frames(Search { agent, end, readable: cfa + 8 }))
+    }
+
+    /// The function of the frame with this CFA, if one is there and alive.
+    pub(crate) fn is_alive(&self, at: u64) -> Option<u32> {
+        if at < self.0.readable || at >= self.0.end {
+            return None;
+        }
+        let cell = existing(at)?;
+        // SAFETY: a cell in a shadow, which is never unmapped.
+        self.0.is_caller(cell, at).then(|| unsafe { (*cell).function })
+    }
+
+    /// The newest live frame, by a search.
+    pub(crate) fn first(&self) -> Option<Nearest> {
+        self.0.first(self.0.readable).map(|(cfa, function)| self.nearest(function, cfa))
+    }
+
+    /// What leads to a live frame.
+    pub(crate) fn nearest(&self, function: u32, cfa: u64) -> Nearest {
+        Nearest { function: Some(function), link: cfa }
     }
 }
 

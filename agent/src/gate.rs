@@ -190,7 +190,7 @@ global_asm!(
     "mov rcx, fs:[rdx+{block}]",
     ".endm",
     // Saves what Rust may clobber, but for rax and r11, which the thunk has saved. In: rsp = CFA - 128.
-    // Out: rbp = frame, rsp aligned, arguments: edi = number, rsi = return address, rdx = CFA.
+    // Out: rbp = frame, rsp aligned, arguments: edi = number, rsi = return address, rdx = CFA, rcx = rbp.
     ".macro gpi_save",
     "push rcx",
     ".cfi_adjust_cfa_offset 8",
@@ -219,6 +219,7 @@ global_asm!(
     "mov edi, [rbp-8]",
     "mov rsi, [rbp-16]",
     "lea rdx, [rbp+192]",           // 8 pushes and 128 bytes
+    "mov rcx, [rbp]",               // the caller's rbp
     ".endm",
     ".macro gpi_restore",
     "mov rsp, rbp",

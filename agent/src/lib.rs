@@ -29,6 +29,7 @@ mod children;
 mod counters;
 mod early;
 mod execute;
+mod far;
 mod frida;
 mod gate;
 mod jumps;

@@ -24,7 +24,7 @@
 //!
 //! Every word of a block has one writer, the thread that owns the block; signal handlers of that thread
 //! interrupt it but never run beside it. Readers may look at any time: a key is stored once, before its
-//! count, and never changed; counts only grow.
+//! count, and never changed but for the mark of linked calls ([`plain_key`]); counts only grow.
 
 use core::mem::offset_of;
 
@@ -35,6 +35,22 @@ pub const CALLER: u64 = 1 << 63;
 pub const TAIL: u64 = 1 << 62;
 pub const SITE: u64 = 1 << 61;
 pub const ROOT: u64 = u64::MAX;
+
+/// In the key of a home slot, beside a return address: calls from there are *linked*, so that the thunk does not find
+/// the key (see the agent's `far.rs`). From [`LINKS_SHIFT`] on stands how many more are, up to [`LINKS`].
+pub const LINKED: u64 = 1 << 60;
+pub const LINKS_SHIFT: u32 = 47;
+pub const LINKS: u64 = (1 << 13) - 1;
+
+/// Whether a key is that of linked calls.
+pub const fn is_linked(key: u64) -> bool {
+    key & (CALLER | TAIL | SITE | LINKED) == LINKED
+}
+
+/// The key as it was before its calls were linked. User addresses have 47 bits.
+pub const fn plain_key(key: u64) -> u64 {
+    if is_linked(key) { key & ((1 << LINKS_SHIFT) - 1) } else { key }
+}
 
 pub const MAGIC: [u8; 8] = *b"gpi-regn";
 pub const PAGE: u64 = 4096;

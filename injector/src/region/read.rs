@@ -9,8 +9,8 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
 use gprofinject_abi::region::{
-    BlockHeader, Overflow, ROOT, RegionHeader, SEGMENTS, SLOTS, Slot, counters_offset, segment_entries,
-    segment_offset,
+    BlockHeader, Overflow, ROOT, RegionHeader, SEGMENTS, SLOTS, Slot, counters_offset, plain_key,
+    segment_entries, segment_offset,
 };
 
 use super::{AgentReport, BLOCKS_MAX, HISTOGRAM, Layout, histogram_len, read_at, read_value};
@@ -148,7 +148,7 @@ impl Region {
                         && count != 0
                     {
                         // A return address of 0, a coroutine's first, finds a free slot to be its own.
-                        let key = if key == 0 { ROOT } else { key };
+                        let key = if key == 0 { ROOT } else { plain_key(key) };
                         visit(Counter { function, key, count });
                     }
                 }
