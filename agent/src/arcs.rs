@@ -50,11 +50,14 @@ pub(crate) extern "C" fn known(number: u32, return_address: u64, cfa: u64, base:
                 Entry::Text => nearest.is_some(),
                 _ => false,
             };
+            let slot = count.cast::<u8>().wrapping_sub(offset_of!(Slot, count)).cast();
             // SAFETY: the count is one of a slot or an overflow entry, which begin alike, in the block.
-            let linked =
-                unsafe { far::is_next_linked(count.cast::<u8>().sub(offset_of!(Slot, count)).cast()) };
-            if linked {
+            if unsafe { far::is_next_linked(slot) } {
                 nearest = far::caller(agent, number, return_address, cfa, base);
+                if nearest.is_none() {
+                    // SAFETY: as above.
+                    unsafe { far::unlink(slot) };
+                }
                 return entry.next(agent, record, number, return_address, cfa, nearest);
             }
             if site || entry.is_simple(record) {

@@ -110,6 +110,15 @@ pub(crate) unsafe fn is_next_linked(slot: *mut Slot) -> bool {
     true
 }
 
+/// Puts the key back: the caller of such a call could not be told.
+///
+/// # Safety
+/// `slot` must be a slot with a key in the calling thread's block.
+pub(crate) unsafe fn unlink(slot: *mut Slot) {
+    // SAFETY: passed on.
+    unsafe { (&raw mut (*slot).key).write_volatile(plain_key((*slot).key)) };
+}
+
 /// The frame that a direct call of function `number` comes from, by what holds of it at the callee's entry. `base` is
 /// the caller's rbp.
 pub(crate) fn caller(
@@ -121,7 +130,7 @@ pub(crate) fn caller(
 ) -> Option<Nearest> {
     let frames = Frames::above(agent, cfa)?;
     let function = agent.function_at(return_address.wrapping_sub(agent.bias).wrapping_sub(1))?;
-    let is_it = |at: u64| at % 8 == 0 && frames.is_alive(at) == Some(function);
+    let is_it = |at: u64| at.is_multiple_of(8) && frames.is_alive(at) == Some(function);
     // A frame whose size changes has a frame pointer: what is at rbp is the caller's rbp, and behind it the return
     // address.
     let framed = base.wrapping_add(16);
