@@ -51,10 +51,11 @@ fn comes_to_its_end(image: &Image, f: &Function) -> bool {
 /// Whether a function is only run into: nobody calls it, jumps to it or has its address.
 pub(crate) fn is_no_start(image: &Image, flow: &Flow, index: usize) -> bool {
     let address = image.functions[index].address;
-    before(image, flow, index).is_some()
-        && !flow.is_taken(address)
+    // What decodes a function comes last.
+    !flow.is_taken(address)
         && flow.indirect_in(address, address + 1).is_empty()
         && flow.branches_into(index, address + 1).iter().all(|b| b.function as usize == index)
+        && before(image, flow, index).is_some()
 }
 
 /// All of them, sorted by the function that is run into.

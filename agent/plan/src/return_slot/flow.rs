@@ -334,14 +334,17 @@ pub(crate) fn examine(image: &Image, function: &Function, factory: &mut Instruct
     ways.run(factory);
     ways.run_unreached(image, factory);
     // A function whose description never says that the stack pointer has moved, though it has, was described by
-    // somebody who did not care.
-    let mut described = instructions.iter().map(|i| image.cfa(i.ip())).map(|cfa| cfa != Some((7, 8)));
-    let is_described = described.any(|moved| moved);
+    // somebody who did not care. To look at the whole description takes long, and few functions need it.
+    let mut is_described = None;
     for (i, state) in instructions.iter().zip(&ways.states) {
         let Some(state) = state else { continue };
         let callers = uses_callers(i, state);
         let own = uses_own(i, state, factory);
-        if (own || callers != 0) && (!is_described || agrees(image, i, state)) {
+        if !own && callers == 0 {
+            continue;
+        }
+        let moves = || instructions.iter().any(|i| image.cfa(i.ip()) != Some((7, 8)));
+        if !*is_described.get_or_insert_with(moves) || agrees(image, i, state) {
             uses.own |= own;
             uses.callers |= callers;
         }
