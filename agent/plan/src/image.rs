@@ -220,6 +220,11 @@ impl<'d> Image<'d> {
         self.frames.cfa(address)
     }
 
+    /// The same for all addresses of the frame description that holds one.
+    pub(crate) fn cfas(&self, address: u64) -> Option<unwind::Cfas> {
+        self.frames.cfas(address, None)
+    }
+
     /// The landing pads in these ranges.
     pub(crate) fn landing_pads_in(&self, ranges: &[(u64, u64)]) -> Vec<u64> {
         let mut pads = Vec::new();

@@ -195,9 +195,36 @@ impl<'d> Unwind<'d> {
     }
 }
 
-impl Frames<'_> {
+/// The CFAs of the code that one frame description covers.
+#[derive(Debug)]
+pub(crate) struct Cfas {
+    start: u64,
+    end: u64,
+    /// From which address on it is which. Sorted.
+    rows: Vec<(u64, Option<(u16, i64)>)>,
+}
+
+impl Cfas {
     /// The CFA at an address, as a DWARF register and an offset; None: nothing says it that simply.
+    pub(crate) fn at(&self, address: u64) -> Option<(u16, i64)> {
+        let after = self.rows.partition_point(|&(from, _)| from <= address);
+        self.rows[..after].last().filter(|_| address < self.end)?.1
+    }
+
+    /// Whether it describes an address.
+    pub(crate) fn covers(&self, address: u64) -> bool {
+        (self.start..self.end).contains(&address)
+    }
+}
+
+impl Frames<'_> {
+    /// The CFA at an address, as in [`Cfas::at`].
     pub(super) fn cfa(&self, address: u64) -> Option<(u16, i64)> {
+        self.cfas(address, Some(address))?.at(address)
+    }
+
+    /// The CFAs of the code that the frame description for an address covers, up to an address if one is given.
+    pub(super) fn cfas(&self, address: u64, last: Option<u64>) -> Option<Cfas> {
         // One function's instructions at a time.
         const MOST: u64 = 1 << 16;
         let after = self.fdes.partition_point(|fde| fde.start <= address);
@@ -209,10 +236,20 @@ impl Frames<'_> {
         let before = parsed.cie().instructions(&section, &self.bases);
         let initial = cfa_at(parsed.cie(), Cfa::Expression, before, None, &mut budget)?;
         let instructions = parsed.instructions(&section, &self.bases);
-        match cfa_at(parsed.cie(), initial, instructions, Some(address - fde.start), &mut budget)? {
+        let simple = |cfa| match cfa {
             Cfa::Register(register, offset) => Some((register.0, offset)),
             Cfa::Expression => None,
-        }
+        };
+        let (mut rows, mut from) = (Vec::new(), fde.start);
+        let stop = last.map(|last| last - fde.start);
+        let end = follow_cfa(parsed.cie(), initial, instructions, &mut budget, |location, cfa| {
+            rows.push((from, simple(cfa)));
+            from = fde.start.saturating_add(location);
+            stop.is_none_or(|stop| location <= stop)
+        });
+        // Where what follows cannot be told, it is unknown.
+        rows.push((from, end.and_then(simple)));
+        Some(Cfas { start: fde.start, end: fde.end, rows })
     }
 }
 
@@ -332,9 +369,21 @@ impl<'d> Frames<'d> {
 fn cfa_at(
     cie: &Cie<'_>,
     initial: Cfa,
-    mut instructions: CallFrameInstructionIter<'_, Slice<'_>>,
+    instructions: CallFrameInstructionIter<'_, Slice<'_>>,
     stop: Option<u64>,
     budget: &mut u64,
+) -> Option<Cfa> {
+    follow_cfa(cie, initial, instructions, budget, |location, _| stop.is_none_or(|stop| location <= stop))
+}
+
+/// The CFA after all instructions, or where `goes_on` says false. It is asked at the end of each row, with the distance from
+/// the start to the next row, and the row's CFA. None: cannot be told.
+fn follow_cfa(
+    cie: &Cie<'_>,
+    initial: Cfa,
+    mut instructions: CallFrameInstructionIter<'_, Slice<'_>>,
+    budget: &mut u64,
+    mut goes_on: impl FnMut(u64, Cfa) -> bool,
 ) -> Option<Cfa> {
     const DEEPEST: usize = 32;
     let mut saved = Vec::new();
@@ -347,7 +396,7 @@ fn cfa_at(
             CallFrameInstruction::AdvanceLoc { delta } => {
                 let bytes = u64::from(delta).saturating_mul(cie.code_alignment_factor());
                 location = location.saturating_add(bytes);
-                if stop.is_some_and(|stop| location > stop) {
+                if !goes_on(location, cfa) {
                     break;
                 }
             }

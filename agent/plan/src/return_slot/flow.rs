@@ -4,6 +4,7 @@
 //! from frame to frame yields no value, rather than the one of its first round.
 
 use super::{FARTHEST, RBP, RSP, Uses, is_examined, number};
+use crate::image::unwind::Cfas;
 use crate::image::{Function, Image};
 use iced_x86::{
     Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess,
@@ -289,7 +290,7 @@ impl Ways<'_> {
     }
 
     /// Code that no branch leads to: the cases of a switch, and landing pads.
-    fn run_unreached(&mut self, image: &Image, factory: &mut InstructionInfoFactory) {
+    fn run_unreached(&mut self, description: &Description, factory: &mut InstructionInfoFactory) {
         for index in 0..self.instructions.len() {
             if self.states[index].is_some() {
                 continue;
@@ -299,7 +300,7 @@ impl Ways<'_> {
             if !fresh {
                 continue;
             }
-            let state = self.switch.clone().or_else(|| described(image, self.instructions[index].ip()));
+            let state = self.switch.clone().or_else(|| described(description, self.instructions[index].ip()));
             if let Some(state) = state {
                 self.reach(index, state);
                 self.run(factory);
@@ -308,10 +309,26 @@ impl Ways<'_> {
     }
 }
 
+/// What the unwind table tells about a function's frames.
+struct Description<'i, 'd> {
+    image: &'i Image<'d>,
+    /// Of the frame description that the function begins with: most often the only one.
+    cfas: Option<Cfas>,
+}
+
+impl Description<'_, '_> {
+    fn cfa(&self, address: u64) -> Option<(u16, i64)> {
+        match &self.cfas {
+            Some(cfas) if cfas.covers(address) => cfas.at(address),
+            _ => self.image.cfa(address),
+        }
+    }
+}
+
 /// What the unwind table tells about an instruction.
-fn described(image: &Image, address: u64) -> Option<State> {
+fn described(description: &Description, address: u64) -> Option<State> {
     let mut state = State { registers: [Unknown; 16], words: vec![(Stack(0), Return)] };
-    match image.cfa(address)? {
+    match description.cfa(address)? {
         (6, offset) => state.registers[RBP] = Stack(8 - offset),
         (7, offset) => state.registers[RSP] = Stack(8 - offset),
         _ => return None,
@@ -332,7 +349,8 @@ pub(crate) fn examine(image: &Image, function: &Function, factory: &mut Instruct
     let mut ways = Ways { instructions: &instructions, states, work: Vec::new(), switch: None };
     ways.reach(0, State::entry());
     ways.run(factory);
-    ways.run_unreached(image, factory);
+    let description = Description { image, cfas: image.cfas(function.address) };
+    ways.run_unreached(&description, factory);
     // A function whose description never says that the stack pointer has moved, though it has, was described by
     // somebody who did not care. To look at the whole description takes long, and few functions need it.
     let mut is_described = None;
@@ -343,8 +361,8 @@ pub(crate) fn examine(image: &Image, function: &Function, factory: &mut Instruct
         if !own && callers == 0 {
             continue;
         }
-        let moves = || instructions.iter().any(|i| image.cfa(i.ip()) != Some((7, 8)));
-        if !*is_described.get_or_insert_with(moves) || agrees(image, i, state) {
+        let moves = || instructions.iter().any(|i| description.cfa(i.ip()) != Some((7, 8)));
+        if !*is_described.get_or_insert_with(moves) || agrees(&description, i, state) {
             uses.own |= own;
             uses.callers |= callers;
         }
@@ -354,8 +372,8 @@ pub(crate) fn examine(image: &Image, function: &Function, factory: &mut Instruct
 
 /// Whether the unwind table, where there is one, says the same of the frame as the values that were followed. They
 /// differ behind a call that never comes back.
-fn agrees(image: &Image, i: &Instruction, state: &State) -> bool {
-    match image.cfa(i.ip()) {
+fn agrees(description: &Description, i: &Instruction, state: &State) -> bool {
+    match description.cfa(i.ip()) {
         Some((6, offset)) => matches!(state.registers[RBP], Stack(at) if at + offset == 8),
         Some((7, offset)) => matches!(state.registers[RSP], Stack(at) if at + offset == 8),
         Some(_) | None => true,
