@@ -5,7 +5,7 @@
 //! name in one step. So nothing is written into a file that somebody else has open or has linked there. It is ours, and
 //! its mode is the old one's without set-user-ID, set-group-ID, sticky and executable bits and without what the umask
 //! takes away. All steps are relative to the descriptor of the folder, and symbolic links of other users are not followed
-//! ([`walk`]).
+//! ([`mod@walk`]).
 
 use std::ffi::OsStr;
 use std::fs::File;

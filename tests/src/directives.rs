@@ -1,18 +1,20 @@
 //! What a small program in `programs/` says about itself, in comments that start with `//#` (`!#` in
 //! Fortran).
 //!
-//!     //# flags: -lm                    appended to the compiler's command line
-//!     //# args: 10 x                    the program's arguments
-//!     //# exit: 3                       its exit status, as the shell shows it; default 0
-//!     //# stdout: ok                    a line of its output; the lines together are all of it
-//!     //# arc: main -> f 10             f was called ten times by main. `_start` stands for nobody.
-//!     //# entry-arc: _start -> cmp 10   replaces all arcs into cmp where only entries are hooked
-//!     //# hooks: both                   only that mode
-//!     //# only: gcc                     only that compiler
-//!     //# not: O2-lto                   not at that flag set
-//!     //# needs: tool                   skipped, loudly, where there is none
-//!     //# others: allowed               functions beside those named may be called
-//!     //# callgrind: no                 callgrind can't follow (signals) or takes too long: say why
+//! ```text
+//! //# flags: -lm                    appended to the compiler's command line
+//! //# args: 10 x                    the program's arguments
+//! //# exit: 3                       its exit status, as the shell shows it; default 0
+//! //# stdout: ok                    a line of its output; the lines together are all of it
+//! //# arc: main -> f 10             f was called ten times by main. `_start` stands for nobody.
+//! //# entry-arc: _start -> cmp 10   replaces all arcs into cmp where only entries are hooked
+//! //# hooks: both                   only that mode
+//! //# only: gcc                     only that compiler
+//! //# not: O2-lto                   not at that flag set
+//! //# needs: tool                   skipped, loudly, where there is none
+//! //# others: allowed               functions beside those named may be called
+//! //# callgrind: no                 callgrind can't follow (signals) or takes too long: say why
+//! ```
 //!
 //! Those of a file that the program includes (`#include "name.h"`) are the program's as well.
 //!

@@ -3,7 +3,7 @@
 //! The library is preloaded beside the agent, which has set up all but the patches of the functions that the
 //! plan gives to gum. Its constructor asks the agent for them, has gum lead each function into the agent's
 //! thunk, and looks whether gum did. From then on it does nothing: counting is the thunks' matter. Another one, which
-//! runs first, sees to it that what is called of libc is libc's ([`imports`]).
+//! runs first, sees to it that what is called of libc is libc's (`imports.rs`).
 //!
 //! It fails open, as the agent does: what gum does not patch stays as it was, and the region file tells how
 //! many it did.

@@ -7,11 +7,11 @@ use gprofinject_abi::plan::ArenaHeader;
 use std::mem::offset_of;
 use std::ops::Range;
 
-/// Bytes of [`Code::stub`] at most.
+/// Bytes of [`Writer::stub`] at most.
 pub const STUB: usize = 19;
-/// Bytes of [`Code::restore`].
+/// Bytes of [`Writer::restore`].
 pub const RESTORE: usize = 10;
-/// Bytes of [`Code::jump_through`].
+/// Bytes of [`Writer::jump_through`].
 const JUMP_THROUGH: usize = 6;
 /// `mov [rsp-24], r11`, `mov [rsp-16], r11`: where the slow paths look for it, from the CFA and from the
 /// return slot.
