@@ -16,7 +16,7 @@ mod tables;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use effects::{Effects, Result as Moved};
+pub(crate) use effects::{Effects, Moved};
 pub(crate) use plain::{Interest, plain_len};
 pub(crate) use skim::{Reasons, Skimmed, skim};
 use std::ops::Range;
@@ -328,11 +328,17 @@ impl Predecoded<'_> {
             named |= ((self.entry & IMPLICIT) >> tables::RAX) as u16;
         }
         if self.shape & SIB != 0 && by_rm {
-            let (index, base) = self.sib();
-            let index = if index == RSP { 0 } else { 1 << index };
-            let base = if self.modrm < 0x40 && base == 5 { 0 } else { 1 << self.number(B, base) };
-            named |= index | base;
+            named |= self.sib_registers();
         }
         named
+    }
+
+    /// The registers that the SIB byte names.
+    #[inline(always)]
+    fn sib_registers(&self) -> u16 {
+        let (index, base) = self.sib();
+        let index = if index == RSP { 0 } else { 1 << index };
+        let base = if self.modrm < 0x40 && base == 5 { 0 } else { 1 << self.number(B, base) };
+        index | base
     }
 }

@@ -1,7 +1,7 @@
 //! What common instructions do with general registers.
 
 use super::tables::{ACCESS, Access, IMM_OF_TEST, IMMZ, ODD};
-use super::{B, Base, Class, Predecoded, R, RSP, SIB, W, word};
+use super::{B, Base, Class, Predecoded, R, SIB, W, word};
 
 /// What an instruction does with general registers: a bit for each, by its number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub(crate) struct Effects {
 
 /// The register that an instruction leaves a value in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Result {
+pub(crate) struct Moved {
     pub(crate) register: u8,
     /// The value, if it is the sum of a register and a number.
     pub(crate) sum: Option<(u8, i32)>,
@@ -119,19 +119,15 @@ impl Predecoded<'_> {
 
     /// The registers that make up the address of the operand in memory.
     fn address(&self) -> u16 {
-        let (mode, _, rm) = self.modrm();
         if self.shape & SIB != 0 {
-            let (index, base) = self.sib();
-            let index = if index == RSP { 0 } else { 1 << index };
-            let base = if mode == 0 && base == 5 { 0 } else { 1 << self.number(B, base) };
-            return index | base;
+            return self.sib_registers();
         }
-        if self.is_relative() { 0 } else { 1 << self.number(B, rm) }
+        if self.is_relative() { 0 } else { 1 << self.number(B, self.modrm().2) }
     }
 
     /// Where an instruction for which [`Predecoded::has_effects`] holds leaves a value, if its first operand is a
     /// register.
-    pub(crate) fn result(&self) -> Option<Result> {
+    pub(crate) fn result(&self) -> Option<Moved> {
         let (mode, reg_field, rm_field) = self.modrm();
         let (reg, rm) = (self.number(R, reg_field), self.number(B, rm_field));
         let is_wide = self.rex & W != 0;
@@ -154,13 +150,13 @@ impl Predecoded<'_> {
             Access::LoadPart | Access::Combine => (true, None),
             Access::Update | Access::Set | Access::Shift | Access::Group3 | Access::Step => (false, None),
             Access::SetNamed => {
-                return self.opcode_register().map(|register| Result { register, sum: None });
+                return self.opcode_register().map(|register| Moved { register, sum: None });
             }
             Access::Compare | Access::None => return None,
         };
         match (is_reg, mode) {
-            (true, _) => Some(Result { register: reg, sum }),
-            (false, 3) => Some(Result { register: rm, sum }),
+            (true, _) => Some(Moved { register: reg, sum }),
+            (false, 3) => Some(Moved { register: rm, sum }),
             (false, _) => None,
         }
     }

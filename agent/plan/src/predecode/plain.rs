@@ -85,8 +85,8 @@ pub(super) const RELATIVE: u32 = 1 << 28;
 const MEMORY: u32 = 1 << 29;
 
 /// By ModRM, like [`SHAPES`], with forms: of usual opcodes; then of those on bytes, where register 4 may be ah and so for
-/// the three behind it; then of those without ModRM. The last
-/// quarter is not used.
+/// the three behind it; then of those without ModRM. The last quarter is not
+/// used.
 pub(super) static PLAIN_SHAPES: [u32; 4 * 256] = {
     let mut table = [0; 4 * 256];
     let mut modrm = 0;
