@@ -1,24 +1,21 @@
 //! Length, class and registers of common instructions, in a fraction of the time that a full decoder takes.
 //!
 //! Most instructions of a program tell the planner nothing but where the next one begins. [`skim`] recognises those, direct
-//! branches, and `push` and `pop`, by a few lookups in tables. What it does not recognise is looked at by [`plain_len`],
-//! which knows prefixes and all registers, and then by [`predecode`], which tells what an instruction does with
-//! registers as well. All three answer only where they are certain. For the rest (rare opcodes, indirect branches) the
-//! caller decodes the instruction with iced. So an opcode that is missing from the tables costs time and nothing
+//! branches, and `push` and `pop`, by a few lookups in tables. What it does not recognise is looked at by [`predecode`],
+//! which tells what an instruction does with registers as well. Both answer only where they are certain. For the rest (rare
+//! opcodes, indirect branches) the caller decodes the instruction with iced. So an opcode that is missing from the tables costs time and nothing
 //! else. The tests compare the answers with iced's, for all opcodes and over whole programs.
 //!
 //! Source: Intel SDM volume 2: 2.1.5 (ModRM and SIB), 2.2.1 (REX), appendix A (opcode maps).
 
 mod effects;
-mod plain;
 mod skim;
 mod tables;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use effects::{Effects, Moved};
-pub(crate) use plain::{Interest, plain_len};
-pub(crate) use skim::{Reasons, Skimmed, skim};
+pub(crate) use skim::{Interest, Skimmed, skim};
 use std::ops::Range;
 use tables::{
     BYTES, CLASS, IMM, IMM_OF_TEST, IMMZ, IMPLICIT, LEGACY, MODRM, ODD, OPCODE_REGISTER, OPCODES, PREFIXES,
@@ -74,7 +71,6 @@ pub(crate) enum Base {
 pub(crate) const RAX: u8 = 0;
 /// As an index: none.
 const RSP: u8 = 4;
-const RBP: u8 = 5;
 
 /// Bytes that [`predecode`] looks at: more than any instruction has.
 pub(crate) const WINDOW: usize = 16;

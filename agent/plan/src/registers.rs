@@ -272,7 +272,17 @@ impl Scan {
     #[inline(always)]
     pub(crate) fn branch(&mut self, ip: u64, flow: FlowControl, target: u64) {
         (self.rax_decided, self.r10_decided) = (true, true);
-        self.follow_r10(ip, flow, Some(target), None);
+        // What most branches come to in `follow_r10`.
+        if self.r10_closed && ip < self.reopens_at {
+            self.passes_r10 = false;
+        } else if !self.r10_closed && flow == FlowControl::Call {
+            self.passes_r10 = true;
+        } else if !self.r10_closed && flow == FlowControl::ConditionalBranch && target > ip {
+            self.passes_r10 = true;
+            self.r10_open_at.insert(target);
+        } else {
+            self.follow_r10(ip, flow, Some(target), None);
+        }
     }
 
     /// Looks at a predecoded instruction that is no branch and names a register that is followed.

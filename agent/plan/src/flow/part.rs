@@ -2,7 +2,7 @@
 
 use super::{Branch, BranchKind, FunctionFlow, NEAR};
 use crate::image::{Image, ImageKind};
-use crate::predecode::{Class, Interest, Predecoded, Reasons, Skimmed, WINDOW, plain_len, predecode, skim};
+use crate::predecode::{Class, Interest, Predecoded, Skimmed, WINDOW, predecode, skim};
 use crate::registers::Scan;
 use crate::relocate::{falls_through, is_call};
 use crate::return_slot::{self, Watch};
@@ -64,7 +64,6 @@ struct Seen {
     /// The last instruction's; `Return` also of others that control does not go on behind.
     last: Class,
     interest: Interest,
-    reasons: Reasons,
     /// Instructions may refer to addresses by immediate operands.
     has_addresses: bool,
     /// Every instruction is of interest.
@@ -87,7 +86,6 @@ impl Seen {
             own_start: false,
             last: Class::Return,
             interest: Interest::NONE,
-            reasons: Reasons::new(Interest::NONE, true),
             has_addresses: image.kind != ImageKind::Pie,
             is_careful: true,
         }
@@ -111,20 +109,11 @@ impl Seen {
         while at < stop
             && let Some(window) = behind.get(at..).and_then(<[u8]>::first_chunk::<WINDOW>)
         {
-            let len = match skim(window, self.reasons) {
-                Skimmed::Plain(len) => len,
-                Skimmed::Frame { len, base, displacement }
-                    if self.interest.others >> base & 1 == 0 && harmless(base, displacement) =>
-                {
-                    len.into()
-                }
-                Skimmed::Frame { .. } => break,
-                Skimmed::Other => plain_len(window, self.interest, addresses, harmless),
+            let len = match skim(window, self.interest, addresses, harmless) {
+                Skimmed::Plain(len) if at + len <= bytes.len() => len,
+                Skimmed::Plain(_) | Skimmed::Other => break,
                 other => return (at, other),
             };
-            if len == 0 || at + len > bytes.len() {
-                break;
-            }
             self.flow.head.pass(Class::Next, self.lo + at as u64, len as u8, false, self.hook);
             at += len;
             self.last = Class::Next;
@@ -138,7 +127,6 @@ impl Seen {
         self.is_careful = stack.is_none();
         if let Some(stack) = stack {
             self.interest = Interest { stack, others: self.scan.interest() };
-            self.reasons = Reasons::new(self.interest, self.has_addresses);
         }
     }
 }
@@ -268,13 +256,14 @@ impl Part {
                 seen.last = class;
                 Some(len.into())
             }
-            Skimmed::Relative { len, displacement } => {
+            Skimmed::Relative { len, displacement, is_lea } => {
                 let next = ip + u64::from(len);
                 if next > seen.hi || ip >= seen.scan.stop() {
                     return None;
                 }
                 let target = next.wrapping_add_signed(displacement.into());
-                self.note_relative(image, target, false, &mut seen.tables);
+                let own = self.note_relative(image, target, is_lea, &mut seen.tables);
+                seen.own_start |= own == Some(seen.lo);
                 seen.flow.head.pass(Class::Next, ip, len, true, seen.hook);
                 seen.last = Class::Next;
                 Some(len.into())
@@ -293,7 +282,7 @@ impl Part {
                 seen.last = class;
                 Some(len.into())
             }
-            Skimmed::Plain(_) | Skimmed::Frame { .. } | Skimmed::Other => None,
+            Skimmed::Plain(_) | Skimmed::Other => None,
         }
     }
 

@@ -17,11 +17,7 @@ fn compare(
     factory: &mut InstructionInfoFactory,
 ) -> Option<()> {
     let Some(quick) = predecode(window) else {
-        assert_eq!(plain_len(window, Interest::NONE, addresses, |_, _| true), 0, "{window:02x?}");
-        for has_addresses in [false, true] {
-            let skimmed = skim(window, Reasons::new(Interest::NONE, has_addresses));
-            assert_eq!(skimmed, Skimmed::Other, "{window:02x?}");
-        }
+        assert_eq!(skim(window, Interest::NONE, addresses, |_, _| true), Skimmed::Other, "{window:02x?}");
         return None;
     };
     let mut decoder = Decoder::with_ip(64, window, IP, DecoderOptions::NONE);
@@ -163,26 +159,31 @@ fn compare_effects(quick: &Predecoded, i: &Instruction, factory: &mut Instructio
     assert_eq!(quick.is_narrow_lea(), i.code() == Code::Lea_r32_m, "{what}");
 }
 
+/// The length of a plain instruction; 0: it is none.
+fn plain_len(
+    window: &[u8; WINDOW],
+    interest: Interest,
+    addresses: &Range<u64>,
+    is_harmless: impl Fn(u8, i32) -> bool,
+) -> usize {
+    match skim(window, interest, addresses, is_harmless) {
+        Skimmed::Plain(len) => len,
+        _ => 0,
+    }
+}
+
 /// What is found by skimming is what is found otherwise, whatever is followed.
 fn compare_skimmed(window: &[u8; WINDOW], quick: &Predecoded, addresses: &Range<u64>, what: &str) {
     let sets = [0, 1, 1 << 4, 1 << 5, 1 << 4 | 1 << 5, 0xc00, 0xc11, 1 << 7, 0xff];
     for (stack, others) in sets.into_iter().flat_map(|stack| sets.map(|others| (stack, others))) {
-        let interest = Interest { stack, others };
-        let is_plain = |harmless: &dyn Fn(u8, i32) -> bool| plain_len(window, interest, addresses, harmless);
-        match skim(window, Reasons::new(interest, !addresses.is_empty())) {
-            Skimmed::Plain(len) => assert_eq!(is_plain(&|_, _| false), len, "{what}: {interest:?}"),
-            Skimmed::Frame { len, base, displacement } => {
-                // Where another than a stack address is followed, the instruction is not plain.
-                if others >> base & 1 == 0 {
-                    let found = (quick.base(), quick.displacement());
-                    assert_eq!(found, (Base::Register(base), displacement), "{what}");
-                    assert_eq!(is_plain(&|_, _| true), usize::from(len), "{what}: {interest:?}");
-                }
-            }
-            Skimmed::Relative { len, displacement } => {
+        match skim(window, Interest { stack, others }, addresses, |_, _| false) {
+            // See `compare_plain`.
+            Skimmed::Plain(_) | Skimmed::Other => {}
+            Skimmed::Relative { len, displacement, is_lea } => {
                 let target = (IP + u64::from(len)).wrapping_add_signed(displacement.into());
+                let class = if is_lea { Class::Lea } else { Class::Next };
                 let found = (quick.class, quick.base(), quick.len, quick.target(IP));
-                assert_eq!((Class::Next, Base::Rip, len, target), found, "{what}");
+                assert_eq!((class, Base::Rip, len, target), found, "{what}");
                 assert_eq!(quick.registers() & (stack | others), 0, "{what}");
             }
             Skimmed::Branch { class, len, width, displacement } => {
@@ -196,7 +197,6 @@ fn compare_skimmed(window: &[u8; WINDOW], quick: &Predecoded, addresses: &Range<
                 let found = (quick.class, quick.len, quick.opcode_register());
                 assert_eq!((class, len, Some(register)), found, "{what}");
             }
-            Skimmed::Other => {}
         }
     }
 }
@@ -212,7 +212,8 @@ fn compare_plain(
     let nothing = Interest::NONE;
     let len = plain_len(window, nothing, addresses, |_, _| false);
     if len != 0 {
-        assert_eq!((len, quick.class), (usize::from(quick.len), Class::Next), "{what}");
+        assert_eq!(len, usize::from(quick.len), "{what}");
+        assert!(matches!(quick.class, Class::Next | Class::Lea), "{what}");
         assert!(!quick.is_relative(), "{what}");
         assert!(quick.immediate(false).is_none_or(|address| !addresses.contains(&address)), "{what}");
     }
