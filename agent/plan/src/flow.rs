@@ -205,13 +205,9 @@ impl Flow {
         &from[..from.iter().take_while(|b| b.target < hi).count()]
     }
 
-    /// Branches that do not lead to the start of a function.
-    pub fn to_no_start<'a>(&'a self, image: &'a Image) -> impl Iterator<Item = &'a Branch> {
-        let mut starts = image.functions.iter().map(|f| f.address).peekable();
-        self.branches.iter().filter(move |b| {
-            while starts.next_if(|&start| start < b.target).is_some() {}
-            starts.peek() != Some(&b.target)
-        })
+    /// All branches, sorted by target.
+    pub(crate) fn branches(&self) -> &[Branch] {
+        &self.branches
     }
 
     pub fn is_taken(&self, address: u64) -> bool {
