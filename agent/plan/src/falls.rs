@@ -107,7 +107,7 @@ mod tests {
         ];
         let code = parts.concat();
         let program = image(ImageKind::Pie, TEXT, &code, &parts.map(<[u8]>::len));
-        let flow = Flow::of(&program);
+        let flow = Flow::of(&program, true);
         let falls: Vec<_> = all(&program, &flow)
             .iter()
             .map(|f| (f.from - TEXT, f.into - TEXT, f.always, f.jumps_anywhere))

@@ -6,6 +6,7 @@
 //! warns ("something seems to branch there") but is never patched. So does what belongs to no function (`unread`).
 
 mod part;
+mod seen;
 mod unread;
 
 use crate::image::Image;
@@ -13,7 +14,7 @@ use crate::parallel;
 use crate::registers::{self, Registers};
 use crate::return_slot;
 use crate::start::{Head, owner};
-use part::Part;
+use part::{Part, Wanted};
 
 /// Branches inside a function are of interest only where they lead near its start: no tactic overwrites
 /// or relocates more than this many bytes.
@@ -89,11 +90,14 @@ pub struct Flow {
 }
 
 impl Flow {
-    pub fn of(image: &Image) -> Flow {
+    /// `exits`: exits of functions may be hooked. If not, only of leaves it is found out what they do with their return
+    /// addresses, for which large functions have to be decoded once more: [`FunctionFlow::odd_return`] is unknown of others.
+    pub fn of(image: &Image, exits: bool) -> Flow {
         let count = image.functions.len();
         let bounds = even_bounds(image, parallel::parts(count));
         let ranges = bounds.windows(2).map(|w| w[0]..w[1]).collect();
-        let parts = parallel::each(ranges, |functions| Part::decode(image, functions, true));
+        let wanted = Wanted { predecodes: true, exits };
+        let parts = parallel::each(ranges, |functions| Part::decode(image, functions, wanted));
         let mut flow = Flow::default();
         flow.branches.reserve(parts.iter().map(|part| part.branches.len()).sum());
         flow.functions.reserve(count);

@@ -112,7 +112,6 @@ const OWN_RETURN: [&str; 11] = [
 
 impl Plan {
     pub fn new(image: &Image, options: &Options) -> Plan {
-        let flow = Flow::of(image);
         let selected = |i: usize| (options.selected)(&image.functions[i]);
         let reader = own_text::reader(image);
         let none = match &reader {
@@ -122,6 +121,10 @@ impl Plan {
         };
         let downgrade = downgrade(image, options.hooks, none, reader.as_deref());
         let entry_only = options.hooks == Hooks::Entry || downgrade.is_some();
+        // Where a runtime forbids hooks at exits, no function gets one: see `table_loops` in `tactic`. Where blocks are counted, it
+        // matters what a called function does with its return address.
+        let exits = !entry_only || image.facts.runtime.is_none() || options.counted.is_some();
+        let flow = Flow::of(image, exits);
         let counted = options.counted.map(|counted| move |i: usize| counted(&image.functions[i]));
         let counted = counted.as_ref().map(|counted| counted as &dyn Fn(usize) -> bool);
         let Decided { verdicts, hooks, mut emitted, homes, copies } = if let Some(reason) = none {

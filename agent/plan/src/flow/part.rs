@@ -1,13 +1,12 @@
 //! Decodes some of the functions, each once, in the order of their addresses.
 
+use super::seen::Seen;
 use super::{Branch, BranchKind, FunctionFlow, NEAR};
 use crate::image::{Image, ImageKind};
-use crate::predecode::{Class, Interest, Predecoded, Skimmed, WINDOW, predecode, skim};
-use crate::registers::Scan;
+use crate::predecode::{Class, Predecoded, Skimmed, WINDOW, predecode};
 use crate::relocate::{falls_through, is_call};
-use crate::return_slot::{self, Watch};
+use crate::return_slot;
 use crate::sort;
-use crate::start::hook_point;
 use iced_x86::{
     Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, OpKind, Register,
 };
@@ -46,94 +45,17 @@ fn branch(function: u32, instruction: &Instruction, passes_r10: bool) -> Option<
     Some(Branch { target, site, function, len, width, kind, passes_r10 })
 }
 
-/// What has been seen of a function's instructions.
-struct Seen {
-    index: u32,
-    /// The function's first byte, and the one behind it.
-    lo: u64,
-    hi: u64,
-    hook: u64,
-    flow: FunctionFlow,
-    scan: Scan,
-    watch: Watch,
-    /// Addresses of data that may be jump tables.
-    tables: Vec<u64>,
-    indirect_jump: bool,
-    /// It computes its own address.
-    own_start: bool,
-    /// The last instruction's; `Return` also of others that control does not go on behind.
-    last: Class,
-    interest: Interest,
-    /// Instructions may refer to addresses by immediate operands.
-    has_addresses: bool,
-    /// Every instruction is of interest.
-    is_careful: bool,
-}
-
-impl Seen {
-    fn new(image: &Image, index: usize) -> Seen {
-        let f = &image.functions[index];
-        Seen {
-            index: index as u32,
-            lo: f.address,
-            hi: f.address + f.size,
-            hook: hook_point(image, f),
-            flow: FunctionFlow { leaf: true, ..Default::default() },
-            scan: Scan::new(f.address, f.size),
-            watch: Watch::new(f.kind),
-            tables: Vec::new(),
-            indirect_jump: false,
-            own_start: false,
-            last: Class::Return,
-            interest: Interest::NONE,
-            has_addresses: image.kind != ImageKind::Pie,
-            is_careful: true,
-        }
-    }
-}
-
-impl Seen {
-    /// Passes over plain instructions, from a position in the function on. Answers with the position of another one and
-    /// what it is.
-    #[inline(always)]
-    fn pass_over(
-        &mut self,
-        bytes: &[u8],
-        behind: &[u8],
-        mut at: usize,
-        addresses: &Range<u64>,
-    ) -> (usize, Skimmed) {
-        // Neither at an address that is waited for nor behind the function's end.
-        let stop = self.scan.stop().saturating_sub(self.lo).min(bytes.len() as u64) as usize;
-        let harmless = |base, displacement| self.watch.is_harmless(base, displacement);
-        while at < stop
-            && let Some(window) = behind.get(at..).and_then(<[u8]>::first_chunk::<WINDOW>)
-        {
-            let len = match skim(window, self.interest, addresses, harmless) {
-                Skimmed::Plain(len) if at + len <= bytes.len() => len,
-                Skimmed::Plain(_) | Skimmed::Other => break,
-                other => return (at, other),
-            };
-            self.flow.head.pass(Class::Next, self.lo + at as u64, len as u8, false, self.hook);
-            at += len;
-            self.last = Class::Next;
-        }
-        (at, Skimmed::Other)
-    }
-
-    #[inline(always)]
-    fn note_interest(&mut self) {
-        let stack = self.watch.interest();
-        self.is_careful = stack.is_none();
-        if let Some(stack) = stack {
-            self.interest = Interest { stack, others: self.scan.interest() };
-        }
-    }
+/// What is wanted of [`Part::decode`].
+#[derive(Clone, Copy)]
+pub(super) struct Wanted {
+    /// Most instructions are decoded only as far as [`predecode`] does. Else, which is for tests, each by iced.
+    pub(super) predecodes: bool,
+    /// See [`Flow::of`](super::Flow::of).
+    pub(super) exits: bool,
 }
 
 #[derive(Default)]
 pub(super) struct Part {
-    predecodes: bool,
     pub(super) branches: Vec<Branch>,
     pub(super) functions: Vec<FunctionFlow>,
     pub(super) taken: Vec<u64>,
@@ -143,13 +65,13 @@ pub(super) struct Part {
 }
 
 impl Part {
-    /// Decodes the functions, most of their instructions only as far as [`predecode`] does, if that is wanted.
-    pub(super) fn decode(image: &Image, range: Range<usize>, predecodes: bool) -> Part {
-        let mut part = Part { predecodes, ..Part::default() };
+    /// Decodes the functions.
+    pub(super) fn decode(image: &Image, range: Range<usize>, wanted: Wanted) -> Part {
+        let mut part = Part::default();
         part.branches.reserve(range.len() * 8);
         let mut factory = InstructionInfoFactory::new();
         for i in range {
-            let flow = part.function(image, i, &mut factory);
+            let flow = part.function(image, i, wanted, &mut factory);
             part.functions.push(flow);
         }
         // They come in the order of their sites, which a stable sort keeps.
@@ -161,6 +83,7 @@ impl Part {
         &mut self,
         image: &Image,
         index: usize,
+        wanted: Wanted,
         factory: &mut InstructionInfoFactory,
     ) -> FunctionFlow {
         let f = &image.functions[index];
@@ -176,7 +99,7 @@ impl Part {
         let mut instruction = Instruction::default();
         let mut at = 0;
         while at < bytes.len() {
-            if !seen.is_careful && self.predecodes {
+            if !seen.is_careful && wanted.predecodes {
                 let skimmed;
                 (at, skimmed) = seen.pass_over(bytes, behind, at, &addresses);
                 if let Some(len) = self.note_skimmed(image, &mut seen, skimmed, at) {
@@ -189,7 +112,7 @@ impl Part {
             }
             let ip = f.address + at as u64;
             // Where it would go on behind the function, it is no instruction of it.
-            let window = behind[at..].first_chunk::<WINDOW>().filter(|_| self.predecodes);
+            let window = behind[at..].first_chunk::<WINDOW>().filter(|_| wanted.predecodes);
             let quick = window.and_then(predecode);
             if let Some(i) = quick.filter(|i| at + usize::from(i.len) <= bytes.len())
                 && self.pass(image, &mut seen, &i, ip)
@@ -218,7 +141,7 @@ impl Part {
         flow.runs_on = falls_through && last != Class::Call;
         flow.registers = scan.finish();
         // Nobody calls the entry: what lies on the stack there are the program's arguments.
-        if watch.is_suspicious() && f.address != image.entry {
+        if watch.is_suspicious() && (wanted.exits || flow.leaf) && f.address != image.entry {
             let uses = return_slot::examine(image, f, factory);
             flow.odd_return |= uses.own;
             flow.reads_callers = uses.callers;
@@ -487,7 +410,8 @@ mod tests {
             let Ok(image) = Image::read(&bytes) else { continue };
             for index in 0..image.functions.len() {
                 let [quick, full] = [true, false].map(|predecodes| {
-                    let part = Part::decode(&image, index..index + 1, predecodes);
+                    let wanted = Wanted { predecodes, exits: true };
+                    let part = Part::decode(&image, index..index + 1, wanted);
                     format!("{:?}", (part.functions, part.branches, part.taken, part.indirect))
                 });
                 assert_eq!(quick, full, "{} {}", path.display(), image.functions[index].name);

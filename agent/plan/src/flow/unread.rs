@@ -278,7 +278,7 @@ mod tests {
         let code = [&[RET, 0x06][..], &relative(&[0xe8], TEXT + 2, TEXT), &[RET]].concat();
         let mut image = image(ImageKind::Pie, TEXT, &code, &[1, code.len() - 1]);
         image.code_pointers.clear();
-        assert!(super::super::Flow::of(&image).is_taken(TEXT));
+        assert!(super::super::Flow::of(&image, true).is_taken(TEXT));
     }
 
     /// All calls of a hooked function must be seen, so one that others call is not hooked at its call sites.

@@ -23,6 +23,9 @@ impl Pointers {
         pointers.to_code.retain(points_to_code);
         let text_relocations = elf.dynamic_value(elf::DT_TEXTREL).is_some()
             || elf.dynamic_value(elf::DT_FLAGS).is_some_and(|flags| flags & elf::DF_TEXTREL.0 != 0);
+        // What may be an address in code, or a mark.
+        let first = marks.start.into_iter().chain(marks.end).fold(hull.start, u64::min);
+        let last = marks.start.into_iter().chain(marks.end).fold(hull.end, u64::max);
         let mut mark = |value: u64| {
             marks.start_in_data |= marks.start == Some(value);
             marks.end_in_data |= marks.end == Some(value);
@@ -54,9 +57,12 @@ impl Pointers {
         }
         if !elf.position_independent {
             for_each_data_word(elf, |value| {
-                mark(value);
-                if points_to_code(&value) {
-                    pointers.to_code.push(value);
+                // Most words of the data lie outside.
+                if (first..=last).contains(&value) {
+                    mark(value);
+                    if points_to_code(&value) {
+                        pointers.to_code.push(value);
+                    }
                 }
             });
         }

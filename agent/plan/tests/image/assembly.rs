@@ -148,7 +148,7 @@ fn leaves() {
     let text: String = leaves.iter().chain(&others).map(function).collect();
     let bytes = assembled("leaves", &text);
     let image = Image::read(&bytes).unwrap();
-    let flow = Flow::of(&image);
+    let flow = Flow::of(&image, true);
     let found = image.functions.iter().zip(&flow.functions).filter(|(_, f)| f.leaf).map(|(f, _)| f.name);
     assert_eq!(found.collect::<Vec<_>>(), leaves.map(|(name, _)| name));
     assert_eq!(image.functions.len(), leaves.len() + others.len());

@@ -174,7 +174,7 @@ int main(int c, char **v) { return table(c) + wide(c) + jumps(c) + (own() == 0) 
 fn odd(program: &Path) -> Vec<String> {
     let bytes = std::fs::read(program).unwrap();
     let image = Image::read(&bytes).unwrap();
-    let flow = Flow::of(&image);
+    let flow = Flow::of(&image, true);
     let all = image.functions.iter().zip(&flow.functions);
     all.filter(|(_, flow)| flow.odd_return).map(|(f, _)| f.name.to_string()).collect()
 }

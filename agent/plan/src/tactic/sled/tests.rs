@@ -193,7 +193,7 @@ fn without_a_hooked_neighbour_there_is_none() {
 fn a_neighbour_given_up_takes_its_sleds_along() {
     let code = [&RET[..], &RET, &NEIGHBOUR].concat();
     let image = image(ImageKind::Pie, TEXT, &code, &[1, 1, 9]);
-    let flow = crate::flow::Flow::of(&image);
+    let flow = crate::flow::Flow::of(&image, true);
     let decide = |failed| crate::tactic::decide(&image, &flow, &|_| true, Engine::Builtin, &failed);
     let decisions = decide(HashMap::new());
     assert_eq!(chains(&decisions.hooks), [Chain { head: 2, sleds: vec![1, 0] }]);
