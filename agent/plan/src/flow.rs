@@ -87,6 +87,8 @@ pub struct Flow {
     pub taken: Vec<u64>,
     /// Sorted: targets of indirect branches near the start of the function they lie in.
     pub indirect: Vec<u64>,
+    /// Starts of functions to which code that was not decoded seems to branch.
+    pub(crate) entered_unseen: Vec<u64>,
 }
 
 impl Flow {
@@ -112,6 +114,7 @@ impl Flow {
         let references = unread::references(image, &unread);
         flow.taken.extend(references.taken);
         flow.indirect.extend(references.indirect);
+        flow.entered_unseen = references.entered;
         flow.functions.resize(count, FunctionFlow { undecodable: true, ..Default::default() });
         // Sorted runs, which a stable sort only merges.
         flow.branches.sort_by_key(|b| b.target);

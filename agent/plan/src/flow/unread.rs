@@ -25,6 +25,8 @@ pub(super) struct References {
     pub(super) taken: Vec<u64>,
     /// Addresses near the start of a function, but not its start.
     pub(super) indirect: Vec<u64>,
+    /// Where it calls or jumps to: starts of functions.
+    pub(super) entered: Vec<u64>,
 }
 
 /// Looks at the code between the functions of an image, and at `rest`, the parts of functions that were not decoded.
@@ -53,6 +55,7 @@ pub(super) fn references(image: &Image, rest: &[Range<u64>]) -> References {
     found.into_iter().fold(References::default(), |mut all, part| {
         all.taken.extend(part.taken);
         all.indirect.extend(part.indirect);
+        all.entered.extend(part.entered);
         all
     })
 }
@@ -113,8 +116,12 @@ impl References {
 
     fn note(&mut self, image: &Image, target: u64, branches: bool) {
         self.taken.push(target);
-        let function = function_at(image, target).map(|i| &image.functions[i]);
-        if branches && function.is_some_and(|f| leads_inside(image, f, target)) {
+        let Some(f) = function_at(image, target).map(|i| &image.functions[i]).filter(|_| branches) else {
+            return;
+        };
+        if f.address == target {
+            self.entered.push(target);
+        } else if leads_inside(image, f, target) {
             self.indirect.push(target);
         }
     }
@@ -135,16 +142,13 @@ impl References {
             let Ok(word) = <[u8; WORD]>::try_from(window) else { continue };
             // The bytes in front of the word; 0 where the code begins with it.
             let before = |distance: usize| n.checked_sub(distance).map_or(0, |n| bytes[n]);
-            let is_relative = match (before(2), before(1)) {
-                (_, CALL | JUMP) => true,
-                (0x0f, 0x80..=0x8f) => true,
-                (LEA, modrm) => modrm & 0xc7 == 5,
-                _ => false,
-            };
+            let is_branch = matches!((before(2), before(1)), (_, CALL | JUMP) | (0x0f, 0x80..=0x8f));
+            let is_relative = is_branch || before(2) == LEA && before(1) & 0xc7 == 5;
             let end = piece.start + (n + WORD) as u64;
             let relative = end.wrapping_add(i32::from_le_bytes(word) as u64);
             if is_relative && is_start(relative) {
                 self.taken.push(relative);
+                self.entered.extend(Some(relative).filter(|_| is_branch));
             }
             let absolute = u64::from(u32::from_le_bytes(word));
             if image.kind == ImageKind::Exec && is_start(absolute) {
@@ -188,12 +192,19 @@ mod tests {
         image
     }
 
-    fn found(gap: &[u8]) -> (Vec<u64>, Vec<u64>) {
+    fn references_of(gap: &[u8]) -> References {
         let mut code = Vec::new();
         let image = with_gap(ImageKind::Pie, TEXT, &mut code, gap);
-        let References { mut taken, indirect } = references(&image, &[]);
-        taken.sort_unstable();
-        taken.dedup();
+        let mut references = references(&image, &[]);
+        for addresses in [&mut references.taken, &mut references.entered] {
+            addresses.sort_unstable();
+            addresses.dedup();
+        }
+        references
+    }
+
+    fn found(gap: &[u8]) -> (Vec<u64>, Vec<u64>) {
+        let References { taken, indirect, .. } = references_of(gap);
         (taken, indirect)
     }
 
@@ -210,6 +221,17 @@ mod tests {
             let instruction = relative(bytes, GAP, TEXT);
             assert_eq!(found(&instruction), (vec![TEXT], vec![]), "{instruction:x?}");
         }
+    }
+
+    #[test]
+    fn what_is_entered_is_told_from_what_is_named() {
+        // call, jmp, je; jmp of two bytes; lea rdi
+        let near = [&[0xe8][..], &[0xe9], &[0x0f, 0x84]].map(|bytes| relative(bytes, GAP, TEXT));
+        let short = vec![0xeb, (TEXT as u8).wrapping_sub(GAP as u8 + 2)];
+        for branch in near.into_iter().chain([short]) {
+            assert_eq!(references_of(&branch).entered, [TEXT], "{branch:x?}");
+        }
+        assert_eq!(references_of(&relative(&[0x48, 0x8d, 0x3d], GAP, TEXT)).entered, []);
     }
 
     #[test]

@@ -178,8 +178,10 @@ fn kept(
         names[owner as usize] = R10 | R11;
     }
     let mut wanted = vec![0_u8; count];
-    for callee in called_unseen(image) {
-        wanted[callee] = R10 | R11;
+    for address in &flow.entered_unseen {
+        if let Ok(callee) = image.functions.binary_search_by_key(address, |f| f.address) {
+            wanted[callee] = R10 | R11;
+        }
     }
     if names.iter().chain(&wanted).all(|&r| r == 0) {
         return wanted;
@@ -220,26 +222,6 @@ fn kept(
 
 fn is_orphan(image: &Image, function: usize) -> bool {
     matches!(image.functions[function].kind, FunctionKind::Cold(None))
-}
-
-/// Functions to whose start something in code that no symbol describes seems to branch. Any byte may be where an
-/// instruction begins.
-fn called_unseen(image: &Image) -> Vec<usize> {
-    let mut called = Vec::new();
-    for f in &image.functions {
-        let end = f.address + f.size;
-        let gap = image.code_at(end, f.limit.saturating_sub(end)).unwrap_or_default();
-        for (i, window) in gap.windows(5).enumerate() {
-            let &[opcode, a, b, c, d] = window else { continue };
-            // call, jmp; the second byte of a jcc.
-            if matches!(opcode, 0xe8 | 0xe9 | 0x80..=0x8f) {
-                let distance = i32::from_le_bytes([a, b, c, d]) as u64;
-                let target = (end + i as u64 + 5).wrapping_add(distance);
-                called.extend(image.functions.binary_search_by_key(&target, |f| f.address));
-            }
-        }
-    }
-    called
 }
 
 /// Whether a branch that leads neither to a function's start nor into the function itself is a jump to something that is neither a
