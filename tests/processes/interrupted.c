@@ -5,8 +5,11 @@
 // thread for as long as it takes, and the kernel does not drop an ignored signal that the main thread blocks: it wakes
 // another thread instead, whose epoll_wait() then ends with EINTR although nobody but this program is at work.
 //
-// With an argument, the other process sends that one's SIGSTOP and SIGCONT in turn instead, and this one prints how often it
-// did not stop, or did not go on.
+// With the argument "late", the main thread and one more spend most of their time waiting for children that they have made by
+// vfork(). A thread that does so cannot be stopped.
+//
+// With a number, the other process sends this one SIGSTOP and SIGCONT in turn instead, and this one prints how often it
+// did not stop, or did not go on. With 0, it has no thread but the main one.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -162,6 +165,20 @@ static void *waiter(void *p) {
     }
 }
 
+// Waits, for that long, for a child that has not executed anything.
+static void wait_for_child(long ns) {
+    struct timespec time = {0, ns};
+    if (vfork() == 0) {
+        nanosleep(&time, 0);
+        _exit(0);
+    }
+}
+
+static void *parent_thread(void *p) {
+    struct timespec time = {0, 5 * MS};
+    for (;;) wait_for_child(140 * MS), nanosleep(&time, 0);
+}
+
 static void send_ignored(int parent) {
     const int signals[] = {SIGURG, SIGCHLD, SIGWINCH, SIGUSR1};
     while (!shared->complete) usleep(1000);
@@ -217,7 +234,7 @@ static void send_stops(int parent) {
 __attribute__((noinline)) void step(void) { __asm__ volatile("" ::: "memory"); }
 
 int main(int argc, char **argv) {
-    int stops = argc > 1, parent = getpid();
+    int late = argc > 1 && !strcmp(argv[1], "late"), stops = argc > 1 && !late, parent = getpid();
     shared = mmap(0, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     queue = msgget(IPC_PRIVATE, 0600);
     semaphores = semget(IPC_PRIVATE, 1, 0600);
@@ -234,6 +251,12 @@ int main(int argc, char **argv) {
         pthread_t thread;
         pthread_create(&thread, 0, waiter, (void *)kind);
     }
+    if (late) {
+        pthread_t thread;
+        // The kernel sends no SIGCHLD then. It would count as sent to the thread that has made the child.
+        signal(SIGCHLD, SIG_IGN);
+        pthread_create(&thread, 0, parent_thread, 0);
+    }
     shared->tids[MAIN] = parent;
     shared->complete = 1;
     puts("ready");
@@ -245,6 +268,7 @@ int main(int argc, char **argv) {
         int ready = poll(&input, 1, 29);
         shared->interrupted[MAIN] += ready < 0 && errno == EINTR;
         step();
+        if (late) wait_for_child(60 * MS);
         if (ready <= 0) continue;
         if (read(0, line, sizeof line) <= 0) break;
         // The other process may be waiting for a stop just now.

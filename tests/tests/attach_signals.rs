@@ -64,6 +64,24 @@ fn ignored_signals_interrupt_nothing() {
     assert!(subject.is_clean());
 }
 
+/// The same where the main thread and another one often cannot be stopped in time, so that the others have to be let run
+/// while the main thread is traced.
+#[test]
+fn ignored_signals_interrupt_nothing_where_the_main_thread_stops_late() {
+    let mut subject = subject(include_str!("../processes/interrupted.c"), &["late"]);
+    std::thread::sleep(Duration::from_secs(1));
+    subject.tell("count");
+    subject.hear("interrupted:\n");
+    for n in 0..cycles() {
+        let hooks = ["--hooks=both", "--hooks=entry"][n % 2];
+        let outcome = subject.attach(&["-q", hooks, "--duration", "0.01"]);
+        assert_eq!(outcome.code(), 0, "{}", outcome.stderr_text());
+    }
+    subject.tell("count");
+    subject.hear("interrupted:\n");
+    assert!(subject.is_clean());
+}
+
 /// The same where threads have to be let run, several at a time, before the process can be left: one of them is woken by a
 /// signal that another one takes.
 #[test]

@@ -129,54 +129,65 @@ impl Stopped {
                 Err(error) if error.raw_os_error() != Some(libc::ETIMEDOUT) || Instant::now() > until => {
                     return Err(error);
                 }
-                Err(_) => {
-                    let late = std::mem::take(&mut stopped.late);
-                    stopped.let_run(&late, &mut seized)?;
-                }
+                Err(_) => stopped.let_run(&mut seized, 2 * window)?,
             }
-            drop(stopped);
-            std::thread::sleep(2 * window);
             window = (2 * window).min(LONG);
         }
     }
 
-    /// Lets the threads that have stopped run before all are told to stop once more. The late ones are still to stop as
-    /// they were told, and are waited for in the next round.
+    /// Lets the threads that have stopped run for that long, before all are told to stop once more. The late ones are
+    /// not told twice: they are still to stop, and the next round waits for them.
     ///
-    /// The others are not traced meanwhile, the main one first, so that ignored signals are dropped again. Only while the
-    /// main thread is itself late are they: one that a signal wakes then stops for it, and can be mended.
-    fn let_run(&mut self, late: &[i32], seized: &mut HashMap<i32, bool>) -> io::Result<()> {
-        let how = match late.contains(&self.pid) {
-            true => libc::PTRACE_CONT,
-            false => libc::PTRACE_DETACH,
-        };
+    /// The threads that have stopped are detached, the main one first, so that the kernel drops ignored signals again.
+    /// A main thread that is late itself stays traced, so ignored signals go on waking other threads. These are watched
+    /// then, as the threads that get a moment to run are.
+    fn let_run(&mut self, seized: &mut HashMap<i32, bool>, pause: Duration) -> io::Result<()> {
+        // Its threads have their usual priority back before they run.
+        self.urgent = Urgent::new();
+        let late = std::mem::take(&mut self.late);
+        if late.contains(&self.pid) {
+            self.urgent.add(self.pid);
+            return self.run_watched(seized, pause);
+        }
         self.threads.sort_by_key(|thread| thread.tid != self.pid);
         for mut thread in self.threads.drain(..) {
             thread.settle()?;
-            request(how, thread.tid, 0, 0)?;
-            if how == libc::PTRACE_DETACH {
-                seized.remove(&thread.tid);
-            }
+            request(libc::PTRACE_DETACH, thread.tid, 0, 0)?;
+            seized.remove(&thread.tid);
         }
+        std::thread::sleep(pause);
         Ok(())
     }
 
     /// `seized`: threads that we trace already, and whether they are still to stop as they were told: told twice, they
     /// would stop twice.
     fn stop_all(&mut self, seized: &mut HashMap<i32, bool>, until: Instant) -> io::Result<()> {
+        /// How often the other threads are listed before the main thread is stopped even though they make new threads.
+        const LISTINGS: usize = 4;
+        let pid = self.pid;
         let mut known = HashSet::new();
-        // Threads that are made while others are being stopped.
         loop {
-            let mut fresh: Vec<i32> = thread_ids(self.pid)?;
-            fresh.retain(|tid| known.insert(*tid));
-            if fresh.is_empty() {
+            // The main thread comes last (see the top of this file), after the threads that are made while others are being
+            // stopped.
+            for _ in 0..LISTINGS {
+                let mut others = thread_ids(pid)?;
+                others.retain(|&tid| tid != pid && known.insert(tid));
+                if others.is_empty() {
+                    break;
+                }
+                let stand = self.stop_these(others, seized, until);
+                if stand.is_err() && seized.contains_key(&pid) && known.insert(pid) {
+                    // The main thread was late in an earlier round. If it stands by now, it is let go with the others,
+                    // instead of being traced while they run.
+                    self.stop_these(vec![pid], seized, until)?;
+                }
+                stand?;
+            }
+            if known.insert(pid) {
+                self.stop_these(vec![pid], seized, until)?;
+            } else if thread_ids(pid)?.iter().all(|tid| known.contains(tid)) {
                 return Ok(());
             }
-            // The main thread comes last: see the top of this file.
-            let pid = self.pid;
-            let (main, others): (Vec<i32>, Vec<i32>) = fresh.into_iter().partition(|&tid| tid == pid);
-            self.stop_these(others, seized, until)?;
-            self.stop_these(main, seized, until)?;
         }
     }
 

@@ -4,7 +4,7 @@
 //! another one of these takes the signal first, the one that was woken finds nothing to stop for, and its `epoll_wait` would
 //! return EINTR. So each thread stops at its system calls, and stays behind one that ends so until all stand still again.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::io::{self, Error};
 use std::time::{Duration, Instant};
 
@@ -31,6 +31,7 @@ enum State {
 fn watch(running: &mut [Running], until: Instant) -> io::Result<()> {
     const STEP: Duration = Duration::from_micros(20);
     while running.iter().any(|thread| thread.state == State::Runs) {
+        let pass = Instant::now();
         for thread in running.iter_mut().filter(|thread| thread.state == State::Runs) {
             let signal = match poll(thread.tid)? {
                 // That it has ended is found once more by whoever waits for it.
@@ -53,12 +54,35 @@ fn watch(running: &mut [Running], until: Instant) -> io::Result<()> {
         if left.is_zero() {
             break;
         }
-        std::thread::sleep(left.min(STEP));
+        // Of many threads, each pass takes long. Half of the time is left to those who run.
+        std::thread::sleep(left.min(STEP.max(pass.elapsed())));
     }
     Ok(())
 }
 
 impl Stopped {
+    /// Lets all stopped threads run for that long while the main thread is still to stop. `seized` is what
+    /// `Stopped::stop_all` takes: this notes the threads that have been told to stop once more.
+    pub(super) fn run_watched(&mut self, seized: &mut HashMap<i32, bool>, pause: Duration) -> io::Result<()> {
+        let mut running = Vec::new();
+        for (n, mut thread) in self.threads.drain(..).enumerate() {
+            thread.settle()?;
+            request(libc::PTRACE_SYSCALL, thread.tid, 0, 0)?;
+            running.push(Running { n, tid: thread.tid, state: State::Runs });
+        }
+        let until = Instant::now() + pause;
+        watch(&mut running, until)?;
+        // Those that stay where they are go on only until they stop as they are told now.
+        for thread in running.iter().filter(|thread| thread.state != State::Runs) {
+            let _ = request(libc::PTRACE_INTERRUPT, thread.tid, 0, 0);
+            let _ = request(libc::PTRACE_CONT, thread.tid, 0, 0);
+            seized.insert(thread.tid, true);
+        }
+        // None of them may run.
+        std::thread::sleep(until.saturating_duration_since(Instant::now()));
+        Ok(())
+    }
+
     /// What a thread gets to leave code that is to change, while the others stand still; and how many at once.
     pub(crate) fn moment(&self) -> (Duration, usize) {
         // Each has to be scheduled, and once more to stand still again.
