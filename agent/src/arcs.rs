@@ -143,8 +143,9 @@ impl Entry {
         }
     }
 
-    /// Whether a later entry of this kind with the same key needs no decision but the look-up. (One from a site needs no
-    /// other decision than the gate's.)
+    /// Whether a later entry of this kind with the same key can be counted as soon as its key is found, without another
+    /// look at the frame. (For a callback that returns to a known site, the assembly in [`crate::gate`] looks at the frame
+    /// itself, and does not use this.)
     fn is_simple(self, record: &FunctionRecord) -> bool {
         match self {
             Entry::Text => true,
@@ -200,8 +201,9 @@ fn needs_return_address(record: &FunctionRecord) -> bool {
     record.flags & (ENTRY_ONLY | LEAF) == ENTRY_ONLY
 }
 
-/// Puts an arc into the table that the gate looks into first ([`crate::gate`]). One store: a signal handler
-/// of this thread may do the same.
+/// Puts an arc into the thread's table of recent arcs. The assembly between thunks and this module ([`crate::gate`]) looks
+/// into that table before it calls [`known`]. The arc is written with one store, because a signal handler that interrupts
+/// this thread may write to the same place.
 ///
 /// # Safety
 /// `count` must be the count of a slot or overflow entry in `block`, the calling thread's.
@@ -322,7 +324,7 @@ fn count(agent: &Agent, block: u64, number: u32, record: &FunctionRecord, key: u
                 if !threads::commit(block, SEGMENT_BIT + segment as u32, at, len) {
                     break;
                 }
-                // The function is stored first: whoever finds the key, finds the function too. An entry
+                // The function is stored first, so that a reader who finds the key finds the function, too. An entry
                 // that a handler took in between keeps the handler's function, and the key decides.
                 // SAFETY: an entry in the thread's own block; this thread is the only writer.
                 unsafe {

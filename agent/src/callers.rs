@@ -32,9 +32,10 @@ use gprofinject_abi::plan::{Cell, LEFT};
 pub(crate) const SITES_LEN: usize = 1024;
 
 /// The *sites* that have called hooked functions lately: return addresses in code that is not hooked, but belongs to a
-/// loaded object, and that begin no context and are no signal handler's. The gate decides whose call such a one is with
-/// no other question about the return address. A site stands where the low bits of its address say. Any thread may
-/// replace it by another one; whoever does not find a site takes the slow path.
+/// loaded object, and that begin no context and are no signal handler's. If a call returns to a site, the assembly in
+/// [`crate::gate`] looks for the caller without asking anything else about the return address. The low bits of a site's
+/// address say where in the table it stands. Any thread may replace it by another site; a call whose return address is not
+/// found here takes the slow path.
 pub(crate) static SITES: [AtomicU64; SITES_LEN] = [const { AtomicU64::new(0) }; SITES_LEN];
 
 fn site(return_address: u64) -> &'static AtomicU64 {

@@ -148,7 +148,7 @@ pub(crate) extern "C" fn enter(number: u32, _return_address: u64, cfa: u64) -> N
 fn move_window(cfa: u64) -> bool {
     let Some(shadow) = shadow(cfa, true) else { return false };
     let words = words::get();
-    // SAFETY: the thread's own words. One store: whoever interrupts sees the old shadow or the new one.
+    // SAFETY: the thread's own words. They are written with one store, so a signal handler sees the old shadow or the new one.
     unsafe { (&raw mut (*words).cells).write_volatile(shadow) };
     true
 }

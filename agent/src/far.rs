@@ -11,7 +11,8 @@
 //! A linked call costs about as much as ten others. Therefore a key holds how many more calls are linked, in proportion to
 //! what the search has cost. After these the key is put back, until the next long search.
 //!
-//! All of this is integer code; see [`crate::gate`].
+//! `arcs::known` calls this code while vector registers still hold the program's values. So nothing here may touch one;
+//! see [`crate::gate`].
 #![allow(unsafe_code)]
 
 use crate::agent::Agent;
@@ -92,7 +93,8 @@ fn link_calls(agent: &Agent, block: u64, callee: u32, caller: u32, calls: u64, t
     linked
 }
 
-/// Whether the slot's call is linked, this time at least.
+/// Whether the slot's key is linked, so that the call that is being counted leaves a link. This uses up one of the linked
+/// calls that the key still holds; after the last one, the slot has its plain key again.
 ///
 /// # Safety
 /// `slot` must be a slot with a key in the calling thread's block.

@@ -13,8 +13,8 @@
 //!                                                            xmm0-15, only for the rare paths
 //! ```
 //!
-//! Before it saves anything a gate looks into the block's table of recent arcs, with three or four registers
-//! kept at CFA-40 and below. That is enough for arcs that share a home slot with others and for indirect
+//! Each entry point here is a *gate*. Before a gate saves anything else, it looks into the thread counters' table of recent
+//! arcs, and keeps three or four registers at CFA-40 and below meanwhile. That is enough for arcs that share a home slot with others and for indirect
 //! tail calls, except the first time. A call out of unhooked code whose return address is a known *site*
 //! ([`crate::callers`]) is finished here as well, if the thread's last event tells whose call it is: `gpi_callback`
 //! takes the first steps of [`crate::callers::nearest`] and of [`cells::fill`], in the same order, and leaves everything
@@ -83,8 +83,9 @@ global_asm!(
     "mov rdx, [rsp-48+\\below]",
     "mov rdi, [rsp-56+\\below]",
     ".endm",
-    // A jump to function eax out of the one that the frame's cell names, after gpi_look: counts it, and hands the
-    // frame over. Leaves the cell in rsi, which it keeps at CFA-64; so has who goes to `otherwise`.
+    // After gpi_look: counts a jump to function eax out of the function that the frame's cell names, and notes function eax
+    // in the cell, since the frame is now its. Leaves the cell in rsi. The old value of rsi is saved at CFA-64, on the
+    // `otherwise` path as well.
     ".macro gpi_tail below, otherwise",
     "mov [rsp-64+\\below], rsi",
     "mov rsi, fs:[rdx+{cells}]",

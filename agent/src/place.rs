@@ -76,7 +76,7 @@ impl Place {
 /// Where the set-up finds a process's files.
 pub(crate) enum Files<'a> {
     Named(&'a Place),
-    /// Open already; whoever has opened them closes them.
+    /// They are open already, and the code that has opened them closes them.
     Open {
         region: i32,
         plan: i32,

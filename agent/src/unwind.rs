@@ -75,7 +75,7 @@ extern "C" fn find_unwinder() {
     UNWINDER_HI.store(hi, Ordering::Relaxed);
 }
 
-// Calls `find_unwinder` and keeps rdi and rsi, the arguments of whoever is to be passed on. It is called where
+// Calls `find_unwinder` and keeps rdi and rsi, the arguments of the function that is to be passed on. It is called where
 // a function begins: rsp = 8 modulo 16 there, and 0 here.
 #[cfg(not(test))]
 core::arch::global_asm!(
