@@ -12,17 +12,10 @@
 //# arc: compare -> nothing 40
 //# hooks: both
 //# callgrind: no, it starts a call stack of its own for a signal
-#include "test.h"
-#include <alloca.h>
+#include "boundary.h"
 #include <setjmp.h>
 #include <signal.h>
-#include <stdlib.h>
-void *(*volatile search)(const void *, const void *, size_t, size_t, int (*)(const void *, const void *)) = bsearch;
-// The compiler keeps all of an array whose address it has given away.
-#define USED(array) __asm__ volatile("" ::"r"(array) : "memory")
 static sigjmp_buf there;
-OPAQUE void nothing(void) { BARRIER(); }
-OPAQUE int compare(const void *a, const void *b) { nothing(); BARRIER(); return *(int *)a - *(int *)b; }
 OPAQUE void leave(void) { nothing(); siglongjmp(there, 1); }
 OPAQUE void handler(int signal) { leave(); BARRIER(); }
 OPAQUE void deeper(void) {

@@ -12,21 +12,8 @@
 //# arc: compare -> nothing 40
 //# hooks: both
 //# callgrind: no, it loses calls that an exception leaves
-#include "test.h"
-#include <alloca.h>
-#include <pthread.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <sys/mman.h>
-static const uintptr_t REGION = (uintptr_t)64 << 20, ROOM = (uintptr_t)1 << 20;
-// The compiler keeps all of an array whose address it has given away.
-#define USED(array) __asm__ volatile("" ::"r"(array) : "memory")
+#include "boundary.h"
 extern "C" {
-typedef int Compare(const void *, const void *);
-void *(*volatile search)(const void *, const void *, size_t, size_t, Compare *) = bsearch;
-static uintptr_t boundary;
-OPAQUE void nothing() { BARRIER(); }
-OPAQUE int compare(const void *a, const void *b) { nothing(); BARRIER(); return *(int *)a - *(int *)b; }
 OPAQUE void thrower(int x) {
     CHECK((uintptr_t)__builtin_frame_address(0) < boundary);
     throw x;
@@ -71,16 +58,6 @@ OPAQUE void descend() {
 OPAQUE void *thread(void *argument) { descend(); BARRIER(); return argument; }
 }
 int main() {
-    char *space = (char *)mmap(0, 3 * REGION, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    CHECK(space != MAP_FAILED);
-    boundary = ((uintptr_t)space / REGION + 2) * REGION;
-    char *stack = (char *)boundary - ROOM;
-    CHECK(!mprotect(stack, 2 * ROOM, PROT_READ | PROT_WRITE));
-    pthread_attr_t attributes;
-    pthread_t made;
-    CHECK(!pthread_attr_init(&attributes));
-    CHECK(!pthread_attr_setstack(&attributes, stack, 2 * ROOM));
-    CHECK(!pthread_create(&made, &attributes, thread, 0));
-    CHECK(!pthread_join(made, 0));
+    run_across_boundary(thread);
     return 0;
 }
