@@ -79,6 +79,10 @@ pub(crate) struct Args {
     #[arg(long)]
     pub(crate) no_follow: bool,
 
+    /// Plan anew: neither use nor keep plans in $XDG_CACHE_HOME/gprofinject
+    #[arg(long)]
+    pub(crate) no_cache: bool,
+
     /// Print what would be hooked, and how, and run nothing
     #[arg(long)]
     pub(crate) list: bool,
@@ -230,6 +234,7 @@ impl Args {
         }
         if let Some(verb) = verb {
             let useless = first(&FOR_A_RUN).or_else(|| first(&["duration"]));
+            let useless = useless.or_else(|| first(&["no_cache"]));
             let useless = useless.or_else(|| first(&["output"]).filter(|_| !self.dump));
             return useless.map(|other| {
                 format!("{verb} is a message to the gprofinject that profiles the process: {other} has no effect there")

@@ -222,6 +222,7 @@ impl<'s> Family<'s> {
             Some((&ask::EXECUTES, _)) => {
                 let name = self.executes(asker, sampling).unwrap_or_default();
                 asker.answer(name.as_bytes());
+                self.settings.cache.keep_fresh();
             }
             Some((&ask::CONTROL, request)) => self.control(asker, request, sampling),
             _ => {}

@@ -3,7 +3,7 @@
 //! ```text
 //! args -> settings      what was typed, what it means
 //! resolve -> subject    the file that is profiled, and what kind it is (elf, privileges, symbols, memory)
-//! profile_plan          what is hooked, and how (filters, names)
+//! profile_plan          what is hooked, and how (filters, names; plan_cache)
 //! output, run_folder    where the profile and the counters go (region, private_folder)
 //! sampler               who samples: perf (records) or the agent's timers, into a histogram
 //! spawn -> supervise    the program runs (early, signals, witness)
@@ -34,6 +34,7 @@ mod names;
 mod output;
 mod perf;
 mod placement;
+mod plan_cache;
 mod private_folder;
 mod privileges;
 mod profile;
@@ -93,7 +94,7 @@ fn run(args: Args) -> Result<Ending, Failure> {
     let settings = Settings::from(args)?;
     let voice = settings.voice;
     if let Some(folder) = recover {
-        recover::recover(&folder, voice)?;
+        recover::recover(&folder, &settings)?;
         return Ok(Ending::Exited(0));
     }
     if let (Some(pid), Some(verb)) = (pid, verb) {
@@ -116,7 +117,14 @@ fn run(args: Args) -> Result<Ending, Failure> {
         .into());
     }
     if settings.list {
-        let planned = profile_plan::make(subject, settings.hooks, settings.engine, &settings.filters, true);
+        let planned = profile_plan::make(
+            subject,
+            settings.hooks,
+            settings.engine,
+            &settings.filters,
+            true,
+            &settings.cache,
+        );
         run::say_what_is_possible(&planned, &program, &settings, !subject.blind);
         list::print(&planned, voice.0 == say::Level::Verbose)?;
         return Ok(Ending::Exited(0));
@@ -131,8 +139,14 @@ fn run(args: Args) -> Result<Ending, Failure> {
     let choice = sampler::choose(settings.sampler, rate, takes_agent, subject.changes_ids, follow);
     let agent_wanted =
         choice.method == sampler::Method::Timer || follow || takes_agent && subject.profiling().is_some();
-    let planned =
-        profile_plan::make(subject, settings.hooks, settings.engine, &settings.filters, agent_wanted);
+    let planned = profile_plan::make(
+        subject,
+        settings.hooks,
+        settings.engine,
+        &settings.filters,
+        agent_wanted,
+        &settings.cache,
+    );
     memory::plan_made();
     let sampled = choice.method != sampler::Method::None;
     run::say_what_is_possible(&planned, &program, &settings, sampled);

@@ -15,6 +15,7 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, RawDir, Stat};
+use rustix::io::Errno;
 
 use crate::sys;
 
@@ -78,7 +79,7 @@ impl PrivateFolder {
     pub(crate) fn create(place: &Path) -> io::Result<PrivateFolder> {
         // Afterwards its name has no symbolic links, which their owner could change later.
         let place = place.canonicalize()?;
-        let parent = walk(&place, |stat, path| match guards_its_entries(stat) {
+        let parent = walk(&place, 0, |stat, path| match guards_its_entries(stat) {
             true => Ok(()),
             false => Err(io::Error::other(format!(
                 "user {} or its group could replace what is in {}",
@@ -111,9 +112,31 @@ impl PrivateFolder {
 
     /// Opens a folder that somebody names. No part of `path` may be a symbolic link.
     pub(crate) fn open(path: &Path) -> Result<PrivateFolder, Distrust> {
-        let found = walk(path, |_, _| Ok(()))?;
+        let found = walk(path, 0, |_, _| Ok(()))?;
         // Whose it is can be said even if we may not look into it.
         check(&fs::fstat(&found).map_err(io::Error::from)?)?;
+        let descriptor = fs::openat(&found, ".", DIRECTORY | OFlags::RDONLY, Mode::empty())
+            .map_err(|error| Distrust::Failed(error.into()))?;
+        Ok(PrivateFolder(Arc::new(Opened { path: path.to_owned(), descriptor })))
+    }
+
+    /// Opens a folder that belongs to us (not even to root, unless we are root), below folders in which no unprivileged
+    /// user but us can replace anything. No part of `path` may be a symbolic link. The last `make` folders of the path are
+    /// made if they are missing.
+    pub(crate) fn open_own(path: &Path, make: usize) -> Result<PrivateFolder, Distrust> {
+        let judge = |stat: &Stat, shown: &Path| match shown == path || guards_its_entries(stat) {
+            true => Ok(()),
+            false if is_trusted(stat.st_uid) => {
+                Err(io::Error::other(format!("other users can replace what is in {}", shown.display())))
+            }
+            false => Err(io::Error::other(format!("{} belongs to user {}", shown.display(), stat.st_uid))),
+        };
+        let found = walk(path, make, judge)?;
+        let stat = fs::fstat(&found).map_err(io::Error::from)?;
+        check(&stat)?;
+        if stat.st_uid != sys::ids().euid {
+            return Err(Distrust::Foreign(stat.st_uid));
+        }
         let descriptor = fs::openat(&found, ".", DIRECTORY | OFlags::RDONLY, Mode::empty())
             .map_err(|error| Distrust::Failed(error.into()))?;
         Ok(PrivateFolder(Arc::new(Opened { path: path.to_owned(), descriptor })))
@@ -192,7 +215,7 @@ impl PrivateFolder {
         let written = self
             .create_file(&fresh)
             .and_then(|mut file| file.write_all(bytes))
-            .and_then(|()| Ok(fs::renameat(self, fresh.as_str(), self, name)?));
+            .and_then(|()| self.rename(&fresh, name));
         if written.is_err() {
             let _ = self.remove_file(&fresh);
         }
@@ -212,8 +235,17 @@ impl PrivateFolder {
         Ok(fs::unlinkat(self, name, AtFlags::empty())?)
     }
 
+    /// What a name stands for, if it is a symbolic link the link itself.
+    pub(crate) fn stat(&self, name: &str) -> io::Result<Stat> {
+        Ok(fs::statat(self, name, AtFlags::SYMLINK_NOFOLLOW)?)
+    }
+
+    pub(crate) fn rename(&self, name: &str, to: &str) -> io::Result<()> {
+        Ok(fs::renameat(self, name, self, to)?)
+    }
+
     pub(crate) fn has(&self, name: &str) -> bool {
-        fs::statat(self, name, AtFlags::SYMLINK_NOFOLLOW).is_ok()
+        self.stat(name).is_ok()
     }
 
     /// The names of all that is in it. Takes no further descriptor: at the limit of open files there is none.
@@ -266,8 +298,8 @@ const FILE: OFlags = OFlags::NOFOLLOW.union(OFlags::CLOEXEC).union(OFlags::NOCTT
 
 /// Opens a folder one part of its name at a time, so that no symbolic link is followed (openat2 with
 /// RESOLVE_NO_SYMLINKS does the same, but kernels before 5.6 do not have it, and some containers forbid it), and `judge`
-/// sees exactly the folders that lead to it, itself included.
-fn walk(path: &Path, judge: impl Fn(&Stat, &Path) -> io::Result<()>) -> io::Result<OwnedFd> {
+/// sees exactly the folders that lead to it, itself included. The last `make` parts are made if they are missing.
+fn walk(path: &Path, make: usize, judge: impl Fn(&Stat, &Path) -> io::Result<()>) -> io::Result<OwnedFd> {
     let mut seen = PathBuf::from("/");
     let mut folder = fs::open("/", DIRECTORY | OFlags::PATH, Mode::empty())?;
     judge(&fs::fstat(&folder)?, &seen)?;
@@ -275,9 +307,18 @@ fn walk(path: &Path, judge: impl Fn(&Stat, &Path) -> io::Result<()>) -> io::Resu
     if parts.next() != Some(Component::RootDir) {
         return Err(io::Error::from_raw_os_error(libc::EINVAL));
     }
+    let mut left = parts.clone().count();
     for part in parts {
         let Component::Normal(name) = part else { return Err(io::Error::from_raw_os_error(libc::EINVAL)) };
-        folder = fs::openat(&folder, name.as_bytes(), DIRECTORY | OFlags::PATH, Mode::empty())?;
+        let open = || fs::openat(&folder, name.as_bytes(), DIRECTORY | OFlags::PATH, Mode::empty());
+        folder = match open() {
+            Err(Errno::NOENT) if left <= make => match fs::mkdirat(&folder, name.as_bytes(), Mode::RWXU) {
+                Ok(()) | Err(Errno::EXIST) => open()?,
+                Err(error) => return Err(error.into()),
+            },
+            opened => opened?,
+        };
+        left -= 1;
         seen.push(name);
         judge(&fs::fstat(&folder)?, &seen)?;
     }
@@ -376,6 +417,40 @@ mod tests {
         }
         made.replace("link", b"new").expect("the link itself is replaced");
         assert_eq!(std::fs::read(place.path().join("target")).expect("read"), b"x");
+    }
+
+    #[test]
+    fn an_own_folder_is_made_and_links_and_other_users_folders_are_refused() {
+        let place = place();
+        let inner = place.path().join("a/b/c");
+        assert!(matches!(PrivateFolder::open_own(&inner, 0), Err(Distrust::Absent)));
+        assert!(matches!(PrivateFolder::open_own(&inner, 2), Err(Distrust::Absent)), "a is one too many");
+        std::fs::create_dir(place.path().join("a")).expect("a folder");
+        let made = PrivateFolder::open_own(&inner, 2).expect("made");
+        made.create_file("f").expect("a file");
+        let mode = |path: &Path| std::fs::metadata(path).expect("made").permissions().mode() & 0o7777;
+        assert_eq!((mode(&inner), mode(&place.path().join("a/b"))), (0o700, 0o700));
+        assert!(PrivateFolder::open_own(&inner, 0).expect("there").has("f"));
+
+        symlink(&inner, place.path().join("link")).expect("a link");
+        symlink(place.path().join("a"), place.path().join("around")).expect("a link");
+        for path in ["link", "around/b/c", "a/b/c/f", "a/../a/b/c"] {
+            assert!(PrivateFolder::open_own(&place.path().join(path), 2).is_err(), "{path}");
+        }
+        set_mode(&inner, 0o710);
+        assert!(matches!(PrivateFolder::open_own(&inner, 2), Err(Distrust::Open(0o710))));
+        set_mode(&inner, 0o700);
+        set_mode(&place.path().join("a"), 0o775);
+        assert!(PrivateFolder::open_own(&inner, 2).is_err(), "its group can replace b");
+        set_mode(&place.path().join("a"), 0o1777);
+        assert!(PrivateFolder::open_own(&inner, 2).is_ok());
+        if sys::ids().euid == 0 {
+            std::os::unix::fs::chown(place.path().join("a"), Some(65534), None).expect("another user's");
+            assert!(PrivateFolder::open_own(&inner, 2).is_err(), "user 65534 can replace b");
+            std::os::unix::fs::chown(place.path().join("a"), Some(0), None).expect("ours");
+            std::os::unix::fs::chown(&inner, Some(65534), None).expect("another user's");
+            assert!(matches!(PrivateFolder::open_own(&inner, 2), Err(Distrust::Foreign(65534))));
+        }
     }
 
     #[test]

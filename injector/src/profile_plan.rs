@@ -10,6 +10,7 @@ use gprofinject_plan::{Hooks, Options, Plan, Reason, Tactic, Verdict};
 use crate::args::{EngineArg, HooksArg};
 use crate::filters::Filters;
 use crate::histogram::{Place, Shape};
+use crate::plan_cache::{Key, PlanCache, Question};
 use crate::subject::Subject;
 
 /// What was decided about a program.
@@ -19,6 +20,10 @@ pub(crate) struct Planned<'s, 'd> {
     pub(crate) plan: Option<Plan>,
     pub(crate) shape: Shape,
     pub(crate) took: Duration,
+    /// The plan was made in an earlier run.
+    pub(crate) is_cached: bool,
+    /// Where the plan may be kept for later runs, if it is not.
+    pub(crate) key: Option<Key>,
     /// Blocks are counted.
     pub(crate) counts: bool,
     /// There are hooks only because blocks are counted: their arcs are not wanted.
@@ -27,14 +32,15 @@ pub(crate) struct Planned<'s, 'd> {
     gprof: OnceLock<Option<gmon::Program>>,
 }
 
-/// Plans. Where nothing is to be hooked, or can be, there is a plan only if the agent is wanted all the
-/// same, for its timers.
+/// Plans, or finds the plan in the cache. Where nothing is to be hooked, or can be, there is a plan only if the agent is
+/// wanted all the same, for its timers.
 pub(crate) fn make<'s, 'd>(
     subject: &'s Subject<'d>,
     hooks: Option<HooksArg>,
     engine: EngineArg,
     filters: &Filters,
     agent_wanted: bool,
+    cache: &PlanCache,
 ) -> Planned<'s, 'd> {
     let start = Instant::now();
     let counts = filters.count().is_some();
@@ -57,7 +63,10 @@ pub(crate) fn make<'s, 'd>(
     let image = subject.image.as_ref().filter(|_| agent_wanted || !nothing);
     let counted = counts.then_some(&counted as &dyn Fn(&Function) -> bool);
     let options = Options { hooks, engine: engine.engine(), selected: &selected, insist, counted };
-    let mut plan = image.map(|image| Plan::new(image, &options));
+    let key = image.and_then(|image| cache.key(&Question { subject, image, options: &options }));
+    let cached = key.zip(image).and_then(|(key, image)| cache.find(&key, image));
+    let is_cached = cached.is_some();
+    let mut plan = cached.or_else(|| image.map(|image| Plan::new(image, &options)));
     if let Some(plan) = plan.as_mut().filter(|_| nothing) {
         (plan.downgrade, plan.caution) = (None, None);
         for verdict in plan.verdicts.iter_mut().filter(|v| **v == Verdict::Refused(Reason::NotSelected)) {
@@ -79,7 +88,17 @@ pub(crate) fn make<'s, 'd>(
         }
         None => Shape { text: text_extents(subject), ..Shape::default() },
     };
-    Planned { subject, plan, shape, took: start.elapsed(), counts, blocks_only, gprof: OnceLock::new() }
+    Planned {
+        subject,
+        plan,
+        shape,
+        took: start.elapsed(),
+        is_cached,
+        key: key.filter(|_| !is_cached),
+        counts,
+        blocks_only,
+        gprof: OnceLock::new(),
+    }
 }
 
 /// Binary logarithm of the most bytes, up to 16, that a bin can cover without those of two owners.

@@ -162,10 +162,18 @@ impl Profilees {
         let subject = subject(path);
         let profilee = match &subject.unhookable {
             None if subject.takes_agent() => {
-                let planned =
-                    profile_plan::make(subject, settings.hooks, settings.engine, &settings.filters, true);
+                let planned = profile_plan::make(
+                    subject,
+                    settings.hooks,
+                    settings.engine,
+                    &settings.filters,
+                    true,
+                    &settings.cache,
+                );
                 memory::plan_made();
-                Ok(self.add(path, binary, binary.into(), planned, true))
+                let profilee = self.add(path, binary, binary.into(), planned, true);
+                settings.cache.add(profilee.planned);
+                Ok(profilee)
             }
             why => Err(why.clone().unwrap_or_else(|| "the agent cannot be put into it".to_owned())),
         };

@@ -13,6 +13,7 @@ use crate::histogram::Histogram;
 use crate::logbook::{Logbook, Program};
 use crate::memory;
 use crate::output::{Output, Written};
+use crate::plan_cache::PlanCache;
 use crate::private_folder::{Distrust, PrivateFolder};
 use crate::profile_plan;
 use crate::profilee::{self, Profilee, Profilees};
@@ -20,10 +21,11 @@ use crate::region::AgentState;
 use crate::report::{calls_and_samples, quoted};
 use crate::run_folder::{BASELINE_SUFFIX, SAMPLES_SUFFIX, plan_file, region_in};
 use crate::say::Voice;
+use crate::settings::Settings;
 use crate::spawn::FIRST;
 use crate::survivors::Survivors;
 
-struct Recovery {
+struct Recovery<'s> {
     folder: PrivateFolder,
     logbook: Logbook,
     filters: Filters,
@@ -35,10 +37,13 @@ struct Recovery {
     written: HashMap<u32, u32>,
     survivors: Survivors,
     voice: Voice,
+    /// Only plans that earlier runs have kept are looked for.
+    cache: &'s PlanCache,
 }
 
 /// Writes the profiles; the folder is removed when nothing in it is needed any more.
-pub(crate) fn recover(folder: &Path, voice: Voice) -> Result<()> {
+pub(crate) fn recover(folder: &Path, settings: &Settings) -> Result<()> {
+    let voice = settings.voice;
     let folder = trusted(folder)?;
     let logbook = Logbook::open(&folder)?;
     let entries = &logbook.entries;
@@ -55,6 +60,7 @@ pub(crate) fn recover(folder: &Path, voice: Voice) -> Result<()> {
         written: HashMap::new(),
         survivors: Survivors::patiently(&folder),
         voice,
+        cache: &settings.cache,
     };
     let mut failures = 0;
     let mut living = 0;
@@ -117,7 +123,7 @@ fn names(folder: &PrivateFolder) -> Result<Vec<String>> {
     Ok(found.into_iter().map(|(_, _, name)| name).collect())
 }
 
-impl Recovery {
+impl Recovery<'_> {
     fn process(&mut self, name: &str) -> Result<Life> {
         let region = region_in(&self.folder, name);
         let report = region.report().context("its counters cannot be read")?;
@@ -201,7 +207,7 @@ impl Recovery {
                 let subject = profilee::subject(&binary);
                 let entries = &self.logbook.entries;
                 let (hooks, engine) = (entries.hooks, entries.engine);
-                let planned = profile_plan::make(subject, hooks, engine, &self.filters, true);
+                let planned = profile_plan::make(subject, hooks, engine, &self.filters, true, self.cache);
                 memory::plan_made();
                 let profilee = self.profilees.first(&binary, shown, planned, true);
                 self.planned.insert(number, profilee);

@@ -44,6 +44,8 @@ pub(crate) struct Stats {
     lost: Lost,
     memory: Memory,
     setup_ns: Setup,
+    /// The plan was made in an earlier run.
+    plan_cached: bool,
     /// Beside the first: children, and what was executed.
     processes: Vec<Process>,
 }
@@ -242,6 +244,7 @@ impl Run<'_> {
                 injector: self.injector_ns,
                 total: self.injector_ns + collected.setup_ns + collected.frida_ns,
             },
+            plan_cached: self.planned.is_cached,
             processes: self.others.iter().map(Process::of).collect(),
         }
     }
@@ -367,9 +370,10 @@ impl Run<'_> {
         ));
         let Setup { plan, agent, frida, injector, .. } = stats.setup_ns;
         voice.detail(format_args!(
-            "set-up: {:.1} ms here ({:.1} planning), {:.1} ms in the program",
+            "set-up: {:.1} ms here ({:.1} {}), {:.1} ms in the program",
             injector as f64 / 1e6,
             plan as f64 / 1e6,
+            if stats.plan_cached { "for a plan from the cache" } else { "planning" },
             (agent + frida) as f64 / 1e6
         ));
         let deep = stats.lost.bare_calls;

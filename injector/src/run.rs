@@ -71,6 +71,7 @@ pub(crate) fn profiled(prepared: Prepared) -> Result<Ending, Failure> {
     let mut profilees = Profilees::default();
     let profilee = profilees.first(&program.binary, program.shown.clone(), planned, agent_wanted);
     let planned = profilee.planned;
+    settings.cache.add(planned);
     let timer_rate = if choice.method == Method::Timer { choice.rate } else { 0 };
     let orders = Orders { timer_rate, follow, plan: profilee.number };
     let mut homeless = None;
@@ -123,6 +124,7 @@ pub(crate) fn profiled(prepared: Prepared) -> Result<Ending, Failure> {
     }
     let injector_ns = start.elapsed().as_nanos() as u64;
     let child = held.release().context("the new process has gone")?;
+    settings.cache.keep_fresh();
     let pid = child.pid();
     let ending = supervise::until_end(pid, &signals, witness, &mut family, sampling.as_mut());
     if let Some(errno) = child.exec_error() {

@@ -9,6 +9,7 @@ use crate::args::{Args, EngineArg, HooksArg, SamplerArg};
 use crate::family::control::Verb;
 use crate::filters::Filters;
 use crate::output::{self, Naming};
+use crate::plan_cache::PlanCache;
 use crate::say::{Level, Voice};
 
 #[derive(Debug)]
@@ -27,6 +28,7 @@ pub(crate) struct Settings {
     /// What we do when we get a signal. A pause is followed by going on.
     pub(crate) signals: Vec<(i32, Verb)>,
     pub(crate) voice: Voice,
+    pub(crate) cache: PlanCache,
 }
 
 impl Settings {
@@ -63,6 +65,7 @@ impl Settings {
             list: args.list,
             signals,
             voice: Voice(level),
+            cache: PlanCache::new(!args.no_cache, Voice(level)),
             command: args.command,
         })
     }

@@ -57,11 +57,21 @@ pub(crate) struct Subject<'d> {
     pub(crate) blind: bool,
     /// Its ids or capabilities will change: the kernel ends a process's perf events then.
     pub(crate) changes_ids: bool,
+    /// The file is in our own memory, and nobody can change what we see of it. See [`crate::plan_cache`].
+    pub(crate) is_ours: bool,
+    /// The dynamic linker will load libraries into it that it does not ask for.
+    pub(crate) is_preloaded_to: bool,
 }
 
 impl Binary {
     pub(crate) fn open(path: &Path) -> Binary {
-        Binary::of(path, sys::open_regular(path).and_then(|file| Mapped::new(&file)).map(Bytes::Mapped))
+        /// A longer program is mapped: much of it is never looked at.
+        const LONG: u64 = 256 << 20;
+        let bytes = sys::open_regular(path).and_then(|file| match file.metadata()?.len() {
+            ..=LONG => sys::read_whole(&file, LONG).map(Bytes::Read),
+            _ => Mapped::new(&file).map(Bytes::Mapped),
+        });
+        Binary::of(path, bytes)
     }
 
     /// The same for a program that another user runs, who can cut its file off: if it were mapped, that would end us.
@@ -97,7 +107,10 @@ impl Binary {
     pub(crate) fn examine(&self) -> Subject<'_> {
         let mut subject = match &self.bytes {
             Err(why) => Subject::blind(why.clone()),
-            Ok(bytes) => examine(bytes, self.debug_file.as_ref()),
+            Ok(bytes) => Subject {
+                is_ours: matches!(bytes, Bytes::Read(_)),
+                ..examine(bytes, self.debug_file.as_ref())
+            },
         };
         if let Some(why) = self.privileges.clone().filter(|_| !subject.blind) {
             subject.unhookable = Some(why);
@@ -165,9 +178,10 @@ fn examine<'d>(bytes: &'d [u8], debug_file: Option<&'d DebugFile>) -> Subject<'d
         Header::Broken(why) => return Subject::blind(why.to_owned()),
         Header::NotElf => return Subject::blind("it is not an ELF program".to_owned()),
     };
+    let is_preloaded_to = anything_is_preloaded();
     let (image, fault) = match Image::read_with(bytes, debug_file.map(|file| file.bytes.as_slice())) {
         Ok(mut image) => {
-            image.remove_profiling(!anything_is_preloaded());
+            image.remove_profiling(!is_preloaded_to);
             (Some(image), None)
         }
         Err(error) => (None, Some(error.to_string())),
@@ -182,7 +196,15 @@ fn examine<'d>(bytes: &'d [u8], debug_file: Option<&'d DebugFile>) -> Subject<'d
         }
         Some(_) => fault,
     };
-    Subject { image, bytes, debug_file, code: program.code, unhookable, ..Subject::default() }
+    Subject {
+        image,
+        bytes,
+        debug_file,
+        code: program.code,
+        unhookable,
+        is_preloaded_to,
+        ..Subject::default()
+    }
 }
 
 /// Why no library can be put into a file that asks for no dynamic linker.

@@ -13,6 +13,9 @@ impl Plan {
     /// The plan file, in pieces that are to be written one behind the other: the arena, most of it, is
     /// long enough not to be copied once more.
     pub fn encode(&self) -> Vec<Cow<'_, [u8]>> {
+        if let Some(file) = &self.file {
+            return vec![Cow::Borrowed(file)];
+        }
         let e = &self.emitted;
         let mut file = Vec::with_capacity(self.tables_len());
         file.resize(size_of::<PlanHeader>(), 0);

@@ -8,9 +8,10 @@ use crate::image::{Function, FunctionKind, Image};
 use crate::relocate::{falls_through, has_branch, is_call, is_nop};
 use crate::start::is_padding;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, OpKind};
+use serde::{Deserialize, Serialize};
 
 /// Control may run on from one function into another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fall {
     /// Addresses of the functions.
     pub into: u64,

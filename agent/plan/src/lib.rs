@@ -3,7 +3,7 @@
 //! [`image`] reads the ELF file; [`flow`] decodes the code, most of it with [`predecode`] alone; [`start`] looks at the first bytes of a
 //! function; [`tactic`] decides; [`slots`] lays out the counters; [`emit`] writes the machine code from
 //! [`template`]s with [`relocate`]d instructions; [`encode`] makes the plan file of
-//! [`gprofinject_abi::plan`]. [`blocks`] is the way of functions whose blocks are counted.
+//! [`gprofinject_abi::plan`]; [`stored`] keeps it for a later run. [`blocks`] is the way of functions whose blocks are counted.
 #![forbid(unsafe_code)]
 
 mod blocks;
@@ -25,6 +25,7 @@ mod return_slot;
 pub mod slots;
 mod sort;
 pub mod start;
+mod stored;
 pub mod tactic;
 pub mod tails;
 pub mod template;
@@ -34,4 +35,5 @@ mod unwinder;
 
 pub use blocks::Uncounted;
 pub use plan::{Engine, Hooks, Options, Plan, Verdict};
+pub use stored::PLANNER;
 pub use tactic::{Reason, Tactic};

@@ -14,9 +14,10 @@ use crate::tactic::{Decisions, Failed, Hook, Reason, Tactic, decide, foreign};
 use crate::tails;
 use crate::unwinder;
 use gprofinject_abi::plan::{CodeRange, FunctionRecord, Patch};
+use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Hooks {
     /// Entry and exit, with a shadow stack.
     Both,
@@ -25,7 +26,7 @@ pub enum Hooks {
 }
 
 /// Who patches.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Engine {
     #[default]
     Builtin,
@@ -47,7 +48,7 @@ pub struct Options<'a> {
 }
 
 /// The decision for one function.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Verdict {
     Hooked(Tactic),
     Refused(Reason),
@@ -75,9 +76,9 @@ pub struct Plan {
     /// Sorted: arena offset from which on the bytes belong to the function with that number
     /// (`u32::MAX`: to none).
     pub arena_owners: Vec<(u32, u32)>,
-    tail_sites: HashMap<(u32, u32), Option<u64>>,
+    pub(crate) tail_sites: HashMap<(u32, u32), Option<u64>>,
     /// Sorted by the function that is run into.
-    falls: Vec<Fall>,
+    pub(crate) falls: Vec<Fall>,
     pub(crate) emitted: Emitted,
     pub(crate) hooked: Vec<CodeRange>,
     pub(crate) code: (u64, u64),
@@ -89,9 +90,11 @@ pub struct Plan {
     pub(crate) hooks_removed: bool,
     pub engine: Engine,
     /// The functions whose blocks are counted.
-    copies: Copies,
+    pub(crate) copies: Copies,
     /// Sorted: arena offsets in the copies, from which on the bytes are those of the instruction at this address.
     pub(crate) originals: Vec<(u32, u64)>,
+    /// The plan file of a plan that was stored. Then `emitted` has only what is asked for after planning.
+    pub(crate) file: Option<Vec<u8>>,
 }
 
 /// Returns twice, or to another frame, or takes its caller's registers down: its exit must not be hooked.
@@ -167,6 +170,7 @@ impl Plan {
             originals: copies.originals().into_iter().map(|(at, ip)| (emitted.copies + at, ip)).collect(),
             copies,
             emitted,
+            file: None,
         }
     }
 
@@ -393,13 +397,13 @@ fn hook_points(hooks: &[Hook]) -> Vec<u64> {
     points
 }
 
-fn extents(image: &Image) -> (u64, u64) {
+pub(crate) fn extents(image: &Image) -> (u64, u64) {
     let lo = image.functions.first().map_or(image.lo, |f| f.address);
     let hi = image.functions.iter().map(|f| f.address + f.size).max().unwrap_or(image.hi);
     (lo, hi)
 }
 
-fn code_extents(image: &Image) -> (u64, u64) {
+pub(crate) fn code_extents(image: &Image) -> (u64, u64) {
     let lo = image.code.iter().map(|c| c.address).min().unwrap_or(0);
     let hi = image.code.iter().map(|c| c.address + c.bytes.len() as u64).max().unwrap_or(0);
     (lo, hi)

@@ -62,7 +62,14 @@ pub(crate) fn profile(pid: i32, settings: &Settings, duration: Option<Duration>)
         }
         notes.push(reason.clone());
     }
-    let planned = profile_plan::make(subject, settings.hooks, settings.engine, &settings.filters, false);
+    let planned = profile_plan::make(
+        subject,
+        settings.hooks,
+        settings.engine,
+        &settings.filters,
+        false,
+        &settings.cache,
+    );
     memory::plan_made();
     run::say_what_is_possible(&planned, &program, settings, choice.method != Method::None);
     notes.extend(planned.plan.iter().filter_map(|plan| plan.downgrade.clone()));
@@ -72,6 +79,8 @@ pub(crate) fn profile(pid: i32, settings: &Settings, duration: Option<Duration>)
     let mut profilees = Profilees::default();
     let profilee = profilees.first(&program.binary, program.shown.clone(), planned, hooks);
     let planned = profilee.planned;
+    // It is kept when all is over: this process must have no second thread where it forks.
+    settings.cache.add(planned);
     let orders = Orders { timer_rate: 0, follow: false, plan: profilee.number };
     let folder = match &profilee.plan {
         Some((plan, layout)) => Some(RunFolder::create(FIRST, settings.engine, plan, layout, orders)?),

@@ -1,8 +1,9 @@
 //! What can be decided of a function, and the words for it.
 
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Tactic {
     /// `jmp rel32` over the first instructions, which are relocated.
     Jump,
@@ -36,7 +37,7 @@ impl Tactic {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Reason {
     ColdPart,
     EntryPoint,

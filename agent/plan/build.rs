@@ -1,0 +1,44 @@
+//! Names the planner: a kept plan may be used only by the planner that has made it.
+
+use std::collections::hash_map::DefaultHasher;
+use std::error::Error;
+use std::fs;
+use std::hash::Hasher;
+use std::path::Path;
+
+/// All that a plan follows from, beside the program: this crate, the layouts that it writes, and the crates that decode
+/// and encode for it. A change that does not change plans only makes the kept ones useless.
+const SOURCES: [&str; 6] =
+    ["src", "Cargo.toml", "build.rs", "../abi/src", "../abi/Cargo.toml", "../../Cargo.lock"];
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut hasher = DefaultHasher::new();
+    for source in SOURCES.map(Path::new) {
+        // A crate that is built outside of its workspace has no lock file.
+        if source.exists() {
+            println!("cargo::rerun-if-changed={}", source.display());
+            add(source, &mut hasher)?;
+        }
+    }
+    println!("cargo::rustc-env=GPROFINJECT_PLANNER={:016x}", hasher.finish());
+    Ok(())
+}
+
+/// Adds the names and contents of a file, or of all files below a folder, in an order that does not depend on the file
+/// system.
+fn add(path: &Path, hasher: &mut DefaultHasher) -> Result<(), Box<dyn Error>> {
+    let name = path.as_os_str().as_encoded_bytes();
+    hasher.write_usize(name.len());
+    hasher.write(name);
+    if path.is_dir() {
+        let entries: Result<Vec<_>, _> = fs::read_dir(path)?.map(|entry| Ok(entry?.path())).collect();
+        let mut entries = entries.map_err(|error: std::io::Error| error)?;
+        entries.sort();
+        hasher.write_usize(entries.len());
+        return entries.iter().try_for_each(|entry| add(entry, hasher));
+    }
+    let bytes = fs::read(path)?;
+    hasher.write_usize(bytes.len());
+    hasher.write(&bytes);
+    Ok(())
+}

@@ -1,0 +1,162 @@
+//! Stored plans of real programs, whole and damaged.
+
+use super::*;
+use crate::Options;
+use crate::image::ImageKind;
+use crate::testing::{TEXT, image, plan_of};
+
+/// A program that is always there: these tests themselves.
+fn own_program() -> Vec<u8> {
+    std::fs::read(std::env::current_exe().expect("its path")).expect("its bytes")
+}
+
+fn stored(plan: &Plan) -> (Vec<u8>, Vec<u8>) {
+    (plan.to_stored().expect("no blocks are counted"), plan.encode().concat())
+}
+
+/// All that the injector asks a plan for.
+fn assert_same(fresh: &Plan, loaded: &Plan) {
+    assert!(fresh.encode().concat() == loaded.encode().concat(), "the plan files differ");
+    assert_eq!((fresh.hooks, fresh.engine), (loaded.hooks, loaded.engine));
+    assert_eq!((&fresh.downgrade, &fresh.caution), (&loaded.downgrade, &loaded.caution));
+    assert_eq!(fresh.verdicts, loaded.verdicts);
+    assert_eq!(fresh.records, loaded.records);
+    assert_eq!(fresh.function_of, loaded.function_of);
+    assert_eq!((fresh.text, fresh.code, fresh.entry), (loaded.text, loaded.code, loaded.entry));
+    assert_eq!((fresh.arena, fresh.arena_len), (loaded.arena, loaded.arena_len));
+    assert_eq!(fresh.slot_bytes, loaded.slot_bytes);
+    assert_eq!(fresh.arena_owners, loaded.arena_owners);
+    assert_eq!(fresh.tail_sites, loaded.tail_sites);
+    assert_eq!(fresh.falls, loaded.falls);
+    assert_eq!(fresh.hook_points, loaded.hook_points);
+    assert_eq!(fresh.patches(), loaded.patches());
+    assert_eq!(fresh.emitted.moved, loaded.emitted.moved);
+    assert_eq!((fresh.phdr(), fresh.counter_bytes()), (loaded.phdr(), loaded.counter_bytes()));
+    assert_eq!(fresh.counted(), loaded.counted());
+    for offset in (0..fresh.arena_len as u32).step_by(61) {
+        assert_eq!(fresh.original(offset), loaded.original(offset));
+    }
+}
+
+#[test]
+fn a_stored_plan_is_the_plan() {
+    let mut programs = vec![own_program()];
+    let others = ["/bin/bash", "/usr/bin/perl", "/usr/bin/openssl"];
+    programs.extend(others.iter().filter_map(|path| std::fs::read(path).ok()));
+    let mut hooked = 0;
+    for bytes in &programs {
+        let Ok(mut image) = Image::read(bytes) else { continue };
+        image.remove_profiling(true);
+        for hooks in [Hooks::Both, Hooks::Entry] {
+            for engine in [Engine::Builtin, Engine::Frida, Engine::FridaOrBuiltin] {
+                for insist in [false, true] {
+                    let options =
+                        Options { hooks, engine, selected: &|f| f.size != 48, insist, counted: None };
+                    let fresh = Plan::new(&image, &options);
+                    let (decisions, file) = stored(&fresh);
+                    let loaded = Plan::from_stored(&image, &decisions, file).expect("undamaged");
+                    assert_same(&fresh, &loaded);
+                    // Once more, from the loaded one.
+                    let (decisions, file) = stored(&loaded);
+                    assert_same(&fresh, &Plan::from_stored(&image, &decisions, file).expect("undamaged"));
+                    hooked += fresh.records.len();
+                }
+            }
+        }
+    }
+    assert!(hooked > 10_000, "{hooked} functions");
+}
+
+#[test]
+fn plans_with_counted_blocks_are_not_stored() {
+    let bytes = own_program();
+    let image = Image::read(&bytes).expect("a program");
+    let selected = |f: &crate::image::Function| f.size < 64;
+    let counted: &dyn Fn(&crate::image::Function) -> bool = &|_| true;
+    let options = Options {
+        hooks: Hooks::Entry,
+        engine: Engine::Builtin,
+        selected: &selected,
+        insist: true,
+        counted: Some(counted),
+    };
+    let plan = Plan::new(&image, &options);
+    assert!(plan.counted().0 > 0 && plan.to_stored().is_none());
+}
+
+#[test]
+fn another_programs_plan_is_refused() {
+    let code = [0x55, 0x48, 0x89, 0xe5, 0x31, 0xc0, 0x5d, 0xc3];
+    let twice = code.repeat(2);
+    let (one, two) = ([8].as_slice(), [8, 8].as_slice());
+    let own = image(ImageKind::Pie, TEXT, &twice, two);
+    let (decisions, file) = stored(&plan_of(&own, None));
+    assert!(Plan::from_stored(&own, &decisions, file.clone()).is_some());
+    let shorter = image(ImageKind::Pie, TEXT, &code, one);
+    let elsewhere = image(ImageKind::Pie, 2 * TEXT, &twice, two);
+    let otherwise = image(ImageKind::Pie, TEXT, &twice, &[12, 4]);
+    for other in [shorter, elsewhere, otherwise] {
+        assert!(Plan::from_stored(&other, &decisions, file.clone()).is_none());
+    }
+}
+
+/// Asks a plan for everything, as the injector does. What it answers does not matter.
+fn use_up(plan: &Plan, image: &Image) {
+    let slots: u64 = plan.records.iter().map(|record| u64::from(record.slot_count)).sum();
+    let hooked = plan.function_of.iter().map(|&function| image.functions[function].size).sum::<u64>();
+    let patched: usize = plan.patches().iter().map(|patch| patch.original[..patch.len as usize].len()).sum();
+    std::hint::black_box((slots, hooked, patched, plan.encode().len()));
+    for at in [0, plan.text.0, plan.text.1, u64::MAX] {
+        std::hint::black_box((plan.moved(at), plan.is_hook_point(at), plan.fall_into(at)));
+        std::hint::black_box((plan.original(at as u32), plan.tail_site(at as u32, 0)));
+    }
+}
+
+#[test]
+fn damaged_bytes_are_refused_or_harmless() {
+    let path = ["/bin/bash", "/usr/bin/gawk"].iter().find_map(|path| std::fs::read(path).ok());
+    let bytes = path.unwrap_or_else(own_program);
+    let image = Image::read(&bytes).expect("a program");
+    let options = Options {
+        hooks: Hooks::Both,
+        engine: Engine::Builtin,
+        selected: &|_| true,
+        insist: true,
+        counted: None,
+    };
+    let whole = stored(&Plan::new(&image, &options));
+    // xorshift64: the same corruptions in each run.
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut random = |below: usize| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state % below.max(1) as u64) as usize
+    };
+    let (mut refused, mut accepted) = (0, 0);
+    for round in 0..3000 {
+        let (mut decisions, mut file) = whole.clone();
+        let header = round % 3 == 0;
+        let piece = if round % 2 == 0 { &mut decisions } else { &mut file };
+        match random(4) {
+            0 => piece.truncate(random(piece.len())),
+            1 => piece.extend_from_within(..),
+            _ => {
+                for _ in 0..=random(8) {
+                    // Counts and offsets are what does harm, and they come first.
+                    let at = random(if header { piece.len().min(400) } else { piece.len() });
+                    let extremes = [0, 0xff, 0x80, 0x7f, random(256) as u8];
+                    piece[at] = extremes[random(extremes.len())];
+                }
+            }
+        }
+        match Plan::from_stored(&image, &decisions, file) {
+            Some(plan) => {
+                use_up(&plan, &image);
+                accepted += 1;
+            }
+            None => refused += 1,
+        }
+    }
+    assert!(refused > 500 && accepted > 100, "{refused} refused, {accepted} accepted");
+}

@@ -1,0 +1,68 @@
+//! What a plan follows from, and its hash.
+
+use std::fmt;
+
+use gprofinject_plan::image::Image;
+use gprofinject_plan::{Engine, Hooks, Options, PLANNER};
+
+use crate::subject::Subject;
+
+/// Stands for a [`Question`], and so for its answer, the plan.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Key(pub(super) [u8; blake3::OUT_LEN]);
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// All that [`gprofinject_plan::Plan::new`] is given.
+pub(crate) struct Question<'q, 'd> {
+    pub(crate) subject: &'q Subject<'d>,
+    pub(crate) image: &'q Image<'d>,
+    pub(crate) options: &'q Options<'q>,
+}
+
+/// Another number for entries of another layout.
+const LAYOUT: &[u8] = b"gprofinject plan cache, layout 1";
+
+impl Question<'_, '_> {
+    /// None: not everything that matters is in our own memory, or the answer has parts that are not kept.
+    pub(super) fn key(&self) -> Option<Key> {
+        let Options { hooks, engine, selected, insist, counted } = self.options;
+        if !self.subject.is_ours || counted.is_some() {
+            return None;
+        }
+        let mut hasher = blake3::Hasher::new();
+        let mut add = |bytes: &[u8]| {
+            // So that no part can be taken for the beginning of the next one.
+            hasher.update(&(bytes.len() as u64).to_le_bytes());
+            hasher.update(bytes);
+        };
+        add(LAYOUT);
+        add(PLANNER.as_bytes());
+        let hooks = match hooks {
+            Hooks::Both => 0,
+            Hooks::Entry => 1,
+        };
+        let engine = match engine {
+            Engine::Builtin => 0,
+            Engine::Frida => 1,
+            Engine::FridaOrBuiltin => 2,
+        };
+        add(&[hooks, engine, (*insist).into(), self.subject.is_preloaded_to.into()]);
+        let selected: Vec<u8> =
+            self.image.functions.iter().map(|function| selected(function).into()).collect();
+        add(&selected);
+        add(self.subject.bytes);
+        add(self.subject.debug_file.map_or(&[], |file| &file.bytes));
+        Some(Key(*hasher.finalize().as_bytes()))
+    }
+}
