@@ -108,7 +108,7 @@ fn run(args: Args) -> Result<Ending, Failure> {
     if let Some(note) = &program.note {
         voice.note(note);
     }
-    let subject = profilee::subject(&program.binary);
+    let subject = profilee::subject(&program.binary, settings.caches_plans());
     if settings.filters.needs_lines() && subject.lines().is_none() {
         return Err(anyhow::anyhow!(
             "{} has no line information; build it with -g, or use --count blocks",

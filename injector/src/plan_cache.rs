@@ -5,7 +5,7 @@
 //! another one, and we would patch that other one by the wrong plan from then on.
 //!
 //! What is planned is exactly what was hashed: only a program that was read into our own memory has a key, since its owner
-//! could change a mapped file between the two. ([`crate::subject::Binary`] reads all but the largest programs.)
+//! could change a mapped file between the two.
 //!
 //! Nothing here is an error. Without a folder that only we can write to, or space in it, each run plans anew, and `-v` says
 //! why.
@@ -22,6 +22,7 @@ use std::thread::{self, JoinHandle};
 use gprofinject_plan::Plan;
 use gprofinject_plan::image::Image;
 
+use crate::filters::Filters;
 use crate::private_folder::{Distrust, PrivateFolder};
 use crate::profile_plan::Planned;
 use crate::say::Voice;
@@ -30,7 +31,7 @@ use crate::sys;
 pub(crate) use key::{Key, Question};
 
 /// Programs with less code are planned in the time that reading a plan takes.
-const LEAST_CODE: usize = 128 << 10;
+pub(crate) const LEAST_CODE: usize = 128 << 10;
 
 /// The plans that are kept, and those that will be.
 #[derive(Debug)]
@@ -71,14 +72,15 @@ impl PlanCache {
         }
     }
 
+    /// Whether there is a cache, and plans by these filters can be in it.
+    pub(crate) fn takes(&self, filters: &Filters) -> bool {
+        filters.count().is_none() && !matches!(self.folder(), Folder::None)
+    }
+
     /// The key under which the answer to the question may be kept. None: it is not kept.
     pub(crate) fn key(&self, question: &Question) -> Option<Key> {
         let code: usize = question.image.code.iter().map(|code| code.bytes.len()).sum();
-        match self.folder() {
-            Folder::None => None,
-            _ if code < LEAST_CODE => None,
-            _ => question.key(),
-        }
+        (code >= LEAST_CODE).then(|| question.key())?
     }
 
     /// The plan that an earlier run has kept.

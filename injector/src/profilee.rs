@@ -12,7 +12,7 @@ use crate::profile_plan::{self, Planned};
 use crate::region::Layout;
 use crate::run_folder::Piece;
 use crate::settings::Settings;
-use crate::subject::{Binary, Subject};
+use crate::subject::{Binary, Subject, is_file_of};
 use crate::sys;
 
 /// A program that is profiled. It lives as long as we do: there are few of them, and everything refers to
@@ -42,19 +42,18 @@ pub(crate) struct Profilees {
     known: HashMap<Identity, Result<&'static Profilee, String>>,
 }
 
-/// Reads a program's file, for good.
-pub(crate) fn subject(path: &Path) -> &'static Subject<'static> {
-    examined(Binary::open(path))
+/// Reads a program's file, for good. `cached`: its plan may be one of an earlier run.
+pub(crate) fn subject(path: &Path, cached: bool) -> &'static Subject<'static> {
+    examined(Binary::open(path, cached))
 }
 
 /// The same for a program that another user runs.
-pub(crate) fn foreign_subject(path: &Path) -> &'static Subject<'static> {
-    examined(Binary::read(path))
+pub(crate) fn foreign_subject(path: &Path, cached: bool) -> &'static Subject<'static> {
+    examined(Binary::read(path, cached))
 }
 
 fn examined(binary: Binary) -> &'static Subject<'static> {
     let binary: &'static Binary = Box::leak(Box::new(binary));
-    memory::expect_plan(binary.len());
     Box::leak(Box::new(binary.examine()))
 }
 
@@ -72,7 +71,7 @@ impl Profilee {
         }
         let bytes = self.planned.subject.bytes;
         let same_size = found.is_some_and(|(_, _, size, ..)| size == bytes.len() as u64);
-        same_size && Binary::open(path).is(bytes)
+        same_size && is_file_of(path, bytes)
     }
 
     /// The same when there is a profile, and what there is to say about it. Where there is no such file any more (a memfd, a
@@ -159,7 +158,7 @@ impl Profilees {
         if let Some(known) = self.known.get(&identity) {
             return known.clone();
         }
-        let subject = subject(path);
+        let subject = subject(path, settings.caches_plans());
         let profilee = match &subject.unhookable {
             None if subject.takes_agent() => {
                 let planned = profile_plan::make(

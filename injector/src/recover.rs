@@ -204,7 +204,7 @@ impl Recovery<'_> {
             None => {
                 let program = self.logbook.entries.programs.get(number as usize).cloned();
                 let Program { binary, shown } = program.context("its program is not known")?;
-                let subject = profilee::subject(&binary);
+                let subject = profilee::subject(&binary, self.cache.takes(&self.filters));
                 let entries = &self.logbook.entries;
                 let (hooks, engine) = (entries.hooks, entries.engine);
                 let planned = profile_plan::make(subject, hooks, engine, &self.filters, true, self.cache);

@@ -69,4 +69,9 @@ impl Settings {
             command: args.command,
         })
     }
+
+    /// Whether plans may come from the cache.
+    pub(crate) fn caches_plans(&self) -> bool {
+        self.cache.takes(&self.filters)
+    }
 }

@@ -1,16 +1,19 @@
 //! What kind of program it is, and so what can be done with it.
 
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::io;
 use std::ops::Deref;
 use std::path::Path;
+use std::thread;
 
+use blake3::Hash;
 use gmon::DebugFile;
 use gprofinject_plan::image::{Function, Image, Profiling};
 
 use crate::elf::{self, Header};
 use crate::sys::{self, Mapped};
-use crate::{privileges, symbols};
+use crate::{memory, plan_cache, privileges, symbols};
 
 /// The program's file in memory, or why there is none.
 pub(crate) struct Binary {
@@ -19,6 +22,8 @@ pub(crate) struct Binary {
     privileges: Option<String>,
     /// Where the names of its functions are, if not in the program itself.
     debug_file: Option<DebugFile>,
+    /// See [`Subject::contents`].
+    hashed: bool,
 }
 
 enum Bytes {
@@ -57,32 +62,42 @@ pub(crate) struct Subject<'d> {
     pub(crate) blind: bool,
     /// Its ids or capabilities will change: the kernel ends a process's perf events then.
     pub(crate) changes_ids: bool,
-    /// The file is in our own memory, and nobody can change what we see of it. See [`crate::plan_cache`].
-    pub(crate) is_ours: bool,
+    /// A hash of all bytes of the file and of its debug file, if it was asked for. Then they are in our own memory, and
+    /// nobody can change what we see of them.
+    pub(crate) contents: Option<Hash>,
     /// The dynamic linker will load libraries into it that it does not ask for.
     pub(crate) is_preloaded_to: bool,
 }
 
 impl Binary {
-    pub(crate) fn open(path: &Path) -> Binary {
+    /// Maps the program's file; if its plan may be cached, reads it instead, and hashes it when it is examined.
+    pub(crate) fn open(path: &Path, cached: bool) -> Binary {
         /// A longer program is mapped: much of it is never looked at.
-        const LONG: u64 = 256 << 20;
-        let bytes = sys::open_regular(path).and_then(|file| match file.metadata()?.len() {
-            ..=LONG => sys::read_whole(&file, LONG).map(Bytes::Read),
-            _ => Mapped::new(&file).map(Bytes::Mapped),
+        const LONG: usize = 256 << 20;
+        let mut hashed = false;
+        let bytes = sys::open_regular(path).and_then(|file| {
+            let len = expect(&file)?;
+            hashed = cached && (plan_cache::LEAST_CODE..=LONG).contains(&len);
+            match hashed {
+                true => sys::read_whole(&file, LONG as u64).map(Bytes::Read),
+                false => Mapped::new(&file).map(Bytes::Mapped),
+            }
         });
-        Binary::of(path, bytes)
+        Binary::of(path, bytes, hashed)
     }
 
     /// The same for a program that another user runs, who can cut its file off: if it were mapped, that would end us.
-    pub(crate) fn read(path: &Path) -> Binary {
+    pub(crate) fn read(path: &Path, cached: bool) -> Binary {
         /// Longer programs are not profiled so.
         const LONGEST: u64 = 4 << 30;
-        let bytes = sys::open_regular(path).and_then(|file| sys::read_whole(&file, LONGEST));
-        Binary::of(path, bytes.map(Bytes::Read))
+        let bytes = sys::open_regular(path).and_then(|file| {
+            expect(&file)?;
+            sys::read_whole(&file, LONGEST)
+        });
+        Binary::of(path, bytes.map(Bytes::Read), cached)
     }
 
-    fn of(path: &Path, bytes: io::Result<Bytes>) -> Binary {
+    fn of(path: &Path, bytes: io::Result<Bytes>, hashed: bool) -> Binary {
         let stripped = bytes.as_ref().is_ok_and(|bytes| symbols::is_stripped(bytes));
         let mut files = bytes.iter().filter(|_| stripped).flat_map(|bytes| gmon::debug_files(path, bytes));
         let debug_file = files.find(|file| !symbols::is_stripped(&file.bytes));
@@ -91,26 +106,21 @@ impl Binary {
             debug_file,
             bytes: bytes.map_err(|error| format!("it cannot be read ({})", sys::reason(&error))),
             privileges: privileges::gained(path),
+            hashed,
         }
-    }
-
-    /// Bytes of the file.
-    pub(crate) fn len(&self) -> usize {
-        self.bytes.as_ref().map_or(0, |bytes| bytes.len())
-    }
-
-    /// Whether it has these bytes.
-    pub(crate) fn is(&self, bytes: &[u8]) -> bool {
-        self.bytes.as_ref().is_ok_and(|own| **own == *bytes)
     }
 
     pub(crate) fn examine(&self) -> Subject<'_> {
         let mut subject = match &self.bytes {
             Err(why) => Subject::blind(why.clone()),
-            Ok(bytes) => Subject {
-                is_ours: matches!(bytes, Bytes::Read(_)),
-                ..examine(bytes, self.debug_file.as_ref())
-            },
+            Ok(bytes) => std::thread::scope(|scope| {
+                let (bytes, debug_file): (&[u8], _) = (bytes, self.debug_file.as_ref());
+                let hash = move || contents(bytes, debug_file);
+                let hasher = self.hashed.then(|| thread::Builder::new().spawn_scoped(scope, hash).ok());
+                let subject = examine(bytes, debug_file);
+                let contents = hasher.flatten().and_then(|hasher| hasher.join().ok());
+                Subject { contents, ..subject }
+            }),
         };
         if let Some(why) = self.privileges.clone().filter(|_| !subject.blind) {
             subject.unhookable = Some(why);
@@ -118,6 +128,25 @@ impl Binary {
         }
         subject
     }
+}
+
+/// Whether a file can be read and has these bytes.
+pub(crate) fn is_file_of(path: &Path, bytes: &[u8]) -> bool {
+    sys::open_regular(path).and_then(|file| Mapped::new(&file)).is_ok_and(|mapped| *mapped == *bytes)
+}
+
+/// Prepares for reading and planning a program, before any of its bytes are in our memory. How many there are.
+fn expect(file: &File) -> io::Result<usize> {
+    let len = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
+    memory::expect_plan(len);
+    Ok(len)
+}
+
+fn contents(bytes: &[u8], debug_file: Option<&DebugFile>) -> Hash {
+    let mut hasher = blake3::Hasher::new();
+    // The length says where the debug file begins.
+    hasher.update(&(bytes.len() as u64).to_le_bytes()).update(bytes);
+    hasher.update(debug_file.map_or(&[], |file| &file.bytes)).finalize()
 }
 
 impl<'d> Subject<'d> {

@@ -40,8 +40,8 @@ pub(crate) fn profile(pid: i32, settings: &Settings, duration: Option<Duration>)
     take_over(&process, settings)?;
     let program = program(&process)?;
     let subject = match process.is_foreign {
-        true => profilee::foreign_subject(&process.binary()),
-        false => profilee::subject(&process.binary()),
+        true => profilee::foreign_subject(&process.binary(), settings.caches_plans()),
+        false => profilee::subject(&process.binary(), settings.caches_plans()),
     };
     if let Some(why) = &subject.unhookable {
         return Err(anyhow!("process {pid} cannot be attached to: {why}").into());

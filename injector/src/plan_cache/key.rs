@@ -34,12 +34,10 @@ pub(crate) struct Question<'q, 'd> {
 const LAYOUT: &[u8] = b"gprofinject plan cache, layout 1";
 
 impl Question<'_, '_> {
-    /// None: not everything that matters is in our own memory, or the answer has parts that are not kept.
+    /// None: the program was not hashed, or the answer has parts that are not kept.
     pub(super) fn key(&self) -> Option<Key> {
         let Options { hooks, engine, selected, insist, counted } = self.options;
-        if !self.subject.is_ours || counted.is_some() {
-            return None;
-        }
+        let contents = self.subject.contents.filter(|_| counted.is_none())?;
         let mut hasher = blake3::Hasher::new();
         let mut add = |bytes: &[u8]| {
             // So that no part can be taken for the beginning of the next one.
@@ -61,8 +59,7 @@ impl Question<'_, '_> {
         let selected: Vec<u8> =
             self.image.functions.iter().map(|function| selected(function).into()).collect();
         add(&selected);
-        add(self.subject.bytes);
-        add(self.subject.debug_file.map_or(&[], |file| &file.bytes));
+        add(contents.as_bytes());
         Some(Key(*hasher.finalize().as_bytes()))
     }
 }

@@ -18,7 +18,7 @@ fn program(count: Option<CountArg>) -> &'static Profilee {
         Filters::new(&[], &[], 0).and_then(|filters| filters.counting(count, &[])).expect("no patterns");
     // Any program that is there and not large.
     let binary = std::path::Path::new("/bin/ls");
-    let subject = profilee::subject(binary);
+    let subject = profilee::subject(binary, false);
     let planned = profile_plan::make(subject, Some(HooksArg::Both), EngineArg::Builtin, &filters, true);
     assert!(planned.hooked() > 20, "{:?}", subject.unhookable);
     let mut profilees = Profilees::default();
