@@ -234,7 +234,6 @@ impl Args {
         }
         if let Some(verb) = verb {
             let useless = first(&FOR_A_RUN).or_else(|| first(&["duration"]));
-            let useless = useless.or_else(|| first(&["no_cache"]));
             let useless = useless.or_else(|| first(&["output"]).filter(|_| !self.dump));
             return useless.map(|other| {
                 format!("{verb} is a message to the gprofinject that profiles the process: {other} has no effect there")

@@ -63,13 +63,12 @@ impl PlanCache {
             }
             place => place.flatten(),
         };
-        PlanCache {
-            path,
-            voice,
-            folder: OnceCell::new(),
-            fresh: RefCell::default(),
-            writers: RefCell::default(),
-        }
+        PlanCache::at(path, voice)
+    }
+
+    fn at(path: Option<PathBuf>, voice: Voice) -> PlanCache {
+        let (fresh, writers) = (RefCell::default(), RefCell::default());
+        PlanCache { path, voice, folder: OnceCell::new(), fresh, writers }
     }
 
     /// Whether there is a cache, and plans by these filters can be in it.
@@ -80,7 +79,7 @@ impl PlanCache {
     /// The key under which the answer to the question may be kept. None: it is not kept.
     pub(crate) fn key(&self, question: &Question) -> Option<Key> {
         let code: usize = question.image.code.iter().map(|code| code.bytes.len()).sum();
-        (code >= LEAST_CODE).then(|| question.key())?
+        (code >= LEAST_CODE && !matches!(self.folder(), Folder::None)).then(|| question.key())?
     }
 
     /// The plan that an earlier run has kept.

@@ -63,7 +63,8 @@ pub(crate) fn make<'s, 'd>(
     let image = subject.image.as_ref().filter(|_| agent_wanted || !nothing);
     let counted = counts.then_some(&counted as &dyn Fn(&Function) -> bool);
     let options = Options { hooks, engine: engine.engine(), selected: &selected, insist, counted };
-    let key = image.and_then(|image| cache.key(&Question { subject, image, options: &options }));
+    let key =
+        image.and_then(|image| cache.key(&Question { subject, image, options: &options, hookless: nothing }));
     let cached = key.zip(image).and_then(|(key, image)| cache.find(&key, image));
     let is_cached = cached.is_some();
     let mut plan = cached.or_else(|| image.map(|image| Plan::new(image, &options)));

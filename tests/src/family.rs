@@ -81,7 +81,7 @@ impl Subject {
     }
 
     pub fn profiled(&self, options: &[&str], args: &[&str], env: &[(&str, &str)]) -> Run {
-        let mut command = Command::new(tool::gprofinject().unwrap());
+        let mut command = tool::uncached(tool::gprofinject().unwrap());
         command.args(options).arg(&self.path).args(args).envs(env.iter().copied());
         // Where nobody else leaves run folders.
         let shared = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();

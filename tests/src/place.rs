@@ -57,7 +57,7 @@ impl Place {
 
     /// gprofinject with these arguments, to be changed further.
     pub fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(tool::gprofinject().unwrap());
+        let mut command = tool::uncached(tool::gprofinject().unwrap());
         command.args(args).current_dir(self.folder.path()).env_remove("GMON_OUT_PREFIX");
         command
     }

@@ -115,6 +115,14 @@ fn build(target: &Path, features: &[&str]) -> Result<PathBuf> {
     Ok(target.join("release/gprofinject"))
 }
 
+/// gprofinject, started so that it plans anew: no plan of an earlier run, by the user or by another test, stands in for
+/// the planner that is tested.
+pub fn uncached(gprofinject: &Path) -> Command {
+    let mut command = Command::new(gprofinject);
+    command.arg("--no-cache");
+    command
+}
+
 /// `gprofinject OPTIONS -o PROFILE -- PROGRAM ARGS`, ready to run. `$GPROFINJECT_OPTIONS` has more options, so that
 /// any test can be run with `--count blocks`, say.
 pub fn command(options: &[&str], profile: &Path, program: &Path, args: &[String]) -> Result<Command> {
@@ -129,15 +137,33 @@ pub fn command_by(
     program: &Path,
     args: &[String],
 ) -> Result<Command> {
-    let mut command = Command::new(engine.gprofinject()?);
+    let mut command = uncached(engine.gprofinject()?);
     if engine != Engine::Builtin {
         command.arg(engine.option());
     }
+    to_profile(&mut command, options, profile, program, args);
+    Ok(command)
+}
+
+/// The same as [`command`], but with a cache of plans in this folder.
+pub fn cached(
+    caches: &Path,
+    options: &[&str],
+    profile: &Path,
+    program: &Path,
+    args: &[String],
+) -> Result<Command> {
+    let mut command = Command::new(gprofinject()?);
+    command.env("XDG_CACHE_HOME", caches);
+    to_profile(&mut command, options, profile, program, args);
+    Ok(command)
+}
+
+fn to_profile(command: &mut Command, options: &[&str], profile: &Path, program: &Path, args: &[String]) {
     let more = std::env::var("GPROFINJECT_OPTIONS").unwrap_or_default();
     command.args(options).args(more.split_whitespace());
     command.arg("-o").arg(profile).arg("--").arg(program).args(args);
     command.env_remove("GMON_OUT_PREFIX").env("LD_BIND_NOW", "1");
-    Ok(command)
 }
 
 /// Entries of the functions that the engine leaves alone, by `--list`.
@@ -162,7 +188,7 @@ pub fn left_alone(engine: Engine, hooks: Hooks, path: &Path, program: &Program) 
 }
 
 fn refused_for(reason: &str, engine: Engine, hooks: Hooks, program: &Path) -> Result<BTreeSet<u64>> {
-    let mut command = Command::new(engine.gprofinject()?);
+    let mut command = uncached(engine.gprofinject()?);
     command.args(["-q", engine.option(), hooks.option(), "--list", "--"]).arg(program);
     let listed = run::run(command, None, Duration::from_secs(60))?;
     let text = listed.stdout_text();

@@ -93,7 +93,7 @@ fn compare(folder: &Path, seed: u64, engines: &[Engine]) -> Result<(), String> {
 
 /// The functions that are not hooked with these options.
 fn refused(engine: Engine, program: &Path, options: &[&str]) -> HashSet<String> {
-    let mut command = Command::new(engine.gprofinject().unwrap());
+    let mut command = tool::uncached(engine.gprofinject().unwrap());
     command.args([engine.option(), "--list"]).args(options).arg(program);
     let list = run::run(command, None, LIMIT).unwrap().stdout_text();
     let lines = list.lines().filter(|line| line.contains("refused:"));

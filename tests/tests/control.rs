@@ -54,7 +54,7 @@ impl Session {
 
     fn with(program: &str, options: &[&str]) -> Session {
         let subject = Subject::new(program);
-        let mut command = Command::new(tool::gprofinject().unwrap());
+        let mut command = tool::uncached(tool::gprofinject().unwrap());
         command.args(options).arg(format!("./{program}"));
         let (child, answers) = spawn(&subject, command);
         let children = format!("/proc/{0}/task/{0}/children", child.id());
@@ -72,7 +72,7 @@ impl Session {
         let mut session = Session { subject, child, answers, pid, attached: None };
         // What ran before is not counted.
         session.tell("go 1000");
-        let mut command = Command::new(tool::gprofinject().unwrap());
+        let mut command = tool::uncached(tool::gprofinject().unwrap());
         command.args(options).arg("--pid").arg(pid.to_string());
         session.attached = Some(quiet(&session.subject, command).spawn().unwrap());
         until("attached", || {
@@ -104,7 +104,7 @@ impl Session {
     }
 
     fn ask(&self, verb: &str, more: &[&str]) -> Output {
-        let mut command = Command::new(tool::gprofinject().unwrap());
+        let mut command = tool::uncached(tool::gprofinject().unwrap());
         command.arg("--pid").arg(self.pid.to_string()).arg(verb).args(more);
         quiet(&self.subject, command).stderr(Stdio::piped()).output().unwrap()
     }
@@ -309,7 +309,7 @@ fn what_nobody_profiles_cannot_be_asked() {
     let subject = Subject::new("rounds");
     let (mut child, _answers) = spawn(&subject, Command::new(&subject.path));
     for verb in ["--dump", "--reset", "--pause", "--resume"] {
-        let mut command = Command::new(tool::gprofinject().unwrap());
+        let mut command = tool::uncached(tool::gprofinject().unwrap());
         command.args(["--pid", &child.id().to_string(), verb]);
         let output = quiet(&subject, command).stderr(Stdio::piped()).output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr).into_owned();

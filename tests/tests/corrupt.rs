@@ -25,7 +25,7 @@ fn judge(folder: &Path, data: &[u8], run_it: bool) -> Option<String> {
     let _ = fs::remove_file(&path);
     fs::write(&path, data).unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-    let mut command = Command::new(tool::gprofinject().unwrap());
+    let mut command = tool::uncached(tool::gprofinject().unwrap());
     command.current_dir(folder);
     if !run_it {
         command.arg("--list");

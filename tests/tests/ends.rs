@@ -59,7 +59,7 @@ fn keys_of_a_terminal() {
     let place = gprofinject_tests::place::Place::new();
     place.c("keys", source, &[]);
     let (controller, terminal) = terminal();
-    let mut command = Command::new(tool::gprofinject().unwrap());
+    let mut command = tool::uncached(tool::gprofinject().unwrap());
     command.args(["-q", "./keys"]).current_dir(place.folder.path()).env_remove("GMON_OUT_PREFIX");
     let copy = |fd: &OwnedFd| Stdio::from(fd.try_clone().unwrap());
     command.stdin(copy(&terminal)).stdout(copy(&terminal)).stderr(copy(&terminal));

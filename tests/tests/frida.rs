@@ -28,7 +28,7 @@ fn alone(place: &Place, name: &str, source: &str) -> run::Outcome {
 
 /// gprofinject in the place, with Frida in it.
 fn frida(place: &Place, engine: Engine, args: &[&str]) -> run::Outcome {
-    let mut command = Command::new(engine.gprofinject().unwrap());
+    let mut command = tool::uncached(engine.gprofinject().unwrap());
     command.arg(engine.option()).args(args).current_dir(place.folder.path());
     command.env_remove("GMON_OUT_PREFIX").env("LD_BIND_NOW", "1");
     run::run(command, None, LIMIT).unwrap()

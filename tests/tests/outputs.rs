@@ -144,7 +144,7 @@ fn as_another_user() {
     let gprofinject = place.path("gprofinject");
     fs::copy(tool::gprofinject().unwrap(), &gprofinject).unwrap();
     let run = |args: &[&str], prefix: Option<&str>| {
-        let mut command = Command::new(&gprofinject);
+        let mut command = tool::uncached(&gprofinject);
         command.args(args).arg("../hello").current_dir(&folder).env_remove("GMON_OUT_PREFIX");
         command.env_remove("XDG_RUNTIME_DIR").env_remove("TMPDIR");
         command.envs(prefix.map(|prefix| ("GMON_OUT_PREFIX", prefix)));

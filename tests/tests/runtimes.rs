@@ -42,7 +42,7 @@ fn runs_as_alone(place: &Place, words: &[&str], status: i32, note: Option<&str>,
     let what = format!("{words:?}");
     assert_eq!(alone.code(), status, "{what}: {}", alone.stderr_text());
     for mode in MODES {
-        let mut command = Command::new(tool::gprofinject().unwrap());
+        let mut command = tool::uncached(tool::gprofinject().unwrap());
         command.args([mode, "-o", "profile"]).args(words);
         let run = finish(command, place);
         let said = run.stderr_text();

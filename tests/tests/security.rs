@@ -253,7 +253,7 @@ fn recovering_another_users_run() {
         int main(void) { for (int n = 0; n < 100; n++) step(); for (;;) pause(); }\n",
         &[],
     );
-    let mut command = Command::new(tool::gprofinject().unwrap());
+    let mut command = tool::uncached(tool::gprofinject().unwrap());
     command.arg("-q").arg(&program).current_dir(&own).uid(USER).gid(USER).env("XDG_RUNTIME_DIR", &own);
     command.env_remove("GMON_OUT_PREFIX").stdin(Stdio::null()).stderr(Stdio::null());
     let Ok(mut run) = command.spawn() else {
@@ -283,7 +283,7 @@ fn recovering_another_users_run() {
     assert_eq!(fs::read(&victim).unwrap(), b"precious");
     // Its own user can.
     fs::write(&record, text).unwrap();
-    let mut command = Command::new(tool::gprofinject().unwrap());
+    let mut command = tool::uncached(tool::gprofinject().unwrap());
     command.arg("--recover").arg(&folder).current_dir(&own).uid(USER).gid(USER);
     let outcome = run::run(command, None, LIMIT).unwrap();
     assert_eq!(outcome.code(), 0, "{}", outcome.stderr_text());

@@ -23,11 +23,13 @@ impl fmt::Debug for Key {
     }
 }
 
-/// All that [`gprofinject_plan::Plan::new`] is given.
+/// All that [`gprofinject_plan::Plan::new`] is given, and what is done with its answer.
 pub(crate) struct Question<'q, 'd> {
     pub(crate) subject: &'q Subject<'d>,
     pub(crate) image: &'q Image<'d>,
     pub(crate) options: &'q Options<'q>,
+    /// Nothing is to be hooked, and the plan says so: [`crate::profile_plan::make`] changes what it says of each function.
+    pub(crate) hookless: bool,
 }
 
 /// Another number for entries of another layout.
@@ -55,7 +57,7 @@ impl Question<'_, '_> {
             Engine::Frida => 1,
             Engine::FridaOrBuiltin => 2,
         };
-        add(&[hooks, engine, (*insist).into(), self.subject.is_preloaded_to.into()]);
+        add(&[hooks, engine, (*insist).into(), self.hookless.into(), self.subject.is_preloaded_to.into()]);
         let selected: Vec<u8> =
             self.image.functions.iter().map(|function| selected(function).into()).collect();
         add(&selected);

@@ -1,5 +1,6 @@
 //! The folder with the entries, and how many of them it holds.
 
+use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -45,6 +46,10 @@ impl Shelf {
     /// Keeps a plan, in place of an entry of this key that is there, and lets the bounds be kept. Others may do the same at
     /// this moment: each writes a file of its own, and gives it the entry's name when it is whole.
     pub(super) fn keep(&self, key: &Key, plan: &Plan) -> io::Result<()> {
+        self.keep_written(key, |file| entry::write(file, key, plan))
+    }
+
+    fn keep_written(&self, key: &Key, write: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
         if self.folder.free_space()? < self.bounds.free {
             return Err(io::Error::from_raw_os_error(libc::ENOSPC));
         }
@@ -54,7 +59,7 @@ impl Shelf {
         // The umask may have taken away what is expected of an entry.
         let written = fs::fchmod(&file, Mode::RUSR | Mode::WUSR)
             .map_err(io::Error::from)
-            .and_then(|()| entry::write(&mut file, key, plan))
+            .and_then(|()| write(&mut file))
             .and_then(|()| self.folder.rename(&fresh, &name));
         if written.is_err() {
             let _ = self.folder.remove_file(&fresh);

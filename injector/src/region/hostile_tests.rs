@@ -9,9 +9,11 @@ use crate::args::{CountArg, EngineArg, HooksArg};
 use crate::family;
 use crate::filters::Filters;
 use crate::histogram::Histogram;
+use crate::plan_cache::PlanCache;
 use crate::private_folder::PrivateFolder;
 use crate::profile_plan;
 use crate::profilee::{self, Profilee, Profilees};
+use crate::say::{Level, Voice};
 
 fn program(count: Option<CountArg>) -> &'static Profilee {
     let filters =
@@ -19,7 +21,14 @@ fn program(count: Option<CountArg>) -> &'static Profilee {
     // Any program that is there and not large.
     let binary = std::path::Path::new("/bin/ls");
     let subject = profilee::subject(binary, false);
-    let planned = profile_plan::make(subject, Some(HooksArg::Both), EngineArg::Builtin, &filters, true);
+    let planned = profile_plan::make(
+        subject,
+        Some(HooksArg::Both),
+        EngineArg::Builtin,
+        &filters,
+        true,
+        &PlanCache::new(false, Voice(Level::Quiet)),
+    );
     assert!(planned.hooked() > 20, "{:?}", subject.unhookable);
     let mut profilees = Profilees::default();
     profilees.first(binary, binary.into(), planned, true)

@@ -115,10 +115,32 @@ pub(crate) fn stats_by(
     options: &[&str],
     folder: &Path,
 ) -> Result<(serde_json::Value, run::Outcome)> {
+    let make = |options: &[&str], profile: &Path| {
+        tool::command_by(engine, options, profile, &work.program, &work.args)
+    };
+    stats_from(make, work, options, folder)
+}
+
+/// The same with a cache of plans.
+pub(crate) fn stats_cached(
+    caches: &Path,
+    work: &Work,
+    folder: &Path,
+) -> Result<(serde_json::Value, run::Outcome)> {
+    let make =
+        |options: &[&str], profile: &Path| tool::cached(caches, options, profile, &work.program, &work.args);
+    stats_from(make, work, &[], folder)
+}
+
+fn stats_from(
+    make: impl FnOnce(&[&str], &Path) -> Result<Command>,
+    work: &Work,
+    options: &[&str],
+    folder: &Path,
+) -> Result<(serde_json::Value, run::Outcome)> {
     let file = folder.join("stats.json");
     let name = file.display().to_string();
-    let options = [&["-q", "--stats", &name], options].concat();
-    let command = tool::command_by(engine, &options, &folder.join("gmon.out"), &work.program, &work.args)?;
+    let command = make(&[&["-q", "--stats", &name], options].concat(), &folder.join("gmon.out"))?;
     let outcome = run::run(command, work.stdin.as_deref(), LIMIT)?;
     let text = std::fs::read(&file).with_context(|| format!("no stats: {}", outcome.stderr_text()))?;
     Ok((serde_json::from_slice(&text)?, outcome))

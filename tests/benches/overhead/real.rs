@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use gprofinject_tests::{run, skip, tool};
 use object::{Object, ObjectSegment, SegmentFlags};
 
-use crate::measure::{Work, number, stats};
+use crate::measure::{Work, number, stats, stats_cached};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -34,7 +34,7 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// Prints what set-up costs in large programs that do next to nothing.
+/// Prints what set-up costs in large programs that do next to nothing: where they are planned, and in the runs after that.
 pub(crate) fn set_up(folder: &Path, rounds: usize) -> Result<()> {
     let source = folder.join("tiny.c");
     std::fs::write(&source, "int main(void) { return 0; }\n")?;
@@ -44,8 +44,11 @@ pub(crate) fn set_up(folder: &Path, rounds: usize) -> Result<()> {
         ("python3", answer("python3", &["-c", "import sys; print(sys.executable)"]), vec!["-c", "pass"]),
         ("node", answer("node", &["-p", "process.execPath"]), vec!["-e", "0"]),
     ];
-    println!("\n| set-up | functions | MB of code | ms | of that plan | agent | us/function | ms/MB |");
-    println!("|---|---:|---:|---:|---:|---:|---:|---:|");
+    let caches = folder.canonicalize()?.join("caches");
+    println!(
+        "\n| set-up | plan | functions | MB of code | ms | of that plan | agent | us/function | ms/MB |"
+    );
+    println!("|---|---|---:|---:|---:|---:|---:|---:|---:|");
     for (name, program, args) in programs {
         let Some(program) = program else {
             skip::skipped(name, "it is not installed");
@@ -53,20 +56,25 @@ pub(crate) fn set_up(folder: &Path, rounds: usize) -> Result<()> {
         };
         let megabytes = code_len(&program)? as f64 / 1e6;
         let work = Work { program, args: args.iter().map(|&arg| arg.into()).collect(), stdin: None };
-        let (mut total, mut plan, mut agent, mut functions) = (Vec::new(), Vec::new(), Vec::new(), 0);
-        for _ in 0..rounds.max(3) {
-            let (stats, _) = stats(&work, &[], folder)?;
-            let ms = |part: &str| anyhow::Ok(number(&stats, &format!("/setup_ns/{part}"))? as f64 / 1e6);
-            total.push(ms("total")?);
-            plan.push(ms("plan")?);
-            agent.push(ms("agent")?);
-            functions = number(&stats, "/functions/found")?;
+        // The one that keeps the plan is not measured.
+        stats_cached(&caches, &work, folder)?;
+        for (how, cached) in [("made", false), ("kept", true)] {
+            let (mut total, mut plan, mut agent, mut functions) = (Vec::new(), Vec::new(), Vec::new(), 0);
+            for _ in 0..rounds.max(3) {
+                let (stats, _) =
+                    if cached { stats_cached(&caches, &work, folder)? } else { stats(&work, &[], folder)? };
+                let ms = |part: &str| anyhow::Ok(number(&stats, &format!("/setup_ns/{part}"))? as f64 / 1e6);
+                total.push(ms("total")?);
+                plan.push(ms("plan")?);
+                agent.push(ms("agent")?);
+                functions = number(&stats, "/functions/found")?;
+            }
+            let (total, plan, agent) = (median(total), median(plan), median(agent));
+            let (each, per_megabyte) = (total * 1e3 / functions as f64, total / megabytes);
+            println!(
+                "| {name} | {how} | {functions} | {megabytes:.1} | {total:.0} | {plan:.0} | {agent:.0} | {each:.1} | {per_megabyte:.1} |"
+            );
         }
-        let (total, plan, agent) = (median(total), median(plan), median(agent));
-        let (each, per_megabyte) = (total * 1e3 / functions as f64, total / megabytes);
-        println!(
-            "| {name} | {functions} | {megabytes:.1} | {total:.0} | {plan:.0} | {agent:.0} | {each:.1} | {per_megabyte:.1} |"
-        );
     }
     Ok(())
 }
@@ -78,6 +86,7 @@ pub(crate) fn compilations(folder: &Path, rounds: usize) -> Result<()> {
         skip::skipped("compilations", "gcc or make is not installed");
         return Ok(());
     }
+    let caches = folder.canonicalize()?.join("caches");
     let folder = folder.join("tiny");
     std::fs::create_dir(&folder)?;
     let mut makefile = String::from("all: a.o b.o c.o d.o e.o f.o\n");
@@ -96,20 +105,26 @@ pub(crate) fn compilations(folder: &Path, rounds: usize) -> Result<()> {
     println!("\n| compilation | how | wall s | CPU s |\n|---|---|---:|---:|");
     for (name, program, args) in commands {
         let args: Vec<String> = args.iter().map(|&arg| arg.into()).collect();
-        let mut figures = [(Vec::new(), Vec::new()), (Vec::new(), Vec::new())];
+        let profile = folder.join("gmon.out");
+        let plain = || {
+            let mut command = Command::new(&program);
+            command.args(&args);
+            Ok(command)
+        };
+        let planned = || tool::command(&["-q"], &profile, &program, &args);
+        let kept = || tool::cached(&caches, &["-q"], &profile, &program, &args);
+        let ways: [&dyn Fn() -> Result<Command>; 3] = [&plain, &planned, &kept];
+        // The run that keeps the plans is not measured.
+        run::run(kept()?, None, LIMIT)?;
+        let mut figures = [const { (Vec::new(), Vec::new()) }; 3];
         for _ in 0..rounds.max(3) {
-            for (profiled, (wall, cpu)) in figures.iter_mut().enumerate() {
-                let mut command = Command::new(&program);
-                command.args(&args);
-                if profiled == 1 {
-                    command = tool::command(&["-q"], &folder.join("gmon.out"), &program, &args)?;
-                }
-                let outcome = run::run(command, None, LIMIT)?;
+            for (way, (wall, cpu)) in ways.iter().zip(&mut figures) {
+                let outcome = run::run(way()?, None, LIMIT)?;
                 wall.push(outcome.wall.as_secs_f64());
                 cpu.push(outcome.cpu().as_secs_f64());
             }
         }
-        for (how, (wall, cpu)) in ["plain", "ours, both"].into_iter().zip(figures) {
+        for (how, (wall, cpu)) in ["plain", "ours, both", "ours, both, plans kept"].into_iter().zip(figures) {
             println!("| {name} | {how} | {:.3} | {:.3} |", median(wall), median(cpu));
         }
     }

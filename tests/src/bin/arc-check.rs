@@ -72,7 +72,7 @@ fn profile(options: &Options, gmon: &std::path::Path) -> Result<gprofinject_test
     let command = match &options.gprofinject {
         None => tool::command_by(engine, &["-q", hooks], gmon, &options.program, &options.args)?,
         Some(gprofinject) => {
-            let mut command = std::process::Command::new(gprofinject);
+            let mut command = tool::uncached(gprofinject);
             command.args(["-q", engine.option(), hooks, "-o"]).arg(gmon).arg("--");
             command.arg(&options.program).args(&options.args).env("LD_BIND_NOW", "1");
             command
