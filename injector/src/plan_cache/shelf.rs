@@ -76,11 +76,11 @@ impl Shelf {
         for name in self.folder.names()? {
             // Another gprofinject may have removed it.
             let Ok(stat) = self.folder.stat(&name) else { continue };
-            let is_abandoned = now.abs_diff(stat.st_mtime as i64) > ABANDONED as u64;
+            let is_abandoned = now.abs_diff(stat.st_mtime) > ABANDONED as u64;
             if name.ends_with(UNFINISHED) && is_abandoned {
                 let _ = self.folder.remove_file(&name);
             } else if name.ends_with(entry::SUFFIX) {
-                entries.push(((stat.st_mtime as i64, stat.st_mtime_nsec as i64), stat.st_size as u64, name));
+                entries.push(((stat.st_mtime, stat.st_mtime_nsec as i64), stat.st_size as u64, name));
             }
         }
         entries.sort_unstable();
