@@ -29,6 +29,7 @@
 #![allow(unsafe_code)]
 
 use crate::agent::{AGENT, Agent};
+use crate::saved::{load_arguments, restore_registers, save_registers};
 use crate::vectors::{restore_vectors, save_vectors};
 use crate::{arcs, callers, cells};
 use core::arch::global_asm;
@@ -190,58 +191,14 @@ global_asm!(
     "34:",
     "mov rcx, fs:[rdx+{block}]",
     ".endm",
-    // Saves what Rust may clobber, but for rax and r11, which the thunk has saved. In: rsp = CFA - 128.
-    // Out: rbp = frame, rsp aligned, arguments: edi = number, rsi = return address, rdx = CFA, rcx = rbp.
     ".macro gpi_save",
-    "push rcx",
-    ".cfi_adjust_cfa_offset 8",
-    "push rdx",
-    ".cfi_adjust_cfa_offset 8",
-    "push rsi",
-    ".cfi_adjust_cfa_offset 8",
-    "push rdi",
-    ".cfi_adjust_cfa_offset 8",
-    "push r8",
-    ".cfi_adjust_cfa_offset 8",
-    "push r9",
-    ".cfi_adjust_cfa_offset 8",
-    "push r10",
-    ".cfi_adjust_cfa_offset 8",
-    "push rbp",
-    ".cfi_adjust_cfa_offset 8",
-    ".cfi_rel_offset rbp, 0",
-    "mov rbp, rsp",
-    ".cfi_def_cfa_register rbp",     // CFA = rbp + 192
-    "push rax",                     // [rbp-8]: number
-    "push r11",                     // [rbp-16]: return address
-    "and rsp, -16",
+    save_registers!(),
     ".endm",
     ".macro gpi_arguments",
-    "mov edi, [rbp-8]",
-    "mov rsi, [rbp-16]",
-    "lea rdx, [rbp+192]",           // 8 pushes and 128 bytes
-    "mov rcx, [rbp]",               // the caller's rbp
+    load_arguments!(),
     ".endm",
     ".macro gpi_restore",
-    "mov rsp, rbp",
-    ".cfi_def_cfa_register rsp",
-    "pop rbp",
-    ".cfi_adjust_cfa_offset -8",
-    ".cfi_restore rbp",
-    "pop r10",
-    ".cfi_adjust_cfa_offset -8",
-    "pop r9",
-    ".cfi_adjust_cfa_offset -8",
-    "pop r8",
-    ".cfi_adjust_cfa_offset -8",
-    "pop rdi",
-    ".cfi_adjust_cfa_offset -8",
-    "pop rsi",
-    ".cfi_adjust_cfa_offset -8",
-    "pop rdx",
-    ".cfi_adjust_cfa_offset -8",
-    "pop rcx",
-    ".cfi_adjust_cfa_offset -8",
+    restore_registers!(),
     ".endm",
     ".macro gpi_save_vectors",
     save_vectors!(),

@@ -38,6 +38,7 @@ mod mcount;
 mod objects;
 mod orphan;
 mod place;
+mod saved;
 mod seccomp;
 mod setup;
 mod sys;
