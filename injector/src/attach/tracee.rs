@@ -12,6 +12,7 @@
 #![allow(unsafe_code)]
 
 mod borrowed;
+mod calls;
 pub(crate) mod memory;
 mod moments;
 mod requests;
@@ -27,6 +28,7 @@ use libc::user_regs_struct;
 
 use super::process::{auxiliary, face};
 use borrowed::Borrowed;
+use calls::{ends_call_with_eintr, ends_with_eintr, may_end_with_eintr};
 use memory::Memory;
 use requests::{Event, poll, registers, request, set_registers, wait, wait_interrupted};
 use urgency::Urgent;
@@ -420,48 +422,6 @@ impl Thread {
             self.changed = true;
         }
     }
-}
-
-/// Whether a thread that stands behind a system call is about to return EINTR from it, and the call can be made again.
-fn ends_call_with_eintr(registers: &user_regs_struct) -> bool {
-    let number = registers.orig_rax as i64;
-    // close() closes the descriptor even so, and its number may be somebody else's by now.
-    number >= 0 && number != libc::SYS_close && registers.rax == -i64::from(libc::EINTR) as u64
-}
-
-/// Whether a thread waits in a system call that the kernel does not restart when the thread is stopped: see signal(7).
-/// Sockets are among them only if they have a timeout, which cannot be seen.
-fn ends_with_eintr(pid: i32, tid: i32) -> bool {
-    const IO_PGETEVENTS: i64 = 333;
-    const CALLS: [i64; 18] = [
-        libc::SYS_epoll_wait,
-        libc::SYS_epoll_pwait,
-        libc::SYS_epoll_pwait2,
-        libc::SYS_semop,
-        libc::SYS_semtimedop,
-        libc::SYS_rt_sigtimedwait,
-        libc::SYS_io_getevents,
-        IO_PGETEVENTS,
-        libc::SYS_io_uring_enter,
-        libc::SYS_accept,
-        libc::SYS_accept4,
-        libc::SYS_connect,
-        libc::SYS_recvfrom,
-        libc::SYS_recvmsg,
-        libc::SYS_recvmmsg,
-        libc::SYS_sendto,
-        libc::SYS_sendmsg,
-        libc::SYS_sendmmsg,
-    ];
-    let call = fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall")).unwrap_or_default();
-    let number = call.split_whitespace().next().and_then(|number| number.parse().ok());
-    number.is_some_and(|number: i64| CALLS.contains(&number))
-}
-
-/// The same of a thread that has been woken: it waits in such a call, or runs.
-fn may_end_with_eintr(pid: i32, tid: i32) -> bool {
-    let call = fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall")).unwrap_or_default();
-    call.starts_with("running") || ends_with_eintr(pid, tid)
 }
 
 /// Address of a `syscall` instruction in a piece of code.

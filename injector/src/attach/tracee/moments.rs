@@ -8,8 +8,9 @@ use std::collections::{HashMap, HashSet};
 use std::io::{self, Error};
 use std::time::{Duration, Instant};
 
+use super::calls::ends_call_with_eintr;
 use super::requests::{Event, poll, registers, request, wait_interrupted};
-use super::{Stopped, Thread, auxiliary, ends_call_with_eintr, thread_ids};
+use super::{Stopped, Thread, auxiliary, thread_ids};
 
 /// A thread that has been let run: its place among the stopped ones.
 struct Running {
