@@ -147,7 +147,7 @@ run_python() { "$@" python3 -m test -q test_json test_thread test_subprocess 2>&
 
 # Sum of the numbers in lines of a `--stats` file that match: its indentation tells the process from its
 # children, and counts from losses.
-total() { awk -v lines="$2" '$0 ~ lines { gsub(/[^0-9]/, ""); sum += $0; found = 1 } END { if (found) printf "%d", sum }' "$1" 2>/dev/null; }
+total() { awk -v lines="$2" '$0 ~ lines { gsub(/[^0-9]/, ""); sum += $0; found = 1 } END { if (found) printf "%.0f", sum }' "$1" 2>/dev/null; }
 CALLS='^(  |      )"calls":'
 LOST='^    "calls":|"lost_calls":'
 THREADS='^(  |      )"threads":'
