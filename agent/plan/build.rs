@@ -8,8 +8,16 @@ use std::path::Path;
 
 /// All that a plan follows from, beside the program: this crate, the layouts that it writes, and the crates that decode
 /// and encode for it. A change that does not change plans only makes the kept ones useless.
-const SOURCES: [&str; 6] =
-    ["src", "Cargo.toml", "build.rs", "../abi/src", "../abi/Cargo.toml", "../../Cargo.lock"];
+const SOURCES: [&str; 8] = [
+    "src",
+    "Cargo.toml",
+    "build.rs",
+    "../abi/src",
+    "../abi/Cargo.toml",
+    "../image/src",
+    "../image/Cargo.toml",
+    "../../Cargo.lock",
+];
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut hasher = DefaultHasher::new();

@@ -1,5 +1,5 @@
 //! The little of an ELF header that decides what is possible at all, readable where
-//! [`gprofinject_plan::image`] has already given up.
+//! [`gprofinject_image`] has already given up.
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Header {

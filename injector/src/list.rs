@@ -4,8 +4,8 @@ use std::io::{self, BufWriter, Write};
 
 use anyhow::{Context, Result};
 use gmon::counted;
+use gprofinject_image::Function;
 use gprofinject_plan::Verdict;
-use gprofinject_plan::image::Function;
 
 use crate::names;
 use crate::profile_plan::Planned;

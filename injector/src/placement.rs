@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use gmon::{Arc, HistogramBuilder, Program, Relation};
-use gprofinject_plan::image::{Function, FunctionKind};
+use gprofinject_image::{Function, FunctionKind};
 use serde::Serialize;
 
 use crate::histogram::Place;

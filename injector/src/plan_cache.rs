@@ -19,8 +19,8 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::thread::{self, JoinHandle};
 
+use gprofinject_image::Image;
 use gprofinject_plan::Plan;
-use gprofinject_plan::image::Image;
 
 use crate::filters::Filters;
 use crate::private_folder::{Distrust, PrivateFolder};

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use gprofinject_plan::image::{Function, FunctionKind, Image};
+use gprofinject_image::{Function, FunctionKind, Image};
 use gprofinject_plan::{Hooks, Options, Plan, Reason, Tactic, Verdict};
 
 use crate::args::{EngineArg, HooksArg};

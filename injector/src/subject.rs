@@ -9,7 +9,7 @@ use std::thread;
 
 use blake3::Hash;
 use gmon::DebugFile;
-use gprofinject_plan::image::{Function, Image, Profiling};
+use gprofinject_image::{Function, Image, Profiling};
 
 use crate::elf::{self, Header};
 use crate::sys::{self, Mapped};

@@ -1,9 +1,9 @@
-//! The functions of a program that is only sampled and has no [`gprofinject_plan::image::Image`]: one of
+//! The functions of a program that is only sampled and has no [`gprofinject_image::Image`]: one of
 //! 32 bits.
 
 use std::collections::HashMap;
 
-use gprofinject_plan::image::{Function, FunctionKind};
+use gprofinject_image::{Function, FunctionKind};
 use object::{Object, ObjectSection, ObjectSymbol, SectionFlags, SymbolKind, elf};
 
 /// Sorted by address, one for each address, no two overlap; none if the program is stripped or damaged.

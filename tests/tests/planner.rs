@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use gprofinject_abi::plan::{Patch, PlanHeader, Table};
-use gprofinject_plan::image::Image;
+use gprofinject_image::Image;
+use gprofinject_image::x86::has_branch;
 use gprofinject_plan::relocate::call::CALL_R11;
-use gprofinject_plan::relocate::has_branch;
 use gprofinject_plan::{Engine, Hooks, Options, Plan, Verdict};
 use gprofinject_tests::sequences::{Generator, Surroundings};
 use gprofinject_tests::synthetic::{Piece, Program};
@@ -215,7 +215,7 @@ fn judge(image: &Image, seed: u64) -> Result<(), String> {
     let ways = engines.into_iter().flat_map(|e| [(e, Hooks::Both, false), (e, Hooks::Entry, false)]);
     for (engine, hooks, count) in ways.chain([(Engine::Builtin, Hooks::Both, true)]) {
         let selected =
-            |f: &gprofinject_plan::image::Function| !seed.is_multiple_of(3) || !f.address.is_multiple_of(5);
+            |f: &gprofinject_image::Function| !seed.is_multiple_of(3) || !f.address.is_multiple_of(5);
         let options = Options {
             hooks,
             engine,

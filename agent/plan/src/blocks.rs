@@ -20,11 +20,11 @@ mod layout;
 mod unwind;
 
 use crate::flow::Flow;
-use crate::image::{FunctionKind, Image};
 use crate::start::owner;
 use crate::tactic::Hook;
 use decode::{Steps, Way};
 use entries::Redirect;
+use gprofinject_image::{FunctionKind, Image};
 use graph::Graph;
 use layout::Layout;
 use std::collections::HashMap;

@@ -4,9 +4,9 @@
 //! function cannot tell, so it counts; whoever reads the counters takes it out again with what is known here.
 
 use crate::flow::{Flow, function_at};
-use crate::image::{Function, FunctionKind, Image};
-use crate::relocate::{falls_through, has_branch, is_call, is_nop};
 use crate::start::is_padding;
+use gprofinject_image::x86::{falls_through, has_branch, is_call, is_nop};
+use gprofinject_image::{Function, FunctionKind, Image};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, OpKind};
 use serde::{Deserialize, Serialize};
 
@@ -91,8 +91,8 @@ fn leaves(image: &Image, i: &Instruction) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::image::ImageKind;
     use crate::testing::{TEXT, image};
+    use gprofinject_image::ImageKind;
 
     #[test]
     fn who_runs_on_and_who_may_leave() {

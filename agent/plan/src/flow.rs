@@ -9,11 +9,11 @@ mod part;
 mod seen;
 mod unread;
 
-use crate::image::Image;
 use crate::parallel;
 use crate::registers::{self, Registers};
 use crate::return_slot;
 use crate::start::{Head, owner};
+use gprofinject_image::Image;
 use part::{Part, Wanted};
 
 /// Branches inside a function are of interest only where they lead near its start: no tactic overwrites

@@ -7,7 +7,7 @@
 //! What finds its code in another way (by pointers to functions, `dl_iterate_phdr`, `/proc/self/maps`) looks
 //! like any other program.
 
-use crate::image::{Function, Image, ImageKind};
+use gprofinject_image::{Function, Image, ImageKind};
 use iced_x86::{Code, Decoder, DecoderOptions, Instruction, OpKind};
 
 /// What of the C library starts a `-pg` program: it hands both addresses to the profiler, which reads nothing.

@@ -5,15 +5,15 @@ use crate::emit::patch::{recursions, removals};
 use crate::emit::{Emitted, Input, Wish, emit};
 use crate::falls::{self, Fall};
 use crate::flow::{BranchKind, Flow};
-use crate::image::{Function, FunctionKind, Image};
 use crate::own_text;
 use crate::slots::Homes;
-use crate::sort;
 use crate::start::owner;
 use crate::tactic::{Decisions, Failed, Hook, Reason, Tactic, decide, foreign};
 use crate::tails;
 use crate::unwinder;
 use gprofinject_abi::plan::{CodeRange, FunctionRecord, Patch};
+use gprofinject_image::sort;
+use gprofinject_image::{Function, FunctionKind, Image};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 

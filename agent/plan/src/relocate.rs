@@ -7,9 +7,10 @@ pub mod call;
 
 use crate::moved::Frames;
 use call::Call;
+use gprofinject_image::x86::{falls_through, has_branch, is_call, is_nop};
 use iced_x86::{
     BlockEncoder, BlockEncoderOptions, Code, Decoder, DecoderOptions, FlowControl, IcedError, Instruction,
-    InstructionBlock, OpKind, Register,
+    InstructionBlock, Register,
 };
 
 /// Why instructions could not be moved.
@@ -49,22 +50,6 @@ impl Relocated {
     pub fn offset_of(&self, original: u32) -> Option<u32> {
         self.map.iter().find(|&&(from, _)| from == original).map(|&(_, to)| to)
     }
-}
-
-/// Whether control may go on behind the instruction.
-pub fn falls_through(instruction: &Instruction) -> bool {
-    !matches!(
-        instruction.flow_control(),
-        FlowControl::Return
-            | FlowControl::UnconditionalBranch
-            | FlowControl::IndirectBranch
-            | FlowControl::Exception
-    )
-}
-
-/// Whether the instruction pushes a return address.
-pub fn is_call(instruction: &Instruction) -> bool {
-    matches!(instruction.flow_control(), FlowControl::Call | FlowControl::IndirectCall)
 }
 
 /// Moves the instructions in `bytes`, which stand at `from`, to `to`, followed by a jump to the rest of
@@ -165,16 +150,6 @@ pub fn leading_nops(code: &[u8]) -> usize {
         end = decoder.position();
     }
     end
-}
-
-/// Whether the instruction does nothing.
-pub fn is_nop(i: &Instruction) -> bool {
-    use Code::{Nop_rm16, Nop_rm32, Nop_rm64, Nopd, Nopq, Nopw};
-    matches!(i.code(), Nopw | Nopd | Nopq | Nop_rm16 | Nop_rm32 | Nop_rm64)
-}
-
-pub fn has_branch(i: &Instruction) -> bool {
-    matches!(i.op0_kind(), OpKind::NearBranch16 | OpKind::NearBranch32 | OpKind::NearBranch64)
 }
 
 /// Whether a branch has an operand size prefix that no REX.W overrides: AMD's processors then take a

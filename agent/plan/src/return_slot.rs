@@ -12,8 +12,8 @@
 
 mod flow;
 
-use crate::image::{Function, FunctionKind, Image};
 use crate::predecode::{Base, Class, Moved, Predecoded};
+use gprofinject_image::{Function, FunctionKind, Image};
 use iced_x86::{Code, FlowControl, Instruction, Mnemonic, OpKind, Register};
 
 pub(crate) use flow::examine;

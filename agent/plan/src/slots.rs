@@ -6,12 +6,12 @@
 
 use crate::blocks::Copies;
 use crate::flow::{BranchKind, Flow};
-use crate::image::Image;
 use crate::start::owner;
 use crate::tactic::Hook;
 use crate::tails::Tail;
 use gprofinject_abi::plan::SPARE_SLOTS;
 use gprofinject_abi::region::{SLOTS, Slot};
+use gprofinject_image::Image;
 
 /// The home slots of one function.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

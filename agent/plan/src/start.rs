@@ -1,11 +1,11 @@
 //! The first bytes of a function: what stands there, who comes there, and how far it can be moved.
 
 use crate::flow::{Branch, BranchKind, Flow, NEAR, function_at};
-use crate::image::{Function, FunctionKind, Image};
 use crate::predecode::Class;
-use crate::relocate::{falls_through, has_branch, is_call, is_nop};
 use crate::tactic::sled::LONGEST;
 use crate::tactic::{JUMP, foreign};
+use gprofinject_image::x86::{falls_through, has_branch, is_call, is_nop};
+use gprofinject_image::{Function, FunctionKind, Image};
 use iced_x86::{Code, Decoder, DecoderOptions, Instruction};
 
 /// One instruction near the start; offsets are from the hook point.

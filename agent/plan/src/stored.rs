@@ -7,11 +7,11 @@
 //! compares them with the image: whoever uses the plan may rely on the indices and extents that are listed there.
 
 use crate::falls::Fall;
-use crate::image::Image;
 use crate::plan::{Engine, Hooks, Plan, Verdict, code_extents, extents};
 use gprofinject_abi::VERSION;
 use gprofinject_abi::plan::{FunctionRecord, MAGIC, Patch, PlanHeader, Table};
 use gprofinject_abi::region::{SLOTS, Slot};
+use gprofinject_image::Image;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::collections::HashMap;

@@ -17,13 +17,13 @@ pub use verdict::{Reason, Tactic};
 
 use crate::falls;
 use crate::flow::{Branch, BranchKind, Flow, NEAR};
-use crate::image::{FunctionKind, Image};
 use crate::parallel;
 use crate::plan::Engine;
 use crate::relocate::call::CALL_R11;
 use crate::start::{Start, hook_point, owner, simple_start};
 use crate::unwinder;
 use fit::{Fit, fit};
+use gprofinject_image::{FunctionKind, Image};
 use sled::Sled;
 use std::collections::{BTreeSet, HashMap};
 use std::ops::{Index, IndexMut, Range};

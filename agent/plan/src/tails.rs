@@ -6,9 +6,9 @@
 
 use crate::emit::Wish;
 use crate::flow::{Branch, BranchKind, Flow};
-use crate::image::Image;
 use crate::start::owner;
 use crate::tactic::{Hook, JUMP, Tactic};
+use gprofinject_image::Image;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tail {

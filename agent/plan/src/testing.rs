@@ -1,8 +1,8 @@
 //! Programs for unit tests, and their plans.
 #![allow(clippy::unwrap_used)]
 
-use crate::image::{Code, Facts, Function, FunctionKind, Image, ImageKind, Segment};
 use crate::{Engine, Hooks, Options, Plan, Tactic, Verdict};
+use gprofinject_image::{Code, Facts, Function, FunctionKind, Image, ImageKind, Segment};
 
 pub(crate) const TEXT: u64 = 0x1000;
 

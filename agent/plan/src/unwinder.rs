@@ -6,10 +6,10 @@
 //! frame than they were called in have no exit that could be hooked.
 
 use crate::flow::{BranchKind, Flow};
-use crate::image::{FunctionKind, Image};
 use crate::start::owner;
 use crate::tactic::{Failed, Hook, Reason};
 use gprofinject_abi::plan::ArenaHeader;
+use gprofinject_image::{FunctionKind, Image};
 use std::mem::offset_of;
 
 /// A function whose body begins with the way through the agent.

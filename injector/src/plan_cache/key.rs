@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use gprofinject_plan::image::Image;
+use gprofinject_image::Image;
 use gprofinject_plan::{Engine, Hooks, Options, PLANNER};
 
 use crate::subject::Subject;

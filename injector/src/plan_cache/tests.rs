@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use gprofinject_plan::image::Function;
+use gprofinject_image::Function;
 use gprofinject_plan::{Engine, Hooks, Options};
 
 use super::*;

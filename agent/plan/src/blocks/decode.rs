@@ -5,8 +5,9 @@
 
 use super::Uncounted;
 use crate::flow::{Flow, function_at};
-use crate::image::{Image, ImageKind};
-use crate::relocate::{has_branch, is_ambiguous, is_call, is_nop};
+use crate::relocate::is_ambiguous;
+use gprofinject_image::x86::{has_branch, is_call, is_nop};
+use gprofinject_image::{Image, ImageKind};
 use iced_x86::{
     Code, ConditionCode, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register,
     RflagsBits,

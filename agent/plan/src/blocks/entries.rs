@@ -9,10 +9,10 @@ use super::Uncounted;
 use super::decode::{Part, Steps, Way};
 use crate::emit::short;
 use crate::flow::{Flow, function_at};
-use crate::image::{Image, ImageKind};
 use crate::relocate::near_jump;
 use crate::start::is_padding;
 use crate::tactic::{JUMP, SHORT_JUMP};
+use gprofinject_image::{Image, ImageKind};
 use std::ops::Range;
 
 /// Addresses inside a unit, sorted.

@@ -9,7 +9,7 @@
 
 use super::Uncounted;
 use super::decode::{Step, Steps, Way};
-use crate::image::Image;
+use gprofinject_image::Image;
 
 const INT3: u8 = 0xcc;
 

@@ -39,7 +39,7 @@
 use super::decode::{Step, Steps, Way};
 use super::graph::Graph;
 use super::{COUNTER, Uncounted};
-use crate::image::Image;
+use gprofinject_image::Image;
 use iced_x86::{Code, Decoder, DecoderOptions, Encoder, OpKind, Register};
 
 /// Copies of functions begin at multiples of this.

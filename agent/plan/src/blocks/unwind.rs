@@ -9,12 +9,12 @@ mod table;
 
 use super::decode::{Part, Steps};
 use super::{Copies, Uncounted, Unit};
-use crate::image::Image;
-use crate::image::lsda::Reader;
-use crate::image::unwind::{Common, Description};
 use gimli::constants::{
     DW_EH_PE_datarel, DW_EH_PE_indirect, DW_EH_PE_omit, DW_EH_PE_pcrel, DW_EH_PE_sdata4, DW_EH_PE_udata4,
 };
+use gprofinject_image::Image;
+use gprofinject_image::encoded::Reader;
+use gprofinject_image::unwind::{Common, Description};
 use std::borrow::Cow;
 use table::Table;
 

@@ -5,7 +5,6 @@ use super::code::{self, RESTORE, STUB};
 use super::tail::{self, Tails};
 use crate::blocks::{self, Copies};
 use crate::cfi::Tables;
-use crate::image::{Image, ImageKind};
 use crate::moved::Bodies;
 use crate::parallel;
 use crate::slots::Homes;
@@ -16,6 +15,7 @@ use crate::template::{Kind, LINE, Second, Template};
 use crate::unwinder::Led;
 use gprofinject_abi::plan::{ArenaHeader, EXIT_JUMPS};
 use gprofinject_abi::region::{PAGE, round_up};
+use gprofinject_image::{Image, ImageKind};
 use std::collections::HashMap;
 use std::ops::Range;
 

@@ -7,10 +7,10 @@ use crate::moved::Bodies;
 use crate::relocate::call::Call;
 use crate::relocate::{Relocated, Unmovable, copied, leading_nops, relocate};
 use crate::slots::Home;
-use crate::sort;
 use crate::tactic::{Hook, JUMP, Reason, Tactic};
 use crate::template::{Kind, Second};
 use gprofinject_abi::plan::{ArenaHeader, ENTRY_ONLY, FRAMED, FunctionRecord, LEAF, LOOPS};
+use gprofinject_image::sort;
 use std::mem::offset_of;
 use std::ops::Range;
 

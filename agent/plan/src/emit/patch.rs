@@ -4,11 +4,11 @@ use super::Emitted;
 use super::layout::Layout;
 use crate::blocks::Copies;
 use crate::flow::{Branch, BranchKind, Flow};
-use crate::image::Image;
 use crate::relocate::call::CALL_R11;
 use crate::relocate::{Relocated, near_jump};
 use crate::tactic::{Hook, Retarget, Tactic, relocates};
 use gprofinject_abi::plan::{BEHIND_FRIDA, BY_FRIDA, CallJump, Patch};
+use gprofinject_image::Image;
 
 /// None: too long, or the file does not have what stands there.
 pub(super) fn patch(image: &Image, address: u64, replacement: &[u8]) -> Option<Patch> {
@@ -161,8 +161,8 @@ pub(crate) fn short(end: u64, target: u64) -> Option<u8> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use crate::Plan;
-    use crate::image::ImageKind;
     use crate::testing::{TEXT, image, patch, plan_of};
+    use gprofinject_image::ImageKind;
 
     /// push rbx; mov rbx, rdi
     const BEFORE: [u8; 4] = [0x53, 0x48, 0x89, 0xfb];

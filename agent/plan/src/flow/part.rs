@@ -2,11 +2,11 @@
 
 use super::seen::Seen;
 use super::{Branch, BranchKind, FunctionFlow, NEAR};
-use crate::image::{Image, ImageKind};
 use crate::predecode::{Class, Predecoded, Skimmed, WINDOW, predecode};
-use crate::relocate::{falls_through, is_call};
 use crate::return_slot;
-use crate::sort;
+use gprofinject_image::sort;
+use gprofinject_image::x86::{falls_through, is_call};
+use gprofinject_image::{Image, ImageKind};
 use iced_x86::{
     Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, OpKind, Register,
 };

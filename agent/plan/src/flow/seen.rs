@@ -1,11 +1,11 @@
 //! What has been seen of one function's instructions, and the way over those that tell nothing.
 
 use super::FunctionFlow;
-use crate::image::{Image, ImageKind};
 use crate::predecode::{Class, Interest, Skimmed, WINDOW, skim};
 use crate::registers::Scan;
 use crate::return_slot::Watch;
 use crate::start::hook_point;
+use gprofinject_image::{Image, ImageKind};
 use std::ops::Range;
 
 /// What has been seen of a function's instructions.

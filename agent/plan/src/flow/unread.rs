@@ -6,9 +6,9 @@
 //! taken, or as the target of an indirect jump: the tactics then expect control to come from anywhere.
 
 use super::{NEAR, function_at};
-use crate::image::{Function, Image, ImageKind};
 use crate::parallel;
-use crate::relocate::is_nop;
+use gprofinject_image::x86::is_nop;
+use gprofinject_image::{Function, Image, ImageKind};
 use iced_x86::{Code, Decoder, DecoderOptions, Instruction, OpKind};
 use std::ops::Range;
 

@@ -323,7 +323,7 @@ fn whole_programs() {
         ["/usr/bin/python3", "/usr/bin/perl", "/usr/bin/bash", "/usr/bin/gdb"].map(std::path::PathBuf::from);
     for path in others.iter().chain([&own]) {
         let Ok(bytes) = std::fs::read(path) else { continue };
-        let Ok(image) = crate::image::Image::read(&bytes) else { continue };
+        let Ok(image) = gprofinject_image::Image::read(&bytes) else { continue };
         let (mut recognised, mut all) = (0, 0_u32);
         for function in &image.functions {
             let Some(code) = image.code_at(function.address, function.size) else { continue };

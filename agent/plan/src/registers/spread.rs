@@ -2,8 +2,8 @@
 
 use super::{R10, R11, Registers};
 use crate::flow::{Branch, BranchKind, Flow, function_at};
-use crate::image::{FunctionKind, Image, is_stub};
 use crate::start::owner;
+use gprofinject_image::{FunctionKind, Image, is_stub};
 
 /// Bytes of the longest stub of a library's function.
 const STUB: u64 = 11;

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::Options;
-use crate::image::ImageKind;
 use crate::testing::{TEXT, image, plan_of};
+use gprofinject_image::ImageKind;
 
 /// A program that is always there: these tests themselves.
 fn own_program() -> Vec<u8> {
@@ -71,8 +71,8 @@ fn a_stored_plan_is_the_plan() {
 fn plans_with_counted_blocks_are_not_stored() {
     let bytes = own_program();
     let image = Image::read(&bytes).expect("a program");
-    let selected = |f: &crate::image::Function| f.size < 64;
-    let counted: &dyn Fn(&crate::image::Function) -> bool = &|_| true;
+    let selected = |f: &gprofinject_image::Function| f.size < 64;
+    let counted: &dyn Fn(&gprofinject_image::Function) -> bool = &|_| true;
     let options = Options {
         hooks: Hooks::Entry,
         engine: Engine::Builtin,

@@ -129,10 +129,10 @@ fn reach(from: u64) -> (u64, u64) {
 
 #[cfg(test)]
 mod tests {
-    use crate::image::ImageKind;
     use crate::parallel;
     use crate::tactic::Tactic;
     use crate::testing::{TEXT, image, plan_of, tactics};
+    use gprofinject_image::ImageKind;
 
     /// push rbx; mov rbx, rdi; mov rax, rbx; pop rbx; ret
     const SHORT: &[u8] = &[0x53, 0x48, 0x89, 0xfb, 0x48, 0x89, 0xd8, 0x5b, 0xc3];

@@ -2,8 +2,8 @@
 
 use super::Reason;
 use crate::flow::{Flow, NEAR};
-use crate::image::Image;
 use crate::start::{Start, is_padding};
+use gprofinject_image::Image;
 
 /// Whether a patch of `patch` bytes fits, and what must be relocated for it. `padding_used`: bytes behind the function that are taken.
 pub(super) fn fit(

@@ -13,8 +13,8 @@
 
 use super::{Hook, JUMP, SHORT_JUMP};
 use crate::flow::{Branch, Flow};
-use crate::image::{FunctionKind, Image};
 use crate::start::{Start, owner};
+use gprofinject_image::{FunctionKind, Image};
 
 /// Whether the branch of another function may be led elsewhere. Nothing is known of what a cold part without a
 /// function shares with others.
@@ -84,9 +84,9 @@ fn fate(image: &Image, flow: &Flow, hooks: &[Hook], branch: Branch) -> Option<Fa
 
 #[cfg(test)]
 mod tests {
-    use crate::image::ImageKind;
     use crate::tactic::Tactic;
     use crate::testing::{TEXT, image, patch, plan_of, tactics};
+    use gprofinject_image::ImageKind;
 
     /// mov al, 2; mov rcx, rdi; mov rax, rdi; ret
     const COMMON: &[u8] = &[0xb0, 2, 0x48, 0x89, 0xf9, 0x48, 0x89, 0xf8, 0xc3];

@@ -13,8 +13,8 @@
 
 use super::Reason;
 use crate::flow::Flow;
-use crate::image::{FunctionKind, Image};
 use crate::start::Start;
+use gprofinject_image::{FunctionKind, Image};
 use iced_x86::{Decoder, DecoderOptions, Mnemonic};
 
 /// GUM_INTERCEPTOR_FULL_REDIRECT_SIZE of gum's x86 backend: room for a jump to any address, although ours, to a

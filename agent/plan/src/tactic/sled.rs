@@ -20,8 +20,8 @@
 //! the original stack pointer on; below it, all that is read lies within 128 bytes of rsp.
 
 use super::{Decider, Fit, Hook, Tactic};
-use crate::image::Image;
 use crate::start::{Start, is_padding};
+use gprofinject_image::Image;
 use std::collections::HashMap;
 
 /// Most words pushed on the way to one function's jump: a kilobyte of stack.

@@ -1,6 +1,6 @@
 //! Compiles small programs into the target folder, and checks what holds for every image.
 
-use gprofinject_plan::image::{Function, FunctionKind, Image};
+use gprofinject_image::{Function, FunctionKind, Image};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 

@@ -1,7 +1,7 @@
 //! Cold parts, by gcc, clang, and by hand.
 
 use crate::build::{check, compile, folder, has, named, try_compile};
-use gprofinject_plan::image::{FunctionKind, Image};
+use gprofinject_image::{FunctionKind, Image};
 
 /// A function with a part that gcc moves away, in two files under the same local name.
 fn unlikely(public: &str) -> String {

@@ -2,7 +2,7 @@
 
 use crate::build::{check, compile, folder, has, named, run, try_compile};
 use crate::readelf;
-use gprofinject_plan::image::{FunctionKind, Image, ImageKind};
+use gprofinject_image::{FunctionKind, Image, ImageKind};
 use std::collections::BTreeSet;
 use std::path::Path;
 

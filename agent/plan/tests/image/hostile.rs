@@ -1,7 +1,7 @@
 //! Damaged files: an error or an image, soon, and never a panic.
 
 use crate::build::{compile, folder, has};
-use gprofinject_plan::image::Image;
+use gprofinject_image::Image;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 

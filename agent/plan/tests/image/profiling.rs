@@ -1,8 +1,8 @@
 //! Programs built for profiling: what is taken out of them is what objdump shows as calls of counters.
 
 use crate::build::{compile, folder, has, run, try_compile};
+use gprofinject_image::Image;
 use gprofinject_plan::flow::Flow;
-use gprofinject_plan::image::Image;
 use std::collections::BTreeSet;
 use std::path::Path;
 

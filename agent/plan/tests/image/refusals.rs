@@ -1,7 +1,7 @@
 //! Files that are no programs for us, each with its own words.
 
 use crate::build::{compile, folder};
-use gprofinject_plan::image::{Image, ImageError, NotExecutable};
+use gprofinject_image::{Image, ImageError, NotExecutable};
 
 fn error(bytes: &[u8]) -> ImageError {
     Image::read(bytes).expect_err("read")

@@ -2,8 +2,8 @@
 //! of what compilers make, only those do that ask for a return address.
 
 use crate::build::{compile, folder, has};
+use gprofinject_image::Image;
 use gprofinject_plan::flow::Flow;
-use gprofinject_plan::image::Image;
 use std::path::Path;
 
 /// `yes_` and `no_`: whether the return address must be the true one.

@@ -1,7 +1,7 @@
 //! How long reading takes. Printed, not judged: `cargo test --release --test image speed -- --nocapture`.
 
 use crate::build::{check, folder};
-use gprofinject_plan::image::Image;
+use gprofinject_image::Image;
 use std::fmt::Write;
 use std::process::Command;
 use std::time::Instant;

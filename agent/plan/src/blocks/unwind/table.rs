@@ -1,10 +1,10 @@
 //! Reading exception tables (as GCC writes them, gcc/except.c), as much of each as is in use.
 
-use crate::image::Image;
-use crate::image::lsda::Reader;
-use crate::image::unwind::Description;
 use gimli::DwEhPe;
 use gimli::constants::DW_EH_PE_omit;
+use gprofinject_image::Image;
+use gprofinject_image::encoded::Reader;
+use gprofinject_image::unwind::Description;
 
 /// A range of an exception table.
 pub(super) struct Site {

@@ -1,9 +1,9 @@
 #![allow(clippy::unwrap_used)]
 use super::*;
 use crate::Plan;
-use crate::image::ImageKind;
 use crate::relocate::call::CALL_R11;
 use crate::testing::{TEXT, image, patch, plan_of, tactics};
+use gprofinject_image::ImageKind;
 
 /// From one function to the next, with room for a jump between them.
 const PITCH: usize = 32;

@@ -1,9 +1,9 @@
 #![allow(clippy::unwrap_used)]
 use super::*;
-use crate::image::ImageKind;
 use crate::tactic::Reason;
 use crate::testing::{TEXT, image, patch, plan_of, tactics};
 use crate::{Engine, Plan, Verdict};
+use gprofinject_image::ImageKind;
 use iced_x86::{Decoder, DecoderOptions, Mnemonic};
 
 /// push rbx; mov rbx, rdi; mov rax, rbx; pop rbx; ret

@@ -10,7 +10,7 @@
 //! ```
 
 use super::argument::uses;
-use crate::relocate::has_branch;
+use crate::x86::has_branch;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Register};
 
 /// What becomes of rsi at an instruction, and where it goes on.

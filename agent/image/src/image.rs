@@ -1,31 +1,12 @@
-//! What an ELF file says of its code: functions, their extents, kinds and frames, and the addresses that
-//! data points at.
-//!
-//! [`Image::read`] is the whole way: `elf` checks headers and ranges; `ranges` says where code is; `symbols`
-//! and `unwind` read the two witnesses of functions, and `functions` (with `cold`) merges them; `lsda`,
-//! `pointers` and `notes` collect what else may enter code. After `elf` only a missing table is an error:
-//! what is odd inside of one costs what it describes, not the program. `imports` and `profiling` take out what
-//! a build for profiling has put in.
+//! A program, read and checked.
 
-mod cold;
-mod elf;
-mod error;
-mod functions;
-mod imports;
-pub(crate) mod lsda;
-mod notes;
-mod pointers;
-mod profiling;
-mod ranges;
-mod symbols;
-pub(crate) mod unwind;
-
-pub use error::{ImageError, NotExecutable};
-pub(crate) use functions::is_stub;
-pub use imports::Profiling;
-pub use profiling::Removed;
 use std::borrow::Cow;
 use std::ops::Range;
+
+use crate::error::ImageError;
+use crate::imports::{self, Profiling};
+use crate::profiling::Removed;
+use crate::{elf, functions, lsda, notes, pointers, ranges, symbols, unwind};
 
 /// A program, read and checked. Addresses are link addresses.
 #[derive(Debug)]
@@ -56,8 +37,8 @@ pub struct Image<'d> {
     pub landing_pads: Vec<u64>,
     pub facts: Facts,
     /// Of the dynamic linker, where there are calls to be removed.
-    pub(crate) stubs: imports::Stubs,
-    pub(crate) frames: unwind::Frames<'d>,
+    pub stubs: imports::Stubs,
+    pub frames: unwind::Frames<'d>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -221,12 +202,12 @@ impl<'d> Image<'d> {
     }
 
     /// The same for all addresses of the frame description that holds one.
-    pub(crate) fn cfas(&self, address: u64) -> Option<unwind::Cfas> {
+    pub fn cfas(&self, address: u64) -> Option<unwind::Cfas> {
         self.frames.cfas(address, None)
     }
 
     /// The landing pads in these ranges.
-    pub(crate) fn landing_pads_in(&self, ranges: &[(u64, u64)]) -> Vec<u64> {
+    pub fn landing_pads_in(&self, ranges: &[(u64, u64)]) -> Vec<u64> {
         let mut pads = Vec::new();
         for &(lo, hi) in ranges {
             let from = self.landing_pads.partition_point(|&pad| pad < lo);
@@ -241,7 +222,7 @@ impl<'d> Image<'d> {
     }
 
     /// The same up to the end of the segment.
-    pub(crate) fn code_from(&self, address: u64) -> Option<&[u8]> {
+    pub fn code_from(&self, address: u64) -> Option<&[u8]> {
         self.code.iter().find_map(|code| {
             let start = usize::try_from(address.checked_sub(code.address)?).ok()?;
             code.bytes.get(start..)
@@ -254,7 +235,7 @@ impl<'d> Image<'d> {
     }
 
     /// The same up to the end of the segment.
-    pub(crate) fn data_from(&self, address: u64) -> Option<&'d [u8]> {
+    pub fn data_from(&self, address: u64) -> Option<&'d [u8]> {
         self.segments.iter().find_map(|segment| {
             let start = usize::try_from(address.checked_sub(segment.address)?).ok()?;
             segment.bytes.get(start..)

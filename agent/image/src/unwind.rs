@@ -5,8 +5,8 @@
 //! before, so it is jumped into.
 
 use super::elf::Elf;
+use super::encoded::Reader;
 use super::error::ImageError;
-use super::lsda::Reader;
 use gimli::{
     BaseAddresses, CallFrameInstruction, CallFrameInstructionIter, EhFrame, EhFrameOffset, EndianSlice,
     LittleEndian, UnwindSection, X86_64,
@@ -183,7 +183,7 @@ impl<'d> Unwind<'d> {
 /// What is kept of .eh_frame for later questions. Holds none of gimli's types, which would make it, and
 /// the image with it, invariant.
 #[derive(Debug, Default)]
-pub(crate) struct Frames<'d> {
+pub struct Frames<'d> {
     bytes: &'d [u8],
     bases: BaseAddresses,
     fdes: Vec<Fde>,
@@ -197,7 +197,7 @@ impl<'d> Unwind<'d> {
 
 /// The CFAs of the code that one frame description covers.
 #[derive(Debug)]
-pub(crate) struct Cfas {
+pub struct Cfas {
     start: u64,
     end: u64,
     /// From which address on it is which. Sorted.
@@ -206,13 +206,13 @@ pub(crate) struct Cfas {
 
 impl Cfas {
     /// The CFA at an address, as a DWARF register and an offset; None: nothing says it that simply.
-    pub(crate) fn at(&self, address: u64) -> Option<(u16, i64)> {
+    pub fn at(&self, address: u64) -> Option<(u16, i64)> {
         let after = self.rows.partition_point(|&(from, _)| from <= address);
         self.rows[..after].last().filter(|_| address < self.end)?.1
     }
 
     /// Whether it describes an address.
-    pub(crate) fn covers(&self, address: u64) -> bool {
+    pub fn covers(&self, address: u64) -> bool {
         (self.start..self.end).contains(&address)
     }
 }
@@ -255,33 +255,33 @@ impl Frames<'_> {
 
 /// A frame description, as it is written.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Description<'d> {
-    pub(crate) start: u64,
-    pub(crate) end: u64,
-    pub(crate) common: Common<'d>,
-    pub(crate) instructions: &'d [u8],
+pub struct Description<'d> {
+    pub start: u64,
+    pub end: u64,
+    pub common: Common<'d>,
+    pub instructions: &'d [u8],
     /// Address of the exception table; 0: none.
-    pub(crate) lsda: u64,
+    pub lsda: u64,
 }
 
 /// A common information entry, as it is written.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Common<'d> {
+pub struct Common<'d> {
     /// Where it is in the section.
-    pub(crate) offset: usize,
-    pub(crate) code_alignment: u64,
+    pub offset: usize,
+    pub code_alignment: u64,
     /// Data alignment and the return address's column, as they stand there.
-    pub(crate) middle: &'d [u8],
+    pub middle: &'d [u8],
     /// Encoding and value: not relative to anything any more.
-    pub(crate) personality: Option<(u8, u64)>,
-    pub(crate) has_lsda: bool,
-    pub(crate) signal: bool,
-    pub(crate) instructions: &'d [u8],
+    pub personality: Option<(u8, u64)>,
+    pub has_lsda: bool,
+    pub signal: bool,
+    pub instructions: &'d [u8],
 }
 
 impl<'d> Frames<'d> {
     /// The descriptions of code in a range; None: there is one that cannot be read.
-    pub(crate) fn descriptions(&self, lo: u64, hi: u64) -> Option<Vec<Description<'d>>> {
+    pub fn descriptions(&self, lo: u64, hi: u64) -> Option<Vec<Description<'d>>> {
         let from = self.fdes.partition_point(|fde| fde.end <= lo);
         self.fdes[from..].iter().take_while(|fde| fde.start < hi).map(|fde| self.description(fde)).collect()
     }

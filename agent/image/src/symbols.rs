@@ -1,10 +1,11 @@
 //! The labels of a symbol table that lie in code.
 
 use super::TextMarks;
+use super::clones::parent_name;
 use super::elf::{Elf, Section, Symbol, records, slice, string};
 use super::error::ImageError;
 use super::ranges::CodeRanges;
-use crate::sort;
+use super::sort;
 use object::LittleEndian as LE;
 use object::elf;
 
@@ -234,7 +235,7 @@ fn rank(name: &str, size: u64, kind: LabelKind, bind: elf::SymbolBind) -> u8 {
         elf::STB_WEAK => 1,
         _ => 2,
     };
-    let cold = super::cold::parent_name(name).is_some();
+    let cold = parent_name(name).is_some();
     (if cold { COLD } else { 0 })
         | u8::from(kind == LabelKind::Bare) << 5
         | u8::from(size == 0) << 3

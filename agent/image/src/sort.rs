@@ -6,7 +6,7 @@ const DIGITS: usize = 1 << DIGIT;
 
 /// Sorts by key; items with the same key keep their order. A program's addresses are close together, and so
 /// two or three passes do, several times faster than comparing. The items themselves are moved once.
-pub(crate) fn by_key<T: Copy>(items: &mut Vec<T>, key: impl Fn(&T) -> u64) {
+pub fn by_key<T: Copy>(items: &mut Vec<T>, key: impl Fn(&T) -> u64) {
     if items.is_sorted_by_key(&key) {
         return;
     }

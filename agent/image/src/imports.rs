@@ -131,7 +131,7 @@ fn half(bytes: &[u8], at: usize) -> u16 {
 }
 
 /// Sorted: stubs, `[endbr64] [bnd] jmp [word]`, each with its word.
-pub(crate) type Stubs = Vec<(u64, u64)>;
+pub type Stubs = Vec<(u64, u64)>;
 
 /// The stubs of counters and hooks.
 pub(super) fn stubs(elf: &Elf<'_>, code: &CodeRanges, profiling: &Profiling) -> Stubs {

@@ -25,7 +25,7 @@ mod liveness;
 
 use super::imports::Stubs;
 use super::{Facts, Function, FunctionKind, Image};
-use crate::relocate::{has_branch, is_call};
+use crate::x86::{has_branch, is_call};
 use argument::Arguments;
 use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory};
 use liveness::Ways;

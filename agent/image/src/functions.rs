@@ -12,6 +12,7 @@
 //! The rest are labels inside of functions. A function that another one begins in ends there: no two
 //! overlap.
 
+use super::clones::parent_name;
 use super::cold::{self, Makers, Orphan};
 use super::elf::Elf;
 use super::ranges::{CodeRange, CodeRanges};
@@ -149,7 +150,7 @@ impl<'d> Merger<'_, 'd> {
         };
         let name = best.map_or("", |label| label.name);
         let cold = best.filter(|label| label.has_cold_name() && self.makers.is_part(name, frame));
-        let part_of = cold.and_then(|label| cold::parent_name(label.name));
+        let part_of = cold.and_then(|label| parent_name(label.name));
         let kind = if address == self.elf.entry {
             FunctionKind::Start
         } else if part_of.is_some() || frame == Some(false) {
@@ -211,7 +212,7 @@ impl<'d> Merger<'_, 'd> {
 
 /// Whether the code begins with `[endbr64] [bnd] jmp [rip + slot]`, as a stub of a library's function does (.plt.sec,
 /// .plt.got).
-pub(crate) fn is_stub(code: &[u8]) -> bool {
+pub fn is_stub(code: &[u8]) -> bool {
     let code = code.strip_prefix(&[0xf3, 0x0f, 0x1e, 0xfa]).unwrap_or(code);
     code.strip_prefix(&[0xf2]).unwrap_or(code).starts_with(&[0xff, 0x25])
 }

@@ -13,27 +13,10 @@
 //!
 //! Whatever its name, what starts with another frame than a function's cannot be called.
 
+use super::clones::numberless;
 use super::elf::Elf;
 use super::symbols::Label;
 use std::collections::HashMap;
-
-/// The name of the function whose cold part has this name: `f` for `f.cold` and `f.cold.3`.
-pub(super) fn parent_name(name: &str) -> Option<&str> {
-    if let Some(parent) = name.strip_suffix(".cold") {
-        return Some(parent);
-    }
-    let name = numberless(name)?;
-    name.strip_suffix(".cold.").or_else(|| name.strip_suffix(".__part."))
-}
-
-/// The name without the number at its end, if it has one.
-fn numberless(name: &str) -> Option<&str> {
-    // Nearly every name ends here.
-    if !name.as_bytes().last()?.is_ascii_digit() {
-        return None;
-    }
-    Some(name.trim_end_matches(|letter: char| letter.is_ascii_digit()))
-}
 
 /// What made the program, as far as it matters for the meaning of `f.cold.3`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

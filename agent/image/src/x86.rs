@@ -1,0 +1,29 @@
+//! What an x86-64 instruction does to the flow of control.
+
+use iced_x86::{Code, FlowControl, Instruction, OpKind};
+
+/// Whether control may go on behind the instruction.
+pub fn falls_through(instruction: &Instruction) -> bool {
+    !matches!(
+        instruction.flow_control(),
+        FlowControl::Return
+            | FlowControl::UnconditionalBranch
+            | FlowControl::IndirectBranch
+            | FlowControl::Exception
+    )
+}
+
+/// Whether the instruction pushes a return address.
+pub fn is_call(instruction: &Instruction) -> bool {
+    matches!(instruction.flow_control(), FlowControl::Call | FlowControl::IndirectCall)
+}
+
+/// Whether the instruction does nothing.
+pub fn is_nop(i: &Instruction) -> bool {
+    use Code::{Nop_rm16, Nop_rm32, Nop_rm64, Nopd, Nopq, Nopw};
+    matches!(i.code(), Nopw | Nopd | Nopq | Nop_rm16 | Nop_rm32 | Nop_rm64)
+}
+
+pub fn has_branch(i: &Instruction) -> bool {
+    matches!(i.op0_kind(), OpKind::NearBranch16 | OpKind::NearBranch32 | OpKind::NearBranch64)
+}
