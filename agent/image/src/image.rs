@@ -3,10 +3,11 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use crate::error::ImageError;
-use crate::imports::{self, Profiling};
-use crate::profiling::Removed;
-use crate::{elf, functions, lsda, notes, pointers, ranges, symbols, unwind};
+use crate::facts::Facts;
+use crate::file::imports;
+use crate::frames::unwind;
+use crate::function::Function;
+use crate::removed::Removed;
 
 /// A program, read and checked. Addresses are link addresses.
 #[derive(Debug)]
@@ -61,140 +62,7 @@ pub struct Segment<'d> {
     pub bytes: &'d [u8],
 }
 
-/// What else decides about hooking.
-#[derive(Debug, Default)]
-pub struct Facts {
-    /// PT_INTERP, if any; none: a static program.
-    pub interpreter: Option<String>,
-    /// There is a .symtab with functions in it, in the program or in the debug file that was read with it.
-    pub has_symtab: bool,
-    /// The unwinder is part of the program (libgcc or libunwind, linked statically).
-    pub own_unwinder: bool,
-    /// A runtime that insists on true return addresses: exits must not be hooked.
-    pub runtime: Option<&'static str>,
-    pub go: bool,
-    /// A cryptographic module in it checks its own code, by FIPS 140.
-    pub checker: Option<&'static str>,
-    pub marks: TextMarks,
-    /// Wants the shared AddressSanitizer, which insists on being the first library of a program.
-    pub address_sanitizer: bool,
-    pub build_id: Option<Vec<u8>>,
-    /// Sorted: addresses in code that dynamic relocations write to (DT_TEXTREL).
-    pub text_relocations: Vec<u64>,
-    pub profiling: Profiling,
-    /// Calls of hooks are among what is [`Image::removed`]: they must be the C library's empty ones.
-    pub hooks_removed: bool,
-}
-
-/// Where the linker's marks of the program's code stand, if somebody asked for them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TextMarks {
-    /// `__executable_start` and the like: where the file's first segment is.
-    pub start: Option<u64>,
-    /// `etext` and the like.
-    pub end: Option<u64>,
-    /// Data holds the address.
-    pub start_in_data: bool,
-    pub end_in_data: bool,
-}
-
-#[derive(Clone, Debug)]
-pub struct Function<'d> {
-    pub address: u64,
-    /// Bytes; from the symbol, else from its FDE, else up to the next function.
-    pub size: u64,
-    /// End of the room that belongs to nobody else: the next function's start or the end of the section.
-    pub limit: u64,
-    /// Preferred name: global before local.
-    pub name: &'d str,
-    pub aliases: Vec<&'d str>,
-    pub kind: FunctionKind,
-    /// Whether the function's FDE begins with CFA = rsp + 8; None: no FDE.
-    pub frame: Option<bool>,
-}
-
-impl<'d> Function<'d> {
-    pub fn names(&self) -> impl Iterator<Item = &'d str> + Clone {
-        std::iter::once(self.name).chain(self.aliases.iter().copied())
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FunctionKind {
-    Ordinary,
-    /// STT_GNU_IFUNC: the symbol's address is the resolver, itself an ordinary function.
-    IfuncResolver,
-    /// A `.cold` part, jumped into, never called; index of the function it belongs to, where known.
-    Cold(Option<usize>),
-    /// The ELF entry point.
-    Start,
-}
-
-/// Files with more bytes than this are worth a second thread.
-const LARGE: usize = 1 << 20;
-
 impl<'d> Image<'d> {
-    /// Reads a program's file.
-    pub fn read(bytes: &'d [u8]) -> Result<Self, ImageError> {
-        Image::read_with(bytes, None)
-    }
-
-    /// The same with the names of functions from a separate debug file of this build, if the program has none itself.
-    pub fn read_with(bytes: &'d [u8], debug_file: Option<&'d [u8]>) -> Result<Self, ImageError> {
-        let elf = elf::Elf::parse(bytes)?;
-        let ranges = ranges::CodeRanges::of(&elf);
-        // The two witnesses know nothing of each other.
-        let (labels, unwind) = std::thread::scope(|scope| {
-            let unwind = (bytes.len() > LARGE).then(|| scope.spawn(|| unwind::Unwind::read(&elf)));
-            let labels = symbols::Labels::read(&elf, &ranges, debug_file);
-            (labels, unwind.and_then(|thread| thread.join().ok()))
-        });
-        let labels = labels?;
-        let mut unwind = unwind.unwrap_or_else(|| unwind::Unwind::read(&elf))?;
-        let functions = functions::Functions::merge(&elf, &ranges, &labels, &mut unwind);
-        let landing_pads = lsda::landing_pads(&elf, &ranges, &unwind.fdes);
-        let mut marks = labels.marks;
-        let pointers = pointers::Pointers::read(&elf, &ranges, functions.inner_labels, &mut marks);
-        let notes = notes::Notes::read(&elf);
-        let address_sanitizer = elf.needed().any(|name| name.starts_with(b"libasan.so"));
-        let mut profiling = imports::read(&elf);
-        profiling.starts |= labels.profiler;
-        let stubs = imports::stubs(&elf, &ranges, &profiling);
-        let code = |load: &elf::Load<'d>| Code { address: load.address, bytes: load.bytes.into() };
-        let segment = |load: &elf::Load<'d>| Segment { address: load.address, bytes: load.bytes };
-        Ok(Image {
-            kind: if elf.position_independent { ImageKind::Pie } else { ImageKind::Exec },
-            entry: elf.entry,
-            phdr: elf.phdr,
-            lo: elf.lo,
-            hi: elf.hi,
-            code: elf.loads.iter().filter(|load| load.executable).map(code).collect(),
-            segments: elf.loads.iter().map(segment).collect(),
-            removed: Vec::new(),
-            code_ranges: ranges.iter().map(|range| range.start..range.end).collect(),
-            functions: functions.list,
-            code_pointers: pointers.to_code,
-            exported: symbols::exported(&elf, &ranges),
-            landing_pads,
-            facts: Facts {
-                interpreter: elf.interpreter,
-                has_symtab: labels.complete,
-                own_unwinder: labels.unwinder,
-                runtime: labels.runtime,
-                go: notes.go,
-                checker: labels.checker,
-                marks,
-                address_sanitizer,
-                build_id: notes.build_id,
-                text_relocations: pointers.in_code,
-                profiling,
-                hooks_removed: false,
-            },
-            stubs,
-            frames: unwind.keep(),
-        })
-    }
-
     /// The canonical frame address that .eh_frame gives for an address, as a DWARF register number (6: rbp,
     /// 7: rsp) and an offset.
     pub fn cfa(&self, address: u64) -> Option<(u16, i64)> {

@@ -9,26 +9,23 @@
 
 #![forbid(unsafe_code)]
 
-mod clones;
-mod cold;
-mod elf;
-pub mod encoded;
-mod error;
+mod facts;
+mod file;
+pub mod frames;
+mod function;
 mod functions;
 mod image;
-mod imports;
-mod lsda;
-mod notes;
-mod pointers;
 mod profiling;
-mod ranges;
+mod read;
+mod removed;
 pub mod sort;
-mod symbols;
-pub mod unwind;
 pub mod x86;
 
-pub use error::{ImageError, NotExecutable};
-pub use functions::is_stub;
-pub use image::{Code, Facts, Function, FunctionKind, Image, ImageKind, Segment, TextMarks};
-pub use imports::{Profiling, Stubs};
-pub use profiling::Removed;
+pub use crate::facts::Facts;
+pub use crate::file::error::{ImageError, NotExecutable};
+pub use crate::file::imports::{Profiling, Stubs};
+pub use crate::function::{Function, FunctionKind};
+pub use crate::functions::marks::TextMarks;
+pub use crate::image::{Code, Image, ImageKind, Segment};
+pub use crate::removed::Removed;
+pub use crate::x86::is_stub;

@@ -23,22 +23,16 @@
 mod argument;
 mod liveness;
 
-use super::imports::Stubs;
-use super::{Facts, Function, FunctionKind, Image};
+use crate::facts::Facts;
+use crate::file::imports::Stubs;
+use crate::function::{Function, FunctionKind};
+use crate::image::Image;
+use crate::profiling::argument::Arguments;
+use crate::profiling::liveness::Ways;
+use crate::removed::Removed;
 use crate::x86::{has_branch, is_call};
-use argument::Arguments;
 use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory};
-use liveness::Ways;
 use std::borrow::Cow;
-
-/// Code to be overwritten.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Removed {
-    pub address: u64,
-    pub len: u8,
-    /// A jump: the function returns there.
-    returns: bool,
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Callee {
@@ -212,43 +206,4 @@ impl Image<'_> {
 
 fn is_jump(i: &Instruction) -> bool {
     matches!(i.flow_control(), FlowControl::UnconditionalBranch | FlowControl::IndirectBranch)
-}
-
-impl Removed {
-    /// One past its last byte.
-    pub fn end(&self) -> u64 {
-        self.address + u64::from(self.len)
-    }
-
-    /// What stands there from now on.
-    fn fill(&self, place: &mut [u8]) {
-        match place.split_first_mut() {
-            Some((first, rest)) if self.returns => {
-                *first = 0xc3;
-                nops(rest);
-            }
-            _ => nops(place),
-        }
-    }
-}
-
-/// Intel SDM, volume 2, NOP, table 4-12: as few instructions as can be.
-fn nops(mut place: &mut [u8]) {
-    const NOPS: [&[u8]; 9] = [
-        &[0x90],
-        &[0x66, 0x90],
-        &[0x0f, 0x1f, 0x00],
-        &[0x0f, 0x1f, 0x40, 0x00],
-        &[0x0f, 0x1f, 0x44, 0x00, 0x00],
-        &[0x66, 0x0f, 0x1f, 0x44, 0x00, 0x00],
-        &[0x0f, 0x1f, 0x80, 0, 0, 0, 0],
-        &[0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0],
-        &[0x66, 0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0],
-    ];
-    while !place.is_empty() {
-        let len = place.len().min(NOPS.len());
-        let (nop, rest) = place.split_at_mut(len);
-        nop.copy_from_slice(NOPS[len - 1]);
-        place = rest;
-    }
 }

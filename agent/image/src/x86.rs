@@ -27,3 +27,10 @@ pub fn is_nop(i: &Instruction) -> bool {
 pub fn has_branch(i: &Instruction) -> bool {
     matches!(i.op0_kind(), OpKind::NearBranch16 | OpKind::NearBranch32 | OpKind::NearBranch64)
 }
+
+/// Whether the code begins with `[endbr64] [bnd] jmp [rip + slot]`, as a stub of a library's function does (.plt.sec,
+/// .plt.got).
+pub fn is_stub(code: &[u8]) -> bool {
+    let code = code.strip_prefix(&[0xf3, 0x0f, 0x1e, 0xfa]).unwrap_or(code);
+    code.strip_prefix(&[0xf2]).unwrap_or(code).starts_with(&[0xff, 0x25])
+}

@@ -14,7 +14,7 @@
 //! is any other register that a call may change; a register that calls keep holds nothing else from the
 //! prologue on. Each of that is seen in the code, or the load stays.
 
-use super::Removed;
+use crate::removed::Removed;
 use iced_x86::{Code, FlowControl, Instruction, InstructionInfoFactory, OpAccess, OpKind, Register};
 
 /// A register that was loaded from the stack and is used for nothing but arguments, as far as is known.
@@ -31,7 +31,7 @@ struct Held {
 }
 
 #[derive(Default)]
-pub(super) struct Arguments {
+pub(crate) struct Arguments {
     /// What rsi was loaded by, and the address of the load that it is a copy of.
     pending: Option<(Removed, Option<u64>)>,
     held: Vec<Held>,
@@ -45,7 +45,7 @@ pub(super) struct Arguments {
 
 impl Arguments {
     /// Looks at an instruction that is no call of a hook.
-    pub(super) fn step(&mut self, i: &Instruction, this: Removed, factory: &mut InstructionInfoFactory) {
+    pub(crate) fn step(&mut self, i: &Instruction, this: Removed, factory: &mut InstructionInfoFactory) {
         let is_load = is_load(i);
         if self.pending.is_none() && self.held.is_empty() && !is_load {
             self.behind_prologue |= i.flow_control() != FlowControl::Next;
@@ -93,7 +93,7 @@ impl Arguments {
     }
 
     /// A call of a hook: what its argument was made by.
-    pub(super) fn call(&mut self) -> Option<Removed> {
+    pub(crate) fn call(&mut self) -> Option<Removed> {
         let (argument, source) = self.pending.take().unzip();
         let source = source.flatten();
         for h in self.held.iter_mut().filter(|h| source == Some(h.load.address)) {
@@ -107,18 +107,18 @@ impl Arguments {
     }
 
     /// Control may leave for code that is not seen here, which may read what is kept.
-    pub(super) fn leave(&mut self) {
+    pub(crate) fn leave(&mut self) {
         self.behind_prologue = true;
         self.held.retain(|h| !h.kept);
     }
 
     /// Loads of which only more than a look at one straight line after the other can tell.
-    pub(super) fn open(&mut self) -> Vec<Removed> {
+    pub(crate) fn open(&mut self) -> Vec<Removed> {
         std::mem::take(&mut self.open)
     }
 
     /// At the function's end: loads that nobody needs any more.
-    pub(super) fn loads(mut self) -> impl Iterator<Item = Removed> {
+    pub(crate) fn loads(mut self) -> impl Iterator<Item = Removed> {
         self.drop_pending();
         self.done.into_iter().chain(self.held.into_iter().filter(|h| h.kept && h.used).map(|h| h.load))
     }
@@ -154,10 +154,10 @@ fn is_kept(register: Register) -> bool {
 }
 
 #[derive(Default)]
-pub(super) struct Uses {
-    pub(super) reads: bool,
+pub(crate) struct Uses {
+    pub(crate) reads: bool,
     /// All of it, on every path.
-    pub(super) writes: bool,
+    pub(crate) writes: bool,
 }
 
 impl Uses {
@@ -166,7 +166,7 @@ impl Uses {
     }
 }
 
-pub(super) fn uses(i: &Instruction, register: Register, factory: &mut InstructionInfoFactory) -> Uses {
+pub(crate) fn uses(i: &Instruction, register: Register, factory: &mut InstructionInfoFactory) -> Uses {
     let mut uses = Uses::default();
     for used in factory.info(i).used_registers().iter().filter(|u| u.register().full_register() == register) {
         match used.access() {

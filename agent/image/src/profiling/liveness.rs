@@ -9,7 +9,7 @@
 //! call enter
 //! ```
 
-use super::argument::uses;
+use crate::profiling::argument::uses;
 use crate::x86::has_branch;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Register};
 
@@ -25,13 +25,13 @@ enum Step {
 }
 
 /// A function's instructions, by their addresses.
-pub(super) struct Ways {
+pub(crate) struct Ways {
     steps: Vec<(u64, Step)>,
 }
 
 impl Ways {
     /// `is_hook` tells the calls of hooks.
-    pub(super) fn of(
+    pub(crate) fn of(
         bytes: &[u8],
         address: u64,
         is_hook: impl Fn(&Instruction) -> bool,
@@ -46,7 +46,7 @@ impl Ways {
     }
 
     /// Whether rsi is dead behind the instruction at `address`.
-    pub(super) fn is_dead_behind(&self, address: u64) -> bool {
+    pub(crate) fn is_dead_behind(&self, address: u64) -> bool {
         let Ok(first) = self.find(address) else { return false };
         let mut seen = vec![false; self.steps.len()];
         let mut work = vec![first + 1];

@@ -13,8 +13,8 @@ use gimli::constants::{
     DW_EH_PE_datarel, DW_EH_PE_indirect, DW_EH_PE_omit, DW_EH_PE_pcrel, DW_EH_PE_sdata4, DW_EH_PE_udata4,
 };
 use gprofinject_image::Image;
-use gprofinject_image::encoded::Reader;
-use gprofinject_image::unwind::{Common, Description};
+use gprofinject_image::frames::encoded::Reader;
+use gprofinject_image::frames::unwind::{Common, Description};
 use std::borrow::Cow;
 use table::Table;
 

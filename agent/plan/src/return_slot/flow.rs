@@ -4,7 +4,7 @@
 //! from frame to frame yields no value, rather than the one of its first round.
 
 use super::{FARTHEST, RBP, RSP, Uses, is_examined, number};
-use gprofinject_image::unwind::Cfas;
+use gprofinject_image::frames::unwind::Cfas;
 use gprofinject_image::{Function, Image};
 use iced_x86::{
     Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess,

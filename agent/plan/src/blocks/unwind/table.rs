@@ -3,8 +3,8 @@
 use gimli::DwEhPe;
 use gimli::constants::DW_EH_PE_omit;
 use gprofinject_image::Image;
-use gprofinject_image::encoded::Reader;
-use gprofinject_image::unwind::Description;
+use gprofinject_image::frames::encoded::Reader;
+use gprofinject_image::frames::unwind::Description;
 
 /// A range of an exception table.
 pub(super) struct Site {

@@ -1,7 +1,7 @@
 //! Names that compilers derive from a function's name for what they split off it or copy.
 
 /// The name of the function whose cold part has this name: `f` for `f.cold` and `f.cold.3`.
-pub(super) fn parent_name(name: &str) -> Option<&str> {
+pub(crate) fn parent_name(name: &str) -> Option<&str> {
     if let Some(parent) = name.strip_suffix(".cold") {
         return Some(parent);
     }
@@ -10,7 +10,7 @@ pub(super) fn parent_name(name: &str) -> Option<&str> {
 }
 
 /// The name without the number at its end, if it has one.
-pub(super) fn numberless(name: &str) -> Option<&str> {
+pub(crate) fn numberless(name: &str) -> Option<&str> {
     // Nearly every name ends here.
     if !name.as_bytes().last()?.is_ascii_digit() {
         return None;

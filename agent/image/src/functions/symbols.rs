@@ -1,30 +1,30 @@
 //! The labels of a symbol table that lie in code.
 
-use super::TextMarks;
-use super::clones::parent_name;
-use super::elf::{Elf, Section, Symbol, records, slice, string};
-use super::error::ImageError;
-use super::ranges::CodeRanges;
-use super::sort;
+use crate::file::elf::{Elf, Section, Symbol, records, slice, string};
+use crate::file::error::ImageError;
+use crate::file::ranges::CodeRanges;
+use crate::functions::clones::parent_name;
+use crate::functions::marks::{MARK_MAX, TextMarks, is_text_end, is_text_start};
+use crate::sort;
 use object::LittleEndian as LE;
 use object::elf;
 
 /// A symbol with an address in code.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Label<'d> {
-    pub(super) address: u64,
-    pub(super) size: u64,
-    pub(super) name: &'d str,
+pub(crate) struct Label<'d> {
+    pub(crate) address: u64,
+    pub(crate) size: u64,
+    pub(crate) name: &'d str,
     /// Smaller is the better name of an address; see [`rank`].
-    pub(super) rank: u8,
-    pub(super) kind: LabelKind,
-    pub(super) local: bool,
+    pub(crate) rank: u8,
+    pub(crate) kind: LabelKind,
+    pub(crate) local: bool,
     /// Counts the STT_FILE symbols before: local symbols with the same number are of one object file.
-    pub(super) file: u32,
+    pub(crate) file: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum LabelKind {
+pub(crate) enum LabelKind {
     Function,
     Ifunc,
     /// STT_NOTYPE: hand-written assembly, or a linker's mark.
@@ -32,26 +32,26 @@ pub(super) enum LabelKind {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Labels<'d> {
+pub(crate) struct Labels<'d> {
     /// Sorted by address, then rank, then place in the table.
-    pub(super) labels: Vec<Label<'d>>,
+    pub(crate) labels: Vec<Label<'d>>,
     /// From .symtab, which names local functions too.
-    pub(super) complete: bool,
+    pub(crate) complete: bool,
     /// The program brings its own unwinder.
-    pub(super) unwinder: bool,
+    pub(crate) unwinder: bool,
     /// The C library's profiler is linked in (-pg -static).
-    pub(super) profiler: bool,
+    pub(crate) profiler: bool,
     /// Its runtime walks the stack by return addresses, or keeps other things there.
-    pub(super) runtime: Option<&'static str>,
+    pub(crate) runtime: Option<&'static str>,
     /// The module that compares its own code with what it was when it was built.
-    pub(super) checker: Option<&'static str>,
+    pub(crate) checker: Option<&'static str>,
     /// Where the linker's marks of the program's code stand.
-    pub(super) marks: TextMarks,
+    pub(crate) marks: TextMarks,
 }
 
 impl<'d> Labels<'d> {
     /// Reads .symtab; without functions there, that of the debug file, or else .dynsym.
-    pub(super) fn read(
+    pub(crate) fn read(
         elf: &Elf<'d>,
         code: &CodeRanges,
         debug_file: Option<&'d [u8]>,
@@ -60,7 +60,7 @@ impl<'d> Labels<'d> {
             return Ok(labels);
         }
         // A damaged debug file is none.
-        let sections = debug_file.and_then(|bytes| super::elf::sections_of(bytes).ok());
+        let sections = debug_file.and_then(|bytes| crate::file::elf::sections_of(bytes).ok());
         let separate = sections.map(|sections| Labels::of_table(&sections, elf::SHT_SYMTAB, code));
         if let Some(Ok(Some(labels))) = separate {
             return Ok(labels);
@@ -191,29 +191,6 @@ fn is_mark(name: &[u8]) -> bool {
         || is_text_end(name)
 }
 
-// What linkers define only where somebody asks for it.
-
-fn is_text_start(name: &[u8]) -> bool {
-    matches!(name, b"__executable_start" | b"__ehdr_start")
-}
-
-fn is_text_end(name: &[u8]) -> bool {
-    matches!(name, b"etext" | b"_etext" | b"__etext")
-}
-
-/// No mark's name is longer.
-const MARK_MAX: usize = 32;
-
-impl TextMarks {
-    fn note(&mut self, name: &[u8], address: u64) {
-        if is_text_start(name) {
-            self.start = Some(address);
-        } else if is_text_end(name) {
-            self.end = Some(address);
-        }
-    }
-}
-
 /// Longer names are no names.
 const NAME_MAX: usize = 1 << 14;
 
@@ -221,7 +198,7 @@ const NAME_MAX: usize = 1 << 14;
 const COLD: u8 = 1 << 4;
 
 impl Label<'_> {
-    pub(super) fn has_cold_name(&self) -> bool {
+    pub(crate) fn has_cold_name(&self) -> bool {
         self.rank & COLD != 0
     }
 }
@@ -258,7 +235,7 @@ fn dynamic_symbols<'d>(elf: &Elf<'d>) -> (&'d [Symbol], &'d [u8]) {
 }
 
 /// Sorted: what .dynsym offers in code.
-pub(super) fn exported(elf: &Elf<'_>, code: &CodeRanges) -> Vec<u64> {
+pub(crate) fn exported(elf: &Elf<'_>, code: &CodeRanges) -> Vec<u64> {
     let (symbols, _) = match elf.sections.iter().find(|section| section.kind == elf::SHT_DYNSYM) {
         Some(section) => (records(section.bytes.unwrap_or_default()), &[][..]),
         None => dynamic_symbols(elf),

@@ -1,22 +1,22 @@
 //! Where code is: executable sections, or executable segments where the file has no sections.
 
-use super::elf::Elf;
+use crate::file::elf::Elf;
 
 /// A stretch of code that is all in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct CodeRange {
-    pub(super) start: u64,
-    pub(super) end: u64,
+pub(crate) struct CodeRange {
+    pub(crate) start: u64,
+    pub(crate) end: u64,
     /// Stubs of the dynamic linker: holds no functions.
-    pub(super) plt: bool,
+    pub(crate) plt: bool,
 }
 
 /// Sorted and disjoint.
 #[derive(Debug)]
-pub(super) struct CodeRanges(Vec<CodeRange>);
+pub(crate) struct CodeRanges(Vec<CodeRange>);
 
 impl CodeRanges {
-    pub(super) fn of(elf: &Elf<'_>) -> Self {
+    pub(crate) fn of(elf: &Elf<'_>) -> Self {
         let mut ranges = Vec::new();
         let executable = elf.loads.iter().filter(|load| load.executable);
         let segments: Vec<(u64, u64)> =
@@ -43,22 +43,22 @@ impl CodeRanges {
     }
 
     /// The range with this address.
-    pub(super) fn find(&self, address: u64) -> Option<CodeRange> {
+    pub(crate) fn find(&self, address: u64) -> Option<CodeRange> {
         let after = self.0.partition_point(|range| range.start <= address);
         self.0[..after].last().copied().filter(|range| address < range.end)
     }
 
     /// The range with this address, unless it is the dynamic linker's.
-    pub(super) fn find_code(&self, address: u64) -> Option<CodeRange> {
+    pub(crate) fn find_code(&self, address: u64) -> Option<CodeRange> {
         self.find(address).filter(|range| !range.plt)
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = CodeRange> + '_ {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = CodeRange> + '_ {
         self.0.iter().copied()
     }
 
     /// First and last address of all code, for a quick "no".
-    pub(super) fn hull(&self) -> std::ops::Range<u64> {
+    pub(crate) fn hull(&self) -> std::ops::Range<u64> {
         match (self.0.first(), self.0.last()) {
             (Some(first), Some(last)) => first.start..last.end,
             _ => 0..0,

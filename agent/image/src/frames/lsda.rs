@@ -8,14 +8,14 @@
 //! call sites: start, length, landing pad (0: none), action
 //! ```
 
-use super::elf::Elf;
-use super::ranges::CodeRanges;
-use super::unwind::Fde;
-use crate::encoded::Reader;
+use crate::file::elf::Elf;
+use crate::file::ranges::CodeRanges;
+use crate::frames::encoded::Reader;
+use crate::frames::unwind::Fde;
 use gimli::constants as dwarf;
 
 /// Sorted, without duplicates.
-pub(super) fn landing_pads(elf: &Elf<'_>, code: &CodeRanges, fdes: &[Fde]) -> Vec<u64> {
+pub(crate) fn landing_pads(elf: &Elf<'_>, code: &CodeRanges, fdes: &[Fde]) -> Vec<u64> {
     let table = elf.section(b".gcc_except_table").and_then(|section| Some((section.address, section.bytes?)));
     let mut pads = Vec::new();
     // Tables that overlap would be read over and over: a file's length of them is enough.

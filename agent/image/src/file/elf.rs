@@ -1,7 +1,7 @@
 //! The file's frame: header, segments, sections; every range checked against the file's length once, so
 //! that what follows only slices.
 
-use super::error::{ImageError, NotExecutable};
+use crate::file::error::{ImageError, NotExecutable};
 use object::LittleEndian as LE;
 use object::elf;
 use object::pod;
@@ -9,10 +9,10 @@ use object::pod;
 type Header = elf::FileHeader64<LE>;
 type SegmentHeader = elf::ProgramHeader64<LE>;
 type SectionHeader = elf::SectionHeader64<LE>;
-pub(super) type Symbol = elf::Sym64<LE>;
-pub(super) type Rela = elf::Rela64<LE>;
-pub(super) type Dynamic = elf::Dyn64<LE>;
-pub(super) type Word = object::U64<LE>;
+pub(crate) type Symbol = elf::Sym64<LE>;
+pub(crate) type Rela = elf::Rela64<LE>;
+pub(crate) type Dynamic = elf::Dyn64<LE>;
+pub(crate) type Word = object::U64<LE>;
 
 /// Linux refuses more: the program headers must fit into 64 KiB.
 const SEGMENTS_MAX: u16 = (65536 / size_of::<SegmentHeader>()) as u16;
@@ -23,64 +23,64 @@ const ADDRESS_END: u64 = 1 << 47;
 
 /// A PT_LOAD segment.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Load<'d> {
-    pub(super) address: u64,
-    pub(super) bytes: &'d [u8],
-    pub(super) executable: bool,
+pub(crate) struct Load<'d> {
+    pub(crate) address: u64,
+    pub(crate) bytes: &'d [u8],
+    pub(crate) executable: bool,
 }
 
 impl Load<'_> {
     /// Whether the file's bytes of this segment include the address.
-    pub(super) fn contains(&self, address: u64) -> bool {
+    pub(crate) fn contains(&self, address: u64) -> bool {
         address.checked_sub(self.address).is_some_and(|offset| offset < self.bytes.len() as u64)
     }
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Section<'d> {
-    pub(super) name: &'d [u8],
-    pub(super) kind: elf::SectionType,
-    pub(super) flags: elf::SectionFlags,
-    pub(super) address: u64,
-    pub(super) size: u64,
+pub(crate) struct Section<'d> {
+    pub(crate) name: &'d [u8],
+    pub(crate) kind: elf::SectionType,
+    pub(crate) flags: elf::SectionFlags,
+    pub(crate) address: u64,
+    pub(crate) size: u64,
     /// None: NOBITS, or partly beyond the file's end.
-    pub(super) bytes: Option<&'d [u8]>,
-    pub(super) offset: u64,
-    pub(super) link: u32,
+    pub(crate) bytes: Option<&'d [u8]>,
+    pub(crate) offset: u64,
+    pub(crate) link: u32,
 }
 
 impl Section<'_> {
-    pub(super) fn loaded(&self) -> bool {
+    pub(crate) fn loaded(&self) -> bool {
         self.flags.0 & elf::SHF_ALLOC.0 != 0
     }
 
-    pub(super) fn executable(&self) -> bool {
+    pub(crate) fn executable(&self) -> bool {
         self.loaded() && self.flags.0 & elf::SHF_EXECINSTR.0 != 0
     }
 
     /// Stubs of the dynamic linker: code, but nobody's functions.
-    pub(super) fn is_plt(&self) -> bool {
+    pub(crate) fn is_plt(&self) -> bool {
         matches!(self.name, b".plt" | b".plt.sec" | b".plt.got" | b".plt.bnd" | b".iplt")
     }
 }
 
 #[derive(Debug)]
-pub(super) struct Elf<'d> {
-    pub(super) position_independent: bool,
-    pub(super) entry: u64,
-    pub(super) phdr: u64,
-    pub(super) lo: u64,
-    pub(super) hi: u64,
+pub(crate) struct Elf<'d> {
+    pub(crate) position_independent: bool,
+    pub(crate) entry: u64,
+    pub(crate) phdr: u64,
+    pub(crate) lo: u64,
+    pub(crate) hi: u64,
     /// Sorted by address, disjoint.
-    pub(super) loads: Vec<Load<'d>>,
+    pub(crate) loads: Vec<Load<'d>>,
     /// Empty where the file has no section headers (sstrip).
-    pub(super) sections: Vec<Section<'d>>,
-    pub(super) interpreter: Option<String>,
+    pub(crate) sections: Vec<Section<'d>>,
+    pub(crate) interpreter: Option<String>,
     /// Contents and alignment of the PT_NOTE segments.
-    pub(super) notes: Vec<(&'d [u8], u64)>,
-    pub(super) dynamic: &'d [Dynamic],
+    pub(crate) notes: Vec<(&'d [u8], u64)>,
+    pub(crate) dynamic: &'d [Dynamic],
     /// Address of .eh_frame_hdr.
-    pub(super) eh_frame_hdr: Option<u64>,
+    pub(crate) eh_frame_hdr: Option<u64>,
 }
 
 /// The bytes of the file at offset..offset + len.
@@ -88,20 +88,20 @@ fn range<'d>(bytes: &'d [u8], what: &'static str, offset: u64, len: u64) -> Resu
     slice(bytes, offset, len).ok_or(ImageError::Truncated { what, offset, len })
 }
 
-pub(super) fn slice(bytes: &[u8], offset: u64, len: u64) -> Option<&[u8]> {
+pub(crate) fn slice(bytes: &[u8], offset: u64, len: u64) -> Option<&[u8]> {
     let start = usize::try_from(offset).ok()?;
     let end = usize::try_from(offset.checked_add(len)?).ok()?;
     bytes.get(start..end)
 }
 
 /// As many whole records as there are.
-pub(super) fn records<T: pod::Pod>(bytes: &[u8]) -> &[T] {
+pub(crate) fn records<T: pod::Pod>(bytes: &[u8]) -> &[T] {
     // With object's "unaligned" types this can only fail for want of bytes, which the count rules out.
     pod::slice_from_bytes(bytes, bytes.len() / size_of::<T>()).map_or(&[], |(records, _)| records)
 }
 
 impl<'d> Elf<'d> {
-    pub(super) fn parse(bytes: &'d [u8]) -> Result<Self, ImageError> {
+    pub(crate) fn parse(bytes: &'d [u8]) -> Result<Self, ImageError> {
         let header = header(bytes)?;
         let phoff = header.e_phoff.get(LE);
         let segments = segment_headers(bytes, header)?;
@@ -212,7 +212,7 @@ impl<'d> Elf<'d> {
         self.interpreter.is_some() || pie || !library.iter().any(|&tag| self.dynamic_value(tag).is_some())
     }
 
-    pub(super) fn dynamic_value(&self, tag: elf::DynamicTag) -> Option<u64> {
+    pub(crate) fn dynamic_value(&self, tag: elf::DynamicTag) -> Option<u64> {
         self.dynamic
             .iter()
             .take_while(|entry| entry.d_tag.get(LE) != elf::DT_NULL)
@@ -221,7 +221,7 @@ impl<'d> Elf<'d> {
     }
 
     /// The names of the libraries that the program wants (DT_NEEDED).
-    pub(super) fn needed(&self) -> impl Iterator<Item = &'d [u8]> + '_ {
+    pub(crate) fn needed(&self) -> impl Iterator<Item = &'d [u8]> + '_ {
         let table =
             self.dynamic_value(elf::DT_STRTAB).and_then(|address| self.rest_at(address)).unwrap_or_default();
         self.dynamic
@@ -232,15 +232,15 @@ impl<'d> Elf<'d> {
     }
 
     /// The file's bytes from this address to the end of its segment.
-    pub(super) fn rest_at(&self, address: u64) -> Option<&'d [u8]> {
+    pub(crate) fn rest_at(&self, address: u64) -> Option<&'d [u8]> {
         self.loads.iter().find_map(|load| at(load, address))
     }
 
-    pub(super) fn at_address(&self, address: u64, len: u64) -> Option<&'d [u8]> {
+    pub(crate) fn at_address(&self, address: u64, len: u64) -> Option<&'d [u8]> {
         self.rest_at(address)?.get(..usize::try_from(len).ok()?)
     }
 
-    pub(super) fn section(&self, name: &[u8]) -> Option<&Section<'d>> {
+    pub(crate) fn section(&self, name: &[u8]) -> Option<&Section<'d>> {
         self.sections.iter().find(|section| section.name == name)
     }
 }
@@ -317,7 +317,7 @@ fn segment_headers<'d>(bytes: &'d [u8], header: &Header) -> Result<&'d [SegmentH
 }
 
 /// The sections of a file that need not be a program: in a debug file the segments are empty.
-pub(super) fn sections_of(bytes: &[u8]) -> Result<Vec<Section<'_>>, ImageError> {
+pub(crate) fn sections_of(bytes: &[u8]) -> Result<Vec<Section<'_>>, ImageError> {
     sections(bytes, header(bytes)?)
 }
 
@@ -363,7 +363,7 @@ fn sections<'d>(bytes: &'d [u8], header: &Header) -> Result<Vec<Section<'d>>, Im
 
 /// The zero-terminated string at an offset of a string table; empty where there is none of at most this
 /// length: a table without zeros shall not cost the square of its size.
-pub(super) fn string(table: &[u8], offset: u32, longest: usize) -> &[u8] {
+pub(crate) fn string(table: &[u8], offset: u32, longest: usize) -> &[u8] {
     let rest = table.get(offset as usize..).unwrap_or_default();
     let rest = &rest[..rest.len().min(longest + 1)];
     std::ffi::CStr::from_bytes_until_nul(rest).map_or(&[], std::ffi::CStr::to_bytes)

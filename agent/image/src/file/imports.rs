@@ -3,9 +3,9 @@
 //! The dynamic linker writes a function's address into a word of the program's (its GOT); calls go through
 //! that word, or through a stub in the PLT that jumps through it.
 
-use super::elf::{Elf, Rela, Symbol, records, slice, string};
-use super::pointers::{dynamic_symbols, tables};
-use super::ranges::CodeRanges;
+use crate::file::elf::{Elf, Rela, Symbol, records, slice, string};
+use crate::file::pointers::{dynamic_symbols, tables};
+use crate::file::ranges::CodeRanges;
 use object::LittleEndian as LE;
 use object::elf;
 
@@ -35,7 +35,7 @@ impl Profiling {
 /// Longer names than these are none of ours.
 const NAME_MAX: usize = 32;
 
-pub(super) fn read(elf: &Elf<'_>) -> Profiling {
+pub(crate) fn read(elf: &Elf<'_>) -> Profiling {
     let mut found = Profiling::default();
     let symbols = dynamic_symbols(elf);
     let Some(names) = elf.dynamic_value(elf::DT_STRTAB).and_then(|at| elf.rest_at(at)) else { return found };
@@ -134,7 +134,7 @@ fn half(bytes: &[u8], at: usize) -> u16 {
 pub type Stubs = Vec<(u64, u64)>;
 
 /// The stubs of counters and hooks.
-pub(super) fn stubs(elf: &Elf<'_>, code: &CodeRanges, profiling: &Profiling) -> Stubs {
+pub(crate) fn stubs(elf: &Elf<'_>, code: &CodeRanges, profiling: &Profiling) -> Stubs {
     const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
     let Profiling { counters, hooks, .. } = profiling;
     if counters.is_empty() && hooks.is_empty() {

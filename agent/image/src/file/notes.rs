@@ -1,16 +1,16 @@
 //! What the program's notes say: its build ID, and whether Go made it.
 
-use super::elf::Elf;
+use crate::file::elf::Elf;
 use object::elf;
 
 #[derive(Debug, Default)]
-pub(super) struct Notes {
-    pub(super) build_id: Option<Vec<u8>>,
-    pub(super) go: bool,
+pub(crate) struct Notes {
+    pub(crate) build_id: Option<Vec<u8>>,
+    pub(crate) go: bool,
 }
 
 impl Notes {
-    pub(super) fn read(elf: &Elf<'_>) -> Self {
+    pub(crate) fn read(elf: &Elf<'_>) -> Self {
         let mut notes = Notes::default();
         for &(bytes, align) in &elf.notes {
             // Only .note.gnu.property is aligned to 8.

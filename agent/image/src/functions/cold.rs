@@ -13,19 +13,19 @@
 //!
 //! Whatever its name, what starts with another frame than a function's cannot be called.
 
-use super::clones::numberless;
-use super::elf::Elf;
-use super::symbols::Label;
+use crate::file::elf::Elf;
+use crate::functions::clones::numberless;
+use crate::functions::symbols::Label;
 use std::collections::HashMap;
 
 /// What made the program, as far as it matters for the meaning of `f.cold.3`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Makers {
+pub(crate) struct Makers {
     outlines: bool,
 }
 
 impl Makers {
-    pub(super) fn of(elf: &Elf<'_>) -> Self {
+    pub(crate) fn of(elf: &Elf<'_>) -> Self {
         let comment = elf.section(b".comment").and_then(|section| section.bytes).unwrap_or_default();
         let clang = comment.split(|&byte| byte == 0).any(|maker| contains(maker, b"clang"));
         let bolt = elf.section(b".note.bolt_info").is_some() || elf.section(b".bolt.org.text").is_some();
@@ -33,7 +33,7 @@ impl Makers {
     }
 
     /// Whether something that has the name of a cold part is one.
-    pub(super) fn is_part(self, name: &str, frame: Option<bool>) -> bool {
+    pub(crate) fn is_part(self, name: &str, frame: Option<bool>) -> bool {
         let numbered = numberless(name).is_some_and(|name| name.ends_with(".cold."));
         !(numbered && self.outlines && frame != Some(false))
     }
@@ -45,11 +45,11 @@ fn contains(text: &[u8], word: &[u8]) -> bool {
 
 /// A cold part whose function is looked for.
 #[derive(Debug)]
-pub(super) struct Orphan<'d> {
+pub(crate) struct Orphan<'d> {
     /// Index in the list of functions.
-    pub(super) part: usize,
-    pub(super) parent: &'d str,
-    pub(super) file: u32,
+    pub(crate) part: usize,
+    pub(crate) parent: &'d str,
+    pub(crate) file: u32,
 }
 
 /// The file number of global symbols; files are counted from 0.
@@ -57,7 +57,7 @@ const GLOBAL: u32 = u32::MAX;
 
 /// The addresses of the orphans' functions: the local one of the same object file, the global one, or the
 /// only one there is.
-pub(super) fn parents(orphans: &[Orphan<'_>], labels: &[Label<'_>]) -> Vec<Option<u64>> {
+pub(crate) fn parents(orphans: &[Orphan<'_>], labels: &[Label<'_>]) -> Vec<Option<u64>> {
     if orphans.is_empty() {
         return Vec::new();
     }

@@ -4,9 +4,9 @@
 //! A function can be entered by a call only where CFA = rsp + 8: anything else has pushed or allocated
 //! before, so it is jumped into.
 
-use super::elf::Elf;
-use super::encoded::Reader;
-use super::error::ImageError;
+use crate::file::elf::Elf;
+use crate::file::error::ImageError;
+use crate::frames::encoded::Reader;
 use gimli::{
     BaseAddresses, CallFrameInstruction, CallFrameInstructionIter, EhFrame, EhFrameOffset, EndianSlice,
     LittleEndian, UnwindSection, X86_64,
@@ -18,27 +18,27 @@ type FrameDescription<'d> = gimli::FrameDescriptionEntry<Slice<'d>>;
 
 /// What a frame description says of a stretch of code.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Fde {
-    pub(super) start: u64,
-    pub(super) end: u64,
+pub(crate) struct Fde {
+    pub(crate) start: u64,
+    pub(crate) end: u64,
     /// Whether CFA = rsp + 8 at its start.
-    pub(super) entered_by_call: bool,
+    pub(crate) entered_by_call: bool,
     /// The kernel returns here from a signal handler.
-    pub(super) signal: bool,
+    pub(crate) signal: bool,
     /// Address of the exception table; 0: none.
-    pub(super) lsda: u64,
+    pub(crate) lsda: u64,
     offset: usize,
 }
 
 #[derive(Debug)]
-pub(super) struct Unwind<'d> {
+pub(crate) struct Unwind<'d> {
     bytes: &'d [u8],
     section: EhFrame<Slice<'d>>,
     bases: BaseAddresses,
     /// By offset in the section, as they come.
     cies: Vec<(usize, Option<KnownCie<'d>>)>,
     /// Sorted by start, one for each start.
-    pub(super) fdes: Vec<Fde>,
+    pub(crate) fdes: Vec<Fde>,
     budget: u64,
 }
 
@@ -67,7 +67,7 @@ impl Cfa {
 }
 
 impl<'d> Unwind<'d> {
-    pub(super) fn read(elf: &Elf<'d>) -> Result<Self, ImageError> {
+    pub(crate) fn read(elf: &Elf<'d>) -> Result<Self, ImageError> {
         let (bytes, address) = eh_frame(elf)?;
         let address_of = |name| elf.section(name).map_or(0, |section| section.address);
         let bases = BaseAddresses::default()
@@ -167,7 +167,7 @@ impl<'d> Unwind<'d> {
 
     /// Whether a return address is on top of the stack at this address; None: nothing describes it.
     /// For the rare entry in the middle of something.
-    pub(super) fn entered_by_call(&mut self, address: u64) -> Option<bool> {
+    pub(crate) fn entered_by_call(&mut self, address: u64) -> Option<bool> {
         let after = self.fdes.partition_point(|fde| fde.start <= address);
         let fde = *self.fdes[..after].last().filter(|fde| address < fde.end)?;
         if fde.start == address || fde.signal {
@@ -190,7 +190,7 @@ pub struct Frames<'d> {
 }
 
 impl<'d> Unwind<'d> {
-    pub(super) fn keep(self) -> Frames<'d> {
+    pub(crate) fn keep(self) -> Frames<'d> {
         Frames { bytes: self.bytes, bases: self.bases, fdes: self.fdes }
     }
 }
@@ -219,12 +219,12 @@ impl Cfas {
 
 impl Frames<'_> {
     /// The CFA at an address, as in [`Cfas::at`].
-    pub(super) fn cfa(&self, address: u64) -> Option<(u16, i64)> {
+    pub(crate) fn cfa(&self, address: u64) -> Option<(u16, i64)> {
         self.cfas(address, Some(address))?.at(address)
     }
 
     /// The CFAs of the code that the frame description for an address covers, up to an address if one is given.
-    pub(super) fn cfas(&self, address: u64, last: Option<u64>) -> Option<Cfas> {
+    pub(crate) fn cfas(&self, address: u64, last: Option<u64>) -> Option<Cfas> {
         // One function's instructions at a time.
         const MOST: u64 = 1 << 16;
         let after = self.fdes.partition_point(|fde| fde.start <= address);

@@ -1,22 +1,22 @@
 //! What data knows of code: the addresses that relocations, or the plain words of a program without them,
 //! hold; and the relocations that change code itself.
 
-use super::TextMarks;
-use super::elf::{Elf, Load, Rela, Section, Symbol, Word, records};
-use super::ranges::CodeRanges;
+use crate::file::elf::{Elf, Load, Rela, Section, Symbol, Word, records};
+use crate::file::ranges::CodeRanges;
+use crate::functions::marks::TextMarks;
 use object::LittleEndian as LE;
 use object::elf;
 
 #[derive(Debug, Default)]
-pub(super) struct Pointers {
+pub(crate) struct Pointers {
     /// Sorted, without duplicates.
-    pub(super) to_code: Vec<u64>,
+    pub(crate) to_code: Vec<u64>,
     /// Sorted: where relocations write into code, if the program says that they do.
-    pub(super) in_code: Vec<u64>,
+    pub(crate) in_code: Vec<u64>,
 }
 
 impl Pointers {
-    pub(super) fn read(elf: &Elf<'_>, code: &CodeRanges, more: Vec<u64>, marks: &mut TextMarks) -> Self {
+    pub(crate) fn read(elf: &Elf<'_>, code: &CodeRanges, more: Vec<u64>, marks: &mut TextMarks) -> Self {
         let hull = code.hull();
         let points_to_code = |&value: &u64| hull.contains(&value) && code.find_code(value).is_some();
         let mut pointers = Pointers { to_code: more, in_code: Vec::new() };
@@ -93,7 +93,7 @@ fn target(relocation: &Rela, symbols: &[Symbol]) -> Option<u64> {
 
 /// Relocation tables that the loader sees, by the dynamic section and by the sections (a static program
 /// has only those); one that is in both comes once.
-pub(super) fn tables<'d>(
+pub(crate) fn tables<'d>(
     elf: &Elf<'d>,
     kind: elf::SectionType,
     tags: &[(elf::DynamicTag, elf::DynamicTag)],
@@ -115,7 +115,7 @@ pub(super) fn tables<'d>(
     ranges.iter().filter_map(|&(address, len)| elf.at_address(address, len)).collect()
 }
 
-pub(super) fn dynamic_symbols<'d>(elf: &Elf<'d>) -> &'d [Symbol] {
+pub(crate) fn dynamic_symbols<'d>(elf: &Elf<'d>) -> &'d [Symbol] {
     let section = elf.sections.iter().find(|section| section.kind == elf::SHT_DYNSYM);
     if let Some(bytes) = section.and_then(|section| section.bytes) {
         return records(bytes);

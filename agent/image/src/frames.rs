@@ -1,0 +1,6 @@
+//! What `.eh_frame` and the exception tables say: where functions begin and end, what their frames look like, and where an
+//! unwinder enters them again.
+
+pub mod encoded;
+pub(crate) mod lsda;
+pub mod unwind;

@@ -1,0 +1,238 @@
+//! Symbols and frame descriptions, merged into the list of functions.
+//!
+//! An address becomes a function when
+//!
+//! - a symbol of type FUNC or IFUNC is there, also in the middle of another function (assembly with several
+//!   entries): whoever declares a function calls it;
+//! - a bare label is there (NOTYPE, hand-written assembly) that is not in the middle of something and is
+//!   global, or that has a frame description of its own;
+//! - a frame description begins there, outside of everything named;
+//! - the program starts there.
+//!
+//! The rest are labels inside of functions. A function that another one begins in ends there: no two
+//! overlap.
+
+use crate::file::elf::Elf;
+use crate::file::ranges::{CodeRange, CodeRanges};
+use crate::frames::unwind::{Fde, Unwind};
+use crate::function::{Function, FunctionKind};
+use crate::functions::clones::parent_name;
+use crate::functions::cold;
+use crate::functions::cold::{Makers, Orphan};
+use crate::functions::symbols::{Label, LabelKind, Labels};
+use crate::x86;
+
+#[derive(Debug, Default)]
+pub(crate) struct Functions<'d> {
+    pub(crate) list: Vec<Function<'d>>,
+    /// Global labels in the middle of functions: somebody else may jump there.
+    pub(crate) inner_labels: Vec<u64>,
+}
+
+impl<'d> Functions<'d> {
+    pub(crate) fn merge(
+        elf: &Elf<'d>,
+        code: &CodeRanges,
+        labels: &Labels<'d>,
+        unwind: &mut Unwind<'d>,
+    ) -> Self {
+        let mut merger = Merger {
+            elf,
+            makers: Makers::of(elf),
+            out: Functions::default(),
+            orphans: Vec::new(),
+            covered: 0,
+            last_range: None,
+        };
+        merger.out.list.reserve(labels.labels.len().max(unwind.fdes.len()));
+        let mut rest = labels.labels.as_slice();
+        let mut next_fde = 0;
+        let mut start = Some(elf.entry);
+        loop {
+            let candidates = [
+                rest.first().map(|label| label.address),
+                unwind.fdes.get(next_fde).map(|fde| fde.start),
+                start,
+            ];
+            let Some(address) = candidates.into_iter().flatten().min() else { break };
+            start = start.filter(|&start| start != address);
+            let same = rest.iter().take_while(|label| label.address == address).count();
+            let (here, after) = rest.split_at(same);
+            rest = after;
+            let fde = unwind.fdes.get(next_fde).copied().filter(|fde| fde.start == address);
+            next_fde += usize::from(fde.is_some());
+            let Some(range) = merger.range(code, address) else { continue };
+            merger.address(range, address, here, rest.first(), fde, unwind);
+        }
+        merger.finish(&labels.labels)
+    }
+}
+
+struct Merger<'a, 'd> {
+    elf: &'a Elf<'d>,
+    makers: Makers,
+    out: Functions<'d>,
+    orphans: Vec<Orphan<'d>>,
+    /// End of what the functions so far say is theirs.
+    covered: u64,
+    /// The range of code that the last function is in.
+    last_range: Option<CodeRange>,
+}
+
+impl<'d> Merger<'_, 'd> {
+    fn range(&self, code: &CodeRanges, address: u64) -> Option<CodeRange> {
+        let same = self.last_range.filter(|range| (range.start..range.end).contains(&address));
+        same.or_else(|| code.find_code(address))
+    }
+
+    /// Everything that is known of one address.
+    fn address(
+        &mut self,
+        range: CodeRange,
+        address: u64,
+        labels: &[Label<'d>],
+        next: Option<&Label<'d>>,
+        fde: Option<Fde>,
+        unwind: &mut Unwind<'d>,
+    ) {
+        let inside = address < self.covered;
+        // A bare local label is a jump target like any other, unless somebody described its frame.
+        let counts = |label: &&Label<'_>| {
+            let bare = label.kind == LabelKind::Bare;
+            !is_empty_cold(label) && (!bare || fde.is_some() || !label.local)
+        };
+        let mut names = labels.iter().filter(counts);
+        let Some(best) = names.clone().next() else {
+            let begins = fde.is_some_and(|fde| !self.is_early(fde, next)) || address == self.elf.entry;
+            if begins && !inside && !self.is_stub(address) {
+                self.push(range, address, None, &[], fde, unwind);
+            }
+            return;
+        };
+        let function = names.clone().any(|label| label.kind != LabelKind::Bare);
+        if !function && inside && fde.is_none() {
+            self.out.inner_labels.push(address);
+            return;
+        }
+        names.next();
+        let aliases: Vec<Label<'d>> = names.copied().collect();
+        self.push(range, address, Some(best), &aliases, fde, unwind);
+    }
+
+    /// Whether a frame description begins before the function that it is for: with the padding in front of
+    /// it (glibc's assembly), or one byte early, as that of a signal frame has to, for those who look up the
+    /// address before the one that is returned to.
+    fn is_early(&self, fde: Fde, next: Option<&Label<'_>>) -> bool {
+        let counts = |label: &&Label<'_>| label.kind != LabelKind::Bare || !label.local;
+        let Some(label) = next.filter(counts).filter(|label| label.address < fde.end) else { return false };
+        let gap = label.address - fde.start;
+        gap == 1 && fde.signal
+            || gap < PADDING_MAX && self.elf.at_address(fde.start, gap).is_some_and(is_padding)
+    }
+
+    fn push(
+        &mut self,
+        range: CodeRange,
+        address: u64,
+        best: Option<&Label<'d>>,
+        aliases: &[Label<'d>],
+        fde: Option<Fde>,
+        unwind: &mut Unwind<'d>,
+    ) {
+        self.end_last(address);
+        let described = fde.map_or(0, |fde| fde.end - fde.start);
+        let all = best.into_iter().chain(aliases);
+        let size = match all.clone().map(|label| label.size).find(|&size| size != 0) {
+            Some(size) => size,
+            None => described,
+        };
+        let frame = match fde {
+            Some(fde) => Some(fde.entered_by_call),
+            None => unwind.entered_by_call(address),
+        };
+        let name = best.map_or("", |label| label.name);
+        let cold = best.filter(|label| label.has_cold_name() && self.makers.is_part(name, frame));
+        let part_of = cold.and_then(|label| parent_name(label.name));
+        let kind = if address == self.elf.entry {
+            FunctionKind::Start
+        } else if part_of.is_some() || frame == Some(false) {
+            FunctionKind::Cold(None)
+        } else if all.clone().any(|label| label.kind == LabelKind::Ifunc) {
+            FunctionKind::IfuncResolver
+        } else {
+            FunctionKind::Ordinary
+        };
+        if let (Some(parent), Some(label)) = (part_of, best) {
+            self.orphans.push(Orphan { part: self.out.list.len(), parent, file: label.file });
+        }
+        self.covered = self.covered.max(address.saturating_add(size.max(described))).min(range.end);
+        self.last_range = Some(range);
+        let mut names: Vec<&'d str> = Vec::new();
+        for alias in aliases {
+            // Every object file brings its own copy of a local name.
+            if !alias.name.is_empty() && alias.name != name && names.last() != Some(&alias.name) {
+                names.push(alias.name);
+            }
+        }
+        self.out.list.push(Function { address, size, limit: range.end, name, aliases: names, kind, frame });
+    }
+
+    /// The last function ends where the next begins, at the latest.
+    fn end_last(&mut self, next: u64) {
+        if let Some(last) = self.out.list.last_mut() {
+            last.limit = last.limit.min(next);
+            let room = last.limit - last.address;
+            last.size = if last.size == 0 { room } else { last.size.min(room) };
+        }
+    }
+
+    /// Whether a frame description is the dynamic linker's: without section headers the code itself has to
+    /// tell.
+    fn is_stub(&self, address: u64) -> bool {
+        if !self.elf.sections.is_empty() {
+            return false;
+        }
+        x86::is_stub(self.elf.rest_at(address).unwrap_or_default())
+    }
+
+    fn finish(mut self, labels: &[Label<'d>]) -> Functions<'d> {
+        self.end_last(u64::MAX);
+        let parents = cold::parents(&self.orphans, labels);
+        let list = &mut self.out.list;
+        for (orphan, parent) in self.orphans.iter().zip(parents) {
+            let index =
+                parent.and_then(|at| list.binary_search_by_key(&at, |function| function.address).ok());
+            if let (Some(index), FunctionKind::Cold(_)) = (index, list[orphan.part].kind)
+                && index != orphan.part
+            {
+                list[orphan.part].kind = FunctionKind::Cold(Some(index));
+            }
+        }
+        self.out
+    }
+}
+
+/// No function is aligned to more.
+const PADDING_MAX: u64 = 64;
+
+/// Nothing but what assemblers fill gaps with: int3, nop, and long nops with any prefixes.
+fn is_padding(mut bytes: &[u8]) -> bool {
+    while let Some((&first, rest)) = bytes.split_first() {
+        bytes = match (first, rest) {
+            (0xcc | 0x90 | 0x66 | 0x2e, rest) => rest,
+            // nopw disp8/disp32(...): the length is in the operand's first byte.
+            (0x0f, [0x1f, 0x00, rest @ ..]) => rest,
+            (0x0f, [0x1f, 0x40, _, rest @ ..]) => rest,
+            (0x0f, [0x1f, 0x44, _, _, rest @ ..]) => rest,
+            (0x0f, [0x1f, 0x80, _, _, _, _, rest @ ..]) => rest,
+            (0x0f, [0x1f, 0x84, _, _, _, _, _, rest @ ..]) => rest,
+            _ => return false,
+        };
+    }
+    true
+}
+
+/// A part that turned out empty: its symbol lies on whatever follows.
+fn is_empty_cold(label: &Label<'_>) -> bool {
+    label.size == 0 && label.has_cold_name()
+}

@@ -1,0 +1,74 @@
+//! From the bytes of a file to an [`Image`].
+
+use crate::facts::Facts;
+use crate::file::error::ImageError;
+use crate::file::{elf, imports, notes, pointers, ranges};
+use crate::frames::{lsda, unwind};
+use crate::functions::{merge, symbols};
+use crate::image::{Code, Image, ImageKind, Segment};
+
+/// Files with more bytes than this are worth a second thread.
+const LARGE: usize = 1 << 20;
+
+impl<'d> Image<'d> {
+    /// Reads a program's file.
+    pub fn read(bytes: &'d [u8]) -> Result<Self, ImageError> {
+        Image::read_with(bytes, None)
+    }
+
+    /// The same with the names of functions from a separate debug file of this build, if the program has none itself.
+    pub fn read_with(bytes: &'d [u8], debug_file: Option<&'d [u8]>) -> Result<Self, ImageError> {
+        let elf = elf::Elf::parse(bytes)?;
+        let ranges = ranges::CodeRanges::of(&elf);
+        // The two witnesses know nothing of each other.
+        let (labels, unwind) = std::thread::scope(|scope| {
+            let unwind = (bytes.len() > LARGE).then(|| scope.spawn(|| unwind::Unwind::read(&elf)));
+            let labels = symbols::Labels::read(&elf, &ranges, debug_file);
+            (labels, unwind.and_then(|thread| thread.join().ok()))
+        });
+        let labels = labels?;
+        let mut unwind = unwind.unwrap_or_else(|| unwind::Unwind::read(&elf))?;
+        let functions = merge::Functions::merge(&elf, &ranges, &labels, &mut unwind);
+        let landing_pads = lsda::landing_pads(&elf, &ranges, &unwind.fdes);
+        let mut marks = labels.marks;
+        let pointers = pointers::Pointers::read(&elf, &ranges, functions.inner_labels, &mut marks);
+        let notes = notes::Notes::read(&elf);
+        let address_sanitizer = elf.needed().any(|name| name.starts_with(b"libasan.so"));
+        let mut profiling = imports::read(&elf);
+        profiling.starts |= labels.profiler;
+        let stubs = imports::stubs(&elf, &ranges, &profiling);
+        let code = |load: &elf::Load<'d>| Code { address: load.address, bytes: load.bytes.into() };
+        let segment = |load: &elf::Load<'d>| Segment { address: load.address, bytes: load.bytes };
+        Ok(Image {
+            kind: if elf.position_independent { ImageKind::Pie } else { ImageKind::Exec },
+            entry: elf.entry,
+            phdr: elf.phdr,
+            lo: elf.lo,
+            hi: elf.hi,
+            code: elf.loads.iter().filter(|load| load.executable).map(code).collect(),
+            segments: elf.loads.iter().map(segment).collect(),
+            removed: Vec::new(),
+            code_ranges: ranges.iter().map(|range| range.start..range.end).collect(),
+            functions: functions.list,
+            code_pointers: pointers.to_code,
+            exported: symbols::exported(&elf, &ranges),
+            landing_pads,
+            facts: Facts {
+                interpreter: elf.interpreter,
+                has_symtab: labels.complete,
+                own_unwinder: labels.unwinder,
+                runtime: labels.runtime,
+                go: notes.go,
+                checker: labels.checker,
+                marks,
+                address_sanitizer,
+                build_id: notes.build_id,
+                text_relocations: pointers.in_code,
+                profiling,
+                hooks_removed: false,
+            },
+            stubs,
+            frames: unwind.keep(),
+        })
+    }
+}
