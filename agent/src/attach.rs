@@ -18,26 +18,26 @@ use crate::unwind;
 #[cfg(not(test))]
 use crate::vectors::{restore_vectors, save_vectors};
 use crate::words;
-use gprofinject_abi::attach::{ARM, LEAVE, Order, PAUSE, PREPARE, RESUME};
+use gprofinject_abi::attach::{Command, Order};
 use gprofinject_abi::region::State;
 
 #[cfg_attr(test, allow(dead_code))]
 unsafe extern "C" fn carry_out(order: *mut Order) {
     // SAFETY: the injector's order, which it does not touch until it is done.
     let order = unsafe { &mut *order };
-    let result = match order.command {
-        PREPARE => prepare(order),
-        ARM => arm(order),
-        PAUSE => {
+    let result = match order.command.get() {
+        Some(Command::Prepare) => prepare(order),
+        Some(Command::Arm) => arm(order),
+        Some(Command::Pause) => {
             timer::stop_all(Agent::get());
             text::unpatch()
         }
-        RESUME => text::patch_again().map(|()| timer::start_again(Agent::get())),
-        LEAVE => {
+        Some(Command::Resume) => text::patch_again().map(|()| timer::start_again(Agent::get())),
+        Some(Command::Leave) => {
             birth::put_back();
             Ok(())
         }
-        _ => Err(sys::EINVAL),
+        None => Err(sys::EINVAL),
     };
     order.result = match result {
         Ok(()) => 0,
@@ -69,15 +69,7 @@ fn prepare_with(order: &mut Order) -> Result<(), i32> {
     setup::prepare(&start, &files)?;
     // SAFETY: the words of the thread that we have borrowed.
     let words = unsafe { *words::get() };
-    order.words = [
-        words.block,
-        words.cells,
-        words.last,
-        words.first_frame,
-        words.landing,
-        words.stack_lo,
-        words.stack_hi,
-    ];
+    order.words = words;
     birth::set_words(words.block, words.cells);
     order.shadows = cells::table();
     unwind::set_get_gr(order.get_gr);
@@ -96,7 +88,7 @@ fn arm(order: &mut Order) -> Result<(), i32> {
     // SAFETY: the region header stays mapped; nobody else writes this part of it now.
     let header = unsafe { &mut *agent.header() };
     setup::arm(header);
-    if header.state != State::Armed as u32 {
+    if header.state != State::Armed.code() {
         birth::put_back();
         return Err(header.errno);
     }

@@ -160,7 +160,7 @@ fn begin_followed(parent: &Agent) -> Option<()> {
     }
     // SAFETY: one thread; the new mapping lives for ever, and nobody else knows of it.
     unsafe {
-        (*region).state = State::Armed as u32;
+        (*region).state = State::Armed.code();
         Agent::install(child);
         (*RUN.0.get()).place = place;
     }
@@ -190,41 +190,12 @@ fn map_header(fd: i32, parent: &Agent) -> Option<*mut RegionHeader> {
     unsafe {
         let from = &*parent.header();
         *region = RegionHeader {
-            magic: from.magic,
-            version: from.version,
-            timer_rate: from.timer_rate,
-            histogram_offset: from.histogram_offset,
-            text_bins: from.text_bins,
-            arena_bins: from.arena_bins,
-            text_shift: from.text_shift,
-            arena_shift: from.arena_shift,
-            blocks_offset: from.blocks_offset,
-            block_len: from.block_len,
-            slot_bytes: from.slot_bytes,
-            slot_chunk: from.slot_chunk,
-            counter_bytes: from.counter_bytes,
-            blocks_max: from.blocks_max,
-            follow: from.follow,
-            plan: from.plan,
-            state: State::SettingUp as u32,
-            trouble: 0,
-            errno: 0,
+            orders: from.orders,
+            state: State::SettingUp.code(),
             pid: sys::getpid(),
-            trouble_address: 0,
             bias: from.bias,
-            setup_ns: 0,
-            blocks: 0,
-            lost_calls: 0,
-            lost_threads: 0,
-            bare_calls: 0,
-            samples_outside: 0,
-            lost_timers: 0,
-            frozen: 0,
-            guests: 0,
-            lost_children: 0,
-            lost_programs: 0,
             frida_patched: from.frida_patched,
-            frida_ns: 0,
+            ..RegionHeader::default()
         };
     }
     Some(region)

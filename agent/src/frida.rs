@@ -5,6 +5,7 @@ use crate::agent::Agent;
 use crate::text;
 use gprofinject_abi::frida::Orders;
 use gprofinject_abi::region::State;
+use gprofinject_abi::shared::RegionRef;
 
 /// # Safety
 /// `orders` must be writable. For Frida's library only, and before any other thread runs.
@@ -13,14 +14,16 @@ use gprofinject_abi::region::State;
 unsafe extern "C" fn gprofinject_frida_orders(orders: *mut Orders) -> bool {
     let agent = Agent::get();
     // SAFETY: the region header stays mapped.
-    if agent.region.is_null() || unsafe { (*agent.region).state } != State::Armed as u32 {
+    if agent.region.is_null() || unsafe { (*agent.region).state } != State::Armed.code() {
         return false;
     }
     if text::is_writable() {
         return false;
     }
     let (patches, bias) = text::patches();
-    let (count, region) = (patches.len() as u64, agent.region);
+    // SAFETY: the region header stays mapped.
+    let Some(region) = (unsafe { RegionRef::at(agent.region as u64) }) else { return false };
+    let count = patches.len() as u64;
     // SAFETY: the caller's.
     unsafe { orders.write(Orders { patches: patches.as_ptr(), count, bias, region }) };
     true

@@ -20,11 +20,12 @@ use core::ptr;
 use core::slice;
 use gprofinject_abi::attach::WORDS;
 use gprofinject_abi::plan::{
-    ArenaHeader, CallJump, FunctionRecord, HOOK_BOTH, MAGIC, Original, Patch, PlanHeader, Segment, Table,
-    ThreadWords,
+    ArenaHeader, CallJump, CodeRange, FunctionRecord, HookMode, MAGIC, Original, Patch, PlanHeader, Segment,
+    Table, TailRecord, ThreadWords,
 };
 use gprofinject_abi::region::{RegionHeader, State, Trouble};
 use gprofinject_abi::{VERSION, region};
+use zerocopy::{FromBytes, Immutable};
 
 pub(crate) const AT_PHDR: u64 = 3;
 const AT_ENTRY: u64 = 9;
@@ -54,11 +55,11 @@ impl Refusal {
 pub(crate) fn run(start: &Start, place: &Place) -> bool {
     let begun = sys::now();
     let Ok(header) = prepare(start, &Files::Named(place)) else { return false };
-    if header.state == State::SettingUp as u32 {
+    if header.state == State::SettingUp.code() {
         arm(header);
     }
-    let armed = header.state == State::Armed as u32;
-    if header.follow != 0 {
+    let armed = header.state == State::Armed.code();
+    if header.orders.follow != 0 {
         children::follow(place, start.auxiliary(AT_BASE));
     }
     header.setup_ns = sys::now() - begun;
@@ -70,11 +71,11 @@ pub(crate) fn prepare(start: &Start, files: &Files<'_>) -> Result<&'static mut R
     let region = map_region(files)?;
     // SAFETY: a mapping of the region header; this is the only thread that knows of it.
     let header = unsafe { &mut *region };
-    if header.magic != region::MAGIC || header.version != VERSION {
+    if header.orders.magic != region::MAGIC || header.orders.version != VERSION {
         return Err(sys::EINVAL);
     }
     header.pid = sys::getpid();
-    header.state = State::SettingUp as u32;
+    header.state = State::SettingUp.code();
     if let Err(refusal) = hook(start, files, region) {
         refuse(header, refusal);
     }
@@ -84,16 +85,16 @@ pub(crate) fn prepare(start: &Start, files: &Files<'_>) -> Result<&'static mut R
 /// Writes the patches.
 pub(crate) fn arm(header: &mut RegionHeader) {
     match text::patch() {
-        Ok(()) => header.state = State::Armed as u32,
+        Ok(()) => header.state = State::Armed.code(),
         Err(errno) => refuse(header, Refusal::errno(Trouble::Protect, errno)),
     }
 }
 
 fn refuse(header: &mut RegionHeader, refusal: Refusal) {
-    header.trouble = refusal.trouble as u32;
+    header.trouble = refusal.trouble.code();
     header.errno = refusal.errno;
     header.trouble_address = refusal.address;
-    header.state = State::Refused as u32;
+    header.state = State::Refused.code();
 }
 
 /// Maps the header and the histogram, for ever.
@@ -103,7 +104,7 @@ fn map_region(files: &Files<'_>) -> Result<*mut RegionHeader, i32> {
         // SAFETY: new mappings.
         let first = unsafe { sys::mmap(0, region::PAGE, access, sys::MAP_SHARED, fd, 0) }?;
         // SAFETY: the injector made the file at least a page long.
-        let len = unsafe { (*(first as *const RegionHeader)).blocks_offset };
+        let len = unsafe { (*(first as *const RegionHeader)).orders.blocks_offset };
         // SAFETY: as above; the first mapping is used by nobody.
         let whole = unsafe {
             let _ = sys::munmap(first, region::PAGE);
@@ -113,58 +114,41 @@ fn map_region(files: &Files<'_>) -> Result<*mut RegionHeader, i32> {
     })
 }
 
-/// The plan file, mapped for ever.
-struct PlanFile {
-    at: *const u8,
-    len: u64,
+/// Maps the plan file, as long as the process lives.
+fn map_plan(files: &Files<'_>) -> Result<&'static [u8], i32> {
+    files.plan(|fd| {
+        let len = sys::file_size(fd)?;
+        // SAFETY: a new mapping replaces nothing.
+        let at = unsafe { sys::mmap(0, len, sys::PROT_READ, sys::MAP_PRIVATE, fd, 0) }?;
+        // SAFETY: the mapping is `len` bytes long and nobody unmaps it. The injector has finished writing the file.
+        Ok(unsafe { slice::from_raw_parts(at as *const u8, len as usize) })
+    })
 }
 
-impl PlanFile {
-    fn map(files: &Files<'_>) -> Result<PlanFile, i32> {
-        files.plan(|fd| {
-            let len = sys::file_size(fd)?;
-            // SAFETY: a new mapping.
-            let at = unsafe { sys::mmap(0, len, sys::PROT_READ, sys::MAP_PRIVATE, fd, 0) }?;
-            Ok(PlanFile { at: at as *const u8, len })
-        })
-    }
-
-    fn header(&self) -> Option<&'static PlanHeader> {
-        if self.len < size_of::<PlanHeader>() as u64 {
-            return None;
-        }
-        // SAFETY: long enough, page-aligned, mapped for ever, and any bytes make a header.
-        let header = unsafe { &*self.at.cast::<PlanHeader>() };
-        (header.magic == MAGIC && header.version == VERSION).then_some(header)
-    }
-
-    /// A table of plain records.
-    fn table<T>(&self, table: Table) -> Option<&'static [T]> {
-        let len = table.count.checked_mul(size_of::<T>() as u64)?;
-        if table.offset.checked_add(len)? > self.len || !table.offset.is_multiple_of(align_of::<T>() as u64) {
-            return None;
-        }
-        // SAFETY: inside the mapping, aligned, and T is one of the plan's records, for which any bytes do.
-        Some(unsafe {
-            slice::from_raw_parts(self.at.add(table.offset as usize).cast(), table.count as usize)
-        })
-    }
+/// A table of the plan file; `None` if the file does not hold the whole of it.
+fn table<T: FromBytes + Immutable>(file: &'static [u8], table: Table) -> Option<&'static [T]> {
+    let len = usize::try_from(table.count).ok()?.checked_mul(size_of::<T>())?;
+    let bytes = file.get(usize::try_from(table.offset).ok()?..)?.get(..len)?;
+    <[T]>::ref_from_bytes(bytes).ok()
 }
 
 fn hook(start: &Start, files: &Files<'_>, region: *mut RegionHeader) -> Result<(), Refusal> {
-    let file = PlanFile::map(files).map_err(|e| Refusal::errno(Trouble::Files, e))?;
+    let file = map_plan(files).map_err(|e| Refusal::errno(Trouble::Files, e))?;
     let damaged = || Refusal::new(Trouble::Version);
-    let plan = file.header().ok_or_else(damaged)?;
+    let (plan, _) = PlanHeader::ref_from_prefix(file).map_err(|_| damaged())?;
+    if plan.magic != MAGIC || plan.version != VERSION {
+        return Err(damaged());
+    }
     let bias = start.auxiliary(AT_PHDR).wrapping_sub(plan.phdr);
     if start.auxiliary(AT_ENTRY) != plan.entry.wrapping_add(bias) || !bias.is_multiple_of(region::PAGE) {
         return Err(Refusal::new(Trouble::OtherProgram));
     }
-    let functions: &[FunctionRecord] = file.table(plan.functions).ok_or_else(damaged)?;
-    let tails = file.table(plan.tails).ok_or_else(damaged)?;
-    let hooked = file.table(plan.hooked).ok_or_else(damaged)?;
-    let patches: &[Patch] = file.table(plan.patches).ok_or_else(damaged)?;
-    let originals: &[Original] = file.table(plan.originals).ok_or_else(damaged)?;
-    let call_jumps: &[CallJump] = file.table(plan.call_jumps).ok_or_else(damaged)?;
+    let functions: &[FunctionRecord] = table(file, plan.functions).ok_or_else(damaged)?;
+    let tails: &[TailRecord] = table(file, plan.tails).ok_or_else(damaged)?;
+    let hooked: &[CodeRange] = table(file, plan.hooked).ok_or_else(damaged)?;
+    let patches: &[Patch] = table(file, plan.patches).ok_or_else(damaged)?;
+    let originals: &[Original] = table(file, plan.originals).ok_or_else(damaged)?;
+    let call_jumps: &[CallJump] = table(file, plan.call_jumps).ok_or_else(damaged)?;
     if call_jumps.iter().any(|jump| u64::from(jump.at) + 4 > plan.arena_len) {
         return Err(damaged());
     }
@@ -199,17 +183,17 @@ fn hook(start: &Start, files: &Files<'_>, region: *mut RegionHeader) -> Result<(
         stack_lo: start.stack().saturating_sub(stack_room()),
         main_thread: words::thread_pointer(),
         libc: jumps::libc_text(start.auxiliary(AT_BASE)),
-        both: plan.hooks == HOOK_BOTH,
+        both: plan.hooks == HookMode::Both.code(),
         frida: plan.frida != 0,
         // Writable, because a return address of 0 (a coroutine's first frame) finds its arc there.
-        no_block: sys::map_zeros(header.block_len, access).map_err(memory)?,
-        lost_block: sys::map_zeros(header.block_len, access).map_err(memory)?,
-        block_len: header.block_len,
-        blocks_offset: header.blocks_offset,
-        blocks_max: header.blocks_max,
-        slot_bytes: header.slot_bytes,
-        slot_chunk: header.slot_chunk,
-        timer_rate: header.timer_rate,
+        no_block: sys::map_zeros(header.orders.block_len, access).map_err(memory)?,
+        lost_block: sys::map_zeros(header.orders.block_len, access).map_err(memory)?,
+        block_len: header.orders.block_len,
+        blocks_offset: header.orders.blocks_offset,
+        blocks_max: header.orders.blocks_max,
+        slot_bytes: header.orders.slot_bytes,
+        slot_chunk: header.orders.slot_chunk,
+        timer_rate: header.orders.timer_rate,
         pid: header.pid,
         counts_nowhere: false,
         guest: false,
@@ -219,7 +203,7 @@ fn hook(start: &Start, files: &Files<'_>, region: *mut RegionHeader) -> Result<(
     }
     check(patches, bias)?;
     let shadows = cells::prepare().map_err(memory)?;
-    fill_arena(&file, plan, arena, bias, shadows)?;
+    fill_arena(file, plan, arena, bias, shadows)?;
     threads::prepare(&agent).map_err(memory)?;
     if agent.timer_rate != 0 && timer::prepare().is_err() {
         agent.timer_rate = 0;
@@ -261,16 +245,16 @@ fn check(patches: &[Patch], bias: u64) -> Result<(), Refusal> {
 }
 
 fn fill_arena(
-    file: &PlanFile,
+    file: &'static [u8],
     plan: &PlanHeader,
     arena: u64,
     bias: u64,
     shadows: u64,
 ) -> Result<(), Refusal> {
     let damaged = || Refusal::new(Trouble::Version);
-    let segments: &[Segment] = file.table(plan.segments).ok_or_else(damaged)?;
-    let tls_fixups: &[u32] = file.table(plan.tls_fixups).ok_or_else(damaged)?;
-    let bias_fixups: &[u32] = file.table(plan.bias_fixups).ok_or_else(damaged)?;
+    let segments: &[Segment] = table(file, plan.segments).ok_or_else(damaged)?;
+    let tls_fixups: &[u32] = table(file, plan.tls_fixups).ok_or_else(damaged)?;
+    let bias_fixups: &[u32] = table(file, plan.bias_fixups).ok_or_else(damaged)?;
     let failed = |e| Refusal::errno(Trouble::Arena, e);
     let flags = sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | sys::MAP_NORESERVE | sys::MAP_FIXED_NOREPLACE;
     // SAFETY: MAP_FIXED_NOREPLACE replaces nothing.
@@ -286,15 +270,16 @@ fn fill_arena(
     }
     sys::prefer_huge_pages(arena, plan.arena_len);
     for segment in segments {
-        let fits = segment.arena_offset.checked_add(segment.len).is_some_and(|end| end <= plan.arena_len)
-            && segment.file_offset.checked_add(segment.len).is_some_and(|end| end <= file.len);
-        if !fits {
-            return Err(damaged());
-        }
-        // SAFETY: both ranges were checked; the arena is ours and writable.
+        let fits = segment.arena_offset.checked_add(segment.len).is_some_and(|end| end <= plan.arena_len);
+        let contents = file
+            .get(segment.file_offset as usize..)
+            .and_then(|rest| rest.get(..segment.len as usize))
+            .filter(|_| fits)
+            .ok_or_else(damaged)?;
+        // SAFETY: the segment lies within the arena, which this function has just mapped, writable, for itself.
         unsafe {
-            let from = file.at.add(segment.file_offset as usize);
-            ptr::copy_nonoverlapping(from, (arena + segment.arena_offset) as *mut u8, segment.len as usize);
+            let to = (arena + segment.arena_offset) as *mut u8;
+            ptr::copy_nonoverlapping(contents.as_ptr(), to, contents.len());
         }
     }
     let tls = words::offset() as i32;
@@ -312,7 +297,7 @@ fn fill_arena(
             unsafe { word.write_unaligned(word.read_unaligned().wrapping_add(bias)) };
         }
     }
-    let half_bias_fixups: &[u32] = file.table(plan.half_bias_fixups).ok_or_else(damaged)?;
+    let half_bias_fixups: &[u32] = table(file, plan.half_bias_fixups).ok_or_else(damaged)?;
     for &at in half_bias_fixups {
         if u64::from(at) + 4 <= plan.arena_len {
             let word = (arena + u64::from(at)) as *mut u32;

@@ -11,7 +11,7 @@ use core::cell::UnsafeCell;
 use core::ptr;
 use core::slice;
 use core::sync::atomic::{AtomicU32, Ordering};
-use gprofinject_abi::plan::{BY_AGENT, CallJump, Patch};
+use gprofinject_abi::plan::{CallJump, Maker, Patch};
 use gprofinject_abi::region::PAGE;
 
 const AT_PHENT: u64 = 4;
@@ -92,7 +92,7 @@ pub(crate) fn prepare(
 /// Writes the patches that are the agent's. The pages are writable only for that long, and not executable
 /// meanwhile. The caller has found the original bytes there.
 pub(crate) fn patch() -> Result<(), i32> {
-    rewrite(true, |patch| if patch.by == BY_AGENT { &patch.replacement } else { &patch.original })
+    rewrite(true, |patch| if patch.by == Maker::Agent.code() { &patch.replacement } else { &patch.original })
 }
 
 /// Writes all patches, once Frida's gum has made its own, while all other threads stand still.

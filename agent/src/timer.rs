@@ -135,15 +135,15 @@ extern "C" fn tick(_signal: i32, info: *const u8, context: *const u8) {
     // SAFETY: the histogram follows the header in the same mapping; indices are checked against it.
     unsafe {
         let bin = if (agent.text_lo..agent.text_hi).contains(&pc) {
-            (pc - agent.text_lo) >> ((*header).text_shift & 63)
+            (pc - agent.text_lo) >> ((*header).orders.text_shift & 63)
         } else if agent.in_arena(pc) {
-            (*header).text_bins + ((pc - agent.arena_lo) >> ((*header).arena_shift & 63))
+            (*header).orders.text_bins + ((pc - agent.arena_lo) >> ((*header).orders.arena_shift & 63))
         } else {
             add(&raw mut (*header).samples_outside, samples.into());
             return;
         };
-        if bin < (*header).text_bins + (*header).arena_bins {
-            let bins = header.cast::<u8>().add((*header).histogram_offset as usize).cast::<u32>();
+        if bin < (*header).orders.text_bins + (*header).orders.arena_bins {
+            let bins = header.cast::<u8>().add((*header).orders.histogram_offset as usize).cast::<u32>();
             AtomicU32::from_ptr(bins.add(bin as usize)).fetch_add(samples, Ordering::Relaxed);
         }
     }

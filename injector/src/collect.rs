@@ -4,7 +4,7 @@ use std::io;
 use std::ops::Range;
 
 use gmon::Arc;
-use gprofinject_abi::region::{CALLER, ROOT, SITE, Slot, TAIL, Trouble};
+use gprofinject_abi::region::{CALLER, ROOT, SITE, Slot, TAIL, Trouble, TroubleCode};
 
 use crate::falls;
 use crate::histogram::Histogram;
@@ -186,6 +186,12 @@ pub(crate) fn trouble(report: &AgentReport) -> Option<String> {
         AgentState::SettingUp => "the program ended while the hooks were put in".into(),
         AgentState::Refused => trouble_text(report.trouble),
     };
+    if report.trouble == Trouble::Panic.code() {
+        return Some(format!(
+            "{what} (a panic in line {} of the source file {:016x}); please report this",
+            report.errno, report.trouble_address
+        ));
+    }
     let place = match report.trouble_address {
         0 => String::new(),
         address => format!(" at {address:#x}"),
@@ -198,19 +204,20 @@ pub(crate) fn trouble(report: &AgentReport) -> Option<String> {
     Some(format!("{what}{place}{errno}"))
 }
 
-fn trouble_text(trouble: u32) -> String {
-    const TEXTS: [(Trouble, &str); 8] = [
-        (Trouble::Files, "the agent could not open its plan or counters"),
-        (Trouble::Version, "the agent is of another version"),
-        (Trouble::OtherProgram, "another program was started than the one that was planned"),
-        (Trouble::Arena, "there was no memory near the program's code"),
-        (Trouble::TextDiffers, "the program's code in memory is not that of its file"),
-        (Trouble::Protect, "the program's code could not be made writable"),
-        (Trouble::Memory, "the agent got no memory"),
-        (Trouble::Hooks, "a library defines __cyg_profile_func_enter, which was taken for libc's empty one"),
-    ];
-    let text = TEXTS.iter().find(|(known, _)| *known as u32 == trouble);
-    text.map_or_else(|| format!("the agent gave up (reason {trouble})"), |(_, text)| (*text).to_owned())
+fn trouble_text(trouble: TroubleCode) -> String {
+    let Some(known) = trouble.get() else { return format!("the agent gave up (reason {})", trouble.0) };
+    let text = match known {
+        Trouble::Files => "the agent could not open its plan or counters",
+        Trouble::Version => "the agent is of another version",
+        Trouble::OtherProgram => "another program was started than the one that was planned",
+        Trouble::Arena => "there was no memory near the program's code",
+        Trouble::TextDiffers => "the program's code in memory is not that of its file",
+        Trouble::Protect => "the program's code could not be made writable",
+        Trouble::Memory => "the agent got no memory",
+        Trouble::Hooks => "a library defines __cyg_profile_func_enter, which was taken for libc's empty one",
+        Trouble::Panic => "the agent has a defect",
+    };
+    text.into()
 }
 
 #[cfg(test)]

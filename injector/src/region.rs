@@ -4,7 +4,6 @@
 //! to may change its length, too: it may be another user's, and it is handed the file open for writing. So nothing that is
 //! read from it decides where we read or write, how much, or how long that takes. Offsets come from our own layout; what
 //! lies behind the end of a file that was cut off reads as zeros; numbers are added with saturation.
-#![allow(unsafe_code)]
 
 #[cfg(test)]
 mod hostile_tests;
@@ -17,8 +16,9 @@ use std::time::SystemTime;
 
 use gprofinject_abi::VERSION;
 use gprofinject_abi::region::{
-    BlockHeader, MAGIC, PAGE, RegionHeader, State, block_len, round_up, slot_chunk,
+    MAGIC, PAGE, RegionHeader, RegionOrders, State, TroubleCode, block_len, round_up, slot_chunk,
 };
+use zerocopy::{FromBytes, IntoBytes};
 
 use crate::histogram::Shape;
 use crate::private_folder::PrivateFolder;
@@ -54,7 +54,7 @@ impl Layout {
 
     /// What stands in the header before the process has it.
     fn header(&self, orders: Orders, blocks_max: u64) -> RegionHeader {
-        RegionHeader {
+        let orders = RegionOrders {
             magic: MAGIC,
             version: VERSION,
             timer_rate: orders.timer_rate,
@@ -71,13 +71,13 @@ impl Layout {
             slot_chunk: slot_chunk(self.slot_bytes),
             counter_bytes: self.counter_bytes,
             blocks_max,
-            ..zeroed()
-        }
+        };
+        RegionHeader { orders, ..RegionHeader::default() }
     }
 
     /// Whether our part of a header is still as it was written.
     fn is_that_of(&self, header: &RegionHeader) -> bool {
-        let own = self.header(Orders::default(), 0);
+        let (own, header) = (self.header(Orders::default(), 0).orders, header.orders);
         (header.magic, header.version) == (own.magic, own.version)
             && (header.histogram_offset, header.text_bins, header.arena_bins)
                 == (own.histogram_offset, own.text_bins, own.arena_bins)
@@ -108,7 +108,7 @@ pub(crate) struct Orders {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct AgentReport {
     pub(crate) state: AgentState,
-    pub(crate) trouble: u32,
+    pub(crate) trouble: TroubleCode,
     pub(crate) trouble_address: u64,
     pub(crate) errno: i32,
     pub(crate) pid: u32,
@@ -143,21 +143,18 @@ pub(crate) enum AgentState {
 
 impl AgentReport {
     fn of(header: &RegionHeader) -> AgentReport {
-        const NEW: u32 = State::New as u32;
-        const SETTING_UP: u32 = State::SettingUp as u32;
-        const ARMED: u32 = State::Armed as u32;
         AgentReport {
-            state: match header.state {
-                NEW => AgentState::New,
-                SETTING_UP => AgentState::SettingUp,
-                ARMED => AgentState::Armed,
-                _ => AgentState::Refused,
+            state: match header.state.get() {
+                Some(State::New) => AgentState::New,
+                Some(State::SettingUp) => AgentState::SettingUp,
+                Some(State::Armed) => AgentState::Armed,
+                Some(State::Refused) | None => AgentState::Refused,
             },
             trouble: header.trouble,
             trouble_address: header.trouble_address,
             errno: header.errno,
             pid: header.pid,
-            plan: header.plan,
+            plan: header.orders.plan,
             guests: header.guests > 0,
             frozen: header.frozen != 0,
             bias: header.bias,
@@ -192,7 +189,7 @@ impl RegionFile {
         let file = self.folder.create_file(&self.name)?;
         sys::allocate(&file, layout.reserved(orders.timer_rate))?;
         let blocks_max = make_room(&file, layout)?;
-        file.write_all_at(bytes_of(&layout.header(orders, blocks_max)), 0)?;
+        file.write_all_at(layout.header(orders, blocks_max).as_bytes(), 0)?;
         Ok(Region::new(file, *layout))
     }
 
@@ -261,36 +258,17 @@ fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
     Ok(done)
 }
 
-/// Zeros where the file has ended.
-fn read_value<T: Raw>(file: &File, offset: u64) -> io::Result<T> {
-    let mut value: T = zeroed();
-    // SAFETY: `Raw`: no padding to be exposed, and any bytes are a value.
-    let bytes = unsafe { std::slice::from_raw_parts_mut((&raw mut value).cast::<u8>(), size_of::<T>()) };
-    read_at(file, bytes, offset)?;
+/// A record of the file. What lies behind the file's end reads as zeros.
+fn read_value<T: FromBytes + IntoBytes>(file: &File, offset: u64) -> io::Result<T> {
+    let mut value = T::new_zeroed();
+    read_at(file, value.as_mut_bytes(), offset)?;
     Ok(value)
-}
-
-/// # Safety
-/// The type is integers and arrays of integers only, without padding.
-unsafe trait Raw: Sized {}
-
-// SAFETY: u64, u32 and [u8; 8]; every u64 stands at a multiple of 8 after an even number of u32.
-unsafe impl Raw for RegionHeader {}
-// SAFETY: the same.
-unsafe impl Raw for BlockHeader {}
-
-fn zeroed<T: Raw>() -> T {
-    // SAFETY: `Raw`: zeros are a value.
-    unsafe { std::mem::zeroed() }
-}
-
-fn bytes_of<T: Raw>(value: &T) -> &[u8] {
-    // SAFETY: `Raw`: all bytes are initialised.
-    unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast(), size_of::<T>()) }
 }
 
 #[cfg(test)]
 mod tests {
+    #![allow(unsafe_code, reason = "a mapping is made and taken away")]
+
     use std::os::fd::AsRawFd;
 
     use super::*;

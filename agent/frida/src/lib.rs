@@ -19,6 +19,7 @@ mod personality;
 
 use core::mem::MaybeUninit;
 use core::ptr;
+use core::sync::atomic::Ordering;
 use frida_gum::Gum;
 use frida_gum::interceptor::Interceptor;
 use gprofinject_abi::frida::{ASK, Ask, Orders};
@@ -63,9 +64,9 @@ fn orders() -> Option<Orders> {
 }
 
 fn carry_out(orders: &Orders) {
-    // SAFETY: the agent's plan, and the region header, are mapped for ever; no thread has been started.
-    #[allow(unsafe_code)]
-    let (patches, region) = unsafe { (Patches::new(orders), &mut *orders.region) };
+    // SAFETY: the orders are the agent's, whose plan stays mapped; it has compared the patches with the program's text.
+    #[allow(unsafe_code, reason = "the orders hold pointers")]
+    let patches = unsafe { Patches::new(orders) };
     let begun = nanoseconds();
     if patches.any() && patches.may_be_made() {
         // Both stay: with the last handle gum would put the original bytes back.
@@ -80,8 +81,8 @@ fn carry_out(orders: &Orders) {
         patches.close();
         core::mem::forget((gum, interceptor));
     }
-    region.frida_patched = patches.made();
-    region.frida_ns = nanoseconds() - begun;
+    orders.region.frida_patched().store(patches.made(), Ordering::Relaxed);
+    orders.region.frida_ns().store(nanoseconds() - begun, Ordering::Relaxed);
 }
 
 #[allow(unsafe_code)]

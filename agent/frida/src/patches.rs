@@ -5,7 +5,7 @@ use core::ffi::c_void;
 use core::slice;
 use frida_gum::NativePointer;
 use gprofinject_abi::frida::Orders;
-use gprofinject_abi::plan::{BEHIND_FRIDA, BY_AGENT, BY_FRIDA, Patch};
+use gprofinject_abi::plan::{Maker, Patch};
 use gprofinject_abi::region::PAGE;
 
 /// Bytes of `jmp rel32`.
@@ -30,9 +30,9 @@ impl Patches {
 
     /// First record of each, with those behind it.
     fn each(&self) -> impl Iterator<Item = (&Patch, &[Patch])> {
-        self.all.iter().enumerate().filter(|(_, patch)| patch.by == BY_FRIDA).map(|(n, patch)| {
+        self.all.iter().enumerate().filter(|(_, patch)| patch.by == Maker::Frida.code()).map(|(n, patch)| {
             let behind = self.all.get(n + 1..).unwrap_or_default();
-            let count = behind.iter().take_while(|patch| patch.by == BEHIND_FRIDA).count();
+            let count = behind.iter().take_while(|patch| patch.by == Maker::BehindFrida.code()).count();
             (patch, behind.get(..count).unwrap_or_default())
         })
     }
@@ -72,7 +72,7 @@ impl Patches {
         };
         let mut done = true;
         let mut run: Option<(u64, u64)> = None;
-        for patch in self.all.iter().filter(|patch| patch.by != BY_AGENT) {
+        for patch in self.all.iter().filter(|patch| patch.by != Maker::Agent.code()) {
             let (from, to) = (page(patch.address), page(patch.address + u64::from(patch.len) - 1) + PAGE);
             run = match run {
                 Some((start, end)) if from <= end => Some((start, end.max(to))),

@@ -18,14 +18,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 use gprofinject_abi::attach::{
-    ACCUMULATOR, ARM, CONTROL, DETOURS_MAX, LEAVE, MAPPED_MAX, Order, PAD, PAUSE, PLACE_MAX, PREPARE, RESUME,
-    WORDS,
+    ACCUMULATOR, CONTROL, Command, DETOURS_MAX, MAPPED_MAX, Order, PAD, WORDS,
 };
-use gprofinject_abi::plan::{THREAD_WORDS, ThreadWords};
+use gprofinject_abi::plan::ThreadWords;
 use gprofinject_abi::{AGENT_FILE, REGION_SUFFIX};
 use gprofinject_plan::Plan;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use zerocopy::{FromZeros, IntoBytes, transmute};
 
 use super::callers::{Callers, Files};
 mod leave;
@@ -90,7 +90,8 @@ pub(crate) struct Attached {
     /// A `syscall` instruction.
     instruction: u64,
     pub(crate) arena: Range<u64>,
-    words: [u64; THREAD_WORDS],
+    /// The [`ThreadWords`] that each thread gets.
+    words: [u64; size_of::<ThreadWords>() / 8],
     shadows: u64,
     mapped: u64,
     /// See [`Order::waiting`].
@@ -163,7 +164,7 @@ impl Attached {
             entry: 0,
             instruction: libc + find_syscall(code).context("the C library makes no system calls")?,
             arena: arena..arena + plan.arena_len,
-            words: [0; THREAD_WORDS],
+            words: transmute!(ThreadWords::default()),
             shadows: 0,
             mapped: 0,
             waiting: [0; 3],
@@ -230,11 +231,11 @@ impl Attached {
         Ok(attached)
     }
 
-    fn command(&self, stopped: &mut Stopped, memory: &Memory, command: u64) -> io::Result<()> {
-        memory.write(self.order + offset_of!(Order, command) as u64, &command.to_le_bytes())?;
+    fn command(&self, stopped: &mut Stopped, memory: &Memory, command: Command) -> io::Result<()> {
+        memory.write(self.order + offset_of!(Order, command) as u64, command.code().as_bytes())?;
         let done = self.order + offset_of!(Order, done) as u64;
         stopped.run(memory, self.entry, self.stack, self.order, done)?;
-        match memory.word(self.order + offset_of!(Order, result) as u64)? {
+        match memory.record::<Order>(self.order)?.result {
             0 => Ok(()),
             errno => Err(Error::from_raw_os_error(errno as i32)),
         }

@@ -7,7 +7,7 @@ use crate::flow::{Branch, BranchKind, Flow};
 use crate::relocate::call::CALL_R11;
 use crate::relocate::{Relocated, near_jump};
 use crate::tactic::{Hook, Retarget, Tactic, relocates};
-use gprofinject_abi::plan::{BEHIND_FRIDA, BY_FRIDA, CallJump, Patch};
+use gprofinject_abi::plan::{CallJump, Maker, Patch};
 use gprofinject_image::Image;
 
 /// None: too long, or the file does not have what stands there.
@@ -136,9 +136,9 @@ impl Layout<'_, '_> {
         bytes.resize(hook.relocated as usize, NOP);
         let longest = size_of_val(&Patch::default().replacement);
         let parts = bytes.chunks(longest).enumerate().map(|(n, part)| {
-            let by = if n == 0 { BY_FRIDA } else { BEHIND_FRIDA };
+            let by = if n == 0 { Maker::Frida } else { Maker::BehindFrida };
             let patch = self.patch(hook.at + (n * longest) as u64, part)?;
-            Some(Patch { by, ..patch })
+            Some(Patch { by: by.code(), ..patch })
         });
         parts.collect()
     }

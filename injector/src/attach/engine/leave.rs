@@ -94,7 +94,7 @@ impl Attached {
         if !are_out? {
             return Ok(Step::Later(Stays.into()));
         }
-        self.command(stopped, memory, LEAVE)?;
+        self.command(stopped, memory, Command::Leave)?;
         // Not while a thread is on its way through a thunk, which relies on the frame's cell.
         frames::put_back(self.pid, memory, self.shadows, &self.arena)?;
         // Frames with replaced return addresses were in need of them.
@@ -180,8 +180,8 @@ impl Attached {
         if self.is_ours(registers.rip) {
             return true;
         }
-        let landing = memory.word(registers.fs_base + WORDS + offset_of!(ThreadWords, landing) as u64);
-        if landing.is_ok_and(|landing| landing >= registers.rsp) {
+        let words = memory.record::<ThreadWords>(registers.fs_base + WORDS);
+        if words.is_ok_and(|words| words.landing >= registers.rsp) {
             return true;
         }
         let is_library = |mapping: &&Mapping| mapping.executable && mapping.path.contains("/libgcc_s");
@@ -228,9 +228,8 @@ impl Attached {
     pub(super) fn unmap(&self, stopped: &mut Stopped, memory: &Memory) -> Result<()> {
         let mut ranges: Vec<(u64, u64)> = Vec::new();
         if self.mapped != 0 {
-            let table = memory.bytes(self.mapped, MAPPED_MAX * 16).unwrap_or_default();
-            let word = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_le_bytes);
-            let pairs = table.chunks_exact(16).map(|pair| (word(&pair[..8]), word(&pair[8..])));
+            let table: Vec<[u64; 2]> = memory.records(self.mapped, MAPPED_MAX).unwrap_or_default();
+            let pairs = table.into_iter().map(|[address, len]| (address, len));
             ranges.extend(pairs.filter(|&(address, len)| address != 0 && len != 0));
         }
         for mapping in Process::mappings_of(self.pid)? {

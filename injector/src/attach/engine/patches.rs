@@ -55,20 +55,19 @@ impl Attached {
         if let Step::Later(error) = self.make_room(&mut stopped, &memory, &mappings, &libc, way, until)? {
             return Ok(Step::Later(error));
         }
-        let words: Vec<u8> = self.words.iter().flat_map(|word| word.to_le_bytes()).collect();
         for thread in stopped.threads.iter().filter(|thread| thread.registers.fs_base != 0) {
-            memory.write(thread.registers.fs_base + WORDS, &words)?;
+            memory.write(thread.registers.fs_base + WORDS, self.words.as_bytes())?;
         }
         // A library may have gone since.
         self.detours.retain(|d| d.stands(&memory, &d.before));
         for detoured in &self.detours {
             memory.write(detoured.at, &detoured.after)?;
         }
-        if let Err(error) = self.command(&mut stopped, &memory, ARM) {
+        if let Err(error) = self.command(&mut stopped, &memory, Command::Arm) {
             for detoured in &self.detours {
                 let _ = memory.write(detoured.at, &detoured.before);
             }
-            let step = memory.word(self.order + offset_of!(Order, step) as u64).unwrap_or(0);
+            let step = memory.record::<Order>(self.order).map_or(0, |order| order.step);
             return Err(anyhow!(
                 "the patches could not be written: {} (step {step})",
                 crate::sys::reason(&error)
@@ -93,7 +92,7 @@ impl Attached {
             if let Step::Later(error) = room {
                 return Ok(Step::Later(error));
             }
-            attached.command(&mut stopped, &memory, RESUME).map_err(|error| {
+            attached.command(&mut stopped, &memory, Command::Resume).map_err(|error| {
                 anyhow!("the patches could not be written: {}", crate::sys::reason(&error))
             })?;
             attached.paused = false;
@@ -173,7 +172,7 @@ impl Attached {
             }
             mappings = Process::mappings_of(self.pid)?;
         }
-        self.command(stopped, memory, PAUSE).map_err(|error| {
+        self.command(stopped, memory, Command::Pause).map_err(|error| {
             anyhow!("the patches could not be taken away: {}", crate::sys::reason(&error))
         })?;
         self.paused = true;

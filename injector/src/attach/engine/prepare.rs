@@ -53,9 +53,9 @@ impl Attached {
                 let prepared = attached.map(&mut stopped, &memory, &agent, near).and_then(|()| {
                     // By their names, where the kernel has no such way.
                     let given = attached.give(&mut stopped, &memory, folder, name).unwrap_or([-1; 2]);
-                    let bytes =
-                        |pairs: &[[u64; 2]]| order_bytes(process, folder.path(), name, given, pairs, get_gr);
-                    attached.prepare_stopped(&mut stopped, &memory, &agent, &found, bytes)
+                    let order =
+                        |pairs: &[[u64; 2]]| preparation(process, folder.path(), name, given, pairs, get_gr);
+                    attached.prepare_stopped(&mut stopped, &memory, &agent, &found, order)
                 });
                 if prepared.is_err() || !client.is_there() {
                     let _ = attached.unmap(&mut stopped, &memory);
@@ -85,7 +85,7 @@ impl Attached {
         memory: &Memory,
         agent: &Agent,
         found: &[Found],
-        bytes: impl Fn(&[[u64; 2]]) -> Result<Vec<u8>>,
+        order: impl Fn(&[[u64; 2]]) -> Result<Order>,
     ) -> Result<()> {
         let (base, copies) = (self.image.start, self.image.start + agent.len());
         let planned = detours::plan(found, agent, base, copies)
@@ -94,7 +94,7 @@ impl Attached {
             memory.write(planned.copy, &planned.detour.original)?;
         }
         let pairs: Vec<[u64; 2]> = planned.iter().map(|p| [p.at, p.copy]).collect();
-        memory.write(self.order, &bytes(&pairs)?)?;
+        memory.write(self.order, order(&pairs)?.as_bytes())?;
         let detoured =
             |p: detours::Planned| Detoured { at: p.at, before: p.before, after: p.detour.replacement };
         self.detours = planned.into_iter().map(detoured).collect();
@@ -107,20 +107,11 @@ impl Attached {
             ),
             _ => anyhow!("the agent could not be prepared: {}", crate::sys::reason(&error)),
         };
-        let prepared = self.command(stopped, memory, PREPARE);
-        let order = self.order;
-        let read = |offset: usize, n: u64| memory.word(order + offset as u64 + 8 * n);
-        self.mapped = read(offset_of!(Order, mapped), 0)?;
+        let prepared = self.command(stopped, memory, Command::Prepare);
+        let order: Order = memory.record(self.order)?;
+        self.mapped = order.mapped;
         prepared.map_err(refused)?;
-        let (mut words, mut waiting) = ([0; THREAD_WORDS], [0; 3]);
-        for (n, word) in (0..).zip(&mut words) {
-            *word = read(offset_of!(Order, words), n)?;
-        }
-        for (n, word) in (0..).zip(&mut waiting) {
-            *word = read(offset_of!(Order, waiting), n)?;
-        }
-        self.shadows = read(offset_of!(Order, shadows), 0)?;
-        (self.words, self.waiting) = (words, waiting);
+        (self.words, self.waiting, self.shadows) = (transmute!(order.words), order.waiting, order.shadows);
         // The process can write there as well.
         self.is_sound().context("the process has changed what the agent said")
     }
@@ -214,39 +205,33 @@ fn get_gr(planned: &Planned, plan: &Plan, bias: u64) -> u64 {
     }
 }
 
-/// The order to prepare, as it lies in memory.
-fn order_bytes(
+/// The order to prepare.
+fn preparation(
     process: &Process,
     folder: &Path,
     name: &str,
     descriptors: [i32; 2],
     detours: &[[u64; 2]],
     get_gr: u64,
-) -> Result<Vec<u8>> {
+) -> Result<Order> {
     const WANTED: [u64; 5] = [3, 4, 5, 7, 9];
-    let mut bytes = vec![0; size_of::<Order>()];
-    let mut put = |offset: usize, word: u64| bytes[offset..offset + 8].copy_from_slice(&word.to_le_bytes());
-    put(offset_of!(Order, stack), process.stack);
-    put(offset_of!(Order, get_gr), get_gr);
-    for (n, kind) in WANTED.into_iter().enumerate() {
-        put(offset_of!(Order, auxiliary) + 16 * n, kind);
-        put(offset_of!(Order, auxiliary) + 16 * n + 8, process.auxiliary(kind));
+    let mut order = Order {
+        stack: process.stack,
+        get_gr,
+        descriptors: descriptors.map(i64::from),
+        detours_count: detours.len() as u64,
+        ..Order::new_zeroed()
+    };
+    for (place, kind) in order.auxiliary.iter_mut().zip(WANTED) {
+        *place = [kind, process.auxiliary(kind)];
     }
-    for (n, [at, copy]) in detours.iter().enumerate() {
-        put(offset_of!(Order, detours) + 16 * n, *at);
-        put(offset_of!(Order, detours) + 16 * n + 8, *copy);
-    }
-    put(offset_of!(Order, detours_count), detours.len() as u64);
-    for (n, descriptor) in descriptors.into_iter().enumerate() {
-        put(offset_of!(Order, descriptors) + 8 * n, i64::from(descriptor) as u64);
-    }
+    order.detours.get_mut(..detours.len()).context("too many detours")?.copy_from_slice(detours);
     let place = folder.join(name);
     let place = place.as_os_str().as_bytes();
-    put(offset_of!(Order, place_len), place.len() as u64);
-    if place.len() > PLACE_MAX {
+    let Some(room) = order.place.get_mut(..place.len()) else {
         bail!("the name of {} is too long", folder.display());
-    }
-    let at = offset_of!(Order, place);
-    bytes[at..at + place.len()].copy_from_slice(place);
-    Ok(bytes)
+    };
+    room.copy_from_slice(place);
+    order.place_len = place.len() as u64;
+    Ok(order)
 }

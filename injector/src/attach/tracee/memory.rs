@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 
 use libc::c_void;
+use zerocopy::{FromBytes, IntoBytes};
 
 use crate::attach::process::face;
 
@@ -66,6 +67,24 @@ impl Memory {
         let mut bytes = [0; 8];
         self.read(address, &mut bytes)?;
         Ok(u64::from_le_bytes(bytes))
+    }
+
+    /// A whole record.
+    pub(crate) fn record<T: FromBytes + IntoBytes>(&self, address: u64) -> io::Result<T> {
+        let mut record = T::new_zeroed();
+        self.read(address, record.as_mut_bytes())?;
+        Ok(record)
+    }
+
+    /// As many records as there are, one behind the other.
+    pub(crate) fn records<T: FromBytes + IntoBytes + Clone>(
+        &self,
+        address: u64,
+        count: usize,
+    ) -> io::Result<Vec<T>> {
+        let mut records = vec![T::new_zeroed(); count];
+        self.read(address, records.as_mut_slice().as_mut_bytes())?;
+        Ok(records)
     }
 
     pub(crate) fn bytes(&self, address: u64, len: usize) -> io::Result<Vec<u8>> {
