@@ -18,36 +18,13 @@
 #![cfg_attr(test, allow(dead_code, unused_imports))]
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
-mod agent;
-mod arcs;
-mod attach;
-mod birth;
-mod builtins;
-mod callers;
-mod cells;
-mod children;
-mod counters;
-mod early;
-mod execute;
-mod far;
-mod frida;
-mod gate;
-mod jumps;
-mod lookup;
-mod mcount;
-mod objects;
-mod orphan;
-mod place;
-mod saved;
-mod seccomp;
-mod setup;
-mod sys;
-mod text;
-mod threads;
-mod timer;
+mod control;
+mod hot;
+mod os;
+mod process;
+mod program;
+mod start;
 mod unwind;
-mod vectors;
-mod words;
 
 /// The compiler wants one. Nothing here panics on purpose; if it did, the program would hang rather than
 /// print somebody else's message or die.
