@@ -4,4 +4,6 @@
 //! calls are counted.
 
 pub(crate) mod agent;
+pub(crate) mod failure;
+pub(crate) mod provoke;
 pub(crate) mod text;

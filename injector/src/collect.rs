@@ -24,7 +24,7 @@ pub(crate) struct Collected {
     /// Why the agent hooked nothing, if so.
     pub(crate) trouble: Option<String>,
     /// What is wrong with the counters themselves.
-    pub(crate) damage: Option<&'static str>,
+    pub(crate) damage: Option<String>,
     pub(crate) setup_ns: u64,
     pub(crate) threads: u64,
     pub(crate) lost_calls: u64,
@@ -73,7 +73,7 @@ pub(crate) fn collect(
         unpatched: (planned.frida() as u64).saturating_sub(report.frida_patched),
         frida_ns: report.frida_ns,
         committed: region.committed(),
-        damage: is_damaged.then_some(OVERWRITTEN),
+        damage: if is_damaged { Some(OVERWRITTEN.to_owned()) } else { failure(&report) },
         ..Collected::default()
     };
     let threads = region.threads()?;
@@ -109,12 +109,7 @@ pub(crate) fn collect_guest(region: &Region, planned: &Planned) -> io::Result<Co
     Ok(collected)
 }
 
-fn arcs(
-    region: &Region,
-    planned: &Planned,
-    bias: u64,
-    damage: &mut Option<&'static str>,
-) -> io::Result<Vec<Arc>> {
+fn arcs(region: &Region, planned: &Planned, bias: u64, damage: &mut Option<String>) -> io::Result<Vec<Arc>> {
     let mut arcs = Vec::new();
     let mut is_full = false;
     region.counters(&slot_owners(planned), |counter| {
@@ -125,7 +120,7 @@ fn arcs(
         }
     })?;
     if is_full {
-        *damage = Some(TOO_MANY);
+        *damage = Some(TOO_MANY.to_owned());
     }
     Ok(falls::without(summed(arcs), planned))
 }
@@ -187,10 +182,7 @@ pub(crate) fn trouble(report: &AgentReport) -> Option<String> {
         AgentState::Refused => trouble_text(report.trouble),
     };
     if report.trouble == Trouble::Panic.code() {
-        return Some(format!(
-            "{what} (a panic in line {} of the source file {:016x}); please report this",
-            report.errno, report.trouble_address
-        ));
+        return Some(format!("{what} ({})", panic_text(report)));
     }
     let place = match report.trouble_address {
         0 => String::new(),
@@ -202,6 +194,22 @@ pub(crate) fn trouble(report: &AgentReport) -> Option<String> {
         errno => format!(": {}", sys::errno_text(errno)),
     };
     Some(format!("{what}{place}{errno}"))
+}
+
+/// What is wrong with the counters if the agent has panicked after the hooks were in place.
+fn failure(report: &AgentReport) -> Option<String> {
+    let failed = report.state == AgentState::Armed && report.trouble == Trouble::Panic.code();
+    failed.then(|| {
+        format!("the agent has a defect and stopped counting: counts are too low ({})", panic_text(report))
+    })
+}
+
+/// Where the agent has panicked. The program may have written anything there instead, so only plain characters are shown.
+fn panic_text(report: &AgentReport) -> String {
+    let bytes = report.panic_file.iter().flat_map(|word| word.to_le_bytes()).take_while(|&byte| byte != 0);
+    let file: String =
+        bytes.map(|byte| if byte.is_ascii_graphic() { char::from(byte) } else { '?' }).collect();
+    format!("please report a panic at {file}:{}", report.errno)
 }
 
 fn trouble_text(trouble: TroubleCode) -> String {
@@ -223,6 +231,24 @@ fn trouble_text(trouble: TroubleCode) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gprofinject_abi::region::PANIC_FILE_WORDS;
+
+    #[test]
+    fn a_panic_is_named() {
+        let mut panic_file = [0; PANIC_FILE_WORDS];
+        panic_file[0] = u64::from_le_bytes(*b"src/\x1b[.r");
+        panic_file[1] = u64::from_le_bytes(*b"s\0\0\0\0\0\0\0");
+        let trouble = Trouble::Panic.code();
+        let mut report = AgentReport { trouble, errno: 7, panic_file, ..AgentReport::default() };
+        report.state = AgentState::Refused;
+        let expected = "the agent has a defect (please report a panic at src/?[.rs:7)";
+        assert_eq!((super::trouble(&report).as_deref(), failure(&report)), (Some(expected), None));
+        report.state = AgentState::Armed;
+        assert_eq!(super::trouble(&report), None);
+        assert!(failure(&report).is_some_and(|text| text.contains("counts are too low")));
+        report.trouble = TroubleCode::default();
+        assert_eq!(failure(&report), None);
+    }
 
     #[test]
     fn equal_arcs_are_summed() {

@@ -428,7 +428,7 @@ impl<'s> Family<'s> {
         let baseline = self.baselines.get(&index);
         let counted =
             counted(region.as_ref(), profilee, samples, crash, self.rate, baseline, &mut self.troubles)?;
-        self.troubles.extend(counted.0.collected.damage.map(str::to_owned));
+        self.troubles.extend(counted.0.collected.damage.clone());
         Some(counted)
     }
 

@@ -16,7 +16,8 @@ use std::time::SystemTime;
 
 use gprofinject_abi::VERSION;
 use gprofinject_abi::region::{
-    MAGIC, PAGE, RegionHeader, RegionOrders, State, TroubleCode, block_len, round_up, slot_chunk,
+    MAGIC, PAGE, PANIC_FILE_WORDS, RegionHeader, RegionOrders, State, TroubleCode, block_len, round_up,
+    slot_chunk,
 };
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -111,6 +112,7 @@ pub(crate) struct AgentReport {
     pub(crate) trouble: TroubleCode,
     pub(crate) trouble_address: u64,
     pub(crate) errno: i32,
+    pub(crate) panic_file: [u64; PANIC_FILE_WORDS],
     pub(crate) pid: u32,
     /// Number of the plan, which a forked child copies from its parent.
     pub(crate) plan: u32,
@@ -153,6 +155,7 @@ impl AgentReport {
             trouble: header.trouble,
             trouble_address: header.trouble_address,
             errno: header.errno,
+            panic_file: header.panic_file,
             pid: header.pid,
             plan: header.orders.plan,
             guests: header.guests > 0,

@@ -114,12 +114,11 @@ pub struct RegionHeader {
     pub state: StateCode,
     /// Why the agent does not hook: a [`Trouble`], or 0.
     pub trouble: TroubleCode,
-    /// errno of the system call that failed, or 0. After [`Trouble::Panic`], the line of the panic.
+    /// errno of the system call that failed, or 0. After [`Trouble::Panic`], the line of [`RegionHeader::panic_file`].
     pub errno: i32,
     /// The process's number.
     pub pid: u32,
-    /// Link address that the trouble is about, or 0. After [`Trouble::Panic`], a hash of the name of the source file
-    /// ([`file_hash`]).
+    /// Link address that the trouble is about, or 0.
     pub trouble_address: u64,
     /// Runtime address minus link address.
     pub bias: u64,
@@ -150,7 +149,13 @@ pub struct RegionHeader {
     pub frida_patched: u64,
     /// Nanoseconds that gum took for them, in addition to [`RegionHeader::setup_ns`].
     pub frida_ns: u64,
+    /// After [`Trouble::Panic`], the name of the source file, as its bytes stand in memory. Shorter names are followed by
+    /// zeros; of longer ones, the end is here.
+    pub panic_file: [u64; PANIC_FILE_WORDS],
 }
+
+/// Words of [`RegionHeader::panic_file`].
+pub const PANIC_FILE_WORDS: usize = 8;
 
 coded! {
     /// How far the agent has come.
@@ -185,7 +190,8 @@ coded! {
         Memory = 7,
         /// The hooks of -finstrument-functions, which the plan took for the C library's empty ones, are somebody else's.
         Hooks = 8,
-        /// The agent's code has panicked: see [`RegionHeader::errno`] and [`RegionHeader::trouble_address`].
+        /// The agent's code has panicked: see [`RegionHeader::panic_file`]. If the state is [`State::Armed`], the hooks were in
+        /// place by then, and what was counted is there.
         Panic = 9,
     }
 }
@@ -209,17 +215,6 @@ pub struct BlockHeader {
     pub index: u64,
     /// timer_create's id + 1, or 0.
     pub timer: u64,
-}
-
-/// A hash of a source file's name (FNV-1a), by which the region header names the place of a panic.
-pub const fn file_hash(name: &str) -> u64 {
-    let bytes = name.as_bytes();
-    let (mut hash, mut n) = (0xcbf2_9ce4_8422_2325_u64, 0);
-    while n < bytes.len() {
-        hash = (hash ^ bytes[n] as u64).wrapping_mul(0x100_0000_01b3);
-        n += 1;
-    }
-    hash
 }
 
 /// Offset of the table of recent arcs in a thread block: [`RECENT_ENTRIES`] words, each with the offset of the
@@ -322,7 +317,7 @@ pub const fn round_up(value: u64, to: u64) -> u64 {
 
 const _: () = {
     assert!(size_of::<RegionOrders>() == 104);
-    assert!(size_of::<RegionHeader>() == 240);
+    assert!(size_of::<RegionHeader>() == 304);
     assert!(size_of::<RegionHeader>() <= PAGE as usize);
     assert!(size_of::<BlockHeader>() == 40);
     assert!(size_of::<BlockHeader>() <= RECENT as usize);

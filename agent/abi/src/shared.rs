@@ -12,7 +12,7 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 
 use crate::plan::{Cell, ThreadWords};
-use crate::region::{BlockHeader, Overflow, RegionHeader, Slot};
+use crate::region::{BlockHeader, Overflow, PANIC_FILE_WORDS, RegionHeader, Slot};
 
 /// Declares a pointer type to a record, and one method for each of its fields that is shared.
 macro_rules! shared {
@@ -78,10 +78,11 @@ shared! {
     /// Each field is a number that stands for itself: the injector reads them all when the process has ended, or for a
     /// dump, where it makes no difference whether an event is in it that happens at the same time.
     pub struct RegionRef(RegionHeader) {
-        /// Written by the thread that sets up, and by one that panics. Read by the injector, and by Frida's library, which
-        /// the same thread calls later.
+        /// Written by the thread that sets up, with `Release` when the hooks are in place or will never be, and by a thread that
+        /// panics meanwhile. Read by the injector, and by the agent for Frida's library, with `Acquire`.
         state: AtomicU32,
-        /// Written by the thread that sets up, before `state`, and by one that panics.
+        /// Written by the thread that sets up, before `state`, and by the first thread that panics. A reader that finds it
+        /// with `Acquire` finds what it is about.
         trouble: AtomicU32,
         /// As `trouble`.
         errno: AtomicI32,
@@ -208,6 +209,14 @@ shared! {
         function: AtomicU32,
         /// See [`Cell::link`].
         link: AtomicU32,
+    }
+}
+
+impl RegionRef {
+    /// Written by the first thread that panics, before `trouble`.
+    pub fn panic_file(self) -> &'static [AtomicU64; PANIC_FILE_WORDS] {
+        // SAFETY: as for the other fields. An atomic is as long as its number, and aligned to 8 as the header is.
+        unsafe { &*(&raw const (*self.0.as_ptr()).panic_file).cast() }
     }
 }
 

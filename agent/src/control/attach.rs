@@ -17,6 +17,7 @@ use crate::os::place::{Files, Place};
 use crate::os::vectors::{restore_vectors, save_vectors};
 use crate::os::words;
 use crate::program::agent::Agent;
+use crate::program::failure;
 use crate::program::text;
 use crate::start::early;
 use crate::start::setup;
@@ -31,7 +32,8 @@ unsafe extern "C" fn carry_out(order: *mut Order) {
     // SAFETY: `gprofinject_control` passes the address that the injector has passed to it. The injector does not touch the
     // order until `done` is set, behind this call, and it polls that field by the kernel's system calls.
     let order = unsafe { &mut *order };
-    let result = match order.command.get() {
+    // Orders to pause and to leave are carried out as well when the agent has panicked.
+    let result = failure::attempt(|| match order.command.get() {
         Some(Command::Prepare) => prepare(order),
         Some(Command::Arm) => arm(order),
         Some(Command::Pause) => {
@@ -44,10 +46,11 @@ unsafe extern "C" fn carry_out(order: *mut Order) {
             Ok(())
         }
         None => Err(kernel::EINVAL),
-    };
+    });
     order.result = match result {
-        Ok(()) => 0,
-        Err(errno) => errno.into(),
+        Some(Ok(())) => 0,
+        Some(Err(errno)) => errno.into(),
+        None => kernel::EFAULT.into(),
     };
 }
 

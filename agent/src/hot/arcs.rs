@@ -14,6 +14,8 @@ use crate::hot::slots::{self, Found};
 use crate::hot::threads;
 use crate::os::words;
 use crate::program::agent::Agent;
+use crate::program::failure;
+use crate::program::provoke;
 use crate::program::text;
 use core::sync::atomic::Ordering;
 use gprofinject_abi::plan::{ENTRY_ONLY, FunctionRecord, LEAF, LOOPS};
@@ -58,6 +60,30 @@ pub(crate) extern "C" fn known(number: u32, return_address: u64, cfa: u64, base:
 
 /// Counts any arc: gives the thread its block and the arc its place first.
 pub(crate) extern "C" fn rare(number: u32, return_address: u64, cfa: u64) -> Next {
+    failure::guarded(|| counted(number, return_address, cfa))
+        .unwrap_or_else(|| uncounted(number, return_address, cfa))
+}
+
+/// Goes on without counting, because the agent's code has panicked. No code here may panic.
+fn uncounted(number: u32, return_address: u64, cfa: u64) -> Next {
+    let agent = Agent::get();
+    let record = agent.function(number);
+    // If the process has one thread, nobody comes here any more.
+    text::restore(agent);
+    match Entry::of(agent, record, number, return_address, cfa) {
+        Entry::Loop => Next::body(agent, record),
+        // Code that was made at run time may look its return address up.
+        Entry::Callback
+            if record.flags & ENTRY_ONLY == 0 && objects::known(return_address) != Some(false) =>
+        {
+            Next::body(agent, record)
+        }
+        entry => entry.next(agent, record, number, return_address, cfa, None),
+    }
+}
+
+fn counted(number: u32, return_address: u64, cfa: u64) -> Next {
+    provoke::at(provoke::Place::Rare);
     let agent = Agent::get();
     let record = agent.function(number);
     let entry = Entry::of(agent, record, number, return_address, cfa);
@@ -202,7 +228,7 @@ fn caller(agent: &Agent, return_address: u64, cfa: u64, nearest: &mut Option<Nea
 pub(crate) extern "C" fn tail(index: u32) -> u64 {
     let agent = Agent::get();
     let record = agent.tail(index);
-    let ready = threads::block(agent)
-        .is_some_and(|block| slots::take(agent, block, slots::slot(block, record.slot), SITE | record.site));
+    let take = |block| slots::take(agent, block, slots::slot(block, record.slot), SITE | record.site);
+    let ready = failure::guarded(|| threads::block(agent).is_some_and(take)).unwrap_or(false);
     agent.arena_lo.wrapping_add(if ready { record.again } else { record.thunk }.into())
 }

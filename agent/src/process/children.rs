@@ -14,6 +14,8 @@ use crate::os::place::Place;
 use crate::os::task;
 use crate::process::run;
 use crate::program::agent::{self, Agent, unread_region};
+use crate::program::failure;
+use crate::program::provoke;
 use crate::unwind::landings;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -34,9 +36,15 @@ pub(crate) fn prepare(dynamic_linker: u64) {
 /// The first thing that runs in a forked child.
 pub(crate) extern "C" fn begin() {
     let parent = Agent::get();
-    if !parent.is_set_up {
-        return;
+    if parent.is_set_up && failure::guarded(|| begin_counting(parent)).is_none() {
+        // Nothing of this process may come into the parent's file.
+        threads::lose(parent);
+        parent.region.lost_children().fetch_add(1, Ordering::Relaxed);
     }
+}
+
+fn begin_counting(parent: &Agent) {
+    provoke::at(provoke::Place::Fork);
     landings::begin_child();
     // The handler that the C library runs comes behind the definition of `_Fork` below.
     let is_frozen = kernel::is_frozen();

@@ -14,6 +14,8 @@ use crate::os::place::Place;
 use crate::os::task;
 use crate::process::run;
 use crate::program::agent::Agent;
+use crate::program::failure;
+use crate::program::provoke;
 use core::sync::atomic::{AtomicU64, Ordering};
 use gprofinject_abi::{AGENT_FILE, FOLDER_MAX, FRIDA_FILE, PRELOAD_VARIABLE, RUN_VARIABLE, ask};
 use linux_raw_sys::general;
@@ -101,8 +103,9 @@ unsafe extern "C" fn environment(
     given: *const *const u8,
     room: *mut Room,
 ) -> *const *const u8 {
-    // SAFETY: the C library's caller passed what execve wants; the stub made the room.
-    unsafe { followed(folder, path, given, &mut *room) }.unwrap_or(given)
+    // SAFETY: the C library's caller has passed what execve demands. The stub has made the room, which nobody else uses.
+    let followed = failure::guarded(|| unsafe { followed(folder, path, given, &mut *room) });
+    followed.flatten().unwrap_or(given)
 }
 
 /// # Safety
@@ -122,6 +125,7 @@ unsafe fn followed(
     if is_unreadable(path as u64) || !given.is_null() && is_unreadable(given as u64) {
         return None;
     }
+    provoke::at(provoke::Place::Execute);
     let mut name = [0; ask::NAME_MAX];
     let name = {
         // SAFETY: passed on.

@@ -5,10 +5,15 @@
 use crate::os::files;
 use crate::os::task;
 use crate::process::run;
+use crate::program::failure;
 use gprofinject_abi::COMMAND_FILE;
 
 /// Runs when the program has called exit(), after its own handlers.
 pub(crate) extern "C" fn end() {
+    let _ = failure::guarded(recover);
+}
+
+fn recover() {
     let place = run::place();
     if place.is_none() || run::is_injector_there() {
         return;

@@ -12,6 +12,7 @@ use crate::hot::timers;
 use crate::os::kernel;
 use crate::os::lookup;
 use crate::program::agent::Agent;
+use crate::program::failure;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 /// The C library's function. Stored once, before the first hook is in place.
@@ -25,6 +26,14 @@ pub(crate) fn prepare(dynamic_linker: u64) {
 /// What follows prctl(PR_SET_SECCOMP, mode, filter), or its like. True: nothing was frozen before, and now
 /// it is.
 extern "C" fn enter(mode: u64, filter: u64) -> bool {
+    failure::guarded(|| freeze(mode, filter)).unwrap_or_else(|| {
+        // Even so, no system call may be made from now on.
+        kernel::freeze(true);
+        false
+    })
+}
+
+fn freeze(mode: u64, filter: u64) -> bool {
     const STRICT: u64 = 1;
     const FILTER: u64 = 2;
     // Without a filter it is a question, whether the kernel knows the call.
@@ -45,6 +54,10 @@ extern "C" fn enter(mode: u64, filter: u64) -> bool {
 
 /// It did not enter after all.
 extern "C" fn stay() {
+    let _ = failure::guarded(thaw);
+}
+
+fn thaw() {
     kernel::freeze(false);
     let agent = Agent::get();
     agent.region.frozen().fetch_sub(1, Ordering::Relaxed);

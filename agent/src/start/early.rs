@@ -17,6 +17,8 @@ use crate::process::execute;
 use crate::process::orphan;
 use crate::process::seccomp;
 use crate::process::syscall;
+use crate::program::failure;
+use crate::program::provoke;
 use crate::start::mcount;
 use crate::start::setup;
 use crate::unwind::jumps;
@@ -92,7 +94,8 @@ extern "C" fn early() {
             // A program may have its own copy of the variable (a copy relocation), filled only later.
             let stack = if (*end).is_null() { start_of_stack() } else { *end };
             if !stack.is_null() {
-                begin(Start::of(stack));
+                let start = Start::of(stack);
+                let _ = failure::guarded(|| begin(start));
             }
         }
     }
@@ -110,6 +113,7 @@ pub(crate) fn find_functions(dynamic_linker: u64) {
 
 #[cfg_attr(test, allow(dead_code))]
 fn begin(start: Start) {
+    provoke::read(&start);
     find_functions(start.auxiliary(AT_BASE));
     if !is_profiled(&start) {
         mcount::pass_on(start.auxiliary(AT_BASE));

@@ -15,6 +15,8 @@ use crate::os::words;
 use crate::process::execute;
 use crate::process::run;
 use crate::program::agent::{self, Agent};
+use crate::program::failure;
+use crate::program::provoke;
 use crate::program::text;
 use crate::start::arena;
 use crate::start::mcount;
@@ -56,8 +58,10 @@ fn state(region: RegionRef) -> Option<State> {
 /// An errno if there is no region file.
 pub(crate) fn prepare(start: &Start, files: &Files<'_>) -> Result<(RegionRef, RegionOrders), i32> {
     let (region, orders) = map_region(files)?;
-    region.pid().store(task::getpid(), Ordering::Relaxed);
     region.state().store(State::SettingUp.code().0, Ordering::Relaxed);
+    failure::report_to(region);
+    provoke::at(provoke::Place::SetUp);
+    region.pid().store(task::getpid(), Ordering::Relaxed);
     if let Err(refusal) = hook(start, files, region, orders) {
         refusal.report(region);
     }

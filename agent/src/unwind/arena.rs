@@ -25,7 +25,9 @@ fn frame_at(agent: &Agent, pc: u64) -> Frame {
         return Frame::Called;
     }
     if at >= agent.stubs {
-        let entry_only = agent.function((at - agent.stubs) / agent.stub_len).flags & ENTRY_ONLY != 0;
+        let number = (at - agent.stubs).checked_div(agent.stub_len).unwrap_or(0);
+        let entry_only =
+            agent.functions.get(number as usize).is_some_and(|record| record.flags & ENTRY_ONLY != 0);
         return if entry_only { Frame::Called } else { Frame::Popped };
     }
     // The thunk before the first body behind the address, or what stands in front of that thunk: the body

@@ -17,9 +17,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
-use gprofinject_abi::attach::{
-    ACCUMULATOR, CONTROL, Command, DETOURS_MAX, MAPPED_MAX, Order, PAD, WORDS,
-};
+use gprofinject_abi::attach::{ACCUMULATOR, CONTROL, Command, DETOURS_MAX, MAPPED_MAX, Order, PAD, WORDS};
 use gprofinject_abi::plan::ThreadWords;
 use gprofinject_abi::{AGENT_FILE, REGION_SUFFIX};
 use gprofinject_plan::Plan;
