@@ -13,7 +13,7 @@ use std::time::Duration;
 use gprofinject_abi::plan::{Patch, PlanHeader, Table};
 use gprofinject_image::Image;
 use gprofinject_image::x86::has_branch;
-use gprofinject_plan::relocate::call::CALL_R11;
+use gprofinject_plan::x86::relocate::call::CALL_R11;
 use gprofinject_plan::{Engine, Hooks, Options, Plan, Verdict};
 use gprofinject_tests::sequences::{Generator, Surroundings};
 use gprofinject_tests::synthetic::{Piece, Program};

@@ -9,8 +9,8 @@
 use std::time::{Duration, Instant};
 
 use gprofinject_image::x86::{falls_through, has_branch, is_call};
-use gprofinject_plan::relocate::call::{self, CALL_R11, Call};
-use gprofinject_plan::relocate::{copied, relocate};
+use gprofinject_plan::x86::relocate::call::{self, CALL_R11, Call};
+use gprofinject_plan::x86::relocate::instructions::{copied, relocate};
 use gprofinject_tests::generate::{first_seed, random_numbers};
 use gprofinject_tests::machine::{AREA, COPY, DATA, INT3, Machine, ORIGINAL, State, Stop};
 use gprofinject_tests::sequences::{Generator, Sequence, Surroundings};

@@ -1,6 +1,7 @@
 //! The plan file. See [`gprofinject_abi::plan`] for its layout.
 
-use crate::plan::{Engine, Hooks, Plan};
+use crate::decide::options::{Engine, Hooks};
+use crate::plan::Plan;
 use gprofinject_abi::VERSION;
 use gprofinject_abi::plan::{
     CallJump, CodeRange, FunctionRecord, HOOK_BOTH, HOOK_ENTRY, MAGIC, Original, Patch, PlanHeader, Segment,

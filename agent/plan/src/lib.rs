@@ -7,31 +7,21 @@
 #![forbid(unsafe_code)]
 
 mod blocks;
-mod cfi;
-pub mod detour;
-pub mod emit;
-pub mod encode;
-mod falls;
-pub mod flow;
-mod moved;
-mod own_text;
+mod decide;
+mod emit;
+mod encode;
+mod flow;
 mod parallel;
 mod plan;
-mod predecode;
-pub mod registers;
-pub mod relocate;
-mod return_slot;
-pub mod slots;
-pub mod start;
+mod planner;
 mod stored;
-pub mod tactic;
-pub mod tails;
-pub mod template;
 #[cfg(test)]
 mod testing;
-mod unwinder;
+pub mod x86;
 
-pub use blocks::Uncounted;
-pub use plan::{Engine, Hooks, Options, Plan, Verdict};
-pub use stored::PLANNER;
-pub use tactic::{Reason, Tactic};
+pub use crate::blocks::uncounted::Uncounted;
+pub use crate::decide::options::{Engine, Hooks, Options};
+pub use crate::decide::verdict::{Reason, Tactic, Verdict};
+pub use crate::flow::facts::{Flow, FunctionFlow};
+pub use crate::plan::Plan;
+pub use crate::stored::PLANNER;

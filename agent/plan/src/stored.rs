@@ -6,8 +6,10 @@
 //! The bytes may be damaged. [`Plan::from_stored`] allocates no more than a small multiple of their length, does not panic, and
 //! compares them with the image: whoever uses the plan may rely on the indices and extents that are listed there.
 
-use crate::falls::Fall;
-use crate::plan::{Engine, Hooks, Plan, Verdict, code_extents, extents};
+use crate::decide::options::{Engine, Hooks};
+use crate::decide::verdict::Verdict;
+use crate::flow::falls::Fall;
+use crate::plan::{Plan, code_extents, extents};
 use gprofinject_abi::VERSION;
 use gprofinject_abi::plan::{FunctionRecord, MAGIC, Patch, PlanHeader, Table};
 use gprofinject_abi::region::{SLOTS, Slot};

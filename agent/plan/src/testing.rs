@@ -1,7 +1,9 @@
 //! Programs for unit tests, and their plans.
 #![allow(clippy::unwrap_used)]
 
-use crate::{Engine, Hooks, Options, Plan, Tactic, Verdict};
+use crate::decide::options::{Engine, Hooks, Options};
+use crate::decide::verdict::{Tactic, Verdict};
+use crate::plan::Plan;
 use gprofinject_image::{Code, Facts, Function, FunctionKind, Image, ImageKind, Segment};
 
 pub(crate) const TEXT: u64 = 0x1000;

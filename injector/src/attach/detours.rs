@@ -5,7 +5,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use gprofinject_abi::attach::DETOURS_MAX;
-use gprofinject_plan::detour::Detour;
+use gprofinject_plan::x86::detour::Detour;
 use object::{Object, ObjectSymbol, SymbolKind};
 
 use super::foreign_file;

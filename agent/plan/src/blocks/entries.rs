@@ -5,13 +5,11 @@
 //! more, so a place without five bytes before the next one gets a short jump to five bytes anywhere near. Where there is
 //! not even that, and only the unit's own indirect jumps lead there, these compare their target with it.
 
-use super::Uncounted;
-use super::decode::{Part, Steps, Way};
-use crate::emit::short;
-use crate::flow::{Flow, function_at};
-use crate::relocate::near_jump;
-use crate::start::is_padding;
-use crate::tactic::{JUMP, SHORT_JUMP};
+use crate::blocks::steps::{Part, Steps, Way};
+use crate::blocks::uncounted::Uncounted;
+use crate::flow::facts::Flow;
+use crate::flow::padding::is_padding;
+use crate::x86::jump::{JUMP, SHORT_JUMP, near_jump, short};
 use gprofinject_image::{Image, ImageKind};
 use std::ops::Range;
 
@@ -131,7 +129,7 @@ fn tables_around(image: &Image, steps: &Steps, address: u64, base: u64, targets:
 
 /// A place of the original that leads to the copy.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Redirect {
+pub(crate) struct Redirect {
     pub(super) at: u64,
     /// The place in the original whose copy a near jump leads to.
     pub(super) to: u64,
@@ -210,7 +208,7 @@ fn spans(image: &Image, flow: &Flow, steps: &Steps) -> Vec<Range<u64>> {
     const MOST_PADDING: u64 = 64;
     let span = |part: &Part| {
         let runs_into = steps.list[part.first..part.end].last().is_none_or(|s| s.way.falls_through());
-        let limit = function_at(image, part.lo).map_or(part.hi, |i| image.functions[i].limit);
+        let limit = image.function_at(part.lo).map_or(part.hi, |i| image.functions[i].limit);
         let end = limit.min(part.hi + MOST_PADDING);
         let padded = !runs_into && is_padding(image, flow, part.hi, end, limit);
         part.lo..if padded { end } else { part.hi }

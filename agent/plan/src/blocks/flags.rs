@@ -4,8 +4,8 @@
 //! Backwards over the unit: flags are read by an instruction, or behind it before something overwrites them.
 //! Returns and jumps out of the unit pass none (System V ABI).
 
-use super::decode::{COUNTER_FLAGS, Steps, Way};
-use super::graph::Graph;
+use crate::blocks::graph::Graph;
+use crate::blocks::steps::{COUNTER_FLAGS, Steps, Way};
 
 /// Finds each block's place for a counter.
 pub(super) fn place(steps: &Steps, graph: &mut Graph) {

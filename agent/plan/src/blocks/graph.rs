@@ -7,8 +7,8 @@
 //! tree follow from the others and need no counter. What may come from, or go to, anywhere (entries, indirect jumps,
 //! calls that may not return) is one class, *outside*, which has no equation.
 
-use super::Uncounted;
-use super::decode::{Step, Steps, Way};
+use crate::blocks::steps::{Step, Steps, Way};
+use crate::blocks::uncounted::Uncounted;
 use gprofinject_image::Image;
 
 const INT3: u8 = 0xcc;
@@ -33,7 +33,7 @@ pub(super) struct Block {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Graph {
+pub(crate) struct Graph {
     /// In the order of the steps.
     pub(super) blocks: Vec<Block>,
     /// By step: the block that begins there, else `u32::MAX`.

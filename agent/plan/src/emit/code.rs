@@ -1,16 +1,17 @@
 //! The bytes of the arena, as they are written.
 
-use crate::relocate::near_jump;
-use crate::slots::Home;
-use crate::template::{Hole, Second, Target, Template};
+use crate::emit::homes::Home;
+use crate::x86::jump::near_jump;
+use crate::x86::template::kind::Second;
+use crate::x86::template::{Hole, Target, Template};
 use gprofinject_abi::plan::ArenaHeader;
 use std::mem::offset_of;
 use std::ops::Range;
 
 /// Bytes of [`Writer::stub`] at most.
-pub const STUB: usize = 19;
+pub(crate) const STUB: usize = 19;
 /// Bytes of [`Writer::restore`].
-pub const RESTORE: usize = 10;
+pub(crate) const RESTORE: usize = 10;
 /// Bytes of [`Writer::jump_through`].
 const JUMP_THROUGH: usize = 6;
 /// `mov [rsp-24], r11`, `mov [rsp-16], r11`: where the slow paths look for it, from the CFA and from the
@@ -19,13 +20,13 @@ const SAVE_R11: [[u8; 5]; 2] = [[0x4c, 0x89, 0x5c, 0x24, 0xe8], [0x4c, 0x89, 0x5
 /// `mov [rsp-16], rax`, `mov [rsp-8], rax`: the same.
 const SAVE_RAX: [[u8; 5]; 2] = [[0x48, 0x89, 0x44, 0x24, 0xf0], [0x48, 0x89, 0x44, 0x24, 0xf8]];
 /// `mov rax, [rsp-16]`, `mov rax, [rsp-8]`.
-pub const LOAD_RAX: [[u8; 5]; 2] = [[0x48, 0x8b, 0x44, 0x24, 0xf0], [0x48, 0x8b, 0x44, 0x24, 0xf8]];
+pub(crate) const LOAD_RAX: [[u8; 5]; 2] = [[0x48, 0x8b, 0x44, 0x24, 0xf0], [0x48, 0x8b, 0x44, 0x24, 0xf8]];
 /// `mov r11, r10`.
 const R11_FROM_R10: [u8; 3] = [0x4d, 0x89, 0xd3];
 
 /// What the holes of a template are filled with. Where a branch leads to is an arena offset.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Values {
+pub(crate) struct Values {
     pub home: Home,
     pub number: u32,
     /// Of a tail call: lower half of its slot's key.
@@ -36,14 +37,14 @@ pub struct Values {
     pub body: usize,
 }
 
-/// Where the jumps to the slow path of exits are, in the order of [`crate::template::ExitWay`], the first at `at`.
-pub fn exits(at: usize) -> [usize; 3] {
+/// Where the jumps to the slow path of exits are, in the order of [`crate::x86::template::kind::ExitWay`], the first at `at`.
+pub(crate) fn exits(at: usize) -> [usize; 3] {
     [at, at + JUMP_THROUGH, at + 2 * JUMP_THROUGH + 5]
 }
 
 /// The arena.
 #[derive(Debug, Default)]
-pub struct Code {
+pub(crate) struct Code {
     /// Link address; may wrap below zero in a PIE.
     pub arena: u64,
     pub bytes: Vec<u8>,
@@ -51,7 +52,7 @@ pub struct Code {
 }
 
 impl Code {
-    pub fn address(&self, offset: usize) -> u64 {
+    pub(crate) fn address(&self, offset: usize) -> u64 {
         self.arena.wrapping_add(offset as u64)
     }
 }
@@ -75,7 +76,7 @@ impl<'b> Area<'b> {
 
 /// Writes into one or two areas of the arena. Places are arena offsets.
 #[derive(Debug)]
-pub struct Writer<'b> {
+pub(crate) struct Writer<'b> {
     low: Area<'b>,
     high: Area<'b>,
     pub tls_fixups: Vec<u32>,
@@ -83,13 +84,13 @@ pub struct Writer<'b> {
 
 impl<'b> Writer<'b> {
     /// Writes anywhere.
-    pub fn new(bytes: &'b mut [u8]) -> Writer<'b> {
+    pub(crate) fn new(bytes: &'b mut [u8]) -> Writer<'b> {
         let high = Area { start: bytes.len(), bytes: &mut [] };
         Writer { low: Area { start: 0, bytes }, high, tls_fixups: Vec::new() }
     }
 
     /// One for each pair of areas; all the first ones, in order, stand before all the second ones.
-    pub fn apart(bytes: &'b mut [u8], areas: &[(Range<usize>, Range<usize>)]) -> Vec<Writer<'b>> {
+    pub(crate) fn apart(bytes: &'b mut [u8], areas: &[(Range<usize>, Range<usize>)]) -> Vec<Writer<'b>> {
         let mut rest = Area { start: 0, bytes };
         let low: Vec<Area> = areas.iter().map(|(low, _)| rest.take(low)).collect();
         let both = low.into_iter().zip(areas);
@@ -102,33 +103,33 @@ impl<'b> Writer<'b> {
         &mut area.bytes[from..from + len]
     }
 
-    pub fn put(&mut self, at: usize, bytes: &[u8]) {
+    pub(crate) fn put(&mut self, at: usize, bytes: &[u8]) {
         self.at(at, bytes.len()).copy_from_slice(bytes);
     }
 
-    pub fn word(&mut self, at: usize, value: u32) {
+    pub(crate) fn word(&mut self, at: usize, value: u32) {
         self.put(at, &value.to_le_bytes());
     }
 
     /// Fills the displacement at `hole`, the last four bytes of a branch to an arena offset.
-    pub fn branch(&mut self, hole: usize, target: usize) {
+    pub(crate) fn branch(&mut self, hole: usize, target: usize) {
         self.word(hole, (target as u32).wrapping_sub(hole as u32 + 4));
     }
 
     /// `jmp` from one arena offset to another.
-    pub fn jump(&mut self, at: usize, target: usize) {
+    pub(crate) fn jump(&mut self, at: usize, target: usize) {
         self.put(at, &near_jump(at as u64, target as u64));
     }
 
     /// `jmp [rip + word of the arena header]`.
-    pub fn jump_through(&mut self, at: usize, word: usize) {
+    pub(crate) fn jump_through(&mut self, at: usize, word: usize) {
         self.put(at, &[0xff, 0x25]);
         self.branch(at + 2, word);
     }
 
     /// `mov eax, number; jmp [header]`. Where the thunk has used r10 in place of r11: first saves r11, and
     /// moves the return address there. In place of rax: first saves rax. `popped`: rsp is the CFA.
-    pub fn stub(&mut self, at: usize, number: u32, word: usize, second: Second, popped: bool) {
+    pub(crate) fn stub(&mut self, at: usize, number: u32, word: usize, second: Second, popped: bool) {
         let mut at = at;
         if second == Second::R10 {
             self.put(at, &SAVE_R11[usize::from(!popped)]);
@@ -145,13 +146,13 @@ impl<'b> Writer<'b> {
     }
 
     /// The way back from there, to `resume`, where the thunk itself would not restore rax.
-    pub fn restore(&mut self, at: usize, resume: usize, popped: bool) {
+    pub(crate) fn restore(&mut self, at: usize, resume: usize, popped: bool) {
         self.put(at, &LOAD_RAX[usize::from(!popped)]);
         self.jump(at + 5, resume);
     }
 
     /// The jumps to the slow path of exits, at [`exits`]; `mov [rsp-24], rax`, `mov [rsp-16], r11` before the jump.
-    pub fn exits(&mut self, [plain, rax, r11]: [usize; 3]) {
+    pub(crate) fn exits(&mut self, [plain, rax, r11]: [usize; 3]) {
         let word = offset_of!(ArenaHeader, exit);
         self.jump_through(plain, word);
         self.put(rax, &[0x48, 0x89, 0x44, 0x24, 0xe8]);
@@ -161,7 +162,7 @@ impl<'b> Writer<'b> {
     }
 
     /// Copies a template, and fills its holes.
-    pub fn fill(&mut self, template: &Template, at: usize, values: &Values) {
+    pub(crate) fn fill(&mut self, template: &Template, at: usize, values: &Values) {
         self.put(at, &template.bytes);
         for &(hole, kind) in &template.holes {
             let hole = at + hole as usize;

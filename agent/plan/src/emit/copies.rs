@@ -1,8 +1,9 @@
 //! The copies of counted functions.
 
-use super::{Emitter, Input};
-use crate::blocks::{self, Uncounted};
-use crate::flow::function_at;
+use crate::blocks::tables;
+use crate::blocks::uncounted::Uncounted;
+use crate::emit::emitter::Emitter;
+use crate::emit::layout::Input;
 use gprofinject_abi::plan::Frame;
 use gprofinject_abi::region;
 use std::collections::HashMap;
@@ -26,7 +27,7 @@ impl Emitter<'_, '_> {
             if let Some(thunk) = layout.tails.of_site(site).or_else(hooked) {
                 return self.address(thunk);
             }
-            let function = function_at(image, target);
+            let function = image.function_at(target);
             let copied = function.and_then(|f| copies.offset(image, f, target));
             copied.map_or(target, |offset| base.wrapping_add(offset.into()))
         };
@@ -49,7 +50,7 @@ impl Emitter<'_, '_> {
         self.out.patches.extend(patches);
         self.code.put(layout.copies, &bytes);
         let tables_at = layout.copies + bytes.len().next_multiple_of(8);
-        match blocks::tables(image, copies, base, self.address(tables_at)) {
+        match tables::tables(image, copies, base, self.address(tables_at)) {
             Ok(tables) if tables_at + tables.len() <= layout.len => {
                 self.code.put(tables_at, &tables);
             }

@@ -1,18 +1,23 @@
 //! Where everything in the arena goes: known before any of it is written.
 
-use super::Wish;
-use super::code::{self, RESTORE, STUB};
-use super::tail::{self, Tails};
-use crate::blocks::{self, Copies};
-use crate::cfi::Tables;
-use crate::moved::Bodies;
+use crate::blocks::copies::Copies;
+use crate::blocks::tables;
+use crate::decide::hook::{Hook, Retarget, relocates};
+use crate::decide::tails::Tail;
+use crate::decide::unwinder::Led;
+use crate::decide::verdict::Tactic;
+use crate::decide::wish::Wish;
+use crate::emit::bodies::Bodies;
+use crate::emit::cfi::Tables;
+use crate::emit::code::{RESTORE, STUB};
+use crate::emit::homes::Homes;
+use crate::emit::sleds::Chain;
+use crate::emit::tails::Tails;
+use crate::emit::{code, sleds, tails, thunk};
 use crate::parallel;
-use crate::slots::Homes;
-use crate::tactic::sled::{self, Chain};
-use crate::tactic::{Hook, JUMP, Retarget, Tactic, relocates};
-use crate::tails::Tail;
-use crate::template::{Kind, LINE, Second, Template};
-use crate::unwinder::Led;
+use crate::x86::jump::JUMP;
+use crate::x86::template::kind::{Kind, Second};
+use crate::x86::template::{LINE, Template};
 use gprofinject_abi::plan::{ArenaHeader, EXIT_JUMPS};
 use gprofinject_abi::region::{PAGE, round_up};
 use gprofinject_image::{Image, ImageKind};
@@ -27,12 +32,11 @@ const LOWEST: u64 = 0x2_0000;
 const HEAP: u64 = 1 << 29;
 /// Bytes of a function's stubs: a second look (see [`Template::second_look`]), two of [`code::Writer::stub`], and
 /// [`code::Writer::restore`].
-pub(super) const STUBS: usize = SECOND_LOOK + 2 * STUB + RESTORE;
-pub(super) const SECOND_LOOK: usize = 21;
-/// Bytes of `cmp dword [rsp], label; je body`.
-pub(super) const LOOP_CHECK: usize = 13;
+pub(crate) const STUBS: usize = SECOND_LOOK + 2 * STUB + RESTORE;
+pub(crate) const SECOND_LOOK: usize = 21;
+
 /// Bytes of `lea r11, [body]; lea r10, [helper]; jmp [header]`.
-pub(super) const LEAD: usize = 20;
+pub(crate) const LEAD: usize = 20;
 
 /// What is to be emitted; `wishes` and `homes` are in the order of the hooks, and so are the function numbers.
 #[derive(Clone, Copy)]
@@ -47,7 +51,7 @@ pub(crate) struct Input<'a, 'd> {
 }
 
 /// Places are arena offsets.
-pub(super) struct Layout<'a, 'd> {
+pub(crate) struct Layout<'a, 'd> {
     pub(super) input: Input<'a, 'd>,
     /// Link address of the arena, and its length.
     pub(super) arena: u64,
@@ -58,7 +62,7 @@ pub(super) struct Layout<'a, 'd> {
     pub(super) kinds: Vec<Kind>,
     /// By [`Second`].
     pub(super) second_looks: [Template; Second::ALL.len()],
-    /// The jumps to the slow path of exits, by [`crate::template::ExitWay`].
+    /// The jumps to the slow path of exits, by [`crate::x86::template::kind::ExitWay`].
     pub(super) exits: [usize; 3],
     /// The unwind tables of thunks.
     pub(super) unwind: usize,
@@ -81,23 +85,23 @@ impl<'a, 'd> Layout<'a, 'd> {
     pub(super) fn new(input: Input<'a, 'd>) -> Layout<'a, 'd> {
         let Input { image, hooks, wishes, homes, tails, copies, .. } = input;
         let kinds: Vec<Kind> =
-            wishes.iter().enumerate().map(|(number, wish)| wish.kind(homes.of(number))).collect();
+            wishes.iter().enumerate().map(|(number, wish)| thunk::kind(*wish, homes.of(number))).collect();
         let templates = templates(&kinds);
         let header = size_of::<ArenaHeader>();
         let unwind = (header + EXIT_JUMPS).next_multiple_of(LINE);
         let unwind_len = Tables::new(0, 0, 0).map_or(0, |t| t.bytes.len());
-        let (chains, thunks) = place_sleds(sled::chains(hooks), unwind + unwind_len);
+        let (chains, thunks) = place_sleds(sleds::chains(hooks), unwind + unwind_len);
         let room = |number: usize| {
             let lead = if is_led(input.led, number) { LEAD } else { 0 };
-            wishes[number].room(&hooks[number]) + templates[kinds[number].index()].bytes.len() + lead
+            thunk::room(wishes[number], &hooks[number]) + templates[kinds[number].index()].bytes.len() + lead
         };
         let parts = parts(hooks.len(), thunks, room);
         let stubs = parts.last().map_or(thunks, |(_, room)| room.end).next_multiple_of(64);
         let tails_at = (stubs + hooks.len() * STUBS).next_multiple_of(64);
-        let call_jumps = tails_at + tails.len() * tail::pitch();
+        let call_jumps = tails_at + tails.len() * tails::pitch();
         let moved_calls = moved_calls(hooks, call_jumps);
         let tail_stubs = call_jumps + moved_calls.len() * JUMP as usize;
-        let bodies = (tail_stubs + tails.len() * tail::STUBS).next_multiple_of(8);
+        let bodies = (tail_stubs + tails.len() * tails::STUBS).next_multiple_of(8);
         let bodies_len: usize = hooks.iter().map(|h| Bodies::most(h.relocated as usize)).sum();
         let caves = hooks.iter().map(|h| 1 + h.retargets.len()).sum();
         let copies_at = round_up((bodies + Bodies::others(caves) + bodies_len) as u64, PAGE);
@@ -164,7 +168,7 @@ fn templates(kinds: &[Kind]) -> Vec<Template> {
 fn place_sleds(chains: Vec<Chain>, mut next: usize) -> (Vec<(usize, Chain)>, usize) {
     let place = |chain: Chain| {
         let at = next.next_multiple_of(LINE);
-        next = at + sled::code_len(chain.sleds.len());
+        next = at + sleds::code_len(chain.sleds.len());
         (at, chain)
     };
     let placed = chains.into_iter().map(place).collect();
@@ -190,7 +194,7 @@ fn copies_len(image: &Image, copies: &Copies) -> u64 {
         return 0;
     }
     let near = image.lo.wrapping_sub(GUARD + u64::from(copies.len));
-    let tables = blocks::tables(image, copies, near, near).map_or(0, |tables| tables.len() as u64);
+    let tables = tables::tables(image, copies, near, near).map_or(0, |tables| tables.len() as u64);
     u64::from(copies.len).next_multiple_of(8) + tables
 }
 

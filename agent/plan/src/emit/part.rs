@@ -1,14 +1,20 @@
 //! Thunks, stubs and bodies of some of the functions, one behind the other.
 
-use super::code::{RESTORE, STUB, Values, Writer};
-use super::layout::{LEAD, LOOP_CHECK, Layout, SECOND_LOOK, STUBS};
-use super::{Emitted, Wish};
-use crate::moved::Bodies;
-use crate::relocate::call::Call;
-use crate::relocate::{Relocated, Unmovable, copied, leading_nops, relocate};
-use crate::slots::Home;
-use crate::tactic::{Hook, JUMP, Reason, Tactic};
-use crate::template::{Kind, Second};
+use crate::decide::hook::Hook;
+use crate::decide::verdict::{Reason, Tactic};
+use crate::decide::wish::Wish;
+use crate::emit::bodies::Bodies;
+use crate::emit::code::{RESTORE, STUB, Values, Writer};
+use crate::emit::emitted::Emitted;
+use crate::emit::homes::Home;
+use crate::emit::layout::{LEAD, Layout, SECOND_LOOK, STUBS};
+use crate::emit::thunk;
+use crate::emit::thunk::LOOP_CHECK;
+use crate::x86::jump::JUMP;
+use crate::x86::relocate::call::Call;
+use crate::x86::relocate::instructions::{copied, leading_nops, relocate};
+use crate::x86::relocate::relocated::{Relocated, Unmovable};
+use crate::x86::template::kind::{Kind, Second};
 use gprofinject_abi::plan::{ArenaHeader, ENTRY_ONLY, FRAMED, FunctionRecord, LEAF, LOOPS};
 use gprofinject_image::sort;
 use std::mem::offset_of;
@@ -16,7 +22,7 @@ use std::ops::Range;
 
 /// What one part of the functions yields, in their order.
 #[derive(Debug, Default)]
-pub(super) struct Part {
+pub(crate) struct Part {
     /// All but the code.
     pub(super) out: Emitted,
     /// Each function's thunk.
@@ -28,7 +34,7 @@ pub(super) struct Part {
     pub(super) next: usize,
 }
 
-pub(super) struct PartEmitter<'a, 'd> {
+pub(crate) struct PartEmitter<'a, 'd> {
     layout: &'a Layout<'a, 'd>,
     code: Writer<'a>,
     part: Part,
@@ -67,7 +73,7 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
         let home = layout.input.homes.of(n);
         // Left free at the start of the body.
         let lead = if layout.is_led(n) { LEAD } else { 0 };
-        let check = wish.is_checked();
+        let check = thunk::is_checked(wish);
         let template = &layout.templates[kind.index()];
         let checking = if check { LOOP_CHECK } else { 0 };
         let start = template.place(self.part.next, checking);

@@ -1,12 +1,15 @@
 //! Patches of the program's text.
 
-use super::Emitted;
-use super::layout::Layout;
-use crate::blocks::Copies;
-use crate::flow::{Branch, BranchKind, Flow};
-use crate::relocate::call::CALL_R11;
-use crate::relocate::{Relocated, near_jump};
-use crate::tactic::{Hook, Retarget, Tactic, relocates};
+use crate::blocks::copies::Copies;
+use crate::decide::hook::{Hook, Retarget, relocates};
+use crate::decide::verdict::Tactic;
+use crate::emit::emitted::Emitted;
+use crate::emit::layout::Layout;
+use crate::flow::branch::{Branch, BranchKind};
+use crate::flow::facts::Flow;
+use crate::x86::jump::{near_jump, short};
+use crate::x86::relocate::call::CALL_R11;
+use crate::x86::relocate::relocated::Relocated;
 use gprofinject_abi::plan::{BEHIND_FRIDA, BY_FRIDA, CallJump, Patch};
 use gprofinject_image::Image;
 
@@ -152,15 +155,10 @@ impl Layout<'_, '_> {
     }
 }
 
-/// The displacement of a short jump that ends at `end`.
-pub(crate) fn short(end: u64, target: u64) -> Option<u8> {
-    i8::try_from(target.wrapping_sub(end) as i64).ok().map(|d| d as u8)
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use crate::Plan;
+    use crate::plan::Plan;
     use crate::testing::{TEXT, image, patch, plan_of};
     use gprofinject_image::ImageKind;
 

@@ -1,7 +1,7 @@
 //! Stored plans of real programs, whole and damaged.
 
-use super::*;
-use crate::Options;
+use crate::decide::options::Options;
+use crate::stored::*;
 use crate::testing::{TEXT, image, plan_of};
 use gprofinject_image::ImageKind;
 

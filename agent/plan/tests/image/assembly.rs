@@ -2,7 +2,7 @@
 
 use crate::build::{around, check, compile, folder, named, try_compile};
 use gprofinject_image::{FunctionKind, Image};
-use gprofinject_plan::flow::Flow;
+use gprofinject_plan::Flow;
 
 fn assembled(test: &str, text: &str) -> Vec<u8> {
     let flags = ["-nostdlib", "-static", "-no-pie"];

@@ -1,0 +1,149 @@
+//! Code in copies.
+
+use crate::x86::jump::JUMP;
+use crate::x86::nops::NOPS;
+use iced_x86::{Code, Decoder, DecoderOptions, Encoder, OpKind, Register};
+
+/// A counter's bytes.
+pub(crate) const COUNTER: u64 = 8;
+
+/// `inc qword gs:[disp32]`, without the displacement.
+const INC: [u8; 5] = [0x65, 0x48, 0xff, 0x04, 0x25];
+
+/// `lea rsp, [rsp-128]`, `lea rsp, [rsp+128]`.
+const LEAVE_RED_ZONE: [u8; 5] = [0x48, 0x8d, 0x64, 0x24, 0x80];
+
+const BACK_TO_RED_ZONE: [u8; 8] = [0x48, 0x8d, 0xa4, 0x24, 0x80, 0, 0, 0];
+
+const PUSH_FLAGS: u8 = 0x9c;
+
+const POP_FLAGS: u8 = 0x9d;
+
+pub(crate) const INC_LEN: u32 = INC.len() as u32 + 4;
+
+pub(crate) const KEEP_LEN: u32 = INC_LEN + (LEAVE_RED_ZONE.len() + 2 + BACK_TO_RED_ZONE.len()) as u32;
+
+/// In a counter that keeps the flags: offsets behind each instruction that moves the stack pointer, and how far
+/// it is then from where it was.
+pub(crate) const KEEP_FRAMES: [(u32, i64); 4] = [(5, 128), (6, 136), (KEEP_LEN - 8, 128), (KEEP_LEN, 0)];
+
+pub(crate) const NEAR_JUMP: u32 = JUMP as u32;
+
+/// `call next; next: lea rsp, [rsp+8]; push qword [rip+...]`.
+pub(crate) const TELL: [u8; 12] = [0xe8, 0, 0, 0, 0, 0x48, 0x8d, 0x64, 0x24, 8, 0xff, 0x35];
+
+pub(crate) const TELL_LEN: u32 = TELL.len() as u32 + 4;
+
+pub(crate) const WORD: u32 = 8;
+
+/// The comparison of a target, with nops behind the `cmp` up to its longest form: two prefixes, REX, opcode, ModRM,
+/// SIB, displacement.
+pub(crate) const COMPARE: u32 = COMPARE_FRAMES[3].0 + 6;
+
+const LONGEST_CMP: u32 = 10;
+
+/// As [`KEEP_FRAMES`].
+pub(crate) const COMPARE_FRAMES: [(u32, i64); 4] =
+    [(5, 128), (6, 136), (6 + LEA_LEN + LONGEST_CMP + 1, 128), (6 + LEA_LEN + LONGEST_CMP + 1 + 8, 0)];
+
+/// `lea reg, [rip+disp32]`.
+const LEA_LEN: u32 = 7;
+
+/// As [`KEEP_FRAMES`]: offsets in it, and how far the stack pointer is from where it was.
+pub(crate) const TELL_FRAMES: [(u32, i64); 4] = [(5, 8), (10, 0), (TELL_LEN, 8), (TELL_LEN + NEAR_JUMP, 0)];
+
+pub(crate) struct Writer<'a> {
+    pub(crate) bytes: &'a mut [u8],
+    pub(crate) base: u64,
+    pub(crate) at: u32,
+    /// Offsets of words that hold link addresses.
+    pub(crate) words: Vec<u32>,
+}
+
+impl Writer<'_> {
+    pub(crate) fn put(&mut self, bytes: &[u8]) {
+        let at = self.at as usize;
+        self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
+        self.at += bytes.len() as u32;
+    }
+
+    pub(crate) fn pad(&mut self, mut len: u32) {
+        while len > 0 {
+            let nop = NOPS[(len as usize).min(NOPS.len()) - 1];
+            self.put(nop);
+            len -= nop.len() as u32;
+        }
+    }
+
+    pub(crate) fn count(&mut self, place: u64, keeps_flags: bool) -> Option<()> {
+        let place = i32::try_from(place).ok()?.to_le_bytes();
+        if keeps_flags {
+            self.put(&LEAVE_RED_ZONE);
+            self.put(&[PUSH_FLAGS]);
+        }
+        self.put(&INC);
+        self.put(&place);
+        if keeps_flags {
+            self.put(&[POP_FLAGS]);
+            self.put(&BACK_TO_RED_ZONE);
+        }
+        Some(())
+    }
+
+    /// `je goal`, if the indirect jump `code`, at `ip` in the original, would lead to `target`.
+    pub(crate) fn compare(&mut self, ip: u64, code: &[u8], target: u64, goal: u64) -> Option<()> {
+        let start = self.at;
+        let jump = Decoder::with_ip(64, code, ip, DecoderOptions::NONE).decode();
+        let used =
+            [jump.op0_register(), jump.memory_base(), jump.memory_index()].map(Register::full_register);
+        let (scratch, number) =
+            [(Register::RAX, 0), (Register::RCX, 1), (Register::RDX, 2), (Register::RBX, 3)]
+                .into_iter()
+                .find(|(register, _)| !used.contains(register))?;
+        self.put(&LEAVE_RED_ZONE);
+        self.put(&[0x50 | number, 0x48, 0x8d, number << 3 | 5]);
+        self.displacement(target)?;
+        let mut cmp = jump;
+        cmp.set_code(Code::Cmp_r64_rm64);
+        cmp.set_op0_kind(OpKind::Register);
+        cmp.set_op0_register(scratch);
+        cmp.set_op1_kind(jump.op0_kind());
+        if jump.op0_kind() == OpKind::Register {
+            cmp.set_op1_register(jump.op0_register());
+        }
+        cmp.set_has_repne_prefix(false);
+        if jump.segment_prefix() != Register::FS {
+            cmp.set_segment_prefix(Register::None);
+        }
+        if jump.memory_base() == Register::RSP {
+            let displacement = jump.memory_displacement64().wrapping_add(COMPARE_FRAMES[1].1 as u64);
+            cmp.set_memory_displ_size(8);
+            cmp.set_memory_displacement64(displacement);
+        }
+        let mut encoder = Encoder::new(64);
+        let len = encoder.encode(&cmp, self.base.wrapping_add(self.at.into())).ok()? as u32;
+        self.put(&encoder.take_buffer());
+        self.pad(LONGEST_CMP.checked_sub(len)?);
+        self.put(&[0x58 | number]);
+        self.put(&BACK_TO_RED_ZONE);
+        self.put(&[0x0f, 0x84]);
+        debug_assert_eq!(self.at + 4 - start, COMPARE);
+        self.displacement(goal)
+    }
+
+    fn distance(&self, len: u32, to: u64) -> i64 {
+        to.wrapping_sub(self.base.wrapping_add((self.at + len).into())) as i64
+    }
+
+    pub(crate) fn displacement(&mut self, to: u64) -> Option<()> {
+        let distance = i32::try_from(self.distance(4, to)).ok()?;
+        self.put(&distance.to_le_bytes());
+        Some(())
+    }
+
+    pub(crate) fn short(&mut self, to: u64) -> Option<()> {
+        let distance = i8::try_from(self.distance(1, to)).ok()?;
+        self.put(&distance.to_le_bytes());
+        Some(())
+    }
+}

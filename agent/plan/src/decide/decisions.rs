@@ -1,0 +1,126 @@
+//! Decides.
+
+use crate::decide::decider::{Decider, Way};
+use crate::decide::hook::Hook;
+use crate::decide::options::Engine;
+use crate::decide::verdict::{Failed, Reason, Tactic};
+use crate::flow::branch::NEAR;
+use crate::flow::facts::Flow;
+use crate::flow::falls;
+use crate::parallel;
+use gprofinject_image::{FunctionKind, Image};
+
+/// The decision for each function of the image.
+pub(crate) struct Decisions {
+    pub verdicts: Vec<Result<Tactic, Reason>>,
+    /// In the order of the image's functions.
+    pub hooks: Vec<Hook>,
+}
+
+/// Decides. `selected` says which functions the user wants.
+pub(crate) fn decide(
+    image: &Image,
+    flow: &Flow,
+    selected: &(dyn Fn(usize) -> bool + Sync),
+    engine: Engine,
+    failed: &Failed,
+) -> Decisions {
+    let given = (image, flow, failed, engine);
+    let count = image.functions.len();
+    let mut verdicts = vec![Err(Reason::NoRoom); count];
+    let mut hooks: Vec<_> = (0..count).map(|_| None).collect();
+    let mut padding_used = vec![0; count];
+    // Only who finds no room among its neighbours needs a look at all others.
+    let part = count.div_ceil(parallel::parts(count)).max(1);
+    let slices = verdicts.chunks_mut(part).zip(hooks.chunks_mut(part)).zip(padding_used.chunks_mut(part));
+    let parts = (0..).step_by(part).zip(slices).map(|(first, ((verdicts, hooks), padding_used))| {
+        Decider::new(given, first, verdicts, hooks, padding_used)
+    });
+    let with_cave: [Way; 3] = [|d, i| d.with_room(i), |d, i| d.short(i), |d, i| d.near(i, true)];
+    let cut = parallel::each(parts.collect(), |mut part: Decider| {
+        part.without_caves(selected);
+        let wanting = std::mem::take(&mut part.cut);
+        part.look_for_caves();
+        if !wanting.is_empty() {
+            part.in_turn(wanting.into_iter(), &with_cave[..1]);
+            part.look_for_caves();
+        }
+        part.in_turn(part.hooks.functions(), &with_cave[1..]);
+        part.cut
+    });
+    let mut all = Decider::new(given, 0, &mut verdicts, &mut hooks, &mut padding_used);
+    if (0..count).any(|i| all.is_open(i)) {
+        all.look_for_caves();
+        all.in_turn(cut.into_iter().flatten(), &with_cave);
+        all.in_turn(0..count, &[|d, i| d.call_sites(i)]);
+        all.sleds();
+    }
+    for hook in hooks.iter().flatten() {
+        verdicts[hook.function] = Ok(hook.tactic);
+    }
+    // In place, as flatten() does not do it.
+    #[expect(clippy::filter_map_identity)]
+    let hooks = hooks.into_iter().filter_map(|hook| hook).collect();
+    Decisions { verdicts, hooks }
+}
+
+/// Why it is not to be hooked at all.
+fn refuse(
+    image: &Image,
+    flow: &Flow,
+    engine: Engine,
+    failed: &Failed,
+    i: usize,
+    selected: &dyn Fn(usize) -> bool,
+) -> Option<Reason> {
+    let f = &image.functions[i];
+    if matches!(f.kind, FunctionKind::Cold(_)) {
+        return Some(Reason::ColdPart);
+    }
+    if f.kind == FunctionKind::Start {
+        return Some(Reason::EntryPoint);
+    }
+    if !selected(i) {
+        return Some(Reason::NotSelected);
+    }
+    if falls::is_no_start(image, flow, i) {
+        return Some(Reason::RunInto);
+    }
+    if f.size == 0 || image.code_at(f.address, f.size).is_none() {
+        return Some(Reason::NoCode);
+    }
+    let relocations = &image.facts.text_relocations;
+    let next = relocations.partition_point(|&r| r + 8 <= f.address);
+    if relocations.get(next).is_some_and(|&r| r < f.address + NEAR) {
+        return Some(Reason::TextRelocation);
+    }
+    if image.facts.runtime.is_some() && flow.functions[i].table_loops {
+        return Some(Reason::LoopsThroughTable);
+    }
+    let failed = failed.get(&i).copied();
+    failed.filter(|reason| engine != Engine::FridaOrBuiltin || *reason != Reason::FridaNotRelocatable)
+}
+
+impl Decider<'_, '_, '_> {
+    /// Those that are not refused and need no cave.
+    fn without_caves(&mut self, selected: &dyn Fn(usize) -> bool) {
+        for i in self.hooks.functions() {
+            let refused = refuse(self.image, self.flow, self.engine, self.failed, i, selected);
+            self.verdicts[i] = refused.map_or_else(|| self.with_room(i), Err);
+        }
+    }
+
+    /// Each way for all functions, then the next, which costs more, for those that are left.
+    fn in_turn(&mut self, functions: impl Iterator<Item = usize> + Clone, ways: &[Way]) {
+        for way in ways {
+            for i in functions.clone() {
+                if self.is_open(i) {
+                    match way(self, i) {
+                        Err(Reason::NoRoom) => {}
+                        better => self.verdicts[i] = better,
+                    }
+                }
+            }
+        }
+    }
+}

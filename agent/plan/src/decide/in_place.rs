@@ -1,0 +1,53 @@
+//! Which calls are made in their places: see [`crate::x86::relocate::call`].
+
+use crate::decide::decider::Decider;
+use crate::decide::fit::Fit;
+use crate::decide::start::Start;
+use crate::decide::verdict::Tactic;
+use crate::x86::relocate::call;
+use crate::x86::scratch::R11;
+use iced_x86::{Decoder, DecoderOptions};
+
+impl Decider<'_, '_, '_> {
+    /// Where the call that ends the relocated instructions can be made in its place, if a patch overwrites the first
+    /// `patch` bytes of them. Nothing may lead to what stands between the patch and the call's end, and r11 must have
+    /// no value there that anybody needs.
+    pub(super) fn call_in_place(
+        &self,
+        i: usize,
+        start: &Start,
+        fit: &Fit,
+        tactic: Tactic,
+        patch: u64,
+    ) -> Option<u64> {
+        if !fit.over_call || !matches!(tactic, Tactic::JumpOverCall | Tactic::ShortJump) {
+            return None;
+        }
+        let facts = self.flow.functions[i];
+        let is_free = facts.registers.dead_on_entry() & R11 != 0 && !self.loops_with_r11(i, start);
+        if !is_free || facts.undecodable || start.entered(1, fit.relocated, fit.relocated) {
+            return None;
+        }
+        let code = self.image.code_at(start.hook, fit.relocated)?;
+        let site = call::site(code, patch)?;
+        (!self.takes_r11(code, start.hook)).then_some(start.hook + site)
+    }
+
+    /// Whether the function may come back to its start with a value in r11 that it goes on to use.
+    fn loops_with_r11(&self, i: usize, start: &Start) -> bool {
+        let names = |function: usize| self.flow.functions[function].registers.names & R11 != 0;
+        let mut loops = start.soft.iter().filter(|(offset, _)| *offset == 0);
+        self.flow.functions[i].table_loops || loops.any(|(_, b)| names(i) || names(b.function as usize))
+    }
+
+    /// Whether the function that the last instruction of `code` calls has r11 as an input (`__x86_indirect_thunk_r11`).
+    fn takes_r11(&self, code: &[u8], at: u64) -> bool {
+        let last = Decoder::with_ip(64, code, at, DecoderOptions::NONE).into_iter().last();
+        let target = last.map_or(0, |call| call.near_branch_target());
+        let called = self.image.functions.binary_search_by_key(&target, |f| f.address);
+        called.is_ok_and(|called| self.flow.functions[called].registers.takes_r11)
+    }
+}
+
+#[cfg(test)]
+mod tests;

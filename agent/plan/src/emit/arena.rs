@@ -1,0 +1,40 @@
+//! Writes the machine code of a plan: the arena with its thunks, and the patches that lead there.
+//!
+//! ```text
+//! arena:  ArenaHeader | jump to the exits' slow path | unwind tables | ends of sleds
+//!         | thunks, in the functions' order | stubs to the slow paths | thunks of tail calls
+//!         | unwind table of the bodies
+//!         | copies of counted functions | their unwind tables
+//! ```
+//!
+//! The thunks of neighbours lie beside each other; what is rarely run lies apart from them.
+
+use crate::emit::code::Writer;
+use crate::emit::emitted::Emitted;
+use crate::emit::emitter::Emitter;
+use crate::emit::layout::{Input, Layout};
+use crate::emit::part::PartEmitter;
+use crate::parallel;
+
+pub(crate) fn emit(input: Input<'_, '_>) -> Emitted {
+    let layout = Layout::new(input);
+    // Zeroed by the kernel, where it is written to at all.
+    let mut bytes = vec![0; layout.len];
+    let areas: Vec<_> =
+        layout.parts.iter().map(|(numbers, room)| (room.clone(), layout.stubs_of(numbers))).collect();
+    let writers = Writer::apart(&mut bytes, &areas);
+    let parts =
+        parallel::each(writers.into_iter().zip(&layout.parts).collect(), |(code, (numbers, room))| {
+            PartEmitter::emit(&layout, code, numbers.clone(), room.start)
+        });
+    let mut e = Emitter::new(&layout, Writer::new(&mut bytes), parts);
+    e.fixed();
+    e.leads();
+    e.tail_calls();
+    e.copies();
+    let (mut out, len) = e.finish();
+    // Mostly less than there was room for.
+    bytes.truncate(len);
+    out.code.bytes = bytes;
+    out
+}

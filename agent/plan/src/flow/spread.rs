@@ -1,0 +1,4 @@
+//! TODO
+
+pub(crate) mod registers;
+pub(crate) mod returns;
