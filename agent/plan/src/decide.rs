@@ -20,6 +20,6 @@ pub(crate) mod slide;
 pub(crate) mod start;
 pub(crate) mod tactics;
 pub(crate) mod tails;
+pub(crate) mod thunk_spec;
 pub(crate) mod unwinder;
 pub(crate) mod verdict;
-pub(crate) mod wish;

@@ -5,7 +5,7 @@ use crate::decide::decisions::{Decisions, decide};
 use crate::decide::hook::Hook;
 use crate::decide::options::{Engine, Hooks, Options};
 use crate::decide::verdict::{Failed, Reason, Tactic, Verdict};
-use crate::decide::{foreign, own_text, tails, unwinder, wish};
+use crate::decide::{foreign, own_text, tails, thunk_spec, unwinder};
 use crate::emit::arena::emit;
 use crate::emit::emitted::Emitted;
 use crate::emit::homes::Homes;
@@ -171,12 +171,19 @@ fn emit_all(
     entry_only: bool,
     copies: &Copies,
 ) -> (Emitted, Homes) {
-    let wishes = wish::of_all(image, flow, hooks, entry_only);
-    let tails = tails::find(image, flow, hooks, &wishes);
+    let specs = thunk_spec::of_all(image, flow, hooks, entry_only);
+    let tails = tails::find(image, flow, hooks, &specs);
     let homes = Homes::new(image, flow, hooks, &tails, copies);
-    let led = unwinder::led(image, hooks);
-    let emitted =
-        emit(Input { image, hooks, wishes: &wishes, homes: &homes, tails: &tails, led: &led, copies });
+    let through_agent = unwinder::through_agent(image, hooks);
+    let emitted = emit(Input {
+        image,
+        hooks,
+        specs: &specs,
+        homes: &homes,
+        tails: &tails,
+        through_agent: &through_agent,
+        copies,
+    });
     (emitted, homes)
 }
 

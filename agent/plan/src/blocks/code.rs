@@ -30,9 +30,9 @@ pub(crate) const KEEP_FRAMES: [(u32, i64); 4] = [(5, 128), (6, 136), (KEEP_LEN -
 pub(crate) const NEAR_JUMP: u32 = JUMP as u32;
 
 /// `call next; next: lea rsp, [rsp+8]; push qword [rip+...]`.
-pub(crate) const TELL: [u8; 12] = [0xe8, 0, 0, 0, 0, 0x48, 0x8d, 0x64, 0x24, 8, 0xff, 0x35];
+pub(crate) const PUSH_ORIGINAL: [u8; 12] = [0xe8, 0, 0, 0, 0, 0x48, 0x8d, 0x64, 0x24, 8, 0xff, 0x35];
 
-pub(crate) const TELL_LEN: u32 = TELL.len() as u32 + 4;
+pub(crate) const PUSH_ORIGINAL_LEN: u32 = PUSH_ORIGINAL.len() as u32 + 4;
 
 pub(crate) const WORD: u32 = 8;
 
@@ -50,7 +50,8 @@ pub(crate) const COMPARE_FRAMES: [(u32, i64); 4] =
 const LEA_LEN: u32 = 7;
 
 /// As [`KEEP_FRAMES`]: offsets in it, and how far the stack pointer is from where it was.
-pub(crate) const TELL_FRAMES: [(u32, i64); 4] = [(5, 8), (10, 0), (TELL_LEN, 8), (TELL_LEN + NEAR_JUMP, 0)];
+pub(crate) const PUSH_ORIGINAL_FRAMES: [(u32, i64); 4] =
+    [(5, 8), (10, 0), (PUSH_ORIGINAL_LEN, 8), (PUSH_ORIGINAL_LEN + NEAR_JUMP, 0)];
 
 pub(crate) struct Writer<'a> {
     pub(crate) bytes: &'a mut [u8],

@@ -49,8 +49,9 @@ pub(super) fn targets(image: &Image, flow: &Flow, steps: &Steps) -> Result<Targe
         }
     }
     // Who was told the original's return address comes back there.
-    let told = steps.list.iter().filter(|s| matches!(s.way, Way::Told(_))).map(|s| s.end());
-    targets.outside.extend(told.filter(|&end| steps.at(end).is_some()));
+    let returns =
+        steps.list.iter().filter(|s| matches!(s.way, Way::CallWithOriginalReturn(_))).map(|s| s.end());
+    targets.outside.extend(returns.filter(|&end| steps.at(end).is_some()));
     // Its own address is a pointer to a function; what else it would want a place's address for is not known.
     let labels: Vec<u64> = steps.addresses.iter().copied().filter(|&a| steps.holds(a)).collect();
     if !steps.jumps_indirectly && labels.iter().any(|&label| label != start) {

@@ -123,7 +123,7 @@ impl Graph {
         let behind = (last.way.falls_through() && !part_ends).then_some(b + 1);
         let target = last.way.target().and_then(|t| self.block_at(steps, t));
         let leaves = match last.way {
-            Way::Call(_) | Way::Told(_) | Way::Leave | Way::Begin(_) => true,
+            Way::Call(_) | Way::CallWithOriginalReturn(_) | Way::Leave | Way::Begin(_) => true,
             Way::JumpIndirect | Way::Return => true,
             Way::Jump(_) | Way::Conditional(_) | Way::Loop(_) => target.is_none(),
             Way::Next | Way::Nop => false,

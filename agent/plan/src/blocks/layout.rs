@@ -37,8 +37,8 @@
 //! ```
 
 use crate::blocks::code::{
-    COMPARE, COMPARE_FRAMES, COUNTER, INC_LEN, KEEP_FRAMES, KEEP_LEN, NEAR_JUMP, TELL, TELL_FRAMES, TELL_LEN,
-    WORD, Writer,
+    COMPARE, COMPARE_FRAMES, COUNTER, INC_LEN, KEEP_FRAMES, KEEP_LEN, NEAR_JUMP, PUSH_ORIGINAL,
+    PUSH_ORIGINAL_FRAMES, PUSH_ORIGINAL_LEN, WORD, Writer,
 };
 use crate::blocks::graph::Graph;
 use crate::blocks::steps::{Step, Steps, Way};
@@ -172,8 +172,8 @@ impl Layout {
             // Around a jump, to a jump.
             (Way::Loop(_), true) => len + 2 + NEAR_JUMP,
             (Way::JumpIndirect, _) => len + COMPARE * self.compared.len() as u32,
-            (Way::Told(Some(_)), _) => TELL_LEN + NEAR_JUMP + WORD,
-            (Way::Told(None), _) => TELL_LEN + NEAR_JUMP + 1 + WORD,
+            (Way::CallWithOriginalReturn(Some(_)), _) => PUSH_ORIGINAL_LEN + NEAR_JUMP + WORD,
+            (Way::CallWithOriginalReturn(None), _) => PUSH_ORIGINAL_LEN + NEAR_JUMP + 1 + WORD,
             _ => len,
         }
     }
@@ -218,8 +218,10 @@ impl Layout {
         (0..self.counters.len()).flat_map(|n| {
             let keeps = u32::from(self.counters[n]) == KEEP_LEN;
             let keeper = keeps.then(|| (self.offset(n), KEEP_FRAMES));
-            let told = matches!(steps.list[n].way, Way::Told(_)) && !self.dropped[n];
-            let call = told.then(|| (self.offset(n) + u32::from(self.counters[n]), TELL_FRAMES));
+            let has_original =
+                matches!(steps.list[n].way, Way::CallWithOriginalReturn(_)) && !self.dropped[n];
+            let call =
+                has_original.then(|| (self.offset(n) + u32::from(self.counters[n]), PUSH_ORIGINAL_FRAMES));
             let jumps = steps.list[n].way == Way::JumpIndirect && !self.dropped[n];
             let compared = if jumps { self.compared.len() as u32 } else { 0 };
             let first = self.offset(n) + u32::from(self.counters[n]);
@@ -325,9 +327,9 @@ impl Layout {
                 out.put(&code[..code.len() - 4]);
                 out.displacement(goal)
             }
-            Way::Told(to) => {
+            Way::CallWithOriginalReturn(to) => {
                 let jump = if to.is_some() { NEAR_JUMP } else { NEAR_JUMP + 1 };
-                out.put(&TELL);
+                out.put(&PUSH_ORIGINAL);
                 out.put(&jump.to_le_bytes());
                 match to {
                     Some(to) => {

@@ -44,7 +44,7 @@ pub(crate) enum Way {
     Call(u64),
     /// A call of somebody who looks at its return address, which must be the original's: of a function, or through
     /// the word that the operand names.
-    Told(Option<u64>),
+    CallWithOriginalReturn(Option<u64>),
     /// An indirect call, a system call, a trap, ud2, hlt: may not come back.
     Leave,
     JumpIndirect,
@@ -66,7 +66,7 @@ impl Way {
 
     /// Leaves a return address, or is come back from as if it did.
     pub(super) fn may_return(self) -> bool {
-        matches!(self, Way::Call(_) | Way::Told(_) | Way::Leave)
+        matches!(self, Way::Call(_) | Way::CallWithOriginalReturn(_) | Way::Leave)
     }
 
     pub(super) fn ends_block(self) -> bool {
@@ -153,11 +153,13 @@ impl Steps {
         }
         match way {
             Way::Call(to) if comes_back_elsewhere(image, to) => return Err(Uncounted::NotRelocatable),
-            Way::Call(to) if looks_at_return_address(image, flow, to) => way = Way::Told(Some(to)),
+            Way::Call(to) if looks_at_return_address(image, flow, to) => {
+                way = Way::CallWithOriginalReturn(Some(to))
+            }
             Way::Leave if i.code() == Code::Call_rm64 && i.is_ip_rel_memory_operand() => {
                 let word = i.ip_rel_memory_address();
                 if image.facts.profiling.lookups.binary_search(&word).is_ok() {
-                    way = Way::Told(None);
+                    way = Way::CallWithOriginalReturn(None);
                 }
             }
             _ => {}

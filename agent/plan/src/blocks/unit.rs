@@ -30,8 +30,8 @@ impl Unit {
     /// Offset of a call's return address; None: it is the original's.
     pub(crate) fn behind(&self, site: u64) -> Option<u32> {
         let call = self.steps.at(site)?;
-        let told = matches!(self.steps.list[call].way, Way::Told(_));
-        (!told).then(|| self.layout.behind(call))
+        let has_original = matches!(self.steps.list[call].way, Way::CallWithOriginalReturn(_));
+        (!has_original).then(|| self.layout.behind(call))
     }
 
     /// The bytes that lead from the original to the copy: address, what is written there. `base` is the address

@@ -21,7 +21,7 @@ impl Decider<'_, '_, '_> {
                 })
         };
         self.roomy = self.hooks.functions().filter(is_roomy).collect();
-        self.looked = true;
+        self.searched = true;
     }
 
     /// Finds five unused bytes that a short branch ending at `from` can reach, and takes them.
@@ -65,7 +65,7 @@ impl Decider<'_, '_, '_> {
         let own = self.hooks.functions();
         let functions = &self.image.functions;
         let before = own.start.checked_sub(1).is_some_and(|j| functions[j].limit > lo);
-        if !self.looked || before || functions.get(own.end).is_some_and(|f| f.address <= hi) {
+        if !self.searched || before || functions.get(own.end).is_some_and(|f| f.address <= hi) {
             self.cut.push(function);
         }
     }

@@ -50,11 +50,11 @@ pub(crate) struct Decider<'s, 'a, 'd> {
     /// Sorted: functions that may have bytes for a cave, as far as is known.
     pub(crate) roomy: Vec<usize>,
     /// It is known.
-    pub(crate) looked: bool,
-    /// Functions for which no cave was found, and not all of their neighbours were looked at.
+    pub(crate) searched: bool,
+    /// Functions for which no cave was found, and not all of their neighbours were searched at.
     pub(crate) cut: Vec<usize>,
     /// First and last byte of each call that leads to a thunk ([`Tactic::CallSites`]); while sleds are made.
-    pub(crate) led_calls: BTreeSet<(u64, u64)>,
+    pub(crate) redirected_calls: BTreeSet<(u64, u64)>,
 }
 
 /// A way to hook a function.
@@ -78,9 +78,9 @@ impl<'s, 'a, 'd> Decider<'s, 'a, 'd> {
             hooks: ByFunction { first, values: hooks },
             padding_used: ByFunction { first, values: padding_used },
             roomy: Vec::new(),
-            looked: false,
+            searched: false,
             cut: Vec::new(),
-            led_calls: BTreeSet::new(),
+            redirected_calls: BTreeSet::new(),
         }
     }
 

@@ -22,7 +22,7 @@ impl Decider<'_, '_, '_> {
         if !self.hooks.functions().any(|i| self.is_open(i)) {
             return;
         }
-        self.led_calls = self.hooks.values.iter().flatten().flat_map(led_calls).collect();
+        self.redirected_calls = self.hooks.values.iter().flatten().flat_map(redirected_calls).collect();
         for may_hop in [false, true] {
             for i in self.hooks.functions().rev() {
                 if self.is_open(i) && (self.slide(i, DEEPEST).is_some() || may_hop && self.hop(i).is_some()) {
@@ -94,13 +94,13 @@ impl Decider<'_, '_, '_> {
     fn depth(&mut self, j: usize, left: u32) -> Option<u32> {
         if left > 0 && self.hooks[j].as_ref().is_some_and(|h| h.tactic == Tactic::CallSites) {
             let kept = self.hooks[j].take();
-            let calls: Vec<_> = kept.iter().flat_map(led_calls).collect();
+            let calls: Vec<_> = kept.iter().flat_map(redirected_calls).collect();
             for call in &calls {
-                self.led_calls.remove(call);
+                self.redirected_calls.remove(call);
             }
             if self.slide(j, left - 1).is_none() {
                 self.hooks[j] = kept;
-                self.led_calls.extend(calls);
+                self.redirected_calls.extend(calls);
                 return None;
             }
         }
@@ -118,7 +118,7 @@ impl Decider<'_, '_, '_> {
     /// Whether the call of another function that is hooked at its call sites stands there.
     fn is_patched(&self, lo: u64, hi: u64) -> bool {
         // One that begins before `lo` may reach behind it, if it is the last one.
-        self.led_calls.range(..(hi, 0)).next_back().is_some_and(|&(_, last)| last >= lo)
+        self.redirected_calls.range(..(hi, 0)).next_back().is_some_and(|&(_, last)| last >= lo)
     }
 
     /// Whether nobody needs the bytes between function `i` and the next one.
@@ -132,7 +132,7 @@ impl Decider<'_, '_, '_> {
 }
 
 /// First and last bytes of the calls that lead to the function's thunk instead of it.
-fn led_calls(hook: &Hook) -> impl Iterator<Item = (u64, u64)> + '_ {
+fn redirected_calls(hook: &Hook) -> impl Iterator<Item = (u64, u64)> + '_ {
     let retargets = if hook.tactic == Tactic::CallSites { hook.retargets.as_slice() } else { &[] };
     retargets.iter().map(|r| (r.branch.site, r.branch.end() - 1))
 }

@@ -95,7 +95,7 @@ impl Start {
             }
         } else if b.target > self.hook {
             let offset = b.target - self.hook;
-            if sound && (own || can_be_led(image, b)) {
+            if sound && (own || can_be_redirected(image, b)) {
                 self.soft.push((offset, b));
             } else {
                 self.fixed.push(offset);
@@ -140,7 +140,7 @@ pub(crate) fn simple_start(image: &Image, flow: &Flow, index: usize) -> Option<(
 
 /// Whether the branch of another function may be led elsewhere. Nothing is known of what a cold part without a
 /// function shares with others.
-pub(crate) fn can_be_led(image: &Image, branch: Branch) -> bool {
+pub(crate) fn can_be_redirected(image: &Image, branch: Branch) -> bool {
     let from = image.functions.get(branch.function as usize);
     from.is_some_and(|f| f.kind != FunctionKind::Cold(None))
 }

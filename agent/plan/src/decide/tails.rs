@@ -5,8 +5,8 @@
 //! body entered.
 
 use crate::decide::hook::Hook;
+use crate::decide::thunk_spec::ThunkSpec;
 use crate::decide::verdict::Tactic;
-use crate::decide::wish::Wish;
 use crate::flow::branch::{Branch, BranchKind};
 use crate::flow::facts::Flow;
 use crate::x86::jump::JUMP;
@@ -23,14 +23,14 @@ pub(crate) struct Tail {
 
 /// The tail calls that get a thunk, sorted by callee. The caller must have a shadow stack cell, and the callee
 /// take it over, if it is no leaf.
-pub(crate) fn find(image: &Image, flow: &Flow, hooks: &[Hook], wishes: &[Wish]) -> Vec<Tail> {
+pub(crate) fn find(image: &Image, flow: &Flow, hooks: &[Hook], specs: &[ThunkSpec]) -> Vec<Tail> {
     let mut number_of = vec![u32::MAX; image.functions.len()];
     for (hook, number) in hooks.iter().zip(0..) {
         number_of[hook.function] = number;
     }
     let mut tails = Vec::new();
     for (callee, hook) in hooks.iter().enumerate() {
-        if !(wishes[callee].both || wishes[callee].leaf) || hook.tactic == Tactic::CallSites {
+        if !(specs[callee].both || specs[callee].leaf) || hook.tactic == Tactic::CallSites {
             continue;
         }
         let address = image.functions[hook.function].address;
@@ -38,8 +38,7 @@ pub(crate) fn find(image: &Image, flow: &Flow, hooks: &[Hook], wishes: &[Wish]) 
             let caller = number_of[image.owner(branch.function as usize)] as usize;
             let own = caller == callee;
             let sound = !flow.functions[branch.function as usize].undecodable;
-            if branch.kind == BranchKind::Call || own || !sound || wishes.get(caller).is_none_or(|w| !w.both)
-            {
+            if branch.kind == BranchKind::Call || own || !sound || specs.get(caller).is_none_or(|w| !w.both) {
                 continue;
             }
             let touched = hooks[caller].at..hooks[caller].at + hooks[caller].relocated.max(JUMP);

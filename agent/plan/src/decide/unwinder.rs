@@ -15,7 +15,7 @@ use std::mem::offset_of;
 
 /// A function whose body begins with the way through the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Led {
+pub(crate) struct ThroughAgent {
     /// Its number.
     pub(crate) number: usize,
     /// Number of the function that tells the agent more about the first argument.
@@ -25,7 +25,7 @@ pub(crate) struct Led {
 }
 
 /// Each function to be led, its helper, and the way.
-const LED: [(&str, &str, usize); 2] = [
+const THROUGH_AGENT: [(&str, &str, usize); 2] = [
     ("_Unwind_Backtrace", "_Unwind_GetIP", offset_of!(ArenaHeader, backtrace)),
     ("_Unwind_SetIP", "_Unwind_GetCFA", offset_of!(ArenaHeader, land)),
 ];
@@ -34,18 +34,18 @@ const LED: [(&str, &str, usize); 2] = [
 pub(crate) fn is_needed(image: &Image, function: usize) -> bool {
     let mut names = image.functions[function].names();
     image.facts.own_unwinder
-        && names.any(|n| LED.iter().any(|(name, helper, _)| [*name, *helper].contains(&n)))
+        && names.any(|n| THROUGH_AGENT.iter().any(|(name, helper, _)| [*name, *helper].contains(&n)))
 }
 
 /// Those that are hooked, with their helpers.
-pub(crate) fn led(image: &Image, hooks: &[Hook]) -> Vec<Led> {
+pub(crate) fn through_agent(image: &Image, hooks: &[Hook]) -> Vec<ThroughAgent> {
     let find =
         |wanted: &str| hooks.iter().position(|h| image.functions[h.function].names().any(|n| n == wanted));
     if !image.facts.own_unwinder {
         return Vec::new();
     }
-    let both = |(name, helper, gate)| Some(Led { number: find(name)?, helper: find(helper)?, gate });
-    LED.into_iter().filter_map(both).collect()
+    let both = |(name, helper, gate)| Some(ThroughAgent { number: find(name)?, helper: find(helper)?, gate });
+    THROUGH_AGENT.into_iter().filter_map(both).collect()
 }
 
 /// What runs for each frame, in libgcc (unwind-dw2.c, unwind-dw2-fde.c, unwind-dw2-fde-dip.c), where it is not

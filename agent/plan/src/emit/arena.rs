@@ -1,4 +1,4 @@
-//! Writes the machine code of a plan: the arena with its thunks, and the patches that lead there.
+//! Writes the machine code of a plan: the arena with its thunks, and the patches that gate there.
 //!
 //! ```text
 //! arena:  ArenaHeader | jump to the exits' slow path | unwind tables | ends of sleds
@@ -29,7 +29,7 @@ pub(crate) fn emit(input: Input<'_, '_>) -> Emitted {
         });
     let mut e = Emitter::new(&layout, Writer::new(&mut bytes), parts);
     e.fixed();
-    e.leads();
+    e.gate_jumps();
     e.tail_calls();
     e.copies();
     let (mut out, len) = e.finish();

@@ -30,11 +30,11 @@ const HEADER: usize = 12;
 const INDEX: usize = 8;
 
 impl Bodies {
-    /// A body, whose first `lead` bytes stand before the relocated instructions.
-    pub(crate) fn add(&mut self, start: usize, lead: usize, end: usize, code: &[u8]) {
+    /// A body, whose first `gate` bytes stand before the relocated instructions.
+    pub(crate) fn add(&mut self, start: usize, gate: usize, end: usize, code: &[u8]) {
         let from = self.code.len();
-        if lead > 0 {
-            self.code.push(0x40 | lead as u8);
+        if gate > 0 {
+            self.code.push(0x40 | gate as u8);
         }
         self.code.extend_from_slice(code);
         self.list.push((start as i32, (end - start) as u32, from..self.code.len()));
@@ -57,7 +57,7 @@ impl Bodies {
 
     /// Bytes that suffice for a body with so many bytes of instructions.
     pub(crate) fn most(relocated: usize) -> usize {
-        // A push of one byte takes five; an emulated call three times seven; a lead one; and padding.
+        // A push of one byte takes five; an emulated call three times seven; a gate one; and padding.
         INDEX + ENTRY + 5 * relocated + 21 + 1 + 3
     }
 
@@ -118,14 +118,14 @@ mod tests {
     const AT: u32 = 0x4000;
 
     /// CFA register and offset, and the rule for rbp, at each offset of a body that is made of `bytes`.
-    fn rows(bytes: &[u8], lead: usize, form: Call) -> Vec<(u16, i64, Option<i64>)> {
+    fn rows(bytes: &[u8], gate: usize, form: Call) -> Vec<(u16, i64, Option<i64>)> {
         let start = 0x100_u32;
         let moved =
-            relocate(bytes, 0x1000, ARENA + u64::from(start) + lead as u64, 0x1000, form, &|_| None).unwrap();
+            relocate(bytes, 0x1000, ARENA + u64::from(start) + gate as u64, 0x1000, form, &|_| None).unwrap();
         let mut bodies = Bodies::default();
         bodies.add(0x40, 0, 0x48, &[0x41, 0x0e, 16]);
         bodies.cave(0x9000, 5);
-        bodies.add(start as usize, lead, start as usize + lead + moved.bytes.len(), &moved.frames);
+        bodies.add(start as usize, gate, start as usize + gate + moved.bytes.len(), &moved.frames);
         let table = bodies.table(AT);
         assert!(table.len() <= Bodies::others(1) + Bodies::most(1) + Bodies::most(bytes.len()));
         let at = ARENA + u64::from(AT);
@@ -139,7 +139,7 @@ mod tests {
         let cie = |section: &EhFrame<_>, bases: &_, offset| section.cie_from_offset(bases, offset);
         let cave = index.fde_for_address(&frames, &bases, ARENA + 0x9004, cie).unwrap();
         assert_eq!((cave.initial_address(), cave.len()), (ARENA + 0x9000, 5));
-        (0..(lead + moved.bytes.len()) as u64)
+        (0..(gate + moved.bytes.len()) as u64)
             .map(|offset| {
                 let pc = ARENA + u64::from(start) + offset;
                 let fde = index.fde_for_address(&frames, &bases, pc, cie).unwrap();

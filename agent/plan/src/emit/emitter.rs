@@ -4,7 +4,7 @@ use crate::emit::bodies::Bodies;
 use crate::emit::cfi::Tables;
 use crate::emit::code::{Code, Writer};
 use crate::emit::emitted::Emitted;
-use crate::emit::layout::{LEAD, Layout, STUBS};
+use crate::emit::layout::{GATE_JUMP, Layout, STUBS};
 use crate::emit::part::Part;
 use crate::emit::sleds;
 use gprofinject_abi::plan::{ArenaHeader, Frame};
@@ -93,16 +93,16 @@ impl<'a, 'd> Emitter<'a, 'd> {
     }
 
     /// The ways through the agent, each at the start of a function's body.
-    pub(crate) fn leads(&mut self) {
-        for led in self.layout.input.led {
-            let at = self.out.records[led.number].body as usize;
-            let helper = self.out.records[led.helper].body as usize;
+    pub(crate) fn gate_jumps(&mut self) {
+        for f in self.layout.input.through_agent {
+            let at = self.out.records[f.number].body as usize;
+            let helper = self.out.records[f.helper].body as usize;
             let code = &mut self.code;
             code.put(at, &[0x4c, 0x8d, 0x1d]);
-            code.branch(at + 3, at + LEAD);
+            code.branch(at + 3, at + GATE_JUMP);
             code.put(at + 7, &[0x4c, 0x8d, 0x15]);
             code.branch(at + 10, helper);
-            code.jump_through(at + 14, led.gate);
+            code.jump_through(at + 14, f.gate);
         }
     }
 

@@ -4,9 +4,9 @@ use crate::blocks::copies::Copies;
 use crate::blocks::tables;
 use crate::decide::hook::{Hook, Retarget, relocates};
 use crate::decide::tails::Tail;
-use crate::decide::unwinder::Led;
+use crate::decide::thunk_spec::ThunkSpec;
+use crate::decide::unwinder::ThroughAgent;
 use crate::decide::verdict::Tactic;
-use crate::decide::wish::Wish;
 use crate::emit::bodies::Bodies;
 use crate::emit::cfi::Tables;
 use crate::emit::code::{RESTORE, STUB};
@@ -36,17 +36,17 @@ pub(crate) const STUBS: usize = SECOND_LOOK + 2 * STUB + RESTORE;
 pub(crate) const SECOND_LOOK: usize = 21;
 
 /// Bytes of `lea r11, [body]; lea r10, [helper]; jmp [header]`.
-pub(crate) const LEAD: usize = 20;
+pub(crate) const GATE_JUMP: usize = 20;
 
-/// What is to be emitted; `wishes` and `homes` are in the order of the hooks, and so are the function numbers.
+/// What is to be emitted; `specs` and `homes` are in the order of the hooks, and so are the function numbers.
 #[derive(Clone, Copy)]
 pub(crate) struct Input<'a, 'd> {
     pub(crate) image: &'a Image<'d>,
     pub(crate) hooks: &'a [Hook],
-    pub(crate) wishes: &'a [Wish],
+    pub(crate) specs: &'a [ThunkSpec],
     pub(crate) homes: &'a Homes,
     pub(crate) tails: &'a [Tail],
-    pub(crate) led: &'a [Led],
+    pub(crate) through_agent: &'a [ThroughAgent],
     pub(crate) copies: &'a Copies,
 }
 
@@ -73,7 +73,7 @@ pub(crate) struct Layout<'a, 'd> {
     /// First byte of the stubs.
     pub(super) stubs: usize,
     pub(super) tails: Tails,
-    /// Relocated calls of functions that are hooked at their call sites, and the jumps that they lead to.
+    /// Relocated calls of functions that are hooked at their call sites, and the jumps that they gate to.
     pub(super) moved_calls: HashMap<u64, usize>,
     /// The unwind table of the bodies that move the stack pointer.
     pub(super) bodies: usize,
@@ -83,17 +83,17 @@ pub(crate) struct Layout<'a, 'd> {
 
 impl<'a, 'd> Layout<'a, 'd> {
     pub(super) fn new(input: Input<'a, 'd>) -> Layout<'a, 'd> {
-        let Input { image, hooks, wishes, homes, tails, copies, .. } = input;
+        let Input { image, hooks, specs, homes, tails, copies, .. } = input;
         let kinds: Vec<Kind> =
-            wishes.iter().enumerate().map(|(number, wish)| thunk::kind(*wish, homes.of(number))).collect();
+            specs.iter().enumerate().map(|(number, spec)| thunk::kind(*spec, homes.of(number))).collect();
         let templates = templates(&kinds);
         let header = size_of::<ArenaHeader>();
         let unwind = (header + EXIT_JUMPS).next_multiple_of(LINE);
         let unwind_len = Tables::new(0, 0, 0).map_or(0, |t| t.bytes.len());
         let (chains, thunks) = place_sleds(sleds::chains(hooks), unwind + unwind_len);
         let room = |number: usize| {
-            let lead = if is_led(input.led, number) { LEAD } else { 0 };
-            thunk::room(wishes[number], &hooks[number]) + templates[kinds[number].index()].bytes.len() + lead
+            let gate = if goes_through_agent(input.through_agent, number) { GATE_JUMP } else { 0 };
+            thunk::room(specs[number], &hooks[number]) + templates[kinds[number].index()].bytes.len() + gate
         };
         let parts = parts(hooks.len(), thunks, room);
         let stubs = parts.last().map_or(thunks, |(_, room)| room.end).next_multiple_of(64);
@@ -140,8 +140,8 @@ impl<'a, 'd> Layout<'a, 'd> {
         chain.map_or(thunk, |n| self.chains[n].0)
     }
 
-    pub(super) fn is_led(&self, number: usize) -> bool {
-        is_led(self.input.led, number)
+    pub(super) fn goes_through_agent(&self, number: usize) -> bool {
+        goes_through_agent(self.input.through_agent, number)
     }
 
     pub(super) fn is_copied(&self, function: usize) -> bool {
@@ -149,8 +149,8 @@ impl<'a, 'd> Layout<'a, 'd> {
     }
 }
 
-fn is_led(led: &[Led], number: usize) -> bool {
-    led.iter().any(|l| l.number == number)
+fn goes_through_agent(list: &[ThroughAgent], number: usize) -> bool {
+    list.iter().any(|l| l.number == number)
 }
 
 fn templates(kinds: &[Kind]) -> Vec<Template> {
@@ -198,7 +198,7 @@ fn copies_len(image: &Image, copies: &Copies) -> u64 {
     u64::from(copies.len).next_multiple_of(8) + tables
 }
 
-/// Where relocated branches lead that have to go elsewhere: calls of functions that are hooked at their call sites,
+/// Where relocated branches gate that have to go elsewhere: calls of functions that are hooked at their call sites,
 /// and jumps into what another function's hook relocates. Five bytes each from `first` on.
 fn moved_calls(hooks: &[Hook], first: usize) -> HashMap<u64, usize> {
     let is_moved = |h: &Hook, r: &Retarget| match h.tactic {

@@ -1,13 +1,13 @@
 //! Thunks, stubs and bodies of some of the functions, one behind the other.
 
 use crate::decide::hook::Hook;
+use crate::decide::thunk_spec::ThunkSpec;
 use crate::decide::verdict::{Reason, Tactic};
-use crate::decide::wish::Wish;
 use crate::emit::bodies::Bodies;
 use crate::emit::code::{RESTORE, STUB, Values, Writer};
 use crate::emit::emitted::Emitted;
 use crate::emit::homes::Home;
-use crate::emit::layout::{LEAD, Layout, SECOND_LOOK, STUBS};
+use crate::emit::layout::{GATE_JUMP, Layout, SECOND_LOOK, STUBS};
 use crate::emit::thunk;
 use crate::emit::thunk::LOOP_CHECK;
 use crate::x86::jump::JUMP;
@@ -27,7 +27,7 @@ pub(crate) struct Part {
     pub(super) out: Emitted,
     /// Each function's thunk.
     pub(super) thunks: Vec<usize>,
-    /// Jumps to be written outside of the part's areas, and where they lead.
+    /// Jumps to be written outside of the part's areas, and where they gate.
     pub(super) jumps: Vec<(usize, usize)>,
     pub(super) bodies: Bodies,
     /// The first free byte behind the thunks.
@@ -69,11 +69,11 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
     fn function(&mut self, number: u32) {
         let layout = self.layout;
         let n = number as usize;
-        let (hook, wish, kind) = (&layout.input.hooks[n], layout.input.wishes[n], layout.kinds[n]);
+        let (hook, spec, kind) = (&layout.input.hooks[n], layout.input.specs[n], layout.kinds[n]);
         let home = layout.input.homes.of(n);
         // Left free at the start of the body.
-        let lead = if layout.is_led(n) { LEAD } else { 0 };
-        let check = thunk::is_checked(wish);
+        let gate = if layout.goes_through_agent(n) { GATE_JUMP } else { 0 };
+        let check = thunk::is_checked(spec);
         let template = &layout.templates[kind.index()];
         let checking = if check { LOOP_CHECK } else { 0 };
         let start = template.place(self.part.next, checking);
@@ -81,7 +81,7 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
         let at = start + checking;
         let body = at + template.bytes.len();
         let (resume, exit) = (template.resume, template.exit);
-        let (popped, pushed) = match wish.both {
+        let (popped, pushed) = match spec.both {
             true => ((at - start) as u32 + template.popped, template.bytes.len() as u32 - template.pushed),
             false => (0, 0),
         };
@@ -93,14 +93,14 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
         let flag = |set: bool, flag: u8| if set { flag } else { 0 };
         let mut record = FunctionRecord {
             entry,
-            exit: if wish.both { at as u32 + exit } else { 0 },
+            exit: if spec.both { at as u32 + exit } else { 0 },
             slots: home.offset,
             mask: home.mask,
             multiplier: home.multiplier,
             shift: home.shift as u8,
             popped: popped as u8,
             pushed: pushed as u8,
-            flags: flag(!wish.both, ENTRY_ONLY) | flag(wish.loops, LOOPS) | flag(wish.leaf, LEAF),
+            flags: flag(!spec.both, ENTRY_ONLY) | flag(spec.loops, LOOPS) | flag(spec.leaf, LEAF),
             resume: if kind.second == Second::Free {
                 (layout.stubs + n * STUBS + STUBS - RESTORE) as u32
             } else {
@@ -111,8 +111,8 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
             slot_count: home.count,
             thunk: start as u32,
         };
-        let moved = body + lead;
-        match self.body(hook, wish, moved) {
+        let moved = body + gate;
+        match self.body(hook, spec, moved) {
             Ok(relocated) => {
                 let patches = layout.patches(hook, layout.landing(number, start), moved, &relocated);
                 match patches {
@@ -120,7 +120,7 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
                     None => self.part.out.failed.push((hook.function, Reason::Overlap)),
                 }
                 // What an empty body leads to, the thunk leads to itself.
-                let rest = relocated.rest.filter(|_| lead == 0);
+                let rest = relocated.rest.filter(|_| gate == 0);
                 let goal = rest.map_or(body, |rest| rest.wrapping_sub(layout.arena) as usize);
                 self.thunk(at, goal, number, home, kind);
                 for r in &hook.retargets {
@@ -136,7 +136,7 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
                     self.part.out.bias_fixups.push(moved as u32 + word);
                 }
                 self.part.out.call_jumps.extend(layout.call_jump(hook, moved, &relocated));
-                if wish.movable && !layout.is_copied(hook.function) {
+                if spec.movable && !layout.is_copied(hook.function) {
                     self.moved_as_is(hook, moved as u32);
                 }
                 let later = relocated.map.iter().filter(|(from, _)| *from > 0);
@@ -146,7 +146,7 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
                 self.caves(hook);
                 if !relocated.frames.is_empty() {
                     record.flags |= FRAMED;
-                    self.part.bodies.add(body, lead, self.part.next, &relocated.frames);
+                    self.part.bodies.add(body, gate, self.part.next, &relocated.frames);
                 }
             }
             Err(_) => {
@@ -172,7 +172,7 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
         }
     }
 
-    /// Before the thunk of a function whose own indirect jumps may lead back to its start: where the return
+    /// Before the thunk of a function whose own indirect jumps may gate back to its start: where the return
     /// slot holds its exit label it has been entered already, and what lies below rsp may be in use.
     ///
     /// ```text
@@ -189,7 +189,7 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
         self.part.out.half_bias_fixups.push(at as u32 + 3);
     }
 
-    fn body(&self, hook: &Hook, wish: Wish, body: usize) -> Result<Relocated, Unmovable> {
+    fn body(&self, hook: &Hook, spec: ThunkSpec, body: usize) -> Result<Relocated, Unmovable> {
         // A word that a relocated call pushes wants its alignment, which only costs a few bytes.
         let to = self.address(body);
         let layout = self.layout;
@@ -198,7 +198,7 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
             return Ok(copied(&[], self.address(layout.copies + start as usize), to));
         }
         let bytes = image.code_at(hook.at, hook.relocated).ok_or(Unmovable("no code"))?;
-        if wish.movable {
+        if spec.movable {
             // Where all of it is nops (a call that was taken out, room for a patch) nothing is left.
             let nops = leading_nops(bytes);
             let all = if nops == bytes.len() { self.nops_behind(hook) } else { nops };

@@ -8,7 +8,7 @@ use gprofinject_image::Image;
 
 /// What a hooked function's thunk must be like.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wish {
+pub(crate) struct ThunkSpec {
     pub both: bool,
     /// Nothing can be charged to its frame: see [`gprofinject_abi::plan::LEAF`].
     pub leaf: bool,
@@ -35,8 +35,8 @@ pub(crate) const OWN_RETURN: [&str; 11] = [
     "uw_init_context_1",
 ];
 
-/// The wishes.
-pub(crate) fn of_all(image: &Image, flow: &Flow, hooks: &[Hook], entry_only: bool) -> Vec<Wish> {
+/// The specs.
+pub(crate) fn of_all(image: &Image, flow: &Flow, hooks: &[Hook], entry_only: bool) -> Vec<ThunkSpec> {
     hooks
         .iter()
         .map(|h| {
@@ -46,7 +46,7 @@ pub(crate) fn of_all(image: &Image, flow: &Flow, hooks: &[Hook], entry_only: boo
             let leaf = facts.leaf && !facts.table_loops && !facts.odd_return;
             // Only a shadow stack tells a loop from a call.
             let both = !entry_only || facts.table_loops;
-            Wish {
+            ThunkSpec {
                 both: both && !own_return && !facts.odd_return && !leaf,
                 leaf,
                 loops: facts.table_loops,
