@@ -1,16 +1,25 @@
-//! Counting blocks: counted functions are copied into the arena as a whole, with counters in the copy.
+//! Counts of basic blocks: each counted function is copied into the arena as a whole, with counters in the
+//! copy.
+//!
+//! Hooks enter; [`copies::Copies`] leaves, which knows where each instruction's copy will stand and can write
+//! the copies once their address is known. This layer does not know the arena.
 //!
 //! ```text
-//! decode     the instructions of a function and its cold parts, or why it is not counted
-//! entries    where indirect jumps may lead, and how the original's places are led to the copy
-//! graph      basic blocks, and which of them need a counter
-//! flags      where in its block a counter may stand
-//! layout     the copy, instruction by instruction
-//! unwind     its frame descriptions and exception tables
+//! tables      the frame descriptions and exception tables of all copies
+//! copies      all counted functions
+//! unit        one counted function
+//! layout      the place of each instruction of a copy, and its code
+//! entries     where indirect jumps may lead, and how places of the original lead to the copy
+//! flags       where in its basic block a counter may stand
+//! graph       basic blocks, and which of them need a counter
+//! frames      frame descriptions and exception tables of the original, read
+//! steps       the instructions of a function and its cold parts
+//! code        the machine code of counters and of what replaces some instructions
+//! uncounted   why a function is not counted
 //! ```
 //!
-//! The original stays where it is. Its entry leads to the function's thunk and from there to the copy; other
-//! places that something may jump to lead straight to the copy. See docs/blocks.md.
+//! The original stays where it is. Its first bytes lead to the function's thunk and from there to the copy;
+//! other places that something may jump to lead straight to the copy. See docs/blocks.md.
 
 pub(crate) mod code;
 pub(crate) mod copies;

@@ -1,9 +1,26 @@
-//! Decodes every function once and notes what the tactics need: who branches where, which call sites a
-//! function has, whose address is taken, who reads its own return address.
+//! What the code of a program does, found by decoding every function once: who branches where, whose address
+//! is taken, which registers are free, and which functions use their return address.
 //!
-//! Decoding is linear within a function's extent, as compilers emit it. A function in which the decoder
-//! meets bytes that are no instruction is marked [`FunctionFlow::undecodable`]: what was read of it still
-//! warns ("something seems to branch there") but is never patched. So does what belongs to no function (`unread`).
+//! An [`Image`](gprofinject_image::Image) enters, and [`facts::Flow`] leaves. This layer does not know what a
+//! hook is; it only knows how many bytes a jump takes, because it notes which instructions one would
+//! overwrite.
+//!
+//! ```text
+//! build         makes the Flow
+//! falls         where control runs on from one function into the next
+//! padding       whether bytes only align functions
+//! spread        what callers and callees mean for each other, over the whole program
+//! read          one pass over the instructions of a function, or of code that is in no function
+//! facts         the Flow: what is known of each function, and lookups
+//! registers     which registers a function leaves alone
+//! return_slot   what a function does with its return address
+//! head, branch  the first instructions of a function; direct branches
+//! ```
+//!
+//! Decoding is linear within a function's extent, as compilers emit code. A function with bytes that are no
+//! instruction is marked [`facts::FunctionFlow::undecodable`]: the branches that were read in it still count
+//! as possible branches, but nothing in it is ever patched. The same holds for code that belongs to no
+//! function (`read::unread`).
 
 pub(crate) mod branch;
 pub(crate) mod build;

@@ -1,4 +1,5 @@
-//! Makes plans.
+//! Makes the plan for a program: reads its control flow, decides, and emits machine code until everything
+//! that was decided could be emitted.
 
 use crate::blocks::copies::Copies;
 use crate::decide::decisions::{Decisions, decide};
@@ -20,6 +21,8 @@ use gprofinject_image::{FunctionKind, Image, sort};
 use std::collections::HashMap;
 
 impl Plan {
+    /// Plans the hooks for a program. The plan depends on nothing but the arguments: it is the same on every
+    /// machine.
     pub fn new(image: &Image, options: &Options) -> Plan {
         let selected = |i: usize| (options.selected)(&image.functions[i]);
         let reader = own_text::reader(image);
@@ -30,8 +33,8 @@ impl Plan {
         };
         let downgrade = downgrade(image, options.hooks, none, reader.as_deref());
         let entry_only = options.hooks == Hooks::Entry || downgrade.is_some();
-        // Where a runtime forbids hooks at exits, no function gets one: see `table_loops` in `tactic`. Where blocks are counted, it
-        // matters what a called function does with its return address.
+        // Where a runtime forbids exit hooks, no function gets one (see `refuse` in `decide::decisions`), so
+        // what functions do with their return addresses matters only if basic blocks are counted.
         let exits = !entry_only || image.facts.runtime.is_none() || options.counted.is_some();
         let flow = Flow::of(image, exits);
         let counted = options.counted.map(|counted| move |i: usize| counted(&image.functions[i]));
@@ -81,7 +84,7 @@ impl Plan {
     }
 }
 
-/// Why less can be hooked than was asked for.
+/// Says why the plan makes fewer hooks than the user asked for. `None`: it makes those.
 fn downgrade(image: &Image, asked: Hooks, none: Option<Reason>, reader: Option<&str>) -> Option<String> {
     match image.facts.runtime {
         _ if none == Some(Reason::Go) => {
@@ -97,6 +100,7 @@ fn downgrade(image: &Image, asked: Hooks, none: Option<Reason>, reader: Option<&
     }
 }
 
+/// One attempt: a set of decisions, and what was emitted for it.
 struct Decided {
     verdicts: Vec<Result<Tactic, Reason>>,
     hooks: Vec<Hook>,
@@ -106,6 +110,8 @@ struct Decided {
 }
 
 impl Decided {
+    /// Emits the hooks and, if basic blocks are counted, the copies. A function that turns out not to be
+    /// copyable is left out, and all is emitted once more.
     fn emit(
         image: &Image,
         flow: &Flow,
@@ -126,9 +132,11 @@ impl Decided {
         }
     }
 
-    /// A hook that cannot be emitted is not just left out: others count on it. Their caves lie in bytes that
-    /// its relocation was to free, their call sites among the instructions it was to move, their sleds lead
-    /// into its patch. So all is decided once more without it.
+    /// Decides and emits until every hook could be emitted.
+    ///
+    /// A hook that cannot be emitted is not simply dropped, because other hooks depend on it: their caves lie
+    /// in bytes that its relocation was to free, their call sites are among the instructions that it was to
+    /// move, or their sleds lead into its patch. So everything is decided again without it.
     fn that_can_be_emitted(
         image: &Image,
         flow: &Flow,
@@ -137,12 +145,13 @@ impl Decided {
         entry_only: bool,
         counted: Option<&dyn Fn(usize) -> bool>,
     ) -> Decided {
-        /// Two are enough for what compilers make.
+        /// Attempts. Programs that compilers made need at most two.
         const ROUNDS: u32 = 20;
         let mut failed = if entry_only { Failed::new() } else { unwinder::steps(image, flow) };
         for _ in 0..ROUNDS {
             let mut decisions = decide(image, flow, selected, engine, &failed);
-            // A copy of the function that branches would still lead there.
+            // A branch can be redirected only if the function with the branch has no copy, which would still
+            // lead to the old target.
             let astray = foreign::settle(image, flow, &mut decisions.hooks, counted.is_none());
             if !astray.is_empty() {
                 failed.extend(astray.into_iter().map(|function| (function, Reason::JumpedInto)));
@@ -164,6 +173,7 @@ impl Decided {
     }
 }
 
+/// Emits the machine code for one set of decisions, and says where arcs are counted.
 fn emit_all(
     image: &Image,
     flow: &Flow,
@@ -187,8 +197,8 @@ fn emit_all(
     (emitted, homes)
 }
 
-/// The functions whose patches touch the same bytes. The tactics see to it that there are none; this is the
-/// check that they did.
+/// Returns the functions whose patches touch the same bytes. The tactics avoid that; this check makes sure
+/// that they did.
 fn overlaps(hooks: &[Hook]) -> Vec<usize> {
     let mut spans: Vec<(u64, u64, usize)> = Vec::new();
     for h in hooks {
@@ -210,6 +220,7 @@ fn overlaps(hooks: &[Hook]) -> Vec<usize> {
     bad
 }
 
+/// Returns the sorted addresses at which hooks overwrite something.
 fn hook_points(hooks: &[Hook]) -> Vec<u64> {
     let overwrite = hooks.iter().filter(|h| h.tactic != Tactic::CallSites);
     let mut points: Vec<u64> = overwrite.map(|h| h.at).collect();
@@ -217,9 +228,11 @@ fn hook_points(hooks: &[Hook]) -> Vec<u64> {
     points
 }
 
+/// Returns the ranges in which a return address belongs to hooked code: the hooked functions with their cold
+/// parts, and the copies.
 fn hooked_ranges(image: &Image, verdicts: &[Result<Tactic, Reason>], emitted: &Emitted) -> Vec<CodeRange> {
     let mut ranges: Vec<CodeRange> = Vec::new();
-    // Where the last function begins that is not hooked.
+    // The start of the last function so far that is not hooked.
     let mut other = None;
     for (i, f) in image.functions.iter().enumerate() {
         let hooked = match f.kind {
@@ -230,7 +243,7 @@ fn hooked_ranges(image: &Image, verdicts: &[Result<Tactic, Reason>], emitted: &E
             other = Some(f.address);
             continue;
         }
-        // A return address may be the first byte behind a function that ends with a call.
+        // Behind a call that ends a function the return address is the first byte after the function.
         let (lo, hi) = (f.address + 1, f.address + f.size + 1);
         match ranges.last_mut() {
             Some(last) if last.hi + 16 >= lo && other.is_none_or(|other| other + 1 < last.hi) => last.hi = hi,
@@ -241,12 +254,13 @@ fn hooked_ranges(image: &Image, verdicts: &[Result<Tactic, Reason>], emitted: &E
     let copies = emitted.copies as usize;
     if copies < arena.bytes.len() {
         ranges.push(CodeRange { lo: arena.address(copies), hi: arena.address(arena.bytes.len()) });
-        // The arena of a PIE may lie below address 0, that is at the top.
+        // The arena of a PIE may lie below address 0, so its addresses wrap to the top.
         ranges.sort_unstable_by_key(|r| r.lo);
     }
     ranges
 }
 
+/// Finds the jumps from one hooked function to the start of another: see [`Plan::tail_site`].
 fn tail_sites(
     image: &Image,
     flow: &Flow,

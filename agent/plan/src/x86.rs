@@ -1,4 +1,8 @@
-//! TODO
+//! Machine code as such: how an instruction is decoded, what it does to registers and the stack, how it is
+//! moved to another address, and what the thunks are made of.
+//!
+//! What enters is bytes and addresses; what leaves is decoded facts and new bytes. This layer knows no
+//! program, no function and no plan.
 
 pub mod detour;
 pub(crate) mod frames;

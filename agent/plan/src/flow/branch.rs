@@ -1,37 +1,41 @@
-//! Direct branches.
+//! The direct branches of a program.
 
-/// Branches inside a function are of interest only where they lead near its start: no tactic overwrites
-/// or relocates more than this many bytes.
+/// Distance from a function's start within which branches inside the function are of interest, in bytes: no
+/// tactic overwrites or relocates more.
 pub(crate) const NEAR: u64 = 96;
 
 /// A direct call, jump or conditional jump.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Branch {
+    /// Address that it leads to.
     pub target: u64,
     /// Address of the branch instruction.
     pub site: u64,
-    /// Index of the function that contains the site.
+    /// Index in the image of the function that contains the site.
     pub function: u32,
     /// Bytes of the instruction.
     pub len: u8,
-    /// Bytes of its displacement, the instruction's last ones: 1 or 4.
+    /// Bytes of the displacement, which are the instruction's last ones: 1 or 4.
     pub width: u8,
+    /// Whether it is a call, a jump or a conditional jump.
     pub kind: BranchKind,
-    /// r10 may be as it was when the function was entered.
+    /// Whether r10 may still hold the value that it had when the function was entered.
     pub passes_r10: bool,
 }
 
+/// The kinds of direct branches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum BranchKind {
+    /// `call`, which pushes a return address.
     Call,
-    /// Unconditional.
+    /// `jmp`.
     Jump,
-    /// jcc, loop, jrcxz, xbegin.
+    /// `jcc`, `loop`, `jrcxz`, `xbegin`: control may also go on behind the instruction.
     Conditional,
 }
 
 impl Branch {
-    /// Address after the instruction: for a call, the return address.
+    /// Returns the address behind the instruction: for a call, the return address.
     pub fn end(&self) -> u64 {
         self.site + u64::from(self.len)
     }

@@ -1,4 +1,4 @@
-//! Builds the [`Flow`] of a program.
+//! Builds the [`Flow`] of a program: decodes all functions, on several threads, and combines what was found.
 
 use crate::flow::branch::{Branch, NEAR};
 use crate::flow::facts::{Flow, FunctionFlow};
@@ -9,8 +9,11 @@ use crate::parallel;
 use gprofinject_image::Image;
 
 impl Flow {
-    /// `exits`: exits of functions may be hooked. If not, only of leaves it is found out what they do with their return
-    /// addresses, for which large functions have to be decoded once more: [`FunctionFlow::odd_return`] is unknown of others.
+    /// Reads the control flow of a program.
+    ///
+    /// `exits` says whether exits of functions may be hooked. If they may not, only leaves are examined for
+    /// what they do with their return addresses, since large functions have to be decoded a second time for
+    /// that; [`FunctionFlow::odd_return`] is then unknown for all other functions.
     pub fn of(image: &Image, exits: bool) -> Flow {
         let count = image.functions.len();
         let bounds = even_bounds(image, parallel::parts(count));
@@ -33,13 +36,14 @@ impl Flow {
         flow.indirect.extend(references.indirect);
         flow.entered_unseen = references.entered;
         flow.functions.resize(count, FunctionFlow { undecodable: true, ..Default::default() });
-        // Sorted runs, which a stable sort only merges.
+        // The parts are sorted already, so a stable sort only merges them.
         flow.branches.sort_by_key(|b| b.target);
         flow.first = first_branches(image, &flow.branches);
         returns::spread(image, &mut flow);
         flow.indirect.extend(image.landing_pads.iter().copied());
         for &pointer in &image.code_pointers {
-            // A pointer to a function's start is the function's address; one to its inside is a label.
+            // A pointer to a function's start makes the function's address a taken one; a pointer to its
+            // inside is a label.
             match image.function_at(pointer) {
                 Some(i) if image.functions[i].address == pointer => flow.taken.push(pointer),
                 Some(i) if pointer - image.functions[i].address < NEAR => flow.indirect.push(pointer),
@@ -56,6 +60,7 @@ impl Flow {
     }
 }
 
+/// Returns, for each function, the index of the first branch that leads to its start or behind.
 fn first_branches(image: &Image, branches: &[Branch]) -> Vec<usize> {
     let mut next = 0;
     let first = image.functions.iter().map(|f| {
@@ -65,7 +70,8 @@ fn first_branches(image: &Image, branches: &[Branch]) -> Vec<usize> {
     first.collect()
 }
 
-/// Splits the functions so that each part has about the same number of bytes.
+/// Divides the functions so that each part has about the same number of bytes. Returns the first function of
+/// each part, and the number of functions.
 fn even_bounds(image: &Image, parts: usize) -> Vec<usize> {
     let total: u64 = image.functions.iter().map(|f| f.size).sum();
     let mut bounds = vec![0];

@@ -1,7 +1,9 @@
-//! Functions whose last instruction is no jump and no return: control runs on into the next function.
+//! Functions whose last instruction is neither a jump nor a return, so that control runs on into the next
+//! function.
 //!
-//! Running on is no call: nobody has pushed a return address or jumped to the function's start. The hook of the next
-//! function cannot tell, so it counts; whoever reads the counters takes it out again with what is known here.
+//! That is no call: nobody has pushed a return address or jumped to the function's start. The hook of the
+//! next function cannot tell the difference, so it counts. Whoever reads the counters takes that count out
+//! again, by what is known here.
 
 use crate::flow::facts::Flow;
 use crate::flow::padding::is_padding;
@@ -13,16 +15,17 @@ use serde::{Deserialize, Serialize};
 /// Control may run on from one function into another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fall {
-    /// Addresses of the functions.
+    /// Address of the function that control runs into.
     pub into: u64,
+    /// Address of the function that it comes from, which stands directly before the other.
     pub from: u64,
-    /// Whoever enters the function in front comes into the next one: there is no other way out.
+    /// Whether every run of the function in front reaches the next one: there is no other way out of it.
     pub always: bool,
-    /// The function in front may also jump to places that are not known.
+    /// Whether the function in front has indirect jumps, which may lead anywhere.
     pub jumps_anywhere: bool,
 }
 
-/// The function that runs on into this one, as an index.
+/// Returns the index of the function that runs on into function `index`, if there is one.
 pub(crate) fn before(image: &Image, flow: &Flow, index: usize) -> Option<usize> {
     let before = index.checked_sub(1).filter(|&before| flow.functions[before].runs_on)?;
     let (f, next) = (&image.functions[before], &image.functions[index]);
@@ -32,11 +35,12 @@ pub(crate) fn before(image: &Image, flow: &Flow, index: usize) -> Option<usize> 
     (adjacent && known && comes_to_its_end(image, f)).then_some(before)
 }
 
-/// Whether control comes to the function's last instruction. Assembly without sizes counts the padding to the function.
+/// Whether control can reach the function's last instruction. In assembly without symbol sizes the padding
+/// counts as part of the function.
 fn comes_to_its_end(image: &Image, f: &Function) -> bool {
     let Some(code) = image.code_at(f.address, f.size) else { return false };
     let mut furthest = f.address;
-    // Where padding begins that nothing before runs into.
+    // Where padding begins that no instruction before it runs into.
     let mut padding = None;
     for i in Decoder::with_ip(64, code, f.address, DecoderOptions::NONE).into_iter() {
         if has_branch(&i) && i.near_branch_target() < f.address + f.size {
@@ -49,17 +53,17 @@ fn comes_to_its_end(image: &Image, f: &Function) -> bool {
     padding.is_none_or(|padding| furthest >= padding)
 }
 
-/// Whether a function is only run into: nobody calls it, jumps to it or has its address.
+/// Returns whether control only runs into the function: nobody calls it, jumps to it or has its address.
 pub(crate) fn is_no_start(image: &Image, flow: &Flow, index: usize) -> bool {
     let address = image.functions[index].address;
-    // What decodes a function comes last.
+    // The last test decodes a function, so it comes last.
     !flow.is_taken(address)
         && flow.indirect_in(address, address + 1).is_empty()
         && flow.branches_into(index, address + 1).iter().all(|b| b.function as usize == index)
         && before(image, flow, index).is_some()
 }
 
-/// All of them, sorted by the function that is run into.
+/// Returns all falls, sorted by the function that control runs into.
 pub(crate) fn all(image: &Image, flow: &Flow) -> Vec<Fall> {
     let falls = (0..image.functions.len()).filter_map(|index| {
         let f = &image.functions[before(image, flow, index)?];
@@ -76,7 +80,7 @@ pub(crate) fn all(image: &Image, flow: &Flow) -> Vec<Fall> {
     falls.collect()
 }
 
-/// Whether control may leave the instruction's function by it, other than by a call that returns.
+/// Whether control may leave the function by the instruction, other than by a call that returns.
 fn leaves(image: &Image, i: &Instruction) -> bool {
     match i.flow_control() {
         FlowControl::Next => false,

@@ -1,17 +1,17 @@
-//! Bytes that only align functions.
+//! Whether bytes only align functions.
 
 use crate::flow::facts::Flow;
 use gprofinject_image::Image;
 use gprofinject_image::x86::is_nop;
 use iced_x86::{Code, Decoder, DecoderOptions};
 
-/// Whether the bytes of `lo..hi`, behind a function that has room up to `limit`, are padding: nops and
-/// breakpoints that nobody jumps to, or zeros that nobody reads.
+/// Returns whether the bytes of `lo..hi`, behind a function that has room up to `limit`, are padding: nops
+/// and breakpoints that nobody jumps to, or zeros that nobody reads.
 pub(crate) fn is_padding(image: &Image, flow: &Flow, lo: u64, hi: u64, limit: u64) -> bool {
     if lo >= hi || hi > limit || image.function_at(lo).is_some_and(|i| image.functions[i].size > 0) {
         return false;
     }
-    // The last nop may go on behind `hi`.
+    // The last nop may reach beyond `hi`.
     let Some(bytes) = image.code_at(lo, limit - lo) else { return false };
     let unused = || flow.branches_to(lo, hi).is_empty() && flow.indirect_in(lo, hi).is_empty();
     // Some linkers align with zeros.

@@ -1,4 +1,4 @@
-//! TODO
+//! One pass over code: over the instructions of each function, and over the bytes that belong to no function.
 
 pub(crate) mod part;
 pub(crate) mod seen;
