@@ -108,7 +108,6 @@ impl Plan {
 
     /// Returns the number of basic blocks and the number of counters of the function at an address.
     ///
-    ///
     /// # Errors
     ///
     /// The reason, if the function's blocks are not counted.

@@ -1,4 +1,4 @@
-//! Caves: unused bytes that short jumps lead to, and jump on from.
+//! Caves: unused bytes that hold a near jump, within reach of a short one.
 
 use crate::decide::decider::Decider;
 use crate::decide::start::Start;
@@ -8,7 +8,8 @@ use crate::x86::jump::JUMP;
 use std::ops::Range;
 
 impl Decider<'_, '_, '_> {
-    /// Finds the functions that may have bytes for a cave. Later hooks that could have some are not among them.
+    /// Finds the functions that may have bytes for a cave. Functions that are hooked later are not among
+    /// them.
     pub(super) fn look_for_caves(&mut self) {
         let is_roomy = |j: &usize| {
             let f = &self.image.functions[*j];
@@ -24,7 +25,7 @@ impl Decider<'_, '_, '_> {
         self.searched = true;
     }
 
-    /// Finds five unused bytes that a short branch ending at `from` can reach, and takes them.
+    /// Takes five unused bytes that a short branch which ends at `from` can reach, and returns their address.
     pub(super) fn cave(&mut self, from: u64, for_function: usize) -> Option<u64> {
         let (lo, hi) = reach(from);
         for n in self.roomy_between(lo, hi, for_function) {
@@ -38,21 +39,22 @@ impl Decider<'_, '_, '_> {
                 return Some(at);
             }
         }
-        self.note_cut(lo, hi, for_function);
+        self.note_cut_short(lo, hi, for_function);
         None
     }
 
-    /// Whether it is worth looking.
+    /// Returns whether any function within reach may have bytes for a cave.
     pub(super) fn may_have_cave(&mut self, from: u64, for_function: usize) -> bool {
         let (lo, hi) = reach(from);
         let may = !self.roomy_between(lo, hi, for_function).is_empty();
         if !may {
-            self.note_cut(lo, hi, for_function);
+            self.note_cut_short(lo, hi, for_function);
         }
         may
     }
 
-    /// Which of the roomy functions have bytes or padding between these addresses, not far from a function.
+    /// Returns which of the roomy functions have bytes or padding between these addresses. `near` is a
+    /// function close to them.
     fn roomy_between(&self, lo: u64, hi: u64, near: usize) -> Range<usize> {
         let functions = &self.image.functions;
         let (before, behind) = self.roomy.split_at(self.roomy.partition_point(|&j| j < near));
@@ -61,21 +63,23 @@ impl Decider<'_, '_, '_> {
         before.len() - first..before.len() + last
     }
 
-    fn note_cut(&mut self, lo: u64, hi: u64, function: usize) {
+    /// Notes that no cave was found for a function, if functions within reach belong to another part.
+    fn note_cut_short(&mut self, lo: u64, hi: u64, function: usize) {
         let own = self.hooks.functions();
         let functions = &self.image.functions;
         let before = own.start.checked_sub(1).is_some_and(|j| functions[j].limit > lo);
         if !self.searched || before || functions.get(own.end).is_some_and(|f| f.address <= hi) {
-            self.cut.push(function);
+            self.cut_short.push(function);
         }
     }
 
+    /// Takes bytes for a cave from the padding behind function `j`.
     fn padding_cave(&mut self, j: usize, lo: u64, hi: u64) -> Option<u64> {
         let f = &self.image.functions[j];
         let end = f.address + f.size;
-        // Skipped bytes below `lo` are given up with it.
+        // Bytes below `lo` that are skipped are never used.
         let at = (end + self.padding_used[j]).max(lo);
-        // Mostly there is no room: asked first, and for many neighbours.
+        // Most padding has no room for a cave, and many neighbours are asked, so that is tested first.
         if at > hi || at + JUMP > f.limit || !is_padding(self.image, self.flow, end, at + JUMP, f.limit) {
             return None;
         }
@@ -83,7 +87,8 @@ impl Decider<'_, '_, '_> {
         Some(at)
     }
 
-    /// Bytes behind the near jump of function `j`, whose relocation grows over them.
+    /// Takes bytes for a cave from behind the near jump of function `j`. The instructions there are relocated
+    /// as well.
     fn dead_cave(&mut self, j: usize, lo: u64, hi: u64) -> Option<u64> {
         let hook = self.hooks[j].as_ref()?;
         if hook.tactic == Tactic::Frida {
@@ -110,7 +115,8 @@ impl Decider<'_, '_, '_> {
         Some(at)
     }
 
-    /// gum leaves no bytes unused. Where a neighbour needs some, function `j` gets the built-in jump after all.
+    /// Replaces gum's hook of function `j` by the built-in jump, since gum leaves no bytes unused, and takes
+    /// bytes for a cave from behind that.
     fn cave_in_place_of_frida(&mut self, j: usize, lo: u64, hi: u64) -> Option<u64> {
         let by_frida = self.hooks[j].take();
         let at = match self.near(j, false) {
@@ -124,7 +130,7 @@ impl Decider<'_, '_, '_> {
     }
 }
 
-/// The addresses that a short branch reaches which ends at `from`.
+/// Returns the lowest and the highest address that a short branch which ends at `from` reaches.
 fn reach(from: u64) -> (u64, u64) {
     const REACH: u64 = 128;
     (from.saturating_sub(REACH), from + REACH - 1)

@@ -1,4 +1,4 @@
-//! The state of the decisions.
+//! The state of the decisions for some of the functions, which the tactics share.
 
 use crate::decide::fit::{Fit, fit};
 use crate::decide::hook::Hook;
@@ -11,13 +11,16 @@ use gprofinject_image::Image;
 use std::collections::BTreeSet;
 use std::ops::{Index, IndexMut, Range};
 
-/// Values of the functions in a part of the image, by the functions' indices in the image.
+/// Values for consecutive functions, indexed by the functions' indices in the image.
 pub(crate) struct ByFunction<'s, T> {
+    /// Index in the image of the first function.
     first: usize,
+    /// The values.
     pub(crate) values: &'s mut [T],
 }
 
 impl<T> ByFunction<'_, T> {
+    /// Returns the indices of the functions.
     pub(crate) fn functions(&self) -> Range<usize> {
         self.first..self.first + self.values.len()
     }
@@ -37,31 +40,38 @@ impl<T> IndexMut<usize> for ByFunction<'_, T> {
     }
 }
 
-/// Decides for the functions of a part of the image, which need not be all.
+/// Decides for consecutive functions of the image, which need not be all.
 pub(crate) struct Decider<'s, 'a, 'd> {
+    /// The program.
     pub(crate) image: &'a Image<'d>,
+    /// Its control flow.
     pub(crate) flow: &'a Flow,
+    /// Functions that could not be hooked in an earlier attempt.
     pub(crate) failed: &'a Failed,
+    /// What writes the patches.
     pub(crate) engine: Engine,
+    /// The decision for each function so far. `NoRoom` and `JumpedInto` may still change.
     pub(crate) verdicts: ByFunction<'s, Result<Tactic, Reason>>,
+    /// The hook of each function that has one.
     pub(crate) hooks: ByFunction<'s, Option<Hook>>,
-    /// Bytes handed out of the padding behind each function.
+    /// Bytes of the padding behind each function that are used.
     pub(crate) padding_used: ByFunction<'s, u64>,
-    /// Sorted: functions that may have bytes for a cave, as far as is known.
+    /// Functions that may have bytes for a cave, sorted, as of the last search.
     pub(crate) roomy: Vec<usize>,
-    /// It is known.
+    /// Whether `roomy` has been computed.
     pub(crate) searched: bool,
-    /// Functions for which no cave was found, and not all of their neighbours were searched at.
-    pub(crate) cut: Vec<usize>,
-    /// First and last byte of each call that leads to a thunk ([`Tactic::CallSites`]); while sleds are made.
+    /// Functions for which no cave was found, though functions outside of this part may have one.
+    pub(crate) cut_short: Vec<usize>,
+    /// First and last byte of each call that is redirected to a thunk ([`Tactic::CallSites`]). Kept only
+    /// while sleds are decided.
     pub(crate) redirected_calls: BTreeSet<(u64, u64)>,
 }
 
-/// A way to hook a function.
+/// A way to hook one function.
 pub(crate) type Way = fn(&mut Decider, usize) -> Result<Tactic, Reason>;
 
 impl<'s, 'a, 'd> Decider<'s, 'a, 'd> {
-    /// For the functions from `first` on that the slices have values for.
+    /// Makes the state for the functions from `first` on, as many as the slices have values for.
     pub(crate) fn new(
         (image, flow, failed, engine): (&'a Image<'d>, &'a Flow, &'a Failed, Engine),
         first: usize,
@@ -79,23 +89,30 @@ impl<'s, 'a, 'd> Decider<'s, 'a, 'd> {
             padding_used: ByFunction { first, values: padding_used },
             roomy: Vec::new(),
             searched: false,
-            cut: Vec::new(),
+            cut_short: Vec::new(),
             redirected_calls: BTreeSet::new(),
         }
     }
 
-    /// Whether it is neither hooked nor refused for good.
+    /// Returns whether the function is neither hooked nor refused for good.
     pub(crate) fn is_open(&self, i: usize) -> bool {
         matches!(self.verdicts[i], Err(Reason::NoRoom | Reason::JumpedInto)) && !self.failed.contains_key(&i)
     }
 
-    /// Whether it ends, and the next one begins, within that many bytes. What cannot be decoded has other troubles.
+    /// Returns whether the function and the padding behind it are shorter than a patch. (If the function
+    /// cannot be decoded, the answer is no: that is the reason to report.)
     pub(crate) fn is_shorter(&self, i: usize, patch: u64) -> bool {
         let f = &self.image.functions[i];
         let end = hook_point(self.image, f) + patch;
         end > f.address + f.size && end > f.limit && !self.flow.functions[i].undecodable
     }
 
+    /// Returns what has to be relocated for a patch of `patch` bytes, and whether the patch reaches into the
+    /// padding. See [`fit()`].
+    ///
+    /// # Errors
+    ///
+    /// Why it does not fit.
     pub(crate) fn fit(
         &self,
         i: usize,

@@ -1,4 +1,4 @@
-//! How many bytes must be relocated so that a patch fits.
+//! Whether a patch fits, and how many bytes have to be relocated for it.
 
 use crate::decide::start::Start;
 use crate::decide::verdict::Reason;
@@ -7,7 +7,13 @@ use crate::flow::facts::Flow;
 use crate::flow::padding::is_padding;
 use gprofinject_image::Image;
 
-/// Whether a patch of `patch` bytes fits, and what must be relocated for it. `padding_used`: bytes behind the function that are taken.
+/// Returns what has to be relocated for a patch of `patch` bytes at the start of function `i`, and whether
+/// the patch reaches into the padding behind the function. `padding_used` is the number of bytes of that
+/// padding that are used already. With `over_call`, the relocated instructions may end with a call.
+///
+/// # Errors
+///
+/// Why the patch does not fit.
 pub(crate) fn fit(
     image: &Image,
     flow: &Flow,
@@ -74,6 +80,6 @@ pub(crate) fn fit(
 pub(crate) struct Fit {
     /// Bytes that must be relocated.
     pub(super) relocated: u64,
-    /// The last of them are a call.
+    /// Whether the last of them are a call.
     pub(super) over_call: bool,
 }

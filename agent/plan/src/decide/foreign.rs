@@ -1,15 +1,17 @@
-//! Branches of other functions into the bytes that a hook overwrites, behind the function's first one.
+//! Branches of other functions into the bytes that a hook overwrites, behind the function's first
+//! instruction.
 //!
-//! Hand-written assembly has several functions that differ in their first instruction and share the rest:
+//! Hand-written assembly has functions that differ in their first instruction and share the rest:
 //!
 //! ```text
 //! wide:    mov  al, 2          narrow:  mov  al, 4
 //! common:  ...                          jmp  common
 //! ```
 //!
-//! Such a branch is led to the relocated copy of its target, like a branch of the function itself. It enters no
-//! function at its start, so it is no call. The function that branches may have a hook of its own, which is decided
-//! later or by another thread; what became of the branch is looked at when all are decided.
+//! Such a branch is redirected to the relocated copy of its target, like a branch of the function itself. It
+//! does not enter a function at its start, so it is no call. The function that contains the branch may have a
+//! hook of its own, which is decided later or by another thread, so what became of the branch is found out
+//! when all functions are decided.
 
 use crate::decide::hook::Hook;
 use crate::decide::start::Start;
@@ -18,9 +20,9 @@ use crate::flow::facts::Flow;
 use crate::x86::jump::{JUMP, SHORT_JUMP};
 use gprofinject_image::Image;
 
-/// Notes which branches have become part of what another function's hook relocates. Answers with the functions
-/// that cannot be hooked, because such a branch cannot be led elsewhere after all. The hooks are in the order of
-/// their addresses. With `allowed` false none can.
+/// Notes which branches are relocated by another function's hook. Returns the functions that cannot be
+/// hooked, because such a branch cannot be redirected after all. The hooks must be in the order of their
+/// addresses. If `allowed` is false, no branch of another function can be redirected.
 pub(crate) fn settle(image: &Image, flow: &Flow, hooks: &mut [Hook], allowed: bool) -> Vec<usize> {
     let mut astray = Vec::new();
     let mut moved = Vec::new();
@@ -50,11 +52,12 @@ pub(crate) fn settle(image: &Image, flow: &Flow, hooks: &mut [Hook], allowed: bo
 enum Fate {
     /// It stays where it is.
     Stays,
-    /// It only runs where it is relocated to.
+    /// It runs only where it is relocated to.
     Moved,
 }
 
-/// None: it is overwritten, or runs both here and there.
+/// Returns what becomes of a branch. `None`: it is overwritten, or runs both where it stands and where it is
+/// relocated to.
 fn fate(image: &Image, flow: &Flow, hooks: &[Hook], branch: Branch) -> Option<Fate> {
     let after = hooks.partition_point(|h| h.at < branch.end());
     let Some(hook) = after.checked_sub(1).map(|n| &hooks[n]) else { return Some(Fate::Stays) };
@@ -72,7 +75,8 @@ fn fate(image: &Image, flow: &Flow, hooks: &[Hook], branch: Branch) -> Option<Fa
         (None, Some(_)) => SHORT_JUMP,
         (None, None) => JUMP,
     };
-    // What leads to the overwritten bytes leads to their copies by now. Behind them it finds what was there.
+    // Whatever led to the overwritten bytes leads to their copies now. What leads behind them still finds the
+    // original.
     let live = start.entered(patch, branch.site - hook.at + 1, hook.relocated);
     (!live).then_some(Fate::Moved)
 }

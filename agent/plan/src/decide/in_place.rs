@@ -1,4 +1,4 @@
-//! Which calls are made in their places: see [`crate::x86::relocate::call`].
+//! Which calls can still be made where they stand: see [`crate::x86::relocate::call`].
 
 use crate::decide::decider::Decider;
 use crate::decide::fit::Fit;
@@ -9,9 +9,9 @@ use crate::x86::scratch::R11;
 use iced_x86::{Decoder, DecoderOptions};
 
 impl Decider<'_, '_, '_> {
-    /// Where the call that ends the relocated instructions can be made in its place, if a patch overwrites the first
-    /// `patch` bytes of them. Nothing may lead to what stands between the patch and the call's end, and r11 must have
-    /// no value there that anybody needs.
+    /// Returns the address at which the call that ends the relocated instructions can still be made, if a
+    /// patch overwrites their first `patch` bytes. Nothing may lead to what stands between the patch and the
+    /// call's end, and nobody may need the value that r11 has there.
     pub(super) fn call_in_place(
         &self,
         i: usize,
@@ -33,14 +33,15 @@ impl Decider<'_, '_, '_> {
         (!self.takes_r11(code, start.hook)).then_some(start.hook + site)
     }
 
-    /// Whether the function may come back to its start with a value in r11 that it goes on to use.
+    /// Returns whether the function may come back to its start with a value in r11 that it goes on to use.
     fn loops_with_r11(&self, i: usize, start: &Start) -> bool {
         let names = |function: usize| self.flow.functions[function].registers.names & R11 != 0;
         let mut loops = start.soft.iter().filter(|(offset, _)| *offset == 0);
         self.flow.functions[i].table_loops || loops.any(|(_, b)| names(i) || names(b.function as usize))
     }
 
-    /// Whether the function that the last instruction of `code` calls has r11 as an input (`__x86_indirect_thunk_r11`).
+    /// Returns whether the function that the last instruction of `code` calls has r11 as an input, as
+    /// `__x86_indirect_thunk_r11` has.
     fn takes_r11(&self, code: &[u8], at: u64) -> bool {
         let last = Decoder::with_ip(64, code, at, DecoderOptions::NONE).into_iter().last();
         let target = last.map_or(0, |call| call.near_branch_target());

@@ -1,24 +1,25 @@
-//! Programs that look at their own code: they would find hooks in it.
+//! Programs that look at their own code, and would find hooks in it.
 //!
-//! Who adds up the bytes from the first to the last needs to know where they are. Linkers define `etext` and
-//! `__executable_start` only where somebody asks for them. Code that takes the addresses of both ends, or of
-//! the end and close by of some function, is taken for such a program. An end alone is not: garbage
-//! collectors take it for the beginning of data, and the start is that of the ELF header, which others read.
-//! What finds its code in another way (by pointers to functions, `dl_iterate_phdr`, `/proc/self/maps`) looks
-//! like any other program.
+//! A program that computes a checksum of its code needs to know where the code begins and ends. Linkers
+//! define `etext` and `__executable_start` only for programs that refer to them. So a program whose code
+//! takes the addresses of both, or of the end and, close by, of some function, is assumed to check itself.
+//! The end alone is not enough: garbage collectors take it for the beginning of data. Neither is the start,
+//! which is the address of the ELF header. A program that finds its code in another way (by pointers to
+//! functions, `dl_iterate_phdr`, `/proc/self/maps`) is not recognised.
 
 use gprofinject_image::{Function, Image, ImageKind};
 use iced_x86::{Code, Decoder, DecoderOptions, Instruction, OpKind};
 
-/// What of the C library starts a `-pg` program: it hands both addresses to the profiler, which reads nothing.
+/// The function of the C library that starts a `-pg` program. It passes both addresses to the profiler, which
+/// does not read the code.
 const GMON_START: &str = "__gmon_start__";
 
-/// Why the program seems to look at its own code, if it does.
+/// Returns why the program seems to look at its own code, as text for the user, if it does.
 pub(crate) fn reader(image: &Image) -> Option<String> {
     if let Some(module) = image.facts.checker {
         return Some(format!("{module}'s FIPS module in it checks its own code"));
     }
-    // It is monstartup that wants to know where the code is.
+    // In a `-pg` program it is monstartup that needs to know where the code is.
     if image.facts.profiling.controls {
         return None;
     }
@@ -33,19 +34,23 @@ pub(crate) fn reader(image: &Image) -> Option<String> {
         .then(|| "it takes the addresses of its code's start and end, and may check that code".to_owned())
 }
 
+/// Which addresses the program's code takes.
 struct Taken {
-    /// The linker's mark.
+    /// The mark at the start of the code.
     start: bool,
+    /// The mark at the end.
     end: bool,
-    /// Close together the end, and some address of code: a function's, where to begin.
+    /// The mark at the end and, close by, some address of code, which may be where a check begins.
     both: bool,
 }
 
-/// Instructions between the two addresses: arguments of one call, the bounds of one loop. A garbage collector's
-/// start takes its end of code as well, and the addresses of many a function, but not side by side.
+/// Most instructions between two addresses that are used together, such as the arguments of one call or the
+/// bounds of one loop. The start of a garbage collector takes the end of the code too, and the addresses of
+/// many functions, but not that close together.
 const CLOSE: u32 = 24;
 
 impl Taken {
+    /// Looks for the addresses in a function's instructions.
     fn look(&mut self, image: &Image, function: &Function, start: Option<u64>, end: u64) {
         let bytes = image.code_at(function.address, function.size).unwrap_or_default();
         let mut decoder = Decoder::with_ip(64, bytes, function.address, DecoderOptions::NONE);
@@ -71,8 +76,8 @@ impl Taken {
     }
 }
 
-/// The addresses that an instruction computes (`lea rax, [rip+etext]`), or in code for a fixed place holds
-/// (`mov eax, etext`; `movzx eax, byte [rax+__executable_start]`).
+/// Returns the addresses that an instruction computes (`lea rax, [rip+etext]`) or, in code for a fixed place,
+/// contains (`mov eax, etext`; `movzx eax, byte [rax+__executable_start]`).
 fn addresses(instruction: &Instruction, fixed: bool) -> impl Iterator<Item = u64> + '_ {
     (0..instruction.op_count()).filter_map(move |operand| match instruction.op_kind(operand) {
         OpKind::Memory if instruction.is_ip_rel_memory_operand() => {

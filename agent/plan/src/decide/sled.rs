@@ -1,9 +1,9 @@
-//! Functions without room for a jump that slide into the function behind them.
+//! Functions without room for a jump, which slide into the function behind them.
 //!
-//! A `ret` between other functions has one byte. Where its address is taken and no cave is near, that
-//! byte becomes `push rsp`, and control falls into the patch of the next function. A word that equals its
-//! own address plus 8 is none that a call leaves, so the code behind the next function's jump sees who
-//! was meant, takes the words off again and goes to the right thunk:
+//! A `ret` between other functions has one byte. If its address is taken and no cave is near, that byte
+//! becomes `push rsp`, and control runs into the patch of the next function. No call leaves a word on the
+//! stack that equals its own address plus 8. So the code behind the next function's jump can see which
+//! function was called; it takes the words off the stack again and goes to the right thunk:
 //!
 //! ```text
 //! f1:  ret              push rsp                  sled:  lea rsp, [rsp+8]
@@ -15,39 +15,41 @@
 //!                                                 twice: jmp thunk of f1
 //! ```
 //!
-//! A function with three bytes that does not end at one with a jump can hop: `push rsp; jmp short`.
-//! Every register but the flags is as it was at the thunk's first instruction, and so is every word from
-//! the original stack pointer on; below it, all that is read lies within 128 bytes of rsp.
+//! A function with three bytes that does not end where one with a jump begins can hop: `push rsp; jmp short`.
+//! When the thunk begins, every register except the flags is as it was, and so is every word from the
+//! original stack pointer on. Below that, all that is read lies within 128 bytes of rsp.
 
 use crate::x86::nops::NOPS;
 
 /// Bytes of `push rsp; jmp rel8`.
 pub(crate) const HOP: u64 = 3;
 
-/// Most bytes of a patch.
+/// Bytes of the longest patch.
 pub(crate) const LONGEST: u64 = 16;
 
+/// `push rsp`.
 const PUSH_RSP: u8 = 0x54;
 
+/// The opcode of `jmp rel8`.
 const JMP_SHORT: u8 = 0xeb;
 /// The patch is filled up with nops of at most this many bytes.
 const LONGEST_NOP: usize = 4;
 
-/// How a hook with [`Tactic::Sled`] goes on.
+/// How a hook with `Tactic::Sled` goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sled {
-    /// Index in the image of the function it leads into: another sled, or the one with the jump.
+    /// Index in the image of the function that it leads to: another sled, or the function with the jump.
     pub next: usize,
-    /// Words pushed until the jump is reached.
+    /// Words that have been pushed when the jump is reached.
     pub depth: u32,
     /// Bytes of the patch.
     pub len: u64,
-    /// Where a short jump leads to; None: control falls into the next function.
+    /// Where its short jump leads. `None`: control runs into the next function.
     pub hop: Option<u64>,
 }
 
 impl Sled {
-    /// The patch at `at`. None: the hop is too far.
+    /// Returns the patch for the address `at`. `None`: the short jump does not reach.
     pub(crate) fn bytes(&self, at: u64) -> Option<Vec<u8>> {
         let mut bytes = vec![PUSH_RSP];
         if let Some(target) = self.hop {

@@ -1,4 +1,4 @@
-//! The tactic of sleds.
+//! The tactic of sleds: see [`crate::decide::sled`].
 
 use crate::decide::decider::Decider;
 use crate::decide::fit::Fit;
@@ -9,15 +9,16 @@ use crate::decide::verdict::Tactic;
 use crate::flow::padding::is_padding;
 use gprofinject_image::Image;
 
-/// Most words pushed on the way to one function's jump: a kilobyte of stack.
+/// Most words that may be pushed on the way to one function's jump: a kilobyte of stack.
 pub(crate) const DEEPEST: u32 = 128;
 
-/// Sections of code begin at multiples of this at most, where anything stands between them.
+/// Where something stands between two sections of code only to align the second, the alignment is at most
+/// this many bytes.
 const ALIGNMENT: u64 = 16;
 
 impl Decider<'_, '_, '_> {
-    /// For all that have found no room otherwise. From high addresses to low ones: a function can slide
-    /// only into one that is hooked.
+    /// Makes sleds of the functions that have found no room otherwise. They are tried from high addresses to
+    /// low ones, since a function can slide only into one that is hooked.
     pub(super) fn sleds(&mut self) {
         if !self.hooks.functions().any(|i| self.is_open(i)) {
             return;
@@ -32,8 +33,8 @@ impl Decider<'_, '_, '_> {
         }
     }
 
-    /// Into the function right behind this one. `left` bounds how many of those whose call sites are
-    /// patched may become sleds for it.
+    /// Makes function `i` slide into the one directly behind it. Up to `left` functions behind it that are
+    /// hooked at their call sites may become sleds for that.
     fn slide(&mut self, i: usize, left: u32) -> Option<()> {
         let start = Start::of(self.image, self.flow, i)?;
         let next = i + 1;
@@ -54,7 +55,7 @@ impl Decider<'_, '_, '_> {
         self.take(i, &start, fit, Sled { next, depth, len, hop: None })
     }
 
-    /// Into any hooked function within reach of a short jump.
+    /// Makes function `i` hop into any hooked function within reach of a short jump.
     fn hop(&mut self, i: usize) -> Option<()> {
         const REACH: u64 = 128;
         let start = Start::of(self.image, self.flow, i)?;
@@ -82,6 +83,7 @@ impl Decider<'_, '_, '_> {
         self.take(i, &start, fit, Sled { next, depth: depth + 1, len: HOP, hop: Some(at) })
     }
 
+    /// Accepts the fit, and makes the hook a sled.
     fn take(&mut self, i: usize, start: &Start, fit: Fit, sled: Sled) -> Option<()> {
         self.accept(i, start, fit, Tactic::Sled, None, sled.len).ok()?;
         self.hooks[i].as_mut()?.sled = Some(sled);
@@ -89,8 +91,8 @@ impl Decider<'_, '_, '_> {
         Some(())
     }
 
-    /// Words pushed by who enters at function `j`, if one more may follow. A function whose call sites are
-    /// patched becomes a sled, if it can.
+    /// Returns how many words have been pushed when control reaches function `j`, if one more may follow. A
+    /// function that is hooked at its call sites becomes a sled for that, if it can.
     fn depth(&mut self, j: usize, left: u32) -> Option<u32> {
         if left > 0 && self.hooks[j].as_ref().is_some_and(|h| h.tactic == Tactic::CallSites) {
             let kept = self.hooks[j].take();
@@ -107,6 +109,8 @@ impl Decider<'_, '_, '_> {
         self.depth_of(j)
     }
 
+    /// Returns how many words have been pushed when control reaches function `j`, if another function may
+    /// slide into it.
     fn depth_of(&self, j: usize) -> Option<u32> {
         let hook = self.hooks[j].as_ref()?;
         if hook.tactic == Tactic::CallSites || hook.slid_into {
@@ -115,13 +119,14 @@ impl Decider<'_, '_, '_> {
         Some(hook.sled.map_or(0, |s| s.depth)).filter(|&d| d < DEEPEST)
     }
 
-    /// Whether the call of another function that is hooked at its call sites stands there.
+    /// Returns whether a call in `lo..hi` is redirected because the called function is hooked at its call
+    /// sites.
     fn is_patched(&self, lo: u64, hi: u64) -> bool {
-        // One that begins before `lo` may reach behind it, if it is the last one.
+        // Calls do not overlap, so only the last one that begins before `hi` can reach into the range.
         self.redirected_calls.range(..(hi, 0)).next_back().is_some_and(|&(_, last)| last >= lo)
     }
 
-    /// Whether nobody needs the bytes between function `i` and the next one.
+    /// Returns whether nobody needs the bytes between function `i` and the next one.
     fn is_gap(&self, i: usize, lo: u64, hi: u64) -> bool {
         let edge = self.image.functions[i].limit.min(hi);
         (lo >= edge || is_padding(self.image, self.flow, lo, edge, edge))
@@ -131,13 +136,13 @@ impl Decider<'_, '_, '_> {
     }
 }
 
-/// First and last bytes of the calls that lead to the function's thunk instead of it.
+/// Returns the first and the last byte of each call that is redirected to the function's thunk.
 fn redirected_calls(hook: &Hook) -> impl Iterator<Item = (u64, u64)> + '_ {
     let retargets = if hook.tactic == Tactic::CallSites { hook.retargets.as_slice() } else { &[] };
     retargets.iter().map(|r| (r.branch.site, r.branch.end() - 1))
 }
 
-/// Whether these bytes lie between two sections of code only because the second one is aligned.
+/// Returns whether these bytes lie between two sections of code only because the second one is aligned.
 fn is_alignment(image: &Image, lo: u64, hi: u64) -> bool {
     let ends = image.code_ranges.iter().any(|r| r.end == lo);
     let begins = image.code_ranges.iter().any(|r| r.start == hi);

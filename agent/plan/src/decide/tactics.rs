@@ -1,4 +1,4 @@
-//! The tactics.
+//! The tactics: each is a method that hooks one function or says why it cannot.
 
 use crate::decide::decider::Decider;
 use crate::decide::fit::Fit;
@@ -13,7 +13,7 @@ use crate::flow::head::hook_point;
 use crate::x86::jump::{JUMP, SHORT_JUMP};
 use gprofinject_image::Image;
 
-/// A jump over whole instructions, where nothing but calls of the function leads to them.
+/// Returns a jump over whole instructions, if nothing but calls of the function leads to them.
 fn plain(image: &Image, flow: &Flow, function: usize) -> Option<Hook> {
     let (at, relocated) = simple_start(image, flow, function)?;
     Some(Hook {
@@ -31,11 +31,11 @@ fn plain(image: &Image, flow: &Flow, function: usize) -> Option<Hook> {
 }
 
 impl Decider<'_, '_, '_> {
-    /// Where the function has room of its own for a jump.
+    /// Hooks a function that has room of its own for a jump.
     pub(crate) fn with_room(&mut self, i: usize) -> Result<Tactic, Reason> {
         match self.engine {
             Engine::Builtin => self.near(i, false),
-            // The agent cannot do without them.
+            // The agent needs hooks in these functions.
             Engine::Frida if unwinder::is_needed(self.image, i) => {
                 self.frida(i).or_else(|_| self.near(i, false))
             }
@@ -44,12 +44,13 @@ impl Decider<'_, '_, '_> {
         }
     }
 
-    /// gum's `replace_fast`.
+    /// Has gum's `replace_fast` hook the function.
     fn frida(&mut self, i: usize) -> Result<Tactic, Reason> {
         let fit = self.frida_fit(i)?;
         Ok(self.by_frida(i, &fit))
     }
 
+    /// Returns what gum would overwrite.
     fn frida_fit(&self, i: usize) -> Result<frida::Fit, Reason> {
         match self.failed.get(&i) {
             Some(&reason) => Err(reason),
@@ -57,6 +58,7 @@ impl Decider<'_, '_, '_> {
         }
     }
 
+    /// Makes gum's hook.
     fn by_frida(&mut self, i: usize, fit: &frida::Fit) -> Tactic {
         self.hooks[i] = Some(Hook {
             function: i,
@@ -73,7 +75,8 @@ impl Decider<'_, '_, '_> {
         Tactic::Frida
     }
 
-    /// gum where it can, but for functions in which the built-in jump leaves a call where it is and gum does not.
+    /// Has gum hook the function if it can. The exception is a function in which gum would have to relocate a
+    /// call: there the built-in jump is preferred if it can leave the call where it is.
     fn frida_or_builtin(&mut self, i: usize) -> Result<Tactic, Reason> {
         match self.frida_fit(i) {
             Ok(fit) if fit.call => self.near(i, false).or_else(|_| Ok(self.by_frida(i, &fit))),
@@ -82,8 +85,8 @@ impl Decider<'_, '_, '_> {
         }
     }
 
-    /// A near jump over the function's own bytes and the padding behind them. With `over_call`, the
-    /// relocated instructions may end with a call.
+    /// Hooks the function by a near jump over its own bytes and the padding behind them. With `over_call`,
+    /// the relocated instructions may end with a call.
     pub(crate) fn near(&mut self, i: usize, over_call: bool) -> Result<Tactic, Reason> {
         if let Some(hook) = plain(self.image, self.flow, i) {
             self.hooks[i] = Some(hook);
@@ -107,7 +110,7 @@ impl Decider<'_, '_, '_> {
         self.accept(i, &start, fit, tactic, None, JUMP)
     }
 
-    /// A short jump to a cave.
+    /// Hooks the function by a short jump to a cave.
     pub(crate) fn short(&mut self, i: usize) -> Result<Tactic, Reason> {
         let end = hook_point(self.image, &self.image.functions[i]) + SHORT_JUMP;
         if !self.flow.functions[i].undecodable && !self.may_have_cave(end, i) {
@@ -125,7 +128,8 @@ impl Decider<'_, '_, '_> {
         self.accept(i, &start, fit, Tactic::ShortJump, Some(cave), SHORT_JUMP)
     }
 
-    /// Takes the fit, after the branches into the overwritten bytes have found their new ways.
+    /// Accepts a fit: finds for each branch into the overwritten bytes where it is to lead, and makes the
+    /// hook.
     pub(crate) fn accept(
         &mut self,
         i: usize,
@@ -149,7 +153,8 @@ impl Decider<'_, '_, '_> {
                 continue;
             }
             let cave = match branch.width {
-                // Without one, the hook of the other function has to relocate the branch: see `foreign::settle`.
+                // If there is no cave, the hook of the other function has to relocate the branch: see
+                // `foreign::settle`.
                 1 if self.image.owner(branch.function as usize) != i => self.cave(branch.end(), i),
                 1 => Some(self.cave(branch.end(), i).ok_or(Reason::NoRoom)?),
                 _ => None,
@@ -171,7 +176,7 @@ impl Decider<'_, '_, '_> {
         Ok(tactic)
     }
 
-    /// Nothing of the function is touched; who calls it is.
+    /// Hooks the function by its call sites. Nothing of the function itself is overwritten.
     pub(crate) fn call_sites(&mut self, i: usize) -> Result<Tactic, Reason> {
         let f = &self.image.functions[i];
         if self.flow.is_taken(f.address) {
@@ -185,7 +190,8 @@ impl Decider<'_, '_, '_> {
             if own_loop {
                 continue; // a loop, which goes on as it is
             }
-            // The site must stay where it is, or be relocated whole, and be what it looks like.
+            // The branch must stay where it is, or be relocated as a whole; and it must be what it looks
+            // like.
             let hook = self.hooks[from].as_ref();
             let touched = hook.is_some_and(|h| {
                 let touched = h.at..h.at + h.relocated.max(JUMP);

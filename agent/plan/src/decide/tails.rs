@@ -1,8 +1,8 @@
 //! Tail calls: jumps from one hooked function to the start of another.
 //!
-//! A jump that can be led elsewhere gets a thunk of its own, which knows caller and callee and need not
-//! look at a return address: the arc is counted at its own slot, the frame handed over, and the callee's
-//! body entered.
+//! A jump that can be redirected gets a thunk of its own. It knows the caller and the callee, so it needs no
+//! return address: it counts the arc at a slot of its own, hands the caller's frame over, and enters the
+//! callee's body.
 
 use crate::decide::hook::Hook;
 use crate::decide::thunk_spec::ThunkSpec;
@@ -12,17 +12,19 @@ use crate::flow::facts::Flow;
 use crate::x86::jump::JUMP;
 use gprofinject_image::Image;
 
+/// A tail call that gets a thunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tail {
+    /// The jump.
     pub branch: Branch,
     /// Number of the called function.
     pub callee: u32,
-    /// The jump is among the instructions that its function's hook relocates.
+    /// Whether the jump is among the instructions that its function's hook relocates.
     pub relocated: bool,
 }
 
-/// The tail calls that get a thunk, sorted by callee. The caller must have a shadow stack cell, and the callee
-/// take it over, if it is no leaf.
+/// Returns the tail calls that get a thunk, sorted by callee. The caller must have a cell in the shadow
+/// stack; the callee must take it over or be a leaf.
 pub(crate) fn find(image: &Image, flow: &Flow, hooks: &[Hook], specs: &[ThunkSpec]) -> Vec<Tail> {
     let mut number_of = vec![u32::MAX; image.functions.len()];
     for (hook, number) in hooks.iter().zip(0..) {

@@ -1,4 +1,4 @@
-//! What is wanted of thunks.
+//! What the thunk of each hooked function has to do.
 
 use crate::decide::hook::Hook;
 use crate::decide::unwinder;
@@ -6,21 +6,24 @@ use crate::flow::facts::Flow;
 use crate::flow::registers::facts::Registers;
 use gprofinject_image::Image;
 
-/// What a hooked function's thunk must be like.
+/// What a hooked function's thunk has to do.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ThunkSpec {
+    /// Whether the exit is hooked as well as the entry.
     pub both: bool,
-    /// Nothing can be charged to its frame: see [`gprofinject_abi::plan::LEAF`].
+    /// Whether nothing can be charged to the function's frame: see [`gprofinject_abi::plan::LEAF`].
     pub leaf: bool,
-    /// Its first instruction may be reached by an indirect jump of its own.
+    /// Whether an indirect jump of the function itself may lead to its first instruction.
     pub loops: bool,
-    /// Its first instructions can be copied as they are.
+    /// Whether the relocated instructions can be copied as they are, and no branch leads to one of them.
     pub movable: bool,
+    /// Which registers the thunk need not preserve.
     pub registers: Registers,
 }
 
-/// Returns twice, or to another frame, or takes its caller's registers down: its exit must not be hooked.
-/// (Those that read their return address are found by that; the names are for those whose way is hidden.)
+/// Functions that return twice, or to another frame, or that save their caller's registers. Their exits must
+/// not be hooked. (Functions that read their return address are found by that; these are known by name
+/// because theirs is hidden.)
 pub(crate) const OWN_RETURN: [&str; 11] = [
     "setjmp",
     "_setjmp",
@@ -35,7 +38,8 @@ pub(crate) const OWN_RETURN: [&str; 11] = [
     "uw_init_context_1",
 ];
 
-/// The specs.
+/// Returns what each hook's thunk has to do, in the order of the hooks. With `entry_only`, exits are hooked
+/// only where nothing else can tell a loop from a call.
 pub(crate) fn of_all(image: &Image, flow: &Flow, hooks: &[Hook], entry_only: bool) -> Vec<ThunkSpec> {
     hooks
         .iter()
@@ -44,13 +48,13 @@ pub(crate) fn of_all(image: &Image, flow: &Flow, hooks: &[Hook], entry_only: boo
             let facts = flow.functions[h.function];
             let own_return = f.names().any(|name| OWN_RETURN.contains(&name) || unwinder::drives(name));
             let leaf = facts.leaf && !facts.table_loops && !facts.odd_return;
-            // Only a shadow stack tells a loop from a call.
+            // Only a shadow stack can tell a loop from a call.
             let both = !entry_only || facts.table_loops;
             ThunkSpec {
                 both: both && !own_return && !facts.odd_return && !leaf,
                 leaf,
                 loops: facts.table_loops,
-                // Nothing is led to an instruction among them.
+                // No branch leads to an instruction among them.
                 movable: h.relocated == 0
                     || facts.head.movable
                         && u64::from(facts.head.len) == h.relocated

@@ -1,9 +1,9 @@
 //! Functions of an unwinder that is part of the program (libgcc or libunwind, linked statically).
 //!
-//! Calls of two of them by the program's own code are led through the agent, as calls of a library's are. See
-//! the agent's `unwind/`. Those that take a step from frame to frame are left alone: the way past a hooked frame is one
-//! more step, and their counts would not be the ones that the program has without us. Those that end in another
-//! frame than they were called in have no exit that could be hooked.
+//! Two of them are called through the agent, as those of a library are; see the agent's `unwind/`. Functions
+//! that step from frame to frame are not hooked: to get past a hooked frame takes one step more, so their
+//! counts would differ from those of the program alone. The exits of functions that end in another frame than
+//! they were called in cannot be hooked.
 
 use crate::decide::hook::Hook;
 use crate::decide::verdict::{Failed, Reason};
@@ -13,31 +13,32 @@ use gprofinject_abi::plan::ArenaHeader;
 use gprofinject_image::{FunctionKind, Image};
 use std::mem::offset_of;
 
-/// A function whose body begins with the way through the agent.
+/// A function whose body begins with a jump through the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ThroughAgent {
-    /// Its number.
+    /// The function's number.
     pub(crate) number: usize,
     /// Number of the function that tells the agent more about the first argument.
     pub(crate) helper: usize,
-    /// Offset in [`ArenaHeader`] of the address to go by.
+    /// Offset in [`ArenaHeader`] of the address to jump to.
     pub(crate) gate: usize,
 }
 
-/// Each function to be led, its helper, and the way.
+/// Each function that is called through the agent, its helper, and the offset of the address to jump to.
 const THROUGH_AGENT: [(&str, &str, usize); 2] = [
     ("_Unwind_Backtrace", "_Unwind_GetIP", offset_of!(ArenaHeader, backtrace)),
     ("_Unwind_SetIP", "_Unwind_GetCFA", offset_of!(ArenaHeader, land)),
 ];
 
-/// Whether the function is one of them, or a helper: unhooked, an unwinder in the program would not be seen.
+/// Returns whether the agent needs a hook in the function: it is called through the agent, or is a helper.
+/// Without the hook, the agent would not notice an unwinder in the program.
 pub(crate) fn is_needed(image: &Image, function: usize) -> bool {
     let mut names = image.functions[function].names();
     image.facts.own_unwinder
         && names.any(|n| THROUGH_AGENT.iter().any(|(name, helper, _)| [*name, *helper].contains(&n)))
 }
 
-/// Those that are hooked, with their helpers.
+/// Returns the hooked functions that are called through the agent, with their helpers.
 pub(crate) fn through_agent(image: &Image, hooks: &[Hook]) -> Vec<ThroughAgent> {
     let find =
         |wanted: &str| hooks.iter().position(|h| image.functions[h.function].names().any(|n| n == wanted));
@@ -48,9 +49,9 @@ pub(crate) fn through_agent(image: &Image, hooks: &[Hook]) -> Vec<ThroughAgent> 
     THROUGH_AGENT.into_iter().filter_map(both).collect()
 }
 
-/// What runs for each frame, in libgcc (unwind-dw2.c, unwind-dw2-fde.c, unwind-dw2-fde-dip.c), where it is not
-/// inlined. unwind-pe.h has more, of which personalities have copies of their own; those here are found by who
-/// calls them.
+/// What libgcc runs for each frame (unwind-dw2.c, unwind-dw2-fde.c, unwind-dw2-fde-dip.c), where it is not
+/// inlined. unwind-pe.h has more, of which personality routines have copies of their own; those of the
+/// unwinder are found by their callers.
 const STEPS: [&str; 27] = [
     "uw_frame_state_for",
     "uw_update_context",
@@ -78,18 +79,18 @@ const STEPS: [&str; 27] = [
     "fde_unencoded_compare",
     "fde_single_encoding_compare",
     "fde_mixed_encoding_compare",
-    // Once, by pthread_once, for a function that has no frame of ours.
+    // It runs once, by pthread_once, for a function in which no frame is hooked.
     "init_dwarf_reg_size_table",
 ];
 
-/// The same in the other two: LLVM's libunwind (a C++ namespace below a C interface), and nongnu.org's, which
-/// names all that another file of its own may call.
+/// Prefixes of such functions in the other two unwinders: LLVM's libunwind (a C++ namespace below a C
+/// interface), and nongnu.org's libunwind.
 const STEPPING: [&str; 5] = ["_ZN9libunwind", "_ZNK9libunwind", "__unw_", "_ULx86_64_", "_Ux86_64_"];
 
-/// Those of [`STEPPING`] that a program calls once, to see where it is.
+/// Functions with a prefix of [`STEPPING`] that a program calls once, to find out where it is.
 const ONCE: [&str; 4] = ["__unw_getcontext", "_ULx86_64_getcontext", "_Ux86_64_getcontext", "__unw_resume"];
 
-/// They raise, resume or end: where they return to is another frame, of whose exit nothing would be seen.
+/// Functions that raise, resume or end: they return to another frame, so an exit hook would see nothing.
 const DRIVERS: [&str; 7] = [
     "_Unwind_RaiseException",
     "_Unwind_RaiseException_Phase2",
@@ -100,23 +101,25 @@ const DRIVERS: [&str; 7] = [
     "uw_install_context_1",
 ];
 
-/// Whether the function's exit must not be hooked.
+/// Returns whether the function's exit must not be hooked.
 pub(crate) fn drives(name: &str) -> bool {
     DRIVERS.contains(&plain(name))
 }
 
-/// A name without what the compiler appends to a copy (`.part.0`, `.constprop.0`, `.isra.0`).
+/// Returns a name without what the compiler appends to a copy (`.part.0`, `.constprop.0`, `.isra.0`).
 fn plain(name: &str) -> &str {
     name.split('.').next().unwrap_or(name)
 }
 
+/// Returns whether a function with this name steps from frame to frame.
 fn steps_by_name(name: &str) -> bool {
     let name = plain(name);
     STEPS.contains(&name)
         || STEPPING.iter().any(|prefix| name.starts_with(prefix)) && !ONCE.contains(&name) && !drives(name)
 }
 
-/// The functions that take steps: those known by name, and those that are called by them alone.
+/// Returns the functions that step from frame to frame: those that are known by name, and those that only
+/// such functions call.
 pub(crate) fn steps(image: &Image, flow: &Flow) -> Failed {
     let mut steps = Failed::new();
     if !image.facts.own_unwinder {

@@ -1,30 +1,33 @@
-//! What can be decided of a function, and the words for it.
+//! What can be decided about a function, and the words for it.
 
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::fmt;
 
+/// How a function is hooked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Tactic {
-    /// `jmp rel32` over the first instructions, which are relocated.
+    /// A `jmp rel32` over the first instructions, which are relocated.
     Jump,
-    /// The same; it reaches into the padding behind a short function.
+    /// A [`Tactic::Jump`] that reaches into the padding behind a short function.
     JumpIntoPadding,
-    /// The same; the relocated instructions end with a call, whose return address stays the original one.
+    /// A [`Tactic::Jump`] whose relocated instructions end with a call. The call still leaves the original
+    /// return address.
     JumpOverCall,
-    /// `jmp rel8` to a cave that holds the `jmp rel32`.
+    /// A `jmp rel8` to a cave, which holds the `jmp rel32`.
     ShortJump,
-    /// Nothing fits into the function: every call and jump to it is led to the thunk instead. Only where
-    /// nobody takes its address.
+    /// Nothing of the function is overwritten; every call of it and every jump to it is redirected to the
+    /// thunk. This is possible only if nobody takes the function's address.
     CallSites,
-    /// `push rsp`, then on into the patch of the function behind it, which tells from the stack who was
-    /// called.
+    /// A `push rsp` that runs on into the patch of the function behind this one. That patch finds out from
+    /// the stack which function was called.
     Sled,
     /// Frida's gum overwrites the first sixteen bytes or more.
     Frida,
 }
 
 impl Tactic {
+    /// Returns the tactic's short name, as lists and filters use it.
     pub fn name(self) -> &'static str {
         match self {
             Tactic::Jump => "jump",
@@ -38,35 +41,60 @@ impl Tactic {
     }
 }
 
+/// Why a function is not hooked. The text for each is its [`Display`](fmt::Display).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Reason {
+    /// It is part of another function: it is jumped into and never called.
     ColdPart,
+    /// It is the ELF entry point.
     EntryPoint,
+    /// The user does not want it hooked.
     NotSelected,
+    /// Hooks are off altogether.
     NoHooks,
+    /// The file has no code at its address.
     NoCode,
+    /// Its first bytes are no instructions.
     NotDecodable,
+    /// The dynamic linker writes into its first instructions.
     TextRelocation,
+    /// No patch fits, and neither a cave nor a hooked neighbour is near.
     NoRoom,
+    /// Something that cannot be redirected leads into its first instructions.
     JumpedInto,
-    /// See [`crate::flow::falls`].
+    /// Control only runs into it: see [`crate::flow::falls`].
     RunInto,
+    /// A jump table leads back to its start, and the program's runtime forbids the exit hook that could tell
+    /// that from a call.
     LoopsThroughTable,
+    /// Its first instructions cannot run elsewhere.
     NotRelocatable,
+    /// Its patch would overlap another one.
     Overlap,
+    /// It is Go code, which moves its stacks.
     Go,
+    /// The program may check its own code.
     OwnText,
+    /// It belongs to an unwinder, and exits are hooked.
     Unwinder,
+    /// It ends or jumps away within the bytes that Frida's gum overwrites.
     FridaRoom,
+    /// A call among those bytes would return into them.
     FridaCall,
+    /// A branch leads into those bytes.
     FridaEntered,
+    /// A loop leads back to its first instruction, where gum's jump would count it as calls.
     FridaLoop,
+    /// It begins with a jump, and gum would patch the target of that.
     FridaJump,
+    /// The dynamic linker calls it before gum is there.
     FridaEarly,
+    /// The instructions that gum overwrites cannot run elsewhere.
     FridaNotRelocatable,
 }
 
 impl Reason {
+    /// Returns the reason's short name, as lists use it.
     pub fn name(self) -> &'static str {
         match self {
             Reason::ColdPart => "cold-part",
@@ -145,9 +173,12 @@ impl fmt::Display for Reason {
 /// The decision for one function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Verdict {
+    /// It is hooked in this way.
     Hooked(Tactic),
+    /// It is not hooked, for this reason.
     Refused(Reason),
 }
 
-/// Functions that turned out not to be hookable after all.
+/// Functions that turned out not to be hookable after they had been decided, by their indices, with the
+/// reasons.
 pub(crate) type Failed = HashMap<usize, Reason>;
