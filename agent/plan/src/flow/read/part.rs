@@ -1,4 +1,5 @@
-//! Decodes some of the functions, each once, in the order of their addresses.
+//! Decodes consecutive functions, each once, in the order of their addresses, and notes what each instruction
+//! says.
 
 use crate::flow::branch::{Branch, BranchKind, NEAR};
 use crate::flow::facts::FunctionFlow;
@@ -26,7 +27,7 @@ fn stays(instruction: &Instruction, control: FlowControl, lo: u64, hi: u64) -> b
     }
 }
 
-/// The direct branch that an instruction is.
+/// Returns the direct branch that an instruction is, if it is one.
 fn branch(function: u32, instruction: &Instruction, passes_r10: bool) -> Option<Branch> {
     if !matches!(instruction.op0_kind(), OpKind::NearBranch64) {
         return None;
@@ -47,27 +48,34 @@ fn branch(function: u32, instruction: &Instruction, passes_r10: bool) -> Option<
     Some(Branch { target, site, function, len, width, kind, passes_r10 })
 }
 
-/// What is wanted of [`Part::decode`].
+/// How [`Part::decode`] is to decode.
 #[derive(Clone, Copy)]
 pub(crate) struct Wanted {
-    /// Most instructions are decoded only as far as [`predecode`] does. Else, which is for tests, each by iced.
+    /// Whether most instructions are decoded only as far as [`predecode`] does. If not, which is for tests,
+    /// iced decodes every one.
     pub(crate) predecodes: bool,
     /// See [`Flow::of`](crate::flow::facts::Flow::of).
     pub(crate) exits: bool,
 }
 
+/// What was found in consecutive functions.
 #[derive(Default)]
 pub(crate) struct Part {
+    /// The direct branches, sorted by target.
     pub(crate) branches: Vec<Branch>,
+    /// What is known of each function.
     pub(crate) functions: Vec<FunctionFlow>,
+    /// Addresses in code that instructions compute or read.
     pub(crate) taken: Vec<u64>,
+    /// Targets of indirect branches near the start of the function that they lie in.
     pub(crate) indirect: Vec<u64>,
-    /// What stands behind an undecodable byte of a function, that byte included.
+    /// The bytes of functions that could not be decoded: from the first byte that begins no instruction to
+    /// the function's end.
     pub(crate) unread: Vec<Range<u64>>,
 }
 
 impl Part {
-    /// Decodes the functions.
+    /// Decodes the functions of the image with indices in `range`.
     pub(crate) fn decode(image: &Image, range: Range<usize>, wanted: Wanted) -> Part {
         let mut part = Part::default();
         part.branches.reserve(range.len() * 8);
@@ -76,11 +84,12 @@ impl Part {
             let flow = part.function(image, i, wanted, &mut factory);
             part.functions.push(flow);
         }
-        // They come in the order of their sites, which a stable sort keeps.
+        // They were found in the order of their sites, and a stable sort keeps that order.
         sort::by_key(&mut part.branches, |b| b.target);
         part
     }
 
+    /// Decodes function `index`.
     fn function(
         &mut self,
         image: &Image,
@@ -95,7 +104,7 @@ impl Part {
             return FunctionFlow { undecodable: true, ..Default::default() };
         };
         let behind = image.code_from(f.address).unwrap_or(bytes);
-        // Addresses as immediates: see `note_reference`.
+        // These may be immediate operands: see `note_reference`.
         let addresses = if image.kind == ImageKind::Pie { 0..0 } else { image.lo..image.hi };
         let mut decoder = Decoder::with_ip(64, bytes, f.address, DecoderOptions::NONE);
         let mut instruction = Instruction::default();
@@ -113,7 +122,7 @@ impl Part {
                 }
             }
             let ip = f.address + at as u64;
-            // Where it would go on behind the function, it is no instruction of it.
+            // An instruction that would go on behind the function's end is none of its instructions.
             let window = behind[at..].first_chunk::<WINDOW>().filter(|_| wanted.predecodes);
             let quick = window.and_then(predecode);
             if let Some(i) = quick.filter(|i| at + usize::from(i.len) <= bytes.len())
@@ -124,7 +133,7 @@ impl Part {
                 continue;
             }
             decoder.set_ip(ip);
-            // The position is within the bytes.
+            // This cannot fail: the position is within the bytes.
             _ = decoder.set_position(at);
             decoder.decode_out(&mut instruction);
             if instruction.is_invalid() {
@@ -137,12 +146,12 @@ impl Part {
             self.look(image, &mut seen, &instruction, factory);
         }
         let Seen { mut flow, scan, watch, lo, hi, tables, indirect_jump, own_start, last, .. } = seen;
-        // What runs on behind its end goes on in another function.
+        // Where control runs on behind the function's end, it goes on in another function.
         let falls_through = !matches!(last, Class::Jump | Class::Return);
         flow.leaf &= !flow.undecodable && !falls_through;
         flow.runs_on = falls_through && last != Class::Call;
         flow.registers = scan.finish();
-        // Nobody calls the entry: what lies on the stack there are the program's arguments.
+        // Nobody calls the entry point: what lies on the stack there are the program's arguments.
         if watch.is_suspicious() && (wanted.exits || flow.leaf) && f.address != image.entry {
             let uses = examine(image, f, factory);
             flow.odd_return |= uses.own;
@@ -155,16 +164,16 @@ impl Part {
         }
         flow.table_loops |= indirect_jump && own_start;
         flow.table_loops |= image.code_pointers.binary_search(&lo).is_ok() && indirect_jump && {
-            // A label table holds other labels of the same function as well; a table of function
-            // pointers holds only starts.
+            // A label table holds other labels of the same function as well; a table of function pointers
+            // holds only starts of functions.
             let from = image.code_pointers.partition_point(|&p| p <= lo);
             image.code_pointers.get(from).is_some_and(|&p| p < hi)
         };
         flow
     }
 
-    /// Notes what a skimmed instruction tells, at a position in the function, and answers with its length. None: it has to
-    /// be looked at more closely.
+    /// Notes what a skimmed instruction says, at a position in the function, and returns the instruction's
+    /// length. `None`: it has to be examined more closely.
     #[inline(always)]
     fn note_skimmed(&mut self, image: &Image, seen: &mut Seen, skimmed: Skimmed, at: usize) -> Option<usize> {
         let ip = seen.lo + at as u64;
@@ -211,7 +220,7 @@ impl Part {
         }
     }
 
-    /// Notes what a predecoded instruction tells. False: it has to be decoded.
+    /// Notes what a predecoded instruction says. Returns false if it has to be decoded by iced.
     #[inline(always)]
     fn pass(&mut self, image: &Image, seen: &mut Seen, i: &Predecoded, ip: u64) -> bool {
         if !seen.scan.passes(i) || !seen.watch.passes(i) {
@@ -237,7 +246,8 @@ impl Part {
         true
     }
 
-    /// Notes what a direct branch tells everybody but [`Watch`].
+    /// Notes what a direct branch says to everything except the
+    /// [`Watch`](crate::flow::return_slot::watch::Watch).
     #[inline(always)]
     fn pass_branch(&mut self, seen: &mut Seen, class: Class, ip: u64, len: u8, width: u8, target: u64) {
         let is_decided = seen.scan.is_decided();
@@ -259,13 +269,13 @@ impl Part {
             let branch = Branch { target, site: ip, function, len, width, kind, passes_r10 };
             self.note_branch(seen, branch);
         }
-        // A conditional jump leaves all registers as they are.
+        // A conditional jump changes no register.
         if class != Class::Conditional || !is_decided {
             seen.note_interest();
         }
     }
 
-    /// Notes what an instruction tells.
+    /// Notes what an instruction says that iced has decoded.
     fn look(
         &mut self,
         image: &Image,
@@ -308,6 +318,7 @@ impl Part {
         }
     }
 
+    /// Notes a direct branch, unless it stays inside the function and does not lead near its start.
     fn note_branch(&mut self, seen: &mut Seen, branch: Branch) {
         seen.flow.recursive |= branch.kind == BranchKind::Call && branch.target == seen.lo;
         if !(seen.lo..seen.hi).contains(&branch.target) || branch.target - seen.lo < NEAR {
@@ -315,7 +326,8 @@ impl Part {
         }
     }
 
-    /// Notes an operand that is relative to RIP, of `lea` or of an instruction that reads or writes there.
+    /// Notes an operand that is relative to RIP: of `lea`, or of an instruction that reads or writes there.
+    /// Returns the address if the instruction computes it.
     fn note_relative(
         &mut self,
         image: &Image,
@@ -324,13 +336,15 @@ impl Part {
         tables: &mut Vec<u64>,
     ) -> Option<u64> {
         if !lea {
-            // Data among the code.
+            // It is data among the code.
             self.taken.extend(Some(address).filter(|&a| image.is_code(a)));
             return None;
         }
         self.note_address(image, address, tables)
     }
 
+    /// Notes an address that an instruction computes: of code, or of data that may be a jump table. Returns
+    /// it if it lies in the program.
     fn note_address(&mut self, image: &Image, address: u64, tables: &mut Vec<u64>) -> Option<u64> {
         if address < image.lo || address >= image.hi {
             return None;
@@ -343,7 +357,7 @@ impl Part {
         Some(address)
     }
 
-    /// The address of code or of a table that an instruction computes.
+    /// Notes the address of code or of a table that an instruction computes, and returns it.
     fn note_reference(
         &mut self,
         image: &Image,
@@ -357,7 +371,8 @@ impl Part {
         if instruction.op_count() != 2 {
             return None;
         }
-        // Non-PIC code takes addresses as 32-bit immediates. In a PIE they are numbers.
+        // Code that is not position-independent takes addresses as 32-bit immediate operands. In a PIE those
+        // are numbers.
         let address = match instruction.op1_kind() {
             OpKind::Immediate32 | OpKind::Immediate32to64 if image.kind == ImageKind::Pie => return None,
             OpKind::Immediate32 => u64::from(instruction.immediate32()),
@@ -368,8 +383,9 @@ impl Part {
         self.note_address(image, address, tables)
     }
 
-    /// A table of 32-bit distances from itself (position-independent switch) or of addresses (ET_EXEC
-    /// switch, label table). Read as long as the entries lead into the function.
+    /// Reads a table of 32-bit distances from itself (the `switch` of position-independent code) and a table
+    /// of addresses (a `switch` or label table of an ET_EXEC), each for as long as its entries lead into the
+    /// function.
     fn note_table(&mut self, image: &Image, table: u64, lo: u64, hi: u64, flow: &mut FunctionFlow) {
         const MOST: u64 = 4096;
         let mut note = |target: u64| {
@@ -402,7 +418,7 @@ impl Part {
 mod tests {
     use super::*;
 
-    /// Of this very program, and of large ones that this machine may have: position-independent and not.
+    /// Tests this very program and large ones that this machine may have, position-independent and not.
     #[test]
     fn predecoding_finds_what_decoding_finds() {
         let own = std::env::current_exe().expect("the test's own path");

@@ -1,4 +1,5 @@
-//! What has been seen of one function's instructions, and the way over those that tell nothing.
+//! What has been seen of one function's instructions so far, and the quick way over instructions that say
+//! nothing.
 
 use crate::flow::facts::FunctionFlow;
 use crate::flow::head::hook_point;
@@ -9,31 +10,41 @@ use crate::x86::predecode::skim::{Interest, Skimmed, skim};
 use gprofinject_image::{Image, ImageKind};
 use std::ops::Range;
 
-/// What has been seen of a function's instructions.
+/// What has been seen of one function's instructions so far.
 pub(crate) struct Seen {
+    /// The function's index in the image.
     pub(crate) index: u32,
-    /// The function's first byte, and the one behind it.
+    /// The function's first byte.
     pub(crate) lo: u64,
+    /// The first byte behind the function.
     pub(crate) hi: u64,
+    /// Where a hook would stand: see [`hook_point`].
     pub(crate) hook: u64,
+    /// What is known of the function.
     pub(crate) flow: FunctionFlow,
+    /// Follows r10, r11 and rax.
     pub(crate) scan: Scan,
+    /// Follows the stack pointer.
     pub(crate) watch: Watch,
     /// Addresses of data that may be jump tables.
     pub(crate) tables: Vec<u64>,
+    /// Whether the function has an indirect jump.
     pub(crate) indirect_jump: bool,
-    /// It computes its own address.
+    /// Whether the function computes its own address.
     pub(crate) own_start: bool,
-    /// The last instruction's; `Return` also of others that control does not go on behind.
+    /// Class of the last instruction. `Return` stands for every instruction that iced decoded and behind
+    /// which control does not go on.
     pub(crate) last: Class,
+    /// The registers that are followed.
     pub(crate) interest: Interest,
-    /// Instructions may refer to addresses by immediate operands.
+    /// Whether immediate operands may be addresses.
     pub(crate) has_addresses: bool,
-    /// Every instruction is of interest.
+    /// Whether every instruction has to be examined, since registers are not known.
     pub(crate) is_careful: bool,
 }
 
 impl Seen {
+    /// Begins with function `index`.
     pub(crate) fn new(image: &Image, index: usize) -> Seen {
         let f = &image.functions[index];
         Seen {
@@ -54,8 +65,8 @@ impl Seen {
         }
     }
 
-    /// Passes over plain instructions, from a position in the function on. Answers with the position of another one and
-    /// what it is.
+    /// Passes over plain instructions, from the position `at` in the function on. Returns the position of the
+    /// first instruction that is not plain, and what it is.
     #[inline(always)]
     pub(crate) fn pass_over(
         &mut self,
@@ -64,7 +75,7 @@ impl Seen {
         mut at: usize,
         addresses: &Range<u64>,
     ) -> (usize, Skimmed) {
-        // Neither at an address that is waited for nor behind the function's end.
+        // Neither the function's end nor an address that the scan waits for may be passed.
         let stop = self.scan.stop().saturating_sub(self.lo).min(bytes.len() as u64) as usize;
         let harmless = |base, displacement| self.watch.is_harmless(base, displacement);
         while at < stop
@@ -82,6 +93,7 @@ impl Seen {
         (at, Skimmed::Other)
     }
 
+    /// Updates the registers that are followed.
     #[inline(always)]
     pub(crate) fn note_interest(&mut self) {
         let stack = self.watch.interest();

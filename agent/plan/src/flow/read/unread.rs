@@ -1,9 +1,10 @@
-//! Code that is decoded as no function: the bytes between functions, which no symbol and no frame description
-//! covers, and what stands behind an undecodable byte of a function.
+//! Code that is decoded as part of no function: the bytes between functions, which no symbol and no frame
+//! description covers, and those behind an undecodable byte of a function.
 //!
-//! Such code may call functions, jump to them and compute their addresses, like any other. Its instructions cannot be
-//! told from data with certainty, so nothing of it is ever patched or moved. What it seems to refer to is noted as
-//! taken, or as the target of an indirect jump: the tactics then expect control to come from anywhere.
+//! Such code may call functions, jump to them and compute their addresses like any other. But its
+//! instructions cannot be distinguished from data with certainty, so nothing in it is ever patched or
+//! relocated. The addresses that it seems to refer to count as taken, or as targets of indirect jumps; the
+//! tactics then expect control to come from anywhere.
 
 use crate::flow::branch::NEAR;
 use crate::parallel;
@@ -12,26 +13,28 @@ use gprofinject_image::{Function, Image, ImageKind};
 use iced_x86::{Code, Decoder, DecoderOptions, Instruction, OpKind};
 use std::ops::Range;
 
-/// Bytes that are looked at in one go, and by how many the next ones overlap with them: more than an instruction has.
+/// Bytes that are searched in one piece.
 const PIECE: u64 = 1 << 20;
+/// Bytes by which the next piece overlaps with it: more than an instruction has.
 const OVERLAP: u64 = 16;
-/// The bytes of a displacement or an address.
+/// Bytes of a displacement or an address.
 const WORD: usize = 4;
 
-/// What the code refers to, in no order.
+/// What the code refers to, in no particular order.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct References {
     /// Addresses in code.
     pub(crate) taken: Vec<u64>,
-    /// Addresses near the start of a function, but not its start.
+    /// Addresses near the start of a function, except starts.
     pub(crate) indirect: Vec<u64>,
-    /// Where it calls or jumps to: starts of functions.
+    /// Starts of functions that it calls or jumps to.
     pub(crate) entered: Vec<u64>,
 }
 
-/// Looks at the code between the functions of an image, and at `rest`, the parts of functions that were not decoded.
+/// Searches the code between the functions of an image, and `rest`, the parts of functions that could not be
+/// decoded.
 pub(crate) fn references(image: &Image, rest: &[Range<u64>]) -> References {
-    // Where nothing is a function, nothing can be entered.
+    // Without functions there is nothing to enter.
     if image.functions.is_empty() {
         return References::default();
     }
@@ -42,7 +45,7 @@ pub(crate) fn references(image: &Image, rest: &[Range<u64>]) -> References {
             pieces.extend(range.step_by(PIECE as usize).map(|lo| lo..end.min(lo + PIECE + OVERLAP)));
         }
     }
-    // Most programs have a few bytes of it, for which no thread pays.
+    // Most programs have only a few such bytes, for which a thread costs more than it saves.
     let batch = pieces.len().div_ceil(parallel::parts(image.functions.len())).max(1);
     let found = parallel::each(pieces.chunks(batch).collect(), |pieces| {
         let mut found = References::default();
@@ -60,7 +63,7 @@ pub(crate) fn references(image: &Image, rest: &[Range<u64>]) -> References {
     })
 }
 
-/// The parts of executable sections that belong to no function.
+/// Returns the parts of executable sections that belong to no function.
 fn between_functions(image: &Image) -> Vec<Range<u64>> {
     let mut gaps = Vec::new();
     let mut functions = image.functions.iter().peekable();
@@ -76,7 +79,7 @@ fn between_functions(image: &Image) -> Vec<Range<u64>> {
     gaps
 }
 
-/// Whether the bytes are what aligns functions. It refers to nothing, and there is much of it.
+/// Whether the bytes only align functions. There are many of these, and they refer to nothing.
 fn is_padding(image: &Image, range: &Range<u64>) -> bool {
     let Some(bytes) = image.code_at(range.start, range.end - range.start) else { return true };
     if bytes.iter().all(|&b| b == 0) || bytes.iter().all(|&b| b == 0xcc) || bytes.iter().all(|&b| b == 0x90) {
@@ -88,7 +91,7 @@ fn is_padding(image: &Image, range: &Range<u64>) -> bool {
 }
 
 impl References {
-    /// Takes the bytes for instructions, one behind the other. Behind a byte that begins none the next is tried.
+    /// Decodes the bytes as consecutive instructions. Behind a byte that begins none it tries the next byte.
     fn decode(&mut self, image: &Image, piece: &Range<u64>) {
         let Some(bytes) = image.code_at(piece.start, piece.end - piece.start) else { return };
         let mut decoder = Decoder::with_ip(64, bytes, piece.start, DecoderOptions::NONE);
@@ -98,7 +101,7 @@ impl References {
             decoder.decode_out(&mut instruction);
             if instruction.is_invalid() {
                 decoder.set_ip(piece.start + at as u64 + 1);
-                // The byte at `at` has just been read, so there is a position behind it.
+                // This cannot fail: the byte at `at` has just been read, so there is a position behind it.
                 _ = decoder.set_position(at + 1);
                 continue;
             }
@@ -114,6 +117,7 @@ impl References {
         }
     }
 
+    /// Notes a reference. `branches`: it is a branch.
     fn note(&mut self, image: &Image, target: u64, branches: bool) {
         self.taken.push(target);
         let Some(f) = image.function_at(target).map(|i| &image.functions[i]).filter(|_| branches) else {
@@ -126,8 +130,8 @@ impl References {
         }
     }
 
-    /// Finds what refers to a function's start, whatever stands in front of it: data among code puts a decoder out of
-    /// step. What only looks like a reference does no harm; few bytes do.
+    /// Finds references to the starts of functions at every byte, because data among the code can make a
+    /// decoder miss instructions. Bytes that only look like a reference do no harm, and are rare.
     fn search(&mut self, image: &Image, piece: &Range<u64>) {
         const CALL: u8 = 0xe8;
         const JUMP: u8 = 0xe9;
@@ -140,7 +144,7 @@ impl References {
         };
         for (n, window) in bytes.windows(WORD).enumerate() {
             let Ok(word) = <[u8; WORD]>::try_from(window) else { continue };
-            // The bytes in front of the word; 0 where the code begins with it.
+            // Returns a byte in front of the word, or 0 if the piece begins with the word.
             let before = |distance: usize| n.checked_sub(distance).map_or(0, |n| bytes[n]);
             let is_branch = matches!((before(2), before(1)), (_, CALL | JUMP) | (0x0f, 0x80..=0x8f));
             let is_relative = is_branch || before(2) == LEA && before(1) & 0xc7 == 5;
@@ -158,8 +162,8 @@ impl References {
     }
 }
 
-/// Whether the target is near the function's start, but behind it, and an instruction begins there. Text among the code
-/// looks like short jumps, to any byte.
+/// Returns whether the target is near the function's start but behind it, and an instruction begins there.
+/// Text among the code looks like short jumps to any byte.
 fn leads_inside(image: &Image, function: &Function, target: u64) -> bool {
     let offset = target - function.address;
     if !(1..NEAR).contains(&offset) {
@@ -208,7 +212,7 @@ mod tests {
         (taken, indirect)
     }
 
-    /// An instruction with these first bytes, at an address, and a displacement that leads to another.
+    /// An instruction that begins with these bytes, stands at `at`, and refers to `target`.
     fn relative(bytes: &[u8], at: u64, target: u64) -> Vec<u8> {
         let end = at + bytes.len() as u64 + 4;
         [bytes, &(target.wrapping_sub(end) as u32).to_le_bytes()].concat()
@@ -236,7 +240,7 @@ mod tests {
 
     #[test]
     fn a_call_behind_data_is_found() {
-        // The data begins a `mov rax, imm64`, which swallows the call.
+        // The data is the beginning of a `mov rax, imm64`, whose operand contains the call.
         let data = [0x48, 0xb8, 1];
         let call = relative(&[0xe8], GAP + data.len() as u64, TEXT);
         let gap = [&data[..], &call, &[RET; 8]].concat();
@@ -303,7 +307,8 @@ mod tests {
         assert!(crate::flow::facts::Flow::of(&image, true).is_taken(TEXT));
     }
 
-    /// All calls of a hooked function must be seen, so one that others call is not hooked at its call sites.
+    /// All calls of a function must be known if it is hooked at its call sites, so one that such code calls
+    /// is not.
     #[test]
     fn who_is_called_from_there_is_not_hooked_at_its_call_sites() {
         let call = relative(&[0xe8], GAP, TEXT);

@@ -1,47 +1,51 @@
-//! What is known of a function's use of registers.
+//! What a function does with the scratch registers. Sets of registers are those of [`crate::x86::scratch`].
 
 use crate::x86::scratch::{R10, R11};
 
-/// What one pass over a function's instructions finds out.
+/// What a function does with the scratch registers. One pass over its instructions finds most of it;
+/// [`changes`](Registers::changes), [`takes_r10`](Registers::takes_r10), [`kept`](Registers::kept) and
+/// [`leaves`](Registers::leaves) then take the whole program into account.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Registers {
-    /// rax need not be kept on entry.
+    /// Whether rax need not be preserved on entry.
     pub rax_dead: bool,
-    /// The function changes it, itself or through what it calls.
+    /// Registers that the function changes, itself or through a function that it calls.
     pub changes: u8,
-    /// The function reads or writes it somewhere, by an instruction that says so.
+    /// Registers that an instruction of the function names as an operand.
     pub names: u8,
-    /// The function calls or jumps through a pointer.
+    /// Whether the function calls or jumps through a pointer.
     pub follows_pointers: bool,
-    /// The function calls code that is not known.
+    /// Whether the function calls code that is not known.
     pub calls_unknown: bool,
-    /// A caller may keep a value in it that it needs behind the call.
+    /// Registers in which a caller may keep a value that it needs after the call.
     pub kept: u8,
-    /// r11 is read before it is written.
+    /// Whether r11 is read before it is written.
     pub takes_r11: bool,
-    /// r10, that of nested functions, may be an input: it is read somewhere, or the function goes on at an address
-    /// that is not known, or in a function of which that holds.
+    /// Whether r10, the static chain of nested functions, may be an input: the function reads it somewhere,
+    /// or goes on at an address that is not known, or in a function whose input it may be.
     pub takes_r10: bool,
-    /// r10 is read before it is written, on some way, or in a function to which it is passed on by a call or jump.
+    /// Whether r10 is read before it is written, on some path, or in a function to which a call or jump
+    /// passes it on.
     pub chain: bool,
-    /// r10 need not be kept on entry.
+    /// Whether r10 need not be preserved on entry.
     pub r10_dead: bool,
-    /// Pushed before it is written, and so given back (clang's `preserve_most`): what changes it is none of the callers'
-    /// business.
+    /// Registers that the function pushes before it writes them, and so restores (clang's `preserve_most`).
+    /// What it does with them does not matter to callers.
     pub saves: u8,
-    /// It has a value that was not used when the function returns, or goes on to one of which that holds.
+    /// Registers that hold a value that nobody has used when the function returns, or when it jumps to a
+    /// function with such a register.
     pub leaves: u8,
 }
 
 impl Registers {
-    /// What need not be kept on entry.
+    /// Returns the registers that need not be preserved on entry.
     pub fn dead_on_entry(self) -> u8 {
         let r11 = if self.takes_r11 { 0 } else { !self.kept & R11 };
         let r10 = if self.takes_r10 { 0 } else { !self.kept & R10 };
         r11 | r10 | if self.r10_dead { R10 } else { 0 }
     }
 
-    /// What need not be kept on exit.
+    /// Returns the registers that need not be preserved on exit.
     pub fn dead_on_exit(self) -> u8 {
         !self.kept & !self.leaves & (R10 | R11)
     }

@@ -1,4 +1,4 @@
-//! One pass over the instructions of a function.
+//! One pass over the instructions of a function that follows rax, r10 and r11.
 
 use crate::flow::registers::facts::Registers;
 use crate::flow::registers::targets::Targets;
@@ -9,47 +9,52 @@ use crate::x86::predecode::fields::Class;
 use crate::x86::scratch::{BOTH, R10, R11, RAX, named};
 use iced_x86::{Code, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpKind, Register};
 
-/// Looks at the instructions of one function, in the order of their addresses.
+/// Follows the scratch registers through the instructions of one function, in the order of their addresses.
 #[derive(Default)]
 pub(crate) struct Scan {
+    /// What has been found so far.
     pub found: Registers,
-    /// Something has branched, or rax has been read or written; the same of r10.
+    /// Whether an instruction has branched or used rax, so that nothing later proves that rax is dead on
+    /// entry.
     rax_decided: bool,
+    /// The same for r10.
     r10_decided: bool,
+    /// Whether r11 has been read or written.
     r11_seen: bool,
-    /// Written before.
+    /// Registers that have been written.
     written: u8,
-    /// Written last, and not read since.
+    /// Registers that have been written and not read since.
     unused: u8,
-    /// On no way here r10 is still as it was on entry.
+    /// Whether r10 holds its value from entry on no path to this instruction.
     r10_closed: bool,
-    /// Else: the first instruction from which on that is so.
+    /// If it does on some path: the first instruction since which that has been so.
     r10_open_from: u64,
-    /// Where forward branches lead with r10 as it was on entry.
+    /// Targets of forward branches at which r10 still held its value from entry.
     r10_open_at: Targets,
-    /// While it is on no way as it was: the first such address behind. Else no address.
+    /// If it holds it on no path: the first of those targets that lies ahead. Otherwise no address.
     reopens_at: u64,
-    /// So do ways that this pass does not follow, or may.
+    /// Whether r10 may hold its value from entry on paths that this pass does not follow.
     r10_lost: bool,
+    /// Whether r10 is read somewhere.
     r10_read: bool,
-    /// Before the last instruction r10 may have been as it was on entry.
+    /// Whether r10 may have held its value from entry before the last instruction.
     pub passes_r10: bool,
 }
 
 impl Scan {
-    /// For the instructions of a function at `start`, with `len` bytes.
+    /// Begins with a function at `start` that has `len` bytes.
     pub(crate) fn new(start: u64, len: u64) -> Scan {
         let r10_open_at = Targets::new(start, len);
         Scan { r10_open_at, reopens_at: u64::MAX, ..Scan::default() }
     }
 
-    /// When all instructions have been looked at.
+    /// Returns what was found, after all instructions.
     pub(crate) fn finish(mut self) -> Registers {
         self.found.chain |= self.r10_read && self.r10_lost;
         self.found
     }
 
-    /// Follows the value that r10 has on entry, through the instructions in the order of their addresses.
+    /// Follows the value that r10 has on entry, through an instruction that may use r10 and may branch.
     fn follow_r10(&mut self, ip: u64, flow: FlowControl, target: Option<u64>, uses: Option<&Uses>) {
         self.arrive(ip);
         self.passes_r10 = !self.r10_closed;
@@ -74,7 +79,7 @@ impl Scan {
             FlowControl::IndirectBranch => self.r10_lost = true,
             _ => {}
         }
-        // What stands behind is come to by branches.
+        // Only branches lead to what stands behind.
         if matches!(
             flow,
             FlowControl::UnconditionalBranch | FlowControl::IndirectBranch | FlowControl::Return
@@ -83,11 +88,12 @@ impl Scan {
         }
     }
 
+    /// Notes that r10 has lost its value from entry on this path.
     fn close_r10(&mut self, ip: u64) {
         (self.r10_closed, self.reopens_at) = (true, self.r10_open_at.first(ip + 1));
     }
 
-    /// Before the instruction at `ip`, to which a branch may lead with r10 as it was on entry, which it was not before.
+    /// Notes the instruction at `ip`, to which a branch may lead with r10 as it was on entry.
     #[inline(always)]
     fn arrive(&mut self, ip: u64) {
         if ip >= self.reopens_at {
@@ -98,33 +104,33 @@ impl Scan {
         }
     }
 
-    /// The registers that are followed: r10 and r11, and rax until something has branched or rax and r10 have both
-    /// been used.
+    /// Returns the registers that are followed, as bits by register number: r10, r11, and rax until an
+    /// instruction has branched or both rax and r10 have been used.
     #[inline(always)]
     pub(crate) fn interest(&self) -> u16 {
         let rax = !self.is_decided();
         1 << 10 | 1 << 11 | if rax { 1 << fields::RAX } else { 0 }
     }
 
-    /// Whether rax is not followed any more: see [`Scan::interest`].
+    /// Returns whether rax is no longer followed: see [`Scan::interest`].
     #[inline(always)]
     pub(crate) fn is_decided(&self) -> bool {
         self.rax_decided && self.r10_decided
     }
 
-    /// No instruction may be passed over that is not below this address.
+    /// Returns the first address that must not be passed over.
     #[inline(always)]
     pub(crate) fn stop(&self) -> u64 {
         self.reopens_at
     }
 
-    /// Whether a predecoded instruction tells enough.
+    /// Returns whether a predecoded instruction says enough for [`Scan::pass`].
     #[inline(always)]
     pub(crate) fn passes(&self, i: &Predecoded) -> bool {
         i.registers() & self.interest() == 0 || i.has_effects()
     }
 
-    /// Looks at a predecoded instruction that passes and is no branch.
+    /// Notes a predecoded instruction that [passes](Scan::passes) and is no branch.
     #[inline(always)]
     pub(crate) fn pass(&mut self, i: &Predecoded, ip: u64) {
         self.arrive(ip);
@@ -133,18 +139,18 @@ impl Scan {
         }
     }
 
-    /// Looks at a return.
+    /// Notes a return.
     #[inline(always)]
     pub(crate) fn leave(&mut self, ip: u64) {
         self.found.leaves |= self.unused;
         self.branch(ip, FlowControl::Return, 0);
     }
 
-    /// Looks at a direct branch.
+    /// Notes a direct branch.
     #[inline(always)]
     pub(crate) fn branch(&mut self, ip: u64, flow: FlowControl, target: u64) {
         (self.rax_decided, self.r10_decided) = (true, true);
-        // What most branches come to in `follow_r10`.
+        // These are the most frequent cases of `follow_r10`.
         if self.r10_closed && ip < self.reopens_at {
             self.passes_r10 = false;
         } else if !self.r10_closed && flow == FlowControl::Call {
@@ -157,7 +163,7 @@ impl Scan {
         }
     }
 
-    /// Looks at a predecoded instruction that is no branch and names a register that is followed.
+    /// Notes a predecoded instruction that is no branch and names a register that is followed.
     fn pass_named(&mut self, i: &Predecoded, ip: u64) {
         let effects = i.effects();
         let rax = Uses::from(&effects, 1 << fields::RAX);
@@ -175,7 +181,7 @@ impl Scan {
         }
     }
 
-    /// `flow` is the instruction's flow control.
+    /// Notes an instruction that iced has decoded. `flow` is its flow control.
     pub(crate) fn look(&mut self, i: &Instruction, flow: FlowControl, factory: &mut InstructionInfoFactory) {
         let named = named(i);
         if !(self.rax_decided && self.r10_decided) {
@@ -191,7 +197,7 @@ impl Scan {
             self.found.r10_dead |= is_dead(Register::R10, R10, &mut self.r10_decided);
         }
         match flow {
-            // An indirect jump may be a switch, and proves nothing.
+            // An indirect jump may be a `switch`, and proves nothing.
             FlowControl::IndirectCall => {
                 self.found.calls_unknown = true;
                 self.found.follows_pointers = true;
@@ -203,7 +209,7 @@ impl Scan {
             FlowControl::Return => self.found.leaves |= self.unused,
             _ => {}
         }
-        // Its fourth argument.
+        // r10 is the fourth argument of a system call.
         if i.code() == Code::Syscall {
             self.found.names |= R10;
             self.found.takes_r10 = true;
@@ -244,8 +250,8 @@ impl Scan {
     }
 }
 
-/// What most functions begin with: instructions that use no register but the stack pointer and those that
-/// they name. To ask iced for all registers takes longer than to decode.
+/// Returns whether an instruction uses no register but the stack pointer and those that it names. Most
+/// functions begin with such instructions, and to ask iced for all registers takes longer than to decode.
 fn names_all(i: &Instruction) -> bool {
     use Mnemonic::{Add, And, Cmp, Endbr64, Lea, Mov, Movsx, Movsxd, Movzx, Or, Push, Sub, Test, Xor};
     matches!(
@@ -265,7 +271,7 @@ mod tests {
         for i in &mut Decoder::with_ip(64, bytes, 0x1000, DecoderOptions::NONE) {
             scan.look(&i, i.flow_control(), &mut factory);
         }
-        // Callers keep values where they can.
+        // Assumes that callers keep values wherever they can.
         let found = scan.finish();
         let unknown = if found.calls_unknown { R10 | R11 } else { 0 };
         Registers { kept: !(found.changes | unknown), ..found }

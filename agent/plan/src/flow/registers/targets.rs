@@ -1,28 +1,29 @@
-//! Addresses in a function.
+//! A set of addresses in one function.
 
-/// Addresses in a function.
+/// A set of addresses in one function.
 #[derive(Default)]
 pub(crate) struct Targets {
-    /// The function's first byte, and how many it has.
+    /// The function's first byte.
     start: u64,
+    /// Bytes of the function.
     len: u64,
-    /// A bit for each byte, up to the last of these addresses.
+    /// A bit for each byte of the function, up to the last address in the set.
     bits: Vec<u64>,
 }
 
 impl Targets {
-    /// None yet, for a function of `len` bytes at `start`.
+    /// Returns an empty set for a function of `len` bytes at `start`.
     pub(crate) fn new(start: u64, len: u64) -> Targets {
         Targets { start, len, bits: Vec::new() }
     }
 
-    /// Branches to other functions are of no interest.
+    /// Adds an address. One outside of the function is ignored.
     pub(crate) fn insert(&mut self, address: u64) {
         let offset = address - self.start;
         let word = (offset / 64) as usize;
         if offset < self.len {
             if word >= self.bits.len() {
-                // At once for all where that is little.
+                // Small functions get all words at once.
                 let least = (self.len / 64 + 1).min(64) as usize;
                 self.bits.resize((word + 1).next_power_of_two().max(least), 0);
             }
@@ -30,7 +31,7 @@ impl Targets {
         }
     }
 
-    /// The first of these addresses that is not below `from`; none: `u64::MAX`.
+    /// Returns the first address in the set that is not below `from`, or `u64::MAX`.
     pub(crate) fn first(&self, from: u64) -> u64 {
         let offset = from - self.start;
         let mut word = (offset / 64) as usize;

@@ -1,26 +1,28 @@
-//! Uses.
+//! What one instruction does with one register.
 
 use crate::x86::predecode::effects::Effects;
 use iced_x86::{Instruction, InstructionInfoFactory, OpAccess, Register};
 
+/// What one instruction does with one register.
 pub(crate) struct Uses {
-    /// Also where only a part is written, and the rest stays.
+    /// It reads the register. This includes writing only a part of it, because the rest stays.
     pub(crate) reads: bool,
-    /// All of it, in any case.
+    /// It overwrites all of the register, unconditionally.
     pub(crate) overwrites: bool,
-    /// Some of it, perhaps.
+    /// It changes the register or a part of it, perhaps only under a condition.
     pub(crate) changes: bool,
 }
 
 impl Uses {
-    /// Whether this is the first use that decides whether a register need not be kept, and it need not.
+    /// Returns whether this is the first use of the register and proves it dead: it overwrites the register
+    /// without reading it. `decided` says whether there was a use before, and is updated.
     pub(crate) fn decides(&self, decided: &mut bool) -> bool {
         let is_dead = !*decided && self.overwrites && !self.reads;
         *decided |= self.overwrites || self.reads;
         is_dead
     }
 
-    /// What becomes of the registers in a set of one.
+    /// Returns what an instruction does with the register whose bit is `register`.
     pub(crate) fn from(effects: &Effects, register: u16) -> Uses {
         Uses {
             reads: effects.reads & register != 0,
@@ -29,6 +31,7 @@ impl Uses {
         }
     }
 
+    /// Returns what an instruction does with a register, according to iced.
     pub(crate) fn of(i: &Instruction, register: Register, factory: &mut InstructionInfoFactory) -> Uses {
         let mut uses = Uses { reads: false, overwrites: false, changes: false };
         for used in factory.info(i).used_registers() {

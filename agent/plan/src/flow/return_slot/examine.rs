@@ -1,7 +1,8 @@
-//! Follows return addresses, frame pointers and stack addresses through all ways of one function.
+//! The second step: follows return addresses, frame pointers and stack addresses along all paths of one
+//! function.
 //!
-//! The values are found first, until nothing changes any more; only then is each instruction judged. So a loop that goes
-//! from frame to frame yields no value, rather than the one of its first round.
+//! The values are computed until nothing changes any more, and only then each instruction is judged. So a
+//! loop that goes from frame to frame yields no value, rather than that of its first iteration.
 
 use crate::flow::return_slot::state::State;
 use crate::flow::return_slot::state::Value::{Aligned, Frame, Return, Stack, Unknown};
@@ -15,18 +16,23 @@ use iced_x86::{
 
 /// The instructions of a function, and what is known before each.
 struct Ways<'i> {
+    /// The instructions, in the order of their addresses.
     instructions: &'i [Instruction],
+    /// What is known before each. `None`: no path to it has been found yet.
     states: Vec<Option<State>>,
+    /// Indices of instructions whose successors have to be computed again.
     work: Vec<usize>,
-    /// Behind an indirect jump, which most often is a switch.
+    /// What is known at an indirect jump, which is usually a `switch`.
     switch: Option<State>,
 }
 
 impl Ways<'_> {
+    /// Returns the index of the instruction at an address.
     fn at(&self, address: u64) -> Option<usize> {
         self.instructions.binary_search_by_key(&address, Instruction::ip).ok()
     }
 
+    /// Notes that control reaches an instruction in a state.
     fn reach(&mut self, index: usize, state: State) {
         match self.states.get_mut(index) {
             None => return,
@@ -40,6 +46,7 @@ impl Ways<'_> {
         self.work.push(index);
     }
 
+    /// Computes states until nothing changes any more.
     fn run(&mut self, factory: &mut InstructionInfoFactory) {
         while let Some(index) = self.work.pop() {
             let Some(mut state) = self.states[index].clone() else { continue };
@@ -64,7 +71,7 @@ impl Ways<'_> {
                     }
                 }
                 FlowControl::Call | FlowControl::IndirectCall => {
-                    // A subroutine within the function, or a way to learn one's own address.
+                    // It is a subroutine within the function, or a way to find out the code's own address.
                     if let Some(to) = inside.filter(|&to| to != 0) {
                         let mut pushed = state.clone();
                         pushed.push(Unknown);
@@ -82,7 +89,7 @@ impl Ways<'_> {
         }
     }
 
-    /// Code that no branch leads to: the cases of a switch, and landing pads.
+    /// Computes states for code that no branch leads to: the cases of a `switch`, and landing pads.
     fn run_unreached(&mut self, description: &Description, factory: &mut InstructionInfoFactory) {
         for index in 0..self.instructions.len() {
             if self.states[index].is_some() {
@@ -102,14 +109,16 @@ impl Ways<'_> {
     }
 }
 
-/// What the unwind table tells about a function's frames.
+/// What the unwind table says of a function's frames.
 struct Description<'i, 'd> {
+    /// The program.
     image: &'i Image<'d>,
-    /// Of the frame description that the function begins with: most often the only one.
+    /// The rows of the frame description that the function begins with, which is usually the only one.
     cfas: Option<Cfas>,
 }
 
 impl Description<'_, '_> {
+    /// Returns the canonical frame address at an address, as a DWARF register number and an offset.
     fn cfa(&self, address: u64) -> Option<(u16, i64)> {
         match &self.cfas {
             Some(cfas) if cfas.covers(address) => cfas.at(address),
@@ -118,7 +127,7 @@ impl Description<'_, '_> {
     }
 }
 
-/// What the unwind table tells about an instruction.
+/// Returns what the unwind table says of the frame at an instruction.
 fn described(description: &Description, address: u64) -> Option<State> {
     let mut state = State { registers: [Unknown; 16], words: vec![(Stack(0), Return)] };
     match description.cfa(address)? {
@@ -129,7 +138,8 @@ fn described(description: &Description, address: u64) -> Option<State> {
     Some(state)
 }
 
-/// Examines a function that [`crate::flow::return_slot::watch::Watch`] finds suspicious.
+/// Returns what a function does with return addresses. This is for functions that
+/// [`Watch`](crate::flow::return_slot::watch::Watch) finds suspicious.
 pub(crate) fn examine(image: &Image, function: &Function, factory: &mut InstructionInfoFactory) -> Uses {
     let mut uses = Uses::default();
     if !is_examined(image, function) {
@@ -144,8 +154,8 @@ pub(crate) fn examine(image: &Image, function: &Function, factory: &mut Instruct
     ways.run(factory);
     let description = Description { image, cfas: image.cfas(function.address) };
     ways.run_unreached(&description, factory);
-    // A function whose description never says that the stack pointer has moved, though it has, was described by
-    // somebody who did not care. To look at the whole description takes long, and few functions need it.
+    // A description that never says that the stack pointer has moved, though it has, cannot be trusted. To
+    // check the whole description takes long, and few functions need it.
     let mut is_described = None;
     for (i, state) in instructions.iter().zip(&ways.states) {
         let Some(state) = state else { continue };
@@ -163,8 +173,8 @@ pub(crate) fn examine(image: &Image, function: &Function, factory: &mut Instruct
     uses
 }
 
-/// Whether the unwind table, where there is one, says the same of the frame as the values that were followed. They
-/// differ behind a call that never comes back.
+/// Whether the unwind table, where there is one, describes the frame as the values that were followed do.
+/// They differ behind a call that never returns.
 fn agrees(description: &Description, i: &Instruction, state: &State) -> bool {
     match description.cfa(i.ip()) {
         Some((6, offset)) => matches!(state.registers[RBP], Stack(at) if at + offset == 8),
@@ -185,7 +195,7 @@ fn uses_own(i: &Instruction, state: &State, factory: &mut InstructionInfoFactory
     }
     let touches = |memory: &UsedMemory| {
         let at = state.address(memory.base(), memory.index(), memory.displacement());
-        // How much `rep movsq` moves is not known, but that it begins there.
+        // How many bytes `rep movsq` moves is not known, only where it begins.
         let size = match memory.memory_size().size() as i64 {
             0 => 8,
             size => size,
@@ -196,7 +206,8 @@ fn uses_own(i: &Instruction, state: &State, factory: &mut InstructionInfoFactory
     if factory.info(i).used_memory().iter().any(touches) {
         return !is_fence(i) && !copies_frame(i, state);
     }
-    // A copy of the return address is taken from a word that it was pushed to. One that is pushed once more is followed.
+    // The instruction may load a copy of the return address from a word that it was pushed to. If the copy is
+    // only pushed again, it is followed further.
     let from = match i.mnemonic() {
         Mnemonic::Pop => Some(state.registers[RSP]),
         Mnemonic::Mov if i.op0_kind() == OpKind::Register && i.op1_kind() == OpKind::Memory => {
@@ -210,9 +221,9 @@ fn uses_own(i: &Instruction, state: &State, factory: &mut InstructionInfoFactory
     hands_out(i, state)
 }
 
-/// Whether an instruction hands the slot's address to somebody: another function, or memory. The end of an array that
-/// lies directly below the slot has the same address, so that is only believed where something else lies there: a
-/// saved register.
+/// Whether an instruction passes the slot's address on, to another function or into memory. The end of an
+/// array directly below the slot has the same address, so this counts only if a saved register lies there, or
+/// nothing.
 fn hands_out(i: &Instruction, state: &State) -> bool {
     const ARGUMENTS: [Register; 6] =
         [Register::RDI, Register::RSI, Register::RDX, Register::RCX, Register::R8, Register::R9];
@@ -225,14 +236,14 @@ fn hands_out(i: &Instruction, state: &State) -> bool {
     let stores = i.mnemonic() == Mnemonic::Mov
         && i.op0_kind() == OpKind::Memory
         && i.op1_kind() == OpKind::Register
-        // The stack pointer itself is put away by what switches stacks.
+        // Code that switches stacks stores the stack pointer itself.
         && i.op1_register() != Register::RSP
         && state.operand(i) == Unknown
         && is_slot(i.op1_register());
     is_certain && (calls && ARGUMENTS.iter().any(|&register| is_slot(register)) || stores)
 }
 
-/// `lock or [rsp], 0`: a memory fence, which leaves the word as it is.
+/// Whether it is `lock or [rsp], 0`: a memory fence, which does not change the word.
 fn is_fence(i: &Instruction) -> bool {
     matches!(i.mnemonic(), Mnemonic::Or | Mnemonic::Add | Mnemonic::Sub | Mnemonic::Xor)
         && matches!(
@@ -242,14 +253,15 @@ fn is_fence(i: &Instruction) -> bool {
         && i.immediate(1) == 0
 }
 
-/// The prologue by which gcc aligns a frame: `lea r10,[rsp+8]; and rsp,-32; push [r10-8]; push rbp`, with other
-/// instructions in between. The copy of the return address is for debuggers; the function returns by the original. A
-/// function that uses the copy after all is found where it loads it or returns by it.
+/// Whether the instruction belongs to the prologue by which gcc aligns a frame: `lea r10,[rsp+8]; and
+/// rsp,-32; push [r10-8]; push rbp`, with other instructions in between. The copy of the return address is
+/// for debuggers; the function returns by the original. A function that uses the copy after all is found
+/// where it loads the copy or returns by it.
 fn copies_frame(i: &Instruction, state: &State) -> bool {
     i.code() == Code::Push_rm64 && matches!(state.registers[RSP], Aligned(_))
 }
 
-/// Reads of the return addresses of callers, by way of their frame pointers.
+/// Returns a bit for each caller whose return address the instruction reads, by way of its frame pointer.
 fn uses_callers(i: &Instruction, state: &State) -> u8 {
     match state.get(i.memory_base()) {
         Frame(level)
@@ -264,8 +276,8 @@ fn uses_callers(i: &Instruction, state: &State) -> u8 {
     }
 }
 
-/// Whether a function can be examined at all: a cold part has no return slot of its own that could be told from its
-/// parent's.
+/// Whether a function can be examined at all. A cold part has no return slot of its own that could be
+/// distinguished from its parent's.
 pub(crate) fn is_examined(image: &Image, function: &Function) -> bool {
     !matches!(function.kind, FunctionKind::Cold(_))
         && image.code_at(function.address, function.size).is_some()

@@ -1,15 +1,17 @@
-//! What registers and words of the stack hold.
+//! What is known of registers and of words on the stack before an instruction, and how instructions change
+//! that.
 
 use crate::flow::return_slot::uses::{FARTHEST, RBP, RSP, number};
 use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register};
 
-/// What a register or a word of the stack holds.
+/// What a register or a word on the stack holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Value {
+    /// Something that is not followed.
     Unknown,
-    /// An address in the frame: so many bytes above the return slot.
+    /// An address in the frame, in bytes above the return slot.
     Stack(i64),
-    /// An address in a frame that has been aligned by `and rsp, -n`: so many bytes above the address that came of it.
+    /// An address in a frame that `and rsp, -n` has aligned, in bytes above the address that resulted.
     Aligned(i64),
     /// The frame pointer of the function's caller (1), of that one's caller (2), and so on.
     Frame(u8),
@@ -20,6 +22,7 @@ pub(crate) enum Value {
 use Value::{Aligned, Frame, Return, Stack, Unknown};
 
 impl Value {
+    /// Returns what the sum of the value and a number is.
     fn plus(self, n: i64) -> Value {
         match self {
             Stack(at) => Stack(at.wrapping_add(n)),
@@ -32,12 +35,14 @@ impl Value {
 /// What is known before an instruction.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct State {
+    /// What each general register holds, by its number.
     pub(crate) registers: [Value; 16],
-    /// Words of the stack with known contents, by their addresses.
+    /// Words on the stack with known contents: address and contents.
     pub(crate) words: Vec<(Value, Value)>,
 }
 
 impl State {
+    /// What is known when a function is entered.
     pub(crate) fn entry() -> State {
         let mut state = State { registers: [Unknown; 16], words: Vec::new() };
         state.registers[RSP] = Stack(0);
@@ -46,16 +51,19 @@ impl State {
         state
     }
 
+    /// Returns what a register holds.
     pub(crate) fn get(&self, register: Register) -> Value {
         number(register).map_or(Unknown, |n| self.registers[n])
     }
 
+    /// Notes that a register holds a value, or that a part of it has been overwritten.
     fn set(&mut self, register: Register, value: Value) {
         if let Some(n) = number(register.full_register()) {
             self.registers[n] = if number(register).is_some() { value } else { Unknown };
         }
     }
 
+    /// Returns what the word at an address holds.
     pub(crate) fn load(&self, at: Value) -> Value {
         match at {
             Frame(level) if level < FARTHEST => Frame(level + 1),
@@ -63,8 +71,9 @@ impl State {
         }
     }
 
+    /// Notes that `size` bytes at an address are overwritten by a value.
     fn store(&mut self, at: Value, size: i64, value: Value) {
-        /// More words than that have not been seen in any frame.
+        /// Words that are remembered. No frame with more has been seen.
         const MOST: usize = 64;
         let overlaps = |word: Value| match (word, at) {
             (Stack(word), Stack(at)) | (Aligned(word), Aligned(at)) => word < at + size && at < word + 8,
@@ -76,19 +85,21 @@ impl State {
         }
     }
 
+    /// Notes a push.
     pub(crate) fn push(&mut self, value: Value) {
         let at = self.registers[RSP].plus(-8);
         self.registers[RSP] = at;
         self.store(at, 8, value);
     }
 
+    /// Notes a pop, and returns the popped value.
     fn pop(&mut self) -> Value {
         let at = self.registers[RSP];
         self.registers[RSP] = at.plus(8);
         self.load(at)
     }
 
-    /// Keeps what both know. True: that is less than before.
+    /// Keeps what both states know. Returns true if that is less than before.
     pub(crate) fn meet(&mut self, other: &State) -> bool {
         let mut changed = false;
         for (own, theirs) in self.registers.iter_mut().zip(&other.registers) {
@@ -101,7 +112,7 @@ impl State {
         changed || self.words.len() != before
     }
 
-    /// The address of an operand in memory.
+    /// Returns the address of an operand in memory.
     pub(crate) fn address(&self, base: Register, index: Register, displacement: u64) -> Value {
         match (self.get(base), index) {
             (Frame(level), Register::None) if displacement == 0 => Frame(level),
@@ -110,11 +121,12 @@ impl State {
         }
     }
 
+    /// Returns the address of the instruction's operand in memory.
     pub(crate) fn operand(&self, i: &Instruction) -> Value {
         self.address(i.memory_base(), i.memory_index(), i.memory_displacement64())
     }
 
-    /// What is known after an instruction that goes on to the next one.
+    /// Applies an instruction that goes on to the next one.
     pub(crate) fn step(&mut self, i: &Instruction, factory: &mut InstructionInfoFactory) {
         let is_word = i.memory_size().size() == 8;
         match i.mnemonic() {
@@ -164,7 +176,7 @@ impl State {
         }
     }
 
-    /// After any other instruction: what it writes is unknown.
+    /// Applies any other instruction: what it writes is unknown.
     pub(crate) fn forget(&mut self, i: &Instruction, factory: &mut InstructionInfoFactory) {
         let rsp = self.registers[RSP];
         let info = factory.info(i);
@@ -185,7 +197,7 @@ impl State {
         }
     }
 
-    /// After a call that has come back.
+    /// Applies a call that has returned.
     pub(crate) fn called(&mut self) {
         const CLOBBERED: [Register; 9] = [
             Register::RAX,
@@ -204,10 +216,12 @@ impl State {
     }
 }
 
+/// Whether the second operand is an immediate one of a 64-bit instruction.
 fn is_immediate(i: &Instruction) -> bool {
     matches!(i.op1_kind(), OpKind::Immediate8to64 | OpKind::Immediate32to64)
 }
 
+/// Whether the access may write.
 fn writes(access: OpAccess) -> bool {
     !matches!(access, OpAccess::None | OpAccess::NoMemAccess | OpAccess::Read | OpAccess::CondRead)
 }

@@ -1,4 +1,5 @@
-//! The first step.
+//! The first step: notices which functions may use their return slot, with a few operations for each
+//! instruction.
 
 use crate::flow::return_slot::uses::{RBP, RSP, number};
 use crate::x86::predecode::decode::{Base, Predecoded};
@@ -7,40 +8,45 @@ use crate::x86::predecode::fields::Class;
 use gprofinject_image::FunctionKind;
 use iced_x86::{Code, FlowControl, Instruction, Mnemonic, OpKind, Register};
 
-/// rbx, rsp, rbp, r12 to r15: a called function leaves them as they were.
+/// The registers that a called function preserves: rbx, rsp, rbp, r12 to r15.
 const PRESERVED: u16 = 1 << 3 | 1 << RSP | 1 << RBP | 0xf000;
-/// No instruction reads more bytes at once than a 64-byte vector has, except for whole register sets.
+/// Bytes that an instruction reads at once, at most: a 64-byte vector. (Instructions that save whole register
+/// sets read more.)
 const WIDEST: i32 = 64;
 
-/// Where the stack pointer and a frame pointer stand, in bytes above the return slot. None: unknown.
+/// Where the stack pointer and a frame pointer point to, in bytes above the return slot. `None`: unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stand {
+    /// The stack pointer.
     rsp: Option<i32>,
+    /// The frame pointer.
     rbp: Option<i32>,
 }
 
-/// Notices cheaply whether a function may use its return slot. It errs towards "maybe".
+/// Notices whether a function may use its return slot. If in doubt, the answer is that it may.
 pub(crate) struct Watch {
+    /// Something may use the return slot.
     suspicious: bool,
     /// A bit for each register that holds a stack address.
     known: u16,
-    /// That address, in bytes above the return slot.
+    /// Those stack addresses, in bytes above the return slot.
     offsets: [i32; 16],
-    /// rbp still holds the caller's frame pointer.
+    /// Whether rbp still holds the caller's frame pointer.
     entry_rbp: bool,
-    /// Where the caller's frame pointer has been pushed.
+    /// Where the caller's frame pointer has been pushed, in bytes above the return slot.
     saved_rbp: Option<i32>,
-    /// Control does not come from the instruction before.
+    /// Whether control does not come from the instruction before.
     stopped: bool,
-    /// How registers stand where most branches are, which is behind the prologue.
+    /// Where registers point to at most branches, which stand behind the prologue.
     body: Stand,
-    /// Targets of forward branches that are made elsewhere.
+    /// Targets of forward jumps at which registers point elsewhere.
     pending: Vec<(u64, Stand)>,
 }
 
 impl Watch {
+    /// Begins with a function of this kind.
     pub(crate) fn new(kind: FunctionKind) -> Watch {
-        // A cold part begins in the middle of a frame.
+        // A cold part begins inside of a frame.
         let ordinary = !matches!(kind, FunctionKind::Cold(_));
         let stand = Stand { rsp: ordinary.then_some(0), rbp: None };
         let mut watch = Watch {
@@ -57,22 +63,25 @@ impl Watch {
         watch
     }
 
-    /// Whether the function has to be examined.
+    /// Returns whether the function has to be examined.
     pub(crate) fn is_suspicious(&self) -> bool {
         self.suspicious
     }
 
+    /// Returns the stack address in a register.
     fn get(&self, register: usize) -> Option<i32> {
         (self.known & 1 << register != 0).then_some(self.offsets[register])
     }
 
+    /// Notes that a register holds this stack address, or no known one.
     fn set(&mut self, register: usize, offset: Option<i32>) {
         self.entry_rbp &= register != RBP;
         match offset {
             Some(offset) => {
                 self.known |= 1 << register;
                 self.offsets[register] = offset;
-                // The stack pointer above the slot, or the slot's address in another register.
+                // The function uses the slot if the stack pointer is above it, or another register holds its
+                // address.
                 self.suspicious |= match register {
                     RSP => offset > 0,
                     RBP => false,
@@ -83,10 +92,12 @@ impl Watch {
         }
     }
 
+    /// Returns where registers point to.
     fn stand(&self) -> Stand {
         Stand { rsp: self.get(RSP), rbp: self.get(RBP) }
     }
 
+    /// Assumes that registers point there, and that no other register holds a stack address.
     fn adopt(&mut self, stand: Stand) {
         self.known = 0;
         for (register, offset) in [(RSP, stand.rsp), (RBP, stand.rbp)] {
@@ -97,7 +108,7 @@ impl Watch {
         }
     }
 
-    /// Looks at the next instruction. `control` is its flow control.
+    /// Notes the next instruction. `control` is its flow control.
     pub(crate) fn look(&mut self, i: &Instruction, control: FlowControl) {
         if self.suspicious {
             return;
@@ -114,7 +125,8 @@ impl Watch {
         }
     }
 
-    /// The registers that are followed; None: every instruction is of interest.
+    /// Returns the registers that are followed, as bits by register number. `None`: every instruction
+    /// matters.
     #[inline(always)]
     pub(crate) fn interest(&self) -> Option<u16> {
         match (self.suspicious, self.stopped) {
@@ -125,11 +137,12 @@ impl Watch {
     }
 
     #[inline(always)]
+    /// Returns the registers that hold a stack address or the caller's frame pointer.
     fn followed(&self) -> u16 {
         self.known | if self.entry_rbp { 1 << RBP } else { 0 }
     }
 
-    /// Whether [`Watch::pass`] can follow a predecoded instruction.
+    /// Returns whether [`Watch::pass`] can follow a predecoded instruction.
     #[inline(always)]
     pub(crate) fn passes(&self, i: &Predecoded) -> bool {
         if self.suspicious || i.has_effects() && !i.is_narrow_lea() || !self.names_followed(i) {
@@ -144,15 +157,15 @@ impl Watch {
         }
     }
 
-    /// Whether an instruction names a register that is followed. Before the next instruction is looked at, it may
-    /// turn out that others are.
+    /// Returns whether an instruction names a register that is followed. Behind a jump it is not known yet
+    /// which registers are, so the answer is yes.
     #[inline(always)]
     fn names_followed(&self, i: &Predecoded) -> bool {
         self.stopped || i.registers() & self.followed() != 0
     }
 
-    /// Whether an access to memory, relative to a register, tells nothing: it does not touch the return slot, nor what
-    /// the caller has saved beside its own.
+    /// Returns whether an access to memory relative to a register says nothing: it touches neither the return
+    /// slot nor what the caller saved beside its own.
     #[inline(always)]
     pub(crate) fn is_harmless(&self, base: u8, displacement: i32) -> bool {
         if usize::from(base) == RBP && self.entry_rbp && displacement == 8 {
@@ -162,7 +175,7 @@ impl Watch {
         at.is_none_or(|at| !(1 - WIDEST..8).contains(&at))
     }
 
-    /// Looks at a predecoded instruction that passes, with the target of a direct branch.
+    /// Notes a predecoded instruction that [passes](Watch::passes). `target` is that of a direct branch.
     #[inline(always)]
     pub(crate) fn pass(&mut self, i: &Predecoded, ip: u64, target: u64) {
         if self.suspicious {
@@ -183,7 +196,7 @@ impl Watch {
         }
     }
 
-    /// Looks at a direct branch or a return, which control comes to from the instruction before, and goes on with the next.
+    /// Notes a direct branch or a return. Control must come to it from the instruction before.
     #[inline(always)]
     pub(crate) fn pass_branch(&mut self, class: Class, ip: u64, next_ip: u64, target: u64) {
         match class {
@@ -203,7 +216,7 @@ impl Watch {
         }
     }
 
-    /// The same for one that is no branch and names a register that is followed.
+    /// Notes a predecoded instruction that is no branch and names a register that is followed.
     fn pass_named(&mut self, i: &Predecoded) {
         if let Base::Register(base) = i.base()
             && i.class != Class::Lea
@@ -219,7 +232,7 @@ impl Watch {
         }
     }
 
-    /// Before the instruction at `ip`.
+    /// Prepares for the instruction at `ip`: behind a jump, it finds out where registers point to.
     #[inline(always)]
     fn begin(&mut self, ip: u64) {
         if self.stopped {
@@ -229,7 +242,7 @@ impl Watch {
         }
     }
 
-    /// Follows an instruction after which control may go on elsewhere.
+    /// Notes an instruction behind which control may go on elsewhere.
     fn branch(&mut self, control: FlowControl, ip: u64, next_ip: u64, target: Option<u64>) {
         match control {
             FlowControl::Call if target == Some(next_ip) => self.move_rsp(-8),
@@ -242,7 +255,7 @@ impl Watch {
                 self.stopped = true;
             }
             FlowControl::IndirectBranch => {
-                // Most often a switch, whose cases stand behind it.
+                // An indirect jump is usually a `switch`, whose cases stand behind it.
                 self.body = self.stand();
                 self.stopped = true;
             }
@@ -250,8 +263,9 @@ impl Watch {
         }
     }
 
+    /// Remembers where registers point to at the target of a jump.
     fn note_target(&mut self, ip: u64, target: Option<u64>) {
-        /// More ways around the prologue than that are not remembered.
+        /// Targets that are remembered, at most.
         const MOST: usize = 32;
         let stand = self.stand();
         if let Some(target) = target.filter(|&target| target > ip)
@@ -260,13 +274,14 @@ impl Watch {
         {
             self.pending.push((target, stand));
         }
-        // Behind a prologue that calls nothing and has no branches.
+        // This is the end of a prologue that calls nothing and has no conditional branch.
         let is_deeper = |stand: Stand, than: Stand| stand.rsp.zip(than.rsp).is_some_and(|(a, b)| a < b);
         if self.body.rsp == Some(0) && is_deeper(stand, self.body) {
             self.body = stand;
         }
     }
 
+    /// Notes the operand in memory of an instruction that iced has decoded.
     fn look_at_memory(&mut self, i: &Instruction, base: usize) {
         if i.memory_index() != Register::None || i.code() == Code::Lea_r64_m {
             return;
@@ -276,8 +291,8 @@ impl Watch {
         self.touch(base, i.memory_displacement64() as i32, i.memory_size().size() as i32, to);
     }
 
-    /// Looks at an access to memory of `size` bytes, relative to a register. `to`: the register that a `mov` of 64 bits
-    /// from there leaves the value in.
+    /// Notes an access to `size` bytes of memory relative to a register. `to` is the register that a 64-bit
+    /// `mov` loads the value into.
     fn touch(&mut self, base: usize, displacement: i32, size: i32, to: Option<u8>) {
         if base == RBP && self.entry_rbp && displacement == 8 {
             self.suspicious = true;
@@ -286,12 +301,12 @@ impl Watch {
         let at = offset.wrapping_add(displacement);
         if (1 - WIDEST..8).contains(&at) {
             self.suspicious |= at + size > 0;
-            // The caller's frame pointer, for something else than to restore it.
+            // The caller's frame pointer is loaded for another purpose than to restore it.
             self.suspicious |= to.is_some_and(|to| usize::from(to) != RBP) && self.saved_rbp == Some(at);
         }
     }
 
-    /// Looks at a `push`, of a register if there is one, or below at a `pop`.
+    /// Notes a `push`, of a register if there is one.
     #[inline(always)]
     pub(crate) fn push(&mut self, register: Option<u8>) {
         self.move_rsp(-8);
@@ -301,6 +316,7 @@ impl Watch {
     }
 
     #[inline(always)]
+    /// Notes a `pop`, into a register if there is one.
     pub(crate) fn pop(&mut self, register: Option<u8>) {
         self.move_rsp(8);
         if let Some(register) = register {
@@ -308,6 +324,7 @@ impl Watch {
         }
     }
 
+    /// Notes that the stack pointer moves by so many bytes.
     fn move_rsp(&mut self, by: i32) {
         if let Some(offset) = self.get(RSP) {
             self.set(RSP, Some(offset.wrapping_add(by)));
@@ -350,14 +367,14 @@ impl Watch {
         }
     }
 
-    /// An instruction leaves a value in a register, of which the stack address is known if it is one.
+    /// Notes that an instruction leaves a value in a register: a stack address if it is known.
     fn leave(&mut self, to: usize, value: Option<i32>) {
         if value.is_some() || self.known & 1 << to != 0 || to == RBP {
             self.set(to, value);
         }
     }
 
-    /// The stack address that an instruction leaves in a register.
+    /// Returns the stack address that an instruction leaves in a register.
     fn value(&self, i: &Instruction, to: usize) -> Option<i32> {
         match (i.mnemonic(), i.op1_kind()) {
             (Mnemonic::Mov, OpKind::Register) => self.get(number(i.op1_register())?),

@@ -1,4 +1,5 @@
-//! What one function's registers mean to its callers and callees, over the whole program.
+//! What one function's use of registers means for its callers and callees, over the whole program. See
+//! [`crate::flow::registers`].
 
 use crate::flow::branch::{Branch, BranchKind};
 use crate::flow::facts::Flow;
@@ -9,27 +10,31 @@ use gprofinject_image::{FunctionKind, Image, is_stub};
 /// Bytes of the longest stub of a library's function.
 const STUB: u64 = 11;
 
-/// A branch to a function's start, as far as registers are concerned: half as long as a [`Branch`], for they are gone
-/// through again and again.
+/// A branch to a function's start, reduced to what matters for registers. It takes half as many bytes as a
+/// [`Branch`], because all of them are read many times.
 #[derive(Clone, Copy)]
 struct Arrival {
-    /// The function that the branch stands in, and the one that this is a part of.
+    /// The function that contains the branch.
     function: u32,
+    /// The function that this is a part of: see [`Image::owner`].
     owner: u32,
+    /// Whether it is a call.
     is_call: bool,
+    /// Whether r10 may still hold the value that it had when the function was entered.
     passes_r10: bool,
 }
 
-/// The branches to the start of each function.
+/// The branches to the starts of functions.
 struct Arrivals {
+    /// All of them, by function.
     all: Vec<Arrival>,
-    /// For each function the first of its own; behind the last function, how many there are.
+    /// For each function the index of its first one, and at the end the number of all.
     first: Vec<u32>,
 }
 
 impl Arrivals {
-    /// Answers with the branches that lead elsewhere as well, but for those inside of one function. `owners` are the
-    /// functions that each function is a part of.
+    /// Collects the branches to starts of functions, and returns with them the branches that lead elsewhere,
+    /// except those inside of one function. `owners` has the owner of each function.
     fn of(image: &Image, flow: &Flow, owners: &[u32]) -> (Arrivals, Vec<Branch>) {
         let is_inside = |b: &Branch| {
             let own = &image.functions[b.function as usize];
@@ -59,13 +64,14 @@ impl Arrivals {
         (arrivals, others)
     }
 
-    /// Those of a function.
+    /// Returns those of a function.
     fn at(&self, function: usize) -> &[Arrival] {
         &self.all[self.first[function] as usize..self.first[function + 1] as usize]
     }
 
-    /// Adds the elements of each function's set to those of the functions that branch to its start (`caller`), as far as
-    /// `along` lets them through.
+    /// Adds the elements of each function's set to the sets of the functions that branch to its start, again
+    /// and again until nothing changes. `along` says which elements a branch lets through, `caller` which
+    /// function a branch counts for.
     fn spread(&self, sets: &mut [u8], along: impl Fn(&Arrival) -> u8, caller: impl Fn(&Arrival) -> u32) {
         let mut work: Vec<usize> = (0..sets.len()).filter(|&i| sets[i] != 0).collect();
         while let Some(callee) = work.pop() {
@@ -81,11 +87,11 @@ impl Arrivals {
     }
 }
 
-/// Carries changes from called functions to their callers, and unused values from where a function goes on
-/// by a jump.
+/// Completes what is known of each function's registers by what is known of the functions that it calls or
+/// jumps to, and of its callers.
 pub(crate) fn spread(image: &Image, flow: &mut Flow) {
-    // What is called outside of all functions (a PLT stub) is not known. Where some functions give r10 back, others may
-    // know that what they call does.
+    // Code outside of all functions, such as a PLT stub, is not known. If some functions restore r10, callers
+    // may know that what they call does.
     let preserving = flow.functions.iter().any(|f| f.registers.saves & R10 != 0);
     let unknown = if preserving { R11 } else { R10 | R11 };
     let mut changes: Vec<u8> = flow
@@ -93,7 +99,7 @@ pub(crate) fn spread(image: &Image, flow: &mut Flow) {
         .iter()
         .map(|f| f.registers.changes | if f.registers.calls_unknown { unknown } else { 0 })
         .collect();
-    // A cold part is its function's.
+    // A cold part counts as the function that it belongs to.
     let owners: Vec<u32> = (0..flow.functions.len()).map(|i| image.owner(i) as u32).collect();
     let (arrivals, others) = Arrivals::of(image, flow, &owners);
     for b in others.iter().filter(|b| b.kind == BranchKind::Call) {
@@ -117,7 +123,7 @@ pub(crate) fn spread(image: &Image, flow: &mut Flow) {
     for (i, f) in flow.functions.iter().enumerate() {
         let owner = owners[i] as usize;
         chain[i] |= u8::from(f.registers.chain && owner == i);
-        // Where it goes on in a cold part, any of their instructions may read what was there on entry.
+        // If the function goes on in a cold part, any instruction there may read what was in r10 on entry.
         let part = &image.functions[i];
         let comes = || flow.branches_to(part.address, part.address + part.size).iter();
         if owner != i && comes().any(|b| b.passes_r10 && b.function == owners[i]) {
@@ -144,8 +150,8 @@ pub(crate) fn spread(image: &Image, flow: &mut Flow) {
     }
 }
 
-/// The registers in which callers of each function may keep values. `elsewhere`: the functions with branches into
-/// the middle of another.
+/// Returns, for each function, the registers in which its callers may keep values. `elsewhere` has the
+/// functions with branches into the middle of another.
 fn kept(
     image: &Image,
     flow: &Flow,
@@ -157,24 +163,24 @@ fn kept(
 ) -> Vec<u8> {
     let unchanged = |f: usize| !changes[f] & (R10 | R11);
     let count = flow.functions.len();
-    // A call that is not seen might be by one that does.
+    // The undecodable part may contain a call by a caller that keeps values.
     if flow.functions.iter().any(|f| f.undecodable) {
         return (0..count).map(unchanged).collect();
     }
-    // By the function that a cold part belongs to.
+    // Cold parts count as the functions that they belong to.
     let mut names = vec![0_u8; count];
     for (i, f) in flow.functions.iter().enumerate() {
         let chain = if takes_r10[i] != 0 { R10 } else { 0 };
         names[owners[i] as usize] |= f.registers.names | chain;
         if is_orphan(image, i) {
-            // Whose part it is is not known, but for who jumps to it.
+            // Its function is not known, but it may be any that jumps to it.
             names[i] = R10 | R11;
             for a in arrivals.at(i) {
                 names[a.owner as usize] = R10 | R11;
             }
         }
     }
-    // Who goes on in the middle of another function is as good as part of it.
+    // A function that goes on in the middle of another is as good as a part of that.
     for &owner in elsewhere {
         names[owner as usize] = R10 | R11;
     }
@@ -192,7 +198,7 @@ fn kept(
     for (wanted, _) in wanted.iter_mut().zip(&image.functions).filter(|(_, f)| flow.is_taken(f.address)) {
         *wanted |= through_pointers;
     }
-    // From callers that leave a register alone, and so keep their own callers' values, to what they call.
+    // If a caller does not change a register, it may preserve a value of its own callers across the call.
     let mut passed_on: Vec<(usize, usize)> = Vec::new();
     for (callee, wanted) in wanted.iter_mut().enumerate() {
         for caller in arrivals.at(callee).iter().map(|a| a.owner as usize) {
@@ -205,7 +211,7 @@ fn kept(
             passed_on.push((before, callee));
         }
     }
-    // Longer chains of calls than this are rare: then callers are taken to keep values.
+    // Longer chains of calls are rare. For them, callers are assumed to keep values.
     const MOST: usize = 64;
     for _ in 0..MOST {
         let mut changed = false;
@@ -221,12 +227,13 @@ fn kept(
     (0..count).map(unchanged).collect()
 }
 
+/// Whether it is a cold part whose function is not known.
 fn is_orphan(image: &Image, function: usize) -> bool {
     matches!(image.functions[function].kind, FunctionKind::Cold(None))
 }
 
-/// Whether a branch that leads neither to a function's start nor into the function itself is a jump to something that is neither a
-/// part of that function nor a stub of a library's.
+/// Whether a branch is a jump to another function's code, or to code that is neither in a function nor a stub
+/// of a library's function. The branch must lead neither to a function's start nor into its own function.
 fn goes_elsewhere(image: &Image, b: &Branch) -> bool {
     b.kind != BranchKind::Call
         && match image.function_at(b.target) {

@@ -1,18 +1,19 @@
-//! Odd returns.
+//! Which functions need their original return addresses because of what other functions do.
 
 use crate::flow::branch::BranchKind;
 use crate::flow::facts::Flow;
 use crate::flow::return_slot::uses::FARTHEST;
 use gprofinject_image::Image;
 
-/// Marks.
+/// Marks the functions whose callees read their return addresses, and those that jump to functions with an
+/// odd return.
 pub(crate) fn spread(image: &Image, flow: &mut Flow) {
     spread_to_callers(image, flow);
     spread_to_jumpers(image, flow);
 }
 
-/// A function that reads the return address of its caller's frame must find the true one there, and so up the
-/// stack, as far as the callers are known: who calls through a pointer is not.
+/// Marks the callers of functions that read their callers' return addresses, since an original one must be
+/// found there; and so on up the stack. Calls through pointers are not known and not marked.
 fn spread_to_callers(image: &Image, flow: &mut Flow) {
     for reader in 0..flow.functions.len() {
         let levels = flow.functions[reader].reads_callers;
@@ -40,7 +41,7 @@ fn spread_to_callers(image: &Image, flow: &mut Flow) {
     }
 }
 
-/// Adds the functions that jump to one of these: their frames are one and the same.
+/// Adds the functions that jump to one of these: they share its frame.
 fn add_jumpers(image: &Image, flow: &Flow, functions: &mut Vec<usize>) {
     let mut next = 0;
     while let Some(&to) = functions.get(next) {
@@ -54,7 +55,7 @@ fn add_jumpers(image: &Image, flow: &Flow, functions: &mut Vec<usize>) {
     }
 }
 
-/// A function that tail-calls one with an odd return returns as oddly.
+/// Marks the functions that tail-call one with an odd return, because they return by it.
 fn spread_to_jumpers(image: &Image, flow: &mut Flow) {
     let mut work: Vec<usize> = (0..flow.functions.len()).filter(|&i| flow.functions[i].odd_return).collect();
     while let Some(to) = work.pop() {
