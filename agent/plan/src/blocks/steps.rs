@@ -1,7 +1,8 @@
-//! The instructions of a unit: a function and its cold parts, of which every one is known, or none is counted.
+//! The instructions of a unit, that is, a function and its cold parts. Either all of them are known, or the
+//! function is not counted.
 //!
-//! Decoding is linear, as compilers emit code. What breaks that rule (data between instructions, branches into the
-//! middle of one) is a reason not to count the function.
+//! Decoding is linear, as compilers emit code. Data between instructions, or branches into the middle of one,
+//! are reasons not to count the function.
 
 use crate::blocks::uncounted::Uncounted;
 use crate::flow::facts::Flow;
@@ -16,42 +17,53 @@ use iced_x86::{
 /// The flags that `inc` changes.
 pub(crate) const COUNTER_FLAGS: u8 =
     (RflagsBits::OF | RflagsBits::SF | RflagsBits::ZF | RflagsBits::AF | RflagsBits::PF) as u8;
-/// Those that a comparison changes.
+/// The flags that a comparison changes.
 const FLAGS: u32 = COUNTER_FLAGS as u32 | RflagsBits::CF;
 
-/// A stretch of code with a symbol of its own.
+/// A part of a unit: the function, or one of its cold parts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Part {
+    /// Address of its first byte.
     pub(super) lo: u64,
+    /// Address of the first byte behind it.
     pub(super) hi: u64,
-    /// Its steps.
+    /// Index of its first step.
     pub(super) first: usize,
+    /// Index of the first step behind it.
     pub(super) end: usize,
 }
 
 /// Where control goes from an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
+    /// To the next instruction.
     Next,
-    /// Does nothing.
+    /// To the next instruction, and this one does nothing.
     Nop,
+    /// To this address.
     Jump(u64),
+    /// To this address or the next instruction.
     Conditional(u64),
-    /// loop, jrcxz and their like: only with a short displacement.
+    /// To this address or the next instruction, by `loop`, `jrcxz` or the like, which have only a short
+    /// displacement.
     Loop(u64),
-    /// xbegin: goes on, and may come to the target.
+    /// To the next instruction, and later perhaps to this address: `xbegin`.
     Begin(u64),
+    /// To the function at this address, and back.
     Call(u64),
-    /// A call of somebody who looks at its return address, which must be the original's: of a function, or through
-    /// the word that the operand names.
+    /// To a function that uses its return address, which must be the original's: the one at this address, or
+    /// the one whose address is in the word that the operand names.
     CallWithOriginalReturn(Option<u64>),
-    /// An indirect call, a system call, a trap, ud2, hlt: may not come back.
+    /// An indirect call, a system call, a trap, `ud2` or `hlt`, which may not return.
     Leave,
+    /// To an address that is not known.
     JumpIndirect,
+    /// Back to the caller.
     Return,
 }
 
 impl Way {
+    /// Returns the address that a branch leads to, except that of a call.
     pub(super) fn target(self) -> Option<u64> {
         match self {
             Way::Jump(to) | Way::Conditional(to) | Way::Loop(to) | Way::Begin(to) => Some(to),
@@ -59,34 +71,41 @@ impl Way {
         }
     }
 
-    /// Whether control may go on behind the instruction.
+    /// Returns whether control may go on behind the instruction.
     pub(super) fn falls_through(self) -> bool {
         !matches!(self, Way::Jump(_) | Way::JumpIndirect | Way::Return)
     }
 
-    /// Leaves a return address, or is come back from as if it did.
+    /// Returns whether control may return behind the instruction from elsewhere.
     pub(super) fn may_return(self) -> bool {
         matches!(self, Way::Call(_) | Way::CallWithOriginalReturn(_) | Way::Leave)
     }
 
+    /// Returns whether the instruction ends a basic block.
     pub(super) fn ends_block(self) -> bool {
         !matches!(self, Way::Next | Way::Nop)
     }
 }
 
+/// An instruction.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Step {
+    /// Its address.
     pub(super) ip: u64,
+    /// Its bytes.
     pub(super) len: u8,
-    /// Where the displacement of a RIP-relative operand stands in the instruction; 0: there is none.
+    /// Offset in the instruction of the displacement of a RIP-relative operand. 0: there is none.
     pub(super) operand: u8,
+    /// Where control goes.
     pub(super) way: Way,
-    /// Of [`FLAGS`].
+    /// The flags that it reads, as bits of [`FLAGS`].
     pub(super) reads: u8,
+    /// The flags that it certainly overwrites.
     pub(super) writes: u8,
 }
 
 impl Step {
+    /// Returns the address behind the instruction.
     pub(super) fn end(&self) -> u64 {
         self.ip + u64::from(self.len)
     }
@@ -95,19 +114,26 @@ impl Step {
 /// All instructions of a unit, sorted by address within each part.
 #[derive(Debug, Default)]
 pub(crate) struct Steps {
+    /// The parts. The first is the function itself.
     pub(super) parts: Vec<Part>,
+    /// The instructions.
     pub(super) list: Vec<Step>,
-    /// Addresses that the code computes, of its own labels, of jump tables, or of anything else.
+    /// Addresses that the code computes: of its own labels, of jump tables, or of anything else.
     pub(super) addresses: Vec<u64>,
+    /// Whether an instruction jumps indirectly.
     pub(super) jumps_indirectly: bool,
-    /// It jumps to an address that it has computed, not only loaded.
+    /// Whether one jumps to an address that it has computed, rather than only loaded.
     pub(super) jumps_by_sum: bool,
-    /// A bit for each general register: what was written to it last is the result of a computation.
+    /// A bit for each general register whose last value is the result of a computation.
     computed: u16,
 }
 
 impl Steps {
-    /// Decodes the stretches; the first is the function itself.
+    /// Decodes the stretches of code, of which the first is the function itself.
+    ///
+    /// # Errors
+    ///
+    /// Why the function cannot be counted.
     pub(super) fn decode(image: &Image, flow: &Flow, stretches: &[(u64, u64)]) -> Result<Steps, Uncounted> {
         let mut steps = Steps::default();
         for &(lo, hi) in stretches {
@@ -129,6 +155,7 @@ impl Steps {
         Ok(steps)
     }
 
+    /// Adds an instruction, whose bytes are `bytes`.
     fn step(
         &mut self,
         image: &Image,
@@ -173,7 +200,7 @@ impl Steps {
             let address = i.ip_rel_memory_address();
             match i.code() {
                 Code::Lea_r64_m => self.addresses.push(address),
-                // Nops may be as long as they like.
+                // The operand of a nop means nothing.
                 _ if own(address) && way != Way::Nop => return Err(Uncounted::DataInCode),
                 _ => {}
             }
@@ -195,7 +222,7 @@ impl Steps {
                         self.computed & !bit | if self.computed & 1 << from != 0 { bit } else { 0 };
                 }
                 Mnemonic::Mov | Mnemonic::Pop => self.computed &= !bit,
-                // A function's address, and a choice between two.
+                // This is a function's address, or a choice between two of them.
                 Mnemonic::Lea if i.is_ip_rel_memory_operand() => self.computed &= !bit,
                 _ if i.condition_code() != ConditionCode::None => {}
                 Mnemonic::Cmp | Mnemonic::Test | Mnemonic::Push => {}
@@ -207,18 +234,20 @@ impl Steps {
         Ok(())
     }
 
-    /// The index of the instruction that begins at an address.
+    /// Returns the index of the instruction that begins at an address.
     pub(super) fn at(&self, address: u64) -> Option<usize> {
         let part = self.parts.iter().find(|p| (p.lo..p.hi).contains(&address))?;
         let list = &self.list[part.first..part.end];
         list.binary_search_by_key(&address, |s| s.ip).ok().map(|n| part.first + n)
     }
 
+    /// Returns whether an address lies in the unit.
     pub(super) fn holds(&self, address: u64) -> bool {
         self.parts.iter().any(|p| (p.lo..p.hi).contains(&address))
     }
 }
 
+/// Returns where control goes from an instruction.
 fn way(i: &Instruction) -> Result<Way, Uncounted> {
     let near = || match i.op0_kind() {
         OpKind::NearBranch64 => Ok(i.near_branch_target()),
@@ -248,7 +277,7 @@ fn way(i: &Instruction) -> Result<Way, Uncounted> {
     })
 }
 
-/// Numbers in an instruction of a program for a fixed place that may be addresses.
+/// Returns the numbers in an instruction of a program for a fixed place that may be addresses.
 fn absolute(i: &Instruction) -> impl Iterator<Item = u64> + '_ {
     (0..i.op_count()).filter_map(|n| match i.op_kind(n) {
         OpKind::Memory => Some(i.memory_displacement64()),
@@ -257,13 +286,15 @@ fn absolute(i: &Instruction) -> impl Iterator<Item = u64> + '_ {
     })
 }
 
-/// Whether what is called there goes on behind its return address (gcc's -fsplit-stack, libgcc's morestack.S).
+/// Returns whether the called function returns behind its return address (gcc's -fsplit-stack, libgcc's
+/// morestack.S).
 fn comes_back_elsewhere(image: &Image, target: u64) -> bool {
     let function = image.function_at(target).map(|f| &image.functions[f]);
     function.is_some_and(|f| f.name.starts_with("__morestack"))
 }
 
-/// Whether what is called there wants to know who calls: a function of the program, or a stub of a library's.
+/// Returns whether the called function uses its return address. It may be a function of the program, or the
+/// stub of a library's function.
 fn looks_at_return_address(image: &Image, flow: &Flow, target: u64) -> bool {
     if let Some(function) = image.function_at(target) {
         return flow.functions.get(function).is_some_and(|f| f.odd_return);
@@ -282,10 +313,10 @@ fn looks_at_return_address(image: &Image, flow: &Flow, target: u64) -> bool {
     })
 }
 
-/// Which of [`FLAGS`] the instruction reads, and which it certainly overwrites.
+/// Returns which of [`FLAGS`] the instruction reads, and which it certainly overwrites.
 fn flags(i: &Instruction) -> (u8, u8) {
     let reads = i.rflags_read() & FLAGS;
-    // A count of zero leaves the flags alone.
+    // If the count is zero, the flags do not change.
     let by_count = matches!(
         i.mnemonic(),
         Mnemonic::Shl
@@ -302,7 +333,7 @@ fn flags(i: &Instruction) -> (u8, u8) {
         .any(|n| i.op_kind(n) == OpKind::Register && i.op_register(n) == Register::CL);
     let repeated = i.has_rep_prefix() || i.has_repne_prefix();
     let writes = if by_count || repeated { 0 } else { i.rflags_modified() & FLAGS };
-    // The bits of these flags' masks fit into a byte.
+    // The bits of these flags fit into a byte.
     (reads as u8, writes as u8)
 }
 

@@ -1,23 +1,35 @@
-//! Why not counted.
+//! Why a function's basic blocks are not counted.
 
 use std::{error, fmt};
 
-/// Why a function's blocks are not counted. Its calls are, if it is hooked.
+/// Why a function's basic blocks are not counted. Its calls still are, if it is hooked. The text for each is
+/// its [`Display`](fmt::Display).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Uncounted {
+    /// The user does not want them counted.
     NotSelected,
+    /// The function is not hooked, so nothing would lead to a copy.
     NotHooked,
+    /// Some of its bytes are no instructions.
     NotDecodable,
+    /// It reads data among its instructions.
     DataInCode,
+    /// Something branches into the middle of an instruction.
     Overlapping,
+    /// An instruction cannot run elsewhere.
     NotRelocatable,
+    /// It uses the gs register, as counters do.
     UsesGs,
+    /// It jumps to a computed address, and the possible targets are not known.
     UnknownJump,
+    /// A place that is jumped to has no room for a jump to the copy.
     NoRoom,
+    /// Its frame description or exception table cannot be copied.
     Frames,
 }
 
 impl Uncounted {
+    /// Returns the reason's short name, as lists use it.
     pub fn name(self) -> &'static str {
         match self {
             Uncounted::NotSelected => "not-selected",

@@ -1,4 +1,4 @@
-//! Writes the machine code of a plan: the arena with its thunks, and the patches that gate there.
+//! The arena and the patches, written in order.
 //!
 //! ```text
 //! arena:  ArenaHeader | jump to the exits' slow path | unwind tables | ends of sleds
@@ -7,7 +7,7 @@
 //!         | copies of counted functions | their unwind tables
 //! ```
 //!
-//! The thunks of neighbours lie beside each other; what is rarely run lies apart from them.
+//! The thunks of neighbouring functions lie beside each other; code that rarely runs lies apart from them.
 
 use crate::emit::code::Writer;
 use crate::emit::emitted::Emitted;
@@ -16,9 +16,11 @@ use crate::emit::layout::{Input, Layout};
 use crate::emit::part::PartEmitter;
 use crate::parallel;
 
+/// Writes the arena, and the patches of the program that lead there. The result says which functions could
+/// not be emitted after all.
 pub(crate) fn emit(input: Input<'_, '_>) -> Emitted {
     let layout = Layout::new(input);
-    // Zeroed by the kernel, where it is written to at all.
+    // The kernel zeroes these pages when they are first written to.
     let mut bytes = vec![0; layout.len];
     let areas: Vec<_> =
         layout.parts.iter().map(|(numbers, room)| (room.clone(), layout.stubs_of(numbers))).collect();
@@ -33,7 +35,7 @@ pub(crate) fn emit(input: Input<'_, '_>) -> Emitted {
     e.tail_calls();
     e.copies();
     let (mut out, len) = e.finish();
-    // Mostly less than there was room for.
+    // Usually less was needed than there was room for.
     bytes.truncate(len);
     out.code.bytes = bytes;
     out

@@ -1,36 +1,41 @@
-//! What unwinders must know of relocated instructions: a signal may find the program between any two of
-//! them, and a backtrace or a cancellation begins there.
+//! Unwind tables of relocated instructions. A signal may interrupt the program between any two of them, and a
+//! backtrace or a cancellation may begin there.
 //!
-//! Compilers begin functions by pushing registers and making room, so the first bytes, which are
-//! relocated, are those that move the stack pointer. What each does is read off the code itself, which
-//! is quicker than to look for it in `.eh_frame`, and there for functions without frame descriptions, too.
+//! Compilers begin functions with pushes and with room for locals, so the first instructions, which are
+//! relocated, are those that move the stack pointer. What each does is taken from the code itself. That is
+//! quicker than a search in `.eh_frame`, and works for functions without a frame description too.
 //!
-//! One table for all bodies that need it: an `.eh_frame_hdr` with its index, and the `.eh_frame`. Caves are
-//! in it, too: a jump to one function's thunk may stand where another function's prologue was.
-//! Sources: LSB core 10.6; DWARF 5, 6.4.2.
+//! There is one table for all bodies that need it: an `.eh_frame_hdr` with its index, and the `.eh_frame`.
+//! Caves are in it too, because a jump to one function's thunk may stand where another function's prologue
+//! was. Sources: LSB core 10.6; DWARF 5, 6.4.2.
 
 use crate::x86::frames::RSP;
 use std::ops::Range;
 
-/// The bodies to be described.
+/// The bodies and caves that need a description.
 #[derive(Debug, Default)]
 pub(crate) struct Bodies {
-    /// Start, relative to the arena, length, and the call frame instructions' place in `code`.
+    /// For each its start relative to the arena, its length in bytes, and the place of its call frame
+    /// instructions in `code`.
     list: Vec<(i32, u32, Range<usize>)>,
+    /// Call frame instructions.
     code: Vec<u8>,
 }
 
-/// `zR`: code and data in units of 1 and -8; the return address is register 16; addresses are relative
-/// words; CFA = rsp + 8, and the return address at CFA - 8.
+/// The common entry, with augmentation `zR`: code and data in units of 1 and -8; the return address is
+/// register 16; addresses are relative words; CFA = rsp + 8, and the return address is at CFA - 8.
 const COMMON: [u8; 24] =
     [20, 0, 0, 0, 0, 0, 0, 0, 1, b'z', b'R', 0, 1, 0x78, 16, 1, 0x1b, 0x0c, RSP, 8, 0x80 | 16, 1, 0, 0];
-/// Length, common entry, start, length of code, no augmentation.
+/// Bytes of an entry without its instructions: length, common entry, start, length of code, no augmentation.
 const ENTRY: usize = 17;
+/// Bytes of the `.eh_frame_hdr` without its index.
 const HEADER: usize = 12;
+/// Bytes of an entry of the index.
 const INDEX: usize = 8;
 
 impl Bodies {
-    /// A body, whose first `gate` bytes stand before the relocated instructions.
+    /// Adds a body, whose first `gate` bytes stand before the relocated instructions. `code` has the call
+    /// frame instructions of those.
     pub(crate) fn add(&mut self, start: usize, gate: usize, end: usize, code: &[u8]) {
         let from = self.code.len();
         if gate > 0 {
@@ -40,14 +45,15 @@ impl Bodies {
         self.list.push((start as i32, (end - start) as u32, from..self.code.len()));
     }
 
-    /// A jump at this address, relative to the arena, with the stack as at a function's first instruction.
+    /// Adds a jump at this address, relative to the arena. The stack there is as at a function's first
+    /// instruction.
     pub(crate) fn cave(&mut self, address: u64, len: u64) {
         if let Ok(at) = i32::try_from(address as i64) {
             self.list.push((at, len as u32, 0..0));
         }
     }
 
-    /// Takes over what another list describes.
+    /// Adds what another list has.
     pub(crate) fn append(&mut self, other: Bodies) {
         let base = self.code.len();
         let shifted = |code: Range<usize>| code.start + base..code.end + base;
@@ -55,25 +61,27 @@ impl Bodies {
         self.code.extend(other.code);
     }
 
-    /// Bytes that suffice for a body with so many bytes of instructions.
+    /// Returns how many bytes a body with this many bytes of instructions takes at most.
     pub(crate) fn most(relocated: usize) -> usize {
-        // A push of one byte takes five; an emulated call three times seven; a gate one; and padding.
+        // A push of one byte takes five bytes; an emulated call three times seven; a jump through the agent
+        // one; then there is padding.
         INDEX + ENTRY + 5 * relocated + 21 + 1 + 3
     }
 
-    /// Bytes beside those, with so many caves.
+    /// Returns the bytes beside those, with so many caves.
     pub(crate) const fn others(caves: usize) -> usize {
         HEADER + COMMON.len() + 4 + caves * (INDEX + ENTRY + 3)
     }
 
-    /// The table, to stand at arena offset `at`, a multiple of 4.
+    /// Returns the table for the arena offset `at`, which must be a multiple of 4.
     pub(crate) fn table(&mut self, at: u32) -> Vec<u8> {
         // Two branches may share a cave.
         self.list.sort_unstable_by_key(|&(start, ..)| start);
         self.list.dedup_by_key(|&mut (start, ..)| start);
         let common = HEADER + INDEX * self.list.len();
         let mut out = Vec::with_capacity(common + COMMON.len() + self.list.len() * 28 + self.code.len());
-        // Version; the frames, by a relative word; their number; an index of words from here.
+        // These are the version and the encodings: the frames as a relative word, the number of entries as a
+        // word, and an index of words relative to this place.
         out.extend_from_slice(&[1, 0x1b, 0x03, 0x3b]);
         word(&mut out, common as u32 - 4);
         word(&mut out, self.list.len() as u32);
@@ -99,6 +107,7 @@ impl Bodies {
     }
 }
 
+/// Appends a u32.
 fn word(out: &mut Vec<u8>, value: u32) {
     out.extend_from_slice(&value.to_le_bytes());
 }
@@ -176,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_and_a_lead() {
+    fn a_call_behind_a_jump_through_the_agent() {
         // sub rsp,8; call 0x2000
         let code = [0x48, 0x83, 0xec, 8, 0xe8, 0xf7, 0x0f, 0, 0];
         let rows = rows(&code, 20, Call::Emulated);

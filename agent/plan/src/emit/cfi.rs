@@ -1,8 +1,8 @@
-//! Unwind tables for the arena: what an unwinder needs to get past a thunk.
+//! Unwind tables of thunks: what an unwinder needs to get past a thunk.
 //!
-//! A hooked frame's return slot holds its thunk's exit label, so an unwinder takes the thunk for the
-//! function's caller. The agent hands it one of these tables, by the place in the thunk
-//! ([`Frame`]); each describes the whole arena. The interesting one is [`Frame::Left`]:
+//! The return slot of a hooked frame holds its thunk's exit label, so an unwinder takes the thunk for the
+//! function's caller. The agent gives it one of these tables, depending on the place in the thunk
+//! ([`Frame`]). Each table describes the whole arena. The important one is [`Frame::Left`]:
 //!
 //! ```text
 //! CFA = rsp + 4
@@ -10,9 +10,9 @@
 //! rip = return address in the cell of the frame whose CFA is rsp  (a DWARF expression)
 //! ```
 //!
-//! The caller's rsp is the callee's, so the true CFA is that of the frame before. But libgcc tells frames
-//! apart by their CFAs when it looks for the handler's frame a second time (`uw_identify_context`), and
-//! aborts if it comes by the thunk first. No other frame's CFA is an odd multiple of 4.
+//! The caller's rsp is the callee's, so the true CFA is that of the frame before. But libgcc distinguishes
+//! frames by their CFAs when it looks for the handler's frame a second time (`uw_identify_context`), and
+//! aborts if it reaches the thunk first. No other frame's CFA is an odd multiple of 4.
 //!
 //! Sources: LSB core 10.6 (`.eh_frame`, `.eh_frame_hdr`); DWARF 5, 6.4; libgcc/unwind.inc, unwind-dw2.c.
 
@@ -28,25 +28,27 @@ use gimli::{Encoding, Format, LittleEndian, X86_64};
 use gprofinject_abi::plan::{Cell, Frame, WINDOW};
 use std::mem::offset_of;
 
-/// Each table begins with an `.eh_frame_hdr` of one entry, padded; the `.eh_frame` follows.
+/// Bytes of the `.eh_frame_hdr` with one entry, padded, that each table begins with. The `.eh_frame` follows.
 const HEADER: usize = 24;
-/// What sets a thunk's CFA apart from the functions'.
+/// Distance between a thunk's CFA and the function's.
 const APART: u32 = 4;
+/// Addresses are relative words.
 const RELATIVE: DwEhPe = DwEhPe(DW_EH_PE_pcrel.0 | DW_EH_PE_sdata4.0);
 
-/// The tables of an arena.
+/// The unwind tables of an arena's thunks.
 pub(crate) struct Tables {
+    /// All tables.
     pub(crate) bytes: Vec<u8>,
-    /// Offsets in `bytes`.
+    /// Offset of each table in `bytes`.
     pub(crate) starts: [(Frame, u32); 4],
     /// Offsets in `bytes` of u64 words that hold addresses.
     pub(crate) addresses: Vec<u32>,
 }
 
 impl Tables {
-    /// The tables to stand at offset `at` in an arena of `len` bytes; `shadows` is the address of the word
-    /// that holds the address of the table of shadows. Their length does not depend on the arguments.
-    /// None: the arena is too large to be described.
+    /// Makes the tables for the offset `at` in an arena of `len` bytes. `shadows` is the address of the word
+    /// that holds the address of the table of shadows. The length of the tables does not depend on the
+    /// arguments. `None`: the arena is too large to be described.
     pub(crate) fn new(len: u32, at: u32, shadows: u64) -> Option<Tables> {
         let starts = [Frame::Left, Frame::Called, Frame::Popped, Frame::LeftPlain].map(|frame| (frame, 0));
         let mut tables = Tables { bytes: Vec::new(), starts, addresses: Vec::new() };
@@ -67,8 +69,8 @@ impl Tables {
     }
 }
 
-/// An `.eh_frame_hdr` at arena offset `at` whose `.eh_frame` follows; the description of the arena is at
-/// `description` in that.
+/// Makes an `.eh_frame_hdr` for the arena offset `at`. The `.eh_frame` follows it; `description` is the
+/// offset in that of the arena's description.
 fn header(at: u32, description: u32) -> [u8; HEADER] {
     const VERSION: u8 = 1;
     let encodings = [VERSION, RELATIVE.0, DW_EH_PE_udata4.0, DW_EH_PE_datarel.0 | DW_EH_PE_sdata4.0];
@@ -86,7 +88,8 @@ fn header(at: u32, description: u32) -> [u8; HEADER] {
     header
 }
 
-/// The `.eh_frame` at arena offset `at`, with its end mark, and where in it the description begins.
+/// Makes the `.eh_frame` for the arena offset `at`, with its end mark. Returns it with the offset of the
+/// description.
 fn entries(frame: Frame, len: u32, at: u32, shadows: u64) -> Option<(Vec<u8>, u32)> {
     let encoding = Encoding { address_size: 8, format: Format::Dwarf32, version: 1 };
     let mut common = CommonInformationEntry::new(encoding, 1, -(APART as i8), X86_64::RA);
@@ -96,7 +99,7 @@ fn entries(frame: Frame, len: u32, at: u32, shadows: u64) -> Option<(Vec<u8>, u3
     }
     let mut frames = FrameTable::default();
     let common = frames.add_cie(common);
-    // An address from the start of these bytes, which the encoding makes relative to its own place.
+    // This address is relative to the start of these bytes; the encoding makes it relative to its own place.
     let arena = Address::Constant(u64::from(at).wrapping_neg());
     frames.add_fde(common, FrameDescriptionEntry::new(arena, len));
     let mut out = EhFrame(EndianVec::new(LittleEndian));
@@ -107,6 +110,7 @@ fn entries(frame: Frame, len: u32, at: u32, shadows: u64) -> Option<(Vec<u8>, u3
     Some((bytes, description))
 }
 
+/// Returns the rules of a table.
 fn rules(frame: Frame, shadows: u64) -> Vec<CallFrameInstruction> {
     use CallFrameInstruction::{Cfa, Offset, ValExpression, ValOffset};
     match frame {
@@ -118,13 +122,14 @@ fn rules(frame: Frame, shadows: u64) -> Vec<CallFrameInstruction> {
         Frame::LeftPlain => {
             vec![Cfa(X86_64::RSP, 0), ValExpression(X86_64::RA, return_address(shadows, 0))]
         }
-        // As it begins: the rest is in `emit/bodies.rs`, and in `blocks/tables.rs`.
+        // These are the rules at the beginning. The rest is made in `emit/bodies.rs` and `blocks/tables.rs`.
         Frame::Called | Frame::Moved | Frame::Copied => vec![Cfa(X86_64::RSP, 8), Offset(X86_64::RA, -8)],
         Frame::Popped => vec![Cfa(X86_64::RSP, 0), Offset(X86_64::RA, -8)],
     }
 }
 
-/// `cfa -= apart; *(*(shadows + cfa / WINDOW * 8) + cfa % WINDOW * 2)`; the CFA is on the stack at the start.
+/// The expression `cfa -= apart; *(*(shadows + cfa / WINDOW * 8) + cfa % WINDOW * 2)`. The unwinder pushes
+/// the CFA before it evaluates the expression.
 fn return_address(shadows: u64, apart: u32) -> Expression {
     const { assert!(offset_of!(Cell, return_address) == 0 && size_of::<Cell>() == 16) };
     let mut e = Expression::new();

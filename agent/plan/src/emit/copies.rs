@@ -1,4 +1,4 @@
-//! The copies of counted functions.
+//! Writes the copies of counted functions into the arena.
 
 use crate::blocks::tables;
 use crate::blocks::uncounted::Uncounted;
@@ -9,7 +9,8 @@ use gprofinject_abi::region;
 use std::collections::HashMap;
 
 impl Emitter<'_, '_> {
-    /// The copies of counted functions, what leads to them, and their unwind tables.
+    /// Writes the copies of counted functions, their unwind tables, and the patches that lead from the
+    /// originals to the copies.
     pub(super) fn copies(&mut self) {
         let layout = self.layout;
         let Input { image, hooks, homes, copies, .. } = layout.input;

@@ -1,4 +1,4 @@
-//! Puts the parts together.
+//! Puts the parts of the arena together, and writes what stands between and behind them.
 
 use crate::emit::bodies::Bodies;
 use crate::emit::cfi::Tables;
@@ -12,18 +12,22 @@ use gprofinject_abi::region::{PAGE, round_up};
 use std::mem::offset_of;
 use std::ops::Range;
 
-/// Puts the parts together, and writes what is between and behind them.
+/// Puts the parts of the arena together, and writes what stands between and behind them.
 pub(crate) struct Emitter<'a, 'd> {
+    /// Where everything stands.
     pub(crate) layout: &'a Layout<'a, 'd>,
+    /// Writes anywhere in the arena.
     pub(crate) code: Writer<'a>,
+    /// What has been emitted.
     pub(crate) out: Emitted,
-    /// Each function's thunk.
+    /// Offset of each function's thunk.
     pub(crate) thunks: Vec<usize>,
     /// The bodies that move the stack pointer.
     bodies: Bodies,
 }
 
 impl<'a, 'd> Emitter<'a, 'd> {
+    /// Puts the parts together.
     pub(crate) fn new(
         layout: &'a Layout<'a, 'd>,
         mut code: Writer<'a>,
@@ -32,7 +36,7 @@ impl<'a, 'd> Emitter<'a, 'd> {
         let mut used: Vec<Range<usize>> =
             parts.iter().zip(&layout.parts).map(|(part, (_, room))| room.start..part.next).collect();
         let next = used.last().map_or(0, |part| part.end);
-        // What stands before them.
+        // The first used range includes what stands before the first part.
         if let Some(first) = used.first_mut() {
             first.start = 0;
         }
@@ -62,11 +66,12 @@ impl<'a, 'd> Emitter<'a, 'd> {
         Emitter { layout, code, out, thunks, bodies }
     }
 
+    /// Returns the address at an offset.
     pub(crate) fn address(&self, offset: usize) -> u64 {
         self.layout.address(offset)
     }
 
-    /// The jumps to the slow path of exits, the thunks' unwind tables, and the ends of sleds.
+    /// Writes the jumps to the slow path of exits, the thunks' unwind tables, and the ends of sleds.
     pub(crate) fn fixed(&mut self) {
         self.code.exits(self.layout.exits);
         self.unwind_tables();
@@ -80,7 +85,8 @@ impl<'a, 'd> Emitter<'a, 'd> {
         }
     }
 
-    /// An arena too large for them (2 GiB) is out of reach of its program anyway.
+    /// Writes the unwind tables of thunks. An arena that is too large for them (2 GiB) is out of its
+    /// program's reach anyway.
     fn unwind_tables(&mut self) {
         let at = self.layout.unwind;
         let shadows = self.address(offset_of!(ArenaHeader, shadows));
@@ -92,7 +98,7 @@ impl<'a, 'd> Emitter<'a, 'd> {
         }
     }
 
-    /// The ways through the agent, each at the start of a function's body.
+    /// Writes the jumps through the agent, each at the start of a function's body.
     pub(crate) fn gate_jumps(&mut self) {
         for f in self.layout.input.through_agent {
             let at = self.out.records[f.number].body as usize;
@@ -106,7 +112,8 @@ impl<'a, 'd> Emitter<'a, 'd> {
         }
     }
 
-    /// What there is, and the first byte of the arena that is not needed.
+    /// Writes the last table. Returns what has been emitted, and the first byte of the arena that is not
+    /// needed.
     pub(crate) fn finish(mut self) -> (Emitted, usize) {
         let layout = self.layout;
         let table = self.bodies.table(layout.bodies as u32);
@@ -125,7 +132,7 @@ impl<'a, 'd> Emitter<'a, 'd> {
         for number in 0..self.out.records.len() {
             self.out.owners.push(((layout.stubs + number * STUBS) as u32, number as u32));
         }
-        // Sorted runs, which a stable sort takes advantage of.
+        // These are sorted runs, which a stable sort only merges.
         self.out.owners.sort();
         self.out.add_patches(Vec::new());
         self.out.code = Code { arena: layout.arena, bytes: Vec::new(), tls_fixups: self.code.tls_fixups };
@@ -133,7 +140,7 @@ impl<'a, 'd> Emitter<'a, 'd> {
     }
 }
 
-/// What all parts have of something, one behind the other.
+/// Returns what all parts have of something, one part after the other.
 fn joined<T>(parts: &mut [Part], of: impl Fn(&mut Part) -> &mut Vec<T>) -> Vec<T> {
     let mut all = Vec::with_capacity(parts.iter_mut().map(|part| of(part).len()).sum());
     for part in parts {

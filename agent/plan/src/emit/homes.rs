@@ -1,8 +1,8 @@
-//! Home slots: where a function's arcs are counted in every thread block.
+//! Home slots: where a function's arcs are counted in the counters of each thread.
 //!
-//! Each function has as many slots as it has call sites in the program, rounded up to a power of two, and
-//! a multiplier under which as few as possible of them collide. The hash looks at the low twelve bits of
-//! a return address only, so that the load bias, a multiple of the page size, does not change it.
+//! A function has as many slots as it has call sites in the program, rounded up to a power of two, and a
+//! multiplier under which as few call sites as possible share a slot. The hash uses only the low twelve bits
+//! of a return address, so the load bias, a multiple of the page size, does not change it.
 
 use crate::blocks::copies::Copies;
 use crate::decide::hook::Hook;
@@ -16,29 +16,31 @@ use gprofinject_image::Image;
 /// The home slots of one function.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Home {
-    /// From the start of a thread block.
+    /// Offset of the first slot in the counters of a thread, in bytes.
     pub offset: u32,
-    /// `(slots - 1) * 16`; 0: one slot, no hash.
+    /// `(slots - 1) * 16`. 0: there is one slot, and no hash.
     pub mask: u32,
+    /// The hash multiplies the low half of the return address by this.
     pub multiplier: u32,
-    /// The slot's number is taken from the top of the product's low twelve bits.
+    /// The hash shifts the product right by so many bits, so that the slot's number is the top of the
+    /// product's low twelve bits.
     pub shift: u32,
-    /// All slots: home, spare, and one for each tail call.
+    /// The number of all slots: home slots, spare ones, and one for each tail call.
     pub count: u32,
 }
 
 impl Home {
-    /// The hash is the key itself, masked.
+    /// Returns whether the hash is only the masked return address.
     pub(crate) fn is_masked(&self) -> bool {
         (self.multiplier, self.shift) == (1, 0)
     }
 
-    /// Offset of the function's slots for tail calls from the start of a thread block.
+    /// Returns the offset of the function's slots for tail calls in the counters of a thread.
     pub(crate) fn tails(&self) -> u32 {
         self.offset + self.mask + SLOT + if self.mask == 0 { 0 } else { SPARE_SLOTS * SLOT }
     }
 
-    /// Offset of a key's slot among the function's own.
+    /// Returns the offset of a key's slot among the function's own.
     fn slot(&self, key: u32) -> u32 {
         key.wrapping_mul(self.multiplier) >> self.shift & self.mask
     }
@@ -47,20 +49,22 @@ impl Home {
 /// The home slots of all functions.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Homes {
+    /// By function number.
     homes: Vec<Home>,
     /// Bytes of all slots.
     pub bytes: u64,
 }
 
-/// Slots of a function that is called through pointers only, or from outside.
+/// Slots for callers that are not known, of a function that may be called through a pointer or from outside.
 const UNKNOWN_CALLERS: usize = 8;
-/// More slots than this a function never gets; what collides goes to the overflow tables.
+/// The most home slots that a function gets. Further arcs are counted in the overflow tables.
 const MOST: usize = 4096;
-/// Most slots of a function whose return addresses are masked only.
+/// The most slots of a function whose return addresses are only masked.
 const MASKED: usize = 64;
+/// Bytes of a slot.
 const SLOT: u32 = size_of::<Slot>() as u32;
 
-/// Multipliers to try. Odd, so that no low bit is lost; the first one keeps the bits as they are.
+/// Multipliers to try. They are odd, so that no low bit is lost. The first one keeps all bits as they are.
 const MULTIPLIERS: [u32; 24] = [
     1,
     0x9e37_79b1,
@@ -89,10 +93,12 @@ const MULTIPLIERS: [u32; 24] = [
 ];
 
 impl Homes {
+    /// Returns the home slots of the function with this number.
     pub(crate) fn of(&self, number: usize) -> Home {
         self.homes.get(number).copied().unwrap_or_default()
     }
 
+    /// Gives each hooked function its slots. `tails` must be sorted by callee.
     pub(crate) fn new(image: &Image, flow: &Flow, hooks: &[Hook], tails: &[Tail], copies: &Copies) -> Homes {
         let mut homes = Homes { homes: Vec::with_capacity(hooks.len()), bytes: 0 };
         let mut returns = Vec::new();
@@ -105,7 +111,8 @@ impl Homes {
             let mut tails = 0;
             for b in flow.branches_into(hook.function, hook.at.max(address) + 1) {
                 match b.kind {
-                    // The copies begin at a page, so their offsets will do.
+                    // The copies begin at a page boundary, so an offset has the same low twelve bits as the
+                    // address.
                     BranchKind::Call => {
                         let copied = copies.unit_with(image, b.function as usize);
                         let copied = copied.and_then(|unit| unit.behind(b.site));
@@ -123,10 +130,12 @@ impl Homes {
         homes
     }
 
+    /// Gives the next function its slots. `returns` are the low halves of its known return addresses,
+    /// `expected` is the number of callers, `tails` the number of its tail calls with a thunk.
     fn add(&mut self, returns: &[u32], expected: usize, tails: u32) {
         let roomy = if expected > 4 { expected * 3 / 2 } else { expected };
         let mut slots = roomy.next_power_of_two().min(MOST);
-        // Where a few more slots spare the multiplication, they are well spent.
+        // A few more slots are worth it if they save the multiplication.
         let more = [slots, 2 * slots, 4 * slots]
             .into_iter()
             .find(|&n| slots > 1 && n <= MASKED && tells_apart(returns, n));
@@ -148,13 +157,14 @@ impl Homes {
     }
 }
 
-/// Whether each return address has a slot of its own if its bits above the lowest four choose it. The load
-/// bias, a multiple of the page size, does not change these bits.
+/// Returns whether each return address gets a slot of its own if the bits above the lowest four choose it.
+/// The load bias, a multiple of the page size, does not change these bits.
 fn tells_apart(returns: &[u32], slots: usize) -> bool {
     let mut seen = [false; MASKED];
     returns.iter().all(|r| !std::mem::replace(&mut seen[(r / SLOT) as usize & (slots - 1)], true))
 }
 
+/// Returns the multiplier under which the fewest return addresses share a slot.
 fn best_multiplier(returns: &[u32], home: Home, slots: usize) -> u32 {
     let tries = if returns.len() > 64 { 4 } else { MULTIPLIERS.len() };
     let mut seen = vec![u32::MAX; slots];

@@ -1,4 +1,4 @@
-//! Where everything in the arena goes: known before any of it is written.
+//! Where everything in the arena stands. All of it is known before any of it is written.
 
 use crate::blocks::copies::Copies;
 use crate::blocks::tables;
@@ -24,56 +24,69 @@ use gprofinject_image::{Image, ImageKind};
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// Free space left between the arena and the image.
+/// Bytes left free between the arena and the program.
 const GUARD: u64 = 0x1_0000;
-/// Nothing is mapped below (vm.mmap_min_addr).
+/// Nothing is mapped below this address (vm.mmap_min_addr).
 const LOWEST: u64 = 0x2_0000;
-/// Where an ET_EXEC has no room below, the arena leaves this much to the heap behind the image.
+/// If an ET_EXEC has no room for the arena below it, the arena stands above and leaves this many bytes to the
+/// heap.
 const HEAP: u64 = 1 << 29;
-/// Bytes of a function's stubs: a second look (see [`Template::second_look`]), two of [`code::Writer::stub`], and
-/// [`code::Writer::restore`].
+/// Bytes of a function's stubs: a second look (see [`Template::second_look`]), two of [`code::Writer::stub`],
+/// and one of [`code::Writer::restore`].
 pub(crate) const STUBS: usize = SECOND_LOOK + 2 * STUB + RESTORE;
+/// Bytes of a second look.
 pub(crate) const SECOND_LOOK: usize = 21;
 
 /// Bytes of `lea r11, [body]; lea r10, [helper]; jmp [header]`.
 pub(crate) const GATE_JUMP: usize = 20;
 
-/// What is to be emitted; `specs` and `homes` are in the order of the hooks, and so are the function numbers.
+/// What is to be emitted. Function numbers are indices of hooks.
 #[derive(Clone, Copy)]
 pub(crate) struct Input<'a, 'd> {
+    /// The program.
     pub(crate) image: &'a Image<'d>,
+    /// The hooked functions, in the order of their addresses.
     pub(crate) hooks: &'a [Hook],
+    /// What each hook's thunk has to do.
     pub(crate) specs: &'a [ThunkSpec],
+    /// Where each hook's arcs are counted.
     pub(crate) homes: &'a Homes,
+    /// The tail calls that get a thunk, sorted by callee.
     pub(crate) tails: &'a [Tail],
+    /// Functions whose bodies begin with a jump through the agent.
     pub(crate) through_agent: &'a [ThroughAgent],
+    /// The copies of counted functions.
     pub(crate) copies: &'a Copies,
 }
 
-/// Places are arena offsets.
+/// Where everything in the arena stands. Places are arena offsets.
 pub(crate) struct Layout<'a, 'd> {
+    /// What is to be emitted.
     pub(super) input: Input<'a, 'd>,
-    /// Link address of the arena, and its length.
+    /// Address of the arena.
     pub(super) arena: u64,
+    /// Bytes of the arena, at most.
     pub(super) len: usize,
-    /// By [`Kind::index`]; empty where no function is of that kind.
+    /// The thunks' templates, by [`Kind::index`]. One is empty if no function is of that kind.
     pub(super) templates: Vec<Template>,
     /// The kind of each function's thunk.
     pub(super) kinds: Vec<Kind>,
-    /// By [`Second`].
+    /// The templates of second looks, by [`Second`].
     pub(super) second_looks: [Template; Second::ALL.len()],
     /// The jumps to the slow path of exits, by [`crate::x86::template::kind::ExitWay`].
     pub(super) exits: [usize; 3],
     /// The unwind tables of thunks.
     pub(super) unwind: usize,
-    /// Each with the place of the code behind its head's jump.
+    /// The chains of sleds, each with the place of the code behind the jump of its head.
     pub(super) chains: Vec<(usize, Chain)>,
-    /// Functions whose thunks are written one behind the other, and the room for those.
+    /// The thunks, divided into parts: the numbers of the functions in each part, and the room for it.
     pub(super) parts: Vec<(Range<usize>, Range<usize>)>,
-    /// First byte of the stubs.
+    /// The first byte of the stubs.
     pub(super) stubs: usize,
+    /// The thunks and stubs of tail calls.
     pub(super) tails: Tails,
-    /// Relocated calls of functions that are hooked at their call sites, and the jumps that they gate to.
+    /// For each relocated branch that has to lead elsewhere, by its address: the place of a jump to where it
+    /// has to lead.
     pub(super) moved_calls: HashMap<u64, usize>,
     /// The unwind table of the bodies that move the stack pointer.
     pub(super) bodies: usize,
@@ -82,6 +95,7 @@ pub(crate) struct Layout<'a, 'd> {
 }
 
 impl<'a, 'd> Layout<'a, 'd> {
+    /// Places everything.
     pub(super) fn new(input: Input<'a, 'd>) -> Layout<'a, 'd> {
         let Input { image, hooks, specs, homes, tails, copies, .. } = input;
         let kinds: Vec<Kind> =
@@ -125,34 +139,39 @@ impl<'a, 'd> Layout<'a, 'd> {
         }
     }
 
+    /// Returns the address at an offset.
     pub(super) fn address(&self, offset: usize) -> u64 {
         self.arena.wrapping_add(offset as u64)
     }
 
-    /// The stubs of these functions.
+    /// Returns the room for the stubs of these functions.
     pub(super) fn stubs_of(&self, numbers: &Range<usize>) -> Range<usize> {
         self.stubs + numbers.start * STUBS..self.stubs + numbers.end * STUBS
     }
 
-    /// Where the function's jump leads: to its thunk, or first to the end of a sled.
+    /// Returns where the function's jump leads: to its thunk, or first to the end of a sled.
     pub(super) fn landing(&self, number: u32, thunk: usize) -> usize {
         let chain = self.chains.binary_search_by_key(&(number as usize), |(_, chain)| chain.head);
         chain.map_or(thunk, |n| self.chains[n].0)
     }
 
+    /// Returns whether the function's body begins with a jump through the agent.
     pub(super) fn goes_through_agent(&self, number: usize) -> bool {
         goes_through_agent(self.input.through_agent, number)
     }
 
+    /// Returns whether a function, by its index in the image, or the function that it is a part of is copied.
     pub(super) fn is_copied(&self, function: usize) -> bool {
         self.input.copies.unit_with(self.input.image, function).is_some()
     }
 }
 
+/// Returns whether the list has the function with this number.
 fn goes_through_agent(list: &[ThroughAgent], number: usize) -> bool {
     list.iter().any(|l| l.number == number)
 }
 
+/// Makes the templates of the kinds that are used.
 fn templates(kinds: &[Kind]) -> Vec<Template> {
     let mut templates = vec![Template::default(); Kind::COUNT];
     for &kind in kinds {
@@ -164,7 +183,7 @@ fn templates(kinds: &[Kind]) -> Vec<Template> {
     templates
 }
 
-/// Places of the sleds' ends, from `next` on, and the first byte behind them.
+/// Places the ends of sleds, from `next` on. Returns their places, and the first byte behind them.
 fn place_sleds(chains: Vec<Chain>, mut next: usize) -> (Vec<(usize, Chain)>, usize) {
     let place = |chain: Chain| {
         let at = next.next_multiple_of(LINE);
@@ -175,7 +194,8 @@ fn place_sleds(chains: Vec<Chain>, mut next: usize) -> (Vec<(usize, Chain)>, usi
     (placed, next)
 }
 
-/// Shares out the thunks of `count` functions, from `next` on; `room`: the bytes that one takes at most.
+/// Divides the thunks of `count` functions, from `next` on, into parts. `room` returns the bytes that one
+/// takes at most.
 fn parts(count: usize, mut next: usize, room: impl Fn(usize) -> usize) -> Vec<(Range<usize>, Range<usize>)> {
     let parts = parallel::parts(count);
     let bound = |n: usize| count * n / parts;
@@ -188,7 +208,8 @@ fn parts(count: usize, mut next: usize, room: impl Fn(usize) -> usize) -> Vec<(R
     (0..parts).map(place).collect()
 }
 
-/// Bytes that the copies of counted functions take, with their unwind tables. These are as long wherever they are.
+/// Returns the bytes of the copies with their unwind tables. The length of those does not depend on where
+/// they stand.
 fn copies_len(image: &Image, copies: &Copies) -> u64 {
     if copies.units.is_empty() {
         return 0;
@@ -198,8 +219,9 @@ fn copies_len(image: &Image, copies: &Copies) -> u64 {
     u64::from(copies.len).next_multiple_of(8) + tables
 }
 
-/// Where relocated branches gate that have to go elsewhere: calls of functions that are hooked at their call sites,
-/// and jumps into what another function's hook relocates. Five bytes each from `first` on.
+/// Places the jumps for relocated branches that have to lead elsewhere: branches to functions that are hooked
+/// at their call sites, and jumps into what another function's hook relocates. Each takes five bytes, from
+/// `first` on.
 fn moved_calls(hooks: &[Hook], first: usize) -> HashMap<u64, usize> {
     let is_moved = |h: &Hook, r: &Retarget| match h.tactic {
         Tactic::CallSites => relocates(hooks, r.branch.site),
@@ -210,7 +232,7 @@ fn moved_calls(hooks: &[Hook], first: usize) -> HashMap<u64, usize> {
     sites.zip((first..).step_by(JUMP as usize)).collect()
 }
 
-/// Where the arena goes.
+/// Returns the address of an arena of `len` bytes: just below the program, if there is room.
 fn place(image: &Image, len: u64) -> u64 {
     let below = image.lo.wrapping_sub(GUARD + len);
     match image.kind {

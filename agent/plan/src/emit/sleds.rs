@@ -1,17 +1,19 @@
-//! Chains of sleds.
+//! The code that finds out which of several functions was called that slide into the same jump: see
+//! [`crate::decide::sled`].
 
 use crate::decide::hook::Hook;
 use std::collections::HashMap;
 
-/// A function with a jump and those that slide into it, as indices of hooks.
+/// A function with a jump, and the functions that slide into it, as indices of hooks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Chain {
+    /// The function with the jump.
     pub head: usize,
-    /// The one that pushes once, the one that pushes twice, ...
+    /// The function that pushes one word, the one that pushes two, and so on.
     pub sleds: Vec<usize>,
 }
 
-/// All chains, in the order of their heads.
+/// Returns all chains, in the order of their heads.
 pub(crate) fn chains(hooks: &[Hook]) -> Vec<Chain> {
     let before: HashMap<usize, usize> =
         hooks.iter().enumerate().filter_map(|(n, h)| Some((h.sled?.next, n))).collect();
@@ -27,22 +29,24 @@ pub(crate) fn chains(hooks: &[Hook]) -> Vec<Chain> {
     chains
 }
 
-/// Bytes of the code for each function but the last one.
+/// Bytes of the code for each function except the last one.
 const LEVEL: usize = 22;
 
+/// Bytes of a near jump.
 const JUMP: usize = crate::x86::jump::JUMP as usize;
 
-/// Bytes of the code behind the jump of a function with `sleds` others before it.
+/// Returns the bytes of the code behind the jump of a function into which `sleds` others slide.
 pub(crate) fn code_len(sleds: usize) -> usize {
     sleds * LEVEL + JUMP
 }
 
-/// Where in that code the part of the function begins that pushes `depth` words.
+/// Returns the offset in that code of the part for the function that pushes `depth` words.
 pub(crate) fn level(depth: usize) -> usize {
     depth * LEVEL
 }
 
-/// The code behind the jump, at `at`; `thunks` begins with that of the function with the jump.
+/// Returns the code behind the jump, for the address `at`. `thunks` has the addresses of the thunks,
+/// beginning with that of the function with the jump.
 pub(crate) fn code(at: u64, thunks: &[u64]) -> Vec<u8> {
     const CHECK: [u8; 17] = [
         0x48, 0x8d, 0x64, 0x24, 0x08, // lea rsp, [rsp+8]

@@ -1,4 +1,4 @@
-//! Thunks of tail calls: jumps from one hooked function to the start of another.
+//! Writes the thunks of tail calls: jumps from one hooked function to the start of another.
 
 use crate::decide::tails::Tail;
 use crate::emit::code::{LOAD_RAX, STUB, Values};
@@ -13,9 +13,10 @@ use gprofinject_abi::region::Slot;
 use std::mem::offset_of;
 
 impl Emitter<'_, '_> {
+    /// Writes the thunks and stubs of all tail calls.
     pub(super) fn tail_calls(&mut self) {
         let Input { tails, homes, .. } = self.layout.input;
-        // By `Kind::index`; empty where no callee is of that kind.
+        // By `Kind::index`. One is empty if no callee is of that kind.
         let mut templates = vec![Template::default(); Kind::COUNT];
         let mut first = 0;
         for (i, tail) in tails.iter().enumerate() {
@@ -32,7 +33,7 @@ impl Emitter<'_, '_> {
         }
     }
 
-    /// `home` is the tail call's own slot.
+    /// Writes the thunk and the stubs of one tail call. `home` has the tail call's own slot.
     fn tail_call(&mut self, index: usize, tail: &Tail, kind: Kind, template: &Template, home: Home) {
         let callee = self.out.records[tail.callee as usize];
         let thunk = self.thunks[tail.callee as usize];
@@ -52,7 +53,7 @@ impl Emitter<'_, '_> {
         let code = &mut self.code;
         code.fill(template, at, &values);
         code.stub(miss, index as u32, offset_of!(ArenaHeader, tail), kind.second, false);
-        // As if the jump had not been touched.
+        // This continues as if the jump had not been redirected.
         let mut jump = outside;
         if kind.second != Second::Free {
             code.put(jump, &LOAD_RAX[1]);

@@ -1,4 +1,4 @@
-//! Places of tail calls.
+//! Where the thunks and stubs of tail calls stand.
 
 use crate::decide::tails::Tail;
 use crate::emit::code::{LOAD_RAX, STUB};
@@ -10,28 +10,32 @@ use std::collections::HashMap;
 /// `mov r11, [rsp-16]`.
 pub(crate) const RESTORE_R11: [u8; 5] = [0x4c, 0x8b, 0x5c, 0x24, 0xf0];
 
-/// Bytes of a tail call's stubs: [`crate::emit::emitter::Writer::stub`], and what restores both, with a near jump.
+/// Bytes of the stubs of a tail call: one of [`Writer::stub`](crate::emit::code::Writer::stub), and code that
+/// restores both registers and jumps.
 pub(super) const STUBS: usize = STUB + LOAD_RAX[1].len() + RESTORE_R11.len() + JUMP as usize;
 
-/// Bytes from one thunk to the next: room for the largest.
+/// Returns the distance from one thunk to the next, in bytes: room for the largest.
 pub(super) fn pitch() -> usize {
     Template::tail(Kind::LARGEST).bytes.len().next_multiple_of(LINE)
 }
 
-/// Where the tail calls' thunks and stubs are.
+/// Where the thunks and stubs of tail calls stand, as arena offsets.
 pub(crate) struct Tails {
-    /// First byte of the thunks, and of the stubs.
+    /// The first byte of the thunks.
     thunks: usize,
+    /// The first byte of the stubs.
     pub(crate) stubs: usize,
+    /// The distance from one thunk to the next.
     pitch: usize,
-    /// Sites of tail calls that are relocated with their function's first instructions, and the indices
-    /// of their thunks.
+    /// For each tail call that is relocated with its function's first instructions, by its address: the index
+    /// of its thunk.
     moved: HashMap<u64, usize>,
-    /// The same of all sites, where functions are copied.
+    /// The same for all tail calls, if functions are copied.
     sites: HashMap<u64, usize>,
 }
 
 impl Tails {
+    /// Places the thunks from `thunks` on and the stubs from `stubs` on. `copies`: functions are copied.
     pub(super) fn new(thunks: usize, stubs: usize, tails: &[Tail], copies: bool) -> Tails {
         let relocated = tails.iter().zip(0..).filter(|(tail, _)| tail.relocated);
         let moved = relocated.map(|(tail, index)| (tail.branch.site, index)).collect();
@@ -39,21 +43,22 @@ impl Tails {
         Tails { thunks, stubs, pitch: pitch(), moved, sites: all.collect() }
     }
 
-    /// Arena offset of all this.
+    /// Returns the first byte of the thunks.
     pub(super) fn start(&self) -> usize {
         self.thunks
     }
 
+    /// Returns the place of the thunk with an index.
     pub(crate) fn thunk(&self, index: usize) -> usize {
         self.thunks + index * self.pitch
     }
 
-    /// The thunk for a jump among relocated instructions.
+    /// Returns the place of the thunk for a jump among relocated instructions.
     pub(super) fn moved(&self, site: u64) -> Option<usize> {
         self.moved.get(&site).map(|&index| self.thunk(index))
     }
 
-    /// The thunk for a jump in a copied function.
+    /// Returns the place of the thunk for a jump in a copied function.
     pub(super) fn of_site(&self, site: u64) -> Option<usize> {
         self.sites.get(&site).map(|&index| self.thunk(index))
     }

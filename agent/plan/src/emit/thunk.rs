@@ -11,6 +11,7 @@ use crate::x86::template::kind::{Kind, Second};
 /// Bytes of `cmp dword [rsp], label; je body`.
 pub(crate) const LOOP_CHECK: usize = 13;
 
+/// Returns the kind of the thunk.
 pub(crate) fn kind(spec: ThunkSpec, home: Home) -> Kind {
     Kind {
         both: spec.both,
@@ -29,15 +30,15 @@ pub(crate) fn kind(spec: ThunkSpec, home: Home) -> Kind {
     }
 }
 
-/// Whether a check for a loop stands before the thunk.
+/// Returns whether the thunk begins with a check for a loop.
 pub(crate) fn is_checked(spec: ThunkSpec) -> bool {
     spec.loops && spec.both
 }
 
-/// Bytes that the function's thunk takes at most, behind the template.
+/// Returns the bytes that the function's thunk takes at most, beside its template.
 pub(crate) fn room(spec: ThunkSpec, hook: &Hook) -> usize {
     let relocated = hook.relocated as usize;
     let check = if is_checked(spec) { LOOP_CHECK } else { 0 };
-    // Relocation grows an instruction of two bytes to nine at most (jrcxz), and a call to fifty.
+    // Relocation turns an instruction of two bytes into nine at most (jrcxz), and a call into fifty.
     check + LINE + if spec.movable { relocated + JUMP as usize } else { relocated * 5 + 64 }
 }
