@@ -1,4 +1,4 @@
-//! The copies.
+//! All counted functions of a program, and where their copies stand.
 
 use crate::blocks::frames::check::check;
 use crate::blocks::graph::Graph;
@@ -13,21 +13,23 @@ use gprofinject_image::{FunctionKind, Image};
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// All counted functions, and where their copies are.
+/// All counted functions, and where their copies stand. Offsets count from the start of the copies.
 #[derive(Debug, Default)]
 pub(crate) struct Copies {
+    /// The counted functions, sorted by address.
     pub(crate) units: Vec<Unit>,
-    /// From a function's index (a cold part's is its parent's) to its unit.
+    /// For the index of a function in the image: the index of its unit.
     unit_of: HashMap<usize, usize>,
-    /// Bytes of the copies.
+    /// Bytes of all copies.
     pub(crate) len: u32,
-    /// Counters in use.
+    /// The number of all counters.
     pub(crate) counters: u32,
     /// Why functions are not counted, by address.
     uncounted: HashMap<u64, Uncounted>,
 }
 
-/// The bytes that a patch of one function must leave alone, because hooks overwrite them: sorted.
+/// Returns the bytes that the patches of a copied function must not touch, because hooks overwrite them.
+/// Sorted.
 fn taken_by(hooks: &[Hook]) -> Vec<Range<u64>> {
     let mut taken: Vec<Range<u64>> = hooks.iter().flat_map(|h| h.spans().map(|(lo, hi)| lo..hi)).collect();
     taken.sort_unstable_by_key(|r| r.start);
@@ -35,7 +37,8 @@ fn taken_by(hooks: &[Hook]) -> Vec<Range<u64>> {
 }
 
 impl Copies {
-    /// Copies of those `wanted` functions that are hooked.
+    /// Copies those functions that are hooked and for which `wanted` returns true. `failed` has functions
+    /// that could not be copied in an earlier attempt, with the reasons.
     pub(crate) fn new(
         image: &Image,
         flow: &Flow,
@@ -85,6 +88,11 @@ impl Copies {
         copies
     }
 
+    /// Reads a function, whose code and cold parts are `stretches`, and lays its copy out.
+    ///
+    /// # Errors
+    ///
+    /// Why the function cannot be counted.
     fn unit(
         &self,
         image: &Image,
@@ -108,9 +116,10 @@ impl Copies {
         Ok(Unit { function, steps, graph, layout, redirects: ways.redirects, first_counter: self.counters })
     }
 
-    /// Gives each part its place: what is hot first.
+    /// Gives each part of each copy its place. The functions come first and their cold parts behind them, so
+    /// what runs often lies together.
     fn place(&mut self) {
-        // No landing pad's offset is 0, which would mean that there is none.
+        // An offset of 0 would mean that there is no landing pad, so no part begins there.
         let mut next = ALIGN;
         let parts = self.units.iter().map(|u| u.layout.parts()).max().unwrap_or(0);
         for part in 0..parts {
@@ -121,23 +130,22 @@ impl Copies {
         self.len = next;
     }
 
-    /// The unit that a function of the image, or a cold part, belongs to.
+    /// Returns the unit that a function of the image, or the function that it is a part of, belongs to.
     pub(crate) fn unit_with(&self, image: &Image, function: usize) -> Option<&Unit> {
         self.unit_of.get(&image.owner(function)).map(|&n| &self.units[n])
     }
 
-    /// Offset in the copies of a counted function's first instruction.
+    /// Returns the offset of a counted function's first instruction.
     pub(crate) fn start(&self, function: usize) -> Option<u32> {
         self.unit_of.get(&function).map(|&n| self.units[n].layout.offset(0))
     }
 
-    /// Offset in the copies of the instruction at an address in function `function`.
+    /// Returns the offset of the instruction at an address in function `function`.
     pub(crate) fn offset(&self, image: &Image, function: usize, address: u64) -> Option<u32> {
         self.unit_with(image, function)?.offset(address)
     }
 
-    /// Each block's address and count, from the counters' values. `stopped`: the address of the instruction at which a
-    /// thread came to its end; what is behind it in its block has a count of its own. Also how many blocks have run.
+    /// See [`Plan::block_counts`](crate::Plan::block_counts).
     pub(crate) fn counts(&self, counters: &[u64], stopped: Option<u64>) -> (Vec<(u64, u64)>, usize) {
         let mut counts = Vec::new();
         let mut executed = 0;
@@ -160,12 +168,16 @@ impl Copies {
         (counts, executed)
     }
 
-    /// The code of counted functions: start and end of each part.
+    /// Returns the code of counted functions: the start and the end of each part.
     pub(crate) fn stretches(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.units.iter().flat_map(|u| u.steps.parts.iter().map(|p| (p.lo, p.hi)))
     }
 
-    /// Blocks and counters of a function.
+    /// See [`Plan::counting`](crate::Plan::counting).
+    ///
+    /// # Errors
+    ///
+    /// The reason, if the function's blocks are not counted.
     pub(crate) fn counting(&self, address: u64) -> Result<(usize, u32), Uncounted> {
         match self.units.binary_search_by_key(&address, |u| u.steps.parts[0].lo) {
             Ok(n) => Ok((self.units[n].graph.blocks.len(), self.units[n].graph.counters)),
@@ -173,20 +185,22 @@ impl Copies {
         }
     }
 
+    /// Returns the number of all basic blocks.
     pub(crate) fn blocks(&self) -> usize {
         self.units.iter().map(|u| u.graph.blocks.len()).sum()
     }
 
-    /// Sorted: offset in the copies from which on the bytes are this instruction's, and its address.
+    /// Returns which instruction each byte of the copies stands for, sorted: from each offset on, the
+    /// instruction's address.
     pub(crate) fn originals(&self) -> Vec<(u32, u64)> {
         let mut all: Vec<(u32, u64)> = Vec::new();
         for unit in &self.units {
             all.extend(unit.steps.list.iter().enumerate().map(|(n, s)| (unit.layout.offset(n), s.ip)));
-            // A return address, whatever has been left out behind it.
+            // A return address belongs to the call, whatever of the code behind it has been left out.
             let calls = unit.steps.list.iter().enumerate().filter(|(_, s)| s.way.may_return());
             all.extend(calls.map(|(n, s)| (unit.layout.behind(n), s.end())));
         }
-        // Of several at one place the last one counts that was put there.
+        // Of several entries at one offset the last one counts.
         all.sort_by_key(|&(offset, _)| offset);
         all.dedup_by(|next, last| {
             let same = next.0 == last.0;

@@ -1,7 +1,8 @@
-//! The copy of a unit, instruction by instruction.
+//! Where each instruction of a unit stands in its copy, and the code that stands there.
 //!
-//! Most are copied byte by byte, RIP-relative operands get a new displacement, branches the shortest form that reaches.
-//! Nops and blocks that nothing leads to are left out; where they aligned the next block, the copy is aligned too.
+//! Most instructions are copied byte by byte. RIP-relative operands get a new displacement, and branches the
+//! shortest form that reaches. Nops, and blocks that nothing leads to, are left out; where nops aligned the
+//! next block, the copy is aligned too.
 //!
 //! ```text
 //! counter:  inc  qword gs:[disp32]
@@ -13,7 +14,8 @@
 //!           lea  rsp, [rsp+128]
 //! ```
 //!
-//! A call of somebody who looks at its return address gets the original's, where a jump leads back to the copy:
+//! A call of a function that uses its return address gets the original's, where a jump leads back to the
+//! copy:
 //!
 //! ```text
 //!           call next                   ; the return predictor gets its pair
@@ -23,7 +25,7 @@
 //!     word: ..
 //! ```
 //!
-//! An indirect jump, where the original has no room at some of its targets:
+//! An indirect jump, if the original has no room at some of its targets:
 //!
 //! ```text
 //!           lea  rsp, [rsp-128]
@@ -45,40 +47,52 @@ use crate::blocks::steps::{Step, Steps, Way};
 use crate::blocks::uncounted::Uncounted;
 use gprofinject_image::Image;
 
-/// Copies of functions begin at multiples of this.
+/// The start of each part of a copy is a multiple of this, in bytes.
 pub(super) const ALIGN: u32 = 16;
 
+/// Where a part of a unit stands.
 #[derive(Debug)]
 struct PartLayout {
     /// Offset in the copies.
     at: u32,
+    /// Bytes.
     len: u32,
+    /// Index of its first step.
     first: usize,
+    /// Index of the first step behind it.
     end: usize,
-    /// A jump behind the last instruction, to where the original goes on.
+    /// The address at which the original goes on behind the last instruction. A jump there ends the part.
     goes_on: Option<u64>,
 }
 
+/// Where each instruction of a unit stands in the copies.
 #[derive(Debug, Default)]
 pub(crate) struct Layout {
+    /// The parts.
     parts: Vec<PartLayout>,
     /// By step: offset in its part of what stands for it, without the padding before it.
     offsets: Vec<u32>,
     /// By step: bytes of padding before it.
     padding: Vec<u8>,
-    /// By step: a branch that does not reach by a short displacement.
+    /// By step: whether it is a branch that a short displacement does not reach.
     far: Vec<bool>,
     /// By step: bytes of the counter before it.
     counters: Vec<u8>,
-    /// By step: left out.
+    /// By step: whether it is left out.
     dropped: Vec<bool>,
+    /// By step: index of its part.
     part_of: Vec<u8>,
     /// Targets that indirect jumps are compared with.
     compared: Vec<u64>,
 }
 
 impl Layout {
-    /// `compared` are targets that indirect jumps are to be compared with.
+    /// Chooses the form of each instruction. `compared` has the targets that indirect jumps are compared
+    /// with. The parts have no places yet.
+    ///
+    /// # Errors
+    ///
+    /// Why the function cannot be copied.
     pub(super) fn new(steps: &Steps, graph: &Graph, compared: Vec<u64>) -> Result<Layout, Uncounted> {
         let mut jumps = graph.blocks.iter().filter(|b| steps.list[b.end - 1].way == Way::JumpIndirect);
         if !compared.is_empty() && !jumps.all(|b| b.leaves_no_flags) {
@@ -120,7 +134,7 @@ impl Layout {
         Ok(layout)
     }
 
-    /// Begins with short branches, and lengthens what does not reach until all does.
+    /// Begins with short branches, and lengthens those that do not reach until all do.
     fn relax(&mut self, steps: &Steps, p: usize) {
         loop {
             self.sum(steps, p);
@@ -145,12 +159,13 @@ impl Layout {
         }
     }
 
+    /// Computes the offset of each instruction of a part, and the part's length.
     fn sum(&mut self, steps: &Steps, p: usize) {
         let (first, end) = (self.parts[p].first, self.parts[p].end);
         let mut at = 0_u32;
         for n in first..end {
             let step = &steps.list[n];
-            // Behind nops, on a cache line's quarter: somebody wanted it there.
+            // The nops before it aligned it, at a quarter of a cache line, so the copy is aligned too.
             let aligned =
                 n > first && step.ip.is_multiple_of(ALIGN.into()) && !self.dropped[n] && self.dropped[n - 1];
             let padding = if aligned { at.next_multiple_of(ALIGN) - at } else { 0 };
@@ -161,7 +176,7 @@ impl Layout {
         self.parts[p].len = at + if self.parts[p].goes_on.is_some() { NEAR_JUMP } else { 0 };
     }
 
-    /// Bytes of an instruction in the copy.
+    /// Returns the bytes that an instruction takes in the copy.
     fn size(&self, step: &Step, n: usize) -> u32 {
         let len = u32::from(step.len);
         match (step.way, self.far[n]) {
@@ -169,7 +184,7 @@ impl Layout {
             (Way::Jump(_), false) | (Way::Conditional(_), false) => 2,
             (Way::Jump(_), true) => NEAR_JUMP,
             (Way::Conditional(_), true) => 6,
-            // Around a jump, to a jump.
+            // The short branch leads over a jump, to a jump that reaches.
             (Way::Loop(_), true) => len + 2 + NEAR_JUMP,
             (Way::JumpIndirect, _) => len + COMPARE * self.compared.len() as u32,
             (Way::CallWithOriginalReturn(Some(_)), _) => PUSH_ORIGINAL_LEN + NEAR_JUMP + WORD,
@@ -178,26 +193,28 @@ impl Layout {
         }
     }
 
+    /// Returns the number of parts.
     pub(super) fn parts(&self) -> usize {
         self.parts.len()
     }
 
-    /// Puts a part at the first good offset from `next` on. Answers with what is free behind it.
+    /// Places a part at the first aligned offset from `next` on. Returns the first free offset behind it.
     pub(super) fn place(&mut self, part: usize, next: u32) -> u32 {
         let Some(part) = self.parts.get_mut(part) else { return next };
         part.at = next.next_multiple_of(ALIGN);
-        // A call's return address may be the first byte behind it, and is nobody else's.
+        // The return address of a call at its end is the first byte behind it, which must not belong to
+        // another part.
         part.at + part.len + 1
     }
 
-    /// Offset in the copies of what stands for an instruction.
+    /// Returns the offset in the copies of what stands for an instruction.
     pub(super) fn offset(&self, n: usize) -> u32 {
         self.parts[usize::from(self.part_of[n])].at + self.offsets[n]
     }
 
-    /// Offset behind an instruction.
+    /// Returns the offset in the copies behind an instruction.
     pub(super) fn behind(&self, n: usize) -> u32 {
-        // The next one's place, but for its padding.
+        // This is the next instruction's place, without the padding before it.
         match self.offsets.get(n + 1).filter(|_| self.part_of[n + 1] == self.part_of[n]) {
             Some(next) => self.parts[usize::from(self.part_of[n])].at + next - u32::from(self.padding[n + 1]),
             None => {
@@ -207,13 +224,14 @@ impl Layout {
         }
     }
 
-    /// Offset and end of a part.
+    /// Returns the offset and the end of a part.
     pub(super) fn range(&self, part: usize) -> (u32, u32) {
         let part = &self.parts[part];
         (part.at, part.at + part.len)
     }
 
-    /// What moves the stack pointer beside the original's instructions: the step, offset in the copies, and how far.
+    /// Returns what moves the stack pointer besides the original's instructions: the step, the offset in the
+    /// copies, and how many bytes the stack pointer is then below where it was.
     pub(super) fn moves<'a>(&'a self, steps: &'a Steps) -> impl Iterator<Item = (usize, u32, i64)> + 'a {
         (0..self.counters.len()).flat_map(|n| {
             let keeps = u32::from(self.counters[n]) == KEEP_LEN;
@@ -231,7 +249,12 @@ impl Layout {
         })
     }
 
-    /// Writes the copy. Answers with the offsets of words that hold link addresses.
+    /// Writes the copy. See [`Unit::write`](crate::blocks::unit::Unit::write); `counters` is the offset of
+    /// the unit's first counter.
+    ///
+    /// # Errors
+    ///
+    /// [`Uncounted::NotRelocatable`], if something is out of reach.
     #[expect(clippy::too_many_arguments)]
     pub(super) fn write(
         &self,
@@ -269,7 +292,7 @@ impl Layout {
         Ok(writer.words)
     }
 
-    /// None: something is out of reach.
+    /// Writes what stands for an instruction. `None`: something is out of reach.
     fn instruction(
         &self,
         image: &Image,
@@ -302,7 +325,7 @@ impl Layout {
             }
             Way::Conditional(to) => {
                 let goal = goal(to);
-                // 70+cc rel8, or 0f 80+cc rel32.
+                // The encoding is 70+cc rel8, or 0f 80+cc rel32.
                 let wide = code.len() >= 6 && code[code.len() - 6] == 0x0f;
                 let condition = code[code.len() - if wide { 5 } else { 2 }] & 0xf;
                 if self.far[n] {

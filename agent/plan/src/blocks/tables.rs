@@ -1,9 +1,11 @@
-//! What unwinders must know of the copies: their frame descriptions and exception tables, made from the originals'.
+//! What unwinders need for the copies: frame descriptions and exception tables, made from those of the
+//! originals.
 //!
-//! A description is the same list of rules, at the copy's offsets. An exception table is the same list of ranges and
-//! landing pads, in the copy; actions stay as they are, and types that are named relative to their own place are named
-//! from the new one. All of it stands behind the copies, with an index like that of an `.eh_frame_hdr`.
-//! Sources: LSB core 10.6; Itanium C++ ABI, exception handling tables (as GCC writes them, gcc/except.c).
+//! A frame description is the same list of rules, at the offsets of the copy. An exception table is the same
+//! list of ranges and landing pads, in the copy. Its actions do not change; types that are encoded relative
+//! to their own place are encoded for the new place. All of it stands behind the copies, with an index like
+//! that of an `.eh_frame_hdr`. Sources: LSB core 10.6; Itanium C++ ABI, exception handling tables (as GCC
+//! writes them, gcc/except.c).
 
 use crate::blocks::copies::Copies;
 use crate::blocks::frames::lsda::Table;
@@ -18,9 +20,15 @@ use gprofinject_image::frames::unwind::{Common, Description};
 
 /// DWARF's number of rsp.
 const RSP: u16 = 7;
+/// Addresses are relative words.
 const RELATIVE: u8 = DW_EH_PE_pcrel.0 | DW_EH_PE_sdata4.0;
 
-/// See [`crate::blocks::copies::tables`].
+/// Makes the frame descriptions and exception tables of all copies, for the address `at`. `base` is the
+/// address of the copies.
+///
+/// # Errors
+///
+/// The functions, by index in the image, for which they cannot be made.
 pub(crate) fn tables(image: &Image, copies: &Copies, base: u64, at: u64) -> Result<Vec<u8>, Vec<usize>> {
     let mut frames = Writer { out: vec![0; 12], at, base, commons: Vec::new(), index: Vec::new() };
     let descriptions: Vec<(usize, Vec<(usize, Description)>)> = copies
@@ -37,7 +45,7 @@ pub(crate) fn tables(image: &Image, copies: &Copies, base: u64, at: u64) -> Resu
         })
         .collect();
     let count: usize = descriptions.iter().map(|(_, all)| all.len()).sum();
-    // The index comes first, and the exception tables before the descriptions that name them.
+    // The index comes first, and exception tables before the descriptions that refer to them.
     frames.out.resize(12 + 8 * count, 0);
     let mut failed = Vec::new();
     let mut described = Vec::new();
@@ -67,27 +75,33 @@ pub(crate) fn tables(image: &Image, copies: &Copies, base: u64, at: u64) -> Resu
     Ok(frames.finish(start))
 }
 
+/// Writes the tables.
 struct Writer {
+    /// What has been written.
     out: Vec<u8>,
-    /// Address of `out`, and of the copies.
+    /// Address of `out`.
     pub(crate) at: u64,
+    /// Address of the copies.
     pub(crate) base: u64,
-    /// Offsets of common entries in their section and here.
+    /// For each common entry its offset in its section, and in `out`.
     commons: Vec<(usize, u32)>,
-    /// Address of each copy that is described, and the offset of its description.
+    /// The address of each copy that is described, and the offset of its description in `out`.
     index: Vec<(u64, u32)>,
 }
 
 impl Writer {
+    /// Returns the address at which the next byte will stand.
     fn here(&self) -> u64 {
         self.at.wrapping_add(self.out.len() as u64)
     }
 
+    /// Appends a u32.
     fn word(&mut self, value: u32) {
         self.out.extend_from_slice(&value.to_le_bytes());
     }
 
-    /// A word that holds an address, relative to its own place. 0 stays 0.
+    /// Appends a word that holds an address relative to its own place. 0 stays 0. `None`: the address is out
+    /// of reach.
     fn relative(&mut self, address: u64) -> Option<()> {
         let distance = address.wrapping_sub(self.here()) as i64;
         let distance = if address == 0 { 0 } else { i32::try_from(distance).ok()? };
@@ -95,19 +109,12 @@ impl Writer {
         Some(())
     }
 
-    fn uleb(&mut self, mut value: u64) {
-        while value >= 0x80 {
-            self.out.push(value as u8 | 0x80);
-            value >>= 7;
-        }
-        self.out.push(value as u8);
-    }
-
+    /// Aligns the next byte to four bytes.
     fn align(&mut self) {
         self.out.resize(self.out.len().next_multiple_of(4), 0);
     }
 
-    /// Writes the copy's exception table. Answers with its address.
+    /// Writes the exception table of a part's copy, and returns its address.
     fn lsda(&mut self, image: &Image, unit: &Unit, part: usize, d: &Description) -> Option<u64> {
         let table = Table::read(image, d)?;
         let bounds = &unit.steps.parts[part];
@@ -128,7 +135,7 @@ impl Writer {
         }
         self.align();
         let address = self.here();
-        // Landing pads count from the start of the copies.
+        // Landing pads are relative to the start of the copies.
         self.out.push(RELATIVE);
         self.relative(self.base)?;
         self.out.push(table.encoding.0);
@@ -136,10 +143,10 @@ impl Writer {
             let mut rest = vec![DW_EH_PE_udata4.0];
             leb128(&mut rest, sites.len() as u64);
             let behind = rest.len() + sites.len() + table.actions.len() + table.types.len();
-            self.uleb(behind as u64);
+            leb128(&mut self.out, behind as u64);
         }
         self.out.push(DW_EH_PE_udata4.0);
-        self.uleb(sites.len() as u64);
+        leb128(&mut self.out, sites.len() as u64);
         self.out.extend_from_slice(&sites);
         self.out.extend_from_slice(table.actions);
         let relative = table.encoding.0 & 0x70 == DW_EH_PE_pcrel.0;
@@ -167,6 +174,7 @@ impl Writer {
         Some(address)
     }
 
+    /// Writes the frame description of a part's copy, with its exception table at `lsda`.
     fn description(
         &mut self,
         image: &Image,
@@ -179,7 +187,7 @@ impl Writer {
         let copy = Place { unit, part };
         let (lo, hi) = (d.start.max(bounds.lo), d.end.min(bounds.hi));
         let start = copy.of(lo);
-        // Behind the last instruction a jump may stand that goes on in the original.
+        // A jump to where the original goes on may stand behind the last instruction.
         let end = if hi == bounds.hi { unit.layout.range(part).1 } else { copy.of(hi) };
         if end <= start {
             return Some(());
@@ -210,7 +218,7 @@ impl Writer {
         Some(())
     }
 
-    /// The common entry, written if it has not been yet. Answers with its offset.
+    /// Returns the offset of a common entry, and writes it if it has not been written yet.
     fn common(&mut self, common: &Common) -> Option<u32> {
         if let Some(&(_, at)) = self.commons.iter().find(|(offset, _)| *offset == common.offset) {
             return Some(at);
@@ -228,8 +236,8 @@ impl Writer {
             self.out.push(b'L');
         }
         self.out.extend_from_slice(b"R\0");
-        // Rules are written in units of one byte.
-        self.uleb(1);
+        // The unit of the rules is one byte.
+        leb128(&mut self.out, 1);
         self.out.extend_from_slice(common.middle);
         let len = 1 + if common.personality.is_some() { 5 } else { 0 } + u8::from(common.has_lsda);
         self.out.push(len);
@@ -246,14 +254,14 @@ impl Writer {
         Some(at as u32)
     }
 
-    /// Ends an entry, whose length is known now.
+    /// Ends an entry that begins at `at`: writes its length.
     fn close(&mut self, at: usize) {
         self.align();
         let len = (self.out.len() - at - 4) as u32;
         self.out[at..at + 4].copy_from_slice(&len.to_le_bytes());
     }
 
-    /// Ends the section, and writes the index; `start` is where the descriptions begin.
+    /// Ends the section, and writes the index. `start` is the offset of the descriptions.
     fn finish(mut self, start: u32) -> Vec<u8> {
         self.word(0);
         self.index.sort_unstable();
@@ -272,14 +280,17 @@ impl Writer {
     }
 }
 
-/// Where the addresses of a part are in the copy.
+/// Where the addresses of a part stand in the copy.
 struct Place<'a> {
+    /// The unit.
     unit: &'a Unit,
+    /// The index of the part.
     part: usize,
 }
 
 impl Place<'_> {
-    /// Offset in the copies; of an address between instructions, the next one's.
+    /// Returns the offset of an address in the copies. Between instructions, that is the offset of the next
+    /// one.
     fn of(&self, address: u64) -> u32 {
         let part = &self.unit.steps.parts[self.part];
         let list = &self.unit.steps.list[part.first..part.end];

@@ -1,4 +1,4 @@
-//! A counted function.
+//! One counted function with its cold parts, and its copy.
 
 use crate::blocks::code::COUNTER;
 use crate::blocks::entries::Redirect;
@@ -8,42 +8,54 @@ use crate::blocks::steps::{Steps, Way};
 use crate::blocks::uncounted::Uncounted;
 use gprofinject_image::Image;
 
-/// A counted function.
+/// One counted function with its cold parts. Offsets count from the start of the copies.
 #[derive(Debug)]
 pub(crate) struct Unit {
-    /// Index in the image.
+    /// The function's index in the image.
     pub(crate) function: usize,
+    /// Its instructions.
     pub(crate) steps: Steps,
+    /// Its basic blocks.
     pub(crate) graph: Graph,
+    /// Where each instruction's copy stands.
     pub(crate) layout: Layout,
+    /// The places of the original that lead to the copy.
     pub(crate) redirects: Vec<Redirect>,
-    /// Number of its first counter.
+    /// The number of its first counter.
     pub(crate) first_counter: u32,
 }
 
 impl Unit {
-    /// Offset in the copies of the instruction at an address (and of the counter before it).
+    /// Returns the offset of the copy of the instruction at an address. A counter before the instruction is
+    /// part of the copy.
     pub(crate) fn offset(&self, address: u64) -> Option<u32> {
         self.steps.at(address).map(|n| self.layout.offset(n))
     }
 
-    /// Offset of a call's return address; None: it is the original's.
+    /// Returns the offset of the return address of the call at `site`. `None`: the call pushes the original's
+    /// return address.
     pub(crate) fn behind(&self, site: u64) -> Option<u32> {
         let call = self.steps.at(site)?;
         let has_original = matches!(self.steps.list[call].way, Way::CallWithOriginalReturn(_));
         (!has_original).then(|| self.layout.behind(call))
     }
 
-    /// The bytes that lead from the original to the copy: address, what is written there. `base` is the address
-    /// of the copies.
+    /// Returns what is overwritten so that places of the original lead to the copy: addresses and bytes.
+    /// `base` is the address of the copies.
     pub(crate) fn redirects(&self, base: u64) -> impl Iterator<Item = (u64, Vec<u8>)> + '_ {
         let target = move |to: u64| self.offset(to).map(|offset| base.wrapping_add(offset.into()));
         self.redirects.iter().filter_map(move |r| Some((r.at, r.bytes(target(r.to)?)?)))
     }
 
-    /// Writes the copy into `bytes`, the copies. `base` is their address, `counters` the offset of the first
-    /// counter from what gs points to; `elsewhere` says where a call or jump at a site leads that does not stay
-    /// in the unit. Answers with the offsets of words that hold link addresses.
+    /// Writes the copy into `bytes`, the bytes of all copies, and returns the offsets of u64 words that hold
+    /// link addresses.
+    ///
+    /// `base` is the address of the copies, `counters` the offset of the first counter from what gs points
+    /// to. `elsewhere` returns where a call or jump (its address, its target) leads that leaves the unit.
+    ///
+    /// # Errors
+    ///
+    /// [`Uncounted::NotRelocatable`], if something is out of reach.
     pub(crate) fn write(
         &self,
         image: &Image,

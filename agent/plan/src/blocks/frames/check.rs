@@ -1,4 +1,4 @@
-//! Check.
+//! Whether what unwinders need for a unit can be copied.
 
 use crate::blocks::frames::lsda::Table;
 use crate::blocks::frames::program::Program;
@@ -6,7 +6,12 @@ use crate::blocks::steps::Steps;
 use crate::blocks::uncounted::Uncounted;
 use gprofinject_image::Image;
 
-/// Whether the unit's descriptions and tables can be moved: everything but the places themselves.
+/// Checks that the unit's frame descriptions and exception tables can be copied. Only the places are not
+/// known yet.
+///
+/// # Errors
+///
+/// [`Uncounted::Frames`], if they cannot.
 pub(crate) fn check(image: &Image, steps: &Steps) -> Result<(), Uncounted> {
     for part in &steps.parts {
         for description in image.frames.descriptions(part.lo, part.hi).ok_or(Uncounted::Frames)? {

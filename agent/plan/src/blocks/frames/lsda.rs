@@ -1,4 +1,4 @@
-//! Reading exception tables (as GCC writes them, gcc/except.c), as much of each as is in use.
+//! Reads the parts of exception tables that are in use (as GCC writes them, gcc/except.c).
 
 use gimli::DwEhPe;
 use gimli::constants::DW_EH_PE_omit;
@@ -6,32 +6,39 @@ use gprofinject_image::Image;
 use gprofinject_image::frames::encoded::Reader;
 use gprofinject_image::frames::unwind::Description;
 
-/// A range of an exception table.
+/// A range of addresses in an exception table.
 pub(crate) struct Site {
+    /// The first address.
     pub(crate) start: u64,
+    /// The first address behind it.
     pub(crate) end: u64,
-    /// Address; 0: none.
+    /// Address of the landing pad. 0: there is none.
     pub(crate) pad: u64,
+    /// One more than the offset of the first action record. 0: there is none.
     pub(crate) action: u64,
 }
 
 /// An exception table (LSDA).
 pub(crate) struct Table<'d> {
+    /// The ranges.
     pub(crate) sites: Vec<Site>,
     /// The action records in use, from the first one on.
     pub(crate) actions: &'d [u8],
-    /// How types are written: `DW_EH_PE_omit` if there are none.
+    /// How types are encoded. `DW_EH_PE_omit`: there are none.
     pub(crate) encoding: DwEhPe,
-    /// Bytes of each.
+    /// Bytes of a type.
     pub(crate) size: usize,
-    /// The types in use, the last one first, as they are written, and where that is.
+    /// The types in use as they are encoded, the last one first.
     pub(crate) types: &'d [u8],
+    /// Address of `types`.
     pub(crate) types_at: u64,
-    /// Exception specifications, which stand behind the types.
+    /// The exception specifications in use, which stand behind the types.
     pub(crate) specifications: &'d [u8],
 }
 
 impl<'d> Table<'d> {
+    /// Reads the exception table of a frame description. `None`: it is damaged, or has an encoding that is
+    /// not known.
     pub(crate) fn read(image: &Image<'d>, d: &Description) -> Option<Table<'d>> {
         let bytes = image.data_from(d.lsda)?;
         let mut reader = Reader { bytes, address: d.lsda, function: d.start };
@@ -81,7 +88,8 @@ impl<'d> Table<'d> {
         if used.specifications > 0 {
             let mut reader = Reader { bytes: image.data_from(base)?, address: base, function: 0 };
             let all = reader.bytes;
-            // Lists of types, each ended by a zero, up to the end of the last one that is in use.
+            // These are lists of types, each ended by a zero. Reads up to the end of the last one that is in
+            // use.
             while all.len() - reader.bytes.len() < used.specifications || {
                 let done = all.len() - reader.bytes.len();
                 all.get(done.checked_sub(1)?) != Some(&0)
@@ -97,16 +105,19 @@ impl<'d> Table<'d> {
     }
 }
 
-/// How much of the tables behind the sites is in use.
+/// How much of what stands behind the ranges is in use.
 #[derive(Default)]
 struct Used {
-    /// Bytes.
+    /// Bytes of action records.
     actions: usize,
+    /// The number of types.
     types: u64,
+    /// Bytes of exception specifications.
     specifications: usize,
 }
 
 impl Used {
+    /// Follows the action records that the ranges use.
     fn of(sites: &[Site], actions: &Reader) -> Option<Used> {
         const LONGEST: usize = 4096;
         let mut used = Used::default();

@@ -1,4 +1,4 @@
-//! Call frame instructions.
+//! Call frame instructions: read from a description of the original, and written for the copy.
 
 use crate::blocks::steps::Part;
 use crate::x86::frames::leb128;
@@ -6,13 +6,15 @@ use gprofinject_image::frames::encoded::Reader;
 use gprofinject_image::frames::unwind::Description;
 use std::borrow::Cow;
 
-/// Call frame instructions for a copy, each with its offset there.
+/// Call frame instructions for a copy.
 #[derive(Default)]
 pub(crate) struct Program<'d> {
+    /// Each instruction, with its offset in the copy.
     rules: Vec<(u32, Cow<'d, [u8]>)>,
 }
 
 impl<'d> Program<'d> {
+    /// Returns the instructions with the advances between them.
     pub(crate) fn encode(mut self) -> Vec<u8> {
         self.rules.sort_by_key(|(offset, _)| *offset);
         let mut out = Vec::new();
@@ -37,15 +39,15 @@ impl<'d> Program<'d> {
         out
     }
 
-    /// From this offset on the CFA is `cfa` away from the stack pointer.
+    /// Notes that the CFA is `cfa` bytes above the stack pointer from this offset on.
     pub(crate) fn moved(&mut self, at: u32, cfa: i64) {
         let mut rule = vec![0x0e]; // DW_CFA_def_cfa_offset
         leb128(&mut rule, cfa as u64);
         self.rules.push((at, rule.into()));
     }
 
-    /// The rules of a description that hold in a part; `place` maps addresses to offsets. None: something in them is
-    /// not known.
+    /// Adds the rules of a description that hold in a part. `place` returns the offset for an address.
+    /// `None`: the description has an instruction that is not known.
     pub(crate) fn rules(
         &mut self,
         d: &Description<'d>,
@@ -81,7 +83,7 @@ impl<'d> Program<'d> {
     }
 }
 
-/// Skips the operands of a call frame instruction.
+/// Skips the operands of a call frame instruction. `None`: it is not known.
 fn operands(opcode: u8, reader: &mut Reader) -> Option<()> {
     let block = |reader: &mut Reader| {
         for _ in 0..reader.uleb()? {
