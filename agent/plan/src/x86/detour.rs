@@ -1,24 +1,27 @@
-//! A jump in place of a library function's first instructions, and a copy of them by which the function can be
-//! called nevertheless.
+//! A jump over the first instructions of a library function, and a copy of them by which the function can
+//! still be called.
 
 use crate::x86::jump::{JUMP, near_jump};
 use crate::x86::relocate::call::Call;
 use crate::x86::relocate::instructions::relocate;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, OpKind};
 
-/// A function that is led elsewhere.
+/// A function whose calls are redirected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Detour {
-    /// What goes to the function's start, as many bytes as its whole first instructions have.
+    /// What overwrites the function's start: a jump, filled up to the end of the last instruction that it
+    /// overwrites.
     pub replacement: Vec<u8>,
-    /// The way to the function itself: the instructions, and a jump behind them.
+    /// The way to the function itself: the overwritten instructions, and a jump to the ones behind them.
     pub original: Vec<u8>,
 }
 
 impl Detour {
-    /// `code` is the whole function at the runtime address `at`, `copy` where `original` is to go, `to` where calls
-    /// are led. None: it cannot be done, because the function is too short, branches back into its first
-    /// instructions, or has some that cannot be moved.
+    /// Redirects a function. `code` is the whole function, which stands at the runtime address `at`; `copy`
+    /// is the address for [`Detour::original`], and `to` the address to which calls are redirected.
+    ///
+    /// `None`: the function is too short, branches back into its first instructions, or has some that cannot
+    /// be relocated; or an address is out of reach.
     pub fn new(code: &[u8], at: u64, copy: u64, to: u64) -> Option<Detour> {
         let mut decoder = Decoder::with_ip(64, code, at, DecoderOptions::NONE);
         let mut len = 0;
@@ -49,7 +52,7 @@ impl Detour {
             return None;
         }
         let mut replacement = near_jump(at, to).to_vec();
-        // Nobody comes here: int3.
+        // Nothing leads to these bytes. They become `int3`.
         replacement.resize(len as usize, 0xcc);
         Some(Detour { replacement, original: moved.bytes })
     }
@@ -78,7 +81,7 @@ mod tests {
         assert_eq!(Detour::new(&[0x31, 0xc0, 0xc3], AT, 0x9000, 0x5000), None);
         // dec edi; jne to itself + 2; ret: the jump leads behind the first instruction.
         assert_eq!(Detour::new(&[0xff, 0xcf, 0x90, 0x90, 0x90, 0x75, 0xfb, 0xc3], AT, 0x9000, 0x5000), None);
-        // Out of reach.
+        // The target is out of reach.
         assert_eq!(Detour::new(&[0x90; 16], AT, 0x9000, 0x5_0000_0000), None);
     }
 }

@@ -1,30 +1,32 @@
-//! What instructions do to the stack frame.
+//! What instructions do to the stack frame, as DWARF call frame instructions.
 
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 
 /// DWARF's number of rsp (System V ABI for x86-64, figure 3.36).
 pub(crate) const RSP: u8 = 7;
 
-/// The state of the frame along instructions, written as DWARF call frame instructions.
+/// Follows the stack frame through instructions, and writes DWARF call frame instructions for it.
 #[derive(Debug)]
 pub(crate) struct Frames {
-    /// CFA - rsp. None: no longer known.
+    /// CFA - rsp, in bytes. `None`: it is no longer known.
     depth: Option<u32>,
-    /// A register that was made from rsp, and CFA - register.
+    /// The DWARF number of a register that was computed from rsp, and CFA - register, in bytes.
     base: Option<(u8, u32)>,
-    /// Registers saved, a bit each.
+    /// A bit for each register that has been saved, by its DWARF number.
     saved: u32,
-    /// The offset that `code` has come to.
+    /// The offset in the instructions up to which `code` describes the frame.
     at: u32,
+    /// The call frame instructions. Empty: the frame stays as it is when a function is entered.
     pub(crate) code: Vec<u8>,
 }
 
 impl Frames {
+    /// Begins at a function's entry.
     pub(crate) fn new() -> Frames {
         Frames { depth: Some(8), base: None, saved: 0, at: 0, code: Vec::with_capacity(32) }
     }
 
-    /// The instruction has been carried out, and code goes on at offset `next`.
+    /// Notes that an instruction has been executed. The next one stands at offset `next`.
     pub(crate) fn step(&mut self, i: &Instruction, next: u32) {
         const CALLEE_SAVED: u32 = 1 << 3 | 1 << 6 | 0xf << 12;
         let Some(depth) = self.depth else { return };
@@ -54,7 +56,8 @@ impl Frames {
             Mnemonic::Mov if i.op1_register() == Register::RSP && i.op0_kind() == OpKind::Register => {
                 self.base = dwarf(i.op0_register()).map(|register| (register, depth));
             }
-            // Aligned: from now on the register tells, if there is one.
+            // The distance from the CFA to the aligned rsp is not known. From here on the other register
+            // describes the frame, if there is one.
             Mnemonic::And if i.op0_register() == Register::RSP => {
                 self.depth = None;
                 if let Some((register, offset)) = self.base {
@@ -67,13 +70,14 @@ impl Frames {
         }
     }
 
-    /// `call next; next: lea rsp, [rsp+8]; push [word]; jmp`, at offset `at`.
+    /// Notes an emulated call at offset `at`: `call next; next: lea rsp, [rsp+8]; push [word]; jmp`.
     pub(crate) fn emulated_call(&mut self, at: u32) {
         for (by, next) in [(8, at + 5), (-8, at + 10), (8, at + 16)] {
             self.move_by(by, next);
         }
     }
 
+    /// Notes that rsp has moved down by so many bytes.
     fn move_by(&mut self, by: i32, next: u32) {
         let Some(depth) = self.depth.filter(|_| by != 0) else { return };
         self.depth = depth.checked_add_signed(by);
@@ -84,6 +88,7 @@ impl Frames {
         }
     }
 
+    /// Advances to an offset.
     fn advance(&mut self, to: u32) {
         match to - self.at {
             0 => {}
@@ -97,15 +102,17 @@ impl Frames {
     }
 }
 
+/// Whether the second of two operands is an immediate one.
 fn is_immediate(i: &Instruction) -> bool {
     i.op_count() == 2 && !matches!(i.op1_kind(), OpKind::Register | OpKind::Memory)
 }
 
+/// Whether the operand in memory is relative to rsp alone.
 fn from_rsp(i: &Instruction) -> bool {
     i.memory_base() == Register::RSP && i.memory_index() == Register::None
 }
 
-/// DWARF's number of a general register of 64 bits.
+/// Returns the DWARF number of a 64-bit general register.
 fn dwarf(register: Register) -> Option<u8> {
     const NUMBERS: [u8; 8] = [0, 2, 1, 3, RSP, 6, 4, 5];
     if !register.is_gpr64() {
@@ -115,6 +122,7 @@ fn dwarf(register: Register) -> Option<u8> {
     Some(NUMBERS.get(number).copied().unwrap_or(number as u8))
 }
 
+/// Appends a number in ULEB128.
 pub(crate) fn leb128(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         out.push(value as u8 | 0x80);

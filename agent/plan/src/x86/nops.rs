@@ -1,4 +1,4 @@
-//! Instructions that do nothing.
+//! Instructions that do nothing, to fill bytes up.
 
 /// Nops of one to nine bytes (Intel's manual, volume 2B, NOP).
 pub(crate) const NOPS: [&[u8]; 9] = [

@@ -1,18 +1,20 @@
-//! The scratch registers that thunks use.
+//! The scratch registers that thunks use: rax, r10 and r11, and sets of them.
 
 use iced_x86::{Instruction, Register};
 
-/// r10 and r11, in sets of the two.
+/// r10, as a set.
 pub(crate) const R10: u8 = 1;
 
+/// r11, as a set.
 pub(crate) const R11: u8 = 2;
 
+/// r10 and r11, each with the set of it.
 pub(crate) const BOTH: [(Register, u8); 2] = [(Register::R10, R10), (Register::R11, R11)];
 
-/// rax, beside the two.
+/// rax, as a set.
 pub(crate) const RAX: u8 = 4;
 
-/// For each register: of which of the three it is all or a part.
+/// For each register of iced: the scratch register that it is or is a part of, as a set.
 const PART_OF: [u8; 256] = {
     let mut table = [0; 256];
     let parts = [
@@ -29,7 +31,7 @@ const PART_OF: [u8; 256] = {
     table
 };
 
-/// Which of r10, r11 and rax an instruction names.
+/// Returns the set of scratch registers that an instruction names as operands.
 pub(crate) fn named(i: &Instruction) -> u8 {
     let part_of = |register: Register| PART_OF[register as usize];
     part_of(i.op0_register())
@@ -39,7 +41,7 @@ pub(crate) fn named(i: &Instruction) -> u8 {
         | part_of(i.memory_index())
 }
 
-/// Whether an instruction names r11.
+/// Returns whether an instruction names r11.
 pub(crate) fn names_r11(i: &Instruction) -> bool {
     named(i) & R11 != 0
 }

@@ -1,6 +1,7 @@
-//! Thunk code as a template: encoded once by iced, then copied for each function with its holes filled.
+//! The code of thunks as templates: encoded once by iced, then copied for each function with its holes
+//! filled.
 //!
-//! A thunk must cost well under a microsecond to make, so nothing is encoded for each function but the
+//! To make a thunk must take well under a microsecond. So nothing is encoded for each function, except
 //! relocated instructions that need it.
 
 pub(crate) mod kind;
@@ -16,60 +17,69 @@ pub(crate) use crate::x86::template::kind::{Kind, Second};
 /// What a hole is filled with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hole {
-    /// i32 displacement: `fs:` offset of a word; the agent adds the thread pointer offset of its block.
+    /// An i32 displacement: the `fs:` offset of a word. The agent adds the offset of its thread-local words
+    /// from the thread pointer.
     Tls,
-    /// i32 displacement: the function's first home slot in the thread block, plus what stands there.
+    /// An i32 displacement: the offset of the function's first home slot in the thread's counters, plus what
+    /// stands there.
     Slot,
     /// The same, and behind it a u32 immediate: the lower half of the key of a tail call's slot.
     SlotAndSite,
-    /// i32 displacement of a branch, relative to its end.
+    /// The i32 displacement of a branch, relative to its end.
     Branch(Target),
-    /// u32 immediate: the function's number.
+    /// A u32 immediate: the function's number.
     Number,
-    /// u32 immediate: mask of the home slot's offset; u8 where that is enough.
+    /// A u32 immediate: the mask of the home slot's offset.
     Mask,
+    /// The same as a u8 immediate.
     NarrowMask,
-    /// u32 immediate: multiplier of the home slot's hash.
+    /// A u32 immediate: the multiplier of the home slot's hash.
     Multiplier,
-    /// u8 immediate: how far its product is shifted.
+    /// A u8 immediate: how many bits the hash shifts its product.
     Shift,
 }
 
+/// Where a branch out of a template leads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
+    /// To the slow path for an arc that is not at its home slot.
     Miss,
-    /// The stack pointer is outside the thread's window.
+    /// To the slow path for a stack pointer that is outside of the thread's window on entry.
     Outside,
-    /// The stack pointer is outside the thread's window on exit.
+    /// To the slow path for a stack pointer that is outside of the thread's window on exit.
     Exit,
+    /// To the function's body, or back into its thunk.
     Body,
 }
 
 /// Encoded bytes with holes, and the offsets of labels in them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Template {
+    /// The bytes.
     pub bytes: Vec<u8>,
-    /// Offset of each hole's bytes.
+    /// The holes, each with the offset of its bytes.
     pub holes: Vec<(u32, Hole)>,
-    /// Where the thunk goes on after its arc is counted.
+    /// Where the thunk goes on after its arc has been counted.
     pub resume: u32,
-    /// The address that the `call` leaves in the return slot; 0 in entry-only thunks.
+    /// The address that the `call` leaves in the return slot: the exit label. 0 in a thunk without an exit.
     pub exit: u32,
-    /// Where the return address has just left its slot, and where it has just come back.
+    /// Where the return address has just left its slot.
     pub popped: u32,
+    /// Where it has just come back.
     pub pushed: u32,
-    /// Displacements of short branches to islands, and where those lead.
+    /// The displacements of short branches to islands, and where those lead.
     to_islands: Vec<(u32, Target)>,
 }
 
-/// Branches out of thunks with an exit are short: to *islands*, near jumps behind the exit's `ret`. Eight bytes less
-/// on the way of each call.
+/// Branches out of thunks with an exit are short and lead to *islands*, which are near jumps behind the
+/// exit's `ret`. That saves eight bytes on the path of each call.
 const ISLANDS: [Target; 3] = [Target::Miss, Target::Outside, Target::Exit];
 
-/// The islands, and behind them what notes the return of a frame with a link.
+/// Bytes of the islands and, behind them, of the code that notes the return of a frame with a link.
 const BEHIND_EXIT: usize = ISLANDS.len() * ISLAND as usize + NOTE as usize;
 
-/// A cache line. What is on the way of each call is in as few as can be: one more costs up to a nanosecond.
+/// Bytes of a cache line. The path of each call uses as few as possible, because another one costs up to a
+/// nanosecond.
 pub(crate) const LINE: usize = 64;
 const BLOCK: i64 = offset_of!(ThreadWords, block) as i64;
 const CELLS: i64 = offset_of!(ThreadWords, cells) as i64;
@@ -80,17 +90,19 @@ const LINK: i64 = offset_of!(Cell, link) as i64;
 const KEY: i64 = offset_of!(Slot, key) as i64;
 const COUNT: i64 = offset_of!(Slot, count) as i64;
 
-/// Where each register that a thunk uses is kept, from the CFA. Below the return slot nothing of the
-/// caller is alive, and a signal handler leaves 128 bytes below rsp alone.
+/// Where the thunk saves rax on entry, as an offset from the CFA. Nothing of the caller is alive below the
+/// return slot, and signal handlers do not touch 128 bytes below rsp.
 const SAVED_RAX: i64 = -16;
+/// Where it saves r11 on entry.
 const SAVED_R11: i64 = -24;
-/// The exit code keeps them here; its own return slot is at CFA - 8.
+/// Where the exit code saves r11, as an offset from the CFA. The exit code's own return slot is at CFA - 8.
 const EXIT_SAVED_R11: i64 = -16;
+/// Where the exit code saves rax.
 const EXIT_SAVED_RAX: i64 = -24;
 
 impl Template {
-    /// Where the thunk may begin, `before` bytes behind `next` at least: with a cache line, and so that its exit code is
-    /// in one, or with the exit code's.
+    /// Returns where the thunk is to begin, at least `before` bytes behind `next`: at a cache line if its
+    /// exit code is then in one, and otherwise so that the exit code begins at one.
     pub(crate) fn place(&self, next: usize, before: usize) -> usize {
         let exit = before + self.exit as usize;
         let end = before + self.bytes.len() - BEHIND_EXIT;
@@ -100,7 +112,7 @@ impl Template {
         (next + exit).next_multiple_of(LINE) - exit
     }
 
-    /// The thunk of a function.
+    /// Makes the thunk of a function.
     ///
     /// ```text
     /// entry and exit                      entry only
@@ -153,27 +165,27 @@ impl Template {
     ///   jmp  rest of the function
     /// ```
     ///
-    /// rax and r11 are saved and restored only where somebody may need them; r10 stands in where that
-    /// spares saving r11, or rax.
+    /// rax and r11 are saved and restored only if somebody may need them. r10 is used instead if that makes
+    /// it unnecessary to save r11, or rax.
     ///
-    /// With several home slots `mov rax, fs:[block]` becomes
-    /// `imul eax, r11d, multiplier; shr eax, shift; and eax, mask; add rax, fs:[block]`, the first two of
-    /// them `mov eax, r11d` where the known return addresses differ in the masked bits.
+    /// With several home slots, `mov rax, fs:[block]` becomes `imul eax, r11d, multiplier; shr eax, shift;
+    /// and eax, mask; add rax, fs:[block]`. If the known return addresses differ in the masked bits, `mov
+    /// eax, r11d` replaces the first two instructions.
     ///
-    /// No word of memory is both read and written on every call, so nothing makes calls wait for each
-    /// other; and a signal handler may come in anywhere, because its frames have cells of their own.
+    /// No word of memory is both read and written on every call, so no call has to wait for the one before. A
+    /// signal handler may interrupt the thunk anywhere, because its frames have cells of their own.
     ///
-    /// In the longest thunks the first island is too far from the branch to `miss`, which is a near one there.
+    /// In the longest thunks the first island is too far away, and the branch to `miss` is a near one.
     pub(crate) fn thunk(kind: Kind) -> Template {
         let short = Template::thunk_with(kind, true);
         if short.reaches_islands() { short } else { Template::thunk_with(kind, false) }
     }
 
-    /// `short`: the branch to `miss` of a thunk with an exit leads to an island.
+    /// Makes a thunk. With `short`, the branch to `miss` of a thunk with an exit leads to an island.
     fn thunk_with(kind: Kind, short: bool) -> Template {
         let mut t = Template::default();
         let (first, second) = (kind.second.first(), kind.second.register());
-        // Displacements below are from rsp as it is at that point.
+        // Displacements are relative to rsp as it is at that point.
         let at_entry = 8;
         t.save(kind, at_entry);
         if kind.both {
@@ -225,25 +237,28 @@ impl Template {
         t
     }
 
+    /// Adds a short branch to an island.
     fn by_island(&mut self, code: Code, target: Target) {
-        // The displacement is the last byte, and filled in when the island is there.
+        // The displacement is the last byte. It is filled in when the island is there.
         self.put(Instruction::with_branch(code, self.bytes.len() as u64), None);
         self.to_islands.push((self.here() - 1, target));
     }
 
+    /// Adds the islands.
     fn islands(&mut self) {
         for target in ISLANDS {
             let island = self.here();
             self.put(branch(Code::Jmp_rel32_64), Some(Hole::Branch(target)));
             debug_assert_eq!(self.here() - island, ISLAND);
             for &(hole, _) in self.to_islands.iter().filter(|(_, to)| *to == target) {
-                // A test makes all kinds, and follows their branches.
+                // A test makes the thunks of all kinds and follows these branches.
                 self.bytes[hole as usize] = (island - hole - 1) as u8;
             }
         }
     }
 
-    /// What the branch with its displacement at `hole` leads to: notes the exit, and goes back to `noted`.
+    /// Adds the code that notes the exit and goes back to `noted`. The displacement of the branch to it is at
+    /// `hole`.
     fn note(&mut self, hole: u32, noted: u32) {
         let start = self.here();
         self.bytes[hole as usize] = (start - hole - 1) as u8;
@@ -252,12 +267,12 @@ impl Template {
         debug_assert_eq!(self.here() - start, NOTE);
     }
 
-    /// Whether all short branches have come out as forward ones.
+    /// Returns whether all branches to islands reach them.
     fn reaches_islands(&self) -> bool {
         self.to_islands.iter().all(|&(hole, _)| self.bytes[hole as usize] < 0x80)
     }
 
-    /// rsp is `below` less than the CFA.
+    /// Adds the saving of registers. rsp is `below` bytes below the CFA.
     fn save(&mut self, kind: Kind, below: i64) {
         if kind.keeps_rax() {
             self.put(store(Register::RSP, SAVED_RAX + below, Register::RAX), None);
@@ -267,6 +282,7 @@ impl Template {
         }
     }
 
+    /// Adds the restoring of registers. rsp is `below` bytes below the CFA.
     fn restore(&mut self, kind: Kind, below: i64) {
         if kind.second == Second::Kept {
             self.put(load(Register::R11, Register::RSP, SAVED_R11 + below), None);
@@ -276,11 +292,11 @@ impl Template {
         }
     }
 
-    /// With the CFA in `cfa`: leaves the address of the frame's cell there, or goes to `outside`, by an island or
-    /// directly.
+    /// Adds code that replaces the CFA in `cfa` by the address of the frame's cell, or goes to `outside`, by
+    /// an island or directly.
     fn find_cell(&mut self, cfa: Register, other: Register, outside: Target, island: bool) {
         self.put(with_tls(Code::Mov_r64_rm64, other, CELLS), Some(Hole::Tls));
-        // Two addresses in the same window, a multiple of its size, differ in the low bits only.
+        // Windows are aligned to their size, so two addresses in the same one differ only in low bits.
         let window = mem(other, WINDOW_WORD);
         self.put(Instruction::with2(Code::Xor_r64_rm64, cfa, window), None);
         let code = if cfa == Register::RAX { Code::Cmp_RAX_imm32 } else { Code::Cmp_rm64_imm32 };
@@ -294,24 +310,27 @@ impl Template {
         self.put(Instruction::with2(Code::Lea_r64_m, cfa, cell), None);
     }
 
+    /// Adds code that fills the frame's cell. rsp is the CFA.
     fn fill_cell(&mut self, first: Register, second: Register) {
         self.put(Instruction::with2(Code::Mov_r64_rm64, first, Register::RSP), None);
         self.find_cell(first, second, Target::Outside, true);
         self.put(load(second, Register::RSP, -8), None);
         self.put(store(first, RETURN, second), None);
-        // The upper half, which is 0, is the cell's link.
+        // The upper half of the word is the cell's link, and becomes 0.
         let number = Instruction::with2(Code::Mov_rm64_imm32, mem(first, FUNCTION), 0x1234_5678);
         self.put(number, Some(Hole::Number));
-        // After the cell: a signal handler that comes in between does not know of the frame yet.
+        // This comes after the cell is filled. A signal handler that interrupts before does not know of the
+        // frame yet.
         self.note_last();
     }
 
-    /// rsp is the CFA: notes that the frame is entered or left.
+    /// Adds code that notes that the frame is entered or left. rsp is the CFA.
     fn note_last(&mut self) {
         self.put(Instruction::with2(Code::Mov_rm64_r64, tls(LAST), Register::RSP), Some(Hole::Tls));
     }
 
-    /// What a hashed thunk tries when its arc is not at home: the next slot. `len` is its own length.
+    /// Makes what a thunk with a hash tries if its arc is not at its home slot: the next slot. `len` is its
+    /// own length in bytes.
     ///
     /// ```text
     ///   cmp  [rax+slot+16], r11
@@ -332,8 +351,8 @@ impl Template {
         t
     }
 
-    /// The thunk of a jump by which one hooked function tail-calls another. rsp is the CFA - 8; the slot
-    /// there holds the caller's exit label and keeps it.
+    /// Makes the thunk of a jump by which one hooked function tail-calls another. rsp is CFA - 8. The return
+    /// slot there holds the caller's exit label and keeps it.
     ///
     /// ```text
     ///   mov  [rsp-8], rax
@@ -354,7 +373,7 @@ impl Template {
     ///   jmp  body
     /// ```
     ///
-    /// To a leaf no frame is handed over, and the cell is left alone.
+    /// A leaf gets no frame, so for it the cell is not changed.
     pub(crate) fn tail(kind: Kind) -> Template {
         let mut t = Template::default();
         let (first, second) = (kind.second.first(), kind.second.register());
@@ -376,13 +395,15 @@ impl Template {
         t
     }
 
+    /// Adds code that gives the frame in `cell` to the callee.
     fn hand_over(&mut self, cell: Register) {
         let number = Instruction::with2(Code::Mov_rm32_imm32, mem(cell, FUNCTION), 0x1234_5678);
         self.put(number, Some(Hole::Number));
     }
 
-    /// From the exit label on. rsp is the CFA, and [rsp-8] the return slot; any register may hold a result. Answers with
-    /// where the displacement of the branch to [`Template::note`] is, and where that goes on.
+    /// Adds the code from the exit label on. rsp is the CFA, [rsp-8] is the return slot, and any register
+    /// except those in `dead` may hold a result. Returns where the displacement of the branch to
+    /// [`Template::note`] is, and where that code goes back to.
     fn leave(&mut self, dead: u8) -> (u32, u32) {
         let (cfa, other) = match dead & (R10 | R11) {
             0 | R11 => (Register::RAX, Register::R11),
@@ -398,7 +419,8 @@ impl Template {
         }
         self.put(Instruction::with2(Code::Mov_r64_rm64, cfa, Register::RSP), None);
         self.find_cell(cfa, other, Target::Exit, true);
-        // Noted before the cell says that the frame is gone: until then it is one that was entered.
+        // The exit is noted before the cell says that the frame is gone. Until then the frame counts as
+        // entered.
         let linked = Instruction::with2(Code::Cmp_rm32_imm8, mem(cfa, LINK), LEFT as i32);
         self.put(linked, None);
         self.put(Instruction::with_branch(Code::Ja_rel8_64, self.bytes.len() as u64), None);
@@ -416,12 +438,14 @@ impl Template {
         (noted - 1, noted)
     }
 
+    /// Returns the offset of the next instruction.
     fn here(&self) -> u32 {
         self.bytes.len() as u32
     }
 
+    /// Adds an instruction, which may have a hole.
     fn put(&mut self, instruction: Made, hole: Option<Hole>) {
-        // The instructions are constants of this file; a test encodes every template.
+        // The instructions are constants of this file, and a test encodes all templates, so this cannot fail.
         let Ok(instruction) = instruction else { return };
         let start = self.bytes.len();
         let mut encoder = Encoder::new(64);
@@ -443,8 +467,10 @@ impl Template {
     }
 }
 
+/// An instruction that could be made, or not.
 type Made = Result<Instruction, iced_x86::IcedError>;
 
+/// Returns an operand in memory with the shortest displacement.
 fn mem(base: Register, displacement: i64) -> MemoryOperand {
     if displacement == 0 {
         return MemoryOperand::with_base(base);
@@ -452,31 +478,34 @@ fn mem(base: Register, displacement: i64) -> MemoryOperand {
     MemoryOperand::with_base_displ(base, displacement)
 }
 
-/// A memory operand whose displacement takes four bytes whatever its value.
+/// Returns an operand in memory whose displacement always takes four bytes.
 fn wide(base: Register, displacement: i64) -> MemoryOperand {
     MemoryOperand::with_base_displ_size(base, displacement, 8)
 }
 
-/// `fs:[displacement]`, four bytes of displacement.
+/// Returns the operand `fs:[displacement]`, whose displacement takes four bytes.
 fn tls(displacement: i64) -> MemoryOperand {
     MemoryOperand::new(Register::None, Register::None, 1, displacement, 8, false, Register::FS)
 }
 
+/// Makes a load.
 fn load(register: Register, base: Register, displacement: i64) -> Made {
     Instruction::with2(Code::Mov_r64_rm64, register, mem(base, displacement))
 }
 
+/// Makes a store.
 fn store(base: Register, displacement: i64, register: Register) -> Made {
     Instruction::with2(Code::Mov_rm64_r64, mem(base, displacement), register)
 }
 
+/// Makes an instruction on a register and a thread-local word.
 fn with_tls(code: Code, register: Register, word: i64) -> Made {
     Instruction::with2(code, register, tls(word))
 }
 
-/// A near branch; its displacement is a hole.
+/// Makes a near branch, whose displacement is a hole.
 fn branch(code: Code) -> Made {
-    // A distant target, so that the encoder has no reason to take a short form.
+    // The target is far away, so that the encoder does not choose a short form.
     Instruction::with_branch(code, 0x1000_0000)
 }
 

@@ -1,4 +1,4 @@
-//! Length, class and registers of one common instruction.
+//! Decodes one common instruction: its length, its class and the registers that it names.
 
 use crate::x86::predecode::fields::{B, CLASSES, Class, LEN, R, RSP, SHAPES, SIB, SIB_0, W, WINDOW, X, word};
 use crate::x86::predecode::tables;
@@ -9,35 +9,40 @@ use crate::x86::predecode::tables::{
 /// An instruction that [`predecode`] has recognised.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Predecoded<'w> {
+    /// The bytes from the instruction on.
     pub(crate) window: &'w [u8; WINDOW],
+    /// Where control goes from it.
     pub(crate) class: Class,
+    /// Its bytes.
     pub(crate) len: u8,
-    /// The first byte behind the opcode.
+    /// Offset of the first byte behind the opcode.
     at: u8,
+    /// The REX prefix. 0: there is none.
     pub(crate) rex: u8,
-    /// A prefix makes operands of 32 bits such of 16.
+    /// Whether a prefix makes operands of 32 bits ones of 16 bits.
     pub(crate) has_short_operands: bool,
-    /// The opcode's entry in its table.
+    /// The opcode's entry in [`OPCODES`].
     pub(crate) entry: u64,
-    /// ModRM; where there is none, as with registers as operands.
+    /// ModRM. If there is none: a value that stands for registers as operands.
     modrm: u8,
-    /// In the form of [`SHAPES`].
+    /// The entry of ModRM in [`SHAPES`], or that of the register in the opcode.
     pub(crate) shape: u32,
 }
 
 /// The base register of an operand in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Base {
-    /// There is no such operand, or its address has an index or no base.
+    /// There is no operand in memory, or its address has an index or no base register.
     None,
+    /// The operand is relative to RIP.
     Rip,
+    /// The operand is relative to this register, by its number.
     Register(u8),
 }
 
-/// The instruction at the start of the window.
+/// Decodes the instruction at the start of the window. `None`: it is not among those that are known.
 ///
-/// Which instruction comes next is hard to foresee, for processors as well. So there are few branches here that depend
-/// on it.
+/// Processors cannot predict which instruction comes next, so few branches here depend on it.
 #[inline(always)]
 pub(crate) fn predecode(window: &[u8; WINDOW]) -> Option<Predecoded<'_>> {
     let byte = |at: usize| window[at % WINDOW];
@@ -66,7 +71,7 @@ pub(crate) fn predecode(window: &[u8; WINDOW]) -> Option<Predecoded<'_>> {
         at + (shape >> LEN & 0xf) as usize + (entry >> IMM & 5) as usize + usize::from(is_base_left_out) * 4;
     let mut is_word = entry & IMMZ != 0;
     if entry & ODD != 0 {
-        // A mov of eight bytes.
+        // A `mov` may have an immediate operand of eight bytes.
         len += if is_word && rex & W != 0 { 4 } else { 0 };
         if entry & IMM_OF_TEST != 0 && modrm & 0x38 == 0 {
             is_word = opcode & 1 != 0;
@@ -89,9 +94,10 @@ pub(crate) fn predecode(window: &[u8; WINDOW]) -> Option<Predecoded<'_>> {
     Some(Predecoded { window, class, len, at, rex, has_short_operands, entry, modrm, shape })
 }
 
-/// Skips legacy prefixes: where the instruction goes on, and the mandatory prefix among them. 0: none; 1: 66; 2: f3; 3: f2.
+/// Skips legacy prefixes. Returns the offset of what follows, and the mandatory prefix among them. 0: none;
+/// 1: 66; 2: f3; 3: f2.
 fn skip_prefixes(window: &[u8; WINDOW]) -> Option<(usize, u32)> {
-    /// With more the instruction might be too long.
+    /// The most prefixes that are skipped. With more, the instruction might be too long.
     const MOST: usize = 4;
     let mut mandatory = 0;
     for (at, &byte) in window[..=MOST].iter().enumerate() {
@@ -111,13 +117,14 @@ fn skip_prefixes(window: &[u8; WINDOW]) -> Option<(usize, u32)> {
 }
 
 impl Predecoded<'_> {
-    /// Of a direct branch: the bytes of its displacement, the instruction's last ones.
+    /// Returns the bytes of a direct branch's displacement, which are the instruction's last ones.
     #[inline(always)]
     pub(crate) fn width(&self) -> u8 {
         self.len - self.at
     }
 
-    /// What a direct branch or a RIP-relative operand of the instruction at `ip` refers to.
+    /// Returns the address that a direct branch or a RIP-relative operand refers to, for an instruction at
+    /// `ip`.
     #[inline(always)]
     pub(crate) fn target(&self, ip: u64) -> u64 {
         let distance = match self.class {
@@ -129,44 +136,44 @@ impl Predecoded<'_> {
         (ip + u64::from(self.len)).wrapping_add_signed(distance.into())
     }
 
-    /// ModRM's mode, reg and rm.
+    /// Returns ModRM's mode, reg and rm.
     #[inline(always)]
     pub(crate) fn modrm(&self) -> (u8, u8, u8) {
         (self.modrm >> 6, self.modrm >> 3 & 7, self.modrm & 7)
     }
 
-    /// The SIB byte's index and base.
+    /// Returns the SIB byte's index and base.
     #[inline(always)]
     fn sib(&self) -> (u8, u8) {
         let sib = self.window[usize::from(self.at + 1) % WINDOW];
         (self.number(X, sib >> 3 & 7), sib & 7)
     }
 
-    /// Whether an operand in memory is relative to RIP.
+    /// Returns whether an operand in memory is relative to RIP.
     #[inline(always)]
     pub(crate) fn is_relative(&self) -> bool {
         self.modrm & 0xc7 == 5
     }
 
-    /// The opcode's last byte.
+    /// Returns the last byte of the opcode.
     #[inline(always)]
     pub(crate) fn opcode(&self) -> u8 {
         self.window[usize::from(self.at - 1) % WINDOW]
     }
 
-    /// The register that the opcode itself names.
+    /// Returns the register that is a part of the opcode.
     #[inline(always)]
     pub(crate) fn opcode_register(&self) -> Option<u8> {
         (self.entry >> OPCODE_REGISTER & 1 != 0).then(|| self.number(B, self.opcode() & 7))
     }
 
-    /// The register that a field and its bit in the REX prefix name.
+    /// Returns the number of the register in a field. `extension` is the field's bit in the REX prefix.
     #[inline(always)]
     pub(crate) fn number(&self, extension: u8, field: u8) -> u8 {
         if self.rex & extension != 0 { field | 8 } else { field }
     }
 
-    /// The base register of the operand in memory.
+    /// Returns the base register of the operand in memory.
     #[inline(always)]
     pub(crate) fn base(&self) -> Base {
         match self.modrm() {
@@ -180,7 +187,7 @@ impl Predecoded<'_> {
         }
     }
 
-    /// The displacement of the operand in memory.
+    /// Returns the displacement of the operand in memory.
     #[inline(always)]
     pub(crate) fn displacement(&self) -> i32 {
         let (mode, _, rm) = self.modrm();
@@ -192,14 +199,14 @@ impl Predecoded<'_> {
         }
     }
 
-    /// The general registers that the instruction may use, wholly or in part: a bit for each, by its number. A branch
-    /// uses none.
+    /// Returns the general registers that the instruction may use, wholly or in part, as bits by their
+    /// numbers. For a branch there are none.
     #[inline(always)]
     pub(crate) fn registers(&self) -> u16 {
         self.named(true)
     }
 
-    /// The same but for those that only make up an address.
+    /// Returns the same without the registers that only make up an address.
     #[inline(always)]
     pub(crate) fn operands(&self) -> u16 {
         self.named(self.modrm >= 0xc0)
@@ -211,7 +218,7 @@ impl Predecoded<'_> {
         let rm = if by_rm { self.shape as u16 >> 8 } else { 0 };
         let mut named = reg << ((self.rex & R) * 2) | rm << ((self.rex & B) * 8);
         if self.entry & (BYTES | IMPLICIT) != 0 {
-            // In instructions on bytes register 4 may be ah, and so for the three behind it.
+            // In an instruction on bytes, registers 4 to 7 may be ah, ch, dh and bh.
             if self.entry & BYTES != 0 && self.rex == 0 {
                 named |= named >> 4;
             }
@@ -223,7 +230,7 @@ impl Predecoded<'_> {
         named
     }
 
-    /// The registers that the SIB byte names.
+    /// Returns the registers that the SIB byte names.
     #[inline(always)]
     pub(crate) fn sib_registers(&self) -> u16 {
         let (index, base) = self.sib();

@@ -4,35 +4,40 @@ use crate::x86::predecode::decode::{Base, Predecoded};
 use crate::x86::predecode::fields::{B, Class, R, SIB, W, word};
 use crate::x86::predecode::tables::{ACCESS, Access, IMM_OF_TEST, IMMZ, ODD};
 
-/// What an instruction does with general registers: a bit for each, by its number.
+/// What an instruction does with general registers. Each set has a bit for each register, by its number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Effects {
-    /// They are read, if only to make up an address.
+    /// Registers that it reads, if only to make up an address.
     pub(crate) reads: u16,
-    /// They are overwritten. An instruction on 32 bits overwrites what it changes, even if it reads it, since it clears
-    /// the upper half.
+    /// Registers that it overwrites. A 32-bit instruction overwrites what it changes, even if it reads it,
+    /// because it clears the upper half.
     pub(crate) overwrites: u16,
-    /// They are changed, all or a part of them.
+    /// Registers that it changes, wholly or in part.
     pub(crate) changes: u16,
 }
 
 /// The register that an instruction leaves a value in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Moved {
+    /// The number of the register.
     pub(crate) register: u8,
-    /// The value, if it is the sum of a register and a number.
+    /// The number of another register, and the number that is added to its value. `None`: the value is
+    /// something else.
     pub(crate) sum: Option<(u8, i32)>,
 }
 
-/// `xor` and `sub`, of whose two registers ModRM.rm or ModRM.reg is written.
+/// `xor` and `sub` of two registers. If both are the same, the result does not depend on it.
 const CLEARING: [u8; 4] = [0x31, 0x33, 0x29, 0x2b];
+/// The number of rcx.
 const RCX: u8 = 1;
+/// The opcode of `movsxd`.
 const MOVSXD: u8 = 0x63;
-/// With three operands.
+/// The opcode of the `imul` with three operands.
 const IMUL: u8 = 0x69;
 
 impl Predecoded<'_> {
     #[inline(always)]
+    /// Returns what the instruction does with its operands.
     fn access(&self) -> Access {
         const KINDS: [Access; 16] = [
             Access::None,
@@ -55,7 +60,7 @@ impl Predecoded<'_> {
         if self.has_short_operands { Access::None } else { KINDS[(self.entry >> ACCESS & 15) as usize] }
     }
 
-    /// Whether [`Predecoded::effects`] and [`Predecoded::result`] are known.
+    /// Returns whether [`Predecoded::effects`] and [`Predecoded::result`] are known.
     #[inline(always)]
     pub(crate) fn has_effects(&self) -> bool {
         match self.class {
@@ -69,8 +74,8 @@ impl Predecoded<'_> {
         }
     }
 
-    /// What an instruction for which [`Predecoded::has_effects`] holds does with registers, but for the stack pointer
-    /// where no field names it.
+    /// Returns what the instruction does with registers, except with the stack pointer if no field names it.
+    /// [`Predecoded::has_effects`] must hold.
     pub(crate) fn effects(&self) -> Effects {
         let none = Effects::default();
         let written = |bits| Effects { overwrites: bits, changes: bits, ..none };
@@ -83,7 +88,7 @@ impl Predecoded<'_> {
         }
         let (mode, reg_field, rm_field) = self.modrm();
         let reg = 1 << self.number(R, reg_field);
-        // What ModRM.rm names is a register or an address, the registers of which are read.
+        // ModRM.rm names a register, or an address whose registers are read.
         let (rm, address) = match mode {
             3 => (1 << self.number(B, rm_field), 0),
             _ => (0, self.address()),
@@ -99,7 +104,8 @@ impl Predecoded<'_> {
             Access::Store => Effects { reads: reg, ..written(rm) },
             Access::Load => Effects { reads: rm, ..written(reg) },
             Access::LoadPart => {
-                // Without REX, the byte registers 4 to 7 are parts of the first four: ah, ch, dh and bh.
+                // Without a REX prefix, byte registers 4 to 7 are ah, ch, dh and bh, parts of the first four
+                // registers.
                 let is_high = self.opcode() & 1 == 0 && self.rex == 0 && rm_field >= 4;
                 let from = if is_high { rm >> 4 } else { rm };
                 Effects { reads: from, ..written(reg) }
@@ -118,7 +124,7 @@ impl Predecoded<'_> {
         })
     }
 
-    /// The registers that make up the address of the operand in memory.
+    /// Returns the registers that make up the address of the operand in memory.
     fn address(&self) -> u16 {
         if self.shape & SIB != 0 {
             return self.sib_registers();
@@ -126,8 +132,8 @@ impl Predecoded<'_> {
         if self.is_relative() { 0 } else { 1 << self.number(B, self.modrm().2) }
     }
 
-    /// Where an instruction for which [`Predecoded::has_effects`] holds leaves a value, if its first operand is a
-    /// register.
+    /// Returns where the instruction leaves a value, if its first operand is a register.
+    /// [`Predecoded::has_effects`] must hold.
     pub(crate) fn result(&self) -> Option<Moved> {
         let (mode, reg_field, rm_field) = self.modrm();
         let (reg, rm) = (self.number(R, reg_field), self.number(B, rm_field));
@@ -162,13 +168,13 @@ impl Predecoded<'_> {
         }
     }
 
-    /// The last operand of opcodes 81 and 83.
+    /// Returns the immediate operand of opcodes 81 and 83.
     fn immediate_of_arithmetic(&self) -> i32 {
         let end = usize::from(self.len);
         if self.opcode() == 0x83 { i32::from(self.window[end - 1] as i8) } else { word(self.window, end - 4) }
     }
 
-    /// Bytes of the operand in memory of an instruction for which [`Predecoded::has_effects`] holds.
+    /// Returns the bytes of the operand in memory. [`Predecoded::has_effects`] must hold.
     pub(crate) fn memory_len(&self) -> i32 {
         match (self.access(), self.opcode()) {
             (Access::LoadPart, opcode) if opcode & 1 == 0 => 1,
@@ -179,18 +185,18 @@ impl Predecoded<'_> {
         }
     }
 
-    /// Whether it is a `mov` of 64 bits to a register.
+    /// Returns whether it is a `mov` of 64 bits to a register.
     pub(crate) fn is_wide_load(&self) -> bool {
         self.access() == Access::Load && self.opcode() == 0x8b && self.rex & W != 0
     }
 
-    /// Whether it is a `lea` of 32 bits.
+    /// Returns whether it is a `lea` of 32 bits.
     pub(crate) fn is_narrow_lea(&self) -> bool {
         self.access() == Access::Address && self.class != Class::Lea
     }
 
-    /// The second operand, if it is an immediate one that may be an address. One of 32 bits is extended by
-    /// instructions on 64 bits; `wide`: only one of 64 bits is wanted.
+    /// Returns the second operand, if it is an immediate one that may be an address. A 32-bit operand of a
+    /// 64-bit instruction is extended. With `wide`, only an operand of 64 bits is returned.
     #[inline(always)]
     pub(crate) fn immediate(&self, wide: bool) -> Option<u64> {
         let is_test = self.entry & IMM_OF_TEST != 0 && self.opcode() & 1 != 0 && self.modrm().1 < 2;

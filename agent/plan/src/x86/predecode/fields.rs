@@ -1,4 +1,5 @@
-//! The fields of an encoded instruction, and the classes of instructions that [`super::decode`] and [`super::skim`] tell apart.
+//! The fields of an encoded instruction, and the classes of instructions that [`super::decode`] and
+//! [`super::skim`] distinguish.
 
 use std::ops::Range;
 
@@ -6,21 +7,25 @@ use std::ops::Range;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Class {
-    /// To the next one.
+    /// To the next instruction.
     Next,
-    /// The same, and the instruction is a `lea` of 64 bits.
+    /// To the next instruction, and this one is a `lea` of 64 bits.
     Lea,
-    /// The same, and it is a `push` or a `pop` of a register or immediate operand.
+    /// To the next instruction, and this one is a `push` of a register or an immediate operand.
     Push,
+    /// To the next instruction, and this one is a `pop` of a register.
     Pop,
-    /// Direct branches.
+    /// A direct `call`.
     Call,
+    /// A direct `jmp`.
     Jump,
+    /// A direct conditional jump.
     Conditional,
     /// `ret` without an operand.
     Return,
 }
 
+/// The classes by their numbers.
 pub(crate) const CLASSES: [Class; 8] = [
     Class::Next,
     Class::Lea,
@@ -32,17 +37,18 @@ pub(crate) const CLASSES: [Class; 8] = [
     Class::Return,
 ];
 
-/// Bytes that [`predecode`] looks at: more than any instruction has.
+/// Bytes that are read of an instruction. No instruction has more than 15.
 pub(crate) const WINDOW: usize = 16;
 
+/// The number of rax.
 pub(crate) const RAX: u8 = 0;
 
-/// As an index: none.
+/// The number of rsp. As an index in a SIB byte it means that there is none.
 pub(crate) const RSP: u8 = 4;
 
-/// By ModRM: a bit for the register that reg names, and from bit 8 on for the one that rm names, if it names one,
-/// both without what a REX prefix adds; from [`LEN`] on the bytes of ModRM, SIB and displacement; [`SIB`]; and
-/// [`SIB_0`].
+/// By ModRM: a bit for the register that reg names, and from bit 8 on one for the register that rm names, if
+/// it names one, both without the bit of a REX prefix; from [`LEN`] on the bytes of ModRM, SIB and
+/// displacement; [`SIB`]; and [`SIB_0`].
 pub(crate) static SHAPES: [u32; 256] = {
     let mut table = [0; 256];
     let mut modrm = 0;
@@ -65,35 +71,42 @@ pub(crate) static SHAPES: [u32; 256] = {
     table
 };
 
+/// Where the length begins in an entry of [`SHAPES`]: four bits.
 pub(crate) const LEN: u32 = 16;
 
+/// There is a SIB byte.
 pub(crate) const SIB: u32 = 1 << 20;
 
-/// The mode is 0: where the SIB byte's base is 5, a displacement of four bytes follows instead of a register.
+/// The mode is 0. Then, if the SIB byte's base is 5, there is a displacement of four bytes instead of a base
+/// register.
 pub(crate) const SIB_0: u32 = 1 << 21;
 
-/// Fields of a REX prefix: 64-bit operands; the fourth bits of ModRM.reg, of the index, and of the base register,
-/// ModRM.rm or the opcode's register.
+/// REX.W: operands have 64 bits.
 pub(crate) const W: u8 = 8;
 
+/// REX.R: the fourth bit of ModRM.reg.
 pub(crate) const R: u8 = 4;
 
+/// REX.X: the fourth bit of the index.
 pub(crate) const X: u8 = 2;
 
+/// REX.B: the fourth bit of the base register, of ModRM.rm, or of the register in the opcode.
 pub(crate) const B: u8 = 1;
 
-/// Whether the four bytes before `end` are an address.
+/// Returns whether the four bytes before `end` are an address.
 pub(crate) fn is_address(window: &[u8; WINDOW], end: usize, addresses: &Range<u64>) -> bool {
     let value = word(window, end - 4);
     addresses.contains(&u64::from(value as u32)) || addresses.contains(&(value as u64))
 }
 
 #[inline(always)]
+/// Returns the first eight bytes.
 pub(crate) fn first_bytes(window: &[u8; WINDOW]) -> u64 {
     u64::from_le_bytes(*window.first_chunk().unwrap_or(&[0; 8]))
 }
 
 #[inline(always)]
+/// Returns the i32 at an offset.
 pub(crate) fn word(window: &[u8; WINDOW], at: usize) -> i32 {
     let bytes = window.get(at..).and_then(<[u8]>::first_chunk);
     i32::from_le_bytes(*bytes.unwrap_or(&[0; 4]))

@@ -1,8 +1,9 @@
 //! The quickest way over instructions: four lookups in tables for most of them.
 //!
-//! A *plain* instruction tells nothing but its length. It goes on to the next one, has no operand that is relative to RIP and
-//! no immediate operand that may be an address, and names no register that the caller follows, except that it may
-//! access memory at an address that is relative to the stack.
+//! Of a *plain* instruction the caller only needs the length. It goes on to the next instruction, has no
+//! operand that is relative to RIP and no immediate operand that may be an address, and names no register
+//! that the caller follows. As an exception, it may access memory at an address that is relative to the
+//! stack.
 
 use crate::x86::predecode::fields::{
     CLASSES, Class, LEN, RSP, SHAPES, SIB, WINDOW, first_bytes, is_address, word,
@@ -13,65 +14,72 @@ use crate::x86::predecode::tables::{
 };
 use std::ops::Range;
 
-/// Registers that the caller of [`skim`] follows: a bit for each, by its number.
+/// The registers that the caller of [`skim`] follows, as bits by their numbers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Interest {
-    /// They hold stack addresses.
+    /// Registers that hold stack addresses.
     pub(crate) stack: u16,
-    /// They hold other values that matter: every instruction that names one is of interest.
+    /// Registers that hold other values that matter. No plain instruction names one.
     pub(crate) others: u16,
 }
 
 impl Interest {
-    /// Nothing is followed.
+    /// No register is followed.
     pub(crate) const NONE: Interest = Interest { stack: 0, others: 0 };
 }
 
-/// What [`skim`] answers.
+/// What [`skim`] returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Skimmed {
     /// A plain instruction of so many bytes.
     Plain(usize),
-    /// A plain instruction but for an operand in memory that is relative to RIP, at a distance from the next instruction.
+    /// An instruction that would be plain except for an operand in memory that is relative to RIP.
     Relative {
+        /// Its bytes.
         len: u8,
+        /// The distance to the operand from the next instruction.
         displacement: i32,
-        /// It is a `lea` of 64 bits.
+        /// Whether it is a `lea` of 64 bits.
         is_lea: bool,
     },
-    /// A direct call, jump or conditional jump without a prefix, or `ret`, which has no displacement.
+    /// A direct call, jump or conditional jump without a prefix, or a `ret`, which has no displacement.
     Branch {
+        /// Which of them it is.
         class: Class,
+        /// Its bytes.
         len: u8,
         /// Bytes of the displacement, which are the last ones.
         width: u8,
+        /// The distance to the target from the next instruction.
         displacement: i32,
     },
-    /// A `push` or `pop` of a register of 64 bits.
+    /// A `push` or `pop` of a 64-bit register: which of them it is, its bytes, and the register's number.
     Stack { class: Class, len: u8, register: u8 },
-    /// It has to be looked at more closely.
+    /// An instruction that has to be examined more closely.
     Other,
 }
 
-/// An opcode's entry in [`OPS`]. Bits 0 to 15: the forms of [`FORMS`] that a plain instruction may have. Bits 16 to 31: the
-/// registers that no field names. Four bits: the bytes of the opcode's last byte and of the immediate operand.
+/// Bits 0 to 15 of an entry in [`OPS`] are the values of [`FORM`] that a plain instruction may have. The 16
+/// bits from here on are the registers that no field names.
 const HIDDEN: u32 = 16;
+/// Four bits: the bytes of the opcode's last byte and of the immediate operand.
 const BASE_LEN: u32 = 32;
-/// The last four bytes are an immediate operand.
+/// A flag: the last four bytes are an immediate operand.
 const HAS_WORD: u32 = 1 << 0;
-/// No plain instruction with a prefix for operands of 64 bits.
+/// A flag: an instruction with a prefix for 64-bit operands is not plain.
 const NOT_WIDE: u32 = 1 << 1;
+/// Two bits: the flags.
 const FLAGS: u32 = 40;
-/// Two bits: the part of [`FORMS`] that holds the instruction's forms.
+/// Two bits: the part of [`FORMS`] that has the instruction's entry.
 const SHAPE: u32 = 44;
-/// It is a `lea`.
+/// The instruction is a `lea`.
 const LEA: u64 = 1 << 46;
-/// Three bits: the branch or stack operation that the opcode is, as a number of [`CLASSES`]; 0: another.
+/// Three bits: the number in [`CLASSES`] of the branch or stack operation that the opcode is. 0: it is none.
 const KIND: u32 = 48;
 /// The branch has a displacement of four bytes.
 const FAR: u64 = 1 << 51;
 
-/// By mandatory prefix, number of opcode bytes, and last opcode byte.
+/// The entries of opcodes, by mandatory prefix, number of opcode bytes, and last opcode byte.
 static OPS: [u64; 4 * 512] = {
     let mut table = [0; 4 * 512];
     let mut n = 0;
@@ -82,6 +90,7 @@ static OPS: [u64; 4 * 512] = {
     table
 };
 
+/// Returns the entry in [`OPS`] of an opcode with a mandatory prefix.
 const fn op(mandatory: usize, opcode: usize) -> u64 {
     let entry = OPCODES[opcode];
     let class = (entry >> CLASS & 7) as usize;
@@ -109,7 +118,7 @@ const fn op(mandatory: usize, opcode: usize) -> u64 {
         }
     }
     if is_word {
-        // With a REX prefix behind a prefix 66 the operand has four bytes after all.
+        // Behind the prefix 66, a REX prefix may make the operand four bytes long after all.
         flags |= if mandatory == 1 { NOT_WIDE } else { HAS_WORD };
     }
     let has_modrm = entry >> MODRM & 1 != 0;
@@ -125,27 +134,28 @@ const fn op(mandatory: usize, opcode: usize) -> u64 {
     forms | hidden << HIDDEN | len << BASE_LEN | (flags as u64) << FLAGS | shape << SHAPE | lea
 }
 
-/// The parts of [`FORMS`]: usual opcodes; those on bytes, where register 4 may be ah, and so for the three behind it;
-/// those without ModRM, of one and of two bytes.
+/// The part of [`FORMS`] for most opcodes.
 const USUAL: u64 = 0;
+/// The part for opcodes on bytes, where registers 4 to 7 may be ah, ch, dh and bh.
 const OF_BYTES: u64 = 1;
+/// The part for opcodes of one byte without ModRM.
 const SHORT: u64 = 2;
+/// The part for opcodes of two bytes without ModRM.
 const LONG: u64 = 3;
 
-/// An entry of [`FORMS`]. Bits 0 to 15: the registers that the fields of ModRM name, or the
-/// opcode itself. Four bits: the bytes of ModRM, SIB and
-/// displacement.
+/// Bits 0 to 15 of an entry in [`FORMS`] are the registers that the fields of ModRM, or the opcode itself,
+/// name. The four bits from here on are the bytes of ModRM, SIB and displacement.
 const FORM_LEN: u32 = 16;
-/// Four bits: ModRM.reg, and 8 more where the other operand is a register.
+/// Four bits: ModRM.reg, plus 8 if the other operand is a register.
 const FORM: u32 = 20;
-/// There is a SIB byte.
+/// One bit: there is a SIB byte.
 const HAS_SIB: u32 = 24;
 /// The operand in memory is relative to RIP.
 const RELATIVE: u32 = 1 << 25;
 /// There is an operand in memory, or the address of one.
 const HAS_MEMORY: u32 = 1 << 26;
 
-/// By part, the bits R and B of the REX prefix, and ModRM, or the opcode's last byte where there is no ModRM.
+/// By part, the bits R and B of the REX prefix, and ModRM, or the opcode's last byte if there is no ModRM.
 static FORMS: [u32; 4 * 4 * 256] = {
     let mut table = [0; 4 * 4 * 256];
     let mut n = 0;
@@ -180,8 +190,9 @@ static FORMS: [u32; 4 * 4 * 256] = {
     table
 };
 
-/// By whether ModRM's mode is 0, the bits X and B of the REX prefix, and the SIB byte. Bits 0 to 15: the registers that it
-/// names. From bit 16 on: the bytes of the displacement that stands in for a base register.
+/// By whether ModRM's mode is 0, the bits X and B of the REX prefix, and the SIB byte. Bits 0 to 15 are the
+/// registers that it names. The bits from 16 on are the bytes of the displacement that stands in place of a
+/// base register.
 static SIBS: [u32; 2 * 4 * 256] = {
     let mut table = [0; 2 * 4 * 256];
     let mut n = 0;
@@ -195,15 +206,14 @@ static SIBS: [u32; 2 * 4 * 256] = {
     table
 };
 
-/// An entry of [`FIRST`]. Bits 8 and 9: the bits R and B of a REX prefix, where they stand in an index into [`FORMS`]. Bits
-/// 16 and 17: X and B, 8 bits above where they stand in an index into [`SIBS`]. Bit 1, which is [`NOT_WIDE`]: W. Then there is
-/// [`IS_REX`] as well. Bits 24 and 25: the mandatory prefix that it is instead.
-///
-/// As many as a REX prefix has bits.
+/// A flag in an entry of [`FIRST`]: the byte is a REX prefix. The flag's value is the number of bits in such
+/// a prefix. Bits 8 and 9 are then R and B, at their places in an index into [`FORMS`]; bits 16 and 17 are X
+/// and B, 8 bits above their places in an index into [`SIBS`]; and bit 1, which is [`NOT_WIDE`], is W.
 const IS_REX: u32 = 8;
+/// Two bits: the mandatory prefix that the byte is, if it is one.
 const MANDATORY: u32 = 24;
 
-/// By first byte.
+/// The entries of first bytes.
 static FIRST: [u32; 256] = {
     let mut table = [0; 256];
     let mut rex = 0x40;
@@ -216,11 +226,12 @@ static FIRST: [u32; 256] = {
     table
 };
 
-/// Looks at the instruction at the start of the window. Immediate operands in `addresses` may be addresses. `is_harmless` tells of an
-/// access to memory that is relative to the stack, by its base register and displacement, whether it is plain.
+/// Decodes the instruction at the start of the window. Immediate operands in `addresses` may be addresses.
+/// `is_harmless` returns, for an access to memory relative to a stack address (its base register and
+/// displacement), whether the instruction is plain.
 ///
-/// Which instruction comes next is hard to foresee, for processors as well: most of what is done here is done for every
-/// one of them.
+/// Processors cannot predict which instruction comes next, so most of this is done for each of them without
+/// branches.
 #[inline(always)]
 pub(crate) fn skim(
     window: &[u8; WINDOW],
@@ -270,7 +281,7 @@ pub(crate) fn skim(
     }
     let is_lea = op & LEA != 0;
     if form & RELATIVE != 0 {
-        // A `lea` of 32 bits is left to the others.
+        // A `lea` of 32 bits is examined elsewhere.
         return if found == 0 && flags == 0 && (!is_lea || first & NOT_WIDE != 0) {
             Skimmed::Relative { len: len as u8, displacement: word(window, before + 2), is_lea }
         } else {
@@ -280,8 +291,8 @@ pub(crate) fn skim(
     if found == 0 {
         return Skimmed::Plain(len);
     }
-    // Where nothing but an address is made up of what is followed, and that is a stack address. With ModRM's rm as in an
-    // operand that is relative to RIP, only the other operand is left.
+    // What is followed may only make up an address, and must be a stack address. With the rm field of a
+    // RIP-relative operand in ModRM, only the other operand is left.
     let (stack, others) = (u32::from(interest.stack), u32::from(interest.others));
     let operand = FORMS[(forms | modrm & 0x38 | 5) % FORMS.len()] | hidden;
     if form & HAS_MEMORY == 0 || is_lea || found & others != 0 || operand & stack != 0 {
@@ -289,7 +300,7 @@ pub(crate) fn skim(
     }
     let is_sib = form >> HAS_SIB & 1 != 0;
     let index = if is_sib { sib >> 3 & 7 | (first >> 14 & 8) as usize } else { RSP.into() };
-    // What is relative to another register as well may be anywhere.
+    // An operand that is relative to another register as well may be anywhere.
     if index == usize::from(RSP) {
         let base = if is_sib { sib & 7 } else { modrm & 7 } | (first >> 5 & 8) as usize;
         let at = before + 2 + usize::from(is_sib);
@@ -305,8 +316,8 @@ pub(crate) fn skim(
     Skimmed::Plain(len)
 }
 
-/// What [`skim`] answers of an instruction without a mandatory prefix that is not plain, with `before` bytes in front of its
-/// opcode's last one. `first` is the entry of its first byte.
+/// Returns what [`skim`] returns for an instruction without a mandatory prefix that is not plain. `before` is
+/// the number of bytes in front of its opcode's last one; `first` is the entry of its first byte.
 #[inline(always)]
 fn branch_or_stack(window: &[u8; WINDOW], op: u64, first: u32, opcode: usize, before: usize) -> Skimmed {
     let is_rex = first & IS_REX != 0;

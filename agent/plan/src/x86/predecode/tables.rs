@@ -2,58 +2,78 @@
 
 use crate::x86::predecode::fields::Class;
 
-/// An opcode's entry. Bits 0 to 7: the values that ModRM.reg may have where the other operand is in memory. Bits 8 to 15:
-/// where it is a register. Bits 16 to 19: the mandatory prefixes that the opcode may have.
+/// Bits 0 to 7 of an entry in [`OPCODES`]: the values that ModRM.reg may have if the other operand is in
+/// memory.
 const MEMORY: u64 = 0xff;
+/// Bits 8 to 15: the values that ModRM.reg may have if the other operand is a register.
 const REGISTER: u64 = 0xff00;
+/// Any value, with any operand.
 const ANY: u64 = MEMORY | REGISTER;
+/// Bits 16 to 19: the mandatory prefixes that the opcode may have.
 pub(crate) const PREFIXES: u32 = 16;
-/// No prefix, 66, f3, f2.
+/// The mandatory prefix may be none.
 const NONE: u64 = 1 << 16;
+/// It may be 66.
 const P66: u64 = 1 << 17;
+/// It may be f3.
 const PF3: u64 = 1 << 18;
+/// It may be f2.
 const PF2: u64 = 1 << 19;
-/// A ModRM byte follows: bit 1.
+/// Bit 20: a ModRM byte follows.
 pub(crate) const MODRM: u32 = 20;
-/// An immediate operand follows: of one byte; of four, or two with a prefix 66. Their bytes, times 2 to [`IMM`].
+/// The bits from here on: twice the bytes of an immediate operand that follows.
 pub(crate) const IMM: u32 = 21;
+/// An immediate operand of one byte follows.
 pub(crate) const IMM8: u64 = 1 << IMM;
+/// An immediate operand of four bytes follows, or of two with a prefix 66.
 pub(crate) const IMMZ: u64 = 4 << IMM;
-/// An immediate operand follows if ModRM.reg is 0: of one byte where the opcode is even, else of two or four.
+/// An immediate operand follows if ModRM.reg is 0: of one byte if the opcode is even, otherwise of four
+/// bytes, or two with a prefix 66.
 pub(crate) const IMM_OF_TEST: u64 = 1 << 22;
-/// The opcode's last three bits are a register.
+/// Bit 24: the opcode's last three bits are a register.
 pub(crate) const OPCODE_REGISTER: u32 = 24;
 /// Operands are bytes, and register 4 may be ah.
 pub(crate) const BYTES: u64 = 1 << 25;
-/// rax, rcx, rdx or rsp is, or may be, an operand that no field names: bits from [`RAX`] on, by the registers' numbers.
+/// The bits from here on, by register number: rax, rcx, rdx or rsp is, or may be, an operand that no field
+/// names.
 pub(crate) const RAX: u32 = 26;
+/// All of these bits.
 pub(crate) const IMPLICIT: u64 = (1 << 0 | 1 << 1 | 1 << 2 | 1 << 4) << RAX;
+/// rax is such an operand.
 const AX: u64 = 1 << RAX;
+/// rcx is such an operand.
 const CX: u64 = 2 << RAX;
+/// rdx is such an operand.
 const DX: u64 = 4 << RAX;
+/// rsp is such an operand.
 const SP: u64 = 16 << RAX;
-/// Not an opcode but a legacy prefix, with the bit of the mandatory prefix that it is.
+/// This is not an opcode but a legacy prefix. The bits from [`PREFIXES`] on say which mandatory prefix it is,
+/// if it is one.
 pub(crate) const LEGACY: u64 = 1 << 31;
-/// The class, as a number.
+/// The bits from here on: the [`Class`], as a number.
 pub(crate) const CLASS: u32 = 32;
+/// Returns the bits for a class.
 const fn class(class: Class) -> u64 {
     (class as u64) << CLASS
 }
-/// More has to be known: the operand of a mov may have eight bytes; [`IMM_OF_TEST`].
+/// There are special cases: the immediate operand of a `mov` may have eight bytes, or the entry has
+/// [`IMM_OF_TEST`].
 pub(crate) const ODD: u64 = 1 << 35;
-/// What the instruction does with its operands: an [`Access`], as a number; 0: that is not listed.
+/// The bits from here on: what the instruction does with its operands, an [`Access`] as a number.
 pub(crate) const ACCESS: u32 = 36;
 
-/// What an instruction without a prefix 66 does with the operands that ModRM.reg and ModRM.rm name, each of 32 or 64 bits.
+/// What an instruction without a prefix 66 does with the operands that ModRM.reg and ModRM.rm name, each of
+/// 32 or 64 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Access {
+    /// That is not known.
     None,
     /// rm is written, reg is read.
     Store,
     /// reg is written, rm is read.
     Load,
-    /// The same, and rm has 8 bits, or 16.
+    /// reg is written, rm is read and has 8 or 16 bits.
     LoadPart,
     /// reg is written; rm is an address.
     Address,
@@ -65,9 +85,9 @@ pub(crate) enum Access {
     Compare,
     /// rm is written.
     Set,
-    /// rm is read and written, or only read if reg, a part of the opcode, is 7.
+    /// rm is read and written. If reg, which is a part of the opcode, is 7, rm is only read.
     Arithmetic,
-    /// rm is read and written if reg is 4 or more.
+    /// rm is read and written, if reg is 4 or more.
     Shift,
     /// rm is read if reg is 0, and read and written if it is 2 or 3.
     Group3,
@@ -77,22 +97,28 @@ pub(crate) enum Access {
     SetNamed,
 }
 
+/// Returns the bits for an access.
 const fn access(access: Access) -> u64 {
     (access as u64) << ACCESS
 }
 
+/// The bit of [`MODRM`].
 const HAS_MODRM: u64 = 1 << MODRM;
+/// The bit of [`OPCODE_REGISTER`].
 const HAS_REGISTER: u64 = 1 << OPCODE_REGISTER;
-/// The usual: with or without 66.
+/// The mandatory prefix may be none or 66, as with most opcodes.
 const INTEGER: u64 = NONE | P66;
+/// An instruction on general registers, with ModRM.
 const GENERAL: u64 = HAS_MODRM | ANY | INTEGER;
+/// An instruction on packed values, with ModRM.
 const PACKED: u64 = GENERAL;
+/// An instruction with ModRM and any mandatory prefix.
 const ALL: u64 = GENERAL | PF3 | PF2;
 
-/// Sets the entries of `first` to `last`.
+/// Sets the entries of the opcodes from `first` to `last`.
 const fn set(mut table: [u64; 512], first: usize, last: usize, entry: u64) -> [u64; 512] {
     let mut opcode = first;
-    // Without ModRM there is nothing that it may not be.
+    // An instruction without ModRM may have any value there.
     let allowed = if entry & (HAS_MODRM | LEGACY) == 0 { ANY } else { 0 };
     while opcode <= last {
         table[opcode] = entry | allowed;
@@ -101,10 +127,11 @@ const fn set(mut table: [u64; 512], first: usize, last: usize, entry: u64) -> [u
     table
 }
 
-/// By opcode, of those with two bytes by 256 more than the second, and by legacy prefix.
+/// The entries by opcode. An opcode of two bytes has the number 256 plus its second byte. Legacy prefixes
+/// have entries too.
 pub(crate) static OPCODES: [u64; 512] = {
     let mut t = [0; 512];
-    // add, or, adc, sbb, and, sub, xor, cmp: six forms each.
+    // These are add, or, adc, sbb, and, sub, xor and cmp, with six forms each.
     let mut operation = 0;
     while operation < 0x40 {
         t = set(t, operation, operation, GENERAL | BYTES);
@@ -169,7 +196,7 @@ pub(crate) static OPCODES: [u64; 512] = {
     t = set(t, 0xf7, 0xf7, test | access(Access::Group3));
     t = set(t, 0xfe, 0xfe, HAS_MODRM | 0x303 | INTEGER | BYTES);
     t = set(t, 0xff, 0xff, HAS_MODRM | 0x303 | INTEGER | access(Access::Step)); // inc, dec
-    // Those of two bytes.
+    // From here on, opcodes have two bytes.
     t = set(t, 0x110, 0x111, ALL); // movups, movupd, movss, movsd
     t = set(t, 0x112, 0x112, HAS_MODRM | ANY | NONE); // movlps, movhlps
     t = set(t, 0x113, 0x113, HAS_MODRM | MEMORY | INTEGER);

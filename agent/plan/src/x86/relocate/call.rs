@@ -1,9 +1,10 @@
-//! A call among the moved instructions, of which it is the last one. It must leave the original return address, so that
-//! callers and unwinders see the truth, and the return predictor must get its pair.
+//! A call that is the last of the relocated instructions. It must leave the original return address, so that
+//! callers and unwinders see the original program, and the processor's return predictor must see a call for
+//! the return.
 //!
-//! Where r11 is free the call's own last three bytes become `call *r11`, and the moved instructions lead there. Nothing of
-//! it is slower than the original. Else, and whenever the text is what it was, the call is emulated; then the called
-//! function's return is mispredicted.
+//! If r11 is free, the last three bytes of the call itself become `call *r11`, and the relocated instructions
+//! lead there. That is as fast as the original. Otherwise, and whenever the text is as it was before, the
+//! call is emulated; then the return of the called function is mispredicted.
 //!
 //! ```text
 //! emulated:                                in its place:
@@ -16,9 +17,9 @@
 //!                                            jmp  r11
 //! ```
 //!
-//! That the jump leads to the site only while `call *r11` stands there is the agent's business: the two are written
-//! together. So it does not matter where in these instructions a thread is, or has been interrupted, when the patches
-//! come or go.
+//! The agent writes the jump's displacement together with the patches, so that it leads to the site only
+//! while `call *r11` stands there. So it does not matter where in these instructions a thread is, or has been
+//! interrupted, while the patches are made or taken back.
 
 use crate::x86::relocate::relocated::{Relocated, Unmovable};
 use crate::x86::scratch::names_r11;
@@ -32,13 +33,15 @@ const JUMP_NEXT: [u8; 5] = [0xe9, 0, 0, 0, 0];
 /// What becomes of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
+    /// It is emulated.
     Emulated,
-    /// In its place, as long as [`CALL_R11`] stands at its end. r11 is changed.
+    /// It is still made where it stands, while [`CALL_R11`] stands at its end. r11 is changed.
     InPlace,
 }
 
-/// Offset in `code`, instructions that end with a call, of the bytes that can become [`CALL_R11`], if a patch overwrites
-/// the first `patch` bytes. None: there is no room, or r11 is used.
+/// Returns the offset in `code` of the bytes that can become [`CALL_R11`]. `code` is instructions that end
+/// with a call, and a patch overwrites its first `patch` bytes. `None`: there is no room, or an instruction
+/// uses r11.
 pub fn site(code: &[u8], patch: u64) -> Option<u64> {
     let mut decoder = Decoder::with_ip(64, code, 0, DecoderOptions::NONE);
     let mut instruction = Instruction::default();
@@ -50,11 +53,15 @@ pub fn site(code: &[u8], patch: u64) -> Option<u64> {
     }
     let site = instruction.next_ip().checked_sub(CALL_R11.len() as u64)?;
     let is_plain = matches!(instruction.code(), Code::Call_rel32_64 | Code::Call_rm64);
-    // Inside the call, so that the call's row of the unwind table holds there.
+    // The bytes must lie inside of the call, so that the call's row of the unwind table holds for them.
     (is_plain && site >= instruction.ip() && site >= patch).then_some(site)
 }
 
-/// Appends what becomes of the call. The offset of what emulates it.
+/// Appends what becomes of the call, and returns the offset of the emulation.
+///
+/// # Errors
+///
+/// The call has a form that cannot be emulated, or its operand is out of reach.
 pub(super) fn append(
     call: &Instruction,
     form: Call,
@@ -78,13 +85,14 @@ pub(super) fn append(
     Ok(emulation as u32)
 }
 
+/// Appends the emulation of a call, which ends with `jump`.
 fn emulate(jump: &Instruction, return_address: u64, to: u64, out: &mut Relocated) -> Result<(), Unmovable> {
     let here = to.wrapping_add(out.bytes.len() as u64);
     put(&Instruction::with_branch(Code::Call_rel32_64, here.wrapping_add(5))?, to, out)?;
     let above = MemoryOperand::with_base_displ(Register::RSP, 8);
     put(&Instruction::with2(Code::Lea_r64_m, Register::RSP, above)?, to, out)?;
     let push_at = out.bytes.len();
-    // The word is placed behind the jump; its address is known once the jump's length is.
+    // The word will stand behind the jump, so its address is known only after the jump's length.
     put(&push_from(here)?, to, out)?;
     put(jump, to, out)?;
     while !out.bytes.len().is_multiple_of(8) {
@@ -100,6 +108,7 @@ fn emulate(jump: &Instruction, return_address: u64, to: u64, out: &mut Relocated
     Ok(())
 }
 
+/// Appends an instruction.
 fn put(instruction: &Instruction, to: u64, out: &mut Relocated) -> Result<(), Unmovable> {
     let mut encoder = Encoder::new(64);
     encoder.encode(instruction, to.wrapping_add(out.bytes.len() as u64))?;
@@ -107,13 +116,13 @@ fn put(instruction: &Instruction, to: u64, out: &mut Relocated) -> Result<(), Un
     Ok(())
 }
 
-/// Goes where the call would, once the return address has been pushed.
+/// Returns a jump to where the call leads, for use after the return address has been pushed.
 fn jump(call: &Instruction, target: Option<u64>) -> Result<Instruction, Unmovable> {
     let mut jump = match call.code() {
         Code::Call_rel32_64 => {
             Instruction::with_branch(Code::Jmp_rel32_64, target.unwrap_or(call.near_branch_target()))?
         }
-        // What it pushes changes where it leads.
+        // The push would change where it leads.
         Code::Call_rm64
             if matches!(call.op0_register(), Register::RSP) || call.memory_base() == Register::ESP =>
         {
@@ -130,14 +139,14 @@ fn jump(call: &Instruction, target: Option<u64>) -> Result<Instruction, Unmovabl
         if (jump.memory_displacement64() as i64) < 0 {
             return Err(Unmovable("a call by what lies below the stack"));
         }
-        // The operand was meant for the stack pointer before the push.
+        // The operand is relative to the stack pointer as it was before the push.
         jump.set_memory_displacement64(jump.memory_displacement64().wrapping_add(8));
         jump.set_memory_displ_size(8);
     }
     Ok(jump)
 }
 
-/// Where the call leads, into r11. Nothing has been pushed yet.
+/// Returns an instruction that loads the call's target into r11. Nothing has been pushed yet.
 fn load(call: &Instruction, target: Option<u64>) -> Result<Instruction, Unmovable> {
     let r11 = Register::R11;
     Ok(match call.code() {
@@ -165,7 +174,7 @@ fn load(call: &Instruction, target: Option<u64>) -> Result<Instruction, Unmovabl
     })
 }
 
-/// `push qword [address]`, RIP-relative.
+/// Returns a `push qword [address]` that is RIP-relative.
 fn push_from(address: u64) -> Result<Instruction, Unmovable> {
     let operand = MemoryOperand::with_base_displ(Register::RIP, address as i64);
     Ok(Instruction::with1(Code::Push_rm64, operand)?)

@@ -1,4 +1,4 @@
-//! Moves whole instructions.
+//! Relocates whole instructions.
 
 use crate::x86::frames::Frames;
 use crate::x86::jump::near_jump;
@@ -11,13 +11,16 @@ use iced_x86::{
     InstructionBlock, Register,
 };
 
-/// Moves the instructions in `bytes`, which stand at `from`, to `to`, followed by a jump to the rest of
-/// the function. Branches among them stay among them; one to `start`, the function's first byte (an
-/// `endbr64` may stand between it and `from`), leads to the first of them. `elsewhere` gives new targets
-/// to jumps and calls, by their addresses; `form` says what becomes of a call.
+/// Relocates the instructions in `bytes` from the address `from` to the address `to`, and adds a jump to the
+/// rest of the function.
+///
+/// Branches among the instructions stay among them. One to `start`, the function's first byte, leads to the
+/// first of them; an `endbr64` may stand between `start` and `from`. `elsewhere` returns new targets for
+/// jumps and calls, by their addresses, and `form` says what becomes of a call.
 ///
 /// # Errors
-/// Where an operand cannot reach from `to`, or the code cannot be encoded elsewhere.
+///
+/// An operand cannot be reached from `to`, or an instruction cannot be encoded elsewhere.
 pub fn relocate(
     bytes: &[u8],
     from: u64,
@@ -27,7 +30,7 @@ pub fn relocate(
     elsewhere: &dyn Fn(u64) -> Option<u64>,
 ) -> Result<Relocated, Unmovable> {
     let mut instructions: Vec<Instruction> = Vec::with_capacity(8);
-    // Where the displacement of each RIP-relative operand stands in `bytes`.
+    // Index of each instruction with a RIP-relative operand, and where the displacement stands in `bytes`.
     let mut displacements: Vec<(usize, usize)> = Vec::with_capacity(4);
     let mut decoder = Decoder::with_ip(64, bytes, from, DecoderOptions::NONE);
     while decoder.can_decode() {
@@ -64,7 +67,7 @@ pub fn relocate(
         frames.step(i, after.unwrap_or(out.bytes.len() as u32));
     }
     match call {
-        // It would come to what the patch overwrote. (One to the start comes to the patch.)
+        // The call would come to what the patch overwrote. (One to the start comes to the patch.)
         Some(call) if has_branch(&call) && (from + 1..end).contains(&call.near_branch_target()) => {
             return Err(Unmovable("a call into the instructions"));
         }
@@ -79,7 +82,8 @@ pub fn relocate(
     Ok(out)
 }
 
-/// The same for instructions of which none depends on where it stands.
+/// Copies instructions of which none depends on its address, and adds a jump to the rest of the function. See
+/// [`relocate`].
 pub fn copied(bytes: &[u8], from: u64, to: u64) -> Relocated {
     let mut out = Relocated::with_room(bytes.len());
     out.bytes.extend_from_slice(bytes);
@@ -94,9 +98,9 @@ pub fn copied(bytes: &[u8], from: u64, to: u64) -> Relocated {
     out
 }
 
-/// Bytes of the nops that the code begins with.
+/// Returns how many bytes the nops take that the code begins with.
 pub fn leading_nops(code: &[u8]) -> usize {
-    // Most code does not begin with one.
+    // Most code does not begin with a nop.
     if !matches!(code.first(), Some(0x90 | 0x66 | 0x0f | 0x2e)) {
         return 0;
     }
@@ -108,22 +112,24 @@ pub fn leading_nops(code: &[u8]) -> usize {
     end
 }
 
-/// Whether a branch has an operand size prefix that no REX.W overrides: AMD's processors then take a
-/// target of 16 bits (and the length that goes with it), Intel's ignore the prefix.
+/// Returns whether a branch has an operand size prefix that no REX.W overrides. AMD's processors then take a
+/// target of 16 bits (and the length that belongs to it); Intel's ignore the prefix.
 pub(crate) fn is_ambiguous(branch: &[u8]) -> bool {
     let is_prefix =
         |b: &u8| matches!(b, 0x26 | 0x2e | 0x36 | 0x3e | 0x40..=0x4f | 0x64..=0x67 | 0xf0 | 0xf2 | 0xf3);
     let prefixes = &branch[..branch.iter().take_while(|b| is_prefix(b)).count()];
-    // A REX prefix that is not the last one means nothing.
+    // A REX prefix has no effect unless it is the last prefix.
     let wide = prefixes.last().is_some_and(|rex| (0x48..=0x4f).contains(rex));
     prefixes.contains(&0x66) && !wide
 }
 
-/// A 32-bit address size operand is left to the block encoder.
+/// Whether a displacement of four bytes can be adjusted. Operands with an address size of 32 bits are left to
+/// the block encoder.
 fn fits_as_is(i: &Instruction) -> bool {
     i.memory_base() == Register::RIP
 }
 
+/// Copies instructions without branches, and adjusts their RIP-relative operands.
 fn copy(
     instructions: &[Instruction],
     displacements: &[(usize, usize)],
@@ -136,7 +142,7 @@ fn copy(
     out.bytes.extend_from_slice(bytes.get(..(end - from) as usize).ok_or(Unmovable("truncated"))?);
     out.map.extend(instructions.iter().map(|i| ((i.ip() - from) as u32, (i.ip() - from) as u32)));
     for &(index, hole) in displacements {
-        // A call is none of these any more.
+        // The last instruction may have been a call, which is no longer among them.
         let Some(i) = instructions.get(index) else { continue };
         let next = to.wrapping_add(i.next_ip() - from);
         let displacement = i.ip_rel_memory_address().wrapping_sub(next) as i64;
@@ -147,7 +153,8 @@ fn copy(
     Ok(())
 }
 
-/// `call` stands behind the instructions: branches to it lead to the end of the block.
+/// Encodes instructions with branches. `call` stands behind them: branches to it lead to the end of the
+/// block.
 fn encode_block(
     instructions: &[Instruction],
     call: Option<&Instruction>,
@@ -163,14 +170,14 @@ fn encode_block(
         block.push(if has_branch(i) || i.is_ip_rel_memory_operand() {
             *i
         } else {
-            // Byte by byte: an encoder has its own mind about redundant prefixes.
+            // These are copied byte by byte, because the encoder would drop redundant prefixes.
             let mut plain = Instruction::with_declare_byte(&bytes[at..at + i.len()])?;
             plain.set_ip(i.ip());
             plain
         });
     }
     if let Some(call) = call {
-        // One byte in its place, taken off again.
+        // One byte stands for the call, and is removed again.
         let mut label = Instruction::with(Code::Nopd);
         label.set_ip(call.ip());
         block.push(label);
@@ -180,7 +187,7 @@ fn encode_block(
         result.code_buffer.pop();
     }
     for (i, &offset) in instructions.iter().zip(&result.new_instruction_offsets) {
-        // Rewritten as several instructions (a jrcxz out of reach): nothing can be led to it.
+        // An instruction that was rewritten as several (a jrcxz out of reach) is no target for branches.
         if offset != u32::MAX {
             out.map.push(((i.ip() - from) as u32, offset));
         }
@@ -189,6 +196,7 @@ fn encode_block(
     Ok(())
 }
 
+/// Appends a jump.
 fn jump(target: u64, to: u64, out: &mut Relocated) {
     let from = to.wrapping_add(out.bytes.len() as u64);
     out.bytes.extend_from_slice(&near_jump(from, target));
@@ -262,7 +270,7 @@ pub(crate) mod tests {
     #[test]
     fn nops_are_told_from_what_looks_like_them() {
         assert_eq!(leading_nops(&[0x66, 0x0f, 0x1f, 0x44, 0, 0, 0x90, 0x66, 0x90, 0x55]), 9);
-        // pause; xchg r8, rax; push rbp
+        // The cases are: pause; xchg r8, rax; push rbp.
         for code in [&[0xf3, 0x90][..], &[0x49, 0x90], &[0x55, 0x90], &[]] {
             assert_eq!(leading_nops(code), 0, "{code:x?}");
         }

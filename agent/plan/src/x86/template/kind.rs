@@ -1,4 +1,4 @@
-//! Which thunk a function gets.
+//! The kinds of thunks.
 
 use crate::x86::scratch::{R10, R11};
 use iced_x86::Register;
@@ -6,57 +6,62 @@ use iced_x86::Register;
 /// The register that a thunk uses besides rax on entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Second {
-    /// r11, saved and restored.
+    /// r11, which is saved and restored.
     Kept,
-    /// r11 or r10, which nobody needs; see [`crate::flow::registers::scan`].
+    /// r11, which nobody needs: see [`crate::flow::registers`].
     R11,
+    /// r10, which nobody needs.
     R10,
-    /// Nobody needs either: r11, and r10 in place of rax.
+    /// r11, and r10 in place of rax. Nobody needs either.
     Free,
 }
 
 impl Second {
+    /// All of them, in order.
     pub(crate) const ALL: [Second; 4] = [Second::Kept, Second::R11, Second::R10, Second::Free];
 
+    /// Returns the register.
     pub(crate) fn register(self) -> Register {
         if self == Second::R10 { Register::R10 } else { Register::R11 }
     }
 
-    /// What rax is in the listings.
+    /// Returns the register that stands for rax in the listings.
     pub(crate) fn first(self) -> Register {
         if self == Second::Free { Register::R10 } else { Register::RAX }
     }
 }
 
-/// What a thunk looks like.
+/// What distinguishes thunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Kind {
-    /// Entry and exit, else entry only.
+    /// Whether the exit is hooked as well as the entry.
     pub both: bool,
-    /// Several home slots, chosen by a hash of the return address, else one.
+    /// Whether there are several home slots, chosen by a hash of the return address.
     pub hashed: bool,
-    /// The hash is the return address itself, masked.
+    /// Whether the hash is only the masked return address.
     pub masked: bool,
-    /// The mask fits into a signed byte.
+    /// Whether the mask fits into a signed byte.
     pub narrow: bool,
-    /// Save and restore rax on entry, if it is used; see [`crate::flow::registers::scan`].
+    /// Whether rax has to be saved and restored on entry, if it is used: see [`crate::flow::registers`].
     pub keep_rax: bool,
+    /// The register that is used besides rax on entry.
     pub second: Second,
-    /// What of r10 and r11 need not be kept on exit: a set of [`crate::x86::scratch::R10`] and R11.
+    /// Which of r10 and r11 need not be preserved on exit, as a set: see [`crate::x86::scratch`].
     pub dead_on_exit: u8,
 }
 
 impl Kind {
-    /// One number for each kind, below [`Kind::COUNT`].
+    /// Returns a number for the kind, below [`Kind::COUNT`].
     pub(crate) fn index(self) -> usize {
         let bits = [self.narrow, self.masked, self.both, self.hashed, self.keep_rax];
         let bits = bits.iter().fold(0, |n, &b| n * 2 + usize::from(b));
         (bits * Second::ALL.len() + self.second as usize) * 4 + usize::from(self.dead_on_exit & 3)
     }
 
+    /// The number of kinds.
     pub(crate) const COUNT: usize = 32 * Second::ALL.len() * 4;
 
-    /// The inverse of [`Kind::index`].
+    /// Returns the kind with this number.
     #[cfg(test)]
     pub(crate) fn of(index: usize) -> Kind {
         let bit = |n: usize| (index / (4 * Second::ALL.len())) >> n & 1 != 0;
@@ -71,7 +76,7 @@ impl Kind {
         }
     }
 
-    /// The largest of tail calls.
+    /// The kind of tail calls whose thunk is the largest.
     pub(crate) const LARGEST: Kind = Kind {
         both: true,
         hashed: true,
@@ -82,11 +87,12 @@ impl Kind {
         dead_on_exit: 0,
     };
 
+    /// Returns whether the thunk saves rax on entry.
     pub(crate) fn keeps_rax(self) -> bool {
         self.keep_rax && self.second != Second::Free
     }
 
-    /// Which slow path an exit takes; see [`ExitWay`].
+    /// Returns which slow path an exit takes.
     pub(crate) fn exit_way(self) -> ExitWay {
         match self.dead_on_exit & (R10 | R11) {
             0 | R11 => ExitWay::Saved,
@@ -96,10 +102,14 @@ impl Kind {
     }
 }
 
-/// The slow path of exits wants rax and r11 saved; what the thunk has not saved is saved on the way.
+/// The slow path of exits expects rax and r11 to be saved. What the thunk has not saved is saved on the way
+/// there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ExitWay {
+    /// The thunk has saved both.
     Saved,
+    /// rax has to be saved.
     SaveRax,
+    /// r11 has to be saved.
     SaveR11,
 }
