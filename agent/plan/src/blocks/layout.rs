@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! counter:  inc  qword gs:[disp32]
-//! where somebody reads the flags later, and nowhere in the block they are dead:
+//! if the flags are needed at every instruction of the block:
 //!           lea  rsp, [rsp-128]         ; the red zone
 //!           pushfq
 //!           inc  qword gs:[disp32]

@@ -75,7 +75,7 @@ fn fate(image: &Image, flow: &Flow, hooks: &[Hook], branch: Branch) -> Option<Fa
         (None, Some(_)) => SHORT_JUMP,
         (None, None) => JUMP,
     };
-    // Whatever led to the overwritten bytes leads to their copies now. What leads behind them still finds the
+    // Branches to the overwritten bytes lead to their copies now. What leads behind them still finds the
     // original.
     let live = start.entered(patch, branch.site - hook.at + 1, hook.relocated);
     (!live).then_some(Fate::Moved)
@@ -91,7 +91,7 @@ mod tests {
     const COMMON: &[u8] = &[0xb0, 2, 0x48, 0x89, 0xf9, 0x48, 0x89, 0xf8, 0xc3];
 
     #[test]
-    fn a_jump_behind_the_first_instruction_is_led_to_its_copy() {
+    fn a_jump_behind_the_first_instruction_is_redirected_to_its_copy() {
         // Where it is: mov rax, rdi three times; jmp TEXT + 2.
         let far: &[u8] =
             &[0x48, 0x89, 0xf8, 0x48, 0x89, 0xf8, 0x48, 0x89, 0xf8, 0xe9, 0xe7, 0xff, 0xff, 0xff];
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_jump_that_is_relocated_itself_is_led_there_as_well() {
+    fn a_jump_that_is_relocated_itself_is_redirected_as_well() {
         // mov al, 4; jmp TEXT + 2, near and short; and behind what a hook overwrites, short with no cave near.
         let near: &[u8] = &[0xb0, 4, 0xe9, 0xf2, 0xff, 0xff, 0xff];
         let short: &[u8] = &[0xb0, 4, 0xeb, 0xf5, 0x90];

@@ -22,8 +22,8 @@ pub(crate) struct ThunkSpec {
 }
 
 /// Functions that return twice, or to another frame, or that save their caller's registers. Their exits must
-/// not be hooked. (Functions that read their return address are found by that; these are known by name
-/// because theirs is hidden.)
+/// not be hooked. (A function that reads its return address is found by its code; these are known by name,
+/// because their code does not show it.)
 pub(crate) const OWN_RETURN: [&str; 11] = [
     "setjmp",
     "_setjmp",

@@ -99,7 +99,7 @@ mod tests {
     use gprofinject_image::ImageKind;
 
     #[test]
-    fn who_runs_on_and_who_may_leave() {
+    fn running_on_and_leaving() {
         // Behind a return there is only padding.
         // add edi, 1; nop | ret; nop | test edi, edi; je +1; nop | nop | je +2; jmp rax; nop | ret
         let parts: [&[u8]; 6] = [

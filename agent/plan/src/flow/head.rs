@@ -31,14 +31,14 @@ pub struct Head {
 }
 
 impl Head {
-    /// Looks at an instruction. The function's instructions have to come in the order of their addresses;
+    /// Notes an instruction. The function's instructions have to come in the order of their addresses;
     /// `hook` is the hook point.
     pub fn look(&mut self, i: &Instruction, hook: u64) {
         let fixed = has_branch(i) || i.is_ip_rel_memory_operand() || !falls_through(i);
         self.note(i.ip(), i.next_ip(), hook, fixed, is_call(i));
     }
 
-    /// Looks at an instruction of `len` bytes at `ip` of which only the class is known, and whether it has an
+    /// Notes an instruction of `len` bytes at `ip` of which only the class is known, and whether it has an
     /// operand that is relative to RIP.
     #[inline(always)]
     pub(crate) fn pass(&mut self, class: Class, ip: u64, len: u8, is_relative: bool, hook: u64) {

@@ -101,8 +101,9 @@ const EXIT_SAVED_R11: i64 = -16;
 const EXIT_SAVED_RAX: i64 = -24;
 
 impl Template {
-    /// Returns where the thunk is to begin, at least `before` bytes behind `next`: at a cache line if its
-    /// exit code is then in one, and otherwise so that the exit code begins at one.
+    /// Returns where the thunk is to begin, at `next` or behind it: at a cache line if its exit code then lies
+    /// in one line, and otherwise so that the exit code begins at one. `before` is the number of bytes that
+    /// stand in front of the template.
     pub(crate) fn place(&self, next: usize, before: usize) -> usize {
         let exit = before + self.exit as usize;
         let end = before + self.bytes.len() - BEHIND_EXIT;
@@ -168,9 +169,9 @@ impl Template {
     /// rax and r11 are saved and restored only if somebody may need them. r10 is used instead if that makes
     /// it unnecessary to save r11, or rax.
     ///
-    /// With several home slots, `mov rax, fs:[block]` becomes `imul eax, r11d, multiplier; shr eax, shift;
-    /// and eax, mask; add rax, fs:[block]`. If the known return addresses differ in the masked bits, `mov
-    /// eax, r11d` replaces the first two instructions.
+    /// With several home slots, `mov rax, fs:[block]` becomes
+    /// `imul eax, r11d, multiplier; shr eax, shift; and eax, mask; add rax, fs:[block]`. If the known return
+    /// addresses differ in the masked bits, `mov eax, r11d` replaces the first two instructions.
     ///
     /// No word of memory is both read and written on every call, so no call has to wait for the one before. A
     /// signal handler may interrupt the thunk anywhere, because its frames have cells of their own.

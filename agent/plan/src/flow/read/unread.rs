@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_entered_is_told_from_what_is_named() {
+    fn branches_are_distinguished_from_other_references() {
         // call, jmp, je; jmp of two bytes; lea rdi
         let near = [&[0xe8][..], &[0xe9], &[0x0f, 0x84]].map(|bytes| relative(bytes, GAP, TEXT));
         let short = vec![0xeb, (TEXT as u8).wrapping_sub(GAP as u8 + 2)];
@@ -310,7 +310,7 @@ mod tests {
     /// All calls of a function must be known if it is hooked at its call sites, so one that such code calls
     /// is not.
     #[test]
-    fn who_is_called_from_there_is_not_hooked_at_its_call_sites() {
+    fn a_function_called_from_there_is_not_hooked_at_its_call_sites() {
         let call = relative(&[0xe8], GAP, TEXT);
         for (gap, hooked) in [
             (&[0x31, 0xc0, 0x31, 0xc0, RET][..], Some(crate::decide::verdict::Tactic::CallSites)),

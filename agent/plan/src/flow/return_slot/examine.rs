@@ -253,10 +253,10 @@ fn is_fence(i: &Instruction) -> bool {
         && i.immediate(1) == 0
 }
 
-/// Whether the instruction belongs to the prologue by which gcc aligns a frame: `lea r10,[rsp+8]; and
-/// rsp,-32; push [r10-8]; push rbp`, with other instructions in between. The copy of the return address is
-/// for debuggers; the function returns by the original. A function that uses the copy after all is found
-/// where it loads the copy or returns by it.
+/// Whether the instruction belongs to the prologue by which gcc aligns a frame:
+/// `lea r10,[rsp+8]; and rsp,-32; push [r10-8]; push rbp`, with other instructions in between. The copy of
+/// the return address is for debuggers; the function returns by the original. A function that uses the copy
+/// after all is found where it loads the copy or returns by it.
 fn copies_frame(i: &Instruction, state: &State) -> bool {
     i.code() == Code::Push_rm64 && matches!(state.registers[RSP], Aligned(_))
 }

@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_in_its_place_can_be_led_elsewhere() {
+    fn a_call_in_its_place_can_be_redirected() {
         let bytes = [0x53, 0xe8, 0xfa, 0x0f, 0, 0];
         let moved = relocate(&bytes, 0x1000, 0x9000, 0x1000, Call::InPlace, &|_| Some(0x9100)).unwrap();
         assert_eq!(listing(&moved.bytes, 0x9000)[1], "lea r11,[0x9100]");

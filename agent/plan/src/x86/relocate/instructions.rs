@@ -228,7 +228,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn jumps_can_be_led_elsewhere() {
+    fn jumps_can_be_redirected() {
         // jmp 0x2000
         let moved =
             relocate(&[0xe9, 0xfb, 0x0f, 0, 0], 0x1000, 0x9000, 0x1000, Call::Emulated, &|_| Some(0x9100))
@@ -268,7 +268,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn nops_are_told_from_what_looks_like_them() {
+    fn nops_are_distinguished_from_similar_instructions() {
         assert_eq!(leading_nops(&[0x66, 0x0f, 0x1f, 0x44, 0, 0, 0x90, 0x66, 0x90, 0x55]), 9);
         // The cases are: pause; xchg r8, rax; push rbp.
         for code in [&[0xf3, 0x90][..], &[0x49, 0x90], &[0x55, 0x90], &[]] {
