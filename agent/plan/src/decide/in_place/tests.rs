@@ -1,3 +1,5 @@
+//! Calls near the starts of functions, in small programs.
+
 #![allow(clippy::unwrap_used)]
 use crate::decide::in_place::*;
 use crate::plan::Plan;
@@ -5,19 +7,19 @@ use crate::testing::{TEXT, image, patch, plan_of, tactics};
 use crate::x86::relocate::call::CALL_R11;
 use gprofinject_image::ImageKind;
 
-/// From one function to the next, with room for a jump between them.
+/// Distance from one function to the next in bytes, with room for a jump between them.
 const PITCH: usize = 32;
 /// xor eax,eax; ret
 const LEAF: &[u8] = &[0x31, 0xc0, 0xc3];
 
-/// `before`, a call of function `callee`, `after`: function `n`.
+/// Code of function `n`: `before`, a call of function `callee`, and `after`.
 fn caller(n: usize, before: &[u8], callee: usize, after: &[u8]) -> Vec<u8> {
     let end = n * PITCH + before.len() + 5;
     let distance = (callee * PITCH) as i32 - end as i32;
     [before, &[0xe8], &distance.to_le_bytes(), after].concat()
 }
 
-/// A program of these functions; the addresses of the first ones are taken.
+/// Plans for a program of these functions. The addresses of the first `taken` ones are taken.
 fn plan(functions: &[&[u8]], taken: usize) -> Plan {
     let mut code = vec![0xcc; PITCH * functions.len()];
     for (function, place) in functions.iter().zip(code.chunks_mut(PITCH)) {
@@ -31,7 +33,8 @@ fn plan(functions: &[&[u8]], taken: usize) -> Plan {
     plan_of(&image, None)
 }
 
-/// Where a call is made in its place, from the start of the only function that makes one so.
+/// Returns the offset of the call that is made where it stands, from the start of the only function with such
+/// a call.
 fn site(plan: &Plan) -> Option<u64> {
     assert!(tactics(plan).iter().all(Option::is_some));
     let written = plan.emitted.patches.iter().find(|p| p.replacement[..p.len as usize] == CALL_R11);
@@ -45,7 +48,7 @@ fn calls_near_the_start_are_made_in_their_places() {
     let made = plan(&[&push_call, LEAF], 1);
     assert_eq!(site(&made), Some(3));
     assert_eq!((tactics(&made)[0], patch(&made, TEXT)[0]), (Some(Tactic::ShortJump), 0xeb));
-    // The bytes between are never run.
+    // The bytes between the patch and the call never run.
     assert_eq!(patch(&made, TEXT).len(), 2);
     assert!(made.is_hook_point(TEXT) && !made.is_hook_point(TEXT + 3));
     assert_eq!(site(&plan(&[&caller(0, &[], 1, &[0xc3]), LEAF], 1)), Some(2));
@@ -62,7 +65,7 @@ fn the_moved_instructions_lead_to_the_call_while_the_patches_are_there() {
     assert_eq!(code.bytes[body as usize + 8..][..5], [0xe9, 0, 0, 0, 0]);
     let end = code.address(jump.at as usize + 4);
     assert_eq!(end.wrapping_add(jump.displacement as i32 as u64), TEXT + 3);
-    // Who stands at the call goes on before it.
+    // A thread that stands at the call goes on before it.
     assert_eq!(plan.moved(TEXT + 1), Some(body + 1));
 }
 

@@ -1,3 +1,5 @@
+//! Functions that slide into each other, in small programs whose patched code is run step by step.
+
 #![allow(clippy::unwrap_used)]
 use super::*;
 use crate::decide::options::Engine;
@@ -20,10 +22,11 @@ fn pie(parts: &[&[u8]], skip: Option<usize>) -> Plan {
     plan_of(&image(ImageKind::Pie, TEXT, &code, &sizes), skip)
 }
 
-/// Runs the patched program from `address` on, up to a thunk; its function's number.
+/// Runs the patched program from `address` on until it reaches a thunk, and returns the number of that
+/// thunk's function.
 fn reached(plan: &Plan, image: &Image, address: u64) -> u32 {
     const TOP: u64 = 0x7fff_0000;
-    // mov [rsp-8], rax; mov [rsp-16], r11; pop r11; mov r11, [rsp]: what thunks begin with.
+    // Thunks begin with one of: mov [rsp-8], rax; mov [rsp-16], r11; pop r11; mov r11, [rsp].
     const THUNKS: [&[u8]; 4] = [
         &[0x48, 0x89, 0x44, 0x24, 0xf8],
         &[0x4c, 0x89, 0x5c, 0x24, 0xf0],
@@ -149,7 +152,7 @@ fn over_the_gap_between_two_sections() {
     let plan = plan_of(&image, None);
     assert_eq!(patch(&plan, TEXT + 1), [0x54, 0x66, 0x90]);
     all_reach_their_own(&plan, &image);
-    // Bytes that something may need are left alone.
+    // Bytes that something may need must stay as they are.
     image.code_ranges = std::iter::once(TEXT..TEXT + 13).collect();
     assert_eq!(tactics(&plan_of(&image, None)), [None, None, Some(Tactic::Jump)]);
 }
@@ -162,7 +165,7 @@ fn a_hop() {
     let (code, sizes) = (parts.concat(), parts.map(<[u8]>::len));
     let image = image(ImageKind::Pie, TEXT, &code, &sizes);
     let plan = plan_of(&image, None);
-    // To the start of the chain that it lengthens.
+    // It hops to the start of the chain, which becomes longer by it.
     assert_eq!(patch(&plan, TEXT + 1), [0x54, 0xeb, 0x02]);
     assert_eq!(plan.records.len(), 4);
     all_reach_their_own(&plan, &image);
@@ -179,7 +182,7 @@ fn a_neighbour_whose_call_sites_were_patched_comes_along() {
     let plan = plan_of(&image, None);
     assert_eq!(tactics(&plan), [Some(Tactic::Sled), Some(Tactic::Sled), Some(Tactic::Jump)]);
     all_reach_their_own(&plan, &image);
-    // Without need for it, its call sites are better.
+    // If it need not become a sled, it is hooked at its call sites.
     image.code_pointers = vec![TEXT + 2];
     assert_eq!(tactics(&plan_of(&image, Some(0)))[1], Some(Tactic::CallSites));
 }
@@ -209,7 +212,7 @@ fn a_neighbour_given_up_takes_its_sleds_along() {
 
 #[test]
 fn a_neighbour_given_up_takes_its_caves_along() {
-    // A jump that cannot be moved, dead bytes behind it as it seems.
+    // The jump cannot be relocated, though there seem to be dead bytes behind it.
     const STUCK: [u8; 15] =
         [0x66, 0xeb, 0, 0x48, 0x89, 0xf8, 0x48, 0x89, 0xf8, 0x48, 0x89, 0xf8, 0x48, 0x89, 0xf8];
     let movable = [&[0x90][..], &STUCK[1..]].concat();

@@ -1,4 +1,4 @@
-//! What [`predecode`] says is what iced says.
+//! Compares the predecoder with iced.
 
 use crate::x86::predecode::decode::{Base, Predecoded, predecode};
 use crate::x86::predecode::effects::Effects;
@@ -11,10 +11,10 @@ use iced_x86::{
 use std::ops::Range;
 
 const IP: u64 = 0x40_0000;
-/// Where a program with a fixed place might be.
+/// Addresses of a program with a fixed place.
 const FIXED: Range<u64> = 0x40_0000..0x50_0000;
 
-/// Compares the answer for the bytes, if there is one, with what iced decodes.
+/// Compares what is predecoded at the start of the window, if anything is, with what iced decodes.
 fn compare(
     window: &[u8; WINDOW],
     addresses: &Range<u64>,
@@ -99,7 +99,7 @@ fn compare(
     Some(())
 }
 
-/// Compares what the instruction does with registers.
+/// Compares what an instruction does with registers.
 fn compare_effects(quick: &Predecoded, i: &Instruction, factory: &mut InstructionInfoFactory, what: &str) {
     if !quick.has_effects() {
         return;
@@ -107,7 +107,7 @@ fn compare_effects(quick: &Predecoded, i: &Instruction, factory: &mut Instructio
     let mut effects = Effects::default();
     for used in factory.info(i).used_registers() {
         let register = used.register().full_register();
-        // The stack pointer of `push` and `pop` is nobody's operand.
+        // No field of `push` and `pop` names the stack pointer.
         if !register.is_gpr64() || i.is_stack_instruction() && register == Register::RSP {
             continue;
         }
@@ -163,7 +163,7 @@ fn compare_effects(quick: &Predecoded, i: &Instruction, factory: &mut Instructio
     assert_eq!(quick.is_narrow_lea(), i.code() == Code::Lea_r32_m, "{what}");
 }
 
-/// The length of a plain instruction; 0: it is none.
+/// Returns the length of a plain instruction, or 0 if the instruction is not plain.
 fn plain_len(
     window: &[u8; WINDOW],
     interest: Interest,
@@ -176,7 +176,7 @@ fn plain_len(
     }
 }
 
-/// What is found by skimming is what is found otherwise, whatever is followed.
+/// Checks that skimming finds the same as predecoding, whichever registers are followed.
 fn compare_skimmed(window: &[u8; WINDOW], quick: &Predecoded, addresses: &Range<u64>, what: &str) {
     let sets = [0, 1, 1 << 4, 1 << 5, 1 << 4 | 1 << 5, 0xc00, 0xc11, 1 << 7, 0xff];
     for (stack, others) in sets.into_iter().flat_map(|stack| sets.map(|others| (stack, others))) {
@@ -205,7 +205,7 @@ fn compare_skimmed(window: &[u8; WINDOW], quick: &Predecoded, addresses: &Range<
     }
 }
 
-/// A plain instruction is as long as it is, and names nothing that it must not.
+/// Checks that a plain instruction has the right length, and names no register that it must not name.
 fn compare_plain(
     window: &[u8; WINDOW],
     quick: &Predecoded,
@@ -242,7 +242,7 @@ fn compare_plain(
     }
 }
 
-/// Numbers that are as good as random, and the same every time.
+/// Pseudorandom numbers, the same in every run.
 struct Numbers(u64);
 
 impl Numbers {
@@ -251,7 +251,7 @@ impl Numbers {
         (self.0 ^ self.0 >> 33).wrapping_mul(0xff51_afd7_ed55_8ccd) ^ self.0 >> 29
     }
 
-    /// Bytes, of which some are addresses.
+    /// Returns random bytes, some of which are addresses.
     fn window(&mut self) -> [u8; WINDOW] {
         let mut window = [0; WINDOW];
         window[..8].copy_from_slice(&self.next().to_le_bytes());
@@ -264,7 +264,7 @@ impl Numbers {
     }
 }
 
-/// Prefixes to be tried with every opcode.
+/// The prefixes that are tried with every opcode.
 const PREFIXES_TRIED: [&[u8]; 14] = [
     &[],
     &[0x66],
@@ -290,7 +290,8 @@ fn every_opcode_with_every_operand() {
     for prefixes in PREFIXES_TRIED {
         for rex in (0x3f..0x50).map(|rex| Some(rex).filter(|&rex| rex > 0x3f)) {
             for opcode in 0..512_u32 {
-                // Every ModRM byte; of prefix and REX combinations those that compilers use, else a few.
+                // Tries every ModRM byte with the prefixes and REX prefixes that compilers use, and a few
+                // with the others.
                 let usual = prefixes.len() < 2 && matches!(rex, None | Some(0x41 | 0x44 | 0x48 | 0x4f));
                 for modrm in (0..=255_u8).step_by(if usual { 1 } else { 7 }) {
                     let mut window = numbers.window();
@@ -318,7 +319,7 @@ fn random_bytes() {
     assert!(recognised.count() > 300_000);
 }
 
-/// This very program, and whatever large ones this machine has.
+/// Compares this very program, and large programs that this machine may have.
 #[test]
 fn whole_programs() {
     let mut factory = InstructionInfoFactory::new();

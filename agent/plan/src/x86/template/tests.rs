@@ -1,4 +1,4 @@
-//! The templates' listings, as docs/hot-path.md has them, and their holes.
+//! Compares the templates with the listings in docs/hot-path.md, and checks their holes.
 #![allow(clippy::unwrap_used)]
 use crate::x86::template::*;
 use iced_x86::{Decoder, DecoderOptions, Formatter, IntelFormatter};
@@ -67,7 +67,7 @@ fn entry_and_exit_is_as_documented() {
         listing(&Template { bytes: t.bytes[t.exit as usize..].to_vec(), ..t.clone() })[0],
         "mov [rsp-0x10],r11"
     );
-    // Little more than three cache lines; the body follows.
+    // This is little more than three cache lines. The body follows.
     assert!(t.bytes.len() <= 200, "{}", t.bytes.len());
 }
 
@@ -165,7 +165,7 @@ fn short_branches_lead_to_islands() {
             .into_iter()
             .filter(|i| i.is_jcc_short())
             .map(|i| i.near_branch_target() as usize);
-        // The longest thunks have a near branch in place of the first one.
+        // The longest thunks have a near branch in place of the first short one.
         let near =
             t.holes.iter().any(|&(at, hole)| hole == Hole::Branch(Target::Miss) && (at as usize) < islands);
         let expected: Vec<usize> = (usize::from(near)..4).map(|n| islands + n * ISLAND as usize).collect();
