@@ -3,6 +3,7 @@
 use crate::decide::decider::{Decider, Way};
 use crate::decide::hook::Hook;
 use crate::decide::options::Engine;
+use crate::decide::slide;
 use crate::decide::verdict::{Failed, Reason, Tactic};
 use crate::flow::branch::NEAR;
 use crate::flow::facts::Flow;
@@ -58,7 +59,7 @@ pub(crate) fn decide(
         all.look_for_caves();
         all.in_turn(cut_short.into_iter().flatten(), &with_cave);
         all.in_turn(0..count, &[|d, i| d.call_sites(i)]);
-        all.sleds();
+        slide::sleds(&mut all);
     }
     for hook in hooks.iter().flatten() {
         verdicts[hook.function] = Ok(hook.tactic);

@@ -16,23 +16,25 @@ pub(crate) const DEEPEST: u32 = 128;
 /// this many bytes.
 const ALIGNMENT: u64 = 16;
 
-impl Decider<'_, '_, '_> {
-    /// Makes sleds of the functions that have found no room otherwise. They are tried from high addresses to
-    /// low ones, since a function can slide only into one that is hooked.
-    pub(super) fn sleds(&mut self) {
-        if !self.hooks.functions().any(|i| self.is_open(i)) {
-            return;
-        }
-        self.redirected_calls = self.hooks.values.iter().flatten().flat_map(redirected_calls).collect();
-        for may_hop in [false, true] {
-            for i in self.hooks.functions().rev() {
-                if self.is_open(i) && (self.slide(i, DEEPEST).is_some() || may_hop && self.hop(i).is_some()) {
-                    self.verdicts[i] = Ok(Tactic::Sled);
-                }
+/// Makes sleds of the functions that have found no room otherwise. They are tried from high addresses to
+/// low ones, since a function can slide only into one that is hooked.
+pub(crate) fn sleds(decider: &mut Decider<'_, '_, '_>) {
+    if !decider.hooks.functions().any(|i| decider.is_open(i)) {
+        return;
+    }
+    decider.redirected_calls = decider.hooks.values.iter().flatten().flat_map(redirected_calls).collect();
+    for may_hop in [false, true] {
+        for i in decider.hooks.functions().rev() {
+            if decider.is_open(i)
+                && (decider.slide(i, DEEPEST).is_some() || may_hop && decider.hop(i).is_some())
+            {
+                decider.verdicts[i] = Ok(Tactic::Sled);
             }
         }
     }
+}
 
+impl Decider<'_, '_, '_> {
     /// Makes function `i` slide into the one directly behind it. Up to `left` functions behind it that are
     /// hooked at their call sites may become sleds for that.
     fn slide(&mut self, i: usize, left: u32) -> Option<()> {

@@ -6,7 +6,7 @@ use crate::decide::hook::{Hook, Retarget};
 use crate::decide::options::Engine;
 use crate::decide::start::{Start, simple_start};
 use crate::decide::verdict::{Reason, Tactic};
-use crate::decide::{frida, unwinder};
+use crate::decide::{frida, in_place, unwinder};
 use crate::flow::branch::BranchKind;
 use crate::flow::facts::Flow;
 use crate::flow::head::hook_point;
@@ -168,7 +168,7 @@ impl Decider<'_, '_, '_> {
             relocated: fit.relocated,
             cave,
             retargets,
-            call: self.call_in_place(i, start, &fit, tactic, patch),
+            call: in_place::site(self.image, self.flow, i, start, &fit, tactic, patch),
             sled: None,
             slid_into: false,
             dead_used: patch,

@@ -14,6 +14,7 @@ use crate::emit::emitted::Emitted;
 use crate::emit::emitter::Emitter;
 use crate::emit::layout::{Input, Layout};
 use crate::emit::part::PartEmitter;
+use crate::emit::{copies, tail_calls};
 use crate::parallel;
 
 /// Writes the arena, and the patches of the program that lead there. The result says which functions could
@@ -32,8 +33,8 @@ pub(crate) fn emit(input: Input<'_, '_>) -> Emitted {
     let mut e = Emitter::new(&layout, Writer::new(&mut bytes), parts);
     e.fixed();
     e.gate_jumps();
-    e.tail_calls();
-    e.copies();
+    tail_calls::write(&mut e);
+    copies::write(&mut e);
     let (mut out, len) = e.finish();
     // Usually less was needed than there was room for.
     bytes.truncate(len);

@@ -1,7 +1,7 @@
 //! Calls near the starts of functions, in small programs.
 
 #![allow(clippy::unwrap_used)]
-use crate::decide::in_place::*;
+use crate::decide::verdict::Tactic;
 use crate::plan::Plan;
 use crate::testing::{TEXT, image, patch, plan_of, tactics};
 use crate::x86::relocate::call::CALL_R11;
