@@ -85,7 +85,8 @@ pub struct Flow {
     pub functions: Vec<FunctionFlow>,
     /// Sorted: addresses in code that instructions compute (`lea`, immediates) or read, or data holds.
     pub taken: Vec<u64>,
-    /// Sorted: targets of indirect branches near the start of the function they lie in.
+    /// Sorted: addresses near the start of the function that they lie in, but behind it, which indirect branches
+    /// lead to or may lead to.
     pub indirect: Vec<u64>,
     /// Starts of functions to which code that was not decoded seems to branch.
     pub(crate) entered_unseen: Vec<u64>,
@@ -133,10 +134,25 @@ impl Flow {
         flow.taken.extend(image.exported.iter().copied());
         flow.taken.sort_unstable();
         flow.taken.dedup();
+        flow.enter_taken_labels(image);
         flow.indirect.sort_unstable();
         flow.indirect.dedup();
         registers::spread(image, &mut flow);
         flow
+    }
+
+    /// An instruction may compute the address of a label inside a function, in order to jump there later
+    /// (`lea rdx, [label]; jmp rdx`), or read a word there. Nobody can tell which, so near the start of a function such
+    /// an address is one that control may come to. Expects [`Flow::taken`] to be sorted.
+    fn enter_taken_labels(&mut self, image: &Image) {
+        let mut functions = image.functions.iter().peekable();
+        for &address in &self.taken {
+            while functions.next_if(|f| f.address + f.size.max(1) <= address).is_some() {}
+            let Some(f) = functions.peek() else { break };
+            if address > f.address && address - f.address < NEAR {
+                self.indirect.push(address);
+            }
+        }
     }
 
     /// A function that reads the return address of its caller's frame must find the true one there, and so up the

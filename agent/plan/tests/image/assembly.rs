@@ -153,3 +153,25 @@ fn leaves() {
     assert_eq!(found.collect::<Vec<_>>(), leaves.map(|(name, _)| name));
     assert_eq!(image.functions.len(), leaves.len() + others.len());
 }
+
+/// A jump to the label goes through a register, whose value nobody follows; so its bytes must stay.
+#[test]
+fn a_label_whose_address_is_computed_is_entered() {
+    let bytes = assembled(
+        "computed_label",
+        ".text
+        .globl _start
+        .type _start,@function
+        _start: lea label(%rip), %rdx
+            jmp *%rdx
+            .size _start,.-_start
+        .type shared,@function
+        shared: xor %ecx, %ecx
+        label: inc %eax
+            ret
+            .size shared,.-shared",
+    );
+    let image = Image::read(&bytes).unwrap();
+    let shared = named(&image, "shared").address;
+    assert_eq!(Flow::of(&image, true).indirect, [shared + 2]);
+}
