@@ -5,6 +5,7 @@
 //! meets bytes that are no instruction is marked [`FunctionFlow::undecodable`]: what was read of it still
 //! warns ("something seems to branch there") but is never patched. So does what belongs to no function (`unread`).
 
+mod label;
 mod part;
 mod seen;
 mod unread;
@@ -133,26 +134,12 @@ impl Flow {
         }
         flow.taken.extend(image.exported.iter().copied());
         flow.taken.sort_unstable();
+        flow.indirect.extend(label::entered(image, &flow.taken));
         flow.taken.dedup();
-        flow.enter_taken_labels(image);
         flow.indirect.sort_unstable();
         flow.indirect.dedup();
         registers::spread(image, &mut flow);
         flow
-    }
-
-    /// An instruction may compute the address of a label inside a function, in order to jump there later
-    /// (`lea rdx, [label]; jmp rdx`), or read a word there. Nobody can tell which, so near the start of a function such
-    /// an address is one that control may come to. Expects [`Flow::taken`] to be sorted.
-    fn enter_taken_labels(&mut self, image: &Image) {
-        let mut functions = image.functions.iter().peekable();
-        for &address in &self.taken {
-            while functions.next_if(|f| f.address + f.size.max(1) <= address).is_some() {}
-            let Some(f) = functions.peek() else { break };
-            if address > f.address && address - f.address < NEAR {
-                self.indirect.push(address);
-            }
-        }
     }
 
     /// A function that reads the return address of its caller's frame must find the true one there, and so up the

@@ -175,3 +175,47 @@ fn a_label_whose_address_is_computed_is_entered() {
     let shared = named(&image, "shared").address;
     assert_eq!(Flow::of(&image, true).indirect, [shared + 2]);
 }
+
+/// Code of the large model computes the address of the global offset table as a label and a constant: nobody jumps there.
+/// Another use of the label, also of a copy that is left in a register, may be a jump.
+#[test]
+fn a_label_that_a_constant_is_added_to_is_not_entered() {
+    let starts = [
+        (
+            false,
+            "lea label(%rip), %rbx; movabs $0x123456789, %r11; mov %edi, %eax; add %r11, %rbx; jmp *8(%rbx)",
+        ),
+        (false, "movabs $0x123456789, %r11; lea label(%rip), %r10; add %r11, %r10; call *%r10; ret"),
+        (
+            false,
+            "lea label(%rip), %rax; movabs $0x123456789, %rbx; add %rax, %rbx; movabs $8, %rax; call *(%rbx,%rax)",
+        ),
+        (false, "lea label(%rip), %rax; movabs $0x123456789, %rbx; add %rax, %rbx; call *(%rbx); ret"),
+        (true, "lea label(%rip), %rax; movabs $0x123456789, %rbx; add %rax, %rbx; call *(%rbx,%rax)"),
+        (
+            true,
+            "lea label(%rip), %rax; movabs $0x123456789, %rbx; add %rax, %rbx; mov (%rbx), %rcx; jmp *%rax",
+        ),
+        (true, "lea label(%rip), %rbp; movabs $0x123456789, %rbx; add %rbp, %rbx; call *(%rbx); jmp *%rbp"),
+        (true, "lea label(%rip), %rbx; movabs $0x123456789, %r11; mov %rbx, %rcx; add %r11, %rbx; jmp *%rcx"),
+        (true, "lea label(%rip), %rbx; lea label(%rip), %rcx; movabs $9, %r11; add %r11, %rbx; jmp *%rcx"),
+        (true, "lea label(%rip), %rbx; movabs $9, %r11; cmp %r11, %rbx; jmp *%rbx"),
+    ];
+    for (n, (is_entered, start)) in starts.into_iter().enumerate() {
+        let bytes = assembled(
+            &format!("table_label_{n}"),
+            &format!(
+                ".text
+                .globl _start
+                .type _start,@function
+                _start: nop
+                label: {start}
+                    ud2
+                    .size _start,.-_start"
+            ),
+        );
+        let image = Image::read(&bytes).unwrap();
+        let label = named(&image, "_start").address + 1;
+        assert_eq!(Flow::of(&image, true).indirect == [label], is_entered, "{start}");
+    }
+}
