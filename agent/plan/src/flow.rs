@@ -69,6 +69,8 @@ pub struct FunctionFlow {
     pub leaf: bool,
     /// Its last instruction is neither a jump, a return nor a call: control runs on into the next function.
     pub runs_on: bool,
+    /// Its last instruction is a call. Compilers write this where the callee never returns; if it does, control runs on.
+    pub ends_in_call: bool,
     /// It calls itself directly.
     pub recursive: bool,
     pub registers: Registers,

@@ -21,7 +21,7 @@
 
 use super::{Decider, Fit, Hook, Tactic};
 use crate::image::Image;
-use crate::start::{Start, is_padding};
+use crate::start::{Start, is_free_padding};
 use std::collections::HashMap;
 
 /// Most words pushed on the way to one function's jump: a kilobyte of stack.
@@ -233,7 +233,7 @@ impl Decider<'_, '_, '_> {
     /// Whether nobody needs the bytes between function `i` and the next one.
     fn is_gap(&self, i: usize, lo: u64, hi: u64) -> bool {
         let edge = self.image.functions[i].limit.min(hi);
-        (lo >= edge || is_padding(self.image, self.flow, lo, edge, edge))
+        (lo >= edge || is_free_padding(self.image, self.flow, i, lo, edge, edge))
             && (edge >= hi || is_alignment(self.image, edge, hi))
             && self.flow.branches_to(lo, hi).is_empty()
             && self.flow.indirect_in(lo, hi).is_empty()

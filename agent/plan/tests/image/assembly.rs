@@ -3,6 +3,7 @@
 use crate::build::{around, check, compile, folder, named, try_compile};
 use gprofinject_plan::flow::Flow;
 use gprofinject_plan::image::{FunctionKind, Image};
+use gprofinject_plan::start::is_free_padding;
 
 fn assembled(test: &str, text: &str) -> Vec<u8> {
     let flags = ["-nostdlib", "-static", "-no-pie"];
@@ -217,5 +218,45 @@ fn a_label_that_a_constant_is_added_to_is_not_entered() {
         let image = Image::read(&bytes).unwrap();
         let label = named(&image, "_start").address + 1;
         assert_eq!(Flow::of(&image, true).indirect == [label], is_entered, "{start}");
+    }
+}
+
+/// Padding that control runs on through, or may run on through when a call returns, is not free.
+#[test]
+fn padding_is_free_where_control_does_not_run_on() {
+    let ends = [
+        (true, "ret"),
+        (true, "jmp _start"),
+        (true, "jmp *%rax"),
+        (false, "inc %eax"),
+        (false, "jne _start"),
+        (false, "call _start"),
+        (false, "call *%rax"),
+        (false, "ret; .byte 0x06"),
+    ];
+    for (n, (is_free, last)) in ends.into_iter().enumerate() {
+        let bytes = assembled(
+            &format!("padding_{n}"),
+            &format!(
+                ".text
+                .globl _start
+                .type _start,@function
+                _start: push %rbx
+                    {last}
+                    .size _start,.-_start
+                .fill 8, 1, 0x90
+                .type next,@function
+                next: ret
+                    .size next,.-next"
+            ),
+        );
+        let image = Image::read(&bytes).unwrap();
+        let flow = Flow::of(&image, true);
+        let first =
+            image.functions.iter().position(|f| f.address == named(&image, "_start").address).unwrap();
+        let f = &image.functions[first];
+        let (end, next) = (f.address + f.size, named(&image, "next").address);
+        assert_eq!(next, end + 8);
+        assert_eq!(is_free_padding(&image, &flow, first, end, next, f.limit), is_free, "{last}");
     }
 }
