@@ -9,6 +9,7 @@
 //! build         makes the Flow
 //! falls         where control runs on from one function into the next
 //! padding       whether bytes only align functions
+//! label         which labels control may enter because an instruction computes their addresses
 //! spread        what callers and callees mean for each other, over the whole program
 //! read          one pass over the instructions of a function, or of code that is in no function
 //! facts         the Flow: what is known of each function, and lookups
@@ -27,6 +28,7 @@ pub(crate) mod build;
 pub(crate) mod facts;
 pub(crate) mod falls;
 pub(crate) mod head;
+pub(crate) mod label;
 pub(crate) mod padding;
 pub(crate) mod read;
 pub(crate) mod registers;

@@ -3,7 +3,7 @@
 use crate::decide::decider::Decider;
 use crate::decide::start::Start;
 use crate::decide::verdict::Tactic;
-use crate::flow::padding::is_padding;
+use crate::flow::padding::is_free_padding;
 use crate::x86::jump::JUMP;
 use std::ops::Range;
 
@@ -80,7 +80,8 @@ impl Decider<'_, '_, '_> {
         // Bytes below `lo` that are skipped are never used.
         let at = (end + self.padding_used[j]).max(lo);
         // Most padding has no room for a cave, and many neighbours are asked, so that is tested first.
-        if at > hi || at + JUMP > f.limit || !is_padding(self.image, self.flow, end, at + JUMP, f.limit) {
+        let fits = at <= hi && at + JUMP <= f.limit;
+        if !fits || !is_free_padding(self.image, self.flow, j, end, at + JUMP, f.limit) {
             return None;
         }
         self.padding_used[j] = at + JUMP - end;

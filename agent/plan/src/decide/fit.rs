@@ -4,7 +4,7 @@ use crate::decide::start::Start;
 use crate::decide::verdict::Reason;
 use crate::flow::branch::NEAR;
 use crate::flow::facts::Flow;
-use crate::flow::padding::is_padding;
+use crate::flow::padding::is_free_padding;
 use gprofinject_image::Image;
 
 /// Returns what has to be relocated for a patch of `patch` bytes at the start of function `i`, and whether
@@ -51,7 +51,7 @@ pub(crate) fn fit(
         if want > image.functions[i].limit || end > start.hook + start.end && end < want {
             return Err(Reason::NoRoom);
         }
-        if !is_padding(image, flow, start.hook + start.end, want, image.functions[i].limit) {
+        if !is_free_padding(image, flow, i, start.hook + start.end, want, image.functions[i].limit) {
             return Err(Reason::NoRoom);
         }
         padded = true;

@@ -6,7 +6,7 @@ use crate::decide::hook::Hook;
 use crate::decide::sled::{HOP, LONGEST, Sled};
 use crate::decide::start::Start;
 use crate::decide::verdict::Tactic;
-use crate::flow::padding::is_padding;
+use crate::flow::padding::is_free_padding;
 use gprofinject_image::Image;
 
 /// Most words that may be pushed on the way to one function's jump: a kilobyte of stack.
@@ -131,7 +131,7 @@ impl Decider<'_, '_, '_> {
     /// Returns whether nobody needs the bytes between function `i` and the next one.
     fn is_gap(&self, i: usize, lo: u64, hi: u64) -> bool {
         let edge = self.image.functions[i].limit.min(hi);
-        (lo >= edge || is_padding(self.image, self.flow, lo, edge, edge))
+        (lo >= edge || is_free_padding(self.image, self.flow, i, lo, edge, edge))
             && (edge >= hi || is_alignment(self.image, edge, hi))
             && self.flow.branches_to(lo, hi).is_empty()
             && self.flow.indirect_in(lo, hi).is_empty()

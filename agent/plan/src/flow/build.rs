@@ -2,6 +2,7 @@
 
 use crate::flow::branch::{Branch, NEAR};
 use crate::flow::facts::{Flow, FunctionFlow};
+use crate::flow::label;
 use crate::flow::read::part::{Part, Wanted};
 use crate::flow::read::unread;
 use crate::flow::spread::{registers, returns};
@@ -52,6 +53,8 @@ impl Flow {
         }
         flow.taken.extend(image.exported.iter().copied());
         flow.taken.sort_unstable();
+        // It expects an address once for each reference.
+        flow.indirect.extend(label::entered(image, &flow.taken));
         flow.taken.dedup();
         flow.indirect.sort_unstable();
         flow.indirect.dedup();

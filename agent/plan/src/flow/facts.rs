@@ -23,6 +23,9 @@ pub struct FunctionFlow {
     /// Its last instruction is neither a jump, a return nor a call, so control runs on into the next
     /// function.
     pub runs_on: bool,
+    /// Its last instruction is a call. Compilers write this where the callee never returns; if the callee does
+    /// return, control runs on.
+    pub ends_in_call: bool,
     /// It calls itself directly.
     pub recursive: bool,
     /// What it does with rax, r10 and r11.

@@ -27,3 +27,26 @@ pub(crate) fn is_padding(image: &Image, flow: &Flow, lo: u64, hi: u64, limit: u6
     }
     unused()
 }
+
+/// Returns whether the bytes of `lo..hi`, behind function `index`, which has room up to `limit`, are padding that
+/// may be overwritten: control does not run on through it from the function.
+pub(crate) fn is_free_padding(
+    image: &Image,
+    flow: &Flow,
+    index: usize,
+    lo: u64,
+    hi: u64,
+    limit: u64,
+) -> bool {
+    let f = &flow.functions[index];
+    !(f.runs_on || f.ends_in_call || f.undecodable) && is_padding(image, flow, lo, hi, limit)
+}
+
+impl Flow {
+    /// Returns whether all bytes between function `index` and the end of the room that it has are padding that may be
+    /// overwritten.
+    pub fn has_free_padding(&self, image: &Image, index: usize) -> bool {
+        let f = &image.functions[index];
+        is_free_padding(image, self, index, f.address + f.size, f.limit, f.limit)
+    }
+}
