@@ -14,6 +14,7 @@
 //! ```
 
 mod cli;
+mod options;
 mod os;
 mod profile;
 mod program;

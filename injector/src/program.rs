@@ -8,6 +8,7 @@ pub(crate) mod memory;
 pub(crate) mod names;
 pub(crate) mod plan_cache;
 pub(crate) mod planned;
+pub(crate) mod planner;
 pub(crate) mod privileges;
 pub(crate) mod profilee;
 pub(crate) mod resolve;

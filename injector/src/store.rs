@@ -9,4 +9,6 @@ pub(crate) mod output;
 pub(crate) mod private_folder;
 pub(crate) mod region;
 pub(crate) mod run_folder;
+pub(crate) mod shape;
 pub(crate) mod survivors;
+pub(crate) mod trouble;

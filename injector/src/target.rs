@@ -4,6 +4,8 @@
 
 pub(crate) mod agent;
 pub(crate) mod attach;
+pub(crate) mod contract;
+pub(crate) mod grip;
 pub(crate) mod launch;
 pub(crate) mod named;
 pub(crate) mod process;

@@ -1,4 +1,4 @@
-//! What was typed. What it means is in [`crate::session::settings`].
+//! What was typed. What it means is in [`crate::cli::meaning`].
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -6,10 +6,9 @@ use std::time::Duration;
 
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
-use clap::{CommandFactory, FromArgMatches, Parser, ValueEnum};
-use serde::{Deserialize, Serialize};
+use clap::{CommandFactory, FromArgMatches, Parser};
 
-use crate::session::family::control::Verb;
+use crate::options::{CountArg, EngineArg, HooksArg, SamplerArg, Verb};
 
 /// Profiles a program that was built without -pg: counts every call, samples the time, and leaves a
 /// gmon.out for gprof.
@@ -269,35 +268,6 @@ impl Args {
         ];
         verbs.into_iter().find(|(asked, _)| *asked).map(|(_, verb)| verb)
     }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-pub(crate) enum HooksArg {
-    Both,
-    Entry,
-    None,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-pub(crate) enum CountArg {
-    Blocks,
-    Lines,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum SamplerArg {
-    Auto,
-    Perf,
-    Timer,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-pub(crate) enum EngineArg {
-    #[default]
-    Builtin,
-    Frida,
-    #[value(name = "frida,builtin")]
-    FridaOrBuiltin,
 }
 
 #[cfg(test)]

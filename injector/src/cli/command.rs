@@ -2,20 +2,27 @@
 
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
-use anyhow::bail;
+use anyhow::{anyhow, bail};
 
 use crate::cli::args::Args;
-use crate::cli::{list, recover};
+use crate::cli::{ask, list, meaning, recover};
+use crate::options::SamplerArg;
+use crate::os::child::Ending;
 use crate::os::failure::{self, Failure};
-use crate::os::{say, signals, sys};
-use crate::program::{memory, planned, profilee, resolve};
-use crate::sampling::sampler;
-use crate::session::run::{self, Inherited};
+use crate::os::say::{self, Level};
+use crate::os::{signals, sys};
+use crate::program::resolve;
+use crate::sampling::sampler::{self, Method};
+use crate::session::expectations;
+use crate::session::run::{self, Prepared};
 use crate::session::settings::Settings;
-use crate::session::supervise::Ending;
 use crate::store::output;
-use crate::target::attach;
+use crate::target::attach::earlier::take_over;
+use crate::target::attach::running::{self, Running};
+use crate::target::launch::launched::{Inherited, Launched};
+use crate::target::process::Process;
 
 /// The whole command: its exit status is the program's.
 pub(crate) fn main() -> ExitCode {
@@ -23,7 +30,7 @@ pub(crate) fn main() -> ExitCode {
         Ok(args) => args,
         Err(answer) => return end_at_once(&answer),
     };
-    match run(args) {
+    match execute(args) {
         Ok(ending) => end_like(ending),
         Err(failure) => {
             say::line(format_args!("{}", sys::plain(&format!("{:#}", failure.error))));
@@ -32,43 +39,43 @@ pub(crate) fn main() -> ExitCode {
     }
 }
 
-fn run(args: Args) -> Result<Ending, Failure> {
-    let start = std::time::Instant::now();
+/// Does what the arguments say.
+fn execute(args: Args) -> Result<Ending, Failure> {
+    let start = Instant::now();
     let inherited = Inherited { descriptors: sys::inherited_descriptors(), limits: sys::Limits::raise() };
     let recover = args.recover.clone();
     let (pid, duration) = (args.pid, args.duration);
     let verb = args.verb();
     let dump_to = args.output.clone();
-    let settings = Settings::from(args)?;
+    let settings = meaning::settings(args)?;
+    match (recover, pid, verb) {
+        (Some(folder), ..) => recover::recover(&folder, &settings)?,
+        (None, Some(pid), Some(verb)) => settings.voice.note(ask::control(pid, verb, dump_to)?),
+        (None, Some(pid), None) => return attach(pid, duration, settings, start),
+        (None, None, _) => return launch(settings, start, &inherited),
+    }
+    Ok(Ending::Exited(0))
+}
+
+/// Starts the program and profiles it, or with `--list` says how it would be profiled.
+fn launch(settings: Settings, start: Instant, inherited: &Inherited) -> Result<Ending, Failure> {
     let voice = settings.voice;
-    if let Some(folder) = recover {
-        recover::recover(&folder, &settings)?;
-        return Ok(Ending::Exited(0));
-    }
-    if let (Some(pid), Some(verb)) = (pid, verb) {
-        voice.note(attach::session::control(pid, verb, dump_to)?);
-        return Ok(Ending::Exited(0));
-    }
-    if let Some(pid) = pid {
-        return attach::session::profile(pid, &settings, duration);
-    }
     let program = resolve::find(&settings.command)?;
     if let Some(note) = &program.note {
         voice.note(note);
     }
-    let subject = profilee::subject(&program.binary, settings.caches_plans());
+    let subject = settings.planner().subject(&program.binary);
     if settings.filters.needs_lines() && subject.lines().is_none() {
-        return Err(anyhow::anyhow!(
+        return Err(anyhow!(
             "{} has no line information; build it with -g, or use --count blocks",
             program.binary.display()
         )
         .into());
     }
     if settings.list {
-        let planned =
-            planned::make(subject, settings.hooks, settings.engine, &settings.filters, true, &settings.cache);
-        run::say_what_is_possible(&planned, &program, &settings, !subject.blind);
-        list::print(&planned, voice.0 == say::Level::Verbose)?;
+        let planned = settings.planner().plan(subject, true);
+        expectations::say(&planned, &program, &settings, !subject.blind);
+        list::print(&planned, voice.0 == Level::Verbose)?;
         return Ok(Ending::Exited(0));
     }
     let output = settings.output.check()?;
@@ -79,20 +86,70 @@ fn run(args: Args) -> Result<Ending, Failure> {
     let takes_agent = subject.takes_agent();
     let follow = settings.follow && takes_agent;
     let choice = sampler::choose(settings.sampler, rate, takes_agent, subject.changes_ids, follow);
+    // Where nothing is hooked, the agent still keeps libc's own profiler from writing a second profile.
     let agent_wanted =
-        choice.method == sampler::Method::Timer || follow || takes_agent && subject.profiling().is_some();
-    let planned = planned::make(
-        subject,
-        settings.hooks,
-        settings.engine,
-        &settings.filters,
+        choice.method == Method::Timer || follow || takes_agent && subject.profiling().is_some();
+    let planned = settings.planner().plan(subject, agent_wanted);
+    expectations::say(&planned, &program, &settings, choice.method != Method::None);
+    let prepared = Prepared {
+        settings,
+        program,
+        planned,
+        choice,
         agent_wanted,
-        &settings.cache,
-    );
-    memory::plan_made();
-    let sampled = choice.method != sampler::Method::None;
-    run::say_what_is_possible(&planned, &program, &settings, sampled);
-    run::profiled(run::Prepared { settings, program, planned, choice, output, stats, start, inherited })
+        follow,
+        insists: false,
+        output,
+        stats,
+        start,
+    };
+    run::profile(prepared, |at| {
+        Launched::hold(at.program, subject.changes_ids, at.folder, at.inherited, inherited)
+    })
+}
+
+/// Profiles a process for some time, until it ends, or until a signal tells us to leave it.
+fn attach(
+    pid: i32,
+    duration: Option<Duration>,
+    settings: Settings,
+    start: Instant,
+) -> Result<Ending, Failure> {
+    let voice = settings.voice;
+    let process = Process::open(pid)?;
+    take_over(&process, voice)?;
+    let program = running::program(&process)?;
+    let subject = match process.is_foreign {
+        true => settings.planner().foreign_subject(&process.binary()),
+        false => settings.planner().subject(&process.binary()),
+    };
+    if let Some(why) = &subject.unhookable {
+        return Err(anyhow!("process {pid} cannot be attached to: {why}").into());
+    }
+    if settings.sampler == SamplerArg::Timer {
+        return Err(anyhow!(
+            "timers are set up when a program starts; a running one is sampled with --sampler perf, or not (--rate 0)"
+        )
+        .into());
+    }
+    let output = settings.output.check()?;
+    let stats = settings.stats.as_deref().map(output::stats_target).transpose()?;
+    let choice = sampler::choose(SamplerArg::Perf, settings.rate, true, false, false);
+    let planned = settings.planner().plan(subject, false);
+    expectations::say(&planned, &program, &settings, choice.method != Method::None);
+    let prepared = Prepared {
+        settings,
+        program,
+        planned,
+        choice,
+        agent_wanted: false,
+        follow: false,
+        insists: true,
+        output,
+        stats,
+        start,
+    };
+    run::profile(prepared, |_| Ok(Running::new(process, duration)))
 }
 
 /// A profile that takes the place of the program, or of the other file, is a slip.
@@ -128,7 +185,7 @@ fn end_at_once(answer: &clap::Error) -> ExitCode {
     }
 }
 
-/// Whoever waits for us sees what it would have seen of the program.
+/// Ends this process as the program has ended: whoever waits for us sees what it would have seen of the program.
 fn end_like(ending: Ending) -> ExitCode {
     match ending {
         Ending::Exited(status) => ExitCode::from(status),

@@ -7,23 +7,21 @@ use anyhow::{Context, Result, anyhow, bail};
 use gprofinject_abi::REGION_SUFFIX;
 
 use crate::os::say::Voice;
+use crate::profile::baseline::Baseline;
+use crate::profile::counted::{self, Finished};
 use crate::program::filters::Filters;
-use crate::program::memory;
 use crate::program::plan_cache::PlanCache;
-use crate::program::planned;
-use crate::program::profilee::{self, Profilee, Profilees};
+use crate::program::planner::Planner;
+use crate::program::profilee::{Profilee, Profilees};
 use crate::sampling::histogram::Histogram;
-use crate::session::family::control::Baseline;
-use crate::session::family::{self, Finished};
 use crate::session::report::{calls_and_samples, quoted};
 use crate::session::settings::Settings;
 use crate::store::logbook::{Logbook, Program};
 use crate::store::output::{Output, Written};
 use crate::store::private_folder::{Distrust, PrivateFolder};
-use crate::store::region::AgentState;
-use crate::store::run_folder::{BASELINE_SUFFIX, SAMPLES_SUFFIX, plan_file, region_in};
+use crate::store::region::layout::AgentState;
+use crate::store::run_folder::{BASELINE_SUFFIX, FIRST, SAMPLES_SUFFIX, plan_file, region_in};
 use crate::store::survivors::Survivors;
-use crate::target::launch::spawn::FIRST;
 
 struct Recovery<'s> {
     folder: PrivateFolder,
@@ -136,7 +134,7 @@ impl Recovery<'_> {
         let rate = self.logbook.entries.rate;
         let baseline = self.folder.read(&format!("{name}{BASELINE_SUFFIX}"), LONGEST).ok();
         let baseline = baseline.and_then(|bytes| Baseline::decode(&bytes, profilee.planned));
-        let counted = family::counted(
+        let counted = counted::counted(
             Some(&region),
             profilee,
             Some(samples),
@@ -157,7 +155,7 @@ impl Recovery<'_> {
         }
         let no_samples = |_| std::iter::empty();
         let mut guests = Vec::new();
-        for (pid, guest) in family::guests(&region, profilee, no_samples, rate, &mut troubles) {
+        for (pid, guest) in counted::guests(&region, profilee, no_samples, rate, &mut troubles) {
             self.write("", pid, profilee, &guest)?;
             guests.push(pid);
         }
@@ -204,11 +202,10 @@ impl Recovery<'_> {
             None => {
                 let program = self.logbook.entries.programs.get(number as usize).cloned();
                 let Program { binary, shown } = program.context("its program is not known")?;
-                let subject = profilee::subject(&binary, self.cache.takes(&self.filters));
                 let entries = &self.logbook.entries;
                 let (hooks, engine) = (entries.hooks, entries.engine);
-                let planned = planned::make(subject, hooks, engine, &self.filters, true, self.cache);
-                memory::plan_made();
+                let planner = Planner { hooks, engine, filters: &self.filters, cache: self.cache };
+                let planned = planner.plan(planner.subject(&binary), true);
                 let profilee = self.profilees.first(&binary, shown, planned, true);
                 self.planned.insert(number, profilee);
                 profilee

@@ -1,13 +1,21 @@
 //! What a region file holds, as a profile: a member's own counts, and those of children that count in its file.
 
 use crate::os::sys;
+use crate::profile::baseline::Baseline;
 use crate::profile::collect::{self, Collected};
 use crate::profile::gmon_out;
+use crate::profile::placement::Placed;
 use crate::program::profilee::Profilee;
 use crate::sampling::histogram::Histogram;
-use crate::session::family::Finished;
-use crate::session::family::control::Baseline;
-use crate::store::region::{AgentState, RegionFile};
+use crate::store::region::file::RegionFile;
+use crate::store::region::layout::AgentState;
+
+/// The profile of one program in one process.
+pub(crate) struct Finished {
+    pub(crate) collected: Collected,
+    pub(crate) placed: Placed,
+    pub(crate) bytes: Vec<u8>,
+}
 
 /// A member's counters and samples, as a profile (`crash`: see [`collect::collect`]), and the state that the agent left. None: nothing can be
 /// said; why is among the troubles.

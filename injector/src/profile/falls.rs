@@ -6,7 +6,7 @@ use gmon::Arc;
 use gprofinject_abi::region::{CALLER, ROOT, SITE, TAIL};
 
 use crate::program::planned::Planned;
-use crate::store::region::Counter;
+use crate::store::region::read::Counter;
 
 /// Whether a counter of an arc into the function at `to` has counted how often control ran on into it.
 pub(crate) fn is_one(counter: &Counter, to: u64, planned: &Planned, bias: u64) -> bool {

@@ -14,7 +14,7 @@ use serde::Serialize;
 use crate::os::say::Voice;
 use crate::program::names::demangle;
 use crate::program::planned::Planned;
-use crate::sampling::histogram::Place;
+use crate::store::shape::Place;
 
 /// A function that ran and that gprof cannot show.
 #[derive(Clone, Debug, Serialize, PartialEq, Eq)]

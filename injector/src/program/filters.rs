@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Context, Result};
 use globset::{Glob, GlobMatcher};
 
-use crate::cli::args::CountArg;
+use crate::options::CountArg;
 use crate::program::names;
 
 #[derive(Debug, Default)]

@@ -11,7 +11,7 @@
 //! why.
 
 mod entry;
-mod key;
+pub(crate) mod key;
 mod shelf;
 
 use std::cell::{OnceCell, RefCell};
@@ -25,13 +25,9 @@ use gprofinject_plan::Plan;
 use crate::os::say::Voice;
 use crate::os::sys;
 use crate::program::filters::Filters;
-use crate::program::planned::Planned;
+use crate::program::plan_cache::key::{Key, Question};
+use crate::program::subject::LEAST_CODE;
 use crate::store::private_folder::{Distrust, PrivateFolder};
-
-pub(crate) use crate::program::plan_cache::key::{Key, Question};
-
-/// Programs with less code are planned in the time that reading a plan takes.
-pub(crate) const LEAST_CODE: usize = 128 << 10;
 
 /// The plans that are kept, and those that will be.
 #[derive(Debug)]
@@ -101,9 +97,9 @@ impl PlanCache {
         self.folder.get_or_init(|| self.path.as_ref().map_or(Folder::None, open))
     }
 
-    /// Notes a plan to be kept by [`PlanCache::keep_fresh`], if it is new.
-    pub(crate) fn add(&self, planned: &'static Planned) {
-        self.fresh.borrow_mut().extend(planned.key.zip(planned.plan.as_ref()));
+    /// Notes a new plan, which [`PlanCache::keep_fresh`] keeps under its key.
+    pub(crate) fn add(&self, key: Key, plan: &'static Plan) {
+        self.fresh.borrow_mut().push((key, plan));
     }
 
     /// Keeps the new plans, by a thread: the program that runs meanwhile does not wait for that.

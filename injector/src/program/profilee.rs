@@ -7,12 +7,11 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::os::sys;
-use crate::program::memory;
-use crate::program::planned::{self, Planned};
-use crate::program::subject::{Binary, Subject, is_file_of};
-use crate::session::settings::Settings;
+use crate::program::planned::Planned;
+use crate::program::planner::Planner;
+use crate::program::subject::is_file_of;
 use crate::store::output::Output;
-use crate::store::region::Layout;
+use crate::store::region::layout::Layout;
 use crate::store::run_folder::Piece;
 
 /// A program that is profiled. It lives as long as we do: there are few of them, and everything refers to
@@ -40,21 +39,6 @@ type Identity = (u64, u64, u64, i64, i64);
 pub(crate) struct Profilees {
     all: Vec<&'static Profilee>,
     known: HashMap<Identity, Result<&'static Profilee, String>>,
-}
-
-/// Reads a program's file, for good. `cached`: its plan may be one of an earlier run.
-pub(crate) fn subject(path: &Path, cached: bool) -> &'static Subject<'static> {
-    examined(Binary::open(path, cached))
-}
-
-/// The same for a program that another user runs.
-pub(crate) fn foreign_subject(path: &Path, cached: bool) -> &'static Subject<'static> {
-    examined(Binary::read(path, cached))
-}
-
-fn examined(binary: Binary) -> &'static Subject<'static> {
-    let binary: &'static Binary = Box::leak(Box::new(binary));
-    Box::leak(Box::new(binary.examine()))
 }
 
 impl Profilee {
@@ -146,32 +130,24 @@ impl Profilees {
         profilee
     }
 
-    /// The program that a member of the family executes, if the agent can be put into it; else why not.
-    /// `path`: where it can be read now. `binary`: what to call it.
+    /// The program that a member of the family executes, or why the agent cannot be put into it. The program can be read at
+    /// `path` now, and is called `binary` in messages.
     pub(crate) fn executed(
         &mut self,
         path: &Path,
         binary: &Path,
-        settings: &Settings,
+        planner: &Planner,
     ) -> Result<&'static Profilee, String> {
         let identity = identity(path).ok_or("it cannot be read")?;
         if let Some(known) = self.known.get(&identity) {
             return known.clone();
         }
-        let subject = subject(path, settings.caches_plans());
+        let subject = planner.subject(path);
         let profilee = match &subject.unhookable {
             None if subject.takes_agent() => {
-                let planned = planned::make(
-                    subject,
-                    settings.hooks,
-                    settings.engine,
-                    &settings.filters,
-                    true,
-                    &settings.cache,
-                );
-                memory::plan_made();
+                let planned = planner.plan(subject, true);
                 let profilee = self.add(path, binary, binary.into(), planned, true);
-                settings.cache.add(profilee.planned);
+                planner.keep(profilee.planned);
                 Ok(profilee)
             }
             why => Err(why.clone().unwrap_or_else(|| "the agent cannot be put into it".to_owned())),

@@ -13,7 +13,10 @@ use gprofinject_image::{Function, Image, Profiling};
 
 use crate::os::sys::{self, Mapped};
 use crate::program::elf::{self, Header};
-use crate::program::{memory, plan_cache, privileges, symbols};
+use crate::program::{memory, privileges, symbols};
+
+/// Programs with less code are planned in the time that reading a plan from the cache takes.
+pub(crate) const LEAST_CODE: usize = 128 << 10;
 
 /// The program's file in memory, or why there is none.
 pub(crate) struct Binary {
@@ -77,7 +80,7 @@ impl Binary {
         let mut hashed = false;
         let bytes = sys::open_regular(path).and_then(|file| {
             let len = expect(&file)?;
-            hashed = cached && (plan_cache::LEAST_CODE..=LONG).contains(&len);
+            hashed = cached && (LEAST_CODE..=LONG).contains(&len);
             match hashed {
                 true => sys::read_whole(&file, LONG as u64).map(Bytes::Read),
                 false => Mapped::new(&file).map(Bytes::Mapped),

@@ -127,7 +127,7 @@ impl Perf {
 
     /// All threads but the one that the rings are of. Those that they make inherit the events.
     fn add_threads(&mut self, pid: i32, rate: u32, cpus: &[i32]) -> io::Result<()> {
-        let threads = crate::target::threads::tracee::thread_ids(pid)?;
+        let threads = crate::os::proc::thread_ids(pid)?;
         for tid in threads.into_iter().filter(|&tid| tid != pid) {
             for (&cpu, ring) in cpus.iter().zip(&self.rings) {
                 let event = match open_event(Scope::Running(tid), cpu, rate, self.ability) {

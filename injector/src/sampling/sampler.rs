@@ -2,12 +2,13 @@
 
 use std::collections::HashMap;
 
-use crate::cli::args::SamplerArg;
+use crate::options::SamplerArg;
 use crate::os::sys;
 use crate::program::elf;
-use crate::sampling::histogram::{Histogram, Shape};
+use crate::sampling::histogram::Histogram;
 use crate::sampling::perf::{self, Perf, Scope};
 use crate::sampling::records::{Event, Record};
+use crate::store::shape::Shape;
 
 /// What was decided before the start.
 pub(crate) struct Choice {

@@ -1,37 +1,25 @@
-//! The processes of a run: the first one, its children, and what they execute.
+//! The processes of a run: the first one, its children, and what they execute; from their beginning to their profiles.
 //!
-//! A *member* is one program in one process: a process that executes another program becomes another member.
-//! Members announce themselves (`listener`); their counters are read when their process has gone.
+//! How they announce themselves is in `listen`, and what can be done with them while they run in `control`.
 
-use crate::target::agent::engine::Attached;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::ffi::OsString;
+use std::io;
 use std::os::fd::RawFd;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use gprofinject_abi::ask;
-
 use crate::os::sys::{self, Handle};
-use crate::profile::collect::Collected;
-use crate::profile::placement::Placed;
+use crate::profile::counted::{Finished, counted, guests, has_guests};
 use crate::program::profilee::{Profilee, Profilees};
-use crate::program::resolve;
 use crate::sampling::histogram::Histogram;
 use crate::sampling::sampler::Sampling;
+use crate::session::member::{Living, Member, Other};
 use crate::session::settings::Settings;
-use crate::store::listener::{Asker, Listener};
+use crate::store::listener::Listener;
 use crate::store::logbook::Logbook;
 use crate::store::output::Output;
-use crate::store::region::{AgentState, Orders};
-use crate::store::run_folder::RunFolder;
-use crate::target::launch::spawn::FIRST;
-
-pub(crate) mod control;
-
-use crate::profile::counted::has_guests;
-pub(crate) use crate::profile::counted::{counted, guests};
-use crate::session::family::control::Baseline;
+use crate::store::region::layout::{AgentState, Orders};
+use crate::store::run_folder::{FIRST, RunFolder};
+use crate::target::grip::Grip;
 
 pub(crate) struct Family<'s> {
     pub(crate) settings: &'s Settings,
@@ -39,78 +27,31 @@ pub(crate) struct Family<'s> {
     logbook: Option<Logbook>,
     /// When samples were kept the last time.
     kept: Instant,
-    listener: Option<Listener>,
-    profilees: Profilees,
+    /// None: nobody can announce a process or ask for anything.
+    pub(crate) listener: Option<Listener>,
+    pub(crate) profilees: Profilees,
     orders: Orders,
     /// Samples per second.
-    rate: u32,
-    /// All there ever were, in the order in which they began.
-    members: Vec<Member>,
-    /// By the member's place: what was counted when its counts were set to zero, the way to its threads, and
-    /// whether it is paused.
-    baselines: HashMap<usize, Baseline>,
-    engines: HashMap<usize, Attached>,
-    paused: BTreeSet<usize>,
-    /// By its number: a process that has not ended, as far as we know.
-    living: BTreeMap<i32, Living>,
-    /// Names handed out in the run folder.
+    pub(crate) rate: u32,
+    /// All that there ever were, in the order in which they began.
+    pub(crate) members: Vec<Member>,
+    /// By process number.
+    pub(crate) living: BTreeMap<i32, Living>,
+    /// How many names have been given out in the run folder.
     names: u32,
     /// The first name under which each plan was written.
     plan_names: HashMap<u32, String>,
-    /// Profiles of each process so far.
-    written: HashMap<i32, u32>,
-    /// Members that have gone.
+    /// How many profiles of each process have been written.
+    pub(crate) written: HashMap<i32, u32>,
+    /// Members that have ended, without the first one.
     pub(crate) others: Vec<Other>,
-    /// What was executed and could not be followed, or not be hooked as was asked, and why.
-    pub(crate) strangers: BTreeSet<String>,
+    /// Programs that were executed and could not be followed, or not be hooked as was asked, and why.
+    pub(crate) unfollowed: BTreeSet<String>,
     /// Profiles that could not be written where they should be.
     pub(crate) troubles: Vec<String>,
-    /// None: no agent, so only the first process, which is only sampled. Dropped last: to remove it takes a
-    /// descriptor, and there may be none but those above.
+    /// None: there is no agent, so there is only the first process, and it is only sampled. This is dropped last: to remove
+    /// the folder takes a descriptor, and all of them may be in use by the fields above.
     pub(crate) folder: Option<RunFolder>,
-}
-
-/// Packets that are heard before something else has its turn, signals among others.
-const AT_ONCE: usize = 256;
-
-struct Member {
-    pid: i32,
-    profilee: &'static Profilee,
-    /// In the run folder.
-    name: String,
-}
-
-struct Living {
-    /// None: the first process, whose end `waitpid` tells.
-    handle: Option<Handle>,
-    /// The members that the process is, or was before it executed another program; in their order. Their
-    /// profiles are not written yet.
-    members: Vec<usize>,
-}
-
-impl Living {
-    fn has_ended(&self) -> bool {
-        self.handle.as_ref().is_some_and(Handle::has_ended)
-    }
-}
-
-/// A member beside the first, after its end.
-pub(crate) struct Other {
-    pub(crate) pid: i32,
-    pub(crate) profilee: &'static Profilee,
-    pub(crate) file: PathBuf,
-    /// What gprof takes names from.
-    pub(crate) symbols: OsString,
-    pub(crate) calls: u64,
-    pub(crate) placed: Placed,
-    pub(crate) collected: Collected,
-}
-
-/// What is known of the first process at its end.
-pub(crate) struct Finished {
-    pub(crate) collected: Collected,
-    pub(crate) placed: Placed,
-    pub(crate) bytes: Vec<u8>,
 }
 
 impl<'s> Family<'s> {
@@ -122,11 +63,11 @@ impl<'s> Family<'s> {
         orders: Orders,
         rate: u32,
     ) -> Family<'s> {
-        let logbook = folder.as_ref().map(|folder| Logbook::create(folder.private(), settings, rate));
+        let logbook = folder.as_ref().map(|folder| Logbook::create(folder.private(), settings.entries(rate)));
         let listener = folder.as_ref().map(|folder| Listener::new(folder.private()));
-        let mut strangers = BTreeSet::new();
+        let mut unfollowed = BTreeSet::new();
         if let Some(Err(error)) = &listener {
-            strangers.insert(format!("children are not followed, nobody can ask: {}", sys::reason(error)));
+            unfollowed.insert(format!("children are not followed, nobody can ask: {}", sys::reason(error)));
         }
         Family {
             settings,
@@ -139,15 +80,12 @@ impl<'s> Family<'s> {
             orders,
             rate,
             members: Vec::new(),
-            baselines: HashMap::new(),
-            engines: HashMap::new(),
-            paused: BTreeSet::new(),
             living: BTreeMap::new(),
             names: 1,
             plan_names: HashMap::from([(0, FIRST.to_owned())]),
             written: HashMap::new(),
             others: Vec::new(),
-            strangers,
+            unfollowed,
             troubles: Vec::new(),
         }
     }
@@ -156,14 +94,25 @@ impl<'s> Family<'s> {
         self.orders.follow && self.listener.is_some()
     }
 
-    /// The first member.
-    pub(crate) fn begin(&mut self, pid: i32, profilee: &'static Profilee, sampling: Option<&mut Sampling>) {
+    /// Makes the first process the first member.
+    pub(crate) fn begin(&mut self, pid: i32, profilee: &'static Profilee) {
         self.enter(profilee);
-        self.join(pid, profilee, FIRST.to_owned(), false, sampling);
+        self.join(pid, profilee, FIRST.to_owned());
     }
 
-    /// A program that the run had not yet. What cannot be written down cannot be recovered, no more.
-    fn enter(&mut self, profilee: &Profilee) {
+    /// Replaces the hold on the first member.
+    pub(crate) fn hold_first(&mut self, grip: Grip) {
+        if let Some(first) = self.members.first_mut() {
+            first.grip = grip;
+        }
+    }
+
+    pub(crate) fn first_grip(&mut self) -> Option<&mut Grip> {
+        self.members.first_mut().map(|member| &mut member.grip)
+    }
+
+    /// Enters a program in the logbook that is not there yet. What cannot be written down can only not be recovered.
+    pub(crate) fn enter(&mut self, profilee: &Profilee) {
         if let Some(logbook) = &mut self.logbook
             && logbook.entries.programs.len() == profilee.number as usize
         {
@@ -171,129 +120,42 @@ impl<'s> Family<'s> {
         }
     }
 
-    fn join(
-        &mut self,
-        pid: i32,
-        profilee: &'static Profilee,
-        name: String,
-        at_exec: bool,
-        sampling: Option<&mut Sampling>,
-    ) {
+    /// Adds a member, with the files of that name in the run folder.
+    pub(crate) fn join(&mut self, pid: i32, profilee: &'static Profilee, name: String) {
         let index = self.members.len();
         let handle = || (index > 0).then(|| Handle::of(pid));
         let process =
             self.living.entry(pid).or_insert_with(|| Living { handle: handle(), members: Vec::new() });
         process.members.push(index);
-        self.members.push(Member { pid, profilee, name });
-        if let Some(sampling) = sampling {
-            sampling.announce(pid, &profilee.planned.subject.code, profilee.planned.shape, at_exec);
-        }
+        let grip = Grip::unopened(pid);
+        self.members.push(Member { pid, profilee, name, grip, baseline: None, is_paused: false });
     }
 
-    /// What to poll: whoever asks, and processes that end.
+    /// Descriptors to poll: whoever asks for something, and processes that end.
     pub(crate) fn descriptors(&self) -> impl Iterator<Item = RawFd> {
         let handles = self.living.values().filter_map(|process| process.handle.as_ref()?.descriptor());
         self.listener.iter().flat_map(Listener::descriptors).chain(handles)
     }
 
-    /// Hears whoever has come, and sees who has gone. True: there may be more to hear.
-    pub(crate) fn attend(&mut self, mut sampling: Option<&mut Sampling>) -> bool {
-        // Ends first: a new process may have an old one's number.
-        let ended = self.living.iter().filter(|(_, process)| process.has_ended());
-        let mut ended: Vec<(Option<usize>, i32)> =
-            ended.map(|(pid, process)| (process.members.first().copied(), *pid)).collect();
-        // In the order in which they began.
-        ended.sort_unstable();
-        for (_, pid) in ended {
-            self.end(pid, sampling.as_deref_mut());
-        }
-        let heard = self.listener.as_ref().map(|listener| listener.heard(AT_ONCE)).unwrap_or_default();
-        let is_more = heard.len() >= AT_ONCE;
-        for mut asker in heard {
-            self.hear(&mut asker, sampling.as_deref_mut());
-        }
-        is_more
-    }
-
-    fn hear(&mut self, asker: &mut Asker, sampling: Option<&mut Sampling>) {
-        match asker.packet.split_first() {
-            Some((&ask::FORKED, name)) => self.forked(asker.pid, name, sampling),
-            Some((&ask::EXECUTES, _)) => {
-                let name = self.executes(asker, sampling).unwrap_or_default();
-                asker.answer(name.as_bytes());
-                self.settings.cache.keep_fresh();
-            }
-            Some((&ask::CONTROL, request)) => self.control(asker, request, sampling),
-            _ => {}
-        }
-    }
-
-    /// A child has begun, and counts in a region file of that name.
-    fn forked(&mut self, pid: i32, name: &[u8], sampling: Option<&mut Sampling>) {
-        let Some(folder) = &self.folder else { return };
-        let Ok(name) = std::str::from_utf8(name) else { return };
-        if !name.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
-            return;
-        }
-        if self.members.iter().any(|member| member.name == name) {
-            return;
-        }
-        let profilee = folder.region(name).report().ok().and_then(|report| self.profilees.get(report.plan));
-        if let Some(profilee) = profilee {
-            self.join(pid, profilee, name.to_owned(), false, sampling);
-        }
-    }
-
-    /// A process is about to execute a program: the name it goes on by, if it can be followed.
-    fn executes(&mut self, asker: &mut Asker, sampling: Option<&mut Sampling>) -> Option<String> {
-        let pid = asker.pid;
-        let file = asker.file.take()?;
-        // The process may hold capabilities yet that the program will not have. And what another user opens is not for
-        // us to read.
-        if asker.user != sys::ids().euid {
-            let name = resolve::Executed::new(file).name;
-            self.strangers.insert(format!("{} was not followed: it runs as another user", name.display()));
-            return None;
-        }
-        let executed = resolve::executed(pid, file)?;
-        let binary = &executed.name;
-        let profilee = match self.profilees.executed(&executed.path(), binary, self.settings) {
-            Ok(profilee) => profilee,
-            Err(why) => {
-                self.strangers.insert(format!("{} was not followed: {why}", binary.display()));
-                return None;
-            }
-        };
-        if let Some(less) = profilee.planned.plan.as_ref().and_then(|plan| plan.downgrade.as_ref()) {
-            self.strangers.insert(format!("{}: {less}", binary.display()));
-        }
-        self.enter(profilee);
+    /// Makes the files of a member that is about to begin. Returns their name.
+    pub(crate) fn make_files(&mut self, profilee: &Profilee) -> io::Result<String> {
         let name = self.names.to_string();
         self.names += 1;
-        if let Err(error) = self.make_files(profilee, &name) {
-            let why = sys::reason(&error);
-            self.strangers.insert(format!("{} was not followed: {why}", binary.display()));
-            return None;
-        }
-        self.join(pid, profilee, name.clone(), true, sampling);
-        Some(name)
-    }
-
-    fn make_files(&mut self, profilee: &Profilee, name: &str) -> std::io::Result<()> {
-        let missing = || std::io::Error::from_raw_os_error(libc::ENOENT);
+        let missing = || io::Error::from_raw_os_error(libc::ENOENT);
         let folder = self.folder.as_ref().ok_or_else(missing)?;
         let (plan, layout) = profilee.plan.as_ref().ok_or_else(missing)?;
         let orders = Orders { plan: profilee.number, ..self.orders };
         if let Some(other) = self.plan_names.get(&profilee.number) {
-            return folder.add_like(name, other, layout, orders);
+            folder.add_like(&name, other, layout, orders)?;
+        } else {
+            folder.add(&name, plan, layout, orders)?;
+            self.plan_names.insert(profilee.number, name.clone());
         }
-        folder.add(name, plan, layout, orders)?;
-        self.plan_names.insert(profilee.number, name.to_owned());
-        Ok(())
+        Ok(name)
     }
 
-    /// A process has gone: writes the profiles of its programs.
-    fn end(&mut self, pid: i32, mut sampling: Option<&mut Sampling>) {
+    /// Writes the profiles of a process's programs after its end.
+    pub(crate) fn end(&mut self, pid: i32, mut sampling: Option<&mut Sampling>) {
         if let Some(sampling) = sampling.as_deref_mut() {
             sampling.settle();
             sampling.forget(pid);
@@ -303,12 +165,9 @@ impl<'s> Family<'s> {
         }
     }
 
-    /// All that are left: their process has gone, or nobody waits for it any more. How many live on.
-    pub(crate) fn end_all(&mut self, mut sampling: Option<&mut Sampling>) -> usize {
-        // Who floods us does not keep us from the end.
-        let until = Instant::now() + Duration::from_secs(5);
-        while self.attend(sampling.as_deref_mut()) && Instant::now() < until {}
-        // Some may have announced themselves just now, and have gone.
+    /// Writes the profiles of all members that are left. Either their process has ended, or nobody waits for it any more.
+    /// Returns how many processes live on.
+    pub(crate) fn end_rest(&mut self, mut sampling: Option<&mut Sampling>) -> usize {
         let lives = |process: &&Living| process.handle.is_some() && !process.has_ended();
         let alive = self.living.values().filter(lives).count();
         if let Some(sampling) = sampling.as_deref_mut() {
@@ -326,7 +185,7 @@ impl<'s> Family<'s> {
         alive
     }
 
-    /// Children that could make no file of their own, and counted in this member's.
+    /// Writes the profiles of children that could make no file of their own, and counted in this member's.
     fn finish_guests(&mut self, index: usize, sampling: Option<&Sampling>) {
         let (Some(member), Some(folder)) = (self.members.get(index), &self.folder) else { return };
         let profilee = member.profilee;
@@ -345,7 +204,7 @@ impl<'s> Family<'s> {
         let Some(member) = self.members.get(index) else { return };
         let (pid, profilee, name) = (member.pid, member.profilee, member.name.clone());
         let samples = sampling.and_then(|sampling| sampling.take(index));
-        let Some((finished, state)) = self.counted(profilee, &name, index, samples, None) else { return };
+        let Some((finished, state)) = self.counted(index, samples, None) else { return };
         // A child that will be a guest may not have said so yet, but it has the file mapped since its fork.
         if let Some(folder) = &self.folder
             && folder.region(&name).is_counted_in() != Some(true)
@@ -353,7 +212,7 @@ impl<'s> Family<'s> {
         {
             folder.remove_region(&name);
         }
-        // It was not executed after all.
+        // A new one was announced, but not executed after all.
         if state != AgentState::New {
             self.write_other(pid, profilee, finished);
         }
@@ -362,7 +221,7 @@ impl<'s> Family<'s> {
     fn write_other(&mut self, pid: i32, profilee: &'static Profilee, finished: Finished) {
         let Finished { collected, placed, bytes } = finished;
         let calls = collected.calls();
-        // There is nothing to tell.
+        // An empty profile would only be in the way.
         if calls == 0 && placed.inside == 0 {
             return;
         }
@@ -373,7 +232,7 @@ impl<'s> Family<'s> {
                 self.troubles
                     .extend(written.detour.map(|d| format!("{d}; it is in {}", written.path.display())));
                 let (symbols, note) = profilee.symbols_beside(self.output, &written.path);
-                self.strangers.extend(note);
+                self.unfollowed.extend(note);
                 self.others.push(Other {
                     pid,
                     profilee,
@@ -388,17 +247,16 @@ impl<'s> Family<'s> {
         }
     }
 
-    /// The first process has gone. `homeless`: why there is no run folder, if there should be one. `crash`: see
-    /// [`crate::profile::collect::collect`].
+    /// What the first process has counted, when it has ended or been left. `unplaced` says why there is no run folder, if
+    /// there should be one; `crash` is the address of the instruction that ended the process, if it is known.
     pub(crate) fn end_first(
         &mut self,
         sampling: Option<&mut Sampling>,
-        homeless: Option<&String>,
+        unplaced: Option<&String>,
         crash: Option<u64>,
     ) -> Option<Finished> {
-        let member = self.members.first()?;
-        let (pid, profilee, name) = (member.pid, member.profilee, member.name.clone());
-        // What it has executed is left, to the end.
+        let pid = self.members.first()?.pid;
+        // What the process has executed since stays in the family until the end.
         if let Some(process) = self.living.get_mut(&pid) {
             process.members.retain(|&index| index > 0);
             if process.members.is_empty() {
@@ -410,33 +268,28 @@ impl<'s> Family<'s> {
             sampling.settle();
             sampling.take(0)
         });
-        let (mut finished, _) = self.counted(profilee, &name, 0, samples, crash)?;
-        finished.collected.trouble = finished.collected.trouble.or_else(|| homeless.cloned());
+        let (mut finished, _) = self.counted(0, samples, crash)?;
+        finished.collected.trouble = finished.collected.trouble.or_else(|| unplaced.cloned());
         Some(finished)
     }
 
+    /// A member's profile, and how far its agent has come.
     fn counted(
         &mut self,
-        profilee: &'static Profilee,
-        name: &str,
         index: usize,
         samples: Option<Histogram>,
         crash: Option<u64>,
     ) -> Option<(Finished, AgentState)> {
-        let region = self.folder.as_ref().map(|folder| folder.region(name));
-        let baseline = self.baselines.get(&index);
+        let member = self.members.get(index)?;
+        let region = self.folder.as_ref().map(|folder| folder.region(&member.name));
+        let (profilee, baseline) = (member.profilee, member.baseline.as_ref());
         let counted =
             counted(region.as_ref(), profilee, samples, crash, self.rate, baseline, &mut self.troubles)?;
         self.troubles.extend(counted.0.collected.damage.map(str::to_owned));
         Some(counted)
     }
 
-    /// The way to the first process's threads, which was attached to.
-    pub(crate) fn attached(&mut self) -> &mut HashMap<usize, Attached> {
-        &mut self.engines
-    }
-
-    /// Keeps the samples, now and then, where `--recover` finds them should we be killed.
+    /// Keeps the samples once a second, where `--recover` finds them if this process is killed.
     pub(crate) fn keep_samples(&mut self, sampling: &Sampling) {
         const OFTEN: Duration = Duration::from_secs(1);
         let Some(folder) = &self.folder else { return };

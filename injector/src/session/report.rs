@@ -10,12 +10,12 @@ use gmon::output::Target;
 use gprofinject_plan::Verdict;
 use serde::Serialize;
 
+use crate::os::child::Ending;
 use crate::os::say::Voice;
 use crate::profile::collect::Collected;
 use crate::profile::placement::{Placed, Unseen};
 use crate::program::planned::Planned;
-use crate::session::family::Other;
-use crate::session::supervise::Ending;
+use crate::session::member::Other;
 
 /// The --stats file.
 #[derive(Debug, Serialize)]

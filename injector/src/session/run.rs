@@ -1,30 +1,30 @@
-//! One run, from the start of the program to the last word about it.
+//! One run, from a planned program to the last word about it.
 
 use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow};
-use gmon::output::Target;
+use gmon::output::Target as File;
 
-use crate::cli::args::HooksArg;
+use crate::os::child::Ending;
 use crate::os::failure::Failure;
 use crate::os::say::{Level, Voice};
-use crate::os::signals::Signals;
-use crate::os::sys::{self, Limits};
+use crate::os::signals::{self, Signals};
+use crate::os::sys;
+use crate::profile::counted::Finished;
 use crate::program::planned::Planned;
 use crate::program::profilee::{Profilee, Profilees};
 use crate::program::resolve::Program;
 use crate::sampling::faults::Faults;
 use crate::sampling::perf::{self, Perf, Scope};
 use crate::sampling::sampler::{Choice, Method, Sampling};
-use crate::session::family::{Family, Finished};
+use crate::session::events;
+use crate::session::family::Family;
 use crate::session::report::{self, Run};
 use crate::session::settings::Settings;
-use crate::session::supervise::{self, Ending};
 use crate::store::output::Output;
-use crate::store::region::Orders;
-use crate::store::run_folder::RunFolder;
-use crate::target::launch::spawn;
-use crate::target::launch::witness::Witness;
+use crate::store::region::layout::Orders;
+use crate::store::run_folder::{FIRST, RunFolder};
+use crate::target::contract::{Patience, Readying, Target};
 
 /// All that was found good before the start.
 pub(crate) struct Prepared {
@@ -32,23 +32,37 @@ pub(crate) struct Prepared {
     pub(crate) program: Program,
     pub(crate) planned: Planned<'static, 'static>,
     pub(crate) choice: Choice,
+    /// The agent is wanted even if it has nothing to hook.
+    pub(crate) agent_wanted: bool,
+    /// Children, and programs that are executed, are profiled as well.
+    pub(crate) follow: bool,
+    /// There is a whole profile or none. A program that is started is profiled as far as it can be, since it may not be
+    /// started twice. A process that runs already is left alone instead, and the user can try again.
+    pub(crate) insists: bool,
     pub(crate) output: Output,
-    pub(crate) stats: Option<Target>,
+    pub(crate) stats: Option<File>,
     /// When we were started.
     pub(crate) start: Instant,
-    pub(crate) inherited: Inherited,
 }
 
-/// What we found at our start and the program must find at its own.
-pub(crate) struct Inherited {
-    /// Open beyond the standard ones. We hold them for the program only.
-    pub(crate) descriptors: Vec<i32>,
-    pub(crate) limits: Limits,
+/// What a target may need to come into being.
+pub(crate) struct Entrance<'e> {
+    pub(crate) program: &'e Program,
+    /// The folder with the agent; None: there is no agent.
+    pub(crate) folder: Option<&'e RunFolder>,
+    /// Signals as they were when this process was started.
+    pub(crate) inherited: signals::Inherited,
 }
 
-/// Runs the program and writes its profile.
-pub(crate) fn profiled(prepared: Prepared) -> Result<Ending, Failure> {
-    let Prepared { settings, program, planned, mut choice, output, stats, start, inherited } = prepared;
+/// Profiles a process, which `enter` starts or has found, and writes the profile.
+///
+/// # Errors
+/// There is no profile, or the process could not be started or left.
+pub(crate) fn profile<T: Target>(
+    prepared: Prepared,
+    enter: impl FnOnce(&Entrance) -> Result<T>,
+) -> Result<Ending, Failure> {
+    let Prepared { settings, program, planned, mut choice, output, stats, start, .. } = prepared;
     let voice = settings.voice;
     let mut notes: Vec<String> = planned.subject.unhookable.iter().cloned().collect();
     notes.extend(planned.plan.iter().filter_map(|plan| plan.downgrade.clone()));
@@ -64,25 +78,22 @@ pub(crate) fn profiled(prepared: Prepared) -> Result<Ending, Failure> {
 
     // From here on a limit on file sizes is an error to us and no signal.
     let signals = Signals::take().context("cannot take over signals")?;
-    let follow = settings.follow && planned.subject.takes_agent();
-    // Where nothing is hooked, it still keeps libc's own profiler from writing a second profile.
-    let profiler = planned.subject.takes_agent() && planned.subject.profiling().is_some();
-    let agent_wanted = planned.hooked() > 0 || choice.method == Method::Timer || follow || profiler;
+    let agent_wanted = planned.hooked() > 0 || prepared.agent_wanted;
     let mut profilees = Profilees::default();
     let profilee = profilees.first(&program.binary, program.shown.clone(), planned, agent_wanted);
     let planned = profilee.planned;
-    settings.cache.add(planned);
+    settings.planner().keep(planned);
     let timer_rate = if choice.method == Method::Timer { choice.rate } else { 0 };
-    let orders = Orders { timer_rate, follow, plan: profilee.number };
-    let mut homeless = None;
+    let orders = Orders { timer_rate, follow: prepared.follow, plan: profilee.number };
+    let mut unplaced = None;
     let folder = match &profilee.plan {
         Some((plan, layout)) => {
-            match RunFolder::create(spawn::FIRST, settings.engine, plan, layout, orders) {
+            match RunFolder::create(FIRST, settings.engine, plan, layout, orders) {
                 Ok(folder) => Some(folder),
                 // Half a profile is better than none.
-                Err(error) if choice.method == Method::Perf => {
+                Err(error) if choice.method == Method::Perf && !prepared.insists => {
                     voice.warn(format_args!("{error:#}; nothing is hooked, the program is only sampled"));
-                    homeless = Some(format!("{error:#}"));
+                    unplaced = Some(format!("{error:#}"));
                     None
                 }
                 Err(error) => return Err(error.into()),
@@ -92,52 +103,64 @@ pub(crate) fn profiled(prepared: Prepared) -> Result<Ending, Failure> {
     };
 
     let mut family = Family::new(&settings, &output, folder, profilees, orders, choice.rate);
-    let held = spawn::hold(&program, family.folder.as_ref(), signals.inherited(), inherited.limits).map_err(
-        |error| {
-            let limit = if error.raw_os_error() == Some(libc::EAGAIN) { " (ulimit -u)" } else { "" };
-            anyhow!("cannot start a process: {}{limit}", sys::reason(&error))
-        },
-    )?;
-    sys::release(&inherited.descriptors);
+    let entrance =
+        Entrance { program: &program, folder: family.folder.as_ref(), inherited: signals.inherited() };
+    let mut target = enter(&entrance)?;
+    let pid = target.pid();
     let mut sampling = None;
     if choice.method == Method::Perf {
-        let scope = match planned.subject.changes_ids {
-            true => Scope::Machine,
-            false => Scope::Process(held.pid()),
-        };
-        match attach(scope, choice.rate, family.follows()) {
-            Ok(attached) => sampling = Some(attached),
+        let scope = target.scope();
+        match sample(scope, choice.rate, family.follows()) {
+            Ok(begun) => sampling = Some(begun),
             Err(error) => {
                 let why = perf::refusal(&error, scope);
+                if prepared.insists {
+                    return Err(anyhow!(why).into());
+                }
                 voice.warn(format_args!("no samples are taken: {why}"));
                 (choice.method, choice.rate) = (Method::None, 0);
                 notes.push(why);
             }
         }
     }
-    // Where perf is not to be had, the place of a crash is not known.
-    let faults = if planned.counts { Faults::open(held.pid()).ok() } else { None };
-    family.begin(held.pid(), profilee, sampling.as_mut());
-    let witness = Witness::start();
-    if family.follows() {
-        sys::adopt_orphans();
+    // Where there are no perf events, the place of a crash is not known.
+    let faults = if planned.counts { Faults::open(pid).ok() } else { None };
+    family.begin(pid, profilee);
+    if let Some(sampling) = &mut sampling {
+        let code = &planned.subject.code;
+        match target.bias(planned) {
+            Some(bias) => sampling.announce_running(pid, code, planned.shape, bias),
+            None => sampling.announce(pid, code, planned.shape, false),
+        }
+    }
+    let follows = family.follows();
+    let readying = Readying { folder: family.folder.as_ref(), planned, follows, voice };
+    match target.make_ready(&readying) {
+        Ok(grip) => family.hold_first(grip),
+        Err(error) => {
+            if !target.is_clean() {
+                family.folder.take().into_iter().for_each(RunFolder::keep);
+            }
+            return Err(error.into());
+        }
+    }
+    if let (Some(sampling), Scope::Running(_)) = (&mut sampling, target.scope()) {
+        sampling.perf().enable();
     }
     let injector_ns = start.elapsed().as_nanos() as u64;
-    let child = held.release().context("the new process has gone")?;
-    settings.cache.keep_fresh();
-    let pid = child.pid();
-    let ending = supervise::until_end(pid, &signals, witness, &mut family, sampling.as_mut());
-    if let Some(errno) = child.exec_error() {
-        let hint = if errno == libc::ENOEXEC { " (this kernel does not run such programs)" } else { "" };
-        let error = anyhow!("{}: {}{hint}", program.path.display(), sys::errno_text(errno));
-        return Err(Failure::exec(errno, error));
+    target.begin(voice)?;
+    if target.allows_threads() {
+        settings.cache.keep_fresh();
     }
+    let ending = until_end(&mut target, &signals, &mut family, sampling.as_mut());
+    target.leave(family.first_grip(), ending, voice)?;
+    let ending = ending.unwrap_or(Ending::Exited(0));
 
     let crashed = ending == Ending::Killed(libc::SIGSEGV);
     let crash = faults.filter(|_| crashed).and_then(|faults| faults.fatal(pid));
-    let finished = family.end_first(sampling.as_mut(), homeless.as_ref(), crash);
+    let finished = family.end_first(sampling.as_mut(), unplaced.as_ref(), crash);
     if family.follows() {
-        supervise::until_alone(&signals, &mut family, sampling.as_mut());
+        events::until_alone(&signals, &mut family, sampling.as_mut());
     }
     let alive = family.end_all(sampling.as_mut());
     if alive > 0 {
@@ -150,17 +173,23 @@ pub(crate) fn profiled(prepared: Prepared) -> Result<Ending, Failure> {
     for trouble in &family.troubles {
         voice.warn(trouble);
     }
+    if let Some(folder) = family.folder.take().filter(|_| !target.is_clean()) {
+        // The next gprofinject that attaches to the process finds there what is to be taken out.
+        folder.keep();
+    }
     let Some(Finished { collected, placed, bytes }) = finished else {
         return Err(anyhow!("the profile is lost").into());
     };
     if let Some(trouble) = &collected.trouble {
-        if homeless.is_none() {
+        if target.was_hooked() {
+            voice.warn(trouble);
+        } else if unplaced.is_none() {
             voice.warn(format_args!("nothing was hooked: {trouble}"));
         }
         notes.push(trouble.clone());
     }
-    say_who_was_not_followed(&family, voice);
-    notes.extend(family.strangers.iter().cloned());
+    say_what_was_not_followed(&family, voice);
+    notes.extend(family.unfollowed.iter().cloned());
     let run = Run {
         planned,
         engine: settings.engine.name(),
@@ -178,29 +207,39 @@ pub(crate) fn profiled(prepared: Prepared) -> Result<Ending, Failure> {
         notes: &notes,
         others: &family.others,
     };
-    family.folder = None;
     let files = Files { output: &output, stats: stats.as_ref(), profilee };
-    finish(&run, &program, &settings, &files, pid as u32, &bytes)?;
-    Ok(ending)
+    finish(&run, &program, voice, &files, pid as u32, &bytes)?;
+    target.result(ending)
 }
 
-/// What was executed and is not in any profile, or not as was asked. `make` may have executed many such programs.
-fn say_who_was_not_followed(family: &Family, voice: Voice) {
-    const MOST: usize = 5;
-    for (index, stranger) in family.strangers.iter().enumerate() {
-        if index < MOST {
-            voice.note(stranger);
-        } else {
-            voice.detail(stranger);
+/// The loop: waits for the end of the target, and does meanwhile what the family, the sampler and signals want. None: the
+/// target is to be left while it runs.
+fn until_end(
+    target: &mut impl Target,
+    signals: &Signals,
+    family: &mut Family,
+    mut sampling: Option<&mut Sampling>,
+) -> Option<Ending> {
+    loop {
+        if let Some(ending) = target.ending() {
+            return Some(ending);
+        }
+        let at_most = match target.patience() {
+            Patience::Endless => None,
+            Patience::AtMost(time) => Some(time),
+            Patience::Over => return None,
+        };
+        events::wait(signals, family, sampling.as_deref_mut(), target.descriptor(), at_most);
+        while let Some(arrived) = signals.next() {
+            let is_asked = family.is_asked_by(arrived.signal, sampling.as_deref_mut());
+            if !is_asked && !target.hear(arrived) {
+                return None;
+            }
         }
     }
-    let more = family.strangers.len().saturating_sub(MOST);
-    if more > 0 && voice.0 < Level::Verbose {
-        voice.note(format_args!("and {} of this kind (-v)", gmon::counted(more, "more note", "more notes")));
-    }
 }
 
-fn attach(scope: Scope, rate: u32, follow: bool) -> std::io::Result<Sampling> {
+fn sample(scope: Scope, rate: u32, follow: bool) -> std::io::Result<Sampling> {
     let perf = Perf::open(scope, rate, follow)?;
     if scope == Scope::Machine {
         perf.enable();
@@ -208,24 +247,32 @@ fn attach(scope: Scope, rate: u32, follow: bool) -> std::io::Result<Sampling> {
     Ok(Sampling::new(perf))
 }
 
-/// Where the results go.
-pub(crate) struct Files<'f> {
-    pub(crate) output: &'f Output,
-    pub(crate) stats: Option<&'f Target>,
-    pub(crate) profilee: &'f Profilee,
+/// Says what was executed and is not in any profile, or not as was asked. `make` may have executed many such programs.
+fn say_what_was_not_followed(family: &Family, voice: Voice) {
+    const MOST: usize = 5;
+    for (index, note) in family.unfollowed.iter().enumerate() {
+        if index < MOST {
+            voice.note(note);
+        } else {
+            voice.detail(note);
+        }
+    }
+    let more = family.unfollowed.len().saturating_sub(MOST);
+    if more > 0 && voice.0 < Level::Verbose {
+        voice.note(format_args!("and {} of this kind (-v)", gmon::counted(more, "more note", "more notes")));
+    }
 }
 
-/// Writes what there is to write, and says what there is to say.
-pub(crate) fn finish(
-    run: &Run,
-    program: &Program,
-    settings: &Settings,
-    files: &Files,
-    pid: u32,
-    bytes: &[u8],
-) -> Result<()> {
+/// Where the results go.
+struct Files<'f> {
+    output: &'f Output,
+    stats: Option<&'f File>,
+    profilee: &'f Profilee,
+}
+
+/// Writes the profile and the facts about the run, and says what there is to say.
+fn finish(run: &Run, program: &Program, voice: Voice, files: &Files, pid: u32, bytes: &[u8]) -> Result<()> {
     let Files { output, stats, profilee } = *files;
-    let voice = settings.voice;
     for loss in run.losses() {
         voice.warn(loss);
     }
@@ -251,43 +298,4 @@ pub(crate) fn finish(
     let next = format!("gprof {} {}", report::quoted(&symbols), report::quoted(written.path.as_os_str()));
     voice.note(format_args!("{}; next: {next}", run.summary()));
     Ok(())
-}
-
-/// Before the start: what will be less than the user may expect.
-pub(crate) fn say_what_is_possible(planned: &Planned, program: &Program, settings: &Settings, sampled: bool) {
-    let voice = settings.voice;
-    let shown = program.binary.display();
-    if let Some(why) = &planned.subject.unhookable {
-        let rest = if sampled { "it is only sampled" } else { "it runs without a profile" };
-        voice.warn(format_args!("{shown} cannot be hooked: {why}; {rest}"));
-    } else if settings.hooks != Some(HooksArg::None) {
-        for pattern in settings.filters.unused() {
-            voice.warn(format_args!("{pattern} matches no function of {shown}"));
-        }
-    }
-    if let Some(downgrade) = planned.plan.as_ref().and_then(|plan| plan.downgrade.as_ref()) {
-        voice.note(format_args!("{shown}: {downgrade}"));
-    }
-    if let Some(caution) = planned.plan.as_ref().and_then(|plan| plan.caution.as_ref()) {
-        voice.note(format_args!("{shown}: {caution}"));
-    }
-    match planned.subject.profiling() {
-        Some(_) if !planned.subject.takes_agent() => voice.warn(format_args!(
-            "{shown} was built with -pg: libc writes its own gmon.out at the end; name another with -o FILE"
-        )),
-        Some(profiling) if profiling.controls => voice.note(format_args!(
-            "{shown} calls moncontrol or monstartup, which has no effect: all of the run is profiled"
-        )),
-        _ => {}
-    }
-    if planned.subject.stripped() {
-        voice.note(format_args!(
-            "{shown} is stripped, and gprof needs symbols to show anything: install its debug symbols, or profile a \
-             build with them"
-        ));
-    }
-    if let Some(file) = planned.subject.debug_file {
-        voice
-            .detail(format_args!("{shown} is stripped; names of its functions from {}", file.path.display()));
-    }
 }

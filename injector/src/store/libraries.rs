@@ -1,11 +1,13 @@
-//! Frida's gum as the one who patches, in builds with the feature `frida`.
+//! The libraries that travel inside this command: the agent, and Frida's gum in builds with the feature `frida`.
 
 use anyhow::{Result, bail};
 use gprofinject_abi::{AGENT_FILE, FRIDA_FILE};
 use gprofinject_plan::Engine;
 
-use crate::cli::args::EngineArg;
-use crate::store::run_folder::AGENT;
+use crate::options::EngineArg;
+
+/// The agent library, built by build.rs.
+pub(crate) static AGENT: &[u8] = include_bytes!(env!("GPROFINJECT_AGENT"));
 
 /// The library with gum, built by build.rs.
 #[cfg(feature = "frida")]

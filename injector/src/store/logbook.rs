@@ -9,9 +9,8 @@ use anyhow::{Context, Result, bail};
 use gprofinject_abi::COMMAND_FILE;
 use serde::{Deserialize, Serialize};
 
-use crate::cli::args::{CountArg, EngineArg, HooksArg};
+use crate::options::{CountArg, EngineArg, HooksArg};
 use crate::os::sys;
-use crate::session::settings::Settings;
 use crate::store::output::Naming;
 use crate::store::private_folder::PrivateFolder;
 
@@ -19,9 +18,11 @@ const FILE: &str = "run.json";
 /// More is damaged.
 const LONGEST: u64 = 64 << 20;
 
+/// What `--recover` needs to know of a run.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Entries {
-    version: u32,
+    /// [`gprofinject_abi::VERSION`].
+    pub(crate) version: u32,
     pub(crate) output: Naming,
     pub(crate) hooks: Option<HooksArg>,
     pub(crate) engine: EngineArg,
@@ -58,28 +59,15 @@ pub(crate) fn is_looked_after(folder: &PrivateFolder) -> bool {
 }
 
 impl Logbook {
-    pub(crate) fn create(folder: &PrivateFolder, settings: &Settings, rate: u32) -> io::Result<Logbook> {
+    /// Begins a run's logbook. Its file is written with the first program.
+    pub(crate) fn create(folder: &PrivateFolder, entries: Entries) -> io::Result<Logbook> {
         let lock = folder.create_file(LOCK)?;
-        // Not a helper's that we fork: it may outlive us.
+        // Helpers that are forked may outlive this process, so they must not share the lock.
         sys::lock_for_process(&lock);
         if let Ok(command) = std::env::current_exe() {
-            // Without it nothing is lost but a convenience.
+            // Without the link nothing is lost but a convenience.
             let _ = folder.symlink(&command, COMMAND_FILE);
         }
-        let (include, exclude, min_size) = settings.filters.typed();
-        let entries = Entries {
-            version: gprofinject_abi::VERSION,
-            output: settings.output.absolute(),
-            hooks: settings.hooks,
-            engine: settings.engine,
-            include,
-            exclude,
-            min_size,
-            count: settings.filters.count(),
-            files: settings.filters.files(),
-            rate,
-            programs: Vec::new(),
-        };
         Ok(Logbook { folder: folder.clone(), _lock: lock, entries })
     }
 

@@ -9,13 +9,14 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, anyhow};
 use gprofinject_abi::{FOLDER_MAX, PLAN_SUFFIX, REGION_SUFFIX};
 
-use crate::cli::args::EngineArg;
+use crate::options::EngineArg;
 use crate::os::sys;
 use crate::store::private_folder::PrivateFolder;
-use crate::store::region::{Layout, Orders, RegionFile};
+use crate::store::region::file::RegionFile;
+use crate::store::region::layout::{Layout, Orders};
 
-/// The agent library, built by build.rs.
-pub(crate) static AGENT: &[u8] = include_bytes!(env!("GPROFINJECT_AGENT"));
+/// The first process's name in the run folder.
+pub(crate) const FIRST: &str = "0";
 
 /// Samples taken by the kernel, of a process that has not ended.
 pub(crate) const SAMPLES_SUFFIX: &str = ".samples";

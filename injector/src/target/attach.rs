@@ -2,4 +2,5 @@
 //!
 //! In comes a process number, out comes a process that the agent has been put into.
 
-pub(crate) mod session;
+pub(crate) mod earlier;
+pub(crate) mod running;

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 
 use gprofinject_abi::REGION_SUFFIX;
 
+use crate::os::proc::{self, Mapping};
 use crate::store::private_folder::{Distrust, PrivateFolder};
-use crate::target::process::{Mapping, Process, face};
 
 /// More folders than that are not looked at.
 const MOST: usize = 64;
@@ -43,7 +43,7 @@ impl Named {
 /// Run folders whose files the process has mapped.
 pub(crate) fn folders(pid: i32) -> io::Result<Vec<Named>> {
     let mut folders: Vec<Named> = Vec::new();
-    for mapping in Process::mappings_of(pid)? {
+    for mapping in proc::mappings(pid)? {
         let Some((folder, file)) = region_of(&mapping.path) else { continue };
         if folders.len() < MOST && !folders.iter().any(|known| known.path() == folder) {
             folders.push(look(pid, &mapping, folder, file));
@@ -71,7 +71,7 @@ fn look(pid: i32, mapping: &Mapping, path: &Path, file: &str) -> Named {
 /// Whether that file of the folder is what is mapped: another file may have the same name in another mount namespace.
 fn is_mapped(pid: i32, mapping: &Mapping, folder: &PrivateFolder, file: &str) -> bool {
     let Ok(own) = folder.open_of_anybody(file).and_then(|file| file.metadata()) else { return false };
-    let mapped = format!("/proc/{}/map_files/{:x}-{:x}", face(pid), mapping.lo, mapping.hi);
+    let mapped = format!("/proc/{}/map_files/{:x}-{:x}", proc::visible_thread(pid), mapping.lo, mapping.hi);
     match std::fs::metadata(mapped) {
         Ok(mapped) => (mapped.dev(), mapped.ino()) == (own.dev(), own.ino()),
         // Only root may follow that link.

@@ -7,21 +7,9 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 
-use crate::os::sys;
+use crate::os::proc::Mapping;
+use crate::os::{proc, sys};
 use crate::target::threads::helper;
-use crate::target::threads::tracee::{has_ended, thread_ids};
-
-/// One line of /proc/PID/maps.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Mapping {
-    pub(crate) lo: u64,
-    pub(crate) hi: u64,
-    pub(crate) executable: bool,
-    pub(crate) offset: u64,
-    pub(crate) inode: u64,
-    /// Empty: anonymous.
-    pub(crate) path: String,
-}
 
 #[derive(Clone, Debug)]
 pub(crate) struct Process {
@@ -39,16 +27,6 @@ pub(crate) struct Process {
 const AT_PHDR: u64 = 3;
 const AT_BASE: u64 = 7;
 
-/// The thread by whose number /proc tells of a process: the main thread, as long as it lives. A process whose main thread
-/// has ended looks empty by that one's number.
-pub(crate) fn face(pid: i32) -> i32 {
-    if !has_ended(pid, pid) {
-        return pid;
-    }
-    let threads = thread_ids(pid).unwrap_or_default();
-    threads.into_iter().find(|&tid| !has_ended(pid, tid)).unwrap_or(pid)
-}
-
 impl Process {
     /// Whether we may and can.
     pub(crate) fn open(pid: i32) -> Result<Process> {
@@ -57,7 +35,7 @@ impl Process {
         }
         // A helper of another gprofinject, one that was killed perhaps, may be at work, and trace it now and then.
         let _lock = helper::lock(pid)?;
-        let face = face(pid);
+        let face = proc::visible_thread(pid);
         let Ok(status) = fs::read_to_string(format!("/proc/{face}/status")) else {
             bail!("there is no process {pid} (is it in a container, with other numbers?)");
         };
@@ -111,7 +89,7 @@ impl Process {
         if field("VmSize").is_empty() {
             bail!("{pid} is a process of the kernel, or is about to end");
         }
-        let Ok(auxiliary) = auxiliary(pid) else {
+        let Ok(auxiliary) = proc::auxiliary(pid) else {
             bail!("process {pid} cannot be looked into; run gprofinject as its user, or as root");
         };
         let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
@@ -124,7 +102,7 @@ impl Process {
     }
 
     pub(crate) fn binary(&self) -> PathBuf {
-        PathBuf::from(format!("/proc/{}/exe", face(self.pid)))
+        PathBuf::from(format!("/proc/{}/exe", proc::visible_thread(self.pid)))
     }
 
     pub(crate) fn auxiliary(&self, kind: u64) -> u64 {
@@ -141,18 +119,12 @@ impl Process {
     }
 
     pub(crate) fn mappings(&self) -> io::Result<Vec<Mapping>> {
-        Process::mappings_of(self.pid)
-    }
-
-    /// The mappings of a process that was looked at before.
-    pub(crate) fn mappings_of(pid: i32) -> io::Result<Vec<Mapping>> {
-        let text = fs::read(format!("/proc/{}/maps", face(pid)))?;
-        Ok(String::from_utf8_lossy(&text).lines().filter_map(mapping).collect())
+        proc::mappings(self.pid)
     }
 
     /// What was seen when it was opened is another program's.
     pub(crate) fn executes_another(&self) -> bool {
-        auxiliary(self.pid).is_ok_and(|now| now != self.auxiliary)
+        proc::auxiliary(self.pid).is_ok_and(|now| now != self.auxiliary)
     }
 
     /// The process is still the one that was opened.
@@ -161,34 +133,9 @@ impl Process {
         let mut fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace();
         let state = fields.next();
         let started = fields.nth(22 - 4).and_then(|text| text.parse::<u64>().ok());
-        let has_ended = matches!(state, Some("Z" | "X")) && face(self.pid) == self.pid;
+        let has_ended = matches!(state, Some("Z" | "X")) && proc::visible_thread(self.pid) == self.pid;
         !has_ended && started == Some(self.started)
     }
-}
-
-/// What the kernel told the program when it began: type and value. No two runs have the same where addresses are random.
-pub(crate) fn auxiliary(pid: i32) -> io::Result<Vec<[u64; 2]>> {
-    let bytes = fs::read(format!("/proc/{}/auxv", face(pid)))?;
-    let word = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_le_bytes);
-    Ok(bytes.chunks_exact(16).map(|pair| [word(&pair[..8]), word(&pair[8..])]).collect())
-}
-
-fn mapping(line: &str) -> Option<Mapping> {
-    let mut fields = line.splitn(6, ' ');
-    let (lo, hi) = fields.next()?.split_once('-')?;
-    let hex = |text: &str| u64::from_str_radix(text, 16).ok();
-    let permissions = fields.next()?;
-    let offset = hex(fields.next()?)?;
-    let inode = fields.nth(1)?.parse().ok()?;
-    let path = fields.next().unwrap_or_default().trim_start();
-    Some(Mapping {
-        lo: hex(lo)?,
-        hi: hex(hi)?,
-        executable: permissions.contains('x'),
-        offset,
-        inode,
-        path: path.to_owned(),
-    })
 }
 
 /// Why the kernel refused ptrace, in words.
@@ -224,23 +171,6 @@ fn refusal_with(pid: i32, error: &io::Error, scope: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn lines_of_maps() {
-        let line = "7f0000001000-7f0000003000 r-xp 00026000 08:01 1234                       /lib/a b.so";
-        let expected = Mapping {
-            lo: 0x7f00_0000_1000,
-            hi: 0x7f00_0000_3000,
-            executable: true,
-            offset: 0x26000,
-            inode: 1234,
-            path: "/lib/a b.so".into(),
-        };
-        assert_eq!(mapping(line), Some(expected));
-        let line = "55d0c0000000-55d0c0021000 rw-p 00000000 00:00 0 ";
-        assert_eq!(mapping(line).map(|m| (m.executable, m.path)), Some((false, String::new())));
-        assert_eq!(mapping("nonsense"), None);
-    }
 
     #[test]
     fn refusals_say_what_to_do() {

@@ -6,11 +6,11 @@ use std::path::Path;
 use gprofinject_image::Function;
 use gprofinject_plan::{Engine, Hooks, Options};
 
-use crate::cli::args::{CountArg, EngineArg, HooksArg};
+use crate::options::{CountArg, EngineArg, HooksArg};
 use crate::os::say::Level;
 use crate::program::plan_cache::*;
-use crate::program::planned;
-use crate::program::profilee;
+use crate::program::planned::Planned;
+use crate::program::planner::{self, Planner};
 use crate::program::subject::Subject;
 
 fn voice() -> Voice {
@@ -23,7 +23,7 @@ fn cache_in(path: &Path) -> PlanCache {
 
 /// A program that is always there: these tests themselves.
 fn own_subject() -> &'static Subject<'static> {
-    profilee::subject(&std::env::current_exe().expect("its path"), true)
+    planner::subject(&std::env::current_exe().expect("its path"), true)
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn whatever_a_plan_follows_from_makes_another_key() {
     let mut bytes = subject.bytes.to_vec();
     *bytes.last_mut().expect("a byte") ^= 1;
     fs::write(path.path(), bytes).expect("written");
-    keys.push(key(profilee::subject(path.path(), true), &plain));
+    keys.push(key(planner::subject(path.path(), true), &plain));
     let mut preloaded = Subject::default();
     (preloaded.contents, preloaded.is_preloaded_to) = (subject.contents, true);
     keys.push(key(&preloaded, &plain));
@@ -90,12 +90,13 @@ fn a_plan_is_kept_and_found() {
     let filters = Filters::new(&[], &[], 0).expect("none");
     let subject = own_subject();
     let make = |cache: &PlanCache, hooks| {
-        planned::make(subject, Some(hooks), EngineArg::Builtin, &filters, true, cache)
+        Planner { hooks: Some(hooks), engine: EngineArg::Builtin, filters: &filters, cache }
+            .plan(subject, true)
     };
     let cache = cache_in(&path);
     let first: &'static Planned = Box::leak(Box::new(make(&cache, HooksArg::Both)));
     assert!(!first.is_cached && first.key.is_some() && !path.exists());
-    cache.add(first);
+    cache.add(first.key.expect("new"), first.plan.as_ref().expect("planned"));
     drop(cache);
     assert_eq!(fs::read_dir(&path).expect("made").count(), 1);
 

@@ -5,16 +5,19 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
 use gprofinject_abi::region::{
     BlockHeader, Overflow, ROOT, RegionHeader, SEGMENTS, SLOTS, Slot, counters_offset, plain_key,
     segment_entries, segment_offset,
 };
+use rustix::fs::SeekFrom;
+use rustix::io::Errno;
 
 use crate::store::private_folder::PrivateFolder;
-use crate::store::region::{AgentReport, BLOCKS_MAX, HISTOGRAM, Layout, histogram_len, read_at, read_value};
+use crate::store::region::layout::{
+    AgentReport, BLOCKS_MAX, HISTOGRAM, Layout, histogram_len, read_at, read_value,
+};
 
 /// Children that could make no file of their own and count in this one: more of them are not told apart. A process
 /// can write any number into a block's header, and each would be a profile of its own.
@@ -246,21 +249,16 @@ impl Region {
 
     /// The next range below `end` that is not a hole.
     fn next_data(&self, at: u64, end: u64) -> io::Result<Option<Range<u64>>> {
-        let seek = |offset: u64, whence| -> io::Result<Option<u64>> {
-            let offset = libc::off_t::try_from(offset).map_err(io::Error::other)?;
-            // SAFETY: no memory is involved.
-            let found = unsafe { libc::lseek(self.file.as_raw_fd(), offset, whence) };
-            match u64::try_from(found) {
-                Ok(found) => Ok(Some(found)),
-                Err(_) if io::Error::last_os_error().raw_os_error() == Some(libc::ENXIO) => Ok(None),
-                Err(_) => Err(io::Error::last_os_error()),
-            }
+        let seek = |place| match rustix::fs::seek(&self.file, place) {
+            Ok(found) => Ok(Some(found)),
+            Err(Errno::NXIO) => Ok(None),
+            Err(error) => Err(io::Error::from(error)),
         };
         if at >= end {
             return Ok(None);
         }
-        let Some(start) = seek(at, libc::SEEK_DATA)?.filter(|&start| start < end) else { return Ok(None) };
-        let stop = seek(start, libc::SEEK_HOLE)?.unwrap_or(end).min(end);
+        let Some(start) = seek(SeekFrom::Data(at))?.filter(|&start| start < end) else { return Ok(None) };
+        let stop = seek(SeekFrom::Hole(start))?.unwrap_or(end).min(end);
         Ok(Some(start..stop))
     }
 }
@@ -272,8 +270,9 @@ fn word(bytes: &[u8], at: usize) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sampling::histogram::Shape;
-    use crate::store::region::{Orders, RegionFile};
+    use crate::store::region::file::RegionFile;
+    use crate::store::region::layout::Orders;
+    use crate::store::shape::Shape;
 
     #[test]
     fn counters_are_found_across_holes() {

@@ -9,9 +9,9 @@ use gimli::{
 };
 use object::{Object, ObjectSection, ObjectSegment};
 
+use crate::os::proc::Mapping;
 use crate::target::agent::detours;
 use crate::target::agent::stacks;
-use crate::target::process::Mapping;
 use crate::target::threads::deadline;
 use crate::target::threads::tracee::Thread;
 use crate::target::threads::tracee::memory::Memory;

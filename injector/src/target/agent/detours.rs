@@ -8,9 +8,10 @@ use gprofinject_abi::attach::DETOURS_MAX;
 use gprofinject_plan::detour::Detour;
 use object::{Object, ObjectSymbol, SymbolKind};
 
+use crate::os::proc::{self, Mapping};
 use crate::target::agent::foreign_file;
 use crate::target::agent::image::Agent;
-use crate::target::process::{Mapping, Process, face};
+use crate::target::process::Process;
 use crate::target::threads::tracee::memory::Memory;
 
 /// What the agent defines and a running program should call. Not what has to do with children and executed
@@ -145,7 +146,7 @@ fn libraries(memory: &Memory, process: &Process, mappings: &[Mapping]) -> Option
 
 /// A mapping's file, also where it has been replaced since, or where the process has another root.
 pub(crate) fn mapped(pid: i32, mapping: &Mapping) -> Option<Vec<u8>> {
-    let pid = face(pid);
+    let pid = proc::visible_thread(pid);
     let kept = foreign_file::by_link(&format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.lo, mapping.hi));
     let file = kept.or_else(|error| match mapping.path.ends_with(" (deleted)") {
         true => Err(error),

@@ -44,7 +44,7 @@ use crate::target::agent::handover;
 use crate::target::agent::image::Agent;
 use crate::target::agent::{frames, stacks};
 use crate::target::named;
-use crate::target::process::{Mapping, Process, refusal};
+use crate::target::process::{Process, refusal};
 use crate::target::threads::helper::{self, Client};
 use crate::target::threads::tracee::memory::Memory;
 use crate::target::threads::tracee::{Stopped, Thread, Tracer, find_syscall};

@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt;
 
 use gprofinject_abi::plan::{Cell, WINDOW};
 
-use crate::target::process::face;
+use crate::os::proc;
 use crate::target::threads::deadline;
 use crate::target::threads::tracee::memory::Memory;
 
@@ -22,7 +22,7 @@ struct Pages(File);
 
 impl Pages {
     fn of(pid: i32) -> io::Result<Pages> {
-        File::open(format!("/proc/{}/pagemap", face(pid))).map(Pages)
+        File::open(format!("/proc/{}/pagemap", proc::visible_thread(pid))).map(Pages)
     }
 
     /// Addresses of the pages in a range that have ever been touched.

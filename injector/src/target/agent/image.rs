@@ -10,7 +10,7 @@ use object::elf;
 use object::read::elf::{ElfFile64, FileHeader, ProgramHeader};
 use object::{Endianness, Object, ObjectSymbol, RelocationTarget};
 
-use crate::store::run_folder::AGENT;
+use crate::store::libraries::AGENT;
 
 const PAGE: u64 = 4096;
 

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::target::process::Mapping;
+use crate::os::proc::Mapping;
 use crate::target::threads::tracee::Thread;
 use crate::target::threads::tracee::memory::Memory;
 

@@ -15,12 +15,9 @@ use crate::os::early;
 use crate::os::signals::Inherited;
 use crate::os::sys::{self, Limits, c_string};
 use crate::program::resolve::Program;
-use crate::store::run_folder::RunFolder;
+use crate::store::run_folder::{FIRST, RunFolder};
 
 const PRELOAD: &str = "LD_PRELOAD";
-/// The first process's name in the run folder.
-pub(crate) const FIRST: &str = "0";
-
 unsafe extern "C" {
     static environ: *const *const c_char;
 }
@@ -34,7 +31,6 @@ pub(crate) struct Held {
 
 /// A child on its way.
 pub(crate) struct Child {
-    pid: i32,
     errors: File,
 }
 
@@ -115,15 +111,11 @@ impl Held {
     /// Lets the child exec.
     pub(crate) fn release(self) -> io::Result<Child> {
         File::from(self.go).write_all(&[1])?;
-        Ok(Child { pid: self.pid, errors: self.errors })
+        Ok(Child { errors: self.errors })
     }
 }
 
 impl Child {
-    pub(crate) fn pid(&self) -> i32 {
-        self.pid
-    }
-
     /// After its end: the errno with which exec failed, if it did.
     pub(crate) fn exec_error(mut self) -> Option<i32> {
         let mut errno = [0; 4];

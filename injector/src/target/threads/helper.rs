@@ -15,10 +15,9 @@ use anyhow::{Context, Result, anyhow, bail};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::os::signals;
 use crate::os::sys::{self, check};
+use crate::os::{proc, signals};
 use crate::store::private_folder::PrivateFolder;
-use crate::target::process::face;
 use crate::target::threads::tracee::urgency;
 use crate::target::threads::{deadline, guard};
 
@@ -164,7 +163,7 @@ pub(crate) fn wait(pid: i32) -> Result<()> {
 ///
 /// None: the process has ended, or we may not look into it.
 pub(crate) fn lock(pid: i32) -> Result<Option<File>> {
-    let Ok(file) = File::open(format!("/proc/{}/maps", face(pid))) else { return Ok(None) };
+    let Ok(file) = File::open(format!("/proc/{}/maps", proc::visible_thread(pid))) else { return Ok(None) };
     let start = Instant::now();
     while !sys::lock(&file) {
         let waited = start.elapsed();

@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 
 use libc::user_regs_struct;
 
-use crate::target::process::{auxiliary, face};
+use crate::os::proc;
 use crate::target::threads::tracee::borrowed::Borrowed;
 use crate::target::threads::tracee::calls::{ends_call_with_eintr, ends_with_eintr, may_end_with_eintr};
 use crate::target::threads::tracee::memory::Memory;
@@ -67,7 +67,8 @@ pub(crate) fn apart<T: Send>(pid: i32, work: impl FnOnce(&Tracer) -> T + Send) -
     // It is known to have ended before it lets go.
     let until = Instant::now() + PATIENCE;
     let line = format!("\nTracerPid:\t{tracer}\n");
-    while fs::read_to_string(format!("/proc/{}/status", face(pid))).is_ok_and(|status| status.contains(&line))
+    while fs::read_to_string(format!("/proc/{}/status", proc::visible_thread(pid)))
+        .is_ok_and(|status| status.contains(&line))
         && Instant::now() < until
     {
         std::thread::sleep(Duration::from_micros(50));
@@ -96,19 +97,6 @@ pub(crate) struct Thread {
     pub(crate) fresh: bool,
 }
 
-pub(crate) fn has_ended(pid: i32, tid: i32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['Z', 'X']))
-}
-
-pub(crate) fn thread_ids(pid: i32) -> io::Result<Vec<i32>> {
-    let mut ids = Vec::new();
-    for entry in fs::read_dir(format!("/proc/{pid}/task"))? {
-        ids.extend(entry?.file_name().to_str().and_then(|name| name.parse::<i32>().ok()));
-    }
-    Ok(ids)
-}
-
 impl Stopped {
     /// Stops all threads.
     pub(crate) fn all(pid: i32, _: &Tracer) -> io::Result<Stopped> {
@@ -127,7 +115,7 @@ impl Stopped {
             match stopped.stop_all(&mut seized, stopped.since + window) {
                 Ok(()) if stopped.threads.is_empty() => return Err(Error::from_raw_os_error(libc::ESRCH)),
                 Ok(()) => {
-                    stopped.auxiliary = auxiliary(pid)?;
+                    stopped.auxiliary = proc::auxiliary(pid)?;
                     return Ok(stopped);
                 }
                 Err(error) if error.raw_os_error() != Some(libc::ETIMEDOUT) || Instant::now() > until => {
@@ -174,7 +162,7 @@ impl Stopped {
             // The main thread comes last (see the top of this file), after the threads that are made while others are being
             // stopped.
             for _ in 0..LISTINGS {
-                let mut others = thread_ids(pid)?;
+                let mut others = proc::thread_ids(pid)?;
                 others.retain(|&tid| tid != pid && known.insert(tid));
                 if others.is_empty() {
                     break;
@@ -189,7 +177,7 @@ impl Stopped {
             }
             if known.insert(pid) {
                 self.stop_these(vec![pid], seized, until)?;
-            } else if thread_ids(pid)?.iter().all(|tid| known.contains(tid)) {
+            } else if proc::thread_ids(pid)?.iter().all(|tid| known.contains(tid)) {
                 return Ok(());
             }
         }
@@ -207,7 +195,7 @@ impl Stopped {
                     Ok(()) => _ = place.insert(false),
                     Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
                     // So the kernel answers if it is about to end, too.
-                    Err(_) if has_ended(self.pid, tid) => {}
+                    Err(_) if proc::has_ended(self.pid, tid) => {}
                     Err(error) => return Err(error),
                 }
             }
@@ -245,7 +233,7 @@ impl Stopped {
     pub(crate) fn one(pid: i32, _: &Tracer) -> io::Result<Stopped> {
         let mut refusal = Error::from_raw_os_error(libc::ESRCH);
         let mut late = Vec::new();
-        let mut threads = thread_ids(pid)?;
+        let mut threads = proc::thread_ids(pid)?;
         // Asked once of each: it changes as we look.
         threads.sort_by_cached_key(|&tid| (tid == pid, ends_with_eintr(pid, tid)));
         for tid in threads {
@@ -267,7 +255,7 @@ impl Stopped {
                         since,
                         urgent,
                         late,
-                        auxiliary: auxiliary(pid)?,
+                        auxiliary: proc::auxiliary(pid)?,
                     });
                 }
                 Err(error) => {

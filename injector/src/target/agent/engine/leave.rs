@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use crate::os::proc::{self, Mapping};
 use crate::target::agent::engine::*;
 
 #[derive(Debug)]
@@ -29,7 +30,7 @@ impl Attached {
 
     fn detach_running(&mut self) -> Result<(Pause, bool)> {
         let mut longest = Pause::default();
-        let mappings = Process::mappings_of(self.pid)?;
+        let mappings = proc::mappings(self.pid)?;
         if !self.is_among(&mappings) {
             // Somebody else has.
             return Ok((longest, true));
@@ -49,9 +50,7 @@ impl Attached {
             Ok(()) => Ok((longest, self.unmap_running())),
             Err(error) if error.is::<Stays>() => Ok((longest, false)),
             // It executes another program meanwhile.
-            Err(_) if Process::mappings_of(self.pid).is_ok_and(|now| !self.is_among(&now)) => {
-                Ok((longest, true))
-            }
+            Err(_) if proc::mappings(self.pid).is_ok_and(|now| !self.is_among(&now)) => Ok((longest, true)),
             Err(error) => Err(error),
         }
     }
@@ -73,7 +72,7 @@ impl Attached {
             self.unmap(&mut self.one(tracer)?, &memory)
         });
         // It may have ended.
-        unmapped.is_ok() || Process::mappings_of(self.pid).map_or(true, |mappings| mappings.is_empty())
+        unmapped.is_ok() || proc::mappings(self.pid).map_or(true, |mappings| mappings.is_empty())
     }
 
     fn detach_stopped(
@@ -117,7 +116,7 @@ impl Attached {
         // Whose turn it is, and how many have had one since the moments are so long.
         let mut queue: VecDeque<i32> = VecDeque::new();
         let mut turns = 0;
-        let mut mappings = Process::mappings_of(self.pid)?;
+        let mut mappings = proc::mappings(self.pid)?;
         loop {
             for thread in stopped.threads.iter_mut().filter(|thread| thread.fresh) {
                 deadline::check()?;
@@ -142,7 +141,7 @@ impl Attached {
             if !stopped.stir(|thread| chosen.contains(&thread.tid), moment.min(left), until)? {
                 return Ok(false);
             }
-            mappings = Process::mappings_of(self.pid)?;
+            mappings = proc::mappings(self.pid)?;
         }
     }
 
@@ -233,7 +232,7 @@ impl Attached {
             let pairs = table.chunks_exact(16).map(|pair| (word(&pair[..8]), word(&pair[8..])));
             ranges.extend(pairs.filter(|&(address, len)| address != 0 && len != 0));
         }
-        for mapping in Process::mappings_of(self.pid)? {
+        for mapping in proc::mappings(self.pid)? {
             if self.is_in_folder(&mapping) {
                 ranges.push((mapping.lo, mapping.hi - mapping.lo));
             }

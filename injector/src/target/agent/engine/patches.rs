@@ -1,5 +1,6 @@
 //! The patches: written, taken away, written once more.
 
+use crate::os::proc;
 use crate::target::agent::engine::*;
 
 /// A thread did not stop in time.
@@ -47,7 +48,7 @@ impl Attached {
 
     fn arm_now(&mut self, moved: &Moved<'_>, tracer: &Tracer, until: Instant) -> Result<Step<Pause>> {
         let memory = Memory::open(self.pid)?;
-        let mappings = Process::mappings_of(self.pid)?;
+        let mappings = proc::mappings(self.pid)?;
         let libc = libc_code(&mappings).context("the process executes another program now")?;
         let libc = libc.lo..libc.hi;
         let way = (moved, &Overwritten::new(&self.patched));
@@ -86,7 +87,7 @@ impl Attached {
     fn resume_running(&mut self, moved: &Moved<'_>) -> Result<Pause> {
         self.with_moments(PATIENCE, |attached, tracer, until| {
             let memory = Memory::open(attached.pid)?;
-            let mappings = Process::mappings_of(attached.pid)?;
+            let mappings = proc::mappings(attached.pid)?;
             let way = (moved, &Overwritten::new(&attached.patched));
             let mut stopped = attached.all(tracer)?;
             let room = attached.make_room(&mut stopped, &memory, &mappings, &(0..0), way, until)?;
@@ -158,7 +159,7 @@ impl Attached {
             return Ok(Step::Done(()));
         }
         // In a row of short functions, in a cave, or at a call in its place.
-        let mut mappings = Process::mappings_of(self.pid)?;
+        let mut mappings = proc::mappings(self.pid)?;
         loop {
             for thread in stopped.threads.iter_mut().filter(|thread| thread.fresh) {
                 deadline::check()?;
@@ -171,7 +172,7 @@ impl Attached {
             if Instant::now() > until || !stopped.stir(is_busy, stopped.moment().0, until)? {
                 return Ok(Step::Later(anyhow!("a thread does not leave the patched code; try again")));
             }
-            mappings = Process::mappings_of(self.pid)?;
+            mappings = proc::mappings(self.pid)?;
         }
         self.command(stopped, memory, PAUSE).map_err(|error| {
             anyhow!("the patches could not be taken away: {}", crate::os::sys::reason(&error))

@@ -1,6 +1,7 @@
 //! The first step of attaching: maps the agent's image into the process, and has one borrowed thread run the agent's
 //! preparation.
 
+use crate::os::proc;
 use crate::target::agent::engine::*;
 
 impl Attached {
@@ -136,7 +137,7 @@ impl Attached {
         let mut failure = Error::from_raw_os_error(libc::EEXIST);
         let mut base = 0;
         for _ in 0..TRIES {
-            let mappings = Process::mappings_of(self.pid)?;
+            let mappings = proc::mappings(self.pid)?;
             base = gap(&mappings, near, len).context("there is no memory near the C library's code")?;
             let arguments = [base, len, READ_WRITE, flags as u64, u64::MAX, 0];
             match stopped.call(self.instruction, libc::SYS_mmap, arguments) {

@@ -1,5 +1,6 @@
 //! Where the agent can lie, and threads that are in the way of the patches.
 
+use crate::os::proc::Mapping;
 use crate::target::agent::engine::*;
 
 /// A place for `len` bytes from where the C library's code can be reached.

@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 
 use libc::c_void;
 
-use crate::target::process::face;
+use crate::os::proc;
 
 /// A process's memory, whatever its protection.
 pub(crate) struct Memory {
@@ -17,7 +17,7 @@ pub(crate) struct Memory {
 
 impl Memory {
     pub(crate) fn open(pid: i32) -> io::Result<Memory> {
-        let pid = face(pid);
+        let pid = proc::visible_thread(pid);
         let file = OpenOptions::new().read(true).write(true).open(format!("/proc/{pid}/mem"))?;
         Ok(Memory { file, pid })
     }

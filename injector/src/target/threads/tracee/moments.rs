@@ -8,9 +8,10 @@ use std::collections::{HashMap, HashSet};
 use std::io::{self, Error};
 use std::time::{Duration, Instant};
 
+use crate::os::proc;
 use crate::target::threads::tracee::calls::ends_call_with_eintr;
 use crate::target::threads::tracee::requests::{Event, poll, registers, request, wait_interrupted};
-use crate::target::threads::tracee::{Stopped, Thread, auxiliary, thread_ids};
+use crate::target::threads::tracee::{Stopped, Thread};
 
 /// A thread that has been let run: its place among the stopped ones.
 struct Running {
@@ -155,17 +156,17 @@ impl Stopped {
         }
         // They may have made others.
         let known: HashSet<i32> = self.threads.iter().map(|thread| thread.tid).collect();
-        if thread_ids(self.pid)?.iter().any(|tid| !known.contains(tid)) {
+        if proc::thread_ids(self.pid)?.iter().any(|tid| !known.contains(tid)) {
             self.stop_more(&known, until)?;
         }
-        match auxiliary(self.pid)? == self.auxiliary {
+        match proc::auxiliary(self.pid)? == self.auxiliary {
             true => Ok(()),
             false => Err(Error::other("it executes another program now")),
         }
     }
 
     fn stop_more(&mut self, known: &HashSet<i32>, until: Instant) -> io::Result<()> {
-        for tid in thread_ids(self.pid)?.into_iter().filter(|tid| !known.contains(tid)) {
+        for tid in proc::thread_ids(self.pid)?.into_iter().filter(|tid| !known.contains(tid)) {
             if request(libc::PTRACE_SEIZE, tid, 0, libc::PTRACE_O_TRACESYSGOOD as usize).is_err() {
                 continue;
             }

@@ -4,31 +4,28 @@ use std::os::unix::fs::FileExt;
 
 use gprofinject_abi::region::{BlockHeader, Overflow, SLOTS, Slot, counters_offset, segment_offset};
 
-use crate::cli::args::{CountArg, EngineArg, HooksArg};
+use crate::options::{CountArg, EngineArg, HooksArg};
 use crate::os::say::{Level, Voice};
+use crate::profile::counted::{counted, guests};
 use crate::program::filters::Filters;
 use crate::program::plan_cache::PlanCache;
-use crate::program::planned;
-use crate::program::profilee::{self, Profilee, Profilees};
+use crate::program::planner::{self, Planner};
+use crate::program::profilee::{Profilee, Profilees};
 use crate::sampling::histogram::Histogram;
-use crate::session::family;
 use crate::store::private_folder::PrivateFolder;
-use crate::store::region::{AgentState, BLOCKS_MAX, HISTOGRAM, Layout, Orders, RegionFile};
+use crate::store::region::file::RegionFile;
+use crate::store::region::layout::{AgentState, BLOCKS_MAX, HISTOGRAM, Layout, Orders};
 
 fn program(count: Option<CountArg>) -> &'static Profilee {
     let filters =
         Filters::new(&[], &[], 0).and_then(|filters| filters.counting(count, &[])).expect("no patterns");
     // Any program that is there and not large.
     let binary = std::path::Path::new("/bin/ls");
-    let subject = profilee::subject(binary, false);
-    let planned = planned::make(
-        subject,
-        Some(HooksArg::Both),
-        EngineArg::Builtin,
-        &filters,
-        true,
-        &PlanCache::new(false, Voice(Level::Quiet)),
-    );
+    let subject = planner::subject(binary, false);
+    let cache = &PlanCache::new(false, Voice(Level::Quiet));
+    let planner =
+        Planner { hooks: Some(HooksArg::Both), engine: EngineArg::Builtin, filters: &filters, cache };
+    let planned = planner.plan(subject, true);
     assert!(planned.hooked() > 20, "{:?}", subject.unhookable);
     let mut profilees = Profilees::default();
     profilees.first(binary, binary.into(), planned, true)
@@ -145,14 +142,14 @@ fn survives(count: Option<CountArg>, seed: u64, cases: u32) {
         damage(&folder, layout, &mut random);
         let mut troubles = Vec::new();
         let samples = Histogram::new(profilee.planned.shape);
-        let counted = family::counted(Some(&region), profilee, Some(samples), None, 100, None, &mut troubles);
+        let counted = counted(Some(&region), profilee, Some(samples), None, 100, None, &mut troubles);
         let (finished, _) = counted.unwrap_or_else(|| panic!("case {case}: lost: {troubles:?}"));
         assert!(troubles.is_empty(), "case {case}: {troubles:?}");
         gmon::read(&finished.bytes).unwrap_or_else(|error| panic!("case {case}: {error}"));
         assert!(finished.bytes.len() < 80 << 20, "case {case}: {}", finished.bytes.len());
         damaged += u32::from(finished.collected.damage.is_some());
         let none = |_| std::iter::empty();
-        for (pid, guest) in family::guests(&region, profilee, none, 100, &mut troubles) {
+        for (pid, guest) in guests(&region, profilee, none, 100, &mut troubles) {
             assert!((1..=1 << 22).contains(&pid), "case {case}: {pid}");
             gmon::read(&guest.bytes).unwrap_or_else(|error| panic!("case {case}: {error}"));
         }
@@ -186,11 +183,11 @@ fn a_sound_region_is_not_called_damaged() {
     sound(&folder, layout, profilee, &mut Random(7));
     let region = RegionFile::new(&folder, "0.region".into());
     let mut troubles = Vec::new();
-    let counted = family::counted(Some(&region), profilee, None, None, 100, None, &mut troubles);
+    let counted = counted(Some(&region), profilee, None, None, 100, None, &mut troubles);
     let (finished, state) = counted.expect("a profile");
     assert_eq!((state, finished.collected.damage, finished.collected.threads), (AgentState::Armed, None, 2));
     assert!(finished.collected.calls() > 0 && troubles.is_empty());
-    let guests = family::guests(&region, profilee, |_| std::iter::empty(), 100, &mut troubles);
+    let guests = guests(&region, profilee, |_| std::iter::empty(), 100, &mut troubles);
     assert_eq!(guests.iter().map(|(pid, _)| *pid).collect::<Vec<_>>(), [4242]);
 }
 
@@ -211,7 +208,7 @@ fn more_arcs_than_fit_are_left_out() {
         file.write_all_at(&bytes, at).expect("written");
     }
     let region = RegionFile::new(&folder, "0.region".into());
-    let counted = family::counted(Some(&region), profilee, None, None, 100, None, &mut Vec::new());
+    let counted = counted(Some(&region), profilee, None, None, 100, None, &mut Vec::new());
     let bytes = counted.expect("a profile").0.bytes;
     assert!(bytes.len() < 40 << 20, "{}", bytes.len());
     assert!(gmon::read(&bytes).expect("a profile").arcs.len() > 500);
