@@ -10,7 +10,8 @@ use crate::store::region::layout::Layout;
 use crate::target::agent::engine::{Attached, Pause};
 use crate::target::process::Process;
 use crate::target::threads::helper;
-use crate::target::threads::tracee::{self, Stopped};
+use crate::target::threads::stopped::Stopped;
+use crate::target::threads::tracer;
 
 /// A hold on one program in one process. The process may have been started with the agent, or attached to.
 pub(crate) struct Grip {
@@ -75,7 +76,7 @@ impl Grip {
     ) -> Result<Option<Pause>> {
         let pid = self.pid;
         let copied = helper::carry_out(pid, Some(folder), |_| {
-            tracee::apart(pid, |tracer| {
+            tracer::apart(pid, |tracer| {
                 let region = region.open(layout).map_err(|error| sys::reason(&error))?;
                 let stopped = Stopped::all(pid, tracer).ok();
                 region.copy_to(folder, made).map_err(|error| sys::reason(&error))?;

@@ -13,8 +13,8 @@ use crate::os::proc::Mapping;
 use crate::target::agent::detours;
 use crate::target::agent::stacks;
 use crate::target::threads::deadline;
-use crate::target::threads::tracee::Thread;
-use crate::target::threads::tracee::memory::Memory;
+use crate::target::threads::memory::Memory;
+use crate::target::threads::thread::Thread;
 
 /// Larger unwind tables are not read: node's have 10 MB.
 const TABLE_MAX: u64 = 256 << 20;

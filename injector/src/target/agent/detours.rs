@@ -12,7 +12,7 @@ use crate::os::proc::{self, Mapping};
 use crate::target::agent::foreign_file;
 use crate::target::agent::image::Agent;
 use crate::target::process::Process;
-use crate::target::threads::tracee::memory::Memory;
+use crate::target::threads::memory::Memory;
 
 /// What the agent defines and a running program should call. Not what has to do with children and executed
 /// programs: they are seen to otherwise, or not followed.

@@ -34,7 +34,7 @@ mod prepare;
 mod record;
 mod room;
 
-use crate::target::agent::engine::room::{Overwritten, code_len, gap, libc_code};
+use crate::target::agent::engine::room::{Overwritten, code_len, find_syscall, gap, libc_code};
 
 use crate::program::planned::Planned;
 use crate::store::private_folder::PrivateFolder;
@@ -46,9 +46,11 @@ use crate::target::agent::{frames, stacks};
 use crate::target::named;
 use crate::target::process::{Process, refusal};
 use crate::target::threads::helper::{self, Client};
-use crate::target::threads::tracee::memory::Memory;
-use crate::target::threads::tracee::{Stopped, Thread, Tracer, find_syscall};
-use crate::target::threads::{deadline, tracee};
+use crate::target::threads::memory::Memory;
+use crate::target::threads::stopped::Stopped;
+use crate::target::threads::thread::Thread;
+use crate::target::threads::tracer::Tracer;
+use crate::target::threads::{deadline, tracer};
 
 const PAGE: u64 = 4096;
 const STACK: u64 = 64 << 10;
@@ -221,7 +223,7 @@ impl Attached {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let arguments = [0, ORDER + STACK, protection as u64, flags as u64, u64::MAX, 0];
         attached.order = attached.order(|attached, _| {
-            tracee::apart(pid, |tracer| {
+            tracer::apart(pid, |tracer| {
                 let mut stopped = attached.one(tracer)?;
                 stopped
                     .call(attached.instruction, libc::SYS_mmap, arguments)

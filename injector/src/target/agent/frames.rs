@@ -10,7 +10,7 @@ use gprofinject_abi::plan::{Cell, WINDOW};
 
 use crate::os::proc;
 use crate::target::threads::deadline;
-use crate::target::threads::tracee::memory::Memory;
+use crate::target::threads::memory::Memory;
 
 const PAGE: u64 = 4096;
 const CELL: u64 = size_of::<Cell>() as u64;

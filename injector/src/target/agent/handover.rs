@@ -6,8 +6,8 @@ use std::fs::File;
 use std::io::{self, Error};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
-use crate::target::threads::tracee::Stopped;
-use crate::target::threads::tracee::memory::Memory;
+use crate::target::threads::memory::Memory;
+use crate::target::threads::stopped::Stopped;
 
 const COUNT: usize = 2;
 /// A message as it lies in memory: struct msghdr, struct iovec, a byte, and struct cmsghdr with the descriptors.

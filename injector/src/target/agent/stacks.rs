@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use crate::os::proc::Mapping;
-use crate::target::threads::tracee::Thread;
-use crate::target::threads::tracee::memory::Memory;
+use crate::target::threads::memory::Memory;
+use crate::target::threads::thread::Thread;
 
 /// More of a stack is not looked at.
 const MOST: u64 = 16 << 20;

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use crate::os::sys::{self, check};
 use crate::target::threads::deadline;
-use crate::target::threads::tracee::urgency;
+use crate::target::threads::urgency;
 
 /// The helper's side. At its end the guard ends, too.
 pub(super) struct Guard {

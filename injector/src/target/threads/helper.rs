@@ -18,7 +18,7 @@ use serde::de::DeserializeOwned;
 use crate::os::sys::{self, check};
 use crate::os::{proc, signals};
 use crate::store::private_folder::PrivateFolder;
-use crate::target::threads::tracee::urgency;
+use crate::target::threads::urgency;
 use crate::target::threads::{deadline, guard};
 
 /// How long another one's order is waited for: as long as it can take.

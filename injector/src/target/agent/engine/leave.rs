@@ -67,7 +67,7 @@ impl Attached {
 
     /// Nobody can come into our memory any more: all threads but one may run while it is taken away. False: it stays.
     fn unmap_running(&self) -> bool {
-        let unmapped = tracee::apart(self.pid, |tracer| -> Result<()> {
+        let unmapped = tracer::apart(self.pid, |tracer| -> Result<()> {
             let memory = Memory::open(self.pid)?;
             self.unmap(&mut self.one(tracer)?, &memory)
         });
@@ -112,7 +112,7 @@ impl Attached {
         until: Instant,
     ) -> Result<bool> {
         const LONGEST: Duration = Duration::from_millis(4);
-        let (mut moment, at_once) = stopped.moment();
+        let (mut moment, at_once) = stopped.turn();
         // Whose turn it is, and how many have had one since the moments are so long.
         let mut queue: VecDeque<i32> = VecDeque::new();
         let mut turns = 0;
@@ -138,7 +138,7 @@ impl Attached {
             let chosen: Vec<i32> = queue.iter().copied().take(at_once).collect();
             queue.rotate_left(chosen.len());
             turns += chosen.len();
-            if !stopped.stir(|thread| chosen.contains(&thread.tid), moment.min(left), until)? {
+            if !stopped.run_some(|thread| chosen.contains(&thread.tid), moment.min(left), until)? {
                 return Ok(false);
             }
             mappings = proc::mappings(self.pid)?;

@@ -35,7 +35,7 @@ impl Attached {
         let stands = [STAND; FEW].into_iter().chain(std::iter::repeat(LONG_STAND));
         for stand in stands {
             let end = start.elapsed() > patience || deadline::has_passed();
-            match tracee::apart(self.pid, |tracer| work(self, tracer, Instant::now() + stand)) {
+            match tracer::apart(self.pid, |tracer| work(self, tracer, Instant::now() + stand)) {
                 Ok(Step::Done(result)) => return Ok(result),
                 Err(error) if end || !error.is::<Unstopped>() => return Err(error),
                 Ok(Step::Later(error)) if end => return Err(error),
@@ -169,7 +169,7 @@ impl Attached {
             if !stopped.threads.iter().any(is_busy) {
                 break;
             }
-            if Instant::now() > until || !stopped.stir(is_busy, stopped.moment().0, until)? {
+            if Instant::now() > until || !stopped.run_some(is_busy, stopped.turn().0, until)? {
                 return Ok(Step::Later(anyhow!("a thread does not leave the patched code; try again")));
             }
             mappings = proc::mappings(self.pid)?;

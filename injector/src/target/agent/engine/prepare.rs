@@ -48,7 +48,7 @@ impl Attached {
             if !named::folders(pid)?.is_empty() {
                 return Ok(false);
             }
-            tracee::apart(pid, |tracer| {
+            tracer::apart(pid, |tracer| {
                 let memory = Memory::open(pid)?;
                 let mut stopped = attached.one(tracer)?;
                 let prepared = attached.map(&mut stopped, &memory, &agent, near).and_then(|()| {

@@ -44,6 +44,13 @@ pub(super) fn code_len(libc: &Mapping) -> usize {
     (libc.hi - libc.lo).min(MOST) as usize
 }
 
+const SYSCALL: [u8; 2] = [0x0f, 0x05];
+
+/// Address of a `syscall` instruction in a piece of code.
+pub(super) fn find_syscall(code: &[u8]) -> Option<u64> {
+    code.windows(SYSCALL.len()).position(|bytes| bytes == SYSCALL).map(|at| at as u64)
+}
+
 /// The addresses in a patch at which no thread may stand.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Midst {
@@ -124,7 +131,7 @@ impl Attached {
                 Some(&(tid, at)) if late => return Ok(Step::Later(stays(tid, at))),
                 Some(&(tid, at)) => {
                     let is_busy = |thread: &Thread| busy.iter().any(|(tid, _)| *tid == thread.tid);
-                    if !stopped.stir(is_busy, stopped.moment().0, until)? {
+                    if !stopped.run_some(is_busy, stopped.turn().0, until)? {
                         return Ok(Step::Later(stays(tid, at)));
                     }
                 }

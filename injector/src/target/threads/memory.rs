@@ -1,4 +1,5 @@
 //! Another process's memory.
+#![allow(unsafe_code)]
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -23,7 +24,7 @@ impl Memory {
     }
 
     pub(crate) fn read(&self, address: u64, bytes: &mut [u8]) -> io::Result<()> {
-        /// Here it begins to be quicker, which copies once less.
+        /// Above this size, one copy fewer outweighs the longer way to it.
         const MANY: usize = 16 << 10;
         if bytes.len() >= MANY {
             let to = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };

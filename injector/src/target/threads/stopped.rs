@@ -8,93 +8,39 @@
 //! signal to the process, that thread is the main one. It then wakes any thread, whose `epoll_wait` ends
 //! with EINTR. That can be mended only in threads that stand still. So the main thread is traced only while no other thread
 //! runs freely: it is the last one that is stopped, and the last choice where one thread is borrowed. Threads that are let
-//! run while the main one stands still are watched at each of their system calls (`moments`).
-#![allow(unsafe_code)]
-
-mod borrowed;
-mod calls;
-pub(crate) mod memory;
-mod moments;
-mod requests;
-pub(crate) mod urgency;
+//! run while the main one stands still are watched at each of their system calls (`watch`).
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
-use std::fs;
 use std::io::{self, Error};
 use std::time::{Duration, Instant};
 
-use libc::user_regs_struct;
-
 use crate::os::proc;
-use crate::target::threads::tracee::borrowed::Borrowed;
-use crate::target::threads::tracee::calls::{ends_call_with_eintr, ends_with_eintr, may_end_with_eintr};
-use crate::target::threads::tracee::memory::Memory;
-use crate::target::threads::tracee::requests::{
-    Event, poll, registers, request, set_registers, wait, wait_interrupted,
-};
-use crate::target::threads::tracee::urgency::Urgent;
+use crate::target::threads::calls::{ends_with_eintr, may_end_with_eintr};
+use crate::target::threads::requests;
+use crate::target::threads::requests::{registers, wait_interrupted};
+use crate::target::threads::thread::Thread;
+use crate::target::threads::tracer::Tracer;
+use crate::target::threads::urgency::Urgent;
+use crate::target::threads::watch::run_watched;
 
 /// How long a thread may take to stop. One that waits for the disk, or for its vfork child, cannot.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How long the others stand still meanwhile, before they get another moment; and each time longer, since more threads
+/// How long the others stand still meanwhile, before they run again; and each time longer, since more threads
 /// than the machine has processors for, or a slow disk, may need that.
 const SHORT: Duration = Duration::from_millis(30);
 const LONG: Duration = Duration::from_millis(240);
-/// How long code of ours may take in a borrowed thread.
-const CALL_PATIENCE: Duration = Duration::from_secs(20);
-const SYSCALL: [u8; 2] = [0x0f, 0x05];
-/// What a system call that a signal has interrupted leaves in rax, for the kernel's own use, if it is to be made again
-/// unless a handler runs.
-const ERESTARTNOHAND: i64 = 514;
-
-/// Who stops threads: a thread of ours, made for that. At its end the kernel lets all of them go at the same time.
-/// Otherwise those that go on first would be woken by signals that the process ignores, which are no more ignored
-/// as long as the thread that they are sent to is traced.
-pub(crate) struct Tracer(());
-
-fn thread_id() -> i32 {
-    // SAFETY: it has no arguments.
-    unsafe { libc::gettid() }
-}
-
-/// Runs what stops threads of a process.
-pub(crate) fn apart<T: Send>(pid: i32, work: impl FnOnce(&Tracer) -> T + Send) -> T {
-    let (result, tracer) = std::thread::scope(|scope| {
-        let tracer = scope.spawn(|| (work(&Tracer(())), thread_id()));
-        tracer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    });
-    // It is known to have ended before it lets go.
-    let until = Instant::now() + PATIENCE;
-    let line = format!("\nTracerPid:\t{tracer}\n");
-    while fs::read_to_string(format!("/proc/{}/status", proc::visible_thread(pid)))
-        .is_ok_and(|status| status.contains(&line))
-        && Instant::now() < until
-    {
-        std::thread::sleep(Duration::from_micros(50));
-    }
-    result
-}
 
 /// All threads of a process, stopped. They go on when the tracer's work is done.
 pub(crate) struct Stopped {
     pub(crate) pid: i32,
     pub(crate) threads: Vec<Thread>,
     since: Instant,
-    urgent: Urgent,
+    pub(super) urgent: Urgent,
     /// Threads that have been told to stop and had not done so in time.
-    late: Vec<i32>,
+    pub(super) late: Vec<i32>,
     /// Tells whether it executes another program: see [`auxiliary`].
     pub(crate) auxiliary: Vec<[u64; 2]>,
-}
-
-pub(crate) struct Thread {
-    pub(crate) tid: i32,
-    pub(crate) registers: user_regs_struct,
-    /// `registers` are not the thread's own any more.
-    changed: bool,
-    /// It has run since it was looked at.
-    pub(crate) fresh: bool,
 }
 
 impl Stopped {
@@ -132,19 +78,19 @@ impl Stopped {
     ///
     /// The threads that have stopped are detached, the main one first, so that the kernel drops ignored signals again.
     /// A main thread that is late itself stays traced, so ignored signals go on waking other threads. These are watched
-    /// then, as the threads that get a moment to run are.
+    /// then, as the threads that take turns are.
     fn let_run(&mut self, seized: &mut HashMap<i32, bool>, pause: Duration) -> io::Result<()> {
         // Its threads have their usual priority back before they run.
         self.urgent = Urgent::new();
         let late = std::mem::take(&mut self.late);
         if late.contains(&self.pid) {
             self.urgent.add(self.pid);
-            return self.run_watched(seized, pause);
+            return run_watched(&mut self.threads, seized, pause);
         }
         self.threads.sort_by_key(|thread| thread.tid != self.pid);
         for mut thread in self.threads.drain(..) {
             thread.settle()?;
-            request(libc::PTRACE_DETACH, thread.tid, 0, 0)?;
+            requests::detach(thread.tid)?;
             seized.remove(&thread.tid);
         }
         std::thread::sleep(pause);
@@ -191,7 +137,7 @@ impl Stopped {
     ) -> io::Result<()> {
         for &tid in &tids {
             if let Entry::Vacant(place) = seized.entry(tid) {
-                match request(libc::PTRACE_SEIZE, tid, 0, libc::PTRACE_O_TRACESYSGOOD as usize) {
+                match requests::seize(tid) {
                     Ok(()) => _ = place.insert(false),
                     Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
                     // So the kernel answers if it is about to end, too.
@@ -203,7 +149,7 @@ impl Stopped {
         tids.retain(|tid| seized.contains_key(tid));
         for &tid in &tids {
             if seized.insert(tid, true) == Some(false) {
-                let _ = request(libc::PTRACE_INTERRUPT, tid, 0, 0);
+                let _ = requests::interrupt(tid);
             }
             self.urgent.add(tid);
         }
@@ -214,8 +160,7 @@ impl Stopped {
             match stands {
                 Ok(Some(registers)) => {
                     seized.insert(tid, false);
-                    let mut thread = Thread { tid, registers, changed: false, fresh: true };
-                    thread.restart_call();
+                    let thread = Thread::new(tid, registers);
                     self.threads.push(thread);
                 }
                 Ok(None) => _ = seized.remove(&tid),
@@ -238,17 +183,16 @@ impl Stopped {
         threads.sort_by_cached_key(|&tid| (tid == pid, ends_with_eintr(pid, tid)));
         for tid in threads {
             let (since, mut urgent) = (Instant::now(), Urgent::new());
-            let seized = request(libc::PTRACE_SEIZE, tid, 0, libc::PTRACE_O_TRACESYSGOOD as usize);
+            let seized = requests::seize(tid);
             if let Err(error) = seized {
                 refusal = error;
                 continue;
             }
-            let _ = request(libc::PTRACE_INTERRUPT, tid, 0, 0);
+            let _ = requests::interrupt(tid);
             urgent.add(tid);
             match wait_interrupted(tid, since + PATIENCE / 4).and_then(|_| registers(tid)) {
                 Ok(registers) => {
-                    let mut thread = Thread { tid, registers, changed: false, fresh: true };
-                    thread.restart_call();
+                    let thread = Thread::new(tid, registers);
                     return Ok(Stopped {
                         pid,
                         threads: vec![thread],
@@ -272,87 +216,6 @@ impl Stopped {
     pub(crate) fn elapsed(&self) -> Duration {
         self.since.elapsed()
     }
-
-    /// Has the first thread make a system call.
-    pub(crate) fn call(&mut self, instruction: u64, number: i64, arguments: [u64; 6]) -> io::Result<u64> {
-        let Some(thread) = self.threads.first() else { return Err(Error::from_raw_os_error(libc::ESRCH)) };
-        let borrowed = Borrowed::new(thread)?;
-        let mut registers = thread.registers;
-        registers.rip = instruction;
-        registers.rax = number as u64;
-        registers.orig_rax = u64::MAX;
-        let [a, b, c, d, e, f] = arguments;
-        (registers.rdi, registers.rsi, registers.rdx) = (a, b, c);
-        (registers.r10, registers.r8, registers.r9) = (d, e, f);
-        set_registers(borrowed.tid, &registers)?;
-        let until = Instant::now() + CALL_PATIENCE;
-        let mut seen = 0;
-        let mut signal = 0;
-        while seen < 2 {
-            request(libc::PTRACE_SYSCALL, borrowed.tid, 0, signal as usize)?;
-            signal = 0;
-            match wait(borrowed.tid, until)? {
-                Event::Call => seen += 1,
-                Event::Interrupted => {}
-                Event::Signal(libc::SIGSTOP) => signal = libc::SIGSTOP,
-                Event::Gone => return Err(Error::from_raw_os_error(libc::ESRCH)),
-                _ => return Err(borrowed.fault(until)),
-            }
-        }
-        let result = crate::target::threads::tracee::registers(borrowed.tid)?.rax;
-        // It stands behind the call; only an interrupted thread goes back to what it did before.
-        request(libc::PTRACE_INTERRUPT, borrowed.tid, 0, 0)?;
-        request(libc::PTRACE_CONT, borrowed.tid, 0, 0)?;
-        borrowed.wait(until)?;
-        match result as i64 {
-            errno @ -4095..0 => Err(Error::from_raw_os_error(-errno as i32)),
-            _ => Ok(result),
-        }
-    }
-
-    /// Has the first thread run code that sets the word at `done` to 1 at its end and then sleeps.
-    pub(crate) fn run(
-        &mut self,
-        memory: &Memory,
-        entry: u64,
-        stack: u64,
-        argument: u64,
-        done: u64,
-    ) -> io::Result<()> {
-        let Some(thread) = self.threads.first() else { return Err(Error::from_raw_os_error(libc::ESRCH)) };
-        let borrowed = Borrowed::new(thread)?;
-        let mut registers = thread.registers;
-        registers.rip = entry;
-        registers.rsp = stack;
-        registers.rdi = argument;
-        registers.orig_rax = u64::MAX;
-        registers.eflags &= !0x400;
-        memory.write(done, &[0; 8])?;
-        set_registers(borrowed.tid, &registers)?;
-        let until = Instant::now() + CALL_PATIENCE;
-        request(libc::PTRACE_CONT, borrowed.tid, 0, 0)?;
-        while memory.word(done)? != 1 {
-            match poll(borrowed.tid)? {
-                None => {}
-                Some(Event::Interrupted) => {
-                    request(libc::PTRACE_CONT, borrowed.tid, 0, 0)?;
-                    continue;
-                }
-                Some(Event::Signal(libc::SIGSTOP)) => {
-                    request(libc::PTRACE_CONT, borrowed.tid, 0, libc::SIGSTOP as usize)?;
-                    continue;
-                }
-                Some(Event::Gone) => return Err(Error::from_raw_os_error(libc::ESRCH)),
-                Some(_) => return Err(borrowed.fault(until)),
-            }
-            if Instant::now() > until {
-                borrowed.interrupt(until + PATIENCE)?;
-                return Err(Error::from_raw_os_error(libc::ETIMEDOUT));
-            }
-            std::thread::sleep(Duration::from_micros(20));
-        }
-        borrowed.interrupt(until)
-    }
 }
 
 /// Waits for threads that have been told to stop, before they are let go: that has woken them, and those whose call the
@@ -363,9 +226,7 @@ fn wait_for(pid: i32, late: &mut Vec<i32>) {
         if let Ok(true) = wait_interrupted(tid, until)
             && let Ok(registers) = registers(tid)
         {
-            let mut thread = Thread { tid, registers, changed: false, fresh: true };
-            thread.restart_call();
-            let _ = thread.settle();
+            let _ = Thread::new(tid, registers).settle();
         }
     }
 }
@@ -377,44 +238,4 @@ impl Drop for Stopped {
             let _ = thread.settle();
         }
     }
-}
-
-impl Thread {
-    /// Where it goes on, if not where it stands.
-    pub(crate) fn move_to(&mut self, address: u64) {
-        self.registers.rip = address;
-        self.changed = true;
-    }
-
-    /// The same where an exception has landed it, with what it lands with; out of a system call of ours.
-    pub(crate) fn land(&mut self, pad: u64, rax: u64) {
-        self.registers.rax = rax;
-        self.registers.orig_rax = u64::MAX;
-        self.move_to(pad);
-    }
-
-    /// Its registers are what they are said to be.
-    fn settle(&mut self) -> io::Result<()> {
-        if std::mem::take(&mut self.changed) {
-            set_registers(self.tid, &self.registers)?;
-        }
-        Ok(())
-    }
-
-    /// Leaves it to the kernel to make a system call again that has ended with EINTR because we stopped the thread.
-    ///
-    /// The thread stands where the kernel is about to look for signals. With ERESTARTNOHAND in rax, it does what it does
-    /// for `poll`: if a handler runs in this very thread, the call ends with EINTR, as it would have without us;
-    /// else it is made again.
-    fn restart_call(&mut self) {
-        if ends_call_with_eintr(&self.registers) {
-            self.registers.rax = -ERESTARTNOHAND as u64;
-            self.changed = true;
-        }
-    }
-}
-
-/// Address of a `syscall` instruction in a piece of code.
-pub(crate) fn find_syscall(code: &[u8]) -> Option<u64> {
-    code.windows(SYSCALL.len()).position(|bytes| bytes == SYSCALL).map(|at| at as u64)
 }

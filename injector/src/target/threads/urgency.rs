@@ -2,6 +2,7 @@
 //! work have it: each that has to wait keeps all others standing.
 //!
 //! Where the kernel lets us: who may not is as quick as the machine's work permits.
+#![allow(unsafe_code)]
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};

@@ -5,8 +5,9 @@ use std::time::Instant;
 
 use libc::user_regs_struct;
 
-use crate::target::threads::tracee::Thread;
-use crate::target::threads::tracee::requests::{Event, registers, request, set_registers, wait};
+use crate::target::threads::requests;
+use crate::target::threads::requests::{Event, registers, set_registers, wait};
+use crate::target::threads::thread::Thread;
 
 /// A stopped thread that runs something else for a while, with all signals blocked. At the end it stands still as
 /// before, whatever happens.
@@ -19,20 +20,16 @@ pub(super) struct Borrowed {
     mask: u64,
 }
 
-const MASK_LEN: usize = 8;
-
 impl Borrowed {
     pub(super) fn new(thread: &Thread) -> io::Result<Borrowed> {
-        let mut mask = 0_u64;
-        request(libc::PTRACE_GETSIGMASK, thread.tid, MASK_LEN, &raw mut mask as usize)?;
-        let all = u64::MAX;
-        request(libc::PTRACE_SETSIGMASK, thread.tid, MASK_LEN, &raw const all as usize)?;
+        let mask = requests::signal_mask(thread.tid)?;
+        requests::set_signal_mask(thread.tid, u64::MAX)?;
         Ok(Borrowed { tid: thread.tid, registers: thread.registers, mask })
     }
 
     /// Stops it again, while it runs.
     pub(super) fn interrupt(&self, until: Instant) -> io::Result<()> {
-        request(libc::PTRACE_INTERRUPT, self.tid, 0, 0)?;
+        requests::interrupt(self.tid)?;
         self.wait(until)
     }
 
@@ -41,8 +38,8 @@ impl Borrowed {
         let at = registers(self.tid).map_or(0, |registers| registers.rip);
         // A signal that a thread was stopped for ends it when we go, if it has not gone on without.
         let gone_on = set_registers(self.tid, &self.registers)
-            .and_then(|()| request(libc::PTRACE_INTERRUPT, self.tid, 0, 0))
-            .and_then(|()| request(libc::PTRACE_CONT, self.tid, 0, 0))
+            .and_then(|()| requests::interrupt(self.tid))
+            .and_then(|()| requests::resume(self.tid, 0))
             .and_then(|()| self.wait(until));
         Error::other(match gone_on {
             Ok(()) => format!("the agent was stopped at {at:#x}"),
@@ -58,9 +55,9 @@ impl Borrowed {
                 Event::Interrupted => return Ok(()),
                 Event::Gone => return Err(Error::from_raw_os_error(libc::ESRCH)),
                 Event::Signal(libc::SIGSTOP) => {
-                    request(libc::PTRACE_CONT, self.tid, 0, libc::SIGSTOP as usize)?;
+                    requests::resume(self.tid, libc::SIGSTOP)?;
                 }
-                _ => request(libc::PTRACE_CONT, self.tid, 0, 0)?,
+                _ => requests::resume(self.tid, 0)?,
             }
         }
     }
@@ -69,6 +66,6 @@ impl Borrowed {
 impl Drop for Borrowed {
     fn drop(&mut self) {
         let _ = set_registers(self.tid, &self.registers);
-        let _ = request(libc::PTRACE_SETSIGMASK, self.tid, MASK_LEN, &raw const self.mask as usize);
+        let _ = requests::set_signal_mask(self.tid, self.mask);
     }
 }
