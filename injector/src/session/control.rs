@@ -17,7 +17,7 @@ use crate::session::report::{calls_and_samples, quoted};
 use crate::session::request::Request;
 use crate::store::output::Written;
 use crate::store::region::file::RegionFile;
-use crate::target::agent::engine::Pause;
+use crate::target::threads::stopped::Pause;
 
 /// How the name of a region file's copy ends, which is made for a dump.
 const COPY_SUFFIX: &str = ".copy";

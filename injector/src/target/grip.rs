@@ -7,9 +7,10 @@ use crate::program::planned::Planned;
 use crate::store::private_folder::PrivateFolder;
 use crate::store::region::file::RegionFile;
 use crate::store::region::layout::Layout;
-use crate::target::agent::engine::{Attached, Pause};
+use crate::target::agent::attachment::Attachment;
 use crate::target::process::Process;
 use crate::target::threads::helper;
+use crate::target::threads::stopped::Pause;
 use crate::target::threads::stopped::Stopped;
 use crate::target::threads::tracer;
 
@@ -17,7 +18,7 @@ use crate::target::threads::tracer;
 pub(crate) struct Grip {
     pid: i32,
     /// None: the agent in the process has not been looked for yet, since nothing has been asked of it.
-    attached: Option<Attached>,
+    attached: Option<Attachment>,
 }
 
 impl Grip {
@@ -27,18 +28,18 @@ impl Grip {
     }
 
     /// A hold on a process that was attached to.
-    pub(crate) fn attached(attached: Attached) -> Grip {
+    pub(crate) fn attached(attached: Attachment) -> Grip {
         Grip { pid: attached.pid, attached: Some(attached) }
     }
 
     /// The agent in the process; None: nothing is hooked there.
-    fn open(&mut self, folder: Option<&PrivateFolder>, planned: &Planned) -> Result<Option<&mut Attached>> {
+    fn open(&mut self, folder: Option<&PrivateFolder>, planned: &Planned) -> Result<Option<&mut Attachment>> {
         if self.attached.is_none() {
             let (Some(folder), Some(plan)) = (folder, &planned.plan) else { return Ok(None) };
             if plan.records.is_empty() {
                 return Ok(None);
             }
-            self.attached = Some(Attached::started(&Process::open(self.pid)?, plan, folder)?);
+            self.attached = Some(Attachment::started(&Process::open(self.pid)?, plan, folder)?);
         }
         Ok(self.attached.as_mut())
     }
@@ -80,7 +81,7 @@ impl Grip {
                 let region = region.open(layout).map_err(|error| sys::reason(&error))?;
                 let stopped = Stopped::all(pid, tracer).ok();
                 region.copy_to(folder, made).map_err(|error| sys::reason(&error))?;
-                let still = |s: Stopped| Pause { took: s.elapsed(), threads: s.threads.len() };
+                let still = |stopped: Stopped| stopped.pause();
                 Ok::<Option<Pause>, String>(stopped.map(still))
             })
         })?;

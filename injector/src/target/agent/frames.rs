@@ -37,20 +37,17 @@ impl Pages {
     }
 }
 
-/// What a return slot has held before a hook replaced it. The frame's CFA is behind the slot.
+/// What a return slot has held before a hook replaced it. The frame's CFA is behind the slot, and `shadows` is the agent's
+/// table of shadow stacks.
 pub(crate) fn replaced(memory: &Memory, shadows: u64, cfa: u64) -> Option<u64> {
-    let shadow =
-        memory.word(shadows + cfa / WINDOW * 8).ok().filter(|shadow| shadows != 0 && *shadow != 0)?;
+    let shadow = memory.word(shadows + cfa / WINDOW * 8).ok().filter(|shadow| *shadow != 0)?;
     memory.word(shadow + (cfa % WINDOW) / 8 * CELL).ok().filter(|address| *address != 0)
 }
 
-/// Puts all of them back; how many. `shadows` is the agent's table, 0: there is none. The cells stay as they are: a
-/// frame is on the stack only if its return slot holds an exit label.
+/// Puts all return addresses back that hooks have replaced. Returns how many. `shadows` is the agent's table of shadow stacks,
+/// whose cells stay as they are: a frame is on the stack only if its return slot holds an exit label.
 pub(crate) fn put_back(pid: i32, memory: &Memory, shadows: u64, arena: &Range<u64>) -> io::Result<usize> {
     let mut frames = Vec::new();
-    if shadows == 0 {
-        return Ok(0);
-    }
     let pages = Pages::of(pid)?;
     for page in pages.present(shadows..shadows + TABLE)? {
         let words = memory.bytes(page, PAGE as usize)?;

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::os::say::Voice;
 use crate::store::logbook;
-use crate::target::agent::engine::Attached;
+use crate::target::agent::attachment::Attachment;
 use crate::target::named::{self, Named};
 use crate::target::process::Process;
 use crate::target::threads::helper;
@@ -33,7 +33,7 @@ pub(crate) fn take_over(process: &Process, voice: Voice) -> Result<()> {
                 continue;
             }
         }
-        let attached = Attached::load(&folder)?;
+        let attached = Attachment::load(&folder)?;
         let is_child = attached.as_ref().is_some_and(|attached| !attached.is_of(process));
         let (_, clean) = match attached {
             Some(attached) if is_child => attached.detach_child(process),

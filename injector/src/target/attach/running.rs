@@ -18,7 +18,7 @@ use crate::store::region::file::RegionFile;
 use crate::store::region::layout::AgentState;
 use crate::store::run_folder::FIRST;
 use crate::store::trouble::trouble;
-use crate::target::agent::engine::Attached;
+use crate::target::agent::attachment::Attachment;
 use crate::target::attach::earlier::take_over;
 use crate::target::contract::{Patience, Readying, Target};
 use crate::target::grip::Grip;
@@ -60,7 +60,7 @@ impl Running {
     }
 
     /// What the failed attempt to arm has left behind.
-    fn back_out(&mut self, mut made: Attached) {
+    fn back_out(&mut self, mut made: Attachment) {
         let out = made.detach();
         let is_out = matches!(out, Ok((_, true))) || !self.process.lives();
         self.hooks = if is_out { Hooks::Out } else { Hooks::Stay };
@@ -86,7 +86,7 @@ impl Target for Running {
         let pid = self.process.pid;
         let (Some(folder), Some(plan)) = (folder, &planned.plan) else { return Ok(Grip::unopened(pid)) };
         let mut made = loop {
-            let made = Attached::prepare(&self.process, planned, plan, folder.private(), FIRST)?;
+            let made = Attachment::prepare(&self.process, planned, plan, folder.private(), FIRST)?;
             if let Some(made) = made {
                 break made;
             }

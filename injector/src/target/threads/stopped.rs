@@ -12,6 +12,7 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
+use std::fmt;
 use std::io::{self, Error};
 use std::time::{Duration, Instant};
 
@@ -23,6 +24,7 @@ use crate::target::threads::thread::Thread;
 use crate::target::threads::tracer::Tracer;
 use crate::target::threads::urgency::Urgent;
 use crate::target::threads::watch::run_watched;
+use serde::{Deserialize, Serialize};
 
 /// How long a thread may take to stop. One that waits for the disk, or for its vfork child, cannot.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -30,6 +32,20 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// than the machine has processors for, or a slow disk, may need that.
 const SHORT: Duration = Duration::from_millis(30);
 const LONG: Duration = Duration::from_millis(240);
+
+/// How long threads stood still, and how many of them.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Pause {
+    pub(crate) took: Duration,
+    pub(crate) threads: usize,
+}
+
+impl fmt::Display for Pause {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let threads = gmon::counted(self.threads, "thread", "threads");
+        write!(f, "{threads} stood still for {:.1} ms", self.took.as_secs_f64() * 1e3)
+    }
+}
 
 /// All threads of a process, stopped. They go on when the tracer's work is done.
 pub(crate) struct Stopped {
@@ -212,9 +228,9 @@ impl Stopped {
         Err(refusal)
     }
 
-    /// How long they have stood still.
-    pub(crate) fn elapsed(&self) -> Duration {
-        self.since.elapsed()
+    /// How long they have stood still by now.
+    pub(crate) fn pause(&self) -> Pause {
+        Pause { took: self.since.elapsed(), threads: self.threads.len() }
     }
 }
 

@@ -1,30 +1,46 @@
 //! Out of a process again: patches, return addresses, library functions, memory.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
+use std::io;
+use std::mem::offset_of;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use gprofinject_abi::attach::{ACCUMULATOR, LEAVE, MAPPED_MAX, PAD, WORDS};
+use gprofinject_abi::plan::ThreadWords;
 
 use crate::os::proc::{self, Mapping};
-use crate::target::agent::engine::*;
+use crate::target::agent::attachment::{Attachment, Image, Stage, Step};
+use crate::target::agent::callers::{Callers, Files};
+use crate::target::agent::room::libc_code;
+use crate::target::agent::{frames, stacks};
+use crate::target::process::Process;
+use crate::target::threads::memory::Memory;
+use crate::target::threads::stopped::{Pause, Stopped};
+use crate::target::threads::thread::Thread;
+use crate::target::threads::{deadline, tracer};
 
-#[derive(Debug)]
+/// How long it is tried. Hooks that stay are worse than hooks that do not come, so this is longer than for putting them in.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+#[derive(Debug, thiserror::Error)]
+#[error("a thread stays in the agent")]
 struct Stays;
 
-impl fmt::Display for Stays {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a thread stays in the agent")
-    }
-}
-
-impl std::error::Error for Stays {}
-
-impl Attached {
-    /// Leaves the process as it was. False: a thread is in our code and stays there, so the memory stays as well.
+impl Attachment {
+    /// Leaves the process as it was. Returns how long its threads stood still at most, and whether nothing of ours is left: a
+    /// thread may be in our code and stay there, so that the memory has to stay as well.
+    ///
+    /// # Errors
+    /// The process could not be stopped, or not be written to. The hooks stay.
     pub(crate) fn detach(&mut self) -> Result<(Pause, bool)> {
-        self.order(|attached, _| attached.detach_running())
+        self.order(|attachment, _| attachment.detach_running())
     }
 
-    /// Leaves a process that was forked by the one that was attached to.
+    /// The same for a process that was forked by the one that was attached to.
     pub(crate) fn detach_child(mut self, process: &Process) -> Result<(Pause, bool)> {
-        (self.pid, self.started, self.inherited) = (process.pid, process.started, true);
+        (self.pid, self.started, self.is_inherited) = (process.pid, process.started, true);
         self.detach()
     }
 
@@ -32,32 +48,41 @@ impl Attached {
         let mut longest = Pause::default();
         let mappings = proc::mappings(self.pid)?;
         if !self.is_among(&mappings) {
-            // Somebody else has.
+            // Another gprofinject has taken the agent out.
+            self.stage = Stage::Left;
             return Ok((longest, true));
         }
+        let mut is_unpatched = self.is_paused();
         let mut files = Files::default();
         files.load(self.pid, &mappings);
-        let left = self.with_moments(LAST_PATIENCE, |attached, tracer, until| {
-            let memory = Memory::open(attached.pid)?;
-            let mut stopped = attached.all(tracer)?;
-            let step = attached.detach_stopped(&mut stopped, &memory, &mut files, until);
-            if stopped.elapsed() > longest.took {
-                longest = Pause { took: stopped.elapsed(), threads: stopped.threads.len() };
+        let left = self.with_retries(PATIENCE, |attachment, tracer, until| {
+            let memory = Memory::open(attachment.pid)?;
+            let mut stopped = attachment.all(tracer)?;
+            let step = attachment.detach_stopped(&mut stopped, &memory, &mut files, &mut is_unpatched, until);
+            if stopped.pause().took > longest.took {
+                longest = stopped.pause();
             }
             step
         });
         match left {
-            Ok(()) => Ok((longest, self.unmap_running())),
+            Ok(()) => {
+                let is_clean = self.unmap_running();
+                if is_clean {
+                    self.stage = Stage::Left;
+                }
+                Ok((longest, is_clean))
+            }
             Err(error) if error.is::<Stays>() => Ok((longest, false)),
-            // It executes another program meanwhile.
+            // It has executed another program meanwhile.
             Err(_) if proc::mappings(self.pid).is_ok_and(|now| !self.is_among(&now)) => Ok((longest, true)),
             Err(error) => Err(error),
         }
     }
 
-    /// Anything of ours is mapped.
+    /// Whether anything of ours is mapped.
     fn is_among(&self, mappings: &[Mapping]) -> bool {
-        let is_ours = |mapping: &Mapping| mapping.lo == self.image.start || self.is_in_folder(mapping);
+        let image = self.image().map(|image| image.memory.start);
+        let is_ours = |mapping: &Mapping| Some(mapping.lo) == image || self.is_in_folder(mapping);
         mappings.iter().any(is_ours)
     }
 
@@ -65,13 +90,13 @@ impl Attached {
         Path::new(&mapping.path).starts_with(&self.folder)
     }
 
-    /// Nobody can come into our memory any more: all threads but one may run while it is taken away. False: it stays.
+    /// Takes our memory away. No thread can come there any more, so all but one may run meanwhile. Returns false if it stays.
     fn unmap_running(&self) -> bool {
         let unmapped = tracer::apart(self.pid, |tracer| -> Result<()> {
             let memory = Memory::open(self.pid)?;
             self.unmap(&mut self.one(tracer)?, &memory)
         });
-        // It may have ended.
+        // The process may have ended.
         unmapped.is_ok() || proc::mappings(self.pid).map_or(true, |mappings| mappings.is_empty())
     }
 
@@ -80,12 +105,18 @@ impl Attached {
         stopped: &mut Stopped,
         memory: &Memory,
         files: &mut Files,
+        is_unpatched: &mut bool,
         until: Instant,
     ) -> Result<Step<()>> {
-        if !self.paused {
-            // Most of those that are in our code get out of it by themselves then, and do not come back.
-            let paused = self.pause_stopped(stopped, memory, until)?;
-            return Ok(Step::Later(if let Step::Later(error) = paused { error } else { Stays.into() }));
+        if !*is_unpatched {
+            return Ok(Step::Later(match self.pause_stopped(stopped, memory, until)? {
+                Step::Done(()) => {
+                    // Most threads that are in our code leave it by themselves now, and do not come back.
+                    *is_unpatched = true;
+                    Stays.into()
+                }
+                Step::Later(error) => error,
+            }));
         }
         self.wait_for_landings(memory, true)?;
         let are_out = self.get_out(stopped, memory, files, until);
@@ -94,10 +125,12 @@ impl Attached {
             return Ok(Step::Later(Stays.into()));
         }
         self.command(stopped, memory, LEAVE)?;
-        // Not while a thread is on its way through a thunk, which relies on the frame's cell.
-        frames::put_back(self.pid, memory, self.shadows, &self.arena)?;
-        // Frames with replaced return addresses were in need of them.
-        for detoured in self.detours.iter().filter(|d| d.stands(memory, &d.after)) {
+        // No thread is on its way through a thunk now, which would rely on the frame's cell.
+        if let Some(shadows) = self.guest().and_then(|guest| guest.shadows) {
+            frames::put_back(self.pid, memory, shadows, &self.arena)?;
+        }
+        // As long as return addresses were replaced, unwinders needed the detours.
+        for detoured in self.detours().iter().filter(|d| d.stands(memory, &d.after)) {
             memory.write(detoured.at, &detoured.before)?;
         }
         Ok(Step::Done(()))
@@ -112,8 +145,8 @@ impl Attached {
         until: Instant,
     ) -> Result<bool> {
         const LONGEST: Duration = Duration::from_millis(4);
-        let (mut moment, at_once) = stopped.turn();
-        // Whose turn it is, and how many have had one since the moments are so long.
+        let (mut turn, at_once) = stopped.turn();
+        // Threads in the order of their turns, and how many turns there have been since their length was last changed.
         let mut queue: VecDeque<i32> = VecDeque::new();
         let mut turns = 0;
         let mut mappings = proc::mappings(self.pid)?;
@@ -133,33 +166,33 @@ impl Attached {
             queue.extend(here.difference(&known));
             if turns >= queue.len() {
                 turns = 0;
-                moment = (moment * 2).min(LONGEST);
+                turn = (turn * 2).min(LONGEST);
             }
             let chosen: Vec<i32> = queue.iter().copied().take(at_once).collect();
             queue.rotate_left(chosen.len());
             turns += chosen.len();
-            if !stopped.run_some(|thread| chosen.contains(&thread.tid), moment.min(left), until)? {
+            if !stopped.run_some(|thread| chosen.contains(&thread.tid), turn.min(left), until)? {
                 return Ok(false);
             }
             mappings = proc::mappings(self.pid)?;
         }
     }
 
-    /// Whether threads that an exception has landed in a handler wait there for us.
+    /// Makes threads wait that an exception lands in a handler, or lets them go on.
     fn wait_for_landings(&self, memory: &Memory, wait: bool) -> io::Result<()> {
-        match self.waiting[0] {
-            0 => Ok(()),
-            word => memory.write(word, &u64::from(wait).to_le_bytes()),
+        match self.guest().and_then(|guest| guest.landing.as_ref()) {
+            None => Ok(()),
+            Some(landing) => memory.write(landing.word, &u64::from(wait).to_le_bytes()),
         }
     }
 
-    /// A thread that waits goes on at its landing pad.
+    /// Has a thread that waits go on at its landing pad.
     fn take_from_landing(&self, thread: &mut Thread, memory: &Memory) -> io::Result<()> {
-        let [_, start, end] = self.waiting;
-        if (start..end).contains(&thread.registers.rip) {
+        let Some(landing) = self.guest().and_then(|guest| guest.landing.as_ref()) else { return Ok(()) };
+        if landing.code.contains(&thread.registers.rip) {
             let block = thread.registers.fs_base;
             // At its first instruction rax has not been saved.
-            let rax = match thread.registers.rip == start {
+            let rax = match thread.registers.rip == landing.code.start {
                 true => thread.registers.rax,
                 false => memory.word(block + ACCUMULATOR)?,
             };
@@ -169,12 +202,13 @@ impl Attached {
     }
 
     fn is_ours(&self, address: u64) -> bool {
-        self.arena.contains(&address) || self.image.contains(&address)
+        self.arena.contains(&address) || self.image().is_some_and(|image| image.memory.contains(&address))
     }
 
     /// Whether a thread runs our code, or will come back to it, or an exception is on its way: the unwinder relies on
     /// what it has found in the frames.
     fn is_here(&self, thread: &Thread, memory: &Memory, mappings: &[Mapping], files: &mut Files) -> bool {
+        let Some(image) = self.image() else { return false };
         let registers = &thread.registers;
         if self.is_ours(registers.rip) {
             return true;
@@ -194,13 +228,15 @@ impl Attached {
         }
         // The agent calls a library's function by a pointer, and waits for it.
         let calls_out = |word: u64| {
-            self.code.contains(&word)
+            image.code.contains(&word)
                 && memory.bytes(word - 6, 6).is_ok_and(|bytes| {
                     bytes.starts_with(&[0xff, 0x15]) || bytes[4] == 0xff && bytes[5] & 0xf8 == 0xd0
                 })
         };
+        let shadows = self.guest().and_then(|guest| guest.shadows);
         let replaced = |cfa, slot| {
-            self.arena.contains(&slot).then(|| frames::replaced(memory, self.shadows, cfa)).flatten()
+            let shadows = shadows.filter(|_| self.arena.contains(&slot))?;
+            frames::replaced(memory, shadows, cfa)
         };
         // What an unwinder calls that is part of the program is hooked as well.
         let calls_hooked = |at: u64, word: u64| replaced(at + 8, word).is_some_and(is_unwinder);
@@ -208,7 +244,7 @@ impl Attached {
         let mut others = HashSet::new();
         let mut is_restorer =
             |at: u64| libc.contains(&at) && others.insert(at) && stacks::is_restorer(memory, at);
-        let mut ranges = vec![self.code.clone(), library.clone(), libc.clone()];
+        let mut ranges = vec![image.code.clone(), library.clone(), libc.clone()];
         if !own.is_empty() {
             ranges.extend(own.iter().map(|&(function, size)| function..function + size));
             ranges.push(self.arena.clone());
@@ -219,15 +255,16 @@ impl Attached {
         if suspicious.is_none() {
             return false;
         }
-        // It may be what calls have left that are over.
-        let ours = |at| self.image.contains(&at) || self.arena.contains(&at) || is_unwinder(at);
+        // The words may be what calls have left on the stack that are over.
+        let ours = |at| image.memory.contains(&at) || self.arena.contains(&at) || is_unwinder(at);
         Callers { memory, pid: self.pid, mappings, files }.any(thread, ours, replaced).unwrap_or(true)
     }
 
+    /// Unmaps all that is ours, by a stopped thread.
     pub(super) fn unmap(&self, stopped: &mut Stopped, memory: &Memory) -> Result<()> {
         let mut ranges: Vec<(u64, u64)> = Vec::new();
-        if self.mapped != 0 {
-            let table = memory.bytes(self.mapped, MAPPED_MAX * 16).unwrap_or_default();
+        if let Some(mapped) = self.mapped() {
+            let table = memory.bytes(mapped, MAPPED_MAX * 16).unwrap_or_default();
             let word = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_le_bytes);
             let pairs = table.chunks_exact(16).map(|pair| (word(&pair[..8]), word(&pair[8..])));
             ranges.extend(pairs.filter(|&(address, len)| address != 0 && len != 0));
@@ -237,7 +274,9 @@ impl Attached {
                 ranges.push((mapping.lo, mapping.hi - mapping.lo));
             }
         }
-        ranges.push((self.image.start, self.image.end - self.image.start));
+        if let Some(Image { memory: own, .. }) = self.image() {
+            ranges.push((own.start, own.end - own.start));
+        }
         for (address, len) in ranges {
             deadline::check()?;
             stopped.call(self.instruction, libc::SYS_munmap, [address, len, 0, 0, 0, 0])?;
