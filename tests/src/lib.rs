@@ -19,6 +19,7 @@ pub mod expect;
 pub mod family;
 pub mod generate;
 pub mod gprofdata;
+pub mod layers;
 pub mod machine;
 pub mod normalise;
 pub mod place;

@@ -17,6 +17,14 @@ pub(crate) struct Finished {
     pub(crate) bytes: Vec<u8>,
 }
 
+impl Finished {
+    /// Whether the process has executed its program, as far as that can be told. If it could not, its counters are as
+    /// they were made; if anything else is in them or is missing, the process had begun.
+    pub(crate) fn is_worth_writing(&self, state: AgentState) -> bool {
+        state != AgentState::New || self.collected.damage.is_some() || self.collected.calls() > 0
+    }
+}
+
 /// A member's counters and samples, as a profile (`crash`: see [`collect::collect`]), and the state that the agent left. None: nothing can be
 /// said; why is among the troubles.
 pub(crate) fn counted(

@@ -212,8 +212,7 @@ impl<'s> Family<'s> {
         {
             folder.remove_region(&name);
         }
-        // A new one was announced, but not executed after all.
-        if state != AgentState::New {
+        if finished.is_worth_writing(state) {
             self.write_other(pid, profilee, finished);
         }
     }
