@@ -219,7 +219,7 @@ impl Args {
             let else_ = match option.as_str() {
                 "--duration" => "to end a program after some time, run it by timeout(1)",
                 _ => {
-                    "a program that gprofinject starts can be told by --dump-signal, --reset-signal or --pause-signal"
+                    "a program that gprofinject starts can be asked by --dump-signal, --reset-signal or --pause-signal"
                 }
             };
             return Some(format!(

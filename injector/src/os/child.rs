@@ -1,9 +1,10 @@
 //! Children of this process, and how they end.
-#![allow(unsafe_code)]
+
+use rustix::io::Errno;
+use rustix::process::{Pid, WaitOptions, wait, waitpid};
 
 use crate::os::failure::OURS;
 use crate::os::signals;
-use crate::os::sys::check;
 
 /// How the program ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,11 +16,9 @@ pub(crate) enum Ending {
 /// Reaps the children that have ended. Returns whether others are left.
 pub(crate) fn has_children() -> bool {
     loop {
-        // SAFETY: no status is asked for.
-        match check(unsafe { libc::waitpid(-1, std::ptr::null_mut(), libc::WNOHANG) }) {
-            Ok(0) => return true,
-            Ok(_) => {}
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+        match wait(WaitOptions::NOHANG) {
+            Ok(None) => return true,
+            Ok(Some(_)) | Err(Errno::INTR) => {}
             Err(_) => return false,
         }
     }
@@ -29,18 +28,21 @@ pub(crate) fn has_children() -> bool {
 /// somebody continues it.
 pub(crate) fn reap(pid: i32) -> Option<Ending> {
     loop {
-        let mut status = 0;
-        let flags = libc::WNOHANG | libc::WUNTRACED;
-        // SAFETY: `status` is valid for the call.
-        match check(unsafe { libc::waitpid(pid, &mut status, flags) }) {
-            Ok(0) => return None,
-            Ok(_) if libc::WIFEXITED(status) => return Some(Ending::Exited(libc::WEXITSTATUS(status) as u8)),
-            Ok(_) if libc::WIFSIGNALED(status) => return Some(Ending::Killed(libc::WTERMSIG(status))),
-            Ok(_) if libc::WIFSTOPPED(status) => signals::stop(libc::WSTOPSIG(status)),
-            Ok(_) => {}
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+        let status = match waitpid(Pid::from_raw(pid), WaitOptions::NOHANG | WaitOptions::UNTRACED) {
+            Ok(None) => return None,
+            Ok(Some((_, status))) => status,
+            Err(Errno::INTR) => continue,
             // Somebody else has waited for it, which nobody can; there is nothing left to wait for.
             Err(_) => return Some(Ending::Exited(OURS)),
+        };
+        if let Some(code) = status.exit_status() {
+            return Some(Ending::Exited(code as u8));
+        }
+        if let Some(signal) = status.terminating_signal() {
+            return Some(Ending::Killed(signal));
+        }
+        if let Some(signal) = status.stopping_signal() {
+            signals::stop(signal);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What the process looked like before Rust's runtime touched it: the runtime ignores SIGPIPE and opens
 //! /dev/null in place of closed standard descriptors, and the profiled program must see neither.
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "it runs before main, from .init_array")]
 
 use std::ffi::{c_char, c_int};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -9,7 +9,6 @@ static PIPE_IGNORED: AtomicBool = AtomicBool::new(false);
 static CLOSED: [AtomicBool; 3] = [const { AtomicBool::new(false) }; 3];
 
 #[used]
-#[allow(unsafe_code)]
 // SAFETY: `.init_array` holds pointers to functions of this signature, which libc calls once before main.
 #[unsafe(link_section = ".init_array")]
 static RECORD: extern "C" fn(c_int, *const *const c_char, *const *const c_char) = record;

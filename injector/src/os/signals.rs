@@ -1,5 +1,5 @@
 //! Signals: what we take, what the program inherits.
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "it blocks, reads and sends signals through libc")]
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -21,7 +21,7 @@ const LEFT_ALONE: [libc::c_int; 8] = [
     libc::SIGABRT,
 ];
 
-/// By which we are told to come to an end.
+/// Signals that ask us to end.
 pub(crate) const END_WANTED: [libc::c_int; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
 
 /// What the program must find as it was.
@@ -117,7 +117,7 @@ impl Inherited {
     }
 }
 
-/// Whether a signal waits that tells us to end. Only those that we have blocked wait.
+/// Whether a signal waits that asks us to end. Only those that we have blocked wait.
 pub(crate) fn is_end_wanted() -> bool {
     // SAFETY: a set that is a local, valid when zeroed, valid for the calls.
     unsafe {

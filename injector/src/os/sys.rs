@@ -1,16 +1,21 @@
-//! Thin, checked wrappers of system calls that std does not have.
-#![allow(unsafe_code)]
+//! Checked wrappers of system calls that std does not have: through rustix where it has them, else through libc.
+#![allow(unsafe_code, reason = "it wraps system calls")]
 
 use std::ffi::{CString, OsStr};
 use std::fs::File;
 use std::io::{self, Error};
-use std::mem::MaybeUninit;
 use std::ops::Deref;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr;
 use std::time::Duration;
+
+use rustix::fs;
+use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{self, Pid, PidfdFlags};
+use rustix::time::{ClockId, clock_getres, clock_gettime};
 
 /// The result of a system call that returns -1 on failure.
 pub(crate) fn check(result: libc::c_int) -> io::Result<libc::c_int> {
@@ -134,31 +139,23 @@ pub(crate) fn free_space(folder: &Path) -> io::Result<u64> {
 
 /// Does the kernel ignore set-user-ID bits and file capabilities in this file's file system?
 pub(crate) fn mounted_nosuid(path: &Path) -> bool {
-    file_system(path).is_ok_and(|stat| stat.f_flag & libc::ST_NOSUID != 0)
+    file_system(path).is_ok_and(|stat| stat.f_flag.contains(fs::StatVfsMountFlags::NOSUID))
 }
 
-fn file_system(path: &Path) -> io::Result<libc::statvfs> {
-    let path = c_string(path.as_os_str())?;
-    let mut stat = MaybeUninit::<libc::statvfs>::zeroed();
-    // SAFETY: both pointers are valid for the call; `stat` is plain data, valid zeroed and when written.
-    unsafe {
-        check(libc::statvfs(path.as_ptr(), stat.as_mut_ptr()))?;
-        Ok(stat.assume_init())
-    }
+fn file_system(path: &Path) -> io::Result<fs::StatVfs> {
+    Ok(fs::statvfs(path)?)
 }
 
 /// Reserves the first `len` bytes of a file.
 pub(crate) fn allocate(file: &File, len: u64) -> io::Result<()> {
-    let len = libc::off_t::try_from(len).map_err(io::Error::other)?;
-    // SAFETY: no memory is involved.
-    check(unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, len) }).map(drop)
+    Ok(fs::fallocate(file, fs::FallocateFlags::empty(), 0, len)?)
 }
 
 /// Is there an extended attribute of this name?
 pub(crate) fn has_attribute(path: &Path, name: &std::ffi::CStr) -> bool {
-    let Ok(path) = c_string(path.as_os_str()) else { return false };
-    // SAFETY: C strings that live through the call; size 0 means that nothing is written.
-    unsafe { libc::getxattr(path.as_ptr(), name.as_ptr(), ptr::null_mut(), 0) >= 0 }
+    // Into an empty buffer the kernel writes nothing; it returns the attribute's length.
+    let nothing: &mut [u8] = &mut [];
+    fs::getxattr(path, name, nothing).is_ok()
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -172,26 +169,18 @@ pub(crate) struct Ids {
 }
 
 pub(crate) fn ids() -> Ids {
-    // SAFETY: no memory is involved; none of these can fail, but for prctl on kernels before 3.5.
-    unsafe {
-        Ids {
-            uid: libc::getuid(),
-            euid: libc::geteuid(),
-            gid: libc::getgid(),
-            egid: libc::getegid(),
-            no_new_privileges: libc::prctl(libc::PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1,
-        }
+    Ids {
+        uid: process::getuid().as_raw(),
+        euid: process::geteuid().as_raw(),
+        gid: process::getgid().as_raw(),
+        egid: process::getegid().as_raw(),
+        no_new_privileges: rustix::thread::no_new_privs().unwrap_or(false),
     }
 }
 
 /// A pipe whose ends do not survive an exec: (read, write).
 pub(crate) fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
-    let mut ends = [0; 2];
-    // SAFETY: `ends` has room for two; on success both are descriptors that nobody else owns.
-    unsafe {
-        check(libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC))?;
-        Ok((OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])))
-    }
+    Ok(pipe_with(PipeFlags::CLOEXEC)?)
 }
 
 /// The open descriptors beyond the standard ones; called first of all, so they are all inherited.
@@ -251,26 +240,20 @@ impl Limits {
 
 /// The kernel's tick: what CPU-time timers are rounded up to.
 pub(crate) fn ticks_per_second() -> u32 {
-    let mut resolution = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `resolution` is valid for the call.
-    let result = unsafe { libc::clock_getres(libc::CLOCK_MONOTONIC_COARSE, &mut resolution) };
-    match u32::try_from(resolution.tv_nsec) {
-        Ok(nanoseconds) if result == 0 && nanoseconds > 0 => 1_000_000_000 / nanoseconds,
+    match u32::try_from(clock_getres(ClockId::MonotonicCoarse).tv_nsec) {
+        Ok(nanoseconds) if nanoseconds > 0 => 1_000_000_000 / nanoseconds,
         _ => 100,
     }
 }
 
 /// CLOCK_MONOTONIC in nanoseconds, as the perf records have it.
 pub(crate) fn monotonic_ns() -> u64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `now` is valid for the call, which cannot fail for this clock.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
+    let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 pub(crate) fn set_nonblocking(fd: &OwnedFd) -> io::Result<()> {
-    // SAFETY: no memory is involved.
-    check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) }).map(drop)
+    Ok(fs::fcntl_setfl(fd, fs::OFlags::NONBLOCK)?)
 }
 
 /// Waits until one of the descriptors is readable (or at its end). False: time is up, or poll failed.
@@ -306,14 +289,13 @@ pub(crate) enum Handle {
 
 impl Handle {
     pub(crate) fn of(pid: i32) -> Handle {
-        // SAFETY: no memory is involved; the descriptor is new and ours.
-        unsafe {
-            let fd = libc::syscall(libc::SYS_pidfd_open, pid, 0);
-            match check(fd as i32) {
-                Ok(fd) => Handle::Waiting(OwnedFd::from_raw_fd(fd)),
-                Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Handle::Ended,
-                Err(_) => Handle::Unknown,
-            }
+        let Some(pid) = Some(pid).filter(|&pid| pid > 0).and_then(Pid::from_raw) else {
+            return Handle::Unknown;
+        };
+        match process::pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(fd) => Handle::Waiting(fd),
+            Err(Errno::SRCH) => Handle::Ended,
+            Err(_) => Handle::Unknown,
         }
     }
 
@@ -335,8 +317,7 @@ impl Handle {
 
 /// Takes a lock on a file that ends with this process; false: another one has it.
 pub(crate) fn lock(file: &File) -> bool {
-    // SAFETY: no memory is involved.
-    unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) == 0 }
+    fs::flock(file, fs::FlockOperation::NonBlockingLockExclusive).is_ok()
 }
 
 /// The same, but a forked child does not share it. It ends when this process closes any descriptor of the file, which
@@ -367,7 +348,7 @@ pub(crate) fn is_open_for_writing(file: &File) -> Option<bool> {
     const F_SETSIG: libc::c_int = 10;
     let fd = file.as_raw_fd();
     // SAFETY: no memory is involved. Whoever opens the file while we hold the lease makes the kernel send us a
-    // signal, SIGIO if not told otherwise, which would be our end; the lease ends with the next call.
+    // signal, SIGIO unless another one is set, which would be our end; the lease ends with the next call.
     unsafe {
         libc::fcntl(fd, F_SETSIG, libc::SIGURG);
         let answer = check(libc::fcntl(fd, libc::F_SETLEASE, libc::F_RDLCK));
@@ -382,8 +363,8 @@ pub(crate) fn is_open_for_writing(file: &File) -> Option<bool> {
 
 /// Orphaned descendants become our children, so that their end can be waited for.
 pub(crate) fn adopt_orphans() {
-    // SAFETY: no memory is involved.
-    unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) };
+    // Without it, only the end of orphans goes unnoticed.
+    let _ = process::set_child_subreaper(Some(process::getpid()));
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ pub(crate) struct Finished {
 }
 
 impl Finished {
-    /// Whether the process has executed its program, as far as that can be told. If it could not, its counters are as
+    /// Whether the process has executed its program, as far as that is known. If it could not, its counters are as
     /// they were made; if anything else is in them or is missing, the process had begun.
     pub(crate) fn is_worth_writing(&self, state: AgentState) -> bool {
         state != AgentState::New || self.collected.damage.is_some() || self.collected.calls() > 0

@@ -1,5 +1,5 @@
 //! Memory for planning: taken at once, in huge pages, and used again.
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "it tunes malloc and advises the kernel about the heap")]
 
 /// Programs with smaller files are planned in a few milliseconds anyway.
 const LARGE: usize = 1 << 21;

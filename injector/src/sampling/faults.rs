@@ -3,9 +3,9 @@
 //! Only where blocks are counted. An event of its own for each CPU writes into a ring that the kernel overwrites, so
 //! that nobody has to read it while the program runs; the last record is that of the access that killed it. That is
 //! certain where nothing can ever be mapped at the address: the first pages, which null pointers lead to, and the
-//! kernel's half. Other ends are not told: a division by zero is no page fault, and of an access elsewhere nobody
+//! kernel's half. Other ends are not reported: a division by zero is no page fault, and of an access elsewhere nobody
 //! knows later whether it went well.
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "it opens a perf event and reads the buffer that the kernel fills")]
 
 use std::io::{self, Error};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -76,7 +76,7 @@ impl Ring {
         // Nobody is woken.
         attr.set_watermark(1);
         attr.__bindgen_anon_2.wakeup_watermark = u32::MAX;
-        // SAFETY: `attr` is initialised, its size is told, and it lives through the call.
+        // SAFETY: `attr` is initialised, it states its own size, and it lives through the call.
         let fd = unsafe { perf_event_open(&mut attr, pid, cpu, -1, sys::PERF_FLAG_FD_CLOEXEC.into()) };
         let fd = crate::os::sys::check(fd)?;
         // SAFETY: a new descriptor that nobody else owns.

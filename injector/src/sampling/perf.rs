@@ -1,7 +1,7 @@
 //! The kernel's samples: perf_event_open(2) with one cpu-clock event and one ring buffer for each CPU.
 //!
 //! Only per-CPU events can be both inherited by threads and read through a ring buffer.
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "it opens perf events and reads the buffers that the kernel fills")]
 
 use std::fs::File;
 use std::io::{self, Error};
@@ -228,7 +228,7 @@ fn open_event(scope: Scope, cpu: i32, rate: u32, ability: Ability) -> io::Result
     attr.set_task(1);
     attr.set_watermark(1);
     attr.__bindgen_anon_2.wakeup_watermark = (PAGE * 2) as u32;
-    // SAFETY: `attr` is initialised, its size is told, and it lives through the call.
+    // SAFETY: `attr` is initialised, it states its own size, and it lives through the call.
     let fd = unsafe { perf_event_open(&mut attr, pid, cpu, -1, sys::PERF_FLAG_FD_CLOEXEC.into()) };
     let fd = crate::os::sys::check(fd)?;
     // SAFETY: a new descriptor that nobody else owns.

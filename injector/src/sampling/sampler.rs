@@ -106,7 +106,7 @@ struct Sampled {
     paused: bool,
 }
 
-/// What a process is at the moment.
+/// What a process is now.
 #[derive(Clone, Debug)]
 struct Track {
     member: Option<usize>,

@@ -1,5 +1,5 @@
 //! One wait for all that can happen while a program is profiled.
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "it polls descriptors that it does not own")]
 
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::time::{Duration, Instant};

@@ -1,5 +1,5 @@
 //! The socket on which profiled processes speak to us; see `gprofinject_abi::ask`.
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "it makes socket calls with addresses and buffers")]
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -60,7 +60,7 @@ pub(crate) fn ask(folder: &PrivateFolder, packet: &[u8]) -> io::Result<Vec<u8>> 
     const PATIENCE: Duration = Duration::from_secs(60);
     let address = address(&folder.reach(ASK_FILE))?;
     let mut answer = vec![0; PACKET];
-    // SAFETY: the address, the time and the buffers are valid for the calls, of the sizes told.
+    // SAFETY: the address, the time and the buffers are valid for the calls, of the sizes passed.
     unsafe {
         let flags = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
         let socket = OwnedFd::from_raw_fd(check(libc::socket(libc::AF_UNIX, flags, 0))?);

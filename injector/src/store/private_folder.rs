@@ -1,7 +1,7 @@
 //! A folder that only we, or root, can have put anything in, reached through a descriptor.
 //!
 //! Names are hostile: the mappings of a process that we attach to may name any folder, and a user who owns one of a
-//! folder's ancestors can put another folder, or a symbolic link, in its place at any moment. So this type opens a folder
+//! folder's ancestors can put another folder, or a symbolic link, in its place at any time. So this type opens a folder
 //! once, without following symbolic links, looks at what it has opened, and reaches every file in it by the
 //! descriptor. Whatever reads or writes a file of a run goes through it.
 

@@ -28,7 +28,7 @@ pub(crate) struct Survivors {
 }
 
 impl Survivors {
-    /// Looks at all processes, again and again for a moment as long as there are some.
+    /// Looks at all processes, again and again for a short time as long as there are some.
     pub(crate) fn patiently(folder: &PrivateFolder) -> Survivors {
         let start = Instant::now();
         loop {

@@ -1,5 +1,5 @@
 //! A process that runs already: what it is, and whether it can be attached to.
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "it asks the kernel about a process through libc")]
 
 use std::fs;
 use std::io;
@@ -35,8 +35,8 @@ impl Process {
         }
         // A helper of another gprofinject, one that was killed perhaps, may be at work, and trace it now and then.
         let _lock = helper::lock(pid)?;
-        let face = proc::visible_thread(pid);
-        let Ok(status) = fs::read_to_string(format!("/proc/{face}/status")) else {
+        let visible = proc::visible_thread(pid);
+        let Ok(status) = fs::read_to_string(format!("/proc/{visible}/status")) else {
             bail!("there is no process {pid} (is it in a container, with other numbers?)");
         };
         let field = |name: &str| {

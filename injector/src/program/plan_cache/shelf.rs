@@ -44,7 +44,7 @@ pub(super) fn open(path: &Path) -> Result<Shelf, Distrust> {
 
 impl Shelf {
     /// Keeps a plan, in place of an entry of this key that is there, and lets the bounds be kept. Others may do the same at
-    /// this moment: each writes a file of its own, and gives it the entry's name when it is whole.
+    /// this time: each writes a file of its own, and gives it the entry's name when it is whole.
     pub(super) fn keep(&self, key: &Key, plan: &Plan) -> io::Result<()> {
         self.keep_written(key, |file| entry::write(file, key, plan))
     }

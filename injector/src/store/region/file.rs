@@ -80,7 +80,7 @@ fn make_room(file: &File, layout: &Layout) -> io::Result<u64> {
 }
 
 #[cfg(test)]
-#[allow(unsafe_code)]
+#[allow(unsafe_code, reason = "the test maps a file")]
 mod tests {
     use std::os::fd::AsRawFd;
 

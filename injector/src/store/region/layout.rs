@@ -1,5 +1,5 @@
 //! Where everything in a region file is, what stands in its header, and how its records are read.
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "it reads and writes records as bytes")]
 
 use std::fs::File;
 use std::io;
@@ -78,7 +78,7 @@ pub(crate) fn histogram_len(shape: &Shape) -> u64 {
     shape.bins().saturating_mul(4).min(1 << 60)
 }
 
-/// What the agent is told in the header.
+/// What the header asks the agent to do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Orders {
     /// Samples per second that it takes by timer, or 0.

@@ -19,7 +19,7 @@ use crate::store::region::layout::{
     AgentReport, BLOCKS_MAX, HISTOGRAM, Layout, histogram_len, read_at, read_value,
 };
 
-/// Children that could make no file of their own and count in this one: more of them are not told apart. A process
+/// Children that could make no file of their own and count in this one: more of them are not kept apart. A process
 /// can write any number into a block's header, and each would be a profile of its own.
 const GUESTS_MAX: usize = 1000;
 /// The kernel's PID_MAX_LIMIT.

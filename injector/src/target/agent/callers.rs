@@ -66,7 +66,7 @@ impl Files {
 
 impl Callers<'_> {
     /// Whether an instruction for which `ours` holds is among those where the thread goes on, now or later. None: it
-    /// cannot be told. `replaced`: the true return address of a frame, by its CFA and what is in the return slot.
+    /// is not known. `replaced`: the true return address of a frame, by its CFA and what is in the return slot.
     pub(crate) fn any(
         &mut self,
         thread: &Thread,

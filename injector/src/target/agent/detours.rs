@@ -54,7 +54,7 @@ pub(crate) struct Found {
     code: Vec<u8>,
 }
 
-/// Decides for each; `copies` is where they go. The error is the name of a needed one that cannot be led.
+/// Decides for each; `copies` is where they go. The error is the name of a needed function that cannot be redirected.
 pub(crate) fn plan(
     found: &[Found],
     agent: &Agent,

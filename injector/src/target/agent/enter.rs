@@ -165,7 +165,7 @@ impl Attachment {
         let image = image.clone();
         let (base, copies) = (image.memory.start, image.memory.start + agent.len());
         let planned = detours::plan(found, agent, base, copies)
-            .map_err(|name| anyhow!("the library function {name} cannot be led to the agent"))?;
+            .map_err(|name| anyhow!("the library function {name} cannot be redirected to the agent"))?;
         for planned in &planned {
             memory.write(planned.copy, &planned.detour.original)?;
         }

@@ -1,6 +1,6 @@
 //! Files of ours, opened here and handed to a stopped process. Where it has another user, root folder or mount
 //! namespace, their names would lead it nowhere.
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "it takes descriptors from another process and sends messages from its memory")]
 
 use std::fs::File;
 use std::io::{self, Error};
@@ -46,7 +46,7 @@ pub(crate) fn give(
     if let &[first, second] = given.as_slice() {
         return Ok([first, second]);
     }
-    // The limit was reached in their midst.
+    // Some have arrived, and then the limit on open descriptors was reached.
     for descriptor in given {
         stopped.call(instruction, libc::SYS_close, [descriptor as u64, 0, 0, 0, 0, 0])?;
     }

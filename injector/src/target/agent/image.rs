@@ -1,5 +1,5 @@
 //! The agent library, put into a process without its dynamic linker's help: borrowing a thread for dlopen would
-//! need one that holds no lock of the loader or the allocator, which cannot be told from outside.
+//! need one that holds no lock of the loader or the allocator, which nobody can see from outside.
 //!
 //! The library needs little: relative relocations, and the offset of its thread words. It has no TLS block there;
 //! the words lie in a part of glibc's thread control block that glibc keeps free for older programs ([`WORDS`]).

@@ -1,10 +1,10 @@
 //! A program that is started for its profile.
-#![allow(unsafe_code)]
 
 use std::os::fd::RawFd;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, anyhow};
+use rustix::process::{Pid, getpid, getppid, getsid};
 
 use crate::os::child::{Ending, reap};
 use crate::os::failure::Failure;
@@ -74,8 +74,8 @@ impl Launched {
 
     /// Passes a signal on to the program, if it would have come to the program had that run in our place.
     fn pass_on(&mut self, arrived: Arrived) {
-        // SAFETY: these calls take no pointers and cannot fail.
-        let (own, parent, session) = unsafe { (libc::getpid(), libc::getppid(), libc::getsid(0)) };
+        let own = Pid::as_raw(Some(getpid()));
+        let (parent, session) = (Pid::as_raw(getppid()), Pid::as_raw(getsid(None).ok()));
         // The kernel sends these to us for what we have written ourselves, to a file at its limit or to a pipe that nobody
         // reads. They look as if we had sent them.
         if arrived.sender == own && matches!(arrived.signal, libc::SIGXFSZ | libc::SIGPIPE) {
@@ -87,7 +87,7 @@ impl Launched {
             _ if arrived.sent => !self.witness.as_mut().is_some_and(|witness| witness.saw(arrived.signal)),
             // An alarm set before our exec.
             libc::SIGALRM => true,
-            // When a terminal is hung up, its session leader is told, and it is us.
+            // When a terminal is hung up, the kernel signals its session leader, which we are.
             libc::SIGHUP | libc::SIGCONT => leader,
             // The terminal sends the others to the whole group.
             _ => false,
@@ -150,7 +150,7 @@ impl Target for Launched {
     }
 
     fn leave(&mut self, _: Option<&mut Grip>, _: Option<Ending>, _: Voice) -> Result<(), Failure> {
-        // The others need not be told of signals any more.
+        // From here on no signal is passed on to the program.
         self.witness = None;
         let Stage::Released(child) = std::mem::replace(&mut self.stage, Stage::Ended) else { return Ok(()) };
         let Some(errno) = child.exec_error() else { return Ok(()) };

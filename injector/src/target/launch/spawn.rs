@@ -1,5 +1,5 @@
 //! Starts the program exactly as a shell would have, held back until all is ready.
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "it forks and executes the program")]
 
 use std::ffi::{CStr, CString, OsStr, c_char};
 use std::fs::File;

@@ -3,7 +3,7 @@
 //! The first has to be passed on to the program, the second it has already; the kernel does not say
 //! which it was (`kill %1` and timeout(1) send to the group, `kill PID` to us). So a second process, the
 //! witness, sits in the same group and repeats every signal it gets into a pipe.
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "it forks a process that may only make async-signal-safe calls")]
 
 use std::fs::File;
 use std::io::{Read, Write};

@@ -3,7 +3,7 @@
 //!
 //! It is the helper's child, waits for the other end of a pipe to close, and does nothing else. The kernel knows no
 //! priority that ends with the process that has given it, so somebody has to be there afterwards.
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "it forks a process that may only make async-signal-safe calls")]
 
 use std::fs::File;
 use std::io;
@@ -84,7 +84,7 @@ pub(super) fn limit_realtime() {
         unsafe { libc::sched_setscheduler(0, libc::SCHED_OTHER, &usual) };
     }
     let limit = libc::rlimit { rlim_cur: SECONDS, rlim_max: libc::RLIM_INFINITY };
-    // SAFETY: structures that are valid for the calls; the handler is safe to run at any moment.
+    // SAFETY: structures that are valid for the calls; the handler is safe to run at any time.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = slow_down as *const () as usize;

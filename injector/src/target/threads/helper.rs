@@ -4,7 +4,7 @@
 //! It is forked for one order, has a session to itself and all signals blocked, and finishes the order whatever
 //! becomes of us; the answer comes through a pipe. What it changes in our values it changes in copies of them. An order has
 //! a time limit (`deadline`), and somebody who enforces it (`guard`).
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "it forks the helper and blocks signals around the fork")]
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -25,7 +25,7 @@ use crate::target::threads::{deadline, guard};
 const PATIENCE: Duration = Duration::from_secs(deadline::LAST.as_secs() + 5);
 /// How long a lock is waited for that another user's process has, the target itself perhaps.
 const FOREIGN_PATIENCE: Duration = Duration::from_secs(2);
-/// How long an order may go on when we are told to end.
+/// How long an order may go on when we are asked to end.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// Who has given the order. None: we ourselves.
@@ -55,7 +55,7 @@ where
         return Ok(work(&Client(None)));
     }
     let (read, write) = sys::pipe().context("no pipe can be made")?;
-    // The helper has it from its first moment on, or we might be killed and another one come before it.
+    // The helper has it from its first instruction on, or we might be killed and another one come before it.
     let lock = lock(pid)?;
     urgency::share();
     let blocked = block_signals();
@@ -90,7 +90,7 @@ fn answer(read: &OwnedFd) -> Result<Vec<u8>> {
     const OFTEN: Duration = Duration::from_millis(100);
     let mut answer = Vec::new();
     let mut piece = vec![0; 1 << 16];
-    let mut told = None;
+    let mut asked = None;
     let mut pipe = File::from(read.try_clone().context("no descriptor is left")?);
     loop {
         if sys::wait_readable(&[read.as_raw_fd()], Some(OFTEN)) {
@@ -101,7 +101,7 @@ fn answer(read: &OwnedFd) -> Result<Vec<u8>> {
                 Err(error) => bail!("the helper cannot be heard: {}", sys::reason(&error)),
             }
         }
-        if signals::is_end_wanted() && told.get_or_insert_with(Instant::now).elapsed() > GRACE {
+        if signals::is_end_wanted() && asked.get_or_insert_with(Instant::now).elapsed() > GRACE {
             bail!("interrupted; a helper process finishes what was begun");
         }
     }

@@ -1,5 +1,5 @@
 //! Another process's memory.
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "it reads and writes the memory of another process")]
 
 use std::fs::{File, OpenOptions};
 use std::io;

@@ -1,5 +1,5 @@
 //! ptrace(2) of one thread, and waiting for it.
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "it makes ptrace requests")]
 
 use std::io::{self, Error};
 use std::ptr;
@@ -82,7 +82,7 @@ pub(super) fn set_registers(tid: i32, registers: &user_regs_struct) -> io::Resul
 /// What a thread does when it is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
-    /// It stands still, as it was told to, or because the whole process has been stopped by a signal such as SIGSTOP. It
+    /// It stands still, as it was asked to, or because the whole process has been stopped by a signal such as SIGSTOP. It
     /// will be stopped still when we go.
     Interrupted,
     /// It is to get this signal.
@@ -128,7 +128,7 @@ pub(super) fn wait(tid: i32, until: Instant) -> io::Result<Event> {
     }
 }
 
-/// Waits until the thread stands still as told. Signals that come first are delivered. False: it has gone.
+/// Waits until the thread stands still as asked. Signals that come first are delivered. False: it has gone.
 pub(super) fn wait_interrupted(tid: i32, until: Instant) -> io::Result<bool> {
     loop {
         match wait(tid, until)? {
@@ -136,7 +136,7 @@ pub(super) fn wait_interrupted(tid: i32, until: Instant) -> io::Result<bool> {
             Event::Gone => return Ok(false),
             Event::Signal(signal) => resume(tid, signal)?,
             Event::Call => {
-                // A stop at a system call takes the place of the one that the thread was told to make.
+                // A stop at a system call takes the place of the one that the thread was asked to make.
                 interrupt(tid)?;
                 resume(tid, 0)?;
             }

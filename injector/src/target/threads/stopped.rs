@@ -53,7 +53,7 @@ pub(crate) struct Stopped {
     pub(crate) threads: Vec<Thread>,
     since: Instant,
     pub(super) urgent: Urgent,
-    /// Threads that have been told to stop and had not done so in time.
+    /// Threads that were asked to stop and had not stopped in time.
     pub(super) late: Vec<i32>,
     /// Tells whether it executes another program: see [`auxiliary`].
     pub(crate) auxiliary: Vec<[u64; 2]>,
@@ -89,8 +89,8 @@ impl Stopped {
         }
     }
 
-    /// Lets the threads that have stopped run for that long, before all are told to stop once more. The late ones are
-    /// not told twice: they are still to stop, and the next round waits for them.
+    /// Lets the threads that have stopped run for that long, before all are asked to stop once more. The late ones are
+    /// not asked twice: they are still to stop, and the next round waits for them.
     ///
     /// The threads that have stopped are detached, the main one first, so that the kernel drops ignored signals again.
     /// A main thread that is late itself stays traced, so ignored signals go on waking other threads. These are watched
@@ -113,7 +113,7 @@ impl Stopped {
         Ok(())
     }
 
-    /// `seized`: threads that we trace already, and whether they are still to stop as they were told: told twice, they
+    /// `seized`: threads that we trace already, and whether they are still to stop as they were asked: asked twice, they
     /// would stop twice.
     fn stop_all(&mut self, seized: &mut HashMap<i32, bool>, until: Instant) -> io::Result<()> {
         /// How often the other threads are listed before the main thread is stopped even though they make new threads.
@@ -234,7 +234,7 @@ impl Stopped {
     }
 }
 
-/// Waits for threads that have been told to stop, before they are let go: that has woken them, and those whose call the
+/// Waits for threads that were asked to stop, before they are let go: that has woken them, and those whose call the
 /// kernel does not restart would see EINTR. One that cannot be woken is not waited for.
 fn wait_for(pid: i32, late: &mut Vec<i32>) {
     let until = Instant::now() + PATIENCE / 4;

@@ -1,5 +1,5 @@
 //! The thread of ours that stops another process's threads.
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "it asks for the number of the calling thread")]
 
 use std::fs;
 use std::time::{Duration, Instant};

@@ -2,7 +2,7 @@
 //! work have it: each that has to wait keeps all others standing.
 //!
 //! Where the kernel lets us: who may not is as quick as the machine's work permits.
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "it maps a shared page and changes the scheduling of threads")]
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
@@ -104,8 +104,8 @@ impl Urgent {
         self.possible
     }
 
-    /// A thread that has been told to stop. What has a priority of its own keeps it. A child that it makes in this
-    /// moment has the priority that it would have.
+    /// A thread that was asked to stop. What has a priority of its own keeps it. A child that it makes
+    /// meanwhile has the priority that it would have without us.
     pub(super) fn add(&mut self, tid: i32) {
         if !self.possible {
             return;

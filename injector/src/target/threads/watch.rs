@@ -19,7 +19,7 @@ pub(super) struct Running {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
     Runs,
-    /// It stands behind a system call that is about to return EINTR, and goes on when it has been told to stop.
+    /// It stands behind a system call that is about to return EINTR, and goes on when it is asked to stop.
     BehindCall,
     /// The whole process is being stopped by a signal such as SIGSTOP.
     Stands,
@@ -45,7 +45,7 @@ pub(super) fn watch(running: &mut [Running], until: Instant) -> io::Result<()> {
                 Some(Event::Call) => 0,
                 Some(Event::Signal(signal)) => signal,
             };
-            // One that is killed at this moment is found to have ended.
+            // One that is killed meanwhile is found to have ended.
             let _ = requests::resume_to_call(thread.tid, signal);
         }
         let left = until.saturating_duration_since(Instant::now());
@@ -59,7 +59,7 @@ pub(super) fn watch(running: &mut [Running], until: Instant) -> io::Result<()> {
 }
 
 /// Lets all stopped threads run for `pause` while the main thread is still to stop. `seized` has the threads that are
-/// traced and whether they are still to stop; the threads that are told to stop once more are noted there.
+/// traced and whether they are still to stop; the threads that are asked to stop once more are noted there.
 pub(super) fn run_watched(
     threads: &mut Vec<Thread>,
     seized: &mut HashMap<i32, bool>,
@@ -73,7 +73,7 @@ pub(super) fn run_watched(
     }
     let until = Instant::now() + pause;
     watch(&mut running, until)?;
-    // Those that stay where they are go on only until they stop as they are told now.
+    // Those that stay where they are go on only until they stop as they are asked now.
     for thread in running.iter().filter(|thread| thread.state != State::Runs) {
         let _ = requests::interrupt(thread.tid);
         let _ = requests::resume(thread.tid, 0);

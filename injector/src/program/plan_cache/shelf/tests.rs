@@ -50,7 +50,7 @@ fn what_was_not_used_for_longest_goes_first() {
     let stat = shelf.folder.stat(&entry::name(&key(5))).expect("there");
     assert_eq!((kept(&shelf).as_slice(), stat.st_size), ([4, 5].as_slice(), 10));
     // Alone it is too much.
-    keep(&shelf, 6, 1001).expect("kept for a moment");
+    keep(&shelf, 6, 1001).expect("kept for a short time");
     assert!(kept(&shelf).is_empty());
 }
 
