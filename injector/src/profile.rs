@@ -1,13 +1,14 @@
 //! From counters and samples to a profile.
 //!
-//! In come a region file and samples, out come the bytes of a gmon.out and what is missing in it. How the process was reached, and what
-//! is said about it, is not known here.
+//! In come a region file and samples. Out come a profile in memory ([`model`]), its bytes as a gmon.out, and what gprof cannot
+//! show of it. This layer knows neither how the process was reached nor what is said about it.
 
 pub(crate) mod baseline;
 pub(crate) mod collect;
 pub(crate) mod counted;
 pub(crate) mod falls;
 pub(crate) mod gmon_out;
+pub(crate) mod model;
 pub(crate) mod placement;
 
 #[cfg(test)]

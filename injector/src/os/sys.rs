@@ -274,7 +274,7 @@ pub(crate) fn wait_readable(fds: &[libc::c_int], patience: Option<Duration>) -> 
 pub(crate) fn share_memory(pid: i32, other: i32) -> bool {
     /// linux/kcmp.h
     const KCMP_VM: libc::c_int = 1;
-    // SAFETY: numbers only.
+    // SAFETY: the call takes numbers only, and touches no memory of ours.
     pid != other && unsafe { libc::syscall(libc::SYS_kcmp, pid, other, KCMP_VM, 0, 0) } == 0
 }
 

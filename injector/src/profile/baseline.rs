@@ -10,7 +10,7 @@ use crate::sampling::histogram::Histogram;
 #[derive(Debug, Default)]
 pub(crate) struct Baseline {
     pub(crate) arcs: Vec<Arc>,
-    /// The block counters.
+    /// The counters of basic blocks.
     pub(crate) counters: Vec<u64>,
     /// Samples that the agent took.
     pub(crate) samples: Option<Histogram>,

@@ -17,9 +17,9 @@ use crate::store::trouble::trouble;
 pub(crate) struct Collected {
     /// Sorted, each once.
     pub(crate) arcs: Vec<Arc>,
-    /// The block counters' values.
+    /// The values of the counters of basic blocks.
     pub(crate) counters: Vec<u64>,
-    /// The link address of the instruction, in a function whose blocks are counted, at which the process was killed.
+    /// The link address of the instruction, in a function whose basic blocks are counted, at which the process was killed.
     pub(crate) stopped: Option<u64>,
     /// Why the agent hooked nothing, if so.
     pub(crate) trouble: Option<String>,
@@ -96,7 +96,7 @@ const OVERWRITTEN: &str =
 const TOO_MANY: &str = "the file of the counters names more pairs of caller and function than a program can have: \
                         the program has overwritten it, and some are left out";
 
-/// What a child has counted in its parent's file: only calls and blocks.
+/// What a child has counted in its parent's file: only calls and basic blocks.
 pub(crate) fn collect_guest(region: &Region, planned: &Planned) -> io::Result<Collected> {
     let mut collected = Collected::default();
     if !planned.blocks_only {
@@ -133,7 +133,7 @@ fn arcs(
 /// The linker of the largest programs has a hundredth of that.
 const ARCS_MAX: usize = 1 << 21;
 
-/// The byte ranges of home slots in a block, sorted, with the number of the function they belong to.
+/// The byte ranges of home slots in a thread's counters, sorted, with the number of the function they belong to.
 fn slot_owners(planned: &Planned) -> Vec<(Range<u64>, u32)> {
     let records = planned.plan.iter().flat_map(|plan| &plan.records);
     let mut owners: Vec<_> = records

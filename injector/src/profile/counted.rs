@@ -4,6 +4,7 @@ use crate::os::sys;
 use crate::profile::baseline::Baseline;
 use crate::profile::collect::{self, Collected};
 use crate::profile::gmon_out;
+use crate::profile::model::Profile;
 use crate::profile::placement::Placed;
 use crate::program::profilee::Profilee;
 use crate::sampling::histogram::Histogram;
@@ -25,8 +26,8 @@ impl Finished {
     }
 }
 
-/// A member's counters and samples, as a profile (`crash`: see [`collect::collect`]), and the state that the agent left. None: nothing can be
-/// said; why is among the troubles.
+/// A member's counters and samples, as a profile (`crash`: see [`collect::collect`]), and the state that the agent left. None:
+/// there is no profile, and `troubles` say why.
 pub(crate) fn counted(
     region: Option<&RegionFile>,
     profilee: &'static Profilee,
@@ -53,7 +54,7 @@ pub(crate) fn counted(
     if let Some(baseline) = baseline {
         baseline.subtract(&mut collected, &mut histogram);
     }
-    match gmon_out::encode(planned, &collected, &histogram, rate) {
+    match gmon_out::encode(&Profile::of_program(planned, &collected, &histogram, rate)) {
         Ok((bytes, placed)) => Some((Finished { collected, placed, bytes }, state)),
         Err(error) => {
             troubles.push(format!("{error:#}"));
@@ -84,7 +85,7 @@ pub(crate) fn guests<S: Iterator<Item = Option<u64>>>(
         };
         let mut histogram = Histogram::new(profilee.planned.shape);
         samples(pid).for_each(|place| histogram.add(place));
-        match gmon_out::encode(profilee.planned, &collected, &histogram, rate) {
+        match gmon_out::encode(&Profile::of_program(profilee.planned, &collected, &histogram, rate)) {
             Ok((bytes, placed)) => finished.push((pid, Finished { collected, placed, bytes })),
             Err(error) => troubles.push(format!("{error:#}")),
         }

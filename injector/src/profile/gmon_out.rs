@@ -1,12 +1,11 @@
-//! Arcs, blocks and samples -> gmon.out.
+//! Writes a profile as gmon.out, the file that gprof reads.
 
 use anyhow::{Context, Result};
-use gmon::{Block, BuildId, Code, Format, Profile};
+use gmon::{BuildId, Code, Format, Profile};
 
-use crate::profile::collect::{Collected, summed};
+use crate::profile::collect::summed;
+use crate::profile::model;
 use crate::profile::placement::{Placed, Placement};
-use crate::program::planned::Planned;
-use crate::sampling::histogram::Histogram;
 
 /// Lowers counts that a gmon.out cannot hold, or only at a length out of all proportion: a count takes a record for each
 /// 32 bits of it, and a bin a copy of its whole histogram for each 16 bits. Only a program that has overwritten its
@@ -44,37 +43,35 @@ fn lowered(from: u64, least: u64, is_too_high: impl Fn(u64) -> bool) -> u64 {
     halves.take_while(|&most| most > least).find(|&most| !is_too_high(most)).unwrap_or(least)
 }
 
-/// The bytes of the profile.
-pub(crate) fn encode(
-    planned: &Planned<'_, '_>,
-    collected: &Collected,
-    histogram: &Histogram,
-    rate: u32,
-) -> Result<(Vec<u8>, Placed)> {
+/// The bytes of a gmon.out with the profile of the program, which is the first module: the format has addresses of one file only.
+/// Also returns what gprof will show of it.
+///
+/// # Errors
+/// The profile has no module, or one that the format cannot hold.
+pub(crate) fn encode(profile: &model::Profile) -> Result<(Vec<u8>, Placed)> {
+    let module = profile.modules.first().context("the profile is of no program")?;
+    let program = module.program;
     // gprof takes the width of addresses from the program's ELF class.
-    let format = if planned.subject.narrow { Format::LITTLE_32 } else { Format::LITTLE_64 };
-    let build_id = planned.image().and_then(|image| image.facts.build_id.as_deref());
+    let format = if program.subject.narrow { Format::LITTLE_32 } else { Format::LITTLE_64 };
+    let build_id = program.image().and_then(|image| image.facts.build_id.as_deref());
     let build_id = build_id.map_or(BuildId::UNKNOWN, BuildId::new);
-    let mut placement = Placement::new(planned, rate);
-    placement.add_outside(histogram.outside);
-    histogram.places().for_each(|(place, count)| placement.add_samples(place, count));
-    collected.arcs.iter().for_each(|arc| placement.add_arc(*arc));
+    let mut placement = Placement::new(program, profile.rate);
+    placement.add_outside(module.samples.outside);
+    module.samples.places().for_each(|(place, count)| placement.add_samples(place, count));
+    module.arcs.iter().for_each(|arc| placement.add_arc(*arc));
     let (arcs, samples, placed) = placement.finish();
-    let mut profile = Profile { build_id, arcs: summed(arcs), ..Profile::new(format) };
-    if let Some(plan) = planned.plan.as_ref().filter(|_| !collected.counters.is_empty()) {
-        let (counts, _) = plan.block_counts(&collected.counters, collected.stopped);
-        profile.blocks = counts.into_iter().map(|(addr, count)| Block { addr, count }).collect();
-        // So that gprof -l finds each line's count.
-        let bytes = planned.subject.bytes;
-        if let (Ok(code), Some(lines)) = (Code::parse(bytes), planned.subject.lines()) {
-            profile.blocks = gmon::at_lines(&profile.blocks, &code, &lines);
-        }
+    let mut written = Profile { build_id, arcs: summed(arcs), ..Profile::new(format) };
+    // So that gprof -l finds each line's count.
+    let lines = || Some((Code::parse(program.subject.bytes).ok()?, program.subject.lines()?));
+    written.blocks = match (!module.blocks.is_empty()).then(lines).flatten() {
+        Some((code, lines)) => gmon::at_lines(&module.blocks, &code, &lines),
+        None => module.blocks.clone(),
+    };
+    if profile.rate > 0 {
+        written.histograms = samples.build().histograms;
     }
-    if rate > 0 {
-        profile.histograms = samples.build().histograms;
-    }
-    fit(&mut profile);
+    fit(&mut written);
     let mut bytes = Vec::new();
-    gmon::write(&profile, &mut bytes).context("the profile does not fit into a gmon.out")?;
+    gmon::write(&written, &mut bytes).context("the profile does not fit into a gmon.out")?;
     Ok((bytes, placed))
 }

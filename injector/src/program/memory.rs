@@ -33,6 +33,6 @@ pub(crate) fn expect_plan(len: usize) {
 /// From now on large and mostly empty tables are better had from the kernel, which gives zeros.
 pub(crate) fn plan_made() {
     const DEFAULT: libc::c_int = 1 << 16;
-    // SAFETY: as above.
+    // SAFETY: it sets a number of malloc's, which changes no contents of memory.
     unsafe { libc::mallopt(libc::M_MMAP_MAX, DEFAULT) };
 }

@@ -66,7 +66,7 @@ impl RegionFile {
     }
 }
 
-/// Gives the file, which stays sparse, the length of as many blocks as the file system and the file size
+/// Gives the file, which stays sparse, the length of as many thread counters as the file system and the file size
 /// limit allow.
 fn make_room(file: &File, layout: &Layout) -> io::Result<u64> {
     let mut blocks = BLOCKS_MAX;

@@ -161,7 +161,7 @@ impl AgentReport {
     }
 }
 
-/// Threads that may have a block at the same time.
+/// How many threads may have counters at the same time.
 pub(crate) const BLOCKS_MAX: u64 = 1 << 14;
 
 /// As much as there is; the rest of the buffer stays as it is.
@@ -193,7 +193,7 @@ pub(crate) unsafe trait Raw: Sized {}
 
 // SAFETY: u64, u32 and [u8; 8]; every u64 stands at a multiple of 8 after an even number of u32.
 unsafe impl Raw for RegionHeader {}
-// SAFETY: the same.
+// SAFETY: u64 and u32; every u64 stands at a multiple of 8 after an even number of u32.
 unsafe impl Raw for BlockHeader {}
 
 pub(crate) fn zeroed<T: Raw>() -> T {

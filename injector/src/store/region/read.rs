@@ -20,7 +20,7 @@ use crate::store::region::layout::{
 };
 
 /// Children that could make no file of their own and count in this one: more of them are not kept apart. A process
-/// can write any number into a block's header, and each would be a profile of its own.
+/// can write any number into a header of thread counters, and each would be a profile of its own.
 const GUESTS_MAX: usize = 1000;
 /// The kernel's PID_MAX_LIMIT.
 const PROCESS_MAX: u32 = 1 << 22;
@@ -29,13 +29,13 @@ const PROCESS_MAX: u32 = 1 << 22;
 pub(crate) struct Region {
     file: File,
     layout: Layout,
-    /// Whose blocks are looked at: 0, the file's own process, or a guest's number.
+    /// Whose thread counters are looked at: 0, the file's own process, or a guest's number.
     process: u32,
     /// Read once: in the file they may change while we work.
     heads: OnceCell<Vec<Head>>,
 }
 
-/// A thread's block.
+/// The counters of one thread.
 #[derive(Clone, Copy, Debug)]
 struct Head {
     offset: u64,
@@ -129,7 +129,7 @@ impl Region {
         self
     }
 
-    /// Every counter in use. `owners`: byte ranges of home slots in a block with their function's number,
+    /// Every counter in use. `owners`: byte ranges of home slots in a thread's counters, with their function's number,
     /// sorted.
     pub(crate) fn counters(
         &self,
@@ -172,7 +172,7 @@ impl Region {
         Ok(())
     }
 
-    /// The block counters, summed over the process's threads.
+    /// The counters of basic blocks, summed over the process's threads.
     pub(crate) fn block_counters(&self) -> io::Result<Vec<u64>> {
         let mut sums = vec![0_u64; (self.layout.counter_bytes / 8) as usize];
         if sums.is_empty() {
@@ -195,7 +195,7 @@ impl Region {
         Ok(self.heads()?.iter().filter(|head| head.process == self.process))
     }
 
-    /// The blocks that hold anything.
+    /// The thread counters that hold anything.
     fn heads(&self) -> io::Result<&[Head]> {
         if self.heads.get().is_none() {
             let mut heads = Vec::new();
@@ -324,7 +324,7 @@ mod tests {
         let most = layout.blocks_offset + BLOCKS_MAX * layout.block_len();
         for len in [0, 1, 100, 4095, layout.blocks_offset, most - 1, most + (1 << 40)] {
             writer.set_len(len).expect("resized");
-            // Behind the last block that there can be.
+            // Behind the last thread counters that there can be.
             if len > most {
                 writer.write_all_at(&[1; 64], len - 64).expect("written");
             }

@@ -1,6 +1,9 @@
 //! Files of ours, opened here and handed to a stopped process. Where it has another user, root folder or mount
 //! namespace, their names would lead it nowhere.
-#![allow(unsafe_code, reason = "it takes descriptors from another process and sends messages from its memory")]
+#![allow(
+    unsafe_code,
+    reason = "it takes descriptors from another process and sends messages from its memory"
+)]
 
 use std::fs::File;
 use std::io::{self, Error};
@@ -55,7 +58,7 @@ pub(crate) fn give(
 
 /// What another process has open.
 fn borrow(pid: i32, descriptor: RawFd) -> io::Result<OwnedFd> {
-    // SAFETY: numbers only; each descriptor that is answered is new, and nobody else's.
+    // SAFETY: the calls take numbers only. Each descriptor that they return is new, so nobody else owns it.
     unsafe {
         let process = owned(libc::syscall(libc::SYS_pidfd_open, pid, 0))?;
         owned(libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), descriptor, 0))

@@ -1,7 +1,7 @@
 //! The agent library, put into a process without its dynamic linker's help: borrowing a thread for dlopen would
 //! need one that holds no lock of the loader or the allocator, which nobody can see from outside.
 //!
-//! The library needs little: relative relocations, and the offset of its thread words. It has no TLS block there;
+//! The library needs little: relative relocations, and the offset of its thread words. It has no TLS segment there;
 //! the words lie in a part of glibc's thread control block that glibc keeps free for older programs ([`WORDS`]).
 
 use anyhow::{Context, Result, bail};

@@ -65,7 +65,7 @@ fn watch(ends: &OwnedFd, helper: i32, target: i32) -> ! {
         left = until.saturating_duration_since(Instant::now());
     }
     if left.is_zero() {
-        // SAFETY: numbers only. As long as the pipe has another end the number is the helper's.
+        // SAFETY: the call takes numbers only. As long as the pipe has another end the number is the helper's.
         unsafe { libc::kill(helper, libc::SIGKILL) };
         sys::wait_readable(&[ends.as_raw_fd()], Some(Duration::from_secs(5)));
     }

@@ -1,8 +1,9 @@
 //! The thread of ours that stops another process's threads.
-#![allow(unsafe_code, reason = "it asks for the number of the calling thread")]
 
 use std::fs;
 use std::time::{Duration, Instant};
+
+use rustix::thread::gettid;
 
 use crate::os::proc;
 
@@ -14,15 +15,10 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// as long as the thread that they are sent to is traced.
 pub(crate) struct Tracer(());
 
-fn thread_id() -> i32 {
-    // SAFETY: it has no arguments.
-    unsafe { libc::gettid() }
-}
-
 /// Runs what stops threads of a process.
 pub(crate) fn apart<T: Send>(pid: i32, work: impl FnOnce(&Tracer) -> T + Send) -> T {
     let (result, tracer) = std::thread::scope(|scope| {
-        let tracer = scope.spawn(|| (work(&Tracer(())), thread_id()));
+        let tracer = scope.spawn(|| (work(&Tracer(())), gettid().as_raw_nonzero()));
         tracer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     });
     // It is known to have ended before it lets go.

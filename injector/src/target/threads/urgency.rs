@@ -72,7 +72,7 @@ pub(crate) fn take_back(process: i32) {
     let count = given.count.load(Ordering::Acquire);
     for tid in given.threads.iter().take(count).map(|tid| tid.load(Ordering::Acquire)) {
         let is_its = std::path::Path::new(&format!("/proc/{process}/task/{tid}")).exists();
-        // SAFETY: numbers only.
+        // SAFETY: the call takes numbers only, and touches no memory of ours.
         if is_its && unsafe { libc::sched_getscheduler(tid) } == libc::SCHED_RR | libc::SCHED_RESET_ON_FORK {
             give_usual(tid);
         }
@@ -94,7 +94,7 @@ pub(super) struct Urgent {
 
 impl Urgent {
     pub(super) fn new() -> Urgent {
-        // SAFETY: numbers only.
+        // SAFETY: the call takes numbers only, and touches no memory of ours.
         let own = unsafe { libc::sched_getscheduler(0) };
         Urgent { threads: Vec::new(), possible: own == libc::SCHED_RR }
     }
