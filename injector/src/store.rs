@@ -1,6 +1,7 @@
 //! Files: the private folder of a run and what is in it, and the profiles that are written.
 //!
-//! Whatever a profiled process or another user can write to is read here, and checked here. What the contents mean is known above.
+//! This layer reads whatever a profiled process or another user can write to, and checks it. What the contents mean is known
+//! to the layers above.
 
 pub(crate) mod libraries;
 pub(crate) mod listener;
