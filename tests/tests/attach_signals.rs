@@ -32,7 +32,7 @@ fn started(place: Place, program: PathBuf, arguments: &[&str]) -> Subject {
 fn attach(subject: &Subject, n: usize) {
     let hooks = ["--hooks=both", "--hooks=entry"][n % 2];
     if n.is_multiple_of(4) {
-        // Not quietly: that it is attached is told by what it says.
+        // Not quietly: that it is attached is known by what it says.
         let attached = subject.attached(&[hooks]);
         for order in ["--pause", "--resume", "--dump"] {
             let mut command = subject.place.command(&["--pid", &subject.pid().to_string(), order]);
