@@ -1,7 +1,8 @@
 //! Arcs, blocks and samples -> gmon.out.
 
 use anyhow::{Context, Result};
-use gmon::{Block, BuildId, Code, Format, Profile};
+use gmon::{Block, BuildId, Format, Profile};
+use gprofinject_image::instructions::Code;
 
 use crate::collect::{Collected, summed};
 use crate::histogram::Histogram;
@@ -67,7 +68,7 @@ pub(crate) fn encode(
         // So that gprof -l finds each line's count.
         let bytes = planned.subject.bytes;
         if let (Ok(code), Some(lines)) = (Code::parse(bytes), planned.subject.lines()) {
-            profile.blocks = gmon::at_lines(&profile.blocks, &code, &lines);
+            profile.blocks = gmon_report::at_lines(&profile.blocks, &code, &lines);
         }
     }
     if rate > 0 {

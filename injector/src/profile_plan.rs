@@ -52,7 +52,7 @@ pub(crate) fn make<'s, 'd>(
     let lines = filters.asks_for_files().then(|| subject.lines());
     let counted = |function: &Function| {
         let (lo, hi) = (function.address, function.address + function.size);
-        let in_files = |lines: &Option<gmon::Lines>| {
+        let in_files = |lines: &Option<gprofinject_image::debug::Lines>| {
             lines.as_ref().is_some_and(|lines| files(lines, lo, hi).any(|file| filters.counts_file(file)))
         };
         lines.as_ref().is_none_or(in_files)
@@ -109,7 +109,7 @@ fn widest_bins(starts: impl Iterator<Item = u64>) -> u32 {
 }
 
 /// The source files of the code in a range, some of them several times.
-fn files(lines: &gmon::Lines, lo: u64, hi: u64) -> impl Iterator<Item = &Path> {
+fn files(lines: &gprofinject_image::debug::Lines, lo: u64, hi: u64) -> impl Iterator<Item = &Path> {
     let rows = lines.rows();
     let from = rows.partition_point(|row| row.end <= lo);
     let inside = rows[from..].iter().take_while(move |row| row.start < hi);
@@ -185,8 +185,9 @@ impl Planned<'_, '_> {
 
     /// What gprof will know of the program: the symbols of the file that it is to be given. None: there are none.
     pub(crate) fn gprof(&self) -> Option<&gmon::Program> {
-        let parse =
-            |bytes: &[u8]| gmon::Program::parse(bytes).ok().filter(|program| !program.functions().is_empty());
+        let parse = |bytes: &[u8]| {
+            gprofinject_image::gprof::parse(bytes).ok().filter(|program| !program.functions().is_empty())
+        };
         let read = || match self.subject.debug_file {
             Some(file) => parse(&file.bytes),
             None => parse(self.subject.bytes),
