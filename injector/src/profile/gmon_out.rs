@@ -1,7 +1,8 @@
 //! Writes a profile as gmon.out, the file that gprof reads.
 
 use anyhow::{Context, Result};
-use gmon::{BuildId, Code, Format, Profile};
+use gmon::{BuildId, Format, Profile};
+use gprofinject_image::instructions::Code;
 
 use crate::profile::collect::summed;
 use crate::profile::model;
@@ -64,7 +65,7 @@ pub(crate) fn encode(profile: &model::Profile) -> Result<(Vec<u8>, Placed)> {
     // So that gprof -l finds each line's count.
     let lines = || Some((Code::parse(program.subject.bytes).ok()?, program.subject.lines()?));
     written.blocks = match (!module.blocks.is_empty()).then(lines).flatten() {
-        Some((code, lines)) => gmon::at_lines(&module.blocks, &code, &lines),
+        Some((code, lines)) => gmon_report::at_lines(&module.blocks, &code, &lines),
         None => module.blocks.clone(),
     };
     if profile.rate > 0 {

@@ -85,8 +85,9 @@ impl Planned<'_, '_> {
 
     /// What gprof will know of the program: the symbols of the file that it is to be given. None: there are none.
     pub(crate) fn gprof(&self) -> Option<&gmon::Program> {
-        let parse =
-            |bytes: &[u8]| gmon::Program::parse(bytes).ok().filter(|program| !program.functions().is_empty());
+        let parse = |bytes: &[u8]| {
+            gprofinject_image::gprof::parse(bytes).ok().filter(|program| !program.functions().is_empty())
+        };
         let read = || match self.subject.debug_file {
             Some(file) => parse(&file.bytes),
             None => parse(self.subject.bytes),

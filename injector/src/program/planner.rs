@@ -58,7 +58,7 @@ impl Planner<'_> {
         let lines = filters.asks_for_files().then(|| subject.lines());
         let counted = |function: &Function| {
             let (lo, hi) = (function.address, function.address + function.size);
-            let in_files = |lines: &Option<gmon::Lines>| {
+            let in_files = |lines: &Option<gprofinject_image::debug::Lines>| {
                 lines.as_ref().is_some_and(|lines| files(lines, lo, hi).any(|file| filters.counts_file(file)))
             };
             lines.as_ref().is_none_or(in_files)
@@ -134,7 +134,7 @@ fn widest_bins(starts: impl Iterator<Item = u64>) -> u32 {
 }
 
 /// The source files of the code in a range, some of them several times.
-fn files(lines: &gmon::Lines, lo: u64, hi: u64) -> impl Iterator<Item = &Path> {
+fn files(lines: &gprofinject_image::debug::Lines, lo: u64, hi: u64) -> impl Iterator<Item = &Path> {
     let rows = lines.rows();
     let from = rows.partition_point(|row| row.end <= lo);
     let inside = rows[from..].iter().take_while(move |row| row.start < hi);

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::thread;
 
 use blake3::Hash;
-use gmon::DebugFile;
+use gprofinject_image::debug::DebugFile;
 use gprofinject_image::{Function, Image, Profiling};
 
 use crate::os::sys::{self, Mapped};
@@ -102,7 +102,10 @@ impl Binary {
 
     fn of(path: &Path, bytes: io::Result<Bytes>, hashed: bool) -> Binary {
         let stripped = bytes.as_ref().is_ok_and(|bytes| symbols::is_stripped(bytes));
-        let mut files = bytes.iter().filter(|_| stripped).flat_map(|bytes| gmon::debug_files(path, bytes));
+        let mut files = bytes
+            .iter()
+            .filter(|_| stripped)
+            .flat_map(|bytes| gprofinject_image::debug::debug_files(path, bytes));
         let debug_file = files.find(|file| !symbols::is_stripped(&file.bytes));
         drop(files);
         Binary {
@@ -167,9 +170,9 @@ impl<'d> Subject<'d> {
     }
 
     /// The source lines of its code, from the program or its debug file.
-    pub(crate) fn lines(&self) -> Option<gmon::Lines> {
-        let own = gmon::Lines::parse(self.bytes).ok();
-        own.or_else(|| gmon::Lines::parse(&self.debug_file?.bytes).ok())
+    pub(crate) fn lines(&self) -> Option<gprofinject_image::debug::Lines> {
+        let own = gprofinject_image::debug::Lines::parse(self.bytes).ok();
+        own.or_else(|| gprofinject_image::debug::Lines::parse(&self.debug_file?.bytes).ok())
     }
 
     /// The file in which gprof finds names: the program, as it is to be called, or its debug file.
