@@ -114,6 +114,14 @@ pub(crate) struct Finished {
     pub(crate) bytes: Vec<u8>,
 }
 
+impl Finished {
+    /// Whether the process has executed its program, as far as that can be told. If it could not, its counters are as
+    /// they were made; if anything else is in them or is missing, the process had begun.
+    pub(crate) fn is_worth_writing(&self, state: AgentState) -> bool {
+        state != AgentState::New || self.collected.damage.is_some() || self.collected.calls() > 0
+    }
+}
+
 impl<'s> Family<'s> {
     pub(crate) fn new(
         settings: &'s Settings,
@@ -354,8 +362,7 @@ impl<'s> Family<'s> {
         {
             folder.remove_region(&name);
         }
-        // It was not executed after all.
-        if state != AgentState::New {
+        if finished.is_worth_writing(state) {
             self.write_other(pid, profilee, finished);
         }
     }

@@ -1,7 +1,7 @@
 //! `--recover`: the profiles of a run whose gprofinject was killed.
 
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
 use gprofinject_abi::REGION_SUFFIX;
@@ -17,7 +17,6 @@ use crate::plan_cache::PlanCache;
 use crate::private_folder::{Distrust, PrivateFolder};
 use crate::profile_plan;
 use crate::profilee::{self, Profilee, Profilees};
-use crate::region::AgentState;
 use crate::report::{calls_and_samples, quoted};
 use crate::run_folder::{BASELINE_SUFFIX, SAMPLES_SUFFIX, plan_file, region_in};
 use crate::say::Voice;
@@ -90,17 +89,38 @@ pub(crate) fn recover(folder: &Path, settings: &Settings) -> Result<()> {
     folder.remove().with_context(|| format!("{} cannot be removed", folder.path().display()))
 }
 
-/// What a run has left says where its profiles go, so only its own user's word counts.
+/// What a run has left says where its profiles go, so only its own user's word counts. Another user's symbolic link in the
+/// folder's name could choose which run is recovered, so the name may have none.
 fn trusted(folder: &Path) -> Result<PrivateFolder> {
     let shown = folder.display();
-    let real = folder.canonicalize().with_context(|| format!("{shown} cannot be opened"))?;
-    PrivateFolder::open(&real).map_err(|why| match why {
-        Distrust::Foreign(user) => anyhow!(
+    let named =
+        without_dots(&std::path::absolute(folder).with_context(|| format!("{shown} cannot be opened"))?);
+    PrivateFolder::open(&named).map_err(|why| match (why, folder.canonicalize()) {
+        (Distrust::Foreign(user), _) => anyhow!(
             "{shown} belongs to user {user}, and what is in it decides which files are written; run gprofinject \
              --recover as that user: sudo -u '#{user}' gprofinject --recover {shown}"
         ),
-        why => anyhow!("{shown} is not the folder of a run: {why}"),
+        (_, Ok(real)) if real != named => {
+            let real = quoted(real.as_os_str());
+            anyhow!("{shown} leads through a symbolic link to {real}; if that is the run: gprofinject --recover {real}")
+        }
+        (Distrust::Absent, _) => anyhow!("{shown} does not exist"),
+        (why, _) => anyhow!("{shown} is not the folder of a run: {why}"),
     })
+}
+
+/// The absolute path without its `.` and `..`. Where it has no symbolic links, both name the same.
+fn without_dots(path: &Path) -> PathBuf {
+    let mut plain = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::ParentDir => {
+                plain.pop();
+            }
+            part => plain.push(part),
+        }
+    }
+    plain
 }
 
 /// Anything longer was not written by us.
@@ -152,8 +172,10 @@ impl Recovery<'_> {
         if let Some(damage) = finished.collected.damage {
             self.voice.warn(damage);
         }
-        if state != AgentState::New {
+        if finished.is_worth_writing(state) {
             self.write(name, report.pid, profilee, &finished)?;
+        } else if name == FIRST {
+            self.voice.note("the program had not begun: there is nothing to recover");
         }
         let no_samples = |_| std::iter::empty();
         let mut guests = Vec::new();

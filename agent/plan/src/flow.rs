@@ -5,6 +5,7 @@
 //! meets bytes that are no instruction is marked [`FunctionFlow::undecodable`]: what was read of it still
 //! warns ("something seems to branch there") but is never patched. So does what belongs to no function (`unread`).
 
+mod label;
 mod part;
 mod seen;
 mod unread;
@@ -68,6 +69,8 @@ pub struct FunctionFlow {
     pub leaf: bool,
     /// Its last instruction is neither a jump, a return nor a call: control runs on into the next function.
     pub runs_on: bool,
+    /// Its last instruction is a call. Compilers write this where the callee never returns; if it does, control runs on.
+    pub ends_in_call: bool,
     /// It calls itself directly.
     pub recursive: bool,
     pub registers: Registers,
@@ -85,7 +88,8 @@ pub struct Flow {
     pub functions: Vec<FunctionFlow>,
     /// Sorted: addresses in code that instructions compute (`lea`, immediates) or read, or data holds.
     pub taken: Vec<u64>,
-    /// Sorted: targets of indirect branches near the start of the function they lie in.
+    /// Sorted: addresses near the start of the function that they lie in, but behind it, which indirect branches
+    /// lead to or may lead to.
     pub indirect: Vec<u64>,
     /// Starts of functions to which code that was not decoded seems to branch.
     pub(crate) entered_unseen: Vec<u64>,
@@ -132,6 +136,7 @@ impl Flow {
         }
         flow.taken.extend(image.exported.iter().copied());
         flow.taken.sort_unstable();
+        flow.indirect.extend(label::entered(image, &flow.taken));
         flow.taken.dedup();
         flow.indirect.sort_unstable();
         flow.indirect.dedup();

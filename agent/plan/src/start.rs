@@ -194,8 +194,15 @@ pub fn simple_start(image: &Image, flow: &Flow, index: usize) -> Option<(u64, u6
     plain.then_some((hook, len))
 }
 
+/// Whether the bytes of `lo..hi`, behind function `index`, which has room up to `limit`, are padding that nobody needs:
+/// control does not run on through it from the function.
+pub fn is_free_padding(image: &Image, flow: &Flow, index: usize, lo: u64, hi: u64, limit: u64) -> bool {
+    let f = &flow.functions[index];
+    !(f.runs_on || f.ends_in_call || f.undecodable) && is_padding(image, flow, lo, hi, limit)
+}
+
 /// Whether the bytes of `lo..hi`, behind a function that has room up to `limit`, are padding: nops and
-/// breakpoints that nobody jumps to, or zeros that nobody reads.
+/// breakpoints that nobody jumps to, or zeros that nobody reads. Control may run through it: see [`is_free_padding`].
 pub fn is_padding(image: &Image, flow: &Flow, lo: u64, hi: u64, limit: u64) -> bool {
     if lo >= hi || hi > limit || function_at(image, lo).is_some_and(|i| image.functions[i].size > 0) {
         return false;

@@ -1,10 +1,12 @@
 //! Runs whose gprofinject is killed: nothing that was counted is lost.
 
 use std::fs;
+use std::os::unix::fs::{FileExt, symlink};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use gprofinject_abi::region::RegionHeader;
 use gprofinject_tests::elf::Program;
 use gprofinject_tests::gprofdata;
 use gprofinject_tests::place::Place;
@@ -12,7 +14,7 @@ use gprofinject_tests::place::Place;
 gprofinject_tests::trials! {
     together:
         a_program_that_goes_on_writes_its_own_profile_at_its_end,
-        a_killed_programs_profile_is_recovered,
+        a_killed_programs_profile_is_recovered, a_damaged_region_gives_a_profile, no_symbolic_link_leads_to_a_run,
         what_cannot_be_recovered_is_left_alone,
         the_folder_stays_as_long_as_a_guest_counts_in_it;
 }
@@ -146,6 +148,54 @@ fn a_killed_programs_profile_is_recovered() {
     let (status, said) = run.recover();
     assert_eq!((status, run.steps()), (0, 1000), "{said}");
     assert!(run.folder().is_none(), "{said}");
+}
+
+/// The program can write to its counters until its end. Whatever it leaves of them, there is a profile.
+fn a_damaged_region_gives_a_profile() {
+    const STATE: u64 = std::mem::offset_of!(RegionHeader, state) as u64;
+    // Cut off are all of the file and all behind its header; zeroed is the word that says how far the agent has come.
+    for (kept, zeroed) in [(0, 0..0), (4096, 0..0), (u64::MAX, STATE..STATE + 4)] {
+        let mut run = Run::start();
+        run.kill_gprofinject();
+        run.kill_program();
+        let region = fs::OpenOptions::new().write(true).open(run.folder().unwrap().join("0.region")).unwrap();
+        region.set_len(kept.min(region.metadata().unwrap().len())).unwrap();
+        region.write_all_at(&vec![0; zeroed.clone().count()], zeroed.start).unwrap();
+        // Who has it open for writing might count in it.
+        drop(region);
+        let (status, said) = run.recover();
+        assert_eq!(status, 0, "{kept}: {said}");
+        assert!(run.folder().is_none(), "{kept}: {said}");
+        let mut gprof = Command::new("gprof");
+        let shown =
+            gprof.args(["-b", "waits", "gmon.out"]).current_dir(run.place.folder.path()).output().unwrap();
+        assert!(shown.status.success() && shown.stderr.is_empty(), "{kept}: {shown:?}");
+        if kept == u64::MAX {
+            assert_eq!(run.steps(), 1000, "{said}");
+        } else {
+            assert!(said.contains("overwritten"), "{kept}: {said}");
+        }
+    }
+}
+
+/// Who can change a link on the way to the folder would choose what is recovered.
+fn no_symbolic_link_leads_to_a_run() {
+    let mut run = Run::start();
+    run.kill_gprofinject();
+    run.kill_program();
+    let folder = run.folder().unwrap();
+    let name = folder.file_name().unwrap().to_str().unwrap();
+    symlink(&folder, run.place.path("link")).unwrap();
+    symlink(run.place.folder.path(), run.place.path("above")).unwrap();
+    for link in ["link", &format!("above/{name}")] {
+        let outcome = run.place.run(&["--recover", link]);
+        let said = outcome.stderr_text();
+        assert_eq!(outcome.code(), 125, "{said}");
+        assert!(said.contains("leads through a symbolic link to") && said.contains(name), "{said}");
+    }
+    let place = run.place.folder.path().file_name().unwrap();
+    let outcome = run.place.run(&["--recover", &format!("./../{}/{name}/.", place.to_str().unwrap())]);
+    assert_eq!((outcome.code(), run.steps()), (0, 1000), "{}", outcome.stderr_text());
 }
 
 fn what_cannot_be_recovered_is_left_alone() {

@@ -139,6 +139,7 @@ impl Part {
         let falls_through = !matches!(last, Class::Jump | Class::Return);
         flow.leaf &= !flow.undecodable && !falls_through;
         flow.runs_on = falls_through && last != Class::Call;
+        flow.ends_in_call = last == Class::Call;
         flow.registers = scan.finish();
         // Nobody calls the entry: what lies on the stack there are the program's arguments.
         if watch.is_suspicious() && (wanted.exits || flow.leaf) && f.address != image.entry {

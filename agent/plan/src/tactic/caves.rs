@@ -1,7 +1,7 @@
 //! Caves: unused bytes that short jumps lead to, and jump on from.
 
 use super::{Decider, JUMP, Tactic};
-use crate::start::{Start, is_padding};
+use crate::start::{Start, is_free_padding};
 use std::ops::Range;
 
 impl Decider<'_, '_, '_> {
@@ -73,7 +73,8 @@ impl Decider<'_, '_, '_> {
         // Skipped bytes below `lo` are given up with it.
         let at = (end + self.padding_used[j]).max(lo);
         // Mostly there is no room: asked first, and for many neighbours.
-        if at > hi || at + JUMP > f.limit || !is_padding(self.image, self.flow, end, at + JUMP, f.limit) {
+        let fits = at <= hi && at + JUMP <= f.limit;
+        if !fits || !is_free_padding(self.image, self.flow, j, end, at + JUMP, f.limit) {
             return None;
         }
         self.padding_used[j] = at + JUMP - end;

@@ -2,7 +2,7 @@
 
 use super::Reason;
 use crate::flow::{Flow, NEAR};
-use crate::start::{Start, is_padding};
+use crate::start::{Start, is_free_padding};
 use gprofinject_image::Image;
 
 /// Whether a patch of `patch` bytes fits, and what must be relocated for it. `padding_used`: bytes behind the function that are taken.
@@ -43,7 +43,7 @@ pub(super) fn fit(
         if want > image.functions[i].limit || end > start.hook + start.end && end < want {
             return Err(Reason::NoRoom);
         }
-        if !is_padding(image, flow, start.hook + start.end, want, image.functions[i].limit) {
+        if !is_free_padding(image, flow, i, start.hook + start.end, want, image.functions[i].limit) {
             return Err(Reason::NoRoom);
         }
         padded = true;

@@ -20,7 +20,7 @@
 //! the original stack pointer on; below it, all that is read lies within 128 bytes of rsp.
 
 use super::{Decider, Fit, Hook, Tactic};
-use crate::start::{Start, is_padding};
+use crate::start::{Start, is_free_padding};
 use gprofinject_image::Image;
 use std::collections::HashMap;
 
@@ -233,7 +233,7 @@ impl Decider<'_, '_, '_> {
     /// Whether nobody needs the bytes between function `i` and the next one.
     fn is_gap(&self, i: usize, lo: u64, hi: u64) -> bool {
         let edge = self.image.functions[i].limit.min(hi);
-        (lo >= edge || is_padding(self.image, self.flow, lo, edge, edge))
+        (lo >= edge || is_free_padding(self.image, self.flow, i, lo, edge, edge))
             && (edge >= hi || is_alignment(self.image, edge, hi))
             && self.flow.branches_to(lo, hi).is_empty()
             && self.flow.indirect_in(lo, hi).is_empty()
