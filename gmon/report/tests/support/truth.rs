@@ -1,7 +1,6 @@
 //! Exact counts from callgrind, in the form that an engine that counts basic blocks writes.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 
@@ -11,20 +10,10 @@ use iced_x86::{FlowControl, Instruction};
 
 use super::{Folder, run};
 
-/// Whether a tool is there; if not, says so past the test harness, and for CI's list.
+/// Whether a tool is there. If not, the test is skipped.
 pub(crate) fn have(tool: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let have = std::env::split_paths(&path).any(|folder| folder.join(tool).is_file());
-    if !have {
-        let line = format!("SKIPPED: gmon: {tool} is not installed\n");
-        for file in [Some("/proc/self/fd/2".into()), std::env::var_os("GPROFINJECT_SKIPPED")] {
-            let open = |path| std::fs::OpenOptions::new().create(true).append(true).open(path).ok();
-            if let Some(mut file) = file.and_then(open) {
-                let _ = file.write_all(line.as_bytes());
-            }
-        }
-    }
-    have
+    let test = format!("gmon::{}", std::thread::current().name().unwrap_or_default());
+    gprofinject_skip::have_for(&test, &[tool])
 }
 
 /// A program and what callgrind counted in one run of it.
