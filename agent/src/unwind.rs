@@ -3,7 +3,7 @@
 //! The return slot of a hooked frame holds an exit label. An unwinder that comes by it looks for a description of that code;
 //! the functions by which it asks, `_dl_find_object` (since glibc 2.35) and `dl_iterate_phdr`, are defined here, and the
 //! program and its libraries, the unwinder's among them, find these definitions first. So the return slots need not be
-//! restored before somebody unwinds, nor changed again behind the catch: the tables of the arena (`agent/plan/src/cfi.rs`)
+//! restored before somebody unwinds, nor changed again behind the catch: the tables of the arena (`agent/plan/src/emit/cfi.rs`)
 //! lead from the thunk to the caller. That holds for every way to unwind: exceptions, panics, pthread_exit, cancellation.
 //!
 //! The answers are in [`arena`]. Besides, a backtrace must not show thunks ([`backtraces`]), and where an exception or a

@@ -1,7 +1,7 @@
 //! What a program is besides its functions.
 
 use crate::file::imports::Profiling;
-use crate::functions::marks::TextMarks;
+use crate::file::marks::TextMarks;
 
 /// What else decides about hooking.
 #[derive(Debug, Default)]

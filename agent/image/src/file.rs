@@ -4,6 +4,8 @@
 pub(crate) mod elf;
 pub(crate) mod error;
 pub(crate) mod imports;
+pub(crate) mod marks;
 pub(crate) mod notes;
+pub(crate) mod object;
 pub(crate) mod pointers;
 pub(crate) mod ranges;

@@ -2,6 +2,5 @@
 
 pub(crate) mod clones;
 pub(crate) mod cold;
-pub(crate) mod marks;
 pub(crate) mod merge;
 pub(crate) mod symbols;

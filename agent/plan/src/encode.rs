@@ -1,6 +1,7 @@
-//! The plan file. See [`gprofinject_abi::plan`] for its layout.
+//! Encodes the plan file, whose layout [`gprofinject_abi::plan`] defines.
 
-use crate::plan::{Engine, Hooks, Plan};
+use crate::decide::options::{Engine, Hooks};
+use crate::plan::Plan;
 use gprofinject_abi::VERSION;
 use gprofinject_abi::plan::{
     CallJump, CodeRange, FunctionRecord, HookMode, MAGIC, Original, Patch, PlanHeader, Segment, Table,
@@ -11,8 +12,8 @@ use std::borrow::Cow;
 use zerocopy::{Immutable, IntoBytes};
 
 impl Plan {
-    /// The plan file, in pieces that are to be written one behind the other. The arena, which is most of the file, is
-    /// borrowed so that it is not copied once more.
+    /// Returns the plan file in pieces, to be written one after the other. The arena makes up most of it, and
+    /// is borrowed rather than copied.
     pub fn encode(&self) -> Vec<Cow<'_, [u8]>> {
         if let Some(file) = &self.file {
             return vec![Cow::Borrowed(file)];
@@ -81,7 +82,7 @@ impl Plan {
 }
 
 impl Plan {
-    /// Bytes of header and tables, at most.
+    /// Returns the bytes of the header and the tables, at most.
     fn tables_len(&self) -> usize {
         let e = &self.emitted;
         let fixups = e.code.tls_fixups.len() + e.bias_fixups.len() + e.half_bias_fixups.len();
@@ -97,7 +98,7 @@ impl Plan {
     }
 }
 
-/// Appends a table to the file, and says where it is.
+/// Appends a table, padded to a multiple of eight bytes, and returns where it stands.
 fn table<T: IntoBytes + Immutable>(file: &mut Vec<u8>, entries: &[T]) -> Table {
     let offset = file.len() as u64;
     file.extend_from_slice(entries.as_bytes());

@@ -1,13 +1,17 @@
-//! A finished plan as bytes, and back: for a cache of plans.
+//! A finished plan as bytes and back, for a cache of plans.
 //!
-//! Two pieces make a plan. One is the plan file, exactly as [`Plan::encode`] writes it for the agent; hooked functions and
-//! patches are read from its tables. The other one is what the injector needs besides, and what the agent does not get.
+//! A stored plan has two pieces. One is the plan file, exactly as [`Plan::encode`] writes it for the agent;
+//! hooked functions and patches are read from its tables. The other has what the injector needs besides and
+//! the agent does not get.
 //!
-//! The bytes may be damaged. [`Plan::from_stored`] allocates no more than a small multiple of their length, does not panic, and
-//! compares them with the image: whoever uses the plan may rely on the indices and extents that are listed there.
+//! The bytes may be damaged. [`Plan::from_stored`] allocates at most a small multiple of their length, does
+//! not panic, and compares them with the image. The indices and extents that `fits` checks can be relied on
+//! afterwards.
 
-use crate::falls::Fall;
-use crate::plan::{Engine, Hooks, Plan, Verdict, code_extents, extents};
+use crate::decide::options::{Engine, Hooks};
+use crate::decide::verdict::Verdict;
+use crate::flow::falls::Fall;
+use crate::plan::{Plan, code_extents, extents};
 use gprofinject_abi::VERSION;
 use gprofinject_abi::plan::{FunctionRecord, MAGIC, Patch, PlanHeader, Table};
 use gprofinject_abi::region::{SLOTS, Slot};
@@ -17,10 +21,11 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use zerocopy::{FromBytes, Immutable};
 
-/// The planner's name: another one may decide otherwise about the same program.
+/// The planner's name, a hash of its sources. A planner with another name may decide otherwise about the same
+/// program.
 pub const PLANNER: &str = env!("GPROFINJECT_PLANNER");
 
-/// What the plan file does not hold. The fields are those of [`Plan`].
+/// What the plan file does not have. The fields are those of [`Plan`].
 #[derive(Serialize, Deserialize)]
 struct Decisions<'p> {
     hooks: Hooks,
@@ -38,8 +43,8 @@ struct Decisions<'p> {
 }
 
 impl Plan {
-    /// What belongs to the plan beside its plan file. None: blocks are counted, and such a plan has parts that are not
-    /// stored.
+    /// Encodes what belongs to the plan besides its plan file. `None`: basic blocks are counted, and a plan
+    /// with copies is not stored.
     pub fn to_stored(&self) -> Option<Vec<u8>> {
         if self.counted() != (0, 0) || !self.originals.is_empty() {
             return None;
@@ -61,8 +66,8 @@ impl Plan {
         postcard::to_allocvec(&decisions).ok()
     }
 
-    /// The plan for `image` from what [`Plan::to_stored`] and [`Plan::encode`] have yielded. None: the bytes are damaged, or
-    /// those of another program's plan.
+    /// Makes the plan for `image` from what [`Plan::to_stored`] (`decisions`) and [`Plan::encode`] (`file`)
+    /// returned. `None`: the bytes are damaged, or belong to the plan of another program.
     pub fn from_stored(image: &Image, decisions: &[u8], file: Vec<u8>) -> Option<Plan> {
         let (decisions, []) = postcard::take_from_bytes::<Decisions>(decisions).ok()? else { return None };
         let (header, _) = PlanHeader::read_from_prefix(&file).ok()?;
@@ -106,7 +111,7 @@ impl Plan {
         fits.then_some(plan)
     }
 
-    /// Whether whoever uses the plan stays within the image, the arena and the slots.
+    /// Whether every index and extent in the plan stays within the image, the arena and the slots.
     fn fits(&self, image: &Image) -> bool {
         let functions = &image.functions;
         let slots_fit = |record: &FunctionRecord| {

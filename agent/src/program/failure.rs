@@ -88,7 +88,7 @@ global_asm!(
     "push r15",
     ".cfi_offset r15, -56",
     "lea rax, [rip+gpi_guard_out]",
-    "sub rsp, 8",                   // the stack is aligned to 16 where the routine is called
+    "sub rsp, 8", // the stack is aligned to 16 where the routine is called
     "push rax",
     "push rsp",
     "mov rax, rdi",

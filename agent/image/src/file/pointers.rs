@@ -2,8 +2,8 @@
 //! hold; and the relocations that change code itself.
 
 use crate::file::elf::{Elf, Load, Rela, Section, Symbol, Word, records};
+use crate::file::marks::TextMarks;
 use crate::file::ranges::CodeRanges;
-use crate::functions::marks::TextMarks;
 use object::LittleEndian as LE;
 use object::elf;
 

@@ -1,0 +1,200 @@
+//! The machine code of the agent library: what it may do where it runs.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::process::Command;
+
+use gprofinject_tests::tool;
+use object::Endianness;
+use object::elf::FileHeader64;
+use object::read::elf::FileHeader;
+use tempfile::TempDir;
+
+gprofinject_tests::trials! {
+    together:
+        the_frequent_slow_path_touches_no_vector_register,
+        only_guarded_code_may_panic,
+        nothing_is_needed_and_only_what_is_passed_on_is_offered;
+}
+
+/// The library as it is in the command under test, in a folder of its own. It has its symbols, but no line tables.
+fn library() -> (TempDir, PathBuf) {
+    let command = std::fs::read(tool::gprofinject().unwrap()).unwrap();
+    let starts = (1..command.len() - 64).filter(|&at| command[at..].starts_with(b"\x7fELF\x02\x01\x01"));
+    let mut libraries: Vec<&[u8]> = starts.filter_map(|at| elf_at(&command[at..])).collect();
+    let control = b"gprofinject_control";
+    libraries.retain(|library| library.windows(control.len()).any(|window| window == control));
+    let [library] = libraries[..] else { panic!("{} libraries in the command", libraries.len()) };
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("agent.so");
+    std::fs::write(&file, library).unwrap();
+    (folder, file)
+}
+
+/// The ELF file that begins here: its section headers stand at its end. `None`: the bytes only look like one.
+fn elf_at(bytes: &[u8]) -> Option<&[u8]> {
+    let header = FileHeader64::<Endianness>::parse(bytes).ok()?;
+    let endian = header.endian().ok()?;
+    let headers = usize::from(header.e_shnum(endian)) * usize::from(header.e_shentsize(endian));
+    bytes.get(..usize::try_from(header.e_shoff(endian)).ok()?.checked_add(headers)?)
+}
+
+fn output(tool: &str, arguments: &[&str], file: &PathBuf) -> String {
+    let output = Command::new(tool).args(arguments).arg(file).output().unwrap();
+    assert!(output.status.success(), "{tool}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The machine code of the library, by function.
+struct Listing {
+    /// The instructions of each function.
+    bodies: HashMap<String, Vec<String>>,
+    /// The function that a word of the library leads to when it is loaded, by the word's address. Calls of the compiler's own
+    /// library go through such words.
+    words: HashMap<u64, String>,
+}
+
+impl Listing {
+    fn new(library: &PathBuf) -> Listing {
+        let listing = output("objdump", &["-d", "--no-show-raw-insn"], library);
+        let (mut bodies, mut names) = (HashMap::<String, Vec<String>>::new(), HashMap::new());
+        let mut current = String::new();
+        for line in listing.lines() {
+            if let Some((address, name)) = line.strip_suffix(">:").and_then(|l| l.split_once(" <")) {
+                current = name.to_owned();
+                names.insert(u64::from_str_radix(address, 16).unwrap(), name.to_owned());
+            } else {
+                bodies.entry(current.clone()).or_default().push(line.to_owned());
+            }
+        }
+        let relocations = output("readelf", &["-rW"], library);
+        let mut words = HashMap::new();
+        for line in relocations.lines().filter(|line| line.contains("R_X86_64_RELATIVE")) {
+            let number = |word: Option<&str>| u64::from_str_radix(word.unwrap(), 16).unwrap();
+            let mut fields = line.split_whitespace();
+            let (word, target) = (number(fields.next()), number(fields.next_back()));
+            words.extend(names.get(&target).map(|name| (word, name.clone())));
+        }
+        Listing { bodies, words }
+    }
+
+    /// The function whose name has this part.
+    fn named(&self, part: &str) -> &str {
+        let found: Vec<&String> = self.bodies.keys().filter(|name| name.contains(part)).collect();
+        assert_eq!(found.len(), 1, "{part}: {found:?}");
+        found[0]
+    }
+
+    /// The functions that calls and jumps lead to from some functions on, these included; each with the way there.
+    fn reached(&self, from: &[&str]) -> HashMap<String, String> {
+        let mut reached = HashMap::new();
+        let mut work: Vec<(String, String)> =
+            from.iter().map(|&name| (name.to_owned(), name.to_owned())).collect();
+        while let Some((name, way)) = work.pop() {
+            let Some(body) = self.bodies.get(&name).filter(|_| !reached.contains_key(&name)) else {
+                continue;
+            };
+            reached.insert(name.clone(), way.clone());
+            for line in body.iter().filter(|line| line.contains("call") || line.contains("jmp")) {
+                let direct = line.split_once('<').and_then(|(_, t)| t.split(['>', '+']).next());
+                let word = line.split_once("# ").and_then(|(_, t)| t.split(' ').next());
+                let word = word.and_then(|word| u64::from_str_radix(word, 16).ok());
+                let through = word.and_then(|word| self.words.get(&word));
+                let targets = through.map(String::as_str).into_iter().chain(direct);
+                work.extend(targets.map(|name| (name.to_owned(), format!("{way} -> {name}"))));
+            }
+        }
+        reached
+    }
+}
+
+/// `arcs::known` runs with the program's vector registers unsaved, and so does all that it calls.
+fn the_frequent_slow_path_touches_no_vector_register() {
+    let (_folder, library) = library();
+    let listing = Listing::new(&library);
+    for (name, way) in listing.reached(&[listing.named("arcs5known")]) {
+        for line in &listing.bodies[&name] {
+            let touches = ["%xmm", "%ymm", "%zmm", "%mm", "%st"].iter().any(|r| line.contains(r));
+            assert!(!touches, "{way}: {line}");
+        }
+    }
+}
+
+/// A panic is left by the guard around the code that has panicked (the agent's `failure.rs`). The ways into the agent that are
+/// not guarded, among them all frequent ones, lead to no panic.
+fn only_guarded_code_may_panic() {
+    let (_folder, library) = library();
+    let listing = Listing::new(&library);
+    let rust = [
+        "arcs5known",
+        "cells5enter",
+        "cells4exit",
+        "timer4tick",
+        "jumps12leave_frames",
+        "landings4land",
+        "backtraces6filter",
+        "arena5visit",
+        "unwinder13find_unwinder",
+        // These guard what they do, but not what they do when that has panicked.
+        "arcs4rare",
+        "arcs4tail",
+        "seccomp5enter",
+        "seccomp4stay",
+        "children5begin17h",
+        "execute11environment",
+        "orphan3end",
+        "early5early",
+        "attach9carry_out",
+    ];
+    let rust = rust.map(|part| listing.named(part));
+    let exported = ["_dl_find_object", "dl_iterate_phdr", "backtrace", "gprofinject_frida_orders"];
+    let panics = |from: &[&str]| -> Vec<String> {
+        listing
+            .reached(from)
+            .into_iter()
+            .filter(|(name, _)| name.contains("panicking"))
+            .map(|(_, way)| way)
+            .collect()
+    };
+    assert_eq!(panics(&[&rust[..], &exported].concat()), Vec::<String>::new());
+    // The test finds what leads to a panic.
+    assert_ne!(panics(&[listing.named("slots5count")]), Vec::<String>::new());
+}
+
+/// It must come up without any other library, and define nothing that the program could mean but what it
+/// passes on (the agent's `jumps.rs`, `unwind.rs`, `children.rs`, `execute.rs` and `seccomp.rs`) and what
+/// it switches off (`mcount.rs`).
+fn nothing_is_needed_and_only_what_is_passed_on_is_offered() {
+    let (_folder, library) = library();
+    let symbols = output("nm", &["-D", "--no-demangle"], &library);
+    let mut offered = Vec::new();
+    for line in symbols.lines() {
+        let mut words = line.split_whitespace().rev();
+        let (name, kind) = (words.next().unwrap(), words.next().unwrap());
+        match kind {
+            "T" => offered.push(name),
+            "w" => {}
+            _ => panic!("{line}"),
+        }
+    }
+    offered.sort_unstable();
+    let unwinding = [
+        "_Unwind_Backtrace",
+        "_Unwind_GetCFA",
+        "_Unwind_SetIP",
+        "_dl_find_object",
+        "backtrace",
+        "dl_iterate_phdr",
+    ];
+    let forking = ["_Fork", "clone", "syscall", "fexecve", "prctl"];
+    let jumping = ["__longjmp_chk", "_longjmp", "longjmp", "siglongjmp"];
+    let profiling =
+        ["__fentry__", "__monstartup", "_mcleanup", "_mcount", "mcount", "moncontrol", "monstartup"];
+    // For the injector, which finds it in the file, and for Frida's library.
+    let ours = ["gprofinject_control", "gprofinject_frida_orders"];
+    let mut expected = [&jumping[..], &unwinding, &forking, &profiling, &ours].concat();
+    expected.sort_unstable();
+    assert_eq!(offered, expected);
+    let dynamic = output("readelf", &["-d"], &library);
+    assert!(!dynamic.contains("NEEDED"), "{dynamic}");
+}
