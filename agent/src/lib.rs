@@ -30,5 +30,5 @@ mod unwind;
 #[cfg(not(test))]
 #[panic_handler]
 fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
-    program::failure::panicked(info.location())
+    program::failure::panicked(info.location().map(|place| (place.file().as_bytes(), place.line())))
 }

@@ -8,8 +8,8 @@ use core::mem::offset_of;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::FOLDER_MAX;
 use crate::coded::coded;
+use crate::names::FOLDER_MAX;
 use crate::plan::ThreadWords;
 
 /// Name of the library's entry for orders. On entry, rdi is the address of an [`Order`], and rsp, a multiple of 16, is the

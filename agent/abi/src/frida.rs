@@ -6,6 +6,8 @@
 //!
 //! [`Orders`] never leaves the process and holds pointers, so it is no record of bytes like those of the other modules.
 
+use core::ffi::c_void;
+
 use crate::plan::Patch;
 use crate::shared::RegionRef;
 
@@ -27,4 +29,16 @@ pub struct Orders {
     pub bias: u64,
     /// Where gum's library says what it did: [`RegionRef::frida_patched`] and [`RegionRef::frida_ns`].
     pub region: RegionRef,
+    /// Calls the routine with the argument and answers true; or answers false if the routine has panicked, which is reported in
+    /// the region file then.
+    pub attempt: unsafe extern "C" fn(routine: Routine, argument: *mut c_void) -> bool,
+    /// What a panic handler in such a routine has to call, with the place of the panic: the source file's name, its length in
+    /// bytes, and the line.
+    pub panicked: Panicked,
 }
+
+/// What [`Orders::attempt`] calls.
+pub type Routine = unsafe extern "C" fn(argument: *mut c_void);
+
+/// See [`Orders::panicked`].
+pub type Panicked = unsafe extern "C" fn(file: *const u8, len: u64, line: u32) -> !;

@@ -1,5 +1,5 @@
 //! The patches that are gum's: what they need, and whether they have been made.
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "it reads and protects the program's text, and the orders hold a pointer")]
 
 use core::ffi::c_void;
 use core::slice;
@@ -23,7 +23,7 @@ impl Patches {
     /// # Safety
     /// The orders must be the agent's: its plan is mapped for ever, and all patches lie in the program's text.
     pub(crate) unsafe fn new(orders: &Orders) -> Patches {
-        // SAFETY: passed on.
+        // SAFETY: the orders are the agent's, as the caller promises: pointer and count are those of the plan's table, which stays mapped.
         let all = unsafe { slice::from_raw_parts(orders.patches, orders.count as usize) };
         Patches { all, bias: orders.bias }
     }

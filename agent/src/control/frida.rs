@@ -2,9 +2,10 @@
 #![allow(unsafe_code, reason = "Frida's library calls a function with the address of a result")]
 
 use crate::program::agent::Agent;
-use crate::program::text;
+use crate::program::{failure, text};
+use core::ffi::c_void;
 use core::sync::atomic::Ordering;
-use gprofinject_abi::frida::Orders;
+use gprofinject_abi::frida::{Orders, Routine};
 use gprofinject_abi::region::State;
 
 /// # Safety
@@ -19,6 +20,21 @@ unsafe extern "C" fn gprofinject_frida_orders(orders: *mut Orders) -> bool {
     }
     let (patches, count) = (agent.patches.as_ptr(), agent.patches.len() as u64);
     // SAFETY: the caller has promised that the result is writable.
-    unsafe { orders.write(Orders { patches, count, bias: agent.bias, region: agent.region }) };
+    unsafe {
+        orders.write(Orders { patches, count, bias: agent.bias, region: agent.region, attempt, panicked });
+    }
     true
+}
+
+/// See [`Orders::attempt`].
+unsafe extern "C" fn attempt(routine: Routine, argument: *mut c_void) -> bool {
+    // SAFETY: Frida's library passes a routine of its own with the argument that the routine expects.
+    failure::guarded(|| unsafe { routine(argument) }).is_some()
+}
+
+/// See [`Orders::panicked`].
+unsafe extern "C" fn panicked(file: *const u8, len: u64, line: u32) -> ! {
+    // SAFETY: Frida's library passes a name from its panic handler, which is a constant of that library.
+    let file = unsafe { core::slice::from_raw_parts(file, len as usize) };
+    failure::panicked(Some((file, line)))
 }

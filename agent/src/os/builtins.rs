@@ -1,6 +1,6 @@
 //! What compiled Rust expects of a C library, for ourselves alone: hidden, so that the program's own
 //! `memcpy` is nobody's but its own. Slow and plain; nothing here runs often.
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "the functions that compiled code calls for memory are defined in assembly")]
 
 #[cfg(not(test))]
 core::arch::global_asm!(

@@ -2,7 +2,10 @@
 //! library before glibc 2.34, and cannot be called before the C library is ready.
 //!
 //! Source: System V gABI, chapter 5 (dynamic section); the DT_GNU_HASH format as in glibc, elf/dl-lookup.c.
-#![allow(unsafe_code)]
+#![allow(
+    unsafe_code,
+    reason = "it reads the tables of loaded libraries at addresses that the dynamic linker keeps"
+)]
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use gprofinject_abi::attach::DETOURS_MAX;

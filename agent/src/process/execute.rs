@@ -128,9 +128,9 @@ unsafe fn followed(
     provoke::at(provoke::Place::Execute);
     let mut name = [0; ask::NAME_MAX];
     let name = {
-        // SAFETY: passed on.
+        // SAFETY: the caller has promised that `path` is NUL-terminated.
         let file = unsafe { Opened::program(folder, path) }?;
-        // SAFETY: passed on.
+        // SAFETY: the caller has promised that `given` is null or ends with null.
         if unsafe { entries(given) } > MOST {
             missed();
             return None;
@@ -142,7 +142,7 @@ unsafe fn followed(
     let mut own: Option<&[u8]> = None;
     let mut count = 0;
     let mut at = given;
-    // SAFETY: passed on.
+    // SAFETY: the caller has promised that `given` ends with null, and its strings with NUL.
     unsafe {
         while !at.is_null() && !(*at).is_null() {
             let entry = *at;
@@ -185,7 +185,7 @@ unsafe fn followed(
 /// `given` must be null or end with null.
 unsafe fn entries(given: *const *const u8) -> usize {
     let mut count = 0;
-    // SAFETY: passed on.
+    // SAFETY: the caller has promised that `given` is null or ends with null, so all entries before that null are readable.
     while !given.is_null() && unsafe { !(*given.add(count)).is_null() } {
         count += 1;
     }
@@ -214,7 +214,7 @@ impl Opened {
             kernel::EBADF,
             kernel::EFAULT,
         ];
-        // SAFETY: passed on.
+        // SAFETY: the caller has promised that `path` is NUL-terminated, so it has a first byte.
         if unsafe { *path } == 0 {
             // With AT_EMPTY_PATH the descriptor is the file.
             return (folder >= 0).then_some(Opened { fd: folder, own: false });
@@ -279,7 +279,7 @@ impl Text<'_> {
 /// `text` must be NUL-terminated.
 unsafe fn string<'t>(text: *const u8) -> &'t [u8] {
     let mut len = 0;
-    // SAFETY: passed on.
+    // SAFETY: the caller has promised that `text` is NUL-terminated, so all bytes up to the NUL are readable.
     unsafe {
         while *text.add(len) != 0 {
             len += 1;

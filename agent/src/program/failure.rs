@@ -14,7 +14,6 @@ use crate::os::memory;
 use crate::os::task;
 use crate::program::agent::Agent;
 use core::arch::global_asm;
-use core::panic::Location;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use gprofinject_abi::region::{PAGE, PANIC_FILE_WORDS, State, Trouble};
 use gprofinject_abi::shared::RegionRef;
@@ -124,13 +123,13 @@ unsafe extern "C" {
     fn gpi_leave(mark: u64) -> !;
 }
 
-/// What the panic handler does.
-pub(crate) fn panicked(location: Option<&Location<'_>>) -> ! {
+/// What the panic handler does. `place` is the name of a source file, and a line.
+pub(crate) fn panicked(place: Option<(&[u8], u32)>) -> ! {
     let agent = Agent::get();
     // SAFETY: `report_to` has stored the address of a `RegionRef`, whose header stays mapped.
     let set_up = unsafe { RegionRef::at(REPORT_TO.load(Ordering::Relaxed)) };
     if !PANICKED.swap(true, Ordering::Relaxed) {
-        report(if agent.is_set_up { agent.region } else { set_up.unwrap_or(agent.region) }, location);
+        report(if agent.is_set_up { agent.region } else { set_up.unwrap_or(agent.region) }, place);
     }
     match mark() {
         // SAFETY: the mark is that of the innermost `gpi_guard`, whose frame is still there, since this code runs below it. The
@@ -141,9 +140,8 @@ pub(crate) fn panicked(location: Option<&Location<'_>>) -> ! {
 }
 
 /// Says in the region file where the panic was.
-fn report(region: RegionRef, location: Option<&Location<'_>>) {
-    if let Some(location) = location {
-        let name = location.file().as_bytes();
+fn report(region: RegionRef, place: Option<(&[u8], u32)>) {
+    if let Some((name, line)) = place {
         let len = name.len().min(8 * PANIC_FILE_WORDS);
         let mut bytes = name.iter().skip(name.len() - len);
         for word in region.panic_file() {
@@ -153,7 +151,7 @@ fn report(region: RegionRef, location: Option<&Location<'_>>) {
             }
             word.store(value, Ordering::Relaxed);
         }
-        region.errno().store(location.line() as i32, Ordering::Relaxed);
+        region.errno().store(line as i32, Ordering::Relaxed);
     }
     region.trouble().store(Trouble::Panic.code().0, Ordering::Release);
     // Where hooks are in place, they stay, and what was counted stays valid.

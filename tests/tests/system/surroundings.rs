@@ -1,6 +1,6 @@
 //! Programs that change what is around them: files, limits, users, system calls that are permitted.
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "system calls between fork and exec")]
 
 use std::os::unix::process::CommandExt;
 use std::time::Duration;
