@@ -1,4 +1,4 @@
-//! Names the planner: a kept plan may be used only by the planner that has made it.
+//! Gives the planner a name, a hash of its sources: a kept plan may be used only by the planner that made it.
 
 use std::collections::hash_map::DefaultHasher;
 use std::error::Error;
@@ -6,8 +6,8 @@ use std::fs;
 use std::hash::Hasher;
 use std::path::Path;
 
-/// All that a plan follows from, beside the program: this crate, the layouts that it writes, and the crates that decode
-/// and encode for it. A change that does not change plans only makes the kept ones useless.
+/// Everything besides the program that a plan depends on: this crate, the layouts that it writes, the reader of programs,
+/// and the crates that decode and encode instructions. A change that does not change plans only makes kept ones useless.
 const SOURCES: [&str; 8] = [
     "src",
     "Cargo.toml",
@@ -22,7 +22,7 @@ const SOURCES: [&str; 8] = [
 fn main() -> Result<(), Box<dyn Error>> {
     let mut hasher = DefaultHasher::new();
     for source in SOURCES.map(Path::new) {
-        // A crate that is built outside of its workspace has no lock file.
+        // There is no lock file if the crate is built outside of its workspace.
         if source.exists() {
             println!("cargo::rerun-if-changed={}", source.display());
             add(source, &mut hasher)?;

@@ -4,7 +4,7 @@
 //! description of that code; the names that it asks by, `_dl_find_object` (since glibc 2.35) and
 //! `dl_iterate_phdr`, are defined here, and the program and its libraries, the unwinder's among them, find
 //! these definitions first. So nothing has to be taken back before somebody unwinds, nor put in place
-//! again behind the catch: the tables of the arena (`agent/plan/src/cfi.rs`) lead from the thunk to the
+//! again behind the catch: the tables of the arena (`agent/plan/src/emit/cfi.rs`) lead from the thunk to the
 //! caller. That holds for every way to unwind: exceptions, panics, pthread_exit, cancellation.
 //!
 //! The answers are in `arena`. Two things remain: a backtrace must not show thunks (`backtraces`), and where an

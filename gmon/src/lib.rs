@@ -27,17 +27,9 @@
 
 mod build_id;
 mod check;
-#[cfg(feature = "lines")]
-mod code;
-#[cfg(feature = "files")]
-mod debug_files;
 mod finding;
-#[cfg(feature = "lines")]
-mod flow;
 mod format;
 mod histogram;
-#[cfg(feature = "lines")]
-mod lines;
 mod merge;
 #[cfg(feature = "files")]
 pub mod output;
@@ -45,43 +37,19 @@ mod profile;
 mod program;
 mod read;
 mod records;
-#[cfg(feature = "lines")]
-mod report;
-#[cfg(feature = "lines")]
-mod sections;
-#[cfg(feature = "lines")]
-mod split;
-#[cfg(feature = "lines")]
-mod tally;
 mod words;
 mod write;
 
 pub use build_id::{BuildId, BuildMismatch};
 pub use check::check;
-#[cfg(feature = "lines")]
-pub use code::{Code, CodeError, falls_through};
-#[cfg(feature = "files")]
-pub use debug_files::{DebugFile, debug_files};
 pub use finding::{Finding, Problem, Severity};
 pub use format::{BlockForm, Endian, Format, Width};
 pub use histogram::{CHUNK, HistogramBuilder, Sampled};
-#[cfg(feature = "lines")]
-pub use lines::{FileIndex, Frame, Lines, LinesError, Location, Row};
 pub use merge::{MergeError, Merger, merge};
 pub use profile::{Arc, Block, Histogram, SECONDS, ShapeError, Unit};
 pub use profile::{CountOverflow, Profile};
-#[cfg(feature = "elf")]
-pub use program::ProgramError;
 pub use program::{Function, Hidden, Place, Program, Relation, Whole};
 pub use read::{ReadOptions, Reading, read};
 pub use records::ReadError;
-#[cfg(feature = "lines")]
-pub use report::{BlockCounts, FunctionCounts, Report, Step};
-#[cfg(feature = "lines")]
-pub use sections::SectionError;
-#[cfg(feature = "lines")]
-pub use split::{align, at_lines, split};
-#[cfg(feature = "lines")]
-pub use tally::{FileCounts, Instance, LineCounts, Sums, Tally};
 pub use words::counted;
 pub use write::{PLACEHOLDER_RATE, WriteError, write};

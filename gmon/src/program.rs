@@ -1,13 +1,8 @@
 //! The profiled program's functions, as gprof sees them.
 //!
 //! gprof knows a function by the symbols that it takes from the program's symbol table, and charges every
-//! address to the nearest symbol at or before it. `elf` takes the same symbols; `clones` finds out to which
-//! function the ones belong that gprof leaves out.
-
-#[cfg(feature = "elf")]
-mod clones;
-#[cfg(feature = "elf")]
-mod elf;
+//! address to the nearest symbol at or before it. A reader of the program's file makes a [`Program`] from its
+//! symbols; this crate reads no program files itself.
 
 use std::ops::Range;
 
@@ -102,6 +97,18 @@ impl Program {
         Program { format, build_id: BuildId::UNKNOWN, functions, data, hidden, code }
     }
 
+    /// Replaces the symbols and the build-id. `functions` and `hidden` are sorted by address, with one symbol for
+    /// each address; `data` holds, sorted, the addresses of those `functions` that name data.
+    pub fn with_symbols(
+        self,
+        build_id: BuildId,
+        functions: Vec<Function>,
+        data: Vec<u64>,
+        hidden: Vec<Hidden>,
+    ) -> Program {
+        Program { build_id, functions, data, hidden, ..self }
+    }
+
     /// Sorted by address, one for each address.
     pub fn functions(&self) -> &[Function] {
         &self.functions
@@ -157,9 +164,6 @@ impl Program {
         }
     }
 }
-
-#[cfg(feature = "elf")]
-pub use elf::ProgramError;
 
 #[cfg(test)]
 mod tests {

@@ -9,13 +9,12 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use crate::elf::Program;
 use crate::place::Place;
 use crate::run::Outcome;
-use crate::{build, gprofdata, place, tool};
+use crate::{compile, gprofdata, place, tool};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -46,13 +45,10 @@ impl Subject {
     /// With a thread for each letter.
     pub fn new(kinds: &str, flags: &[&str]) -> Subject {
         let place = Place::new();
-        // Were it written by us, a process that another test forks at this moment would have it open, too, and it
-        // could not be executed ("text file busy").
-        let mut install = Command::new("install");
-        install.args(["-m755", "/dev/stdin"]).arg(place.path("attached")).stdin(Stdio::piped());
-        let mut install = install.spawn().unwrap();
-        install.stdin.take().unwrap().write_all(&binary(flags)).unwrap();
-        assert!(install.wait().unwrap().success());
+        let mut compiler = Command::new("g++");
+        compiler.args(["-O2", "-w", "-pthread", "-o"]).arg(place.path("attached"));
+        compiler.arg(tool::folder().join("processes/attached.cc")).args(flags);
+        compile::compile(compiler).unwrap();
         let mut command = Command::new(place.path("attached"));
         command.arg(kinds).current_dir(place.folder.path()).env_remove("GMON_OUT_PREFIX");
         Subject::start(place, command)
@@ -196,21 +192,6 @@ impl Subject {
         let alone = (alone.status, String::from_utf8_lossy(&alone.stdout).into_owned());
         assert_eq!((self.child.wait().unwrap(), self.said.clone()), alone);
     }
-}
-
-/// The program, compiled once.
-fn binary(flags: &[&str]) -> Vec<u8> {
-    static COMPILED: Mutex<BTreeMap<String, Vec<u8>>> = Mutex::new(BTreeMap::new());
-    let mut compiled = COMPILED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    let compile = || {
-        let place = Place::new();
-        let mut compiler = Command::new("g++");
-        compiler.args(["-O2", "-w", "-pthread", "-o"]).arg(place.path("attached"));
-        compiler.arg(tool::folder().join("processes/attached.cc")).args(flags);
-        build::compile(compiler).unwrap();
-        fs::read(place.path("attached")).unwrap()
-    };
-    compiled.entry(flags.join(" ")).or_insert_with(compile).clone()
 }
 
 fn code(pid: &str) -> BTreeMap<String, Vec<u8>> {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::build;
+use crate::compile;
 use crate::run::{self, Outcome};
 
 /// A function as callgrind sees it: an object file (an index into [`Profile::objects`]) and a name.
@@ -104,7 +104,7 @@ fn without_profiler(folder: &Path) -> Result<PathBuf> {
     std::fs::write(&source, format!("{labels}ret\n.section .note.GNU-stack,\"\",@progbits\n"))?;
     let mut gcc = std::process::Command::new("gcc");
     gcc.args(["-shared", "-nostdlib", "-o"]).arg(&library).arg(&source);
-    build::compile(gcc)?;
+    compile::compile(gcc)?;
     Ok(library)
 }
 

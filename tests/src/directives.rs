@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-use crate::build::Compiler;
+use crate::flags::Compiler;
 use crate::tool::{self, Hooks};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -143,14 +143,15 @@ fn arc(text: &str) -> Result<Arc> {
     Ok(Arc { caller: caller.trim().into(), callee: callee.trim().into(), count: count.parse()? })
 }
 
-/// All small programs, or those whose names hold `$GPROFINJECT_PROGRAM`.
+/// All small programs, in the order of their names.
+///
+/// # Errors
+/// A source that cannot be read, or a directive that is none.
 pub fn all() -> Result<Vec<Test>> {
-    let filter = std::env::var("GPROFINJECT_PROGRAM").unwrap_or_default();
     let mut sources = Vec::new();
     for entry in std::fs::read_dir(tool::folder().join("programs"))? {
         let path = entry?.path();
-        let is_source = path.extension().is_some_and(|e| e != "h");
-        if is_source && path.to_string_lossy().contains(&filter) {
+        if path.extension().is_some_and(|e| e != "h") {
             sources.push(path);
         }
     }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::elf::Program;
 use crate::place::Place;
 use crate::run::{self, Outcome};
-use crate::{build, gprofdata, tool};
+use crate::{compile, gprofdata, tool};
 
 /// Each way to profile a family.
 pub const MODES: [&str; 4] = ["--hooks=both", "--hooks=entry", "--sampler=timer", "--no-follow"];
@@ -44,7 +44,7 @@ impl Subject {
         let mut command = Command::new("gcc");
         command.args(["-O1", "-w", "-pthread", "-o"]).arg(&path);
         command.arg(tool::folder().join(format!("processes/{name}.c"))).args(flags);
-        build::compile(command).unwrap();
+        compile::compile(command).unwrap();
         Subject { place, path }
     }
 

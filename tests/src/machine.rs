@@ -4,12 +4,15 @@
 //! with it, so it may do what it likes: system calls are stopped at the door, loops end by a timer, and
 //! whatever leads elsewhere stops there with a fault.
 
+pub mod state;
 mod system;
 
 use std::marker::PhantomData;
 
 use anyhow::Result;
-use system::{Child, Memory};
+
+use crate::machine::state::{State, Stop};
+use crate::machine::system::{Child, Memory};
 
 /// Bytes of each area.
 pub const AREA: usize = 0x4000;
@@ -19,31 +22,6 @@ pub const AREA: usize = 0x4000;
 pub const ORIGINAL: u64 = 0x10_0000;
 pub const COPY: u64 = 0;
 pub const DATA: u64 = 0x20_0000;
-
-/// What fills the code areas.
-pub const INT3: u8 = 0xcc;
-
-/// All registers that code can see.
-#[derive(Clone)]
-pub struct State {
-    pub general: libc::user_regs_struct,
-    /// As `xsave` writes them: x87, vectors, masks.
-    pub extended: Vec<u8>,
-}
-
-/// Why the code stopped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stop {
-    /// At an `int3` at this address.
-    Breakpoint(u64),
-    /// By this signal at this address.
-    Signal(i32, u64),
-    SystemCall,
-    /// Runs on and on.
-    Endless,
-    /// The process is gone.
-    Killed,
-}
 
 /// A machine that runs code. Only the thread that made it can use it: the kernel lets nobody else trace.
 pub struct Machine {

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::run::{self, Outcome};
-use crate::{build, tool};
+use crate::{compile, tool};
 
 /// No run of a small program takes longer.
 pub const LIMIT: Duration = Duration::from_secs(30);
@@ -51,7 +51,7 @@ impl Place {
         fs::write(&file, source).unwrap();
         let mut command = Command::new(compiler);
         command.args(["-O1", "-w", "-o"]).arg(self.path(name)).arg(&file).args(flags);
-        build::compile(command)?;
+        compile::compile(command)?;
         Ok(self.path(name))
     }
 

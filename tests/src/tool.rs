@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, bail};
 
@@ -57,6 +57,9 @@ impl Engine {
     }
 }
 
+/// Builds the commands that the tests start.
+const BUILD: &str = "cargo build --release --workspace --bins";
+
 /// The folder of this crate.
 pub fn folder() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -64,55 +67,84 @@ pub fn folder() -> &'static Path {
 
 /// Cargo's build folder: the one that the running test lies in.
 pub fn target_folder() -> PathBuf {
-    let running = std::env::current_exe().unwrap_or_default();
-    let build = running.ancestors().find(|a| a.join("CACHEDIR.TAG").is_file());
-    build.map_or_else(|| folder().join("../target"), Path::to_path_buf)
+    gprofinject_skip::target_folder().unwrap_or_else(|| folder().join("../target"))
 }
 
-/// The command under test: `$GPROFINJECT`, or the release build, made here if it isn't there or is old.
+/// The command under test: `$GPROFINJECT`, or the release build.
+///
+/// # Errors
+/// Where it was not built, or its sources have changed since. `cargo test --workspace --release` builds it before the tests.
 pub fn gprofinject() -> Result<&'static Path> {
     static FOUND: OnceLock<Result<PathBuf, String>> = OnceLock::new();
-    let found = FOUND.get_or_init(|| find_or_build().map_err(|error| format!("{error:#}")));
+    let found = FOUND.get_or_init(|| {
+        let built = target_folder().join("release/gprofinject");
+        let found = named_by("GPROFINJECT").unwrap_or_else(|| is_fresh(built, BUILD));
+        found.map_err(|error| format!("{error:#}"))
+    });
     found.as_deref().map_err(|error| anyhow::anyhow!("{error}"))
 }
 
-/// The command with Frida's gum in it: `$GPROFINJECT_FRIDA`, or made here where `$FRIDA_GUM_DEVKIT` names what
-/// it takes. (The devkit isn't downloaded for a test.) The error says why there is none.
+/// The `gmon` command: the one beside the command under test.
+///
+/// # Errors
+/// As [`gprofinject`].
+pub fn gmon() -> Result<PathBuf> {
+    let gmon = gprofinject()?.with_file_name("gmon");
+    if std::env::var_os("GPROFINJECT").is_some() { Ok(gmon) } else { is_fresh(gmon, BUILD) }
+}
+
+/// The command with Frida's gum in it: `$GPROFINJECT_FRIDA`, or the one in `frida/` of the build folder, where
+/// `$FRIDA_GUM_DEVKIT` is set.
+///
+/// # Errors
+/// Why there is none: `no Frida: ...` if nobody has asked for one.
 pub fn frida() -> Result<&'static Path> {
     static FOUND: OnceLock<Result<PathBuf, String>> = OnceLock::new();
-    let found = FOUND.get_or_init(|| find_or_build_frida().map_err(|error| format!("{error:#}")));
+    let found = FOUND.get_or_init(|| {
+        let found = named_by("GPROFINJECT_FRIDA").unwrap_or_else(|| {
+            if std::env::var_os("FRIDA_GUM_DEVKIT").is_none_or(|folder| folder.is_empty()) {
+                bail!("no Frida: FRIDA_GUM_DEVKIT names no devkit (docs/frida.md)");
+            }
+            // A folder of its own, or it would take the other command's place.
+            let built = target_folder().join("frida/release/gprofinject");
+            is_fresh(built, "cargo build --release -p gprofinject --features frida --target-dir target/frida")
+        });
+        found.map_err(|error| format!("{error:#}"))
+    });
     found.as_deref().map_err(|error| anyhow::anyhow!("{error}"))
 }
 
-fn find_or_build_frida() -> Result<PathBuf> {
-    if let Some(path) = std::env::var_os("GPROFINJECT_FRIDA") {
-        return Path::new(&path).canonicalize().context("$GPROFINJECT_FRIDA");
+/// When the file was changed last; of a folder, when any file in it was. `None`: it is not there.
+fn modified(path: &Path) -> Option<SystemTime> {
+    let own = path.metadata().ok()?;
+    if !own.is_dir() {
+        return own.modified().ok();
     }
-    if std::env::var_os("FRIDA_GUM_DEVKIT").is_none_or(|folder| folder.is_empty()) {
-        bail!("no Frida: FRIDA_GUM_DEVKIT names no devkit (docs/frida.md)");
-    }
-    // A folder of its own, or it would take the other command's place.
-    build(&target_folder().join("frida"), &["--features", "gprofinject/frida"])
+    let entries = std::fs::read_dir(path).ok()?;
+    entries.flatten().filter_map(|entry| modified(&entry.path())).max()
 }
 
-fn find_or_build() -> Result<PathBuf> {
-    if let Some(path) = std::env::var_os("GPROFINJECT") {
-        return Path::new(&path).canonicalize().context("$GPROFINJECT");
-    }
-    build(&target_folder(), &[])
+fn named_by(variable: &'static str) -> Option<Result<PathBuf>> {
+    let path = std::env::var_os(variable)?;
+    Some(Path::new(&path).canonicalize().context(variable))
 }
 
-fn build(target: &Path, features: &[&str]) -> Result<PathBuf> {
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
-    // Of the whole workspace, whose crates the tests' own build has made already; cargo decides what is left to be done.
-    cargo.args(["build", "--release", "--workspace", "--bin", "gprofinject"]).args(features);
-    cargo.arg("--target-dir").arg(target);
-    cargo.current_dir(folder().join(".."));
-    let built = cargo.output().context("cannot run cargo")?;
-    if !built.status.success() {
-        bail!("gprofinject doesn't build:\n{}", String::from_utf8_lossy(&built.stderr));
+/// The command that `build` makes, unless it is missing or one of its sources is newer. Cargo lists the sources in a file beside
+/// it, and folders in which any file counts.
+fn is_fresh(command: PathBuf, build: &str) -> Result<PathBuf> {
+    let how = || format!("{} is to be built by: {build}", command.display());
+    let built = modified(&command).with_context(how)?;
+    let listed = std::fs::read_to_string(command.with_extension("d")).with_context(how)?;
+    let sources = listed.split_once(": ").context("no list of sources").with_context(how)?.1;
+    // Cargo escapes a space in a path.
+    let sources = sources.replace("\\ ", "\0");
+    for source in sources.split_whitespace() {
+        let source = PathBuf::from(source.replace('\0', " "));
+        if modified(&source).is_none_or(|changed| changed > built) {
+            bail!("{} has changed since {}", source.display(), how());
+        }
     }
-    Ok(target.join("release/gprofinject"))
+    Ok(command)
 }
 
 /// gprofinject, started so that it plans anew: no plan of an earlier run, by the user or by another test, stands in for

@@ -6,5 +6,6 @@ pub(crate) mod error;
 pub(crate) mod imports;
 pub(crate) mod marks;
 pub(crate) mod notes;
+pub(crate) mod object;
 pub(crate) mod pointers;
 pub(crate) mod ranges;

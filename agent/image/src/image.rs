@@ -6,7 +6,7 @@ use std::ops::Range;
 use crate::facts::Facts;
 use crate::file::imports;
 use crate::frames::unwind;
-use crate::function::Function;
+use crate::function::{Function, FunctionKind};
 use crate::removed::Removed;
 
 /// A program, read and checked. Addresses are link addresses.
@@ -108,6 +108,22 @@ impl<'d> Image<'d> {
             let start = usize::try_from(address.checked_sub(segment.address)?).ok()?;
             segment.bytes.get(start..)
         })
+    }
+
+    /// The index of the function whose extent holds `address`; `None` between functions.
+    pub fn function_at(&self, address: u64) -> Option<usize> {
+        let i = self.functions.partition_point(|f| f.address <= address).checked_sub(1)?;
+        let f = &self.functions[i];
+        (address < f.address + f.size.max(1)).then_some(i)
+    }
+
+    /// The index of the function that the code of function `index` belongs to: the parent of a cold part, if it is known,
+    /// and otherwise `index` itself.
+    pub fn owner(&self, index: usize) -> usize {
+        match self.functions.get(index).map(|f| f.kind) {
+            Some(FunctionKind::Cold(Some(parent))) => parent,
+            _ => index,
+        }
     }
 
     /// Whether the address is in an executable section.

@@ -6,15 +6,21 @@
 //! `pointers` and `notes` collect what else may enter code. After `elf` only a missing table is an error:
 //! what is odd inside of one costs what it describes, not the program. `imports` and `profiling` take out what
 //! a build for profiling has put in.
+//!
+//! Reports also take 32-bit programs and their debug information: [`gprof`] has the functions that gprof knows,
+//! [`instructions`] the code, [`debug`] source lines and separate debug files.
 
 #![forbid(unsafe_code)]
 
+pub mod debug;
 mod facts;
 mod file;
 pub mod frames;
 mod function;
 mod functions;
+pub mod gprof;
 mod image;
+pub mod instructions;
 mod profiling;
 mod read;
 mod removed;
@@ -25,6 +31,7 @@ pub use crate::facts::Facts;
 pub use crate::file::error::{ImageError, NotExecutable};
 pub use crate::file::imports::{Profiling, Stubs};
 pub use crate::file::marks::TextMarks;
+pub use crate::file::object::ProgramError;
 pub use crate::function::{Function, FunctionKind};
 pub use crate::image::{Code, Image, ImageKind, Segment};
 pub use crate::removed::Removed;

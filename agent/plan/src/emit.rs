@@ -1,230 +1,34 @@
-//! Writes the machine code of a plan: the arena with its thunks, and the patches that lead there.
+//! Machine code: the arena with its thunks, and the patches of the program that lead there.
+//!
+//! Hooks and copies enter; [`emitted::Emitted`] leaves. Nothing is decided here except where things stand,
+//! but emission can find that an instruction cannot be relocated; then it says so, and the decisions are made
+//! again.
 //!
 //! ```text
-//! arena:  ArenaHeader | jump to the exits' slow path | unwind tables | ends of sleds
-//!         | thunks, in the functions' order | stubs to the slow paths | thunks of tail calls
-//!         | unwind table of the bodies
-//!         | copies of counted functions | their unwind tables
+//! arena                  all of it, in order
+//! emitter                puts the parts together and writes what stands between and behind them
+//! copies, tail_calls     the copies of counted functions; the thunks of tail calls
+//! part                   thunks and bodies of some of the functions, one thread's share
+//! patch                  patches of the program
+//! layout                 where everything in the arena stands
+//! thunk, homes, tails    which thunk a function gets; where its arcs are counted; where tail calls' thunks stand
+//! sleds                  the code that tells apart functions that slide into the same jump
+//! bodies, cfi            unwind tables of relocated instructions, and of thunks
+//! code, emitted          the bytes of the arena; what emission yields
 //! ```
-//!
-//! The thunks of neighbours lie beside each other; what is rarely run lies apart from them.
 
-pub mod code;
-mod copies;
-mod layout;
-mod part;
+pub(crate) mod arena;
+pub(crate) mod bodies;
+pub(crate) mod cfi;
+pub(crate) mod code;
+pub(crate) mod copies;
+pub(crate) mod emitted;
+pub(crate) mod emitter;
+pub(crate) mod homes;
+pub(crate) mod layout;
+pub(crate) mod part;
 pub(crate) mod patch;
-mod tail;
-mod wish;
-
-pub(crate) use layout::Input;
-pub(crate) use patch::short;
-
-use crate::blocks::Uncounted;
-use crate::cfi::Tables;
-use crate::moved::Bodies;
-use crate::parallel;
-use crate::tactic::{Reason, sled};
-use code::{Code, Writer};
-use gprofinject_abi::plan::{ArenaHeader, CallJump, Frame, FunctionRecord, Patch, TailRecord};
-use gprofinject_abi::region::{PAGE, round_up};
-use layout::{LEAD, Layout, STUBS};
-use part::{Part, PartEmitter};
-use std::mem::offset_of;
-use std::ops::Range;
-pub use wish::Wish;
-
-/// What emission yields.
-#[derive(Debug, Default)]
-pub struct Emitted {
-    pub code: Code,
-    pub records: Vec<FunctionRecord>,
-    pub tails: Vec<TailRecord>,
-    /// Sorted by address.
-    pub patches: Vec<Patch>,
-    pub call_jumps: Vec<CallJump>,
-    pub bias_fixups: Vec<u32>,
-    pub half_bias_fixups: Vec<u32>,
-    /// Arena offsets of the unwind tables, by [`gprofinject_abi::plan::Frame`].
-    pub frame_tables: [u32; 6],
-    /// See [`gprofinject_abi::plan::PlanHeader`].
-    pub stubs: u32,
-    pub stub_len: u32,
-    pub tail_code: u32,
-    /// Sorted: arena offset from which on the bytes belong to the function with that number.
-    pub owners: Vec<(u32, u32)>,
-    /// What of the arena is used: the rest stays zero.
-    pub used: Vec<Range<usize>>,
-    /// Sorted: code that stands elsewhere now, but for the first instruction of each function: link address,
-    /// length, arena offset. Either a single instruction, length 1, or several that were copied as they are.
-    pub moved: Vec<(u64, u32, u32)>,
-    /// Functions that could not be moved after all.
-    pub failed: Vec<(usize, Reason)>,
-    /// Arena offset of the copies of counted functions; where there are none, the arena's length.
-    pub copies: u32,
-    /// Functions that could not be copied after all.
-    pub uncounted: Vec<(usize, Uncounted)>,
-}
-
-impl Emitted {
-    /// Adds patches and keeps all in order.
-    pub(crate) fn add_patches(&mut self, patches: Vec<Patch>) {
-        self.patches.extend(patches);
-        // Sorted runs, mostly, which a stable sort takes advantage of.
-        self.patches.sort_by_key(|p| p.address);
-    }
-
-    /// Whether two patches touch the same bytes.
-    pub(crate) fn overlaps(&self) -> bool {
-        self.patches.windows(2).any(|pair| pair[0].address + u64::from(pair[0].len) > pair[1].address)
-    }
-}
-
-pub(crate) fn emit(input: Input<'_, '_>) -> Emitted {
-    let layout = Layout::new(input);
-    // Zeroed by the kernel, where it is written to at all.
-    let mut bytes = vec![0; layout.len];
-    let areas: Vec<_> =
-        layout.parts.iter().map(|(numbers, room)| (room.clone(), layout.stubs_of(numbers))).collect();
-    let writers = Writer::apart(&mut bytes, &areas);
-    let parts =
-        parallel::each(writers.into_iter().zip(&layout.parts).collect(), |(code, (numbers, room))| {
-            PartEmitter::emit(&layout, code, numbers.clone(), room.start)
-        });
-    let mut e = Emitter::new(&layout, Writer::new(&mut bytes), parts);
-    e.fixed();
-    e.leads();
-    e.tail_calls();
-    e.copies();
-    let (mut out, len) = e.finish();
-    // Mostly less than there was room for.
-    bytes.truncate(len);
-    out.code.bytes = bytes;
-    out
-}
-
-/// Puts the parts together, and writes what is between and behind them.
-struct Emitter<'a, 'd> {
-    layout: &'a Layout<'a, 'd>,
-    code: Writer<'a>,
-    out: Emitted,
-    /// Each function's thunk.
-    thunks: Vec<usize>,
-    /// The bodies that move the stack pointer.
-    bodies: Bodies,
-}
-
-impl<'a, 'd> Emitter<'a, 'd> {
-    fn new(layout: &'a Layout<'a, 'd>, mut code: Writer<'a>, mut parts: Vec<Part>) -> Emitter<'a, 'd> {
-        let mut used: Vec<Range<usize>> =
-            parts.iter().zip(&layout.parts).map(|(part, (_, room))| room.start..part.next).collect();
-        let next = used.last().map_or(0, |part| part.end);
-        // What stands before them.
-        if let Some(first) = used.first_mut() {
-            first.start = 0;
-        }
-        let mut bodies = Bodies::default();
-        for part in &mut parts {
-            for &(from, to) in &part.jumps {
-                code.jump(from, to);
-            }
-            bodies.append(std::mem::take(&mut part.bodies));
-        }
-        code.tls_fixups = joined(&mut parts, |part| &mut part.out.code.tls_fixups);
-        let mut owners = joined(&mut parts, |part| &mut part.out.owners);
-        owners.push((next as u32, u32::MAX));
-        let out = Emitted {
-            records: joined(&mut parts, |part| &mut part.out.records),
-            patches: joined(&mut parts, |part| &mut part.out.patches),
-            call_jumps: joined(&mut parts, |part| &mut part.out.call_jumps),
-            bias_fixups: joined(&mut parts, |part| &mut part.out.bias_fixups),
-            half_bias_fixups: joined(&mut parts, |part| &mut part.out.half_bias_fixups),
-            moved: joined(&mut parts, |part| &mut part.out.moved),
-            failed: joined(&mut parts, |part| &mut part.out.failed),
-            owners,
-            used,
-            ..Emitted::default()
-        };
-        let thunks = joined(&mut parts, |part| &mut part.thunks);
-        Emitter { layout, code, out, thunks, bodies }
-    }
-
-    fn address(&self, offset: usize) -> u64 {
-        self.layout.address(offset)
-    }
-
-    /// The jumps to the slow path of exits, the thunks' unwind tables, and the ends of sleds.
-    fn fixed(&mut self) {
-        self.code.exits(self.layout.exits);
-        self.unwind_tables();
-        for (at, chain) in &self.layout.chains {
-            let numbers = std::iter::once(&chain.head).chain(&chain.sleds);
-            let thunks: Vec<u64> = numbers.clone().map(|&n| self.address(self.thunks[n])).collect();
-            self.code.put(*at, &sled::code(self.address(*at), &thunks));
-            for (depth, &number) in numbers.enumerate() {
-                self.out.owners.push(((at + sled::level(depth)) as u32, number as u32));
-            }
-        }
-    }
-
-    /// An arena too large for them (2 GiB) is out of reach of its program anyway.
-    fn unwind_tables(&mut self) {
-        let at = self.layout.unwind;
-        let shadows = self.address(offset_of!(ArenaHeader, shadows));
-        let Some(tables) = Tables::new(self.layout.copies as u32, at as u32, shadows) else { return };
-        self.code.put(at, &tables.bytes);
-        self.out.bias_fixups.extend(tables.addresses.iter().map(|a| at as u32 + a));
-        for (frame, start) in tables.starts {
-            self.out.frame_tables[frame as usize] = at as u32 + start;
-        }
-    }
-
-    /// The ways through the agent, each at the start of a function's body.
-    fn leads(&mut self) {
-        for led in self.layout.input.led {
-            let at = self.out.records[led.number].body as usize;
-            let helper = self.out.records[led.helper].body as usize;
-            let code = &mut self.code;
-            code.put(at, &[0x4c, 0x8d, 0x1d]);
-            code.branch(at + 3, at + LEAD);
-            code.put(at + 7, &[0x4c, 0x8d, 0x15]);
-            code.branch(at + 10, helper);
-            code.jump_through(at + 14, led.gate);
-        }
-    }
-
-    /// What there is, and the first byte of the arena that is not needed.
-    fn finish(mut self) -> (Emitted, usize) {
-        let layout = self.layout;
-        let table = self.bodies.table(layout.bodies as u32);
-        self.code.put(layout.bodies, &table);
-        self.out.frame_tables[Frame::Moved as usize] = layout.bodies as u32;
-        let end = layout.bodies + table.len();
-        self.out.used.push(layout.stubs..end.next_multiple_of(8).min(layout.len));
-        let copied = !layout.input.copies.units.is_empty();
-        let len = if copied { layout.len } else { round_up(end as u64, PAGE) as usize };
-        self.out.copies = if copied { layout.copies } else { len } as u32;
-        if copied {
-            self.out.used.push(layout.copies..len);
-        }
-        (self.out.stubs, self.out.stub_len) = (layout.stubs as u32, STUBS as u32);
-        self.out.tail_code = layout.tails.start() as u32;
-        for number in 0..self.out.records.len() {
-            self.out.owners.push(((layout.stubs + number * STUBS) as u32, number as u32));
-        }
-        // Sorted runs, which a stable sort takes advantage of.
-        self.out.owners.sort();
-        self.out.add_patches(Vec::new());
-        self.out.code = Code { arena: layout.arena, bytes: Vec::new(), tls_fixups: self.code.tls_fixups };
-        (self.out, len)
-    }
-}
-
-/// What all parts have of something, one behind the other.
-fn joined<T>(parts: &mut [Part], of: impl Fn(&mut Part) -> &mut Vec<T>) -> Vec<T> {
-    let mut all = Vec::with_capacity(parts.iter_mut().map(|part| of(part).len()).sum());
-    for part in parts {
-        all.append(of(part));
-    }
-    all
-}
+pub(crate) mod sleds;
+pub(crate) mod tail_calls;
+pub(crate) mod tails;
+pub(crate) mod thunk;

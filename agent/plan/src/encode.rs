@@ -1,6 +1,7 @@
-//! The plan file. See [`gprofinject_abi::plan`] for its layout.
+//! Encodes the plan file, whose layout [`gprofinject_abi::plan`] defines.
 
-use crate::plan::{Engine, Hooks, Plan};
+use crate::decide::options::{Engine, Hooks};
+use crate::plan::Plan;
 use gprofinject_abi::VERSION;
 use gprofinject_abi::plan::{
     CallJump, CodeRange, FunctionRecord, HOOK_BOTH, HOOK_ENTRY, MAGIC, Original, Patch, PlanHeader, Segment,
@@ -10,8 +11,8 @@ use gprofinject_abi::region::{PAGE, round_up};
 use std::borrow::Cow;
 
 impl Plan {
-    /// The plan file, in pieces that are to be written one behind the other: the arena, most of it, is
-    /// long enough not to be copied once more.
+    /// Returns the plan file in pieces, to be written one after the other. The arena makes up most of it, and
+    /// is borrowed rather than copied.
     pub fn encode(&self) -> Vec<Cow<'_, [u8]>> {
         if let Some(file) = &self.file {
             return vec![Cow::Borrowed(file)];
@@ -94,7 +95,7 @@ impl Plan {
 }
 
 impl Plan {
-    /// Bytes of header and tables, at most.
+    /// Returns the bytes of the header and the tables, at most.
     fn tables_len(&self) -> usize {
         let e = &self.emitted;
         let fixups = e.code.tls_fixups.len() + e.bias_fixups.len() + e.half_bias_fixups.len();
@@ -110,21 +111,24 @@ impl Plan {
     }
 }
 
-/// The old value; the new one is `len` more.
+/// Advances `next` by `len` and returns its old value.
 fn next_after(next: &mut u64, len: u64) -> u64 {
     let at = *next;
     *next += len;
     at
 }
 
+/// Appends a u64.
 fn word(out: &mut Vec<u8>, value: u64) {
     out.extend_from_slice(&value.to_le_bytes());
 }
 
+/// Appends a u32.
 fn half(out: &mut Vec<u8>, value: u32) {
     out.extend_from_slice(&value.to_le_bytes());
 }
 
+/// Appends a table, padded to a multiple of eight bytes, and returns where it stands.
 fn table<T>(file: &mut Vec<u8>, entries: &[T], mut put: impl FnMut(&T, &mut Vec<u8>)) -> Table {
     let offset = file.len() as u64;
     for entry in entries {

@@ -1,37 +1,37 @@
-//! From the bytes of a program to a decision for each of its functions. Pure: no I/O, no unsafe.
+//! The planner: from the bytes of a program to a decision for each of its functions, and the machine code
+//! that carries the decisions out.
 //!
-//! [`image`] reads the ELF file; [`flow`] decodes the code, most of it with [`predecode`] alone; [`start`] looks at the first bytes of a
-//! function; [`tactic`] decides; [`slots`] lays out the counters; [`emit`] writes the machine code from
-//! [`template`]s with [`relocate`]d instructions; [`encode`] makes the plan file of
-//! [`gprofinject_abi::plan`]; [`stored`] keeps it for a later run. [`blocks`] is the way of functions whose blocks are counted.
+//! It is pure: it reads an [`Image`](gprofinject_image::Image) and yields a [`Plan`], without I/O and without
+//! unsafe code. The folders are layers. What is in one imports only what is in the ones below it:
+//!
+//! ```text
+//! planner, plan, encode, stored   the whole plan: made, asked, written for the agent, kept for a later run
+//! emit      machine code: thunks, relocated instructions, patches, unwind tables, and where each stands in the arena
+//! blocks    copies of functions with a counter for each basic block
+//! decide    how each function is hooked, or why it is not
+//! flow      what the program's code does: who branches where, whose address is taken, which registers are free
+//! x86       machine code as such: decoded, moved, written
+//! ```
+//!
+//! `parallel`, beside `x86`, shares work out among threads.
 #![forbid(unsafe_code)]
 
 mod blocks;
-mod cfi;
-pub mod detour;
-pub mod emit;
-pub mod encode;
-mod falls;
-pub mod flow;
-mod moved;
-mod own_text;
+mod decide;
+mod emit;
+mod encode;
+mod flow;
 mod parallel;
 mod plan;
-mod predecode;
-pub mod registers;
-pub mod relocate;
-mod return_slot;
-pub mod slots;
-pub mod start;
+mod planner;
 mod stored;
-pub mod tactic;
-pub mod tails;
-pub mod template;
 #[cfg(test)]
 mod testing;
-mod unwinder;
+pub mod x86;
 
-pub use blocks::Uncounted;
-pub use plan::{Engine, Hooks, Options, Plan, Verdict};
-pub use stored::PLANNER;
-pub use tactic::{Reason, Tactic};
+pub use crate::blocks::uncounted::Uncounted;
+pub use crate::decide::options::{Engine, Hooks, Options};
+pub use crate::decide::verdict::{Reason, Tactic, Verdict};
+pub use crate::flow::facts::{Flow, FunctionFlow};
+pub use crate::plan::Plan;
+pub use crate::stored::PLANNER;

@@ -1,21 +1,24 @@
-//! Work on a program's functions by several threads, where it has many.
+//! Shares work on a program's functions out among threads. It knows nothing of programs, so every layer may
+//! use it.
 
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-/// Functions from which on a thread pays.
+/// From this many functions on, threads save more time than they cost.
 const MANY: usize = 2000;
-/// Parts that their work is done in. The same on every machine, and so is the plan.
+/// Parts that such work is divided into. The number is the same on every machine, and so is the plan.
 const PARTS: usize = 4;
 
-/// How many parts the work on `count` functions is done in.
+/// Returns how many parts the work on `count` functions is divided into.
 pub(crate) fn parts(count: usize) -> usize {
     if count > MANY { PARTS } else { 1 }
 }
 
-/// Does the work for each input, and answers in their order. Where no thread can be made it takes longer.
+/// Does the work for each input, and returns the results in the order of the inputs. The work runs on as many
+/// threads as there are processors; if no thread can be made, it all runs on this one.
 pub(crate) fn each<I: Send, T: Send>(inputs: Vec<I>, work: impl Fn(I) -> T + Sync) -> Vec<T> {
-    // The number of processors is not free to know: where there is one input it is not asked for.
+    // To ask for the number of processors takes a system call, so it is left out where there is only one
+    // input.
     let most = match inputs.len() {
         0 | 1 => 1,
         count => thread::available_parallelism().map_or(1, usize::from).min(count),

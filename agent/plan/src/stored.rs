@@ -1,13 +1,17 @@
-//! A finished plan as bytes, and back: for a cache of plans.
+//! A finished plan as bytes and back, for a cache of plans.
 //!
-//! Two pieces make a plan. One is the plan file, exactly as [`Plan::encode`] writes it for the agent; hooked functions and
-//! patches are read from its tables. The other one is what the injector needs besides, and what the agent does not get.
+//! A stored plan has two pieces. One is the plan file, exactly as [`Plan::encode`] writes it for the agent;
+//! hooked functions and patches are read from its tables. The other has what the injector needs besides and
+//! the agent does not get.
 //!
-//! The bytes may be damaged. [`Plan::from_stored`] allocates no more than a small multiple of their length, does not panic, and
-//! compares them with the image: whoever uses the plan may rely on the indices and extents that are listed there.
+//! The bytes may be damaged. [`Plan::from_stored`] allocates at most a small multiple of their length, does
+//! not panic, and compares them with the image. The indices and extents that `fits` checks can be relied on
+//! afterwards.
 
-use crate::falls::Fall;
-use crate::plan::{Engine, Hooks, Plan, Verdict, code_extents, extents};
+use crate::decide::options::{Engine, Hooks};
+use crate::decide::verdict::Verdict;
+use crate::flow::falls::Fall;
+use crate::plan::{Plan, code_extents, extents};
 use gprofinject_abi::VERSION;
 use gprofinject_abi::plan::{FunctionRecord, MAGIC, Patch, PlanHeader, Table};
 use gprofinject_abi::region::{SLOTS, Slot};
@@ -17,10 +21,11 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::mem::offset_of;
 
-/// The planner's name: another one may decide otherwise about the same program.
+/// The planner's name, a hash of its sources. A planner with another name may decide otherwise about the same
+/// program.
 pub const PLANNER: &str = env!("GPROFINJECT_PLANNER");
 
-/// What the plan file does not hold. The fields are those of [`Plan`].
+/// What the plan file does not have. The fields are those of [`Plan`].
 #[derive(Serialize, Deserialize)]
 struct Decisions<'p> {
     hooks: Hooks,
@@ -38,8 +43,8 @@ struct Decisions<'p> {
 }
 
 impl Plan {
-    /// What belongs to the plan beside its plan file. None: blocks are counted, and such a plan has parts that are not
-    /// stored.
+    /// Encodes what belongs to the plan besides its plan file. `None`: basic blocks are counted, and a plan
+    /// with copies is not stored.
     pub fn to_stored(&self) -> Option<Vec<u8>> {
         if self.counted() != (0, 0) || !self.originals.is_empty() {
             return None;
@@ -61,8 +66,8 @@ impl Plan {
         postcard::to_allocvec(&decisions).ok()
     }
 
-    /// The plan for `image` from what [`Plan::to_stored`] and [`Plan::encode`] have yielded. None: the bytes are damaged, or
-    /// those of another program's plan.
+    /// Makes the plan for `image` from what [`Plan::to_stored`] (`decisions`) and [`Plan::encode`] (`file`)
+    /// returned. `None`: the bytes are damaged, or belong to the plan of another program.
     pub fn from_stored(image: &Image, decisions: &[u8], file: Vec<u8>) -> Option<Plan> {
         let (decisions, []) = postcard::take_from_bytes::<Decisions>(decisions).ok()? else { return None };
         let header = Header::read(&file)?;
@@ -103,7 +108,7 @@ impl Plan {
         fits.then_some(plan)
     }
 
-    /// Whether whoever uses the plan stays within the image, the arena and the slots.
+    /// Whether every index and extent in the plan stays within the image, the arena and the slots.
     fn fits(&self, image: &Image) -> bool {
         let functions = &image.functions;
         let slots_fit = |record: &FunctionRecord| {
@@ -133,10 +138,12 @@ impl Plan {
     }
 }
 
+/// Bytes of an encoded [`FunctionRecord`].
 const RECORD: usize = size_of::<FunctionRecord>();
+/// Bytes of an encoded [`Patch`].
 const PATCH: usize = size_of::<Patch>();
 
-/// What is needed of a plan file's [`PlanHeader`].
+/// The part of a plan file's [`PlanHeader`] that a loaded plan needs, with the encoded records and patches.
 struct Header<'f> {
     phdr: u64,
     entry: u64,
@@ -148,6 +155,7 @@ struct Header<'f> {
 }
 
 impl<'f> Header<'f> {
+    /// Reads the header. `None`: the file is too short, or is no plan file of this version.
     fn read(file: &'f [u8]) -> Option<Header<'f>> {
         let header = file.get(..size_of::<PlanHeader>())?;
         let table = |at: usize, size: usize| {
@@ -172,6 +180,7 @@ impl<'f> Header<'f> {
     }
 }
 
+/// Decodes a record of exactly [`RECORD`] bytes.
 fn record(bytes: &[u8]) -> FunctionRecord {
     let half = |at| half(bytes, at);
     FunctionRecord {
@@ -192,6 +201,7 @@ fn record(bytes: &[u8]) -> FunctionRecord {
     }
 }
 
+/// Decodes a patch of exactly [`PATCH`] bytes.
 fn patch(bytes: &[u8]) -> Patch {
     Patch {
         address: word(bytes, offset_of!(Patch, address)),
@@ -202,15 +212,17 @@ fn patch(bytes: &[u8]) -> Patch {
     }
 }
 
+/// Returns the u64 at an offset.
 fn word(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(array(bytes, at))
 }
 
+/// Returns the u32 at an offset.
 fn half(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(array(bytes, at))
 }
 
-/// Bytes of a header or an entry, which has been cut to its length.
+/// Returns `LEN` bytes at an offset of a header or an entry whose length has been checked.
 fn array<const LEN: usize>(bytes: &[u8], at: usize) -> [u8; LEN] {
     bytes[at..].first_chunk().copied().unwrap_or([0; LEN])
 }

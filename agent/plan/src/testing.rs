@@ -1,12 +1,16 @@
-//! Programs for unit tests, and their plans.
+//! Small programs for unit tests, and their plans.
 #![allow(clippy::unwrap_used)]
 
-use crate::{Engine, Hooks, Options, Plan, Tactic, Verdict};
+use crate::decide::options::{Engine, Hooks, Options};
+use crate::decide::verdict::{Tactic, Verdict};
+use crate::plan::Plan;
 use gprofinject_image::{Code, Facts, Function, FunctionKind, Image, ImageKind, Segment};
 
+/// Where the code of a test program begins.
 pub(crate) const TEXT: u64 = 0x1000;
 
-/// The functions one behind the other in one section; the address of each is taken.
+/// Makes a program whose functions, of these sizes, lie one behind the other in one section. The address of
+/// each is taken.
 pub(crate) fn image<'d>(kind: ImageKind, base: u64, code: &'d [u8], sizes: &[usize]) -> Image<'d> {
     let segment = Segment { address: base, bytes: code };
     let mut functions = Vec::new();
@@ -40,6 +44,7 @@ pub(crate) fn image<'d>(kind: ImageKind, base: u64, code: &'d [u8], sizes: &[usi
     }
 }
 
+/// Plans entry and exit hooks for all functions but the one with index `skip`.
 pub(crate) fn plan_of(image: &Image, skip: Option<usize>) -> Plan {
     let left_out = skip.map(|i| image.functions[i].address);
     let selected = |f: &Function| Some(f.address) != left_out;
@@ -55,11 +60,13 @@ pub(crate) fn plan_of(image: &Image, skip: Option<usize>) -> Plan {
     )
 }
 
+/// Returns what the plan writes at an address.
 pub(crate) fn patch(plan: &Plan, address: u64) -> Vec<u8> {
     let p = plan.emitted.patches.iter().find(|p| p.address == address).unwrap();
     p.replacement[..p.len as usize].to_vec()
 }
 
+/// Returns the tactic of each function; `None` if it is not hooked.
 pub(crate) fn tactics(plan: &Plan) -> Vec<Option<Tactic>> {
     let tactic = |v: &Verdict| match v {
         Verdict::Hooked(tactic) => Some(*tactic),

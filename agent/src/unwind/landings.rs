@@ -172,7 +172,7 @@ core::arch::global_asm!(
     "gpi_wait_end:",
     ".size gpi_wait, . - gpi_wait",
     //
-    // The CFA without what sets thunks apart: see agent/plan/src/cfi.rs. (LuaJIT's personality takes it for
+    // The CFA without what sets thunks apart: see agent/plan/src/emit/cfi.rs. (LuaJIT's personality takes it for
     // the address of its frame.)
     ".p2align 4",
     ".type gpi_get_cfa, @function",

@@ -1,4 +1,4 @@
-//! Arbitrary bytes through read, check, merge and write. `tests/hostile.rs` runs the same function.
+//! Arbitrary bytes through read, check, merge and write. `report/tests/hostile.rs` runs the same function.
 
 #![no_main]
 

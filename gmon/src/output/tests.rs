@@ -48,7 +48,7 @@ fn mode(path: &Path) -> u32 {
 fn is_root(test: &str) -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {
-        eprintln!("SKIPPED {test}: it takes root to make another user's files");
+        gprofinject_skip::skipped(test, "it takes root to make another user's files");
     }
     root
 }

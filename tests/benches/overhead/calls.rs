@@ -5,7 +5,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use gprofinject_tests::{build, generate, skip, tool};
+use gprofinject_skip as skip;
+use gprofinject_tests::{compile, generate, tool};
 
 use crate::measure::{Cost, Way, Work, alternate, number, stats};
 
@@ -35,7 +36,7 @@ pub(crate) fn work(program: &Path, args: &[&str], stdin: Option<&Path>) -> Work 
 pub(crate) fn compile(source: &str, program: &Path, flags: &[&str]) -> Result<()> {
     let mut gcc = Command::new("gcc");
     gcc.args(flags).args(["-w", "-pthread", "-o"]).arg(program).arg(tool::folder().join("data").join(source));
-    build::compile(gcc)
+    compile::compile(gcc)
 }
 
 pub(crate) fn fib(folder: &Path) -> Result<Subject> {

@@ -4,8 +4,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
+use gprofinject_skip as skip;
+use gprofinject_tests::compile;
 use gprofinject_tests::tool::{self, Engine, Hooks};
-use gprofinject_tests::{build, skip};
 
 use crate::calls::{extra, fib, real};
 use crate::measure::{Cost, Way, Work, alternate, number, stats_by};
@@ -93,7 +94,7 @@ fn exceptions(folder: &Path) -> Result<Work> {
     let mut compiler = Command::new("g++");
     compiler.args(["-O2", "-w", "-pthread", "-o"]).arg(&program);
     compiler.arg(tool::folder().join("stress/exceptions.cc"));
-    build::compile(compiler)?;
+    compile::compile(compiler)?;
     Ok(Work { program, args: Vec::new(), stdin: None })
 }
 

@@ -17,7 +17,8 @@ mod scale;
 mod shares;
 
 use anyhow::Result;
-use gprofinject_tests::{skip, tool};
+use gprofinject_skip as skip;
+use gprofinject_tests::tool;
 
 fn main() -> Result<()> {
     // `cargo test --all-targets` starts benches as well, without this argument.

@@ -4,8 +4,9 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result};
+use gprofinject_skip as skip;
 use gprofinject_tests::elf::Program;
-use gprofinject_tests::{build, gprofdata, run, skip, tool};
+use gprofinject_tests::{compile, gprofdata, run, tool};
 
 use crate::calls::real;
 use crate::measure::{Cost, LIMIT, Way, Work, alternate};
@@ -32,7 +33,7 @@ pub(crate) fn compare(folder: &Path, rounds: usize) -> Result<()> {
         let mut gcc = Command::new("gcc");
         gcc.args(["-O2", "-w", "-pthread"]).args(*flags).arg("-o").arg(&program);
         gcc.arg(tool::folder().join("data/threads.c"));
-        build::compile(gcc)?;
+        compile::compile(gcc)?;
         programs.push((*name, program));
     }
     for threads in ["1", "2", "8"] {

@@ -5,7 +5,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use gprofinject_tests::{run, skip, tool};
+use gprofinject_skip as skip;
+use gprofinject_tests::{run, tool};
 use object::{Object, ObjectSegment, SegmentFlags};
 
 use crate::measure::{Work, number, stats, stats_cached};

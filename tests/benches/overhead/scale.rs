@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::Result;
-use gprofinject_tests::{build, generate, run};
+use gprofinject_tests::{compile, generate, run};
 
 use crate::measure::{Work, number, stats};
 
@@ -14,7 +14,7 @@ fn many(folder: &Path, functions: usize, fan_out: usize) -> Result<Work> {
     std::fs::write(&source, generate::many_functions(functions, fan_out))?;
     let mut gcc = Command::new("gcc");
     gcc.args(["-O1", "-w", "-o"]).arg(&program).arg(&source);
-    build::compile(gcc)?;
+    compile::compile(gcc)?;
     Ok(Work { program, args: Vec::new(), stdin: None })
 }
 

@@ -5,13 +5,13 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use gprofinject_tests::{build, elf::Program, gprofdata, run, tool};
+use gprofinject_tests::{compile, elf::Program, gprofdata, run, tool};
 
 pub(crate) fn print(folder: &Path) -> Result<()> {
     let path = folder.join("shares");
     let mut gcc = Command::new("gcc");
     gcc.args(["-O2", "-pthread", "-o"]).arg(&path).arg(tool::folder().join("data/shares.c"));
-    build::compile(gcc)?;
+    compile::compile(gcc)?;
     let program = Program::read(&path)?;
     println!(
         "\n| shares | threads | samples | CPU s | samples a CPU second | burn_three % | true % | off by |"

@@ -1,7 +1,7 @@
-//! The process behind a [`super::Machine`]: shared memory, fork, ptrace.
+//! The process behind a [`crate::machine::Machine`]: shared memory, fork, ptrace.
 #![allow(unsafe_code)] // System calls with pointers to locals, and one mapping handed out as slices.
 
-use super::{INT3, State, Stop};
+use crate::machine::state::{INT3, State, Stop};
 use anyhow::{Context, Result, bail, ensure};
 use std::io;
 use std::mem::MaybeUninit;

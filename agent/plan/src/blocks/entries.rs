@@ -1,30 +1,30 @@
-//! Where something may enter the middle of a unit, and how the original's places are led to the copy.
+//! Where something may enter the middle of a unit, and how places of the original lead to the copy.
 //!
-//! The copy computes the same addresses as the original: tables, labels and pointers lead into the original. Each
-//! place there that they may mean becomes a jump to the same place of the copy. Nothing else of the original runs any
-//! more, so a place without five bytes before the next one gets a short jump to five bytes anywhere near. Where there is
-//! not even that, and only the unit's own indirect jumps lead there, these compare their target with it.
+//! The copy computes the same addresses as the original, so tables, labels and pointers lead into the
+//! original. Each place there that they may mean becomes a jump to the same place of the copy. Nothing else
+//! of the original runs any more. So a place with fewer than five bytes before the next one gets a short jump
+//! to five bytes nearby. If there are none, and only the unit's own indirect jumps lead there, those compare
+//! their target with it.
 
-use super::Uncounted;
-use super::decode::{Part, Steps, Way};
-use crate::emit::short;
-use crate::flow::{Flow, function_at};
-use crate::relocate::near_jump;
-use crate::start::is_padding;
-use crate::tactic::{JUMP, SHORT_JUMP};
+use crate::blocks::steps::{Part, Steps, Way};
+use crate::blocks::uncounted::Uncounted;
+use crate::flow::facts::Flow;
+use crate::flow::padding::is_padding;
+use crate::x86::jump::{JUMP, SHORT_JUMP, near_jump, short};
 use gprofinject_image::{Image, ImageKind};
 use std::ops::Range;
 
-/// Addresses inside a unit, sorted.
+/// Addresses inside a unit at which it may be entered, sorted.
 #[derive(Debug, Default)]
 pub(super) struct Targets {
-    /// That indirect jumps may lead to.
+    /// Those that indirect jumps may lead to.
     pub(super) indirect: Vec<u64>,
-    /// That code of others branches to.
+    /// Those that code outside of the unit branches to.
     pub(super) outside: Vec<u64>,
 }
 
 impl Targets {
+    /// Returns all of them, sorted.
     pub(super) fn all(&self) -> Vec<u64> {
         let mut all: Vec<u64> = self.indirect.iter().chain(&self.outside).copied().collect();
         all.sort_unstable();
@@ -33,13 +33,18 @@ impl Targets {
     }
 }
 
-/// Finds them. The function's own start is none of them: its hook sees to that.
+/// Finds the addresses at which a unit may be entered. The function's start is none of them, because its hook
+/// takes care of it.
+///
+/// # Errors
+///
+/// Why the function cannot be counted.
 pub(super) fn targets(image: &Image, flow: &Flow, steps: &Steps) -> Result<Targets, Uncounted> {
     let mut targets = Targets::default();
     let start = steps.parts[0].lo;
     for part in &steps.parts {
         let first = part.lo + u64::from(part.lo == start);
-        // What looks like an address need not be one: only what is an instruction's.
+        // A number that looks like an address counts only if an instruction begins there.
         let pointers = in_range(&image.code_pointers, first, part.hi).iter();
         let found = pointers.chain(in_range(&flow.taken, first, part.hi));
         targets.indirect.extend(found.filter(|&&address| steps.at(address).is_some()));
@@ -50,10 +55,12 @@ pub(super) fn targets(image: &Image, flow: &Flow, steps: &Steps) -> Result<Targe
             }
         }
     }
-    // Who was told the original's return address comes back there.
-    let told = steps.list.iter().filter(|s| matches!(s.way, Way::Told(_))).map(|s| s.end());
-    targets.outside.extend(told.filter(|&end| steps.at(end).is_some()));
-    // Its own address is a pointer to a function; what else it would want a place's address for is not known.
+    // A function that was called with the original's return address returns there.
+    let returns =
+        steps.list.iter().filter(|s| matches!(s.way, Way::CallWithOriginalReturn(_))).map(|s| s.end());
+    targets.outside.extend(returns.filter(|&end| steps.at(end).is_some()));
+    // The address of its own start may be for a pointer to the function. What it would need the address of
+    // another place for is not known.
     let labels: Vec<u64> = steps.addresses.iter().copied().filter(|&a| steps.holds(a)).collect();
     if !steps.jumps_indirectly && labels.iter().any(|&label| label != start) {
         return Err(Uncounted::DataInCode);
@@ -61,7 +68,8 @@ pub(super) fn targets(image: &Image, flow: &Flow, steps: &Steps) -> Result<Targe
     if steps.jumps_indirectly {
         let before = targets.indirect.len();
         for &table in steps.addresses.iter().filter(|&&a| !image.is_code(a)) {
-            // Distances from the table itself, or from a label; in a program for a fixed place, addresses.
+            // Entries may be distances from the table itself, or from a label. In a program for a fixed place
+            // they may be addresses.
             let none = (image.kind == ImageKind::Exec).then_some(&0);
             for &base in std::iter::once(&table).chain(&labels).chain(none) {
                 table_targets(image, steps, table, base, &mut targets.indirect);
@@ -86,13 +94,14 @@ pub(super) fn targets(image: &Image, flow: &Flow, steps: &Steps) -> Result<Targe
     Ok(targets)
 }
 
+/// Returns the elements in `lo..hi`.
 fn in_range(sorted: &[u64], lo: u64, hi: u64) -> &[u64] {
     let from = sorted.partition_point(|&t| t < lo);
     &sorted[from..from + sorted[from..].partition_point(|&t| t < hi)]
 }
 
-/// The targets of a table of distances from `base`, as long as they look like such. More than there are do
-/// no harm.
+/// Adds the targets of a table of distances from `base`, for as long as they look like some. To find too many
+/// does no harm.
 fn table_targets(image: &Image, steps: &Steps, table: u64, base: u64, targets: &mut Vec<u64>) {
     const MOST: u64 = 1 << 16;
     for i in 0..MOST {
@@ -101,17 +110,18 @@ fn table_targets(image: &Image, steps: &Steps, table: u64, base: u64, targets: &
         if steps.at(target).is_some() {
             targets.push(target);
         } else if !steps.parts.iter().any(|p| p.hi == target) {
-            // (The end of the function: a case that the compiler takes for impossible.)
+            // An entry may lead to the end of the function, for a case that the compiler takes for
+            // impossible.
             return;
         }
     }
 }
 
-/// The targets of tables of distances from `base` around an address: where the index does not begin with 0, the
-/// compiler subtracts its least value from the table's address.
+/// Adds the targets of tables of distances from `base` around an address. If the least index is not 0, the
+/// compiler subtracts it from the table's address.
 fn tables_around(image: &Image, steps: &Steps, address: u64, base: u64, targets: &mut Vec<u64>) {
     const MOST: u64 = 1 << 10;
-    // A single distance is more likely some other number.
+    // A single distance is probably some other number.
     const LEAST: usize = 2;
     let mut run = Vec::new();
     for i in 0..=2 * MOST {
@@ -131,16 +141,17 @@ fn tables_around(image: &Image, steps: &Steps, address: u64, base: u64, targets:
 
 /// A place of the original that leads to the copy.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Redirect {
+pub(crate) struct Redirect {
+    /// Address of the place.
     pub(super) at: u64,
-    /// The place in the original whose copy a near jump leads to.
+    /// The address in the original whose copy a near jump leads to.
     pub(super) to: u64,
-    /// A short jump to this place, instead.
+    /// The address of the near jump, if there is only room for a short one here.
     short: Option<u64>,
 }
 
 impl Redirect {
-    /// What is written there; `target` is the copy's address.
+    /// Returns what is written there. `target` is the copy's address. `None`: the near jump is out of reach.
     pub(super) fn bytes(&self, target: u64) -> Option<Vec<u8>> {
         match self.short {
             None => Some(near_jump(self.at, target).to_vec()),
@@ -149,18 +160,23 @@ impl Redirect {
     }
 }
 
-/// What is to be done about the places that something may lead to.
+/// How the places of a unit lead to its copy.
 #[derive(Debug, Default)]
 pub(super) struct Ways {
+    /// The places that become jumps.
     pub(super) redirects: Vec<Redirect>,
     /// Targets of the unit's own indirect jumps for which there is no room.
     pub(super) compared: Vec<u64>,
 }
 
-/// Targets that an indirect jump is compared with, at most.
+/// The most targets that an indirect jump is compared with.
 const MOST_COMPARED: usize = 4;
 
-/// Finds the places for the targets; `taken` is overwritten by others.
+/// Finds room for the jumps of these targets. Hooks overwrite `taken`.
+///
+/// # Errors
+///
+/// [`Uncounted::NoRoom`], if there is not enough.
 pub(super) fn redirect(
     image: &Image,
     flow: &Flow,
@@ -205,12 +221,12 @@ pub(super) fn redirect(
     Ok(Ways { redirects, compared })
 }
 
-/// The unit's parts, each with the padding behind it that nothing runs into.
+/// Returns the unit's parts, each with the padding behind it that nothing runs into.
 fn spans(image: &Image, flow: &Flow, steps: &Steps) -> Vec<Range<u64>> {
     const MOST_PADDING: u64 = 64;
     let span = |part: &Part| {
         let runs_into = steps.list[part.first..part.end].last().is_none_or(|s| s.way.falls_through());
-        let limit = function_at(image, part.lo).map_or(part.hi, |i| image.functions[i].limit);
+        let limit = image.function_at(part.lo).map_or(part.hi, |i| image.functions[i].limit);
         let end = limit.min(part.hi + MOST_PADDING);
         let padded = !runs_into && is_padding(image, flow, part.hi, end, limit);
         part.lo..if padded { end } else { part.hi }
@@ -220,29 +236,34 @@ fn spans(image: &Image, flow: &Flow, steps: &Steps) -> Vec<Range<u64>> {
 
 /// The bytes that may be overwritten.
 struct Room<'a> {
+    /// The ranges of addresses in which they lie.
     spans: Vec<Range<u64>>,
+    /// What hooks overwrite, sorted by start.
     taken: &'a [Range<u64>],
+    /// What has been used for jumps.
     used: Vec<Range<u64>>,
 }
 
 impl Room<'_> {
+    /// Returns whether `len` bytes at an address are free.
     fn is_free(&self, at: u64, len: u64) -> bool {
         let end = at + len;
         let span = self.spans.iter().find(|s| s.contains(&at));
         if span.is_none_or(|s| end > s.end) || self.used.iter().any(|r| r.start < end && at < r.end) {
             return false;
         }
-        // Sorted by start, and no longer than this.
+        // Ranges are sorted by start, and no longer than this.
         const LONGEST: u64 = 256;
         let from = self.taken.partition_point(|r| r.start + LONGEST < at);
         self.taken[from..].iter().take_while(|r| r.start < end).all(|r| r.end <= at)
     }
 
+    /// Uses `len` bytes at an address.
     fn take(&mut self, at: u64, len: u64) {
         self.used.push(at..at + len);
     }
 
-    /// Five bytes that a short jump at an address can reach.
+    /// Returns five free bytes that a short jump at an address can reach.
     fn near(&self, at: u64) -> Option<u64> {
         const REACH: u64 = 127;
         let end = at + SHORT_JUMP;

@@ -1,11 +1,12 @@
-//! Where in its block a counter may stand: before an instruction where nobody will read the flags that it
-//! changes. `inc` leaves the carry flag alone.
+//! Where in its basic block a counter may stand: before an instruction where nobody needs the flags that it
+//! changes. `inc` does not change the carry flag.
 //!
-//! Backwards over the unit: flags are read by an instruction, or behind it before something overwrites them.
-//! Returns and jumps out of the unit pass none (System V ABI).
+//! The analysis goes backwards over the unit. A flag is needed if an instruction reads it, or if one behind
+//! it does before another overwrites it. A return or a jump out of the unit passes no flags on (System V
+//! ABI).
 
-use super::decode::{COUNTER_FLAGS, Steps, Way};
-use super::graph::Graph;
+use crate::blocks::graph::Graph;
+use crate::blocks::steps::{COUNTER_FLAGS, Steps, Way};
 
 /// Finds each block's place for a counter.
 pub(super) fn place(steps: &Steps, graph: &mut Graph) {
@@ -28,7 +29,7 @@ pub(super) fn place(steps: &Steps, graph: &mut Graph) {
     }
 }
 
-/// The flags that are read behind a block.
+/// Returns the flags that are needed behind a block.
 fn live_out(steps: &Steps, graph: &Graph, live: &[u8], b: usize) -> u8 {
     let block = &graph.blocks[b];
     let last = &steps.list[block.end - 1];
@@ -38,6 +39,7 @@ fn live_out(steps: &Steps, graph: &Graph, live: &[u8], b: usize) -> u8 {
     }
 }
 
+/// Returns the flags that are needed at the start of each block.
 fn live_in(steps: &Steps, graph: &Graph) -> Vec<u8> {
     let mut live = vec![0; graph.blocks.len()];
     loop {

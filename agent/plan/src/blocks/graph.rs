@@ -1,67 +1,84 @@
 //! Basic blocks, and which of them need a counter.
 //!
-//! A block ends with a branch, a call, or before an instruction that something leads to. Who comes from a block to one
-//! of its successors comes to each of them: so all successors of a block are one *class*, and as often as blocks lead
-//! to a class, blocks of the class begin. That is one equation for each class (Knuth and Stevenson, 1973). As a graph:
-//! classes are nodes, and a block is an edge from its own class to that of its successors. The blocks of a spanning
-//! tree follow from the others and need no counter. What may come from, or go to, anywhere (entries, indirect jumps,
-//! calls that may not return) is one class, *outside*, which has no equation.
+//! A block ends with a branch or a call, or before an instruction that something leads to. All successors of
+//! a block form one *class*: a block that leads to one of them leads to each of them. The counts of all
+//! blocks that lead to a class add up to the counts of all blocks in the class. That is one equation for each
+//! class (Knuth and Stevenson, 1973). As a graph, classes are nodes, and a block is an edge from its own
+//! class to that of its successors. The counts of the blocks of a spanning tree follow from the others, so
+//! those blocks need no counter. Whatever may come from or lead to anywhere (entries, indirect jumps, calls
+//! that may not return) is one class, *outside*, which has no equation.
 
-use super::Uncounted;
-use super::decode::{Step, Steps, Way};
+use crate::blocks::steps::{Step, Steps, Way};
+use crate::blocks::uncounted::Uncounted;
 use gprofinject_image::Image;
 
+/// The opcode of `int3`.
 const INT3: u8 = 0xcc;
 
+/// A basic block.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Block {
-    /// Its steps.
+    /// Index of its first step.
     pub(super) first: usize,
+    /// Index of the first step behind it.
     pub(super) end: usize,
-    /// Number of its counter among the unit's.
+    /// The number of its counter among the unit's.
     pub(super) counter: Option<u32>,
-    /// The step before which a counter stands, and whether it must leave all flags alone.
+    /// Index of the step before which a counter stands.
     pub(super) place: usize,
+    /// Whether the counter must preserve all flags.
     pub(super) keeps_flags: bool,
-    /// Nobody reads flags behind it.
+    /// Whether nobody needs flags behind the block.
     pub(super) leaves_no_flags: bool,
-    /// Nothing leads to it: padding, mostly. It is not copied, and never runs.
+    /// Whether nothing leads to the block, which is mostly padding. It is not copied, and never runs.
     pub(super) dead: bool,
-    /// Its class, and its successors'.
+    /// Its class.
     class: u32,
+    /// The class of its successors.
     out: u32,
 }
 
+/// The basic blocks of a unit.
 #[derive(Debug, Default)]
-pub(super) struct Graph {
-    /// In the order of the steps.
+pub(crate) struct Graph {
+    /// The blocks, in the order of the steps.
     pub(super) blocks: Vec<Block>,
-    /// By step: the block that begins there, else `u32::MAX`.
+    /// By step: the block that begins there, or `u32::MAX`.
     begins: Vec<u32>,
+    /// By block: where it leads.
     next: Vec<Next>,
     /// Blocks that indirect jumps of the unit may lead to.
     indirect: Vec<usize>,
-    /// Blocks that are entered from elsewhere: the function's start, landing pads, what others jump to.
+    /// Blocks that are entered from elsewhere: the function's start, landing pads, and targets of other
+    /// functions' branches.
     entered: Vec<usize>,
+    /// The number of counters.
     pub(super) counters: u32,
-    /// Blocks without counters, each with the class whose equation gives its count, in an order in which that works.
+    /// Blocks without a counter, each with the class whose equation yields its count, in an order in which
+    /// they can be solved.
     derived: Vec<(usize, u32)>,
 }
 
 /// Where a block leads.
 #[derive(Clone, Copy, Debug, Default)]
 struct Next {
-    /// The block behind it, and the one that it branches to.
+    /// The block behind it.
     behind: Option<usize>,
+    /// The block that it branches to.
     target: Option<usize>,
-    /// To whatever indirect jumps lead to.
+    /// Whether it leads to the targets of indirect jumps.
     indirect: bool,
-    /// Also to elsewhere, or nowhere.
+    /// Whether it may also lead out of the unit, or nowhere.
     leaves: bool,
 }
 
 impl Graph {
-    /// `indirect`, `outside` and `pads` are addresses.
+    /// Divides the steps into blocks. `indirect`, `outside` and `pads` are addresses that are entered by
+    /// indirect jumps, from outside, and by unwinders.
+    ///
+    /// # Errors
+    ///
+    /// [`Uncounted::Overlapping`], if one of them is inside an instruction.
     pub(super) fn new(
         steps: &Steps,
         indirect: &[u64],
@@ -112,18 +129,20 @@ impl Graph {
         Ok(graph)
     }
 
+    /// Returns the block that begins at an address.
     fn block_at(&self, steps: &Steps, address: u64) -> Option<usize> {
         let block = *self.begins.get(steps.at(address)?)?;
         (block != u32::MAX).then_some(block as usize)
     }
 
+    /// Returns where a block leads.
     fn next_of(&self, steps: &Steps, b: usize) -> Next {
         let last = &steps.list[self.blocks[b].end - 1];
         let part_ends = steps.parts.iter().any(|p| p.end == self.blocks[b].end);
         let behind = (last.way.falls_through() && !part_ends).then_some(b + 1);
         let target = last.way.target().and_then(|t| self.block_at(steps, t));
         let leaves = match last.way {
-            Way::Call(_) | Way::Told(_) | Way::Leave | Way::Begin(_) => true,
+            Way::Call(_) | Way::CallWithOriginalReturn(_) | Way::Leave | Way::Begin(_) => true,
             Way::JumpIndirect | Way::Return => true,
             Way::Jump(_) | Way::Conditional(_) | Way::Loop(_) => target.is_none(),
             Way::Next | Way::Nop => false,
@@ -132,15 +151,17 @@ impl Graph {
         Next { behind, target, indirect: last.way == Way::JumpIndirect, leaves }
     }
 
+    /// Returns the blocks that may follow a block.
     pub(super) fn successors(&self, b: usize) -> impl Iterator<Item = usize> + '_ {
         let next = self.next[b];
         let indirect: &[usize] = if next.indirect { &self.indirect } else { &[] };
         next.behind.into_iter().chain(next.target).chain(indirect.iter().copied())
     }
 
+    /// Marks the blocks that something leads to.
     fn mark_living(&mut self) {
         let mut work = self.entered.clone();
-        // An indirect jump of somebody else's may come here as well.
+        // An indirect jump of another function may lead there as well.
         work.extend(&self.indirect);
         while let Some(b) = work.pop() {
             if std::mem::replace(&mut self.blocks[b].dead, false) {
@@ -149,13 +170,13 @@ impl Graph {
         }
     }
 
-    /// Whether nothing leads to an instruction that is no padding.
+    /// Returns whether nothing leads to some instruction that is not padding.
     pub(super) fn has_unreached(&self, image: &Image, steps: &Steps) -> bool {
         let padding = |s: &Step| s.way == Way::Nop || image.code_at(s.ip, s.len.into()) == Some(&[INT3]);
         self.blocks.iter().any(|b| b.dead && !steps.list[b.first..b.end].iter().all(padding))
     }
 
-    /// Chooses the blocks that are counted: not those that likely run most often.
+    /// Chooses the blocks that get a counter: those that probably run least often.
     pub(super) fn choose_counters(&mut self, steps: &Steps) {
         let outside = self.blocks.len();
         let mut classes = Classes::new(outside + 1);
@@ -191,7 +212,7 @@ impl Graph {
         self.derive(unknown, classes.find(outside) as u32);
     }
 
-    /// How often each block likely runs: eight times as often as what is around its loop.
+    /// Returns how often each block probably runs: eight times as often as what surrounds its loop.
     fn weights(&self, steps: &Steps) -> Vec<u64> {
         const DEEPEST: u32 = 12;
         let mut depth = vec![0_i32; self.blocks.len() + 1];
@@ -215,7 +236,8 @@ impl Graph {
             .collect()
     }
 
-    /// Leaf by leaf: a class with one unknown block gives its count.
+    /// Orders the blocks without a counter so that each count follows from counts that are known: a class
+    /// with one unknown block yields its count.
     fn derive(&mut self, unknown: Vec<usize>, outside: u32) {
         let mut degree = vec![0_u32; self.blocks.len() + 1];
         let mut at: Vec<Vec<usize>> = vec![Vec::new(); self.blocks.len() + 1];
@@ -241,28 +263,29 @@ impl Graph {
         }
     }
 
-    /// The block that a step is in.
+    /// Returns the block that a step is in.
     pub(super) fn block_of(&self, step: usize) -> Option<usize> {
         self.blocks.iter().position(|b| (b.first..b.end).contains(&step))
     }
 
-    /// Each block's count, from the counters. `stopped`: the step at which a thread came to its end.
+    /// Computes each block's count from the counters, and calls `visit` with the block and its count.
+    /// `stopped` is the step at which a thread ended.
     pub(super) fn solve(&self, counters: &[u64], stopped: Option<usize>, mut visit: impl FnMut(usize, u64)) {
         let inside = stopped.and_then(|step| self.block_of(step));
         let mut counts = vec![0_i128; self.blocks.len()];
         for (count, block) in counts.iter_mut().zip(&self.blocks) {
             *count = block.counter.and_then(|c| counters.get(c as usize)).copied().unwrap_or(0).into();
         }
-        // It had not come to the counter.
+        // The thread had not reached the counter.
         if let (Some(b), Some(step)) = (inside, stopped)
             && self.blocks[b].counter.is_some()
             && step < self.blocks[b].place
         {
             counts[b] += 1;
         }
-        // What comes to each class minus what begins there, of the blocks that are known.
+        // For each class: how often known blocks lead to it, minus how often known blocks in it began.
         let mut balance = vec![0_i128; self.blocks.len() + 1];
-        // Of the block that was not left, one less goes on.
+        // The block in which the thread ended was entered once more than it was left.
         if let Some(b) = inside {
             balance[self.blocks[b].out as usize] -= 1;
         }
@@ -280,20 +303,22 @@ impl Graph {
             known(block, counts[b], &mut balance);
         }
         for (b, count) in counts.into_iter().enumerate() {
-            // Less than none: a thread was stopped between two counters.
+            // A count below zero means that a thread was stopped between two counters.
             visit(b, u64::try_from(count.max(0)).unwrap_or(u64::MAX));
         }
     }
 }
 
-/// Union-find.
+/// Disjoint sets of numbers.
 struct Classes(Vec<usize>);
 
 impl Classes {
+    /// Returns `count` sets of one number each.
     fn new(count: usize) -> Classes {
         Classes((0..count).collect())
     }
 
+    /// Returns the number that stands for the set of `x`.
     fn find(&mut self, mut x: usize) -> usize {
         while self.0[x] != x {
             self.0[x] = self.0[self.0[x]];
@@ -302,6 +327,7 @@ impl Classes {
         x
     }
 
+    /// Joins two sets.
     fn join(&mut self, a: usize, b: usize) {
         let (a, b) = (self.find(a), self.find(b));
         self.0[a] = b;

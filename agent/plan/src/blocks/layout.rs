@@ -1,11 +1,12 @@
-//! The copy of a unit, instruction by instruction.
+//! Where each instruction of a unit stands in its copy, and the code that stands there.
 //!
-//! Most are copied byte by byte, RIP-relative operands get a new displacement, branches the shortest form that reaches.
-//! Nops and blocks that nothing leads to are left out; where they aligned the next block, the copy is aligned too.
+//! Most instructions are copied byte by byte. RIP-relative operands get a new displacement, and branches the
+//! shortest form that reaches. Nops, and blocks that nothing leads to, are left out; where nops aligned the
+//! next block, the copy is aligned too.
 //!
 //! ```text
 //! counter:  inc  qword gs:[disp32]
-//! where somebody reads the flags later, and nowhere in the block they are dead:
+//! if the flags are needed at every instruction of the block:
 //!           lea  rsp, [rsp-128]         ; the red zone
 //!           pushfq
 //!           inc  qword gs:[disp32]
@@ -13,7 +14,8 @@
 //!           lea  rsp, [rsp+128]
 //! ```
 //!
-//! A call of somebody who looks at its return address gets the original's, where a jump leads back to the copy:
+//! A call of a function that uses its return address gets the original's, where a jump leads back to the
+//! copy:
 //!
 //! ```text
 //!           call next                   ; the return predictor gets its pair
@@ -23,7 +25,7 @@
 //!     word: ..
 //! ```
 //!
-//! An indirect jump, where the original has no room at some of its targets:
+//! An indirect jump, if the original has no room at some of its targets:
 //!
 //! ```text
 //!           lea  rsp, [rsp-128]
@@ -36,87 +38,61 @@
 //!           jmp  [table+8*rax]
 //! ```
 
-use super::decode::{Step, Steps, Way};
-use super::graph::Graph;
-use super::{COUNTER, Uncounted};
+use crate::blocks::code::{
+    COMPARE, COMPARE_FRAMES, COUNTER, INC_LEN, KEEP_FRAMES, KEEP_LEN, NEAR_JUMP, PUSH_ORIGINAL,
+    PUSH_ORIGINAL_FRAMES, PUSH_ORIGINAL_LEN, WORD, Writer,
+};
+use crate::blocks::graph::Graph;
+use crate::blocks::steps::{Step, Steps, Way};
+use crate::blocks::uncounted::Uncounted;
 use gprofinject_image::Image;
-use iced_x86::{Code, Decoder, DecoderOptions, Encoder, OpKind, Register};
 
-/// Copies of functions begin at multiples of this.
+/// The start of each part of a copy is a multiple of this, in bytes.
 pub(super) const ALIGN: u32 = 16;
-/// `inc qword gs:[disp32]`, without the displacement.
-const INC: [u8; 5] = [0x65, 0x48, 0xff, 0x04, 0x25];
-/// `lea rsp, [rsp-128]`, `lea rsp, [rsp+128]`.
-const LEAVE_RED_ZONE: [u8; 5] = [0x48, 0x8d, 0x64, 0x24, 0x80];
-const BACK_TO_RED_ZONE: [u8; 8] = [0x48, 0x8d, 0xa4, 0x24, 0x80, 0, 0, 0];
-const PUSH_FLAGS: u8 = 0x9c;
-const POP_FLAGS: u8 = 0x9d;
-const INC_LEN: u32 = INC.len() as u32 + 4;
-const KEEP_LEN: u32 = INC_LEN + (LEAVE_RED_ZONE.len() + 2 + BACK_TO_RED_ZONE.len()) as u32;
-/// In a counter that keeps the flags: offsets behind each instruction that moves the stack pointer, and how far
-/// it is then from where it was.
-const KEEP_FRAMES: [(u32, i64); 4] = [(5, 128), (6, 136), (KEEP_LEN - 8, 128), (KEEP_LEN, 0)];
-const NEAR_JUMP: u32 = 5;
-/// `call next; next: lea rsp, [rsp+8]; push qword [rip+...]`.
-const TELL: [u8; 12] = [0xe8, 0, 0, 0, 0, 0x48, 0x8d, 0x64, 0x24, 8, 0xff, 0x35];
-const TELL_LEN: u32 = TELL.len() as u32 + 4;
-const WORD: u32 = 8;
-/// The comparison of a target, with nops behind the `cmp` up to its longest form: two prefixes, REX, opcode, ModRM,
-/// SIB, displacement.
-const COMPARE: u32 = COMPARE_FRAMES[3].0 + 6;
-const LONGEST_CMP: u32 = 10;
-/// As [`KEEP_FRAMES`].
-const COMPARE_FRAMES: [(u32, i64); 4] =
-    [(5, 128), (6, 136), (6 + LEA_LEN + LONGEST_CMP + 1, 128), (6 + LEA_LEN + LONGEST_CMP + 1 + 8, 0)];
-/// `lea reg, [rip+disp32]`.
-const LEA_LEN: u32 = 7;
-/// As [`KEEP_FRAMES`]: offsets in it, and how far the stack pointer is from where it was.
-const TELL_FRAMES: [(u32, i64); 4] = [(5, 8), (10, 0), (TELL_LEN, 8), (TELL_LEN + NEAR_JUMP, 0)];
 
-/// Nops of one to nine bytes (Intel's manual, volume 2B, NOP).
-const NOPS: [&[u8]; 9] = [
-    &[0x90],
-    &[0x66, 0x90],
-    &[0x0f, 0x1f, 0x00],
-    &[0x0f, 0x1f, 0x40, 0],
-    &[0x0f, 0x1f, 0x44, 0, 0],
-    &[0x66, 0x0f, 0x1f, 0x44, 0, 0],
-    &[0x0f, 0x1f, 0x80, 0, 0, 0, 0],
-    &[0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0],
-    &[0x66, 0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0],
-];
-
+/// Where a part of a unit stands.
 #[derive(Debug)]
 struct PartLayout {
     /// Offset in the copies.
     at: u32,
+    /// Bytes.
     len: u32,
+    /// Index of its first step.
     first: usize,
+    /// Index of the first step behind it.
     end: usize,
-    /// A jump behind the last instruction, to where the original goes on.
+    /// The address at which the original goes on behind the last instruction. A jump there ends the part.
     goes_on: Option<u64>,
 }
 
+/// Where each instruction of a unit stands in the copies.
 #[derive(Debug, Default)]
-pub(super) struct Layout {
+pub(crate) struct Layout {
+    /// The parts.
     parts: Vec<PartLayout>,
     /// By step: offset in its part of what stands for it, without the padding before it.
     offsets: Vec<u32>,
     /// By step: bytes of padding before it.
     padding: Vec<u8>,
-    /// By step: a branch that does not reach by a short displacement.
+    /// By step: whether it is a branch that a short displacement does not reach.
     far: Vec<bool>,
     /// By step: bytes of the counter before it.
     counters: Vec<u8>,
-    /// By step: left out.
+    /// By step: whether it is left out.
     dropped: Vec<bool>,
+    /// By step: index of its part.
     part_of: Vec<u8>,
     /// Targets that indirect jumps are compared with.
     compared: Vec<u64>,
 }
 
 impl Layout {
-    /// `compared` are targets that indirect jumps are to be compared with.
+    /// Chooses the form of each instruction. `compared` has the targets that indirect jumps are compared
+    /// with. The parts have no places yet.
+    ///
+    /// # Errors
+    ///
+    /// Why the function cannot be copied.
     pub(super) fn new(steps: &Steps, graph: &Graph, compared: Vec<u64>) -> Result<Layout, Uncounted> {
         let mut jumps = graph.blocks.iter().filter(|b| steps.list[b.end - 1].way == Way::JumpIndirect);
         if !compared.is_empty() && !jumps.all(|b| b.leaves_no_flags) {
@@ -158,7 +134,7 @@ impl Layout {
         Ok(layout)
     }
 
-    /// Begins with short branches, and lengthens what does not reach until all does.
+    /// Begins with short branches, and lengthens those that do not reach until all do.
     fn relax(&mut self, steps: &Steps, p: usize) {
         loop {
             self.sum(steps, p);
@@ -183,12 +159,13 @@ impl Layout {
         }
     }
 
+    /// Computes the offset of each instruction of a part, and the part's length.
     fn sum(&mut self, steps: &Steps, p: usize) {
         let (first, end) = (self.parts[p].first, self.parts[p].end);
         let mut at = 0_u32;
         for n in first..end {
             let step = &steps.list[n];
-            // Behind nops, on a cache line's quarter: somebody wanted it there.
+            // The nops before it aligned it, at a quarter of a cache line, so the copy is aligned too.
             let aligned =
                 n > first && step.ip.is_multiple_of(ALIGN.into()) && !self.dropped[n] && self.dropped[n - 1];
             let padding = if aligned { at.next_multiple_of(ALIGN) - at } else { 0 };
@@ -199,7 +176,7 @@ impl Layout {
         self.parts[p].len = at + if self.parts[p].goes_on.is_some() { NEAR_JUMP } else { 0 };
     }
 
-    /// Bytes of an instruction in the copy.
+    /// Returns the bytes that an instruction takes in the copy.
     fn size(&self, step: &Step, n: usize) -> u32 {
         let len = u32::from(step.len);
         match (step.way, self.far[n]) {
@@ -207,35 +184,37 @@ impl Layout {
             (Way::Jump(_), false) | (Way::Conditional(_), false) => 2,
             (Way::Jump(_), true) => NEAR_JUMP,
             (Way::Conditional(_), true) => 6,
-            // Around a jump, to a jump.
+            // The short branch leads over a jump, to a jump that reaches.
             (Way::Loop(_), true) => len + 2 + NEAR_JUMP,
             (Way::JumpIndirect, _) => len + COMPARE * self.compared.len() as u32,
-            (Way::Told(Some(_)), _) => TELL_LEN + NEAR_JUMP + WORD,
-            (Way::Told(None), _) => TELL_LEN + NEAR_JUMP + 1 + WORD,
+            (Way::CallWithOriginalReturn(Some(_)), _) => PUSH_ORIGINAL_LEN + NEAR_JUMP + WORD,
+            (Way::CallWithOriginalReturn(None), _) => PUSH_ORIGINAL_LEN + NEAR_JUMP + 1 + WORD,
             _ => len,
         }
     }
 
+    /// Returns the number of parts.
     pub(super) fn parts(&self) -> usize {
         self.parts.len()
     }
 
-    /// Puts a part at the first good offset from `next` on. Answers with what is free behind it.
+    /// Places a part at the first aligned offset from `next` on. Returns the first free offset behind it.
     pub(super) fn place(&mut self, part: usize, next: u32) -> u32 {
         let Some(part) = self.parts.get_mut(part) else { return next };
         part.at = next.next_multiple_of(ALIGN);
-        // A call's return address may be the first byte behind it, and is nobody else's.
+        // The return address of a call at its end is the first byte behind it, which must not belong to
+        // another part.
         part.at + part.len + 1
     }
 
-    /// Offset in the copies of what stands for an instruction.
+    /// Returns the offset in the copies of what stands for an instruction.
     pub(super) fn offset(&self, n: usize) -> u32 {
         self.parts[usize::from(self.part_of[n])].at + self.offsets[n]
     }
 
-    /// Offset behind an instruction.
+    /// Returns the offset in the copies behind an instruction.
     pub(super) fn behind(&self, n: usize) -> u32 {
-        // The next one's place, but for its padding.
+        // This is the next instruction's place, without the padding before it.
         match self.offsets.get(n + 1).filter(|_| self.part_of[n + 1] == self.part_of[n]) {
             Some(next) => self.parts[usize::from(self.part_of[n])].at + next - u32::from(self.padding[n + 1]),
             None => {
@@ -245,19 +224,22 @@ impl Layout {
         }
     }
 
-    /// Offset and end of a part.
+    /// Returns the offset and the end of a part.
     pub(super) fn range(&self, part: usize) -> (u32, u32) {
         let part = &self.parts[part];
         (part.at, part.at + part.len)
     }
 
-    /// What moves the stack pointer beside the original's instructions: the step, offset in the copies, and how far.
+    /// Returns what moves the stack pointer besides the original's instructions: the step, the offset in the
+    /// copies, and how many bytes the stack pointer is then below where it was.
     pub(super) fn moves<'a>(&'a self, steps: &'a Steps) -> impl Iterator<Item = (usize, u32, i64)> + 'a {
         (0..self.counters.len()).flat_map(|n| {
             let keeps = u32::from(self.counters[n]) == KEEP_LEN;
             let keeper = keeps.then(|| (self.offset(n), KEEP_FRAMES));
-            let told = matches!(steps.list[n].way, Way::Told(_)) && !self.dropped[n];
-            let call = told.then(|| (self.offset(n) + u32::from(self.counters[n]), TELL_FRAMES));
+            let has_original =
+                matches!(steps.list[n].way, Way::CallWithOriginalReturn(_)) && !self.dropped[n];
+            let call =
+                has_original.then(|| (self.offset(n) + u32::from(self.counters[n]), PUSH_ORIGINAL_FRAMES));
             let jumps = steps.list[n].way == Way::JumpIndirect && !self.dropped[n];
             let compared = if jumps { self.compared.len() as u32 } else { 0 };
             let first = self.offset(n) + u32::from(self.counters[n]);
@@ -267,7 +249,12 @@ impl Layout {
         })
     }
 
-    /// Writes the copy. Answers with the offsets of words that hold link addresses.
+    /// Writes the copy. See [`Unit::write`](crate::blocks::unit::Unit::write); `counters` is the offset of
+    /// the unit's first counter.
+    ///
+    /// # Errors
+    ///
+    /// [`Uncounted::NotRelocatable`], if something is out of reach.
     #[expect(clippy::too_many_arguments)]
     pub(super) fn write(
         &self,
@@ -305,7 +292,7 @@ impl Layout {
         Ok(writer.words)
     }
 
-    /// None: something is out of reach.
+    /// Writes what stands for an instruction. `None`: something is out of reach.
     fn instruction(
         &self,
         image: &Image,
@@ -338,7 +325,7 @@ impl Layout {
             }
             Way::Conditional(to) => {
                 let goal = goal(to);
-                // 70+cc rel8, or 0f 80+cc rel32.
+                // The encoding is 70+cc rel8, or 0f 80+cc rel32.
                 let wide = code.len() >= 6 && code[code.len() - 6] == 0x0f;
                 let condition = code[code.len() - if wide { 5 } else { 2 }] & 0xf;
                 if self.far[n] {
@@ -363,9 +350,9 @@ impl Layout {
                 out.put(&code[..code.len() - 4]);
                 out.displacement(goal)
             }
-            Way::Told(to) => {
+            Way::CallWithOriginalReturn(to) => {
                 let jump = if to.is_some() { NEAR_JUMP } else { NEAR_JUMP + 1 };
-                out.put(&TELL);
+                out.put(&PUSH_ORIGINAL);
                 out.put(&jump.to_le_bytes());
                 match to {
                     Some(to) => {
@@ -404,101 +391,5 @@ impl Layout {
                 Some(())
             }
         }
-    }
-}
-
-struct Writer<'a> {
-    bytes: &'a mut [u8],
-    base: u64,
-    at: u32,
-    /// Offsets of words that hold link addresses.
-    words: Vec<u32>,
-}
-
-impl Writer<'_> {
-    fn put(&mut self, bytes: &[u8]) {
-        let at = self.at as usize;
-        self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
-        self.at += bytes.len() as u32;
-    }
-
-    fn pad(&mut self, mut len: u32) {
-        while len > 0 {
-            let nop = NOPS[(len as usize).min(NOPS.len()) - 1];
-            self.put(nop);
-            len -= nop.len() as u32;
-        }
-    }
-
-    fn count(&mut self, place: u64, keeps_flags: bool) -> Option<()> {
-        let place = i32::try_from(place).ok()?.to_le_bytes();
-        if keeps_flags {
-            self.put(&LEAVE_RED_ZONE);
-            self.put(&[PUSH_FLAGS]);
-        }
-        self.put(&INC);
-        self.put(&place);
-        if keeps_flags {
-            self.put(&[POP_FLAGS]);
-            self.put(&BACK_TO_RED_ZONE);
-        }
-        Some(())
-    }
-
-    /// `je goal`, if the indirect jump `code`, at `ip` in the original, would lead to `target`.
-    fn compare(&mut self, ip: u64, code: &[u8], target: u64, goal: u64) -> Option<()> {
-        let start = self.at;
-        let jump = Decoder::with_ip(64, code, ip, DecoderOptions::NONE).decode();
-        let used =
-            [jump.op0_register(), jump.memory_base(), jump.memory_index()].map(Register::full_register);
-        let (scratch, number) =
-            [(Register::RAX, 0), (Register::RCX, 1), (Register::RDX, 2), (Register::RBX, 3)]
-                .into_iter()
-                .find(|(register, _)| !used.contains(register))?;
-        self.put(&LEAVE_RED_ZONE);
-        self.put(&[0x50 | number, 0x48, 0x8d, number << 3 | 5]);
-        self.displacement(target)?;
-        let mut cmp = jump;
-        cmp.set_code(Code::Cmp_r64_rm64);
-        cmp.set_op0_kind(OpKind::Register);
-        cmp.set_op0_register(scratch);
-        cmp.set_op1_kind(jump.op0_kind());
-        if jump.op0_kind() == OpKind::Register {
-            cmp.set_op1_register(jump.op0_register());
-        }
-        cmp.set_has_repne_prefix(false);
-        if jump.segment_prefix() != Register::FS {
-            cmp.set_segment_prefix(Register::None);
-        }
-        if jump.memory_base() == Register::RSP {
-            let displacement = jump.memory_displacement64().wrapping_add(COMPARE_FRAMES[1].1 as u64);
-            cmp.set_memory_displ_size(8);
-            cmp.set_memory_displacement64(displacement);
-        }
-        let mut encoder = Encoder::new(64);
-        let len = encoder.encode(&cmp, self.base.wrapping_add(self.at.into())).ok()? as u32;
-        self.put(&encoder.take_buffer());
-        self.pad(LONGEST_CMP.checked_sub(len)?);
-        self.put(&[0x58 | number]);
-        self.put(&BACK_TO_RED_ZONE);
-        self.put(&[0x0f, 0x84]);
-        debug_assert_eq!(self.at + 4 - start, COMPARE);
-        self.displacement(goal)
-    }
-
-    fn distance(&self, len: u32, to: u64) -> i64 {
-        to.wrapping_sub(self.base.wrapping_add((self.at + len).into())) as i64
-    }
-
-    fn displacement(&mut self, to: u64) -> Option<()> {
-        let distance = i32::try_from(self.distance(4, to)).ok()?;
-        self.put(&distance.to_le_bytes());
-        Some(())
-    }
-
-    fn short(&mut self, to: u64) -> Option<()> {
-        let distance = i8::try_from(self.distance(1, to)).ok()?;
-        self.put(&distance.to_le_bytes());
-        Some(())
     }
 }

@@ -1,57 +1,68 @@
-//! The bytes of the arena, as they are written.
+//! The bytes of the arena, and how code is written into them.
 
-use crate::relocate::near_jump;
-use crate::slots::Home;
-use crate::template::{Hole, Second, Target, Template};
+use crate::emit::homes::Home;
+use crate::x86::jump::near_jump;
+use crate::x86::template::kind::Second;
+use crate::x86::template::{Hole, Target, Template};
 use gprofinject_abi::plan::ArenaHeader;
 use std::mem::offset_of;
 use std::ops::Range;
 
-/// Bytes of [`Writer::stub`] at most.
-pub const STUB: usize = 19;
+/// Bytes of [`Writer::stub`], at most.
+pub(crate) const STUB: usize = 19;
 /// Bytes of [`Writer::restore`].
-pub const RESTORE: usize = 10;
+pub(crate) const RESTORE: usize = 10;
 /// Bytes of [`Writer::jump_through`].
 const JUMP_THROUGH: usize = 6;
-/// `mov [rsp-24], r11`, `mov [rsp-16], r11`: where the slow paths look for it, from the CFA and from the
-/// return slot.
+/// `mov [rsp-24], r11` and `mov [rsp-16], r11`. The slow paths expect r11 there; the first form is for rsp =
+/// CFA, the second for rsp at the return slot.
 const SAVE_R11: [[u8; 5]; 2] = [[0x4c, 0x89, 0x5c, 0x24, 0xe8], [0x4c, 0x89, 0x5c, 0x24, 0xf0]];
-/// `mov [rsp-16], rax`, `mov [rsp-8], rax`: the same.
+/// `mov [rsp-16], rax` and `mov [rsp-8], rax`, for the same two cases.
 const SAVE_RAX: [[u8; 5]; 2] = [[0x48, 0x89, 0x44, 0x24, 0xf0], [0x48, 0x89, 0x44, 0x24, 0xf8]];
-/// `mov rax, [rsp-16]`, `mov rax, [rsp-8]`.
-pub const LOAD_RAX: [[u8; 5]; 2] = [[0x48, 0x8b, 0x44, 0x24, 0xf0], [0x48, 0x8b, 0x44, 0x24, 0xf8]];
+/// `mov rax, [rsp-16]` and `mov rax, [rsp-8]`, for the same two cases.
+pub(crate) const LOAD_RAX: [[u8; 5]; 2] = [[0x48, 0x8b, 0x44, 0x24, 0xf0], [0x48, 0x8b, 0x44, 0x24, 0xf8]];
 /// `mov r11, r10`.
 const R11_FROM_R10: [u8; 3] = [0x4d, 0x89, 0xd3];
 
-/// What the holes of a template are filled with. Where a branch leads to is an arena offset.
+/// What the holes of a template are filled with. Targets of branches are arena offsets.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Values {
+pub(crate) struct Values {
+    /// The function's home slots.
     pub home: Home,
+    /// The function's number.
     pub number: u32,
-    /// Of a tail call: lower half of its slot's key.
+    /// For a tail call: the lower half of its slot's key.
     pub site: u32,
+    /// Where a thunk goes whose arc is not at its home slot.
     pub miss: usize,
+    /// Where it goes on entry if the stack pointer is outside of the thread's window.
     pub outside: usize,
+    /// Where it goes on exit if the stack pointer is outside of the thread's window.
     pub exit: usize,
+    /// The function's body.
     pub body: usize,
 }
 
-/// Where the jumps to the slow path of exits are, in the order of [`crate::template::ExitWay`], the first at `at`.
-pub fn exits(at: usize) -> [usize; 3] {
+/// Returns where the jumps to the slow path of exits stand, in the order of
+/// [`crate::x86::template::kind::ExitWay`]. The first stands at `at`.
+pub(crate) fn exits(at: usize) -> [usize; 3] {
     [at, at + JUMP_THROUGH, at + 2 * JUMP_THROUGH + 5]
 }
 
-/// The arena.
+/// The arena's bytes.
 #[derive(Debug, Default)]
-pub struct Code {
-    /// Link address; may wrap below zero in a PIE.
+pub(crate) struct Code {
+    /// Address of the arena. In a PIE it may wrap below zero.
     pub arena: u64,
+    /// The bytes.
     pub bytes: Vec<u8>,
+    /// Arena offsets of displacements to which the agent adds the offset of its thread-local words.
     pub tls_fixups: Vec<u32>,
 }
 
 impl Code {
-    pub fn address(&self, offset: usize) -> u64 {
+    /// Returns the address at an offset.
+    pub(crate) fn address(&self, offset: usize) -> u64 {
         self.arena.wrapping_add(offset as u64)
     }
 }
@@ -59,12 +70,14 @@ impl Code {
 /// Bytes of the arena from an offset on.
 #[derive(Debug, Default)]
 struct Area<'b> {
+    /// The offset.
     start: usize,
+    /// The bytes.
     bytes: &'b mut [u8],
 }
 
 impl<'b> Area<'b> {
-    /// Takes the first bytes away, up to the end of `range`, and answers with those of the range.
+    /// Removes the first bytes, up to the end of `range`, and returns those of the range.
     fn take(&mut self, range: &Range<usize>) -> Area<'b> {
         let (taken, rest) = std::mem::take(&mut self.bytes).split_at_mut(range.end - self.start);
         let bytes = taken.get_mut(range.start - self.start..).unwrap_or_default();
@@ -75,60 +88,68 @@ impl<'b> Area<'b> {
 
 /// Writes into one or two areas of the arena. Places are arena offsets.
 #[derive(Debug)]
-pub struct Writer<'b> {
+pub(crate) struct Writer<'b> {
+    /// The area at the lower offset.
     low: Area<'b>,
+    /// The area at the higher offset.
     high: Area<'b>,
+    /// See [`Code::tls_fixups`].
     pub tls_fixups: Vec<u32>,
 }
 
 impl<'b> Writer<'b> {
-    /// Writes anywhere.
-    pub fn new(bytes: &'b mut [u8]) -> Writer<'b> {
+    /// Returns a writer for the whole arena.
+    pub(crate) fn new(bytes: &'b mut [u8]) -> Writer<'b> {
         let high = Area { start: bytes.len(), bytes: &mut [] };
         Writer { low: Area { start: 0, bytes }, high, tls_fixups: Vec::new() }
     }
 
-    /// One for each pair of areas; all the first ones, in order, stand before all the second ones.
-    pub fn apart(bytes: &'b mut [u8], areas: &[(Range<usize>, Range<usize>)]) -> Vec<Writer<'b>> {
+    /// Returns one writer for each pair of areas. All the first areas, in order, must stand before all the
+    /// second ones.
+    pub(crate) fn apart(bytes: &'b mut [u8], areas: &[(Range<usize>, Range<usize>)]) -> Vec<Writer<'b>> {
         let mut rest = Area { start: 0, bytes };
         let low: Vec<Area> = areas.iter().map(|(low, _)| rest.take(low)).collect();
         let both = low.into_iter().zip(areas);
         both.map(|(low, (_, high))| Writer { low, high: rest.take(high), tls_fixups: Vec::new() }).collect()
     }
 
+    /// Returns `len` bytes at a place.
     fn at(&mut self, at: usize, len: usize) -> &mut [u8] {
         let area = if at < self.high.start { &mut self.low } else { &mut self.high };
         let from = at - area.start;
         &mut area.bytes[from..from + len]
     }
 
-    pub fn put(&mut self, at: usize, bytes: &[u8]) {
+    /// Writes bytes.
+    pub(crate) fn put(&mut self, at: usize, bytes: &[u8]) {
         self.at(at, bytes.len()).copy_from_slice(bytes);
     }
 
-    pub fn word(&mut self, at: usize, value: u32) {
+    /// Writes a u32.
+    pub(crate) fn word(&mut self, at: usize, value: u32) {
         self.put(at, &value.to_le_bytes());
     }
 
-    /// Fills the displacement at `hole`, the last four bytes of a branch to an arena offset.
-    pub fn branch(&mut self, hole: usize, target: usize) {
+    /// Writes the displacement at `hole`, the last four bytes of a branch to `target`.
+    pub(crate) fn branch(&mut self, hole: usize, target: usize) {
         self.word(hole, (target as u32).wrapping_sub(hole as u32 + 4));
     }
 
-    /// `jmp` from one arena offset to another.
-    pub fn jump(&mut self, at: usize, target: usize) {
+    /// Writes a `jmp` to `target`.
+    pub(crate) fn jump(&mut self, at: usize, target: usize) {
         self.put(at, &near_jump(at as u64, target as u64));
     }
 
-    /// `jmp [rip + word of the arena header]`.
-    pub fn jump_through(&mut self, at: usize, word: usize) {
+    /// Writes `jmp [rip+...]` through the word of the arena header at offset `word`.
+    pub(crate) fn jump_through(&mut self, at: usize, word: usize) {
         self.put(at, &[0xff, 0x25]);
         self.branch(at + 2, word);
     }
 
-    /// `mov eax, number; jmp [header]`. Where the thunk has used r10 in place of r11: first saves r11, and
-    /// moves the return address there. In place of rax: first saves rax. `popped`: rsp is the CFA.
-    pub fn stub(&mut self, at: usize, number: u32, word: usize, second: Second, popped: bool) {
+    /// Writes `mov eax, number; jmp [header]`, the way to a slow path. If the thunk uses r10 in place of r11,
+    /// it first saves r11 and moves the return address there; if the thunk uses r10 in place of rax, it first
+    /// saves rax. `popped`: rsp is the CFA.
+    pub(crate) fn stub(&mut self, at: usize, number: u32, word: usize, second: Second, popped: bool) {
         let mut at = at;
         if second == Second::R10 {
             self.put(at, &SAVE_R11[usize::from(!popped)]);
@@ -144,14 +165,15 @@ impl<'b> Writer<'b> {
         self.jump_through(at + 5, word);
     }
 
-    /// The way back from there, to `resume`, where the thunk itself would not restore rax.
-    pub fn restore(&mut self, at: usize, resume: usize, popped: bool) {
+    /// Writes the way back from the slow path to `resume`, for a thunk that does not restore rax itself.
+    pub(crate) fn restore(&mut self, at: usize, resume: usize, popped: bool) {
         self.put(at, &LOAD_RAX[usize::from(!popped)]);
         self.jump(at + 5, resume);
     }
 
-    /// The jumps to the slow path of exits, at [`exits`]; `mov [rsp-24], rax`, `mov [rsp-16], r11` before the jump.
-    pub fn exits(&mut self, [plain, rax, r11]: [usize; 3]) {
+    /// Writes the jumps to the slow path of exits, at [`exits`]: one alone, one behind `mov [rsp-24], rax`,
+    /// and one behind `mov [rsp-16], r11`.
+    pub(crate) fn exits(&mut self, [plain, rax, r11]: [usize; 3]) {
         let word = offset_of!(ArenaHeader, exit);
         self.jump_through(plain, word);
         self.put(rax, &[0x48, 0x89, 0x44, 0x24, 0xe8]);
@@ -160,8 +182,8 @@ impl<'b> Writer<'b> {
         self.jump_through(r11 + 5, word);
     }
 
-    /// Copies a template, and fills its holes.
-    pub fn fill(&mut self, template: &Template, at: usize, values: &Values) {
+    /// Writes a template, with its holes filled.
+    pub(crate) fn fill(&mut self, template: &Template, at: usize, values: &Values) {
         self.put(at, &template.bytes);
         for &(hole, kind) in &template.holes {
             let hole = at + hole as usize;

@@ -1,64 +1,64 @@
-//! The copies of counted functions.
+//! Writes the copies of counted functions into the arena.
 
-use super::{Emitter, Input};
-use crate::blocks::{self, Uncounted};
-use crate::flow::function_at;
+use crate::blocks::tables;
+use crate::blocks::uncounted::Uncounted;
+use crate::emit::emitter::Emitter;
+use crate::emit::layout::Input;
 use gprofinject_abi::plan::Frame;
 use gprofinject_abi::region;
 use std::collections::HashMap;
 
-impl Emitter<'_, '_> {
-    /// The copies of counted functions, what leads to them, and their unwind tables.
-    pub(super) fn copies(&mut self) {
-        let layout = self.layout;
-        let Input { image, hooks, homes, copies, .. } = layout.input;
-        if copies.units.is_empty() {
-            return;
-        }
-        let base = self.address(layout.copies);
-        let mut starts: HashMap<u64, usize> = HashMap::new();
-        for (number, hook) in hooks.iter().enumerate() {
-            starts.insert(image.functions[hook.function].address, number);
-            starts.entry(hook.at).or_insert(number);
-        }
-        let elsewhere = |site: u64, target: u64| {
-            let hooked = || starts.get(&target).map(|&number| self.thunks[number]);
-            if let Some(thunk) = layout.tails.of_site(site).or_else(hooked) {
-                return self.address(thunk);
-            }
-            let function = function_at(image, target);
-            let copied = function.and_then(|f| copies.offset(image, f, target));
-            copied.map_or(target, |offset| base.wrapping_add(offset.into()))
-        };
-        let counters = region::counters_offset(homes.bytes);
-        let mut bytes = vec![0xcc; copies.len as usize];
-        let (mut patches, mut words, mut uncounted) = (Vec::new(), Vec::new(), Vec::new());
-        for unit in &copies.units {
-            match unit.write(image, &mut bytes, base, counters, &elsewhere) {
-                Ok(written) => words.extend(written.into_iter().map(|word| layout.copies as u32 + word)),
-                Err(reason) => uncounted.push((unit.function, reason)),
-            }
-            let redirects = unit.redirects(base).map(|(at, bytes)| layout.patch(at, &bytes));
-            match redirects.collect::<Option<Vec<_>>>() {
-                Some(all) => patches.extend(all),
-                None => uncounted.push((unit.function, Uncounted::NoRoom)),
-            }
-        }
-        self.out.uncounted.extend(uncounted);
-        self.out.bias_fixups.extend(words);
-        self.out.patches.extend(patches);
-        self.code.put(layout.copies, &bytes);
-        let tables_at = layout.copies + bytes.len().next_multiple_of(8);
-        match blocks::tables(image, copies, base, self.address(tables_at)) {
-            Ok(tables) if tables_at + tables.len() <= layout.len => {
-                self.code.put(tables_at, &tables);
-            }
-            Ok(_) => {
-                let all = copies.units.iter().map(|unit| (unit.function, Uncounted::Frames));
-                self.out.uncounted.extend(all);
-            }
-            Err(failed) => self.out.uncounted.extend(failed.into_iter().map(|f| (f, Uncounted::Frames))),
-        }
-        self.out.frame_tables[Frame::Copied as usize] = tables_at as u32;
+/// Writes the copies of counted functions, their unwind tables, and the patches that lead from the
+/// originals to the copies.
+pub(crate) fn write(e: &mut Emitter<'_, '_>) {
+    let layout = e.layout;
+    let Input { image, hooks, homes, copies, .. } = layout.input;
+    if copies.units.is_empty() {
+        return;
     }
+    let base = e.address(layout.copies);
+    let mut starts: HashMap<u64, usize> = HashMap::new();
+    for (number, hook) in hooks.iter().enumerate() {
+        starts.insert(image.functions[hook.function].address, number);
+        starts.entry(hook.at).or_insert(number);
+    }
+    let elsewhere = |site: u64, target: u64| {
+        let hooked = || starts.get(&target).map(|&number| e.thunks[number]);
+        if let Some(thunk) = layout.tails.of_site(site).or_else(hooked) {
+            return e.address(thunk);
+        }
+        let function = image.function_at(target);
+        let copied = function.and_then(|f| copies.offset(image, f, target));
+        copied.map_or(target, |offset| base.wrapping_add(offset.into()))
+    };
+    let counters = region::counters_offset(homes.bytes);
+    let mut bytes = vec![0xcc; copies.len as usize];
+    let (mut patches, mut words, mut uncounted) = (Vec::new(), Vec::new(), Vec::new());
+    for unit in &copies.units {
+        match unit.write(image, &mut bytes, base, counters, &elsewhere) {
+            Ok(written) => words.extend(written.into_iter().map(|word| layout.copies as u32 + word)),
+            Err(reason) => uncounted.push((unit.function, reason)),
+        }
+        let redirects = unit.redirects(base).map(|(at, bytes)| layout.patch(at, &bytes));
+        match redirects.collect::<Option<Vec<_>>>() {
+            Some(all) => patches.extend(all),
+            None => uncounted.push((unit.function, Uncounted::NoRoom)),
+        }
+    }
+    e.out.uncounted.extend(uncounted);
+    e.out.bias_fixups.extend(words);
+    e.out.patches.extend(patches);
+    e.code.put(layout.copies, &bytes);
+    let tables_at = layout.copies + bytes.len().next_multiple_of(8);
+    match tables::tables(image, copies, base, e.address(tables_at)) {
+        Ok(tables) if tables_at + tables.len() <= layout.len => {
+            e.code.put(tables_at, &tables);
+        }
+        Ok(_) => {
+            let all = copies.units.iter().map(|unit| (unit.function, Uncounted::Frames));
+            e.out.uncounted.extend(all);
+        }
+        Err(failed) => e.out.uncounted.extend(failed.into_iter().map(|f| (f, Uncounted::Frames))),
+    }
+    e.out.frame_tables[Frame::Copied as usize] = tables_at as u32;
 }

@@ -1,75 +1,92 @@
-//! Where everything in the arena goes: known before any of it is written.
+//! Where everything in the arena stands. All of it is known before any of it is written.
 
-use super::Wish;
-use super::code::{self, RESTORE, STUB};
-use super::tail::{self, Tails};
-use crate::blocks::{self, Copies};
-use crate::cfi::Tables;
-use crate::moved::Bodies;
+use crate::blocks::copies::Copies;
+use crate::blocks::tables;
+use crate::decide::hook::{Hook, Retarget, relocates};
+use crate::decide::tails::Tail;
+use crate::decide::thunk_spec::ThunkSpec;
+use crate::decide::unwinder::ThroughAgent;
+use crate::decide::verdict::Tactic;
+use crate::emit::bodies::Bodies;
+use crate::emit::cfi::Tables;
+use crate::emit::code::{RESTORE, STUB};
+use crate::emit::homes::Homes;
+use crate::emit::sleds::Chain;
+use crate::emit::tails::Tails;
+use crate::emit::{code, sleds, tails, thunk};
 use crate::parallel;
-use crate::slots::Homes;
-use crate::tactic::sled::{self, Chain};
-use crate::tactic::{Hook, JUMP, Retarget, Tactic, relocates};
-use crate::tails::Tail;
-use crate::template::{Kind, LINE, Second, Template};
-use crate::unwinder::Led;
+use crate::x86::jump::JUMP;
+use crate::x86::template::kind::{Kind, Second};
+use crate::x86::template::{LINE, Template};
 use gprofinject_abi::plan::{ArenaHeader, EXIT_JUMPS};
 use gprofinject_abi::region::{PAGE, round_up};
 use gprofinject_image::{Image, ImageKind};
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// Free space left between the arena and the image.
+/// Bytes left free between the arena and the program.
 const GUARD: u64 = 0x1_0000;
-/// Nothing is mapped below (vm.mmap_min_addr).
+/// Nothing is mapped below this address (vm.mmap_min_addr).
 const LOWEST: u64 = 0x2_0000;
-/// Where an ET_EXEC has no room below, the arena leaves this much to the heap behind the image.
+/// If an ET_EXEC has no room for the arena below it, the arena stands above and leaves this many bytes to the
+/// heap.
 const HEAP: u64 = 1 << 29;
-/// Bytes of a function's stubs: a second look (see [`Template::second_look`]), two of [`code::Writer::stub`], and
-/// [`code::Writer::restore`].
-pub(super) const STUBS: usize = SECOND_LOOK + 2 * STUB + RESTORE;
-pub(super) const SECOND_LOOK: usize = 21;
-/// Bytes of `cmp dword [rsp], label; je body`.
-pub(super) const LOOP_CHECK: usize = 13;
-/// Bytes of `lea r11, [body]; lea r10, [helper]; jmp [header]`.
-pub(super) const LEAD: usize = 20;
+/// Bytes of a function's stubs: a second look (see [`Template::second_look`]), two of [`code::Writer::stub`],
+/// and one of [`code::Writer::restore`].
+pub(crate) const STUBS: usize = SECOND_LOOK + 2 * STUB + RESTORE;
+/// Bytes of a second look.
+pub(crate) const SECOND_LOOK: usize = 21;
 
-/// What is to be emitted; `wishes` and `homes` are in the order of the hooks, and so are the function numbers.
+/// Bytes of `lea r11, [body]; lea r10, [helper]; jmp [header]`.
+pub(crate) const GATE_JUMP: usize = 20;
+
+/// What is to be emitted. Function numbers are indices of hooks.
 #[derive(Clone, Copy)]
 pub(crate) struct Input<'a, 'd> {
+    /// The program.
     pub(crate) image: &'a Image<'d>,
+    /// The hooked functions, in the order of their addresses.
     pub(crate) hooks: &'a [Hook],
-    pub(crate) wishes: &'a [Wish],
+    /// What each hook's thunk has to do.
+    pub(crate) specs: &'a [ThunkSpec],
+    /// Where each hook's arcs are counted.
     pub(crate) homes: &'a Homes,
+    /// The tail calls that get a thunk, sorted by callee.
     pub(crate) tails: &'a [Tail],
-    pub(crate) led: &'a [Led],
+    /// Functions whose bodies begin with a jump through the agent.
+    pub(crate) through_agent: &'a [ThroughAgent],
+    /// The copies of counted functions.
     pub(crate) copies: &'a Copies,
 }
 
-/// Places are arena offsets.
-pub(super) struct Layout<'a, 'd> {
+/// Where everything in the arena stands. Places are arena offsets.
+pub(crate) struct Layout<'a, 'd> {
+    /// What is to be emitted.
     pub(super) input: Input<'a, 'd>,
-    /// Link address of the arena, and its length.
+    /// Address of the arena.
     pub(super) arena: u64,
+    /// Bytes of the arena, at most.
     pub(super) len: usize,
-    /// By [`Kind::index`]; empty where no function is of that kind.
+    /// The thunks' templates, by [`Kind::index`]. One is empty if no function is of that kind.
     pub(super) templates: Vec<Template>,
     /// The kind of each function's thunk.
     pub(super) kinds: Vec<Kind>,
-    /// By [`Second`].
+    /// The templates of second looks, by [`Second`].
     pub(super) second_looks: [Template; Second::ALL.len()],
-    /// The jumps to the slow path of exits, by [`crate::template::ExitWay`].
+    /// The jumps to the slow path of exits, by [`crate::x86::template::kind::ExitWay`].
     pub(super) exits: [usize; 3],
     /// The unwind tables of thunks.
     pub(super) unwind: usize,
-    /// Each with the place of the code behind its head's jump.
+    /// The chains of sleds, each with the place of the code behind the jump of its head.
     pub(super) chains: Vec<(usize, Chain)>,
-    /// Functions whose thunks are written one behind the other, and the room for those.
+    /// The thunks, divided into parts: the numbers of the functions in each part, and the room for it.
     pub(super) parts: Vec<(Range<usize>, Range<usize>)>,
-    /// First byte of the stubs.
+    /// The first byte of the stubs.
     pub(super) stubs: usize,
+    /// The thunks and stubs of tail calls.
     pub(super) tails: Tails,
-    /// Relocated calls of functions that are hooked at their call sites, and the jumps that they lead to.
+    /// For each relocated branch that has to lead elsewhere, by its address: the place of a jump to where it
+    /// has to lead.
     pub(super) moved_calls: HashMap<u64, usize>,
     /// The unwind table of the bodies that move the stack pointer.
     pub(super) bodies: usize,
@@ -78,26 +95,27 @@ pub(super) struct Layout<'a, 'd> {
 }
 
 impl<'a, 'd> Layout<'a, 'd> {
+    /// Places everything.
     pub(super) fn new(input: Input<'a, 'd>) -> Layout<'a, 'd> {
-        let Input { image, hooks, wishes, homes, tails, copies, .. } = input;
+        let Input { image, hooks, specs, homes, tails, copies, .. } = input;
         let kinds: Vec<Kind> =
-            wishes.iter().enumerate().map(|(number, wish)| wish.kind(homes.of(number))).collect();
+            specs.iter().enumerate().map(|(number, spec)| thunk::kind(*spec, homes.of(number))).collect();
         let templates = templates(&kinds);
         let header = size_of::<ArenaHeader>();
         let unwind = (header + EXIT_JUMPS).next_multiple_of(LINE);
         let unwind_len = Tables::new(0, 0, 0).map_or(0, |t| t.bytes.len());
-        let (chains, thunks) = place_sleds(sled::chains(hooks), unwind + unwind_len);
+        let (chains, thunks) = place_sleds(sleds::chains(hooks), unwind + unwind_len);
         let room = |number: usize| {
-            let lead = if is_led(input.led, number) { LEAD } else { 0 };
-            wishes[number].room(&hooks[number]) + templates[kinds[number].index()].bytes.len() + lead
+            let gate = if goes_through_agent(input.through_agent, number) { GATE_JUMP } else { 0 };
+            thunk::room(specs[number], &hooks[number]) + templates[kinds[number].index()].bytes.len() + gate
         };
         let parts = parts(hooks.len(), thunks, room);
         let stubs = parts.last().map_or(thunks, |(_, room)| room.end).next_multiple_of(64);
         let tails_at = (stubs + hooks.len() * STUBS).next_multiple_of(64);
-        let call_jumps = tails_at + tails.len() * tail::pitch();
+        let call_jumps = tails_at + tails.len() * tails::pitch();
         let moved_calls = moved_calls(hooks, call_jumps);
         let tail_stubs = call_jumps + moved_calls.len() * JUMP as usize;
-        let bodies = (tail_stubs + tails.len() * tail::STUBS).next_multiple_of(8);
+        let bodies = (tail_stubs + tails.len() * tails::STUBS).next_multiple_of(8);
         let bodies_len: usize = hooks.iter().map(|h| Bodies::most(h.relocated as usize)).sum();
         let caves = hooks.iter().map(|h| 1 + h.retargets.len()).sum();
         let copies_at = round_up((bodies + Bodies::others(caves) + bodies_len) as u64, PAGE);
@@ -121,34 +139,39 @@ impl<'a, 'd> Layout<'a, 'd> {
         }
     }
 
+    /// Returns the address at an offset.
     pub(super) fn address(&self, offset: usize) -> u64 {
         self.arena.wrapping_add(offset as u64)
     }
 
-    /// The stubs of these functions.
+    /// Returns the room for the stubs of these functions.
     pub(super) fn stubs_of(&self, numbers: &Range<usize>) -> Range<usize> {
         self.stubs + numbers.start * STUBS..self.stubs + numbers.end * STUBS
     }
 
-    /// Where the function's jump leads: to its thunk, or first to the end of a sled.
+    /// Returns where the function's jump leads: to its thunk, or first to the end of a sled.
     pub(super) fn landing(&self, number: u32, thunk: usize) -> usize {
         let chain = self.chains.binary_search_by_key(&(number as usize), |(_, chain)| chain.head);
         chain.map_or(thunk, |n| self.chains[n].0)
     }
 
-    pub(super) fn is_led(&self, number: usize) -> bool {
-        is_led(self.input.led, number)
+    /// Returns whether the function's body begins with a jump through the agent.
+    pub(super) fn goes_through_agent(&self, number: usize) -> bool {
+        goes_through_agent(self.input.through_agent, number)
     }
 
+    /// Returns whether a function, by its index in the image, or the function that it is a part of is copied.
     pub(super) fn is_copied(&self, function: usize) -> bool {
         self.input.copies.unit_with(self.input.image, function).is_some()
     }
 }
 
-fn is_led(led: &[Led], number: usize) -> bool {
-    led.iter().any(|l| l.number == number)
+/// Returns whether the list has the function with this number.
+fn goes_through_agent(list: &[ThroughAgent], number: usize) -> bool {
+    list.iter().any(|l| l.number == number)
 }
 
+/// Makes the templates of the kinds that are used.
 fn templates(kinds: &[Kind]) -> Vec<Template> {
     let mut templates = vec![Template::default(); Kind::COUNT];
     for &kind in kinds {
@@ -160,18 +183,19 @@ fn templates(kinds: &[Kind]) -> Vec<Template> {
     templates
 }
 
-/// Places of the sleds' ends, from `next` on, and the first byte behind them.
+/// Places the ends of sleds, from `next` on. Returns their places, and the first byte behind them.
 fn place_sleds(chains: Vec<Chain>, mut next: usize) -> (Vec<(usize, Chain)>, usize) {
     let place = |chain: Chain| {
         let at = next.next_multiple_of(LINE);
-        next = at + sled::code_len(chain.sleds.len());
+        next = at + sleds::code_len(chain.sleds.len());
         (at, chain)
     };
     let placed = chains.into_iter().map(place).collect();
     (placed, next)
 }
 
-/// Shares out the thunks of `count` functions, from `next` on; `room`: the bytes that one takes at most.
+/// Divides the thunks of `count` functions, from `next` on, into parts. `room` returns the bytes that one
+/// takes at most.
 fn parts(count: usize, mut next: usize, room: impl Fn(usize) -> usize) -> Vec<(Range<usize>, Range<usize>)> {
     let parts = parallel::parts(count);
     let bound = |n: usize| count * n / parts;
@@ -184,18 +208,20 @@ fn parts(count: usize, mut next: usize, room: impl Fn(usize) -> usize) -> Vec<(R
     (0..parts).map(place).collect()
 }
 
-/// Bytes that the copies of counted functions take, with their unwind tables. These are as long wherever they are.
+/// Returns the bytes of the copies with their unwind tables. The length of those does not depend on where
+/// they stand.
 fn copies_len(image: &Image, copies: &Copies) -> u64 {
     if copies.units.is_empty() {
         return 0;
     }
     let near = image.lo.wrapping_sub(GUARD + u64::from(copies.len));
-    let tables = blocks::tables(image, copies, near, near).map_or(0, |tables| tables.len() as u64);
+    let tables = tables::tables(image, copies, near, near).map_or(0, |tables| tables.len() as u64);
     u64::from(copies.len).next_multiple_of(8) + tables
 }
 
-/// Where relocated branches lead that have to go elsewhere: calls of functions that are hooked at their call sites,
-/// and jumps into what another function's hook relocates. Five bytes each from `first` on.
+/// Places the jumps for relocated branches that have to lead elsewhere: branches to functions that are hooked
+/// at their call sites, and jumps into what another function's hook relocates. Each takes five bytes, from
+/// `first` on.
 fn moved_calls(hooks: &[Hook], first: usize) -> HashMap<u64, usize> {
     let is_moved = |h: &Hook, r: &Retarget| match h.tactic {
         Tactic::CallSites => relocates(hooks, r.branch.site),
@@ -206,7 +232,7 @@ fn moved_calls(hooks: &[Hook], first: usize) -> HashMap<u64, usize> {
     sites.zip((first..).step_by(JUMP as usize)).collect()
 }
 
-/// Where the arena goes.
+/// Returns the address of an arena of `len` bytes: just below the program, if there is room.
 fn place(image: &Image, len: u64) -> u64 {
     let below = image.lo.wrapping_sub(GUARD + len);
     match image.kind {

@@ -1,41 +1,52 @@
-//! Thunks, stubs and bodies of some of the functions, one behind the other.
+//! Thunks, stubs and bodies of consecutive functions: what one thread writes.
 
-use super::code::{RESTORE, STUB, Values, Writer};
-use super::layout::{LEAD, LOOP_CHECK, Layout, SECOND_LOOK, STUBS};
-use super::{Emitted, Wish};
-use crate::moved::Bodies;
-use crate::relocate::call::Call;
-use crate::relocate::{Relocated, Unmovable, copied, leading_nops, relocate};
-use crate::slots::Home;
-use crate::tactic::{Hook, JUMP, Reason, Tactic};
-use crate::template::{Kind, Second};
+use crate::decide::hook::Hook;
+use crate::decide::thunk_spec::ThunkSpec;
+use crate::decide::verdict::{Reason, Tactic};
+use crate::emit::bodies::Bodies;
+use crate::emit::code::{RESTORE, STUB, Values, Writer};
+use crate::emit::emitted::Emitted;
+use crate::emit::homes::Home;
+use crate::emit::layout::{GATE_JUMP, Layout, SECOND_LOOK, STUBS};
+use crate::emit::thunk;
+use crate::emit::thunk::LOOP_CHECK;
+use crate::x86::jump::JUMP;
+use crate::x86::relocate::call::Call;
+use crate::x86::relocate::instructions::{copied, leading_nops, relocate};
+use crate::x86::relocate::relocated::{Relocated, Unmovable};
+use crate::x86::template::kind::{Kind, Second};
 use gprofinject_abi::plan::{ArenaHeader, ENTRY_ONLY, FRAMED, FunctionRecord, LEAF, LOOPS};
 use gprofinject_image::sort;
 use std::mem::offset_of;
 use std::ops::Range;
 
-/// What one part of the functions yields, in their order.
+/// What was emitted for consecutive functions.
 #[derive(Debug, Default)]
-pub(super) struct Part {
-    /// All but the code.
+pub(crate) struct Part {
+    /// Everything except the bytes of the arena.
     pub(super) out: Emitted,
-    /// Each function's thunk.
+    /// The place of each function's thunk.
     pub(super) thunks: Vec<usize>,
-    /// Jumps to be written outside of the part's areas, and where they lead.
+    /// Jumps that stand outside of what this part may write: place and target.
     pub(super) jumps: Vec<(usize, usize)>,
+    /// The bodies that move the stack pointer.
     pub(super) bodies: Bodies,
     /// The first free byte behind the thunks.
     pub(super) next: usize,
 }
 
-pub(super) struct PartEmitter<'a, 'd> {
+/// Emits consecutive functions.
+pub(crate) struct PartEmitter<'a, 'd> {
+    /// Where everything stands.
     layout: &'a Layout<'a, 'd>,
+    /// Writes the part's thunks and stubs.
     code: Writer<'a>,
+    /// What has been emitted.
     part: Part,
 }
 
 impl<'a, 'd> PartEmitter<'a, 'd> {
-    /// The thunks of `numbers`, from `next` on.
+    /// Emits the functions with these numbers. Their thunks stand from `next` on.
     pub(super) fn emit(
         layout: &'a Layout<'a, 'd>,
         code: Writer<'a>,
@@ -56,18 +67,20 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
         e.part
     }
 
+    /// Returns the address at an offset.
     fn address(&self, offset: usize) -> u64 {
         self.layout.address(offset)
     }
 
+    /// Emits the thunk, the stubs, the body and the patches of a function.
     fn function(&mut self, number: u32) {
         let layout = self.layout;
         let n = number as usize;
-        let (hook, wish, kind) = (&layout.input.hooks[n], layout.input.wishes[n], layout.kinds[n]);
+        let (hook, spec, kind) = (&layout.input.hooks[n], layout.input.specs[n], layout.kinds[n]);
         let home = layout.input.homes.of(n);
-        // Left free at the start of the body.
-        let lead = if layout.is_led(n) { LEAD } else { 0 };
-        let check = wish.is_checked();
+        // These bytes are left free at the start of the body.
+        let gate = if layout.goes_through_agent(n) { GATE_JUMP } else { 0 };
+        let check = thunk::is_checked(spec);
         let template = &layout.templates[kind.index()];
         let checking = if check { LOOP_CHECK } else { 0 };
         let start = template.place(self.part.next, checking);
@@ -75,7 +88,7 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
         let at = start + checking;
         let body = at + template.bytes.len();
         let (resume, exit) = (template.resume, template.exit);
-        let (popped, pushed) = match wish.both {
+        let (popped, pushed) = match spec.both {
             true => ((at - start) as u32 + template.popped, template.bytes.len() as u32 - template.pushed),
             false => (0, 0),
         };
@@ -87,14 +100,14 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
         let flag = |set: bool, flag: u8| if set { flag } else { 0 };
         let mut record = FunctionRecord {
             entry,
-            exit: if wish.both { at as u32 + exit } else { 0 },
+            exit: if spec.both { at as u32 + exit } else { 0 },
             slots: home.offset,
             mask: home.mask,
             multiplier: home.multiplier,
             shift: home.shift as u8,
             popped: popped as u8,
             pushed: pushed as u8,
-            flags: flag(!wish.both, ENTRY_ONLY) | flag(wish.loops, LOOPS) | flag(wish.leaf, LEAF),
+            flags: flag(!spec.both, ENTRY_ONLY) | flag(spec.loops, LOOPS) | flag(spec.leaf, LEAF),
             resume: if kind.second == Second::Free {
                 (layout.stubs + n * STUBS + STUBS - RESTORE) as u32
             } else {
@@ -105,16 +118,16 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
             slot_count: home.count,
             thunk: start as u32,
         };
-        let moved = body + lead;
-        match self.body(hook, wish, moved) {
+        let moved = body + gate;
+        match self.body(hook, spec, moved) {
             Ok(relocated) => {
                 let patches = layout.patches(hook, layout.landing(number, start), moved, &relocated);
                 match patches {
                     Some(patches) => self.part.out.patches.extend(patches),
                     None => self.part.out.failed.push((hook.function, Reason::Overlap)),
                 }
-                // What an empty body leads to, the thunk leads to itself.
-                let rest = relocated.rest.filter(|_| lead == 0);
+                // The thunk leads directly to where an empty body would.
+                let rest = relocated.rest.filter(|_| gate == 0);
                 let goal = rest.map_or(body, |rest| rest.wrapping_sub(layout.arena) as usize);
                 self.thunk(at, goal, number, home, kind);
                 for r in &hook.retargets {
@@ -130,7 +143,7 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
                     self.part.out.bias_fixups.push(moved as u32 + word);
                 }
                 self.part.out.call_jumps.extend(layout.call_jump(hook, moved, &relocated));
-                if wish.movable && !layout.is_copied(hook.function) {
+                if spec.movable && !layout.is_copied(hook.function) {
                     self.moved_as_is(hook, moved as u32);
                 }
                 let later = relocated.map.iter().filter(|(from, _)| *from > 0);
@@ -140,7 +153,7 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
                 self.caves(hook);
                 if !relocated.frames.is_empty() {
                     record.flags |= FRAMED;
-                    self.part.bodies.add(body, lead, self.part.next, &relocated.frames);
+                    self.part.bodies.add(body, gate, self.part.next, &relocated.frames);
                 }
             }
             Err(_) => {
@@ -152,7 +165,8 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
         self.part.out.records.push(record);
     }
 
-    /// Where the instructions of a body are that were copied. Leading nops were not: who is at one goes on behind.
+    /// Notes where copied instructions stand now. Leading nops were not copied: a thread that stands at one
+    /// goes on behind them.
     fn moved_as_is(&mut self, hook: &Hook, body: u32) {
         let nops = self.layout.input.image.code_at(hook.at, hook.relocated).map_or(0, leading_nops) as u32;
         self.part.out.moved.extend((1..nops).map(|n| (hook.at + u64::from(n), 1, body)));
@@ -166,8 +180,9 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
         }
     }
 
-    /// Before the thunk of a function whose own indirect jumps may lead back to its start: where the return
-    /// slot holds its exit label it has been entered already, and what lies below rsp may be in use.
+    /// Writes the check before the thunk of a function whose own indirect jumps may lead back to its start.
+    /// If the return slot holds the exit label, the function has been entered already, and what lies below
+    /// rsp may be in use.
     ///
     /// ```text
     ///   cmp  dword [rsp], exit label  ; the lower half
@@ -183,8 +198,13 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
         self.part.out.half_bias_fixups.push(at as u32 + 3);
     }
 
-    fn body(&self, hook: &Hook, wish: Wish, body: usize) -> Result<Relocated, Unmovable> {
-        // A word that a relocated call pushes wants its alignment, which only costs a few bytes.
+    /// Relocates the first instructions of a function to its body.
+    ///
+    /// # Errors
+    ///
+    /// Why an instruction cannot run there.
+    fn body(&self, hook: &Hook, spec: ThunkSpec, body: usize) -> Result<Relocated, Unmovable> {
+        // A relocated call pushes a word. Its alignment only costs a few bytes.
         let to = self.address(body);
         let layout = self.layout;
         let image = layout.input.image;
@@ -192,8 +212,8 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
             return Ok(copied(&[], self.address(layout.copies + start as usize), to));
         }
         let bytes = image.code_at(hook.at, hook.relocated).ok_or(Unmovable("no code"))?;
-        if wish.movable {
-            // Where all of it is nops (a call that was taken out, room for a patch) nothing is left.
+        if spec.movable {
+            // If all of it is nops (a call that was removed, or room for a patch), nothing is left.
             let nops = leading_nops(bytes);
             let all = if nops == bytes.len() { self.nops_behind(hook) } else { nops };
             return Ok(copied(bytes.get(nops..).unwrap_or_default(), hook.at + all as u64, to));
@@ -206,13 +226,14 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
         relocate(bytes, hook.at, to, image.functions[hook.function].address, call, &elsewhere)
     }
 
-    /// Bytes from the hook's place on that do nothing, those behind the relocated ones included.
+    /// Returns how many bytes from the hook point on do nothing, including those behind the relocated ones.
     fn nops_behind(&self, hook: &Hook) -> usize {
         let image = self.layout.input.image;
         let f = &image.functions[hook.function];
         image.code_at(hook.at, f.address + f.size - hook.at).map_or(0, leading_nops)
     }
 
+    /// Writes a function's thunk and its stubs.
     fn thunk(&mut self, at: usize, body: usize, number: u32, home: Home, kind: Kind) {
         let layout = self.layout;
         let template = &layout.templates[kind.index()];
@@ -223,7 +244,8 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
         let (site, exit) = (0, layout.exits[kind.exit_way() as usize]);
         code.fill(template, at, &Values { home, number, site, miss: first, outside, exit, body });
         if kind.hashed {
-            // The arc may stand one behind its home. Falls through to the stub behind it if it does not.
+            // The arc may be counted one slot behind its home. If it is not, control runs on into the stub
+            // behind.
             let resume = at + template.resume as usize;
             let second_look = &layout.second_looks[kind.second as usize];
             code.fill(second_look, look, &Values { home, body: resume, ..Values::default() });
@@ -237,8 +259,8 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
         }
     }
 
-    /// Tells unwinders of the function's caves. At a branch back to a later instruction than the first the
-    /// stack may look otherwise; then the place keeps the description that it had.
+    /// Describes the function's caves to unwinders. At a branch back to a later instruction than the first
+    /// the stack may be different, so such a place keeps its description.
     fn caves(&mut self, hook: &Hook) {
         let first = hook.retargets.iter().filter(|r| r.offset == 0 || hook.tactic == Tactic::CallSites);
         for cave in first.filter_map(|r| r.cave).chain(hook.cave) {

@@ -1,18 +1,22 @@
-//! Patches of the program's text.
+//! Patches of the program: what is overwritten where.
 
-use super::Emitted;
-use super::layout::Layout;
-use crate::blocks::Copies;
-use crate::flow::{Branch, BranchKind, Flow};
-use crate::relocate::call::CALL_R11;
-use crate::relocate::{Relocated, near_jump};
-use crate::tactic::{Hook, Retarget, Tactic, relocates};
+use crate::blocks::copies::Copies;
+use crate::decide::hook::{Hook, Retarget, relocates};
+use crate::decide::verdict::Tactic;
+use crate::emit::emitted::Emitted;
+use crate::emit::layout::Layout;
+use crate::flow::branch::{Branch, BranchKind};
+use crate::flow::facts::Flow;
+use crate::x86::jump::{near_jump, short};
+use crate::x86::relocate::call::CALL_R11;
+use crate::x86::relocate::relocated::Relocated;
 use gprofinject_abi::plan::{BEHIND_FRIDA, BY_FRIDA, CallJump, Patch};
 use gprofinject_image::Image;
 
-/// None: too long, or the file does not have what stands there.
+/// Makes a patch. `None`: it is too long, or the file has no bytes there.
 pub(super) fn patch(image: &Image, address: u64, replacement: &[u8]) -> Option<Patch> {
-    // As in the file: of the code, something may be taken out.
+    // The original bytes are those of the file: from the image's code, calls of another profiler may have
+    // been removed.
     let original = image.data_at(address, replacement.len() as u64)?;
     let mut patch = Patch { address, len: replacement.len() as u32, ..Default::default() };
     patch.original.get_mut(..original.len())?.copy_from_slice(original);
@@ -20,8 +24,8 @@ pub(super) fn patch(image: &Image, address: u64, replacement: &[u8]) -> Option<P
     Some(patch)
 }
 
-/// The patches of what is taken out of the program's code (see [`Image::removed`]). What a hook overwrites or
-/// relocates, it has relocated without.
+/// Returns the patches that remove calls of another profiler from the program (see [`Image::removed`]). What
+/// a hook or a copy has relocated was relocated without those calls.
 pub(crate) fn removals(image: &Image, hooks: &[Hook], copies: &Copies) -> Vec<Patch> {
     let mut taken: Vec<(u64, u64)> = Vec::new();
     if !image.removed.is_empty() {
@@ -29,7 +33,7 @@ pub(crate) fn removals(image: &Image, hooks: &[Hook], copies: &Copies) -> Vec<Pa
         taken.extend(copies.stretches());
         taken.sort_unstable();
     }
-    // Those that begin before the end of the removed bytes, and how far they reach.
+    // How far the ranges reach that begin before the end of the removed bytes.
     let mut reach = 0;
     let mut taken = taken.into_iter().peekable();
     let free = image.removed.iter().filter(|removed| {
@@ -41,8 +45,9 @@ pub(crate) fn removals(image: &Image, hooks: &[Hook], copies: &Copies) -> Vec<Pa
     free.filter_map(|r| patch(image, r.address, image.code_at(r.address, r.len.into())?)).collect()
 }
 
-/// What leads a function's direct calls of itself to its thunk: by way of its first bytes each would be a jump longer.
-/// `emitted.patches` are sorted; what they overwrite stays, and so do instructions that a hook relocates.
+/// Returns the patches that redirect a function's direct calls of itself to its thunk, which saves a jump
+/// each. `emitted.patches` must be sorted. Calls that another patch overwrites stay as they are, and so do
+/// those that a hook relocates.
 pub(crate) fn recursions(
     image: &Image,
     flow: &Flow,
@@ -75,7 +80,8 @@ pub(crate) fn recursions(
 }
 
 impl Layout<'_, '_> {
-    /// None: a branch cannot be led where it should go.
+    /// Returns the patches of a hook. `at` is the offset that the function's jump leads to, `body` that of
+    /// its body. `None`: a branch cannot be redirected to where it has to lead.
     pub(super) fn patches(
         &self,
         hook: &Hook,
@@ -99,7 +105,7 @@ impl Layout<'_, '_> {
             patches.push(self.patch(hook.call?, &CALL_R11)?);
         }
         for &Retarget { branch, offset, cave, .. } in &hook.retargets {
-            // Of a copied function it is the copy that runs.
+            // Of a copied function only the copy runs.
             if self.moved_calls.contains_key(&branch.site) || self.is_copied(branch.function as usize) {
                 continue;
             }
@@ -121,15 +127,16 @@ impl Layout<'_, '_> {
         Some(patches)
     }
 
-    /// What leads from the moved instructions at arena offset `body` to the call in its place.
+    /// Returns the jump in the moved instructions, which stand at offset `body`, to the call that is still
+    /// made where it stands.
     pub(super) fn call_jump(&self, hook: &Hook, body: usize, moved: &Relocated) -> Option<CallJump> {
         let at = body + moved.call_jump? as usize;
         let displacement = hook.call?.wrapping_sub(self.address(at + 4)) as u32;
         Some(CallJump { at: at as u32, displacement })
     }
 
-    /// What gum writes: the jump, and nops over the rest of the overwritten instructions. As many records as
-    /// that takes.
+    /// Returns what gum writes: the jump, and nops over the rest of the overwritten instructions, in as many
+    /// records as that takes.
     fn by_frida(&self, hook: &Hook, thunk: u64) -> Option<Vec<Patch>> {
         const NOP: u8 = 0x90;
         let mut bytes = near_jump(hook.at, thunk).to_vec();
@@ -143,24 +150,21 @@ impl Layout<'_, '_> {
         parts.collect()
     }
 
+    /// Makes a patch of a near jump.
     fn jump_patch(&self, from: u64, to: u64) -> Option<Patch> {
         self.patch(from, &near_jump(from, to))
     }
 
+    /// Makes a patch. See [`patch`].
     pub(super) fn patch(&self, address: u64, replacement: &[u8]) -> Option<Patch> {
         patch(self.input.image, address, replacement)
     }
 }
 
-/// The displacement of a short jump that ends at `end`.
-pub(crate) fn short(end: u64, target: u64) -> Option<u8> {
-    i8::try_from(target.wrapping_sub(end) as i64).ok().map(|d| d as u8)
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use crate::Plan;
+    use crate::plan::Plan;
     use crate::testing::{TEXT, image, patch, plan_of};
     use gprofinject_image::ImageKind;
 

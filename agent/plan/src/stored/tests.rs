@@ -1,11 +1,11 @@
 //! Stored plans of real programs, whole and damaged.
 
-use super::*;
-use crate::Options;
+use crate::decide::options::Options;
+use crate::stored::*;
 use crate::testing::{TEXT, image, plan_of};
 use gprofinject_image::ImageKind;
 
-/// A program that is always there: these tests themselves.
+/// A program that is always available: the one that runs these tests.
 fn own_program() -> Vec<u8> {
     std::fs::read(std::env::current_exe().expect("its path")).expect("its bytes")
 }
@@ -14,7 +14,7 @@ fn stored(plan: &Plan) -> (Vec<u8>, Vec<u8>) {
     (plan.to_stored().expect("no blocks are counted"), plan.encode().concat())
 }
 
-/// All that the injector asks a plan for.
+/// Compares everything that the injector asks a plan for.
 fn assert_same(fresh: &Plan, loaded: &Plan) {
     assert!(fresh.encode().concat() == loaded.encode().concat(), "the plan files differ");
     assert_eq!((fresh.hooks, fresh.engine), (loaded.hooks, loaded.engine));
@@ -100,7 +100,7 @@ fn another_programs_plan_is_refused() {
     }
 }
 
-/// Asks a plan for everything, as the injector does. What it answers does not matter.
+/// Asks a plan for everything that the injector asks for. The answers do not matter.
 fn use_up(plan: &Plan, image: &Image) {
     let slots: u64 = plan.records.iter().map(|record| u64::from(record.slot_count)).sum();
     let hooked = plan.function_of.iter().map(|&function| image.functions[function].size).sum::<u64>();
@@ -125,7 +125,7 @@ fn damaged_bytes_are_refused_or_harmless() {
         counted: None,
     };
     let whole = stored(&Plan::new(&image, &options));
-    // xorshift64: the same corruptions in each run.
+    // xorshift64, so that the corruptions are the same in each run.
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut random = |below: usize| {
         state ^= state << 13;
@@ -143,7 +143,7 @@ fn damaged_bytes_are_refused_or_harmless() {
             1 => piece.extend_from_within(..),
             _ => {
                 for _ in 0..=random(8) {
-                    // Counts and offsets are what does harm, and they come first.
+                    // Counts and offsets can do harm, and they come first.
                     let at = random(if header { piece.len().min(400) } else { piece.len() });
                     let extremes = [0, 0xff, 0x80, 0x7f, random(256) as u8];
                     piece[at] = extremes[random(extremes.len())];

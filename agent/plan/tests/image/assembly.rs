@@ -1,8 +1,8 @@
 //! Labels of hand-written assembly.
 
-use crate::build::{around, check, compile, folder, named, try_compile};
+use crate::build::{around, check, compile, compile_if_possible, folder, named};
 use gprofinject_image::{FunctionKind, Image};
-use gprofinject_plan::flow::Flow;
+use gprofinject_plan::Flow;
 
 fn assembled(test: &str, text: &str) -> Vec<u8> {
     let flags = ["-nostdlib", "-static", "-no-pie"];
@@ -106,10 +106,7 @@ fn the_signal_restorer_is_never_called() {
         let c = "#include <signal.h>\nstatic void h(int s) {}\nint main(void) { signal(2, h); return 0; }";
         let mut flags = vec!["-static"];
         flags.extend(strip);
-        let program = match try_compile(&folder(test), "gcc", &[("a.c", c)], &flags) {
-            Ok(program) => program,
-            Err(error) => return eprintln!("SKIPPED: no static program: {error}"),
-        };
+        let Some(program) = compile_if_possible(&folder(test), "gcc", &[("a.c", c)], &flags) else { return };
         let bytes = std::fs::read(program).unwrap();
         let image = Image::read(&bytes).unwrap();
         // mov $15, %rax; syscall
@@ -152,4 +149,110 @@ fn leaves() {
     let found = image.functions.iter().zip(&flow.functions).filter(|(_, f)| f.leaf).map(|(f, _)| f.name);
     assert_eq!(found.collect::<Vec<_>>(), leaves.map(|(name, _)| name));
     assert_eq!(image.functions.len(), leaves.len() + others.len());
+}
+
+/// A jump to the label goes through a register, whose value nobody follows; so its bytes must stay.
+#[test]
+fn a_label_whose_address_is_computed_is_entered() {
+    let bytes = assembled(
+        "computed_label",
+        ".text
+        .globl _start
+        .type _start,@function
+        _start: lea label(%rip), %rdx
+            jmp *%rdx
+            .size _start,.-_start
+        .type shared,@function
+        shared: xor %ecx, %ecx
+        label: inc %eax
+            ret
+            .size shared,.-shared",
+    );
+    let image = Image::read(&bytes).unwrap();
+    let shared = named(&image, "shared").address;
+    assert_eq!(Flow::of(&image, true).indirect, [shared + 2]);
+}
+
+/// Code of the large model computes the address of the global offset table as a label and a constant: nobody jumps there.
+/// Another use of the label, also of a copy that is left in a register, may be a jump.
+#[test]
+fn a_label_that_a_constant_is_added_to_is_not_entered() {
+    let starts = [
+        (
+            false,
+            "lea label(%rip), %rbx; movabs $0x123456789, %r11; mov %edi, %eax; add %r11, %rbx; jmp *8(%rbx)",
+        ),
+        (false, "movabs $0x123456789, %r11; lea label(%rip), %r10; add %r11, %r10; call *%r10; ret"),
+        (
+            false,
+            "lea label(%rip), %rax; movabs $0x123456789, %rbx; add %rax, %rbx; movabs $8, %rax; call *(%rbx,%rax)",
+        ),
+        (false, "lea label(%rip), %rax; movabs $0x123456789, %rbx; add %rax, %rbx; call *(%rbx); ret"),
+        (true, "lea label(%rip), %rax; movabs $0x123456789, %rbx; add %rax, %rbx; call *(%rbx,%rax)"),
+        (
+            true,
+            "lea label(%rip), %rax; movabs $0x123456789, %rbx; add %rax, %rbx; mov (%rbx), %rcx; jmp *%rax",
+        ),
+        (true, "lea label(%rip), %rbp; movabs $0x123456789, %rbx; add %rbp, %rbx; call *(%rbx); jmp *%rbp"),
+        (true, "lea label(%rip), %rbx; movabs $0x123456789, %r11; mov %rbx, %rcx; add %r11, %rbx; jmp *%rcx"),
+        (true, "lea label(%rip), %rbx; lea label(%rip), %rcx; movabs $9, %r11; add %r11, %rbx; jmp *%rcx"),
+        (true, "lea label(%rip), %rbx; movabs $9, %r11; cmp %r11, %rbx; jmp *%rbx"),
+    ];
+    for (n, (is_entered, start)) in starts.into_iter().enumerate() {
+        let bytes = assembled(
+            &format!("table_label_{n}"),
+            &format!(
+                ".text
+                .globl _start
+                .type _start,@function
+                _start: nop
+                label: {start}
+                    ud2
+                    .size _start,.-_start"
+            ),
+        );
+        let image = Image::read(&bytes).unwrap();
+        let label = named(&image, "_start").address + 1;
+        assert_eq!(Flow::of(&image, true).indirect == [label], is_entered, "{start}");
+    }
+}
+
+/// Padding that control runs on through, or may run on through when a call returns, is not free.
+#[test]
+fn padding_is_free_where_control_does_not_run_on() {
+    let ends = [
+        (true, "ret"),
+        (true, "jmp _start"),
+        (true, "jmp *%rax"),
+        (false, "inc %eax"),
+        (false, "jne _start"),
+        (false, "call _start"),
+        (false, "call *%rax"),
+        (false, "ret; .byte 0x06"),
+    ];
+    for (n, (is_free, last)) in ends.into_iter().enumerate() {
+        let bytes = assembled(
+            &format!("padding_{n}"),
+            &format!(
+                ".text
+                .globl _start
+                .type _start,@function
+                _start: push %rbx
+                    {last}
+                    .size _start,.-_start
+                .fill 8, 1, 0x90
+                .type next,@function
+                next: ret
+                    .size next,.-next"
+            ),
+        );
+        let image = Image::read(&bytes).unwrap();
+        let flow = Flow::of(&image, true);
+        let first =
+            image.functions.iter().position(|f| f.address == named(&image, "_start").address).unwrap();
+        let f = &image.functions[first];
+        let (end, next) = (f.address + f.size, named(&image, "next").address);
+        assert_eq!((next, f.limit), (end + 8, next));
+        assert_eq!(flow.has_free_padding(&image, first), is_free, "{last}");
+    }
 }

@@ -11,13 +11,37 @@ pub(crate) fn folder(test: &str) -> PathBuf {
     folder
 }
 
-/// Whether the tool is there; says so loudly if not.
+/// The name of the test that this thread runs.
+fn this_test() -> String {
+    format!("image::{}", std::thread::current().name().unwrap_or_default())
+}
+
+/// Whether the tool is there. If not, the test is skipped.
 pub(crate) fn has(tool: &str) -> bool {
-    let found = Command::new(tool).arg("--version").output().is_ok_and(|output| output.status.success());
-    if !found {
-        eprintln!("SKIPPED: no {tool} on this machine");
+    gprofinject_skip::have_for(&this_test(), &[tool])
+}
+
+/// Notes that the test, or a part of it, does not run.
+pub(crate) fn skipped(reason: &str) {
+    gprofinject_skip::skipped(&this_test(), reason);
+}
+
+/// What takes a library, a plugin or a linker that not every machine has beside its compiler.
+const OPTIONAL: [&str; 5] =
+    ["-static", "-static-pie", "-flto", "-Wl,-z,pack-relative-relocs", "-hot-cold-split=true"];
+
+/// As [`compile`]. `None`: this machine has not what one of the [`OPTIONAL`] flags takes, and the test is skipped.
+pub(crate) fn compile_if_possible(
+    folder: &Path,
+    compiler: &str,
+    sources: &[(&str, &str)],
+    flags: &[&str],
+) -> Option<PathBuf> {
+    if !flags.iter().any(|flag| OPTIONAL.contains(flag)) {
+        return Some(compile(folder, compiler, sources, flags));
     }
-    found
+    let program = try_compile(folder, compiler, sources, flags);
+    program.map_err(|error| skipped(&format!("{compiler} {flags:?}: {error}"))).ok()
 }
 
 /// Compiles sources, `(file name, text)`, in a folder; the program's path.

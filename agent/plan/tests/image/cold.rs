@@ -1,6 +1,6 @@
 //! Cold parts, by gcc, clang, and by hand.
 
-use crate::build::{check, compile, folder, has, named, try_compile};
+use crate::build::{check, compile, compile_if_possible, folder, has, named, skipped};
 use gprofinject_image::{FunctionKind, Image};
 
 /// A function with a part that gcc moves away, in two files under the same local name.
@@ -77,15 +77,13 @@ fn clang_outlines_real_functions() {
     let two = unlikely("two");
     let sources = [("one.c", one.as_str()), ("two.c", &two), ("main.c", MAIN)];
     let flags = ["-O2", "-mllvm", "-hot-cold-split=true", "-mllvm", "-hotcoldsplit-threshold=0"];
-    let bytes = match try_compile(&folder, "clang", &sources, &flags) {
-        Ok(program) => std::fs::read(program).unwrap(),
-        Err(error) => return eprintln!("SKIPPED: clang does not split: {error}"),
-    };
+    let Some(program) = compile_if_possible(&folder, "clang", &sources, &flags) else { return };
+    let bytes = std::fs::read(program).unwrap();
     let image = Image::read(&bytes).unwrap();
     check(&image);
     let outlined: Vec<_> = image.functions.iter().filter(|f| f.name.contains(".cold.")).collect();
     if outlined.is_empty() {
-        return eprintln!("SKIPPED: this clang outlined nothing");
+        return skipped("this clang has outlined nothing");
     }
     for function in outlined {
         assert_eq!((function.kind, function.frame), (FunctionKind::Ordinary, Some(true)), "{function:#x?}");

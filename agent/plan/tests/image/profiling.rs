@@ -2,7 +2,7 @@
 
 use crate::build::{compile, folder, has, run, try_compile};
 use gprofinject_image::Image;
-use gprofinject_plan::flow::Flow;
+use gprofinject_plan::Flow;
 use std::collections::BTreeSet;
 use std::path::Path;
 

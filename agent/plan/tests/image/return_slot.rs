@@ -3,7 +3,7 @@
 
 use crate::build::{compile, folder, has};
 use gprofinject_image::Image;
-use gprofinject_plan::flow::Flow;
+use gprofinject_plan::Flow;
 use std::path::Path;
 
 /// `yes_` and `no_`: whether the return address must be the true one.

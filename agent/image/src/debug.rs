@@ -1,0 +1,12 @@
+//! Debug information: source lines, and the separate files that hold them.
+//!
+//! An ELF file enters; the lines of its addresses, or the bytes of its debug file, leave. Nothing here knows of profiles beyond
+//! the build-id that they carry.
+
+mod files;
+mod lines;
+mod sections;
+
+pub use crate::debug::files::{DebugFile, debug_files};
+pub use crate::debug::lines::{FileIndex, Frame, Lines, LinesError, Location, Row};
+pub use crate::debug::sections::SectionError;

@@ -1,0 +1,192 @@
+//! Source lines of a program: DWARF's line table, and who was inlined where.
+
+use std::sync::Arc;
+
+use ::object::Object;
+use addr2line::Context;
+use gimli::{EndianArcSlice, RunTimeEndian};
+use gmon::BuildId;
+
+use crate::debug::sections::{self, SectionError};
+use crate::file::object::{self, ProgramError};
+
+type Slice = EndianArcSlice<RunTimeEndian>;
+
+/// Line information of a program or of its separate debug file.
+pub struct Lines {
+    pub build_id: BuildId,
+    context: Context<Slice>,
+    files: Vec<String>,
+    rows: Vec<Row>,
+}
+
+/// An index into [`Lines::files`].
+pub type FileIndex = usize;
+
+/// A source line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Location {
+    pub file: FileIndex,
+    /// From 1 on.
+    pub line: u32,
+}
+
+/// Instructions of one source line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Row {
+    pub start: u64,
+    /// First address behind.
+    pub end: u64,
+    /// None: made by the compiler, of no line.
+    pub location: Option<Location>,
+}
+
+/// A function that an instruction belongs to: the symbol's, or one that was inlined into it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Frame {
+    /// As the symbol table would have it, not demangled.
+    pub name: Option<String>,
+    /// Tells the inlined calls of one function from each other; no meaning beyond that.
+    pub id: usize,
+}
+
+/// Why there is no line information.
+#[derive(Debug, thiserror::Error)]
+pub enum LinesError {
+    #[error(transparent)]
+    Program(#[from] ProgramError),
+    #[error("damaged debug information")]
+    Dwarf(#[from] gimli::Error),
+    #[error("cannot read section {name}")]
+    Section { name: &'static str, source: SectionError },
+    #[error("no line information")]
+    None,
+}
+
+impl Lines {
+    /// Of an ELF file.
+    pub fn parse(bytes: &[u8]) -> Result<Lines, LinesError> {
+        let file = object::open(bytes)?;
+        let endian = if file.is_little_endian() { RunTimeEndian::Little } else { RunTimeEndian::Big };
+        let dwarf = gimli::Dwarf::load(|id| {
+            let name = id.name();
+            let section = file.section_by_name(name);
+            let data = section.map(|section| sections::contents(&section)).transpose();
+            let data = data.map_err(|source| LinesError::Section { name, source })?.unwrap_or_default();
+            Ok::<_, LinesError>(Slice::new(Arc::from(data.as_ref()), endian))
+        })?;
+        let build_id = object::build_id(&file);
+        let context = Context::from_dwarf(dwarf)?;
+        let (files, rows) = table(&context)?;
+        if rows.is_empty() {
+            return Err(LinesError::None);
+        }
+        Ok(Lines { build_id, context, files, rows })
+    }
+
+    /// Paths, without `.` and `..` where they can be resolved.
+    pub fn files(&self) -> &[String] {
+        &self.files
+    }
+
+    /// Sorted by address, without overlap.
+    pub fn rows(&self) -> &[Row] {
+        &self.rows
+    }
+
+    /// Addresses at which the line changes, sorted: where gprof's line symbols begin.
+    pub fn starts(&self) -> Vec<u64> {
+        let before = std::iter::once(None).chain(self.rows.iter().map(Some));
+        let goes_on = |before: Option<&Row>, row: &Row| {
+            before.is_some_and(|before| (before.end, before.location) == (row.start, row.location))
+        };
+        let starts = self.rows.iter().zip(before).filter(|&(row, before)| !goes_on(before, row));
+        starts.map(|(row, _)| row.start).collect()
+    }
+
+    /// The line of an address.
+    pub fn location(&self, address: u64) -> Option<Location> {
+        let index = self.rows.partition_point(|row| row.start <= address).checked_sub(1)?;
+        self.rows[index].location.filter(|_| address < self.rows[index].end)
+    }
+
+    /// The inlined calls that an address belongs to, innermost first, by [`Frame::id`].
+    pub fn inlined(&self, address: u64) -> Vec<usize> {
+        let mut ids = Vec::new();
+        let Ok(mut found) = self.context.find_frames(address).skip_all_loads() else { return ids };
+        while let Ok(Some(frame)) = found.next() {
+            ids.push(frame.dw_die_offset.map_or(0, |offset| offset.0));
+        }
+        // The last one is the function itself.
+        ids.pop();
+        ids
+    }
+
+    /// The functions of an address, the innermost inlined one first; what is damaged is left out.
+    pub fn frames(&self, address: u64) -> Vec<Frame> {
+        let mut frames = Vec::new();
+        let Ok(mut found) = self.context.find_frames(address).skip_all_loads() else { return frames };
+        while let Ok(Some(frame)) = found.next() {
+            let name = frame.function.as_ref().and_then(|name| name.raw_name().ok());
+            let id = frame.dw_die_offset.map_or(0, |offset| offset.0);
+            frames.push(Frame { name: name.map(|name| name.into_owned()), id });
+        }
+        frames
+    }
+}
+
+/// The whole line table. Of rows that overlap (damaged, or of sections that the linker has dropped and
+/// that all begin at 0) the first of the highest start counts.
+fn table(context: &Context<Slice>) -> Result<(Vec<String>, Vec<Row>), LinesError> {
+    let mut files = Vec::new();
+    let mut indices = std::collections::HashMap::new();
+    let mut rows = Vec::new();
+    for (start, len, location) in context.find_location_range(0, u64::MAX)? {
+        let Some(end) = start.checked_add(len).filter(|_| len > 0 && start > 0) else { continue };
+        let location = location.file.zip(location.line).map(|(file, line)| {
+            let file = *indices.entry(file).or_insert_with(|| {
+                let path = clean(file);
+                files.iter().position(|other| *other == path).unwrap_or_else(|| {
+                    files.push(path);
+                    files.len() - 1
+                })
+            });
+            Location { file, line }
+        });
+        rows.push(Row { start, end, location });
+    }
+    rows.sort_by_key(|row| row.start);
+    rows.dedup_by_key(|row| row.start);
+    let starts: Vec<u64> = rows.iter().skip(1).map(|row| row.start).collect();
+    rows.iter_mut().zip(starts).for_each(|(row, next)| row.end = row.end.min(next));
+    Ok((files, rows))
+}
+
+/// `/a/./b/../c` -> `/a/c`. A symbolic link at b would make that another file; debuggers do so, too.
+fn clean(path: &str) -> String {
+    let mut parts: Vec<&str> = Vec::new();
+    for part in path.split('/').filter(|part| !matches!(*part, "" | ".")) {
+        match parts.last() {
+            Some(&last) if part == ".." && last != ".." => {
+                parts.pop();
+            }
+            None if part == ".." && path.starts_with('/') => {}
+            _ => parts.push(part),
+        }
+    }
+    let root = if path.starts_with('/') { "/" } else { "" };
+    format!("{root}{}", parts.join("/"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::clean;
+
+    #[test]
+    fn paths_without_detours() {
+        assert_eq!(clean("/a/./b//../c.c"), "/a/c.c");
+        assert_eq!(clean("/../c.c"), "/c.c");
+        assert_eq!(clean("../x/../../c.c"), "../../c.c");
+        assert_eq!(clean("./c.c"), "c.c");
+    }
+}

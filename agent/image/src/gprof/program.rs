@@ -1,0 +1,205 @@
+//! gprof's reading of an ELF symbol table.
+//!
+//! The rules are those of binutils 2.40: `core_sym_class` and `core_create_function_syms` in
+//! `gprof/corefile.c`, `symtab_finalize` in `gprof/symtab.c`, `bfd_decode_symclass` in `bfd/syms.c` and
+//! `elf_slurp_symbol_table` in `bfd/elfcode.h`. x86 has no synthetic symbols there.
+
+use ::object::elf;
+use ::object::read::elf::{ElfFile, FileHeader, SectionHeader, Sym};
+use ::object::{Endianness, File, Object, ObjectSection};
+use gmon::{Endian, Format, Hidden, Program, Width};
+
+use crate::file::object::{self, ProgramError, is_code};
+use crate::gprof::clones::{self, Label};
+
+/// Reads the functions of an ELF file as gprof does: the symbols that gprof takes, and those that it leaves out for their
+/// names. A file without a symbol table has none, as for gprof.
+///
+/// # Errors
+/// The bytes are not an ELF file.
+pub fn parse(bytes: &[u8]) -> Result<Program, ProgramError> {
+    let file = object::open(bytes)?;
+    let labels = match &file {
+        File::Elf32(file) => labels(file),
+        File::Elf64(file) => labels(file),
+        _ => return Err(ProgramError::NotElf(file.format())),
+    };
+    let endian = if file.is_little_endian() { Endian::Little } else { Endian::Big };
+    let width = if file.is_64() { Width::Bits64 } else { Width::Bits32 };
+    let code = file
+        .sections()
+        .filter(is_code)
+        .map(|section| section.address()..section.address().saturating_add(section.size()));
+    let program = Program::new(Format { endian, width }, Vec::new(), code.collect());
+    Ok(with_labels(program, labels, &file))
+}
+
+fn with_labels(program: Program, mut labels: Vec<Label<'_>>, file: &File<'_>) -> Program {
+    let (mut functions, mut data, mut hidden) = (Vec::new(), Vec::new(), Vec::<Hidden>::new());
+    // gprof sorts by these, and its sort keeps the order of what is equal.
+    labels.sort_by_key(|label| (label.start, !label.function, label.local));
+    for same in labels.chunk_by(|a, b| a.start == b.start) {
+        let Some(chosen) = preferred(same) else { continue };
+        if same.iter().filter(|label| label.shown).all(|label| label.data) {
+            data.push(chosen.start);
+        }
+        functions.push(chosen.to_function());
+    }
+    let text = |address: u64, len: u64| {
+        let section = file.sections().find(|section| {
+            is_code(section) && address.checked_sub(section.address()).is_some_and(|at| at < section.size())
+        })?;
+        section.data_range(address, len).ok().flatten()
+    };
+    for (label, whole) in clones::wholes(&labels, &text) {
+        let known = functions.binary_search_by_key(&label.start, |function| function.start);
+        let listed = hidden.last().is_some_and(|hidden| hidden.function.start == label.start);
+        if known.is_err() && !listed {
+            hidden.push(Hidden { function: label.to_function(), whole });
+        }
+    }
+    program.with_symbols(object::build_id(file), functions, data, hidden)
+}
+
+/// The symbol whose name gprof keeps of several with the same address.
+fn preferred<'l, 'd>(same: &'l [Label<'d>]) -> Option<&'l Label<'d>> {
+    let mut shown = same.iter().filter(|label| label.shown);
+    let mut kept = shown.next()?;
+    for label in shown {
+        let second = |name: &str| name.as_bytes().get(1) == Some(&b'_');
+        let (name, other) = (label.name.starts_with('_'), kept.name.starts_with('_'));
+        let plainer = other && (!name || !second(label.name) && second(kept.name));
+        let better = match (label.local, kept.local) {
+            (false, true) => true,
+            (true, false) => false,
+            _ => match (label.function, kept.function) {
+                (true, false) => true,
+                (false, true) => false,
+                _ => plainer,
+            },
+        };
+        if better {
+            kept = label;
+        }
+    }
+    Some(kept)
+}
+
+/// The symbols that gprof takes, and the functions among those that it leaves out for their names.
+fn labels<'d, Elf: FileHeader<Endian = Endianness>>(file: &ElfFile<'d, Elf>) -> Vec<Label<'d>> {
+    let endian = file.endian();
+    let table = file.elf_symbol_table();
+    let sections = file.elf_section_table();
+    let strings =
+        sections.section(table.string_section()).and_then(|section| section.data(endian, file.data()));
+    let strings = strings.unwrap_or_default();
+    let mut labels = Vec::new();
+    let mut file_name: &[u8] = &[];
+    let mut file_number = 0;
+    for (index, symbol) in table.enumerate() {
+        let kind = symbol.st_type();
+        let bytes = usize::try_from(symbol.st_name(endian)).ok().and_then(|at| strings.get(at..));
+        let bytes = bytes.unwrap_or_default();
+        let name = bytes.split(|&byte| byte == 0).next().unwrap_or_default();
+        if kind == elf::STT_FILE {
+            (file_name, file_number) = (name, file_number + 1);
+            continue;
+        }
+        let is_ifunc = kind == elf::STT_GNU_IFUNC;
+        let section = table.symbol_section(endian, symbol, index).ok().flatten();
+        let section = section.and_then(|index| sections.section(index).ok());
+        let wanted = elf::SHF_EXECINSTR;
+        let executable = section.is_some_and(|section| section.sh_flags(endian) & wanted == wanted);
+        let local = symbol.st_bind() == elf::STB_LOCAL;
+        let taken = match symbol.st_bind() {
+            _ if kind == elf::STT_SECTION || is_ifunc => false,
+            elf::STB_LOCAL | elf::STB_GLOBAL => executable,
+            // Wherever it is, even in data, unless it says that it is data itself.
+            elf::STB_WEAK => {
+                let object = matches!(kind, elf::STT_OBJECT | elf::STT_COMMON);
+                symbol.st_shndx(endian) != elf::SHN_UNDEF && !object
+            }
+            _ => false,
+        };
+        let shown = taken && (!local || is_shown_local(bytes));
+        let hidden = executable && local && !shown && kind == elf::STT_FUNC;
+        if !shown && !hidden {
+            continue;
+        }
+        labels.push(Label {
+            start: symbol.st_value(endian).into(),
+            size: symbol.st_size(endian).into(),
+            name: std::str::from_utf8(name).unwrap_or_default(),
+            local,
+            function: kind == elf::STT_FUNC,
+            data: !executable || matches!(kind, elf::STT_OBJECT | elf::STT_TLS | elf::STT_COMMON),
+            shown,
+            // Of what is optimised as a whole, or was global up to the link, no source file is known.
+            file: (local && !matches!(file_name, b"" | b"<artificial>" | b"ld-temp.o"))
+                .then_some(file_number),
+        });
+    }
+    labels
+}
+
+/// Whether gprof takes a local symbol with this name; `bytes`: the string table from the name on.
+///
+/// gprof's loop steps over the zero behind a name that ends with a number like `f.1`, and goes on with the
+/// string behind it, whatever that is the name of.
+fn is_shown_local(bytes: &[u8]) -> bool {
+    const CLONES: [&[u8]; 2] = [b".clone.", b".constprop."];
+    let end = |at: usize| bytes.get(at).is_none_or(|&byte| byte == 0);
+    let rest = |at: usize| {
+        let rest = bytes.get(at..).unwrap_or_default();
+        rest.split(|&byte| byte == 0).next().unwrap_or_default()
+    };
+    if end(0) || [&b"__gnu_compiled"[..], b"___gnu_compiled"].iter().any(|mark| rest(0).starts_with(mark)) {
+        return false;
+    }
+    let mut at = 0;
+    while !end(at) {
+        if bytes[at] == b'$' {
+            return false;
+        }
+        while bytes.get(at) == Some(&b'.') {
+            let clone =
+                CLONES.iter().find(|clone| rest(at).len() > clone.len() && rest(at).starts_with(clone));
+            at += clone.map_or(0, |clone| clone.len() - 1) + 1;
+            let mut digits = false;
+            while !(end(at) || digits && bytes[at] == b'.') {
+                if !bytes[at].is_ascii_digit() {
+                    return false;
+                }
+                digits = true;
+                at += 1;
+            }
+        }
+        at += 1;
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gprofs_choice_of_local_names() {
+        for kept in ["main", "f.1", "f.constprop.0", "f.clone.12", "f.1.constprop.0", "f."] {
+            assert!(is_shown_local(kept.as_bytes()), "{kept}");
+        }
+        let dropped =
+            ["f.cold", "f.part.0", "f$1", "f.constprop", "f.isra.0", "f.constprop.0.cold", "", "f.clone."];
+        for dropped in dropped {
+            assert!(!is_shown_local(dropped.as_bytes()), "{dropped}");
+        }
+        assert!(!is_shown_local(b"__gnu_compiled_c\0"));
+    }
+
+    #[test]
+    fn a_number_at_the_end_lets_gprof_read_on() {
+        assert!(is_shown_local(b"f.1\0g\0h.part.0\0"));
+        assert!(!is_shown_local(b"f.1\0g.part.0\0"));
+        assert!(is_shown_local(b"f\0g.part.0\0"));
+    }
+}

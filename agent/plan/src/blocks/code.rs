@@ -1,0 +1,170 @@
+//! The machine code that a copy has in addition to, or in place of, the instructions of the original.
+
+use crate::x86::jump::JUMP;
+use crate::x86::nops::NOPS;
+use iced_x86::{Code, Decoder, DecoderOptions, Encoder, OpKind, Register};
+
+/// Bytes of a counter.
+pub(crate) const COUNTER: u64 = 8;
+
+/// `inc qword gs:[disp32]`, without the displacement.
+const INC: [u8; 5] = [0x65, 0x48, 0xff, 0x04, 0x25];
+
+/// `lea rsp, [rsp-128]`, which protects the red zone.
+const LEAVE_RED_ZONE: [u8; 5] = [0x48, 0x8d, 0x64, 0x24, 0x80];
+
+/// `lea rsp, [rsp+128]`.
+const BACK_TO_RED_ZONE: [u8; 8] = [0x48, 0x8d, 0xa4, 0x24, 0x80, 0, 0, 0];
+
+/// `pushfq`.
+const PUSH_FLAGS: u8 = 0x9c;
+
+/// `popfq`.
+const POP_FLAGS: u8 = 0x9d;
+
+/// Bytes of a counter's code.
+pub(crate) const INC_LEN: u32 = INC.len() as u32 + 4;
+
+/// Bytes of a counter's code that preserves the flags.
+pub(crate) const KEEP_LEN: u32 = INC_LEN + (LEAVE_RED_ZONE.len() + 2 + BACK_TO_RED_ZONE.len()) as u32;
+
+/// For such code: the offset behind each instruction that moves the stack pointer, and how many bytes the
+/// stack pointer is then below where it was.
+pub(crate) const KEEP_FRAMES: [(u32, i64); 4] = [(5, 128), (6, 136), (KEEP_LEN - 8, 128), (KEEP_LEN, 0)];
+
+/// Bytes of a near jump.
+pub(crate) const NEAR_JUMP: u32 = JUMP as u32;
+
+/// `call next; next: lea rsp, [rsp+8]; push qword [rip+...]`, without the displacement.
+pub(crate) const PUSH_ORIGINAL: [u8; 12] = [0xe8, 0, 0, 0, 0, 0x48, 0x8d, 0x64, 0x24, 8, 0xff, 0x35];
+
+/// Bytes of that with the displacement.
+pub(crate) const PUSH_ORIGINAL_LEN: u32 = PUSH_ORIGINAL.len() as u32 + 4;
+
+/// Bytes of the word that it pushes.
+pub(crate) const WORD: u32 = 8;
+
+/// Bytes of the comparison of a target. Nops behind the `cmp` fill it up to the longest form: two prefixes,
+/// REX, opcode, ModRM, SIB, displacement.
+pub(crate) const COMPARE: u32 = COMPARE_FRAMES[3].0 + 6;
+
+/// Bytes of the longest `cmp`.
+const LONGEST_CMP: u32 = 10;
+
+/// The same as [`KEEP_FRAMES`], for a comparison.
+pub(crate) const COMPARE_FRAMES: [(u32, i64); 4] =
+    [(5, 128), (6, 136), (6 + LEA_LEN + LONGEST_CMP + 1, 128), (6 + LEA_LEN + LONGEST_CMP + 1 + 8, 0)];
+
+/// Bytes of `lea reg, [rip+disp32]`.
+const LEA_LEN: u32 = 7;
+
+/// The same as [`KEEP_FRAMES`], for a call that pushes the original's return address.
+pub(crate) const PUSH_ORIGINAL_FRAMES: [(u32, i64); 4] =
+    [(5, 8), (10, 0), (PUSH_ORIGINAL_LEN, 8), (PUSH_ORIGINAL_LEN + NEAR_JUMP, 0)];
+
+/// Writes code into the copies.
+pub(crate) struct Writer<'a> {
+    /// The copies.
+    pub(crate) bytes: &'a mut [u8],
+    /// Address of the copies.
+    pub(crate) base: u64,
+    /// Offset at which the next code is written.
+    pub(crate) at: u32,
+    /// Offsets of u64 words that hold link addresses.
+    pub(crate) words: Vec<u32>,
+}
+
+impl Writer<'_> {
+    /// Writes bytes.
+    pub(crate) fn put(&mut self, bytes: &[u8]) {
+        let at = self.at as usize;
+        self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
+        self.at += bytes.len() as u32;
+    }
+
+    /// Writes nops.
+    pub(crate) fn pad(&mut self, mut len: u32) {
+        while len > 0 {
+            let nop = NOPS[(len as usize).min(NOPS.len()) - 1];
+            self.put(nop);
+            len -= nop.len() as u32;
+        }
+    }
+
+    /// Writes a counter. `place` is its offset from what gs points to. `None`: that is too far.
+    pub(crate) fn count(&mut self, place: u64, keeps_flags: bool) -> Option<()> {
+        let place = i32::try_from(place).ok()?.to_le_bytes();
+        if keeps_flags {
+            self.put(&LEAVE_RED_ZONE);
+            self.put(&[PUSH_FLAGS]);
+        }
+        self.put(&INC);
+        self.put(&place);
+        if keeps_flags {
+            self.put(&[POP_FLAGS]);
+            self.put(&BACK_TO_RED_ZONE);
+        }
+        Some(())
+    }
+
+    /// Writes a comparison that branches to `goal` if the indirect jump `code`, which stands at `ip` in the
+    /// original, would lead to `target`. `None`: something is out of reach.
+    pub(crate) fn compare(&mut self, ip: u64, code: &[u8], target: u64, goal: u64) -> Option<()> {
+        let start = self.at;
+        let jump = Decoder::with_ip(64, code, ip, DecoderOptions::NONE).decode();
+        let used =
+            [jump.op0_register(), jump.memory_base(), jump.memory_index()].map(Register::full_register);
+        let (scratch, number) =
+            [(Register::RAX, 0), (Register::RCX, 1), (Register::RDX, 2), (Register::RBX, 3)]
+                .into_iter()
+                .find(|(register, _)| !used.contains(register))?;
+        self.put(&LEAVE_RED_ZONE);
+        self.put(&[0x50 | number, 0x48, 0x8d, number << 3 | 5]);
+        self.displacement(target)?;
+        let mut cmp = jump;
+        cmp.set_code(Code::Cmp_r64_rm64);
+        cmp.set_op0_kind(OpKind::Register);
+        cmp.set_op0_register(scratch);
+        cmp.set_op1_kind(jump.op0_kind());
+        if jump.op0_kind() == OpKind::Register {
+            cmp.set_op1_register(jump.op0_register());
+        }
+        cmp.set_has_repne_prefix(false);
+        if jump.segment_prefix() != Register::FS {
+            cmp.set_segment_prefix(Register::None);
+        }
+        if jump.memory_base() == Register::RSP {
+            let displacement = jump.memory_displacement64().wrapping_add(COMPARE_FRAMES[1].1 as u64);
+            cmp.set_memory_displ_size(8);
+            cmp.set_memory_displacement64(displacement);
+        }
+        let mut encoder = Encoder::new(64);
+        let len = encoder.encode(&cmp, self.base.wrapping_add(self.at.into())).ok()? as u32;
+        self.put(&encoder.take_buffer());
+        self.pad(LONGEST_CMP.checked_sub(len)?);
+        self.put(&[0x58 | number]);
+        self.put(&BACK_TO_RED_ZONE);
+        self.put(&[0x0f, 0x84]);
+        debug_assert_eq!(self.at + 4 - start, COMPARE);
+        self.displacement(goal)
+    }
+
+    /// Returns the distance to `to` from the end of a displacement of `len` bytes.
+    fn distance(&self, len: u32, to: u64) -> i64 {
+        to.wrapping_sub(self.base.wrapping_add((self.at + len).into())) as i64
+    }
+
+    /// Writes a displacement of four bytes. `None`: `to` is out of reach.
+    pub(crate) fn displacement(&mut self, to: u64) -> Option<()> {
+        let distance = i32::try_from(self.distance(4, to)).ok()?;
+        self.put(&distance.to_le_bytes());
+        Some(())
+    }
+
+    /// Writes a displacement of one byte. `None`: `to` is out of reach.
+    pub(crate) fn short(&mut self, to: u64) -> Option<()> {
+        let distance = i8::try_from(self.distance(1, to)).ok()?;
+        self.put(&distance.to_le_bytes());
+        Some(())
+    }
+}

@@ -1,0 +1,214 @@
+//! All counted functions of a program, and where their copies stand.
+
+use crate::blocks::frames::check::check;
+use crate::blocks::graph::Graph;
+use crate::blocks::layout::{ALIGN, Layout};
+use crate::blocks::steps::Steps;
+use crate::blocks::uncounted::Uncounted;
+use crate::blocks::unit::Unit;
+use crate::blocks::{entries, flags};
+use crate::decide::hook::Hook;
+use crate::flow::facts::Flow;
+use gprofinject_image::{FunctionKind, Image};
+use std::collections::HashMap;
+use std::ops::Range;
+
+/// All counted functions, and where their copies stand. Offsets count from the start of the copies.
+#[derive(Debug, Default)]
+pub(crate) struct Copies {
+    /// The counted functions, sorted by address.
+    pub(crate) units: Vec<Unit>,
+    /// For the index of a function in the image: the index of its unit.
+    unit_of: HashMap<usize, usize>,
+    /// Bytes of all copies.
+    pub(crate) len: u32,
+    /// The number of all counters.
+    pub(crate) counters: u32,
+    /// Why functions are not counted, by address.
+    uncounted: HashMap<u64, Uncounted>,
+}
+
+/// Returns the bytes that the patches of a copied function must not touch, because hooks overwrite them.
+/// Sorted.
+fn taken_by(hooks: &[Hook]) -> Vec<Range<u64>> {
+    let mut taken: Vec<Range<u64>> = hooks.iter().flat_map(|h| h.spans().map(|(lo, hi)| lo..hi)).collect();
+    taken.sort_unstable_by_key(|r| r.start);
+    taken
+}
+
+impl Copies {
+    /// Copies those functions that are hooked and for which `wanted` returns true. `failed` has functions
+    /// that could not be copied in an earlier attempt, with the reasons.
+    pub(crate) fn new(
+        image: &Image,
+        flow: &Flow,
+        hooks: &[Hook],
+        wanted: &dyn Fn(usize) -> bool,
+        failed: &HashMap<usize, Uncounted>,
+    ) -> Copies {
+        let mut copies = Copies::default();
+        let mut cold: HashMap<usize, Vec<(u64, u64)>> = HashMap::new();
+        for (i, f) in image.functions.iter().enumerate() {
+            match f.kind {
+                FunctionKind::Cold(Some(parent)) if f.size > 0 => {
+                    cold.entry(parent).or_default().push((f.address, f.address + f.size));
+                }
+                FunctionKind::Cold(_) => {}
+                _ if !wanted(i) => {
+                    copies.uncounted.insert(f.address, Uncounted::NotSelected);
+                }
+                _ => {
+                    copies.uncounted.insert(f.address, Uncounted::NotHooked);
+                }
+            }
+        }
+        let taken = taken_by(hooks);
+        for hook in hooks.iter().filter(|h| wanted(h.function)) {
+            let i = hook.function;
+            let f = &image.functions[i];
+            let mut stretches = vec![(f.address, f.address + f.size)];
+            stretches.extend(cold.remove(&i).unwrap_or_default());
+            let unit = match failed.get(&i) {
+                Some(&reason) => Err(reason),
+                None => copies.unit(image, flow, i, &stretches, &taken),
+            };
+            match unit {
+                Ok(unit) => {
+                    copies.uncounted.remove(&f.address);
+                    copies.unit_of.insert(i, copies.units.len());
+                    copies.counters += unit.graph.counters;
+                    copies.units.push(unit);
+                }
+                Err(reason) => {
+                    copies.uncounted.insert(f.address, reason);
+                }
+            }
+        }
+        copies.place();
+        copies
+    }
+
+    /// Reads a function, whose code and cold parts are `stretches`, and lays its copy out.
+    ///
+    /// # Errors
+    ///
+    /// Why the function cannot be counted.
+    fn unit(
+        &self,
+        image: &Image,
+        flow: &Flow,
+        function: usize,
+        stretches: &[(u64, u64)],
+        taken: &[Range<u64>],
+    ) -> Result<Unit, Uncounted> {
+        let steps = Steps::decode(image, flow, stretches)?;
+        let targets = entries::targets(image, flow, &steps)?;
+        let pads = image.landing_pads_in(stretches);
+        let mut graph = Graph::new(&steps, &targets.indirect, &targets.outside, &pads)?;
+        if steps.jumps_indirectly && graph.has_unreached(image, &steps) {
+            return Err(Uncounted::UnknownJump);
+        }
+        let ways = entries::redirect(image, flow, &steps, &targets, taken)?;
+        flags::place(&steps, &mut graph);
+        graph.choose_counters(&steps);
+        let layout = Layout::new(&steps, &graph, ways.compared)?;
+        check(image, &steps)?;
+        Ok(Unit { function, steps, graph, layout, redirects: ways.redirects, first_counter: self.counters })
+    }
+
+    /// Gives each part of each copy its place. The functions come first and their cold parts behind them, so
+    /// what runs often lies together.
+    fn place(&mut self) {
+        // An offset of 0 would mean that there is no landing pad, so no part begins there.
+        let mut next = ALIGN;
+        let parts = self.units.iter().map(|u| u.layout.parts()).max().unwrap_or(0);
+        for part in 0..parts {
+            for unit in &mut self.units {
+                next = unit.layout.place(part, next);
+            }
+        }
+        self.len = next;
+    }
+
+    /// Returns the unit that a function of the image, or the function that it is a part of, belongs to.
+    pub(crate) fn unit_with(&self, image: &Image, function: usize) -> Option<&Unit> {
+        self.unit_of.get(&image.owner(function)).map(|&n| &self.units[n])
+    }
+
+    /// Returns the offset of a counted function's first instruction.
+    pub(crate) fn start(&self, function: usize) -> Option<u32> {
+        self.unit_of.get(&function).map(|&n| self.units[n].layout.offset(0))
+    }
+
+    /// Returns the offset of the instruction at an address in function `function`.
+    pub(crate) fn offset(&self, image: &Image, function: usize, address: u64) -> Option<u32> {
+        self.unit_with(image, function)?.offset(address)
+    }
+
+    /// See [`Plan::block_counts`](crate::Plan::block_counts).
+    pub(crate) fn counts(&self, counters: &[u64], stopped: Option<u64>) -> (Vec<(u64, u64)>, usize) {
+        let mut counts = Vec::new();
+        let mut executed = 0;
+        for unit in &self.units {
+            let own = counters.get(unit.first_counter as usize..).unwrap_or_default();
+            let stopped = stopped.and_then(|address| unit.steps.at(address));
+            unit.graph.solve(own, stopped, |block, count| {
+                let block = unit.graph.blocks[block];
+                let address = |step: usize| unit.steps.list[step].ip;
+                counts.push((address(block.first), count));
+                executed += usize::from(count > 0);
+                if let Some(behind) =
+                    stopped.map(|step| step + 1).filter(|s| (block.first + 1..block.end).contains(s))
+                {
+                    counts.push((address(behind), count.saturating_sub(1)));
+                }
+            });
+        }
+        counts.sort_unstable();
+        (counts, executed)
+    }
+
+    /// Returns the code of counted functions: the start and the end of each part.
+    pub(crate) fn stretches(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.units.iter().flat_map(|u| u.steps.parts.iter().map(|p| (p.lo, p.hi)))
+    }
+
+    /// See [`Plan::counting`](crate::Plan::counting).
+    ///
+    /// # Errors
+    ///
+    /// The reason, if the function's blocks are not counted.
+    pub(crate) fn counting(&self, address: u64) -> Result<(usize, u32), Uncounted> {
+        match self.units.binary_search_by_key(&address, |u| u.steps.parts[0].lo) {
+            Ok(n) => Ok((self.units[n].graph.blocks.len(), self.units[n].graph.counters)),
+            Err(_) => Err(self.uncounted.get(&address).copied().unwrap_or(Uncounted::NotSelected)),
+        }
+    }
+
+    /// Returns the number of all basic blocks.
+    pub(crate) fn blocks(&self) -> usize {
+        self.units.iter().map(|u| u.graph.blocks.len()).sum()
+    }
+
+    /// Returns which instruction each byte of the copies stands for, sorted: from each offset on, the
+    /// instruction's address.
+    pub(crate) fn originals(&self) -> Vec<(u32, u64)> {
+        let mut all: Vec<(u32, u64)> = Vec::new();
+        for unit in &self.units {
+            all.extend(unit.steps.list.iter().enumerate().map(|(n, s)| (unit.layout.offset(n), s.ip)));
+            // A return address belongs to the call, whatever of the code behind it has been left out.
+            let calls = unit.steps.list.iter().enumerate().filter(|(_, s)| s.way.may_return());
+            all.extend(calls.map(|(n, s)| (unit.layout.behind(n), s.end())));
+        }
+        // Of several entries at one offset the last one counts.
+        all.sort_by_key(|&(offset, _)| offset);
+        all.dedup_by(|next, last| {
+            let same = next.0 == last.0;
+            if same {
+                *last = *next;
+            }
+            same
+        });
+        all
+    }
+}

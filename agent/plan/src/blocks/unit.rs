@@ -1,0 +1,70 @@
+//! One counted function with its cold parts, and its copy.
+
+use crate::blocks::code::COUNTER;
+use crate::blocks::entries::Redirect;
+use crate::blocks::graph::Graph;
+use crate::blocks::layout::Layout;
+use crate::blocks::steps::{Steps, Way};
+use crate::blocks::uncounted::Uncounted;
+use gprofinject_image::Image;
+
+/// One counted function with its cold parts. Offsets count from the start of the copies.
+#[derive(Debug)]
+pub(crate) struct Unit {
+    /// The function's index in the image.
+    pub(crate) function: usize,
+    /// Its instructions.
+    pub(crate) steps: Steps,
+    /// Its basic blocks.
+    pub(crate) graph: Graph,
+    /// Where each instruction's copy stands.
+    pub(crate) layout: Layout,
+    /// The places of the original that lead to the copy.
+    pub(crate) redirects: Vec<Redirect>,
+    /// The number of its first counter.
+    pub(crate) first_counter: u32,
+}
+
+impl Unit {
+    /// Returns the offset of the copy of the instruction at an address. A counter before the instruction is
+    /// part of the copy.
+    pub(crate) fn offset(&self, address: u64) -> Option<u32> {
+        self.steps.at(address).map(|n| self.layout.offset(n))
+    }
+
+    /// Returns the offset of the return address of the call at `site`. `None`: the call pushes the original's
+    /// return address.
+    pub(crate) fn behind(&self, site: u64) -> Option<u32> {
+        let call = self.steps.at(site)?;
+        let has_original = matches!(self.steps.list[call].way, Way::CallWithOriginalReturn(_));
+        (!has_original).then(|| self.layout.behind(call))
+    }
+
+    /// Returns what is overwritten so that places of the original lead to the copy: addresses and bytes.
+    /// `base` is the address of the copies.
+    pub(crate) fn redirects(&self, base: u64) -> impl Iterator<Item = (u64, Vec<u8>)> + '_ {
+        let target = move |to: u64| self.offset(to).map(|offset| base.wrapping_add(offset.into()));
+        self.redirects.iter().filter_map(move |r| Some((r.at, r.bytes(target(r.to)?)?)))
+    }
+
+    /// Writes the copy into `bytes`, the bytes of all copies, and returns the offsets of u64 words that hold
+    /// link addresses.
+    ///
+    /// `base` is the address of the copies, `counters` the offset of the first counter from what gs points
+    /// to. `elsewhere` returns where a call or jump (its address, its target) leads that leaves the unit.
+    ///
+    /// # Errors
+    ///
+    /// [`Uncounted::NotRelocatable`], if something is out of reach.
+    pub(crate) fn write(
+        &self,
+        image: &Image,
+        bytes: &mut [u8],
+        base: u64,
+        counters: u64,
+        elsewhere: &dyn Fn(u64, u64) -> u64,
+    ) -> Result<Vec<u32>, Uncounted> {
+        let first = counters + COUNTER * u64::from(self.first_counter);
+        self.layout.write(image, &self.steps, &self.graph, bytes, base, first, elsewhere)
+    }
+}

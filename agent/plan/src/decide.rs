@@ -1,0 +1,45 @@
+//! How each function is hooked, or why it is not.
+//!
+//! A [`Flow`](crate::flow::facts::Flow) and the user's options enter; a [`hook::Hook`] or a
+//! [`verdict::Reason`] for each function leaves. This layer writes no machine code: it only says which bytes
+//! will be overwritten and which instructions relocated.
+//!
+//! Every function that has room gets a near jump. One that has none looks for a *cave*, five unused bytes
+//! within reach of a short jump: padding between functions, or bytes behind another function's near jump that
+//! are dead because the instructions there were relocated. A function whose callers are all known can be
+//! hooked at its call sites instead. What is left slides into its neighbour's patch ([`sled`]).
+//!
+//! ```text
+//! decisions             the order in which the tactics are tried, over all functions
+//! tactics, slide        the tactics
+//! caves, in_place       unused bytes near a function; calls that can stay where they are
+//! decider               the state that the tactics share
+//! fit, frida            whether a patch fits, for the built-in jump and for Frida's gum
+//! foreign               branches of other functions into what a hook overwrites
+//! thunk_spec, tails     what each thunk has to do; jumps from one hooked function to another
+//! unwinder, own_text    functions of an unwinder; programs that read their own code
+//! start                 the first instructions of a function, and what leads to them
+//! hook, sled, verdict, options   the types
+//! ```
+//!
+//! The tactics are methods of [`decider::Decider`] and call each other: a jump may need a cave for a short
+//! branch, and to make a cave a hook of Frida's may be replaced by a jump.
+
+pub(crate) mod caves;
+pub(crate) mod decider;
+pub(crate) mod decisions;
+pub(crate) mod fit;
+pub(crate) mod foreign;
+pub(crate) mod frida;
+pub(crate) mod hook;
+pub(crate) mod in_place;
+pub(crate) mod options;
+pub(crate) mod own_text;
+pub(crate) mod sled;
+pub(crate) mod slide;
+pub(crate) mod start;
+pub(crate) mod tactics;
+pub(crate) mod tails;
+pub(crate) mod thunk_spec;
+pub(crate) mod unwinder;
+pub(crate) mod verdict;

@@ -1,0 +1,133 @@
+//! Decides for all functions: which tactic is tried for which functions, and in which order.
+
+use crate::decide::decider::{Decider, Way};
+use crate::decide::hook::Hook;
+use crate::decide::options::Engine;
+use crate::decide::slide;
+use crate::decide::verdict::{Failed, Reason, Tactic};
+use crate::flow::branch::NEAR;
+use crate::flow::facts::Flow;
+use crate::flow::falls;
+use crate::parallel;
+use gprofinject_image::{FunctionKind, Image};
+
+/// The decision for each function of the image.
+pub(crate) struct Decisions {
+    /// The tactic or the reason, in the order of the image's functions.
+    pub verdicts: Vec<Result<Tactic, Reason>>,
+    /// The hooks, in the order of the image's functions.
+    pub hooks: Vec<Hook>,
+}
+
+/// Decides for each function of the image. `selected` says which functions the user wants; functions in
+/// `failed` could not be hooked in an earlier attempt.
+///
+/// Consecutive functions are decided on one thread each. What is left over, because the functions near it are
+/// decided by another thread, is decided at the end.
+pub(crate) fn decide(
+    image: &Image,
+    flow: &Flow,
+    selected: &(dyn Fn(usize) -> bool + Sync),
+    engine: Engine,
+    failed: &Failed,
+) -> Decisions {
+    let given = (image, flow, failed, engine);
+    let count = image.functions.len();
+    let mut verdicts = vec![Err(Reason::NoRoom); count];
+    let mut hooks: Vec<_> = (0..count).map(|_| None).collect();
+    let mut padding_used = vec![0; count];
+    // Only a function that finds no room near it needs to look at all others.
+    let part = count.div_ceil(parallel::parts(count)).max(1);
+    let slices = verdicts.chunks_mut(part).zip(hooks.chunks_mut(part)).zip(padding_used.chunks_mut(part));
+    let parts = (0..).step_by(part).zip(slices).map(|(first, ((verdicts, hooks), padding_used))| {
+        Decider::new(given, first, verdicts, hooks, padding_used)
+    });
+    let with_cave: [Way; 3] = [|d, i| d.with_room(i), |d, i| d.short(i), |d, i| d.near(i, true)];
+    let cut_short = parallel::each(parts.collect(), |mut part: Decider| {
+        part.without_caves(selected);
+        let wanting = std::mem::take(&mut part.cut_short);
+        part.look_for_caves();
+        if !wanting.is_empty() {
+            part.in_turn(wanting.into_iter(), &with_cave[..1]);
+            part.look_for_caves();
+        }
+        part.in_turn(part.hooks.functions(), &with_cave[1..]);
+        part.cut_short
+    });
+    let mut all = Decider::new(given, 0, &mut verdicts, &mut hooks, &mut padding_used);
+    if (0..count).any(|i| all.is_open(i)) {
+        all.look_for_caves();
+        all.in_turn(cut_short.into_iter().flatten(), &with_cave);
+        all.in_turn(0..count, &[|d, i| d.call_sites(i)]);
+        slide::sleds(&mut all);
+    }
+    for hook in hooks.iter().flatten() {
+        verdicts[hook.function] = Ok(hook.tactic);
+    }
+    // This reuses the memory, which `flatten` does not.
+    #[expect(clippy::filter_map_identity)]
+    let hooks = hooks.into_iter().filter_map(|hook| hook).collect();
+    Decisions { verdicts, hooks }
+}
+
+/// Returns why a function is not to be hooked by any tactic.
+fn refuse(
+    image: &Image,
+    flow: &Flow,
+    engine: Engine,
+    failed: &Failed,
+    i: usize,
+    selected: &dyn Fn(usize) -> bool,
+) -> Option<Reason> {
+    let f = &image.functions[i];
+    if matches!(f.kind, FunctionKind::Cold(_)) {
+        return Some(Reason::ColdPart);
+    }
+    if f.kind == FunctionKind::Start {
+        return Some(Reason::EntryPoint);
+    }
+    if !selected(i) {
+        return Some(Reason::NotSelected);
+    }
+    if falls::is_no_start(image, flow, i) {
+        return Some(Reason::RunInto);
+    }
+    if f.size == 0 || image.code_at(f.address, f.size).is_none() {
+        return Some(Reason::NoCode);
+    }
+    let relocations = &image.facts.text_relocations;
+    let next = relocations.partition_point(|&r| r + 8 <= f.address);
+    if relocations.get(next).is_some_and(|&r| r < f.address + NEAR) {
+        return Some(Reason::TextRelocation);
+    }
+    if image.facts.runtime.is_some() && flow.functions[i].table_loops {
+        return Some(Reason::LoopsThroughTable);
+    }
+    let failed = failed.get(&i).copied();
+    failed.filter(|reason| engine != Engine::FridaOrBuiltin || *reason != Reason::FridaNotRelocatable)
+}
+
+impl Decider<'_, '_, '_> {
+    /// Refuses functions, and hooks those that need no cave.
+    fn without_caves(&mut self, selected: &dyn Fn(usize) -> bool) {
+        for i in self.hooks.functions() {
+            let refused = refuse(self.image, self.flow, self.engine, self.failed, i, selected);
+            self.verdicts[i] = refused.map_or_else(|| self.with_room(i), Err);
+        }
+    }
+
+    /// Tries each way for all functions that are still open before it tries the next way, which costs more at
+    /// run time.
+    fn in_turn(&mut self, functions: impl Iterator<Item = usize> + Clone, ways: &[Way]) {
+        for way in ways {
+            for i in functions.clone() {
+                if self.is_open(i) {
+                    match way(self, i) {
+                        Err(Reason::NoRoom) => {}
+                        better => self.verdicts[i] = better,
+                    }
+                }
+            }
+        }
+    }
+}

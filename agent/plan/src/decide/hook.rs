@@ -1,0 +1,73 @@
+//! What is overwritten and relocated for a function that is hooked.
+
+use crate::decide::sled::Sled;
+use crate::decide::verdict::Tactic;
+use crate::flow::branch::Branch;
+use crate::x86::jump::{JUMP, SHORT_JUMP};
+use crate::x86::relocate::call::CALL_R11;
+
+/// A branch that leads to relocated code from now on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Retarget {
+    /// The branch.
+    pub branch: Branch,
+    /// Offset of its target from the hook point, in bytes.
+    pub offset: u64,
+    /// The cave to which its short displacement leads, and which jumps on. `None`: its own displacement
+    /// reaches the target.
+    pub cave: Option<u64>,
+    /// Whether the branch is among instructions that another function's hook relocates; then its copy leads
+    /// there.
+    pub moved: bool,
+}
+
+/// A function to be hooked.
+#[derive(Clone, Debug)]
+pub(crate) struct Hook {
+    /// The function's index in the image.
+    pub function: usize,
+    /// How it is hooked.
+    pub tactic: Tactic,
+    /// Address of the patch.
+    pub at: u64,
+    /// Bytes from there on that are relocated. 0 with [`Tactic::CallSites`].
+    pub relocated: u64,
+    /// The cave of a [`Tactic::ShortJump`].
+    pub cave: Option<u64>,
+    /// Branches into the overwritten bytes, or with [`Tactic::CallSites`] the branches to the function.
+    pub retargets: Vec<Retarget>,
+    /// Address at which the call that ends the relocated instructions is still made, if it is: see
+    /// [`crate::x86::relocate::call`].
+    pub call: Option<u64>,
+    /// How a [`Tactic::Sled`] goes on.
+    pub sled: Option<Sled>,
+    /// Whether another function slides into this one's patch.
+    pub(crate) slid_into: bool,
+    /// Bytes from the hook point on that the jump and the caves behind it use.
+    pub(crate) dead_used: u64,
+}
+
+impl Hook {
+    /// Returns the bytes of the program that the hook overwrites, as half-open ranges of addresses.
+    pub(crate) fn spans(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let entry = match (self.tactic, self.cave) {
+            (Tactic::CallSites, _) => None,
+            (Tactic::Frida, _) => Some((self.at, self.at + self.relocated)),
+            (Tactic::Sled, _) => self.sled.map(|s| (self.at, self.at + s.len)),
+            (_, Some(_)) => Some((self.at, self.at + SHORT_JUMP)),
+            (_, None) => Some((self.at, self.at + JUMP)),
+        };
+        let caves = self.cave.into_iter().chain(self.retargets.iter().filter_map(|r| r.cave));
+        let stay = self.retargets.iter().filter(|r| !r.moved);
+        let sites = stay.map(|r| (r.branch.end() - u64::from(r.branch.width), r.branch.end()));
+        let call = self.call.map(|at| (at, at + CALL_R11.len() as u64));
+        entry.into_iter().chain(caves.map(|c| (c, c + JUMP))).chain(sites).chain(call)
+    }
+}
+
+/// Returns whether a hook relocates the instruction at an address. The hooks must be in the order of their
+/// addresses.
+pub(crate) fn relocates(hooks: &[Hook], address: u64) -> bool {
+    let after = hooks.partition_point(|h| h.at <= address);
+    after.checked_sub(1).is_some_and(|n| address < hooks[n].at + hooks[n].relocated)
+}

@@ -1,0 +1,58 @@
+//! Tail calls: jumps from one hooked function to the start of another.
+//!
+//! A jump that can be redirected gets a thunk of its own. It knows the caller and the callee, so it needs no
+//! return address: it counts the arc at a slot of its own, hands the caller's frame over, and enters the
+//! callee's body.
+
+use crate::decide::hook::Hook;
+use crate::decide::thunk_spec::ThunkSpec;
+use crate::decide::verdict::Tactic;
+use crate::flow::branch::{Branch, BranchKind};
+use crate::flow::facts::Flow;
+use crate::x86::jump::JUMP;
+use gprofinject_image::Image;
+
+/// A tail call that gets a thunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tail {
+    /// The jump.
+    pub branch: Branch,
+    /// Number of the called function.
+    pub callee: u32,
+    /// Whether the jump is among the instructions that its function's hook relocates.
+    pub relocated: bool,
+}
+
+/// Returns the tail calls that get a thunk, sorted by callee. The caller must have a cell in the shadow
+/// stack; the callee must take it over or be a leaf.
+pub(crate) fn find(image: &Image, flow: &Flow, hooks: &[Hook], specs: &[ThunkSpec]) -> Vec<Tail> {
+    let mut number_of = vec![u32::MAX; image.functions.len()];
+    for (hook, number) in hooks.iter().zip(0..) {
+        number_of[hook.function] = number;
+    }
+    let mut tails = Vec::new();
+    for (callee, hook) in hooks.iter().enumerate() {
+        if !(specs[callee].both || specs[callee].leaf) || hook.tactic == Tactic::CallSites {
+            continue;
+        }
+        let address = image.functions[hook.function].address;
+        for &branch in flow.branches_into(hook.function, address + 1) {
+            let caller = number_of[image.owner(branch.function as usize)] as usize;
+            let own = caller == callee;
+            let sound = !flow.functions[branch.function as usize].undecodable;
+            if branch.kind == BranchKind::Call || own || !sound || specs.get(caller).is_none_or(|w| !w.both) {
+                continue;
+            }
+            let touched = hooks[caller].at..hooks[caller].at + hooks[caller].relocated.max(JUMP);
+            let relocated = touched.contains(&branch.site);
+            let inside =
+                branch.site >= hooks[caller].at && branch.end() <= hooks[caller].at + hooks[caller].relocated;
+            let straddles = !relocated && touched.contains(&(branch.end() - 1));
+            if straddles || relocated && !inside || !relocated && branch.width != 4 {
+                continue;
+            }
+            tails.push(Tail { branch, callee: callee as u32, relocated });
+        }
+    }
+    tails
+}

@@ -1,0 +1,184 @@
+//! What can be decided about a function, and the words for it.
+
+use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
+use std::fmt;
+
+/// How a function is hooked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Tactic {
+    /// A `jmp rel32` over the first instructions, which are relocated.
+    Jump,
+    /// A [`Tactic::Jump`] that reaches into the padding behind a short function.
+    JumpIntoPadding,
+    /// A [`Tactic::Jump`] whose relocated instructions end with a call. The call still leaves the original
+    /// return address.
+    JumpOverCall,
+    /// A `jmp rel8` to a cave, which holds the `jmp rel32`.
+    ShortJump,
+    /// Nothing of the function is overwritten; every call of it and every jump to it is redirected to the
+    /// thunk. This is possible only if nobody takes the function's address.
+    CallSites,
+    /// A `push rsp` that runs on into the patch of the function behind this one. That patch finds out from
+    /// the stack which function was called.
+    Sled,
+    /// Frida's gum overwrites the first sixteen bytes or more.
+    Frida,
+}
+
+impl Tactic {
+    /// Returns the tactic's short name, as lists and filters use it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Tactic::Jump => "jump",
+            Tactic::JumpIntoPadding => "jump-into-padding",
+            Tactic::JumpOverCall => "jump-over-call",
+            Tactic::ShortJump => "short-jump",
+            Tactic::CallSites => "call-sites",
+            Tactic::Sled => "sled",
+            Tactic::Frida => "frida",
+        }
+    }
+}
+
+/// Why a function is not hooked. The text for each is its [`Display`](fmt::Display).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Reason {
+    /// It is part of another function: it is jumped into and never called.
+    ColdPart,
+    /// It is the ELF entry point.
+    EntryPoint,
+    /// The user does not want it hooked.
+    NotSelected,
+    /// Hooks are off altogether.
+    NoHooks,
+    /// The file has no code at its address.
+    NoCode,
+    /// Its first bytes are no instructions.
+    NotDecodable,
+    /// The dynamic linker writes into its first instructions.
+    TextRelocation,
+    /// No patch fits, and neither a cave nor a hooked neighbour is near.
+    NoRoom,
+    /// Something that cannot be redirected leads into its first instructions.
+    JumpedInto,
+    /// Control only runs into it: see [`crate::flow::falls`].
+    RunInto,
+    /// A jump table leads back to its start, and the program's runtime forbids the exit hook that could tell
+    /// that from a call.
+    LoopsThroughTable,
+    /// Its first instructions cannot run elsewhere.
+    NotRelocatable,
+    /// Its patch would overlap another one.
+    Overlap,
+    /// It is Go code, which moves its stacks.
+    Go,
+    /// The program may check its own code.
+    OwnText,
+    /// It belongs to an unwinder, and exits are hooked.
+    Unwinder,
+    /// It ends or jumps away within the bytes that Frida's gum overwrites.
+    FridaRoom,
+    /// A call among those bytes would return into them.
+    FridaCall,
+    /// A branch leads into those bytes.
+    FridaEntered,
+    /// A loop leads back to its first instruction, where gum's jump would count it as calls.
+    FridaLoop,
+    /// It begins with a jump, and gum would patch the target of that.
+    FridaJump,
+    /// The dynamic linker calls it before gum is there.
+    FridaEarly,
+    /// The instructions that gum overwrites cannot run elsewhere.
+    FridaNotRelocatable,
+}
+
+impl Reason {
+    /// Returns the reason's short name, as lists use it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Reason::ColdPart => "cold-part",
+            Reason::EntryPoint => "entry-point",
+            Reason::NotSelected => "not-selected",
+            Reason::NoHooks => "no-hooks",
+            Reason::NoCode => "no-code",
+            Reason::NotDecodable => "not-decodable",
+            Reason::TextRelocation => "text-relocation",
+            Reason::NoRoom => "no-room",
+            Reason::JumpedInto => "jumped-into",
+            Reason::RunInto => "run-into",
+            Reason::LoopsThroughTable => "loops-through-table",
+            Reason::NotRelocatable => "not-relocatable",
+            Reason::Overlap => "overlap",
+            Reason::Go => "go",
+            Reason::OwnText => "own-text",
+            Reason::Unwinder => "unwinder",
+            Reason::FridaRoom => "frida-room",
+            Reason::FridaCall => "frida-call",
+            Reason::FridaEntered => "frida-entered",
+            Reason::FridaLoop => "frida-loop",
+            Reason::FridaJump => "frida-jump",
+            Reason::FridaEarly => "frida-early",
+            Reason::FridaNotRelocatable => "frida-not-relocatable",
+        }
+    }
+}
+
+impl fmt::Display for Tactic {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(match self {
+            Tactic::Jump => "a jump over its first instructions",
+            Tactic::JumpIntoPadding => "a jump that reaches into the padding behind it",
+            Tactic::JumpOverCall => "a jump over its first instructions, a call among them",
+            Tactic::ShortJump => "a short jump to unused bytes nearby",
+            Tactic::CallSites => "its call sites, which are all known",
+            Tactic::Sled => "a slide into its neighbour's jump, which tells the two apart",
+            Tactic::Frida => "Frida's jump over its first sixteen bytes or more",
+        })
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(match self {
+            Reason::ColdPart => "part of another function, jumped into and never called",
+            Reason::EntryPoint => "the program's entry point, called by nobody",
+            Reason::NotSelected => "left out by -I, -X or --min-size",
+            Reason::NoHooks => "hooks are off, by --hooks none or because the program cannot have any",
+            Reason::NoCode => "the file holds no code at its address",
+            Reason::NotDecodable => "its first bytes are not instructions",
+            Reason::TextRelocation => "the dynamic linker writes into its first instructions",
+            Reason::NoRoom => {
+                "too short for a jump; its address is taken or code without a symbol calls it, so not all calls are known; and no unused bytes or hooked neighbour are near"
+            }
+            Reason::JumpedInto => "its first bytes are the target of an indirect jump, of a return, or of a jump that cannot be led elsewhere",
+            Reason::RunInto => "nobody calls it: control only runs into it from the function before",
+            Reason::LoopsThroughTable => "a jump table leads back to its start, which only an exit hook could tell from calls, and the program's runtime forbids those",
+            Reason::NotRelocatable => "its first instructions cannot run elsewhere",
+            Reason::Overlap => "its patch would overlap another one",
+            Reason::Go => "Go code does not keep the C stack's rules",
+            Reason::OwnText => "the program may check its own code; --hooks both hooks it all the same",
+            Reason::Unwinder => "it belongs to an unwinder, which takes one more step for each hooked frame; --hooks entry hooks it",
+            Reason::FridaRoom => "it ends, or jumps away, within the 16 bytes that Frida overwrites",
+            Reason::FridaCall => "a call among the 16 bytes that Frida overwrites would return into them",
+            Reason::FridaEntered => "a branch leads into the 16 bytes or more that Frida overwrites",
+            Reason::FridaLoop => "a loop leads back to its first instruction, where Frida's jump would count it as calls",
+            Reason::FridaJump => "it begins with a jump, and Frida would patch where that leads",
+            Reason::FridaEarly => "the dynamic linker calls it (an IFUNC resolver) before Frida can be there",
+            Reason::FridaNotRelocatable => "the instructions that Frida overwrites cannot run elsewhere",
+        })
+    }
+}
+
+/// The decision for one function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Verdict {
+    /// It is hooked in this way.
+    Hooked(Tactic),
+    /// It is not hooked, for this reason.
+    Refused(Reason),
+}
+
+/// Functions that turned out not to be hookable after they had been decided, by their indices, with the
+/// reasons.
+pub(crate) type Failed = HashMap<usize, Reason>;

@@ -1,0 +1,43 @@
+//! The arena and the patches, written in order.
+//!
+//! ```text
+//! arena:  ArenaHeader | jump to the exits' slow path | unwind tables | ends of sleds
+//!         | thunks, in the functions' order | stubs to the slow paths | thunks of tail calls
+//!         | unwind table of the bodies
+//!         | copies of counted functions | their unwind tables
+//! ```
+//!
+//! The thunks of neighbouring functions lie beside each other; code that rarely runs lies apart from them.
+
+use crate::emit::code::Writer;
+use crate::emit::emitted::Emitted;
+use crate::emit::emitter::Emitter;
+use crate::emit::layout::{Input, Layout};
+use crate::emit::part::PartEmitter;
+use crate::emit::{copies, tail_calls};
+use crate::parallel;
+
+/// Writes the arena, and the patches of the program that lead there. The result says which functions could
+/// not be emitted after all.
+pub(crate) fn emit(input: Input<'_, '_>) -> Emitted {
+    let layout = Layout::new(input);
+    // The kernel zeroes these pages when they are first written to.
+    let mut bytes = vec![0; layout.len];
+    let areas: Vec<_> =
+        layout.parts.iter().map(|(numbers, room)| (room.clone(), layout.stubs_of(numbers))).collect();
+    let writers = Writer::apart(&mut bytes, &areas);
+    let parts =
+        parallel::each(writers.into_iter().zip(&layout.parts).collect(), |(code, (numbers, room))| {
+            PartEmitter::emit(&layout, code, numbers.clone(), room.start)
+        });
+    let mut e = Emitter::new(&layout, Writer::new(&mut bytes), parts);
+    e.fixed();
+    e.gate_jumps();
+    tail_calls::write(&mut e);
+    copies::write(&mut e);
+    let (mut out, len) = e.finish();
+    // Usually less was needed than there was room for.
+    bytes.truncate(len);
+    out.code.bytes = bytes;
+    out
+}

@@ -1,0 +1,63 @@
+//! What emission yields: the bytes of the arena, the patches, and the tables of the plan file.
+
+use crate::blocks::uncounted::Uncounted;
+use crate::decide::verdict::Reason;
+use crate::emit::code::Code;
+use gprofinject_abi::plan::{CallJump, FunctionRecord, Patch, TailRecord};
+use std::ops::Range;
+
+/// What emission yields. Offsets are arena offsets.
+#[derive(Debug, Default)]
+pub(crate) struct Emitted {
+    /// The bytes of the arena.
+    pub code: Code,
+    /// One record for each hooked function, by number.
+    pub records: Vec<FunctionRecord>,
+    /// One record for each tail call with a thunk.
+    pub tails: Vec<TailRecord>,
+    /// The bytes of the program that are overwritten, sorted by address.
+    pub patches: Vec<Patch>,
+    /// Jumps in bodies to calls that are still made where they stand.
+    pub call_jumps: Vec<CallJump>,
+    /// Offsets of u64 words to which the agent adds the load bias.
+    pub bias_fixups: Vec<u32>,
+    /// Offsets of u32 words to which the agent adds the lower half of the load bias.
+    pub half_bias_fixups: Vec<u32>,
+    /// Offsets of the unwind tables, by [`gprofinject_abi::plan::Frame`].
+    pub frame_tables: [u32; 6],
+    /// Offset of the first function's stubs: see [`gprofinject_abi::plan::PlanHeader`].
+    pub stubs: u32,
+    /// Bytes of each function's stubs.
+    pub stub_len: u32,
+    /// Offset of the thunks of tail calls.
+    pub tail_code: u32,
+    /// Which function the bytes of the arena belong to, sorted: from each offset on, the number of the
+    /// function, or `u32::MAX` for none.
+    pub owners: Vec<(u32, u32)>,
+    /// The parts of the arena that are used. The rest stays zero.
+    pub used: Vec<Range<usize>>,
+    /// Code that now stands elsewhere, sorted: address, length in bytes, offset. An entry is a single
+    /// instruction, with length 1, or several that were copied as they are. The first instruction of each
+    /// function is not among them.
+    pub moved: Vec<(u64, u32, u32)>,
+    /// Functions that could not be relocated after all, by index in the image.
+    pub failed: Vec<(usize, Reason)>,
+    /// Offset of the copies of counted functions, or the arena's length if there are none.
+    pub copies: u32,
+    /// Functions that could not be copied after all, by index in the image.
+    pub uncounted: Vec<(usize, Uncounted)>,
+}
+
+impl Emitted {
+    /// Adds patches, and keeps all of them sorted.
+    pub(crate) fn add_patches(&mut self, patches: Vec<Patch>) {
+        self.patches.extend(patches);
+        // These are mostly sorted runs, which a stable sort only merges.
+        self.patches.sort_by_key(|p| p.address);
+    }
+
+    /// Returns whether two patches touch the same bytes.
+    pub(crate) fn overlaps(&self) -> bool {
+        self.patches.windows(2).any(|pair| pair[0].address + u64::from(pair[0].len) > pair[1].address)
+    }
+}

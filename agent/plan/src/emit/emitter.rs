@@ -1,0 +1,150 @@
+//! Puts the parts of the arena together, and writes what stands between and behind them.
+
+use crate::emit::bodies::Bodies;
+use crate::emit::cfi::Tables;
+use crate::emit::code::{Code, Writer};
+use crate::emit::emitted::Emitted;
+use crate::emit::layout::{GATE_JUMP, Layout, STUBS};
+use crate::emit::part::Part;
+use crate::emit::sleds;
+use gprofinject_abi::plan::{ArenaHeader, Frame};
+use gprofinject_abi::region::{PAGE, round_up};
+use std::mem::offset_of;
+use std::ops::Range;
+
+/// Puts the parts of the arena together, and writes what stands between and behind them.
+pub(crate) struct Emitter<'a, 'd> {
+    /// Where everything stands.
+    pub(crate) layout: &'a Layout<'a, 'd>,
+    /// Writes anywhere in the arena.
+    pub(crate) code: Writer<'a>,
+    /// What has been emitted.
+    pub(crate) out: Emitted,
+    /// Offset of each function's thunk.
+    pub(crate) thunks: Vec<usize>,
+    /// The bodies that move the stack pointer.
+    bodies: Bodies,
+}
+
+impl<'a, 'd> Emitter<'a, 'd> {
+    /// Puts the parts together.
+    pub(crate) fn new(
+        layout: &'a Layout<'a, 'd>,
+        mut code: Writer<'a>,
+        mut parts: Vec<Part>,
+    ) -> Emitter<'a, 'd> {
+        let mut used: Vec<Range<usize>> =
+            parts.iter().zip(&layout.parts).map(|(part, (_, room))| room.start..part.next).collect();
+        let next = used.last().map_or(0, |part| part.end);
+        // The first used range includes what stands before the first part.
+        if let Some(first) = used.first_mut() {
+            first.start = 0;
+        }
+        let mut bodies = Bodies::default();
+        for part in &mut parts {
+            for &(from, to) in &part.jumps {
+                code.jump(from, to);
+            }
+            bodies.append(std::mem::take(&mut part.bodies));
+        }
+        code.tls_fixups = joined(&mut parts, |part| &mut part.out.code.tls_fixups);
+        let mut owners = joined(&mut parts, |part| &mut part.out.owners);
+        owners.push((next as u32, u32::MAX));
+        let out = Emitted {
+            records: joined(&mut parts, |part| &mut part.out.records),
+            patches: joined(&mut parts, |part| &mut part.out.patches),
+            call_jumps: joined(&mut parts, |part| &mut part.out.call_jumps),
+            bias_fixups: joined(&mut parts, |part| &mut part.out.bias_fixups),
+            half_bias_fixups: joined(&mut parts, |part| &mut part.out.half_bias_fixups),
+            moved: joined(&mut parts, |part| &mut part.out.moved),
+            failed: joined(&mut parts, |part| &mut part.out.failed),
+            owners,
+            used,
+            ..Emitted::default()
+        };
+        let thunks = joined(&mut parts, |part| &mut part.thunks);
+        Emitter { layout, code, out, thunks, bodies }
+    }
+
+    /// Returns the address at an offset.
+    pub(crate) fn address(&self, offset: usize) -> u64 {
+        self.layout.address(offset)
+    }
+
+    /// Writes the jumps to the slow path of exits, the thunks' unwind tables, and the ends of sleds.
+    pub(crate) fn fixed(&mut self) {
+        self.code.exits(self.layout.exits);
+        self.unwind_tables();
+        for (at, chain) in &self.layout.chains {
+            let numbers = std::iter::once(&chain.head).chain(&chain.sleds);
+            let thunks: Vec<u64> = numbers.clone().map(|&n| self.address(self.thunks[n])).collect();
+            self.code.put(*at, &sleds::code(self.address(*at), &thunks));
+            for (depth, &number) in numbers.enumerate() {
+                self.out.owners.push(((at + sleds::level(depth)) as u32, number as u32));
+            }
+        }
+    }
+
+    /// Writes the unwind tables of thunks. An arena that is too large for them (2 GiB) is out of its
+    /// program's reach anyway.
+    fn unwind_tables(&mut self) {
+        let at = self.layout.unwind;
+        let shadows = self.address(offset_of!(ArenaHeader, shadows));
+        let Some(tables) = Tables::new(self.layout.copies as u32, at as u32, shadows) else { return };
+        self.code.put(at, &tables.bytes);
+        self.out.bias_fixups.extend(tables.addresses.iter().map(|a| at as u32 + a));
+        for (frame, start) in tables.starts {
+            self.out.frame_tables[frame as usize] = at as u32 + start;
+        }
+    }
+
+    /// Writes the jumps through the agent, each at the start of a function's body.
+    pub(crate) fn gate_jumps(&mut self) {
+        for f in self.layout.input.through_agent {
+            let at = self.out.records[f.number].body as usize;
+            let helper = self.out.records[f.helper].body as usize;
+            let code = &mut self.code;
+            code.put(at, &[0x4c, 0x8d, 0x1d]);
+            code.branch(at + 3, at + GATE_JUMP);
+            code.put(at + 7, &[0x4c, 0x8d, 0x15]);
+            code.branch(at + 10, helper);
+            code.jump_through(at + 14, f.gate);
+        }
+    }
+
+    /// Writes the last table. Returns what has been emitted, and the first byte of the arena that is not
+    /// needed.
+    pub(crate) fn finish(mut self) -> (Emitted, usize) {
+        let layout = self.layout;
+        let table = self.bodies.table(layout.bodies as u32);
+        self.code.put(layout.bodies, &table);
+        self.out.frame_tables[Frame::Moved as usize] = layout.bodies as u32;
+        let end = layout.bodies + table.len();
+        self.out.used.push(layout.stubs..end.next_multiple_of(8).min(layout.len));
+        let copied = !layout.input.copies.units.is_empty();
+        let len = if copied { layout.len } else { round_up(end as u64, PAGE) as usize };
+        self.out.copies = if copied { layout.copies } else { len } as u32;
+        if copied {
+            self.out.used.push(layout.copies..len);
+        }
+        (self.out.stubs, self.out.stub_len) = (layout.stubs as u32, STUBS as u32);
+        self.out.tail_code = layout.tails.start() as u32;
+        for number in 0..self.out.records.len() {
+            self.out.owners.push(((layout.stubs + number * STUBS) as u32, number as u32));
+        }
+        // These are sorted runs, which a stable sort only merges.
+        self.out.owners.sort();
+        self.out.add_patches(Vec::new());
+        self.out.code = Code { arena: layout.arena, bytes: Vec::new(), tls_fixups: self.code.tls_fixups };
+        (self.out, len)
+    }
+}
+
+/// Returns what all parts have of something, one part after the other.
+fn joined<T>(parts: &mut [Part], of: impl Fn(&mut Part) -> &mut Vec<T>) -> Vec<T> {
+    let mut all = Vec::with_capacity(parts.iter_mut().map(|part| of(part).len()).sum());
+    for part in parts {
+        all.append(of(part));
+    }
+    all
+}

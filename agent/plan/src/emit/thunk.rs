@@ -1,0 +1,44 @@
+//! Which thunk a hooked function gets, and how much room it needs.
+
+use crate::decide::hook::Hook;
+use crate::decide::thunk_spec::ThunkSpec;
+use crate::emit::homes::Home;
+use crate::x86::jump::JUMP;
+use crate::x86::scratch::{R10, R11};
+use crate::x86::template::LINE;
+use crate::x86::template::kind::{Kind, Second};
+
+/// Bytes of `cmp dword [rsp], label; je body`.
+pub(crate) const LOOP_CHECK: usize = 13;
+
+/// Returns the kind of the thunk.
+pub(crate) fn kind(spec: ThunkSpec, home: Home) -> Kind {
+    Kind {
+        both: spec.both,
+        hashed: home.mask != 0,
+        masked: home.mask != 0 && home.is_masked(),
+        narrow: home.mask != 0 && i8::try_from(home.mask).is_ok(),
+        keep_rax: !spec.registers.rax_dead,
+        second: match spec.registers.dead_on_entry() {
+            0 => Second::Kept,
+            R10 => Second::R10,
+            R11 => Second::R11,
+            _ if spec.registers.rax_dead => Second::R11,
+            _ => Second::Free,
+        },
+        dead_on_exit: if spec.both { spec.registers.dead_on_exit() } else { 0 },
+    }
+}
+
+/// Returns whether the thunk begins with a check for a loop.
+pub(crate) fn is_checked(spec: ThunkSpec) -> bool {
+    spec.loops && spec.both
+}
+
+/// Returns the bytes that the function's thunk takes at most, beside its template.
+pub(crate) fn room(spec: ThunkSpec, hook: &Hook) -> usize {
+    let relocated = hook.relocated as usize;
+    let check = if is_checked(spec) { LOOP_CHECK } else { 0 };
+    // Relocation turns an instruction of two bytes into nine at most (jrcxz), and a call into fifty.
+    check + LINE + if spec.movable { relocated + JUMP as usize } else { relocated * 5 + 64 }
+}

@@ -1,0 +1,90 @@
+//! Builds the [`Flow`] of a program: decodes all functions, on several threads, and combines what was found.
+
+use crate::flow::branch::{Branch, NEAR};
+use crate::flow::facts::{Flow, FunctionFlow};
+use crate::flow::label;
+use crate::flow::read::part::{Part, Wanted};
+use crate::flow::read::unread;
+use crate::flow::spread::{registers, returns};
+use crate::parallel;
+use gprofinject_image::Image;
+
+impl Flow {
+    /// Reads the control flow of a program.
+    ///
+    /// `exits` says whether exits of functions may be hooked. If they may not, only leaves are examined for
+    /// what they do with their return addresses, since large functions have to be decoded a second time for
+    /// that; [`FunctionFlow::odd_return`] is then unknown for all other functions.
+    pub fn of(image: &Image, exits: bool) -> Flow {
+        let count = image.functions.len();
+        let bounds = even_bounds(image, parallel::parts(count));
+        let ranges = bounds.windows(2).map(|w| w[0]..w[1]).collect();
+        let wanted = Wanted { predecodes: true, exits };
+        let parts = parallel::each(ranges, |functions| Part::decode(image, functions, wanted));
+        let mut flow = Flow::default();
+        flow.branches.reserve(parts.iter().map(|part| part.branches.len()).sum());
+        flow.functions.reserve(count);
+        let mut unread = Vec::new();
+        for part in parts {
+            unread.extend(part.unread);
+            flow.branches.extend(part.branches);
+            flow.functions.extend(part.functions);
+            flow.taken.extend(part.taken);
+            flow.indirect.extend(part.indirect);
+        }
+        let references = unread::references(image, &unread);
+        flow.taken.extend(references.taken);
+        flow.indirect.extend(references.indirect);
+        flow.entered_unseen = references.entered;
+        flow.functions.resize(count, FunctionFlow { undecodable: true, ..Default::default() });
+        // The parts are sorted already, so a stable sort only merges them.
+        flow.branches.sort_by_key(|b| b.target);
+        flow.first = first_branches(image, &flow.branches);
+        returns::spread(image, &mut flow);
+        flow.indirect.extend(image.landing_pads.iter().copied());
+        for &pointer in &image.code_pointers {
+            // A pointer to a function's start makes the function's address a taken one; a pointer to its
+            // inside is a label.
+            match image.function_at(pointer) {
+                Some(i) if image.functions[i].address == pointer => flow.taken.push(pointer),
+                Some(i) if pointer - image.functions[i].address < NEAR => flow.indirect.push(pointer),
+                _ => {}
+            }
+        }
+        flow.taken.extend(image.exported.iter().copied());
+        flow.taken.sort_unstable();
+        // It expects an address once for each reference.
+        flow.indirect.extend(label::entered(image, &flow.taken));
+        flow.taken.dedup();
+        flow.indirect.sort_unstable();
+        flow.indirect.dedup();
+        registers::spread(image, &mut flow);
+        flow
+    }
+}
+
+/// Returns, for each function, the index of the first branch that leads to its start or behind.
+fn first_branches(image: &Image, branches: &[Branch]) -> Vec<usize> {
+    let mut next = 0;
+    let first = image.functions.iter().map(|f| {
+        next += branches[next..].iter().take_while(|b| b.target < f.address).count();
+        next
+    });
+    first.collect()
+}
+
+/// Divides the functions so that each part has about the same number of bytes. Returns the first function of
+/// each part, and the number of functions.
+fn even_bounds(image: &Image, parts: usize) -> Vec<usize> {
+    let total: u64 = image.functions.iter().map(|f| f.size).sum();
+    let mut bounds = vec![0];
+    let mut seen = 0;
+    for (i, f) in image.functions.iter().enumerate() {
+        seen += f.size;
+        if seen * parts as u64 >= total * bounds.len() as u64 && bounds.len() < parts {
+            bounds.push(i + 1);
+        }
+    }
+    bounds.push(image.functions.len());
+    bounds
+}

@@ -1,0 +1,125 @@
+//! Functions whose last instruction is neither a jump nor a return, so that control runs on into the next
+//! function.
+//!
+//! That is no call: nobody has pushed a return address or jumped to the function's start. The hook of the
+//! next function cannot tell the difference, so it counts. Whoever reads the counters takes that count out
+//! again, by what is known here.
+
+use crate::flow::facts::Flow;
+use crate::flow::padding::is_padding;
+use gprofinject_image::x86::{falls_through, has_branch, is_call, is_nop};
+use gprofinject_image::{Function, FunctionKind, Image};
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, OpKind};
+use serde::{Deserialize, Serialize};
+
+/// Control may run on from one function into another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fall {
+    /// Address of the function that control runs into.
+    pub into: u64,
+    /// Address of the function that it comes from, which stands directly before the other.
+    pub from: u64,
+    /// Whether every run of the function in front reaches the next one: there is no other way out of it.
+    pub always: bool,
+    /// Whether the function in front has indirect jumps, which may lead anywhere.
+    pub jumps_anywhere: bool,
+}
+
+/// Returns the index of the function that runs on into function `index`, if there is one.
+pub(crate) fn before(image: &Image, flow: &Flow, index: usize) -> Option<usize> {
+    let before = index.checked_sub(1).filter(|&before| flow.functions[before].runs_on)?;
+    let (f, next) = (&image.functions[before], &image.functions[index]);
+    let end = f.address + f.size;
+    let adjacent = end == next.address || is_padding(image, flow, end, next.address, next.address);
+    let known = !matches!(f.kind, FunctionKind::Cold(_)) && !flow.functions[before].undecodable;
+    (adjacent && known && comes_to_its_end(image, f)).then_some(before)
+}
+
+/// Whether control can reach the function's last instruction. In assembly without symbol sizes the padding
+/// counts as part of the function.
+fn comes_to_its_end(image: &Image, f: &Function) -> bool {
+    let Some(code) = image.code_at(f.address, f.size) else { return false };
+    let mut furthest = f.address;
+    // Where padding begins that no instruction before it runs into.
+    let mut padding = None;
+    for i in Decoder::with_ip(64, code, f.address, DecoderOptions::NONE).into_iter() {
+        if has_branch(&i) && i.near_branch_target() < f.address + f.size {
+            furthest = furthest.max(i.near_branch_target());
+        }
+        if !is_nop(&i) {
+            padding = (!falls_through(&i)).then(|| i.next_ip());
+        }
+    }
+    padding.is_none_or(|padding| furthest >= padding)
+}
+
+/// Returns whether control only runs into the function: nobody calls it, jumps to it or has its address.
+pub(crate) fn is_no_start(image: &Image, flow: &Flow, index: usize) -> bool {
+    let address = image.functions[index].address;
+    // The last test decodes a function, so it comes last.
+    !flow.is_taken(address)
+        && flow.indirect_in(address, address + 1).is_empty()
+        && flow.branches_into(index, address + 1).iter().all(|b| b.function as usize == index)
+        && before(image, flow, index).is_some()
+}
+
+/// Returns all falls, sorted by the function that control runs into.
+pub(crate) fn all(image: &Image, flow: &Flow) -> Vec<Fall> {
+    let falls = (0..image.functions.len()).filter_map(|index| {
+        let f = &image.functions[before(image, flow, index)?];
+        let code = image.code_at(f.address, f.size)?;
+        let instructions = || Decoder::with_ip(64, code, f.address, DecoderOptions::NONE).into_iter();
+        let mut ways = instructions().filter(|i| leaves(image, i));
+        Some(Fall {
+            into: image.functions[index].address,
+            from: f.address,
+            always: ways.next().is_none(),
+            jumps_anywhere: instructions().any(|i| i.flow_control() == FlowControl::IndirectBranch),
+        })
+    });
+    falls.collect()
+}
+
+/// Whether control may leave the function by the instruction, other than by a call that returns.
+fn leaves(image: &Image, i: &Instruction) -> bool {
+    match i.flow_control() {
+        FlowControl::Next => false,
+        FlowControl::UnconditionalBranch | FlowControl::ConditionalBranch => {
+            i.op0_kind() != OpKind::NearBranch64
+                || image.function_at(i.near_branch_target()) != image.function_at(i.ip())
+        }
+        _ => !is_call(i),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{TEXT, image};
+    use gprofinject_image::ImageKind;
+
+    #[test]
+    fn running_on_and_leaving() {
+        // Behind a return there is only padding.
+        // add edi, 1; nop | ret; nop | test edi, edi; je +1; nop | nop | je +2; jmp rax; nop | ret
+        let parts: [&[u8]; 6] = [
+            &[0x83, 0xc7, 1, 0x90],
+            &[0xc3, 0x90],
+            &[0x85, 0xff, 0x74, 1, 0x90],
+            &[0x90],
+            &[0x74, 2, 0xff, 0xe0, 0x90],
+            &[0xc3],
+        ];
+        let code = parts.concat();
+        let program = image(ImageKind::Pie, TEXT, &code, &parts.map(<[u8]>::len));
+        let flow = Flow::of(&program, true);
+        let falls: Vec<_> = all(&program, &flow)
+            .iter()
+            .map(|f| (f.from - TEXT, f.into - TEXT, f.always, f.jumps_anywhere))
+            .collect();
+        let expected =
+            [(0, 4, true, false), (6, 11, false, false), (11, 12, true, false), (12, 17, false, true)];
+        assert_eq!(falls, expected);
+        assert!((0..6).all(|index| !is_no_start(&program, &flow, index)), "their addresses are taken");
+    }
+}

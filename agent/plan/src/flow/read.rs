@@ -1,0 +1,5 @@
+//! One pass over code: over the instructions of each function, and over the bytes that belong to no function.
+
+pub(crate) mod part;
+pub(crate) mod seen;
+pub(crate) mod unread;

@@ -1,0 +1,440 @@
+//! Decodes consecutive functions, each once, in the order of their addresses, and notes what each instruction
+//! says.
+
+use crate::flow::branch::{Branch, BranchKind, NEAR};
+use crate::flow::facts::FunctionFlow;
+use crate::flow::read::seen::Seen;
+use crate::flow::return_slot::examine::examine;
+use crate::x86::predecode::decode::{Predecoded, predecode};
+use crate::x86::predecode::fields::{Class, WINDOW};
+use crate::x86::predecode::skim::Skimmed;
+use gprofinject_image::x86::{falls_through, is_call};
+use gprofinject_image::{Image, ImageKind, sort};
+use iced_x86::{
+    Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, OpKind, Register,
+};
+use std::ops::Range;
+
+/// Whether control stays in `lo..hi` or returns.
+fn stays(instruction: &Instruction, control: FlowControl, lo: u64, hi: u64) -> bool {
+    match control {
+        FlowControl::Next | FlowControl::Return | FlowControl::Exception => true,
+        FlowControl::UnconditionalBranch | FlowControl::ConditionalBranch => {
+            instruction.op0_kind() == OpKind::NearBranch64
+                && (lo..hi).contains(&instruction.near_branch_target())
+        }
+        _ => false,
+    }
+}
+
+/// Returns the direct branch that an instruction is, if it is one.
+fn branch(function: u32, instruction: &Instruction, passes_r10: bool) -> Option<Branch> {
+    if !matches!(instruction.op0_kind(), OpKind::NearBranch64) {
+        return None;
+    }
+    let kind = match instruction.flow_control() {
+        FlowControl::Call => BranchKind::Call,
+        FlowControl::UnconditionalBranch => BranchKind::Jump,
+        _ => BranchKind::Conditional,
+    };
+    let width = match instruction.code() {
+        Code::Jmp_rel32_64 | Code::Call_rel32_64 | Code::Xbegin_rel32 => 4,
+        code if code.is_jcc_near() => 4,
+        code if code.is_jmp_short() || code.is_jcc_short() || code.is_loop() || code.is_jcx_short() => 1,
+        code if code.is_loopcc() => 1,
+        _ => return None,
+    };
+    let (target, site, len) = (instruction.near_branch_target(), instruction.ip(), instruction.len() as u8);
+    Some(Branch { target, site, function, len, width, kind, passes_r10 })
+}
+
+/// How [`Part::decode`] is to decode.
+#[derive(Clone, Copy)]
+pub(crate) struct Wanted {
+    /// Whether most instructions are decoded only as far as [`predecode`] does. If not, which is for tests,
+    /// iced decodes every one.
+    pub(crate) predecodes: bool,
+    /// See [`Flow::of`](crate::flow::facts::Flow::of).
+    pub(crate) exits: bool,
+}
+
+/// What was found in consecutive functions.
+#[derive(Default)]
+pub(crate) struct Part {
+    /// The direct branches, sorted by target.
+    pub(crate) branches: Vec<Branch>,
+    /// What is known of each function.
+    pub(crate) functions: Vec<FunctionFlow>,
+    /// Addresses in code that instructions compute or read.
+    pub(crate) taken: Vec<u64>,
+    /// Targets of indirect branches near the start of the function that they lie in.
+    pub(crate) indirect: Vec<u64>,
+    /// The bytes of functions that could not be decoded: from the first byte that begins no instruction to
+    /// the function's end.
+    pub(crate) unread: Vec<Range<u64>>,
+}
+
+impl Part {
+    /// Decodes the functions of the image with indices in `range`.
+    pub(crate) fn decode(image: &Image, range: Range<usize>, wanted: Wanted) -> Part {
+        let mut part = Part::default();
+        part.branches.reserve(range.len() * 8);
+        let mut factory = InstructionInfoFactory::new();
+        for i in range {
+            let flow = part.function(image, i, wanted, &mut factory);
+            part.functions.push(flow);
+        }
+        // They were found in the order of their sites, and a stable sort keeps that order.
+        sort::by_key(&mut part.branches, |b| b.target);
+        part
+    }
+
+    /// Decodes function `index`.
+    fn function(
+        &mut self,
+        image: &Image,
+        index: usize,
+        wanted: Wanted,
+        factory: &mut InstructionInfoFactory,
+    ) -> FunctionFlow {
+        let f = &image.functions[index];
+        let mut seen = Seen::new(image, index);
+        seen.note_interest();
+        let Some(bytes) = image.code_at(f.address, f.size) else {
+            return FunctionFlow { undecodable: true, ..Default::default() };
+        };
+        let behind = image.code_from(f.address).unwrap_or(bytes);
+        // These may be immediate operands: see `note_reference`.
+        let addresses = if image.kind == ImageKind::Pie { 0..0 } else { image.lo..image.hi };
+        let mut decoder = Decoder::with_ip(64, bytes, f.address, DecoderOptions::NONE);
+        let mut instruction = Instruction::default();
+        let mut at = 0;
+        while at < bytes.len() {
+            if !seen.is_careful && wanted.predecodes {
+                let skimmed;
+                (at, skimmed) = seen.pass_over(bytes, behind, at, &addresses);
+                if let Some(len) = self.note_skimmed(image, &mut seen, skimmed, at) {
+                    at += len;
+                    continue;
+                }
+                if at == bytes.len() {
+                    break;
+                }
+            }
+            let ip = f.address + at as u64;
+            // An instruction that would go on behind the function's end is none of its instructions.
+            let window = behind[at..].first_chunk::<WINDOW>().filter(|_| wanted.predecodes);
+            let quick = window.and_then(predecode);
+            if let Some(i) = quick.filter(|i| at + usize::from(i.len) <= bytes.len())
+                && self.pass(image, &mut seen, &i, ip)
+            {
+                at += usize::from(i.len);
+                seen.last = i.class;
+                continue;
+            }
+            decoder.set_ip(ip);
+            // This cannot fail: the position is within the bytes.
+            _ = decoder.set_position(at);
+            decoder.decode_out(&mut instruction);
+            if instruction.is_invalid() {
+                seen.flow.undecodable = true;
+                seen.last = Class::Return;
+                self.unread.push(ip..f.address + f.size);
+                break;
+            }
+            at += instruction.len();
+            self.look(image, &mut seen, &instruction, factory);
+        }
+        let Seen { mut flow, scan, watch, lo, hi, tables, indirect_jump, own_start, last, .. } = seen;
+        // Where control runs on behind the function's end, it goes on in another function.
+        let falls_through = !matches!(last, Class::Jump | Class::Return);
+        flow.leaf &= !flow.undecodable && !falls_through;
+        flow.runs_on = falls_through && last != Class::Call;
+        flow.ends_in_call = last == Class::Call;
+        flow.registers = scan.finish();
+        // Nobody calls the entry point: what lies on the stack there are the program's arguments.
+        if watch.is_suspicious() && (wanted.exits || flow.leaf) && f.address != image.entry {
+            let uses = examine(image, f, factory);
+            flow.odd_return |= uses.own;
+            flow.reads_callers = uses.callers;
+        }
+        if indirect_jump {
+            for table in tables {
+                self.note_table(image, table, lo, hi, &mut flow);
+            }
+        }
+        flow.table_loops |= indirect_jump && own_start;
+        flow.table_loops |= image.code_pointers.binary_search(&lo).is_ok() && indirect_jump && {
+            // A label table holds other labels of the same function as well; a table of function pointers
+            // holds only starts of functions.
+            let from = image.code_pointers.partition_point(|&p| p <= lo);
+            image.code_pointers.get(from).is_some_and(|&p| p < hi)
+        };
+        flow
+    }
+
+    /// Notes what a skimmed instruction says, at a position in the function, and returns the instruction's
+    /// length. `None`: it has to be examined more closely.
+    #[inline(always)]
+    fn note_skimmed(&mut self, image: &Image, seen: &mut Seen, skimmed: Skimmed, at: usize) -> Option<usize> {
+        let ip = seen.lo + at as u64;
+        match skimmed {
+            Skimmed::Branch { class, len, width, displacement } => {
+                let next = ip + u64::from(len);
+                if next > seen.hi {
+                    return None;
+                }
+                let target = next.wrapping_add_signed(displacement.into());
+                seen.watch.pass_branch(class, ip, next, target);
+                seen.flow.head.pass(class, ip, len, false, seen.hook);
+                self.pass_branch(seen, class, ip, len, width, target);
+                seen.last = class;
+                Some(len.into())
+            }
+            Skimmed::Relative { len, displacement, is_lea } => {
+                let next = ip + u64::from(len);
+                if next > seen.hi || ip >= seen.scan.stop() {
+                    return None;
+                }
+                let target = next.wrapping_add_signed(displacement.into());
+                let own = self.note_relative(image, target, is_lea, &mut seen.tables);
+                seen.own_start |= own == Some(seen.lo);
+                seen.flow.head.pass(Class::Next, ip, len, true, seen.hook);
+                seen.last = Class::Next;
+                Some(len.into())
+            }
+            Skimmed::Stack { class, len, register } => {
+                if ip + u64::from(len) > seen.hi || seen.interest.others >> register & 1 != 0 {
+                    return None;
+                }
+                if class == Class::Push {
+                    seen.watch.push(Some(register));
+                } else {
+                    seen.watch.pop(Some(register));
+                }
+                seen.flow.head.pass(class, ip, len, false, seen.hook);
+                seen.note_interest();
+                seen.last = class;
+                Some(len.into())
+            }
+            Skimmed::Plain(_) | Skimmed::Other => None,
+        }
+    }
+
+    /// Notes what a predecoded instruction says. Returns false if it has to be decoded by iced.
+    #[inline(always)]
+    fn pass(&mut self, image: &Image, seen: &mut Seen, i: &Predecoded, ip: u64) -> bool {
+        if !seen.scan.passes(i) || !seen.watch.passes(i) {
+            return false;
+        }
+        let target = i.target(ip);
+        seen.watch.pass(i, ip, target);
+        seen.flow.head.pass(i.class, ip, i.len, i.is_relative(), seen.hook);
+        if matches!(i.class, Class::Call | Class::Jump | Class::Conditional | Class::Return) {
+            self.pass_branch(seen, i.class, ip, i.len, i.width(), target);
+            return true;
+        }
+        seen.scan.pass(i, ip);
+        let own = if i.is_relative() {
+            self.note_relative(image, target, i.class == Class::Lea, &mut seen.tables)
+        } else {
+            // See `note_reference`.
+            let immediate = i.immediate(!seen.has_addresses);
+            immediate.and_then(|address| self.note_address(image, address, &mut seen.tables))
+        };
+        seen.own_start |= own == Some(seen.lo);
+        seen.note_interest();
+        true
+    }
+
+    /// Notes what a direct branch says to everything except the
+    /// [`Watch`](crate::flow::return_slot::watch::Watch).
+    #[inline(always)]
+    fn pass_branch(&mut self, seen: &mut Seen, class: Class, ip: u64, len: u8, width: u8, target: u64) {
+        let is_decided = seen.scan.is_decided();
+        let (kind, flow) = match class {
+            Class::Return => {
+                seen.scan.leave(ip);
+                seen.note_interest();
+                return;
+            }
+            Class::Call => (BranchKind::Call, FlowControl::Call),
+            Class::Jump => (BranchKind::Jump, FlowControl::UnconditionalBranch),
+            _ => (BranchKind::Conditional, FlowControl::ConditionalBranch),
+        };
+        seen.scan.branch(ip, flow, target);
+        let is_inside = (seen.lo..seen.hi).contains(&target);
+        seen.flow.leaf &= kind != BranchKind::Call && is_inside;
+        if !is_inside || target - seen.lo < NEAR {
+            let (function, passes_r10) = (seen.index, seen.scan.passes_r10);
+            let branch = Branch { target, site: ip, function, len, width, kind, passes_r10 };
+            self.note_branch(seen, branch);
+        }
+        // A conditional jump changes no register.
+        if class != Class::Conditional || !is_decided {
+            seen.note_interest();
+        }
+    }
+
+    /// Notes what an instruction says that iced has decoded.
+    fn look(
+        &mut self,
+        image: &Image,
+        seen: &mut Seen,
+        instruction: &Instruction,
+        factory: &mut InstructionInfoFactory,
+    ) {
+        let control = instruction.flow_control();
+        seen.scan.look(instruction, control, factory);
+        seen.flow.head.look(instruction, seen.hook);
+        seen.flow.leaf &= stays(instruction, control, seen.lo, seen.hi);
+        seen.watch.look(instruction, control);
+        seen.flow.odd_return |= instruction.code() == Code::Retnq_imm16;
+        seen.note_interest();
+        seen.last = match control {
+            _ if is_call(instruction) => Class::Call,
+            _ if !falls_through(instruction) => Class::Return,
+            _ => Class::Next,
+        };
+        match control {
+            FlowControl::Next => {
+                let own = self.note_reference(image, instruction, &mut seen.tables);
+                seen.own_start |= own == Some(seen.lo);
+            }
+            FlowControl::Call
+            | FlowControl::UnconditionalBranch
+            | FlowControl::ConditionalBranch
+            | FlowControl::XbeginXabortXend => {
+                if let Some(branch) = branch(seen.index, instruction, seen.scan.passes_r10) {
+                    self.note_branch(seen, branch);
+                }
+            }
+            FlowControl::IndirectBranch => {
+                seen.indirect_jump = true;
+                if instruction.memory_base() == Register::None && !instruction.is_ip_rel_memory_operand() {
+                    seen.tables.push(instruction.memory_displacement64());
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Notes a direct branch, unless it stays inside the function and does not lead near its start.
+    fn note_branch(&mut self, seen: &mut Seen, branch: Branch) {
+        seen.flow.recursive |= branch.kind == BranchKind::Call && branch.target == seen.lo;
+        if !(seen.lo..seen.hi).contains(&branch.target) || branch.target - seen.lo < NEAR {
+            self.branches.push(branch);
+        }
+    }
+
+    /// Notes an operand that is relative to RIP: of `lea`, or of an instruction that reads or writes there.
+    /// Returns the address if the instruction computes it.
+    fn note_relative(
+        &mut self,
+        image: &Image,
+        address: u64,
+        lea: bool,
+        tables: &mut Vec<u64>,
+    ) -> Option<u64> {
+        if !lea {
+            // It is data among the code.
+            self.taken.extend(Some(address).filter(|&a| image.is_code(a)));
+            return None;
+        }
+        self.note_address(image, address, tables)
+    }
+
+    /// Notes an address that an instruction computes: of code, or of data that may be a jump table. Returns
+    /// it if it lies in the program.
+    fn note_address(&mut self, image: &Image, address: u64, tables: &mut Vec<u64>) -> Option<u64> {
+        if address < image.lo || address >= image.hi {
+            return None;
+        }
+        if image.is_code(address) {
+            self.taken.push(address);
+        } else {
+            tables.push(address);
+        }
+        Some(address)
+    }
+
+    /// Notes the address of code or of a table that an instruction computes, and returns it.
+    fn note_reference(
+        &mut self,
+        image: &Image,
+        instruction: &Instruction,
+        tables: &mut Vec<u64>,
+    ) -> Option<u64> {
+        if instruction.is_ip_rel_memory_operand() {
+            let is_lea = instruction.code() == Code::Lea_r64_m;
+            return self.note_relative(image, instruction.ip_rel_memory_address(), is_lea, tables);
+        }
+        if instruction.op_count() != 2 {
+            return None;
+        }
+        // Code that is not position-independent takes addresses as 32-bit immediate operands. In a PIE those
+        // are numbers.
+        let address = match instruction.op1_kind() {
+            OpKind::Immediate32 | OpKind::Immediate32to64 if image.kind == ImageKind::Pie => return None,
+            OpKind::Immediate32 => u64::from(instruction.immediate32()),
+            OpKind::Immediate32to64 => instruction.immediate32to64() as u64,
+            OpKind::Immediate64 => instruction.immediate64(),
+            _ => return None,
+        };
+        self.note_address(image, address, tables)
+    }
+
+    /// Reads a table of 32-bit distances from itself (the `switch` of position-independent code) and a table
+    /// of addresses (a `switch` or label table of an ET_EXEC), each for as long as its entries lead into the
+    /// function.
+    fn note_table(&mut self, image: &Image, table: u64, lo: u64, hi: u64, flow: &mut FunctionFlow) {
+        const MOST: u64 = 4096;
+        let mut note = |target: u64| {
+            if target == lo {
+                flow.table_loops = true;
+            } else if target - lo < NEAR {
+                self.indirect.push(target);
+            }
+        };
+        for i in 0..MOST {
+            let Some(&[a, b, c, d]) = image.data_at(table + 4 * i, 4) else { break };
+            let target = table.wrapping_add(i32::from_le_bytes([a, b, c, d]) as u64);
+            if !(lo..hi).contains(&target) {
+                break;
+            }
+            note(target);
+        }
+        for i in 0..MOST {
+            let Some(Ok(word)) = image.data_at(table + 8 * i, 8).map(<[u8; 8]>::try_from) else { break };
+            let target = u64::from_le_bytes(word);
+            if !(lo..hi).contains(&target) {
+                break;
+            }
+            note(target);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Tests this very program and large ones that this machine may have, position-independent and not.
+    #[test]
+    fn predecoding_finds_what_decoding_finds() {
+        let own = std::env::current_exe().expect("the test's own path");
+        let others = ["/usr/bin/python3", "/usr/bin/perl", "/usr/bin/bash", "/usr/bin/gdb", "/usr/bin/git"];
+        for path in others.iter().map(std::path::PathBuf::from).chain([own]) {
+            let Ok(bytes) = std::fs::read(&path) else { continue };
+            let Ok(image) = Image::read(&bytes) else { continue };
+            for index in 0..image.functions.len() {
+                let [quick, full] = [true, false].map(|predecodes| {
+                    let wanted = Wanted { predecodes, exits: true };
+                    let part = Part::decode(&image, index..index + 1, wanted);
+                    format!("{:?}", (part.functions, part.branches, part.taken, part.indirect))
+                });
+                assert_eq!(quick, full, "{} {}", path.display(), image.functions[index].name);
+            }
+        }
+    }
+}

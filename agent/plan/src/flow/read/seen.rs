@@ -1,0 +1,105 @@
+//! What has been seen of one function's instructions so far, and the quick way over instructions that say
+//! nothing.
+
+use crate::flow::facts::FunctionFlow;
+use crate::flow::head::hook_point;
+use crate::flow::registers::scan::Scan;
+use crate::flow::return_slot::watch::Watch;
+use crate::x86::predecode::fields::{Class, WINDOW};
+use crate::x86::predecode::skim::{Interest, Skimmed, skim};
+use gprofinject_image::{Image, ImageKind};
+use std::ops::Range;
+
+/// What has been seen of one function's instructions so far.
+pub(crate) struct Seen {
+    /// The function's index in the image.
+    pub(crate) index: u32,
+    /// The function's first byte.
+    pub(crate) lo: u64,
+    /// The first byte behind the function.
+    pub(crate) hi: u64,
+    /// Where a hook would stand: see [`hook_point`].
+    pub(crate) hook: u64,
+    /// What is known of the function.
+    pub(crate) flow: FunctionFlow,
+    /// Follows r10, r11 and rax.
+    pub(crate) scan: Scan,
+    /// Follows the stack pointer.
+    pub(crate) watch: Watch,
+    /// Addresses of data that may be jump tables.
+    pub(crate) tables: Vec<u64>,
+    /// Whether the function has an indirect jump.
+    pub(crate) indirect_jump: bool,
+    /// Whether the function computes its own address.
+    pub(crate) own_start: bool,
+    /// Class of the last instruction. `Return` stands for every instruction that iced decoded and behind
+    /// which control does not go on.
+    pub(crate) last: Class,
+    /// The registers that are followed.
+    pub(crate) interest: Interest,
+    /// Whether immediate operands may be addresses.
+    pub(crate) has_addresses: bool,
+    /// Whether every instruction has to be examined, since registers are not known.
+    pub(crate) is_careful: bool,
+}
+
+impl Seen {
+    /// Begins with function `index`.
+    pub(crate) fn new(image: &Image, index: usize) -> Seen {
+        let f = &image.functions[index];
+        Seen {
+            index: index as u32,
+            lo: f.address,
+            hi: f.address + f.size,
+            hook: hook_point(image, f),
+            flow: FunctionFlow { leaf: true, ..Default::default() },
+            scan: Scan::new(f.address, f.size),
+            watch: Watch::new(f.kind),
+            tables: Vec::new(),
+            indirect_jump: false,
+            own_start: false,
+            last: Class::Return,
+            interest: Interest::NONE,
+            has_addresses: image.kind != ImageKind::Pie,
+            is_careful: true,
+        }
+    }
+
+    /// Passes over plain instructions, from the position `at` in the function on. Returns the position of the
+    /// first instruction that is not plain, and what it is.
+    #[inline(always)]
+    pub(crate) fn pass_over(
+        &mut self,
+        bytes: &[u8],
+        behind: &[u8],
+        mut at: usize,
+        addresses: &Range<u64>,
+    ) -> (usize, Skimmed) {
+        // Neither the function's end nor an address that the scan waits for may be passed.
+        let stop = self.scan.stop().saturating_sub(self.lo).min(bytes.len() as u64) as usize;
+        let harmless = |base, displacement| self.watch.is_harmless(base, displacement);
+        while at < stop
+            && let Some(window) = behind.get(at..).and_then(<[u8]>::first_chunk::<WINDOW>)
+        {
+            let len = match skim(window, self.interest, addresses, harmless) {
+                Skimmed::Plain(len) if at + len <= bytes.len() => len,
+                Skimmed::Plain(_) | Skimmed::Other => break,
+                other => return (at, other),
+            };
+            self.flow.head.pass(Class::Next, self.lo + at as u64, len as u8, false, self.hook);
+            at += len;
+            self.last = Class::Next;
+        }
+        (at, Skimmed::Other)
+    }
+
+    /// Updates the registers that are followed.
+    #[inline(always)]
+    pub(crate) fn note_interest(&mut self) {
+        let stack = self.watch.interest();
+        self.is_careful = stack.is_none();
+        if let Some(stack) = stack {
+            self.interest = Interest { stack, others: self.scan.interest() };
+        }
+    }
+}

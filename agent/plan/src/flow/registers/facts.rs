@@ -1,0 +1,52 @@
+//! What a function does with the scratch registers. Sets of registers are those of [`crate::x86::scratch`].
+
+use crate::x86::scratch::{R10, R11};
+
+/// What a function does with the scratch registers. One pass over its instructions finds most of it;
+/// [`changes`](Registers::changes), [`takes_r10`](Registers::takes_r10), [`kept`](Registers::kept) and
+/// [`leaves`](Registers::leaves) then take the whole program into account.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Registers {
+    /// Whether rax need not be preserved on entry.
+    pub rax_dead: bool,
+    /// Registers that the function changes, itself or through a function that it calls.
+    pub changes: u8,
+    /// Registers that an instruction of the function names as an operand.
+    pub names: u8,
+    /// Whether the function calls or jumps through a pointer.
+    pub follows_pointers: bool,
+    /// Whether the function calls code that is not known.
+    pub calls_unknown: bool,
+    /// Registers in which a caller may keep a value that it needs after the call.
+    pub kept: u8,
+    /// Whether r11 is read before it is written.
+    pub takes_r11: bool,
+    /// Whether r10, the static chain of nested functions, may be an input: the function reads it somewhere,
+    /// or goes on at an address that is not known, or in a function whose input it may be.
+    pub takes_r10: bool,
+    /// Whether r10 is read before it is written, on some path, or in a function to which a call or jump
+    /// passes it on.
+    pub chain: bool,
+    /// Whether r10 need not be preserved on entry.
+    pub r10_dead: bool,
+    /// Registers that the function pushes before it writes them, and so restores (clang's `preserve_most`).
+    /// What it does with them does not matter to callers.
+    pub saves: u8,
+    /// Registers that hold a value that nobody has used when the function returns, or when it jumps to a
+    /// function with such a register.
+    pub leaves: u8,
+}
+
+impl Registers {
+    /// Returns the registers that need not be preserved on entry.
+    pub fn dead_on_entry(self) -> u8 {
+        let r11 = if self.takes_r11 { 0 } else { !self.kept & R11 };
+        let r10 = if self.takes_r10 { 0 } else { !self.kept & R10 };
+        r11 | r10 | if self.r10_dead { R10 } else { 0 }
+    }
+
+    /// Returns the registers that need not be preserved on exit.
+    pub fn dead_on_exit(self) -> u8 {
+        !self.kept & !self.leaves & (R10 | R11)
+    }
+}

@@ -1,0 +1,284 @@
+//! The second step: follows return addresses, frame pointers and stack addresses along all paths of one
+//! function.
+//!
+//! The values are computed until nothing changes any more, and only then each instruction is judged. So a
+//! loop that goes from frame to frame yields no value, rather than that of its first iteration.
+
+use crate::flow::return_slot::state::State;
+use crate::flow::return_slot::state::Value::{Aligned, Frame, Return, Stack, Unknown};
+use crate::flow::return_slot::uses::{RBP, RSP, Uses};
+use gprofinject_image::frames::unwind::Cfas;
+use gprofinject_image::{Function, FunctionKind, Image};
+use iced_x86::{
+    Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess,
+    OpKind, Register, UsedMemory,
+};
+
+/// The instructions of a function, and what is known before each.
+struct Ways<'i> {
+    /// The instructions, in the order of their addresses.
+    instructions: &'i [Instruction],
+    /// What is known before each. `None`: no path to it has been found yet.
+    states: Vec<Option<State>>,
+    /// Indices of instructions whose successors have to be computed again.
+    work: Vec<usize>,
+    /// What is known at an indirect jump, which is usually a `switch`.
+    switch: Option<State>,
+}
+
+impl Ways<'_> {
+    /// Returns the index of the instruction at an address.
+    fn at(&self, address: u64) -> Option<usize> {
+        self.instructions.binary_search_by_key(&address, Instruction::ip).ok()
+    }
+
+    /// Notes that control reaches an instruction in a state.
+    fn reach(&mut self, index: usize, state: State) {
+        match self.states.get_mut(index) {
+            None => return,
+            Some(Some(known)) => {
+                if !known.meet(&state) {
+                    return;
+                }
+            }
+            Some(unknown) => *unknown = Some(state),
+        }
+        self.work.push(index);
+    }
+
+    /// Computes states until nothing changes any more.
+    fn run(&mut self, factory: &mut InstructionInfoFactory) {
+        while let Some(index) = self.work.pop() {
+            let Some(mut state) = self.states[index].clone() else { continue };
+            let i = &self.instructions[index];
+            let target = (i.op0_kind() == OpKind::NearBranch64).then(|| i.near_branch_target());
+            let inside = target.and_then(|target| self.at(target));
+            match i.flow_control() {
+                FlowControl::Next => {
+                    state.step(i, factory);
+                    self.reach(index + 1, state);
+                }
+                FlowControl::ConditionalBranch | FlowControl::XbeginXabortXend => {
+                    if let Some(to) = inside {
+                        self.reach(to, state.clone());
+                    }
+                    state.forget(i, factory);
+                    self.reach(index + 1, state);
+                }
+                FlowControl::UnconditionalBranch => {
+                    if let Some(to) = inside {
+                        self.reach(to, state);
+                    }
+                }
+                FlowControl::Call | FlowControl::IndirectCall => {
+                    // It is a subroutine within the function, or a way to find out the code's own address.
+                    if let Some(to) = inside.filter(|&to| to != 0) {
+                        let mut pushed = state.clone();
+                        pushed.push(Unknown);
+                        self.reach(to, pushed);
+                        if to == index + 1 {
+                            continue;
+                        }
+                    }
+                    state.called();
+                    self.reach(index + 1, state);
+                }
+                FlowControl::IndirectBranch => self.switch = Some(state),
+                _ => {}
+            }
+        }
+    }
+
+    /// Computes states for code that no branch leads to: the cases of a `switch`, and landing pads.
+    fn run_unreached(&mut self, description: &Description, factory: &mut InstructionInfoFactory) {
+        for index in 0..self.instructions.len() {
+            if self.states[index].is_some() {
+                continue;
+            }
+            let before = index.checked_sub(1).map(|before| &self.instructions[before]);
+            let fresh = before.is_none_or(|before| !matches!(before.flow_control(), FlowControl::Next));
+            if !fresh {
+                continue;
+            }
+            let state = self.switch.clone().or_else(|| described(description, self.instructions[index].ip()));
+            if let Some(state) = state {
+                self.reach(index, state);
+                self.run(factory);
+            }
+        }
+    }
+}
+
+/// What the unwind table says of a function's frames.
+struct Description<'i, 'd> {
+    /// The program.
+    image: &'i Image<'d>,
+    /// The rows of the frame description that the function begins with, which is usually the only one.
+    cfas: Option<Cfas>,
+}
+
+impl Description<'_, '_> {
+    /// Returns the canonical frame address at an address, as a DWARF register number and an offset.
+    fn cfa(&self, address: u64) -> Option<(u16, i64)> {
+        match &self.cfas {
+            Some(cfas) if cfas.covers(address) => cfas.at(address),
+            _ => self.image.cfa(address),
+        }
+    }
+}
+
+/// Returns what the unwind table says of the frame at an instruction.
+fn described(description: &Description, address: u64) -> Option<State> {
+    let mut state = State { registers: [Unknown; 16], words: vec![(Stack(0), Return)] };
+    match description.cfa(address)? {
+        (6, offset) => state.registers[RBP] = Stack(8 - offset),
+        (7, offset) => state.registers[RSP] = Stack(8 - offset),
+        _ => return None,
+    }
+    Some(state)
+}
+
+/// Returns what a function does with return addresses. This is for functions that
+/// [`Watch`](crate::flow::return_slot::watch::Watch) finds suspicious.
+pub(crate) fn examine(image: &Image, function: &Function, factory: &mut InstructionInfoFactory) -> Uses {
+    let mut uses = Uses::default();
+    if !is_examined(image, function) {
+        return uses;
+    }
+    let bytes = image.code_at(function.address, function.size).unwrap_or_default();
+    let decoder = Decoder::with_ip(64, bytes, function.address, DecoderOptions::NONE);
+    let instructions: Vec<Instruction> = decoder.into_iter().take_while(|i| !i.is_invalid()).collect();
+    let states = vec![None; instructions.len()];
+    let mut ways = Ways { instructions: &instructions, states, work: Vec::new(), switch: None };
+    ways.reach(0, State::entry());
+    ways.run(factory);
+    let description = Description { image, cfas: image.cfas(function.address) };
+    ways.run_unreached(&description, factory);
+    // A description that never says that the stack pointer has moved, though it has, cannot be trusted. To
+    // check the whole description takes long, and few functions need it.
+    let mut is_described = None;
+    for (i, state) in instructions.iter().zip(&ways.states) {
+        let Some(state) = state else { continue };
+        let callers = uses_callers(i, state);
+        let own = uses_own(i, state, factory);
+        if !own && callers == 0 {
+            continue;
+        }
+        let moves = || instructions.iter().any(|i| description.cfa(i.ip()) != Some((7, 8)));
+        if !*is_described.get_or_insert_with(moves) || agrees(&description, i, state) {
+            uses.own |= own;
+            uses.callers |= callers;
+        }
+    }
+    uses
+}
+
+/// Whether the unwind table, where there is one, describes the frame as the values that were followed do.
+/// They differ behind a call that never returns.
+fn agrees(description: &Description, i: &Instruction, state: &State) -> bool {
+    match description.cfa(i.ip()) {
+        Some((6, offset)) => matches!(state.registers[RBP], Stack(at) if at + offset == 8),
+        Some((7, offset)) => matches!(state.registers[RSP], Stack(at) if at + offset == 8),
+        Some(_) | None => true,
+    }
+}
+
+/// Whether an instruction uses the return slot otherwise than to return.
+fn uses_own(i: &Instruction, state: &State, factory: &mut InstructionInfoFactory) -> bool {
+    let control = i.flow_control();
+    // The return address has been taken off the stack.
+    if matches!(state.registers[RSP], Stack(1..)) {
+        return true;
+    }
+    if control == FlowControl::Return {
+        return state.registers[RSP] != Stack(0) && state.load(state.registers[RSP]) == Return;
+    }
+    let touches = |memory: &UsedMemory| {
+        let at = state.address(memory.base(), memory.index(), memory.displacement());
+        // How many bytes `rep movsq` moves is not known, only where it begins.
+        let size = match memory.memory_size().size() as i64 {
+            0 => 8,
+            size => size,
+        };
+        let used = !matches!(memory.access(), OpAccess::None | OpAccess::NoMemAccess);
+        used && matches!(at, Stack(at) if at < 8 && at + size > 0)
+    };
+    if factory.info(i).used_memory().iter().any(touches) {
+        return !is_fence(i) && !copies_frame(i, state);
+    }
+    // The instruction may load a copy of the return address from a word that it was pushed to. If the copy is
+    // only pushed again, it is followed further.
+    let from = match i.mnemonic() {
+        Mnemonic::Pop => Some(state.registers[RSP]),
+        Mnemonic::Mov if i.op0_kind() == OpKind::Register && i.op1_kind() == OpKind::Memory => {
+            Some(state.operand(i))
+        }
+        _ => None,
+    };
+    if from.is_some_and(|from| state.load(from) == Return) {
+        return true;
+    }
+    hands_out(i, state)
+}
+
+/// Whether an instruction passes the slot's address on, to another function or into memory. The end of an
+/// array directly below the slot has the same address, so this counts only if a saved register lies there, or
+/// nothing.
+fn hands_out(i: &Instruction, state: &State) -> bool {
+    const ARGUMENTS: [Register; 6] =
+        [Register::RDI, Register::RSI, Register::RDX, Register::RCX, Register::R8, Register::R9];
+    let is_slot = |register: Register| state.get(register) == Stack(0);
+    let is_certain = state.registers[RSP] == Stack(0) || state.load(Stack(-8)) == Frame(1);
+    let calls = match i.flow_control() {
+        FlowControl::Call | FlowControl::IndirectCall => i.near_branch_target() != i.next_ip(),
+        _ => false,
+    };
+    let stores = i.mnemonic() == Mnemonic::Mov
+        && i.op0_kind() == OpKind::Memory
+        && i.op1_kind() == OpKind::Register
+        // Code that switches stacks stores the stack pointer itself.
+        && i.op1_register() != Register::RSP
+        && state.operand(i) == Unknown
+        && is_slot(i.op1_register());
+    is_certain && (calls && ARGUMENTS.iter().any(|&register| is_slot(register)) || stores)
+}
+
+/// Whether it is `lock or [rsp], 0`: a memory fence, which does not change the word.
+fn is_fence(i: &Instruction) -> bool {
+    matches!(i.mnemonic(), Mnemonic::Or | Mnemonic::Add | Mnemonic::Sub | Mnemonic::Xor)
+        && matches!(
+            i.op1_kind(),
+            OpKind::Immediate8 | OpKind::Immediate8to32 | OpKind::Immediate8to64 | OpKind::Immediate32
+        )
+        && i.immediate(1) == 0
+}
+
+/// Whether the instruction belongs to the prologue by which gcc aligns a frame:
+/// `lea r10,[rsp+8]; and rsp,-32; push [r10-8]; push rbp`, with other instructions in between. The copy of
+/// the return address is for debuggers; the function returns by the original. A function that uses the copy
+/// after all is found where it loads the copy or returns by it.
+fn copies_frame(i: &Instruction, state: &State) -> bool {
+    i.code() == Code::Push_rm64 && matches!(state.registers[RSP], Aligned(_))
+}
+
+/// Returns a bit for each caller whose return address the instruction reads, by way of its frame pointer.
+fn uses_callers(i: &Instruction, state: &State) -> u8 {
+    match state.get(i.memory_base()) {
+        Frame(level)
+            if i.memory_index() == Register::None
+                && i.memory_displacement64() == 8
+                && i.mnemonic() != Mnemonic::Lea
+                && i.mnemonic() != Mnemonic::Nop =>
+        {
+            1 << level
+        }
+        _ => 0,
+    }
+}
+
+/// Whether a function can be examined at all. A cold part has no return slot of its own that could be
+/// distinguished from its parent's.
+pub(crate) fn is_examined(image: &Image, function: &Function) -> bool {
+    !matches!(function.kind, FunctionKind::Cold(_))
+        && image.code_at(function.address, function.size).is_some()
+}

@@ -1,0 +1,285 @@
+//! Makes the plan for a program: reads its control flow, decides, and emits machine code until everything
+//! that was decided could be emitted.
+
+use crate::blocks::copies::Copies;
+use crate::decide::decisions::{Decisions, decide};
+use crate::decide::hook::Hook;
+use crate::decide::options::{Engine, Hooks, Options};
+use crate::decide::verdict::{Failed, Reason, Tactic, Verdict};
+use crate::decide::{foreign, own_text, tails, thunk_spec, unwinder};
+use crate::emit::arena::emit;
+use crate::emit::emitted::Emitted;
+use crate::emit::homes::Homes;
+use crate::emit::layout::Input;
+use crate::emit::patch::{recursions, removals};
+use crate::flow::branch::BranchKind;
+use crate::flow::facts::Flow;
+use crate::flow::falls;
+use crate::plan::{Plan, code_extents, extents};
+use gprofinject_abi::plan::CodeRange;
+use gprofinject_image::{FunctionKind, Image, sort};
+use std::collections::HashMap;
+
+impl Plan {
+    /// Plans the hooks for a program. The plan depends on nothing but the arguments: it is the same on every
+    /// machine.
+    pub fn new(image: &Image, options: &Options) -> Plan {
+        let selected = |i: usize| (options.selected)(&image.functions[i]);
+        let reader = own_text::reader(image);
+        let none = match &reader {
+            _ if image.facts.go => Some(Reason::Go),
+            Some(_) if !options.insist => Some(Reason::OwnText),
+            _ => None,
+        };
+        let downgrade = downgrade(image, options.hooks, none, reader.as_deref());
+        let entry_only = options.hooks == Hooks::Entry || downgrade.is_some();
+        // Where a runtime forbids exit hooks, no function gets one (see `refuse` in `decide::decisions`), so
+        // what functions do with their return addresses matters only if basic blocks are counted.
+        let exits = !entry_only || image.facts.runtime.is_none() || options.counted.is_some();
+        let flow = Flow::of(image, exits);
+        let counted = options.counted.map(|counted| move |i: usize| counted(&image.functions[i]));
+        let counted = counted.as_ref().map(|counted| counted as &dyn Fn(usize) -> bool);
+        let Decided { verdicts, hooks, mut emitted, homes, copies } = if let Some(reason) = none {
+            let verdicts = vec![Err(reason); image.functions.len()];
+            Decided::emit(image, &flow, Decisions { verdicts, hooks: Vec::new() }, entry_only, counted)
+        } else {
+            Decided::that_can_be_emitted(image, &flow, &selected, options.engine, entry_only, counted)
+        };
+        let mut number_of = vec![u32::MAX; image.functions.len()];
+        for (hook, number) in hooks.iter().zip(0..) {
+            number_of[hook.function] = number;
+        }
+        let mut more = removals(image, &hooks, &copies);
+        more.extend(recursions(image, &flow, &hooks, &emitted, &copies));
+        emitted.add_patches(more);
+        Plan {
+            hooks: if entry_only { Hooks::Entry } else { Hooks::Both },
+            downgrade,
+            caution: reader.filter(|_| none.is_none()).map(|why| format!("{why}, and finds hooks there")),
+            records: std::mem::take(&mut emitted.records),
+            function_of: hooks.iter().map(|h| h.function).collect(),
+            text: extents(image),
+            arena: emitted.code.arena,
+            arena_len: emitted.code.bytes.len() as u64,
+            slot_bytes: homes.bytes,
+            arena_owners: std::mem::take(&mut emitted.owners),
+            tail_sites: tail_sites(image, &flow, &hooks, &number_of),
+            falls: falls::all(image, &flow),
+            hooked: hooked_ranges(image, &verdicts, &emitted),
+            code: code_extents(image),
+            entry: image.entry,
+            phdr: image.phdr,
+            hook_points: hook_points(&hooks),
+            hooks_removed: image.facts.hooks_removed,
+            engine: options.engine,
+            verdicts: verdicts
+                .into_iter()
+                .map(|v| v.map_or_else(Verdict::Refused, Verdict::Hooked))
+                .collect(),
+            originals: copies.originals().into_iter().map(|(at, ip)| (emitted.copies + at, ip)).collect(),
+            copies,
+            emitted,
+            file: None,
+        }
+    }
+}
+
+/// Says why the plan makes fewer hooks than the user asked for. `None`: it makes those.
+fn downgrade(image: &Image, asked: Hooks, none: Option<Reason>, reader: Option<&str>) -> Option<String> {
+    match image.facts.runtime {
+        _ if none == Some(Reason::Go) => {
+            Some("it is a Go program, which moves its stacks: it is only sampled".to_owned())
+        }
+        _ if none.is_some() => {
+            reader.map(|why| format!("{why}: it is only sampled; --hooks both hooks it all the same"))
+        }
+        Some(runtime) if asked == Hooks::Both => {
+            Some(format!("its runtime ({runtime}) relies on true return addresses: only entries are hooked"))
+        }
+        _ => None,
+    }
+}
+
+/// One attempt: a set of decisions, and what was emitted for it.
+struct Decided {
+    verdicts: Vec<Result<Tactic, Reason>>,
+    hooks: Vec<Hook>,
+    emitted: Emitted,
+    homes: Homes,
+    copies: Copies,
+}
+
+impl Decided {
+    /// Emits the hooks and, if basic blocks are counted, the copies. A function that turns out not to be
+    /// copyable is left out, and all is emitted once more.
+    fn emit(
+        image: &Image,
+        flow: &Flow,
+        decisions: Decisions,
+        entry_only: bool,
+        counted: Option<&dyn Fn(usize) -> bool>,
+    ) -> Decided {
+        let Decisions { verdicts, hooks } = decisions;
+        let mut failed = HashMap::new();
+        loop {
+            let copies = counted
+                .map_or_else(Copies::default, |wanted| Copies::new(image, flow, &hooks, wanted, &failed));
+            let (mut emitted, homes) = emit_all(image, flow, &hooks, entry_only, &copies);
+            if emitted.uncounted.is_empty() {
+                return Decided { verdicts, hooks, emitted, homes, copies };
+            }
+            failed.extend(emitted.uncounted.drain(..));
+        }
+    }
+
+    /// Decides and emits until every hook could be emitted.
+    ///
+    /// A hook that cannot be emitted is not simply dropped, because other hooks depend on it: their caves lie
+    /// in bytes that its relocation was to free, their call sites are among the instructions that it was to
+    /// move, or their sleds lead into its patch. So everything is decided again without it.
+    fn that_can_be_emitted(
+        image: &Image,
+        flow: &Flow,
+        selected: &(dyn Fn(usize) -> bool + Sync),
+        engine: Engine,
+        entry_only: bool,
+        counted: Option<&dyn Fn(usize) -> bool>,
+    ) -> Decided {
+        /// Attempts. Programs that compilers made need at most two.
+        const ROUNDS: u32 = 20;
+        let mut failed = if entry_only { Failed::new() } else { unwinder::steps(image, flow) };
+        for _ in 0..ROUNDS {
+            let mut decisions = decide(image, flow, selected, engine, &failed);
+            // A branch can be redirected only if the function with the branch has no copy, which would still
+            // lead to the old target.
+            let astray = foreign::settle(image, flow, &mut decisions.hooks, counted.is_none());
+            if !astray.is_empty() {
+                failed.extend(astray.into_iter().map(|function| (function, Reason::JumpedInto)));
+                continue;
+            }
+            let decided = Decided::emit(image, flow, decisions, entry_only, counted);
+            let overlapping = if decided.emitted.overlaps() { overlaps(&decided.hooks) } else { Vec::new() };
+            failed.extend(overlapping.iter().map(|&function| (function, Reason::Overlap)));
+            if decided.emitted.failed.is_empty() && overlapping.is_empty() {
+                return decided;
+            }
+            let by_frida = |i| decided.verdicts[i] == Ok(Tactic::Frida);
+            let reason = |i, other| if by_frida(i) { Reason::FridaNotRelocatable } else { other };
+            failed.extend(decided.emitted.failed.iter().map(|&(i, other)| (i, reason(i, other))));
+        }
+        let verdicts = decide(image, flow, selected, engine, &failed).verdicts;
+        let verdicts = verdicts.into_iter().map(|v| v.and(Err(Reason::NotRelocatable))).collect();
+        Decided::emit(image, flow, Decisions { verdicts, hooks: Vec::new() }, entry_only, counted)
+    }
+}
+
+/// Emits the machine code for one set of decisions, and says where arcs are counted.
+fn emit_all(
+    image: &Image,
+    flow: &Flow,
+    hooks: &[Hook],
+    entry_only: bool,
+    copies: &Copies,
+) -> (Emitted, Homes) {
+    let specs = thunk_spec::of_all(image, flow, hooks, entry_only);
+    let tails = tails::find(image, flow, hooks, &specs);
+    let homes = Homes::new(image, flow, hooks, &tails, copies);
+    let through_agent = unwinder::through_agent(image, hooks);
+    let emitted = emit(Input {
+        image,
+        hooks,
+        specs: &specs,
+        homes: &homes,
+        tails: &tails,
+        through_agent: &through_agent,
+        copies,
+    });
+    (emitted, homes)
+}
+
+/// Returns the functions whose patches touch the same bytes. The tactics avoid that; this check makes sure
+/// that they did.
+fn overlaps(hooks: &[Hook]) -> Vec<usize> {
+    let mut spans: Vec<(u64, u64, usize)> = Vec::new();
+    for h in hooks {
+        spans.extend(h.spans().map(|(lo, hi)| (lo, hi, h.function)));
+    }
+    sort::by_key(&mut spans, |&(lo, ..)| lo);
+    let mut bad: Vec<usize> = Vec::new();
+    let mut last: Option<(u64, usize)> = None;
+    for &(lo, hi, function) in &spans {
+        if let Some((end, other)) = last
+            && lo < end
+        {
+            bad.extend([function, other]);
+        }
+        if last.is_none_or(|(end, _)| hi > end) {
+            last = Some((hi, function));
+        }
+    }
+    bad
+}
+
+/// Returns the sorted addresses at which hooks overwrite something.
+fn hook_points(hooks: &[Hook]) -> Vec<u64> {
+    let overwrite = hooks.iter().filter(|h| h.tactic != Tactic::CallSites);
+    let mut points: Vec<u64> = overwrite.map(|h| h.at).collect();
+    points.sort_unstable();
+    points
+}
+
+/// Returns the ranges in which a return address belongs to hooked code: the hooked functions with their cold
+/// parts, and the copies.
+fn hooked_ranges(image: &Image, verdicts: &[Result<Tactic, Reason>], emitted: &Emitted) -> Vec<CodeRange> {
+    let mut ranges: Vec<CodeRange> = Vec::new();
+    // The start of the last function so far that is not hooked.
+    let mut other = None;
+    for (i, f) in image.functions.iter().enumerate() {
+        let hooked = match f.kind {
+            FunctionKind::Cold(Some(parent)) => verdicts.get(parent).is_some_and(|v| v.is_ok()),
+            _ => verdicts[i].is_ok(),
+        };
+        if !hooked {
+            other = Some(f.address);
+            continue;
+        }
+        // Behind a call that ends a function the return address is the first byte after the function.
+        let (lo, hi) = (f.address + 1, f.address + f.size + 1);
+        match ranges.last_mut() {
+            Some(last) if last.hi + 16 >= lo && other.is_none_or(|other| other + 1 < last.hi) => last.hi = hi,
+            _ => ranges.push(CodeRange { lo, hi }),
+        }
+    }
+    let arena = &emitted.code;
+    let copies = emitted.copies as usize;
+    if copies < arena.bytes.len() {
+        ranges.push(CodeRange { lo: arena.address(copies), hi: arena.address(arena.bytes.len()) });
+        // The arena of a PIE may lie below address 0, so its addresses wrap to the top.
+        ranges.sort_unstable_by_key(|r| r.lo);
+    }
+    ranges
+}
+
+/// Finds the jumps from one hooked function to the start of another: see [`Plan::tail_site`].
+fn tail_sites(
+    image: &Image,
+    flow: &Flow,
+    hooks: &[Hook],
+    number_of: &[u32],
+) -> HashMap<(u32, u32), Option<u64>> {
+    let mut sites: HashMap<(u32, u32), Option<u64>> = HashMap::new();
+    for (hook, number) in hooks.iter().zip(0..) {
+        let address = image.functions[hook.function].address;
+        for b in flow.branches_into(hook.function, address + 1) {
+            if b.kind == BranchKind::Call {
+                continue;
+            }
+            let from = image.owner(b.function as usize);
+            let caller = number_of[from];
+            if caller != u32::MAX && from != hook.function {
+                sites.entry((caller, number)).and_modify(|s| *s = None).or_insert(Some(b.site));
+            }
+        }
+    }
+    sites
+}

@@ -1,0 +1,514 @@
+//! The code of thunks as templates: encoded once by iced, then copied for each function with its holes
+//! filled.
+//!
+//! To make a thunk must take well under a microsecond. So nothing is encoded for each function, except
+//! relocated instructions that need it.
+
+pub(crate) mod kind;
+
+use crate::x86::scratch::{R10, R11};
+use gprofinject_abi::plan::{Cell, ISLAND, LEFT, NOTE, ThreadWords, WINDOW, WINDOW_WORD};
+use gprofinject_abi::region::Slot;
+use iced_x86::{Code, Encoder, Instruction, MemoryOperand, Register};
+use std::mem::offset_of;
+
+pub(crate) use crate::x86::template::kind::{Kind, Second};
+
+/// What a hole is filled with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hole {
+    /// An i32 displacement: the `fs:` offset of a word. The agent adds the offset of its thread-local words
+    /// from the thread pointer.
+    Tls,
+    /// An i32 displacement: the offset of the function's first home slot in the thread's counters, plus what
+    /// stands there.
+    Slot,
+    /// The same, and behind it a u32 immediate: the lower half of the key of a tail call's slot.
+    SlotAndSite,
+    /// The i32 displacement of a branch, relative to its end.
+    Branch(Target),
+    /// A u32 immediate: the function's number.
+    Number,
+    /// A u32 immediate: the mask of the home slot's offset.
+    Mask,
+    /// The same as a u8 immediate.
+    NarrowMask,
+    /// A u32 immediate: the multiplier of the home slot's hash.
+    Multiplier,
+    /// A u8 immediate: how many bits the hash shifts its product.
+    Shift,
+}
+
+/// Where a branch out of a template leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// To the slow path for an arc that is not at its home slot.
+    Miss,
+    /// To the slow path for a stack pointer that is outside of the thread's window on entry.
+    Outside,
+    /// To the slow path for a stack pointer that is outside of the thread's window on exit.
+    Exit,
+    /// To the function's body, or back into its thunk.
+    Body,
+}
+
+/// Encoded bytes with holes, and the offsets of labels in them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Template {
+    /// The bytes.
+    pub bytes: Vec<u8>,
+    /// The holes, each with the offset of its bytes.
+    pub holes: Vec<(u32, Hole)>,
+    /// Where the thunk goes on after its arc has been counted.
+    pub resume: u32,
+    /// The address that the `call` leaves in the return slot: the exit label. 0 in a thunk without an exit.
+    pub exit: u32,
+    /// Where the return address has just left its slot.
+    pub popped: u32,
+    /// Where it has just come back.
+    pub pushed: u32,
+    /// The displacements of short branches to islands, and where those lead.
+    to_islands: Vec<(u32, Target)>,
+}
+
+/// Branches out of thunks with an exit are short and lead to *islands*, which are near jumps behind the
+/// exit's `ret`. That saves eight bytes on the path of each call.
+const ISLANDS: [Target; 3] = [Target::Miss, Target::Outside, Target::Exit];
+
+/// Bytes of the islands and, behind them, of the code that notes the return of a frame with a link.
+const BEHIND_EXIT: usize = ISLANDS.len() * ISLAND as usize + NOTE as usize;
+
+/// Bytes of a cache line. The path of each call uses as few as possible, because another one costs up to a
+/// nanosecond.
+pub(crate) const LINE: usize = 64;
+const BLOCK: i64 = offset_of!(ThreadWords, block) as i64;
+const CELLS: i64 = offset_of!(ThreadWords, cells) as i64;
+const LAST: i64 = offset_of!(ThreadWords, last) as i64;
+const RETURN: i64 = offset_of!(Cell, return_address) as i64;
+const FUNCTION: i64 = offset_of!(Cell, function) as i64;
+const LINK: i64 = offset_of!(Cell, link) as i64;
+const KEY: i64 = offset_of!(Slot, key) as i64;
+const COUNT: i64 = offset_of!(Slot, count) as i64;
+
+/// Where the thunk saves rax on entry, as an offset from the CFA. Nothing of the caller is alive below the
+/// return slot, and signal handlers do not touch 128 bytes below rsp.
+const SAVED_RAX: i64 = -16;
+/// Where it saves r11 on entry.
+const SAVED_R11: i64 = -24;
+/// Where the exit code saves r11, as an offset from the CFA. The exit code's own return slot is at CFA - 8.
+const EXIT_SAVED_R11: i64 = -16;
+/// Where the exit code saves rax.
+const EXIT_SAVED_RAX: i64 = -24;
+
+impl Template {
+    /// Returns where the thunk is to begin, at `next` or behind it: at a cache line if its exit code then lies
+    /// in one line, and otherwise so that the exit code begins at one. `before` is the number of bytes that
+    /// stand in front of the template.
+    pub(crate) fn place(&self, next: usize, before: usize) -> usize {
+        let exit = before + self.exit as usize;
+        let end = before + self.bytes.len() - BEHIND_EXIT;
+        if self.exit == 0 || exit / LINE == (end - 1) / LINE {
+            return next.next_multiple_of(LINE);
+        }
+        (next + exit).next_multiple_of(LINE) - exit
+    }
+
+    /// Makes the thunk of a function.
+    ///
+    /// ```text
+    /// entry and exit                      entry only
+    ///   mov  [rsp-8], rax                   mov  [rsp-8], rax
+    ///   mov  [rsp-16], r11                  mov  [rsp-16], r11
+    ///   pop  r11            ; rsp = CFA     mov  r11, [rsp]
+    ///   mov  rax, fs:[block]                mov  rax, fs:[block]
+    ///   cmp  [rax+slot], r11                cmp  [rax+slot], r11
+    ///   jne  miss                           jne  miss
+    ///   inc  qword [rax+slot+8]             inc  qword [rax+slot+8]
+    /// resume:                             resume:
+    ///   mov  rax, rsp                       mov  r11, [rsp-16]
+    ///   mov  r11, fs:[cells]                mov  rax, [rsp-8]
+    ///   xor  rax, [r11-8]   ; window      body:
+    ///   cmp  rax, 64 MiB                    relocated instructions
+    ///   jae  outside the window             jmp  rest of the function
+    ///   lea  rax, [r11+rax*2]
+    ///   mov  r11, [rsp-8]
+    ///   mov  [rax], r11
+    ///   mov  qword [rax+8], number
+    ///   mov  fs:[last], rsp
+    ///   mov  r11, [rsp-24]
+    ///   mov  rax, [rsp-16]
+    ///   call body
+    /// exit:                 ; rsp = CFA
+    ///   mov  [rsp-16], r11
+    ///   mov  [rsp-24], rax
+    ///   mov  rax, rsp
+    ///   mov  r11, fs:[cells]
+    ///   xor  rax, [r11-8]
+    ///   cmp  rax, 64 MiB
+    ///   jae  outside the window
+    ///   lea  rax, [r11+rax*2]
+    ///   cmp  dword [rax+12], 1
+    ///   ja   note             ; unhooked code has called it
+    /// noted:
+    ///   push qword [rax]      ; the return address back into its slot
+    ///   mov  [rax], rsp       ; no frame here any more
+    ///   mov  r11, [rsp-8]
+    ///   mov  rax, [rsp-16]
+    ///   ret
+    ///   jmp  miss             ; islands, where the branches above lead
+    ///   jmp  outside the window
+    ///   jmp  outside the window, on exit
+    /// note:
+    ///   mov  fs:[last], rsp
+    ///   jmp  noted
+    /// body:
+    ///   relocated instructions
+    ///   jmp  rest of the function
+    /// ```
+    ///
+    /// rax and r11 are saved and restored only if somebody may need them. r10 is used instead if that makes
+    /// it unnecessary to save r11, or rax.
+    ///
+    /// With several home slots, `mov rax, fs:[block]` becomes
+    /// `imul eax, r11d, multiplier; shr eax, shift; and eax, mask; add rax, fs:[block]`. If the known return
+    /// addresses differ in the masked bits, `mov eax, r11d` replaces the first two instructions.
+    ///
+    /// No word of memory is both read and written on every call, so no call has to wait for the one before. A
+    /// signal handler may interrupt the thunk anywhere, because its frames have cells of their own.
+    ///
+    /// In the longest thunks the first island is too far away, and the branch to `miss` is a near one.
+    pub(crate) fn thunk(kind: Kind) -> Template {
+        let short = Template::thunk_with(kind, true);
+        if short.reaches_islands() { short } else { Template::thunk_with(kind, false) }
+    }
+
+    /// Makes a thunk. With `short`, the branch to `miss` of a thunk with an exit leads to an island.
+    fn thunk_with(kind: Kind, short: bool) -> Template {
+        let mut t = Template::default();
+        let (first, second) = (kind.second.first(), kind.second.register());
+        // Displacements are relative to rsp as it is at that point.
+        let at_entry = 8;
+        t.save(kind, at_entry);
+        if kind.both {
+            t.put(Instruction::with1(Code::Pop_r64, second), None);
+            t.popped = t.here();
+        } else {
+            t.put(load(second, Register::RSP, 0), None);
+        }
+        if kind.hashed {
+            let (slot, low) = (first.full_register32(), second.full_register32());
+            let hash = Instruction::with3(Code::Imul_r32_rm32_imm32, slot, low, 0x1234_5678);
+            if kind.masked {
+                t.put(Instruction::with2(Code::Mov_r32_rm32, slot, low), None);
+            } else {
+                t.put(hash, Some(Hole::Multiplier));
+                t.put(Instruction::with2(Code::Shr_rm32_imm8, slot, 0x12), Some(Hole::Shift));
+            }
+            if kind.narrow {
+                t.put(Instruction::with2(Code::And_rm32_imm8, slot, 0x12), Some(Hole::NarrowMask));
+            } else {
+                let code = if slot == Register::EAX { Code::And_EAX_imm32 } else { Code::And_rm32_imm32 };
+                t.put(Instruction::with2(code, slot, 0x1234_5678), Some(Hole::Mask));
+            }
+            t.put(with_tls(Code::Add_r64_rm64, first, BLOCK), Some(Hole::Tls));
+        } else {
+            t.put(with_tls(Code::Mov_r64_rm64, first, BLOCK), Some(Hole::Tls));
+        }
+        let key = Instruction::with2(Code::Cmp_rm64_r64, wide(first, KEY), second);
+        t.put(key, Some(Hole::Slot));
+        if kind.both && short {
+            t.by_island(Code::Jne_rel8_64, Target::Miss);
+        } else {
+            t.put(branch(Code::Jne_rel32_64), Some(Hole::Branch(Target::Miss)));
+        }
+        t.put(Instruction::with1(Code::Inc_rm64, wide(first, COUNT)), Some(Hole::Slot));
+        t.resume = t.here();
+        if kind.both {
+            t.fill_cell(first, second);
+        }
+        let below = if kind.both { 0 } else { at_entry };
+        t.restore(kind, below);
+        if kind.both {
+            t.put(branch(Code::Call_rel32_64), Some(Hole::Branch(Target::Body)));
+            t.exit = t.here();
+            let (to_note, noted) = t.leave(kind.dead_on_exit);
+            t.islands();
+            t.note(to_note, noted);
+        }
+        t
+    }
+
+    /// Adds a short branch to an island.
+    fn by_island(&mut self, code: Code, target: Target) {
+        // The displacement is the last byte. It is filled in when the island is there.
+        self.put(Instruction::with_branch(code, self.bytes.len() as u64), None);
+        self.to_islands.push((self.here() - 1, target));
+    }
+
+    /// Adds the islands.
+    fn islands(&mut self) {
+        for target in ISLANDS {
+            let island = self.here();
+            self.put(branch(Code::Jmp_rel32_64), Some(Hole::Branch(target)));
+            debug_assert_eq!(self.here() - island, ISLAND);
+            for &(hole, _) in self.to_islands.iter().filter(|(_, to)| *to == target) {
+                // A test makes the thunks of all kinds and follows these branches.
+                self.bytes[hole as usize] = (island - hole - 1) as u8;
+            }
+        }
+    }
+
+    /// Adds the code that notes the exit and goes back to `noted`. The displacement of the branch to it is at
+    /// `hole`.
+    fn note(&mut self, hole: u32, noted: u32) {
+        let start = self.here();
+        self.bytes[hole as usize] = (start - hole - 1) as u8;
+        self.note_last();
+        self.put(Instruction::with_branch(Code::Jmp_rel8_64, noted.into()), None);
+        debug_assert_eq!(self.here() - start, NOTE);
+    }
+
+    /// Returns whether all branches to islands reach them.
+    fn reaches_islands(&self) -> bool {
+        self.to_islands.iter().all(|&(hole, _)| self.bytes[hole as usize] < 0x80)
+    }
+
+    /// Adds the saving of registers. rsp is `below` bytes below the CFA.
+    fn save(&mut self, kind: Kind, below: i64) {
+        if kind.keeps_rax() {
+            self.put(store(Register::RSP, SAVED_RAX + below, Register::RAX), None);
+        }
+        if kind.second == Second::Kept {
+            self.put(store(Register::RSP, SAVED_R11 + below, Register::R11), None);
+        }
+    }
+
+    /// Adds the restoring of registers. rsp is `below` bytes below the CFA.
+    fn restore(&mut self, kind: Kind, below: i64) {
+        if kind.second == Second::Kept {
+            self.put(load(Register::R11, Register::RSP, SAVED_R11 + below), None);
+        }
+        if kind.keeps_rax() {
+            self.put(load(Register::RAX, Register::RSP, SAVED_RAX + below), None);
+        }
+    }
+
+    /// Adds code that replaces the CFA in `cfa` by the address of the frame's cell, or goes to `outside`, by
+    /// an island or directly.
+    fn find_cell(&mut self, cfa: Register, other: Register, outside: Target, island: bool) {
+        self.put(with_tls(Code::Mov_r64_rm64, other, CELLS), Some(Hole::Tls));
+        // Windows are aligned to their size, so two addresses in the same one differ only in low bits.
+        let window = mem(other, WINDOW_WORD);
+        self.put(Instruction::with2(Code::Xor_r64_rm64, cfa, window), None);
+        let code = if cfa == Register::RAX { Code::Cmp_RAX_imm32 } else { Code::Cmp_rm64_imm32 };
+        self.put(Instruction::with2(code, cfa, WINDOW as i32), None);
+        if island {
+            self.by_island(Code::Jae_rel8_64, outside);
+        } else {
+            self.put(branch(Code::Jae_rel32_64), Some(Hole::Branch(outside)));
+        }
+        let cell = MemoryOperand::with_base_index_scale(other, cfa, 2);
+        self.put(Instruction::with2(Code::Lea_r64_m, cfa, cell), None);
+    }
+
+    /// Adds code that fills the frame's cell. rsp is the CFA.
+    fn fill_cell(&mut self, first: Register, second: Register) {
+        self.put(Instruction::with2(Code::Mov_r64_rm64, first, Register::RSP), None);
+        self.find_cell(first, second, Target::Outside, true);
+        self.put(load(second, Register::RSP, -8), None);
+        self.put(store(first, RETURN, second), None);
+        // The upper half of the word is the cell's link, and becomes 0.
+        let number = Instruction::with2(Code::Mov_rm64_imm32, mem(first, FUNCTION), 0x1234_5678);
+        self.put(number, Some(Hole::Number));
+        // This comes after the cell is filled. A signal handler that interrupts before does not know of the
+        // frame yet.
+        self.note_last();
+    }
+
+    /// Adds code that notes that the frame is entered or left. rsp is the CFA.
+    fn note_last(&mut self) {
+        self.put(Instruction::with2(Code::Mov_rm64_r64, tls(LAST), Register::RSP), Some(Hole::Tls));
+    }
+
+    /// Makes what a thunk with a hash tries if its arc is not at its home slot: the next slot. `len` is its
+    /// own length in bytes.
+    ///
+    /// ```text
+    ///   cmp  [rax+slot+16], r11
+    ///   jne  behind
+    ///   inc  qword [rax+slot+24]
+    ///   jmp  resume
+    /// behind:
+    /// ```
+    pub(crate) fn second_look(second: Second, len: usize) -> Template {
+        const NEXT: i64 = size_of::<Slot>() as i64;
+        let mut t = Template::default();
+        let place = wide(second.first(), NEXT + KEY);
+        let key = Instruction::with2(Code::Cmp_rm64_r64, place, second.register());
+        t.put(key, Some(Hole::Slot));
+        t.put(Instruction::with_branch(Code::Jne_rel8_64, len as u64), None);
+        t.put(Instruction::with1(Code::Inc_rm64, wide(second.first(), NEXT + COUNT)), Some(Hole::Slot));
+        t.put(branch(Code::Jmp_rel32_64), Some(Hole::Branch(Target::Body)));
+        t
+    }
+
+    /// Makes the thunk of a jump by which one hooked function tail-calls another. rsp is CFA - 8. The return
+    /// slot there holds the caller's exit label and keeps it.
+    ///
+    /// ```text
+    ///   mov  [rsp-8], rax
+    ///   mov  [rsp-16], r11
+    ///   lea  rax, [rsp+8]
+    ///   mov  r11, fs:[cells]
+    ///   xor  rax, [r11-8]
+    ///   cmp  rax, 64 MiB
+    ///   jae  outside the window
+    ///   lea  rax, [r11+rax*2]
+    ///   mov  r11, fs:[block]
+    ///   cmp  dword [r11+slot], site  ; the slot's key, but for its upper half: in use?
+    ///   jne  miss
+    ///   inc  qword [r11+slot+8]
+    ///   mov  dword [rax+8], number   ; the frame is the callee's from now on, and keeps its link
+    ///   mov  r11, [rsp-16]
+    ///   mov  rax, [rsp-8]
+    ///   jmp  body
+    /// ```
+    ///
+    /// A leaf gets no frame, so for it the cell is not changed.
+    pub(crate) fn tail(kind: Kind) -> Template {
+        let mut t = Template::default();
+        let (first, second) = (kind.second.first(), kind.second.register());
+        t.save(kind, 8);
+        if kind.both {
+            t.put(Instruction::with2(Code::Lea_r64_m, first, mem(Register::RSP, 8)), None);
+            t.find_cell(first, second, Target::Outside, false);
+        }
+        t.put(with_tls(Code::Mov_r64_rm64, second, BLOCK), Some(Hole::Tls));
+        let key = Instruction::with2(Code::Cmp_rm32_imm32, wide(second, KEY), 0x1234_5678);
+        t.put(key, Some(Hole::SlotAndSite));
+        t.put(branch(Code::Jne_rel32_64), Some(Hole::Branch(Target::Miss)));
+        t.put(Instruction::with1(Code::Inc_rm64, wide(second, COUNT)), Some(Hole::Slot));
+        if kind.both {
+            t.hand_over(first);
+        }
+        t.restore(kind, 8);
+        t.put(branch(Code::Jmp_rel32_64), Some(Hole::Branch(Target::Body)));
+        t
+    }
+
+    /// Adds code that gives the frame in `cell` to the callee.
+    fn hand_over(&mut self, cell: Register) {
+        let number = Instruction::with2(Code::Mov_rm32_imm32, mem(cell, FUNCTION), 0x1234_5678);
+        self.put(number, Some(Hole::Number));
+    }
+
+    /// Adds the code from the exit label on. rsp is the CFA, [rsp-8] is the return slot, and any register
+    /// except those in `dead` may hold a result. Returns where the displacement of the branch to
+    /// [`Template::note`] is, and where that code goes back to.
+    fn leave(&mut self, dead: u8) -> (u32, u32) {
+        let (cfa, other) = match dead & (R10 | R11) {
+            0 | R11 => (Register::RAX, Register::R11),
+            R10 => (Register::RAX, Register::R10),
+            _ => (Register::R10, Register::R11),
+        };
+        let (keep_rax, keep_r11) = (cfa == Register::RAX, dead & (R10 | R11) == 0);
+        if keep_r11 {
+            self.put(store(Register::RSP, EXIT_SAVED_R11, Register::R11), None);
+        }
+        if keep_rax {
+            self.put(store(Register::RSP, EXIT_SAVED_RAX, Register::RAX), None);
+        }
+        self.put(Instruction::with2(Code::Mov_r64_rm64, cfa, Register::RSP), None);
+        self.find_cell(cfa, other, Target::Exit, true);
+        // The exit is noted before the cell says that the frame is gone. Until then the frame counts as
+        // entered.
+        let linked = Instruction::with2(Code::Cmp_rm32_imm8, mem(cfa, LINK), LEFT as i32);
+        self.put(linked, None);
+        self.put(Instruction::with_branch(Code::Ja_rel8_64, self.bytes.len() as u64), None);
+        let noted = self.here();
+        self.put(Instruction::with1(Code::Push_rm64, mem(cfa, RETURN)), None);
+        self.pushed = self.here();
+        self.put(store(cfa, RETURN, Register::RSP), None);
+        if keep_r11 {
+            self.put(load(Register::R11, Register::RSP, EXIT_SAVED_R11 + 8), None);
+        }
+        if keep_rax {
+            self.put(load(Register::RAX, Register::RSP, EXIT_SAVED_RAX + 8), None);
+        }
+        self.put(Ok(Instruction::with(Code::Retnq)), None);
+        (noted - 1, noted)
+    }
+
+    /// Returns the offset of the next instruction.
+    fn here(&self) -> u32 {
+        self.bytes.len() as u32
+    }
+
+    /// Adds an instruction, which may have a hole.
+    fn put(&mut self, instruction: Made, hole: Option<Hole>) {
+        // The instructions are constants of this file, and a test encodes all templates, so this cannot fail.
+        let Ok(instruction) = instruction else { return };
+        let start = self.bytes.len();
+        let mut encoder = Encoder::new(64);
+        if encoder.encode(&instruction, start as u64).is_err() {
+            return;
+        }
+        let offsets = encoder.get_constant_offsets();
+        self.bytes.extend_from_slice(&encoder.take_buffer());
+        if let Some(hole) = hole {
+            let at = match hole {
+                Hole::Tls | Hole::Slot | Hole::SlotAndSite => offsets.displacement_offset(),
+                Hole::Number | Hole::Mask | Hole::NarrowMask | Hole::Multiplier | Hole::Shift => {
+                    offsets.immediate_offset()
+                }
+                Hole::Branch(_) => self.bytes.len() - start - 4,
+            };
+            self.holes.push(((start + at) as u32, hole));
+        }
+    }
+}
+
+/// An instruction that could be made, or not.
+type Made = Result<Instruction, iced_x86::IcedError>;
+
+/// Returns an operand in memory with the shortest displacement.
+fn mem(base: Register, displacement: i64) -> MemoryOperand {
+    if displacement == 0 {
+        return MemoryOperand::with_base(base);
+    }
+    MemoryOperand::with_base_displ(base, displacement)
+}
+
+/// Returns an operand in memory whose displacement always takes four bytes.
+fn wide(base: Register, displacement: i64) -> MemoryOperand {
+    MemoryOperand::with_base_displ_size(base, displacement, 8)
+}
+
+/// Returns the operand `fs:[displacement]`, whose displacement takes four bytes.
+fn tls(displacement: i64) -> MemoryOperand {
+    MemoryOperand::new(Register::None, Register::None, 1, displacement, 8, false, Register::FS)
+}
+
+/// Makes a load.
+fn load(register: Register, base: Register, displacement: i64) -> Made {
+    Instruction::with2(Code::Mov_r64_rm64, register, mem(base, displacement))
+}
+
+/// Makes a store.
+fn store(base: Register, displacement: i64, register: Register) -> Made {
+    Instruction::with2(Code::Mov_rm64_r64, mem(base, displacement), register)
+}
+
+/// Makes an instruction on a register and a thread-local word.
+fn with_tls(code: Code, register: Register, word: i64) -> Made {
+    Instruction::with2(code, register, tls(word))
+}
+
+/// Makes a near branch, whose displacement is a hole.
+fn branch(code: Code) -> Made {
+    // The target is far away, so that the encoder does not choose a short form.
+    Instruction::with_branch(code, 0x1000_0000)
+}
+
+#[cfg(test)]
+mod tests;

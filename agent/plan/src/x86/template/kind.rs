@@ -1,0 +1,115 @@
+//! The kinds of thunks.
+
+use crate::x86::scratch::{R10, R11};
+use iced_x86::Register;
+
+/// The register that a thunk uses besides rax on entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Second {
+    /// r11, which is saved and restored.
+    Kept,
+    /// r11, which nobody needs: see [`crate::flow::registers`].
+    R11,
+    /// r10, which nobody needs.
+    R10,
+    /// r11, and r10 in place of rax. Nobody needs either.
+    Free,
+}
+
+impl Second {
+    /// All of them, in order.
+    pub(crate) const ALL: [Second; 4] = [Second::Kept, Second::R11, Second::R10, Second::Free];
+
+    /// Returns the register.
+    pub(crate) fn register(self) -> Register {
+        if self == Second::R10 { Register::R10 } else { Register::R11 }
+    }
+
+    /// Returns the register that stands for rax in the listings.
+    pub(crate) fn first(self) -> Register {
+        if self == Second::Free { Register::R10 } else { Register::RAX }
+    }
+}
+
+/// What distinguishes thunks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Kind {
+    /// Whether the exit is hooked as well as the entry.
+    pub both: bool,
+    /// Whether there are several home slots, chosen by a hash of the return address.
+    pub hashed: bool,
+    /// Whether the hash is only the masked return address.
+    pub masked: bool,
+    /// Whether the mask fits into a signed byte.
+    pub narrow: bool,
+    /// Whether rax has to be saved and restored on entry, if it is used: see [`crate::flow::registers`].
+    pub keep_rax: bool,
+    /// The register that is used besides rax on entry.
+    pub second: Second,
+    /// Which of r10 and r11 need not be preserved on exit, as a set: see [`crate::x86::scratch`].
+    pub dead_on_exit: u8,
+}
+
+impl Kind {
+    /// Returns a number for the kind, below [`Kind::COUNT`].
+    pub(crate) fn index(self) -> usize {
+        let bits = [self.narrow, self.masked, self.both, self.hashed, self.keep_rax];
+        let bits = bits.iter().fold(0, |n, &b| n * 2 + usize::from(b));
+        (bits * Second::ALL.len() + self.second as usize) * 4 + usize::from(self.dead_on_exit & 3)
+    }
+
+    /// The number of kinds.
+    pub(crate) const COUNT: usize = 32 * Second::ALL.len() * 4;
+
+    /// Returns the kind with this number.
+    #[cfg(test)]
+    pub(crate) fn of(index: usize) -> Kind {
+        let bit = |n: usize| (index / (4 * Second::ALL.len())) >> n & 1 != 0;
+        Kind {
+            narrow: bit(4),
+            masked: bit(3),
+            both: bit(2),
+            hashed: bit(1),
+            keep_rax: bit(0),
+            second: Second::ALL[index / 4 % Second::ALL.len()],
+            dead_on_exit: (index % 4) as u8,
+        }
+    }
+
+    /// The kind of tail calls whose thunk is the largest.
+    pub(crate) const LARGEST: Kind = Kind {
+        both: true,
+        hashed: true,
+        masked: false,
+        narrow: false,
+        keep_rax: true,
+        second: Second::Kept,
+        dead_on_exit: 0,
+    };
+
+    /// Returns whether the thunk saves rax on entry.
+    pub(crate) fn keeps_rax(self) -> bool {
+        self.keep_rax && self.second != Second::Free
+    }
+
+    /// Returns which slow path an exit takes.
+    pub(crate) fn exit_way(self) -> ExitWay {
+        match self.dead_on_exit & (R10 | R11) {
+            0 | R11 => ExitWay::Saved,
+            R10 => ExitWay::SaveR11,
+            _ => ExitWay::SaveRax,
+        }
+    }
+}
+
+/// The slow path of exits expects rax and r11 to be saved. What the thunk has not saved is saved on the way
+/// there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ExitWay {
+    /// The thunk has saved both.
+    Saved,
+    /// rax has to be saved.
+    SaveRax,
+    /// r11 has to be saved.
+    SaveR11,
+}

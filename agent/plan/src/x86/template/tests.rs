@@ -1,0 +1,195 @@
+//! Compares the templates with the listings in docs/hot-path.md, and checks their holes.
+#![allow(clippy::unwrap_used)]
+use crate::x86::template::*;
+use iced_x86::{Decoder, DecoderOptions, Formatter, IntelFormatter};
+
+fn listing(t: &Template) -> Vec<String> {
+    let mut formatter = IntelFormatter::new();
+    formatter.options_mut().set_hex_prefix("0x");
+    formatter.options_mut().set_hex_suffix("");
+    Decoder::with_ip(64, &t.bytes, 0, DecoderOptions::NONE)
+        .iter()
+        .map(|i| {
+            let mut text = String::new();
+            formatter.format(&i, &mut text);
+            text
+        })
+        .collect()
+}
+
+#[test]
+fn entry_and_exit_is_as_documented() {
+    let t = Template::thunk(Kind { hashed: false, ..Kind::LARGEST });
+    let expected = [
+        "mov [rsp-8],rax",
+        "mov [rsp-0x10],r11",
+        "pop r11",
+        "mov rax,fs:[0]",
+        "cmp [rax],r11",
+        "jne 0x0000000010000000",
+        "inc qword ptr [rax+8]",
+        "mov rax,rsp",
+        "mov r11,fs:[8]",
+        "xor rax,[r11-8]",
+        "cmp rax,0x4000000",
+        "jae short 0x00000000000000AE",
+        "lea rax,[r11+rax*2]",
+        "mov r11,[rsp-8]",
+        "mov [rax],r11",
+        "mov qword ptr [rax+8],0x12345678",
+        "mov fs:[0x10],rsp",
+        "mov r11,[rsp-0x18]",
+        "mov rax,[rsp-0x10]",
+        "call 0x0000000010000000",
+        "mov [rsp-0x10],r11",
+        "mov [rsp-0x18],rax",
+        "mov rax,rsp",
+        "mov r11,fs:[8]",
+        "xor rax,[r11-8]",
+        "cmp rax,0x4000000",
+        "jae short 0x00000000000000B3",
+        "lea rax,[r11+rax*2]",
+        "cmp dword ptr [rax+0xC],1",
+        "ja short 0x00000000000000B8",
+        "push qword ptr [rax]",
+        "mov [rax],rsp",
+        "mov r11,[rsp-8]",
+        "mov rax,[rsp-0x10]",
+        "ret",
+        "jmp 0x0000000010000000",
+        "jmp 0x0000000010000000",
+        "jmp 0x0000000010000000",
+        "mov fs:[0x10],rsp",
+        "jmp short 0x0000000000000099",
+    ];
+    assert_eq!(listing(&t), expected);
+    assert_eq!(
+        listing(&Template { bytes: t.bytes[t.exit as usize..].to_vec(), ..t.clone() })[0],
+        "mov [rsp-0x10],r11"
+    );
+    // This is little more than three cache lines. The body follows.
+    assert!(t.bytes.len() <= 200, "{}", t.bytes.len());
+}
+
+#[test]
+fn entry_only_is_as_documented() {
+    let t = Template::thunk(Kind { both: false, ..Kind::LARGEST });
+    let expected = [
+        "mov [rsp-8],rax",
+        "mov [rsp-0x10],r11",
+        "mov r11,[rsp]",
+        "imul eax,r11d,0x12345678",
+        "shr eax,0x12",
+        "and eax,0x12345678",
+        "add rax,fs:[0]",
+        "cmp [rax],r11",
+        "jne 0x0000000010000000",
+        "inc qword ptr [rax+8]",
+        "mov r11,[rsp-0x10]",
+        "mov rax,[rsp-8]",
+    ];
+    assert_eq!(listing(&t), expected);
+    assert_eq!(t.exit, 0);
+}
+
+#[test]
+fn a_second_look_is_as_documented() {
+    let t = Template::second_look(Second::R11, 21);
+    let expected = [
+        "cmp [rax+0x10],r11",
+        "jne short 0x0000000000000015",
+        "inc qword ptr [rax+0x18]",
+        "jmp 0x0000000010000000",
+    ];
+    assert_eq!(listing(&t), expected);
+    assert_eq!(t.bytes.len(), 21);
+}
+
+#[test]
+fn a_tail_call_is_as_documented() {
+    let t = Template::tail(Kind { hashed: false, ..Kind::LARGEST });
+    let expected = [
+        "mov [rsp-8],rax",
+        "mov [rsp-0x10],r11",
+        "lea rax,[rsp+8]",
+        "mov r11,fs:[8]",
+        "xor rax,[r11-8]",
+        "cmp rax,0x4000000",
+        "jae 0x0000000010000000",
+        "lea rax,[r11+rax*2]",
+        "mov r11,fs:[0]",
+        "cmp dword ptr [r11],0x12345678",
+        "jne 0x0000000010000000",
+        "inc qword ptr [r11+8]",
+        "mov dword ptr [rax+8],0x12345678",
+        "mov r11,[rsp-0x10]",
+        "mov rax,[rsp-8]",
+        "jmp 0x0000000010000000",
+    ];
+    assert_eq!(listing(&t), expected);
+    let (at, _) = t.holes.iter().find(|(_, hole)| *hole == Hole::SlotAndSite).unwrap();
+    assert_eq!(t.bytes[*at as usize..*at as usize + 8], [0, 0, 0, 0, 0x78, 0x56, 0x34, 0x12]);
+}
+
+#[test]
+fn every_hole_is_four_bytes_inside_the_code() {
+    for index in 0..Kind::COUNT {
+        assert_eq!(Kind::of(index).index(), index);
+        {
+            let t = Template::thunk(Kind::of(index));
+            for &(at, hole) in &t.holes {
+                if matches!(hole, Hole::Shift | Hole::NarrowMask) {
+                    assert_eq!(t.bytes[at as usize], 0x12);
+                    continue;
+                }
+                let bytes: [u8; 4] = t.bytes[at as usize..at as usize + 4].try_into().unwrap();
+                let value = u32::from_le_bytes(bytes);
+                match hole {
+                    Hole::Number | Hole::Mask | Hole::Multiplier => assert_eq!(value, 0x1234_5678),
+                    Hole::Tls => assert!(value <= 24),
+                    Hole::Slot => assert!(value == 0 || value == 8),
+                    Hole::Branch(_) => assert!(value > 0x0f00_0000),
+                    Hole::Shift | Hole::NarrowMask | Hole::SlotAndSite => unreachable!(),
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn short_branches_lead_to_islands() {
+    for kind in (0..Kind::COUNT).map(Kind::of).filter(|kind| kind.both) {
+        let t = Template::thunk(kind);
+        let islands = t.bytes.len() - BEHIND_EXIT;
+        let leads = Decoder::with_ip(64, &t.bytes[..islands], 0, DecoderOptions::NONE)
+            .into_iter()
+            .filter(|i| i.is_jcc_short())
+            .map(|i| i.near_branch_target() as usize);
+        // The longest thunks have a near branch in place of the first short one.
+        let near =
+            t.holes.iter().any(|&(at, hole)| hole == Hole::Branch(Target::Miss) && (at as usize) < islands);
+        let expected: Vec<usize> = (usize::from(near)..4).map(|n| islands + n * ISLAND as usize).collect();
+        assert_eq!(leads.collect::<Vec<_>>(), expected, "{kind:?}");
+        let to: Vec<Hole> = t.holes[t.holes.len() - 4..].iter().map(|&(_, hole)| hole).collect();
+        assert_eq!(to[..3], [Target::Miss, Target::Outside, Target::Exit].map(Hole::Branch));
+        assert_eq!(to[3], Hole::Tls);
+    }
+}
+
+#[test]
+fn the_exit_is_in_one_cache_line() {
+    for kind in (0..Kind::COUNT).map(Kind::of) {
+        let t = Template::thunk(kind);
+        for (next, before) in [(0, 0), (1, 0), (64, 13), (100, 13), (127, 0)] {
+            let start = t.place(next, before);
+            assert!((next..next + LINE).contains(&start), "{kind:?}: {next} {before} {start}");
+            if kind.both {
+                let exit = start + before + t.exit as usize;
+                let end = start + before + t.bytes.len() - BEHIND_EXIT;
+                assert_eq!(exit / LINE, (end - 1) / LINE, "{kind:?}: {next} {before} {start}");
+            } else {
+                assert_eq!(start % LINE, 0);
+            }
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! `gmon dump`: records as text.
+
+use std::io::{self, BufWriter, Write};
+
+use anyhow::{Context, Result};
+use gmon::{BlockForm, Place, Program, Reading, counted};
+
+use crate::cli::args::DumpArgs;
+use crate::cli::{files, json};
+
+pub(crate) fn run(args: &DumpArgs) -> Result<()> {
+    let program = args.program.as_deref().map(files::read_program).transpose()?;
+    let bytes = files::read_any(&args.file)?;
+    let options = args.form.resolve(&bytes, program.as_ref());
+    let reading = options.read(&bytes).with_context(|| args.file.display().to_string())?;
+    let mut out = BufWriter::new(io::stdout().lock());
+    if args.json {
+        json::write(&mut out, &reading, program.as_ref())?;
+    } else {
+        text(&mut out, &reading, program.as_ref())?;
+    }
+    Ok(out.flush()?)
+}
+
+/// ` name+offset` of an address; nothing without a program.
+fn name(program: Option<&Program>, address: u64) -> String {
+    match program.map(|program| program.place(address)) {
+        None => String::new(),
+        Some(Place::Nowhere) => " ?".to_owned(),
+        Some(Place::In(function) | Place::Behind(function)) => match address - function.start {
+            // A symbol's name may hold anything; the terminal should not obey it.
+            0 => format!(" {}", function.name.escape_debug()),
+            offset => format!(" {}+{offset:#x}", function.name.escape_debug()),
+        },
+    }
+}
+
+fn text(out: &mut impl Write, reading: &Reading, program: Option<&Program>) -> io::Result<()> {
+    let profile = &reading.profile;
+    let records = counted(reading.records, "record", "records");
+    writeln!(out, "format {}, {records}", profile.format)?;
+    if profile.build_id.is_known() {
+        writeln!(out, "build-id {}..", profile.build_id)?;
+    }
+    if reading.ambiguous_width {
+        writeln!(out, "note: makes sense as 32-bit too, read as 64-bit; --width decides")?;
+    }
+    if reading.block_form == BlockForm::Glibc {
+        writeln!(out, "note: basic blocks in glibc's form, which gprof cannot read")?;
+    }
+    for histogram in &profile.histograms {
+        writeln!(
+            out,
+            "histogram {:#x}..{:#x}, {} of {} bytes, {} per second in {}, {}",
+            histogram.low,
+            histogram.high,
+            counted(histogram.bins.len(), "bin", "bins"),
+            histogram.bin_width(),
+            histogram.rate,
+            histogram.unit,
+            counted(histogram.hits(), "hit", "hits"),
+        )?;
+        for (index, hits) in histogram.bins.iter().enumerate().filter(|&(_, &hits)| hits > 0) {
+            let address = histogram.bin_address(index);
+            writeln!(out, "  {address:#x}{} {hits}", name(program, address))?;
+        }
+    }
+    for arc in &profile.arcs {
+        let (from, to) = (name(program, arc.from), name(program, arc.to));
+        writeln!(out, "arc {:#x}{from} -> {:#x}{to} {}", arc.from, arc.to, arc.count)?;
+    }
+    for block in &profile.blocks {
+        writeln!(out, "block {:#x}{} {}", block.addr, name(program, block.addr), block.count)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,92 @@
+//! Files in and out, with errors that begin with the file's name.
+
+use std::fs::{File, FileType};
+use std::io::{ErrorKind, Read};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use gmon::Program;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{OFlags, fcntl_setfl};
+
+/// More than this is no profile, but an endless pipe.
+const MAX_SIZE: u64 = 4 << 30;
+/// How long a pipe may have no writer, in seconds: the program that writes to it may start after this one.
+const WRITER_PATIENCE: i64 = 5;
+
+/// A gmon.out file's bytes.
+pub(crate) fn read_any(path: &Path) -> Result<Vec<u8>> {
+    // What does not begin as a profile is not read on: it might never end.
+    read(path, b"gmon").with_context(|| path.display().to_string())
+}
+
+/// An ELF file's bytes.
+pub(crate) fn read_elf(path: &Path) -> Result<Vec<u8>> {
+    read(path, b"\x7fELF").with_context(|| path.display().to_string())
+}
+
+/// The profiled program.
+pub(crate) fn read_program(path: &Path) -> Result<Program> {
+    let bytes = read_elf(path)?;
+    gprofinject_image::gprof::parse(&bytes).with_context(|| path.display().to_string())
+}
+
+/// Reads a whole file if it begins with `magic`, else only its first bytes: the parser has the
+/// better words for them.
+fn read(path: &Path, magic: &[u8]) -> Result<Vec<u8>> {
+    let (mut file, mut bytes) = open(path)?;
+    (&mut file).take((magic.len() - bytes.len()) as u64).read_to_end(&mut bytes)?;
+    if bytes == magic {
+        (&mut file).take(MAX_SIZE).read_to_end(&mut bytes)?;
+        if bytes.len() as u64 >= MAX_SIZE {
+            bail!("no end, at offset {}, expected a file of less than 4 GiB", bytes.len());
+        }
+    }
+    Ok(bytes)
+}
+
+/// Opens a file, or a pipe such as the shell's `<(command)`, but nothing that may have no end or no beginning. Answers with
+/// what has been read of it already, a byte at most.
+fn open(path: &Path) -> Result<(File, Vec<u8>)> {
+    let mut read = Vec::new();
+    // Without waiting: to open a named pipe would take until somebody writes to it.
+    let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
+    let mut file = File::options().read(true).custom_flags(flags.bits() as i32).open(path)?;
+    let kind = file.metadata()?.file_type();
+    if let Some(name) = unreadable(kind) {
+        bail!("is a {name}, expected a file or a pipe");
+    }
+    if kind.is_fifo() {
+        let mut wanted = [PollFd::new(&file, PollFlags::IN)];
+        let patience = Timespec { tv_sec: WRITER_PATIENCE, tv_nsec: 0 };
+        if poll(&mut wanted, Some(&patience))? == 0 {
+            // Whoever has the pipe open for writing may take any time: it would block then.
+            let mut byte = [0];
+            match file.read(&mut byte) {
+                Ok(0) => bail!("is a pipe that nobody writes to"),
+                Ok(_) => read.extend(byte),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+    fcntl_setfl(&file, OFlags::empty())?;
+    Ok((file, read))
+}
+
+/// What a file is, if it cannot hold a profile or a program.
+fn unreadable(kind: FileType) -> Option<&'static str> {
+    match () {
+        () if kind.is_dir() => Some("folder"),
+        () if kind.is_char_device() || kind.is_block_device() => Some("device"),
+        () => None,
+    }
+}
+
+/// Writes a file; what was there stays until the new one is whole.
+pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
+    gmon::output::Target::check(path)
+        .and_then(|target| target.write_durably(bytes))
+        .with_context(|| path.display().to_string())
+}

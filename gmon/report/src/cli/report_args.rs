@@ -1,0 +1,154 @@
+//! Arguments of the reports.
+
+use std::path::PathBuf;
+
+use clap::ValueEnum;
+
+use crate::cli::form_args::FormArgs;
+
+/// What all reports take.
+#[derive(clap::Args)]
+pub(crate) struct ReportArgs {
+    /// The profiled program
+    #[arg(value_name = "PROG")]
+    pub(crate) program: PathBuf,
+    /// Profiles with block counts; several are summed
+    #[arg(value_name = "FILE", default_value = "gmon.out")]
+    pub(crate) files: Vec<PathBuf>,
+    /// Separate file with the program's debug information [default: found as debuggers find it]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) debug_file: Option<PathBuf>,
+    /// Only functions with such names, demangled or not; may be repeated
+    #[arg(short, long, value_name = "GLOB")]
+    pub(crate) function: Vec<String>,
+    /// Only source files with such paths (`parse.c` is any file of this name); may be repeated
+    #[arg(short = 'F', long, value_name = "GLOB")]
+    pub(crate) file: Vec<String>,
+    /// Names as in the symbol table
+    #[arg(long)]
+    pub(crate) no_demangle: bool,
+    /// One JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Colours [default: on a terminal, unless NO_COLOR is set]
+    #[arg(long, value_name = "WHEN")]
+    pub(crate) color: Option<When>,
+    #[command(flatten)]
+    pub(crate) form: FormArgs,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum When {
+    Always,
+    Never,
+    Auto,
+}
+
+/// Where sources are, if not where they were compiled.
+#[derive(clap::Args)]
+pub(crate) struct SourceArgs {
+    /// Looks for source files here too, by as much of their path as fits; may be repeated
+    #[arg(short, long, value_name = "DIR")]
+    pub(crate) source_dir: Vec<PathBuf>,
+    /// Paths that begin with OLD are looked for below NEW; may be repeated
+    #[arg(long, value_name = "OLD=NEW")]
+    pub(crate) substitute_path: Vec<String>,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct LinesArgs {
+    #[command(flatten)]
+    pub(crate) common: ReportArgs,
+    #[command(flatten)]
+    pub(crate) sources: SourceArgs,
+    /// Templates and inlined code apart as well: a row for each instance of a line that has several
+    #[arg(short, long)]
+    pub(crate) apart: bool,
+    /// The counts of all of a line's blocks, not the highest only
+    #[arg(short = 'b', long)]
+    pub(crate) all_counts: bool,
+    /// A column of instructions executed on the line
+    #[arg(short, long)]
+    pub(crate) instructions: bool,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct InstructionsArgs {
+    #[command(flatten)]
+    pub(crate) common: ReportArgs,
+    /// Assembler syntax
+    #[arg(long, value_name = "SYNTAX", default_value = "att")]
+    pub(crate) syntax: Syntax,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Syntax {
+    Att,
+    Intel,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct RowsArgs {
+    /// At most so many rows
+    #[arg(short = 'n', long, value_name = "ROWS")]
+    pub(crate) limit: Option<usize>,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct BlocksArgs {
+    #[command(flatten)]
+    pub(crate) common: ReportArgs,
+    /// Order of the rows
+    #[arg(long, value_name = "KEY", default_value = "address")]
+    pub(crate) sort: BlockOrder,
+    #[command(flatten)]
+    pub(crate) rows: RowsArgs,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum BlockOrder {
+    Address,
+    /// Highest first
+    Count,
+}
+
+/// `functions` and `files`.
+#[derive(clap::Args)]
+pub(crate) struct SumsArgs {
+    #[command(flatten)]
+    pub(crate) common: ReportArgs,
+    /// Order of the rows: numbers highest first
+    #[arg(long, value_name = "COLUMN", default_value = "ie")]
+    pub(crate) sort: Column,
+    #[command(flatten)]
+    pub(crate) rows: RowsArgs,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Column {
+    /// Instructions executed
+    Ie,
+    Calls,
+    /// Instructions
+    I,
+    /// Instructions never executed
+    Ine,
+    /// Basic blocks executed
+    Bbe,
+    /// Basic blocks
+    Bb,
+    /// Basic blocks never executed
+    Bbne,
+    Name,
+    /// Functions only
+    Address,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct CoverageArgs {
+    #[command(flatten)]
+    pub(crate) common: ReportArgs,
+    /// Writes line and function counts for lcov, genhtml and other viewers (`-`: standard output)
+    #[arg(long, value_name = "OUT")]
+    pub(crate) lcov: Option<PathBuf>,
+}

@@ -1,0 +1,54 @@
+//! `gmon blocks`: each basic block.
+
+use std::cmp::Reverse;
+use std::io::Write;
+
+use anyhow::Result;
+use gmon_report::BlockCounts;
+use serde_json::json;
+
+use crate::cli::json::array;
+use crate::cli::report_args::{BlockOrder, BlocksArgs};
+use crate::cli::text::margin;
+use crate::cli::view::View;
+
+pub(crate) fn blocks(view: &View, args: &BlocksArgs, out: &mut impl Write) -> Result<()> {
+    let functions = view.report.functions.iter().enumerate().filter(|&(index, _)| view.chooses(index));
+    let (counted, not): (Vec<_>, Vec<_>) = functions.partition(|(_, function)| function.blocks.is_some());
+    let mut blocks: Vec<(usize, BlockCounts)> = counted
+        .iter()
+        .flat_map(|&(index, function)| function.blocks.iter().flatten().map(move |&block| (index, block)))
+        .collect();
+    if args.sort == BlockOrder::Count {
+        blocks.sort_by_key(|&(_, block)| Reverse(block.count));
+    }
+    blocks.truncate(args.rows.limit.unwrap_or(usize::MAX));
+    view.need_function(counted.len() + not.len() > 0)?;
+    if view.args.json {
+        write!(out, "{{{}", view.json_head())?;
+        array(out, "blocks", &blocks, |(function, block)| {
+            let mut json = view.json_function(*function);
+            (json["file"], json["line"]) = view.json_place(block.start);
+            json["start"] = json!(block.start);
+            json["end"] = json!(block.end);
+            json["count"] = json!(block.count);
+            json["instructions"] = json!(block.instructions);
+            json
+        })?;
+        array(out, "not_counted", &not, |(function, _)| view.json_function(*function))?;
+        writeln!(out, "}}")?;
+        return Ok(());
+    }
+    let heading = format!("{:>14} {:>10} {:>10}  function", "count", "start", "end");
+    writeln!(out, "{}", view.style.heading(&heading))?;
+    for (function, block) in &blocks {
+        let (name, place) = (view.name(*function), view.place(block.start));
+        let count = margin(Some(block.count));
+        let text = format!("{count:>14} {:>#10x} {:>#10x}  {name}  {place}", block.start, block.end);
+        writeln!(out, "{}", view.style.count(Some(block.count), text.trim_end().to_owned()))?;
+    }
+    if !not.is_empty() {
+        writeln!(out, "not counted: {}", gmon::counted(not.len(), "function", "functions"))?;
+    }
+    Ok(())
+}

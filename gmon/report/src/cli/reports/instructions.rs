@@ -1,0 +1,122 @@
+//! `gmon instructions`: the disassembly with a count in front of each instruction.
+
+use std::io::Write;
+
+use anyhow::Result;
+use gmon_report::Step;
+use gprofinject_image::instructions::Code;
+use iced_x86::{Formatter, GasFormatter, Instruction, IntelFormatter, SymbolResolver, SymbolResult};
+use serde_json::json;
+
+use crate::cli::json::array;
+use crate::cli::report_args::{InstructionsArgs, Syntax};
+use crate::cli::text::margin;
+use crate::cli::view::View;
+
+/// Names of functions in operands.
+struct Names {
+    functions: Vec<(u64, u64, String)>,
+}
+
+impl SymbolResolver for Names {
+    fn symbol(
+        &mut self,
+        _: &Instruction,
+        _: u32,
+        _: Option<u32>,
+        address: u64,
+        _: u32,
+    ) -> Option<SymbolResult<'_>> {
+        let index = self.functions.partition_point(|(start, ..)| *start <= address).checked_sub(1)?;
+        let (start, end, name) = &self.functions[index];
+        (address < *end).then(|| SymbolResult::with_str(*start, name))
+    }
+}
+
+fn formatter(syntax: Syntax, code: &Code, shown: impl Fn(&str) -> String) -> Box<dyn Formatter> {
+    let functions = code.functions().iter().map(|f| (f.start, f.end(), shown(&f.name))).collect();
+    let names: Option<Box<dyn SymbolResolver>> = Some(Box::new(Names { functions }));
+    let mut formatter: Box<dyn Formatter> = match syntax {
+        Syntax::Att => Box::new(GasFormatter::with_options(names, None)),
+        Syntax::Intel => Box::new(IntelFormatter::with_options(names, None)),
+    };
+    formatter.options_mut().set_first_operand_char_index(8);
+    formatter.options_mut().set_hex_prefix("0x");
+    formatter.options_mut().set_hex_suffix("");
+    formatter.options_mut().set_uppercase_hex(false);
+    formatter.options_mut().set_space_after_operand_separator(syntax == Syntax::Intel);
+    formatter.options_mut().set_rip_relative_addresses(false);
+    formatter
+}
+
+pub(crate) fn instructions(view: &View, args: &InstructionsArgs, out: &mut impl Write) -> Result<()> {
+    let mut formatter = formatter(args.syntax, view.report.code, |name| view.shown(name));
+    let mut text = |step: &Step| {
+        let mut text = String::new();
+        formatter.format(&step.instruction, &mut text);
+        text
+    };
+    let chosen: Vec<_> = (0..view.report.functions.len()).filter(|&index| view.chooses(index)).collect();
+    view.need_function(!chosen.is_empty())?;
+    if view.args.json {
+        write!(out, "{{{}", view.json_head())?;
+        let text = std::cell::RefCell::new(text);
+        array(out, "functions", &chosen, |&index| {
+            let mut json = view.json_function(index);
+            json["counted"] = json!(view.report.is_counted(index));
+            json["calls"] = json!(view.report.functions[index].calls);
+            let instructions = view.report.steps(index).into_iter().map(|step| {
+                let address = step.instruction.ip();
+                let (file, line) = view.json_place(address);
+                json!({
+                    "address": address,
+                    "length": step.instruction.len(),
+                    "count": step.count,
+                    "file": file,
+                    "line": line,
+                    "text": (*text.borrow_mut())(&step),
+                })
+            });
+            json["instructions"] = instructions.collect();
+            json
+        })?;
+        writeln!(out, "}}")?;
+        return Ok(());
+    }
+    chosen.into_iter().try_for_each(|index| function(view, index, &mut text, out))
+}
+
+/// A function's listing: a row with its name, then its instructions, with a row where the line changes.
+fn function(
+    view: &View,
+    index: usize,
+    text: &mut impl FnMut(&Step) -> String,
+    out: &mut impl Write,
+) -> Result<()> {
+    let function = &view.report.functions[index];
+    let name = view.shown(&function.symbol.name);
+    if function.blocks.is_none() {
+        let line = format!("{name}: not counted, {}", gmon::counted(function.calls, "call", "calls"));
+        writeln!(out, "{}\n", view.style.faint(line))?;
+        return Ok(());
+    }
+    let calls = match function.part_of {
+        Some(_) => String::new(),
+        None => format!(" {}", gmon::counted(function.calls, "call", "calls")),
+    };
+    writeln!(out, "{}{calls}", view.style.heading(&format!("{name}:")))?;
+    let mut place = String::new();
+    for step in view.report.steps(index) {
+        let now = view.place(step.instruction.ip());
+        if now != place && !now.is_empty() {
+            writeln!(out, "{:>14}  {}", "", view.style.faint(format!("; {now}")))?;
+            place = now;
+        }
+        // Padding is in no block.
+        let count = step.count.map(|count| margin(Some(count))).unwrap_or_default();
+        let row = format!("{count:>14}  {:>8x}:  {}", step.instruction.ip(), text(&step));
+        writeln!(out, "{}", view.style.count(step.count, row))?;
+    }
+    writeln!(out)?;
+    Ok(())
+}

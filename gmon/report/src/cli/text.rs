@@ -1,0 +1,148 @@
+//! What reports as text share: names, patterns, colours.
+
+use std::io::IsTerminal;
+
+use crate::cli::report_args::When;
+
+/// A name as it is in the source; nothing in it that a terminal would obey.
+pub(crate) fn demangled(name: &str) -> String {
+    let rust = rustc_demangle::try_demangle(name).map(|name| format!("{name:#}")).ok();
+    let demangled = rust.or_else(|| {
+        let symbol = cpp_demangle::Symbol::new(name).ok().filter(|_| name.starts_with("_Z"))?;
+        symbol.demangle().ok()
+    });
+    plain(&demangled.unwrap_or_else(|| name.to_owned()))
+}
+
+/// Control characters escaped.
+pub(crate) fn plain(text: &str) -> String {
+    if text.chars().any(char::is_control) { text.escape_debug().to_string() } else { text.to_owned() }
+}
+
+/// Does the whole text match a pattern with `*` and `?`?
+pub(crate) fn matches(pattern: &str, text: &str) -> bool {
+    let (pattern, text): (Vec<char>, Vec<char>) = (pattern.chars().collect(), text.chars().collect());
+    let (mut p, mut t) = (0, 0);
+    // Behind the last `*`, and the text that it may have to take one more character of.
+    let mut retry: Option<(usize, usize)> = None;
+    while t < text.len() {
+        match pattern.get(p) {
+            Some('*') => {
+                p += 1;
+                retry = Some((p, t));
+            }
+            Some(&c) if c == '?' || c == text[t] => (p, t) = (p + 1, t + 1),
+            _ => match retry {
+                Some((behind, from)) => {
+                    (p, t) = (behind, from + 1);
+                    retry = Some((behind, from + 1));
+                }
+                None => return false,
+            },
+        }
+    }
+    pattern[p..].iter().all(|&c| c == '*')
+}
+
+/// Does a path match one of the patterns, as a whole or in its last parts? All do if there is none.
+pub(crate) fn chosen_path(patterns: &[String], path: &str) -> bool {
+    let any = |pattern: &String| matches(pattern, path) || matches(&format!("*/{pattern}"), path);
+    patterns.is_empty() || patterns.iter().any(any)
+}
+
+/// Does a function's name, in one of its forms, match one of the patterns? All do if there is none.
+pub(crate) fn chosen_function(patterns: &[String], name: &str) -> bool {
+    if patterns.is_empty() {
+        return true;
+    }
+    let full = demangled(name);
+    let short = full.split_once('(').map_or(full.as_str(), |(short, _)| short);
+    patterns.iter().any(|pattern| [name, &full, short].iter().any(|name| matches(pattern, name)))
+}
+
+/// Colours, or none.
+#[derive(Clone, Copy)]
+pub(crate) struct Style {
+    on: bool,
+}
+
+impl Style {
+    pub(crate) fn new(when: Option<When>) -> Style {
+        let on = match when.unwrap_or(When::Auto) {
+            When::Always => true,
+            When::Never => false,
+            When::Auto => {
+                let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+                let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+                std::io::stdout().is_terminal() && !set("NO_COLOR") && !dumb
+            }
+        };
+        Style { on }
+    }
+
+    fn paint(self, code: &str, text: String) -> String {
+        if self.on { format!("\x1b[{code}m{text}\x1b[0m") } else { text }
+    }
+
+    /// A count in the margin, already in its width: what never ran stands out.
+    pub(crate) fn count(self, count: Option<u64>, text: String) -> String {
+        match count {
+            Some(0) => self.paint("31", text),
+            Some(_) => text,
+            None => self.faint(text),
+        }
+    }
+
+    pub(crate) fn heading(self, text: &str) -> String {
+        self.paint("1", text.to_owned())
+    }
+
+    pub(crate) fn faint(self, text: String) -> String {
+        self.paint("2", text)
+    }
+}
+
+/// A count as gcov writes it: `#####` for 0; nothing that was not counted can be 0, so `?`.
+pub(crate) fn margin(count: Option<u64>) -> String {
+    match count {
+        Some(0) => "#####".to_owned(),
+        Some(count) => count.to_string(),
+        None => "?".to_owned(),
+    }
+}
+
+/// In percent. What is not whole is neither 0 nor 100.
+pub(crate) fn percent(run: u64, all: u64) -> String {
+    let percent = if all == 0 { 0.0 } else { 100.0 * run as f64 / all as f64 };
+    let percent = if run == 0 || run == all { percent } else { percent.clamp(0.01, 99.99) };
+    format!("{percent:.2}%")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns() {
+        for (pattern, text) in [("*", ""), ("a*c", "abbc"), ("a*b*c", "axbybc"), ("?b", "ab"), ("**", "x")] {
+            assert!(matches(pattern, text), "{pattern} {text}");
+        }
+        for (pattern, text) in [("", "a"), ("a", ""), ("a*c", "ab"), ("?", ""), ("a?", "a")] {
+            assert!(!matches(pattern, text), "{pattern} {text}");
+        }
+        let chosen = |pattern: &str, path| chosen_path(&[pattern.to_owned()], path);
+        assert!(chosen("a.c", "/x/a.c") && chosen("x/*.c", "/x/a.c") && chosen("/x/*", "/x/y/a.c"));
+        assert!(!chosen("a.c", "/x/ba.c"));
+        let function = |pattern: &str| chosen_function(&[pattern.to_owned()], "_ZN3foo3barEi");
+        assert!(
+            function("foo::bar") && function("foo::bar(int)") && function("_ZN3foo*") && !function("bar")
+        );
+    }
+
+    #[test]
+    fn names() {
+        assert_eq!(demangled("_ZN3foo3barEi"), "foo::bar(int)");
+        assert_eq!(demangled("main"), "main");
+        assert_eq!(demangled("a\x1b[31m"), "a\\u{1b}[31m");
+    }
+}

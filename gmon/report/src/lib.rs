@@ -1,0 +1,18 @@
+//! What the counts of a gmon.out file say of its program: by basic block, function, instruction, source line and file.
+//!
+//! A [`gmon::Profile`] and what [`gprofinject_image`] reads of the program enter; a [`Report`] leaves, with the sums of it
+//! ([`Tally`]). [`split()`] puts records at more addresses, for gprof's lines and so that files can be summed. The command `gmon`
+//! prints all that.
+
+#![forbid(unsafe_code)]
+
+mod counts;
+mod flow;
+mod report;
+mod split;
+mod tally;
+
+pub use crate::counts::{BlockCounts, FunctionCounts, Step, Sums};
+pub use crate::report::Report;
+pub use crate::split::{align, at_lines, split};
+pub use crate::tally::{FileCounts, Instance, LineCounts, Tally};

@@ -1,0 +1,109 @@
+//! `gmon`: looks at gmon.out files, sums them, checks them, reports what blocks were counted.
+
+#![forbid(unsafe_code)]
+
+mod cli {
+    pub(crate) mod args;
+    pub(crate) mod dump;
+    pub(crate) mod files;
+    pub(crate) mod form_args;
+    pub(crate) mod json;
+    pub(crate) mod load;
+    pub(crate) mod merge;
+    pub(crate) mod report_args;
+    pub(crate) mod reports {
+        pub(crate) mod blocks;
+        pub(crate) mod coverage;
+        pub(crate) mod instructions;
+        pub(crate) mod lines;
+        pub(crate) mod sums;
+    }
+    pub(crate) mod sources;
+    pub(crate) mod text;
+    pub(crate) mod view;
+}
+
+use std::io::{self, BufWriter, StdoutLock, Write};
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Parser;
+use gmon::Severity;
+
+use crate::cli::args::{Args, CheckArgs, Command};
+use crate::cli::report_args::ReportArgs;
+use crate::cli::view::View;
+use crate::cli::{dump, files, load, merge, reports};
+
+/// `gmon check` found an error.
+const EXIT_FOUND: u8 = 1;
+/// `gmon` itself could not do what it was asked.
+const EXIT_FAILED: u8 = 2;
+
+fn main() -> ExitCode {
+    match run(Args::parse()) {
+        Ok(code) => code,
+        // The reader has seen enough: `gmon dump FILE | head`.
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            // Nothing is left to do when stderr is closed too.
+            let _ = writeln!(io::stderr(), "gmon: {error:#}");
+            ExitCode::from(EXIT_FAILED)
+        }
+    }
+}
+
+fn run(args: Args) -> Result<ExitCode> {
+    match args.command {
+        Command::Dump(args) => dump::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Merge(args) => merge::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Check(args) => check(&args),
+        Command::Lines(args) => report(&args.common, |view, out| reports::lines::lines(view, &args, out)),
+        Command::Instructions(args) => {
+            report(&args.common, |view, out| reports::instructions::instructions(view, &args, out))
+        }
+        Command::Blocks(args) => report(&args.common, |view, out| reports::blocks::blocks(view, &args, out)),
+        Command::Functions(args) => {
+            report(&args.common, |view, out| reports::sums::functions(view, &args, out))
+        }
+        Command::Files(args) => report(&args.common, |view, out| reports::sums::files(view, &args, out)),
+        Command::Coverage(args) => {
+            report(&args.common, |view, out| reports::coverage::coverage(view, &args, out))
+        }
+    }
+}
+
+/// Where reports are written to.
+type Out = BufWriter<StdoutLock<'static>>;
+
+fn report(args: &ReportArgs, write: impl FnOnce(&View, &mut Out) -> Result<()>) -> Result<ExitCode> {
+    let loaded = load::load(args)?;
+    let view = View::new(args, &loaded)?;
+    let mut out = BufWriter::new(io::stdout().lock());
+    write(&view, &mut out)?;
+    out.flush()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn check(args: &CheckArgs) -> Result<ExitCode> {
+    let program = args.program.as_deref().map(files::read_program).transpose()?;
+    let mut found = false;
+    let mut out = io::stdout().lock();
+    for file in &args.files {
+        let bytes = files::read_any(file)?;
+        let options = args.form.resolve(&bytes, program.as_ref());
+        for finding in gmon::check(&bytes, &options, program.as_ref()) {
+            found |= finding.severity == Severity::Error;
+            writeln!(out, "{}: {finding}", file.display())?;
+        }
+    }
+    out.flush()?;
+    Ok(if found { ExitCode::from(EXIT_FOUND) } else { ExitCode::SUCCESS })
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error
+        .chain()
+        .filter_map(|cause| cause.downcast_ref::<io::Error>())
+        .any(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
+}

@@ -1,0 +1,354 @@
+//! What was typed. What it means is in [`crate::cli::meaning`].
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::error::ErrorKind;
+use clap::parser::ValueSource;
+use clap::{CommandFactory, FromArgMatches, Parser};
+
+use crate::options::{CountArg, EngineArg, HooksArg, SamplerArg, Verb};
+
+/// Profiles a program that was built without -pg: counts every call, samples the time, and leaves a
+/// gmon.out for gprof.
+#[derive(Debug, Parser)]
+#[command(
+    name = "gprofinject",
+    version,
+    override_usage = "gprofinject [OPTIONS] [--] PROGRAM [ARGS]...\n       \
+                      gprofinject [OPTIONS] --pid PID [--duration SECONDS]\n       \
+                      gprofinject --pid PID --dump [-o FILE] | --reset | --pause | --resume\n       \
+                      gprofinject --recover FOLDER",
+    after_help = "Exit status: the program's; 125 if gprofinject itself fails, 126 if PROGRAM cannot be \
+                  executed, 127 if it is not found."
+)]
+pub(crate) struct Args {
+    /// Profile to write [default: gmon.out in the current folder, or $GMON_OUT_PREFIX.PID]
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+
+    /// What to hook: entry and exit, entry only, or nothing (sampling only) [default: both, with --count entry, and
+    /// nothing in a program that may check its own code]
+    #[arg(long, value_name = "WHAT", value_enum)]
+    pub(crate) hooks: Option<HooksArg>,
+
+    /// Samples per second of CPU time, 0 for none
+    #[arg(long, value_name = "HZ", default_value_t = 1000, allow_negative_numbers = true,
+          value_parser = clap::value_parser!(u32).range(0..=100_000))]
+    pub(crate) rate: u32,
+
+    /// Who samples: the kernel's perf events, or timers inside the program
+    #[arg(long, value_name = "WHO", value_enum, default_value_t = SamplerArg::Auto)]
+    pub(crate) sampler: SamplerArg,
+
+    /// Who patches the program: gprofinject itself, Frida's gum (what it cannot patch safely is left alone), or gum
+    /// and for the rest gprofinject
+    #[arg(long, value_name = "WHO", value_enum, default_value_t = EngineArg::Builtin)]
+    pub(crate) engine: EngineArg,
+
+    /// Hook only functions whose name, mangled or demangled, matches (repeatable)
+    #[arg(short = 'I', long, value_name = "GLOB")]
+    pub(crate) include: Vec<String>,
+
+    /// Do not hook functions whose name, mangled or demangled, matches (repeatable)
+    #[arg(short = 'X', long, value_name = "GLOB")]
+    pub(crate) exclude: Vec<String>,
+
+    /// Do not hook functions smaller than this
+    #[arg(
+        long,
+        value_name = "BYTES",
+        default_value_t = 0,
+        hide_default_value = true,
+        allow_negative_numbers = true
+    )]
+    pub(crate) min_size: u64,
+
+    /// Count how often each basic block runs, for gprof -l -A -x and gmon's reports; lines is the same and makes sure
+    /// that the program has line information
+    #[arg(long, value_name = "WHAT", value_enum, conflicts_with = "pid")]
+    pub(crate) count: Option<CountArg>,
+
+    /// Count only functions with code from source files whose path or name matches (repeatable)
+    #[arg(long, value_name = "GLOB", requires = "count")]
+    pub(crate) file: Vec<String>,
+
+    /// Profile this process only: not its children, nor what it executes
+    #[arg(long)]
+    pub(crate) no_follow: bool,
+
+    /// Plan anew: neither use nor keep plans in $XDG_CACHE_HOME/gprofinject
+    #[arg(long)]
+    pub(crate) no_cache: bool,
+
+    /// Print what would be hooked, and how, and run nothing
+    #[arg(long)]
+    pub(crate) list: bool,
+
+    /// Write the profiles of a run whose gprofinject was killed; FOLDER is what it left, gprofinject-* in
+    /// $XDG_RUNTIME_DIR, /dev/shm, $TMPDIR or /tmp
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) recover: Option<PathBuf>,
+
+    /// Profile a process that runs already
+    #[arg(short = 'p', long, value_name = "PID", conflicts_with_all = ["recover", "list"], allow_negative_numbers = true)]
+    pub(crate) pid: Option<i32>,
+
+    /// With --pid: leave the process after so many seconds [default: when it ends, or on Ctrl-C]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub(crate) duration: Option<Duration>,
+
+    /// With --pid: have the gprofinject that profiles the process write its profile up to now (to FILE with -o)
+    #[arg(long, group = "control")]
+    pub(crate) dump: bool,
+
+    /// With --pid: set the counts to zero
+    #[arg(long, group = "control")]
+    pub(crate) reset: bool,
+
+    /// With --pid: stop counting, at no cost to the process
+    #[arg(long, group = "control")]
+    pub(crate) pause: bool,
+
+    /// With --pid: go on counting
+    #[arg(long, group = "control")]
+    pub(crate) resume: bool,
+
+    /// Write the profiles up to now when gprofinject gets this signal, which is then not passed on
+    #[arg(long, value_name = "SIGNAL", value_parser = signal)]
+    pub(crate) dump_signal: Option<i32>,
+
+    /// The same with setting the counts to zero
+    #[arg(long, value_name = "SIGNAL", value_parser = signal)]
+    pub(crate) reset_signal: Option<i32>,
+
+    /// The same with a pause, or with going on after one
+    #[arg(long, value_name = "SIGNAL", value_parser = signal)]
+    pub(crate) pause_signal: Option<i32>,
+
+    /// Write facts about the run to FILE as JSON (`-`: standard output, after the program's own)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) stats: Option<PathBuf>,
+
+    /// No summary and no notes; errors and lost data are still reported
+    #[arg(short, long, conflicts_with = "verbose")]
+    pub(crate) quiet: bool,
+
+    /// Say more about what is done and why
+    #[arg(short, long)]
+    pub(crate) verbose: bool,
+
+    /// The program, and its own arguments, which are passed on untouched
+    #[arg(value_names = ["PROGRAM", "ARGS"], required_unless_present_any = ["recover", "pid"], num_args = 1.., trailing_var_arg = true)]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// Signals that a program may be asked by, with or without SIG, or by number.
+fn signal(text: &str) -> Result<i32, String> {
+    const KNOWN: [(&str, i32); 6] = [
+        ("USR1", libc::SIGUSR1),
+        ("USR2", libc::SIGUSR2),
+        ("HUP", libc::SIGHUP),
+        ("WINCH", libc::SIGWINCH),
+        ("URG", libc::SIGURG),
+        ("QUIT", libc::SIGQUIT),
+    ];
+    let name = text.to_ascii_uppercase();
+    let name = name.strip_prefix("SIG").unwrap_or(&name);
+    let named = KNOWN.iter().find(|(known, _)| *known == name).map(|&(_, number)| number);
+    let real_time = libc::SIGRTMIN()..=libc::SIGRTMAX();
+    let numbered = name
+        .parse()
+        .ok()
+        .filter(|number| real_time.contains(number) || KNOWN.iter().any(|(_, known)| known == number));
+    named
+        .or(numbered)
+        .ok_or_else(|| "name one of USR1, USR2, HUP, WINCH, URG, QUIT, or a real-time signal".to_owned())
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let number: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
+    Duration::try_from_secs_f64(number).map_err(|_| "not a number of seconds".to_owned())
+}
+
+impl Args {
+    /// What was typed on this command's line. Options that would have no effect are errors.
+    pub(crate) fn typed<W: Into<OsString> + Clone>(
+        words: impl IntoIterator<Item = W>,
+    ) -> Result<Args, clap::Error> {
+        let mut command = Args::command();
+        let matches = command.try_get_matches_from_mut(words)?;
+        let args = Args::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
+        let typed = |id: &str| matches.value_source(id) == Some(ValueSource::CommandLine);
+        match args.contradiction(&typed) {
+            Some(text) => Err(command.error(ErrorKind::ArgumentConflict, text)),
+            None => Ok(args),
+        }
+    }
+
+    /// Options that do not go together, and what to do. (That clap's `requires` is of no use here: it does not ask for
+    /// `--pid` where there is a PROGRAM, which `--pid` cannot be used with.)
+    fn contradiction(&self, typed: &dyn Fn(&str) -> bool) -> Option<String> {
+        const FOR_A_RUN: [&str; 14] = [
+            "hooks",
+            "rate",
+            "sampler",
+            "engine",
+            "include",
+            "exclude",
+            "min_size",
+            "count",
+            "file",
+            "no_follow",
+            "dump_signal",
+            "reset_signal",
+            "pause_signal",
+            "stats",
+        ];
+        let option = |id: &str| match id {
+            "command" => "a PROGRAM".to_owned(),
+            id => format!("--{}", id.replace('_', "-")),
+        };
+        let first = |ids: &[&str]| ids.iter().find(|id| typed(id)).map(|id| option(id));
+        let verb = first(&["dump", "reset", "pause", "resume"]);
+        let of_a_process = verb.clone().or_else(|| first(&["duration"]));
+        if self.pid.is_none()
+            && let Some(option) = of_a_process
+        {
+            let else_ = match option.as_str() {
+                "--duration" => "to end a program after some time, run it by timeout(1)",
+                _ => {
+                    "a program that gprofinject starts can be asked by --dump-signal, --reset-signal or --pause-signal"
+                }
+            };
+            return Some(format!(
+                "{option} is for a process that runs already: name it by --pid PID; {else_}"
+            ));
+        }
+        if typed("pid") && typed("command") {
+            return Some(
+                "--pid PID is for a process that runs already: leave either it or PROGRAM away".to_owned(),
+            );
+        }
+        if let Some(verb) = verb {
+            let useless = first(&FOR_A_RUN).or_else(|| first(&["duration"]));
+            let useless = useless.or_else(|| first(&["output"]).filter(|_| !self.dump));
+            return useless.map(|other| {
+                format!("{verb} is a message to the gprofinject that profiles the process: {other} has no effect there")
+            });
+        }
+        if typed("pid") && typed("no_follow") {
+            return Some(
+                "--no-follow has no effect with --pid: only the process itself is profiled".to_owned(),
+            );
+        }
+        if typed("recover") {
+            let useless = first(&["command", "output", "list"]).or_else(|| first(&FOR_A_RUN));
+            return useless.map(|other| {
+                format!(
+                    "--recover writes what another gprofinject was asked for: {other} has no effect on that"
+                )
+            });
+        }
+        if self.list {
+            let useless = first(&["stats", "dump_signal", "reset_signal", "pause_signal"]);
+            return useless.map(|other| format!("--list runs nothing: {other} has no effect there"));
+        }
+        None
+    }
+
+    /// What a profiled process is to do.
+    pub(crate) fn verb(&self) -> Option<Verb> {
+        let verbs = [
+            (self.dump, Verb::Dump),
+            (self.reset, Verb::Reset),
+            (self.pause, Verb::Pause),
+            (self.resume, Verb::Resume),
+        ];
+        verbs.into_iter().find(|(asked, _)| *asked).map(|(_, verb)| verb)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn command(words: &[&str]) -> Vec<String> {
+        let args = Args::typed([&["gprofinject"], words].concat()).expect("accepted");
+        args.command.iter().map(|word| word.to_string_lossy().into_owned()).collect()
+    }
+
+    #[test]
+    fn everything_after_the_program_is_its_own() {
+        assert_eq!(command(&["p", "-x", "--rate", "5", "--", "-q"]), ["p", "-x", "--rate", "5", "--", "-q"]);
+        assert_eq!(command(&["-q", "p", "--help"]), ["p", "--help"]);
+        assert_eq!(command(&["-q", "p", "--", "a"]), ["p", "--", "a"]);
+        assert_eq!(command(&["--", "-p", "--", "--version"]), ["-p", "--", "--version"]);
+        assert_eq!(command(&["-o", "f", "--", "p", "-q", "-v"]), ["p", "-q", "-v"]);
+    }
+
+    #[test]
+    fn options_are_checked() {
+        for words in [
+            &["--bogus", "p"][..],
+            &["--rate", "100001", "p"],
+            &["--rate", "-1", "p"],
+            &["--hooks", "exit", "p"],
+            &["--min-size", "x", "p"],
+            &["-q", "-v", "p"],
+            &[],
+            &["-q"],
+            &["--dump"],
+            &["--pid", "1", "--dump", "--reset"],
+            &["--pid", "1", "p"],
+            &["--dump-signal", "KILL", "p"],
+        ] {
+            assert!(Args::typed([&["gprofinject"], words].concat()).is_err(), "{words:?}");
+        }
+    }
+
+    #[test]
+    fn options_without_effect_are_errors_with_advice() {
+        for (words, advice) in [
+            (&["--duration", "1", "p"][..], "name it by --pid PID; to end a program after some time"),
+            (&["--dump", "p"], "--dump is for a process that runs already: name it by --pid PID; a program"),
+            (&["--reset", "p", "--pid", "1"], "--reset is for a process"),
+            (&["--pause", "p"], "--pause-signal"),
+            (&["--resume", "p"], "--resume is for"),
+            (&["--dump"], "--pid PID"),
+            (&["--dump", "--recover", "f"], "--pid PID"),
+            (&["--pid", "1", "p"], "leave either it or PROGRAM away"),
+            (&["--pid", "1", "--dump", "--duration", "1"], "--duration has no effect"),
+            (&["--pid", "1", "--dump", "--stats", "f"], "--stats has no effect"),
+            (&["--pid", "1", "--pause", "--rate", "1000"], "--rate has no effect"),
+            (&["--pid", "1", "--reset", "-o", "f"], "--output has no effect"),
+            (&["--pid", "1", "--resume", "--dump-signal", "USR1"], "--dump-signal has no effect"),
+            (&["--pid", "1", "--no-follow"], "only the process itself"),
+            (&["--recover", "f", "-o", "g"], "--output has no effect"),
+            (&["--recover", "f", "p"], "a PROGRAM has no effect"),
+            (&["--recover", "f", "--hooks", "both"], "--hooks has no effect"),
+            (&["--list", "--stats", "f", "p"], "--stats has no effect"),
+            (&["--list", "--dump-signal", "USR1", "p"], "--dump-signal has no effect"),
+        ] {
+            let error = Args::typed([&["gprofinject"], words].concat()).expect_err("a contradiction");
+            let text = error.render().to_string();
+            assert!(text.contains(advice), "{words:?}: {text}");
+        }
+        for words in [
+            &["--pid", "1"][..],
+            &["--pid", "1", "--duration", "1.5", "--rate", "0", "-o", "f", "--stats", "g"],
+            &["--pid", "1", "--dump", "-o", "f", "-q"],
+            &["--recover", "f", "-v"],
+            &["--list", "-o", "f", "p", "--dump"],
+            &["p", "--duration", "1"],
+        ] {
+            Args::typed([&["gprofinject"], words].concat()).expect("no contradiction");
+        }
+    }
+
+    #[test]
+    fn definitions_are_consistent() {
+        <Args as clap::CommandFactory>::command().debug_assert();
+    }
+}

@@ -1,0 +1,62 @@
+//! `--dump`, `--reset`, `--pause` and `--resume`: what another gprofinject is asked for, which profiles the process.
+
+use std::io;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, anyhow, bail};
+
+use crate::options::Verb;
+use crate::os::sys;
+use crate::session::request::{DONE, Request};
+use crate::store::private_folder::PrivateFolder;
+use crate::store::{listener, logbook};
+use crate::target::attach::earlier::foreign;
+use crate::target::named::{self, Named};
+use crate::target::process::Process;
+
+/// Has the gprofinject that profiles a process do something with it. Returns what it answers.
+///
+/// # Errors
+/// No gprofinject of ours profiles the process, or it could not do it.
+pub(crate) fn control(pid: i32, verb: Verb, output: Option<PathBuf>) -> Result<String> {
+    // It may be traced, by the gprofinject that profiles it.
+    let named = match named::folders(pid) {
+        Ok(named) if !named.is_empty() => named,
+        _ => Process::open(pid).map(|_| Vec::new())?,
+    };
+    if let [Named::Foreign(path, user)] = named.as_slice() {
+        bail!(foreign(pid, path, *user));
+    }
+    let folders: Vec<PrivateFolder> = named.into_iter().filter_map(Named::ours).collect();
+    let output = output.map(std::path::absolute).transpose()?;
+    if output.is_some() && verb != Verb::Dump {
+        bail!("--output says where --dump goes, and nothing else here");
+    }
+    ask(&folders, &Request { pid, verb, output })
+}
+
+/// Asks the gprofinject that looks after one of `folders`, which are run folders of ours that the process knows.
+fn ask(folders: &[PrivateFolder], request: &Request) -> Result<String> {
+    let pid = request.pid;
+    let folder = folders
+        .iter()
+        .find(|folder| logbook::is_looked_after(folder))
+        .with_context(|| match folders.first() {
+            Some(folder) => format!(
+                "the gprofinject that profiled process {pid} was killed; its profile: gprofinject --recover {}",
+                folder.path().display()
+            ),
+            None => format!("process {pid} is not profiled; gprofinject --pid {pid} begins with it"),
+        })?;
+    let text = serde_json::to_vec(request)?;
+    let packet = [&[gprofinject_abi::ask::CONTROL], text.as_slice()].concat();
+    let answer = listener::ask(folder, &packet).map_err(|error: io::Error| {
+        anyhow!("the gprofinject that profiles process {pid} does not answer: {}", sys::reason(&error))
+    })?;
+    let text = String::from_utf8_lossy(answer.get(1..).unwrap_or_default()).into_owned();
+    match answer.first() {
+        Some(&DONE) => Ok(text),
+        Some(_) => bail!(text),
+        None => bail!("the gprofinject that profiles process {pid} did not answer"),
+    }
+}

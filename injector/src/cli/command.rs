@@ -1,0 +1,197 @@
+//! The command, from its arguments to its exit status.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{anyhow, bail};
+
+use crate::cli::args::Args;
+use crate::cli::{ask, list, meaning, recover};
+use crate::options::SamplerArg;
+use crate::os::child::Ending;
+use crate::os::failure::{self, Failure};
+use crate::os::say::{self, Level};
+use crate::os::{signals, sys};
+use crate::program::resolve;
+use crate::sampling::sampler::{self, Method};
+use crate::session::expectations;
+use crate::session::run::{self, Prepared};
+use crate::session::settings::Settings;
+use crate::store::output;
+use crate::target::attach::earlier::take_over;
+use crate::target::attach::running::{self, Running};
+use crate::target::launch::launched::{Inherited, Launched};
+use crate::target::process::Process;
+
+/// The whole command: its exit status is the program's.
+pub(crate) fn main() -> ExitCode {
+    let args = match Args::typed(std::env::args_os()) {
+        Ok(args) => args,
+        Err(answer) => return end_at_once(&answer),
+    };
+    match execute(args) {
+        Ok(ending) => end_like(ending),
+        Err(failure) => {
+            say::line(format_args!("{}", sys::plain(&format!("{:#}", failure.error))));
+            ExitCode::from(failure.status)
+        }
+    }
+}
+
+/// Does what the arguments say.
+fn execute(args: Args) -> Result<Ending, Failure> {
+    let start = Instant::now();
+    let inherited = Inherited { descriptors: sys::inherited_descriptors(), limits: sys::Limits::raise() };
+    let recover = args.recover.clone();
+    let (pid, duration) = (args.pid, args.duration);
+    let verb = args.verb();
+    let dump_to = args.output.clone();
+    let settings = meaning::settings(args)?;
+    match (recover, pid, verb) {
+        (Some(folder), ..) => recover::recover(&folder, &settings)?,
+        (None, Some(pid), Some(verb)) => settings.voice.note(ask::control(pid, verb, dump_to)?),
+        (None, Some(pid), None) => return attach(pid, duration, settings, start),
+        (None, None, _) => return launch(settings, start, &inherited),
+    }
+    Ok(Ending::Exited(0))
+}
+
+/// Starts the program and profiles it, or with `--list` says how it would be profiled.
+fn launch(settings: Settings, start: Instant, inherited: &Inherited) -> Result<Ending, Failure> {
+    let voice = settings.voice;
+    let program = resolve::find(&settings.command)?;
+    if let Some(note) = &program.note {
+        voice.note(note);
+    }
+    let subject = settings.planner().subject(&program.binary);
+    if settings.filters.needs_lines() && subject.lines().is_none() {
+        return Err(anyhow!(
+            "{} has no line information; build it with -g, or use --count blocks",
+            program.binary.display()
+        )
+        .into());
+    }
+    if settings.list {
+        let planned = settings.planner().plan(subject, true);
+        expectations::say(&planned, &program, &settings, !subject.blind);
+        list::print(&planned, voice.0 == Level::Verbose)?;
+        return Ok(Ending::Exited(0));
+    }
+    let output = settings.output.check()?;
+    let stats = settings.stats.as_deref().map(output::stats_target).transpose()?;
+    let files = [output.file(), stats.as_ref().and_then(gmon::output::Target::file)];
+    keep_apart(files, &program)?;
+    let rate = if subject.blind { 0 } else { settings.rate };
+    let takes_agent = subject.takes_agent();
+    let follow = settings.follow && takes_agent;
+    let choice = sampler::choose(settings.sampler, rate, takes_agent, subject.changes_ids, follow);
+    // Where nothing is hooked, the agent still keeps libc's own profiler from writing a second profile.
+    let agent_wanted =
+        choice.method == Method::Timer || follow || takes_agent && subject.profiling().is_some();
+    let planned = settings.planner().plan(subject, agent_wanted);
+    expectations::say(&planned, &program, &settings, choice.method != Method::None);
+    let prepared = Prepared {
+        settings,
+        program,
+        planned,
+        choice,
+        agent_wanted,
+        follow,
+        insists: false,
+        output,
+        stats,
+        start,
+    };
+    run::profile(prepared, |at| {
+        Launched::hold(at.program, subject.changes_ids, at.folder, at.inherited, inherited)
+    })
+}
+
+/// Profiles a process for some time, until it ends, or until a signal tells us to leave it.
+fn attach(
+    pid: i32,
+    duration: Option<Duration>,
+    settings: Settings,
+    start: Instant,
+) -> Result<Ending, Failure> {
+    let voice = settings.voice;
+    let process = Process::open(pid)?;
+    take_over(&process, voice)?;
+    let program = running::program(&process)?;
+    let subject = match process.is_foreign {
+        true => settings.planner().foreign_subject(&process.binary()),
+        false => settings.planner().subject(&process.binary()),
+    };
+    if let Some(why) = &subject.unhookable {
+        return Err(anyhow!("process {pid} cannot be attached to: {why}").into());
+    }
+    if settings.sampler == SamplerArg::Timer {
+        return Err(anyhow!(
+            "timers are set up when a program starts; a running one is sampled with --sampler perf, or not (--rate 0)"
+        )
+        .into());
+    }
+    let output = settings.output.check()?;
+    let stats = settings.stats.as_deref().map(output::stats_target).transpose()?;
+    let choice = sampler::choose(SamplerArg::Perf, settings.rate, true, false, false);
+    let planned = settings.planner().plan(subject, false);
+    expectations::say(&planned, &program, &settings, choice.method != Method::None);
+    let prepared = Prepared {
+        settings,
+        program,
+        planned,
+        choice,
+        agent_wanted: false,
+        follow: false,
+        insists: true,
+        output,
+        stats,
+        start,
+    };
+    run::profile(prepared, |_| Ok(Running::new(process, duration)))
+}
+
+/// A profile that takes the place of the program, or of the other file, is a slip.
+fn keep_apart(files: [Option<&Path>; 2], program: &resolve::Program) -> anyhow::Result<()> {
+    if let [Some(profile), Some(stats)] = files
+        && profile == stats
+    {
+        bail!("--output and --stats name the same file; give one of them another name");
+    }
+    for kept in [&program.path, &program.binary] {
+        let kept = kept.canonicalize().unwrap_or_else(|_| kept.clone());
+        if let Some(file) = files.into_iter().flatten().find(|file| **file == kept) {
+            bail!("{} is the program itself; name another file to be written", file.display());
+        }
+    }
+    Ok(())
+}
+
+/// Help, the version, or what is wrong with the arguments.
+fn end_at_once(answer: &clap::Error) -> ExitCode {
+    if answer.use_stderr() {
+        // All that we say begins in the same way.
+        let text = answer.render().to_string();
+        say::lines(text.strip_prefix("error: ").unwrap_or(&text).trim_end());
+        return ExitCode::from(failure::OURS);
+    }
+    match answer.print() {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            say::line(format_args!("cannot write to standard output: {}", sys::reason(&error)));
+            ExitCode::from(failure::OURS)
+        }
+        _ => ExitCode::SUCCESS,
+    }
+}
+
+/// Ends this process as the program has ended: whoever waits for us sees what it would have seen of the program.
+fn end_like(ending: Ending) -> ExitCode {
+    match ending {
+        Ending::Exited(status) => ExitCode::from(status),
+        Ending::Killed(signal) => {
+            signals::die(signal);
+            ExitCode::from(128u8.wrapping_add(signal as u8))
+        }
+    }
+}

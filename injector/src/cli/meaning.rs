@@ -1,0 +1,50 @@
+//! What the typed arguments mean.
+
+use anyhow::{Result, bail};
+
+use crate::cli::args::Args;
+use crate::options::{EngineArg, Verb};
+use crate::os::say::{Level, Voice};
+use crate::program::filters::Filters;
+use crate::program::plan_cache::PlanCache;
+use crate::session::settings::Settings;
+use crate::store::output;
+
+/// What the arguments mean.
+///
+/// # Errors
+/// Options contradict each other, or the engine cannot do what is asked of it.
+pub(crate) fn settings(args: Args) -> Result<Settings> {
+    args.engine.check(args.pid.is_some() && args.verb().is_none())?;
+    if args.count.is_some() && args.engine != EngineArg::Builtin {
+        bail!("--count copies whole functions, which Frida's gum cannot lead to; leave --engine away");
+    }
+    let asked =
+        [(args.dump_signal, Verb::Dump), (args.reset_signal, Verb::Reset), (args.pause_signal, Verb::Pause)];
+    let signals: Vec<(i32, Verb)> =
+        asked.into_iter().filter_map(|(signal, verb)| Some((signal?, verb))).collect();
+    if (1..signals.len()).any(|n| signals[..n].iter().any(|(signal, _)| *signal == signals[n].0)) {
+        bail!("two options name the same signal; give one of them another");
+    }
+    let level = match (args.quiet, args.verbose) {
+        (true, _) => Level::Quiet,
+        (_, true) => Level::Verbose,
+        _ => Level::Normal,
+    };
+    Ok(Settings {
+        filters: Filters::new(&args.include, &args.exclude, args.min_size)?
+            .counting(args.count, &args.file)?,
+        output: output::naming(args.output, std::env::var_os("GMON_OUT_PREFIX")),
+        stats: args.stats,
+        hooks: args.hooks,
+        engine: args.engine,
+        rate: args.rate,
+        sampler: args.sampler,
+        follow: !args.no_follow,
+        list: args.list,
+        signals,
+        voice: Voice(level),
+        cache: PlanCache::new(!args.no_cache, Voice(level)),
+        command: args.command,
+    })
+}

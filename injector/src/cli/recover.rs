@@ -1,0 +1,248 @@
+//! `--recover`: the profiles of a run whose gprofinject was killed.
+
+use std::collections::HashMap;
+use std::path::{Component, Path, PathBuf};
+
+use anyhow::{Context, Result, anyhow, bail};
+use gprofinject_abi::REGION_SUFFIX;
+
+use crate::os::say::Voice;
+use crate::profile::baseline::Baseline;
+use crate::profile::counted::{self, Finished};
+use crate::program::filters::Filters;
+use crate::program::plan_cache::PlanCache;
+use crate::program::planner::Planner;
+use crate::program::profilee::{Profilee, Profilees};
+use crate::sampling::histogram::Histogram;
+use crate::session::report::{calls_and_samples, quoted};
+use crate::session::settings::Settings;
+use crate::store::logbook::{Logbook, Program};
+use crate::store::output::{Output, Written};
+use crate::store::private_folder::{Distrust, PrivateFolder};
+use crate::store::run_folder::{BASELINE_SUFFIX, FIRST, SAMPLES_SUFFIX, plan_file, region_in};
+use crate::store::survivors::Survivors;
+
+struct Recovery<'s> {
+    folder: PrivateFolder,
+    logbook: Logbook,
+    filters: Filters,
+    output: Output,
+    profilees: Profilees,
+    /// By the number of the plan.
+    planned: HashMap<u32, &'static Profilee>,
+    /// Profiles of each process so far.
+    written: HashMap<u32, u32>,
+    survivors: Survivors,
+    voice: Voice,
+    /// Only plans that earlier runs have kept are looked for.
+    cache: &'s PlanCache,
+}
+
+/// Writes the profiles; the folder is removed when nothing in it is needed any more.
+pub(crate) fn recover(folder: &Path, settings: &Settings) -> Result<()> {
+    let voice = settings.voice;
+    let folder = trusted(folder)?;
+    let logbook = Logbook::open(&folder)?;
+    let entries = &logbook.entries;
+    let filters = Filters::new(&entries.include, &entries.exclude, entries.min_size)?
+        .counting(entries.count, &entries.files)?;
+    let output = entries.output.check()?;
+    let mut recovery = Recovery {
+        folder: folder.clone(),
+        filters,
+        output,
+        logbook,
+        profilees: Profilees::default(),
+        planned: HashMap::new(),
+        written: HashMap::new(),
+        survivors: Survivors::patiently(&folder),
+        voice,
+        cache: &settings.cache,
+    };
+    let mut failures = 0;
+    let mut living = 0;
+    for name in names(&folder)? {
+        match recovery.process(&name) {
+            Ok(Life::Ended) => {}
+            Ok(Life::Lives) => living += 1,
+            Err(error) => {
+                failures += 1;
+                voice.warn(format_args!("{name}: {error:#}"));
+            }
+        }
+    }
+    if failures > 0 {
+        let failures = gmon::counted(failures, "profile", "profiles");
+        bail!("{failures} could not be recovered; what there is stays in {}", folder.path().display());
+    }
+    // One may have forked while we looked.
+    if living > 0 || Survivors::of(&folder).any() {
+        voice.note(format_args!(
+            "some processes still run: their profiles are those up to now; once more at their end: \
+             gprofinject --recover {}",
+            folder.path().display()
+        ));
+        return Ok(());
+    }
+    folder.remove().with_context(|| format!("{} cannot be removed", folder.path().display()))
+}
+
+/// What a run has left says where its profiles go, so only its own user's word counts. Another user's symbolic link in the
+/// folder's name could choose which run is recovered, so the name may have none.
+fn trusted(folder: &Path) -> Result<PrivateFolder> {
+    let shown = folder.display();
+    let named =
+        without_dots(&std::path::absolute(folder).with_context(|| format!("{shown} cannot be opened"))?);
+    PrivateFolder::open(&named).map_err(|why| match (why, folder.canonicalize()) {
+        (Distrust::Foreign(user), _) => anyhow!(
+            "{shown} belongs to user {user}, and what is in it decides which files are written; run gprofinject \
+             --recover as that user: sudo -u '#{user}' gprofinject --recover {shown}"
+        ),
+        (_, Ok(real)) if real != named => {
+            let real = quoted(real.as_os_str());
+            anyhow!("{shown} leads through a symbolic link to {real}; if that is the run: gprofinject --recover {real}")
+        }
+        (Distrust::Absent, _) => anyhow!("{shown} does not exist"),
+        (why, _) => anyhow!("{shown} is not the folder of a run: {why}"),
+    })
+}
+
+/// The absolute path without its `.` and `..`. Where it has no symbolic links, both name the same.
+fn without_dots(path: &Path) -> PathBuf {
+    let mut plain = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::ParentDir => {
+                plain.pop();
+            }
+            part => plain.push(part),
+        }
+    }
+    plain
+}
+
+/// Anything longer was not written by us.
+const LONGEST: u64 = 1 << 30;
+
+enum Life {
+    Ended,
+    Lives,
+}
+
+/// The processes' names: the first one's first, then in the order in which they began.
+fn names(folder: &PrivateFolder) -> Result<Vec<String>> {
+    let mut found = Vec::new();
+    for file in folder.names()? {
+        if let Some(name) = file.strip_suffix(REGION_SUFFIX) {
+            found.push((name != FIRST, region_in(folder, name).begun(), name.to_owned()));
+        }
+    }
+    found.sort();
+    Ok(found.into_iter().map(|(_, _, name)| name).collect())
+}
+
+impl Recovery<'_> {
+    fn process(&mut self, name: &str) -> Result<Life> {
+        let region = region_in(&self.folder, name);
+        let report = region.report().context("its counters cannot be read")?;
+        let profilee = self.profilee(self.program(name, report.plan), name)?;
+        let mut samples = Histogram::new(profilee.planned.shape);
+        if let Ok(bytes) = self.folder.read(&format!("{name}{SAMPLES_SUFFIX}"), LONGEST) {
+            samples.add_encoded(&bytes);
+        }
+        let mut troubles = Vec::new();
+        let rate = self.logbook.entries.rate;
+        let baseline = self.folder.read(&format!("{name}{BASELINE_SUFFIX}"), LONGEST).ok();
+        let baseline = baseline.and_then(|bytes| Baseline::decode(&bytes, profilee.planned));
+        let counted = counted::counted(
+            Some(&region),
+            profilee,
+            Some(samples),
+            None,
+            rate,
+            baseline.as_ref(),
+            &mut troubles,
+        );
+        if let Some(trouble) = troubles.pop() {
+            bail!(trouble);
+        }
+        let Some((finished, state)) = counted else { return Ok(Life::Ended) };
+        if let Some(damage) = finished.collected.damage {
+            self.voice.warn(damage);
+        }
+        if finished.is_worth_writing(state) {
+            self.write(name, report.pid, profilee, &finished)?;
+        } else if name == FIRST {
+            self.voice.note("the program had not begun: there is nothing to recover");
+        }
+        let no_samples = |_| std::iter::empty();
+        let mut guests = Vec::new();
+        for (pid, guest) in counted::guests(&region, profilee, no_samples, rate, &mut troubles) {
+            self.write("", pid, profilee, &guest)?;
+            guests.push(pid);
+        }
+        let named = guests.iter().copied().chain([report.pid]);
+        let lives = self.survivors.count_in(name, region.is_counted_in(), named);
+        Ok(if lives { Life::Lives } else { Life::Ended })
+    }
+
+    fn write(&mut self, name: &str, pid: u32, profilee: &Profilee, finished: &Finished) -> Result<()> {
+        let (calls, placed) = (finished.collected.calls(), &finished.placed);
+        let before = self.written.entry(pid).or_default();
+        if name != FIRST && calls == 0 && placed.inside == 0 {
+            return Ok(());
+        }
+        let Written { path, detour } = match name {
+            FIRST => self.output.write(pid, &finished.bytes)?,
+            _ => self.output.write_other(pid, *before, &finished.bytes)?,
+        };
+        *before += 1;
+        if let Some(detour) = detour {
+            self.voice.warn(format_args!("{detour}; it is in {}", path.display()));
+        }
+        let samples = placed.inside + placed.outside;
+        self.voice.note(format_args!(
+            "process {pid}: {}; gprof {} {}",
+            calls_and_samples(calls, samples),
+            quoted(&profilee.names_for_gprof()),
+            quoted(path.as_os_str())
+        ));
+        Ok(())
+    }
+
+    /// The number of a process's program. What its region says of that counts only where it can be: the process can
+    /// write there.
+    fn program(&self, name: &str, says: u32) -> u32 {
+        let is_known = (says as usize) < self.logbook.entries.programs.len();
+        if name == FIRST || !is_known { 0 } else { says }
+    }
+
+    /// The program of a process, planned again. The plan must be the one that the process has carried out.
+    fn profilee(&mut self, number: u32, name: &str) -> Result<&'static Profilee> {
+        let profilee = match self.planned.get(&number) {
+            Some(profilee) => *profilee,
+            None => {
+                let program = self.logbook.entries.programs.get(number as usize).cloned();
+                let Program { binary, shown } = program.context("its program is not known")?;
+                let entries = &self.logbook.entries;
+                let (hooks, engine) = (entries.hooks, entries.engine);
+                let planner = Planner { hooks, engine, filters: &self.filters, cache: self.cache };
+                let planned = planner.plan(planner.subject(&binary), true);
+                let profilee = self.profilees.first(&binary, shown, planned, true);
+                self.planned.insert(number, profilee);
+                profilee
+            }
+        };
+        // A forked child has its parent's, which is its program's.
+        let file = plan_file(name);
+        if self.folder.has(&file) {
+            let then = self.folder.read(&file, profilee.plan_len()).context("its plan cannot be read");
+            let pieces = profilee.plan.iter().flat_map(|(pieces, _)| pieces.iter());
+            let now = pieces.flat_map(|piece| piece.iter());
+            if !then.is_ok_and(|then| then.iter().eq(now)) {
+                bail!("{} is not the file any more that was run", profilee.binary.display());
+            }
+        }
+        Ok(profilee)
+    }
+}

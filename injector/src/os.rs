@@ -1,0 +1,11 @@
+//! The operating system: system calls that std does not have, signals, and standard error.
+//!
+//! In come numbers, paths and descriptors, out come checked results. This layer knows nothing of profiles, programs or runs.
+
+pub(crate) mod child;
+pub(crate) mod early;
+pub(crate) mod failure;
+pub(crate) mod proc;
+pub(crate) mod say;
+pub(crate) mod signals;
+pub(crate) mod sys;

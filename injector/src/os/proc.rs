@@ -1,0 +1,98 @@
+//! What /proc says of another process.
+
+use std::fs;
+use std::io;
+
+/// One line of /proc/PID/maps.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Mapping {
+    pub(crate) lo: u64,
+    pub(crate) hi: u64,
+    pub(crate) executable: bool,
+    pub(crate) offset: u64,
+    pub(crate) inode: u64,
+    /// Empty: anonymous.
+    pub(crate) path: String,
+}
+
+/// The mappings of a process, in the order of their addresses.
+///
+/// # Errors
+/// The process has ended, or we may not look into it.
+pub(crate) fn mappings(pid: i32) -> io::Result<Vec<Mapping>> {
+    let text = fs::read(format!("/proc/{}/maps", visible_thread(pid)))?;
+    Ok(String::from_utf8_lossy(&text).lines().filter_map(mapping).collect())
+}
+
+fn mapping(line: &str) -> Option<Mapping> {
+    let mut fields = line.splitn(6, ' ');
+    let (lo, hi) = fields.next()?.split_once('-')?;
+    let hex = |text: &str| u64::from_str_radix(text, 16).ok();
+    let permissions = fields.next()?;
+    let offset = hex(fields.next()?)?;
+    let inode = fields.nth(1)?.parse().ok()?;
+    let path = fields.next().unwrap_or_default().trim_start();
+    Some(Mapping {
+        lo: hex(lo)?,
+        hi: hex(hi)?,
+        executable: permissions.contains('x'),
+        offset,
+        inode,
+        path: path.to_owned(),
+    })
+}
+
+/// The thread whose folder in /proc describes the process: the main thread as long as it lives, then another one. Once the
+/// main thread has ended, /proc/PID itself shows neither mappings nor an auxiliary vector.
+pub(crate) fn visible_thread(pid: i32) -> i32 {
+    if !has_ended(pid, pid) {
+        return pid;
+    }
+    let threads = thread_ids(pid).unwrap_or_default();
+    threads.into_iter().find(|&tid| !has_ended(pid, tid)).unwrap_or(pid)
+}
+
+/// The auxiliary vector, by which the kernel describes a program to itself when it begins: pairs of type and value. Where
+/// addresses are random, no two programs have the same, so it tells one from the next that the same process executes.
+pub(crate) fn auxiliary(pid: i32) -> io::Result<Vec<[u64; 2]>> {
+    let bytes = fs::read(format!("/proc/{}/auxv", visible_thread(pid)))?;
+    let word = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_le_bytes);
+    Ok(bytes.chunks_exact(16).map(|pair| [word(&pair[..8]), word(&pair[8..])]).collect())
+}
+
+/// Whether a thread has ended, or is not one of the process.
+pub(crate) fn has_ended(pid: i32, tid: i32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['Z', 'X']))
+}
+
+/// The numbers of all threads of a process.
+pub(crate) fn thread_ids(pid: i32) -> io::Result<Vec<i32>> {
+    let mut ids = Vec::new();
+    for entry in fs::read_dir(format!("/proc/{pid}/task"))? {
+        ids.extend(entry?.file_name().to_str().and_then(|name| name.parse::<i32>().ok()));
+    }
+    Ok(ids)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_maps() {
+        let line = "7f0000001000-7f0000003000 r-xp 00026000 08:01 1234                       /lib/a b.so";
+        let expected = Mapping {
+            lo: 0x7f00_0000_1000,
+            hi: 0x7f00_0000_3000,
+            executable: true,
+            offset: 0x26000,
+            inode: 1234,
+            path: "/lib/a b.so".into(),
+        };
+        assert_eq!(mapping(line), Some(expected));
+        let line = "55d0c0000000-55d0c0021000 rw-p 00000000 00:00 0 ";
+        assert_eq!(mapping(line).map(|m| (m.executable, m.path)), Some((false, String::new())));
+        assert_eq!(mapping("nonsense"), None);
+    }
+}

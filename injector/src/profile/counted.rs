@@ -1,0 +1,99 @@
+//! What a region file holds, as a profile: a member's own counts, and those of children that count in its file.
+
+use crate::os::sys;
+use crate::profile::baseline::Baseline;
+use crate::profile::collect::{self, Collected};
+use crate::profile::gmon_out;
+use crate::profile::model::Profile;
+use crate::profile::placement::Placed;
+use crate::program::profilee::Profilee;
+use crate::sampling::histogram::Histogram;
+use crate::store::region::file::RegionFile;
+use crate::store::region::layout::AgentState;
+
+/// The profile of one program in one process.
+pub(crate) struct Finished {
+    pub(crate) collected: Collected,
+    pub(crate) placed: Placed,
+    pub(crate) bytes: Vec<u8>,
+}
+
+impl Finished {
+    /// Whether the process has executed its program, as far as that is known. If it could not, its counters are as
+    /// they were made; if anything else is in them or is missing, the process had begun.
+    pub(crate) fn is_worth_writing(&self, state: AgentState) -> bool {
+        state != AgentState::New || self.collected.damage.is_some() || self.collected.calls() > 0
+    }
+}
+
+/// A member's counters and samples, as a profile (`crash`: see [`collect::collect`]), and the state that the agent left. None:
+/// there is no profile, and `troubles` say why.
+pub(crate) fn counted(
+    region: Option<&RegionFile>,
+    profilee: &'static Profilee,
+    samples: Option<Histogram>,
+    crash: Option<u64>,
+    rate: u32,
+    baseline: Option<&Baseline>,
+    troubles: &mut Vec<String>,
+) -> Option<(Finished, AgentState)> {
+    let planned = profilee.planned;
+    let mut histogram = samples.unwrap_or_else(|| Histogram::new(planned.shape));
+    let mut state = AgentState::Armed;
+    let mut collected = Collected::default();
+    if let (Some(region), Some((_, layout))) = (region, &profilee.plan) {
+        let read = region.open(layout).and_then(|region| {
+            state = region.report()?.0.state;
+            collect::collect(&region, planned, &mut histogram, crash)
+        });
+        match read {
+            Ok(read) => collected = read,
+            Err(error) => troubles.push(format!("counters cannot be read: {}", sys::reason(&error))),
+        }
+    }
+    if let Some(baseline) = baseline {
+        baseline.subtract(&mut collected, &mut histogram);
+    }
+    match gmon_out::encode(&Profile::of_program(planned, &collected, &histogram, rate)) {
+        Ok((bytes, placed)) => Some((Finished { collected, placed, bytes }, state)),
+        Err(error) => {
+            troubles.push(format!("{error:#}"));
+            None
+        }
+    }
+}
+
+/// The profiles of children that count in a member's file. `samples`: those of each.
+pub(crate) fn guests<S: Iterator<Item = Option<u64>>>(
+    region: &RegionFile,
+    profilee: &'static Profilee,
+    samples: impl Fn(u32) -> S,
+    rate: u32,
+    troubles: &mut Vec<String>,
+) -> Vec<(u32, Finished)> {
+    let Some((_, layout)) = profilee.plan.as_ref().filter(|_| has_guests(region)) else { return Vec::new() };
+    let Ok(mut region) = region.open(layout) else { return Vec::new() };
+    let mut finished = Vec::new();
+    for pid in region.guests().unwrap_or_default() {
+        let read = collect::collect_guest(region.of_guest(pid), profilee.planned);
+        let collected = match read {
+            Ok(collected) => collected,
+            Err(error) => {
+                troubles.push(format!("counters cannot be read: {}", sys::reason(&error)));
+                continue;
+            }
+        };
+        let mut histogram = Histogram::new(profilee.planned.shape);
+        samples(pid).for_each(|place| histogram.add(place));
+        match gmon_out::encode(&Profile::of_program(profilee.planned, &collected, &histogram, rate)) {
+            Ok((bytes, placed)) => finished.push((pid, Finished { collected, placed, bytes })),
+            Err(error) => troubles.push(format!("{error:#}")),
+        }
+    }
+    finished
+}
+
+/// Whether children count in a member's file: then it is needed to the end.
+pub(crate) fn has_guests(region: &RegionFile) -> bool {
+    region.report().is_ok_and(|report| report.guests)
+}

@@ -1,0 +1,53 @@
+//! Arcs that no call has made: control ran on from the end of a function into the next one.
+
+use std::collections::HashMap;
+
+use gmon::Arc;
+use gprofinject_abi::region::{CALLER, ROOT, SITE, TAIL};
+
+use crate::program::planned::Planned;
+use crate::store::region::read::Counter;
+
+/// Whether a counter of an arc into the function at `to` has counted how often control ran on into it.
+pub(crate) fn is_one(counter: &Counter, to: u64, planned: &Planned, bias: u64) -> bool {
+    let Some(plan) = &planned.plan else { return false };
+    let Some(fall) = plan.fall_into(to) else { return false };
+    match counter.key {
+        ROOT => false,
+        key if key & (CALLER | SITE) != 0 => false,
+        // The function that was running has neither called nor, as far as is known, jumped.
+        key if key & TAIL != 0 => {
+            let caller = (key & !TAIL) as u32;
+            planned.entry(caller) == Some(fall.from)
+                && !fall.jumps_anywhere
+                && !plan.jumps_to(caller, counter.function)
+        }
+        // The call was one of the function in front.
+        return_address => match planned.call_target(return_address.wrapping_sub(bias)) {
+            Some(called) if called != to => leads_to(planned, called, to),
+            _ => false,
+        },
+    }
+}
+
+/// Whether control may run on from the function at `from` into the one at `into`, maybe through others.
+fn leads_to(planned: &Planned, from: u64, into: u64) -> bool {
+    let Some(plan) = &planned.plan else { return false };
+    let falls = std::iter::successors(plan.fall_into(into), |fall| plan.fall_into(fall.from));
+    falls.take_while(|fall| fall.from >= from).any(|fall| fall.from == from)
+}
+
+/// The arcs without what indirect calls of a function that always runs on have counted for the next one. Where only
+/// entries are hooked, both functions have seen the same return address. The arcs are sorted.
+pub(crate) fn without(arcs: Vec<Arc>, planned: &Planned) -> Vec<Arc> {
+    let Some(plan) = planned.plan.as_ref().filter(|_| planned.hooks() == "entry") else { return arcs };
+    let counts: HashMap<(u64, u64), u64> = arcs.iter().map(|arc| ((arc.from, arc.to), arc.count)).collect();
+    let rest = arcs.into_iter().filter_map(|arc| {
+        let fall = plan.fall_into(arc.to).filter(|fall| fall.always);
+        // The call site is one byte before the return address.
+        let fall = fall.filter(|_| planned.call_target(arc.from + 1).is_none());
+        let ran_on = fall.and_then(|fall| counts.get(&(arc.from, fall.from))).copied().unwrap_or(0);
+        Some(Arc { count: arc.count.saturating_sub(ran_on), ..arc }).filter(|arc| arc.count > 0)
+    });
+    rest.collect()
+}

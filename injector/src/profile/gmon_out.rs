@@ -1,0 +1,78 @@
+//! Writes a profile as gmon.out, the file that gprof reads.
+
+use anyhow::{Context, Result};
+use gmon::{BuildId, Format, Profile};
+use gprofinject_image::instructions::Code;
+
+use crate::profile::collect::summed;
+use crate::profile::model;
+use crate::profile::placement::{Placed, Placement};
+
+/// Lowers counts that a gmon.out cannot hold, or only at a length out of all proportion: a count takes a record for each
+/// 32 bits of it, and a bin a copy of its whole histogram for each 16 bits. Only a program that has overwritten its
+/// counters has such.
+fn fit(profile: &mut Profile) {
+    const RECORD: u64 = u32::MAX as u64;
+    /// Records beyond the first ones: 21 MB, for five thousand million million calls.
+    const RECORDS_MAX: u64 = 1 << 20;
+    const COPY: u64 = u16::MAX as u64;
+    /// Bins in all copies of histograms: 32 MB.
+    const BINS_MAX: u64 = 1 << 24;
+    let Profile { arcs, blocks, histograms, .. } = profile;
+
+    let bins = |most: u64| {
+        histograms.iter().fold(0_u64, |sum, histogram| {
+            let largest = histogram.bins.iter().copied().max().unwrap_or(0).min(most);
+            sum.saturating_add((largest / COPY).saturating_mul(histogram.bins.len() as u64))
+        })
+    };
+    let most = lowered(RECORD, COPY, |most| bins(most) > BINS_MAX);
+    for bin in histograms.iter_mut().flat_map(|histogram| &mut histogram.bins) {
+        *bin = (*bin).min(most);
+    }
+
+    let counts = || arcs.iter().map(|arc| arc.count).chain(blocks.iter().map(|block| block.count));
+    let records = |most: u64| counts().fold(0_u64, |sum, count| sum + count.min(most) / RECORD);
+    let most = lowered(RECORD << 18, RECORD - 1, |most| records(most) > RECORDS_MAX);
+    arcs.iter_mut().for_each(|arc| arc.count = arc.count.min(most));
+    blocks.iter_mut().for_each(|block| block.count = block.count.min(most));
+}
+
+/// The highest number that is not too high, among `from` and its halves; at least `least`.
+fn lowered(from: u64, least: u64, is_too_high: impl Fn(u64) -> bool) -> u64 {
+    let halves = std::iter::successors(Some(from), |most| Some(most / 2));
+    halves.take_while(|&most| most > least).find(|&most| !is_too_high(most)).unwrap_or(least)
+}
+
+/// The bytes of a gmon.out with the profile of the program, which is the first module: the format has addresses of one file only.
+/// Also returns what gprof will show of it.
+///
+/// # Errors
+/// The profile has no module, or one that the format cannot hold.
+pub(crate) fn encode(profile: &model::Profile) -> Result<(Vec<u8>, Placed)> {
+    let module = profile.modules.first().context("the profile is of no program")?;
+    let program = module.program;
+    // gprof takes the width of addresses from the program's ELF class.
+    let format = if program.subject.narrow { Format::LITTLE_32 } else { Format::LITTLE_64 };
+    let build_id = program.image().and_then(|image| image.facts.build_id.as_deref());
+    let build_id = build_id.map_or(BuildId::UNKNOWN, BuildId::new);
+    let mut placement = Placement::new(program, profile.rate);
+    placement.add_outside(module.samples.outside);
+    module.samples.places().for_each(|(place, count)| placement.add_samples(place, count));
+    module.arcs.iter().for_each(|arc| placement.add_arc(*arc));
+    let (arcs, samples, placed) = placement.finish();
+    let mut written = Profile { build_id, arcs: summed(arcs), ..Profile::new(format) };
+    // So that gprof -l finds each line's count.
+    let lines = || Some((Code::parse(program.subject.bytes).ok()?, program.subject.lines()?));
+    written.blocks = match (!module.blocks.is_empty()).then(lines).flatten() {
+        Some((code, lines)) => gmon_report::at_lines(&module.blocks, &code, &lines),
+        None => module.blocks.clone(),
+    };
+    if profile.rate > 0 {
+        written.histograms = samples.build().histograms;
+    }
+    fit(&mut written);
+    let mut bytes = Vec::new();
+    gmon::write(&written, &mut bytes).context("the profile does not fit into a gmon.out")?;
+    Ok((bytes, placed))
+}

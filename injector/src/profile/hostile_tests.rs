@@ -1,0 +1,215 @@
+//! Region files as a hostile process leaves them: whatever is in one, there is a profile.
+
+use std::os::unix::fs::FileExt;
+
+use gprofinject_abi::region::{BlockHeader, Overflow, SLOTS, Slot, counters_offset, segment_offset};
+
+use crate::options::{CountArg, EngineArg, HooksArg};
+use crate::os::say::{Level, Voice};
+use crate::profile::counted::{counted, guests};
+use crate::program::filters::Filters;
+use crate::program::plan_cache::PlanCache;
+use crate::program::planner::{self, Planner};
+use crate::program::profilee::{Profilee, Profilees};
+use crate::sampling::histogram::Histogram;
+use crate::store::private_folder::PrivateFolder;
+use crate::store::region::file::RegionFile;
+use crate::store::region::layout::{AgentState, BLOCKS_MAX, HISTOGRAM, Layout, Orders};
+
+fn program(count: Option<CountArg>) -> &'static Profilee {
+    let filters =
+        Filters::new(&[], &[], 0).and_then(|filters| filters.counting(count, &[])).expect("no patterns");
+    // Any program that is there and not large.
+    let binary = std::path::Path::new("/bin/ls");
+    let subject = planner::subject(binary, false);
+    let cache = &PlanCache::new(false, Voice(Level::Quiet));
+    let planner =
+        Planner { hooks: Some(HooksArg::Both), engine: EngineArg::Builtin, filters: &filters, cache };
+    let planned = planner.plan(subject, true);
+    assert!(planned.hooked() > 20, "{:?}", subject.unhookable);
+    let mut profilees = Profilees::default();
+    profilees.first(binary, binary.into(), planned, true)
+}
+
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn below(&mut self, most: u64) -> u64 {
+        self.next() % most
+    }
+
+    /// Often one of those at which something changes.
+    fn word(&mut self) -> u64 {
+        const EDGES: [u64; 12] = [
+            0,
+            1,
+            u32::MAX as u64,
+            1 << 32,
+            (1 << 52) - 1,
+            1 << 52,
+            1 << 61,
+            1 << 62,
+            1 << 63,
+            u64::MAX - 1,
+            u64::MAX,
+            1 << 47,
+        ];
+        match self.below(3) {
+            0 => self.next(),
+            1 => self.below(100),
+            _ => EDGES.get(self.below(EDGES.len() as u64) as usize).copied().unwrap_or_default(),
+        }
+    }
+}
+
+/// A file as an agent leaves it, with counts of two threads and a guest's.
+fn sound(folder: &PrivateFolder, layout: &Layout, profilee: &Profilee, random: &mut Random) {
+    let _ = folder.remove_file("0.region");
+    let file = RegionFile::new(folder, "0.region".into());
+    let region = file.create(layout, Orders { follow: true, ..Orders::default() }).expect("created");
+    assert_eq!(region.report().expect("readable").0.state, AgentState::New);
+    drop(region);
+    let file = folder.open_to_write("0.region").expect("opened");
+    let put = |offset: u64, words: &[u64]| {
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        file.write_all_at(&bytes, offset).expect("written");
+    };
+    let entry = profilee.planned.plan.as_ref().map_or(0, |plan| plan.text.0);
+    for block in 0..3 {
+        let at = layout.blocks_offset + block * layout.block_len();
+        put(at, &[77 + block, 0, 1 | if block == 2 { 4242 << 32 } else { 0 }]);
+        for slot in 0..40 {
+            put(
+                at + SLOTS + slot * size_of::<Slot>() as u64,
+                &[entry + random.below(1 << 16), random.below(1 << 20)],
+            );
+        }
+        for n in 0..40 {
+            let entry = [entry + random.below(1 << 16), random.below(1 << 20), random.below(30)];
+            put(at + segment_offset(layout.slot_bytes, 0) + n * size_of::<Overflow>() as u64, &entry);
+        }
+        for counter in 0..(layout.counter_bytes / 8).min(500) {
+            put(at + counters_offset(layout.slot_bytes) + 8 * counter, &[random.below(1000)]);
+        }
+    }
+    // Armed, and children count here.
+    put(std::mem::offset_of!(gprofinject_abi::region::RegionHeader, state) as u64, &[2]);
+    put(std::mem::offset_of!(gprofinject_abi::region::RegionHeader, guests) as u64, &[1]);
+}
+
+fn damage(folder: &PrivateFolder, layout: &Layout, random: &mut Random) {
+    let file = folder.open_to_write("0.region").expect("opened");
+    for _ in 0..=random.below(30) {
+        let block = layout.blocks_offset + random.below(4) * layout.block_len();
+        let at = match random.below(7) {
+            0 => random.below(256),
+            1 => HISTOGRAM + random.below(1 << 14),
+            2 => block + random.below(size_of::<BlockHeader>() as u64),
+            3 => block + SLOTS + random.below(1024) / 8 * 8,
+            4 => block + segment_offset(layout.slot_bytes, 0) + random.below(1024) / 8 * 8,
+            5 => block + counters_offset(layout.slot_bytes) + random.below(1024) / 8 * 8,
+            _ => random.below(layout.blocks_offset + BLOCKS_MAX * layout.block_len()),
+        };
+        file.write_all_at(&random.word().to_le_bytes(), at).expect("written");
+    }
+    let len = layout.blocks_offset + 3 * layout.block_len();
+    match random.below(8) {
+        0 => file.set_len(random.below(len)).expect("cut off"),
+        1 => file.set_len(random.below(5000)).expect("cut off"),
+        2 => file.set_len(1 << 62).or_else(|_| file.set_len(1 << 43)).expect("made longer"),
+        _ => {}
+    }
+}
+
+fn survives(count: Option<CountArg>, seed: u64, cases: u32) {
+    // Where files may be as long as they like.
+    let place = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a folder");
+    let folder = PrivateFolder::create(place.path()).expect("a folder");
+    let profilee = program(count);
+    let (_, layout) = profilee.plan.as_ref().expect("a plan");
+    let mut random = Random(seed);
+    let region = RegionFile::new(&folder, "0.region".into());
+    let mut damaged = 0;
+    for case in 0..cases {
+        sound(&folder, layout, profilee, &mut random);
+        damage(&folder, layout, &mut random);
+        let mut troubles = Vec::new();
+        let samples = Histogram::new(profilee.planned.shape);
+        let counted = counted(Some(&region), profilee, Some(samples), None, 100, None, &mut troubles);
+        let (finished, _) = counted.unwrap_or_else(|| panic!("case {case}: lost: {troubles:?}"));
+        assert!(troubles.is_empty(), "case {case}: {troubles:?}");
+        gmon::read(&finished.bytes).unwrap_or_else(|error| panic!("case {case}: {error}"));
+        assert!(finished.bytes.len() < 80 << 20, "case {case}: {}", finished.bytes.len());
+        damaged += u32::from(finished.collected.damage.is_some());
+        let none = |_| std::iter::empty();
+        for (pid, guest) in guests(&region, profilee, none, 100, &mut troubles) {
+            assert!((1..=1 << 22).contains(&pid), "case {case}: {pid}");
+            gmon::read(&guest.bytes).unwrap_or_else(|error| panic!("case {case}: {error}"));
+        }
+        assert!(troubles.is_empty(), "case {case}: {troubles:?}");
+    }
+    // It is said where it can be seen.
+    assert!(damaged > cases / 10, "{damaged}");
+}
+
+/// Files to be tried. `GPROFINJECT_FUZZ_CASES` asks for more: a profile of counts that do not fit has 20 MB, and takes its time.
+fn cases(usual: u32) -> u32 {
+    std::env::var("GPROFINJECT_FUZZ_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(usual)
+}
+
+#[test]
+fn every_damaged_region_gives_a_profile() {
+    survives(None, 0x9e37_79b9_7f4a_7c15, cases(60));
+}
+
+#[test]
+fn every_damaged_region_gives_a_profile_of_blocks() {
+    survives(Some(CountArg::Blocks), 0x2545_f491_4f6c_dd1d, cases(20));
+}
+
+#[test]
+fn a_sound_region_is_not_called_damaged() {
+    let place = tempfile::tempdir().expect("a folder");
+    let folder = PrivateFolder::create(place.path()).expect("a folder");
+    let profilee = program(None);
+    let (_, layout) = profilee.plan.as_ref().expect("a plan");
+    sound(&folder, layout, profilee, &mut Random(7));
+    let region = RegionFile::new(&folder, "0.region".into());
+    let mut troubles = Vec::new();
+    let counted = counted(Some(&region), profilee, None, None, 100, None, &mut troubles);
+    let (finished, state) = counted.expect("a profile");
+    assert_eq!((state, finished.collected.damage, finished.collected.threads), (AgentState::Armed, None, 2));
+    assert!(finished.collected.calls() > 0 && troubles.is_empty());
+    let guests = guests(&region, profilee, |_| std::iter::empty(), 100, &mut troubles);
+    assert_eq!(guests.iter().map(|(pid, _)| *pid).collect::<Vec<_>>(), [4242]);
+}
+
+#[test]
+fn more_arcs_than_fit_are_left_out() {
+    // Each count takes a million records of a gmon.out.
+    let place = tempfile::tempdir().expect("a folder");
+    let folder = PrivateFolder::create(place.path()).expect("a folder");
+    let profilee = program(None);
+    let (_, layout) = profilee.plan.as_ref().expect("a plan");
+    sound(&folder, layout, profilee, &mut Random(9));
+    let file = folder.open_to_write("0.region").expect("opened");
+    let entry = profilee.planned.plan.as_ref().map_or(0, |plan| plan.text.0);
+    for n in 0..1000 {
+        let words = [entry + n, u64::MAX, n % 20];
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let at = layout.blocks_offset + segment_offset(layout.slot_bytes, 1) + n * 24;
+        file.write_all_at(&bytes, at).expect("written");
+    }
+    let region = RegionFile::new(&folder, "0.region".into());
+    let counted = counted(Some(&region), profilee, None, None, 100, None, &mut Vec::new());
+    let bytes = counted.expect("a profile").0.bytes;
+    assert!(bytes.len() < 40 << 20, "{}", bytes.len());
+    assert!(gmon::read(&bytes).expect("a profile").arcs.len() > 500);
+}

@@ -1,0 +1,120 @@
+//! Entries that are damaged, of other users, or no entries at all.
+
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+use crate::program::plan_cache::entry::*;
+
+const KEY: Key = Key([7; blake3::OUT_LEN]);
+const DECISIONS: &[u8] = b"what was decided";
+const FILE: [&[u8]; 2] = [b"the plan ", b"file"];
+
+/// A folder with an entry, and the entry's path.
+fn shelf() -> (tempfile::TempDir, PrivateFolder, PathBuf) {
+    let place = tempfile::tempdir().expect("a folder");
+    let folder = PrivateFolder::open_own(&place.path().join("c"), 1).expect("made");
+    let mut file = folder.create_file(&name(&KEY)).expect("a file");
+    write_parts(&mut file, &KEY, DECISIONS, &FILE).expect("written");
+    let path = folder.path().join(name(&KEY));
+    (place, folder, path)
+}
+
+#[test]
+fn an_entry_is_read_as_it_was_written() {
+    let (_place, folder, path) = shelf();
+    let entry = read(&folder, &KEY).expect("there");
+    assert_eq!((entry.decisions.as_slice(), entry.file.as_slice()), (DECISIONS, FILE.concat().as_slice()));
+    assert!(read(&folder, &Key([8; blake3::OUT_LEN])).is_none());
+    // Under the name of another key it is that key's no more than before.
+    let other = Key([9; blake3::OUT_LEN]);
+    std::fs::rename(path, folder.path().join(name(&other))).expect("renamed");
+    assert!(read(&folder, &other).is_none());
+}
+
+#[test]
+fn reading_an_entry_makes_it_the_youngest() {
+    let (_place, folder, path) = shelf();
+    let modified = || std::fs::metadata(&path).expect("there").modified().expect("known");
+    std::fs::File::open(&path)
+        .and_then(|file| file.set_modified(std::time::UNIX_EPOCH))
+        .expect("an old entry");
+    assert_eq!(modified(), std::time::UNIX_EPOCH);
+    read(&folder, &KEY).expect("there");
+    assert!(modified().elapsed().expect("in the past").as_secs() < 3600);
+}
+
+#[test]
+fn each_changed_byte_and_each_other_length_is_noticed() {
+    let (_place, folder, path) = shelf();
+    let whole = std::fs::read(&path).expect("there");
+    for at in 0..whole.len() {
+        for bit in [1, 0x80] {
+            let mut damaged = whole.clone();
+            damaged[at] ^= bit;
+            std::fs::write(&path, damaged).expect("written");
+            assert!(read(&folder, &KEY).is_none(), "byte {at}");
+        }
+        std::fs::write(&path, &whole[..at]).expect("written");
+        assert!(read(&folder, &KEY).is_none(), "{at} bytes");
+    }
+    std::fs::write(&path, [whole.as_slice(), b"x"].concat()).expect("written");
+    assert!(read(&folder, &KEY).is_none(), "a byte more");
+    // Lengths whose sum overflows, or is beyond all memory.
+    for lens in [[u64::MAX, whole.len() as u64 - HEADER as u64 + 1], [1 << 62, 1 << 62], [1 << 40, 0]] {
+        let mut damaged = whole.clone();
+        damaged[8..16].copy_from_slice(&lens[0].to_le_bytes());
+        damaged[16..24].copy_from_slice(&lens[1].to_le_bytes());
+        std::fs::write(&path, damaged).expect("written");
+        assert!(read(&folder, &KEY).is_none(), "{lens:?}");
+    }
+    std::fs::write(&path, whole).expect("written");
+    assert!(read(&folder, &KEY).is_some());
+}
+
+#[test]
+fn what_is_no_private_file_is_not_read() {
+    let (place, folder, path) = shelf();
+    let set_mode = |mode| std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode));
+    for mode in [0o644, 0o660, 0o700, 0o602, 0o4600] {
+        set_mode(mode).expect("a mode");
+        assert!(read(&folder, &KEY).is_none(), "{mode:o}");
+    }
+    set_mode(0o600).expect("a mode");
+    assert!(read(&folder, &KEY).is_some());
+
+    let second = place.path().join("second");
+    std::fs::hard_link(&path, &second).expect("a link");
+    assert!(read(&folder, &KEY).is_none(), "two names");
+    std::fs::remove_file(&path).expect("removed");
+    symlink(&second, &path).expect("a link");
+    assert!(read(&folder, &KEY).is_none(), "a symbolic link");
+
+    let replace_by = |make: &dyn Fn(&Path)| {
+        let _ = std::fs::remove_file(&path).or_else(|_| std::fs::remove_dir(&path));
+        make(&path);
+        assert!(read(&folder, &KEY).is_none(), "{:?}", std::fs::symlink_metadata(&path));
+    };
+    replace_by(&|path| {
+        fs::mknodat(fs::CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a pipe")
+    });
+    replace_by(&|path| std::fs::create_dir(path).expect("a folder"));
+    replace_by(&|path| {
+        // Sparse: of so many bytes none is read.
+        let file = folder.create_file(&name(&KEY)).expect("a file");
+        file.set_len(MOST + 1).expect("so long");
+        assert!(path.exists());
+    });
+    if sys::ids().euid == 0 {
+        replace_by(&|path| {
+            std::fs::rename(&second, path).expect("renamed");
+            assert!(read(&folder, &KEY).is_some());
+            std::os::unix::fs::chown(path, Some(65534), None).expect("another user's");
+        });
+        replace_by(&|path| {
+            let null = fs::makedev(1, 3);
+            let made = fs::mknodat(fs::CWD, path, FileType::CharacterDevice, Mode::RUSR | Mode::WUSR, null);
+            // Where devices cannot be made, nothing stands there.
+            let _ = made;
+        });
+    }
+}

@@ -1,0 +1,67 @@
+//! What a plan follows from, and its hash.
+
+use std::fmt;
+
+use gprofinject_image::Image;
+use gprofinject_plan::{Engine, Hooks, Options, PLANNER};
+
+use crate::program::subject::Subject;
+
+/// Stands for a [`Question`], and so for its answer, the plan.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Key(pub(super) [u8; blake3::OUT_LEN]);
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// All that [`gprofinject_plan::Plan::new`] is given, and what is done with its answer.
+pub(crate) struct Question<'q, 'd> {
+    pub(crate) subject: &'q Subject<'d>,
+    pub(crate) image: &'q Image<'d>,
+    pub(crate) options: &'q Options<'q>,
+    /// Nothing is to be hooked, and the plan says so: [`crate::program::planned::make`] changes what it says of each function.
+    pub(crate) hookless: bool,
+}
+
+/// Another number for entries of another layout.
+const LAYOUT: &[u8] = b"gprofinject plan cache, layout 1";
+
+impl Question<'_, '_> {
+    /// None: the program was not hashed, or the answer has parts that are not kept.
+    pub(super) fn key(&self) -> Option<Key> {
+        let Options { hooks, engine, selected, insist, counted } = self.options;
+        let contents = self.subject.contents.filter(|_| counted.is_none())?;
+        let mut hasher = blake3::Hasher::new();
+        let mut add = |bytes: &[u8]| {
+            // So that no part can be taken for the beginning of the next one.
+            hasher.update(&(bytes.len() as u64).to_le_bytes());
+            hasher.update(bytes);
+        };
+        add(LAYOUT);
+        add(PLANNER.as_bytes());
+        let hooks = match hooks {
+            Hooks::Both => 0,
+            Hooks::Entry => 1,
+        };
+        let engine = match engine {
+            Engine::Builtin => 0,
+            Engine::Frida => 1,
+            Engine::FridaOrBuiltin => 2,
+        };
+        add(&[hooks, engine, (*insist).into(), self.hookless.into(), self.subject.is_preloaded_to.into()]);
+        let selected: Vec<u8> =
+            self.image.functions.iter().map(|function| selected(function).into()).collect();
+        add(&selected);
+        add(contents.as_bytes());
+        Some(Key(*hasher.finalize().as_bytes()))
+    }
+}

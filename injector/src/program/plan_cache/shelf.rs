@@ -1,0 +1,101 @@
+//! The folder with the entries, and how many of them it holds.
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use gprofinject_plan::Plan;
+use rustix::fs::{self, Mode};
+
+use crate::program::plan_cache::entry;
+use crate::program::plan_cache::key::Key;
+use crate::store::private_folder::{Distrust, PrivateFolder};
+
+/// `gprofinject`, and the folder of all caches.
+const MADE: usize = 2;
+
+/// What a file is called that is not finished.
+const UNFINISHED: &str = ".new";
+/// Its writer has been killed if it is older than so many seconds.
+const ABANDONED: i64 = 3600;
+
+/// How much is kept.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bounds {
+    pub(super) entries: usize,
+    pub(super) bytes: u64,
+    /// So much space stays free for others.
+    pub(super) free: u64,
+}
+
+const BOUNDS: Bounds = Bounds { entries: 256, bytes: 512 << 20, free: 256 << 20 };
+
+#[derive(Debug)]
+pub(super) struct Shelf {
+    folder: PrivateFolder,
+    bounds: Bounds,
+}
+
+/// Opens the folder, which is made where it is missing.
+pub(super) fn open(path: &Path) -> Result<Shelf, Distrust> {
+    Ok(Shelf { folder: PrivateFolder::open_own(path, MADE)?, bounds: BOUNDS })
+}
+
+impl Shelf {
+    /// Keeps a plan, in place of an entry of this key that is there, and lets the bounds be kept. Others may do the same at
+    /// this time: each writes a file of its own, and gives it the entry's name when it is whole.
+    pub(super) fn keep(&self, key: &Key, plan: &Plan) -> io::Result<()> {
+        self.keep_written(key, |file| entry::write(file, key, plan))
+    }
+
+    fn keep_written(&self, key: &Key, write: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
+        if self.folder.free_space()? < self.bounds.free {
+            return Err(io::Error::from_raw_os_error(libc::ENOSPC));
+        }
+        let name = entry::name(key);
+        let fresh = format!("{name}-{}{UNFINISHED}", std::process::id());
+        let mut file = self.folder.create_file(&fresh)?;
+        // The umask may have taken away what is expected of an entry.
+        let written = fs::fchmod(&file, Mode::RUSR | Mode::WUSR)
+            .map_err(io::Error::from)
+            .and_then(|()| write(&mut file))
+            .and_then(|()| self.folder.rename(&fresh, &name));
+        if written.is_err() {
+            let _ = self.folder.remove_file(&fresh);
+        }
+        self.tidy()?;
+        written
+    }
+
+    /// Removes what was not used for the longest time, until the rest is within the bounds, and what killed writers have
+    /// left. Files of other names stay.
+    fn tidy(&self) -> io::Result<()> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64);
+        let mut entries = Vec::new();
+        for name in self.folder.names()? {
+            // Another gprofinject may have removed it.
+            let Ok(stat) = self.folder.stat(&name) else { continue };
+            let is_abandoned = now.abs_diff(stat.st_mtime) > ABANDONED as u64;
+            if name.ends_with(UNFINISHED) && is_abandoned {
+                let _ = self.folder.remove_file(&name);
+            } else if name.ends_with(entry::SUFFIX) {
+                entries.push(((stat.st_mtime, stat.st_mtime_nsec as i64), stat.st_size as u64, name));
+            }
+        }
+        entries.sort_unstable();
+        // From the one that was used last.
+        let (mut count, mut bytes) = (0, 0_u64);
+        for (_, size, name) in entries.iter().rev() {
+            count += 1;
+            bytes = bytes.saturating_add(*size);
+            if count > self.bounds.entries || bytes > self.bounds.bytes {
+                let _ = self.folder.remove_file(name);
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,96 @@
+//! What is kept, and what goes.
+
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
+
+use crate::program::plan_cache::shelf::*;
+
+fn shelf(bounds: Bounds) -> (tempfile::TempDir, Shelf) {
+    let place = tempfile::tempdir().expect("a folder");
+    let folder = open(&place.path().join("caches/gprofinject")).expect("made").folder;
+    (place, Shelf { folder, bounds })
+}
+
+fn keep(shelf: &Shelf, number: u8, len: usize) -> io::Result<()> {
+    shelf.keep_written(&key(number), |file| file.write_all(&vec![number; len]))
+}
+
+fn key(number: u8) -> Key {
+    Key([number; blake3::OUT_LEN])
+}
+
+/// The numbers of the entries that are there.
+fn kept(shelf: &Shelf) -> Vec<u8> {
+    (0..100).filter(|&number| shelf.folder.has(&entry::name(&key(number)))).collect()
+}
+
+/// Sets when an entry was used.
+fn age(shelf: &Shelf, name: &str, seconds: u64) {
+    let file = shelf.folder.open_to_write(name).expect("there");
+    file.set_modified(SystemTime::now() - Duration::from_secs(seconds)).expect("set");
+}
+
+#[test]
+fn what_was_not_used_for_longest_goes_first() {
+    let (_place, shelf) = shelf(Bounds { entries: 3, bytes: 1000, free: 0 });
+    for number in 1..=3 {
+        keep(&shelf, number, 10).expect("kept");
+        age(&shelf, &entry::name(&key(number)), 100 - u64::from(number));
+    }
+    assert_eq!(kept(&shelf), [1, 2, 3]);
+    age(&shelf, &entry::name(&key(1)), 50);
+    keep(&shelf, 4, 10).expect("kept");
+    assert_eq!(kept(&shelf), [1, 3, 4]);
+    age(&shelf, &entry::name(&key(4)), 40);
+    keep(&shelf, 5, 985).expect("kept");
+    assert_eq!(kept(&shelf), [4, 5], "995 bytes");
+    // One of the same key takes the other's place.
+    keep(&shelf, 5, 10).expect("kept");
+    let stat = shelf.folder.stat(&entry::name(&key(5))).expect("there");
+    assert_eq!((kept(&shelf).as_slice(), stat.st_size), ([4, 5].as_slice(), 10));
+    // Alone it is too much.
+    keep(&shelf, 6, 1001).expect("kept for a short time");
+    assert!(kept(&shelf).is_empty());
+}
+
+#[test]
+fn what_cannot_be_written_leaves_nothing_and_takes_nothings_place() {
+    let (_place, shelf) = shelf(Bounds { entries: 9, bytes: 1000, free: 0 });
+    keep(&shelf, 1, 10).expect("kept");
+    let full = shelf.keep_written(&key(1), |file| {
+        file.write_all(b"a part")?;
+        Err(io::Error::from_raw_os_error(libc::ENOSPC))
+    });
+    assert_eq!(full.expect_err("no space").raw_os_error(), Some(libc::ENOSPC));
+    assert_eq!(shelf.folder.stat(&entry::name(&key(1))).expect("there").st_size, 10);
+    assert_eq!(shelf.folder.names().expect("readable").len(), 1);
+    let greedy = Shelf { folder: shelf.folder.clone(), bounds: Bounds { free: u64::MAX, ..shelf.bounds } };
+    assert_eq!(keep(&greedy, 2, 1).expect_err("no space").raw_os_error(), Some(libc::ENOSPC));
+    assert_eq!(kept(&shelf), [1]);
+}
+
+#[test]
+fn what_killed_writers_left_goes_and_other_files_stay() {
+    let (_place, shelf) = shelf(Bounds { entries: 9, bytes: 1000, free: 0 });
+    let unfinished = |number| format!("{}-1{UNFINISHED}", entry::name(&key(number)));
+    for (name, seconds) in [(unfinished(1), 7200), (unfinished(2), 60), ("notes".to_owned(), 1 << 30)] {
+        shelf.folder.create_file(&name).expect("a file");
+        age(&shelf, &name, seconds);
+    }
+    keep(&shelf, 3, 10).expect("kept");
+    let mut names = shelf.folder.names().expect("readable");
+    names.sort();
+    assert_eq!(names, [unfinished(2), entry::name(&key(3)), "notes".to_owned()]);
+}
+
+#[test]
+fn an_entry_is_for_its_owner_only() {
+    let (place, shelf) = shelf(BOUNDS);
+    keep(&shelf, 1, 10).expect("kept");
+    let mode =
+        |path: &str| std::fs::metadata(place.path().join(path)).expect("there").permissions().mode() & 0o7777;
+    assert_eq!((mode("caches"), mode("caches/gprofinject")), (0o700, 0o700));
+    let path = format!("caches/gprofinject/{}", entry::name(&key(1)));
+    assert_eq!(mode(&path), 0o600);
+}

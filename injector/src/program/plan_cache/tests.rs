@@ -1,0 +1,115 @@
+//! What a key follows from, and where the cache is.
+
+use std::fs;
+use std::path::Path;
+
+use gprofinject_image::Function;
+use gprofinject_plan::{Engine, Hooks, Options};
+
+use crate::options::{CountArg, EngineArg, HooksArg};
+use crate::os::say::Level;
+use crate::program::plan_cache::*;
+use crate::program::planned::Planned;
+use crate::program::planner::{self, Planner};
+use crate::program::subject::Subject;
+
+fn voice() -> Voice {
+    Voice(Level::Quiet)
+}
+
+fn cache_in(path: &Path) -> PlanCache {
+    PlanCache::at(Some(path.to_owned()), voice())
+}
+
+/// A program that is always there: these tests themselves.
+fn own_subject() -> &'static Subject<'static> {
+    planner::subject(&std::env::current_exe().expect("its path"), true)
+}
+
+#[test]
+fn the_folder_is_where_the_specification_says() {
+    let place_by = |variables: &[(&str, &str)]| {
+        let find = |name: &str| variables.iter().find(|(known, _)| *known == name);
+        place(|name| find(name).map(|(_, value)| value.into())).map(|path| path.display().to_string())
+    };
+    assert_eq!(place_by(&[("HOME", "/h"), ("XDG_CACHE_HOME", "/x")]).as_deref(), Some("/x/gprofinject"));
+    assert_eq!(place_by(&[("HOME", "/h")]).as_deref(), Some("/h/.cache/gprofinject"));
+    for ignored in ["", "relative", "./x"] {
+        let variables = [("HOME", "/h"), ("XDG_CACHE_HOME", ignored)];
+        assert_eq!(place_by(&variables).as_deref(), Some("/h/.cache/gprofinject"));
+    }
+    assert_eq!(place_by(&[]), None);
+    assert_eq!(place_by(&[("HOME", "")]), None);
+}
+
+#[test]
+fn whatever_a_plan_follows_from_makes_another_key() {
+    let subject = own_subject();
+    let image = subject.image.as_ref().expect("a program");
+    let all: &(dyn Fn(&Function) -> bool + Sync) = &|_| true;
+    let but_one: &(dyn Fn(&Function) -> bool + Sync) = &|f| f.address != image.functions[9].address;
+    let options =
+        |hooks, engine, insist, selected| Options { hooks, engine, selected, insist, counted: None };
+    let key =
+        |subject: &Subject, options: &Options| Question { subject, image, options, hookless: false }.key();
+    let (both, builtin) = (Hooks::Both, Engine::Builtin);
+    let mut keys = vec![
+        key(subject, &options(both, builtin, false, all)),
+        key(subject, &options(Hooks::Entry, builtin, false, all)),
+        key(subject, &options(both, Engine::Frida, false, all)),
+        key(subject, &options(both, Engine::FridaOrBuiltin, false, all)),
+        key(subject, &options(both, builtin, true, all)),
+        key(subject, &options(both, builtin, false, but_one)),
+    ];
+    let plain = options(both, builtin, false, all);
+    // Another program, by one byte.
+    let path = tempfile::NamedTempFile::new().expect("a file");
+    let mut bytes = subject.bytes.to_vec();
+    *bytes.last_mut().expect("a byte") ^= 1;
+    fs::write(path.path(), bytes).expect("written");
+    keys.push(key(planner::subject(path.path(), true), &plain));
+    let mut preloaded = Subject::default();
+    (preloaded.contents, preloaded.is_preloaded_to) = (subject.contents, true);
+    keys.push(key(&preloaded, &plain));
+    keys.push(Question { subject, image, options: &plain, hookless: true }.key());
+    assert!(keys.iter().all(Option::is_some));
+    for (n, key) in keys.iter().enumerate() {
+        assert!(!keys[..n].contains(key), "key {n}");
+    }
+    assert_eq!(keys[0], key(own_subject(), &plain));
+
+    let counted: &dyn Fn(&Function) -> bool = &|_| true;
+    assert_eq!(key(subject, &Options { counted: Some(counted), ..plain }), None);
+    assert_eq!(key(&Subject::default(), &options(both, builtin, false, all)), None, "not hashed");
+}
+
+#[test]
+fn a_plan_is_kept_and_found() {
+    let place = tempfile::tempdir().expect("a folder");
+    let path = place.path().join("gprofinject");
+    let filters = Filters::new(&[], &[], 0).expect("none");
+    let subject = own_subject();
+    let make = |cache: &PlanCache, hooks| {
+        Planner { hooks: Some(hooks), engine: EngineArg::Builtin, filters: &filters, cache }
+            .plan(subject, true)
+    };
+    let cache = cache_in(&path);
+    let first: &'static Planned = Box::leak(Box::new(make(&cache, HooksArg::Both)));
+    assert!(!first.is_cached && first.key.is_some() && !path.exists());
+    cache.add(first.key.expect("new"), first.plan.as_ref().expect("planned"));
+    drop(cache);
+    assert_eq!(fs::read_dir(&path).expect("made").count(), 1);
+
+    let cache = cache_in(&path);
+    let second = make(&cache, HooksArg::Both);
+    assert!(second.is_cached && second.key.is_none());
+    let file = |planned: &Planned| planned.plan.as_ref().map(|plan| plan.encode().concat());
+    assert!(file(first) == file(&second));
+    let found = [HooksArg::Entry, HooksArg::None].map(|hooks| make(&cache, hooks).is_cached);
+    assert_eq!(found, [false, false]);
+    let off = PlanCache::new(false, voice());
+    assert!(!make(&off, HooksArg::Both).is_cached && make(&off, HooksArg::Both).key.is_none());
+    let counting =
+        Filters::new(&[], &[], 0).and_then(|f| f.counting(Some(CountArg::Blocks), &[])).expect("none");
+    assert!(cache.takes(&filters) && !cache.takes(&counting) && !off.takes(&filters));
+}

@@ -1,0 +1,155 @@
+//! How the programs of a run are read and planned.
+
+use std::path::Path;
+use std::sync::OnceLock;
+use std::time::Instant;
+
+use gprofinject_image::Function;
+use gprofinject_plan::{Hooks, Options, Plan, Reason, Verdict};
+
+use crate::options::{EngineArg, HooksArg};
+use crate::program::filters::Filters;
+use crate::program::memory;
+use crate::program::plan_cache::PlanCache;
+use crate::program::plan_cache::key::Question;
+use crate::program::planned::Planned;
+use crate::program::subject::{Binary, Subject};
+use crate::store::shape::Shape;
+
+/// What is the same for all programs of a run.
+#[derive(Clone, Copy)]
+pub(crate) struct Planner<'a> {
+    /// None: the user did not say, so both entry and exit are hooked where that does no harm.
+    pub(crate) hooks: Option<HooksArg>,
+    pub(crate) engine: EngineArg,
+    pub(crate) filters: &'a Filters,
+    pub(crate) cache: &'a PlanCache,
+}
+
+impl Planner<'_> {
+    /// Reads a program's file, and keeps it in memory to the end of this process.
+    pub(crate) fn subject(&self, path: &Path) -> &'static Subject<'static> {
+        subject(path, self.caches())
+    }
+
+    /// The same for a program that another user runs, whose file that user can cut off while it is read.
+    pub(crate) fn foreign_subject(&self, path: &Path) -> &'static Subject<'static> {
+        examined(Binary::read(path, self.caches()))
+    }
+
+    /// Whether the plan may be one that an earlier run has kept.
+    fn caches(&self) -> bool {
+        self.cache.takes(self.filters)
+    }
+
+    /// Plans a program, or finds its plan in the cache.
+    ///
+    /// Where nothing is to be hooked, or nothing can be, there is a plan only if `agent_wanted`: the agent is needed for its
+    /// timers, or to follow children.
+    pub(crate) fn plan<'s, 'd>(&self, subject: &'s Subject<'d>, agent_wanted: bool) -> Planned<'s, 'd> {
+        let Planner { hooks, engine, filters, cache } = *self;
+        let start = Instant::now();
+        let counts = filters.count().is_some();
+        let blocks_only = counts && hooks == Some(HooksArg::None);
+        let hooks = if blocks_only { Some(HooksArg::Entry) } else { hooks };
+        // Where nothing is said, counting shall cost no more than it must.
+        let entry = hooks == Some(HooksArg::Entry) || counts && hooks.is_none();
+        let nothing = hooks == Some(HooksArg::None) || subject.unhookable.is_some();
+        let lines = filters.asks_for_files().then(|| subject.lines());
+        let counted = |function: &Function| {
+            let (lo, hi) = (function.address, function.address + function.size);
+            let in_files = |lines: &Option<gprofinject_image::debug::Lines>| {
+                lines.as_ref().is_some_and(|lines| files(lines, lo, hi).any(|file| filters.counts_file(file)))
+            };
+            lines.as_ref().is_none_or(in_files)
+        };
+        let selected = |function: &Function| !nothing && filters.select(function.names(), function.size);
+        let insist = hooks.is_some() && !blocks_only;
+        let hooks = if entry { Hooks::Entry } else { Hooks::Both };
+        let image = subject.image.as_ref().filter(|_| agent_wanted || !nothing);
+        let counted = counts.then_some(&counted as &dyn Fn(&Function) -> bool);
+        let options = Options { hooks, engine: engine.engine(), selected: &selected, insist, counted };
+        let key = image
+            .and_then(|image| cache.key(&Question { subject, image, options: &options, hookless: nothing }));
+        let cached = key.zip(image).and_then(|(key, image)| cache.find(&key, image));
+        let is_cached = cached.is_some();
+        let mut plan = cached.or_else(|| image.map(|image| Plan::new(image, &options)));
+        if let Some(plan) = plan.as_mut().filter(|_| nothing) {
+            (plan.downgrade, plan.caution) = (None, None);
+            for verdict in plan.verdicts.iter_mut().filter(|v| **v == Verdict::Refused(Reason::NotSelected)) {
+                *verdict = Verdict::Refused(Reason::NoHooks);
+            }
+        }
+        let shape = match &plan {
+            Some(plan) => {
+                let starts =
+                    subject.functions().iter().map(|function| function.address.wrapping_sub(plan.text.0));
+                let owners = plan.arena_owners.iter().map(|&(start, _)| u64::from(start));
+                Shape {
+                    text: plan.text,
+                    arena: plan.arena,
+                    arena_len: plan.arena_len,
+                    text_shift: widest_bins(starts),
+                    arena_shift: widest_bins(owners),
+                }
+            }
+            None => Shape { text: text_extents(subject), ..Shape::default() },
+        };
+        memory::plan_made();
+        Planned {
+            subject,
+            plan,
+            shape,
+            took: start.elapsed(),
+            is_cached,
+            key: key.filter(|_| !is_cached),
+            counts,
+            blocks_only,
+            gprof: OnceLock::new(),
+        }
+    }
+
+    /// Notes a new plan. It is written to the cache when [`PlanCache::keep_fresh`] is called.
+    pub(crate) fn keep(&self, planned: &'static Planned) {
+        if let (Some(key), Some(plan)) = (planned.key, &planned.plan) {
+            self.cache.add(key, plan);
+        }
+    }
+}
+
+/// Reads a program's file. If its plan may be `cached`, its bytes are hashed for the key.
+pub(crate) fn subject(path: &Path, cached: bool) -> &'static Subject<'static> {
+    examined(Binary::open(path, cached))
+}
+
+fn examined(binary: Binary) -> &'static Subject<'static> {
+    let binary: &'static Binary = Box::leak(Box::new(binary));
+    Box::leak(Box::new(binary.examine()))
+}
+
+/// Binary logarithm of the most bytes, up to 16, that a bin can cover without those of two owners.
+fn widest_bins(starts: impl Iterator<Item = u64>) -> u32 {
+    const MOST: u32 = 4;
+    starts.map(u64::trailing_zeros).fold(MOST, u32::min)
+}
+
+/// The source files of the code in a range, some of them several times.
+fn files(lines: &gprofinject_image::debug::Lines, lo: u64, hi: u64) -> impl Iterator<Item = &Path> {
+    let rows = lines.rows();
+    let from = rows.partition_point(|row| row.end <= lo);
+    let inside = rows[from..].iter().take_while(move |row| row.start < hi);
+    inside.filter_map(|row| lines.files().get(row.location?.file).map(Path::new))
+}
+
+/// Extents of the functions, or of all code where none are known.
+fn text_extents(subject: &Subject) -> (u64, u64) {
+    let functions = subject.functions();
+    if let (Some(first), Some(end)) =
+        (functions.first(), functions.iter().map(|function| function.address + function.size).max())
+    {
+        return (first.address, end);
+    }
+    let lo = subject.code.iter().map(|segment| segment.address).min().unwrap_or(0);
+    let ends = subject.code.iter().map(|segment| segment.address.saturating_add(segment.len));
+    (lo, ends.max().unwrap_or(0))
+}

@@ -1,0 +1,167 @@
+//! The programs of a run, each planned once, however many processes execute it.
+
+use std::cell::OnceCell;
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use crate::os::sys;
+use crate::program::planned::Planned;
+use crate::program::planner::Planner;
+use crate::program::subject::is_file_of;
+use crate::store::output::Output;
+use crate::store::region::layout::Layout;
+use crate::store::run_folder::Piece;
+
+/// A program that is profiled. It lives as long as we do: there are few of them, and everything refers to
+/// its parts.
+pub(crate) struct Profilee {
+    /// Its number.
+    pub(crate) number: u32,
+    /// The file whose code is profiled.
+    pub(crate) binary: PathBuf,
+    /// None: it cannot be read.
+    identity: Option<Identity>,
+    /// The copy of it that was kept, or could not be.
+    copy: OnceCell<Option<PathBuf>>,
+    /// How to name that file on a command line.
+    pub(crate) shown: OsString,
+    pub(crate) planned: &'static Planned<'static, 'static>,
+    /// The plan file, where there is a plan, and the region file's layout.
+    pub(crate) plan: Option<(Vec<Piece>, Layout)>,
+}
+
+/// What a file is known by: it may be replaced under its name.
+type Identity = (u64, u64, u64, i64, i64);
+
+#[derive(Default)]
+pub(crate) struct Profilees {
+    all: Vec<&'static Profilee>,
+    known: HashMap<Identity, Result<&'static Profilee, String>>,
+}
+
+impl Profilee {
+    /// The file in which gprof finds names.
+    pub(crate) fn names_for_gprof(&self) -> OsString {
+        self.planned.subject.names_for_gprof(&self.shown)
+    }
+
+    /// Whether a file is the program, or the same bytes.
+    pub(crate) fn is_found_as(&self, path: &Path) -> bool {
+        let found = identity(path);
+        if self.identity.is_none() || found == self.identity {
+            return true;
+        }
+        let bytes = self.planned.subject.bytes;
+        let same_size = found.is_some_and(|(_, _, size, ..)| size == bytes.len() as u64);
+        same_size && is_file_of(path, bytes)
+    }
+
+    /// The same when there is a profile, and what there is to say about it. Where there is no such file any more (a memfd, a
+    /// deleted or replaced file, one of another mount namespace) it is a copy, kept beside the first profile of it.
+    pub(crate) fn symbols_beside(&self, output: &Output, profile: &Path) -> (OsString, Option<String>) {
+        let named = self.names_for_gprof();
+        if self.planned.subject.debug_file.is_some() || self.is_found_as(Path::new(&named)) {
+            return (named, None);
+        }
+        let mut note = None;
+        let copy = self.copy.get_or_init(|| {
+            let gone = format!("{} is gone, or another file here", self.binary.display());
+            match output.keep_program(profile, self.planned.subject.bytes) {
+                Ok(copy) => {
+                    note = Some(format!("{gone}: {} is a copy of it, for gprof", copy.display()));
+                    Some(copy)
+                }
+                Err(error) => {
+                    let why = sys::reason(&error);
+                    note = Some(format!("{gone}, and gprof needs it: no copy could be kept ({why})"));
+                    None
+                }
+            }
+        });
+        (copy.as_ref().map_or(named, |copy| copy.clone().into()), note)
+    }
+
+    pub(crate) fn plan_len(&self) -> u64 {
+        let pieces = self.plan.iter().flat_map(|(pieces, _)| pieces);
+        pieces.map(|piece| piece.len() as u64).sum()
+    }
+}
+
+impl Profilees {
+    /// The first program.
+    pub(crate) fn first(
+        &mut self,
+        binary: &Path,
+        shown: OsString,
+        planned: Planned<'static, 'static>,
+        agent: bool,
+    ) -> &'static Profilee {
+        let profilee = self.add(binary, binary, shown, planned, agent);
+        if let Some(identity) = identity(binary) {
+            self.known.insert(identity, Ok(profilee));
+        }
+        profilee
+    }
+
+    fn add(
+        &mut self,
+        path: &Path,
+        binary: &Path,
+        shown: OsString,
+        planned: Planned<'static, 'static>,
+        agent: bool,
+    ) -> &'static Profilee {
+        let planned: &'static Planned = Box::leak(Box::new(planned));
+        let plan = planned.plan.as_ref().filter(|_| agent);
+        let profilee = Box::leak(Box::new(Profilee {
+            number: self.all.len() as u32,
+            binary: binary.to_owned(),
+            identity: identity(path),
+            copy: OnceCell::new(),
+            shown,
+            plan: plan.map(|plan| {
+                (plan.encode(), Layout::new(planned.shape, plan.slot_bytes, plan.counter_bytes()))
+            }),
+            planned,
+        }));
+        self.all.push(profilee);
+        profilee
+    }
+
+    /// The program that a member of the family executes, or why the agent cannot be put into it. The program can be read at
+    /// `path` now, and is called `binary` in messages.
+    pub(crate) fn executed(
+        &mut self,
+        path: &Path,
+        binary: &Path,
+        planner: &Planner,
+    ) -> Result<&'static Profilee, String> {
+        let identity = identity(path).ok_or("it cannot be read")?;
+        if let Some(known) = self.known.get(&identity) {
+            return known.clone();
+        }
+        let subject = planner.subject(path);
+        let profilee = match &subject.unhookable {
+            None if subject.takes_agent() => {
+                let planned = planner.plan(subject, true);
+                let profilee = self.add(path, binary, binary.into(), planned, true);
+                planner.keep(profilee.planned);
+                Ok(profilee)
+            }
+            why => Err(why.clone().unwrap_or_else(|| "the agent cannot be put into it".to_owned())),
+        };
+        self.known.insert(identity, profilee.clone());
+        profilee
+    }
+
+    pub(crate) fn get(&self, number: u32) -> Option<&'static Profilee> {
+        self.all.get(number as usize).copied()
+    }
+}
+
+fn identity(path: &Path) -> Option<Identity> {
+    let metadata = std::fs::metadata(path).ok()?;
+    Some((metadata.dev(), metadata.ino(), metadata.len(), metadata.mtime(), metadata.mtime_nsec()))
+}

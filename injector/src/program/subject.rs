@@ -1,0 +1,289 @@
+//! What kind of program it is, and so what can be done with it.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::ops::Deref;
+use std::path::Path;
+use std::thread;
+
+use blake3::Hash;
+use gprofinject_image::debug::DebugFile;
+use gprofinject_image::{Function, Image, Profiling};
+
+use crate::os::sys::{self, Mapped};
+use crate::program::elf::{self, Header};
+use crate::program::{memory, privileges, symbols};
+
+/// Programs with less code are planned in the time that reading a plan from the cache takes.
+pub(crate) const LEAST_CODE: usize = 128 << 10;
+
+/// The program's file in memory, or why there is none.
+pub(crate) struct Binary {
+    bytes: Result<Bytes, String>,
+    /// What the kernel will do about its ids or capabilities, if anything.
+    privileges: Option<String>,
+    /// Where the names of its functions are, if not in the program itself.
+    debug_file: Option<DebugFile>,
+    /// See [`Subject::contents`].
+    hashed: bool,
+}
+
+enum Bytes {
+    Mapped(Mapped),
+    Read(Vec<u8>),
+}
+
+impl Deref for Bytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Bytes::Mapped(mapped) => mapped,
+            Bytes::Read(bytes) => bytes,
+        }
+    }
+}
+
+/// What is known of the program.
+#[derive(Debug, Default)]
+pub(crate) struct Subject<'d> {
+    pub(crate) image: Option<Image<'d>>,
+    /// The file.
+    pub(crate) bytes: &'d [u8],
+    /// The separate file that has the names of its functions, where the program itself has none.
+    pub(crate) debug_file: Option<&'d DebugFile>,
+    /// Those of a program without an image.
+    functions: Vec<Function<'d>>,
+    /// It has 32-bit addresses.
+    pub(crate) narrow: bool,
+    /// Executable segments; none: unknown.
+    pub(crate) code: Vec<elf::Segment>,
+    /// Why nothing can be hooked.
+    pub(crate) unhookable: Option<String>,
+    /// Why nothing can be sampled either.
+    pub(crate) blind: bool,
+    /// Its ids or capabilities will change: the kernel ends a process's perf events then.
+    pub(crate) changes_ids: bool,
+    /// A hash of all bytes of the file and of its debug file, if it was asked for. Then they are in our own memory, and
+    /// nobody can change what we see of them.
+    pub(crate) contents: Option<Hash>,
+    /// The dynamic linker will load libraries into it that it does not ask for.
+    pub(crate) is_preloaded_to: bool,
+}
+
+impl Binary {
+    /// Maps the program's file; if its plan may be cached, reads it instead, and hashes it when it is examined.
+    pub(crate) fn open(path: &Path, cached: bool) -> Binary {
+        /// A longer program is mapped: much of it is never looked at.
+        const LONG: usize = 256 << 20;
+        let mut hashed = false;
+        let bytes = sys::open_regular(path).and_then(|file| {
+            let len = expect(&file)?;
+            hashed = cached && (LEAST_CODE..=LONG).contains(&len);
+            match hashed {
+                true => sys::read_whole(&file, LONG as u64).map(Bytes::Read),
+                false => Mapped::new(&file).map(Bytes::Mapped),
+            }
+        });
+        Binary::of(path, bytes, hashed)
+    }
+
+    /// The same for a program that another user runs, who can cut its file off: if it were mapped, that would end us.
+    pub(crate) fn read(path: &Path, cached: bool) -> Binary {
+        /// Longer programs are not profiled so.
+        const LONGEST: u64 = 4 << 30;
+        let bytes = sys::open_regular(path).and_then(|file| {
+            expect(&file)?;
+            sys::read_whole(&file, LONGEST)
+        });
+        Binary::of(path, bytes.map(Bytes::Read), cached)
+    }
+
+    fn of(path: &Path, bytes: io::Result<Bytes>, hashed: bool) -> Binary {
+        let stripped = bytes.as_ref().is_ok_and(|bytes| symbols::is_stripped(bytes));
+        let mut files = bytes
+            .iter()
+            .filter(|_| stripped)
+            .flat_map(|bytes| gprofinject_image::debug::debug_files(path, bytes));
+        let debug_file = files.find(|file| !symbols::is_stripped(&file.bytes));
+        drop(files);
+        Binary {
+            debug_file,
+            bytes: bytes.map_err(|error| format!("it cannot be read ({})", sys::reason(&error))),
+            privileges: privileges::gained(path),
+            hashed,
+        }
+    }
+
+    pub(crate) fn examine(&self) -> Subject<'_> {
+        let mut subject = match &self.bytes {
+            Err(why) => Subject::blind(why.clone()),
+            Ok(bytes) => std::thread::scope(|scope| {
+                let (bytes, debug_file): (&[u8], _) = (bytes, self.debug_file.as_ref());
+                let hash = move || contents(bytes, debug_file);
+                let hasher = self.hashed.then(|| thread::Builder::new().spawn_scoped(scope, hash).ok());
+                let subject = examine(bytes, debug_file);
+                let contents = hasher.flatten().and_then(|hasher| hasher.join().ok());
+                Subject { contents, ..subject }
+            }),
+        };
+        if let Some(why) = self.privileges.clone().filter(|_| !subject.blind) {
+            subject.unhookable = Some(why);
+            subject.changes_ids = true;
+        }
+        subject
+    }
+}
+
+/// Whether a file can be read and has these bytes.
+pub(crate) fn is_file_of(path: &Path, bytes: &[u8]) -> bool {
+    sys::open_regular(path).and_then(|file| Mapped::new(&file)).is_ok_and(|mapped| *mapped == *bytes)
+}
+
+/// Prepares for reading and planning a program, before any of its bytes are in our memory. How many there are.
+fn expect(file: &File) -> io::Result<usize> {
+    let len = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
+    memory::expect_plan(len);
+    Ok(len)
+}
+
+fn contents(bytes: &[u8], debug_file: Option<&DebugFile>) -> Hash {
+    let mut hasher = blake3::Hasher::new();
+    // The length says where the debug file begins.
+    hasher.update(&(bytes.len() as u64).to_le_bytes()).update(bytes);
+    hasher.update(debug_file.map_or(&[], |file| &file.bytes)).finalize()
+}
+
+impl<'d> Subject<'d> {
+    /// Sorted, without overlap.
+    pub(crate) fn functions(&self) -> &[Function<'d>] {
+        self.image.as_ref().map_or(&self.functions, |image| &image.functions)
+    }
+
+    /// gprof will find no names in it.
+    pub(crate) fn stripped(&self) -> bool {
+        match &self.image {
+            Some(image) => !image.facts.has_symtab,
+            None => self.narrow && self.functions.is_empty(),
+        }
+    }
+
+    /// The source lines of its code, from the program or its debug file.
+    pub(crate) fn lines(&self) -> Option<gprofinject_image::debug::Lines> {
+        let own = gprofinject_image::debug::Lines::parse(self.bytes).ok();
+        own.or_else(|| gprofinject_image::debug::Lines::parse(&self.debug_file?.bytes).ok())
+    }
+
+    /// The file in which gprof finds names: the program, as it is to be called, or its debug file.
+    pub(crate) fn names_for_gprof(&self, shown: &OsStr) -> OsString {
+        self.debug_file.map_or_else(|| shown.to_owned(), |file| file.path.clone().into())
+    }
+
+    /// Can the agent library be put into it?
+    pub(crate) fn takes_agent(&self) -> bool {
+        self.image.is_some() && self.unhookable.is_none()
+    }
+
+    /// The C library's profiler, in a program built with -pg.
+    pub(crate) fn profiling(&self) -> Option<&Profiling> {
+        self.image.as_ref().map(|image| &image.facts.profiling).filter(|profiling| profiling.is_built_in())
+    }
+
+    fn blind(why: String) -> Subject<'static> {
+        Subject { unhookable: Some(why), blind: true, ..Subject::default() }
+    }
+}
+
+fn examine<'d>(bytes: &'d [u8], debug_file: Option<&'d DebugFile>) -> Subject<'d> {
+    let program = match elf::read(bytes) {
+        Header::Ours(program) => program,
+        Header::Narrow(program, abi) => {
+            return Subject {
+                functions: symbols::functions(debug_file.map_or(bytes, |file| &file.bytes)),
+                bytes,
+                debug_file,
+                narrow: true,
+                code: program.code,
+                unhookable: Some(format!("it is a 32-bit program ({abi})")),
+                ..Subject::default()
+            };
+        }
+        Header::Foreign(what) => return Subject::blind(format!("it is {what}")),
+        Header::Broken(why) => return Subject::blind(why.to_owned()),
+        Header::NotElf => return Subject::blind("it is not an ELF program".to_owned()),
+    };
+    let is_preloaded_to = anything_is_preloaded();
+    let (image, fault) = match Image::read_with(bytes, debug_file.map(|file| file.bytes.as_slice())) {
+        Ok(mut image) => {
+            image.remove_profiling(!is_preloaded_to);
+            (Some(image), None)
+        }
+        Err(error) => (None, Some(error.to_string())),
+    };
+    let unhookable = match &program.interpreter {
+        None => Some(without_interpreter(bytes, &program)),
+        Some(loader) if loader.contains("ld-musl") => {
+            Some("it uses musl (the agent needs glibc's dynamic linker)".to_owned())
+        }
+        Some(_) if image.as_ref().is_some_and(|image| image.facts.address_sanitizer) => {
+            Some("AddressSanitizer wants to be its first library (link with -static-libasan)".to_owned())
+        }
+        Some(_) => fault,
+    };
+    Subject {
+        image,
+        bytes,
+        debug_file,
+        code: program.code,
+        unhookable,
+        is_preloaded_to,
+        ..Subject::default()
+    }
+}
+
+/// Why no library can be put into a file that asks for no dynamic linker.
+fn without_interpreter(bytes: &[u8], program: &elf::Program) -> String {
+    let what = if symbols::is_dynamic_linker(bytes) {
+        "it is the dynamic linker, which loads another program; name that program instead, and what --library-path says \
+         in LD_LIBRARY_PATH"
+    } else if program.needs_libraries {
+        "it is a shared library; name a program that uses it"
+    } else {
+        "it is statically linked, and no library can be put into it"
+    };
+    what.to_owned()
+}
+
+/// What is preloaded may define the hooks of -finstrument-functions, for which libc has empty ones.
+fn anything_is_preloaded() -> bool {
+    let by_variable = std::env::var_os("LD_PRELOAD").is_some_and(|value| !value.is_empty());
+    by_variable || std::fs::metadata("/etc/ld.so.preload").is_ok_and(|file| file.len() > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_no_interpreter_is_told_apart() {
+        let loader = std::fs::read("/lib64/ld-linux-x86-64.so.2").expect("glibc's dynamic linker");
+        let said = |bytes: &[u8]| examine(bytes, None).unhookable.unwrap_or_default();
+        assert!(said(&loader).contains("it is the dynamic linker"), "{}", said(&loader));
+        let maps = std::fs::read_to_string("/proc/self/maps").expect("our own maps");
+        let library =
+            maps.lines().find_map(|line| line.split_whitespace().nth(5).filter(|p| p.contains("libgcc_s")));
+        if let Some(library) = library {
+            let library = std::fs::read(library).expect("a library");
+            assert!(said(&library).contains("it is a shared library"), "{}", said(&library));
+        }
+    }
+
+    #[test]
+    fn what_is_no_program_is_said() {
+        for bytes in [&b"#!/bin/sh\n"[..], b"", b"\x7fELF", &[0; 100]] {
+            let subject = examine(bytes, None);
+            assert!(subject.blind && subject.unhookable.is_some());
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Samples by link address, and the bins in the region file in which the agent's timers count.
+
+use std::collections::BTreeMap;
+
+use crate::store::shape::{Place, Shape};
+
+/// Samples of one run.
+#[derive(Clone, Debug)]
+pub(crate) struct Histogram {
+    pub(crate) shape: Shape,
+    /// By link address, each of which has a [`Place`].
+    counts: BTreeMap<u64, u64>,
+    pub(crate) outside: u64,
+}
+
+impl Histogram {
+    pub(crate) fn new(shape: Shape) -> Histogram {
+        Histogram { shape, counts: BTreeMap::new(), outside: 0 }
+    }
+
+    /// Counts a sample at a link address; None: at a place that has none.
+    pub(crate) fn add(&mut self, address: Option<u64>) {
+        match address.filter(|&address| self.shape.place(address).is_some()) {
+            Some(address) => *self.counts.entry(address).or_default() += 1,
+            None => self.outside += 1,
+        }
+    }
+
+    /// Adds the bins of a region file from bin `first` on.
+    pub(crate) fn add_bins(&mut self, first: u64, counts: impl Iterator<Item = u32>) {
+        for (bin, count) in (first..self.shape.bins()).zip(counts).filter(|&(_, count)| count > 0) {
+            *self.counts.entry(self.shape.address(bin)).or_default() += u64::from(count);
+        }
+    }
+
+    /// As bytes, for a file: words, the samples outside, then addresses and their counts.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let counts = self.counts.iter().flat_map(|(&address, &count)| [address, count]);
+        std::iter::once(self.outside).chain(counts).flat_map(u64::to_le_bytes).collect()
+    }
+
+    /// Adds what [`Histogram::encode`] gave. Addresses that cannot be are left out.
+    pub(crate) fn add_encoded(&mut self, bytes: &[u8]) {
+        let mut words =
+            bytes.chunks_exact(8).filter_map(|word| Some(u64::from_le_bytes(*word.first_chunk()?)));
+        self.outside = self.outside.saturating_add(words.next().unwrap_or(0));
+        while let (Some(address), Some(count)) = (words.next(), words.next()) {
+            if self.shape.place(address).is_some() {
+                let sum = self.counts.entry(address).or_default();
+                *sum = sum.saturating_add(count);
+            }
+        }
+    }
+
+    /// Takes away what was there before.
+    pub(crate) fn subtract(&mut self, before: &Histogram) {
+        self.outside = self.outside.saturating_sub(before.outside);
+        for (address, count) in &before.counts {
+            if let Some(now) = self.counts.get_mut(address) {
+                *now = now.saturating_sub(*count);
+            }
+        }
+        self.counts.retain(|_, count| *count > 0);
+    }
+
+    /// Places with samples.
+    pub(crate) fn places(&self) -> impl Iterator<Item = (Place, u64)> {
+        self.counts.iter().filter_map(|(&address, &count)| Some((self.shape.place(address)?, count)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_and_arena_have_their_places() {
+        let arena = 0u64.wrapping_sub(0x1000);
+        let shape = Shape { text: (0x1001, 0x1010), arena, arena_len: 0x1000, text_shift: 1, arena_shift: 4 };
+        let mut histogram = Histogram::new(shape);
+        for address in [0x1001, 0x1002, 0x100f, 0x1010, 0x1000, arena, 0u64.wrapping_sub(1), 0] {
+            histogram.add(Some(address));
+        }
+        histogram.add(None);
+        let mut again = Histogram::new(histogram.shape);
+        again.add_encoded(&histogram.encode());
+        let mut histogram = again;
+        assert_eq!(histogram.outside, 4);
+        let exact = [
+            (Place::Text(0x1001), 1),
+            (Place::Text(0x1002), 1),
+            (Place::Text(0x100f), 1),
+            (Place::Arena(0), 1),
+            (Place::Arena(0xfff), 1),
+        ];
+        assert_eq!(histogram.places().collect::<Vec<_>>(), exact);
+        // Eight bins of text, and the arena's second one.
+        histogram.add_bins(7, [1, 0, 2].into_iter());
+        let places: Vec<_> = histogram.places().collect();
+        assert_eq!(places.len(), 6);
+        assert!(places.contains(&(Place::Text(0x100f), 2)) && places.contains(&(Place::Arena(0x10), 2)));
+    }
+}

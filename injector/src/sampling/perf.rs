@@ -1,0 +1,346 @@
+//! The kernel's samples: perf_event_open(2) with one cpu-clock event and one ring buffer for each CPU.
+//!
+//! Only per-CPU events can be both inherited by threads and read through a ring buffer.
+#![allow(unsafe_code, reason = "it opens perf events and reads the buffers that the kernel fills")]
+
+use std::fs::File;
+use std::io::{self, Error};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use perf_event_open_sys::{bindings as sys, ioctls, perf_event_open};
+
+use crate::sampling::records::{self, Content, Record};
+
+const PAGE: usize = 4096;
+/// Data pages of a ring at most; with the page for the head it is what perf_event_mlock_kb (516) allows
+/// for each CPU, shared with nobody else.
+const MOST_PAGES: usize = 128;
+/// How long a ring holds what one CPU samples, and room for other records. Pages cost time when they are made.
+const SECONDS: usize = 2;
+const RECORD: usize = 48;
+const OTHER_RECORDS: usize = 16 * PAGE;
+/// Data pages of all rings together.
+const ALL_PAGES: usize = 2048;
+/// The instruction pointer among the registers of PERF_SAMPLE_REGS_USER.
+const USER_IP: u64 = 1 << sys::PERF_REG_X86_IP;
+
+/// What the kernel lets us do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Ability {
+    /// Samples inside the kernel, which are charged to the place of the system call as SIGPROF does.
+    kernel: bool,
+    /// Threads only: child processes are not sampled.
+    threads_only: bool,
+}
+
+/// Whose events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scope {
+    /// A process and its threads, from its next exec on (0: our own process, that is never: a trial).
+    Process(i32),
+    /// The threads of a process that runs already, from [`Perf::enable`] on.
+    Running(i32),
+    /// Everything on every CPU, from [`Perf::enable`] on. The only way to see a program whose exec changes
+    /// its ids: there the kernel ends the events of the process (`perf_event_exit_task` in `fs/exec.c`).
+    /// It needs CAP_PERFMON, or a kernel.perf_event_paranoid of 0.
+    Machine,
+}
+
+/// Events on one process, or on all, threads included.
+pub(crate) struct Perf {
+    rings: Vec<Ring>,
+    /// Of further threads; they write into the rings.
+    others: Vec<OwnedFd>,
+    ability: Ability,
+}
+
+struct Ring {
+    event: OwnedFd,
+    head: *mut sys::perf_event_mmap_page,
+    data_len: usize,
+    /// Its last task has gone: poll would report that without end.
+    hung_up: bool,
+}
+
+impl Perf {
+    /// `follow`: child processes too.
+    pub(crate) fn open(scope: Scope, rate: u32, follow: bool) -> io::Result<Perf> {
+        let bytes = rate as usize * RECORD * SECONDS + OTHER_RECORDS;
+        Perf::with_rings(scope, rate, follow, bytes.div_ceil(PAGE).clamp(1, MOST_PAGES).next_power_of_two())
+    }
+
+    /// Whether it would work, and how well.
+    pub(crate) fn trial(scope: Scope, rate: u32, follow: bool) -> io::Result<Perf> {
+        Perf::with_rings(scope, rate, follow, 1)
+    }
+
+    fn with_rings(scope: Scope, rate: u32, follow: bool, pages: usize) -> io::Result<Perf> {
+        let cpus = online_cpus();
+        let most = (ALL_PAGES / cpus.len().max(1)).clamp(4, MOST_PAGES);
+        let pages = pages.min(1 << most.ilog2());
+        let mut refusal = Error::from_raw_os_error(libc::ENODEV);
+        for ability in Ability::all(follow) {
+            match open_all(scope, rate, &cpus, ability, pages) {
+                Ok(rings) if rings.is_empty() => {}
+                Ok(rings) => {
+                    let mut perf = Perf { rings, others: Vec::new(), ability };
+                    if let Scope::Running(pid) = scope {
+                        perf.add_threads(pid, rate, &cpus)?;
+                    }
+                    return Ok(perf);
+                }
+                Err(error) => refusal = error,
+            }
+        }
+        Err(refusal)
+    }
+
+    pub(crate) fn samples_kernel(&self) -> bool {
+        self.ability.kernel
+    }
+
+    pub(crate) fn ring_bytes(&self) -> u64 {
+        self.rings.iter().map(|ring| (ring.data_len + PAGE) as u64).sum()
+    }
+
+    /// Descriptors to poll.
+    pub(crate) fn descriptors(&self) -> impl Iterator<Item = RawFd> {
+        self.rings.iter().filter(|ring| !ring.hung_up).map(|ring| ring.event.as_raw_fd())
+    }
+
+    /// Poll said that the event's task has gone.
+    pub(crate) fn hang_up(&mut self, fd: RawFd) {
+        for ring in &mut self.rings {
+            ring.hung_up |= ring.event.as_raw_fd() == fd;
+        }
+    }
+
+    /// Begins the sampling of what runs already.
+    pub(crate) fn enable(&self) {
+        for event in self.rings.iter().map(|ring| &ring.event).chain(&self.others) {
+            // SAFETY: the descriptor is a perf event's; the request has no argument.
+            unsafe { ioctls::ENABLE(event.as_raw_fd(), 0) };
+        }
+    }
+
+    /// All threads but the one that the rings are of. Those that they make inherit the events.
+    fn add_threads(&mut self, pid: i32, rate: u32, cpus: &[i32]) -> io::Result<()> {
+        let threads = crate::os::proc::thread_ids(pid)?;
+        for tid in threads.into_iter().filter(|&tid| tid != pid) {
+            for (&cpu, ring) in cpus.iter().zip(&self.rings) {
+                let event = match open_event(Scope::Running(tid), cpu, rate, self.ability) {
+                    Ok(event) => event,
+                    // It has ended since.
+                    Err(error) if error.raw_os_error() == Some(libc::ESRCH) => break,
+                    Err(error) => return Err(error),
+                };
+                // SAFETY: two perf events of ours, on the same CPU.
+                crate::os::sys::check(unsafe {
+                    ioctls::SET_OUTPUT(event.as_raw_fd(), ring.event.as_raw_fd() as _)
+                })?;
+                self.others.push(event);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes all records out of the rings.
+    pub(crate) fn drain(&mut self, records: &mut Vec<Record>) {
+        let content = Content { user_registers: self.ability.kernel };
+        let mut bytes = Vec::new();
+        for ring in &self.rings {
+            bytes.clear();
+            ring.drain(&mut bytes);
+            records::parse(&bytes, content, records);
+        }
+    }
+}
+
+impl Ability {
+    /// From the best on.
+    fn all(follow: bool) -> Vec<Ability> {
+        let ability = |kernel, threads_only| Ability { kernel, threads_only };
+        if follow {
+            return vec![ability(true, false), ability(false, false)];
+        }
+        vec![ability(true, true), ability(true, false), ability(false, true), ability(false, false)]
+    }
+}
+
+fn open_all(scope: Scope, rate: u32, cpus: &[i32], ability: Ability, pages: usize) -> io::Result<Vec<Ring>> {
+    let mut rings = Vec::with_capacity(cpus.len());
+    for &cpu in cpus {
+        match open_event(scope, cpu, rate, ability) {
+            Ok(event) => rings.push(Ring::map(event, pages)?),
+            // The CPU has gone since.
+            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(rings)
+}
+
+fn open_event(scope: Scope, cpu: i32, rate: u32, ability: Ability) -> io::Result<OwnedFd> {
+    let mut attr = sys::perf_event_attr {
+        type_: sys::PERF_TYPE_SOFTWARE,
+        size: size_of::<sys::perf_event_attr>() as u32,
+        config: u64::from(sys::PERF_COUNT_SW_CPU_CLOCK),
+        clockid: libc::CLOCK_MONOTONIC,
+        ..Default::default()
+    };
+    attr.__bindgen_anon_1.sample_period = 1_000_000_000 / u64::from(rate.max(1));
+    attr.sample_type = u64::from(sys::PERF_SAMPLE_TID | sys::PERF_SAMPLE_TIME);
+    if ability.kernel {
+        attr.sample_type |= u64::from(sys::PERF_SAMPLE_REGS_USER);
+        attr.sample_regs_user = USER_IP;
+    } else {
+        attr.sample_type |= u64::from(sys::PERF_SAMPLE_IP);
+        attr.set_exclude_kernel(1);
+    }
+    attr.set_exclude_hv(1);
+    attr.set_disabled(1);
+    let pid = match scope {
+        Scope::Process(pid) => {
+            attr.set_enable_on_exec(1);
+            attr.set_inherit(1);
+            attr.set_inherit_thread(u64::from(ability.threads_only));
+            pid
+        }
+        Scope::Running(tid) => {
+            attr.set_inherit(1);
+            attr.set_inherit_thread(u64::from(ability.threads_only));
+            tid
+        }
+        Scope::Machine => {
+            attr.set_exclude_idle(1);
+            -1
+        }
+    };
+    attr.set_use_clockid(1);
+    attr.set_sample_id_all(1);
+    // Where the program is loaded, and when another one takes its place.
+    attr.set_mmap(1);
+    attr.set_comm(1);
+    attr.set_comm_exec(1);
+    // Where children come from.
+    attr.set_task(1);
+    attr.set_watermark(1);
+    attr.__bindgen_anon_2.wakeup_watermark = (PAGE * 2) as u32;
+    // SAFETY: `attr` is initialised, it states its own size, and it lives through the call.
+    let fd = unsafe { perf_event_open(&mut attr, pid, cpu, -1, sys::PERF_FLAG_FD_CLOEXEC.into()) };
+    let fd = crate::os::sys::check(fd)?;
+    // SAFETY: a new descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+impl Ring {
+    /// Maps a ring of `pages`, or as many as the limit on locked memory allows.
+    fn map(event: OwnedFd, mut pages: usize) -> io::Result<Ring> {
+        loop {
+            let len = (pages + 1) * PAGE;
+            let protection = libc::PROT_READ | libc::PROT_WRITE;
+            // SAFETY: a fresh mapping at a place that the kernel chooses.
+            let address = unsafe {
+                libc::mmap(ptr::null_mut(), len, protection, libc::MAP_SHARED, event.as_raw_fd(), 0)
+            };
+            if address != libc::MAP_FAILED {
+                return Ok(Ring { event, head: address.cast(), data_len: pages * PAGE, hung_up: false });
+            }
+            let error = Error::last_os_error();
+            let too_much = matches!(error.raw_os_error(), Some(libc::EPERM | libc::ENOMEM));
+            if !too_much || pages == 1 {
+                return Err(error);
+            }
+            pages /= 2;
+        }
+    }
+
+    /// Appends what the kernel has written since the last time.
+    fn drain(&self, bytes: &mut Vec<u8>) {
+        // SAFETY: `head` is the control page of a ring that `map` mapped with `data_len` bytes after it,
+        // alive as long as `self`. The kernel alone writes data_head and the data in front of it; it
+        // leaves the data between data_tail, which we alone write, and data_head alone. The acquire load
+        // orders the data after the head, the release store our copy before the space is given back.
+        unsafe {
+            let head = AtomicU64::from_ptr(&raw mut (*self.head).data_head).load(Ordering::Acquire);
+            let tail = AtomicU64::from_ptr(&raw mut (*self.head).data_tail);
+            let data = self.head.cast::<u8>().add(PAGE);
+            let mut at = tail.load(Ordering::Relaxed);
+            while at < head {
+                let offset = (at % self.data_len as u64) as usize;
+                let len = (self.data_len - offset).min((head - at) as usize);
+                bytes.extend_from_slice(std::slice::from_raw_parts(data.add(offset), len));
+                at += len as u64;
+            }
+            tail.store(at, Ordering::Release);
+        }
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `map` with this length; nobody holds a pointer into it.
+        unsafe { libc::munmap(self.head.cast(), self.data_len + PAGE) };
+    }
+}
+
+pub(crate) fn online_cpus() -> Vec<i32> {
+    match std::fs::read_to_string("/sys/devices/system/cpu/online") {
+        Ok(list) => parse_cpus(&list),
+        Err(_) => {
+            let count = std::thread::available_parallelism().map_or(1, usize::from);
+            (0..count as i32).collect()
+        }
+    }
+}
+
+/// `0-3,8` and the like.
+fn parse_cpus(list: &str) -> Vec<i32> {
+    let ranges = list.trim().split(',').filter_map(|range| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        Some(first.parse::<i32>().ok()?..=last.parse::<i32>().ok()?)
+    });
+    ranges.flatten().collect()
+}
+
+/// The kernel's limit on samples a second.
+pub(crate) fn most_samples_per_second() -> Option<u32> {
+    let text = std::fs::read_to_string("/proc/sys/kernel/perf_event_max_sample_rate").ok()?;
+    text.trim().parse().ok()
+}
+
+/// Why perf is refused, in words.
+pub(crate) fn refusal(error: &io::Error, scope: Scope) -> String {
+    let paranoid = std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap_or_default();
+    let hint = match error.raw_os_error() {
+        Some(libc::EACCES | libc::EPERM) if scope == Scope::Machine => {
+            " (the kernel lets only root sample a program that changes its ids, or anyone where \
+             kernel.perf_event_paranoid is 0)"
+                .into()
+        }
+        Some(libc::EACCES | libc::EPERM) => {
+            format!(" (kernel.perf_event_paranoid is {})", paranoid.trim())
+        }
+        Some(libc::ENOSYS | libc::ENOENT) if !has_perf() => " (this kernel has no perf events)".into(),
+        _ => String::new(),
+    };
+    format!("perf_event_open: {}{hint}", crate::os::sys::reason(error))
+}
+
+fn has_perf() -> bool {
+    File::open("/proc/sys/kernel/perf_event_paranoid").is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpu_lists() {
+        assert_eq!(parse_cpus("0-3,8\n"), [0, 1, 2, 3, 8]);
+        assert_eq!(parse_cpus("0\n"), [0]);
+        assert!(parse_cpus("\n").is_empty());
+    }
+}

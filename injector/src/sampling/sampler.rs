@@ -1,0 +1,338 @@
+//! Who samples, and the way from the kernel's records to a histogram.
+
+use std::collections::HashMap;
+
+use crate::options::SamplerArg;
+use crate::os::sys;
+use crate::program::elf;
+use crate::sampling::histogram::Histogram;
+use crate::sampling::perf::{self, Perf, Scope};
+use crate::sampling::records::{Event, Record};
+use crate::store::shape::Shape;
+
+/// What was decided before the start.
+pub(crate) struct Choice {
+    pub(crate) method: Method,
+    /// Samples per second.
+    pub(crate) rate: u32,
+    /// Why this and not what would have been better, or not what was asked for.
+    pub(crate) reasons: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Method {
+    Perf,
+    /// By the agent inside the program.
+    Timer,
+    None,
+}
+
+impl Method {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Method::Perf => "perf",
+            Method::Timer => "timer",
+            Method::None => "none",
+        }
+    }
+}
+
+/// Decides by trying. `agent`: there can be one in this program. `changes_ids`: the kernel takes the
+/// program's own events away when it is executed.
+pub(crate) fn choose(asked: SamplerArg, rate: u32, agent: bool, changes_ids: bool, follow: bool) -> Choice {
+    let mut reasons = Vec::new();
+    if rate == 0 {
+        return Choice { method: Method::None, rate, reasons };
+    }
+    if asked != SamplerArg::Timer {
+        let scope = if changes_ids { Scope::Machine } else { Scope::Process(0) };
+        match Perf::trial(scope, rate, follow) {
+            Ok(trial) => {
+                if !trial.samples_kernel() {
+                    reasons.push("time in the kernel is not sampled (kernel.perf_event_paranoid)".into());
+                }
+                let most = perf::most_samples_per_second().unwrap_or(rate).max(1);
+                if most < rate {
+                    reasons.push(format!("the kernel allows {most} samples a second"));
+                }
+                return Choice { method: Method::Perf, rate: rate.min(most), reasons };
+            }
+            Err(error) => reasons.push(perf::refusal(&error, scope)),
+        }
+    }
+    if asked == SamplerArg::Perf || !agent {
+        if asked == SamplerArg::Timer {
+            reasons.push("timers need the agent, which this program cannot have".into());
+        }
+        return Choice { method: Method::None, rate: 0, reasons };
+    }
+    let most = sys::ticks_per_second();
+    if most < rate {
+        reasons.push(format!("this kernel's timers go to {most} samples a second"));
+    }
+    Choice { method: Method::Timer, rate: rate.min(most), reasons }
+}
+
+/// perf at work on a family of processes.
+pub(crate) struct Sampling {
+    perf: Perf,
+    pending: Vec<Record>,
+    /// Members that have been announced: when, whose process, and which.
+    announced: Vec<Announced>,
+    /// When the last round began: older records have all been seen.
+    seen_until: u64,
+    /// By process number.
+    tracks: HashMap<u32, Track>,
+    /// One for each member of the family.
+    members: Vec<Sampled>,
+    pub(crate) lost: u64,
+    pub(crate) throttled: bool,
+}
+
+#[derive(Clone, Copy)]
+struct Announced {
+    time: u64,
+    pid: u32,
+    member: usize,
+    /// It begins with the next exec, not at once.
+    at_exec: bool,
+}
+
+/// A member's samples, and where its code is in its file, to know it when it is mapped.
+struct Sampled {
+    code: &'static [elf::Segment],
+    histogram: Histogram,
+    /// Samples are not counted.
+    paused: bool,
+}
+
+/// What a process is now.
+#[derive(Clone, Debug)]
+struct Track {
+    member: Option<usize>,
+    /// The one that it becomes by the next exec.
+    next: Option<usize>,
+    state: State,
+    /// Samples of a forked child that has not announced itself yet.
+    early: Vec<Option<u64>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// The program is not mapped yet.
+    Before,
+    /// Runtime address minus link address.
+    Running { bias: u64 },
+    /// A program that is not followed.
+    Over,
+}
+
+impl Track {
+    fn new(member: Option<usize>) -> Track {
+        Track { member, next: None, state: State::Before, early: Vec::new() }
+    }
+}
+
+/// More of a child that never announces itself are not kept.
+const MOST_EARLY: usize = 1000;
+
+impl Sampling {
+    pub(crate) fn new(perf: Perf) -> Sampling {
+        Sampling {
+            perf,
+            pending: Vec::new(),
+            announced: Vec::new(),
+            seen_until: 0,
+            tracks: HashMap::new(),
+            members: Vec::new(),
+            lost: 0,
+            throttled: false,
+        }
+    }
+
+    pub(crate) fn perf(&mut self) -> &mut Perf {
+        &mut self.perf
+    }
+
+    /// The next member of the family, which is process `pid` from now on, or from its next exec on.
+    pub(crate) fn announce(&mut self, pid: i32, code: &'static [elf::Segment], shape: Shape, at_exec: bool) {
+        let member = self.members.len();
+        self.members.push(Sampled { code, histogram: Histogram::new(shape), paused: false });
+        let pid = pid as u32;
+        if member == 0 {
+            self.tracks.insert(pid, Track::new(Some(member)));
+        } else {
+            self.announced.push(Announced { time: sys::monotonic_ns(), pid, member, at_exec });
+        }
+    }
+
+    /// A member whose program runs already.
+    pub(crate) fn announce_running(
+        &mut self,
+        pid: i32,
+        code: &'static [elf::Segment],
+        shape: Shape,
+        bias: u64,
+    ) {
+        let member = self.members.len();
+        self.members.push(Sampled { code, histogram: Histogram::new(shape), paused: false });
+        let track = Track { state: State::Running { bias }, ..Track::new(Some(member)) };
+        self.tracks.insert(pid as u32, track);
+    }
+
+    /// From now on a member's samples are not counted, or they are again. What has come so far is settled.
+    pub(crate) fn pause(&mut self, member: usize, paused: bool) {
+        if let Some(sampled) = self.members.get_mut(member) {
+            sampled.paused = paused;
+        }
+    }
+
+    /// A member's samples, as far as they are counted.
+    pub(crate) fn histogram(&self, member: usize) -> Option<&Histogram> {
+        self.members.get(member).map(|sampled| &sampled.histogram)
+    }
+
+    /// A member's samples, up to now.
+    pub(crate) fn take(&mut self, member: usize) -> Option<Histogram> {
+        let sampled = self.members.get_mut(member)?;
+        let empty = Histogram::new(sampled.histogram.shape);
+        Some(std::mem::replace(&mut sampled.histogram, empty))
+    }
+
+    /// Samples of a process that never announced itself.
+    pub(crate) fn early(&self, pid: u32) -> impl Iterator<Item = Option<u64>> {
+        self.tracks.get(&pid).into_iter().flat_map(|track| track.early.iter().copied())
+    }
+
+    /// The process has gone.
+    pub(crate) fn forget(&mut self, pid: i32) {
+        self.tracks.remove(&(pid as u32));
+    }
+
+    /// Takes what the kernel has.
+    ///
+    /// Each CPU has its ring, and an exec in one must be seen before later samples in another. So a
+    /// record is counted a round later: all that is older than the round before has arrived by then.
+    pub(crate) fn drain(&mut self) {
+        let now = sys::monotonic_ns();
+        self.perf.drain(&mut self.pending);
+        let until = std::mem::replace(&mut self.seen_until, now);
+        self.count(until);
+    }
+
+    /// When a process has gone: all that is known of it.
+    pub(crate) fn settle(&mut self) {
+        self.perf.drain(&mut self.pending);
+        self.count(u64::MAX);
+    }
+
+    fn count(&mut self, until: u64) {
+        self.pending.sort_by_key(|record| record.time);
+        let ready = self.pending.partition_point(|record| record.time < until);
+        let rest = self.pending.split_off(ready);
+        for record in std::mem::replace(&mut self.pending, rest) {
+            self.arrive(record.time);
+            self.count_one(record);
+        }
+        self.arrive(until);
+    }
+
+    /// Members that were announced before `time`.
+    fn arrive(&mut self, time: u64) {
+        let after = self.announced.partition_point(|announced| announced.time < time);
+        for announced in self.announced.drain(..after) {
+            let Announced { pid, member, at_exec, .. } = announced;
+            let track = self.tracks.entry(pid).or_insert_with(|| Track::new(None));
+            if at_exec {
+                track.next = Some(member);
+                continue;
+            }
+            track.member = Some(member);
+            let early = std::mem::take(&mut track.early);
+            if let Some(sampled) = self.members.get_mut(member) {
+                early.into_iter().for_each(|place| sampled.histogram.add(place));
+            }
+        }
+    }
+
+    fn count_one(&mut self, record: Record) {
+        match record.event {
+            Event::Lost(count) => self.lost += count,
+            Event::Throttled => self.throttled = true,
+            Event::Fork { parent } => {
+                if let Some(parent) = self.tracks.get(&parent) {
+                    let track = Track { state: parent.state, ..Track::new(None) };
+                    self.tracks.insert(record.pid, track);
+                }
+            }
+            event => {
+                let Some(track) = self.tracks.get_mut(&record.pid) else { return };
+                track.see(event, &mut self.members);
+            }
+        }
+    }
+}
+
+impl Track {
+    fn see(&mut self, event: Event, members: &mut [Sampled]) {
+        match event {
+            Event::Exec => match self.next.take() {
+                Some(next) => *self = Track::new(Some(next)),
+                // The first program's own exec.
+                None if self.state == State::Before && self.member.is_some() => {}
+                None => (self.member, self.state) = (None, State::Over),
+            },
+            Event::Map { address, len, offset } => {
+                if self.state == State::Before
+                    && let Some(sampled) = self.member.and_then(|member| members.get(member))
+                    && let Some(bias) = bias(sampled.code, address, len, offset)
+                {
+                    self.state = State::Running { bias };
+                }
+            }
+            Event::Sample(place) => {
+                let place = match self.state {
+                    State::Before => None,
+                    State::Running { bias } => place.map(|pc| pc.wrapping_sub(bias)),
+                    State::Over => return,
+                };
+                match self.member.and_then(|member| members.get_mut(member)) {
+                    Some(sampled) if sampled.paused => {}
+                    Some(sampled) => sampled.histogram.add(place),
+                    None if self.early.len() < MOST_EARLY => self.early.push(place),
+                    None => {}
+                }
+            }
+            Event::Fork { .. } | Event::Lost(_) | Event::Throttled => {}
+        }
+    }
+}
+
+/// The load bias, if this mapping is one of the program's code. The kernel maps the program before
+/// anything else, so the first that fits is it.
+fn bias(code: &[elf::Segment], address: u64, len: u64, offset: u64) -> Option<u64> {
+    const IN_PAGE: u64 = 4095;
+    let segment = code.iter().find(|segment| {
+        let end = segment.offset.saturating_add(segment.len);
+        segment.offset & !IN_PAGE == offset && end <= offset.saturating_add(len)
+    })?;
+    Some(address.wrapping_sub(segment.address & !IN_PAGE))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bias_comes_from_the_programs_own_mapping() {
+        let code = [elf::Segment { address: 0x3040, offset: 0x1040, len: 0x800 }];
+        assert_eq!(bias(&code, 0x55_5000_3000, 0x1000, 0x1000), Some(0x55_5000_0000));
+        assert_eq!(bias(&code, 0x55_5000_3000, 0x1000, 0x2000), None);
+        assert_eq!(bias(&code, 0x3000, 0x1000, 0x1000), Some(0));
+    }
+
+    #[test]
+    fn no_rate_means_no_sampler() {
+        assert_eq!(choose(SamplerArg::Auto, 0, true, false, true).method, Method::None);
+    }
+}

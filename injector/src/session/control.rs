@@ -1,0 +1,191 @@
+//! What can be done with a process while it is profiled: a profile up to now, counts back to zero, a pause.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, anyhow, bail};
+use gmon::output::Target;
+
+use crate::options::Verb;
+use crate::os::sys;
+use crate::profile::baseline::Baseline;
+use crate::profile::counted::{Finished, counted};
+use crate::program::profilee::Profilee;
+use crate::sampling::histogram::Histogram;
+use crate::sampling::sampler::Sampling;
+use crate::session::family::Family;
+use crate::session::report::{calls_and_samples, quoted};
+use crate::session::request::Request;
+use crate::store::output::Written;
+use crate::store::region::file::RegionFile;
+use crate::target::threads::stopped::Pause;
+
+/// How the name of a region file's copy ends, which is made for a dump.
+const COPY_SUFFIX: &str = ".copy";
+
+impl Family<'_> {
+    /// Does what is asked for. Returns what there is to say about it.
+    pub(crate) fn carry_out(&mut self, request: &Request, sampling: Option<&mut Sampling>) -> Result<String> {
+        let index = self.current(request.pid)?;
+        match request.verb {
+            Verb::Dump => self.dump(index, request.output.as_deref(), sampling),
+            Verb::Reset => self.reset(index, sampling),
+            Verb::Pause => self.pause(index, sampling),
+            Verb::Resume => self.resume(index, sampling),
+        }
+    }
+
+    /// The member that a process is now.
+    fn current(&self, pid: i32) -> Result<usize> {
+        let process = self.living.get(&pid).and_then(|process| process.members.last().copied());
+        process.with_context(|| format!("process {pid} is not profiled by this gprofinject"))
+    }
+
+    /// Whether the program that a process runs now is paused.
+    pub(crate) fn is_paused(&self, pid: i32) -> bool {
+        self.current(pid)
+            .ok()
+            .and_then(|index| self.members.get(index))
+            .is_some_and(|member| member.is_paused)
+    }
+
+    /// What a member has counted up to now, and how long it stood still for that.
+    fn up_to_now(
+        &mut self,
+        index: usize,
+        sampling: Option<&mut Sampling>,
+    ) -> Result<(Finished, Option<Pause>)> {
+        let member = self.members.get(index).context("it has ended")?;
+        let profilee = member.profilee;
+        let samples = sampling.and_then(|sampling| {
+            sampling.settle();
+            sampling.histogram(index).cloned()
+        });
+        let mut copy = None;
+        let mut pause = None;
+        if let (Some(folder), Some((_, layout))) = (&self.folder, &profilee.plan) {
+            let own = folder.private();
+            let made = format!("{}{COPY_SUFFIX}", member.name);
+            pause = member.grip.copy(own, &folder.region(&member.name), layout, &made)?;
+            copy = Some(RegionFile::new(own, made));
+        }
+        let mut troubles = Vec::new();
+        let baseline = member.baseline.as_ref();
+        let finished = counted(copy.as_ref(), profilee, samples, None, self.rate, baseline, &mut troubles);
+        if let Some(copy) = copy {
+            copy.remove();
+        }
+        match (finished, troubles.pop()) {
+            (Some((finished, _)), None) => Ok((finished, pause)),
+            (_, trouble) => bail!(trouble.unwrap_or_else(|| "there is nothing to read".to_owned())),
+        }
+    }
+
+    fn dump(&mut self, index: usize, file: Option<&Path>, sampling: Option<&mut Sampling>) -> Result<String> {
+        let (finished, pause) = self.up_to_now(index, sampling)?;
+        let (pid, profilee) = self.member(index)?;
+        let path = match file {
+            Some(file) => {
+                let target = Target::check(file);
+                target.and_then(|target| target.write(&finished.bytes)).map_err(|error| {
+                    anyhow!("cannot write to {}: {}", file.display(), sys::reason(&error))
+                })?;
+                file.to_owned()
+            }
+            None if index == 0 => self.output.write(pid as u32, &finished.bytes)?.path,
+            None => {
+                let before = self.written.get(&pid).copied().unwrap_or_default();
+                let Written { path, .. } = self.output.write_other(pid as u32, before, &finished.bytes)?;
+                path
+            }
+        };
+        let samples = finished.placed.inside + finished.placed.outside;
+        Ok(format!(
+            "process {pid}, up to now: {}{}; gprof {} {}",
+            calls_and_samples(finished.collected.calls(), samples),
+            stood_still(pause),
+            quoted(&profilee.symbols_beside(self.output, &path).0),
+            quoted(path.as_os_str())
+        ))
+    }
+
+    fn reset(&mut self, index: usize, sampling: Option<&mut Sampling>) -> Result<String> {
+        let (pid, profilee) = self.member(index)?;
+        // Everything since the start, without an earlier baseline, and without what the kernel has sampled.
+        if let Some(member) = self.members.get_mut(index) {
+            member.baseline = None;
+        }
+        if let Some(sampling) = sampling {
+            sampling.settle();
+            sampling.take(index);
+        }
+        let (finished, pause) = self.up_to_now(index, None)?;
+        let mut agents = Histogram::new(profilee.planned.shape);
+        let member = self.members.get_mut(index).context("it has ended")?;
+        if let (Some(folder), Some((_, layout))) = (&self.folder, &profilee.plan)
+            && let Ok(region) = folder.region(&member.name).open(layout)
+        {
+            region.histogram(|first, counts| agents.add_bins(first, counts))?;
+        }
+        let collected = finished.collected;
+        let baseline = Baseline {
+            lost_calls: collected.lost_calls,
+            bare_calls: collected.bare_calls,
+            arcs: collected.arcs,
+            counters: collected.counters,
+            samples: Some(agents),
+        };
+        if let Some(folder) = &self.folder {
+            folder.keep_baseline(&member.name, &baseline.encode());
+        }
+        member.baseline = Some(baseline);
+        Ok(format!("process {pid}: counts are zero{}", stood_still(pause)))
+    }
+
+    fn pause(&mut self, index: usize, sampling: Option<&mut Sampling>) -> Result<String> {
+        let (pid, profilee) = self.member(index)?;
+        if profilee.planned.counts {
+            bail!("process {pid} counts its blocks, which cannot be paused: it runs copies of its functions");
+        }
+        let member = self.members.get_mut(index).context("it has ended")?;
+        if member.is_paused {
+            bail!("process {pid} is paused already; --resume goes on");
+        }
+        let folder = self.folder.as_ref().map(|folder| folder.private());
+        let still = member.grip.pause(folder, profilee.planned)?;
+        if let Some(sampling) = sampling {
+            sampling.settle();
+            sampling.pause(index, true);
+        }
+        member.is_paused = true;
+        Ok(format!("process {pid}: paused{}", stood_still(still)))
+    }
+
+    fn resume(&mut self, index: usize, sampling: Option<&mut Sampling>) -> Result<String> {
+        let (pid, profilee) = self.member(index)?;
+        let member = self.members.get_mut(index).context("it has ended")?;
+        if !member.is_paused {
+            bail!("process {pid} is not paused");
+        }
+        let folder = self.folder.as_ref().map(|folder| folder.private());
+        let still = member.grip.resume(folder, profilee.planned)?;
+        if let Some(sampling) = sampling {
+            sampling.settle();
+            sampling.pause(index, false);
+        }
+        member.is_paused = false;
+        Ok(format!("process {pid}: goes on counting{}", stood_still(still)))
+    }
+
+    fn member(&self, index: usize) -> Result<(i32, &'static Profilee)> {
+        self.members.get(index).map(|member| (member.pid, member.profilee)).context("it has ended")
+    }
+}
+
+fn stood_still(pause: Option<Pause>) -> String {
+    match pause {
+        Some(pause) => {
+            format!(" ({pause})")
+        }
+        None => String::new(),
+    }
+}

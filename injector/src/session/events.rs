@@ -1,0 +1,75 @@
+//! One wait for all that can happen while a program is profiled.
+#![allow(unsafe_code, reason = "it polls descriptors that it does not own")]
+
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::time::{Duration, Instant};
+
+use crate::os::child::has_children;
+use crate::os::signals::{self, Signals};
+use crate::sampling::sampler::Sampling;
+use crate::session::family::Family;
+
+/// Waits for the end of all descendants, which have become our children, or until a signal tells us to end.
+pub(crate) fn until_alone(signals: &Signals, family: &mut Family, mut sampling: Option<&mut Sampling>) {
+    /// Nobody wonders why we still run until then.
+    const SOON: Duration = Duration::from_secs(2);
+    let start = Instant::now();
+    let mut said = false;
+    while has_children() {
+        if !said && start.elapsed() >= SOON {
+            said = true;
+            family.settings.voice.note(
+                "the program has ended; waiting for the processes it has left (Ctrl-C: their profiles up to now)",
+            );
+        }
+        wait(signals, family, sampling.as_deref_mut(), None, if said { None } else { Some(SOON) });
+        while let Some(arrived) = signals.next() {
+            if signals::END_WANTED.contains(&arrived.signal) {
+                return;
+            }
+        }
+    }
+}
+
+/// Waits until there is something to do, or for `at_most`, and does what the family and the sampler want done. `also` is one
+/// more descriptor that ends the wait.
+pub(crate) fn wait(
+    signals: &Signals,
+    family: &mut Family,
+    mut sampling: Option<&mut Sampling>,
+    also: Option<RawFd>,
+    at_most: Option<Duration>,
+) {
+    let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    let mut polled = vec![entry(signals.as_fd().as_raw_fd())];
+    polled.extend(family.descriptors().map(entry));
+    polled.extend(also.map(entry));
+    let perf_from = polled.len();
+    if let Some(sampling) = sampling.as_deref_mut() {
+        polled.extend(sampling.perf().descriptors().map(entry));
+    }
+    poll(&mut polled, at_most);
+    let (others, perf) = polled.split_at(perf_from);
+    if let Some(sampling) = sampling.as_deref_mut() {
+        let mut ready = false;
+        for entry in perf {
+            ready |= entry.revents & libc::POLLIN != 0;
+            if entry.revents & (libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) != 0 {
+                sampling.perf().hang_up(entry.fd);
+            }
+        }
+        if ready {
+            sampling.drain();
+            family.keep_samples(sampling);
+        }
+    }
+    if others.iter().skip(1).any(|entry| entry.revents != 0) {
+        family.attend(sampling);
+    }
+}
+
+fn poll(polled: &mut [libc::pollfd], at_most: Option<Duration>) {
+    let milliseconds = at_most.map_or(-1, |time| time.as_millis() as libc::c_int);
+    // SAFETY: an array of that many entries. An interruption is as good as an event: the caller looks.
+    unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, milliseconds) };
+}

@@ -1,0 +1,45 @@
+//! What will be less than the user may expect, said before the program starts.
+
+use crate::options::HooksArg;
+use crate::program::planned::Planned;
+use crate::program::resolve::Program;
+use crate::session::settings::Settings;
+
+/// Says what cannot be hooked or sampled, and why.
+pub(crate) fn say(planned: &Planned, program: &Program, settings: &Settings, sampled: bool) {
+    let voice = settings.voice;
+    let shown = program.binary.display();
+    if let Some(why) = &planned.subject.unhookable {
+        let rest = if sampled { "it is only sampled" } else { "it runs without a profile" };
+        voice.warn(format_args!("{shown} cannot be hooked: {why}; {rest}"));
+    } else if settings.hooks != Some(HooksArg::None) {
+        for pattern in settings.filters.unused() {
+            voice.warn(format_args!("{pattern} matches no function of {shown}"));
+        }
+    }
+    if let Some(downgrade) = planned.plan.as_ref().and_then(|plan| plan.downgrade.as_ref()) {
+        voice.note(format_args!("{shown}: {downgrade}"));
+    }
+    if let Some(caution) = planned.plan.as_ref().and_then(|plan| plan.caution.as_ref()) {
+        voice.note(format_args!("{shown}: {caution}"));
+    }
+    match planned.subject.profiling() {
+        Some(_) if !planned.subject.takes_agent() => voice.warn(format_args!(
+            "{shown} was built with -pg: libc writes its own gmon.out at the end; name another with -o FILE"
+        )),
+        Some(profiling) if profiling.controls => voice.note(format_args!(
+            "{shown} calls moncontrol or monstartup, which has no effect: all of the run is profiled"
+        )),
+        _ => {}
+    }
+    if planned.subject.stripped() {
+        voice.note(format_args!(
+            "{shown} is stripped, and gprof needs symbols to show anything: install its debug symbols, or profile a \
+             build with them"
+        ));
+    }
+    if let Some(file) = planned.subject.debug_file {
+        voice
+            .detail(format_args!("{shown} is stripped; names of its functions from {}", file.path.display()));
+    }
+}

@@ -1,0 +1,163 @@
+//! Whoever speaks to a run while it lasts: children that begin, processes that are about to execute a program, and users who
+//! want something done.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use gprofinject_abi::ask;
+
+use crate::options::Verb;
+use crate::os::sys;
+use crate::program::resolve;
+use crate::sampling::sampler::Sampling;
+use crate::session::family::Family;
+use crate::session::request::{DONE, FAILED, Request};
+use crate::store::listener::Asker;
+
+/// How many packets are heard before something else has its turn, such as signals.
+const AT_ONCE: usize = 256;
+
+impl Family<'_> {
+    /// Makes a member known to the sampler.
+    fn announce(&self, index: usize, at_exec: bool, sampling: Option<&mut Sampling>) {
+        if let (Some(member), Some(sampling)) = (self.members.get(index), sampling) {
+            let planned = member.profilee.planned;
+            sampling.announce(member.pid, &planned.subject.code, planned.shape, at_exec);
+        }
+    }
+
+    /// Hears whoever has come, and writes the profiles of processes that have ended. Returns whether there may be more to
+    /// hear.
+    pub(crate) fn attend(&mut self, mut sampling: Option<&mut Sampling>) -> bool {
+        // Ends come first: a new process may have the number of one that has ended.
+        let ended = self.living.iter().filter(|(_, process)| process.has_ended());
+        let mut ended: Vec<(Option<usize>, i32)> =
+            ended.map(|(pid, process)| (process.members.first().copied(), *pid)).collect();
+        // In the order in which they began.
+        ended.sort_unstable();
+        for (_, pid) in ended {
+            self.end(pid, sampling.as_deref_mut());
+        }
+        let heard = self.listener.as_ref().map(|listener| listener.heard(AT_ONCE)).unwrap_or_default();
+        let is_more = heard.len() >= AT_ONCE;
+        for mut asker in heard {
+            self.hear(&mut asker, sampling.as_deref_mut());
+        }
+        is_more
+    }
+
+    /// Hears the last words, then writes the profiles of all members that are left. Returns how many processes live on.
+    pub(crate) fn end_all(&mut self, mut sampling: Option<&mut Sampling>) -> usize {
+        // A process that floods us with packets does not keep us from the end.
+        let until = Instant::now() + Duration::from_secs(5);
+        // Some may have announced themselves just now, and have ended.
+        while self.attend(sampling.as_deref_mut()) && Instant::now() < until {}
+        self.end_rest(sampling)
+    }
+
+    fn hear(&mut self, asker: &mut Asker, sampling: Option<&mut Sampling>) {
+        match asker.packet.split_first() {
+            Some((&ask::FORKED, name)) => self.forked(asker.pid, name, sampling),
+            Some((&ask::EXECUTES, _)) => {
+                let name = self.executes(asker, sampling).unwrap_or_default();
+                asker.answer(name.as_bytes());
+                self.settings.cache.keep_fresh();
+            }
+            Some((&ask::CONTROL, request)) => self.control(asker, request, sampling),
+            _ => {}
+        }
+    }
+
+    /// A child has begun, and counts in a region file of that name.
+    fn forked(&mut self, pid: i32, name: &[u8], sampling: Option<&mut Sampling>) {
+        let Some(folder) = &self.folder else { return };
+        let Ok(name) = std::str::from_utf8(name) else { return };
+        if !name.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
+            return;
+        }
+        if self.members.iter().any(|member| member.name == name) {
+            return;
+        }
+        let profilee = folder.region(name).report().ok().and_then(|report| self.profilees.get(report.plan));
+        if let Some(profilee) = profilee {
+            self.join(pid, profilee, name.to_owned());
+            self.announce(self.members.len() - 1, false, sampling);
+        }
+    }
+
+    /// A process is about to execute a program. Returns the name that it goes on by, if it can be followed.
+    fn executes(&mut self, asker: &mut Asker, sampling: Option<&mut Sampling>) -> Option<String> {
+        let pid = asker.pid;
+        let file = asker.file.take()?;
+        // The process may still hold capabilities that the program will not have. And what another user opens is not for
+        // us to read.
+        if asker.user != sys::ids().euid {
+            let name = resolve::Executed::new(file).name;
+            self.unfollowed.insert(format!("{} was not followed: it runs as another user", name.display()));
+            return None;
+        }
+        let executed = resolve::executed(pid, file)?;
+        let binary = &executed.name;
+        let profilee = match self.profilees.executed(&executed.path(), binary, &self.settings.planner()) {
+            Ok(profilee) => profilee,
+            Err(why) => {
+                self.unfollowed.insert(format!("{} was not followed: {why}", binary.display()));
+                return None;
+            }
+        };
+        if let Some(less) = profilee.planned.plan.as_ref().and_then(|plan| plan.downgrade.as_ref()) {
+            self.unfollowed.insert(format!("{}: {less}", binary.display()));
+        }
+        self.enter(profilee);
+        let name = match self.make_files(profilee) {
+            Ok(name) => name,
+            Err(error) => {
+                let why = sys::reason(&error);
+                self.unfollowed.insert(format!("{} was not followed: {why}", binary.display()));
+                return None;
+            }
+        };
+        self.join(pid, profilee, name.clone());
+        self.announce(self.members.len() - 1, true, sampling);
+        Some(name)
+    }
+
+    /// Does what a user asks for through the socket, and answers.
+    fn control(&mut self, asker: &Asker, request: &[u8], sampling: Option<&mut Sampling>) {
+        let done = may_ask(asker.user)
+            .and_then(|()| {
+                serde_json::from_slice(request)
+                    .context("another version of gprofinject looks after this process")
+            })
+            .and_then(|request| self.carry_out(&request, sampling));
+        let (first, text) = match done {
+            Ok(text) => (DONE, text),
+            Err(error) => (FAILED, format!("{error:#}")),
+        };
+        asker.answer(&[&[first], text.as_bytes()].concat());
+    }
+
+    /// Does what a signal asks for, with all processes that run. Returns whether it asks for anything.
+    pub(crate) fn is_asked_by(&mut self, signal: i32, mut sampling: Option<&mut Sampling>) -> bool {
+        let asked = self.settings.signals.iter().find(|(known, _)| *known == signal);
+        let Some(&(_, verb)) = asked else { return false };
+        let pids: Vec<i32> = self.living.keys().copied().collect();
+        for pid in pids {
+            let verb = if verb == Verb::Pause && self.is_paused(pid) { Verb::Resume } else { verb };
+            match self.carry_out(&Request { pid, verb, output: None }, sampling.as_deref_mut()) {
+                Ok(text) => self.settings.voice.note(text),
+                Err(error) => self.settings.voice.warn(format_args!("{error:#}")),
+            }
+        }
+        true
+    }
+}
+
+/// Whether a user may have something done. A request names a file that we write: the process itself, which knows the
+/// socket too and may run as another user, must not have us write where it could not.
+fn may_ask(user: u32) -> Result<()> {
+    if user != 0 && user != sys::ids().euid {
+        bail!("only root and the user who runs gprofinject can ask for this");
+    }
+    Ok(())
+}

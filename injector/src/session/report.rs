@@ -1,0 +1,448 @@
+//! What is said after the run, to people (one line) and to programs (--stats).
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use gmon::counted;
+use gmon::output::Target;
+use gprofinject_plan::Verdict;
+use serde::Serialize;
+
+use crate::os::child::Ending;
+use crate::os::say::Voice;
+use crate::profile::collect::Collected;
+use crate::profile::placement::{Placed, Unseen};
+use crate::program::planned::Planned;
+use crate::session::member::Other;
+
+/// The --stats file.
+#[derive(Debug, Serialize)]
+pub(crate) struct Stats {
+    version: &'static str,
+    /// Where the program came to run: false means that exec failed or that it was never tried.
+    program: String,
+    exit: Exit,
+    engine: &'static str,
+    /// both, entry or none: what was done, which may be less than was asked for.
+    hooks: &'static str,
+    /// Why less was done than was asked for.
+    notes: Vec<String>,
+    functions: Functions,
+    /// Functions that ran and that gprof cannot show.
+    unseen: Vec<Unseen>,
+    /// With --count.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    blocks: Option<Blocks>,
+    calls: u64,
+    /// Different pairs of call site and function.
+    arcs: u64,
+    /// Threads that made calls.
+    threads: u64,
+    samples: Samples,
+    lost: Lost,
+    memory: Memory,
+    setup_ns: Setup,
+    /// The plan was made in an earlier run.
+    plan_cached: bool,
+    /// Beside the first: children, and what was executed.
+    processes: Vec<Process>,
+}
+
+#[derive(Debug, Serialize)]
+struct Process {
+    pid: i32,
+    program: String,
+    profile: String,
+    calls: u64,
+    samples_inside: u64,
+    samples_outside: u64,
+    lost_calls: u64,
+    threads: u64,
+    unseen: Vec<Unseen>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Exit {
+    Status(u8),
+    Signal(i32),
+}
+
+#[derive(Debug, Serialize)]
+struct Functions {
+    /// Without `.cold` parts, which are parts of functions, and without the entry point, which nobody calls.
+    found: usize,
+    hooked: usize,
+    hooked_by_tactic: BTreeMap<&'static str, usize>,
+    refused_by_reason: BTreeMap<&'static str, usize>,
+    /// Calls of another profiler's counters and hooks, and what only they needed.
+    instructions_removed: usize,
+}
+
+#[derive(Debug, Serialize)]
+struct Blocks {
+    /// Functions whose blocks were counted.
+    functions: usize,
+    uncounted_by_reason: BTreeMap<&'static str, usize>,
+    found: usize,
+    /// That ran.
+    executed: usize,
+    /// Of the others the counts follow.
+    counters: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct Samples {
+    sampler: &'static str,
+    /// Per second of CPU time.
+    rate: u32,
+    inside: u64,
+    /// In libraries, the kernel's vdso or elsewhere.
+    outside: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct Lost {
+    calls: u64,
+    threads: u64,
+    /// Counted, but their exit was not hooked.
+    bare_calls: u64,
+    samples: u64,
+    /// Threads that could not be sampled.
+    timers: u64,
+    throttled: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Memory {
+    arena_bytes: u64,
+    /// Counters, as committed.
+    region_bytes: u64,
+    plan_bytes: u64,
+    /// Buffers for the kernel's samples, and the histogram, in our process.
+    sampler_bytes: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct Setup {
+    /// Reading the program and planning.
+    plan: u64,
+    /// The agent's, inside the program.
+    agent: u64,
+    /// Frida's, inside the program.
+    frida: u64,
+    /// From our start to the program's, without the agent's.
+    injector: u64,
+    total: u64,
+}
+
+/// Everything that is known after a run.
+pub(crate) struct Run<'r> {
+    pub(crate) planned: &'r Planned<'r, 'r>,
+    pub(crate) engine: &'static str,
+    pub(crate) binary: &'r Path,
+    pub(crate) ending: Ending,
+    pub(crate) collected: &'r Collected,
+    pub(crate) placed: Placed,
+    pub(crate) sampler: &'static str,
+    pub(crate) rate: u32,
+    pub(crate) lost_samples: u64,
+    pub(crate) throttled: bool,
+    pub(crate) sampler_bytes: u64,
+    pub(crate) plan_bytes: u64,
+    pub(crate) injector_ns: u64,
+    pub(crate) notes: &'r [String],
+    pub(crate) others: &'r [Other],
+}
+
+impl Run<'_> {
+    fn hooked(&self) -> usize {
+        let patched = self.planned.hooked().saturating_sub(self.collected.unpatched as usize);
+        if self.collected.trouble.is_some() { 0 } else { patched }
+    }
+
+    /// What was counted; None: nothing was to be.
+    fn blocks(&self) -> Option<Blocks> {
+        let plan = self.planned.plan.as_ref().filter(|_| self.planned.counts)?;
+        let mut uncounted_by_reason = BTreeMap::new();
+        for (function, _) in self.planned.functions() {
+            if let Err(why) = plan.counting(function.address) {
+                *uncounted_by_reason.entry(why.name()).or_default() += 1;
+            }
+        }
+        if self.collected.trouble.is_some() {
+            return Some(Blocks { functions: 0, uncounted_by_reason, found: 0, executed: 0, counters: 0 });
+        }
+        let (functions, found) = plan.counted();
+        let (_, executed) = plan.block_counts(&self.collected.counters, self.collected.stopped);
+        Some(Blocks { functions, uncounted_by_reason, found, executed, counters: plan.counter_bytes() / 8 })
+    }
+
+    fn removed(&self) -> usize {
+        let agent = self.planned.plan.is_some() && self.collected.trouble.is_none();
+        self.planned.image().filter(|_| agent).map_or(0, |image| image.removed.len())
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        let collected = self.collected;
+        let mut functions = Functions {
+            found: self.planned.found(),
+            hooked: self.hooked(),
+            hooked_by_tactic: BTreeMap::new(),
+            refused_by_reason: BTreeMap::new(),
+            instructions_removed: self.removed(),
+        };
+        for (_, verdict) in self.planned.callable() {
+            let (table, name) = match verdict {
+                Verdict::Hooked(tactic) => (&mut functions.hooked_by_tactic, tactic.name()),
+                Verdict::Refused(reason) => (&mut functions.refused_by_reason, reason.name()),
+            };
+            *table.entry(name).or_default() += 1;
+        }
+        Stats {
+            version: env!("CARGO_PKG_VERSION"),
+            program: self.binary.display().to_string(),
+            exit: match self.ending {
+                Ending::Exited(status) => Exit::Status(status),
+                Ending::Killed(signal) => Exit::Signal(signal),
+            },
+            engine: self.engine,
+            hooks: if self.hooked() > 0 { self.planned.hooks() } else { "none" },
+            notes: self.notes.to_vec(),
+            functions,
+            unseen: self.placed.unseen.clone(),
+            blocks: self.blocks(),
+            calls: collected.calls(),
+            arcs: collected.arcs.len() as u64,
+            threads: collected.threads,
+            samples: Samples {
+                sampler: self.sampler,
+                rate: self.rate,
+                inside: self.placed.inside,
+                outside: self.placed.outside,
+            },
+            lost: Lost {
+                calls: collected.lost_calls,
+                threads: collected.lost_threads,
+                bare_calls: collected.bare_calls,
+                samples: self.lost_samples,
+                timers: collected.lost_timers,
+                throttled: self.throttled,
+            },
+            memory: Memory {
+                arena_bytes: self.planned.shape.arena_len,
+                region_bytes: collected.committed,
+                plan_bytes: self.plan_bytes,
+                sampler_bytes: self.sampler_bytes,
+            },
+            setup_ns: Setup {
+                plan: self.planned.took.as_nanos() as u64,
+                agent: collected.setup_ns,
+                frida: collected.frida_ns,
+                injector: self.injector_ns,
+                total: self.injector_ns + collected.setup_ns + collected.frida_ns,
+            },
+            plan_cached: self.planned.is_cached,
+            processes: self.others.iter().map(Process::of).collect(),
+        }
+    }
+
+    /// What is missing in the profile.
+    pub(crate) fn losses(&self) -> Vec<String> {
+        let collected = self.collected;
+        let mut losses = Vec::new();
+        let mut say = |count: u64, text: String| {
+            if count > 0 {
+                losses.push(text);
+            }
+        };
+        let calls = collected.lost_calls;
+        let threads = collected.lost_threads;
+        if collected.frozen {
+            let lost = counted(calls, "call", "calls");
+            say(calls, format!("{lost} lost: the program entered seccomp"));
+        } else {
+            let (lost, without) = (counted(calls, "call", "calls"), counted(threads, "thread", "threads"));
+            say(calls, format!("{lost} could not be counted: no memory for counters"));
+            say(threads, format!("{without} could not be counted: no memory for counters"));
+        }
+        let timers = collected.lost_timers;
+        let without = counted(timers, "thread", "threads");
+        say(timers, format!("{without} could not be sampled: no timer to be had"));
+        if collected.trouble.is_none() {
+            let unpatched = collected.unpatched;
+            say(unpatched, not_patched(unpatched));
+        }
+        let samples = self.lost_samples;
+        let lost = counted(samples, "sample was", "samples were");
+        say(samples, format!("{lost} lost; a lower --rate helps"));
+        losses
+    }
+
+    /// The other processes' profiles, a line each.
+    pub(crate) fn list_others(&self, voice: Voice) {
+        const MOST: usize = 20;
+        for other in self.others.iter().take(MOST) {
+            let samples = other.placed.inside + other.placed.outside;
+            voice.note(format_args!(
+                "process {}: {}; gprof {} {}",
+                other.pid,
+                calls_and_samples(other.calls, samples),
+                quoted(&other.symbols),
+                quoted(other.file.as_os_str())
+            ));
+            other.placed.report(voice, &other.profilee.shown.to_string_lossy(), Some(other.pid));
+            if let Some(trouble) = &other.collected.trouble {
+                voice.warn(format_args!("process {}: nothing was hooked: {trouble}", other.pid));
+            }
+        }
+        let unpatched = |other: &&Other| other.collected.trouble.is_none() && other.collected.unpatched > 0;
+        for other in self.others.iter().filter(unpatched) {
+            let (pid, count) = (other.pid, other.collected.unpatched);
+            voice.warn(format_args!("process {pid}: {}", not_patched(count)));
+        }
+        if self.others.len() > MOST {
+            let more = self.others.len() - MOST;
+            voice.note(format_args!("and {}", counted(more, "process more", "processes more")));
+        }
+        let others = || self.others.iter().map(|other| &other.collected);
+        let frozen: u64 = others().filter(|c| c.frozen).map(|c| c.lost_calls).sum();
+        if frozen > 0 {
+            let frozen = counted(frozen, "call", "calls");
+            voice.warn(format_args!("{frozen} of other processes lost: they entered seccomp"));
+        }
+        let lost: u64 = others().filter(|c| !c.frozen).map(|c| c.lost_calls).sum();
+        if lost > 0 {
+            let lost = counted(lost, "call", "calls");
+            voice.warn(format_args!("{lost} of other processes could not be counted: no memory"));
+        }
+        let all = || others().chain([self.collected]);
+        let children: u64 = all().map(|c| c.lost_children).sum();
+        if children > 0 {
+            let children = counted(children, "forked child", "forked children");
+            voice.note(format_args!("{children} could not be profiled: no memory"));
+        }
+        if all().any(|c| c.lost_programs > 0) {
+            voice.note(
+                "some programs that were executed were not followed: the process had changed its root, its user \
+                 or its limits, entered seccomp, or has a very large environment",
+            );
+        }
+    }
+
+    /// The one line at the end.
+    pub(crate) fn summary(&self) -> String {
+        let (hooked, found) = (self.hooked(), self.planned.found());
+        let found = counted(found, "function", "functions");
+        let calls = counted(self.collected.calls(), "call", "calls");
+        let samples = counted(self.placed.inside + self.placed.outside, "sample", "samples");
+        let blocks = self.blocks().map_or_else(String::new, |blocks| {
+            let found = counted(blocks.found, "block", "blocks");
+            let functions = counted(blocks.functions, "function", "functions");
+            format!(", {} of {found} of {functions} ran", blocks.executed)
+        });
+        format!("hooked {hooked} of {found}, {calls}{blocks}, {samples}")
+    }
+
+    /// What -v shows.
+    pub(crate) fn details(&self, voice: Voice) {
+        let stats = self.stats();
+        for (reason, count) in &stats.functions.refused_by_reason {
+            voice.detail(format_args!("not hooked, {reason}: {count}"));
+        }
+        for (reason, count) in stats.blocks.iter().flat_map(|blocks| &blocks.uncounted_by_reason) {
+            voice.detail(format_args!("blocks not counted, {reason}: {count}"));
+        }
+        let removed = stats.functions.instructions_removed;
+        if removed > 0 {
+            let removed = counted(removed, "instruction", "instructions");
+            voice.detail(format_args!("taken out, calls of another profiler: {removed}"));
+        }
+        let Samples { sampler, rate, inside, outside } = stats.samples;
+        voice.detail(format_args!(
+            "samples by {sampler}, {rate} per second: {inside} in the program, {outside} outside of it"
+        ));
+        let Memory { arena_bytes, region_bytes, plan_bytes, sampler_bytes } = stats.memory;
+        voice.detail(format_args!(
+            "memory: arena {arena_bytes}, counters {region_bytes}, plan {plan_bytes}, sampler {sampler_bytes} bytes"
+        ));
+        let Setup { plan, agent, frida, injector, .. } = stats.setup_ns;
+        voice.detail(format_args!(
+            "set-up: {:.1} ms here ({:.1} {}), {:.1} ms in the program",
+            injector as f64 / 1e6,
+            plan as f64 / 1e6,
+            if stats.plan_cached { "for a plan from the cache" } else { "planning" },
+            (agent + frida) as f64 / 1e6
+        ));
+        let deep = stats.lost.bare_calls;
+        if deep > 0 {
+            let deep = counted(deep, "call", "calls");
+            voice.detail(format_args!(
+                "{deep} on stacks that got no shadow stack (no memory): no exit was hooked there"
+            ));
+        }
+        if stats.lost.throttled {
+            voice.detail("the kernel throttled the sampling");
+        }
+    }
+}
+
+impl Process {
+    fn of(other: &Other) -> Process {
+        Process {
+            pid: other.pid,
+            program: other.profilee.binary.display().to_string(),
+            profile: other.file.display().to_string(),
+            calls: other.calls,
+            samples_inside: other.placed.inside,
+            samples_outside: other.placed.outside,
+            lost_calls: other.collected.lost_calls,
+            threads: other.collected.threads,
+            unseen: other.placed.unseen.clone(),
+        }
+    }
+}
+
+impl Stats {
+    pub(crate) fn write(&self, target: &Target) -> Result<()> {
+        let mut text = serde_json::to_vec_pretty(self).context("the facts do not fit into JSON")?;
+        text.push(b'\n');
+        target.write(&text).context("cannot write the file named by --stats")
+    }
+}
+
+/// What a process has left in its profile.
+pub(crate) fn calls_and_samples(calls: u64, samples: u64) -> String {
+    format!("{}, {}", counted(calls, "call", "calls"), counted(samples, "sample", "samples"))
+}
+
+fn not_patched(functions: u64) -> String {
+    format!("Frida did not patch {}", counted(functions, "function", "functions"))
+}
+
+/// A word as a shell wants it.
+pub(crate) fn quoted(word: &OsStr) -> String {
+    let text = word.to_string_lossy();
+    let plain = |c: char| c.is_alphanumeric() || "/._-+,:@%=~".contains(c);
+    if !text.is_empty() && !text.starts_with(['~', '=']) && text.chars().all(plain) {
+        text.into_owned()
+    } else {
+        format!("'{}'", text.replace('\'', "'\\''"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_for_a_shell() {
+        let quote = |text: &str| quoted(OsStr::new(text));
+        assert_eq!(quote("./a-b_c"), "./a-b_c");
+        assert_eq!(quote("a b"), "'a b'");
+        assert_eq!(quote("it's"), "'it'\\''s'");
+        assert_eq!(quote(""), "''");
+    }
+}

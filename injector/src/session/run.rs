@@ -1,0 +1,301 @@
+//! One run, from a planned program to the last word about it.
+
+use std::time::Instant;
+
+use anyhow::{Context, Result, anyhow};
+use gmon::output::Target as File;
+
+use crate::os::child::Ending;
+use crate::os::failure::Failure;
+use crate::os::say::{Level, Voice};
+use crate::os::signals::{self, Signals};
+use crate::os::sys;
+use crate::profile::counted::Finished;
+use crate::program::planned::Planned;
+use crate::program::profilee::{Profilee, Profilees};
+use crate::program::resolve::Program;
+use crate::sampling::faults::Faults;
+use crate::sampling::perf::{self, Perf, Scope};
+use crate::sampling::sampler::{Choice, Method, Sampling};
+use crate::session::events;
+use crate::session::family::Family;
+use crate::session::report::{self, Run};
+use crate::session::settings::Settings;
+use crate::store::output::Output;
+use crate::store::region::layout::Orders;
+use crate::store::run_folder::{FIRST, RunFolder};
+use crate::target::contract::{Patience, Readying, Target};
+
+/// All that was found good before the start.
+pub(crate) struct Prepared {
+    pub(crate) settings: Settings,
+    pub(crate) program: Program,
+    pub(crate) planned: Planned<'static, 'static>,
+    pub(crate) choice: Choice,
+    /// The agent is wanted even if it has nothing to hook.
+    pub(crate) agent_wanted: bool,
+    /// Children, and programs that are executed, are profiled as well.
+    pub(crate) follow: bool,
+    /// There is a whole profile or none. A program that is started is profiled as far as it can be, since it may not be
+    /// started twice. A process that runs already is left alone instead, and the user can try again.
+    pub(crate) insists: bool,
+    pub(crate) output: Output,
+    pub(crate) stats: Option<File>,
+    /// When we were started.
+    pub(crate) start: Instant,
+}
+
+/// What a target may need to come into being.
+pub(crate) struct Entrance<'e> {
+    pub(crate) program: &'e Program,
+    /// The folder with the agent; None: there is no agent.
+    pub(crate) folder: Option<&'e RunFolder>,
+    /// Signals as they were when this process was started.
+    pub(crate) inherited: signals::Inherited,
+}
+
+/// Profiles a process, which `enter` starts or has found, and writes the profile.
+///
+/// # Errors
+/// There is no profile, or the process could not be started or left.
+pub(crate) fn profile<T: Target>(
+    prepared: Prepared,
+    enter: impl FnOnce(&Entrance) -> Result<T>,
+) -> Result<Ending, Failure> {
+    let Prepared { settings, program, planned, mut choice, output, stats, start, .. } = prepared;
+    let voice = settings.voice;
+    let mut notes: Vec<String> = planned.subject.unhookable.iter().cloned().collect();
+    notes.extend(planned.plan.iter().filter_map(|plan| plan.downgrade.clone()));
+
+    for reason in &choice.reasons {
+        if choice.method == Method::None {
+            voice.warn(format_args!("no samples are taken: {reason}"));
+        } else {
+            voice.detail(format_args!("sampling by {}: {reason}", choice.method.name()));
+        }
+        notes.push(reason.clone());
+    }
+
+    // From here on a limit on file sizes is an error to us and no signal.
+    let signals = Signals::take().context("cannot take over signals")?;
+    let agent_wanted = planned.hooked() > 0 || prepared.agent_wanted;
+    let mut profilees = Profilees::default();
+    let profilee = profilees.first(&program.binary, program.shown.clone(), planned, agent_wanted);
+    let planned = profilee.planned;
+    settings.planner().keep(planned);
+    let timer_rate = if choice.method == Method::Timer { choice.rate } else { 0 };
+    let orders = Orders { timer_rate, follow: prepared.follow, plan: profilee.number };
+    let mut unplaced = None;
+    let folder = match &profilee.plan {
+        Some((plan, layout)) => {
+            match RunFolder::create(FIRST, settings.engine, plan, layout, orders) {
+                Ok(folder) => Some(folder),
+                // Half a profile is better than none.
+                Err(error) if choice.method == Method::Perf && !prepared.insists => {
+                    voice.warn(format_args!("{error:#}; nothing is hooked, the program is only sampled"));
+                    unplaced = Some(format!("{error:#}"));
+                    None
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        None => None,
+    };
+
+    let mut family = Family::new(&settings, &output, folder, profilees, orders, choice.rate);
+    let entrance =
+        Entrance { program: &program, folder: family.folder.as_ref(), inherited: signals.inherited() };
+    let mut target = enter(&entrance)?;
+    let pid = target.pid();
+    let mut sampling = None;
+    if choice.method == Method::Perf {
+        let scope = target.scope();
+        match sample(scope, choice.rate, family.follows()) {
+            Ok(begun) => sampling = Some(begun),
+            Err(error) => {
+                let why = perf::refusal(&error, scope);
+                if prepared.insists {
+                    return Err(anyhow!(why).into());
+                }
+                voice.warn(format_args!("no samples are taken: {why}"));
+                (choice.method, choice.rate) = (Method::None, 0);
+                notes.push(why);
+            }
+        }
+    }
+    // Where there are no perf events, the place of a crash is not known.
+    let faults = if planned.counts { Faults::open(pid).ok() } else { None };
+    family.begin(pid, profilee);
+    if let Some(sampling) = &mut sampling {
+        let code = &planned.subject.code;
+        match target.bias(planned) {
+            Some(bias) => sampling.announce_running(pid, code, planned.shape, bias),
+            None => sampling.announce(pid, code, planned.shape, false),
+        }
+    }
+    let follows = family.follows();
+    let readying = Readying { folder: family.folder.as_ref(), planned, follows, voice };
+    match target.make_ready(&readying) {
+        Ok(grip) => family.hold_first(grip),
+        Err(error) => {
+            if !target.is_clean() {
+                family.folder.take().into_iter().for_each(RunFolder::keep);
+            }
+            return Err(error.into());
+        }
+    }
+    if let (Some(sampling), Scope::Running(_)) = (&mut sampling, target.scope()) {
+        sampling.perf().enable();
+    }
+    let injector_ns = start.elapsed().as_nanos() as u64;
+    target.begin(voice)?;
+    if target.allows_threads() {
+        settings.cache.keep_fresh();
+    }
+    let ending = until_end(&mut target, &signals, &mut family, sampling.as_mut());
+    target.leave(family.first_grip(), ending, voice)?;
+    let ending = ending.unwrap_or(Ending::Exited(0));
+
+    let crashed = ending == Ending::Killed(libc::SIGSEGV);
+    let crash = faults.filter(|_| crashed).and_then(|faults| faults.fatal(pid));
+    let finished = family.end_first(sampling.as_mut(), unplaced.as_ref(), crash);
+    if family.follows() {
+        events::until_alone(&signals, &mut family, sampling.as_mut());
+    }
+    let alive = family.end_all(sampling.as_mut());
+    if alive > 0 {
+        let alive = gmon::counted(alive, "process still runs", "processes still run");
+        voice.warn(format_args!("{alive}; what was counted up to now is written"));
+    }
+    let sampler_bytes = sampling.as_mut().map_or(0, |sampling| sampling.perf().ring_bytes());
+    let (lost_samples, throttled) = sampling.as_ref().map_or((0, false), |s| (s.lost, s.throttled));
+    drop(sampling);
+    for trouble in &family.troubles {
+        voice.warn(trouble);
+    }
+    if let Some(folder) = family.folder.take().filter(|_| !target.is_clean()) {
+        // The next gprofinject that attaches to the process finds there what is to be taken out.
+        folder.keep();
+    }
+    let Some(Finished { collected, placed, bytes }) = finished else {
+        return Err(anyhow!("the profile is lost").into());
+    };
+    if let Some(trouble) = &collected.trouble {
+        if target.was_hooked() {
+            voice.warn(trouble);
+        } else if unplaced.is_none() {
+            voice.warn(format_args!("nothing was hooked: {trouble}"));
+        }
+        notes.push(trouble.clone());
+    }
+    say_what_was_not_followed(&family, voice);
+    notes.extend(family.unfollowed.iter().cloned());
+    let run = Run {
+        planned,
+        engine: settings.engine.name(),
+        binary: &program.binary,
+        ending,
+        collected: &collected,
+        placed,
+        sampler: choice.method.name(),
+        rate: choice.rate,
+        lost_samples,
+        throttled,
+        sampler_bytes,
+        plan_bytes: profilee.plan_len(),
+        injector_ns,
+        notes: &notes,
+        others: &family.others,
+    };
+    let files = Files { output: &output, stats: stats.as_ref(), profilee };
+    finish(&run, &program, voice, &files, pid as u32, &bytes)?;
+    target.result(ending)
+}
+
+/// The loop: waits for the end of the target, and does meanwhile what the family, the sampler and signals want. None: the
+/// target is to be left while it runs.
+fn until_end(
+    target: &mut impl Target,
+    signals: &Signals,
+    family: &mut Family,
+    mut sampling: Option<&mut Sampling>,
+) -> Option<Ending> {
+    loop {
+        if let Some(ending) = target.ending() {
+            return Some(ending);
+        }
+        let at_most = match target.patience() {
+            Patience::Endless => None,
+            Patience::AtMost(time) => Some(time),
+            Patience::Over => return None,
+        };
+        events::wait(signals, family, sampling.as_deref_mut(), target.descriptor(), at_most);
+        while let Some(arrived) = signals.next() {
+            let is_asked = family.is_asked_by(arrived.signal, sampling.as_deref_mut());
+            if !is_asked && !target.hear(arrived) {
+                return None;
+            }
+        }
+    }
+}
+
+fn sample(scope: Scope, rate: u32, follow: bool) -> std::io::Result<Sampling> {
+    let perf = Perf::open(scope, rate, follow)?;
+    if scope == Scope::Machine {
+        perf.enable();
+    }
+    Ok(Sampling::new(perf))
+}
+
+/// Says what was executed and is not in any profile, or not as was asked. `make` may have executed many such programs.
+fn say_what_was_not_followed(family: &Family, voice: Voice) {
+    const MOST: usize = 5;
+    for (index, note) in family.unfollowed.iter().enumerate() {
+        if index < MOST {
+            voice.note(note);
+        } else {
+            voice.detail(note);
+        }
+    }
+    let more = family.unfollowed.len().saturating_sub(MOST);
+    if more > 0 && voice.0 < Level::Verbose {
+        voice.note(format_args!("and {} of this kind (-v)", gmon::counted(more, "more note", "more notes")));
+    }
+}
+
+/// Where the results go.
+struct Files<'f> {
+    output: &'f Output,
+    stats: Option<&'f File>,
+    profilee: &'f Profilee,
+}
+
+/// Writes the profile and the facts about the run, and says what there is to say.
+fn finish(run: &Run, program: &Program, voice: Voice, files: &Files, pid: u32, bytes: &[u8]) -> Result<()> {
+    let Files { output, stats, profilee } = *files;
+    for loss in run.losses() {
+        voice.warn(loss);
+    }
+    run.details(voice);
+    run.list_others(voice);
+    if let Some(Err(error)) = stats.map(|target| run.stats().write(target)) {
+        voice.warn(sys::plain(&format!("{error:#}")));
+    }
+    let subject = run.planned.subject;
+    if subject.blind || subject.unhookable.is_some() && run.sampler == Method::None.name() {
+        voice.warn(format_args!("no profile of {}", program.binary.display()));
+        return Ok(());
+    }
+    let written = output.write(pid, bytes)?;
+    if let Some(detour) = &written.detour {
+        voice.warn(format_args!("{detour}; it is in {}", written.path.display()));
+    }
+    run.placed.report(voice, &program.shown.to_string_lossy(), None);
+    let (symbols, note) = profilee.symbols_beside(output, &written.path);
+    if let Some(note) = note {
+        voice.note(note);
+    }
+    let next = format!("gprof {} {}", report::quoted(&symbols), report::quoted(written.path.as_os_str()));
+    voice.note(format_args!("{}; next: {next}", run.summary()));
+    Ok(())
+}

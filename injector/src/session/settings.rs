@@ -1,0 +1,57 @@
+//! What the user asked for, whatever the options are called.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use crate::options::Verb;
+use crate::options::{EngineArg, HooksArg, SamplerArg};
+use crate::os::say::Voice;
+use crate::program::filters::Filters;
+use crate::program::plan_cache::PlanCache;
+use crate::program::planner::Planner;
+use crate::store::logbook::Entries;
+use crate::store::output::Naming;
+
+#[derive(Debug)]
+pub(crate) struct Settings {
+    pub(crate) command: Vec<OsString>,
+    pub(crate) output: Naming,
+    pub(crate) stats: Option<PathBuf>,
+    /// None: not said, which is `both` where hooks do no harm.
+    pub(crate) hooks: Option<HooksArg>,
+    pub(crate) engine: EngineArg,
+    pub(crate) rate: u32,
+    pub(crate) sampler: SamplerArg,
+    pub(crate) filters: Filters,
+    pub(crate) follow: bool,
+    pub(crate) list: bool,
+    /// What we do when we get a signal. A pause is followed by going on.
+    pub(crate) signals: Vec<(i32, Verb)>,
+    pub(crate) voice: Voice,
+    pub(crate) cache: PlanCache,
+}
+
+impl Settings {
+    /// How programs are planned.
+    pub(crate) fn planner(&self) -> Planner<'_> {
+        Planner { hooks: self.hooks, engine: self.engine, filters: &self.filters, cache: &self.cache }
+    }
+
+    /// What `--recover` needs to know of a run that samples at `rate`.
+    pub(crate) fn entries(&self, rate: u32) -> Entries {
+        let (include, exclude, min_size) = self.filters.typed();
+        Entries {
+            version: gprofinject_abi::VERSION,
+            output: self.output.absolute(),
+            hooks: self.hooks,
+            engine: self.engine,
+            include,
+            exclude,
+            min_size,
+            count: self.filters.count(),
+            files: self.filters.files(),
+            rate,
+            programs: Vec::new(),
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! The libraries that travel inside this command: the agent, and Frida's gum in builds with the feature `frida`.
+
+use anyhow::{Result, bail};
+use gprofinject_abi::{AGENT_FILE, FRIDA_FILE};
+use gprofinject_plan::Engine;
+
+use crate::options::EngineArg;
+
+/// The agent library, built by build.rs.
+pub(crate) static AGENT: &[u8] = include_bytes!(env!("GPROFINJECT_AGENT"));
+
+/// The library with gum, built by build.rs.
+#[cfg(feature = "frida")]
+static LIBRARY: Option<&[u8]> = Some(include_bytes!(env!("GPROFINJECT_FRIDA")));
+#[cfg(not(feature = "frida"))]
+static LIBRARY: Option<&[u8]> = None;
+
+impl EngineArg {
+    pub(crate) fn engine(self) -> Engine {
+        match self {
+            EngineArg::Builtin => Engine::Builtin,
+            EngineArg::Frida => Engine::Frida,
+            EngineArg::FridaOrBuiltin => Engine::FridaOrBuiltin,
+        }
+    }
+
+    /// As it is typed.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            EngineArg::Builtin => "builtin",
+            EngineArg::Frida => "frida",
+            EngineArg::FridaOrBuiltin => "frida,builtin",
+        }
+    }
+
+    /// Whether it can patch here: in this build, a program that is started or (`running`) a process.
+    pub(crate) fn check(self, running: bool) -> Result<()> {
+        if self == EngineArg::Builtin {
+            return Ok(());
+        }
+        if LIBRARY.is_none() {
+            bail!(
+                "--engine {}: this gprofinject was built without Frida; build it with --features frida, for \
+                 which docs/frida.md says what it takes, or leave --engine away",
+                self.name()
+            );
+        }
+        if running {
+            bail!(
+                "--engine {}: Frida's gum comes into a program when it is started, not into a running process; \
+                 leave --engine away",
+                self.name()
+            );
+        }
+        Ok(())
+    }
+
+    /// What is preloaded, by its name in the run folder.
+    pub(crate) fn libraries(self) -> impl Iterator<Item = (&'static str, &'static [u8])> {
+        let frida = LIBRARY.filter(|_| self != EngineArg::Builtin);
+        std::iter::once((AGENT_FILE, AGENT)).chain(frida.map(|library| (FRIDA_FILE, library)))
+    }
+}

@@ -1,0 +1,158 @@
+//! Where profiles and `--stats` go: checked before the program runs, written after it by [`gmon::output`].
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, anyhow};
+use gmon::output::{self, Target};
+use serde::{Deserialize, Serialize};
+
+use crate::os::sys;
+
+/// How the profile is called.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Naming {
+    /// As -o says, or gmon.out.
+    Fixed(PathBuf),
+    /// GMON_OUT_PREFIX: the program's process number is added.
+    Prefix(OsString),
+}
+
+pub(crate) fn naming(option: Option<PathBuf>, prefix: Option<OsString>) -> Naming {
+    match (option, prefix) {
+        (Some(path), _) => Naming::Fixed(path),
+        (None, Some(prefix)) if !prefix.is_empty() => Naming::Prefix(prefix),
+        _ => Naming::Fixed("gmon.out".into()),
+    }
+}
+
+impl Naming {
+    /// The same from any folder.
+    pub(crate) fn absolute(&self) -> Naming {
+        let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        match self {
+            Naming::Fixed(path) => Naming::Fixed(absolute(path)),
+            Naming::Prefix(prefix) => Naming::Prefix(absolute(Path::new(prefix)).into()),
+        }
+    }
+
+    fn path(&self, pid: u32) -> PathBuf {
+        match self {
+            Naming::Fixed(path) => path.clone(),
+            Naming::Prefix(prefix) => {
+                let mut name = prefix.clone();
+                name.push(format!(".{pid}"));
+                name.into()
+            }
+        }
+    }
+
+    /// Checks that the profile can be written, whatever the process number will be.
+    pub(crate) fn check(&self) -> Result<Output> {
+        let other = match self {
+            Naming::Fixed(_) => "name another file with -o FILE",
+            Naming::Prefix(_) => "name another with GMON_OUT_PREFIX or -o FILE",
+        };
+        let path = self.path(std::process::id());
+        let target = Target::check(&path)
+            .with_context(|| format!("cannot write the profile to {}; {other}", path.display()))?;
+        Ok(Output { naming: self.clone(), target })
+    }
+}
+
+/// A place for the profile that was found good.
+#[derive(Debug)]
+pub(crate) struct Output {
+    naming: Naming,
+    target: Target,
+}
+
+/// Where a profile ended up.
+#[derive(Debug)]
+pub(crate) struct Written {
+    /// As the user would type it.
+    pub(crate) path: PathBuf,
+    /// Why it is not where it should be.
+    pub(crate) detour: Option<anyhow::Error>,
+}
+
+impl Output {
+    /// The profile's file, if it is one and its name is known already.
+    pub(crate) fn file(&self) -> Option<&Path> {
+        self.target.file().filter(|_| matches!(self.naming, Naming::Fixed(_)))
+    }
+
+    /// Writes the first process's profile; where that has become impossible, to a temporary folder.
+    pub(crate) fn write(&self, pid: u32, bytes: &[u8]) -> Result<Written> {
+        let path = self.naming.path(pid);
+        let result = match &self.naming {
+            Naming::Fixed(_) => self.target.write(bytes),
+            // Its name is known only now.
+            Naming::Prefix(_) => Target::check(&path).and_then(|target| target.write(bytes)),
+        };
+        written(path, result, &format!("gmon.out.{pid}"), bytes)
+    }
+
+    /// Writes another process's profile, beside the first one's. `executed`: profiles of that process so far.
+    pub(crate) fn write_other(&self, pid: u32, executed: u32, bytes: &[u8]) -> Result<Written> {
+        let mut suffix = format!(".{pid}");
+        if executed > 0 {
+            suffix.push_str(&format!(".{executed}"));
+        }
+        let mut name = match (&self.naming, &self.target) {
+            // A pipe or a device takes one profile, and so does a descriptor.
+            (Naming::Fixed(_), target) if target.is_stream() => OsString::from("gmon.out"),
+            (Naming::Fixed(path), _) => path.clone().into_os_string(),
+            (Naming::Prefix(prefix), _) => prefix.clone(),
+        };
+        name.push(&suffix);
+        let path = PathBuf::from(name);
+        let result = Target::check(&path).and_then(|target| target.write(bytes));
+        written(path, result, &format!("gmon.out{suffix}"), bytes)
+    }
+}
+
+impl Output {
+    /// Keeps a copy of a program beside a profile of it: `PROFILE.program`.
+    pub(crate) fn keep_program(&self, profile: &Path, bytes: &[u8]) -> io::Result<PathBuf> {
+        /// A copy of more than this is not what a user expects to find.
+        const MOST: usize = 256 << 20;
+        if bytes.is_empty() || bytes.len() > MOST || self.target.is_stream() {
+            return Err(io::Error::from_raw_os_error(libc::EFBIG));
+        }
+        let mut name = profile.as_os_str().to_owned();
+        name.push(".program");
+        Target::check(Path::new(&name))?.write(bytes)?;
+        Ok(name.into())
+    }
+}
+
+/// `result` of writing to `path`; if that failed, where else the profile is.
+fn written(path: PathBuf, result: io::Result<()>, other: &str, bytes: &[u8]) -> Result<Written> {
+    let Err(error) = result else { return Ok(Written { path, detour: None }) };
+    let detour = anyhow!("cannot write the profile to {}: {}", path.display(), sys::reason(&error));
+    match output::rescue(OsStr::new(other), bytes) {
+        Ok(path) => Ok(Written { path, detour: Some(detour) }),
+        Err(_) => Err(detour.context("the profile is lost")),
+    }
+}
+
+/// Where --stats goes: `-` is the standard output that we were given.
+pub(crate) fn stats_target(path: &Path) -> Result<Target> {
+    let target = if path == Path::new("-") { Target::standard_output() } else { Target::check(path) };
+    target.with_context(|| format!("cannot write to {}; name another file with --stats FILE", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_option_beats_the_prefix() {
+        let prefix = || Some(OsString::from("p"));
+        assert_eq!(naming(Some("o".into()), prefix()), Naming::Fixed("o".into()));
+        assert_eq!(naming(None, prefix()).path(7), Path::new("p.7"));
+        assert_eq!(naming(None, Some("".into())), Naming::Fixed("gmon.out".into()));
+    }
+}

@@ -1,0 +1,108 @@
+//! A region file by its name in a run folder: made before the program starts, opened after its end.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::time::SystemTime;
+
+use crate::os::sys;
+use crate::store::private_folder::PrivateFolder;
+use crate::store::region::layout::{AgentReport, BLOCKS_MAX, Layout, Orders, bytes_of, read_value};
+use crate::store::region::read::Region;
+
+/// A region file in a run folder.
+#[derive(Clone, Debug)]
+pub(crate) struct RegionFile {
+    folder: PrivateFolder,
+    name: String,
+}
+
+impl RegionFile {
+    pub(crate) fn new(folder: &PrivateFolder, name: String) -> RegionFile {
+        RegionFile { folder: folder.clone(), name }
+    }
+
+    /// Makes it.
+    pub(crate) fn create(&self, layout: &Layout, orders: Orders) -> io::Result<Region> {
+        let file = self.folder.create_file(&self.name)?;
+        sys::allocate(&file, layout.reserved(orders.timer_rate))?;
+        let blocks_max = make_room(&file, layout)?;
+        file.write_all_at(bytes_of(&layout.header(orders, blocks_max)), 0)?;
+        Ok(Region::new(file, *layout))
+    }
+
+    /// Opens it with a layout that is known.
+    pub(crate) fn open(&self, layout: &Layout) -> io::Result<Region> {
+        Ok(Region::new(self.file()?, *layout))
+    }
+
+    /// What its agent says, before its layout is known.
+    pub(crate) fn report(&self) -> io::Result<AgentReport> {
+        Ok(AgentReport::of(&read_value(&self.file()?, 0)?))
+    }
+
+    /// Whether a process still counts in it, if the kernel can tell.
+    pub(crate) fn is_counted_in(&self) -> Option<bool> {
+        sys::is_open_for_writing(&self.file().ok()?)
+    }
+
+    /// When it was made, if the file system knows.
+    pub(crate) fn begun(&self) -> Option<SystemTime> {
+        self.file().and_then(|file| file.metadata()).and_then(|metadata| metadata.created()).ok()
+    }
+
+    /// What mappings of it are known by.
+    pub(crate) fn inode(&self) -> Option<u64> {
+        self.file().and_then(|file| file.metadata()).map(|metadata| metadata.ino()).ok()
+    }
+
+    pub(crate) fn remove(&self) {
+        let _ = self.folder.remove_file(&self.name);
+    }
+
+    /// A child that has become another user makes a file that is that user's.
+    fn file(&self) -> io::Result<File> {
+        self.folder.open_of_anybody(&self.name)
+    }
+}
+
+/// Gives the file, which stays sparse, the length of as many thread counters as the file system and the file size
+/// limit allow.
+fn make_room(file: &File, layout: &Layout) -> io::Result<u64> {
+    let mut blocks = BLOCKS_MAX;
+    loop {
+        match file.set_len(layout.blocks_offset + blocks * layout.block_len()) {
+            Ok(()) => return Ok(blocks),
+            Err(error) if blocks == 1 => return Err(error),
+            Err(_) => blocks /= 2,
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(unsafe_code, reason = "the test maps a file")]
+mod tests {
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+
+    #[test]
+    fn a_mapping_is_seen_after_its_descriptor() {
+        let place = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a folder");
+        let folder = PrivateFolder::create(place.path()).expect("a folder");
+        let region = RegionFile::new(&folder, "region".into());
+        let file = folder.create_file("region").expect("created");
+        assert_eq!(region.is_counted_in(), Some(true));
+        file.set_len(4096).expect("resized");
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping, of which nothing is read or written.
+        let at =
+            unsafe { libc::mmap(std::ptr::null_mut(), 4096, access, libc::MAP_SHARED, file.as_raw_fd(), 0) };
+        assert_ne!(at, libc::MAP_FAILED);
+        drop(file);
+        assert_eq!(region.is_counted_in(), Some(true));
+        // SAFETY: that mapping, and nothing else.
+        assert_eq!(unsafe { libc::munmap(at, 4096) }, 0);
+        assert_eq!(region.is_counted_in(), Some(false));
+    }
+}

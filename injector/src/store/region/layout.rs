@@ -1,0 +1,207 @@
+//! Where everything in a region file is, what stands in its header, and how its records are read.
+#![allow(unsafe_code, reason = "it reads and writes records as bytes")]
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use gprofinject_abi::VERSION;
+use gprofinject_abi::region::{
+    BlockHeader, MAGIC, PAGE, RegionHeader, State, block_len, round_up, slot_chunk,
+};
+
+use crate::store::shape::Shape;
+
+/// Where everything is. Kept here: what the program's process left in the header is not relied on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Layout {
+    pub(crate) shape: Shape,
+    pub(crate) slot_bytes: u64,
+    pub(crate) counter_bytes: u64,
+    pub(crate) blocks_offset: u64,
+}
+
+pub(crate) const HISTOGRAM: u64 = PAGE;
+
+impl Layout {
+    pub(crate) fn new(shape: Shape, slot_bytes: u64, counter_bytes: u64) -> Layout {
+        let blocks_offset = round_up(HISTOGRAM + histogram_len(&shape), PAGE);
+        Layout { shape, slot_bytes, counter_bytes, blocks_offset }
+    }
+
+    pub(crate) fn block_len(&self) -> u64 {
+        block_len(self.slot_bytes, self.counter_bytes)
+    }
+
+    /// Bytes to be reserved: the histogram is written to only by the agent's timers.
+    pub(crate) fn reserved(&self, timer_rate: u32) -> u64 {
+        if timer_rate == 0 { PAGE } else { self.blocks_offset }
+    }
+
+    /// What stands in the header before the process has it.
+    pub(crate) fn header(&self, orders: Orders, blocks_max: u64) -> RegionHeader {
+        RegionHeader {
+            magic: MAGIC,
+            version: VERSION,
+            timer_rate: orders.timer_rate,
+            follow: orders.follow.into(),
+            plan: orders.plan,
+            histogram_offset: HISTOGRAM,
+            text_bins: self.shape.text_bins(),
+            arena_bins: self.shape.arena_bins(),
+            text_shift: self.shape.text_shift,
+            arena_shift: self.shape.arena_shift,
+            blocks_offset: self.blocks_offset,
+            block_len: self.block_len(),
+            slot_bytes: self.slot_bytes,
+            slot_chunk: slot_chunk(self.slot_bytes),
+            counter_bytes: self.counter_bytes,
+            blocks_max,
+            ..zeroed()
+        }
+    }
+
+    /// Whether our part of a header is still as it was written.
+    pub(crate) fn is_that_of(&self, header: &RegionHeader) -> bool {
+        let own = self.header(Orders::default(), 0);
+        (header.magic, header.version) == (own.magic, own.version)
+            && (header.histogram_offset, header.text_bins, header.arena_bins)
+                == (own.histogram_offset, own.text_bins, own.arena_bins)
+            && (header.blocks_offset, header.block_len, header.slot_bytes)
+                == (own.blocks_offset, own.block_len, own.slot_bytes)
+            && header.counter_bytes == own.counter_bytes
+    }
+}
+
+/// Bytes of bins. A damaged program's may be beyond all files; then making the file fails.
+pub(crate) fn histogram_len(shape: &Shape) -> u64 {
+    shape.bins().saturating_mul(4).min(1 << 60)
+}
+
+/// What the header asks the agent to do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Orders {
+    /// Samples per second that it takes by timer, or 0.
+    pub(crate) timer_rate: u32,
+    /// Children, and programs that are executed, are profiled as well.
+    pub(crate) follow: bool,
+    /// Number of the plan.
+    pub(crate) plan: u32,
+}
+
+/// What the agent says of its process, or whatever the process has written there instead. None of it is relied on: it
+/// may make counts and words in messages wrong, and nothing else.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct AgentReport {
+    pub(crate) state: AgentState,
+    pub(crate) trouble: u32,
+    pub(crate) trouble_address: u64,
+    pub(crate) errno: i32,
+    pub(crate) pid: u32,
+    /// Number of the plan, which a forked child copies from its parent.
+    pub(crate) plan: u32,
+    /// Children count in the file.
+    pub(crate) guests: bool,
+    pub(crate) frozen: bool,
+    pub(crate) bias: u64,
+    pub(crate) setup_ns: u64,
+    pub(crate) lost_calls: u64,
+    pub(crate) lost_threads: u64,
+    pub(crate) bare_calls: u64,
+    pub(crate) samples_outside: u64,
+    pub(crate) lost_timers: u64,
+    pub(crate) lost_children: u64,
+    pub(crate) lost_programs: u64,
+    pub(crate) frida_patched: u64,
+    pub(crate) frida_ns: u64,
+}
+
+/// How far the agent has come; see [`State`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum AgentState {
+    #[default]
+    New,
+    SettingUp,
+    Armed,
+    /// It gave up, or the number is none that it writes.
+    Refused,
+}
+
+impl AgentReport {
+    pub(crate) fn of(header: &RegionHeader) -> AgentReport {
+        const NEW: u32 = State::New as u32;
+        const SETTING_UP: u32 = State::SettingUp as u32;
+        const ARMED: u32 = State::Armed as u32;
+        AgentReport {
+            state: match header.state {
+                NEW => AgentState::New,
+                SETTING_UP => AgentState::SettingUp,
+                ARMED => AgentState::Armed,
+                _ => AgentState::Refused,
+            },
+            trouble: header.trouble,
+            trouble_address: header.trouble_address,
+            errno: header.errno,
+            pid: header.pid,
+            plan: header.plan,
+            guests: header.guests > 0,
+            frozen: header.frozen != 0,
+            bias: header.bias,
+            setup_ns: header.setup_ns,
+            lost_calls: header.lost_calls,
+            lost_threads: header.lost_threads,
+            bare_calls: header.bare_calls,
+            samples_outside: header.samples_outside,
+            lost_timers: header.lost_timers,
+            lost_children: header.lost_children,
+            lost_programs: header.lost_programs,
+            frida_patched: header.frida_patched,
+            frida_ns: header.frida_ns,
+        }
+    }
+}
+
+/// How many threads may have counters at the same time.
+pub(crate) const BLOCKS_MAX: u64 = 1 << 14;
+
+/// As much as there is; the rest of the buffer stays as it is.
+pub(crate) fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+    let mut done = 0;
+    while let Some(rest @ [_, ..]) = buffer.get_mut(done..) {
+        match file.read_at(rest, offset + done as u64) {
+            Ok(0) => break,
+            Ok(count) => done += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(done)
+}
+
+/// Zeros where the file has ended.
+pub(crate) fn read_value<T: Raw>(file: &File, offset: u64) -> io::Result<T> {
+    let mut value: T = zeroed();
+    // SAFETY: `Raw`: no padding to be exposed, and any bytes are a value.
+    let bytes = unsafe { std::slice::from_raw_parts_mut((&raw mut value).cast::<u8>(), size_of::<T>()) };
+    read_at(file, bytes, offset)?;
+    Ok(value)
+}
+
+/// # Safety
+/// The type is integers and arrays of integers only, without padding.
+pub(crate) unsafe trait Raw: Sized {}
+
+// SAFETY: u64, u32 and [u8; 8]; every u64 stands at a multiple of 8 after an even number of u32.
+unsafe impl Raw for RegionHeader {}
+// SAFETY: u64 and u32; every u64 stands at a multiple of 8 after an even number of u32.
+unsafe impl Raw for BlockHeader {}
+
+pub(crate) fn zeroed<T: Raw>() -> T {
+    // SAFETY: `Raw`: zeros are a value.
+    unsafe { std::mem::zeroed() }
+}
+
+pub(crate) fn bytes_of<T: Raw>(value: &T) -> &[u8] {
+    // SAFETY: `Raw`: all bytes are initialised.
+    unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast(), size_of::<T>()) }
+}

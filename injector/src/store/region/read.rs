@@ -1,0 +1,363 @@
+//! What a region file holds, read with our own layout, whatever its process has written there.
+
+use std::cell::OnceCell;
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::{FileExt, MetadataExt};
+
+use gprofinject_abi::region::{
+    BlockHeader, Overflow, ROOT, RegionHeader, SEGMENTS, SLOTS, Slot, counters_offset, plain_key,
+    segment_entries, segment_offset,
+};
+use rustix::fs::SeekFrom;
+use rustix::io::Errno;
+
+use crate::store::private_folder::PrivateFolder;
+use crate::store::region::layout::{
+    AgentReport, BLOCKS_MAX, HISTOGRAM, Layout, histogram_len, read_at, read_value,
+};
+
+/// Children that could make no file of their own and count in this one: more of them are not kept apart. A process
+/// can write any number into a header of thread counters, and each would be a profile of its own.
+const GUESTS_MAX: usize = 1000;
+/// The kernel's PID_MAX_LIMIT.
+const PROCESS_MAX: u32 = 1 << 22;
+
+/// A region file of ours.
+pub(crate) struct Region {
+    file: File,
+    layout: Layout,
+    /// Whose thread counters are looked at: 0, the file's own process, or a guest's number.
+    process: u32,
+    /// Read once: in the file they may change while we work.
+    heads: OnceCell<Vec<Head>>,
+}
+
+/// The counters of one thread.
+#[derive(Clone, Copy, Debug)]
+struct Head {
+    offset: u64,
+    /// 0, or a guest's number.
+    process: u32,
+    owners: u32,
+    lost_calls: u64,
+}
+
+/// What the threads of a process say of themselves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Threads {
+    pub(crate) count: u64,
+    pub(crate) lost_calls: u64,
+}
+
+/// A counter of an arc: the called function's number is known from its place, or stored beside it.
+pub(crate) struct Counter {
+    pub(crate) function: u32,
+    pub(crate) key: u64,
+    pub(crate) count: u64,
+}
+
+/// Bytes read at a time; a multiple of 16 and of 24 is not needed, since reads follow the tables.
+const PIECE: usize = 1 << 20;
+
+impl Region {
+    pub(super) fn new(file: File, layout: Layout) -> Region {
+        Region { file, layout, process: 0, heads: OnceCell::new() }
+    }
+
+    /// What the agent says, and whether the header is damaged: our own part of it is not what we have written, or the
+    /// file was cut off.
+    pub(crate) fn report(&self) -> io::Result<(AgentReport, bool)> {
+        let header: RegionHeader = read_value(&self.file, 0)?;
+        let is_cut_off = self.file.metadata()?.len() < self.layout.blocks_offset + self.layout.block_len();
+        Ok((AgentReport::of(&header), is_cut_off || !self.layout.is_that_of(&header)))
+    }
+
+    /// Bytes that the file takes on its disk or in memory.
+    pub(crate) fn committed(&self) -> u64 {
+        self.file.metadata().map_or(0, |metadata| metadata.blocks() * 512)
+    }
+
+    /// Copies what there is to a new file, which is as sparse.
+    pub(crate) fn copy_to(&self, folder: &PrivateFolder, name: &str) -> io::Result<()> {
+        let _ = folder.remove_file(name);
+        let copy = folder.create_file(name)?;
+        let len = self.end()?;
+        copy.set_len(len)?;
+        let mut result = Ok(());
+        self.pieces(0..len, 1, |offset, bytes| {
+            if result.is_ok() {
+                result = copy.write_all_at(bytes, offset);
+            }
+        })?;
+        result
+    }
+
+    /// Non-zero histogram bins: index of the first one and the counts from there.
+    pub(crate) fn histogram(
+        &self,
+        mut visit: impl FnMut(u64, &mut dyn Iterator<Item = u32>),
+    ) -> io::Result<()> {
+        let end = HISTOGRAM + histogram_len(&self.layout.shape);
+        self.pieces(HISTOGRAM..end, 4, |offset, bytes| {
+            let mut counts =
+                bytes.chunks_exact(4).filter_map(|word| Some(u32::from_le_bytes(*word.first_chunk()?)));
+            visit((offset - HISTOGRAM) / 4, &mut counts);
+        })
+    }
+
+    /// What the process's threads say.
+    pub(crate) fn threads(&self) -> io::Result<Threads> {
+        Ok(self.own_blocks()?.fold(Threads::default(), |sum, head| Threads {
+            count: sum.count.saturating_add(head.owners.into()),
+            lost_calls: sum.lost_calls.saturating_add(head.lost_calls),
+        }))
+    }
+
+    /// The numbers of children that count in this file: those that a process can have, and not too many.
+    pub(crate) fn guests(&self) -> io::Result<BTreeSet<u32>> {
+        let numbers = self.heads()?.iter().map(|head| head.process);
+        let guests: BTreeSet<u32> = numbers.filter(|number| (1..=PROCESS_MAX).contains(number)).collect();
+        Ok(guests.into_iter().take(GUESTS_MAX).collect())
+    }
+
+    /// The same file, as a guest's.
+    pub(crate) fn of_guest(&mut self, process: u32) -> &Region {
+        self.process = process;
+        self
+    }
+
+    /// Every counter in use. `owners`: byte ranges of home slots in a thread's counters, with their function's number,
+    /// sorted.
+    pub(crate) fn counters(
+        &self,
+        owners: &[(Range<u64>, u32)],
+        mut visit: impl FnMut(Counter),
+    ) -> io::Result<()> {
+        for Head { offset: block, .. } in self.own_blocks()? {
+            let slots = block + SLOTS..block + SLOTS + self.layout.slot_bytes;
+            self.pieces(slots, size_of::<Slot>() as u64, |offset, bytes| {
+                let at = offset - block;
+                let mut next = owners.partition_point(|(range, _)| range.end <= at);
+                for (slot, at) in bytes.chunks_exact(size_of::<Slot>()).zip((at..).step_by(size_of::<Slot>()))
+                {
+                    let (key, count) = (word(slot, 0), word(slot, 8));
+                    while owners.get(next).is_some_and(|(range, _)| range.end <= at) {
+                        next += 1;
+                    }
+                    if let Some(&(_, function)) = owners.get(next)
+                        && count != 0
+                    {
+                        // A return address of 0, a coroutine's first, finds a free slot to be its own.
+                        let key = if key == 0 { ROOT } else { plain_key(key) };
+                        visit(Counter { function, key, count });
+                    }
+                }
+            })?;
+            for segment in 0..SEGMENTS {
+                let start = block + segment_offset(self.layout.slot_bytes, segment);
+                let len = (segment_entries(segment) * size_of::<Overflow>()) as u64;
+                self.pieces(start..start + len, size_of::<Overflow>() as u64, |_, bytes| {
+                    for entry in bytes.chunks_exact(size_of::<Overflow>()) {
+                        let (key, count, function) = (word(entry, 0), word(entry, 8), word(entry, 16) as u32);
+                        if key != 0 && count != 0 {
+                            visit(Counter { function, key, count });
+                        }
+                    }
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The counters of basic blocks, summed over the process's threads.
+    pub(crate) fn block_counters(&self) -> io::Result<Vec<u64>> {
+        let mut sums = vec![0_u64; (self.layout.counter_bytes / 8) as usize];
+        if sums.is_empty() {
+            return Ok(sums);
+        }
+        for Head { offset: block, .. } in self.own_blocks()? {
+            let start = block + counters_offset(self.layout.slot_bytes);
+            self.pieces(start..start + self.layout.counter_bytes, 8, |offset, bytes| {
+                let first = ((offset - start) / 8) as usize;
+                let counts = bytes.chunks_exact(8).map(|count| word(count, 0));
+                for (sum, count) in sums.iter_mut().skip(first).zip(counts) {
+                    *sum = sum.saturating_add(count);
+                }
+            })?;
+        }
+        Ok(sums)
+    }
+
+    fn own_blocks(&self) -> io::Result<impl Iterator<Item = &Head>> {
+        Ok(self.heads()?.iter().filter(|head| head.process == self.process))
+    }
+
+    /// The thread counters that hold anything.
+    fn heads(&self) -> io::Result<&[Head]> {
+        if self.heads.get().is_none() {
+            let mut heads = Vec::new();
+            for offset in self.block_offsets()? {
+                let BlockHeader { process, owners, lost_calls, .. } = read_value(&self.file, offset)?;
+                heads.push(Head { offset, process, owners, lost_calls });
+            }
+            let _ = self.heads.set(heads);
+        }
+        Ok(self.heads.get().map_or(&[], Vec::as_slice))
+    }
+
+    fn block_offsets(&self) -> io::Result<Vec<u64>> {
+        let end = self.end()?;
+        let len = self.layout.block_len();
+        let mut offsets = Vec::new();
+        let mut at = self.layout.blocks_offset;
+        while let Some(data) = self.next_data(at, end)? {
+            let block = data.start - (data.start - self.layout.blocks_offset) % len;
+            offsets.push(block);
+            at = block + len;
+        }
+        Ok(offsets)
+    }
+
+    /// Where the file ends, or where it would if nobody had made it longer.
+    fn end(&self) -> io::Result<u64> {
+        let most = self.layout.blocks_offset + BLOCKS_MAX * self.layout.block_len();
+        Ok(self.file.metadata()?.len().min(most))
+    }
+
+    /// Visits the parts of a table that are not holes, in pieces of whole entries.
+    fn pieces(&self, table: Range<u64>, entry: u64, mut visit: impl FnMut(u64, &[u8])) -> io::Result<()> {
+        let mut buffer = vec![0; PIECE];
+        let mut at = table.start;
+        while let Some(data) = self.next_data(at, table.end)? {
+            // A hole begins and ends at a page, an entry anywhere.
+            let start = table.start + (data.start - table.start) / entry * entry;
+            let end = table.end.min(table.start + (data.end - table.start).div_ceil(entry) * entry);
+            let len = ((end - start).min(PIECE as u64) / entry * entry) as usize;
+            if len == 0 {
+                break;
+            }
+            let Some(piece) = buffer.get_mut(..len) else { break };
+            let count = read_at(&self.file, piece, start)?;
+            visit(start, piece.get(..count).unwrap_or_default());
+            at = start + len as u64;
+        }
+        Ok(())
+    }
+
+    /// The next range below `end` that is not a hole.
+    fn next_data(&self, at: u64, end: u64) -> io::Result<Option<Range<u64>>> {
+        let seek = |place| match rustix::fs::seek(&self.file, place) {
+            Ok(found) => Ok(Some(found)),
+            Err(Errno::NXIO) => Ok(None),
+            Err(error) => Err(io::Error::from(error)),
+        };
+        if at >= end {
+            return Ok(None);
+        }
+        let Some(start) = seek(SeekFrom::Data(at))?.filter(|&start| start < end) else { return Ok(None) };
+        let stop = seek(SeekFrom::Hole(start))?.unwrap_or(end).min(end);
+        Ok(Some(start..stop))
+    }
+}
+
+fn word(bytes: &[u8], at: usize) -> u64 {
+    bytes.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |word| u64::from_le_bytes(*word))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::region::file::RegionFile;
+    use crate::store::region::layout::Orders;
+    use crate::store::shape::Shape;
+
+    #[test]
+    fn counters_are_found_across_holes() {
+        let place = tempfile::tempdir().expect("a folder");
+        let folder = PrivateFolder::create(place.path()).expect("a folder");
+        let shape =
+            Shape { text: (0x1000, 0x9000), arena: 0xa000, arena_len: 0x2000, text_shift: 1, arena_shift: 4 };
+        let slot_bytes = 20000;
+        let layout = Layout::new(shape, slot_bytes, 0);
+        let file = RegionFile::new(&folder, "region".into());
+        let region = file.create(&layout, Orders::default()).expect("created");
+        assert_eq!(region.report().expect("readable"), (AgentReport::default(), false));
+
+        let block = layout.blocks_offset + layout.block_len();
+        let put = |offset: u64, words: &[u64]| {
+            let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+            region.file.write_all_at(&bytes, offset).expect("written");
+        };
+        put(block, &[77, 3, 2]);
+        put(block + SLOTS, &[0x1111, 5, 0x2222, 6]);
+        put(block + SLOTS + slot_bytes - 16, &[0x3333, 7]);
+        // An entry across a page boundary: 24 * 170 = 4080.
+        put(block + segment_offset(slot_bytes, 1) + 24 * 170, &[0x4444, 8, 9]);
+        put(HISTOGRAM + 4 * 100, &[3]);
+
+        let owners = [(SLOTS..SLOTS + 16, 0), (SLOTS + 16..SLOTS + slot_bytes, 1)];
+        let mut found = Vec::new();
+        region.counters(&owners, |c| found.push((c.function, c.key, c.count))).expect("readable");
+        assert_eq!(found, [(0, 0x1111, 5), (1, 0x2222, 6), (1, 0x3333, 7), (9, 0x4444, 8)]);
+        assert_eq!(region.threads().expect("readable"), Threads { count: 2, lost_calls: 3 });
+        let mut bins = Vec::new();
+        let visit = |first: u64, counts: &mut dyn Iterator<Item = u32>| {
+            bins.extend((first..).zip(counts).filter(|&(_, n)| n > 0));
+        };
+        region.histogram(visit).expect("readable");
+        assert_eq!(bins, [(100, 3)]);
+    }
+
+    #[test]
+    fn lengths_are_not_believed() {
+        let place = tempfile::tempdir().expect("a folder");
+        let folder = PrivateFolder::create(place.path()).expect("a folder");
+        let shape =
+            Shape { text: (0x1000, 0x9000), arena: 0xa000, arena_len: 0x2000, text_shift: 1, arena_shift: 4 };
+        let layout = Layout::new(shape, 20000, 800);
+        let file = RegionFile::new(&folder, "region".into());
+        file.create(&layout, Orders::default()).expect("created");
+        let writer = folder.open_to_write("region").expect("opened");
+        let most = layout.blocks_offset + BLOCKS_MAX * layout.block_len();
+        for len in [0, 1, 100, 4095, layout.blocks_offset, most - 1, most + (1 << 40)] {
+            writer.set_len(len).expect("resized");
+            // Behind the last thread counters that there can be.
+            if len > most {
+                writer.write_all_at(&[1; 64], len - 64).expect("written");
+            }
+            let region = file.open(&layout).expect("opened");
+            let report = region.report().expect("readable");
+            assert!(report.1 == (len <= layout.blocks_offset) || len >= most - 1, "{len}");
+            assert_eq!(region.threads().expect("readable"), Threads::default());
+            assert!(region.guests().expect("readable").is_empty());
+            region
+                .counters(&[(SLOTS..SLOTS + 20000, 0)], |_| panic!("nothing was counted"))
+                .expect("readable");
+            assert_eq!(region.block_counters().expect("readable"), [0; 100]);
+            region.copy_to(&folder, "copy").expect("copied");
+            assert!(folder.open_file("copy").expect("there").metadata().expect("known").len() <= most);
+        }
+    }
+
+    #[test]
+    fn guests_are_processes_and_not_too_many() {
+        let place = tempfile::tempdir().expect("a folder");
+        let folder = PrivateFolder::create(place.path()).expect("a folder");
+        let shape = Shape { text: (0x1000, 0x2000), arena: 0, arena_len: 0, text_shift: 1, arena_shift: 4 };
+        let layout = Layout::new(shape, 16, 0);
+        let file = RegionFile::new(&folder, "region".into());
+        let region = file.create(&layout, Orders::default()).expect("created");
+        for n in 0..2000 {
+            let number = if n % 2 == 0 { 10 + n } else { u32::MAX - n };
+            let head = [[0; 20].as_slice(), &number.to_le_bytes(), &[0; 8]].concat();
+            let block = layout.blocks_offset + u64::from(n) * layout.block_len();
+            region.file.write_all_at(&head, block).expect("written");
+        }
+        let guests = region.guests().expect("readable");
+        assert_eq!(guests.len(), GUESTS_MAX);
+        assert!(guests.iter().all(|&number| number < 10 + 2000 && number % 2 == 0));
+    }
+}

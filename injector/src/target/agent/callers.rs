@@ -1,0 +1,173 @@
+//! A stopped thread's callers, by the unwind tables of what is mapped. Only asked when what merely lies on its stack
+//! would keep us.
+
+use std::collections::HashMap;
+
+use gimli::{
+    BaseAddresses, CfaRule, EhFrame, EhFrameHdr, LittleEndian, Register, RegisterRule, UnwindContext,
+    UnwindSection, X86_64,
+};
+use object::{Object, ObjectSection, ObjectSegment};
+
+use crate::os::proc::Mapping;
+use crate::target::agent::detours;
+use crate::target::agent::stacks;
+use crate::target::threads::deadline;
+use crate::target::threads::memory::Memory;
+use crate::target::threads::thread::Thread;
+
+/// Larger unwind tables are not read: node's have 10 MB.
+const TABLE_MAX: u64 = 256 << 20;
+/// More frames than that are not followed.
+const MOST: usize = 50_000;
+/// struct ucontext up to the registers, and two of these.
+const CONTEXT: u64 = 40;
+const CONTEXT_WORDS: [(u16, u64); 6] = [(3, 11), (6, 10), (12, 4), (13, 5), (14, 6), (15, 7)];
+const CONTEXT_RSP: u64 = 15;
+const CONTEXT_RIP: u64 = 16;
+
+/// Registers by their DWARF numbers: those that calls preserve.
+#[derive(Clone, Copy)]
+struct Frame {
+    registers: [Option<u64>; 16],
+    pc: u64,
+    /// The instruction at `pc` is the next one, not the one behind a call.
+    exact: bool,
+}
+
+/// Files that are mapped, read once; by the address of their code. None: it cannot be read.
+#[derive(Default)]
+pub(crate) struct Files(HashMap<u64, Option<File>>);
+
+pub(crate) struct Callers<'a> {
+    pub(crate) memory: &'a Memory,
+    pub(crate) pid: i32,
+    pub(crate) mappings: &'a [Mapping],
+    pub(crate) files: &'a mut Files,
+}
+
+struct File {
+    /// `.eh_frame_hdr` and `.eh_frame`, with their addresses.
+    header: (u64, Vec<u8>),
+    frames: (u64, Vec<u8>),
+    /// Address in memory less address in the file.
+    bias: u64,
+}
+
+impl Files {
+    /// Reads all that code is mapped from, before there is no time for it.
+    pub(crate) fn load(&mut self, pid: i32, mappings: &[Mapping]) {
+        let mapped = mappings.iter().filter(|mapping| mapping.executable && mapping.path.starts_with('/'));
+        for mapping in mapped.take_while(|_| !deadline::has_passed()) {
+            self.0.entry(mapping.lo).or_insert_with(|| File::of(pid, mapping));
+        }
+    }
+}
+
+impl Callers<'_> {
+    /// Whether an instruction for which `ours` holds is among those where the thread goes on, now or later. None: it
+    /// is not known. `replaced`: the true return address of a frame, by its CFA and what is in the return slot.
+    pub(crate) fn any(
+        &mut self,
+        thread: &Thread,
+        ours: impl Fn(u64) -> bool,
+        replaced: impl Fn(u64, u64) -> Option<u64>,
+    ) -> Option<bool> {
+        let now = &thread.registers;
+        let mut frame = Frame { registers: [None; 16], pc: now.rip, exact: true };
+        let known = [(3, now.rbx), (6, now.rbp), (7, now.rsp), (12, now.r12), (13, now.r13), (14, now.r14)];
+        for (register, value) in known.into_iter().chain([(15, now.r15), (0, now.rax), (10, now.r10)]) {
+            frame.registers[register] = Some(value);
+        }
+        for _ in 0..MOST {
+            if deadline::has_passed() {
+                return None;
+            }
+            if ours(frame.pc) {
+                return Some(true);
+            }
+            let rsp = frame.registers[7]?;
+            if stacks::is_restorer(self.memory, frame.pc) {
+                let word = |n: u64| self.memory.word(rsp + CONTEXT + 8 * n).ok();
+                frame.registers = [None; 16];
+                for (register, n) in CONTEXT_WORDS {
+                    frame.registers[usize::from(register)] = word(n);
+                }
+                frame.registers[7] = word(CONTEXT_RSP);
+                frame = Frame { pc: word(CONTEXT_RIP)?, exact: true, ..frame };
+                continue;
+            }
+            let Some(caller) = self.caller(&frame)? else { return Some(false) };
+            let cfa = caller.registers[7]?;
+            frame = caller;
+            frame.pc = replaced(cfa, frame.pc).unwrap_or(frame.pc);
+            if frame.pc == 0 {
+                return Some(false);
+            }
+        }
+        None
+    }
+
+    /// The frame's caller; Some(None): it has none.
+    fn caller(&mut self, frame: &Frame) -> Option<Option<Frame>> {
+        let at = frame.pc - u64::from(!frame.exact);
+        let mapping = self.mappings.iter().find(|mapping| (mapping.lo..mapping.hi).contains(&at))?;
+        let pid = self.pid;
+        let file = self.files.0.entry(mapping.lo).or_insert_with(|| File::of(pid, mapping)).as_ref()?;
+        let (memory, registers) = (self.memory, &frame.registers);
+        let ((header_at, header), (frames_at, frames)) = (&file.header, &file.frames);
+        let bases = BaseAddresses::default().set_eh_frame_hdr(*header_at).set_eh_frame(*frames_at);
+        let header = EhFrameHdr::new(header, LittleEndian).parse(&bases, 8).ok()?;
+        let frames = EhFrame::new(frames, LittleEndian);
+        let address = at.wrapping_sub(file.bias);
+        let entry =
+            header.table()?.fde_for_address(&frames, &bases, address, EhFrame::cie_from_offset).ok()?;
+        let mut context = UnwindContext::new();
+        let row = entry.unwind_info_for_address(&frames, &bases, &mut context, address).ok()?;
+        let CfaRule::RegisterAndOffset { register, offset } = *row.cfa() else { return None };
+        let cfa = (*registers.get(usize::from(register.0))?)?.wrapping_add_signed(offset);
+        let mut caller = Frame { registers: *registers, pc: 0, exact: false };
+        let value = |register: Register| {
+            Some(match row.register(register) {
+                Some(RegisterRule::Undefined) if register == X86_64::RA => 0,
+                Some(RegisterRule::Offset(offset)) => memory.word(cfa.wrapping_add_signed(offset)).ok()?,
+                None | Some(RegisterRule::SameValue | RegisterRule::Undefined) => {
+                    (*registers.get(usize::from(register.0))?)?
+                }
+                _ => return None,
+            })
+        };
+        for register in [3, 6, 12, 13, 14, 15] {
+            caller.registers[usize::from(register)] = value(Register(register));
+        }
+        caller.pc = value(X86_64::RA)?;
+        caller.registers[7] = Some(cfa);
+        Some((caller.pc != 0).then_some(caller))
+    }
+}
+
+impl File {
+    fn of(pid: i32, mapping: &Mapping) -> Option<File> {
+        const PAGE: u64 = 4096;
+        let bytes = detours::mapped(pid, mapping)?;
+        let object = object::File::parse(&*bytes).ok()?;
+        let segment = object.segments().find(|segment| {
+            let (offset, len) = segment.file_range();
+            let from = offset & !(PAGE - 1);
+            let end = offset.saturating_add(len);
+            (from..end).contains(&mapping.offset)
+                && (mapping.offset - from).saturating_add(mapping.hi - mapping.lo)
+                    <= (end - from).checked_next_multiple_of(PAGE).unwrap_or(u64::MAX)
+        })?;
+        let (offset, _) = segment.file_range();
+        let address = segment.address().wrapping_add(mapping.offset).wrapping_sub(offset);
+        let bias = mapping.lo.wrapping_sub(address);
+        let section = |name| {
+            let section = object.section_by_name(name)?;
+            let data = section.data().ok().filter(|data| data.len() as u64 <= TABLE_MAX)?;
+            Some((section.address(), data.to_vec()))
+        };
+        let (header, frames) = (section(".eh_frame_hdr")?, section(".eh_frame")?);
+        Some(File { header, frames, bias })
+    }
+}

@@ -1,0 +1,301 @@
+//! Into a process: maps the agent's image there, and has one borrowed thread run the agent's preparation.
+
+use std::io::{self, Error};
+use std::mem::offset_of;
+
+use anyhow::{Context, Result, anyhow, bail};
+use gprofinject_abi::attach::{CONTROL, DETOURS_MAX, Order, PREPARE};
+use gprofinject_abi::plan::THREAD_WORDS;
+use gprofinject_abi::{AGENT_FILE, REGION_SUFFIX};
+use gprofinject_plan::Plan;
+
+use crate::os::{proc, sys};
+use crate::program::planned::Planned;
+use crate::store::private_folder::PrivateFolder;
+use crate::store::run_folder::plan_file;
+use crate::target::agent::attachment::{Attachment, Detoured, Guest, Image, Landing, Stage};
+use crate::target::agent::detours::{self, COPY, Found};
+use crate::target::agent::handover;
+use crate::target::agent::image::Agent;
+use crate::target::agent::order::order_bytes;
+use crate::target::agent::room::{code_len, gap, libc_code};
+use crate::target::named;
+use crate::target::process::{Process, refusal};
+use crate::target::threads::memory::Memory;
+use crate::target::threads::stopped::Stopped;
+use crate::target::threads::tracer;
+
+const PAGE: u64 = 4096;
+/// The stack on which orders are carried out.
+const STACK: u64 = 64 << 10;
+const COPIES: u64 = (DETOURS_MAX as u64 * COPY).next_multiple_of(PAGE);
+const ORDER: u64 = (size_of::<Order>() as u64).next_multiple_of(PAGE);
+
+impl Attachment {
+    /// The agent in a process that was started with it. A stack for orders is mapped there.
+    ///
+    /// # Errors
+    /// The process cannot be stopped, or has executed another program.
+    pub(crate) fn started(process: &Process, plan: &Plan, folder: &PrivateFolder) -> Result<Attachment> {
+        let pid = process.pid;
+        let memory = Memory::open(pid).map_err(|error| anyhow!(refusal(pid, &error)))?;
+        let mappings = process.mappings()?;
+        let own = folder.path().join(AGENT_FILE);
+        let own = own.to_string_lossy();
+        let mut library = mappings.iter().filter(|mapping| mapping.path == own);
+        let base = library.next().context("the process executes another program now")?.lo;
+        let end = mappings.iter().filter(|mapping| mapping.path == own).map(|mapping| mapping.hi).max();
+        let agent = Agent::new()?;
+        let libc = libc_code(&mappings).context("the process does not use glibc")?;
+        let code = memory.bytes(libc.lo, code_len(libc))?;
+        let entry = base + agent.function(CONTROL).context("the agent library is damaged")?;
+        let mut attachment = Attachment::outside(process, plan, folder, &code, libc.lo)?;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let arguments = [0, ORDER + STACK, protection as u64, flags as u64, u64::MAX, 0];
+        let order = attachment.order(|attachment, _| {
+            tracer::apart(pid, |tracer| {
+                let mut stopped = attachment.one(tracer)?;
+                attachment.check_library(base)?;
+                stopped
+                    .call(attachment.instruction, libc::SYS_mmap, arguments)
+                    .map_err(|error| anyhow!("no memory could be mapped: {}", sys::reason(&error)))
+            })
+        })?;
+        let image = Image {
+            memory: base..end.unwrap_or(base),
+            code: base + agent.code.0..base + agent.code.1,
+            order,
+            stack: order + ORDER + STACK,
+            entry,
+        };
+        attachment.stage = Stage::Started { image, is_paused: false };
+        Ok(attachment)
+    }
+
+    /// Maps the agent and has it prepare. Only one thread is stopped, for a few milliseconds. None: another gprofinject has come
+    /// first.
+    ///
+    /// # Errors
+    /// The agent cannot be put into this process, or not now. Nothing is left there.
+    pub(crate) fn prepare(
+        process: &Process,
+        planned: &Planned,
+        plan: &Plan,
+        folder: &PrivateFolder,
+        name: &str,
+    ) -> Result<Option<Attachment>> {
+        let prepared = Attachment::prepare_this(process, planned, plan, folder, name);
+        // Whatever went wrong did so because of that.
+        prepared.map_err(|error| match process.executes_another() {
+            true => anyhow!("process {} executes another program now; try again", process.pid),
+            false => error,
+        })
+    }
+
+    fn prepare_this(
+        process: &Process,
+        planned: &Planned,
+        plan: &Plan,
+        folder: &PrivateFolder,
+        name: &str,
+    ) -> Result<Option<Attachment>> {
+        let pid = process.pid;
+        let memory = Memory::open(pid).map_err(|error| anyhow!(refusal(pid, &error)))?;
+        let mappings = detours::loaded(&memory, process)?;
+        let libc = libc_code(&mappings).with_context(|| {
+            format!("process {pid} has not loaded glibc, which the agent needs; if it only begins, try again")
+        })?;
+        let agent = Agent::new()?;
+        let code = memory.bytes(libc.lo, code_len(libc))?;
+        let found = detours::find(&memory, process, &mappings);
+        let bias = process.program_headers().wrapping_sub(plan.phdr());
+        let unwinder = unwinder(planned, bias);
+        let mut attachment =
+            Attachment { unwinder, ..Attachment::outside(process, plan, folder, &code, libc.lo)? };
+        let get_gr = get_gr(planned, plan, bias);
+        let near = libc.lo;
+        let is_first = attachment.order(|attachment, client| {
+            if !named::folders(pid)?.is_empty() {
+                return Ok(false);
+            }
+            tracer::apart(pid, |tracer| {
+                let memory = Memory::open(pid)?;
+                let mut stopped = attachment.one(tracer)?;
+                let prepared = attachment.map(&mut stopped, &memory, &agent, near).and_then(|()| {
+                    // By their names, where the kernel has no such way.
+                    let given = attachment.give(&mut stopped, &memory, folder, name).unwrap_or([-1; 2]);
+                    let bytes =
+                        |pairs: &[[u64; 2]]| order_bytes(process, folder.path(), name, given, pairs, get_gr);
+                    attachment.prepare_stopped(&mut stopped, &memory, &agent, &found, bytes)
+                });
+                if prepared.is_err() || !client.is_there() {
+                    let _ = attachment.unmap(&mut stopped, &memory);
+                }
+                prepared.map(|()| true)
+            })
+        })?;
+        Ok(is_first.then_some(attachment))
+    }
+
+    /// Opens region and plan file in the process.
+    fn give(
+        &self,
+        stopped: &mut Stopped,
+        memory: &Memory,
+        folder: &PrivateFolder,
+        name: &str,
+    ) -> io::Result<[i32; 2]> {
+        let region = folder.open_to_write(&format!("{name}{REGION_SUFFIX}"))?;
+        let plan = folder.open_file(&plan_file(name))?;
+        let image = self.image().ok_or_else(|| Error::from_raw_os_error(libc::ESRCH))?;
+        let scratch = image.stack - STACK;
+        handover::give(stopped, memory, self.instruction, scratch, [&region, &plan])
+    }
+
+    fn prepare_stopped(
+        &mut self,
+        stopped: &mut Stopped,
+        memory: &Memory,
+        agent: &Agent,
+        found: &[Found],
+        bytes: impl Fn(&[[u64; 2]]) -> Result<Vec<u8>>,
+    ) -> Result<()> {
+        let Stage::Mapped { image, .. } = &self.stage else { bail!("the agent is not mapped") };
+        let image = image.clone();
+        let (base, copies) = (image.memory.start, image.memory.start + agent.len());
+        let planned = detours::plan(found, agent, base, copies)
+            .map_err(|name| anyhow!("the library function {name} cannot be redirected to the agent"))?;
+        for planned in &planned {
+            memory.write(planned.copy, &planned.detour.original)?;
+        }
+        let pairs: Vec<[u64; 2]> = planned.iter().map(|p| [p.at, p.copy]).collect();
+        memory.write(image.order, &bytes(&pairs)?)?;
+        let detoured =
+            |p: detours::Planned| Detoured { at: p.at, before: p.before, after: p.detour.replacement };
+        let detours: Vec<Detoured> = planned.into_iter().map(detoured).collect();
+        self.stage = Stage::Mapped { image: image.clone(), detours: detours.clone(), mapped: None };
+        // The next thing that happens is that the process knows our folder.
+        self.save().context("the run folder cannot be written to")?;
+        let pid = self.pid;
+        let refused = |error: Error| match error.raw_os_error() {
+            Some(libc::EMFILE) => anyhow!(
+                "process {pid} may open no more files (its ulimit -n); raise that: prlimit --pid {pid} --nofile=1024"
+            ),
+            _ => anyhow!("the agent could not be prepared: {}", sys::reason(&error)),
+        };
+        let prepared = self.command(stopped, memory, PREPARE);
+        let read = |offset: usize, n: u64| memory.word(image.order + offset as u64 + 8 * n);
+        let mapped = read(offset_of!(Order, mapped), 0)?;
+        // If the agent has failed, this is what has to be unmapped.
+        self.stage = Stage::Mapped { image: image.clone(), detours: detours.clone(), mapped: Some(mapped) };
+        prepared.map_err(refused)?;
+        let (mut words, mut waiting) = ([0; THREAD_WORDS], [0; 3]);
+        for (n, word) in (0..).zip(&mut words) {
+            *word = read(offset_of!(Order, words), n)?;
+        }
+        for (n, word) in (0..).zip(&mut waiting) {
+            *word = read(offset_of!(Order, waiting), n)?;
+        }
+        let shadows = Some(read(offset_of!(Order, shadows), 0)?).filter(|table| *table != 0);
+        let [word, start, end] = waiting;
+        let landing = (word != 0).then_some(Landing { word, code: start..end });
+        let guest = Guest { image, detours, words, shadows, mapped, landing };
+        // The process can write to the order as well.
+        guest.check().context("the process has changed what the agent said")?;
+        self.stage = Stage::Prepared(guest);
+        Ok(())
+    }
+
+    /// Maps memory near the C library's code and puts the agent there. The other threads run and map memory, too: the
+    /// place is chosen anew when one of them has taken it.
+    fn map(&mut self, stopped: &mut Stopped, memory: &Memory, agent: &Agent, near: u64) -> Result<()> {
+        const READ_WRITE: u64 = (libc::PROT_READ | libc::PROT_WRITE) as u64;
+        const READ_EXECUTE: u64 = (libc::PROT_READ | libc::PROT_EXEC) as u64;
+        const TRIES: usize = 50;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+        let len = agent.len() + COPIES + ORDER + STACK;
+        let control = agent.function(CONTROL).context("the agent library is damaged")?;
+        let mut failure = Error::from_raw_os_error(libc::EEXIST);
+        let mut found = None;
+        for _ in 0..TRIES {
+            let mappings = proc::mappings(self.pid)?;
+            let base = gap(&mappings, near, len).context("there is no memory near the C library's code")?;
+            let arguments = [base, len, READ_WRITE, flags as u64, u64::MAX, 0];
+            match stopped.call(self.instruction, libc::SYS_mmap, arguments) {
+                Ok(made) if made == base => {
+                    found = Some(base);
+                    break;
+                }
+                // Kernels before 4.17 take the address as a hint.
+                Ok(made) => {
+                    stopped.call(self.instruction, libc::SYS_munmap, [made, len, 0, 0, 0, 0])?;
+                }
+                Err(error) => {
+                    let is_taken = error.raw_os_error() == Some(libc::EEXIST);
+                    failure = error;
+                    if !is_taken {
+                        break;
+                    }
+                }
+            }
+        }
+        let Some(base) = found else {
+            let limit = match failure.raw_os_error() {
+                Some(libc::ENOMEM) => " (its ulimit -v or -d, or the machine's memory, is used up)",
+                _ => "",
+            };
+            bail!("no memory could be mapped near the C library's code: {}{limit}", sys::reason(&failure));
+        };
+        let order = base + agent.len() + COPIES;
+        let image = Image {
+            memory: base..base + len,
+            code: base + agent.code.0..base + agent.code.1,
+            order,
+            stack: order + ORDER + STACK,
+            entry: base + control,
+        };
+        let code = (image.code.start, image.code.end - image.code.start);
+        self.stage = Stage::Mapped { image, detours: Vec::new(), mapped: None };
+        memory.write(base, &agent.at(base))?;
+        for (at, len) in [code, (order - COPIES, COPIES)] {
+            stopped.call(self.instruction, libc::SYS_mprotect, [at, len, READ_EXECUTE, 0, 0, 0]).map_err(
+                |error| {
+                    anyhow!(
+                        "process {} may not make memory executable: {} (systemd's MemoryDenyWriteExecute, SELinux); \
+                         start it without that",
+                        self.pid,
+                        sys::reason(&error)
+                    )
+                },
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// Functions of an unwinder that is part of the program whose frames are below every landing: runtime addresses.
+fn unwinder(planned: &Planned, bias: u64) -> Vec<(u64, u64)> {
+    const NAMES: [&str; 5] = [
+        "_Unwind_RaiseException",
+        "_Unwind_Resume",
+        "_Unwind_Resume_or_Rethrow",
+        "_Unwind_ForcedUnwind",
+        "_Unwind_Backtrace",
+    ];
+    let functions = planned.functions().map(|(function, _)| function);
+    let own = functions.filter(|function| function.names().any(|name| NAMES.contains(&name)));
+    own.map(|function| (function.address.wrapping_add(bias), function.size)).collect()
+}
+
+/// Where such an unwinder's `_Unwind_GetGR` can be called without being counted; 0: there is none.
+fn get_gr(planned: &Planned, plan: &Plan, bias: u64) -> u64 {
+    let mut functions = planned.functions().map(|(function, _)| function);
+    let Some(own) = functions.find(|function| function.names().any(|name| name == "_Unwind_GetGR")) else {
+        return 0;
+    };
+    match plan.records.iter().find(|record| record.entry == own.address) {
+        Some(record) => plan.arena.wrapping_add(bias) + u64::from(record.body),
+        None => own.address.wrapping_add(bias),
+    }
+}

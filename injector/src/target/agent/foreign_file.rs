@@ -1,0 +1,76 @@
+//! Files that another process has mapped. Their names, contents and lengths are that process's: a name may be a named pipe
+//! or a device by now, a link in its root folder may lead out of it, and a file may be cut off while we read it.
+
+use std::fs::File;
+use std::io::{self, Error};
+use std::os::fd::{AsFd, AsRawFd};
+
+use rustix::fs::{self, FileType, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+
+use crate::os::sys;
+
+/// Longer files are not read: node has 100 MB.
+const LONGEST: u64 = 2 << 30;
+
+/// The file that a link of the kernel's leads to (/proc/PID/map_files/...).
+pub(crate) fn by_link(link: &str) -> io::Result<File> {
+    regular(fs::open(link, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+/// A file by the name that it has for a process, whose root folder may be another. Links lead nowhere outside of that.
+pub(crate) fn in_root(pid: i32, path: &str) -> io::Result<File> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let root = fs::open(format!("/proc/{pid}/root"), flags | OFlags::DIRECTORY, Mode::empty())?;
+    let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+    match fs::openat2(&root, path, flags, Mode::empty(), resolve) {
+        // Before Linux 5.6, and in containers that forbid it, links are followed as they are for us.
+        Err(Errno::NOSYS | Errno::PERM) => by_link(&format!("/proc/{pid}/root{path}")),
+        found => regular(found?),
+    }
+}
+
+/// Opens for reading what was only looked up so far, if it is a regular file: to open a pipe waits, to open a device may
+/// do anything.
+fn regular(found: impl AsFd + AsRawFd) -> io::Result<File> {
+    let stat = fs::fstat(&found)?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Err(Error::other("it is no regular file"));
+    }
+    let name = format!("/proc/self/fd/{}", found.as_raw_fd());
+    Ok(fs::open(name, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?.into())
+}
+
+/// Reads a file as a whole. A mapping of it would end us with SIGBUS, should its owner cut it off.
+pub(crate) fn contents(file: &File) -> io::Result<Vec<u8>> {
+    sys::read_whole(file, LONGEST)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn only_regular_files_are_opened() {
+        let place = tempfile::tempdir().expect("a folder");
+        let path = |name: &str| place.path().join(name).to_string_lossy().into_owned();
+        let own = std::process::id() as i32;
+        fs::mknodat(fs::CWD, path("pipe"), FileType::Fifo, Mode::RWXU, 0).expect("a pipe");
+        std::fs::write(path("file"), "text").expect("a file");
+        symlink(path("file"), path("link")).expect("a link");
+        for name in ["pipe", "absent", "."] {
+            assert!(in_root(own, &path(name)).is_err() && by_link(&path(name)).is_err(), "{name}");
+        }
+        assert!(by_link("/dev/null").is_err());
+        for name in ["file", "link"] {
+            let file = in_root(own, &path(name)).expect("opened");
+            assert_eq!(contents(&file).expect("read"), b"text");
+        }
+        assert!(in_root(own, &format!("/proc/self/root{}", path("file"))).is_err(), "a way out");
+        let file = File::options().write(true).open(path("file")).expect("opened");
+        file.set_len(LONGEST + 1).expect("sparse");
+        assert!(contents(&by_link(&path("file")).expect("opened")).is_err());
+    }
+}

@@ -1,0 +1,131 @@
+//! Return addresses that the hooks have replaced, put back: every frame that is on a stack, of a thread or of a
+//! coroutine, has a cell in the shadow of its stack, and an exit label in its return slot.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+
+use gprofinject_abi::plan::{Cell, WINDOW};
+
+use crate::os::proc;
+use crate::target::threads::deadline;
+use crate::target::threads::memory::Memory;
+
+const PAGE: u64 = 4096;
+const CELL: u64 = size_of::<Cell>() as u64;
+/// One word for each window of the address space: user addresses have 47 bits.
+const TABLE: u64 = (1 << 47) / WINDOW * 8;
+
+/// Which of a process's pages are there.
+struct Pages(File);
+
+impl Pages {
+    fn of(pid: i32) -> io::Result<Pages> {
+        File::open(format!("/proc/{}/pagemap", proc::visible_thread(pid))).map(Pages)
+    }
+
+    /// Addresses of the pages in a range that have ever been touched.
+    fn present(&self, range: Range<u64>) -> io::Result<Vec<u64>> {
+        const PRESENT: u64 = 1 << 63;
+        const SWAPPED: u64 = 1 << 62;
+        let mut bytes = vec![0; ((range.end - range.start) / PAGE * 8) as usize];
+        self.0.read_exact_at(&mut bytes, range.start / PAGE * 8)?;
+        let entries = bytes.chunks_exact(8).map(|entry| entry.try_into().map_or(0, u64::from_le_bytes));
+        let there = entries.zip((range.start..).step_by(PAGE as usize));
+        Ok(there.filter(|(entry, _)| entry & (PRESENT | SWAPPED) != 0).map(|(_, address)| address).collect())
+    }
+}
+
+/// What a return slot has held before a hook replaced it. The frame's CFA is behind the slot, and `shadows` is the agent's
+/// table of shadow stacks.
+pub(crate) fn replaced(memory: &Memory, shadows: u64, cfa: u64) -> Option<u64> {
+    let shadow = memory.word(shadows + cfa / WINDOW * 8).ok().filter(|shadow| *shadow != 0)?;
+    memory.word(shadow + (cfa % WINDOW) / 8 * CELL).ok().filter(|address| *address != 0)
+}
+
+/// Puts all return addresses back that hooks have replaced. Returns how many. `shadows` is the agent's table of shadow stacks,
+/// whose cells stay as they are: a frame is on the stack only if its return slot holds an exit label.
+pub(crate) fn put_back(pid: i32, memory: &Memory, shadows: u64, arena: &Range<u64>) -> io::Result<usize> {
+    let mut frames = Vec::new();
+    let pages = Pages::of(pid)?;
+    for page in pages.present(shadows..shadows + TABLE)? {
+        let words = memory.bytes(page, PAGE as usize)?;
+        for (n, shadow) in
+            crate::target::agent::frames::words(&words).enumerate().filter(|(_, shadow)| *shadow != 0)
+        {
+            // The process can have written any number of them there.
+            deadline::check()?;
+            let window = ((page - shadows) / 8 + n as u64) * WINDOW;
+            for cells in runs(&pages.present(shadow..shadow.saturating_add(2 * WINDOW))?) {
+                deadline::check()?;
+                let first = window + (cells.start - shadow) / 2;
+                find(memory, &cells, first, arena, &mut frames)?;
+            }
+        }
+    }
+    memory.write_words(&frames)?;
+    Ok(frames.len())
+}
+
+fn words(bytes: &[u8]) -> impl Iterator<Item = u64> {
+    bytes.chunks_exact(8).map(|word| word.try_into().map_or(0, u64::from_le_bytes))
+}
+
+/// Pages that follow each other, as ranges of at most a MiB.
+fn runs(pages: &[u64]) -> Vec<Range<u64>> {
+    const MOST: u64 = 1 << 20;
+    let mut runs: Vec<Range<u64>> = Vec::new();
+    for &page in pages {
+        match runs.last_mut().filter(|run| run.end == page && run.end - run.start < MOST) {
+            Some(run) => run.end += PAGE,
+            None => runs.push(page..page + PAGE),
+        }
+    }
+    runs
+}
+
+/// Frames on the stack by their cells, the first of which is of the frame with that CFA: return slot, and return
+/// address.
+fn find(
+    memory: &Memory,
+    cells: &Range<u64>,
+    first: u64,
+    arena: &Range<u64>,
+    frames: &mut Vec<(u64, u64)>,
+) -> io::Result<()> {
+    let count = (cells.end - cells.start) / CELL;
+    let Ok(slots) = memory.bytes(first - 8, (count * 8) as usize) else {
+        // Part of the stack is gone.
+        let half = cells.start + (cells.end - cells.start) / 2 / CELL * CELL;
+        if half == cells.start {
+            return Ok(());
+        }
+        find(memory, &(cells.start..half), first, arena, frames)?;
+        return find(memory, &(half..cells.end), first + (half - cells.start) / 2, arena, frames);
+    };
+    if !words(&slots).any(|slot| arena.contains(&slot)) {
+        return Ok(());
+    }
+    let cells = memory.bytes(cells.start, (count * CELL) as usize)?;
+    let addresses = words(&cells).step_by(CELL as usize / 8);
+    for ((address, slot), cfa) in addresses.zip(words(&slots)).zip((first..).step_by(8)) {
+        if address != 0 && address != cfa - 8 && arena.contains(&slot) {
+            frames.push((cfa - 8, address));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_that_follow_each_other() {
+        assert_eq!(runs(&[]), []);
+        assert_eq!(runs(&[0x1000, 0x2000, 0x4000]), [0x1000..0x3000, 0x4000..0x5000]);
+        let many: Vec<u64> = (0..300).map(|n| n * PAGE).collect();
+        assert_eq!(runs(&many), [0..1 << 20, 1 << 20..300 * PAGE]);
+    }
+}

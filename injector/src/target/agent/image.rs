@@ -1,0 +1,115 @@
+//! The agent library, put into a process without its dynamic linker's help: borrowing a thread for dlopen would
+//! need one that holds no lock of the loader or the allocator, which nobody can see from outside.
+//!
+//! The library needs little: relative relocations, and the offset of its thread words. It has no TLS segment there;
+//! the words lie in a part of glibc's thread control block that glibc keeps free for older programs ([`WORDS`]).
+
+use anyhow::{Context, Result, bail};
+use gprofinject_abi::attach::WORDS;
+use object::elf;
+use object::read::elf::{ElfFile64, FileHeader, ProgramHeader};
+use object::{Endianness, Object, ObjectSymbol, RelocationTarget};
+
+use crate::store::libraries::AGENT;
+
+const PAGE: u64 = 4096;
+
+/// The library's bytes as they lie in memory.
+pub(crate) struct Agent {
+    bytes: Vec<u8>,
+    relocations: Vec<(u64, Kind)>,
+    /// Its code, a range of pages.
+    pub(crate) code: (u64, u64),
+    functions: Vec<(String, u64)>,
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    /// The address where the library lies, plus this.
+    Relative(u64),
+    Words,
+}
+
+impl Agent {
+    pub(crate) fn new() -> Result<Agent> {
+        let file = ElfFile64::<Endianness>::parse(AGENT).context("the agent library is damaged")?;
+        let endian = file.endian();
+        let headers = file.elf_header().program_headers(endian, AGENT)?;
+        let mut agent =
+            Agent { bytes: Vec::new(), relocations: Vec::new(), code: (0, 0), functions: Vec::new() };
+        for header in headers.iter().filter(|header| header.p_type(endian) == elf::PT_LOAD) {
+            let (address, end) = (header.p_vaddr(endian), header.p_vaddr(endian) + header.p_memsz(endian));
+            let data = header.data(endian, AGENT).unwrap_or_default();
+            let len = end.next_multiple_of(PAGE) as usize;
+            agent.bytes.resize(agent.bytes.len().max(len), 0);
+            if let Some(room) = agent.bytes.get_mut(address as usize..address as usize + data.len()) {
+                room.copy_from_slice(data);
+            }
+            if header.p_flags(endian).contains(elf::PF_X) {
+                agent.code = (address & !(PAGE - 1), end.next_multiple_of(PAGE));
+            }
+        }
+        for (at, relocation) in file.dynamic_relocations().into_iter().flatten() {
+            let object::RelocationFlags::Elf { r_type } = relocation.flags() else { continue };
+            let kind = match r_type {
+                elf::R_X86_64_RELATIVE => Kind::Relative(relocation.addend() as u64),
+                elf::R_X86_64_TPOFF64 => Kind::Words,
+                // The way in by the dynamic linker.
+                elf::R_X86_64_IRELATIVE => continue,
+                // Weak, and left undefined.
+                elf::R_X86_64_GLOB_DAT if is_undefined(&file, relocation.target()) => continue,
+                other => bail!("the agent library has a relocation of type {other}"),
+            };
+            agent.relocations.push((at, kind));
+        }
+        for symbol in file.dynamic_symbols().filter(|symbol| symbol.is_definition()) {
+            agent.functions.push((symbol.name()?.to_owned(), symbol.address()));
+        }
+        Ok(agent)
+    }
+
+    pub(crate) fn len(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
+    /// Offset of a function.
+    pub(crate) fn function(&self, name: &str) -> Option<u64> {
+        self.functions.iter().find(|(known, _)| known == name).map(|(_, at)| *at)
+    }
+
+    /// The bytes for a place in memory.
+    pub(crate) fn at(&self, base: u64) -> Vec<u8> {
+        let mut bytes = self.bytes.clone();
+        for &(at, kind) in &self.relocations {
+            let value = match kind {
+                Kind::Relative(offset) => base.wrapping_add(offset),
+                Kind::Words => WORDS,
+            };
+            if let Some(word) = bytes.get_mut(at as usize..at as usize + 8) {
+                word.copy_from_slice(&value.to_le_bytes());
+            }
+        }
+        bytes
+    }
+}
+
+fn is_undefined(file: &ElfFile64<Endianness>, target: RelocationTarget) -> bool {
+    let RelocationTarget::Symbol(index) = target else { return false };
+    let table = file.dynamic_symbol_table();
+    let symbol = table.and_then(|table| object::ObjectSymbolTable::symbol_by_index(&table, index).ok());
+    symbol.is_some_and(|symbol| symbol.is_undefined() && symbol.is_weak())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_library_can_be_placed_by_hand() {
+        let agent = Agent::new().expect("only relocations that we know");
+        assert!(agent.function(gprofinject_abi::attach::CONTROL).is_some());
+        let (one, other) = (agent.at(0x10_0000), agent.at(0x20_0000));
+        assert_eq!(one.len() as u64, agent.len());
+        assert!(one != other && agent.code.1 <= agent.len());
+    }
+}

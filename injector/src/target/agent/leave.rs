@@ -1,0 +1,286 @@
+//! Out of a process again: patches, return addresses, library functions, memory.
+
+use std::collections::{HashSet, VecDeque};
+use std::io;
+use std::mem::offset_of;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use gprofinject_abi::attach::{ACCUMULATOR, LEAVE, MAPPED_MAX, PAD, WORDS};
+use gprofinject_abi::plan::ThreadWords;
+
+use crate::os::proc::{self, Mapping};
+use crate::target::agent::attachment::{Attachment, Image, Stage, Step};
+use crate::target::agent::callers::{Callers, Files};
+use crate::target::agent::room::libc_code;
+use crate::target::agent::{frames, stacks};
+use crate::target::process::Process;
+use crate::target::threads::memory::Memory;
+use crate::target::threads::stopped::{Pause, Stopped};
+use crate::target::threads::thread::Thread;
+use crate::target::threads::{deadline, tracer};
+
+/// How long it is tried. Hooks that stay are worse than hooks that do not come, so this is longer than for putting them in.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+#[derive(Debug, thiserror::Error)]
+#[error("a thread stays in the agent")]
+struct Stays;
+
+impl Attachment {
+    /// Leaves the process as it was. Returns how long its threads stood still at most, and whether nothing of ours is left: a
+    /// thread may be in our code and stay there, so that the memory has to stay as well.
+    ///
+    /// # Errors
+    /// The process could not be stopped, or not be written to. The hooks stay.
+    pub(crate) fn detach(&mut self) -> Result<(Pause, bool)> {
+        self.order(|attachment, _| attachment.detach_running())
+    }
+
+    /// The same for a process that was forked by the one that was attached to.
+    pub(crate) fn detach_child(mut self, process: &Process) -> Result<(Pause, bool)> {
+        (self.pid, self.started, self.is_inherited) = (process.pid, process.started, true);
+        self.detach()
+    }
+
+    fn detach_running(&mut self) -> Result<(Pause, bool)> {
+        let mut longest = Pause::default();
+        let mappings = proc::mappings(self.pid)?;
+        if !self.is_among(&mappings) {
+            // Another gprofinject has taken the agent out.
+            self.stage = Stage::Left;
+            return Ok((longest, true));
+        }
+        let mut is_unpatched = self.is_paused();
+        let mut files = Files::default();
+        files.load(self.pid, &mappings);
+        let left = self.with_retries(PATIENCE, |attachment, tracer, until| {
+            let memory = Memory::open(attachment.pid)?;
+            let mut stopped = attachment.all(tracer)?;
+            let step = attachment.detach_stopped(&mut stopped, &memory, &mut files, &mut is_unpatched, until);
+            if stopped.pause().took > longest.took {
+                longest = stopped.pause();
+            }
+            step
+        });
+        match left {
+            Ok(()) => {
+                let is_clean = self.unmap_running();
+                if is_clean {
+                    self.stage = Stage::Left;
+                }
+                Ok((longest, is_clean))
+            }
+            Err(error) if error.is::<Stays>() => Ok((longest, false)),
+            // It has executed another program meanwhile.
+            Err(_) if proc::mappings(self.pid).is_ok_and(|now| !self.is_among(&now)) => Ok((longest, true)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether anything of ours is mapped.
+    fn is_among(&self, mappings: &[Mapping]) -> bool {
+        let image = self.image().map(|image| image.memory.start);
+        let is_ours = |mapping: &Mapping| Some(mapping.lo) == image || self.is_in_folder(mapping);
+        mappings.iter().any(is_ours)
+    }
+
+    fn is_in_folder(&self, mapping: &Mapping) -> bool {
+        Path::new(&mapping.path).starts_with(&self.folder)
+    }
+
+    /// Takes our memory away. No thread can come there any more, so all but one may run meanwhile. Returns false if it stays.
+    fn unmap_running(&self) -> bool {
+        let unmapped = tracer::apart(self.pid, |tracer| -> Result<()> {
+            let memory = Memory::open(self.pid)?;
+            self.unmap(&mut self.one(tracer)?, &memory)
+        });
+        // The process may have ended.
+        unmapped.is_ok() || proc::mappings(self.pid).map_or(true, |mappings| mappings.is_empty())
+    }
+
+    fn detach_stopped(
+        &mut self,
+        stopped: &mut Stopped,
+        memory: &Memory,
+        files: &mut Files,
+        is_unpatched: &mut bool,
+        until: Instant,
+    ) -> Result<Step<()>> {
+        if !*is_unpatched {
+            return Ok(Step::Later(match self.pause_stopped(stopped, memory, until)? {
+                Step::Done(()) => {
+                    // Most threads that are in our code leave it by themselves now, and do not come back.
+                    *is_unpatched = true;
+                    Stays.into()
+                }
+                Step::Later(error) => error,
+            }));
+        }
+        self.wait_for_landings(memory, true)?;
+        let are_out = self.get_out(stopped, memory, files, until);
+        self.wait_for_landings(memory, false)?;
+        if !are_out? {
+            return Ok(Step::Later(Stays.into()));
+        }
+        self.command(stopped, memory, LEAVE)?;
+        // No thread is on its way through a thunk now, which would rely on the frame's cell.
+        if let Some(shadows) = self.guest().and_then(|guest| guest.shadows) {
+            frames::put_back(self.pid, memory, shadows, &self.arena)?;
+        }
+        // As long as return addresses were replaced, unwinders needed the detours.
+        for detoured in self.detours().iter().filter(|d| d.stands(memory, &d.after)) {
+            memory.write(detoured.at, &detoured.before)?;
+        }
+        Ok(Step::Done(()))
+    }
+
+    /// Lets threads run until none is in our code, or time is up.
+    fn get_out(
+        &self,
+        stopped: &mut Stopped,
+        memory: &Memory,
+        files: &mut Files,
+        until: Instant,
+    ) -> Result<bool> {
+        const LONGEST: Duration = Duration::from_millis(4);
+        let (mut turn, at_once) = stopped.turn();
+        // Threads in the order of their turns, and how many turns there have been since their length was last changed.
+        let mut queue: VecDeque<i32> = VecDeque::new();
+        let mut turns = 0;
+        let mut mappings = proc::mappings(self.pid)?;
+        loop {
+            for thread in stopped.threads.iter_mut().filter(|thread| thread.fresh) {
+                deadline::check()?;
+                self.take_from_landing(thread, memory)?;
+                thread.fresh = self.is_here(thread, memory, &mappings, files);
+            }
+            let here: HashSet<i32> = stopped.threads.iter().filter(|t| t.fresh).map(|t| t.tid).collect();
+            let left = until.saturating_duration_since(Instant::now());
+            if here.is_empty() || left.is_zero() {
+                return Ok(here.is_empty());
+            }
+            queue.retain(|tid| here.contains(tid));
+            let known: HashSet<i32> = queue.iter().copied().collect();
+            queue.extend(here.difference(&known));
+            if turns >= queue.len() {
+                turns = 0;
+                turn = (turn * 2).min(LONGEST);
+            }
+            let chosen: Vec<i32> = queue.iter().copied().take(at_once).collect();
+            queue.rotate_left(chosen.len());
+            turns += chosen.len();
+            if !stopped.run_some(|thread| chosen.contains(&thread.tid), turn.min(left), until)? {
+                return Ok(false);
+            }
+            mappings = proc::mappings(self.pid)?;
+        }
+    }
+
+    /// Makes threads wait that an exception lands in a handler, or lets them go on.
+    fn wait_for_landings(&self, memory: &Memory, wait: bool) -> io::Result<()> {
+        match self.guest().and_then(|guest| guest.landing.as_ref()) {
+            None => Ok(()),
+            Some(landing) => memory.write(landing.word, &u64::from(wait).to_le_bytes()),
+        }
+    }
+
+    /// Has a thread that waits go on at its landing pad.
+    fn take_from_landing(&self, thread: &mut Thread, memory: &Memory) -> io::Result<()> {
+        let Some(landing) = self.guest().and_then(|guest| guest.landing.as_ref()) else { return Ok(()) };
+        if landing.code.contains(&thread.registers.rip) {
+            let block = thread.registers.fs_base;
+            // At its first instruction rax has not been saved.
+            let rax = match thread.registers.rip == landing.code.start {
+                true => thread.registers.rax,
+                false => memory.word(block + ACCUMULATOR)?,
+            };
+            thread.land(memory.word(block + PAD)?, rax);
+        }
+        Ok(())
+    }
+
+    fn is_ours(&self, address: u64) -> bool {
+        self.arena.contains(&address) || self.image().is_some_and(|image| image.memory.contains(&address))
+    }
+
+    /// Whether a thread runs our code, or will come back to it, or an exception is on its way: the unwinder relies on
+    /// what it has found in the frames.
+    fn is_here(&self, thread: &Thread, memory: &Memory, mappings: &[Mapping], files: &mut Files) -> bool {
+        let Some(image) = self.image() else { return false };
+        let registers = &thread.registers;
+        if self.is_ours(registers.rip) {
+            return true;
+        }
+        let landing = memory.word(registers.fs_base + WORDS + offset_of!(ThreadWords, landing) as u64);
+        if landing.is_ok_and(|landing| landing >= registers.rsp) {
+            return true;
+        }
+        let is_library = |mapping: &&Mapping| mapping.executable && mapping.path.contains("/libgcc_s");
+        let library = mappings.iter().find(is_library).map_or(0..0, |mapping| mapping.lo..mapping.hi);
+        let own = &self.unwinder;
+        let is_unwinder = |at: u64| {
+            library.contains(&at) || own.iter().any(|&(function, size)| at.wrapping_sub(function) < size)
+        };
+        if is_unwinder(registers.rip) {
+            return true;
+        }
+        // The agent calls a library's function by a pointer, and waits for it.
+        let calls_out = |word: u64| {
+            image.code.contains(&word)
+                && memory.bytes(word - 6, 6).is_ok_and(|bytes| {
+                    bytes.starts_with(&[0xff, 0x15]) || bytes[4] == 0xff && bytes[5] & 0xf8 == 0xd0
+                })
+        };
+        let shadows = self.guest().and_then(|guest| guest.shadows);
+        let replaced = |cfa, slot| {
+            let shadows = shadows.filter(|_| self.arena.contains(&slot))?;
+            frames::replaced(memory, shadows, cfa)
+        };
+        // What an unwinder calls that is part of the program is hooked as well.
+        let calls_hooked = |at: u64, word: u64| replaced(at + 8, word).is_some_and(is_unwinder);
+        let libc = libc_code(mappings).map_or(0..0, |libc| libc.lo..libc.hi);
+        let mut others = HashSet::new();
+        let mut is_restorer =
+            |at: u64| libc.contains(&at) && others.insert(at) && stacks::is_restorer(memory, at);
+        let mut ranges = vec![image.code.clone(), library.clone(), libc.clone()];
+        if !own.is_empty() {
+            ranges.extend(own.iter().map(|&(function, size)| function..function + size));
+            ranges.push(self.arena.clone());
+        }
+        let suspicious = stacks::find(memory, thread, mappings, &ranges, |at, word| {
+            calls_out(word) || is_unwinder(word) || is_restorer(word) || calls_hooked(at, word)
+        });
+        if suspicious.is_none() {
+            return false;
+        }
+        // The words may be what calls have left on the stack that are over.
+        let ours = |at| image.memory.contains(&at) || self.arena.contains(&at) || is_unwinder(at);
+        Callers { memory, pid: self.pid, mappings, files }.any(thread, ours, replaced).unwrap_or(true)
+    }
+
+    /// Unmaps all that is ours, by a stopped thread.
+    pub(super) fn unmap(&self, stopped: &mut Stopped, memory: &Memory) -> Result<()> {
+        let mut ranges: Vec<(u64, u64)> = Vec::new();
+        if let Some(mapped) = self.mapped() {
+            let table = memory.bytes(mapped, MAPPED_MAX * 16).unwrap_or_default();
+            let word = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_le_bytes);
+            let pairs = table.chunks_exact(16).map(|pair| (word(&pair[..8]), word(&pair[8..])));
+            ranges.extend(pairs.filter(|&(address, len)| address != 0 && len != 0));
+        }
+        for mapping in proc::mappings(self.pid)? {
+            if self.is_in_folder(&mapping) {
+                ranges.push((mapping.lo, mapping.hi - mapping.lo));
+            }
+        }
+        if let Some(Image { memory: own, .. }) = self.image() {
+            ranges.push((own.start, own.end - own.start));
+        }
+        for (address, len) in ranges {
+            deadline::check()?;
+            stopped.call(self.instruction, libc::SYS_munmap, [address, len, 0, 0, 0, 0])?;
+        }
+        Ok(())
+    }
+}

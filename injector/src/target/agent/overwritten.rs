@@ -1,0 +1,96 @@
+//! The addresses that patches overwrite, where no thread may stand when they are written.
+
+use std::collections::HashSet;
+use std::ops::Range;
+
+use gprofinject_plan::Plan;
+use serde::{Deserialize, Serialize};
+
+/// The addresses inside one patch, at which no thread may stand.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Patch {
+    addresses: Range<u64>,
+    /// The patch is a jump that stands among other code, or a call in its place. Its first address is one of these then; at the
+    /// first address of a function a thread may stand, since it has not begun.
+    cave: bool,
+}
+
+impl Patch {
+    /// Of all patches of a plan, sorted. Patches without such addresses are left out.
+    pub(super) fn all(plan: &Plan, bias: u64) -> Vec<Patch> {
+        let patches = plan.patches().iter().map(|patch| {
+            let cave = !plan.is_hook_point(patch.address);
+            let first = patch.address + u64::from(!cave);
+            let end = patch.address + u64::from(patch.len);
+            Patch { addresses: first.wrapping_add(bias)..end.wrapping_add(bias), cave }
+        });
+        patches.filter(|patch| !patch.addresses.is_empty()).collect()
+    }
+
+    pub(super) fn addresses(&self) -> &Range<u64> {
+        &self.addresses
+    }
+}
+
+/// The addresses inside all patches, for quick look-ups: every word on the threads' stacks is looked up while they stand
+/// still.
+pub(super) struct Overwritten {
+    extent: Range<u64>,
+    /// A bit for each address.
+    bits: Vec<u64>,
+    /// First bytes of caves.
+    caves: HashSet<u64>,
+}
+
+impl Overwritten {
+    pub(super) fn new(patched: &[Patch]) -> Overwritten {
+        let ends = patched.first().zip(patched.last());
+        let extent = ends.map_or(0..0, |(first, last)| first.addresses.start..last.addresses.end);
+        let mut bits = vec![0; ((extent.end - extent.start) / 64 + 1) as usize];
+        for at in patched.iter().flat_map(|patch| patch.addresses.clone()) {
+            let n = at - extent.start;
+            bits[(n / 64) as usize] |= 1 << (n % 64);
+        }
+        let caves = patched.iter().filter(|patch| patch.cave).map(|patch| patch.addresses.start).collect();
+        Overwritten { extent, bits, caves }
+    }
+
+    pub(super) fn contains(&self, at: u64) -> bool {
+        let n = at.wrapping_sub(self.extent.start);
+        self.bits.get((n / 64) as usize).is_some_and(|bits| bits >> (n % 64) & 1 != 0)
+    }
+
+    /// From the first address to the last one.
+    pub(super) fn extent(&self) -> &Range<u64> {
+        &self.extent
+    }
+
+    /// Whether a word on a stack may be an address inside a patch that a thread returns to. The first address of a cave is none:
+    /// it stands behind a call that never returns.
+    pub(super) fn is_returned_to(&self, word: u64) -> bool {
+        self.contains(word) && !self.caves.contains(&word)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_inside_patches() {
+        let patch = |addresses, cave| Patch { addresses, cave };
+        let patches =
+            [patch(0x1006..0x100a, false), patch(0x100f..0x1012, false), patch(0x4000..0x4010, true)];
+        let overwritten = Overwritten::new(&patches);
+        let found: Vec<u64> = (0xff0..0x4100).filter(|&at| overwritten.contains(at)).collect();
+        let expected = (0x1006..0x100a).chain(0x100f..0x1012).chain(0x4000..0x4010);
+        assert_eq!(found, expected.collect::<Vec<u64>>());
+        assert!(![0, 0xfff, u64::MAX].iter().any(|&at| overwritten.contains(at)));
+        assert!(!Overwritten::new(&[]).contains(0));
+        // A call that does not return may stand before a cave.
+        assert_eq!(
+            [0x1006, 0x4000, 0x4001].map(|word| overwritten.is_returned_to(word)),
+            [true, false, true]
+        );
+    }
+}

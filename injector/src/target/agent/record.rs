@@ -1,0 +1,220 @@
+//! What it takes to leave a process, in the run folder: the gprofinject that comes after a killed one reads it.
+//!
+//! The folder is ours ([`PrivateFolder`]), so the file is as well. It is checked all the same, since what it says is
+//! written into a process, and sizes in it are sizes of tables of ours.
+
+use std::io;
+use std::ops::Range;
+
+use anyhow::{Context, Result, bail};
+use gprofinject_abi::attach::DETOURS_MAX;
+
+use crate::store::private_folder::PrivateFolder;
+use crate::target::agent::attachment::{Attachment, Detoured, Guest, Image, Stage};
+
+const FILE: &str = "attached.json";
+/// A million functions take a tenth of that.
+const LONGEST: u64 = 1 << 30;
+/// The end of what a process can map: addresses have 47 bits, the stack's end excluded.
+const TOP: u64 = 1 << 47;
+/// Code of a program spans no more: a direct call reaches 2 GiB.
+const CODE_MAX: u64 = 1 << 32;
+const IMAGE_MAX: u64 = 64 << 20;
+const PATCHES_MAX: usize = 1 << 24;
+const PATCH_MAX: u64 = 64;
+const DETOUR_MAX: usize = 64;
+const UNWINDER_MAX: usize = 1000;
+const AUXILIARY_MAX: usize = 1000;
+
+impl Attachment {
+    /// Writes the record to the run folder. Nothing is written for a process whose record was its parent's.
+    pub(super) fn save(&self) -> io::Result<()> {
+        let Some(home) = &self.home else { return Ok(()) };
+        home.replace(FILE, &serde_json::to_vec(self).map_err(io::Error::other)?)
+    }
+
+    /// What a gprofinject has left in a process, by its run folder; None: it had attached to nothing.
+    ///
+    /// # Errors
+    /// There is a record, and it cannot be read, or has numbers that we cannot have written.
+    pub(crate) fn load(folder: &PrivateFolder) -> Result<Option<Attachment>> {
+        if !folder.has(FILE) {
+            return Ok(None);
+        }
+        let shown = folder.path().display();
+        let text = folder.read(FILE, LONGEST).with_context(|| format!("{shown}/{FILE} cannot be read"))?;
+        let attachment: Attachment =
+            serde_json::from_slice(&text).with_context(|| format!("{shown}/{FILE} is damaged"))?;
+        attachment.check().with_context(|| format!("{shown}/{FILE} is damaged"))?;
+        // The process's mappings name the folder in this way now, whatever they did then.
+        let folder_name = folder.path().to_string_lossy().into_owned();
+        Ok(Some(Attachment { folder: folder_name, home: Some(folder.clone()), ..attachment }))
+    }
+
+    /// Checks that every number is one that we can have written.
+    fn check(&self) -> Result<()> {
+        demand(self.pid > 0, "process number")?;
+        demand(is_address(self.instruction), "an address")?;
+        demand(fits(&self.arena, CODE_MAX), "the thunks' place")?;
+        demand(self.auxiliary.len() <= AUXILIARY_MAX, "the auxiliary vector")?;
+        demand(self.patches.len() <= PATCHES_MAX, "the number of patches")?;
+        demand(self.patches.iter().all(|patch| fits(patch.addresses(), PATCH_MAX)), "a patch")?;
+        let is_sorted = self.patches.is_sorted_by_key(|patch| patch.addresses().start);
+        let ends = self.patches.first().zip(self.patches.last());
+        let extent = ends.map_or(0..0, |(first, last)| first.addresses().start..last.addresses().end);
+        demand(is_sorted && fits(&extent, CODE_MAX), "the order of patches")?;
+        let is_function = |&(at, len): &(u64, u64)| is_address(at) && len <= CODE_MAX;
+        let unwinder = self.unwinder.len() <= UNWINDER_MAX && self.unwinder.iter().all(is_function);
+        demand(unwinder, "the unwinder")?;
+        match &self.stage {
+            Stage::Outside | Stage::Left => Ok(()),
+            Stage::Started { image, .. } => image.check(),
+            Stage::Mapped { image, detours, mapped } => {
+                image.check()?;
+                check_detours(detours)?;
+                demand(mapped.is_none_or(is_address), "an address")
+            }
+            Stage::Prepared(guest) | Stage::Armed(guest) | Stage::Paused(guest) => guest.check(),
+        }
+    }
+}
+
+impl Image {
+    fn check(&self) -> Result<()> {
+        demand(fits(&self.memory, IMAGE_MAX) && fits(&self.code, IMAGE_MAX), "the agent's place")?;
+        demand([self.order, self.stack, self.entry].into_iter().all(is_address), "an address")
+    }
+}
+
+impl Guest {
+    /// Checks that every number is one that we or the agent can have written.
+    pub(super) fn check(&self) -> Result<()> {
+        self.image.check()?;
+        check_detours(&self.detours)?;
+        let landing =
+            self.landing.iter().flat_map(|landing| [landing.word, landing.code.start, landing.code.end]);
+        let mut addresses = landing.chain(self.shadows).chain([self.mapped]);
+        demand(addresses.all(is_address), "an address")
+    }
+}
+
+fn check_detours(detours: &[Detoured]) -> Result<()> {
+    demand(detours.len() <= DETOURS_MAX, "the number of library functions")?;
+    let is_sound =
+        |d: &Detoured| is_address(d.at) && d.before.len() <= DETOUR_MAX && d.before.len() == d.after.len();
+    demand(detours.iter().all(is_sound), "a library function")
+}
+
+fn demand(holds: bool, what: &'static str) -> Result<()> {
+    if !holds {
+        bail!(what);
+    }
+    Ok(())
+}
+
+fn fits(range: &Range<u64>, most: u64) -> bool {
+    range.start <= range.end && range.end <= TOP && range.end - range.start <= most
+}
+
+fn is_address(at: u64) -> bool {
+    at < TOP
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    fn guest() -> serde_json::Value {
+        serde_json::json!({
+            "image": image(), "detours": [{"at": 100, "before": [1, 2], "after": [3, 4]}],
+            "words": [1, 2, 3, u64::MAX, 0, 0, 0], "shadows": 4096, "mapped": 4096, "landing": null
+        })
+    }
+
+    fn image() -> serde_json::Value {
+        let range = serde_json::json!({"start": 4096, "end": 8192});
+        serde_json::json!({"memory": range, "code": range, "order": 4096, "stack": 8192, "entry": 4096})
+    }
+
+    fn record(stage: serde_json::Value) -> serde_json::Value {
+        serde_json::json!({
+            "pid": 7, "started": 1, "auxiliary": [[3, 64]], "instruction": 9,
+            "arena": {"start": 65536, "end": 131072},
+            "patches": [{"addresses": {"start": 10, "end": 15}, "cave": false}], "unwinder": [[5, 6]],
+            "folder": "/elsewhere", "stage": stage
+        })
+    }
+
+    fn load(record: &serde_json::Value) -> Result<Option<Attachment>> {
+        let place = tempfile::tempdir().expect("a folder");
+        let folder = PrivateFolder::create(place.path()).expect("a folder");
+        folder.replace(FILE, record.to_string().as_bytes()).expect("written");
+        let loaded = Attachment::load(&folder)?;
+        assert!(loaded.as_ref().is_some_and(|attachment| Path::new(&attachment.folder) == folder.path()));
+        Ok(loaded)
+    }
+
+    #[test]
+    fn a_record_is_read_back() {
+        let stages = [
+            serde_json::json!("Left"),
+            serde_json::json!({"Mapped": {"image": image(), "detours": [], "mapped": null}}),
+            serde_json::json!({"Prepared": guest()}),
+            serde_json::json!({"Armed": guest()}),
+            serde_json::json!({"Paused": guest()}),
+        ];
+        for stage in stages {
+            let written = record(stage);
+            let read = load(&written).expect("sound").expect("there");
+            let mut again = serde_json::to_value(&read).expect("a record");
+            again["folder"] = "/elsewhere".into();
+            assert_eq!(again, written);
+        }
+        let armed = load(&record(serde_json::json!({"Armed": guest()}))).expect("sound").expect("there");
+        assert_eq!((armed.pid, armed.detours().len(), armed.patches.len()), (7, 1, 1));
+        assert!(!armed.is_paused() && armed.guest().is_some());
+        let place = tempfile::tempdir().expect("a folder");
+        let folder = PrivateFolder::create(place.path()).expect("a folder");
+        assert!(Attachment::load(&folder).expect("readable").is_none());
+    }
+
+    #[test]
+    fn numbers_that_nobody_has_written_are_refused() {
+        let long: Vec<u8> = vec![0; DETOUR_MAX + 1];
+        let detour = serde_json::json!({"at": 0, "before": [], "after": []});
+        let range = |start: u64, end: u64| serde_json::json!({"start": start, "end": end});
+        let patch = |start: u64, end: u64| serde_json::json!({"addresses": range(start, end), "cave": true});
+        for (field, value) in [
+            ("/pid", serde_json::json!(-1)),
+            ("/arena", range(0, CODE_MAX + 1)),
+            ("/instruction", serde_json::json!(TOP)),
+            ("/patches", serde_json::json!([patch(0, 65)])),
+            ("/patches", serde_json::json!([patch(10, 11), patch(5, 6)])),
+            // A bitmap of as many bits is made of it.
+            ("/patches", serde_json::json!([patch(0, 1), patch(TOP - 2, TOP - 1)])),
+            ("/unwinder", serde_json::json!([[0, u64::MAX]])),
+            ("/stage", serde_json::json!({"Armed": {}})),
+            ("/stage", serde_json::json!("Armed")),
+            ("/stage", serde_json::json!({"Mapped": {"image": image(), "detours": [], "mapped": TOP}})),
+            ("/stage/Armed/image/memory", range(8192, 4096)),
+            ("/stage/Armed/image/memory", range(0, IMAGE_MAX + 1)),
+            ("/stage/Armed/image/code", range(0, u64::MAX)),
+            ("/stage/Armed/image/order", serde_json::json!(u64::MAX)),
+            ("/stage/Armed/mapped", serde_json::json!(TOP)),
+            ("/stage/Armed/shadows", serde_json::json!(TOP)),
+            ("/stage/Armed/landing", serde_json::json!({"word": 8, "code": range(0, TOP)})),
+            ("/stage/Armed/detours", serde_json::json!(vec![detour; DETOURS_MAX + 1])),
+            ("/stage/Armed/detours", serde_json::json!([{"at": 0, "before": long, "after": long}])),
+            ("/stage/Armed/detours", serde_json::json!([{"at": 0, "before": [1], "after": [1, 2]}])),
+        ] {
+            let mut damaged = record(serde_json::json!({"Armed": guest()}));
+            *damaged.pointer_mut(field).expect("a field") = value.clone();
+            assert!(load(&damaged).is_err(), "{field} {value}");
+        }
+        for text in ["", "{}", "[]", "{\"pid\": 1e99}"] {
+            assert!(serde_json::from_str::<Attachment>(text).is_err());
+        }
+    }
+}

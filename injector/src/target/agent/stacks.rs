@@ -1,0 +1,141 @@
+//! What the stacks of stopped threads hold, as far as it decides whether code may be changed or taken away.
+
+use std::ops::Range;
+
+use crate::os::proc::Mapping;
+use crate::target::threads::memory::Memory;
+use crate::target::threads::thread::Thread;
+
+/// More of a stack is not looked at.
+const MOST: u64 = 16 << 20;
+const RED_ZONE: u64 = 128;
+/// `__restore_rt`: mov rax, 15; syscall.
+const RESTORER: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
+
+/// Goes through a thread's stack and passes on the words that lie in one of the ranges, with their addresses, until
+/// `is_it` holds for one: that one.
+pub(crate) fn find(
+    memory: &Memory,
+    thread: &Thread,
+    mappings: &[Mapping],
+    ranges: &[Range<u64>],
+    mut is_it: impl FnMut(u64, u64) -> bool,
+) -> Option<u64> {
+    /// Stays in the cache.
+    const PIECE: u64 = 128 << 10;
+    const ROW: usize = 512;
+    let top = thread.registers.rsp & !7;
+    let n = mappings.partition_point(|mapping| mapping.hi <= top);
+    let stack = mappings.get(n).filter(|stack| stack.lo <= top)?;
+    let mut from = top.saturating_sub(RED_ZONE).max(stack.lo);
+    let end = stack.hi.min(from + MOST);
+    let mut buffer = vec![0; PIECE.min(end - from) as usize];
+    while from < end {
+        let piece = buffer.get_mut(..PIECE.min(end - from) as usize)?;
+        memory.read(from, piece).ok()?;
+        let word = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_le_bytes);
+        for (row, at) in piece.chunks(ROW).zip((from..).step_by(ROW)) {
+            // Without a branch for each word: nearly all rows are passed over.
+            let is_in = |range: &Range<u64>| {
+                let len = range.end - range.start;
+                row.chunks_exact(8).fold(false, |any, w| any | (word(w).wrapping_sub(range.start) < len))
+            };
+            if !ranges.iter().any(is_in) {
+                continue;
+            }
+            let mut words = row.chunks_exact(8).map(word).zip((at..).step_by(8));
+            let is_hit = |&(word, at): &(u64, u64)| {
+                ranges.iter().any(|range| range.contains(&word)) && is_it(at, word)
+            };
+            if let Some((word, _)) = words.find(is_hit) {
+                return Some(word);
+            }
+        }
+        from += PIECE;
+    }
+    None
+}
+
+/// Whether the word at an address is where a signal handler returns to what it has interrupted. A hooked handler
+/// returns through `arena` first.
+pub(crate) fn is_interrupted(memory: &Memory, at: u64, arena: &Range<u64>) -> bool {
+    /// From the handler's return address: struct rt_sigframe up to the registers, and sixteen of these.
+    const RIP: u64 = 8 + 40 + 16 * 8;
+    /// The code segment, behind the instruction pointer and the flags.
+    const CS: u64 = 2 * 8;
+    const USER: u64 = 0x33;
+    memory.word(at + CS).is_ok_and(|word| word & 0xffff == USER)
+        && memory
+            .word(at.wrapping_sub(RIP))
+            .is_ok_and(|handler| arena.contains(&handler) || is_restorer(memory, handler))
+}
+
+/// Whether signal handlers return there.
+pub(crate) fn is_restorer(memory: &Memory, at: u64) -> bool {
+    memory.bytes(at, RESTORER.len()).is_ok_and(|bytes| bytes == RESTORER)
+}
+
+/// Whether a word, found on a stack at `at`, can be where the thread goes on: behind a call, or where a signal has
+/// interrupted it. Else it is a number like others: the text of a program that is not position-independent lies low.
+pub(crate) fn may_go_on_at(memory: &Memory, at: u64, word: u64, arena: &Range<u64>) -> bool {
+    let before = memory.bytes(word - LONGEST_CALL as u64, LONGEST_CALL);
+    before.is_ok_and(|code| ends_with_call(&code)) || is_interrupted(memory, at, arena)
+}
+
+const LONGEST_CALL: usize = 7;
+
+fn ends_with_call(code: &[u8]) -> bool {
+    let direct = code.len() >= 5 && code[code.len() - 5] == 0xe8;
+    direct || (2..=LONGEST_CALL.min(code.len())).any(|len| is_indirect_call(&code[code.len() - len..]))
+}
+
+/// `call` by a register or by memory, without prefixes: opcode, ModRM, perhaps SIB and displacement.
+fn is_indirect_call(code: &[u8]) -> bool {
+    let [0xff, modrm, rest @ ..] = code else { return false };
+    let (mode, base) = (modrm >> 6, modrm & 7);
+    let sib = usize::from(mode != 3 && base == 4);
+    let displacement = match (mode, base) {
+        (0, 5) | (2, _) => 4,
+        (0, 4) if rest.first().is_some_and(|sib| sib & 7 == 5) => 4,
+        (1, _) => 1,
+        _ => 0,
+    };
+    modrm >> 3 & 7 == 2 && rest.len() == sib + displacement
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_are_known_by_their_last_bytes() {
+        // As objdump shows them.
+        for call in [
+            &[0xe8, 1, 2, 3, 4][..],         // call rel32
+            &[0xff, 0xd0],                   // call rax
+            &[0x41, 0xff, 0xd3],             // call r11
+            &[0xff, 0x10],                   // call [rax]
+            &[0xff, 0x15, 1, 2, 3, 4],       // call [rip+0x4030201]
+            &[0xff, 0x14, 0xc8],             // call [rax+rcx*8]
+            &[0xff, 0x14, 0xc5, 1, 2, 3, 4], // call [rax*8+0x4030201]
+            &[0xff, 0x50, 0x18],             // call [rax+0x18]
+            &[0xff, 0x54, 0x24, 0x08],       // call [rsp+8]
+            &[0xff, 0x90, 1, 2, 3, 4],       // call [rax+0x4030201]
+            &[0xff, 0x94, 0x24, 1, 2, 3, 4], // call [rsp+0x4030201]
+        ] {
+            let code = [&[0x90; LONGEST_CALL][..], call].concat();
+            assert!(ends_with_call(&code[code.len() - LONGEST_CALL..]), "{call:x?}");
+        }
+        for other in [
+            &[0x55][..],               // push rbp
+            &[0xff, 0xe0],             // jmp rax
+            &[0xff, 0x75, 0x08],       // push [rbp+8]
+            &[0xff, 0x25, 1, 2, 3, 4], // jmp [rip+0x4030201]
+            &[0xff, 0xc0],             // inc eax
+        ] {
+            let code = [&[0x90; LONGEST_CALL][..], other].concat();
+            assert!(!ends_with_call(&code[code.len() - LONGEST_CALL..]), "{other:x?}");
+        }
+        assert!(!ends_with_call(&[]) && !ends_with_call(&[0xff]));
+    }
+}

@@ -1,0 +1,127 @@
+//! Threads that are in the way of the patches.
+
+use std::ops::Range;
+use std::time::Instant;
+
+use anyhow::{Result, anyhow};
+
+use crate::os::proc::Mapping;
+use crate::target::agent::attachment::{Attachment, Moved, Step};
+use crate::target::agent::overwritten::Overwritten;
+use crate::target::agent::stacks;
+use crate::target::threads::deadline;
+use crate::target::threads::memory::Memory;
+use crate::target::threads::stopped::Stopped;
+use crate::target::threads::thread::Thread;
+
+impl Attachment {
+    /// Makes sure that no thread is where something will be overwritten.
+    pub(super) fn make_room(
+        &self,
+        stopped: &mut Stopped,
+        memory: &Memory,
+        mappings: &[Mapping],
+        libc: &Range<u64>,
+        (moved, overwritten): (&Moved<'_>, &Overwritten),
+        until: Instant,
+    ) -> Result<Step<()>> {
+        loop {
+            let late = Instant::now() > until;
+            let busy = self.move_away(stopped, memory, mappings, libc, (moved, overwritten));
+            match busy.first() {
+                None => return Ok(Step::Done(())),
+                Some(&(tid, at)) if late => return Ok(Step::Later(stays(tid, at))),
+                Some(&(tid, at)) => {
+                    let is_busy = |thread: &Thread| busy.iter().any(|(tid, _)| *tid == thread.tid);
+                    if !stopped.run_some(is_busy, stopped.turn().0, until)? {
+                        return Ok(Step::Later(stays(tid, at)));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Moves threads out of what will be overwritten. Returns those that have to run on before they can be moved, and where they
+    /// are.
+    fn move_away(
+        &self,
+        stopped: &mut Stopped,
+        memory: &Memory,
+        mappings: &[Mapping],
+        libc: &Range<u64>,
+        (moved, overwritten): (&Moved<'_>, &Overwritten),
+    ) -> Vec<(i32, u64)> {
+        let mut busy = Vec::new();
+        for thread in stopped.threads.iter_mut().filter(|thread| thread.fresh) {
+            let at = thread.registers.rip;
+            if makes_thread(memory, thread, libc)
+                || self.detours().iter().any(|d| inside(d.at, d.before.len() as u32, at))
+            {
+                busy.push((thread.tid, at));
+            } else if overwritten.contains(at) {
+                match moved(at) {
+                    Some(copy) => thread.move_to(copy),
+                    None => busy.push((thread.tid, at)),
+                }
+            }
+        }
+        let patched = [overwritten.extent().clone()];
+        for thread in stopped.threads.iter_mut().filter(|thread| thread.fresh) {
+            if deadline::has_passed() {
+                // A thread that was not looked at counts as one in the way, so nothing is changed.
+                busy.push((thread.tid, thread.registers.rip));
+                break;
+            }
+            thread.fresh = false;
+            let saved = stacks::find(memory, thread, mappings, &patched, |at, word| {
+                overwritten.is_returned_to(word) && stacks::may_go_on_at(memory, at, word, &self.arena)
+            });
+            busy.extend(saved.map(|word| (thread.tid, word)));
+        }
+        busy
+    }
+
+    /// Whether a thread is where something is overwritten, or will be when a signal handler returns.
+    pub(super) fn is_in_patch(&self, thread: &Thread, memory: &Memory, mappings: &[Mapping]) -> bool {
+        let ends = self.patches.first().zip(self.patches.last());
+        let extent = ends.map_or(0..0, |(first, last)| first.addresses().start..last.addresses().end);
+        self.is_overwritten(thread.registers.rip)
+            || stacks::find(memory, thread, mappings, &[extent], |at, word| {
+                self.is_overwritten(word) && stacks::is_interrupted(memory, at, &self.arena)
+            })
+            .is_some()
+    }
+
+    fn is_overwritten(&self, at: u64) -> bool {
+        let after = self.patches.partition_point(|patch| patch.addresses().start <= at);
+        let patch = after.checked_sub(1).and_then(|n| self.patches.get(n));
+        patch.is_some_and(|patch| patch.addresses().contains(&at))
+    }
+}
+
+fn stays(tid: i32, at: u64) -> anyhow::Error {
+    anyhow!(
+        "thread {tid} stays at {at:#x}, among instructions that are to be overwritten; try again, or leave the \
+         function out with -X"
+    )
+}
+
+fn inside(address: u64, len: u32, at: u64) -> bool {
+    at > address && at < address + u64::from(len)
+}
+
+/// Whether a thread is about to make another one by a system call that will be redirected to the agent. It must not be
+/// between the call's two instructions then, nor about to make the call again because the kernel restarts it.
+fn makes_thread(memory: &Memory, thread: &Thread, libc: &Range<u64>) -> bool {
+    const RESTART: i64 = -513;
+    let registers = &thread.registers;
+    let calls = [libc::SYS_clone, libc::SYS_clone3];
+    if registers.rax as i64 == RESTART && calls.contains(&(registers.orig_rax as i64)) {
+        return true;
+    }
+    libc.contains(&registers.rip)
+        && memory.bytes(registers.rip - 5, 7).is_ok_and(|bytes| {
+            let number = i64::from(bytes[1]) | i64::from(bytes[2]) << 8;
+            bytes[0] == 0xb8 && bytes[3..] == [0, 0, 0x0f, 0x05] && calls.contains(&number)
+        })
+}

@@ -1,0 +1,226 @@
+//! A process that runs already, attached to for its profile.
+
+use std::fs;
+use std::os::fd::RawFd;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::os::child::Ending;
+use crate::os::failure::Failure;
+use crate::os::say::Voice;
+use crate::os::signals::{self, Arrived};
+use crate::os::sys::Handle;
+use crate::program::planned::Planned;
+use crate::program::resolve::Program;
+use crate::sampling::perf::Scope;
+use crate::store::region::file::RegionFile;
+use crate::store::region::layout::AgentState;
+use crate::store::run_folder::FIRST;
+use crate::store::trouble::trouble;
+use crate::target::agent::attachment::Attachment;
+use crate::target::attach::earlier::take_over;
+use crate::target::contract::{Patience, Readying, Target};
+use crate::target::grip::Grip;
+use crate::target::process::Process;
+
+pub(crate) struct Running {
+    process: Process,
+    handle: Handle,
+    /// How long the process is profiled; None: to its end, or until a signal tells us to leave it.
+    duration: Option<Duration>,
+    /// When that is over. None: never, or the profile has not begun.
+    until: Option<Instant>,
+    hooks: Hooks,
+    /// Why the process could not be left.
+    stuck: Option<anyhow::Error>,
+}
+
+/// What of ours is in the process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Hooks {
+    /// Nothing was put in.
+    None,
+    Armed,
+    /// They were in and have been taken out.
+    Out,
+    /// Memory of ours is still there.
+    Stay,
+}
+
+impl Running {
+    /// A process that may be attached to, without what an earlier gprofinject has left in it.
+    pub(crate) fn new(process: Process, duration: Option<Duration>) -> Running {
+        let handle = Handle::of(process.pid);
+        Running { process, handle, duration, until: None, hooks: Hooks::None, stuck: None }
+    }
+
+    fn has_ended(&self) -> bool {
+        self.handle.has_ended() || !self.process.lives()
+    }
+
+    /// What the failed attempt to arm has left behind.
+    fn back_out(&mut self, mut made: Attachment) {
+        let out = made.detach();
+        let is_out = matches!(out, Ok((_, true))) || !self.process.lives();
+        self.hooks = if is_out { Hooks::Out } else { Hooks::Stay };
+    }
+}
+
+impl Target for Running {
+    fn pid(&self) -> i32 {
+        self.process.pid
+    }
+
+    fn scope(&self) -> Scope {
+        Scope::Running(self.process.pid)
+    }
+
+    fn bias(&self, planned: &Planned) -> Option<u64> {
+        let headers = planned.plan.as_ref().map_or(0, |plan| plan.phdr());
+        Some(self.process.program_headers().wrapping_sub(headers))
+    }
+
+    fn make_ready(&mut self, readying: &Readying) -> Result<Grip> {
+        let Readying { folder, planned, voice, .. } = *readying;
+        let pid = self.process.pid;
+        let (Some(folder), Some(plan)) = (folder, &planned.plan) else { return Ok(Grip::unopened(pid)) };
+        let mut made = loop {
+            let made = Attachment::prepare(&self.process, planned, plan, folder.private(), FIRST)?;
+            if let Some(made) = made {
+                break made;
+            }
+            take_over(&self.process, voice)?;
+        };
+        let armed = check_prepared(&folder.region(FIRST)).and_then(|()| {
+            let moved = made.moved(planned);
+            made.arm(&moved)
+        });
+        match armed {
+            Ok(pause) => voice.detail(format_args!("attached to process {pid}: {pause}")),
+            Err(error) => {
+                self.back_out(made);
+                return Err(error);
+            }
+        }
+        self.hooks = Hooks::Armed;
+        Ok(Grip::attached(made))
+    }
+
+    fn begin(&mut self, voice: Voice) -> Result<()> {
+        let pid = self.process.pid;
+        voice.note(match self.duration {
+            Some(duration) => {
+                format!("attached to process {pid} for {} s (Ctrl-C: until now)", duration.as_secs_f64())
+            }
+            None => format!("attached to process {pid}; Ctrl-C to leave it and write the profile"),
+        });
+        // A duration that no clock can show is endless.
+        self.until = self.duration.and_then(|duration| Instant::now().checked_add(duration));
+        Ok(())
+    }
+
+    fn allows_threads(&self) -> bool {
+        false
+    }
+
+    fn ending(&mut self) -> Option<Ending> {
+        self.has_ended().then_some(Ending::Exited(0))
+    }
+
+    fn patience(&self) -> Patience {
+        const OFTEN: Duration = Duration::from_millis(500);
+        let left = self.until.map(|until| until.saturating_duration_since(Instant::now()));
+        match left {
+            Some(Duration::ZERO) => Patience::Over,
+            left => Patience::AtMost(left.map_or(OFTEN, |left| left.min(OFTEN))),
+        }
+    }
+
+    fn descriptor(&self) -> Option<RawFd> {
+        self.handle.descriptor()
+    }
+
+    fn hear(&mut self, arrived: Arrived) -> bool {
+        !signals::END_WANTED.contains(&arrived.signal)
+    }
+
+    fn leave(
+        &mut self,
+        grip: Option<&mut Grip>,
+        ending: Option<Ending>,
+        voice: Voice,
+    ) -> Result<(), Failure> {
+        let pid = self.process.pid;
+        if ending.is_some() {
+            self.hooks = Hooks::Out;
+            return Ok(());
+        }
+        let Some(left) = grip.and_then(Grip::leave) else { return Ok(()) };
+        self.hooks = match left {
+            Ok((pause, is_clean)) => {
+                voice.detail(format_args!("left process {pid}: {pause}"));
+                if !is_clean {
+                    voice.warn(format_args!(
+                        "a thread of process {pid} does not come out of the agent, whose memory stays; gprofinject --pid \
+                         {pid} --duration 0 takes it out, later"
+                    ));
+                }
+                if is_clean { Hooks::Out } else { Hooks::Stay }
+            }
+            // It has ended meanwhile.
+            Err(_) if !self.process.lives() => Hooks::Out,
+            Err(error) => {
+                self.stuck = Some(error.context(format!(
+                    "process {pid} could not be left: its hooks stay; gprofinject --pid {pid} --duration 0 tries once \
+                     more"
+                )));
+                Hooks::Stay
+            }
+        };
+        Ok(())
+    }
+
+    fn is_clean(&self) -> bool {
+        self.hooks != Hooks::Stay
+    }
+
+    fn was_hooked(&self) -> bool {
+        true
+    }
+
+    fn result(self, ending: Ending) -> Result<Ending, Failure> {
+        match self.stuck {
+            Some(error) => Err(error.into()),
+            None => Ok(ending),
+        }
+    }
+}
+
+/// The file that a process runs, and what to call it.
+///
+/// # Errors
+/// We may not look into the process.
+pub(crate) fn program(process: &Process) -> Result<Program> {
+    let pid = process.pid;
+    let link = fs::read_link(process.binary()).with_context(|| {
+        format!("process {pid} cannot be looked into; run gprofinject as its user, or as root")
+    })?;
+    let shown = link.to_string_lossy();
+    // It may have been replaced since; what runs can still be read.
+    let binary = match shown.strip_suffix(" (deleted)") {
+        Some(_) => process.binary(),
+        None => link.clone(),
+    };
+    Ok(Program::running(binary))
+}
+
+/// Whether the agent has prepared everything.
+fn check_prepared(region: &RegionFile) -> Result<()> {
+    let report = region.report().context("the counters cannot be read")?;
+    if report.state != AgentState::SettingUp {
+        let trouble = trouble(&report);
+        bail!("nothing was hooked: {}", trouble.unwrap_or_else(|| "the agent did not begin".to_owned()));
+    }
+    Ok(())
+}

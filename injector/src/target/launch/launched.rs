@@ -1,0 +1,173 @@
+//! A program that is started for its profile.
+
+use std::os::fd::RawFd;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, anyhow};
+use rustix::process::{Pid, getpid, getppid, getsid};
+
+use crate::os::child::{Ending, reap};
+use crate::os::failure::Failure;
+use crate::os::say::Voice;
+use crate::os::signals::{self, Arrived};
+use crate::os::sys::{self, Limits};
+use crate::program::planned::Planned;
+use crate::program::resolve::Program;
+use crate::sampling::perf::Scope;
+use crate::store::run_folder::RunFolder;
+use crate::target::contract::{Patience, Readying, Target};
+use crate::target::grip::Grip;
+use crate::target::launch::spawn::{self, Child, Held};
+use crate::target::launch::witness::Witness;
+
+/// What this process found when it was started, and the program must find when it is started.
+pub(crate) struct Inherited {
+    /// Descriptors that were open, without the standard ones. We hold them for the program only.
+    pub(crate) descriptors: Vec<i32>,
+    pub(crate) limits: Limits,
+}
+
+/// How far the child has come.
+enum Stage {
+    /// It waits for its exec.
+    Held(Held),
+    Released(Child),
+    Ended,
+}
+
+pub(crate) struct Launched {
+    pid: i32,
+    stage: Stage,
+    /// The file that is executed.
+    path: PathBuf,
+    /// The kernel takes the child's own perf events away when it executes the program.
+    changes_ids: bool,
+    /// Shows which signals were sent to our whole process group.
+    witness: Option<Witness>,
+}
+
+impl Launched {
+    /// Forks the child that will execute the program, and lets go of what was opened for it only.
+    ///
+    /// # Errors
+    /// There can be no further process, or the program's arguments are not ones that it can have.
+    pub(crate) fn hold(
+        program: &Program,
+        changes_ids: bool,
+        folder: Option<&RunFolder>,
+        signals: signals::Inherited,
+        inherited: &Inherited,
+    ) -> Result<Launched> {
+        let held = spawn::hold(program, folder, signals, inherited.limits).map_err(|error| {
+            let limit = if error.raw_os_error() == Some(libc::EAGAIN) { " (ulimit -u)" } else { "" };
+            anyhow!("cannot start a process: {}{limit}", sys::reason(&error))
+        })?;
+        sys::release(&inherited.descriptors);
+        Ok(Launched {
+            pid: held.pid(),
+            stage: Stage::Held(held),
+            path: program.path.clone(),
+            changes_ids,
+            witness: None,
+        })
+    }
+
+    /// Passes a signal on to the program, if it would have come to the program had that run in our place.
+    fn pass_on(&mut self, arrived: Arrived) {
+        let own = Pid::as_raw(Some(getpid()));
+        let (parent, session) = (Pid::as_raw(getppid()), Pid::as_raw(getsid(None).ok()));
+        // The kernel sends these to us for what we have written ourselves, to a file at its limit or to a pipe that nobody
+        // reads. They look as if we had sent them.
+        if arrived.sender == own && matches!(arrived.signal, libc::SIGXFSZ | libc::SIGPIPE) {
+            return;
+        }
+        let leader = session == own;
+        let to_us_alone = match arrived.signal {
+            libc::SIGCHLD => false,
+            _ if arrived.sent => !self.witness.as_mut().is_some_and(|witness| witness.saw(arrived.signal)),
+            // An alarm set before our exec.
+            libc::SIGALRM => true,
+            // When a terminal is hung up, the kernel signals its session leader, which we are.
+            libc::SIGHUP | libc::SIGCONT => leader,
+            // The terminal sends the others to the whole group.
+            _ => false,
+        };
+        if to_us_alone {
+            // What the program sends to its parent is not meant for the program itself.
+            signals::send(if arrived.sender == self.pid { parent } else { self.pid }, arrived);
+        }
+    }
+}
+
+impl Target for Launched {
+    fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    fn scope(&self) -> Scope {
+        if self.changes_ids { Scope::Machine } else { Scope::Process(self.pid) }
+    }
+
+    fn bias(&self, _: &Planned) -> Option<u64> {
+        None
+    }
+
+    fn make_ready(&mut self, readying: &Readying) -> Result<Grip> {
+        self.witness = Witness::start();
+        if readying.follows {
+            sys::adopt_orphans();
+        }
+        Ok(Grip::unopened(self.pid))
+    }
+
+    fn begin(&mut self, _: Voice) -> Result<()> {
+        if let Stage::Held(held) = std::mem::replace(&mut self.stage, Stage::Ended) {
+            self.stage = Stage::Released(held.release().context("the new process has gone")?);
+        }
+        Ok(())
+    }
+
+    fn allows_threads(&self) -> bool {
+        true
+    }
+
+    fn ending(&mut self) -> Option<Ending> {
+        reap(self.pid)
+    }
+
+    fn patience(&self) -> Patience {
+        // SIGCHLD comes when the program ends.
+        Patience::Endless
+    }
+
+    fn descriptor(&self) -> Option<RawFd> {
+        None
+    }
+
+    fn hear(&mut self, arrived: Arrived) -> bool {
+        self.pass_on(arrived);
+        true
+    }
+
+    fn leave(&mut self, _: Option<&mut Grip>, _: Option<Ending>, _: Voice) -> Result<(), Failure> {
+        // From here on no signal is passed on to the program.
+        self.witness = None;
+        let Stage::Released(child) = std::mem::replace(&mut self.stage, Stage::Ended) else { return Ok(()) };
+        let Some(errno) = child.exec_error() else { return Ok(()) };
+        let hint = if errno == libc::ENOEXEC { " (this kernel does not run such programs)" } else { "" };
+        let error = anyhow!("{}: {}{hint}", self.path.display(), sys::errno_text(errno));
+        Err(Failure::exec(errno, error))
+    }
+
+    fn is_clean(&self) -> bool {
+        true
+    }
+
+    fn was_hooked(&self) -> bool {
+        false
+    }
+
+    fn result(self, ending: Ending) -> Result<Ending, Failure> {
+        Ok(ending)
+    }
+}

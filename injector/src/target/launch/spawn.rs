@@ -1,0 +1,200 @@
+//! Starts the program exactly as a shell would have, held back until all is ready.
+#![allow(unsafe_code, reason = "it forks and executes the program")]
+
+use std::ffi::{CStr, CString, OsStr, c_char};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::ptr;
+
+use gprofinject_abi::{PRELOAD_VARIABLE, RUN_VARIABLE};
+
+use crate::os::early;
+use crate::os::signals::Inherited;
+use crate::os::sys::{self, Limits, c_string};
+use crate::program::resolve::Program;
+use crate::store::run_folder::{FIRST, RunFolder};
+
+const PRELOAD: &str = "LD_PRELOAD";
+unsafe extern "C" {
+    static environ: *const *const c_char;
+}
+
+/// A child that waits for its exec.
+pub(crate) struct Held {
+    pid: i32,
+    go: OwnedFd,
+    errors: File,
+}
+
+/// A child on its way.
+pub(crate) struct Child {
+    errors: File,
+}
+
+/// What execve needs, all of it made before the fork.
+struct Exec {
+    path: CString,
+    argv: Vec<CString>,
+    /// For /bin/sh, where execve does not know the file's format.
+    shell_argv: Option<Vec<CString>>,
+    env: Vec<CString>,
+}
+
+/// Forks. With `run_folder`, the program will find the agent there.
+pub(crate) fn hold(
+    program: &Program,
+    run_folder: Option<&RunFolder>,
+    inherited: Inherited,
+    limits: Limits,
+) -> io::Result<Held> {
+    let exec = Exec::new(program, run_folder)?;
+    let pointers = |strings: &[CString]| -> Vec<*const c_char> {
+        strings.iter().map(|string| string.as_ptr()).chain([ptr::null()]).collect()
+    };
+    let argv = pointers(&exec.argv);
+    let shell_argv = exec.shell_argv.as_deref().map(pointers);
+    let env = pointers(&exec.env);
+    let (wait, go) = sys::pipe()?;
+    let (errors, report) = sys::pipe()?;
+    // SAFETY: we have one thread, so the child may do anything; it does little, and leaves by exec or
+    // _exit, never by returning.
+    match sys::check(unsafe { libc::fork() })? {
+        0 => {
+            drop(go);
+            drop(errors);
+            let released = File::from(wait).read(&mut [0]).is_ok_and(|count| count == 1);
+            if released {
+                inherited.restore(early::pipe_ignored());
+                for fd in early::closed_descriptors() {
+                    // SAFETY: opened by Rust's runtime as a stand-in; nothing is written to it from here.
+                    unsafe { libc::close(fd) };
+                }
+                limits.restore();
+                let errno = try_exec(&exec.path, &argv, shell_argv.as_deref(), &env);
+                let _ = File::from(report).write_all(&errno.to_ne_bytes());
+            }
+            // SAFETY: ends the child without running the parent's exit handlers.
+            unsafe { libc::_exit(127) }
+        }
+        pid => Ok(Held { pid, go, errors: errors.into() }),
+    }
+}
+
+/// Returns errno if it returns.
+fn try_exec(
+    path: &CStr,
+    argv: &[*const c_char],
+    shell_argv: Option<&[*const c_char]>,
+    env: &[*const c_char],
+) -> i32 {
+    // SAFETY: arrays of C strings that end in a null pointer, alive in this process: it is a copy of the
+    // one that owns them.
+    unsafe {
+        libc::execve(path.as_ptr(), argv.as_ptr(), env.as_ptr());
+        if let Some(shell_argv) = shell_argv
+            && *libc::__errno_location() == libc::ENOEXEC
+        {
+            libc::execve(c"/bin/sh".as_ptr(), shell_argv.as_ptr(), env.as_ptr());
+        }
+        *libc::__errno_location()
+    }
+}
+
+impl Held {
+    pub(crate) fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// Lets the child exec.
+    pub(crate) fn release(self) -> io::Result<Child> {
+        File::from(self.go).write_all(&[1])?;
+        Ok(Child { errors: self.errors })
+    }
+}
+
+impl Child {
+    /// After its end: the errno with which exec failed, if it did.
+    pub(crate) fn exec_error(mut self) -> Option<i32> {
+        let mut errno = [0; 4];
+        self.errors.read_exact(&mut errno).ok().map(|()| i32::from_ne_bytes(errno))
+    }
+}
+
+impl Exec {
+    fn new(program: &Program, run_folder: Option<&RunFolder>) -> io::Result<Exec> {
+        let path = c_string(program.path.as_os_str())?;
+        let argv = program.argv.iter().map(|word| c_string(word)).collect::<io::Result<Vec<_>>>()?;
+        let shell_argv = program.shell_if_refused.then(|| {
+            let arguments = argv.iter().skip(1).cloned();
+            [c"/bin/sh".to_owned(), path.clone()].into_iter().chain(arguments).collect()
+        });
+        let mut env = environment();
+        if let Some(folder) = run_folder {
+            inject(&mut env, &folder.libraries(), &folder.path().join(FIRST))?;
+        }
+        Ok(Exec { path, argv, shell_argv, env })
+    }
+}
+
+/// Our environment as the kernel handed it over, with all its oddities.
+fn environment() -> Vec<CString> {
+    let mut env = Vec::new();
+    // SAFETY: libc keeps `environ` an array of C strings that ends in a null pointer, and null itself only
+    // if it was cleared; nothing here changes the environment.
+    unsafe {
+        let mut entry = environ;
+        while !entry.is_null() && !(*entry).is_null() {
+            env.push(CStr::from_ptr(*entry).to_owned());
+            entry = entry.add(1);
+        }
+    }
+    env
+}
+
+/// Adds the agent's variables at the end, in the order in which it expects them.
+fn inject(env: &mut Vec<CString>, libraries: &[PathBuf], place: &Path) -> io::Result<()> {
+    let is_preload = |entry: &CString| {
+        entry.as_bytes().strip_prefix(PRELOAD.as_bytes()).is_some_and(|rest| rest.starts_with(b"="))
+    };
+    let own: Option<Vec<u8>> = env
+        .iter()
+        .find(|entry| is_preload(entry))
+        .map(|entry| entry.as_bytes()[PRELOAD.len() + 1..].to_vec());
+    env.retain(|entry| !is_preload(entry));
+    let ours = libraries.iter().map(|library| library.as_os_str().as_bytes());
+    let preload: Vec<&[u8]> = ours.chain(own.as_deref()).collect();
+    env.push(variable(PRELOAD, &preload.join(&b':'))?);
+    env.push(variable(RUN_VARIABLE, place.as_os_str().as_bytes())?);
+    if let Some(own) = &own {
+        env.push(variable(PRELOAD_VARIABLE, own)?);
+    }
+    Ok(())
+}
+
+fn variable(name: &str, value: &[u8]) -> io::Result<CString> {
+    c_string(OsStr::from_bytes(&[name.as_bytes(), b"=", value].concat()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_agents_variables_come_last() {
+        let entry = |text: &str| CString::new(text).expect("no zero byte");
+        let mut env = vec![entry("A=1"), entry("LD_PRELOAD=x.so"), entry("odd")];
+        let libraries = ["/run/f/libgprofinject.so", "/run/f/libgprofinject-frida.so"].map(PathBuf::from);
+        inject(&mut env, &libraries, Path::new("/run/f/0")).expect("no zero byte");
+        let expected = [
+            "A=1",
+            "odd",
+            "LD_PRELOAD=/run/f/libgprofinject.so:/run/f/libgprofinject-frida.so:x.so",
+            "GPROFINJECT_RUN=/run/f/0",
+            "GPROFINJECT_LD_PRELOAD=x.so",
+        ];
+        assert_eq!(env, expected.map(entry));
+    }
+}

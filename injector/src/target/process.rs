@@ -1,0 +1,200 @@
+//! A process that runs already: what it is, and whether it can be attached to.
+#![allow(unsafe_code, reason = "it asks the kernel about a process through libc")]
+
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+
+use crate::os::proc::Mapping;
+use crate::os::{proc, sys};
+use crate::target::threads::helper;
+
+#[derive(Clone, Debug)]
+pub(crate) struct Process {
+    pub(crate) pid: i32,
+    /// Type and value.
+    pub(crate) auxiliary: Vec<[u64; 2]>,
+    /// Where the main thread's stack began.
+    pub(crate) stack: u64,
+    /// When it was started, in ticks since the machine was: tells it from another with its number.
+    pub(crate) started: u64,
+    /// Another user's.
+    pub(crate) is_foreign: bool,
+}
+
+const AT_PHDR: u64 = 3;
+const AT_BASE: u64 = 7;
+
+impl Process {
+    /// Whether we may and can.
+    pub(crate) fn open(pid: i32) -> Result<Process> {
+        if pid <= 0 {
+            bail!("{pid} is no process number");
+        }
+        // A helper of another gprofinject, one that was killed perhaps, may be at work, and trace it now and then.
+        let _lock = helper::lock(pid)?;
+        let visible = proc::visible_thread(pid);
+        let Ok(status) = fs::read_to_string(format!("/proc/{visible}/status")) else {
+            bail!("there is no process {pid} (is it in a container, with other numbers?)");
+        };
+        let field = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+            line.unwrap_or_default().trim()
+        };
+        if field("Tgid") != pid.to_string() {
+            bail!("{pid} is a thread of process {}; attach to that", field("Tgid"));
+        }
+        match field("State").chars().next() {
+            Some('Z' | 'X') => bail!("process {pid} has ended (a zombie: its parent has not noticed yet)"),
+            Some('T') => bail!("process {pid} is stopped; let it go on first: kill -CONT {pid}"),
+            _ => {}
+        }
+        if pid == std::process::id() as i32 {
+            bail!("{pid} is gprofinject itself");
+        }
+        match field("TracerPid") {
+            "0" => {}
+            tracer => {
+                let name = fs::read_to_string(format!("/proc/{tracer}/comm")).unwrap_or_default();
+                bail!(
+                    "process {pid} is traced already, by {} (process {tracer}); end that first",
+                    name.trim_end()
+                );
+            }
+        }
+        let user = field("Uid").split_whitespace().next().and_then(|id| id.parse::<u32>().ok());
+        let own = sys::ids().euid;
+        if own != 0 && user != Some(own) {
+            bail!(
+                "process {pid} is another user's ({}); run gprofinject as that user, or as root",
+                user.unwrap_or_default()
+            );
+        }
+        if field("Seccomp") != "0" && !field("Seccomp").is_empty() {
+            bail!(
+                "process {pid} runs under a seccomp filter, which may end it for a system call of ours; \
+                 start it with gprofinject instead"
+            );
+        }
+        if let Ok(parent) = field("PPid").parse()
+            && sys::share_memory(pid, parent)
+        {
+            bail!(
+                "process {pid} has its memory from process {parent}, which waits for it (vfork): attach to that, or to this \
+                 one when it has executed its program"
+            );
+        }
+        if field("VmSize").is_empty() {
+            bail!("{pid} is a process of the kernel, or is about to end");
+        }
+        let Ok(auxiliary) = proc::auxiliary(pid) else {
+            bail!("process {pid} cannot be looked into; run gprofinject as its user, or as root");
+        };
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+        // The second field is a name in parentheses, which may hold anything.
+        let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+        let number = |field: usize| {
+            rest.split_whitespace().nth(field - 3).and_then(|text| text.parse().ok()).unwrap_or(0)
+        };
+        Ok(Process { pid, auxiliary, stack: number(28), started: number(22), is_foreign: user != Some(own) })
+    }
+
+    pub(crate) fn binary(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/exe", proc::visible_thread(self.pid)))
+    }
+
+    pub(crate) fn auxiliary(&self, kind: u64) -> u64 {
+        self.auxiliary.iter().find(|[k, _]| *k == kind).map_or(0, |[_, value]| *value)
+    }
+
+    pub(crate) fn program_headers(&self) -> u64 {
+        self.auxiliary(AT_PHDR)
+    }
+
+    /// 0: it has no dynamic linker.
+    pub(crate) fn dynamic_linker(&self) -> u64 {
+        self.auxiliary(AT_BASE)
+    }
+
+    pub(crate) fn mappings(&self) -> io::Result<Vec<Mapping>> {
+        proc::mappings(self.pid)
+    }
+
+    /// What was seen when it was opened is another program's.
+    pub(crate) fn executes_another(&self) -> bool {
+        proc::auxiliary(self.pid).is_ok_and(|now| now != self.auxiliary)
+    }
+
+    /// The process is still the one that was opened.
+    pub(crate) fn lives(&self) -> bool {
+        let Ok(stat) = fs::read_to_string(format!("/proc/{}/stat", self.pid)) else { return false };
+        let mut fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace();
+        let state = fields.next();
+        let started = fields.nth(22 - 4).and_then(|text| text.parse::<u64>().ok());
+        let has_ended = matches!(state, Some("Z" | "X")) && proc::visible_thread(self.pid) == self.pid;
+        !has_ended && started == Some(self.started)
+    }
+}
+
+/// Why the kernel refused ptrace, in words.
+pub(crate) fn refusal(pid: i32, error: &io::Error) -> String {
+    let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+    refusal_with(pid, error, &scope)
+}
+
+/// `scope`: what kernel.yama.ptrace_scope is, empty where the kernel has no such thing.
+fn refusal_with(pid: i32, error: &io::Error, scope: &str) -> String {
+    match error.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => match scope.trim() {
+            "1" | "2" => format!(
+                "the kernel does not let us attach to process {pid} (kernel.yama.ptrace_scope is {}): run \
+                     gprofinject as root, or set it to 0",
+                scope.trim()
+            ),
+            "3" => "the kernel lets nobody attach to processes (kernel.yama.ptrace_scope is 3)".to_owned(),
+            _ => format!(
+                "the kernel does not let us attach to process {pid}: it has gained privileges, or is \
+                     traced, or this is a container without CAP_SYS_PTRACE (docker run --cap-add=SYS_PTRACE)"
+            ),
+        },
+        Some(libc::ESRCH) => format!("process {pid} has ended"),
+        Some(libc::ETIMEDOUT) => format!(
+            "a thread of process {pid} could not be stopped: it waits in the kernel (for a disk, or for a child \
+             made by vfork), or is frozen; try again"
+        ),
+        _ => format!("cannot attach to process {pid}: {}", sys::reason(error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_say_what_to_do() {
+        for (errno, scope, says) in [
+            (libc::EPERM, "1\n", &["ptrace_scope is 1", "as root", "set it to 0"][..]),
+            (libc::EPERM, "2\n", &["ptrace_scope is 2", "as root"]),
+            (libc::EPERM, "3\n", &["lets nobody attach", "ptrace_scope is 3"]),
+            (libc::EPERM, "0\n", &["gained privileges", "--cap-add=SYS_PTRACE"]),
+            (libc::EACCES, "", &["gained privileges", "--cap-add=SYS_PTRACE"]),
+            (libc::ESRCH, "1\n", &["process 42 has ended"]),
+            (libc::ETIMEDOUT, "", &["waits in the kernel", "try again"]),
+            (libc::EIO, "", &["cannot attach to process 42: Input/output error"]),
+        ] {
+            let said = refusal_with(42, &io::Error::from_raw_os_error(errno), scope);
+            for part in says {
+                assert!(said.contains(part), "{errno} {scope:?}: {said}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_process_is_said() {
+        for pid in [0, -1, i32::MAX, std::process::id() as i32] {
+            assert!(Process::open(pid).is_err(), "{pid}");
+        }
+    }
+}

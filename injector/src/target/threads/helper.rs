@@ -1,0 +1,203 @@
+//! A process of our own that does what must not be left half done: while a thread is borrowed, or code is half
+//! written, nobody but the borrower can put things right again.
+//!
+//! It is forked for one order, has a session to itself and all signals blocked, and finishes the order whatever
+//! becomes of us; the answer comes through a pipe. What it changes in our values it changes in copies of them. An order has
+//! a time limit (`deadline`), and somebody who enforces it (`guard`).
+#![allow(unsafe_code, reason = "it forks the helper and blocks signals around the fork")]
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::os::sys::{self, check};
+use crate::os::{proc, signals};
+use crate::store::private_folder::PrivateFolder;
+use crate::target::threads::urgency;
+use crate::target::threads::{deadline, guard};
+
+/// How long another one's order is waited for: as long as it can take.
+const PATIENCE: Duration = Duration::from_secs(deadline::LAST.as_secs() + 5);
+/// How long a lock is waited for that another user's process has, the target itself perhaps.
+const FOREIGN_PATIENCE: Duration = Duration::from_secs(2);
+/// How long an order may go on when we are asked to end.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// Who has given the order. None: we ourselves.
+pub(crate) struct Client(Option<File>);
+
+impl Client {
+    /// Whether somebody still waits for the answer.
+    pub(crate) fn is_there(&self) -> bool {
+        let Some(answer) = &self.0 else { return true };
+        let mut polled = libc::pollfd { fd: answer.as_raw_fd(), events: 0, revents: 0 };
+        // SAFETY: one entry. The writing end of a pipe that nobody reads reports an error.
+        unsafe { libc::poll(&mut polled, 1, 0) };
+        polled.revents & libc::POLLERR == 0
+    }
+}
+
+/// Carries out `work`, which may use no descriptor that was open before, `folder`'s apart. Orders for the same process
+/// wait for each other.
+pub(crate) fn carry_out<T, W>(pid: i32, folder: Option<&PrivateFolder>, work: W) -> Result<T>
+where
+    T: Serialize + DeserializeOwned,
+    W: FnOnce(&Client) -> T,
+{
+    if must_be_ancestors() {
+        let _lock = lock(pid)?;
+        deadline::begin();
+        return Ok(work(&Client(None)));
+    }
+    let (read, write) = sys::pipe().context("no pipe can be made")?;
+    // The helper has it from its first instruction on, or we might be killed and another one come before it.
+    let lock = lock(pid)?;
+    urgency::share();
+    let blocked = block_signals();
+    // SAFETY: nobody else of this process is under way: threads are made where their work is waited for. The child
+    // uses copies of our values, and ends without dropping those that it does not own.
+    let helper = check(unsafe { libc::fork() });
+    if matches!(helper, Ok(0)) {
+        serve(pid, write, lock, folder, work);
+    }
+    restore_signals(&blocked);
+    let helper = helper.map_err(|error| anyhow!("no helper can be made: {}", sys::reason(&error)))?;
+    drop((write, lock));
+    let answer = answer(&read)?;
+    drop(read);
+    let mut status = 0;
+    // SAFETY: `status` is valid for the call; the child is ours.
+    while unsafe { libc::waitpid(helper, &mut status, 0) } < 0
+        && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
+    {}
+    if status != 0 {
+        // Its guard does the same, unless that was killed as well.
+        urgency::take_back(pid);
+    }
+    serde_json::from_slice(&answer).ok().with_context(|| {
+        format!("the helper process {helper} has ended before its work (status {status:#x})")
+    })
+}
+
+/// All that the helper says, up to its end. Who tells us to end does not wait for longer than [`GRACE`]: the helper goes
+/// on without us.
+fn answer(read: &OwnedFd) -> Result<Vec<u8>> {
+    const OFTEN: Duration = Duration::from_millis(100);
+    let mut answer = Vec::new();
+    let mut piece = vec![0; 1 << 16];
+    let mut asked = None;
+    let mut pipe = File::from(read.try_clone().context("no descriptor is left")?);
+    loop {
+        if sys::wait_readable(&[read.as_raw_fd()], Some(OFTEN)) {
+            match pipe.read(&mut piece) {
+                Ok(0) => return Ok(answer),
+                Ok(count) => answer.extend_from_slice(piece.get(..count).unwrap_or_default()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => bail!("the helper cannot be heard: {}", sys::reason(&error)),
+            }
+        }
+        if signals::is_end_wanted() && asked.get_or_insert_with(Instant::now).elapsed() > GRACE {
+            bail!("interrupted; a helper process finishes what was begun");
+        }
+    }
+}
+
+/// The child's life.
+fn serve<T: Serialize, W: FnOnce(&Client) -> T>(
+    pid: i32,
+    write: OwnedFd,
+    lock: Option<File>,
+    folder: Option<&PrivateFolder>,
+    work: W,
+) -> ! {
+    let mut kept =
+        [Some(write.as_raw_fd()), lock.as_ref().map(File::as_raw_fd), folder.map(AsRawFd::as_raw_fd)];
+    kept.sort();
+    // SAFETY: descriptors of a process that nobody else is in; nothing that owns one of them is used or dropped.
+    unsafe {
+        libc::setsid();
+        let mut from = 3;
+        for fd in kept.into_iter().flatten().map(|fd| fd as libc::c_uint) {
+            // Not where nothing lies between: from one number to that before it is an error.
+            libc::close_range(from, fd - 1, 0);
+            from = fd + 1;
+        }
+        libc::close_range(from, libc::c_uint::MAX, 0);
+        if let Ok(null) = File::options().read(true).write(true).open("/dev/null") {
+            for fd in 0..3 {
+                libc::dup2(null.as_raw_fd(), fd);
+            }
+        }
+    }
+    deadline::begin();
+    let guard = guard::Guard::start(pid);
+    // Without a guard nobody would take the priorities back.
+    if guard.is_some() {
+        guard::limit_realtime();
+        urgency::hurry();
+    }
+    let client = Client(Some(File::from(write)));
+    let answer = serde_json::to_vec(&work(&client)).unwrap_or_default();
+    drop(lock);
+    if let Client(Some(mut write)) = client {
+        // Nobody may be there any more.
+        let _ = write.write_all(&answer);
+    }
+    drop(guard);
+    // SAFETY: ends this process only.
+    unsafe { libc::_exit(0) }
+}
+
+/// Waits until no helper of a gprofinject, killed perhaps, is at work in the process.
+pub(crate) fn wait(pid: i32) -> Result<()> {
+    lock(pid).map(drop)
+}
+
+/// The same, and keeps others waiting. The file is one that only who may trace the process can open. The process itself
+/// can, too, and keep it locked; so only as much time is given to a lock as its holder deserves.
+///
+/// None: the process has ended, or we may not look into it.
+pub(crate) fn lock(pid: i32) -> Result<Option<File>> {
+    let Ok(file) = File::open(format!("/proc/{}/maps", proc::visible_thread(pid))) else { return Ok(None) };
+    let start = Instant::now();
+    while !sys::lock(&file) {
+        let waited = start.elapsed();
+        if waited > PATIENCE || waited > FOREIGN_PATIENCE && !guard::holders_are_trusted(&file) {
+            bail!(
+                "somebody keeps process {pid} locked (flock on /proc/{pid}/maps): another gprofinject, or that process \
+                 itself; try again when that has ended"
+            );
+        }
+        if signals::is_end_wanted() && waited > GRACE {
+            bail!("interrupted while another gprofinject is at work in process {pid}");
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(Some(file))
+}
+
+/// Whether the kernel lets only a process's ancestors trace it, so that we have to do it ourselves.
+fn must_be_ancestors() -> bool {
+    const SCOPE: &str = "/proc/sys/kernel/yama/ptrace_scope";
+    sys::ids().euid != 0 && std::fs::read_to_string(SCOPE).is_ok_and(|scope| scope.trim() == "1")
+}
+
+fn block_signals() -> libc::sigset_t {
+    // SAFETY: both sets are locals, valid when zeroed, valid for the calls.
+    unsafe {
+        let (mut all, mut old): (libc::sigset_t, libc::sigset_t) = (std::mem::zeroed(), std::mem::zeroed());
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut old);
+        old
+    }
+}
+
+fn restore_signals(old: &libc::sigset_t) {
+    // SAFETY: a set that the kernel has filled.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, old, std::ptr::null_mut()) };
+}

@@ -1,0 +1,77 @@
+//! Another process's memory.
+#![allow(unsafe_code, reason = "it reads and writes the memory of another process")]
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use libc::c_void;
+
+use crate::os::proc;
+
+/// A process's memory, whatever its protection.
+pub(crate) struct Memory {
+    file: File,
+    /// That of a thread.
+    pid: i32,
+}
+
+impl Memory {
+    pub(crate) fn open(pid: i32) -> io::Result<Memory> {
+        let pid = proc::visible_thread(pid);
+        let file = OpenOptions::new().read(true).write(true).open(format!("/proc/{pid}/mem"))?;
+        Ok(Memory { file, pid })
+    }
+
+    pub(crate) fn read(&self, address: u64, bytes: &mut [u8]) -> io::Result<()> {
+        /// Above this size, one copy fewer outweighs the longer way to it.
+        const MANY: usize = 16 << 10;
+        if bytes.len() >= MANY {
+            let to = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+            let from = libc::iovec { iov_base: address as *mut c_void, iov_len: bytes.len() };
+            // SAFETY: `to` is a buffer of ours; `from` is the other process's.
+            let read = unsafe { libc::process_vm_readv(self.pid, &to, 1, &from, 1, 0) };
+            if usize::try_from(read) == Ok(bytes.len()) {
+                return Ok(());
+            }
+        }
+        self.file.read_exact_at(bytes, address)
+    }
+
+    pub(crate) fn write(&self, address: u64, bytes: &[u8]) -> io::Result<()> {
+        self.file.write_all_at(bytes, address)
+    }
+
+    /// Writes words, each at its address, many with one system call. What cannot be written so is written one by one.
+    pub(crate) fn write_words(&self, words: &[(u64, u64)]) -> io::Result<()> {
+        /// UIO_MAXIOV.
+        const MOST: usize = 1024;
+        for some in words.chunks(MOST) {
+            let mut values: Vec<u64> = some.iter().map(|&(_, value)| value).collect();
+            let from =
+                libc::iovec { iov_base: values.as_mut_ptr().cast(), iov_len: size_of_val(&values[..]) };
+            let to =
+                |&(address, _): &(u64, u64)| libc::iovec { iov_base: address as *mut c_void, iov_len: 8 };
+            let to: Vec<libc::iovec> = some.iter().map(to).collect();
+            // SAFETY: `from` is a buffer of ours that is only read; `to` are addresses of the other process.
+            let written =
+                unsafe { libc::process_vm_writev(self.pid, &from, 1, to.as_ptr(), to.len() as u64, 0) };
+            for &(address, value) in some.get(written.max(0) as usize / 8..).unwrap_or_default() {
+                self.write(address, &value.to_le_bytes())?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn word(&self, address: u64) -> io::Result<u64> {
+        let mut bytes = [0; 8];
+        self.read(address, &mut bytes)?;
+        Ok(u64::from_le_bytes(bytes))
+    }
+
+    pub(crate) fn bytes(&self, address: u64, len: usize) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; len];
+        self.read(address, &mut bytes)?;
+        Ok(bytes)
+    }
+}

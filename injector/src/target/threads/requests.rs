@@ -1,0 +1,145 @@
+//! ptrace(2) of one thread, and waiting for it.
+#![allow(unsafe_code, reason = "it makes ptrace requests")]
+
+use std::io::{self, Error};
+use std::ptr;
+use std::time::{Duration, Instant};
+
+use libc::{c_void, user_regs_struct};
+
+use crate::os::sys::check;
+
+const EVENT_STOP: i32 = 128;
+
+const MASK_LEN: usize = size_of::<u64>();
+
+/// # Safety
+/// `address` and `data` are what the request wants. Where it wants an address of ours, there is a value of the right type
+/// there during the call, which may be written to if the request writes.
+unsafe fn ptrace(request: libc::c_uint, tid: i32, address: usize, data: usize) -> io::Result<()> {
+    // SAFETY: the caller keeps the contract above. The kernel refuses requests for threads that are not ours to trace.
+    check(unsafe { libc::ptrace(request, tid, address as *mut c_void, data as *mut c_void) as i32 })?;
+    Ok(())
+}
+
+/// Begins to trace a thread, which runs on, and tells its system calls apart from signals when it stops.
+pub(super) fn seize(tid: i32) -> io::Result<()> {
+    // SAFETY: no address is involved, and the options are numbers.
+    unsafe { ptrace(libc::PTRACE_SEIZE, tid, 0, libc::PTRACE_O_TRACESYSGOOD as usize) }
+}
+
+/// Tells a traced thread to stop.
+pub(super) fn interrupt(tid: i32) -> io::Result<()> {
+    // SAFETY: no address is involved.
+    unsafe { ptrace(libc::PTRACE_INTERRUPT, tid, 0, 0) }
+}
+
+/// Lets a stopped thread run, with a signal or with none (0).
+pub(super) fn resume(tid: i32, signal: i32) -> io::Result<()> {
+    // SAFETY: no address is involved.
+    unsafe { ptrace(libc::PTRACE_CONT, tid, 0, signal as usize) }
+}
+
+/// The same, up to its next system call or to the end of the present one.
+pub(super) fn resume_to_call(tid: i32, signal: i32) -> io::Result<()> {
+    // SAFETY: no address is involved.
+    unsafe { ptrace(libc::PTRACE_SYSCALL, tid, 0, signal as usize) }
+}
+
+/// Lets a stopped thread go.
+pub(super) fn detach(tid: i32) -> io::Result<()> {
+    // SAFETY: no address is involved.
+    unsafe { ptrace(libc::PTRACE_DETACH, tid, 0, 0) }
+}
+
+/// The signals that a stopped thread blocks: a bit for each, the first one for signal 1.
+pub(super) fn signal_mask(tid: i32) -> io::Result<u64> {
+    let mut mask = 0_u64;
+    // SAFETY: the kernel writes MASK_LEN bytes to `mask`, a local of that size.
+    unsafe { ptrace(libc::PTRACE_GETSIGMASK, tid, MASK_LEN, &raw mut mask as usize)? };
+    Ok(mask)
+}
+
+pub(super) fn set_signal_mask(tid: i32, mask: u64) -> io::Result<()> {
+    // SAFETY: the kernel reads MASK_LEN bytes from `mask`, a local of that size.
+    unsafe { ptrace(libc::PTRACE_SETSIGMASK, tid, MASK_LEN, &raw const mask as usize) }
+}
+
+/// The registers of a stopped thread.
+pub(super) fn registers(tid: i32) -> io::Result<user_regs_struct> {
+    // SAFETY: the type is integers only, for which zeros are values.
+    let mut registers: user_regs_struct = unsafe { std::mem::zeroed() };
+    // SAFETY: the kernel writes a structure of this type to `registers`.
+    unsafe { ptrace(libc::PTRACE_GETREGS, tid, 0, &raw mut registers as usize)? };
+    Ok(registers)
+}
+
+pub(super) fn set_registers(tid: i32, registers: &user_regs_struct) -> io::Result<()> {
+    // SAFETY: the kernel reads a structure of this type from where the reference points.
+    unsafe { ptrace(libc::PTRACE_SETREGS, tid, 0, ptr::from_ref(registers) as usize) }
+}
+
+/// What a thread does when it is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Event {
+    /// It stands still, as it was asked to, or because the whole process has been stopped by a signal such as SIGSTOP. It
+    /// will be stopped still when we go.
+    Interrupted,
+    /// It is to get this signal.
+    Signal(i32),
+    /// It is about to make a system call, or has made it.
+    Call,
+    Gone,
+}
+
+/// What a thread has done, if it has stopped.
+pub(super) fn poll(tid: i32) -> io::Result<Option<Event>> {
+    let mut status = 0;
+    // SAFETY: `status` is valid for the call.
+    match check(unsafe { libc::waitpid(tid, &mut status, libc::__WALL | libc::WNOHANG) }) {
+        Ok(0) => Ok(None),
+        Ok(_) if !libc::WIFSTOPPED(status) => Ok(Some(Event::Gone)),
+        Ok(_) => {
+            let signal = libc::WSTOPSIG(status);
+            Ok(Some(match status >> 16 {
+                EVENT_STOP => Event::Interrupted,
+                _ if signal == libc::SIGTRAP | 0x80 => Event::Call,
+                _ => Event::Signal(signal),
+            }))
+        }
+        Err(error) if error.raw_os_error() == Some(libc::ECHILD) => Ok(Some(Event::Gone)),
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+pub(super) fn wait(tid: i32, until: Instant) -> io::Result<Event> {
+    let mut pauses = 0_u32;
+    loop {
+        if let Some(event) = poll(tid)? {
+            return Ok(event);
+        }
+        if Instant::now() > until {
+            return Err(Error::from_raw_os_error(libc::ETIMEDOUT));
+        }
+        pauses += 1;
+        let pause = if pauses < 200 { 5 } else { 200 };
+        std::thread::sleep(Duration::from_micros(pause));
+    }
+}
+
+/// Waits until the thread stands still as asked. Signals that come first are delivered. False: it has gone.
+pub(super) fn wait_interrupted(tid: i32, until: Instant) -> io::Result<bool> {
+    loop {
+        match wait(tid, until)? {
+            Event::Interrupted => return Ok(true),
+            Event::Gone => return Ok(false),
+            Event::Signal(signal) => resume(tid, signal)?,
+            Event::Call => {
+                // A stop at a system call takes the place of the one that the thread was asked to make.
+                interrupt(tid)?;
+                resume(tid, 0)?;
+            }
+        }
+    }
+}

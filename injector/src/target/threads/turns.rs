@@ -1,0 +1,117 @@
+//! Some of the stopped threads run for a short time, to leave code that is to change, while the others stand still.
+//!
+//! The main thread is traced meanwhile, so signals that the process ignores are queued, and wake one of the threads that run. If
+//! another one of these takes the signal first, the one that was woken finds nothing to stop for, and its `epoll_wait` would
+//! return EINTR. So each thread stops at its system calls, and stays behind one that ends so until all stand still again.
+
+use std::collections::HashSet;
+use std::io::{self, Error};
+use std::time::{Duration, Instant};
+
+use crate::os::proc;
+use crate::target::threads::requests;
+use crate::target::threads::requests::{registers, wait_interrupted};
+use crate::target::threads::stopped::Stopped;
+use crate::target::threads::thread::Thread;
+use crate::target::threads::watch::{Running, State, watch};
+
+impl Stopped {
+    /// How long a thread runs in its turn, and how many threads run at once.
+    pub(crate) fn turn(&self) -> (Duration, usize) {
+        // Each thread has to be scheduled, and once more to stop again.
+        const TURN: Duration = Duration::from_micros(300);
+        const AT_ONCE: usize = 16;
+        // Threads with a priority run at once, without waiting for a processor.
+        const SHORTER: Duration = Duration::from_micros(50);
+        match self.urgent.is_possible() {
+            true => (SHORTER, std::thread::available_parallelism().map_or(1, |n| n.get())),
+            false => (TURN, AT_ONCE),
+        }
+    }
+
+    /// Lets some of the threads run for `pause`. Returns false if one of them has not stopped again by `until`, or soon after,
+    /// because the machine is busy: all threads are to be let go then.
+    pub(crate) fn run_some(
+        &mut self,
+        which: impl Fn(&Thread) -> bool,
+        pause: Duration,
+        until: Instant,
+    ) -> io::Result<bool> {
+        const SOON: Duration = Duration::from_millis(5);
+        match self.run_some_until(which, pause, until.max(Instant::now() + pause) + SOON) {
+            Ok(()) => Ok(true),
+            Err(error) if error.raw_os_error() == Some(libc::ETIMEDOUT) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn run_some_until(
+        &mut self,
+        which: impl Fn(&Thread) -> bool,
+        pause: Duration,
+        until: Instant,
+    ) -> io::Result<()> {
+        let (mut gone, mut trouble) = (Vec::new(), None);
+        let mut running = Vec::new();
+        for (n, thread) in self.threads.iter_mut().enumerate().filter(|(_, thread)| which(thread)) {
+            thread.settle()?;
+            requests::resume_to_call(thread.tid, 0)?;
+            running.push(Running { n, tid: thread.tid, state: State::Runs });
+        }
+        watch(&mut running, Instant::now() + pause)?;
+        for thread in running.iter().filter(|thread| thread.state != State::Stands) {
+            let _ = requests::interrupt(thread.tid);
+            if thread.state == State::BehindCall {
+                let _ = requests::resume(thread.tid, 0);
+            }
+        }
+        for &Running { n, state, .. } in &running {
+            let thread = &mut self.threads[n];
+            let stands = if state == State::Stands { Ok(true) } else { wait_interrupted(thread.tid, until) };
+            match stands {
+                Ok(true) => {
+                    *thread = Thread::new(thread.tid, registers(thread.tid)?);
+                }
+                Ok(false) => gone.push(thread.tid),
+                Err(error) => {
+                    self.late.push(thread.tid);
+                    trouble = Some(error);
+                }
+            }
+        }
+        self.threads.retain(|thread| !gone.contains(&thread.tid));
+        if let Some(error) = trouble {
+            return Err(error);
+        }
+        // Those that ran may have made others.
+        let known: HashSet<i32> = self.threads.iter().map(|thread| thread.tid).collect();
+        if proc::thread_ids(self.pid)?.iter().any(|tid| !known.contains(tid)) {
+            self.stop_more(&known, until)?;
+        }
+        match proc::auxiliary(self.pid)? == self.auxiliary {
+            true => Ok(()),
+            false => Err(Error::other("it executes another program now")),
+        }
+    }
+
+    fn stop_more(&mut self, known: &HashSet<i32>, until: Instant) -> io::Result<()> {
+        for tid in proc::thread_ids(self.pid)?.into_iter().filter(|tid| !known.contains(tid)) {
+            if requests::seize(tid).is_err() {
+                continue;
+            }
+            let _ = requests::interrupt(tid);
+            self.urgent.add(tid);
+            match wait_interrupted(tid, until) {
+                Ok(true) => {
+                    self.threads.push(Thread::new(tid, registers(tid)?));
+                }
+                Ok(false) => {}
+                Err(error) => {
+                    self.late.push(tid);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,110 @@
+//! How a test says that it cannot run on this machine, for the tests of all crates.
+//!
+//! A test that misses a tool, a privilege or a feature of the kernel calls [`skipped`] and returns. That prints a line past
+//! the test harness and adds it to a file, so that a run can list all skips at its end. With `GPROFINJECT_REQUIRE=1`, as CI sets it,
+//! a skip fails the test, unless `tests/skips.txt` allows it and says why.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// The skips that `GPROFINJECT_REQUIRE=1` lets pass, with a reason for each.
+const ALLOWED: &str = include_str!("../../skips.txt");
+
+/// Cargo's build folder: the one that the running program lies in. `None` if it lies in none.
+pub fn target_folder() -> Option<PathBuf> {
+    let running = std::env::current_exe().ok()?;
+    running.ancestors().find(|folder| folder.join("CACHEDIR.TAG").is_file()).map(Path::to_path_buf)
+}
+
+/// The file that lists the skips: `$GPROFINJECT_SKIPPED`, or `skipped.txt` in the build folder.
+pub fn summary_file() -> Option<PathBuf> {
+    match std::env::var_os("GPROFINJECT_SKIPPED") {
+        Some(path) => Some(path.into()),
+        None => target_folder().map(|folder| folder.join("skipped.txt")),
+    }
+}
+
+/// Notes that `test`, or the part of a test with this name, does not run, and why.
+///
+/// # Panics
+/// If `GPROFINJECT_REQUIRE=1` is set and `tests/skips.txt` does not allow the skip.
+pub fn skipped(test: &str, reason: &str) {
+    let what = format!("{test}: {}", reason.replace('\n', " "));
+    let line = format!("SKIPPED: {what}\n");
+    // A test harness keeps what a passing test prints to itself; it does not see what is written to the descriptor.
+    for path in [Some("/proc/self/fd/2".into()), summary_file()].into_iter().flatten() {
+        let file: Result<std::fs::File, _> =
+            OpenOptions::new().create(true).append(true).open::<PathBuf>(path);
+        if let Ok(mut file) = file {
+            let _ = file.write_all(line.as_bytes());
+        }
+    }
+    if is_required() && !allowed(ALLOWED, &what) {
+        panic!("skipped, with GPROFINJECT_REQUIRE=1 and without a line in tests/skips.txt: {what}");
+    }
+}
+
+/// The file that a command of that name starts, by `$PATH`. `None`: there is no such command.
+pub fn path_of(tool: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|folder| folder.join(tool)).find(|file| file.is_file())
+}
+
+/// Whether a command of that name can be started.
+pub fn have(tool: &str) -> bool {
+    path_of(tool).is_some()
+}
+
+/// Whether all of these commands can be started. If not, the test is [`skipped`].
+pub fn have_for(test: &str, tools: &[&str]) -> bool {
+    let missing = tools.iter().find(|tool| !have(tool));
+    if let Some(tool) = missing {
+        skipped(test, &format!("no {tool}"));
+    }
+    missing.is_none()
+}
+
+/// Whether a skip is a failure.
+pub fn is_required() -> bool {
+    std::env::var_os("GPROFINJECT_REQUIRE").is_some_and(|value| !value.is_empty() && value != "0")
+}
+
+/// Whether a line of the list matches `what`. `*` stands for any text; empty lines and comments match nothing.
+fn allowed(list: &str, what: &str) -> bool {
+    let patterns = list.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+    patterns.into_iter().any(|pattern| matches(pattern, what))
+}
+
+fn matches(pattern: &str, text: &str) -> bool {
+    let Some((first, rest)) = pattern.split_once('*') else { return pattern == text };
+    let Some(text) = text.strip_prefix(first) else { return false };
+    text.char_indices().map(|(at, _)| at).chain([text.len()]).any(|at| matches(rest, &text[at..]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_listed_is_allowed() {
+        let list = "# a reason\n\nghc: no ghc\n* by Frida: no Frida*\n";
+        for what in
+            ["ghc: no ghc", "lua by Frida: no Frida: FRIDA_GUM_DEVKIT names no devkit", " by Frida: no Frida"]
+        {
+            assert!(allowed(list, what), "{what}");
+        }
+        for what in ["", "# a reason", "ghc: no ghc2", "node: no node", "lua by Frida: other"] {
+            assert!(!allowed(list, what), "{what}");
+        }
+    }
+
+    #[test]
+    fn every_allowed_skip_has_a_reason() {
+        let mut explained = false;
+        for line in ALLOWED.lines().map(str::trim) {
+            explained = line.starts_with('#') || explained && !line.is_empty();
+            assert!(line.is_empty() || explained, "no comment above: {line}");
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! The ways of compiling: compilers lay out code differently with each set of flags.
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Compiler {
+    Gnu,
+    Clang,
+}
+
+/// One way of compiling.
+#[derive(Debug)]
+pub struct FlagSet {
+    pub name: &'static str,
+    pub compiler: Compiler,
+    pub flags: &'static [&'static str],
+    /// The same for rustc. `None`: rustc has no such flags.
+    pub rust: Option<&'static [&'static str]>,
+    /// A linker that may be missing.
+    pub needs: Option<&'static str>,
+    /// Whether the compiler puts calls of another profiler into the program. Run alone, some programs then do not do what they
+    /// say, because glibc's counters are in their way.
+    pub profiling: bool,
+}
+
+const fn gnu(name: &'static str, flags: &'static [&'static str]) -> FlagSet {
+    FlagSet { name, compiler: Compiler::Gnu, flags, rust: None, needs: None, profiling: false }
+}
+
+const fn clang(name: &'static str, flags: &'static [&'static str]) -> FlagSet {
+    FlagSet { compiler: Compiler::Clang, needs: Some("clang"), ..gnu(name, flags) }
+}
+
+const fn profiling(set: FlagSet) -> FlagSet {
+    FlagSet { profiling: true, ..set }
+}
+
+/// All flag sets: nine ordinary ones and ten that are built for profiling.
+pub const FLAG_SETS: &[FlagSet] = &[
+    FlagSet { rust: Some(&["-Copt-level=0"]), ..gnu("O0", &["-O0"]) },
+    FlagSet { rust: Some(&["-Copt-level=2"]), ..gnu("O2", &["-O2"]) },
+    FlagSet { rust: Some(&["-Copt-level=3"]), ..gnu("O3-noplt", &["-O3", "-fno-plt"]) },
+    FlagSet { rust: Some(&["-Copt-level=s"]), ..gnu("Os-cf", &["-Os", "-fcf-protection"]) },
+    FlagSet {
+        rust: Some(&["-Copt-level=2", "-Crelocation-model=static"]),
+        ..gnu("O2-nopie", &["-O2", "-fno-pie", "-no-pie"])
+    },
+    FlagSet { rust: Some(&["-Copt-level=2", "-Clto=fat"]), ..gnu("O2-lto", &["-O2", "-flto"]) },
+    gnu("O2-gc", &["-O2", "-ffunction-sections", "-Wl,--gc-sections"]),
+    FlagSet {
+        needs: Some("ld.gold"),
+        ..gnu("O2-icf", &["-O2", "-ffunction-sections", "-fuse-ld=gold", "-Wl,--icf=all"])
+    },
+    clang("clang-O2", &["-O2"]),
+    profiling(gnu("O0-pg-nopie", &["-O0", "-pg", "-fno-pie", "-no-pie"])),
+    profiling(gnu("O2-pg", &["-O2", "-pg"])),
+    profiling(gnu("O3-fentry-cf", &["-O3", "-pg", "-mfentry", "-fcf-protection"])),
+    profiling(gnu("O2-fentry-nopie", &["-O2", "-pg", "-mfentry", "-mrecord-mcount", "-fno-pie", "-no-pie"])),
+    profiling(gnu("O2-nop-mcount", &["-O2", "-pg", "-mfentry", "-mnop-mcount", "-fno-pie", "-no-pie"])),
+    profiling(gnu("O2-patchable", &["-O2", "-fpatchable-function-entry=16,6"])),
+    profiling(gnu("Os-patchable-short", &["-Os", "-fpatchable-function-entry=3,1"])),
+    profiling(gnu("O2-instrument", &["-O2", "-finstrument-functions"])),
+    profiling(clang("clang-O2-pg", &["-O2", "-pg"])),
+    profiling(clang("clang-O1-instrument", &["-O1", "-finstrument-functions"])),
+];
+
+/// The flag set of that name.
+///
+/// # Panics
+/// If there is none.
+pub fn flag_set(name: &str) -> &'static FlagSet {
+    FLAG_SETS.iter().find(|set| set.name == name).unwrap_or_else(|| panic!("no flag set {name}"))
+}

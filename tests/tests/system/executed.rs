@@ -1,0 +1,112 @@
+//! What a process executes has a name that means something to that process only, or none at all.
+
+use std::fs;
+use std::process::Command;
+
+use gprofinject_tests::family::{MODES, NO_FOLLOW, Run, Subject};
+use gprofinject_tests::place::Place;
+use gprofinject_skip as skip;
+
+gprofinject_tests::trials! {
+    together:
+        the_summary_names_a_program_that_is_there,
+        in_another_mount_namespace,
+        what_is_not_followed_is_said,
+        the_first_program_is_gone_at_the_end;
+}
+
+/// The last word of the summary about another process: `gprof PROGRAM PROFILE`, run in the profile's folder.
+fn gprof_of_the_other(run: &Run) -> String {
+    let line = run.said.lines().find(|line| line.contains(": process ") && line.contains("; gprof "));
+    let line = line.unwrap_or_else(|| panic!("no other process: {}", run.said));
+    let command = line.split_once("; ").unwrap().1;
+    let done = Command::new("sh").args(["-c", command]).current_dir(run.path("")).output().unwrap();
+    assert!(done.status.success(), "{command}: {}", String::from_utf8_lossy(&done.stderr));
+    String::from_utf8_lossy(&done.stdout).into_owned()
+}
+
+fn has_11_calls_of_other(report: &str) -> bool {
+    report.lines().any(|line| line.ends_with(" other") && line.split_whitespace().any(|word| word == "11"))
+}
+
+/// gprof finds the program by the name in the summary: its own one if it has one, else a copy's.
+fn the_summary_names_a_program_that_is_there() {
+    let execs = Subject::new("execs");
+    let own = execs.name().to_owned();
+    for (way, copied) in [
+        ("execv", false),
+        ("self", false),
+        ("thread-self", false),
+        ("self-fd", false),
+        ("dev-fd", false),
+        ("empty-path", false),
+        ("memfd", true),
+        ("memfd-path", true),
+        ("deleted", true),
+        ("tmpfile", true),
+    ] {
+        let run = execs.profiled(&[], &[way, &own, "again", "x"], &[]);
+        if run.outcome.code() == 99 {
+            skip::skipped("the_summary_names_a_program_that_is_there", &format!("{way} does not work here"));
+            continue;
+        }
+        assert_eq!(run.outcome.code(), 8, "{way}: {}", run.said);
+        run.made(&[[3, 0, 0], [0, 11, 0]], way);
+        let report = gprof_of_the_other(&run);
+        assert!(has_11_calls_of_other(&report), "{way}: {}\n{report}", run.said);
+        assert_eq!(run.said.contains("is gone, or another file here"), copied, "{way}: {}", run.said);
+        let copies = fs::read_dir(run.path(""))
+            .unwrap()
+            .filter(|entry| entry.as_ref().unwrap().file_name().to_string_lossy().ends_with(".program"));
+        assert_eq!(copies.count(), usize::from(copied), "{way}");
+    }
+}
+
+/// The path means another file in the process's own mounts; so does that of a script's interpreter.
+fn in_another_mount_namespace() {
+    let execs = Subject::new("execs");
+    let folder = execs.place().path("covered");
+    fs::create_dir(&folder).unwrap();
+    execs.place().c("covered/program", "int main(void) { return 77; }", &[]);
+    let at: &str = folder.to_str().unwrap();
+    for way in ["mounts", "mounts-script"] {
+        for mode in MODES {
+            let run = execs.profiled(&[mode], &[way, at, at], &[]);
+            if run.outcome.code() == 99 {
+                return skip::skipped("in_another_mount_namespace", "not permitted here");
+            }
+            assert_eq!(run.outcome.code(), 8, "{way} {mode}: {}", run.said);
+            if mode == NO_FOLLOW {
+                continue;
+            }
+            run.made(&[[3, 0, 0], [0, 11, 0]], &format!("{way} {mode}: {}", run.said));
+            assert!(has_11_calls_of_other(&gprof_of_the_other(&run)), "{way} {mode}: {}", run.said);
+        }
+    }
+}
+
+/// Without being asked (-v): what was executed and has no profile.
+fn what_is_not_followed_is_said() {
+    let execs = Subject::new("execs");
+    let place = execs.place();
+    let program = place.c("static", "int main(void) { return 0; }", &["-static"]);
+    let run = execs.profiled(&[], &["execv", program.to_str().unwrap()], &[]);
+    let said = format!("{} was not followed: it is statically linked", program.display());
+    assert!(run.said.contains(&said), "{}", run.said);
+}
+
+/// A program that removes itself can still be looked at.
+fn the_first_program_is_gone_at_the_end() {
+    let place = Place::new();
+    let source = "#include <stdio.h>\n__attribute__((noinline)) int f(int x) { asm volatile(\"\"); return x; }\n\
+        int main(int c, char **v) { f(1); return remove(v[0]); }";
+    place.c("brief", source, &[]);
+    let outcome = place.run(&["--rate", "0", "./brief"]);
+    let said = outcome.stderr_text();
+    assert!(outcome.code() == 0 && !place.path("brief").exists(), "{said}");
+    assert!(said.contains("./brief is gone, or another file here: gmon.out.program is a copy"), "{said}");
+    let next = said.lines().find_map(|line| line.split_once("next: ")).unwrap().1.to_owned();
+    let done = Command::new("sh").args(["-c", &next]).current_dir(place.folder.path()).output().unwrap();
+    let report = String::from_utf8_lossy(&done.stdout).into_owned();
+    assert!(done.status.success() && report.lines().any(|line| line.ends_with(" f")), "{said}\n{report}");
+}

@@ -1,0 +1,64 @@
+//! The system tests: one program, so that it is linked once and its tests can wait and compute side by side.
+//!
+//! `cargo test --release -p gprofinject-tests --test system FILTER` runs those whose names (`module::test`, `matrix::program::flags`)
+//! hold the filter. A test is an ordinary function that panics; the module lists it in `trials!`.
+
+// A test fails by a panic.
+#![allow(clippy::unwrap_used)]
+// A test that no list names would never run.
+#![deny(dead_code)]
+
+use std::process::ExitCode;
+
+use gprofinject_tests::trials;
+
+macro_rules! modules {
+    ($($module:ident)+) => {
+        $(mod $module;)+
+
+        fn main() -> ExitCode {
+            let mut all = Vec::new();
+            $(all.extend($module::trials());)+
+            trials::main(all)
+        }
+    };
+}
+
+// What takes long begins first: at the end there are many short trials to share.
+modules! {
+    assembly
+    attach
+    attach_signals
+    security
+    attach_programs
+    blocks
+    runtimes
+    control
+    agent
+    attach_errors
+    cache
+    callbacks
+    checker
+    children
+    cli
+    corrupt
+    debug_files
+    ends
+    executed
+    frida
+    layers
+    limits
+    outputs
+    own_text
+    planner
+    profilers
+    real
+    recover
+    relocation
+    shown
+    surroundings
+    times
+    unhookable
+    unwinding
+    matrix
+}

@@ -1,0 +1,232 @@
+//! What gprofinject and gmon write, where another user can write too. That user is played with the help of root; without
+//! root most of these tests are skipped.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, lchown, symlink};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use gprofinject_tests::place::{HELLO, Place, complains, finish};
+use gprofinject_skip as skip;
+use gprofinject_tests::{compile, gprofdata, tool};
+
+gprofinject_tests::trials! {
+    together:
+        modes_of_old_files,
+        links_of_another_user_lead_nowhere,
+        a_file_of_another_user_is_replaced,
+        as_another_user,
+        what_is_open_already,
+        stats_on_standard_output_come_last,
+        the_summary_counts_what_can_be_called;
+}
+
+/// Another user, whom no password file needs to know.
+const OTHER: u32 = 54_321;
+
+/// What a new file may have at most.
+fn allowed() -> u32 {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let umask = status.lines().find_map(|line| line.strip_prefix("Umask:")).unwrap();
+    0o666 & !u32::from_str_radix(umask.trim(), 8).unwrap()
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::symlink_metadata(path).unwrap().mode() & 0o7777
+}
+
+fn with_mode(path: &Path, mode: u32) {
+    fs::write(path, "old").unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+fn is_root(test: &str) -> bool {
+    let root = fs::metadata("/proc/self").unwrap().uid() == 0;
+    if !root {
+        skip::skipped(test, "it takes root to play two users");
+    }
+    root
+}
+
+/// A folder of the other user, who can reach it.
+fn theirs(place: &Place) -> PathBuf {
+    fs::set_permissions(place.folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let folder = place.path("theirs");
+    fs::create_dir(&folder).unwrap();
+    chown(&folder, Some(OTHER), Some(OTHER)).unwrap();
+    folder
+}
+
+fn gmon() -> Command {
+    Command::new(tool::gmon().unwrap())
+}
+
+/// The profile of the first process, those of others, `--stats`, gmon's: none keeps a right that a new file would not have.
+fn modes_of_old_files() {
+    let place = Place::new();
+    place.c("hello", HELLO, &["-g"]);
+    for old in [0o6777, 0o4755, 0o640] {
+        for file in ["gmon.out", "stats", "sum", "lcov"] {
+            with_mode(&place.path(file), old);
+        }
+        let outcome = place.run(&["-q", "--count", "lines", "--stats", "stats", "./hello"]);
+        assert_eq!(outcome.code(), 0, "{}", outcome.stderr_text());
+        let here = |mut command: Command, args: &[&str]| {
+            let done = command.args(args).current_dir(place.folder.path()).output().unwrap();
+            assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        };
+        here(gmon(), &["merge", "-o", "sum", "gmon.out", "gmon.out"]);
+        here(gmon(), &["coverage", "--lcov", "lcov", "hello"]);
+        for file in ["gmon.out", "stats", "sum", "lcov"] {
+            assert_eq!(mode(&place.path(file)), old & allowed(), "{file}, which had {old:o}");
+            assert_ne!(fs::read(place.path(file)).unwrap(), b"old", "{file}");
+        }
+    }
+}
+
+fn links_of_another_user_lead_nowhere() {
+    if !is_root("links_of_another_user_lead_nowhere") {
+        return;
+    }
+    let place = Place::new();
+    let program = place.c("hello", HELLO, &[]);
+    let folder = theirs(&place);
+    let victim = place.path("victim");
+    with_mode(&victim, 0o600);
+    for (link, to) in [("gmon.out", victim.as_path()), ("stats", &victim), ("way", place.folder.path())] {
+        symlink(to, folder.join(link)).unwrap();
+        lchown(folder.join(link), Some(OTHER), Some(OTHER)).unwrap();
+    }
+    let run = |args: &[&str]| {
+        let mut command = place.command(args);
+        command.arg(&program).current_dir(&folder);
+        finish(command)
+    };
+    complains(&run(&["-q"]), 125, "the symbolic link gmon.out belongs to another user (number 54321)");
+    complains(&run(&["-q", "-o", "way/new"]), 125, "the symbolic link way");
+    complains(&run(&["-q", "-o", "/dev/null", "--stats", "stats"]), 125, "the symbolic link stats");
+    // The prefix's name is known to that user, too, once there is a process.
+    let merged = gmon().args(["merge", "-o"]).arg(folder.join("gmon.out")).arg("/dev/null").output().unwrap();
+    assert!(!merged.status.success());
+    assert_eq!(fs::read(&victim).unwrap(), b"old");
+    assert!(!place.path("new").exists());
+    // One's own link is followed, and so is root's.
+    symlink(&victim, folder.join("own")).unwrap();
+    assert_eq!(run(&["-q", "-o", "own"]).code(), 0);
+    assert!(gprofdata::read(&victim).unwrap().calls() > 100);
+    assert_eq!(mode(&victim), 0o600);
+}
+
+/// Root's file replaces theirs, and belongs to root: what they have open or linked stays what it was.
+fn a_file_of_another_user_is_replaced() {
+    if !is_root("a_file_of_another_user_is_replaced") {
+        return;
+    }
+    let place = Place::new();
+    let program = place.c("hello", HELLO, &[]);
+    let folder = theirs(&place);
+    let (file, kept) = (folder.join("gmon.out"), folder.join("kept"));
+    with_mode(&file, 0o666);
+    chown(&file, Some(OTHER), Some(OTHER)).unwrap();
+    fs::hard_link(&file, &kept).unwrap();
+    let mut command = place.command(&["-q"]);
+    command.arg(&program).current_dir(&folder);
+    assert_eq!(finish(command).code(), 0);
+    assert_eq!(fs::read(&kept).unwrap(), b"old");
+    let now = fs::metadata(&file).unwrap();
+    assert_eq!((now.uid(), now.mode() & 0o7777), (0, allowed()));
+    assert!(gprofdata::read(&file).unwrap().calls() > 100);
+}
+
+/// What a user without rights did before goes on: a file in a folder that takes no new ones, a link, a long name, pipes.
+fn as_another_user() {
+    if !is_root("as_another_user") {
+        return;
+    }
+    let place = Place::new();
+    place.c("hello", HELLO, &[]);
+    let folder = theirs(&place);
+    let gprofinject = place.path("gprofinject");
+    compile::copy(tool::gprofinject().unwrap(), &gprofinject).unwrap();
+    let run = |args: &[&str], prefix: Option<&str>| {
+        let mut command = tool::uncached(&gprofinject);
+        command.args(args).arg("../hello").current_dir(&folder).env_remove("GMON_OUT_PREFIX");
+        command.env_remove("XDG_RUNTIME_DIR").env_remove("TMPDIR");
+        command.envs(prefix.map(|prefix| ("GMON_OUT_PREFIX", prefix)));
+        command.uid(OTHER).gid(OTHER);
+        finish(command)
+    };
+    let good = |path: &Path| gprofdata::read(path).unwrap().calls() > 100;
+    let closed = place.path("closed");
+    fs::create_dir(&closed).unwrap();
+    with_mode(&closed.join("mine"), 0o644);
+    chown(closed.join("mine"), Some(OTHER), None).unwrap();
+    let outcome = run(&["-q", "-o", "../closed/mine"], None);
+    assert_eq!(outcome.code(), 0, "{}", outcome.stderr_text());
+    assert!(good(&closed.join("mine")));
+    // In one that everybody can write to it would have to be theirs.
+    fs::create_dir(place.path("open")).unwrap();
+    fs::set_permissions(place.path("open"), fs::Permissions::from_mode(0o1777)).unwrap();
+    with_mode(&place.path("open/roots"), 0o666);
+    complains(&run(&["-o", "../open/roots"], None), 125, "the file roots belongs to another user (number 0)");
+    with_mode(&closed.join("roots"), 0o644);
+    complains(&run(&["-o", "../closed/roots"], None), 125, "Permission denied");
+
+    let long = "x".repeat(255);
+    assert_eq!(run(&["-q", "-o", &long], None).code(), 0);
+    assert!(good(&folder.join(&long)));
+    symlink(&long, folder.join("link")).unwrap();
+    lchown(folder.join("link"), Some(OTHER), None).unwrap();
+    assert_eq!(run(&["-q", "-o", "link"], None).code(), 0);
+    assert!(fs::symlink_metadata(folder.join("link")).unwrap().is_symlink() && good(&folder.join(&long)));
+    assert_eq!(run(&["-q"], Some("prefix")).code(), 0);
+    let names = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let names: Vec<String> = names.collect();
+    assert!(names.iter().any(|name| name.starts_with("prefix.")), "{names:?}");
+    assert!(!names.iter().any(|name| name.starts_with('.')), "something temporary is left: {names:?}");
+}
+
+/// What is open already is written to: /dev/stdout, process substitution.
+fn what_is_open_already() {
+    let place = Place::new();
+    let program = place.c("hello", HELLO, &[]);
+    let script = format!(
+        "'{}' -q -o >(cat > piped) '{}' >/dev/null; '{}' -q -o /dev/stdout '{}' 2>&1 >redirected; sleep 1",
+        tool::gprofinject().unwrap().display(),
+        program.display(),
+        tool::gprofinject().unwrap().display(),
+        program.display(),
+    );
+    let mut bash = Command::new("bash");
+    bash.args(["-c", &script]).current_dir(place.folder.path());
+    let outcome = finish(bash);
+    assert_eq!((outcome.code(), outcome.stderr_text().as_str()), (0, ""));
+    for file in ["piped", "redirected"] {
+        assert!(gprofdata::read(&place.path(file)).unwrap().calls() > 100, "{file}");
+    }
+}
+
+fn stats_on_standard_output_come_last() {
+    let place = Place::new();
+    place.c("hello", HELLO, &[]);
+    let outcome = place.run(&["-q", "--stats", "-", "./hello"]);
+    let text = outcome.stdout_text();
+    let json = text.strip_prefix("100\n").unwrap_or_else(|| panic!("the program's output first: {text}"));
+    let stats: serde_json::Value = serde_json::from_str(json).unwrap();
+    assert_eq!((outcome.code(), stats["calls"].as_u64().unwrap() > 100), (0, true), "{stats}");
+    assert!(!place.path("-").exists());
+}
+
+/// A program of which everything is hooked says so, and one is not many.
+fn the_summary_counts_what_can_be_called() {
+    let place = Place::new();
+    let source =
+        "int f(void) { return 0; } __asm__(\".globl _start\\n_start: call f\\nxor %edi,%edi\\ncall exit\");";
+    place.c("few", source, &["-nostartfiles", "-no-pie"]);
+    let outcome = place.run(&["--rate", "0", "./few"]);
+    let said = outcome.stderr_text();
+    assert!(said.contains("hooked 1 of 1 function, 1 call, 0 samples"), "{said}");
+    let list = place.run(&["--list", "./few"]).stdout_text();
+    assert!(list.contains("_start") && list.contains("entry-point"), "{list}");
+}

@@ -1,0 +1,386 @@
+//! What a hostile user can do to whoever profiles in that user's folders, or attaches to that user's process: nothing but
+//! make the profile wrong. Each test is an attack, run as root against an unprivileged user; docs/security.md has the list.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use gprofinject_tests::place::{HELLO, Place, complains};
+use gprofinject_tests::run::Outcome;
+use gprofinject_skip as skip;
+use gprofinject_tests::{compile, run, tool};
+
+gprofinject_tests::trials! {
+    together:
+        a_forged_run_folder,
+        a_run_folder_of_ours_that_is_open,
+        a_lock_that_is_never_released,
+        counters_are_overwritten_and_cut_off,
+        a_table_without_end,
+        a_helper_that_is_killed,
+        told_to_end_while_another_is_at_work,
+        recovering_another_users_run,
+        another_users_runtime_folder,
+        names_with_escape_sequences;
+}
+
+/// The unprivileged user, called nobody.
+const USER: u32 = 65534;
+/// However the target behaves: an order's limit, that of leaving, and what the machine has else to do.
+const LIMIT: Duration = Duration::from_secs(150);
+
+/// A folder that everybody may enter, with one in it that belongs to the unprivileged user. None, and it is said: we are
+/// not root.
+fn attack(test: &str) -> Option<(Place, PathBuf)> {
+    if fs::metadata("/proc/self").unwrap().uid() != 0 {
+        skip::skipped(test, "only root can be attacked by a second user");
+        return None;
+    }
+    let place = Place::new();
+    fs::set_permissions(place.folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let own = place.path("own");
+    fs::create_dir(&own).unwrap();
+    chown(&own, Some(USER), Some(USER)).unwrap();
+    Some((place, own))
+}
+
+/// A program of tests/security, compiled into the place.
+fn compiled(place: &Place, name: &str) -> PathBuf {
+    let mut compiler = Command::new("gcc");
+    compiler.args(["-O1", "-w", "-pthread", "-o"]).arg(place.path(name));
+    compiler.arg(tool::folder().join(format!("security/{name}.c")));
+    compile::compile(compiler).unwrap();
+    place.path(name)
+}
+
+/// A process of the unprivileged user. It ends with the test.
+struct Hostile {
+    child: Child,
+    stdout: BufReader<ChildStdout>,
+}
+
+impl Hostile {
+    /// Started, and ready.
+    fn new(program: &Path, arguments: &[&str]) -> Hostile {
+        let mut command = Command::new(program);
+        command.args(arguments).uid(USER).gid(USER).current_dir("/").stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        let mut hostile = Hostile { child, stdout };
+        hostile.hear("ready\n");
+        hostile
+    }
+
+    fn hear(&mut self, what: &str) {
+        let mut line = String::new();
+        self.stdout.read_line(&mut line).unwrap();
+        assert_eq!(line, what);
+    }
+
+    fn pid(&self) -> String {
+        self.child.id().to_string()
+    }
+
+    fn lives(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+}
+
+impl Drop for Hostile {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Runs gprofinject as root; it comes to an end.
+fn gprofinject(place: &Place, arguments: &[&str]) -> Outcome {
+    let mut command = place.command(arguments);
+    command.env("XDG_RUNTIME_DIR", place.folder.path());
+    let outcome = run::run(command, None, LIMIT).unwrap();
+    assert!(!outcome.timed_out, "hangs: {arguments:?}: {}", outcome.stderr_text());
+    outcome
+}
+
+/// Whose folder it is decides who is believed: neither attaching nor asking does what a forged one says.
+fn a_forged_run_folder() {
+    let Some((place, own)) = attack("a_forged_run_folder") else { return };
+    let (victim, forged) = (place.path("victim"), own.join("gprofinject-forged"));
+    fs::write(&victim, "precious").unwrap();
+    let arguments = [forged.to_str().unwrap(), victim.to_str().unwrap()];
+    let mut hostile = Hostile::new(&compiled(&place, "forged"), &arguments);
+    let pid = hostile.pid();
+    for more in [&["--duration", "0", "-o", "profile"][..], &["--dump"], &["--reset"], &["--pause"]] {
+        let outcome = gprofinject(&place, &[&["--pid", pid.as_str()], more].concat());
+        complains(&outcome, 125, "run this as that user: sudo -u '#65534'");
+        assert_eq!(fs::read(&victim).unwrap(), b"precious", "{}", outcome.stderr_text());
+    }
+    assert!(hostile.lives() && !place.path("profile").exists());
+}
+
+/// A folder that others may enter, and a link to one that they may not, are as little ours.
+fn a_run_folder_of_ours_that_is_open() {
+    let Some((place, own)) = attack("a_run_folder_of_ours_that_is_open") else { return };
+    let (victim, forged) = (place.path("victim"), own.join("gprofinject-forged"));
+    fs::write(&victim, "precious").unwrap();
+    let arguments = [forged.to_str().unwrap(), victim.to_str().unwrap()];
+    let hostile = Hostile::new(&compiled(&place, "forged"), &arguments);
+    // As if root had made it.
+    chown(&forged, Some(0), Some(0)).unwrap();
+    fs::set_permissions(&forged, fs::Permissions::from_mode(0o777)).unwrap();
+    let outcome = gprofinject(&place, &["--pid", &hostile.pid(), "--duration", "0"]);
+    complains(&outcome, 125, "cannot be taken out");
+    // A private one of ours is found by its name, but the file in it is not the one that is mapped.
+    let files =
+        ["0.region", "attached.json", "lock"].map(|name| (name, fs::read(forged.join(name)).unwrap()));
+    fs::remove_dir_all(&forged).unwrap();
+    fs::create_dir(&forged).unwrap();
+    fs::set_permissions(&forged, fs::Permissions::from_mode(0o700)).unwrap();
+    files.iter().for_each(|(name, bytes)| fs::write(forged.join(name), bytes).unwrap());
+    let outcome = gprofinject(&place, &["--pid", &hostile.pid(), "--duration", "0"]);
+    complains(&outcome, 125, "cannot be taken out");
+    assert_eq!(fs::read(&victim).unwrap(), b"precious", "{}", outcome.stderr_text());
+}
+
+/// A process can lock its own files in /proc.
+fn a_lock_that_is_never_released() {
+    let Some((place, _)) = attack("a_lock_that_is_never_released") else { return };
+    let hostile = Hostile::new(&compiled(&place, "hostile"), &["lock"]);
+    let start = Instant::now();
+    let outcome = gprofinject(&place, &["--pid", &hostile.pid(), "--duration", "0"]);
+    complains(&outcome, 125, "keeps process");
+    assert!(start.elapsed() < Duration::from_secs(30), "it has waited for {:?}", start.elapsed());
+}
+
+/// The file of the counters is handed over open for writing.
+fn counters_are_overwritten_and_cut_off() {
+    let Some((place, _)) = attack("counters_are_overwritten_and_cut_off") else { return };
+    let program = compiled(&place, "hostile");
+    for way in ["scribble", "cut", "grow"] {
+        let mut hostile = Hostile::new(&program, &[way]);
+        let arguments = ["--rate", "0", "--pid", &hostile.pid(), "--duration", "1", "-o", "profile"];
+        let outcome = gprofinject(&place, &arguments);
+        assert_eq!(outcome.code(), 0, "{way}: {}", outcome.stderr_text());
+        assert!(outcome.stderr_text().contains("next: gprof"), "{way}: {}", outcome.stderr_text());
+        gprofinject_tests::gprofdata::read(&place.path("profile")).unwrap();
+        fs::remove_file(place.path("profile")).unwrap();
+        // It did what it was to do.
+        if way == "scribble" {
+            hostile.hear("done\n");
+        }
+    }
+}
+
+/// The helper works through a table that the process has made as long as it could; everybody is let go in time.
+fn a_table_without_end() {
+    let Some((place, _)) = attack("a_table_without_end") else { return };
+    let mut hostile = Hostile::new(&compiled(&place, "hostile"), &["shadows"]);
+    let pid = hostile.pid();
+    let mut command = place.command(&["--rate", "0", "--pid", &pid, "-o", "profile"]);
+    command.env("XDG_RUNTIME_DIR", place.folder.path()).stderr(Stdio::piped());
+    let mut attached = command.spawn().unwrap();
+    hostile.hear("done\n");
+    let start = Instant::now();
+    signal("-TERM", attached.id());
+    let status = attached.wait().unwrap();
+    assert!(start.elapsed() < Duration::from_secs(100), "{:?}", start.elapsed());
+    assert!(matches!(status.code(), Some(0 | 125)), "{status:?}");
+    until("the process is let go", || usual_priorities(&pid) && !is_traced(&pid));
+    assert!(hostile.lives());
+}
+
+/// Killed in the middle of its work, with the gprofinject that it works for: the threads are as they were.
+fn a_helper_that_is_killed() {
+    let Some((place, _)) = attack("a_helper_that_is_killed") else { return };
+    let source = "#include <pthread.h>\n#include <stdio.h>\n#include <unistd.h>\nvolatile int sink;\n\
+        __attribute__((noipa)) void step(void) { sink++; }\n\
+        __attribute__((noipa)) int deep(int n) { char room[2000]; room[n % 2000] = n; asm volatile(\"\" :: \"r\"(room));\n\
+        if (n) return deep(n - 1) + room[n % 2000]; for (;;) { step(); usleep(100000); } }\n\
+        static void *run(void *p) { deep(400); return 0; }\n\
+        int main(void) { pthread_t t; for (int n = 0; n < 200; n++) pthread_create(&t, 0, run, 0);\n\
+        usleep(300000); puts(\"ready\"); fflush(stdout); for (;;) pause(); }\n";
+    let program = place.c("many", source, &["-pthread"]);
+    let mut seen = 0;
+    for _ in 0..8 {
+        let mut hostile = Hostile::new(&program, &[]);
+        let pid = hostile.pid();
+        let mut command = place.command(&["-q", "--rate", "0", "--pid", &pid, "-o", "profile"]);
+        command.env("XDG_RUNTIME_DIR", place.folder.path()).stderr(Stdio::null());
+        let mut attached = command.spawn().unwrap();
+        let start = Instant::now();
+        // The moment in which threads have another priority.
+        let mut is_hit = false;
+        while !is_hit && start.elapsed() < Duration::from_secs(5) {
+            is_hit = !usual_priorities(&pid);
+        }
+        let helpers = children(attached.id());
+        for helper in &helpers {
+            signal("-KILL", *helper);
+        }
+        let _ = attached.kill();
+        attached.wait().unwrap();
+        seen += usize::from(is_hit && !helpers.is_empty());
+        until("usual priorities", || usual_priorities(&pid));
+        assert!(hostile.lives());
+    }
+    if seen == 0 {
+        skip::skipped("a_helper_that_is_killed", "no thread was seen with another priority (CAP_SYS_NICE?)");
+    }
+}
+
+/// Whoever attaches can be told to end at any moment.
+fn told_to_end_while_another_is_at_work() {
+    let Some((place, _)) = attack("told_to_end_while_another_is_at_work") else { return };
+    let hostile = Hostile::new(&compiled(&place, "hostile"), &["none"]);
+    let maps = fs::File::open(format!("/proc/{}/maps", hostile.pid())).unwrap();
+    maps.lock().unwrap();
+    // Root has that lock: it is waited for as long as an order takes.
+    let mut attached = place.command(&["--pid", &hostile.pid()]).stderr(Stdio::null()).spawn().unwrap();
+    std::thread::sleep(Duration::from_secs(4));
+    assert!(attached.try_wait().unwrap().is_none());
+    signal("-TERM", attached.id());
+    let start = Instant::now();
+    attached.wait().unwrap();
+    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+}
+
+/// What a run has left says where its profile goes.
+fn recovering_another_users_run() {
+    let Some((place, own)) = attack("recovering_another_users_run") else { return };
+    let program = place.c(
+        "waits",
+        "#include <unistd.h>\nvolatile int sink;\n\
+        __attribute__((noipa)) void step(void) { sink++; }\n\
+        int main(void) { for (int n = 0; n < 100; n++) step(); for (;;) pause(); }\n",
+        &[],
+    );
+    let mut command = tool::uncached(tool::gprofinject().unwrap());
+    command.arg("-q").arg(&program).current_dir(&own).uid(USER).gid(USER).env("XDG_RUNTIME_DIR", &own);
+    command.env_remove("GMON_OUT_PREFIX").stdin(Stdio::null()).stderr(Stdio::null());
+    let Ok(mut run) = command.spawn() else {
+        skip::skipped(
+            "recovering_another_users_run",
+            "the unprivileged user cannot execute gprofinject here",
+        );
+        return;
+    };
+    until("the run folder", || !runs_in(&own).is_empty());
+    let folder = runs_in(&own).remove(0);
+    until("the record", || folder.join("run.json").exists() && folder.join("lock").exists());
+    std::thread::sleep(Duration::from_millis(500));
+    let profiled = children(run.id());
+    run.kill().unwrap();
+    run.wait().unwrap();
+    profiled.iter().for_each(|pid| signal("-KILL", *pid));
+    let (record, victim) = (folder.join("run.json"), place.path("victim"));
+    fs::write(&victim, "precious").unwrap();
+    let text = fs::read_to_string(&record).unwrap();
+    let own_output = own.join("gmon.out");
+    assert!(text.contains(own_output.to_str().unwrap()), "{text}");
+    let forged = text.replace(own_output.to_str().unwrap(), victim.to_str().unwrap());
+    fs::write(&record, forged).unwrap();
+    let outcome = gprofinject(&place, &["--recover", folder.to_str().unwrap()]);
+    complains(&outcome, 125, "belongs to user 65534");
+    assert_eq!(fs::read(&victim).unwrap(), b"precious");
+    // Its own user can.
+    fs::write(&record, text).unwrap();
+    let mut command = tool::uncached(tool::gprofinject().unwrap());
+    command.arg("--recover").arg(&folder).current_dir(&own).uid(USER).gid(USER);
+    let outcome = run::run(command, None, LIMIT).unwrap();
+    assert_eq!(outcome.code(), 0, "{}", outcome.stderr_text());
+    assert!(own_output.exists() && !folder.exists());
+}
+
+/// su and sudo -E leave XDG_RUNTIME_DIR and TMPDIR as they were: who owns a folder can replace what is in it.
+fn another_users_runtime_folder() {
+    let Some((place, own)) = attack("another_users_runtime_folder") else { return };
+    place.c(
+        "hello",
+        "#include <stdio.h>\nint main(void) { char line[4096]; FILE *f = fopen(\"/proc/self/maps\", \"r\");\n\
+        while (fgets(line, sizeof line, f)) fputs(line, stdout); return 0; }\n",
+        &[],
+    );
+    let inner = own.join("deep");
+    fs::create_dir(&inner).unwrap();
+    let open = place.path("open");
+    fs::create_dir(&open).unwrap();
+    fs::set_permissions(&open, fs::Permissions::from_mode(0o777)).unwrap();
+    // Owned by that user; by root, but below one of that user's; and one in which everybody can rename.
+    for folder in [&own, &inner, &open] {
+        let mut command = place.command(&["./hello"]);
+        command.env("XDG_RUNTIME_DIR", folder).env("TMPDIR", folder);
+        let outcome = run::run(command, None, LIMIT).unwrap();
+        let said = outcome.stdout_text();
+        assert!(said.contains("libgprofinject.so"), "{}", outcome.stderr_text());
+        assert!(!said.contains(&format!("{}/gprofinject-", folder.display())), "{said}");
+        assert!(runs_in(folder).is_empty());
+    }
+    // One that is guarded is taken.
+    fs::set_permissions(&open, fs::Permissions::from_mode(0o1777)).unwrap();
+    let mut command = place.command(&["./hello"]);
+    command.env("XDG_RUNTIME_DIR", &open);
+    let said = run::run(command, None, LIMIT).unwrap().stdout_text();
+    assert!(said.contains(&format!("{}/gprofinject-", open.display())), "{said}");
+}
+
+/// Names are shown, not obeyed.
+fn names_with_escape_sequences() {
+    let place = Place::new();
+    let name = "odd\x1b[2Jname";
+    place.c(name, HELLO, &[]);
+    for arguments in [
+        &["--list", "./odd\x1b[2Jname"][..],
+        &["-v", "./odd\x1b[2Jname"],
+        &["-o", "a\x1b[2J/b", "./odd\x1b[2Jname"],
+    ] {
+        let outcome = place.run(arguments);
+        assert!(!outcome.stderr_text().contains('\x1b'), "{:?}", outcome.stderr_text());
+    }
+    let source = place.path("named.s");
+    fs::write(&source, ".globl \"f\x1b[2Jg\"\n.type \"f\x1b[2Jg\",@function\n\"f\x1b[2Jg\": mov $1,%eax\n add $2,%eax\n ret\n\
+        .size \"f\x1b[2Jg\",.-\"f\x1b[2Jg\"\n.section .note.GNU-stack\n").unwrap();
+    place.c("named", "int main(void) { return 0; }", &[source.to_str().unwrap()]);
+    let outcome = place.run(&["--list", "./named"]);
+    assert!(outcome.stdout_text().contains("\\u{1b}[2Jg"), "{}", outcome.stdout_text());
+    assert!(!outcome.stdout_text().contains('\x1b'));
+}
+
+fn signal(which: &str, pid: u32) {
+    let _ = Command::new("kill").args([which, &pid.to_string()]).stderr(Stdio::null()).status();
+}
+
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < Duration::from_secs(60), "waited for: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn children(pid: u32) -> Vec<u32> {
+    let text = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    text.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
+}
+
+fn runs_in(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    entries.filter(|path| path.file_name().unwrap().to_str().unwrap().starts_with("gprofinject-")).collect()
+}
+
+/// No thread has a realtime priority (the 41st field of stat is the policy, behind the name).
+fn usual_priorities(pid: &str) -> bool {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    threads.into_iter().all(|thread| {
+        let stat = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+        let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest).to_owned();
+        rest.split_whitespace().nth(41 - 3).is_none_or(|policy| policy == "0")
+    })
+}
+
+fn is_traced(pid: &str) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/status")).is_ok_and(|status| !status.contains("TracerPid:\t0\n"))
+}

@@ -1,0 +1,129 @@
+//! Programs that change what is around them: files, limits, users, system calls that are permitted.
+
+#![allow(unsafe_code)]
+
+use std::os::unix::process::CommandExt;
+use std::time::Duration;
+
+use gprofinject_tests::family::{MODES, NO_FOLLOW, Subject};
+use gprofinject_skip as skip;
+use gprofinject_tests::{run, tool};
+
+gprofinject_tests::trials! {
+    together:
+        changes_that_matter_to_nobody,
+        changes_that_keep_children_from_the_folder,
+        limits_of_memory,
+        seccomp,
+        seccomp_that_is_not_entered,
+        no_new_code;
+}
+
+/// Also after it, children are followed, and programs that are executed.
+fn changes_that_matter_to_nobody() {
+    let program = Subject::new("surroundings");
+    let own = program.name().to_owned();
+    for way in
+        ["none", "close", "closefrom", "chdir", "mprotect", "mlock", "clearenv", "environ", "undumpable"]
+    {
+        program.check(&[way, &own], &[[3, 7, 0], [5, 0, 0], [3, 11, 0]]);
+    }
+}
+
+/// A child that cannot reach the run's folder counts in its parent's file; what it executes is not followed,
+/// and that is said.
+fn changes_that_keep_children_from_the_folder() {
+    let program = Subject::new("surroundings");
+    let own = program.name().to_owned();
+    for way in ["chroot", "nobody", "nofile"] {
+        program.check(&[way, &own], &[[3, 7, 0], [5, 0, 0]]);
+    }
+    let fixed = program.place().c("static", "int main(void) { return 0; }", &["-static"]);
+    for (way, executed) in
+        [("chroot-with", fixed.to_str().unwrap()), ("nobody", "/bin/true"), ("nofile", &own)]
+    {
+        let run = program.profiled(&[], &[way, executed], &[]);
+        assert!(
+            run.said.contains("some programs that were executed were not followed"),
+            "{way}: {}",
+            run.said
+        );
+    }
+    // What cannot be executed there was not missed.
+    let run = program.profiled(&[], &["chroot", &own], &[]);
+    assert!(!run.said.contains("not followed"), "{}", run.said);
+    // A file cannot be made, but everything else can.
+    program.check(&["fsize", &own], &[[3, 7, 0], [5, 0, 0], [3, 11, 0]]);
+}
+
+/// Where there is no memory, nothing of the child's is charged to its parent.
+fn limits_of_memory() {
+    let program = Subject::new("surroundings");
+    for mode in MODES {
+        let run = program.same_as_alone(&["-q", mode], &["as"], &[]);
+        assert_eq!(run.calls(&run.path("gmon.out")), [3, 7, 0], "{mode}");
+    }
+}
+
+/// No system call of ours is punished, and what is lost is told.
+fn seccomp() {
+    let program = Subject::new("seccomp");
+    for way in ["prctl", "syscall"] {
+        for action in ["kill", "errno"] {
+            for then in ["none", "vfork", "exec"] {
+                program.check(&[way, action, then], &[[5, 7, 0]]);
+            }
+            for then in ["fork", "thread"] {
+                for mode in MODES {
+                    let run = program.same_as_alone(&["-q", mode], &[way, action, then], &[]);
+                    assert_eq!(run.outcome.code(), 6, "{way} {action} {then} {mode}");
+                    run.made(&[[5, 7, 0]], &format!("{way} {action} {then} {mode}"));
+                    if then == "thread" || mode != NO_FOLLOW {
+                        let said = &run.said;
+                        assert!(said.contains("calls lost: the program entered seccomp"), "{mode} {said}");
+                    } else {
+                        assert_eq!(run.said, "");
+                    }
+                }
+            }
+        }
+    }
+    program.check(&["strict", "kill", "strict"], &[[5, 7, 0]]);
+}
+
+/// A question whether there is seccomp is not the same as entering it.
+fn seccomp_that_is_not_entered() {
+    let program = Subject::new("seccomp");
+    program.check(&["asks", "errno", "fork"], &[[5, 7, 0], [9, 0, 9]]);
+}
+
+/// Where no memory may be made executable any more (PR_SET_MDWE, Linux 6.3) nothing can be hooked, and no page of code
+/// may be touched: it could not be made executable again.
+fn no_new_code() {
+    const PR_SET_MDWE: libc::c_int = 65;
+    let program = Subject::new("surroundings");
+    let refused = |mut command: std::process::Command| {
+        // SAFETY: a system call only.
+        unsafe {
+            command.pre_exec(|| match libc::prctl(PR_SET_MDWE, 1, 0, 0, 0) {
+                0 => Ok(()),
+                _ => Err(std::io::Error::last_os_error()),
+            })
+        };
+        command
+    };
+    if refused(std::process::Command::new("true")).status().is_err() {
+        return skip::skipped("no_new_code", "the kernel has no PR_SET_MDWE");
+    }
+    let args = ["none".to_owned(), program.name().to_owned()];
+    let mut alone = std::process::Command::new(&program.path);
+    alone.args(&args);
+    let alone = run::run(refused(alone), None, Duration::from_secs(60)).unwrap();
+    for mode in MODES {
+        let file = program.place().path("gmon.out");
+        let command = tool::command(&[mode], &file, &program.path, &args).unwrap();
+        let ours = run::run(refused(command), None, Duration::from_secs(60)).unwrap();
+        assert_eq!((ours.code(), ours.stdout_text()), (alone.code(), alone.stdout_text()), "{mode}");
+        assert!(ours.stderr_text().contains("nothing was hooked"), "{mode}: {}", ours.stderr_text());
+    }
+}
