@@ -9,7 +9,7 @@ use gprofinject_abi::attach::{Order, PLACE_MAX};
 
 use crate::target::process::Process;
 
-/// The order to prepare, as it lies in memory.
+/// Returns the bytes of the order to prepare, as the agent reads them from memory.
 pub(super) fn order_bytes(
     process: &Process,
     folder: &Path,
