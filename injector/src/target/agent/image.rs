@@ -36,7 +36,7 @@ impl Agent {
     /// Reads the agent library that is part of this command.
     ///
     /// # Errors
-    /// The library has a relocation of an unexpected kind.
+    /// The library is damaged, or has a relocation of an unexpected kind.
     pub(crate) fn new() -> Result<Agent> {
         let file = ElfFile64::<Endianness>::parse(AGENT).context("the agent library is damaged")?;
         let endian = file.endian();

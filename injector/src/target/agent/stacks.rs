@@ -59,10 +59,10 @@ pub(crate) fn find(
 /// Whether the word at an address is where a signal handler returns to the interrupted code. A hooked handler
 /// returns through `arena` first.
 pub(crate) fn is_interrupted(memory: &Memory, at: u64, arena: &Range<u64>) -> bool {
-    /// Offset of the registers in struct rt_sigframe from the handler's return address, and the offset of the
-    /// sixteenth register.
+    /// The offset of the saved instruction pointer in struct rt_sigframe: the handler's return address, the
+    /// head of struct ucontext, and sixteen registers.
     const RIP: u64 = 8 + 40 + 16 * 8;
-    /// Offset of the code segment, which follows the instruction pointer and the flags.
+    /// The offset of the code segment from the saved instruction pointer: the flags are in between.
     const CS: u64 = 2 * 8;
     const USER: u64 = 0x33;
     memory.word(at + CS).is_ok_and(|word| word & 0xffff == USER)
