@@ -1,4 +1,4 @@
-//! What was typed. What it means is in [`crate::cli::meaning`].
+//! The arguments as typed. [`crate::cli::meaning`] has what they mean.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -144,7 +144,7 @@ pub(crate) struct Args {
     pub(crate) command: Vec<OsString>,
 }
 
-/// Signals that a program may be asked by, with or without SIG, or by number.
+/// Parses a signal with which a user can ask for something: a name with or without SIG, or a number.
 fn signal(text: &str) -> Result<i32, String> {
     const KNOWN: [(&str, i32); 6] = [
         ("USR1", libc::SIGUSR1),
@@ -173,7 +173,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
 }
 
 impl Args {
-    /// What was typed on this command's line. Options that would have no effect are errors.
+    /// Parses the words of the command line. Options that would have no effect are errors.
     pub(crate) fn typed<W: Into<OsString> + Clone>(
         words: impl IntoIterator<Item = W>,
     ) -> Result<Args, clap::Error> {
@@ -187,8 +187,8 @@ impl Args {
         }
     }
 
-    /// Options that do not go together, and what to do. (That clap's `requires` is of no use here: it does not ask for
-    /// `--pid` where there is a PROGRAM, which `--pid` cannot be used with.)
+    /// Returns an error message if options contradict each other. (clap's `requires` does not help here: it
+    /// does not ask for `--pid` if there is a PROGRAM, with which `--pid` cannot be used.)
     fn contradiction(&self, typed: &dyn Fn(&str) -> bool) -> Option<String> {
         const FOR_A_RUN: [&str; 14] = [
             "hooks",
@@ -258,7 +258,7 @@ impl Args {
         None
     }
 
-    /// What a profiled process is to do.
+    /// Returns what a profiled process is asked to do, if one of these options was given.
     pub(crate) fn verb(&self) -> Option<Verb> {
         let verbs = [
             (self.dump, Verb::Dump),

@@ -1,4 +1,5 @@
-//! `--dump`, `--reset`, `--pause` and `--resume`: what another gprofinject is asked for, which profiles the process.
+//! `--dump`, `--reset`, `--pause` and `--resume`: requests to the other gprofinject that profiles the
+//! process.
 
 use std::io;
 use std::path::PathBuf;
@@ -14,12 +15,12 @@ use crate::target::attach::earlier::foreign;
 use crate::target::named::{self, Named};
 use crate::target::process::Process;
 
-/// Has the gprofinject that profiles a process do something with it. Returns what it answers.
+/// Asks the gprofinject that profiles a process to do something. Returns its answer.
 ///
 /// # Errors
-/// No gprofinject of ours profiles the process, or it could not do it.
+/// No gprofinject of this user profiles the process, or it could not do what was asked.
 pub(crate) fn control(pid: i32, verb: Verb, output: Option<PathBuf>) -> Result<String> {
-    // It may be traced, by the gprofinject that profiles it.
+    // The process may be traced by the gprofinject that profiles it.
     let named = match named::folders(pid) {
         Ok(named) if !named.is_empty() => named,
         _ => Process::open(pid).map(|_| Vec::new())?,
@@ -35,7 +36,8 @@ pub(crate) fn control(pid: i32, verb: Verb, output: Option<PathBuf>) -> Result<S
     ask(&folders, &Request { pid, verb, output })
 }
 
-/// Asks the gprofinject that looks after one of `folders`, which are run folders of ours that the process knows.
+/// Asks the gprofinject that looks after one of `folders`, which are run folders of this user that the
+/// process has mapped.
 fn ask(folders: &[PrivateFolder], request: &Request) -> Result<String> {
     let pid = request.pid;
     let folder = folders

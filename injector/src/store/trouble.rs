@@ -1,11 +1,11 @@
-//! What an agent says of itself, in words.
+//! Messages for what an agent reports about itself.
 
 use gprofinject_abi::region::{Trouble, TroubleCode};
 
 use crate::os::sys;
 use crate::store::region::layout::{AgentReport, AgentState};
 
-/// Why nothing is hooked. None: something is.
+/// Returns why nothing is hooked, or `None` if something is.
 pub(crate) fn trouble(report: &AgentReport) -> Option<String> {
     let what = match report.state {
         AgentState::Armed => return None,

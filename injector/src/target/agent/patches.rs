@@ -1,4 +1,4 @@
-//! The patches: written, taken away, written once more.
+//! The patches: writes them, removes them, and writes them again.
 
 use std::time::{Duration, Instant};
 
@@ -16,12 +16,15 @@ use crate::target::threads::stopped::{Pause, Stopped};
 use crate::target::threads::thread::Thread;
 use crate::target::threads::tracer::Tracer;
 
-/// How long it is tried to write the patches or to take them away.
+/// For how long writing or removing the patches is tried.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 impl Attachment {
-    /// Writes the patches, with all threads stopped for as short a time as possible. `moved` gives the place of an overwritten
-    /// instruction's copy, by runtime addresses.
+    /// Writes the patches, with all threads stopped for as short a time as possible. `moved` returns the
+    /// place of an overwritten instruction's copy. Returns the time for which the threads stood still.
+    ///
+    /// # Errors
+    /// The threads cannot be stopped in places that allow it, or the process cannot be written to.
     pub(crate) fn arm(&mut self, moved: &Moved<'_>) -> Result<Pause> {
         self.order(|attachment, _| {
             attachment
@@ -45,7 +48,7 @@ impl Attachment {
         for thread in stopped.threads.iter().filter(|thread| thread.registers.fs_base != 0) {
             memory.write(thread.registers.fs_base + WORDS, guest.words.as_bytes())?;
         }
-        // A library may have gone since.
+        // A library may have been unloaded since.
         guest.detours.retain(|d| d.stands(&memory, &d.before));
         for detoured in &guest.detours {
             memory.write(detoured.at, &detoured.after)?;
@@ -62,7 +65,11 @@ impl Attachment {
         Ok(Step::Done(stopped.pause()))
     }
 
-    /// Writes the patches once more, which [`Attached::pause`] has taken away.
+    /// Writes the patches again that [`Attachment::pause`] has removed. Returns the time for which the
+    /// threads stood still.
+    ///
+    /// # Errors
+    /// As for [`Attachment::arm`].
     pub(crate) fn resume(&mut self, moved: &Moved<'_>) -> Result<Pause> {
         self.order(|attachment, _| attachment.resume_running(moved))
     }
@@ -85,7 +92,11 @@ impl Attachment {
         })
     }
 
-    /// Takes the patches away; the agent stays. What is on the stacks returns through it.
+    /// Removes the patches; the agent stays, and the frames on the stacks return through it. Returns the time
+    /// for which the threads stood still.
+    ///
+    /// # Errors
+    /// As for [`Attachment::arm`].
     pub(crate) fn pause(&mut self) -> Result<Pause> {
         self.order(|attachment, _| attachment.pause_running())
     }
@@ -101,6 +112,7 @@ impl Attachment {
         })
     }
 
+    /// Removes the patches from a process whose threads are stopped.
     pub(super) fn pause_stopped(
         &mut self,
         stopped: &mut Stopped,
@@ -110,7 +122,7 @@ impl Attachment {
         if self.is_paused() {
             return Ok(Step::Done(()));
         }
-        // A thread may be inside a patch: in a row of short functions, in a cave, or at a call in its place.
+        // A thread may be inside a patch: in a sled, in a cave, or at a call in its place.
         let mut mappings = proc::mappings(self.pid)?;
         loop {
             for thread in stopped.threads.iter_mut().filter(|thread| thread.fresh) {
