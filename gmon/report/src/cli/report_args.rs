@@ -1,4 +1,4 @@
-//! Arguments of the reports.
+//! The arguments of the reports.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use clap::ValueEnum;
 
 use crate::cli::form_args::FormArgs;
 
-/// What all reports take.
+/// The arguments that all reports have.
 #[derive(clap::Args)]
 pub(crate) struct ReportArgs {
     /// The profiled program
@@ -44,7 +44,7 @@ pub(crate) enum When {
     Auto,
 }
 
-/// Where sources are, if not where they were compiled.
+/// The folders of source files that are not where they were compiled.
 #[derive(clap::Args)]
 pub(crate) struct SourceArgs {
     /// Looks for source files here too, by as much of their path as fits; may be repeated
@@ -112,7 +112,7 @@ pub(crate) enum BlockOrder {
     Count,
 }
 
-/// `functions` and `files`.
+/// The arguments of `functions` and `files`.
 #[derive(clap::Args)]
 pub(crate) struct SumsArgs {
     #[command(flatten)]
