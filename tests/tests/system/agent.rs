@@ -1,4 +1,4 @@
-//! The machine code of the agent library: what it may do where it runs.
+//! The machine code of the agent library: it contains only what may run in the places where it runs.
 
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
@@ -16,7 +16,8 @@ gprofinject_tests::trials! {
         nothing_is_needed_and_only_what_is_passed_on_is_offered;
 }
 
-/// The library as it is in the command under test, in a folder of its own. It has its symbols, but no line tables.
+/// Returns the library as it is in the command under test, in a folder of its own. It has its symbols, but no
+/// line tables.
 fn library() -> (TempDir, PathBuf) {
     let command = std::fs::read(tool::gprofinject().unwrap()).unwrap();
     let starts = (1..command.len() - 64).filter(|&at| command[at..].starts_with(b"\x7fELF\x02\x01\x01"));
@@ -30,7 +31,8 @@ fn library() -> (TempDir, PathBuf) {
     (folder, file)
 }
 
-/// The ELF file that begins here: its section headers stand at its end. `None`: the bytes only look like one.
+/// Returns the ELF file that begins here and has its section headers at its end, or `None` if the bytes only
+/// look like one.
 fn elf_at(bytes: &[u8]) -> Option<&[u8]> {
     let header = FileHeader64::<Endianness>::parse(bytes).ok()?;
     let endian = header.endian().ok()?;
@@ -44,7 +46,8 @@ fn output(tool: &str, arguments: &[&str], file: &PathBuf) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// `arcs::known` runs with the program's vector registers unsaved, and so does all that it calls.
+/// `arcs::known` runs while the program's vector registers are not saved, and so does everything that it
+/// calls.
 fn the_frequent_slow_path_touches_no_vector_register() {
     let (_folder, library) = library();
     let listing = output("objdump", &["-d", "--no-show-raw-insn"], &library);
@@ -64,7 +67,7 @@ fn the_frequent_slow_path_touches_no_vector_register() {
         if !seen.insert(name) {
             continue;
         }
-        // What ends in a panic never comes back.
+        // A call that ends in a panic does not return.
         if name.contains("panic") {
             continue;
         }
@@ -81,9 +84,9 @@ fn the_frequent_slow_path_touches_no_vector_register() {
     }
 }
 
-/// It must come up without any other library, and define nothing that the program could mean but what it
-/// passes on (the agent's `jumps.rs`, `unwind.rs`, `children.rs`, `execute.rs` and `seccomp.rs`) and what
-/// it switches off (`mcount.rs`).
+/// The library must load without any other library, and export only the functions that it passes on (the agent's
+/// `unwind/`, `process/children.rs`, `process/execute.rs`, `process/seccomp.rs` and `process/syscall.rs`) or
+/// switches off (`start/mcount.rs`).
 fn nothing_is_needed_and_only_what_is_passed_on_is_offered() {
     let (_folder, library) = library();
     let symbols = output("nm", &["-D", "--no-demangle"], &library);
