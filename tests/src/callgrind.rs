@@ -64,11 +64,11 @@ pub fn run(program: &Path, args: &[String], stdin: Option<&Path>) -> Result<(Pro
     run_with(&[], program, args, stdin)
 }
 
-/// Runs `program` as [`run`] does, but counts the instructions of PLT stubs as their own, not as their
+/// Runs `program` as [`run()`] does, but counts the instructions of PLT stubs as their own, not as their
 /// callers'.
 ///
 /// # Errors
-/// As for [`run`].
+/// As for [`run()`].
 pub fn run_instructions(program: &Path, args: &[String], stdin: Option<&Path>) -> Result<(Profile, Outcome)> {
     run_with(&["--skip-plt=no"], program, args, stdin)
 }

@@ -233,7 +233,7 @@ fn pipes_are_read_and_devices_refused() {
         assert_eq!(stdout(&output), expected, "{script}: {}", stderr(&output));
     }
     for (path, message) in [
-        (later.as_path(), "is a pipe that nobody writes to"),
+        (later.as_path(), "is a pipe to which no process writes"),
         (Path::new("/dev/zero"), "is a device, expected a file or a pipe"),
         (Path::new("/dev/tty"), "/dev/tty: "),
         (folder.0.as_path(), "is a folder, expected a file or a pipe"),

@@ -48,7 +48,7 @@ fn ask(folders: &[PrivateFolder], request: &Request) -> Result<String> {
                 "the gprofinject that profiled process {pid} was killed; its profile: gprofinject --recover {}",
                 folder.path().display()
             ),
-            None => format!("process {pid} is not profiled; gprofinject --pid {pid} begins with it"),
+            None => format!("process {pid} is not profiled; gprofinject --pid {pid} starts a profile"),
         })?;
     let text = serde_json::to_vec(request)?;
     let packet = [&[gprofinject_abi::ask::CONTROL], text.as_slice()].concat();

@@ -225,7 +225,7 @@ fn all(mut session: Session) {
     assert!(!is_patched(&session));
     session.tell("go 50");
     assert_eq!(session.counts(), [100, 300]);
-    session.refuses("--pause", "paused already");
+    session.refuses("--pause", "already paused");
 
     session.does("--resume");
     assert!(is_patched(&session));

@@ -210,7 +210,7 @@ fn what_cannot_be_recovered_is_left_alone() {
     run.place.c("waits", &WAITS.replace("500", "501").replace("sink++", "sink += 2 * sink"), &["-O2"]);
     let (status, said) = run.recover();
     assert_eq!(status, 125, "{said}");
-    assert!(said.contains("is not the file any more that was run"), "{said}");
+    assert!(said.contains("is no longer the file that was run"), "{said}");
     assert!(run.folder().is_some() && !run.place.path("gmon.out").exists());
     // A folder that is not a run folder.
     let outcome = run.place.run(&["--recover", "/etc"]);

@@ -73,7 +73,7 @@ fn open(path: &Path) -> Result<(File, Vec<u8>)> {
             // A process that has the pipe open for writing may take any time, so reading has to wait for it.
             let mut byte = [0];
             match file.read(&mut byte) {
-                Ok(0) => bail!("is a pipe that nobody writes to"),
+                Ok(0) => bail!("is a pipe to which no process writes"),
                 Ok(_) => read.extend(byte),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 Err(error) => return Err(error.into()),

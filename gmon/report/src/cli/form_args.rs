@@ -13,7 +13,7 @@ pub(crate) struct FormArgs {
     /// Byte order [default: by the file's version number]
     #[arg(long, value_name = "ORDER")]
     endian: Option<Endian>,
-    /// Whose form basic-block records have [default: the one that fits the file]
+    /// Form of basic-block records [default: the one that fits the file]
     #[arg(long, value_name = "FORM")]
     blocks: Option<Blocks>,
 }
