@@ -48,7 +48,7 @@ fn ask(folders: &[PrivateFolder], request: &Request) -> Result<String> {
                 "the gprofinject that profiled process {pid} was killed; its profile: gprofinject --recover {}",
                 folder.path().display()
             ),
-            None => format!("process {pid} is not profiled; gprofinject --pid {pid} begins with it"),
+            None => format!("process {pid} is not profiled; gprofinject --pid {pid} starts a profile"),
         })?;
     let answer = listener::ask(folder, &request.packet()?).map_err(|error: io::Error| {
         anyhow!("the gprofinject that profiles process {pid} does not answer: {}", sys::reason(&error))

@@ -124,7 +124,7 @@ fn attach(
         false => settings.planner().subject(&process.binary()),
     };
     if let Some(why) = &subject.unhookable {
-        return Err(anyhow!("process {pid} cannot be attached to: {why}").into());
+        return Err(anyhow!("cannot attach to process {pid}: {why}").into());
     }
     if settings.sampler == SamplerArg::Timer {
         return Err(anyhow!(

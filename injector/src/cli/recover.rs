@@ -76,7 +76,7 @@ pub(crate) fn recover(folder: &Path, settings: &Settings) -> Result<()> {
     }
     if failures > 0 {
         let failures = gmon::counted(failures, "profile", "profiles");
-        bail!("{failures} could not be recovered; what there is stays in {}", folder.path().display());
+        bail!("{failures} could not be recovered; the remaining files stay in {}", folder.path().display());
     }
     // A process may have forked meanwhile.
     if living > 0 || Survivors::of(&folder).any() {
@@ -245,7 +245,7 @@ impl Recovery<'_> {
             let pieces = profilee.plan.iter().flat_map(|(pieces, _)| pieces.iter());
             let now = pieces.flat_map(|piece| piece.iter());
             if !then.is_ok_and(|then| then.iter().eq(now)) {
-                bail!("{} is not the file any more that was run", profilee.binary.display());
+                bail!("{} is no longer the file that was run", profilee.binary.display());
             }
         }
         Ok(profilee)

@@ -51,7 +51,7 @@ fn lowered(from: u64, least: u64, is_too_high: impl Fn(u64) -> bool) -> u64 {
 /// # Errors
 /// The profile has no module, or one that the format cannot represent.
 pub(crate) fn encode(profile: &model::Profile) -> Result<(Vec<u8>, Placed)> {
-    let module = profile.modules.first().context("the profile is of no program")?;
+    let module = profile.modules.first().context("the profile has no program")?;
     let program = module.program;
     // gprof takes the width of addresses from the program's ELF class.
     let format = if program.subject.narrow { Format::LITTLE_32 } else { Format::LITTLE_64 };

@@ -152,7 +152,7 @@ impl Family<'_> {
         }
         let member = self.members.get_mut(index).context("it has ended")?;
         if member.is_paused {
-            bail!("process {pid} is paused already; --resume goes on");
+            bail!("process {pid} is already paused; --resume continues counting");
         }
         let folder = self.folder.as_ref().map(|folder| folder.private());
         let still = member.grip.pause(folder, profilee.planned)?;

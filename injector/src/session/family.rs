@@ -73,7 +73,10 @@ impl<'s> Family<'s> {
         let listener = folder.as_ref().map(|folder| Listener::new(folder.private()));
         let mut unfollowed = BTreeSet::new();
         if let Some(Err(error)) = &listener {
-            unfollowed.insert(format!("children are not followed, nobody can ask: {}", sys::reason(error)));
+            unfollowed.insert(format!(
+                "children are not followed, because the socket cannot be made: {}",
+                sys::reason(error)
+            ));
         }
         Family {
             settings,

@@ -308,7 +308,7 @@ impl Run<'_> {
         }
         if self.others.len() > MOST {
             let more = self.others.len() - MOST;
-            voice.note(format_args!("and {}", counted(more, "process more", "processes more")));
+            voice.note(format_args!("and {}", counted(more, "more process", "more processes")));
         }
         let others = || self.others.iter().map(|other| &other.collected);
         let frozen: u64 = others().filter(|c| c.frozen).map(|c| c.lost_calls).sum();
@@ -361,7 +361,7 @@ impl Run<'_> {
         let removed = stats.functions.instructions_removed;
         if removed > 0 {
             let removed = counted(removed, "instruction", "instructions");
-            voice.detail(format_args!("taken out, calls of another profiler: {removed}"));
+            voice.detail(format_args!("removed calls of another profiler: {removed}"));
         }
         let Samples { sampler, rate, inside, outside } = stats.samples;
         voice.detail(format_args!(

@@ -54,7 +54,7 @@ impl Process {
         }
         match field("State").chars().next() {
             Some('Z' | 'X') => bail!("process {pid} has ended (a zombie: its parent has not noticed yet)"),
-            Some('T') => bail!("process {pid} is stopped; let it go on first: kill -CONT {pid}"),
+            Some('T') => bail!("process {pid} is stopped; continue it first: kill -CONT {pid}"),
             _ => {}
         }
         if pid == std::process::id() as i32 {
@@ -96,7 +96,7 @@ impl Process {
             bail!("{pid} is a process of the kernel, or is about to end");
         }
         let Ok(auxiliary) = proc::auxiliary(pid) else {
-            bail!("process {pid} cannot be looked into; run gprofinject as its user, or as root");
+            bail!("process {pid} cannot be examined; run gprofinject as its user, or as root");
         };
         let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
         // The second field is a name in parentheses, which may contain any bytes.

@@ -1,4 +1,4 @@
-//! The machine code of the agent library: what it may do where it runs.
+//! The machine code of the agent library: it contains only what may run in the places where it runs.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -17,7 +17,8 @@ gprofinject_tests::trials! {
         nothing_is_needed_and_only_what_is_passed_on_is_offered;
 }
 
-/// The library as it is in the command under test, in a folder of its own. It has its symbols, but no line tables.
+/// Returns the library as it is in the command under test, in a folder of its own. It has its symbols, but no
+/// line tables.
 fn library() -> (TempDir, PathBuf) {
     let command = std::fs::read(tool::gprofinject().unwrap()).unwrap();
     let starts = (1..command.len() - 64).filter(|&at| command[at..].starts_with(b"\x7fELF\x02\x01\x01"));
@@ -31,7 +32,8 @@ fn library() -> (TempDir, PathBuf) {
     (folder, file)
 }
 
-/// The ELF file that begins here: its section headers stand at its end. `None`: the bytes only look like one.
+/// Returns the ELF file that begins here and has its section headers at its end, or `None` if the bytes only
+/// look like one.
 fn elf_at(bytes: &[u8]) -> Option<&[u8]> {
     let header = FileHeader64::<Endianness>::parse(bytes).ok()?;
     let endian = header.endian().ok()?;
@@ -49,8 +51,8 @@ fn output(tool: &str, arguments: &[&str], file: &PathBuf) -> String {
 struct Listing {
     /// The instructions of each function.
     bodies: HashMap<String, Vec<String>>,
-    /// The function that a word of the library leads to when it is loaded, by the word's address. Calls of the compiler's own
-    /// library go through such words.
+    /// The function whose address the dynamic linker stores in a word of the library, by the word's address. The compiler's
+    /// own library is called through such words.
     words: HashMap<u64, String>,
 }
 
@@ -78,14 +80,14 @@ impl Listing {
         Listing { bodies, words }
     }
 
-    /// The function whose name has this part.
+    /// Returns the function whose name contains this part.
     fn named(&self, part: &str) -> &str {
         let found: Vec<&String> = self.bodies.keys().filter(|name| name.contains(part)).collect();
         assert_eq!(found.len(), 1, "{part}: {found:?}");
         found[0]
     }
 
-    /// The functions that calls and jumps lead to from some functions on, these included; each with the way there.
+    /// Returns the functions that calls and jumps reach from some functions, these included, each with the way there.
     fn reached(&self, from: &[&str]) -> HashMap<String, String> {
         let mut reached = HashMap::new();
         let mut work: Vec<(String, String)> =
@@ -108,7 +110,8 @@ impl Listing {
     }
 }
 
-/// `arcs::known` runs with the program's vector registers unsaved, and so does all that it calls.
+/// `arcs::known` runs while the program's vector registers are not saved, and so does everything that it
+/// calls.
 fn the_frequent_slow_path_touches_no_vector_register() {
     let (_folder, library) = library();
     let listing = Listing::new(&library);
@@ -120,8 +123,8 @@ fn the_frequent_slow_path_touches_no_vector_register() {
     }
 }
 
-/// A panic is left by the guard around the code that has panicked (the agent's `failure.rs`). The ways into the agent that are
-/// not guarded, among them all frequent ones, lead to no panic.
+/// The guard around code that has panicked leaves that code (the agent's `program/failure.rs`). No entry into the agent that is not
+/// guarded, and no frequent one is, reaches a panic.
 fn only_guarded_code_may_panic() {
     let (_folder, library) = library();
     let listing = Listing::new(&library);
@@ -135,7 +138,7 @@ fn only_guarded_code_may_panic() {
         "backtraces6filter",
         "arena5visit",
         "unwinder13find_unwinder",
-        // These guard what they do, but not what they do when that has panicked.
+        // These guard what they do, but not what they do after a panic.
         "arcs4rare",
         "arcs4tail",
         "seccomp5enter",
@@ -157,13 +160,13 @@ fn only_guarded_code_may_panic() {
             .collect()
     };
     assert_eq!(panics(&[&rust[..], &exported].concat()), Vec::<String>::new());
-    // The test finds what leads to a panic.
+    // The search does find a panic where there is one.
     assert_ne!(panics(&[listing.named("slots5count")]), Vec::<String>::new());
 }
 
-/// It must come up without any other library, and define nothing that the program could mean but what it
-/// passes on (the agent's `jumps.rs`, `unwind.rs`, `children.rs`, `execute.rs` and `seccomp.rs`) and what
-/// it switches off (`mcount.rs`).
+/// The library must load without any other library, and export only the functions that it passes on (the agent's
+/// `unwind/`, `process/children.rs`, `process/execute.rs`, `process/seccomp.rs` and `process/syscall.rs`) or
+/// switches off (`start/mcount.rs`).
 fn nothing_is_needed_and_only_what_is_passed_on_is_offered() {
     let (_folder, library) = library();
     let symbols = output("nm", &["-D", "--no-demangle"], &library);

@@ -337,7 +337,7 @@ impl Attachment {
             }
             interval = (interval * 2).min(LONGEST_INTERVAL);
         }
-        bail!("out of patience")
+        bail!("the time is over")
     }
 }
 

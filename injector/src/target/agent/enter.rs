@@ -195,7 +195,7 @@ impl Attachment {
         let landing = (word != 0).then_some(Landing { word, code: start..end });
         let guest = Guest { image, detours, words, shadows, mapped, landing };
         // The process can write to the order as well.
-        guest.check().context("the process has changed what the agent said")?;
+        guest.check().context("the process has changed the answer of the agent")?;
         self.stage = Stage::Prepared(guest);
         Ok(())
     }

@@ -139,7 +139,7 @@ impl Attachment {
             mappings = proc::mappings(self.pid)?;
         }
         self.command(stopped, memory, Command::Pause)
-            .map_err(|error| anyhow!("the patches could not be taken away: {}", sys::reason(&error)))?;
+            .map_err(|error| anyhow!("the patches could not be removed: {}", sys::reason(&error)))?;
         self.set_paused(true);
         Ok(Step::Done(()))
     }

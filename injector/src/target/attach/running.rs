@@ -205,7 +205,7 @@ impl Target for Running {
 pub(crate) fn program(process: &Process) -> Result<Program> {
     let pid = process.pid;
     let link = fs::read_link(process.binary()).with_context(|| {
-        format!("process {pid} cannot be looked into; run gprofinject as its user, or as root")
+        format!("process {pid} cannot be examined; run gprofinject as its user, or as root")
     })?;
     let shown = link.to_string_lossy();
     // The file may have been replaced since; its contents can still be read through the process.

@@ -125,7 +125,7 @@ impl Target for Launched {
 
     fn begin(&mut self, _: Voice) -> Result<()> {
         if let Stage::Held(held) = std::mem::replace(&mut self.stage, Stage::Ended) {
-            self.stage = Stage::Released(held.release().context("the new process has gone")?);
+            self.stage = Stage::Released(held.release().context("the new process has ended")?);
         }
         Ok(())
     }

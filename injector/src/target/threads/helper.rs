@@ -72,7 +72,8 @@ where
         serve(pid, write, lock, folder, work);
     }
     restore_signals(&blocked);
-    let helper = helper.map_err(|error| anyhow!("no helper can be made: {}", sys::reason(&error)))?;
+    let helper =
+        helper.map_err(|error| anyhow!("no helper process can be created: {}", sys::reason(&error)))?;
     drop((write, lock));
     let answer = answer(&read)?;
     drop(read);
@@ -104,7 +105,9 @@ fn answer(read: &OwnedFd) -> Result<Vec<u8>> {
                 Ok(0) => return Ok(answer),
                 Ok(count) => answer.extend_from_slice(piece.get(..count).unwrap_or_default()),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => bail!("the helper cannot be heard: {}", sys::reason(&error)),
+                Err(error) => {
+                    bail!("the answer of the helper process cannot be read: {}", sys::reason(&error))
+                }
             }
         }
         if signals::is_end_wanted() && asked.get_or_insert_with(Instant::now).elapsed() > GRACE {
@@ -182,8 +185,8 @@ pub(crate) fn lock(pid: i32) -> Result<Option<File>> {
         let waited = start.elapsed();
         if waited > PATIENCE || waited > FOREIGN_PATIENCE && !guard::holders_are_trusted(&file) {
             bail!(
-                "somebody keeps process {pid} locked (flock on /proc/{pid}/maps): another gprofinject, or that process \
-                 itself; try again when that has ended"
+                "another process keeps process {pid} locked (flock on /proc/{pid}/maps): another gprofinject, or the \
+                 process itself; try again when that has ended"
             );
         }
         if signals::is_end_wanted() && waited > GRACE {
