@@ -9,7 +9,7 @@ pub(crate) mod expectations;
 pub(crate) mod family;
 pub(crate) mod listen;
 pub(crate) mod member;
+pub(crate) mod message;
 pub(crate) mod report;
-pub(crate) mod request;
 pub(crate) mod run;
 pub(crate) mod settings;

@@ -93,7 +93,7 @@ pub fn run(mut command: Command, stdin: Option<&Path>, limit: Duration) -> Resul
 }
 
 /// What the standard library does not offer: waiting without reaping, and the resources used.
-#[allow(unsafe_code)] // A few system calls, two of them with out-pointers to locals.
+#[allow(unsafe_code, reason = "system calls, two of them with out-pointers to locals")]
 mod system {
     use std::io;
     use std::mem::MaybeUninit;

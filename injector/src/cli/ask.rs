@@ -8,7 +8,7 @@ use anyhow::{Context, Result, anyhow, bail};
 
 use crate::options::Verb;
 use crate::os::sys;
-use crate::session::request::{DONE, Request};
+use crate::session::message::{Answer, Request};
 use crate::store::private_folder::PrivateFolder;
 use crate::store::{listener, logbook};
 use crate::target::attach::earlier::foreign;
@@ -50,15 +50,12 @@ fn ask(folders: &[PrivateFolder], request: &Request) -> Result<String> {
             ),
             None => format!("process {pid} is not profiled; gprofinject --pid {pid} starts a profile"),
         })?;
-    let text = serde_json::to_vec(request)?;
-    let packet = [&[gprofinject_abi::ask::CONTROL], text.as_slice()].concat();
-    let answer = listener::ask(folder, &packet).map_err(|error: io::Error| {
+    let answer = listener::ask(folder, &request.packet()?).map_err(|error: io::Error| {
         anyhow!("the gprofinject that profiles process {pid} does not answer: {}", sys::reason(&error))
     })?;
-    let text = String::from_utf8_lossy(answer.get(1..).unwrap_or_default()).into_owned();
-    match answer.first() {
-        Some(&DONE) => Ok(text),
-        Some(_) => bail!(text),
+    match Answer::parse(&answer) {
+        Some(Answer::Done(text)) => Ok(text),
+        Some(Answer::Failed(reason)) => bail!(reason),
         None => bail!("the gprofinject that profiles process {pid} did not answer"),
     }
 }

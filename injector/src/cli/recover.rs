@@ -172,7 +172,7 @@ impl Recovery<'_> {
             bail!(trouble);
         }
         let Some((finished, state)) = counted else { return Ok(Life::Ended) };
-        if let Some(damage) = finished.collected.damage {
+        if let Some(damage) = &finished.collected.damage {
             self.voice.warn(damage);
         }
         if finished.is_worth_writing(state) {

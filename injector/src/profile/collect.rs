@@ -10,7 +10,7 @@ use crate::profile::falls;
 use crate::program::planned::Planned;
 use crate::sampling::histogram::Histogram;
 use crate::store::region::read::{Counter, Region};
-use crate::store::trouble::trouble;
+use crate::store::trouble::{failure, trouble};
 
 /// What the agent of one process has done and counted.
 #[derive(Debug, Default)]
@@ -25,7 +25,7 @@ pub(crate) struct Collected {
     /// Why the agent has hooked nothing, if so.
     pub(crate) trouble: Option<String>,
     /// What is wrong with the counters themselves.
-    pub(crate) damage: Option<&'static str>,
+    pub(crate) damage: Option<String>,
     pub(crate) setup_ns: u64,
     pub(crate) threads: u64,
     pub(crate) lost_calls: u64,
@@ -75,7 +75,7 @@ pub(crate) fn collect(
         unpatched: (planned.frida() as u64).saturating_sub(report.frida_patched),
         frida_ns: report.frida_ns,
         committed: region.committed(),
-        damage: is_damaged.then_some(OVERWRITTEN),
+        damage: if is_damaged { Some(OVERWRITTEN.to_owned()) } else { failure(&report) },
         ..Collected::default()
     };
     let threads = region.threads()?;
@@ -114,12 +114,7 @@ pub(crate) fn collect_guest(region: &Region, planned: &Planned) -> io::Result<Co
     Ok(collected)
 }
 
-fn arcs(
-    region: &Region,
-    planned: &Planned,
-    bias: u64,
-    damage: &mut Option<&'static str>,
-) -> io::Result<Vec<Arc>> {
+fn arcs(region: &Region, planned: &Planned, bias: u64, damage: &mut Option<String>) -> io::Result<Vec<Arc>> {
     let mut arcs = Vec::new();
     let mut is_full = false;
     region.counters(&slot_owners(planned), |counter| {
@@ -130,7 +125,7 @@ fn arcs(
         }
     })?;
     if is_full {
-        *damage = Some(TOO_MANY);
+        *damage = Some(TOO_MANY.to_owned());
     }
     Ok(falls::without(summed(arcs), planned))
 }

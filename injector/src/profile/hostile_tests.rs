@@ -186,7 +186,10 @@ fn a_sound_region_is_not_called_damaged() {
     let mut troubles = Vec::new();
     let counted = counted(Some(&region), profilee, None, None, 100, None, &mut troubles);
     let (finished, state) = counted.expect("a profile");
-    assert_eq!((state, finished.collected.damage, finished.collected.threads), (AgentState::Armed, None, 2));
+    assert_eq!(
+        (state, &finished.collected.damage, finished.collected.threads),
+        (AgentState::Armed, &None, 2)
+    );
     assert!(finished.collected.calls() > 0 && troubles.is_empty());
     let guests = guests(&region, profilee, |_| std::iter::empty(), 100, &mut troubles);
     assert_eq!(guests.iter().map(|(pid, _)| *pid).collect::<Vec<_>>(), [4242]);

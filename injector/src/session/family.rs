@@ -302,7 +302,7 @@ impl<'s> Family<'s> {
         let (profilee, baseline) = (member.profilee, member.baseline.as_ref());
         let counted =
             counted(region.as_ref(), profilee, samples, crash, self.rate, baseline, &mut self.troubles)?;
-        self.troubles.extend(counted.0.collected.damage.map(str::to_owned));
+        self.troubles.extend(counted.0.collected.damage.clone());
         Some(counted)
     }
 

@@ -3,15 +3,14 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
-use gprofinject_abi::ask;
+use anyhow::{Result, bail};
 
 use crate::options::Verb;
 use crate::os::sys;
 use crate::program::resolve;
 use crate::sampling::sampler::Sampling;
 use crate::session::family::Family;
-use crate::session::request::{DONE, FAILED, Request};
+use crate::session::message::{Answer, Malformed, MemberName, Message, Request};
 use crate::store::listener::Asker;
 
 /// The number of packets that are processed before other events, such as signals, are handled.
@@ -56,26 +55,26 @@ impl Family<'_> {
         self.end_rest(sampling)
     }
 
+    /// Handles what somebody has said. Packets that are no messages are ignored, but for a request that cannot be read, whose
+    /// sender waits for an answer.
     fn hear(&mut self, asker: &mut Asker, sampling: Option<&mut Sampling>) {
-        match asker.packet.split_first() {
-            Some((&ask::FORKED, name)) => self.forked(asker.pid, name, sampling),
-            Some((&ask::EXECUTES, _)) => {
+        match Message::parse(&asker.packet) {
+            Ok(Message::Forked(name)) => self.forked(asker.pid, &name, sampling),
+            Ok(Message::Executes) => {
                 let name = self.executes(asker, sampling).unwrap_or_default();
                 asker.answer(name.as_bytes());
                 self.settings.cache.keep_fresh();
             }
-            Some((&ask::CONTROL, request)) => self.control(asker, request, sampling),
-            _ => {}
+            Ok(Message::Control(request)) => self.control(asker, &request, sampling),
+            Err(error @ Malformed::Request) => asker.answer(&Answer::Failed(error.to_string()).packet()),
+            Err(Malformed::Kind | Malformed::Name) => {}
         }
     }
 
     /// Handles the announcement of a forked child, which counts in a region file of that name.
-    fn forked(&mut self, pid: i32, name: &[u8], sampling: Option<&mut Sampling>) {
+    fn forked(&mut self, pid: i32, name: &MemberName, sampling: Option<&mut Sampling>) {
         let Some(folder) = &self.folder else { return };
-        let Ok(name) = std::str::from_utf8(name) else { return };
-        if !name.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
-            return;
-        }
+        let name = name.as_str();
         if self.members.iter().any(|member| member.name == name) {
             return;
         }
@@ -125,18 +124,13 @@ impl Family<'_> {
     }
 
     /// Carries out a user's request from the socket, and answers it.
-    fn control(&mut self, asker: &Asker, request: &[u8], sampling: Option<&mut Sampling>) {
-        let done = may_ask(asker.user)
-            .and_then(|()| {
-                serde_json::from_slice(request)
-                    .context("another version of gprofinject looks after this process")
-            })
-            .and_then(|request| self.carry_out(&request, sampling));
-        let (first, text) = match done {
-            Ok(text) => (DONE, text),
-            Err(error) => (FAILED, format!("{error:#}")),
+    fn control(&mut self, asker: &Asker, request: &Request, sampling: Option<&mut Sampling>) {
+        let done = may_ask(asker.user).and_then(|()| self.carry_out(request, sampling));
+        let answer = match done {
+            Ok(text) => Answer::Done(text),
+            Err(error) => Answer::Failed(format!("{error:#}")),
         };
-        asker.answer(&[&[first], text.as_bytes()].concat());
+        asker.answer(&answer.packet());
     }
 
     /// Carries out what a signal asks for, with all processes that run. Returns false if the signal asks for

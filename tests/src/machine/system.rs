@@ -1,5 +1,5 @@
 //! The process behind a [`crate::machine::Machine`]: shared memory, fork, ptrace.
-#![allow(unsafe_code)] // System calls with pointers to locals, and one mapping handed out as slices.
+#![allow(unsafe_code, reason = "system calls with pointers to locals, and one mapping handed out as slices")]
 
 use crate::machine::state::{INT3, State, Stop};
 use anyhow::{Context, Result, bail, ensure};

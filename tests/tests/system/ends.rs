@@ -92,7 +92,7 @@ fn keys_of_a_terminal() {
 }
 
 /// Returns both ends of a new terminal.
-#[allow(unsafe_code)] // One library call with out-pointers to locals.
+#[allow(unsafe_code, reason = "one library call with out-pointers to locals")]
 fn terminal() -> (OwnedFd, OwnedFd) {
     let (mut controller, mut terminal) = (0, 0);
     let null = std::ptr::null_mut();
@@ -105,7 +105,7 @@ fn terminal() -> (OwnedFd, OwnedFd) {
 }
 
 /// Makes the command's standard input the terminal of a new session.
-#[allow(unsafe_code)] // Two system calls between fork and exec.
+#[allow(unsafe_code, reason = "two system calls between fork and exec")]
 fn controlling(command: &mut Command) {
     // SAFETY: both calls are async-signal-safe.
     unsafe {

@@ -51,6 +51,7 @@ modules! {
     limits
     outputs
     own_text
+    panics
     planner
     profilers
     real

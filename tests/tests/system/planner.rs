@@ -4,12 +4,11 @@
 //! `GPROFINJECT_FUZZ_CASES=50000 cargo test --release -p gprofinject-tests --test system planner::` tries
 //! that many.
 
-use std::mem::offset_of;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use gprofinject_abi::plan::{Patch, PlanHeader, Table};
+use gprofinject_abi::plan::{Patch, PlanHeader};
 use gprofinject_image::Image;
 use gprofinject_image::x86::has_branch;
 use gprofinject_plan::x86::relocate::call::CALL_R11;
@@ -18,6 +17,7 @@ use gprofinject_tests::sequences::{Generator, Surroundings};
 use gprofinject_tests::synthetic::{Piece, Program};
 use gprofinject_tests::{build, directives::Test, extent, flags, generate, tool};
 use iced_x86::{Decoder, DecoderOptions};
+use zerocopy::FromBytes;
 
 gprofinject_tests::trials! {
     together:
@@ -314,16 +314,7 @@ fn check_ways(image: &Image, patches: &[Patch]) -> Result<(), String> {
 /// Returns the patches in the plan file, as the agent reads them.
 fn patches(plan: &Plan) -> Vec<Patch> {
     let file = plan.encode().concat();
-    let word = |at: usize| u64::from_le_bytes(file[at..at + 8].try_into().unwrap());
-    let table = offset_of!(PlanHeader, patches);
-    let (at, count) = (word(table + offset_of!(Table, offset)), word(table + offset_of!(Table, count)));
-    let places = (0..count as usize).map(|n| at as usize + n * size_of::<Patch>());
-    let patch = |at: usize| Patch {
-        address: word(at + offset_of!(Patch, address)),
-        len: word(at + offset_of!(Patch, len)) as u32,
-        by: (word(at + offset_of!(Patch, len)) >> 32) as u32,
-        original: file[at + offset_of!(Patch, original)..][..16].try_into().unwrap(),
-        replacement: file[at + offset_of!(Patch, replacement)..][..16].try_into().unwrap(),
-    };
-    places.map(patch).collect()
+    let (header, _) = PlanHeader::read_from_prefix(&file).unwrap();
+    let table = &file[header.patches.offset as usize..][..header.patches.count as usize * size_of::<Patch>()];
+    table.chunks_exact(size_of::<Patch>()).map(|patch| Patch::read_from_bytes(patch).unwrap()).collect()
 }

@@ -1,6 +1,6 @@
 //! Programs that change their environment: files, limits, users, permitted system calls.
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "system calls between fork and exec")]
 
 use std::os::unix::process::CommandExt;
 use std::time::Duration;

@@ -5,9 +5,11 @@ use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::time::SystemTime;
 
+use zerocopy::IntoBytes;
+
 use crate::os::sys;
 use crate::store::private_folder::PrivateFolder;
-use crate::store::region::layout::{AgentReport, BLOCKS_MAX, Layout, Orders, bytes_of, read_value};
+use crate::store::region::layout::{AgentReport, BLOCKS_MAX, Layout, Orders, read_value};
 use crate::store::region::read::Region;
 
 /// A region file in a run folder.
@@ -31,7 +33,7 @@ impl RegionFile {
         let file = self.folder.create_file(&self.name)?;
         sys::allocate(&file, layout.reserved(orders.timer_rate))?;
         let blocks_max = make_room(&file, layout)?;
-        file.write_all_at(bytes_of(&layout.header(orders, blocks_max)), 0)?;
+        file.write_all_at(layout.header(orders, blocks_max).as_bytes(), 0)?;
         Ok(Region::new(file, *layout))
     }
 

@@ -1,5 +1,4 @@
 //! The layout of a region file: where everything is, what the header contains, and how records are read.
-#![allow(unsafe_code, reason = "it reads and writes records as bytes")]
 
 use std::fs::File;
 use std::io;
@@ -7,8 +6,10 @@ use std::os::unix::fs::FileExt;
 
 use gprofinject_abi::VERSION;
 use gprofinject_abi::region::{
-    BlockHeader, MAGIC, PAGE, RegionHeader, State, block_len, round_up, slot_chunk,
+    MAGIC, PAGE, PANIC_FILE_WORDS, RegionHeader, RegionOrders, State, TroubleCode, block_len, round_up,
+    slot_chunk,
 };
+use zerocopy::{FromBytes, IntoBytes};
 
 use crate::store::shape::Shape;
 
@@ -46,7 +47,7 @@ impl Layout {
 
     /// Returns the header as it is before the process gets the file.
     pub(crate) fn header(&self, orders: Orders, blocks_max: u64) -> RegionHeader {
-        RegionHeader {
+        let orders = RegionOrders {
             magic: MAGIC,
             version: VERSION,
             timer_rate: orders.timer_rate,
@@ -63,13 +64,13 @@ impl Layout {
             slot_chunk: slot_chunk(self.slot_bytes),
             counter_bytes: self.counter_bytes,
             blocks_max,
-            ..zeroed()
-        }
+        };
+        RegionHeader { orders, ..RegionHeader::default() }
     }
 
     /// Whether the injector's part of a header is still as it was written.
     pub(crate) fn is_that_of(&self, header: &RegionHeader) -> bool {
-        let own = self.header(Orders::default(), 0);
+        let (own, header) = (self.header(Orders::default(), 0).orders, header.orders);
         (header.magic, header.version) == (own.magic, own.version)
             && (header.histogram_offset, header.text_bins, header.arena_bins)
                 == (own.histogram_offset, own.text_bins, own.arena_bins)
@@ -101,9 +102,10 @@ pub(crate) struct Orders {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct AgentReport {
     pub(crate) state: AgentState,
-    pub(crate) trouble: u32,
+    pub(crate) trouble: TroubleCode,
     pub(crate) trouble_address: u64,
     pub(crate) errno: i32,
+    pub(crate) panic_file: [u64; PANIC_FILE_WORDS],
     pub(crate) pid: u32,
     /// The number of the plan, which a forked child copies from its parent.
     pub(crate) plan: u32,
@@ -137,21 +139,19 @@ pub(crate) enum AgentState {
 impl AgentReport {
     /// Returns the report in a header.
     pub(crate) fn of(header: &RegionHeader) -> AgentReport {
-        const NEW: u32 = State::New as u32;
-        const SETTING_UP: u32 = State::SettingUp as u32;
-        const ARMED: u32 = State::Armed as u32;
         AgentReport {
-            state: match header.state {
-                NEW => AgentState::New,
-                SETTING_UP => AgentState::SettingUp,
-                ARMED => AgentState::Armed,
-                _ => AgentState::Refused,
+            state: match header.state.get() {
+                Some(State::New) => AgentState::New,
+                Some(State::SettingUp) => AgentState::SettingUp,
+                Some(State::Armed) => AgentState::Armed,
+                Some(State::Refused) | None => AgentState::Refused,
             },
             trouble: header.trouble,
             trouble_address: header.trouble_address,
             errno: header.errno,
+            panic_file: header.panic_file,
             pid: header.pid,
-            plan: header.plan,
+            plan: header.orders.plan,
             guests: header.guests > 0,
             frozen: header.frozen != 0,
             bias: header.bias,
@@ -193,34 +193,8 @@ pub(crate) fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> io::Result
 ///
 /// # Errors
 /// Reading fails.
-pub(crate) fn read_value<T: Raw>(file: &File, offset: u64) -> io::Result<T> {
-    let mut value: T = zeroed();
-    // SAFETY: `Raw` promises that there is no padding to be exposed and that any bytes are a value.
-    let bytes = unsafe { std::slice::from_raw_parts_mut((&raw mut value).cast::<u8>(), size_of::<T>()) };
-    read_at(file, bytes, offset)?;
+pub(crate) fn read_value<T: FromBytes + IntoBytes>(file: &File, offset: u64) -> io::Result<T> {
+    let mut value = T::new_zeroed();
+    read_at(file, value.as_mut_bytes(), offset)?;
     Ok(value)
-}
-
-/// A record that is read and written as its bytes.
-///
-/// # Safety
-/// The type must consist of integers and arrays of integers only, without padding.
-pub(crate) unsafe trait Raw: Sized {}
-
-// SAFETY: the fields are u64, u32 and [u8; 8], and every u64 is at a multiple of 8 after an even number of
-// u32.
-unsafe impl Raw for RegionHeader {}
-// SAFETY: the fields are u64 and u32, and every u64 is at a multiple of 8 after an even number of u32.
-unsafe impl Raw for BlockHeader {}
-
-/// Returns a record of zeros.
-pub(crate) fn zeroed<T: Raw>() -> T {
-    // SAFETY: `Raw` promises that zeros are a value.
-    unsafe { std::mem::zeroed() }
-}
-
-/// Returns the bytes of a record.
-pub(crate) fn bytes_of<T: Raw>(value: &T) -> &[u8] {
-    // SAFETY: `Raw` promises that all bytes are initialised.
-    unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast(), size_of::<T>()) }
 }

@@ -13,6 +13,7 @@ use gprofinject_abi::region::{
 };
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
+use zerocopy::FromBytes;
 
 use crate::store::private_folder::PrivateFolder;
 use crate::store::region::layout::{
@@ -113,9 +114,7 @@ impl Region {
     ) -> io::Result<()> {
         let end = HISTOGRAM + histogram_len(&self.layout.shape);
         self.pieces(HISTOGRAM..end, 4, |offset, bytes| {
-            let mut counts =
-                bytes.chunks_exact(4).filter_map(|word| Some(u32::from_le_bytes(*word.first_chunk()?)));
-            visit((offset - HISTOGRAM) / 4, &mut counts);
+            visit((offset - HISTOGRAM) / 4, &mut records(bytes));
         })
     }
 
@@ -159,9 +158,7 @@ impl Region {
             self.pieces(slots, size_of::<Slot>() as u64, |offset, bytes| {
                 let at = offset - block;
                 let mut next = owners.partition_point(|(range, _)| range.end <= at);
-                for (slot, at) in bytes.chunks_exact(size_of::<Slot>()).zip((at..).step_by(size_of::<Slot>()))
-                {
-                    let (key, count) = (word(slot, 0), word(slot, 8));
+                for (Slot { key, count }, at) in records(bytes).zip((at..).step_by(size_of::<Slot>())) {
                     while owners.get(next).is_some_and(|(range, _)| range.end <= at) {
                         next += 1;
                     }
@@ -179,8 +176,7 @@ impl Region {
                 let start = block + segment_offset(self.layout.slot_bytes, segment);
                 let len = (segment_entries(segment) * size_of::<Overflow>()) as u64;
                 self.pieces(start..start + len, size_of::<Overflow>() as u64, |_, bytes| {
-                    for entry in bytes.chunks_exact(size_of::<Overflow>()) {
-                        let (key, count, function) = (word(entry, 0), word(entry, 8), word(entry, 16) as u32);
+                    for Overflow { key, count, function, .. } in records(bytes) {
                         if key != 0 && count != 0 {
                             visit(Counter { function, key, count });
                         }
@@ -204,8 +200,7 @@ impl Region {
             let start = block + counters_offset(self.layout.slot_bytes);
             self.pieces(start..start + self.layout.counter_bytes, 8, |offset, bytes| {
                 let first = ((offset - start) / 8) as usize;
-                let counts = bytes.chunks_exact(8).map(|count| word(count, 0));
-                for (sum, count) in sums.iter_mut().skip(first).zip(counts) {
+                for (sum, count) in sums.iter_mut().skip(first).zip(records::<u64>(bytes)) {
                     *sum = sum.saturating_add(count);
                 }
             })?;
@@ -285,8 +280,9 @@ impl Region {
     }
 }
 
-fn word(bytes: &[u8], at: usize) -> u64 {
-    bytes.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |word| u64::from_le_bytes(*word))
+/// The whole records in a piece of a table. The piece lies anywhere in our memory, so each record is copied out of it.
+fn records<T: FromBytes>(bytes: &[u8]) -> impl Iterator<Item = T> {
+    bytes.chunks_exact(size_of::<T>()).filter_map(|record| T::read_from_bytes(record).ok())
 }
 
 #[cfg(test)]

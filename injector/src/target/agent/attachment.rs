@@ -14,10 +14,11 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
-use gprofinject_abi::attach::Order;
-use gprofinject_abi::plan::THREAD_WORDS;
+use gprofinject_abi::attach::{Command, Order};
+use gprofinject_abi::plan::ThreadWords;
 use gprofinject_plan::Plan;
 use serde::{Deserialize, Serialize};
+use zerocopy::IntoBytes;
 
 use crate::program::planned::Planned;
 use crate::store::private_folder::PrivateFolder;
@@ -122,8 +123,8 @@ pub(super) struct Image {
 pub(super) struct Guest {
     pub(super) image: Image,
     pub(super) detours: Vec<Detoured>,
-    /// The thread words that each thread gets.
-    pub(super) words: [u64; THREAD_WORDS],
+    /// The [`ThreadWords`] that each thread gets.
+    pub(super) words: [u64; size_of::<ThreadWords>() / 8],
     /// The agent's table of shadow stacks, if it has one.
     pub(super) shadows: Option<u64>,
     /// The agent's table of its mappings.
@@ -249,12 +250,12 @@ impl Attachment {
     /// # Errors
     /// The process has no agent, its memory cannot be accessed, the thread does not finish in time, or the
     /// agent answers with an error number.
-    pub(super) fn command(&self, stopped: &mut Stopped, memory: &Memory, command: u64) -> io::Result<()> {
+    pub(super) fn command(&self, stopped: &mut Stopped, memory: &Memory, command: Command) -> io::Result<()> {
         let image = self.image().ok_or_else(|| Error::from_raw_os_error(libc::ESRCH))?;
-        memory.write(image.order + offset_of!(Order, command) as u64, &command.to_le_bytes())?;
+        memory.write(image.order + offset_of!(Order, command) as u64, command.code().as_bytes())?;
         let done = image.order + offset_of!(Order, done) as u64;
         stopped.run(memory, image.entry, image.stack, image.order, done)?;
-        match memory.word(image.order + offset_of!(Order, result) as u64)? {
+        match memory.record::<Order>(image.order)?.result {
             0 => Ok(()),
             errno => Err(Error::from_raw_os_error(errno as i32)),
         }

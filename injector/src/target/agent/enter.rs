@@ -1,13 +1,12 @@
 //! Entering a process: one borrowed thread maps the agent there and runs the agent's preparation.
 
 use std::io::{self, Error};
-use std::mem::offset_of;
 
 use anyhow::{Context, Result, anyhow, bail};
-use gprofinject_abi::attach::{CONTROL, DETOURS_MAX, Order, PREPARE};
-use gprofinject_abi::plan::THREAD_WORDS;
+use gprofinject_abi::attach::{CONTROL, Command, DETOURS_MAX, Order};
 use gprofinject_abi::{AGENT_FILE, REGION_SUFFIX};
 use gprofinject_plan::Plan;
+use zerocopy::{IntoBytes, transmute};
 
 use crate::os::{proc, sys};
 use crate::program::planned::Planned;
@@ -17,7 +16,7 @@ use crate::target::agent::attachment::{Attachment, Detoured, Guest, Image, Landi
 use crate::target::agent::detours::{self, COPY, Found};
 use crate::target::agent::handover;
 use crate::target::agent::image::Agent;
-use crate::target::agent::order::order_bytes;
+use crate::target::agent::order::preparation;
 use crate::target::agent::room::{code_len, gap, libc_code};
 use crate::target::named;
 use crate::target::process::{Process, refusal};
@@ -126,9 +125,9 @@ impl Attachment {
                 let prepared = attachment.map(&mut stopped, &memory, &agent, near).and_then(|()| {
                     // The process opens the files by their names if the kernel cannot copy descriptors.
                     let given = attachment.give(&mut stopped, &memory, folder, name).unwrap_or([-1; 2]);
-                    let bytes =
-                        |pairs: &[[u64; 2]]| order_bytes(process, folder.path(), name, given, pairs, get_gr);
-                    attachment.prepare_stopped(&mut stopped, &memory, &agent, &found, bytes)
+                    let order =
+                        |pairs: &[[u64; 2]]| preparation(process, folder.path(), name, given, pairs, get_gr);
+                    attachment.prepare_stopped(&mut stopped, &memory, &agent, &found, order)
                 });
                 if prepared.is_err() || !client.is_there() {
                     let _ = attachment.unmap(&mut stopped, &memory);
@@ -160,7 +159,7 @@ impl Attachment {
         memory: &Memory,
         agent: &Agent,
         found: &[Found],
-        bytes: impl Fn(&[[u64; 2]]) -> Result<Vec<u8>>,
+        order: impl Fn(&[[u64; 2]]) -> Result<Order>,
     ) -> Result<()> {
         let Stage::Mapped { image, .. } = &self.stage else { bail!("the agent is not mapped") };
         let image = image.clone();
@@ -171,7 +170,7 @@ impl Attachment {
             memory.write(planned.copy, &planned.detour.original)?;
         }
         let pairs: Vec<[u64; 2]> = planned.iter().map(|p| [p.at, p.copy]).collect();
-        memory.write(image.order, &bytes(&pairs)?)?;
+        memory.write(image.order, order(&pairs)?.as_bytes())?;
         let detoured =
             |p: detours::Planned| Detoured { at: p.at, before: p.before, after: p.detour.replacement };
         let detours: Vec<Detoured> = planned.into_iter().map(detoured).collect();
@@ -185,21 +184,14 @@ impl Attachment {
             ),
             _ => anyhow!("the agent could not be prepared: {}", sys::reason(&error)),
         };
-        let prepared = self.command(stopped, memory, PREPARE);
-        let read = |offset: usize, n: u64| memory.word(image.order + offset as u64 + 8 * n);
-        let mapped = read(offset_of!(Order, mapped), 0)?;
+        let prepared = self.command(stopped, memory, Command::Prepare);
+        let order: Order = memory.record(image.order)?;
+        let mapped = order.mapped;
         // If the agent has failed, this memory has to be unmapped.
         self.stage = Stage::Mapped { image: image.clone(), detours: detours.clone(), mapped: Some(mapped) };
         prepared.map_err(refused)?;
-        let (mut words, mut waiting) = ([0; THREAD_WORDS], [0; 3]);
-        for (n, word) in (0..).zip(&mut words) {
-            *word = read(offset_of!(Order, words), n)?;
-        }
-        for (n, word) in (0..).zip(&mut waiting) {
-            *word = read(offset_of!(Order, waiting), n)?;
-        }
-        let shadows = Some(read(offset_of!(Order, shadows), 0)?).filter(|table| *table != 0);
-        let [word, start, end] = waiting;
+        let (words, shadows) = (transmute!(order.words), Some(order.shadows).filter(|table| *table != 0));
+        let [word, start, end] = order.waiting;
         let landing = (word != 0).then_some(Landing { word, code: start..end });
         let guest = Guest { image, detours, words, shadows, mapped, landing };
         // The process can write to the order as well.

@@ -45,7 +45,8 @@ impl Pages {
 /// after the slot, and `shadows` is the address of the agent's table of shadow stacks.
 pub(crate) fn replaced(memory: &Memory, shadows: u64, cfa: u64) -> Option<u64> {
     let shadow = memory.word(shadows + cfa / WINDOW * 8).ok().filter(|shadow| *shadow != 0)?;
-    memory.word(shadow + (cfa % WINDOW) / 8 * CELL).ok().filter(|address| *address != 0)
+    let cell: Cell = memory.record(shadow + (cfa % WINDOW) / 8 * CELL).ok()?;
+    Some(cell.return_address).filter(|address| *address != 0)
 }
 
 /// Restores all return addresses that hooks have replaced, and returns their number. `shadows` is the address
@@ -58,10 +59,8 @@ pub(crate) fn put_back(pid: i32, memory: &Memory, shadows: u64, arena: &Range<u6
     let mut frames = Vec::new();
     let pages = Pages::of(pid)?;
     for page in pages.present(shadows..shadows + TABLE)? {
-        let words = memory.bytes(page, PAGE as usize)?;
-        for (n, shadow) in
-            crate::target::agent::frames::words(&words).enumerate().filter(|(_, shadow)| *shadow != 0)
-        {
+        let table: Vec<u64> = memory.records(page, PAGE as usize / 8)?;
+        for (n, shadow) in table.into_iter().enumerate().filter(|(_, shadow)| *shadow != 0) {
             // The process can have written any number of windows there.
             deadline::check()?;
             let window = ((page - shadows) / 8 + n as u64) * WINDOW;
@@ -74,10 +73,6 @@ pub(crate) fn put_back(pid: i32, memory: &Memory, shadows: u64, arena: &Range<u6
     }
     memory.write_words(&frames)?;
     Ok(frames.len())
-}
-
-fn words(bytes: &[u8]) -> impl Iterator<Item = u64> {
-    bytes.chunks_exact(8).map(|word| word.try_into().map_or(0, u64::from_le_bytes))
 }
 
 /// Joins adjacent pages into ranges of at most one MiB.
@@ -103,7 +98,7 @@ fn find(
     frames: &mut Vec<(u64, u64)>,
 ) -> io::Result<()> {
     let count = (cells.end - cells.start) / CELL;
-    let Ok(slots) = memory.bytes(first - 8, (count * 8) as usize) else {
+    let Ok(slots) = memory.records::<u64>(first - 8, count as usize) else {
         // A part of the stack has been unmapped.
         let half = cells.start + (cells.end - cells.start) / 2 / CELL * CELL;
         if half == cells.start {
@@ -112,12 +107,12 @@ fn find(
         find(memory, &(cells.start..half), first, arena, frames)?;
         return find(memory, &(half..cells.end), first + (half - cells.start) / 2, arena, frames);
     };
-    if !words(&slots).any(|slot| arena.contains(&slot)) {
+    if !slots.iter().any(|slot| arena.contains(slot)) {
         return Ok(());
     }
-    let cells = memory.bytes(cells.start, (count * CELL) as usize)?;
-    let addresses = words(&cells).step_by(CELL as usize / 8);
-    for ((address, slot), cfa) in addresses.zip(words(&slots)).zip((first..).step_by(8)) {
+    let cells: Vec<Cell> = memory.records(cells.start, count as usize)?;
+    for ((cell, slot), cfa) in cells.into_iter().zip(slots).zip((first..).step_by(8)) {
+        let address = cell.return_address;
         if address != 0 && address != cfa - 8 && arena.contains(&slot) {
             frames.push((cfa - 8, address));
         }

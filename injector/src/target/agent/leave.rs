@@ -3,12 +3,11 @@
 
 use std::collections::{HashSet, VecDeque};
 use std::io;
-use std::mem::offset_of;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use gprofinject_abi::attach::{ACCUMULATOR, LEAVE, MAPPED_MAX, PAD, WORDS};
+use gprofinject_abi::attach::{ACCUMULATOR, Command, MAPPED_MAX, PAD, WORDS};
 use gprofinject_abi::plan::ThreadWords;
 
 use crate::os::proc::{self, Mapping};
@@ -131,7 +130,7 @@ impl Attachment {
         if !are_out? {
             return Ok(Step::Later(Stays.into()));
         }
-        self.command(stopped, memory, LEAVE)?;
+        self.command(stopped, memory, Command::Leave)?;
         // No thread is inside a thunk now, which would rely on the frame's cell.
         if let Some(shadows) = self.guest().and_then(|guest| guest.shadows) {
             frames::put_back(self.pid, memory, shadows, &self.arena)?;
@@ -220,8 +219,8 @@ impl Attachment {
         if self.is_ours(registers.rip) {
             return true;
         }
-        let landing = memory.word(registers.fs_base + WORDS + offset_of!(ThreadWords, landing) as u64);
-        if landing.is_ok_and(|landing| landing >= registers.rsp) {
+        let words = memory.record::<ThreadWords>(registers.fs_base + WORDS);
+        if words.is_ok_and(|words| words.landing >= registers.rsp) {
             return true;
         }
         let is_library = |mapping: &&Mapping| mapping.executable && mapping.path.contains("/libgcc_s");
@@ -274,9 +273,8 @@ impl Attachment {
     pub(super) fn unmap(&self, stopped: &mut Stopped, memory: &Memory) -> Result<()> {
         let mut ranges: Vec<(u64, u64)> = Vec::new();
         if let Some(mapped) = self.mapped() {
-            let table = memory.bytes(mapped, MAPPED_MAX * 16).unwrap_or_default();
-            let word = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_le_bytes);
-            let pairs = table.chunks_exact(16).map(|pair| (word(&pair[..8]), word(&pair[8..])));
+            let table: Vec<[u64; 2]> = memory.records(mapped, MAPPED_MAX).unwrap_or_default();
+            let pairs = table.into_iter().map(|[address, len]| (address, len));
             ranges.extend(pairs.filter(|&(address, len)| address != 0 && len != 0));
         }
         for mapping in proc::mappings(self.pid)? {

@@ -1,10 +1,10 @@
 //! The patches: writes them, removes them, and writes them again.
 
-use std::mem::offset_of;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
-use gprofinject_abi::attach::{ARM, Order, PAUSE, RESUME, WORDS};
+use gprofinject_abi::attach::{Command, Order, WORDS};
+use zerocopy::IntoBytes;
 
 use crate::os::{proc, sys};
 use crate::target::agent::attachment::{Attachment, Moved, Stage, Step};
@@ -45,21 +45,20 @@ impl Attachment {
         let (Stage::Prepared(guest) | Stage::Armed(guest) | Stage::Paused(guest)) = &mut self.stage else {
             bail!("the agent has not prepared");
         };
-        let words: Vec<u8> = guest.words.iter().flat_map(|word| word.to_le_bytes()).collect();
         for thread in stopped.threads.iter().filter(|thread| thread.registers.fs_base != 0) {
-            memory.write(thread.registers.fs_base + WORDS, &words)?;
+            memory.write(thread.registers.fs_base + WORDS, guest.words.as_bytes())?;
         }
         // A library may have been unloaded since.
         guest.detours.retain(|d| d.stands(&memory, &d.before));
         for detoured in &guest.detours {
             memory.write(detoured.at, &detoured.after)?;
         }
-        let step = guest.image.order + offset_of!(Order, step) as u64;
-        if let Err(error) = self.command(&mut stopped, &memory, ARM) {
+        let order = guest.image.order;
+        if let Err(error) = self.command(&mut stopped, &memory, Command::Arm) {
             for detoured in self.detours() {
                 let _ = memory.write(detoured.at, &detoured.before);
             }
-            let step = memory.word(step).unwrap_or(0);
+            let step = memory.record::<Order>(order).map_or(0, |order| order.step);
             return Err(anyhow!("the patches could not be written: {} (step {step})", sys::reason(&error)));
         }
         self.set_paused(false);
@@ -86,7 +85,7 @@ impl Attachment {
                 return Ok(Step::Later(error));
             }
             attachment
-                .command(&mut stopped, &memory, RESUME)
+                .command(&mut stopped, &memory, Command::Resume)
                 .map_err(|error| anyhow!("the patches could not be written: {}", sys::reason(&error)))?;
             attachment.set_paused(false);
             Ok(Step::Done(stopped.pause()))
@@ -139,7 +138,7 @@ impl Attachment {
             }
             mappings = proc::mappings(self.pid)?;
         }
-        self.command(stopped, memory, PAUSE)
+        self.command(stopped, memory, Command::Pause)
             .map_err(|error| anyhow!("the patches could not be removed: {}", sys::reason(&error)))?;
         self.set_paused(true);
         Ok(Step::Done(()))

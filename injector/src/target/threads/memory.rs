@@ -6,6 +6,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 
 use libc::c_void;
+use zerocopy::{FromBytes, IntoBytes};
 
 use crate::os::proc;
 
@@ -87,6 +88,30 @@ impl Memory {
         let mut bytes = [0; 8];
         self.read(address, &mut bytes)?;
         Ok(u64::from_le_bytes(bytes))
+    }
+
+    /// Reads a whole record.
+    ///
+    /// # Errors
+    /// Some of it is not mapped.
+    pub(crate) fn record<T: FromBytes + IntoBytes>(&self, address: u64) -> io::Result<T> {
+        let mut record = T::new_zeroed();
+        self.read(address, record.as_mut_bytes())?;
+        Ok(record)
+    }
+
+    /// Reads `count` records that follow each other.
+    ///
+    /// # Errors
+    /// Some of them are not mapped.
+    pub(crate) fn records<T: FromBytes + IntoBytes + Clone>(
+        &self,
+        address: u64,
+        count: usize,
+    ) -> io::Result<Vec<T>> {
+        let mut records = vec![T::new_zeroed(); count];
+        self.read(address, records.as_mut_slice().as_mut_bytes())?;
+        Ok(records)
     }
 
     /// Reads `len` bytes at an address.
