@@ -88,6 +88,15 @@ pub fn run(mut command: Command, stdin: Option<&Path>, limit: Duration) -> Resul
     })
 }
 
+/// The processor time, user and system, of this process, and of the processes that it has started and that have ended.
+pub fn processor_time() -> (Duration, Duration) {
+    let [own, children] = [libc::RUSAGE_SELF, libc::RUSAGE_CHILDREN].map(|of| {
+        let usage = system::usage(of);
+        system::duration(usage.ru_utime) + system::duration(usage.ru_stime)
+    });
+    (own, children)
+}
+
 /// What the standard library doesn't offer: waiting without reaping, and the resources used.
 #[allow(unsafe_code)] // A few system calls, two of them with out-pointers to locals.
 mod system {
@@ -140,6 +149,14 @@ mod system {
         }
         // SAFETY: rusage is plain integers, zeroed above and filled in by the kernel.
         Ok((status, unsafe { usage.assume_init() }))
+    }
+
+    pub(super) fn usage(of: libc::c_int) -> libc::rusage {
+        let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+        // SAFETY: `usage` is a writable rusage. The call fails for an unknown `of` only.
+        unsafe { libc::getrusage(of, usage.as_mut_ptr()) };
+        // SAFETY: rusage is plain integers, zeroed above and filled in by the kernel.
+        unsafe { usage.assume_init() }
     }
 
     pub(super) fn duration(time: libc::timeval) -> Duration {

@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::{Arguments, Failed};
 
+use crate::run;
+
 /// Whether other trials may run at the same time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Company {
@@ -71,12 +73,12 @@ thread_local! {
 /// Held shared by a trial that runs together with others, exclusively by one that runs alone.
 static MACHINE: RwLock<()> = RwLock::new(());
 
-/// How long each trial took.
-static TIMES: Mutex<Vec<(Duration, String)>> = Mutex::new(Vec::new());
+/// How long each trial took, and the processor time that this process and those it started took meanwhile.
+static TIMES: Mutex<Vec<(Duration, Duration, String)>> = Mutex::new(Vec::new());
 
 /// Runs the trials that the command line names, and says how it went. The trials that run alone come last.
 ///
-/// The command line is libtest's. With `GPROFINJECT_TIMES=1` the slowest trials are listed at the end.
+/// The command line is libtest's. With `GPROFINJECT_TIMES=1` the slowest trials and the processor time are printed at the end.
 pub fn main(mut trials: Vec<Trial>) -> ExitCode {
     let mut arguments = Arguments::from_args();
     if arguments.test_threads.is_none() {
@@ -99,23 +101,37 @@ pub fn main(mut trials: Vec<Trial>) -> ExitCode {
     if std::env::var_os("GPROFINJECT_TIMES").is_some() {
         let mut times = TIMES.lock().unwrap_or_else(PoisonError::into_inner);
         times.sort();
-        for (time, name) in times.iter().rev().take(60) {
-            println!("{:7.2} s  {name}", time.as_secs_f64());
+        for (time, processor, name) in times.iter().rev().take(60) {
+            // Of one trial after another it is known which one took it.
+            let processor =
+                if arguments.test_threads == Some(1) { processor.as_secs_f64() } else { f64::NAN };
+            println!("{:7.2} s {processor:7.2} s  {name}", time.as_secs_f64());
         }
+        let (own, others) = run::processor_time();
+        println!(
+            "{:7.2} s  processor time of this process, {:.2} s of those that it started",
+            own.as_secs_f64(),
+            others.as_secs_f64()
+        );
     }
     conclusion.exit_code()
 }
 
-fn one(name: String, company: Company, run: Box<dyn FnOnce() + Send>) -> Result<(), Failed> {
+fn one(name: String, company: Company, trial: Box<dyn FnOnce() + Send>) -> Result<(), Failed> {
     // A failed trial has panicked with the lock in its hands. There is nothing behind the lock that could be broken.
     let (_shared, _alone) = match company {
         Company::Together => (Some(MACHINE.read().unwrap_or_else(PoisonError::into_inner)), None),
         Company::Alone => (None, Some(MACHINE.write().unwrap_or_else(PoisonError::into_inner))),
     };
     PANIC.with(|said| *said.borrow_mut() = Some(String::new()));
-    let start = Instant::now();
-    let outcome = panic::catch_unwind(AssertUnwindSafe(run));
-    TIMES.lock().unwrap_or_else(PoisonError::into_inner).push((start.elapsed(), name));
+    let processor_time = || {
+        let (own, others) = run::processor_time();
+        own + others
+    };
+    let (start, before) = (Instant::now(), processor_time());
+    let outcome = panic::catch_unwind(AssertUnwindSafe(trial));
+    let taken = (start.elapsed(), processor_time() - before, name);
+    TIMES.lock().unwrap_or_else(PoisonError::into_inner).push(taken);
     let said = PANIC.with(|said| said.borrow_mut().take()).unwrap_or_default();
     outcome.map_err(|payload| Failed::from(if said.is_empty() { message(&*payload) } else { said }))
 }

@@ -56,6 +56,7 @@ modules! {
     recover
     relocation
     shown
+    size
     surroundings
     times
     unhookable
