@@ -1,6 +1,6 @@
-//! Builds the libraries that travel inside the command (see `src/run_folder.rs`), the agent and with the feature
-//! `frida` Frida's gum, with a cargo of its own: a cdylib cannot be an ordinary dependency, and it always wants
-//! the release profile.
+//! Builds the libraries that are part of the command (see `src/store/run_folder.rs`): the agent and, with the
+//! feature `frida`, the library with Frida's gum. It runs a cargo of its own, because a cdylib cannot be an
+//! ordinary dependency and always needs the release profile.
 
 use std::env;
 use std::error::Error;
@@ -8,9 +8,9 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Meant for the outer build only: flags and wrappers of `cargo clippy`, coverage or sanitizer runs,
-/// which code that runs in other people's processes must not inherit, and the outer target folder, whose
-/// lock the outer cargo holds.
+/// Variables that are meant for the outer build only: flags and wrappers of `cargo clippy`, coverage and
+/// sanitizer runs, which must not change code that runs in other processes, and the outer target folder,
+/// which the outer cargo has locked.
 const NOT_INHERITED: [&str; 11] = [
     "CARGO_BUILD_BUILD_DIR",
     "CARGO_BUILD_RUSTFLAGS",
@@ -25,9 +25,9 @@ const NOT_INHERITED: [&str; 11] = [
     "RUSTFLAGS",
 ];
 
-/// Where Frida's gum is, if not where Frida publishes it.
+/// The variable with the folder of Frida's gum, if it is not where Frida publishes it.
 const DEVKIT: &str = "FRIDA_GUM_DEVKIT";
-/// As it is set where documentation is built: there is nothing to link with, and nothing is.
+/// The variable that is set where documentation is built. Then there is no devkit, and nothing is linked.
 const DOCUMENTATION: &str = "DOCS_RS";
 
 const HELP: &str = "docs/frida.md says where Frida publishes its gum devkit, and how to name a folder with it by \
@@ -95,7 +95,7 @@ fn gum(folder: &Path, target: &Path) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The option by which clang finds the devkit's header.
+/// Returns the option by which clang finds the devkit's header.
 fn include(devkit: &OsStr) -> Result<String, Box<dyn Error>> {
     for file in ["frida-gum.h", "libfrida-gum.a"] {
         let path = Path::new(devkit).join(file);
@@ -110,7 +110,7 @@ fn include(devkit: &OsStr) -> Result<String, Box<dyn Error>> {
     }
 }
 
-/// A folder of the workspace.
+/// Returns a folder of the workspace.
 fn source(name: &str) -> Result<PathBuf, Box<dyn Error>> {
     let here = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").ok_or("no CARGO_MANIFEST_DIR")?);
     Ok(here.join("..").join(name))
@@ -133,7 +133,8 @@ fn cargo(package: &str, folder: &Path, target: &Path) -> Result<Command, Box<dyn
         .arg(folder.join("Cargo.toml"))
         .arg("--target-dir")
         .arg(target)
-        // Written to a run folder at every start: a third of a millisecond, without line tables.
+        // The library is written to a run folder at every start: a third of a millisecond, without line
+        // tables.
         .env("CARGO_PROFILE_RELEASE_STRIP", "debuginfo")
         .current_dir(source("injector")?);
     for name in NOT_INHERITED {

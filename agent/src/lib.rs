@@ -1,60 +1,34 @@
 //! What gprofinject puts into the profiled program.
 //!
 //! The library is preloaded, links with nothing and calls nothing of the program's: raw system calls
-//! only, no allocation, no lock. Its life:
+//! only, no allocation, no lock. Its layers, from the top down:
 //!
-//! 1. [`early`]: while the dynamic linker still relocates, before any code of the program has run, it
-//!    finds the run folder, removes its traces from the environment, and has [`setup`] carry out the plan.
-//! 2. Hooked functions count by themselves, in their thunks. What a thunk cannot do comes through
-//!    [`gate`] to [`arcs`] (an arc not at home in its slot) or [`cells`] (a stack not seen before).
-//!    [`threads`] hands out the memory.
-//! 3. Counters lie in a shared file; there is nothing to do at the end, unless the injector has gone
-//!    ([`orphan`]). [`mcount`] keeps glibc's own profiler out of it. [`children`] and [`execute`] see to processes that come of this one, [`unwind`] and
-//!    [`jumps`] to frames that are left.
+//! * [`control`]: orders of the injector to a running process, and questions of Frida's library.
+//! * [`start`]: the set-up, while the dynamic linker still relocates, before any code of the program has run. It finds the run
+//!   folder, removes its traces from the environment, and carries out the plan.
+//! * [`process`]: forked children, executed programs, seccomp, and the end of a process that outlives the injector.
+//! * [`unwind`]: unwinders that meet thunks, and frames that an exception or a longjmp leaves.
+//! * [`hot`]: counting. Hooked functions count by themselves, in their thunks; what a thunk cannot do comes here.
+//! * [`program`]: what is known of the profiled program and its text; and what happens if the agent's code panics.
+//! * [`os`]: the kernel, the dynamic linker and the machine, without the C library.
 //!
-//! It fails open: what it cannot do it leaves alone and says in the region file.
+//! Counters lie in a shared file, so there is nothing to do at the end. The agent fails open: what it cannot do it leaves
+//! alone, and it says so in the region file.
 #![cfg_attr(not(test), no_std)]
 // Unit tests run outside any profiled program: nobody calls the entry points there.
 #![cfg_attr(test, allow(dead_code, unused_imports))]
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
-mod agent;
-mod arcs;
-mod attach;
-mod birth;
-mod builtins;
-mod callers;
-mod cells;
-mod children;
-mod counters;
-mod early;
-mod execute;
-mod far;
-mod frida;
-mod gate;
-mod jumps;
-mod lookup;
-mod mcount;
-mod objects;
-mod orphan;
-mod place;
-mod saved;
-mod seccomp;
-mod setup;
-mod sys;
-mod text;
-mod threads;
-mod timer;
+mod control;
+mod hot;
+mod os;
+mod process;
+mod program;
+mod start;
 mod unwind;
-mod vectors;
-mod words;
 
-/// The compiler wants one. Nothing here panics on purpose; if it did, the program would hang rather than
-/// print somebody else's message or die.
 #[cfg(not(test))]
 #[panic_handler]
-fn panic(_: &core::panic::PanicInfo) -> ! {
-    loop {
-        core::hint::spin_loop();
-    }
+fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
+    program::failure::panicked(info.location().map(|place| (place.file().as_bytes(), place.line())))
 }

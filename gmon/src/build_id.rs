@@ -1,4 +1,4 @@
-//! Which build of the program a profile is of.
+//! The build of the program to which a profile belongs.
 
 use std::fmt;
 
@@ -6,12 +6,12 @@ use crate::format::HEADER_LEN;
 
 /// The first 12 bytes of the program's build-id (its GNU note of type 3, `ld --build-id`).
 ///
-/// They stand in the 12 bytes of the header that gprof and glibc leave unused (binutils
-/// `gprof/gmon_out.h`, `gmon_hdr.spare`); a shorter build-id is filled up with zeros.
+/// In a file they are in the 12 bytes of the header that gprof and glibc leave unused (binutils
+/// `gprof/gmon_out.h`, `gmon_hdr.spare`). A shorter build-id is padded with zeros.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BuildId([u8; BuildId::LEN]);
 
-/// Profiles or programs of two builds, whose addresses have nothing to do with each other.
+/// The error for profiles or programs of two builds, whose addresses have nothing to do with each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("build-id {other}.. after {first}.., expected one build of one program")]
 pub struct BuildMismatch {
@@ -20,28 +20,33 @@ pub struct BuildMismatch {
 }
 
 impl BuildId {
-    /// Bytes kept.
+    /// The number of bytes that are kept.
     pub const LEN: usize = HEADER_LEN - 8;
-    /// All zeros: what other writers leave in the header, and what a program without a build-id has.
+    /// All zeros, as in files of other writers and for programs without a build-id.
     pub const UNKNOWN: BuildId = BuildId([0; BuildId::LEN]);
 
-    /// Of a whole build-id, or of the header's spare bytes: what is too long is cut off.
+    /// Returns the build-id for the bytes of a whole one, or for the header's spare bytes. Longer ones are
+    /// cut off.
     pub fn new(bytes: &[u8]) -> BuildId {
         let mut id = [0; BuildId::LEN];
         id.iter_mut().zip(bytes).for_each(|(to, &from)| *to = from);
         BuildId(id)
     }
 
+    /// Whether the build-id is known.
     pub fn is_known(self) -> bool {
         self != BuildId::UNKNOWN
     }
 
-    /// As in the header.
+    /// Returns the bytes as in the header.
     pub fn bytes(self) -> [u8; BuildId::LEN] {
         self.0
     }
 
-    /// The one that is known; an error if both are and differ.
+    /// Returns the build-id that is known.
+    ///
+    /// # Errors
+    /// Both are known and differ.
     pub fn agree(self, other: BuildId) -> Result<BuildId, BuildMismatch> {
         match (self.is_known(), other.is_known()) {
             (true, true) if self != other => Err(BuildMismatch { first: self, other }),
@@ -51,7 +56,7 @@ impl BuildId {
     }
 }
 
-/// Hexadecimal, as `file` and `readelf -n` show the whole one.
+/// Formats the build-id in hexadecimal, as `file` and `readelf -n` do.
 impl fmt::Display for BuildId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))

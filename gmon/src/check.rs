@@ -1,4 +1,4 @@
-//! Looks for what gprof refuses, silently drops, or misplaces.
+//! Finds what gprof refuses, silently drops, or charges to the wrong function.
 
 use crate::finding::{Finding, Problem};
 use crate::format::{BlockForm, Width};
@@ -8,10 +8,10 @@ use crate::read::{Detected, ReadOptions, collect};
 use crate::records::{ReadError, Record, Records, header_build_id};
 use crate::write::SCALE_TOLERANCE;
 
-/// Checks a whole gmon.out file, and its addresses against the program's functions if there is one.
+/// Checks a whole gmon.out file and, with a program, its addresses against the program's functions.
 ///
-/// One finding for each kind of problem, with its number of times and its first place. A file that
-/// cannot be read to its end is checked up to there.
+/// Returns one finding for each kind of problem, with the number of times it occurs and its first place. A
+/// file that cannot be read to its end is checked up to the error.
 pub fn check(bytes: &[u8], options: &ReadOptions, program: Option<&Program>) -> Vec<Finding> {
     let mut problems = Vec::new();
     match options.detect_lenient(bytes) {
@@ -29,7 +29,7 @@ pub fn check(bytes: &[u8], options: &ReadOptions, program: Option<&Program>) -> 
     problems.into_iter().map(Finding::from).collect()
 }
 
-/// Problems of the file's form; returns what it holds.
+/// Checks the form of the file, and returns its contents.
 fn records(bytes: &[u8], detected: &Detected, problems: &mut Vec<Problem>) -> Result<Profile, ReadError> {
     let layout = detected.layout;
     let mut profile = Profile::new(layout.format);
@@ -85,7 +85,7 @@ fn once(problems: &mut Vec<Problem>, problem: Problem) {
 /// gprof's rules for histograms (binutils `gprof/hist.c`, `read_histogram_header`).
 #[derive(Default)]
 struct HistogramRules {
-    /// Without bins.
+    /// The first histogram, without its bins.
     first: Option<Histogram>,
     first_scale: f64,
     first_width: f64,
@@ -132,7 +132,7 @@ impl HistogramRules {
 
     fn overlaps(mut self, problems: &mut Vec<Problem>) {
         self.ranges.sort_unstable();
-        // The one that reaches highest is the one that the next may overlap.
+        // The next range may overlap the one with the highest end.
         let mut highest: Option<(u64, u64)> = None;
         for (low, high, offset) in self.ranges {
             match highest {
@@ -146,7 +146,7 @@ impl HistogramRules {
     }
 }
 
-/// Problems of what the file holds.
+/// Checks the contents of the file.
 fn content(profile: &Profile, problems: &mut Vec<Problem>) {
     if profile.histograms.is_empty() {
         problems.push(Problem::NoHistogram);
@@ -164,7 +164,7 @@ fn content(profile: &Profile, problems: &mut Vec<Problem>) {
     }
     let covered = |address| {
         let after = profile.histograms.partition_point(|histogram| histogram.low <= address);
-        // Sorted by start; ranges that overlap are a finding of their own.
+        // The histograms are sorted by start; ranges that overlap are a finding of their own.
         after > 0 && profile.histograms[after - 1].covers(address)
     };
     let outside = Arcs::of(profile, |arc| !covered(arc.from) || !covered(arc.to));
@@ -175,7 +175,7 @@ fn content(profile: &Profile, problems: &mut Vec<Problem>) {
     }
 }
 
-/// Addresses that gprof will not find in the program.
+/// Checks for addresses that gprof will not find in the program.
 fn against_program(profile: &Profile, program: &Program, problems: &mut Vec<Problem>) {
     if program.format != profile.format {
         problems.push(Problem::ProgramFormat { program: program.format, file: profile.format });
@@ -206,7 +206,7 @@ fn against_program(profile: &Profile, program: &Program, problems: &mut Vec<Prob
     for histogram in &profile.histograms {
         for (index, &bin) in histogram.bins.iter().enumerate().filter(|&(_, &bin)| bin > 0) {
             let low = histogram.bin_address(index);
-            // A bin belongs to the program if any of it does.
+            // A bin belongs to the program if any byte of it does.
             let last = histogram.bin_address(index + 1).saturating_sub(1).max(low);
             if dropped(low) && dropped(last) {
                 hits = hits.saturating_add(bin);
@@ -275,7 +275,7 @@ mod tests {
 
     #[test]
     fn histograms_that_gprof_refuses() {
-        // Puts a second file's records behind the first's.
+        // Appends the records of a second file to the first.
         let after_good = |change: &dyn Fn(&mut Histogram)| {
             let mut second = histogram(0x2000, vec![0; 4]);
             change(&mut second);

@@ -1,4 +1,4 @@
-//! What `check` has to say about a file.
+//! What `check` finds in a file.
 
 use std::fmt;
 
@@ -26,25 +26,25 @@ pub struct Finding {
     pub problem: Problem,
 }
 
-/// One kind of problem: the number of times it occurs and the first of them.
+/// A kind of problem: the number of times it occurs, and its first place.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Problem {
-    /// The format found.
+    /// The format that was found.
     Format(Format),
-    /// The build of the program that the file says it is of.
+    /// The program's build, as the file names it.
     BuildId(BuildId),
-    /// Both widths make sense of the bytes; read as 64-bit.
+    /// The bytes make sense in both widths, and are read as 64-bit.
     AmbiguousWidth,
-    /// The bytes from `offset` on are no record.
+    /// The bytes from `offset` on are not a record.
     Unreadable(ReadError),
-    /// Whole records, then bytes that are no record.
+    /// There are bytes after the last record that are not a record.
     Trailing {
         bytes: u64,
         error: ReadError,
     },
     /// gprof refuses to print a flat profile.
     NoHistogram,
-    /// gprof refuses to print a call graph (`-q`); the flat profile is not concerned.
+    /// gprof refuses to print a call graph (`-q`); the flat profile is not affected.
     NoArcs,
     /// gprof computes with a bin width of 0/0.
     EmptyHistogram {
@@ -69,22 +69,22 @@ pub enum Problem {
         first: Unit,
         other: Unit,
     },
-    /// gprof silently uses the first.
+    /// gprof silently uses the first rate.
     Rates {
         offset: u64,
         first: u32,
         other: u32,
     },
-    /// gprof divides by it.
+    /// gprof divides by the rate.
     RateZero {
         offset: u64,
     },
-    /// gprof's unit is 2 bytes.
+    /// gprof's unit has 2 bytes.
     NarrowBins {
         offset: u64,
         width: f64,
     },
-    /// gprof rounds it down.
+    /// gprof rounds the start down.
     OddStart {
         offset: u64,
         low: u64,
@@ -101,12 +101,12 @@ pub enum Problem {
         arcs: u64,
         first: Arc,
     },
-    /// As it is where basic blocks were counted.
+    /// This is normal if basic blocks were counted.
     ZeroBlocks {
         blocks: u64,
         first: u64,
     },
-    /// To functions that were never sampled, usually.
+    /// Usually these are arcs to functions that were never sampled.
     ArcsOutsideHistograms {
         arcs: u64,
         first: Arc,
@@ -116,12 +116,12 @@ pub enum Problem {
         program: Format,
         file: Format,
     },
-    /// The program was built anew since: addresses mean other functions.
+    /// The program has been rebuilt since, so the addresses mean other functions.
     Build {
         program: BuildId,
         file: BuildId,
     },
-    /// gprof says «no symbols».
+    /// gprof prints "no symbols".
     NoFunctions,
     /// gprof drops them silently.
     DroppedArcs {
@@ -129,13 +129,13 @@ pub enum Problem {
         calls: u64,
         first: Arc,
     },
-    /// gprof charges them to the function before.
+    /// gprof charges them to the preceding function.
     ArcsBetweenFunctions {
         arcs: u64,
         calls: u64,
         first: Arc,
     },
-    /// gprof drops or misplaces them.
+    /// gprof drops them or charges them to the wrong function.
     BlocksOutsideProgram {
         blocks: u64,
         first: u64,
@@ -148,7 +148,7 @@ pub enum Problem {
 }
 
 impl Problem {
-    /// How bad it is.
+    /// Returns how bad the problem is.
     pub fn severity(&self) -> Severity {
         match self {
             Problem::Format(_)
@@ -204,7 +204,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// «the first FROM -> TO, COUNT calls»
+/// Formats as `the first FROM -> TO, COUNT calls`.
 struct First<'a>(&'a Arc);
 
 impl fmt::Display for First<'_> {

@@ -1,26 +1,27 @@
-//! What differs between gmon.out files: byte order, address width, and the form of tag 2.
+//! The differences between gmon.out files: byte order, address width, and the form of tag 2.
 
 use std::fmt;
 
-/// First bytes of every file.
+/// The first bytes of every file.
 pub(crate) const MAGIC: &[u8; 4] = b"gmon";
 /// The only version in use (binutils `gprof/gmon_out.h`, `GMON_VERSION`).
 pub(crate) const VERSION: u32 = 1;
-/// Magic, version, and 12 spare bytes, where we keep a [`BuildId`](crate::BuildId).
+/// The length in bytes of the magic, the version, and 12 spare bytes, in which this crate keeps a
+/// [`BuildId`](crate::BuildId).
 pub(crate) const HEADER_LEN: usize = 20;
 /// `GMON_TAG_TIME_HIST`, `GMON_TAG_CG_ARC`, `GMON_TAG_BB_COUNT`.
 pub(crate) const TAG_HISTOGRAM: u8 = 0;
 pub(crate) const TAG_ARC: u8 = 1;
 pub(crate) const TAG_BLOCKS: u8 = 2;
 
-/// Byte order of every number in the file: the profiled program's.
+/// The byte order of every number in the file, which is that of the profiled program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Endian {
     Little,
     Big,
 }
 
-/// Width of an address in the file: the profiled program's.
+/// The width of an address in the file, which is that of the profiled program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Width {
     Bits64,
@@ -28,7 +29,7 @@ pub enum Width {
 }
 
 impl Width {
-    /// Bytes of an address, and of a basic block's count.
+    /// Returns the number of bytes of an address, and of a basic block's count.
     pub const fn bytes(self) -> usize {
         match self {
             Width::Bits32 => 4,
@@ -36,7 +37,7 @@ impl Width {
         }
     }
 
-    /// The highest address.
+    /// Returns the highest address.
     pub const fn max_address(self) -> u64 {
         match self {
             Width::Bits32 => u32::MAX as u64,
@@ -62,7 +63,7 @@ impl Format {
     /// PowerPC, MIPS.
     pub const BIG_32: Format = Format { endian: Endian::Big, width: Width::Bits32 };
 
-    /// All four.
+    /// All four formats.
     pub const ALL: [Format; 4] = [Self::LITTLE_64, Self::LITTLE_32, Self::BIG_64, Self::BIG_32];
 }
 
@@ -90,9 +91,9 @@ impl fmt::Display for Format {
 /// How a tag 2 record gives its number of blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum BlockForm {
-    /// `u32 n`: what gprof reads (binutils `gprof/basic_blocks.c`) and what we write.
+    /// As `u32 n`, which gprof reads (binutils `gprof/basic_blocks.c`) and this crate writes.
     Gprof,
-    /// `u64 n`: what glibc writes for 64-bit programs (`gmon/gmon.c`, `write_bb_counts`);
-    /// gprof cannot read it.
+    /// As `u64 n`, which glibc writes for 64-bit programs (`gmon/gmon.c`, `write_bb_counts`) and gprof cannot
+    /// read.
     Glibc,
 }

@@ -1,4 +1,4 @@
-//! Exact samples -> histograms that gprof charges to the right functions.
+//! Makes histograms from exact samples so that gprof charges them to the right functions.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -6,14 +6,15 @@ use std::ops::Range;
 use crate::format::Width;
 use crate::profile::{Histogram, SECONDS, Unit};
 
-/// Bytes of text that a histogram covers; it begins at a multiple of this. The same boundaries in
-/// every file let gprof sum files: it refuses ranges that overlap without being equal.
+/// The number of bytes of text that a histogram covers; it begins at a multiple of this number. With the same
+/// boundaries in every file, gprof can sum files: it refuses ranges that overlap without being equal.
 pub const CHUNK: u64 = 4096;
 
-/// Bytes a bin: gprof's unit (binutils `gprof/hist.c`: addresses are divided by `sizeof (UNIT)`).
+/// The number of bytes in a bin, which is gprof's unit (binutils `gprof/hist.c` divides addresses by
+/// `sizeof (UNIT)`).
 const BIN: u64 = 2;
 
-/// Collects samples and makes histograms of 2-byte bins, one for each [`CHUNK`] with samples.
+/// Collects samples and makes histograms with 2-byte bins, one for each [`CHUNK`] with samples.
 #[derive(Clone, Debug)]
 pub struct HistogramBuilder {
     text: Range<u64>,
@@ -24,30 +25,32 @@ pub struct HistogramBuilder {
     outside: u64,
 }
 
-/// What a [`HistogramBuilder`] makes.
+/// The result of a [`HistogramBuilder`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sampled {
-    /// At least one, sorted, separate.
+    /// The histograms, of which there is at least one, sorted and separate.
     pub histograms: Vec<Histogram>,
-    /// Hits outside the text or in functions without a bin: in no histogram.
+    /// The number of hits that are in no histogram, because they are outside the text or in functions without
+    /// a bin.
     pub outside: u64,
 }
 
 impl HistogramBuilder {
-    /// `text`: the program's link-time addresses; samples elsewhere are counted, not placed.
-    /// `rate`: samples per second.
+    /// Returns a builder without samples. `text` is the range of the program's link-time addresses; samples
+    /// elsewhere are counted but not placed. `rate` is the number of samples per second.
     pub fn new(text: Range<u64>, rate: u32) -> HistogramBuilder {
         let (functions, samples) = (Vec::new(), BTreeMap::new());
         HistogramBuilder { text, rate, unit: SECONDS, functions, samples, outside: 0 }
     }
 
-    /// Counts something other than seconds.
+    /// Sets the unit, for counts of something other than seconds.
     pub fn unit(mut self, unit: Unit) -> HistogramBuilder {
         self.unit = unit;
         self
     }
 
-    /// The addresses of all symbols that gprof will see, in any order. Needed for those at odd addresses.
+    /// Sets the addresses of all symbols that gprof will see, in any order. They are needed for functions at
+    /// odd addresses.
     pub fn functions(mut self, starts: impl IntoIterator<Item = u64>) -> HistogramBuilder {
         self.functions = starts.into_iter().collect();
         self.functions.sort_unstable();
@@ -55,7 +58,7 @@ impl HistogramBuilder {
         self
     }
 
-    /// Whether gprof charges some bin to the function that `pc` is in. It does not if the function and the
+    /// Whether gprof charges some bin to the function that contains `pc`. It does not if the function and the
     /// next one begin in the same bin.
     pub fn has_bin(&self, pc: u64) -> bool {
         self.bin_of(pc).is_some()
@@ -71,8 +74,8 @@ impl HistogramBuilder {
         }
     }
 
-    /// The histograms. With no sample in the text, an empty one at its start. Hits in functions without a bin
-    /// are in none.
+    /// Returns the histograms. Without samples in the text, there is an empty one at its start. Hits in
+    /// functions without a bin are in none.
     pub fn build(&self) -> Sampled {
         let mut chunks: BTreeMap<u64, Histogram> = BTreeMap::new();
         let mut outside = self.outside;
@@ -96,8 +99,9 @@ impl HistogramBuilder {
         Histogram { unit: self.unit, ..empty_chunk(address, Width::Bits64, self.rate) }
     }
 
-    /// The address of a bin that gprof charges to the function that `pc` is in: the one with `pc` or, if that
-    /// is another function's, the one before. gprof rounds the functions' addresses down to bins.
+    /// Returns the address of a bin that gprof charges to the function that contains `pc`: the bin with `pc`
+    /// or, if that belongs to another function, the one before. gprof rounds the functions' addresses down to
+    /// bins.
     ///
     /// ```text
     /// bytes    ... f f | f g | g h | h ...     g and h start at odd addresses.
@@ -113,13 +117,13 @@ impl HistogramBuilder {
     }
 }
 
-/// The end of the last bin that an address of this width can give as the end of a range.
+/// Returns the end of the last bin that an address of this width can give as the end of a range.
 fn last_bin_end(width: Width) -> u64 {
     width.max_address() & !(BIN - 1)
 }
 
-/// A histogram without hits for the chunk around the address. The chunk at the very top is shorter:
-/// its end has to be an address.
+/// Returns a histogram without hits for the chunk that contains the address. The chunk at the highest
+/// addresses is shorter, because its end must be an address.
 pub(crate) fn empty_chunk(address: u64, width: Width, rate: u32) -> Histogram {
     let low = address.min(width.max_address()) / CHUNK * CHUNK;
     let high = low.saturating_add(CHUNK).min(last_bin_end(width));
@@ -131,7 +135,7 @@ pub(crate) fn empty_chunk(address: u64, width: Width, rate: u32) -> Histogram {
 mod tests {
     use super::*;
 
-    /// (bin address, hits) of all bins with hits.
+    /// Returns the address and the hits of each bin that has any.
     fn bins(builder: &HistogramBuilder) -> Vec<(u64, u64)> {
         let histograms = builder.build().histograms;
         let hits = |h: &Histogram| {

@@ -1,4 +1,4 @@
-//! The sum of profiles, in 64 bits. (`gprof -s` truncates arcs to 32 bits and bins to 16.)
+//! Sums profiles in 64 bits. (`gprof -s` truncates arcs to 32 bits and bins to 16.)
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use crate::build_id::{BuildId, BuildMismatch};
 use crate::format::Format;
 use crate::profile::{Arc, Block, CountOverflow, Histogram, Profile, ShapeError, Unit, add, add_bins};
 
-/// Why profiles cannot be summed: each names both values.
+/// Why profiles cannot be summed. Each variant has both values.
 #[derive(Clone, Debug, PartialEq, Error)]
 pub enum MergeError {
     #[error("a {other} profile after {first} ones, expected one program's profiles")]
@@ -31,8 +31,11 @@ pub enum MergeError {
     Overflow(#[from] CountOverflow),
 }
 
-/// Sums profiles; the result does not depend on their order or grouping. No profiles at all make
-/// an empty 64-bit little-endian one.
+/// Sums profiles. The result does not depend on their order or grouping. The sum of no profiles is an empty
+/// 64-bit little-endian one.
+///
+/// # Errors
+/// The profiles differ in format, build, unit or rate, or a sum exceeds 64 bits.
 pub fn merge(profiles: impl IntoIterator<Item = Profile>) -> Result<Profile, MergeError> {
     let mut merger = Merger::default();
     for profile in profiles {
@@ -43,10 +46,10 @@ pub fn merge(profiles: impl IntoIterator<Item = Profile>) -> Result<Profile, Mer
 
 /// Sums profiles one at a time.
 ///
-/// Arcs and blocks are summed by address. Histograms of equal range are summed; ranges that
-/// overlap become one, bin by bin, if the bins have the same width and alignment; separate ranges
-/// stay separate, so that fixed chunks stay what they are. A profile without any record has no
-/// format of its own, and a histogram without hits no rate. Build-ids must agree where they are known.
+/// Arcs and blocks are summed by address. Histograms of equal range are summed; ranges that overlap become
+/// one, bin by bin, if the bins have the same width and alignment; separate ranges stay separate, so fixed
+/// chunks do not change. A profile without any record has no format of its own, and a histogram without hits
+/// has no rate. Build-ids must agree if they are known.
 #[derive(Clone, Debug, Default)]
 pub struct Merger {
     /// The format, and whether a profile with records has set it.
@@ -58,7 +61,10 @@ pub struct Merger {
 }
 
 impl Merger {
-    /// Adds a profile. After an error the sum is unfinished: drop it.
+    /// Adds a profile. After an error the sum is incomplete and must be dropped.
+    ///
+    /// # Errors
+    /// The profile differs from the others in format, build, unit or rate, or a sum exceeds 64 bits.
     pub fn add(&mut self, profile: Profile) -> Result<(), MergeError> {
         self.format = Some(match self.format {
             None => (profile.format, !profile.is_empty()),
@@ -87,7 +93,7 @@ impl Merger {
         Ok(())
     }
 
-    /// The sum, sorted by address.
+    /// Returns the sum, sorted by address.
     pub fn finish(self) -> Profile {
         Profile {
             format: self.format.map_or(Format::LITTLE_64, |(format, _)| format),
@@ -99,8 +105,9 @@ impl Merger {
     }
 }
 
-/// All must have one unit and bin width, and those with hits one rate, which the others take: no
-/// hits are no time at any rate. Where nobody has hits, the highest rate stands.
+/// Checks that all histograms have the same unit and bin width, and those with hits the same rate. The others
+/// get that rate, because no hits are no time at any rate. If no histogram has hits, all get the highest
+/// rate.
 fn agree(histograms: &mut [Histogram]) -> Result<(), MergeError> {
     let Some(first) = histograms.first() else { return Ok(()) };
     for other in &histograms[1..] {
@@ -125,7 +132,7 @@ fn agree(histograms: &mut [Histogram]) -> Result<(), MergeError> {
     Ok(())
 }
 
-/// One side of `a.bins/a.range == b.bins/b.range`, without a division.
+/// Returns one side of `a.bins/a.range == b.bins/b.range`, without a division.
 fn bins_per_range(a: &Histogram, b: &Histogram) -> u128 {
     a.bins.len() as u128 * u128::from(b.high - b.low)
 }
@@ -150,7 +157,7 @@ fn join(into: &mut Histogram, other: &Histogram) -> Result<(), MergeError> {
     if !distance.is_multiple_of(range) {
         return Err(misaligned);
     }
-    // Less than into.bins.len(), as other.low < into.high.
+    // The index is less than into.bins.len(), because other.low < into.high.
     let Ok(first) = usize::try_from(distance / range) else { return Err(misaligned) };
     if first + other.bins.len() > into.bins.len() {
         into.bins.resize(first + other.bins.len(), 0);
@@ -188,7 +195,7 @@ mod tests {
         assert_eq!(merged(&[overlapping, a]), Ok(vec![(0x1000, 0x100c, vec![1, 12, 20])]));
     }
 
-    /// Bins over 65535 and arcs over 2^32: where `gprof -s` truncates.
+    /// Bins over 65535 and arcs over 2^32, which `gprof -s` truncates.
     #[test]
     fn large_counts() {
         let mut a = profile(0x1000, 2, &[60_000]);

@@ -1,11 +1,11 @@
-//! Files that are written as a whole: checked before there is something to write, never left half written, and safe to
-//! write as root where others can write too.
+//! Writes files as a whole: checks that they can be written before there is anything to write, leaves no
+//! incomplete file, and is safe for root in places where others can write too.
 //!
-//! A file that takes the place of an old one is a new file: it is written without a name (`O_TMPFILE`), and gets the
-//! name in one step. So nothing is written into a file that somebody else has open or has linked there. It is ours, and
-//! its mode is the old one's without set-user-ID, set-group-ID, sticky and executable bits and without what the umask
-//! takes away. All steps are relative to the descriptor of the folder, and symbolic links of other users are not followed
-//! ([`mod@walk`]).
+//! A file that replaces an old one is a new file: it is written without a name (`O_TMPFILE`) and gets the
+//! name in one step. So nothing is written into a file that another process has open or has linked there. The
+//! new file belongs to the calling user. Its mode is the old one's without the set-user-ID, set-group-ID,
+//! sticky and executable bits and without what the umask removes. All steps are relative to the descriptor of
+//! the folder, and symbolic links of other users are not followed ([`mod@walk`]).
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -21,12 +21,12 @@ use rustix::io::Errno;
 mod walk;
 use walk::{Folder, Place, kind, open, refused, walk};
 
-/// What a mode may have at most.
+/// The bits that a mode may have.
 const READ_AND_WRITE: u32 = 0o666;
-/// While nobody else is to see what is written.
+/// The mode while other users must not read what is written.
 const PRIVATE: u32 = 0o600;
 
-/// A file that will be written later, and can be as far as one can tell.
+/// A file that will be written later and, as far as can be determined, can be.
 #[derive(Debug)]
 pub struct Target(Kind);
 
@@ -34,31 +34,34 @@ pub struct Target(Kind);
 enum Kind {
     /// A regular file, or a name for one.
     File {
-        /// Absolute, as it was named.
+        /// The absolute path as it was named.
         path: PathBuf,
-        /// The same without links.
+        /// The absolute path without symbolic links.
         real: PathBuf,
     },
-    /// A file that the process had open already, by a name such as `/dev/fd/3`.
+    /// A file that the process already had open, with a name such as `/dev/fd/3`.
     Open { file: File, real: Option<PathBuf> },
-    /// No regular file.
+    /// A file that is not regular.
     Device(File),
-    /// A named pipe without a reader: opened when there is something to read.
+    /// A named pipe without a reader. It is opened when there is something to write.
     Pipe(PathBuf),
 }
 
 /// How a regular file is written.
 enum Way {
-    /// A new file takes the place of the old one, if any.
+    /// A new file replaces the old one, if there is one.
     Replace,
-    /// The folder takes no new files.
+    /// The old file is overwritten, because the folder takes no new files.
     Overwrite,
 }
 
 impl Target {
-    /// Finds out how a file can be written, and leaves no trace of having tried.
+    /// Finds out how a file can be written, and leaves no trace of the attempt.
+    ///
+    /// # Errors
+    /// The file cannot be written, or another user could decide what is written to.
     pub fn check(path: &Path) -> io::Result<Target> {
-        // `new/` would be a folder. The path's components do not show it.
+        // `new/` would be a folder, which the path's components do not show.
         if path.as_os_str().as_bytes().ends_with(b"/") {
             return Err(Errno::ISDIR.into());
         }
@@ -84,12 +87,15 @@ impl Target {
         Ok(Target(target))
     }
 
-    /// Standard output as it is now, wherever descriptor 1 leads to later.
+    /// Returns standard output as it is now, whatever descriptor 1 means later.
+    ///
+    /// # Errors
+    /// It is closed, or not open for writing.
     pub fn standard_output() -> io::Result<Target> {
         Ok(Target(Kind::Device(io::stdout().as_fd().try_clone_to_owned()?.into())))
     }
 
-    /// The regular file that is written, by its real name.
+    /// Returns the real name of the regular file that is written.
     pub fn file(&self) -> Option<&Path> {
         match &self.0 {
             Kind::File { real, .. } => Some(real),
@@ -98,17 +104,24 @@ impl Target {
         }
     }
 
-    /// Whether there is room for one thing only: a device, a pipe, or a file that was open already.
+    /// Whether only one file can be written here: to a device, a pipe, or a file that was already open.
     pub fn is_stream(&self) -> bool {
         !matches!(self.0, Kind::File { .. })
     }
 
-    /// Writes it. A pipe gets some seconds for a reader to come.
+    /// Writes the file. If it is a pipe, waits some seconds for a reader.
+    ///
+    /// # Errors
+    /// The file cannot be written, or the pipe gets no reader.
     pub fn write(&self, bytes: &[u8]) -> io::Result<()> {
         self.write_with(bytes, false)
     }
 
-    /// The same, on disk before the old file goes. A pipe's reader may take as long as it likes to come.
+    /// Writes the file so that it is on disk before the old file is removed. If it is a pipe, waits for a
+    /// reader without limit.
+    ///
+    /// # Errors
+    /// The file cannot be written.
     pub fn write_durably(&self, bytes: &[u8]) -> io::Result<()> {
         self.write_with(bytes, true)
     }
@@ -116,7 +129,7 @@ impl Target {
     fn write_with(&self, bytes: &[u8], durably: bool) -> io::Result<()> {
         match &self.0 {
             Kind::File { path, .. } => {
-                // The folder may be another one by now: whoever has made it anew wants the file in there.
+                // The folder may have been replaced since. The user then wants the file in the new folder.
                 let place = walk(path)?;
                 match place.entry.as_ref().map(kind) {
                     None | Some(FileType::RegularFile) if !place.is_descriptor => {
@@ -138,7 +151,11 @@ impl Target {
     }
 }
 
-/// The last resort: writes a new file of this name, or one like it, into a folder for temporary files.
+/// Writes a new file with this name, or a similar one, into a folder for temporary files, as a last resort.
+/// Returns its path.
+///
+/// # Errors
+/// No such folder can be written to.
 pub fn rescue(name: &OsStr, bytes: &[u8]) -> io::Result<PathBuf> {
     let mut result = Err(Errno::NOENT.into());
     for folder in [std::env::temp_dir(), "/tmp".into(), "/dev/shm".into(), "/var/tmp".into()] {
@@ -156,7 +173,7 @@ fn rescue_to(folder: &Path, name: &OsStr, bytes: &[u8]) -> io::Result<PathBuf> {
     if !place.trust.is_trusted(owner) {
         return Err(refused("the folder", folder.as_os_str(), owner));
     }
-    // Names can be taken, by anybody who wants the file to be lost.
+    // Any user who wants the file to be lost can have taken names.
     let mut other = place.name.clone();
     other.push(format!(".{:016x}", random()?));
     for name in [&place.name, &other] {
@@ -170,10 +187,10 @@ fn rescue_to(folder: &Path, name: &OsStr, bytes: &[u8]) -> io::Result<PathBuf> {
     Err(Errno::EXIST.into())
 }
 
-/// How a regular file is to be written.
+/// Determines how a regular file is written.
 fn way(place: &Place) -> io::Result<Way> {
     let (folder, euid) = (&place.folder.stat, place.trust.euid);
-    // In a folder with the sticky bit only these may rename: root, the owner of the file and that of the folder.
+    // In a folder with the sticky bit only root, the file's owner and the folder's owner may rename.
     let sticky = folder.st_mode & 0o1000 != 0 && euid != 0;
     if let Some(entry) = &place.entry
         && sticky
@@ -192,7 +209,8 @@ fn way(place: &Place) -> io::Result<Way> {
     Ok(Way::Replace)
 }
 
-/// An old file that is not writable is to be kept, although its folder would allow to replace it.
+/// Checks that an old file is writable. If it is not, it is kept, although its folder would allow replacing
+/// it.
 fn check_permission(place: &Place) -> io::Result<()> {
     match open(place, OFlags::WRONLY) {
         Err(error) if place.entry.is_some() && error.kind() != io::ErrorKind::WouldBlock => Err(error),
@@ -221,17 +239,17 @@ fn forbids_renaming(error: &io::Error) -> bool {
 /// A file that is about to get its name.
 struct New {
     file: File,
-    /// A temporary one; None: it has none yet.
+    /// A temporary name; `None` if it has no name yet.
     name: Option<String>,
 }
 
 fn new_file(folder: &Folder) -> io::Result<New> {
     let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
-    // It is named by way of /proc.
+    // It gets its name by way of /proc.
     if Path::new("/proc/self/fd").exists() {
         match fs::openat(&folder.fd, ".", flags, Mode::from_raw_mode(PRIVATE)) {
             Ok(file) => return Ok(New { file: file.into(), name: None }),
-            // The file system has no such files.
+            // The file system does not support such files.
             Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL | Errno::NOENT) => {}
             Err(error) => return Err(error.into()),
         }
@@ -241,13 +259,13 @@ fn new_file(folder: &Folder) -> io::Result<New> {
     Ok(New { file, name: Some(name) })
 }
 
-/// Creates a file that was not there.
+/// Creates a file, which must not exist.
 fn create(folder: &Folder, name: &OsStr) -> io::Result<File> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     Ok(fs::openat(&folder.fd, name, flags, Mode::from_raw_mode(PRIVATE))?.into())
 }
 
-/// A name that nobody can have taken.
+/// Returns a random name that cannot be taken already.
 fn temporary_name() -> io::Result<String> {
     Ok(format!(".gmon-{:016x}", random()?))
 }
@@ -258,7 +276,8 @@ fn random() -> io::Result<u64> {
     Ok(u64::from_ne_bytes(bytes))
 }
 
-/// The rights that the umask leaves to a new file. Where it is unknown, others get none.
+/// Returns the permissions that the umask leaves to a new file. If the umask is unknown, other users get
+/// none.
 fn allowed() -> u32 {
     let umask = || {
         let status = std::fs::read_to_string("/proc/self/status").ok()?;
@@ -274,7 +293,7 @@ fn replace(place: &Place, bytes: &[u8], durably: bool) -> io::Result<()> {
     let old = place.entry.as_ref().map_or(READ_AND_WRITE, |old| old.st_mode);
     let mut put = || -> io::Result<()> {
         file.write_all(bytes)?;
-        // Only now, so that nobody opens it before it is whole.
+        // The mode is set only now, so that no other user opens the file before it is complete.
         fs::fchmod(&file, Mode::from_raw_mode(allowed() & old))?;
         if durably {
             file.sync_all()?;
@@ -285,7 +304,7 @@ fn replace(place: &Place, bytes: &[u8], durably: bool) -> io::Result<()> {
                 if place.entry.is_none() && link(&file, folder, &place.name).is_ok() {
                     return Ok(());
                 }
-                // A link takes no other's place, but a renamed file does.
+                // A link cannot replace a file, but a renamed file can.
                 let temporary = temporary_name()?;
                 link(&file, folder, OsStr::new(&temporary))?;
                 temporary
@@ -309,8 +328,8 @@ fn link(file: &File, folder: impl AsFd, name: &OsStr) -> io::Result<()> {
     Ok(fs::linkat(fs::CWD, this, folder, name, AtFlags::SYMLINK_FOLLOW)?)
 }
 
-/// Opens a file to write into. Where others can write to the folder they may have put a file there that is not meant,
-/// even one of ours by a hard link.
+/// Opens a file to overwrite it. Where others can write to the folder, they may have put a file there on
+/// purpose, even one of the calling user's, by a hard link.
 fn open_to_overwrite(place: &Place) -> io::Result<File> {
     let Some(entry) = &place.entry else { return Err(Errno::NOENT.into()) };
     let euid = place.trust.euid;
@@ -331,7 +350,7 @@ fn open_to_overwrite(place: &Place) -> io::Result<File> {
     Ok(file)
 }
 
-/// Opens a pipe or a device, if it is not another user's.
+/// Opens a pipe or a device, if it does not belong to another user.
 fn open_special(place: &Place) -> io::Result<File> {
     if !place.entry_is_trusted() {
         let owner = place.entry.as_ref().map_or(0, |entry| entry.st_uid);
@@ -344,7 +363,7 @@ fn has_no_reader(error: &io::Error) -> bool {
     Errno::from_io_error(error) == Some(Errno::NXIO)
 }
 
-/// Opens a pipe when somebody reads it.
+/// Opens a pipe when a process reads it.
 fn open_pipe(path: &Path, mut patience: Option<Duration>) -> io::Result<File> {
     const INTERVAL: Duration = Duration::from_millis(100);
     loop {

@@ -1,4 +1,4 @@
-//! A profile in memory: 64-bit counts, no trace of how the file split them.
+//! A profile in memory: 64-bit counts, independent of how the file has split them.
 
 use std::collections::BTreeMap;
 
@@ -7,15 +7,15 @@ use thiserror::Error;
 use crate::build_id::BuildId;
 use crate::format::Format;
 
-/// What a histogram counts, when it counts time.
+/// The unit of a histogram that counts time.
 pub const SECONDS: Unit = Unit { dimension: *b"seconds\0\0\0\0\0\0\0\0", abbrev: b's' };
 
-/// What a histogram's hits, divided by its rate, are measured in.
+/// The unit of a histogram's hits, divided by its rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Unit {
-    /// Name, filled up with zero bytes; `seconds` in practice.
+    /// The name, padded with zero bytes; in practice `seconds`.
     pub dimension: [u8; 15],
-    /// One letter, which gprof prints before `/call`.
+    /// The letter that gprof prints before `/call`.
     pub abbrev: u8,
 }
 
@@ -29,18 +29,18 @@ impl std::fmt::Display for Unit {
 /// Samples of the program counter over `[low, high)`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Histogram {
-    /// First address covered (link-time).
+    /// The first address (link-time).
     pub low: u64,
-    /// First address beyond.
+    /// The address after the last one.
     pub high: u64,
-    /// Samples per unit (per second). gprof takes the first histogram's for all.
+    /// Samples per unit (per second). gprof uses the first histogram's rate for all.
     pub rate: u32,
     pub unit: Unit,
-    /// Hits. Bin `i` covers `[low + i*w, low + (i+1)*w)`, with `w = (high - low) / bins.len()` bytes.
+    /// The hits. Bin `i` covers `[low + i*w, low + (i+1)*w)`, where `w = (high - low) / bins.len()` bytes.
     pub bins: Vec<u64>,
 }
 
-/// A histogram that no file can hold.
+/// The error for a histogram that no file can represent.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("histogram {low:#x}..{high:#x} with {bins} bins, expected {expected}")]
 pub struct ShapeError {
@@ -51,35 +51,38 @@ pub struct ShapeError {
 }
 
 impl Histogram {
-    /// All hits, at most `u64::MAX`.
+    /// Returns the sum of all hits, at most `u64::MAX`.
     pub fn hits(&self) -> u64 {
         self.bins.iter().fold(0, |sum, &bin| sum.saturating_add(bin))
     }
 
-    /// Is the address in `[low, high)`?
+    /// Whether the address is in `[low, high)`.
     pub fn covers(&self, address: u64) -> bool {
         (self.low..self.high).contains(&address)
     }
 
-    /// First address of a bin.
+    /// Returns the first address of a bin.
     pub fn bin_address(&self, bin: usize) -> u64 {
         let range = u128::from(self.high.saturating_sub(self.low));
         let offset = range * bin as u128 / (self.bins.len().max(1) as u128);
         self.low.saturating_add(u64::try_from(offset).unwrap_or(u64::MAX))
     }
 
-    /// Bytes a bin; `NaN` or infinite without bins.
+    /// Returns the number of bytes in a bin, which is `NaN` or infinite without bins.
     pub fn bin_width(&self) -> f64 {
         self.high.wrapping_sub(self.low) as f64 / self.bins.len() as f64
     }
 
-    /// gprof's scale: 2-byte units a bin (binutils `gprof/hist.c`, `read_histogram_header`, which
-    /// also drops the odd byte of the range).
+    /// Returns gprof's scale: the number of 2-byte units in a bin (binutils `gprof/hist.c`,
+    /// `read_histogram_header`, which also drops the odd byte of the range).
     pub fn scale(&self) -> f64 {
         (self.high.wrapping_sub(self.low) / 2) as f64 / self.bins.len() as f64
     }
 
-    /// Bins must cover an ascending range, and a range must have bins, unless both are empty.
+    /// Checks that the bins cover an ascending range, and that the range has bins, unless both are empty.
+    ///
+    /// # Errors
+    /// They do not.
     pub fn validate(&self) -> Result<(), ShapeError> {
         match range_fault(self.low, self.high, self.bins.len() as u64) {
             None => Ok(()),
@@ -91,7 +94,7 @@ impl Histogram {
     }
 }
 
-/// What is wrong with a histogram's range, in terms of what was expected.
+/// Returns what is wrong with a histogram's range, as a text of what was expected.
 pub(crate) fn range_fault(low: u64, high: u64, bins: u64) -> Option<&'static str> {
     if high < low {
         Some("an end that is not below the start")
@@ -106,38 +109,38 @@ pub(crate) fn range_fault(low: u64, high: u64, bins: u64) -> Option<&'static str
     }
 }
 
-/// Calls from a place to a function.
+/// The calls from one place to one function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Arc {
     /// An address inside the caller (link-time).
     pub from: u64,
-    /// An address inside the function called (gprof's `self_pc`).
+    /// An address inside the called function (gprof's `self_pc`).
     pub to: u64,
-    /// Calls.
+    /// The number of calls.
     pub count: u64,
 }
 
-/// Executions of a basic block.
+/// The executions of a basic block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Block {
-    /// The block's address (link-time).
+    /// The basic block's address (link-time).
     pub addr: u64,
-    /// Executions.
+    /// The number of executions.
     pub count: u64,
 }
 
-/// One gmon.out file's content, or the sum of several.
+/// The contents of one gmon.out file, or the sum of several.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Profile {
     pub format: Format,
-    /// The profiled program's.
+    /// The build of the profiled program.
     pub build_id: BuildId,
     pub histograms: Vec<Histogram>,
     pub arcs: Vec<Arc>,
     pub blocks: Vec<Block>,
 }
 
-/// A sum does not fit in 64 bits.
+/// The error for a sum that does not fit into 64 bits.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("the {what} at {address:#x} counts to more than {}, expected a sum of at most 64 bits", u64::MAX)]
 pub struct CountOverflow {
@@ -146,7 +149,7 @@ pub struct CountOverflow {
 }
 
 impl Profile {
-    /// A profile with nothing in it.
+    /// Returns a profile without records.
     pub fn new(format: Format) -> Profile {
         Profile {
             format,
@@ -157,18 +160,21 @@ impl Profile {
         }
     }
 
-    /// No record at all?
+    /// Whether there is no record at all.
     pub fn is_empty(&self) -> bool {
         self.histograms.is_empty() && self.arcs.is_empty() && self.blocks.is_empty()
     }
 
-    /// The rate that gprof uses: the first histogram's, in samples per unit.
+    /// Returns the rate that gprof uses: the first histogram's, in samples per unit.
     pub fn rate(&self) -> Option<u32> {
         self.histograms.first().map(|histogram| histogram.rate)
     }
 
-    /// Sorts everything by address and sums equal arcs, equal blocks, and histograms of the same
-    /// range, bins, rate and unit. What [`read()`](crate::read()) returns is in this form.
+    /// Sorts everything by address and sums equal arcs, equal blocks, and histograms of the same range, bins,
+    /// rate and unit. [`read()`](crate::read()) returns profiles in this form.
+    ///
+    /// # Errors
+    /// A sum does not fit into 64 bits.
     pub fn normalize(&mut self) -> Result<(), CountOverflow> {
         let mut arcs = BTreeMap::new();
         for arc in self.arcs.drain(..) {
@@ -199,13 +205,19 @@ impl Profile {
     }
 }
 
-/// `sum += count`, or an error that says where.
+/// Adds `count` to `sum`.
+///
+/// # Errors
+/// The sum does not fit into 64 bits. The error has the address.
 pub(crate) fn add(what: &'static str, address: u64, sum: &mut u64, count: u64) -> Result<(), CountOverflow> {
     *sum = sum.checked_add(count).ok_or(CountOverflow { what, address })?;
     Ok(())
 }
 
-/// Adds bins to those of `into` from its bin `first` on, which must have that many.
+/// Adds `bins` to those of `into` from its bin `first` on. `into` must have so many.
+///
+/// # Errors
+/// A sum does not fit into 64 bits.
 pub(crate) fn add_bins(into: &mut Histogram, first: usize, bins: &[u64]) -> Result<(), CountOverflow> {
     for (index, &count) in bins.iter().enumerate() {
         if count != 0 {

@@ -1,8 +1,8 @@
-//! The profiled program's functions, as gprof sees them.
+//! The functions of the profiled program, as gprof sees them.
 //!
-//! gprof knows a function by the symbols that it takes from the program's symbol table, and charges every
+//! gprof knows a function by the symbols that it accepts from the program's symbol table, and charges every
 //! address to the nearest symbol at or before it. A reader of the program's file makes a [`Program`] from its
-//! symbols; this crate reads no program files itself.
+//! symbols; this crate does not read program files.
 
 use std::ops::Range;
 
@@ -12,16 +12,16 @@ use crate::format::Format;
 /// A function symbol.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Function {
-    /// Link-time address.
+    /// The link-time address.
     pub start: u64,
-    /// Bytes; 0 if the symbol does not say.
+    /// The size in bytes, or 0 if the symbol has none.
     pub size: u64,
-    /// As in the symbol table, not demangled.
+    /// The name in the symbol table, not demangled.
     pub name: String,
 }
 
 impl Function {
-    /// First address behind it.
+    /// Returns the address after its last byte.
     pub fn end(&self) -> u64 {
         self.start.saturating_add(self.size)
     }
@@ -29,15 +29,15 @@ impl Function {
 
 /// A function that gprof does not show: its symbol is local, and has a `$` in its name or a `.` that is
 /// followed by something other than a number, `clone.N` or `constprop.N`. gprof charges its code to the
-/// symbol before.
+/// preceding symbol.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hidden {
     pub function: Function,
-    /// The function that gprof shows and that this one is a part or a version of.
+    /// The function that gprof shows and of which this one is a part or a version.
     pub whole: Option<Whole>,
 }
 
-/// The function that a [`Hidden`] one belongs to.
+/// The function to which a [`Hidden`] one belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Whole {
     /// Its address.
@@ -45,49 +45,50 @@ pub struct Whole {
     pub relation: Relation,
 }
 
-/// What a hidden function is to the one that it belongs to.
+/// The relation of a hidden function to the one to which it belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Relation {
-    /// A second version of it (`f.isra.0`): whoever calls it calls the function.
+    /// A second version of it (`f.isra.0`). A call of the version is a call of the function.
     Version,
-    /// The rest of it (`f.part.0`), which others call that have the beginning inlined: a call from anywhere
-    /// but the function itself is a call of the function.
+    /// The rest of it (`f.part.0`). Other functions, into which the beginning is inlined, call the rest, so a
+    /// call from anywhere except the function itself is a call of the function.
     Rest,
-    /// A piece of its body (`f.cold`, `f._omp_fn.0`): control comes there in the course of a call of the
-    /// function, and no call of the piece is a call of the function.
+    /// A piece of its body (`f.cold`, `f._omp_fn.0`). Control enters it during a call of the function, and no
+    /// call of the piece is a call of the function.
     Piece,
 }
 
-/// Functions and code of a program.
+/// The functions and the code of a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
     pub format: Format,
-    /// [`BuildId::UNKNOWN`] unless the file has one.
+    /// The build-id, or [`BuildId::UNKNOWN`] if the file has none.
     pub build_id: BuildId,
     functions: Vec<Function>,
-    /// Sorted: addresses of `functions` that name data. gprof takes those that lie among code, and weak ones.
+    /// The addresses of `functions` that name data, sorted. gprof accepts data symbols that are in code, and
+    /// weak ones.
     data: Vec<u64>,
-    /// Sorted by address.
+    /// The hidden functions, sorted by address.
     hidden: Vec<Hidden>,
     code: Vec<Range<u64>>,
 }
 
-/// Where gprof puts an address.
+/// The place to which gprof assigns an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place<'a> {
-    /// In the function, or in code after a symbol without size.
+    /// In the function, or in code after a symbol without a size.
     In(&'a Function),
-    /// Behind the function's end; gprof extends it to the next symbol.
+    /// After the function's end; gprof extends the function to the next symbol.
     Behind(&'a Function),
     /// Before the first function or outside the code; gprof drops it.
     Nowhere,
 }
 
 impl Program {
-    /// `functions` in any order, one name for each address is kept; `code`: the ranges of executable
-    /// sections.
+    /// Returns a program. `functions` may have any order, and one name is kept for each address; `code` are
+    /// the ranges of executable sections.
     pub fn new(format: Format, mut functions: Vec<Function>, mut code: Vec<Range<u64>>) -> Program {
-        // Of several names of an address, one that has a size says more.
+        // Of several names of an address, one with a size is preferred.
         functions.sort_by(|a, b| {
             (a.start, a.size == 0, &a.name, a.size).cmp(&(b.start, b.size == 0, &b.name, b.size))
         });
@@ -97,8 +98,8 @@ impl Program {
         Program { format, build_id: BuildId::UNKNOWN, functions, data, hidden, code }
     }
 
-    /// Replaces the symbols and the build-id. `functions` and `hidden` are sorted by address, with one symbol for
-    /// each address; `data` holds, sorted, the addresses of those `functions` that name data.
+    /// Replaces the symbols and the build-id. `functions` and `hidden` are sorted by address, with one symbol
+    /// for each address; `data` has the addresses of those `functions` that name data, sorted.
     pub fn with_symbols(
         self,
         build_id: BuildId,
@@ -109,28 +110,28 @@ impl Program {
         Program { build_id, functions, data, hidden, ..self }
     }
 
-    /// Sorted by address, one for each address.
+    /// Returns the functions, sorted by address, one for each address.
     pub fn functions(&self) -> &[Function] {
         &self.functions
     }
 
-    /// Ranges of the executable sections, sorted.
+    /// Returns the ranges of the executable sections, sorted.
     pub fn code(&self) -> &[Range<u64>] {
         &self.code
     }
 
-    /// Sorted by address: the functions that gprof does not show.
+    /// Returns the functions that gprof does not show, sorted by address.
     pub fn hidden(&self) -> &[Hidden] {
         &self.hidden
     }
 
-    /// The hidden function that begins at an address.
+    /// Returns the hidden function that begins at an address.
     pub fn hidden_at(&self, start: u64) -> Option<&Hidden> {
         let index = self.hidden.binary_search_by_key(&start, |hidden| hidden.function.start).ok()?;
         self.hidden.get(index)
     }
 
-    /// The symbol that gprof charges for an address, however far before it that is.
+    /// Returns the symbol to which gprof charges an address, however far before the address it is.
     pub fn symbol(&self, address: u64) -> Option<&Function> {
         let after = self.functions.partition_point(|function| function.start <= address);
         self.functions.get(after.checked_sub(1)?)
@@ -141,13 +142,13 @@ impl Program {
         self.data.binary_search(&symbol.start).is_ok()
     }
 
-    /// The range of code that an address lies in.
+    /// Returns the range of code that contains an address.
     pub fn code_at(&self, address: u64) -> Option<&Range<u64>> {
         let after = self.code.partition_point(|range| range.start <= address);
         self.code.get(after.checked_sub(1)?).filter(|range| range.contains(&address))
     }
 
-    /// The function that gprof charges for an address.
+    /// Returns the function to which gprof charges an address.
     pub fn place(&self, address: u64) -> Place<'_> {
         let after = self.functions.partition_point(|function| function.start <= address);
         let Some(function) = after.checked_sub(1).map(|index| &self.functions[index]) else {

@@ -1,35 +1,39 @@
-//! Bytes -> [`Profile`]. Which layout the file has is found by trying: a wrong one runs off the
-//! file's end or into an impossible record.
+//! From bytes to a [`Profile`]. The layout of the file is determined by trying: a wrong one leads beyond the
+//! file's end or to an impossible record.
 
 use crate::format::{BlockForm, Endian, Format, Width};
 use crate::profile::{Histogram, Profile};
 use crate::records::{Layout, ReadError, Record, Records, header_build_id, read_header};
 
-/// What the caller knows about the file; `None` is found out.
+/// What the caller knows about the file. A `None` is determined from the file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReadOptions {
-    /// Default: by the header's version number.
+    /// The byte order. The default is determined by the header's version number.
     pub endian: Option<Endian>,
-    /// Default: the one by which the records end where the file ends; 64-bit if both do.
+    /// The address width. The default is the one with which the records end where the file ends, or 64 bits
+    /// if both do.
     pub width: Option<Width>,
-    /// Default: likewise; gprof's form if both do.
+    /// The form of tag 2. The default is determined in the same way, or gprof's form if both are possible.
     pub block_form: Option<BlockForm>,
 }
 
 /// A profile, and what was found out about its file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reading {
-    /// Normalized: sorted and summed, see [`Profile::normalize`].
+    /// The profile, normalized: sorted and summed, see [`Profile::normalize`].
     pub profile: Profile,
-    /// The bytes make sense as a 32-bit file as well as the 64-bit one they were taken for.
+    /// Whether the bytes make sense as a 32-bit file, too, although they were read as 64-bit.
     pub ambiguous_width: bool,
     /// How tag 2 records were read; [`BlockForm::Gprof`] if there is none.
     pub block_form: BlockForm,
-    /// Records in the file, before summing.
+    /// The number of records in the file, before summing.
     pub records: u64,
 }
 
-/// Reads a whole gmon.out file with everything found out: see [`ReadOptions::read`].
+/// Reads a whole gmon.out file, with everything determined from the file: see [`ReadOptions::read`].
+///
+/// # Errors
+/// The bytes are not a gmon.out file, or are damaged.
 pub fn read(bytes: &[u8]) -> Result<Profile, ReadError> {
     Ok(ReadOptions::default().read(bytes)?.profile)
 }
@@ -37,8 +41,11 @@ pub fn read(bytes: &[u8]) -> Result<Profile, ReadError> {
 impl ReadOptions {
     /// Reads a whole gmon.out file.
     ///
-    /// Equal arcs, equal blocks and histograms of equal range are summed. Memory is bounded by a
+    /// Equal arcs, equal blocks and histograms of equal range are summed. The use of memory is bounded by a
     /// small multiple of `bytes.len()`, whatever the length fields say.
+    ///
+    /// # Errors
+    /// The bytes are not a gmon.out file, or are damaged.
     pub fn read(&self, bytes: &[u8]) -> Result<Reading, ReadError> {
         let detected = self.detect(bytes)?;
         let mut profile = Profile::new(detected.layout.format);
@@ -56,8 +63,10 @@ impl ReadOptions {
         })
     }
 
-    /// Finds the layout by which all of the file makes sense, or the error of the one by which the
-    /// most does.
+    /// Finds the layout in which all of the file makes sense.
+    ///
+    /// # Errors
+    /// There is none. The error is that of the layout in which the longest part makes sense.
     pub(crate) fn detect(&self, bytes: &[u8]) -> Result<Detected, ReadError> {
         self.detect_lenient(bytes).and_then(|detected| match detected.error {
             None => Ok(detected),
@@ -65,7 +74,10 @@ impl ReadOptions {
         })
     }
 
-    /// As [`detect`](Self::detect), but an error in the records is part of the answer.
+    /// Finds the layout as [`detect`](Self::detect) does, but an error in the records is part of the result.
+    ///
+    /// # Errors
+    /// The header is damaged.
     pub(crate) fn detect_lenient(&self, bytes: &[u8]) -> Result<Detected, ReadError> {
         let endian = read_header(bytes, self.endian)?;
         let attempts: Vec<_> = self.layouts(endian).map(|layout| Detected::skim(bytes, layout)).collect();
@@ -73,12 +85,12 @@ impl ReadOptions {
         let ambiguous_width = good()
             .any(|attempt| attempt.records > 0 && attempt.layout.format.width == Width::Bits64)
             && good().any(|attempt| attempt.records > 0 && attempt.layout.format.width == Width::Bits32);
-        // The first of the best: `layouts` gives them in the order of preference.
+        // The first of the best, because `layouts` returns them in the order of preference.
         let best = attempts.into_iter().reduce(|best, next| {
             let rank = |attempt: &Detected| (attempt.error.is_none(), attempt.good_until);
             if rank(&next) > rank(&best) { next } else { best }
         });
-        // There is at least one layout, whatever is forced; the header's error is never reached.
+        // There is at least one layout, whatever the options say, so the header's error is never returned.
         let best = best.ok_or(ReadError::Version { found: 1, hint: "" })?;
         Ok(Detected { ambiguous_width, ..best })
     }
@@ -93,7 +105,7 @@ impl ReadOptions {
         all.into_iter()
             .filter(move |(width, form)| {
                 options.width.is_none_or(|forced| forced == *width)
-                    // The two forms are the same in 32 bits.
+                    // In 32 bits, both forms are the same.
                     && (*width == Width::Bits32 || options.block_form.is_none_or(|forced| forced == *form))
             })
             .map(move |(width, block_form)| Layout { format: Format { endian, width }, block_form })
@@ -105,9 +117,9 @@ impl ReadOptions {
 pub(crate) struct Detected {
     pub(crate) layout: Layout,
     pub(crate) ambiguous_width: bool,
-    /// Whole records.
+    /// The number of whole records.
     pub(crate) records: u64,
-    /// Offset of the first record that is wrong, or the file's length.
+    /// The offset of the first record that is wrong, or the file's length.
     pub(crate) good_until: u64,
     pub(crate) error: Option<ReadError>,
 }
@@ -129,8 +141,8 @@ impl Detected {
     }
 }
 
-/// Puts a record into the profile. Repeats of the histogram before are summed at once, so that a
-/// file of many repeats stays small in memory.
+/// Adds a record to the profile. Repetitions of the previous histogram are summed at once, so that a file
+/// with many repetitions needs little memory.
 pub(crate) fn collect(
     profile: &mut Profile,
     record: Record<'_>,
@@ -168,7 +180,7 @@ mod tests {
     use super::*;
     use crate::profile::{Arc, Block, SECONDS};
 
-    /// A histogram, then the rest, in 64 little-endian bits.
+    /// Returns a file with a histogram and these records, 64-bit little-endian.
     fn file(rest: &[&[u8]]) -> Vec<u8> {
         let mut bytes = [&b"gmon\x01\0\0\0"[..], &[0; 12], &[0]].concat();
         bytes.extend(0x1000u64.to_le_bytes());
@@ -186,7 +198,7 @@ mod tests {
         for (number, form) in
             [(&1u32.to_le_bytes()[..], BlockForm::Gprof), (&1u64.to_le_bytes()[..], BlockForm::Glibc)]
         {
-            // Twice: glibc writes a record for each compilation unit.
+            // The records come twice: glibc writes one for each compilation unit.
             let bytes = file(&[&[2], number, &entry, &[2], number, &entry]);
             let reading = ReadOptions::default().read(&bytes).expect("a good file");
             assert_eq!(reading.block_form, form);
@@ -221,10 +233,10 @@ mod tests {
         assert!(matches!(error, ReadError::Overflow { .. }), "{error}");
     }
 
-    /// No arc of a 64-bit file looks like that, but both widths reach the end.
+    /// No arc of a 64-bit file looks like this, but both widths reach the end.
     #[test]
     fn both_widths_fit() {
-        // 64-bit: 13 arcs of 21 bytes; 32-bit: 21 arcs of 13 bytes.
+        // In 64 bits these are 13 arcs of 21 bytes, and in 32 bits 21 arcs of 13 bytes.
         let bytes = [&b"gmon\x01\0\0\0"[..], &[0; 12], &[1; 13 * 21]].concat();
         let reading = ReadOptions::default().read(&bytes).expect("a file");
         assert!(reading.ambiguous_width);

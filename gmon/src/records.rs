@@ -9,7 +9,7 @@ use crate::format::{
 };
 use crate::profile::{Arc, Block, CountOverflow, Unit, range_fault};
 
-/// Why bytes are not a gmon.out file. Offsets count from the file's start.
+/// Why bytes are not a gmon.out file. Offsets are from the file's start.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ReadError {
     #[error("not a gmon.out file: begins with \"{}\", at offset 0, expected \"gmon\"", found.escape_ascii())]
@@ -27,7 +27,7 @@ pub enum ReadError {
 }
 
 impl ReadError {
-    /// Where in the file.
+    /// Returns the offset of the error in the file.
     pub fn offset(&self) -> u64 {
         match self {
             ReadError::Magic { .. } => 0,
@@ -40,14 +40,14 @@ impl ReadError {
     }
 }
 
-/// Everything that must be known to take a file apart.
+/// Everything that must be known to split a file into records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
     pub(crate) format: Format,
     pub(crate) block_form: BlockForm,
 }
 
-/// A record as it stands in the file.
+/// A record as it is in the file.
 #[derive(Clone, Debug)]
 pub(crate) enum Record<'a> {
     Histogram(RawHistogram<'a>),
@@ -68,7 +68,7 @@ pub(crate) struct RawHistogram<'a> {
 }
 
 impl<'a> RawHistogram<'a> {
-    /// The bins as they stand in the file.
+    /// Returns the bins as they are in the file.
     pub(crate) fn bins(&self) -> impl ExactSizeIterator<Item = u64> + use<'a> {
         let endian = self.endian;
         self.bins.as_chunks::<2>().0.iter().map(move |bin| u64::from(read_u16(endian, bin)))
@@ -83,6 +83,7 @@ pub(crate) struct RawBlocks<'a> {
 }
 
 impl<'a> RawBlocks<'a> {
+    /// Returns the basic blocks of the record.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Block> + use<'a> {
         let Format { endian, width } = self.format;
         self.entries.chunks_exact(2 * width.bytes()).map(move |entry| {
@@ -114,12 +115,15 @@ fn read_address(endian: Endian, width: Width, bytes: &[u8]) -> u64 {
     }
 }
 
-/// The header's spare bytes; unknown if there is no whole header.
+/// Returns the header's spare bytes as a build-id, which is unknown if the header is incomplete.
 pub(crate) fn header_build_id(bytes: &[u8]) -> BuildId {
     bytes.get(HEADER_LEN - BuildId::LEN..HEADER_LEN).map_or(BuildId::UNKNOWN, BuildId::new)
 }
 
-/// Checks the header; the version's bytes tell the byte order.
+/// Checks the header, and returns the byte order, which the bytes of the version show.
+///
+/// # Errors
+/// The header is not that of a gmon.out file of version 1.
 pub(crate) fn read_header(bytes: &[u8], forced: Option<Endian>) -> Result<Endian, ReadError> {
     if bytes.len() >= MAGIC.len() && !bytes.starts_with(MAGIC) {
         return Err(ReadError::Magic { found: bytes[..MAGIC.len()].to_vec() });
@@ -146,7 +150,7 @@ pub(crate) fn read_header(bytes: &[u8], forced: Option<Endian>) -> Result<Endian
     }
 }
 
-/// Iterates over the records after the header; stops after the first error.
+/// Iterates over the records after the header, up to the first error.
 pub(crate) struct Records<'a> {
     bytes: &'a [u8],
     position: usize,
@@ -155,7 +159,7 @@ pub(crate) struct Records<'a> {
 }
 
 impl<'a> Records<'a> {
-    /// `bytes` is the whole file, whose header is good.
+    /// Returns the records of `bytes`, which are the whole file with a valid header.
     pub(crate) fn new(bytes: &'a [u8], layout: Layout) -> Records<'a> {
         Records { bytes, position: HEADER_LEN.min(bytes.len()), layout, failed: false }
     }
@@ -204,7 +208,7 @@ impl<'a> Records<'a> {
     fn blocks(&mut self) -> Result<RawBlocks<'a>, ReadError> {
         let format = self.layout.format;
         let number = match (self.layout.block_form, format.width) {
-            // glibc's n is a size_t, which is right by chance where that has 32 bits.
+            // glibc's n is a size_t; where that has 32 bits, the form is correct by chance.
             (BlockForm::Glibc, Width::Bits64) => self.address("number of basic blocks")?,
             _ => u64::from(self.u32("number of basic blocks")?),
         };
@@ -228,7 +232,7 @@ impl<'a> Records<'a> {
     }
 }
 
-/// A record with the offset of its tag; or the error and the offset of the record's tag.
+/// A record, or an error, with the offset of the record's tag.
 type Item<'a> = (u64, Result<Record<'a>, ReadError>);
 
 impl<'a> Iterator for Records<'a> {

@@ -1,7 +1,7 @@
-//! Words of messages.
+//! Phrases for messages.
 
-/// A number of things, as people say it: `1 call`, `0 calls`, `2 calls`. The words may be more than a noun
-/// (`1 process still runs`).
+/// Returns a number of things as people say it: `1 call`, `0 calls`, `2 calls`. The phrases may be longer
+/// than a noun (`1 process still runs`).
 pub fn counted(number: impl TryInto<u64>, one: &str, many: &str) -> String {
     let number = number.try_into().unwrap_or(u64::MAX);
     format!("{number} {}", if number == 1 { one } else { many })

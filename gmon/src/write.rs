@@ -1,4 +1,4 @@
-//! [`Profile`] -> bytes, in the form that gprof 2.40 to 2.47 reads without loss.
+//! From a [`Profile`] to bytes, in the form that gprof 2.40 to 2.47 reads without loss.
 
 use std::io::{self, BufWriter, Write};
 
@@ -9,20 +9,20 @@ use crate::format::{Endian, MAGIC, TAG_ARC, TAG_BLOCKS, TAG_HISTOGRAM, VERSION, 
 use crate::histogram::empty_chunk;
 use crate::profile::{Histogram, Profile, ShapeError, Unit};
 
-/// The rate of the empty histogram that stands in where a profile has none, per second. gprof uses
-/// the first file's rate for all: give at least one histogram of your own if that matters.
+/// The rate, per second, of the empty histogram that is written if a profile has none. gprof uses the first
+/// file's rate for all; if that matters, the profile should have at least one histogram.
 pub const PLACEHOLDER_RATE: u32 = 100;
 
 /// gprof sums a bin in 32 bits (binutils `gprof/hist.h`, `sample`).
 const MAX_BIN: u64 = u32::MAX as u64;
-/// An arc takes 21 bytes for each 2^32 of its count; more records than these are no profile but an
-/// accident (the limit is 52 days of calls at one a nanosecond).
+/// The largest number of records for one count. An arc needs 21 bytes for each 2^32 of its count; a count
+/// that needs more records must be a mistake, since it means 52 days of calls at one per nanosecond.
 const MAX_SPLIT: u64 = 1 << 20;
 /// The largest difference of scales that gprof accepts (binutils `gprof/hist.c`).
 pub(crate) const SCALE_TOLERANCE: f64 = 0.000_001;
 
-/// Why a profile cannot be written so that gprof reads it. Nothing has been written, except
-/// with [`WriteError::Io`].
+/// Why a profile cannot be written so that gprof reads it. Nothing has been written, except with
+/// [`WriteError::Io`].
 #[derive(Debug, Error)]
 pub enum WriteError {
     #[error("cannot write")]
@@ -92,7 +92,7 @@ pub fn write(profile: &Profile, out: impl Write) -> Result<(), WriteError> {
     Ok(out.out.flush()?)
 }
 
-/// Somewhere in the profiled text, so that the placeholder lies there; 0 if nothing is known.
+/// Returns an address in the profiled text, in which the placeholder is placed, or 0 if none is known.
 fn first_address(profile: &Profile) -> u64 {
     let arcs = profile.arcs.iter().map(|arc| arc.to);
     arcs.chain(profile.blocks.iter().map(|block| block.addr)).min().unwrap_or(0)
@@ -155,7 +155,7 @@ fn validate(profile: &Profile, histograms: &[&Histogram]) -> Result<(), WriteErr
     Ok(())
 }
 
-/// A count as 32-bit parts; one part for 0.
+/// Returns a count as 32-bit parts, with one part for 0.
 fn split(count: u64) -> impl Iterator<Item = u32> {
     let mut rest = Some(count);
     std::iter::from_fn(move || {
@@ -165,7 +165,7 @@ fn split(count: u64) -> impl Iterator<Item = u32> {
     })
 }
 
-/// Fields in the file's byte order.
+/// Writes fields in the file's byte order.
 struct Writer<W: Write> {
     out: BufWriter<W>,
     endian: Endian,
@@ -190,7 +190,7 @@ impl<W: Write> Writer<W> {
         }
     }
 
-    /// `value` fits in the width: [`validate`] has looked.
+    /// Writes an address. `value` fits into the width, because [`validate`] has checked it.
     fn address(&mut self, value: u64, width: Width) -> io::Result<()> {
         match (width, self.endian) {
             (Width::Bits32, _) => self.u32(u32::try_from(value).map_err(io::Error::other)?),
@@ -199,7 +199,7 @@ impl<W: Write> Writer<W> {
         }
     }
 
-    /// As many records of the same range as the largest bin needs; at least one.
+    /// Writes as many records of the same range as the largest bin needs, and at least one.
     fn histogram(&mut self, histogram: &Histogram, width: Width) -> io::Result<()> {
         let bin_max = u64::from(u16::MAX);
         let largest = histogram.bins.iter().copied().max().unwrap_or(0);
@@ -219,7 +219,7 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
-    /// gprof's `n` is a signed 32-bit number: more blocks take another record.
+    /// Writes the blocks. gprof's `n` is a signed 32-bit number, so more blocks need another record.
     fn blocks(&mut self, profile: &Profile) -> io::Result<()> {
         let width = profile.format.width;
         let mut blocks = profile.blocks.clone();
@@ -228,7 +228,7 @@ impl<W: Write> Writer<W> {
             Width::Bits64 => 1,
             Width::Bits32 => count.div_ceil(u64::from(u32::MAX)).max(1),
         };
-        // A block of a 32-bit file has at most 2^20 parts, so 2^10 blocks fit in a record.
+        // A block of a 32-bit file has at most 2^20 parts, so 2^10 blocks fit into a record.
         let group = if width == Width::Bits32 { 1 << 10 } else { i32::MAX as usize };
         for group in blocks.chunks(group) {
             let number: u64 = group.iter().map(|block| parts(block.count)).sum();
@@ -308,7 +308,7 @@ mod tests {
         assert_eq!((read.histograms[0].low, read.histograms[0].high), (0xffff_f000, 0xffff_fffe));
     }
 
-    /// Each is refused, and before anything is written.
+    /// Each of them is refused before anything is written.
     #[test]
     fn refusals() {
         let refused = |change: &dyn Fn(&mut Profile)| {

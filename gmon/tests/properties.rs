@@ -1,4 +1,4 @@
-//! What holds for every profile.
+//! Properties that every profile has.
 
 use gmon::{
     Arc, Block, BlockForm, BuildId, BuildMismatch, Format, Histogram, HistogramBuilder, MergeError, Profile,
@@ -14,13 +14,13 @@ fn format() -> impl Strategy<Value = Format> {
     prop::sample::select(Format::ALL.to_vec())
 }
 
-/// Often small, sometimes beyond what one field holds.
+/// Returns numbers that are often small, and sometimes larger than one field can represent.
 fn count(most: u64) -> impl Strategy<Value = u64> {
     prop_oneof![0..10u64, 0..=most, Just(65_535), Just(65_536)]
 }
 
 fn histograms() -> impl Strategy<Value = Vec<Histogram>> {
-    // Few different ranges, so that they meet: aligned to the bin width of 4 bytes.
+    // There are only a few different ranges, so that they meet. They are aligned to the bin width of 4 bytes.
     vec((0..60u64, vec(count(200_000), 1..12)), 0..5).prop_map(|all| {
         let make = |(slot, bins): (u64, Vec<u64>)| {
             let low = TEXT.start + 4 * slot;
@@ -41,7 +41,7 @@ fn blocks() -> impl Strategy<Value = Vec<Block>> {
         .prop_map(|all| all.into_iter().map(|(addr, count)| Block { addr, count }).collect())
 }
 
-/// Anything that can be summed: overlapping histograms, repeated arcs.
+/// Returns profiles that can be summed, with overlapping histograms and repeated arcs.
 fn parts(format: Format) -> impl Strategy<Value = Profile> {
     (histograms(), arcs(), blocks(), any::<bool>()).prop_map(move |(histograms, arcs, blocks, known)| {
         Profile {
@@ -54,7 +54,7 @@ fn parts(format: Format) -> impl Strategy<Value = Profile> {
     })
 }
 
-/// Anything that can be written and has histograms.
+/// Returns profiles that can be written and have histograms.
 fn writable() -> impl Strategy<Value = Profile> {
     format().prop_flat_map(parts).prop_map(|parts| {
         let mut profile = merge([parts]).expect("parts fit");
@@ -65,7 +65,7 @@ fn writable() -> impl Strategy<Value = Profile> {
     })
 }
 
-/// (bin address -> hits), arcs and blocks added up without our merge.
+/// Returns the hits by bin address, the arcs and the blocks, added up without the crate's own merge.
 fn sums(profiles: &[Profile]) -> [std::collections::BTreeMap<(u64, u64), u64>; 3] {
     let mut sums = [const { std::collections::BTreeMap::new() }; 3];
     for profile in profiles {
@@ -102,7 +102,7 @@ proptest! {
         let bytes = written(&profile);
         let reading = forced(profile.format).read(&bytes).expect("our own file");
         prop_assert_eq!(&reading.profile, &profile);
-        // The format is found out as well.
+        // The format is determined from the file as well.
         let reading = ReadOptions::default().read(&bytes).expect("our own file");
         prop_assert!(!reading.ambiguous_width);
         prop_assert_eq!(reading.block_form, BlockForm::Gprof);

@@ -1,6 +1,7 @@
 //! The command line: what was typed, and what is done about it.
 //!
-//! In come the words of the command line, out goes an exit status. Nothing below this layer knows of options or of their names.
+//! The words of the command line enter; an exit status leaves. The layers below know neither options nor
+//! their names.
 
 pub(crate) mod args;
 pub(crate) mod ask;

@@ -3,10 +3,10 @@
 //! Folders are layers. Each one imports only from those below it:
 //!
 //! ```text
-//! cli        what was typed, and which of the things below that means
+//! cli        what was typed, and which of the layers below carries it out
 //! session    one run: its processes, the loop that waits for them, the report
 //! target     the process that is profiled: launched, or attached to; its threads, the agent in it
-//! profile    counters and samples -> a profile, as gmon.out has it
+//! profile    counters and samples -> a profile, and its gmon.out
 //! sampling   the kernel's samples
 //! program    the program's file: what it is, what is hooked in it
 //! store      files: the run's folder, region files, profiles

@@ -1,6 +1,6 @@
-//! What a user can choose, as all layers know it.
+//! The choices that a user has, as all layers know them.
 //!
-//! Nothing comes in. The command line and the files of a run name these choices, and the other layers act by them.
+//! The command line and the files of a run name these choices, and the other layers act on them.
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
@@ -28,7 +28,7 @@ pub(crate) enum SamplerArg {
     Timer,
 }
 
-/// Who writes the patches.
+/// Which engine writes the patches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub(crate) enum EngineArg {
     #[default]
@@ -38,7 +38,7 @@ pub(crate) enum EngineArg {
     FridaOrBuiltin,
 }
 
-/// What a user can have done with a process while it is profiled.
+/// What a user can ask of a process while it is profiled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Verb {
     Dump,

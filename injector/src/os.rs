@@ -1,6 +1,7 @@
 //! The operating system: system calls that std does not have, signals, and standard error.
 //!
-//! In come numbers, paths and descriptors, out come checked results. This layer knows nothing of profiles, programs or runs.
+//! Numbers, paths and descriptors enter; checked results leave. This layer knows nothing of profiles,
+//! programs or runs.
 
 pub(crate) mod child;
 pub(crate) mod early;

@@ -1,7 +1,8 @@
 //! From counters and samples to a profile.
 //!
-//! In come a region file and samples. Out come a profile in memory ([`model`]), its bytes as a gmon.out, and what gprof cannot
-//! show of it. This layer knows neither how the process was reached nor what is said about it.
+//! A region file and samples enter. A profile in memory ([`model`]), its bytes as a gmon.out, and what gprof
+//! cannot show of it leave. This layer knows neither how the process was reached nor how the result is
+//! reported.
 
 pub(crate) mod baseline;
 pub(crate) mod collect;

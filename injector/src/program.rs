@@ -1,6 +1,6 @@
-//! The program's file: what kind of program it is, and the plan that is made for it.
+//! The program's file: what kind of program it is, and the plan for it.
 //!
-//! In comes a path, out comes a plan with everything that the other layers ask about it. No process is known here.
+//! A path enters; a plan with the answers to the other layers' questions leaves. This layer knows no process.
 
 pub(crate) mod elf;
 pub(crate) mod filters;

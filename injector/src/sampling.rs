@@ -1,6 +1,7 @@
 //! Samples that the kernel takes of the profiled processes.
 //!
-//! In come the kernel's records, out come histograms by link address. What becomes of them is not known here.
+//! The kernel's records enter; histograms by link address leave. This layer does not know what they are used
+//! for.
 
 pub(crate) mod faults;
 pub(crate) mod histogram;

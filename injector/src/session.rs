@@ -1,7 +1,7 @@
-//! One run: its processes, the loop that waits for them, and what is said at the end.
+//! One run: its processes, the loop that waits for them, and the report at the end.
 //!
-//! In come a planned program and a target, out come its profile and its exit status. Whether the target was launched or
-//! attached to is not known here.
+//! A planned program and a target enter; a profile and an exit status leave. This layer does not know whether
+//! the target was launched or attached to.
 
 pub(crate) mod control;
 pub(crate) mod events;
@@ -9,7 +9,7 @@ pub(crate) mod expectations;
 pub(crate) mod family;
 pub(crate) mod listen;
 pub(crate) mod member;
+pub(crate) mod message;
 pub(crate) mod report;
-pub(crate) mod request;
 pub(crate) mod run;
 pub(crate) mod settings;

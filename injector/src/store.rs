@@ -1,7 +1,7 @@
-//! Files: the private folder of a run and what is in it, and the profiles that are written.
+//! Files: the private folder of a run and its contents, and the profiles that are written.
 //!
-//! This layer reads whatever a profiled process or another user can write to, and checks it. What the contents mean is known
-//! to the layers above.
+//! This layer reads everything to which a profiled process or another user can write, and checks it. The
+//! layers above know what the contents mean.
 
 pub(crate) mod libraries;
 pub(crate) mod listener;

@@ -1,6 +1,7 @@
 //! The process that is profiled.
 //!
-//! In comes a planned program, out comes a process with the agent in it. What is counted there is not known here.
+//! A planned program enters; a process that contains the agent leaves. This layer does not know what is
+//! counted there.
 
 pub(crate) mod agent;
 pub(crate) mod attach;

@@ -1,5 +1,5 @@
-//! The command starts. The system tests are a crate of their own (`tests/`); because this test needs the command, Cargo builds it
-//! before the system tests run, too.
+//! Tests that the command starts. The system tests are a crate of their own (`tests/`). Because this test
+//! needs the command, Cargo builds it before it runs the system tests.
 
 use std::process::Command;
 

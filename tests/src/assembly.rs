@@ -1,16 +1,16 @@
 //! Random programs in assembly: functions of every shape that is hard to hook, which call each other, count
-//! those calls themselves, and compute something.
+//! these calls themselves, and compute a result.
 //!
-//! The counts are kept where calls are made, so that a function of one byte has one, too.
+//! The calls are counted where they are made, so that functions of one byte are counted too.
 
 use std::fmt::Write;
 
 use crate::sequences::Generator;
 
-/// Functions of a program.
+/// The number of functions in a program.
 pub const FUNCTIONS: u64 = 150;
 
-/// The C source and the assembly source of one program.
+/// Returns the C source and the assembly source of one program.
 pub fn program<R: FnMut() -> u64>(random: R) -> (String, String) {
     let mut generator = Generator::new(random);
     let tiny = 1 + generator.below(4);
@@ -29,15 +29,16 @@ pub fn program<R: FnMut() -> u64>(random: R) -> (String, String) {
 
 struct Writer<R: FnMut() -> u64> {
     generator: Generator<R>,
-    /// One of so many functions has a few bytes.
+    /// One in this number of functions has only a few bytes.
     tiny: u64,
-    /// 0: all of them stand side by side.
+    /// The alignment of functions; 0 means that they follow each other without padding.
     aligned: u64,
-    /// The address of one of so many is taken.
+    /// The address of one in this number of functions is taken.
     taken: u64,
-    /// Functions that leave nothing in rax that is anybody's business.
+    /// Whether each function leaves nothing in rax that a caller uses.
     void: Vec<bool>,
-    /// Functions that leave r11 alone, and call only such: others may keep a value in it across a call of them.
+    /// Whether each function preserves r11, and calls only functions that do. Others may keep a value in r11
+    /// across a call of such a function.
     clean: Vec<bool>,
     text: String,
     label: u64,
@@ -58,7 +59,7 @@ impl<R: FnMut() -> u64> Writer<R> {
         format!(".L{}", self.label)
     }
 
-    /// A function behind `i`: calls come to an end.
+    /// Returns a function after `i`, so that calls come to an end.
     fn later(&mut self, i: u64) -> Option<u64> {
         let room = (FUNCTIONS - i - 1).min(30);
         let later = (room > 0).then(|| i + 1 + self.below(room));
@@ -107,7 +108,8 @@ impl<R: FnMut() -> u64> Writer<R> {
         self.line(&text);
     }
 
-    /// A function that takes its return address out of its slot, calls others, and returns by the copy.
+    /// Writes a function that removes its return address from the slot, calls others, and returns by means of
+    /// the copy.
     fn odd(&mut self, i: u64) {
         let (first, last) = self.generator.pick(&[
             ("pop %rcx\npush %rbx\nmov %rcx, %rbx", "mov %rbx, %rcx\npop %rbx\njmp *%rcx"),
@@ -129,12 +131,12 @@ impl<R: FnMut() -> u64> Writer<R> {
         self.line(last);
     }
 
-    /// What follows a call of `j`.
+    /// Returns the code that follows a call of `j`.
     fn result(&self, j: u64) -> &'static str {
         if self.void[j as usize] { "mov $2, %eax\n" } else { "" }
     }
 
-    /// Leaves something in rax; rdi is the argument, and lives on.
+    /// Writes the beginning of a function, which leaves a value in rax; rdi is the argument, and stays.
     fn beginning(&mut self, i: u64) {
         let (a, b) = (self.label(), self.label());
         let later = self.later(i);
@@ -147,7 +149,7 @@ impl<R: FnMut() -> u64> Writer<R> {
             // A loop to the first instruction.
             5 => format!("shr %edi\njne f{i}\nmov $3, %eax"),
             6 => format!("push %rdi\npop %rax\nshr $2, %edi\nje {a}\n{}jmp f{i}\n{a}:", self.filler(100)),
-            // Back into the first bytes from far off or near.
+            // A branch back into the first bytes, from far away or near.
             7 => format!(
                 "xor %eax, %eax\n{a}: add $3, %eax\nshr $3, %edi\n{}test %edi, %edi\njne {a}",
                 self.filler(300)
@@ -168,10 +170,10 @@ impl<R: FnMut() -> u64> Writer<R> {
                  f{i}.cold: .cfi_startproc\nand $3, %edi\njmp {a}\n.cfi_endproc\n.size f{i}.cold, . - f{i}.cold\n.popsection"
             ),
             15 => match later {
-                // A call is the first instruction, or close behind it.
+                // A call is the first instruction, or one of the first.
                 Some(j) => {
                     let counted = self.below(2) == 0;
-                    // The counter stands behind the call.
+                    // The counter is after the call.
                     let push = if counted { "push %rdi\n" } else { "" };
                     let pop = if counted { "pop %rdi\n" } else { "mov $6, %edi\n" };
                     let call = match self.clean[i as usize] || self.below(2) == 0 {
@@ -187,7 +189,7 @@ impl<R: FnMut() -> u64> Writer<R> {
         self.line(&text);
     }
 
-    /// Bytes without effect, up to so many.
+    /// Returns up to `most` bytes without effect.
     fn filler(&mut self, most: u64) -> String {
         let mut text = String::new();
         let bytes = self.below(most);
@@ -209,7 +211,7 @@ impl<R: FnMut() -> u64> Writer<R> {
         let Some(j) = self.later(i) else { return };
         let count = format!("incq calls+{}(%rip)", j * 8);
         let (label, result) = (self.label(), self.result(j));
-        // A library's function, or any by its pointer, might change r11.
+        // A library's function, or any function that is called through a pointer, might change r11.
         let (clean, keeps) = (self.clean[i as usize], self.clean[j as usize]);
         let text = match self.below(9) {
             1 if clean => "not %rax".into(),
@@ -228,7 +230,7 @@ impl<R: FnMut() -> u64> Writer<R> {
             ),
             3 => {
                 let own = i * 8;
-                // Recursion, once.
+                // A single recursion.
                 format!(
                     "cmpb $0, busy+{i}(%rip)\njne {label}\nmovb $1, busy+{i}(%rip)\nmov $3, %edi\nincq calls+{own}(%rip)\ncall f{i}\nmovb $0, busy+{i}(%rip)\n{label}:"
                 )
@@ -268,7 +270,8 @@ impl<R: FnMut() -> u64> Writer<R> {
         self.text += ".section .note.GNU-stack, \"\", @progbits\n";
     }
 
-    /// Calls all, and prints what came of it: a sum, and how often each function was called.
+    /// Writes the function that calls all others and prints the results: a sum, and how often each function
+    /// was called.
     fn driver(&mut self) -> String {
         let mut c = String::from(
             "#include <stdio.h>\nextern unsigned long calls[];\nextern long (*pointers[])(long);\n",

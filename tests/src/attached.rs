@@ -1,4 +1,4 @@
-//! `processes/attached.cc`, running, and gprofinject attached to it.
+//! The program `processes/attached.cc`, running, and a gprofinject that is attached to it.
 // A test that cannot start its program has failed.
 #![allow(clippy::unwrap_used)]
 
@@ -26,23 +26,23 @@ pub struct Counters {
     pub thrower: u64,
 }
 
-/// The program. It ends with the test.
+/// The running program. It is killed when this is dropped.
 pub struct Subject {
     pub place: Place,
     pub child: Child,
-    /// None: its input has ended.
+    /// The program's input; `None` after it has been closed.
     stdin: Option<ChildStdin>,
     stdout: BufReader<ChildStdout>,
     program: Program,
-    /// The path and its arguments.
+    /// The path and the arguments.
     started: (PathBuf, Vec<OsString>),
-    /// What it was told, and all that it has said.
+    /// The lines that the program has received, and everything that it has printed.
     told: String,
     said: String,
 }
 
 impl Subject {
-    /// With a thread for each letter.
+    /// Starts the program with a thread for each letter.
     pub fn new(kinds: &str, flags: &[&str]) -> Subject {
         let place = Place::new();
         let mut compiler = Command::new("g++");
@@ -54,7 +54,7 @@ impl Subject {
         Subject::start(place, command)
     }
 
-    /// What `command` starts; it says "ready".
+    /// Starts `command`, which must print "ready".
     pub fn start(place: Place, mut command: Command) -> Subject {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let program = Program::read(Path::new(command.get_program())).unwrap();
@@ -69,6 +69,7 @@ impl Subject {
         subject
     }
 
+    /// The program's process number.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -80,80 +81,81 @@ impl Subject {
         line
     }
 
-    /// Waits until it says so.
+    /// Waits until the program prints this text.
     pub fn hear(&mut self, what: &str) {
         assert_eq!(self.line(), what);
     }
 
-    /// Has it do something.
+    /// Sends the program a line of input, which makes it do something.
     pub fn tell(&mut self, what: &str) {
         writeln!(self.stdin.as_mut().unwrap(), "{what}").unwrap();
         self.told += what;
         self.told.push('\n');
     }
 
-    /// Sends it a signal.
+    /// Sends the program a signal.
     pub fn signal(&self, signal: &str) {
         let pid = self.pid().to_string();
         assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
     }
 
-    /// Has it call `step`, and waits until it has.
+    /// Makes the program call `step` so many times, and waits until it has.
     pub fn step(&mut self, times: u32) {
         self.tell(&times.to_string());
         assert_eq!(self.line(), "done\n");
     }
 
+    /// Returns what the program has counted by itself.
     pub fn counters(&self) -> Counters {
         let bytes = fs::read(self.place.path("counters")).unwrap();
         let word = |n: usize| u64::from_le_bytes(bytes[8 * n..8 * n + 8].try_into().unwrap());
         Counters { outer: word(0), inner: word(1), thrower: word(2) }
     }
 
-    /// `gprofinject --pid` with these options, its folders in the test's own.
+    /// Returns the command `gprofinject --pid` with these options, whose folders are in the test's own.
     pub fn command(&self, options: &[&str]) -> Command {
         let mut command = self.place.command(&["--rate", "0", "--pid", &self.pid().to_string()]);
         command.args(options).env("XDG_RUNTIME_DIR", self.place.folder.path());
         command
     }
 
-    /// The same, to its end.
+    /// Runs `gprofinject --pid` to its end.
     pub fn attach(&self, options: &[&str]) -> Outcome {
         place::finish(self.command(options))
     }
 
-    /// The same, as far as it is attached.
+    /// Runs `gprofinject --pid` until it is attached.
     pub fn attached(&self, options: &[&str]) -> Attached {
         let mut command = self.command(options);
         command.stdin(Stdio::null()).stderr(Stdio::piped());
         let mut command = command.spawn().unwrap();
         let mut stderr = BufReader::new(command.stderr.take().unwrap());
         let mut said = String::new();
-        // The last it says before it waits.
+        // This is the last line that it prints before it waits.
         while !said.contains("Ctrl-C") {
             assert!(stderr.read_line(&mut said).unwrap() > 0, "not attached: {said}");
         }
         Attached { command, stderr, said }
     }
 
-    /// How often a function was called, by a profile.
+    /// Returns how often a function was called, by the profile.
     pub fn calls(&self, function: &str) -> u64 {
         let profile = gprofdata::read(&self.place.path("gmon.out")).unwrap();
         let address = self.program.named(function).unwrap().address;
         profile.arcs.iter().filter(|((_, callee), _)| *callee == address).map(|(_, count)| count).sum()
     }
 
-    /// The code in its memory, by the file it is from.
+    /// Returns the code in the program's memory, by the file from which it is.
     pub fn code(&self) -> BTreeMap<String, Vec<u8>> {
         code(&self.pid().to_string())
     }
 
-    /// The first place where that is not what it was.
+    /// Returns the first place at which the code has changed.
     pub fn changed(&self, before: &BTreeMap<String, Vec<u8>>) -> Option<String> {
         self.changed_in(&self.pid().to_string(), before)
     }
 
-    /// The same in a child of its.
+    /// Returns the first place at which the code in a child has changed.
     pub fn changed_in(&self, pid: &str, before: &BTreeMap<String, Vec<u8>>) -> Option<String> {
         let now = code(pid);
         before.iter().find_map(|(name, was)| {
@@ -167,21 +169,22 @@ impl Subject {
         })
     }
 
-    /// Nothing of gprofinject's is in its memory.
+    /// Whether nothing of gprofinject is in the program's memory.
     pub fn is_clean(&self) -> bool {
         let maps = fs::read_to_string(format!("/proc/{}/maps", self.pid())).unwrap();
         !maps.contains("gprofinject")
     }
 
+    /// Whether the program still runs.
     pub fn lives(&mut self) -> bool {
         self.child.try_wait().unwrap().is_none()
     }
 
-    /// Ends its input and waits for it: it ends as it does alone, and has said the same.
+    /// Closes the program's input and waits for its end. It must end as it does alone, with the same output.
     pub fn finish(&mut self) {
         self.stdin = None;
         let start = Instant::now();
-        // Its last words do not fill the pipe.
+        // The program's last lines do not fill the pipe.
         while self.lives() {
             assert!(start.elapsed() < PATIENCE, "the program does not end");
             std::thread::sleep(Duration::from_millis(5));
@@ -227,14 +230,15 @@ pub struct Attached {
 }
 
 impl Attached {
-    /// Sends it a signal, waits; its status, and all that it has said.
+    /// Sends gprofinject a signal and waits for its end. Returns its status and everything that it has
+    /// printed.
     pub fn end(mut self, signal: &str) -> (Option<i32>, String) {
         let pid = self.command.id().to_string();
         assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
         self.wait()
     }
 
-    /// Waits until it ends by itself.
+    /// Waits until gprofinject ends by itself.
     pub fn wait(&mut self) -> (Option<i32>, String) {
         while self.stderr.read_line(&mut self.said).unwrap() > 0 {}
         (self.command.wait().unwrap().code(), std::mem::take(&mut self.said))
@@ -248,7 +252,7 @@ impl Drop for Attached {
     }
 }
 
-/// The times that threads stood still, in milliseconds.
+/// Returns the times for which threads stood still, in milliseconds.
 pub fn pauses(said: &str) -> Vec<f64> {
     let lines = said.lines().filter(|line| line.contains("stood still"));
     lines

@@ -1,4 +1,4 @@
-//! Compiles the small programs of `programs/`, each in the ways of [`crate::flags`].
+//! Compiles the small programs in `programs/`, each with the flag sets in [`crate::flags`].
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -12,15 +12,16 @@ use crate::flags::{Compiler, FlagSet};
 use crate::tool;
 use gprofinject_skip as skip;
 
-/// Why `test` is not for these flags, if it isn't.
+/// Whether a test applies to a flag set.
 pub enum Applies {
     Yes,
-    /// The test says so itself.
+    /// The test itself excludes the flag set.
     No,
-    /// It would, but something is missing on this machine.
+    /// It applies, but something is missing on this machine.
     Missing(String),
 }
 
+/// Returns whether a test applies to a flag set.
 pub fn applies(test: &Test, set: &FlagSet) -> Applies {
     if test.only.is_some_and(|only| only != set.compiler) || test.not.iter().any(|n| n == set.name) {
         return Applies::No;
@@ -36,11 +37,11 @@ pub fn applies(test: &Test, set: &FlagSet) -> Applies {
     }
 }
 
-/// Compiles `test` and says where the program is. It is shared with other tests: nobody may write to it, and it is run in
-/// a folder of the test's own.
+/// Compiles `test` and returns the path of the program. Other tests share the program, so nothing may write
+/// to it, and each test runs it in a folder of its own.
 ///
 /// # Errors
-/// The compiler's complaint.
+/// The compiler fails. The error is its output.
 pub fn build(test: &Test, set: &FlagSet) -> Result<PathBuf> {
     let extension = extension(&test.source);
     let mut command = Command::new(compiler(&extension, set));
@@ -54,9 +55,13 @@ pub fn build(test: &Test, set: &FlagSet) -> Result<PathBuf> {
     compile::shared(command, OsStr::new(&name), "all names shown", show_all)
 }
 
-/// Makes names global that gprof leaves out while they are local. The profile has no records of such functions, and
-/// those who call this want to see all. gprof drops even a local name that ends with a number, such as
-/// `f.constprop.0`, if the string behind it in the string table is one that it would drop. Cold parts stay what they are.
+/// Makes names global that gprof leaves out while they are local. The profile has no records of such
+/// functions, and callers of this function want to see all of them. gprof drops even a local name that ends
+/// with a number, such as `f.constprop.0`, if it would drop the next string in the string table. Cold parts
+/// are not changed.
+///
+/// # Errors
+/// objcopy fails, or the program cannot be read.
 pub fn show_all(program: &Path) -> Result<()> {
     const HIDDEN: [&str; 11] = [
         "!*.cold*",

@@ -1,8 +1,8 @@
-//! Runs a program under callgrind and reads the calls that it counted.
+//! Runs a program under callgrind and reads the calls that callgrind has counted.
 //!
 //! With `--dump-instr=yes` callgrind writes the address of each call site and of each callee. Both are
-//! link-time addresses of their objects: callgrind subtracts the load bias itself, for position
-//! independent programs and for libraries. Objects that it cannot tell are named `???`.
+//! link-time addresses of their objects: callgrind itself subtracts the load bias of position-independent
+//! programs and of libraries. An object that it cannot identify is called `???`.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -13,15 +13,16 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::compile;
 use crate::run::{self, Outcome};
 
-/// A function as callgrind sees it: an object file (an index into [`Profile::objects`]) and a name.
-/// The name is only good for telling functions of libraries apart; the program's go by address.
+/// A function as callgrind sees it: an object file (an index into [`Profile::objects`]) and a name. The name
+/// serves only to distinguish functions of libraries; the program's functions are identified by their
+/// addresses.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Node {
     pub object: usize,
     pub name: String,
 }
 
-/// Calls from one place to one function.
+/// The calls from one place to one function.
 #[derive(Debug, Clone)]
 pub struct Call {
     pub caller: Node,
@@ -32,7 +33,7 @@ pub struct Call {
     pub count: u64,
 }
 
-/// All that callgrind counted in one run.
+/// Everything that callgrind has counted in one run.
 #[derive(Debug)]
 pub struct Profile {
     pub objects: Vec<String>,
@@ -42,24 +43,32 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// The index of the object file `path`.
+    /// Returns the index of the object file `path`.
     pub fn object(&self, path: &Path) -> Option<usize> {
         let path = path.canonicalize().ok()?;
         self.objects.iter().position(|o| Path::new(o) == path)
     }
 }
 
-/// Runs `program` under callgrind; what it printed comes along.
+/// Runs `program` under callgrind. Returns the counts and the program's output.
 ///
-/// The functions of libraries must be bound at start, or callgrind shows each first call as one out of
-/// the dynamic linker's resolver.
+/// The functions of libraries must be bound at the start. Otherwise callgrind shows each first call as one
+/// from the dynamic linker's resolver.
 ///
-/// glibc's profiler, if the program was built for it, is kept out: its signals would end the program.
+/// If the program was built for glibc's profiler, that is kept from starting, because its signals would end
+/// the program.
+///
+/// # Errors
+/// callgrind cannot be run, or its output cannot be parsed.
 pub fn run(program: &Path, args: &[String], stdin: Option<&Path>) -> Result<(Profile, Outcome)> {
     run_with(&[], program, args, stdin)
 }
 
-/// The same with the instructions of PLT stubs counted as their own, not as their callers'.
+/// Runs `program` as [`run()`] does, but counts the instructions of PLT stubs as their own, not as their
+/// callers'.
+///
+/// # Errors
+/// As for [`run()`].
 pub fn run_instructions(program: &Path, args: &[String], stdin: Option<&Path>) -> Result<(Profile, Outcome)> {
     run_with(&["--skip-plt=no"], program, args, stdin)
 }
@@ -93,10 +102,10 @@ fn run_with(
     Ok((profile, outcome))
 }
 
-/// What a program imports that was built with -pg.
+/// A name that every program built with -pg imports.
 const PROFILER: &[u8] = b"\0__monstartup\0";
 
-/// A library with counters that do nothing.
+/// Compiles a library with counters that do nothing.
 fn without_profiler(folder: &Path) -> Result<PathBuf> {
     let (source, library) = (folder.join("quiet.s"), folder.join("quiet.so"));
     let names = ["mcount", "_mcount", "__fentry__", "__monstartup", "_mcleanup"];
@@ -108,7 +117,7 @@ fn without_profiler(folder: &Path) -> Result<PathBuf> {
     Ok(library)
 }
 
-/// Whether there is a valgrind to run.
+/// Whether valgrind is installed.
 pub fn available() -> bool {
     std::process::Command::new("valgrind").arg("--version").output().is_ok_and(|o| o.status.success())
 }
@@ -166,7 +175,7 @@ fn address(text: &str) -> Result<u64> {
     Ok(u64::from_str_radix(digits, 16)?)
 }
 
-/// `f'2` is f called by itself.
+/// Returns the name of the function: `f'2` is `f` when it is called by itself.
 fn without_recursion(name: &str) -> &str {
     match name.rsplit_once('\'') {
         Some((function, level)) if !level.is_empty() && level.bytes().all(|b| b.is_ascii_digit()) => function,

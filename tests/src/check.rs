@@ -1,4 +1,4 @@
-//! Compares a gmon.out with what callgrind says that it should hold.
+//! Compares a gmon.out with the calls that it should contain according to callgrind.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -9,16 +9,16 @@ use crate::elf::Program;
 use crate::gprofdata::GmonOut;
 use crate::normalise::Expected;
 
-/// How a comparison went.
+/// The result of a comparison.
 #[derive(Debug, Default)]
 pub struct Report {
     pub differences: Vec<String>,
-    /// What neither side can be blamed for, but somebody should see.
+    /// Facts that are the fault of neither side, but worth reporting.
     pub notes: Vec<String>,
-    /// Pairs of caller and callee that were compared, and call instructions.
+    /// The number of pairs of caller and callee that were compared, and that of call instructions.
     pub arcs: usize,
     pub sites: usize,
-    /// Pairs whose caller was checked against a set, not exactly.
+    /// The number of pairs whose caller was compared with a set of possible callers.
     pub loose: usize,
     pub their_calls: u64,
     pub our_calls: u64,
@@ -54,11 +54,15 @@ impl fmt::Display for Report {
     }
 }
 
-/// Level 1: (caller, callee, count) by function. Level 2: by call instruction, where callgrind saw one.
+/// Compares in two levels: by function (caller, callee, count), and by call instruction where callgrind saw
+/// one.
 ///
-/// As callees, the compiler's start-up functions ([`crate::elf::START_UP`]) are compared where both sides
-/// have them: their symbols have no size, which makes valgrind overlook them (it sees a call only when one
-/// comes from another object file), and a profiler may have no reason to take them for functions either.
+/// Calls of the compiler's start-up functions ([`crate::elf::START_UP`]) are compared if both sides have
+/// them. Their symbols have no size, so valgrind overlooks them (it sees a call only if it comes from another
+/// object file), and a profiler may not treat them as functions either.
+///
+/// # Errors
+/// The profile contains addresses outside the program.
 pub fn compare(expected: &Expected, profile: &GmonOut, program: &Program) -> Result<Report> {
     let start = program.named("_start").context("the program has no _start")?.address;
     let mut report = Report::default();
@@ -85,7 +89,7 @@ pub fn compare(expected: &Expected, profile: &GmonOut, program: &Program) -> Res
     }
     let their_callees: BTreeSet<u64> =
         expected.arcs.keys().map(|(_, callee)| callee).chain(expected.loose.keys()).copied().collect();
-    // Called by `_init`, which valgrind takes for nobody's.
+    // `_init` calls it, which valgrind assigns to no function.
     let by_init: Vec<u64> = match program.named("__gmon_start__") {
         Some(start) => [Some(start), program.named("atexit")].iter().flatten().map(|f| f.address).collect(),
         None => Vec::new(),
@@ -146,7 +150,7 @@ pub fn compare(expected: &Expected, profile: &GmonOut, program: &Program) -> Res
 }
 
 fn compare_sites(expected: &Expected, profile: &GmonOut, program: &Program, report: &mut Report) {
-    // The from-address lies inside the call instruction: find the instruction that it lies in.
+    // The from-address is inside the call instruction, so the instruction that contains it is searched.
     let mut ours: BTreeMap<(u64, u64), u64> = BTreeMap::new();
     let sites: BTreeMap<u64, u64> = expected.sites.iter().map(|((site, _), s)| (*site, s.length)).collect();
     let mut callees = BTreeSet::new();
@@ -163,14 +167,14 @@ fn compare_sites(expected: &Expected, profile: &GmonOut, program: &Program, repo
         if start_up && !callees.contains(callee) {
             continue;
         }
-        // gprof drops the symbols of `.cold` parts, and would give such a site to a neighbour: any address
-        // in the parent is better, and level 1 has compared the count.
+        // gprof drops the symbols of `.cold` parts, and would charge such a site to a neighbour. Any address
+        // in the parent is better, and the first level has compared the count.
         if program.containing(*site).is_some_and(|f| f.parent.is_some()) {
             continue;
         }
         report.sites += 1;
         let our = ours.get(&(*site, *callee)).copied().unwrap_or(0);
-        // Calls through a library may be charged to any address in the caller, this one included.
+        // Calls through a library may be charged to any address in the caller, including this one.
         let exact = !expected.loose.contains_key(callee);
         if our < theirs.count || (exact && our > theirs.count) {
             report.differences.push(format!(

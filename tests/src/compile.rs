@@ -1,8 +1,10 @@
-//! Runs compilers, and keeps what they make: the same source with the same flags is compiled once.
+//! Runs compilers and keeps their output: the same source with the same flags is compiled once.
 //!
-//! The cache is the folder `programs` in the build folder. An entry's name is a hash of all that the compiler's answer depends on:
-//! the command line, the sources' contents, the headers beside them, the variables that are set for the command, and the compiler, linker and C library of
-//! the machine. An entry is made under another name and renamed, so tests and whole test runs may fill the cache side by side.
+//! The cache is the folder `programs` in the build folder. An entry's name is a hash of everything on which
+//! the compiler's output depends: the command line, the contents of the sources, the headers beside them, the
+//! variables that are set for the command, and the compiler, linker and C library of the machine. An entry is
+//! made under another name and then renamed, so several tests and test runs may fill the cache at the same
+//! time.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -19,16 +21,16 @@ use gprofinject_skip as skip;
 
 use crate::{run, tool};
 
-/// The compilers whose programs are kept.
+/// The compilers whose output is kept.
 const COMPILERS: [&str; 7] = ["gcc", "g++", "clang", "clang++", "gfortran", "musl-gcc", "rustc"];
 
-/// What the compilers read as source. All else that a command line names may be bound into the program by its path.
+/// The extensions of source files. A program may depend on any other file in a command line by its path.
 const SOURCES: [&str; 6] = ["c", "cc", "s", "S", "rs", "f90"];
 
-/// Options by which a compiler writes more files than one, or writes the output's name into them.
+/// The options with which a compiler writes more than one file, or writes the output's name into them.
 const MORE_FILES: [&str; 4] = ["--coverage", "-gsplit-dwarf", "-save-temps", "-MD"];
 
-/// What else decides how a program turns out. Files that are not there are left out.
+/// The other tools that determine the output. Those that are not installed are left out.
 const TOOLS: [&str; 5] = ["ld", "as", "ld.gold", "objcopy", "gcc"];
 const VARIABLES: [&str; 7] = [
     "CPATH",
@@ -47,13 +49,13 @@ const LIBRARIES: [&str; 5] = [
     "/usr/lib/x86_64-linux-musl/libc.so",
 ];
 
-/// Programs that no test has used for so long are removed.
+/// Programs that no test has used for this time are removed.
 const KEPT: Duration = Duration::from_secs(14 * 24 * 3600);
 
-/// Runs a compiler whose command line has `-o FILE`, or takes the file from the cache.
+/// Runs a compiler whose command line has `-o FILE`, or copies the file from the cache.
 ///
 /// # Errors
-/// The compiler's complaint.
+/// The compiler fails. The error is its output.
 pub fn compile(command: Command) -> Result<()> {
     let Some((key, output)) = key(&command) else { return run_compiler(command) };
     let name = output.file_name().context("-o names a file")?.to_owned();
@@ -64,11 +66,11 @@ pub fn compile(command: Command) -> Result<()> {
     if let Made::Before(program) = made { copy(&program, &output) } else { Ok(()) }
 }
 
-/// Where the program lies that this command makes, once `finish` has changed what it leaves. The program is shared with other
-/// tests: nobody may write to it. The command has no `-o`.
+/// Returns the path of the program that this command makes, after `finish` has processed it. Other tests
+/// share the program, so nothing may write to it. The command has no `-o`.
 ///
 /// # Errors
-/// The compiler's complaint, or that of `finish`, which is known by its `tag`.
+/// The compiler or `finish` fails. The `tag` identifies `finish` in the cache.
 pub fn shared(
     mut command: Command,
     name: &OsStr,
@@ -90,13 +92,14 @@ pub fn shared(
     }
 }
 
-/// Copies a program that is to be run.
+/// Copies a program that will be run.
 ///
-/// By a process of its own: if this one had the copy open for writing while another thread forks, the child would have it open as
-/// well until it executes something, and nobody could execute the copy ("text file busy").
+/// A separate process copies it. If this process had the copy open for writing while another thread forks,
+/// the child would keep it open until it executes something, and nothing could execute the copy ("text file
+/// busy").
 ///
 /// # Errors
-/// The complaint of `cp`.
+/// `cp` fails. The error is its output.
 pub fn copy(from: &Path, to: &Path) -> Result<()> {
     let done = Command::new("cp").arg("--").args([from, to]).output().context("cp")?;
     if !done.status.success() {
@@ -105,10 +108,10 @@ pub fn copy(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Writes a program that is to be run, by [`copy`].
+/// Writes a program that will be run, as [`copy`] does.
 ///
 /// # Errors
-/// Where a file cannot be written.
+/// The file cannot be written.
 pub fn write_program(path: &Path, bytes: &[u8]) -> Result<()> {
     let folder = tempfile::tempdir()?;
     let written = folder.path().join("program");
@@ -117,7 +120,7 @@ pub fn write_program(path: &Path, bytes: &[u8]) -> Result<()> {
     copy(&written, path)
 }
 
-/// Runs a compiler; its complaint is the error.
+/// Runs a compiler. The error is the compiler's output.
 fn run_compiler(command: Command) -> Result<()> {
     let line = format!("{command:?}");
     let outcome = run::run(command, None, Duration::from_secs(600))?;
@@ -127,16 +130,16 @@ fn run_compiler(command: Command) -> Result<()> {
     Ok(())
 }
 
-/// A program in the cache: made by this call, or there already.
+/// A program in the cache: made by this call, or present before.
 enum Made {
     Now(PathBuf),
     Before(PathBuf),
 }
 
-/// The file `name` of the entry, made by `make` if it is not there.
+/// Returns the file `name` of the entry, which `make` makes if it is missing.
 fn kept(key: blake3::Hasher, name: &OsStr, make: impl FnOnce(&Path) -> Result<()>) -> Result<Made> {
     let id = key.finalize().to_hex().to_string();
-    // Within this process only one thread makes an entry; the others wait for it.
+    // Within this process, only one thread makes an entry; the others wait for it.
     static MAKING: Mutex<Option<HashMap<String, Arc<Mutex<()>>>>> = Mutex::new(None);
     let making = {
         let mut all = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -146,20 +149,20 @@ fn kept(key: blake3::Hasher, name: &OsStr, make: impl FnOnce(&Path) -> Result<()
     let entry = folder()?.join(&id);
     let program = entry.join(name);
     if program.exists() {
-        // For `tidy_up`, to the day.
+        // `tidy_up` uses this time, with a precision of a day.
         let _ = fs::File::open(&entry).and_then(|entry| entry.set_modified(SystemTime::now()));
         return Ok(Made::Before(program));
     }
     let new = tempfile::Builder::new().prefix("new-").tempdir_in(folder()?)?;
     make(&new.path().join(name))?;
-    // Who was quicker in another process has made the same.
+    // Another process that was faster has made the same entry.
     if fs::rename(new.path(), &entry).is_ok() {
         let _ = new.keep();
     }
     Ok(Made::Now(program))
 }
 
-/// The folder of the cache.
+/// Returns the folder of the cache.
 fn folder() -> Result<&'static Path> {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     let folder = FOLDER.get_or_init(|| {
@@ -183,7 +186,8 @@ fn tidy_up(folder: &Path) {
     }
 }
 
-/// What the output of the command depends on, and where it goes. `None`: it is not known, so the output is not kept.
+/// Returns the hash of everything on which the command's output depends, and the output's path. Returns
+/// `None` if that is not known, so that the output is not kept.
 fn key(command: &Command) -> Option<(blake3::Hasher, PathBuf)> {
     let compiler = command.get_program().to_str().filter(|name| COMPILERS.contains(name))?;
     let arguments: Vec<&OsStr> = command.get_args().collect();
@@ -209,7 +213,7 @@ fn key(command: &Command) -> Option<(blake3::Hasher, PathBuf)> {
                 key.add(b"-o");
                 key.add(arguments.next().map(Path::new).and_then(Path::file_name)?.as_bytes());
             }
-            // The headers of the sources' own folder are part of the key anyway.
+            // The headers in the folders of the sources are in the key anyway.
             "-I" => {
                 let folder = here.join(arguments.next()?);
                 key.add(b"-I");
@@ -217,7 +221,8 @@ fn key(command: &Command) -> Option<(blake3::Hasher, PathBuf)> {
                 key.add(folder.as_os_str().as_bytes());
                 key.headers(&folder)?;
             }
-            // A folder or a file that may live no longer than the test, or whose content is not part of the key.
+            // A folder or a file that may exist no longer than the test, or whose contents are not in the
+            // key.
             _ if text.starts_with('-') => {
                 let temporary = std::env::temp_dir();
                 let names_a_file =
@@ -251,12 +256,12 @@ fn key(command: &Command) -> Option<(blake3::Hasher, PathBuf)> {
     Some((key.0, output))
 }
 
-/// Whether a program in C, C++ or assembly may hold the path of its source.
+/// Whether a program in C, C++ or assembly may contain the path of its source.
 fn names_its_file(source: &[u8]) -> bool {
     [&b"__FILE__"[..], b"assert", b".file"].iter().any(|word| source.windows(word.len()).any(|w| w == *word))
 }
 
-/// A hash of parts: each is told from the next.
+/// A hash of several parts, each of which is separated from the next.
 struct Key(blake3::Hasher);
 
 impl Key {
@@ -264,7 +269,7 @@ impl Key {
         self.0.update(&(part.len() as u64).to_le_bytes()).update(part);
     }
 
-    /// All headers in a folder: a source may include any of them.
+    /// Adds all headers in a folder, because a source may include any of them.
     fn headers(&mut self, folder: &Path) -> Option<()> {
         let entries = fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path());
         let mut headers: Vec<PathBuf> =
@@ -278,7 +283,7 @@ impl Key {
     }
 }
 
-/// The compiler's version, and the sizes and times of the files that it works with.
+/// Returns the compiler's version, and the sizes and times of the files with which it works.
 fn toolchain(compiler: &str) -> String {
     static KNOWN: Mutex<Option<HashMap<String, String>>> = Mutex::new(None);
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -307,7 +312,7 @@ fn toolchain(compiler: &str) -> String {
 mod tests {
     use super::*;
 
-    /// The key of a command that compiles this source with these arguments, from a folder of its own.
+    /// Returns the key of a command that compiles this source with these arguments, in a folder of its own.
     fn key_of(source: &str, header: &str, arguments: &[&str]) -> Option<String> {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("a.c"), source).unwrap();
@@ -339,7 +344,7 @@ mod tests {
     #[test]
     fn a_program_is_compiled_once() {
         let folder = tempfile::tempdir().unwrap();
-        // Known to nobody else: the process number makes it another program in each run.
+        // The process number makes this a different program in each run.
         let source = format!("int number = {}; int main(void) {{ return 0; }}", std::process::id());
         let mut made = 0;
         let mut first = None;

@@ -1,26 +1,24 @@
-//! What a small program in `programs/` says about itself, in comments that start with `//#` (`!#` in
-//! Fortran).
+//! The directives in a small program of `programs/`: comments that start with `//#` (`!#` in Fortran).
 //!
 //! ```text
 //! //# flags: -lm                    appended to the compiler's command line
 //! //# args: 10 x                    the program's arguments
 //! //# exit: 3                       its exit status, as the shell shows it; default 0
 //! //# stdout: ok                    a line of its output; the lines together are all of it
-//! //# arc: main -> f 10             f was called ten times by main. `_start` stands for nobody.
-//! //# entry-arc: _start -> cmp 10   replaces all arcs into cmp where only entries are hooked
+//! //# arc: main -> f 10             main calls f ten times. `_start` means no caller in the program
+//! //# entry-arc: _start -> cmp 10   replaces all arcs into cmp for entry hooks only
 //! //# hooks: both                   only that mode
 //! //# only: gcc                     only that compiler
-//! //# not: O2-lto                   not at that flag set
-//! //# needs: tool                   skipped, loudly, where there is none
-//! //# others: allowed               functions beside those named may be called
-//! //# callgrind: no                 callgrind can't follow (signals) or takes too long: say why
+//! //# not: O2-lto                   not with that flag set
+//! //# needs: tool                   the test is skipped, and reports it, without this tool
+//! //# others: allowed               functions other than those named may be called
+//! //# callgrind: no                 callgrind cannot count it (signals) or takes too long; give the reason
 //! ```
 //!
-//! Those of a file that the program includes (`#include "name.h"`) are the program's as well.
+//! The directives of a file that the program includes (`#include "name.h"`) belong to the program as well.
 //!
-//! A profile must hold the arcs listed, all of them, and none beside them. A name means the function of
-//! that name, or the one clone that the compiler made of it (`name.isra.0`, `name.constprop.0`).
-//! `_start -> main 1` goes without saying.
+//! A profile must contain exactly the listed arcs. A name means the function of that name, or the only clone that
+//! the compiler has made of it (`name.isra.0`, `name.constprop.0`). `_start -> main 1` is always implied.
 
 use std::path::{Path, PathBuf};
 
@@ -36,7 +34,7 @@ pub struct Arc {
     pub count: u64,
 }
 
-/// A small program and what it says about itself.
+/// A small program and its directives.
 #[derive(Debug)]
 pub struct Test {
     pub source: PathBuf,
@@ -82,7 +80,8 @@ impl Test {
         Ok(test)
     }
 
-    /// The directives of a source, and of what it includes of ours: programs that differ in flags share the rest.
+    /// Reads the directives of a source and of the project's files that it includes: programs that differ
+    /// only in flags share the rest.
     fn apply_all(&mut self, source: &Path, text: &str) -> Result<()> {
         for (number, line) in text.lines().enumerate() {
             let line = line.trim_start();
@@ -124,7 +123,7 @@ impl Test {
         Ok(())
     }
 
-    /// The arcs that a profile taken with these hooks must hold.
+    /// Returns the arcs that a profile taken with these hooks must contain.
     pub fn arcs(&self, hooks: Hooks) -> Vec<Arc> {
         if hooks == Hooks::Both {
             return self.arcs.clone();
@@ -136,17 +135,17 @@ impl Test {
     }
 }
 
-/// `main -> f 10`
+/// Parses `main -> f 10`.
 fn arc(text: &str) -> Result<Arc> {
     let (caller, rest) = text.split_once(" -> ").context("expected caller -> callee count")?;
     let (callee, count) = rest.trim().rsplit_once(' ').context("expected caller -> callee count")?;
     Ok(Arc { caller: caller.trim().into(), callee: callee.trim().into(), count: count.parse()? })
 }
 
-/// All small programs, in the order of their names.
+/// Returns all small programs, in the order of their names.
 ///
 /// # Errors
-/// A source that cannot be read, or a directive that is none.
+/// A source cannot be read, or has an unknown directive.
 pub fn all() -> Result<Vec<Test>> {
     let mut sources = Vec::new();
     for entry in std::fs::read_dir(tool::folder().join("programs"))? {

@@ -6,8 +6,8 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use object::{Object, ObjectSection, ObjectSymbol, SectionKind, SymbolKind};
 
-/// The compiler's start-up code, linked into every program. It has no unwind information and symbols
-/// of size zero, so that a tool may leave it alone; where it is counted, it must be counted right.
+/// The compiler's start-up code, which is linked into every program. It has no unwind information and symbols
+/// of size zero, so a tool may ignore it; a tool that counts it must count it correctly.
 pub const START_UP: &[&str] = &[
     "_init",
     "_fini",
@@ -16,20 +16,20 @@ pub const START_UP: &[&str] = &[
     "register_tm_clones",
     "deregister_tm_clones",
     "_dl_relocate_static_pie",
-    // With -pg.
+    // Present with -pg.
     "__gmon_start__",
     "atexit",
     "__stack_chk_fail_local",
 ];
 
-/// One address where a function starts, under all the names that it has.
+/// An address at which a function starts, with all names that it has.
 #[derive(Debug, Clone)]
 pub struct Function {
     pub address: u64,
-    /// As the symbol says; for a symbol without a size, up to the next symbol or the section's end.
+    /// The size of the symbol; for a symbol without a size, up to the next symbol or the section's end.
     pub size: u64,
     pub names: Vec<String>,
-    /// Where the function starts that this is the `.cold` part of.
+    /// The start of the function of which this is the `.cold` part.
     pub parent: Option<u64>,
 }
 
@@ -85,7 +85,7 @@ impl Program {
             if symbol.kind() != SymbolKind::Text || !symbol.is_definition() || symbol.address() == 0 {
                 continue;
             }
-            // A GNU_IFUNC symbol stands at its resolver, which is called like any function.
+            // A GNU_IFUNC symbol has the address of its resolver, which is called like any function.
             let address = symbol.address();
             if let Some((parent, _)) = name.split_once(".cold") {
                 cold.push((address, source.clone(), parent.to_string()));
@@ -102,7 +102,8 @@ impl Program {
             function.names.push(name);
         }
 
-        // A static function's name may occur in several sources: its own source's one is meant.
+        // A static function's name may occur in several sources; the one in the part's own source is its
+        // parent.
         for (address, source, parent) in cold {
             let found = sources.get(&(source, parent.clone())).or_else(|| by_name.get(&parent)).copied();
             if let (Some(function), Some(parent)) = (functions.get_mut(&address), found) {
@@ -135,18 +136,19 @@ impl Program {
         self.functions.values()
     }
 
-    /// The function that starts at `address`.
+    /// Returns the function that starts at `address`.
     pub fn entry(&self, address: u64) -> Option<&Function> {
         self.functions.get(&address)
     }
 
-    /// The function that `address` lies in, as gprof sees it: a `.cold` part is a function of its own.
+    /// Returns the function that contains `address`, as gprof sees it: a `.cold` part is a function of its
+    /// own.
     pub fn containing(&self, address: u64) -> Option<&Function> {
         let (_, function) = self.functions.range(..=address).next_back()?;
         (address - function.address < function.size.max(1)).then_some(function)
     }
 
-    /// The function whose code `address` is: `.cold` parts count as their parents.
+    /// Returns the function to which the code at `address` belongs: `.cold` parts belong to their parents.
     pub fn owner(&self, address: u64) -> Option<&Function> {
         let function = self.containing(address)?;
         match function.parent {
@@ -155,12 +157,12 @@ impl Program {
         }
     }
 
-    /// The function that has `name` among its names: the first one, if there are several.
+    /// Returns the function that has `name` among its names: the first one, if there are several.
     pub fn named(&self, name: &str) -> Option<&Function> {
         self.entry(*self.by_name.get(name)?)
     }
 
-    /// For messages: the function's name, or the bare address.
+    /// Returns the function's name for messages, or the address.
     pub fn label(&self, address: u64) -> String {
         match self.containing(address) {
             Some(f) if f.address == address => f.name().to_string(),
@@ -169,7 +171,7 @@ impl Program {
         }
     }
 
-    /// The code from `address` to the end of its section.
+    /// Returns the code from `address` to the end of its section.
     pub fn code(&self, address: u64) -> &[u8] {
         self.section(address).map_or(&[], |s| &s.data[(address - s.address) as usize..])
     }

@@ -6,13 +6,14 @@ use crate::directives::Arc;
 use crate::elf::{Function, Program};
 use crate::gprofdata::GmonOut;
 
-/// Arcs by (caller, callee) addresses; what cannot be resolved is a difference already.
+/// Returns the arcs by the addresses of caller and callee. A name that cannot be resolved is already a
+/// difference.
 fn resolve(arcs: &[Arc], program: &Program) -> (BTreeMap<(u64, u64), u64>, Vec<String>) {
     let mut resolved = BTreeMap::new();
     let mut differences = Vec::new();
     for arc in arcs {
         match (find(program, &arc.caller), find(program, &arc.callee)) {
-            // Folded functions (ICF) share an address: their arcs add up.
+            // Functions that the linker has folded (ICF) share an address, and their arcs are added.
             (Some(caller), Some(callee)) => {
                 *resolved.entry((caller.address, callee.address)).or_default() += arc.count
             }
@@ -22,7 +23,7 @@ fn resolve(arcs: &[Arc], program: &Program) -> (BTreeMap<(u64, u64), u64>, Vec<S
     (resolved, differences)
 }
 
-/// The function of that name, or the one clone that the compiler made of it.
+/// Returns the function of that name, or the only clone that the compiler has made of it.
 fn find<'p>(program: &'p Program, name: &str) -> Option<&'p Function> {
     program.named(name).or_else(|| {
         let is_clone = |n: &String| n.strip_prefix(name).is_some_and(|rest| rest.starts_with('.'));
@@ -30,7 +31,7 @@ fn find<'p>(program: &'p Program, name: &str) -> Option<&'p Function> {
     })
 }
 
-/// All differences between the arcs listed and the profile's, as lines.
+/// Returns all differences between the listed arcs and the profile's, as lines.
 pub fn compare(arcs: &[Arc], others_allowed: bool, profile: &GmonOut, program: &Program) -> Vec<String> {
     let (expected, mut differences) = resolve(arcs, program);
     let listed: BTreeSet<u64> = expected.keys().map(|(_, callee)| *callee).collect();
@@ -60,10 +61,10 @@ pub fn compare(arcs: &[Arc], others_allowed: bool, profile: &GmonOut, program: &
     differences
 }
 
-/// The same of a profile in which some functions were left alone. Nothing is counted that goes into them, and what
-/// comes out of them counts as their callers'. So the totals of all others must be those listed, and each arc
-/// between two of the others must hold at least its own count: just that, if nothing can come from one that was
-/// left alone.
+/// Returns the differences from a profile in which some functions were not hooked. Calls of those functions
+/// are not counted, and calls that they make count as their callers'. So the totals of all other functions
+/// must be those listed, and each arc between two of the others must have at least its own count; exactly
+/// that count, if no call can come from a function that was not hooked.
 pub fn compare_without(
     refused: &BTreeSet<u64>,
     arcs: &[Arc],
@@ -114,12 +115,13 @@ pub fn compare_without(
     differences
 }
 
-/// The program's entry point is refused by everybody, and is the root of the calls.
+/// Whether a caller was not hooked. Every profiler refuses the program's entry point, which is the root of
+/// the calls.
 fn left_alone(refused: &BTreeSet<u64>, program: &Program, caller: u64) -> bool {
     refused.contains(&caller) && program.entry(caller).is_none_or(|f| !f.names.iter().any(|n| n == "_start"))
 }
 
-/// The profile that says just what is listed: to compare the lists themselves with callgrind.
+/// Returns the profile that contains exactly what is listed, to compare the lists themselves with callgrind.
 pub fn as_profile(arcs: &[Arc], program: &Program) -> (GmonOut, Vec<String>) {
     let (arcs, differences) = resolve(arcs, program);
     (GmonOut { arcs, ..GmonOut::default() }, differences)

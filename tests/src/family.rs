@@ -1,5 +1,5 @@
-//! Programs that have children, or end in odd ways: compared with themselves running alone, and each process's
-//! counts with what the source says.
+//! Programs that have children or end in unusual ways. They are compared with themselves running alone, and
+//! each process's counts with the source.
 // A test that cannot make its folders has failed.
 #![allow(clippy::unwrap_used)]
 
@@ -14,20 +14,20 @@ use crate::place::Place;
 use crate::run::{self, Outcome};
 use crate::{compile, gprofdata, tool};
 
-/// Each way to profile a family.
+/// The ways to profile a family of processes.
 pub const MODES: [&str; 4] = ["--hooks=both", "--hooks=entry", "--sampler=timer", "--no-follow"];
 pub const NO_FOLLOW: &str = "--no-follow";
 
-/// No run takes longer.
+/// The time after which a run is killed. No run takes so long.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// The functions that count, of all programs in `processes/`.
+/// The functions that are counted, of all programs in `processes/`.
 const COUNTED: [&str; 3] = ["work", "other", "late"];
 
-/// Calls of `work`, `other` and `late` in one process.
+/// The calls of `work`, `other` and `late` in one process.
 pub type Calls = [u64; 3];
 
-/// A folder with a program of `processes/`, compiled.
+/// A folder with a compiled program of `processes/`.
 pub struct Subject {
     place: Place,
     pub path: PathBuf,
@@ -48,7 +48,7 @@ impl Subject {
         Subject { place, path }
     }
 
-    /// The folder, for other programs.
+    /// Returns the folder, for further programs.
     pub fn place(&self) -> &Place {
         &self.place
     }
@@ -57,8 +57,9 @@ impl Subject {
         self.path.to_str().unwrap()
     }
 
-    /// Runs it alone and in each mode: it must not see a difference, and the processes must have made these
-    /// calls: the first one, and the others in any order. With --no-follow only the first one.
+    /// Runs the program alone and in each mode. It must behave in the same way, and the processes must have
+    /// made these calls: those of the first process, and those of the others in any order. With --no-follow,
+    /// only the first process is profiled.
     pub fn check(&self, args: &[&str], expected: &[Calls]) {
         for mode in MODES {
             let expected = if mode == NO_FOLLOW { expected.get(..1).unwrap() } else { expected };
@@ -68,7 +69,7 @@ impl Subject {
         }
     }
 
-    /// Runs it alone and profiled: output and status must be the same.
+    /// Runs the program alone and profiled. Output and status must be the same.
     pub fn same_as_alone(&self, options: &[&str], args: &[&str], env: &[(&str, &str)]) -> Run {
         let mut alone = Command::new(&self.path);
         alone.args(args).envs(env.iter().copied()).env_remove("GMON_OUT_PREFIX");
@@ -83,7 +84,7 @@ impl Subject {
     pub fn profiled(&self, options: &[&str], args: &[&str], env: &[(&str, &str)]) -> Run {
         let mut command = tool::uncached(tool::gprofinject().unwrap());
         command.args(options).arg(&self.path).args(args).envs(env.iter().copied());
-        // Where nobody else leaves run folders.
+        // A folder in which no other program leaves run folders.
         let shared = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
         command.env("XDG_RUNTIME_DIR", shared.path()).env_remove("GMON_OUT_PREFIX");
         let (outcome, folder) = in_new_folder(command);
@@ -109,14 +110,14 @@ pub struct Run {
     program: Program,
     pub outcome: Outcome,
     folder: Place,
-    /// On standard error.
+    /// The text on standard error.
     pub said: String,
-    /// The same without us.
+    /// The text on standard error without gprofinject.
     pub said_alone: String,
 }
 
 impl Run {
-    /// The profiles: of the first process, and the others' file names.
+    /// Returns whether the first process has a profile, and the file names of the others' profiles.
     pub fn files(&self) -> (bool, Vec<String>) {
         let entries = fs::read_dir(self.folder.folder.path()).unwrap();
         let names = entries.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned());
@@ -131,7 +132,7 @@ impl Run {
         self.folder.path(name)
     }
 
-    /// The calls in one profile.
+    /// Returns the calls in one profile.
     pub fn calls(&self, file: &Path) -> Calls {
         let profile = gprofdata::read(file).unwrap();
         let mut calls = BTreeMap::new();
@@ -141,7 +142,7 @@ impl Run {
         COUNTED.map(|name| calls.get(name).copied().unwrap_or(0))
     }
 
-    /// There are these profiles and no others.
+    /// Checks that there are exactly these profiles.
     pub fn made(&self, expected: &[Calls], what: &str) {
         let (first, others) = self.files();
         assert!(first, "{what}: no gmon.out");

@@ -1,4 +1,4 @@
-//! The ways of compiling: compilers lay out code differently with each set of flags.
+//! The flag sets: compilers arrange code differently with each of them.
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Compiler {
@@ -6,18 +6,18 @@ pub enum Compiler {
     Clang,
 }
 
-/// One way of compiling.
+/// A set of compiler flags.
 #[derive(Debug)]
 pub struct FlagSet {
     pub name: &'static str,
     pub compiler: Compiler,
     pub flags: &'static [&'static str],
-    /// The same for rustc. `None`: rustc has no such flags.
+    /// The corresponding flags of rustc; `None` if rustc has none.
     pub rust: Option<&'static [&'static str]>,
     /// A linker that may be missing.
     pub needs: Option<&'static str>,
-    /// Whether the compiler puts calls of another profiler into the program. Run alone, some programs then do not do what they
-    /// say, because glibc's counters are in their way.
+    /// Whether the compiler inserts calls of another profiler. Some programs then behave differently when
+    /// they run alone, because glibc's counters interfere.
     pub profiling: bool,
 }
 
@@ -33,7 +33,7 @@ const fn profiling(set: FlagSet) -> FlagSet {
     FlagSet { profiling: true, ..set }
 }
 
-/// All flag sets: nine ordinary ones and ten that are built for profiling.
+/// All flag sets: nine ordinary ones, and ten for programs that are built for profiling.
 pub const FLAG_SETS: &[FlagSet] = &[
     FlagSet { rust: Some(&["-Copt-level=0"]), ..gnu("O0", &["-O0"]) },
     FlagSet { rust: Some(&["-Copt-level=2"]), ..gnu("O2", &["-O2"]) },
@@ -62,7 +62,7 @@ pub const FLAG_SETS: &[FlagSet] = &[
     profiling(clang("clang-O1-instrument", &["-O1", "-finstrument-functions"])),
 ];
 
-/// The flag set of that name.
+/// Returns the flag set of that name.
 ///
 /// # Panics
 /// If there is none.

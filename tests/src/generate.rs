@@ -1,19 +1,19 @@
-//! Programs and data that are too large to keep: written out when a test needs them.
+//! Generates programs and data that are too large to store.
 
 use std::fmt::Write;
 
-/// C source of `functions` functions of the usual shapes, each called once by main, and the line that it
-/// prints. Every function calls `fan_out` others once: that many arcs each.
+/// Returns the C source of a program with `functions` functions of usual shapes, each called once by main,
+/// and the line that the program prints. Every function calls `fan_out` others once, so it has so many arcs.
 ///
-/// Function `i` only calls functions of the last tenth, which call nothing: the arcs are listed by
-/// [`many_functions_arcs`].
+/// Function `i` calls only functions of the last tenth, which call nothing. [`many_functions_arcs`] lists the
+/// arcs.
 pub fn many_functions(functions: usize, fan_out: usize) -> String {
     let mut source = String::from("#include <stdio.h>\n#define OPAQUE __attribute__((noinline))\n");
     source += "static volatile int sink;\n";
     let leaves = leaves(functions);
     for i in (0..functions).rev() {
         if i >= functions - leaves {
-            // Leaves of different sizes, the shortest of a few bytes.
+            // Leaves of different sizes, the shortest with a few bytes.
             let body = match i % 4 {
                 0 => "return x;".to_string(),
                 1 => format!("return x + {i};"),
@@ -29,7 +29,7 @@ pub fn many_functions(functions: usize, fan_out: usize) -> String {
         }
         let _ = writeln!(source, "asm volatile(\"\" : \"+r\"(r)); return r; }}");
     }
-    // main in slices: one function of that many calls takes the compiler forever.
+    // main is split, because compilers take very long for one function with so many calls.
     let callers = functions - leaves;
     for (slice, first) in (0..callers).step_by(SLICE).enumerate() {
         let _ = write!(source, "OPAQUE void slice{slice}(void) {{ ");
@@ -52,13 +52,14 @@ fn leaves(functions: usize) -> usize {
     (functions / 10).max(1)
 }
 
-/// The k-th function that function `caller` calls; all different for k below a tenth of `functions`.
+/// Returns the k-th function that function `caller` calls. All are different for k below a tenth of
+/// `functions`.
 fn callee(functions: usize, caller: usize, k: usize) -> usize {
     let leaves = leaves(functions);
     functions - leaves + (caller * 7 + k) % leaves
 }
 
-/// (caller, callee, count) of [`many_functions`]' program, by name.
+/// Returns the arcs of [`many_functions`]' program, by name: caller, callee, count.
 pub fn many_functions_arcs(functions: usize, fan_out: usize) -> Vec<(String, String, u64)> {
     let callers = functions - leaves(functions);
     let mut arcs = vec![("_start".to_string(), "main".to_string(), 1)];
@@ -74,7 +75,7 @@ pub fn many_functions_arcs(functions: usize, fan_out: usize) -> Vec<(String, Str
     arcs
 }
 
-/// Bytes that compress by about a half, the same each time.
+/// Returns bytes that compress by about a half, the same in each call.
 pub fn compressible(length: usize) -> Vec<u8> {
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
     let mut random = move || {
@@ -94,7 +95,7 @@ pub fn compressible(length: usize) -> Vec<u8> {
     data
 }
 
-/// A sequence of numbers to corrupt files with: the same for the same seed.
+/// Returns a generator of numbers for damaging files, with the same sequence for the same seed.
 pub fn random_numbers(seed: u64) -> impl FnMut() -> u64 {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     move || {
@@ -105,7 +106,7 @@ pub fn random_numbers(seed: u64) -> impl FnMut() -> u64 {
     }
 }
 
-/// Where fuzzing begins: a longer run begins elsewhere with `GPROFINJECT_FUZZ_SEED`.
+/// Returns the first seed for random tests. `GPROFINJECT_FUZZ_SEED` sets another one, for a longer run.
 pub fn first_seed() -> u64 {
     std::env::var("GPROFINJECT_FUZZ_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0)
 }

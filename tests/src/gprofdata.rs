@@ -1,7 +1,7 @@
-//! What the tests need of a gmon.out: its arcs, blocks and histograms, read by other code than ours that wrote it.
+//! A reader of gmon.out files for tests: arcs, basic blocks and histograms.
 //!
-//! A second reader on purpose: a mistake shared by writer and reader of the `gmon` crate would not show
-//! in a test that used it. It knows x86-64's byte order and word size only.
+//! It is independent of the `gmon` crate, because a mistake that writer and reader of that crate share would
+//! not show in a test that uses both. It knows only the byte order and word size of x86-64.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -23,13 +23,13 @@ impl Histogram {
     }
 }
 
-/// A profile, equal arcs summed.
+/// A profile, with equal arcs summed.
 #[derive(Debug, Default)]
 pub struct GmonOut {
     pub histograms: Vec<Histogram>,
-    /// (from, self) -> count
+    /// The counts by (from, self).
     pub arcs: BTreeMap<(u64, u64), u64>,
-    /// (address, count), as they come.
+    /// Address and count of each basic block, in the order of the file.
     pub blocks: Vec<(u64, u64)>,
 }
 
@@ -38,7 +38,7 @@ impl GmonOut {
         self.histograms.iter().map(Histogram::samples).sum()
     }
 
-    /// Samples in a range of addresses: those of the bins that start there.
+    /// Returns the number of samples in a range of addresses: those of the bins that start there.
     pub fn samples_in(&self, low: u64, size: u64) -> u64 {
         let mut sum = 0;
         for histogram in &self.histograms {
@@ -120,7 +120,10 @@ impl<'d> Input<'d> {
     }
 }
 
-/// Writes arcs as a profile: for tests of the checks themselves.
+/// Writes arcs as a profile, for tests of the checks themselves.
+///
+/// # Errors
+/// The file cannot be written.
 pub fn write_arcs(path: &Path, arcs: &BTreeMap<(u64, u64), u64>) -> Result<()> {
     let mut data = b"gmon\x01\0\0\0".to_vec();
     data.resize(20, 0);

@@ -1,7 +1,8 @@
-//! Which file of a crate imports which, read from the source: the layers of the house.
+//! Reads from the source which file of a crate imports which: the layers of the project.
 //!
-//! A *room* is a file. It imports another one if a path in its code (in a `use`, or in an expression, a type or a macro) leads
-//! into that file's module. What stands under `#[cfg(test)]` does not count. A `mod` declaration is not an import.
+//! A file imports another one if a path in its code (in a `use`, or in an expression, a type or a macro)
+//! leads into that file's module. Code under `#[cfg(test)]` does not count. A `mod` declaration is not an
+//! import.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -13,7 +14,7 @@ use petgraph::graphmap::DiGraphMap;
 use proc_macro2::{TokenStream, TokenTree};
 use syn::visit::{self, Visit};
 
-/// The module path of a file, without `crate`; the root's is empty.
+/// The module path of a file, without `crate`; that of the root is empty.
 pub type Module = Vec<String>;
 
 /// The files of one crate and their imports.
@@ -26,10 +27,10 @@ pub struct House {
 }
 
 impl House {
-    /// Reads a crate from its root file, `lib.rs` or `main.rs`, on.
+    /// Reads a crate, beginning with its root file, `lib.rs` or `main.rs`.
     ///
     /// # Errors
-    /// A file that cannot be read or is not Rust.
+    /// A file cannot be read, or is not Rust.
     pub fn read(root: &Path) -> Result<House> {
         let source = root.parent().context("a root file has a folder")?;
         let mut house = House::default();
@@ -57,7 +58,8 @@ impl House {
         Ok(house)
     }
 
-    /// The module with a file that a path leads into: the longest beginning of the path that has one.
+    /// Returns the module with a file into which a path leads: the longest prefix of the path that has a
+    /// file.
     fn file_of(&self, path: &[String]) -> Module {
         (0..=path.len())
             .rev()
@@ -67,14 +69,15 @@ impl House {
             .to_vec()
     }
 
-    /// Groups of files that import each other in a circle, each with the imports that tie it.
+    /// Returns the groups of files that import each other in a circle, each with the imports that close it.
     pub fn circles(&self) -> Vec<Vec<String>> {
         let keys: Vec<&Module> = self.files.keys().collect();
         let arrows = self.imports.iter().flat_map(|(from, to)| to.iter().map(move |to| (from, to)));
         circles(&keys, arrows)
     }
 
-    /// The same for what stands side by side in each folder: files, and folders with all that is in them.
+    /// Returns the circles between what is directly in each folder: files, and folders with everything in
+    /// them.
     pub fn circles_of_folders(&self) -> Vec<Vec<String>> {
         let mut all = Vec::new();
         let folders: BTreeSet<Module> = self
@@ -90,7 +93,7 @@ impl House {
             let arrows: BTreeSet<(Module, Module)> = self
                 .arrows()
                 .filter_map(|(from, to)| Some((place(from)?, place(to)?)))
-                // The folder's own file hands out what is in the folder.
+                // The folder's own file re-exports what is in the folder.
                 .filter(|(from, to)| from != to && *from != folder)
                 .collect();
             let keys: BTreeSet<&Module> = arrows.iter().flat_map(|(from, to)| [from, to]).collect();
@@ -104,15 +107,15 @@ impl House {
         self.imports.iter().flat_map(|(from, to)| to.iter().map(move |to| (from, to)))
     }
 
-    /// Files that import through the crate's root, which imports them.
+    /// Returns the files that import through the crate's root, which imports them.
     pub fn through_the_root(&self) -> Vec<String> {
         let root = Module::new();
         let through = self.arrows().filter(|(from, to)| **to == root && **from != root);
         through.map(|(from, _)| from.join("::")).collect()
     }
 
-    /// The files and folders directly in the source folder, from the ground up. What is in a layer imports only what is in
-    /// layers before.
+    /// Returns the files and folders directly in the source folder, from the bottom up. What is in a layer
+    /// imports only from the layers before it.
     pub fn layers(&self) -> Vec<Vec<String>> {
         let top = |module: &Module| module.first().cloned().unwrap_or_default();
         let mut below: BTreeMap<String, BTreeSet<String>> =
@@ -163,7 +166,7 @@ fn circles<'m>(
     ties.collect()
 }
 
-/// The modules of a file that have files of their own.
+/// Returns the modules of a file that have files of their own.
 fn declared(items: &[syn::Item]) -> Vec<String> {
     let modules = items.iter().filter_map(|item| match item {
         syn::Item::Mod(module) if module.content.is_none() && !is_test(&module.attrs) => {
@@ -181,10 +184,10 @@ fn is_test(attributes: &[syn::Attribute]) -> bool {
     })
 }
 
-/// Walks through a file and notes where its paths lead.
+/// Walks through a file and records where its paths lead.
 struct Reader<'h> {
     house: &'h House,
-    /// The module that the walk is in.
+    /// The module in which the walk is.
     at: Module,
     found: BTreeSet<Module>,
 }
@@ -235,7 +238,7 @@ impl Reader<'_> {
         self.note(&path);
     }
 
-    /// Paths among the tokens of a macro.
+    /// Records the paths among the tokens of a macro.
     fn note_tokens(&mut self, tokens: TokenStream) {
         let mut path: Vec<String> = Vec::new();
         let mut colons = 0;
@@ -311,7 +314,7 @@ impl<'a> Visit<'a> for Reader<'_> {
         visit::visit_path(self, path);
     }
 
-    // pub(in crate::a), pub(crate): rights, not imports.
+    // `pub(in crate::a)` and `pub(crate)` are permissions, not imports.
     fn visit_visibility(&mut self, _: &'a syn::Visibility) {}
 
     fn visit_macro(&mut self, item: &'a syn::Macro) {

@@ -1,7 +1,7 @@
 //! The harness of the system tests and benches.
 //!
-//! Ground truth comes from two sides, never from us: the arcs written in the small programs of
-//! `programs/` follow from their source, and callgrind counts the calls of any program at all.
+//! The expected values come from two sources, never from gprofinject: the arcs in the small programs of
+//! `programs/` follow from their source, and callgrind counts the calls of any program.
 //!
 //! ```text
 //! programs/*.c ─ directives ─> build ─> run ─> gmon.out ─> expect

@@ -1,20 +1,20 @@
-//! From what callgrind counted to what a gmon.out should say.
+//! From callgrind's counts to what a gmon.out should contain.
 //!
-//! Callgrind calls it a call when control comes to the first instruction of a function other than by a
-//! return. So of its calls into the program,
+//! For callgrind, a call is whenever control enters a function at its first instruction other than by a return.
+//! Its calls into the program are treated as follows:
 //!
-//! - a jump within one function to that function's own first instruction is a loop: dropped;
-//! - coming to a `.cold` part is no call, and what a `.cold` part calls is its parent's: renamed;
-//! - a jump to another function's first instruction, or running on into it, is a tail call: kept, and
-//!   charged to the function that jumped (entry-only hooks can't see that one: see `loose`);
-//! - landing in the middle of a function (longjmp, a return that callgrind lost track of): dropped;
-//! - a call through a PLT stub of the program: the stub is taken out of the middle;
-//! - a call out of a library (qsort's comparison) belongs to a function of the program that called the
-//!   library. Callgrind doesn't keep the path, but its calls among library functions tell who can have
-//!   been at the other end: see `loose`. Nobody (main, a thread's start) means `_start`.
+//! - A jump within one function to that function's first instruction is a loop, and is dropped.
+//! - An entry into a `.cold` part is no call, and calls by a `.cold` part are its parent's: they are renamed.
+//! - A jump to another function's first instruction, or running on into it, is a tail call. It is kept, and
+//!   charged to the function that jumped. (Entry hooks alone cannot see which function that is; see `loose`.)
+//! - An entry into the middle of a function (longjmp, or a return that callgrind has lost) is dropped.
+//! - In a call through a PLT stub of the program, the stub is removed.
+//! - A call from a library (qsort's comparison) belongs to a function of the program that called the library.
+//!   Callgrind does not keep the path, but its calls among library functions show which functions that can have
+//!   been; see `loose`. If there is none (for main, or a thread's start), the caller is `_start`.
 //!
-//! Left out is nothing but `_start` as a callee: the dynamic linker jumps there, before anything that we
-//! could load, and gprof has no use for it.
+//! Only `_start` as a callee is left out: the dynamic linker jumps there before anything could be loaded, and
+//! gprof does not use it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -26,7 +26,7 @@ use crate::gprofdata::GmonOut;
 use crate::tool::Hooks;
 use crate::x86::{self, Branch};
 
-/// Calls of one function whose callers are known as a set only.
+/// The calls of one function whose callers are known only as a set.
 #[derive(Debug, Clone, Default)]
 pub struct Loose {
     pub count: u64,
@@ -36,24 +36,25 @@ pub struct Loose {
 /// A call instruction in the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SiteCount {
-    /// The function that it is in.
+    /// The function that contains it.
     pub caller: u64,
     pub length: u64,
     pub count: u64,
 }
 
-/// What a profile of the same run should hold; functions by the addresses of their first instructions.
+/// What a profile of the same run should contain. Functions are identified by the addresses of their first
+/// instructions.
 #[derive(Debug, Default)]
 pub struct Expected {
-    /// (caller, callee) -> count, where the caller is certain.
+    /// The counts by caller and callee, where the caller is certain.
     pub arcs: BTreeMap<(u64, u64), u64>,
-    /// callee -> calls from outside of hooked code.
+    /// The calls of each callee from outside hooked code.
     pub loose: BTreeMap<u64, Loose>,
-    /// (call instruction, callee) -> count.
+    /// The counts by call instruction and callee.
     pub sites: BTreeMap<(u64, u64), SiteCount>,
     /// The tail calls among `arcs`: caller, callee, count.
     pub jumps: Vec<(u64, u64, u64)>,
-    /// Calls to places in the text where no function starts: nobody can count those.
+    /// The calls of addresses in the text at which no function starts, which no profiler can count.
     pub unknown_targets: BTreeMap<u64, u64>,
 }
 
@@ -62,7 +63,7 @@ impl Expected {
         self.arcs.values().sum::<u64>() + self.loose.values().map(|l| l.count).sum::<u64>()
     }
 
-    /// What is left where some functions are left alone.
+    /// Returns what is left if some functions are not hooked.
     pub fn with_hooks_but_in(self, left_alone: &BTreeSet<u64>, hooks: Hooks) -> Expected {
         match hooks {
             Hooks::Both => self.without(left_alone),
@@ -70,8 +71,8 @@ impl Expected {
         }
     }
 
-    /// What is left where some functions cannot be hooked (`--list` says which): nothing calls them, and what
-    /// they call is called by code that isn't hooked.
+    /// Returns what is left if some functions cannot be hooked (`--list` says which): calls of them are not
+    /// counted, and calls that they make come from code that is not hooked.
     pub fn without(mut self, refused: &BTreeSet<u64>) -> Expected {
         let mut above: BTreeMap<u64, BTreeSet<u64>> = BTreeMap::new();
         for &(caller, callee) in self.arcs.keys().filter(|(_, callee)| refused.contains(callee)) {
@@ -108,7 +109,8 @@ impl Expected {
         self
     }
 
-    /// The same of entry hooks, which know the caller by the return address: hooked or not, it is the caller.
+    /// Returns the same for entry hooks, which know the caller by the return address, whether it is hooked or
+    /// not.
     fn without_callees(mut self, refused: &BTreeSet<u64>) -> Expected {
         self.loose.retain(|callee, _| !refused.contains(callee));
         self.arcs.retain(|(_, callee), _| !refused.contains(callee));
@@ -117,14 +119,15 @@ impl Expected {
         self
     }
 
-    /// The profile that a perfect profiler would have left: for tests of the comparison itself.
+    /// Returns the profile that a perfect profiler would have left, for tests of the comparison itself.
     pub fn as_profile(&self) -> GmonOut {
         let mut profile = GmonOut::default();
         for ((site, callee), site_count) in &self.sites {
             let inside = site + site_count.length - 1;
             *profile.arcs.entry((inside, *callee)).or_default() += site_count.count;
         }
-        // What no call instruction made: tail calls, charged to the caller's first address; callbacks.
+        // These arcs have no call instruction: tail calls, charged to the caller's first address, and
+        // callbacks.
         for (caller, callee, count) in &self.jumps {
             *profile.arcs.entry((*caller, *callee)).or_default() += count;
         }
@@ -136,7 +139,10 @@ impl Expected {
     }
 }
 
-/// `object` is the program's index in `profile`.
+/// Returns what a profile should contain. `object` is the program's index in `profile`.
+///
+/// # Errors
+/// The counts contradict each other.
 pub fn normalise(profile: &Profile, object: usize, program: &Program, hooks: Hooks) -> Result<Expected> {
     let start = program.named("_start").context("the program has no _start")?.address;
     let calls = collapse_plt(profile, object, program);
@@ -188,8 +194,9 @@ pub fn normalise(profile: &Profile, object: usize, program: &Program, hooks: Hoo
     Ok(expected)
 }
 
-/// Entry-only: g, jumped to by f, finds the return address of f's caller, or of its caller's caller...
-/// Or f itself, where the jump is what was hooked (a g too short for anything else).
+/// Adds tail calls for entry hooks. A function g to which f has jumped finds the return address of f's
+/// caller, or of that function's caller, and so on; or f itself, if the jump is what was hooked (because g is
+/// too short for anything else).
 fn add_tail_calls(expected: &mut Expected, tail_calls: &[(u64, u64, u64)], start: u64) {
     let mut possible: BTreeMap<u64, BTreeSet<u64>> = BTreeMap::new();
     for (caller, callee) in expected.arcs.keys() {
@@ -219,7 +226,7 @@ fn add_tail_calls(expected: &mut Expected, tail_calls: &[(u64, u64, u64)], start
     }
 }
 
-/// Takes the program's PLT stubs out: f -> stub, stub -> g becomes f -> g.
+/// Removes the program's PLT stubs: f -> stub and stub -> g become f -> g.
 fn collapse_plt(profile: &Profile, object: usize, program: &Program) -> Vec<Call> {
     let in_plt = |object_of: &Node, address| object_of.object == object && program.is_plt(address);
     let mut behind: HashMap<u64, &Call> = HashMap::new(); // start of a stub -> its one onward call
@@ -240,12 +247,12 @@ fn collapse_plt(profile: &Profile, object: usize, program: &Program) -> Vec<Call
     calls
 }
 
-/// Where libc starts a thread. To callgrind the new thread goes on from where its creator called clone;
-/// its stack is empty, though. (Named only where libc has its symbols: Debian's libc6-dbg, which valgrind
-/// wants anyway.)
+/// The names of the function in which libc starts a thread. For callgrind, the new thread continues where its
+/// creator called clone, but its stack is empty. (The name is known only if libc has its symbols: from
+/// Debian's libc6-dbg, which valgrind needs anyway.)
 const THREAD_START: &[&str] = &["start_thread", "clone", "clone3", "__clone3", "__clone_internal"];
 
-/// Who of the program can have been the caller of a library's function.
+/// Finds the functions of the program that can have been the caller of a library's function.
 struct Callers<'c> {
     by_callee: HashMap<&'c Node, Vec<&'c Call>>,
     program: &'c Program,
@@ -262,7 +269,7 @@ impl<'c> Callers<'c> {
         Callers { by_callee, program, object, start }
     }
 
-    /// Walks back from a library's function to all functions of the program that led to it.
+    /// Walks back from a library's function to all functions of the program that have led to it.
     fn of(&self, node: &Node) -> BTreeSet<u64> {
         let mut found = BTreeSet::new();
         let mut seen: HashSet<&Node> = HashSet::new();

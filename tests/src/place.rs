@@ -1,4 +1,4 @@
-//! A folder for one test of the command: programs are compiled into it, gprofinject runs in it.
+//! A folder for one test of the command: programs are compiled into it, and gprofinject runs in it.
 // A test that cannot make its folder or its program has failed.
 #![allow(clippy::unwrap_used)]
 
@@ -10,10 +10,10 @@ use std::time::Duration;
 use crate::run::{self, Outcome};
 use crate::{compile, tool};
 
-/// No run of a small program takes longer.
+/// The time after which a run is killed. No run of a small program takes so long.
 pub const LIMIT: Duration = Duration::from_secs(30);
 
-/// A folder with a program in it, and gprofinject started there.
+/// A folder with a program in it, in which gprofinject is started.
 pub struct Place {
     pub folder: tempfile::TempDir,
 }
@@ -29,7 +29,7 @@ impl Place {
         Place::default()
     }
 
-    /// A name in the folder.
+    /// Returns the path of a name in the folder.
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
@@ -39,7 +39,7 @@ impl Place {
         self.compile("gcc", name, source, flags).unwrap()
     }
 
-    /// The same with another compiler; the error is what it says.
+    /// Compiles with another compiler. The error is its output.
     pub fn compile(
         &self,
         compiler: &str,
@@ -55,7 +55,7 @@ impl Place {
         Ok(self.path(name))
     }
 
-    /// gprofinject with these arguments, to be changed further.
+    /// Returns the command gprofinject with these arguments, to be changed further.
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = tool::uncached(tool::gprofinject().unwrap());
         command.args(args).current_dir(self.folder.path()).env_remove("GMON_OUT_PREFIX");
@@ -77,25 +77,25 @@ pub fn finish(command: Command) -> Outcome {
     outcome
 }
 
-/// Whatever happens, it's no panic.
+/// Checks that there was no panic, whatever has happened.
 fn sane(outcome: &Outcome) {
     let said = outcome.stderr_text();
     assert!(!said.contains("panicked") && !said.contains("RUST_BACKTRACE"), "{said}");
 }
 
-/// An error of ours: the status, nothing on standard output, and something to read.
+/// Checks for an error of gprofinject's: the status, nothing on standard output, and a message.
 pub fn complains(outcome: &Outcome, status: i32, about: &str) {
     assert_eq!(outcome.code(), status, "{}", outcome.stderr_text());
     assert!(outcome.stdout.is_empty(), "{}", outcome.stdout_text());
     assert!(outcome.stderr_text().contains(about), "says nothing of {about:?}: {}", outcome.stderr_text());
 }
 
-/// Calls `f` a hundred times and says so.
+/// A program that calls `f` a hundred times and prints a line.
 pub const HELLO: &str = "#include <stdio.h>\n\
     __attribute__((noinline)) int f(int x) { asm volatile(\"\"); return x + 1; }\n\
     int main(void) { int t = 0; for (int i = 0; i < 100; i++) t = f(t); printf(\"%d\\n\", t); return 0; }\n";
 
-/// Spends 0.2 s, most of it in `heavy`; the status is 3.
+/// A program that works for 0.2 s, mostly in `heavy`, and has the status 3.
 pub const BURN: &str = "#include <stdio.h>\n#include <time.h>\n\
     #define SPIN(f, n) __attribute__((noinline)) void f(void) \\\n\
     { for (int i = 0; i < n; i++) asm volatile(\"\"); }\n\

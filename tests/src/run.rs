@@ -1,4 +1,4 @@
-//! Runs a command to its end: what it printed, how it ended, what it used.
+//! Runs a command to its end: its output, its status, and the resources that it used.
 
 use std::fs::File;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-/// How a command went.
+/// The result of a command.
 #[derive(Debug)]
 pub struct Outcome {
     pub status: ExitStatus,
@@ -17,7 +17,7 @@ pub struct Outcome {
     pub stderr: Vec<u8>,
     pub timed_out: bool,
     pub wall: Duration,
-    /// CPU time in user mode of the command and the children that it waited for.
+    /// The CPU time in user mode of the command and of the children for which it has waited.
     pub user: Duration,
     pub system: Duration,
     /// The largest resident set among them, in bytes.
@@ -25,7 +25,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// As the shell shows it: 128 + N for a death by signal N.
+    /// Returns the status as the shell shows it: 128 + N for a death by signal N.
     pub fn code(&self) -> i32 {
         self.status.code().unwrap_or_else(|| 128 + self.status.signal().unwrap_or(0))
     }
@@ -43,11 +43,15 @@ impl Outcome {
     }
 }
 
-/// Runs `command` with `stdin` (or nothing) on its standard input; kills it after `limit`, and with it
-/// all of its process group: a profiled program that hangs must not outlive the profiler and eat the CPU.
+/// Runs `command` with `stdin` (or nothing) on its standard input. After `limit` it kills the command with
+/// all of its process group, because a profiled program that hangs must not outlive the profiler and use the
+/// CPU.
 ///
-/// The output goes through files: a grandchild that outlives the command can't hold us up, and a bench
-/// doesn't share the CPU with a reader.
+/// The output goes through files, so that a grandchild that outlives the command cannot delay this process,
+/// and a bench does not share the CPU with a reader.
+///
+/// # Errors
+/// The command cannot be started.
 pub fn run(mut command: Command, stdin: Option<&Path>, limit: Duration) -> Result<Outcome> {
     let folder = tempfile::tempdir()?;
     let (out, err) = (folder.path().join("stdout"), folder.path().join("stderr"));
@@ -65,7 +69,7 @@ pub fn run(mut command: Command, stdin: Option<&Path>, limit: Duration) -> Resul
     let watchdog = std::thread::spawn(move || {
         let timed_out = until_done.recv_timeout(limit) == Err(mpsc::RecvTimeoutError::Timeout);
         if timed_out {
-            // The child isn't reaped before this thread has ended, so the group is still its own.
+            // The child is not reaped before this thread has ended, so the group still belongs to it.
             system::kill_group(pid);
         }
         timed_out
@@ -88,7 +92,7 @@ pub fn run(mut command: Command, stdin: Option<&Path>, limit: Duration) -> Resul
     })
 }
 
-/// The processor time, user and system, of this process, and of the processes that it has started and that have ended.
+/// Returns the processor time, user and system, of this process, and of the processes that it has started and that have ended.
 pub fn processor_time() -> (Duration, Duration) {
     let [own, children] = [libc::RUSAGE_SELF, libc::RUSAGE_CHILDREN].map(|of| {
         let usage = system::usage(of);
@@ -97,8 +101,8 @@ pub fn processor_time() -> (Duration, Duration) {
     (own, children)
 }
 
-/// What the standard library doesn't offer: waiting without reaping, and the resources used.
-#[allow(unsafe_code)] // A few system calls, two of them with out-pointers to locals.
+/// What the standard library does not offer: waiting without reaping, and the resources used.
+#[allow(unsafe_code, reason = "system calls, two of them with out-pointers to locals")]
 mod system {
     use std::io;
     use std::mem::MaybeUninit;
@@ -108,7 +112,8 @@ mod system {
 
     use anyhow::{Context, Result};
 
-    /// Whoever starts the tests may ignore some (nohup, a shell's background), and programs would inherit that.
+    /// Gives the command default signals. The tests may have been started with some signals ignored (by
+    /// nohup, or in a shell's background), which programs would inherit.
     pub(super) fn with_default_signals(command: &mut Command) {
         let reset = || {
             for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM] {
@@ -117,14 +122,14 @@ mod system {
             }
             Ok(())
         };
-        // SAFETY: between fork and exec it makes only system calls.
+        // SAFETY: it makes only system calls between fork and exec.
         unsafe { command.pre_exec(reset) };
     }
 
     pub(super) fn wait_for_end(pid: u32) -> Result<()> {
         let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
         let flags = libc::WEXITED | libc::WNOWAIT;
-        // SAFETY: `info` is a writable siginfo_t for the whole call, and nobody reads it.
+        // SAFETY: `info` is a writable siginfo_t for the whole call, and nothing reads it.
         while unsafe { libc::waitid(libc::P_PID, pid, info.as_mut_ptr(), flags) } != 0 {
             let error = io::Error::last_os_error();
             if error.kind() != io::ErrorKind::Interrupted {
@@ -135,19 +140,20 @@ mod system {
     }
 
     pub(super) fn kill_group(leader: u32) {
-        // SAFETY: takes no pointers. The leader is our unreaped child, so no stranger has its number.
+        // SAFETY: it takes no pointers. The leader is a child that has not been waited for, so no other
+        // process has its number.
         unsafe { libc::kill(-(leader as i32), libc::SIGKILL) };
     }
 
     pub(super) fn reap(pid: u32) -> Result<(i32, libc::rusage)> {
         let mut status = 0;
         let mut usage = MaybeUninit::<libc::rusage>::zeroed();
-        // SAFETY: both pointers are to writable locals of the right type.
+        // SAFETY: both pointers are to writable local variables of the right type.
         let reaped = unsafe { libc::wait4(pid as i32, &mut status, 0, usage.as_mut_ptr()) };
         if reaped != pid as i32 {
             return Err(io::Error::last_os_error()).context("wait4");
         }
-        // SAFETY: rusage is plain integers, zeroed above and filled in by the kernel.
+        // SAFETY: rusage consists of plain integers, zeroed above and filled in by the kernel.
         Ok((status, unsafe { usage.assume_init() }))
     }
 

@@ -1,13 +1,13 @@
-//! Random beginnings of functions, with everything in them that matters when they are moved: operands
-//! relative to the instruction, branches of all kinds within and out of them, calls, odd prefixes.
+//! Random beginnings of functions, which contain everything that matters for their relocation: operands
+//! relative to the instruction, branches of all kinds within and out of them, calls, unusual prefixes.
 
 use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind};
 
-/// Where the generated instructions may lead.
+/// The addresses to which the generated instructions may lead.
 pub struct Surroundings {
-    /// Address of the first instruction.
+    /// The address of the first instruction.
     pub at: u64,
-    /// What operands relative to the instruction point at.
+    /// The data to which operands relative to the instruction point.
     pub data: std::ops::Range<u64>,
 }
 
@@ -16,14 +16,14 @@ pub struct Generator<R: FnMut() -> u64> {
     random: R,
 }
 
-/// Instructions, one behind the other.
+/// Consecutive instructions.
 pub struct Sequence {
     pub bytes: Vec<u8>,
-    /// Offsets of the instructions.
+    /// The offsets of the instructions.
     pub starts: Vec<u64>,
 }
 
-/// Most instructions tried for one place: random bytes are often none.
+/// The number of attempts at one instruction, since random bytes often are none.
 const TRIES: usize = 1000;
 
 impl<R: FnMut() -> u64> Generator<R> {
@@ -31,7 +31,7 @@ impl<R: FnMut() -> u64> Generator<R> {
         Generator { random }
     }
 
-    /// A number below `limit`.
+    /// Returns a number below `limit`.
     pub fn below(&mut self, limit: u64) -> u64 {
         ((self.random)() >> 16) % limit
     }
@@ -44,7 +44,7 @@ impl<R: FnMut() -> u64> Generator<R> {
         (self.random)()
     }
 
-    /// Instructions of `least` bytes or a few more. A call ends them.
+    /// Returns instructions of `least` bytes or a few more. A call ends them.
     pub fn sequence(&mut self, around: &Surroundings, least: usize) -> Sequence {
         let mut bytes: Vec<u8> = Vec::new();
         let mut starts = Vec::new();
@@ -96,7 +96,7 @@ impl<R: FnMut() -> u64> Generator<R> {
         prefixes
     }
 
-    /// The opcode and perhaps a ModRM byte; random bytes follow.
+    /// Returns the opcode and perhaps a ModRM byte, which random bytes follow.
     fn opcode(&mut self) -> Vec<u8> {
         let any = self.word() as u8;
         // No base register, and a displacement of 32 bits.
@@ -150,7 +150,7 @@ impl<R: FnMut() -> u64> Generator<R> {
         }
     }
 
-    /// Most operands shall point at something.
+    /// Makes most operands point to something.
     fn aim_operand(&mut self, instruction: &Instruction, bytes: &mut [u8], around: &Surroundings) {
         let mut decoder = Decoder::with_ip(64, bytes, instruction.ip(), DecoderOptions::NONE);
         let decoded = decoder.decode();
@@ -170,7 +170,7 @@ impl<R: FnMut() -> u64> Generator<R> {
         bytes[at..at + 4].copy_from_slice(&displacement.to_le_bytes());
     }
 
-    /// Branches lead to other instructions of the sequence, near it, or far off.
+    /// Makes branches lead to other instructions of the sequence, near it, or far away.
     fn aim_branch(&mut self, i: &Instruction, bytes: &mut [u8], starts: &[u64], around: &Surroundings) {
         if !matches!(i.op0_kind(), OpKind::NearBranch64) {
             return;
@@ -178,7 +178,7 @@ impl<R: FnMut() -> u64> Generator<R> {
         let end = (i.next_ip() - around.at) as usize;
         let target = match self.below(4) {
             0 | 1 => self.pick(starts),
-            // Where nothing stands but what stops.
+            // Addresses at which only an `int3` is.
             2 => bytes.len() as u64 + self.below(40),
             _ => 0_u64.wrapping_sub(1 + self.below(60)),
         };
@@ -212,7 +212,7 @@ fn is_repeatable(i: &Instruction) -> bool {
         Mnemonic::Tpause,
         Mnemonic::Mwaitx,
         Mnemonic::Monitorx,
-        // Their own address is what they are about.
+        // The result contains their own address.
         Mnemonic::Fnstenv,
         Mnemonic::Fnsave,
     ];
@@ -229,7 +229,7 @@ fn is_repeatable(i: &Instruction) -> bool {
             | Mnemonic::Xsavec
             | Mnemonic::Xsavec64
     );
-    // Another trap, another code segment.
+    // Another trap, or another code segment.
     let far = matches!(
         i.mnemonic(),
         Mnemonic::Retf

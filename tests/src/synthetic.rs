@@ -1,19 +1,20 @@
-//! ELF programs made of given functions, without a compiler.
+//! Makes ELF programs of given functions, without a compiler.
 
-/// One function, and what stands behind it.
+/// One function, and the bytes after it.
 pub struct Piece {
     pub code: Vec<u8>,
-    /// Bytes up to the next function.
+    /// The bytes up to the next function.
     pub padding: Vec<u8>,
-    /// As its symbol says; None: it has none.
+    /// The size in its symbol; `None` if it has no symbol.
     pub size: Option<u64>,
 }
 
 pub struct Program {
     pub position_independent: bool,
-    /// The first one is the entry point.
+    /// The functions. The first one is the entry point.
     pub pieces: Vec<Piece>,
-    /// Words of data: the addresses of functions, by their numbers, with a distance from their starts.
+    /// The words of data: the addresses of functions, by their numbers, each with an offset from the
+    /// function's start.
     pub pointers: Vec<(usize, u64)>,
 }
 
@@ -21,7 +22,7 @@ const PAGE: u64 = 0x1000;
 const HEADER: u64 = 64;
 const SEGMENT: u64 = 56;
 const SYMBOL: usize = 24;
-/// Where an ET_EXEC begins.
+/// The address at which an ET_EXEC begins.
 const BASE: u64 = 0x40_0000;
 
 impl Program {
@@ -29,18 +30,18 @@ impl Program {
         if self.position_independent { 0 } else { BASE }
     }
 
-    /// The address of the first function.
+    /// Returns the address of the first function.
     pub fn text(&self) -> u64 {
         self.base() + PAGE
     }
 
-    /// The addresses of the functions.
+    /// Returns the addresses of the functions.
     pub fn addresses(&self) -> Vec<u64> {
         let lens = self.pieces.iter().map(|p| (p.code.len() + p.padding.len()) as u64);
         lens.scan(self.text(), |at, len| Some(std::mem::replace(at, *at + len))).collect()
     }
 
-    /// The file.
+    /// Returns the bytes of the file.
     pub fn file(&self) -> Vec<u8> {
         let base = self.base();
         let addresses = self.addresses();
@@ -56,7 +57,7 @@ impl Program {
         for (n, (piece, &address)) in self.pieces.iter().zip(&addresses).enumerate() {
             let Some(size) = piece.size else { continue };
             half(&mut symbols, names.len() as u32);
-            // STT_FUNC, STB_GLOBAL, in section 1
+            // STT_FUNC, STB_GLOBAL, in section 1.
             symbols.extend([0x12, 0, 1, 0]);
             word(&mut symbols, address);
             word(&mut symbols, size);
@@ -77,7 +78,7 @@ impl Program {
         for value in [self.text(), HEADER, sections_at] {
             word(&mut out, value);
         }
-        // No flags; sizes and counts of headers; the section names' index.
+        // No flags; the sizes and counts of headers; the index of the section names.
         out.extend([0, 0, 0, 0, 64, 0, 56, 0, 3, 0, 64, 0, 6, 0, 4, 0]);
         let segments = [
             (3, 4, interpreter_at, interpreter.len() as u64, 1),
@@ -99,7 +100,7 @@ impl Program {
         out.extend(section_names);
         out.resize(sections_at as usize, 0);
         out.resize(sections_at as usize + 64, 0);
-        // name, kind, flags, address, offset, size, link, info, entry size
+        // Name, kind, flags, address, offset, size, link, info, entry size.
         let sections = [
             (1, 1, 6, base + text_at, text_at, text.len(), 0, 0, 0),
             (7, 1, 3, base + data_at, data_at, data.len(), 0, 0, 0),

@@ -29,11 +29,11 @@ impl Hooks {
     }
 }
 
-/// Who patches.
+/// Which engine patches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Engine {
     Builtin,
-    /// Frida's gum; what it can't do safely isn't hooked.
+    /// Frida's gum. What it cannot patch safely is not hooked.
     Frida,
     /// Frida's gum, and the built-in engine for the rest.
     FridaOrBuiltin,
@@ -48,7 +48,10 @@ impl Engine {
         }
     }
 
-    /// The command that has the engine; the error says why there is none.
+    /// Returns the command that has the engine.
+    ///
+    /// # Errors
+    /// There is none; the error says why.
     pub fn gprofinject(self) -> Result<&'static Path> {
         match self {
             Engine::Builtin => gprofinject(),
@@ -57,23 +60,24 @@ impl Engine {
     }
 }
 
-/// Builds the commands that the tests start.
+/// The command that builds what the tests start.
 const BUILD: &str = "cargo build --release --workspace --bins";
 
-/// The folder of this crate.
+/// Returns the folder of this crate.
 pub fn folder() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Cargo's build folder: the one that the running test lies in.
+/// Returns Cargo's build folder, which contains the running test.
 pub fn target_folder() -> PathBuf {
     gprofinject_skip::target_folder().unwrap_or_else(|| folder().join("../target"))
 }
 
-/// The command under test: `$GPROFINJECT`, or the release build.
+/// Returns the command under test: `$GPROFINJECT`, or the release build.
 ///
 /// # Errors
-/// Where it was not built, or its sources have changed since. `cargo test --workspace --release` builds it before the tests.
+/// It was not built, or its sources have changed since. `cargo test --workspace --release` builds it before
+/// the tests.
 pub fn gprofinject() -> Result<&'static Path> {
     static FOUND: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let found = FOUND.get_or_init(|| {
@@ -84,20 +88,20 @@ pub fn gprofinject() -> Result<&'static Path> {
     found.as_deref().map_err(|error| anyhow::anyhow!("{error}"))
 }
 
-/// The `gmon` command: the one beside the command under test.
+/// Returns the `gmon` command, which is beside the command under test.
 ///
 /// # Errors
-/// As [`gprofinject`].
+/// As for [`gprofinject`].
 pub fn gmon() -> Result<PathBuf> {
     let gmon = gprofinject()?.with_file_name("gmon");
     if std::env::var_os("GPROFINJECT").is_some() { Ok(gmon) } else { is_fresh(gmon, BUILD) }
 }
 
-/// The command with Frida's gum in it: `$GPROFINJECT_FRIDA`, or the one in `frida/` of the build folder, where
-/// `$FRIDA_GUM_DEVKIT` is set.
+/// Returns the command that contains Frida's gum: `$GPROFINJECT_FRIDA`, or the one in `frida/` of the build
+/// folder if `$FRIDA_GUM_DEVKIT` is set.
 ///
 /// # Errors
-/// Why there is none: `no Frida: ...` if nobody has asked for one.
+/// There is none; the error says why: `no Frida: ...` if none was asked for.
 pub fn frida() -> Result<&'static Path> {
     static FOUND: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let found = FOUND.get_or_init(|| {
@@ -105,7 +109,7 @@ pub fn frida() -> Result<&'static Path> {
             if std::env::var_os("FRIDA_GUM_DEVKIT").is_none_or(|folder| folder.is_empty()) {
                 bail!("no Frida: FRIDA_GUM_DEVKIT names no devkit (docs/frida.md)");
             }
-            // A folder of its own, or it would take the other command's place.
+            // It needs a folder of its own, because it would replace the other command.
             let built = target_folder().join("frida/release/gprofinject");
             is_fresh(built, "cargo build --release -p gprofinject --features frida --target-dir target/frida")
         });
@@ -114,7 +118,8 @@ pub fn frida() -> Result<&'static Path> {
     found.as_deref().map_err(|error| anyhow::anyhow!("{error}"))
 }
 
-/// When the file was changed last; of a folder, when any file in it was. `None`: it is not there.
+/// Returns when the file was last changed; for a folder, when any file in it was. Returns `None` if it does
+/// not exist.
 fn modified(path: &Path) -> Option<SystemTime> {
     let own = path.metadata().ok()?;
     if !own.is_dir() {
@@ -129,8 +134,8 @@ fn named_by(variable: &'static str) -> Option<Result<PathBuf>> {
     Some(Path::new(&path).canonicalize().context(variable))
 }
 
-/// The command that `build` makes, unless it is missing or one of its sources is newer. Cargo lists the sources in a file beside
-/// it, and folders in which any file counts.
+/// Returns the command that `build` makes, unless it is missing or older than one of its sources. Cargo lists
+/// the sources in a file beside it; in a folder, any file counts.
 fn is_fresh(command: PathBuf, build: &str) -> Result<PathBuf> {
     let how = || format!("{} is to be built by: {build}", command.display());
     let built = modified(&command).with_context(how)?;
@@ -147,21 +152,24 @@ fn is_fresh(command: PathBuf, build: &str) -> Result<PathBuf> {
     Ok(command)
 }
 
-/// gprofinject, started so that it plans anew: no plan of an earlier run, by the user or by another test, stands in for
-/// the planner that is tested.
+/// Returns gprofinject, started without a cache, so that no plan of an earlier run hides the planner that is
+/// tested.
 pub fn uncached(gprofinject: &Path) -> Command {
     let mut command = Command::new(gprofinject);
     command.arg("--no-cache");
     command
 }
 
-/// `gprofinject OPTIONS -o PROFILE -- PROGRAM ARGS`, ready to run. `$GPROFINJECT_OPTIONS` has more options, so that
-/// any test can be run with `--count blocks`, say.
+/// Returns `gprofinject OPTIONS -o PROFILE -- PROGRAM ARGS`, ready to run. `$GPROFINJECT_OPTIONS` has further
+/// options, so that any test can be run with `--count blocks`, for example.
+///
+/// # Errors
+/// There is no gprofinject.
 pub fn command(options: &[&str], profile: &Path, program: &Path, args: &[String]) -> Result<Command> {
     command_by(Engine::Builtin, options, profile, program, args)
 }
 
-/// The same with an engine.
+/// Returns the same command with an engine.
 pub fn command_by(
     engine: Engine,
     options: &[&str],
@@ -177,7 +185,7 @@ pub fn command_by(
     Ok(command)
 }
 
-/// The same as [`command`], but with a cache of plans in this folder.
+/// Returns the same as [`command`], but with a cache of plans in this folder.
 pub fn cached(
     caches: &Path,
     options: &[&str],
@@ -198,18 +206,27 @@ fn to_profile(command: &mut Command, options: &[&str], profile: &Path, program: 
     command.env_remove("GMON_OUT_PREFIX").env("LD_BIND_NOW", "1");
 }
 
-/// Entries of the functions that the engine leaves alone, by `--list`.
+/// Returns the entries of the functions that the engine refuses, by `--list`.
+///
+/// # Errors
+/// `--list` fails.
 pub fn refused(engine: Engine, hooks: Hooks, program: &Path) -> Result<BTreeSet<u64>> {
     refused_for("", engine, hooks, program)
 }
 
-/// Those among them that take an unwinder's steps.
+/// Returns the entries of those among them that take an unwinder's steps.
+///
+/// # Errors
+/// `--list` fails.
 pub fn unwinder(hooks: Hooks, program: &Path) -> Result<BTreeSet<u64>> {
     refused_for("unwinder ", Engine::Builtin, hooks, program)
 }
 
-/// Entries of the functions whose calls aren't counted for either reason. `_start` isn't among them: it is the root of
-/// the calls.
+/// Returns the entries of the functions whose calls are not counted, for either reason. `_start` is not among
+/// them, because it is the root of the calls.
+///
+/// # Errors
+/// `--list` fails.
 pub fn left_alone(engine: Engine, hooks: Hooks, path: &Path, program: &Program) -> Result<BTreeSet<u64>> {
     let mut left_alone = match engine {
         Engine::Frida => refused(engine, hooks, path)?,
@@ -224,7 +241,7 @@ fn refused_for(reason: &str, engine: Engine, hooks: Hooks, program: &Path) -> Re
     command.args(["-q", engine.option(), hooks.option(), "--list", "--"]).arg(program);
     let listed = run::run(command, None, Duration::from_secs(60))?;
     let text = listed.stdout_text();
-    // Address, size, name, tactic or refusal.
+    // The columns are address, size, name, and tactic or refusal.
     let wanted = format!("  refused: {reason}");
     let lines = text.lines().filter(|line| line.contains(&wanted));
     lines
@@ -235,7 +252,7 @@ fn refused_for(reason: &str, engine: Engine, hooks: Hooks, program: &Path) -> Re
         .collect()
 }
 
-/// Runs a program under gprofinject, quietly.
+/// Runs a program under gprofinject, with `-q`.
 pub fn profile(
     hooks: Hooks,
     profile: &Path,
@@ -247,8 +264,11 @@ pub fn profile(
     run::run(command, stdin, Duration::from_secs(600))
 }
 
-/// The folder of the real programs: `$GPROFINJECT_CORPUS`, or made in the build folder by `corpus.sh`.
-/// The error says why there is none.
+/// Returns the folder of the real programs: `$GPROFINJECT_CORPUS`, or one in the build folder that
+/// `corpus.sh` makes.
+///
+/// # Errors
+/// The programs cannot be built; the error says why.
 pub fn corpus() -> Result<&'static Path> {
     static FOUND: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let found = FOUND.get_or_init(|| find_or_make_corpus().map_err(|error| format!("{error:#}")));
@@ -259,7 +279,10 @@ fn find_or_make_corpus() -> Result<PathBuf> {
     make_corpus(&[])
 }
 
-/// The real programs, of these kinds; of none: of those that tests want.
+/// Builds the real programs of these kinds; if the list is empty, those that tests use.
+///
+/// # Errors
+/// They cannot be built.
 pub fn make_corpus(kinds: &[&str]) -> Result<PathBuf> {
     let corpus = match std::env::var_os("GPROFINJECT_CORPUS") {
         Some(path) => PathBuf::from(path),

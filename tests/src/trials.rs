@@ -1,8 +1,9 @@
 //! The harness of the system tests: it runs trials side by side and reports them as libtest does.
 //!
-//! Cargo's own harness has a fixed list of tests and as many threads as there are processors. Many system tests wait most of the
-//! time, some measure, and the matrix of programs and flag sets is read from a folder. So the trials are [`libtest_mimic`]'s, twice
-//! as many at a time as there are processors, and a trial that measures has the machine alone.
+//! Cargo's own harness has a fixed list of tests and as many threads as there are processors. Many system
+//! tests wait most of the time, some measure, and the matrix of programs and flag sets is read from a folder.
+//! So this harness uses [`libtest_mimic`], runs twice as many trials at a time as there are processors, and
+//! runs a trial that measures alone.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -25,7 +26,7 @@ pub enum Company {
     Alone,
 }
 
-/// A test of its own: it passes unless it panics.
+/// A test, which passes unless it panics.
 pub struct Trial {
     name: String,
     company: Company,
@@ -33,14 +34,14 @@ pub struct Trial {
 }
 
 impl Trial {
-    /// A trial of this name. Names are paths like `module::test`.
+    /// Returns a trial of this name. Names are paths such as `module::test`.
     pub fn new(name: String, company: Company, run: impl FnOnce() + Send + 'static) -> Trial {
         Trial { name, company, run: Box::new(run) }
     }
 }
 
-/// Lists the tests of a module: it defines `trials()`, which returns them. A test that is not listed is dead code, which does not
-/// compile.
+/// Lists the tests of a module: it defines `trials()`, which returns them. A test that is not listed is dead
+/// code, which does not compile.
 ///
 /// ```ignore
 /// trials! {
@@ -51,7 +52,7 @@ impl Trial {
 #[macro_export]
 macro_rules! trials {
     ($($company:ident: $($name:ident),+;)+) => {
-        /// The tests of this module.
+        /// Returns the tests of this module.
         pub(crate) fn trials() -> Vec<$crate::trials::Trial> {
             let module = module_path!().split_once("::").map_or("", |(_, module)| module);
             vec![$($($crate::trials::Trial::new(
@@ -66,17 +67,18 @@ macro_rules! trials {
 }
 
 thread_local! {
-    /// What a trial's thread says when it panics: the message with its place. `None`: no trial runs on this thread.
+    /// The message of a panic in a trial's thread, with its place. `None` means that no trial runs in this
+    /// thread.
     static PANIC: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Held shared by a trial that runs together with others, exclusively by one that runs alone.
+/// A trial that runs together with others holds this shared, and one that runs alone holds it exclusively.
 static MACHINE: RwLock<()> = RwLock::new(());
 
 /// How long each trial took, and the processor time that this process and those it started took meanwhile.
 static TIMES: Mutex<Vec<(Duration, Duration, String)>> = Mutex::new(Vec::new());
 
-/// Runs the trials that the command line names, and says how it went. The trials that run alone come last.
+/// Runs the trials that the command line names, and reports the results. The trials that run alone come last.
 ///
 /// The command line is libtest's. With `GPROFINJECT_TIMES=1` the slowest trials and the processor time are printed at the end.
 pub fn main(mut trials: Vec<Trial>) -> ExitCode {
@@ -118,7 +120,8 @@ pub fn main(mut trials: Vec<Trial>) -> ExitCode {
 }
 
 fn one(name: String, company: Company, trial: Box<dyn FnOnce() + Send>) -> Result<(), Failed> {
-    // A failed trial has panicked with the lock in its hands. There is nothing behind the lock that could be broken.
+    // A trial that has failed panicked while it held the lock. The lock protects no data that could be
+    // inconsistent.
     let (_shared, _alone) = match company {
         Company::Together => (Some(MACHINE.read().unwrap_or_else(PoisonError::into_inner)), None),
         Company::Alone => (None, Some(MACHINE.write().unwrap_or_else(PoisonError::into_inner))),
@@ -136,7 +139,7 @@ fn one(name: String, company: Company, trial: Box<dyn FnOnce() + Send>) -> Resul
     outcome.map_err(|payload| Failed::from(if said.is_empty() { message(&*payload) } else { said }))
 }
 
-/// The message of a panic that came from another thread.
+/// Returns the message of a panic that came from another thread.
 fn message(payload: &(dyn Any + Send)) -> String {
     let text =
         payload.downcast_ref::<String>().map(String::as_str).or(payload.downcast_ref::<&str>().copied());

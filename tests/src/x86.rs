@@ -1,18 +1,18 @@
-//! Just enough x86-64 to tell a call from a jump, and to know where a call ends.
+//! Decodes enough of x86-64 to distinguish a call from a jump, and to find the end of a call.
 
-/// What the instruction at a call site does, as far as call graphs care.
+/// The effect of the instruction at a call site, as far as call graphs are concerned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Branch {
-    /// A call of that many bytes: the return address is right behind.
+    /// A call with this number of bytes; the return address is immediately after it.
     Call { length: u64 },
-    /// A jump, conditional or not; to another function's entry it is a tail call.
+    /// A jump, conditional or not. A jump to another function's entry is a tail call.
     Jump,
-    /// Anything else. Callgrind names the last instruction before it came to another function, which
-    /// need not be a branch: code may simply run on into the function behind it.
+    /// Anything else. Callgrind names the last instruction before control came to another function. It need
+    /// not be a branch, because code may run on into the next function.
     Other,
 }
 
-/// Decodes the instruction that `code` starts with.
+/// Decodes the instruction at the start of `code`.
 pub fn branch(code: &[u8]) -> Branch {
     let is_prefix = |b: &u8| {
         matches!(b, 0x26 | 0x2e | 0x36 | 0x3e | 0x64..=0x67 | 0xf2 | 0xf3) || matches!(b, 0x40..=0x4f)
@@ -31,7 +31,7 @@ pub fn branch(code: &[u8]) -> Branch {
     }
 }
 
-/// The bytes of ModRM, SIB and displacement.
+/// Returns the number of bytes of ModRM, SIB and displacement.
 fn operand_length(modrm: u8, sib: u8) -> u64 {
     let (mode, rm) = (modrm >> 6, modrm & 7);
     let has_sib = mode != 3 && rm == 4;

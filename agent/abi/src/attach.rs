@@ -1,73 +1,101 @@
-//! How the injector speaks to an agent in a process that runs already: it borrows a stopped thread, and calls the
-//! library's `gprofinject_control` with an [`Order`]. Into a process that was not started by it, it has mapped the
-//! library by itself; there the order [`PREPARE`] comes first.
+//! How the injector gives orders to an agent in a process that runs already.
+//!
+//! The injector borrows a stopped thread of the process and has it call the library's function [`CONTROL`] with an
+//! [`Order`] in memory. If the process was started without the agent, the injector has mapped the library by itself, and
+//! its first order is [`Command::Prepare`].
 
-use crate::FOLDER_MAX;
-use crate::plan::{THREAD_WORDS, ThreadWords};
+use core::mem::offset_of;
 
-/// Name of the library's entry. rdi = [`Order`], rsp = a stack of our own, a multiple of 16. It never returns:
-/// it says that it is done, and sleeps.
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use crate::coded::coded;
+use crate::names::FOLDER_MAX;
+use crate::plan::ThreadWords;
+
+/// Name of the library's entry for orders. On entry, rdi is the address of an [`Order`], and rsp, a multiple of 16, is the
+/// top of a stack that the injector has made. The function never returns: it sets [`Order::done`] and sleeps.
 pub const CONTROL: &str = "gprofinject_control";
 
-/// Does everything that the set-up does but the patches; other threads may run.
-pub const PREPARE: u64 = 1;
-/// Writes the patches. All other threads stand still, for this and what follows, outside what is patched.
-pub const ARM: u64 = 2;
-/// Makes the program's text what it was. Frames that are on the stack go on to return through the arena.
-pub const PAUSE: u64 = 3;
-/// Writes the patches once more.
-pub const RESUME: u64 = 4;
-/// After [`PAUSE`]: takes back what [`ARM`] has changed in the C library.
-pub const LEAVE: u64 = 5;
+coded! {
+    /// What an order tells the agent to do.
+    pub enum Command as CommandCode(u64) {
+        /// Do everything that the set-up does except for the patches. Other threads may run meanwhile.
+        Prepare = 1,
+        /// Write the patches. For this order and the ones below, all other threads stand still, outside of the patched
+        /// instructions.
+        Arm = 2,
+        /// Write the program's original instructions. Frames that are on the stack still return through the arena.
+        Pause = 3,
+        /// Write the patches once more.
+        Resume = 4,
+        /// After [`Command::Pause`]: undo what [`Command::Arm`] has changed in the C library.
+        Leave = 5,
+    }
+}
 
-/// Longest path of a process's files, without a suffix.
+/// Longest `FOLDER/NAME` of a process's files, without a suffix.
 pub const PLACE_MAX: usize = FOLDER_MAX + 64;
+/// Most functions of the C library that lead to the agent.
 pub const DETOURS_MAX: usize = 32;
+/// Length of the table of mappings that [`Order::mapped`] names.
 pub const MAPPED_MAX: usize = 1024;
 
 /// Offset of the [`ThreadWords`] from the thread pointer in a process that was attached to: glibc's
 /// `__glibc_unused2` of tcbhead_t (sysdeps/x86_64/nptl/tls.h), 512 bytes at offset 128 in all versions.
 pub const WORDS: u64 = 128;
-/// Behind them three words of a thread that has landed in a handler and waits there (see [`Order::waiting`]): the
-/// landing pad, rax, and for how many rounds more.
+/// Offset of the landing pad of a thread that waits before it goes on in an exception handler (see [`Order::waiting`]).
 pub const PAD: u64 = WORDS + size_of::<ThreadWords>() as u64;
+/// Offset of that thread's rax.
 pub const ACCUMULATOR: u64 = PAD + 8;
+/// Offset of the number of rounds for which that thread still waits.
 pub const ROUNDS: u64 = ACCUMULATOR + 8;
 
-/// In and out.
+/// An order with its result. The injector writes the whole record before the agent runs, and reads it when `done` is set;
+/// meanwhile only the agent touches it.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct Order {
-    /// Set to 1 at the end.
+    /// The agent stores 1 here at the end, from machine code.
     pub done: u64,
-    pub command: u64,
+    /// In: a [`Command`].
+    pub command: CommandCode,
     /// Out: 0, or an errno.
     pub result: i64,
-    /// Out of [`PREPARE`]: what every thread's [`crate::plan::ThreadWords`] must be before [`ARM`].
-    pub words: [u64; THREAD_WORDS],
-    /// Out of [`PREPARE`]: the table of shadows ([`crate::plan::ArenaHeader::shadows`]).
+    /// Out of [`Command::Prepare`]: what every thread's words must be before [`Command::Arm`].
+    pub words: ThreadWords,
+    /// Out of [`Command::Prepare`]: the table of shadows ([`crate::plan::ArenaHeader::shadows`]).
     pub shadows: u64,
-    /// Out of [`PREPARE`]: address of a table of [`MAPPED_MAX`] pairs, address and length of what the agent has
-    /// mapped beside its files; 0: nothing.
+    /// Out of [`Command::Prepare`]: address of [`MAPPED_MAX`] pairs of address and length, which name what the agent has
+    /// mapped beside its files; 0: the agent has mapped nothing.
     pub mapped: u64,
-    /// Out of [`PREPARE`]: address of a word; while it is not 0, threads that an exception has landed in a handler wait
-    /// before they go on there; and the extent of the code in which they wait.
+    /// Out of [`Command::Prepare`]: first the address of a word: while it is not 0, threads that an exception has led to a
+    /// handler wait before they go on there. Then the start and the end of the code in which they wait.
     pub waiting: [u64; 3],
-    /// Out: what was being done last, should it fail: 1 the C library's system calls, 2 the program's text.
+    /// Out: the last step that was begun, in case it failed. 1: the C library's system calls; 2: the program's text.
     pub step: u64,
-    /// In: `_Unwind_GetGR` of an unwinder that is part of the program; 0: there is none.
+    /// In: address of `_Unwind_GetGR` if an unwinder is part of the program, else 0.
     pub get_gr: u64,
     /// In: where the main thread's stack began.
     pub stack: u64,
-    /// In: what is needed of the auxiliary vector, ended by type 0.
+    /// In: the entries of the auxiliary vector that the agent needs, type and value, ended by type 0.
     pub auxiliary: [[u64; 2]; 8],
-    /// In: functions of the C library that lead to the agent from [`ARM`] on, and where their own code can be
-    /// called nevertheless.
+    /// In: functions of the C library that lead to the agent from [`Command::Arm`] on, and the addresses by which the
+    /// agent can still call their own code.
     pub detours: [[u64; 2]; DETOURS_MAX],
+    /// In: number of entries of `detours` that are in use.
     pub detours_count: u64,
-    /// In: the region file and the plan file, open in the process; [`PREPARE`] closes them. -1: they are opened by name.
+    /// In: descriptors of the region file and the plan file, open in the process. [`Command::Prepare`] closes them. If
+    /// one is -1, the agent opens both files by name.
     pub descriptors: [i64; 2],
-    /// In: `FOLDER/NAME`.
+    /// In: number of bytes of `place` that are in use.
     pub place_len: u64,
+    /// In: `FOLDER/NAME`.
     pub place: [u8; PLACE_MAX],
 }
+
+const _: () = {
+    // Written by machine code, and polled by the injector while the agent runs.
+    assert!(offset_of!(Order, done) == 0);
+    assert!(offset_of!(Order, command) == 8);
+    assert!(offset_of!(Order, result) == 16);
+};

@@ -14,35 +14,41 @@
 //! RECENT              u64 *: arcs that were found lately away from home, see [`recent`]
 //! SLOTS               Slot *: the home slots of all functions, `slot_bytes` bytes
 //! segment(0)...       Overflow *: SEGMENTS tables, each four times the one before
-//! counters            u64 *: how often blocks were entered, `counter_bytes` bytes
+//! counters            u64 *: how often basic blocks were entered, `counter_bytes` bytes
 //! ```
 //!
-//! The file is sparse; the injector gives it its full length. The agent commits a *chunk* of a block
-//! (MADV_POPULATE_WRITE, then a shared mapping over the zeros that stood there) when the first arc is to
-//! be stored in it, so that a full file system is found out by an error code and not by a SIGBUS. Parts
-//! that were never committed read as zeros.
+//! The file is sparse; the injector gives it its full length. When the agent is to store the first arc in a *chunk* of a
+//! thread block, it commits the chunk: MADV_POPULATE_WRITE, then a shared mapping over the zeros that were there. So a
+//! full file system is an error code and not a SIGBUS. Parts that were never committed read as zeros.
 //!
-//! Every word of a block has one writer, the thread that owns the block; signal handlers of that thread
-//! interrupt it but never run beside it. Readers may look at any time: a key is stored once, before its
-//! count, and never changed but for the mark of linked calls ([`plain_key`]); counts only grow.
+//! The records here are for code that reads or writes a file as a whole. The agent, whose threads use a mapping of the
+//! file at the same time, reaches the same fields through [`crate::shared`], which says for each field who writes it.
 
 use core::mem::offset_of;
 
-/// What an arc's key may be besides a runtime return address: `CALLER` with the number of the calling
-/// function, for calls out of code that is not hooked; `TAIL` with the number of the function that left
-/// by a jump; `SITE` with the link address of such a jump; `ROOT` where nothing hooked was running.
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use crate::coded::coded;
+
+/// Key of an arc for a call out of code that is not hooked: this bit, and the number of the function that is charged.
+/// (The key of a call out of hooked code is its runtime return address.)
 pub const CALLER: u64 = 1 << 63;
+/// Key of an arc for a tail call: this bit, and the number of the function that left by a jump.
 pub const TAIL: u64 = 1 << 62;
+/// Key of an arc for a tail call whose jump the plan knows: this bit, and the jump's link address.
 pub const SITE: u64 = 1 << 61;
+/// Key of an arc for a call out of code that is not hooked while no hooked function was running.
 pub const ROOT: u64 = u64::MAX;
 
-/// In the key of a home slot, beside a return address: calls from there are *linked*, so that the thunk does not find
-/// the key (see the agent's `far.rs`). From [`LINKS_SHIFT`] on stands how many more are, up to [`LINKS`].
+/// Bit in the key of a home slot, beside a return address: the next calls from there are *linked*, which means that the
+/// thunk does not find the key (see the agent's `far.rs`).
 pub const LINKED: u64 = 1 << 60;
+/// First bit of the number of calls that are still to be linked, in a key with [`LINKED`].
 pub const LINKS_SHIFT: u32 = 47;
+/// The largest such number.
 pub const LINKS: u64 = (1 << 13) - 1;
 
-/// Whether a key is that of linked calls.
+/// Whether a key is one with [`LINKED`].
 pub const fn is_linked(key: u64) -> bool {
     key & (CALLER | TAIL | SITE | LINKED) == LINKED
 }
@@ -52,47 +58,65 @@ pub const fn plain_key(key: u64) -> u64 {
     if is_linked(key) { key & ((1 << LINKS_SHIFT) - 1) } else { key }
 }
 
+/// First bytes of a region file.
 pub const MAGIC: [u8; 8] = *b"gpi-regn";
+/// Bytes of a page.
 pub const PAGE: u64 = 4096;
 
+/// The injector's part of a region file's header. It is written before the program starts, and nobody writes it later. A
+/// forked child's agent copies its parent's into its own file.
 #[repr(C)]
-#[derive(Debug)]
-pub struct RegionHeader {
-    // Written by the injector before the program starts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub struct RegionOrders {
+    /// [`MAGIC`].
     pub magic: [u8; 8],
     /// [`crate::VERSION`].
     pub version: u32,
-    /// Samples per second of CPU time that the agent takes by timer; 0: none, the injector samples.
+    /// Samples per second of CPU time that the agent takes by timer; 0: the injector samples, or nobody.
     pub timer_rate: u32,
+    /// File offset of the histogram.
     pub histogram_offset: u64,
+    /// Number of bins of the program's text.
     pub text_bins: u64,
+    /// Number of bins of the arena, which follow those of the text.
     pub arena_bins: u64,
     /// Binary logarithm of the bytes of text that a bin covers. No bin covers bytes of two functions.
     pub text_shift: u32,
-    /// The same of the arena.
+    /// Binary logarithm of the bytes of the arena that a bin covers.
     pub arena_shift: u32,
+    /// File offset of the first thread block.
     pub blocks_offset: u64,
+    /// Bytes of a thread block.
     pub block_len: u64,
-    /// Bytes of home slots in a block.
+    /// Bytes of home slots in a thread block.
     pub slot_bytes: u64,
     /// Bytes committed at a time in the home slots; a multiple of the page size.
     pub slot_chunk: u64,
-    /// Bytes of block counters in a block, committed as a whole when a thread gets the block.
+    /// Bytes of basic block counters in a thread block, committed as a whole when a thread gets the block.
     pub counter_bytes: u64,
-    /// Blocks that the (sparse) file has room for: its length is `blocks_offset + blocks_max * block_len`.
+    /// Number of thread blocks for which the (sparse) file has room: its length is
+    /// `blocks_offset + blocks_max * block_len`.
     pub blocks_max: u64,
-    /// Not 0: children are profiled as well, and programs that the process executes.
+    /// Not 0: forked children are profiled as well, and programs that the process executes.
     pub follow: u32,
     /// Number of the plan in the injector.
     pub plan: u32,
+}
 
-    // Written by the agent.
-    /// A [`State`].
-    pub state: u32,
-    /// A [`Trouble`] that kept the agent from hooking, else 0.
-    pub trouble: u32,
-    /// errno of the failed system call, or 0.
+/// The first bytes of a region file. Behind the orders stands what the agent says of its process;
+/// [`crate::shared::RegionRef`] says who writes each of these fields.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub struct RegionHeader {
+    /// The injector's part.
+    pub orders: RegionOrders,
+    /// How far the agent has come: a [`State`].
+    pub state: StateCode,
+    /// Why the agent does not hook: a [`Trouble`], or 0.
+    pub trouble: TroubleCode,
+    /// errno of the system call that failed, or 0. After [`Trouble::Panic`], the line of [`RegionHeader::panic_file`].
     pub errno: i32,
+    /// The process's number.
     pub pid: u32,
     /// Link address that the trouble is about, or 0.
     pub trouble_address: u64,
@@ -100,78 +124,90 @@ pub struct RegionHeader {
     pub bias: u64,
     /// Nanoseconds that the agent's set-up took.
     pub setup_ns: u64,
-    /// Thread blocks handed out so far.
+    /// Number of thread blocks handed out so far.
     pub blocks: u64,
-    /// Calls that could not be stored (no memory, file system full).
+    /// Number of calls that could not be stored (no memory, file system full).
     pub lost_calls: u64,
-    /// Threads that got no block.
+    /// Number of threads that got no block.
     pub lost_threads: u64,
-    /// Calls on a stack for which no shadow could be had: counted, but their exit was not hooked.
+    /// Number of calls on a stack for which no shadow could be had: they were counted, but their exits were not hooked.
     pub bare_calls: u64,
-    /// Timer samples at a PC outside text and arena.
+    /// Number of timer samples at a program counter outside of text and arena.
     pub samples_outside: u64,
-    /// Threads whose sampling timer could not be made.
+    /// Number of threads whose sampling timer could not be made.
     pub lost_timers: u64,
     /// Not 0: the process entered seccomp. From then on the agent makes no system call, so new arcs may
     /// find no place, and threads and children are not counted.
     pub frozen: u64,
-    /// Children that count in this file because they could not make one: see [`BlockHeader::process`].
+    /// Number of children that count in this file because they could not make one: see [`BlockHeader::process`].
     pub guests: u64,
-    /// Children that are counted nowhere.
+    /// Number of children that are counted nowhere.
     pub lost_children: u64,
-    /// Programs that could not be asked for when they were executed.
+    /// Number of executed programs about which the injector could not be asked.
     pub lost_programs: u64,
-    /// Functions that Frida's gum has patched.
+    /// Number of functions that Frida's gum has patched.
     pub frida_patched: u64,
-    /// Nanoseconds that it took for them, beside [`RegionHeader::setup_ns`].
+    /// Nanoseconds that gum took for them, in addition to [`RegionHeader::setup_ns`].
     pub frida_ns: u64,
+    /// After [`Trouble::Panic`], the name of the source file, as its bytes stand in memory. Shorter names are followed by
+    /// zeros; of longer ones, the end is here.
+    pub panic_file: [u64; PANIC_FILE_WORDS],
 }
 
-#[repr(u32)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
-    /// The agent was never loaded.
-    New = 0,
-    /// Set-up began and did not come to an end.
-    SettingUp = 1,
-    /// Hooks are in place.
-    Armed = 2,
-    /// The agent left the program as it was; see `trouble`.
-    Refused = 3,
+/// Words of [`RegionHeader::panic_file`].
+pub const PANIC_FILE_WORDS: usize = 8;
+
+coded! {
+    /// How far the agent has come.
+    pub enum State as StateCode(u32) {
+        /// The agent was never loaded.
+        New = 0,
+        /// Set-up began and has not come to an end.
+        SettingUp = 1,
+        /// Hooks are in place.
+        Armed = 2,
+        /// The agent does not hook the program; [`RegionHeader::trouble`] says why.
+        Refused = 3,
+    }
 }
 
-#[repr(u32)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trouble {
-    None = 0,
-    /// The plan or region file could not be opened or mapped.
-    Files = 1,
-    /// Plan and agent are of different versions.
-    Version = 2,
-    /// The running program is not the one that was planned (AT_ENTRY or AT_PHDR differ).
-    OtherProgram = 3,
-    /// The arena's place is taken, or memory is short.
-    Arena = 4,
-    /// The text in memory is not the text of the file.
-    TextDiffers = 5,
-    /// The text could not be made writable.
-    Protect = 6,
-    /// Memory for the set-up was refused.
-    Memory = 7,
-    /// Somebody defines the hooks of -finstrument-functions, which the plan took for the C library's empty ones.
-    Hooks = 8,
+coded! {
+    /// Why the agent does not hook the program.
+    pub enum Trouble as TroubleCode(u32) {
+        /// The plan or region file could not be opened or mapped.
+        Files = 1,
+        /// Plan and agent are of different versions.
+        Version = 2,
+        /// The running program is not the one that was planned (AT_ENTRY or AT_PHDR differ).
+        OtherProgram = 3,
+        /// The arena's place is taken, or memory is short.
+        Arena = 4,
+        /// The text in memory is not the text of the file.
+        TextDiffers = 5,
+        /// The text could not be made writable.
+        Protect = 6,
+        /// Memory for the set-up was refused.
+        Memory = 7,
+        /// The hooks of -finstrument-functions, which the plan took for the C library's empty ones, are somebody else's.
+        Hooks = 8,
+        /// The agent's code has panicked: see [`RegionHeader::panic_file`]. If the state is [`State::Armed`], the hooks were in
+        /// place by then, and what was counted is there.
+        Panic = 9,
+    }
 }
 
+/// The start of a thread block. [`crate::shared::BlockRef`] says who writes each field.
 #[repr(C)]
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct BlockHeader {
     /// Thread that owns the block.
     pub tid: u32,
-    /// Bit i: slot chunk i is committed; bit `SEGMENT_BIT + i`: overflow segment i is; [`COUNTER_BIT`].
+    /// Bit i: slot chunk i is committed; bit `SEGMENT_BIT + i`: overflow segment i is; [`COUNTER_BIT`]: the basic block
+    /// counters are.
     pub committed: u32,
-    /// Calls that found no room in this block.
+    /// Number of calls that found no room in this block.
     pub lost_calls: u64,
-    /// Threads that have used the block.
+    /// Number of threads that have used the block.
     pub owners: u32,
     /// Not 0: the block is not of the file's own process but of a child, with this number.
     pub process: u32,
@@ -181,53 +217,58 @@ pub struct BlockHeader {
     pub timer: u64,
 }
 
-/// Offset of the table of recent arcs in a block: [`RECENT_ENTRIES`] words, each with the offset of the
+/// Offset of the table of recent arcs in a thread block: [`RECENT_ENTRIES`] words, each with the offset of the
 /// arc's slot or overflow entry from the start of the block in its lower half, and the called function's
-/// number plus one in its upper half; 0: empty. It saves the search, and means nothing to readers: which arc
-/// it is says the key in the slot.
+/// number plus one in its upper half; 0: empty. The table only saves searches: the key in the slot identifies the arc, so
+/// readers of a file need not look at the table.
 pub const RECENT: u64 = 128;
+/// Number of words in the table of recent arcs.
 pub const RECENT_ENTRIES: u64 = 256;
 /// The place of an arc in the table is the top bits of this times the sum of its key and function.
 pub const RECENT_HASH: u32 = 0x9e37_79b1;
+/// Number of low bits that are dropped from that product.
 pub const RECENT_SHIFT: u32 = 32 - RECENT_ENTRIES.trailing_zeros();
 
-/// Offset of an arc's word in the table of recent arcs.
+/// Offset in a thread block of an arc's word in the table of recent arcs.
 pub const fn recent(key: u64, function: u32) -> u64 {
     let hash = (key as u32).wrapping_add(function).wrapping_mul(RECENT_HASH) >> RECENT_SHIFT;
     RECENT + 8 * hash as u64
 }
 
-/// Offset of the first home slot in a block.
+/// Offset of the first home slot in a thread block.
 pub const SLOTS: u64 = 4096;
-/// Most chunks that the home slots are committed in.
+/// Most chunks in which the home slots are committed.
 pub const SLOT_CHUNKS: u64 = 8;
 /// First bit of overflow segments in [`BlockHeader::committed`].
 pub const SEGMENT_BIT: u32 = 16;
-/// Bit of the block counters.
+/// Bit of the basic block counters in [`BlockHeader::committed`].
 pub const COUNTER_BIT: u32 = 24;
 
 /// A home slot: one arc of the function that the slot belongs to.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct Slot {
-    /// Runtime return address, or [`CALLER`] | number, or [`ROOT`]; 0: free.
+    /// Runtime return address, or one of the other keys ([`CALLER`], [`TAIL`], [`SITE`], [`ROOT`]); 0: free.
     pub key: u64,
+    /// Number of calls.
     pub count: u64,
 }
 
 /// An arc that found its home slots taken.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct Overflow {
     /// As [`Slot::key`].
     pub key: u64,
+    /// Number of calls.
     pub count: u64,
     /// Number of the called function.
     pub function: u32,
+    /// 0: padding.
     pub reserved: u32,
 }
 
-/// Overflow segments of a block.
+/// Number of overflow segments of a thread block.
 pub const SEGMENTS: usize = 5;
 /// Entries that one look-up inspects in a segment before it goes on to the next one.
 pub const PROBES: usize = 16;
@@ -253,33 +294,40 @@ pub const fn segment_len(i: usize) -> u64 {
     round_up((segment_entries(i) * size_of::<Overflow>()) as u64, PAGE)
 }
 
-/// Offset of the block counters from the start of the block; a multiple of the page size.
+/// Offset of the basic block counters from the start of the block; a multiple of the page size.
 pub const fn counters_offset(slot_bytes: u64) -> u64 {
     segment_offset(slot_bytes, SEGMENTS)
 }
 
-/// Bytes of a thread block with `slot_bytes` bytes of home slots and `counter_bytes` bytes of block counters.
+/// Bytes of a thread block with `slot_bytes` bytes of home slots and `counter_bytes` bytes of basic block counters.
 pub const fn block_len(slot_bytes: u64, counter_bytes: u64) -> u64 {
     counters_offset(slot_bytes) + round_up(counter_bytes, PAGE)
 }
 
-/// Bytes of home slots committed at a time: 64 KiB, or more where that would make too many chunks.
+/// Bytes of home slots committed at a time: 64 KiB, or more if that would make too many chunks.
 pub const fn slot_chunk(slot_bytes: u64) -> u64 {
     let even = round_up((SLOTS + slot_bytes).div_ceil(SLOT_CHUNKS), PAGE);
     if even < 65536 { 65536 } else { even }
 }
 
+/// The next multiple of `to` that is not less than `value`.
 pub const fn round_up(value: u64, to: u64) -> u64 {
     value.div_ceil(to) * to
 }
 
 const _: () = {
+    assert!(size_of::<RegionOrders>() == 104);
+    assert!(size_of::<RegionHeader>() == 304);
     assert!(size_of::<RegionHeader>() <= PAGE as usize);
+    assert!(size_of::<BlockHeader>() == 40);
     assert!(size_of::<BlockHeader>() <= RECENT as usize);
     assert!(recent(u64::MAX, u32::MAX) + 8 <= SLOTS && RECENT + 8 * RECENT_ENTRIES <= SLOTS);
-    // What finds a slot by the table takes an overflow entry for one.
+    // Thunks and the agent's assembly address these. The assembly finds a place by the table of recent arcs, and takes an
+    // overflow entry for a slot.
+    assert!(size_of::<Slot>() == 16);
+    assert!(offset_of!(Slot, key) == 0);
+    assert!(offset_of!(Slot, count) == 8);
+    assert!(size_of::<Overflow>() == 24);
     assert!(offset_of!(Slot, key) == offset_of!(Overflow, key));
     assert!(offset_of!(Slot, count) == offset_of!(Overflow, count));
-    assert!(size_of::<Slot>() == 16);
-    assert!(size_of::<Overflow>() == 24);
 };

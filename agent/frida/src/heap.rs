@@ -1,6 +1,6 @@
 //! The little memory that the crate frida-gum asks for (one counter): not the program's malloc, which may be
 //! hooked. gum itself has a heap of its own.
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "an allocator hands out raw memory")]
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::UnsafeCell;

@@ -8,7 +8,7 @@
 //!
 //! Source: System V gABI, chapter 5 (dynamic section); LSB core, 10.7 (symbol versioning); the DT_GNU_HASH format as
 //! in glibc, elf/dl-lookup.c.
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "it reads the tables of loaded libraries, and stores into its own")]
 
 use core::ffi::c_char;
 
@@ -131,7 +131,8 @@ impl Tables {
                 if !matches!(relocation.kind, R_64 | R_GLOB_DAT | R_JUMP_SLOT) {
                     continue;
                 }
-                // SAFETY: passed on; the word is the relocation's.
+                // SAFETY: the caller of `bind` has promised that these are the tables of a loaded object, so the symbol is one of
+                // its symbols, and that the relocation's word is writable.
                 unsafe {
                     if let Some(function) = self.import(relocation.symbol) {
                         let addend = if relocation.kind == R_64 { relocation.addend } else { 0 };

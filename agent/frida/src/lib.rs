@@ -17,23 +17,46 @@ mod imports;
 mod patches;
 mod personality;
 
+use core::ffi::c_void;
 use core::mem::MaybeUninit;
 use core::ptr;
+use core::sync::atomic::{AtomicPtr, Ordering};
 use frida_gum::Gum;
 use frida_gum::interceptor::Interceptor;
-use gprofinject_abi::frida::{ASK, Ask, Orders};
+use gprofinject_abi::frida::{ASK, Ask, Orders, Panicked};
 use patches::Patches;
 
-/// Nothing here panics on purpose.
+/// The function that the panic handler has to call, a [`Panicked`] ([`Orders::panicked`]). Null: the agent has not been asked yet.
+static PANICKED: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+
+/// Leaves the code that has panicked, if the agent has called it; the agent reports the panic. Code that runs before the agent is
+/// asked has no way to go on; it sleeps for ever, and uses no processor.
 #[panic_handler]
-fn panic(_: &core::panic::PanicInfo) -> ! {
+fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
+    let panicked = PANICKED.load(Ordering::Relaxed);
+    if let (false, Some(place)) = (panicked.is_null(), info.location()) {
+        let file = place.file();
+        #[allow(unsafe_code, reason = "it calls the agent by a pointer")]
+        // SAFETY: `constructor` has stored a `Panicked` there. It takes a name and its length, and the name is a constant.
+        unsafe {
+            core::mem::transmute::<*mut c_void, Panicked>(panicked)(
+                file.as_ptr(),
+                file.len() as u64,
+                place.line(),
+            )
+        }
+    }
     loop {
-        core::hint::spin_loop();
+        #[allow(unsafe_code, reason = "a system call, since libc may not be bound yet")]
+        // SAFETY: pause (34) takes no arguments and touches no memory; the kernel overwrites rcx and r11.
+        unsafe {
+            core::arch::asm!("syscall", inout("rax") 34u64 => _, out("rcx") _, out("r11") _, options(nostack));
+        }
     }
 }
 
 #[used]
-#[allow(unsafe_code)]
+#[allow(unsafe_code, reason = "a section is named")]
 // SAFETY: `.init_array` holds pointers to functions, which the dynamic linker calls once; the arguments are not
 // wanted.
 #[unsafe(link_section = ".init_array")]
@@ -41,14 +64,21 @@ static CONSTRUCTOR: extern "C" fn() = constructor;
 
 extern "C" fn constructor() {
     let errno = errno();
-    if let Some(orders) = orders() {
-        carry_out(&orders);
+    if let Some(mut orders) = orders() {
+        PANICKED.store(orders.panicked as *mut c_void, Ordering::Relaxed);
+        let attempt = orders.attempt;
+        #[allow(unsafe_code, reason = "it calls the agent by a pointer")]
+        // SAFETY: the agent's function calls the routine with this argument, which is what the routine expects. A panic leaves
+        // the routine's frames, whose values need no clean-up: gum's objects are forgotten in any case.
+        unsafe {
+            attempt(carry_out, ptr::from_mut(&mut orders).cast());
+        }
     }
     set_errno(errno);
 }
 
-/// None: there is no agent, or it has left the program as it was.
-#[allow(unsafe_code)]
+/// Asks the agent for its orders. `None`: there is no agent, or it has left the program as it was.
+#[allow(unsafe_code, reason = "a function is found by its name, and writes to memory")]
 fn orders() -> Option<Orders> {
     let mut orders = MaybeUninit::uninit();
     // SAFETY: a name; nobody else has one like that, so it is the agent's function, which fills in the orders
@@ -62,10 +92,16 @@ fn orders() -> Option<Orders> {
     }
 }
 
-fn carry_out(orders: &Orders) {
-    // SAFETY: the agent's plan, and the region header, are mapped for ever; no thread has been started.
-    #[allow(unsafe_code)]
-    let (patches, region) = unsafe { (Patches::new(orders), &mut *orders.region) };
+/// Has gum make the patches.
+///
+/// # Safety
+/// `orders` must be the address of the agent's [`Orders`].
+#[allow(unsafe_code, reason = "the orders hold pointers")]
+unsafe extern "C" fn carry_out(orders: *mut c_void) {
+    // SAFETY: `constructor` passes the agent's orders, which nobody else uses meanwhile.
+    let orders = unsafe { &*orders.cast::<Orders>() };
+    // SAFETY: the orders are the agent's, whose plan stays mapped; it has compared the patches with the program's text.
+    let patches = unsafe { Patches::new(orders) };
     let begun = nanoseconds();
     if patches.any() && patches.may_be_made() {
         // Both stay: with the last handle gum would put the original bytes back.
@@ -80,11 +116,12 @@ fn carry_out(orders: &Orders) {
         patches.close();
         core::mem::forget((gum, interceptor));
     }
-    region.frida_patched = patches.made();
-    region.frida_ns = nanoseconds() - begun;
+    orders.region.frida_patched().store(patches.made(), Ordering::Relaxed);
+    orders.region.frida_ns().store(nanoseconds() - begun, Ordering::Relaxed);
 }
 
-#[allow(unsafe_code)]
+/// Returns the time since some fixed point, in nanoseconds.
+#[allow(unsafe_code, reason = "a library call with an out-pointer")]
 fn nanoseconds() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: a local of the right type.
@@ -92,14 +129,15 @@ fn nanoseconds() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// A program finds it as if we had not been there.
-#[allow(unsafe_code)]
+/// Returns this thread's errno. The program must find it unchanged.
+#[allow(unsafe_code, reason = "libc gives a pointer to errno")]
 fn errno() -> i32 {
     // SAFETY: this thread's errno.
     unsafe { *libc::__errno_location() }
 }
 
-#[allow(unsafe_code)]
+/// Sets this thread's errno.
+#[allow(unsafe_code, reason = "libc gives a pointer to errno")]
 fn set_errno(errno: i32) {
     // SAFETY: this thread's errno.
     unsafe { *libc::__errno_location() = errno };

@@ -1,11 +1,11 @@
 //! The patches that are gum's: what they need, and whether they have been made.
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "it reads and protects the program's text, and the orders hold a pointer")]
 
 use core::ffi::c_void;
 use core::slice;
 use frida_gum::NativePointer;
 use gprofinject_abi::frida::Orders;
-use gprofinject_abi::plan::{BEHIND_FRIDA, BY_AGENT, BY_FRIDA, Patch};
+use gprofinject_abi::plan::{Maker, Patch};
 use gprofinject_abi::region::PAGE;
 
 /// Bytes of `jmp rel32`.
@@ -23,16 +23,16 @@ impl Patches {
     /// # Safety
     /// The orders must be the agent's: its plan is mapped for ever, and all patches lie in the program's text.
     pub(crate) unsafe fn new(orders: &Orders) -> Patches {
-        // SAFETY: passed on.
+        // SAFETY: the orders are the agent's, as the caller promises: pointer and count are those of the plan's table, which stays mapped.
         let all = unsafe { slice::from_raw_parts(orders.patches, orders.count as usize) };
         Patches { all, bias: orders.bias }
     }
 
     /// First record of each, with those behind it.
     fn each(&self) -> impl Iterator<Item = (&Patch, &[Patch])> {
-        self.all.iter().enumerate().filter(|(_, patch)| patch.by == BY_FRIDA).map(|(n, patch)| {
+        self.all.iter().enumerate().filter(|(_, patch)| patch.by == Maker::Frida.code()).map(|(n, patch)| {
             let behind = self.all.get(n + 1..).unwrap_or_default();
-            let count = behind.iter().take_while(|patch| patch.by == BEHIND_FRIDA).count();
+            let count = behind.iter().take_while(|patch| patch.by == Maker::BehindFrida.code()).count();
             (patch, behind.get(..count).unwrap_or_default())
         })
     }
@@ -72,7 +72,7 @@ impl Patches {
         };
         let mut done = true;
         let mut run: Option<(u64, u64)> = None;
-        for patch in self.all.iter().filter(|patch| patch.by != BY_AGENT) {
+        for patch in self.all.iter().filter(|patch| patch.by != Maker::Agent.code()) {
             let (from, to) = (page(patch.address), page(patch.address + u64::from(patch.len) - 1) + PAGE);
             run = match run {
                 Some((start, end)) if from <= end => Some((start, end.max(to))),

@@ -1,7 +1,7 @@
-//! Debug information: source lines, and the separate files that hold them.
+//! Debug information: source lines, and the separate files that contain them.
 //!
-//! An ELF file enters; the lines of its addresses, or the bytes of its debug file, leave. Nothing here knows of profiles beyond
-//! the build-id that they carry.
+//! An ELF file enters; the lines of its addresses, or the bytes of its debug file, leave. This layer knows
+//! nothing of profiles beyond the build-id that they carry.
 
 mod files;
 mod lines;

@@ -1,5 +1,5 @@
-//! The tables of an ELF file, checked: headers, sections, segments, notes, relocations and imports. What this folder reads it
-//! takes as written; what it means for functions is told above.
+//! The tables of an ELF file, checked: headers, sections, segments, notes, relocations and imports. This
+//! folder takes the tables as they are written; the folders above determine what they mean for functions.
 
 pub(crate) mod elf;
 pub(crate) mod error;

@@ -1,5 +1,5 @@
-//! What `.eh_frame` and the exception tables say: where functions begin and end, what their frames look like, and where an
-//! unwinder enters them again.
+//! `.eh_frame` and the exception tables: where functions begin and end, what their frames look like, and
+//! where an unwinder re-enters them.
 
 pub mod encoded;
 pub(crate) mod lsda;

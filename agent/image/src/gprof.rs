@@ -1,7 +1,7 @@
 //! The functions of a program as gprof sees them.
 //!
-//! An ELF file enters, a [`gmon::Program`] leaves. `program` takes the symbols that gprof takes; `clones` finds out to which
-//! function the symbols belong that gprof leaves out.
+//! An ELF file enters; a [`gmon::Program`] leaves. `program` selects the symbols that gprof accepts, and
+//! `clones` finds the functions to which the symbols belong that gprof leaves out.
 
 mod clones;
 mod program;

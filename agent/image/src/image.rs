@@ -13,49 +13,52 @@ use crate::removed::Removed;
 #[derive(Debug)]
 pub struct Image<'d> {
     pub kind: ImageKind,
-    /// e_entry.
+    /// The entry point (e_entry).
     pub entry: u64,
-    /// Address of the program headers when loaded.
+    /// The address of the program headers when the program is loaded.
     pub phdr: u64,
-    /// Extents of all PT_LOAD segments, as mapped (page-aligned).
+    /// The extent of all PT_LOAD segments, as mapped (page-aligned).
     pub lo: u64,
     pub hi: u64,
-    /// The executable PT_LOAD segments with their file contents, but for what is [`Image::removed`].
+    /// The executable PT_LOAD segments with their file contents, except for what is [`Image::removed`].
     pub code: Vec<Code<'d>>,
     /// All PT_LOAD segments with their file contents.
     pub segments: Vec<Segment<'d>>,
-    /// Sorted: calls that the plan takes out of the program. See [`Image::remove_profiling`].
+    /// The calls that the plan removes from the program, sorted. See [`Image::remove_profiling`].
     pub removed: Vec<Removed>,
-    /// Sorted and disjoint: the executable sections (segments where the file has no sections).
+    /// The executable sections, or segments if the file has no sections, sorted and disjoint.
     pub code_ranges: Vec<Range<u64>>,
-    /// Sorted by address, one for each address (aliases merged), no two overlap.
+    /// The functions, sorted by address, one for each address (aliases are merged), without overlap.
     pub functions: Vec<Function<'d>>,
-    /// Sorted: addresses in code that data holds pointers to (relocations, and words of an ET_EXEC).
+    /// The addresses in code to which data has pointers (relocations, and words of an ET_EXEC), sorted.
     pub code_pointers: Vec<u64>,
-    /// Sorted: addresses in code that .dynsym gives to everybody who asks for them by name.
+    /// The addresses in code that .dynsym exports by name, sorted.
     pub exported: Vec<u64>,
-    /// Sorted: landing pads from the exception tables.
+    /// The landing pads in the exception tables, sorted.
     pub landing_pads: Vec<u64>,
     pub facts: Facts,
-    /// Of the dynamic linker, where there are calls to be removed.
+    /// The dynamic linker's stubs, if there are calls to remove.
     pub stubs: imports::Stubs,
     pub frames: unwind::Frames<'d>,
 }
 
+/// The kinds of programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ImageKind {
-    /// ET_EXEC: loaded where it was linked.
+    /// ET_EXEC: loaded at its link addresses.
     Exec,
     /// ET_DYN with an entry point.
     Pie,
 }
 
+/// The bytes of an executable segment.
 #[derive(Clone, Debug)]
 pub struct Code<'d> {
     pub address: u64,
     pub bytes: Cow<'d, [u8]>,
 }
 
+/// The bytes of a segment.
 #[derive(Clone, Copy, Debug)]
 pub struct Segment<'d> {
     pub address: u64,
@@ -63,18 +66,18 @@ pub struct Segment<'d> {
 }
 
 impl<'d> Image<'d> {
-    /// The canonical frame address that .eh_frame gives for an address, as a DWARF register number (6: rbp,
-    /// 7: rsp) and an offset.
+    /// Returns the canonical frame address that .eh_frame has for an address, as a DWARF register number (6:
+    /// rbp, 7: rsp) and an offset.
     pub fn cfa(&self, address: u64) -> Option<(u16, i64)> {
         self.frames.cfa(address)
     }
 
-    /// The same for all addresses of the frame description that holds one.
+    /// Returns the canonical frame addresses for all addresses of the frame description that covers this one.
     pub fn cfas(&self, address: u64) -> Option<unwind::Cfas> {
         self.frames.cfas(address, None)
     }
 
-    /// The landing pads in these ranges.
+    /// Returns the landing pads in these ranges.
     pub fn landing_pads_in(&self, ranges: &[(u64, u64)]) -> Vec<u64> {
         let mut pads = Vec::new();
         for &(lo, hi) in ranges {
@@ -84,12 +87,12 @@ impl<'d> Image<'d> {
         pads
     }
 
-    /// The machine code at an address, without what is [`Image::removed`], if the file has all of it.
+    /// Returns the machine code at an address, without what is [`Image::removed`], if the file has all of it.
     pub fn code_at(&self, address: u64, len: u64) -> Option<&[u8]> {
         self.code.iter().find_map(|code| bytes_at(code.address, &code.bytes, address, len))
     }
 
-    /// The same up to the end of the segment.
+    /// Returns the machine code from an address to the end of the segment.
     pub fn code_from(&self, address: u64) -> Option<&[u8]> {
         self.code.iter().find_map(|code| {
             let start = usize::try_from(address.checked_sub(code.address)?).ok()?;
@@ -97,12 +100,12 @@ impl<'d> Image<'d> {
         })
     }
 
-    /// The bytes at an address of code or data, as the file has them (before relocation).
+    /// Returns the bytes of code or data at an address, as the file has them (before relocation).
     pub fn data_at(&self, address: u64, len: u64) -> Option<&'d [u8]> {
         self.segments.iter().find_map(|segment| bytes_at(segment.address, segment.bytes, address, len))
     }
 
-    /// The same up to the end of the segment.
+    /// Returns the bytes from an address to the end of the segment.
     pub fn data_from(&self, address: u64) -> Option<&'d [u8]> {
         self.segments.iter().find_map(|segment| {
             let start = usize::try_from(address.checked_sub(segment.address)?).ok()?;
@@ -110,15 +113,15 @@ impl<'d> Image<'d> {
         })
     }
 
-    /// The index of the function whose extent holds `address`; `None` between functions.
+    /// Returns the index of the function that contains `address`, or `None` between functions.
     pub fn function_at(&self, address: u64) -> Option<usize> {
         let i = self.functions.partition_point(|f| f.address <= address).checked_sub(1)?;
         let f = &self.functions[i];
         (address < f.address + f.size.max(1)).then_some(i)
     }
 
-    /// The index of the function that the code of function `index` belongs to: the parent of a cold part, if it is known,
-    /// and otherwise `index` itself.
+    /// Returns the index of the function to which the code of function `index` belongs: the parent of a cold
+    /// part, if it is known, and otherwise `index` itself.
     pub fn owner(&self, index: usize) -> usize {
         match self.functions.get(index).map(|f| f.kind) {
             Some(FunctionKind::Cold(Some(parent))) => parent,

@@ -1,4 +1,4 @@
-//! The instructions of a program, and in which order they run where nothing branches.
+//! The instructions of a program, and the order in which they run where nothing branches.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction};
 
 use crate::file::object::{self, ProgramError, is_code};
 
-/// Executable bytes and functions of an x86 program.
+/// The executable bytes and the functions of an x86 program.
 #[derive(Clone, Debug)]
 pub struct Code {
     pub build_id: BuildId,
@@ -36,8 +36,11 @@ pub enum CodeError {
 }
 
 impl Code {
-    /// Of an ELF file. Unlike [`Program`](gmon::Program), which sees what gprof sees, this takes every
-    /// function symbol, parts of functions (`f.cold`, `f.part.0`) too.
+    /// Reads an ELF file. In contrast to [`Program`](gmon::Program), which contains what gprof sees, this has
+    /// every function symbol, also those of parts of functions (`f.cold`, `f.part.0`).
+    ///
+    /// # Errors
+    /// The bytes are not an x86 ELF file, or are damaged.
     pub fn parse(bytes: &[u8]) -> Result<Code, CodeError> {
         let file = object::open(bytes)?;
         let bitness = match file.architecture() {
@@ -65,7 +68,7 @@ impl Code {
         Ok(code)
     }
 
-    /// 64-bit code without a file: each function is an address, a name and the bytes there.
+    /// Returns 64-bit code that is in no file: the address, the name and the bytes of each function.
     pub fn of_bytes(functions: &[(u64, &str, &[u8])]) -> Code {
         let section = |&(address, _, bytes): &(u64, &str, &[u8])| Section { address, bytes: bytes.to_vec() };
         let sections = functions.iter().map(section).collect();
@@ -79,12 +82,15 @@ impl Code {
         code
     }
 
-    /// Leaves out all functions, as if the program were stripped.
+    /// Removes all functions, as if the program were stripped.
     pub fn take_no_symbols(&mut self) {
         self.functions.clear();
     }
 
-    /// Takes the names from a separate debug file, if that has more.
+    /// Uses the names in a separate debug file, if it has more.
+    ///
+    /// # Errors
+    /// The bytes are not an ELF file.
     pub fn take_symbols(&mut self, debug_file: &[u8]) -> Result<(), ProgramError> {
         let functions = symbols(&::object::File::parse(debug_file)?);
         if functions.len() > self.functions.len() {
@@ -95,7 +101,7 @@ impl Code {
 
     fn set_functions(&mut self, mut functions: Vec<Function>) {
         functions.retain(|function| self.section(function.start).is_some());
-        // Of an address's names one that has a size, then one without leading underscores.
+        // Of an address's names, one with a size is preferred, then one without leading underscores.
         let key = |f: &Function| (f.start, f.size == 0, f.name.starts_with('_'), f.name.clone());
         functions.sort_by_cached_key(key);
         functions.dedup_by_key(|function| function.start);
@@ -110,24 +116,24 @@ impl Code {
         self.functions = functions;
     }
 
-    /// Of the program's profiles.
+    /// Returns the format of the program's profiles.
     pub fn format(&self) -> Format {
         if self.bitness == 32 { Format::LITTLE_32 } else { Format::LITTLE_64 }
     }
 
-    /// Sorted, without overlap; all have a size.
+    /// Returns the functions, sorted and without overlap. All have a size.
     pub fn functions(&self) -> &[Function] {
         &self.functions
     }
 
-    /// The index of the function that has the address.
+    /// Returns the index of the function that contains the address.
     pub fn function_at(&self, address: u64) -> Option<usize> {
         let index = self.functions.partition_point(|function| function.start <= address).checked_sub(1)?;
         let function = &self.functions[index];
         (address - function.start < function.size).then_some(index)
     }
 
-    /// The executable section's addresses around this one.
+    /// Returns the addresses of the executable section that contains this one.
     pub fn section_at(&self, address: u64) -> Option<Range<u64>> {
         self.section(address).map(|section| section.address..section.end())
     }
@@ -138,7 +144,8 @@ impl Code {
         (address < section.end()).then_some(section)
     }
 
-    /// The instructions from an address on, to the first that is none or the section's end.
+    /// Returns the instructions from an address on, up to the first that cannot be decoded, or to the
+    /// section's end.
     pub fn instructions(&self, address: u64) -> impl Iterator<Item = Instruction> + use<'_> {
         let bytes = self
             .section(address)
@@ -151,7 +158,7 @@ impl Code {
         })
     }
 
-    /// The bytes of an instruction.
+    /// Returns the bytes of an instruction.
     pub fn bytes(&self, instruction: &Instruction) -> &[u8] {
         let section = self.section(instruction.ip());
         let bytes = section.and_then(|section| {
@@ -168,21 +175,21 @@ impl Section {
     }
 }
 
-/// Does a block's count hold for the next instruction in memory as well, if that has no record?
+/// Whether a basic block's count also holds for the next instruction in memory, if that has no record.
 ///
-/// Not behind what never falls through, and not behind a call: it may not return, and what does not
-/// have a record there (padding, the next function) was not counted.
+/// It does not after an instruction that never falls through, and not after a call: the call may not return,
+/// and bytes there that have no record (padding, the next function) were not counted.
 pub fn falls_through(instruction: &Instruction) -> bool {
     use FlowControl::{Exception, IndirectBranch, IndirectCall, Return, UnconditionalBranch};
     let ends = [Exception, IndirectBranch, IndirectCall, Return, UnconditionalBranch];
-    // To iced a system call is a call.
+    // iced treats a system call as a call.
     !ends.contains(&instruction.flow_control())
         && !instruction.is_call_near()
         && !instruction.is_call_far()
         && instruction.code() != iced_x86::Code::Hlt
 }
 
-/// Function symbols; of a stripped program, those that other objects may bind to.
+/// Returns the function symbols; for a stripped program, those to which other objects may bind.
 fn symbols(file: &::object::File) -> Vec<Function> {
     let taken = |symbol: &::object::Symbol| {
         let name = symbol.name().ok().filter(|name| !name.is_empty())?;

@@ -1,14 +1,14 @@
-//! What an ELF file says of its code: functions, their extents, kinds and frames, and the addresses that
-//! data points at.
+//! What an ELF file says about its code: functions, their extents, kinds and frames, and the addresses to
+//! which data points.
 //!
-//! [`Image::read`] is the whole way: `elf` checks headers and ranges; `ranges` says where code is; `symbols`
-//! and `unwind` read the two witnesses of functions, and `functions` (with `cold`) merges them; `lsda`,
-//! `pointers` and `notes` collect what else may enter code. After `elf` only a missing table is an error:
-//! what is odd inside of one costs what it describes, not the program. `imports` and `profiling` take out what
-//! a build for profiling has put in.
+//! [`Image::read`] does everything: `elf` checks headers and ranges; `ranges` says where code is; `symbols`
+//! and `unwind` read the two sources of functions, and `functions` (with `cold`) merges them; `lsda`,
+//! `pointers` and `notes` collect what else may enter code. After `elf`, only a missing table is an error: a
+//! damaged entry affects only what it describes, not the whole program. `imports` and `profiling` remove what
+//! a build for profiling has added.
 //!
-//! Reports also take 32-bit programs and their debug information: [`gprof`] has the functions that gprof knows,
-//! [`instructions`] the code, [`debug`] source lines and separate debug files.
+//! Reports also read 32-bit programs and their debug information: [`gprof`] has the functions that gprof
+//! knows, [`instructions`] the code, and [`debug`] source lines and separate debug files.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Programs that were built for profiling: the calls of the C library's counters are taken out of the code
+//! Programs that were built for profiling: the calls of the C library's counters are removed from the code
 //! before anything is decided about it, and the plan overwrites them in memory.
 //!
 //! ```text
@@ -15,10 +15,11 @@
 //! jmp  __cyg_profile_func_exit@plt      ret; nop
 //! ```
 //!
-//! What is left is the function as it would be without that option, with some nops in it. Counters keep all
-//! registers (but those that no caller of a -pg function relies on), hooks are ordinary functions that do
-//! nothing, so a caller cannot tell a nop from them. The load before a hook's call is its second argument,
-//! dead when the call has gone (`argument`, `liveness`); taken out with it, it is no function's look at its own return address.
+//! What remains is the function as it would be without that option, with some nops in it. Counters preserve
+//! all registers (except those on which no caller of a -pg function relies), and hooks are ordinary functions
+//! that do nothing, so a caller cannot distinguish them from nops. The load before a hook's call is the call's
+//! second argument, which is dead when the call has been removed (`argument`, `liveness`). The load is removed
+//! as well, because it would count as a use of the function's own return address.
 
 mod argument;
 mod liveness;
@@ -40,12 +41,12 @@ enum Callee {
     Hook,
 }
 
-/// What a call may lead to.
+/// The functions that a call may lead to.
 struct Callees<'i> {
     facts: &'i Facts,
     stubs: &'i Stubs,
     hooks: bool,
-    /// For each function, whether it has code elsewhere.
+    /// For each function, whether it has code in another place.
     split: Vec<bool>,
 }
 
@@ -73,8 +74,8 @@ impl Callees<'_> {
         }
     }
 
-    /// The offset of the last byte where such a call may begin: most functions have none, and in the others
-    /// it is near the start.
+    /// Returns the offset of the last byte at which such a call may begin. Most functions have none, and in
+    /// the others it is near the start.
     fn last(&self, bytes: &[u8], address: u64) -> Option<usize> {
         (0..bytes.len()).rev().find(|&at| {
             let relative = |operand: usize| {
@@ -95,8 +96,8 @@ impl Callees<'_> {
 }
 
 impl Image<'_> {
-    /// Takes the calls of counters out, and with `hooks` those of the empty hooks of
-    /// -finstrument-functions. (Somebody may define these, in a library that is preloaded, say.)
+    /// Removes the calls of counters and, with `hooks`, those of the empty hooks of -finstrument-functions.
+    /// (A preloaded library may define these hooks.)
     pub fn remove_profiling(&mut self, hooks: bool) {
         let profiling = &self.facts.profiling;
         if profiling.counters.is_empty() && (profiling.hooks.is_empty() || !hooks) {
@@ -128,8 +129,8 @@ impl Image<'_> {
         self.facts.hooks_removed = hooks_removed;
     }
 
-    /// Notes the calls of a function; says whether there are hooks among them. None: the decoder does not
-    /// understand it, and its bytes may mean something else.
+    /// Collects the calls in a function, and returns whether hooks are among them. Returns `None` if the
+    /// function cannot be decoded, because its bytes may then mean something else.
     fn calls(
         &self,
         function: usize,
@@ -181,8 +182,8 @@ impl Image<'_> {
         Some(hooks)
     }
 
-    /// Which functions have a cold part. Exceptions come there without a jump, so where a part is nobody's, it
-    /// may be anybody's.
+    /// Returns for each function whether it has a cold part. Exceptions enter a cold part without a jump, so
+    /// a part of an unknown function may belong to any function.
     fn split(&self) -> Vec<bool> {
         let is_stray = |f: &Function| f.kind == FunctionKind::Cold(None);
         let any = !self.landing_pads.is_empty() && self.functions.iter().any(is_stray);
@@ -195,7 +196,7 @@ impl Image<'_> {
         split
     }
 
-    /// Whether a jump stays in the function, or calls another one.
+    /// Whether a jump stays in the function. Otherwise it calls another one.
     fn stays(&self, function: usize, target: u64) -> bool {
         let f = &self.functions[function];
         let start = self.functions.binary_search_by_key(&target, |f| f.address);

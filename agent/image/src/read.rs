@@ -7,20 +7,27 @@ use crate::frames::{lsda, unwind};
 use crate::functions::{merge, symbols};
 use crate::image::{Code, Image, ImageKind, Segment};
 
-/// Files with more bytes than this are worth a second thread.
+/// The number of bytes above which a second thread is worth its cost.
 const LARGE: usize = 1 << 20;
 
 impl<'d> Image<'d> {
     /// Reads a program's file.
+    ///
+    /// # Errors
+    /// The file is not an x86-64 Linux program, or is damaged.
     pub fn read(bytes: &'d [u8]) -> Result<Self, ImageError> {
         Image::read_with(bytes, None)
     }
 
-    /// The same with the names of functions from a separate debug file of this build, if the program has none itself.
+    /// Reads a program's file, with the names of functions from a separate debug file of this build if the
+    /// program has none itself.
+    ///
+    /// # Errors
+    /// The file is not an x86-64 Linux program, or is damaged.
     pub fn read_with(bytes: &'d [u8], debug_file: Option<&'d [u8]>) -> Result<Self, ImageError> {
         let elf = elf::Elf::parse(bytes)?;
         let ranges = ranges::CodeRanges::of(&elf);
-        // The two witnesses know nothing of each other.
+        // The two sources of functions do not depend on each other.
         let (labels, unwind) = std::thread::scope(|scope| {
             let unwind = (bytes.len() > LARGE).then(|| scope.spawn(|| unwind::Unwind::read(&elf)));
             let labels = symbols::Labels::read(&elf, &ranges, debug_file);

@@ -1,21 +1,21 @@
-//! Code that the plan takes out of a program.
+//! Code that the plan removes from a program.
 
-/// Code to be overwritten.
+/// Code that is overwritten by instructions without effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Removed {
     pub address: u64,
     pub len: u8,
-    /// A jump: the function returns there.
+    /// Whether the code is a jump, in place of which the function returns.
     pub(crate) returns: bool,
 }
 
 impl Removed {
-    /// One past its last byte.
+    /// Returns the address after the last byte.
     pub fn end(&self) -> u64 {
         self.address + u64::from(self.len)
     }
 
-    /// What stands there from now on.
+    /// Writes the replacement into `place`.
     pub(crate) fn fill(&self, place: &mut [u8]) {
         match place.split_first_mut() {
             Some((first, rest)) if self.returns => {
@@ -27,7 +27,7 @@ impl Removed {
     }
 }
 
-/// Intel SDM, volume 2, NOP, table 4-12: as few instructions as can be.
+/// Fills `place` with as few nops as possible (Intel SDM, volume 2, NOP, table 4-12).
 fn nops(mut place: &mut [u8]) {
     const NOPS: [&[u8]; 9] = [
         &[0x90],

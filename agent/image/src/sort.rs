@@ -1,11 +1,12 @@
 //! Sorting by addresses.
 
-/// Bits of the key that one pass looks at.
+/// The number of bits of the key that one pass examines.
 const DIGIT: u32 = 11;
 const DIGITS: usize = 1 << DIGIT;
 
-/// Sorts by key; items with the same key keep their order. A program's addresses are close together, and so
-/// two or three passes do, several times faster than comparing. The items themselves are moved once.
+/// Sorts items by a key; items with the same key keep their order. A program's addresses are close together,
+/// so two or three passes are enough, which is several times faster than comparing. The items themselves are
+/// moved once.
 pub fn by_key<T: Copy>(items: &mut Vec<T>, key: impl Fn(&T) -> u64) {
     if items.is_sorted_by_key(&key) {
         return;

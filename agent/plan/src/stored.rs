@@ -19,7 +19,7 @@ use gprofinject_image::Image;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::mem::offset_of;
+use zerocopy::{FromBytes, Immutable};
 
 /// The planner's name, a hash of its sources. A planner with another name may decide otherwise about the same
 /// program.
@@ -70,9 +70,12 @@ impl Plan {
     /// returned. `None`: the bytes are damaged, or belong to the plan of another program.
     pub fn from_stored(image: &Image, decisions: &[u8], file: Vec<u8>) -> Option<Plan> {
         let (decisions, []) = postcard::take_from_bytes::<Decisions>(decisions).ok()? else { return None };
-        let header = Header::read(&file)?;
-        let records: Vec<FunctionRecord> = header.records.chunks_exact(RECORD).map(record).collect();
-        let patches: Vec<Patch> = header.patches.chunks_exact(PATCH).map(patch).collect();
+        let (header, _) = PlanHeader::read_from_prefix(&file).ok()?;
+        if header.magic != MAGIC || header.version != VERSION {
+            return None;
+        }
+        let records: Vec<FunctionRecord> = table(&file, header.functions)?;
+        let patches: Vec<Patch> = table(&file, header.patches)?;
         let (arena, arena_len) = (header.arena, header.arena_len);
         let mut plan = Plan {
             hooks: decisions.hooks,
@@ -81,7 +84,7 @@ impl Plan {
             verdicts: decisions.verdicts.into_owned(),
             records,
             function_of: decisions.function_of.into_owned(),
-            text: header.text,
+            text: (header.text_lo, header.text_hi),
             arena,
             arena_len,
             slot_bytes: decisions.slot_bytes,
@@ -138,93 +141,12 @@ impl Plan {
     }
 }
 
-/// Bytes of an encoded [`FunctionRecord`].
-const RECORD: usize = size_of::<FunctionRecord>();
-/// Bytes of an encoded [`Patch`].
-const PATCH: usize = size_of::<Patch>();
-
-/// The part of a plan file's [`PlanHeader`] that a loaded plan needs, with the encoded records and patches.
-struct Header<'f> {
-    phdr: u64,
-    entry: u64,
-    text: (u64, u64),
-    arena: u64,
-    arena_len: u64,
-    records: &'f [u8],
-    patches: &'f [u8],
-}
-
-impl<'f> Header<'f> {
-    /// Reads the header. `None`: the file is too short, or is no plan file of this version.
-    fn read(file: &'f [u8]) -> Option<Header<'f>> {
-        let header = file.get(..size_of::<PlanHeader>())?;
-        let table = |at: usize, size: usize| {
-            let offset = usize::try_from(word(header, at + offset_of!(Table, offset))).ok()?;
-            let count = usize::try_from(word(header, at + offset_of!(Table, count))).ok()?;
-            file.get(offset..offset.checked_add(count.checked_mul(size)?)?)
-        };
-        let is_ours = header.starts_with(&MAGIC) && half(header, offset_of!(PlanHeader, version)) == VERSION;
-        is_ours.then_some(())?;
-        Some(Header {
-            phdr: word(header, offset_of!(PlanHeader, phdr)),
-            entry: word(header, offset_of!(PlanHeader, entry)),
-            text: (
-                word(header, offset_of!(PlanHeader, text_lo)),
-                word(header, offset_of!(PlanHeader, text_hi)),
-            ),
-            arena: word(header, offset_of!(PlanHeader, arena)),
-            arena_len: word(header, offset_of!(PlanHeader, arena_len)),
-            records: table(offset_of!(PlanHeader, functions), RECORD)?,
-            patches: table(offset_of!(PlanHeader, patches), PATCH)?,
-        })
-    }
-}
-
-/// Decodes a record of exactly [`RECORD`] bytes.
-fn record(bytes: &[u8]) -> FunctionRecord {
-    let half = |at| half(bytes, at);
-    FunctionRecord {
-        entry: word(bytes, offset_of!(FunctionRecord, entry)),
-        exit: half(offset_of!(FunctionRecord, exit)),
-        slots: half(offset_of!(FunctionRecord, slots)),
-        mask: half(offset_of!(FunctionRecord, mask)),
-        multiplier: half(offset_of!(FunctionRecord, multiplier)),
-        shift: bytes[offset_of!(FunctionRecord, shift)],
-        popped: bytes[offset_of!(FunctionRecord, popped)],
-        pushed: bytes[offset_of!(FunctionRecord, pushed)],
-        flags: bytes[offset_of!(FunctionRecord, flags)],
-        resume: half(offset_of!(FunctionRecord, resume)),
-        body: half(offset_of!(FunctionRecord, body)),
-        size: half(offset_of!(FunctionRecord, size)),
-        slot_count: half(offset_of!(FunctionRecord, slot_count)),
-        thunk: half(offset_of!(FunctionRecord, thunk)),
-    }
-}
-
-/// Decodes a patch of exactly [`PATCH`] bytes.
-fn patch(bytes: &[u8]) -> Patch {
-    Patch {
-        address: word(bytes, offset_of!(Patch, address)),
-        len: half(bytes, offset_of!(Patch, len)),
-        by: half(bytes, offset_of!(Patch, by)),
-        original: array(bytes, offset_of!(Patch, original)),
-        replacement: array(bytes, offset_of!(Patch, replacement)),
-    }
-}
-
-/// Returns the u64 at an offset.
-fn word(bytes: &[u8], at: usize) -> u64 {
-    u64::from_le_bytes(array(bytes, at))
-}
-
-/// Returns the u32 at an offset.
-fn half(bytes: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes(array(bytes, at))
-}
-
-/// Returns `LEN` bytes at an offset of a header or an entry whose length has been checked.
-fn array<const LEN: usize>(bytes: &[u8], at: usize) -> [u8; LEN] {
-    bytes[at..].first_chunk().copied().unwrap_or([0; LEN])
+/// A table of a plan file, or `None` if the file does not hold the whole of it.
+fn table<T: FromBytes + Immutable + Copy>(file: &[u8], table: Table) -> Option<Vec<T>> {
+    let (offset, count) = (usize::try_from(table.offset).ok()?, usize::try_from(table.count).ok()?);
+    let entries = file.get(offset..offset.checked_add(count.checked_mul(size_of::<T>())?)?)?;
+    // The file lies anywhere in memory, so its entries are copied rather than cast.
+    entries.chunks_exact(size_of::<T>()).map(|entry| T::read_from_bytes(entry).ok()).collect()
 }
 
 #[cfg(test)]

@@ -1,23 +1,18 @@
 //! What unwinders are answered when they ask for the description of an address: the arena's own, where the
 //! address lies in it.
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "functions of the C library are defined, and called by their addresses")]
 
-use super::{DYNAMIC_LINKER, own_start};
-use crate::agent::Agent;
-use crate::lookup;
+use crate::os::loaded::{self, Object};
+use crate::os::lookup;
+use crate::program::agent::Agent;
+use crate::unwind::library;
+use crate::unwind::unwinder::{ITERATE, dynamic_linker};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU64, Ordering};
-use gprofinject_abi::plan::{ArenaHeader, ENTRY_ONLY, EXIT_JUMPS, FRAMED, Frame, ISLAND, NOTE};
-
-/// The functions that are passed on to; 0: not found.
-static FIND_OBJECT: AtomicU64 = AtomicU64::new(0);
-static ITERATE: AtomicU64 = AtomicU64::new(0);
-
-/// Finds the C library's functions.
-pub(super) fn prepare(dynamic_linker: u64) {
-    FIND_OBJECT.store(lookup::function(dynamic_linker, b"_dl_find_object"), Ordering::Relaxed);
-    ITERATE.store(lookup::function(dynamic_linker, b"dl_iterate_phdr"), Ordering::Relaxed);
-}
+use gprofinject_abi::plan::{
+    ArenaHeader, ENTRY_ONLY, EXIT_JUMPS, FRAMED, Frame, FunctionRecord, ISLAND, NOTE,
+};
+use linux_raw_sys::elf;
 
 /// What the stack looks like at an address in the arena. Of a frame that waits in a call, unwinders ask for
 /// the byte before its return address, here the last one of the thunk's `call`.
@@ -30,29 +25,26 @@ fn frame_at(agent: &Agent, pc: u64) -> Frame {
         return Frame::Called;
     }
     if at >= agent.stubs {
-        let entry_only = agent.function((at - agent.stubs) / agent.stub_len).flags & ENTRY_ONLY != 0;
+        let number = (at - agent.stubs).checked_div(agent.stub_len).unwrap_or(0);
+        let entry_only =
+            agent.functions.get(number as usize).is_some_and(|record| record.flags & ENTRY_ONLY != 0);
         return if entry_only { Frame::Called } else { Frame::Popped };
-    }
-    let (mut lo, mut hi) = (0, agent.functions_count);
-    while lo < hi {
-        let middle = lo + (hi - lo) / 2;
-        if agent.function(middle).body <= at {
-            lo = middle + 1;
-        } else {
-            hi = middle;
-        }
     }
     // The thunk before the first body behind the address, or what stands in front of that thunk: the body
     // before it, or what the arena begins with.
-    let header = size_of::<ArenaHeader>() as u32;
-    if lo == agent.functions_count || at < agent.function(lo).thunk {
-        if lo > 0 && agent.function(lo - 1).flags & FRAMED != 0 {
-            return Frame::Moved;
+    let number = agent.functions.partition_point(|record| record.body <= at);
+    let record = match agent.functions.get(number) {
+        Some(record) if at >= record.thunk => record,
+        _ => {
+            let before = number.checked_sub(1).and_then(|before| agent.functions.get(before));
+            if before.is_some_and(|record: &FunctionRecord| record.flags & FRAMED != 0) {
+                return Frame::Moved;
+            }
+            // The first code is the jumps to the slow path of exits.
+            let jumps_end = (size_of::<ArenaHeader>() + EXIT_JUMPS) as u32;
+            return if at < jumps_end { Frame::Left } else { Frame::Called };
         }
-        // The first code is the jumps to the slow path of exits.
-        return if at < header + EXIT_JUMPS as u32 { Frame::Left } else { Frame::Called };
-    }
-    let record = agent.function(lo);
+    };
     if record.flags & ENTRY_ONLY != 0 {
         return Frame::Called;
     }
@@ -93,17 +85,6 @@ fn is_cave(agent: &Agent, pc: u64) -> bool {
     wanted < i64::from(word(entry)) + i64::from(len)
 }
 
-/// glibc's struct dl_find_object (bits/dl_find_object.h).
-#[repr(C)]
-struct Object {
-    flags: u64,
-    start: u64,
-    end: u64,
-    link_map: u64,
-    eh_frame: u64,
-    reserved: [u64; 7],
-}
-
 /// # Safety
 /// As glibc's function of that name.
 #[cfg_attr(not(test), unsafe(no_mangle))]
@@ -123,27 +104,12 @@ unsafe extern "C" fn _dl_find_object(pc: u64, result: *mut Object) -> i32 {
             eh_frame: agent.frame_table(frame),
             reserved: [0; 7],
         };
-        // SAFETY: the caller's result.
+        // SAFETY: the caller's result is writable, as glibc's function demands.
         unsafe { *result = object };
         return 0;
     }
-    type FindObject = unsafe extern "C" fn(u64, *mut Object) -> i32;
-    match FIND_OBJECT.load(Ordering::Relaxed) {
-        0 => -1,
-        // SAFETY: glibc's function; the arguments are passed on.
-        real => unsafe { core::mem::transmute::<u64, FindObject>(real)(pc, result) },
-    }
-}
-
-/// Whether an address lies in a loaded object. Where nobody can be asked (glibc before 2.35), it is said to.
-pub(crate) fn is_in_object(address: u64) -> bool {
-    type FindObject = unsafe extern "C" fn(u64, *mut Object) -> i32;
-    let mut object = Object { flags: 0, start: 0, end: 0, link_map: 0, eh_frame: 0, reserved: [0; 7] };
-    match FIND_OBJECT.load(Ordering::Relaxed) {
-        0 => true,
-        // SAFETY: glibc's function, which takes no lock; the result is ours.
-        real => unsafe { core::mem::transmute::<u64, FindObject>(real)(address, &raw mut object) == 0 },
-    }
+    // SAFETY: the caller's result is writable, as glibc's function demands.
+    unsafe { loaded::find_object(pc, result) }
 }
 
 /// struct dl_phdr_info (link.h), of which there are longer ones.
@@ -188,7 +154,7 @@ fn is_libunwind(visitor: u64) -> bool {
     if KNOWN.load(Ordering::Relaxed) == visitor {
         return true;
     }
-    let dynamic_linker = DYNAMIC_LINKER.load(Ordering::Relaxed);
+    let dynamic_linker = dynamic_linker();
     let step = lookup::function(dynamic_linker, b"_ULx86_64_step");
     let (lo, hi) = lookup::text_around(dynamic_linker, step);
     let is = step != 0 && (lo..hi).contains(&visitor);
@@ -200,15 +166,16 @@ fn is_libunwind(visitor: u64) -> bool {
 
 /// Calls `dl_iterate_phdr`'s callback, and once more for the arena behind our own library.
 unsafe extern "C" fn visit(info: *mut Info, size: usize, visit: *mut c_void) -> i32 {
-    const PT_LOAD: u64 = 1;
+    const PT_LOAD: u64 = elf::PT_LOAD as u64;
     const PT_GNU_EH_FRAME: u64 = 0x6474_e550;
-    const READ_EXECUTE: u64 = 5 << 32;
-    // SAFETY: `dl_iterate_phdr` below passed its own; the rest is passed on.
+    const READ_EXECUTE: u64 = ((elf::PF_R | elf::PF_X) as u64) << 32;
+    // SAFETY: `dl_iterate_phdr` below has passed its `Visit`, which is still there. The C library passes a struct
+    // dl_phdr_info that is `size` bytes long, and the visitor is the program's, which expects such structures.
     unsafe {
         let visit = &*visit.cast::<Visit>();
         let answer = (visit.visitor)(info, size, visit.data);
         let agent = Agent::get();
-        if answer != 0 || agent.arena_lo == agent.copies_hi || (*info).bias != own_start() {
+        if answer != 0 || agent.arena_lo == agent.copies_hi || (*info).bias != library::start() {
             return answer;
         }
         let len = agent.copies_hi - agent.arena_lo;
@@ -243,7 +210,7 @@ unsafe extern "C" fn dl_iterate_phdr(visitor: Visitor, data: *mut c_void) -> i32
     let mut pass = Visit { visitor, data };
     match ITERATE.load(Ordering::Relaxed) {
         0 => 0,
-        // SAFETY: glibc's function.
+        // SAFETY: the address is that of glibc's function, which has this type.
         real => unsafe { core::mem::transmute::<u64, Iterate>(real)(visit, (&raw mut pass).cast()) },
     }
 }

@@ -1,21 +1,15 @@
 //! Backtraces do not show thunks: `_Unwind_Backtrace` and glibc's `backtrace` are passed on with a filter.
-#![allow(unsafe_code)]
+#![allow(
+    unsafe_code,
+    reason = "functions of the C library and of the unwinder are defined, and called by their addresses"
+)]
 
-use super::landings::SET_IP;
-use super::{GET_IP, is_ours};
-use crate::agent::Agent;
-use crate::{counters, lookup, sys};
+use crate::os::memory;
+use crate::program::agent::Agent;
+use crate::unwind::library::is_ours;
+use crate::unwind::unwinder::{BACKTRACE, GET_IP, SET_IP, UNWIND_BACKTRACE, offer};
 use core::ffi::c_void;
-use core::sync::atomic::{AtomicU64, Ordering};
-
-/// The functions that are passed on to; 0: not found (yet).
-static BACKTRACE: AtomicU64 = AtomicU64::new(0);
-pub(super) static UNWIND_BACKTRACE: AtomicU64 = AtomicU64::new(0);
-
-/// Finds the C library's function.
-pub(super) fn prepare(dynamic_linker: u64) {
-    BACKTRACE.store(lookup::function(dynamic_linker, b"backtrace"), Ordering::Relaxed);
-}
+use core::sync::atomic::Ordering;
 
 /// What `gpi_backtrace` keeps while the real function runs.
 #[repr(C)]
@@ -28,7 +22,8 @@ struct Request {
 /// `_Unwind_Backtrace`'s callback: passes on the program's own frames.
 unsafe extern "C" fn filter(context: *mut c_void, request: *mut c_void) -> i32 {
     const URC_NO_REASON: i32 = 0;
-    // SAFETY: `gpi_backtrace` passed its request; the context is the unwinder's.
+    // SAFETY: `gpi_backtrace` has passed its request, and is still there. The context is the unwinder's, whose functions
+    // these are.
     unsafe {
         let request = &*request.cast::<Request>();
         let pc = (request.get_ip)(context);
@@ -38,7 +33,7 @@ unsafe extern "C" fn filter(context: *mut c_void, request: *mut c_void) -> i32 {
         // Of a copy the original's address is shown. The unwinder has found its way on before it called us, and
         // gets its own address back.
         type SetIp = unsafe extern "C" fn(*mut c_void, u64);
-        let shown = counters::original(Agent::get(), pc);
+        let shown = Agent::get().original(pc);
         let set_ip = SET_IP.load(Ordering::Relaxed);
         if shown == pc || set_ip == 0 || request.get_ip as usize as u64 != GET_IP.load(Ordering::Relaxed) {
             return (request.trace)(context, request.argument);
@@ -65,23 +60,28 @@ unsafe extern "C" fn backtrace(buffer: *mut u64, size: i32) -> i32 {
     if real == 0 {
         return 0;
     }
-    // SAFETY: glibc's function. The program's buffer has room for `size` addresses, ours for `room`.
+    // SAFETY: the address is that of glibc's function. The program's buffer has room for `size` addresses, as that function
+    // demands; ours has room for `room` addresses, and no other code knows of it.
     unsafe {
         let real = core::mem::transmute::<u64, Backtrace>(real);
-        let own = if size > 0 { sys::map_zeros(bytes, sys::PROT_READ | sys::PROT_WRITE).ok() } else { None };
+        let own = if size > 0 {
+            memory::map_zeros(bytes, memory::PROT_READ | memory::PROT_WRITE).ok()
+        } else {
+            None
+        };
         let all = own.map_or(buffer, |own| own as *mut u64);
         let found = real(all, if own.is_some() { room } else { size });
         let (mut from, mut to) = (0, 0);
         while from < found && to < size {
             let pc = *all.add(from as usize);
             if !is_ours(agent, pc) {
-                *buffer.add(to as usize) = counters::original(agent, pc);
+                *buffer.add(to as usize) = agent.original(pc);
                 to += 1;
             }
             from += 1;
         }
         if let Some(own) = own {
-            let _ = sys::munmap(own, bytes);
+            let _ = memory::munmap(own, bytes);
         }
         to
     }

@@ -5,20 +5,17 @@
 //! the unwinder has found the handler by its CFA, as the thunks' descriptions make it. So it is noted here which
 //! exceptions are (`ThreadWords::landing`), and while the injector waits for them ([`WAITING`]), who has landed in
 //! a handler waits for it in turn, in `gpi_wait`.
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "functions of the unwinder are defined, and called by their addresses")]
 
-use super::{GET_CFA, UNWINDER_HI, UNWINDER_LO};
-use crate::callers;
-use crate::sys;
-use crate::words;
+use crate::hot::callers;
+use crate::os::kernel;
+use crate::os::words;
+use crate::unwind::unwinder::{GET_CFA, GET_GR, SET_IP, UNWINDER_HI, UNWINDER_LO, offer};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU64, Ordering};
 use gprofinject_abi::attach::{ACCUMULATOR, PAD, ROUNDS, WORDS};
 use gprofinject_abi::region::PAGE;
-
-/// The function that is passed on to, and `_Unwind_GetGR`; 0: not found (yet).
-pub(super) static SET_IP: AtomicU64 = AtomicU64::new(0);
-pub(super) static GET_GR: AtomicU64 = AtomicU64::new(0);
+use linux_raw_sys::general;
 
 /// Not 0: who has landed waits. Written by the injector, while all threads stand still.
 static WAITING: AtomicU64 = AtomicU64::new(0);
@@ -47,37 +44,38 @@ type GetGr = unsafe extern "C" fn(*mut c_void, i32) -> u64;
 /// CFA, its own stack pointer, is the context's. Answers with where it is to go on.
 unsafe extern "C" fn land(context: *mut c_void, get_cfa: GetCfa, pad: u64) -> u64 {
     let here = 0_u8;
-    // SAFETY: the unwinder's own function and context; the thread's own words.
-    unsafe {
-        let cfa = get_cfa(context);
-        callers::leave(&raw const here as u64, cfa);
-        // A program that was started is never left.
-        if words::offset() != WORDS as i64 {
-            return pad;
-        }
-        let words = words::get();
-        // Another exception's clean-up waits further up, in which this one was thrown.
-        if (*words).landing > cfa {
-            return pad;
-        }
-        if !is_over(context, cfa) {
-            (*words).landing = cfa;
-            return pad;
-        }
-        (*words).landing = 0;
-        if WAITING.load(Ordering::Relaxed) == 0 || sys::is_frozen() {
-            return pad;
-        }
-        *((words::thread_pointer() + PAD) as *mut u64) = pad;
-        gpi_wait as *const () as u64
+    // SAFETY: `gpi_land` passes the context that the unwinder has passed, and the unwinder's own function for it.
+    let cfa = unsafe { get_cfa(context) };
+    callers::leave(&raw const here as u64, cfa);
+    // A program that was started is never left.
+    if words::offset() != WORDS as i64 {
+        return pad;
     }
+    let landing = words::get().landing();
+    // Another exception's clean-up waits further up, in which this one was thrown.
+    if landing.load(Ordering::Relaxed) > cfa {
+        return pad;
+    }
+    // SAFETY: the context is the unwinder's, as above.
+    if !unsafe { is_over(context, cfa) } {
+        landing.store(cfa, Ordering::Relaxed);
+        return pad;
+    }
+    landing.store(0, Ordering::Relaxed);
+    if WAITING.load(Ordering::Relaxed) == 0 || kernel::is_frozen() {
+        return pad;
+    }
+    // SAFETY: in a process that was attached to, this word of the thread control block is the agent's, and only `gpi_wait`
+    // on the same thread reads it.
+    unsafe { ((words::thread_pointer() + PAD) as *mut u64).write_volatile(pad) };
+    gpi_wait as *const () as u64
 }
 
 /// Whether the unwinder has done all it had to when it gets to this landing pad: it is the handler's and not a
 /// clean-up's. Personalities have put the exception into the first register by now.
 ///
 /// # Safety
-/// As `land`.
+/// The context must be one that the unwinder has passed.
 unsafe fn is_over(context: *mut c_void, cfa: u64) -> bool {
     /// struct _Unwind_Exception (Itanium C++ ABI, 1.2.1): class, clean-up, private_1, private_2. libgcc keeps the
     /// handler's CFA in the last; private_1 is not 0 in a forced unwinding, which looks for no handler.
@@ -87,7 +85,7 @@ unsafe fn is_over(context: *mut c_void, cfa: u64) -> bool {
     if function == 0 {
         return false;
     }
-    // SAFETY: the unwinder's function and context. What is no pointer to an exception is not looked at as far as
+    // SAFETY: the address is that of the unwinder's function, and the context is the unwinder's. What is no pointer to an exception is not looked at as far as
     // that can be told: exceptions are aligned (ABI, 1.2.1), and no page lies at 0.
     unsafe {
         let function = core::mem::transmute::<u64, GetGr>(function);
@@ -163,7 +161,7 @@ core::arch::global_asm!(
     "je 3f",
     "dec qword ptr fs:[{rounds}]",
     "jz 3f",
-    "mov eax, 24", // sched_yield
+    "mov eax, {sched_yield}",
     "syscall",
     "jmp 2b",
     "3:",
@@ -210,6 +208,7 @@ core::arch::global_asm!(
     accumulator = const ACCUMULATOR,
     pad = const PAD,
     rounds = const ROUNDS,
+    sched_yield = const general::__NR_sched_yield,
 );
 
 #[cfg(not(test))]

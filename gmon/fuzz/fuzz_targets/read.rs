@@ -1,4 +1,5 @@
-//! Arbitrary bytes through read, check, merge and write. `report/tests/hostile.rs` runs the same function.
+//! Passes arbitrary bytes through read, check, merge and write. `report/tests/hostile.rs` runs the same
+//! function.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! What is counted: a function, a basic block, an instruction, and sums of them.
+//! The counts of a function, of a basic block and of an instruction, and sums of them.
 
 use gmon::Function;
 use iced_x86::Instruction;
@@ -7,23 +7,23 @@ use iced_x86::Instruction;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FunctionCounts {
     pub symbol: Function,
-    /// Its calls by the profile's arcs, or by the count of its first block where the profile has no arcs, or none of
-    /// functions that gprof does not show ([`Hidden`](gmon::Hidden)).
+    /// The number of its calls by the profile's arcs, or by the count of its first basic block if the profile
+    /// has no arcs, or none of functions that gprof does not show ([`Hidden`](gmon::Hidden)).
     pub calls: u64,
-    /// None where it was not counted: it has no record.
+    /// Its basic blocks; `None` if it was not counted, that is, if it has no record.
     pub blocks: Option<Vec<BlockCounts>>,
-    /// The function that this is a `.cold` part of, as an index.
+    /// The index of the function of which this is a `.cold` part.
     pub part_of: Option<usize>,
 }
 
-/// A basic block: instructions that run one after the other, up to a branch or a call, or to the target
-/// of a branch.
+/// A basic block: instructions that run one after the other, up to a branch or a call, or to the target of a
+/// branch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockCounts {
     pub start: u64,
-    /// First address behind its last instruction.
+    /// The address after its last instruction.
     pub end: u64,
-    /// Executions.
+    /// The number of executions.
     pub count: u64,
     pub instructions: u64,
 }
@@ -32,13 +32,13 @@ pub struct BlockCounts {
 #[derive(Clone, Copy, Debug)]
 pub struct Step {
     pub instruction: Instruction,
-    /// None: not counted, as padding is not.
+    /// The number of executions; `None` if it was not counted, such as padding.
     pub count: Option<u64>,
-    /// A record stands here.
+    /// Whether a record begins here.
     pub(crate) starts: bool,
 }
 
-/// Columns of the reports by function and file, in the terms of Weinberger's and Bishop's listings.
+/// The columns of the reports by function and file, in the terms of Weinberger's and Bishop's listings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sums {
     /// Instructions executed.
@@ -58,18 +58,21 @@ pub struct Sums {
 }
 
 impl Sums {
+    /// Adds a basic block.
     pub(crate) fn add_block(&mut self, count: u64) {
         self.bb += 1;
         self.bbe = self.bbe.saturating_add(count);
         self.bbne += u64::from(count == 0);
     }
 
+    /// Adds instructions that ran `count` times.
     pub(crate) fn add_instructions(&mut self, count: u64, instructions: u64) {
         self.i += instructions;
         self.ie = self.ie.saturating_add(count.saturating_mul(instructions));
         self.ine += if count == 0 { instructions } else { 0 };
     }
 
+    /// Adds other sums.
     pub fn add(&mut self, other: &Sums) {
         self.ie = self.ie.saturating_add(other.ie);
         self.calls = self.calls.saturating_add(other.calls);

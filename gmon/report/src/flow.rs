@@ -1,36 +1,37 @@
-//! Which blocks of a function exclude each other, as far as direct branches tell.
+//! Which basic blocks of a function exclude each other, as far as direct branches show.
 
 use iced_x86::FlowControl;
 
 use crate::counts::BlockCounts;
 use gprofinject_image::instructions::{Code, falls_through};
 
-/// More steps than these are not taken for one function; what they would tell apart stays together. Only
-/// generated functions of tens of thousands of blocks come here.
+/// The number of steps for one function, after which blocks are treated as not excluding each other. Only
+/// generated functions of tens of thousands of basic blocks need more.
 const MAX_STEPS: usize = 20_000_000;
 
-/// The blocks of one function, with those of its `.cold` part, and the ways between them that lead on:
-/// branches back, around a loop, are left out.
+/// The basic blocks of one function and of its `.cold` part, and the edges between them that lead forward.
+/// Edges back, around a loop, are left out.
 pub(crate) struct Flow {
     blocks: Vec<BlockCounts>,
-    /// Block by block, those that may come next.
+    /// For each block, the blocks that may come next.
     next: Vec<Vec<usize>>,
-    /// Falls along every way.
+    /// The rank of each block, which decreases along every edge.
     rank: Vec<usize>,
-    /// Search by which a block was visited last.
+    /// The search by which a block was visited last.
     visited: Vec<usize>,
     searches: usize,
     steps: usize,
 }
 
 impl Flow {
-    /// `blocks` sorted by address, without overlap; the function is entered at `entry`.
+    /// Analyses a function. `blocks` is sorted by address, without overlap; the function is entered at
+    /// `entry`.
     pub(crate) fn new(code: &Code, blocks: Vec<BlockCounts>, entry: u64) -> Flow {
         let at = |address: u64| blocks.binary_search_by_key(&address, |block| block.start).ok();
         let mut next = vec![Vec::new(); blocks.len()];
         let mut entered = vec![false; blocks.len()];
         let mut anywhere = Vec::new();
-        // Executions that can only have come by ways other than a call's return, and the calls' returns.
+        // Executions that can only have come by edges other than a call's return, and the returns of calls.
         let mut certain = vec![0u64; blocks.len()];
         let mut returns = Vec::new();
         for (index, block) in blocks.iter().enumerate() {
@@ -46,10 +47,10 @@ impl Flow {
                 }
                 _ => None,
             };
-            // A call that returns goes on here.
+            // A call that returns continues here.
             let behind = (falls_through(&last) || is_call(&last)).then(|| at(block.end)).flatten();
             for to in [target, behind].into_iter().flatten() {
-                // A way to or from a block that never ran was never gone.
+                // Control has never passed an edge to or from a block that never ran.
                 if block.count > 0 && blocks[to].count > 0 {
                     next[index].push(to);
                 }
@@ -61,13 +62,14 @@ impl Flow {
                 _ => {}
             }
         }
-        // A call that never returns stands in front of anything: _Unwind_Resume in front of the way out.
+        // A call that never returns may be followed by anything. For example, a call of _Unwind_Resume may
+        // precede the function's end.
         for (from, to) in returns {
             if certain[to] >= blocks[to].count {
                 next[from].retain(|&other| other != to);
             }
         }
-        // A jump through a table leads to what nothing else leads to.
+        // A jump through a table leads to the blocks to which nothing else leads.
         let others: Vec<usize> = (0..blocks.len())
             .filter(|&to| !entered[to] && blocks[to].count > 0 && blocks[to].start != entry)
             .collect();
@@ -88,8 +90,8 @@ impl Flow {
         (address < self.blocks[index].end).then_some(index)
     }
 
-    /// How often control came to a set of places, each within a block and with its count: where one leads
-    /// to another the higher counts, where none leads to the other both do.
+    /// Returns how often control came to a set of places, each within a block and with its count. If one
+    /// place leads to another, the higher count is taken; if neither leads to the other, both are added.
     pub(crate) fn executions(&mut self, places: &[(u64, u64)]) -> u64 {
         let mut ran: Vec<(Option<usize>, u64)> = places
             .iter()
@@ -102,7 +104,7 @@ impl Flow {
         ran.sort_by_key(|&(block, _)| std::cmp::Reverse(block.map_or(0, |block| self.rank[block])));
         let lowest =
             ran.iter().filter_map(|&(block, _)| block).map(|block| self.rank[block]).min().unwrap_or(0);
-        // Group of each place: the index of its first.
+        // The group of each place: the index of its first member.
         let mut group: Vec<usize> = (0..ran.len()).collect();
         for from in 0..ran.len() {
             let reached = ran[from].0.map(|block| self.reach(block, lowest));
@@ -124,7 +126,7 @@ impl Flow {
         most.into_iter().fold(0, u64::saturating_add)
     }
 
-    /// Marks all that a block leads to, itself too, with the number returned.
+    /// Marks everything to which a block leads, and the block itself, with the number that is returned.
     fn reach(&mut self, from: usize, lowest: usize) -> usize {
         self.searches += 1;
         let search = self.searches;
@@ -147,7 +149,8 @@ impl Flow {
     }
 }
 
-/// Order of the ends of a depth-first search: a way to a block of the same or a higher rank leads back.
+/// Returns the order in which a depth-first search leaves the blocks. An edge to a block of the same or a
+/// higher rank leads back.
 fn ranks(next: &[Vec<usize>], first: Option<usize>) -> Vec<usize> {
     let mut rank = vec![usize::MAX; next.len()];
     let mut seen = vec![false; next.len()];
@@ -208,7 +211,7 @@ mod tests {
         assert_eq!(flow.executions(&[]), 0);
     }
 
-    /// Two ways out that both clean up, the second by a call that never returns.
+    /// Two ways out of a function that both clean up, the second one by a call that never returns.
     #[test]
     fn ways_that_exclude_each_other_add_up() {
         let bytes = [
@@ -225,7 +228,7 @@ mod tests {
         assert_eq!(never.executions(&[(0x1004, 6), (0x100b, 4)]), 10);
         assert_eq!(never.executions(&[(0x1000, 10), (0x1004, 6), (0x100b, 4)]), 10);
         assert_eq!(never.executions(&[(0x1009, 6), (0x1010, 4), (0x1015, 6)]), 10);
-        // If it returns, the way out is one for both.
+        // If the call returns, both have the same way out.
         let records = [(0x1000, 10), (0x1004, 6), (0x1009, 6), (0x100b, 4), (0x1010, 4), (0x1015, 10)];
         let mut returns = flow(&bytes, &records);
         assert_eq!(returns.executions(&[(0x1009, 6), (0x1010, 4), (0x1015, 10)]), 10);

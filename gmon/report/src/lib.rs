@@ -1,8 +1,9 @@
-//! What the counts of a gmon.out file say of its program: by basic block, function, instruction, source line and file.
+//! What the counts in a gmon.out file say about its program: by basic block, function, instruction, source
+//! line and file.
 //!
-//! A [`gmon::Profile`] and what [`gprofinject_image`] reads of the program enter; a [`Report`] leaves, with the sums of it
-//! ([`Tally`]). [`split()`] puts records at more addresses, for gprof's lines and so that files can be summed. The command `gmon`
-//! prints all that.
+//! A [`gmon::Profile`] and what [`gprofinject_image`] reads from the program enter; a [`Report`] leaves, with
+//! its sums ([`Tally`]). [`split()`] adds records at more addresses, for gprof's lines and so that files can
+//! be summed. The command `gmon` prints all of this.
 
 #![forbid(unsafe_code)]
 

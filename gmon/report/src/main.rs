@@ -43,10 +43,10 @@ const EXIT_FAILED: u8 = 2;
 fn main() -> ExitCode {
     match run(Args::parse()) {
         Ok(code) => code,
-        // The reader has seen enough: `gmon dump FILE | head`.
+        // The reader has read enough, as in `gmon dump FILE | head`.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            // Nothing is left to do when stderr is closed too.
+            // If standard error is closed too, nothing can be done.
             let _ = writeln!(io::stderr(), "gmon: {error:#}");
             ExitCode::from(EXIT_FAILED)
         }
@@ -73,7 +73,7 @@ fn run(args: Args) -> Result<ExitCode> {
     }
 }
 
-/// Where reports are written to.
+/// Where reports are written.
 type Out = BufWriter<StdoutLock<'static>>;
 
 fn report(args: &ReportArgs, write: impl FnOnce(&View, &mut Out) -> Result<()>) -> Result<ExitCode> {

@@ -10,19 +10,19 @@ use gmon::{Arc, Block, Profile};
 use gprofinject_image::debug::Lines;
 use gprofinject_image::instructions::{Code, falls_through};
 
-/// Counts of a program's functions, ready to be shown.
+/// The counts of a program's functions, ready to be shown.
 pub struct Report<'p> {
     pub code: &'p Code,
     pub lines: Option<&'p Lines>,
-    /// Sorted by address.
+    /// The functions, sorted by address.
     pub functions: Vec<FunctionCounts>,
     records: Vec<Block>,
-    /// Functions with `.cold` parts -> the parts.
+    /// The `.cold` parts of each function that has any.
     parts: HashMap<usize, Vec<usize>>,
 }
 
 impl<'p> Report<'p> {
-    /// `profile` may be the sum of several runs, see [`align`](crate::split::align).
+    /// Makes a report. `profile` may be the sum of several runs; see [`align`](crate::split::align).
     pub fn new(profile: &Profile, code: &'p Code, lines: Option<&'p Lines>) -> Report<'p> {
         let mut records = profile.blocks.clone();
         records.sort_unstable();
@@ -46,7 +46,7 @@ impl<'p> Report<'p> {
         for index in 0..report.functions.len() {
             let blocks = report.blocks(index, &targets, &starts);
             let function = &mut report.functions[index];
-            // What gprof cannot show has no arcs.
+            // A function that gprof cannot show has no arcs.
             let may_be_hidden = function.calls == 0 && function.symbol.name.contains(['.', '$']);
             if (profile.arcs.is_empty() || may_be_hidden) && function.part_of.is_none() {
                 let first = blocks.first().filter(|block| block.start == function.symbol.start);
@@ -57,14 +57,14 @@ impl<'p> Report<'p> {
         report
     }
 
-    /// The function's records.
+    /// Returns the function's records.
     fn records_of(&self, symbol: &Function) -> &[Block] {
         let from = self.records.partition_point(|record| record.addr < symbol.start);
         let to = self.records.partition_point(|record| record.addr < symbol.end());
         &self.records[from..to.max(from)]
     }
 
-    /// The instructions of a function in the order of their addresses.
+    /// Returns the instructions of a function in the order of their addresses.
     pub fn steps(&self, function: usize) -> Vec<Step> {
         let symbol = &self.functions[function].symbol;
         let mut records = self.records_of(symbol).iter().peekable();
@@ -84,13 +84,14 @@ impl<'p> Report<'p> {
                 }
                 at = instruction.next_ip();
                 if let Some(record) = records.peek().filter(|record| record.addr < at) {
-                    // Data before it was taken for an instruction: a record is one in any case.
+                    // The bytes before were data that was decoded as an instruction. The address of a record
+                    // is an instruction in any case.
                     at = record.addr;
                     break;
                 }
             }
             if at == begun {
-                // No instruction, whatever a record says.
+                // There is no instruction, whatever a record says.
                 (at, count) = (at + 1, None);
                 while records.next_if(|record| record.addr < at).is_some() {}
             }
@@ -98,7 +99,7 @@ impl<'p> Report<'p> {
         steps
     }
 
-    /// Targets of all direct branches in functions that were counted, sorted.
+    /// Returns the targets of all direct branches in functions that were counted, sorted.
     fn branch_targets(&self) -> Vec<u64> {
         let mut targets = Vec::new();
         for (index, function) in self.functions.iter().enumerate() {
@@ -113,8 +114,8 @@ impl<'p> Report<'p> {
         targets
     }
 
-    /// The function's blocks. A record that stands where a line begins within a block is none of its own:
-    /// see [`at_lines`](crate::split::at_lines).
+    /// Returns the function's basic blocks. A record where a line begins within a block does not begin a
+    /// block; see [`at_lines`](crate::split::at_lines).
     fn blocks(&self, function: usize, targets: &[u64], line_starts: &[u64]) -> Vec<BlockCounts> {
         if self.records_of(&self.functions[function].symbol).is_empty() {
             return Vec::new();
@@ -143,22 +144,23 @@ impl<'p> Report<'p> {
         blocks
     }
 
-    /// The function whose calls and lines these are: itself, or the one that it is a part of.
+    /// Returns the function to which the calls and lines belong: the function itself, or the one of which it
+    /// is a part.
     pub fn whole(&self, function: usize) -> usize {
         self.functions[function].part_of.unwrap_or(function)
     }
 
-    /// The `.cold` parts of a function.
+    /// Returns the `.cold` parts of a function.
     pub fn parts(&self, function: usize) -> &[usize] {
         self.parts.get(&function).map_or(&[], Vec::as_slice)
     }
 
-    /// Has it a record?
+    /// Whether the function has a record.
     pub fn is_counted(&self, function: usize) -> bool {
         self.functions[function].blocks.is_some()
     }
 
-    /// What the function's blocks and instructions add up to, without those of its parts.
+    /// Returns the sums of the function's blocks and instructions, without those of its parts.
     pub fn sums(&self, function: usize) -> Sums {
         let function = &self.functions[function];
         let mut sums = Sums { calls: function.calls, ..Sums::default() };
@@ -170,8 +172,8 @@ impl<'p> Report<'p> {
     }
 }
 
-/// The code's functions, and where code with records has no symbol (in a stripped program) one for each
-/// address that was called, up to the next; what is before the first of them is one as well.
+/// Returns the code's functions. Where code with records has no symbol (in a stripped program), each address
+/// that was called begins a function that extends to the next, and so does the code before the first of them.
 fn with_nameless(code: &Code, records: &[Block], arcs: &[Arc]) -> Vec<Function> {
     let called: BTreeSet<u64> = arcs.iter().map(|arc| arc.to).collect();
     let mut nameless: Vec<Function> = Vec::new();
@@ -193,8 +195,8 @@ fn with_nameless(code: &Code, records: &[Block], arcs: &[Arc]) -> Vec<Function> 
     functions
 }
 
-/// For each function, the one that it is a `.cold` part of. Of several of the same name (static ones of
-/// several files) that which branches there.
+/// Returns for each function the one of which it is a `.cold` part. Of several functions with the same name
+/// (static ones of several files), it is the one that branches to the part.
 fn wholes(code: &Code, symbols: &[Function]) -> Vec<Option<usize>> {
     let mut named: HashMap<&str, Vec<usize>> = HashMap::new();
     for (index, symbol) in symbols.iter().enumerate() {
@@ -222,7 +224,7 @@ fn is_branch(instruction: &Instruction) -> bool {
     matches!(instruction.flow_control(), ConditionalBranch | UnconditionalBranch | XbeginXabortXend)
 }
 
-/// An arc's call is one of the function that its `to` lies in.
+/// Adds the calls of arcs to the functions that contain their `to`.
 fn count_calls(functions: &mut [FunctionCounts], arcs: &[Arc]) {
     let mut calls: BTreeMap<u64, u64> = BTreeMap::new();
     for arc in arcs {
@@ -235,7 +237,7 @@ fn count_calls(functions: &mut [FunctionCounts], arcs: &[Arc]) {
     }
 }
 
-/// Neither a branch nor a call: a block does not end here by itself.
+/// Whether an instruction is neither a branch nor a call, so that a basic block does not end after it.
 fn goes_straight_on(instruction: &Instruction) -> bool {
     falls_through(instruction) && !is_branch(instruction)
 }
@@ -244,7 +246,7 @@ fn goes_straight_on(instruction: &Instruction) -> bool {
 mod tests {
     use super::*;
 
-    /// Two static functions of one name, each with a cold part that it branches to.
+    /// Two static functions of one name, each with a cold part to which it branches.
     #[test]
     fn cold_parts_of_functions_of_one_name() {
         let je = |from: u64, to: u64| {

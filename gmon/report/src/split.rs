@@ -1,8 +1,8 @@
-//! More records for the same counts.
+//! Adds records that say the same.
 //!
-//! A record `(address, count)` holds for every instruction from its address on in a straight line, up to
-//! the next record, a call, an instruction that never falls through, or the function's end. So a record with the same count may be put
-//! at any instruction on the way, and nothing but the number of records changes.
+//! A record `(address, count)` holds for every instruction from its address on in a straight line, up to the
+//! next record, a call, an instruction that never falls through, or the function's end. So a record with the
+//! same count may be added at any instruction on the way, and nothing changes except the number of records.
 
 use std::collections::BTreeSet;
 
@@ -10,8 +10,8 @@ use gmon::{Block, Profile};
 use gprofinject_image::debug::Lines;
 use gprofinject_image::instructions::{Code, falls_through};
 
-/// The blocks, sorted by address, with a record at each of the addresses `at` (sorted) that a straight line
-/// leads to. What is reached by none gets none: it was not counted, or is not code.
+/// Returns the blocks, sorted by address, with a record at each of the addresses `at` (sorted) to which a
+/// straight line leads. An address to which none leads gets no record: it was not counted, or is not code.
 pub fn split(blocks: &[Block], code: &Code, at: &[u64]) -> Vec<Block> {
     let mut out = Vec::with_capacity(blocks.len());
     for (index, &block) in blocks.iter().enumerate() {
@@ -28,7 +28,7 @@ pub fn split(blocks: &[Block], code: &Code, at: &[u64]) -> Vec<Block> {
             if address >= end {
                 break;
             }
-            // One within an instruction is reached by nobody.
+            // An address within an instruction is never reached.
             while wanted.next_if(|&&wanted| wanted < address).is_some() {}
             if wanted.next_if(|&&wanted| wanted == address).is_some() {
                 out.push(Block { addr: address, count: block.count });
@@ -41,11 +41,11 @@ pub fn split(blocks: &[Block], code: &Code, at: &[u64]) -> Vec<Block> {
     out
 }
 
-/// Gives each profile a record wherever another has one, so that they may be summed by address.
+/// Gives each profile a record wherever another one has one, so that they can be summed by address.
 ///
-/// Files of one program differ in their records where a run crashed within a block, where the functions
-/// to count were chosen differently, and where one was made with line information and the other
-/// without. A function that one file has no record of was not counted there, and adds nothing.
+/// The records in files of one program differ if a run crashed within a basic block, if different functions
+/// were selected for counting, and if one file was made with line information and the other without. A
+/// function without a record in a file was not counted there, and adds nothing.
 pub fn align(profiles: &mut [Profile], code: &Code) {
     let all: BTreeSet<u64> = profiles.iter().flat_map(|p| &p.blocks).map(|block| block.addr).collect();
     let all: Vec<u64> = all.into_iter().collect();
@@ -55,15 +55,16 @@ pub fn align(profiles: &mut [Profile], code: &Code) {
     }
 }
 
-/// The records by which gprof prints the count of each line right, from those of the basic blocks alone.
+/// Returns the records with which gprof prints the right count of each line, from those of the basic blocks
+/// alone.
 ///
-/// `gprof -l` makes a symbol of each stretch of code of one line, and of a line with several takes the
-/// lowest one's counts; where that begins within a block, `-x` puts the count of the line printed before
-/// in front (binutils `gprof/basic_blocks.c`, `annotate_with_count`). So each line gets a record where
+/// `gprof -l` makes a symbol of each range of code of one line, and shows the counts at the lowest address of
+/// a line with several ranges. If that range begins within a basic block, `-x` shows the count of the line
+/// printed before (binutils `gprof/basic_blocks.c`, `annotate_with_count`). So each line gets a record where
 /// its code begins. Then `gprof -l -A` prints each line's count first.
 ///
-/// What remains is gprof's: it keeps ten addresses of a stretch, cuts numbers off after 16 columns, and
-/// with `-x` puts that count in front of each line with several stretches.
+/// The other limits are gprof's: it keeps ten addresses of a range, cuts numbers off after 16 columns, and
+/// with `-x` shows that count before each line with several ranges.
 pub fn at_lines(blocks: &[Block], code: &Code, lines: &Lines) -> Vec<Block> {
     split(blocks, code, &lines.starts())
 }
@@ -72,7 +73,7 @@ pub fn at_lines(blocks: &[Block], code: &Code, lines: &Lines) -> Vec<Block> {
 mod tests {
     use super::*;
 
-    /// `mov eax, 1; nop; call; nop; ret`, and padding.
+    /// The code is `mov eax, 1; nop; call; nop; ret`, and padding.
     const BYTES: [u8; 14] = [0xb8, 1, 0, 0, 0, 0x90, 0xe8, 0, 0, 0, 0, 0x90, 0xc3, 0x90];
 
     fn addresses(blocks: &[(u64, u64)]) -> Vec<(u64, u64)> {
@@ -84,13 +85,13 @@ mod tests {
 
     #[test]
     fn a_count_holds_in_a_straight_line() {
-        // Not within an instruction, nor behind the call.
+        // There is no record within an instruction or after the call.
         assert_eq!(addresses(&[(0x1000, 3)]), [(0x1000, 3), (0x1005, 3), (0x1006, 3)]);
         assert_eq!(
             addresses(&[(0x1000, 3), (0x1006, 2), (0x100b, 1)]),
             [(0x1000, 3), (0x1005, 3), (0x1006, 2), (0x100b, 1), (0x100c, 1)]
         );
-        // Not on into the next function.
+        // It does not continue into the next function.
         assert_eq!(addresses(&[(0x100d, 7)]), [(0x100d, 7)]);
         assert_eq!(addresses(&[(0x5000, 7)]), [(0x5000, 7)]);
     }
@@ -102,7 +103,7 @@ mod tests {
             let blocks = blocks.iter().map(|&(addr, count)| Block { addr, count }).collect();
             Profile { blocks, ..Profile::new(gmon::Format::LITTLE_64) }
         };
-        // The first crashed in the call; the third did not count the function behind the call.
+        // The first run crashed in the call; the third did not count the function after the call.
         let mut all = [
             profile(&[(0x1000, 5), (0x1006, 4), (0x100b, 4)]),
             profile(&[(0x1000, 2), (0x100b, 2)]),

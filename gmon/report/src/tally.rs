@@ -1,4 +1,4 @@
-//! Counts by source line and by file.
+//! Sums the counts by source line and by file.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -14,73 +14,76 @@ pub struct Tally {
     pub files: BTreeMap<FileIndex, FileCounts>,
 }
 
-/// A line's counts.
+/// The counts of a line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LineCounts {
-    /// Each instance of the line's code, by address.
+    /// The instances of the line's code, by address.
     pub instances: Vec<Instance>,
 }
 
-/// The code of a line in one function, or in one function inlined at one place: templates are functions
-/// of their own.
+/// The code of a line in one function, or in one function that was inlined at one place. Each instance of a
+/// template is a function of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Instance {
-    /// The function, as an index into [`Report::functions`].
+    /// The index of the function in [`Report::functions`].
     pub function: usize,
-    /// Its first instruction.
+    /// The address of its first instruction.
     pub address: u64,
-    /// The inlined calls that it is part of, innermost first; empty for the function's own code.
+    /// The inlined calls of which it is a part, the innermost first; empty for the function's own code.
     inlined: Vec<usize>,
-    /// The parts of blocks that are the line's, by address; None where the function was not counted.
+    /// The line's parts of basic blocks, by address; `None` if the function was not counted.
     pub blocks: Option<Vec<(u64, u64)>>,
-    /// How often the line ran, by [`LineCounts::count`]'s rule.
+    /// How often the line ran, by the rule of [`LineCounts::count`].
     executions: u64,
-    /// Instructions executed.
+    /// The number of executed instructions.
     pub ie: u64,
 }
 
-/// A file's counts.
+/// The counts of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FileCounts {
     pub sums: Sums,
-    /// Functions that begin in it, as indices, with their lines.
+    /// The indices of the functions that begin in it, with their lines.
     pub functions: Vec<(usize, u32)>,
 }
 
 impl Instance {
-    /// How often the line ran, by [`LineCounts::count`]'s rule; None if it was not counted.
+    /// Returns how often the line ran, by the rule of [`LineCounts::count`], or `None` if it was not counted.
     pub fn count(&self) -> Option<u64> {
         self.blocks.as_ref().map(|_| self.executions)
     }
 
+    /// Whether the code is part of an inlined call.
     pub fn is_inlined(&self) -> bool {
         !self.inlined.is_empty()
     }
 }
 
 impl LineCounts {
-    /// How often the line ran; None if none of its code was counted.
+    /// Returns how often the line ran, or `None` if none of its code was counted.
     ///
-    /// The most that any of its blocks ran: a `for` line has a block each for the start, the test and the
-    /// step, of which the test runs most often. Blocks of which none leads to the other add up, as two
-    /// ends of a function do that both clean up; so do the instances of the line's code.
+    /// This is the largest count of its basic blocks: a `for` line has a block each for the start, the test
+    /// and the step, of which the test runs most often. Counts of blocks of which none leads to the other are
+    /// added, such as those of two ends of a function that both clean up. So are the counts of the line's
+    /// instances.
     pub fn count(&self) -> Option<u64> {
         self.instances.iter().filter_map(Instance::count).reduce(u64::saturating_add)
     }
 
-    /// Did some of its code run, and some never?
+    /// Whether some of its code ran, and some never did.
     pub fn is_partial(&self) -> bool {
         let mut counts = self.instances.iter().filter_map(|instance| instance.blocks.as_ref()).flatten();
         self.count() > Some(0) && counts.any(|&(_, count)| count == 0)
     }
 
+    /// Returns the number of executed instructions.
     pub fn ie(&self) -> u64 {
         self.instances.iter().fold(0, |sum, instance| sum.saturating_add(instance.ie))
     }
 }
 
 impl Tally {
-    /// What a report's lines and files add up to; nothing without line information.
+    /// Returns the sums of a report by line and by file, or nothing without line information.
     pub fn of(report: &Report) -> Tally {
         report.lines.map(|lines| tally(report, lines)).unwrap_or_default()
     }
@@ -120,7 +123,7 @@ fn tally(report: &Report, lines: &Lines) -> Tally {
     tally
 }
 
-/// Of a function with its parts.
+/// Analyses a function with its parts.
 fn flow(report: &Report, function: usize) -> Flow {
     let entry = report.functions[function].symbol.start;
     let parts = std::iter::once(function).chain(report.parts(function).iter().copied());
@@ -130,8 +133,9 @@ fn flow(report: &Report, function: usize) -> Flow {
     Flow::new(report.code, blocks, entry)
 }
 
-/// Functions that the compiler calls constructors of static objects in. They begin and end on lines with
-/// which they have nothing to do, and count only on lines of which there is no other code.
+/// Whether a function is one in which the compiler calls the constructors of static objects. Such functions
+/// begin and end on lines with which they have nothing to do, so they count only on lines that have no other
+/// code.
 fn is_made_up(name: &str) -> bool {
     name.starts_with("_GLOBAL__sub_") || name.starts_with("_Z41__static_initialization_and_destruction_0")
 }
@@ -140,7 +144,7 @@ fn add_function(tally: &mut Tally, report: &Report, lines: &Lines, function: usi
     let counted = report.is_counted(function);
     let whole = report.whole(function);
     let mut blocks = report.functions[function].blocks.iter().flatten().peekable();
-    // (line, inlined calls) -> the instance, and the block that its last part is of.
+    // By line and inlined calls: the instance, and the block to which its last part belongs.
     let mut instances: HashMap<(Location, Vec<usize>), (usize, u64)> = HashMap::new();
     let mut block = 0;
     for step in report.steps(function) {
@@ -152,7 +156,7 @@ fn add_function(tally: &mut Tally, report: &Report, lines: &Lines, function: usi
                 tally.files.entry(location.file).or_default().sums.add_block(next.count);
             }
         }
-        // Padding in a function that was counted is nobody's.
+        // Padding in a function that was counted belongs to no line.
         let (Some(location), true) = (location, step.count.is_some() || !counted) else { continue };
         if let Some(count) = step.count {
             tally.files.entry(location.file).or_default().sums.add_instructions(count, 1);
@@ -163,7 +167,7 @@ fn add_function(tally: &mut Tally, report: &Report, lines: &Lines, function: usi
         let (instance, last_block) = match instances.get_mut(&key) {
             Some((instance, last_block)) => (*instance, Some(last_block)),
             None => {
-                // The cold part's code of the line, if that came first.
+                // The code of the line in the cold part, if that came first.
                 let found = line.instances.iter().position(|c| c.function == whole && c.inlined == key.1);
                 let instance = found.unwrap_or_else(|| {
                     let inlined = key.1.clone();

@@ -1,4 +1,4 @@
-//! The `gmon` command: what it prints, how it exits, what it leaves on the disk.
+//! The `gmon` command: its output, its exit status, and the files that it writes.
 
 mod support;
 
@@ -74,7 +74,7 @@ fn dump_with_names() {
     assert_eq!(value["arcs"][0]["caller"], "main");
 }
 
-/// A file of another build of the program is told from this one's, wherever both are at hand.
+/// A file of another build of the program is recognised wherever both builds are known.
 #[test]
 fn builds_are_told_apart() {
     let folder = Folder::new("builds");
@@ -125,7 +125,7 @@ fn merge_keeps_what_was_there_when_it_fails() {
     assert_eq!(std::fs::read(&sum).expect("the old file"), b"precious");
     assert_eq!(names(&folder), ["a.out", "b.out", "sum.out"]);
 
-    // The output may be an input.
+    // The output may be one of the inputs.
     std::fs::copy(&a, &sum).expect("a copy");
     let output = gmon(&out, &[&a, &sum, &a]);
     assert_eq!((code(&output), stderr(&output)), (Some(0), String::new()));
@@ -209,14 +209,15 @@ fn the_reader_goes_away() {
     assert_eq!(stderr(&output), "0\n");
 }
 
-/// What may have no end, and what may have no beginning, is refused; a pipe that somebody writes to is read like a file.
+/// Files that may have no end or no beginning are refused. A pipe to which a process writes is read like a
+/// file.
 #[test]
 fn pipes_are_read_and_devices_refused() {
     let folder = Folder::new("pipes");
     let file = folder.write("a.out", &bytes(&profile(250)));
     let expected = stdout(&gmon(&["dump"], &[&file]));
     assert!(!expected.is_empty());
-    // The shell's own pipe; one whose writer takes its time; one that is written to later.
+    // The shell's own pipe, one whose writer takes some time, and one that is written to later.
     let later = folder.0.join("later");
     assert!(Command::new("mkfifo").arg(&later).status().expect("mkfifo runs").success());
     for script in [
@@ -232,7 +233,7 @@ fn pipes_are_read_and_devices_refused() {
         assert_eq!(stdout(&output), expected, "{script}: {}", stderr(&output));
     }
     for (path, message) in [
-        (later.as_path(), "is a pipe that nobody writes to"),
+        (later.as_path(), "is a pipe to which no process writes"),
         (Path::new("/dev/zero"), "is a device, expected a file or a pipe"),
         (Path::new("/dev/tty"), "/dev/tty: "),
         (folder.0.as_path(), "is a folder, expected a file or a pipe"),
@@ -241,7 +242,7 @@ fn pipes_are_read_and_devices_refused() {
         assert_eq!(code(&output), Some(2), "{}", stderr(&output));
         assert!(stderr(&output).contains(message), "{}", stderr(&output));
     }
-    // Of a pipe without end that does not begin as a profile does, only the beginning is read.
+    // Of an endless pipe that does not begin as a profile does, only the beginning is read.
     let output = Command::new("bash")
         .args(["-c", "$GMON dump <(yes)"])
         .env("GMON", env!("CARGO_BIN_EXE_gmon"))

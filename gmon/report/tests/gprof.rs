@@ -1,11 +1,11 @@
-//! The real gprof reads what we write, and says what we meant.
+//! The real gprof reads the files that this crate writes, and prints the intended values.
 
 mod support;
 
 use gmon::{Arc, Block, BuildId, Format, Histogram, HistogramBuilder, Profile, SECONDS, Unit};
 use support::{Compiled, Folder, bytes};
 
-/// One sample a second: gprof's seconds are hits.
+/// One sample per second, so that gprof's seconds are hits.
 const RATE: u32 = 1;
 
 fn builder(prog: &Compiled) -> HistogramBuilder {
@@ -82,7 +82,7 @@ fn bins_over_16_bits() {
     assert_eq!(flat["far"].0, 65_536.0);
 }
 
-/// The bin's limit is gprof's sum of 32 bits.
+/// The limit of a bin is that of gprof's sum, 32 bits.
 #[test]
 fn the_largest_bin() {
     let folder = Folder::new("largest");
@@ -94,7 +94,7 @@ fn the_largest_bin() {
     assert_eq!(prog.flat(&[&file])["far"].0, f64::from(u32::MAX));
 }
 
-/// The header's spare bytes are ours alone: gprof prints the same with and without a build-id.
+/// Only gprofinject uses the header's spare bytes: gprof prints the same with and without a build-id.
 #[test]
 fn the_build_id_is_nothing_to_gprof() {
     let folder = Folder::new("build-id");
@@ -134,7 +134,7 @@ fn a_function_at_an_odd_address_steals_a_byte() {
     let prog = folder.compile(&[]);
     assert_eq!(prog.address("odd"), prog.address("even") + 3);
 
-    // What gprof does without our help.
+    // This is what gprof does by itself.
     let mut naive = builder(&prog);
     naive.add(prog.address("even") + 2, 7);
     let file = folder.write("naive.out", &bytes(&profile(naive.build().histograms)));
@@ -150,12 +150,12 @@ fn a_function_at_an_odd_address_steals_a_byte() {
     assert_eq!(flat["odd"].0, 120.0);
 }
 
-/// gprof has a message for «a symbol that covers several histogram records»: no option brings it up.
+/// gprof has a message for "a symbol that covers several histogram records", but no option prints it.
 #[test]
 fn a_function_across_two_chunks() {
     let folder = Folder::new("across");
     let prog = folder.compile(&[]);
-    // `after` reaches to `far`.
+    // `after` extends to `far`.
     let mut samples = builder(&prog);
     samples.add(prog.address("after"), 3);
     samples.add(prog.address("far") - 1, 4);
@@ -215,7 +215,7 @@ fn line_counts() {
     assert!(text.contains("42 executions"), "{text}");
 }
 
-/// gprof reads 32-bit files of 32-bit programs, all record kinds.
+/// gprof reads 32-bit files of 32-bit programs with all kinds of records.
 #[test]
 fn a_32_bit_program() {
     let folder = Folder::new("i386");
@@ -241,11 +241,11 @@ fn a_32_bit_program() {
     let file = folder.write("b.out", &bytes(&Profile { blocks: Vec::new(), ..profile }));
     let flat = prog.flat(&[&file]);
     assert_eq!(flat["far"].0, 70_000.0);
-    // gprof's counts have the width of the machine it runs on.
+    // gprof's counts have the width of the machine on which it runs.
     assert_eq!(flat["far"].1, 5_000_000_000);
 }
 
-/// A file that glibc and `gcc -pg` made.
+/// A file that glibc and `gcc -pg` have made.
 #[test]
 fn a_file_of_glibc() {
     let folder = Folder::new("glibc");
@@ -268,7 +268,7 @@ fn a_file_of_glibc() {
     assert!(findings.iter().all(|finding| finding.severity < gmon::Severity::Error), "{findings:?}");
 }
 
-/// What `check` calls an error, gprof refuses or drops.
+/// gprof refuses or drops whatever `check` calls an error.
 #[test]
 fn check_agrees_with_gprof() {
     let folder = Folder::new("agrees");
@@ -304,7 +304,7 @@ fn check_agrees_with_gprof() {
     refused("dropped.out", &bytes(&dropped), "");
 }
 
-/// Every kind of symbol of which gprof takes some and leaves others.
+/// Every kind of symbol of which gprof accepts some and leaves out others.
 const SYMBOLS: &str = r#"
 __asm__(".text\n"
 ".macro symbol name, type, binding\n \\binding \\name\n .type \\name, \\type\n\\name: nop\n nop\n .size \\name, 2\n .endm\n"
@@ -330,7 +330,7 @@ int main(void) { return 0; }
 fn the_symbols_that_gprof_takes() {
     let folder = Folder::new("symbols");
     for (name, flags) in [("pie.c", "-O1"), ("fixed.c", "-no-pie"), ("clones.c", "-DX")] {
-        // Each order of the string table is another trial: gprof reads on behind names that end with a number.
+        // Each order of the string table is another case: gprof reads on after names that end with a number.
         let source = SYMBOLS.replace("f.1.2", if name == "pie.c" { "f.1.2" } else { "zz.9" });
         let path = folder.build(name, &source, &[flags, "-w"]);
         let program = gprofinject_image::gprof::parse(&std::fs::read(&path).expect("the program"))

@@ -1,4 +1,4 @@
-//! gprof prints the counts of lines right from what [`gmon_report::at_lines`] makes of basic blocks.
+//! gprof prints the right counts of lines from what [`gmon_report::at_lines`] makes of basic blocks.
 
 mod support;
 
@@ -13,7 +13,7 @@ use support::{Folder, bytes, run};
 
 const LOOPS: &str = include_str!("programs/loops.c");
 
-/// What gprof prints in front of each line of a file: numbers, or none.
+/// Returns the numbers that gprof prints before each line of a file.
 fn annotated(program: &Path, file: &Path, options: &[&str], source: &str) -> BTreeMap<u32, String> {
     let output = run(Command::new("gprof").args(options).arg(program).arg(file));
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
@@ -21,18 +21,18 @@ fn annotated(program: &Path, file: &Path, options: &[&str], source: &str) -> BTr
     let body = text.split_once(&format!("{source}:\n")).expect("the file's listing").1;
     let lines = body.lines().take_while(|line| *line != "Top 10 Lines:").enumerate();
     let counts = lines.filter_map(|(index, line)| {
-        // What needs more than 16 columns is cut off there, with the arrow.
+        // Longer numbers are cut off after 16 columns, with the arrow.
         let margin = line.get(..16)?.trim_end_matches("-> ").trim();
         (!margin.is_empty()).then(|| (index as u32 + 1, margin.to_owned()))
     });
     counts.collect()
 }
 
-/// The count of each line's lowest instruction by callgrind, and by the line table of objdump.
+/// Returns the count of each line's lowest instruction, by callgrind and by the line table of objdump.
 fn lowest(program: &Path, source: &str, truth: &Truth) -> BTreeMap<u32, (u64, u64)> {
     let output = run(Command::new("objdump").args(["--dwarf=decodedline"]).arg(program));
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    // Of several lines of an address the last one has the instruction.
+    // Of several lines of an address, the instruction belongs to the last one.
     let mut lines = BTreeMap::new();
     for line in text.lines() {
         let words: Vec<_> = line.split_whitespace().collect();
@@ -51,7 +51,7 @@ fn lowest(program: &Path, source: &str, truth: &Truth) -> BTreeMap<u32, (u64, u6
     lowest.into_iter().map(|(line, address)| (line, (address, truth.count(address)))).collect()
 }
 
-/// A program at an optimisation level, callgrind's counts of it, and its line table.
+/// Returns a program at an optimisation level, callgrind's counts of it, and its line table.
 fn counted(name: &str, level: &str) -> (Folder, PathBuf, Truth, Lines) {
     let folder = Folder::new(&format!("{name}{level}"));
     let program = folder.build("loops.c", LOOPS, &[level]);
@@ -83,11 +83,11 @@ fn each_line_begins_with_the_count_of_its_lowest_address() {
                 number.is_some_and(|number| number.parse() == Ok(*count))
             };
             assert!(says(&plain, 0), "{level}: line {line} at {address:#x}, {count}: {plain:?}");
-            // With -x gprof puts the count of the line that it has printed before in front of a line with
-            // several stretches of code; equal counts in a row are one.
+            // With -x, gprof prints the count of the previous line before a line with several ranges of code.
+            // Equal counts in a row are printed once.
             assert!(says(&all, 0) || says(&all, 1), "{level}: line {line} at {address:#x}, {count}: {all:?}");
         }
-        // -C lists each block; -J shows what -A does not.
+        // -C lists each basic block; -J shows what -A does not.
         let output = run(Command::new("gprof").args(["-l", "-z", "-C"]).arg(&program).arg(&file));
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         for block in &profile.blocks {
@@ -99,7 +99,7 @@ fn each_line_begins_with_the_count_of_its_lowest_address() {
     }
 }
 
-/// Without records at lines' beginnings gprof says something else: the test above can fail.
+/// Without records at the beginnings of lines, gprof prints other values, so the test above can fail.
 #[test]
 fn without_our_help_gprof_prints_other_counts() {
     if !have("valgrind") {
@@ -118,7 +118,7 @@ fn without_our_help_gprof_prints_other_counts() {
     assert!(wrong.count() > 0, "{printed:?}");
 }
 
-/// More records of the same counts: reports do not change, and none stands where nothing leads.
+/// Additional records with the same counts do not change reports, and there are none where nothing leads.
 #[test]
 fn the_records_at_lines_say_what_callgrind_says() {
     if !have("valgrind") {
@@ -136,7 +136,7 @@ fn the_records_at_lines_say_what_callgrind_says() {
     }
 }
 
-/// What is gprof's, and in the README: ten blocks of a line, 16 columns, files without calls, warnings.
+/// gprof's limits, which the README names: ten blocks of a line, 16 columns, files without calls, warnings.
 #[test]
 fn limits_of_gprof() {
     if !have("valgrind") {

@@ -1,5 +1,5 @@
-//! Broken and malicious bytes: errors with offsets, no panic, no memory beyond the file's size.
-//! The deterministic part of what `fuzz/` does.
+//! Damaged and malicious bytes cause errors with offsets, no panic, and no use of memory beyond the file's
+//! size. This is the deterministic part of what `fuzz/` does.
 
 #[path = "../../tests/support/entry.rs"]
 mod entry;
@@ -25,7 +25,7 @@ fn sample(format: Format) -> Vec<u8> {
     bytes
 }
 
-/// xorshift64*: the same bytes in every run.
+/// xorshift64*, which yields the same bytes in every run.
 struct Random(u64);
 
 impl Random {
@@ -47,7 +47,7 @@ fn bytes_without_sense() {
     for round in 0..3000 {
         let mut bytes: Vec<u8> = (0..random.below(200)).map(|_| random.next() as u8).collect();
         if round % 3 > 0 {
-            // Past the header, with small numbers: deeper into the records.
+            // After the header, small numbers lead deeper into the records.
             let body = bytes.iter().map(|byte| byte & if round % 3 == 1 { 3 } else { 0xff });
             let header = [&b"gmon\x01\0\0\0"[..], &[0; 12]].concat();
             bytes = header.into_iter().chain(body).collect();
@@ -86,7 +86,7 @@ fn every_truncation() {
         let histogram = 1 + 2 * address + 24 + 2 * 8;
         let mut ends = vec![20];
         ends.extend((1..=4).map(|n| 20 + n * histogram));
-        // Counts of 1, 2, 3, 4 times 2^31: 1, 2, 2, 3 records.
+        // Counts of 1, 2, 3 and 4 times 2^31 take 1, 2, 2 and 3 records.
         ends.extend((1..=8).map(|n| 20 + 4 * histogram + n * arc));
         let options =
             ReadOptions { endian: Some(format.endian), width: Some(format.width), block_form: None };
@@ -105,7 +105,7 @@ fn every_truncation() {
     }
 }
 
-/// Length fields that promise gigabytes: the command answers within 300 MB of address space.
+/// Length fields that claim gigabytes: the command answers within 300 MB of address space.
 #[test]
 fn lengths_that_lie() {
     let header = |record: &[u8]| [&b"gmon\x01\0\0\0"[..], &[0; 12], record].concat();

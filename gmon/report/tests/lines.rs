@@ -9,8 +9,8 @@ use std::process::Command;
 use support::truth::{Truth, have, is_own};
 use support::{Folder, bytes, run};
 
-/// gcov's counts of a source, built anew with --coverage; lines without a count have none. Of templates
-/// the sum.
+/// Returns gcov's counts of a source, which is built again with --coverage. Lines without a count have none.
+/// Counts of template instances are added.
 fn gcov(folder: &Folder, name: &str, source: &str, options: &[&str]) -> BTreeMap<u32, u64> {
     let folder = Folder(folder.file("gcov"));
     let _ = std::fs::remove_dir_all(&folder.0);
@@ -41,7 +41,7 @@ fn gcov(folder: &Folder, name: &str, source: &str, options: &[&str]) -> BTreeMap
     counts
 }
 
-/// Our counts of the same file.
+/// Returns gmon's counts of the same file.
 fn ours(program: &Path, profile: &Path, name: &str) -> BTreeMap<u32, u64> {
     let output = run(Command::new(env!("CARGO_BIN_EXE_gmon"))
         .args(["lines", "--json", "--file", name])
@@ -53,8 +53,8 @@ fn ours(program: &Path, profile: &Path, name: &str) -> BTreeMap<u32, u64> {
     lines.map(|line| (number(&line["line"]) as u32, number(&line["count"]))).collect()
 }
 
-/// Where both have a count it is the same, but for the lines that are known to differ. gcov counts some
-/// lines that have no code: labels, and a function's name above its brace.
+/// Compares the counts of all lines that have both, except for the lines that are known to differ. gcov
+/// counts some lines that have no code: labels, and a function's name above its brace.
 fn compare(name: &str, source: &str, known: &[u32]) {
     if !have("valgrind") || !have("gcov") {
         return;
@@ -85,7 +85,7 @@ fn loops_and_switches() {
     compare("loops.c", include_str!("programs/loops.c"), &[]);
 }
 
-/// Behind setjmp, which returns twice, the line ran twice.
+/// After setjmp, which returns twice, the line ran twice.
 #[test]
 fn jumps_and_conditions() {
     compare("shapes.c", include_str!("programs/shapes.c"), &[112]);

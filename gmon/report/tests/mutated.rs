@@ -1,5 +1,6 @@
-//! Programs whose compressed debug information is damaged or hostile: no size that a header claims decides how much memory
-//! is taken. The `gmon` command reads them with little address space; without a bound it takes what the header says.
+//! Programs whose compressed debug information is damaged or hostile: no size in a header determines how much
+//! memory is used. The `gmon` command reads them with little address space; without a limit it would take
+//! what the header says.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,7 +8,7 @@ use std::process::Command;
 use object::read::elf::ElfFile64;
 use object::{CompressionFormat, Object, ObjectSection, ObjectSymbol};
 
-/// Room for the command itself and a small program, in KiB.
+/// The address space for the command itself and a small program, in KiB.
 const LIMIT: u32 = 300_000;
 
 fn folder(name: &str) -> PathBuf {
@@ -17,8 +18,9 @@ fn folder(name: &str) -> PathBuf {
     path
 }
 
-/// A program with debug information that is compressed, by objcopy: gcc 12 does not know zstd, objcopy of the same Debian does.
-/// `None`: this objcopy was built without zstd, as it says, and the test is skipped.
+/// Compiles a program with debug information that objcopy has compressed. (gcc 12 does not know zstd, but
+/// objcopy of the same Debian does.) Returns `None` if this objcopy was built without zstd, as it says, and
+/// the test is skipped.
 fn compile(folder: &Path, compression: &str) -> Option<Vec<u8>> {
     let (source, program) = (folder.join("p.c"), folder.join(format!("p-{compression}")));
     let functions = (0..400).map(|n| format!("int f{n}(int x) {{ return x * {n}; }}\n"));
@@ -37,7 +39,7 @@ fn compile(folder: &Path, compression: &str) -> Option<Vec<u8>> {
     Some(std::fs::read(&program).expect("a program"))
 }
 
-/// A profile with one count, so that reports read the program.
+/// Writes a profile with one count, so that reports read the program.
 fn profile(folder: &Path, program: &[u8]) -> PathBuf {
     let file = object::File::parse(program).expect("a program");
     let main = file.symbol_by_name("main").expect("main").address();
@@ -52,7 +54,7 @@ fn profile(folder: &Path, program: &[u8]) -> PathBuf {
     path
 }
 
-/// What `gmon lines` does with a program, in little address space: its exit status, and what it says.
+/// Runs `gmon lines` with little address space. Returns its exit status and its messages.
 fn lines(program: &Path, profile: &Path) -> (Option<i32>, String) {
     let limited = "ulimit -v \"$1\"; shift; exec \"$@\"";
     let mut command = Command::new("sh");
@@ -74,7 +76,8 @@ fn a_claimed_size_takes_no_memory() {
         let mut mutated = 0;
         for section in file.sections() {
             let Ok(range) = section.compressed_file_range() else { continue };
-            // ch_size is eight bytes, little-endian, 16 bytes before the data; .zdebug's is right before it, big-endian.
+            // ch_size has eight bytes, little-endian, 16 bytes before the data; the size in .zdebug is
+            // immediately before the data, big-endian.
             let size_at = match range.format {
                 CompressionFormat::None => continue,
                 _ if section.name().is_ok_and(|name| name.starts_with(".zdebug")) => {
@@ -101,7 +104,7 @@ fn a_claimed_size_takes_no_memory() {
     }
 }
 
-/// Any one byte of the file, and in particular of what is compressed and of its headers.
+/// Changes any one byte of the file, in particular of compressed data and of its headers.
 #[test]
 fn any_byte_may_be_wrong() {
     let folder = folder("mutated-anywhere");

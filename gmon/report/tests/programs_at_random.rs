@@ -1,4 +1,5 @@
-//! Block counts at random: sums are exact however the files' records are split; damaged programs make errors.
+//! Random basic-block counts: sums are exact however the files' records are split, and damaged programs cause
+//! errors.
 
 mod support;
 
@@ -14,7 +15,7 @@ use proptest::prelude::*;
 use support::Folder;
 use support::truth::{Truth, is_own};
 
-/// A program whose blocks are known, and nothing of whose counts.
+/// A program whose basic blocks are known, but not their counts.
 struct Built {
     bytes: Vec<u8>,
     truth: Truth,
@@ -41,7 +42,7 @@ fn loops() -> &'static Built {
     LOOPS.with(|built| *built)
 }
 
-/// Each function counted or not, a count for each block, records at some more addresses, and perhaps a
+/// Whether each function is counted, a count for each block, records at some more addresses, and perhaps a
 /// crash at one of them.
 #[derive(Clone, Debug)]
 struct Run {
@@ -72,7 +73,7 @@ fn profile(run: &Run) -> Profile {
     for (index, block) in blocks.iter_mut().enumerate() {
         block.count = run.counts[index % run.counts.len()];
     }
-    // Every instruction that a record may stand at.
+    // Every instruction at which a record may be.
     let every: Vec<u64> = code.functions().iter().flat_map(|f| f.start..f.end()).collect();
     let possible = gmon_report::split(&blocks, code, &every);
     if !possible.is_empty() {
@@ -88,7 +89,7 @@ fn profile(run: &Run) -> Profile {
     Profile { blocks, ..Profile::new(Format::LITTLE_64) }
 }
 
-/// The counts of all instructions by a profile, found by walking from each record on.
+/// Returns the counts of all instructions by a profile, found by walking on from each record.
 fn counts(profile: &Profile) -> BTreeMap<u64, u64> {
     let code = &loops().truth.code;
     let mut counts = BTreeMap::new();
@@ -113,7 +114,7 @@ fn reported(profile: &Profile) -> BTreeMap<u64, u64> {
     let steps = (0..report.functions.len()).flat_map(|index| report.steps(index));
     let counts: BTreeMap<u64, u64> =
         steps.filter_map(|step| Some((step.instruction.ip(), step.count?))).collect();
-    // The blocks have the same counts, and nothing else.
+    // The blocks have the same counts.
     let blocks = report.functions.iter().flat_map(|function| function.blocks.iter().flatten());
     let ie: u128 = blocks.map(|block| u128::from(block.count) * u128::from(block.instructions)).sum();
     assert_eq!(ie, counts.values().map(|count| u128::from(*count)).sum::<u128>());
@@ -159,7 +160,7 @@ proptest! {
         prop_assert_eq!(reported(&sum), expected);
     }
 
-    /// Any addresses: what is not in the program's code is no crash.
+    /// Records at any addresses: an address outside the program's code causes no crash.
     #[test]
     fn any_records(blocks in prop::collection::vec((0x1000..0x1800u64, 0..9u64), 0..40), far in any::<u64>()) {
         let mut profile = Profile::new(Format::LITTLE_64);
@@ -170,7 +171,7 @@ proptest! {
     }
 }
 
-/// All that reports are made of.
+/// Runs everything from which reports are made.
 fn exercise(bytes: &[u8], profile: &Profile) -> bool {
     let Ok(code) = Code::parse(bytes) else { return Lines::parse(bytes).is_ok() };
     let lines = Lines::parse(bytes).ok();
@@ -208,7 +209,7 @@ fn damaged_programs() {
     for round in 0..400 {
         let mut bytes = loops().bytes.clone();
         match round % 4 {
-            // Headers, of the file and of sections.
+            // The headers of the file and of sections.
             0 => (0..1 + below(3)).for_each(|_| bytes[below(64)] = below(256) as u8),
             1 => (0..1 + below(8)).for_each(|_| bytes[len - 1 - below(64 * 40)] = below(256) as u8),
             2 => bytes.truncate(below(len)),
@@ -219,7 +220,7 @@ fn damaged_programs() {
     assert!(good > 50, "{good} had line information: what is behind is tried as well");
 }
 
-/// The debug information alone: bytes changed, where a parser might believe them.
+/// The debug information alone, with changed bytes where a parser might trust them.
 #[test]
 fn damaged_debug_information() {
     use object::{Object, ObjectSection};
@@ -244,7 +245,7 @@ fn damaged_debug_information() {
     }
 }
 
-/// The command answers as well, and with the right exit code.
+/// The command answers with the right exit status, too.
 #[test]
 fn the_command_on_damaged_programs() {
     let folder = Folder::new("damaged-command");

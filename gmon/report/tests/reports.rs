@@ -1,4 +1,4 @@
-//! The reports against callgrind's count of each instruction, and what they say when they cannot be made.
+//! The reports against callgrind's count of each instruction, and the messages if they cannot be made.
 
 mod support;
 
@@ -40,7 +40,7 @@ fn number(value: &Value, key: &str) -> u64 {
     value[key].as_u64().unwrap_or_else(|| panic!("no {key} in {value}"))
 }
 
-/// A program, callgrind's counts, and the profile that they make.
+/// A program, callgrind's counts, and the profile with these counts.
 struct Case {
     folder: Folder,
     program: PathBuf,
@@ -68,7 +68,7 @@ impl Case {
         [&self.program, &self.profile]
     }
 
-    /// The instructions of a function, without padding behind its end.
+    /// Returns the counts of a function's instructions, without padding after its end.
     fn counts(&self, name: &str) -> Vec<u64> {
         let functions = self.truth.code.functions();
         let function = functions.iter().find(|f| f.name == name).expect("a function");
@@ -77,7 +77,7 @@ impl Case {
     }
 }
 
-/// Counts of `gmon instructions`, by address; those not counted are left out.
+/// Returns the counts of `gmon instructions`, by address. Those not counted are left out.
 fn instructions(files: &[&Path]) -> BTreeMap<u64, u64> {
     let report = json("instructions", &[], files);
     let all = items(&report, "functions").iter().flat_map(|function| items(function, "instructions"));
@@ -101,7 +101,7 @@ fn each_instruction_has_callgrinds_count() {
             let expected: usize = own.map(|f| case.truth.instructions.range(f.start..f.end()).count()).sum();
             assert_eq!(ran, expected as u64, "{name}: an instruction that ran is missing");
 
-            // The other reports add the same counts up.
+            // The other reports have the same sums.
             let executed: u64 = report.values().sum();
             let never = report.values().filter(|count| **count == 0).count() as u64;
             let total = json("functions", &[], &case.files())["total"].clone();
@@ -115,7 +115,7 @@ fn each_instruction_has_callgrinds_count() {
             let lines = json("lines", &[], &case.files());
             let lines = items(&lines, "files").iter().flat_map(|file| items(file, "lines"));
             let by_line: u64 = lines.map(|line| number(line, "ie")).sum();
-            // Some instructions have no line; constructors' calls at odd lines are left out.
+            // Some instructions have no line; constructors' calls at unrelated lines are left out.
             assert!(number(&files, "bb") <= blocks.len() as u64, "{name}");
             assert!(by_line <= executed && by_line * 100 > executed * 97, "{name}: {by_line} {executed}");
         }
@@ -151,7 +151,7 @@ fn the_listing_has_counts_in_the_margin() {
     let Some(case) = Case::loops("listing") else { return };
     let listing = text(&["lines"], &case.files());
     let line = |number: usize| {
-        // The heading is the first.
+        // The heading is the first row.
         let row = listing.lines().nth(number).expect("a row");
         let (margin, rest) = row.split_at(21);
         (margin.split_whitespace().next().expect("a number").to_owned(), rest.trim_start().to_owned())
@@ -159,9 +159,9 @@ fn the_listing_has_counts_in_the_margin() {
     assert_eq!(line(8), ("1066".into(), "n = n % 2 ? 3 * n + 1 : n / 2;".into()));
     assert_eq!(line(17), ("#####".into(), "return x + 1;".into()));
     assert_eq!(line(71), ("51".into(), "for (int i = 0; i < 50; i++) {".into()));
-    // Without code there is but the line's number.
+    // Without code there is only the line's number.
     assert_eq!(line(66), ("66".into(), String::new()));
-    // Some of its blocks never ran.
+    // Some of its basic blocks never ran.
     assert!(line(95).0.ends_with('*'), "{listing}");
     assert!(listing.ends_with("89.39% of 66 lines executed\n\n"), "{listing}");
     let all = text(&["lines", "--all-counts"], &case.files());
@@ -170,7 +170,7 @@ fn the_listing_has_counts_in_the_margin() {
     assert!(only.ends_with("100.00% of 5 lines executed\n\n"), "{only}");
 }
 
-/// Instances of a template, and of an inlined function, are summed and shown apart.
+/// Instances of a template, and of an inlined function, are summed and shown separately.
 #[test]
 fn templates_and_inlined_code_apart() {
     let Some(case) = Case::new("apart", "templates.cc", TEMPLATES, &["-O0"]) else { return };
@@ -196,7 +196,7 @@ fn templates_and_inlined_code_apart() {
     assert!(only.ends_with("of 2 lines executed\n\n"), "{only}");
 }
 
-/// Two runs that went different ways, one of them ended within a block.
+/// Two runs that took different paths, one of which ended within a basic block.
 #[test]
 fn several_files_add_up() {
     let Some(case) = Case::loops("several") else { return };
@@ -204,7 +204,7 @@ fn several_files_add_up() {
     let lines = gprofinject_image::debug::Lines::parse(&std::fs::read(&case.program).expect("the program"))
         .expect("lines");
     let mut second = other.profile(is_own);
-    // This one was made with line information,
+    // This run was made with line information,
     second.blocks = gmon_report::at_lines(&second.blocks, &other.code, &lines);
     // and this one crashed at the second instruction of main's last call.
     let mut third = other.profile(|name| name == "main" || name == "never");
@@ -256,7 +256,7 @@ fn several_files_add_up() {
     assert_eq!(instructions(&[&case.program, &sum]), twice);
 }
 
-/// Nothing but what callgrind knows is in the tracefile, and lcov takes it.
+/// The tracefile contains only what callgrind confirms, and lcov accepts it.
 #[test]
 fn coverage_in_percent_and_for_lcov() {
     let Some(case) = Case::loops("coverage") else { return };
@@ -301,7 +301,7 @@ fn coverage_in_percent_and_for_lcov() {
     }
 }
 
-/// What cannot be done, in words that say what helps.
+/// Errors whose messages say what helps.
 #[test]
 fn errors() {
     let folder = Folder::new("report-errors");
@@ -377,7 +377,7 @@ fn a_32_bit_program() {
     assert!(stderr.contains("wide.out: a 64-bit little-endian profile, but"), "{stderr}");
 }
 
-/// Debug information in a file of its own, compressed, or both.
+/// Debug information in a separate file, compressed, or both.
 #[test]
 fn separate_debug_files() {
     let Some(case) = Case::loops("separate") else { return };
@@ -396,12 +396,12 @@ fn separate_debug_files() {
     let packed = case.folder.file("packed");
     run(Command::new("objcopy").arg("--compress-debug-sections").arg(&case.program).arg(&packed));
     assert_eq!(json("lines", &[], &[&packed, &case.profile])["files"], expected);
-    // Another program's is not taken.
+    // The debug file of another program is not used.
     let other = case.folder.build("other.c", "int main(void) { return 0; }\n", &[]);
     let option = format!("--debug-file={}", other.display());
     let output = gmon(&["lines", &option], &[&bare, &case.profile]);
     assert!(String::from_utf8_lossy(&output.stderr).contains("its build-id is not that of"));
-    // Stripped of all names, functions still have counts.
+    // Functions of a program without any names still have counts.
     run(Command::new("objcopy").args(["--remove-section=.gnu_debuglink"]).arg(&bare));
     let functions = json("functions", &[], &[&bare, &case.profile]);
     let named = json("functions", &[], &case.files());
@@ -444,7 +444,7 @@ fn sources_that_have_changed() {
     assert!(stderr.contains("loops.c: newer than the program"), "{stderr}");
 }
 
-/// A function that was not counted is something else than one that never ran.
+/// A function that was not counted is shown differently from one that never ran.
 #[test]
 fn not_counted_and_never_executed() {
     let Some(case) = Case::loops("chosen") else { return };
@@ -453,7 +453,7 @@ fn not_counted_and_never_executed() {
     let files: [&Path; 2] = [&case.program, &file];
     let listing = text(&["lines"], &files);
     let margin = |number: usize| listing.lines().nth(number).and_then(|row| row.split_whitespace().next());
-    // collatz, never, main.
+    // The functions collatz, never and main.
     assert_eq!([6, 16, 70].map(margin), [Some("?"), Some("#####"), Some("1")], "{listing}");
     assert!(listing.contains(" lines executed, 37 not counted\n"), "{listing}");
     let table = text(&["coverage"], &files);

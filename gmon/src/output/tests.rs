@@ -1,5 +1,5 @@
-//! Where files may go. What other users do is played by root, who can give files away; without root those tests say that
-//! they are skipped.
+//! Tests of where files may be written. Root plays the other users, because it can give files away. Without
+//! root, these tests report that they are skipped.
 #![allow(clippy::unwrap_used)]
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, lchown, symlink};
@@ -27,7 +27,7 @@ impl Here {
         path
     }
 
-    /// A folder of the other user.
+    /// Returns a folder of the other user.
     fn folder(&self, name: &str) -> PathBuf {
         let path = self.at(name);
         std::fs::create_dir(&path).unwrap();
@@ -44,7 +44,7 @@ fn mode(path: &Path) -> u32 {
     std::fs::symlink_metadata(path).unwrap().mode() & 0o7777
 }
 
-/// Whether we can play two users; says so if not.
+/// Whether the test can play two users. Reports it if not.
 fn is_root(test: &str) -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {
@@ -98,7 +98,8 @@ fn impossible_places_are_errors() {
     assert!(write(Path::new("/dev/full"), b"x").is_err());
 }
 
-/// Set-user-ID, set-group-ID and sticky bits go, and so does what the umask takes from new files.
+/// The set-user-ID, set-group-ID and sticky bits are removed, and so is what the umask removes from new
+/// files.
 #[test]
 fn modes_are_bounded() {
     let here = Here::new();
@@ -113,7 +114,8 @@ fn modes_are_bounded() {
     }
 }
 
-/// A new file takes the old one's place: whoever has the old one open or linked keeps it as it was.
+/// A new file replaces the old one. A process that has the old file open, or a link to it, keeps it as it
+/// was.
 #[test]
 fn the_old_file_is_not_written_into() {
     let here = Here::new();
@@ -176,7 +178,8 @@ fn a_pipe_waits_for_its_reader() {
     }
 }
 
-/// As the kernel's fs.protected_symlinks, in all folders: theirs, and such as everybody can write to.
+/// This is the kernel's fs.protected_symlinks for all folders: those of other users, and those to which
+/// everybody can write.
 #[test]
 fn links_of_another_user_are_not_followed() {
     if !is_root("links_of_another_user_are_not_followed") {
@@ -198,7 +201,7 @@ fn links_of_another_user_are_not_followed() {
             let error = Target::check(&folder.join(name)).unwrap_err();
             assert!(error.to_string().contains("another user (number 54321)"), "{name}: {error}");
         }
-        // One that we made ourselves is.
+        // A link that the calling user has made is followed.
         symlink(&victim, folder.join("own")).unwrap();
         Target::check(&folder.join("own")).unwrap();
         std::fs::remove_file(folder.join("own")).unwrap();
@@ -207,7 +210,7 @@ fn links_of_another_user_are_not_followed() {
     assert!(!here.at("none").exists());
 }
 
-/// What the check has found is looked at again: a link that comes in between is not followed either.
+/// What the check has found is checked again: a link that is made in between is not followed either.
 #[test]
 fn a_link_that_comes_after_the_check() {
     if !is_root("a_link_that_comes_after_the_check") {
@@ -221,7 +224,7 @@ fn a_link_that_comes_after_the_check() {
     symlink(&victim, &path).unwrap();
     lchown(&path, Some(OTHER), Some(OTHER)).unwrap();
     assert!(target.write(b"new").is_err());
-    // In the last step, too: the name is taken, the link is replaced.
+    // In the last step, too: the name is taken, and the link is replaced.
     std::fs::remove_file(&path).unwrap();
     let place = walk(&path).unwrap();
     symlink(&victim, &path).unwrap();
@@ -231,7 +234,7 @@ fn a_link_that_comes_after_the_check() {
     assert_eq!(std::fs::metadata(&path).unwrap().uid(), 0);
 }
 
-/// The file of the other user goes, and the new one is ours.
+/// The file of the other user is replaced, and the new one belongs to the calling user.
 #[test]
 fn in_another_users_folder_the_file_is_ours() {
     if !is_root("in_another_users_folder_the_file_is_ours") {
@@ -247,7 +250,7 @@ fn in_another_users_folder_the_file_is_ours() {
     assert_eq!((now.uid(), now.mode() & 0o7777), (0, 0o666 & allowed()));
 }
 
-/// Overwriting is for files that nobody can have put there.
+/// Only files that no other user can have put there are overwritten.
 #[test]
 fn a_file_that_another_user_has_put_there_is_not_overwritten() {
     if !is_root("a_file_that_another_user_has_put_there_is_not_overwritten") {

@@ -1,9 +1,9 @@
-//! From a path to a folder's descriptor and a name in it, without being led astray.
+//! From a path to a folder's descriptor and a name in it, without following the links of other users.
 //!
-//! Another user who can write to one of the folders on the way may put a symbolic link there, at any time. The kernel's
-//! `fs.protected_symlinks` covers folders with the sticky bit only. Here the path is walked one component at a time,
-//! each one relative to the descriptor of the one before, and a symbolic link is followed only if somebody made it
-//! whom we have to trust anyway: see [`Trust`].
+//! Another user who can write to one of the folders on the way may put a symbolic link there at any time. The
+//! kernel's `fs.protected_symlinks` covers only folders with the sticky bit. Here the path is walked one
+//! component at a time, each relative to the descriptor of the previous one, and a symbolic link is followed
+//! only if it belongs to a user who has to be trusted anyway; see [`Trust`].
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -14,11 +14,11 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::{self, CWD, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
-/// The kernel gives up after as many symbolic links.
+/// The number of symbolic links after which the kernel gives up.
 const MOST_LINKS: u32 = 40;
 
-/// The users who can do us no harm that they could not do without us: ourselves, root, and the owner of the root
-/// folder, who decides what every path means.
+/// The users who can do no harm that they could not do without this process: the calling user, root, and the
+/// owner of the root folder, who decides what every path means.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Trust {
     pub(super) euid: u32,
@@ -30,34 +30,37 @@ impl Trust {
         Trust { euid: rustix::process::geteuid().as_raw(), root_folder: root.st_uid }
     }
 
+    /// Whether a user is trusted.
     pub(super) fn is_trusted(self, user: u32) -> bool {
         user == 0 || user == self.euid || user == self.root_folder
     }
 
-    /// Whether nobody else can have put anything into a folder.
+    /// Whether only trusted users can have put anything into a folder.
     fn trusts_entries_of(self, folder: &Stat) -> bool {
         self.is_trusted(folder.st_uid) && folder.st_mode & 0o022 == 0
     }
 }
 
-/// Where a path leads.
+/// The result of walking a path.
 #[derive(Debug)]
 pub(super) struct Place {
     pub(super) trust: Trust,
     pub(super) folder: Folder,
-    /// In the folder; no `/`, `.` or `..`.
+    /// The name in the folder, which is not `.` or `..` and contains no `/`.
     pub(super) name: OsString,
-    /// What has this name now; never a symbolic link. None: nothing.
+    /// What has this name now, which is never a symbolic link; `None` if there is nothing.
     pub(super) entry: Option<Stat>,
-    /// The name is one of the kernel's links to what a process has open (`/proc/self/fd/1`), and `entry` is that.
+    /// Whether the name is one of the kernel's links to what a process has open (`/proc/self/fd/1`). Then
+    /// `entry` is that file.
     pub(super) is_descriptor: bool,
 }
 
+/// A folder that was opened on the way.
 #[derive(Debug)]
 pub(super) struct Folder {
     pub(super) fd: OwnedFd,
     pub(super) stat: Stat,
-    /// Only we, root or the system can have made what is in it.
+    /// Whether only the calling user, root or the system can have made what is in it.
     pub(super) is_trusted: bool,
 }
 
@@ -75,7 +78,7 @@ impl Folder {
         fs::fstatfs(&self.fd).is_ok_and(|system| system.f_type == fs::PROC_SUPER_MAGIC)
     }
 
-    /// Its path, as far as the kernel can tell.
+    /// Returns its path, as far as the kernel knows it.
     pub(super) fn path(&self) -> Option<PathBuf> {
         use std::os::fd::AsRawFd;
         std::fs::read_link(format!("/proc/self/fd/{}", self.fd.as_fd().as_raw_fd())).ok()
@@ -83,7 +86,7 @@ impl Folder {
 }
 
 impl Place {
-    /// The path without links, as far as the kernel can tell.
+    /// Returns the path without symbolic links, as far as the kernel knows it.
     pub(super) fn path(&self) -> Option<PathBuf> {
         if self.is_descriptor {
             return rustix::fs::readlinkat(&self.folder.fd, &self.name, Vec::new())
@@ -93,7 +96,7 @@ impl Place {
         self.folder.path().map(|folder| folder.join(&self.name))
     }
 
-    /// Whether `entry` is owned by somebody who may give us a pipe or a device to write to.
+    /// Whether `entry` belongs to a user whose pipes and devices may be written to.
     pub(super) fn entry_is_trusted(&self) -> bool {
         let owner = self.entry.as_ref().map(|entry| entry.st_uid);
         self.is_descriptor
@@ -102,6 +105,7 @@ impl Place {
     }
 }
 
+/// Returns the type of a file.
 pub(super) fn kind(stat: &Stat) -> FileType {
     FileType::from_raw_mode(stat.st_mode)
 }
@@ -110,13 +114,13 @@ fn is_a_folder() -> io::Error {
     Errno::ISDIR.into()
 }
 
-/// Says whose `what` is not used.
+/// Returns the error that names the owner of what is not used.
 pub(super) fn refused(what: &str, name: &OsStr, owner: u32) -> io::Error {
     let text = format!("{what} {} belongs to another user (number {owner})", name.display());
     io::Error::new(io::ErrorKind::PermissionDenied, text)
 }
 
-/// The components of a path, the last one first.
+/// Returns the components of a path, the last one first.
 fn reversed(path: &Path) -> Vec<OsString> {
     let named = |component| match component {
         Component::Normal(name) => Some(name.to_owned()),
@@ -126,7 +130,10 @@ fn reversed(path: &Path) -> Vec<OsString> {
     path.components().rev().filter_map(named).collect()
 }
 
-/// Where an absolute path leads. All of its folders must exist.
+/// Walks an absolute path, all of whose folders must exist.
+///
+/// # Errors
+/// A folder does not exist, or a symbolic link belongs to another user.
 pub(super) fn walk(path: &Path) -> io::Result<Place> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = || fs::openat(CWD, "/", flags, Mode::empty());
@@ -161,7 +168,7 @@ pub(super) fn walk(path: &Path) -> io::Result<Place> {
                     return Err(refused("the symbolic link", &name, stat.st_uid));
                 }
                 if folder.is_of_the_kernel() {
-                    // What it says need not be a path; it has to be followed by the kernel.
+                    // The link's text need not be a path, so the kernel has to follow it.
                     let target = folder.open(&name, OFlags::empty())?;
                     let stat = fs::fstat(&target)?;
                     match kind(&stat) {
@@ -189,15 +196,18 @@ pub(super) fn walk(path: &Path) -> io::Result<Place> {
             _ => return Ok(Place { trust, folder, name, entry: Some(stat), is_descriptor: false }),
         }
     }
-    // `/`, or a path that ends with `..`.
+    // The path is `/`, or ends with `..`.
     Err(is_a_folder())
 }
 
-/// Opens what a place has found, and nothing that has come in its place since.
+/// Opens what a walk has found, and nothing that has replaced it since.
+///
+/// # Errors
+/// It cannot be opened, or has been replaced.
 pub(super) fn open(place: &Place, flags: OFlags) -> io::Result<std::fs::File> {
     let Some(found) = &place.entry else { return Err(Errno::NOENT.into()) };
     let nofollow = if place.is_descriptor { OFlags::empty() } else { OFlags::NOFOLLOW };
-    // It may be a pipe by now, or have a lease: neither must hold us up.
+    // It may be a pipe by now, or have a lease; neither must make this process wait.
     let flags = flags | nofollow | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = fs::openat(&place.folder.fd, &place.name, flags, Mode::empty())?;
     let now = fs::fstat(&file)?;

@@ -1,9 +1,9 @@
-//! What the fuzz target and the plain test do with bytes: nothing may panic, and what is read must
-//! survive being written and read again.
+//! What the fuzz target and the test do with bytes: nothing may panic, and what was read must survive being
+//! written and read again.
 
 use gmon::{BlockForm, Endian, ReadOptions, Width};
 
-/// Takes any bytes.
+/// Processes any bytes.
 pub(crate) fn exercise(bytes: &[u8]) {
     for width in [None, Some(Width::Bits32), Some(Width::Bits64)] {
         for endian in [None, Some(Endian::Little), Some(Endian::Big)] {
@@ -28,7 +28,7 @@ fn once(bytes: &[u8], options: &ReadOptions) {
         }
     };
     let profile = reading.profile;
-    // A merge may refuse what no writer would write, but only by an error.
+    // A merge may refuse what no writer would write, but only with an error.
     if let Ok(twice) = gmon::merge([profile.clone(), profile.clone()])
         && let (Some(one), Some(two)) = (profile.arcs.first(), twice.arcs.first())
     {

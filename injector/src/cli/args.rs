@@ -1,4 +1,4 @@
-//! What was typed. What it means is in [`crate::cli::meaning`].
+//! The arguments as typed. [`crate::cli::meaning`] has what they mean.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -38,12 +38,12 @@ pub(crate) struct Args {
           value_parser = clap::value_parser!(u32).range(0..=100_000))]
     pub(crate) rate: u32,
 
-    /// Who samples: the kernel's perf events, or timers inside the program
+    /// What takes the samples: the kernel's perf events, or timers inside the program
     #[arg(long, value_name = "WHO", value_enum, default_value_t = SamplerArg::Auto)]
     pub(crate) sampler: SamplerArg,
 
-    /// Who patches the program: gprofinject itself, Frida's gum (what it cannot patch safely is left alone), or gum
-    /// and for the rest gprofinject
+    /// Which engine patches the program: gprofinject's own, Frida's gum (functions that it cannot patch safely are not
+    /// hooked), or gum first and gprofinject's own for the rest
     #[arg(long, value_name = "WHO", value_enum, default_value_t = EngineArg::Builtin)]
     pub(crate) engine: EngineArg,
 
@@ -65,7 +65,7 @@ pub(crate) struct Args {
     )]
     pub(crate) min_size: u64,
 
-    /// Count how often each basic block runs, for gprof -l -A -x and gmon's reports; lines is the same and makes sure
+    /// Count how often each basic block runs, for gprof -l -A -x and gmon's reports; lines does the same and requires
     /// that the program has line information
     #[arg(long, value_name = "WHAT", value_enum, conflicts_with = "pid")]
     pub(crate) count: Option<CountArg>,
@@ -74,11 +74,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "GLOB", requires = "count")]
     pub(crate) file: Vec<String>,
 
-    /// Profile this process only: not its children, nor what it executes
+    /// Profile this process only, not its children or the programs that it executes
     #[arg(long)]
     pub(crate) no_follow: bool,
 
-    /// Plan anew: neither use nor keep plans in $XDG_CACHE_HOME/gprofinject
+    /// Make a new plan: neither use nor keep plans in $XDG_CACHE_HOME/gprofinject
     #[arg(long)]
     pub(crate) no_cache: bool,
 
@@ -86,16 +86,16 @@ pub(crate) struct Args {
     #[arg(long)]
     pub(crate) list: bool,
 
-    /// Write the profiles of a run whose gprofinject was killed; FOLDER is what it left, gprofinject-* in
+    /// Write the profiles of a run whose gprofinject was killed; FOLDER is its run folder, gprofinject-* in
     /// $XDG_RUNTIME_DIR, /dev/shm, $TMPDIR or /tmp
     #[arg(long, value_name = "FOLDER")]
     pub(crate) recover: Option<PathBuf>,
 
-    /// Profile a process that runs already
+    /// Profile a process that already runs
     #[arg(short = 'p', long, value_name = "PID", conflicts_with_all = ["recover", "list"], allow_negative_numbers = true)]
     pub(crate) pid: Option<i32>,
 
-    /// With --pid: leave the process after so many seconds [default: when it ends, or on Ctrl-C]
+    /// With --pid: leave the process after this many seconds [default: when it ends, or on Ctrl-C]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub(crate) duration: Option<Duration>,
 
@@ -107,11 +107,11 @@ pub(crate) struct Args {
     #[arg(long, group = "control")]
     pub(crate) reset: bool,
 
-    /// With --pid: stop counting, at no cost to the process
+    /// With --pid: stop counting, so that the process runs at its own speed
     #[arg(long, group = "control")]
     pub(crate) pause: bool,
 
-    /// With --pid: go on counting
+    /// With --pid: resume counting after --pause
     #[arg(long, group = "control")]
     pub(crate) resume: bool,
 
@@ -119,11 +119,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SIGNAL", value_parser = signal)]
     pub(crate) dump_signal: Option<i32>,
 
-    /// The same with setting the counts to zero
+    /// Set the counts to zero when gprofinject gets this signal, which is then not passed on
     #[arg(long, value_name = "SIGNAL", value_parser = signal)]
     pub(crate) reset_signal: Option<i32>,
 
-    /// The same with a pause, or with going on after one
+    /// Pause counting, or resume it, when gprofinject gets this signal, which is then not passed on
     #[arg(long, value_name = "SIGNAL", value_parser = signal)]
     pub(crate) pause_signal: Option<i32>,
 
@@ -131,20 +131,20 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     pub(crate) stats: Option<PathBuf>,
 
-    /// No summary and no notes; errors and lost data are still reported
+    /// Print no summary and no notes; errors and lost data are still reported
     #[arg(short, long, conflicts_with = "verbose")]
     pub(crate) quiet: bool,
 
-    /// Say more about what is done and why
+    /// Print more about what gprofinject does and why
     #[arg(short, long)]
     pub(crate) verbose: bool,
 
-    /// The program, and its own arguments, which are passed on untouched
+    /// The program and its arguments, which are passed on unchanged
     #[arg(value_names = ["PROGRAM", "ARGS"], required_unless_present_any = ["recover", "pid"], num_args = 1.., trailing_var_arg = true)]
     pub(crate) command: Vec<OsString>,
 }
 
-/// Signals that a program may be asked by, with or without SIG, or by number.
+/// Parses a signal with which a user can ask for something: a name with or without SIG, or a number.
 fn signal(text: &str) -> Result<i32, String> {
     const KNOWN: [(&str, i32); 6] = [
         ("USR1", libc::SIGUSR1),
@@ -173,7 +173,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
 }
 
 impl Args {
-    /// What was typed on this command's line. Options that would have no effect are errors.
+    /// Parses the words of the command line. Options that would have no effect are errors.
     pub(crate) fn typed<W: Into<OsString> + Clone>(
         words: impl IntoIterator<Item = W>,
     ) -> Result<Args, clap::Error> {
@@ -187,8 +187,8 @@ impl Args {
         }
     }
 
-    /// Options that do not go together, and what to do. (That clap's `requires` is of no use here: it does not ask for
-    /// `--pid` where there is a PROGRAM, which `--pid` cannot be used with.)
+    /// Returns an error message if options contradict each other. (clap's `requires` does not help here: it
+    /// does not ask for `--pid` if there is a PROGRAM, with which `--pid` cannot be used.)
     fn contradiction(&self, typed: &dyn Fn(&str) -> bool) -> Option<String> {
         const FOR_A_RUN: [&str; 14] = [
             "hooks",
@@ -223,12 +223,12 @@ impl Args {
                 }
             };
             return Some(format!(
-                "{option} is for a process that runs already: name it by --pid PID; {else_}"
+                "{option} is for a process that already runs: name it by --pid PID; {else_}"
             ));
         }
         if typed("pid") && typed("command") {
             return Some(
-                "--pid PID is for a process that runs already: leave either it or PROGRAM away".to_owned(),
+                "--pid PID is for a process that already runs: leave out either it or PROGRAM".to_owned(),
             );
         }
         if let Some(verb) = verb {
@@ -258,7 +258,7 @@ impl Args {
         None
     }
 
-    /// What a profiled process is to do.
+    /// Returns what a profiled process is asked to do, if one of these options was given.
     pub(crate) fn verb(&self) -> Option<Verb> {
         let verbs = [
             (self.dump, Verb::Dump),
@@ -312,13 +312,13 @@ mod tests {
     fn options_without_effect_are_errors_with_advice() {
         for (words, advice) in [
             (&["--duration", "1", "p"][..], "name it by --pid PID; to end a program after some time"),
-            (&["--dump", "p"], "--dump is for a process that runs already: name it by --pid PID; a program"),
+            (&["--dump", "p"], "--dump is for a process that already runs: name it by --pid PID; a program"),
             (&["--reset", "p", "--pid", "1"], "--reset is for a process"),
             (&["--pause", "p"], "--pause-signal"),
             (&["--resume", "p"], "--resume is for"),
             (&["--dump"], "--pid PID"),
             (&["--dump", "--recover", "f"], "--pid PID"),
-            (&["--pid", "1", "p"], "leave either it or PROGRAM away"),
+            (&["--pid", "1", "p"], "leave out either it or PROGRAM"),
             (&["--pid", "1", "--dump", "--duration", "1"], "--duration has no effect"),
             (&["--pid", "1", "--dump", "--stats", "f"], "--stats has no effect"),
             (&["--pid", "1", "--pause", "--rate", "1000"], "--rate has no effect"),

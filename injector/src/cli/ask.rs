@@ -1,4 +1,5 @@
-//! `--dump`, `--reset`, `--pause` and `--resume`: what another gprofinject is asked for, which profiles the process.
+//! `--dump`, `--reset`, `--pause` and `--resume`: requests to the other gprofinject that profiles the
+//! process.
 
 use std::io;
 use std::path::PathBuf;
@@ -7,19 +8,19 @@ use anyhow::{Context, Result, anyhow, bail};
 
 use crate::options::Verb;
 use crate::os::sys;
-use crate::session::request::{DONE, Request};
+use crate::session::message::{Answer, Request};
 use crate::store::private_folder::PrivateFolder;
 use crate::store::{listener, logbook};
 use crate::target::attach::earlier::foreign;
 use crate::target::named::{self, Named};
 use crate::target::process::Process;
 
-/// Has the gprofinject that profiles a process do something with it. Returns what it answers.
+/// Asks the gprofinject that profiles a process to do something. Returns its answer.
 ///
 /// # Errors
-/// No gprofinject of ours profiles the process, or it could not do it.
+/// No gprofinject of this user profiles the process, or it could not do what was asked.
 pub(crate) fn control(pid: i32, verb: Verb, output: Option<PathBuf>) -> Result<String> {
-    // It may be traced, by the gprofinject that profiles it.
+    // The process may be traced by the gprofinject that profiles it.
     let named = match named::folders(pid) {
         Ok(named) if !named.is_empty() => named,
         _ => Process::open(pid).map(|_| Vec::new())?,
@@ -35,7 +36,8 @@ pub(crate) fn control(pid: i32, verb: Verb, output: Option<PathBuf>) -> Result<S
     ask(&folders, &Request { pid, verb, output })
 }
 
-/// Asks the gprofinject that looks after one of `folders`, which are run folders of ours that the process knows.
+/// Asks the gprofinject that looks after one of `folders`, which are run folders of this user that the
+/// process has mapped.
 fn ask(folders: &[PrivateFolder], request: &Request) -> Result<String> {
     let pid = request.pid;
     let folder = folders
@@ -46,17 +48,14 @@ fn ask(folders: &[PrivateFolder], request: &Request) -> Result<String> {
                 "the gprofinject that profiled process {pid} was killed; its profile: gprofinject --recover {}",
                 folder.path().display()
             ),
-            None => format!("process {pid} is not profiled; gprofinject --pid {pid} begins with it"),
+            None => format!("process {pid} is not profiled; gprofinject --pid {pid} starts a profile"),
         })?;
-    let text = serde_json::to_vec(request)?;
-    let packet = [&[gprofinject_abi::ask::CONTROL], text.as_slice()].concat();
-    let answer = listener::ask(folder, &packet).map_err(|error: io::Error| {
+    let answer = listener::ask(folder, &request.packet()?).map_err(|error: io::Error| {
         anyhow!("the gprofinject that profiles process {pid} does not answer: {}", sys::reason(&error))
     })?;
-    let text = String::from_utf8_lossy(answer.get(1..).unwrap_or_default()).into_owned();
-    match answer.first() {
-        Some(&DONE) => Ok(text),
-        Some(_) => bail!(text),
+    match Answer::parse(&answer) {
+        Some(Answer::Done(text)) => Ok(text),
+        Some(Answer::Failed(reason)) => bail!(reason),
         None => bail!("the gprofinject that profiles process {pid} did not answer"),
     }
 }

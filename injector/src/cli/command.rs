@@ -24,7 +24,7 @@ use crate::target::attach::running::{self, Running};
 use crate::target::launch::launched::{Inherited, Launched};
 use crate::target::process::Process;
 
-/// The whole command: its exit status is the program's.
+/// Runs the whole command. Its exit status is the program's.
 pub(crate) fn main() -> ExitCode {
     let args = match Args::typed(std::env::args_os()) {
         Ok(args) => args,
@@ -39,7 +39,7 @@ pub(crate) fn main() -> ExitCode {
     }
 }
 
-/// Does what the arguments say.
+/// Does what the arguments ask for.
 fn execute(args: Args) -> Result<Ending, Failure> {
     let start = Instant::now();
     let inherited = Inherited { descriptors: sys::inherited_descriptors(), limits: sys::Limits::raise() };
@@ -57,7 +57,7 @@ fn execute(args: Args) -> Result<Ending, Failure> {
     Ok(Ending::Exited(0))
 }
 
-/// Starts the program and profiles it, or with `--list` says how it would be profiled.
+/// Starts the program and profiles it, or with `--list` prints how it would be profiled.
 fn launch(settings: Settings, start: Instant, inherited: &Inherited) -> Result<Ending, Failure> {
     let voice = settings.voice;
     let program = resolve::find(&settings.command)?;
@@ -86,7 +86,7 @@ fn launch(settings: Settings, start: Instant, inherited: &Inherited) -> Result<E
     let takes_agent = subject.takes_agent();
     let follow = settings.follow && takes_agent;
     let choice = sampler::choose(settings.sampler, rate, takes_agent, subject.changes_ids, follow);
-    // Where nothing is hooked, the agent still keeps libc's own profiler from writing a second profile.
+    // Even if nothing is hooked, the agent keeps libc's own profiler from writing a second profile.
     let agent_wanted =
         choice.method == Method::Timer || follow || takes_agent && subject.profiling().is_some();
     let planned = settings.planner().plan(subject, agent_wanted);
@@ -108,7 +108,7 @@ fn launch(settings: Settings, start: Instant, inherited: &Inherited) -> Result<E
     })
 }
 
-/// Profiles a process for some time, until it ends, or until a signal tells us to leave it.
+/// Profiles a process for some time, until it ends, or until a signal ends the profile.
 fn attach(
     pid: i32,
     duration: Option<Duration>,
@@ -124,7 +124,7 @@ fn attach(
         false => settings.planner().subject(&process.binary()),
     };
     if let Some(why) = &subject.unhookable {
-        return Err(anyhow!("process {pid} cannot be attached to: {why}").into());
+        return Err(anyhow!("cannot attach to process {pid}: {why}").into());
     }
     if settings.sampler == SamplerArg::Timer {
         return Err(anyhow!(
@@ -152,7 +152,7 @@ fn attach(
     run::profile(prepared, |_| Ok(Running::new(process, duration)))
 }
 
-/// A profile that takes the place of the program, or of the other file, is a slip.
+/// Refuses a profile that would replace the program or the other output file, which is probably a mistake.
 fn keep_apart(files: [Option<&Path>; 2], program: &resolve::Program) -> anyhow::Result<()> {
     if let [Some(profile), Some(stats)] = files
         && profile == stats
@@ -168,10 +168,10 @@ fn keep_apart(files: [Option<&Path>; 2], program: &resolve::Program) -> anyhow::
     Ok(())
 }
 
-/// Help, the version, or what is wrong with the arguments.
+/// Prints the help, the version, or what is wrong with the arguments.
 fn end_at_once(answer: &clap::Error) -> ExitCode {
     if answer.use_stderr() {
-        // All that we say begins in the same way.
+        // All messages of gprofinject begin in the same way.
         let text = answer.render().to_string();
         say::lines(text.strip_prefix("error: ").unwrap_or(&text).trim_end());
         return ExitCode::from(failure::OURS);
@@ -185,7 +185,8 @@ fn end_at_once(answer: &clap::Error) -> ExitCode {
     }
 }
 
-/// Ends this process as the program has ended: whoever waits for us sees what it would have seen of the program.
+/// Ends this process as the program has ended, so that the parent sees what it would have seen of the
+/// program.
 fn end_like(ending: Ending) -> ExitCode {
     match ending {
         Ending::Exited(status) => ExitCode::from(status),

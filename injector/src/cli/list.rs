@@ -1,4 +1,4 @@
-//! --list: what would be hooked, and how; with --count, what would be counted.
+//! `--list`: prints what would be hooked, and how; with `--count`, also what would be counted.
 
 use std::io::{self, BufWriter, Write};
 
@@ -11,11 +11,14 @@ use crate::os::say;
 use crate::program::names;
 use crate::program::planned::Planned;
 
-/// Prints a line for each function: address, size, name, tactic or the reason for none. With `verbose`
-/// the name as its language writes it, too.
+/// Prints a line for each function: address, size, name, and the tactic or the reason for refusal. With
+/// `verbose`, also prints the demangled name.
+///
+/// # Errors
+/// Standard output cannot be written to.
 pub(crate) fn print(planned: &Planned, verbose: bool) -> Result<()> {
     match write(planned, verbose, &mut BufWriter::new(io::stdout().lock())) {
-        // Who reads has read enough.
+        // The reader has closed the pipe on purpose.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         result => result.context("cannot write the list to standard output"),
     }

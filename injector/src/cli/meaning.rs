@@ -10,7 +10,7 @@ use crate::program::plan_cache::PlanCache;
 use crate::session::settings::Settings;
 use crate::store::output;
 
-/// What the arguments mean.
+/// Returns the settings that the arguments mean.
 ///
 /// # Errors
 /// Options contradict each other, or the engine cannot do what is asked of it.

@@ -1,4 +1,4 @@
-//! `--recover`: the profiles of a run whose gprofinject was killed.
+//! `--recover`: writes the profiles of a run whose gprofinject was killed.
 
 use std::collections::HashMap;
 use std::path::{Component, Path, PathBuf};
@@ -28,17 +28,20 @@ struct Recovery<'s> {
     filters: Filters,
     output: Output,
     profilees: Profilees,
-    /// By the number of the plan.
+    /// The programs, by the numbers of their plans.
     planned: HashMap<u32, &'static Profilee>,
-    /// Profiles of each process so far.
+    /// The number of profiles that were written for each process.
     written: HashMap<u32, u32>,
     survivors: Survivors,
     voice: Voice,
-    /// Only plans that earlier runs have kept are looked for.
+    /// The plans that earlier runs have kept. No new ones are added.
     cache: &'s PlanCache,
 }
 
-/// Writes the profiles; the folder is removed when nothing in it is needed any more.
+/// Writes the profiles. Removes the folder when nothing in it is needed any more.
+///
+/// # Errors
+/// The folder is not a run folder of this user, or a profile cannot be written.
 pub(crate) fn recover(folder: &Path, settings: &Settings) -> Result<()> {
     let voice = settings.voice;
     let folder = trusted(folder)?;
@@ -73,9 +76,9 @@ pub(crate) fn recover(folder: &Path, settings: &Settings) -> Result<()> {
     }
     if failures > 0 {
         let failures = gmon::counted(failures, "profile", "profiles");
-        bail!("{failures} could not be recovered; what there is stays in {}", folder.path().display());
+        bail!("{failures} could not be recovered; the remaining files stay in {}", folder.path().display());
     }
-    // One may have forked while we looked.
+    // A process may have forked meanwhile.
     if living > 0 || Survivors::of(&folder).any() {
         voice.note(format_args!(
             "some processes still run: their profiles are those up to now; once more at their end: \
@@ -87,8 +90,9 @@ pub(crate) fn recover(folder: &Path, settings: &Settings) -> Result<()> {
     folder.remove().with_context(|| format!("{} cannot be removed", folder.path().display()))
 }
 
-/// What a run has left says where its profiles go, so only its own user's word counts. Another user's symbolic link in the
-/// folder's name could choose which run is recovered, so the name may have none.
+/// Opens the run folder. Its contents say where the profiles are written, so it is used only if it belongs to
+/// this user. Another user's symbolic link in the folder's name could choose which run is recovered, so the
+/// name may contain none.
 fn trusted(folder: &Path) -> Result<PrivateFolder> {
     let shown = folder.display();
     let named =
@@ -107,7 +111,8 @@ fn trusted(folder: &Path) -> Result<PrivateFolder> {
     })
 }
 
-/// The absolute path without its `.` and `..`. Where it has no symbolic links, both name the same.
+/// Returns the absolute path without its `.` and `..`. If it contains no symbolic links, both names mean the
+/// same file.
 fn without_dots(path: &Path) -> PathBuf {
     let mut plain = PathBuf::new();
     for part in path.components() {
@@ -121,7 +126,7 @@ fn without_dots(path: &Path) -> PathBuf {
     plain
 }
 
-/// Anything longer was not written by us.
+/// The length in bytes above which gprofinject has not written the file.
 const LONGEST: u64 = 1 << 30;
 
 enum Life {
@@ -129,7 +134,7 @@ enum Life {
     Lives,
 }
 
-/// The processes' names: the first one's first, then in the order in which they began.
+/// Returns the processes' names: the first process's name, then the others in the order in which they began.
 fn names(folder: &PrivateFolder) -> Result<Vec<String>> {
     let mut found = Vec::new();
     for file in folder.names()? {
@@ -167,7 +172,7 @@ impl Recovery<'_> {
             bail!(trouble);
         }
         let Some((finished, state)) = counted else { return Ok(Life::Ended) };
-        if let Some(damage) = finished.collected.damage {
+        if let Some(damage) = &finished.collected.damage {
             self.voice.warn(damage);
         }
         if finished.is_worth_writing(state) {
@@ -210,14 +215,14 @@ impl Recovery<'_> {
         Ok(())
     }
 
-    /// The number of a process's program. What its region says of that counts only where it can be: the process can
-    /// write there.
+    /// Returns the number of a process's program. The number in the region, to which the process can write,
+    /// counts only if it is possible.
     fn program(&self, name: &str, says: u32) -> u32 {
         let is_known = (says as usize) < self.logbook.entries.programs.len();
         if name == FIRST || !is_known { 0 } else { says }
     }
 
-    /// The program of a process, planned again. The plan must be the one that the process has carried out.
+    /// Plans the program of a process again. The result must be the plan that the process has carried out.
     fn profilee(&mut self, number: u32, name: &str) -> Result<&'static Profilee> {
         let profilee = match self.planned.get(&number) {
             Some(profilee) => *profilee,
@@ -233,14 +238,14 @@ impl Recovery<'_> {
                 profilee
             }
         };
-        // A forked child has its parent's, which is its program's.
+        // A forked child has its parent's plan, which is its program's.
         let file = plan_file(name);
         if self.folder.has(&file) {
             let then = self.folder.read(&file, profilee.plan_len()).context("its plan cannot be read");
             let pieces = profilee.plan.iter().flat_map(|(pieces, _)| pieces.iter());
             let now = pieces.flat_map(|piece| piece.iter());
             if !then.is_ok_and(|then| then.iter().eq(now)) {
-                bail!("{} is not the file any more that was run", profilee.binary.display());
+                bail!("{} is no longer the file that was run", profilee.binary.display());
             }
         }
         Ok(profilee)

@@ -13,7 +13,7 @@ pub(crate) enum Ending {
     Killed(i32),
 }
 
-/// Reaps the children that have ended. Returns whether others are left.
+/// Waits for the children that have ended. Returns whether others are left.
 pub(crate) fn has_children() -> bool {
     loop {
         match wait(WaitOptions::NOHANG) {
@@ -24,15 +24,16 @@ pub(crate) fn has_children() -> bool {
     }
 }
 
-/// How a child has ended; None: it has not. When a signal has stopped the child, this process stops as well, until
-/// somebody continues it.
+/// Returns how a child has ended, or `None` if it has not. When a signal has stopped the child, this process
+/// stops as well, until it is continued.
 pub(crate) fn reap(pid: i32) -> Option<Ending> {
     loop {
         let status = match waitpid(Pid::from_raw(pid), WaitOptions::NOHANG | WaitOptions::UNTRACED) {
             Ok(None) => return None,
             Ok(Some((_, status))) => status,
             Err(Errno::INTR) => continue,
-            // Somebody else has waited for it, which nobody can; there is nothing left to wait for.
+            // There is nothing left to wait for. This cannot happen, because only this process waits for its
+            // children.
             Err(_) => return Some(Ending::Exited(OURS)),
         };
         if let Some(code) = status.exit_status() {

@@ -1,5 +1,5 @@
-//! What the process looked like before Rust's runtime touched it: the runtime ignores SIGPIPE and opens
-//! /dev/null in place of closed standard descriptors, and the profiled program must see neither.
+//! The state of the process before Rust's runtime has changed it. The runtime ignores SIGPIPE and opens
+//! /dev/null in place of closed standard descriptors, and the profiled program must see neither change.
 #![allow(unsafe_code, reason = "it runs before main, from .init_array")]
 
 use std::ffi::{c_char, c_int};
@@ -9,12 +9,13 @@ static PIPE_IGNORED: AtomicBool = AtomicBool::new(false);
 static CLOSED: [AtomicBool; 3] = [const { AtomicBool::new(false) }; 3];
 
 #[used]
-// SAFETY: `.init_array` holds pointers to functions of this signature, which libc calls once before main.
+// SAFETY: `.init_array` contains pointers to functions of this signature, which libc calls once before main.
 #[unsafe(link_section = ".init_array")]
 static RECORD: extern "C" fn(c_int, *const *const c_char, *const *const c_char) = record;
 
 extern "C" fn record(_: c_int, _: *const *const c_char, _: *const *const c_char) {
-    // SAFETY: plain system calls; the sigaction written to is a local of the right type, valid zeroed.
+    // SAFETY: these are plain system calls; the sigaction that is written is a local variable of the right
+    // type, valid when zeroed.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         if libc::sigaction(libc::SIGPIPE, std::ptr::null(), &mut action) == 0 {
@@ -26,12 +27,12 @@ extern "C" fn record(_: c_int, _: *const *const c_char, _: *const *const c_char)
     }
 }
 
-/// Was SIGPIPE ignored when we were started?
+/// Whether SIGPIPE was ignored when the injector was started.
 pub(crate) fn pipe_ignored() -> bool {
     PIPE_IGNORED.load(Relaxed)
 }
 
-/// The standard descriptors that were closed when we were started.
+/// Returns the standard descriptors that were closed when the injector was started.
 pub(crate) fn closed_descriptors() -> impl Iterator<Item = c_int> {
     (0..).zip(&CLOSED).filter(|(_, closed)| closed.load(Relaxed)).map(|(fd, _)| fd)
 }

@@ -1,13 +1,13 @@
-//! Errors that end the command, and the exit status that each one has.
+//! Errors that end the command, and the exit status of each.
 
-/// Our own error.
+/// gprofinject itself has failed.
 pub(crate) const OURS: u8 = 125;
 /// The program was found and cannot be executed.
 pub(crate) const NOT_EXECUTABLE: u8 = 126;
 /// There is no such program.
 pub(crate) const NOT_FOUND: u8 = 127;
 
-/// Why there was no run, or none with a profile.
+/// Why there was no run, or a run without a profile.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) status: u8,
@@ -15,7 +15,8 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    /// The program could not be executed: the status that timeout(1) and env(1) give.
+    /// Returns the failure of a program that could not be executed, with the exit status that timeout(1) and
+    /// env(1) have.
     pub(crate) fn exec(errno: i32, error: anyhow::Error) -> Failure {
         let status = if errno == libc::ENOENT { NOT_FOUND } else { NOT_EXECUTABLE };
         Failure { status, error }

@@ -1,4 +1,4 @@
-//! What /proc says of another process.
+//! What /proc shows of another process.
 
 use std::fs;
 use std::io;
@@ -11,14 +11,14 @@ pub(crate) struct Mapping {
     pub(crate) executable: bool,
     pub(crate) offset: u64,
     pub(crate) inode: u64,
-    /// Empty: anonymous.
+    /// The path, or an empty string for an anonymous mapping.
     pub(crate) path: String,
 }
 
-/// The mappings of a process, in the order of their addresses.
+/// Returns the mappings of a process, in the order of their addresses.
 ///
 /// # Errors
-/// The process has ended, or we may not look into it.
+/// The process has ended, or the injector may not examine it.
 pub(crate) fn mappings(pid: i32) -> io::Result<Vec<Mapping>> {
     let text = fs::read(format!("/proc/{}/maps", visible_thread(pid)))?;
     Ok(String::from_utf8_lossy(&text).lines().filter_map(mapping).collect())
@@ -42,8 +42,9 @@ fn mapping(line: &str) -> Option<Mapping> {
     })
 }
 
-/// The thread whose folder in /proc describes the process: the main thread as long as it lives, then another one. Once the
-/// main thread has ended, /proc/PID itself shows neither mappings nor an auxiliary vector.
+/// Returns the thread whose folder in /proc describes the process: the main thread as long as it lives, and
+/// then another one. Once the main thread has ended, /proc/PID itself shows neither mappings nor an auxiliary
+/// vector.
 pub(crate) fn visible_thread(pid: i32) -> i32 {
     if !has_ended(pid, pid) {
         return pid;
@@ -52,8 +53,12 @@ pub(crate) fn visible_thread(pid: i32) -> i32 {
     threads.into_iter().find(|&tid| !has_ended(pid, tid)).unwrap_or(pid)
 }
 
-/// The auxiliary vector, by which the kernel describes a program to itself when it begins: pairs of type and value. Where
-/// addresses are random, no two programs have the same, so it tells one from the next that the same process executes.
+/// Returns the auxiliary vector, in which the kernel describes a program when it begins: pairs of type and
+/// value. If addresses are randomised, no two programs have the same vector, so it distinguishes a program
+/// from the next one that the process executes.
+///
+/// # Errors
+/// The process has ended, or the injector may not examine it.
 pub(crate) fn auxiliary(pid: i32) -> io::Result<Vec<[u64; 2]>> {
     let bytes = fs::read(format!("/proc/{}/auxv", visible_thread(pid)))?;
     let word = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_le_bytes);
@@ -66,7 +71,10 @@ pub(crate) fn has_ended(pid: i32, tid: i32) -> bool {
     stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['Z', 'X']))
 }
 
-/// The numbers of all threads of a process.
+/// Returns the numbers of all threads of a process.
+///
+/// # Errors
+/// The process has ended.
 pub(crate) fn thread_ids(pid: i32) -> io::Result<Vec<i32>> {
     let mut ids = Vec::new();
     for entry in fs::read_dir(format!("/proc/{pid}/task"))? {

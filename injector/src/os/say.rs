@@ -1,10 +1,10 @@
-//! What we say, on standard error. A standard error that is gone is no reason to fail.
+//! Messages on standard error. If standard error has been closed, they are dropped.
 
 use std::borrow::Cow;
 use std::fmt::Arguments;
 use std::io::Write;
 
-/// How much to say.
+/// How much is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Level {
     Quiet,
@@ -12,23 +12,24 @@ pub(crate) enum Level {
     Verbose,
 }
 
+/// Prints messages up to a level.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Voice(pub(crate) Level);
 
 impl Voice {
-    /// Errors, and data that is lost: always.
+    /// Prints an error or a loss of data, at every level.
     pub(crate) fn warn(self, message: impl std::fmt::Display) {
         line(format_args!("{message}"));
     }
 
-    /// What a user wants to know and -q hides.
+    /// Prints what a user wants to know and `-q` hides.
     pub(crate) fn note(self, message: impl std::fmt::Display) {
         if self.0 >= Level::Normal {
             line(format_args!("{message}"));
         }
     }
 
-    /// What -v shows.
+    /// Prints what only `-v` shows.
     pub(crate) fn detail(self, message: impl std::fmt::Display) {
         if self.0 >= Level::Verbose {
             line(format_args!("{message}"));
@@ -36,15 +37,15 @@ impl Voice {
     }
 }
 
-/// One line in one write: the program may be writing to the same terminal.
+/// Prints one line in one write, because the program may be writing to the same terminal.
 pub(crate) fn line(message: Arguments) {
     let text = format!("gprofinject: {}\n", visible(&message.to_string()));
     let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
-/// A text in which control characters, and those that change the direction of writing, are escaped. Names of files,
-/// programs and functions, and what another gprofinject answers, are other people's words: they shall not move the
-/// cursor, or begin a line that looks like ours.
+/// Returns a text in which control characters, and characters that change the direction of writing, are
+/// escaped. Other users choose the names of files, programs and functions, and another gprofinject's answers;
+/// such text must not move the cursor or begin a line that looks like one of gprofinject's.
 pub(crate) fn visible(text: &str) -> Cow<'_, str> {
     let is_hidden = |c: char| {
         c.is_control()
@@ -60,7 +61,7 @@ pub(crate) fn visible(text: &str) -> Cow<'_, str> {
     Cow::Owned(clean)
 }
 
-/// Help with options has several lines, all of them from our own command line.
+/// Prints several lines, all of which come from gprofinject's own command line definition, such as the help.
 pub(crate) fn lines(text: &str) {
     let shown: Vec<Cow<str>> = text.lines().map(visible).collect();
     let _ = std::io::stderr().write_all(format!("gprofinject: {}\n", shown.join("\n")).as_bytes());

@@ -1,4 +1,4 @@
-//! Signals: what we take, what the program inherits.
+//! Signals: those that the injector takes over, and the state that the program inherits.
 #![allow(unsafe_code, reason = "it blocks, reads and sends signals through libc")]
 
 use std::fs::File;
@@ -8,8 +8,8 @@ use std::os::fd::{AsFd, BorrowedFd, FromRawFd};
 
 use crate::os::sys::check;
 
-/// Signals that we neither can nor should take over: the two that nobody can, and those that speak of a
-/// fault in our own code.
+/// The signals that the injector does not take over: the two that nobody can, and those that report a fault
+/// in the injector's own code.
 const LEFT_ALONE: [libc::c_int; 8] = [
     libc::SIGKILL,
     libc::SIGSTOP,
@@ -21,38 +21,44 @@ const LEFT_ALONE: [libc::c_int; 8] = [
     libc::SIGABRT,
 ];
 
-/// Signals that ask us to end.
+/// The signals that ask the injector to end.
 pub(crate) const END_WANTED: [libc::c_int; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
 
-/// What the program must find as it was.
+/// The state of signals that the program must inherit unchanged.
 #[derive(Clone, Copy)]
 pub(crate) struct Inherited {
     mask: libc::sigset_t,
     child: libc::sighandler_t,
 }
 
-/// Signals are blocked and read from a descriptor; their dispositions stay as they were, for the program.
+/// Signals as the injector receives them: they are blocked and read from a descriptor. Their dispositions
+/// stay as they were, for the program.
 pub(crate) struct Signals {
     file: File,
     inherited: Inherited,
 }
 
-/// A signal that has come.
+/// A signal that has arrived.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arrived {
     pub(crate) signal: i32,
-    /// Sent by a process, not by the terminal or a timer.
+    /// Whether a process has sent it, and not the terminal or a timer.
     pub(crate) sent: bool,
-    /// Process that sent it.
+    /// The process that has sent it.
     pub(crate) sender: i32,
-    /// sigqueue's value.
+    /// The value given to sigqueue(3).
     pub(crate) value: Option<u64>,
 }
 
 impl Signals {
+    /// Blocks the signals and opens the descriptor.
+    ///
+    /// # Errors
+    /// No descriptor is available.
     pub(crate) fn take() -> io::Result<Signals> {
-        // SAFETY: all sets and actions are locals, valid when zeroed, valid for the calls. SIGCHLD gets
-        // its default because a program that ignores it has its children waited for by the kernel.
+        // SAFETY: all sets and actions are local variables, valid when zeroed and valid for the calls.
+        // SIGCHLD gets its default action, because the kernel waits for the children of a program that
+        // ignores it.
         unsafe {
             let mut taken: libc::sigset_t = std::mem::zeroed();
             libc::sigfillset(&mut taken);
@@ -67,20 +73,22 @@ impl Signals {
             check(libc::sigaction(libc::SIGCHLD, &default, &mut old))?;
             let fd = check(libc::signalfd(-1, &taken, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK))?;
             Ok(Signals {
-                // The descriptor is new and ours alone.
+                // The descriptor is new and has no other owner.
                 file: File::from_raw_fd(fd),
                 inherited: Inherited { mask, child: old.sa_sigaction },
             })
         }
     }
 
+    /// The state that the program must inherit.
     pub(crate) fn inherited(&self) -> Inherited {
         self.inherited
     }
 
+    /// Returns the next signal that has arrived, without waiting.
     pub(crate) fn next(&self) -> Option<Arrived> {
         let mut info = MaybeUninit::<libc::signalfd_siginfo>::zeroed();
-        // SAFETY: plain data of this size, valid for every content.
+        // SAFETY: this is plain data of this size, valid for every content.
         let info = unsafe {
             let bytes = std::slice::from_raw_parts_mut(
                 info.as_mut_ptr().cast::<u8>(),
@@ -102,9 +110,10 @@ impl AsFd for Signals {
 }
 
 impl Inherited {
-    /// In the child, between fork and exec: makes signals as they were when we were started.
+    /// Restores the signals as they were when the injector was started. To be called in the child, between
+    /// fork and exec.
     pub(crate) fn restore(&self, pipe_ignored: bool) {
-        // SAFETY: async-signal-safe calls on valid locals.
+        // SAFETY: these are async-signal-safe calls on valid local variables.
         unsafe {
             if !pipe_ignored {
                 libc::signal(libc::SIGPIPE, libc::SIG_DFL);
@@ -117,9 +126,9 @@ impl Inherited {
     }
 }
 
-/// Whether a signal waits that asks us to end. Only those that we have blocked wait.
+/// Whether a signal is pending that asks the injector to end. Only blocked signals are pending.
 pub(crate) fn is_end_wanted() -> bool {
-    // SAFETY: a set that is a local, valid when zeroed, valid for the calls.
+    // SAFETY: the set is a local variable, valid when zeroed and valid for the calls.
     unsafe {
         let mut waiting: libc::sigset_t = std::mem::zeroed();
         libc::sigpending(&mut waiting);
@@ -129,7 +138,7 @@ pub(crate) fn is_end_wanted() -> bool {
 
 /// Passes a signal on to a process.
 pub(crate) fn send(pid: i32, arrived: Arrived) {
-    // SAFETY: no memory is involved; the value is passed on and not looked at.
+    // SAFETY: no memory is involved; the value is passed on and not dereferenced.
     unsafe {
         match arrived.value {
             Some(value) => {
@@ -143,23 +152,24 @@ pub(crate) fn send(pid: i32, arrived: Arrived) {
     }
 }
 
-/// Stops us as the program was stopped; returns when we are continued.
+/// Stops this process as the program was stopped. Returns when it is continued.
 pub(crate) fn stop(signal: i32) {
     with_default(signal);
 }
 
-/// Ends us as the program was ended. Returns only if the signal does not end a process.
+/// Ends this process as the program has ended. Returns only if the signal does not end a process.
 pub(crate) fn die(signal: i32) {
     let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `none` is valid for the call. The program has left its core dump; ours would replace it.
+    // SAFETY: `none` is valid for the call. The program has left its core dump, which the injector's would
+    // replace.
     unsafe { libc::setrlimit(libc::RLIMIT_CORE, &none) };
     with_default(signal);
 }
 
-/// Sends ourselves a signal with its default action, which takes place before this returns.
+/// Sends this process a signal whose default action takes place before this function returns.
 fn with_default(signal: i32) {
-    // SAFETY: sets and actions are locals, valid when zeroed; signals are blocked otherwise, so there is
-    // no handler that this could take away from someone.
+    // SAFETY: sets and actions are local variables, valid when zeroed. Signals are blocked otherwise, so no
+    // handler is replaced.
     unsafe {
         let mut only: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&mut only);

@@ -1,4 +1,5 @@
-//! Checked wrappers of system calls that std does not have: through rustix where it has them, else through libc.
+//! Checked wrappers of system calls that std does not have. They use rustix where it has the call, and libc
+//! otherwise.
 #![allow(unsafe_code, reason = "it wraps system calls")]
 
 use std::ffi::{CString, OsStr};
@@ -17,21 +18,28 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{self, Pid, PidfdFlags};
 use rustix::time::{ClockId, clock_getres, clock_gettime};
 
-/// The result of a system call that returns -1 on failure.
+/// Converts the result of a system call that returns -1 on failure.
+///
+/// # Errors
+/// `result` is -1. The error is that of errno.
 pub(crate) fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     if result == -1 { Err(Error::last_os_error()) } else { Ok(result) }
 }
 
+/// Returns a C string.
+///
+/// # Errors
+/// The text contains a zero byte.
 pub(crate) fn c_string(text: &OsStr) -> io::Result<CString> {
     CString::new(text.as_bytes()).map_err(|_| Error::from_raw_os_error(libc::EINVAL))
 }
 
-/// The strerror text without Rust's "(os error N)".
+/// Returns the text of strerror, without Rust's "(os error N)".
 pub(crate) fn reason(error: &io::Error) -> String {
     plain(&error.to_string())
 }
 
-/// The same for a longer text that ends with one. An error that comes of a limit names it.
+/// Removes "(os error N)" from the end of a longer text. An error that comes from a limit names the limit.
 pub(crate) fn plain(text: &str) -> String {
     let Some((plain, errno)) = text.rsplit_once(" (os error ") else { return text.to_owned() };
     let limit = match errno.trim_end_matches(')').parse() {
@@ -42,12 +50,16 @@ pub(crate) fn plain(text: &str) -> String {
     format!("{plain}{limit}")
 }
 
+/// Returns the text of strerror for an error number.
 pub(crate) fn errno_text(errno: i32) -> String {
     reason(&Error::from_raw_os_error(errno))
 }
 
-/// Opens a regular file for reading, whatever else its name may lead to by then: to open a named pipe would wait for
-/// somebody who writes to it.
+/// Opens a regular file for reading, whatever its name may lead to by then. (Opening a named pipe in the
+/// usual way would wait for a writer.)
+///
+/// # Errors
+/// The file is not regular, or cannot be opened.
 pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
     use std::os::unix::fs::OpenOptionsExt;
     let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
@@ -59,6 +71,9 @@ pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
 }
 
 /// Reads a file that has at most `most` bytes.
+///
+/// # Errors
+/// It is longer, or cannot be read.
 pub(crate) fn read_whole(file: &File, most: u64) -> io::Result<Vec<u8>> {
     use std::io::Read;
     let len = file.metadata()?.len();
@@ -78,12 +93,16 @@ pub(crate) struct Mapped {
 }
 
 impl Mapped {
+    /// Maps a file.
+    ///
+    /// # Errors
+    /// It cannot be mapped.
     pub(crate) fn new(file: &File) -> io::Result<Mapped> {
         let len = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
         if len == 0 {
             return Ok(Mapped { address: ptr::null_mut(), len });
         }
-        // SAFETY: a fresh mapping at a place that the kernel chooses touches nothing that exists.
+        // SAFETY: a new mapping at an address that the kernel chooses changes nothing that exists.
         let address = unsafe {
             libc::mmap(ptr::null_mut(), len, libc::PROT_READ, libc::MAP_PRIVATE, file.as_raw_fd(), 0)
         };
@@ -98,10 +117,10 @@ impl Deref for Mapped {
         if self.len == 0 {
             return &[];
         }
-        // SAFETY: `new` mapped `len` bytes here, readable until drop. Weak point: someone may write to or
-        // truncate the program's file while we read it. Every byte is valid as u8 and the readers check
-        // what they read, but a truncation can end us with SIGBUS; the kernel refuses writes to a running
-        // program, which leaves the milliseconds before the start.
+        // SAFETY: `new` has mapped `len` bytes here, readable until drop. Weak point: another process may
+        // write to or truncate the program's file while it is read. Every byte is valid as u8 and the readers
+        // check what they read, but a truncation can end this process with SIGBUS. The kernel refuses writes
+        // to a running program, which leaves the milliseconds before the start.
         unsafe { std::slice::from_raw_parts(self.address.cast(), self.len) }
     }
 }
@@ -109,35 +128,41 @@ impl Deref for Mapped {
 impl Drop for Mapped {
     fn drop(&mut self) {
         if self.len != 0 {
-            // SAFETY: mapped by `new`; borrows of the bytes end before the value does.
+            // SAFETY: `new` has mapped it, and borrows of the bytes end before the value does.
             unsafe { libc::munmap(self.address, self.len) };
         }
     }
 }
 
-/// May the file be mapped as code? Not on a file system mounted noexec.
+/// Whether the file may be mapped as code, which is not so on a file system that is mounted noexec.
 pub(crate) fn maps_executable(file: &File) -> bool {
     let protection = libc::PROT_READ | libc::PROT_EXEC;
-    // SAFETY: a fresh mapping, unused, unmapped at once.
+    // SAFETY: this is a new mapping, which is not used and unmapped at once.
     unsafe {
         let address = libc::mmap(ptr::null_mut(), 4096, protection, libc::MAP_PRIVATE, file.as_raw_fd(), 0);
         address != libc::MAP_FAILED && libc::munmap(address, 4096) == 0
     }
 }
 
-/// May we execute the file? As execve decides it, by effective ids.
+/// Checks that this process may execute the file, by its effective ids, as execve does.
+///
+/// # Errors
+/// It may not.
 pub(crate) fn executable(path: &Path) -> io::Result<()> {
     let path = c_string(path.as_os_str())?;
     // SAFETY: `path` is a C string that lives through the call.
     check(unsafe { libc::faccessat(libc::AT_FDCWD, path.as_ptr(), libc::X_OK, libc::AT_EACCESS) }).map(drop)
 }
 
-/// Bytes free for us in the file system of a folder.
+/// Returns the number of bytes that this user can still write to the folder's file system.
+///
+/// # Errors
+/// It cannot be determined.
 pub(crate) fn free_space(folder: &Path) -> io::Result<u64> {
     file_system(folder).map(|stat| stat.f_bavail.saturating_mul(stat.f_frsize))
 }
 
-/// Does the kernel ignore set-user-ID bits and file capabilities in this file's file system?
+/// Whether the kernel ignores set-user-ID bits and file capabilities on this file's file system.
 pub(crate) fn mounted_nosuid(path: &Path) -> bool {
     file_system(path).is_ok_and(|stat| stat.f_flag.contains(fs::StatVfsMountFlags::NOSUID))
 }
@@ -147,27 +172,32 @@ fn file_system(path: &Path) -> io::Result<fs::StatVfs> {
 }
 
 /// Reserves the first `len` bytes of a file.
+///
+/// # Errors
+/// There is not enough space.
 pub(crate) fn allocate(file: &File, len: u64) -> io::Result<()> {
     Ok(fs::fallocate(file, fs::FallocateFlags::empty(), 0, len)?)
 }
 
-/// Is there an extended attribute of this name?
+/// Whether the file has an extended attribute of this name.
 pub(crate) fn has_attribute(path: &Path, name: &std::ffi::CStr) -> bool {
-    // Into an empty buffer the kernel writes nothing; it returns the attribute's length.
+    // The kernel writes nothing into an empty buffer and returns the attribute's length.
     let nothing: &mut [u8] = &mut [];
     fs::getxattr(path, name, nothing).is_ok()
 }
 
+/// The ids of this process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ids {
     pub(crate) uid: u32,
     pub(crate) euid: u32,
     pub(crate) gid: u32,
     pub(crate) egid: u32,
-    /// Set-user-ID bits and file capabilities are ignored.
+    /// Whether set-user-ID bits and file capabilities are ignored.
     pub(crate) no_new_privileges: bool,
 }
 
+/// Returns the ids of this process.
 pub(crate) fn ids() -> Ids {
     Ids {
         uid: process::getuid().as_raw(),
@@ -178,44 +208,47 @@ pub(crate) fn ids() -> Ids {
     }
 }
 
-/// A pipe whose ends do not survive an exec: (read, write).
+/// Returns the reading and the writing end of a pipe, which are closed on exec.
+///
+/// # Errors
+/// No descriptors are available.
 pub(crate) fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(pipe_with(PipeFlags::CLOEXEC)?)
 }
 
-/// The open descriptors beyond the standard ones; called first of all, so they are all inherited.
+/// Returns the open descriptors beyond the standard ones. It is called before anything else, so they are all
+/// inherited.
 pub(crate) fn inherited_descriptors() -> Vec<libc::c_int> {
     let Ok(folder) = std::fs::read_dir("/proc/self/fd") else { return Vec::new() };
     let numbers = folder.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
     let mut all: Vec<libc::c_int> = numbers.filter(|&fd| fd > 2).collect();
-    // One of them was the folder's own.
-    // SAFETY: no memory is involved.
+    // One of them was the folder's own. SAFETY: no memory is involved.
     all.retain(|&fd| unsafe { libc::fcntl(fd, libc::F_GETFD) } != -1);
     all
 }
 
-/// Lets go of what the program has inherited through us, standard error apart, so that the other ends of
-/// its pipes see the end when the program closes them and not when we do.
+/// Closes what the program inherits through the injector, except standard error, so that the other ends of
+/// its pipes are notified when the program closes them and not when the injector does.
 pub(crate) fn release(inherited: &[libc::c_int]) {
     for &fd in inherited {
-        // SAFETY: open before our first line of code, so no value of ours owns it.
+        // SAFETY: it was open before the first line of this program, so no value owns it.
         unsafe { libc::close(fd) };
     }
     if let Ok(null) = File::options().read(true).write(true).open("/dev/null") {
         for fd in [0, 1] {
-            // SAFETY: descriptors 0 and 1 belong to the process as a whole; std's handles of them expect
+            // SAFETY: descriptors 0 and 1 belong to the process as a whole, and std's handles of them expect
             // no particular file behind them. dup2 onto an open descriptor cannot create a new one.
             unsafe { libc::dup2(null.as_raw_fd(), fd) };
         }
     }
 }
 
-/// The soft limits that were raised for us and are to be the program's again.
+/// The soft limits that the injector has raised for itself and the program gets back.
 #[derive(Clone, Copy)]
 pub(crate) struct Limits([Option<(libc::__rlimit_resource_t, libc::rlimit)>; 2]);
 
 impl Limits {
-    /// Raises our own limits of open files and of file sizes to the highest allowed.
+    /// Raises the injector's limits of open files and of file sizes to the highest allowed values.
     pub(crate) fn raise() -> Limits {
         Limits([libc::RLIMIT_NOFILE, libc::RLIMIT_FSIZE].map(|resource| {
             let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
@@ -229,7 +262,7 @@ impl Limits {
         }))
     }
 
-    /// In the child, between fork and exec.
+    /// Restores the limits. To be called in the child, between fork and exec.
     pub(crate) fn restore(&self) {
         for (resource, limit) in self.0.iter().flatten() {
             // SAFETY: `limit` is valid for the call.
@@ -238,7 +271,7 @@ impl Limits {
     }
 }
 
-/// The kernel's tick: what CPU-time timers are rounded up to.
+/// Returns the kernel's ticks per second. CPU-time timers are rounded up to a tick.
 pub(crate) fn ticks_per_second() -> u32 {
     match u32::try_from(clock_getres(ClockId::MonotonicCoarse).tv_nsec) {
         Ok(nanoseconds) if nanoseconds > 0 => 1_000_000_000 / nanoseconds,
@@ -246,17 +279,22 @@ pub(crate) fn ticks_per_second() -> u32 {
     }
 }
 
-/// CLOCK_MONOTONIC in nanoseconds, as the perf records have it.
+/// Returns CLOCK_MONOTONIC in nanoseconds, as perf records have it.
 pub(crate) fn monotonic_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
+/// Makes reads and writes of a descriptor return instead of waiting.
+///
+/// # Errors
+/// The descriptor does not allow it.
 pub(crate) fn set_nonblocking(fd: &OwnedFd) -> io::Result<()> {
     Ok(fs::fcntl_setfl(fd, fs::OFlags::NONBLOCK)?)
 }
 
-/// Waits until one of the descriptors is readable (or at its end). False: time is up, or poll failed.
+/// Waits until one of the descriptors is readable or at its end. Returns false if the time is over or poll
+/// has failed.
 pub(crate) fn wait_readable(fds: &[libc::c_int], patience: Option<Duration>) -> bool {
     let mut polled: Vec<libc::pollfd> =
         fds.iter().map(|&fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }).collect();
@@ -270,24 +308,25 @@ pub(crate) fn wait_readable(fds: &[libc::c_int], patience: Option<Duration>) -> 
     }
 }
 
-/// Whether two processes are known to have one memory.
+/// Whether two processes are known to share their memory.
 pub(crate) fn share_memory(pid: i32, other: i32) -> bool {
     /// linux/kcmp.h
     const KCMP_VM: libc::c_int = 1;
-    // SAFETY: the call takes numbers only, and touches no memory of ours.
+    // SAFETY: the call takes numbers only and touches no memory of this process.
     pid != other && unsafe { libc::syscall(libc::SYS_kcmp, pid, other, KCMP_VM, 0, 0) } == 0
 }
 
-/// What there is to know a process's end by.
+/// The means by which the end of a process is noticed.
 pub(crate) enum Handle {
-    /// Readable when it has ended.
+    /// A descriptor that becomes readable when the process has ended.
     Waiting(OwnedFd),
     Ended,
-    /// No descriptor to be had.
+    /// No descriptor is available.
     Unknown,
 }
 
 impl Handle {
+    /// Opens a handle of a process.
     pub(crate) fn of(pid: i32) -> Handle {
         let Some(pid) = Some(pid).filter(|&pid| pid > 0).and_then(Pid::from_raw) else {
             return Handle::Unknown;
@@ -299,6 +338,7 @@ impl Handle {
         }
     }
 
+    /// The descriptor to poll, if there is one.
     pub(crate) fn descriptor(&self) -> Option<i32> {
         match self {
             Handle::Waiting(fd) => Some(fd.as_raw_fd()),
@@ -306,6 +346,7 @@ impl Handle {
         }
     }
 
+    /// Whether the process has ended.
     pub(crate) fn has_ended(&self) -> bool {
         match self {
             Handle::Waiting(fd) => wait_readable(&[fd.as_raw_fd()], Some(Duration::ZERO)),
@@ -315,40 +356,41 @@ impl Handle {
     }
 }
 
-/// Takes a lock on a file that ends with this process; false: another one has it.
+/// Takes a lock on a file, which is released when this process ends. Returns false if another process has it.
 pub(crate) fn lock(file: &File) -> bool {
     fs::flock(file, fs::FlockOperation::NonBlockingLockExclusive).is_ok()
 }
 
-/// The same, but a forked child does not share it. It ends when this process closes any descriptor of the file, which
-/// is open for writing.
+/// Takes a lock as [`lock`] does, which a forked child does not share. It is released when this process
+/// closes any descriptor of the file, which must be open for writing.
 pub(crate) fn lock_for_process(file: &File) -> bool {
-    // SAFETY: plain data; all zeros means the whole file.
+    // SAFETY: this is plain data; all zeros means the whole file.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
     lock.l_type = libc::F_WRLCK as libc::c_short;
     // SAFETY: `lock` is valid for the call.
     unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLK, &raw const lock) == 0 }
 }
 
-/// Whether another process has locked the file so.
+/// Whether another process has locked the file with [`lock_for_process`].
 pub(crate) fn is_locked(file: &File) -> bool {
-    // SAFETY: plain data; all zeros means the whole file.
+    // SAFETY: this is plain data; all zeros means the whole file.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
     lock.l_type = libc::F_WRLCK as libc::c_short;
-    // SAFETY: `lock` is valid for the call, which writes who has it.
+    // SAFETY: `lock` is valid for the call, which writes the owner into it.
     let known = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLK, &raw mut lock) == 0 };
     known && lock.l_type != libc::F_UNLCK as libc::c_short
 }
 
-/// Whether some process has the file open for writing, or mapped from such a descriptor: then the kernel grants
-/// no lease on it. None: nothing can be known (no leases on this file system, or not for us). `file` is open for
-/// reading only.
+/// Whether a process has the file open for writing, or mapped from such a descriptor; then the kernel grants
+/// no lease on it. Returns `None` if the kernel grants no leases on this file system or to this user. `file`
+/// is open for reading only.
 pub(crate) fn is_open_for_writing(file: &File) -> Option<bool> {
     /// asm-generic/fcntl.h
     const F_SETSIG: libc::c_int = 10;
     let fd = file.as_raw_fd();
-    // SAFETY: no memory is involved. Whoever opens the file while we hold the lease makes the kernel send us a
-    // signal, SIGIO unless another one is set, which would be our end; the lease ends with the next call.
+    // SAFETY: no memory is involved. If another process opens the file while this one holds the lease, the
+    // kernel sends a signal, SIGIO unless another one is set, which would end this process. The lease ends
+    // with the next call.
     unsafe {
         libc::fcntl(fd, F_SETSIG, libc::SIGURG);
         let answer = check(libc::fcntl(fd, libc::F_SETLEASE, libc::F_RDLCK));
@@ -361,7 +403,7 @@ pub(crate) fn is_open_for_writing(file: &File) -> Option<bool> {
     }
 }
 
-/// Orphaned descendants become our children, so that their end can be waited for.
+/// Makes orphaned descendants children of this process, so that it can wait for their end.
 pub(crate) fn adopt_orphans() {
     // Without it, only the end of orphans goes unnoticed.
     let _ = process::set_child_subreaper(Some(process::getpid()));

@@ -1,4 +1,4 @@
-//! Counts that are set to zero while the process goes on counting.
+//! Counts that the user has set to zero while the process continues to count.
 
 use gmon::Arc;
 
@@ -6,24 +6,25 @@ use crate::profile::collect::Collected;
 use crate::program::planned::Planned;
 use crate::sampling::histogram::Histogram;
 
-/// What was counted when the counts were last set to zero. The counters themselves belong to the process.
+/// What had been counted when the counts were last set to zero. The counters themselves belong to the process
+/// and are not changed.
 #[derive(Debug, Default)]
 pub(crate) struct Baseline {
     pub(crate) arcs: Vec<Arc>,
-    /// The counters of basic blocks.
+    /// The values of the basic-block counters.
     pub(crate) counters: Vec<u64>,
-    /// Samples that the agent took.
+    /// The samples that the agent has taken.
     pub(crate) samples: Option<Histogram>,
     pub(crate) lost_calls: u64,
     pub(crate) bare_calls: u64,
 }
 
 impl Baseline {
-    /// Leaves what has come since.
+    /// Subtracts this baseline, which leaves what was counted since.
     pub(crate) fn subtract(&self, collected: &mut Collected, histogram: &mut Histogram) {
         let mut before = self.arcs.iter().peekable();
         for arc in &mut collected.arcs {
-            // Both are sorted.
+            // Both lists are sorted.
             while before.next_if(|old| (old.from, old.to) < (arc.from, arc.to)).is_some() {}
             if let Some(old) = before.next_if(|old| (old.from, old.to) == (arc.from, arc.to)) {
                 arc.count = arc.count.saturating_sub(old.count);
@@ -40,7 +41,7 @@ impl Baseline {
         }
     }
 
-    /// Its file beside the counters, which `--recover` reads.
+    /// Returns the bytes of the file beside the counters that `--recover` reads.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let arcs = self.arcs.iter().flat_map(|arc| [arc.from, arc.to, arc.count]);
         let head = [self.lost_calls, self.bare_calls, self.arcs.len() as u64, self.counters.len() as u64];
@@ -51,10 +52,10 @@ impl Baseline {
         bytes
     }
 
-    /// The inverse of [`Baseline::encode`]. None: the bytes are damaged.
+    /// Decodes the bytes that [`Baseline::encode`] has returned. Returns `None` if they are damaged.
     pub(crate) fn decode(bytes: &[u8], planned: &Planned) -> Option<Baseline> {
         let word = |n: usize| Some(u64::from_le_bytes(*bytes.get(8 * n..)?.first_chunk()?));
-        // There are no more than there are bytes.
+        // The number of entries is bounded by the number of bytes.
         let number = |n| usize::try_from(word(n)?).ok().filter(|number| *number <= bytes.len() / 8);
         let (count, blocks) = (number(2)?, number(3)?);
         let arc =

@@ -1,4 +1,4 @@
-//! From the counters of a dead process to arcs between link addresses.
+//! From the counters in a region file to arcs between link addresses.
 
 use std::io;
 use std::ops::Range;
@@ -10,49 +10,51 @@ use crate::profile::falls;
 use crate::program::planned::Planned;
 use crate::sampling::histogram::Histogram;
 use crate::store::region::read::{Counter, Region};
-use crate::store::trouble::trouble;
+use crate::store::trouble::{failure, trouble};
 
-/// What the agent did and counted.
+/// What the agent of one process has done and counted.
 #[derive(Debug, Default)]
 pub(crate) struct Collected {
-    /// Sorted, each once.
+    /// The arcs, sorted, each pair once.
     pub(crate) arcs: Vec<Arc>,
-    /// The values of the counters of basic blocks.
+    /// The values of the basic-block counters.
     pub(crate) counters: Vec<u64>,
-    /// The link address of the instruction, in a function whose basic blocks are counted, at which the process was killed.
+    /// The link address of the instruction at which the process was killed, if it is in a function whose
+    /// basic blocks are counted.
     pub(crate) stopped: Option<u64>,
-    /// Why the agent hooked nothing, if so.
+    /// Why the agent has hooked nothing, if so.
     pub(crate) trouble: Option<String>,
     /// What is wrong with the counters themselves.
-    pub(crate) damage: Option<&'static str>,
+    pub(crate) damage: Option<String>,
     pub(crate) setup_ns: u64,
     pub(crate) threads: u64,
     pub(crate) lost_calls: u64,
     pub(crate) lost_threads: u64,
     pub(crate) bare_calls: u64,
     pub(crate) lost_timers: u64,
-    /// The process entered seccomp, after which nothing new could be counted.
+    /// Whether the process has entered seccomp, after which nothing new could be counted.
     pub(crate) frozen: bool,
-    /// Children that are counted nowhere.
+    /// The number of children that are counted nowhere.
     pub(crate) lost_children: u64,
-    /// Programs that it executed and that could not be followed.
+    /// The number of programs that the process has executed and that could not be followed.
     pub(crate) lost_programs: u64,
-    /// Functions that Frida's gum was to patch, and has not.
+    /// The number of functions that Frida's gum should have patched and has not.
     pub(crate) unpatched: u64,
-    /// Nanoseconds that it took.
+    /// The time for which Frida's gum worked, in nanoseconds.
     pub(crate) frida_ns: u64,
-    /// Memory that the counters took.
+    /// The memory that the counters occupy, in bytes.
     pub(crate) committed: u64,
 }
 
 impl Collected {
+    /// The number of counted calls.
     pub(crate) fn calls(&self) -> u64 {
         self.arcs.iter().fold(0, |sum, arc| sum.saturating_add(arc.count))
     }
 }
 
-/// Reads a region file; the agent's samples are added to the histogram. `crash`: the address of the instruction that
-/// killed the process, where that is known.
+/// Reads a region file, and adds the agent's samples to the histogram. `crash` is the address of the
+/// instruction that killed the process, if it is known.
 pub(crate) fn collect(
     region: &Region,
     planned: &Planned,
@@ -73,7 +75,7 @@ pub(crate) fn collect(
         unpatched: (planned.frida() as u64).saturating_sub(report.frida_patched),
         frida_ns: report.frida_ns,
         committed: region.committed(),
-        damage: is_damaged.then_some(OVERWRITTEN),
+        damage: if is_damaged { Some(OVERWRITTEN.to_owned()) } else { failure(&report) },
         ..Collected::default()
     };
     let threads = region.threads()?;
@@ -96,7 +98,10 @@ const OVERWRITTEN: &str =
 const TOO_MANY: &str = "the file of the counters names more pairs of caller and function than a program can have: \
                         the program has overwritten it, and some are left out";
 
-/// What a child has counted in its parent's file: only calls and basic blocks.
+/// Returns what a child has counted in its parent's file: only calls and basic blocks.
+///
+/// # Errors
+/// The file cannot be read.
 pub(crate) fn collect_guest(region: &Region, planned: &Planned) -> io::Result<Collected> {
     let mut collected = Collected::default();
     if !planned.blocks_only {
@@ -109,12 +114,7 @@ pub(crate) fn collect_guest(region: &Region, planned: &Planned) -> io::Result<Co
     Ok(collected)
 }
 
-fn arcs(
-    region: &Region,
-    planned: &Planned,
-    bias: u64,
-    damage: &mut Option<&'static str>,
-) -> io::Result<Vec<Arc>> {
+fn arcs(region: &Region, planned: &Planned, bias: u64, damage: &mut Option<String>) -> io::Result<Vec<Arc>> {
     let mut arcs = Vec::new();
     let mut is_full = false;
     region.counters(&slot_owners(planned), |counter| {
@@ -125,15 +125,17 @@ fn arcs(
         }
     })?;
     if is_full {
-        *damage = Some(TOO_MANY);
+        *damage = Some(TOO_MANY.to_owned());
     }
     Ok(falls::without(summed(arcs), planned))
 }
 
-/// The linker of the largest programs has a hundredth of that.
+/// The number of different arcs that are read at most. The linker of the largest programs has a hundredth of
+/// that.
 const ARCS_MAX: usize = 1 << 21;
 
-/// The byte ranges of home slots in a thread's counters, sorted, with the number of the function they belong to.
+/// Returns the byte ranges of home slots in a thread's counters, sorted, each with the number of its
+/// function.
 fn slot_owners(planned: &Planned) -> Vec<(Range<u64>, u32)> {
     let records = planned.plan.iter().flat_map(|plan| &plan.records);
     let mut owners: Vec<_> = records
@@ -147,7 +149,8 @@ fn slot_owners(planned: &Planned) -> Vec<(Range<u64>, u32)> {
     owners
 }
 
-/// None: the called function's number is none of the plan's, so the program has overwritten the counter.
+/// Returns the arc of a counter, or `None` if the plan has no function of the counter's number: then the
+/// program has overwritten the counter.
 fn arc(counter: &Counter, planned: &Planned, bias: u64) -> Option<Arc> {
     let to = planned.entry(counter.function)?;
     if falls::is_one(counter, to, planned, bias) {
@@ -163,7 +166,7 @@ fn arc(counter: &Counter, planned: &Planned, bias: u64) -> Option<Arc> {
     Some(Arc { from: known.unwrap_or_else(|| planned.root()), to, count: counter.count })
 }
 
-/// Sorted, and equal arcs added up.
+/// Sorts the arcs and adds up the counts of equal ones.
 pub(crate) fn summed(mut arcs: Vec<Arc>) -> Vec<Arc> {
     arcs.sort_unstable();
     arcs.dedup_by(|next, first| {

@@ -1,4 +1,4 @@
-//! What a region file holds, as a profile: a member's own counts, and those of children that count in its file.
+//! Makes profiles from region files: a member's own counts, and those of children that count in its file.
 
 use crate::os::sys;
 use crate::profile::baseline::Baseline;
@@ -19,15 +19,15 @@ pub(crate) struct Finished {
 }
 
 impl Finished {
-    /// Whether the process has executed its program, as far as that is known. If it could not, its counters are as
-    /// they were made; if anything else is in them or is missing, the process had begun.
+    /// Whether the process has executed its program, as far as that is known. If it could not, its counters
+    /// are as they were created. If they contain anything else, or are missing, the process had begun.
     pub(crate) fn is_worth_writing(&self, state: AgentState) -> bool {
         state != AgentState::New || self.collected.damage.is_some() || self.collected.calls() > 0
     }
 }
 
-/// A member's counters and samples, as a profile (`crash`: see [`collect::collect`]), and the state that the agent left. None:
-/// there is no profile, and `troubles` say why.
+/// Returns the profile of a member, and the state of its agent. `crash` is as for [`collect::collect`]. The
+/// profile is `None` if there is none; `troubles` then says why.
 pub(crate) fn counted(
     region: Option<&RegionFile>,
     profilee: &'static Profilee,
@@ -63,7 +63,8 @@ pub(crate) fn counted(
     }
 }
 
-/// The profiles of children that count in a member's file. `samples`: those of each.
+/// Returns the profiles of the children that count in a member's file. `samples` returns the samples of a
+/// child.
 pub(crate) fn guests<S: Iterator<Item = Option<u64>>>(
     region: &RegionFile,
     profilee: &'static Profilee,
@@ -93,7 +94,7 @@ pub(crate) fn guests<S: Iterator<Item = Option<u64>>>(
     finished
 }
 
-/// Whether children count in a member's file: then it is needed to the end.
+/// Whether children count in a member's file. If so, the file is needed to the end of the run.
 pub(crate) fn has_guests(region: &RegionFile) -> bool {
     region.report().is_ok_and(|report| report.guests)
 }

@@ -1,4 +1,4 @@
-//! Arcs that no call has made: control ran on from the end of a function into the next one.
+//! Removes arcs that no call has made: control ran on from the end of a function into the next one.
 
 use std::collections::HashMap;
 
@@ -15,14 +15,14 @@ pub(crate) fn is_one(counter: &Counter, to: u64, planned: &Planned, bias: u64) -
     match counter.key {
         ROOT => false,
         key if key & (CALLER | SITE) != 0 => false,
-        // The function that was running has neither called nor, as far as is known, jumped.
+        // The function of the frame has neither called it nor, as far as is known, jumped to it.
         key if key & TAIL != 0 => {
             let caller = (key & !TAIL) as u32;
             planned.entry(caller) == Some(fall.from)
                 && !fall.jumps_anywhere
                 && !plan.jumps_to(caller, counter.function)
         }
-        // The call was one of the function in front.
+        // The call was one of the preceding function.
         return_address => match planned.call_target(return_address.wrapping_sub(bias)) {
             Some(called) if called != to => leads_to(planned, called, to),
             _ => false,
@@ -30,15 +30,15 @@ pub(crate) fn is_one(counter: &Counter, to: u64, planned: &Planned, bias: u64) -
     }
 }
 
-/// Whether control may run on from the function at `from` into the one at `into`, maybe through others.
+/// Whether control may run on from the function at `from` into the one at `into`, perhaps through others.
 fn leads_to(planned: &Planned, from: u64, into: u64) -> bool {
     let Some(plan) = &planned.plan else { return false };
     let falls = std::iter::successors(plan.fall_into(into), |fall| plan.fall_into(fall.from));
     falls.take_while(|fall| fall.from >= from).any(|fall| fall.from == from)
 }
 
-/// The arcs without what indirect calls of a function that always runs on have counted for the next one. Where only
-/// entries are hooked, both functions have seen the same return address. The arcs are sorted.
+/// Removes from the arcs what indirect calls of a function that always runs on have counted for the next
+/// function. With entry hooks only, both functions have seen the same return address. The arcs are sorted.
 pub(crate) fn without(arcs: Vec<Arc>, planned: &Planned) -> Vec<Arc> {
     let Some(plan) = planned.plan.as_ref().filter(|_| planned.hooks() == "entry") else { return arcs };
     let counts: HashMap<(u64, u64), u64> = arcs.iter().map(|arc| ((arc.from, arc.to), arc.count)).collect();

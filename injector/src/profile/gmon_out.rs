@@ -1,4 +1,4 @@
-//! Writes a profile as gmon.out, the file that gprof reads.
+//! Writes a profile as gmon.out, the file format that gprof reads.
 
 use anyhow::{Context, Result};
 use gmon::{BuildId, Format, Profile};
@@ -8,15 +8,15 @@ use crate::profile::collect::summed;
 use crate::profile::model;
 use crate::profile::placement::{Placed, Placement};
 
-/// Lowers counts that a gmon.out cannot hold, or only at a length out of all proportion: a count takes a record for each
-/// 32 bits of it, and a bin a copy of its whole histogram for each 16 bits. Only a program that has overwritten its
-/// counters has such.
+/// Lowers counts that would make a gmon.out too long: a count takes one record for each 32 bits of it, and a
+/// bin one copy of its whole histogram for each 16 bits. Only a program that has overwritten its counters has
+/// such counts.
 fn fit(profile: &mut Profile) {
     const RECORD: u64 = u32::MAX as u64;
-    /// Records beyond the first ones: 21 MB, for five thousand million million calls.
+    /// The number of records beyond the first of each arc: 21 MB, enough for 4.5 * 10^15 calls.
     const RECORDS_MAX: u64 = 1 << 20;
     const COPY: u64 = u16::MAX as u64;
-    /// Bins in all copies of histograms: 32 MB.
+    /// The number of bins in all copies of histograms: 32 MB.
     const BINS_MAX: u64 = 1 << 24;
     let Profile { arcs, blocks, histograms, .. } = profile;
 
@@ -38,19 +38,20 @@ fn fit(profile: &mut Profile) {
     blocks.iter_mut().for_each(|block| block.count = block.count.min(most));
 }
 
-/// The highest number that is not too high, among `from` and its halves; at least `least`.
+/// Returns the first number among `from` and its successive halves that is not too high, and at least
+/// `least`.
 fn lowered(from: u64, least: u64, is_too_high: impl Fn(u64) -> bool) -> u64 {
     let halves = std::iter::successors(Some(from), |most| Some(most / 2));
     halves.take_while(|&most| most > least).find(|&most| !is_too_high(most)).unwrap_or(least)
 }
 
-/// The bytes of a gmon.out with the profile of the program, which is the first module: the format has addresses of one file only.
-/// Also returns what gprof will show of it.
+/// Returns the bytes of a gmon.out with the profile of the program, and what gprof will show of it. The
+/// program is the first module; the format has the addresses of one file only.
 ///
 /// # Errors
-/// The profile has no module, or one that the format cannot hold.
+/// The profile has no module, or one that the format cannot represent.
 pub(crate) fn encode(profile: &model::Profile) -> Result<(Vec<u8>, Placed)> {
-    let module = profile.modules.first().context("the profile is of no program")?;
+    let module = profile.modules.first().context("the profile has no program")?;
     let program = module.program;
     // gprof takes the width of addresses from the program's ELF class.
     let format = if program.subject.narrow { Format::LITTLE_32 } else { Format::LITTLE_64 };
@@ -62,7 +63,7 @@ pub(crate) fn encode(profile: &model::Profile) -> Result<(Vec<u8>, Placed)> {
     module.arcs.iter().for_each(|arc| placement.add_arc(*arc));
     let (arcs, samples, placed) = placement.finish();
     let mut written = Profile { build_id, arcs: summed(arcs), ..Profile::new(format) };
-    // So that gprof -l finds each line's count.
+    // With these, gprof -l finds the count of each line.
     let lines = || Some((Code::parse(program.subject.bytes).ok()?, program.subject.lines()?));
     written.blocks = match (!module.blocks.is_empty()).then(lines).flatten() {
         Some((code, lines)) => gmon_report::at_lines(&module.blocks, &code, &lines),

@@ -1,4 +1,4 @@
-//! Region files as a hostile process leaves them: whatever is in one, there is a profile.
+//! Tests with region files as a hostile process leaves them: a profile is written whatever the file contains.
 
 use std::os::unix::fs::FileExt;
 
@@ -19,7 +19,7 @@ use crate::store::region::layout::{AgentState, BLOCKS_MAX, HISTOGRAM, Layout, Or
 fn program(count: Option<CountArg>) -> &'static Profilee {
     let filters =
         Filters::new(&[], &[], 0).and_then(|filters| filters.counting(count, &[])).expect("no patterns");
-    // Any program that is there and not large.
+    // Any program that is always installed and not large.
     let binary = std::path::Path::new("/bin/ls");
     let subject = planner::subject(binary, false);
     let cache = &PlanCache::new(false, Voice(Level::Quiet));
@@ -45,7 +45,7 @@ impl Random {
         self.next() % most
     }
 
-    /// Often one of those at which something changes.
+    /// Returns a random word, often one at which the behaviour changes.
     fn word(&mut self) -> u64 {
         const EDGES: [u64; 12] = [
             0,
@@ -69,7 +69,7 @@ impl Random {
     }
 }
 
-/// A file as an agent leaves it, with counts of two threads and a guest's.
+/// Makes a file as an agent leaves it, with the counts of two threads and of one guest.
 fn sound(folder: &PrivateFolder, layout: &Layout, profilee: &Profilee, random: &mut Random) {
     let _ = folder.remove_file("0.region");
     let file = RegionFile::new(folder, "0.region".into());
@@ -99,7 +99,7 @@ fn sound(folder: &PrivateFolder, layout: &Layout, profilee: &Profilee, random: &
             put(at + counters_offset(layout.slot_bytes) + 8 * counter, &[random.below(1000)]);
         }
     }
-    // Armed, and children count here.
+    // The state is that hooks are in place, and children count in this file.
     put(std::mem::offset_of!(gprofinject_abi::region::RegionHeader, state) as u64, &[2]);
     put(std::mem::offset_of!(gprofinject_abi::region::RegionHeader, guests) as u64, &[1]);
 }
@@ -129,7 +129,7 @@ fn damage(folder: &PrivateFolder, layout: &Layout, random: &mut Random) {
 }
 
 fn survives(count: Option<CountArg>, seed: u64, cases: u32) {
-    // Where files may be as long as they like.
+    // A place in which files may have any length.
     let place = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a folder");
     let folder = PrivateFolder::create(place.path()).expect("a folder");
     let profilee = program(count);
@@ -155,11 +155,12 @@ fn survives(count: Option<CountArg>, seed: u64, cases: u32) {
         }
         assert!(troubles.is_empty(), "case {case}: {troubles:?}");
     }
-    // It is said where it can be seen.
+    // The damage is reported.
     assert!(damaged > cases / 10, "{damaged}");
 }
 
-/// Files to be tried. `GPROFINJECT_FUZZ_CASES` asks for more: a profile of counts that do not fit has 20 MB, and takes its time.
+/// The number of files to try. `GPROFINJECT_FUZZ_CASES` sets another: a profile of counts that do not fit has
+/// 20 MB and takes time.
 fn cases(usual: u32) -> u32 {
     std::env::var("GPROFINJECT_FUZZ_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(usual)
 }
@@ -185,7 +186,10 @@ fn a_sound_region_is_not_called_damaged() {
     let mut troubles = Vec::new();
     let counted = counted(Some(&region), profilee, None, None, 100, None, &mut troubles);
     let (finished, state) = counted.expect("a profile");
-    assert_eq!((state, finished.collected.damage, finished.collected.threads), (AgentState::Armed, None, 2));
+    assert_eq!(
+        (state, &finished.collected.damage, finished.collected.threads),
+        (AgentState::Armed, &None, 2)
+    );
     assert!(finished.collected.calls() > 0 && troubles.is_empty());
     let guests = guests(&region, profilee, |_| std::iter::empty(), 100, &mut troubles);
     assert_eq!(guests.iter().map(|(pid, _)| *pid).collect::<Vec<_>>(), [4242]);

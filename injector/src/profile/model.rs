@@ -1,7 +1,7 @@
 //! A profile in memory: what one process has counted, by module.
 //!
-//! All addresses are link addresses. Nothing here depends on a file format: each writer takes a [`Profile`], and decides what
-//! its format can hold. The first writer is `gmon_out`.
+//! All addresses are link addresses. Nothing here depends on a file format: each writer takes a [`Profile`]
+//! and decides what its format can represent. The first writer is `gmon_out`.
 
 use gmon::{Arc, Block};
 
@@ -13,24 +13,24 @@ use crate::sampling::histogram::Histogram;
 pub(crate) struct Profile<'p> {
     /// The files whose code was profiled. The program comes first; libraries are not profiled yet.
     pub(crate) modules: Vec<Module<'p>>,
-    /// Samples per second; 0: none were taken.
+    /// The samples per second of CPU time; 0 means that none were taken.
     pub(crate) rate: u32,
 }
 
 /// What was counted in the code of one file.
 pub(crate) struct Module<'p> {
-    /// The file, with its functions.
+    /// The file and its functions.
     pub(crate) program: &'p Planned<'p, 'p>,
-    /// How often each call site has called each function. The arcs are sorted, and there is one for each pair.
+    /// How often each call site has called each function. The arcs are sorted, each pair once.
     pub(crate) arcs: &'p [Arc],
-    /// Where samples were taken.
+    /// The samples by address.
     pub(crate) samples: &'p Histogram,
-    /// How often each basic block was executed; empty where basic blocks were not counted.
+    /// How often each basic block was executed; empty if basic blocks were not counted.
     pub(crate) blocks: Vec<Block>,
 }
 
 impl<'p> Profile<'p> {
-    /// The profile of a process with one module: the program.
+    /// Returns the profile of a process with one module, the program.
     pub(crate) fn of_program(
         program: &'p Planned<'p, 'p>,
         collected: &'p Collected,

@@ -1,9 +1,9 @@
-//! Where each record goes, so that gprof prints it with the function that it is of.
+//! Finds for each record the address with which gprof prints it under the right function.
 //!
-//! gprof charges an address to the nearest symbol that it takes at or before that address ([`gmon::Program`]).
-//! It does not take all: the records of a function that it does not know would be printed with whatever stands
-//! before. So they are given the address of the function that theirs is a part or a version of, and where there is
-//! none they are kept out of the profile and reported apart.
+//! gprof charges an address to the nearest symbol that it accepts at or before that address
+//! ([`gmon::Program`]). It does not accept all symbols, and would print the records of a function that it
+//! does not know under the function before it. Such records get the address of the function of which theirs
+//! is a part or a clone. If there is none, they are left out of the profile and reported separately.
 
 use std::collections::BTreeMap;
 
@@ -19,28 +19,29 @@ use crate::store::shape::Place;
 /// A function that ran and that gprof cannot show.
 #[derive(Clone, Debug, Serialize, PartialEq, Eq)]
 pub(crate) struct Unseen {
-    /// As in the symbol table, or its address.
+    /// The name in the symbol table, or the address.
     pub(crate) name: String,
-    /// Calls of it that are not in the profile.
+    /// The number of calls of it, which are not in the profile.
     pub(crate) calls: u64,
-    /// Its samples, which are not in the profile.
+    /// The number of its samples, which are not in the profile.
     pub(crate) samples: u64,
 }
 
-/// Samples as they are in the profile, and what is not in it.
+/// The samples as they are in the profile, and what is missing there.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Placed {
-    /// In functions of the program, those of `unseen` too.
+    /// The number of samples in functions of the program, including those of `unseen`.
     pub(crate) inside: u64,
     pub(crate) outside: u64,
-    /// Calls of functions of the program, those of `unseen` too.
+    /// The number of calls of functions of the program, including those of `unseen`.
     pub(crate) calls: u64,
-    /// Those with the most samples come first, then those with the most calls.
+    /// The functions that are missing, sorted by samples and then by calls, both in descending order.
     pub(crate) unseen: Vec<Unseen>,
 }
 
 impl Placed {
-    /// Says which functions are not in the profile of `program`. Where they do not matter, only -v shows it.
+    /// Reports which functions are missing in the profile of `program`: as a warning if they matter,
+    /// otherwise only with `-v`.
     pub(crate) fn report(&self, voice: Voice, program: &str, process: Option<i32>) {
         let Some(remark) = self.remark(program) else { return };
         let remark = match process {
@@ -53,8 +54,9 @@ impl Placed {
         }
     }
 
-    /// Whether more than one in a hundred of the program's samples or calls are not in the profile. A function that ran
-    /// once and in no time, as each C++ file's constructors do, does not count however few calls there are.
+    /// Whether more than one percent of the program's samples or calls are missing in the profile. A function
+    /// that ran once and has no samples, as each C++ file's constructors do, does not count, however few
+    /// calls there are.
     fn misses_much(&self) -> bool {
         let ran_once = |unseen: &&Unseen| unseen.calls <= 1 && unseen.samples == 0;
         let (mut calls, mut samples) = (0_u64, 0_u64);
@@ -66,7 +68,7 @@ impl Placed {
         is_much(calls, self.calls) || is_much(samples, self.inside)
     }
 
-    /// What there is to say about the functions that are not in the profile of `program`.
+    /// Returns the remark about the functions that are missing in the profile of `program`, if there are any.
     fn remark(&self, program: &str) -> Option<String> {
         const NAMED: usize = 3;
         let count = self.unseen.len();
@@ -90,7 +92,7 @@ impl Placed {
     }
 }
 
-/// As much of a name as fits into a message.
+/// Returns as much of a name as fits into a message.
 fn shortened(name: &str) -> String {
     const LONGEST: usize = 60;
     match name.char_indices().nth(LONGEST) {
@@ -99,14 +101,15 @@ fn shortened(name: &str) -> String {
     }
 }
 
-/// What gprof makes of an address.
+/// How gprof interprets an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Seat {
     /// It finds the right function.
     Here,
-    /// It finds the right function at this address instead, to which the address's own function is related.
+    /// It finds the right function at this other address, to whose function the address's own function is
+    /// related.
     At(u64, Option<Relation>),
-    /// It does not know the function that begins at this address, nor one that it is a part of.
+    /// It knows neither the function that begins at this address nor one of which that is a part.
     Unseen(u64),
     /// The address is in no function.
     Nobody,
@@ -115,18 +118,19 @@ enum Seat {
 /// Places the records of one profile.
 pub(crate) struct Placement<'p> {
     planned: &'p Planned<'p, 'p>,
-    /// None: gprof has no symbols at all. Then addresses stay what they are, for other readers.
+    /// The program as gprof sees it; `None` if it has no symbols at all. Then the addresses stay, for other
+    /// readers.
     gprof: Option<&'p Program>,
     builder: HistogramBuilder,
     arcs: Vec<Arc>,
     inside: u64,
     outside: u64,
-    /// By the function's address: calls and samples.
+    /// The calls and samples of functions that gprof cannot show, by the function's address.
     unseen: BTreeMap<u64, (u64, u64)>,
 }
 
 impl<'p> Placement<'p> {
-    /// `rate`: samples per second.
+    /// Returns a placement without records. `rate` is the number of samples per second.
     pub(crate) fn new(planned: &'p Planned<'p, 'p>, rate: u32) -> Placement<'p> {
         let gprof = planned.gprof();
         let (low, high) = planned.shape.text;
@@ -142,11 +146,12 @@ impl<'p> Placement<'p> {
         }
     }
 
-    /// Samples that are nowhere in the program.
+    /// Adds samples outside the program.
     pub(crate) fn add_outside(&mut self, samples: u64) {
         self.outside += samples;
     }
 
+    /// Adds samples at a place in the program.
     pub(crate) fn add_samples(&mut self, place: Place, samples: u64) {
         let Some(address) = self.planned.text_address(place) else {
             self.outside += samples;
@@ -168,13 +173,14 @@ impl<'p> Placement<'p> {
         }
     }
 
+    /// Adds an arc.
     pub(crate) fn add_arc(&mut self, arc: Arc) {
         let Some(to) = self.callee(&arc) else { return };
-        // Where gprof has nobody to charge, the root of the call graph is charged.
+        // If gprof has no function to charge, the root of the call graph is charged.
         let from = self.known(arc.from).or_else(|| self.known(self.planned.root()));
         match from {
             Some(from) => self.arcs.push(Arc { from, to, count: arc.count }),
-            // gprof would drop the call, or take whatever stands before the root for the caller.
+            // gprof would drop the call, or take the function before the root for the caller.
             None => self.unseen_calls(arc.to, arc.count),
         }
     }
@@ -184,7 +190,7 @@ impl<'p> Placement<'p> {
         *calls = calls.saturating_add(count);
     }
 
-    /// The address at which gprof finds the function that an address is in.
+    /// Returns an address at which gprof finds the function that contains `address`.
     fn known(&self, address: u64) -> Option<u64> {
         match self.seat(address) {
             Seat::Here => Some(address),
@@ -193,13 +199,15 @@ impl<'p> Placement<'p> {
         }
     }
 
-    /// The address by which gprof knows the called function. None: this is no call of a function that it knows.
+    /// Returns the address by which gprof knows the called function, or `None` if it knows none, or if the
+    /// arc is not a call.
     fn callee(&mut self, arc: &Arc) -> Option<u64> {
         match self.seat(arc.to) {
             Seat::Here => Some(arc.to),
             Seat::At(_, Some(Relation::Piece)) => None,
             Seat::At(start, Some(Relation::Rest)) => {
-                // The function goes on in its own rest. When the rest calls itself, that is a call of the function.
+                // The function continues in a part of its own. When that part calls the part itself, that is
+                // a call of the function.
                 let within = self.home(arc.from) == Some(start) && !self.planned.is_in(arc.from, arc.to);
                 (!within).then_some(start)
             }
@@ -212,13 +220,13 @@ impl<'p> Placement<'p> {
         }
     }
 
-    /// The start of the symbol that gprof is to print for an address.
+    /// Returns the start of the symbol that gprof has to print for an address.
     fn home(&self, address: u64) -> Option<u64> {
         self.gprof?.symbol(self.known(address)?).map(|symbol| symbol.start)
     }
 
-    /// An address in the same function that gprof has a bin for: between two symbols at odd addresses there may be
-    /// none. Else the function's address.
+    /// Returns an address in the same function for which gprof has a bin. Between two symbols at odd
+    /// addresses there may be none; then the error is the function's address.
     fn bin(&self, address: u64) -> Result<u64, u64> {
         let Some(function) = self.planned.function_at(address) else { return Ok(address) };
         let own = |&address: &u64| self.builder.has_bin(address) && self.seat(address) == Seat::Here;
@@ -252,7 +260,8 @@ impl<'p> Placement<'p> {
         }
     }
 
-    /// Code in no function that the plan knows: a PLT, or assembly behind a label of its own.
+    /// Finds the place of code in no function that the plan knows: a PLT, or assembly after a label of its
+    /// own.
     fn in_gap(&self, gprof: &Program, address: u64) -> Seat {
         let functions = self.planned.subject.functions();
         let before = functions[..functions.partition_point(|f| f.address <= address)].last();
@@ -263,7 +272,7 @@ impl<'p> Placement<'p> {
         if label.is_some_and(same) { Seat::Here } else { Seat::Nobody }
     }
 
-    /// The arcs, the samples and what is in neither.
+    /// Returns the arcs, the histogram, and what is in neither.
     pub(crate) fn finish(self) -> (Vec<Arc>, HistogramBuilder, Placed) {
         let name = |address| {
             let function = self.planned.function_at(address).map(Function::names);
@@ -298,7 +307,7 @@ mod tests {
             (1000, 1000, &[(11, 0)], true),
             (1000, 1000, &[(0, 11)], true),
             (1000, 1000, &[(6, 0), (5, 0)], true),
-            // What ran once in no time, of however few calls.
+            // Functions that ran once and have no samples, with few calls in total.
             (4, 0, &[(1, 0), (1, 0)], false),
             (4, 0, &[(2, 0)], true),
             (4, 3, &[(1, 1)], true),

@@ -1,30 +1,32 @@
-//! The little of an ELF header that decides what is possible at all, readable where
-//! [`gprofinject_image`] has already given up.
+//! The few fields of an ELF header that decide what is possible at all, readable even if
+//! [`gprofinject_image`] has refused the file.
 
+/// What a file is, by its header.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Header {
-    /// x86-64, 64 bit.
+    /// x86-64 with 64-bit addresses.
     Ours(Program),
-    /// For the same processor, with 32-bit addresses: its ABI.
+    /// For the same processor, with 32-bit addresses. The text is the name of its ABI.
     Narrow(Program, &'static str),
-    /// ELF for another processor: what it is for.
+    /// ELF for another processor, which the text names.
     Foreign(String),
-    /// Begins as an ELF file and does not go on as one.
+    /// It begins as an ELF file but is damaged; the text says how.
     Broken(&'static str),
     NotElf,
 }
 
+/// The fields of a program's header.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Program {
-    /// Loaded where it was linked (ET_EXEC).
+    /// Whether the program is loaded at its link addresses (ET_EXEC).
     pub(crate) fixed: bool,
     pub(crate) interpreter: Option<String>,
-    /// It names libraries that the dynamic linker is to load first (DT_NEEDED).
+    /// Whether it names libraries that the dynamic linker has to load (DT_NEEDED).
     pub(crate) needs_libraries: bool,
     pub(crate) code: Vec<Segment>,
 }
 
-/// An executable PT_LOAD.
+/// An executable PT_LOAD segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Segment {
     pub(crate) address: u64,
@@ -32,7 +34,7 @@ pub(crate) struct Segment {
     pub(crate) len: u64,
 }
 
-/// What stands where in the headers of one word size.
+/// The offsets of fields in the headers of one word size.
 struct Layout {
     word: usize,
     table: usize,
@@ -79,6 +81,7 @@ const PT_INTERP: u32 = 3;
 const DT_NEEDED: u64 = 1;
 const PF_X: u32 = 1;
 
+/// Reads the header of a file.
 pub(crate) fn read(bytes: &[u8]) -> Header {
     if !bytes.starts_with(b"\x7fELF") {
         return Header::NotElf;
@@ -170,7 +173,7 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     array(bytes, at).map(u32::from_le_bytes)
 }
 
-/// An address or a length in headers of this layout.
+/// Reads an address or a length in headers of this layout.
 fn word_at(bytes: &[u8], at: usize, layout: &Layout) -> Option<u64> {
     if layout.word == 4 { u32_at(bytes, at).map(u64::from) } else { u64_at(bytes, at) }
 }

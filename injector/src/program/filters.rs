@@ -1,4 +1,5 @@
-//! Which functions the user wants hooked, and whose blocks counted: -I, -X, --min-size, --count and --file.
+//! The user's selection of functions to hook and of basic blocks to count: -I, -X, --min-size, --count and
+//! --file.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,6 +10,7 @@ use globset::{Glob, GlobMatcher};
 use crate::options::CountArg;
 use crate::program::names;
 
+/// The user's selection.
 #[derive(Debug, Default)]
 pub(crate) struct Filters {
     include: Vec<Pattern>,
@@ -22,11 +24,15 @@ pub(crate) struct Filters {
 struct Pattern {
     option: &'static str,
     matcher: GlobMatcher,
-    /// Has it ever matched? One that never does is likely a slip.
+    /// Whether the pattern has matched anything. One that never matches is probably a mistake.
     used: AtomicBool,
 }
 
 impl Filters {
+    /// Returns a selection of functions to hook.
+    ///
+    /// # Errors
+    /// A pattern is malformed.
     pub(crate) fn new(include: &[String], exclude: &[String], min_size: u64) -> Result<Filters> {
         let patterns = |option, globs: &[String]| {
             globs.iter().map(|glob| Pattern::new(option, glob)).collect::<Result<Vec<_>>>()
@@ -35,33 +41,38 @@ impl Filters {
         Ok(Filters { include, exclude, min_size, count: None, files: Vec::new() })
     }
 
-    /// The same, with blocks to be counted: in all that is hooked, or in code from these files.
+    /// Adds basic-block counts to the selection: in everything that is hooked, or in code from these files.
+    ///
+    /// # Errors
+    /// A pattern is malformed.
     pub(crate) fn counting(mut self, count: Option<CountArg>, files: &[String]) -> Result<Filters> {
         self.count = count;
         self.files = files.iter().map(|glob| Pattern::new("--file", glob)).collect::<Result<_>>()?;
         Ok(self)
     }
 
+    /// What is counted, if anything is.
     pub(crate) fn count(&self) -> Option<CountArg> {
         self.count
     }
 
-    /// The globs of --file.
+    /// Returns the patterns of `--file`.
     pub(crate) fn files(&self) -> Vec<String> {
         self.files.iter().map(|p| p.matcher.glob().glob().to_owned()).collect()
     }
 
-    /// Is nothing to be done in a program without line information?
+    /// Whether the program must have line information.
     pub(crate) fn needs_lines(&self) -> bool {
         self.count == Some(CountArg::Lines) || self.asks_for_files()
     }
 
-    /// Are there patterns of files to be asked?
+    /// Whether there are patterns for source files.
     pub(crate) fn asks_for_files(&self) -> bool {
         self.count.is_some() && !self.files.is_empty()
     }
 
-    /// Is code of this file to be counted? A pattern is held against the path and against the name alone.
+    /// Whether code of this source file is counted. A pattern is compared with the path and with the name
+    /// alone.
     pub(crate) fn counts_file(&self, path: &Path) -> bool {
         let name = path.file_name().map(Path::new);
         let mut found = false;
@@ -74,22 +85,22 @@ impl Filters {
         found
     }
 
-    /// Is a function of these names (its own and its aliases) and size to be hooked?
+    /// Whether a function with these names (its own and its aliases) and this size is hooked.
     pub(crate) fn select<'n>(&self, names: impl Iterator<Item = &'n str> + Clone, size: u64) -> bool {
-        // Every pattern sees every function, so that `unused` knows.
+        // Every pattern is compared with every function, so that `unused` is complete.
         let included = any(&self.include, &names) || self.include.is_empty();
         let excluded = any(&self.exclude, &names);
         included && !excluded && size >= self.min_size
     }
 
-    /// What they were made of: -I, -X, --min-size.
+    /// Returns the values of -I, -X and --min-size.
     pub(crate) fn typed(&self) -> (Vec<String>, Vec<String>, u64) {
         let globs =
             |patterns: &[Pattern]| patterns.iter().map(|p| p.matcher.glob().glob().to_owned()).collect();
         (globs(&self.include), globs(&self.exclude), self.min_size)
     }
 
-    /// The patterns that matched nothing, as typed.
+    /// Returns the patterns that have matched nothing, as typed.
     pub(crate) fn unused(&self) -> impl Iterator<Item = String> {
         let all = self.include.iter().chain(&self.exclude).chain(&self.files);
         all.filter(|pattern| !pattern.used.load(Ordering::Relaxed))

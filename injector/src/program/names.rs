@@ -1,8 +1,8 @@
-//! Names of functions as people write them.
+//! The names of functions as people write them.
 
 use std::borrow::Cow;
 
-/// The name as its language writes it, with parameters; unchanged where it is not mangled.
+/// Returns the demangled name with parameters, or the name itself if it is not mangled.
 pub(crate) fn demangle(name: &str) -> Cow<'_, str> {
     match split(name) {
         Mangled::No => Cow::Borrowed(name),
@@ -14,8 +14,9 @@ pub(crate) fn demangle(name: &str) -> Cow<'_, str> {
     }
 }
 
-/// All spellings that a pattern may mean: as in the symbol table, without what a compiler's clone adds
-/// (`f.constprop.0`), demangled with and without parameters. `visit` says whether one was it.
+/// Visits all spellings that a pattern may mean: the name in the symbol table, the name without the suffix of
+/// a compiler's clone (`f.constprop.0`), and the demangled name with and without parameters. Returns true as
+/// soon as `visit` does.
 pub(crate) fn any_spelling(name: &str, mut visit: impl FnMut(&str) -> bool) -> bool {
     if visit(name) {
         return true;
@@ -42,7 +43,7 @@ enum Mangled<'n> {
 }
 
 fn split(name: &str) -> Mangled<'_> {
-    // Rust's older scheme is C++'s with a hash as the last part; v0 begins with _R.
+    // Rust's older mangling scheme is C++'s with a hash as the last component; the v0 scheme begins with _R.
     let rust = name.starts_with("_R") || (name.starts_with("_ZN") && name.contains("17h"));
     if rust && let Ok(symbol) = rustc_demangle::try_demangle(name) {
         return Mangled::Rust(format!("{symbol:#}"));

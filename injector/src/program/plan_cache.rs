@@ -1,14 +1,14 @@
-//! Plans of earlier runs, in `$XDG_CACHE_HOME/gprofinject`: a large program is planned once.
+//! The plans of earlier runs, in `$XDG_CACHE_HOME/gprofinject`, so that a large program is planned only once.
 //!
-//! A plan is kept under a [`Key`], a hash of everything that it follows from: all bytes of the program, what is to be
-//! hooked and how, and the planner itself. A build-id would not do. Whoever makes a program can give it the build-id of
-//! another one, and we would patch that other one by the wrong plan from then on.
+//! A plan is kept under a [`Key`], a hash of everything that determines it: all bytes of the program, what is
+//! hooked and how, and the planner itself. A build-id would not be enough: a user can give a program the
+//! build-id of another one, and gprofinject would patch that other program by the wrong plan from then on.
 //!
-//! What is planned is exactly what was hashed: only a program that was read into our own memory has a key, since its owner
-//! could change a mapped file between the two.
+//! The bytes that are planned are exactly those that were hashed: only a program that was read into the
+//! injector's own memory has a key, since the owner of a mapped file could change it between the two steps.
 //!
-//! Nothing here is an error. Without a folder that only we can write to, or space in it, each run plans anew, and `-v` says
-//! why.
+//! No failure here is an error. Without a folder to which only this user can write, or without space in it,
+//! each run makes its plan, and `-v` says why.
 
 mod entry;
 pub(crate) mod key;
@@ -32,11 +32,11 @@ use crate::store::private_folder::{Distrust, PrivateFolder};
 /// The plans that are kept, and those that will be.
 #[derive(Debug)]
 pub(crate) struct PlanCache {
-    /// None: `--no-cache`, or there is no place for a cache.
+    /// The folder; `None` if there is `--no-cache`, or no place for a cache.
     path: Option<PathBuf>,
     voice: Voice,
     folder: OnceCell<Folder>,
-    /// Plans that were made in this run.
+    /// The plans that were made in this run.
     fresh: RefCell<Vec<(Key, &'static Plan)>>,
     writers: RefCell<Vec<JoinHandle<()>>>,
 }
@@ -44,13 +44,14 @@ pub(crate) struct PlanCache {
 #[derive(Debug)]
 enum Folder {
     Opened(PrivateFolder),
-    /// It will be made with the first entry.
+    /// The folder will be created with the first entry.
     Absent,
-    /// There is no cache, or it is not to be trusted.
+    /// There is no cache, or it is not trusted.
     None,
 }
 
 impl PlanCache {
+    /// Opens the cache if it is wanted. Reports with `-v` why it cannot be used.
     pub(crate) fn new(wanted: bool, voice: Voice) -> PlanCache {
         let path = match wanted.then(|| place(|name| std::env::var_os(name))) {
             Some(None) => {
@@ -67,18 +68,18 @@ impl PlanCache {
         PlanCache { path, voice, folder: OnceCell::new(), fresh, writers }
     }
 
-    /// Whether there is a cache, and plans by these filters can be in it.
+    /// Whether there is a cache that can contain plans by these filters.
     pub(crate) fn takes(&self, filters: &Filters) -> bool {
         filters.count().is_none() && !matches!(self.folder(), Folder::None)
     }
 
-    /// The key under which the answer to the question may be kept. None: it is not kept.
+    /// Returns the key of a question's answer, or `None` if the answer is not kept.
     pub(crate) fn key(&self, question: &Question) -> Option<Key> {
         let code: usize = question.image.code.iter().map(|code| code.bytes.len()).sum();
         (code >= LEAST_CODE && !matches!(self.folder(), Folder::None)).then(|| question.key())?
     }
 
-    /// The plan that an earlier run has kept.
+    /// Returns the plan that an earlier run has kept.
     pub(crate) fn find(&self, key: &Key, image: &Image) -> Option<Plan> {
         let Folder::Opened(folder) = self.folder() else { return None };
         let entry::Entry { decisions, file } = entry::read(folder, key)?;
@@ -97,12 +98,12 @@ impl PlanCache {
         self.folder.get_or_init(|| self.path.as_ref().map_or(Folder::None, open))
     }
 
-    /// Notes a new plan, which [`PlanCache::keep_fresh`] keeps under its key.
+    /// Adds a new plan, which [`PlanCache::keep_fresh`] writes under its key.
     pub(crate) fn add(&self, key: Key, plan: &'static Plan) {
         self.fresh.borrow_mut().push((key, plan));
     }
 
-    /// Keeps the new plans, by a thread: the program that runs meanwhile does not wait for that.
+    /// Writes the new plans in a thread, so that the program that runs meanwhile does not wait.
     pub(crate) fn keep_fresh(&self) {
         let fresh = self.fresh.take();
         let Some(path) = self.path.clone().filter(|_| !fresh.is_empty()) else { return };
@@ -120,12 +121,12 @@ impl PlanCache {
                 }
             }
         };
-        // Where no thread can be made there is no room for a cache either.
+        // If no thread can be created, there is no room for a cache either.
         self.writers.borrow_mut().extend(thread::Builder::new().spawn(keep).ok());
     }
 }
 
-/// Waits until all that was to be kept is written.
+/// Waits until all new plans are written.
 impl Drop for PlanCache {
     fn drop(&mut self) {
         self.keep_fresh();
@@ -135,9 +136,9 @@ impl Drop for PlanCache {
     }
 }
 
-/// The folder: the one that the XDG base directory specification names.
+/// Returns the folder that the XDG base directory specification names.
 fn place(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
-    // By the specification a relative path is to be ignored.
+    // The specification says that a relative path is ignored.
     let named = |name| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let caches = named("XDG_CACHE_HOME").or_else(|| Some(named("HOME")?.join(".cache")))?;
     Some(caches.join("gprofinject"))

@@ -13,28 +13,29 @@ use crate::store::shape::{Place, Shape};
 /// What was decided about a program.
 pub(crate) struct Planned<'s, 'd> {
     pub(crate) subject: &'s Subject<'d>,
-    /// None: no image, or nothing to be done.
+    /// The plan; `None` if there is no image or nothing to do.
     pub(crate) plan: Option<Plan>,
     pub(crate) shape: Shape,
     pub(crate) took: Duration,
-    /// The plan was made in an earlier run.
+    /// Whether the plan was made in an earlier run.
     pub(crate) is_cached: bool,
-    /// Where the plan may be kept for later runs, if it is not.
+    /// The key under which the plan may be kept for later runs, if it is not kept yet.
     pub(crate) key: Option<Key>,
-    /// Blocks are counted.
+    /// Whether basic blocks are counted.
     pub(crate) counts: bool,
-    /// There are hooks only because blocks are counted: their arcs are not wanted.
+    /// Whether there are hooks only because basic blocks are counted, so that arcs are not wanted.
     pub(crate) blocks_only: bool,
     /// See [`Planned::gprof`].
     pub(crate) gprof: OnceLock<Option<gmon::Program>>,
 }
 
 impl Planned<'_, '_> {
+    /// The program's image, if it has one.
     pub(crate) fn image(&self) -> Option<&Image<'_>> {
         self.subject.image.as_ref()
     }
 
-    /// All that may be called, with their verdicts: everything but `.cold` parts.
+    /// Returns all functions that may be called, with their verdicts: everything except `.cold` parts.
     pub(crate) fn functions(&self) -> impl Iterator<Item = (&Function<'_>, Verdict)> {
         let functions = self.subject.functions();
         let verdicts = self.plan.iter().flat_map(|plan| plan.verdicts.iter().copied());
@@ -45,26 +46,29 @@ impl Planned<'_, '_> {
             .filter(|(function, _)| !matches!(function.kind, FunctionKind::Cold(_)))
     }
 
-    /// The same without what only the dynamic linker or the kernel jumps to: no hook is missing there.
+    /// Returns the same functions without those that only the dynamic linker or the kernel jumps to, where no
+    /// hook is missing.
     pub(crate) fn callable(&self) -> impl Iterator<Item = (&Function<'_>, Verdict)> {
         self.functions().filter(|(function, _)| function.kind != FunctionKind::Start)
     }
 
+    /// The number of functions that may be called.
     pub(crate) fn found(&self) -> usize {
         self.callable().count()
     }
 
+    /// The number of hooked functions.
     pub(crate) fn hooked(&self) -> usize {
         self.plan.as_ref().map_or(0, |plan| plan.records.len())
     }
 
-    /// Functions that Frida's gum is to patch.
+    /// The number of functions that Frida's gum has to patch.
     pub(crate) fn frida(&self) -> usize {
         let verdicts = self.plan.iter().flat_map(|plan| &plan.verdicts);
         verdicts.filter(|verdict| **verdict == Verdict::Hooked(Tactic::Frida)).count()
     }
 
-    /// The name of the hooks in place.
+    /// Returns the name of the hooks in place.
     pub(crate) fn hooks(&self) -> &'static str {
         match &self.plan {
             Some(plan) if !plan.records.is_empty() => match plan.hooks {
@@ -75,7 +79,7 @@ impl Planned<'_, '_> {
         }
     }
 
-    /// The function that contains a link address.
+    /// Returns the function that contains a link address.
     pub(crate) fn function_at(&self, address: u64) -> Option<&Function<'_>> {
         let functions = self.subject.functions();
         let after = functions.partition_point(|function| function.address <= address);
@@ -83,7 +87,8 @@ impl Planned<'_, '_> {
         (address - function.address < function.size).then_some(function)
     }
 
-    /// What gprof will know of the program: the symbols of the file that it is to be given. None: there are none.
+    /// Returns what gprof will know of the program: the symbols of the file that it has to be given, or
+    /// `None` if there are none.
     pub(crate) fn gprof(&self) -> Option<&gmon::Program> {
         let parse = |bytes: &[u8]| {
             gprofinject_image::gprof::parse(bytes).ok().filter(|program| !program.functions().is_empty())
@@ -100,7 +105,7 @@ impl Planned<'_, '_> {
         self.function_at(address).is_some_and(|function| function.address == start)
     }
 
-    /// The link address of the text that a place stands for.
+    /// Returns the link address of the text to which a place belongs.
     pub(crate) fn text_address(&self, place: Place) -> Option<u64> {
         match place {
             Place::Text(address) => Some(address),
@@ -108,12 +113,12 @@ impl Planned<'_, '_> {
         }
     }
 
-    /// The instruction whose copy is at this offset of the arena.
+    /// Returns the link address of the instruction whose copy is at this offset of the arena.
     pub(crate) fn original(&self, offset: u64) -> Option<u64> {
         self.plan.as_ref()?.original(u32::try_from(offset).ok()?)
     }
 
-    /// Entry of the function that owns these bytes of the arena.
+    /// Returns the entry of the function to which these bytes of the arena belong.
     fn arena_owner(&self, offset: u64) -> Option<u64> {
         let owners = &self.plan.as_ref()?.arena_owners;
         let offset = u32::try_from(offset).ok()?;
@@ -121,23 +126,25 @@ impl Planned<'_, '_> {
         self.entry(owners.get(after.checked_sub(1)?)?.1)
     }
 
-    /// Entry of a hooked function by number.
+    /// Returns the entry of a hooked function by its number.
     pub(crate) fn entry(&self, number: u32) -> Option<u64> {
         self.plan.as_ref()?.records.get(number as usize).map(|record| record.entry)
     }
 
-    /// Where a tail call comes from: the only jump that can have made it, else the caller's entry.
+    /// Returns the address from which a tail call comes: the only jump that can have made it, otherwise the
+    /// caller's entry.
     pub(crate) fn tail_caller(&self, caller: u32, callee: u32) -> Option<u64> {
         let site = self.plan.as_ref()?.tail_site(caller, callee);
         site.or_else(|| self.entry(caller))
     }
 
-    /// The return address in the text for one that a call has left, which is in a copy if the function was copied.
+    /// Returns the return address in the text for one that a call has left, which is in a copy if the
+    /// function was copied.
     fn text_return(&self, return_address: u64) -> u64 {
         self.original(return_address.wrapping_sub(self.shape.arena)).unwrap_or(return_address)
     }
 
-    /// The target of the direct call that ends at a return address.
+    /// Returns the target of the direct call that ends at a return address.
     pub(crate) fn call_target(&self, return_address: u64) -> Option<u64> {
         const CALL: u8 = 0xe8;
         let end = self.text_return(return_address);
@@ -148,17 +155,17 @@ impl Planned<'_, '_> {
         Some(end.wrapping_add_signed(i32::from_le_bytes(distance).into()))
     }
 
-    /// Where a call comes from that left this return address (a link address), if it is known.
+    /// Returns the address of the call that has left this return address (a link address), if it is known.
     pub(crate) fn caller(&self, return_address: u64) -> Option<u64> {
         let return_address = self.text_return(return_address);
-        // Inside the call instruction: behind it another function may begin.
+        // The address is inside the call instruction, because another function may begin after it.
         let site = return_address.wrapping_sub(1);
         let code = &self.image()?.code;
         let known = code.iter().any(|part| site.wrapping_sub(part.address) < part.bytes.len() as u64);
         known.then_some(site)
     }
 
-    /// Who calls what nobody in the program calls.
+    /// Returns the address that is charged as caller of functions that nobody in the program calls.
     pub(crate) fn root(&self) -> u64 {
         let Some(image) = self.image() else { return 0 };
         let start = image.functions.iter().find(|function| function.kind == FunctionKind::Start);

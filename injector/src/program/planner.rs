@@ -1,4 +1,4 @@
-//! How the programs of a run are read and planned.
+//! Reads and plans the programs of a run.
 
 use std::path::Path;
 use std::sync::OnceLock;
@@ -19,7 +19,8 @@ use crate::store::shape::Shape;
 /// What is the same for all programs of a run.
 #[derive(Clone, Copy)]
 pub(crate) struct Planner<'a> {
-    /// None: the user did not say, so both entry and exit are hooked where that does no harm.
+    /// Which hooks; `None` if the user has not said it, so that both entry and exit are hooked where exit
+    /// hooks are safe.
     pub(crate) hooks: Option<HooksArg>,
     pub(crate) engine: EngineArg,
     pub(crate) filters: &'a Filters,
@@ -27,12 +28,12 @@ pub(crate) struct Planner<'a> {
 }
 
 impl Planner<'_> {
-    /// Reads a program's file, and keeps it in memory to the end of this process.
+    /// Reads a program's file and keeps it in memory to the end of this process.
     pub(crate) fn subject(&self, path: &Path) -> &'static Subject<'static> {
         subject(path, self.caches())
     }
 
-    /// The same for a program that another user runs, whose file that user can cut off while it is read.
+    /// Reads a program that another user runs, who can truncate the file while it is read.
     pub(crate) fn foreign_subject(&self, path: &Path) -> &'static Subject<'static> {
         examined(Binary::read(path, self.caches()))
     }
@@ -44,15 +45,15 @@ impl Planner<'_> {
 
     /// Plans a program, or finds its plan in the cache.
     ///
-    /// Where nothing is to be hooked, or nothing can be, there is a plan only if `agent_wanted`: the agent is needed for its
-    /// timers, or to follow children.
+    /// If nothing is to be hooked, or nothing can be, there is a plan only if `agent_wanted`: the agent is
+    /// needed for its timers, or to follow children.
     pub(crate) fn plan<'s, 'd>(&self, subject: &'s Subject<'d>, agent_wanted: bool) -> Planned<'s, 'd> {
         let Planner { hooks, engine, filters, cache } = *self;
         let start = Instant::now();
         let counts = filters.count().is_some();
         let blocks_only = counts && hooks == Some(HooksArg::None);
         let hooks = if blocks_only { Some(HooksArg::Entry) } else { hooks };
-        // Where nothing is said, counting shall cost no more than it must.
+        // Unless the user says otherwise, counting must not cost more than necessary.
         let entry = hooks == Some(HooksArg::Entry) || counts && hooks.is_none();
         let nothing = hooks == Some(HooksArg::None) || subject.unhookable.is_some();
         let lines = filters.asks_for_files().then(|| subject.lines());
@@ -109,7 +110,7 @@ impl Planner<'_> {
         }
     }
 
-    /// Notes a new plan. It is written to the cache when [`PlanCache::keep_fresh`] is called.
+    /// Adds a new plan, which [`PlanCache::keep_fresh`] writes to the cache.
     pub(crate) fn keep(&self, planned: &'static Planned) {
         if let (Some(key), Some(plan)) = (planned.key, &planned.plan) {
             self.cache.add(key, plan);
@@ -127,13 +128,14 @@ fn examined(binary: Binary) -> &'static Subject<'static> {
     Box::leak(Box::new(binary.examine()))
 }
 
-/// Binary logarithm of the most bytes, up to 16, that a bin can cover without those of two owners.
+/// Returns the binary logarithm of the largest number of bytes, up to 16, that a bin can cover without
+/// covering bytes of two owners.
 fn widest_bins(starts: impl Iterator<Item = u64>) -> u32 {
     const MOST: u32 = 4;
     starts.map(u64::trailing_zeros).fold(MOST, u32::min)
 }
 
-/// The source files of the code in a range, some of them several times.
+/// Returns the source files of the code in a range, some of them several times.
 fn files(lines: &gprofinject_image::debug::Lines, lo: u64, hi: u64) -> impl Iterator<Item = &Path> {
     let rows = lines.rows();
     let from = rows.partition_point(|row| row.end <= lo);
@@ -141,7 +143,7 @@ fn files(lines: &gprofinject_image::debug::Lines, lo: u64, hi: u64) -> impl Iter
     inside.filter_map(|row| lines.files().get(row.location?.file).map(Path::new))
 }
 
-/// Extents of the functions, or of all code where none are known.
+/// Returns the extent of the functions, or of all code if none are known.
 fn text_extents(subject: &Subject) -> (u64, u64) {
     let functions = subject.functions();
     if let (Some(first), Some(end)) =

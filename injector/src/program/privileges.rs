@@ -1,7 +1,7 @@
-//! Will the kernel give the program other ids or more capabilities than we have?
+//! Finds out whether the kernel will give the program other ids or more capabilities than the injector has.
 //!
-//! Then it makes the dynamic linker ignore LD_PRELOAD (AT_SECURE), and ends the perf events of the process.
-//! What counts is not the mode of the file but what would change: the rules are those of
+//! If so, the kernel makes the dynamic linker ignore LD_PRELOAD (AT_SECURE) and ends the perf events of the
+//! process. The mode of the file does not decide that, but what would change: the rules are those of
 //! `bprm_fill_uid` (`fs/exec.c`) and `cap_bprm_creds_from_file` (`security/commoncap.c`).
 
 use std::fs;
@@ -10,18 +10,18 @@ use std::path::Path;
 
 use crate::os::sys::{self, Ids};
 
-/// What of a file bears on it.
+/// The properties of a file that matter.
 #[derive(Clone, Copy, Debug, Default)]
 struct File {
     mode: u32,
     uid: u32,
     gid: u32,
     capabilities: bool,
-    /// On a file system mounted nosuid.
+    /// Whether it is on a file system that is mounted nosuid.
     nosuid: bool,
 }
 
-/// What the program gains, and what the user can do about it.
+/// Returns what the program gains and what the user can do about it, or `None` if it gains nothing.
 pub(crate) fn gained(path: &Path) -> Option<String> {
     let metadata = fs::metadata(path).ok()?;
     let file = File {
@@ -37,7 +37,7 @@ pub(crate) fn gained(path: &Path) -> Option<String> {
 fn judge(file: File, ids: Ids) -> Option<String> {
     let ignored = file.nosuid || ids.no_new_privileges;
     let has = |bits| file.mode & bits == bits && !ignored;
-    // Without the right to execute, set-group-ID meant a kind of lock.
+    // Without the permission to execute, set-group-ID means a kind of lock.
     let euid = if has(libc::S_ISUID) { file.uid } else { ids.euid };
     let egid = if has(libc::S_ISGID | libc::S_IXGRP) { file.gid } else { ids.egid };
     if euid != ids.euid {
@@ -59,7 +59,7 @@ mod tests {
 
     const USER: Ids = Ids { uid: 1000, euid: 1000, gid: 100, egid: 100, no_new_privileges: false };
     const ROOT: Ids = Ids { uid: 0, euid: 0, gid: 0, egid: 0, no_new_privileges: false };
-    /// Everything at once, of root.
+    /// All properties at once, and owned by root.
     const FILE: File = File { mode: 0o6755, uid: 0, gid: 0, capabilities: true, nosuid: false };
 
     #[test]

@@ -14,27 +14,28 @@ use crate::store::output::Output;
 use crate::store::region::layout::Layout;
 use crate::store::run_folder::Piece;
 
-/// A program that is profiled. It lives as long as we do: there are few of them, and everything refers to
-/// its parts.
+/// A program that is profiled. It lives as long as the injector: there are few programs, and all layers refer
+/// to their parts.
 pub(crate) struct Profilee {
-    /// Its number.
+    /// The number of the plan.
     pub(crate) number: u32,
     /// The file whose code is profiled.
     pub(crate) binary: PathBuf,
-    /// None: it cannot be read.
+    /// The file's identity; `None` if it cannot be read.
     identity: Option<Identity>,
-    /// The copy of it that was kept, or could not be.
+    /// The path of the copy that was kept; the inner value is `None` if none could be.
     copy: OnceCell<Option<PathBuf>>,
-    /// How to name that file on a command line.
+    /// The name of the file for a command line.
     pub(crate) shown: OsString,
     pub(crate) planned: &'static Planned<'static, 'static>,
-    /// The plan file, where there is a plan, and the region file's layout.
+    /// The plan file, if there is a plan, and the region file's layout.
     pub(crate) plan: Option<(Vec<Piece>, Layout)>,
 }
 
-/// What a file is known by: it may be replaced under its name.
+/// What identifies a file. Its name is not enough, because the file may be replaced.
 type Identity = (u64, u64, u64, i64, i64);
 
+/// All programs of a run.
 #[derive(Default)]
 pub(crate) struct Profilees {
     all: Vec<&'static Profilee>,
@@ -42,12 +43,12 @@ pub(crate) struct Profilees {
 }
 
 impl Profilee {
-    /// The file in which gprof finds names.
+    /// Returns the file in which gprof finds names.
     pub(crate) fn names_for_gprof(&self) -> OsString {
         self.planned.subject.names_for_gprof(&self.shown)
     }
 
-    /// Whether a file is the program, or the same bytes.
+    /// Whether a file is the program, or has the same bytes.
     pub(crate) fn is_found_as(&self, path: &Path) -> bool {
         let found = identity(path);
         if self.identity.is_none() || found == self.identity {
@@ -58,8 +59,9 @@ impl Profilee {
         same_size && is_file_of(path, bytes)
     }
 
-    /// The same when there is a profile, and what there is to say about it. Where there is no such file any more (a memfd, a
-    /// deleted or replaced file, one of another mount namespace) it is a copy, kept beside the first profile of it.
+    /// Returns the file in which gprof finds names after a profile was written, and a message about it. If
+    /// there is no such file any more (a memfd, a deleted or replaced file, one of another mount namespace),
+    /// it is a copy, which is kept beside the program's first profile.
     pub(crate) fn symbols_beside(&self, output: &Output, profile: &Path) -> (OsString, Option<String>) {
         let named = self.names_for_gprof();
         if self.planned.subject.debug_file.is_some() || self.is_found_as(Path::new(&named)) {
@@ -83,6 +85,7 @@ impl Profilee {
         (copy.as_ref().map_or(named, |copy| copy.clone().into()), note)
     }
 
+    /// The length of the plan file in bytes.
     pub(crate) fn plan_len(&self) -> u64 {
         let pieces = self.plan.iter().flat_map(|(pieces, _)| pieces);
         pieces.map(|piece| piece.len() as u64).sum()
@@ -90,7 +93,7 @@ impl Profilee {
 }
 
 impl Profilees {
-    /// The first program.
+    /// Adds the first program.
     pub(crate) fn first(
         &mut self,
         binary: &Path,
@@ -130,8 +133,8 @@ impl Profilees {
         profilee
     }
 
-    /// The program that a member of the family executes, or why the agent cannot be put into it. The program can be read at
-    /// `path` now, and is called `binary` in messages.
+    /// Returns the program that a member of the family executes, or why the agent cannot be put into it. The
+    /// program can be read at `path` now, and messages call it `binary`.
     pub(crate) fn executed(
         &mut self,
         path: &Path,
@@ -156,6 +159,7 @@ impl Profilees {
         profilee
     }
 
+    /// Returns a program by the number of its plan.
     pub(crate) fn get(&self, number: u32) -> Option<&'static Profilee> {
         self.all.get(number as usize).copied()
     }

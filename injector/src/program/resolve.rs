@@ -1,5 +1,5 @@
-//! From the typed name to the file that is executed and the file that is profiled, as execvp(3) and the
-//! kernel's script loader go about it.
+//! From the typed name to the file that is executed and the file that is profiled, by the rules of execvp(3)
+//! and of the kernel's script loader.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -14,24 +14,24 @@ use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 use crate::os::failure::Failure;
 use crate::os::sys;
 
-/// What runs.
+/// The program that is run.
 #[derive(Debug)]
 pub(crate) struct Program {
-    /// For execve.
+    /// The path for execve.
     pub(crate) path: PathBuf,
     pub(crate) argv: Vec<OsString>,
-    /// If execve says ENOEXEC: run by /bin/sh, as execvp does.
+    /// Whether /bin/sh runs the program if execve returns ENOEXEC, as with execvp.
     pub(crate) shell_if_refused: bool,
     /// The file whose code is profiled.
     pub(crate) binary: PathBuf,
-    /// How to name that file on a command line.
+    /// The name of that file for a command line.
     pub(crate) shown: OsString,
-    /// A script: what is profiled instead, for the user.
+    /// A message about what is profiled in place of a script.
     pub(crate) note: Option<String>,
 }
 
 impl Program {
-    /// What a process runs already.
+    /// Returns the program that a process already runs.
     pub(crate) fn running(binary: PathBuf) -> Program {
         Program {
             path: binary.clone(),
@@ -44,14 +44,19 @@ impl Program {
     }
 }
 
-/// execvp's path where the environment has none.
+/// The value of PATH that execvp uses if the environment has none.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
-/// Scripts that name scripts that name scripts: the kernel stops at five.
+/// The number of interpreters after which the kernel stops, for a script whose interpreter is a script, and
+/// so on.
 const MOST_INTERPRETERS: usize = 5;
-/// The kernel looks at this much of a script.
+/// The number of bytes of a script that the kernel examines.
 const SCRIPT_HEAD: u64 = 256;
 const SHELL: &str = "/bin/sh";
 
+/// Finds the program of a command.
+///
+/// # Errors
+/// There is no such program, or it cannot be executed.
 pub(crate) fn find(command: &[OsString]) -> Result<Program, Failure> {
     let Some((name, arguments)) = command.split_first() else {
         return Err(anyhow!("no program named; try gprofinject --help").into());
@@ -72,7 +77,7 @@ pub(crate) fn find(command: &[OsString]) -> Result<Program, Failure> {
     Ok(program)
 }
 
-/// Goes from script to interpreter until a binary is reached.
+/// Follows a script to its interpreter, until a binary is reached.
 fn follow_scripts(program: &mut Program, arguments: &[OsString]) -> Result<(), Failure> {
     let first = program.path.clone();
     let mut arguments = arguments.to_vec();
@@ -94,7 +99,8 @@ fn follow_scripts(program: &mut Program, arguments: &[OsString]) -> Result<(), F
         program.binary = interpreter.path.clone().into();
         program.shown = interpreter.path.clone();
         if let Some(name) = interpreter.runs_by_env() {
-            // env(1) would exec it, and only env would be profiled. The result is the same without env.
+            // env(1) would be executed first, and only env would be profiled. The result is the same without
+            // env.
             program.path = search(name)?;
             program.binary = program.path.clone();
             program.shown = program.path.clone().into();
@@ -116,14 +122,15 @@ fn follow_scripts(program: &mut Program, arguments: &[OsString]) -> Result<(), F
 /// A file that a process is about to execute.
 pub(crate) struct Executed {
     file: OwnedFd,
-    /// For people, and for gprof as long as the file has this name.
+    /// The name for people, and for gprof as long as the file has this name.
     pub(crate) name: PathBuf,
 }
 
 impl Executed {
+    /// Returns the file of an open descriptor.
     pub(crate) fn new(file: OwnedFd) -> Executed {
         let name = fs::read_link(by_descriptor(&file)).unwrap_or_default();
-        // The kernel says so of a file that has no name any more.
+        // The kernel says so if the file has no name any more.
         let name = match name.as_os_str().as_bytes().strip_suffix(b" (deleted)") {
             Some(before) if !name.exists() => PathBuf::from(OsStr::from_bytes(before)),
             _ => name,
@@ -131,7 +138,7 @@ impl Executed {
         Executed { file, name }
     }
 
-    /// A path by which we can open it, whatever its name is and where, as long as this lives.
+    /// Returns a path by which the injector can open the file whatever its name, as long as this value lives.
     pub(crate) fn path(&self) -> PathBuf {
         by_descriptor(&self.file)
     }
@@ -141,8 +148,8 @@ fn by_descriptor(file: &OwnedFd) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
 
-/// The binary that execve would run for a file that a process has opened, if it would: that of a script is its
-/// interpreter's.
+/// Returns the binary that execve would run for a file that a process has opened, if it would. For a script
+/// it is the interpreter's.
 pub(crate) fn executed(pid: i32, file: OwnedFd) -> Option<Executed> {
     let mut binary = Executed::new(file);
     for _ in 0..MOST_INTERPRETERS {
@@ -158,13 +165,14 @@ pub(crate) fn executed(pid: i32, file: OwnedFd) -> Option<Executed> {
     None
 }
 
-/// What an interpreter's path means to a process, whose root folder and mounts may be others than ours.
+/// Opens an interpreter by its path in a process, whose root folder and mounts may differ from the
+/// injector's.
 fn seen_by(pid: i32, path: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let folder = if path.is_absolute() { "root" } else { "cwd" };
     let open = |name: &Path, flags| rustix::fs::openat(CWD, name, flags, Mode::empty());
     let Ok(folder) = open(&PathBuf::from(format!("/proc/{pid}/{folder}")), flags | OFlags::DIRECTORY) else {
-        // A process that does not let others look at it; most have our own root folder.
+        // The process may not be examined. Most such processes have the same root folder.
         return if path.is_absolute() { Ok(open(path, flags)?) } else { Err(io::ErrorKind::NotFound.into()) };
     };
     let inside = if path.is_absolute() { ResolveFlags::IN_ROOT } else { ResolveFlags::NO_MAGICLINKS };
@@ -211,7 +219,7 @@ fn absent(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR))
 }
 
-/// A regular file that we may execute?
+/// Checks that a file is regular and may be executed.
 fn runnable(path: &Path) -> io::Result<()> {
     let metadata = fs::metadata(path)?;
     if metadata.is_dir() {
@@ -233,7 +241,7 @@ fn cannot_execute(what: &str, error: &io::Error) -> Failure {
     Failure::exec(errno, anyhow!("{what}: {}{hint}", sys::reason(error)))
 }
 
-/// The program for `gprof`: gprof does not search PATH.
+/// Returns the program's name for `gprof`, which does not search PATH.
 fn shown_name(typed: &OsStr, found: &Path) -> OsString {
     if typed.as_bytes().contains(&b'/') { typed.to_owned() } else { found.into() }
 }
@@ -245,7 +253,7 @@ struct Interpreter {
 }
 
 impl Interpreter {
-    /// `#!/usr/bin/env NAME`, with nothing else for env to do.
+    /// Returns NAME if the script begins with `#!/usr/bin/env NAME` and env has nothing else to do.
     fn runs_by_env(&self) -> Option<&OsStr> {
         let name = self.argument.as_deref()?;
         let plain = !name.as_bytes().starts_with(b"-")
@@ -260,7 +268,7 @@ enum Head {
     Script(Interpreter),
     /// Neither ELF nor `#!`: for /bin/sh, unless the kernel knows a loader for it.
     Text,
-    /// ELF, unreadable, or nothing that a shell would take for text.
+    /// ELF, unreadable, or nothing that a shell would accept as text.
     Binary,
 }
 
@@ -270,7 +278,8 @@ fn head(path: &Path) -> Head {
     if read.is_err() { Head::Binary } else { parse_head(&bytes) }
 }
 
-/// As Linux's binfmt_script does: one interpreter, and the rest of the line as one argument.
+/// Parses the first line as Linux's binfmt_script does: one interpreter, and the rest of the line as one
+/// argument.
 fn parse_head(bytes: &[u8]) -> Head {
     let line = bytes.split(|&byte| byte == b'\n').next().unwrap_or_default();
     let Some(line) = line.strip_prefix(b"#!") else {

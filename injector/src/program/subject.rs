@@ -1,4 +1,4 @@
-//! What kind of program it is, and so what can be done with it.
+//! Determines what kind of program it is, and so what can be done with it.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -15,17 +15,17 @@ use crate::os::sys::{self, Mapped};
 use crate::program::elf::{self, Header};
 use crate::program::{memory, privileges, symbols};
 
-/// Programs with less code are planned in the time that reading a plan from the cache takes.
+/// The number of bytes of code below which planning takes no longer than reading a plan from the cache.
 pub(crate) const LEAST_CODE: usize = 128 << 10;
 
 /// The program's file in memory, or why there is none.
 pub(crate) struct Binary {
     bytes: Result<Bytes, String>,
-    /// What the kernel will do about its ids or capabilities, if anything.
+    /// What the kernel will change about the process's ids or capabilities, if anything.
     privileges: Option<String>,
-    /// Where the names of its functions are, if not in the program itself.
+    /// The file with the names of its functions, if the program itself has none.
     debug_file: Option<DebugFile>,
-    /// See [`Subject::contents`].
+    /// Whether the bytes are to be hashed; see [`Subject::contents`].
     hashed: bool,
 }
 
@@ -45,37 +45,38 @@ impl Deref for Bytes {
     }
 }
 
-/// What is known of the program.
+/// What is known about the program.
 #[derive(Debug, Default)]
 pub(crate) struct Subject<'d> {
     pub(crate) image: Option<Image<'d>>,
-    /// The file.
+    /// The bytes of the file.
     pub(crate) bytes: &'d [u8],
-    /// The separate file that has the names of its functions, where the program itself has none.
+    /// The separate file with the names of its functions, if the program itself has none.
     pub(crate) debug_file: Option<&'d DebugFile>,
-    /// Those of a program without an image.
+    /// The functions of a program without an image.
     functions: Vec<Function<'d>>,
-    /// It has 32-bit addresses.
+    /// Whether it has 32-bit addresses.
     pub(crate) narrow: bool,
-    /// Executable segments; none: unknown.
+    /// The executable segments; empty if they are not known.
     pub(crate) code: Vec<elf::Segment>,
     /// Why nothing can be hooked.
     pub(crate) unhookable: Option<String>,
-    /// Why nothing can be sampled either.
+    /// Whether nothing can be sampled either.
     pub(crate) blind: bool,
-    /// Its ids or capabilities will change: the kernel ends a process's perf events then.
+    /// Whether its ids or capabilities will change. The kernel then ends a process's perf events.
     pub(crate) changes_ids: bool,
-    /// A hash of all bytes of the file and of its debug file, if it was asked for. Then they are in our own memory, and
-    /// nobody can change what we see of them.
+    /// The hash of all bytes of the file and of its debug file, if it was asked for. Then they are in the
+    /// injector's own memory, where no other process can change them.
     pub(crate) contents: Option<Hash>,
-    /// The dynamic linker will load libraries into it that it does not ask for.
+    /// Whether the dynamic linker will load libraries into it for which it does not ask.
     pub(crate) is_preloaded_to: bool,
 }
 
 impl Binary {
-    /// Maps the program's file; if its plan may be cached, reads it instead, and hashes it when it is examined.
+    /// Maps the program's file. If its plan may be cached, the file is read instead, and hashed when it is
+    /// examined.
     pub(crate) fn open(path: &Path, cached: bool) -> Binary {
-        /// A longer program is mapped: much of it is never looked at.
+        /// The length in bytes above which a program is mapped, because much of it is never accessed.
         const LONG: usize = 256 << 20;
         let mut hashed = false;
         let bytes = sys::open_regular(path).and_then(|file| {
@@ -89,9 +90,10 @@ impl Binary {
         Binary::of(path, bytes, hashed)
     }
 
-    /// The same for a program that another user runs, who can cut its file off: if it were mapped, that would end us.
+    /// Reads a program that another user runs. That user could truncate the file, which would end this
+    /// process if the file were mapped.
     pub(crate) fn read(path: &Path, cached: bool) -> Binary {
-        /// Longer programs are not profiled so.
+        /// The length in bytes above which such a program is not profiled.
         const LONGEST: u64 = 4 << 30;
         let bytes = sys::open_regular(path).and_then(|file| {
             expect(&file)?;
@@ -116,6 +118,7 @@ impl Binary {
         }
     }
 
+    /// Determines what kind of program it is.
     pub(crate) fn examine(&self) -> Subject<'_> {
         let mut subject = match &self.bytes {
             Err(why) => Subject::blind(why.clone()),
@@ -141,7 +144,8 @@ pub(crate) fn is_file_of(path: &Path, bytes: &[u8]) -> bool {
     sys::open_regular(path).and_then(|file| Mapped::new(&file)).is_ok_and(|mapped| *mapped == *bytes)
 }
 
-/// Prepares for reading and planning a program, before any of its bytes are in our memory. How many there are.
+/// Prepares for reading and planning a program, before any of its bytes are in memory. Returns the number of
+/// bytes.
 fn expect(file: &File) -> io::Result<usize> {
     let len = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
     memory::expect_plan(len);
@@ -156,12 +160,12 @@ fn contents(bytes: &[u8], debug_file: Option<&DebugFile>) -> Hash {
 }
 
 impl<'d> Subject<'d> {
-    /// Sorted, without overlap.
+    /// Returns the functions, sorted and without overlap.
     pub(crate) fn functions(&self) -> &[Function<'d>] {
         self.image.as_ref().map_or(&self.functions, |image| &image.functions)
     }
 
-    /// gprof will find no names in it.
+    /// Whether gprof will find no names in the program.
     pub(crate) fn stripped(&self) -> bool {
         match &self.image {
             Some(image) => !image.facts.has_symtab,
@@ -169,23 +173,23 @@ impl<'d> Subject<'d> {
         }
     }
 
-    /// The source lines of its code, from the program or its debug file.
+    /// Returns the source lines of its code, from the program or its debug file.
     pub(crate) fn lines(&self) -> Option<gprofinject_image::debug::Lines> {
         let own = gprofinject_image::debug::Lines::parse(self.bytes).ok();
         own.or_else(|| gprofinject_image::debug::Lines::parse(&self.debug_file?.bytes).ok())
     }
 
-    /// The file in which gprof finds names: the program, as it is to be called, or its debug file.
+    /// Returns the file in which gprof finds names: the program, by the name `shown`, or its debug file.
     pub(crate) fn names_for_gprof(&self, shown: &OsStr) -> OsString {
         self.debug_file.map_or_else(|| shown.to_owned(), |file| file.path.clone().into())
     }
 
-    /// Can the agent library be put into it?
+    /// Whether the agent library can be put into the program.
     pub(crate) fn takes_agent(&self) -> bool {
         self.image.is_some() && self.unhookable.is_none()
     }
 
-    /// The C library's profiler, in a program built with -pg.
+    /// Returns the profiling calls of a program that was built with -pg or a similar option.
     pub(crate) fn profiling(&self) -> Option<&Profiling> {
         self.image.as_ref().map(|image| &image.facts.profiling).filter(|profiling| profiling.is_built_in())
     }
@@ -242,7 +246,7 @@ fn examine<'d>(bytes: &'d [u8], debug_file: Option<&'d DebugFile>) -> Subject<'d
     }
 }
 
-/// Why no library can be put into a file that asks for no dynamic linker.
+/// Returns why no library can be put into a file that asks for no dynamic linker.
 fn without_interpreter(bytes: &[u8], program: &elf::Program) -> String {
     let what = if symbols::is_dynamic_linker(bytes) {
         "it is the dynamic linker, which loads another program; name that program instead, and what --library-path says \
@@ -255,7 +259,8 @@ fn without_interpreter(bytes: &[u8], program: &elf::Program) -> String {
     what.to_owned()
 }
 
-/// What is preloaded may define the hooks of -finstrument-functions, for which libc has empty ones.
+/// Whether any library is preloaded. It may define the hooks of -finstrument-functions, for which libc has
+/// empty ones.
 fn anything_is_preloaded() -> bool {
     let by_variable = std::env::var_os("LD_PRELOAD").is_some_and(|value| !value.is_empty());
     by_variable || std::fs::metadata("/etc/ld.so.preload").is_ok_and(|file| file.len() > 0)

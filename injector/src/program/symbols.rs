@@ -1,12 +1,13 @@
-//! The functions of a program that is only sampled and has no [`gprofinject_image::Image`]: one of
-//! 32 bits.
+//! The functions of a program that is only sampled and has no [`gprofinject_image::Image`], that is, of a
+//! 32-bit program.
 
 use std::collections::HashMap;
 
 use gprofinject_image::{Function, FunctionKind};
 use object::{Object, ObjectSection, ObjectSymbol, SectionFlags, SymbolKind, elf};
 
-/// Sorted by address, one for each address, no two overlap; none if the program is stripped or damaged.
+/// Returns the functions sorted by address, one for each address and without overlap. There are none if the
+/// program is stripped or damaged.
 pub(crate) fn functions(bytes: &[u8]) -> Vec<Function<'_>> {
     let Ok(file) = object::File::parse(bytes) else { return Vec::new() };
     let mut functions: Vec<_> = file.symbols().filter_map(|symbol| function(&file, &symbol)).collect();
@@ -18,21 +19,21 @@ pub(crate) fn functions(bytes: &[u8]) -> Vec<Function<'_>> {
     functions
 }
 
-/// Whether a file has no names of functions but those that other files may bind to.
+/// Whether a file has no names of functions except those to which other files may bind.
 pub(crate) fn is_stripped(bytes: &[u8]) -> bool {
     object::File::parse(bytes)
         .is_ok_and(|file| !file.symbols().any(|symbol| symbol.kind() == SymbolKind::Text))
 }
 
-/// Whether the file is a C library's dynamic linker: glibc's, by what it offers to debuggers and libraries, or musl's,
-/// which is the C library itself.
+/// Whether the file is the dynamic linker of a C library: glibc's, recognised by the symbols that it offers
+/// to debuggers and libraries, or musl's, which is the C library itself.
 pub(crate) fn is_dynamic_linker(bytes: &[u8]) -> bool {
     let Ok(file) = object::File::parse(bytes) else { return false };
     let offers = |name: &str| file.dynamic_symbols().any(|s| s.is_definition() && s.name() == Ok(name));
     offers("_rtld_global") || offers("__libc_start_main") && offers("dlopen") && offers("_dlstart")
 }
 
-/// With whether the symbol is local.
+/// Returns a symbol's function, and whether the symbol is local.
 fn function<'d>(file: &object::File<'d>, symbol: &object::Symbol<'d, '_>) -> Option<(Function<'d>, bool)> {
     let section = file.section_by_index(symbol.section_index()?).ok()?;
     let name = symbol.name().ok().filter(|name| !name.is_empty())?;
@@ -56,7 +57,8 @@ fn is_code<'d>(section: &impl ObjectSection<'d>) -> bool {
     matches!(section.flags(), SectionFlags::Elf { sh_flags, .. } if sh_flags & elf::SHF_EXECINSTR == elf::SHF_EXECINSTR)
 }
 
-/// Assembly may give no sizes; then a function goes on to the next one, as for gprof.
+/// Gives functions without a size, which assembly may contain, the extent up to the next function, as gprof
+/// does.
 fn end_where_the_next_begins(functions: &mut [Function]) {
     let mut next = u64::MAX;
     for function in functions.iter_mut().rev() {
@@ -67,7 +69,7 @@ fn end_where_the_next_begins(functions: &mut [Function]) {
     }
 }
 
-/// `f.cold` is part of `f`.
+/// Finds the parents of `.cold` parts: `f.cold` is a part of `f`.
 fn find_parents(functions: &mut [Function]) {
     let places: HashMap<&str, usize> = functions.iter().zip(0..).map(|(f, index)| (f.name, index)).collect();
     for function in functions {

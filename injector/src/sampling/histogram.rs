@@ -4,21 +4,23 @@ use std::collections::BTreeMap;
 
 use crate::store::shape::{Place, Shape};
 
-/// Samples of one run.
+/// The samples of one run.
 #[derive(Clone, Debug)]
 pub(crate) struct Histogram {
     pub(crate) shape: Shape,
-    /// By link address, each of which has a [`Place`].
+    /// The number of samples by link address. Each address has a [`Place`].
     counts: BTreeMap<u64, u64>,
     pub(crate) outside: u64,
 }
 
 impl Histogram {
+    /// Returns a histogram without samples.
     pub(crate) fn new(shape: Shape) -> Histogram {
         Histogram { shape, counts: BTreeMap::new(), outside: 0 }
     }
 
-    /// Counts a sample at a link address; None: at a place that has none.
+    /// Counts a sample at a link address. `None` counts it outside the program, as does an address without a
+    /// place.
     pub(crate) fn add(&mut self, address: Option<u64>) {
         match address.filter(|&address| self.shape.place(address).is_some()) {
             Some(address) => *self.counts.entry(address).or_default() += 1,
@@ -26,20 +28,21 @@ impl Histogram {
         }
     }
 
-    /// Adds the bins of a region file from bin `first` on.
+    /// Adds the bins of a region file, from bin `first` on.
     pub(crate) fn add_bins(&mut self, first: u64, counts: impl Iterator<Item = u32>) {
         for (bin, count) in (first..self.shape.bins()).zip(counts).filter(|&(_, count)| count > 0) {
             *self.counts.entry(self.shape.address(bin)).or_default() += u64::from(count);
         }
     }
 
-    /// As bytes, for a file: words, the samples outside, then addresses and their counts.
+    /// Returns the histogram as the bytes of a file: the number of samples outside, then addresses and their
+    /// counts, all words.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let counts = self.counts.iter().flat_map(|(&address, &count)| [address, count]);
         std::iter::once(self.outside).chain(counts).flat_map(u64::to_le_bytes).collect()
     }
 
-    /// Adds what [`Histogram::encode`] gave. Addresses that cannot be are left out.
+    /// Adds what [`Histogram::encode`] has returned. Addresses without a place are left out.
     pub(crate) fn add_encoded(&mut self, bytes: &[u8]) {
         let mut words =
             bytes.chunks_exact(8).filter_map(|word| Some(u64::from_le_bytes(*word.first_chunk()?)));
@@ -52,7 +55,7 @@ impl Histogram {
         }
     }
 
-    /// Takes away what was there before.
+    /// Subtracts an earlier state of the same histogram.
     pub(crate) fn subtract(&mut self, before: &Histogram) {
         self.outside = self.outside.saturating_sub(before.outside);
         for (address, count) in &before.counts {
@@ -63,7 +66,7 @@ impl Histogram {
         self.counts.retain(|_, count| *count > 0);
     }
 
-    /// Places with samples.
+    /// Returns the places with samples, and their counts.
     pub(crate) fn places(&self) -> impl Iterator<Item = (Place, u64)> {
         self.counts.iter().filter_map(|(&address, &count)| Some((self.shape.place(address)?, count)))
     }
@@ -94,7 +97,7 @@ mod tests {
             (Place::Arena(0xfff), 1),
         ];
         assert_eq!(histogram.places().collect::<Vec<_>>(), exact);
-        // Eight bins of text, and the arena's second one.
+        // Eight bins of the text, and the second bin of the arena.
         histogram.add_bins(7, [1, 0, 2].into_iter());
         let places: Vec<_> = histogram.places().collect();
         assert_eq!(places.len(), 6);

@@ -1,6 +1,6 @@
-//! The kernel's samples: perf_event_open(2) with one cpu-clock event and one ring buffer for each CPU.
+//! Samples by the kernel: perf_event_open(2) with one cpu-clock event and one ring buffer for each CPU.
 //!
-//! Only per-CPU events can be both inherited by threads and read through a ring buffer.
+//! Only per-CPU events can both be inherited by threads and be read through a ring buffer.
 #![allow(unsafe_code, reason = "it opens perf events and reads the buffers that the kernel fills")]
 
 use std::fs::File;
@@ -14,44 +14,47 @@ use perf_event_open_sys::{bindings as sys, ioctls, perf_event_open};
 use crate::sampling::records::{self, Content, Record};
 
 const PAGE: usize = 4096;
-/// Data pages of a ring at most; with the page for the head it is what perf_event_mlock_kb (516) allows
-/// for each CPU, shared with nobody else.
+/// The largest number of data pages of a ring. With the page for the head, it is what perf_event_mlock_kb
+/// (516) allows for each CPU.
 const MOST_PAGES: usize = 128;
-/// How long a ring holds what one CPU samples, and room for other records. Pages cost time when they are made.
+/// For how many seconds a ring has room for the samples of one CPU and for other records. Creating pages
+/// takes time.
 const SECONDS: usize = 2;
 const RECORD: usize = 48;
 const OTHER_RECORDS: usize = 16 * PAGE;
-/// Data pages of all rings together.
+/// The largest number of data pages of all rings together.
 const ALL_PAGES: usize = 2048;
 /// The instruction pointer among the registers of PERF_SAMPLE_REGS_USER.
 const USER_IP: u64 = 1 << sys::PERF_REG_X86_IP;
 
-/// What the kernel lets us do.
+/// What the kernel allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Ability {
-    /// Samples inside the kernel, which are charged to the place of the system call as SIGPROF does.
+    /// Samples in the kernel are taken as well. They are charged to the place of the system call, as SIGPROF
+    /// does.
     kernel: bool,
-    /// Threads only: child processes are not sampled.
+    /// Only threads are sampled, not child processes.
     threads_only: bool,
 }
 
-/// Whose events.
+/// The processes and threads that are sampled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scope {
-    /// A process and its threads, from its next exec on (0: our own process, that is never: a trial).
+    /// A process and its threads, from its next exec on. Number 0 is the injector's own process, which is
+    /// used for a trial.
     Process(i32),
-    /// The threads of a process that runs already, from [`Perf::enable`] on.
+    /// The threads of a process that already runs, from [`Perf::enable`] on.
     Running(i32),
-    /// Everything on every CPU, from [`Perf::enable`] on. The only way to see a program whose exec changes
-    /// its ids: there the kernel ends the events of the process (`perf_event_exit_task` in `fs/exec.c`).
-    /// It needs CAP_PERFMON, or a kernel.perf_event_paranoid of 0.
+    /// Everything on every CPU, from [`Perf::enable`] on. This is the only way to sample a program whose exec
+    /// changes its user: there the kernel ends the events of the process (`perf_event_exit_task` in
+    /// `fs/exec.c`). It needs CAP_PERFMON, or a kernel.perf_event_paranoid of at most 0.
     Machine,
 }
 
-/// Events on one process, or on all, threads included.
+/// Open perf events.
 pub(crate) struct Perf {
     rings: Vec<Ring>,
-    /// Of further threads; they write into the rings.
+    /// The events of further threads, which write into the same rings.
     others: Vec<OwnedFd>,
     ability: Ability,
 }
@@ -60,18 +63,25 @@ struct Ring {
     event: OwnedFd,
     head: *mut sys::perf_event_mmap_page,
     data_len: usize,
-    /// Its last task has gone: poll would report that without end.
+    /// Whether the event's last task has ended. poll would report that again and again.
     hung_up: bool,
 }
 
 impl Perf {
-    /// `follow`: child processes too.
+    /// Opens the events. `follow` includes child processes.
+    ///
+    /// # Errors
+    /// The kernel refuses perf events.
     pub(crate) fn open(scope: Scope, rate: u32, follow: bool) -> io::Result<Perf> {
         let bytes = rate as usize * RECORD * SECONDS + OTHER_RECORDS;
         Perf::with_rings(scope, rate, follow, bytes.div_ceil(PAGE).clamp(1, MOST_PAGES).next_power_of_two())
     }
 
-    /// Whether it would work, and how well.
+    /// Opens the events as [`Perf::open`] does, to find out whether that is possible and what the kernel
+    /// allows.
+    ///
+    /// # Errors
+    /// The kernel refuses perf events.
     pub(crate) fn trial(scope: Scope, rate: u32, follow: bool) -> io::Result<Perf> {
         Perf::with_rings(scope, rate, follow, 1)
     }
@@ -97,46 +107,48 @@ impl Perf {
         Err(refusal)
     }
 
+    /// Whether samples in the kernel are taken.
     pub(crate) fn samples_kernel(&self) -> bool {
         self.ability.kernel
     }
 
+    /// The memory of all rings, in bytes.
     pub(crate) fn ring_bytes(&self) -> u64 {
         self.rings.iter().map(|ring| (ring.data_len + PAGE) as u64).sum()
     }
 
-    /// Descriptors to poll.
+    /// Returns the descriptors to poll.
     pub(crate) fn descriptors(&self) -> impl Iterator<Item = RawFd> {
         self.rings.iter().filter(|ring| !ring.hung_up).map(|ring| ring.event.as_raw_fd())
     }
 
-    /// Poll said that the event's task has gone.
+    /// Records that poll has reported the end of the event's task.
     pub(crate) fn hang_up(&mut self, fd: RawFd) {
         for ring in &mut self.rings {
             ring.hung_up |= ring.event.as_raw_fd() == fd;
         }
     }
 
-    /// Begins the sampling of what runs already.
+    /// Starts the sampling of what already runs.
     pub(crate) fn enable(&self) {
         for event in self.rings.iter().map(|ring| &ring.event).chain(&self.others) {
-            // SAFETY: the descriptor is a perf event's; the request has no argument.
+            // SAFETY: the descriptor is that of a perf event, and the request has no argument.
             unsafe { ioctls::ENABLE(event.as_raw_fd(), 0) };
         }
     }
 
-    /// All threads but the one that the rings are of. Those that they make inherit the events.
+    /// Adds the other threads of the process. The threads that they create inherit the events.
     fn add_threads(&mut self, pid: i32, rate: u32, cpus: &[i32]) -> io::Result<()> {
         let threads = crate::os::proc::thread_ids(pid)?;
         for tid in threads.into_iter().filter(|&tid| tid != pid) {
             for (&cpu, ring) in cpus.iter().zip(&self.rings) {
                 let event = match open_event(Scope::Running(tid), cpu, rate, self.ability) {
                     Ok(event) => event,
-                    // It has ended since.
+                    // The thread has ended since.
                     Err(error) if error.raw_os_error() == Some(libc::ESRCH) => break,
                     Err(error) => return Err(error),
                 };
-                // SAFETY: two perf events of ours, on the same CPU.
+                // SAFETY: both are perf events of this value, on the same CPU.
                 crate::os::sys::check(unsafe {
                     ioctls::SET_OUTPUT(event.as_raw_fd(), ring.event.as_raw_fd() as _)
                 })?;
@@ -159,7 +171,7 @@ impl Perf {
 }
 
 impl Ability {
-    /// From the best on.
+    /// Returns all combinations, the best first.
     fn all(follow: bool) -> Vec<Ability> {
         let ability = |kernel, threads_only| Ability { kernel, threads_only };
         if follow {
@@ -174,7 +186,7 @@ fn open_all(scope: Scope, rate: u32, cpus: &[i32], ability: Ability, pages: usiz
     for &cpu in cpus {
         match open_event(scope, cpu, rate, ability) {
             Ok(event) => rings.push(Ring::map(event, pages)?),
-            // The CPU has gone since.
+            // The CPU has been taken offline since.
             Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {}
             Err(error) => return Err(error),
         }
@@ -220,28 +232,28 @@ fn open_event(scope: Scope, cpu: i32, rate: u32, ability: Ability) -> io::Result
     };
     attr.set_use_clockid(1);
     attr.set_sample_id_all(1);
-    // Where the program is loaded, and when another one takes its place.
+    // Reports where the program is loaded, and when another program takes its place.
     attr.set_mmap(1);
     attr.set_comm(1);
     attr.set_comm_exec(1);
-    // Where children come from.
+    // Reports the parents of children.
     attr.set_task(1);
     attr.set_watermark(1);
     attr.__bindgen_anon_2.wakeup_watermark = (PAGE * 2) as u32;
-    // SAFETY: `attr` is initialised, it states its own size, and it lives through the call.
+    // SAFETY: `attr` is initialised, states its own size, and lives through the call.
     let fd = unsafe { perf_event_open(&mut attr, pid, cpu, -1, sys::PERF_FLAG_FD_CLOEXEC.into()) };
     let fd = crate::os::sys::check(fd)?;
-    // SAFETY: a new descriptor that nobody else owns.
+    // SAFETY: this is a new descriptor that nobody else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 impl Ring {
-    /// Maps a ring of `pages`, or as many as the limit on locked memory allows.
+    /// Maps a ring with `pages` data pages, or with as many as the limit on locked memory allows.
     fn map(event: OwnedFd, mut pages: usize) -> io::Result<Ring> {
         loop {
             let len = (pages + 1) * PAGE;
             let protection = libc::PROT_READ | libc::PROT_WRITE;
-            // SAFETY: a fresh mapping at a place that the kernel chooses.
+            // SAFETY: this is a new mapping at an address that the kernel chooses.
             let address = unsafe {
                 libc::mmap(ptr::null_mut(), len, protection, libc::MAP_SHARED, event.as_raw_fd(), 0)
             };
@@ -257,12 +269,13 @@ impl Ring {
         }
     }
 
-    /// Appends what the kernel has written since the last time.
+    /// Appends what the kernel has written since the last call.
     fn drain(&self, bytes: &mut Vec<u8>) {
-        // SAFETY: `head` is the control page of a ring that `map` mapped with `data_len` bytes after it,
-        // alive as long as `self`. The kernel alone writes data_head and the data in front of it; it
-        // leaves the data between data_tail, which we alone write, and data_head alone. The acquire load
-        // orders the data after the head, the release store our copy before the space is given back.
+        // SAFETY: `head` is the control page of a ring that `map` has mapped with `data_len` bytes after it,
+        // and the mapping lives as long as `self`. Only the kernel writes data_head and the data before it.
+        // It does not touch the data between data_tail, which only this function writes, and data_head. The
+        // acquire load orders the data after the head, and the release store orders our copy before the space
+        // is given back.
         unsafe {
             let head = AtomicU64::from_ptr(&raw mut (*self.head).data_head).load(Ordering::Acquire);
             let tail = AtomicU64::from_ptr(&raw mut (*self.head).data_tail);
@@ -281,11 +294,12 @@ impl Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // SAFETY: mapped by `map` with this length; nobody holds a pointer into it.
+        // SAFETY: `map` has mapped it with this length, and nobody keeps a pointer into it.
         unsafe { libc::munmap(self.head.cast(), self.data_len + PAGE) };
     }
 }
 
+/// Returns the numbers of the CPUs that are online.
 pub(crate) fn online_cpus() -> Vec<i32> {
     match std::fs::read_to_string("/sys/devices/system/cpu/online") {
         Ok(list) => parse_cpus(&list),
@@ -296,7 +310,7 @@ pub(crate) fn online_cpus() -> Vec<i32> {
     }
 }
 
-/// `0-3,8` and the like.
+/// Parses a list such as `0-3,8`.
 fn parse_cpus(list: &str) -> Vec<i32> {
     let ranges = list.trim().split(',').filter_map(|range| {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
@@ -305,13 +319,13 @@ fn parse_cpus(list: &str) -> Vec<i32> {
     ranges.flatten().collect()
 }
 
-/// The kernel's limit on samples a second.
+/// Returns the kernel's limit on samples per second, if it can be read.
 pub(crate) fn most_samples_per_second() -> Option<u32> {
     let text = std::fs::read_to_string("/proc/sys/kernel/perf_event_max_sample_rate").ok()?;
     text.trim().parse().ok()
 }
 
-/// Why perf is refused, in words.
+/// Says in words why the kernel has refused perf events.
 pub(crate) fn refusal(error: &io::Error, scope: Scope) -> String {
     let paranoid = std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap_or_default();
     let hint = match error.raw_os_error() {

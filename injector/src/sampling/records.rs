@@ -1,34 +1,36 @@
 //! The records in a perf ring buffer (linux/perf_event.h, PERF_RECORD_*).
 
-/// What of all that perf reports matters here.
+/// A record of the kernel, as far as it matters here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
-    /// CLOCK_MONOTONIC nanoseconds.
+    /// The time in nanoseconds of CLOCK_MONOTONIC.
     pub(crate) time: u64,
     pub(crate) pid: u32,
     pub(crate) event: Event,
 }
 
+/// What a record reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
-    /// In user space at this address, or called into the kernel from there. None: a place unknown.
+    /// A sample in user space at this address, or in the kernel, called from this address. `None` means that
+    /// the address is not known.
     Sample(Option<u64>),
-    /// The process began to execute a program.
+    /// The process has begun to execute a program.
     Exec,
-    /// The process was forked by that one.
+    /// The process was forked by this one.
     Fork { parent: u32 },
     /// Code was mapped.
     Map { address: u64, len: u64, offset: u64 },
-    /// The ring was full.
+    /// So many records were lost because the ring was full.
     Lost(u64),
-    /// The kernel found the rate too high.
+    /// The kernel has reduced the rate because it was too high.
     Throttled,
 }
 
-/// How samples are laid out.
+/// How the fields of a sample are arranged.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Content {
-    /// PERF_SAMPLE_REGS_USER with the instruction pointer, instead of PERF_SAMPLE_IP.
+    /// Whether samples have PERF_SAMPLE_REGS_USER with the instruction pointer, instead of PERF_SAMPLE_IP.
     pub(crate) user_registers: bool,
 }
 
@@ -41,14 +43,14 @@ const SAMPLE: u32 = 9;
 /// PERF_RECORD_MISC_COMM_EXEC.
 const COMM_EXEC: u16 = 1 << 13;
 
-/// Appends the records in `bytes`, a whole number of them.
+/// Appends the records in `bytes`, which contains a whole number of them.
 pub(crate) fn parse(mut bytes: &[u8], content: Content, records: &mut Vec<Record>) {
     while let Some(record) = next(&mut bytes) {
         records.extend(parse_one(record, content));
     }
 }
 
-/// `struct perf_event_header { u32 type; u16 misc; u16 size; }` and what belongs to it.
+/// A record: the body after `struct perf_event_header { u32 type; u16 misc; u16 size; }`.
 struct Raw<'b> {
     kind: u32,
     misc: u16,
@@ -67,7 +69,7 @@ fn parse_one(raw: Raw, content: Content) -> Option<Record> {
     if raw.kind == SAMPLE {
         return parse_sample(raw.body, content);
     }
-    // sample_id_all: { u32 pid, tid; u64 time } at the end of every other record.
+    // Every record but a sample ends in sample_id_all: { u32 pid, tid; u64 time }.
     let id = raw.body.len().checked_sub(16)?;
     let (process, time) = (u64_at(raw.body, id)? as u32, u64_at(raw.body, id + 8)?);
     let event = match raw.kind {
@@ -79,7 +81,7 @@ fn parse_one(raw: Raw, content: Content) -> Option<Record> {
         },
         // { u32 pid, tid; char comm[] }
         COMM if raw.misc & COMM_EXEC != 0 => Event::Exec,
-        // { u32 pid, ppid; u32 tid, ptid; u64 time }: both processes are the same if it is a thread.
+        // { u32 pid, ppid; u32 tid, ptid; u64 time }. Both processes are the same if it is a thread.
         FORK => {
             let ids = u64_at(raw.body, 0)?;
             let (child, parent) = (ids as u32, (ids >> 32) as u32);
@@ -93,7 +95,7 @@ fn parse_one(raw: Raw, content: Content) -> Option<Record> {
     Some(Record { time, pid: process, event })
 }
 
-/// `{ u64 ip; u32 pid, tid; u64 time }` or `{ u32 pid, tid; u64 time; u64 abi; u64 ip }`.
+/// Parses `{ u64 ip; u32 pid, tid; u64 time }` or `{ u32 pid, tid; u64 time; u64 abi; u64 ip }`.
 fn parse_sample(body: &[u8], content: Content) -> Option<Record> {
     let id = if content.user_registers { 0 } else { 8 };
     let (pid, time) = (u64_at(body, id)? as u32, u64_at(body, id + 8)?);

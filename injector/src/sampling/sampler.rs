@@ -1,4 +1,4 @@
-//! Who samples, and the way from the kernel's records to a histogram.
+//! Decides who takes samples, and makes histograms of the kernel's records.
 
 use std::collections::HashMap;
 
@@ -10,24 +10,26 @@ use crate::sampling::perf::{self, Perf, Scope};
 use crate::sampling::records::{Event, Record};
 use crate::store::shape::Shape;
 
-/// What was decided before the start.
+/// How samples are taken, as decided before the start.
 pub(crate) struct Choice {
     pub(crate) method: Method,
-    /// Samples per second.
+    /// The samples per second of CPU time.
     pub(crate) rate: u32,
-    /// Why this and not what would have been better, or not what was asked for.
+    /// Why this method was chosen, and not a better one or the one that was asked for.
     pub(crate) reasons: Vec<String>,
 }
 
+/// Who takes the samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Method {
     Perf,
-    /// By the agent inside the program.
+    /// The agent inside the program.
     Timer,
     None,
 }
 
 impl Method {
+    /// The name for messages and `--stats`.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Method::Perf => "perf",
@@ -37,8 +39,8 @@ impl Method {
     }
 }
 
-/// Decides by trying. `agent`: there can be one in this program. `changes_ids`: the kernel takes the
-/// program's own events away when it is executed.
+/// Decides how to take samples, by trying. `agent` says that this program can have an agent, and
+/// `changes_ids` that the kernel ends the program's own events when it is executed.
 pub(crate) fn choose(asked: SamplerArg, rate: u32, agent: bool, changes_ids: bool, follow: bool) -> Choice {
     let mut reasons = Vec::new();
     if rate == 0 {
@@ -73,17 +75,18 @@ pub(crate) fn choose(asked: SamplerArg, rate: u32, agent: bool, changes_ids: boo
     Choice { method: Method::Timer, rate: rate.min(most), reasons }
 }
 
-/// perf at work on a family of processes.
+/// The samples of a family of processes, taken with perf events.
 pub(crate) struct Sampling {
     perf: Perf,
     pending: Vec<Record>,
-    /// Members that have been announced: when, whose process, and which.
+    /// The members that were announced and whose time has not been reached: the time, the process and the
+    /// member.
     announced: Vec<Announced>,
-    /// When the last round began: older records have all been seen.
+    /// When the last round began. All older records have been processed.
     seen_until: u64,
-    /// By process number.
+    /// What is known of each process, by its number.
     tracks: HashMap<u32, Track>,
-    /// One for each member of the family.
+    /// The members of the family.
     members: Vec<Sampled>,
     pub(crate) lost: u64,
     pub(crate) throttled: bool,
@@ -94,26 +97,26 @@ struct Announced {
     time: u64,
     pid: u32,
     member: usize,
-    /// It begins with the next exec, not at once.
+    /// Whether the member begins with the process's next exec, and not at once.
     at_exec: bool,
 }
 
-/// A member's samples, and where its code is in its file, to know it when it is mapped.
+/// A member's samples, and the place of its code in its file, by which its mapping is recognised.
 struct Sampled {
     code: &'static [elf::Segment],
     histogram: Histogram,
-    /// Samples are not counted.
+    /// Whether samples are ignored for now.
     paused: bool,
 }
 
-/// What a process is now.
+/// What a process executes now.
 #[derive(Clone, Debug)]
 struct Track {
     member: Option<usize>,
-    /// The one that it becomes by the next exec.
+    /// The member that the process becomes at its next exec.
     next: Option<usize>,
     state: State,
-    /// Samples of a forked child that has not announced itself yet.
+    /// The samples of a forked child that has not announced itself yet.
     early: Vec<Option<u64>>,
 }
 
@@ -121,9 +124,9 @@ struct Track {
 enum State {
     /// The program is not mapped yet.
     Before,
-    /// Runtime address minus link address.
+    /// The program runs. `bias` is the difference between runtime and link addresses.
     Running { bias: u64 },
-    /// A program that is not followed.
+    /// The process executes a program that is not followed.
     Over,
 }
 
@@ -133,10 +136,11 @@ impl Track {
     }
 }
 
-/// More of a child that never announces itself are not kept.
+/// The number of samples that are kept at most for a child that never announces itself.
 const MOST_EARLY: usize = 1000;
 
 impl Sampling {
+    /// Returns the state before the first member.
     pub(crate) fn new(perf: Perf) -> Sampling {
         Sampling {
             perf,
@@ -150,11 +154,12 @@ impl Sampling {
         }
     }
 
+    /// The perf events.
     pub(crate) fn perf(&mut self) -> &mut Perf {
         &mut self.perf
     }
 
-    /// The next member of the family, which is process `pid` from now on, or from its next exec on.
+    /// Adds the next member of the family, which process `pid` is from now on, or from its next exec on.
     pub(crate) fn announce(&mut self, pid: i32, code: &'static [elf::Segment], shape: Shape, at_exec: bool) {
         let member = self.members.len();
         self.members.push(Sampled { code, histogram: Histogram::new(shape), paused: false });
@@ -166,7 +171,7 @@ impl Sampling {
         }
     }
 
-    /// A member whose program runs already.
+    /// Adds a member whose program already runs.
     pub(crate) fn announce_running(
         &mut self,
         pid: i32,
@@ -180,39 +185,41 @@ impl Sampling {
         self.tracks.insert(pid as u32, track);
     }
 
-    /// From now on a member's samples are not counted, or they are again. What has come so far is settled.
+    /// Ignores a member's samples from now on, or counts them again. Samples that were taken before are
+    /// processed first.
     pub(crate) fn pause(&mut self, member: usize, paused: bool) {
         if let Some(sampled) = self.members.get_mut(member) {
             sampled.paused = paused;
         }
     }
 
-    /// A member's samples, as far as they are counted.
+    /// Returns a member's samples that have been counted so far.
     pub(crate) fn histogram(&self, member: usize) -> Option<&Histogram> {
         self.members.get(member).map(|sampled| &sampled.histogram)
     }
 
-    /// A member's samples, up to now.
+    /// Removes and returns a member's samples up to now.
     pub(crate) fn take(&mut self, member: usize) -> Option<Histogram> {
         let sampled = self.members.get_mut(member)?;
         let empty = Histogram::new(sampled.histogram.shape);
         Some(std::mem::replace(&mut sampled.histogram, empty))
     }
 
-    /// Samples of a process that never announced itself.
+    /// Returns the samples of a process that has never announced itself.
     pub(crate) fn early(&self, pid: u32) -> impl Iterator<Item = Option<u64>> {
         self.tracks.get(&pid).into_iter().flat_map(|track| track.early.iter().copied())
     }
 
-    /// The process has gone.
+    /// Forgets a process that has ended.
     pub(crate) fn forget(&mut self, pid: i32) {
         self.tracks.remove(&(pid as u32));
     }
 
-    /// Takes what the kernel has.
+    /// Processes the kernel's records.
     ///
-    /// Each CPU has its ring, and an exec in one must be seen before later samples in another. So a
-    /// record is counted a round later: all that is older than the round before has arrived by then.
+    /// Each CPU has its own ring, and an exec on one CPU must be processed before later samples on another.
+    /// Therefore a record is counted one round later: by then all records that are older than the previous
+    /// round have arrived.
     pub(crate) fn drain(&mut self) {
         let now = sys::monotonic_ns();
         self.perf.drain(&mut self.pending);
@@ -220,7 +227,7 @@ impl Sampling {
         self.count(until);
     }
 
-    /// When a process has gone: all that is known of it.
+    /// Processes everything that is known, after a process has ended.
     pub(crate) fn settle(&mut self) {
         self.perf.drain(&mut self.pending);
         self.count(u64::MAX);
@@ -237,7 +244,7 @@ impl Sampling {
         self.arrive(until);
     }
 
-    /// Members that were announced before `time`.
+    /// Begins the members that were announced before `time`.
     fn arrive(&mut self, time: u64) {
         let after = self.announced.partition_point(|announced| announced.time < time);
         for announced in self.announced.drain(..after) {
@@ -278,7 +285,7 @@ impl Track {
         match event {
             Event::Exec => match self.next.take() {
                 Some(next) => *self = Track::new(Some(next)),
-                // The first program's own exec.
+                // This is the first program's own exec.
                 None if self.state == State::Before && self.member.is_some() => {}
                 None => (self.member, self.state) = (None, State::Over),
             },
@@ -308,8 +315,8 @@ impl Track {
     }
 }
 
-/// The load bias, if this mapping is one of the program's code. The kernel maps the program before
-/// anything else, so the first that fits is it.
+/// Returns the load bias if this mapping is one of the program's code. The kernel maps the program before
+/// anything else, so the first mapping that fits belongs to the program.
 fn bias(code: &[elf::Segment], address: u64, len: u64, offset: u64) -> Option<u64> {
     const IN_PAGE: u64 = 4095;
     let segment = code.iter().find(|segment| {

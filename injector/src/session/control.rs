@@ -1,4 +1,5 @@
-//! What can be done with a process while it is profiled: a profile up to now, counts back to zero, a pause.
+//! What a user can do with a process while it is profiled: write a profile up to now, set the counts to zero,
+//! pause and resume.
 
 use std::path::Path;
 
@@ -13,17 +14,20 @@ use crate::program::profilee::Profilee;
 use crate::sampling::histogram::Histogram;
 use crate::sampling::sampler::Sampling;
 use crate::session::family::Family;
+use crate::session::message::Request;
 use crate::session::report::{calls_and_samples, quoted};
-use crate::session::request::Request;
 use crate::store::output::Written;
 use crate::store::region::file::RegionFile;
 use crate::target::threads::stopped::Pause;
 
-/// How the name of a region file's copy ends, which is made for a dump.
+/// The suffix of the copy of a region file that is made for a dump.
 const COPY_SUFFIX: &str = ".copy";
 
 impl Family<'_> {
-    /// Does what is asked for. Returns what there is to say about it.
+    /// Carries out a request. Returns the text of the answer.
+    ///
+    /// # Errors
+    /// The process is not profiled, or what was asked for fails.
     pub(crate) fn carry_out(&mut self, request: &Request, sampling: Option<&mut Sampling>) -> Result<String> {
         let index = self.current(request.pid)?;
         match request.verb {
@@ -34,7 +38,7 @@ impl Family<'_> {
         }
     }
 
-    /// The member that a process is now.
+    /// Returns the member that a process is now.
     fn current(&self, pid: i32) -> Result<usize> {
         let process = self.living.get(&pid).and_then(|process| process.members.last().copied());
         process.with_context(|| format!("process {pid} is not profiled by this gprofinject"))
@@ -48,7 +52,7 @@ impl Family<'_> {
             .is_some_and(|member| member.is_paused)
     }
 
-    /// What a member has counted up to now, and how long it stood still for that.
+    /// Returns what a member has counted until now, and for how long it stood still for that.
     fn up_to_now(
         &mut self,
         index: usize,
@@ -110,7 +114,7 @@ impl Family<'_> {
 
     fn reset(&mut self, index: usize, sampling: Option<&mut Sampling>) -> Result<String> {
         let (pid, profilee) = self.member(index)?;
-        // Everything since the start, without an earlier baseline, and without what the kernel has sampled.
+        // Everything since the start, without an earlier baseline and without the kernel's samples.
         if let Some(member) = self.members.get_mut(index) {
             member.baseline = None;
         }
@@ -148,7 +152,7 @@ impl Family<'_> {
         }
         let member = self.members.get_mut(index).context("it has ended")?;
         if member.is_paused {
-            bail!("process {pid} is paused already; --resume goes on");
+            bail!("process {pid} is already paused; --resume continues counting");
         }
         let folder = self.folder.as_ref().map(|folder| folder.private());
         let still = member.grip.pause(folder, profilee.planned)?;

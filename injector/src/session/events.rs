@@ -1,4 +1,4 @@
-//! One wait for all that can happen while a program is profiled.
+//! A single wait for everything that can happen while a program is profiled.
 #![allow(unsafe_code, reason = "it polls descriptors that it does not own")]
 
 use std::os::fd::{AsFd, AsRawFd, RawFd};
@@ -9,9 +9,10 @@ use crate::os::signals::{self, Signals};
 use crate::sampling::sampler::Sampling;
 use crate::session::family::Family;
 
-/// Waits for the end of all descendants, which have become our children, or until a signal tells us to end.
+/// Waits until all descendants, which have become the injector's children, have ended, or until a signal asks
+/// the injector to end.
 pub(crate) fn until_alone(signals: &Signals, family: &mut Family, mut sampling: Option<&mut Sampling>) {
-    /// Nobody wonders why we still run until then.
+    /// After this time, the user is told why gprofinject still runs.
     const SOON: Duration = Duration::from_secs(2);
     let start = Instant::now();
     let mut said = false;
@@ -31,8 +32,8 @@ pub(crate) fn until_alone(signals: &Signals, family: &mut Family, mut sampling: 
     }
 }
 
-/// Waits until there is something to do, or for `at_most`, and does what the family and the sampler want done. `also` is one
-/// more descriptor that ends the wait.
+/// Waits until an event arrives, or for `at_most`, and does what the family and the sampler need. `also` is
+/// one more descriptor that ends the wait.
 pub(crate) fn wait(
     signals: &Signals,
     family: &mut Family,
@@ -70,6 +71,7 @@ pub(crate) fn wait(
 
 fn poll(polled: &mut [libc::pollfd], at_most: Option<Duration>) {
     let milliseconds = at_most.map_or(-1, |time| time.as_millis() as libc::c_int);
-    // SAFETY: an array of that many entries. An interruption is as good as an event: the caller looks.
+    // SAFETY: the array has that many entries. An interruption counts as an event, because the caller checks
+    // everything.
     unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, milliseconds) };
 }

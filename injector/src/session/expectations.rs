@@ -1,11 +1,11 @@
-//! What will be less than the user may expect, said before the program starts.
+//! Reports before the program starts what will be less than the user may expect.
 
 use crate::options::HooksArg;
 use crate::program::planned::Planned;
 use crate::program::resolve::Program;
 use crate::session::settings::Settings;
 
-/// Says what cannot be hooked or sampled, and why.
+/// Reports what cannot be hooked or sampled, and why.
 pub(crate) fn say(planned: &Planned, program: &Program, settings: &Settings, sampled: bool) {
     let voice = settings.voice;
     let shown = program.binary.display();

@@ -1,6 +1,7 @@
-//! The processes of a run: the first one, its children, and what they execute; from their beginning to their profiles.
+//! The processes of a run, from their beginning to their profiles: the first process, its children, and the
+//! programs that they execute.
 //!
-//! How they announce themselves is in `listen`, and what can be done with them while they run in `control`.
+//! `listen` handles their announcements, and `control` what is done with them while they run.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
@@ -21,40 +22,45 @@ use crate::store::region::layout::{AgentState, Orders};
 use crate::store::run_folder::{FIRST, RunFolder};
 use crate::target::grip::Grip;
 
+/// The processes of a run, and the programs that they have executed.
 pub(crate) struct Family<'s> {
     pub(crate) settings: &'s Settings,
     pub(crate) output: &'s Output,
     logbook: Option<Logbook>,
-    /// When samples were kept the last time.
+    /// When samples were last written to the run folder.
     kept: Instant,
-    /// None: nobody can announce a process or ask for anything.
+    /// The socket; `None` if it could not be made. Then no process can announce itself and no user can ask
+    /// for anything.
     pub(crate) listener: Option<Listener>,
     pub(crate) profilees: Profilees,
     orders: Orders,
-    /// Samples per second.
+    /// The samples per second of CPU time.
     pub(crate) rate: u32,
-    /// All that there ever were, in the order in which they began.
+    /// All members of the run, in the order in which they began.
     pub(crate) members: Vec<Member>,
-    /// By process number.
+    /// The processes that have not ended, by number.
     pub(crate) living: BTreeMap<i32, Living>,
-    /// How many names have been given out in the run folder.
+    /// The number of names that were used in the run folder.
     names: u32,
     /// The first name under which each plan was written.
     plan_names: HashMap<u32, String>,
-    /// How many profiles of each process have been written.
+    /// The number of profiles that were written for each process.
     pub(crate) written: HashMap<i32, u32>,
-    /// Members that have ended, without the first one.
+    /// The members that have ended, without the first one.
     pub(crate) others: Vec<Other>,
-    /// Programs that were executed and could not be followed, or not be hooked as was asked, and why.
+    /// The executed programs that could not be followed, or not be hooked as the user asked, with the
+    /// reasons.
     pub(crate) unfollowed: BTreeSet<String>,
-    /// Profiles that could not be written where they should be.
+    /// The reports about profiles that could not be written where they should be.
     pub(crate) troubles: Vec<String>,
-    /// None: there is no agent, so there is only the first process, and it is only sampled. This is dropped last: to remove
-    /// the folder takes a descriptor, and all of them may be in use by the fields above.
+    /// The run folder; `None` if there is no agent. Then there is only the first process, and it is only
+    /// sampled. This field is dropped last, because removing the folder takes a descriptor, and the fields
+    /// above may use all of them.
     pub(crate) folder: Option<RunFolder>,
 }
 
 impl<'s> Family<'s> {
+    /// Returns a family without members.
     pub(crate) fn new(
         settings: &'s Settings,
         output: &'s Output,
@@ -67,7 +73,10 @@ impl<'s> Family<'s> {
         let listener = folder.as_ref().map(|folder| Listener::new(folder.private()));
         let mut unfollowed = BTreeSet::new();
         if let Some(Err(error)) = &listener {
-            unfollowed.insert(format!("children are not followed, nobody can ask: {}", sys::reason(error)));
+            unfollowed.insert(format!(
+                "children are not followed, because the socket cannot be made: {}",
+                sys::reason(error)
+            ));
         }
         Family {
             settings,
@@ -90,6 +99,7 @@ impl<'s> Family<'s> {
         }
     }
 
+    /// Whether children and executed programs are followed.
     pub(crate) fn follows(&self) -> bool {
         self.orders.follow && self.listener.is_some()
     }
@@ -107,11 +117,13 @@ impl<'s> Family<'s> {
         }
     }
 
+    /// The hold on the first member.
     pub(crate) fn first_grip(&mut self) -> Option<&mut Grip> {
         self.members.first_mut().map(|member| &mut member.grip)
     }
 
-    /// Enters a program in the logbook that is not there yet. What cannot be written down can only not be recovered.
+    /// Enters a program in the logbook, unless it is there already. If that fails, the program can only not
+    /// be recovered.
     pub(crate) fn enter(&mut self, profilee: &Profilee) {
         if let Some(logbook) = &mut self.logbook
             && logbook.entries.programs.len() == profilee.number as usize
@@ -120,7 +132,7 @@ impl<'s> Family<'s> {
         }
     }
 
-    /// Adds a member, with the files of that name in the run folder.
+    /// Adds a member, whose files in the run folder have that name.
     pub(crate) fn join(&mut self, pid: i32, profilee: &'static Profilee, name: String) {
         let index = self.members.len();
         let handle = || (index > 0).then(|| Handle::of(pid));
@@ -131,13 +143,16 @@ impl<'s> Family<'s> {
         self.members.push(Member { pid, profilee, name, grip, baseline: None, is_paused: false });
     }
 
-    /// Descriptors to poll: whoever asks for something, and processes that end.
+    /// Returns the descriptors to poll: those of connections, and those that report the end of processes.
     pub(crate) fn descriptors(&self) -> impl Iterator<Item = RawFd> {
         let handles = self.living.values().filter_map(|process| process.handle.as_ref()?.descriptor());
         self.listener.iter().flat_map(Listener::descriptors).chain(handles)
     }
 
-    /// Makes the files of a member that is about to begin. Returns their name.
+    /// Creates the files of a member that is about to begin. Returns their name.
+    ///
+    /// # Errors
+    /// The files cannot be created.
     pub(crate) fn make_files(&mut self, profilee: &Profilee) -> io::Result<String> {
         let name = self.names.to_string();
         self.names += 1;
@@ -165,8 +180,8 @@ impl<'s> Family<'s> {
         }
     }
 
-    /// Writes the profiles of all members that are left. Either their process has ended, or nobody waits for it any more.
-    /// Returns how many processes live on.
+    /// Writes the profiles of all members that are left, whose processes have ended or are not waited for any
+    /// more. Returns how many processes still run.
     pub(crate) fn end_rest(&mut self, mut sampling: Option<&mut Sampling>) -> usize {
         let lives = |process: &&Living| process.handle.is_some() && !process.has_ended();
         let alive = self.living.values().filter(lives).count();
@@ -185,11 +200,12 @@ impl<'s> Family<'s> {
         alive
     }
 
-    /// Writes the profiles of children that could make no file of their own, and counted in this member's.
+    /// Writes the profiles of children that could create no file of their own and have counted in this
+    /// member's.
     fn finish_guests(&mut self, index: usize, sampling: Option<&Sampling>) {
         let (Some(member), Some(folder)) = (self.members.get(index), &self.folder) else { return };
         let profilee = member.profilee;
-        // Only a process that is followed makes the agent count its children.
+        // The agent counts its children only if the process is followed.
         if !self.orders.follow {
             return;
         }
@@ -205,7 +221,8 @@ impl<'s> Family<'s> {
         let (pid, profilee, name) = (member.pid, member.profilee, member.name.clone());
         let samples = sampling.and_then(|sampling| sampling.take(index));
         let Some((finished, state)) = self.counted(index, samples, None) else { return };
-        // A child that will be a guest may not have said so yet, but it has the file mapped since its fork.
+        // A child that will be a guest may not have announced itself yet, but it has had the file mapped
+        // since its fork.
         if let Some(folder) = &self.folder
             && folder.region(&name).is_counted_in() != Some(true)
             && !has_guests(&folder.region(&name))
@@ -220,7 +237,7 @@ impl<'s> Family<'s> {
     fn write_other(&mut self, pid: i32, profilee: &'static Profilee, finished: Finished) {
         let Finished { collected, placed, bytes } = finished;
         let calls = collected.calls();
-        // An empty profile would only be in the way.
+        // An empty profile would be of no use.
         if calls == 0 && placed.inside == 0 {
             return;
         }
@@ -246,8 +263,9 @@ impl<'s> Family<'s> {
         }
     }
 
-    /// What the first process has counted, when it has ended or been left. `unplaced` says why there is no run folder, if
-    /// there should be one; `crash` is the address of the instruction that ended the process, if it is known.
+    /// Returns what the first process has counted, after it has ended or was left. `unplaced` says why there
+    /// is no run folder although there should be one. `crash` is the address of the instruction that ended
+    /// the process, if it is known.
     pub(crate) fn end_first(
         &mut self,
         sampling: Option<&mut Sampling>,
@@ -255,7 +273,7 @@ impl<'s> Family<'s> {
         crash: Option<u64>,
     ) -> Option<Finished> {
         let pid = self.members.first()?.pid;
-        // What the process has executed since stays in the family until the end.
+        // The programs that the process has executed since stay in the family until the end.
         if let Some(process) = self.living.get_mut(&pid) {
             process.members.retain(|&index| index > 0);
             if process.members.is_empty() {
@@ -272,7 +290,7 @@ impl<'s> Family<'s> {
         Some(finished)
     }
 
-    /// A member's profile, and how far its agent has come.
+    /// Returns a member's profile, and the state of its agent.
     fn counted(
         &mut self,
         index: usize,
@@ -284,11 +302,12 @@ impl<'s> Family<'s> {
         let (profilee, baseline) = (member.profilee, member.baseline.as_ref());
         let counted =
             counted(region.as_ref(), profilee, samples, crash, self.rate, baseline, &mut self.troubles)?;
-        self.troubles.extend(counted.0.collected.damage.map(str::to_owned));
+        self.troubles.extend(counted.0.collected.damage.clone());
         Some(counted)
     }
 
-    /// Keeps the samples once a second, where `--recover` finds them if this process is killed.
+    /// Writes the samples to the run folder once a second. `--recover` reads them there if this process is
+    /// killed.
     pub(crate) fn keep_samples(&mut self, sampling: &Sampling) {
         const OFTEN: Duration = Duration::from_secs(1);
         let Some(folder) = &self.folder else { return };

@@ -1,24 +1,23 @@
-//! Whoever speaks to a run while it lasts: children that begin, processes that are about to execute a program, and users who
-//! want something done.
+//! Handles the messages to a run: of children that begin, of processes that are about to execute a program,
+//! and of users who ask for something.
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
-use gprofinject_abi::ask;
+use anyhow::{Result, bail};
 
 use crate::options::Verb;
 use crate::os::sys;
 use crate::program::resolve;
 use crate::sampling::sampler::Sampling;
 use crate::session::family::Family;
-use crate::session::request::{DONE, FAILED, Request};
+use crate::session::message::{Answer, Malformed, MemberName, Message, Request};
 use crate::store::listener::Asker;
 
-/// How many packets are heard before something else has its turn, such as signals.
+/// The number of packets that are processed before other events, such as signals, are handled.
 const AT_ONCE: usize = 256;
 
 impl Family<'_> {
-    /// Makes a member known to the sampler.
+    /// Announces a member to the sampler.
     fn announce(&self, index: usize, at_exec: bool, sampling: Option<&mut Sampling>) {
         if let (Some(member), Some(sampling)) = (self.members.get(index), sampling) {
             let planned = member.profilee.planned;
@@ -26,14 +25,14 @@ impl Family<'_> {
         }
     }
 
-    /// Hears whoever has come, and writes the profiles of processes that have ended. Returns whether there may be more to
-    /// hear.
+    /// Handles the packets that have arrived, and writes the profiles of processes that have ended. Returns
+    /// whether there may be more packets.
     pub(crate) fn attend(&mut self, mut sampling: Option<&mut Sampling>) -> bool {
-        // Ends come first: a new process may have the number of one that has ended.
+        // Ends are handled first, because a new process may have the number of one that has ended.
         let ended = self.living.iter().filter(|(_, process)| process.has_ended());
         let mut ended: Vec<(Option<usize>, i32)> =
             ended.map(|(pid, process)| (process.members.first().copied(), *pid)).collect();
-        // In the order in which they began.
+        // In the order in which the processes began.
         ended.sort_unstable();
         for (_, pid) in ended {
             self.end(pid, sampling.as_deref_mut());
@@ -46,35 +45,36 @@ impl Family<'_> {
         is_more
     }
 
-    /// Hears the last words, then writes the profiles of all members that are left. Returns how many processes live on.
+    /// Handles the last packets, then writes the profiles of all members that are left. Returns how many
+    /// processes still run.
     pub(crate) fn end_all(&mut self, mut sampling: Option<&mut Sampling>) -> usize {
-        // A process that floods us with packets does not keep us from the end.
+        // A process that sends packets without end cannot keep the injector from ending.
         let until = Instant::now() + Duration::from_secs(5);
-        // Some may have announced themselves just now, and have ended.
+        // Processes may have announced themselves just now and ended.
         while self.attend(sampling.as_deref_mut()) && Instant::now() < until {}
         self.end_rest(sampling)
     }
 
+    /// Handles what somebody has said. Packets that are no messages are ignored, but for a request that cannot be read, whose
+    /// sender waits for an answer.
     fn hear(&mut self, asker: &mut Asker, sampling: Option<&mut Sampling>) {
-        match asker.packet.split_first() {
-            Some((&ask::FORKED, name)) => self.forked(asker.pid, name, sampling),
-            Some((&ask::EXECUTES, _)) => {
+        match Message::parse(&asker.packet) {
+            Ok(Message::Forked(name)) => self.forked(asker.pid, &name, sampling),
+            Ok(Message::Executes) => {
                 let name = self.executes(asker, sampling).unwrap_or_default();
                 asker.answer(name.as_bytes());
                 self.settings.cache.keep_fresh();
             }
-            Some((&ask::CONTROL, request)) => self.control(asker, request, sampling),
-            _ => {}
+            Ok(Message::Control(request)) => self.control(asker, &request, sampling),
+            Err(error @ Malformed::Request) => asker.answer(&Answer::Failed(error.to_string()).packet()),
+            Err(Malformed::Kind | Malformed::Name) => {}
         }
     }
 
-    /// A child has begun, and counts in a region file of that name.
-    fn forked(&mut self, pid: i32, name: &[u8], sampling: Option<&mut Sampling>) {
+    /// Handles the announcement of a forked child, which counts in a region file of that name.
+    fn forked(&mut self, pid: i32, name: &MemberName, sampling: Option<&mut Sampling>) {
         let Some(folder) = &self.folder else { return };
-        let Ok(name) = std::str::from_utf8(name) else { return };
-        if !name.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
-            return;
-        }
+        let name = name.as_str();
         if self.members.iter().any(|member| member.name == name) {
             return;
         }
@@ -85,12 +85,13 @@ impl Family<'_> {
         }
     }
 
-    /// A process is about to execute a program. Returns the name that it goes on by, if it can be followed.
+    /// Handles the announcement of a process that is about to execute a program. Returns the process's new
+    /// name if the program can be followed.
     fn executes(&mut self, asker: &mut Asker, sampling: Option<&mut Sampling>) -> Option<String> {
         let pid = asker.pid;
         let file = asker.file.take()?;
-        // The process may still hold capabilities that the program will not have. And what another user opens is not for
-        // us to read.
+        // The process may still have capabilities that the program will not have, and the injector must not
+        // read a file that another user has opened.
         if asker.user != sys::ids().euid {
             let name = resolve::Executed::new(file).name;
             self.unfollowed.insert(format!("{} was not followed: it runs as another user", name.display()));
@@ -122,22 +123,18 @@ impl Family<'_> {
         Some(name)
     }
 
-    /// Does what a user asks for through the socket, and answers.
-    fn control(&mut self, asker: &Asker, request: &[u8], sampling: Option<&mut Sampling>) {
-        let done = may_ask(asker.user)
-            .and_then(|()| {
-                serde_json::from_slice(request)
-                    .context("another version of gprofinject looks after this process")
-            })
-            .and_then(|request| self.carry_out(&request, sampling));
-        let (first, text) = match done {
-            Ok(text) => (DONE, text),
-            Err(error) => (FAILED, format!("{error:#}")),
+    /// Carries out a user's request from the socket, and answers it.
+    fn control(&mut self, asker: &Asker, request: &Request, sampling: Option<&mut Sampling>) {
+        let done = may_ask(asker.user).and_then(|()| self.carry_out(request, sampling));
+        let answer = match done {
+            Ok(text) => Answer::Done(text),
+            Err(error) => Answer::Failed(format!("{error:#}")),
         };
-        asker.answer(&[&[first], text.as_bytes()].concat());
+        asker.answer(&answer.packet());
     }
 
-    /// Does what a signal asks for, with all processes that run. Returns whether it asks for anything.
+    /// Carries out what a signal asks for, with all processes that run. Returns false if the signal asks for
+    /// nothing.
     pub(crate) fn is_asked_by(&mut self, signal: i32, mut sampling: Option<&mut Sampling>) -> bool {
         let asked = self.settings.signals.iter().find(|(known, _)| *known == signal);
         let Some(&(_, verb)) = asked else { return false };
@@ -153,8 +150,9 @@ impl Family<'_> {
     }
 }
 
-/// Whether a user may have something done. A request names a file that we write: the process itself, which knows the
-/// socket too and may run as another user, must not have us write where it could not.
+/// Checks that a user may ask for something. A request names a file that the injector writes. The process
+/// itself knows the socket as well and may run as another user; it must not make the injector write where the
+/// process could not.
 fn may_ask(user: u32) -> Result<()> {
     if user != 0 && user != sys::ids().euid {
         bail!("only root and the user who runs gprofinject can ask for this");

@@ -1,4 +1,4 @@
-//! What a family is made of: programs in processes, while they run and after their end.
+//! The members of a family: programs in processes, while they run and after their end.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ pub(crate) struct Member {
     pub(crate) profilee: &'static Profilee,
     /// The name of its files in the run folder.
     pub(crate) name: String,
-    /// How the program is reached while it runs.
+    /// The hold on the program while it runs.
     pub(crate) grip: Grip,
     /// What had been counted when its counts were last set to zero.
     pub(crate) baseline: Option<Baseline>,
@@ -26,14 +26,15 @@ pub(crate) struct Member {
 
 /// A process that has not ended, as far as is known.
 pub(crate) struct Living {
-    /// None: the first process, whose end its target reports.
+    /// The handle that reports the process's end; `None` for the first process, whose end its target reports.
     pub(crate) handle: Option<Handle>,
-    /// The members that the process is, or was before it executed another program, in their order. Their profiles are not
-    /// written yet.
+    /// The members that the process is, or was before it executed another program, in their order, as long as
+    /// their profiles are not written.
     pub(crate) members: Vec<usize>,
 }
 
 impl Living {
+    /// Whether the process has ended. Always false for the first process.
     pub(crate) fn has_ended(&self) -> bool {
         self.handle.as_ref().is_some_and(Handle::has_ended)
     }
@@ -43,9 +44,9 @@ impl Living {
 pub(crate) struct Other {
     pub(crate) pid: i32,
     pub(crate) profilee: &'static Profilee,
-    /// Its profile.
+    /// The file of its profile.
     pub(crate) file: PathBuf,
-    /// The file in which gprof finds names.
+    /// The file in which gprof finds the names of its functions.
     pub(crate) symbols: OsString,
     pub(crate) calls: u64,
     pub(crate) placed: Placed,

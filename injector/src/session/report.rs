@@ -1,4 +1,4 @@
-//! What is said after the run, to people (one line) and to programs (--stats).
+//! The report after the run: one line for people, and a file for programs (`--stats`).
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -17,36 +17,36 @@ use crate::profile::placement::{Placed, Unseen};
 use crate::program::planned::Planned;
 use crate::session::member::Other;
 
-/// The --stats file.
+/// The content of the `--stats` file.
 #[derive(Debug, Serialize)]
 pub(crate) struct Stats {
     version: &'static str,
-    /// Where the program came to run: false means that exec failed or that it was never tried.
+    /// The program's path.
     program: String,
     exit: Exit,
     engine: &'static str,
-    /// both, entry or none: what was done, which may be less than was asked for.
+    /// `both`, `entry` or `none`: what was hooked, which may be less than was asked for.
     hooks: &'static str,
-    /// Why less was done than was asked for.
+    /// The reasons why less was done than was asked for.
     notes: Vec<String>,
     functions: Functions,
-    /// Functions that ran and that gprof cannot show.
+    /// The functions that ran and that gprof cannot show.
     unseen: Vec<Unseen>,
-    /// With --count.
+    /// The basic-block counts, with `--count`.
     #[serde(skip_serializing_if = "Option::is_none")]
     blocks: Option<Blocks>,
     calls: u64,
-    /// Different pairs of call site and function.
+    /// The number of different pairs of call site and function.
     arcs: u64,
-    /// Threads that made calls.
+    /// The number of threads that have made calls.
     threads: u64,
     samples: Samples,
     lost: Lost,
     memory: Memory,
     setup_ns: Setup,
-    /// The plan was made in an earlier run.
+    /// Whether the plan was made in an earlier run.
     plan_cached: bool,
-    /// Beside the first: children, and what was executed.
+    /// The processes other than the first: children, and executed programs.
     processes: Vec<Process>,
 }
 
@@ -72,34 +72,36 @@ enum Exit {
 
 #[derive(Debug, Serialize)]
 struct Functions {
-    /// Without `.cold` parts, which are parts of functions, and without the entry point, which nobody calls.
+    /// The number of functions, without `.cold` parts, which are parts of functions, and without the entry
+    /// point, which nobody calls.
     found: usize,
     hooked: usize,
     hooked_by_tactic: BTreeMap<&'static str, usize>,
     refused_by_reason: BTreeMap<&'static str, usize>,
-    /// Calls of another profiler's counters and hooks, and what only they needed.
+    /// The number of instructions that were removed: calls of another profiler's counters and hooks, and what
+    /// only those calls needed.
     instructions_removed: usize,
 }
 
 #[derive(Debug, Serialize)]
 struct Blocks {
-    /// Functions whose blocks were counted.
+    /// The number of functions whose basic blocks were counted.
     functions: usize,
     uncounted_by_reason: BTreeMap<&'static str, usize>,
     found: usize,
-    /// That ran.
+    /// The number of basic blocks that were executed.
     executed: usize,
-    /// Of the others the counts follow.
+    /// The number of counters. The counts of the other basic blocks follow from theirs.
     counters: u64,
 }
 
 #[derive(Debug, Serialize)]
 struct Samples {
     sampler: &'static str,
-    /// Per second of CPU time.
+    /// The samples per second of CPU time.
     rate: u32,
     inside: u64,
-    /// In libraries, the kernel's vdso or elsewhere.
+    /// The number of samples in libraries, in the kernel's vdso or elsewhere.
     outside: u64,
 }
 
@@ -107,10 +109,10 @@ struct Samples {
 struct Lost {
     calls: u64,
     threads: u64,
-    /// Counted, but their exit was not hooked.
+    /// The number of calls that were counted and whose exit was not hooked.
     bare_calls: u64,
     samples: u64,
-    /// Threads that could not be sampled.
+    /// The number of threads that could not be sampled.
     timers: u64,
     throttled: bool,
 }
@@ -118,22 +120,22 @@ struct Lost {
 #[derive(Debug, Serialize)]
 struct Memory {
     arena_bytes: u64,
-    /// Counters, as committed.
+    /// The memory that counters occupy, in bytes.
     region_bytes: u64,
     plan_bytes: u64,
-    /// Buffers for the kernel's samples, and the histogram, in our process.
+    /// The memory for samples in the injector, in bytes: the kernel's buffers and the histogram.
     sampler_bytes: u64,
 }
 
 #[derive(Debug, Serialize)]
 struct Setup {
-    /// Reading the program and planning.
+    /// The time for reading the program and planning.
     plan: u64,
-    /// The agent's, inside the program.
+    /// The agent's set-up time, inside the program.
     agent: u64,
-    /// Frida's, inside the program.
+    /// The time for which Frida's gum worked, inside the program.
     frida: u64,
-    /// From our start to the program's, without the agent's.
+    /// The time from the injector's start to the program's, without the agent's.
     injector: u64,
     total: u64,
 }
@@ -163,7 +165,7 @@ impl Run<'_> {
         if self.collected.trouble.is_some() { 0 } else { patched }
     }
 
-    /// What was counted; None: nothing was to be.
+    /// Returns what was counted in basic blocks, or `None` if they were not to be counted.
     fn blocks(&self) -> Option<Blocks> {
         let plan = self.planned.plan.as_ref().filter(|_| self.planned.counts)?;
         let mut uncounted_by_reason = BTreeMap::new();
@@ -185,6 +187,7 @@ impl Run<'_> {
         self.planned.image().filter(|_| agent).map_or(0, |image| image.removed.len())
     }
 
+    /// Returns the content of the `--stats` file.
     pub(crate) fn stats(&self) -> Stats {
         let collected = self.collected;
         let mut functions = Functions {
@@ -249,7 +252,7 @@ impl Run<'_> {
         }
     }
 
-    /// What is missing in the profile.
+    /// Returns a sentence for each kind of data that is missing in the profile.
     pub(crate) fn losses(&self) -> Vec<String> {
         let collected = self.collected;
         let mut losses = Vec::new();
@@ -281,7 +284,7 @@ impl Run<'_> {
         losses
     }
 
-    /// The other processes' profiles, a line each.
+    /// Prints one line for each other process's profile.
     pub(crate) fn list_others(&self, voice: Voice) {
         const MOST: usize = 20;
         for other in self.others.iter().take(MOST) {
@@ -305,7 +308,7 @@ impl Run<'_> {
         }
         if self.others.len() > MOST {
             let more = self.others.len() - MOST;
-            voice.note(format_args!("and {}", counted(more, "process more", "processes more")));
+            voice.note(format_args!("and {}", counted(more, "more process", "more processes")));
         }
         let others = || self.others.iter().map(|other| &other.collected);
         let frozen: u64 = others().filter(|c| c.frozen).map(|c| c.lost_calls).sum();
@@ -332,7 +335,7 @@ impl Run<'_> {
         }
     }
 
-    /// The one line at the end.
+    /// Returns the line that is printed at the end.
     pub(crate) fn summary(&self) -> String {
         let (hooked, found) = (self.hooked(), self.planned.found());
         let found = counted(found, "function", "functions");
@@ -346,7 +349,7 @@ impl Run<'_> {
         format!("hooked {hooked} of {found}, {calls}{blocks}, {samples}")
     }
 
-    /// What -v shows.
+    /// Prints what `-v` adds.
     pub(crate) fn details(&self, voice: Voice) {
         let stats = self.stats();
         for (reason, count) in &stats.functions.refused_by_reason {
@@ -358,7 +361,7 @@ impl Run<'_> {
         let removed = stats.functions.instructions_removed;
         if removed > 0 {
             let removed = counted(removed, "instruction", "instructions");
-            voice.detail(format_args!("taken out, calls of another profiler: {removed}"));
+            voice.detail(format_args!("removed calls of another profiler: {removed}"));
         }
         let Samples { sampler, rate, inside, outside } = stats.samples;
         voice.detail(format_args!(
@@ -406,6 +409,10 @@ impl Process {
 }
 
 impl Stats {
+    /// Writes the file.
+    ///
+    /// # Errors
+    /// It cannot be written.
     pub(crate) fn write(&self, target: &Target) -> Result<()> {
         let mut text = serde_json::to_vec_pretty(self).context("the facts do not fit into JSON")?;
         text.push(b'\n');
@@ -413,7 +420,7 @@ impl Stats {
     }
 }
 
-/// What a process has left in its profile.
+/// Says how many calls and samples a process has in its profile.
 pub(crate) fn calls_and_samples(calls: u64, samples: u64) -> String {
     format!("{}, {}", counted(calls, "call", "calls"), counted(samples, "sample", "samples"))
 }
@@ -422,7 +429,7 @@ fn not_patched(functions: u64) -> String {
     format!("Frida did not patch {}", counted(functions, "function", "functions"))
 }
 
-/// A word as a shell wants it.
+/// Returns a word with the quotes that a shell needs.
 pub(crate) fn quoted(word: &OsStr) -> String {
     let text = word.to_string_lossy();
     let plain = |c: char| c.is_alphanumeric() || "/._-+,:@%=~".contains(c);

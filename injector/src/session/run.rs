@@ -1,4 +1,4 @@
-//! One run, from a planned program to the last word about it.
+//! One run, from a planned program to the last message about it.
 
 use std::time::Instant;
 
@@ -26,31 +26,32 @@ use crate::store::region::layout::Orders;
 use crate::store::run_folder::{FIRST, RunFolder};
 use crate::target::contract::{Patience, Readying, Target};
 
-/// All that was found good before the start.
+/// Everything that was determined and checked before the start.
 pub(crate) struct Prepared {
     pub(crate) settings: Settings,
     pub(crate) program: Program,
     pub(crate) planned: Planned<'static, 'static>,
     pub(crate) choice: Choice,
-    /// The agent is wanted even if it has nothing to hook.
+    /// Whether the agent is wanted even if it has nothing to hook.
     pub(crate) agent_wanted: bool,
-    /// Children, and programs that are executed, are profiled as well.
+    /// Whether children and executed programs are profiled as well.
     pub(crate) follow: bool,
-    /// There is a whole profile or none. A program that is started is profiled as far as it can be, since it may not be
-    /// started twice. A process that runs already is left alone instead, and the user can try again.
+    /// Whether a profile that would be incomplete is not made at all. A program that gprofinject starts is
+    /// profiled as far as possible, since it may not be possible to start it twice. A process that already
+    /// runs is left alone instead, and the user can try again.
     pub(crate) insists: bool,
     pub(crate) output: Output,
     pub(crate) stats: Option<File>,
-    /// When we were started.
+    /// The time at which the injector was started.
     pub(crate) start: Instant,
 }
 
-/// What a target may need to come into being.
+/// What a target may need to begin.
 pub(crate) struct Entrance<'e> {
     pub(crate) program: &'e Program,
-    /// The folder with the agent; None: there is no agent.
+    /// The folder with the agent; `None` if there is no agent.
     pub(crate) folder: Option<&'e RunFolder>,
-    /// Signals as they were when this process was started.
+    /// The signal mask and dispositions with which the injector was started.
     pub(crate) inherited: signals::Inherited,
 }
 
@@ -76,7 +77,7 @@ pub(crate) fn profile<T: Target>(
         notes.push(reason.clone());
     }
 
-    // From here on a limit on file sizes is an error to us and no signal.
+    // From here on, the limit on file sizes causes an error in the injector and not a signal.
     let signals = Signals::take().context("cannot take over signals")?;
     let agent_wanted = planned.hooked() > 0 || prepared.agent_wanted;
     let mut profilees = Profilees::default();
@@ -90,7 +91,7 @@ pub(crate) fn profile<T: Target>(
         Some((plan, layout)) => {
             match RunFolder::create(FIRST, settings.engine, plan, layout, orders) {
                 Ok(folder) => Some(folder),
-                // Half a profile is better than none.
+                // An incomplete profile is better than none.
                 Err(error) if choice.method == Method::Perf && !prepared.insists => {
                     voice.warn(format_args!("{error:#}; nothing is hooked, the program is only sampled"));
                     unplaced = Some(format!("{error:#}"));
@@ -123,7 +124,7 @@ pub(crate) fn profile<T: Target>(
             }
         }
     }
-    // Where there are no perf events, the place of a crash is not known.
+    // Without perf events, the place of a crash is not known.
     let faults = if planned.counts { Faults::open(pid).ok() } else { None };
     family.begin(pid, profilee);
     if let Some(sampling) = &mut sampling {
@@ -174,7 +175,7 @@ pub(crate) fn profile<T: Target>(
         voice.warn(trouble);
     }
     if let Some(folder) = family.folder.take().filter(|_| !target.is_clean()) {
-        // The next gprofinject that attaches to the process finds there what is to be taken out.
+        // The next gprofinject that attaches to the process finds there what it has to take out.
         folder.keep();
     }
     let Some(Finished { collected, placed, bytes }) = finished else {
@@ -212,8 +213,8 @@ pub(crate) fn profile<T: Target>(
     target.result(ending)
 }
 
-/// The loop: waits for the end of the target, and does meanwhile what the family, the sampler and signals want. None: the
-/// target is to be left while it runs.
+/// Waits for the end of the target, and meanwhile handles events for the family, the sampler and signals.
+/// Returns `None` if the target is to be left while it runs.
 fn until_end(
     target: &mut impl Target,
     signals: &Signals,
@@ -247,7 +248,8 @@ fn sample(scope: Scope, rate: u32, follow: bool) -> std::io::Result<Sampling> {
     Ok(Sampling::new(perf))
 }
 
-/// Says what was executed and is not in any profile, or not as was asked. `make` may have executed many such programs.
+/// Reports which executed programs are not in any profile, or not as the user asked. `make` may have executed
+/// many of them.
 fn say_what_was_not_followed(family: &Family, voice: Voice) {
     const MOST: usize = 5;
     for (index, note) in family.unfollowed.iter().enumerate() {
@@ -263,14 +265,14 @@ fn say_what_was_not_followed(family: &Family, voice: Voice) {
     }
 }
 
-/// Where the results go.
+/// The files to which the results are written.
 struct Files<'f> {
     output: &'f Output,
     stats: Option<&'f File>,
     profilee: &'f Profilee,
 }
 
-/// Writes the profile and the facts about the run, and says what there is to say.
+/// Writes the profile and the facts about the run, and prints the report.
 fn finish(run: &Run, program: &Program, voice: Voice, files: &Files, pid: u32, bytes: &[u8]) -> Result<()> {
     let Files { output, stats, profilee } = *files;
     for loss in run.losses() {

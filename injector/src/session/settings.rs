@@ -1,4 +1,4 @@
-//! What the user asked for, whatever the options are called.
+//! What the user has asked for, independent of the names of options.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -12,12 +12,13 @@ use crate::program::planner::Planner;
 use crate::store::logbook::Entries;
 use crate::store::output::Naming;
 
+/// What the user has asked for.
 #[derive(Debug)]
 pub(crate) struct Settings {
     pub(crate) command: Vec<OsString>,
     pub(crate) output: Naming,
     pub(crate) stats: Option<PathBuf>,
-    /// None: not said, which is `both` where hooks do no harm.
+    /// Which hooks; `None` if the user has not said it, which means `both` wherever exit hooks are safe.
     pub(crate) hooks: Option<HooksArg>,
     pub(crate) engine: EngineArg,
     pub(crate) rate: u32,
@@ -25,19 +26,19 @@ pub(crate) struct Settings {
     pub(crate) filters: Filters,
     pub(crate) follow: bool,
     pub(crate) list: bool,
-    /// What we do when we get a signal. A pause is followed by going on.
+    /// What the injector does when it receives each of these signals. A second signal ends a pause.
     pub(crate) signals: Vec<(i32, Verb)>,
     pub(crate) voice: Voice,
     pub(crate) cache: PlanCache,
 }
 
 impl Settings {
-    /// How programs are planned.
+    /// Returns the planner for this run's programs.
     pub(crate) fn planner(&self) -> Planner<'_> {
         Planner { hooks: self.hooks, engine: self.engine, filters: &self.filters, cache: &self.cache }
     }
 
-    /// What `--recover` needs to know of a run that samples at `rate`.
+    /// Returns what `--recover` needs to know about a run that samples at `rate`.
     pub(crate) fn entries(&self, rate: u32) -> Entries {
         let (include, exclude, min_size) = self.filters.typed();
         Entries {

@@ -1,4 +1,5 @@
-//! The libraries that travel inside this command: the agent, and Frida's gum in builds with the feature `frida`.
+//! The libraries that are part of this command: the agent, and Frida's gum in builds with the feature
+//! `frida`.
 
 use anyhow::{Result, bail};
 use gprofinject_abi::{AGENT_FILE, FRIDA_FILE};
@@ -6,16 +7,17 @@ use gprofinject_plan::Engine;
 
 use crate::options::EngineArg;
 
-/// The agent library, built by build.rs.
+/// The agent library, which build.rs builds.
 pub(crate) static AGENT: &[u8] = include_bytes!(env!("GPROFINJECT_AGENT"));
 
-/// The library with gum, built by build.rs.
+/// The library with gum, which build.rs builds.
 #[cfg(feature = "frida")]
 static LIBRARY: Option<&[u8]> = Some(include_bytes!(env!("GPROFINJECT_FRIDA")));
 #[cfg(not(feature = "frida"))]
 static LIBRARY: Option<&[u8]> = None;
 
 impl EngineArg {
+    /// The engine as the planner knows it.
     pub(crate) fn engine(self) -> Engine {
         match self {
             EngineArg::Builtin => Engine::Builtin,
@@ -24,7 +26,7 @@ impl EngineArg {
         }
     }
 
-    /// As it is typed.
+    /// The name as it is typed.
     pub(crate) fn name(self) -> &'static str {
         match self {
             EngineArg::Builtin => "builtin",
@@ -33,7 +35,11 @@ impl EngineArg {
         }
     }
 
-    /// Whether it can patch here: in this build, a program that is started or (`running`) a process.
+    /// Checks that the engine can patch in this build, and in a program that is started or (`running`) in a
+    /// process that already runs.
+    ///
+    /// # Errors
+    /// It cannot; the message says why.
     pub(crate) fn check(self, running: bool) -> Result<()> {
         if self == EngineArg::Builtin {
             return Ok(());
@@ -55,7 +61,7 @@ impl EngineArg {
         Ok(())
     }
 
-    /// What is preloaded, by its name in the run folder.
+    /// Returns the libraries that are preloaded: their names in the run folder and their bytes.
     pub(crate) fn libraries(self) -> impl Iterator<Item = (&'static str, &'static [u8])> {
         let frida = LIBRARY.filter(|_| self != EngineArg::Builtin);
         std::iter::once((AGENT_FILE, AGENT)).chain(frida.map(|library| (FRIDA_FILE, library)))

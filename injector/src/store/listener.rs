@@ -1,4 +1,4 @@
-//! The socket on which profiled processes speak to us; see `gprofinject_abi::ask`.
+//! The socket through which profiled processes send messages to the injector; see `gprofinject_abi::ask`.
 #![allow(unsafe_code, reason = "it makes socket calls with addresses and buffers")]
 
 use std::cell::RefCell;
@@ -16,34 +16,36 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg}
 use crate::os::sys::check;
 use crate::store::private_folder::PrivateFolder;
 
-/// Longest packet: a path, escaped, and what stands before it.
+/// The longest packet in bytes: a path, escaped, and what precedes it.
 const PACKET: usize = 8 * libc::PATH_MAX as usize;
-/// A process sends at once after it connects. One that does not (it may have been stopped in between) is forgotten.
+/// For how long a connection without a packet is remembered. A process sends at once after it connects; one
+/// that does not may have been stopped in between.
 const SILENCE: Duration = Duration::from_millis(500);
-/// Connections without a packet; more take the place of the oldest.
+/// The number of connections without a packet. Further ones take the place of the oldest.
 const SILENT_MAX: usize = 64;
 
+/// The injector's end of the socket.
 pub(crate) struct Listener {
     socket: OwnedFd,
-    /// Who has connected and not said anything yet, and when.
+    /// The connections that have not sent anything yet, and their times.
     silent: RefCell<VecDeque<(OwnedFd, Instant)>>,
 }
 
-/// Somebody's packet, and the way to answer.
+/// A packet that has arrived, and the connection for the answer.
 pub(crate) struct Asker {
     connection: OwnedFd,
-    /// As our own process namespace has it.
+    /// The sender's process number in the injector's PID namespace.
     pub(crate) pid: i32,
-    /// Effective, when it connected.
+    /// The sender's effective user when it connected.
     pub(crate) user: u32,
     pub(crate) packet: Vec<u8>,
-    /// The descriptor that came with it.
+    /// The descriptor that came with the packet.
     pub(crate) file: Option<OwnedFd>,
 }
 
 fn address(path: &Path) -> io::Result<libc::sockaddr_un> {
     let bytes = path.as_os_str().as_bytes();
-    // SAFETY: plain data, valid when zeroed.
+    // SAFETY: this is plain data, valid when zeroed.
     let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
     address.sun_family = libc::AF_UNIX as libc::sa_family_t;
     if bytes.len() >= address.sun_path.len() {
@@ -55,17 +57,21 @@ fn address(path: &Path) -> io::Result<libc::sockaddr_un> {
     Ok(address)
 }
 
-/// Sends a packet to the gprofinject of a run, and waits for its answer.
+/// Sends a packet to the gprofinject of a run and returns its answer.
+///
+/// # Errors
+/// No gprofinject listens, or it does not answer within [`PATIENCE`].
 pub(crate) fn ask(folder: &PrivateFolder, packet: &[u8]) -> io::Result<Vec<u8>> {
     const PATIENCE: Duration = Duration::from_secs(60);
     let address = address(&folder.reach(ASK_FILE))?;
     let mut answer = vec![0; PACKET];
-    // SAFETY: the address, the time and the buffers are valid for the calls, of the sizes passed.
+    // SAFETY: the address, the time and the buffers are valid for the calls and have the sizes that are
+    // passed.
     unsafe {
         let flags = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
         let socket = OwnedFd::from_raw_fd(check(libc::socket(libc::AF_UNIX, flags, 0))?);
         let fd = socket.as_raw_fd();
-        // Where too many wait already, connecting would wait for ever.
+        // Without this limit, connecting would wait for ever if too many connections already wait.
         let time = libc::timeval { tv_sec: PATIENCE.as_secs() as libc::time_t, tv_usec: 0 };
         let len = size_of::<libc::timeval>() as libc::socklen_t;
         check(libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_SNDTIMEO, (&raw const time).cast(), len))?;
@@ -82,8 +88,12 @@ pub(crate) fn ask(folder: &PrivateFolder, packet: &[u8]) -> io::Result<Vec<u8>> 
 }
 
 impl Listener {
+    /// Makes the socket in a run folder.
+    ///
+    /// # Errors
+    /// It cannot be made, or its name is too long.
     pub(crate) fn new(folder: &PrivateFolder) -> io::Result<Listener> {
-        // Processes will know it by this name, which must not be too long for them.
+        // Processes will know the socket by this name, which must not be too long for them.
         address(&folder.path().join(ASK_FILE))?;
         let address = address(&folder.reach(ASK_FILE))?;
         // SAFETY: the address is valid for the calls.
@@ -97,13 +107,14 @@ impl Listener {
         }
     }
 
-    /// What is readable when somebody has come, or has said something.
+    /// Returns the descriptors that become readable when a process connects or sends something.
     pub(crate) fn descriptors(&self) -> Vec<RawFd> {
         let silent = self.silent.borrow();
         [self.socket.as_raw_fd()].into_iter().chain(silent.iter().map(|(fd, _)| fd.as_raw_fd())).collect()
     }
 
-    /// Those who have said something, up to `most`. Nobody who has only connected is waited for.
+    /// Returns up to `most` packets that have arrived. It does not wait for connections that have sent
+    /// nothing.
     pub(crate) fn heard(&self, most: usize) -> Vec<Asker> {
         let mut silent = self.silent.borrow_mut();
         let mut heard = Vec::new();
@@ -122,7 +133,7 @@ impl Listener {
                 libc::accept4(self.socket.as_raw_fd(), std::ptr::null_mut(), std::ptr::null_mut(), flags)
             };
             let connection = match check(connection) {
-                // SAFETY: a new descriptor that nobody else owns.
+                // SAFETY: this is a new descriptor that nobody else owns.
                 Ok(fd) => unsafe { OwnedFd::from_raw_fd(fd) },
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(_) => break,
@@ -142,7 +153,8 @@ impl Listener {
     }
 }
 
-/// The packet that has come, and a descriptor with it. The kernel closes more of them at once, for want of room.
+/// Receives the packet, and a descriptor with it. The kernel closes further descriptors at once, because
+/// there is no room for them.
 fn receive(connection: &OwnedFd, packet: &mut Vec<u8>) -> io::Result<Option<OwnedFd>> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -159,11 +171,11 @@ fn receive(connection: &OwnedFd, packet: &mut Vec<u8>) -> io::Result<Option<Owne
 }
 
 impl Asker {
-    /// None: it has not said anything yet. Does not wait.
+    /// Reads the packet of a connection without waiting. Returns `None` if nothing has been sent yet.
     fn read(connection: &OwnedFd) -> io::Result<Option<Asker>> {
         let fd = connection.as_raw_fd();
         let mut packet = vec![0; PACKET];
-        // SAFETY: the results go into locals of the right size.
+        // SAFETY: the results are written to local variables of the right size.
         let peer = unsafe {
             let mut peer: libc::ucred = std::mem::zeroed();
             let mut len = size_of::<libc::ucred>() as libc::socklen_t;
@@ -186,9 +198,10 @@ impl Asker {
         }
     }
 
+    /// Sends an answer. A process that has ended gets none.
     pub(crate) fn answer(&self, packet: &[u8]) {
         let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
-        // SAFETY: the packet is read. Who has gone gets no answer.
+        // SAFETY: the packet is only read.
         unsafe { libc::send(self.connection.as_raw_fd(), packet.as_ptr().cast(), packet.len(), flags) };
     }
 }
@@ -199,7 +212,7 @@ mod tests {
 
     fn connect(folder: &PrivateFolder) -> OwnedFd {
         let address = address(&folder.reach(ASK_FILE)).expect("short");
-        // SAFETY: the address is valid for the call, and the descriptor new.
+        // SAFETY: the address is valid for the call, and the descriptor is new.
         unsafe {
             let socket = OwnedFd::from_raw_fd(
                 check(libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0)).expect("one"),
@@ -217,7 +230,7 @@ mod tests {
         let listener = Listener::new(&folder).expect("listens");
         let silent: Vec<OwnedFd> = (0..200).map(|_| connect(&folder)).collect();
         let talker = connect(&folder);
-        // SAFETY: one byte of a literal.
+        // SAFETY: this is one byte of a literal.
         unsafe { libc::send(talker.as_raw_fd(), b"x".as_ptr().cast(), 1, 0) };
         let start = Instant::now();
         let heard = listener.heard(usize::MAX);
@@ -225,8 +238,8 @@ mod tests {
         assert_eq!(said, [b"x"]);
         assert!(start.elapsed() < SILENCE, "it waits for each of them");
         assert_eq!(listener.descriptors().len(), 1 + SILENT_MAX);
-        // One of those that are remembered says something later.
-        // SAFETY: one byte of a literal.
+        // One of the connections that are remembered sends something later. SAFETY: this is one byte of a
+        // literal.
         unsafe { libc::send(silent[199].as_raw_fd(), b"y".as_ptr().cast(), 1, 0) };
         assert_eq!(listener.heard(1).first().map(|asker| asker.packet.clone()), Some(b"y".to_vec()));
         std::thread::sleep(SILENCE);

@@ -1,4 +1,4 @@
-//! What a run folder tells of its run: all that `--recover` needs to know.
+//! The logbook in a run folder: everything about the run that `--recover` needs to know.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -15,10 +15,10 @@ use crate::store::output::Naming;
 use crate::store::private_folder::PrivateFolder;
 
 const FILE: &str = "run.json";
-/// More is damaged.
+/// The longest logbook in bytes. A longer one is damaged.
 const LONGEST: u64 = 64 << 20;
 
-/// What `--recover` needs to know of a run.
+/// What `--recover` needs to know about a run.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Entries {
     /// [`gprofinject_abi::VERSION`].
@@ -31,22 +31,23 @@ pub(crate) struct Entries {
     pub(crate) min_size: u64,
     pub(crate) count: Option<CountArg>,
     pub(crate) files: Vec<String>,
-    /// Samples per second.
+    /// The samples per second of CPU time.
     pub(crate) rate: u32,
-    /// By the number of the plan.
+    /// The programs, by the numbers of their plans.
     pub(crate) programs: Vec<Program>,
 }
 
+/// A program in the logbook.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Program {
     pub(crate) binary: PathBuf,
     pub(crate) shown: OsString,
 }
 
-/// Held open, and locked, as long as somebody looks after the run.
+/// The logbook of a run. It is open and locked as long as a gprofinject looks after the run.
 pub(crate) struct Logbook {
     folder: PrivateFolder,
-    /// Beside the entries, which are replaced as a whole.
+    /// The locked file. The entries are in another file, which is replaced as a whole.
     _lock: File,
     pub(crate) entries: Entries,
 }
@@ -59,19 +60,25 @@ pub(crate) fn is_looked_after(folder: &PrivateFolder) -> bool {
 }
 
 impl Logbook {
-    /// Begins a run's logbook. Its file is written with the first program.
+    /// Begins the logbook of a run. Its file is written with the first program.
+    ///
+    /// # Errors
+    /// The lock's file cannot be made.
     pub(crate) fn create(folder: &PrivateFolder, entries: Entries) -> io::Result<Logbook> {
         let lock = folder.create_file(LOCK)?;
         // Helpers that are forked may outlive this process, so they must not share the lock.
         sys::lock_for_process(&lock);
         if let Ok(command) = std::env::current_exe() {
-            // Without the link nothing is lost but a convenience.
+            // The link is only a convenience.
             let _ = folder.symlink(&command, COMMAND_FILE);
         }
         Ok(Logbook { folder: folder.clone(), _lock: lock, entries })
     }
 
     /// Enters the next program.
+    ///
+    /// # Errors
+    /// The file cannot be written.
     pub(crate) fn add(&mut self, binary: &Path, shown: OsString) -> io::Result<()> {
         let binary = std::path::absolute(binary).unwrap_or_else(|_| binary.to_owned());
         self.entries.programs.push(Program { binary, shown });
@@ -79,7 +86,11 @@ impl Logbook {
         self.folder.replace(FILE, &text)
     }
 
-    /// Opens what another process has left.
+    /// Opens the logbook that another process has left.
+    ///
+    /// # Errors
+    /// There is none, it is damaged, another version of gprofinject has written it, or a gprofinject looks
+    /// after the run.
     pub(crate) fn open(folder: &PrivateFolder) -> Result<Logbook> {
         let shown = folder.path().display();
         let text = folder.read(FILE, LONGEST).with_context(|| {

@@ -1,4 +1,5 @@
-//! Where profiles and `--stats` go: checked before the program runs, written after it by [`gmon::output`].
+//! The files for profiles and `--stats`: checked before the program runs, and written after it by
+//! [`gmon::output`].
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -10,15 +11,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::os::sys;
 
-/// How the profile is called.
+/// How the name of the profile is determined.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Naming {
-    /// As -o says, or gmon.out.
+    /// The name given by `-o`, or gmon.out.
     Fixed(PathBuf),
-    /// GMON_OUT_PREFIX: the program's process number is added.
+    /// The value of GMON_OUT_PREFIX, to which the program's process number is added.
     Prefix(OsString),
 }
 
+/// Determines the naming from the option `-o` and the value of GMON_OUT_PREFIX.
 pub(crate) fn naming(option: Option<PathBuf>, prefix: Option<OsString>) -> Naming {
     match (option, prefix) {
         (Some(path), _) => Naming::Fixed(path),
@@ -28,7 +30,7 @@ pub(crate) fn naming(option: Option<PathBuf>, prefix: Option<OsString>) -> Namin
 }
 
 impl Naming {
-    /// The same from any folder.
+    /// Returns the same naming with an absolute path.
     pub(crate) fn absolute(&self) -> Naming {
         let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         match self {
@@ -49,6 +51,9 @@ impl Naming {
     }
 
     /// Checks that the profile can be written, whatever the process number will be.
+    ///
+    /// # Errors
+    /// It cannot.
     pub(crate) fn check(&self) -> Result<Output> {
         let other = match self {
             Naming::Fixed(_) => "name another file with -o FILE",
@@ -61,47 +66,54 @@ impl Naming {
     }
 }
 
-/// A place for the profile that was found good.
+/// A place for the profile that has passed the check.
 #[derive(Debug)]
 pub(crate) struct Output {
     naming: Naming,
     target: Target,
 }
 
-/// Where a profile ended up.
+/// Where a profile was written.
 #[derive(Debug)]
 pub(crate) struct Written {
-    /// As the user would type it.
+    /// The path as the user would type it.
     pub(crate) path: PathBuf,
     /// Why it is not where it should be.
     pub(crate) detour: Option<anyhow::Error>,
 }
 
 impl Output {
-    /// The profile's file, if it is one and its name is known already.
+    /// Returns the profile's file, if it is a regular file and its name is already known.
     pub(crate) fn file(&self) -> Option<&Path> {
         self.target.file().filter(|_| matches!(self.naming, Naming::Fixed(_)))
     }
 
-    /// Writes the first process's profile; where that has become impossible, to a temporary folder.
+    /// Writes the first process's profile. If that has become impossible, writes it to a temporary folder.
+    ///
+    /// # Errors
+    /// It cannot be written there either.
     pub(crate) fn write(&self, pid: u32, bytes: &[u8]) -> Result<Written> {
         let path = self.naming.path(pid);
         let result = match &self.naming {
             Naming::Fixed(_) => self.target.write(bytes),
-            // Its name is known only now.
+            // The name is known only now.
             Naming::Prefix(_) => Target::check(&path).and_then(|target| target.write(bytes)),
         };
         written(path, result, &format!("gmon.out.{pid}"), bytes)
     }
 
-    /// Writes another process's profile, beside the first one's. `executed`: profiles of that process so far.
+    /// Writes another process's profile beside the first one's. `executed` is the number of profiles of that
+    /// process so far.
+    ///
+    /// # Errors
+    /// It cannot be written, not even to a temporary folder.
     pub(crate) fn write_other(&self, pid: u32, executed: u32, bytes: &[u8]) -> Result<Written> {
         let mut suffix = format!(".{pid}");
         if executed > 0 {
             suffix.push_str(&format!(".{executed}"));
         }
         let mut name = match (&self.naming, &self.target) {
-            // A pipe or a device takes one profile, and so does a descriptor.
+            // A pipe or a device takes one profile only, and so does a descriptor.
             (Naming::Fixed(_), target) if target.is_stream() => OsString::from("gmon.out"),
             (Naming::Fixed(path), _) => path.clone().into_os_string(),
             (Naming::Prefix(prefix), _) => prefix.clone(),
@@ -114,9 +126,12 @@ impl Output {
 }
 
 impl Output {
-    /// Keeps a copy of a program beside a profile of it: `PROFILE.program`.
+    /// Writes a copy of a program beside a profile of it: `PROFILE.program`.
+    ///
+    /// # Errors
+    /// It is too large, or cannot be written.
     pub(crate) fn keep_program(&self, profile: &Path, bytes: &[u8]) -> io::Result<PathBuf> {
-        /// A copy of more than this is not what a user expects to find.
+        /// The size in bytes above which no copy is made, because a user would not expect it.
         const MOST: usize = 256 << 20;
         if bytes.is_empty() || bytes.len() > MOST || self.target.is_stream() {
             return Err(io::Error::from_raw_os_error(libc::EFBIG));
@@ -128,7 +143,8 @@ impl Output {
     }
 }
 
-/// `result` of writing to `path`; if that failed, where else the profile is.
+/// Returns where a profile was written: to `path` if `result` says so, and otherwise to a file of the name
+/// `other` in a temporary folder.
 fn written(path: PathBuf, result: io::Result<()>, other: &str, bytes: &[u8]) -> Result<Written> {
     let Err(error) = result else { return Ok(Written { path, detour: None }) };
     let detour = anyhow!("cannot write the profile to {}: {}", path.display(), sys::reason(&error));
@@ -138,7 +154,10 @@ fn written(path: PathBuf, result: io::Result<()>, other: &str, bytes: &[u8]) -> 
     }
 }
 
-/// Where --stats goes: `-` is the standard output that we were given.
+/// Checks the file for `--stats`. `-` is the standard output that the injector has inherited.
+///
+/// # Errors
+/// It cannot be written.
 pub(crate) fn stats_target(path: &Path) -> Result<Target> {
     let target = if path == Path::new("-") { Target::standard_output() } else { Target::check(path) };
     target.with_context(|| format!("cannot write to {}; name another file with --stats FILE", path.display()))

@@ -1,9 +1,9 @@
-//! A folder that only we, or root, can have put anything in, reached through a descriptor.
+//! A folder into which only the injector's user or root can have put anything, reached through a descriptor.
 //!
-//! Names are hostile: the mappings of a process that we attach to may name any folder, and a user who owns one of a
-//! folder's ancestors can put another folder, or a symbolic link, in its place at any time. So this type opens a folder
-//! once, without following symbolic links, looks at what it has opened, and reaches every file in it by the
-//! descriptor. Whatever reads or writes a file of a run goes through it.
+//! Names are hostile: the mappings of a process may name any folder, and a user who owns an ancestor of a
+//! folder can put another folder or a symbolic link in its place at any time. So this type opens a folder
+//! once, without following symbolic links, checks what it has opened, and reaches every file in it by the
+//! descriptor. All code that reads or writes files of a run uses this type.
 
 use std::fmt;
 use std::fs::File;
@@ -19,30 +19,30 @@ use rustix::io::Errno;
 
 use crate::os::sys;
 
-/// Bits of a mode that let anybody but the owner do something.
+/// The mode bits that give a permission to users other than the owner.
 const OTHERS: u32 = 0o077;
 const OTHERS_WRITE: u32 = 0o022;
 const STICKY: u32 = 0o1000;
 
-/// Values of this type share one descriptor, which closes with the last of them.
+/// Clones of this value share one descriptor, which is closed with the last of them.
 #[derive(Clone, Debug)]
 pub(crate) struct PrivateFolder(Arc<Opened>);
 
 #[derive(Debug)]
 struct Opened {
-    /// How a user would name it. The agent uses this name, too.
+    /// The name for users. The agent uses this name, too.
     path: PathBuf,
     descriptor: OwnedFd,
 }
 
-/// Why a folder is not believed.
+/// Why a folder is not trusted.
 #[derive(Debug)]
 pub(crate) enum Distrust {
-    /// There is none of this name.
+    /// There is no folder of this name.
     Absent,
-    /// It belongs to this user.
+    /// It belongs to the user with this number.
     Foreign(u32),
-    /// Others may enter it, by this mode.
+    /// It has this mode, which lets other users enter it.
     Open(u32),
     Failed(io::Error),
 }
@@ -74,10 +74,13 @@ impl From<io::Error> for Distrust {
 }
 
 impl PrivateFolder {
-    /// Makes a folder with a name of its own in `place`. No unprivileged user but us may be able to rename or replace
-    /// the folder, nor any folder above it.
+    /// Creates a folder with a new name in `place`. No unprivileged user other than the injector's may be
+    /// able to rename or replace the folder or any folder above it.
+    ///
+    /// # Errors
+    /// The folder cannot be created, or another user could replace it.
     pub(crate) fn create(place: &Path) -> io::Result<PrivateFolder> {
-        // Afterwards its name has no symbolic links, which their owner could change later.
+        // The resulting name has no symbolic links, whose owner could change them later.
         let place = place.canonicalize()?;
         let parent = walk(&place, 0, |stat, path| match guards_its_entries(stat) {
             true => Ok(()),
@@ -90,7 +93,7 @@ impl PrivateFolder {
         let named = tempfile::Builder::new().prefix("gprofinject-").make_in(&place, |path| {
             let name = path.file_name().unwrap_or_default();
             fs::mkdirat(&parent, name, Mode::RWXU)?;
-            // A umask such as 0277 has taken away what we need ourselves.
+            // A umask such as 0277 has removed permissions that the injector itself needs.
             let made = fs::chmodat(&parent, name, Mode::RWXU, AtFlags::empty())
                 .and_then(|()| fs::openat(&parent, name, DIRECTORY | OFlags::RDONLY, Mode::empty()))
                 .map_err(io::Error::from)
@@ -110,19 +113,25 @@ impl PrivateFolder {
         Ok(PrivateFolder(Arc::new(Opened { path, descriptor })))
     }
 
-    /// Opens a folder that somebody names. No part of `path` may be a symbolic link.
+    /// Opens a folder by a name that may be hostile. No part of `path` may be a symbolic link.
+    ///
+    /// # Errors
+    /// The folder is absent or not private.
     pub(crate) fn open(path: &Path) -> Result<PrivateFolder, Distrust> {
         let found = walk(path, 0, |_, _| Ok(()))?;
-        // Whose it is can be said even if we may not look into it.
+        // The owner can be reported even if the injector may not read the folder.
         check(&fs::fstat(&found).map_err(io::Error::from)?)?;
         let descriptor = fs::openat(&found, ".", DIRECTORY | OFlags::RDONLY, Mode::empty())
             .map_err(|error| Distrust::Failed(error.into()))?;
         Ok(PrivateFolder(Arc::new(Opened { path: path.to_owned(), descriptor })))
     }
 
-    /// Opens a folder that belongs to us (not even to root, unless we are root), below folders in which no unprivileged
-    /// user but us can replace anything. No part of `path` may be a symbolic link. The last `make` folders of the path are
-    /// made if they are missing.
+    /// Opens a folder that belongs to the injector's user (not even to root, unless that is the same user),
+    /// below folders in which no other unprivileged user can replace anything. No part of `path` may be a
+    /// symbolic link. The last `make` components of the path are created if they are missing.
+    ///
+    /// # Errors
+    /// The folder is absent, not private, or cannot be created.
     pub(crate) fn open_own(path: &Path, make: usize) -> Result<PrivateFolder, Distrust> {
         let judge = |stat: &Stat, shown: &Path| match shown == path || guards_its_entries(stat) {
             true => Ok(()),
@@ -142,38 +151,52 @@ impl PrivateFolder {
         Ok(PrivateFolder(Arc::new(Opened { path: path.to_owned(), descriptor })))
     }
 
+    /// The folder's name.
     pub(crate) fn path(&self) -> &Path {
         &self.0.path
     }
 
-    /// Whether it still has a name.
+    /// Whether the folder still has a name.
     pub(crate) fn exists(&self) -> bool {
         fs::fstat(self).is_ok_and(|stat| stat.st_nlink > 0)
     }
 
-    /// A name by which system calls that take no descriptor reach a file through ours. Without /proc, the usual name.
+    /// Returns a name by which system calls that take no descriptor reach a file through the folder's
+    /// descriptor. Without /proc, it is the usual name.
     pub(crate) fn reach(&self, name: &str) -> PathBuf {
         let own = PathBuf::from(format!("/proc/self/fd/{}", self.0.descriptor.as_raw_fd()));
         if own.exists() { own.join(name) } else { self.0.path.join(name) }
     }
 
-    /// Makes a file that was not there.
+    /// Creates a file, which must not exist.
+    ///
+    /// # Errors
+    /// It exists, or cannot be created.
     pub(crate) fn create_file(&self, name: &str) -> io::Result<File> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | FILE;
         Ok(fs::openat(self, name, flags, Mode::RUSR | Mode::WUSR)?.into())
     }
 
-    /// Opens a file of ours for reading.
+    /// Opens a file of the injector's user or root for reading.
+    ///
+    /// # Errors
+    /// It is absent, not a regular file, or belongs to another user.
     pub(crate) fn open_file(&self, name: &str) -> io::Result<File> {
         self.open_regular(name, OFlags::RDONLY)
     }
 
-    /// Opens a file of ours for reading and writing.
+    /// Opens a file of the injector's user or root for reading and writing.
+    ///
+    /// # Errors
+    /// It is absent, not a regular file, or belongs to another user.
     pub(crate) fn open_to_write(&self, name: &str) -> io::Result<File> {
         self.open_regular(name, OFlags::RDWR)
     }
 
-    /// Opens a file for reading whoever it belongs to: one whose contents are not believed.
+    /// Opens a file of any user for reading, whose contents are not trusted.
+    ///
+    /// # Errors
+    /// It is absent or not a regular file.
     pub(crate) fn open_of_anybody(&self, name: &str) -> io::Result<File> {
         Ok(self.open_any(name, OFlags::RDONLY)?.0)
     }
@@ -186,7 +209,8 @@ impl PrivateFolder {
         }
     }
 
-    /// A regular file, and its owner. Opening does not wait: a named pipe would have us wait for a writer.
+    /// Opens a regular file and returns it and its owner. It does not wait; opening a named pipe in the usual
+    /// way would wait for a writer.
     fn open_any(&self, name: &str, access: OFlags) -> io::Result<(File, u32)> {
         let file = fs::openat(self, name, access | FILE | OFlags::NONBLOCK, Mode::empty())?;
         let stat = fs::fstat(&file)?;
@@ -196,11 +220,14 @@ impl PrivateFolder {
         }
     }
 
-    /// Reads a file of ours that has at most `most` bytes.
+    /// Reads a file of the injector's user or root that has at most `most` bytes.
+    ///
+    /// # Errors
+    /// It cannot be opened as by [`PrivateFolder::open_file`], or is longer.
     pub(crate) fn read(&self, name: &str, most: u64) -> io::Result<Vec<u8>> {
         let file = self.open_file(name)?;
         let mut bytes = Vec::new();
-        // The length may change until it is read.
+        // The length may change before the file is read.
         file.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
         match bytes.len() as u64 > most {
             true => Err(io::Error::from_raw_os_error(libc::EFBIG)),
@@ -208,7 +235,10 @@ impl PrivateFolder {
         }
     }
 
-    /// Writes a file, which takes the place of an older one in one step.
+    /// Writes a file, which replaces an older one in one step.
+    ///
+    /// # Errors
+    /// It cannot be written.
     pub(crate) fn replace(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
         let fresh = format!("{name}.new");
         let _ = self.remove_file(&fresh);
@@ -222,33 +252,56 @@ impl PrivateFolder {
         written
     }
 
-    /// Gives a file of ours a second name.
+    /// Gives a file a second name.
+    ///
+    /// # Errors
+    /// The name exists, or the link cannot be made.
     pub(crate) fn link(&self, name: &str, second: &str) -> io::Result<()> {
         Ok(fs::linkat(self, name, self, second, AtFlags::empty())?)
     }
 
+    /// Makes a symbolic link.
+    ///
+    /// # Errors
+    /// The name exists, or the link cannot be made.
     pub(crate) fn symlink(&self, target: &Path, name: &str) -> io::Result<()> {
         Ok(fs::symlinkat(target, self, name)?)
     }
 
+    /// Removes a file.
+    ///
+    /// # Errors
+    /// It cannot be removed.
     pub(crate) fn remove_file(&self, name: &str) -> io::Result<()> {
         Ok(fs::unlinkat(self, name, AtFlags::empty())?)
     }
 
-    /// What a name stands for, if it is a symbolic link the link itself.
+    /// Returns the status of a name; for a symbolic link, that of the link itself.
+    ///
+    /// # Errors
+    /// There is nothing of this name.
     pub(crate) fn stat(&self, name: &str) -> io::Result<Stat> {
         Ok(fs::statat(self, name, AtFlags::SYMLINK_NOFOLLOW)?)
     }
 
+    /// Renames a file, which replaces another one.
+    ///
+    /// # Errors
+    /// It cannot be renamed.
     pub(crate) fn rename(&self, name: &str, to: &str) -> io::Result<()> {
         Ok(fs::renameat(self, name, self, to)?)
     }
 
+    /// Whether the folder contains this name.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.stat(name).is_ok()
     }
 
-    /// The names of all that is in it. Takes no further descriptor: at the limit of open files there is none.
+    /// Returns the names of everything in the folder. It needs no further descriptor, because at the limit of
+    /// open files there is none.
+    ///
+    /// # Errors
+    /// The folder cannot be read.
     pub(crate) fn names(&self) -> io::Result<Vec<String>> {
         fs::seek(self, fs::SeekFrom::Start(0))?;
         let mut buffer = [MaybeUninit::uninit(); 8192];
@@ -256,24 +309,31 @@ impl PrivateFolder {
         let mut names = Vec::new();
         while let Some(entry) = entries.next() {
             let entry = entry?;
-            // Ours are ASCII.
+            // The injector's names are ASCII.
             names.extend(entry.file_name().to_str().ok().map(str::to_owned));
         }
         names.retain(|name| name != "." && name != "..");
         Ok(names)
     }
 
+    /// The space that is left on the folder's file system, in bytes.
+    ///
+    /// # Errors
+    /// It cannot be determined.
     pub(crate) fn free_space(&self) -> io::Result<u64> {
         let stat = fs::fstatvfs(self)?;
         Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
     }
 
-    /// Removes it with all that is in it.
+    /// Removes the folder with everything in it.
+    ///
+    /// # Errors
+    /// Something cannot be removed.
     pub(crate) fn remove(&self) -> io::Result<()> {
         for name in self.names()? {
             self.remove_file(&name)?;
         }
-        // Its name may lead to another folder by now, which this does not remove unless it is empty.
+        // The name may lead to another folder by now, which this call removes only if it is empty.
         match std::fs::remove_dir(&self.0.path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             result => result,
@@ -296,9 +356,10 @@ impl AsRawFd for PrivateFolder {
 const DIRECTORY: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 const FILE: OFlags = OFlags::NOFOLLOW.union(OFlags::CLOEXEC).union(OFlags::NOCTTY);
 
-/// Opens a folder one part of its name at a time, so that no symbolic link is followed (openat2 with
-/// RESOLVE_NO_SYMLINKS does the same, but kernels before 5.6 do not have it, and some containers forbid it), and `judge`
-/// sees exactly the folders that lead to it, itself included. The last `make` parts are made if they are missing.
+/// Opens a folder one component of its name at a time, so that no symbolic link is followed. (openat2 with
+/// RESOLVE_NO_SYMLINKS does the same, but kernels before 5.6 do not have it, and some containers forbid it.)
+/// `judge` sees exactly the folders that lead to the result, and the result itself. The last `make`
+/// components are created if they are missing.
 fn walk(path: &Path, make: usize, judge: impl Fn(&Stat, &Path) -> io::Result<()>) -> io::Result<OwnedFd> {
     let mut seen = PathBuf::from("/");
     let mut folder = fs::open("/", DIRECTORY | OFlags::PATH, Mode::empty())?;
@@ -325,7 +386,7 @@ fn walk(path: &Path, make: usize, judge: impl Fn(&Stat, &Path) -> io::Result<()>
     Ok(folder)
 }
 
-/// Whether files in the folder can only be ours or root's.
+/// Checks that only the injector's user or root can have put files into the folder.
 fn check(stat: &Stat) -> Result<(), Distrust> {
     if !is_trusted(stat.st_uid) {
         return Err(Distrust::Foreign(stat.st_uid));
@@ -337,7 +398,7 @@ fn check(stat: &Stat) -> Result<(), Distrust> {
     }
 }
 
-/// Whether nobody but us and those whom we trust can rename or remove what others have put into the folder.
+/// Whether only trusted users can rename or remove what others have put into the folder.
 fn guards_its_entries(stat: &Stat) -> bool {
     (is_trusted(stat.st_uid) || Some(stat.st_uid) == top_user())
         && (stat.st_mode & OTHERS_WRITE == 0 || stat.st_mode & STICKY != 0)
@@ -347,7 +408,8 @@ fn is_trusted(user: u32) -> bool {
     user == 0 || user == sys::ids().euid
 }
 
-/// Who owns `/` can replace everything. In a user namespace without the machine's root that is the overflow user.
+/// Returns the owner of `/`, who can replace everything. In a user namespace without the machine's root that
+/// is the overflow user.
 fn top_user() -> Option<u32> {
     fs::stat("/").ok().map(|stat| stat.st_uid)
 }

@@ -1,9 +1,10 @@
-//! The region file: made before the program starts, read after its end.
+//! The region file: created before the program starts, read after its end.
 //!
-//! The profiled process can write anything to it at any time, its header included, and a process that we have attached
-//! to may change its length, too: it may be another user's, and it is handed the file open for writing. So nothing that is
-//! read from it decides where we read or write, how much, or how long that takes. Offsets come from our own layout; what
-//! lies behind the end of a file that was cut off reads as zeros; numbers are added with saturation.
+//! The profiled process can write anything to it at any time, its header included. A process to which
+//! gprofinject has attached can also change the file's length: it may run as another user, and it gets the
+//! file open for writing. So nothing that is read from the file decides where the injector reads or writes,
+//! how much, or for how long. Offsets come from the injector's own layout, bytes after the end of a truncated
+//! file read as zeros, and additions saturate.
 
 pub(crate) mod file;
 pub(crate) mod layout;

@@ -1,4 +1,5 @@
-//! The private folder of one run, with the agent library in it, the plans, and each process's region file.
+//! The private folder of one run, which contains the agent library, the plans, and the region file of each
+//! process.
 
 use std::borrow::Cow;
 use std::ffi::OsStr;
@@ -18,19 +19,19 @@ use crate::store::region::layout::{Layout, Orders};
 /// The first process's name in the run folder.
 pub(crate) const FIRST: &str = "0";
 
-/// Samples taken by the kernel, of a process that has not ended.
+/// The suffix of the file with a process's samples that the kernel has taken, as long as the process runs.
 pub(crate) const SAMPLES_SUFFIX: &str = ".samples";
 
-/// Counts of a process that was set to zero, before that.
+/// The suffix of the file with what a process had counted when its counts were set to zero.
 pub(crate) const BASELINE_SUFFIX: &str = ".baseline";
 
-/// Room for the counters of the first threads.
+/// The room for the counters of the first threads, in bytes.
 const SPARE: u64 = 1 << 20;
 
 /// A part of a plan file.
 pub(crate) type Piece = Cow<'static, [u8]>;
 
-/// Removed when dropped, unless it is to stay.
+/// The run folder. It is removed when this is dropped, unless it has to stay.
 pub(crate) struct RunFolder {
     folder: PrivateFolder,
     engine: EngineArg,
@@ -45,18 +46,22 @@ impl Drop for RunFolder {
     }
 }
 
-/// The region file of a process, by its name in the run folder.
+/// Returns the region file of a process, by the process's name in the run folder.
 pub(crate) fn region_in(folder: &PrivateFolder, name: &str) -> RegionFile {
     RegionFile::new(folder, format!("{name}{REGION_SUFFIX}"))
 }
 
+/// The name of a plan file.
 pub(crate) fn plan_file(name: &str) -> String {
     format!("{name}{PLAN_SUFFIX}")
 }
 
 impl RunFolder {
-    /// Makes the folder in the first place that will do.
-    /// It holds the first process's files, and there is room for its counters.
+    /// Creates the folder in the first place that meets the conditions. The folder contains the first
+    /// process's files, and there is room for its counters.
+    ///
+    /// # Errors
+    /// No place meets the conditions.
     pub(crate) fn create(
         first: &str,
         engine: EngineArg,
@@ -86,29 +91,35 @@ impl RunFolder {
         ))
     }
 
+    /// The folder's path.
     pub(crate) fn path(&self) -> &Path {
         self.folder.path()
     }
 
-    /// What is preloaded.
+    /// Returns the paths of the libraries that are preloaded.
     pub(crate) fn libraries(&self) -> Vec<PathBuf> {
         self.engine.libraries().map(|(name, _)| self.path().join(name)).collect()
     }
 
-    /// It stays.
+    /// Leaves the folder in place.
     pub(crate) fn keep(mut self) {
         self.stays = true;
     }
 
+    /// The folder as a private folder.
     pub(crate) fn private(&self) -> &PrivateFolder {
         &self.folder
     }
 
+    /// Returns the region file of that name.
     pub(crate) fn region(&self, name: &str) -> RegionFile {
         region_in(&self.folder, name)
     }
 
-    /// Makes a process's files.
+    /// Creates the plan file and the region file of a process.
+    ///
+    /// # Errors
+    /// They cannot be created.
     pub(crate) fn add(&self, name: &str, plan: &[Piece], layout: &Layout, orders: Orders) -> io::Result<()> {
         let plan_len: usize = plan.iter().map(|piece| piece.len()).sum();
         if self.folder.free_space()? < plan_len as u64 + layout.reserved(orders.timer_rate) + SPARE {
@@ -121,7 +132,10 @@ impl RunFolder {
         self.region(name).create(layout, orders).map(drop)
     }
 
-    /// Makes the files of a process whose plan another one has as well.
+    /// Creates the files of a process that has the same plan as another one.
+    ///
+    /// # Errors
+    /// They cannot be created.
     pub(crate) fn add_like(
         &self,
         name: &str,
@@ -133,17 +147,18 @@ impl RunFolder {
         self.region(name).create(layout, orders).map(drop)
     }
 
-    /// Writes a process's samples, the old ones if that fails.
+    /// Writes a process's samples. If that fails, the old ones stay.
     pub(crate) fn keep_samples(&self, name: &str, bytes: &[u8]) {
         let _ = self.folder.replace(&format!("{name}{SAMPLES_SUFFIX}"), bytes);
     }
 
-    /// What a process had counted when its counts were set to zero.
+    /// Writes what a process had counted when its counts were set to zero.
     pub(crate) fn keep_baseline(&self, name: &str, bytes: &[u8]) {
         let _ = self.folder.replace(&format!("{name}{BASELINE_SUFFIX}"), bytes);
     }
 
-    /// A process's counters have been read. Its plan may be another's too.
+    /// Removes a process's region file after its counters have been read. The plan may belong to other
+    /// processes too.
     pub(crate) fn remove_region(&self, name: &str) {
         self.region(name).remove();
         let _ = self.folder.remove_file(&format!("{name}{SAMPLES_SUFFIX}"));
@@ -194,7 +209,8 @@ fn create_in(
     Ok(folder)
 }
 
-/// The dynamic linker takes blanks and colons in LD_PRELOAD for separators, and expands `$`.
+/// Whether LD_PRELOAD can contain a path: the dynamic linker treats blanks and colons as separators and
+/// expands `$`.
 fn loadable(path: &OsStr) -> bool {
     !path.as_bytes().iter().any(|byte| byte.is_ascii_whitespace() || matches!(byte, b':' | b'$'))
 }

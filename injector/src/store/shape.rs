@@ -1,52 +1,56 @@
-//! Where samples can be: the link addresses that the bins of a region file stand for.
+//! The link addresses that samples can have, and the bins of a region file.
 
-/// Where samples can be, and what the bins in the region file cover.
+/// The addresses that samples can have, and how the bins in the region file cover them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Shape {
-    /// Link addresses, the end excluded.
+    /// The link addresses of the text, the end excluded.
     pub(crate) text: (u64, u64),
-    /// Link address.
+    /// The link address of the arena.
     pub(crate) arena: u64,
     pub(crate) arena_len: u64,
-    /// Binary logarithm of the bytes of text that a bin covers: so many that no bin covers bytes of two functions.
+    /// The binary logarithm of the number of bytes of text in a bin, chosen so that no bin covers bytes of
+    /// two functions.
     pub(crate) text_shift: u32,
-    /// The same of the arena and its thunks.
+    /// The same for the arena and its thunks.
     pub(crate) arena_shift: u32,
 }
 
-/// Where a sample is.
+/// The place of a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// Link address.
+    /// A link address in the text.
     Text(u64),
-    /// Offset in the arena.
+    /// An offset in the arena.
     Arena(u64),
 }
 
 impl Shape {
+    /// The number of bins of the text.
     pub(crate) fn text_bins(&self) -> u64 {
         self.text.1.saturating_sub(self.text.0).div_ceil(1 << self.text_shift)
     }
 
+    /// The number of bins of the arena.
     pub(crate) fn arena_bins(&self) -> u64 {
         self.arena_len.div_ceil(1 << self.arena_shift)
     }
 
+    /// The number of all bins.
     pub(crate) fn bins(&self) -> u64 {
         self.text_bins().saturating_add(self.arena_bins())
     }
 
-    /// Where a link address is; None: a sample there is outside of the program.
+    /// Returns the place of a link address, or `None` if it is outside the program.
     pub(crate) fn place(&self, address: u64) -> Option<Place> {
         if (self.text.0..self.text.1).contains(&address) {
             return Some(Place::Text(address));
         }
-        // The arena of a PIE may lie below address 0.
+        // The arena of a position-independent program may have negative link addresses.
         let offset = address.wrapping_sub(self.arena);
         (offset < self.arena_len).then_some(Place::Arena(offset))
     }
 
-    /// The link address at which a bin begins.
+    /// Returns the link address at which a bin begins.
     pub(crate) fn address(&self, bin: u64) -> u64 {
         match bin.checked_sub(self.text_bins()) {
             None => self.text.0 + (bin << self.text_shift),

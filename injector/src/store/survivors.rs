@@ -1,9 +1,9 @@
-//! Who still counts in a run's region files: every process that has one mapped.
+//! Finds the processes that still count in a run's region files: every process that has one mapped.
 //!
-//! The number in a region's header is not enough. A child that could make no file of its own counts in its
-//! parent's, and outlives it; a number may be one of another namespace; and a process whose first thread has
-//! ended looks empty from outside. (The kernel also knows who has a file open for writing, see
-//! `sys::is_open_for_writing`, but not on every file system, overlayfs among them.)
+//! The number in a region's header is not enough. A child that could create no file of its own counts in its
+//! parent's and may outlive it; the number may be one of another PID namespace; and a process whose first
+//! thread has ended looks empty from outside. (The kernel also knows which files are open for writing, see
+//! `sys::is_open_for_writing`, but not on every file system; overlayfs is an exception.)
 
 use std::collections::HashSet;
 use std::io;
@@ -15,20 +15,21 @@ use gprofinject_abi::REGION_SUFFIX;
 use crate::store::private_folder::PrivateFolder;
 use crate::store::run_folder::region_in;
 
-/// A process that is about to end is waited for.
+/// For how long a process that is about to end is waited for.
 const PATIENCE: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(50);
 
+/// The processes that still count.
 #[derive(Debug, Default)]
 pub(crate) struct Survivors {
-    /// Regions by their names in the run folder.
+    /// The regions that are mapped, by their names in the run folder.
     mapped: HashSet<String>,
-    /// Processes that do not let us look.
+    /// The processes that may not be examined.
     closed: HashSet<u32>,
 }
 
 impl Survivors {
-    /// Looks at all processes, again and again for a short time as long as there are some.
+    /// Examines all processes, repeatedly for a short time as long as some still count.
     pub(crate) fn patiently(folder: &PrivateFolder) -> Survivors {
         let start = Instant::now();
         loop {
@@ -40,16 +41,17 @@ impl Survivors {
         }
     }
 
-    /// Looks at all processes.
+    /// Examines all processes once.
     pub(crate) fn of(folder: &PrivateFolder) -> Survivors {
         let mut survivors = Survivors::default();
-        // What stands before it depends on who looks: the process may have another root.
+        // The names of the folders above it depend on the observer: the process may have another root folder.
         let Some(run) = folder.path().file_name() else { return survivors };
         let run = [b"/", run.as_encoded_bytes(), b"/"].concat();
         for pid in numbers(Path::new("/proc")) {
             match maps(pid) {
                 Ok(maps) => {
-                    // Anybody can map a file of that name. It must be the one that is in the folder, if that still is.
+                    // Any process can map a file of that name. It counts only if it is the file in the
+                    // folder, as long as that exists.
                     let found = regions(&maps, &run).into_iter();
                     let found = found.filter(|(name, inode)| {
                         region_in(folder, name).inode().is_none_or(|known| known == *inode)
@@ -59,34 +61,34 @@ impl Survivors {
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                     survivors.closed.insert(pid);
                 }
-                // It has gone meanwhile.
+                // The process has ended meanwhile.
                 Err(_) => {}
             }
         }
         survivors
     }
 
-    /// Whether any region is counted in.
+    /// Whether a process counts in any region.
     pub(crate) fn any(&self) -> bool {
         !self.mapped.is_empty()
     }
 
-    /// Whether somebody counts in the region of that name, which names these processes; `leased` is the kernel's
-    /// word.
+    /// Whether a process counts in the region of that name, whose header names these processes. `leased` is
+    /// what the kernel says about the file.
     pub(crate) fn count_in(
         &self,
         name: &str,
         leased: Option<bool>,
         processes: impl IntoIterator<Item = u32>,
     ) -> bool {
-        // Whether a closed one has the file mapped, or only the same number (1 in a namespace of its own, say),
-        // cannot be seen.
+        // Whether a process that may not be examined has the file mapped, or only has the same number (1 in a
+        // namespace of its own, for example), cannot be determined.
         let named = || processes.into_iter().any(|pid| self.closed.contains(&pid));
         self.mapped.contains(name) || leased.unwrap_or_else(named)
     }
 }
 
-/// The mappings of a process. They are gone with its first thread only as seen from there.
+/// Reads the mappings of a process, also if its first thread has ended.
 fn maps(pid: u32) -> io::Result<Vec<u8>> {
     let whole = std::fs::read(format!("/proc/{pid}/maps"))?;
     if !whole.is_empty() {
@@ -97,21 +99,21 @@ fn maps(pid: u32) -> io::Result<Vec<u8>> {
     Ok(numbers(Path::new(&threads)).filter_map(of).find(|maps| !maps.is_empty()).unwrap_or_default())
 }
 
-/// The entries of a folder that are numbers.
+/// Returns the entries of a folder that are numbers.
 fn numbers(folder: &Path) -> impl Iterator<Item = u32> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// The names of a run's regions in the text of mappings, and their inodes. `run`: the folder's own name between
-/// slashes.
+/// Returns the names of a run's regions in the text of mappings, and their inode numbers. `run` is the
+/// folder's own name between slashes.
 fn regions(maps: &[u8], run: &[u8]) -> Vec<(String, u64)> {
     let lines = maps.split(|&byte| byte == b'\n');
     let names = lines.filter_map(|line| {
         let at = line.windows(run.len()).position(|part| part == run)?;
         let name = str::from_utf8(line.get(at + run.len()..)?).ok()?;
         let mut fields = str::from_utf8(line.get(..at)?).ok()?.split(' ');
-        // Files that were removed have a word behind them.
+        // The path of a file that was removed is followed by a word.
         let name = name.split(' ').next()?.strip_suffix(REGION_SUFFIX)?.to_owned();
         Some((name, fields.nth(4)?.parse().ok()?))
     });

@@ -1,7 +1,8 @@
-//! The agent in a process that runs: put in, armed, paused, and taken out again.
+//! The agent in a process that already runs: the injector puts it in, writes the patches, removes them, and
+//! takes the agent out.
 //!
-//! In come a process and a plan, out comes an [`attachment::Attachment`], which can be undone, by another gprofinject if need
-//! be. What the agent counts is not known here.
+//! A process and a plan enter; an [`attachment::Attachment`] leaves. It holds everything that is needed to
+//! undo the changes, also by another gprofinject. This layer does not know what the agent counts.
 
 pub(crate) mod attachment;
 mod callers;

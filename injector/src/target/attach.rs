@@ -1,6 +1,6 @@
-//! A process that runs already, for `--pid`.
+//! A process that already runs, for `--pid`.
 //!
-//! In comes a process number, out comes a process that the agent has been put into.
+//! A process number enters; a process that contains the agent leaves.
 
 pub(crate) mod earlier;
 pub(crate) mod running;

@@ -1,4 +1,5 @@
-//! What a session asks of the process that it profiles, whichever way it has come to it.
+//! The contract between a session and the process that it profiles, which is the same for a process that
+//! gprofinject starts and for one to which it attaches.
 
 use std::os::fd::RawFd;
 use std::time::Duration;
@@ -14,78 +15,78 @@ use crate::sampling::perf::Scope;
 use crate::store::run_folder::RunFolder;
 use crate::target::grip::Grip;
 
-/// What a target needs to know of the run to become ready.
+/// What a target needs to know about the run to become ready.
 pub(crate) struct Readying<'r> {
-    /// The run folder, where there is an agent.
+    /// The run folder, if the process gets the agent.
     pub(crate) folder: Option<&'r RunFolder>,
     pub(crate) planned: &'r Planned<'static, 'static>,
-    /// Children are followed.
+    /// Whether children are followed.
     pub(crate) follows: bool,
     pub(crate) voice: Voice,
 }
 
-/// How long a session may wait for something to happen before it asks for the end once more.
+/// For how long a session may wait for events before it asks again whether the process has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Patience {
-    /// The end is announced by a signal, or by the target's descriptor.
+    /// For ever: a signal or the target's descriptor announces the end.
     Endless,
     AtMost(Duration),
-    /// The target is to be left now.
+    /// Not at all: the target is to be left now.
     Over,
 }
 
-/// A process that is profiled. A session calls the methods in the order in which they stand here.
+/// A process that is profiled. A session calls the methods in the order in which they are declared.
 pub(crate) trait Target {
     fn pid(&self) -> i32;
 
-    /// Whose events the kernel has to sample.
+    /// The processes and threads whose events the kernel has to sample.
     fn scope(&self) -> Scope;
 
-    /// Runtime addresses minus link addresses, if the program is mapped already.
+    /// Returns the difference between runtime addresses and link addresses, if the program is already mapped.
     fn bias(&self, planned: &Planned) -> Option<u64>;
 
-    /// Does all that can be done before the profile begins. Returns the hold on the program that counts.
+    /// Does everything that can be done before the profile begins. Returns a hold on the program that counts.
     ///
     /// # Errors
-    /// There can be no profile. [`Target::is_clean`] says whether something stays behind.
+    /// No profile is possible. [`Target::is_clean`] says whether something stays behind.
     fn make_ready(&mut self, readying: &Readying) -> Result<Grip>;
 
-    /// Lets the profile begin.
+    /// Makes the profile begin.
     ///
     /// # Errors
     /// The process has ended.
     fn begin(&mut self, voice: Voice) -> Result<()>;
 
-    /// Whether this process may have threads beside its first one from now on. A target whose work is done by forked helpers
-    /// forbids them.
+    /// Whether the injector may have several threads from now on. A target whose work is done by forked
+    /// helpers forbids them.
     fn allows_threads(&self) -> bool;
 
-    /// How the process has ended; None: it has not.
+    /// Returns how the process has ended, or `None` if it has not.
     fn ending(&mut self) -> Option<Ending>;
 
-    /// How long to wait before [`Target::ending`] is asked again.
+    /// Returns how long to wait before [`Target::ending`] is called again.
     fn patience(&self) -> Patience;
 
-    /// What becomes readable when the process ends, if something does.
+    /// Returns a descriptor that becomes readable when the process ends, if there is one.
     fn descriptor(&self) -> Option<RawFd>;
 
-    /// Takes a signal that has come to this process. Returns false if the profile is to end now.
+    /// Handles a signal that the injector has received. Returns false if the profile has to end now.
     fn hear(&mut self, arrived: Arrived) -> bool;
 
     /// Leaves the process alone from now on. `ending` says how it has ended, if it has.
     ///
     /// # Errors
-    /// The program never came to run.
+    /// The program was never executed.
     fn leave(&mut self, grip: Option<&mut Grip>, ending: Option<Ending>, voice: Voice)
     -> Result<(), Failure>;
 
-    /// Whether nothing of ours is in the process any more.
+    /// Whether nothing of gprofinject is in the process any more.
     fn is_clean(&self) -> bool;
 
     /// Whether the hooks are known to have been in place, whatever the agent's report says.
     fn was_hooked(&self) -> bool;
 
-    /// How the run ends when the profile has been written.
+    /// Returns how the run ends after the profile has been written.
     ///
     /// # Errors
     /// The process could not be left.

@@ -1,4 +1,5 @@
-//! How a program that counts is reached while it runs: to copy its counters, to pause it, and to let it go on.
+//! The hold on a program that counts: through it the injector copies the program's counters, pauses it and
+//! resumes it.
 
 use anyhow::{Result, anyhow};
 
@@ -14,25 +15,26 @@ use crate::target::threads::stopped::Pause;
 use crate::target::threads::stopped::Stopped;
 use crate::target::threads::tracer;
 
-/// A hold on one program in one process. The process may have been started with the agent, or attached to.
+/// A hold on one program in one process. gprofinject has started the process with the agent or has attached
+/// to it.
 pub(crate) struct Grip {
     pid: i32,
-    /// None: the agent in the process has not been looked for yet, since nothing has been asked of it.
+    /// The attachment; `None` until something is asked of the agent in the process.
     attached: Option<Attachment>,
 }
 
 impl Grip {
-    /// A hold on a program that was started with the agent. It is opened when it is needed for the first time.
+    /// Returns a hold on a program that was started with the agent. It is opened when it is first needed.
     pub(crate) fn unopened(pid: i32) -> Grip {
         Grip { pid, attached: None }
     }
 
-    /// A hold on a process that was attached to.
+    /// Returns a hold on a process to which gprofinject has attached.
     pub(crate) fn attached(attached: Attachment) -> Grip {
         Grip { pid: attached.pid, attached: Some(attached) }
     }
 
-    /// The agent in the process; None: nothing is hooked there.
+    /// Returns the agent in the process, or `None` if nothing is hooked there.
     fn open(&mut self, folder: Option<&PrivateFolder>, planned: &Planned) -> Result<Option<&mut Attachment>> {
         if self.attached.is_none() {
             let (Some(folder), Some(plan)) = (folder, &planned.plan) else { return Ok(None) };
@@ -44,8 +46,11 @@ impl Grip {
         Ok(self.attached.as_mut())
     }
 
-    /// Takes the patches away, so that the program runs at its own speed. Returns how long its threads stood still; None:
-    /// nothing is hooked.
+    /// Removes the patches, so that the program runs at its own speed. Returns the time for which its threads
+    /// stood still, or `None` if nothing is hooked.
+    ///
+    /// # Errors
+    /// The process cannot be stopped or written to.
     pub(crate) fn pause(
         &mut self,
         folder: Option<&PrivateFolder>,
@@ -55,7 +60,10 @@ impl Grip {
         attached.pause().map(Some)
     }
 
-    /// Writes the patches again that [`Grip::pause`] has taken away.
+    /// Writes the patches again that [`Grip::pause`] has removed. Returns as that does.
+    ///
+    /// # Errors
+    /// The process cannot be stopped or written to.
     pub(crate) fn resume(
         &mut self,
         folder: Option<&PrivateFolder>,
@@ -66,8 +74,12 @@ impl Grip {
         attached.resume(&moved).map(Some)
     }
 
-    /// Copies the program's counters to the file `made` in the run folder while its threads stand still. Where they cannot
-    /// be stopped, the copy may have one part of a call and not the other, and the answer is None.
+    /// Copies the program's counters to the file `made` in the run folder while its threads stand still. If
+    /// they cannot be stopped, the result is `None`, and the copy may contain one part of a call without the
+    /// other.
+    ///
+    /// # Errors
+    /// The counters cannot be copied.
     pub(crate) fn copy(
         &self,
         folder: &PrivateFolder,
@@ -88,7 +100,8 @@ impl Grip {
         copied.map_err(|error| anyhow!("the counters cannot be copied: {error}"))
     }
 
-    /// Takes the agent out of a process that was attached to. None: there is nothing to be taken out.
+    /// Takes the agent out of a process to which gprofinject has attached. Returns `None` if there is nothing
+    /// to take out, and otherwise the result of `Attachment::detach`.
     pub(crate) fn leave(&mut self) -> Option<Result<(Pause, bool)>> {
         self.attached.take().map(|mut attached| attached.detach())
     }

@@ -1,6 +1,6 @@
-//! A program that is started for its profile.
+//! A program that gprofinject starts for its profile.
 //!
-//! In comes a program with its arguments, out comes a child that the agent is loaded into.
+//! A program and its arguments enter; a child process that loads the agent leaves.
 
 pub(crate) mod launched;
 pub(crate) mod spawn;

@@ -1,7 +1,7 @@
 //! The run folders whose region files a process has mapped.
 //!
-//! A process can map any file under any name, so a name is only where to look: a folder counts if it is private to us or
-//! root, and if the file in it is the one that is mapped.
+//! A process can map any file under any name, so a name only says where to look. A folder counts if it is
+//! private to the injector's user or to root, and if the file in it is the one that is mapped.
 
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -12,19 +12,21 @@ use gprofinject_abi::REGION_SUFFIX;
 use crate::os::proc::{self, Mapping};
 use crate::store::private_folder::{Distrust, PrivateFolder};
 
-/// More folders than that are not looked at.
+/// The number of folders that are examined at most.
 const MOST: usize = 64;
 
+/// A run folder that the mappings of a process name.
 pub(crate) enum Named {
-    /// A folder of ours; the process has one of its files.
+    /// A folder of the injector's user or of root, one of whose files the process has mapped.
     Ours(PrivateFolder),
-    /// Somebody else's.
+    /// A folder of another user, with the user's number.
     Foreign(PathBuf, u32),
-    /// Not there any more, or not from here: the process may be in a container.
+    /// A folder that does not exist any more, or not for the injector: the process may be in a container.
     Gone(PathBuf),
 }
 
 impl Named {
+    /// The folder's path.
     pub(crate) fn path(&self) -> &Path {
         match self {
             Named::Ours(folder) => folder.path(),
@@ -32,6 +34,7 @@ impl Named {
         }
     }
 
+    /// Returns the folder if it is one of the injector's user or of root.
     pub(crate) fn ours(self) -> Option<PrivateFolder> {
         match self {
             Named::Ours(folder) => Some(folder),
@@ -40,7 +43,10 @@ impl Named {
     }
 }
 
-/// Run folders whose files the process has mapped.
+/// Returns the run folders whose files the process has mapped.
+///
+/// # Errors
+/// The process's mappings cannot be read.
 pub(crate) fn folders(pid: i32) -> io::Result<Vec<Named>> {
     let mut folders: Vec<Named> = Vec::new();
     for mapping in proc::mappings(pid)? {
@@ -52,7 +58,7 @@ pub(crate) fn folders(pid: i32) -> io::Result<Vec<Named>> {
     Ok(folders)
 }
 
-/// The folder and the name of a region file, by its path in mappings.
+/// Returns the folder and the process's name in it, if the path in a mapping is that of a region file.
 fn region_of(path: &str) -> Option<(&Path, &str)> {
     let path = Path::new(path.strip_suffix(" (deleted)").unwrap_or(path));
     let (folder, file) = (path.parent()?, path.file_name()?.to_str()?);
@@ -68,13 +74,14 @@ fn look(pid: i32, mapping: &Mapping, path: &Path, file: &str) -> Named {
     }
 }
 
-/// Whether that file of the folder is what is mapped: another file may have the same name in another mount namespace.
+/// Whether the folder's file is the one that is mapped. In another mount namespace, another file may have the
+/// same name.
 fn is_mapped(pid: i32, mapping: &Mapping, folder: &PrivateFolder, file: &str) -> bool {
     let Ok(own) = folder.open_of_anybody(file).and_then(|file| file.metadata()) else { return false };
     let mapped = format!("/proc/{}/map_files/{:x}-{:x}", proc::visible_thread(pid), mapping.lo, mapping.hi);
     match std::fs::metadata(mapped) {
         Ok(mapped) => (mapped.dev(), mapped.ino()) == (own.dev(), own.ino()),
-        // Only root may follow that link.
+        // Only root may follow the link to the mapped file.
         Err(_) => mapping.inode == own.ino(),
     }
 }

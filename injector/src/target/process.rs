@@ -1,4 +1,4 @@
-//! A process that runs already: what it is, and whether it can be attached to.
+//! A process that already runs: what it is, and whether gprofinject can attach to it.
 #![allow(unsafe_code, reason = "it asks the kernel about a process through libc")]
 
 use std::fs;
@@ -11,16 +11,18 @@ use crate::os::proc::Mapping;
 use crate::os::{proc, sys};
 use crate::target::threads::helper;
 
+/// A process that gprofinject may trace.
 #[derive(Clone, Debug)]
 pub(crate) struct Process {
     pub(crate) pid: i32,
-    /// Type and value.
+    /// The auxiliary vector: types and values.
     pub(crate) auxiliary: Vec<[u64; 2]>,
-    /// Where the main thread's stack began.
+    /// The address at which the main thread's stack began.
     pub(crate) stack: u64,
-    /// When it was started, in ticks since the machine was: tells it from another with its number.
+    /// The process's start time, in clock ticks since the machine was started. It distinguishes the process
+    /// from a later one with the same number.
     pub(crate) started: u64,
-    /// Another user's.
+    /// Whether the process belongs to another user.
     pub(crate) is_foreign: bool,
 }
 
@@ -28,12 +30,16 @@ const AT_PHDR: u64 = 3;
 const AT_BASE: u64 = 7;
 
 impl Process {
-    /// Whether we may and can.
+    /// Opens a process that gprofinject may attach to, and can.
+    ///
+    /// # Errors
+    /// There is no such process, the injector may not trace it, or it is of a kind that cannot be attached
+    /// to.
     pub(crate) fn open(pid: i32) -> Result<Process> {
         if pid <= 0 {
             bail!("{pid} is no process number");
         }
-        // A helper of another gprofinject, one that was killed perhaps, may be at work, and trace it now and then.
+        // A helper of another gprofinject, which may have been killed, may be at work and trace the process.
         let _lock = helper::lock(pid)?;
         let visible = proc::visible_thread(pid);
         let Ok(status) = fs::read_to_string(format!("/proc/{visible}/status")) else {
@@ -48,7 +54,7 @@ impl Process {
         }
         match field("State").chars().next() {
             Some('Z' | 'X') => bail!("process {pid} has ended (a zombie: its parent has not noticed yet)"),
-            Some('T') => bail!("process {pid} is stopped; let it go on first: kill -CONT {pid}"),
+            Some('T') => bail!("process {pid} is stopped; continue it first: kill -CONT {pid}"),
             _ => {}
         }
         if pid == std::process::id() as i32 {
@@ -90,10 +96,10 @@ impl Process {
             bail!("{pid} is a process of the kernel, or is about to end");
         }
         let Ok(auxiliary) = proc::auxiliary(pid) else {
-            bail!("process {pid} cannot be looked into; run gprofinject as its user, or as root");
+            bail!("process {pid} cannot be examined; run gprofinject as its user, or as root");
         };
         let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-        // The second field is a name in parentheses, which may hold anything.
+        // The second field is a name in parentheses, which may contain any bytes.
         let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
         let number = |field: usize| {
             rest.split_whitespace().nth(field - 3).and_then(|text| text.parse().ok()).unwrap_or(0)
@@ -101,33 +107,40 @@ impl Process {
         Ok(Process { pid, auxiliary, stack: number(28), started: number(22), is_foreign: user != Some(own) })
     }
 
+    /// The path of the kernel's link to the file that the process executes.
     pub(crate) fn binary(&self) -> PathBuf {
         PathBuf::from(format!("/proc/{}/exe", proc::visible_thread(self.pid)))
     }
 
+    /// Returns a value of the auxiliary vector, or 0 if there is none of this type.
     pub(crate) fn auxiliary(&self, kind: u64) -> u64 {
         self.auxiliary.iter().find(|[k, _]| *k == kind).map_or(0, |[_, value]| *value)
     }
 
+    /// The runtime address of the program headers.
     pub(crate) fn program_headers(&self) -> u64 {
         self.auxiliary(AT_PHDR)
     }
 
-    /// 0: it has no dynamic linker.
+    /// The runtime address of the dynamic linker, or 0 if the process has none.
     pub(crate) fn dynamic_linker(&self) -> u64 {
         self.auxiliary(AT_BASE)
     }
 
+    /// Reads the process's mappings.
+    ///
+    /// # Errors
+    /// The process has ended.
     pub(crate) fn mappings(&self) -> io::Result<Vec<Mapping>> {
         proc::mappings(self.pid)
     }
 
-    /// What was seen when it was opened is another program's.
+    /// Whether the process executes another program than when it was opened.
     pub(crate) fn executes_another(&self) -> bool {
         proc::auxiliary(self.pid).is_ok_and(|now| now != self.auxiliary)
     }
 
-    /// The process is still the one that was opened.
+    /// Whether the process still runs and is the one that was opened.
     pub(crate) fn lives(&self) -> bool {
         let Ok(stat) = fs::read_to_string(format!("/proc/{}/stat", self.pid)) else { return false };
         let mut fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace();
@@ -138,13 +151,13 @@ impl Process {
     }
 }
 
-/// Why the kernel refused ptrace, in words.
+/// Says in words why the kernel has refused ptrace.
 pub(crate) fn refusal(pid: i32, error: &io::Error) -> String {
     let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
     refusal_with(pid, error, &scope)
 }
 
-/// `scope`: what kernel.yama.ptrace_scope is, empty where the kernel has no such thing.
+/// The same for a given value of kernel.yama.ptrace_scope, which is empty if the kernel does not have it.
 fn refusal_with(pid: i32, error: &io::Error, scope: &str) -> String {
     match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => match scope.trim() {

@@ -1,7 +1,8 @@
-//! Another process's threads: stopped by ptrace(2), moved, borrowed, let go again.
+//! The threads of another process: stopped by ptrace(2), moved, borrowed, and released.
 //!
-//! In comes a process number, out come threads that stand still, and the process's memory. What is changed there meanwhile is
-//! known above. Whatever must not be left half done is done by a forked helper, which a guard watches.
+//! A process number enters; threads that stand still and access to the process's memory leave. The layers
+//! above know what is changed meanwhile. A forked helper does whatever must not be left half done, and a
+//! guard watches the helper.
 
 mod borrowed;
 mod calls;

@@ -1,4 +1,5 @@
-//! Counting blocks: beside the plain program, its hooks alone, and the same program built with gcc --coverage.
+//! Counting basic blocks, compared with the plain program, with its hooks alone, and with the same program
+//! built with gcc --coverage.
 
 use std::path::Path;
 

@@ -1,4 +1,5 @@
-//! Calls out of code that is not hooked: what one takes, with how much stack between it and the nearest hooked frame.
+//! The cost of one call from code that is not hooked, with various amounts of stack between it and the
+//! nearest hooked frame.
 
 use std::path::Path;
 
@@ -14,7 +15,7 @@ pub(crate) fn compare(folder: &Path, rounds: usize) -> Result<()> {
     compile("callbacks.c", &pg, &["-O2", "-pg"])?;
     let (plain, pg) = (work(&plain, &[], None), work(&pg, &[], None));
     let ways = [(&plain, Way::Plain), (&pg, Way::Plain), (&plain, Way::Both), (&plain, Way::Entry)];
-    // The least of all rounds, in the order in which the program prints them.
+    // The minimum of all rounds, in the order in which the program prints them.
     let mut rows: Vec<(String, [f64; 4])> = Vec::new();
     for _ in 0..rounds {
         for (column, (work, way)) in ways.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Extra time per call.
+//! The extra time per call.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,7 +10,7 @@ use gprofinject_tests::{compile, generate, tool};
 
 use crate::measure::{Cost, Way, Work, alternate, number, stats};
 
-/// One program, plain and built with -pg, at full size and at a size that slow tools can bear.
+/// One program, plain and built with -pg, at full size and at a size that slow tools can handle.
 pub(crate) struct Subject {
     name: String,
     pub(crate) plain: Work,
@@ -19,7 +19,7 @@ pub(crate) struct Subject {
     folder: PathBuf,
 }
 
-/// Extra time relative to -pg's.
+/// The extra time relative to that of -pg.
 pub(crate) struct Ratios {
     both: f64,
     entry: f64,
@@ -41,7 +41,7 @@ pub(crate) fn compile(source: &str, program: &Path, flags: &[&str]) -> Result<()
 
 pub(crate) fn fib(folder: &Path) -> Result<Subject> {
     let (plain, pg) = (folder.join("fib"), folder.join("fib-pg"));
-    // -O1: at -O2 gcc unrolls the recursion into itself, and what is left is no call any more.
+    // With -O1, because at -O2 gcc unrolls the recursion into itself, and few calls are left.
     compile("fib.c", &plain, &["-O1"])?;
     compile("fib.c", &pg, &["-O1", "-pg"])?;
     Ok(Subject {
@@ -78,7 +78,10 @@ pub(crate) fn real(name: &str, corpus: &Path, folder: &Path) -> Result<Subject> 
 }
 
 impl Subject {
-    /// How many calls it makes.
+    /// Returns how many calls the program makes.
+    ///
+    /// # Errors
+    /// The program cannot be profiled.
     pub(crate) fn calls(&self) -> Result<u64> {
         number(&stats(&self.plain, &["--hooks=entry"], &self.folder)?.0, "/calls")
     }
@@ -89,7 +92,7 @@ pub(crate) fn heading() {
     println!("|---|---|---:|---:|---:|---:|---:|---:|");
 }
 
-/// Extra CPU time over `plain`.
+/// Returns the extra CPU time over `plain`.
 pub(crate) fn extra(cost: &Cost, plain: &Cost) -> f64 {
     cost.cpu.as_secs_f64() - plain.cpu.as_secs_f64()
 }
@@ -127,7 +130,7 @@ pub(crate) fn compare(subject: &Subject, rounds: usize) -> Result<Ratios> {
         entry: row("ours, entry", calls, &entry, &plain, pg_per_call),
     };
 
-    // The slow ones do less work; what they cost per call is compared with plain at that size.
+    // The slow tools do less work; their cost per call is compared with the plain program at that size.
     let mut slow = vec![(&subject.small, Way::Plain)];
     let mut names = vec!["plain, small"];
     for (tool, way, name) in
@@ -154,7 +157,7 @@ fn first_line(error: &anyhow::Error) -> String {
     format!("{error:#}").lines().next().unwrap_or_default().to_string()
 }
 
-/// The goal is set for the programs together.
+/// Prints the means: the goal is set for the programs together.
 pub(crate) fn print_means(ratios: &[Ratios]) {
     let mean = |of: fn(&Ratios) -> f64| {
         let logs: f64 = ratios.iter().map(|r| of(r).max(1e-3).ln()).sum();
@@ -166,7 +169,10 @@ pub(crate) fn print_means(ratios: &[Ratios]) {
     }
 }
 
-/// Two threads must cost per call what one costs.
+/// Prints the cost per call of two threads, which must be that of one.
+///
+/// # Errors
+/// A program cannot be compiled or run.
 pub(crate) fn threads(folder: &Path, rounds: usize) -> Result<()> {
     let (plain, pg) = (folder.join("threads"), folder.join("threads-pg"));
     compile("threads.c", &plain, &["-O2"])?;

@@ -61,7 +61,7 @@ fn rows(name: &str, work: &Work, rounds: usize, folder: &Path) -> Result<()> {
             set_up = set_up.min(number(&last, "/setup_ns/total")?);
         }
         let calls = number(&last, "/calls")?;
-        // Of a few calls the cost drowns in that of the start.
+        // With few calls, the cost of the start hides that of the calls.
         let per_call = |cost: &Cost| match calls {
             0..MEASURABLE => String::new(),
             _ => format!("{:.2}", extra(cost, plain) / calls as f64 * 1e9),
@@ -79,7 +79,7 @@ fn rows(name: &str, work: &Work, rounds: usize, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Reasons and how often, the most frequent first.
+/// Returns the reasons and how often each occurs, the most frequent first.
 fn refused(stats: &serde_json::Value) -> String {
     let table = stats.pointer("/functions/refused_by_reason").and_then(|table| table.as_object());
     let mut reasons: Vec<(u64, &String)> =
@@ -88,7 +88,7 @@ fn refused(stats: &serde_json::Value) -> String {
     reasons.iter().map(|(count, reason)| format!("{count} {reason}")).collect::<Vec<_>>().join(", ")
 }
 
-/// Throws in four threads.
+/// A program that throws exceptions in four threads.
 fn exceptions(folder: &Path) -> Result<Work> {
     let program = folder.join("exceptions");
     let mut compiler = Command::new("g++");
@@ -98,7 +98,7 @@ fn exceptions(folder: &Path) -> Result<Work> {
     Ok(Work { program, args: Vec::new(), stdin: None })
 }
 
-/// The C++ compiler itself, which is a C++ program, at work on that source.
+/// The C++ compiler itself, which is a C++ program, compiling that source.
 fn compiler(folder: &Path) -> Result<Option<Work>> {
     let asked = Command::new("g++").arg("-print-prog-name=cc1plus").output()?;
     let program = PathBuf::from(String::from_utf8_lossy(&asked.stdout).trim());

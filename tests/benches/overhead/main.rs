@@ -1,10 +1,11 @@
-//! What profiling costs: ours against plain, gcc -pg, uftrace and callgrind, alternating in one run.
+//! The cost of profiling: gprofinject compared with the plain program, gcc -pg, uftrace and callgrind,
+//! alternating in one run.
 //!
 //!     cargo bench -p gprofinject-tests
 //!     BENCH_ROUNDS=15 BENCH_ONLY=lua cargo bench -p gprofinject-tests
 //!
-//! CPU time, user and system, of the whole process tree: what else the machine does hardly shows in it.
-//! The least of all rounds counts. Wall time is printed beside it.
+//! The figures are the CPU time, user and system, of the whole process tree, on which other work of the
+//! machine has little effect. The minimum of all rounds counts. Wall time is printed beside it.
 
 mod blocks;
 mod callbacks;
@@ -21,7 +22,7 @@ use gprofinject_skip as skip;
 use gprofinject_tests::tool;
 
 fn main() -> Result<()> {
-    // `cargo test --all-targets` starts benches as well, without this argument.
+    // `cargo test --all-targets` also starts benches, without this argument.
     if !std::env::args().any(|arg| arg == "--bench") {
         return Ok(());
     }

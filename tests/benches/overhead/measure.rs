@@ -1,4 +1,4 @@
-//! Runs variants of a program in turn, and keeps the best of each.
+//! Runs variants of a program in turn, and keeps the minimum of each.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,21 +10,21 @@ use gprofinject_tests::tool::{self, Engine, Hooks};
 
 pub(crate) const LIMIT: Duration = Duration::from_secs(600);
 
-/// A program and how to make it work for a while.
+/// A program, with arguments and input that make it work for a while.
 pub(crate) struct Work {
     pub(crate) program: PathBuf,
     pub(crate) args: Vec<String>,
     pub(crate) stdin: Option<PathBuf>,
 }
 
-/// How a program is run.
+/// The ways in which a program is run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
     Plain,
     Both,
     Entry,
     By(Engine, Hooks),
-    /// With block counts.
+    /// With basic-block counts.
     Blocks,
     EntryBlocks,
     BlocksOnly,
@@ -65,13 +65,13 @@ impl Way {
             }
         };
         command.args(&work.args).env("LD_BIND_NOW", "1");
-        // Where a program built with --coverage leaves its counts.
+        // The folder in which a program built with --coverage leaves its counts.
         command.env("GCOV_PREFIX", folder);
         Ok(command)
     }
 }
 
-/// The least of several runs, each figure by itself.
+/// The minimum of several runs, for each figure separately.
 #[derive(Clone, Copy)]
 pub(crate) struct Cost {
     pub(crate) cpu: Duration,
@@ -79,7 +79,11 @@ pub(crate) struct Cost {
     pub(crate) wall: Duration,
 }
 
-/// Runs each once a round, one after the other, so that a slow minute of the machine hits all alike.
+/// Runs each case once per round, one after the other, so that a slow period of the machine affects all of
+/// them.
+///
+/// # Errors
+/// A program cannot be run.
 pub(crate) fn alternate(cases: &[(&Work, Way)], rounds: usize, folder: &Path) -> Result<Vec<Cost>> {
     let most = Cost { cpu: Duration::MAX, user: Duration::MAX, wall: Duration::MAX };
     let mut best = vec![most; cases.len()];
@@ -99,7 +103,7 @@ pub(crate) fn alternate(cases: &[(&Work, Way)], rounds: usize, folder: &Path) ->
     Ok(best)
 }
 
-/// What `--stats` says of a run.
+/// Returns what `--stats` says about a run.
 pub(crate) fn stats(
     work: &Work,
     options: &[&str],
@@ -108,7 +112,7 @@ pub(crate) fn stats(
     stats_by(Engine::Builtin, work, options, folder)
 }
 
-/// The same with an engine.
+/// Returns what `--stats` says about a run with an engine.
 pub(crate) fn stats_by(
     engine: Engine,
     work: &Work,
@@ -121,7 +125,7 @@ pub(crate) fn stats_by(
     stats_from(make, work, options, folder)
 }
 
-/// The same with a cache of plans.
+/// Returns what `--stats` says about a run with a cache of plans.
 pub(crate) fn stats_cached(
     caches: &Path,
     work: &Work,

@@ -1,4 +1,4 @@
-//! Programs built for another profiler: on its own runtime and on ours.
+//! Programs built for another profiler, with the runtime of that profiler and with gprofinject.
 
 use std::path::Path;
 use std::process::Command;
@@ -11,7 +11,7 @@ use gprofinject_tests::{compile, gprofdata, run, tool};
 use crate::calls::real;
 use crate::measure::{Cost, LIMIT, Way, Work, alternate};
 
-/// A way to build, and its flags.
+/// The ways to build a program, with their flags.
 const BUILDS: [(&str, &[&str]); 5] = [
     ("unbuilt", &[]),
     ("-pg", &["-pg"]),
@@ -64,7 +64,8 @@ fn heading(first: &str) {
     println!("|---|---|---|---:|---:|---:|---:|");
 }
 
-/// What each costs above the first one, alone; and how many of the calls of `counted` its profile has.
+/// Returns what each case costs in addition to the first one alone, and how many calls of `counted` its
+/// profile has.
 fn rows(
     label: &str,
     works: &[(&str, Work)],
@@ -93,7 +94,7 @@ fn rows(
     Ok(())
 }
 
-/// Calls of a function by the profile of one more run. None: it leaves none.
+/// Returns the calls of a function in the profile of one more run, or `None` if that leaves no profile.
 fn count(work: &Work, way: Way, function: &str, folder: &Path) -> Result<Option<u64>> {
     let file = folder.join("gmon.out");
     let _ = std::fs::remove_file(&file);
@@ -108,7 +109,7 @@ fn count(work: &Work, way: Way, function: &str, folder: &Path) -> Result<Option<
     }
     let program = Program::read(&work.program)?;
     let arcs = gprofdata::read(&file)?.arcs;
-    // glibc's address of a function is the one behind the call of its counter.
+    // glibc's address of a function is the one after the call of its counter.
     let of = |callee: u64| program.owner(callee).is_some_and(|f| f.name() == function);
     Ok(Some(arcs.iter().filter(|((_, callee), _)| of(*callee)).map(|(_, count)| count).sum()))
 }

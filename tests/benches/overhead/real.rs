@@ -1,4 +1,5 @@
-//! Set-up of real programs, which follows the bytes of their code, and of compilations, which run several.
+//! The set-up time of real programs, which depends on the size of their code, and of compilations, which run
+//! several programs.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,14 +14,14 @@ use crate::measure::{Work, number, stats, stats_cached};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// What a command prints, if it can be run.
+/// Returns what a command prints, if it can be run.
 fn answer(command: &str, args: &[&str]) -> Option<PathBuf> {
     let output = Command::new(command).args(args).output().ok().filter(|output| output.status.success())?;
     let path = PathBuf::from(String::from_utf8(output.stdout).ok()?.trim());
     path.canonicalize().ok().filter(|path| path.is_file())
 }
 
-/// Bytes of the segments that hold code.
+/// Returns the number of bytes in the segments that contain code.
 fn code_len(program: &Path) -> Result<u64> {
     let bytes = std::fs::read(program)?;
     let file = object::File::parse(&*bytes)?;
@@ -35,7 +36,11 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// Prints what set-up costs in large programs that do next to nothing: where they are planned, and in the runs after that.
+/// Prints the set-up time of large programs that do almost nothing, in the run that makes the plan and in the
+/// next ones.
+///
+/// # Errors
+/// A program cannot be run.
 pub(crate) fn set_up(folder: &Path, rounds: usize) -> Result<()> {
     let source = folder.join("tiny.c");
     std::fs::write(&source, "int main(void) { return 0; }\n")?;
@@ -57,7 +62,7 @@ pub(crate) fn set_up(folder: &Path, rounds: usize) -> Result<()> {
         };
         let megabytes = code_len(&program)? as f64 / 1e6;
         let work = Work { program, args: args.iter().map(|&arg| arg.into()).collect(), stdin: None };
-        // The one that keeps the plan is not measured.
+        // The run that keeps the plan is not measured.
         stats_cached(&caches, &work, folder)?;
         for (how, cached) in [("made", false), ("kept", true)] {
             let (mut total, mut plan, mut agent, mut functions) = (Vec::new(), Vec::new(), Vec::new(), 0);
@@ -80,8 +85,11 @@ pub(crate) fn set_up(folder: &Path, rounds: usize) -> Result<()> {
     Ok(())
 }
 
-/// Prints what profiling adds to a compilation of one tiny file, and to `make -j2` of six. The compiler, the assembler
-/// and the linker are profiled with the command that starts them.
+/// Prints what profiling adds to the compilation of one tiny file, and to `make -j2` with six of them. The
+/// compiler, the assembler and the linker are profiled together with the command that starts them.
+///
+/// # Errors
+/// A program cannot be run.
 pub(crate) fn compilations(folder: &Path, rounds: usize) -> Result<()> {
     if !skip::have("gcc") || !skip::have("make") {
         skip::skipped("compilations", "gcc or make is not installed");

@@ -1,4 +1,4 @@
-//! True times: a program that knows its shares by the CPU clock, about 75 to 25.
+//! The accuracy of times, with a program that measures its shares by the CPU clock, about 75 to 25.
 
 use std::path::Path;
 use std::process::Command;

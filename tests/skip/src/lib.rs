@@ -1,24 +1,26 @@
-//! How a test says that it cannot run on this machine, for the tests of all crates.
+//! How the tests of all crates report that they cannot run on this machine.
 //!
-//! A test that misses a tool, a privilege or a feature of the kernel calls [`skipped`] and returns. That prints a line past
-//! the test harness and adds it to a file, so that a run can list all skips at its end. With `GPROFINJECT_REQUIRE=1`, as CI sets it,
-//! a skip fails the test, unless `tests/skips.txt` allows it and says why.
+//! A test that lacks a tool, a privilege or a feature of the kernel calls [`skipped`] and returns. That
+//! prints a line, bypassing the test harness, and adds it to a file, so that a run can list all skips at its
+//! end. With `GPROFINJECT_REQUIRE=1`, which CI sets, a skip makes the test fail, unless `tests/skips.txt`
+//! lists it with a reason.
 
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The skips that `GPROFINJECT_REQUIRE=1` lets pass, with a reason for each.
+/// The skips that `GPROFINJECT_REQUIRE=1` allows, with a reason for each.
 const ALLOWED: &str = include_str!("../../skips.txt");
 
-/// Cargo's build folder: the one that the running program lies in. `None` if it lies in none.
+/// Returns Cargo's build folder, which contains the running program, or `None` if the program is in no such
+/// folder.
 pub fn target_folder() -> Option<PathBuf> {
     let running = std::env::current_exe().ok()?;
     running.ancestors().find(|folder| folder.join("CACHEDIR.TAG").is_file()).map(Path::to_path_buf)
 }
 
-/// The file that lists the skips: `$GPROFINJECT_SKIPPED`, or `skipped.txt` in the build folder.
+/// Returns the file that lists the skips: `$GPROFINJECT_SKIPPED`, or `skipped.txt` in the build folder.
 pub fn summary_file() -> Option<PathBuf> {
     match std::env::var_os("GPROFINJECT_SKIPPED") {
         Some(path) => Some(path.into()),
@@ -26,14 +28,15 @@ pub fn summary_file() -> Option<PathBuf> {
     }
 }
 
-/// Notes that `test`, or the part of a test with this name, does not run, and why.
+/// Reports that `test`, or the part of a test with this name, does not run, and why.
 ///
 /// # Panics
 /// If `GPROFINJECT_REQUIRE=1` is set and `tests/skips.txt` does not allow the skip.
 pub fn skipped(test: &str, reason: &str) {
     let what = format!("{test}: {}", reason.replace('\n', " "));
     let line = format!("SKIPPED: {what}\n");
-    // A test harness keeps what a passing test prints to itself; it does not see what is written to the descriptor.
+    // A test harness does not show what a passing test prints, but it does not capture what is written to the
+    // descriptor.
     for path in [Some("/proc/self/fd/2".into()), summary_file()].into_iter().flatten() {
         let file: Result<std::fs::File, _> =
             OpenOptions::new().create(true).append(true).open::<PathBuf>(path);
@@ -46,7 +49,8 @@ pub fn skipped(test: &str, reason: &str) {
     }
 }
 
-/// The file that a command of that name starts, by `$PATH`. `None`: there is no such command.
+/// Returns the file that a command of that name starts, found by `$PATH`, or `None` if there is no such
+/// command.
 pub fn path_of(tool: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).map(|folder| folder.join(tool)).find(|file| file.is_file())
@@ -57,7 +61,7 @@ pub fn have(tool: &str) -> bool {
     path_of(tool).is_some()
 }
 
-/// Whether all of these commands can be started. If not, the test is [`skipped`].
+/// Whether all of these commands can be started. If not, the test is reported as [`skipped`].
 pub fn have_for(test: &str, tools: &[&str]) -> bool {
     let missing = tools.iter().find(|tool| !have(tool));
     if let Some(tool) = missing {
@@ -108,7 +112,7 @@ pub fn is_required() -> bool {
     std::env::var_os("GPROFINJECT_REQUIRE").is_some_and(|value| !value.is_empty() && value != "0")
 }
 
-/// Whether a line of the list matches `what`. `*` stands for any text; empty lines and comments match nothing.
+/// Whether a line of the list matches `what`. `*` matches any text; empty lines and comments match nothing.
 fn allowed(list: &str, what: &str) -> bool {
     let patterns = list.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
     patterns.into_iter().any(|pattern| matches(pattern, what))

@@ -1,8 +1,9 @@
 //! `arc-check [--gprofinject PATH] [--engine ENGINE] [--hooks both|entry] [--stdin FILE] PROGRAM ARGS...`
 //!
-//! Runs PROGRAM under callgrind and under gprofinject and compares the calls that both counted, but for those of
-//! functions that the engine refuses. `--gmon FILE` takes a profile that is there already instead of running gprofinject. `--twice` runs
-//! callgrind a second time instead: whether the program does the same in each run at all.
+//! Runs PROGRAM under callgrind and under gprofinject and compares the calls that both have counted, except
+//! those of functions that the engine refuses. `--gmon FILE` uses an existing profile and does not run
+//! gprofinject. `--twice` runs callgrind a second time instead, to find out whether the program does the same
+//! in each run.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

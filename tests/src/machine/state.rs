@@ -1,13 +1,13 @@
-//! What code can see before it runs on a [`crate::machine::Machine`], and how it stops.
+//! The state that code sees on a [`crate::machine::Machine`], and how it stops.
 
-/// What fills the code areas.
+/// The byte that fills the code areas.
 pub const INT3: u8 = 0xcc;
 
 /// All registers that code can see.
 #[derive(Clone)]
 pub struct State {
     pub general: libc::user_regs_struct,
-    /// As `xsave` writes them: x87, vectors, masks.
+    /// The x87 and vector registers and masks, as `xsave` writes them.
     pub extended: Vec<u8>,
 }
 
@@ -19,8 +19,8 @@ pub enum Stop {
     /// By this signal at this address.
     Signal(i32, u64),
     SystemCall,
-    /// Runs on and on.
+    /// It did not stop in time.
     Endless,
-    /// The process is gone.
+    /// The process was killed.
     Killed,
 }

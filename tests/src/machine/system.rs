@@ -1,5 +1,5 @@
 //! The process behind a [`crate::machine::Machine`]: shared memory, fork, ptrace.
-#![allow(unsafe_code)] // System calls with pointers to locals, and one mapping handed out as slices.
+#![allow(unsafe_code, reason = "system calls with pointers to locals, and one mapping handed out as slices")]
 
 use crate::machine::state::{INT3, State, Stop};
 use anyhow::{Context, Result, bail, ensure};
@@ -7,20 +7,20 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::ptr::{null, null_mut};
 
-/// All of user space.
+/// The end of user space.
 const SPACE: u64 = 0x7fff_ffff_f000;
 const NT_X86_XSTATE: usize = 0x202;
-/// Not in the libc crate for this target.
+/// A request of ptrace that the libc crate does not have for this target.
 const SYSEMU: libc::c_uint = 31;
-/// CPU time between looks at whether a run ends.
+/// The CPU time between two checks of whether a run ends.
 const TICK_MICROSECONDS: i64 = 4000;
-/// What glibc registers for each thread.
+/// The length of what glibc registers for each thread.
 const RSEQ_LEN: u64 = 32;
 const RSEQ_SIGNATURE: u64 = 0x5305_3053;
 const RSEQ_UNREGISTER: u64 = 1;
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
 
-/// Areas that are mapped here and in the child, at the same addresses.
+/// The areas, mapped in this process and in the child at the same addresses.
 pub(super) struct Memory {
     base: u64,
     areas: Vec<u64>,
@@ -34,7 +34,7 @@ impl Memory {
             let address = (base + area) as *mut libc::c_void;
             let protection = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
             let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
-            // SAFETY: with MAP_FIXED_NOREPLACE no other mapping is touched.
+            // SAFETY: with MAP_FIXED_NOREPLACE no other mapping is changed.
             let got = unsafe { libc::mmap(address, len, protection, flags, -1, 0) };
             ensure!(got == address, "cannot map {:#x}: {}", base + area, io::Error::last_os_error());
             memory.areas.push(area);
@@ -44,12 +44,13 @@ impl Memory {
 
     pub(super) fn area(&mut self, area: u64) -> &mut [u8] {
         assert!(self.areas.contains(&area));
-        // SAFETY: mapped by `map` for as long as `self` lives, and borrowed from it. The child writes there
-        // only while `Child::run` waits for it, when nobody holds a slice: `Machine` lends them mutably.
+        // SAFETY: `map` has mapped it for as long as `self` lives, from which it is borrowed. The child
+        // writes there only while `Child::run` waits for it, when there is no slice, because `Machine` lends
+        // them mutably.
         unsafe { std::slice::from_raw_parts_mut((self.base + area) as *mut u8, self.len) }
     }
 
-    /// What lies around and between the areas.
+    /// Returns the address ranges around and between the areas.
     fn gaps(&self) -> Vec<(u64, u64)> {
         let mut gaps = Vec::new();
         let mut from = 0;
@@ -65,13 +66,13 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         for area in &self.areas {
-            // SAFETY: mapped by `map`, and slices of it cannot outlive `self`.
+            // SAFETY: `map` has mapped it, and slices of it cannot outlive `self`.
             unsafe { libc::munmap((self.base + area) as *mut libc::c_void, self.len) };
         }
     }
 }
 
-/// A stopped process of our own.
+/// A stopped child process.
 pub(super) struct Child {
     pid: libc::pid_t,
     initial: State,
@@ -84,7 +85,7 @@ impl Child {
         if pid == 0 {
             let tick = libc::timeval { tv_sec: 0, tv_usec: TICK_MICROSECONDS };
             let timer = libc::itimerval { it_interval: tick, it_value: tick };
-            // SAFETY: system calls; the timer's pointer is to a local.
+            // SAFETY: these are system calls; the timer's pointer is to a local variable.
             unsafe {
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
                 libc::signal(libc::SIGVTALRM, libc::SIG_DFL);
@@ -129,7 +130,7 @@ impl Child {
         ] {
             *register = 0;
         }
-        // No system call to restart.
+        // There is no system call to restart.
         g.orig_rax = u64::MAX;
         Ok(child)
     }
@@ -138,7 +139,7 @@ impl Child {
         &self.initial
     }
 
-    /// Leaves nothing mapped but the areas.
+    /// Unmaps everything except the areas.
     fn strip(&mut self, memory: &mut Memory) -> Result<()> {
         let first = memory.areas[0];
         memory.area(first)[..2].copy_from_slice(&SYSCALL);
@@ -156,7 +157,7 @@ impl Child {
         Ok(())
     }
 
-    /// A system call in the child, where `at` is a `syscall` instruction.
+    /// Makes a system call in the child, where `at` is the address of a `syscall` instruction.
     fn call(&mut self, at: u64, number: i64, arguments: [u64; 4]) -> Result<i64> {
         let mut general = self.initial.general;
         (general.rip, general.rax, general.orig_rax) = (at, number as u64, u64::MAX);
@@ -188,10 +189,10 @@ impl Child {
         Ok(Stop::Endless)
     }
 
-    /// The signal that the child stopped by. None: it is gone.
+    /// Waits until the child stops. Returns the signal, or `None` if the child has ended.
     fn wait(&mut self) -> Result<Option<i32>> {
         let mut status = 0;
-        // SAFETY: the pointer is to a local.
+        // SAFETY: the pointer is to a local variable.
         let got = unsafe { libc::waitpid(self.pid, &mut status, 0) };
         ensure!(got == self.pid, "waitpid: {}", io::Error::last_os_error());
         if libc::WIFSTOPPED(status) {
@@ -225,7 +226,8 @@ impl Child {
             bail!("the child is gone");
         }
         let address = null::<u8>().wrapping_add(address);
-        // SAFETY: the callers pass what the request wants: numbers, or pointers to locals of the right size.
+        // SAFETY: the callers pass what the request expects: numbers, or pointers to local variables of the
+        // right size.
         let result = unsafe { libc::ptrace(request, self.pid, address, data) };
         if result == -1 {
             return Err(io::Error::last_os_error()).with_context(|| format!("ptrace request {request}"));
@@ -237,7 +239,7 @@ impl Child {
 impl Drop for Child {
     fn drop(&mut self) {
         if self.pid > 0 {
-            // SAFETY: takes no pointers but null; the process is our unreaped child.
+            // SAFETY: it takes no pointers but null, and the process is a child that has not been waited for.
             unsafe {
                 libc::kill(self.pid, libc::SIGKILL);
                 libc::waitpid(self.pid, null_mut(), 0);
@@ -246,13 +248,13 @@ impl Drop for Child {
     }
 }
 
-/// Where glibc keeps its restartable sequence, from the thread pointer. None: it does not.
+/// Returns the offset from the thread pointer at which glibc keeps its restartable sequence, if it has one.
 fn rseq_offset() -> Option<u64> {
-    // SAFETY: the name is a C string; the symbol, where there is one, is a ptrdiff_t that never changes.
+    // SAFETY: the name is a C string. If the symbol exists, it is a ptrdiff_t that never changes.
     unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_offset".as_ptr()).cast::<u64>().as_ref().copied() }
 }
 
 fn zeroed_registers() -> libc::user_regs_struct {
-    // SAFETY: a structure of plain integers.
+    // SAFETY: this is a structure of plain integers.
     unsafe { MaybeUninit::zeroed().assume_init() }
 }

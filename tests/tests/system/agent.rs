@@ -1,6 +1,6 @@
-//! The machine code of the agent library: what it may do where it runs.
+//! The machine code of the agent library: it contains only what may run in the places where it runs.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -13,10 +13,12 @@ use tempfile::TempDir;
 gprofinject_tests::trials! {
     together:
         the_frequent_slow_path_touches_no_vector_register,
+        only_guarded_code_may_panic,
         nothing_is_needed_and_only_what_is_passed_on_is_offered;
 }
 
-/// The library as it is in the command under test, in a folder of its own. It has its symbols, but no line tables.
+/// Returns the library as it is in the command under test, in a folder of its own. It has its symbols, but no
+/// line tables.
 fn library() -> (TempDir, PathBuf) {
     let command = std::fs::read(tool::gprofinject().unwrap()).unwrap();
     let starts = (1..command.len() - 64).filter(|&at| command[at..].starts_with(b"\x7fELF\x02\x01\x01"));
@@ -30,7 +32,8 @@ fn library() -> (TempDir, PathBuf) {
     (folder, file)
 }
 
-/// The ELF file that begins here: its section headers stand at its end. `None`: the bytes only look like one.
+/// Returns the ELF file that begins here and has its section headers at its end, or `None` if the bytes only
+/// look like one.
 fn elf_at(bytes: &[u8]) -> Option<&[u8]> {
     let header = FileHeader64::<Endianness>::parse(bytes).ok()?;
     let endian = header.endian().ok()?;
@@ -44,46 +47,126 @@ fn output(tool: &str, arguments: &[&str], file: &PathBuf) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// `arcs::known` runs with the program's vector registers unsaved, and so does all that it calls.
+/// The machine code of the library, by function.
+struct Listing {
+    /// The instructions of each function.
+    bodies: HashMap<String, Vec<String>>,
+    /// The function whose address the dynamic linker stores in a word of the library, by the word's address. The compiler's
+    /// own library is called through such words.
+    words: HashMap<u64, String>,
+}
+
+impl Listing {
+    fn new(library: &PathBuf) -> Listing {
+        let listing = output("objdump", &["-d", "--no-show-raw-insn"], library);
+        let (mut bodies, mut names) = (HashMap::<String, Vec<String>>::new(), HashMap::new());
+        let mut current = String::new();
+        for line in listing.lines() {
+            if let Some((address, name)) = line.strip_suffix(">:").and_then(|l| l.split_once(" <")) {
+                current = name.to_owned();
+                names.insert(u64::from_str_radix(address, 16).unwrap(), name.to_owned());
+            } else {
+                bodies.entry(current.clone()).or_default().push(line.to_owned());
+            }
+        }
+        let relocations = output("readelf", &["-rW"], library);
+        let mut words = HashMap::new();
+        for line in relocations.lines().filter(|line| line.contains("R_X86_64_RELATIVE")) {
+            let number = |word: Option<&str>| u64::from_str_radix(word.unwrap(), 16).unwrap();
+            let mut fields = line.split_whitespace();
+            let (word, target) = (number(fields.next()), number(fields.next_back()));
+            words.extend(names.get(&target).map(|name| (word, name.clone())));
+        }
+        Listing { bodies, words }
+    }
+
+    /// Returns the function whose name contains this part.
+    fn named(&self, part: &str) -> &str {
+        let found: Vec<&String> = self.bodies.keys().filter(|name| name.contains(part)).collect();
+        assert_eq!(found.len(), 1, "{part}: {found:?}");
+        found[0]
+    }
+
+    /// Returns the functions that calls and jumps reach from some functions, these included, each with the way there.
+    fn reached(&self, from: &[&str]) -> HashMap<String, String> {
+        let mut reached = HashMap::new();
+        let mut work: Vec<(String, String)> =
+            from.iter().map(|&name| (name.to_owned(), name.to_owned())).collect();
+        while let Some((name, way)) = work.pop() {
+            let Some(body) = self.bodies.get(&name).filter(|_| !reached.contains_key(&name)) else {
+                continue;
+            };
+            reached.insert(name.clone(), way.clone());
+            for line in body.iter().filter(|line| line.contains("call") || line.contains("jmp")) {
+                let direct = line.split_once('<').and_then(|(_, t)| t.split(['>', '+']).next());
+                let word = line.split_once("# ").and_then(|(_, t)| t.split(' ').next());
+                let word = word.and_then(|word| u64::from_str_radix(word, 16).ok());
+                let through = word.and_then(|word| self.words.get(&word));
+                let targets = through.map(String::as_str).into_iter().chain(direct);
+                work.extend(targets.map(|name| (name.to_owned(), format!("{way} -> {name}"))));
+            }
+        }
+        reached
+    }
+}
+
+/// `arcs::known` runs while the program's vector registers are not saved, and so does everything that it
+/// calls.
 fn the_frequent_slow_path_touches_no_vector_register() {
     let (_folder, library) = library();
-    let listing = output("objdump", &["-d", "--no-show-raw-insn"], &library);
-    let mut bodies: HashMap<&str, Vec<&str>> = HashMap::new();
-    let mut current = "";
-    for line in listing.lines() {
-        if let Some(name) = line.strip_suffix(">:").and_then(|l| l.split_once('<')) {
-            current = name.1;
-        } else {
-            bodies.entry(current).or_default().push(line);
-        }
-    }
-    let known: Vec<&str> = bodies.keys().copied().filter(|name| name.contains("arcs5known")).collect();
-    assert_eq!(known.len(), 1, "{known:?}");
-    let (mut seen, mut work) = (HashSet::new(), known);
-    while let Some(name) = work.pop() {
-        if !seen.insert(name) {
-            continue;
-        }
-        // What ends in a panic never comes back.
-        if name.contains("panic") {
-            continue;
-        }
-        for line in &bodies[name] {
-            assert!(
-                !["%xmm", "%ymm", "%zmm", "%mm", "%st"].iter().any(|r| line.contains(r)),
-                "{name}: {line}"
-            );
-            let target = line.split_once('<').and_then(|(_, t)| t.split(['>', '+']).next());
-            work.extend(
-                target.filter(|t| bodies.contains_key(t) && (line.contains("call") || line.contains("jmp"))),
-            );
+    let listing = Listing::new(&library);
+    for (name, way) in listing.reached(&[listing.named("arcs5known")]) {
+        for line in &listing.bodies[&name] {
+            let touches = ["%xmm", "%ymm", "%zmm", "%mm", "%st"].iter().any(|r| line.contains(r));
+            assert!(!touches, "{way}: {line}");
         }
     }
 }
 
-/// It must come up without any other library, and define nothing that the program could mean but what it
-/// passes on (the agent's `jumps.rs`, `unwind.rs`, `children.rs`, `execute.rs` and `seccomp.rs`) and what
-/// it switches off (`mcount.rs`).
+/// The guard around code that has panicked leaves that code (the agent's `program/failure.rs`). No entry into the agent that is not
+/// guarded, and no frequent one is, reaches a panic.
+fn only_guarded_code_may_panic() {
+    let (_folder, library) = library();
+    let listing = Listing::new(&library);
+    let rust = [
+        "arcs5known",
+        "cells5enter",
+        "cells4exit",
+        "timer4tick",
+        "jumps12leave_frames",
+        "landings4land",
+        "backtraces6filter",
+        "arena5visit",
+        "unwinder13find_unwinder",
+        // These guard what they do, but not what they do after a panic.
+        "arcs4rare",
+        "arcs4tail",
+        "seccomp5enter",
+        "seccomp4stay",
+        "children5begin17h",
+        "execute11environment",
+        "orphan3end",
+        "early5early",
+        "attach9carry_out",
+    ];
+    let rust = rust.map(|part| listing.named(part));
+    let exported = ["_dl_find_object", "dl_iterate_phdr", "backtrace", "gprofinject_frida_orders"];
+    let panics = |from: &[&str]| -> Vec<String> {
+        listing
+            .reached(from)
+            .into_iter()
+            .filter(|(name, _)| name.contains("panicking"))
+            .map(|(_, way)| way)
+            .collect()
+    };
+    assert_eq!(panics(&[&rust[..], &exported].concat()), Vec::<String>::new());
+    // The search does find a panic where there is one.
+    assert_ne!(panics(&[listing.named("slots5count")]), Vec::<String>::new());
+}
+
+/// The library must load without any other library, and export only the functions that it passes on (the agent's
+/// `unwind/`, `process/children.rs`, `process/execute.rs`, `process/seccomp.rs` and `process/syscall.rs`) or
+/// switches off (`start/mcount.rs`).
 fn nothing_is_needed_and_only_what_is_passed_on_is_offered() {
     let (_folder, library) = library();
     let symbols = output("nm", &["-D", "--no-demangle"], &library);

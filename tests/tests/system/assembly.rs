@@ -1,7 +1,8 @@
-//! Random programs in assembly: with hooks they compute what they compute alone, and every function's calls
-//! are as many as the program counted itself.
+//! Random programs in assembly: with hooks they compute the same as alone, and the calls of every function
+//! are as many as the program has counted itself.
 //!
-//! `GPROFINJECT_FUZZ_PROGRAMS=1000 cargo test --release -p gprofinject-tests --test assembly` tries that many.
+//! `GPROFINJECT_FUZZ_PROGRAMS=1000 cargo test --release -p gprofinject-tests --test system assembly::` tries
+//! that many.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
@@ -16,7 +17,7 @@ use gprofinject_tests::{assembly, compile, extent, generate, gprofdata, run};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A trial for each program.
+/// Returns a trial for each program.
 pub(crate) fn trials() -> Vec<Trial> {
     let first = generate::first_seed();
     let seeds = first..first + extent::times("GPROFINJECT_FUZZ_PROGRAMS", 12, 500);
@@ -60,7 +61,7 @@ fn compare(folder: &Path, seed: u64, engines: &[Engine]) -> Result<(), String> {
     if alone.code() != 0 {
         return Err(format!("fails by itself: {}", alone.code()));
     }
-    // Some without neighbours to slide into.
+    // Some functions have no neighbours into which they could slide.
     let left_out: &[&str] = if seed % 3 == 2 { &["-X", "f*7"] } else { &[] };
     let elf = Program::read(&program).unwrap();
     let ways = engines.iter().flat_map(|&engine| Hooks::ALL.map(|hooks| (engine, hooks)));
@@ -90,7 +91,7 @@ fn compare(folder: &Path, seed: u64, engines: &[Engine]) -> Result<(), String> {
     Ok(())
 }
 
-/// The functions that are not hooked with these options.
+/// Returns the functions that are not hooked with these options.
 fn refused(engine: Engine, program: &Path, options: &[&str]) -> HashSet<String> {
     let mut command = tool::uncached(engine.gprofinject().unwrap());
     command.args([engine.option(), "--list"]).args(options).arg(program);

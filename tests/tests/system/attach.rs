@@ -1,6 +1,6 @@
-//! Attaching to programs that run already, and leaving them, over and over.
+//! Attaching to programs that already run, and leaving them, again and again.
 //!
-//! `GPROFINJECT_ATTACH_CYCLES`: how often each loop attaches.
+//! `GPROFINJECT_ATTACH_CYCLES` is the number of times that each loop attaches.
 
 use std::fs;
 use std::path::PathBuf;
@@ -32,7 +32,7 @@ gprofinject_tests::trials! {
         a_large_program_stands_still_for_a_short_time;
 }
 
-/// How often a loop attaches: `few` times in an ordinary run, fifty times as often if everything is to be run.
+/// Returns how often a loop attaches: `few` times in an ordinary run, fifty times as often in a full one.
 fn cycles(few: u64) -> usize {
     extent::times("GPROFINJECT_ATTACH_CYCLES", few, 50 * few) as usize
 }
@@ -45,7 +45,8 @@ const FLAGS: [&[&str]; 5] = [
     &["-O2", "-pg"],
 ];
 
-/// Exactly what is done between attaching and leaving, with frames of the program waiting on the stack meanwhile.
+/// Exactly the calls between attaching and leaving are counted, while frames of the program wait on the
+/// stack.
 fn counts_are_exact() {
     for flags in FLAGS {
         let mut subject = Subject::new("", flags);
@@ -67,12 +68,13 @@ fn counts_are_exact() {
     }
 }
 
-/// Attaches again and again to threads that are busy: the program does as undisturbed, and the counts are its own,
-/// up to calls that are under way.
+/// Attaches again and again to threads that are busy. The program behaves as without gprofinject, and the
+/// counts agree with its own, except for calls that are in progress.
 fn under_load(kinds: &str, flags: &[&str], times: usize) {
     let mut subject = Subject::new(kinds, flags);
     let before = subject.code();
-    // Calls under way: of each thread, of those it makes, of frames that wait for a coroutine or behind a signal.
+    // The calls in progress: of each thread, of threads that it creates, of frames that wait for a coroutine
+    // or below a signal handler.
     let slack = 8 * kinds.len() as u64;
     let mut longest: f64 = 0.0;
     for n in 0..times {
@@ -129,7 +131,7 @@ fn everything_at_once() {
     under_load("axtfvbhscrw", &[], cycles(20));
 }
 
-/// Whatever happens to the program meanwhile, its profile is written, and it ends as it would.
+/// However the program ends meanwhile, its profile is written, and it ends as it would alone.
 fn the_program_ends_while_it_is_profiled() {
     for (way, status) in [("exit", Some(5)), ("exec", Some(0)), ("-KILL", None), ("-TERM", None)] {
         let mut subject = Subject::new("axt", &[]);
@@ -146,7 +148,7 @@ fn the_program_ends_while_it_is_profiled() {
     }
 }
 
-/// The same while it is being attached to or left.
+/// The program ends while gprofinject attaches to it or leaves it.
 fn the_program_ends_at_any_moment() {
     for n in 0..cycles(20) {
         let mut subject = Subject::new("axtf", &[]);
@@ -172,7 +174,7 @@ fn folders(subject: &Subject) -> Vec<PathBuf> {
     ours.map(|entry| entry.path()).collect()
 }
 
-/// What was counted so far is recovered, and the next one to attach takes the hooks out.
+/// What was counted so far is recovered, and the next gprofinject that attaches takes the hooks out.
 fn gprofinject_is_killed_while_it_is_attached() {
     let mut subject = Subject::new("axt", &[]);
     let before = subject.code();
@@ -201,7 +203,8 @@ fn gprofinject_is_killed_while_it_is_attached() {
     subject.finish();
 }
 
-/// While it attaches, is attached, or leaves: what was begun is finished, and the next one takes it out.
+/// gprofinject is killed while it attaches, is attached, or leaves. What it has begun is finished, and the
+/// next gprofinject takes the agent out.
 fn gprofinject_is_killed_at_any_moment() {
     let mut subject = Subject::new("axtf", &[]);
     let before = subject.code();
@@ -218,7 +221,7 @@ fn gprofinject_is_killed_at_any_moment() {
     for n in 0..times {
         let mut command = subject.command(&["-q", "--duration", "0.005"]);
         let mut gprofinject = command.stderr(Stdio::null()).spawn().unwrap();
-        // Each time at another moment of the time that it takes; first it only plans.
+        // The kill comes at a different time of the run in each round; the run begins with planning.
         std::thread::sleep(whole.mul_f64(0.2 + 0.8 * (n as f64 * 0.618).fract()));
         gprofinject.kill().unwrap();
         let _ = gprofinject.wait().unwrap();
@@ -270,7 +273,7 @@ fn gprofinject_is_killed_again_and_again() {
     subject.finish();
 }
 
-/// One thread waits in the kernel and cannot be stopped, when gprofinject wants to leave.
+/// One thread waits in the kernel and cannot be stopped when gprofinject wants to leave.
 fn waiting_for_its_child() -> (Subject, Attached) {
     let mut subject = Subject::new("a", &[]);
     let attached = subject.attached(&["-v"]);
@@ -282,7 +285,7 @@ fn waiting_for_its_child() -> (Subject, Attached) {
     (subject, attached)
 }
 
-/// It takes some seconds until the thread can be stopped: no reason to give up.
+/// It takes some seconds until the thread can be stopped, which is no reason to give up.
 fn a_thread_that_waits_in_the_kernel() {
     let (mut subject, attached) = waiting_for_its_child();
     let go = subject.place.path("go");
@@ -298,7 +301,8 @@ fn a_thread_that_waits_in_the_kernel() {
     subject.finish();
 }
 
-/// The thread outlives all patience: what was counted is written, and the next one to attach takes everything out.
+/// The thread waits for longer than gprofinject does. The profile is written, and the next gprofinject that
+/// attaches takes everything out.
 fn a_thread_that_waits_in_the_kernel_for_too_long() {
     let (mut subject, attached) = waiting_for_its_child();
     let (status, said) = attached.end("-INT");
@@ -312,7 +316,7 @@ fn a_thread_that_waits_in_the_kernel_for_too_long() {
     subject.finish();
 }
 
-/// Waits, then calls each of ten thousand functions.
+/// The program waits, then calls each of ten thousand functions.
 fn a_large_program_stands_still_for_a_short_time() {
     const FUNCTIONS: usize = 10_000;
     let place = Place::new();
@@ -340,11 +344,11 @@ fn a_large_program_stands_still_for_a_short_time() {
         assert_eq!(subject.changed(&before), None, "{said}");
     }
     println!("{FUNCTIONS} functions: threads stood still for {times:?} ms");
-    // The machine may have had something else to do, once.
+    // Once, the machine may have been busy with other work.
     assert!(times.iter().any(|times| times.iter().all(|time| *time < 50.0)), "{times:?}");
 }
 
-/// Many threads, most of them waiting.
+/// Many threads, most of which wait.
 fn many_threads() {
     under_load(&"w".repeat(200), &[], cycles(5));
 }

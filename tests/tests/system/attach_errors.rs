@@ -1,4 +1,4 @@
-//! Processes that cannot be attached to: each is told why, and goes on.
+//! Processes to which gprofinject cannot attach: it says why for each, and the process continues.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -17,7 +17,7 @@ gprofinject_tests::trials! {
         another_users;
 }
 
-/// Does what its argument says, and says so; then counts lines. Ends with its input.
+/// A program that does what its argument says, prints a line, and then counts lines until its input ends.
 const SUBJECT: &str = r#"
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -84,7 +84,7 @@ int main(int argc, char **argv) {
 struct Subject {
     child: Child,
     stdout: BufReader<std::process::ChildStdout>,
-    /// As the program gives it.
+    /// The process number as the program prints it.
     number: String,
 }
 
@@ -102,7 +102,7 @@ impl Subject {
         Subject { child, stdout, number: number.trim().to_owned() }
     }
 
-    /// It still does what it is told.
+    /// Checks that the program still responds to its input.
     fn goes_on(mut self) {
         self.child.stdin.take().unwrap().write_all(b"a\nb\nc\n").unwrap();
         let mut line = String::new();
@@ -179,14 +179,14 @@ fn programs_that_the_agent_cannot_be_put_into() {
 fn what_is_no_process() {
     let place = Place::new();
     refused(&place, "4194305", &["there is no process 4194305"]);
-    // The kernel's first thread, where it can be seen.
+    // The kernel's first thread, if it is visible.
     if !fs::read_to_string("/proc/2/comm").is_ok_and(|name| name == "kthreadd\n") {
         return skip::skipped("what_is_no_process", "the kernel's threads are not seen in this container");
     }
     refused(&place, "2", &["2 is a process of the kernel"]);
 }
 
-/// What another user runs, as root sees it and as others do.
+/// A process of another user, as root and as other users see it.
 fn another_users() {
     let place = Place::new();
     place.c("subject", SUBJECT, &["-pthread"]);

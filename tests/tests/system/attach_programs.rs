@@ -1,5 +1,5 @@
-//! Attaching to programs of particular kinds: Rust, programs that live by their faults, forked children; and beside a
-//! debugger.
+//! Attaching to particular kinds of programs: in Rust, programs that use faults, forked children; and
+//! attaching at the same time as a debugger.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -26,7 +26,7 @@ gprofinject_tests::trials! {
         a_program_that_executes_itself;
 }
 
-/// A program of `processes/`, running.
+/// Starts a program of `processes/`.
 fn subject(file: &str, compiler: &str, flags: &[&str]) -> Subject {
     let place = Place::new();
     let mut command = Command::new(compiler);
@@ -37,7 +37,7 @@ fn subject(file: &str, compiler: &str, flags: &[&str]) -> Subject {
     Subject::start(place, command)
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 fn until(what: &str, is_so: impl Fn() -> bool) {
     let start = Instant::now();
     while !is_so() {
@@ -46,7 +46,7 @@ fn until(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// Attaches and leaves, with both kinds of hooks; the counts are exact, and nothing stays.
+/// Attaches and leaves, with both kinds of hooks. The counts are exact, and nothing stays in the process.
 fn over_and_over(mut subject: Subject, what: &str) {
     let before = subject.code();
     for n in 0..10_u32 {
@@ -82,7 +82,7 @@ fn programs_with_handlers_for_faults() {
     }
 }
 
-/// What a child has from its parent counts nowhere, and is taken out of the child on its own.
+/// What a child has inherited from its parent counts nowhere, and is taken out of the child separately.
 fn forked_children() {
     let mut subject = subject("parent.c", "gcc", &["-O2", "-w"]);
     let before = subject.code();
@@ -106,14 +106,14 @@ fn forked_children() {
     subject.step(6);
     let (status, said) = attached.end("-INT");
     assert_eq!((status, subject.calls("step")), (Some(0), 11), "{said}");
-    // It can be profiled like any other process.
+    // The child can be profiled like any other process.
     let outcome = attach(&subject, &child);
     assert_eq!(outcome.code(), 0, "{}", outcome.stderr_text());
     assert!(subject.place.path("child.out").exists());
     subject.finish();
 }
 
-/// The parent's folder has gone meanwhile.
+/// The parent's run folder has been removed meanwhile.
 fn a_child_that_is_left_behind() {
     let mut subject = subject("parent.c", "gcc", &["-O2", "-w"]);
     let attached = subject.attached(&[]);
@@ -127,7 +127,8 @@ fn a_child_that_is_left_behind() {
     subject.finish();
 }
 
-/// A server that was started as root, and is another user now, in a root folder where there is nothing of ours.
+/// A server that was started as root and is another user now, in a root folder that contains nothing of
+/// gprofinject.
 fn another_user_with_another_root() {
     if !Command::new("id").arg("-u").output().unwrap().stdout.starts_with(b"0\n") {
         return skip::skipped("another_user_with_another_root", "only root can become another user");
@@ -156,7 +157,7 @@ fn another_user_with_another_root() {
     subject.finish();
 }
 
-/// A debugger comes while the program is profiled, and once more when it has been left.
+/// A debugger attaches while the program is profiled, and again after it has been left.
 fn beside_a_debugger() {
     let tools = [
         ("gdb", &["-batch", "-nx", "-ex", "thread apply all backtrace", "-p"][..], "main"),
@@ -174,7 +175,7 @@ fn beside_a_debugger() {
             command.args(arguments).arg(subject.pid().to_string()).stdin(Stdio::null());
             let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
             if debugger == "strace" {
-                // It goes on until it is told.
+                // It continues until it is asked to stop.
                 let status = format!("/proc/{}/status", subject.pid());
                 let is_traced = || !fs::read_to_string(&status).unwrap().contains("TracerPid:\t0\n");
                 until("strace begins", is_traced);
@@ -204,7 +205,7 @@ fn beside_a_debugger() {
     }
 }
 
-/// By its own number the process looks empty then.
+/// /proc/PID of such a process looks empty.
 fn the_main_thread_has_ended() {
     let gone = |subject: &Subject| {
         let status = format!("/proc/{}/status", subject.pid());
@@ -215,7 +216,7 @@ fn the_main_thread_has_ended() {
         let maps = tasks.map(|task| fs::read_to_string(task.unwrap().path().join("maps")).unwrap());
         maps.collect::<String>()
     };
-    // Before it is attached to, and while it is.
+    // The main thread ends before gprofinject attaches, or while it is attached.
     for before in [true, false] {
         let mut subject = subject("headless.c", "gcc", &["-O2", "-w", "-pthread"]);
         for again in [false, true] {
@@ -239,7 +240,7 @@ fn the_main_thread_has_ended() {
     }
 }
 
-/// It is refused, and the memory stays what it was.
+/// gprofinject refuses the process, and the memory does not change.
 fn memory_in_our_place() {
     let mut subject = subject("below.c", "gcc", &["-O2", "-w"]);
     let outcome = subject.attach(&["--duration", "0"]);
@@ -249,7 +250,7 @@ fn memory_in_our_place() {
     subject.finish();
 }
 
-/// The program's text lies where numbers are.
+/// The addresses of the program's text are as small as ordinary numbers.
 fn numbers_that_look_like_addresses() {
     over_and_over(subject("numbers.c", "gcc", &["-O2", "-w", "-pthread", "-no-pie", "-fno-pie"]), "numbers");
 }
@@ -258,12 +259,12 @@ fn many_threads_with_sockets() {
     over_and_over(subject("sockets.c", "gcc", &["-O2", "-w", "-pthread"]), "sockets");
 }
 
-/// It is left even so, and stays stopped.
+/// gprofinject leaves the process nevertheless, and it stays stopped.
 fn a_process_that_is_stopped_meanwhile() {
     let mut subject = subject("steps.c", "gcc", &["-O2", "-w", "-pthread"]);
     let before = subject.code();
     let status = format!("/proc/{}/status", subject.pid());
-    // The kernel stops it once more when nobody traces it any longer, as soon as it has a processor.
+    // When no process traces it any longer, the kernel stops it again as soon as it gets a processor.
     let stopped = || until("stopped", || fs::read_to_string(&status).unwrap().contains("State:\tT"));
     for hooks in ["--hooks=both", "--hooks=entry"] {
         let attached = subject.attached(&[hooks]);
@@ -281,7 +282,7 @@ fn a_process_that_is_stopped_meanwhile() {
     subject.finish();
 }
 
-/// There is a new program at each look.
+/// The process executes another program each time that gprofinject examines it.
 fn a_program_that_executes_itself() {
     let place = Place::new();
     let path = place.path("again");

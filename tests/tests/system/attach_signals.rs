@@ -1,7 +1,7 @@
-//! Signals that come while gprofinject attaches, pauses, resumes and leaves: the process gets each as it would have alone, and
-//! gets no EINTR for those that it ignores.
+//! Signals that arrive while gprofinject attaches, pauses, resumes and leaves: the process receives each of
+//! them as it would alone, and gets no EINTR for signals that it ignores.
 //!
-//! `GPROFINJECT_ATTACH_CYCLES`: how often each test attaches.
+//! `GPROFINJECT_ATTACH_CYCLES` is the number of times that each test attaches.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -37,11 +37,11 @@ fn started(place: Place, program: PathBuf, arguments: &[&str]) -> Subject {
     Subject::start(place, command)
 }
 
-/// Attaches and leaves, pauses and resumes once.
+/// Attaches and leaves, and pauses and resumes once.
 fn attach(subject: &Subject, n: usize) {
     let hooks = ["--hooks=both", "--hooks=entry"][n % 2];
     if n.is_multiple_of(4) {
-        // Not quietly: that it is attached is known by what it says.
+        // Without `-q`, because a message shows that gprofinject is attached.
         let attached = subject.attached(&[hooks]);
         for order in ["--pause", "--resume", "--dump"] {
             let mut command = subject.place.command(&["--pid", &subject.pid().to_string(), order]);
@@ -57,12 +57,12 @@ fn attach(subject: &Subject, n: usize) {
     }
 }
 
-/// The kernel drops a signal that is ignored, but not where it is sent to a traced thread: then it ends calls.
+/// The kernel drops an ignored signal, unless it is sent to a traced thread; then it ends system calls.
 fn ignored_signals_interrupt_nothing() {
     let mut subject = subject(include_str!("../../processes/interrupted.c"), &[]);
     std::thread::sleep(Duration::from_secs(1));
     subject.tell("count");
-    // Nothing has attached yet: the program alone gets no EINTR either.
+    // gprofinject has not attached yet: the program alone gets no EINTR either.
     subject.hear("interrupted:\n");
     for n in 0..cycles() {
         attach(&subject, n);
@@ -72,8 +72,8 @@ fn ignored_signals_interrupt_nothing() {
     assert!(subject.is_clean());
 }
 
-/// The same where the main thread and another one often cannot be stopped in time, so that the others have to be let run
-/// while the main thread is traced.
+/// The main thread and another one often cannot be stopped in time, so that the others have to run while the
+/// main thread is traced.
 fn ignored_signals_interrupt_nothing_where_the_main_thread_stops_late() {
     let mut subject = subject(include_str!("../../processes/interrupted.c"), &["late"]);
     std::thread::sleep(Duration::from_secs(1));
@@ -89,8 +89,8 @@ fn ignored_signals_interrupt_nothing_where_the_main_thread_stops_late() {
     assert!(subject.is_clean());
 }
 
-/// The same where threads have to be let run, several at a time, before the process can be left: one of them is woken by a
-/// signal that another one takes.
+/// Some threads have to run, several at a time, before gprofinject can leave the process. One of them is
+/// woken by a signal that another one takes.
 fn ignored_signals_interrupt_no_thread_that_is_let_run() {
     const NONE: &str = "interrupted: epoll_wait 0, semtimedop 0\n";
     let place = Place::new();
@@ -108,7 +108,8 @@ fn ignored_signals_interrupt_no_thread_that_is_let_run() {
     assert!(subject.is_clean());
 }
 
-/// Each SIGSTOP stops the process, and each SIGCONT lets it go on, whatever its threads are made to do at that moment.
+/// Each SIGSTOP stops the process, and each SIGCONT continues it, whatever its threads are doing for
+/// gprofinject.
 fn stops(threads: &str) {
     let mut subject = subject(include_str!("../../processes/interrupted.c"), &[threads]);
     let mut attached = 0;
@@ -116,7 +117,7 @@ fn stops(threads: &str) {
         let hooks = ["--hooks=both", "--hooks=entry"][n % 2];
         let outcome = subject.attach(&["-q", hooks, "--duration", "0.01"]);
         let said = outcome.stderr_text();
-        // What is stopped already when we come is refused, and may be left with its memory.
+        // A process that is already stopped is refused, and may be left with the agent's memory.
         assert!(outcome.code() == 0 || said.contains("is stopped"), "the {n}th time: {said}");
         attached += usize::from(outcome.code() == 0);
     }
@@ -133,8 +134,8 @@ fn many_threads_are_stopped() {
     stops("1");
 }
 
-/// Signals with a handler, of which a thread gets each once, in their order, with what was sent along: those that are
-/// queued, those of its own faults, and what a timer sends.
+/// Signals with a handler are received once and in order by one thread, with the data sent along: queued
+/// signals, those of the thread's own faults, and those of a timer.
 fn handled_signals_come_once_and_in_order() {
     for threads in ["0", "3"] {
         let mut subject = subject(include_str!("../../processes/queued.c"), &[threads]);

@@ -1,5 +1,5 @@
-//! Block counts: the count of every instruction of every counted function is callgrind's, and the program notices
-//! nothing.
+//! Basic-block counts: the count of every instruction of every counted function is callgrind's, and the
+//! program behaves as it does alone.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -46,7 +46,7 @@ fn assembly() {
     everywhere("assembly.c", &[]);
 }
 
-/// `__morestack` goes on behind its return address: who calls it is not counted, and runs.
+/// `__morestack` continues after its return address. Functions that call it are not counted, and run.
 fn split_stacks() {
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("program");
@@ -63,8 +63,8 @@ fn split_stacks() {
     assert!(stats["blocks"]["uncounted_by_reason"]["not-relocatable"].as_u64() > Some(2), "{stats}");
 }
 
-/// Where the targets of a jump are not found, the function is not counted rather than in part: here the table does not
-/// begin where its address points, and the sum goes through memory.
+/// If the targets of a jump are not found, the function is not counted at all. Here the table does not begin
+/// where its address points, and the sum passes through memory.
 fn unknown_targets() {
     let folder = tempfile::tempdir().unwrap();
     let source = "#include <stdio.h>\nlong letters(long letter);\n\
@@ -96,7 +96,7 @@ fn bzip2() {
     corpus("bzip2", &["O2", "Os"], &["-c"], Some(&data));
 }
 
-/// In each way of compiling, with each kind of hooks.
+/// Compares with each flag set and each kind of hooks.
 fn everywhere(source: &str, flags: &[&str]) {
     let folder = tempfile::tempdir().unwrap();
     for (compiler, level) in
@@ -195,8 +195,9 @@ fn count(
     (profiled, gprofdata::read(&gmon).unwrap().blocks, stats)
 }
 
-/// The count of each instruction, and whether it repeats itself, of which callgrind counts each round: a record's count
-/// holds up to the next record, an instruction that never falls through, or the function's end.
+/// Returns the count of each instruction, and whether the instruction repeats itself (callgrind counts each
+/// repetition). A record's count holds up to the next record, an instruction that never falls through, or the
+/// function's end.
 fn spread(program: &Path, blocks: &[(u64, u64)]) -> BTreeMap<u64, (u64, bool)> {
     let records: BTreeMap<u64, u64> = blocks.iter().copied().collect();
     assert_eq!(records.len(), blocks.len(), "one record for each block");
@@ -241,7 +242,7 @@ fn instructions(program: &Path) -> Vec<(u64, String)> {
     listing.lines().filter_map(line).collect()
 }
 
-/// A small program of one source.
+/// Compiles a small program of one source.
 fn compiled(folder: &Path, source: &str, flags: &[&str]) -> PathBuf {
     let program = folder.join("program");
     let file = folder.join("program.c");
@@ -252,7 +253,7 @@ fn compiled(folder: &Path, source: &str, flags: &[&str]) -> PathBuf {
     program
 }
 
-/// What is not chosen is not counted, and a pattern of files chooses by line tables.
+/// Functions that are not selected are not counted, and a pattern for files selects by line tables.
 fn choosing() {
     let folder = tempfile::tempdir().unwrap();
     let source = "#line 1 \"first.c\"\n__attribute__((noipa)) int one(int x) { return x ? x + 1 : 7; }\n\
@@ -276,7 +277,7 @@ fn choosing() {
     assert!(counted(&["-q"]).is_empty());
 }
 
-/// Lines need line information, and the message says so.
+/// Counting lines needs line information, and the message says so.
 fn lines_without_line_information() {
     let folder = tempfile::tempdir().unwrap();
     let program = compiled(folder.path(), "int main(void) { return 0; }\n", &["-O1"]);
@@ -288,7 +289,8 @@ fn lines_without_line_information() {
     assert!(!gmon.exists());
 }
 
-/// Children count from zero, each in its own profile; what was counted before the end is there whatever it was.
+/// Children count from zero, each in its own profile. What was counted before the end is in the profile
+/// whatever the end was.
 fn children_and_crashes() {
     let folder = tempfile::tempdir().unwrap();
     let source = "#include <signal.h>\n#include <stdlib.h>\n#include <sys/wait.h>\n#include <unistd.h>\n\
@@ -316,11 +318,12 @@ fn children_and_crashes() {
     files.retain(|p| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with("gmon.out")));
     let mut counts: Vec<u64> = files.iter().map(|p| most(p)).collect();
     counts.sort_unstable();
-    // The loop's body is one block, and has its condition at its end.
+    // The loop's body is one basic block, with its condition at the end.
     assert_eq!(counts, [3, 15], "{files:?}");
 }
 
-/// Of the block that a null pointer ends only what has run is counted; all others have run as often as they did.
+/// In the basic block that a null pointer ends, only what has run is counted. All other blocks have their
+/// usual counts.
 fn a_null_pointer() {
     let folder = tempfile::tempdir().unwrap();
     let source = "volatile int a, b;\n\
@@ -333,7 +336,7 @@ fn a_null_pointer() {
         let command = tool::command(&["-q", "--count", "lines"], &gmon, &program, &[]).unwrap();
         let outcome = run::run(command, None, LIMIT).unwrap();
         assert_eq!(outcome.code(), 128 + 11, "{}", outcome.stderr_text());
-        // What each function ran, by the least and the greatest of its instructions' counts.
+        // For each function, the smallest and the largest of its instructions' counts.
         let blocks = gprofdata::read(&gmon).unwrap().blocks;
         let counts = spread(&program, &blocks);
         let functions = Program::read(&program).unwrap();
@@ -345,7 +348,8 @@ fn a_null_pointer() {
             seen.dedup();
             seen
         };
-        // Above five: 6, 7. Up to the store: 0 to 7; behind it one less. The caller is left at its call.
+        // For arguments above five: 6 and 7. Up to the store: 0 to 7, and after it one less. The caller ends
+        // at its call.
         assert_eq!(seen("set"), [2, 7, 8], "{level}");
         let each = seen("each");
         assert!(each.last() == Some(&8) && each.contains(&7), "{level}: {each:?}");

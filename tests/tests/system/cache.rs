@@ -1,5 +1,6 @@
-//! The cache of plans: it saves the planning, changes no profile, and nobody else's files are read or written for it.
-//! What a damaged entry can do is tested beside the code as well, in `agent/plan/src/stored` and `injector/src/plan_cache`.
+//! The cache of plans: it saves the planning, changes no profile, and causes no access to other users' files.
+//! The tests beside the code, in `agent/plan/src/stored/tests.rs` and `injector/src/program/plan_cache/`,
+//! cover damaged entries as well.
 
 use std::fmt::Write;
 use std::fs;
@@ -27,10 +28,10 @@ gprofinject_tests::trials! {
         executed_programs_are_cached_too;
 }
 
-/// The unprivileged user, called nobody.
+/// The unprivileged user with the name nobody.
 const USER: u32 = 65534;
 
-/// Functions of the program. Number N is called N % 7 + 1 times.
+/// The number of functions in the program. Function N is called N % 7 + 1 times.
 const FUNCTIONS: usize = 400;
 const CALLS: usize = {
     let (mut n, mut sum) = (0, 0);
@@ -41,7 +42,7 @@ const CALLS: usize = {
     sum
 };
 
-/// Enough code for a plan to be kept. `answer` is one byte of it.
+/// Returns a source with enough code for a plan to be kept. `answer` is one byte of it.
 fn source(answer: u8) -> String {
     let mut source = String::from("#include <stdio.h>\n");
     for n in 0..FUNCTIONS {
@@ -66,7 +67,7 @@ struct Scene {
 /// One run of gprofinject.
 struct Run {
     cached: bool,
-    /// What the profile says.
+    /// The arcs in the profile.
     arcs: std::collections::BTreeMap<(u64, u64), u64>,
     said: String,
 }
@@ -76,7 +77,7 @@ impl Scene {
         let place = Place::new();
         fs::set_permissions(place.folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
         place.c("program", &source(1), &["-Wl,--build-id=0x1234"]);
-        // gprofinject takes names with symbolic links in them for another user's work.
+        // gprofinject does not accept names that contain symbolic links.
         let caches = place.folder.path().canonicalize().unwrap().join("caches");
         Scene { place, caches }
     }
@@ -93,7 +94,7 @@ impl Scene {
         self.judge(finish(self.command("./program", options)), options)
     }
 
-    /// The program ran as it does alone, and all its calls are in the profile.
+    /// Checks that the program ran as it does alone and that all its calls are in the profile.
     fn judge(&self, outcome: Outcome, options: &[&str]) -> Run {
         let said = outcome.stderr_text();
         assert_eq!(
@@ -107,7 +108,7 @@ impl Scene {
         assert_eq!(cached, said.contains("for a plan from the cache"), "{said}");
         let arcs = gprofdata::read(&self.place.path("profile")).unwrap().arcs;
         if options.is_empty() {
-            // main and what the C library calls are more.
+            // main and functions that the C library calls are counted in addition.
             let calls: u64 = arcs.values().sum();
             assert!((CALLS as u64..CALLS as u64 + 20).contains(&calls), "{calls} of {CALLS}");
         }
@@ -118,7 +119,7 @@ impl Scene {
         self.caches.join("gprofinject")
     }
 
-    /// The names of all files in the cache.
+    /// Returns the names of all files in the cache.
     fn names(&self) -> Vec<String> {
         let Ok(entries) = fs::read_dir(self.folder()) else { return Vec::new() };
         let mut names: Vec<String> =
@@ -127,7 +128,7 @@ impl Scene {
         names
     }
 
-    /// The only entry.
+    /// Returns the only entry.
     fn entry(&self) -> PathBuf {
         let names = self.names();
         assert_eq!(names.len(), 1, "{names:?}");
@@ -163,7 +164,7 @@ fn the_second_run_finds_the_plan_and_counts_the_same() {
         assert_eq!(mode(&scene.folder().join(name)), 0o600);
     }
     assert_eq!(mode(&scene.folder()), 0o700);
-    // No hooks by two ways: the plans are the same but for what they say of each function.
+    // No hooks in two ways: the plans are the same, except for what they say about each function.
     for (options, reason) in [("--hooks=none", "no-hooks"), ("-X*", "not-selected")] {
         for cached in [false, true] {
             let run = scene.run(&[options]);
@@ -190,7 +191,7 @@ fn what_is_listed_is_the_same() {
     assert_eq!(list(&[]), anew);
 }
 
-/// A forged build-id does not lead to the plan of the program that it was taken from.
+/// A forged build-id does not lead to the plan of the program from which it was taken.
 fn another_program_under_the_same_name_and_build_id_is_planned_anew() {
     let scene = Scene::new();
     scene.run(&[]);
@@ -249,7 +250,7 @@ fn a_damaged_entry_is_replaced() {
         );
         assert!(scene.run(&[]).cached, "damage {n}");
     }
-    // What cannot be replaced is no error, either.
+    // An entry that cannot be replaced is no error either.
     let entry = scene.entry();
     fs::remove_file(&entry).unwrap();
     fs::create_dir_all(entry.join("full")).unwrap();
@@ -318,7 +319,7 @@ fn root_does_not_use_another_users_cache() {
     assert!(!run.cached && run.said.contains("belongs to user 65534"), "{}", run.said);
     assert_eq!(fs::read_dir(&home).unwrap().count(), 0, "root wrote there");
 
-    // The user's own plans are the user's.
+    // The user's own plans belong to the user.
     let runs = [as_user(USER), as_user(USER), as_user(0)];
     assert_eq!(runs.each_ref().map(|run| run.cached), [false, true, false], "{}", runs[0].said);
     let folder = home.join(".cache/gprofinject");
@@ -326,7 +327,7 @@ fn root_does_not_use_another_users_cache() {
         fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().metadata().unwrap().uid()).collect();
     assert_eq!(owners, [USER]);
 
-    // Nor does a folder of the user's count inside one of root's.
+    // A folder of the user inside one of root's is not used either.
     fs::create_dir(scene.place.path("roots")).unwrap();
     fs::rename(&folder, scene.place.path("roots/gprofinject")).unwrap();
     let mut command = scene.command("./program", &[]);

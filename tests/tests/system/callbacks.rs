@@ -1,6 +1,7 @@
-//! Calls out of code that is not hooked, in random programs: whose call each one is, the program says itself.
+//! Calls from code that is not hooked, in random programs, which themselves report the caller of each call.
 //!
-//! `GPROFINJECT_FUZZ_PROGRAMS=1000 cargo test --release -p gprofinject-tests --test callbacks` tries that many seeds.
+//! `GPROFINJECT_FUZZ_PROGRAMS=1000 cargo test --release -p gprofinject-tests --test system callbacks::` tries
+//! that many seeds.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -18,7 +19,7 @@ gprofinject_tests::trials! {
 }
 
 const LIMIT: Duration = Duration::from_secs(60);
-/// Where the code is that is not hooked.
+/// The place of the code that is not hooked.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Unhooked {
     /// In a library.
@@ -27,7 +28,7 @@ enum Unhooked {
     Excluded,
 }
 
-/// Frames look different in each.
+/// The ways to build, each of which makes different frames.
 const BUILDS: &[(&str, &[&str], Unhooked)] = &[
     ("g++", &["-O2"], Unhooked::Library),
     ("g++", &["-O0"], Unhooked::Library),
@@ -86,7 +87,7 @@ fn build_random(folder: &Path, compiler: &str, flags: &[&str], unhooked: Unhooke
     program
 }
 
-/// What is wrong with one run.
+/// Returns what is wrong with one run.
 fn compare(path: &Path, unhooked: Unhooked, seed: u64, folder: &Path) -> Vec<String> {
     let args = [seed.to_string()];
     let mut command = Command::new(path);
@@ -112,7 +113,7 @@ fn compare(path: &Path, unhooked: Unhooked, seed: u64, folder: &Path) -> Vec<Str
     )
 }
 
-/// `caller -> callee count`, a line each.
+/// Parses lines of the form `caller -> callee count`.
 fn arcs(text: &str) -> Vec<Arc> {
     let arc = |line: &str| {
         let (caller, rest) = line.split_once(" -> ")?;

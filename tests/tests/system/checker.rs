@@ -1,4 +1,4 @@
-//! The comparison compares: a perfect profile passes, each kind of mistake is seen.
+//! Tests of the comparison itself: a perfect profile passes, and each kind of mistake is detected.
 
 use gprofinject_tests::tool::Hooks;
 use gprofinject_skip as skip;
@@ -51,7 +51,7 @@ fn mistakes_are_seen() {
     assert!(differs(&moved), "an address behind the call instruction");
 }
 
-/// The same of the comparison that leaves functions out.
+/// The same for the comparison that leaves functions out.
 fn mistakes_are_seen_beside_functions_that_are_left_alone() {
     let test = Test::read(&tool::folder().join("programs/direct.c")).unwrap();
     let path = build::build(&test, flags::flag_set("O2")).unwrap();
@@ -72,7 +72,7 @@ fn mistakes_are_seen_beside_functions_that_are_left_alone() {
     assert!(!equal(&[], &|p| *p.arcs.get_mut(&(a, b)).unwrap() -= 1), "one call lost");
     assert!(equal(&[b], &|p| p.arcs.retain(|(_, callee), _| *callee != b)));
     assert!(!equal(&[b], &|_| {}), "calls of a function that was left alone");
-    // What comes out of one counts as its caller's.
+    // Calls by a function that is not hooked count as its caller's.
     let without_a = |p: &mut gprofdata::GmonOut| {
         p.arcs = [((main, b), 30), ((main, c), 4), ((at("_start"), main), 1)].into_iter().collect()
     };
@@ -93,7 +93,7 @@ fn mistakes_are_seen_beside_functions_that_are_left_alone() {
     assert!(!equal(&[a], &few), "the caller's own call is another's");
 }
 
-/// Two programs that differ in flags share a body and what it says of itself.
+/// Two programs that differ only in flags share a body and its directives.
 fn included_files_have_their_say() {
     let program = |name: &str| Test::read(&tool::folder().join("programs").join(name)).unwrap();
     let (one, other) = (program("exc-static.cc"), program("exc-static-libgcc.cc"));

@@ -1,4 +1,4 @@
-//! Children and executed programs: they run as they do alone, and each process has a profile of its own.
+//! Children and executed programs: they behave as they do alone, and each process has a profile of its own.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -52,7 +52,7 @@ fn new_namespaces_of_process_numbers() {
     }
 }
 
-/// Until it executes something it is a guest in its parent.
+/// Until such a child executes a program, it is a guest in its parent.
 fn children_that_share_memory() {
     let forks = Subject::new("forks");
     forks.check(&["vfork-exit"], &[[5, 7, 0]]);
@@ -93,7 +93,7 @@ fn children_that_outlive_the_first_process() {
     daemons.check(&["death"], &[[3, 0, 0], [5, 0, 0]]);
     let ignored: Vec<Calls> = [[3, 0, 0]].into_iter().chain([[5, 0, 0]; 5]).collect();
     daemons.check(&["ignored"], &ignored);
-    // Its output comes after our end where we do not wait.
+    // Its output comes after gprofinject's end if that does not wait for it.
     for mode in ["--hooks=both", "--hooks=entry", "--sampler=timer"] {
         let run = daemons.profiled(&["-q", mode], &["orphan"], &[]);
         assert_eq!((run.outcome.code(), run.outcome.stdout_text().as_str()), (2, "orphan ends\n"), "{mode}");
@@ -138,7 +138,7 @@ fn each_way_to_execute() {
     execs.check(&["preload", library.to_str().unwrap(), &own, "again"], &[[3, 0, 0], [0, 11, 0]]);
 }
 
-/// They run; that they are not followed is said.
+/// The programs run, and gprofinject reports that it does not follow them.
 fn programs_that_cannot_be_asked_for() {
     let execs = Subject::new("execs");
     let own = execs.name().to_owned();
@@ -174,7 +174,7 @@ fn shells_and_pipes() {
     }
 }
 
-/// Whatever is executed: what it does, and what the executing one is told, is as it is alone.
+/// Whatever is executed: it behaves as it does alone, and so does the process that executes it.
 fn programs_of_all_kinds_are_executed() {
     const TEST: &str = "programs_of_all_kinds_are_executed";
     const SMALL: &str =
@@ -239,7 +239,8 @@ fn children_that_are_left_alone_do_not_pay() {
     }
 }
 
-/// It is asked for with capabilities that it does not have itself, and could not load the agent.
+/// The process that executes the program has capabilities that the program itself will not have, so that the
+/// program could not load the agent.
 fn programs_that_are_executed_as_another_user() {
     let execs = Subject::new("execs");
     if !skip::have("setpriv")

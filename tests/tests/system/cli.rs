@@ -1,4 +1,4 @@
-//! The command as its user meets it: what passes through, what is said, what happens with bad input.
+//! The command as its user sees it: what is passed through, the messages, and the behaviour with wrong input.
 
 use std::fs;
 use std::path::Path;
@@ -128,7 +128,7 @@ fn unwritable_output_is_found_before_the_program_runs() {
     let place = Place::new();
     place.c("mark", "#include <stdio.h>\nint main(void) { fopen(\"ran\", \"w\"); return 0; }", &[]);
     complains(&place.run(&["-o", "no/such/folder/gmon.out", "./mark"]), 125, "no/such/folder");
-    // A folder can't be written as a file, by root either.
+    // A folder cannot be written as a file, not even by root.
     fs::create_dir(place.path("folder")).unwrap();
     complains(&place.run(&["-o", "folder", "./mark"]), 125, "folder");
     complains(&place.run(&["-o", "new/", "./mark"]), 125, "new/");
@@ -155,7 +155,8 @@ fn full_disk_is_reported() {
     let mut command = place.command(&["-o", "/dev/full", "./hello"]);
     command.env("TMPDIR", place.folder.path());
     let outcome = finish(command);
-    // Either an error of ours, or the program's status and the name of the file where the profile is now.
+    // The result is either an error of gprofinject's, or the program's status and the name of the file that
+    // has the profile now.
     let said = outcome.stderr_text();
     assert!(said.contains("/dev/full"), "a lost profile without a word: {} {said}", outcome.code());
     if outcome.code() != 125 {
@@ -218,7 +219,7 @@ fn environment_and_files_are_the_programs_own() {
     alone.current_dir(place.folder.path()).env("LOOK", "a=b c").env_remove("GMON_OUT_PREFIX");
     let alone = run::run(alone, None, LIMIT).unwrap();
     assert!(path.is_file() && alone.stdout_text().contains("LOOK=a=b c"));
-    // perf samples from outside; a timer of our own would rightly show up as a SIGPROF handler.
+    // perf samples from outside. A timer of the agent's would correctly show up as a SIGPROF handler.
     for options in [&["-q"][..], &["-q", "--hooks=entry"], &["-q", "--rate=0"]] {
         let mut command = place.command(&[options, &["./look"]].concat());
         command.env("LOOK", "a=b c");
@@ -254,8 +255,8 @@ fn list_runs_nothing() {
     }
 }
 
-/// Which of the program's own functions were counted, with these options; each is called once. `body` is
-/// the assembly in the small ones.
+/// Returns which of the program's own functions were counted with these options. Each is called once. `body`
+/// is the assembly in the small ones.
 fn counted(body: &str, options: &[&str]) -> String {
     let place = Place::new();
     let source = format!(
@@ -284,7 +285,8 @@ fn functions_are_chosen_by_name_and_size() {
     assert_eq!(counted(&["--hooks=none"]), "");
 }
 
-/// One byte each, and side by side: what is chosen must not depend on whether its neighbours are.
+/// Functions of one byte without padding between them: whether one is hooked must not depend on whether its
+/// neighbours are selected.
 fn tiny_functions_are_chosen_without_their_neighbours() {
     assert_eq!(counted("", &[]), "alpha_one alpha_two beta_one large main");
     assert_eq!(counted("", &["-X", "*_one"]), "alpha_two large main");

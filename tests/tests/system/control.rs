@@ -1,4 +1,5 @@
-//! A profile that is being made: looked at, set to zero, paused, of programs that were started and attached to.
+//! Profiles in progress, of programs that gprofinject has started and of those to which it has attached:
+//! dumped, set to zero, paused.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
@@ -28,14 +29,14 @@ struct Session {
     subject: Subject,
     child: Child,
     answers: BufReader<ChildStdout>,
-    /// The program's own process.
+    /// The number of the program's own process.
     pid: u32,
     attached: Option<Child>,
 }
 
 impl Drop for Session {
     fn drop(&mut self) {
-        // Where a test has failed, nothing may be left behind.
+        // After a failed test, no process may be left.
         let _ = Command::new("kill").args(["-KILL", &self.pid.to_string()]).stderr(Stdio::null()).status();
         for child in [Some(&mut self.child), self.attached.as_mut()].into_iter().flatten() {
             let _ = child.kill();
@@ -44,7 +45,7 @@ impl Drop for Session {
     }
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let start = Instant::now();
     while !is_so() {
@@ -93,7 +94,7 @@ impl Session {
         session
     }
 
-    /// Has the program do something, and waits until it has.
+    /// Makes the program do something, and waits until it has.
     fn tell(&mut self, what: &str) {
         self.tell_only(what);
         self.hear("done");
@@ -124,14 +125,14 @@ impl Session {
         assert!(output.status.success(), "{verb}: {}", String::from_utf8_lossy(&output.stderr));
     }
 
-    /// It is an error that says so.
+    /// Checks that the request fails with a message that contains `why`.
     fn refuses(&self, verb: &str, why: &str) {
         let output = self.ask(verb, &[]);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.status.code() == Some(125) && said.contains(why), "{verb}: {said}");
     }
 
-    /// Calls of mid and leaf up to now.
+    /// Returns the calls of mid and leaf until now.
     fn counts(&self) -> [u64; 2] {
         let file = self.path("dump");
         let _ = fs::remove_file(&file);
@@ -154,12 +155,12 @@ impl Session {
         self.subject.place().path(name)
     }
 
-    /// What gprofinject has said.
+    /// Returns the messages of gprofinject.
     fn said(&self) -> String {
         fs::read_to_string(self.path(SAID)).unwrap()
     }
 
-    /// The program reads no more and ends; the profile is written.
+    /// Ends the program's input and waits for its end and for the profile.
     fn end(&mut self) -> [u64; 2] {
         self.finish();
         self.calls(&self.path("gmon.out"))
@@ -183,7 +184,7 @@ fn quiet(subject: &Subject, mut command: Command) -> Command {
     command
 }
 
-/// Begins, and waits for the program's first word.
+/// Starts the program and waits for its first line.
 fn spawn(subject: &Subject, command: Command) -> (Child, BufReader<ChildStdout>) {
     let mut child = quiet(subject, command).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut answers = BufReader::new(child.stdout.take().unwrap());
@@ -193,7 +194,7 @@ fn spawn(subject: &Subject, command: Command) -> (Child, BufReader<ChildStdout>)
     (child, answers)
 }
 
-/// The functions' code in memory is not that of the file.
+/// Whether the functions' code in memory differs from the file.
 fn is_patched(session: &Session) -> bool {
     use std::os::unix::fs::FileExt;
     let program = Program::read(&session.subject.path).unwrap();
@@ -208,7 +209,7 @@ fn is_patched(session: &Session) -> bool {
         memory.read_exact_at(&mut bytes, base + function.address).unwrap();
         bytes != program.code(function.address)[..bytes.len()]
     };
-    // leaf is a single byte long, and is hooked at its call sites.
+    // leaf has a single byte and is hooked at its call sites.
     let patched = ["main", "mid"].map(differs);
     assert!(patched == [patched[0]; 2], "{patched:?}");
     patched[0]
@@ -224,7 +225,7 @@ fn all(mut session: Session) {
     assert!(!is_patched(&session));
     session.tell("go 50");
     assert_eq!(session.counts(), [100, 300]);
-    session.refuses("--pause", "paused already");
+    session.refuses("--pause", "already paused");
 
     session.does("--resume");
     assert!(is_patched(&session));
@@ -238,7 +239,7 @@ fn all(mut session: Session) {
     session.does("--reset");
     session.tell("go 2");
 
-    // Where no file is named it goes where the profile will go.
+    // If no file is named, the dump is written where the profile will be.
     session.does("--dump");
     assert_eq!(session.calls(&session.path("gmon.out")), [2, 6]);
     session.tell("go 1");
@@ -259,7 +260,7 @@ fn a_program_that_was_attached_to() {
     }
 }
 
-/// A caller's and a callee's counts differ by no more than the calls under way, in each thread; paused or not.
+/// The counts of a caller and a callee differ by at most the calls in progress in each thread, paused or not.
 fn under_load() {
     const THREADS: u64 = 4;
     for mut session in [Session::started(&["-q"]), Session::attached(&["-q"])] {
@@ -274,7 +275,8 @@ fn under_load() {
             let [mid, leaf] = session.counts();
             assert!(mid >= last, "{mid} after {last}");
             let off = leaf.abs_diff(3 * mid);
-            // Whoever was inside when the hooks went away or came may have missed up to three calls.
+            // Each thread that was inside when the hooks were written or removed may have missed up to three
+            // calls.
             assert!(off <= 3 * THREADS * (round + 1), "round {round}: {mid} {leaf}");
             last = mid;
         }
@@ -296,7 +298,7 @@ fn a_signal_asks_for_profiles() {
     signal(&session, "-USR1");
     until("a profile", || file.exists());
     assert_eq!(session.calls(&file), [5, 15]);
-    // The program would have ended of the first.
+    // The first signal would have ended the program.
     session.tell("go 5");
     signal(&session, "-USR2");
     until("counts are zero", || session.counts() == [0, 0]);
@@ -324,9 +326,9 @@ fn what_nobody_profiles_cannot_be_asked() {
     assert_eq!(child.wait().unwrap().code(), Some(3));
 }
 
-/// Threads are everywhere in the patches' ways when these come and go, in jumps that stand elsewhere too: `mid` begins with
-/// a call, so that two bytes at its start lead to a cave. The program counts in a register that mid leaves alone. In the
-/// other program, signal handlers interrupt them as well.
+/// Threads are anywhere when the patches are written and removed, also in jumps outside the functions: `mid`
+/// begins with a call, so two bytes at its start lead to a cave. The program counts in a register that mid
+/// preserves. In the other program, signal handlers interrupt the threads as well.
 fn again_and_again() {
     let hooks = ["--hooks=both", "--hooks=entry"];
     for (program, hooks) in hooks.iter().flat_map(|hooks| [("rounds", hooks), ("calls", hooks)]) {
@@ -351,8 +353,8 @@ fn again_and_again() {
     }
 }
 
-/// A signal handler has interrupted a function that begins with `push rbx; call leaf`, at any instruction, when the
-/// patches go or come. What it has interrupted goes on as it would.
+/// A signal handler has interrupted a function that begins with `push rbx; call leaf`, at any instruction,
+/// when the patches are written or removed. The interrupted function continues as it would alone.
 fn at_each_instruction() {
     const CALL: &str = "inside 1";
     const CALL_IN_ITS_PLACE: &str = "inside 3";
@@ -375,7 +377,7 @@ fn at_each_instruction() {
             let output = session.ask(verb, &[]);
             let (done, said) = (output.status.success(), String::from_utf8_lossy(&output.stderr));
             assert!(done || said.contains(why), "{verb} at {place}: {said}");
-            // What an earlier handler has left on the stack may hold off a resume.
+            // What an earlier handler has left on the stack may delay a resume.
             let is_refused = refused.contains(&&*place);
             assert!(done != is_refused || !done && verb == "--resume", "{verb} at {place}: {said}");
             session.tell_only("go on");

@@ -1,4 +1,4 @@
-//! Damaged program files: an error or a run, never a panic or a hang.
+//! Damaged program files cause an error or a run, never a panic or a hang.
 
 use std::fs;
 use std::path::Path;
@@ -13,7 +13,7 @@ gprofinject_tests::trials! {
         corrupted;
 }
 
-/// Long enough for any of them; what the damaged program does for itself is cut off, too.
+/// The time after which a run is killed. It is enough for gprofinject; a damaged program may run without end.
 const LIMIT: Duration = Duration::from_secs(10);
 
 fn sound_program() -> Vec<u8> {
@@ -22,7 +22,7 @@ fn sound_program() -> Vec<u8> {
     fs::read(path).unwrap()
 }
 
-/// Plans for `data` and, if asked, runs it; what is wrong with how we behaved.
+/// Plans for `data` and, if asked, runs it. Returns what gprofinject did wrong.
 fn judge(folder: &Path, data: &[u8], run_it: bool) -> Option<String> {
     let path = folder.join("damaged");
     let _ = fs::remove_file(&path);
@@ -45,7 +45,7 @@ fn judge(folder: &Path, data: &[u8], run_it: bool) -> Option<String> {
     if !run_it && outcome.code() > 128 {
         return Some(format!("dies by a signal: {}", outcome.code()));
     }
-    // A damaged program may hang by itself; then it must do so without us as well.
+    // A damaged program may hang by itself; then it must hang without gprofinject, too.
     if run_it && outcome.timed_out && !run::run(Command::new(&path), None, LIMIT).is_ok_and(|o| o.timed_out) {
         return Some("hangs where the program alone ends".into());
     }
@@ -73,7 +73,7 @@ fn corrupted() {
     for seed in 0..400 {
         let mut random = generate::random_numbers(seed);
         let mut damaged = data.clone();
-        // Headers and tables more often than not: that is where readers go wrong.
+        // Changes are mostly in headers and tables, where readers make mistakes.
         for _ in 0..1 + random() % 8 {
             let at = match random() % 6 {
                 0 | 1 => random() as usize % 0x400,
@@ -87,7 +87,7 @@ fn corrupted() {
                 _ => random() as u8,
             };
         }
-        // The code itself may be damaged, too: then run only the plan, and a few in earnest.
+        // The code itself may be damaged, so most files are only planned, and few are run.
         if let Some(failure) = judge(folder.path(), &damaged, seed % 10 == 0) {
             failures.push(format!("seed {seed}: {failure}"));
         }

@@ -1,4 +1,5 @@
-//! Programs whose names are in a separate debug file: `--list`, filters, line information and the summary use it.
+//! Programs whose names are in a separate debug file, which `--list`, filters, line information and the
+//! summary use.
 
 use std::fs;
 use std::path::Path;
@@ -19,7 +20,7 @@ fn run(place: &Place, line: &str) {
     assert!(done.status.success(), "{line}: {}", String::from_utf8_lossy(&done.stderr));
 }
 
-/// A stripped program in `bin`, with its debug file `hello.dbg` still beside it.
+/// Makes a stripped program in `bin`, with its debug file `hello.dbg` beside it.
 fn stripped(build_id: &str) -> Place {
     let place = Place::new();
     fs::create_dir(place.path("bin")).unwrap();
@@ -28,7 +29,7 @@ fn stripped(build_id: &str) -> Place {
     place
 }
 
-/// The names are used by everything, and the summary's command shows them.
+/// Checks that everything uses the names, and that the summary's command names the file.
 fn is_used(place: &Place, file: &str) {
     let list = place.run(&["--list", "bin/hello"]);
     assert!(
@@ -70,12 +71,12 @@ fn where_debug_files_are_found() {
     }
     run(&place, "cd bin; objcopy --add-gnu-debuglink=hello.dbg hello");
     is_used(&place, "hello.dbg");
-    // One of another build is none.
+    // The debug file of another build is not used.
     run(&place, "gcc -g -Wl,--build-id=0x0123456789abcdee -o bin/hello.dbg bin/hello.c");
     is_not_used(&place, "another build");
 }
 
-/// Without a build-id it is the checksum that counts.
+/// Without a build-id, the checksum decides.
 fn a_debug_link_has_a_checksum() {
     let place = stripped("-Wl,--build-id=none");
     fs::copy(place.path("bin/hello.dbg"), place.path("bin/hello.debug")).unwrap();
@@ -90,7 +91,8 @@ fn a_debug_link_has_a_checksum() {
     is_not_used(&place, "changed since");
 }
 
-/// A debug link's name is the program's claim: it leads to no other folder, and nobody waits for a pipe.
+/// The name in a debug link comes from the program: it leads to no other folder, and gprofinject does not
+/// wait for a pipe.
 fn names_that_are_a_trap() {
     let place = stripped("-Wl,--build-id=0x0123456789abcdef");
     run(

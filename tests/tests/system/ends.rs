@@ -1,4 +1,4 @@
-//! Whatever ends a program: its status is its own, and its profile is written.
+//! However a program ends, its status is its own, and its profile is written.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -31,7 +31,7 @@ fn each_way_to_end() {
     ends.check(&["pthread_exit"], &[[15, 0, 0]]);
 }
 
-/// The other program has its own file, where it can be followed.
+/// The executed program has a profile of its own if it can be followed.
 fn an_exec_ends_a_program() {
     let ends = Subject::new("ends");
     for way in ["exec", "exec-thread"] {
@@ -50,7 +50,7 @@ fn killed_in_the_middle_of_counting() {
     }
 }
 
-/// Keys of a terminal go to the program and its children, and the profiles are written.
+/// The keys of a terminal reach the program and its children, and the profiles are written.
 fn keys_of_a_terminal() {
     let source = "#include <stdio.h>\n#include <unistd.h>\n#include <signal.h>\n#include <sys/wait.h>\n\
         __attribute__((noinline)) void work(void) { asm volatile(\"\"); }\n\
@@ -91,12 +91,12 @@ fn keys_of_a_terminal() {
     assert!(profiles.iter().all(|path| gprofdata::read(path).unwrap().calls() >= 1));
 }
 
-/// A new terminal: both ends.
-#[allow(unsafe_code)] // One library call with out-pointers to locals.
+/// Returns both ends of a new terminal.
+#[allow(unsafe_code, reason = "one library call with out-pointers to locals")]
 fn terminal() -> (OwnedFd, OwnedFd) {
     let (mut controller, mut terminal) = (0, 0);
     let null = std::ptr::null_mut();
-    // SAFETY: both out-pointers are valid; the descriptors are new and nobody else's.
+    // SAFETY: both out-pointers are valid; the descriptors are new and have no other owner.
     unsafe {
         assert_eq!(libc::openpty(&mut controller, &mut terminal, null, null.cast(), null.cast()), 0);
         libc::fcntl(controller, libc::F_SETFD, libc::FD_CLOEXEC);
@@ -104,8 +104,8 @@ fn terminal() -> (OwnedFd, OwnedFd) {
     }
 }
 
-/// Makes its standard input the terminal of a new session.
-#[allow(unsafe_code)] // Two system calls between fork and exec.
+/// Makes the command's standard input the terminal of a new session.
+#[allow(unsafe_code, reason = "two system calls between fork and exec")]
 fn controlling(command: &mut Command) {
     // SAFETY: both calls are async-signal-safe.
     unsafe {

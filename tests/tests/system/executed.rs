@@ -1,4 +1,4 @@
-//! What a process executes has a name that means something to that process only, or none at all.
+//! Executed programs whose names are valid only for the process that executes them, or that have no name.
 
 use std::fs;
 use std::process::Command;
@@ -15,7 +15,8 @@ gprofinject_tests::trials! {
         the_first_program_is_gone_at_the_end;
 }
 
-/// The last word of the summary about another process: `gprof PROGRAM PROFILE`, run in the profile's folder.
+/// Returns the end of the summary's line about another process: `gprof PROGRAM PROFILE`, run in the profile's
+/// folder.
 fn gprof_of_the_other(run: &Run) -> String {
     let line = run.said.lines().find(|line| line.contains(": process ") && line.contains("; gprof "));
     let line = line.unwrap_or_else(|| panic!("no other process: {}", run.said));
@@ -29,7 +30,8 @@ fn has_11_calls_of_other(report: &str) -> bool {
     report.lines().any(|line| line.ends_with(" other") && line.split_whitespace().any(|word| word == "11"))
 }
 
-/// gprof finds the program by the name in the summary: its own one if it has one, else a copy's.
+/// gprof finds the program by the name in the summary: the program's own name if it has one, otherwise that
+/// of a copy.
 fn the_summary_names_a_program_that_is_there() {
     let execs = Subject::new("execs");
     let own = execs.name().to_owned();
@@ -62,7 +64,7 @@ fn the_summary_names_a_program_that_is_there() {
     }
 }
 
-/// The path means another file in the process's own mounts; so does that of a script's interpreter.
+/// In the mounts of the process, the path means another file; so does that of a script's interpreter.
 fn in_another_mount_namespace() {
     let execs = Subject::new("execs");
     let folder = execs.place().path("covered");
@@ -85,7 +87,7 @@ fn in_another_mount_namespace() {
     }
 }
 
-/// Without being asked (-v): what was executed and has no profile.
+/// Without `-v`, gprofinject reports which executed programs have no profile.
 fn what_is_not_followed_is_said() {
     let execs = Subject::new("execs");
     let place = execs.place();
@@ -95,7 +97,7 @@ fn what_is_not_followed_is_said() {
     assert!(run.said.contains(&said), "{}", run.said);
 }
 
-/// A program that removes itself can still be looked at.
+/// A program that removes itself can still be read.
 fn the_first_program_is_gone_at_the_end() {
     let place = Place::new();
     let source = "#include <stdio.h>\n__attribute__((noinline)) int f(int x) { asm volatile(\"\"); return x; }\n\

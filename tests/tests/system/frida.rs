@@ -1,5 +1,6 @@
-//! What is Frida's alone: what gum patches and what it is kept from, what the program sees of it, and what is not
-//! possible with it. The programs of `tests/programs` run on it in `system.rs`, real ones in `real.rs`.
+//! The Frida engine: what gum patches and what it is kept from, what the program sees of it, and what is not
+//! possible with it. The matrix runs the programs of `tests/programs` on it (`matrix.rs`), and `real.rs` real
+//! ones.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -19,7 +20,7 @@ gprofinject_tests::trials! {
         without_frida_the_command_says_how_to_have_it;
 }
 
-/// Whether there is a Frida. A test that needs one and has none says so.
+/// Whether there is a command with Frida. If not, the test is reported as skipped.
 fn have_frida(test: &str) -> bool {
     match tool::frida() {
         Ok(_) => true,
@@ -30,12 +31,12 @@ fn have_frida(test: &str) -> bool {
     }
 }
 
-/// A program compiled in the place, and what it does without us.
+/// Compiles a program in the place, and returns its result without gprofinject.
 fn alone(place: &Place, name: &str, source: &str) -> run::Outcome {
     run::run(Command::new(place.c(name, source, &[])), None, LIMIT).unwrap()
 }
 
-/// gprofinject in the place, with Frida in it.
+/// Runs the gprofinject that contains Frida's gum.
 fn frida(place: &Place, engine: Engine, args: &[&str]) -> run::Outcome {
     let mut command = tool::uncached(engine.gprofinject().unwrap());
     command.arg(engine.option()).args(args).current_dir(place.folder.path());
@@ -43,7 +44,7 @@ fn frida(place: &Place, engine: Engine, args: &[&str]) -> run::Outcome {
     run::run(command, None, LIMIT).unwrap()
 }
 
-/// Calls of each function by the profile.
+/// Returns the calls of each function in the profile.
 fn calls(place: &Place, program: &str) -> BTreeMap<String, u64> {
     let elf = Program::read(&place.path(program)).unwrap();
     let mut calls = BTreeMap::new();
@@ -53,7 +54,8 @@ fn calls(place: &Place, program: &str) -> BTreeMap<String, u64> {
     calls
 }
 
-/// A function for each reason, and each called ten times. What they return tells that they ran as written.
+/// A function for each reason of refusal, each of which is called ten times. Their results show that they ran
+/// as written.
 const STARTS: &str = r#"
 #include <stdio.h>
 asm(".text\n"
@@ -117,7 +119,7 @@ fn what_gum_would_break_is_refused() {
     let (alone_list, both_list) = (list(Engine::Frida), list(Engine::FridaOrBuiltin));
     for (name, verdict_expected) in expected {
         assert_eq!(verdict(&alone_list, name), verdict_expected, "{name}:\n{alone_list}");
-        // gum would move the call; the built-in jump leaves it where its return is foreseen.
+        // gum would move the call; the built-in jump leaves it where its return address is known.
         let by_gum = verdict_expected == "frida" && name != "calls_late";
         assert_eq!(verdict(&both_list, name) == "frida", by_gum, "{name}:\n{both_list}");
     }
@@ -140,8 +142,8 @@ fn what_gum_would_break_is_refused() {
     }
 }
 
-/// Prints the bytes that `work` begins with, and what else of us can be seen: errno, descriptors, variables,
-/// libraries that it has not asked for, and code that can be written.
+/// Prints the first bytes of `work`, and what else of gprofinject a program can see: errno, descriptors,
+/// variables, libraries for which it has not asked, and writable code.
 const LOOKS: &str = r#"
 #include <errno.h>
 #include <stdio.h>
@@ -186,8 +188,8 @@ fn gum_it_is_that_patches() {
     let (builtin, gum) = (by(Engine::Builtin), by(Engine::Frida));
     assert_eq!(builtin.stdout_text(), alone.stdout_text());
     assert_eq!(gum.stdout_text(), alone.stdout_text());
-    // Both begin with a near jump. Behind it the built-in engine leaves what was there; gum writes its nops, of
-    // which the first, where there is room, is one of nine bytes.
+    // Both begin with a near jump. After it, the built-in engine leaves the old bytes; gum writes nops, of
+    // which the first has nine bytes if there is room.
     let [was, ours, gums] = [&alone, &builtin, &gum].map(|outcome| outcome.stderr_text().trim().to_owned());
     assert_eq!((&ours[..2], &gums[..2]), ("e9", "e9"), "{was} {ours} {gums}");
     assert_eq!(ours[10..], was[10..], "{was} {ours}");
@@ -238,8 +240,8 @@ fn children_and_executed_programs_have_gum_too() {
     assert_eq!(others, [20, 300], "{stats}");
 }
 
-/// Functions of the program's own that are named as what gum calls of libc: all but one say that they were called, and
-/// return what libc's would never. Its malloc counts.
+/// Functions of the program that have the names of functions which gum calls in libc. All except one report
+/// that they were called, and return what libc's would never return. Its malloc counts.
 const NAMES: &str = r#"
 #include <stddef.h>
 long write(int, const void *, size_t);

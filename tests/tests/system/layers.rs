@@ -10,7 +10,7 @@ gprofinject_tests::trials! {
         imports_point_down;
 }
 
-/// The root files of all crates of the workspace, with the crates that each depends on.
+/// Returns the root files of all crates of the workspace, with the crates on which each depends.
 fn crates() -> Vec<(String, PathBuf, Vec<String>)> {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../Cargo.toml");
     let mut command = Command::new(env!("CARGO"));

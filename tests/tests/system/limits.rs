@@ -1,4 +1,5 @@
-//! Limits of the shell (ulimit): the program keeps its own, and ours are told by name.
+//! The shell's limits (ulimit): the program keeps its own, and messages about those that affect gprofinject
+//! name them.
 
 use std::process::Command;
 
@@ -15,7 +16,7 @@ gprofinject_tests::trials! {
         a_low_limit_of_memory_is_named;
 }
 
-/// `ulimit LIMIT; gprofinject ARGS`.
+/// Runs `ulimit LIMIT; gprofinject ARGS`.
 fn limited(place: &Place, limit: &str, args: &[&str]) -> Outcome {
     let mut command = Command::new("sh");
     command.args(["-c", &format!("ulimit {limit}; exec \"$@\""), "sh"]).arg(tool::gprofinject().unwrap());
@@ -23,7 +24,7 @@ fn limited(place: &Place, limit: &str, args: &[&str]) -> Outcome {
     finish(command)
 }
 
-/// The region file is larger than all of these, and making it larger than the last ends in SIGXFSZ.
+/// The region file is larger than all of these limits, and extending it beyond the last one causes SIGXFSZ.
 fn a_soft_limit_of_file_sizes_is_the_programs_only() {
     let place = Place::new();
     let source = "#include <stdio.h>\n#include <sys/resource.h>\nint main(void) { struct rlimit r; \
@@ -37,7 +38,7 @@ fn a_soft_limit_of_file_sizes_is_the_programs_only() {
     }
 }
 
-/// SIGXFSZ for the region file is ours, not the program's.
+/// A SIGXFSZ for the region file concerns gprofinject and not the program.
 fn a_hard_limit_of_file_sizes_leaves_room_for_fewer_threads() {
     let place = Place::new();
     place.c("burn", BURN, &[]);
@@ -53,7 +54,7 @@ fn a_low_limit_of_file_sizes_is_named_and_samples_are_taken() {
     let said = outcome.stderr_text();
     assert!(said.contains("no place for the counters: File too large (ulimit -f)"), "{said}");
     assert!(!said.contains("TMPDIR"), "{said}");
-    // Without perf nothing is left to be done.
+    // Without perf, no samples are possible.
     if outcome.code() != 125 {
         assert_eq!((outcome.code(), outcome.stdout_text().as_str()), (3, "burnt\n"), "{said}");
         let profile = gprofdata::read(&place.path("gmon.out")).unwrap();

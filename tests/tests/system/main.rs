@@ -1,7 +1,8 @@
 //! The system tests: one program, so that it is linked once and its tests can wait and compute side by side.
 //!
-//! `cargo test --release -p gprofinject-tests --test system FILTER` runs those whose names (`module::test`, `matrix::program::flags`)
-//! hold the filter. A test is an ordinary function that panics; the module lists it in `trials!`.
+//! `cargo test --release -p gprofinject-tests --test system FILTER` runs the tests whose names
+//! (`module::test`, `matrix::program::flags`) contain the filter. A test is an ordinary function that panics
+//! if it fails; its module lists it in `trials!`.
 
 // A test fails by a panic.
 #![allow(clippy::unwrap_used)]
@@ -24,7 +25,7 @@ macro_rules! modules {
     };
 }
 
-// What takes long begins first: at the end there are many short trials to share.
+// Modules with long tests come first, so that many short trials are left to fill the processors at the end.
 modules! {
     assembly
     attach
@@ -50,6 +51,7 @@ modules! {
     limits
     outputs
     own_text
+    panics
     planner
     profilers
     real

@@ -1,7 +1,9 @@
-//! Every small program, in many ways of compiling, with both kinds of hooks and both engines: the program notices nothing,
-//! and the profile holds the arcs that the source lists, all of them and no other. And the lists are right: callgrind counts the same.
+//! Every small program, with many flag sets, both kinds of hooks and both engines: the program behaves as it
+//! does alone, and the profile contains exactly the arcs that the source lists. The lists are right, because
+//! callgrind counts the same.
 //!
-//! A trial is one program with one flag set: `matrix::fib.c::O2`, `matrix::by_frida::fib.c::O2`, `matrix::callgrind::fib.c::O2`.
+//! A trial is one program with one flag set: `matrix::fib.c::O2`, `matrix::by_frida::fib.c::O2`,
+//! `matrix::callgrind::fib.c::O2`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -18,19 +20,19 @@ use gprofinject_tests::tool::{self, Engine, Hooks};
 use gprofinject_tests::trials::{Company, Trial};
 use gprofinject_tests::{callgrind, check, compile, expect, extent, generate, gprofdata, normalise, run};
 
-/// Far more than any of them needs; a hang is to show as such.
+/// Much longer than any program takes, so that a hang is detected.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// The flag sets with which the lists are compared with callgrind: they differ a lot.
+/// The flag sets with which the lists are compared with callgrind, which differ much from each other.
 const CALLGRIND_SETS: [&str; 4] = ["O0", "O2", "Os-cf", "O2-nopie"];
 
-/// The flag set that every program has in every run, by callgrind as well.
+/// The flag set with which every program is compiled in every run, also for callgrind.
 const ALWAYS: &str = "O2";
 
-/// Of the other flag sets so many, and others for the next program.
+/// The number of other flag sets for each program. The next program gets others.
 const IN_TURN: usize = 2;
 
-/// The trials of the matrix.
+/// Returns the trials of the matrix.
 pub(crate) fn trials() -> Vec<Trial> {
     let mut all = Vec::new();
     let mut add = |name: String, run: Box<dyn FnOnce() + Send>| {
@@ -72,10 +74,11 @@ pub(crate) fn trials() -> Vec<Trial> {
     all
 }
 
-/// The flag sets of a program in this run: all, or a part such that each set has its share of the programs.
+/// Returns the flag sets of a program in this run: all, or a part such that each set gets its share of the
+/// programs.
 fn in_this_run(number: usize) -> impl Iterator<Item = &'static FlagSet> {
     let others = FLAG_SETS.len() - 1;
-    // Steps through the others that meet each equally often: 7 and 18 have no common divisor.
+    // These steps reach all other sets equally often, because 7 and 18 have no common divisor.
     let mine: Vec<usize> = (0..IN_TURN).map(|n| (number * IN_TURN + n) * 7 % others).collect();
     let mut other = 0;
     FLAG_SETS.iter().filter(move |set| {
@@ -87,7 +90,7 @@ fn in_this_run(number: usize) -> impl Iterator<Item = &'static FlagSet> {
     })
 }
 
-/// The program, compiled. `None`: something is missing on this machine, and that was said.
+/// Returns the compiled program, or `None` if something is missing on this machine, which is reported.
 fn compiled(test: &Test, set: &FlagSet) -> Option<PathBuf> {
     if let Applies::Missing(what) = build::applies(test, set) {
         skip::skipped(&format!("{} at {}", test.name, set.name), &what);
@@ -101,13 +104,13 @@ fn hooked(test: &Test, set: &FlagSet, engines: &[Engine]) {
     let Some(program) = compiled(test, set) else { return };
     let folder = tempfile::tempdir().unwrap();
     let mut command = Command::new(&program);
-    // Where it leaves its own profile, if it was built to make one.
+    // The folder in which it leaves its own profile, if it was built to make one.
     command.args(&test.args).current_dir(folder.path());
     let alone = run::run(command, None, LIMIT).unwrap();
     assert!(!alone.timed_out, "hangs by itself");
     let said = alone.stderr_text();
     assert_eq!(alone.code(), test.exit, "exit status of the program alone, which prints {said:?}");
-    // With glibc's counters in its way a program may print something else than it should.
+    // glibc's counters may change what such a program prints.
     if !set.profiling {
         assert_eq!(alone.stdout_text(), test.stdout.clone().unwrap_or_default(), "output of the program alone");
     }
@@ -121,7 +124,7 @@ fn hooked(test: &Test, set: &FlagSet, engines: &[Engine]) {
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
-/// Runs the program under gprofinject; everything that's wrong.
+/// Runs the program under gprofinject. Returns everything that is wrong.
 fn one(test: &Test, path: &Path, alone: &Outcome, engine: Engine, hooks: Hooks) -> Vec<String> {
     let place = tempfile::tempdir().unwrap();
     let gmon = place.path().join("gmon.out");
@@ -135,7 +138,8 @@ fn one(test: &Test, path: &Path, alone: &Outcome, engine: Engine, hooks: Hooks) 
     if profiled.code() != test.exit {
         failures.push(format!("exit status {}, expected {}", profiled.code(), test.exit));
     }
-    // What the program should print; a program built for profiling may print something else when it runs alone.
+    // The output that the program should have; a program built for profiling may print something else when it
+    // runs alone.
     let printed = test.stdout.as_ref().map_or(alone.stdout_text(), String::clone);
     if profiled.stdout_text() != printed {
         failures.push(format!("prints {:?}, not {printed:?}", profiled.stdout_text()));
@@ -165,7 +169,7 @@ fn one(test: &Test, path: &Path, alone: &Outcome, engine: Engine, hooks: Hooks) 
     failures
 }
 
-/// What gprof says against the profile, if anything.
+/// Returns gprof's message about the profile, if it prints one.
 fn gprof_refuses(program: &Path, gmon: &Path) -> Option<String> {
     let mut command = Command::new("gprof");
     command.arg("-b").arg(program).arg(gmon);
@@ -174,8 +178,8 @@ fn gprof_refuses(program: &Path, gmon: &Path) -> Option<String> {
     (!good).then(|| format!("gprof: status {}, {:?}", outcome.code(), outcome.stderr_text()))
 }
 
-/// The arcs listed in the program are those that callgrind counts; and with [`ALWAYS`] the profile is callgrind's call site by
-/// call site.
+/// Checks that callgrind counts the arcs listed in the program and, with [`ALWAYS`], that the profile agrees
+/// with callgrind's at each call site.
 fn is_callgrinds(test: &Test, set: &FlagSet) {
     if !callgrind::available() {
         return skip::skipped("matrix::callgrind", "no valgrind");
@@ -193,7 +197,7 @@ fn is_callgrinds(test: &Test, set: &FlagSet) {
             expected.arcs.retain(|(_, callee), _| named.contains(callee));
             expected.loose.retain(|callee, _| named.contains(callee));
         }
-        // The lists say nothing of sites.
+        // The lists do not contain call sites.
         expected.sites.clear();
         differences.extend(check::compare(&expected, &listed, &program).unwrap().differences);
         failures.extend(differences.into_iter().map(|line| format!("\"ours\" is the list: {hooks:?}: {line}")));
@@ -207,7 +211,7 @@ fn is_callgrinds(test: &Test, set: &FlagSet) {
         let mut command = tool::command(&options, &gmon, &path, &test.args).unwrap();
         command.current_dir(folder.path());
         run::run(command, None, LIMIT).unwrap();
-        // A program may ask for less, and then the counts must be right for what was done.
+        // gprofinject may have set fewer hooks than asked, and then the counts must be right for those.
         let done = done_hooks(&stats);
         if done != hooks && test.hooks != Some(done) {
             failures.push(format!("{done:?} was done in place of {hooks:?}"));
@@ -227,7 +231,7 @@ fn is_callgrinds(test: &Test, set: &FlagSet) {
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
-/// The hooks that were set, by `--stats`: a program that unwinds may get fewer than were asked for.
+/// Returns the hooks that were set, by `--stats`. A program that unwinds may get fewer than were asked for.
 fn done_hooks(stats: &Path) -> Hooks {
     let stats: serde_json::Value = serde_json::from_slice(&std::fs::read(stats).unwrap()).unwrap();
     match stats["hooks"].as_str() {
@@ -237,7 +241,7 @@ fn done_hooks(stats: &Path) -> Hooks {
     }
 }
 
-/// Ten thousand functions and fifty thousand arcs: every one of them.
+/// Ten thousand functions and fifty thousand arcs, each of which must be counted.
 fn ten_thousand_functions() {
     let folder = tempfile::tempdir().unwrap();
     let path = many(folder.path(), 10_000, 5);
@@ -261,7 +265,8 @@ fn many(folder: &Path, functions: usize, fan_out: usize) -> PathBuf {
     let (source, program) = (folder.join("many.c"), folder.join("many"));
     std::fs::write(&source, generate::many_functions(functions, fan_out)).unwrap();
     let mut gcc = Command::new("gcc");
-    // Leaf calls must stay: without noipa (slow at this size) the compiler may find them pure.
+    // Calls of leaves must stay. Without noipa (which is slow for so many functions) the compiler may find
+    // that they have no effect.
     gcc.args(["-O1", "-w", "-fno-ipa-pure-const", "-fno-optimize-sibling-calls", "-o"])
         .arg(&program)
         .arg(&source);

@@ -1,5 +1,5 @@
-//! What gprofinject and gmon write, where another user can write too. That user is played with the help of root; without
-//! root most of these tests are skipped.
+//! What gprofinject and gmon write where another user can write too. Root plays that user; without root, most
+//! of these tests are skipped.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, lchown, symlink};
@@ -22,10 +22,10 @@ gprofinject_tests::trials! {
         the_summary_counts_what_can_be_called;
 }
 
-/// Another user, whom no password file needs to know.
+/// Another user, who needs no entry in a password file.
 const OTHER: u32 = 54_321;
 
-/// What a new file may have at most.
+/// Returns the permissions that a new file may have.
 fn allowed() -> u32 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let umask = status.lines().find_map(|line| line.strip_prefix("Umask:")).unwrap();
@@ -49,7 +49,7 @@ fn is_root(test: &str) -> bool {
     root
 }
 
-/// A folder of the other user, who can reach it.
+/// Makes a folder that belongs to the other user, who can reach it.
 fn theirs(place: &Place) -> PathBuf {
     fs::set_permissions(place.folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let folder = place.path("theirs");
@@ -62,7 +62,8 @@ fn gmon() -> Command {
     Command::new(tool::gmon().unwrap())
 }
 
-/// The profile of the first process, those of others, `--stats`, gmon's: none keeps a right that a new file would not have.
+/// The profile of the first process, those of others, the `--stats` file and gmon's output: none keeps a
+/// permission that a new file would not have.
 fn modes_of_old_files() {
     let place = Place::new();
     place.c("hello", HELLO, &["-g"]);
@@ -106,19 +107,20 @@ fn links_of_another_user_lead_nowhere() {
     complains(&run(&["-q"]), 125, "the symbolic link gmon.out belongs to another user (number 54321)");
     complains(&run(&["-q", "-o", "way/new"]), 125, "the symbolic link way");
     complains(&run(&["-q", "-o", "/dev/null", "--stats", "stats"]), 125, "the symbolic link stats");
-    // The prefix's name is known to that user, too, once there is a process.
+    // The other user can guess the name with the prefix once there is a process.
     let merged = gmon().args(["merge", "-o"]).arg(folder.join("gmon.out")).arg("/dev/null").output().unwrap();
     assert!(!merged.status.success());
     assert_eq!(fs::read(&victim).unwrap(), b"old");
     assert!(!place.path("new").exists());
-    // One's own link is followed, and so is root's.
+    // Links of the user's own and of root are followed.
     symlink(&victim, folder.join("own")).unwrap();
     assert_eq!(run(&["-q", "-o", "own"]).code(), 0);
     assert!(gprofdata::read(&victim).unwrap().calls() > 100);
     assert_eq!(mode(&victim), 0o600);
 }
 
-/// Root's file replaces theirs, and belongs to root: what they have open or linked stays what it was.
+/// Root's file replaces the other user's and belongs to root. A file that the other user has open or linked
+/// does not change.
 fn a_file_of_another_user_is_replaced() {
     if !is_root("a_file_of_another_user_is_replaced") {
         return;
@@ -139,7 +141,8 @@ fn a_file_of_another_user_is_replaced() {
     assert!(gprofdata::read(&file).unwrap().calls() > 100);
 }
 
-/// What a user without rights did before goes on: a file in a folder that takes no new ones, a link, a long name, pipes.
+/// What an unprivileged user could do before still works: a file in a folder that takes no new ones, a link,
+/// a long name, pipes.
 fn as_another_user() {
     if !is_root("as_another_user") {
         return;
@@ -165,7 +168,7 @@ fn as_another_user() {
     let outcome = run(&["-q", "-o", "../closed/mine"], None);
     assert_eq!(outcome.code(), 0, "{}", outcome.stderr_text());
     assert!(good(&closed.join("mine")));
-    // In one that everybody can write to it would have to be theirs.
+    // In a folder to which everybody can write, the file would have to belong to the user.
     fs::create_dir(place.path("open")).unwrap();
     fs::set_permissions(place.path("open"), fs::Permissions::from_mode(0o1777)).unwrap();
     with_mode(&place.path("open/roots"), 0o666);
@@ -187,7 +190,7 @@ fn as_another_user() {
     assert!(!names.iter().any(|name| name.starts_with('.')), "something temporary is left: {names:?}");
 }
 
-/// What is open already is written to: /dev/stdout, process substitution.
+/// A file that is already open is written to: /dev/stdout, process substitution.
 fn what_is_open_already() {
     let place = Place::new();
     let program = place.c("hello", HELLO, &[]);
@@ -218,7 +221,7 @@ fn stats_on_standard_output_come_last() {
     assert!(!place.path("-").exists());
 }
 
-/// A program of which everything is hooked says so, and one is not many.
+/// The summary says that everything is hooked, and does not use the plural for one function.
 fn the_summary_counts_what_can_be_called() {
     let place = Place::new();
     let source =

@@ -1,4 +1,4 @@
-//! Programs that look at their own code: where that can be seen beforehand, nothing is hooked.
+//! Programs that read their own code: if that can be detected beforehand, nothing is hooked.
 
 use std::fs;
 use std::process::Command;
@@ -18,7 +18,7 @@ gprofinject_tests::trials! {
         the_list_says_why;
 }
 
-/// Calls `f` a hundred times, and prints the sum of what lies between START and END.
+/// A program that calls `f` a hundred times and prints the sum of the bytes between START and END.
 const SUMS: &str = r#"
 #include <stdio.h>
 extern const unsigned char etext[], _etext[], __etext[], __executable_start[], __ehdr_start[], end[];
@@ -39,7 +39,7 @@ int main(void) {
 }
 "#;
 
-/// How a program finds its own code. All of it lies between these ends.
+/// The ways in which a program finds its own code, all of which is between these addresses.
 const WAYS: [(&str, &str); 6] = [
     ("marks", "OWN unsigned look(void) { return sum(__executable_start, etext); }"),
     ("others", "OWN unsigned look(void) { return sum(__ehdr_start, _etext); }"),
@@ -65,7 +65,7 @@ const WAYS: [(&str, &str); 6] = [
     ),
 ];
 
-/// Linker, kind, optimisation.
+/// Linkers, kinds of programs, optimisation levels.
 const BUILDS: [&[&str]; 7] = [
     &["-O2"],
     &["-O0"],
@@ -90,7 +90,7 @@ fn alone(place: &Place, name: &str) -> Outcome {
     run::run(command, None, LIMIT).unwrap()
 }
 
-/// Calls in the profile that the run has written.
+/// Returns the number of calls in the profile of the run.
 fn calls(place: &Place) -> u64 {
     let profile = place.path("profile");
     let calls = gprofdata::read(&profile).unwrap().calls();
@@ -102,7 +102,7 @@ fn programs_that_sum_up_their_code_are_only_sampled() {
     let place = Place::new();
     for (name, way) in WAYS {
         for flags in builds() {
-            // Both addresses come out of the GOT, which holds so many others: not seen.
+            // Both addresses come from the GOT, which contains many others, so this is not detected.
             if name == "from-main" && flags.contains(&"-fPIC") {
                 continue;
             }
@@ -116,7 +116,7 @@ fn programs_that_sum_up_their_code_are_only_sampled() {
             assert_eq!((run.code(), run.stdout_text()), (3, alone.stdout_text()), "{what}: {said}");
             assert!(said.contains("may check that code: it is only sampled"), "{what}: {said}");
             assert_eq!(calls(&place), 0, "{what}");
-            // Without that it would have seen the hooks.
+            // With hooks, the program would have seen them.
             for hooks in ["--hooks=both", "--hooks=entry"] {
                 let run = place.run(&["-o", "profile", hooks, &path]);
                 let said = run.stderr_text();
@@ -132,7 +132,7 @@ fn programs_that_sum_up_their_code_are_only_sampled() {
     }
 }
 
-/// The C library's own start-up code takes both addresses in a -pg program.
+/// In a -pg program, the C library's own start-up code takes both addresses.
 fn programs_built_for_gprof_are_hooked() {
     let place = Place::new();
     let way = "OWN unsigned look(void) { return 1; }";
@@ -147,14 +147,14 @@ fn programs_built_for_gprof_are_hooked() {
             assert!(!said.contains("may check"), "{flags:?}: {said}");
             assert!(calls(&place) > 100, "{flags:?} {mode}");
         }
-        // And one that checks itself as well is found out.
+        // A -pg program that also checks itself is detected.
         place.c("both", &SUMS.replace("WAYS", WAYS[0].1), &flags);
         let run = place.run(&["-o", "profile", "./both"]);
         assert!(run.stderr_text().contains("it is only sampled"), "{flags:?}: {}", run.stderr_text());
     }
 }
 
-/// A garbage collector's bounds of data, and a look at the ELF header.
+/// Harmless uses of one address: the bounds of data for a garbage collector, and reading the ELF header.
 fn one_end_alone_is_harmless() {
     let place = Place::new();
     let ways = [
@@ -162,7 +162,7 @@ fn one_end_alone_is_harmless() {
          for (const unsigned char *p = (void *)(((long)etext + 4095) & -4096); p < end; p += 4096) words++;\n\
          return words > 0; }",
         "OWN unsigned look(void) { return __executable_start[1]; }",
-        // Both at once, with callbacks, but far apart.
+        // Both addresses at once, with callbacks, but far apart.
         "volatile long words; int (*volatile calls[9])(int);\n\
          OWN unsigned look(void) {\n\
          for (const unsigned char *p = (void *)(((long)etext + 4095) & -4096); p < end; p += 4096) words++;\n\
@@ -183,7 +183,7 @@ fn one_end_alone_is_harmless() {
     }
 }
 
-/// As BoringSSL is built for FIPS 140: labels of an assembler's around the module, whose sum is built in.
+/// As BoringSSL is built for FIPS 140: an assembler's labels around the module, whose checksum is built in.
 fn modules_that_check_themselves_are_known_by_name() {
     let place = Place::new();
     let source = r#"
@@ -212,7 +212,7 @@ int main(void) {
     }
 }
 
-/// What a process executes is looked at in the same way; `-v` says it.
+/// Executed programs are examined in the same way, which `-v` reports.
 fn executed_programs_that_sum_up_their_code_are_not_hooked() {
     let place = Place::new();
     place.c("marks", &SUMS.replace("WAYS", WAYS[0].1), &[]);
@@ -228,7 +228,7 @@ fn executed_programs_that_sum_up_their_code_are_not_hooked() {
     assert!(said.contains("may check that code: it is only sampled"), "{said}");
 }
 
-/// The list says why.
+/// `--list` gives the reason.
 fn the_list_says_why() {
     let place = Place::new();
     place.c("marks", &SUMS.replace("WAYS", WAYS[0].1), &[]);

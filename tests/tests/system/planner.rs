@@ -1,14 +1,14 @@
-//! Plans for programs that no compiler makes: random functions, damaged files. No panic, no hang, and what
-//! a plan would overwrite is what it may overwrite.
+//! Plans for programs that no compiler makes: random functions, damaged files. There is no panic and no hang,
+//! and the plan overwrites only what it may overwrite.
 //!
-//! `GPROFINJECT_FUZZ_CASES=50000 cargo test --release -p gprofinject-tests --test planner` tries that many.
+//! `GPROFINJECT_FUZZ_CASES=50000 cargo test --release -p gprofinject-tests --test system planner::` tries
+//! that many.
 
-use std::mem::offset_of;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use gprofinject_abi::plan::{Patch, PlanHeader, Table};
+use gprofinject_abi::plan::{Patch, PlanHeader};
 use gprofinject_image::Image;
 use gprofinject_image::x86::has_branch;
 use gprofinject_plan::x86::relocate::call::CALL_R11;
@@ -17,6 +17,7 @@ use gprofinject_tests::sequences::{Generator, Surroundings};
 use gprofinject_tests::synthetic::{Piece, Program};
 use gprofinject_tests::{build, directives::Test, extent, flags, generate, tool};
 use iced_x86::{Decoder, DecoderOptions};
+use zerocopy::FromBytes;
 
 gprofinject_tests::trials! {
     together:
@@ -24,16 +25,16 @@ gprofinject_tests::trials! {
         damaged_programs;
 }
 
-/// None of them takes a hundredth of that.
+/// A hundred times as long as any of them takes.
 const HANGS: Duration = Duration::from_secs(60);
-/// No tactic relocates more bytes: branches among them may be dead.
+/// No tactic relocates more bytes; branches among them may be dead.
 const NEAR: u64 = 96;
 
 fn cases() -> u64 {
     extent::times("GPROFINJECT_FUZZ_CASES", 1500, 50_000)
 }
 
-/// Tries `case` with many seeds; one that never ends takes the test down, and says which it is.
+/// Runs `case` with many seeds. If one never ends, the test aborts and names the seed.
 fn try_all(test: &str, case: impl Fn(u64) -> Result<(), String>) {
     static ENDED: u64 = u64::MAX;
     let running = AtomicU64::new(0);
@@ -108,7 +109,7 @@ fn damaged_programs() {
     });
 }
 
-/// Bytes here and there; words of one section, most of them where tables are.
+/// Damages single bytes, or the words of one section, which is mostly one with tables.
 fn damage<R: FnMut() -> u64>(file: &mut [u8], generator: &mut Generator<R>) {
     let (len, sections) = (file.len() as u64, sections(file));
     for _ in 0..1 + generator.below(6) {
@@ -128,7 +129,7 @@ fn damage<R: FnMut() -> u64>(file: &mut [u8], generator: &mut Generator<R>) {
     }
 }
 
-/// (offset, size) of the sections that the file holds.
+/// Returns the offset and size of each section that the file contains.
 fn sections(file: &[u8]) -> Vec<(u64, u64)> {
     let word = |at: usize| u64::from_le_bytes(file[at..at + 8].try_into().unwrap());
     let headers = (0..usize::from(file[60])).map(|n| word(40) as usize + 64 * n);
@@ -193,7 +194,7 @@ fn random_piece<R: FnMut() -> u64>(generator: &mut Generator<R>, at: u64) -> Pie
     Piece { code, padding, size }
 }
 
-/// Some near calls and jumps lead to functions, or into them.
+/// Makes some near calls and jumps lead to functions, or into them.
 fn aim_calls<R: FnMut() -> u64>(generator: &mut Generator<R>, program: &mut Program) {
     let addresses = program.addresses();
     for (n, &at) in addresses.iter().enumerate() {
@@ -209,7 +210,7 @@ fn aim_calls<R: FnMut() -> u64>(generator: &mut Generator<R>, program: &mut Prog
     }
 }
 
-/// What is wrong with the plans for a program.
+/// Returns what is wrong with the plans for a program.
 fn judge(image: &Image, seed: u64) -> Result<(), String> {
     let engines = [Engine::Builtin, Engine::Frida, Engine::FridaOrBuiltin];
     let ways = engines.into_iter().flat_map(|e| [(e, Hooks::Both, false), (e, Hooks::Entry, false)]);
@@ -227,7 +228,7 @@ fn judge(image: &Image, seed: u64) -> Result<(), String> {
         let patches = patches(&plan);
         let which = |error| format!("{engine:?}, {hooks:?}, counted {count}: {error}");
         check_bytes(image, &plan, &patches).map_err(which)?;
-        // Of a counted function it is the copy that runs: who branches where in the original does not matter.
+        // For a counted function, the copy runs, so branches in the original do not matter.
         if !count {
             check_ways(image, &patches).map_err(which)?;
         }
@@ -235,7 +236,8 @@ fn judge(image: &Image, seed: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// No two patches overlap, each expects what stands there, and leaves alone who is not to be hooked.
+/// Checks that no two patches overlap, that each expects the bytes that are there, and that none is in a
+/// function that must not be hooked.
 fn check_bytes(image: &Image, plan: &Plan, patches: &[Patch]) -> Result<(), String> {
     let mut behind = 0;
     for patch in patches {
@@ -250,7 +252,7 @@ fn check_bytes(image: &Image, plan: &Plan, patches: &[Patch]) -> Result<(), Stri
         }
         let starts = |i: usize| (lo..hi).contains(&image.functions[i].address);
         let refused = |i: usize| matches!(plan.verdicts[i], Verdict::Refused(_));
-        // Counters are taken out of functions that are left alone, too.
+        // Counters are also removed from functions that are not hooked.
         let removed = is_removed(image, patch);
         if let Some(i) = (0..image.functions.len()).find(|&i| !removed && starts(i) && refused(i)) {
             return Err(format!("{lo:#x} overwrites the start of function {i}: {:?}", plan.verdicts[i]));
@@ -272,7 +274,7 @@ fn is_removed(image: &Image, patch: &Patch) -> bool {
     image.removed.iter().any(|r| (r.address, r.end()) == (patch.address, end))
 }
 
-/// No branch of one function leads into the middle of what was written over another one.
+/// Checks that no branch of one function leads into the middle of what was written over another one.
 fn check_ways(image: &Image, patches: &[Patch]) -> Result<(), String> {
     let around = |at: u64| {
         let after = patches.partition_point(|p| p.address <= at);
@@ -284,18 +286,20 @@ fn check_ways(image: &Image, patches: &[Patch]) -> Result<(), String> {
             if i.is_invalid() {
                 break;
             }
-            // What is patched itself leads elsewhere.
+            // An instruction that is itself patched leads elsewhere.
             let patched = (i.ip()..i.next_ip()).any(|at| around(at).is_some());
             if !has_branch(&i) || patched {
                 continue;
             }
             let target = i.near_branch_target();
-            // At the start of a patch a hook begins, but for a call in its place, inside the original one.
+            // A hook begins at the start of a patch, except for a call in its place, which is inside its
+            // hook's range.
             let begins = |p: &Patch| p.address == target && p.replacement[..p.len as usize] != CALL_R11;
             let Some(patch) = around(target).filter(|p| !begins(p) && !is_removed(image, p)) else {
                 continue;
             };
-            // A displacement alone is no instruction; behind a patched start, the branch may have been moved.
+            // A patched displacement is not an instruction, and after a patched start the branch may have
+            // been moved.
             let displacement = matches!(patch.len, 1 | 4);
             let start = around(f.address).or_else(|| around(f.address + 4));
             let moved = start.is_some() && i.ip() < f.address + 4 + NEAR;
@@ -307,19 +311,10 @@ fn check_ways(image: &Image, patches: &[Patch]) -> Result<(), String> {
     Ok(())
 }
 
-/// From the plan file, as the agent reads them.
+/// Returns the patches in the plan file, as the agent reads them.
 fn patches(plan: &Plan) -> Vec<Patch> {
     let file = plan.encode().concat();
-    let word = |at: usize| u64::from_le_bytes(file[at..at + 8].try_into().unwrap());
-    let table = offset_of!(PlanHeader, patches);
-    let (at, count) = (word(table + offset_of!(Table, offset)), word(table + offset_of!(Table, count)));
-    let places = (0..count as usize).map(|n| at as usize + n * size_of::<Patch>());
-    let patch = |at: usize| Patch {
-        address: word(at + offset_of!(Patch, address)),
-        len: word(at + offset_of!(Patch, len)) as u32,
-        by: (word(at + offset_of!(Patch, len)) >> 32) as u32,
-        original: file[at + offset_of!(Patch, original)..][..16].try_into().unwrap(),
-        replacement: file[at + offset_of!(Patch, replacement)..][..16].try_into().unwrap(),
-    };
-    places.map(patch).collect()
+    let (header, _) = PlanHeader::read_from_prefix(&file).unwrap();
+    let table = &file[header.patches.offset as usize..][..header.patches.count as usize * size_of::<Patch>()];
+    table.chunks_exact(size_of::<Patch>()).map(|patch| Patch::read_from_bytes(patch).unwrap()).collect()
 }

@@ -1,7 +1,8 @@
-//! Programs that were built for another profiler: ours takes its place, with all calls, in one file.
+//! Programs that were built for another profiler: gprofinject takes the place of that profiler, with all
+//! calls, in one file.
 //!
-//! What glibc's own tests of gmon hold (counts of known functions in each kind of program, a file by
-//! GMON_OUT_PREFIX, more arcs than there is room for) is among it.
+//! These tests include what glibc's own tests of gmon contain: counts of known functions in each kind of
+//! program, a file by GMON_OUT_PREFIX, and more arcs than there is room for.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -34,7 +35,7 @@ gprofinject_tests::trials! {
         each_function_has_room;
 }
 
-/// Each way to build a program for profiling.
+/// The ways to build a program for profiling.
 const BUILDS: [&[&str]; 10] = [
     &["-pg"],
     &["-pg", "-fno-pie", "-no-pie"],
@@ -48,7 +49,7 @@ const BUILDS: [&[&str]; 10] = [
     &["-finstrument-functions", "-pg"],
 ];
 
-/// A program of `profilers/`, in a new folder with an empty one in it.
+/// A program of `profilers/`, in a new folder that also contains an empty one.
 struct Built {
     place: Place,
     program: PathBuf,
@@ -79,7 +80,7 @@ impl Built {
         self.place.run(&[options, &["./program"], args].concat())
     }
 
-    /// Calls by the names of caller and callee.
+    /// Returns the calls by the names of caller and callee.
     fn calls(&self, file: &str) -> BTreeMap<(String, String), u64> {
         let profile = gprofdata::read(&self.place.path(file)).unwrap();
         let program = Program::read(&self.program).unwrap();
@@ -95,7 +96,8 @@ impl Built {
         self.calls(file).get(&(caller.to_owned(), callee.to_owned())).copied().unwrap_or(0)
     }
 
-    /// The same in a profile of glibc's: its address of a function is the one behind the call of the counter.
+    /// Returns the calls in a profile of glibc's, whose address of a function is the one after the call of
+    /// the counter.
     fn called_by_glibc(&self, file: &str, callee: &str) -> u64 {
         let inside = format!("{callee}+");
         self.calls(file)
@@ -105,7 +107,8 @@ impl Built {
             .sum()
     }
 
-    /// Names of the files that begin so, in the folder and where the program goes.
+    /// Returns the names of the files with this prefix, in the folder and in the one in which the program
+    /// runs.
     fn profiles(&self, prefix: &str) -> Vec<String> {
         let mut found = Vec::new();
         for folder in [".", "elsewhere"] {
@@ -159,7 +162,8 @@ fn a_file_by_prefix() {
     }
 }
 
-/// Neither its timer nor its handler is there, whatever is hooked, and our timers are no SIGPROF.
+/// Whatever is hooked, neither the other profiler's timer nor its handler is there, and gprofinject's timers
+/// do not use SIGPROF.
 fn the_other_profiler_is_off() {
     let built = Built::new(&["known.c"], &["-pg"]);
     assert_eq!(built.alone(&["return", "says"]).code(), 1, "chdir");
@@ -177,7 +181,7 @@ fn the_other_profiler_is_off() {
         let counts = options[0].starts_with("--hooks") && options[0] != "--hooks=none";
         assert_eq!(built.called("gmon.out", "once", "twice"), if counts { 2000 } else { 0 }, "{options:?}");
     }
-    // Without us they are.
+    // Without gprofinject they are there.
     let mut command = Command::new("../program");
     command.args(["_exit", "says"]).current_dir(built.place.path("elsewhere"));
     fs::create_dir(built.place.path("elsewhere/elsewhere")).unwrap();
@@ -214,7 +218,7 @@ fn more_arcs_than_glibc_has_room_for() {
         let arcs = profile.arcs.iter().filter(|((from, _), _)| from_main(*from));
         assert_eq!(arcs.map(|(_, count)| *count).collect::<Vec<_>>(), vec![1; 2 * FUNCTIONS]);
     }
-    // What is tested is there: alone it has no profile.
+    // The feature exists: alone the program leaves no profile.
     let _ = fs::remove_file(built.place.path("gmon.out"));
     let mut command = Command::new(&built.program);
     command.current_dir(built.place.folder.path()).env("GLIBC_TUNABLES", "glibc.gmon.maxarcs=50");
@@ -255,7 +259,7 @@ fn what_the_program_says_to_the_other_profiler() {
     assert_eq!(built.profiles("gmon.out"), ["./gmon.out"]);
 }
 
-/// A counter of the program's own is a function of its own.
+/// A function of the program with a counter's name is an ordinary function.
 fn counters_of_the_programs_own_are_called() {
     for flags in [&["-pg"][..], &["-pg", "-mfentry"], &["-pg", "-no-pie", "-fno-pie"]] {
         let built = Built::new(&["mcount.c"], flags);
@@ -269,7 +273,7 @@ fn counters_of_the_programs_own_are_called() {
     }
 }
 
-/// Hooks of the program's own, and of a library that it is linked with, or that is preloaded.
+/// Hooks that are defined by the program, by a library with which it is linked, or by one that is preloaded.
 fn hooks_of_somebodys_own_are_called() {
     let flags = &["-finstrument-functions"];
     let own = Built::new(&["known.c", "hooks.c"], flags);
@@ -294,7 +298,7 @@ fn hooks_of_somebodys_own_are_called() {
             assert_eq!(built.called("gmon.out", "once", "twice"), count, "{what}");
         }
     }
-    // Preloaded by the program's parent, when it has been planned already: better no profile than no hooks.
+    // The parent preloads the library after the program has been planned: no profile is better than no hooks.
     let path = library.display();
     let script = format!("LD_PRELOAD= ./program; LD_PRELOAD={path} ./program");
     let shell = |prefix: &Path| {
@@ -312,7 +316,7 @@ fn hooks_of_somebodys_own_are_called() {
     assert_eq!(counts.iter().filter(|&&count| count == 2000).count(), 1, "{files:?} {counts:?}");
 }
 
-/// Where nothing can be hooked, the other profiler does what it would without us.
+/// If nothing can be hooked, the other profiler works as it would without gprofinject.
 fn without_our_profile_there_is_theirs() {
     let built = Built::new(&["known.c"], &["-pg"]);
     let mut command = Command::new("sh");
@@ -357,7 +361,7 @@ fn libraries_with_counters() {
     }
 }
 
-/// Children and whatever ends a program, as everywhere else.
+/// Children, and the various ways to end a program.
 fn children_and_ends() {
     for flags in [&["-pg"][..], &["-pg", "-mfentry"], &["-finstrument-functions"]] {
         let forks = Subject::with("forks", flags);
@@ -375,7 +379,7 @@ fn children_and_ends() {
     assert_eq!((run.outcome.code(), run.calls(&run.path("gmon.out"))), (0, [10, 0, 0]), "{}", run.said);
 }
 
-/// No call of a counter is left to be made, whether or not its function is hooked.
+/// No call of a counter is left, whether or not its function is hooked.
 fn the_counters_are_taken_out() {
     for (flags, least) in
         [(&["-pg"][..], 6), (&["-pg", "-mfentry"], 6), (&["-finstrument-functions"], 18), (&[], 0)]
@@ -391,7 +395,7 @@ fn the_counters_are_taken_out() {
     }
 }
 
-/// A call or nops at the entry are room enough for every function, however small.
+/// A call or nops at the entry are room enough for every function, however small it is.
 fn each_function_has_room() {
     for flags in BUILDS {
         let built = Built::new(&["known.c"], flags);

@@ -23,7 +23,7 @@ fn lua() {
 }
 
 fn speedtest1() {
-    // In memory: the same work each time, whatever the disk does.
+    // The database is in memory, so that the work is the same each time.
     compare("speedtest1", |_| ["--size", "2", ":memory:"].map(String::from).to_vec(), None);
 }
 
@@ -86,7 +86,7 @@ fn compare(name: &str, args: impl Fn(&Path) -> Vec<String>, stdin: Option<&Path>
             let ours = run::run(command, stdin, Duration::from_secs(300)).unwrap();
             assert_eq!(ours.code(), 0, "{}", ours.stderr_text());
             let report = check::compare(&expected, &gprofdata::read(&gmon).unwrap(), &elf).unwrap();
-            // How many arcs were compared is part of the claim.
+            // The number of compared arcs is a part of the result.
             println!("{name}-{kind} {engine:?} {hooks:?}: {report}");
             if !report.is_equal() {
                 failures.push(format!("{name}-{kind} {engine:?} {hooks:?}:\n{report}"));
@@ -99,7 +99,8 @@ fn compare(name: &str, args: impl Fn(&Path) -> Vec<String>, stdin: Option<&Path>
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
-/// Both engines, where there is a Frida: with those functions that gum does not patch, and without.
+/// Returns both engines, if there is a command with Frida: with and without the functions that gum does not
+/// patch.
 fn cases(name: &str) -> Vec<(Engine, Hooks)> {
     let mut engines = vec![Engine::Builtin];
     match tool::frida() {
@@ -109,7 +110,7 @@ fn cases(name: &str) -> Vec<(Engine, Hooks)> {
     engines.into_iter().flat_map(|engine| Hooks::ALL.map(|hooks| (engine, hooks))).collect()
 }
 
-/// What `--stats` says of functions that aren't hooked.
+/// Returns what `--stats` says about functions that are not hooked.
 fn not_hooked(stats: &Path) -> Option<String> {
     let stats: serde_json::Value = serde_json::from_slice(&std::fs::read(stats).ok()?).ok()?;
     Some(stats.get("functions").unwrap_or(&stats).to_string())

@@ -19,7 +19,7 @@ gprofinject_tests::trials! {
         the_folder_stays_as_long_as_a_guest_counts_in_it;
 }
 
-/// Calls `step` a thousand times, says "ready", waits for "go", calls it 500 times more.
+/// Calls `step` a thousand times, prints "ready", waits for "go", and calls it 500 times more.
 const WAITS: &str = r#"
 #include <fcntl.h>
 #include <stdio.h>
@@ -60,7 +60,7 @@ struct Run {
 }
 
 impl Run {
-    /// The program is in its pause.
+    /// Starts the program and waits until it has printed "ready".
     fn start() -> Run {
         Run::of(WAITS, &[])
     }
@@ -89,7 +89,7 @@ impl Run {
         wait_for("the program's end", || fs::read_link(&folder).is_err());
     }
 
-    /// The run's own folder, as long as it is there.
+    /// Returns the run folder, as long as it exists.
     fn folder(&self) -> Option<PathBuf> {
         let entries = fs::read_dir(self.place.folder.path()).unwrap();
         let mut paths = entries.map(|e| e.unwrap().path());
@@ -114,7 +114,7 @@ impl Run {
     }
 }
 
-/// Nothing of a test that fails stays, with a hand on our own output.
+/// After a failed test, no process may be left that has the test's own output open.
 impl Drop for Run {
     fn drop(&mut self) {
         let _ = self.command.kill();
@@ -150,10 +150,11 @@ fn a_killed_programs_profile_is_recovered() {
     assert!(run.folder().is_none(), "{said}");
 }
 
-/// The program can write to its counters until its end. Whatever it leaves of them, there is a profile.
+/// The program can write to its counters until its end. Whatever it leaves there, a profile is written.
 fn a_damaged_region_gives_a_profile() {
     const STATE: u64 = std::mem::offset_of!(RegionHeader, state) as u64;
-    // Cut off are all of the file and all behind its header; zeroed is the word that says how far the agent has come.
+    // The file is truncated completely, or after its header; or the word with the agent's state is set to
+    // zero.
     for (kept, zeroed) in [(0, 0..0), (4096, 0..0), (u64::MAX, STATE..STATE + 4)] {
         let mut run = Run::start();
         run.kill_gprofinject();
@@ -161,7 +162,7 @@ fn a_damaged_region_gives_a_profile() {
         let region = fs::OpenOptions::new().write(true).open(run.folder().unwrap().join("0.region")).unwrap();
         region.set_len(kept.min(region.metadata().unwrap().len())).unwrap();
         region.write_all_at(&vec![0; zeroed.clone().count()], zeroed.start).unwrap();
-        // Who has it open for writing might count in it.
+        // A process that has the file open for writing might count in it.
         drop(region);
         let (status, said) = run.recover();
         assert_eq!(status, 0, "{kept}: {said}");
@@ -178,7 +179,7 @@ fn a_damaged_region_gives_a_profile() {
     }
 }
 
-/// Who can change a link on the way to the folder would choose what is recovered.
+/// A user who can change a link on the way to the folder could choose which run is recovered.
 fn no_symbolic_link_leads_to_a_run() {
     let mut run = Run::start();
     run.kill_gprofinject();
@@ -209,16 +210,17 @@ fn what_cannot_be_recovered_is_left_alone() {
     run.place.c("waits", &WAITS.replace("500", "501").replace("sink++", "sink += 2 * sink"), &["-O2"]);
     let (status, said) = run.recover();
     assert_eq!(status, 125, "{said}");
-    assert!(said.contains("is not the file any more that was run"), "{said}");
+    assert!(said.contains("is no longer the file that was run"), "{said}");
     assert!(run.folder().is_some() && !run.place.path("gmon.out").exists());
-    // And what is none.
+    // A folder that is not a run folder.
     let outcome = run.place.run(&["--recover", "/etc"]);
     assert_eq!(outcome.code(), 125);
     assert!(outcome.stderr_text().contains("/etc is not the folder of a run"), "{}", outcome.stderr_text());
 }
 
-/// A child that does what the argument says, so that its own child finds no way to the run's folder and counts in
-/// its parent's file, which it outlives. The numbers of both that stay are in "ready"; SIGUSR1 lets them go on.
+/// A child that does what the argument says, so that its own child cannot reach the run folder, counts in its
+/// parent's file, and outlives the parent. "ready" has the numbers of both processes that stay; SIGUSR1 makes
+/// them continue.
 const LEAVES_A_GUEST: &str = r#"
 #define _GNU_SOURCE
 #include <grp.h>
@@ -293,9 +295,9 @@ int main(int argc, char **argv) {
 "#;
 
 fn the_folder_stays_as_long_as_a_guest_counts_in_it() {
-    // They wait most of the time.
+    // The runs wait most of the time.
     std::thread::scope(|scope| {
-        // The last has a file of its own, but another number there.
+        // The last one has a file of its own, but another number there.
         for way in ["nofile", "chroot", "nobody", "newpid"] {
             scope.spawn(move || guest_outlives(way));
         }
@@ -307,7 +309,7 @@ fn guest_outlives(way: &str) {
     let pids = fs::read_to_string(run.place.path("ready")).unwrap();
     let (first, guest) = pids.split_once(' ').unwrap();
     run.kill_gprofinject();
-    // At its end it has the profiles written: its own, and its child's, which has ended.
+    // At its end it makes `--recover` write the profiles: its own, and that of its child, which has ended.
     signal("-USR1", first);
     let own = run.place.path("gmon.out");
     wait_for("the first process's profile", || own.exists());
@@ -333,7 +335,7 @@ fn guest_outlives(way: &str) {
     assert!(run.folder().is_none(), "{way}: {said}");
 }
 
-/// Nobody may wait for it here.
+/// No process may wait for it here.
 fn is_zombie(pid: &str) -> bool {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let mut states = tasks.map(|task| fs::read_to_string(task.path().join("stat")).unwrap_or_default());

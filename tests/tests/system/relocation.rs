@@ -1,8 +1,8 @@
-//! Relocated instructions do what the original ones do: both run from the same random state, and what
-//! they leave is compared.
+//! Relocated instructions have the same effect as the original ones: both run from the same random state, and
+//! the resulting states are compared.
 //!
-//! `GPROFINJECT_FUZZ_SECONDS=600 cargo test --release -p gprofinject-tests --test relocation` goes on with
-//! other seeds for that long.
+//! `GPROFINJECT_FUZZ_SECONDS=600 cargo test --release -p gprofinject-tests --test system relocation::`
+//! continues with other seeds for that long.
 
 use std::time::{Duration, Instant};
 
@@ -23,16 +23,17 @@ gprofinject_tests::trials! {
         of_code_at_low_addresses;
 }
 
-/// Where position-independent programs lie, and others.
+/// The addresses of position-independent programs, and of others.
 const HIGH: u64 = 0x2345_6780_0000;
 const LOW: u64 = 0x1200_0000;
 
-/// Offset of the code in its area.
+/// The offset of the code in its area.
 const CODE: usize = 0x800;
-/// Offset of the stack pointer in the data.
+/// The offset of the stack pointer in the data.
 const STACK: u64 = 0x3000;
 const CASES: u64 = 4000;
-/// Patience with the original, and with the copy of what has ended: it may be interrupted more often.
+/// The patience with the original, and with the copy if the original has ended: the copy may be interrupted
+/// more often.
 const SHORT: u32 = 2;
 const LONG: u32 = 100;
 
@@ -42,9 +43,9 @@ struct Tally {
     refused: u64,
     faulted: u64,
     endless: u64,
-    /// Into the middle of an instruction, which the planner refuses.
+    /// Branches into the middle of an instruction, which the planner refuses.
     crooked: u64,
-    /// Of those compared: calls made in their places, and the same while the text is what it was.
+    /// Of the compared cases: calls made in their places, and the same with the original text.
     in_place: u64,
     unpatched: u64,
 }
@@ -77,23 +78,23 @@ fn fuzz(test: &str, base: u64) {
     }
     println!("{tally:?}");
     assert!(failures.is_empty(), "{}", failures.join("\n"));
-    // Or nothing has been tested.
+    // Otherwise too little has been tested.
     assert!(tally.compared * 4 > tally.refused + tally.faulted + tally.endless + tally.crooked, "{tally:?}");
     assert!(tally.in_place.min(tally.unpatched) > 15, "{tally:?}");
 }
 
-/// One sequence, from one state. What went wrong.
+/// Runs one sequence from one state. Returns what went wrong.
 fn case(machine: &mut Machine, seed: u64, tally: &mut Tally) -> Option<String> {
     let mut generator = Generator::new(random_numbers(seed));
     let from = machine.base() + ORIGINAL + CODE as u64;
     let to = machine.base() + COPY + CODE as u64 + generator.below(32);
     let data = machine.base() + DATA;
-    // A relocated call pushes before it reads where it leads: not both in one place.
+    // A relocated call pushes before it reads its target, so both must not be in one place.
     let around = Surroundings { at: from, data: data..data + STACK - 0x200 };
     let least = generator.pick(&[2, 5, 5, 5, 8, 16]);
     let sequence = generator.sequence(&around, least);
     let instructions = decode(&sequence.bytes, from);
-    // An `endbr64` stays where it is: branches to it lead to the first instruction behind it.
+    // An `endbr64` stays in its place; branches to it lead to the first instruction after it.
     let marked = generator.below(2) == 0;
     let start = if marked { from - 4 } else { from };
     if crooked(&instructions, from, &sequence) {
@@ -160,7 +161,7 @@ fn case(machine: &mut Machine, seed: u64, tally: &mut Tally) -> Option<String> {
             let stop = machine.run(&mut after, LONG).unwrap();
             let memory = machine.area(DATA).to_vec();
             if form == Call::InPlace {
-                // It is there for that.
+                // This register is meant to change.
                 after.general.r11 = before.general.r11;
             }
             let mut wrong = differences(&before, &after);
@@ -183,7 +184,7 @@ fn case(machine: &mut Machine, seed: u64, tally: &mut Tally) -> Option<String> {
     None
 }
 
-/// What becomes of a call, and where it is made in its place, if the patches are there.
+/// Returns how a call is made, and its place if it is made in its place and the patches are there.
 fn form<R: FnMut() -> u64>(generator: &mut Generator<R>, sequence: &Sequence) -> (Call, Option<u64>) {
     match call::site(&sequence.bytes, generator.pick(&[2, 5])) {
         Some(site) if generator.below(4) > 0 => (Call::InPlace, (generator.below(2) == 0).then_some(site)),
@@ -201,8 +202,8 @@ fn decode(bytes: &[u8], at: u64) -> Vec<Instruction> {
     Decoder::with_ip(64, bytes, at, DecoderOptions::NONE).iter().collect()
 }
 
-/// Whether a branch leads between two instructions, or to the `endbr64`'s inside, or is a call to the start,
-/// which comes to the patch.
+/// Whether a branch leads to the inside of an instruction or of the `endbr64`, or is a call to the start,
+/// where it would meet the patch.
 fn crooked(instructions: &[Instruction], from: u64, sequence: &Sequence) -> bool {
     let end = from + sequence.bytes.len() as u64;
     instructions.iter().filter(|i| has_branch(i)).any(|i| {
@@ -212,7 +213,7 @@ fn crooked(instructions: &[Instruction], from: u64, sequence: &Sequence) -> bool
     })
 }
 
-/// Pointers to data, small numbers, anything.
+/// Returns a pointer to data, a small number, or any number.
 fn interesting<R: FnMut() -> u64>(generator: &mut Generator<R>, data: u64) -> u64 {
     match generator.below(8) {
         0 | 1 => generator.below(8),
@@ -230,20 +231,20 @@ fn randomise<R: FnMut() -> u64>(state: &mut State, generator: &mut Generator<R>,
         *register = interesting(generator, data);
     }
     g.rsp = data + STACK;
-    // The arithmetic flags, and sometimes the direction.
+    // The arithmetic flags, and sometimes the direction flag.
     const ARITHMETIC: u64 = 0x8d5;
     let direction = if generator.below(16) == 0 { 0x400 } else { 0 };
     g.eflags = 0x202 | generator.word() & ARITHMETIC | direction;
-    // The sixteen xmm registers of the old area.
+    // The sixteen xmm registers in the legacy area.
     if let Some(vectors) = state.extended.get_mut(160..416) {
         vectors.fill_with(|| generator.word() as u8);
-        // XSTATE_BV: x87 and SSE are there.
+        // XSTATE_BV: x87 and SSE are present.
         state.extended[512] |= 3;
     }
 }
 
 fn differences(a: &State, b: &State) -> Vec<String> {
-    // Set wherever a fault stops a process.
+    // The kernel sets this flag whenever a fault stops a process.
     const RESUME: u64 = 0x1_0000;
     let (x, y) = (&a.general, &b.general);
     let pairs = [
@@ -272,7 +273,7 @@ fn differences(a: &State, b: &State) -> Vec<String> {
         .filter(|(_, a, b)| a != b)
         .map(|(name, a, b)| format!("{name} is {b:#x}, not {a:#x}"))
         .collect();
-    // Bytes 8..24 are where the last x87 instruction stood.
+    // Bytes 8..24 are the address of the last x87 instruction.
     let same = |i: usize| (8..24).contains(&i) || a.extended[i] == b.extended[i];
     if let Some(i) = (0..a.extended.len()).find(|&i| !same(i)) {
         wrong.push(format!("extended state at {i:#x}"));

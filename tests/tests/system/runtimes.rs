@@ -1,5 +1,5 @@
-//! Programs whose runtimes keep the stack in their own ways: Go, OCaml, GHC, node, Free Pascal. They run as they do alone, with
-//! what hooks they take. Where a compiler is missing, that is said.
+//! Programs whose runtimes use the stack in their own ways: Go, OCaml, GHC, node, Free Pascal. They behave as
+//! they do alone, with the hooks that they allow. A missing compiler is reported.
 
 use std::fs;
 use std::process::Command;
@@ -22,13 +22,13 @@ gprofinject_tests::trials! {
 const LIMIT: Duration = Duration::from_secs(120);
 const MODES: [&str; 3] = ["--hooks=both", "--hooks=entry", "--hooks=none"];
 
-/// Compiles `source` to the file `program` with `command`, which gets the source's name last.
+/// Compiles `source` to the file `program` with `command`, which gets the source's name as its last argument.
 fn made(place: &Place, name: &str, source: &str, command: &[&str]) {
     fs::write(place.path(name), source).unwrap();
     let (tool, args) = command.split_first().unwrap();
     let mut compiler = Command::new(tool);
     compiler.args(args).arg(name).current_dir(place.folder.path());
-    // Where go keeps what it has compiled of its own library, which takes it longer than all tests here.
+    // The folder in which go keeps its compiled library, whose compilation takes longer than all tests here.
     compiler.env("GOCACHE", tool::target_folder().join("go-cache")).env("GO111MODULE", "off");
     compile::compile(compiler).unwrap();
 }
@@ -41,8 +41,8 @@ fn finish(mut command: Command, place: &Place) -> Outcome {
     outcome
 }
 
-/// Runs it alone and in each mode: the same output and status. `note` is what is said with `--hooks both`, and
-/// `counts` whether calls are counted.
+/// Runs a program alone and in each mode, with the same output and status. `note` is the message with
+/// `--hooks both`, and `counts` says whether calls are counted.
 fn runs_as_alone(place: &Place, words: &[&str], status: i32, note: Option<&str>, counts: bool) {
     let mut alone = Command::new(words[0]);
     alone.args(&words[1..]);
@@ -55,7 +55,7 @@ fn runs_as_alone(place: &Place, words: &[&str], status: i32, note: Option<&str>,
         let run = finish(command, place);
         let said = run.stderr_text();
         assert_eq!((run.code(), run.stdout_text()), (status, alone.stdout_text()), "{what} {mode}: {said}");
-        // What the program itself says there comes first, as it is.
+        // What the program itself prints there is not changed.
         let (ours, own): (Vec<&str>, Vec<&str>) = said.lines().partition(|l| l.starts_with("gprofinject: "));
         let alone_said = alone.stderr_text();
         assert_eq!(own, alone_said.lines().collect::<Vec<_>>(), "{what} {mode}: {ours:?}");
@@ -125,7 +125,7 @@ fn go() {
     runs_as_alone(&place, &["./pie"], 3, Some(note), false);
 }
 
-/// Exceptions out of deep recursion, an exception out of a callback, garbage with a small heap, finalisers.
+/// Exceptions from deep recursion, an exception from a callback, garbage with a small heap, finalisers.
 const OCAML: &str = r#"
 exception Found of int
 type tree = Leaf | Node of tree * tree
@@ -161,7 +161,7 @@ fn ocaml() {
     }
 }
 
-/// Laziness, exceptions pure and asynchronous, threads of its own, garbage.
+/// Laziness, pure and asynchronous exceptions, threads of its own, garbage.
 const HASKELL: &str = r#"
 import Control.Concurrent
 import Control.Exception
@@ -207,7 +207,8 @@ fn ghc() {
     }
 }
 
-/// Functions that get hot, exceptions through native frames (sort's and replace's callbacks), garbage, a worker.
+/// Functions that are optimised at run time, exceptions through native frames (the callbacks of sort and
+/// replace), garbage, a worker.
 const SCRIPT: &str = r#"
 function fib(n) { return n < 2 ? n : fib(n - 1) + fib(n - 2); }
 function thrower(a, b) { if (a === 77) throw new RangeError('found ' + (b > 0)); return a - b; }
@@ -239,8 +240,8 @@ fn node() {
     runs_as_alone(&place, &["node", "a.js"], 3, Some(note).filter(|_| !library), true);
 }
 
-/// Dynamic strings, exceptions out of deep recursion, threads, a callback out of the C library, and at the end an
-/// exception that nobody handles, whose backtrace is printed.
+/// Dynamic strings, exceptions from deep recursion, threads, a callback from the C library, and at the end an
+/// exception that is not handled, whose backtrace is printed.
 const PASCAL: &str = r#"
 {$mode objfpc}{$H+}
 program a;
@@ -315,12 +316,12 @@ fn free_pascal() {
         &["-O2", "-dthreads"],
         &["-g", "-O-", "-dlibc"],
     ] {
-        // With symbols, which its configuration on some distributions strips.
+        // With symbols, which the compiler's configuration on some distributions strips.
         made(&place, "a.pas", PASCAL, &[&["fpc", "-v0", "-Xs-", "-oprogram"], flags].concat());
         runs_as_alone(&place, &["./program"], 3, Some(note), true);
         runs_as_alone(&place, &["./program", "unhandled"], 217, Some(note), true);
     }
-    // Without the C library it has no dynamic linker either, to load the agent.
+    // Without the C library there is no dynamic linker either, which could load the agent.
     made(&place, "a.pas", PASCAL, &["fpc", "-v0", "-Xs-", "-oprogram"]);
     runs_as_alone(&place, &["./program"], 3, None, false);
 }

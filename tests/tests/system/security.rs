@@ -1,5 +1,6 @@
-//! What a hostile user can do to whoever profiles in that user's folders, or attaches to that user's process: nothing but
-//! make the profile wrong. Each test is an attack, run as root against an unprivileged user; docs/security.md has the list.
+//! Attacks of a hostile user on a user who profiles programs in the hostile user's folders, or attaches to
+//! that user's process. They can only make the profile wrong. Root runs each test against an unprivileged
+//! user; docs/security.md has the list.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -28,13 +29,14 @@ gprofinject_tests::trials! {
         names_with_escape_sequences;
 }
 
-/// The unprivileged user, called nobody.
+/// The unprivileged user with the name nobody.
 const USER: u32 = 65534;
-/// However the target behaves: an order's limit, that of leaving, and what the machine has else to do.
+/// The longest run, however the target behaves: the time of an order and of leaving, and delays by other work
+/// of the machine.
 const LIMIT: Duration = Duration::from_secs(150);
 
-/// A folder that everybody may enter, with one in it that belongs to the unprivileged user. None, and it is said: we are
-/// not root.
+/// Returns a folder that everybody may enter, with one in it that belongs to the unprivileged user. Without
+/// root, returns `None` and reports the test as skipped.
 fn attack(test: &str) -> Option<(Place, PathBuf)> {
     if fs::metadata("/proc/self").unwrap().uid() != 0 {
         skip::skipped(test, "only root can be attacked by a second user");
@@ -48,7 +50,7 @@ fn attack(test: &str) -> Option<(Place, PathBuf)> {
     Some((place, own))
 }
 
-/// A program of tests/security, compiled into the place.
+/// Compiles a program of tests/security into the place.
 fn compiled(place: &Place, name: &str) -> PathBuf {
     let mut compiler = Command::new("gcc");
     compiler.args(["-O1", "-w", "-pthread", "-o"]).arg(place.path(name));
@@ -57,14 +59,14 @@ fn compiled(place: &Place, name: &str) -> PathBuf {
     place.path(name)
 }
 
-/// A process of the unprivileged user. It ends with the test.
+/// A process of the unprivileged user. It is killed when this is dropped.
 struct Hostile {
     child: Child,
     stdout: BufReader<ChildStdout>,
 }
 
 impl Hostile {
-    /// Started, and ready.
+    /// Starts the process and waits until it is ready.
     fn new(program: &Path, arguments: &[&str]) -> Hostile {
         let mut command = Command::new(program);
         command.args(arguments).uid(USER).gid(USER).current_dir("/").stdout(Stdio::piped());
@@ -97,7 +99,7 @@ impl Drop for Hostile {
     }
 }
 
-/// Runs gprofinject as root; it comes to an end.
+/// Runs gprofinject as root to its end.
 fn gprofinject(place: &Place, arguments: &[&str]) -> Outcome {
     let mut command = place.command(arguments);
     command.env("XDG_RUNTIME_DIR", place.folder.path());
@@ -106,7 +108,7 @@ fn gprofinject(place: &Place, arguments: &[&str]) -> Outcome {
     outcome
 }
 
-/// Whose folder it is decides who is believed: neither attaching nor asking does what a forged one says.
+/// The owner of the folder decides: neither attaching nor asking does what a forged folder says.
 fn a_forged_run_folder() {
     let Some((place, own)) = attack("a_forged_run_folder") else { return };
     let (victim, forged) = (place.path("victim"), own.join("gprofinject-forged"));
@@ -122,7 +124,7 @@ fn a_forged_run_folder() {
     assert!(hostile.lives() && !place.path("profile").exists());
 }
 
-/// A folder that others may enter, and a link to one that they may not, are as little ours.
+/// A folder that others may enter, and a link to one that they may not enter, are not private.
 fn a_run_folder_of_ours_that_is_open() {
     let Some((place, own)) = attack("a_run_folder_of_ours_that_is_open") else { return };
     let (victim, forged) = (place.path("victim"), own.join("gprofinject-forged"));
@@ -134,7 +136,7 @@ fn a_run_folder_of_ours_that_is_open() {
     fs::set_permissions(&forged, fs::Permissions::from_mode(0o777)).unwrap();
     let outcome = gprofinject(&place, &["--pid", &hostile.pid(), "--duration", "0"]);
     complains(&outcome, 125, "cannot be taken out");
-    // A private one of ours is found by its name, but the file in it is not the one that is mapped.
+    // A private folder of root's is found by its name, but the file in it is not the one that is mapped.
     let files =
         ["0.region", "attached.json", "lock"].map(|name| (name, fs::read(forged.join(name)).unwrap()));
     fs::remove_dir_all(&forged).unwrap();
@@ -156,7 +158,7 @@ fn a_lock_that_is_never_released() {
     assert!(start.elapsed() < Duration::from_secs(30), "it has waited for {:?}", start.elapsed());
 }
 
-/// The file of the counters is handed over open for writing.
+/// The process gets the file of the counters open for writing.
 fn counters_are_overwritten_and_cut_off() {
     let Some((place, _)) = attack("counters_are_overwritten_and_cut_off") else { return };
     let program = compiled(&place, "hostile");
@@ -168,14 +170,15 @@ fn counters_are_overwritten_and_cut_off() {
         assert!(outcome.stderr_text().contains("next: gprof"), "{way}: {}", outcome.stderr_text());
         gprofinject_tests::gprofdata::read(&place.path("profile")).unwrap();
         fs::remove_file(place.path("profile")).unwrap();
-        // It did what it was to do.
+        // The program did what it was meant to do.
         if way == "scribble" {
             hostile.hear("done\n");
         }
     }
 }
 
-/// The helper works through a table that the process has made as long as it could; everybody is let go in time.
+/// The helper works through a table that the process has made as long as possible. All threads are released
+/// in time.
 fn a_table_without_end() {
     let Some((place, _)) = attack("a_table_without_end") else { return };
     let mut hostile = Hostile::new(&compiled(&place, "hostile"), &["shadows"]);
@@ -193,7 +196,8 @@ fn a_table_without_end() {
     assert!(hostile.lives());
 }
 
-/// Killed in the middle of its work, with the gprofinject that it works for: the threads are as they were.
+/// The helper is killed in the middle of its work, with the gprofinject for which it works. The threads get
+/// their priorities back.
 fn a_helper_that_is_killed() {
     let Some((place, _)) = attack("a_helper_that_is_killed") else { return };
     let source = "#include <pthread.h>\n#include <stdio.h>\n#include <unistd.h>\nvolatile int sink;\n\
@@ -212,7 +216,7 @@ fn a_helper_that_is_killed() {
         command.env("XDG_RUNTIME_DIR", place.folder.path()).stderr(Stdio::null());
         let mut attached = command.spawn().unwrap();
         let start = Instant::now();
-        // The moment in which threads have another priority.
+        // Set while threads have another priority.
         let mut is_hit = false;
         while !is_hit && start.elapsed() < Duration::from_secs(5) {
             is_hit = !usual_priorities(&pid);
@@ -232,13 +236,13 @@ fn a_helper_that_is_killed() {
     }
 }
 
-/// Whoever attaches can be told to end at any moment.
+/// A gprofinject that attaches can be asked to end at any time.
 fn told_to_end_while_another_is_at_work() {
     let Some((place, _)) = attack("told_to_end_while_another_is_at_work") else { return };
     let hostile = Hostile::new(&compiled(&place, "hostile"), &["none"]);
     let maps = fs::File::open(format!("/proc/{}/maps", hostile.pid())).unwrap();
     maps.lock().unwrap();
-    // Root has that lock: it is waited for as long as an order takes.
+    // Root holds that lock, so gprofinject waits as long as an order takes.
     let mut attached = place.command(&["--pid", &hostile.pid()]).stderr(Stdio::null()).spawn().unwrap();
     std::thread::sleep(Duration::from_secs(4));
     assert!(attached.try_wait().unwrap().is_none());
@@ -248,7 +252,7 @@ fn told_to_end_while_another_is_at_work() {
     assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
 }
 
-/// What a run has left says where its profile goes.
+/// The contents of the run folder say where the profile is written.
 fn recovering_another_users_run() {
     let Some((place, own)) = attack("recovering_another_users_run") else { return };
     let program = place.c(
@@ -286,7 +290,7 @@ fn recovering_another_users_run() {
     let outcome = gprofinject(&place, &["--recover", folder.to_str().unwrap()]);
     complains(&outcome, 125, "belongs to user 65534");
     assert_eq!(fs::read(&victim).unwrap(), b"precious");
-    // Its own user can.
+    // The folder's own user can recover the run.
     fs::write(&record, text).unwrap();
     let mut command = tool::uncached(tool::gprofinject().unwrap());
     command.arg("--recover").arg(&folder).current_dir(&own).uid(USER).gid(USER);
@@ -295,7 +299,7 @@ fn recovering_another_users_run() {
     assert!(own_output.exists() && !folder.exists());
 }
 
-/// su and sudo -E leave XDG_RUNTIME_DIR and TMPDIR as they were: who owns a folder can replace what is in it.
+/// su and sudo -E do not change XDG_RUNTIME_DIR and TMPDIR; the owner of a folder can replace what is in it.
 fn another_users_runtime_folder() {
     let Some((place, own)) = attack("another_users_runtime_folder") else { return };
     place.c(
@@ -309,7 +313,8 @@ fn another_users_runtime_folder() {
     let open = place.path("open");
     fs::create_dir(&open).unwrap();
     fs::set_permissions(&open, fs::Permissions::from_mode(0o777)).unwrap();
-    // Owned by that user; by root, but below one of that user's; and one in which everybody can rename.
+    // The folders belong to that user; or to root, but below one of that user's; or everybody can rename in
+    // them.
     for folder in [&own, &inner, &open] {
         let mut command = place.command(&["./hello"]);
         command.env("XDG_RUNTIME_DIR", folder).env("TMPDIR", folder);
@@ -319,7 +324,7 @@ fn another_users_runtime_folder() {
         assert!(!said.contains(&format!("{}/gprofinject-", folder.display())), "{said}");
         assert!(runs_in(folder).is_empty());
     }
-    // One that is guarded is taken.
+    // A folder with the sticky bit is used.
     fs::set_permissions(&open, fs::Permissions::from_mode(0o1777)).unwrap();
     let mut command = place.command(&["./hello"]);
     command.env("XDG_RUNTIME_DIR", &open);
@@ -327,7 +332,7 @@ fn another_users_runtime_folder() {
     assert!(said.contains(&format!("{}/gprofinject-", open.display())), "{said}");
 }
 
-/// Names are shown, not obeyed.
+/// Names are shown with escape sequences replaced.
 fn names_with_escape_sequences() {
     let place = Place::new();
     let name = "odd\x1b[2Jname";
@@ -371,7 +376,8 @@ fn runs_in(folder: &Path) -> Vec<PathBuf> {
     entries.filter(|path| path.file_name().unwrap().to_str().unwrap().starts_with("gprofinject-")).collect()
 }
 
-/// No thread has a realtime priority (the 41st field of stat is the policy, behind the name).
+/// Whether no thread has a realtime priority. (The 41st field of stat is the policy; the name before it may
+/// contain blanks.)
 fn usual_priorities(pid: &str) -> bool {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     threads.into_iter().all(|thread| {

@@ -1,6 +1,7 @@
-//! What gprof prints: no time and no call with a function that did not run.
+//! What gprof prints: a function that did not run has neither time nor calls.
 //!
-//! gprof itself is asked, and the programs know which of their functions run: those named `never...` do not.
+//! The tests run gprof itself. The programs define which of their functions run: those with names `never...`
+//! do not.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -28,7 +29,7 @@ const MODES: [&[&str]; 4] = [
     &["--hooks=both", "--sampler=timer"],
 ];
 
-/// What gprof prints of each function: the share of time, and the calls.
+/// Returns what gprof prints for each function: the share of time, and the calls.
 fn printed(program: &Path, profile: &Path) -> BTreeMap<String, (f64, u64)> {
     let gprof = Command::new("gprof").args(["-b", "-p"]).args([program, profile]).output().unwrap();
     assert!(gprof.status.success(), "{}", String::from_utf8_lossy(&gprof.stderr));
@@ -43,7 +44,7 @@ fn printed(program: &Path, profile: &Path) -> BTreeMap<String, (f64, u64)> {
     text.lines().filter_map(row).collect()
 }
 
-/// Runs the program in a mode; what gprof prints, and --stats.
+/// Runs the program in a mode. Returns what gprof prints, and the `--stats` file.
 fn run(place: &Place, program: &str, mode: &[&str]) -> (BTreeMap<String, (f64, u64)>, Value, String) {
     let program = format!("./{program}");
     let arguments = [mode, &["-o", "gmon.out", "--stats", "stats.json", "--rate=2000", &program]].concat();
@@ -56,8 +57,8 @@ fn run(place: &Place, program: &str, mode: &[&str]) -> (BTreeMap<String, (f64, u
     (flat, serde_json::from_slice(&stats).unwrap(), outcome.stderr_text())
 }
 
-/// Compiler-made names, given by hand, each behind a function that does not run. `gone` and `lost` are other
-/// functions than those that `gone.isra.0` and `lost.part.0` were made of.
+/// Names as compilers make them, each for a function after one that does not run. `gone` and `lost` are not
+/// the functions from which `gone.isra.0` and `lost.part.0` were made.
 const CLONES: &str = r#"
 #include <time.h>
 #define FAR __attribute__((noinline, noclone, noipa))
@@ -117,7 +118,8 @@ fn hidden_names_are_charged_to_what_they_are_part_of() {
         assert_eq!(unseen.len(), 3, "{mode:?}: {unseen:?}");
         assert!(said.contains("gprof cannot show 3 functions of"), "{said}");
         if hooked {
-            // 1000 by main, and 1000 of its rest by `other`. That `work` itself goes on there is no call.
+            // 1000 calls by main, and 1000 of its rest by `other`. When `work` itself continues there, that
+            // is not a call.
             assert_eq!(flat["work"].1, 2000, "{mode:?}");
             assert_eq!((flat["other"].1, flat["leaf"].1), (1000, 500), "{mode:?}");
         }
@@ -136,7 +138,7 @@ fn global_names_are_all_shown() {
     assert_eq!((flat["gone.isra.0"].1, flat["work.part.0"].1, flat["work"].1), (500, 1500, 1000));
 }
 
-/// gprof leaves out the constructors of each C++ file: one call, and no time that anybody would miss.
+/// gprof leaves out the constructors of each C++ file: one call, and no time that matters.
 fn what_gprof_cannot_show_is_said_only_where_it_matters() {
     const SOURCE: &str = r#"
 static int start = 0;
@@ -155,13 +157,13 @@ int main(int argc, char **argv) {
     let place = Place::new();
     place.compile("g++", "constructors", SOURCE, &["-fno-toplevel-reorder"]).unwrap();
     let remark = "gprof cannot show";
-    // Calls of the hidden function out of 1000: none, 0.5 % and 1.5 %.
+    // The calls of the hidden function, of 1000: none, 0.5 % and 1.5 %.
     for (arguments, is_said) in [(0, false), (1, false), (3, true)] {
         let mut command = vec!["-o", "gmon.out", "--rate=0", "--stats=stats.json", "./constructors"];
         command.extend(["x"; 3].iter().take(arguments));
         let outcome = place.run(&command);
         assert_eq!(outcome.stderr_text().contains(remark), is_said, "{}", outcome.stderr_text());
-        // It is always among the facts, and shown by -v.
+        // `--stats` always contains it, and `-v` shows it.
         let stats: Value = serde_json::from_slice(&std::fs::read(place.path("stats.json")).unwrap()).unwrap();
         let hidden = if arguments == 0 { 1 } else { 2 };
         assert_eq!(stats["unseen"].as_array().unwrap().len(), hidden, "{}", stats["unseen"]);
@@ -170,7 +172,7 @@ int main(int argc, char **argv) {
     }
 }
 
-/// Functions at odd addresses beside such as never run.
+/// Functions at odd addresses beside functions that never run.
 const ODD: &str = r#"
     .text
     .macro function name
@@ -258,11 +260,11 @@ fn samples_at_odd_addresses() {
     }
 }
 
-/// The same of what a compiler makes: at -Os functions begin anywhere.
+/// The same for compiled functions, which begin at any address with -Os.
 fn samples_of_unaligned_functions() {
     let mut source = String::from("#define FAR __attribute__((noinline, noclone, noipa))\n");
     for i in 0..40 {
-        // Loops of several lengths, one of three runs.
+        // Loops of several lengths, one of three of which runs.
         let nops = "nop\\n".repeat(i % 5);
         let name = if i % 3 == 0 { format!("hot{i}") } else { format!("never{i}") };
         source += &format!(
@@ -295,7 +297,7 @@ fn samples_of_unaligned_functions() {
     }
 }
 
-/// Calls through the PLT, and out of code that no symbol describes: gprof would charge what stands before.
+/// Calls through the PLT, and from code that no symbol describes: gprof would charge the preceding function.
 fn gaps_between_functions() {
     const SOURCE: &str = r#"
 #include <stdlib.h>
@@ -320,8 +322,8 @@ int main(void) {
     }
 }
 
-/// A function that has room for no hook of its own, called from code with a symbol and from code without. Either all of its
-/// calls are counted or none, and then its name is among those that are not hooked.
+/// A function without room for a hook of its own, called from code with a symbol and from code without.
+/// Either all of its calls are counted, or none and it is listed as not hooked.
 fn calls_from_code_without_a_symbol() {
     const SOURCE: &str = r#"
 __asm__(".text\n.globl before\n.type before, @function\nbefore: mov $1, %eax\nret\n.size before, . - before\n"
@@ -334,11 +336,11 @@ int main(void) {
     return 0;
 }
 "#;
-    // How the code without a symbol calls it, and how often it is called in all.
+    // How the code without a symbol calls the function, and how often the function is called in total.
     let cases = [
         ("call called", 4000),
         ("lea called(%rip), %rdx\ncall *%rdx", 4000),
-        // Data that swallows the call, if it is taken for an instruction.
+        // Data that includes the call if it is decoded as an instruction.
         ("jmp 1f\n.byte 0x48, 0xb8, 1\n1: call called", 4000),
         ("nop", 1000),
     ];
@@ -356,7 +358,7 @@ int main(void) {
                 false => assert_eq!(flat["called"].1, calls, "{call} {mode:?}: {called}"),
             }
         }
-        // Where all of its calls are known it is hooked.
+        // If all of its calls are known, it is hooked.
         assert_eq!(called.contains("refused"), call != "nop", "{called}");
     }
 }

@@ -1,6 +1,6 @@
-//! Programs that change what is around them: files, limits, users, system calls that are permitted.
+//! Programs that change their environment: files, limits, users, permitted system calls.
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "system calls between fork and exec")]
 
 use std::os::unix::process::CommandExt;
 use std::time::Duration;
@@ -19,7 +19,7 @@ gprofinject_tests::trials! {
         no_new_code;
 }
 
-/// Also after it, children are followed, and programs that are executed.
+/// After these changes, children and executed programs are still followed.
 fn changes_that_matter_to_nobody() {
     let program = Subject::new("surroundings");
     let own = program.name().to_owned();
@@ -30,8 +30,8 @@ fn changes_that_matter_to_nobody() {
     }
 }
 
-/// A child that cannot reach the run's folder counts in its parent's file; what it executes is not followed,
-/// and that is said.
+/// A child that cannot reach the run folder counts in its parent's file. The program that it executes is not
+/// followed, which gprofinject reports.
 fn changes_that_keep_children_from_the_folder() {
     let program = Subject::new("surroundings");
     let own = program.name().to_owned();
@@ -49,14 +49,14 @@ fn changes_that_keep_children_from_the_folder() {
             run.said
         );
     }
-    // What cannot be executed there was not missed.
+    // A program that cannot be executed there was not missed.
     let run = program.profiled(&[], &["chroot", &own], &[]);
     assert!(!run.said.contains("not followed"), "{}", run.said);
-    // A file cannot be made, but everything else can.
+    // No file can be created, but everything else works.
     program.check(&["fsize", &own], &[[3, 7, 0], [5, 0, 0], [3, 11, 0]]);
 }
 
-/// Where there is no memory, nothing of the child's is charged to its parent.
+/// If there is no memory, no call of the child is charged to its parent.
 fn limits_of_memory() {
     let program = Subject::new("surroundings");
     for mode in MODES {
@@ -65,7 +65,7 @@ fn limits_of_memory() {
     }
 }
 
-/// No system call of ours is punished, and what is lost is told.
+/// No system call of the agent violates the filter, and what is lost is reported.
 fn seccomp() {
     let program = Subject::new("seccomp");
     for way in ["prctl", "syscall"] {
@@ -91,19 +91,19 @@ fn seccomp() {
     program.check(&["strict", "kill", "strict"], &[[5, 7, 0]]);
 }
 
-/// A question whether there is seccomp is not the same as entering it.
+/// Asking whether seccomp is in use is not the same as entering it.
 fn seccomp_that_is_not_entered() {
     let program = Subject::new("seccomp");
     program.check(&["asks", "errno", "fork"], &[[5, 7, 0], [9, 0, 9]]);
 }
 
-/// Where no memory may be made executable any more (PR_SET_MDWE, Linux 6.3) nothing can be hooked, and no page of code
-/// may be touched: it could not be made executable again.
+/// If no memory may be made executable any more (PR_SET_MDWE, Linux 6.3), nothing can be hooked, and no page
+/// of code may be changed, because it could not be made executable again.
 fn no_new_code() {
     const PR_SET_MDWE: libc::c_int = 65;
     let program = Subject::new("surroundings");
     let refused = |mut command: std::process::Command| {
-        // SAFETY: a system call only.
+        // SAFETY: this is a system call without memory.
         unsafe {
             command.pre_exec(|| match libc::prctl(PR_SET_MDWE, 1, 0, 0, 0) {
                 0 => Ok(()),

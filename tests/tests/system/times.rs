@@ -1,5 +1,5 @@
-//! Sampling: there are samples, they are where the program was, and the header says the rate. How true
-//! the shares are is measured by the bench, not asserted here: that takes a quiet machine.
+//! Sampling: there are samples, they are at the right addresses, and the header has the rate. The accuracy of
+//! the shares is measured by the bench and not asserted here, because that needs a quiet machine.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -19,7 +19,8 @@ gprofinject_tests::trials! {
         no_samples_at_rate_zero;
 }
 
-/// Two functions that burn about 3 : 1. Arguments of the program: threads, milliseconds of each.
+/// Compiles a program with two functions that take time in the ratio 3 : 1. Its arguments are the number of
+/// threads and the milliseconds of each.
 fn burner(folder: &Path) -> PathBuf {
     let program = folder.join("shares");
     let mut gcc = Command::new("gcc");
@@ -78,7 +79,7 @@ fn samples_with_hooks_on_entries() {
 fn no_samples_at_rate_zero() {
     let (profile, _) = profile(&["-q", "--rate=0"], &["1", "50"]);
     assert_eq!(profile.samples(), 0);
-    // gprof wants a histogram all the same.
+    // gprof needs a histogram nevertheless.
     assert!(!profile.histograms.is_empty());
     assert!(profile.calls() > 0);
 }

@@ -1,4 +1,4 @@
-//! Programs that take no hooks: they run as they would alone, sampled where the kernel permits it.
+//! Programs that cannot be hooked: they run as they would alone, and are sampled where the kernel permits it.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -26,7 +26,8 @@ gprofinject_tests::trials! {
         foreign_programs_run_by_an_emulator;
 }
 
-/// Whatever can't be hooked runs all the same, with its own output and status, and we say something.
+/// Checks that a program that cannot be hooked runs with its own output and status, and that gprofinject says
+/// why.
 fn still_runs(place: &Place, name: &str) {
     let path = place.path(name);
     let alone = run::run(Command::new(&path), None, LIMIT).unwrap();
@@ -51,7 +52,7 @@ fn musl_programs_run() {
     }
     place.compile("musl-gcc", "musl", HELLO, &["-static"]).unwrap();
     still_runs(&place, "musl");
-    // The dynamic one runs only where musl's loader is installed.
+    // The dynamic program runs only if musl's loader is installed.
     let dynamic = place.compile("musl-gcc", "musl-dynamic", HELLO, &[]).unwrap();
     match run::run(Command::new(dynamic), None, LIMIT) {
         Ok(_) => still_runs(&place, "musl-dynamic"),
@@ -82,19 +83,19 @@ fn scripts_run_as_their_interpreter() {
 fn library_as_program() {
     let place = Place::new();
     place.c("lib.so", "int f(void) { return 1; }", &["-shared", "-fPIC"]);
-    // It has no entry; alone it crashes. All that's asked for is that we don't.
+    // It has no entry point and crashes alone; gprofinject must not crash.
     let outcome = place.run(&["./lib.so"]);
     assert!(outcome.code() != 0);
 }
 
-/// A user that owns nothing.
+/// A user who owns nothing.
 const NOBODY: u32 = 65534;
 
 fn set_mode(path: &Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// The share of each function in the profile, as gprof reads it.
+/// Returns the share of each function in the profile, as gprof reads it.
 fn shares(place: &Place, program: &str) -> Vec<(String, f64)> {
     let mut gprof = Command::new("gprof");
     gprof.args(["-b", "-p", program, "gmon.out"]).current_dir(place.folder.path());
@@ -108,7 +109,7 @@ fn shares(place: &Place, program: &str) -> Vec<(String, f64)> {
     rows.collect()
 }
 
-/// `BURN` ran as it does alone, and gprof finds its time where it was spent.
+/// Checks that `BURN` ran as it does alone, and that gprof finds its time where it was spent.
 fn is_sampled(test: &str, place: &Place, program: &str, outcome: &Outcome) {
     let said = outcome.stderr_text();
     assert_eq!((outcome.code(), outcome.stdout_text().as_str()), (3, "burnt\n"), "{said}");
@@ -152,7 +153,7 @@ fn stripped_thirty_two_bit_programs_run() {
     assert!(place.run(&["--list", "./small"]).stderr_text().contains("is stripped"));
 }
 
-/// The kernel ends the events of a process whose ids change, and the linker ignores LD_PRELOAD.
+/// The kernel ends the events of a process whose ids change, and the dynamic linker ignores LD_PRELOAD.
 fn programs_that_change_their_user_are_sampled() {
     const TEST: &str = "programs_that_change_their_user_are_sampled";
     let place = Place::new();
@@ -169,12 +170,12 @@ fn programs_that_change_their_user_are_sampled() {
     }
 }
 
-/// Nobody may sample root's programs, but run them he may.
+/// An unprivileged user may run root's programs, but not sample them.
 fn programs_that_become_root_run() {
     const TEST: &str = "programs_that_become_root_run";
     let place = Place::new();
     let path = place.c("burn", BURN, &[]);
-    // Before the mode: it takes the bit away.
+    // The owner is changed before the mode, because that removes the bit.
     if !skip::have("setpriv") || chown(&path, Some(0), Some(0)).is_err() {
         return skip::skipped(TEST, "not root, or no setpriv");
     }
@@ -188,7 +189,7 @@ fn programs_that_become_root_run() {
     let said = outcome.stderr_text();
     assert_eq!((outcome.code(), outcome.stdout_text().as_str()), (3, "burnt\n"), "{said}");
     assert!(said.contains("set-user-ID program of user 0"), "{said}");
-    // Permitted where kernel.perf_event_paranoid is 0 or less.
+    // This is permitted if kernel.perf_event_paranoid is 0 or less.
     if said.contains("no samples are taken") {
         assert!(said.contains("it runs without a profile") && !place.path("gmon.out").exists(), "{said}");
     } else {
@@ -196,7 +197,7 @@ fn programs_that_become_root_run() {
     }
 }
 
-/// It is not the mode that counts but what changes.
+/// What matters is not the file's mode but whether ids change.
 fn ones_own_set_user_id_program_is_hooked() {
     let place = Place::new();
     let path = place.c("hello", HELLO, &[]);
@@ -206,7 +207,7 @@ fn ones_own_set_user_id_program_is_hooked() {
     assert!(gprofdata::read(&place.path("gmon.out")).unwrap().calls() >= 101, "{}", outcome.stderr_text());
 }
 
-/// A program for AArch64, as far as its header goes.
+/// Writes a program for AArch64, of which only the header is valid.
 fn foreign(place: &Place) {
     let path = place.c("foreign", HELLO, &[]);
     let mut data = fs::read(&path).unwrap();
@@ -226,14 +227,14 @@ fn foreign_programs_are_refused() {
     assert!(!place.path("gmon.out").exists());
 }
 
-/// Where the kernel was told of an emulator, it runs.
+/// If the kernel knows an emulator for the program, it runs.
 fn foreign_programs_run_by_an_emulator() {
     const TEST: &str = "foreign_programs_run_by_an_emulator";
     let place = Place::new();
     foreign(&place);
     place.c("emulator", "#include <stdio.h>\nint main(void) { puts(\"emulated\"); return 9; }", &[]);
     fs::create_dir(place.path("misc")).unwrap();
-    // A user namespace has its own list of emulators since Linux 6.7: nobody else sees this one.
+    // Since Linux 6.7 a user namespace has its own list of emulators, so no other process sees this one.
     let script = "mount -t binfmt_misc none misc && echo \":f:M:18:\\xb7\\x00::$PWD/emulator:\" >misc/register \
                   || exit 77; exec \"$@\"";
     let mut command = Command::new("unshare");

@@ -1,5 +1,5 @@
-//! What one source file cannot be: exceptions across shared libraries, libraries that are loaded and
-//! unloaded, other unwinders, and what the agent says of its memory.
+//! Tests that need more than one source file: exceptions across shared libraries, libraries that are loaded
+//! and unloaded, other unwinders, and what the agent reports about its memory.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -32,8 +32,8 @@ fn compile(compiler: &str, folder: &Path, name: &str, source: &str, flags: &[&st
     folder.join(name)
 }
 
-/// Runs it alone and with both kinds of hooks: the same output and status, and these arcs into the
-/// functions that they name. `None` for the caller: with entry hooks `_start`.
+/// Runs a program alone and with both kinds of hooks: the same output and status, and these arcs into the
+/// functions that they name. A caller of `None` is `_start` with entry hooks.
 fn the_same_with_hooks(folder: &Path, program: &Path, arcs: &[(&str, &str, u64, bool)]) {
     let mut alone = Command::new(program);
     alone.current_dir(folder);
@@ -61,7 +61,8 @@ fn the_same_with_hooks(folder: &Path, program: &Path, arcs: &[(&str, &str, u64, 
     }
 }
 
-/// Thrown by a library and caught in the program; thrown by the program through the library's frames.
+/// An exception thrown by a library and caught in the program, and one thrown by the program through the
+/// library's frames.
 const THROWING_LIBRARY: &str = r#"
 #include <stdexcept>
 struct Guard { int *n; ~Guard() { ++*n; } };
@@ -121,7 +122,8 @@ fn exceptions_cross_libraries_that_come_and_go() {
     }
 }
 
-/// libunwind's own walks: thunks are in them with exit hooks (see docs/conformance.md), but all frames are, too.
+/// libunwind's own backtraces, which contain thunks with exit hooks (see docs/conformance.md), and also all
+/// frames.
 const LIBUNWIND: &str = r#"
 #define UNW_LOCAL_ONLY
 #include "test.h"
@@ -169,7 +171,7 @@ fn libunwind_walks() {
     the_same_with_hooks(folder.path(), &program, &arcs);
 }
 
-/// A thousand threads, one after the other and in waves: their memory is used again.
+/// A thousand threads, one after the other and in groups, whose memory is used again.
 const SHORT_THREADS: &str = r#"
 #include "test.h"
 #include <pthread.h>
@@ -208,7 +210,8 @@ fn threads_leave_nothing_behind() {
             stats["memory"]["region_bytes"].as_u64().unwrap()
         };
         let (few, many) = (used(250), used(1000));
-        // A joined thread may still be on its way out of the kernel, so now and then a new block is made.
+        // A joined thread may still be ending in the kernel, so sometimes another thread's counters cannot be
+        // used again.
         assert!(many <= 2 * few, "{hooks:?}: {few} bytes for 1000 threads, {many} for 4000");
     }
 }

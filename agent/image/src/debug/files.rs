@@ -1,8 +1,9 @@
-//! A program's separate debug file: found as debuggers find it, and by the same proofs that it is of this build.
+//! A program's separate debug file. It is searched where debuggers search it, and must prove in the same ways
+//! that it belongs to this build.
 //!
-//! What a program says of its debug file is a claim of whoever made the program. So a name is the name of a file and no
-//! path, only regular files are opened, and a file counts only if its build-id is the program's, or if it has the
-//! checksum that `.gnu_debuglink` wants.
+//! Whoever makes a program decides what the program says about its debug file. So a name is only accepted as
+//! the name of a file, without folders; only regular files are opened; and a file counts only if its build-id
+//! is the program's, or if it has the checksum in the program's `.gnu_debuglink`.
 
 use std::fs::File;
 use std::io::Read;
@@ -13,23 +14,24 @@ use std::path::{Component, Path, PathBuf};
 use object::Object;
 use rustix::fs::OFlags;
 
-/// Where distributions put them.
+/// The folder into which distributions put debug files.
 const SYSTEM: &str = "/usr/lib/debug";
-/// More is no debug file.
+/// The size in bytes above which a file is not read.
 const MAX_SIZE: u64 = 4 << 30;
 
-/// A separate debug file that is of the program's build.
+/// A separate debug file that belongs to the program's build.
 #[derive(Debug)]
 pub struct DebugFile {
     pub path: PathBuf,
     pub bytes: Vec<u8>,
 }
 
-/// The separate debug files of a program, the likeliest first; each is read when it is asked for.
+/// Returns the separate debug files of a program, the most likely one first. Each is read when the iterator
+/// reaches it.
 ///
-/// Below `/usr/lib/debug/.build-id`, `.build-id` beside the program and `.debug/.build-id`; under the name that the program's
-/// `.gnu_debuglink` says, beside the program, in `.debug` and below `/usr/lib/debug`; and as `PROGRAM.debug` beside it and
-/// in `.debug`.
+/// They are searched below `/usr/lib/debug/.build-id`, below `.build-id` beside the program and below
+/// `.debug/.build-id`; under the name in the program's `.gnu_debuglink`, beside the program, in `.debug` and
+/// below `/usr/lib/debug`; and as `PROGRAM.debug` beside the program and in `.debug`.
 pub fn debug_files(program: &Path, bytes: &[u8]) -> impl Iterator<Item = DebugFile> {
     let program = program.canonicalize().unwrap_or_else(|_| program.to_owned());
     let claim = Claim::of(bytes);
@@ -40,9 +42,9 @@ pub fn debug_files(program: &Path, bytes: &[u8]) -> impl Iterator<Item = DebugFi
     })
 }
 
-/// What a program says of its debug file.
+/// What a program says about its debug file.
 struct Claim {
-    /// None: it has none.
+    /// The build-id, if it has one.
     build_id: Option<Vec<u8>>,
     /// A name without folders, and the file's checksum.
     link: Option<(Vec<u8>, u32)>,
@@ -94,7 +96,7 @@ fn is_name(name: &[u8]) -> bool {
     matches!((components.next(), components.next()), (Some(Component::Normal(only)), None) if only == name.as_os_str())
 }
 
-/// A regular file's bytes. Whatever else has that name is not waited for.
+/// Reads a regular file. It does not wait for anything else that has this name.
 fn read(path: &Path) -> Option<Vec<u8>> {
     let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits() as i32;
     let file = File::options().read(true).custom_flags(flags).open(path).ok()?;

@@ -1,4 +1,4 @@
-//! Source lines of a program: DWARF's line table, and who was inlined where.
+//! The source lines of a program: DWARF's line table, and the inlined calls.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::file::object::{self, ProgramError};
 
 type Slice = EndianArcSlice<RunTimeEndian>;
 
-/// Line information of a program or of its separate debug file.
+/// The line information of a program or of its separate debug file.
 pub struct Lines {
     pub build_id: BuildId,
     context: Context<Slice>,
@@ -27,26 +27,26 @@ pub type FileIndex = usize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Location {
     pub file: FileIndex,
-    /// From 1 on.
+    /// The line number, from 1 on.
     pub line: u32,
 }
 
-/// Instructions of one source line.
+/// The instructions of one source line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row {
     pub start: u64,
-    /// First address behind.
+    /// The address after the last instruction.
     pub end: u64,
-    /// None: made by the compiler, of no line.
+    /// The line; `None` for instructions that the compiler has added and that belong to no line.
     pub location: Option<Location>,
 }
 
-/// A function that an instruction belongs to: the symbol's, or one that was inlined into it.
+/// A function to which an instruction belongs: the symbol's, or one that was inlined into it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// As the symbol table would have it, not demangled.
+    /// The name as the symbol table would have it, not demangled.
     pub name: Option<String>,
-    /// Tells the inlined calls of one function from each other; no meaning beyond that.
+    /// Distinguishes the inlined calls of one function. It has no other meaning.
     pub id: usize,
 }
 
@@ -64,7 +64,10 @@ pub enum LinesError {
 }
 
 impl Lines {
-    /// Of an ELF file.
+    /// Reads the line information of an ELF file.
+    ///
+    /// # Errors
+    /// The file has no line information, or it is damaged.
     pub fn parse(bytes: &[u8]) -> Result<Lines, LinesError> {
         let file = object::open(bytes)?;
         let endian = if file.is_little_endian() { RunTimeEndian::Little } else { RunTimeEndian::Big };
@@ -84,17 +87,17 @@ impl Lines {
         Ok(Lines { build_id, context, files, rows })
     }
 
-    /// Paths, without `.` and `..` where they can be resolved.
+    /// The paths of the source files, without `.` and `..` where these can be resolved.
     pub fn files(&self) -> &[String] {
         &self.files
     }
 
-    /// Sorted by address, without overlap.
+    /// All rows, sorted by address and without overlap.
     pub fn rows(&self) -> &[Row] {
         &self.rows
     }
 
-    /// Addresses at which the line changes, sorted: where gprof's line symbols begin.
+    /// Returns the addresses at which the line changes, sorted. There gprof's line symbols begin.
     pub fn starts(&self) -> Vec<u64> {
         let before = std::iter::once(None).chain(self.rows.iter().map(Some));
         let goes_on = |before: Option<&Row>, row: &Row| {
@@ -104,13 +107,13 @@ impl Lines {
         starts.map(|(row, _)| row.start).collect()
     }
 
-    /// The line of an address.
+    /// Returns the line of an address.
     pub fn location(&self, address: u64) -> Option<Location> {
         let index = self.rows.partition_point(|row| row.start <= address).checked_sub(1)?;
         self.rows[index].location.filter(|_| address < self.rows[index].end)
     }
 
-    /// The inlined calls that an address belongs to, innermost first, by [`Frame::id`].
+    /// Returns the inlined calls to which an address belongs, by [`Frame::id`], the innermost first.
     pub fn inlined(&self, address: u64) -> Vec<usize> {
         let mut ids = Vec::new();
         let Ok(mut found) = self.context.find_frames(address).skip_all_loads() else { return ids };
@@ -122,7 +125,7 @@ impl Lines {
         ids
     }
 
-    /// The functions of an address, the innermost inlined one first; what is damaged is left out.
+    /// Returns the functions of an address, the innermost inlined one first. Damaged ones are left out.
     pub fn frames(&self, address: u64) -> Vec<Frame> {
         let mut frames = Vec::new();
         let Ok(mut found) = self.context.find_frames(address).skip_all_loads() else { return frames };
@@ -135,8 +138,8 @@ impl Lines {
     }
 }
 
-/// The whole line table. Of rows that overlap (damaged, or of sections that the linker has dropped and
-/// that all begin at 0) the first of the highest start counts.
+/// Reads the whole line table. Where rows overlap (in a damaged table, or in sections that the linker has
+/// dropped, which all begin at 0), the first row with the highest start counts.
 fn table(context: &Context<Slice>) -> Result<(Vec<String>, Vec<Row>), LinesError> {
     let mut files = Vec::new();
     let mut indices = std::collections::HashMap::new();
@@ -162,7 +165,7 @@ fn table(context: &Context<Slice>) -> Result<(Vec<String>, Vec<Row>), LinesError
     Ok((files, rows))
 }
 
-/// `/a/./b/../c` -> `/a/c`. A symbolic link at b would make that another file; debuggers do so, too.
+/// Returns `/a/c` for `/a/./b/../c`. If b is a symbolic link, that is another file; debuggers do the same.
 fn clean(path: &str) -> String {
     let mut parts: Vec<&str> = Vec::new();
     for part in path.split('/').filter(|part| !matches!(*part, "" | ".")) {

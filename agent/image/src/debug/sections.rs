@@ -1,19 +1,19 @@
-//! Contents of sections, decompressed where they are compressed.
+//! The contents of sections, decompressed if they are compressed.
 
 use std::borrow::Cow;
 use std::io::{self, Read};
 
 use object::{CompressionFormat, ObjectSection};
 
-/// Compression makes debug information smaller by so much at most, as a whole.
+/// The largest factor by which compression makes debug information smaller as a whole.
 const OFTEN: u64 = 64;
-/// The line table of generated code may become smaller by some hundred times, but nothing by more than this: it is what
-/// deflate can do at best.
+/// The largest factor that deflate can reach at all. The line table of generated code may become smaller by a
+/// factor of some hundred.
 const AT_MOST: u64 = 1032;
-/// A section that becomes smaller by more than [`OFTEN`] is never larger than this.
+/// The largest size in bytes of a section that becomes smaller by more than [`OFTEN`].
 const LARGE: u64 = 1 << 30;
 
-/// Whether so many bytes can have become so few.
+/// Whether compression can have made this number of bytes of the claimed number.
 fn is_likely(claimed: u64, compressed: u64) -> bool {
     let most = compressed.saturating_mul(AT_MOST).min(LARGE);
     claimed <= most.max(compressed.saturating_mul(OFTEN))
@@ -30,10 +30,13 @@ pub enum SectionError {
     Data(#[source] io::Error),
 }
 
-/// The contents of a section.
+/// Returns the contents of a section.
 ///
-/// The size that a compressed section claims decides nothing: as much memory is taken as there is data, and the claim has to
-/// be true in the end.
+/// The size that a compressed section claims does not determine the allocation: the memory grows with the
+/// data, and in the end the claim must be true.
+///
+/// # Errors
+/// The section is damaged, or compressed in an unknown way.
 pub(crate) fn contents<'d>(section: &impl ObjectSection<'d>) -> Result<Cow<'d, [u8]>, SectionError> {
     let stored = section.compressed_data()?;
     if stored.format == CompressionFormat::None {
@@ -56,7 +59,7 @@ pub(crate) fn contents<'d>(section: &impl ObjectSection<'d>) -> Result<Cow<'d, [
     if bytes.len() as u64 == claimed { Ok(Cow::Owned(bytes)) } else { Err(wrong) }
 }
 
-/// Zstandard's frames, one behind the other, up to so many bytes.
+/// Decompresses Zstandard's frames, one after the other, up to `most` bytes.
 fn read_frames(mut data: &[u8], most: u64, bytes: &mut Vec<u8>) -> io::Result<()> {
     while !data.is_empty() && (bytes.len() as u64) < most {
         let decoder = ruzstd::decoding::StreamingDecoder::new(&mut data).map_err(io::Error::other)?;
@@ -71,7 +74,7 @@ mod tests {
 
     #[test]
     fn sizes_that_a_section_may_claim() {
-        // gcc's .debug_line of 3000 like functions.
+        // gcc's .debug_line of 3000 similar functions.
         assert!(is_likely(198_091, 1075));
         assert!(is_likely(64 << 30, 1 << 30));
         assert!(!is_likely(1 << 20, 1000));

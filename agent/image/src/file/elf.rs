@@ -1,5 +1,5 @@
-//! The file's frame: header, segments, sections; every range checked against the file's length once, so
-//! that what follows only slices.
+//! The file's headers, segments and sections. Every range is checked against the file's length once, so that
+//! later code only slices.
 
 use crate::file::error::{ImageError, NotExecutable};
 use object::LittleEndian as LE;
@@ -9,16 +9,20 @@ use object::pod;
 type Header = elf::FileHeader64<LE>;
 type SegmentHeader = elf::ProgramHeader64<LE>;
 type SectionHeader = elf::SectionHeader64<LE>;
+/// An entry of a symbol table.
 pub(crate) type Symbol = elf::Sym64<LE>;
+/// A relocation.
 pub(crate) type Rela = elf::Rela64<LE>;
+/// An entry of the dynamic section.
 pub(crate) type Dynamic = elf::Dyn64<LE>;
+/// A little-endian word.
 pub(crate) type Word = object::U64<LE>;
 
-/// Linux refuses more: the program headers must fit into 64 KiB.
+/// The number of program headers that Linux accepts at most: they must fit into 64 KiB.
 const SEGMENTS_MAX: u16 = (65536 / size_of::<SegmentHeader>()) as u16;
-/// Linux's smallest page.
+/// Linux's smallest page, in bytes.
 const PAGE: u64 = 4096;
-/// The end of user space: addresses beyond are never mapped.
+/// The end of user space. Addresses from here on are never mapped.
 const ADDRESS_END: u64 = 1 << 47;
 
 /// A PT_LOAD segment.
@@ -30,12 +34,13 @@ pub(crate) struct Load<'d> {
 }
 
 impl Load<'_> {
-    /// Whether the file's bytes of this segment include the address.
+    /// Whether the file has bytes for this address of the segment.
     pub(crate) fn contains(&self, address: u64) -> bool {
         address.checked_sub(self.address).is_some_and(|offset| offset < self.bytes.len() as u64)
     }
 }
 
+/// A section of the file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Section<'d> {
     pub(crate) name: &'d [u8],
@@ -43,27 +48,30 @@ pub(crate) struct Section<'d> {
     pub(crate) flags: elf::SectionFlags,
     pub(crate) address: u64,
     pub(crate) size: u64,
-    /// None: NOBITS, or partly beyond the file's end.
+    /// The contents; `None` if the section has none (NOBITS) or is partly beyond the file's end.
     pub(crate) bytes: Option<&'d [u8]>,
     pub(crate) offset: u64,
     pub(crate) link: u32,
 }
 
 impl Section<'_> {
+    /// Whether the section is loaded into memory.
     pub(crate) fn loaded(&self) -> bool {
         self.flags.0 & elf::SHF_ALLOC.0 != 0
     }
 
+    /// Whether the section contains code.
     pub(crate) fn executable(&self) -> bool {
         self.loaded() && self.flags.0 & elf::SHF_EXECINSTR.0 != 0
     }
 
-    /// Stubs of the dynamic linker: code, but nobody's functions.
+    /// Whether the section contains stubs of the dynamic linker: code that belongs to no function.
     pub(crate) fn is_plt(&self) -> bool {
         matches!(self.name, b".plt" | b".plt.sec" | b".plt.got" | b".plt.bnd" | b".iplt")
     }
 }
 
+/// A checked ELF file.
 #[derive(Debug)]
 pub(crate) struct Elf<'d> {
     pub(crate) position_independent: bool,
@@ -71,36 +79,42 @@ pub(crate) struct Elf<'d> {
     pub(crate) phdr: u64,
     pub(crate) lo: u64,
     pub(crate) hi: u64,
-    /// Sorted by address, disjoint.
+    /// The loaded segments, sorted by address and disjoint.
     pub(crate) loads: Vec<Load<'d>>,
-    /// Empty where the file has no section headers (sstrip).
+    /// The sections; empty if the file has no section headers (sstrip).
     pub(crate) sections: Vec<Section<'d>>,
     pub(crate) interpreter: Option<String>,
-    /// Contents and alignment of the PT_NOTE segments.
+    /// The contents and alignments of the PT_NOTE segments.
     pub(crate) notes: Vec<(&'d [u8], u64)>,
     pub(crate) dynamic: &'d [Dynamic],
-    /// Address of .eh_frame_hdr.
+    /// The address of .eh_frame_hdr.
     pub(crate) eh_frame_hdr: Option<u64>,
 }
 
-/// The bytes of the file at offset..offset + len.
+/// Returns the bytes of the file at `offset..offset + len`.
 fn range<'d>(bytes: &'d [u8], what: &'static str, offset: u64, len: u64) -> Result<&'d [u8], ImageError> {
     slice(bytes, offset, len).ok_or(ImageError::Truncated { what, offset, len })
 }
 
+/// Returns `len` bytes at `offset`, if there are so many.
 pub(crate) fn slice(bytes: &[u8], offset: u64, len: u64) -> Option<&[u8]> {
     let start = usize::try_from(offset).ok()?;
     let end = usize::try_from(offset.checked_add(len)?).ok()?;
     bytes.get(start..end)
 }
 
-/// As many whole records as there are.
+/// Returns as many whole records as the bytes contain.
 pub(crate) fn records<T: pod::Pod>(bytes: &[u8]) -> &[T] {
-    // With object's "unaligned" types this can only fail for want of bytes, which the count rules out.
+    // With object's "unaligned" types this can fail only if there are too few bytes, which the count rules
+    // out.
     pod::slice_from_bytes(bytes, bytes.len() / size_of::<T>()).map_or(&[], |(records, _)| records)
 }
 
 impl<'d> Elf<'d> {
+    /// Checks the headers of a file.
+    ///
+    /// # Errors
+    /// The file is not an x86-64 Linux program, or is damaged.
     pub(crate) fn parse(bytes: &'d [u8]) -> Result<Self, ImageError> {
         let header = header(bytes)?;
         let phoff = header.e_phoff.get(LE);
@@ -159,7 +173,7 @@ impl<'d> Elf<'d> {
                     if address < mapped_end {
                         return Err(corrupt("the address of a segment, inside the one before,", address));
                     }
-                    // Segments that map the same bytes over and over would make the work below endless.
+                    // Segments that map the same bytes again and again would make the loops below endless.
                     budget = budget
                         .checked_sub(len)
                         .ok_or_else(|| corrupt("the file size of a segment, mapped before,", len))?;
@@ -183,7 +197,7 @@ impl<'d> Elf<'d> {
                 elf::PT_DYNAMIC => {
                     self.dynamic = records(range(bytes, "the dynamic section", offset, len)?);
                 }
-                // Neither is needed to run: what is not there is not missed.
+                // Neither is needed to run the program, so a missing one is not an error.
                 elf::PT_NOTE => {
                     if let Some(data) = slice(bytes, offset, len) {
                         self.notes.push((data, segment.p_align.get(LE)));
@@ -200,9 +214,9 @@ impl<'d> Elf<'d> {
         Ok(())
     }
 
-    /// An ET_DYN is a program when the kernel can start it by itself: with an interpreter, or as a static
-    /// PIE, which says so in DT_FLAGS_1 or at least has neither a library's name nor needs others.
-    /// (Old linkers gave libraries an entry point too.)
+    /// Whether the file is a program. An ET_DYN file is one if the kernel can start it by itself: with an
+    /// interpreter, or as a static PIE, which DT_FLAGS_1 says, or which at least has neither a library's name
+    /// nor needs libraries. (Old linkers gave libraries an entry point too.)
     fn is_program(&self) -> bool {
         if self.entry == 0 {
             return false;
@@ -212,6 +226,7 @@ impl<'d> Elf<'d> {
         self.interpreter.is_some() || pie || !library.iter().any(|&tag| self.dynamic_value(tag).is_some())
     }
 
+    /// Returns the value of an entry of the dynamic section.
     pub(crate) fn dynamic_value(&self, tag: elf::DynamicTag) -> Option<u64> {
         self.dynamic
             .iter()
@@ -220,7 +235,7 @@ impl<'d> Elf<'d> {
             .map(|entry| entry.d_val.get(LE))
     }
 
-    /// The names of the libraries that the program wants (DT_NEEDED).
+    /// Returns the names of the libraries that the program needs (DT_NEEDED).
     pub(crate) fn needed(&self) -> impl Iterator<Item = &'d [u8]> + '_ {
         let table =
             self.dynamic_value(elf::DT_STRTAB).and_then(|address| self.rest_at(address)).unwrap_or_default();
@@ -231,15 +246,17 @@ impl<'d> Elf<'d> {
             .filter_map(move |entry| Some(string(table, u32::try_from(entry.d_val.get(LE)).ok()?, 255)))
     }
 
-    /// The file's bytes from this address to the end of its segment.
+    /// Returns the file's bytes from this address to the end of its segment.
     pub(crate) fn rest_at(&self, address: u64) -> Option<&'d [u8]> {
         self.loads.iter().find_map(|load| at(load, address))
     }
 
+    /// Returns `len` bytes at an address, if the file has all of them.
     pub(crate) fn at_address(&self, address: u64, len: u64) -> Option<&'d [u8]> {
         self.rest_at(address)?.get(..usize::try_from(len).ok()?)
     }
 
+    /// Returns the first section of that name.
     pub(crate) fn section(&self, name: &[u8]) -> Option<&Section<'d>> {
         self.sections.iter().find(|section| section.name == name)
     }
@@ -250,7 +267,7 @@ fn at<'d>(load: &Load<'d>, address: u64) -> Option<&'d [u8]> {
     load.bytes.get(offset..).filter(|rest| !rest.is_empty())
 }
 
-/// The header of a 64-bit x86 program or library.
+/// Checks the header of a 64-bit x86 program or library.
 fn header(bytes: &[u8]) -> Result<&Header, ImageError> {
     if !bytes.starts_with(&elf::ELFMAG) {
         return Err(ImageError::NotElf);
@@ -316,7 +333,10 @@ fn segment_headers<'d>(bytes: &'d [u8], header: &Header) -> Result<&'d [SegmentH
     range(bytes, "the program header table", header.e_phoff.get(LE), len).map(records)
 }
 
-/// The sections of a file that need not be a program: in a debug file the segments are empty.
+/// Returns the sections of a file that need not be a program. In a debug file the segments are empty.
+///
+/// # Errors
+/// The file is not an x86-64 ELF file, or is damaged.
 pub(crate) fn sections_of(bytes: &[u8]) -> Result<Vec<Section<'_>>, ImageError> {
     sections(bytes, header(bytes)?)
 }
@@ -332,7 +352,7 @@ fn sections<'d>(bytes: &'d [u8], header: &Header) -> Result<Vec<Section<'d>>, Im
     }
     let what = "the section header table";
     let first = range(bytes, what, offset, size.into())?;
-    // Counts that do not fit into the ELF header are in the first section header.
+    // The first section header has counts that do not fit into the ELF header.
     let Some(first) = records::<SectionHeader>(first).first() else { return Ok(Vec::new()) };
     let count = match header.e_shnum.get(LE) {
         0 => first.sh_size.get(LE),
@@ -361,8 +381,8 @@ fn sections<'d>(bytes: &'d [u8], header: &Header) -> Result<Vec<Section<'d>>, Im
     Ok(headers.iter().map(section).collect())
 }
 
-/// The zero-terminated string at an offset of a string table; empty where there is none of at most this
-/// length: a table without zeros shall not cost the square of its size.
+/// Returns the zero-terminated string at an offset of a string table, or an empty one if there is none of at
+/// most this length. (Without the limit, a table without zeros would cost the square of its size.)
 pub(crate) fn string(table: &[u8], offset: u32, longest: usize) -> &[u8] {
     let rest = table.get(offset as usize..).unwrap_or_default();
     let rest = &rest[..rest.len().min(longest + 1)];

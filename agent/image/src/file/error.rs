@@ -1,9 +1,9 @@
-//! Why a file cannot be read as a program, in the words of the one who typed its name.
+//! The reasons why a file cannot be read as a program, in words for the user who has typed its name.
 
 /// The file is no x86-64 Linux program, or a damaged one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ImageError {
-    /// No ELF magic: a script, a text, an empty file.
+    /// The file has no ELF magic: a script, a text, an empty file.
     #[error("not an ELF program")]
     NotElf,
     #[error("a 32-bit program; only 64-bit x86 programs can be profiled")]
@@ -17,18 +17,19 @@ pub enum ImageError {
     NotExecutable(NotExecutable),
     #[error("a shared library, not a program")]
     SharedLibrary,
-    /// No executable segment holds bytes: a separate debug file (`objcopy --only-keep-debug`), say.
+    /// No executable segment has bytes in the file, as in a separate debug file
+    /// (`objcopy --only-keep-debug`).
     #[error("no machine code in the file")]
     NoCode,
-    /// The headers promise more than the file has.
+    /// The headers claim more bytes than the file has.
     #[error("the file is truncated: {what} ({len} bytes at offset {offset:#x}) is not all there")]
     Truncated { what: &'static str, offset: u64, len: u64 },
-    /// A field at a file offset with a value that cannot be.
+    /// A field at a file offset has an impossible value.
     #[error("the file is damaged: {what} at offset {offset:#x} is {value:#x}")]
     Corrupt { what: &'static str, offset: u64, value: u64 },
 }
 
-/// What an ELF file may be besides a program or a library.
+/// What an ELF file may be, other than a program or a library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotExecutable {
     #[error("an object file (.o)")]

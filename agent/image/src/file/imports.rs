@@ -1,6 +1,7 @@
-//! Which of the C library's profiling functions the program calls, and through which words.
+//! Finds the profiling functions of the C library that the program calls, and the words through which it
+//! calls them.
 //!
-//! The dynamic linker writes a function's address into a word of the program's (its GOT); calls go through
+//! The dynamic linker writes a function's address into a word of the program (in its GOT). Calls go through
 //! that word, or through a stub in the PLT that jumps through it.
 
 use crate::file::elf::{Elf, Rela, Symbol, records, slice, string};
@@ -9,32 +10,33 @@ use crate::file::ranges::CodeRanges;
 use object::LittleEndian as LE;
 use object::elf;
 
-/// What a program that was built for profiling wants of the C library.
+/// What a program that was built for profiling uses of the C library.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Profiling {
-    /// Sorted: words through which it calls `mcount`, `_mcount` or `__fentry__` (-pg).
+    /// The words through which it calls `mcount`, `_mcount` or `__fentry__` (-pg), sorted.
     pub counters: Vec<u64>,
-    /// Sorted: words through which it calls `__cyg_profile_func_enter` or `_exit` (-finstrument-functions).
-    /// The C library's do nothing; they are there for others to define.
+    /// The words through which it calls `__cyg_profile_func_enter` or `_exit` (-finstrument-functions),
+    /// sorted. The C library's functions do nothing; other libraries may define their own.
     pub hooks: Vec<u64>,
-    /// Sorted: words through which it calls `dlsym` or `dlvsym`, which look at who calls them.
+    /// The words through which it calls `dlsym` or `dlvsym`, which examine their caller, sorted.
     pub lookups: Vec<u64>,
-    /// It calls `moncontrol` or `monstartup` itself.
+    /// Whether it calls `moncontrol` or `monstartup` itself.
     pub controls: bool,
-    /// The C library's profiler is part of it, or started by its start-up code.
+    /// Whether the C library's profiler is part of it, or its start-up code starts the profiler.
     pub starts: bool,
 }
 
 impl Profiling {
-    /// Whether it would leave a profile of the C library's making.
+    /// Whether the program would leave a profile that the C library has made.
     pub fn is_built_in(&self) -> bool {
         self.starts || !self.counters.is_empty()
     }
 }
 
-/// Longer names than these are none of ours.
+/// The length above which a name is none of these.
 const NAME_MAX: usize = 32;
 
+/// Finds the profiling functions that a program imports.
 pub(crate) fn read(elf: &Elf<'_>) -> Profiling {
     let mut found = Profiling::default();
     let symbols = dynamic_symbols(elf);
@@ -75,24 +77,24 @@ fn is_undefined(symbol: &Symbol) -> bool {
     symbol.st_shndx.get(LE) == elf::SHN_UNDEF
 }
 
-/// From which library the linker took each symbol. A function of these names that some other library
-/// defines is that library's own business.
+/// The library from which the linker has taken each symbol. A function of such a name from another library is
+/// that library's own.
 struct Versions<'d> {
-    /// A half word for each dynamic symbol.
+    /// One half word for each dynamic symbol.
     of_symbols: &'d [u8],
-    /// Those that the C library has.
+    /// The version numbers that belong to the C library.
     libc: Vec<u16>,
 }
 
 impl<'d> Versions<'d> {
-    /// Source: LSB core, 10.7 (symbol versioning).
+    /// Reads the tables of versions. Source: LSB core, 10.7 (symbol versioning).
     fn read(elf: &Elf<'d>, names: &[u8]) -> Versions<'d> {
         let table = |tag| elf.dynamic_value(tag).and_then(|at| elf.rest_at(at)).unwrap_or_default();
         let mut versions = Versions { of_symbols: table(elf::DT_VERSYM), libc: Vec::new() };
         let needs = table(elf::DT_VERNEED);
-        // A damaged table shall not be read byte by byte.
+        // A damaged table must not be read byte by byte.
         let (mut at, mut budget) = (0_u64, 1 << 16);
-        // struct Elf64_Verneed: version, count, file, first aux, next; the last two relative.
+        // struct Elf64_Verneed: version, count, file, first aux, next; the last two are relative.
         while let Some(need) = slice(needs, at, 16).filter(|_| budget > 0) {
             budget -= 1;
             let file = string(names, word(need, 4), NAME_MAX);
@@ -130,10 +132,10 @@ fn half(bytes: &[u8], at: usize) -> u16 {
     bytes.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |&bytes| u16::from_le_bytes(bytes))
 }
 
-/// Sorted: stubs, `[endbr64] [bnd] jmp [word]`, each with its word.
+/// The stubs `[endbr64] [bnd] jmp [word]`, each with its word, sorted.
 pub type Stubs = Vec<(u64, u64)>;
 
-/// The stubs of counters and hooks.
+/// Returns the stubs of counters and hooks.
 pub(crate) fn stubs(elf: &Elf<'_>, code: &CodeRanges, profiling: &Profiling) -> Stubs {
     const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
     let Profiling { counters, hooks, .. } = profiling;
@@ -142,7 +144,7 @@ pub(crate) fn stubs(elf: &Elf<'_>, code: &CodeRanges, profiling: &Profiling) -> 
     }
     let is_wanted = |word: u64| counters.binary_search(&word).is_ok() || hooks.binary_search(&word).is_ok();
     let mut stubs = Vec::new();
-    // Without section headers a stub may be anywhere.
+    // Without section headers, a stub may be anywhere.
     for range in code.iter().filter(|range| range.plt || elf.sections.is_empty()) {
         let Some(bytes) = elf.at_address(range.start, range.end - range.start) else { continue };
         for at in 0..bytes.len() {

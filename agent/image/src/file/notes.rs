@@ -1,8 +1,9 @@
-//! What the program's notes say: its build ID, and whether Go made it.
+//! The program's notes: its build-id, and whether Go has made it.
 
 use crate::file::elf::Elf;
 use object::elf;
 
+/// What the notes say.
 #[derive(Debug, Default)]
 pub(crate) struct Notes {
     pub(crate) build_id: Option<Vec<u8>>,
@@ -10,10 +11,11 @@ pub(crate) struct Notes {
 }
 
 impl Notes {
+    /// Reads the notes of a program.
     pub(crate) fn read(elf: &Elf<'_>) -> Self {
         let mut notes = Notes::default();
         for &(bytes, align) in &elf.notes {
-            // Only .note.gnu.property is aligned to 8.
+            // Only .note.gnu.property is aligned to 8 bytes.
             let align = if align == 8 { 8 } else { 4 };
             notes.read_segment(bytes, align);
         }
@@ -24,7 +26,7 @@ impl Notes {
         notes
     }
 
-    /// A note: the lengths of its owner's name and of its contents, its type, then both, padded.
+    /// Reads notes: the lengths of the owner's name and of the contents, the type, then both, padded.
     fn read_segment(&mut self, mut bytes: &[u8], align: usize) {
         const HEADER: usize = 12;
         while let Some((header, _)) = bytes.split_first_chunk::<HEADER>() {

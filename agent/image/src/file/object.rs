@@ -15,7 +15,7 @@ pub enum ProgramError {
     NotElf(object::BinaryFormat),
 }
 
-/// The headers of an ELF file.
+/// Opens an ELF file.
 ///
 /// # Errors
 /// The bytes are no object file, or one of another format.
@@ -27,12 +27,13 @@ pub(crate) fn open(bytes: &[u8]) -> Result<object::File<'_>, ProgramError> {
     Ok(file)
 }
 
-/// The build-id that profiles carry. A damaged note counts as none: the file may be good for all else.
+/// Returns the build-id that profiles carry. A damaged note counts as none, because the file may be sound
+/// otherwise.
 pub(crate) fn build_id(file: &object::File<'_>) -> BuildId {
     file.build_id().ok().flatten().map_or(BuildId::UNKNOWN, BuildId::new)
 }
 
-/// Whether the program executes a section's bytes.
+/// Whether a section contains code.
 pub(crate) fn is_code<'data>(section: &impl ObjectSection<'data>) -> bool {
     let wanted = elf::SHF_ALLOC | elf::SHF_EXECINSTR;
     matches!(section.flags(), SectionFlags::Elf { sh_flags, .. } if sh_flags & wanted == wanted)

@@ -1,5 +1,5 @@
-//! What data knows of code: the addresses that relocations, or the plain words of a program without them,
-//! hold; and the relocations that change code itself.
+//! The addresses of code in data: those that relocations write, or the plain words of a program without
+//! relocations. Also the relocations that change code itself.
 
 use crate::file::elf::{Elf, Load, Rela, Section, Symbol, Word, records};
 use crate::file::marks::TextMarks;
@@ -7,15 +7,18 @@ use crate::file::ranges::CodeRanges;
 use object::LittleEndian as LE;
 use object::elf;
 
+/// The pointers to code in a program.
 #[derive(Debug, Default)]
 pub(crate) struct Pointers {
-    /// Sorted, without duplicates.
+    /// The addresses, sorted and without duplicates.
     pub(crate) to_code: Vec<u64>,
-    /// Sorted: where relocations write into code, if the program says that they do.
+    /// The addresses at which relocations write into code, if the program says that they do, sorted.
     pub(crate) in_code: Vec<u64>,
 }
 
 impl Pointers {
+    /// Reads the pointers. `more` are further addresses, and `marks` gets the marks whose addresses data
+    /// contains.
     pub(crate) fn read(elf: &Elf<'_>, code: &CodeRanges, more: Vec<u64>, marks: &mut TextMarks) -> Self {
         let hull = code.hull();
         let points_to_code = |&value: &u64| hull.contains(&value) && code.find_code(value).is_some();
@@ -23,7 +26,7 @@ impl Pointers {
         pointers.to_code.retain(points_to_code);
         let text_relocations = elf.dynamic_value(elf::DT_TEXTREL).is_some()
             || elf.dynamic_value(elf::DT_FLAGS).is_some_and(|flags| flags & elf::DF_TEXTREL.0 != 0);
-        // What may be an address in code, or a mark.
+        // The range of words that may be an address in code, or a mark.
         let first = marks.start.into_iter().chain(marks.end).fold(hull.start, u64::min);
         let last = marks.start.into_iter().chain(marks.end).fold(hull.end, u64::max);
         let mut mark = |value: u64| {
@@ -57,7 +60,7 @@ impl Pointers {
         }
         if !elf.position_independent {
             for_each_data_word(elf, |value| {
-                // Most words of the data lie outside.
+                // Most words of the data are outside this range.
                 if (first..=last).contains(&value) {
                     mark(value);
                     if points_to_code(&value) {
@@ -74,7 +77,7 @@ impl Pointers {
     }
 }
 
-/// The address that a relocation writes, as linked, if it is known before the program runs.
+/// Returns the address that a relocation writes, as linked, if it is known before the program runs.
 fn target(relocation: &Rela, symbols: &[Symbol]) -> Option<u64> {
     let addend = relocation.r_addend.get(LE) as u64;
     match relocation.r_type(LE, false) {
@@ -91,8 +94,8 @@ fn target(relocation: &Rela, symbols: &[Symbol]) -> Option<u64> {
     }
 }
 
-/// Relocation tables that the loader sees, by the dynamic section and by the sections (a static program
-/// has only those); one that is in both comes once.
+/// Returns the relocation tables that the loader sees, by the dynamic section and by the sections (a static
+/// program has only those). A table that is in both comes once.
 pub(crate) fn tables<'d>(
     elf: &Elf<'d>,
     kind: elf::SectionType,
@@ -103,7 +106,7 @@ pub(crate) fn tables<'d>(
     let sections = elf.sections.iter().filter(|section| section.loaded() && section.kind == kind);
     let mut ranges: Vec<(u64, u64)> =
         dynamic.chain(sections.map(|section| (section.address, section.size))).collect();
-    // Of two that start together the longer first: DT_RELASZ may count .rela.plt in.
+    // Of two tables with the same start the longer comes first, because DT_RELASZ may include .rela.plt.
     ranges.sort_unstable_by_key(|&(address, len)| (address, std::cmp::Reverse(len)));
     let mut covered = 0;
     ranges.retain(|&(address, len)| {
@@ -115,23 +118,24 @@ pub(crate) fn tables<'d>(
     ranges.iter().filter_map(|&(address, len)| elf.at_address(address, len)).collect()
 }
 
+/// Returns the dynamic symbols.
 pub(crate) fn dynamic_symbols<'d>(elf: &Elf<'d>) -> &'d [Symbol] {
     let section = elf.sections.iter().find(|section| section.kind == elf::SHT_DYNSYM);
     if let Some(bytes) = section.and_then(|section| section.bytes) {
         return records(bytes);
     }
-    // Their number is nowhere: a relocation's index is as far as anybody looks.
+    // Their number is nowhere. The table is as long as the largest index of a relocation requires.
     elf.dynamic_value(elf::DT_SYMTAB).and_then(|address| elf.rest_at(address)).map_or(&[], records)
 }
 
-/// Packed relative relocations: an even word is an address, an odd one a bitmap of the 63 words that
-/// follow the last.
+/// Visits packed relative relocations: an even word is an address, and an odd one a bitmap of the 63 words
+/// after the last address.
 fn for_each_relr(words: &[Word], mut found: impl FnMut(u64)) {
     let mut next = 0u64;
     for word in words {
         let word = word.get(LE);
         if word & 1 == 0 {
-            // Always ascending: a damaged table shall not go round in circles.
+            // The addresses always ascend; a damaged table must not cause a loop.
             if word < next {
                 return;
             }
@@ -144,7 +148,7 @@ fn for_each_relr(words: &[Word], mut found: impl FnMut(u64)) {
         while bits != 0 {
             let skip = u64::from(bits.trailing_zeros());
             found(place.wrapping_add(8 * skip));
-            // Two shifts: the top bit alone would be one by 64.
+            // Two shifts, because for the top bit alone a single shift would be one by 64.
             bits = bits >> skip >> 1;
             place = place.wrapping_add(8 * (skip + 1));
         }
@@ -153,11 +157,12 @@ fn for_each_relr(words: &[Word], mut found: impl FnMut(u64)) {
     }
 }
 
-/// The aligned words of all data. In a program that is loaded where it was linked they are plain addresses.
+/// Visits the aligned words of all data. In a program that is loaded at its link addresses, pointers are
+/// plain words.
 fn for_each_data_word(elf: &Elf<'_>, mut found: impl FnMut(u64)) {
     let data = |section: &&Section<'_>| section.loaded() && !section.executable() && !is_table(section.kind);
     let sections = elf.sections.iter().filter(data).map(|section| (section.address, section.bytes));
-    // An executable segment counts as all code where no sections tell.
+    // Without sections, the whole of an executable segment counts as code.
     let whole = elf.loads.iter().filter(|load| elf.sections.is_empty() && !load.executable);
     for (address, bytes) in sections.chain(whole.map(|load| (load.address, Some(load.bytes)))) {
         let skip = (address.wrapping_neg() & 7) as usize;
@@ -167,7 +172,7 @@ fn for_each_data_word(elf: &Elf<'_>, mut found: impl FnMut(u64)) {
     }
 }
 
-/// Sections of the loader's, which hold no pointers of the program's.
+/// Whether a section is one of the loader's, which contain no pointers of the program.
 fn is_table(kind: elf::SectionType) -> bool {
     matches!(
         kind,

@@ -1,21 +1,22 @@
-//! Where code is: executable sections, or executable segments where the file has no sections.
+//! The ranges of code: executable sections, or executable segments if the file has no sections.
 
 use crate::file::elf::Elf;
 
-/// A stretch of code that is all in the file.
+/// A range of code whose bytes are all in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CodeRange {
     pub(crate) start: u64,
     pub(crate) end: u64,
-    /// Stubs of the dynamic linker: holds no functions.
+    /// Whether it contains stubs of the dynamic linker, and no functions.
     pub(crate) plt: bool,
 }
 
-/// Sorted and disjoint.
+/// The ranges of code, sorted and disjoint.
 #[derive(Debug)]
 pub(crate) struct CodeRanges(Vec<CodeRange>);
 
 impl CodeRanges {
+    /// Returns the ranges of a file.
     pub(crate) fn of(elf: &Elf<'_>) -> Self {
         let mut ranges = Vec::new();
         let executable = elf.loads.iter().filter(|load| load.executable);
@@ -34,7 +35,7 @@ impl CodeRanges {
             ranges.extend(segments.iter().map(|&(start, end)| CodeRange { start, end, plt: false }));
         }
         ranges.sort_unstable_by_key(|range| (range.start, range.end));
-        // Only a damaged file has sections that overlap; each then ends where the next begins.
+        // Only in a damaged file do sections overlap; each one then ends where the next begins.
         for index in 1..ranges.len() {
             ranges[index - 1].end = ranges[index - 1].end.min(ranges[index].start);
         }
@@ -42,22 +43,23 @@ impl CodeRanges {
         CodeRanges(ranges)
     }
 
-    /// The range with this address.
+    /// Returns the range that contains this address.
     pub(crate) fn find(&self, address: u64) -> Option<CodeRange> {
         let after = self.0.partition_point(|range| range.start <= address);
         self.0[..after].last().copied().filter(|range| address < range.end)
     }
 
-    /// The range with this address, unless it is the dynamic linker's.
+    /// Returns the range that contains this address, unless it has stubs of the dynamic linker.
     pub(crate) fn find_code(&self, address: u64) -> Option<CodeRange> {
         self.find(address).filter(|range| !range.plt)
     }
 
+    /// Returns all ranges.
     pub(crate) fn iter(&self) -> impl Iterator<Item = CodeRange> + '_ {
         self.0.iter().copied()
     }
 
-    /// First and last address of all code, for a quick "no".
+    /// Returns the first address of all code and the one after the last, for a fast rejection.
     pub(crate) fn hull(&self) -> std::ops::Range<u64> {
         match (self.0.first(), self.0.last()) {
             (Some(first), Some(last)) => first.start..last.end,

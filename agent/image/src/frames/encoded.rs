@@ -1,19 +1,20 @@
-//! Numbers and addresses as exception tables and frame descriptions encode them: LEB128, and `DW_EH_PE` pointers (Linux
-//! Standard Base, section 10.5.1).
+//! Numbers and addresses in the encodings of exception tables and frame descriptions: LEB128, and `DW_EH_PE`
+//! pointers (Linux Standard Base, section 10.5.1).
 
 use gimli::constants as dwarf;
 
-/// DWARF's encoded numbers, from the front of some bytes.
+/// Reads DWARF's encoded numbers from the front of some bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Reader<'d> {
     pub bytes: &'d [u8],
-    /// Of the first byte.
+    /// The address of the first byte.
     pub address: u64,
-    /// What DW_EH_PE_funcrel is relative to.
+    /// The address to which DW_EH_PE_funcrel is relative.
     pub function: u64,
 }
 
 impl<'d> Reader<'d> {
+    /// Reads `N` bytes.
     pub fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (taken, rest) = self.bytes.split_first_chunk::<N>()?;
         self.bytes = rest;
@@ -21,10 +22,12 @@ impl<'d> Reader<'d> {
         Some(*taken)
     }
 
+    /// Reads one byte.
     pub fn byte(&mut self) -> Option<u8> {
         self.take::<1>().map(|[byte]| byte)
     }
 
+    /// Reads an unsigned LEB128 number.
     pub fn uleb(&mut self) -> Option<u64> {
         let mut value = 0;
         for shift in (0..64).step_by(7) {
@@ -37,6 +40,7 @@ impl<'d> Reader<'d> {
         None
     }
 
+    /// Reads a signed LEB128 number, as two's complement.
     pub fn sleb(&mut self) -> Option<u64> {
         let mut value = 0;
         for shift in (0..64).step_by(7) {
@@ -51,7 +55,7 @@ impl<'d> Reader<'d> {
         None
     }
 
-    /// A number, without what it is relative to.
+    /// Reads a number, and does not add the base to which it is relative.
     pub fn value(&mut self, encoding: dwarf::DwEhPe) -> Option<u64> {
         match encoding.format() {
             dwarf::DW_EH_PE_absptr | dwarf::DW_EH_PE_udata8 | dwarf::DW_EH_PE_sdata8 => {
@@ -67,6 +71,7 @@ impl<'d> Reader<'d> {
         }
     }
 
+    /// Reads an address.
     pub fn pointer(&mut self, encoding: dwarf::DwEhPe) -> Option<u64> {
         let base = match encoding.application() {
             dwarf::DW_EH_PE_absptr => 0,

@@ -1,5 +1,5 @@
-//! Landing pads: where an unwinder enters a function again, from the exception tables (LSDA) that
-//! .eh_frame refers to.
+//! Landing pads: the addresses at which an unwinder re-enters a function, from the exception tables (LSDA) to
+//! which .eh_frame refers.
 //!
 //! ```text
 //! lp_start encoding, [lp_start]      default: the start of the function
@@ -14,11 +14,11 @@ use crate::frames::encoded::Reader;
 use crate::frames::unwind::Fde;
 use gimli::constants as dwarf;
 
-/// Sorted, without duplicates.
+/// Returns the landing pads of all functions, sorted and without duplicates.
 pub(crate) fn landing_pads(elf: &Elf<'_>, code: &CodeRanges, fdes: &[Fde]) -> Vec<u64> {
     let table = elf.section(b".gcc_except_table").and_then(|section| Some((section.address, section.bytes?)));
     let mut pads = Vec::new();
-    // Tables that overlap would be read over and over: a file's length of them is enough.
+    // Tables that overlap would be read again and again. The total is limited to the file's length.
     let mut budget: usize = elf.loads.iter().map(|load| load.bytes.len()).sum();
     for fde in fdes.iter().filter(|fde| fde.lsda != 0) {
         let bytes = match table {
@@ -27,7 +27,8 @@ pub(crate) fn landing_pads(elf: &Elf<'_>, code: &CodeRanges, fdes: &[Fde]) -> Ve
         };
         let Some(bytes) = bytes else { continue };
         let mut reader = Reader { bytes, address: fde.lsda, function: fde.start };
-        // What a damaged table has given before the damage is kept: too many pads do no harm.
+        // What a damaged table has given before the damage is kept, because additional landing pads do no
+        // harm.
         let _ = read_table(&mut reader, &mut budget, |pad| {
             if code.find_code(pad).is_some() {
                 pads.push(pad);

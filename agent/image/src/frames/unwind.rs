@@ -1,8 +1,8 @@
-//! .eh_frame: where functions begin, how long they are, and whether a return address is on top of the
-//! stack there.
+//! .eh_frame: where functions begin, how long they are, and whether the return address is on top of the stack
+//! there.
 //!
-//! A function can be entered by a call only where CFA = rsp + 8: anything else has pushed or allocated
-//! before, so it is jumped into.
+//! A call can enter a function only at an address with CFA = rsp + 8. Anything else has pushed or allocated
+//! before, so it is jumped to.
 
 use crate::file::elf::Elf;
 use crate::file::error::ImageError;
@@ -16,28 +16,29 @@ type Slice<'d> = EndianSlice<'d, LittleEndian>;
 type Cie<'d> = gimli::CommonInformationEntry<Slice<'d>>;
 type FrameDescription<'d> = gimli::FrameDescriptionEntry<Slice<'d>>;
 
-/// What a frame description says of a stretch of code.
+/// What a frame description says about a range of code.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fde {
     pub(crate) start: u64,
     pub(crate) end: u64,
     /// Whether CFA = rsp + 8 at its start.
     pub(crate) entered_by_call: bool,
-    /// The kernel returns here from a signal handler.
+    /// Whether the kernel returns to this code from a signal handler.
     pub(crate) signal: bool,
-    /// Address of the exception table; 0: none.
+    /// The address of the exception table, or 0 if there is none.
     pub(crate) lsda: u64,
     offset: usize,
 }
 
+/// The contents of .eh_frame.
 #[derive(Debug)]
 pub(crate) struct Unwind<'d> {
     bytes: &'d [u8],
     section: EhFrame<Slice<'d>>,
     bases: BaseAddresses,
-    /// By offset in the section, as they come.
+    /// The CIEs by their offsets in the section, in ascending order.
     cies: Vec<(usize, Option<KnownCie<'d>>)>,
-    /// Sorted by start, one for each start.
+    /// The frame descriptions, sorted by start, one for each start.
     pub(crate) fdes: Vec<Fde>,
     budget: u64,
 }
@@ -45,7 +46,7 @@ pub(crate) struct Unwind<'d> {
 #[derive(Clone, Debug)]
 struct KnownCie<'d> {
     cie: Cie<'d>,
-    /// The CFA after its initial instructions.
+    /// The CFA after the initial instructions.
     cfa: Cfa,
 }
 
@@ -67,6 +68,10 @@ impl Cfa {
 }
 
 impl<'d> Unwind<'d> {
+    /// Reads .eh_frame.
+    ///
+    /// # Errors
+    /// The section is partly beyond the file's end.
     pub(crate) fn read(elf: &Elf<'d>) -> Result<Self, ImageError> {
         let (bytes, address) = eh_frame(elf)?;
         let address_of = |name| elf.section(name).map_or(0, |section| section.address);
@@ -80,20 +85,20 @@ impl<'d> Unwind<'d> {
             section: EhFrame::new(bytes, LittleEndian),
             bases,
             cies: Vec::new(),
-            // An FDE is 24 bytes or more; most are 32 or so.
+            // An FDE has 24 bytes or more; most have about 32.
             fdes: Vec::with_capacity(bytes.len() / 32),
-            // Enough to read every instruction of the section several times: what asks for more is made
-            // to keep us busy.
+            // Enough to read every instruction of the section several times. Only a section that is made to
+            // waste time needs more.
             budget: 4 * bytes.len() as u64 + 1024,
         };
         unwind.read_entries(bytes);
-        // Stable, and fast on what linkers leave: a few sorted runs.
+        // The sort is stable, and fast on the few sorted runs that linkers leave.
         unwind.fdes.sort_by_key(|fde| fde.start);
         unwind.fdes.dedup_by_key(|fde| fde.start);
         Ok(unwind)
     }
 
-    /// Walks by the lengths of the entries, so that one that cannot be read costs only itself.
+    /// Reads the entries by their lengths, so that an entry that cannot be read has no effect on the others.
     fn read_entries(&mut self, bytes: &'d [u8]) {
         let u32_at = |at: usize| {
             let word: [u8; 4] = bytes.get(at..at + 4)?.try_into().ok()?;
@@ -101,7 +106,8 @@ impl<'d> Unwind<'d> {
         };
         let mut at = 0;
         while let Some(length) = u32_at(at) {
-            // Zero ends the section for those who walk it, but the linker's table may go on behind it.
+            // Zero ends the section for readers that go from entry to entry, but the linker's table may
+            // continue after it.
             if length == 0 {
                 at += 4;
                 continue;
@@ -145,7 +151,7 @@ impl<'d> Unwind<'d> {
         self.fdes.push(Fde { start, end, entered_by_call, signal, lsda, offset });
     }
 
-    /// A CIE comes before its FDEs, and mostly right before.
+    /// Parses an FDE. Its CIE comes before it, mostly immediately.
     fn parse(&self, offset: usize) -> Option<(FrameDescription<'d>, Cfa)> {
         let partial = self.section.partial_fde_from_offset(&self.bases, EhFrameOffset(offset)).ok()?;
         let wanted = partial.cie_offset().0;
@@ -165,8 +171,8 @@ impl<'d> Unwind<'d> {
         cfa_at(cie, Cfa::Expression, instructions, None, &mut self.budget).unwrap_or(Cfa::Expression)
     }
 
-    /// Whether a return address is on top of the stack at this address; None: nothing describes it.
-    /// For the rare entry in the middle of something.
+    /// Whether the return address is on top of the stack at this address; `None` if nothing describes the
+    /// address. Meant for the rare entry in the middle of a function.
     pub(crate) fn entered_by_call(&mut self, address: u64) -> Option<bool> {
         let after = self.fdes.partition_point(|fde| fde.start <= address);
         let fde = *self.fdes[..after].last().filter(|fde| address < fde.end)?;
@@ -180,7 +186,7 @@ impl<'d> Unwind<'d> {
     }
 }
 
-/// What is kept of .eh_frame for later questions. Holds none of gimli's types, which would make it, and
+/// What is kept of .eh_frame for later questions. It contains none of gimli's types, which would make it, and
 /// the image with it, invariant.
 #[derive(Debug, Default)]
 pub struct Frames<'d> {
@@ -190,42 +196,45 @@ pub struct Frames<'d> {
 }
 
 impl<'d> Unwind<'d> {
+    /// Keeps what later questions need.
     pub(crate) fn keep(self) -> Frames<'d> {
         Frames { bytes: self.bytes, bases: self.bases, fdes: self.fdes }
     }
 }
 
-/// The CFAs of the code that one frame description covers.
+/// The CFAs in the code that one frame description covers.
 #[derive(Debug)]
 pub struct Cfas {
     start: u64,
     end: u64,
-    /// From which address on it is which. Sorted.
+    /// The CFA from each address on, sorted.
     rows: Vec<(u64, Option<(u16, i64)>)>,
 }
 
 impl Cfas {
-    /// The CFA at an address, as a DWARF register and an offset; None: nothing says it that simply.
+    /// Returns the CFA at an address as a DWARF register and an offset, or `None` if the description is not
+    /// that simple.
     pub fn at(&self, address: u64) -> Option<(u16, i64)> {
         let after = self.rows.partition_point(|&(from, _)| from <= address);
         self.rows[..after].last().filter(|_| address < self.end)?.1
     }
 
-    /// Whether it describes an address.
+    /// Whether the description covers an address.
     pub fn covers(&self, address: u64) -> bool {
         (self.start..self.end).contains(&address)
     }
 }
 
 impl Frames<'_> {
-    /// The CFA at an address, as in [`Cfas::at`].
+    /// Returns the CFA at an address, as [`Cfas::at`] does.
     pub(crate) fn cfa(&self, address: u64) -> Option<(u16, i64)> {
         self.cfas(address, Some(address))?.at(address)
     }
 
-    /// The CFAs of the code that the frame description for an address covers, up to an address if one is given.
+    /// Returns the CFAs in the code that the frame description of an address covers, up to the address `last`
+    /// if one is given.
     pub(crate) fn cfas(&self, address: u64, last: Option<u64>) -> Option<Cfas> {
-        // One function's instructions at a time.
+        // The number of rows of one function that are read at most.
         const MOST: u64 = 1 << 16;
         let after = self.fdes.partition_point(|fde| fde.start <= address);
         let fde = self.fdes[..after].last().filter(|fde| address < fde.end)?;
@@ -247,32 +256,32 @@ impl Frames<'_> {
             from = fde.start.saturating_add(location);
             stop.is_none_or(|stop| location <= stop)
         });
-        // Where what follows cannot be told, it is unknown.
+        // The CFA is unknown after an instruction that cannot be interpreted.
         rows.push((from, end.and_then(simple)));
         Some(Cfas { start: fde.start, end: fde.end, rows })
     }
 }
 
-/// A frame description, as it is written.
+/// A frame description in its encoded form.
 #[derive(Clone, Copy, Debug)]
 pub struct Description<'d> {
     pub start: u64,
     pub end: u64,
     pub common: Common<'d>,
     pub instructions: &'d [u8],
-    /// Address of the exception table; 0: none.
+    /// The address of the exception table, or 0 if there is none.
     pub lsda: u64,
 }
 
-/// A common information entry, as it is written.
+/// A common information entry in its encoded form.
 #[derive(Clone, Copy, Debug)]
 pub struct Common<'d> {
-    /// Where it is in the section.
+    /// Its offset in the section.
     pub offset: usize,
     pub code_alignment: u64,
-    /// Data alignment and the return address's column, as they stand there.
+    /// The bytes of the data alignment and of the return address's column.
     pub middle: &'d [u8],
-    /// Encoding and value: not relative to anything any more.
+    /// The encoding and the value of the personality routine, which is absolute here.
     pub personality: Option<(u8, u64)>,
     pub has_lsda: bool,
     pub signal: bool,
@@ -280,18 +289,18 @@ pub struct Common<'d> {
 }
 
 impl<'d> Frames<'d> {
-    /// The descriptions of code in a range; None: there is one that cannot be read.
+    /// Returns the descriptions of the code in a range, or `None` if one of them cannot be read.
     pub fn descriptions(&self, lo: u64, hi: u64) -> Option<Vec<Description<'d>>> {
         let from = self.fdes.partition_point(|fde| fde.end <= lo);
         self.fdes[from..].iter().take_while(|fde| fde.start < hi).map(|fde| self.description(fde)).collect()
     }
 
-    /// The bytes of the section from an entry's start to its end, behind the length.
+    /// Returns the bytes of the section from an entry's start to its end, after the length.
     fn entry(&self, offset: usize) -> Option<Reader<'d>> {
         let section = self.bases.eh_frame.section?;
         let rest = self.bytes.get(offset..)?;
         let (len, body) = rest.split_first_chunk::<4>()?;
-        // 64-bit entries are only for sections that no program has.
+        // 64-bit entries are only for sections larger than those of any program.
         let len = usize::try_from(u32::from_le_bytes(*len)).ok().filter(|&len| len < 0xffff_fff0)?;
         Some(Reader { bytes: body.get(..len)?, address: section + offset as u64 + 4, function: 0 })
     }
@@ -309,7 +318,7 @@ impl<'d> Frames<'d> {
         Some(Description { start: fde.start, end: fde.end, common, instructions, lsda: fde.lsda })
     }
 
-    /// With the encoding of the addresses in its descriptions.
+    /// Returns the entry, and the encoding of the addresses in its descriptions.
     fn common(&self, offset: usize) -> Option<(Common<'d>, u8)> {
         let mut reader = self.entry(offset)?;
         if u32::from_le_bytes(reader.take()?) != 0 {
@@ -330,7 +339,7 @@ impl<'d> Frames<'d> {
             _ => return None,
         };
         let middle = before.get(..before.len() - reader.bytes.len())?;
-        // Without it there is no telling how long what follows is.
+        // Without this letter, the length of what follows is unknown.
         let (b'z', letters) = augmentation.split_first()? else { return None };
         let len = usize::try_from(reader.uleb()?).ok()?;
         let instructions = reader.bytes.get(len..)?;
@@ -360,12 +369,13 @@ impl<'d> Frames<'d> {
                 _ => return None,
             }
         }
-        // An indirect start of code cannot be.
+        // The start of code cannot be indirect.
         (encoding & 0x80 == 0).then_some((common, encoding))
     }
 }
 
-/// The CFA that holds `stop` bytes behind the start (None: after all instructions). None: cannot be told.
+/// Returns the CFA that applies `stop` bytes after the start, or after all instructions if `stop` is `None`.
+/// The result is `None` if it cannot be determined.
 fn cfa_at(
     cie: &Cie<'_>,
     initial: Cfa,
@@ -376,8 +386,9 @@ fn cfa_at(
     follow_cfa(cie, initial, instructions, budget, |location, _| stop.is_none_or(|stop| location <= stop))
 }
 
-/// The CFA after all instructions, or where `goes_on` says false. It is asked at the end of each row, with the distance from
-/// the start to the next row, and the row's CFA. None: cannot be told.
+/// Returns the CFA after all instructions, or the one at which `goes_on` returns false. `goes_on` is called
+/// at the end of each row, with the distance from the start to the next row and with the row's CFA. The
+/// result is `None` if it cannot be determined.
 fn follow_cfa(
     cie: &Cie<'_>,
     initial: Cfa,
@@ -400,7 +411,7 @@ fn follow_cfa(
                     break;
                 }
             }
-            // No compiler writes it; it would be an absolute address.
+            // No compiler writes this instruction. It would be an absolute address.
             CallFrameInstruction::SetLoc { .. } => return None,
             CallFrameInstruction::DefCfa { register, offset } => {
                 cfa = Cfa::Register(register, i64::try_from(offset).ok()?);
@@ -428,7 +439,8 @@ fn follow_cfa(
     Some(cfa)
 }
 
-/// The section by name, else by way of .eh_frame_hdr: version, three encodings, a pointer to it.
+/// Finds the section by its name, or by means of .eh_frame_hdr, which has a version, three encodings and a
+/// pointer to it.
 fn eh_frame<'d>(elf: &Elf<'d>) -> Result<(&'d [u8], u64), ImageError> {
     if let Some(section) = elf.section(b".eh_frame") {
         let (offset, len) = (section.offset, section.size);

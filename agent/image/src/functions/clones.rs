@@ -1,6 +1,6 @@
-//! Names that compilers derive from a function's name for what they split off it or copy.
+//! The names that compilers derive from a function's name for what they split off it or copy.
 
-/// The name of the function whose cold part has this name: `f` for `f.cold` and `f.cold.3`.
+/// Returns the name of the function whose cold part has this name: `f` for `f.cold` and `f.cold.3`.
 pub(crate) fn parent_name(name: &str) -> Option<&str> {
     if let Some(parent) = name.strip_suffix(".cold") {
         return Some(parent);
@@ -9,7 +9,7 @@ pub(crate) fn parent_name(name: &str) -> Option<&str> {
     name.strip_suffix(".cold.").or_else(|| name.strip_suffix(".__part."))
 }
 
-/// The name without the number at its end, if it has one.
+/// Returns the name without the number at its end, if it has one.
 pub(crate) fn numberless(name: &str) -> Option<&str> {
     // Nearly every name ends here.
     if !name.as_bytes().last()?.is_ascii_digit() {

@@ -1,30 +1,33 @@
-//! Cold parts: the unlikely blocks of a function, moved away, jumped into and never called.
+//! Cold parts: the unlikely basic blocks of a function, which the compiler has moved to another place. They are
+//! jumped to and never called.
 //!
-//! Names alone do not tell:
+//! A name alone does not decide whether code is a cold part:
 //!
 //! - `f.cold`: gcc 9 and later, clang's machine function splitter. Always a part.
 //! - `f.__part.3`: clang's basic block sections. Always a part.
 //! - `f.cold.3`: gcc 8 (a part), BOLT (a part), but also clang's hot-cold splitting, which outlines a real
 //!   function that is called or tail-called.
 //!
-//! So a numbered one is a part unless its frame starts as a function's does (CFA = rsp + 8) and clang had
-//! a hand in the program and BOLT had none. Should a part of gcc 8's slip through (a program of both
-//! compilers, a part of a leaf function) it is entered like a tail call, which does no harm but a count.
+//! So code with a numbered name is a part, unless its frame starts as a function's does (CFA = rsp + 8), clang
+//! has compiled some of the program, and BOLT has not changed it. If a part made by gcc 8 is mistaken for a
+//! function (in a program of both compilers, a part of a leaf function), it is entered like a tail call, which
+//! has no effect except a count.
 //!
-//! Whatever its name, what starts with another frame than a function's cannot be called.
+//! Code that starts with another frame than a function's cannot be called, whatever its name is.
 
 use crate::file::elf::Elf;
 use crate::functions::clones::numberless;
 use crate::functions::symbols::Label;
 use std::collections::HashMap;
 
-/// What made the program, as far as it matters for the meaning of `f.cold.3`.
+/// What has made the program, as far as it matters for the meaning of `f.cold.3`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Makers {
     outlines: bool,
 }
 
 impl Makers {
+    /// Finds out by the program's notes and sections.
     pub(crate) fn of(elf: &Elf<'_>) -> Self {
         let comment = elf.section(b".comment").and_then(|section| section.bytes).unwrap_or_default();
         let clang = comment.split(|&byte| byte == 0).any(|maker| contains(maker, b"clang"));
@@ -32,7 +35,7 @@ impl Makers {
         Makers { outlines: clang && !bolt }
     }
 
-    /// Whether something that has the name of a cold part is one.
+    /// Whether code with the name of a cold part is one.
     pub(crate) fn is_part(self, name: &str, frame: Option<bool>) -> bool {
         let numbered = numberless(name).is_some_and(|name| name.ends_with(".cold."));
         !(numbered && self.outlines && frame != Some(false))
@@ -43,20 +46,20 @@ fn contains(text: &[u8], word: &[u8]) -> bool {
     text.windows(word.len()).any(|window| window == word)
 }
 
-/// A cold part whose function is looked for.
+/// A cold part whose function is searched.
 #[derive(Debug)]
 pub(crate) struct Orphan<'d> {
-    /// Index in the list of functions.
+    /// The index in the list of functions.
     pub(crate) part: usize,
     pub(crate) parent: &'d str,
     pub(crate) file: u32,
 }
 
-/// The file number of global symbols; files are counted from 0.
+/// The file number of global symbols. The numbers of files begin at 0.
 const GLOBAL: u32 = u32::MAX;
 
-/// The addresses of the orphans' functions: the local one of the same object file, the global one, or the
-/// only one there is.
+/// Returns the addresses of the orphans' functions: the local function of the same object file, otherwise the
+/// global one, otherwise the only one there is.
 pub(crate) fn parents(orphans: &[Orphan<'_>], labels: &[Label<'_>]) -> Vec<Option<u64>> {
     if orphans.is_empty() {
         return Vec::new();
@@ -71,7 +74,7 @@ pub(crate) fn parents(orphans: &[Orphan<'_>], labels: &[Label<'_>]) -> Vec<Optio
     }
     found.sort_unstable();
     found.dedup();
-    // The one entry between two keys; None: there are none or several.
+    // Returns the only entry between two keys, or `None` if there are none or several.
     let only = |from: (u32, u32, u64), to: (u32, u32, u64)| {
         let start = found.partition_point(|&entry| entry < from);
         let mut same = found[start..].iter().take_while(|&&entry| entry < to);
@@ -86,11 +89,11 @@ pub(crate) fn parents(orphans: &[Orphan<'_>], labels: &[Label<'_>]) -> Vec<Optio
     orphans.iter().map(find).collect()
 }
 
-/// A set of names, numbered. Most names asked for are not in it.
+/// A set of numbered names. Most names that are looked up are not in it.
 struct Wanted<'d> {
     numbers: HashMap<&'d str, u32>,
-    /// By [`quick_hash`]: which names may be there at all. The map's own hash withstands names made to
-    /// collide, and takes its time for that.
+    /// The values of [`quick_hash`] for which there may be a name. The map's own hash is slower, because it
+    /// resists names that are made to collide.
     filter: Vec<bool>,
 }
 

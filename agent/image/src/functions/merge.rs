@@ -3,14 +3,13 @@
 //! An address becomes a function when
 //!
 //! - a symbol of type FUNC or IFUNC is there, also in the middle of another function (assembly with several
-//!   entries): whoever declares a function calls it;
-//! - a bare label is there (NOTYPE, hand-written assembly) that is not in the middle of something and is
-//!   global, or that has a frame description of its own;
-//! - a frame description begins there, outside of everything named;
+//!   entries), because code that is declared a function is called;
+//! - a bare label is there (NOTYPE, hand-written assembly) that is global and not inside a function, or that has
+//!   a frame description of its own;
+//! - a frame description begins there, outside everything that has a name;
 //! - the program starts there.
 //!
-//! The rest are labels inside of functions. A function that another one begins in ends there: no two
-//! overlap.
+//! All other symbols are labels inside functions. A function ends where the next one begins, so no two overlap.
 
 use crate::file::elf::Elf;
 use crate::file::ranges::{CodeRange, CodeRanges};
@@ -22,14 +21,16 @@ use crate::functions::cold::{Makers, Orphan};
 use crate::functions::symbols::{Label, LabelKind, Labels};
 use crate::x86;
 
+/// The list of functions.
 #[derive(Debug, Default)]
 pub(crate) struct Functions<'d> {
     pub(crate) list: Vec<Function<'d>>,
-    /// Global labels in the middle of functions: somebody else may jump there.
+    /// The addresses of global labels inside functions, to which other object files may jump.
     pub(crate) inner_labels: Vec<u64>,
 }
 
 impl<'d> Functions<'d> {
+    /// Merges symbols and frame descriptions into the list of functions.
     pub(crate) fn merge(
         elf: &Elf<'d>,
         code: &CodeRanges,
@@ -73,9 +74,9 @@ struct Merger<'a, 'd> {
     makers: Makers,
     out: Functions<'d>,
     orphans: Vec<Orphan<'d>>,
-    /// End of what the functions so far say is theirs.
+    /// The end of the bytes that the functions so far claim.
     covered: u64,
-    /// The range of code that the last function is in.
+    /// The range of code that contains the last function.
     last_range: Option<CodeRange>,
 }
 
@@ -85,7 +86,7 @@ impl<'d> Merger<'_, 'd> {
         same.or_else(|| code.find_code(address))
     }
 
-    /// Everything that is known of one address.
+    /// Handles everything that is known about one address.
     fn address(
         &mut self,
         range: CodeRange,
@@ -96,7 +97,7 @@ impl<'d> Merger<'_, 'd> {
         unwind: &mut Unwind<'d>,
     ) {
         let inside = address < self.covered;
-        // A bare local label is a jump target like any other, unless somebody described its frame.
+        // A bare local label is an ordinary jump target, unless it has a frame description.
         let counts = |label: &&Label<'_>| {
             let bare = label.kind == LabelKind::Bare;
             !is_empty_cold(label) && (!bare || fde.is_some() || !label.local)
@@ -119,9 +120,9 @@ impl<'d> Merger<'_, 'd> {
         self.push(range, address, Some(best), &aliases, fde, unwind);
     }
 
-    /// Whether a frame description begins before the function that it is for: with the padding in front of
-    /// it (glibc's assembly), or one byte early, as that of a signal frame has to, for those who look up the
-    /// address before the one that is returned to.
+    /// Whether a frame description begins before its function: with the padding before the function (in
+    /// glibc's assembly), or one byte early, as that of a signal frame must for unwinders that look up the
+    /// address before the return address.
     fn is_early(&self, fde: Fde, next: Option<&Label<'_>>) -> bool {
         let counts = |label: &&Label<'_>| label.kind != LabelKind::Bare || !label.local;
         let Some(label) = next.filter(counts).filter(|label| label.address < fde.end) else { return false };
@@ -169,7 +170,7 @@ impl<'d> Merger<'_, 'd> {
         self.last_range = Some(range);
         let mut names: Vec<&'d str> = Vec::new();
         for alias in aliases {
-            // Every object file brings its own copy of a local name.
+            // Every object file has its own copy of a local name.
             if !alias.name.is_empty() && alias.name != name && names.last() != Some(&alias.name) {
                 names.push(alias.name);
             }
@@ -177,7 +178,7 @@ impl<'d> Merger<'_, 'd> {
         self.out.list.push(Function { address, size, limit: range.end, name, aliases: names, kind, frame });
     }
 
-    /// The last function ends where the next begins, at the latest.
+    /// Makes the last function end where the next one begins, if it has not ended before.
     fn end_last(&mut self, next: u64) {
         if let Some(last) = self.out.list.last_mut() {
             last.limit = last.limit.min(next);
@@ -186,8 +187,8 @@ impl<'d> Merger<'_, 'd> {
         }
     }
 
-    /// Whether a frame description is the dynamic linker's: without section headers the code itself has to
-    /// tell.
+    /// Whether a frame description belongs to the dynamic linker's stubs. Without section headers, the code
+    /// itself decides.
     fn is_stub(&self, address: u64) -> bool {
         if !self.elf.sections.is_empty() {
             return false;
@@ -212,15 +213,15 @@ impl<'d> Merger<'_, 'd> {
     }
 }
 
-/// No function is aligned to more.
+/// The largest alignment of functions in bytes.
 const PADDING_MAX: u64 = 64;
 
-/// Nothing but what assemblers fill gaps with: int3, nop, and long nops with any prefixes.
+/// Whether the bytes are only what assemblers fill gaps with: int3, nop, and long nops with any prefixes.
 fn is_padding(mut bytes: &[u8]) -> bool {
     while let Some((&first, rest)) = bytes.split_first() {
         bytes = match (first, rest) {
             (0xcc | 0x90 | 0x66 | 0x2e, rest) => rest,
-            // nopw disp8/disp32(...): the length is in the operand's first byte.
+            // nopw disp8/disp32(...): the operand's first byte contains the length.
             (0x0f, [0x1f, 0x00, rest @ ..]) => rest,
             (0x0f, [0x1f, 0x40, _, rest @ ..]) => rest,
             (0x0f, [0x1f, 0x44, _, _, rest @ ..]) => rest,
@@ -232,7 +233,7 @@ fn is_padding(mut bytes: &[u8]) -> bool {
     true
 }
 
-/// A part that turned out empty: its symbol lies on whatever follows.
+/// Whether a label is that of a cold part that is empty, whose address is that of whatever follows.
 fn is_empty_cold(label: &Label<'_>) -> bool {
     label.size == 0 && label.has_cold_name()
 }

@@ -1,4 +1,4 @@
-//! The labels of a symbol table that lie in code.
+//! The symbols of a symbol table whose addresses are in code.
 
 use crate::file::elf::{Elf, Section, Symbol, records, slice, string};
 use crate::file::error::ImageError;
@@ -15,42 +15,46 @@ pub(crate) struct Label<'d> {
     pub(crate) address: u64,
     pub(crate) size: u64,
     pub(crate) name: &'d str,
-    /// Smaller is the better name of an address; see [`rank`].
+    /// How good the name is for its address; smaller is better. See [`rank`].
     pub(crate) rank: u8,
     pub(crate) kind: LabelKind,
     pub(crate) local: bool,
-    /// Counts the STT_FILE symbols before: local symbols with the same number are of one object file.
+    /// The number of STT_FILE symbols before this one. Local symbols with the same number belong to one
+    /// object file.
     pub(crate) file: u32,
 }
 
+/// The kinds of labels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LabelKind {
     Function,
     Ifunc,
-    /// STT_NOTYPE: hand-written assembly, or a linker's mark.
+    /// STT_NOTYPE: hand-written assembly, or a symbol that the linker has defined.
     Bare,
 }
 
+/// The labels of a program.
 #[derive(Debug, Default)]
 pub(crate) struct Labels<'d> {
-    /// Sorted by address, then rank, then place in the table.
+    /// The labels, sorted by address, then by rank, then by place in the table.
     pub(crate) labels: Vec<Label<'d>>,
-    /// From .symtab, which names local functions too.
+    /// Whether they come from .symtab, which also has local functions.
     pub(crate) complete: bool,
-    /// The program brings its own unwinder.
+    /// Whether the program contains its own unwinder.
     pub(crate) unwinder: bool,
-    /// The C library's profiler is linked in (-pg -static).
+    /// Whether the C library's profiler is linked in (-pg -static).
     pub(crate) profiler: bool,
-    /// Its runtime walks the stack by return addresses, or keeps other things there.
+    /// The name of a runtime in the program that walks the stack by return addresses, or uses it for other
+    /// purposes.
     pub(crate) runtime: Option<&'static str>,
-    /// The module that compares its own code with what it was when it was built.
+    /// The name of a module that compares its own code with the code at its build.
     pub(crate) checker: Option<&'static str>,
-    /// Where the linker's marks of the program's code stand.
+    /// The addresses of the symbols that linkers define at the start and the end of the code.
     pub(crate) marks: TextMarks,
 }
 
 impl<'d> Labels<'d> {
-    /// Reads .symtab; without functions there, that of the debug file, or else .dynsym.
+    /// Reads .symtab. If it has no functions, reads the .symtab of the debug file, and otherwise .dynsym.
     pub(crate) fn read(
         elf: &Elf<'d>,
         code: &CodeRanges,
@@ -59,7 +63,7 @@ impl<'d> Labels<'d> {
         if let Some(labels) = Labels::of_table(&elf.sections, elf::SHT_SYMTAB, code)? {
             return Ok(labels);
         }
-        // A damaged debug file is none.
+        // A damaged debug file counts as absent.
         let sections = debug_file.and_then(|bytes| crate::file::elf::sections_of(bytes).ok());
         let separate = sections.map(|sections| Labels::of_table(&sections, elf::SHT_SYMTAB, code));
         if let Some(Ok(Some(labels))) = separate {
@@ -75,7 +79,7 @@ impl<'d> Labels<'d> {
         Ok(Labels::default())
     }
 
-    /// None: there is no such table, or no function in it.
+    /// Reads a table. Returns `None` if there is no such table, or if it has no functions.
     fn of_table(
         sections: &[Section<'d>],
         kind: elf::SectionType,
@@ -99,7 +103,7 @@ impl<'d> Labels<'d> {
         let mut checker = None;
         let mut marks = TextMarks::default();
         let mut file = 0;
-        // Symbols of one section mostly come together.
+        // Symbols of one section mostly follow each other.
         let mut range = None;
         for symbol in symbols {
             let kind = match symbol.st_type() {
@@ -114,11 +118,11 @@ impl<'d> Labels<'d> {
             };
             let section = symbol.st_shndx.get(LE);
             let address = symbol.st_value.get(LE);
-            // Some linkers give their marks no section.
+            // Some linkers give these symbols no section.
             if kind == LabelKind::Bare && section != elf::SHN_UNDEF {
                 marks.note(string(strings, symbol.st_name.get(LE), MARK_MAX), address);
             }
-            // Undefined ones are elsewhere, absolute ones no addresses.
+            // Undefined symbols are elsewhere, and absolute ones are not addresses.
             if matches!(section, elf::SHN_UNDEF | elf::SHN_ABS | elf::SHN_COMMON) {
                 continue;
             }
@@ -127,8 +131,8 @@ impl<'d> Labels<'d> {
                 range = Some((found.start, found.end));
             }
             let name = string(strings, symbol.st_name.get(LE), NAME_MAX);
-            // Marks of a linker at a section's edges, which belong to whatever begins there, and what an
-            // assembler was told to keep of a compiler's or a plugin's own labels (.L26, .annobin_a.c).
+            // Symbols that a linker defines at a section's edges, which belong to whatever begins there, and
+            // labels that an assembler was told to keep for a compiler or a plugin (.L26, .annobin_a.c).
             if kind == LabelKind::Bare && is_mark(name) {
                 continue;
             }
@@ -153,9 +157,10 @@ fn contents<'d>(section: &Section<'d>) -> Result<&'d [u8], ImageError> {
     section.bytes.ok_or(ImageError::Truncated { what, offset: section.offset, len: section.size })
 }
 
-/// Runtimes that look a return address up in tables of their own (to collect garbage, to throw), and so must
-/// find the true one; GHC's code does not return through the stack at all. Free Pascal's walks the frames by their
-/// pointers, and prints what it finds there, for each exception that nobody handles.
+/// Returns the name of a runtime that looks up return addresses in tables of its own (to collect garbage, to
+/// throw exceptions), and so must find the true ones. GHC's code does not return through the stack at all.
+/// Free Pascal's runtime walks the frames by their pointers for each exception that is not handled, and
+/// prints what it finds.
 fn runtime_of(name: &[u8]) -> Option<&'static str> {
     match name {
         b"caml_garbage_collection" => Some("OCaml"),
@@ -167,8 +172,9 @@ fn runtime_of(name: &[u8]) -> Option<&'static str> {
     }
 }
 
-/// FIPS 140 wants a cryptographic module to check its code when it starts; where the module is linked in, these
-/// names stand where that code begins. (AWS-LC's may have the release in front.)
+/// Returns the name of a cryptographic module. FIPS 140 requires that such a module checks its code when it
+/// starts; if the module is linked in, these symbols are at the start of that code. (The names in AWS-LC may
+/// begin with the release.)
 fn checker_of(name: &[u8]) -> Option<&'static str> {
     match name {
         _ if name.ends_with(b"BORINGSSL_bcm_text_start") => Some("BoringSSL"),
@@ -191,21 +197,23 @@ fn is_mark(name: &[u8]) -> bool {
         || is_text_end(name)
 }
 
-/// Longer names are no names.
+/// The length above which a name is ignored.
 const NAME_MAX: usize = 1 << 14;
 
-/// In a rank: the name is a cold part's.
+/// In a rank: the name is that of a cold part.
 const COLD: u8 = 1 << 4;
 
 impl Label<'_> {
+    /// Whether the name is that of a cold part.
     pub(crate) fn has_cold_name(&self) -> bool {
         self.rank & COLD != 0
     }
 }
 
-/// Which name speaks for an address: a function's before a cold part's before a bare label's (an empty cold
-/// part lies at the start of whatever follows it, and so does an empty function: a size counts more than a
-/// binding); global before weak before local; without underscore before with.
+/// Returns how good a name is for its address. A function's name is better than a cold part's, and that is
+/// better than a bare label's. (An empty cold part has the address of whatever follows it, and so has an
+/// empty function; a size therefore counts more than a binding.) A global name is better than a weak one, and
+/// that is better than a local one. A name without a leading underscore is better than one with it.
 fn rank(name: &str, size: u64, kind: LabelKind, bind: elf::SymbolBind) -> u8 {
     let binding = match bind {
         elf::STB_GLOBAL | elf::STB_GNU_UNIQUE => 0,
@@ -220,8 +228,8 @@ fn rank(name: &str, size: u64, kind: LabelKind, bind: elf::SymbolBind) -> u8 {
         | u8::from(name.starts_with('_') || name.is_empty())
 }
 
-/// The dynamic symbols of a file without section headers. Nothing says how many there are; every linker
-/// puts their names right behind them.
+/// Returns the dynamic symbols of a file without section headers. Nothing says how many there are, but every
+/// linker puts their names immediately after them.
 fn dynamic_symbols<'d>(elf: &Elf<'d>) -> (&'d [Symbol], &'d [u8]) {
     let value = |tag| elf.dynamic_value(tag);
     let (Some(symbols), Some(strings), Some(len)) =
@@ -234,7 +242,7 @@ fn dynamic_symbols<'d>(elf: &Elf<'d>) -> (&'d [Symbol], &'d [u8]) {
     (records(table), elf.at_address(strings, len).unwrap_or_default())
 }
 
-/// Sorted: what .dynsym offers in code.
+/// Returns the addresses in code that .dynsym exports, sorted.
 pub(crate) fn exported(elf: &Elf<'_>, code: &CodeRanges) -> Vec<u64> {
     let (symbols, _) = match elf.sections.iter().find(|section| section.kind == elf::SHT_DYNSYM) {
         Some(section) => (records(section.bytes.unwrap_or_default()), &[][..]),

@@ -1,10 +1,10 @@
-//! Which function a hidden one belongs to.
+//! Finds the function to which a hidden one belongs.
 //!
-//! Compilers name what they make of a function `f` by a suffix: `f.isra.0` is a version of it, `f.part.0` its
-//! rest, `f.cold` a piece of it. That there is an `f` beside it does not mean that it is the same one: two source
-//! files may each have a function of that name, and `f` itself is often gone. So the names decide only where
-//! nothing but the same function can have them: within a source file, and between C++ names that the whole program
-//! shares. Elsewhere the code of `f` must lead to the part.
+//! Compilers name what they make of a function `f` by a suffix: `f.isra.0` is a version of it, `f.part.0` the
+//! rest of it, `f.cold` a piece of it. A function `f` in the same program need not be the same one: two
+//! source files may each have a function of that name, and `f` itself is often gone. So the names decide only
+//! where no other function can have them: within a source file, and between C++ names that the whole program
+//! shares. In all other cases, the code of `f` must lead to the part.
 
 use std::collections::HashMap;
 
@@ -17,24 +17,26 @@ pub(crate) struct Label<'d> {
     pub(crate) size: u64,
     pub(crate) name: &'d str,
     pub(crate) local: bool,
-    /// It has the type of a function.
+    /// Whether it has the type of a function.
     pub(crate) function: bool,
-    /// It is the name of data.
+    /// Whether it is the name of data.
     pub(crate) data: bool,
-    /// gprof takes it.
+    /// Whether gprof accepts it.
     pub(crate) shown: bool,
-    /// The number of its source file, where that is known.
+    /// The number of its source file, if it is known.
     pub(crate) file: Option<u32>,
 }
 
 impl Label<'_> {
+    /// Returns the function of this label.
     pub(crate) fn to_function(self) -> Function {
         Function { start: self.start, size: self.size, name: self.name.to_owned() }
     }
 }
 
-/// The name without what a compiler added last, and what that means. None: it added nothing that is known, or
-/// something that means another function (`f.lto_priv.0` and `f.llvm.1` are of another file than `f`).
+/// Returns the name without the last suffix that a compiler has added, and the meaning of the suffix. Returns
+/// `None` if there is no known suffix, or one that means another function (`f.lto_priv.0` and `f.llvm.1`
+/// belong to another file than `f`).
 fn shorter(name: &str) -> Option<(&str, Relation)> {
     let digits = name.trim_end_matches(|letter: char| letter.is_ascii_digit());
     let base = match digits.strip_suffix('.') {
@@ -51,13 +53,14 @@ fn shorter(name: &str) -> Option<(&str, Relation)> {
     Some((whole, relation))
 }
 
-/// The hidden labels, in their order, with the functions that they belong to. `text`: the code at an address.
+/// Returns the hidden labels in their order, with the functions to which they belong. `text` returns the code
+/// at an address.
 pub(crate) fn wholes<'l, 'd>(
     labels: &'l [Label<'d>],
     text: &dyn Fn(u64, u64) -> Option<&'d [u8]>,
 ) -> Vec<(&'l Label<'d>, Option<Whole>)> {
     let hidden = || labels.iter().filter(|label| !label.shown);
-    // The names that are asked for, each with those that have it.
+    // The names that are looked up, each with the labels that have it.
     let mut named: HashMap<&str, Vec<&Label<'_>>> = HashMap::new();
     for label in hidden() {
         let names = std::iter::successors(shorter(label.name), |(name, _)| shorter(name));
@@ -85,7 +88,7 @@ pub(crate) fn wholes<'l, 'd>(
     hidden().map(|label| (label, whole(label))).collect()
 }
 
-/// Whether the part is one of this function, of which it has the name.
+/// Whether the part belongs to this function, which has its name.
 fn is_same<'d>(
     part: &Label<'_>,
     whole: &Label<'_>,
@@ -98,12 +101,13 @@ fn is_same<'d>(
     if !whole.local && whole.name.starts_with("_Z") {
         return true;
     }
-    // A version is called by others, not by the function.
+    // Other functions call a version, but not the function itself.
     relation != Relation::Version
         && text(whole.start, whole.size).is_some_and(|code| leads_to(code, whole.start, part.start))
 }
 
-/// Whether the code has a displacement, at the end of an instruction, or a number that leads to an address.
+/// Whether the code contains a displacement at the end of an instruction, or a number, that leads to an
+/// address.
 fn leads_to(code: &[u8], address: u64, target: u64) -> bool {
     code.windows(4).zip(address + 4..).any(|(word, end)| {
         let word = word.first_chunk().map_or(0, |word| i32::from_le_bytes(*word));

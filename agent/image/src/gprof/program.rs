@@ -12,8 +12,8 @@ use gmon::{Endian, Format, Hidden, Program, Width};
 use crate::file::object::{self, ProgramError, is_code};
 use crate::gprof::clones::{self, Label};
 
-/// Reads the functions of an ELF file as gprof does: the symbols that gprof takes, and those that it leaves out for their
-/// names. A file without a symbol table has none, as for gprof.
+/// Reads the functions of an ELF file as gprof does: the symbols that gprof accepts, and those that it leaves
+/// out because of their names. A file without a symbol table has none, as for gprof.
 ///
 /// # Errors
 /// The bytes are not an ELF file.
@@ -36,7 +36,7 @@ pub fn parse(bytes: &[u8]) -> Result<Program, ProgramError> {
 
 fn with_labels(program: Program, mut labels: Vec<Label<'_>>, file: &File<'_>) -> Program {
     let (mut functions, mut data, mut hidden) = (Vec::new(), Vec::new(), Vec::<Hidden>::new());
-    // gprof sorts by these, and its sort keeps the order of what is equal.
+    // gprof sorts by these keys, and its sort keeps the order of equal ones.
     labels.sort_by_key(|label| (label.start, !label.function, label.local));
     for same in labels.chunk_by(|a, b| a.start == b.start) {
         let Some(chosen) = preferred(same) else { continue };
@@ -61,7 +61,7 @@ fn with_labels(program: Program, mut labels: Vec<Label<'_>>, file: &File<'_>) ->
     program.with_symbols(object::build_id(file), functions, data, hidden)
 }
 
-/// The symbol whose name gprof keeps of several with the same address.
+/// Returns the symbol whose name gprof keeps, of several with the same address.
 fn preferred<'l, 'd>(same: &'l [Label<'d>]) -> Option<&'l Label<'d>> {
     let mut shown = same.iter().filter(|label| label.shown);
     let mut kept = shown.next()?;
@@ -85,7 +85,8 @@ fn preferred<'l, 'd>(same: &'l [Label<'d>]) -> Option<&'l Label<'d>> {
     Some(kept)
 }
 
-/// The symbols that gprof takes, and the functions among those that it leaves out for their names.
+/// Returns the symbols that gprof accepts, and the functions among those that it leaves out because of their
+/// names.
 fn labels<'d, Elf: FileHeader<Endian = Endianness>>(file: &ElfFile<'d, Elf>) -> Vec<Label<'d>> {
     let endian = file.endian();
     let table = file.elf_symbol_table();
@@ -114,7 +115,7 @@ fn labels<'d, Elf: FileHeader<Endian = Endianness>>(file: &ElfFile<'d, Elf>) -> 
         let taken = match symbol.st_bind() {
             _ if kind == elf::STT_SECTION || is_ifunc => false,
             elf::STB_LOCAL | elf::STB_GLOBAL => executable,
-            // Wherever it is, even in data, unless it says that it is data itself.
+            // Wherever it is, even in data, unless its type says that it is data.
             elf::STB_WEAK => {
                 let object = matches!(kind, elf::STT_OBJECT | elf::STT_COMMON);
                 symbol.st_shndx(endian) != elf::SHN_UNDEF && !object
@@ -134,7 +135,8 @@ fn labels<'d, Elf: FileHeader<Endian = Endianness>>(file: &ElfFile<'d, Elf>) -> 
             function: kind == elf::STT_FUNC,
             data: !executable || matches!(kind, elf::STT_OBJECT | elf::STT_TLS | elf::STT_COMMON),
             shown,
-            // Of what is optimised as a whole, or was global up to the link, no source file is known.
+            // The source file is not known for code that was optimised as a whole program, or was global
+            // until the link.
             file: (local && !matches!(file_name, b"" | b"<artificial>" | b"ld-temp.o"))
                 .then_some(file_number),
         });
@@ -142,10 +144,10 @@ fn labels<'d, Elf: FileHeader<Endian = Endianness>>(file: &ElfFile<'d, Elf>) -> 
     labels
 }
 
-/// Whether gprof takes a local symbol with this name; `bytes`: the string table from the name on.
+/// Whether gprof accepts a local symbol with this name. `bytes` is the string table from the name on.
 ///
-/// gprof's loop steps over the zero behind a name that ends with a number like `f.1`, and goes on with the
-/// string behind it, whatever that is the name of.
+/// gprof's loop steps over the zero after a name that ends with a number, such as `f.1`, and continues with
+/// the next string of the table, whatever symbol that belongs to.
 fn is_shown_local(bytes: &[u8]) -> bool {
     const CLONES: [&[u8]; 2] = [b".clone.", b".constprop."];
     let end = |at: usize| bytes.get(at).is_none_or(|&byte| byte == 0);

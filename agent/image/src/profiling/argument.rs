@@ -1,4 +1,4 @@
-//! The second argument of a hook, which is the caller's address: where it is loaded from the stack.
+//! Finds the instructions that load the second argument of a hook, the caller's address, from the stack.
 //!
 //! ```text
 //! mov rsi, [rsp+8]      mov rax, [rbp+8]        mov rbx, [rsp+24]   ; in the prologue
@@ -10,41 +10,42 @@
 //!                                               call exit
 //! ```
 //!
-//! When the calls are taken out, nobody reads what these instructions write: rsi is dead behind a call, and so
-//! is any other register that a call may change; a register that calls keep holds nothing else from the
-//! prologue on. Each of that is seen in the code, or the load stays.
+//! When the calls are removed, nothing reads what these instructions write: rsi is dead after a call, and so is
+//! any other register that a call may change; a register that calls preserve contains nothing else from the
+//! prologue on. The load is removed only if the code shows this.
 
 use crate::removed::Removed;
 use iced_x86::{Code, FlowControl, Instruction, InstructionInfoFactory, OpAccess, OpKind, Register};
 
-/// A register that was loaded from the stack and is used for nothing but arguments, as far as is known.
+/// A register that was loaded from the stack and is used only for arguments, as far as is known.
 #[derive(Debug)]
 struct Held {
     register: Register,
     load: Removed,
-    /// Calls keep the register: it lives to the function's end.
+    /// Whether calls preserve the register, so that its value lives to the function's end.
     kept: bool,
-    /// Of one that is kept: an argument was made of it.
+    /// For a preserved register: whether an argument was made of it.
     used: bool,
-    /// It has another value by now.
+    /// Whether the register has been overwritten since.
     over: bool,
 }
 
+/// Follows the arguments of hooks through a function.
 #[derive(Default)]
 pub(crate) struct Arguments {
-    /// What rsi was loaded by, and the address of the load that it is a copy of.
+    /// The instruction that loaded rsi, and the address of the load of which rsi is a copy.
     pending: Option<(Removed, Option<u64>)>,
     held: Vec<Held>,
-    /// Loads of registers that calls change, for arguments only.
+    /// The loads of registers that calls change, for arguments only.
     done: Vec<Removed>,
-    /// Loads of rsi before a branch.
+    /// The loads of rsi before a branch.
     open: Vec<Removed>,
-    /// Something has branched.
+    /// Whether there has been a branch.
     behind_prologue: bool,
 }
 
 impl Arguments {
-    /// Looks at an instruction that is no call of a hook.
+    /// Processes an instruction that is not a call of a hook.
     pub(crate) fn step(&mut self, i: &Instruction, this: Removed, factory: &mut InstructionInfoFactory) {
         let is_load = is_load(i);
         if self.pending.is_none() && self.held.is_empty() && !is_load {
@@ -92,7 +93,7 @@ impl Arguments {
         }
     }
 
-    /// A call of a hook: what its argument was made by.
+    /// Processes a call of a hook. Returns the instruction that made its argument.
     pub(crate) fn call(&mut self) -> Option<Removed> {
         let (argument, source) = self.pending.take().unzip();
         let source = source.flatten();
@@ -106,24 +107,24 @@ impl Arguments {
         argument
     }
 
-    /// Control may leave for code that is not seen here, which may read what is kept.
+    /// Control may leave for code that is not analysed here and that may read preserved registers.
     pub(crate) fn leave(&mut self) {
         self.behind_prologue = true;
         self.held.retain(|h| !h.kept);
     }
 
-    /// Loads of which only more than a look at one straight line after the other can tell.
+    /// Returns the loads that only an analysis of all paths can decide.
     pub(crate) fn open(&mut self) -> Vec<Removed> {
         std::mem::take(&mut self.open)
     }
 
-    /// At the function's end: loads that nobody needs any more.
+    /// Returns, at the function's end, the loads that are not needed any more.
     pub(crate) fn loads(mut self) -> impl Iterator<Item = Removed> {
         self.drop_pending();
         self.done.into_iter().chain(self.held.into_iter().filter(|h| h.kept && h.used).map(|h| h.load))
     }
 
-    /// rsi was meant for something else, and what it was copied from as well.
+    /// rsi had another purpose, and so had the register from which it was copied.
     fn drop_pending(&mut self) {
         if let Some((_, Some(from))) = self.pending.take() {
             self.held.retain(|h| h.load.address != from);
@@ -131,7 +132,7 @@ impl Arguments {
     }
 }
 
-/// `mov register, [rsp+n]` or `mov register, [rbp+n]`.
+/// Whether the instruction is `mov register, [rsp+n]` or `mov register, [rbp+n]`.
 fn is_load(i: &Instruction) -> bool {
     i.code() == Code::Mov_r64_rm64
         && i.op1_kind() == OpKind::Memory
@@ -140,23 +141,24 @@ fn is_load(i: &Instruction) -> bool {
         && i.segment_prefix() == Register::None
 }
 
-/// `mov rsi, register`
+/// Returns the register in `mov rsi, register`.
 fn is_copy_to_rsi(i: &Instruction) -> bool {
     matches!(i.code(), Code::Mov_r64_rm64 | Code::Mov_rm64_r64)
         && i.op0_register() == Register::RSI
         && i.op1_kind() == OpKind::Register
 }
 
-/// Whether functions leave the register as it was (System V ABI for x86-64, figure 3.4).
+/// Whether functions preserve the register (System V ABI for x86-64, figure 3.4).
 fn is_kept(register: Register) -> bool {
     use Register::{R12, R13, R14, R15, RBP, RBX, RSP};
     matches!(register, RBX | RBP | RSP | R12 | R13 | R14 | R15)
 }
 
+/// How an instruction uses a register.
 #[derive(Default)]
 pub(crate) struct Uses {
     pub(crate) reads: bool,
-    /// All of it, on every path.
+    /// Whether it writes all of the register, on every path.
     pub(crate) writes: bool,
 }
 
@@ -166,6 +168,7 @@ impl Uses {
     }
 }
 
+/// Returns how an instruction uses a register.
 pub(crate) fn uses(i: &Instruction, register: Register, factory: &mut InstructionInfoFactory) -> Uses {
     let mut uses = Uses::default();
     for used in factory.info(i).used_registers().iter().filter(|u| u.register().full_register() == register) {
@@ -198,7 +201,7 @@ mod tests {
     /// A call of a hook.
     const HOOK: &[u8] = &[0xe8, 0, 0, 0, 0];
 
-    /// The numbers of the instructions that are taken out.
+    /// Returns the numbers of the instructions that are removed.
     fn taken(code: &[&[u8]]) -> Vec<usize> {
         let mut factory = InstructionInfoFactory::new();
         let mut arguments = Arguments::default();
@@ -237,7 +240,7 @@ mod tests {
     fn by_way_of_a_register_that_calls_change() {
         assert_eq!(taken(&[LOAD_RAX, RSI_RAX, LEA_RAX, RDI_RAX, HOOK]), [0, 1]);
         assert_eq!(taken(&[LOAD_RAX, RSI_RAX, HOOK]), [0, 1]);
-        // rax is read as well: its load stays, the copy is dead all the same.
+        // rax is also read, so its load stays; the copy is not needed in any case.
         assert_eq!(taken(&[LOAD_RAX, RSI_RAX, RDI_RAX, HOOK]), [1]);
         assert_eq!(taken(&[LOAD_RAX, BRANCH, RSI_RAX, HOOK]), [0; 0]);
         assert_eq!(taken(&[LOAD_RAX, LEA_RAX, HOOK]), [0; 0]);
@@ -247,7 +250,7 @@ mod tests {
     fn by_way_of_a_register_that_calls_keep() {
         let kept: &[&[u8]] = &[PUSH_RBX, LOAD_RBX, RSI_RBX, HOOK, CALL, BRANCH, RSI_RBX, POP_RBX, HOOK];
         assert_eq!(taken(kept), [1, 2, 6]);
-        // Read by something else, then or later; not in the prologue.
+        // The register is read by another instruction; or the load is not in the prologue.
         assert_eq!(taken(&[LOAD_RBX, RSI_RBX, HOOK, EAX_EBX, RSI_RBX, HOOK]), [1]);
         assert_eq!(taken(&[LOAD_RBX, RSI_RBX, CALL, RSI_RBX, HOOK]), [0; 0]);
         assert_eq!(taken(&[BRANCH, LOAD_RBX, RSI_RBX, HOOK]), [0; 0]);

@@ -1,7 +1,7 @@
-//! Whether anybody reads rsi behind an instruction, on whichever way the function takes.
+//! Whether any path through a function reads rsi after an instruction.
 //!
 //! ```text
-//! mov rsi, [rsp+24]     ; for one of two calls of hooks: nobody reads it when both have gone
+//! mov rsi, [rsp+24]     ; for one of two calls of hooks: nothing reads it when both are removed
 //! je  other
 //! call exit
 //! ..
@@ -13,24 +13,24 @@ use crate::profiling::argument::uses;
 use crate::x86::has_branch;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Register};
 
-/// What becomes of rsi at an instruction, and where it goes on.
+/// What an instruction does with rsi, and where control continues.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Read,
-    /// Written, or changed by a call that takes nothing in it; or the function has returned.
+    /// rsi is written, or changed by a call that has no argument in it; or the function has returned.
     Dead,
     Next,
     To(u64),
     NextOr(u64),
 }
 
-/// A function's instructions, by their addresses.
+/// The instructions of a function, by their addresses.
 pub(crate) struct Ways {
     steps: Vec<(u64, Step)>,
 }
 
 impl Ways {
-    /// `is_hook` tells the calls of hooks.
+    /// Returns the paths through a function. `is_hook` recognises the calls of hooks.
     pub(crate) fn of(
         bytes: &[u8],
         address: u64,
@@ -45,13 +45,13 @@ impl Ways {
         Ways { steps }
     }
 
-    /// Whether rsi is dead behind the instruction at `address`.
+    /// Whether no path reads rsi after the instruction at `address`.
     pub(crate) fn is_dead_behind(&self, address: u64) -> bool {
         let Ok(first) = self.find(address) else { return false };
         let mut seen = vec![false; self.steps.len()];
         let mut work = vec![first + 1];
         while let Some(at) = work.pop() {
-            // Behind the function's end somebody else's code begins.
+            // Another function's code begins after the function's end.
             let Some(&(_, step)) = self.steps.get(at) else { return false };
             if std::mem::replace(&mut seen[at], true) {
                 continue;
@@ -88,7 +88,7 @@ fn step(i: &Instruction, factory: &mut InstructionInfoFactory) -> Step {
         _ if i.is_invalid() || rsi.reads => Step::Read,
         _ if rsi.writes => Step::Dead,
         FlowControl::Next => Step::Next,
-        // It is no result (System V ABI for x86-64, 3.2.3).
+        // rsi contains no result (System V ABI for x86-64, 3.2.3).
         FlowControl::Return => Step::Dead,
         FlowControl::UnconditionalBranch if has_branch(i) => Step::To(i.near_branch_target()),
         FlowControl::ConditionalBranch if has_branch(i) => Step::NextOr(i.near_branch_target()),
@@ -101,7 +101,7 @@ fn step(i: &Instruction, factory: &mut InstructionInfoFactory) -> Step {
 mod tests {
     use super::*;
 
-    /// Whether rsi is dead behind the first instruction, of five bytes; `call` is a hook's.
+    /// Whether rsi is dead after the first instruction, which has five bytes; `call` is a hook's.
     fn dead(rest: &[u8]) -> bool {
         let code = [&[0x48, 0x8b, 0x74, 0x24, 8], rest].concat();
         let is_hook = |i: &Instruction| i.flow_control() == FlowControl::Call;

@@ -10,7 +10,7 @@ use crate::flow::facts::Flow;
 use crate::x86::jump::{near_jump, short};
 use crate::x86::relocate::call::CALL_R11;
 use crate::x86::relocate::relocated::Relocated;
-use gprofinject_abi::plan::{BEHIND_FRIDA, BY_FRIDA, CallJump, Patch};
+use gprofinject_abi::plan::{CallJump, Maker, Patch};
 use gprofinject_image::Image;
 
 /// Makes a patch. `None`: it is too long, or the file has no bytes there.
@@ -143,9 +143,9 @@ impl Layout<'_, '_> {
         bytes.resize(hook.relocated as usize, NOP);
         let longest = size_of_val(&Patch::default().replacement);
         let parts = bytes.chunks(longest).enumerate().map(|(n, part)| {
-            let by = if n == 0 { BY_FRIDA } else { BEHIND_FRIDA };
+            let by = if n == 0 { Maker::Frida } else { Maker::BehindFrida };
             let patch = self.patch(hook.at + (n * longest) as u64, part)?;
-            Some(Patch { by, ..patch })
+            Some(Patch { by: by.code(), ..patch })
         });
         parts.collect()
     }

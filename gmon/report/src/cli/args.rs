@@ -7,7 +7,7 @@ use clap::{Parser, Subcommand};
 use crate::cli::form_args::FormArgs;
 use crate::cli::report_args::{BlocksArgs, CoverageArgs, InstructionsArgs, LinesArgs, SumsArgs};
 
-/// Look at gmon.out files, sum them, check them, report what blocks of a program they count.
+/// Shows, sums and checks gmon.out files, and reports the basic-block counts in them.
 #[derive(Parser)]
 #[command(name = "gmon", version)]
 pub(crate) struct Args {
@@ -17,23 +17,23 @@ pub(crate) struct Args {
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Show a file's histograms, arcs and block counts
+    /// Print a file's histograms, arcs and basic-block counts
     Dump(DumpArgs),
     /// Sum files into one, in 64 bits
     Merge(MergeArgs),
-    /// Look for what gprof refuses or silently drops; exit with 1 if there is such
+    /// Look for what gprof refuses or silently drops; the exit status is 1 if there is any
     Check(CheckArgs),
-    /// Source with each line's count in the margin
+    /// Print the source with each line's count in the margin
     Lines(LinesArgs),
-    /// Disassembly with each instruction's count
+    /// Print the disassembly with each instruction's count
     Instructions(InstructionsArgs),
-    /// Each basic block: count, addresses, function, line
+    /// Print each basic block: count, addresses, function, line
     Blocks(BlocksArgs),
-    /// Functions: instructions executed (ie), calls, instructions (i), never executed (ine)
+    /// Print sums by function: instructions executed (ie), calls, instructions (i), never executed (ine)
     Functions(SumsArgs),
-    /// Files: the same, and basic blocks executed (bbe), all (bb), never executed (bbne)
+    /// Print the same sums by file, and basic blocks executed (bbe), all (bb), never executed (bbne)
     Files(SumsArgs),
-    /// How much of each file ran, in percent
+    /// Print how much of each file ran, in percent
     Coverage(CoverageArgs),
 }
 
@@ -43,7 +43,7 @@ pub(crate) struct DumpArgs {
     /// The profiled program: shows function names
     #[arg(long)]
     pub(crate) program: Option<PathBuf>,
-    /// One JSON object; addresses and counts are numbers, bins without hits are left out
+    /// Print one JSON object; addresses and counts are numbers, bins without hits are left out
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
@@ -52,12 +52,12 @@ pub(crate) struct DumpArgs {
 
 #[derive(clap::Args)]
 pub(crate) struct MergeArgs {
-    /// The file to write; untouched if anything fails
+    /// The file to write; it does not change if anything fails
     #[arg(short, long, value_name = "OUT")]
     pub(crate) output: PathBuf,
     #[arg(required = true, value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
-    /// The profiled program: lets files be summed whose block counts begin at different addresses
+    /// The profiled program: allows summing files whose basic-block counts begin at different addresses
     #[arg(long)]
     pub(crate) program: Option<PathBuf>,
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! `gmon dump`: records as text.
+//! `gmon dump`: prints the records as text.
 
 use std::io::{self, BufWriter, Write};
 
@@ -8,6 +8,10 @@ use gmon::{BlockForm, Place, Program, Reading, counted};
 use crate::cli::args::DumpArgs;
 use crate::cli::{files, json};
 
+/// Prints the file.
+///
+/// # Errors
+/// A file cannot be read.
 pub(crate) fn run(args: &DumpArgs) -> Result<()> {
     let program = args.program.as_deref().map(files::read_program).transpose()?;
     let bytes = files::read_any(&args.file)?;
@@ -22,13 +26,13 @@ pub(crate) fn run(args: &DumpArgs) -> Result<()> {
     Ok(out.flush()?)
 }
 
-/// ` name+offset` of an address; nothing without a program.
+/// Returns ` name+offset` for an address, or nothing without a program.
 fn name(program: Option<&Program>, address: u64) -> String {
     match program.map(|program| program.place(address)) {
         None => String::new(),
         Some(Place::Nowhere) => " ?".to_owned(),
         Some(Place::In(function) | Place::Behind(function)) => match address - function.start {
-            // A symbol's name may hold anything; the terminal should not obey it.
+            // A symbol's name may contain any bytes, which must not control the terminal.
             0 => format!(" {}", function.name.escape_debug()),
             offset => format!(" {}+{offset:#x}", function.name.escape_debug()),
         },

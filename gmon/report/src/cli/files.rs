@@ -1,4 +1,4 @@
-//! Files in and out, with errors that begin with the file's name.
+//! Reads and writes files. Errors begin with the file's name.
 
 use std::fs::{File, FileType};
 use std::io::{ErrorKind, Read};
@@ -10,30 +10,39 @@ use gmon::Program;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_setfl};
 
-/// More than this is no profile, but an endless pipe.
+/// The size in bytes above which a file is not read: it is no profile, but an endless pipe.
 const MAX_SIZE: u64 = 4 << 30;
 /// How long a pipe may have no writer, in seconds: the program that writes to it may start after this one.
 const WRITER_PATIENCE: i64 = 5;
 
-/// A gmon.out file's bytes.
+/// Returns a gmon.out file's bytes.
+///
+/// # Errors
+/// The file cannot be read, or is too large.
 pub(crate) fn read_any(path: &Path) -> Result<Vec<u8>> {
-    // What does not begin as a profile is not read on: it might never end.
+    // A file that does not begin as a profile is not read to its end, because it might not have one.
     read(path, b"gmon").with_context(|| path.display().to_string())
 }
 
-/// An ELF file's bytes.
+/// Returns an ELF file's bytes.
+///
+/// # Errors
+/// The file cannot be read, or is too large.
 pub(crate) fn read_elf(path: &Path) -> Result<Vec<u8>> {
     read(path, b"\x7fELF").with_context(|| path.display().to_string())
 }
 
-/// The profiled program.
+/// Reads the profiled program.
+///
+/// # Errors
+/// The file cannot be read, or is not an ELF file.
 pub(crate) fn read_program(path: &Path) -> Result<Program> {
     let bytes = read_elf(path)?;
     gprofinject_image::gprof::parse(&bytes).with_context(|| path.display().to_string())
 }
 
-/// Reads a whole file if it begins with `magic`, else only its first bytes: the parser has the
-/// better words for them.
+/// Reads a whole file if it begins with `magic`, and otherwise only its first bytes: the parser has the
+/// better error message for them.
 fn read(path: &Path, magic: &[u8]) -> Result<Vec<u8>> {
     let (mut file, mut bytes) = open(path)?;
     (&mut file).take((magic.len() - bytes.len()) as u64).read_to_end(&mut bytes)?;
@@ -46,11 +55,11 @@ fn read(path: &Path, magic: &[u8]) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Opens a file, or a pipe such as the shell's `<(command)`, but nothing that may have no end or no beginning. Answers with
-/// what has been read of it already, a byte at most.
+/// Opens a file, or a pipe such as the shell's `<(command)`, but nothing that may have no end or no
+/// beginning. Returns the file and what was already read of it, which is one byte at most.
 fn open(path: &Path) -> Result<(File, Vec<u8>)> {
     let mut read = Vec::new();
-    // Without waiting: to open a named pipe would take until somebody writes to it.
+    // The call must not wait: opening a named pipe in the usual way takes until a process writes to it.
     let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
     let mut file = File::options().read(true).custom_flags(flags.bits() as i32).open(path)?;
     let kind = file.metadata()?.file_type();
@@ -61,10 +70,10 @@ fn open(path: &Path) -> Result<(File, Vec<u8>)> {
         let mut wanted = [PollFd::new(&file, PollFlags::IN)];
         let patience = Timespec { tv_sec: WRITER_PATIENCE, tv_nsec: 0 };
         if poll(&mut wanted, Some(&patience))? == 0 {
-            // Whoever has the pipe open for writing may take any time: it would block then.
+            // A process that has the pipe open for writing may take any time, so reading has to wait for it.
             let mut byte = [0];
             match file.read(&mut byte) {
-                Ok(0) => bail!("is a pipe that nobody writes to"),
+                Ok(0) => bail!("is a pipe to which no process writes"),
                 Ok(_) => read.extend(byte),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 Err(error) => return Err(error.into()),
@@ -75,7 +84,7 @@ fn open(path: &Path) -> Result<(File, Vec<u8>)> {
     Ok((file, read))
 }
 
-/// What a file is, if it cannot hold a profile or a program.
+/// Returns what a file is, if it can contain neither a profile nor a program.
 fn unreadable(kind: FileType) -> Option<&'static str> {
     match () {
         () if kind.is_dir() => Some("folder"),
@@ -84,7 +93,10 @@ fn unreadable(kind: FileType) -> Option<&'static str> {
     }
 }
 
-/// Writes a file; what was there stays until the new one is whole.
+/// Writes a file. An older file stays until the new one is complete.
+///
+/// # Errors
+/// The file cannot be written.
 pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
     gmon::output::Target::check(path)
         .and_then(|target| target.write_durably(bytes))

@@ -1,9 +1,10 @@
-//! Options for what a gmon.out file leaves open: its width, byte order and form of block records.
+//! The options for what a gmon.out file does not say: its address width, byte order and form of block
+//! records.
 
 use clap::ValueEnum;
 use gmon::{Program, ReadOptions};
 
-/// What the user knows better than the file says.
+/// What the user may know better than the file says.
 #[derive(clap::Args)]
 pub(crate) struct FormArgs {
     /// Address width [default: the one that fits the file]
@@ -12,7 +13,7 @@ pub(crate) struct FormArgs {
     /// Byte order [default: by the file's version number]
     #[arg(long, value_name = "ORDER")]
     endian: Option<Endian>,
-    /// Whose form basic-block records have [default: the one that fits the file]
+    /// Form of basic-block records [default: the one that fits the file]
     #[arg(long, value_name = "FORM")]
     blocks: Option<Blocks>,
 }
@@ -40,7 +41,7 @@ enum Blocks {
 }
 
 impl FormArgs {
-    /// What was typed.
+    /// Returns the options as typed.
     pub(crate) fn options(&self) -> ReadOptions {
         ReadOptions {
             width: self.width.map(|width| match width {
@@ -58,7 +59,7 @@ impl FormArgs {
         }
     }
 
-    /// What was typed; where the file leaves the width open, the program decides.
+    /// Returns the options as typed. If the file leaves the width open, the program decides.
     pub(crate) fn resolve(&self, bytes: &[u8], program: Option<&Program>) -> ReadOptions {
         let options = self.options();
         match (program, options.read(bytes)) {

@@ -1,11 +1,11 @@
-//! `gmon dump --json`: one object, written a record at a time so that it may be large.
+//! `gmon dump --json`: prints one object, one record at a time, so that it may be large.
 
 use std::io::{self, Write};
 
 use gmon::{BlockForm, BuildId, Endian, Place, Program, Reading};
 use serde_json::{Value, json};
 
-/// The function's name; `null` without a program or where gprof finds none.
+/// Returns the function's name, or `null` without a program or if gprof finds none.
 fn name(program: Option<&Program>, address: u64) -> Value {
     match program.map(|program| program.place(address)) {
         None | Some(Place::Nowhere) => Value::Null,
@@ -13,7 +13,10 @@ fn name(program: Option<&Program>, address: u64) -> Value {
     }
 }
 
-/// Addresses, counts and hits are numbers of up to 64 bits.
+/// Writes the object. Addresses, counts and hits are numbers of up to 64 bits.
+///
+/// # Errors
+/// `out` cannot be written to.
 pub(crate) fn write(out: &mut impl Write, reading: &Reading, program: Option<&Program>) -> io::Result<()> {
     let profile = &reading.profile;
     let (endian, width) = (profile.format.endian, 8 * profile.format.width.bytes());
@@ -61,17 +64,17 @@ pub(crate) fn write(out: &mut impl Write, reading: &Reading, program: Option<&Pr
     writeln!(out, "}}")
 }
 
-/// Its first bytes in hexadecimal; `null` if the file has none.
+/// Returns the build-id's first bytes in hexadecimal, or `null` if the file has none.
 pub(crate) fn build_id(id: BuildId) -> Value {
     if id.is_known() { json!(id.to_string()) } else { Value::Null }
 }
 
-/// Up to the first zero byte; what is not UTF-8 is replaced.
+/// Returns the text up to the first zero byte. Bytes that are not UTF-8 are replaced.
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes.split(|&byte| byte == 0).next().unwrap_or_default()).into_owned()
 }
 
-/// `,"key":[...]`, an item a line.
+/// Writes `,"key":[...]`, with one item on a line.
 pub(crate) fn array<T>(
     out: &mut impl Write,
     key: &str,

@@ -1,4 +1,4 @@
-//! Program, debug information and profiles -> what a report is made of.
+//! Reads the program, its debug information and the profiles from which a report is made.
 
 use std::path::Path;
 
@@ -10,14 +10,17 @@ use gprofinject_image::instructions::Code;
 use crate::cli::files;
 use crate::cli::report_args::ReportArgs;
 
-/// All that a report is made of.
+/// Everything from which a report is made.
 pub(crate) struct Loaded {
     pub(crate) code: Code,
     pub(crate) lines: Option<Lines>,
     pub(crate) profile: Profile,
 }
 
-/// Reads everything. A profile of another build of the program is an error.
+/// Reads everything.
+///
+/// # Errors
+/// A file cannot be read, or a profile is of another build of the program.
 pub(crate) fn load(args: &ReportArgs) -> Result<Loaded> {
     let path = &args.program;
     let bytes = files::read_elf(path)?;
@@ -32,14 +35,17 @@ pub(crate) fn load(args: &ReportArgs) -> Result<Loaded> {
     gmon_report::align(&mut profiles, &code);
     let mut merger = Merger::default();
     for (mut profile, file) in profiles.into_iter().zip(&args.files) {
-        // Of samples the reports know nothing; theirs need not fit together.
+        // The reports do not use samples, and histograms need not fit together.
         profile.histograms.clear();
         merger.add(profile).with_context(|| file.display().to_string())?;
     }
     Ok(Loaded { code, lines, profile: merger.finish() })
 }
 
-/// A profile of another program, or of another build of it, is an error.
+/// Checks that a profile is of this build of this program.
+///
+/// # Errors
+/// It is of another one.
 pub(crate) fn fits(code: &Code, program: &Path, profile: &Profile, file: &Path) -> Result<()> {
     let (program, file) = (program.display(), file.display());
     if let Err(stale) = code.build_id.agree(profile.build_id) {
@@ -81,8 +87,9 @@ fn read_profile(args: &ReportArgs, code: &Code, file: &Path) -> Result<Profile> 
     Ok(profile)
 }
 
-/// Line information: of the file given, of the program, or of the separate file that debuggers would take.
-/// That which is found without being asked for may be unusable; then there is none.
+/// Finds the line information: in the given file, in the program, or in the separate file that debuggers
+/// would use. A file that was found without being asked for may be unusable; then there is no line
+/// information.
 fn find_lines(args: &ReportArgs, program: &[u8], code: &mut Code) -> Result<Option<Lines>> {
     if let Some(path) = &args.debug_file {
         let bytes = files::read_elf(path)?;
@@ -111,7 +118,10 @@ fn find_lines(args: &ReportArgs, program: &[u8], code: &mut Code) -> Result<Opti
 }
 
 impl Loaded {
-    /// For reports that are nothing without lines.
+    /// Returns the line information for reports that need it.
+    ///
+    /// # Errors
+    /// There is none.
     pub(crate) fn need_lines(&self, args: &ReportArgs) -> Result<&Lines> {
         self.lines.as_ref().with_context(|| {
             let program = args.program.display();

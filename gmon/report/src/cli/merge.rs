@@ -1,4 +1,4 @@
-//! `gmon merge`.
+//! `gmon merge`: sums profiles.
 
 use std::path::Path;
 
@@ -9,6 +9,10 @@ use gprofinject_image::instructions::Code;
 use crate::cli::args::MergeArgs;
 use crate::cli::{files, load};
 
+/// Sums the files and writes the sum.
+///
+/// # Errors
+/// A file cannot be read or written, or the profiles cannot be summed.
 pub(crate) fn run(args: &MergeArgs) -> Result<()> {
     let sum = match &args.program {
         Some(program) => with_program(args, program)?,
@@ -44,8 +48,9 @@ fn with_program(args: &MergeArgs, path: &Path) -> Result<Profile> {
     Ok(merger.finish())
 }
 
-/// Without the program nobody can say what a count of one file means at an address of which only another
-/// has one: it may lie within a block of the first, or in a function that was not counted there.
+/// Sums the files without the program. Then it is not known what one file's count means at an address at
+/// which only another file has a record: the address may be within a basic block of the first file, or in a
+/// function that was not counted there.
 fn alone(args: &MergeArgs) -> Result<Profile> {
     let mut merger = Merger::default();
     let mut first: Option<(&Path, Vec<u64>)> = None;
@@ -68,7 +73,7 @@ fn alone(args: &MergeArgs) -> Result<Profile> {
     Ok(merger.finish())
 }
 
-/// The lowest address that is in one of two sorted lists only.
+/// Returns the lowest address that is in only one of two sorted lists.
 fn first_difference(a: &[u64], b: &[u64]) -> Option<u64> {
     let same = a.iter().zip(b).take_while(|(a, b)| a == b).count();
     [a.get(same), b.get(same)].into_iter().flatten().min().copied()

@@ -1,4 +1,4 @@
-//! Arguments of the reports.
+//! The arguments of the reports.
 
 use std::path::PathBuf;
 
@@ -6,28 +6,28 @@ use clap::ValueEnum;
 
 use crate::cli::form_args::FormArgs;
 
-/// What all reports take.
+/// The arguments that all reports have.
 #[derive(clap::Args)]
 pub(crate) struct ReportArgs {
     /// The profiled program
     #[arg(value_name = "PROG")]
     pub(crate) program: PathBuf,
-    /// Profiles with block counts; several are summed
+    /// Profiles with basic-block counts; several are summed
     #[arg(value_name = "FILE", default_value = "gmon.out")]
     pub(crate) files: Vec<PathBuf>,
-    /// Separate file with the program's debug information [default: found as debuggers find it]
+    /// Separate file with the program's debug information [default: searched where debuggers search]
     #[arg(long, value_name = "FILE")]
     pub(crate) debug_file: Option<PathBuf>,
-    /// Only functions with such names, demangled or not; may be repeated
+    /// Show only functions with these names, mangled or demangled; may be repeated
     #[arg(short, long, value_name = "GLOB")]
     pub(crate) function: Vec<String>,
-    /// Only source files with such paths (`parse.c` is any file of this name); may be repeated
+    /// Show only source files with these paths (`parse.c` is any file of this name); may be repeated
     #[arg(short = 'F', long, value_name = "GLOB")]
     pub(crate) file: Vec<String>,
-    /// Names as in the symbol table
+    /// Print names as in the symbol table
     #[arg(long)]
     pub(crate) no_demangle: bool,
-    /// One JSON object
+    /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,
     /// Colours [default: on a terminal, unless NO_COLOR is set]
@@ -44,13 +44,13 @@ pub(crate) enum When {
     Auto,
 }
 
-/// Where sources are, if not where they were compiled.
+/// The folders of source files that are not where they were compiled.
 #[derive(clap::Args)]
 pub(crate) struct SourceArgs {
-    /// Looks for source files here too, by as much of their path as fits; may be repeated
+    /// Look for source files in this folder too, by the last components of their paths; may be repeated
     #[arg(short, long, value_name = "DIR")]
     pub(crate) source_dir: Vec<PathBuf>,
-    /// Paths that begin with OLD are looked for below NEW; may be repeated
+    /// Look below NEW for paths that begin with OLD; may be repeated
     #[arg(long, value_name = "OLD=NEW")]
     pub(crate) substitute_path: Vec<String>,
 }
@@ -61,13 +61,13 @@ pub(crate) struct LinesArgs {
     pub(crate) common: ReportArgs,
     #[command(flatten)]
     pub(crate) sources: SourceArgs,
-    /// Templates and inlined code apart as well: a row for each instance of a line that has several
+    /// Show template instances and inlined code separately as well: a row for each instance of a line that has several
     #[arg(short, long)]
     pub(crate) apart: bool,
-    /// The counts of all of a line's blocks, not the highest only
+    /// Show the counts of all basic blocks of a line, not only the highest
     #[arg(short = 'b', long)]
     pub(crate) all_counts: bool,
-    /// A column of instructions executed on the line
+    /// Add a column with the instructions executed on the line
     #[arg(short, long)]
     pub(crate) instructions: bool,
 }
@@ -89,7 +89,7 @@ pub(crate) enum Syntax {
 
 #[derive(clap::Args)]
 pub(crate) struct RowsArgs {
-    /// At most so many rows
+    /// Print at most this many rows
     #[arg(short = 'n', long, value_name = "ROWS")]
     pub(crate) limit: Option<usize>,
 }
@@ -112,12 +112,12 @@ pub(crate) enum BlockOrder {
     Count,
 }
 
-/// `functions` and `files`.
+/// The arguments of `functions` and `files`.
 #[derive(clap::Args)]
 pub(crate) struct SumsArgs {
     #[command(flatten)]
     pub(crate) common: ReportArgs,
-    /// Order of the rows: numbers highest first
+    /// Order of the rows; numbers are sorted from the highest
     #[arg(long, value_name = "COLUMN", default_value = "ie")]
     pub(crate) sort: Column,
     #[command(flatten)]
@@ -148,7 +148,7 @@ pub(crate) enum Column {
 pub(crate) struct CoverageArgs {
     #[command(flatten)]
     pub(crate) common: ReportArgs,
-    /// Writes line and function counts for lcov, genhtml and other viewers (`-`: standard output)
+    /// Write line and function counts for lcov, genhtml and other viewers (`-`: standard output)
     #[arg(long, value_name = "OUT")]
     pub(crate) lcov: Option<PathBuf>,
 }

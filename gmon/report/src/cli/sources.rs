@@ -1,4 +1,4 @@
-//! Source files, where they are now.
+//! Finds source files where they are now.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,16 +14,20 @@ pub(crate) struct Sources {
     folders: Vec<PathBuf>,
     /// When the program was made.
     program: Option<SystemTime>,
-    /// Paths that were looked for in vain.
+    /// The paths of files that were not found.
     missing: Vec<String>,
-    /// Files that were changed since the program was made.
+    /// The files that have changed since the program was made.
     newer: Vec<PathBuf>,
 }
 
-/// More is no source file.
+/// The size in bytes above which a file is not read.
 const MAX_SIZE: u64 = 64 << 20;
 
 impl Sources {
+    /// Returns a reader for the sources of this program.
+    ///
+    /// # Errors
+    /// A substitution has no `=`.
     pub(crate) fn new(args: &SourceArgs, program: &Path) -> Result<Sources> {
         let substitute = |text: &String| {
             let (old, new) = text
@@ -36,7 +40,8 @@ impl Sources {
         Ok(Sources { substitutes, folders, program, missing: Vec::new(), newer: Vec::new() })
     }
 
-    /// The file's lines, from 1 on; none if it is not found. What is not UTF-8 is replaced.
+    /// Returns the file's lines, from number 1 on, or `None` if it is not found. Bytes that are not UTF-8 are
+    /// replaced.
     pub(crate) fn read(&mut self, path: &str) -> Option<BTreeMap<u32, String>> {
         let found = self.candidates(path).into_iter().find_map(|path| Some((read(&path)?, path)));
         let Some((text, found)) = found else {
@@ -49,11 +54,11 @@ impl Sources {
         Some((1..).zip(text.lines().map(str::to_owned)).collect())
     }
 
-    /// Where the file may be, the likeliest first.
+    /// Returns the paths at which the file may be, the most likely one first.
     fn candidates(&self, path: &str) -> Vec<PathBuf> {
         let mut found = Vec::new();
         for (old, new) in &self.substitutes {
-            // `/a` is no prefix of `/ab`.
+            // `/a` is not a prefix of `/ab`.
             let rest = path.strip_prefix(old.trim_end_matches('/'));
             if let Some(rest) = rest.filter(|rest| rest.is_empty() || rest.starts_with('/')) {
                 found.push(PathBuf::from(format!("{}{rest}", new.trim_end_matches('/'))));
@@ -67,7 +72,7 @@ impl Sources {
         found
     }
 
-    /// Says what was not found, or is not what was compiled.
+    /// Reports which files were not found, or are not the ones that were compiled.
     pub(crate) fn complain(&self) {
         let and_more = |number: usize| match number - 1 {
             0 => String::new(),

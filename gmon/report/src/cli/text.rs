@@ -1,10 +1,10 @@
-//! What reports as text share: names, patterns, colours.
+//! The text that reports have in common: names, patterns, colours.
 
 use std::io::IsTerminal;
 
 use crate::cli::report_args::When;
 
-/// A name as it is in the source; nothing in it that a terminal would obey.
+/// Returns a name as it is in the source, with control characters escaped.
 pub(crate) fn demangled(name: &str) -> String {
     let rust = rustc_demangle::try_demangle(name).map(|name| format!("{name:#}")).ok();
     let demangled = rust.or_else(|| {
@@ -14,16 +14,16 @@ pub(crate) fn demangled(name: &str) -> String {
     plain(&demangled.unwrap_or_else(|| name.to_owned()))
 }
 
-/// Control characters escaped.
+/// Returns a text with control characters escaped.
 pub(crate) fn plain(text: &str) -> String {
     if text.chars().any(char::is_control) { text.escape_debug().to_string() } else { text.to_owned() }
 }
 
-/// Does the whole text match a pattern with `*` and `?`?
+/// Whether the whole text matches a pattern with `*` and `?`.
 pub(crate) fn matches(pattern: &str, text: &str) -> bool {
     let (pattern, text): (Vec<char>, Vec<char>) = (pattern.chars().collect(), text.chars().collect());
     let (mut p, mut t) = (0, 0);
-    // Behind the last `*`, and the text that it may have to take one more character of.
+    // The position after the last `*`, and the text of which it may have to match one more character.
     let mut retry: Option<(usize, usize)> = None;
     while t < text.len() {
         match pattern.get(p) {
@@ -44,13 +44,15 @@ pub(crate) fn matches(pattern: &str, text: &str) -> bool {
     pattern[p..].iter().all(|&c| c == '*')
 }
 
-/// Does a path match one of the patterns, as a whole or in its last parts? All do if there is none.
+/// Whether a path matches one of the patterns, as a whole or in its last components. If there is no pattern,
+/// every path does.
 pub(crate) fn chosen_path(patterns: &[String], path: &str) -> bool {
     let any = |pattern: &String| matches(pattern, path) || matches(&format!("*/{pattern}"), path);
     patterns.is_empty() || patterns.iter().any(any)
 }
 
-/// Does a function's name, in one of its forms, match one of the patterns? All do if there is none.
+/// Whether a function's name, in one of its forms, matches one of the patterns. If there is no pattern, every
+/// name does.
 pub(crate) fn chosen_function(patterns: &[String], name: &str) -> bool {
     if patterns.is_empty() {
         return true;
@@ -60,13 +62,14 @@ pub(crate) fn chosen_function(patterns: &[String], name: &str) -> bool {
     patterns.iter().any(|pattern| [name, &full, short].iter().any(|name| matches(pattern, name)))
 }
 
-/// Colours, or none.
+/// The colours of the output.
 #[derive(Clone, Copy)]
 pub(crate) struct Style {
     on: bool,
 }
 
 impl Style {
+    /// Returns the colours that the option and the environment ask for.
     pub(crate) fn new(when: Option<When>) -> Style {
         let on = match when.unwrap_or(When::Auto) {
             When::Always => true,
@@ -84,7 +87,7 @@ impl Style {
         if self.on { format!("\x1b[{code}m{text}\x1b[0m") } else { text }
     }
 
-    /// A count in the margin, already in its width: what never ran stands out.
+    /// Colours a count in the margin, which already has its width, so that what never ran stands out.
     pub(crate) fn count(self, count: Option<u64>, text: String) -> String {
         match count {
             Some(0) => self.paint("31", text),
@@ -93,16 +96,18 @@ impl Style {
         }
     }
 
+    /// Colours a heading.
     pub(crate) fn heading(self, text: &str) -> String {
         self.paint("1", text.to_owned())
     }
 
+    /// Colours what is less important.
     pub(crate) fn faint(self, text: String) -> String {
         self.paint("2", text)
     }
 }
 
-/// A count as gcov writes it: `#####` for 0; nothing that was not counted can be 0, so `?`.
+/// Returns a count as gcov writes it: `#####` for 0. A count that is not known is `?`.
 pub(crate) fn margin(count: Option<u64>) -> String {
     match count {
         Some(0) => "#####".to_owned(),
@@ -111,7 +116,7 @@ pub(crate) fn margin(count: Option<u64>) -> String {
     }
 }
 
-/// In percent. What is not whole is neither 0 nor 100.
+/// Returns a percentage. Only nothing is 0, and only everything is 100.
 pub(crate) fn percent(run: u64, all: u64) -> String {
     let percent = if all == 0 { 0.0 } else { 100.0 * run as f64 / all as f64 };
     let percent = if run == 0 || run == all { percent } else { percent.clamp(0.01, 99.99) };

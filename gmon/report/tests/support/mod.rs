@@ -10,8 +10,8 @@ use std::process::{Command, Output};
 
 use gmon::Program;
 
-/// `even` is 3 bytes long, so `odd` starts at an odd address: gprof's bin of bytes 2 and 3 is
-/// `odd`'s. `far` lies in a chunk of its own, with a chunk between.
+/// `even` is 3 bytes long, so `odd` starts at an odd address: gprof charges the bin of bytes 2 and 3 to
+/// `odd`. `far` is in a chunk of its own, with another chunk in between.
 const SOURCE: &str = r#"
 asm(".text\n"
     ".p2align 12\n"
@@ -26,10 +26,11 @@ asm(".text\n"
     ".type last, @function\n" "last: ret\n" ".skip 15, 0x90\n" ".size last, .-last\n");
 "#;
 
-/// A folder of its own for each test.
+/// A new folder for each test.
 pub(crate) struct Folder(pub(crate) PathBuf);
 
 impl Folder {
+    /// Creates the folder of a test.
     pub(crate) fn new(name: &str) -> Folder {
         let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         let _ = std::fs::remove_dir_all(&path);
@@ -37,24 +38,26 @@ impl Folder {
         Folder(path)
     }
 
+    /// Returns the path of a file in the folder.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
 
+    /// Writes a file into the folder and returns its path.
     pub(crate) fn write(&self, name: &str, bytes: &[u8]) -> PathBuf {
         let path = self.file(name);
         std::fs::write(&path, bytes).expect("a file for the test");
         path
     }
 
-    /// Compiles the program with extra options.
+    /// Compiles the program with additional options.
     pub(crate) fn compile(&self, options: &[&str]) -> Compiled {
         let source = self.write("prog.c", SOURCE.as_bytes());
         let main = self.write("main.c", b"int main(void) { return 0; }\n");
         self.link(&[source, main], options)
     }
 
-    /// Compiles the program without libc, so that it links for i386 anywhere.
+    /// Compiles the program without libc, so that it can be linked for i386 anywhere.
     pub(crate) fn compile_bare(&self, options: &[&str]) -> Compiled {
         let source = self.write("prog.c", SOURCE.as_bytes());
         let main = self.write("main.c", b"int main(void) { return 0; }\nvoid _start(void) { main(); }\n");
@@ -79,22 +82,25 @@ impl Folder {
     }
 }
 
+/// The compiled program.
 pub(crate) struct Compiled {
     pub(crate) path: PathBuf,
     pub(crate) program: Program,
 }
 
 impl Compiled {
+    /// Returns the address of a function.
     pub(crate) fn address(&self, name: &str) -> u64 {
         let found = self.program.functions().iter().find(|function| function.name == name);
         found.unwrap_or_else(|| panic!("no function {name}")).start
     }
 
+    /// Returns the addresses of all functions.
     pub(crate) fn starts(&self) -> impl Iterator<Item = u64> {
         self.program.functions().iter().map(|function| function.start)
     }
 
-    /// gprof's flat profile: seconds and calls of each function.
+    /// Returns gprof's flat profile: the seconds and calls of each function.
     pub(crate) fn flat(&self, files: &[&Path]) -> BTreeMap<String, (f64, u64)> {
         let text = self.gprof(&["-b", "-p"], files);
         let mut flat = BTreeMap::new();
@@ -111,7 +117,7 @@ impl Compiled {
         flat
     }
 
-    /// What gprof prints; it must not complain.
+    /// Returns what gprof prints. gprof must print no error message.
     pub(crate) fn gprof(&self, options: &[&str], files: &[&Path]) -> String {
         let output = run(Command::new("gprof").args(options).arg(&self.path).args(files));
         let complaints = String::from_utf8_lossy(&output.stderr);
@@ -128,7 +134,7 @@ pub(crate) fn run(command: &mut Command) -> Output {
     output
 }
 
-/// A profile's file.
+/// Returns a profile's file.
 pub(crate) fn bytes(profile: &gmon::Profile) -> Vec<u8> {
     let mut bytes = Vec::new();
     gmon::write(profile, &mut bytes).expect("a profile that can be written");

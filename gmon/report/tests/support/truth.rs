@@ -1,4 +1,4 @@
-//! Exact counts from callgrind, in the form that an engine that counts basic blocks writes.
+//! Exact counts from callgrind, in the form that an engine which counts basic blocks writes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -10,18 +10,18 @@ use iced_x86::{FlowControl, Instruction};
 
 use super::{Folder, run};
 
-/// Whether a tool is there. If not, the test is skipped.
+/// Whether a tool is installed. If not, the test is skipped.
 pub(crate) fn have(tool: &str) -> bool {
     let test = format!("gmon::{}", std::thread::current().name().unwrap_or_default());
     gprofinject_skip::have_for(&test, &[tool])
 }
 
-/// A program and what callgrind counted in one run of it.
+/// A program and what callgrind has counted in one run of it.
 pub(crate) struct Truth {
     pub(crate) code: Code,
-    /// Executions of each instruction that ran at all.
+    /// The executions of each instruction that ran at all.
     pub(crate) instructions: BTreeMap<u64, u64>,
-    /// Calls of each function's first instruction.
+    /// The calls of each function's first instruction.
     pub(crate) calls: BTreeMap<u64, u64>,
 }
 
@@ -31,7 +31,7 @@ impl Truth {
         let out = folder.file("callgrind.out");
         run(Command::new("valgrind")
             .args(["--tool=callgrind", "--dump-instr=yes", "--dump-line=no", "--compress-strings=no"])
-            // Otherwise the stub's cost is the call's.
+            // Otherwise the cost of the stub is included in that of the call.
             .args(["--compress-pos=no", "--skip-plt=no", "-q"])
             .arg(format!("--callgrind-out-file={}", out.display()))
             .arg(program)
@@ -45,7 +45,7 @@ impl Truth {
         for line in text.lines() {
             let is = |object: &str| Path::new(object) == program;
             if let Some((count, target)) = pending.take() {
-                // The call's inclusive cost.
+                // This is the inclusive cost of the call.
                 if called.take().unwrap_or(inside) {
                     *truth.calls.entry(target).or_default() += count;
                 }
@@ -67,11 +67,12 @@ impl Truth {
         truth
     }
 
+    /// Returns how often an instruction was executed.
     pub(crate) fn count(&self, address: u64) -> u64 {
         self.instructions.get(&address).copied().unwrap_or(0)
     }
 
-    /// A record for each block of each function whose name is chosen.
+    /// Returns a record for each basic block of each function whose name is chosen.
     pub(crate) fn blocks(&self, chosen: impl Fn(&str) -> bool) -> Vec<Block> {
         let functions = || self.code.functions().iter().filter(|function| chosen(&function.name));
         let instructions = |function: &gmon::Function| {
@@ -102,7 +103,7 @@ impl Truth {
                 if (starts || targets.contains(&address)) && !padding {
                     blocks.push(Block { addr: address, count });
                 }
-                // What follows padding is as if it followed what is before the padding.
+                // The code after padding is treated as if it followed the code before the padding.
                 if !padding {
                     before = Some(instruction);
                 }
@@ -111,7 +112,7 @@ impl Truth {
         blocks
     }
 
-    /// The profile of an engine that counts calls and blocks of the functions chosen.
+    /// Returns the profile of an engine that counts calls, and the basic blocks of the chosen functions.
     pub(crate) fn profile(&self, chosen: impl Fn(&str) -> bool + Copy) -> Profile {
         let functions = self.code.functions();
         let start = functions.iter().find(|function| function.name == "_start").expect("_start").start;
@@ -140,7 +141,7 @@ fn is_nop(instruction: &Instruction) -> bool {
     matches!(instruction.mnemonic(), iced_x86::Mnemonic::Nop | iced_x86::Mnemonic::Xchg)
 }
 
-/// Names of the compiler's and the linker's own functions, which have no source lines.
+/// Whether a name is that of a function of the compiler or the linker, which has no source lines.
 pub(crate) fn is_own(name: &str) -> bool {
     !matches!(
         name,

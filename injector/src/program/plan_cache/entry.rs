@@ -1,5 +1,5 @@
-//! A file with one plan. Only we can have written it, but it may be damaged, and somebody may have put another file in its
-//! place before the folder was ours alone.
+//! A file with one plan. Only this user can have written it, but it may be damaged, and another user may have
+//! replaced it before the folder was private.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -15,38 +15,40 @@ use crate::store::private_folder::PrivateFolder;
 /// magic | length of the decisions | length of the plan file | checksum | decisions | plan file
 /// ```
 ///
-/// The checksum is one of the key, both lengths and all that follows: an entry under another key's name is damaged, too.
+/// The checksum covers the key, both lengths and everything after it, so an entry under another key's name
+/// counts as damaged, too.
 const MAGIC: [u8; 8] = *b"gpicache";
 const HEADER: usize = MAGIC.len() + 2 * size_of::<u64>() + blake3::OUT_LEN;
 
-/// A longer plan is not kept, and a longer file not read.
+/// The length in bytes above which a plan is not kept and a file is not read.
 pub(super) const MOST: u64 = 256 << 20;
 
-/// See [`Plan::from_stored`].
+/// The two parts of an entry; see [`Plan::from_stored`].
 pub(super) struct Entry {
     pub(super) decisions: Vec<u8>,
     pub(super) file: Vec<u8>,
 }
 
-/// The name of a key's file.
+/// Returns the name of a key's file.
 pub(super) fn name(key: &Key) -> String {
     format!("{key}{SUFFIX}")
 }
 
 pub(super) const SUFFIX: &str = ".plan";
 
-/// None: there is none, or it is not as we write them. The entry is marked as used just now.
+/// Reads an entry, and marks it as just used. Returns `None` if there is none, or if it is not as gprofinject
+/// writes it.
 pub(super) fn read(folder: &PrivateFolder, key: &Key) -> Option<Entry> {
     let file = folder.open_file(&name(key)).ok()?;
     let stat = fs::fstat(&file).ok()?;
     let entry = is_entry(&stat).then(|| parse(&file, stat.st_size as u64, key))??;
     let now = fs::Timespec { tv_sec: 0, tv_nsec: fs::UTIME_NOW };
-    // Where the file system is mounted for reading only, its age does not matter.
+    // On a file system that is mounted read-only, its age does not matter.
     let _ = fs::futimens(&file, &fs::Timestamps { last_access: now, last_modification: now });
     Some(entry)
 }
 
-/// Whether a file has our owner and mode, one name, and not too many bytes.
+/// Whether a file has this user as owner, the right mode, one name, and not too many bytes.
 pub(super) fn is_entry(stat: &Stat) -> bool {
     let mode = Mode::from_raw_mode(stat.st_mode);
     FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
@@ -56,8 +58,8 @@ pub(super) fn is_entry(stat: &Stat) -> bool {
         && (HEADER as u64..=MOST).contains(&(stat.st_size as u64))
 }
 
-/// Reads, and does not map: a file that is cut off meanwhile would end us. `len`: what the file says, which bounds what is
-/// allocated.
+/// Reads the file; a mapped file that is truncated meanwhile would end this process. `len` is the file's
+/// length, which bounds the allocation.
 fn parse(mut file: &File, len: u64, key: &Key) -> Option<Entry> {
     let mut header = [0; HEADER];
     file.read_exact(&mut header).ok()?;
@@ -81,7 +83,10 @@ fn piece(file: &File, len: u64) -> Option<Vec<u8>> {
     (bytes.len() as u64 == len).then_some(bytes)
 }
 
-/// Writes a plan into a new file.
+/// Writes a plan to a new file.
+///
+/// # Errors
+/// It cannot be written.
 pub(super) fn write(file: &mut File, key: &Key, plan: &Plan) -> io::Result<()> {
     let unkept = || io::Error::other("its parts cannot be stored");
     let decisions = plan.to_stored().ok_or_else(unkept)?;

@@ -1,4 +1,4 @@
-//! What a plan follows from, and its hash.
+//! Everything that determines a plan, and its hash.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use gprofinject_plan::{Engine, Hooks, Options, PLANNER};
 
 use crate::program::subject::Subject;
 
-/// Stands for a [`Question`], and so for its answer, the plan.
+/// The hash of a [`Question`], and so the name of its answer, the plan.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Key(pub(super) [u8; blake3::OUT_LEN]);
 
@@ -23,26 +23,27 @@ impl fmt::Debug for Key {
     }
 }
 
-/// All that [`gprofinject_plan::Plan::new`] is given, and what is done with its answer.
+/// The arguments of [`gprofinject_plan::Plan::new`], and what is done with its result.
 pub(crate) struct Question<'q, 'd> {
     pub(crate) subject: &'q Subject<'d>,
     pub(crate) image: &'q Image<'d>,
     pub(crate) options: &'q Options<'q>,
-    /// Nothing is to be hooked, and the plan says so: [`crate::program::planned::make`] changes what it says of each function.
+    /// Whether nothing is to be hooked, and the plan says so: [`crate::program::planned::make`] changes what
+    /// it says about each function.
     pub(crate) hookless: bool,
 }
 
-/// Another number for entries of another layout.
+/// Entries of another layout must have another number here.
 const LAYOUT: &[u8] = b"gprofinject plan cache, layout 1";
 
 impl Question<'_, '_> {
-    /// None: the program was not hashed, or the answer has parts that are not kept.
+    /// Returns the hash, or `None` if the program was not hashed or the answer has parts that are not kept.
     pub(super) fn key(&self) -> Option<Key> {
         let Options { hooks, engine, selected, insist, counted } = self.options;
         let contents = self.subject.contents.filter(|_| counted.is_none())?;
         let mut hasher = blake3::Hasher::new();
         let mut add = |bytes: &[u8]| {
-            // So that no part can be taken for the beginning of the next one.
+            // The length keeps one part from being mistaken for the beginning of the next.
             hasher.update(&(bytes.len() as u64).to_le_bytes());
             hasher.update(bytes);
         };

@@ -1,4 +1,4 @@
-//! The folder with the entries, and how many of them it holds.
+//! The folder with the entries, and the limits on their number and size.
 
 use std::fs::File;
 use std::io;
@@ -12,39 +12,47 @@ use crate::program::plan_cache::entry;
 use crate::program::plan_cache::key::Key;
 use crate::store::private_folder::{Distrust, PrivateFolder};
 
-/// `gprofinject`, and the folder of all caches.
+/// The folders that are created if they are missing: `gprofinject`, and the folder of all caches.
 const MADE: usize = 2;
 
-/// What a file is called that is not finished.
+/// The suffix of a file that is not complete.
 const UNFINISHED: &str = ".new";
-/// Its writer has been killed if it is older than so many seconds.
+/// The age in seconds from which an incomplete file belongs to a writer that was killed.
 const ABANDONED: i64 = 3600;
 
-/// How much is kept.
+/// The limits on what is kept.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
     pub(super) entries: usize,
     pub(super) bytes: u64,
-    /// So much space stays free for others.
+    /// The space in bytes that stays free for other uses.
     pub(super) free: u64,
 }
 
 const BOUNDS: Bounds = Bounds { entries: 256, bytes: 512 << 20, free: 256 << 20 };
 
+/// The folder with the entries.
 #[derive(Debug)]
 pub(super) struct Shelf {
     folder: PrivateFolder,
     bounds: Bounds,
 }
 
-/// Opens the folder, which is made where it is missing.
+/// Opens the folder, and creates it if it is missing.
+///
+/// # Errors
+/// The folder is not private.
 pub(super) fn open(path: &Path) -> Result<Shelf, Distrust> {
     Ok(Shelf { folder: PrivateFolder::open_own(path, MADE)?, bounds: BOUNDS })
 }
 
 impl Shelf {
-    /// Keeps a plan, in place of an entry of this key that is there, and lets the bounds be kept. Others may do the same at
-    /// this time: each writes a file of its own, and gives it the entry's name when it is whole.
+    /// Keeps a plan, replaces an older entry of this key, and removes entries beyond the limits. Other
+    /// processes may do the same at the same time: each writes a file of its own, which gets the entry's name
+    /// when it is complete.
+    ///
+    /// # Errors
+    /// The entry cannot be written.
     pub(super) fn keep(&self, key: &Key, plan: &Plan) -> io::Result<()> {
         self.keep_written(key, |file| entry::write(file, key, plan))
     }
@@ -56,7 +64,7 @@ impl Shelf {
         let name = entry::name(key);
         let fresh = format!("{name}-{}{UNFINISHED}", std::process::id());
         let mut file = self.folder.create_file(&fresh)?;
-        // The umask may have taken away what is expected of an entry.
+        // The umask may have removed permissions that an entry must have.
         let written = fs::fchmod(&file, Mode::RUSR | Mode::WUSR)
             .map_err(io::Error::from)
             .and_then(|()| write(&mut file))
@@ -68,8 +76,8 @@ impl Shelf {
         written
     }
 
-    /// Removes what was not used for the longest time, until the rest is within the bounds, and what killed writers have
-    /// left. Files of other names stay.
+    /// Removes the entries that were not used for the longest time until the rest is within the limits, and
+    /// the incomplete files of killed writers. Files with other names stay.
     fn tidy(&self) -> io::Result<()> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64);
         let mut entries = Vec::new();
@@ -84,7 +92,7 @@ impl Shelf {
             }
         }
         entries.sort_unstable();
-        // From the one that was used last.
+        // From the entry that was used last.
         let (mut count, mut bytes) = (0, 0_u64);
         for (_, size, name) in entries.iter().rev() {
             count += 1;

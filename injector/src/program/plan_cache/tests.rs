@@ -1,4 +1,4 @@
-//! What a key follows from, and where the cache is.
+//! Tests of what determines a key, and of where the cache is.
 
 use std::fs;
 use std::path::Path;
@@ -21,7 +21,7 @@ fn cache_in(path: &Path) -> PlanCache {
     PlanCache::at(Some(path.to_owned()), voice())
 }
 
-/// A program that is always there: these tests themselves.
+/// Returns a program that is always there: this test program.
 fn own_subject() -> &'static Subject<'static> {
     planner::subject(&std::env::current_exe().expect("its path"), true)
 }
@@ -62,7 +62,7 @@ fn whatever_a_plan_follows_from_makes_another_key() {
         key(subject, &options(both, builtin, false, but_one)),
     ];
     let plain = options(both, builtin, false, all);
-    // Another program, by one byte.
+    // Another program, which differs by one byte.
     let path = tempfile::NamedTempFile::new().expect("a file");
     let mut bytes = subject.bytes.to_vec();
     *bytes.last_mut().expect("a byte") ^= 1;

@@ -1,4 +1,4 @@
-//! Folders, links and pipes that another user might put in the way.
+//! Tests with folders, links and pipes that another user might place in the way.
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 

@@ -1,13 +1,15 @@
-//! A region file by its name in a run folder: made before the program starts, opened after its end.
+//! A region file by its name in a run folder.
 
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::time::SystemTime;
 
+use zerocopy::IntoBytes;
+
 use crate::os::sys;
 use crate::store::private_folder::PrivateFolder;
-use crate::store::region::layout::{AgentReport, BLOCKS_MAX, Layout, Orders, bytes_of, read_value};
+use crate::store::region::layout::{AgentReport, BLOCKS_MAX, Layout, Orders, read_value};
 use crate::store::region::read::Region;
 
 /// A region file in a run folder.
@@ -18,56 +20,67 @@ pub(crate) struct RegionFile {
 }
 
 impl RegionFile {
+    /// Returns the region file of that name, which may not exist yet.
     pub(crate) fn new(folder: &PrivateFolder, name: String) -> RegionFile {
         RegionFile { folder: folder.clone(), name }
     }
 
-    /// Makes it.
+    /// Creates the file with a layout and the orders to the agent.
+    ///
+    /// # Errors
+    /// It exists, or there is no space for it.
     pub(crate) fn create(&self, layout: &Layout, orders: Orders) -> io::Result<Region> {
         let file = self.folder.create_file(&self.name)?;
         sys::allocate(&file, layout.reserved(orders.timer_rate))?;
         let blocks_max = make_room(&file, layout)?;
-        file.write_all_at(bytes_of(&layout.header(orders, blocks_max)), 0)?;
+        file.write_all_at(layout.header(orders, blocks_max).as_bytes(), 0)?;
         Ok(Region::new(file, *layout))
     }
 
-    /// Opens it with a layout that is known.
+    /// Opens the file with a known layout.
+    ///
+    /// # Errors
+    /// It cannot be opened.
     pub(crate) fn open(&self, layout: &Layout) -> io::Result<Region> {
         Ok(Region::new(self.file()?, *layout))
     }
 
-    /// What its agent says, before its layout is known.
+    /// Reads what the agent reports, before the layout is known.
+    ///
+    /// # Errors
+    /// The file cannot be opened or read.
     pub(crate) fn report(&self) -> io::Result<AgentReport> {
         Ok(AgentReport::of(&read_value(&self.file()?, 0)?))
     }
 
-    /// Whether a process still counts in it, if the kernel can tell.
+    /// Whether a process still counts in the file; `None` if the kernel cannot tell.
     pub(crate) fn is_counted_in(&self) -> Option<bool> {
         sys::is_open_for_writing(&self.file().ok()?)
     }
 
-    /// When it was made, if the file system knows.
+    /// Returns when the file was created, if the file system records that.
     pub(crate) fn begun(&self) -> Option<SystemTime> {
         self.file().and_then(|file| file.metadata()).and_then(|metadata| metadata.created()).ok()
     }
 
-    /// What mappings of it are known by.
+    /// Returns the inode number, by which mappings of the file are recognised.
     pub(crate) fn inode(&self) -> Option<u64> {
         self.file().and_then(|file| file.metadata()).map(|metadata| metadata.ino()).ok()
     }
 
+    /// Removes the file.
     pub(crate) fn remove(&self) {
         let _ = self.folder.remove_file(&self.name);
     }
 
-    /// A child that has become another user makes a file that is that user's.
+    /// Opens the file. A child that has become another user makes a file that belongs to that user.
     fn file(&self) -> io::Result<File> {
         self.folder.open_of_anybody(&self.name)
     }
 }
 
-/// Gives the file, which stays sparse, the length of as many thread counters as the file system and the file size
-/// limit allow.
+/// Gives the file, which stays sparse, the length for as many threads as the file system and the file size
+/// limit allow. Returns that number of threads.
 fn make_room(file: &File, layout: &Layout) -> io::Result<u64> {
     let mut blocks = BLOCKS_MAX;
     loop {
@@ -95,13 +108,13 @@ mod tests {
         assert_eq!(region.is_counted_in(), Some(true));
         file.set_len(4096).expect("resized");
         let access = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new mapping, of which nothing is read or written.
+        // SAFETY: this is a new mapping, which is neither read nor written.
         let at =
             unsafe { libc::mmap(std::ptr::null_mut(), 4096, access, libc::MAP_SHARED, file.as_raw_fd(), 0) };
         assert_ne!(at, libc::MAP_FAILED);
         drop(file);
         assert_eq!(region.is_counted_in(), Some(true));
-        // SAFETY: that mapping, and nothing else.
+        // SAFETY: this is that mapping, and nothing else.
         assert_eq!(unsafe { libc::munmap(at, 4096) }, 0);
         assert_eq!(region.is_counted_in(), Some(false));
     }

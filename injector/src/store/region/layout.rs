@@ -1,5 +1,4 @@
-//! Where everything in a region file is, what stands in its header, and how its records are read.
-#![allow(unsafe_code, reason = "it reads and writes records as bytes")]
+//! The layout of a region file: where everything is, what the header contains, and how records are read.
 
 use std::fs::File;
 use std::io;
@@ -7,12 +6,15 @@ use std::os::unix::fs::FileExt;
 
 use gprofinject_abi::VERSION;
 use gprofinject_abi::region::{
-    BlockHeader, MAGIC, PAGE, RegionHeader, State, block_len, round_up, slot_chunk,
+    MAGIC, PAGE, PANIC_FILE_WORDS, RegionHeader, RegionOrders, State, TroubleCode, block_len, round_up,
+    slot_chunk,
 };
+use zerocopy::{FromBytes, IntoBytes};
 
 use crate::store::shape::Shape;
 
-/// Where everything is. Kept here: what the program's process left in the header is not relied on.
+/// Where everything is. The injector keeps this and does not rely on what the profiled process has left in
+/// the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
     pub(crate) shape: Shape,
@@ -21,26 +23,31 @@ pub(crate) struct Layout {
     pub(crate) blocks_offset: u64,
 }
 
+/// The offset of the histogram.
 pub(crate) const HISTOGRAM: u64 = PAGE;
 
 impl Layout {
+    /// Returns the layout for a program whose threads need `slot_bytes` bytes of home slots and
+    /// `counter_bytes` bytes of basic-block counters each.
     pub(crate) fn new(shape: Shape, slot_bytes: u64, counter_bytes: u64) -> Layout {
         let blocks_offset = round_up(HISTOGRAM + histogram_len(&shape), PAGE);
         Layout { shape, slot_bytes, counter_bytes, blocks_offset }
     }
 
+    /// The length of the counters of one thread, in bytes.
     pub(crate) fn block_len(&self) -> u64 {
         block_len(self.slot_bytes, self.counter_bytes)
     }
 
-    /// Bytes to be reserved: the histogram is written to only by the agent's timers.
+    /// The number of bytes to reserve. Only the agent's timers write to the histogram, so it is reserved only
+    /// if they are used.
     pub(crate) fn reserved(&self, timer_rate: u32) -> u64 {
         if timer_rate == 0 { PAGE } else { self.blocks_offset }
     }
 
-    /// What stands in the header before the process has it.
+    /// Returns the header as it is before the process gets the file.
     pub(crate) fn header(&self, orders: Orders, blocks_max: u64) -> RegionHeader {
-        RegionHeader {
+        let orders = RegionOrders {
             magic: MAGIC,
             version: VERSION,
             timer_rate: orders.timer_rate,
@@ -57,13 +64,13 @@ impl Layout {
             slot_chunk: slot_chunk(self.slot_bytes),
             counter_bytes: self.counter_bytes,
             blocks_max,
-            ..zeroed()
-        }
+        };
+        RegionHeader { orders, ..RegionHeader::default() }
     }
 
-    /// Whether our part of a header is still as it was written.
+    /// Whether the injector's part of a header is still as it was written.
     pub(crate) fn is_that_of(&self, header: &RegionHeader) -> bool {
-        let own = self.header(Orders::default(), 0);
+        let (own, header) = (self.header(Orders::default(), 0).orders, header.orders);
         (header.magic, header.version) == (own.magic, own.version)
             && (header.histogram_offset, header.text_bins, header.arena_bins)
                 == (own.histogram_offset, own.text_bins, own.arena_bins)
@@ -73,7 +80,8 @@ impl Layout {
     }
 }
 
-/// Bytes of bins. A damaged program's may be beyond all files; then making the file fails.
+/// The length of the histogram in bytes. That of a damaged program may exceed any file; then creating the
+/// file fails.
 pub(crate) fn histogram_len(shape: &Shape) -> u64 {
     shape.bins().saturating_mul(4).min(1 << 60)
 }
@@ -81,26 +89,27 @@ pub(crate) fn histogram_len(shape: &Shape) -> u64 {
 /// What the header asks the agent to do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Orders {
-    /// Samples per second that it takes by timer, or 0.
+    /// The samples per second that the agent takes by timer, or 0.
     pub(crate) timer_rate: u32,
-    /// Children, and programs that are executed, are profiled as well.
+    /// Whether children and executed programs are profiled as well.
     pub(crate) follow: bool,
-    /// Number of the plan.
+    /// The number of the plan.
     pub(crate) plan: u32,
 }
 
-/// What the agent says of its process, or whatever the process has written there instead. None of it is relied on: it
-/// may make counts and words in messages wrong, and nothing else.
+/// What the agent reports about its process, or whatever the process has written there instead. It is not
+/// relied on: wrong values make counts and messages wrong, and nothing else.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct AgentReport {
     pub(crate) state: AgentState,
-    pub(crate) trouble: u32,
+    pub(crate) trouble: TroubleCode,
     pub(crate) trouble_address: u64,
     pub(crate) errno: i32,
+    pub(crate) panic_file: [u64; PANIC_FILE_WORDS],
     pub(crate) pid: u32,
-    /// Number of the plan, which a forked child copies from its parent.
+    /// The number of the plan, which a forked child copies from its parent.
     pub(crate) plan: u32,
-    /// Children count in the file.
+    /// Whether children count in this file.
     pub(crate) guests: bool,
     pub(crate) frozen: bool,
     pub(crate) bias: u64,
@@ -116,34 +125,33 @@ pub(crate) struct AgentReport {
     pub(crate) frida_ns: u64,
 }
 
-/// How far the agent has come; see [`State`].
+/// The agent's state; see [`State`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum AgentState {
     #[default]
     New,
     SettingUp,
     Armed,
-    /// It gave up, or the number is none that it writes.
+    /// The agent has given up, or the number is not one that it writes.
     Refused,
 }
 
 impl AgentReport {
+    /// Returns the report in a header.
     pub(crate) fn of(header: &RegionHeader) -> AgentReport {
-        const NEW: u32 = State::New as u32;
-        const SETTING_UP: u32 = State::SettingUp as u32;
-        const ARMED: u32 = State::Armed as u32;
         AgentReport {
-            state: match header.state {
-                NEW => AgentState::New,
-                SETTING_UP => AgentState::SettingUp,
-                ARMED => AgentState::Armed,
-                _ => AgentState::Refused,
+            state: match header.state.get() {
+                Some(State::New) => AgentState::New,
+                Some(State::SettingUp) => AgentState::SettingUp,
+                Some(State::Armed) => AgentState::Armed,
+                Some(State::Refused) | None => AgentState::Refused,
             },
             trouble: header.trouble,
             trouble_address: header.trouble_address,
             errno: header.errno,
+            panic_file: header.panic_file,
             pid: header.pid,
-            plan: header.plan,
+            plan: header.orders.plan,
             guests: header.guests > 0,
             frozen: header.frozen != 0,
             bias: header.bias,
@@ -161,10 +169,13 @@ impl AgentReport {
     }
 }
 
-/// How many threads may have counters at the same time.
+/// The number of threads that can have counters at the same time.
 pub(crate) const BLOCKS_MAX: u64 = 1 << 14;
 
-/// As much as there is; the rest of the buffer stays as it is.
+/// Reads as many bytes as there are, and returns their number. The rest of the buffer is not changed.
+///
+/// # Errors
+/// Reading fails.
 pub(crate) fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
     let mut done = 0;
     while let Some(rest @ [_, ..]) = buffer.get_mut(done..) {
@@ -178,30 +189,12 @@ pub(crate) fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> io::Result
     Ok(done)
 }
 
-/// Zeros where the file has ended.
-pub(crate) fn read_value<T: Raw>(file: &File, offset: u64) -> io::Result<T> {
-    let mut value: T = zeroed();
-    // SAFETY: `Raw`: no padding to be exposed, and any bytes are a value.
-    let bytes = unsafe { std::slice::from_raw_parts_mut((&raw mut value).cast::<u8>(), size_of::<T>()) };
-    read_at(file, bytes, offset)?;
+/// Reads a record. Bytes after the end of the file are zeros.
+///
+/// # Errors
+/// Reading fails.
+pub(crate) fn read_value<T: FromBytes + IntoBytes>(file: &File, offset: u64) -> io::Result<T> {
+    let mut value = T::new_zeroed();
+    read_at(file, value.as_mut_bytes(), offset)?;
     Ok(value)
-}
-
-/// # Safety
-/// The type is integers and arrays of integers only, without padding.
-pub(crate) unsafe trait Raw: Sized {}
-
-// SAFETY: u64, u32 and [u8; 8]; every u64 stands at a multiple of 8 after an even number of u32.
-unsafe impl Raw for RegionHeader {}
-// SAFETY: u64 and u32; every u64 stands at a multiple of 8 after an even number of u32.
-unsafe impl Raw for BlockHeader {}
-
-pub(crate) fn zeroed<T: Raw>() -> T {
-    // SAFETY: `Raw`: zeros are a value.
-    unsafe { std::mem::zeroed() }
-}
-
-pub(crate) fn bytes_of<T: Raw>(value: &T) -> &[u8] {
-    // SAFETY: `Raw`: all bytes are initialised.
-    unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast(), size_of::<T>()) }
 }

@@ -1,4 +1,4 @@
-//! What a region file holds, read with our own layout, whatever its process has written there.
+//! Reads a region file with the injector's own layout, whatever its process has written there.
 
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
@@ -13,74 +13,86 @@ use gprofinject_abi::region::{
 };
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
+use zerocopy::FromBytes;
 
 use crate::store::private_folder::PrivateFolder;
 use crate::store::region::layout::{
     AgentReport, BLOCKS_MAX, HISTOGRAM, Layout, histogram_len, read_at, read_value,
 };
 
-/// Children that could make no file of their own and count in this one: more of them are not kept apart. A process
-/// can write any number into a header of thread counters, and each would be a profile of its own.
+/// The number of guests (children that could create no file of their own and count in this one) that are kept
+/// apart at most. A process can write any number into the header of thread counters, and each number would
+/// get a profile of its own.
 const GUESTS_MAX: usize = 1000;
 /// The kernel's PID_MAX_LIMIT.
 const PROCESS_MAX: u32 = 1 << 22;
 
-/// A region file of ours.
+/// A region file of this run.
 pub(crate) struct Region {
     file: File,
     layout: Layout,
-    /// Whose thread counters are looked at: 0, the file's own process, or a guest's number.
+    /// The process whose thread counters are read: 0 for the file's own process, or the number of a guest.
     process: u32,
-    /// Read once: in the file they may change while we work.
+    /// The headers of thread counters, read once, because the process may change them in the file at any
+    /// time.
     heads: OnceCell<Vec<Head>>,
 }
 
-/// The counters of one thread.
+/// The header of one thread's counters.
 #[derive(Clone, Copy, Debug)]
 struct Head {
     offset: u64,
-    /// 0, or a guest's number.
+    /// 0, or the number of a guest.
     process: u32,
     owners: u32,
     lost_calls: u64,
 }
 
-/// What the threads of a process say of themselves.
+/// What the threads of a process report about themselves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Threads {
     pub(crate) count: u64,
     pub(crate) lost_calls: u64,
 }
 
-/// A counter of an arc: the called function's number is known from its place, or stored beside it.
+/// The counter of an arc. The number of the called function follows from the counter's place or is stored
+/// beside it.
 pub(crate) struct Counter {
     pub(crate) function: u32,
     pub(crate) key: u64,
     pub(crate) count: u64,
 }
 
-/// Bytes read at a time; a multiple of 16 and of 24 is not needed, since reads follow the tables.
+/// The number of bytes that are read at a time. It need not be a multiple of an entry's size, since reads
+/// follow the tables.
 const PIECE: usize = 1 << 20;
 
 impl Region {
+    /// Returns the region in an open file.
     pub(super) fn new(file: File, layout: Layout) -> Region {
         Region { file, layout, process: 0, heads: OnceCell::new() }
     }
 
-    /// What the agent says, and whether the header is damaged: our own part of it is not what we have written, or the
-    /// file was cut off.
+    /// Reads what the agent reports, and whether the header is damaged: the injector's own part of it is not
+    /// as it was written, or the file was truncated.
+    ///
+    /// # Errors
+    /// The file cannot be read.
     pub(crate) fn report(&self) -> io::Result<(AgentReport, bool)> {
         let header: RegionHeader = read_value(&self.file, 0)?;
         let is_cut_off = self.file.metadata()?.len() < self.layout.blocks_offset + self.layout.block_len();
         Ok((AgentReport::of(&header), is_cut_off || !self.layout.is_that_of(&header)))
     }
 
-    /// Bytes that the file takes on its disk or in memory.
+    /// The number of bytes that the file occupies on its disk or in memory.
     pub(crate) fn committed(&self) -> u64 {
         self.file.metadata().map_or(0, |metadata| metadata.blocks() * 512)
     }
 
-    /// Copies what there is to a new file, which is as sparse.
+    /// Copies the data to a new file, which is as sparse.
+    ///
+    /// # Errors
+    /// The file cannot be read or the copy cannot be written.
     pub(crate) fn copy_to(&self, folder: &PrivateFolder, name: &str) -> io::Result<()> {
         let _ = folder.remove_file(name);
         let copy = folder.create_file(name)?;
@@ -95,20 +107,21 @@ impl Region {
         result
     }
 
-    /// Non-zero histogram bins: index of the first one and the counts from there.
+    /// Visits the nonzero bins of the histogram: the index of the first one, and the counts from there on.
     pub(crate) fn histogram(
         &self,
         mut visit: impl FnMut(u64, &mut dyn Iterator<Item = u32>),
     ) -> io::Result<()> {
         let end = HISTOGRAM + histogram_len(&self.layout.shape);
         self.pieces(HISTOGRAM..end, 4, |offset, bytes| {
-            let mut counts =
-                bytes.chunks_exact(4).filter_map(|word| Some(u32::from_le_bytes(*word.first_chunk()?)));
-            visit((offset - HISTOGRAM) / 4, &mut counts);
+            visit((offset - HISTOGRAM) / 4, &mut records(bytes));
         })
     }
 
-    /// What the process's threads say.
+    /// Reads what the process's threads report.
+    ///
+    /// # Errors
+    /// The file cannot be read.
     pub(crate) fn threads(&self) -> io::Result<Threads> {
         Ok(self.own_blocks()?.fold(Threads::default(), |sum, head| Threads {
             count: sum.count.saturating_add(head.owners.into()),
@@ -116,21 +129,25 @@ impl Region {
         }))
     }
 
-    /// The numbers of children that count in this file: those that a process can have, and not too many.
+    /// Returns the numbers of the children that count in this file. They are numbers that a process can have,
+    /// and limited to [`GUESTS_MAX`].
+    ///
+    /// # Errors
+    /// The file cannot be read.
     pub(crate) fn guests(&self) -> io::Result<BTreeSet<u32>> {
         let numbers = self.heads()?.iter().map(|head| head.process);
         let guests: BTreeSet<u32> = numbers.filter(|number| (1..=PROCESS_MAX).contains(number)).collect();
         Ok(guests.into_iter().take(GUESTS_MAX).collect())
     }
 
-    /// The same file, as a guest's.
+    /// Returns the same file for reading a guest's counters.
     pub(crate) fn of_guest(&mut self, process: u32) -> &Region {
         self.process = process;
         self
     }
 
-    /// Every counter in use. `owners`: byte ranges of home slots in a thread's counters, with their function's number,
-    /// sorted.
+    /// Visits every counter in use. `owners` are the byte ranges of home slots in a thread's counters with
+    /// the numbers of their functions, sorted.
     pub(crate) fn counters(
         &self,
         owners: &[(Range<u64>, u32)],
@@ -141,16 +158,15 @@ impl Region {
             self.pieces(slots, size_of::<Slot>() as u64, |offset, bytes| {
                 let at = offset - block;
                 let mut next = owners.partition_point(|(range, _)| range.end <= at);
-                for (slot, at) in bytes.chunks_exact(size_of::<Slot>()).zip((at..).step_by(size_of::<Slot>()))
-                {
-                    let (key, count) = (word(slot, 0), word(slot, 8));
+                for (Slot { key, count }, at) in records(bytes).zip((at..).step_by(size_of::<Slot>())) {
                     while owners.get(next).is_some_and(|(range, _)| range.end <= at) {
                         next += 1;
                     }
                     if let Some(&(_, function)) = owners.get(next)
                         && count != 0
                     {
-                        // A return address of 0, a coroutine's first, finds a free slot to be its own.
+                        // A return address of 0, which the first frame of a coroutine has, is counted in a
+                        // free slot.
                         let key = if key == 0 { ROOT } else { plain_key(key) };
                         visit(Counter { function, key, count });
                     }
@@ -160,8 +176,7 @@ impl Region {
                 let start = block + segment_offset(self.layout.slot_bytes, segment);
                 let len = (segment_entries(segment) * size_of::<Overflow>()) as u64;
                 self.pieces(start..start + len, size_of::<Overflow>() as u64, |_, bytes| {
-                    for entry in bytes.chunks_exact(size_of::<Overflow>()) {
-                        let (key, count, function) = (word(entry, 0), word(entry, 8), word(entry, 16) as u32);
+                    for Overflow { key, count, function, .. } in records(bytes) {
                         if key != 0 && count != 0 {
                             visit(Counter { function, key, count });
                         }
@@ -172,7 +187,10 @@ impl Region {
         Ok(())
     }
 
-    /// The counters of basic blocks, summed over the process's threads.
+    /// Returns the basic-block counters, summed over the process's threads.
+    ///
+    /// # Errors
+    /// The file cannot be read.
     pub(crate) fn block_counters(&self) -> io::Result<Vec<u64>> {
         let mut sums = vec![0_u64; (self.layout.counter_bytes / 8) as usize];
         if sums.is_empty() {
@@ -182,8 +200,7 @@ impl Region {
             let start = block + counters_offset(self.layout.slot_bytes);
             self.pieces(start..start + self.layout.counter_bytes, 8, |offset, bytes| {
                 let first = ((offset - start) / 8) as usize;
-                let counts = bytes.chunks_exact(8).map(|count| word(count, 0));
-                for (sum, count) in sums.iter_mut().skip(first).zip(counts) {
+                for (sum, count) in sums.iter_mut().skip(first).zip(records::<u64>(bytes)) {
                     *sum = sum.saturating_add(count);
                 }
             })?;
@@ -195,7 +212,7 @@ impl Region {
         Ok(self.heads()?.iter().filter(|head| head.process == self.process))
     }
 
-    /// The thread counters that hold anything.
+    /// Returns the headers of the thread counters that are in use.
     fn heads(&self) -> io::Result<&[Head]> {
         if self.heads.get().is_none() {
             let mut heads = Vec::new();
@@ -221,7 +238,7 @@ impl Region {
         Ok(offsets)
     }
 
-    /// Where the file ends, or where it would if nobody had made it longer.
+    /// Returns the end of the file, or the end that it should have if a process has made it longer.
     fn end(&self) -> io::Result<u64> {
         let most = self.layout.blocks_offset + BLOCKS_MAX * self.layout.block_len();
         Ok(self.file.metadata()?.len().min(most))
@@ -232,7 +249,7 @@ impl Region {
         let mut buffer = vec![0; PIECE];
         let mut at = table.start;
         while let Some(data) = self.next_data(at, table.end)? {
-            // A hole begins and ends at a page, an entry anywhere.
+            // A hole begins and ends at a page, and an entry anywhere.
             let start = table.start + (data.start - table.start) / entry * entry;
             let end = table.end.min(table.start + (data.end - table.start).div_ceil(entry) * entry);
             let len = ((end - start).min(PIECE as u64) / entry * entry) as usize;
@@ -247,7 +264,7 @@ impl Region {
         Ok(())
     }
 
-    /// The next range below `end` that is not a hole.
+    /// Returns the next range below `end` that is not a hole.
     fn next_data(&self, at: u64, end: u64) -> io::Result<Option<Range<u64>>> {
         let seek = |place| match rustix::fs::seek(&self.file, place) {
             Ok(found) => Ok(Some(found)),
@@ -263,8 +280,9 @@ impl Region {
     }
 }
 
-fn word(bytes: &[u8], at: usize) -> u64 {
-    bytes.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |word| u64::from_le_bytes(*word))
+/// The whole records in a piece of a table. The piece lies anywhere in our memory, so each record is copied out of it.
+fn records<T: FromBytes>(bytes: &[u8]) -> impl Iterator<Item = T> {
+    bytes.chunks_exact(size_of::<T>()).filter_map(|record| T::read_from_bytes(record).ok())
 }
 
 #[cfg(test)]
@@ -324,7 +342,7 @@ mod tests {
         let most = layout.blocks_offset + BLOCKS_MAX * layout.block_len();
         for len in [0, 1, 100, 4095, layout.blocks_offset, most - 1, most + (1 << 40)] {
             writer.set_len(len).expect("resized");
-            // Behind the last thread counters that there can be.
+            // After the counters of the last thread that there can be.
             if len > most {
                 writer.write_all_at(&[1; 64], len - 64).expect("written");
             }

@@ -1,11 +1,12 @@
-//! An agent in a process: what has been done there, as far as it takes to undo it.
+//! An agent in a process: what has been changed there, as far as it is needed to undo the changes.
 //!
-//! 1. One thread is borrowed: memory is mapped near the C library, the agent's image written there, and the agent
-//!    prepares everything that can be prepared while the other threads run (`enter`).
-//! 2. All threads are stopped. Those whose next instruction will be overwritten are moved to its copy, or run a little
-//!    further (`way`). Each gets its thread words. Detours and patches are written (`patches`).
-//! 3. To leave, all threads are stopped outside of our code, everything is written back, return addresses too, and
-//!    the memory is unmapped (`leave`).
+//! 1. One thread is borrowed. It maps memory near the C library, the agent's image is written there, and the
+//!    agent prepares everything that can be prepared while the other threads run (`enter`).
+//! 2. All threads are stopped. A thread whose next instruction will be overwritten is moved to the copy of
+//!    that instruction, or runs a little further (`way`). Each thread gets its thread words. Then the detours
+//!    and patches are written (`patches`).
+//! 3. To leave, all threads are stopped outside the agent's code, all bytes and return addresses are
+//!    restored, and the memory is unmapped (`leave`).
 
 use std::io::{self, Error};
 use std::mem::offset_of;
@@ -13,10 +14,11 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
-use gprofinject_abi::attach::Order;
-use gprofinject_abi::plan::THREAD_WORDS;
+use gprofinject_abi::attach::{Command, Order};
+use gprofinject_abi::plan::ThreadWords;
 use gprofinject_plan::Plan;
 use serde::{Deserialize, Serialize};
+use zerocopy::IntoBytes;
 
 use crate::program::planned::Planned;
 use crate::store::private_folder::PrivateFolder;
@@ -28,27 +30,30 @@ use crate::target::threads::memory::Memory;
 use crate::target::threads::stopped::Stopped;
 use crate::target::threads::tracer::{self, Tracer};
 
-/// How long all threads stand still in one try, while some of them run on to get out of the way; and how long once a few
-/// tries were not enough.
+/// For how long all threads may stand still in one try, during which some of them run out of the way. After
+/// the first [`FEW`] tries, [`LONG_STAND`] applies.
 const STAND: Duration = Duration::from_millis(20);
 const FEW: usize = 4;
 const LONG_STAND: Duration = Duration::from_millis(40);
-/// How long all threads run before the next try. The interval doubles each time.
+/// For how long all threads run before the next try. The interval doubles each time, up to
+/// [`LONGEST_INTERVAL`].
 const FIRST_INTERVAL: Duration = Duration::from_millis(2);
 const LONGEST_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Where the copy of an overwritten instruction stands; None: the instruction has no copy. All addresses are runtime
-/// addresses.
+/// Returns the place of an overwritten instruction's copy, or `None` if the instruction has no copy. All
+/// addresses are runtime addresses.
 pub(super) type Moved<'a> = dyn Fn(u64) -> Option<u64> + Sync + 'a;
 
-/// What one try with stopped threads has come to.
+/// The result of one try with stopped threads.
 pub(super) enum Step<T> {
     Done(T),
-    /// It cannot be done as the threads stand now. This is what to say if that remains so.
+    /// The work is impossible while the threads are where they are now. The error is reported if that does
+    /// not change.
     Later(anyhow::Error),
 }
 
-/// An agent in a process. It is kept in the run folder, so that another gprofinject can take the agent out in our place.
+/// An agent in a process. The run folder has a copy of this record, so that another gprofinject can take the
+/// agent out.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Attachment {
     pub(crate) pid: i32,
@@ -58,84 +63,86 @@ pub(crate) struct Attachment {
     pub(super) auxiliary: Vec<[u64; 2]>,
     /// The address of a `syscall` instruction in the process.
     pub(super) instruction: u64,
-    /// Where the thunks are, or will be.
+    /// The runtime addresses of the thunks, also before they are mapped.
     pub(super) arena: Range<u64>,
-    /// Where no thread may stand when patches come or go.
+    /// The addresses at which no thread may stand while patches are written or removed.
     pub(super) patches: Vec<Patch>,
-    /// Functions of an unwinder that is part of the program, on whose frames an exception in flight relies: address and size.
+    /// The address and size of each function of an unwinder that is part of the program. An exception in
+    /// flight relies on the frames of these functions.
     pub(super) unwinder: Vec<(u64, u64)>,
-    /// The run folder's path, as the process's mappings have it.
+    /// The run folder's path as the process's mappings show it.
     pub(super) folder: String,
     pub(super) stage: Stage,
-    /// The run folder itself. None: this was read from one, and is not to be written back.
+    /// The run folder itself; `None` if this record was read from one and must not be written back.
     #[serde(skip)]
     pub(super) home: Option<PrivateFolder>,
-    /// The record is that of the process's parent: a forked child has all that was mapped there, at the same addresses.
+    /// Whether the record belongs to the process's parent. A forked child has everything that was mapped in
+    /// its parent, at the same addresses.
     #[serde(skip)]
     pub(super) is_inherited: bool,
 }
 
-/// How far the agent has come, and what there is of it in the process at that stage.
+/// The stage that the attachment has reached, with what the agent has in the process at that stage.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum Stage {
-    /// Nothing of ours is in the process.
+    /// Nothing of the agent is in the process.
     Outside,
-    /// The process was started with the agent. Only a stack for orders was added.
+    /// gprofinject started the process with the agent. It has added only a stack for orders.
     Started { image: Image, is_paused: bool },
-    /// The agent's image is mapped. It is about to prepare, or could not; `mapped` is its table of what it has mapped until then,
-    /// if it has begun.
+    /// The agent's image is mapped. The agent is about to prepare, or has failed to. `mapped` is the agent's
+    /// table of its mappings, once it has begun.
     Mapped { image: Image, detours: Vec<Detoured>, mapped: Option<u64> },
-    /// The agent has prepared everything. As long as patches are being written this is the stage in the run folder, too: who
-    /// finds it there must expect patches.
+    /// The agent has prepared everything. The run folder still shows this stage while patches are being
+    /// written, so a gprofinject that finds it there must expect patches.
     Prepared(Guest),
     /// Patches and detours are written.
     Armed(Guest),
-    /// The patches are taken away. Detours stay, and so does what is on the stacks.
+    /// The patches have been removed. Detours stay, and so do the frames on the stacks.
     Paused(Guest),
-    /// The agent was taken out.
+    /// The agent has been taken out.
     Left,
 }
 
-/// The agent library in the process, and memory to give it orders.
+/// The agent library in the process, and memory for orders to it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Image {
-    /// All that we have mapped: the library, copies of first instructions, the order, a stack.
+    /// All memory that gprofinject has mapped: the library, copies of first instructions, the order, a stack.
     pub(super) memory: Range<u64>,
     /// The library's code.
     pub(super) code: Range<u64>,
     /// Where an [`Order`] is written.
     pub(super) order: u64,
-    /// The end of the stack on which orders are carried out.
+    /// The end of the stack on which the agent carries out orders.
     pub(super) stack: u64,
     /// The function that carries out an order.
     pub(super) entry: u64,
 }
 
-/// An agent that was put into a running process, and has prepared.
+/// An agent that was put into a running process and has prepared everything.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Guest {
     pub(super) image: Image,
     pub(super) detours: Vec<Detoured>,
-    /// The thread words that each thread gets.
-    pub(super) words: [u64; THREAD_WORDS],
+    /// The [`ThreadWords`] that each thread gets.
+    pub(super) words: [u64; size_of::<ThreadWords>() / 8],
     /// The agent's table of shadow stacks, if it has one.
     pub(super) shadows: Option<u64>,
-    /// The agent's table of what it has mapped.
+    /// The agent's table of its mappings.
     pub(super) mapped: u64,
-    /// Where threads wait that an exception has landed in a handler, if they can be made to.
+    /// Where threads wait after an exception has landed in a handler, if the agent can make them wait.
     pub(super) landing: Option<Landing>,
 }
 
 /// See [`Order::waiting`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Landing {
-    /// A word that is not 0 while threads are to wait.
+    /// The address of a word that is nonzero while threads have to wait.
     pub(super) word: u64,
-    /// The code in which they wait.
+    /// The code in which the threads wait.
     pub(super) code: Range<u64>,
 }
 
-/// Bytes of a library function that lead to the agent.
+/// The bytes at the start of a library function that redirect it to the agent.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Detoured {
     pub(super) at: u64,
@@ -144,14 +151,19 @@ pub(super) struct Detoured {
 }
 
 impl Detoured {
-    /// Whether these bytes stand at its address. The library may have been unloaded, and something else be there.
+    /// Whether `bytes` are in memory at the function's address. The library may have been unloaded, and
+    /// something else may be there.
     pub(super) fn stands(&self, memory: &Memory, bytes: &[u8]) -> bool {
         memory.bytes(self.at, bytes.len()).is_ok_and(|now| now == bytes)
     }
 }
 
 impl Attachment {
-    /// A process that nothing has been put into. `code` is the C library's, which stands at `libc`.
+    /// Returns the record of a process that has nothing of the agent. `code` is the code of the C library,
+    /// whose address is `libc`.
+    ///
+    /// # Errors
+    /// The C library contains no `syscall` instruction.
     pub(super) fn outside(
         process: &Process,
         plan: &Plan,
@@ -176,12 +188,12 @@ impl Attachment {
         })
     }
 
-    /// Whether this is of that process, and not of one that it was forked by.
+    /// Whether this record belongs to `process` itself, and not to a process that has forked it.
     pub(crate) fn is_of(&self, process: &Process) -> bool {
         (self.pid, self.started) == (process.pid, process.started)
     }
 
-    /// The agent, if it was put into a running process and has prepared there.
+    /// Returns the agent, if it was put into a running process and has prepared everything.
     pub(super) fn guest(&self) -> Option<&Guest> {
         match &self.stage {
             Stage::Prepared(guest) | Stage::Armed(guest) | Stage::Paused(guest) => Some(guest),
@@ -189,7 +201,7 @@ impl Attachment {
         }
     }
 
-    /// The agent library in the process, if it is there.
+    /// Returns the agent library in the process, if it is there.
     pub(super) fn image(&self) -> Option<&Image> {
         match &self.stage {
             Stage::Started { image, .. } | Stage::Mapped { image, .. } => Some(image),
@@ -198,7 +210,7 @@ impl Attachment {
         }
     }
 
-    /// The functions of libraries that lead to the agent, or will.
+    /// Returns the library functions that are redirected to the agent, or will be.
     pub(super) fn detours(&self) -> &[Detoured] {
         match &self.stage {
             Stage::Mapped { detours, .. } => detours,
@@ -207,7 +219,7 @@ impl Attachment {
         }
     }
 
-    /// The agent's table of what it has mapped, if there is one.
+    /// Returns the address of the agent's table of its mappings, if there is one.
     pub(super) fn mapped(&self) -> Option<u64> {
         match &self.stage {
             Stage::Mapped { mapped, .. } => *mapped,
@@ -216,12 +228,12 @@ impl Attachment {
         }
     }
 
-    /// Whether the patches have been taken away.
+    /// Whether the patches have been removed.
     pub(super) fn is_paused(&self) -> bool {
         matches!(self.stage, Stage::Paused(_) | Stage::Started { is_paused: true, .. })
     }
 
-    /// Notes that the patches are written, or that they are taken away.
+    /// Records that the patches have been removed (`true`) or written (`false`).
     pub(super) fn set_paused(&mut self, now: bool) {
         self.stage = match std::mem::replace(&mut self.stage, Stage::Outside) {
             Stage::Started { image, .. } => Stage::Started { image, is_paused: now },
@@ -233,19 +245,23 @@ impl Attachment {
         };
     }
 
-    /// Has the first of the stopped threads carry out an order.
-    pub(super) fn command(&self, stopped: &mut Stopped, memory: &Memory, command: u64) -> io::Result<()> {
+    /// Makes the first of the stopped threads carry out an order.
+    ///
+    /// # Errors
+    /// The process has no agent, its memory cannot be accessed, the thread does not finish in time, or the
+    /// agent answers with an error number.
+    pub(super) fn command(&self, stopped: &mut Stopped, memory: &Memory, command: Command) -> io::Result<()> {
         let image = self.image().ok_or_else(|| Error::from_raw_os_error(libc::ESRCH))?;
-        memory.write(image.order + offset_of!(Order, command) as u64, &command.to_le_bytes())?;
+        memory.write(image.order + offset_of!(Order, command) as u64, command.code().as_bytes())?;
         let done = image.order + offset_of!(Order, done) as u64;
         stopped.run(memory, image.entry, image.stack, image.order, done)?;
-        match memory.word(image.order + offset_of!(Order, result) as u64)? {
+        match memory.record::<Order>(image.order)?.result {
             0 => Ok(()),
             errno => Err(Error::from_raw_os_error(errno as i32)),
         }
     }
 
-    /// Where the copy of an overwritten instruction stands, by runtime addresses.
+    /// Returns a function from the runtime address of an overwritten instruction to that of its copy.
     pub(crate) fn moved<'p>(&self, planned: &'p Planned) -> impl Fn(u64) -> Option<u64> + use<'p> {
         let plan = planned.plan.as_ref();
         let start = self.arena.start;
@@ -254,6 +270,9 @@ impl Attachment {
     }
 
     /// Stops all threads of the process.
+    ///
+    /// # Errors
+    /// A thread does not stop in time, or the process has ended or executes another program.
     pub(super) fn all(&self, tracer: &Tracer) -> Result<Stopped> {
         let stopped = Stopped::all(self.pid, tracer).map_err(|error| {
             let refusal = refusal(self.pid, &error);
@@ -266,12 +285,15 @@ impl Attachment {
     }
 
     /// Stops one thread of the process.
+    ///
+    /// # Errors
+    /// No thread can be stopped, or the process has ended or executes another program.
     pub(super) fn one(&self, tracer: &Tracer) -> Result<Stopped> {
         let stopped = Stopped::one(self.pid, tracer).map_err(|error| anyhow!(refusal(self.pid, &error)))?;
         self.check_program(&stopped).map(|()| stopped)
     }
 
-    /// Checks that the process still executes the program that is known, so that what is known of its memory still holds.
+    /// Checks that the process still executes the same program, so that the record's addresses still apply.
     fn check_program(&self, stopped: &Stopped) -> Result<()> {
         if stopped.auxiliary != self.auxiliary {
             bail!("process {} executes another program now", self.pid);
@@ -279,8 +301,11 @@ impl Attachment {
         self.image().map_or(Ok(()), |image| self.check_library(image.memory.start))
     }
 
-    /// Checks that the agent library is still there. Without random addresses another program may have the same auxiliary
-    /// vector as the one before.
+    /// Checks that the agent library is still at `base`. Without address space randomisation, another program
+    /// may have the same auxiliary vector as the one before.
+    ///
+    /// # Errors
+    /// There is no ELF header at `base`: the process executes another program.
     pub(super) fn check_library(&self, base: u64) -> Result<()> {
         const ELF: [u8; 4] = *b"\x7fELF";
         match Memory::open(self.pid).and_then(|memory| memory.bytes(base, ELF.len())) {
@@ -289,8 +314,11 @@ impl Attachment {
         }
     }
 
-    /// Tries something for which threads have to stand still, until it is done or `patience` is over. All threads stand still
-    /// only for a short time in each try, and run between two tries.
+    /// Repeats `work`, which needs stopped threads, until it succeeds or `patience` is over. In each try all
+    /// threads stand still for a short time only, and between two tries they run.
+    ///
+    /// # Errors
+    /// `work` fails, or its last result when the time is over is [`Step::Later`].
     pub(super) fn with_retries<T: Send>(
         &mut self,
         patience: Duration,
@@ -309,7 +337,7 @@ impl Attachment {
             }
             interval = (interval * 2).min(LONGEST_INTERVAL);
         }
-        bail!("out of patience")
+        bail!("the time is over")
     }
 }
 

@@ -1,5 +1,5 @@
-//! A stopped thread's callers, by the unwind tables of what is mapped. Only asked when what merely lies on its stack
-//! would keep us.
+//! The callers of a stopped thread, found by the unwind tables of what the process has mapped. They are
+//! looked up only if a word on the thread's stack would otherwise prevent the injector from leaving.
 
 use std::collections::HashMap;
 
@@ -16,29 +16,31 @@ use crate::target::threads::deadline;
 use crate::target::threads::memory::Memory;
 use crate::target::threads::thread::Thread;
 
-/// Larger unwind tables are not read: node's have 10 MB.
+/// The size in bytes above which unwind tables are not read. Those of node have 10 MB.
 const TABLE_MAX: u64 = 256 << 20;
-/// More frames than that are not followed.
+/// The number of frames after which the search gives up.
 const MOST: usize = 50_000;
-/// struct ucontext up to the registers, and two of these.
+/// The offset of the registers in struct ucontext, and the words of two of them.
 const CONTEXT: u64 = 40;
 const CONTEXT_WORDS: [(u16, u64); 6] = [(3, 11), (6, 10), (12, 4), (13, 5), (14, 6), (15, 7)];
 const CONTEXT_RSP: u64 = 15;
 const CONTEXT_RIP: u64 = 16;
 
-/// Registers by their DWARF numbers: those that calls preserve.
+/// The registers that calls preserve, by their DWARF numbers.
 #[derive(Clone, Copy)]
 struct Frame {
     registers: [Option<u64>; 16],
     pc: u64,
-    /// The instruction at `pc` is the next one, not the one behind a call.
+    /// Whether `pc` is the next instruction, and not a return address.
     exact: bool,
 }
 
-/// Files that are mapped, read once; by the address of their code. None: it cannot be read.
+/// The mapped files, by the address of their code. Each is read once; the value is `None` if the file cannot
+/// be read.
 #[derive(Default)]
 pub(crate) struct Files(HashMap<u64, Option<File>>);
 
+/// The unwinder of one stopped process.
 pub(crate) struct Callers<'a> {
     pub(crate) memory: &'a Memory,
     pub(crate) pid: i32,
@@ -47,15 +49,15 @@ pub(crate) struct Callers<'a> {
 }
 
 struct File {
-    /// `.eh_frame_hdr` and `.eh_frame`, with their addresses.
+    /// `.eh_frame_hdr` and `.eh_frame`: the address and the bytes of each.
     header: (u64, Vec<u8>),
     frames: (u64, Vec<u8>),
-    /// Address in memory less address in the file.
+    /// The address in memory minus the address in the file.
     bias: u64,
 }
 
 impl Files {
-    /// Reads all that code is mapped from, before there is no time for it.
+    /// Reads all files from which executable code is mapped, before the threads are stopped.
     pub(crate) fn load(&mut self, pid: i32, mappings: &[Mapping]) {
         let mapped = mappings.iter().filter(|mapping| mapping.executable && mapping.path.starts_with('/'));
         for mapping in mapped.take_while(|_| !deadline::has_passed()) {
@@ -65,8 +67,9 @@ impl Files {
 }
 
 impl Callers<'_> {
-    /// Whether an instruction for which `ours` holds is among those where the thread goes on, now or later. None: it
-    /// is not known. `replaced`: the true return address of a frame, by its CFA and what is in the return slot.
+    /// Whether `ours` holds for the instruction at which the thread continues now, or for one to which it
+    /// returns later. Returns `None` if the callers cannot be determined. `replaced` returns the true return
+    /// address of a frame, given its CFA and the content of its return slot.
     pub(crate) fn any(
         &mut self,
         thread: &Thread,
@@ -108,7 +111,8 @@ impl Callers<'_> {
         None
     }
 
-    /// The frame's caller; Some(None): it has none.
+    /// Returns the frame's caller. `Some(None)` means that the frame has no caller, and `None` that it cannot
+    /// be determined.
     fn caller(&mut self, frame: &Frame) -> Option<Option<Frame>> {
         let at = frame.pc - u64::from(!frame.exact);
         let mapping = self.mappings.iter().find(|mapping| (mapping.lo..mapping.hi).contains(&at))?;

@@ -1,5 +1,5 @@
-//! Functions of the process's libraries that the agent wants to see calls of: what LD_PRELOAD does for a program
-//! that is started, done to one that runs.
+//! Detours: library functions of the process that the injector redirects to the agent. They have the effect
+//! that LD_PRELOAD has for a program that gprofinject starts.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -14,8 +14,8 @@ use crate::target::agent::image::Agent;
 use crate::target::process::Process;
 use crate::target::threads::memory::Memory;
 
-/// What the agent defines and a running program should call. Not what has to do with children and executed
-/// programs: they are seen to otherwise, or not followed.
+/// The functions that the agent defines and a running program should call. Functions that concern children
+/// and executed programs are missing: the agent sees those in other ways, or they are not followed.
 const WANTED: [&str; 10] = [
     "_dl_find_object",
     "dl_iterate_phdr",
@@ -29,21 +29,23 @@ const WANTED: [&str; 10] = [
     "syscall",
 ];
 
-/// Without these no exception finds its way through a hooked frame.
+/// The functions without which no exception can pass a hooked frame.
 const NEEDED: [&str; 2] = ["_dl_find_object", "dl_iterate_phdr"];
 
-/// More of a function's code is not read: its size is the library's word.
+/// The number of bytes of a function's code that are read at most, because its size is a number that the
+/// library gives.
 const CODE_MAX: u64 = 4096;
 
-/// Room for one copy of first instructions.
+/// The room in bytes for one copy of first instructions.
 pub(crate) const COPY: u64 = 128;
 
+/// A detour that can be written.
 #[derive(Debug)]
 pub(crate) struct Planned {
     pub(crate) at: u64,
     pub(crate) copy: u64,
     pub(crate) detour: Detour,
-    /// What stands at `at`.
+    /// The bytes that are at `at` now.
     pub(crate) before: Vec<u8>,
 }
 
@@ -54,7 +56,11 @@ pub(crate) struct Found {
     code: Vec<u8>,
 }
 
-/// Decides for each; `copies` is where they go. The error is the name of a needed function that cannot be redirected.
+/// Decides how to redirect each function. `copies` is the address at which the copies of their first
+/// instructions will be.
+///
+/// # Errors
+/// A function of [`NEEDED`] cannot be redirected. The error is its name.
 pub(crate) fn plan(
     found: &[Found],
     agent: &Agent,
@@ -81,7 +87,8 @@ pub(crate) fn plan(
     Ok(planned)
 }
 
-/// The definition that the dynamic linker finds first, of each; others are only called by that one.
+/// Returns for each function the definition that the dynamic linker finds first. Only that definition calls
+/// the others.
 pub(crate) fn find(memory: &Memory, process: &Process, mappings: &[Mapping]) -> Vec<Found> {
     let mut found: Vec<Found> = Vec::new();
     for base in libraries(memory, process, mappings).unwrap_or_default() {
@@ -92,7 +99,7 @@ pub(crate) fn find(memory: &Memory, process: &Process, mappings: &[Mapping]) -> 
             let name = WANTED.iter().find(|name| symbol.name() == Ok(**name));
             if let Some(name) = name.filter(|name| !found.iter().any(|other| other.name == **name)) {
                 let at = base.wrapping_add(symbol.address());
-                // Its first instructions are enough.
+                // The first instructions are enough.
                 let len = symbol.size().min(CODE_MAX) as usize;
                 let code = memory.bytes(at, len).unwrap_or_default();
                 found.push(Found { name, at, code });
@@ -102,8 +109,11 @@ pub(crate) fn find(memory: &Memory, process: &Process, mappings: &[Mapping]) -> 
     found
 }
 
-/// The mappings, when the dynamic linker has loaded all that the program begins with, and has nothing else under way; or
-/// as they are when that takes too long.
+/// Returns the process's mappings after the dynamic linker has loaded all libraries that the program begins
+/// with and has nothing else under way, or the present mappings if that takes too long.
+///
+/// # Errors
+/// The mappings cannot be read.
 pub(crate) fn loaded(memory: &Memory, process: &Process) -> io::Result<Vec<Mapping>> {
     const PATIENCE: Duration = Duration::from_secs(1);
     let start = Instant::now();
@@ -118,7 +128,8 @@ pub(crate) fn loaded(memory: &Memory, process: &Process) -> io::Result<Vec<Mappi
     }
 }
 
-/// struct r_debug (link.h): the dynamic linker's list of struct link_map, and whether it is consistent (0).
+/// The head of struct r_debug (link.h): the dynamic linker's list of struct link_map, and its state (0 means
+/// consistent).
 struct List {
     first: u64,
     state: u32,
@@ -132,7 +143,7 @@ fn list(memory: &Memory, process: &Process, mappings: &[Mapping]) -> Option<List
     Some(List { first: memory.word(debug + 8).ok()?, state: memory.word(debug + 24).ok()? as u32 })
 }
 
-/// Where the libraries are, in the dynamic linker's order.
+/// Returns the load addresses of the libraries, in the dynamic linker's order.
 fn libraries(memory: &Memory, process: &Process, mappings: &[Mapping]) -> Option<Vec<u64>> {
     const MOST: usize = 10_000;
     let mut map = list(memory, process, mappings)?.first;
@@ -144,7 +155,8 @@ fn libraries(memory: &Memory, process: &Process, mappings: &[Mapping]) -> Option
     Some(bases)
 }
 
-/// A mapping's file, also where it has been replaced since, or where the process has another root.
+/// Returns the contents of a mapping's file, even if the file has been replaced since or the process has
+/// another root folder.
 pub(crate) fn mapped(pid: i32, mapping: &Mapping) -> Option<Vec<u8>> {
     let pid = proc::visible_thread(pid);
     let kept = foreign_file::by_link(&format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.lo, mapping.hi));

@@ -1,13 +1,12 @@
-//! Into a process: maps the agent's image there, and has one borrowed thread run the agent's preparation.
+//! Entering a process: one borrowed thread maps the agent there and runs the agent's preparation.
 
 use std::io::{self, Error};
-use std::mem::offset_of;
 
 use anyhow::{Context, Result, anyhow, bail};
-use gprofinject_abi::attach::{CONTROL, DETOURS_MAX, Order, PREPARE};
-use gprofinject_abi::plan::THREAD_WORDS;
+use gprofinject_abi::attach::{CONTROL, Command, DETOURS_MAX, Order};
 use gprofinject_abi::{AGENT_FILE, REGION_SUFFIX};
 use gprofinject_plan::Plan;
+use zerocopy::{IntoBytes, transmute};
 
 use crate::os::{proc, sys};
 use crate::program::planned::Planned;
@@ -17,7 +16,7 @@ use crate::target::agent::attachment::{Attachment, Detoured, Guest, Image, Landi
 use crate::target::agent::detours::{self, COPY, Found};
 use crate::target::agent::handover;
 use crate::target::agent::image::Agent;
-use crate::target::agent::order::order_bytes;
+use crate::target::agent::order::preparation;
 use crate::target::agent::room::{code_len, gap, libc_code};
 use crate::target::named;
 use crate::target::process::{Process, refusal};
@@ -26,13 +25,14 @@ use crate::target::threads::stopped::Stopped;
 use crate::target::threads::tracer;
 
 const PAGE: u64 = 4096;
-/// The stack on which orders are carried out.
+/// The size in bytes of the stack on which the agent carries out orders.
 const STACK: u64 = 64 << 10;
 const COPIES: u64 = (DETOURS_MAX as u64 * COPY).next_multiple_of(PAGE);
 const ORDER: u64 = (size_of::<Order>() as u64).next_multiple_of(PAGE);
 
 impl Attachment {
-    /// The agent in a process that was started with it. A stack for orders is mapped there.
+    /// Returns the agent in a process that gprofinject has started with it, after a stack for orders has been
+    /// mapped there.
     ///
     /// # Errors
     /// The process cannot be stopped, or has executed another program.
@@ -73,8 +73,8 @@ impl Attachment {
         Ok(attachment)
     }
 
-    /// Maps the agent and has it prepare. Only one thread is stopped, for a few milliseconds. None: another gprofinject has come
-    /// first.
+    /// Maps the agent and makes it prepare. Only one thread is stopped, for a few milliseconds. Returns
+    /// `None` if another gprofinject has come first.
     ///
     /// # Errors
     /// The agent cannot be put into this process, or not now. Nothing is left there.
@@ -86,7 +86,7 @@ impl Attachment {
         name: &str,
     ) -> Result<Option<Attachment>> {
         let prepared = Attachment::prepare_this(process, planned, plan, folder, name);
-        // Whatever went wrong did so because of that.
+        // This is the reason for whatever failed.
         prepared.map_err(|error| match process.executes_another() {
             true => anyhow!("process {} executes another program now; try again", process.pid),
             false => error,
@@ -123,11 +123,11 @@ impl Attachment {
                 let memory = Memory::open(pid)?;
                 let mut stopped = attachment.one(tracer)?;
                 let prepared = attachment.map(&mut stopped, &memory, &agent, near).and_then(|()| {
-                    // By their names, where the kernel has no such way.
+                    // The process opens the files by their names if the kernel cannot copy descriptors.
                     let given = attachment.give(&mut stopped, &memory, folder, name).unwrap_or([-1; 2]);
-                    let bytes =
-                        |pairs: &[[u64; 2]]| order_bytes(process, folder.path(), name, given, pairs, get_gr);
-                    attachment.prepare_stopped(&mut stopped, &memory, &agent, &found, bytes)
+                    let order =
+                        |pairs: &[[u64; 2]]| preparation(process, folder.path(), name, given, pairs, get_gr);
+                    attachment.prepare_stopped(&mut stopped, &memory, &agent, &found, order)
                 });
                 if prepared.is_err() || !client.is_there() {
                     let _ = attachment.unmap(&mut stopped, &memory);
@@ -138,7 +138,7 @@ impl Attachment {
         Ok(is_first.then_some(attachment))
     }
 
-    /// Opens region and plan file in the process.
+    /// Opens the region file and the plan file in the process. Returns their descriptors there.
     fn give(
         &self,
         stopped: &mut Stopped,
@@ -159,7 +159,7 @@ impl Attachment {
         memory: &Memory,
         agent: &Agent,
         found: &[Found],
-        bytes: impl Fn(&[[u64; 2]]) -> Result<Vec<u8>>,
+        order: impl Fn(&[[u64; 2]]) -> Result<Order>,
     ) -> Result<()> {
         let Stage::Mapped { image, .. } = &self.stage else { bail!("the agent is not mapped") };
         let image = image.clone();
@@ -170,12 +170,12 @@ impl Attachment {
             memory.write(planned.copy, &planned.detour.original)?;
         }
         let pairs: Vec<[u64; 2]> = planned.iter().map(|p| [p.at, p.copy]).collect();
-        memory.write(image.order, &bytes(&pairs)?)?;
+        memory.write(image.order, order(&pairs)?.as_bytes())?;
         let detoured =
             |p: detours::Planned| Detoured { at: p.at, before: p.before, after: p.detour.replacement };
         let detours: Vec<Detoured> = planned.into_iter().map(detoured).collect();
         self.stage = Stage::Mapped { image: image.clone(), detours: detours.clone(), mapped: None };
-        // The next thing that happens is that the process knows our folder.
+        // The process learns of the run folder in the next step.
         self.save().context("the run folder cannot be written to")?;
         let pid = self.pid;
         let refused = |error: Error| match error.raw_os_error() {
@@ -184,31 +184,24 @@ impl Attachment {
             ),
             _ => anyhow!("the agent could not be prepared: {}", sys::reason(&error)),
         };
-        let prepared = self.command(stopped, memory, PREPARE);
-        let read = |offset: usize, n: u64| memory.word(image.order + offset as u64 + 8 * n);
-        let mapped = read(offset_of!(Order, mapped), 0)?;
-        // If the agent has failed, this is what has to be unmapped.
+        let prepared = self.command(stopped, memory, Command::Prepare);
+        let order: Order = memory.record(image.order)?;
+        let mapped = order.mapped;
+        // If the agent has failed, this memory has to be unmapped.
         self.stage = Stage::Mapped { image: image.clone(), detours: detours.clone(), mapped: Some(mapped) };
         prepared.map_err(refused)?;
-        let (mut words, mut waiting) = ([0; THREAD_WORDS], [0; 3]);
-        for (n, word) in (0..).zip(&mut words) {
-            *word = read(offset_of!(Order, words), n)?;
-        }
-        for (n, word) in (0..).zip(&mut waiting) {
-            *word = read(offset_of!(Order, waiting), n)?;
-        }
-        let shadows = Some(read(offset_of!(Order, shadows), 0)?).filter(|table| *table != 0);
-        let [word, start, end] = waiting;
+        let (words, shadows) = (transmute!(order.words), Some(order.shadows).filter(|table| *table != 0));
+        let [word, start, end] = order.waiting;
         let landing = (word != 0).then_some(Landing { word, code: start..end });
         let guest = Guest { image, detours, words, shadows, mapped, landing };
         // The process can write to the order as well.
-        guest.check().context("the process has changed what the agent said")?;
+        guest.check().context("the process has changed the answer of the agent")?;
         self.stage = Stage::Prepared(guest);
         Ok(())
     }
 
-    /// Maps memory near the C library's code and puts the agent there. The other threads run and map memory, too: the
-    /// place is chosen anew when one of them has taken it.
+    /// Maps memory near the C library's code and writes the agent there. The other threads run and may map
+    /// memory too: if one of them has taken the place, another is chosen.
     fn map(&mut self, stopped: &mut Stopped, memory: &Memory, agent: &Agent, near: u64) -> Result<()> {
         const READ_WRITE: u64 = (libc::PROT_READ | libc::PROT_WRITE) as u64;
         const READ_EXECUTE: u64 = (libc::PROT_READ | libc::PROT_EXEC) as u64;
@@ -227,7 +220,7 @@ impl Attachment {
                     found = Some(base);
                     break;
                 }
-                // Kernels before 4.17 take the address as a hint.
+                // Kernels before 4.17 treat the address as a hint.
                 Ok(made) => {
                     stopped.call(self.instruction, libc::SYS_munmap, [made, len, 0, 0, 0, 0])?;
                 }
@@ -274,7 +267,8 @@ impl Attachment {
     }
 }
 
-/// Functions of an unwinder that is part of the program whose frames are below every landing: runtime addresses.
+/// Returns the runtime addresses of those functions of an unwinder in the program whose frames are below
+/// every landing.
 fn unwinder(planned: &Planned, bias: u64) -> Vec<(u64, u64)> {
     const NAMES: [&str; 5] = [
         "_Unwind_RaiseException",
@@ -288,7 +282,8 @@ fn unwinder(planned: &Planned, bias: u64) -> Vec<(u64, u64)> {
     own.map(|function| (function.address.wrapping_add(bias), function.size)).collect()
 }
 
-/// Where such an unwinder's `_Unwind_GetGR` can be called without being counted; 0: there is none.
+/// Returns the runtime address at which such an unwinder's `_Unwind_GetGR` can be called without being
+/// counted, or 0 if there is none.
 fn get_gr(planned: &Planned, plan: &Plan, bias: u64) -> u64 {
     let mut functions = planned.functions().map(|(function, _)| function);
     let Some(own) = functions.find(|function| function.names().any(|name| name == "_Unwind_GetGR")) else {

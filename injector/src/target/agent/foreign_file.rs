@@ -1,5 +1,6 @@
-//! Files that another process has mapped. Their names, contents and lengths are that process's: a name may be a named pipe
-//! or a device by now, a link in its root folder may lead out of it, and a file may be cut off while we read it.
+//! Files that another process has mapped. That process controls their names, contents and lengths: a name may
+//! by now be that of a named pipe or a device, a link may lead out of the process's root folder, and a file
+//! may be truncated while it is read.
 
 use std::fs::File;
 use std::io::{self, Error};
@@ -10,28 +11,36 @@ use rustix::io::Errno;
 
 use crate::os::sys;
 
-/// Longer files are not read: node has 100 MB.
+/// The length in bytes above which files are not read. node has 100 MB.
 const LONGEST: u64 = 2 << 30;
 
-/// The file that a link of the kernel's leads to (/proc/PID/map_files/...).
+/// Opens the file to which one of the kernel's links leads (/proc/PID/map_files/...).
+///
+/// # Errors
+/// The link leads to no regular file, or the file cannot be opened.
 pub(crate) fn by_link(link: &str) -> io::Result<File> {
     regular(fs::open(link, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// A file by the name that it has for a process, whose root folder may be another. Links lead nowhere outside of that.
+/// Opens a file by the name that it has for a process, whose root folder may be another. No link leads out of
+/// that folder.
+///
+/// # Errors
+/// The name leads to no regular file, or the file cannot be opened.
 pub(crate) fn in_root(pid: i32, path: &str) -> io::Result<File> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let root = fs::open(format!("/proc/{pid}/root"), flags | OFlags::DIRECTORY, Mode::empty())?;
     let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
     match fs::openat2(&root, path, flags, Mode::empty(), resolve) {
-        // Before Linux 5.6, and in containers that forbid it, links are followed as they are for us.
+        // Before Linux 5.6, and in containers that forbid the call, links are resolved in the injector's own
+        // root folder.
         Err(Errno::NOSYS | Errno::PERM) => by_link(&format!("/proc/{pid}/root{path}")),
         found => regular(found?),
     }
 }
 
-/// Opens for reading what was only looked up so far, if it is a regular file: to open a pipe waits, to open a device may
-/// do anything.
+/// Opens for reading what was only looked up so far, if it is a regular file. Opening a pipe would wait, and
+/// opening a device may have any effect.
 fn regular(found: impl AsFd + AsRawFd) -> io::Result<File> {
     let stat = fs::fstat(&found)?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
@@ -41,7 +50,11 @@ fn regular(found: impl AsFd + AsRawFd) -> io::Result<File> {
     Ok(fs::open(name, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?.into())
 }
 
-/// Reads a file as a whole. A mapping of it would end us with SIGBUS, should its owner cut it off.
+/// Reads a file as a whole. It is not mapped, because the injector would get a SIGBUS if the file's owner
+/// truncated it.
+///
+/// # Errors
+/// The file is too long, or reading fails.
 pub(crate) fn contents(file: &File) -> io::Result<Vec<u8>> {
     sys::read_whole(file, LONGEST)
 }

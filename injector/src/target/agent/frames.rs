@@ -1,5 +1,5 @@
-//! Return addresses that the hooks have replaced, put back: every frame that is on a stack, of a thread or of a
-//! coroutine, has a cell in the shadow of its stack, and an exit label in its return slot.
+//! Restores return addresses that hooks have replaced. Every hooked frame on a stack, of a thread or of a
+//! coroutine, has a cell in the shadow of its stack and an exit label in its return slot.
 
 use std::fs::File;
 use std::io;
@@ -14,10 +14,11 @@ use crate::target::threads::memory::Memory;
 
 const PAGE: u64 = 4096;
 const CELL: u64 = size_of::<Cell>() as u64;
-/// One word for each window of the address space: user addresses have 47 bits.
+/// The length of the table, in bytes: one word for each window of the user's address space, which has 47
+/// bits.
 const TABLE: u64 = (1 << 47) / WINDOW * 8;
 
-/// Which of a process's pages are there.
+/// The page map of a process (/proc/PID/pagemap).
 struct Pages(File);
 
 impl Pages {
@@ -25,7 +26,10 @@ impl Pages {
         File::open(format!("/proc/{}/pagemap", proc::visible_thread(pid))).map(Pages)
     }
 
-    /// Addresses of the pages in a range that have ever been touched.
+    /// Returns the addresses of the pages in a range that have been touched.
+    ///
+    /// # Errors
+    /// The page map cannot be read.
     fn present(&self, range: Range<u64>) -> io::Result<Vec<u64>> {
         const PRESENT: u64 = 1 << 63;
         const SWAPPED: u64 = 1 << 62;
@@ -37,24 +41,27 @@ impl Pages {
     }
 }
 
-/// What a return slot has held before a hook replaced it. The frame's CFA is behind the slot, and `shadows` is the agent's
-/// table of shadow stacks.
+/// Returns what a return slot contained before a hook replaced it, if one did. The frame's CFA is the address
+/// after the slot, and `shadows` is the address of the agent's table of shadow stacks.
 pub(crate) fn replaced(memory: &Memory, shadows: u64, cfa: u64) -> Option<u64> {
     let shadow = memory.word(shadows + cfa / WINDOW * 8).ok().filter(|shadow| *shadow != 0)?;
-    memory.word(shadow + (cfa % WINDOW) / 8 * CELL).ok().filter(|address| *address != 0)
+    let cell: Cell = memory.record(shadow + (cfa % WINDOW) / 8 * CELL).ok()?;
+    Some(cell.return_address).filter(|address| *address != 0)
 }
 
-/// Puts all return addresses back that hooks have replaced. Returns how many. `shadows` is the agent's table of shadow stacks,
-/// whose cells stay as they are: a frame is on the stack only if its return slot holds an exit label.
+/// Restores all return addresses that hooks have replaced, and returns their number. `shadows` is the address
+/// of the agent's table of shadow stacks, whose cells stay as they are: a frame counts as alive only if its
+/// return slot contains an exit label.
+///
+/// # Errors
+/// The process's memory cannot be accessed, or the order's time is over.
 pub(crate) fn put_back(pid: i32, memory: &Memory, shadows: u64, arena: &Range<u64>) -> io::Result<usize> {
     let mut frames = Vec::new();
     let pages = Pages::of(pid)?;
     for page in pages.present(shadows..shadows + TABLE)? {
-        let words = memory.bytes(page, PAGE as usize)?;
-        for (n, shadow) in
-            crate::target::agent::frames::words(&words).enumerate().filter(|(_, shadow)| *shadow != 0)
-        {
-            // The process can have written any number of them there.
+        let table: Vec<u64> = memory.records(page, PAGE as usize / 8)?;
+        for (n, shadow) in table.into_iter().enumerate().filter(|(_, shadow)| *shadow != 0) {
+            // The process can have written any number of windows there.
             deadline::check()?;
             let window = ((page - shadows) / 8 + n as u64) * WINDOW;
             for cells in runs(&pages.present(shadow..shadow.saturating_add(2 * WINDOW))?) {
@@ -68,11 +75,7 @@ pub(crate) fn put_back(pid: i32, memory: &Memory, shadows: u64, arena: &Range<u6
     Ok(frames.len())
 }
 
-fn words(bytes: &[u8]) -> impl Iterator<Item = u64> {
-    bytes.chunks_exact(8).map(|word| word.try_into().map_or(0, u64::from_le_bytes))
-}
-
-/// Pages that follow each other, as ranges of at most a MiB.
+/// Joins adjacent pages into ranges of at most one MiB.
 fn runs(pages: &[u64]) -> Vec<Range<u64>> {
     const MOST: u64 = 1 << 20;
     let mut runs: Vec<Range<u64>> = Vec::new();
@@ -85,8 +88,8 @@ fn runs(pages: &[u64]) -> Vec<Range<u64>> {
     runs
 }
 
-/// Frames on the stack by their cells, the first of which is of the frame with that CFA: return slot, and return
-/// address.
+/// Returns the return slot and the true return address of each live frame. `cells` are the frames' cells, the
+/// first of which belongs to the frame with the given CFA.
 fn find(
     memory: &Memory,
     cells: &Range<u64>,
@@ -95,8 +98,8 @@ fn find(
     frames: &mut Vec<(u64, u64)>,
 ) -> io::Result<()> {
     let count = (cells.end - cells.start) / CELL;
-    let Ok(slots) = memory.bytes(first - 8, (count * 8) as usize) else {
-        // Part of the stack is gone.
+    let Ok(slots) = memory.records::<u64>(first - 8, count as usize) else {
+        // A part of the stack has been unmapped.
         let half = cells.start + (cells.end - cells.start) / 2 / CELL * CELL;
         if half == cells.start {
             return Ok(());
@@ -104,12 +107,12 @@ fn find(
         find(memory, &(cells.start..half), first, arena, frames)?;
         return find(memory, &(half..cells.end), first + (half - cells.start) / 2, arena, frames);
     };
-    if !words(&slots).any(|slot| arena.contains(&slot)) {
+    if !slots.iter().any(|slot| arena.contains(slot)) {
         return Ok(());
     }
-    let cells = memory.bytes(cells.start, (count * CELL) as usize)?;
-    let addresses = words(&cells).step_by(CELL as usize / 8);
-    for ((address, slot), cfa) in addresses.zip(words(&slots)).zip((first..).step_by(8)) {
+    let cells: Vec<Cell> = memory.records(cells.start, count as usize)?;
+    for ((cell, slot), cfa) in cells.into_iter().zip(slots).zip((first..).step_by(8)) {
+        let address = cell.return_address;
         if address != 0 && address != cfa - 8 && arena.contains(&slot) {
             frames.push((cfa - 8, address));
         }

@@ -1,5 +1,5 @@
-//! Files of ours, opened here and handed to a stopped process. Where it has another user, root folder or mount
-//! namespace, their names would lead it nowhere.
+//! Hands files that the injector has opened to a stopped process. If the process has another user, root
+//! folder or mount namespace, it could not open them by their names.
 #![allow(
     unsafe_code,
     reason = "it takes descriptors from another process and sends messages from its memory"
@@ -13,7 +13,8 @@ use crate::target::threads::memory::Memory;
 use crate::target::threads::stopped::Stopped;
 
 const COUNT: usize = 2;
-/// A message as it lies in memory: struct msghdr, struct iovec, a byte, and struct cmsghdr with the descriptors.
+/// The offsets in a message as it is in memory: struct msghdr, struct iovec, one byte, and struct cmsghdr
+/// with the descriptors.
 const VECTOR: u64 = 56;
 const BYTE: u64 = VECTOR + 16;
 const CONTROL: u64 = BYTE + 8;
@@ -21,8 +22,8 @@ const CONTROL_HEADER: u64 = 16;
 const CONTROL_LEN: u64 = CONTROL_HEADER + 4 * COUNT as u64;
 const LEN: usize = (CONTROL + CONTROL_LEN) as usize;
 
-/// Opens them in the process, too; their descriptors there. `instruction`: a `syscall`; `scratch`: memory of the
-/// process that is ours.
+/// Passes the files to the process and returns their descriptors there. `instruction` is the address of a
+/// `syscall` instruction in the process, and `scratch` that of memory which the injector has mapped there.
 pub(crate) fn give(
     stopped: &mut Stopped,
     memory: &Memory,
@@ -49,14 +50,14 @@ pub(crate) fn give(
     if let &[first, second] = given.as_slice() {
         return Ok([first, second]);
     }
-    // Some have arrived, and then the limit on open descriptors was reached.
+    // Some descriptors have arrived before the process's limit was reached.
     for descriptor in given {
         stopped.call(instruction, libc::SYS_close, [descriptor as u64, 0, 0, 0, 0, 0])?;
     }
     Err(Error::from_raw_os_error(libc::EMFILE))
 }
 
-/// What another process has open.
+/// Duplicates a descriptor of another process.
 fn borrow(pid: i32, descriptor: RawFd) -> io::Result<OwnedFd> {
     // SAFETY: the calls take numbers only. Each descriptor that they return is new, so nobody else owns it.
     unsafe {
@@ -65,11 +66,13 @@ fn borrow(pid: i32, descriptor: RawFd) -> io::Result<OwnedFd> {
     }
 }
 
+/// Takes ownership of a descriptor that a system call has returned.
+///
 /// # Safety
-/// The answer of a system call that opens something.
+/// `answer` must be the result of a system call that opens a descriptor.
 unsafe fn owned(answer: libc::c_long) -> io::Result<OwnedFd> {
     match answer {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that nobody else owns the descriptor.
         0.. => Ok(unsafe { OwnedFd::from_raw_fd(answer as RawFd) }),
         _ => Err(Error::last_os_error()),
     }
@@ -96,7 +99,7 @@ fn send(socket: &OwnedFd, files: [&File; COUNT]) -> io::Result<()> {
     }
 }
 
-/// A message to be at that address: one byte, and room for the descriptors.
+/// Returns the bytes of a message for that address: one byte of data, and room for the descriptors.
 fn message(at: u64) -> [u8; LEN] {
     let mut bytes = [0; LEN];
     let words = [
@@ -113,7 +116,7 @@ fn message(at: u64) -> [u8; LEN] {
     bytes
 }
 
-/// Those in a control message, of which there may be fewer than there is room for.
+/// Returns the descriptors in a control message, which may be fewer than it has room for.
 fn descriptors(control: &[u8]) -> Vec<i32> {
     let len = control.get(..8).and_then(|len| len.try_into().ok()).map_or(0, u64::from_le_bytes);
     let present = control.get(CONTROL_HEADER as usize..len as usize).unwrap_or_default();

@@ -1,8 +1,10 @@
-//! The agent library, put into a process without its dynamic linker's help: borrowing a thread for dlopen would
-//! need one that holds no lock of the loader or the allocator, which nobody can see from outside.
+//! The agent library, put into a process without the help of its dynamic linker. A borrowed thread could call
+//! dlopen only if no thread holds a lock of the loader or of the allocator, and the injector cannot see that
+//! from outside.
 //!
-//! The library needs little: relative relocations, and the offset of its thread words. It has no TLS segment there;
-//! the words lie in a part of glibc's thread control block that glibc keeps free for older programs ([`WORDS`]).
+//! The library needs little: relative relocations, and the offset of its thread words. It has no TLS segment
+//! there; the words are in a part of glibc's thread control block that glibc keeps unused for older programs
+//! ([`WORDS`]).
 
 use anyhow::{Context, Result, bail};
 use gprofinject_abi::attach::WORDS;
@@ -14,23 +16,27 @@ use crate::store::libraries::AGENT;
 
 const PAGE: u64 = 4096;
 
-/// The library's bytes as they lie in memory.
+/// The library's bytes as they will be in memory.
 pub(crate) struct Agent {
     bytes: Vec<u8>,
     relocations: Vec<(u64, Kind)>,
-    /// Its code, a range of pages.
+    /// The address range of its code: whole pages.
     pub(crate) code: (u64, u64),
     functions: Vec<(String, u64)>,
 }
 
 #[derive(Clone, Copy)]
 enum Kind {
-    /// The address where the library lies, plus this.
+    /// The library's address plus this number.
     Relative(u64),
     Words,
 }
 
 impl Agent {
+    /// Reads the agent library that is part of this command.
+    ///
+    /// # Errors
+    /// The library is damaged, or has a relocation of an unexpected kind.
     pub(crate) fn new() -> Result<Agent> {
         let file = ElfFile64::<Endianness>::parse(AGENT).context("the agent library is damaged")?;
         let endian = file.endian();
@@ -54,9 +60,9 @@ impl Agent {
             let kind = match r_type {
                 elf::R_X86_64_RELATIVE => Kind::Relative(relocation.addend() as u64),
                 elf::R_X86_64_TPOFF64 => Kind::Words,
-                // The way in by the dynamic linker.
+                // The entry point for the dynamic linker, which is not used here.
                 elf::R_X86_64_IRELATIVE => continue,
-                // Weak, and left undefined.
+                // The symbol is weak and stays undefined.
                 elf::R_X86_64_GLOB_DAT if is_undefined(&file, relocation.target()) => continue,
                 other => bail!("the agent library has a relocation of type {other}"),
             };
@@ -68,16 +74,17 @@ impl Agent {
         Ok(agent)
     }
 
+    /// The number of bytes that the library needs in memory.
     pub(crate) fn len(&self) -> u64 {
         self.bytes.len() as u64
     }
 
-    /// Offset of a function.
+    /// Returns the offset of a function in the library.
     pub(crate) fn function(&self, name: &str) -> Option<u64> {
         self.functions.iter().find(|(known, _)| known == name).map(|(_, at)| *at)
     }
 
-    /// The bytes for a place in memory.
+    /// Returns the bytes for the address `base`, with all relocations applied.
     pub(crate) fn at(&self, base: u64) -> Vec<u8> {
         let mut bytes = self.bytes.clone();
         for &(at, kind) in &self.relocations {

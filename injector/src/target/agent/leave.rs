@@ -1,13 +1,13 @@
-//! Out of a process again: patches, return addresses, library functions, memory.
+//! Leaving a process: restores the patched text, the return addresses and the library functions, and unmaps
+//! the memory.
 
 use std::collections::{HashSet, VecDeque};
 use std::io;
-use std::mem::offset_of;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use gprofinject_abi::attach::{ACCUMULATOR, LEAVE, MAPPED_MAX, PAD, WORDS};
+use gprofinject_abi::attach::{ACCUMULATOR, Command, MAPPED_MAX, PAD, WORDS};
 use gprofinject_abi::plan::ThreadWords;
 
 use crate::os::proc::{self, Mapping};
@@ -21,7 +21,8 @@ use crate::target::threads::stopped::{Pause, Stopped};
 use crate::target::threads::thread::Thread;
 use crate::target::threads::{deadline, tracer};
 
-/// How long it is tried. Hooks that stay are worse than hooks that do not come, so this is longer than for putting them in.
+/// For how long leaving is tried. Hooks that stay are worse than hooks that are not written, so this is
+/// longer than the time for writing them.
 const PATIENCE: Duration = Duration::from_secs(15);
 
 #[derive(Debug, thiserror::Error)]
@@ -29,16 +30,19 @@ const PATIENCE: Duration = Duration::from_secs(15);
 struct Stays;
 
 impl Attachment {
-    /// Leaves the process as it was. Returns how long its threads stood still at most, and whether nothing of ours is left: a
-    /// thread may be in our code and stay there, so that the memory has to stay as well.
+    /// Leaves the process as it was. Returns the longest time for which its threads stood still, and whether
+    /// nothing of the agent is left. If a thread stays in the agent's code, the memory has to stay as well.
     ///
     /// # Errors
-    /// The process could not be stopped, or not be written to. The hooks stay.
+    /// The process cannot be stopped or written to. The hooks stay.
     pub(crate) fn detach(&mut self) -> Result<(Pause, bool)> {
         self.order(|attachment, _| attachment.detach_running())
     }
 
-    /// The same for a process that was forked by the one that was attached to.
+    /// Leaves a process that was forked by the process of this record.
+    ///
+    /// # Errors
+    /// As for [`Attachment::detach`].
     pub(crate) fn detach_child(mut self, process: &Process) -> Result<(Pause, bool)> {
         (self.pid, self.started, self.is_inherited) = (process.pid, process.started, true);
         self.detach()
@@ -73,13 +77,13 @@ impl Attachment {
                 Ok((longest, is_clean))
             }
             Err(error) if error.is::<Stays>() => Ok((longest, false)),
-            // It has executed another program meanwhile.
+            // The process has executed another program meanwhile.
             Err(_) if proc::mappings(self.pid).is_ok_and(|now| !self.is_among(&now)) => Ok((longest, true)),
             Err(error) => Err(error),
         }
     }
 
-    /// Whether anything of ours is mapped.
+    /// Whether anything of the agent is mapped.
     fn is_among(&self, mappings: &[Mapping]) -> bool {
         let image = self.image().map(|image| image.memory.start);
         let is_ours = |mapping: &Mapping| Some(mapping.lo) == image || self.is_in_folder(mapping);
@@ -90,7 +94,8 @@ impl Attachment {
         Path::new(&mapping.path).starts_with(&self.folder)
     }
 
-    /// Takes our memory away. No thread can come there any more, so all but one may run meanwhile. Returns false if it stays.
+    /// Unmaps the agent's memory. No thread can enter it any more, so all threads but one may run meanwhile.
+    /// Returns false if the memory stays.
     fn unmap_running(&self) -> bool {
         let unmapped = tracer::apart(self.pid, |tracer| -> Result<()> {
             let memory = Memory::open(self.pid)?;
@@ -111,7 +116,8 @@ impl Attachment {
         if !*is_unpatched {
             return Ok(Step::Later(match self.pause_stopped(stopped, memory, until)? {
                 Step::Done(()) => {
-                    // Most threads that are in our code leave it by themselves now, and do not come back.
+                    // Most threads that are in the agent's code leave it by themselves now and do not return
+                    // to it.
                     *is_unpatched = true;
                     Stays.into()
                 }
@@ -124,19 +130,19 @@ impl Attachment {
         if !are_out? {
             return Ok(Step::Later(Stays.into()));
         }
-        self.command(stopped, memory, LEAVE)?;
-        // No thread is on its way through a thunk now, which would rely on the frame's cell.
+        self.command(stopped, memory, Command::Leave)?;
+        // No thread is inside a thunk now, which would rely on the frame's cell.
         if let Some(shadows) = self.guest().and_then(|guest| guest.shadows) {
             frames::put_back(self.pid, memory, shadows, &self.arena)?;
         }
-        // As long as return addresses were replaced, unwinders needed the detours.
+        // Unwinders needed the detours as long as return addresses were replaced.
         for detoured in self.detours().iter().filter(|d| d.stands(memory, &d.after)) {
             memory.write(detoured.at, &detoured.before)?;
         }
         Ok(Step::Done(()))
     }
 
-    /// Lets threads run until none is in our code, or time is up.
+    /// Lets threads run until none is in the agent's code, or the time is over.
     fn get_out(
         &self,
         stopped: &mut Stopped,
@@ -146,7 +152,7 @@ impl Attachment {
     ) -> Result<bool> {
         const LONGEST: Duration = Duration::from_millis(4);
         let (mut turn, at_once) = stopped.turn();
-        // Threads in the order of their turns, and how many turns there have been since their length was last changed.
+        // The threads in the order of their turns, and the number of turns since their length last changed.
         let mut queue: VecDeque<i32> = VecDeque::new();
         let mut turns = 0;
         let mut mappings = proc::mappings(self.pid)?;
@@ -178,7 +184,7 @@ impl Attachment {
         }
     }
 
-    /// Makes threads wait that an exception lands in a handler, or lets them go on.
+    /// Makes threads wait when an exception lands in a handler, or lets them continue.
     fn wait_for_landings(&self, memory: &Memory, wait: bool) -> io::Result<()> {
         match self.guest().and_then(|guest| guest.landing.as_ref()) {
             None => Ok(()),
@@ -186,12 +192,12 @@ impl Attachment {
         }
     }
 
-    /// Has a thread that waits go on at its landing pad.
+    /// Makes a waiting thread continue at its landing pad.
     fn take_from_landing(&self, thread: &mut Thread, memory: &Memory) -> io::Result<()> {
         let Some(landing) = self.guest().and_then(|guest| guest.landing.as_ref()) else { return Ok(()) };
         if landing.code.contains(&thread.registers.rip) {
             let block = thread.registers.fs_base;
-            // At its first instruction rax has not been saved.
+            // At its first instruction rax has not been saved yet.
             let rax = match thread.registers.rip == landing.code.start {
                 true => thread.registers.rax,
                 false => memory.word(block + ACCUMULATOR)?,
@@ -205,16 +211,16 @@ impl Attachment {
         self.arena.contains(&address) || self.image().is_some_and(|image| image.memory.contains(&address))
     }
 
-    /// Whether a thread runs our code, or will come back to it, or an exception is on its way: the unwinder relies on
-    /// what it has found in the frames.
+    /// Whether a thread runs the agent's code or will return to it, or has an exception in flight. In the
+    /// last case the unwinder relies on what it has found in the frames.
     fn is_here(&self, thread: &Thread, memory: &Memory, mappings: &[Mapping], files: &mut Files) -> bool {
         let Some(image) = self.image() else { return false };
         let registers = &thread.registers;
         if self.is_ours(registers.rip) {
             return true;
         }
-        let landing = memory.word(registers.fs_base + WORDS + offset_of!(ThreadWords, landing) as u64);
-        if landing.is_ok_and(|landing| landing >= registers.rsp) {
+        let words = memory.record::<ThreadWords>(registers.fs_base + WORDS);
+        if words.is_ok_and(|words| words.landing >= registers.rsp) {
             return true;
         }
         let is_library = |mapping: &&Mapping| mapping.executable && mapping.path.contains("/libgcc_s");
@@ -226,7 +232,7 @@ impl Attachment {
         if is_unwinder(registers.rip) {
             return true;
         }
-        // The agent calls a library's function by a pointer, and waits for it.
+        // The agent calls a library function through a pointer and waits for its return.
         let calls_out = |word: u64| {
             image.code.contains(&word)
                 && memory.bytes(word - 6, 6).is_ok_and(|bytes| {
@@ -238,7 +244,7 @@ impl Attachment {
             let shadows = shadows.filter(|_| self.arena.contains(&slot))?;
             frames::replaced(memory, shadows, cfa)
         };
-        // What an unwinder calls that is part of the program is hooked as well.
+        // Functions that are called by an unwinder which is part of the program are hooked as well.
         let calls_hooked = |at: u64, word: u64| replaced(at + 8, word).is_some_and(is_unwinder);
         let libc = libc_code(mappings).map_or(0..0, |libc| libc.lo..libc.hi);
         let mut others = HashSet::new();
@@ -255,18 +261,20 @@ impl Attachment {
         if suspicious.is_none() {
             return false;
         }
-        // The words may be what calls have left on the stack that are over.
+        // The words may be remains of calls that have returned.
         let ours = |at| image.memory.contains(&at) || self.arena.contains(&at) || is_unwinder(at);
         Callers { memory, pid: self.pid, mappings, files }.any(thread, ours, replaced).unwrap_or(true)
     }
 
-    /// Unmaps all that is ours, by a stopped thread.
+    /// Makes a stopped thread unmap everything that the agent has mapped.
+    ///
+    /// # Errors
+    /// A system call in the process fails.
     pub(super) fn unmap(&self, stopped: &mut Stopped, memory: &Memory) -> Result<()> {
         let mut ranges: Vec<(u64, u64)> = Vec::new();
         if let Some(mapped) = self.mapped() {
-            let table = memory.bytes(mapped, MAPPED_MAX * 16).unwrap_or_default();
-            let word = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_le_bytes);
-            let pairs = table.chunks_exact(16).map(|pair| (word(&pair[..8]), word(&pair[8..])));
+            let table: Vec<[u64; 2]> = memory.records(mapped, MAPPED_MAX).unwrap_or_default();
+            let pairs = table.into_iter().map(|[address, len]| (address, len));
             ranges.extend(pairs.filter(|&(address, len)| address != 0 && len != 0));
         }
         for mapping in proc::mappings(self.pid)? {

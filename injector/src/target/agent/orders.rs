@@ -1,5 +1,5 @@
-//! Work in a process that must not be left half done: it is given to a helper process, which finishes it whatever becomes of
-//! this one.
+//! Work in a process that must not be left half done. A helper process does it and finishes it even if this
+//! process is killed.
 
 use anyhow::Result;
 use serde::Serialize;
@@ -9,7 +9,11 @@ use crate::target::agent::attachment::Attachment;
 use crate::target::threads::helper::{self, Client};
 
 impl Attachment {
-    /// Has a helper do the work, and takes over what the helper has noted in its copy of this.
+    /// Makes a helper do the work, and takes over the changes that the helper has made to its copy of this
+    /// record.
+    ///
+    /// # Errors
+    /// The helper cannot be started or does not answer, or `work` fails.
     pub(super) fn order<T: Serialize + DeserializeOwned>(
         &mut self,
         work: impl FnOnce(&mut Attachment, &Client) -> Result<T>,
@@ -18,7 +22,7 @@ impl Attachment {
         let (after, result) = helper::carry_out(self.pid, home.as_ref(), |client| {
             let result = work(self, client).map_err(|error| format!("{error:#}"));
             if self.mapped().is_some() && !self.is_inherited {
-                // For the gprofinject that leaves the process in our place.
+                // Another gprofinject needs this if it has to leave the process in our place.
                 let _ = self.save();
             }
             (self.clone(), result)

@@ -10,13 +10,14 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Patch {
     addresses: Range<u64>,
-    /// The patch is a jump that stands among other code, or a call in its place. Its first address is one of these then; at the
-    /// first address of a function a thread may stand, since it has not begun.
+    /// Whether the patch is a jump in a place between functions or in dead code (a cave), or a call in its
+    /// place. If so, its first address is one of these. At the first address of a function a thread may
+    /// stand, since it has not begun the function.
     cave: bool,
 }
 
 impl Patch {
-    /// Of all patches of a plan, sorted. Patches without such addresses are left out.
+    /// Returns the addresses of all patches of a plan, sorted. Patches without such addresses are left out.
     pub(super) fn all(plan: &Plan, bias: u64) -> Vec<Patch> {
         let patches = plan.patches().iter().map(|patch| {
             let cave = !plan.is_hook_point(patch.address);
@@ -27,22 +28,24 @@ impl Patch {
         patches.filter(|patch| !patch.addresses.is_empty()).collect()
     }
 
+    /// The addresses, from the first to the last one.
     pub(super) fn addresses(&self) -> &Range<u64> {
         &self.addresses
     }
 }
 
-/// The addresses inside all patches, for quick look-ups: every word on the threads' stacks is looked up while they stand
-/// still.
+/// The addresses inside all patches, in a form for fast look-ups: while the threads stand still, every word
+/// on their stacks is looked up.
 pub(super) struct Overwritten {
     extent: Range<u64>,
-    /// A bit for each address.
+    /// One bit for each address.
     bits: Vec<u64>,
-    /// First bytes of caves.
+    /// The addresses of the first bytes of caves.
     caves: HashSet<u64>,
 }
 
 impl Overwritten {
+    /// Makes the table for patches that are sorted by address.
     pub(super) fn new(patched: &[Patch]) -> Overwritten {
         let ends = patched.first().zip(patched.last());
         let extent = ends.map_or(0..0, |(first, last)| first.addresses.start..last.addresses.end);
@@ -55,18 +58,19 @@ impl Overwritten {
         Overwritten { extent, bits, caves }
     }
 
+    /// Whether an address is inside a patch.
     pub(super) fn contains(&self, at: u64) -> bool {
         let n = at.wrapping_sub(self.extent.start);
         self.bits.get((n / 64) as usize).is_some_and(|bits| bits >> (n % 64) & 1 != 0)
     }
 
-    /// From the first address to the last one.
+    /// The range from the first address to the last one.
     pub(super) fn extent(&self) -> &Range<u64> {
         &self.extent
     }
 
-    /// Whether a word on a stack may be an address inside a patch that a thread returns to. The first address of a cave is none:
-    /// it stands behind a call that never returns.
+    /// Whether a word on a stack may be a return address inside a patch. The first address of a cave is not
+    /// one: it follows a call that never returns.
     pub(super) fn is_returned_to(&self, word: u64) -> bool {
         self.contains(word) && !self.caves.contains(&word)
     }
@@ -87,7 +91,7 @@ mod tests {
         assert_eq!(found, expected.collect::<Vec<u64>>());
         assert!(![0, 0xfff, u64::MAX].iter().any(|&at| overwritten.contains(at)));
         assert!(!Overwritten::new(&[]).contains(0));
-        // A call that does not return may stand before a cave.
+        // A call that does not return may precede a cave.
         assert_eq!(
             [0x1006, 0x4000, 0x4001].map(|word| overwritten.is_returned_to(word)),
             [true, false, true]

@@ -1,10 +1,10 @@
-//! The patches: written, taken away, written once more.
+//! The patches: writes them, removes them, and writes them again.
 
-use std::mem::offset_of;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
-use gprofinject_abi::attach::{ARM, Order, PAUSE, RESUME, WORDS};
+use gprofinject_abi::attach::{Command, Order, WORDS};
+use zerocopy::IntoBytes;
 
 use crate::os::{proc, sys};
 use crate::target::agent::attachment::{Attachment, Moved, Stage, Step};
@@ -16,12 +16,15 @@ use crate::target::threads::stopped::{Pause, Stopped};
 use crate::target::threads::thread::Thread;
 use crate::target::threads::tracer::Tracer;
 
-/// How long it is tried to write the patches or to take them away.
+/// For how long writing or removing the patches is tried.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 impl Attachment {
-    /// Writes the patches, with all threads stopped for as short a time as possible. `moved` gives the place of an overwritten
-    /// instruction's copy, by runtime addresses.
+    /// Writes the patches, with all threads stopped for as short a time as possible. `moved` returns the
+    /// place of an overwritten instruction's copy. Returns the time for which the threads stood still.
+    ///
+    /// # Errors
+    /// The threads cannot be stopped in places that allow it, or the process cannot be written to.
     pub(crate) fn arm(&mut self, moved: &Moved<'_>) -> Result<Pause> {
         self.order(|attachment, _| {
             attachment
@@ -42,28 +45,31 @@ impl Attachment {
         let (Stage::Prepared(guest) | Stage::Armed(guest) | Stage::Paused(guest)) = &mut self.stage else {
             bail!("the agent has not prepared");
         };
-        let words: Vec<u8> = guest.words.iter().flat_map(|word| word.to_le_bytes()).collect();
         for thread in stopped.threads.iter().filter(|thread| thread.registers.fs_base != 0) {
-            memory.write(thread.registers.fs_base + WORDS, &words)?;
+            memory.write(thread.registers.fs_base + WORDS, guest.words.as_bytes())?;
         }
-        // A library may have gone since.
+        // A library may have been unloaded since.
         guest.detours.retain(|d| d.stands(&memory, &d.before));
         for detoured in &guest.detours {
             memory.write(detoured.at, &detoured.after)?;
         }
-        let step = guest.image.order + offset_of!(Order, step) as u64;
-        if let Err(error) = self.command(&mut stopped, &memory, ARM) {
+        let order = guest.image.order;
+        if let Err(error) = self.command(&mut stopped, &memory, Command::Arm) {
             for detoured in self.detours() {
                 let _ = memory.write(detoured.at, &detoured.before);
             }
-            let step = memory.word(step).unwrap_or(0);
+            let step = memory.record::<Order>(order).map_or(0, |order| order.step);
             return Err(anyhow!("the patches could not be written: {} (step {step})", sys::reason(&error)));
         }
         self.set_paused(false);
         Ok(Step::Done(stopped.pause()))
     }
 
-    /// Writes the patches once more, which [`Attached::pause`] has taken away.
+    /// Writes the patches again that [`Attachment::pause`] has removed. Returns the time for which the
+    /// threads stood still.
+    ///
+    /// # Errors
+    /// As for [`Attachment::arm`].
     pub(crate) fn resume(&mut self, moved: &Moved<'_>) -> Result<Pause> {
         self.order(|attachment, _| attachment.resume_running(moved))
     }
@@ -79,14 +85,18 @@ impl Attachment {
                 return Ok(Step::Later(error));
             }
             attachment
-                .command(&mut stopped, &memory, RESUME)
+                .command(&mut stopped, &memory, Command::Resume)
                 .map_err(|error| anyhow!("the patches could not be written: {}", sys::reason(&error)))?;
             attachment.set_paused(false);
             Ok(Step::Done(stopped.pause()))
         })
     }
 
-    /// Takes the patches away; the agent stays. What is on the stacks returns through it.
+    /// Removes the patches; the agent stays, and the frames on the stacks return through it. Returns the time
+    /// for which the threads stood still.
+    ///
+    /// # Errors
+    /// As for [`Attachment::arm`].
     pub(crate) fn pause(&mut self) -> Result<Pause> {
         self.order(|attachment, _| attachment.pause_running())
     }
@@ -102,6 +112,7 @@ impl Attachment {
         })
     }
 
+    /// Removes the patches from a process whose threads are stopped.
     pub(super) fn pause_stopped(
         &mut self,
         stopped: &mut Stopped,
@@ -111,7 +122,7 @@ impl Attachment {
         if self.is_paused() {
             return Ok(Step::Done(()));
         }
-        // A thread may be inside a patch: in a row of short functions, in a cave, or at a call in its place.
+        // A thread may be inside a patch: in a sled, in a cave, or at a call in its place.
         let mut mappings = proc::mappings(self.pid)?;
         loop {
             for thread in stopped.threads.iter_mut().filter(|thread| thread.fresh) {
@@ -127,8 +138,8 @@ impl Attachment {
             }
             mappings = proc::mappings(self.pid)?;
         }
-        self.command(stopped, memory, PAUSE)
-            .map_err(|error| anyhow!("the patches could not be taken away: {}", sys::reason(&error)))?;
+        self.command(stopped, memory, Command::Pause)
+            .map_err(|error| anyhow!("the patches could not be removed: {}", sys::reason(&error)))?;
         self.set_paused(true);
         Ok(Step::Done(()))
     }

@@ -1,7 +1,9 @@
-//! What it takes to leave a process, in the run folder: the gprofinject that comes after a killed one reads it.
+//! The record of an attachment in the run folder. If a gprofinject is killed, the next one reads it to leave
+//! the process.
 //!
-//! The folder is ours ([`PrivateFolder`]), so the file is as well. It is checked all the same, since what it says is
-//! written into a process, and sizes in it are sizes of tables of ours.
+//! The folder is private ([`PrivateFolder`]), so the file should be one that gprofinject has written. It is
+//! checked nevertheless, as hostile input: what it says is written to a process, and sizes in it become sizes
+//! of tables.
 
 use std::io;
 use std::ops::Range;
@@ -13,11 +15,11 @@ use crate::store::private_folder::PrivateFolder;
 use crate::target::agent::attachment::{Attachment, Detoured, Guest, Image, Stage};
 
 const FILE: &str = "attached.json";
-/// A million functions take a tenth of that.
+/// The longest record in bytes. A program with a million functions needs a tenth of that.
 const LONGEST: u64 = 1 << 30;
-/// The end of what a process can map: addresses have 47 bits, the stack's end excluded.
+/// The end of the addresses that a process can map: they have 47 bits.
 const TOP: u64 = 1 << 47;
-/// Code of a program spans no more: a direct call reaches 2 GiB.
+/// The longest range of a program's code in bytes: a direct call reaches 2 GiB.
 const CODE_MAX: u64 = 1 << 32;
 const IMAGE_MAX: u64 = 64 << 20;
 const PATCHES_MAX: usize = 1 << 24;
@@ -27,16 +29,20 @@ const UNWINDER_MAX: usize = 1000;
 const AUXILIARY_MAX: usize = 1000;
 
 impl Attachment {
-    /// Writes the record to the run folder. Nothing is written for a process whose record was its parent's.
+    /// Writes the record to the run folder. A record that was read from the folder of the process's parent is
+    /// not written.
+    ///
+    /// # Errors
+    /// The file cannot be written.
     pub(super) fn save(&self) -> io::Result<()> {
         let Some(home) = &self.home else { return Ok(()) };
         home.replace(FILE, &serde_json::to_vec(self).map_err(io::Error::other)?)
     }
 
-    /// What a gprofinject has left in a process, by its run folder; None: it had attached to nothing.
+    /// Reads the record in a run folder. Returns `None` if gprofinject had not attached to a process.
     ///
     /// # Errors
-    /// There is a record, and it cannot be read, or has numbers that we cannot have written.
+    /// The record cannot be read, or contains numbers that gprofinject cannot have written.
     pub(crate) fn load(folder: &PrivateFolder) -> Result<Option<Attachment>> {
         if !folder.has(FILE) {
             return Ok(None);
@@ -46,12 +52,12 @@ impl Attachment {
         let attachment: Attachment =
             serde_json::from_slice(&text).with_context(|| format!("{shown}/{FILE} is damaged"))?;
         attachment.check().with_context(|| format!("{shown}/{FILE} is damaged"))?;
-        // The process's mappings name the folder in this way now, whatever they did then.
+        // The process's mappings show the folder by this name now, whatever it was then.
         let folder_name = folder.path().to_string_lossy().into_owned();
         Ok(Some(Attachment { folder: folder_name, home: Some(folder.clone()), ..attachment }))
     }
 
-    /// Checks that every number is one that we can have written.
+    /// Checks that gprofinject can have written every number.
     fn check(&self) -> Result<()> {
         demand(self.pid > 0, "process number")?;
         demand(is_address(self.instruction), "an address")?;
@@ -87,7 +93,10 @@ impl Image {
 }
 
 impl Guest {
-    /// Checks that every number is one that we or the agent can have written.
+    /// Checks that gprofinject or the agent can have written every number.
+    ///
+    /// # Errors
+    /// An address or a length is out of bounds. The error names it.
     pub(super) fn check(&self) -> Result<()> {
         self.image.check()?;
         check_detours(&self.detours)?;
@@ -192,7 +201,7 @@ mod tests {
             ("/instruction", serde_json::json!(TOP)),
             ("/patches", serde_json::json!([patch(0, 65)])),
             ("/patches", serde_json::json!([patch(10, 11), patch(5, 6)])),
-            // A bitmap of as many bits is made of it.
+            // The table of overwritten addresses would have one bit for each address in between.
             ("/patches", serde_json::json!([patch(0, 1), patch(TOP - 2, TOP - 1)])),
             ("/unwinder", serde_json::json!([[0, u64::MAX]])),
             ("/stage", serde_json::json!({"Armed": {}})),

@@ -1,10 +1,11 @@
-//! Where in a process the agent can lie, and the C library beside it.
+//! Finds room for the agent in a process, and the C library near it.
 
 use crate::os::proc::Mapping;
 
 const PAGE: u64 = 4096;
 
-/// A place for `len` bytes from where the C library's code can be reached.
+/// Returns the address of free room for `len` bytes from which the C library's code at `near` can be reached,
+/// if there is any.
 pub(super) fn gap(mappings: &[Mapping], near: u64, len: u64) -> Option<u64> {
     const REACH: u64 = 1 << 30;
     const LOWEST: u64 = 1 << 20;
@@ -13,9 +14,9 @@ pub(super) fn gap(mappings: &[Mapping], near: u64, len: u64) -> Option<u64> {
     for n in (0..=below).rev() {
         let hi = mappings[n].lo;
         let lo = n.checked_sub(1).map_or(LOWEST, |n| mappings[n].hi);
-        // A page stays free on either side.
+        // One page stays free on either side.
         if hi.saturating_sub(lo) >= len + 2 * PAGE && near - hi < REACH {
-            // Right below is where the process's next memory comes from.
+            // The process's next mappings are placed right below the existing ones.
             let away = ((hi - lo - len - 2 * PAGE) / 2).min(AWAY) & !(PAGE - 1);
             return Some(hi - PAGE - len - away);
         }
@@ -30,7 +31,7 @@ pub(super) fn gap(mappings: &[Mapping], near: u64, len: u64) -> Option<u64> {
     None
 }
 
-/// The C library's code.
+/// Returns the mapping of the C library's code.
 pub(super) fn libc_code(mappings: &[Mapping]) -> Option<&Mapping> {
     let is_libc = |path: &str| {
         let name = path.trim_end_matches(" (deleted)").rsplit('/').next().unwrap_or_default();
@@ -39,7 +40,8 @@ pub(super) fn libc_code(mappings: &[Mapping]) -> Option<&Mapping> {
     mappings.iter().find(|mapping| mapping.executable && is_libc(&mapping.path))
 }
 
-/// How much of the C library's code is read. Another file may have its name, and any length.
+/// The number of bytes of the C library's code that are read. Another file may have the library's name, and
+/// any length.
 pub(super) fn code_len(libc: &Mapping) -> usize {
     const MOST: u64 = 64 << 20;
     (libc.hi - libc.lo).min(MOST) as usize
@@ -47,7 +49,7 @@ pub(super) fn code_len(libc: &Mapping) -> usize {
 
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
 
-/// Address of a `syscall` instruction in a piece of code.
+/// Returns the offset of a `syscall` instruction in a piece of code.
 pub(super) fn find_syscall(code: &[u8]) -> Option<u64> {
     code.windows(SYSCALL.len()).position(|bytes| bytes == SYSCALL).map(|at| at as u64)
 }

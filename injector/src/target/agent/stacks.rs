@@ -1,4 +1,4 @@
-//! What the stacks of stopped threads hold, as far as it decides whether code may be changed or taken away.
+//! The stacks of stopped threads: what they contain decides whether code may be changed or removed.
 
 use std::ops::Range;
 
@@ -6,14 +6,14 @@ use crate::os::proc::Mapping;
 use crate::target::threads::memory::Memory;
 use crate::target::threads::thread::Thread;
 
-/// More of a stack is not looked at.
+/// The number of bytes of a stack that are examined at most.
 const MOST: u64 = 16 << 20;
 const RED_ZONE: u64 = 128;
-/// `__restore_rt`: mov rax, 15; syscall.
+/// The code of `__restore_rt`: `mov rax, 15; syscall`.
 const RESTORER: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
 
-/// Goes through a thread's stack and passes on the words that lie in one of the ranges, with their addresses, until
-/// `is_it` holds for one: that one.
+/// Searches a thread's stack for words that are in one of the ranges. Passes each word and its address to
+/// `is_it`, and returns the first word for which it returns true.
 pub(crate) fn find(
     memory: &Memory,
     thread: &Thread,
@@ -21,7 +21,7 @@ pub(crate) fn find(
     ranges: &[Range<u64>],
     mut is_it: impl FnMut(u64, u64) -> bool,
 ) -> Option<u64> {
-    /// Stays in the cache.
+    /// This size fits into the processor's cache.
     const PIECE: u64 = 128 << 10;
     const ROW: usize = 512;
     let top = thread.registers.rsp & !7;
@@ -35,7 +35,7 @@ pub(crate) fn find(
         memory.read(from, piece).ok()?;
         let word = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_le_bytes);
         for (row, at) in piece.chunks(ROW).zip((from..).step_by(ROW)) {
-            // Without a branch for each word: nearly all rows are passed over.
+            // Without a branch for each word, because nearly all rows contain no such word.
             let is_in = |range: &Range<u64>| {
                 let len = range.end - range.start;
                 row.chunks_exact(8).fold(false, |any, w| any | (word(w).wrapping_sub(range.start) < len))
@@ -56,12 +56,13 @@ pub(crate) fn find(
     None
 }
 
-/// Whether the word at an address is where a signal handler returns to what it has interrupted. A hooked handler
+/// Whether the word at an address is where a signal handler returns to the interrupted code. A hooked handler
 /// returns through `arena` first.
 pub(crate) fn is_interrupted(memory: &Memory, at: u64, arena: &Range<u64>) -> bool {
-    /// From the handler's return address: struct rt_sigframe up to the registers, and sixteen of these.
+    /// The offset of the saved instruction pointer in struct rt_sigframe: the handler's return address, the
+    /// head of struct ucontext, and sixteen registers.
     const RIP: u64 = 8 + 40 + 16 * 8;
-    /// The code segment, behind the instruction pointer and the flags.
+    /// The offset of the code segment from the saved instruction pointer: the flags are in between.
     const CS: u64 = 2 * 8;
     const USER: u64 = 0x33;
     memory.word(at + CS).is_ok_and(|word| word & 0xffff == USER)
@@ -70,13 +71,14 @@ pub(crate) fn is_interrupted(memory: &Memory, at: u64, arena: &Range<u64>) -> bo
             .is_ok_and(|handler| arena.contains(&handler) || is_restorer(memory, handler))
 }
 
-/// Whether signal handlers return there.
+/// Whether the code at an address is what signal handlers return to.
 pub(crate) fn is_restorer(memory: &Memory, at: u64) -> bool {
     memory.bytes(at, RESTORER.len()).is_ok_and(|bytes| bytes == RESTORER)
 }
 
-/// Whether a word, found on a stack at `at`, can be where the thread goes on: behind a call, or where a signal has
-/// interrupted it. Else it is a number like others: the text of a program that is not position-independent lies low.
+/// Whether a word that was found on a stack at `at` can be an address at which the thread continues: it
+/// follows a call instruction, or is where a signal has interrupted the thread. Otherwise it is an ordinary
+/// number, because the text of a program that is not position-independent has small addresses.
 pub(crate) fn may_go_on_at(memory: &Memory, at: u64, word: u64, arena: &Range<u64>) -> bool {
     let before = memory.bytes(word - LONGEST_CALL as u64, LONGEST_CALL);
     before.is_ok_and(|code| ends_with_call(&code)) || is_interrupted(memory, at, arena)
@@ -89,7 +91,7 @@ fn ends_with_call(code: &[u8]) -> bool {
     direct || (2..=LONGEST_CALL.min(code.len())).any(|len| is_indirect_call(&code[code.len() - len..]))
 }
 
-/// `call` by a register or by memory, without prefixes: opcode, ModRM, perhaps SIB and displacement.
+/// Whether the code is an indirect `call` without prefixes: opcode, ModRM, and perhaps SIB and displacement.
 fn is_indirect_call(code: &[u8]) -> bool {
     let [0xff, modrm, rest @ ..] = code else { return false };
     let (mode, base) = (modrm >> 6, modrm & 7);
@@ -109,7 +111,7 @@ mod tests {
 
     #[test]
     fn calls_are_known_by_their_last_bytes() {
-        // As objdump shows them.
+        // The bytes and texts are objdump's.
         for call in [
             &[0xe8, 1, 2, 3, 4][..],         // call rel32
             &[0xff, 0xd0],                   // call rax

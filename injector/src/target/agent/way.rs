@@ -1,4 +1,4 @@
-//! Threads that are in the way of the patches.
+//! Moves threads out of the way of the patches.
 
 use std::ops::Range;
 use std::time::Instant;
@@ -15,7 +15,7 @@ use crate::target::threads::stopped::Stopped;
 use crate::target::threads::thread::Thread;
 
 impl Attachment {
-    /// Makes sure that no thread is where something will be overwritten.
+    /// Makes sure that no thread stands where something will be overwritten.
     pub(super) fn make_room(
         &self,
         stopped: &mut Stopped,
@@ -41,8 +41,8 @@ impl Attachment {
         }
     }
 
-    /// Moves threads out of what will be overwritten. Returns those that have to run on before they can be moved, and where they
-    /// are.
+    /// Moves threads out of what will be overwritten. Returns those that have to run on before they can be
+    /// moved, each with its present address.
     fn move_away(
         &self,
         stopped: &mut Stopped,
@@ -68,7 +68,7 @@ impl Attachment {
         let patched = [overwritten.extent().clone()];
         for thread in stopped.threads.iter_mut().filter(|thread| thread.fresh) {
             if deadline::has_passed() {
-                // A thread that was not looked at counts as one in the way, so nothing is changed.
+                // A thread that was not examined counts as one in the way, so nothing is changed.
                 busy.push((thread.tid, thread.registers.rip));
                 break;
             }
@@ -81,7 +81,7 @@ impl Attachment {
         busy
     }
 
-    /// Whether a thread is where something is overwritten, or will be when a signal handler returns.
+    /// Whether a thread stands where something is overwritten, or will when a signal handler returns.
     pub(super) fn is_in_patch(&self, thread: &Thread, memory: &Memory, mappings: &[Mapping]) -> bool {
         let ends = self.patches.first().zip(self.patches.last());
         let extent = ends.map_or(0..0, |(first, last)| first.addresses().start..last.addresses().end);
@@ -110,8 +110,9 @@ fn inside(address: u64, len: u32, at: u64) -> bool {
     at > address && at < address + u64::from(len)
 }
 
-/// Whether a thread is about to make another one by a system call that will be redirected to the agent. It must not be
-/// between the call's two instructions then, nor about to make the call again because the kernel restarts it.
+/// Whether a thread is about to create another one by a system call that will be redirected to the agent. It
+/// must not stand between the call's two instructions then, and the kernel must not be about to restart the
+/// call.
 fn makes_thread(memory: &Memory, thread: &Thread, libc: &Range<u64>) -> bool {
     const RESTART: i64 = -513;
     let registers = &thread.registers;

@@ -1,4 +1,4 @@
-//! What an earlier gprofinject has left in a process.
+//! Removes from a process what an earlier gprofinject has left there.
 
 use std::path::Path;
 
@@ -11,7 +11,12 @@ use crate::target::named::{self, Named};
 use crate::target::process::Process;
 use crate::target::threads::helper;
 
-/// Takes out what a gprofinject has left that was killed, or what a child has from the process that was attached to.
+/// Takes the agent out of a process if the gprofinject that had put it in was killed, or if the process has
+/// inherited the agent from its parent.
+///
+/// # Errors
+/// Another gprofinject profiles the process, the run folder belongs to another user or does not exist any
+/// more, or the process cannot be left.
 pub(crate) fn take_over(process: &Process, voice: Voice) -> Result<()> {
     let pid = process.pid;
     for named in named::folders(pid)? {
@@ -27,7 +32,7 @@ pub(crate) fn take_over(process: &Process, voice: Voice) -> Result<()> {
         };
         let is_looked_after = logbook::is_looked_after(&folder);
         if !is_looked_after && folder.exists() {
-            // Its helper may still be leaving, or have just left.
+            // The helper of that run may still be leaving the process, or have just left it.
             helper::wait(pid)?;
             if !named::folders(pid)?.iter().any(|named| named.path() == path) {
                 continue;
@@ -65,8 +70,8 @@ pub(crate) fn take_over(process: &Process, voice: Voice) -> Result<()> {
     Ok(())
 }
 
-/// A folder of another user decides nothing here: who could write to it would decide what is written to the process, and
-/// where its profile goes.
+/// Says that the run folder belongs to another user. Such a folder is not used: a user who can write to it
+/// would decide what is written to the process, and where its profile goes.
 pub(crate) fn foreign(pid: i32, folder: &Path, user: u32) -> String {
     format!(
         "process {pid} is, or says that it is, profiled by a gprofinject of user {user} ({}); run this as that user: sudo \

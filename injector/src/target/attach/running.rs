@@ -1,4 +1,4 @@
-//! A process that runs already, attached to for its profile.
+//! A process that already runs, to which gprofinject attaches for its profile.
 
 use std::fs;
 use std::os::fd::RawFd;
@@ -24,32 +24,33 @@ use crate::target::contract::{Patience, Readying, Target};
 use crate::target::grip::Grip;
 use crate::target::process::Process;
 
+/// A process that already runs, and what of gprofinject is in it.
 pub(crate) struct Running {
     process: Process,
     handle: Handle,
-    /// How long the process is profiled; None: to its end, or until a signal tells us to leave it.
+    /// For how long the process is profiled; `None` means until it ends or a signal ends the profile.
     duration: Option<Duration>,
-    /// When that is over. None: never, or the profile has not begun.
+    /// When that time is over. `None` means never, or that the profile has not begun.
     until: Option<Instant>,
     hooks: Hooks,
-    /// Why the process could not be left.
+    /// Why gprofinject could not leave the process.
     stuck: Option<anyhow::Error>,
 }
 
-/// What of ours is in the process.
+/// What gprofinject has put into the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Hooks {
-    /// Nothing was put in.
+    /// Nothing.
     None,
     Armed,
-    /// They were in and have been taken out.
+    /// The hooks have been in place and have been removed.
     Out,
-    /// Memory of ours is still there.
+    /// Memory of the agent is still there.
     Stay,
 }
 
 impl Running {
-    /// A process that may be attached to, without what an earlier gprofinject has left in it.
+    /// Returns a process that can be attached to and contains nothing from an earlier gprofinject.
     pub(crate) fn new(process: Process, duration: Option<Duration>) -> Running {
         let handle = Handle::of(process.pid);
         Running { process, handle, duration, until: None, hooks: Hooks::None, stuck: None }
@@ -59,7 +60,7 @@ impl Running {
         self.handle.has_ended() || !self.process.lives()
     }
 
-    /// What the failed attempt to arm has left behind.
+    /// Removes what a failed attempt to write the hooks has left.
     fn back_out(&mut self, mut made: Attachment) {
         let out = made.detach();
         let is_out = matches!(out, Ok((_, true))) || !self.process.lives();
@@ -115,7 +116,7 @@ impl Target for Running {
             }
             None => format!("attached to process {pid}; Ctrl-C to leave it and write the profile"),
         });
-        // A duration that no clock can show is endless.
+        // A duration that the clock cannot represent counts as endless.
         self.until = self.duration.and_then(|duration| Instant::now().checked_add(duration));
         Ok(())
     }
@@ -168,7 +169,7 @@ impl Target for Running {
                 }
                 if is_clean { Hooks::Out } else { Hooks::Stay }
             }
-            // It has ended meanwhile.
+            // The process has ended meanwhile.
             Err(_) if !self.process.lives() => Hooks::Out,
             Err(error) => {
                 self.stuck = Some(error.context(format!(
@@ -197,17 +198,17 @@ impl Target for Running {
     }
 }
 
-/// The file that a process runs, and what to call it.
+/// Returns the file that a process runs, and the name to show for it.
 ///
 /// # Errors
-/// We may not look into the process.
+/// The injector may not examine the process.
 pub(crate) fn program(process: &Process) -> Result<Program> {
     let pid = process.pid;
     let link = fs::read_link(process.binary()).with_context(|| {
-        format!("process {pid} cannot be looked into; run gprofinject as its user, or as root")
+        format!("process {pid} cannot be examined; run gprofinject as its user, or as root")
     })?;
     let shown = link.to_string_lossy();
-    // It may have been replaced since; what runs can still be read.
+    // The file may have been replaced since; its contents can still be read through the process.
     let binary = match shown.strip_suffix(" (deleted)") {
         Some(_) => process.binary(),
         None => link.clone(),
@@ -215,7 +216,7 @@ pub(crate) fn program(process: &Process) -> Result<Program> {
     Ok(Program::running(binary))
 }
 
-/// Whether the agent has prepared everything.
+/// Checks that the agent has prepared everything.
 fn check_prepared(region: &RegionFile) -> Result<()> {
     let report = region.report().context("the counters cannot be read")?;
     if report.state != AgentState::SettingUp {

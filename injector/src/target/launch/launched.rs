@@ -1,4 +1,4 @@
-//! A program that is started for its profile.
+//! A program that gprofinject starts for its profile.
 
 use std::os::fd::RawFd;
 use std::path::PathBuf;
@@ -20,37 +20,40 @@ use crate::target::grip::Grip;
 use crate::target::launch::spawn::{self, Child, Held};
 use crate::target::launch::witness::Witness;
 
-/// What this process found when it was started, and the program must find when it is started.
+/// What the injector has inherited and the program must inherit in the same way.
 pub(crate) struct Inherited {
-    /// Descriptors that were open, without the standard ones. We hold them for the program only.
+    /// The descriptors that were open, without the standard ones. The injector keeps them for the program
+    /// only.
     pub(crate) descriptors: Vec<i32>,
     pub(crate) limits: Limits,
 }
 
-/// How far the child has come.
+/// The stages of the child.
 enum Stage {
-    /// It waits for its exec.
+    /// The child waits to execute the program.
     Held(Held),
     Released(Child),
     Ended,
 }
 
+/// A program that gprofinject has started, or is about to start.
 pub(crate) struct Launched {
     pid: i32,
     stage: Stage,
-    /// The file that is executed.
+    /// The file to execute.
     path: PathBuf,
-    /// The kernel takes the child's own perf events away when it executes the program.
+    /// Whether the program changes its user. The kernel then removes the child's perf events when it executes
+    /// the program.
     changes_ids: bool,
-    /// Shows which signals were sent to our whole process group.
+    /// Finds out which signals were sent to the whole process group.
     witness: Option<Witness>,
 }
 
 impl Launched {
-    /// Forks the child that will execute the program, and lets go of what was opened for it only.
+    /// Forks the child that will execute the program, and closes what was open for the program only.
     ///
     /// # Errors
-    /// There can be no further process, or the program's arguments are not ones that it can have.
+    /// No further process can be created, or the program cannot get these arguments.
     pub(crate) fn hold(
         program: &Program,
         changes_ids: bool,
@@ -72,12 +75,12 @@ impl Launched {
         })
     }
 
-    /// Passes a signal on to the program, if it would have come to the program had that run in our place.
+    /// Passes a signal on to the program if the program would have received it without gprofinject.
     fn pass_on(&mut self, arrived: Arrived) {
         let own = Pid::as_raw(Some(getpid()));
         let (parent, session) = (Pid::as_raw(getppid()), Pid::as_raw(getsid(None).ok()));
-        // The kernel sends these to us for what we have written ourselves, to a file at its limit or to a pipe that nobody
-        // reads. They look as if we had sent them.
+        // The kernel sends these signals to the injector for its own writes, to a file at its size limit or
+        // to a pipe that nobody reads. They look as if the injector had sent them.
         if arrived.sender == own && matches!(arrived.signal, libc::SIGXFSZ | libc::SIGPIPE) {
             return;
         }
@@ -85,15 +88,15 @@ impl Launched {
         let to_us_alone = match arrived.signal {
             libc::SIGCHLD => false,
             _ if arrived.sent => !self.witness.as_mut().is_some_and(|witness| witness.saw(arrived.signal)),
-            // An alarm set before our exec.
+            // An alarm that was set before the injector was executed.
             libc::SIGALRM => true,
-            // When a terminal is hung up, the kernel signals its session leader, which we are.
+            // When a terminal hangs up, the kernel signals its session leader, which is the injector.
             libc::SIGHUP | libc::SIGCONT => leader,
-            // The terminal sends the others to the whole group.
+            // The terminal sends the other signals to the whole group.
             _ => false,
         };
         if to_us_alone {
-            // What the program sends to its parent is not meant for the program itself.
+            // A signal that the program sends to its parent is not meant for the program itself.
             signals::send(if arrived.sender == self.pid { parent } else { self.pid }, arrived);
         }
     }
@@ -122,7 +125,7 @@ impl Target for Launched {
 
     fn begin(&mut self, _: Voice) -> Result<()> {
         if let Stage::Held(held) = std::mem::replace(&mut self.stage, Stage::Ended) {
-            self.stage = Stage::Released(held.release().context("the new process has gone")?);
+            self.stage = Stage::Released(held.release().context("the new process has ended")?);
         }
         Ok(())
     }
@@ -136,7 +139,7 @@ impl Target for Launched {
     }
 
     fn patience(&self) -> Patience {
-        // SIGCHLD comes when the program ends.
+        // SIGCHLD arrives when the program ends.
         Patience::Endless
     }
 
@@ -150,7 +153,7 @@ impl Target for Launched {
     }
 
     fn leave(&mut self, _: Option<&mut Grip>, _: Option<Ending>, _: Voice) -> Result<(), Failure> {
-        // From here on no signal is passed on to the program.
+        // From here on, no signal is passed on to the program.
         self.witness = None;
         let Stage::Released(child) = std::mem::replace(&mut self.stage, Stage::Ended) else { return Ok(()) };
         let Some(errno) = child.exec_error() else { return Ok(()) };

@@ -1,4 +1,4 @@
-//! Starts the program exactly as a shell would have, held back until all is ready.
+//! Starts the program exactly as a shell would, but holds it back until everything is ready.
 #![allow(unsafe_code, reason = "it forks and executes the program")]
 
 use std::ffi::{CStr, CString, OsStr, c_char};
@@ -22,28 +22,31 @@ unsafe extern "C" {
     static environ: *const *const c_char;
 }
 
-/// A child that waits for its exec.
+/// A child that waits to execute the program.
 pub(crate) struct Held {
     pid: i32,
     go: OwnedFd,
     errors: File,
 }
 
-/// A child on its way.
+/// A child that executes the program.
 pub(crate) struct Child {
     errors: File,
 }
 
-/// What execve needs, all of it made before the fork.
+/// The arguments of execve, all of them prepared before the fork.
 struct Exec {
     path: CString,
     argv: Vec<CString>,
-    /// For /bin/sh, where execve does not know the file's format.
+    /// The arguments for /bin/sh, which executes files whose format execve does not know.
     shell_argv: Option<Vec<CString>>,
     env: Vec<CString>,
 }
 
-/// Forks. With `run_folder`, the program will find the agent there.
+/// Forks the child. With `run_folder`, the program will find the agent there.
+///
+/// # Errors
+/// The process cannot be forked, or a string contains a zero byte.
 pub(crate) fn hold(
     program: &Program,
     run_folder: Option<&RunFolder>,
@@ -59,7 +62,7 @@ pub(crate) fn hold(
     let env = pointers(&exec.env);
     let (wait, go) = sys::pipe()?;
     let (errors, report) = sys::pipe()?;
-    // SAFETY: we have one thread, so the child may do anything; it does little, and leaves by exec or
+    // SAFETY: this process has one thread, so the child may do anything. It does little, and ends by exec or
     // _exit, never by returning.
     match sys::check(unsafe { libc::fork() })? {
         0 => {
@@ -69,29 +72,30 @@ pub(crate) fn hold(
             if released {
                 inherited.restore(early::pipe_ignored());
                 for fd in early::closed_descriptors() {
-                    // SAFETY: opened by Rust's runtime as a stand-in; nothing is written to it from here.
+                    // SAFETY: Rust's runtime has opened it as a stand-in, and nothing is written to it from
+                    // here on.
                     unsafe { libc::close(fd) };
                 }
                 limits.restore();
                 let errno = try_exec(&exec.path, &argv, shell_argv.as_deref(), &env);
                 let _ = File::from(report).write_all(&errno.to_ne_bytes());
             }
-            // SAFETY: ends the child without running the parent's exit handlers.
+            // SAFETY: this ends the child without running the parent's exit handlers.
             unsafe { libc::_exit(127) }
         }
         pid => Ok(Held { pid, go, errors: errors.into() }),
     }
 }
 
-/// Returns errno if it returns.
+/// Executes the program. Returns only if that fails, with errno.
 fn try_exec(
     path: &CStr,
     argv: &[*const c_char],
     shell_argv: Option<&[*const c_char]>,
     env: &[*const c_char],
 ) -> i32 {
-    // SAFETY: arrays of C strings that end in a null pointer, alive in this process: it is a copy of the
-    // one that owns them.
+    // SAFETY: these are arrays of C strings that end in a null pointer. They live in this process, which is a
+    // copy of the one that owns them.
     unsafe {
         libc::execve(path.as_ptr(), argv.as_ptr(), env.as_ptr());
         if let Some(shell_argv) = shell_argv
@@ -104,11 +108,15 @@ fn try_exec(
 }
 
 impl Held {
+    /// The child's process number.
     pub(crate) fn pid(&self) -> i32 {
         self.pid
     }
 
-    /// Lets the child exec.
+    /// Lets the child execute the program.
+    ///
+    /// # Errors
+    /// The child has ended.
     pub(crate) fn release(self) -> io::Result<Child> {
         File::from(self.go).write_all(&[1])?;
         Ok(Child { errors: self.errors })
@@ -116,7 +124,7 @@ impl Held {
 }
 
 impl Child {
-    /// After its end: the errno with which exec failed, if it did.
+    /// Returns the errno with which exec has failed, if it has. To be called after the child's end.
     pub(crate) fn exec_error(mut self) -> Option<i32> {
         let mut errno = [0; 4];
         self.errors.read_exact(&mut errno).ok().map(|()| i32::from_ne_bytes(errno))
@@ -139,7 +147,8 @@ impl Exec {
     }
 }
 
-/// Our environment as the kernel handed it over, with all its oddities.
+/// Returns the injector's environment exactly as the kernel has passed it, with duplicate and malformed
+/// entries.
 fn environment() -> Vec<CString> {
     let mut env = Vec::new();
     // SAFETY: libc keeps `environ` an array of C strings that ends in a null pointer, and null itself only
@@ -154,7 +163,7 @@ fn environment() -> Vec<CString> {
     env
 }
 
-/// Adds the agent's variables at the end, in the order in which it expects them.
+/// Adds the agent's variables at the end, in the order in which the agent expects them.
 fn inject(env: &mut Vec<CString>, libraries: &[PathBuf], place: &Path) -> io::Result<()> {
     let is_preload = |entry: &CString| {
         entry.as_bytes().strip_prefix(PRELOAD.as_bytes()).is_some_and(|rest| rest.starts_with(b"="))

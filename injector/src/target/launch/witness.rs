@@ -1,8 +1,10 @@
-//! Tells a signal that was sent to us alone from one that was sent to the whole process group.
+//! Distinguishes a signal that was sent to the injector alone from one that was sent to its whole process
+//! group.
 //!
-//! The first has to be passed on to the program, the second it has already; the kernel does not say
-//! which it was (`kill %1` and timeout(1) send to the group, `kill PID` to us). So a second process, the
-//! witness, sits in the same group and repeats every signal it gets into a pipe.
+//! The injector has to pass the first kind on to the program; the program has already received the second.
+//! The kernel does not say which kind a signal is (`kill %1` and timeout(1) send to the group, `kill PID` to
+//! the injector). Therefore a second process in the same group, the witness, writes every signal that it
+//! receives into a pipe.
 #![allow(unsafe_code, reason = "it forks a process that may only make async-signal-safe calls")]
 
 use std::fs::File;
@@ -13,32 +15,36 @@ use std::time::Duration;
 use crate::os::signals::Signals;
 use crate::os::sys;
 
-/// How long a signal takes from us to the witness, at most: the kernel sends to all members of a group
-/// in one go, then the witness has to be scheduled.
+/// The longest time between a signal's arrival here and its arrival at the witness: the kernel sends to all
+/// members of a group in one go, and then the witness has to be scheduled.
 const PATIENCE: Duration = Duration::from_millis(50);
-/// What the witness saw longer ago than this speaks of an earlier signal.
+/// A report of the witness that is older than this many nanoseconds concerns an earlier signal.
 const STALE_NS: u64 = 1_000_000_000;
-/// Two signals of the same number within this time count as one, as they do in the kernel as long as
-/// the first has not been taken.
+/// Two signals of the same number within this many nanoseconds count as one. The kernel merges them as well,
+/// as long as the first one is pending.
 const TOGETHER_NS: u64 = 20_000_000;
-/// In the pipe: the signal and the time, two words.
+/// The length of a message in the pipe: the signal and the time, two words.
 const MESSAGE: usize = 16;
 
+/// The witness, as the injector sees it.
 pub(crate) struct Witness {
     pid: i32,
     pipe: File,
-    /// Seen by the witness and not yet by us: signal and CLOCK_MONOTONIC nanoseconds.
+    /// The signals that the witness has reported and the injector has not yet received: number, and
+    /// CLOCK_MONOTONIC in nanoseconds.
     ahead: Vec<(i32, u64)>,
-    /// The last signal that was the group's, and when we asked.
+    /// The last signal that was sent to the group, and the time of the question.
     last: Option<(i32, u64)>,
 }
 
 impl Witness {
-    /// Signals must be blocked already: the witness inherits that. None: no process to be had.
+    /// Forks the witness. Signals must already be blocked, because the witness inherits the mask. Returns
+    /// `None` if no process can be created.
     pub(crate) fn start() -> Option<Witness> {
         let (read, write) = sys::pipe().ok()?;
         sys::set_nonblocking(&read).ok()?;
-        // SAFETY: getpid cannot fail. We have one thread, so the child may do anything; it never returns.
+        // SAFETY: getpid cannot fail. This process has one thread, so the child may do anything; it never
+        // returns.
         let (parent, forked) = unsafe { (libc::getpid(), libc::fork()) };
         match sys::check(forked).ok()? {
             0 => watch(parent, write),
@@ -46,7 +52,7 @@ impl Witness {
         }
     }
 
-    /// Was this signal, which has just come to us, sent to the group?
+    /// Whether this signal, which the injector has just received, was sent to the group.
     pub(crate) fn saw(&mut self, signal: i32) -> bool {
         let start = sys::monotonic_ns();
         loop {
@@ -58,8 +64,8 @@ impl Witness {
                 self.last = Some((signal, now));
                 return true;
             }
-            // timeout(1) sends to its child and then to the group: the program, which has had the group's
-            // signal, would have had the two as one.
+            // timeout(1) sends the signal to its child and then to the group. Without gprofinject, the
+            // program would have received the two as one.
             if self.last.is_some_and(|(last, time)| last == signal && time + TOGETHER_NS > now) {
                 return true;
             }
@@ -71,7 +77,7 @@ impl Witness {
         }
     }
 
-    /// A message is written in one piece, since it is shorter than PIPE_BUF.
+    /// Reads the witness's messages. Each is written in one piece, because it is shorter than PIPE_BUF.
     fn read(&mut self) {
         let mut message = [0; MESSAGE];
         while let Ok(()) = (&self.pipe).read_exact(&mut message) {
@@ -84,7 +90,8 @@ impl Witness {
 
 impl Drop for Witness {
     fn drop(&mut self) {
-        // SAFETY: our own child, not waited for yet, so the number is still its.
+        // SAFETY: this is the injector's own child, which has not been waited for, so the number is still the
+        // child's.
         unsafe {
             libc::kill(self.pid, libc::SIGKILL);
             libc::waitpid(self.pid, std::ptr::null_mut(), 0);
@@ -92,10 +99,10 @@ impl Drop for Witness {
     }
 }
 
-/// The witness's life.
+/// The main function of the witness.
 fn watch(parent: i32, pipe: OwnedFd) -> ! {
-    // SAFETY: system calls without memory. The witness must not outlive us, and must hold none of the
-    // files that the program's readers and writers wait for.
+    // SAFETY: these are system calls without memory. The witness must end with the injector, and must keep
+    // none of the files open for whose end the program's readers and writers wait.
     unsafe {
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
         if libc::getppid() != parent {
@@ -120,6 +127,6 @@ fn watch(parent: i32, pipe: OwnedFd) -> ! {
             }
         }
     }
-    // SAFETY: ends the child without running the parent's exit handlers.
+    // SAFETY: this ends the child without running the parent's exit handlers.
     unsafe { libc::_exit(0) }
 }

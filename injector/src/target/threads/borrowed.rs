@@ -1,4 +1,4 @@
-//! A thread that makes a system call for us, or runs code of ours.
+//! A thread that makes a system call for the injector or runs the agent's code.
 
 use std::io::{self, Error};
 use std::time::Instant;
@@ -9,11 +9,12 @@ use crate::target::threads::requests;
 use crate::target::threads::requests::{Event, registers, set_registers, wait};
 use crate::target::threads::thread::Thread;
 
-/// A stopped thread that runs something else for a while, with all signals blocked. At the end it stands still as
-/// before, whatever happens.
+/// A stopped thread that runs something else for a while, with all signals blocked. At the end it stands
+/// still as before, whatever happens.
 ///
-/// SIGSTOP cannot be blocked. It is passed on at once: the other threads stop, and this one, being traced, goes on with our
-/// work, and stops with them when we let it go; unless a SIGCONT comes first, of which the kernel takes care.
+/// A thread cannot block SIGSTOP, so the signal is passed on at once. The other threads then stop. The
+/// borrowed one, being traced, continues with the agent's work, and stops with them when it is released,
+/// unless a SIGCONT comes first; the kernel handles that case.
 pub(super) struct Borrowed {
     pub(super) tid: i32,
     registers: user_regs_struct,
@@ -21,22 +22,31 @@ pub(super) struct Borrowed {
 }
 
 impl Borrowed {
+    /// Blocks all signals of a stopped thread.
+    ///
+    /// # Errors
+    /// The thread has ended.
     pub(super) fn new(thread: &Thread) -> io::Result<Borrowed> {
         let mask = requests::signal_mask(thread.tid)?;
         requests::set_signal_mask(thread.tid, u64::MAX)?;
         Ok(Borrowed { tid: thread.tid, registers: thread.registers, mask })
     }
 
-    /// Stops it again, while it runs.
+    /// Stops the thread while it runs.
+    ///
+    /// # Errors
+    /// The thread does not stop before `until`.
     pub(super) fn interrupt(&self, until: Instant) -> io::Result<()> {
         requests::interrupt(self.tid)?;
         self.wait(until)
     }
 
-    /// Only a fault of the code is not blocked: the kernel has stopped the thread for it. It is not the program's own.
+    /// Returns the error for a fault of the code that the thread runs. Faults cannot be blocked: the kernel
+    /// has stopped the thread for this one. It is not a fault of the program.
     pub(super) fn fault(&self, until: Instant) -> Error {
         let at = registers(self.tid).map_or(0, |registers| registers.rip);
-        // A signal that a thread was stopped for ends it when we go, if it has not gone on without.
+        // A signal for which the thread was stopped would end it after its release, unless it has continued
+        // without the signal.
         let gone_on = set_registers(self.tid, &self.registers)
             .and_then(|()| requests::interrupt(self.tid))
             .and_then(|()| requests::resume(self.tid, 0))
@@ -49,6 +59,10 @@ impl Borrowed {
         })
     }
 
+    /// Waits until the thread stops. Signals that come first are kept for later.
+    ///
+    /// # Errors
+    /// The thread has ended, or does not stop before `until`.
     pub(super) fn wait(&self, until: Instant) -> io::Result<()> {
         loop {
             match wait(self.tid, until)? {

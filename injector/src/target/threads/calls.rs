@@ -4,15 +4,16 @@ use std::fs;
 
 use libc::user_regs_struct;
 
-/// Whether a thread that stands behind a system call is about to return EINTR from it, and the call can be made again.
+/// Whether a thread whose system call has just ended is about to return EINTR from it, and the call can be
+/// made again.
 pub(super) fn ends_call_with_eintr(registers: &user_regs_struct) -> bool {
     let number = registers.orig_rax as i64;
-    // close() closes the descriptor even so, and its number may be somebody else's by now.
+    // close() closes the descriptor even then, and its number may meanwhile belong to another file.
     number >= 0 && number != libc::SYS_close && registers.rax == -i64::from(libc::EINTR) as u64
 }
 
-/// Whether a thread waits in a system call that the kernel does not restart when the thread is stopped: see signal(7).
-/// Sockets are among them only if they have a timeout, which cannot be seen.
+/// Whether a thread waits in a system call that the kernel does not restart when the thread is stopped; see
+/// signal(7). Calls on sockets are such calls only with a timeout, which cannot be seen from outside.
 pub(super) fn ends_with_eintr(pid: i32, tid: i32) -> bool {
     const IO_PGETEVENTS: i64 = 333;
     const CALLS: [i64; 18] = [
@@ -40,7 +41,8 @@ pub(super) fn ends_with_eintr(pid: i32, tid: i32) -> bool {
     number.is_some_and(|number: i64| CALLS.contains(&number))
 }
 
-/// Whether a thread that the tracer has woken may return EINTR: it waits in a call that the kernel does not restart, or runs.
+/// Whether a thread that the tracer has woken may return EINTR: it waits in a call that the kernel does not
+/// restart, or it runs.
 pub(super) fn may_end_with_eintr(pid: i32, tid: i32) -> bool {
     let call = fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall")).unwrap_or_default();
     call.starts_with("running") || ends_with_eintr(pid, tid)

@@ -1,4 +1,4 @@
-//! Code of ours, run by a stopped thread.
+//! Code of the agent, run by a stopped thread.
 
 use std::io::{self, Error};
 use std::time::{Duration, Instant};
@@ -8,13 +8,16 @@ use crate::target::threads::memory::Memory;
 use crate::target::threads::requests::{self, Event, poll, set_registers, wait};
 use crate::target::threads::stopped::Stopped;
 
-/// How long code of ours may take in a borrowed thread.
+/// For how long code of the agent may run in a borrowed thread.
 const CALL_PATIENCE: Duration = Duration::from_secs(20);
 /// How long the thread may take to stop when that time is over.
 const STOP_PATIENCE: Duration = Duration::from_secs(2);
 
 impl Stopped {
-    /// Has the first thread make a system call.
+    /// Makes the first thread make a system call, and returns the call's result.
+    ///
+    /// # Errors
+    /// The system call fails, or the thread cannot be borrowed.
     pub(crate) fn call(&mut self, instruction: u64, number: i64, arguments: [u64; 6]) -> io::Result<u64> {
         let Some(thread) = self.threads.first() else { return Err(Error::from_raw_os_error(libc::ESRCH)) };
         let borrowed = Borrowed::new(thread)?;
@@ -41,7 +44,7 @@ impl Stopped {
             }
         }
         let result = requests::registers(borrowed.tid)?.rax;
-        // It stands behind the call; only an interrupted thread goes back to what it did before.
+        // The thread stands behind the call. Only an interrupted thread returns to what it did before.
         requests::interrupt(borrowed.tid)?;
         requests::resume(borrowed.tid, 0)?;
         borrowed.wait(until)?;
@@ -51,7 +54,10 @@ impl Stopped {
         }
     }
 
-    /// Has the first thread run code that sets the word at `done` to 1 at its end and then sleeps.
+    /// Makes the first thread run code that ends by setting the word at `done` to 1 and sleeping.
+    ///
+    /// # Errors
+    /// The code faults or does not end in time, or the thread cannot be borrowed.
     pub(crate) fn run(
         &mut self,
         memory: &Memory,

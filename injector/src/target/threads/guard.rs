@@ -1,8 +1,9 @@
-//! A process that looks after a helper: it ends a helper that does not end by itself, and takes back what a helper that
-//! was killed has left, which is the realtime priorities of the threads that it was stopping.
+//! A process that watches a helper. It kills a helper that does not end by itself. If a helper is killed, it
+//! restores the priorities of the threads that the helper was stopping.
 //!
-//! It is the helper's child, waits for the other end of a pipe to close, and does nothing else. The kernel knows no
-//! priority that ends with the process that has given it, so somebody has to be there afterwards.
+//! The guard is the helper's child. It waits until the other end of a pipe is closed and does nothing else.
+//! The kernel has no priority that ends with the process that has given it, so another process has to take it
+//! back.
 #![allow(unsafe_code, reason = "it forks a process that may only make async-signal-safe calls")]
 
 use std::fs::File;
@@ -14,20 +15,20 @@ use crate::os::sys::{self, check};
 use crate::target::threads::deadline;
 use crate::target::threads::urgency;
 
-/// The helper's side. At its end the guard ends, too.
+/// The guard, as the helper sees it. The guard ends when this is dropped.
 pub(super) struct Guard {
     pid: i32,
-    /// Closed by the kernel if the helper is killed.
+    /// The helper's end of the pipe. The kernel closes it if the helper is killed.
     alive: Option<OwnedFd>,
 }
 
 impl Guard {
-    /// Forks it. None: there can be no more processes, or no more descriptors.
+    /// Forks the guard. Returns `None` if no process or no descriptor is available.
     pub(super) fn start(target: i32) -> Option<Guard> {
         let (ends, alive) = sys::pipe().ok()?;
-        // SAFETY: it has no arguments.
+        // SAFETY: the call has no arguments.
         let helper = unsafe { libc::getpid() };
-        // SAFETY: the helper has one thread. The child runs `watch` only, which does not return.
+        // SAFETY: the helper has one thread. The child runs only `watch`, which does not return.
         match check(unsafe { libc::fork() }).ok()? {
             0 => {
                 drop(alive);
@@ -41,14 +42,15 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         self.alive = None;
-        // SAFETY: no status is asked for; the child is ours.
+        // SAFETY: no status is asked for, and the process is a child of this one.
         unsafe { libc::waitpid(self.pid, std::ptr::null_mut(), 0) };
     }
 }
 
-/// The guard's life.
+/// The main function of the guard.
 fn watch(ends: &OwnedFd, helper: i32, target: i32) -> ! {
-    // SAFETY: numbers, and a name that the kernel copies. Only the pipe is used from here on.
+    // SAFETY: the arguments are numbers, and a name that the kernel copies. Only the pipe is used from here
+    // on.
     unsafe {
         libc::prctl(libc::PR_SET_NAME, c"gpi-guard".as_ptr());
         let pipe = ends.as_raw_fd() as libc::c_uint;
@@ -57,7 +59,7 @@ fn watch(ends: &OwnedFd, helper: i32, target: i32) -> ! {
         }
         libc::close_range(pipe + 1, libc::c_uint::MAX, 0);
     }
-    // It has to run when threads with such a priority do not let others.
+    // The guard has to run even if threads with such a priority leave no processor to others.
     urgency::hurry();
     let until = Instant::now() + deadline::LAST;
     let mut left = deadline::LAST;
@@ -65,26 +67,27 @@ fn watch(ends: &OwnedFd, helper: i32, target: i32) -> ! {
         left = until.saturating_duration_since(Instant::now());
     }
     if left.is_zero() {
-        // SAFETY: the call takes numbers only. As long as the pipe has another end the number is the helper's.
+        // SAFETY: the call takes numbers only. The number is the helper's as long as the other end of the
+        // pipe is open.
         unsafe { libc::kill(helper, libc::SIGKILL) };
         sys::wait_readable(&[ends.as_raw_fd()], Some(Duration::from_secs(5)));
     }
     urgency::take_back(target);
-    // SAFETY: ends this process only.
+    // SAFETY: this ends this process only.
     unsafe { libc::_exit(0) }
 }
 
-/// Lets go of the priority of a helper that never sleeps: without this nothing else would run on its processor. The
-/// kernel sends SIGXCPU to the thread that has run for so long with a realtime priority.
+/// Makes a helper that never sleeps lose its realtime priority; otherwise nothing else would run on its
+/// processor. The kernel sends SIGXCPU to a thread that has run for too long with a realtime priority.
 pub(super) fn limit_realtime() {
     const SECONDS: libc::rlim_t = 1_000_000;
     extern "C" fn slow_down(_: libc::c_int) {
         let usual = libc::sched_param { sched_priority: 0 };
-        // SAFETY: a system call that signal handlers may make, about the calling thread.
+        // SAFETY: signal handlers may make this system call, which concerns the calling thread.
         unsafe { libc::sched_setscheduler(0, libc::SCHED_OTHER, &usual) };
     }
     let limit = libc::rlimit { rlim_cur: SECONDS, rlim_max: libc::RLIM_INFINITY };
-    // SAFETY: structures that are valid for the calls; the handler is safe to run at any time.
+    // SAFETY: the structures are valid for the calls, and the handler is safe to run at any time.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = slow_down as *const () as usize;
@@ -98,8 +101,8 @@ pub(super) fn limit_realtime() {
     }
 }
 
-/// Whether the processes that hold the lock on a file are all trusted: run by us or by root. A process can always
-/// lock its own files in /proc, and keep others waiting.
+/// Whether all processes that hold the lock on a file run as the injector's user or as root. A process can
+/// always lock its own files in /proc and so make others wait.
 pub(super) fn holders_are_trusted(file: &File) -> bool {
     use std::os::unix::fs::MetadataExt;
     let Ok(metadata) = file.metadata() else { return false };
@@ -111,7 +114,7 @@ pub(super) fn holders_are_trusted(file: &File) -> bool {
     let lines = locks.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
     let holders =
         lines.filter(|fields| is_held(fields)).map(|fields| fields.get(4).and_then(|pid| pid.parse().ok()));
-    // Of another process namespace: -1 or 0.
+    // A process of another PID namespace has the number -1 or 0.
     holders.into_iter().all(|pid| pid.is_some_and(is_trusted))
 }
 

@@ -1,9 +1,10 @@
-//! A process of our own that does what must not be left half done: while a thread is borrowed, or code is half
-//! written, nobody but the borrower can put things right again.
+//! A process of the injector's own that does what must not be left half done: while a thread is borrowed, or
+//! code is half written, only the process that traces the threads can restore them.
 //!
-//! It is forked for one order, has a session to itself and all signals blocked, and finishes the order whatever
-//! becomes of us; the answer comes through a pipe. What it changes in our values it changes in copies of them. An order has
-//! a time limit (`deadline`), and somebody who enforces it (`guard`).
+//! The injector forks a helper for each order. The helper has a session of its own and blocks all signals, so
+//! it finishes the order even if the injector is killed. It answers through a pipe. Changes that it makes to
+//! the injector's values are made to copies. An order has a time limit (`deadline`), which another process
+//! enforces (`guard`).
 #![allow(unsafe_code, reason = "it forks the helper and blocks signals around the fork")]
 
 use std::fs::File;
@@ -21,29 +22,32 @@ use crate::store::private_folder::PrivateFolder;
 use crate::target::threads::urgency;
 use crate::target::threads::{deadline, guard};
 
-/// How long another one's order is waited for: as long as it can take.
+/// For how long the injector waits for another gprofinject's order: as long as an order can take.
 const PATIENCE: Duration = Duration::from_secs(deadline::LAST.as_secs() + 5);
-/// How long a lock is waited for that another user's process has, the target itself perhaps.
+/// For how long the injector waits for a lock of another user's process, which may be the target itself.
 const FOREIGN_PATIENCE: Duration = Duration::from_secs(2);
-/// How long an order may go on when we are asked to end.
+/// For how long an order may continue when the injector is asked to end.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// Who has given the order. None: we ourselves.
+/// The process that has given the order; `None` if this process has given it itself.
 pub(crate) struct Client(Option<File>);
 
 impl Client {
-    /// Whether somebody still waits for the answer.
+    /// Whether the client still waits for the answer.
     pub(crate) fn is_there(&self) -> bool {
         let Some(answer) = &self.0 else { return true };
         let mut polled = libc::pollfd { fd: answer.as_raw_fd(), events: 0, revents: 0 };
-        // SAFETY: one entry. The writing end of a pipe that nobody reads reports an error.
+        // SAFETY: the array has one entry. The writing end of a pipe that nobody reads reports an error.
         unsafe { libc::poll(&mut polled, 1, 0) };
         polled.revents & libc::POLLERR == 0
     }
 }
 
-/// Carries out `work`, which may use no descriptor that was open before, `folder`'s apart. Orders for the same process
-/// wait for each other.
+/// Makes a helper carry out `work` and returns its result. `work` may not use a descriptor that was open
+/// before, except that of `folder`. Orders for the same process wait for each other.
+///
+/// # Errors
+/// The helper cannot be forked or does not answer, or the process is locked for too long.
 pub(crate) fn carry_out<T, W>(pid: i32, folder: Option<&PrivateFolder>, work: W) -> Result<T>
 where
     T: Serialize + DeserializeOwned,
@@ -55,28 +59,31 @@ where
         return Ok(work(&Client(None)));
     }
     let (read, write) = sys::pipe().context("no pipe can be made")?;
-    // The helper has it from its first instruction on, or we might be killed and another one come before it.
+    // The helper holds the lock from its first instruction on. Otherwise the injector might be killed, and
+    // another one come before the helper.
     let lock = lock(pid)?;
     urgency::share();
     let blocked = block_signals();
-    // SAFETY: nobody else of this process is under way: threads are made where their work is waited for. The child
-    // uses copies of our values, and ends without dropping those that it does not own.
+    // SAFETY: no other thread of this process is at work, because threads are only made where their work is
+    // waited for. The child uses copies of the parent's values, and ends without dropping those that it does
+    // not own.
     let helper = check(unsafe { libc::fork() });
     if matches!(helper, Ok(0)) {
         serve(pid, write, lock, folder, work);
     }
     restore_signals(&blocked);
-    let helper = helper.map_err(|error| anyhow!("no helper can be made: {}", sys::reason(&error)))?;
+    let helper =
+        helper.map_err(|error| anyhow!("no helper process can be created: {}", sys::reason(&error)))?;
     drop((write, lock));
     let answer = answer(&read)?;
     drop(read);
     let mut status = 0;
-    // SAFETY: `status` is valid for the call; the child is ours.
+    // SAFETY: `status` is valid for the call, and the process is a child of this one.
     while unsafe { libc::waitpid(helper, &mut status, 0) } < 0
         && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
     {}
     if status != 0 {
-        // Its guard does the same, unless that was killed as well.
+        // The guard does the same, unless it was killed as well.
         urgency::take_back(pid);
     }
     serde_json::from_slice(&answer).ok().with_context(|| {
@@ -84,8 +91,8 @@ where
     })
 }
 
-/// All that the helper says, up to its end. Who tells us to end does not wait for longer than [`GRACE`]: the helper goes
-/// on without us.
+/// Reads the helper's whole answer. If the injector is asked to end meanwhile, it waits for no longer than
+/// [`GRACE`], and the helper continues alone.
 fn answer(read: &OwnedFd) -> Result<Vec<u8>> {
     const OFTEN: Duration = Duration::from_millis(100);
     let mut answer = Vec::new();
@@ -98,7 +105,9 @@ fn answer(read: &OwnedFd) -> Result<Vec<u8>> {
                 Ok(0) => return Ok(answer),
                 Ok(count) => answer.extend_from_slice(piece.get(..count).unwrap_or_default()),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => bail!("the helper cannot be heard: {}", sys::reason(&error)),
+                Err(error) => {
+                    bail!("the answer of the helper process cannot be read: {}", sys::reason(&error))
+                }
             }
         }
         if signals::is_end_wanted() && asked.get_or_insert_with(Instant::now).elapsed() > GRACE {
@@ -107,7 +116,7 @@ fn answer(read: &OwnedFd) -> Result<Vec<u8>> {
     }
 }
 
-/// The child's life.
+/// The main function of the helper.
 fn serve<T: Serialize, W: FnOnce(&Client) -> T>(
     pid: i32,
     write: OwnedFd,
@@ -118,12 +127,13 @@ fn serve<T: Serialize, W: FnOnce(&Client) -> T>(
     let mut kept =
         [Some(write.as_raw_fd()), lock.as_ref().map(File::as_raw_fd), folder.map(AsRawFd::as_raw_fd)];
     kept.sort();
-    // SAFETY: descriptors of a process that nobody else is in; nothing that owns one of them is used or dropped.
+    // SAFETY: these are descriptors of a process with a single thread, and no owner of one of them is used or
+    // dropped.
     unsafe {
         libc::setsid();
         let mut from = 3;
         for fd in kept.into_iter().flatten().map(|fd| fd as libc::c_uint) {
-            // Not where nothing lies between: from one number to that before it is an error.
+            // There must be a descriptor in between: an empty range is an error.
             libc::close_range(from, fd - 1, 0);
             from = fd + 1;
         }
@@ -136,7 +146,7 @@ fn serve<T: Serialize, W: FnOnce(&Client) -> T>(
     }
     deadline::begin();
     let guard = guard::Guard::start(pid);
-    // Without a guard nobody would take the priorities back.
+    // Without a guard, no process would take the priorities back.
     if guard.is_some() {
         guard::limit_realtime();
         urgency::hurry();
@@ -145,23 +155,29 @@ fn serve<T: Serialize, W: FnOnce(&Client) -> T>(
     let answer = serde_json::to_vec(&work(&client)).unwrap_or_default();
     drop(lock);
     if let Client(Some(mut write)) = client {
-        // Nobody may be there any more.
+        // The client may have ended.
         let _ = write.write_all(&answer);
     }
     drop(guard);
-    // SAFETY: ends this process only.
+    // SAFETY: this ends this process only.
     unsafe { libc::_exit(0) }
 }
 
-/// Waits until no helper of a gprofinject, killed perhaps, is at work in the process.
+/// Waits until no helper is at work in the process, be it the helper of a gprofinject that was killed.
+///
+/// # Errors
+/// A helper is at work for too long.
 pub(crate) fn wait(pid: i32) -> Result<()> {
     lock(pid).map(drop)
 }
 
-/// The same, and keeps others waiting. The file is one that only who may trace the process can open. The process itself
-/// can, too, and keep it locked; so only as much time is given to a lock as its holder deserves.
+/// Waits as [`wait`] does, and makes other helpers wait until the result is dropped. The lock is on a file
+/// that only a process which may trace the target can open. The target itself can open it, too, and keep it
+/// locked, so the time to wait depends on who holds the lock. Returns `None` if the process has ended or the
+/// injector may not examine it.
 ///
-/// None: the process has ended, or we may not look into it.
+/// # Errors
+/// The lock is held for too long.
 pub(crate) fn lock(pid: i32) -> Result<Option<File>> {
     let Ok(file) = File::open(format!("/proc/{}/maps", proc::visible_thread(pid))) else { return Ok(None) };
     let start = Instant::now();
@@ -169,8 +185,8 @@ pub(crate) fn lock(pid: i32) -> Result<Option<File>> {
         let waited = start.elapsed();
         if waited > PATIENCE || waited > FOREIGN_PATIENCE && !guard::holders_are_trusted(&file) {
             bail!(
-                "somebody keeps process {pid} locked (flock on /proc/{pid}/maps): another gprofinject, or that process \
-                 itself; try again when that has ended"
+                "another process keeps process {pid} locked (flock on /proc/{pid}/maps): another gprofinject, or the \
+                 process itself; try again when that has ended"
             );
         }
         if signals::is_end_wanted() && waited > GRACE {
@@ -181,14 +197,15 @@ pub(crate) fn lock(pid: i32) -> Result<Option<File>> {
     Ok(Some(file))
 }
 
-/// Whether the kernel lets only a process's ancestors trace it, so that we have to do it ourselves.
+/// Whether the kernel lets only ancestors of a process trace it, so that this process has to do the work
+/// itself.
 fn must_be_ancestors() -> bool {
     const SCOPE: &str = "/proc/sys/kernel/yama/ptrace_scope";
     sys::ids().euid != 0 && std::fs::read_to_string(SCOPE).is_ok_and(|scope| scope.trim() == "1")
 }
 
 fn block_signals() -> libc::sigset_t {
-    // SAFETY: both sets are locals, valid when zeroed, valid for the calls.
+    // SAFETY: both sets are local variables, valid when zeroed and valid for the calls.
     unsafe {
         let (mut all, mut old): (libc::sigset_t, libc::sigset_t) = (std::mem::zeroed(), std::mem::zeroed());
         libc::sigfillset(&mut all);
@@ -198,6 +215,6 @@ fn block_signals() -> libc::sigset_t {
 }
 
 fn restore_signals(old: &libc::sigset_t) {
-    // SAFETY: a set that the kernel has filled.
+    // SAFETY: the kernel has filled the set.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, old, std::ptr::null_mut()) };
 }

@@ -1,4 +1,4 @@
-//! ptrace(2) of one thread, and waiting for it.
+//! The requests of ptrace(2) for one thread, and waiting for the thread.
 #![allow(unsafe_code, reason = "it makes ptrace requests")]
 
 use std::io::{self, Error};
@@ -13,46 +13,68 @@ const EVENT_STOP: i32 = 128;
 
 const MASK_LEN: usize = size_of::<u64>();
 
+/// Makes a request of ptrace(2).
+///
 /// # Safety
-/// `address` and `data` are what the request wants. Where it wants an address of ours, there is a value of the right type
-/// there during the call, which may be written to if the request writes.
+/// `address` and `data` must be what the request expects. If it expects an address in this process, that
+/// address must have a value of the right type during the call, which may be written to if the request
+/// writes.
 unsafe fn ptrace(request: libc::c_uint, tid: i32, address: usize, data: usize) -> io::Result<()> {
     // SAFETY: the caller keeps the contract above. The kernel refuses requests for threads that are not ours to trace.
     check(unsafe { libc::ptrace(request, tid, address as *mut c_void, data as *mut c_void) as i32 })?;
     Ok(())
 }
 
-/// Begins to trace a thread, which runs on, and tells its system calls apart from signals when it stops.
+/// Begins to trace a thread. The thread continues to run. When it stops later, stops at system calls can be
+/// told apart from signals.
+///
+/// # Errors
+/// The thread cannot be traced, or has ended.
 pub(super) fn seize(tid: i32) -> io::Result<()> {
     // SAFETY: no address is involved, and the options are numbers.
     unsafe { ptrace(libc::PTRACE_SEIZE, tid, 0, libc::PTRACE_O_TRACESYSGOOD as usize) }
 }
 
-/// Tells a traced thread to stop.
+/// Asks a traced thread to stop.
+///
+/// # Errors
+/// The thread has ended.
 pub(super) fn interrupt(tid: i32) -> io::Result<()> {
     // SAFETY: no address is involved.
     unsafe { ptrace(libc::PTRACE_INTERRUPT, tid, 0, 0) }
 }
 
-/// Lets a stopped thread run, with a signal or with none (0).
+/// Resumes a stopped thread, with a signal or with none (0).
+///
+/// # Errors
+/// The thread has ended.
 pub(super) fn resume(tid: i32, signal: i32) -> io::Result<()> {
     // SAFETY: no address is involved.
     unsafe { ptrace(libc::PTRACE_CONT, tid, 0, signal as usize) }
 }
 
-/// The same, up to its next system call or to the end of the present one.
+/// Resumes a stopped thread until it enters or leaves a system call.
+///
+/// # Errors
+/// The thread has ended.
 pub(super) fn resume_to_call(tid: i32, signal: i32) -> io::Result<()> {
     // SAFETY: no address is involved.
     unsafe { ptrace(libc::PTRACE_SYSCALL, tid, 0, signal as usize) }
 }
 
-/// Lets a stopped thread go.
+/// Ends the tracing of a stopped thread, which resumes it.
+///
+/// # Errors
+/// The thread has ended.
 pub(super) fn detach(tid: i32) -> io::Result<()> {
     // SAFETY: no address is involved.
     unsafe { ptrace(libc::PTRACE_DETACH, tid, 0, 0) }
 }
 
-/// The signals that a stopped thread blocks: a bit for each, the first one for signal 1.
+/// Returns the signals that a stopped thread blocks, one bit for each. Bit 0 is signal 1.
+///
+/// # Errors
+/// The thread has ended.
 pub(super) fn signal_mask(tid: i32) -> io::Result<u64> {
     let mut mask = 0_u64;
     // SAFETY: the kernel writes MASK_LEN bytes to `mask`, a local of that size.
@@ -60,12 +82,19 @@ pub(super) fn signal_mask(tid: i32) -> io::Result<u64> {
     Ok(mask)
 }
 
+/// Sets the signals that a stopped thread blocks; see [`signal_mask`].
+///
+/// # Errors
+/// The thread has ended.
 pub(super) fn set_signal_mask(tid: i32, mask: u64) -> io::Result<()> {
     // SAFETY: the kernel reads MASK_LEN bytes from `mask`, a local of that size.
     unsafe { ptrace(libc::PTRACE_SETSIGMASK, tid, MASK_LEN, &raw const mask as usize) }
 }
 
-/// The registers of a stopped thread.
+/// Returns the registers of a stopped thread.
+///
+/// # Errors
+/// The thread has ended.
 pub(super) fn registers(tid: i32) -> io::Result<user_regs_struct> {
     // SAFETY: the type is integers only, for which zeros are values.
     let mut registers: user_regs_struct = unsafe { std::mem::zeroed() };
@@ -74,25 +103,32 @@ pub(super) fn registers(tid: i32) -> io::Result<user_regs_struct> {
     Ok(registers)
 }
 
+/// Sets the registers of a stopped thread.
+///
+/// # Errors
+/// The thread has ended, or the values are not allowed.
 pub(super) fn set_registers(tid: i32, registers: &user_regs_struct) -> io::Result<()> {
     // SAFETY: the kernel reads a structure of this type from where the reference points.
     unsafe { ptrace(libc::PTRACE_SETREGS, tid, 0, ptr::from_ref(registers) as usize) }
 }
 
-/// What a thread does when it is waited for.
+/// What a traced thread has done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
-    /// It stands still, as it was asked to, or because the whole process has been stopped by a signal such as SIGSTOP. It
-    /// will be stopped still when we go.
+    /// It stands still as it was asked to, or because a signal such as SIGSTOP has stopped the whole process.
+    /// In the second case it stays stopped after its release.
     Interrupted,
-    /// It is to get this signal.
+    /// It is about to receive this signal.
     Signal(i32),
-    /// It is about to make a system call, or has made it.
+    /// It is entering or leaving a system call.
     Call,
     Gone,
 }
 
-/// What a thread has done, if it has stopped.
+/// Returns what a thread has done if it has stopped, without waiting.
+///
+/// # Errors
+/// waitpid(2) fails.
 pub(super) fn poll(tid: i32) -> io::Result<Option<Event>> {
     let mut status = 0;
     // SAFETY: `status` is valid for the call.
@@ -113,6 +149,10 @@ pub(super) fn poll(tid: i32) -> io::Result<Option<Event>> {
     }
 }
 
+/// Waits until a thread stops and returns what it has done.
+///
+/// # Errors
+/// It does not stop before `until`, or waitpid(2) fails.
 pub(super) fn wait(tid: i32, until: Instant) -> io::Result<Event> {
     let mut pauses = 0_u32;
     loop {
@@ -128,7 +168,11 @@ pub(super) fn wait(tid: i32, until: Instant) -> io::Result<Event> {
     }
 }
 
-/// Waits until the thread stands still as asked. Signals that come first are delivered. False: it has gone.
+/// Waits until the thread stands still as it was asked to. Signals that come first are delivered. Returns
+/// false if the thread has ended.
+///
+/// # Errors
+/// The thread does not stop before `until`.
 pub(super) fn wait_interrupted(tid: i32, until: Instant) -> io::Result<bool> {
     loop {
         match wait(tid, until)? {
@@ -136,7 +180,7 @@ pub(super) fn wait_interrupted(tid: i32, until: Instant) -> io::Result<bool> {
             Event::Gone => return Ok(false),
             Event::Signal(signal) => resume(tid, signal)?,
             Event::Call => {
-                // A stop at a system call takes the place of the one that the thread was asked to make.
+                // A stop at a system call takes the place of the stop that was asked for.
                 interrupt(tid)?;
                 resume(tid, 0)?;
             }

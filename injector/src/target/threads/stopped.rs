@@ -1,14 +1,16 @@
-//! Another process's threads, stopped by ptrace(2), and what can be done with them meanwhile.
+//! The threads of another process, stopped by ptrace(2), and what can be done with them meanwhile.
 //!
-//! Threads are seized and interrupted, so no signal is involved that the process could see, and a system call
-//! that a thread waits in is restarted by the kernel. Where it is not (`epoll_wait` and its like answer EINTR
-//! even so, see signal(7), "Interruption of system calls by stop signals"), we have the kernel restart it.
+//! Threads are seized and interrupted, which sends no signal that the process could notice. The kernel
+//! restarts most system calls in which a thread waits. It does not restart some others (`epoll_wait` and
+//! similar calls return EINTR; see signal(7), "Interruption of system calls by stop signals"); the injector
+//! makes the kernel restart those.
 //!
-//! A signal that the process ignores is dropped when it is sent, but not if the thread that it is sent to is traced; for a
-//! signal to the process, that thread is the main one. It then wakes any thread, whose `epoll_wait` ends
-//! with EINTR. That can be mended only in threads that stand still. So the main thread is traced only while no other thread
-//! runs freely: it is the last one that is stopped, and the last choice where one thread is borrowed. Threads that are let
-//! run while the main one stands still are watched at each of their system calls (`watch`).
+//! The kernel drops a signal that the process ignores when the signal is sent, but not if the thread that it
+//! is sent to is traced; a signal to the whole process counts as sent to the main thread. The signal then
+//! wakes any thread, whose `epoll_wait` ends with EINTR. The injector can correct that only in threads that
+//! stand still. So it traces the main thread only while no other thread runs freely: it stops the main thread
+//! last, and borrows another thread if it can. Threads that run while the main thread stands still are
+//! watched at each of their system calls (`watch`).
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -26,14 +28,14 @@ use crate::target::threads::urgency::Urgent;
 use crate::target::threads::watch::run_watched;
 use serde::{Deserialize, Serialize};
 
-/// How long a thread may take to stop. One that waits for the disk, or for its vfork child, cannot.
+/// How long a thread may take to stop. A thread that waits for the disk, or for its vfork child, cannot stop.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How long the others stand still meanwhile, before they run again; and each time longer, since more threads
-/// than the machine has processors for, or a slow disk, may need that.
+/// For how long the other threads stand still meanwhile before they run again. The time grows with each try,
+/// because many threads or a slow disk may need more.
 const SHORT: Duration = Duration::from_millis(30);
 const LONG: Duration = Duration::from_millis(240);
 
-/// How long threads stood still, and how many of them.
+/// For how long threads stood still, and how many there were.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Pause {
     pub(crate) took: Duration,
@@ -47,20 +49,24 @@ impl fmt::Display for Pause {
     }
 }
 
-/// All threads of a process, stopped. They go on when the tracer's work is done.
+/// All threads of a process, stopped. They continue when the tracer's work is done.
 pub(crate) struct Stopped {
     pub(crate) pid: i32,
     pub(crate) threads: Vec<Thread>,
     since: Instant,
     pub(super) urgent: Urgent,
-    /// Threads that were asked to stop and had not stopped in time.
+    /// The threads that were asked to stop and have not stopped in time.
     pub(super) late: Vec<i32>,
-    /// Tells whether it executes another program: see [`auxiliary`].
+    /// The auxiliary vector, which shows whether the process executes another program; see [`auxiliary`].
     pub(crate) auxiliary: Vec<[u64; 2]>,
 }
 
 impl Stopped {
     /// Stops all threads.
+    ///
+    /// # Errors
+    /// A thread does not stop in time (`ETIMEDOUT`), the injector may not trace the process, or the process
+    /// has ended.
     pub(crate) fn all(pid: i32, _: &Tracer) -> io::Result<Stopped> {
         let until = Instant::now() + PATIENCE;
         let mut seized = HashMap::new();
@@ -89,14 +95,14 @@ impl Stopped {
         }
     }
 
-    /// Lets the threads that have stopped run for that long, before all are asked to stop once more. The late ones are
-    /// not asked twice: they are still to stop, and the next round waits for them.
+    /// Lets the threads that have stopped run for the time `pause`, before all are asked to stop again.
+    /// Threads that are late are not asked again: they will still stop, and the next round waits for them.
     ///
-    /// The threads that have stopped are detached, the main one first, so that the kernel drops ignored signals again.
-    /// A main thread that is late itself stays traced, so ignored signals go on waking other threads. These are watched
-    /// then, as the threads that take turns are.
+    /// The threads that have stopped are detached, the main one first, so that the kernel drops ignored
+    /// signals again. If the main thread is late, it stays traced, and ignored signals continue to wake other
+    /// threads. Those are then watched, as threads in [`Stopped::run_some`] are.
     fn let_run(&mut self, seized: &mut HashMap<i32, bool>, pause: Duration) -> io::Result<()> {
-        // Its threads have their usual priority back before they run.
+        // The threads get their usual priority back before they run.
         self.urgent = Urgent::new();
         let late = std::mem::take(&mut self.late);
         if late.contains(&self.pid) {
@@ -113,16 +119,17 @@ impl Stopped {
         Ok(())
     }
 
-    /// `seized`: threads that we trace already, and whether they are still to stop as they were asked: asked twice, they
-    /// would stop twice.
+    /// Stops the threads that are not yet stopped. `seized` has the threads that are already traced, and
+    /// whether they are still about to stop as asked. A thread that is asked twice would stop twice.
     fn stop_all(&mut self, seized: &mut HashMap<i32, bool>, until: Instant) -> io::Result<()> {
-        /// How often the other threads are listed before the main thread is stopped even though they make new threads.
+        /// The number of times that the other threads are listed before the main thread is stopped, even if
+        /// they still create threads.
         const LISTINGS: usize = 4;
         let pid = self.pid;
         let mut known = HashSet::new();
         loop {
-            // The main thread comes last (see the top of this file), after the threads that are made while others are being
-            // stopped.
+            // The main thread comes last (see the top of this file), after the threads that are created while
+            // others are being stopped.
             for _ in 0..LISTINGS {
                 let mut others = proc::thread_ids(pid)?;
                 others.retain(|&tid| tid != pid && known.insert(tid));
@@ -131,8 +138,8 @@ impl Stopped {
                 }
                 let stand = self.stop_these(others, seized, until);
                 if stand.is_err() && seized.contains_key(&pid) && known.insert(pid) {
-                    // The main thread was late in an earlier round. If it stands by now, it is let go with the others,
-                    // instead of being traced while they run.
+                    // The main thread was late in an earlier round. If it has stopped by now, it is released
+                    // with the others, instead of being traced while they run.
                     self.stop_these(vec![pid], seized, until)?;
                 }
                 stand?;
@@ -156,7 +163,7 @@ impl Stopped {
                 match requests::seize(tid) {
                     Ok(()) => _ = place.insert(false),
                     Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
-                    // So the kernel answers if it is about to end, too.
+                    // The kernel answers in this way also if the thread is about to end.
                     Err(_) if proc::has_ended(self.pid, tid) => {}
                     Err(error) => return Err(error),
                 }
@@ -190,12 +197,15 @@ impl Stopped {
         trouble.map_or(Ok(()), Err)
     }
 
-    /// Stops one thread only, the first that can be stopped.
+    /// Stops one thread only, the first one that can be stopped.
+    ///
+    /// # Errors
+    /// No thread can be stopped, or the injector may not trace the process.
     pub(crate) fn one(pid: i32, _: &Tracer) -> io::Result<Stopped> {
         let mut refusal = Error::from_raw_os_error(libc::ESRCH);
         let mut late = Vec::new();
         let mut threads = proc::thread_ids(pid)?;
-        // Asked once of each: it changes as we look.
+        // The key is computed once for each thread, because it changes while the injector looks.
         threads.sort_by_cached_key(|&tid| (tid == pid, ends_with_eintr(pid, tid)));
         for tid in threads {
             let (since, mut urgent) = (Instant::now(), Urgent::new());
@@ -228,14 +238,15 @@ impl Stopped {
         Err(refusal)
     }
 
-    /// How long they have stood still by now.
+    /// Returns for how long the threads have stood still until now, and their number.
     pub(crate) fn pause(&self) -> Pause {
         Pause { took: self.since.elapsed(), threads: self.threads.len() }
     }
 }
 
-/// Waits for threads that were asked to stop, before they are let go: that has woken them, and those whose call the
-/// kernel does not restart would see EINTR. One that cannot be woken is not waited for.
+/// Waits, before threads are released, for those that were asked to stop and are late. The request has woken
+/// them, and those in a call that the kernel does not restart would see EINTR. A thread that cannot be woken
+/// is not waited for.
 fn wait_for(pid: i32, late: &mut Vec<i32>) {
     let until = Instant::now() + PATIENCE / 4;
     for tid in late.drain(..).filter(|&tid| may_end_with_eintr(pid, tid)) {

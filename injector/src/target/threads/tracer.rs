@@ -1,4 +1,4 @@
-//! The thread of ours that stops another process's threads.
+//! The injector's thread that stops another process's threads.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -7,21 +7,22 @@ use rustix::thread::gettid;
 
 use crate::os::proc;
 
-/// How long the end of a tracer is waited for.
+/// For how long the injector waits for the end of a tracer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Who stops threads: a thread of ours, made for that. At its end the kernel lets all of them go at the same time.
-/// Otherwise those that go on first would be woken by signals that the process ignores, which are no more ignored
-/// as long as the thread that they are sent to is traced.
+/// Proof that the code runs in a thread that was made to stop other threads. When that thread ends, the
+/// kernel releases all stopped threads at the same time. If they were released one by one, signals that the
+/// process ignores could wake the first ones: such signals are queued as long as the thread to which they are
+/// sent is traced.
 pub(crate) struct Tracer(());
 
-/// Runs what stops threads of a process.
+/// Runs `work`, which stops threads of the process, in a thread of its own, and returns its result.
 pub(crate) fn apart<T: Send>(pid: i32, work: impl FnOnce(&Tracer) -> T + Send) -> T {
     let (result, tracer) = std::thread::scope(|scope| {
         let tracer = scope.spawn(|| (work(&Tracer(())), gettid().as_raw_nonzero()));
         tracer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     });
-    // It is known to have ended before it lets go.
+    // The thread is known to have ended before the kernel has released the others.
     let until = Instant::now() + PATIENCE;
     let line = format!("\nTracerPid:\t{tracer}\n");
     while fs::read_to_string(format!("/proc/{}/status", proc::visible_thread(pid)))

@@ -1,8 +1,10 @@
-//! Some of the stopped threads run for a short time, to leave code that is to change, while the others stand still.
+//! Lets some of the stopped threads run for a short time, to leave code that is about to change, while the
+//! others stand still.
 //!
-//! The main thread is traced meanwhile, so signals that the process ignores are queued, and wake one of the threads that run. If
-//! another one of these takes the signal first, the one that was woken finds nothing to stop for, and its `epoll_wait` would
-//! return EINTR. So each thread stops at its system calls, and stays behind one that ends so until all stand still again.
+//! The main thread is traced meanwhile, so signals that the process ignores are queued and wake one of the
+//! threads that run. If another thread takes the signal first, the one that was woken has no reason to stop,
+//! and its `epoll_wait` would return EINTR. So each thread stops at its system calls, and stays behind a call
+//! that ends with EINTR until all threads stand still again.
 
 use std::collections::HashSet;
 use std::io::{self, Error};
@@ -16,12 +18,12 @@ use crate::target::threads::thread::Thread;
 use crate::target::threads::watch::{Running, State, watch};
 
 impl Stopped {
-    /// How long a thread runs in its turn, and how many threads run at once.
+    /// Returns for how long a thread runs in its turn, and how many threads run at once.
     pub(crate) fn turn(&self) -> (Duration, usize) {
-        // Each thread has to be scheduled, and once more to stop again.
+        // Each thread has to be scheduled once to run and once more to stop.
         const TURN: Duration = Duration::from_micros(300);
         const AT_ONCE: usize = 16;
-        // Threads with a priority run at once, without waiting for a processor.
+        // Threads with a realtime priority run at once, without waiting for a processor.
         const SHORTER: Duration = Duration::from_micros(50);
         match self.urgent.is_possible() {
             true => (SHORTER, std::thread::available_parallelism().map_or(1, |n| n.get())),
@@ -29,8 +31,8 @@ impl Stopped {
         }
     }
 
-    /// Lets some of the threads run for `pause`. Returns false if one of them has not stopped again by `until`, or soon after,
-    /// because the machine is busy: all threads are to be let go then.
+    /// Lets some of the threads run for `pause`. Returns false if one of them has not stopped again by
+    /// `until` or soon after, because the machine is busy. All threads have to be released then.
     pub(crate) fn run_some(
         &mut self,
         which: impl Fn(&Thread) -> bool,
@@ -83,7 +85,7 @@ impl Stopped {
         if let Some(error) = trouble {
             return Err(error);
         }
-        // Those that ran may have made others.
+        // The threads that ran may have created others.
         let known: HashSet<i32> = self.threads.iter().map(|thread| thread.tid).collect();
         if proc::thread_ids(self.pid)?.iter().any(|tid| !known.contains(tid)) {
             self.stop_more(&known, until)?;

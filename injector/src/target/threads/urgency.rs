@@ -1,7 +1,9 @@
-//! Threads that are to stand still, or to run code of ours, do not wait for a processor as long as others of the machine's
-//! work have it: each that has to wait keeps all others standing.
+//! Realtime priorities for threads that are about to stop or that run the agent's code. While one thread
+//! waits for a processor, all others stand still, so these threads should not wait for other work of the
+//! machine.
 //!
-//! Where the kernel lets us: who may not is as quick as the machine's work permits.
+//! The priorities need a permission. Without it, the duration of a stop depends on the other load of the
+//! machine.
 #![allow(unsafe_code, reason = "it maps a shared page and changes the scheduling of threads")]
 
 use std::sync::OnceLock;
@@ -9,13 +11,13 @@ use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
 use crate::os::sys::check;
 
-/// More than this have the threads that stop them: see `helper`.
+/// The priority that the threads get. The threads that stop them have a higher one; see `helper`.
 const URGENT: i32 = 1;
 const MORE_URGENT: i32 = 2;
 
-/// Lets the calling thread, and those it makes, run before all that has no realtime priority.
+/// Gives the calling thread, and those it creates, precedence over all threads without a realtime priority.
 pub(crate) fn hurry() {
-    // SAFETY: plain data, and numbers.
+    // SAFETY: the arguments are plain data and numbers.
     unsafe {
         let priority = libc::sched_param { sched_priority: MORE_URGENT };
         if libc::sched_setscheduler(0, libc::SCHED_RR, &priority) != 0 {
@@ -24,32 +26,34 @@ pub(crate) fn hurry() {
     }
 }
 
-/// Threads that have a realtime priority from us, in memory that the helper and its guard share. A thread is noted before
-/// it gets the priority, so whoever takes over from a killed helper knows of each.
+/// The threads that have a realtime priority from the injector, in memory that the helper and its guard
+/// share. A thread is entered before it gets the priority, so the process that takes over from a killed
+/// helper knows all of them.
 struct Given {
     count: AtomicUsize,
     threads: [AtomicI32; GIVEN_MAX],
 }
 
-/// More threads than that do not get a priority.
+/// The number of threads that get a priority at most.
 const GIVEN_MAX: usize = (1 << 16) - 2;
 
 static GIVEN: OnceLock<&'static Given> = OnceLock::new();
 
-/// Has processes that are forked from now on share what is noted.
+/// Makes processes that are forked from now on share this list.
 pub(crate) fn share() {
     let (len, access) = (size_of::<Given>(), libc::PROT_READ | libc::PROT_WRITE);
     let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
-    // SAFETY: a fresh mapping at a place that the kernel chooses.
+    // SAFETY: this is a new mapping at an address that the kernel chooses.
     let at = unsafe { libc::mmap(std::ptr::null_mut(), len, access, flags, -1, 0) };
     if at != libc::MAP_FAILED {
-        // SAFETY: of that length, page-aligned, all zeros, which are values of the atomics; never unmapped.
+        // SAFETY: the mapping has that length, is page-aligned and all zeros, which are valid values of the
+        // atomics, and is never unmapped.
         let _ = GIVEN.set(unsafe { &*at.cast::<Given>() });
     }
 }
 
 impl Given {
-    /// False: there is no room.
+    /// Enters a thread. Returns false if there is no room.
     fn note(&self, tid: i32) -> bool {
         let place = self.threads.get(self.count.load(Ordering::Acquire));
         if let Some(place) = place {
@@ -59,20 +63,21 @@ impl Given {
         place.is_some()
     }
 
-    /// Those of a value that is dropped, the last ones noted.
+    /// Removes the `count` threads that were entered last.
     fn forget(&self, count: usize) {
         self.count.fetch_sub(count, Ordering::AcqRel);
     }
 }
 
-/// Takes the priorities back that a helper has given to threads of `process` and not taken back itself. Numbers of
-/// threads may have other owners by now: only threads with the very priority that we give are changed.
+/// Takes back the priorities that a helper has given to threads of `process` and has not taken back itself.
+/// The numbers may meanwhile belong to other threads, so only threads with exactly the injector's priority
+/// are changed.
 pub(crate) fn take_back(process: i32) {
     let Some(given) = GIVEN.get() else { return };
     let count = given.count.load(Ordering::Acquire);
     for tid in given.threads.iter().take(count).map(|tid| tid.load(Ordering::Acquire)) {
         let is_its = std::path::Path::new(&format!("/proc/{process}/task/{tid}")).exists();
-        // SAFETY: the call takes numbers only, and touches no memory of ours.
+        // SAFETY: the call takes numbers only and touches no memory of this process.
         if is_its && unsafe { libc::sched_getscheduler(tid) } == libc::SCHED_RR | libc::SCHED_RESET_ON_FORK {
             give_usual(tid);
         }
@@ -81,38 +86,41 @@ pub(crate) fn take_back(process: i32) {
 
 fn give_usual(tid: i32) {
     let usual = libc::sched_param { sched_priority: 0 };
-    // SAFETY: numbers, and a structure that is only read. It may have ended.
+    // SAFETY: the arguments are numbers and a structure that is only read. The thread may have ended.
     unsafe { libc::sched_setscheduler(tid, libc::SCHED_OTHER, &usual) };
 }
 
-/// Threads of another process with a realtime priority. They have their own back when this is dropped.
+/// Threads of another process that have a realtime priority. They get their own priority back when this is
+/// dropped.
 pub(super) struct Urgent {
     threads: Vec<i32>,
-    /// Not if we have none ourselves: a busy one would keep us from stopping it.
+    /// Whether the injector has a realtime priority itself. Without one, a busy thread that has one could
+    /// keep the injector from stopping it.
     possible: bool,
 }
 
 impl Urgent {
+    /// Returns an empty list.
     pub(super) fn new() -> Urgent {
-        // SAFETY: the call takes numbers only, and touches no memory of ours.
+        // SAFETY: the call takes numbers only and touches no memory of this process.
         let own = unsafe { libc::sched_getscheduler(0) };
         Urgent { threads: Vec::new(), possible: own == libc::SCHED_RR }
     }
 
-    /// Whether threads that are let go run at once.
+    /// Whether threads that are released run at once.
     pub(super) fn is_possible(&self) -> bool {
         self.possible
     }
 
-    /// A thread that was asked to stop. What has a priority of its own keeps it. A child that it makes
-    /// meanwhile has the priority that it would have without us.
+    /// Gives a thread that was asked to stop the priority. A thread with a priority of its own keeps it. A
+    /// child that the thread creates meanwhile has the priority that it would have without gprofinject.
     pub(super) fn add(&mut self, tid: i32) {
         if !self.possible {
             return;
         }
         let priority = libc::sched_param { sched_priority: URGENT };
         let Some(given) = GIVEN.get() else { return };
-        // SAFETY: numbers, and a structure that is only read.
+        // SAFETY: the arguments are numbers and a structure that is only read.
         unsafe {
             if libc::sched_getscheduler(tid) != libc::SCHED_OTHER
                 || libc::getpriority(libc::PRIO_PROCESS, tid as libc::id_t) != 0

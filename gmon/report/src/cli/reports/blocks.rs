@@ -1,4 +1,4 @@
-//! `gmon blocks`: each basic block.
+//! `gmon blocks`: prints each basic block.
 
 use std::cmp::Reverse;
 use std::io::Write;
@@ -12,6 +12,10 @@ use crate::cli::report_args::{BlockOrder, BlocksArgs};
 use crate::cli::text::margin;
 use crate::cli::view::View;
 
+/// Prints the report.
+///
+/// # Errors
+/// There is no function to show, or `out` cannot be written to.
 pub(crate) fn blocks(view: &View, args: &BlocksArgs, out: &mut impl Write) -> Result<()> {
     let functions = view.report.functions.iter().enumerate().filter(|&(index, _)| view.chooses(index));
     let (counted, not): (Vec<_>, Vec<_>) = functions.partition(|(_, function)| function.blocks.is_some());

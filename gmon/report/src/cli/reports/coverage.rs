@@ -1,4 +1,4 @@
-//! `gmon coverage`: how much of each file ran, in percent, and for lcov.
+//! `gmon coverage`: prints how much of each file ran, in percent, and writes a file for lcov.
 
 use std::collections::BTreeMap;
 use std::io::{BufWriter, Write};
@@ -17,14 +17,14 @@ use crate::cli::reports::lines::chooses_instance;
 use crate::cli::text::{percent, plain};
 use crate::cli::view::View;
 
-/// Parts that ran, of all that were counted.
+/// How much ran, of what was counted.
 #[derive(Clone, Copy, Default)]
 struct Part {
     run: u64,
     all: u64,
 }
 
-/// A file, or their total.
+/// The coverage of a file, or of all files.
 #[derive(Clone, Copy, Default)]
 struct Coverage {
     lines: Part,
@@ -44,7 +44,7 @@ impl Part {
         Part { run: self.run + other.run, all: self.all + other.all }
     }
 
-    /// `85.71% 24/28`; nothing of nothing.
+    /// Returns a text such as `85.71% 24/28`, or an empty one if nothing was counted.
     fn text(self) -> String {
         if self.all == 0 {
             "-".to_owned()
@@ -58,6 +58,10 @@ impl Part {
     }
 }
 
+/// Prints the report, and writes the file for lcov.
+///
+/// # Errors
+/// There is no line information, or a file cannot be written.
 pub(crate) fn coverage(view: &View, args: &CoverageArgs, out: &mut impl Write) -> Result<()> {
     let lines = view.lines()?;
     let mut tally = Tally::of(&view.report);
@@ -138,7 +142,8 @@ pub(crate) fn coverage(view: &View, args: &CoverageArgs, out: &mut impl Write) -
     Ok(())
 }
 
-/// How often the function was entered, as far as its blocks tell; None if it was not counted.
+/// Returns how often the function was entered, as far as its basic blocks show, or `None` if it was not
+/// counted.
 fn first_count(view: &View, function: usize) -> Option<u64> {
     let function = &view.report.functions[function];
     let first = function.blocks.as_ref()?.first()?;
@@ -164,8 +169,8 @@ fn write_lcov(path: &Path, view: &View, tally: &Tally) -> Result<()> {
     files::replace(path, &bytes)
 }
 
-/// lcov's tracefile (geninfo(1)): lines and functions. Branches would need counts of the ways from block
-/// to block, which a profile does not have.
+/// Writes lcov's tracefile (geninfo(1)): lines and functions. Branches would need the counts of the edges
+/// between basic blocks, which a profile does not have.
 fn lcov(view: &View, tally: &Tally, out: &mut impl Write) -> Result<()> {
     let lines = view.lines()?;
     let mut by_file: BTreeMap<FileIndex, Vec<(u32, &LineCounts)>> = BTreeMap::new();
@@ -183,7 +188,7 @@ fn lcov(view: &View, tally: &Tally, out: &mut impl Write) -> Result<()> {
         }
         writeln!(out, "TN:\nSF:{path}")?;
         let functions = tally.files.get(&file).map(|counts| counts.functions.as_slice()).unwrap_or_default();
-        // Two functions of one name in one file (a macro's, a lambda's) are one to lcov.
+        // lcov cannot distinguish two functions of one name in one file (a macro's, a lambda's).
         let mut entered: BTreeMap<&str, (u32, u64)> = BTreeMap::new();
         for &(function, line) in functions {
             let Some(count) = first_count(view, function) else { continue };

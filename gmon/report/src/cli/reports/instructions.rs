@@ -1,4 +1,4 @@
-//! `gmon instructions`: the disassembly with a count in front of each instruction.
+//! `gmon instructions`: prints the disassembly with a count before each instruction.
 
 use std::io::Write;
 
@@ -13,7 +13,7 @@ use crate::cli::report_args::{InstructionsArgs, Syntax};
 use crate::cli::text::margin;
 use crate::cli::view::View;
 
-/// Names of functions in operands.
+/// The names of functions in operands.
 struct Names {
     functions: Vec<(u64, u64, String)>,
 }
@@ -49,6 +49,10 @@ fn formatter(syntax: Syntax, code: &Code, shown: impl Fn(&str) -> String) -> Box
     formatter
 }
 
+/// Prints the report.
+///
+/// # Errors
+/// There is no function to show, or `out` cannot be written to.
 pub(crate) fn instructions(view: &View, args: &InstructionsArgs, out: &mut impl Write) -> Result<()> {
     let mut formatter = formatter(args.syntax, view.report.code, |name| view.shown(name));
     let mut text = |step: &Step| {
@@ -86,7 +90,7 @@ pub(crate) fn instructions(view: &View, args: &InstructionsArgs, out: &mut impl 
     chosen.into_iter().try_for_each(|index| function(view, index, &mut text, out))
 }
 
-/// A function's listing: a row with its name, then its instructions, with a row where the line changes.
+/// Prints a function: a row with its name, then its instructions, with a row where the line changes.
 fn function(
     view: &View,
     index: usize,
@@ -112,7 +116,7 @@ fn function(
             writeln!(out, "{:>14}  {}", "", view.style.faint(format!("; {now}")))?;
             place = now;
         }
-        // Padding is in no block.
+        // Padding is in no basic block.
         let count = step.count.map(|count| margin(Some(count))).unwrap_or_default();
         let row = format!("{count:>14}  {:>8x}:  {}", step.instruction.ip(), text(&step));
         writeln!(out, "{}", view.style.count(step.count, row))?;

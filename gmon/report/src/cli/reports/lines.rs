@@ -1,4 +1,4 @@
-//! `gmon lines`: the source with counts in the margin.
+//! `gmon lines`: prints the source with counts in the margin.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -17,6 +17,10 @@ use crate::cli::view::View;
 /// The lines of one file that have code.
 type FileLines = BTreeMap<u32, LineCounts>;
 
+/// Prints the report.
+///
+/// # Errors
+/// There is no line information, or `out` cannot be written to.
 pub(crate) fn lines(view: &View, args: &LinesArgs, out: &mut impl Write) -> Result<()> {
     let lines = view.lines()?;
     let mut files: BTreeMap<FileIndex, FileLines> = BTreeMap::new();
@@ -32,7 +36,7 @@ pub(crate) fn lines(view: &View, args: &LinesArgs, out: &mut impl Write) -> Resu
     if files.is_empty() && !view.args.file.is_empty() {
         bail!("{}: no file is called {}", view.args.program.display(), view.args.file.join(" or "));
     }
-    // A file of which nothing was counted says nothing.
+    // A file in which nothing was counted is not shown.
     files.retain(|_, lines| lines.values().any(|line| line.count().is_some()));
     let mut files: Vec<_> = files.into_iter().collect();
     files.sort_by_key(|(file, _)| &lines.files()[*file]);
@@ -49,7 +53,7 @@ pub(crate) fn lines(view: &View, args: &LinesArgs, out: &mut impl Write) -> Resu
     Ok(())
 }
 
-/// Is it of a function that was chosen by its name, inlined or not?
+/// Whether the instance belongs to a function that the user has selected by its name, inlined or not.
 pub(crate) fn chooses_instance(view: &View, lines: &Lines, instance: &Instance) -> bool {
     if view.chooses_function(instance.function) {
         return true;
@@ -59,7 +63,7 @@ pub(crate) fn chooses_instance(view: &View, lines: &Lines, instance: &Instance) 
     name.is_some_and(|name| chosen_function(&view.args.function, name))
 }
 
-/// Writes one file.
+/// Prints one file.
 struct Listing<'a> {
     view: &'a View<'a>,
     args: &'a LinesArgs,
@@ -77,7 +81,7 @@ impl Listing<'_> {
         let style = self.view.style;
         let missing = if source.is_none() { " (source not found)" } else { "" };
         writeln!(out, "{}", style.heading(&format!("{}{missing}", plain(path))))?;
-        // The line table may name lines behind the file's end, if the file has changed since.
+        // The line table may name lines after the file's end, if the file has changed since.
         let empty = BTreeMap::new();
         let source = source.unwrap_or(&empty);
         let numbers: std::collections::BTreeSet<u32> = source.keys().chain(counts.keys()).copied().collect();
@@ -101,7 +105,7 @@ impl Listing<'_> {
     fn row(&self, number: u32, counts: Option<&LineCounts>, text: &str, out: &mut impl Write) -> Result<()> {
         let style = self.view.style;
         let (count, margin) = match counts {
-            // A line without code is no line that was not counted.
+            // A line without code is not the same as a line that was not counted.
             None => (Some(1), format!("{:>14} ", "")),
             Some(counts) => (counts.count(), self.margin(counts)),
         };
@@ -127,7 +131,7 @@ impl Listing<'_> {
         Ok(())
     }
 
-    /// The count, with `*` where some of the line's blocks never ran.
+    /// Returns the count, with `*` if some of the line's basic blocks never ran.
     fn margin(&self, counts: &LineCounts) -> String {
         if self.args.all_counts {
             let all: Vec<_> = counts.instances.iter().map(|i| self.instance_margin(i)).collect();
@@ -148,7 +152,7 @@ impl Listing<'_> {
         }
     }
 
-    /// `f(int)`, or `f(int) inlined into g()`.
+    /// Returns a text such as `f(int)`, or `f(int) inlined into g()`.
     fn describe(&self, instance: &Instance) -> String {
         let function = self.view.name(instance.function);
         let frames = self.lines.frames(instance.address);

@@ -1,4 +1,4 @@
-//! `gmon functions` and `gmon files`: the columns of Weinberger's and Bishop's tables.
+//! `gmon functions` and `gmon files`: prints the columns of Weinberger's and Bishop's tables.
 
 use std::cmp::Reverse;
 use std::io::Write;
@@ -16,12 +16,16 @@ use crate::cli::view::View;
 struct Row {
     name: String,
     address: u64,
-    /// None where nothing was counted but calls.
+    /// The sums; `None` if only calls were counted.
     sums: Option<Sums>,
     calls: u64,
     json: Value,
 }
 
+/// Prints the table of functions.
+///
+/// # Errors
+/// There is no function to show, or `out` cannot be written to.
 pub(crate) fn functions(view: &View, args: &SumsArgs, out: &mut impl Write) -> Result<()> {
     let report = &view.report;
     let mut rows = Vec::new();
@@ -53,6 +57,10 @@ pub(crate) fn functions(view: &View, args: &SumsArgs, out: &mut impl Write) -> R
     table(view, args, rows, "functions", out)
 }
 
+/// Prints the table of files.
+///
+/// # Errors
+/// There is no line information, or `out` cannot be written to.
 pub(crate) fn files(view: &View, args: &SumsArgs, out: &mut impl Write) -> Result<()> {
     if args.sort == Column::Address {
         bail!("--sort address: files have none");
@@ -80,7 +88,7 @@ pub(crate) fn files(view: &View, args: &SumsArgs, out: &mut impl Write) -> Resul
     table(view, args, rows, "files", out)
 }
 
-/// `ie calls i ine name`; with blocks `ie calls i ine bbe bb bbne name`.
+/// Prints the columns `ie calls i ine name`, or with basic blocks `ie calls i ine bbe bb bbne name`.
 fn table(view: &View, args: &SumsArgs, mut rows: Vec<Row>, what: &str, out: &mut impl Write) -> Result<()> {
     let total = rows.iter().filter_map(|row| row.sums).fold(Sums::default(), |mut total, sums| {
         total.add(&sums);
@@ -148,7 +156,7 @@ fn merge(json: &mut Value, sums: Option<Sums>) {
     }
 }
 
-/// Those not counted come last; equal ones by name.
+/// Sorts the rows. Those that were not counted come last, and equal ones are sorted by name.
 fn sort(rows: &mut [Row], column: Column) {
     let key = |row: &Row| {
         let sums = row.sums.unwrap_or_default();

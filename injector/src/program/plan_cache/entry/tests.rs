@@ -1,4 +1,4 @@
-//! Entries that are damaged, of other users, or no entries at all.
+//! Tests with entries that are damaged, belong to other users, or are not entries at all.
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ const KEY: Key = Key([7; blake3::OUT_LEN]);
 const DECISIONS: &[u8] = b"what was decided";
 const FILE: [&[u8]; 2] = [b"the plan ", b"file"];
 
-/// A folder with an entry, and the entry's path.
+/// Returns a folder with an entry, and the entry's path.
 fn shelf() -> (tempfile::TempDir, PrivateFolder, PathBuf) {
     let place = tempfile::tempdir().expect("a folder");
     let folder = PrivateFolder::open_own(&place.path().join("c"), 1).expect("made");
@@ -25,7 +25,7 @@ fn an_entry_is_read_as_it_was_written() {
     let entry = read(&folder, &KEY).expect("there");
     assert_eq!((entry.decisions.as_slice(), entry.file.as_slice()), (DECISIONS, FILE.concat().as_slice()));
     assert!(read(&folder, &Key([8; blake3::OUT_LEN])).is_none());
-    // Under the name of another key it is that key's no more than before.
+    // Under another key's name it is not a valid entry of that key.
     let other = Key([9; blake3::OUT_LEN]);
     std::fs::rename(path, folder.path().join(name(&other))).expect("renamed");
     assert!(read(&folder, &other).is_none());
@@ -59,7 +59,7 @@ fn each_changed_byte_and_each_other_length_is_noticed() {
     }
     std::fs::write(&path, [whole.as_slice(), b"x"].concat()).expect("written");
     assert!(read(&folder, &KEY).is_none(), "a byte more");
-    // Lengths whose sum overflows, or is beyond all memory.
+    // Lengths whose sum overflows or exceeds any memory.
     for lens in [[u64::MAX, whole.len() as u64 - HEADER as u64 + 1], [1 << 62, 1 << 62], [1 << 40, 0]] {
         let mut damaged = whole.clone();
         damaged[8..16].copy_from_slice(&lens[0].to_le_bytes());
@@ -99,7 +99,7 @@ fn what_is_no_private_file_is_not_read() {
     });
     replace_by(&|path| std::fs::create_dir(path).expect("a folder"));
     replace_by(&|path| {
-        // Sparse: of so many bytes none is read.
+        // The file is sparse, and none of its many bytes is read.
         let file = folder.create_file(&name(&KEY)).expect("a file");
         file.set_len(MOST + 1).expect("so long");
         assert!(path.exists());
@@ -113,7 +113,7 @@ fn what_is_no_private_file_is_not_read() {
         replace_by(&|path| {
             let null = fs::makedev(1, 3);
             let made = fs::mknodat(fs::CWD, path, FileType::CharacterDevice, Mode::RUSR | Mode::WUSR, null);
-            // Where devices cannot be made, nothing stands there.
+            // Where devices cannot be created, there is nothing.
             let _ = made;
         });
     }

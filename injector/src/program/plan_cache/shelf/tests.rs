@@ -1,4 +1,4 @@
-//! What is kept, and what goes.
+//! Tests of what is kept and what is removed.
 
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
@@ -20,12 +20,12 @@ fn key(number: u8) -> Key {
     Key([number; blake3::OUT_LEN])
 }
 
-/// The numbers of the entries that are there.
+/// Returns the numbers of the entries that are there.
 fn kept(shelf: &Shelf) -> Vec<u8> {
     (0..100).filter(|&number| shelf.folder.has(&entry::name(&key(number)))).collect()
 }
 
-/// Sets when an entry was used.
+/// Sets the time at which an entry was last used.
 fn age(shelf: &Shelf, name: &str, seconds: u64) {
     let file = shelf.folder.open_to_write(name).expect("there");
     file.set_modified(SystemTime::now() - Duration::from_secs(seconds)).expect("set");
@@ -45,11 +45,11 @@ fn what_was_not_used_for_longest_goes_first() {
     age(&shelf, &entry::name(&key(4)), 40);
     keep(&shelf, 5, 985).expect("kept");
     assert_eq!(kept(&shelf), [4, 5], "995 bytes");
-    // One of the same key takes the other's place.
+    // An entry replaces another one of the same key.
     keep(&shelf, 5, 10).expect("kept");
     let stat = shelf.folder.stat(&entry::name(&key(5))).expect("there");
     assert_eq!((kept(&shelf).as_slice(), stat.st_size), ([4, 5].as_slice(), 10));
-    // Alone it is too much.
+    // This entry alone is too large.
     keep(&shelf, 6, 1001).expect("kept for a short time");
     assert!(kept(&shelf).is_empty());
 }

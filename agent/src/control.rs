@@ -1,0 +1,7 @@
+//! Orders to the agent in a running process: those of the injector, and the questions of Frida's library.
+//!
+//! This is the top layer: it uses the set-up and everything below, and no other code of the library knows of it.
+
+pub(crate) mod attach;
+pub(crate) mod birth;
+pub(crate) mod frida;

@@ -1,0 +1,125 @@
+//! Orders of the injector to a running process; see `gprofinject_abi::attach`.
+//!
+//! They are carried out in a thread that was stopped anywhere, perhaps with locks held: like all of the agent,
+//! they call nothing of the program's and use no heap.
+#![allow(unsafe_code, reason = "the injector calls a function with the address of an order")]
+
+use crate::control::birth;
+use crate::hot::cells;
+use crate::hot::timers;
+use crate::os::files;
+use crate::os::initial::{AT_BASE, Start};
+use crate::os::kernel;
+use crate::os::lookup;
+use crate::os::memory;
+use crate::os::place::{Files, Place};
+#[cfg(not(test))]
+use crate::os::vectors::{restore_vectors, save_vectors};
+use crate::os::words;
+use crate::program::agent::Agent;
+use crate::program::failure;
+use crate::program::text;
+use crate::start::early;
+use crate::start::setup;
+use crate::unwind::landings;
+use core::sync::atomic::Ordering;
+use gprofinject_abi::attach::{Command, Order};
+use gprofinject_abi::plan::ThreadWords;
+use linux_raw_sys::general;
+
+#[cfg_attr(test, allow(dead_code))]
+unsafe extern "C" fn carry_out(order: *mut Order) {
+    // SAFETY: `gprofinject_control` passes the address that the injector has passed to it. The injector does not touch the
+    // order until `done` is set, behind this call, and it polls that field by the kernel's system calls.
+    let order = unsafe { &mut *order };
+    // Orders to pause and to leave are carried out as well when the agent has panicked.
+    let result = failure::attempt(|| match order.command.get() {
+        Some(Command::Prepare) => prepare(order),
+        Some(Command::Arm) => arm(order),
+        Some(Command::Pause) => {
+            timers::stop(Agent::get());
+            text::unpatch(Agent::get())
+        }
+        Some(Command::Resume) => text::patch_again(Agent::get()).map(|()| timers::start_again(Agent::get())),
+        Some(Command::Leave) => {
+            birth::put_back();
+            Ok(())
+        }
+        None => Err(kernel::EINVAL),
+    });
+    order.result = match result {
+        Some(Ok(())) => 0,
+        Some(Err(errno)) => errno.into(),
+        None => kernel::EFAULT.into(),
+    };
+}
+
+fn prepare(order: &mut Order) -> Result<(), i32> {
+    let result = prepare_with(order);
+    for descriptor in order.descriptors.into_iter().filter(|descriptor| *descriptor >= 0) {
+        files::close(descriptor as i32);
+    }
+    result
+}
+
+fn prepare_with(order: &mut Order) -> Result<(), i32> {
+    order.mapped = &raw const memory::MAPPED as u64;
+    let place = order.place.get(..order.place_len as usize).and_then(Place::new).ok_or(kernel::EINVAL)?;
+    lookup::set_detours(order.detours.get(..order.detours_count as usize).unwrap_or_default());
+    // SAFETY: the vector in the order is ended by type 0, because it has room for more than the injector writes, and the order
+    // outlives `start`.
+    let start = unsafe { Start::running(order.stack, order.auxiliary.as_ptr()) };
+    birth::prepare(start.auxiliary(AT_BASE))?;
+    early::find_functions(start.auxiliary(AT_BASE));
+    let [region, plan] = order.descriptors.map(|descriptor| descriptor as i32);
+    let files = match region.min(plan) {
+        0.. => Files::Open { region, plan },
+        _ => Files::Named(&place),
+    };
+    setup::prepare(&start, &files)?;
+    // The words of the thread that the injector has borrowed are those of every new thread, too.
+    let words = words::get();
+    let (block, cells) = (words.block().load(Ordering::Relaxed), words.cells().load(Ordering::Relaxed));
+    order.words = ThreadWords { block, cells, ..ThreadWords::default() };
+    birth::set_words(block, cells);
+    order.shadows = cells::table();
+    landings::set_get_gr(order.get_gr);
+    order.waiting = landings::waiting();
+    Ok(())
+}
+
+fn arm(order: &mut Order) -> Result<(), i32> {
+    let agent = Agent::get();
+    if !agent.is_set_up {
+        return Err(kernel::EINVAL);
+    }
+    order.step = 1;
+    birth::redirect().inspect_err(|_| birth::put_back())?;
+    order.step = 2;
+    setup::arm(agent.region, agent).inspect_err(|_| birth::put_back())
+}
+
+/// The order's way in: rdi = the order, rsp = a stack of the injector's making.
+///
+/// # Safety
+/// Only for the injector.
+#[cfg(not(test))]
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+unsafe extern "C" fn gprofinject_control() {
+    core::arch::naked_asm!(
+        "cld",
+        "mov rbx, rdi",
+        save_vectors!(),
+        "call {carry_out}",
+        restore_vectors!(),
+        "mov qword ptr [rbx+{done}], 1",
+        "2:",
+        "mov eax, {pause}",
+        "syscall",
+        "jmp 2b",
+        pause = const general::__NR_pause,
+        carry_out = sym carry_out,
+        done = const core::mem::offset_of!(Order, done),
+    );
+}

@@ -1,0 +1,219 @@
+//! New threads and forked children of a process that was attached to.
+//!
+//! There the thread words are no TLS variable, and no fork handler could be taken back. So the C library's system
+//! calls that make threads and children are led through here: its `mov eax, number` becomes a call, which returns
+//! to the `syscall` behind it, or makes the call by itself where the child has something to do first.
+#![allow(unsafe_code, reason = "the C library's text is patched")]
+
+use crate::os::kernel;
+use crate::os::lookup;
+use crate::os::memory;
+use crate::process::children;
+use core::slice;
+use core::sync::atomic::{AtomicU64, Ordering};
+use gprofinject_abi::plan::ThreadWords;
+use linux_raw_sys::general;
+
+const CLONE: u32 = general::__NR_clone;
+const CLONE3: u32 = general::__NR_clone3;
+/// Places in the C library: fork, clone, clone3, and some to spare.
+const MOST: usize = 16;
+const LEN: usize = 5;
+
+/// The places, and the numbers of their calls. Found once.
+static PLACES: [[AtomicU64; 2]; MOST] = [const { [const { AtomicU64::new(0) }; 2] }; MOST];
+
+/// `mov eax, number; syscall`.
+fn wanted(number: u32) -> [u8; 7] {
+    let mut bytes = [0xb8, 0, 0, 0, 0, 0x0f, 0x05];
+    bytes[1..5].copy_from_slice(&number.to_le_bytes());
+    bytes
+}
+
+fn stub(number: u64) -> u64 {
+    if number == u64::from(CLONE3) { gpi_clone3 as *const () as u64 } else { gpi_clone as *const () as u64 }
+}
+
+/// Finds them; other threads may run. Err: ENOENT if the C library makes its threads in another way.
+pub(crate) fn prepare(dynamic_linker: u64) -> Result<(), i32> {
+    let (lo, hi) = lookup::libc_text(dynamic_linker);
+    // SAFETY: the C library's text, which is readable.
+    let text = unsafe { slice::from_raw_parts(lo as *const u8, (hi - lo) as usize) };
+    let mut places = PLACES.iter();
+    let mut clones = false;
+    for (offset, bytes) in text.windows(7).enumerate() {
+        let number = if bytes[0] == 0xb8 && bytes[5] == 0x0f { u32::from(bytes[1]) } else { continue };
+        let Some(number) = [CLONE, CLONE3].into_iter().find(|&n| n & 0xff == number && bytes == wanted(n))
+        else {
+            continue;
+        };
+        let Some([place, known]) = places.next() else { return Err(kernel::ENOENT) };
+        place.store(lo + offset as u64, Ordering::Relaxed);
+        known.store(number.into(), Ordering::Relaxed);
+        clones |= number == CLONE;
+    }
+    if clones { Ok(()) } else { Err(kernel::ENOENT) }
+}
+
+/// Leads them here. All other threads stand still, none of them between the two instructions. Err: errno.
+pub(crate) fn redirect() -> Result<(), i32> {
+    for [place, number] in &PLACES {
+        let place = place.load(Ordering::Relaxed);
+        if place == 0 {
+            break;
+        }
+        let stub = stub(number.load(Ordering::Relaxed));
+        let distance =
+            i32::try_from(stub.wrapping_sub(place + LEN as u64) as i64).map_err(|_| kernel::ENOENT)?;
+        let mut call = [0xe8, 0, 0, 0, 0];
+        call[1..].copy_from_slice(&distance.to_le_bytes());
+        write(place, &call)?;
+    }
+    Ok(())
+}
+
+/// Makes them what they were.
+pub(crate) fn put_back() {
+    for [place, number] in &PLACES {
+        let place = place.load(Ordering::Relaxed);
+        if place == 0 {
+            break;
+        }
+        let _ = write(place, &wanted(number.load(Ordering::Relaxed) as u32)[..LEN]);
+    }
+}
+
+fn write(place: u64, bytes: &[u8]) -> Result<(), i32> {
+    let page = place & !4095;
+    let len = (place + bytes.len() as u64).next_multiple_of(4096) - page;
+    // SAFETY: the C library's own pages, of which no thread runs code now.
+    unsafe {
+        memory::mprotect(page, len, memory::PROT_READ | memory::PROT_WRITE)?;
+        core::ptr::copy_nonoverlapping(bytes.as_ptr(), place as *mut u8, bytes.len());
+        memory::mprotect(page, len, memory::PROT_READ | memory::PROT_EXEC).map(|_| ())
+    }
+}
+
+#[cfg(not(test))]
+core::arch::global_asm!(
+    ".text",
+    ".hidden gpi_clone, gpi_clone3",
+    ".globl gpi_clone, gpi_clone3",
+    // A new thread, whose control block is at \\block, gets the words that lead to the slow path.
+    ".macro gpi_new_words block",
+    "mov rax, [rip+gprofinject_thread_words@GOTTPOFF]",
+    "add rax, \\block",
+    "mov rcx, [rip+{words}]",
+    "mov [rax], rcx",
+    "mov rcx, [rip+{words}+8]",
+    "mov [rax+8], rcx",
+    "mov qword ptr [rax+16], 0",
+    "mov qword ptr [rax+24], 0",
+    "mov qword ptr [rax+32], 0",
+    "mov qword ptr [rax+40], 0",
+    "mov qword ptr [rax+48], 0",
+    ".endm",
+    // The child of a fork. Registers but rax, rcx and r11 are as before the system call.
+    ".macro gpi_begin",
+    "push rdi",
+    "push rsi",
+    "push rdx",
+    "push r8",
+    "push r9",
+    "push r10",
+    "push rbp",
+    "mov rbp, rsp",
+    "and rsp, -16",
+    "call {begin}",
+    "mov rsp, rbp",
+    "pop rbp",
+    "pop r10",
+    "pop r9",
+    "pop r8",
+    "pop rdx",
+    "pop rsi",
+    "pop rdi",
+    "xor eax, eax",
+    ".endm",
+    // Makes the call here for a child that has its memory to itself, at 5 one with a stack of its own too; at 4
+    // leaves it to the C library.
+    ".macro gpi_make",
+    "syscall",
+    "test rax, rax",
+    "jnz 3f",
+    "gpi_begin",
+    "3:",
+    "add qword ptr [rsp], 2",       // behind the syscall
+    "4:",
+    "ret",
+    "5:",                           // a child with memory and a stack of its own: glibc's clone()
+    "pop r9",
+    "add r9, 2",
+    "syscall",
+    "test rax, rax",
+    "jnz 6f",
+    "gpi_begin",
+    "6:",
+    "jmp r9",
+    ".endm",
+    //
+    // rdi = flags, rsi = stack, rdx, r10, r8 = the thread's control block.
+    ".p2align 4",
+    ".type gpi_clone, @function",
+    "gpi_clone:",
+    "test edi, {set_tls}",
+    "jz 2f",
+    "gpi_new_words r8",
+    "2:",
+    "mov eax, {clone}",
+    "test edi, {clone_vm}",
+    "jnz 4f",
+    "test rsi, rsi",
+    "jnz 5f",
+    "gpi_make",
+    ".size gpi_clone, . - gpi_clone",
+    //
+    // rdi = struct clone_args: flags at 0, stack at 40, the thread's control block at 56; rsi = its size.
+    ".p2align 4",
+    ".type gpi_clone3, @function",
+    "gpi_clone3:",
+    "test dword ptr [rdi], {set_tls}",
+    "jz 2f",
+    "mov r11, [rdi+56]",
+    "gpi_new_words r11",
+    "2:",
+    "mov eax, {clone3}",
+    "test dword ptr [rdi], {clone_vm}",
+    "jnz 4f",
+    "cmp qword ptr [rdi+40], 0",
+    "jne 5f",
+    "gpi_make",
+    ".size gpi_clone3, . - gpi_clone3",
+    words = sym WORDS,
+    begin = sym children::begin,
+    set_tls = const general::CLONE_SETTLS,
+    clone_vm = const general::CLONE_VM,
+    clone = const CLONE,
+    clone3 = const CLONE3,
+);
+
+const _: () = assert!(size_of::<ThreadWords>() == 56, "gpi_new_words writes all of them");
+
+/// What a new thread's words are. The others are 0.
+static WORDS: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+
+pub(crate) fn set_words(block: u64, cells: u64) {
+    WORDS[0].store(block, Ordering::Relaxed);
+    WORDS[1].store(cells, Ordering::Relaxed);
+}
+
+#[cfg(not(test))]
+unsafe extern "C" {
+    fn gpi_clone();
+    fn gpi_clone3();
+}
+
+#[cfg(test)]
+fn gpi_clone() {}
+#[cfg(test)]
+fn gpi_clone3() {}

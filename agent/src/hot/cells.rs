@@ -1,0 +1,167 @@
+//! The shadow stack: a cell of 16 bytes for every 8 bytes of stack, at a distance that depends on the
+//! address alone.
+//!
+//! The address space is cut into *regions* of 64 MiB. A region gets its shadow, 128 MiB of address space
+//! of which only touched pages take memory, when the first hooked function runs on a stack in it. A
+//! thread's *window* is the region it was last seen in; its thunks reach that one by themselves, and come
+//! here where the stack pointer is elsewhere: on a first call, on a signal stack, in a coroutine.
+//!
+//! So there is no order of frames to be kept: longjmp leaves cells behind that the next frame in that
+//! place overwrites, a coroutine takes its frames along to any thread, and recursion is as deep as the
+//! stack is.
+#![allow(unsafe_code, reason = "cells are places in a shadow, which addresses on the stack lead to")]
+
+use crate::hot::next::Next;
+use crate::os::memory;
+use crate::os::task;
+use crate::os::words;
+use crate::program::agent::Agent;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering, compiler_fence};
+use gprofinject_abi::plan::{Cell, LEFT, WINDOW, WINDOW_WORD};
+use gprofinject_abi::shared::CellRef;
+
+pub(crate) const REGION: u64 = WINDOW;
+const REGION_BITS: u32 = WINDOW.trailing_zeros();
+/// User addresses have 47 bits.
+const REGIONS: u64 = 1 << (47 - REGION_BITS);
+const PAGE: u64 = 4096;
+/// Bytes of shadow for a region. A CFA at the region's end belongs to the next region.
+const SHADOW: u64 = 2 * REGION;
+
+/// The address of each region's shadow, 0: none yet. Written once each, by compare-and-exchange.
+static SHADOWS: AtomicPtr<AtomicU64> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Reserves the table of shadows; answers with its address.
+pub(crate) fn prepare() -> Result<u64, i32> {
+    let table =
+        memory::map_zeros(REGIONS * size_of::<AtomicU64>() as u64, memory::PROT_READ | memory::PROT_WRITE)?;
+    SHADOWS.store(table as *mut AtomicU64, Ordering::Relaxed);
+    Ok(table)
+}
+
+/// Address of the table of shadows.
+pub(crate) fn table() -> u64 {
+    SHADOWS.load(Ordering::Relaxed) as u64
+}
+
+fn region(address: u64) -> Option<&'static AtomicU64> {
+    let index = address >> REGION_BITS;
+    let table = SHADOWS.load(Ordering::Relaxed);
+    if index >= REGIONS || table.is_null() {
+        return None;
+    }
+    // SAFETY: index < REGIONS, the length of the table, which is mapped for ever.
+    Some(unsafe { &*table.add(index as usize) })
+}
+
+/// The shadow of the region that holds `address`, made if `make` says so.
+pub(crate) fn shadow(address: u64, make: bool) -> Option<u64> {
+    let entry = region(address)?;
+    let known = entry.load(Ordering::Acquire);
+    if known != 0 || !make {
+        return (known != 0).then_some(known);
+    }
+    // A page in front, for the window's address.
+    let fresh = memory::map_zeros(PAGE + SHADOW, memory::PROT_READ | memory::PROT_WRITE).ok()? + PAGE;
+    // SAFETY: the last word of that page; nobody else has seen the mapping.
+    unsafe { *(fresh.wrapping_add_signed(WINDOW_WORD) as *mut u64) = address & !(REGION - 1) };
+    match entry.compare_exchange(0, fresh, Ordering::AcqRel, Ordering::Acquire) {
+        Ok(_) => Some(fresh),
+        Err(other) => {
+            // SAFETY: nobody has seen the mapping.
+            let _ = unsafe { memory::munmap(fresh - PAGE, PAGE + SHADOW) };
+            Some(other)
+        }
+    }
+}
+
+/// The cell of a frame, if the frame's region has a shadow, as that of any frame has in which a hooked function runs.
+/// Integer code only; see [`crate::hot::gate`].
+pub(crate) fn existing(cfa: u64) -> Option<CellRef> {
+    shadow(cfa, false).map(|shadow| cell(shadow, cfa))
+}
+
+/// The cell of a frame in the shadow of its region.
+pub(crate) fn cell(shadow: u64, cfa: u64) -> CellRef {
+    let at = (shadow + 2 * (cfa & (REGION - 1) & !7)) as *mut Cell;
+    // SAFETY: a shadow is twice as long as a region, so the cell lies in it, and its address is a multiple of 16. Shadows are
+    // never unmapped. Besides thunks, only `CellRef` reaches cells. An address within a mapping is not 0.
+    unsafe { CellRef::new(NonNull::new_unchecked(at)) }
+}
+
+/// Sets up a frame that unhooked code has called, as the thunk would, and notes in `link` whose call it was. Answers with
+/// whether it could: if not, the thunk does it, or moves the thread's window. Integer code only; see [`crate::hot::gate`].
+pub(crate) fn fill(cfa: u64, number: u32, return_address: u64, link: u32) -> bool {
+    let words = words::get();
+    let cells = words.cells().load(Ordering::Relaxed);
+    if shadow(cfa, false) != Some(cells) {
+        return false;
+    }
+    let cell = cell(cells, cfa);
+    // A signal handler that comes in between sees no frame, or a whole one: the return address is written when the rest is
+    // there, and `last` after the cell. A handler runs on the same thread, so the order of the instructions is enough.
+    let contents = u64::from(number) | u64::from(link) << 32;
+    cell.function_and_link().store(contents, Ordering::Relaxed);
+    compiler_fence(Ordering::Release);
+    cell.return_address().store(return_address, Ordering::Relaxed);
+    compiler_fence(Ordering::Release);
+    words.last().store(cfa, Ordering::Relaxed);
+    true
+}
+
+/// Marks the frames whose CFAs lie between two addresses, both included, as left by a jump. Stacks may span any number
+/// of regions; a region without a shadow has had no frames.
+pub(crate) fn forget(from: u64, to: u64) {
+    // A frame's CFA is a multiple of 8.
+    let mut at = from.next_multiple_of(8);
+    while at <= to {
+        let next = (at & !(REGION - 1)) + REGION;
+        let Some(shadow) = shadow(at, false) else {
+            at = next;
+            continue;
+        };
+        while at <= to && at < next {
+            let cell = cell(shadow, at);
+            // A cell that is not in use is not written, so that untouched memory stays untouched.
+            if cell.return_address().load(Ordering::Relaxed) != 0 {
+                cell.link().store(LEFT, Ordering::Relaxed);
+            }
+            at += 8;
+        }
+    }
+}
+
+/// The stack pointer is outside the thread's window on entry: moves the window there.
+pub(crate) extern "C" fn enter(number: u32, _return_address: u64, cfa: u64) -> Next {
+    let agent = Agent::get();
+    let record = agent.function(number);
+    if move_window(cfa) {
+        return Next::resume(agent, record);
+    }
+    // There is no memory for a shadow: the call is counted, but its exit is not hooked.
+    agent.region.bare_calls().fetch_add(1, Ordering::Relaxed);
+    Next::body(agent, record)
+}
+
+/// Makes the region around an address the thread's window. A signal handler sees the old shadow or the new one.
+fn move_window(cfa: u64) -> bool {
+    let Some(shadow) = shadow(cfa, true) else { return false };
+    words::get().cells().store(shadow, Ordering::Relaxed);
+    true
+}
+
+/// The same on exit: answers with the frame's return address, and frees its cell.
+pub(crate) extern "C" fn exit(cfa: u64) -> u64 {
+    move_window(cfa);
+    let Some(cell) = existing(cfa) else {
+        // Cannot happen: the frame's entry made the region's shadow, which is never taken away. Nobody knows the way on.
+        task::sleep_for_ever()
+    };
+    if cell.link().load(Ordering::Relaxed) > LEFT {
+        words::get().last().store(cfa, Ordering::Relaxed);
+    }
+    let return_address = cell.return_address().load(Ordering::Relaxed);
+    cell.return_address().store(0, Ordering::Relaxed);
+    return_address
+}

@@ -1,0 +1,52 @@
+//! The caller's frame of a linked call ([`crate::hot::links`]), found while the caller's registers are still there.
+//!
+//! `arcs::known` calls this code while vector registers still hold the program's values. So nothing here may touch one;
+//! see [`crate::hot::gate`].
+
+use crate::hot::cells::existing;
+use crate::hot::nearest::Nearest;
+use crate::hot::search::Frames;
+use crate::program::agent::Agent;
+use core::sync::atomic::Ordering;
+use gprofinject_abi::plan::LEFT;
+
+/// The frame that a direct call of function `number` comes from, by what holds of it at the callee's entry. `base` is
+/// the caller's rbp.
+pub(crate) fn caller(
+    agent: &Agent,
+    number: u32,
+    return_address: u64,
+    cfa: u64,
+    base: u64,
+) -> Option<Nearest> {
+    let frames = Frames::above(agent, cfa)?;
+    let function = agent.function_at(return_address.wrapping_sub(agent.bias).wrapping_sub(1))?;
+    let is_it = |at: u64| at.is_multiple_of(8) && frames.is_alive(at) == Some(function);
+    // A frame whose size changes has a frame pointer: what is at rbp is the caller's rbp, and behind it the return
+    // address.
+    let framed = base.wrapping_add(16);
+    if is_it(framed) {
+        return Some(frames.nearest(function, framed));
+    }
+    // The size of any other frame is the same at each call from one place, so its distance is. It is remembered where no
+    // frame can be, because CFAs are multiples of 16: in the next cell. Should there be a frame all the same, it fills
+    // the cell, and the distance is lost.
+    let memory = existing(cfa + 8)?;
+    let link = memory.link().load(Ordering::Relaxed);
+    let is_free = memory.return_address().load(Ordering::Relaxed) == 0;
+    if is_free && memory.function().load(Ordering::Relaxed) == number && link > LEFT {
+        let at = cfa + 8 * u64::from(link - 1);
+        if is_it(at) {
+            return Some(frames.nearest(function, at));
+        }
+    }
+    let nearest = frames.first()?;
+    if nearest.function != Some(function) {
+        return None;
+    }
+    if is_free {
+        let contents = u64::from(number) | u64::from(nearest.link_from(cfa)) << 32;
+        memory.function_and_link().store(contents, Ordering::Relaxed);
+    }
+    Some(nearest)
+}

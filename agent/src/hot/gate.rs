@@ -1,0 +1,464 @@
+//! The way from a thunk to the slow paths and back, with every register as it was.
+//!
+//! ```text
+//! at a thunk's stub                        on the slow path
+//!
+//! CFA        the caller's frame                     CFA
+//! CFA-8      return address                         CFA-8    return address
+//! CFA-16     rax        (saved by the thunk)        CFA-16   rax
+//! CFA-24     r11        (saved by the thunk)        CFA-24   r11
+//!                                                   CFA-32   where to go on
+//!                                                   ...      128 bytes left alone
+//!                                                   CFA-192  rcx rdx rsi rdi r8 r9 r10 rbp
+//!                                                            xmm0-15, only for the rare paths
+//! ```
+//!
+//! Each entry point here is a *gate*. Before a gate saves anything else, it looks into the thread counters' table of recent
+//! arcs, and keeps three or four registers at CFA-40 and below meanwhile. That is enough for arcs that share a home slot with others and for indirect
+//! tail calls, except the first time. A call out of unhooked code whose return address is a known *site*
+//! ([`crate::hot::sites`]) is finished here as well, if the thread's last event tells whose call it is: `gpi_callback`
+//! takes the first steps of [`crate::hot::callers::nearest`] and of [`cells::fill`], in the same order, and leaves everything
+//! else to them.
+//!
+//! `arcs::known` is compiled Rust that must not touch a vector register (a test reads its machine code);
+//! the rarer functions may, and get them saved. Nothing here uses x87, MMX, AVX or the direction flag.
+//! At most 1 KiB of the program's stack is used below CFA, most of it on the rare paths.
+//!
+//! The paths on entry are described to unwinders, who may come by in a signal handler. That of exits is
+//! not: the return address is in a cell that only the arena's tables can find; a backtrace ends there.
+#![allow(unsafe_code, reason = "the way from machine code to Rust and back")]
+
+use crate::hot::next::BODY;
+use crate::hot::saved::{load_arguments, restore_registers, save_registers};
+use crate::hot::{arcs, cells, sites};
+use crate::os::vectors::{restore_vectors, save_vectors};
+use crate::program::agent::{GATE_FACTS, GateFacts};
+use core::arch::global_asm;
+use core::mem::offset_of;
+use gprofinject_abi::plan::{CALL_LEN, Cell, FunctionRecord, LEFT, ThreadWords, WINDOW, WINDOW_WORD};
+use gprofinject_abi::region::{CALLER, RECENT, RECENT_HASH, RECENT_SHIFT, ROOT, Slot, TAIL};
+
+global_asm!(
+    // The arc of function eax with the key r11, if it is in the block's table: counts it. Else goes to `otherwise`.
+    // rcx = block. Changes rdx, rdi.
+    ".macro gpi_recent otherwise",
+    "lea edx, [r11+rax]",
+    "imul edx, edx, {hash}",
+    "shr edx, {shift}",
+    "mov rdx, [rcx+rdx*8+{recent}]",
+    "mov rdi, rdx",
+    "shr rdi, 32",
+    "sub edi, 1",
+    "cmp edi, eax",
+    "jne \\otherwise",
+    "mov edx, edx",
+    "cmp [rcx+rdx+{key}], r11",
+    "jne \\otherwise",
+    "inc qword ptr [rcx+rdx+{count}]",
+    ".endm",
+    // rsp = CFA - below. Out: rcx = block, rdx = offset of the thread words.
+    ".macro gpi_look below",
+    "mov [rsp-40+\\below], rcx",
+    "mov [rsp-48+\\below], rdx",
+    "mov [rsp-56+\\below], rdi",
+    "mov rdx, [rip+gprofinject_thread_words@GOTTPOFF]",
+    "mov rcx, fs:[rdx+{block}]",
+    ".endm",
+    ".macro gpi_looked below",
+    "mov rcx, [rsp-40+\\below]",
+    "mov rdx, [rsp-48+\\below]",
+    "mov rdi, [rsp-56+\\below]",
+    ".endm",
+    // After gpi_look: counts a jump to function eax out of the function that the frame's cell names, and notes function eax
+    // in the cell, since the frame is now its. Leaves the cell in rsi. The old value of rsi is saved at CFA-64, on the
+    // `otherwise` path as well.
+    ".macro gpi_tail below, otherwise",
+    "mov [rsp-64+\\below], rsi",
+    "mov rsi, fs:[rdx+{cells}]",
+    "lea rdx, [rsp+\\below]",
+    "xor rdx, [rsi+{window_word}]",
+    "cmp rdx, {window}",
+    "jae \\otherwise",
+    "lea rsi, [rsi+rdx*2]",
+    "mov r11d, [rsi+{function}]",
+    "cmp r11d, eax",
+    "je \\otherwise",
+    "bts r11, {tail_bit}",
+    "gpi_recent \\otherwise",
+    "mov [rsi+{function}], eax",
+    ".endm",
+    // Leaves the place in the arena that the record of function eax names, less `before` bytes, in CFA-32. Changes rax,
+    // rcx.
+    ".macro gpi_next place, below, before=0",
+    "imul eax, eax, {record}",
+    "mov rcx, [rip+{agent}+{functions}]",
+    "mov eax, [rcx+rax+\\place]",
+    "add rax, [rip+{agent}+{arena_lo}]",
+    ".if \\before",
+    "sub rax, \\before",
+    ".endif",
+    "mov [rsp-32+\\below], rax",
+    ".endm",
+    // The cell of the frame with the CFA in rsi, in rcx; goes to `otherwise` unless it lies in the window and its frame
+    // is there. rdi = cells. Changes r11.
+    ".macro gpi_frame otherwise, gone",
+    "mov rcx, rsi",
+    "xor rcx, [rdi+{window_word}]",
+    "cmp rcx, {window}",
+    "jae \\otherwise",
+    "lea rcx, [rdi+rcx*2]",
+    "mov r11, [rcx+{return_address}]",
+    "test r11, r11",
+    "jz \\gone",
+    "add r11, 8",                   // a frame that has returned holds the address of its return slot
+    "cmp r11, rsi",
+    "je \\gone",
+    ".endm",
+    // After gpi_look: whose call it is that comes out of unhooked code, if the return address r11 is a site's, and the
+    // frame of the thread's last event, or the one that its link leads to, is alive. Then r11 is the key, rsi the
+    // caller's CFA, r8 the CFA, rdi = cells, rcx and rdx are as after gpi_look; r8 and rsi are kept at CFA-72 and
+    // CFA-64. Else goes to `otherwise` with r11, r8 and rsi as they were.
+    ".macro gpi_caller below, otherwise",
+    "mov edi, r11d",
+    "and edi, {sites_mask}",
+    "lea rdx, [rip+{sites}]",
+    "cmp [rdx+rdi*8], r11",
+    "jne \\otherwise",
+    "mov [rsp-64+\\below], rsi",
+    "mov [rsp-72+\\below], r8",
+    "mov rdx, [rip+gprofinject_thread_words@GOTTPOFF]",
+    ".if \\below",
+    "mov rsi, fs:[rdx+{last}]",
+    "cmp byte ptr [rip+{agent}+{both}], 0",
+    "je 33f",
+    ".endif",
+    "lea r8, [rsp+\\below]",
+    "cmp r8, fs:[rdx+{stack_lo}]",
+    "jb 35f",
+    "cmp r8, fs:[rdx+{stack_hi}]",
+    "jae 35f",
+    "mov rsi, fs:[rdx+{last}]",
+    "mov rdi, fs:[rdx+{cells}]",
+    "cmp rsi, fs:[rdx+{stack_hi}]",
+    "je 33f",
+    "gpi_frame 35f, 32f",
+    "31:",                          // a frame is there: is it older, on this stack, and not left by a jump?
+    "cmp rsi, r8",
+    "jbe 35f",
+    "cmp rsi, fs:[rdx+{stack_hi}]",
+    "jae 35f",
+    "cmp dword ptr [rcx+{link}], {left}",
+    "je 35f",
+    "mov r11, [rsi-8]",             // its return slot holds an exit label
+    "cmp r11, [rip+{agent}+{arena_lo}]",
+    "jb 35f",
+    "cmp r11, [rip+{agent}+{arena_hi}]",
+    "jae 35f",
+    "mov r11d, [rcx+{function}]",
+    "bts r11, {caller_bit}",
+    "jmp 34f",
+    "32:",                          // it has returned: unhooked code had called it, if it has a link
+    "mov ecx, [rcx+{link}]",
+    "sub ecx, {left}",
+    "jbe 35f",
+    "lea rsi, [rsi+rcx*8]",
+    "cmp rsi, fs:[rdx+{stack_hi}]",
+    "je 33f",
+    "gpi_frame 35f, 35f",
+    "jmp 31b",
+    "35:",
+    "mov rsi, [rsp-64+\\below]",
+    "mov r8, [rsp-72+\\below]",
+    "mov r11, [rsp-8+\\below]",
+    "jmp \\otherwise",
+    "33:",                          // no frame is alive
+    "mov r11, {root}",
+    "34:",
+    "mov rcx, fs:[rdx+{block}]",
+    ".endm",
+    ".macro gpi_save",
+    save_registers!(),
+    ".endm",
+    ".macro gpi_arguments",
+    load_arguments!(),
+    ".endm",
+    ".macro gpi_restore",
+    restore_registers!(),
+    ".endm",
+    ".macro gpi_save_vectors",
+    save_vectors!(),
+    ".endm",
+    ".macro gpi_restore_vectors",
+    restore_vectors!(),
+    ".endm",
+    //
+    ".text",
+    ".globl gpi_miss, gpi_miss_entry, gpi_window, gpi_exit, gpi_tail",
+    ".hidden gpi_miss, gpi_miss_entry, gpi_window, gpi_exit, gpi_tail",
+    ".p2align 4",
+    ".type gpi_miss, @function",
+    "gpi_miss:",                    // rsp = CFA
+    ".cfi_startproc",
+    ".cfi_def_cfa_offset 0",
+    "gpi_look 0",
+    "cmp r11, [rip+{agent}+{arena_lo}]",
+    "jb 6f",
+    "cmp r11, [rip+{agent}+{arena_hi}]",
+    "jb 8f",
+    "6:",
+    "gpi_recent 12f",
+    "gpi_next {resume}, 0",
+    "gpi_looked 0",
+    "mov r11, [rsp-24]",
+    "jmp [rsp-32]",
+    // A call out of unhooked code: as `cells::fill`.
+    "12:",
+    "gpi_caller 0, 7f",
+    "sub rsi, r8",
+    "shr rsi, 3",
+    "inc rsi",                      // the link
+    "xor r8, [rdi+{window_word}]",
+    "cmp r8, {window}",
+    "jae 13f",
+    "lea r8, [rdi+r8*2]",           // the frame's cell
+    "mov rdi, rsi",
+    "shr rdi, 32",
+    "jnz 13f",
+    "gpi_recent 13f",
+    "shl rsi, 32",
+    "mov edx, eax",
+    "or rsi, rdx",
+    "mov [r8+{function}], rsi",
+    "mov r11, [rsp-8]",
+    "mov [r8+{return_address}], r11",
+    "mov rdx, [rip+gprofinject_thread_words@GOTTPOFF]",
+    "mov fs:[rdx+{last}], rsp",
+    "gpi_next {exit_label}, 0, {call_len}",
+    "gpi_looked 0",
+    "mov rsi, [rsp-64]",
+    "mov r8, [rsp-72]",
+    "mov r11, [rsp-24]",
+    "mov rax, [rsp-16]",
+    "jmp [rsp-32]",
+    "13:",
+    "mov r8, [rsp-72]",
+    "jmp 9f",
+    // An exit label.
+    "8:",
+    "gpi_tail 0, 9f",
+    "gpi_next {body}, 0",
+    "gpi_looked 0",
+    "mov rsi, [rsp-64]",
+    "lea rsp, [rsp-8]",
+    ".cfi_def_cfa_offset 8",
+    "mov r11, [rsp-16]",
+    "mov rax, [rsp-8]",
+    "jmp [rsp-24]",
+    ".cfi_def_cfa_offset 0",
+    "9:",
+    "mov rsi, [rsp-64]",
+    "mov r11, [rsp-8]",
+    "7:",
+    "gpi_looked 0",
+    "lea rsp, [rsp-128]",
+    ".cfi_def_cfa_offset 128",
+    "gpi_save",
+    "gpi_arguments",
+    "call {known}",
+    "test rax, rax",
+    "jz 3f",
+    "2:",                           // rax = target, rdx = way
+    "mov [rbp+160], rax",           // CFA-32
+    "cmp rdx, {as_body}",
+    ".cfi_remember_state",
+    "gpi_restore",                  // pops keep the flags
+    "lea rsp, [rsp+128]",
+    ".cfi_def_cfa_offset 0",
+    "mov r11, [rsp-24]",
+    "je 4f",
+    "jb 5f",
+    "mov rax, [rsp-16]",
+    "5:",
+    "jmp [rsp-32]",
+    "4:",                           // as at the function's entry
+    "lea rsp, [rsp-8]",
+    ".cfi_def_cfa_offset 8",
+    "mov rax, [rsp-8]",
+    "jmp [rsp-24]",
+    ".cfi_restore_state",
+    "3:",
+    "gpi_save_vectors",
+    "gpi_arguments",
+    "call {rare}",
+    "gpi_restore_vectors",
+    "jmp 2b",
+    ".cfi_endproc",
+    ".size gpi_miss, . - gpi_miss",
+    //
+    ".p2align 4",
+    ".type gpi_window, @function",
+    "gpi_window:",                    // rsp = CFA
+    ".cfi_startproc",
+    ".cfi_def_cfa_offset 0",
+    "lea rsp, [rsp-128]",
+    ".cfi_def_cfa_offset 128",
+    "mov r11, [rsp+120]",           // the thunk may have lost it
+    "gpi_save",
+    "gpi_save_vectors",
+    "gpi_arguments",
+    "call {enter}",
+    "gpi_restore_vectors",
+    "jmp 2b",
+    ".cfi_endproc",
+    ".size gpi_window, . - gpi_window",
+    //
+    ".p2align 4",
+    ".type gpi_miss_entry, @function",
+    "gpi_miss_entry:",              // rsp = CFA - 8
+    ".cfi_startproc",
+    "gpi_look 8",
+    "cmp r11, [rip+{agent}+{arena_lo}]",
+    "jb 6f",
+    "cmp r11, [rip+{agent}+{arena_hi}]",
+    "jb 8f",
+    "6:",
+    "gpi_recent 12f",
+    "2:",
+    "gpi_next {resume}, 8",
+    "gpi_looked 8",
+    "mov r11, [rsp-16]",
+    "jmp [rsp-24]",
+    // A call out of unhooked code of a function that gets no cell.
+    "12:",
+    "gpi_caller 8, 7f",
+    "mov fs:[rdx+{last}], rsi",
+    "gpi_recent 13f",
+    "mov rsi, [rsp-56]",
+    "mov r8, [rsp-64]",
+    "jmp 2b",
+    "13:",
+    "mov r8, [rsp-64]",
+    "jmp 9f",
+    // As above. The frame stays where it is: where the thunk goes on, the caller's exit label is in its slot.
+    "8:",
+    "gpi_tail 8, 9f",
+    "mov rsi, [rsp-56]",
+    "jmp 2b",
+    "9:",
+    "mov rsi, [rsp-56]",
+    "mov r11, [rsp]",
+    "7:",
+    "gpi_looked 8",
+    "lea rsp, [rsp-120]",
+    ".cfi_def_cfa_offset 128",
+    "gpi_save",
+    "gpi_arguments",
+    "call {known}",
+    "test rax, rax",
+    "jnz 5f",
+    "gpi_save_vectors",
+    "gpi_arguments",
+    "call {rare}",
+    "gpi_restore_vectors",
+    "5:",
+    "mov [rbp+160], rax",           // CFA-32
+    "gpi_restore",
+    "lea rsp, [rsp+120]",
+    ".cfi_def_cfa_offset 8",
+    "mov r11, [rsp-16]",
+    "jmp [rsp-24]",
+    ".cfi_endproc",
+    ".size gpi_miss_entry, . - gpi_miss_entry",
+    //
+    // A tail call's slot is to be put into use.
+    ".p2align 4",
+    ".type gpi_tail, @function",
+    "gpi_tail:",                    // rsp = CFA - 8, eax = index
+    ".cfi_startproc",
+    "lea rsp, [rsp-120]",
+    ".cfi_def_cfa_offset 128",
+    "gpi_save",
+    "gpi_save_vectors",
+    "mov edi, [rbp-8]",
+    "call {tail}",
+    "gpi_restore_vectors",
+    "mov [rbp+160], rax",           // CFA-32
+    "gpi_restore",
+    "lea rsp, [rsp+120]",
+    ".cfi_def_cfa_offset 8",
+    "mov r11, [rsp-16]",
+    "mov rax, [rsp-8]",
+    "jmp [rsp-24]",
+    ".cfi_endproc",
+    ".size gpi_tail, . - gpi_tail",
+    //
+    // Results may be in any register but r11, whose old value is at CFA-16.
+    ".p2align 4",
+    ".type gpi_exit, @function",
+    "gpi_exit:",                    // rsp = CFA
+    ".cfi_startproc",
+    ".cfi_def_cfa_offset 0",
+    ".cfi_undefined rip",
+    "lea rsp, [rsp-128]",
+    ".cfi_def_cfa_offset 128",
+    "gpi_save",
+    "gpi_save_vectors",
+    "gpi_arguments",
+    "mov rdi, rdx",
+    "call {exit}",
+    "gpi_restore_vectors",
+    "mov [rbp+184], rax",           // CFA-8: the return slot
+    "gpi_restore",
+    "lea rsp, [rsp+120]",           // rsp = CFA - 8
+    ".cfi_def_cfa_offset 8",
+    "mov r11, [rsp-8]",             // CFA-16
+    "mov rax, [rsp-16]",            // CFA-24
+    "ret",
+    ".cfi_endproc",
+    ".size gpi_exit, . - gpi_exit",
+    agent = sym GATE_FACTS,
+    arena_lo = const offset_of!(GateFacts, arena_lo),
+    arena_hi = const offset_of!(GateFacts, arena_hi),
+    functions = const offset_of!(GateFacts, functions),
+    record = const size_of::<FunctionRecord>(),
+    resume = const offset_of!(FunctionRecord, resume),
+    body = const offset_of!(FunctionRecord, body),
+    block = const offset_of!(ThreadWords, block),
+    cells = const offset_of!(ThreadWords, cells),
+    window_word = const WINDOW_WORD,
+    window = const WINDOW,
+    function = const offset_of!(Cell, function),
+    tail_bit = const TAIL.trailing_zeros(),
+    hash = const RECENT_HASH,
+    shift = const RECENT_SHIFT,
+    recent = const RECENT,
+    key = const offset_of!(Slot, key),
+    count = const offset_of!(Slot, count),
+    exit_label = const offset_of!(FunctionRecord, exit),
+    call_len = const CALL_LEN,
+    both = const offset_of!(GateFacts, both),
+    last = const offset_of!(ThreadWords, last),
+    stack_lo = const offset_of!(ThreadWords, stack_lo),
+    stack_hi = const offset_of!(ThreadWords, stack_hi),
+    return_address = const offset_of!(Cell, return_address),
+    link = const offset_of!(Cell, link),
+    left = const LEFT,
+    caller_bit = const CALLER.trailing_zeros(),
+    root = const ROOT as i64,
+    sites = sym sites::SITES,
+    sites_mask = const sites::SITES_LEN - 1,
+    as_body = const BODY,
+    known = sym arcs::known,
+    rare = sym arcs::rare,
+    tail = sym arcs::tail,
+    enter = sym cells::enter,
+    exit = sym cells::exit,
+);
+
+unsafe extern "C" {
+    pub(crate) fn gpi_miss();
+    pub(crate) fn gpi_miss_entry();
+    pub(crate) fn gpi_window();
+    pub(crate) fn gpi_exit();
+    pub(crate) fn gpi_tail();
+}

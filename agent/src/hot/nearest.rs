@@ -1,0 +1,25 @@
+//! What a search for the caller of a call out of unhooked code has found.
+
+/// The newest live frame.
+#[derive(Clone, Copy)]
+pub(crate) struct Nearest {
+    /// The function that is charged; `None` if no frame is alive.
+    pub(crate) function: Option<u32>,
+    /// The CFA of the newest live frame, or the end of the stack if there is none. 0: the call is not on the thread's
+    /// own stack, and no link may lead there.
+    pub(crate) link: u64,
+}
+
+impl Nearest {
+    /// What the cell of a frame with this CFA says of its caller.
+    pub(crate) fn link_from(self, cfa: u64) -> u32 {
+        if self.link <= cfa {
+            return 0;
+        }
+        // Both are multiples of 8. A link may lead from a signal stack to the thread's own.
+        match (self.link - cfa) / 8 + 1 {
+            link if link <= u64::from(u32::MAX) => link as u32,
+            _ => 0,
+        }
+    }
+}

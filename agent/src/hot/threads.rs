@@ -1,0 +1,109 @@
+//! The calling thread's block: handed out on its first hooked call, and used again by another thread after its end.
+
+use crate::hot::counters;
+use crate::hot::thread_blocks;
+use crate::hot::timer;
+use crate::os::kernel;
+use crate::os::task;
+use crate::os::words;
+use crate::program::agent::Agent;
+use core::sync::atomic::{AtomicU64, Ordering};
+use gprofinject_abi::shared::BlockRef;
+
+/// Blocks looked at for a dead owner each time a block is wanted.
+const REUSE_LOOKS: u64 = 8;
+
+/// The calling thread's block, if it has one. Integer code only; see [`crate::hot::gate`].
+#[inline(always)]
+pub(crate) fn existing(agent: &Agent) -> Option<BlockRef> {
+    let block = words::get().block().load(Ordering::Relaxed);
+    if block == agent.no_block || block == agent.lost_block { None } else { thread_blocks::at(block) }
+}
+
+/// The calling thread's block, made or taken over if it has none. `None`: there is no memory for one.
+pub(crate) fn block(agent: &Agent) -> Option<BlockRef> {
+    if let Some(block) = existing(agent) {
+        return Some(block);
+    }
+    if words::get().block().load(Ordering::Relaxed) == agent.lost_block {
+        return None;
+    }
+    let found = if kernel::is_frozen() { None } else { reuse(agent).or_else(|| thread_blocks::make(agent)) };
+    match found {
+        Some(block) => adopt(agent, block),
+        None => {
+            agent.region.lost_threads().fetch_add(1, Ordering::Relaxed);
+            lose(agent);
+        }
+    }
+    found
+}
+
+/// A block whose thread has ended, or that was this thread's before the C library reset its words.
+fn reuse(agent: &Agent) -> Option<BlockRef> {
+    /// The number that the next search begins at. It orders nothing: each block says by itself whether it is free.
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let tid = task::gettid();
+    let made = thread_blocks::made(agent);
+    for _ in 0..made.min(REUSE_LOOKS) {
+        let index = NEXT.fetch_add(1, Ordering::Relaxed) % made;
+        let Some(block) = thread_blocks::numbered(agent, index) else { continue };
+        let old = block.tid().load(Ordering::Acquire);
+        if old == 0 || old != tid && task::thread_lives(agent.pid, old) {
+            continue;
+        }
+        // Of several threads that saw the owner dead, one gets the block.
+        if block.tid().compare_exchange(old, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            return Some(block);
+        }
+    }
+    None
+}
+
+/// Makes the block the calling thread's. A signal handler that comes in between finds no block yet and gets another one;
+/// that one is kept for the handler's counts only, and this one goes on.
+fn adopt(agent: &Agent, block: BlockRef) {
+    block.owners().fetch_add(1, Ordering::Relaxed);
+    timer::restart(agent, block);
+    block.tid().store(task::gettid(), Ordering::Release);
+    words::get().block().store(block.address(), Ordering::Relaxed);
+    counters::count_in(agent, block.address());
+}
+
+/// From now on the calling thread counts nowhere, and its calls are counted as lost.
+pub(crate) fn lose(agent: &Agent) {
+    words::get().block().store(agent.lost_block, Ordering::Relaxed);
+    counters::count_in(agent, agent.lost_block);
+}
+
+/// In a forked child, which has one thread: its block, at the same place, becomes a new block of the file that the parent
+/// counts in. False: there is none.
+pub(crate) fn begin_guest(parent: &Agent, child: &Agent) -> bool {
+    let block = existing(parent);
+    let index = if block.is_some() { parent.region.blocks().fetch_add(1, Ordering::Relaxed) } else { 0 };
+    if index >= parent.orders.blocks_max {
+        return false;
+    }
+    thread_blocks::forget_all(parent);
+    let Some(block) = block else { return true };
+    if !thread_blocks::begin_again(child, block, index) {
+        return false;
+    }
+    block.tid().store(task::gettid(), Ordering::Release);
+    true
+}
+
+/// In a forked child, which has one thread: its block, at the same place, becomes a part of the child's own region file, or
+/// zeros. `parent` and `child` differ in their region. False: there is no memory.
+pub(crate) fn begin_child(parent: &Agent, child: &Agent) -> bool {
+    child.region.blocks().store(thread_blocks::made(parent), Ordering::Relaxed);
+    thread_blocks::forget_all(parent);
+    let Some(block) = existing(parent) else { return true };
+    let index = block.index().load(Ordering::Relaxed);
+    if !thread_blocks::begin_again(child, block, index) {
+        return false;
+    }
+    timer::restart(child, block);
+    block.tid().store(task::gettid(), Ordering::Release);
+    true
+}

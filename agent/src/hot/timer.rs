@@ -1,0 +1,128 @@
+//! Sampling without perf: a timer on every thread's CPU clock.
+//!
+//! The signal is SIGSTKFLT, which Linux on x86 never sends and programs do not use: SIGPROF and
+//! ITIMER_PROF stay the program's own. A program that blocks every signal blocks this one too.
+#![allow(
+    unsafe_code,
+    reason = "a signal handler reads what the kernel passes, and counts in the mapped histogram"
+)]
+
+use crate::os::task;
+use crate::program::agent::Agent;
+use core::arch::global_asm;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use gprofinject_abi::shared::BlockRef;
+use linux_raw_sys::general;
+
+const SIGNAL: u32 = general::SIGSTKFLT;
+const FLAGS: u32 = general::SA_SIGINFO | general::SA_RESTART | general::SA_ONSTACK | general::SA_RESTORER;
+/// Index of rip in the general registers of a ucontext.
+const REG_RIP: usize = 16;
+/// Offset of the general registers in a ucontext (flags, link, stack).
+const GREGS: usize = 40;
+/// Offset of si_overrun in a siginfo of a timer.
+const SI_OVERRUN: usize = 20;
+
+global_asm!(
+    ".text",
+    ".globl gpi_restorer",
+    ".hidden gpi_restorer",
+    ".type gpi_restorer, @function",
+    "nop", // unwinders look up the byte before
+    "gpi_restorer:",
+    "mov eax, {rt_sigreturn}",
+    "syscall",
+    ".size gpi_restorer, . - gpi_restorer",
+    rt_sigreturn = const general::__NR_rt_sigreturn,
+);
+
+unsafe extern "C" {
+    fn gpi_restorer();
+}
+
+/// Installs the handler.
+pub(crate) fn prepare() -> Result<(), i32> {
+    let action = task::SignalAction {
+        handler: tick as *const () as u64,
+        flags: FLAGS.into(),
+        restorer: gpi_restorer as *const () as u64,
+        mask: !0,
+    };
+    // SAFETY: `tick` may run at any instruction: it uses its own stack frame and adds to counters, nothing else.
+    unsafe { task::set_signal_action(SIGNAL, &action) }.map(|_| ())
+}
+
+/// Nanoseconds between samples. The rate is not 0 where this is asked for.
+fn interval(agent: &Agent) -> u64 {
+    1_000_000_000 / u64::from(agent.timer_rate.max(1))
+}
+
+/// Starts one timer for the whole process, because no code of the agent's runs in new threads where nothing is hooked.
+pub(crate) fn start_for_process(agent: &Agent) -> Result<(), i32> {
+    let id = task::start_timer(None, SIGNAL, interval(agent))?;
+    FOR_PROCESS.store(id as u64 + 1, Ordering::Relaxed);
+    Ok(())
+}
+
+/// The process's timer's id + 1, or 0. Written by the threads that set up, pause and resume, of which the injector and the
+/// kernel's seccomp calls let one run at a time.
+static FOR_PROCESS: AtomicU64 = AtomicU64::new(0);
+
+/// Ends the process's own timer, if it has one.
+pub(crate) fn stop_for_process() {
+    stop(&FOR_PROCESS);
+}
+
+/// Ends a block's timer, if it has one.
+pub(crate) fn stop_of(block: BlockRef) {
+    stop(block.timer());
+}
+
+fn stop(timer: &AtomicU64) {
+    let id = timer.swap(0, Ordering::Relaxed);
+    if id != 0 {
+        task::stop_timer(id as i32 - 1);
+    }
+}
+
+/// Starts the calling thread's timer. `block` is its block; a timer of the block's last owner is deleted.
+pub(crate) fn restart(agent: &Agent, block: BlockRef) {
+    if agent.timer_rate == 0 {
+        return;
+    }
+    stop_of(block);
+    match task::start_timer(Some(task::gettid()), SIGNAL, interval(agent)) {
+        Ok(id) => block.timer().store(id as u64 + 1, Ordering::Relaxed),
+        Err(_) => {
+            agent.region.lost_timers().fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The signal handler: one sample, or as many as timer expirations have come together.
+extern "C" fn tick(_signal: i32, info: *const u8, context: *const u8) {
+    let agent = Agent::get();
+    if agent.timer_rate == 0 {
+        return;
+    }
+    // SAFETY: the kernel passes a siginfo and a ucontext, which have these fields at these offsets.
+    let (pc, overrun) =
+        unsafe { (*context.add(GREGS).cast::<u64>().add(REG_RIP), *info.add(SI_OVERRUN).cast::<i32>()) };
+    let pc = agent.original(pc);
+    let samples = 1 + overrun.max(0) as u32;
+    let orders = &agent.orders;
+    let bin = if (agent.text_lo..agent.text_hi).contains(&pc) {
+        (pc - agent.text_lo) >> (orders.text_shift & 63)
+    } else if agent.in_arena(pc) {
+        orders.text_bins + ((pc - agent.arena_lo) >> (orders.arena_shift & 63))
+    } else {
+        agent.region.samples_outside().fetch_add(samples.into(), Ordering::Relaxed);
+        return;
+    };
+    if bin < orders.text_bins + orders.arena_bins {
+        let at = agent.region.address() + orders.histogram_offset + bin * size_of::<u32>() as u64;
+        // SAFETY: the histogram follows the header in the same mapping, which the injector has made as long as its orders
+        // say, and the number of the bin is less than the number of bins. All threads add to bins by atomics only.
+        unsafe { AtomicU32::from_ptr(at as *mut u32) }.fetch_add(samples, Ordering::Relaxed);
+    }
+}

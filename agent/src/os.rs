@@ -1,0 +1,17 @@
+//! What the kernel, the dynamic linker and the machine offer, without the C library.
+//!
+//! This layer knows nothing of the program, its plan or its counters. Everything here may be called in a signal handler:
+//! nothing allocates, and nothing takes a lock.
+
+pub(crate) mod builtins;
+pub(crate) mod current;
+pub(crate) mod files;
+pub(crate) mod initial;
+pub(crate) mod kernel;
+pub(crate) mod loaded;
+pub(crate) mod lookup;
+pub(crate) mod memory;
+pub(crate) mod place;
+pub(crate) mod task;
+pub(crate) mod vectors;
+pub(crate) mod words;

@@ -1,0 +1,136 @@
+//! Files, and sockets to the injector. Paths end with a NUL.
+#![allow(unsafe_code, reason = "system calls read paths and write buffers")]
+
+use crate::os::kernel::{EFBIG, EINTR, call};
+use crate::os::task;
+use linux_raw_sys::{general, net};
+
+const O_CLOEXEC_NOFOLLOW: u64 = (general::O_CLOEXEC | general::O_NOFOLLOW) as u64;
+
+/// Opens a file, also for writing if `write` is set. Returns a descriptor.
+pub(crate) fn open(path: &[u8], write: bool) -> Result<i32, i32> {
+    let access = if write { general::O_RDWR } else { general::O_RDONLY };
+    let flags = O_CLOEXEC_NOFOLLOW | u64::from(access);
+    // SAFETY: the kernel only reads the path, up to its NUL.
+    unsafe { call(general::__NR_open, [path.as_ptr() as u64, flags]) }.map(|fd| fd as i32)
+}
+
+/// Makes a new file that only its user may read and write, `len` bytes long. Returns a descriptor.
+pub(crate) fn create(path: &[u8], len: u64) -> Result<i32, i32> {
+    const NEW: u64 = (general::O_RDWR | general::O_CREAT | general::O_EXCL) as u64;
+    // Beyond the limit the kernel sends a SIGXFSZ and does not only answer with an error.
+    if task::file_size_limit() < len {
+        return Err(EFBIG);
+    }
+    let arguments = [path.as_ptr() as u64, O_CLOEXEC_NOFOLLOW | NEW, 0o600];
+    // SAFETY: the kernel only reads the path, up to its NUL.
+    let fd = unsafe { call(general::__NR_open, arguments) }? as i32;
+    // SAFETY: no memory is involved.
+    if let Err(errno) = unsafe { call(general::__NR_ftruncate, [fd as u64, len]) } {
+        close(fd);
+        remove(path);
+        return Err(errno);
+    }
+    Ok(fd)
+}
+
+pub(crate) fn remove(path: &[u8]) {
+    // SAFETY: the kernel only reads the path, up to its NUL.
+    let _ = unsafe { call(general::__NR_unlink, [path.as_ptr() as u64]) };
+}
+
+/// A descriptor that stands for the file to which a path leads from the folder `at`. Nothing is read or waited for. An
+/// address that cannot be read is an error.
+pub(crate) fn open_path(at: i32, path: u64) -> Result<i32, i32> {
+    const FLAGS: u64 = (general::O_PATH | general::O_CLOEXEC) as u64;
+    // SAFETY: the kernel only reads the path, up to its NUL, and checks its address.
+    unsafe { call(general::__NR_openat, [at as u64, path, FLAGS]) }.map(|fd| fd as i32)
+}
+
+/// Returns the number of bytes read.
+pub(crate) fn read(fd: i32, buffer: &mut [u8]) -> Result<usize, i32> {
+    let arguments = [fd as u64, buffer.as_mut_ptr() as u64, buffer.len() as u64];
+    // SAFETY: the kernel writes no more than the buffer's length.
+    unsafe { call(general::__NR_read, arguments) }.map(|n| n as usize)
+}
+
+/// Closes a descriptor that the agent has opened, or was given.
+pub(crate) fn close(fd: i32) {
+    // SAFETY: the descriptor is not the program's, so nobody else uses it.
+    let _ = unsafe { call(general::__NR_close, [fd as u64]) };
+}
+
+/// The length of an open file, in bytes.
+pub(crate) fn file_size(fd: i32) -> Result<u64, i32> {
+    // SAFETY: lseek writes no memory.
+    unsafe { call(general::__NR_lseek, [fd as u64, 0, general::SEEK_END.into()]) }
+}
+
+/// Whether the folder /proc/self/task holds one thread. If the kernel does not say, the answer is no.
+pub(crate) fn has_one_thread() -> bool {
+    /// A folder has two links, and one for each folder in it.
+    const LINKS: u64 = 3;
+    let mut stat = core::mem::MaybeUninit::<general::stat>::zeroed();
+    let path = c"/proc/self/task".as_ptr() as u64;
+    // SAFETY: the kernel reads the path and writes the structure, for which zeros are a value.
+    unsafe {
+        let result = call(general::__NR_stat, [path, stat.as_mut_ptr() as u64]);
+        result.is_ok() && stat.assume_init().st_nlink == LINKS
+    }
+}
+
+/// Connects to a SOCK_SEQPACKET socket; `address` is a struct sockaddr_un. The call does not wait for a place in the
+/// socket's queue. Returns a descriptor.
+pub(crate) fn connect(address: &[u8]) -> Result<i32, i32> {
+    const KIND: u64 = net::SOCK_SEQPACKET as u64 | (general::O_CLOEXEC | general::O_NONBLOCK) as u64;
+    // SAFETY: the kernel only reads the address.
+    unsafe {
+        let fd = call(general::__NR_socket, [net::AF_UNIX.into(), KIND])? as i32;
+        match call(general::__NR_connect, [fd as u64, address.as_ptr() as u64, address.len() as u64]) {
+            Ok(_) => Ok(fd),
+            Err(errno) => {
+                close(fd);
+                Err(errno)
+            }
+        }
+    }
+}
+
+/// Sends one packet. If no process reads the socket any more, this is an error and not a SIGPIPE.
+pub(crate) fn send(fd: i32, packet: &[u8]) -> Result<(), i32> {
+    let arguments = [fd as u64, packet.as_ptr() as u64, packet.len() as u64, net::MSG_NOSIGNAL.into()];
+    // SAFETY: the kernel only reads the packet.
+    unsafe { call(general::__NR_sendto, arguments) }.map(|_| ())
+}
+
+/// Sends one packet, and a descriptor with it.
+pub(crate) fn send_with(fd: i32, packet: &[u8], passed: i32) -> Result<(), i32> {
+    const RIGHTS: u64 = net::SOL_SOCKET as u64 | (net::SCM_RIGHTS as u64) << 32;
+    // struct cmsghdr, which is 16 bytes long, and the descriptor: a length of 20, in 24 bytes.
+    let control = [20, RIGHTS, u64::from(passed as u32)];
+    // struct iovec.
+    let data = [packet.as_ptr() as u64, packet.len() as u64];
+    // struct msghdr: name and its length, vectors and their number, control data and its length, flags.
+    let message = [0, 0, data.as_ptr() as u64, 1, control.as_ptr() as u64, 24, 0];
+    let arguments = [fd as u64, message.as_ptr() as u64, net::MSG_NOSIGNAL.into()];
+    // SAFETY: the kernel only reads the message and what it points to, all of which lives through the call.
+    unsafe { call(general::__NR_sendmsg, arguments) }.map(|_| ())
+}
+
+/// Waits until there is something to read, for at most so many milliseconds; says whether there is. A signal does not end
+/// the wait.
+pub(crate) fn wait_readable(fd: i32, milliseconds: u64) -> bool {
+    let end = task::now() + milliseconds * 1_000_000;
+    loop {
+        let left = end.saturating_sub(task::now());
+        let mut polled = general::pollfd { fd, events: general::POLLIN as i16, revents: 0 };
+        // struct timespec.
+        let time = [left / 1_000_000_000, left % 1_000_000_000];
+        let arguments = [&raw mut polled as u64, 1, &raw const time as u64, 0, 8];
+        // SAFETY: ppoll reads the time and writes the pollfd.
+        match unsafe { call(general::__NR_ppoll, arguments) } {
+            Err(EINTR) if left > 0 => {}
+            other => return other == Ok(1),
+        }
+    }
+}

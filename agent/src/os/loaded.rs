@@ -1,0 +1,46 @@
+//! Which loaded object an address belongs to, by glibc's `_dl_find_object` (since glibc 2.35).
+#![allow(unsafe_code, reason = "a function of the C library is called by its address")]
+
+use crate::os::lookup;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+/// glibc's struct dl_find_object (bits/dl_find_object.h).
+#[repr(C)]
+pub(crate) struct Object {
+    pub flags: u64,
+    pub start: u64,
+    pub end: u64,
+    pub link_map: u64,
+    pub eh_frame: u64,
+    pub reserved: [u64; 7],
+}
+
+type FindObject = unsafe extern "C" fn(u64, *mut Object) -> i32;
+
+/// glibc's function; 0: it has none. Written once, before the first hook is in place.
+static FIND_OBJECT: AtomicU64 = AtomicU64::new(0);
+
+/// Finds the C library's function.
+pub(crate) fn prepare(dynamic_linker: u64) {
+    FIND_OBJECT.store(lookup::function(dynamic_linker, b"_dl_find_object"), Ordering::Relaxed);
+}
+
+/// Calls glibc's function, or answers -1, as it does if it finds nothing.
+///
+/// # Safety
+/// `result` must be writable.
+pub(crate) unsafe fn find_object(address: u64, result: *mut Object) -> i32 {
+    match FIND_OBJECT.load(Ordering::Relaxed) {
+        0 => -1,
+        // SAFETY: the address is that of glibc's function, which writes the result and takes no lock.
+        real => unsafe { core::mem::transmute::<u64, FindObject>(real)(address, result) },
+    }
+}
+
+/// Whether an address lies in a loaded object. If the C library cannot tell (glibc before 2.35), every address counts as
+/// one that does.
+pub(crate) fn is_in_object(address: u64) -> bool {
+    let mut object = Object { flags: 0, start: 0, end: 0, link_map: 0, eh_frame: 0, reserved: [0; 7] };
+    // SAFETY: the result is a local variable.
+    FIND_OBJECT.load(Ordering::Relaxed) == 0 || unsafe { find_object(address, &raw mut object) == 0 }
+}

@@ -1,0 +1,208 @@
+//! Finds functions in the program's other libraries, without the C library's help: dlsym is in another
+//! library before glibc 2.34, and cannot be called before the C library is ready.
+//!
+//! Source: System V gABI, chapter 5 (dynamic section); the DT_GNU_HASH format as in glibc, elf/dl-lookup.c.
+#![allow(
+    unsafe_code,
+    reason = "it reads the tables of loaded libraries at addresses that the dynamic linker keeps"
+)]
+
+use core::sync::atomic::{AtomicU64, Ordering};
+use gprofinject_abi::attach::DETOURS_MAX;
+
+/// struct link_map, as <link.h> has it.
+#[repr(C)]
+struct LinkMap {
+    bias: u64,
+    name: *const u8,
+    dynamic: *const [u64; 2],
+    next: *const LinkMap,
+}
+
+/// Functions whose start leads to us, in a process that was attached to: each with the address by which it can
+/// be called nevertheless.
+static DETOURS: [[AtomicU64; 2]; DETOURS_MAX] = [const { [const { AtomicU64::new(0) }; 2] }; DETOURS_MAX];
+
+/// From now on they are found at those addresses.
+pub(crate) fn set_detours(detours: &[[u64; 2]]) {
+    for (place, detour) in DETOURS.iter().zip(detours) {
+        for (to, from) in place.iter().zip(detour) {
+            to.store(*from, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The first loaded object's definition of a function, ours left out; 0: there is none. The argument is the
+/// address of ld.so's ELF header (AT_BASE).
+pub(crate) fn function(dynamic_linker: u64, name: &[u8]) -> u64 {
+    let found = start_of(dynamic_linker, name);
+    let detour = DETOURS.iter().find(|[at, _]| found != 0 && at.load(Ordering::Relaxed) == found);
+    detour.map_or(found, |[_, copy]| copy.load(Ordering::Relaxed))
+}
+
+/// The same, also where its start leads to us.
+pub(crate) fn start_of(dynamic_linker: u64, name: &[u8]) -> u64 {
+    // SAFETY: a map of ld.so's list.
+    each_object(dynamic_linker, |map| unsafe { find_in(map, name) }).unwrap_or(0)
+}
+
+/// The executable segment around an address, of whichever object it is in; (0, 0): none.
+pub(crate) fn text_around(dynamic_linker: u64, address: u64) -> (u64, u64) {
+    let found = each_object(dynamic_linker, |map| {
+        const PT_LOAD: u32 = 1;
+        if map.bias == 0 {
+            return None;
+        }
+        // SAFETY: a library's ELF header is where it is loaded; see `of_header`.
+        unsafe {
+            let headers = map.bias + *((map.bias + 0x20) as *const u64);
+            let (size, count) = (*((map.bias + 0x36) as *const u16), *((map.bias + 0x38) as *const u16));
+            for i in 0..u64::from(count) {
+                let at = headers + i * u64::from(size);
+                let (kind, flags) = (*(at as *const u32), *((at + 4) as *const u32));
+                let lo = map.bias + *((at + 0x10) as *const u64);
+                let hi = lo + *((at + 0x28) as *const u64);
+                if kind == PT_LOAD && flags & 1 != 0 && address >= lo && address < hi {
+                    return Some((lo, hi));
+                }
+            }
+        }
+        None
+    });
+    found.unwrap_or((0, 0))
+}
+
+/// The extent of the C library's text; (0, 0): it was not found.
+pub(crate) fn libc_text(dynamic_linker: u64) -> (u64, u64) {
+    text_around(dynamic_linker, start_of(dynamic_linker, b"siglongjmp"))
+}
+
+/// Asks each loaded object but ours, in the dynamic linker's order.
+#[cfg_attr(test, allow(unused_mut, unused_variables))]
+fn each_object<T>(dynamic_linker: u64, mut ask: impl FnMut(&LinkMap) -> Option<T>) -> Option<T> {
+    #[cfg(not(test))]
+    if dynamic_linker != 0 {
+        let own: *const [u64; 2];
+        // SAFETY: AT_BASE is ld.so's header; its struct r_debug (version and padding, then the list of
+        // link maps) is found in ld.so itself, because the program may have a copy of it that is empty
+        // yet. The linker defines _DYNAMIC.
+        unsafe {
+            core::arch::asm!("lea {}, [rip + _DYNAMIC]", out(reg) own, options(nostack, pure, nomem));
+            let debug = of_header(dynamic_linker).and_then(|map| find_in(&map, b"_r_debug"))?;
+            let mut map = *(debug as *const *const LinkMap).add(1);
+            while !map.is_null() {
+                if (*map).dynamic != own
+                    && let Some(answer) = ask(&*map)
+                {
+                    return Some(answer);
+                }
+                map = (*map).next;
+            }
+        }
+    }
+    None
+}
+
+/// # Safety
+/// An ELF header must be mapped there, with the object it is of.
+#[cfg_attr(test, allow(dead_code))]
+unsafe fn of_header(header: u64) -> Option<LinkMap> {
+    const PT_DYNAMIC: u32 = 2;
+    // SAFETY: e_phoff, e_phentsize, e_phnum, and the program headers they name.
+    unsafe {
+        let headers = header + *((header + 0x20) as *const u64);
+        let (size, count) = (*((header + 0x36) as *const u16), *((header + 0x38) as *const u16));
+        for i in 0..u64::from(count) {
+            let at = headers + i * u64::from(size);
+            if *(at as *const u32) == PT_DYNAMIC {
+                let dynamic = (header + *((at + 0x10) as *const u64)) as *const [u64; 2];
+                return Some(LinkMap {
+                    bias: header,
+                    name: core::ptr::null(),
+                    dynamic,
+                    next: core::ptr::null(),
+                });
+            }
+        }
+    }
+    None
+}
+
+#[cfg(not(test))]
+core::arch::global_asm!(".hidden _DYNAMIC");
+
+/// # Safety
+/// The map must be one of ld.so's.
+#[cfg_attr(test, allow(dead_code))]
+unsafe fn find_in(map: &LinkMap, name: &[u8]) -> Option<u64> {
+    const DT_STRTAB: u64 = 5;
+    const DT_SYMTAB: u64 = 6;
+    const DT_GNU_HASH: u64 = 0x6fff_fef5;
+    let (mut strings, mut symbols, mut hash) = (0, 0, 0);
+    // SAFETY: the dynamic section ends with type 0, and its tables are mapped and consistent.
+    unsafe {
+        let mut at = map.dynamic;
+        while !at.is_null() && (*at)[0] != 0 {
+            // ld.so has added the bias to these, but in read-only objects (the vDSO).
+            let value = (*at)[1];
+            let address = if value < map.bias { value + map.bias } else { value };
+            match (*at)[0] {
+                DT_STRTAB => strings = address,
+                DT_SYMTAB => symbols = address,
+                DT_GNU_HASH => hash = address,
+                _ => {}
+            }
+            at = at.add(1);
+        }
+        if strings == 0 || symbols == 0 || hash == 0 {
+            return None;
+        }
+        let words = hash as *const u32;
+        let (buckets, first, bloom) = (*words, *words.add(1), *words.add(2));
+        let bucket_table = words.add(4 + 2 * bloom as usize);
+        let chains = bucket_table.add(buckets as usize);
+        let wanted = gnu_hash(name);
+        let mut index = *bucket_table.add((wanted % buckets.max(1)) as usize);
+        if buckets == 0 || index < first {
+            return None;
+        }
+        loop {
+            let hash = *chains.add((index - first) as usize);
+            // struct Elf64_Sym: name, info, other, section index, value, size.
+            let symbol = (symbols + u64::from(index) * 24) as *const u8;
+            let text = (strings + u64::from(*symbol.cast::<u32>())) as *const u8;
+            let defined = *symbol.add(6).cast::<u16>() != 0;
+            if hash | 1 == wanted | 1 && defined && is(text, name) {
+                return Some(map.bias + *symbol.add(8).cast::<u64>());
+            }
+            if hash & 1 != 0 {
+                return None;
+            }
+            index += 1;
+        }
+    }
+}
+
+/// # Safety
+/// `text` must be NUL-terminated.
+unsafe fn is(text: *const u8, name: &[u8]) -> bool {
+    // SAFETY: the comparison ends at the first difference, so at the NUL at the latest.
+    unsafe { name.iter().enumerate().all(|(i, b)| *text.add(i) == *b) && *text.add(name.len()) == 0 }
+}
+
+fn gnu_hash(name: &[u8]) -> u32 {
+    name.iter().fold(5381_u32, |hash, &b| hash.wrapping_mul(33).wrapping_add(b.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hash_values_are_those_of_the_format() {
+        // From "GNU Hash ELF Sections" (Oracle).
+        assert_eq!(gnu_hash(b""), 0x0000_1505);
+        assert_eq!(gnu_hash(b"printf"), 0x156b_2bb8);
+        assert_eq!(gnu_hash(b"exit"), 0x7c96_7e3f);
+    }
+}

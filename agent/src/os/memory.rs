@@ -1,0 +1,148 @@
+//! Mappings.
+#![allow(unsafe_code, reason = "mappings are made, changed and taken away")]
+
+use crate::os::kernel::{EFAULT, EINVAL, call};
+use core::sync::atomic::{AtomicU64, Ordering};
+use gprofinject_abi::attach;
+use linux_raw_sys::general::{self, __NR_madvise, __NR_mmap, __NR_mprotect, __NR_mremap, __NR_munmap};
+
+pub(crate) const PROT_READ: u64 = general::PROT_READ as u64;
+pub(crate) const PROT_WRITE: u64 = general::PROT_WRITE as u64;
+pub(crate) const PROT_EXEC: u64 = general::PROT_EXEC as u64;
+pub(crate) const MAP_SHARED: u64 = general::MAP_SHARED as u64;
+pub(crate) const MAP_PRIVATE: u64 = general::MAP_PRIVATE as u64;
+pub(crate) const MAP_FIXED: u64 = general::MAP_FIXED as u64;
+pub(crate) const MAP_ANONYMOUS: u64 = general::MAP_ANONYMOUS as u64;
+pub(crate) const MAP_NORESERVE: u64 = general::MAP_NORESERVE as u64;
+pub(crate) const MAP_FIXED_NOREPLACE: u64 = general::MAP_FIXED_NOREPLACE as u64;
+const MREMAP_MAYMOVE: u64 = general::MREMAP_MAYMOVE as u64;
+const MREMAP_FIXED: u64 = general::MREMAP_FIXED as u64;
+const PAGE: u64 = 4096;
+
+/// Makes a mapping and returns its address: one that the kernel chooses, or, with MAP_FIXED, `address`.
+///
+/// # Safety
+/// With MAP_FIXED, the caller must own what lies at `address..address + len`.
+pub(crate) unsafe fn mmap(
+    address: u64,
+    len: u64,
+    protection: u64,
+    flags: u64,
+    fd: i32,
+    offset: u64,
+) -> Result<u64, i32> {
+    // SAFETY: without MAP_FIXED the kernel replaces nothing; with it, the caller owns what is replaced.
+    unsafe { call(__NR_mmap, [address, len, protection, flags, fd as u64, offset]) }
+}
+
+/// Maps zeros at an address that the kernel chooses, which it returns. They will be used sparsely, so the kernel is asked
+/// for no huge pages.
+pub(crate) fn map_zeros(len: u64, protection: u64) -> Result<u64, i32> {
+    // SAFETY: a mapping whose address the kernel chooses replaces nothing.
+    let at = unsafe { mmap(0, len, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0) }?;
+    advise(at, len, general::MADV_NOHUGEPAGE);
+    note(at, len);
+    Ok(at)
+}
+
+/// Asks for huge pages, so that filling the memory takes fewer page faults, and using it fewer misses.
+pub(crate) fn prefer_huge_pages(address: u64, len: u64) {
+    advise(address, len, general::MADV_HUGEPAGE);
+}
+
+/// Gives advice about huge pages. A kernel without huge pages refuses it, and there is nothing to be done about that.
+fn advise(address: u64, len: u64, advice: u32) {
+    // SAFETY: advice about huge pages changes no contents.
+    let _ = unsafe { call(__NR_madvise, [address, len, advice.into()]) };
+}
+
+/// Whether a page that was written may be executed. It may not under PR_SET_MDWE, nor if a policy forbids it; then a page
+/// of code from which execution was taken away could not get it back.
+pub(crate) fn may_make_code() -> bool {
+    // SAFETY: the kernel chooses the address, and no other code knows of the page.
+    unsafe {
+        let Ok(at) = mmap(0, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) else {
+            return false;
+        };
+        (at as *mut u8).write_volatile(0);
+        let may = mprotect(at, PAGE, PROT_READ | PROT_EXEC).is_ok();
+        let _ = munmap(at, PAGE);
+        may
+    }
+}
+
+/// The mappings that [`map_zeros`] has made, and the arena: address and length. An injector that leaves the process reads
+/// the table and unmaps them. A mapping for which the table has no room stays in the process.
+pub(crate) static MAPPED: [[AtomicU64; 2]; attach::MAPPED_MAX] =
+    [const { [const { AtomicU64::new(0) }; 2] }; attach::MAPPED_MAX];
+
+/// Enters a mapping into the table.
+pub(crate) fn note(at: u64, len: u64) {
+    for [address, length] in &MAPPED {
+        if address.load(Ordering::Relaxed) == 0
+            && address.compare_exchange(0, at, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        {
+            length.store(len, Ordering::Relaxed);
+            return;
+        }
+    }
+}
+
+fn forget(at: u64) {
+    if let Some([address, length]) = MAPPED.iter().find(|[address, _]| address.load(Ordering::Relaxed) == at)
+    {
+        length.store(0, Ordering::Relaxed);
+        address.store(0, Ordering::Relaxed);
+    }
+}
+
+/// # Safety
+/// The caller must own `address..address + len`, and nothing may use it any more.
+pub(crate) unsafe fn munmap(address: u64, len: u64) -> Result<u64, i32> {
+    forget(address);
+    // SAFETY: the caller owns the range and has given up its use.
+    unsafe { call(__NR_munmap, [address, len]) }
+}
+
+/// # Safety
+/// The caller must own the range, and no thread may need the access that is taken away.
+pub(crate) unsafe fn mprotect(address: u64, len: u64, protection: u64) -> Result<u64, i32> {
+    // SAFETY: the caller owns the range, and knows who uses it.
+    unsafe { call(__NR_mprotect, [address, len, protection]) }
+}
+
+/// Maps the shared memory at `address` once more, `len` bytes long, and returns the new address. This is mremap(2) with an
+/// old size of 0, which needs no file descriptor, so that none has to be kept open.
+pub(crate) fn map_again(address: u64, len: u64) -> Result<u64, i32> {
+    // SAFETY: an old size of 0 leaves the old mapping alone, and the kernel chooses the address of the new one.
+    unsafe { call(__NR_mremap, [address, 0, len, MREMAP_MAYMOVE]) }
+}
+
+/// The same, in place of what lies at `to`.
+///
+/// # Safety
+/// The caller must own `to..to + len`.
+pub(crate) unsafe fn map_again_over(address: u64, len: u64, to: u64) -> Result<u64, i32> {
+    // SAFETY: the caller owns what is replaced.
+    unsafe { call(__NR_mremap, [address, 0, len, MREMAP_MAYMOVE | MREMAP_FIXED, to]) }
+}
+
+/// Makes every page of a shared mapping present and writable. If the file system is full, this is an error here, and would
+/// be a SIGBUS later. A kernel before 5.14 does not know the call; then the risk is taken.
+pub(crate) fn populate(address: u64, len: u64) -> Result<(), i32> {
+    // SAFETY: making pages present changes no contents.
+    match unsafe { call(__NR_madvise, [address, len, general::MADV_POPULATE_WRITE.into()]) } {
+        Ok(_) | Err(EINVAL) => Ok(()),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Whether a byte at an address of the process cannot be read. If the kernel does not say so, the byte counts as readable.
+pub(crate) fn is_unreadable(process: u32, address: u64) -> bool {
+    let mut byte = 0_u8;
+    // struct iovec: base, length.
+    let (to, from) = ([&raw mut byte as u64, 1], [address, 1]);
+    let arguments = [process.into(), &raw const to as u64, 1, &raw const from as u64, 1, 0];
+    // SAFETY: process_vm_readv writes one byte, to `byte`; it checks the other address.
+    unsafe { call(general::__NR_process_vm_readv, arguments) == Err(EFAULT) }
+}

@@ -1,0 +1,149 @@
+//! Where a process's files are: the run folder, and its own name there.
+
+use gprofinject_abi::{FOLDER_MAX, PLAN_SUFFIX, REGION_SUFFIX, ask::NAME_MAX};
+
+use crate::os::files;
+
+const PATH: usize = FOLDER_MAX + NAME_MAX + 32;
+
+/// `FOLDER/NAME`.
+#[derive(Clone, Copy)]
+pub(crate) struct Place {
+    bytes: [u8; PATH],
+    folder: usize,
+    len: usize,
+}
+
+impl Place {
+    pub(crate) const NONE: Place = Place { bytes: [0; PATH], folder: 0, len: 0 };
+
+    pub(crate) fn new(path: &[u8]) -> Option<Place> {
+        let folder = path.iter().rposition(|&b| b == b'/')?;
+        if folder > FOLDER_MAX || path.len() - folder - 1 > NAME_MAX {
+            return None;
+        }
+        let mut place = Place { folder, len: path.len(), ..Place::NONE };
+        place.bytes.get_mut(..path.len())?.copy_from_slice(path);
+        Some(place)
+    }
+
+    pub(crate) fn is_none(&self) -> bool {
+        self.len == 0
+    }
+
+    pub(crate) fn folder(&self) -> &[u8] {
+        self.bytes.get(..self.folder).unwrap_or_default()
+    }
+
+    pub(crate) fn name(&self) -> &[u8] {
+        self.bytes.get(self.folder + 1..self.len).unwrap_or_default()
+    }
+
+    /// Another process's place in the same folder: a letter and a number.
+    pub(crate) fn sibling(&self, letter: u8, number: u32) -> Place {
+        let mut place = *self;
+        let mut digits = [0; 10];
+        let mut rest = number;
+        let mut first = digits.len();
+        while first == digits.len() || rest != 0 {
+            first -= 1;
+            digits[first] = b'0' + (rest % 10) as u8;
+            rest /= 10;
+        }
+        place.len = self.folder + 1;
+        for &byte in [letter].iter().chain(&digits[first..]) {
+            place.bytes[place.len] = byte;
+            place.len += 1;
+        }
+        place
+    }
+
+    /// The path of one of the process's files, NUL-terminated.
+    pub(crate) fn file(&self, suffix: &str) -> File {
+        let mut file = File { bytes: self.bytes, len: self.len };
+        file.push(suffix);
+        file
+    }
+
+    /// The path of a file of the whole run, NUL-terminated.
+    pub(crate) fn shared(&self, name: &str) -> File {
+        let mut file = File { bytes: self.bytes, len: self.folder + 1 };
+        file.push(name);
+        file
+    }
+}
+
+/// Where the set-up finds a process's files.
+pub(crate) enum Files<'a> {
+    Named(&'a Place),
+    /// They are open already, and the code that has opened them closes them.
+    Open {
+        region: i32,
+        plan: i32,
+    },
+}
+
+impl Files<'_> {
+    /// Has something done with the region file.
+    pub(crate) fn region<T>(&self, work: impl FnOnce(i32) -> Result<T, i32>) -> Result<T, i32> {
+        match self {
+            Files::Named(place) => opened(&place.file(REGION_SUFFIX), true, work),
+            Files::Open { region, .. } => work(*region),
+        }
+    }
+
+    /// Has something done with the plan file.
+    pub(crate) fn plan<T>(&self, work: impl FnOnce(i32) -> Result<T, i32>) -> Result<T, i32> {
+        match self {
+            Files::Named(place) => opened(&place.file(PLAN_SUFFIX), false, work),
+            Files::Open { plan, .. } => work(*plan),
+        }
+    }
+}
+
+fn opened<T>(file: &File, write: bool, work: impl FnOnce(i32) -> Result<T, i32>) -> Result<T, i32> {
+    let fd = files::open(file.path(), write)?;
+    let result = work(fd);
+    files::close(fd);
+    result
+}
+
+/// A path.
+pub(crate) struct File {
+    bytes: [u8; PATH],
+    len: usize,
+}
+
+impl File {
+    fn push(&mut self, text: &str) {
+        for &byte in text.as_bytes() {
+            self.bytes[self.len] = byte;
+            self.len += 1;
+        }
+        self.bytes[self.len] = 0;
+    }
+
+    /// With the NUL.
+    pub(crate) fn path(&self) -> &[u8] {
+        &self.bytes[..=self.len]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_files() {
+        let place = Place::new(b"/dev/shm/run/0").expect("a place");
+        assert_eq!((place.folder(), place.name()), (&b"/dev/shm/run"[..], &b"0"[..]));
+        assert_eq!(place.file(".plan").path(), b"/dev/shm/run/0.plan\0");
+        assert_eq!(place.shared("ask").path(), b"/dev/shm/run/ask\0");
+        let child = place.sibling(b'f', 1234);
+        assert_eq!(child.name(), b"f1234");
+        assert_eq!(child.file(".region").path(), b"/dev/shm/run/f1234.region\0");
+        assert_eq!(place.sibling(b'f', 0).name(), b"f0");
+        assert!(Place::new(b"x").is_none());
+        assert!(Place::new(&[b'/'; 2000]).is_none());
+    }
+}

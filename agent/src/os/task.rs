@@ -1,0 +1,163 @@
+//! This process and its threads: numbers, limits, clocks, signals, timers.
+#![allow(unsafe_code, reason = "system calls read and write structures")]
+
+use crate::os::kernel::{EPERM, ESRCH, call};
+use linux_raw_sys::general;
+
+/// The calling thread's number.
+pub(crate) fn gettid() -> u32 {
+    // SAFETY: no arguments.
+    unsafe { call(general::__NR_gettid, []) }.unwrap_or(0) as u32
+}
+
+/// The process's number.
+pub(crate) fn getpid() -> u32 {
+    // SAFETY: no arguments.
+    unsafe { call(general::__NR_getpid, []) }.unwrap_or(0) as u32
+}
+
+/// Whether a thread of a process is alive.
+pub(crate) fn thread_lives(pid: u32, tid: u32) -> bool {
+    // SAFETY: signal 0 is not sent.
+    let result = unsafe { call(general::__NR_tgkill, [pid.into(), tid.into(), 0]) };
+    result != Err(ESRCH)
+}
+
+/// The largest file that the process may make, in bytes.
+pub(crate) fn file_size_limit() -> u64 {
+    limit(general::RLIMIT_FSIZE)
+}
+
+/// How large the main thread's stack may become, in bytes.
+pub(crate) fn stack_limit() -> u64 {
+    limit(general::RLIMIT_STACK)
+}
+
+/// A soft limit.
+fn limit(resource: u32) -> u64 {
+    let mut limit = general::rlimit64 { rlim_cur: u64::MAX, rlim_max: u64::MAX };
+    // SAFETY: the kernel writes the limit.
+    let _ = unsafe { call(general::__NR_prlimit64, [0, resource.into(), 0, &raw mut limit as u64]) };
+    limit.rlim_cur
+}
+
+/// CLOCK_MONOTONIC, in nanoseconds.
+pub(crate) fn now() -> u64 {
+    // struct timespec.
+    let mut time = [0_u64; 2];
+    let arguments = [general::CLOCK_MONOTONIC.into(), &raw mut time as u64];
+    // SAFETY: the kernel writes the time.
+    let _ = unsafe { call(general::__NR_clock_gettime, arguments) };
+    time[0] * 1_000_000_000 + time[1]
+}
+
+/// Blocks all signals. Returns the mask of those that were blocked before.
+pub(crate) fn block_signals() -> Result<u64, i32> {
+    set_blocked_signals(!0)
+}
+
+/// Sets the mask of blocked signals. Returns the mask of those that were blocked before.
+pub(crate) fn set_blocked_signals(mask: u64) -> Result<u64, i32> {
+    let mut old = 0_u64;
+    let arguments =
+        [general::SIG_SETMASK.into(), &raw const mask as u64, &raw mut old as u64, size_of::<u64>() as u64];
+    // SAFETY: the kernel reads one mask and writes the other.
+    unsafe { call(general::__NR_rt_sigprocmask, arguments) }?;
+    Ok(old)
+}
+
+/// struct sigaction as the kernel has it.
+#[repr(C)]
+pub(crate) struct SignalAction {
+    pub handler: u64,
+    pub flags: u64,
+    pub restorer: u64,
+    pub mask: u64,
+}
+
+/// # Safety
+/// `action` must name a handler that may run at any instruction of any thread.
+pub(crate) unsafe fn set_signal_action(signal: u32, action: &SignalAction) -> Result<u64, i32> {
+    let arguments = [signal.into(), &raw const *action as u64, 0, size_of::<u64>() as u64];
+    // SAFETY: the kernel reads the action. What the handler does is the caller's promise.
+    unsafe { call(general::__NR_rt_sigaction, arguments) }
+}
+
+/// Makes a timer that sends `signal` every `interval` nanoseconds of CPU time: of the given thread, which must be the
+/// calling one, and to that thread; or of the process, to the thread that runs. Returns the timer's id.
+pub(crate) fn start_timer(thread: Option<u32>, signal: u32, interval: u64) -> Result<i32, i32> {
+    // struct sigevent: value, signo, notify, tid, padding to 64 bytes.
+    let mut event = [0_u32; 16];
+    event[2] = signal;
+    event[3] = if thread.is_some() { general::SIGEV_THREAD_ID } else { general::SIGEV_SIGNAL };
+    event[4] = thread.unwrap_or(0);
+    let clock =
+        if thread.is_some() { general::CLOCK_THREAD_CPUTIME_ID } else { general::CLOCK_PROCESS_CPUTIME_ID };
+    let mut id = 0_i32;
+    let arguments = [clock.into(), &raw const event as u64, &raw mut id as u64];
+    // SAFETY: the kernel reads `event` and writes `id`.
+    unsafe { call(general::__NR_timer_create, arguments) }?;
+    let (seconds, rest) = (interval / 1_000_000_000, interval % 1_000_000_000);
+    // struct itimerspec: interval, first expiration.
+    let times = [seconds, rest, seconds, rest];
+    // SAFETY: the kernel reads `times`.
+    unsafe { call(general::__NR_timer_settime, [id as u64, 0, &raw const times as u64]) }?;
+    Ok(id)
+}
+
+/// Deletes a timer that [`start_timer`] has made.
+pub(crate) fn stop_timer(id: i32) {
+    // SAFETY: no memory is involved; the timer is the agent's.
+    let _ = unsafe { call(general::__NR_timer_delete, [id as u64]) };
+}
+
+/// Sets the base of gs for the calling thread.
+pub(crate) fn set_gs(base: u64) -> Result<(), i32> {
+    /// asm/prctl.h, which the crate linux-raw-sys does not have.
+    const ARCH_SET_GS: u64 = 0x1001;
+    // SAFETY: programs do not use gs; see `hot/counters.rs`.
+    unsafe { call(general::__NR_arch_prctl, [ARCH_SET_GS, base]) }.map(|_| ())
+}
+
+/// Forks without the C library.
+///
+/// # Safety
+/// The C library does not know of the child, so the child may only make system calls.
+pub(crate) unsafe fn fork() -> Result<u64, i32> {
+    // SAFETY: the child has memory of its own; what it does there is the caller's promise.
+    unsafe { call(general::__NR_fork, []) }
+}
+
+/// Begins a session of its own.
+pub(crate) fn leave_session() {
+    // SAFETY: no arguments.
+    let _ = unsafe { call(general::__NR_setsid, []) };
+}
+
+/// Executes a program. Returns only if that is not possible. All strings end with a NUL, both arrays with null.
+///
+/// # Safety
+/// The pointers must be valid.
+pub(crate) unsafe fn execute(path: &[u8], arguments: &[*const u8], environment: &[*const u8]) {
+    let arguments = [path.as_ptr() as u64, arguments.as_ptr() as u64, environment.as_ptr() as u64];
+    // SAFETY: the kernel only reads the strings and arrays, which are there by the caller's promise.
+    let _ = unsafe { call(general::__NR_execve, arguments) };
+}
+
+/// Ends the process at once.
+pub(crate) fn exit(status: u64) -> ! {
+    loop {
+        // SAFETY: the call does not return.
+        let _ = unsafe { call(general::__NR_exit_group, [status]) };
+    }
+}
+
+/// Stops the calling thread for good, without using the processor. It is for what cannot happen, and has no way on.
+pub(crate) fn sleep_for_ever() -> ! {
+    loop {
+        // SAFETY: pause takes no arguments and touches no memory.
+        if unsafe { call(general::__NR_pause, []) } == Err(EPERM) {
+            core::hint::spin_loop();
+        }
+    }
+}

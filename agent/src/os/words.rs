@@ -1,0 +1,89 @@
+//! The words of the calling thread: an initial-exec TLS variable, so that a thunk reaches it with one `fs:` access.
+#![allow(unsafe_code, reason = "the thread pointer and the linker's symbols are read by instructions")]
+
+use core::arch::{asm, global_asm};
+use gprofinject_abi::plan::ThreadWords;
+use gprofinject_abi::shared::WordsRef;
+
+/// Bytes of the symbol below.
+const LEN: usize = 56;
+
+// A thread begins with what the TLS image holds; the set-up writes the image (see `image`).
+#[cfg(not(test))]
+global_asm!(
+    ".section .tdata.gprofinject, \"awT\", @progbits",
+    ".balign 64",
+    ".globl gprofinject_thread_words",
+    ".hidden gprofinject_thread_words",
+    ".type gprofinject_thread_words, @object",
+    ".size gprofinject_thread_words, {len}",
+    "gprofinject_thread_words:",
+    ".zero {len}",
+    ".hidden __ehdr_start",
+    ".text",
+    len = const LEN,
+);
+
+#[cfg(test)]
+global_asm!(
+    ".section .tdata.gprofinject, \"awT\", @progbits",
+    ".balign 64",
+    ".type gprofinject_thread_words, @object",
+    "gprofinject_thread_words:",
+    ".zero {len}",
+    ".text",
+    len = const LEN,
+);
+
+const _: () = assert!(size_of::<ThreadWords>() == LEN);
+
+/// Offset of the words from the thread pointer; the same in every thread.
+pub(crate) fn offset() -> i64 {
+    let offset: i64;
+    // SAFETY: the instruction reads the GOT entry, which the dynamic linker has filled before any code of ours ran.
+    unsafe {
+        asm!("mov {}, [rip + gprofinject_thread_words@GOTTPOFF]", out(reg) offset, options(nostack, pure, readonly));
+    }
+    offset
+}
+
+/// The calling thread's words.
+pub(crate) fn get() -> WordsRef {
+    let at = thread_pointer().wrapping_add_signed(offset()) as *mut ThreadWords;
+    // SAFETY: the words are part of the thread's TLS block, which is aligned as the variable is, and lives as long as the
+    // thread does. No copy of the pointer leaves the thread. Apart from thunks, only `WordsRef` reaches the words.
+    unsafe { WordsRef::new(core::ptr::NonNull::new_unchecked(at)) }
+}
+
+/// The address of the thread control block.
+pub(crate) fn thread_pointer() -> u64 {
+    let pointer: u64;
+    // SAFETY: fs:0 holds the thread pointer itself (x86-64 TLS ABI, variant II).
+    unsafe { asm!("mov {}, fs:[0]", out(reg) pointer, options(nostack, pure, readonly)) };
+    pointer
+}
+
+/// The place of the words in the library's TLS image, from which the words of new threads are copied. The library has no
+/// other TLS, so its image begins with the words.
+pub(crate) fn image() -> Option<WordsRef> {
+    #[cfg(not(test))]
+    {
+        const PT_TLS: u32 = linux_raw_sys::elf::PT_TLS;
+        let library: u64;
+        // SAFETY: the linker defines __ehdr_start as the place where it maps the ELF header.
+        unsafe { asm!("lea {}, [rip + __ehdr_start]", out(reg) library, options(nostack, pure, nomem)) };
+        // SAFETY: e_phoff, e_phentsize and e_phnum of our own header, and the program headers that they name. The linker
+        // was told to leave the image writable (build.rs).
+        unsafe {
+            let headers = library + *((library + 0x20) as *const u64);
+            let (size, count) = (*((library + 0x36) as *const u16), *((library + 0x38) as *const u16));
+            for i in 0..u64::from(count) {
+                let header = headers + i * u64::from(size);
+                if *(header as *const u32) == PT_TLS {
+                    return WordsRef::at(library + *((header + 0x10) as *const u64));
+                }
+            }
+        }
+    }
+    None
+}

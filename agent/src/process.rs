@@ -1,0 +1,11 @@
+//! What becomes of the process: forked children, executed programs, seccomp, the end without an injector.
+//!
+//! The C library's functions for these are defined or patched here and passed on. This layer uses the counting below it, and
+//! does not know how a process is set up or given orders.
+
+pub(crate) mod children;
+pub(crate) mod execute;
+pub(crate) mod orphan;
+pub(crate) mod run;
+pub(crate) mod seccomp;
+pub(crate) mod syscall;

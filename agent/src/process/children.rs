@@ -1,0 +1,242 @@
+//! Forked children: each counts from zero in a region file of its own.
+//!
+//! glibc's fork() runs our handler in the child. Its other ways to fork, which run none (`_Fork`, `clone`
+//! without CLONE_VM, `syscall`), are defined here and passed on. A child made by vfork, or by any clone that
+//! shares memory, is a guest in its parent: what it calls before it executes something is the parent's.
+#![allow(unsafe_code, reason = "functions of the C library are defined; a region file is mapped")]
+
+use crate::hot::threads;
+use crate::os::files;
+use crate::os::kernel;
+use crate::os::lookup;
+use crate::os::memory;
+use crate::os::place::Place;
+use crate::os::task;
+use crate::process::run;
+use crate::program::agent::{self, Agent, unread_region};
+use crate::program::failure;
+use crate::program::provoke;
+use crate::unwind::landings;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU64, Ordering};
+use gprofinject_abi::region::{PAGE, RegionHeader, State};
+use gprofinject_abi::shared::RegionRef;
+use gprofinject_abi::{REGION_SUFFIX, ask};
+
+/// The functions that are passed on to. Stored once, before the first hook is in place.
+static FORK: AtomicU64 = AtomicU64::new(0);
+static CLONE: AtomicU64 = AtomicU64::new(0);
+
+/// Finds the C library's functions.
+pub(crate) fn prepare(dynamic_linker: u64) {
+    FORK.store(lookup::function(dynamic_linker, b"_Fork"), Ordering::Relaxed);
+    CLONE.store(lookup::function(dynamic_linker, b"clone"), Ordering::Relaxed);
+}
+
+/// The first thing that runs in a forked child.
+pub(crate) extern "C" fn begin() {
+    let parent = Agent::get();
+    if parent.is_set_up && failure::guarded(|| begin_counting(parent)).is_none() {
+        // Nothing of this process may come into the parent's file.
+        threads::lose(parent);
+        parent.region.lost_children().fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+fn begin_counting(parent: &Agent) {
+    provoke::at(provoke::Place::Fork);
+    landings::begin_child();
+    // The handler that the C library runs comes behind the definition of `_Fork` below.
+    let is_frozen = kernel::is_frozen();
+    if !is_frozen && parent.pid == task::getpid() {
+        return;
+    }
+    let follows = !run::place().is_none();
+    let Some(own) = agent::reserve() else {
+        // The calls are lost, and the parent's header says so.
+        threads::lose(parent);
+        parent.region.lost_children().fetch_add(1, Ordering::Relaxed);
+        return;
+    };
+    if is_frozen {
+        // No system call can be made; the calls are lost, as the parent's header says if it matters.
+        threads::lose(parent);
+        own.install(Agent { counts_nowhere: !follows, ..*parent });
+        return;
+    }
+    let child = if follows && !parent.counts_nowhere {
+        let child = begin_followed(parent).or_else(|| begin_guest(parent));
+        if child.is_none() {
+            parent.region.lost_children().fetch_add(1, Ordering::Relaxed);
+        }
+        child
+    } else {
+        None
+    };
+    own.install(child.unwrap_or_else(|| begin_alone(parent)));
+}
+
+/// Makes the child's region file, in which the child counts from now on.
+fn begin_followed(parent: &Agent) -> Option<Agent> {
+    let pid = task::getpid();
+    let orders = &parent.orders;
+    let len = orders.blocks_offset + orders.blocks_max * orders.block_len;
+    let mut place = run::place().sibling(b'f', pid);
+    let mut file = place.file(REGION_SUFFIX);
+    let fd = match files::create(file.path(), len) {
+        Err(kernel::EEXIST) => {
+            // A process number that was used before, here or in another namespace of process numbers.
+            place = run::place().sibling(b'g', task::now() as u32);
+            file = place.file(REGION_SUFFIX);
+            files::create(file.path(), len)
+        }
+        result => result,
+    };
+    let fd = fd.ok()?;
+    let region = map_header(fd, parent);
+    files::close(fd);
+    let child = region.map(|region| Agent { region, pid, guest: false, ..*parent });
+    let Some(child) = child.filter(|child| threads::begin_child(parent, child) && run::follow(&place)) else {
+        files::remove(file.path());
+        return None;
+    };
+    child.region.state().store(State::Armed.code().0, Ordering::Release);
+    announce(&place);
+    Some(child)
+}
+
+/// Tells the injector the child's name. If nobody listens, the file is found when the run is collected.
+fn announce(place: &Place) {
+    let mut packet = [ask::FORKED; 1 + ask::NAME_MAX];
+    let name = place.name();
+    let Some(packet) = packet.get_mut(..=name.len()) else { return };
+    packet[1..].copy_from_slice(name);
+    if let Some(fd) = run::tell(packet) {
+        files::close(fd);
+    }
+}
+
+/// The new region's header and histogram, filled like the parent's.
+fn map_header(fd: i32, parent: &Agent) -> Option<RegionRef> {
+    let access = memory::PROT_READ | memory::PROT_WRITE;
+    let orders = parent.orders;
+    // SAFETY: the kernel chooses the address, so the mapping replaces nothing.
+    let at = unsafe { memory::mmap(0, orders.blocks_offset, access, memory::MAP_SHARED, fd, 0) }.ok()?;
+    let reserved = if parent.timer_rate == 0 { PAGE } else { orders.blocks_offset };
+    if memory::populate(at, reserved).is_err() {
+        // SAFETY: no other code knows of the mapping.
+        let _ = unsafe { memory::munmap(at, orders.blocks_offset) };
+        return None;
+    }
+    let header = NonNull::new(at as *mut RegionHeader)?;
+    // SAFETY: the mapping is at least a page long, stays mapped as long as the process lives, and no other code knows of it
+    // yet. From now on only `RegionRef` reaches the header.
+    let region = unsafe {
+        header.write(RegionHeader {
+            orders,
+            state: State::SettingUp.code(),
+            pid: task::getpid(),
+            bias: parent.bias,
+            frida_patched: parent.region.frida_patched().load(Ordering::Relaxed),
+            ..RegionHeader::default()
+        });
+        RegionRef::new(header)
+    };
+    Some(region)
+}
+
+/// A child that can make no file (it cannot reach the folder any more, has no descriptor left, or a limit)
+/// counts in blocks of its own in the file that its parent counts in.
+fn begin_guest(parent: &Agent) -> Option<Agent> {
+    // The bins of the timer's samples are the parent's.
+    let child = Agent { pid: task::getpid(), timer_rate: 0, guest: true, ..*parent };
+    if !threads::begin_guest(parent, &child) {
+        return None;
+    }
+    parent.region.guests().fetch_add(1, Ordering::Relaxed);
+    Some(child)
+}
+
+/// A child that is not followed: its counts must not reach the parent's file.
+fn begin_alone(parent: &Agent) -> Agent {
+    let region = unread_region();
+    let child = Agent { region, pid: task::getpid(), timer_rate: 0, counts_nowhere: true, ..*parent };
+    if !threads::begin_child(parent, &child) {
+        threads::lose(parent);
+    }
+    child
+}
+
+/// What `clone`'s child runs first.
+#[repr(C)]
+struct Task {
+    function: unsafe extern "C" fn(u64) -> i32,
+    argument: u64,
+}
+
+unsafe extern "C" fn first(task: *const Task) -> i32 {
+    begin();
+    // SAFETY: the child has a copy of its parent's stack, where `clone` below has put the task; the program has given the
+    // function and its argument.
+    unsafe { ((*task).function)((*task).argument) }
+}
+
+#[cfg(not(test))]
+mod offered {
+    use crate::process::children::{CLONE, FORK, begin, first};
+    use core::arch::naked_asm;
+    use linux_raw_sys::general;
+
+    /// # Safety
+    /// As glibc's function of that name.
+    #[unsafe(naked)]
+    #[unsafe(no_mangle)]
+    unsafe extern "C" fn _Fork() {
+        naked_asm!(
+            "sub rsp, 8",
+            "call [rip + {real}]",
+            "test eax, eax",
+            "jnz 2f",
+            "call {begin}",
+            "xor eax, eax",
+            "2:",
+            "add rsp, 8",
+            "ret",
+            real = sym FORK,
+            begin = sym begin,
+        );
+    }
+
+    /// clone(function, stack, flags, argument, ...): with memory of its own, the child begins in `first`.
+    ///
+    /// # Safety
+    /// As glibc's function of that name.
+    #[unsafe(naked)]
+    #[unsafe(no_mangle)]
+    unsafe extern "C" fn clone() {
+        naked_asm!(
+            "test edx, {clone_vm}",
+            "jnz 2f",
+            "test rdi, rdi", // no function: an error, as the real one says
+            "jz 2f",
+            "mov rax, [rsp+8]", // the seventh argument
+            "push rbp",
+            "mov rbp, rsp",
+            "sub rsp, 16",
+            "mov [rsp], rdi",
+            "mov [rsp+8], rcx",
+            "mov rcx, rsp",
+            "lea rdi, [rip + {first}]",
+            "sub rsp, 8",
+            "push rax",
+            "call [rip + {real}]",
+            "leave",
+            "ret",
+            "2:",
+            "jmp [rip + {real}]",
+            clone_vm = const general::CLONE_VM,
+            first = sym first,
+            real = sym CLONE,
+        );
+    }
+}

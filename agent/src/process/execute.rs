@@ -1,0 +1,405 @@
+//! Programs that the process executes are followed: the C library's two system calls for it, which all its
+//! functions end in (exec*, posix_spawn, system, popen), are led through here.
+//!
+//! Its `mov eax, number; syscall` becomes `jmp`; here the injector is asked, and the new program's environment
+//! gets our variables if the answer is a name. Executed where the parent's memory is shared (vfork), so nothing
+//! is allocated: all that is needed is on the stack, and what does not fit is executed as it is.
+#![allow(unsafe_code, reason = "the C library's text is patched, and the strings of execve are read")]
+
+use crate::os::files;
+use crate::os::kernel;
+use crate::os::lookup;
+use crate::os::memory;
+use crate::os::place::Place;
+use crate::os::task;
+use crate::process::run;
+use crate::program::agent::Agent;
+use crate::program::failure;
+use crate::program::provoke;
+use core::sync::atomic::{AtomicU64, Ordering};
+use gprofinject_abi::{AGENT_FILE, FOLDER_MAX, FRIDA_FILE, PRELOAD_VARIABLE, RUN_VARIABLE, ask};
+use linux_raw_sys::general;
+
+/// Where each of the two goes on, behind its `syscall`.
+static AFTER_EXECVE: AtomicU64 = AtomicU64::new(0);
+static AFTER_EXECVEAT: AtomicU64 = AtomicU64::new(0);
+
+/// glibc's fexecve, which makes the second system call by itself: it is defined here and passed on.
+static FEXECVE: AtomicU64 = AtomicU64::new(0);
+
+/// glibc's execve and execveat, for programs that make these calls by syscall(2).
+pub(crate) static BY_EXECVE: AtomicU64 = AtomicU64::new(0);
+pub(crate) static BY_EXECVEAT: AtomicU64 = AtomicU64::new(0);
+
+/// Finds them.
+pub(crate) fn find(dynamic_linker: u64) {
+    BY_EXECVE.store(lookup::function(dynamic_linker, b"execve"), Ordering::Relaxed);
+    BY_EXECVEAT.store(lookup::function(dynamic_linker, b"execveat"), Ordering::Relaxed);
+    FEXECVE.store(lookup::function(dynamic_linker, b"fexecve"), Ordering::Relaxed);
+}
+
+/// Leads the C library's calls here, where they are as expected. Else nothing is followed.
+pub(crate) fn prepare(dynamic_linker: u64, place: &Place) {
+    if place.folder().len() > FOLDER_MAX || !memory::may_make_code() {
+        return;
+    }
+    let text = lookup::libc_text(dynamic_linker);
+    for (name, number, stub, after) in [
+        (&b"execve"[..], general::__NR_execve, gpi_execve as *const () as u64, &AFTER_EXECVE),
+        (b"execveat", general::__NR_execveat, gpi_execveat as *const () as u64, &AFTER_EXECVEAT),
+    ] {
+        let function = lookup::function(dynamic_linker, name);
+        if function >= text.0 && function + 64 <= text.1 {
+            redirect(function, number, stub, after);
+        }
+    }
+}
+
+/// `mov eax, imm32; syscall` near the function's start.
+fn redirect(function: u64, number: u32, stub: u64, after: &AtomicU64) {
+    const LOOK: usize = 8;
+    // SAFETY: inside the C library's text, which is mapped.
+    let code = unsafe { core::slice::from_raw_parts(function as *const u8, LOOK + 7) };
+    let mut wanted = [0xb8, 0, 0, 0, 0, 0x0f, 0x05];
+    wanted[1..5].copy_from_slice(&number.to_le_bytes());
+    // Nothing may jump in between: only what is straight code up to there will do.
+    let Some(at) = code.windows(7).position(|window| window == wanted) else { return };
+    let at = function + at as u64;
+    let Ok(distance) = i32::try_from(stub.wrapping_sub(at + 5) as i64) else { return };
+    after.store(at + 7, Ordering::Relaxed);
+    let page = at & !4095;
+    let len = (at + 5).next_multiple_of(4096) - page;
+    // SAFETY: the C library's own pages, of which no thread runs code now.
+    unsafe {
+        if memory::mprotect(page, len, memory::PROT_READ | memory::PROT_WRITE).is_ok() {
+            let mut jump = [0xe9, 0, 0, 0, 0];
+            jump[1..].copy_from_slice(&distance.to_le_bytes());
+            core::ptr::copy_nonoverlapping(jump.as_ptr(), at as *mut u8, jump.len());
+        }
+        let _ = memory::mprotect(page, len, memory::PROT_READ | memory::PROT_EXEC);
+    }
+}
+
+/// Environment variables that fit.
+const MOST: usize = 600;
+/// Bytes for our own variables.
+const TEXT: usize = 2 * FOLDER_MAX + 1024;
+
+/// What the new program is given; lies on the stack until it runs.
+#[repr(C)]
+struct Room {
+    environment: [*const u8; MOST + 4],
+    text: [u8; TEXT],
+}
+
+/// Bytes that the stubs below leave on the stack for it.
+const ROOM: usize = 8 * 1024;
+const _: () = assert!(size_of::<Room>() <= ROOM);
+
+/// The environment to execute with: the one given, or another one in `room`.
+unsafe extern "C" fn environment(
+    folder: i32,
+    path: *const u8,
+    given: *const *const u8,
+    room: *mut Room,
+) -> *const *const u8 {
+    // SAFETY: the C library's caller has passed what execve demands. The stub has made the room, which nobody else uses.
+    let followed = failure::guarded(|| unsafe { followed(folder, path, given, &mut *room) });
+    followed.flatten().unwrap_or(given)
+}
+
+/// # Safety
+/// `path` must be NUL-terminated, `given` null or an array of strings that ends with null.
+unsafe fn followed(
+    folder: i32,
+    path: *const u8,
+    given: *const *const u8,
+    room: &mut Room,
+) -> Option<*const *const u8> {
+    if path.is_null() || run::place().is_none() || Agent::get().counts_nowhere {
+        return None;
+    }
+    // The kernel would say so, and we must not die of it. (What an environment holds is not looked at so closely.)
+    let process = task::getpid();
+    let is_unreadable = |address: u64| memory::is_unreadable(process, address);
+    if is_unreadable(path as u64) || !given.is_null() && is_unreadable(given as u64) {
+        return None;
+    }
+    provoke::at(provoke::Place::Execute);
+    let mut name = [0; ask::NAME_MAX];
+    let name = {
+        // SAFETY: the caller has promised that `path` is NUL-terminated.
+        let file = unsafe { Opened::program(folder, path) }?;
+        // SAFETY: the caller has promised that `given` is null or ends with null.
+        if unsafe { entries(given) } > MOST {
+            missed();
+            return None;
+        }
+        ask_for_name(&file, &mut name)?
+    };
+
+    let mut text = Text { bytes: &mut room.text, len: 0 };
+    let mut own: Option<&[u8]> = None;
+    let mut count = 0;
+    let mut at = given;
+    // SAFETY: the caller has promised that `given` ends with null, and its strings with NUL.
+    unsafe {
+        while !at.is_null() && !(*at).is_null() {
+            let entry = *at;
+            at = at.add(1);
+            match value_of(entry, b"LD_PRELOAD=") {
+                Some(value) if own.is_none() => own = Some(value),
+                Some(_) => {}
+                None => {
+                    *room.environment.get_mut(..MOST)?.get_mut(count)? = entry;
+                    count += 1;
+                }
+            }
+        }
+    }
+    let place = run::place();
+    // The same variables, in the same order, as the injector's for the first program.
+    let mut add = |parts: &[&[u8]]| -> Option<()> {
+        room.environment[count] = text.put(parts)?;
+        count += 1;
+        Some(())
+    };
+    let mut preload: [&[u8]; 10] = [b""; 10];
+    preload[..4].copy_from_slice(&[b"LD_PRELOAD=", place.folder(), b"/", AGENT_FILE.as_bytes()]);
+    if Agent::get().frida {
+        preload[4..8].copy_from_slice(&[b":", place.folder(), b"/", FRIDA_FILE.as_bytes()]);
+    }
+    if let Some(own) = own {
+        preload[8..].copy_from_slice(&[b":", own]);
+    }
+    add(&preload)?;
+    add(&[RUN_VARIABLE.as_bytes(), b"=", place.folder(), b"/", name])?;
+    if let Some(own) = own {
+        add(&[PRELOAD_VARIABLE.as_bytes(), b"=", own])?;
+    }
+    room.environment[count] = core::ptr::null();
+    Some(room.environment.as_ptr())
+}
+
+/// # Safety
+/// `given` must be null or end with null.
+unsafe fn entries(given: *const *const u8) -> usize {
+    let mut count = 0;
+    // SAFETY: the caller has promised that `given` is null or ends with null, so all entries before that null are readable.
+    while !given.is_null() && unsafe { !(*given.add(count)).is_null() } {
+        count += 1;
+    }
+    count
+}
+
+/// The file that will be executed.
+struct Opened {
+    fd: i32,
+    /// It is ours to close.
+    own: bool,
+}
+
+impl Opened {
+    /// Finds the file as the kernel will. None: there is none, as the kernel will say, or it cannot be told.
+    ///
+    /// # Safety
+    /// `path` must be NUL-terminated.
+    unsafe fn program(folder: i32, path: *const u8) -> Option<Opened> {
+        const NO_SUCH_FILE: [i32; 7] = [
+            kernel::ENOENT,
+            kernel::ENOTDIR,
+            kernel::EACCES,
+            kernel::ELOOP,
+            kernel::ENAMETOOLONG,
+            kernel::EBADF,
+            kernel::EFAULT,
+        ];
+        // SAFETY: the caller has promised that `path` is NUL-terminated, so it has a first byte.
+        if unsafe { *path } == 0 {
+            // With AT_EMPTY_PATH the descriptor is the file.
+            return (folder >= 0).then_some(Opened { fd: folder, own: false });
+        }
+        match files::open_path(folder, path as u64) {
+            Ok(fd) => Some(Opened { fd, own: true }),
+            Err(errno) => {
+                if !NO_SUCH_FILE.contains(&errno) {
+                    missed();
+                }
+                None
+            }
+        }
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        if self.own {
+            files::close(self.fd);
+        }
+    }
+}
+
+/// The name by which the new program will be followed, if it will.
+fn ask_for_name<'n>(file: &Opened, name: &'n mut [u8; ask::NAME_MAX]) -> Option<&'n [u8]> {
+    /// Longer than any planning takes; then the program goes its way without us.
+    const PATIENCE_MS: u64 = 20_000;
+    let Some(fd) = run::tell_with(&[ask::EXECUTES], file.fd) else {
+        missed();
+        return None;
+    };
+    let len = if files::wait_readable(fd, PATIENCE_MS) { files::read(fd, name).unwrap_or(0) } else { 0 };
+    files::close(fd);
+    name.get(..len).filter(|name| !name.is_empty())
+}
+
+/// A program will not be followed although it might be.
+fn missed() {
+    Agent::get().region.lost_programs().fetch_add(1, Ordering::Relaxed);
+}
+
+/// Strings, one behind the other.
+struct Text<'r> {
+    bytes: &'r mut [u8; TEXT],
+    len: usize,
+}
+
+impl Text<'_> {
+    /// A string of these parts; None: no room.
+    fn put(&mut self, parts: &[&[u8]]) -> Option<*const u8> {
+        let start = self.len;
+        for part in parts.iter().chain(&[&b"\0"[..]]) {
+            self.bytes.get_mut(self.len..self.len + part.len())?.copy_from_slice(part);
+            self.len += part.len();
+        }
+        Some(self.bytes.get(start..)?.as_ptr())
+    }
+}
+
+/// # Safety
+/// `text` must be NUL-terminated.
+unsafe fn string<'t>(text: *const u8) -> &'t [u8] {
+    let mut len = 0;
+    // SAFETY: the caller has promised that `text` is NUL-terminated, so all bytes up to the NUL are readable.
+    unsafe {
+        while *text.add(len) != 0 {
+            len += 1;
+        }
+        core::slice::from_raw_parts(text, len)
+    }
+}
+
+/// # Safety
+/// `entry` must be NUL-terminated.
+unsafe fn value_of<'t>(entry: *const u8, prefix: &[u8]) -> Option<&'t [u8]> {
+    // SAFETY: the comparison ends at the first difference, so at the NUL at the latest.
+    unsafe {
+        let same = prefix.iter().enumerate().all(|(i, b)| *entry.add(i) == *b);
+        same.then(|| string(entry.add(prefix.len())))
+    }
+}
+
+#[cfg(not(test))]
+core::arch::global_asm!(
+    ".text",
+    ".hidden gpi_execve, gpi_execveat",
+    ".globl gpi_execve, gpi_execveat",
+    // Room on the stack, touched from above so that the kernel grows it.
+    ".macro gpi_room",
+    "push rbp",
+    "mov rbp, rsp",
+    "push rdi",                     // [rbp-8]
+    "push rsi",                     // [rbp-16]
+    "push rdx",                     // [rbp-24]
+    "push r10",                     // [rbp-32]
+    "push r8",                      // [rbp-40]
+    "sub rsp, 4096",
+    "test [rsp], rsp",
+    "sub rsp, 4096",
+    "and rsp, -16",
+    "test [rsp], rsp",
+    "mov rcx, rsp",
+    ".endm",
+    //
+    ".p2align 4",
+    ".type gpi_execve, @function",
+    "gpi_execve:",                  // rdi = path, rsi = arguments, rdx = environment
+    "gpi_room",
+    "mov rsi, rdi",
+    "mov edi, -100",                // AT_FDCWD
+    "call {environment}",
+    "mov rdi, [rbp-8]",
+    "mov rsi, [rbp-16]",
+    "mov rdx, rax",
+    "mov eax, {nr_execve}",
+    "syscall",
+    // Not executed.
+    "mov rdx, [rbp-24]",
+    "leave",
+    "jmp [rip + {after_execve}]",
+    ".size gpi_execve, . - gpi_execve",
+    //
+    ".p2align 4",
+    ".type gpi_execveat, @function",
+    "gpi_execveat:",                // rdi = folder, rsi = path, rdx = arguments, r10 = environment, r8 = flags
+    "gpi_room",
+    "mov rdx, r10",
+    "call {environment}",
+    "mov rdi, [rbp-8]",
+    "mov rsi, [rbp-16]",
+    "mov rdx, [rbp-24]",
+    "mov r10, rax",
+    "mov r8, [rbp-40]",
+    "mov eax, {nr_execveat}",
+    "syscall",
+    "mov r10, [rbp-32]",
+    "leave",
+    "jmp [rip + {after_execveat}]",
+    ".size gpi_execveat, . - gpi_execveat",
+    //
+    ".hidden gpi_fexecve",
+    ".globl gpi_fexecve",
+    ".p2align 4",
+    ".type gpi_fexecve, @function",
+    "gpi_fexecve:",                 // edi = descriptor, rsi = arguments, rdx = environment
+    "test rdx, rdx",                // an error
+    "jz 2f",
+    "gpi_room",
+    "lea rsi, [rip + 3f]",
+    "call {environment}",
+    "mov rdi, [rbp-8]",
+    "mov rsi, [rbp-16]",
+    "mov rdx, rax",
+    "call [rip + {fexecve}]",
+    "leave",
+    "ret",
+    "2:",
+    "jmp [rip + {fexecve}]",
+    "3: .byte 0",                   // the descriptor is the file: no path
+    ".size gpi_fexecve, . - gpi_fexecve",
+    nr_execve = const general::__NR_execve,
+    nr_execveat = const general::__NR_execveat,
+    environment = sym environment,
+    after_execve = sym AFTER_EXECVE,
+    after_execveat = sym AFTER_EXECVEAT,
+    fexecve = sym FEXECVE,
+);
+
+/// # Safety
+/// As glibc's function of that name.
+#[cfg(not(test))]
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fexecve() {
+    core::arch::naked_asm!("jmp gpi_fexecve");
+}
+
+#[cfg(not(test))]
+unsafe extern "C" {
+    fn gpi_execve();
+    fn gpi_execveat();
+}
+
+#[cfg(test)]
+fn gpi_execve() {}
+#[cfg(test)]
+fn gpi_execveat() {}

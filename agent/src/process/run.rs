@@ -1,0 +1,87 @@
+//! The run that the process belongs to, if the injector follows it: its place in the run folder, and the injector's socket.
+
+use crate::os::current::Current;
+use crate::os::files;
+use crate::os::kernel;
+use crate::os::place::Place;
+use gprofinject_abi::ASK_FILE;
+use linux_raw_sys::net;
+
+/// The process's place. The set-up stores it, and so does each forked child that has a file of its own; two generations of
+/// children do so without a system call.
+static PLACE: Current<Place, 3> = Current::new(&Place::NONE);
+
+/// The process's place in the run; [`Place::NONE`] if it is not followed.
+pub(crate) fn place() -> &'static Place {
+    PLACE.get()
+}
+
+/// From now on the process is followed, and has this place. False: it cannot be, because the path of the injector's socket is
+/// too long for an address, or there is no memory.
+pub(crate) fn follow(place: &Place) -> bool {
+    if Address::of(place).is_none() {
+        return false;
+    }
+    let reserved = PLACE.reserve();
+    let done = reserved.is_some();
+    if let Some(reserved) = reserved {
+        reserved.install(*place);
+    }
+    done
+}
+
+/// Sends the injector a packet. `None`: there is no injector.
+pub(crate) fn tell(packet: &[u8]) -> Option<i32> {
+    tell_by(|fd| files::send(fd, packet))
+}
+
+/// The same with a descriptor.
+pub(crate) fn tell_with(packet: &[u8], passed: i32) -> Option<i32> {
+    tell_by(|fd| files::send_with(fd, packet, passed))
+}
+
+fn tell_by(send: impl FnOnce(i32) -> Result<(), i32>) -> Option<i32> {
+    let fd = connect()?.ok()?;
+    if send(fd).is_err() {
+        files::close(fd);
+        return None;
+    }
+    Some(fd)
+}
+
+/// Whether an injector listens.
+pub(crate) fn is_injector_there() -> bool {
+    match connect() {
+        Some(Ok(fd)) => {
+            files::close(fd);
+            true
+        }
+        // Only this error says that nobody listens.
+        Some(Err(errno)) => errno != kernel::ECONNREFUSED,
+        None => true,
+    }
+}
+
+/// Connects to the injector's socket; `None` if the process is not followed.
+fn connect() -> Option<Result<i32, i32>> {
+    let address = Address::of(Some(place()).filter(|place| !place.is_none())?)?;
+    Some(files::connect(address.bytes.get(..address.len)?))
+}
+
+/// A struct sockaddr_un: family, path.
+struct Address {
+    bytes: [u8; 110],
+    len: usize,
+}
+
+impl Address {
+    /// The address of the injector's socket, or `None` if its path is too long.
+    fn of(place: &Place) -> Option<Address> {
+        let file = place.shared(ASK_FILE);
+        let path = file.path();
+        let mut address = Address { bytes: [0; 110], len: size_of::<u16>() + path.len() };
+        address.bytes.get_mut(size_of::<u16>()..address.len)?.copy_from_slice(path);
+        address.bytes[0] = net::AF_UNIX as u8;
+        Some(address)
+    }
+}

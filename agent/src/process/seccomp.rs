@@ -1,0 +1,156 @@
+//! The program enters seccomp: from then on a system call of ours may be one that ends the program.
+//!
+//! `prctl` and `syscall` are defined here and passed on. Before a filter is installed, the calling thread's
+//! block is made lasting as a whole, so that its new arcs have a place; from then on no system call is made,
+//! by any thread or child. A filter that is installed by other means (code of the program's own that makes the
+//! system call) is not noticed.
+#![allow(unsafe_code, reason = "a function of the C library is defined")]
+
+use crate::hot::thread_blocks;
+use crate::hot::threads;
+use crate::hot::timers;
+use crate::os::kernel;
+use crate::os::lookup;
+use crate::program::agent::Agent;
+use crate::program::failure;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+/// The C library's function. Stored once, before the first hook is in place.
+static PRCTL: AtomicU64 = AtomicU64::new(0);
+
+/// Finds the C library's function.
+pub(crate) fn prepare(dynamic_linker: u64) {
+    PRCTL.store(lookup::function(dynamic_linker, b"prctl"), Ordering::Relaxed);
+}
+
+/// What follows prctl(PR_SET_SECCOMP, mode, filter), or its like. True: nothing was frozen before, and now
+/// it is.
+extern "C" fn enter(mode: u64, filter: u64) -> bool {
+    failure::guarded(|| freeze(mode, filter)).unwrap_or_else(|| {
+        // Even so, no system call may be made from now on.
+        kernel::freeze(true);
+        false
+    })
+}
+
+fn freeze(mode: u64, filter: u64) -> bool {
+    const STRICT: u64 = 1;
+    const FILTER: u64 = 2;
+    // Without a filter it is a question, whether the kernel knows the call.
+    let enters = mode == STRICT || mode == FILTER && filter != 0;
+    let agent = Agent::get();
+    if !enters || !agent.is_set_up || kernel::is_frozen() {
+        return false;
+    }
+    if let Some(block) = threads::block(agent) {
+        thread_blocks::commit_all(agent, block);
+    }
+    // The return from the handler is a system call, too.
+    timers::stop(agent);
+    agent.region.frozen().fetch_add(1, Ordering::Relaxed);
+    kernel::freeze(true);
+    true
+}
+
+/// It did not enter after all.
+extern "C" fn stay() {
+    let _ = failure::guarded(thaw);
+}
+
+fn thaw() {
+    kernel::freeze(false);
+    let agent = Agent::get();
+    agent.region.frozen().fetch_sub(1, Ordering::Relaxed);
+    timers::start_again(agent);
+}
+
+// The way into seccomp, from where `prctl` or `syscall` begins. In: their arguments, rax and r10 = what `enter`
+// gets, r11 = the real function.
+#[cfg(not(test))]
+core::arch::global_asm!(
+    ".text",
+    ".hidden gpi_enter_seccomp",
+    ".globl gpi_enter_seccomp",
+    ".p2align 4",
+    ".type gpi_enter_seccomp, @function",
+    "gpi_enter_seccomp:",
+    ".cfi_startproc",
+    "push rdi",
+    ".cfi_adjust_cfa_offset 8",
+    "push rsi",
+    ".cfi_adjust_cfa_offset 8",
+    "push rdx",
+    ".cfi_adjust_cfa_offset 8",
+    "push rcx",
+    ".cfi_adjust_cfa_offset 8",
+    "push r8",
+    ".cfi_adjust_cfa_offset 8",
+    "push r9",
+    ".cfi_adjust_cfa_offset 8",
+    "push r11",
+    ".cfi_adjust_cfa_offset 8",
+    "mov rdi, rax",
+    "mov rsi, r10",
+    "call {enter}",
+    "pop r11",
+    ".cfi_adjust_cfa_offset -8",
+    "pop r9",
+    ".cfi_adjust_cfa_offset -8",
+    "pop r8",
+    ".cfi_adjust_cfa_offset -8",
+    "pop rcx",
+    ".cfi_adjust_cfa_offset -8",
+    "pop rdx",
+    ".cfi_adjust_cfa_offset -8",
+    "pop rsi",
+    ".cfi_adjust_cfa_offset -8",
+    "pop rdi",
+    ".cfi_adjust_cfa_offset -8",
+    "movzx eax, al", // whether it is to be taken back if the kernel refuses
+    "push rax",
+    ".cfi_adjust_cfa_offset 8",
+    "call r11",
+    "pop rcx",
+    ".cfi_adjust_cfa_offset -8",
+    "cmp eax, -1",
+    "jne 2f",
+    "test ecx, ecx",
+    "jz 2f",
+    "push rax",
+    ".cfi_adjust_cfa_offset 8",
+    "call {stay}",
+    "pop rax",
+    ".cfi_adjust_cfa_offset -8",
+    "2:",
+    "ret",
+    ".cfi_endproc",
+    ".size gpi_enter_seccomp, . - gpi_enter_seccomp",
+    enter = sym enter,
+    stay = sym stay,
+);
+
+#[cfg(not(test))]
+mod offered {
+    use crate::process::seccomp::PRCTL;
+    use core::arch::naked_asm;
+    use linux_raw_sys::prctl::PR_SET_SECCOMP;
+
+    /// # Safety
+    /// As glibc's function of that name.
+    #[unsafe(naked)]
+    #[unsafe(no_mangle)]
+    unsafe extern "C" fn prctl() {
+        naked_asm!(
+            "mov r11, [rip + {real}]",
+            "cmp edi, {set_seccomp}", // mode, filter
+            "je 2f",
+            "jmp r11",
+            "2:",
+            "mov rax, rsi",
+            "mov r10, rdx",
+            "jmp gpi_enter_seccomp",
+            set_seccomp = const PR_SET_SECCOMP,
+            real = sym PRCTL,
+        );
+    }
+}

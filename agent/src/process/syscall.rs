@@ -1,0 +1,111 @@
+//! The C library's `syscall`, by which a program may fork, execute a program or enter seccomp without a function of its own
+//! for it. It is defined here and passed on.
+#![allow(unsafe_code, reason = "a function of the C library is defined")]
+
+use crate::os::lookup;
+#[cfg(not(test))]
+use crate::process::{children, execute};
+use core::sync::atomic::{AtomicU64, Ordering};
+use linux_raw_sys::{general, prctl};
+
+/// The C library's function. Stored once, before the first hook is in place.
+static SYSCALL: AtomicU64 = AtomicU64::new(0);
+
+/// Finds the C library's function.
+pub(crate) fn prepare(dynamic_linker: u64) {
+    SYSCALL.store(lookup::function(dynamic_linker, b"syscall"), Ordering::Relaxed);
+}
+
+/// syscall(fork), syscall(clone, flags without CLONE_VM, no stack), syscall(clone3, the same); and the ways
+/// into seccomp, which are those of `seccomp.rs`.
+///
+/// # Safety
+/// As glibc's function of that name.
+#[cfg(not(test))]
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+unsafe extern "C" fn syscall() {
+    core::arch::naked_asm!(
+        "cmp edi, {nr_fork}",
+        "je 3f",
+        "cmp edi, {nr_clone}", // clone: flags, stack
+        "je 4f",
+        "cmp edi, {nr_seccomp}", // seccomp: operation (strict, filter), flags, filter
+        "je 7f",
+        "cmp edi, {nr_prctl}",
+        "je 8f",
+        "cmp edi, {nr_execve}", // execve: path, arguments, environment
+        "je 12f",
+        "cmp edi, {nr_execveat}", // execveat: folder, path, arguments, environment, flags
+        "je 13f",
+        "cmp edi, {nr_clone3}", // clone3: struct clone_args: flags at 0, stack at 40
+        "je 5f",
+        "2:",
+        "jmp [rip + {real}]",
+        "4:",
+        "test esi, {clone_vm}",
+        "jnz 2b",
+        "test rdx, rdx",
+        "jnz 2b",
+        "jmp 3f",
+        "5:",
+        "cmp rdx, 64", // the first size of the structure
+        "jb 2b",
+        "test dword ptr [rsi], {clone_vm}",
+        "jnz 2b",
+        "cmp qword ptr [rsi+40], 0",
+        "jne 2b",
+        "3:",
+        "sub rsp, 8",
+        "call [rip + {real}]",
+        "test rax, rax",
+        "jnz 6f",
+        "call {begin}",
+        "xor eax, eax",
+        "6:",
+        "add rsp, 8",
+        "ret",
+        "7:",
+        "lea rax, [rsi+1]", // prctl's mode
+        "mov r10, rcx",
+        "jmp 9f",
+        "8:",
+        "cmp esi, {set_seccomp}",
+        "jne 2b",
+        "mov rax, rdx",
+        "mov r10, rcx",
+        "9:",
+        "mov r11, [rip + {real}]",
+        "jmp gpi_enter_seccomp",
+        // The C library's own function does the same, with the arguments one place further to the front.
+        "12:",
+        "cmp qword ptr [rip + {execve}], 0",
+        "je 2b",
+        "mov rdi, rsi",
+        "mov rsi, rdx",
+        "mov rdx, rcx",
+        "jmp [rip + {execve}]",
+        "13:",
+        "cmp qword ptr [rip + {execveat}], 0",
+        "je 2b",
+        "mov rdi, rsi",
+        "mov rsi, rdx",
+        "mov rdx, rcx",
+        "mov rcx, r8",
+        "mov r8, r9",
+        "jmp [rip + {execveat}]",
+        nr_fork = const general::__NR_fork,
+        nr_clone = const general::__NR_clone,
+        nr_clone3 = const general::__NR_clone3,
+        nr_seccomp = const general::__NR_seccomp,
+        nr_prctl = const general::__NR_prctl,
+        nr_execve = const general::__NR_execve,
+        nr_execveat = const general::__NR_execveat,
+        clone_vm = const general::CLONE_VM,
+        set_seccomp = const prctl::PR_SET_SECCOMP,
+        execve = sym execute::BY_EXECVE,
+        execveat = sym execute::BY_EXECVEAT,
+        real = sym SYSCALL,
+        begin = sym children::begin,
+    );
+}

@@ -1,0 +1,151 @@
+//! The program's text: patched when the hooks are set up, and made what it was in children that are not followed. What of
+//! the arena leads to a patch is changed with it (see [`gprofinject_abi::plan::CallJump`]).
+#![allow(unsafe_code, reason = "the program's text is read and overwritten")]
+
+use crate::os::files;
+use crate::os::memory;
+use crate::os::task;
+use crate::os::words;
+use crate::program::agent::Agent;
+use core::ptr;
+use core::sync::atomic::{AtomicU32, Ordering};
+use gprofinject_abi::plan::{Maker, Patch};
+use gprofinject_abi::region::PAGE;
+use linux_raw_sys::elf;
+
+/// Writes the patches that are the agent's. The pages are writable only for that long, and not executable
+/// meanwhile. The caller has found the original bytes there.
+pub(crate) fn patch(agent: &Agent) -> Result<(), i32> {
+    rewrite(
+        agent,
+        true,
+        |patch| if patch.by == Maker::Agent.code() { &patch.replacement } else { &patch.original },
+    )
+}
+
+/// Writes all patches, once Frida's gum has made its own, while all other threads stand still.
+pub(crate) fn patch_again(agent: &Agent) -> Result<(), i32> {
+    rewrite(agent, true, |patch| &patch.replacement)
+}
+
+/// Writes the original bytes, while all other threads stand still.
+pub(crate) fn unpatch(agent: &Agent) -> Result<(), i32> {
+    rewrite(agent, false, |patch| &patch.original)
+}
+
+fn rewrite(agent: &Agent, patched: bool, bytes: impl Fn(&Patch) -> &[u8]) -> Result<(), i32> {
+    let writable = memory::PROT_READ | memory::PROT_WRITE;
+    if let Err(errno) = protect(agent, |_| writable) {
+        // This gives the segments that were changed their own protection back; the others have it already.
+        let _ = protect(agent, |flags| flags);
+        return Err(errno);
+    }
+    write(agent, patched, bytes);
+    protect(agent, |flags| flags)
+}
+
+/// Slow paths on which it is tried.
+static TRIES: AtomicU32 = AtomicU32::new(0);
+const MOST_TRIES: u32 = 4;
+
+/// On the slow path of a forked child that counts for nobody: makes the text what it was, so that the child
+/// pays no more. Frames that are on the stack return through their thunks, which stay.
+pub(crate) fn restore(agent: &Agent) {
+    if TRIES.load(Ordering::Relaxed) >= MOST_TRIES {
+        return;
+    }
+    TRIES.fetch_add(1, Ordering::Relaxed);
+    // Who shares this memory may be running our thunks, or what we write over. A child of vfork has another
+    // number.
+    if task::getpid() != agent.pid || !files::has_one_thread() || may_be_in_handler(agent) {
+        return;
+    }
+    TRIES.store(MOST_TRIES, Ordering::Relaxed);
+    let Ok(blocked) = task::block_signals() else { return };
+    // Executable all the while: somebody who shares the memory without being a thread goes on running.
+    if protect(agent, |flags| flags | memory::PROT_WRITE).is_ok() {
+        write(agent, false, |patch| &patch.original);
+    }
+    let _ = protect(agent, |flags| flags);
+    let _ = task::set_blocked_signals(blocked);
+}
+
+/// Whether a signal handler may be running, which may have interrupted the instructions of a patch. Only the
+/// main thread's own stack is known to be there up to its end.
+fn may_be_in_handler(agent: &Agent) -> bool {
+    /// The kernel lets no stack grow nearer than this to what is below it.
+    const MOST: u64 = 64 << 20;
+    let mut at = &raw const agent as u64 & !7;
+    if words::thread_pointer() != agent.main_thread || at > agent.stack_end || agent.stack_end - at > MOST {
+        return true;
+    }
+    while at < agent.stack_end {
+        // SAFETY: the address lies on the main thread's stack, between the frame of this function and the oldest end.
+        if agent.is_restorer(unsafe { *(at as *const u64) }) {
+            return true;
+        }
+        at += 8;
+    }
+    false
+}
+
+/// Writes the bytes of all patches. `patched` says whether these are the replacements, and what displacements belong to them.
+fn write(agent: &Agent, patched: bool, bytes: impl Fn(&Patch) -> &[u8]) {
+    for jump in agent.call_jumps {
+        let displacement = if patched { jump.displacement } else { 0 };
+        // SAFETY: the set-up has seen that the displacement lies inside the arena, and `protect` has made the arena writable.
+        unsafe { ((agent.arena_lo + u64::from(jump.at)) as *mut u32).write_unaligned(displacement) };
+    }
+    for patch in agent.patches {
+        // SAFETY: the set-up has compared the text there with the plan's, and `protect` has made it writable. No thread runs
+        // these instructions: the callers see to that. The plan's `len` is no longer than its arrays, which `get` checks.
+        unsafe {
+            let to = patch.address.wrapping_add(agent.bias) as *mut u8;
+            let from = bytes(patch).get(..patch.len as usize).unwrap_or_default();
+            ptr::copy_nonoverlapping(from.as_ptr(), to, from.len());
+        }
+    }
+}
+
+/// Sets the protection of the program's executable segments from the one they were loaded with, and the arena's if it
+/// changes with them.
+fn protect(agent: &Agent, to: impl Fn(u64) -> u64) -> Result<(), i32> {
+    let len = agent.copies_hi.wrapping_sub(agent.arena_lo);
+    let arena = (agent.arena_lo, len, memory::PROT_READ | memory::PROT_EXEC);
+    let arena = Some(arena).filter(|_| !agent.call_jumps.is_empty());
+    for (lo, len, loaded) in executable_segments(agent).chain(arena) {
+        // SAFETY: these are the program's text and the agent's arena. Where `to` takes the right to execute away, the caller
+        // has made sure that no other thread runs.
+        unsafe { memory::mprotect(lo, len, to(loaded)) }?;
+    }
+    Ok(())
+}
+
+/// Whether the program may write into its own text. Frida's gum would take that from it.
+pub(crate) fn is_writable(agent: &Agent) -> bool {
+    executable_segments(agent).any(|(_, _, loaded)| loaded & memory::PROT_WRITE != 0)
+}
+
+/// Address, bytes and protection of the program's executable pages, as the program was loaded.
+fn executable_segments(agent: &Agent) -> impl Iterator<Item = (u64, u64, u64)> {
+    let (bias, (at, size, count)) = (agent.bias, agent.headers);
+    (0..count).filter_map(move |i| {
+        // struct Elf64_Phdr: type, flags, offset, vaddr, paddr, filesz, memsz, align.
+        let header = (at + i * size) as *const u32;
+        // SAFETY: the auxiliary vector, which the kernel or the injector has made, says that the program headers are there.
+        let (kind, flags, address, len) = unsafe {
+            let words = header.cast::<u64>();
+            (*header, *header.add(1), *words.add(2), *words.add(5))
+        };
+        if kind != elf::PT_LOAD || flags & elf::PF_X == 0 {
+            return None;
+        }
+        // PF_X, PF_W, PF_R are 1, 2, 4; PROT_READ, PROT_WRITE, PROT_EXEC the other way round.
+        let loaded = u64::from(flags & elf::PF_R) >> 2
+            | u64::from(flags & elf::PF_W)
+            | u64::from(flags & elf::PF_X) << 2;
+        let lo = address.wrapping_add(bias) & !(PAGE - 1);
+        let hi = (address.wrapping_add(bias) + len).next_multiple_of(PAGE);
+        Some((lo, hi - lo, loaded))
+    })
+}

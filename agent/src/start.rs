@@ -1,0 +1,11 @@
+//! Setting up: from the dynamic linker's first call to a hooked program.
+//!
+//! [`early`] runs before any code of the program; [`setup`] reads the plan file and carries it out, and leaves an
+//! [`crate::program::agent::Agent`]. The layer does not know of orders to a running process, which use it.
+
+pub(crate) mod arena;
+pub(crate) mod early;
+pub(crate) mod mcount;
+pub(crate) mod plan;
+pub(crate) mod refusal;
+pub(crate) mod setup;

@@ -1,0 +1,98 @@
+//! The arena: memory near the program's text, filled with the plan's thunks and tables.
+#![allow(unsafe_code, reason = "the arena is mapped and filled")]
+
+use crate::hot::gate;
+use crate::os::kernel;
+use crate::os::memory;
+use crate::os::words;
+use crate::start::plan::PlanFile;
+use crate::start::refusal::Refusal;
+use crate::unwind::backtraces;
+use crate::unwind::landings;
+use core::ptr;
+use gprofinject_abi::plan::{ArenaHeader, PlanHeader, Segment};
+use gprofinject_abi::region::Trouble;
+use zerocopy::IntoBytes;
+
+/// An arena that is mapped and writable, and that no thread runs yet.
+struct Arena {
+    at: u64,
+    len: u64,
+}
+
+/// Maps the arena, fills it and makes it executable.
+pub(crate) fn fill(file: &PlanFile, plan: &PlanHeader, bias: u64, shadows: u64) -> Result<(), Refusal> {
+    let damaged = || Refusal::new(Trouble::Version);
+    let failed = |e| Refusal::errno(Trouble::Arena, e);
+    let arena = Arena::map(plan.arena.wrapping_add(bias), plan.arena_len).map_err(failed)?;
+    for segment in file.table::<Segment>(plan.segments)? {
+        let contents = file.bytes(segment.file_offset, segment.len).ok_or_else(damaged)?;
+        arena.write(segment.arena_offset, contents).ok_or_else(damaged)?;
+    }
+    for &at in file.table::<u32>(plan.tls_fixups)? {
+        arena.add(at, words::offset() as i32, i32::wrapping_add);
+    }
+    for &at in file.table::<u32>(plan.bias_fixups)? {
+        arena.add(at, bias, u64::wrapping_add);
+    }
+    for &at in file.table::<u32>(plan.half_bias_fixups)? {
+        arena.add(at, bias as u32, u32::wrapping_add);
+    }
+    let gates = ArenaHeader {
+        miss: gate::gpi_miss as *const () as u64,
+        miss_entry: gate::gpi_miss_entry as *const () as u64,
+        window: gate::gpi_window as *const () as u64,
+        exit: gate::gpi_exit as *const () as u64,
+        tail: gate::gpi_tail as *const () as u64,
+        shadows,
+        backtrace: backtraces::gpi_backtrace as *const () as u64,
+        land: landings::gpi_land as *const () as u64,
+    };
+    arena.write(plan.arena_header, gates.as_bytes()).ok_or_else(damaged)?;
+    // SAFETY: the arena is this function's, and from now on nobody writes to it but `program/text.rs`.
+    unsafe { memory::mprotect(arena.at, arena.len, memory::PROT_READ | memory::PROT_EXEC) }
+        .map_err(failed)?;
+    Ok(())
+}
+
+impl Arena {
+    fn map(at: u64, len: u64) -> Result<Arena, i32> {
+        let flags =
+            memory::MAP_PRIVATE | memory::MAP_ANONYMOUS | memory::MAP_NORESERVE | memory::MAP_FIXED_NOREPLACE;
+        // SAFETY: MAP_FIXED_NOREPLACE replaces nothing.
+        let got = unsafe { memory::mmap(at, len, memory::PROT_READ | memory::PROT_WRITE, flags, -1, 0) }?;
+        if got != at {
+            // A kernel before 4.17 takes the address as a hint.
+            // SAFETY: no other code knows of the mapping.
+            let _ = unsafe { memory::munmap(got, len) };
+            return Err(kernel::EEXIST);
+        }
+        memory::note(at, len);
+        memory::prefer_huge_pages(at, len);
+        Ok(Arena { at, len })
+    }
+
+    /// Whether so many bytes from an offset on lie in the arena.
+    fn holds(&self, offset: u64, len: u64) -> bool {
+        offset.checked_add(len).is_some_and(|end| end <= self.len)
+    }
+
+    /// Writes bytes, or returns `None` if they do not fit.
+    fn write(&self, offset: u64, bytes: &[u8]) -> Option<()> {
+        if !self.holds(offset, bytes.len() as u64) {
+            return None;
+        }
+        // SAFETY: the bytes fit into the arena, which is writable, and which no other code knows of yet.
+        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), (self.at + offset) as *mut u8, bytes.len()) };
+        Some(())
+    }
+
+    /// Adds a value to a word, if the word lies in the arena.
+    fn add<T: Copy>(&self, offset: u32, value: T, add: impl FnOnce(T, T) -> T) {
+        if self.holds(offset.into(), size_of::<T>() as u64) {
+            let word = (self.at + u64::from(offset)) as *mut T;
+            // SAFETY: as above; any bytes are a number.
+            unsafe { word.write_unaligned(add(word.read_unaligned(), value)) };
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! The agent's first instructions in the process.
+//!
+//! The library holds an indirect function (STT_GNU_IFUNC) that nobody calls: the dynamic linker runs its
+//! resolver while it relocates the library, and it relocates the program last. So the hooks are in place
+//! before any code of the program runs: its own resolvers, the constructors of its libraries, its
+//! pre-initialisers. At that time the C library cannot be called; nothing here does.
+#![allow(
+    unsafe_code,
+    reason = "the dynamic linker is given functions to call, and what the kernel left on the stack is read"
+)]
+
+use crate::os::files;
+use crate::os::initial::{AT_BASE, Start};
+use crate::os::place::Place;
+use crate::process::children;
+use crate::process::execute;
+use crate::process::orphan;
+use crate::process::seccomp;
+use crate::process::syscall;
+use crate::program::failure;
+use crate::program::provoke;
+use crate::start::mcount;
+use crate::start::setup;
+use crate::unwind::jumps;
+use crate::unwind::unwinder;
+use gprofinject_abi::{PRELOAD_VARIABLE, RUN_VARIABLE};
+
+#[cfg(not(test))]
+core::arch::global_asm!(
+    ".text",
+    ".hidden gprofinject_early",
+    ".globl gprofinject_early",
+    ".type gprofinject_early, @gnu_indirect_function",
+    ".p2align 4",
+    "gprofinject_early:",
+    "push rbp",
+    "mov rbp, rsp",
+    "and rsp, -16",
+    "call {early}",
+    "lea rax, [rip + gprofinject_early]",
+    "leave",
+    "ret",
+    ".size gprofinject_early, . - gprofinject_early",
+    // The relocation that makes the dynamic linker run the resolver.
+    ".section .data.rel.gprofinject, \"aw\", @progbits",
+    ".balign 8",
+    ".globl gprofinject_trigger",
+    ".hidden gprofinject_trigger",
+    "gprofinject_trigger:",
+    ".quad gprofinject_early",
+    ".text",
+    ".weak __libc_stack_end",
+    ".weak __register_atfork",
+    early = sym early,
+);
+
+#[cfg(not(test))]
+unsafe extern "C" {
+    static gprofinject_trigger: u64;
+}
+
+/// Where the stack began, from field 28 of /proc/self/stat; null if it does not tell.
+fn start_of_stack() -> *mut u64 {
+    const FIELD: usize = 28;
+    let mut text = [0_u8; 1024];
+    let Ok(fd) = files::open(b"/proc/self/stat\0", false) else { return core::ptr::null_mut() };
+    let len = files::read(fd, &mut text).unwrap_or(0);
+    files::close(fd);
+    let text = text.get(..len).unwrap_or_default();
+    // The second field is a name in parentheses, which may hold blanks and parentheses.
+    let Some(behind) = text.iter().rposition(|&b| b == b')') else { return core::ptr::null_mut() };
+    let mut fields = text.get(behind + 2..).unwrap_or_default().split(|&b| b == b' ');
+    let digits = fields.nth(FIELD - 3).unwrap_or_default();
+    let value = digits
+        .iter()
+        .fold(0_u64, |value, &b| value.wrapping_mul(10).wrapping_add(u64::from(b.wrapping_sub(b'0'))));
+    value as *mut u64
+}
+
+#[cfg_attr(test, allow(dead_code))]
+extern "C" fn early() {
+    #[cfg(not(test))]
+    {
+        // ld.so's __libc_stack_end: where the kernel put argc, argv, envp and the auxiliary vector. The
+        // reference is weak: null where the dynamic linker is not glibc's.
+        let end: *const *mut u64;
+        // SAFETY: the dynamic linker relocates the GOT entry before it runs any resolver. What it leads to is the stack as the
+        // kernel has left it, and no code of the program has run.
+        unsafe {
+            core::arch::asm!("mov {}, [rip + __libc_stack_end@GOTPCREL]", out(reg) end, options(nostack, pure, readonly));
+            if end.is_null() {
+                return;
+            }
+            // A program may have its own copy of the variable (a copy relocation), filled only later.
+            let stack = if (*end).is_null() { start_of_stack() } else { *end };
+            if !stack.is_null() {
+                let start = Start::of(stack);
+                let _ = failure::guarded(|| begin(start));
+            }
+        }
+    }
+}
+
+/// The C library's functions that ours are passed on to.
+pub(crate) fn find_functions(dynamic_linker: u64) {
+    jumps::prepare(dynamic_linker);
+    unwinder::prepare(dynamic_linker);
+    children::prepare(dynamic_linker);
+    execute::find(dynamic_linker);
+    seccomp::prepare(dynamic_linker);
+    syscall::prepare(dynamic_linker);
+}
+
+#[cfg_attr(test, allow(dead_code))]
+fn begin(start: Start) {
+    provoke::read(&start);
+    find_functions(start.auxiliary(AT_BASE));
+    if !is_profiled(&start) {
+        mcount::pass_on(start.auxiliary(AT_BASE));
+    }
+}
+
+/// Sets up what the environment asks for, and gives the program the environment that the user wanted it to have. Returns
+/// whether the program is profiled.
+#[cfg_attr(test, allow(dead_code))]
+fn is_profiled(start: &Start) -> bool {
+    let Some(value) = start.value(RUN_VARIABLE) else { return false };
+    let place = Place::new(value);
+    start.remove(RUN_VARIABLE);
+    start.restore("LD_PRELOAD", PRELOAD_VARIABLE);
+    place.is_some_and(|place| setup::run(start, &place))
+}
+
+#[cfg(not(test))]
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static DESTRUCTOR: extern "C" fn() = orphan::end;
+
+/// glibc's: handlers around fork().
+#[cfg(not(test))]
+#[used]
+#[unsafe(link_section = ".init_array")]
+static CONSTRUCTOR: extern "C" fn() = constructor;
+
+#[cfg(not(test))]
+extern "C" fn constructor() {
+    type Handler = extern "C" fn();
+    type Register = extern "C" fn(Option<Handler>, Option<Handler>, Option<Handler>, *const u8) -> i32;
+    // SAFETY: the GOT entry is null or glibc's function of this type; the trigger is only named so that
+    // the linker keeps it.
+    unsafe {
+        let _ = core::ptr::read_volatile(&raw const gprofinject_trigger);
+        let address: *const u8;
+        core::arch::asm!("mov {}, [rip + __register_atfork@GOTPCREL]", out(reg) address, options(nostack, pure, readonly));
+        if !address.is_null() {
+            let register = core::mem::transmute::<*const u8, Register>(address);
+            let _ = register(None, None, Some(children::begin), core::ptr::null());
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! glibc's own profiler, switched off.
+//!
+//! A program built with -pg calls `mcount` or `__fentry__` in each function, and its start-up code starts
+//! glibc's sampling (SIGPROF) and has a gmon.out written at exit. The plan takes the calls out of the
+//! program's code; the names are defined here, which the program and its libraries find first, so that the
+//! calls that are left (in libraries, in functions that could not be decoded) return at once and no second
+//! profile is written. Where nothing was hooked they are passed on, and the program has glibc's profile.
+//!
+//! The hooks of -finstrument-functions are not defined here: whoever defines them wants them.
+#![allow(unsafe_code, reason = "functions of the C library are defined")]
+
+use crate::os::lookup;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+/// glibc's functions; 0: nothing is passed on.
+static MCOUNT: AtomicU64 = AtomicU64::new(0);
+static FENTRY: AtomicU64 = AtomicU64::new(0);
+static START: AtomicU64 = AtomicU64::new(0);
+static CONTROL: AtomicU64 = AtomicU64::new(0);
+static CLEAN_UP: AtomicU64 = AtomicU64::new(0);
+
+/// Nothing was hooked: glibc's profiler works as it would without us.
+pub(crate) fn pass_on(dynamic_linker: u64) {
+    for (place, name) in [
+        (&MCOUNT, &b"_mcount"[..]),
+        (&FENTRY, b"__fentry__"),
+        (&START, b"__monstartup"),
+        (&CONTROL, b"moncontrol"),
+        (&CLEAN_UP, b"_mcleanup"),
+    ] {
+        place.store(lookup::function(dynamic_linker, name), Ordering::Relaxed);
+    }
+}
+
+/// Whether the hooks of -finstrument-functions, which the plan has taken for the C library's empty ones, are
+/// somebody else's: then their calls must stay.
+pub(crate) fn has_hooks(dynamic_linker: u64, libc: (u64, u64)) -> bool {
+    let is_others = |name| !(libc.0..libc.1).contains(&lookup::function(dynamic_linker, name));
+    is_others(b"__cyg_profile_func_enter") || is_others(b"__cyg_profile_func_exit")
+}
+
+macro_rules! switched {
+    ($($name:ident: $place:ident,)*) => {$(
+        /// As glibc's function of that name; or nothing, with all registers kept. A library's IFUNC resolver
+        /// may call it before anything here is relocated or set up, hence no address to begin with.
+        ///
+        /// # Safety
+        /// As glibc's function.
+        #[cfg(not(test))]
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name() {
+            core::arch::naked_asm!(
+                "cmp qword ptr [rip + {place}], 0",
+                "jne 2f",
+                "ret",
+                "2:",
+                "jmp [rip + {place}]",
+                place = sym $place,
+            );
+        }
+    )*};
+}
+
+switched! {
+    mcount: MCOUNT,
+    _mcount: MCOUNT,
+    __fentry__: FENTRY,
+    __monstartup: START,
+    monstartup: START,
+    moncontrol: CONTROL,
+    _mcleanup: CLEAN_UP,
+}

@@ -1,0 +1,50 @@
+//! The plan file, mapped as long as the process lives: its tables are slices of the mapping.
+#![allow(unsafe_code, reason = "the plan file is mapped")]
+
+use crate::os::files;
+use crate::os::memory;
+use crate::os::place::Files;
+use crate::start::refusal::Refusal;
+use core::slice;
+use gprofinject_abi::plan::{PlanHeader, Table};
+use gprofinject_abi::region::Trouble;
+use zerocopy::{FromBytes, Immutable};
+
+pub(crate) struct PlanFile(&'static [u8]);
+
+impl PlanFile {
+    /// # Errors
+    /// The errno.
+    pub(crate) fn map(files: &Files<'_>) -> Result<PlanFile, i32> {
+        files.plan(|fd| {
+            let len = files::file_size(fd)?;
+            // SAFETY: the kernel chooses the address, so the mapping replaces nothing.
+            let at = unsafe { memory::mmap(0, len, memory::PROT_READ, memory::MAP_PRIVATE, fd, 0) }?;
+            // SAFETY: the mapping is `len` bytes long and nobody unmaps it. The injector has finished writing the file.
+            Ok(PlanFile(unsafe { slice::from_raw_parts(at as *const u8, len as usize) }))
+        })
+    }
+
+    /// # Errors
+    /// A refusal, if the file is shorter than a header.
+    pub(crate) fn header(&self) -> Result<&'static PlanHeader, Refusal> {
+        PlanHeader::ref_from_prefix(self.0)
+            .map(|(header, _)| header)
+            .map_err(|_| Refusal::new(Trouble::Version))
+    }
+
+    /// # Errors
+    /// A refusal, if the file does not hold the whole table.
+    pub(crate) fn table<T: FromBytes + Immutable>(&self, table: Table) -> Result<&'static [T], Refusal> {
+        let bytes = usize::try_from(table.count).ok().and_then(|count| count.checked_mul(size_of::<T>()));
+        let table = bytes
+            .and_then(|len| self.bytes(table.offset, len as u64))
+            .and_then(|bytes| <[T]>::ref_from_bytes(bytes).ok());
+        table.ok_or(Refusal::new(Trouble::Version))
+    }
+
+    /// Bytes of the file, or `None` if it does not hold them all.
+    pub(crate) fn bytes(&self, offset: u64, len: u64) -> Option<&'static [u8]> {
+        self.0.get(usize::try_from(offset).ok()?..)?.get(..usize::try_from(len).ok()?)
+    }
+}

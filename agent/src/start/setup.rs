@@ -1,0 +1,217 @@
+//! Carries out the plan: tables, arena, patches, first words. All of it or nothing.
+#![allow(unsafe_code, reason = "the region file is mapped, and the program's text is compared with the plan")]
+
+use crate::hot::cells;
+use crate::hot::counters;
+use crate::hot::thread_blocks;
+use crate::hot::timer;
+use crate::os::initial::{AT_BASE, AT_ENTRY, AT_HWCAP2, AT_PHDR, AT_PHENT, AT_PHNUM, Start};
+use crate::os::kernel;
+use crate::os::lookup;
+use crate::os::memory;
+use crate::os::place::{Files, Place};
+use crate::os::task;
+use crate::os::words;
+use crate::process::execute;
+use crate::process::run;
+use crate::program::agent::{self, Agent};
+use crate::program::failure;
+use crate::program::provoke;
+use crate::program::text;
+use crate::start::arena;
+use crate::start::mcount;
+use crate::start::plan::PlanFile;
+use crate::start::refusal::Refusal;
+use core::ptr::NonNull;
+use core::slice;
+use core::sync::atomic::Ordering;
+use gprofinject_abi::VERSION;
+use gprofinject_abi::attach::WORDS;
+use gprofinject_abi::plan::{HookMode, MAGIC, Patch};
+use gprofinject_abi::region::{self, RegionHeader, RegionOrders, State, StateCode, Trouble};
+use gprofinject_abi::shared::{RegionRef, WordsRef};
+
+/// In AT_HWCAP2: user code may set the base of gs.
+const FSGSBASE: u64 = 2;
+
+/// Hooks the program, or says in the region file why not. Returns whether it did.
+pub(crate) fn run(start: &Start, place: &Place) -> bool {
+    let begun = task::now();
+    let Ok((region, orders)) = prepare(start, &Files::Named(place)) else { return false };
+    if state(region) == Some(State::SettingUp) {
+        let _ = arm(region, Agent::get());
+    }
+    if orders.follow != 0 && run::follow(place) {
+        execute::prepare(start.auxiliary(AT_BASE), place);
+    }
+    region.setup_ns().store(task::now() - begun, Ordering::Relaxed);
+    state(region) == Some(State::Armed)
+}
+
+fn state(region: RegionRef) -> Option<State> {
+    StateCode(region.state().load(Ordering::Relaxed)).get()
+}
+
+/// Does all but write the patches. The state stays "setting up" if they can be written.
+///
+/// # Errors
+/// An errno if there is no region file.
+pub(crate) fn prepare(start: &Start, files: &Files<'_>) -> Result<(RegionRef, RegionOrders), i32> {
+    let (region, orders) = map_region(files)?;
+    region.state().store(State::SettingUp.code().0, Ordering::Relaxed);
+    failure::report_to(region);
+    provoke::at(provoke::Place::SetUp);
+    region.pid().store(task::getpid(), Ordering::Relaxed);
+    if let Err(refusal) = hook(start, files, region, orders) {
+        refusal.report(region);
+    }
+    Ok((region, orders))
+}
+
+/// Writes the patches, or says in the region file why not.
+///
+/// # Errors
+/// The errno.
+pub(crate) fn arm(region: RegionRef, agent: &Agent) -> Result<(), i32> {
+    let done = text::patch(agent);
+    match done {
+        Ok(()) => region.state().store(State::Armed.code().0, Ordering::Release),
+        Err(errno) => Refusal::errno(Trouble::Protect, errno).report(region),
+    }
+    done
+}
+
+/// Maps the header and the histogram, as long as the process lives.
+fn map_region(files: &Files<'_>) -> Result<(RegionRef, RegionOrders), i32> {
+    let access = memory::PROT_READ | memory::PROT_WRITE;
+    files.region(|fd| {
+        // SAFETY: the kernel chooses the address, so the mapping replaces nothing.
+        let first = unsafe { memory::mmap(0, region::PAGE, access, memory::MAP_SHARED, fd, 0) }?;
+        // SAFETY: the injector has made the file at least a page long, and writes the orders only before the program starts.
+        let orders = unsafe { (*(first as *const RegionHeader)).orders };
+        // SAFETY: no other code knows of the mapping, and the reference to it has ended.
+        let _ = unsafe { memory::munmap(first, region::PAGE) };
+        if orders.magic != region::MAGIC || orders.version != VERSION {
+            return Err(kernel::EINVAL);
+        }
+        // SAFETY: as above.
+        let whole = unsafe { memory::mmap(0, orders.blocks_offset, access, memory::MAP_SHARED, fd, 0) }?;
+        // SAFETY: the header is at the beginning of the mapping, which nobody unmaps. This process, its children and the
+        // injector reach the header by atomics, or when no process uses it any more.
+        let region =
+            unsafe { RegionRef::new(NonNull::new(whole as *mut RegionHeader).ok_or(kernel::EINVAL)?) };
+        Ok((region, orders))
+    })
+}
+
+fn hook(start: &Start, files: &Files<'_>, region: RegionRef, orders: RegionOrders) -> Result<(), Refusal> {
+    let file = PlanFile::map(files).map_err(|e| Refusal::errno(Trouble::Files, e))?;
+    let plan = file.header()?;
+    if plan.magic != MAGIC || plan.version != VERSION {
+        return Err(Refusal::new(Trouble::Version));
+    }
+    let bias = start.auxiliary(AT_PHDR).wrapping_sub(plan.phdr);
+    if start.auxiliary(AT_ENTRY) != plan.entry.wrapping_add(bias) || !bias.is_multiple_of(region::PAGE) {
+        return Err(Refusal::new(Trouble::OtherProgram));
+    }
+    region.bias().store(bias, Ordering::Relaxed);
+    let arena = plan.arena.wrapping_add(bias);
+    let memory = |e| Refusal::errno(Trouble::Memory, e);
+    let access = memory::PROT_READ | memory::PROT_WRITE;
+    let mut agent = Agent {
+        is_set_up: true,
+        functions: file.table(plan.functions)?,
+        tails: file.table(plan.tails)?,
+        hooked: file.table(plan.hooked)?,
+        originals: file.table(plan.originals)?,
+        patches: file.table(plan.patches)?,
+        call_jumps: file.table(plan.call_jumps)?,
+        headers: (start.auxiliary(AT_PHDR), start.auxiliary(AT_PHENT), start.auxiliary(AT_PHNUM)),
+        region,
+        orders,
+        arena_lo: arena,
+        arena_hi: arena.wrapping_add(plan.copies),
+        copies_hi: arena.wrapping_add(plan.arena_len),
+        fsgsbase: start.auxiliary(AT_HWCAP2) & FSGSBASE != 0,
+        frame_tables: plan.frame_tables,
+        stubs: plan.stubs,
+        stub_len: plan.stub_len,
+        tail_code: plan.tail_code,
+        text_lo: plan.text_lo.wrapping_add(bias),
+        text_hi: plan.text_hi.wrapping_add(bias),
+        bias,
+        stack_end: start.stack(),
+        stack_lo: start.stack().saturating_sub(stack_room()),
+        main_thread: words::thread_pointer(),
+        libc: lookup::libc_text(start.auxiliary(AT_BASE)),
+        both: plan.hooks == HookMode::Both.code(),
+        frida: plan.frida != 0,
+        // Writable, because a return address of 0 (a coroutine's first frame) finds its arc there.
+        no_block: memory::map_zeros(orders.block_len, access).map_err(memory)?,
+        lost_block: memory::map_zeros(orders.block_len, access).map_err(memory)?,
+        timer_rate: orders.timer_rate,
+        pid: task::getpid(),
+        counts_nowhere: false,
+        guest: false,
+    };
+    if agent.call_jumps.iter().any(|jump| u64::from(jump.at) + 4 > plan.arena_len) {
+        return Err(Refusal::new(Trouble::Version));
+    }
+    if plan.hooks_removed != 0 && mcount::has_hooks(start.auxiliary(AT_BASE), agent.libc) {
+        return Err(Refusal::new(Trouble::Hooks));
+    }
+    check(agent.patches, bias)?;
+    let shadows = cells::prepare().map_err(memory)?;
+    arena::fill(&file, plan, bias, shadows)?;
+    thread_blocks::prepare(&agent).map_err(memory)?;
+    if agent.timer_rate != 0 && timer::prepare().is_err() {
+        agent.timer_rate = 0;
+        region.lost_timers().fetch_add(1, Ordering::Relaxed);
+    }
+    agent.tell_gates();
+    agent::reserve().ok_or(memory(0))?.install(agent);
+    set_words(words::get(), &agent);
+    // The C library copies the image for this thread once more when it has relocated everything.
+    if let Some(image) = words::image() {
+        set_words(image, &agent);
+    }
+    counters::count_in(&agent, agent.no_block);
+    if agent.functions.is_empty() && agent.timer_rate != 0 && timer::start_for_process(&agent).is_err() {
+        region.lost_timers().fetch_add(1, Ordering::Relaxed);
+    }
+    Ok(())
+}
+
+/// How far down from its beginning nothing can lie but the main thread's stack. The kernel puts mappings below the
+/// limit that held when the program was executed, and never closer than 128 MiB (arch/x86/mm/mmap.c, `mmap_base`);
+/// where there is no limit, it puts them at the other end of the address space. A program that runs already may have
+/// changed its limit.
+fn stack_room() -> u64 {
+    const GAP: u64 = 128 << 20;
+    const UNLIMITED: u64 = 64 << 30;
+    let attached = words::offset() == WORDS as i64;
+    task::stack_limit().min(if attached { GAP } else { UNLIMITED })
+}
+
+/// Compares the text in memory with what was planned for.
+fn check(patches: &[Patch], bias: u64) -> Result<(), Refusal> {
+    for patch in patches {
+        let len = patch.len as usize;
+        // SAFETY: the program is the planned one, as its entry point says, so the address lies in its mapped text.
+        let text = unsafe { slice::from_raw_parts(patch.address.wrapping_add(bias) as *const u8, len) };
+        if patch.original.get(..len) != Some(text) {
+            return Err(Refusal { address: patch.address, ..Refusal::new(Trouble::TextDiffers) });
+        }
+    }
+    Ok(())
+}
+
+/// Gives a thread words that lead to the slow path; or all later threads, if the words are those of the TLS image.
+fn set_words(words: WordsRef, agent: &Agent) {
+    // There is no window yet: the word before these zeros is 0.
+    words.cells().store(agent.no_block + 64, Ordering::Relaxed);
+    words.block().store(agent.no_block, Ordering::Relaxed);
+    for word in [words.last(), words.first_frame(), words.landing(), words.stack_lo(), words.stack_hi()] {
+        word.store(0, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,70 @@
+//! longjmp, on its way: the frames that it leaves are marked.
+//!
+//! Nothing depends on it but whom a later call out of unhooked code is charged to: a cell that was left
+//! behind may be taken for a live one when another function's frame covers its place.
+//!
+//! The library defines glibc's four names for it, which the program and its libraries find first, and
+//! passes on to glibc's own.
+#![allow(unsafe_code, reason = "functions of the C library are defined, and a jmp_buf is read")]
+
+use crate::hot::callers;
+use crate::os::lookup;
+use core::arch::{asm, naked_asm};
+use core::sync::atomic::{AtomicU64, Ordering};
+
+/// glibc's `siglongjmp` (its `longjmp` and `_longjmp` are the same code) and `__longjmp_chk`.
+static PLAIN: AtomicU64 = AtomicU64::new(0);
+static CHECKED: AtomicU64 = AtomicU64::new(0);
+
+/// Finds glibc's functions.
+pub(crate) fn prepare(dynamic_linker: u64) {
+    let plain = lookup::function(dynamic_linker, b"siglongjmp");
+    PLAIN.store(plain, Ordering::Relaxed);
+    let checked = lookup::function(dynamic_linker, b"__longjmp_chk");
+    CHECKED.store(if checked == 0 { plain } else { checked }, Ordering::Relaxed);
+}
+
+/// Marks the frames between the stack pointer and the one that a jmp_buf leads to.
+extern "C" fn leave_frames(environment: *const u64) {
+    /// Index of the stack pointer in glibc's jmp_buf (sysdeps/x86_64/jmpbuf-offsets.h, JB_RSP).
+    const STACK_POINTER: usize = 6;
+    let guard: u64;
+    // SAFETY: the caller passes longjmp a jmp_buf that setjmp has filled, and glibc keeps the pointer guard at fs:0x30
+    // (tcbhead_t).
+    let target = unsafe {
+        asm!("mov {}, fs:[0x30]", out(reg) guard, options(nostack, pure, readonly));
+        // PTR_DEMANGLE, sysdeps/unix/sysv/linux/x86_64/pointer_guard.h
+        (*environment.add(STACK_POINTER)).rotate_right(17) ^ guard
+    };
+    let here = &raw const guard as u64;
+    callers::leave(here, target);
+}
+
+macro_rules! pass_on {
+    ($name:ident, $place:ident) => {
+        /// # Safety
+        /// As glibc's function of that name.
+        #[cfg(not(test))]
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name() {
+            naked_asm!(
+                "push rdi",
+                "push rsi",
+                "sub rsp, 8",
+                "call {leave}",
+                "add rsp, 8",
+                "pop rsi",
+                "pop rdi",
+                "jmp [rip + {place}]",
+                leave = sym leave_frames,
+                place = sym $place,
+            );
+        }
+    };
+}
+
+pass_on!(longjmp, PLAIN);
+pass_on!(_longjmp, PLAIN);
+pass_on!(siglongjmp, PLAIN);
+pass_on!(__longjmp_chk, CHECKED);

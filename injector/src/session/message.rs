@@ -1,0 +1,224 @@
+//! The messages that come through a run's socket, and the answers.
+//!
+//! Anybody who can reach the socket can send any bytes. A packet is parsed here, once, into a record whose fields have been
+//! checked; the rest of the session never reads the bytes.
+
+use std::path::PathBuf;
+
+use gprofinject_abi::ask;
+use serde::{Deserialize, Serialize};
+
+use crate::options::Verb;
+
+/// A message. The kernel says who has sent it.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Message {
+    /// A forked child has begun, and counts in the region file of this name.
+    Forked(MemberName),
+    /// The process is about to execute the program whose file came with the packet.
+    Executes,
+    /// A user asks for something.
+    Control(Request),
+}
+
+/// The name of a process's files in the run folder: ASCII letters and digits, [`ask::NAME_MAX`] of them at most.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct MemberName(String);
+
+impl MemberName {
+    /// Returns the name if these bytes are one.
+    fn parse(bytes: &[u8]) -> Option<MemberName> {
+        let is_name =
+            (1..=ask::NAME_MAX).contains(&bytes.len()) && bytes.iter().all(u8::is_ascii_alphanumeric);
+        is_name.then(|| MemberName(bytes.iter().copied().map(char::from).collect()))
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// What `--dump`, `--reset`, `--pause` and `--resume` ask for.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Request {
+    pub(crate) pid: i32,
+    pub(crate) verb: Verb,
+    /// The absolute path for a dump. `None` means the place where the profile will be written.
+    pub(crate) output: Option<PathBuf>,
+}
+
+/// Why a packet is not a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Malformed {
+    #[error("the packet is of no known kind")]
+    Kind,
+    #[error("a forked child has no such name")]
+    Name,
+    #[error("another version of gprofinject looks after this process")]
+    Request,
+}
+
+impl Message {
+    /// Parses a packet.
+    ///
+    /// # Errors
+    /// The packet is not one that an agent or a gprofinject of this version sends.
+    pub(crate) fn parse(packet: &[u8]) -> Result<Message, Malformed> {
+        match packet.split_first() {
+            Some((&ask::FORKED, name)) => MemberName::parse(name).map(Message::Forked).ok_or(Malformed::Name),
+            Some((&ask::EXECUTES, [])) => Ok(Message::Executes),
+            Some((&ask::CONTROL, text)) => {
+                let request: Request = serde_json::from_slice(text).map_err(|_| Malformed::Request)?;
+                let output_is_sound = match &request.output {
+                    Some(path) => request.verb == Verb::Dump && path.is_absolute(),
+                    None => true,
+                };
+                if request.pid > 0 && output_is_sound {
+                    Ok(Message::Control(request))
+                } else {
+                    Err(Malformed::Request)
+                }
+            }
+            _ => Err(Malformed::Kind),
+        }
+    }
+}
+
+impl Request {
+    /// Returns the packet that asks for this.
+    ///
+    /// # Errors
+    /// The output's path is not UTF-8.
+    pub(crate) fn packet(&self) -> serde_json::Result<Vec<u8>> {
+        let text = serde_json::to_vec(self)?;
+        Ok([&[ask::CONTROL], text.as_slice()].concat())
+    }
+}
+
+/// The answer to a request, with text for the user.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    Done(String),
+    /// The request could not be carried out, for this reason.
+    Failed(String),
+}
+
+/// The first byte of an answer.
+const DONE: u8 = b'+';
+const FAILED: u8 = b'-';
+
+impl Answer {
+    /// Returns the packet of this answer.
+    pub(crate) fn packet(&self) -> Vec<u8> {
+        let (first, text) = match self {
+            Answer::Done(text) => (DONE, text),
+            Answer::Failed(text) => (FAILED, text),
+        };
+        [&[first], text.as_bytes()].concat()
+    }
+
+    /// Parses a packet. `None`: it is no answer.
+    pub(crate) fn parse(packet: &[u8]) -> Option<Answer> {
+        let (first, text) = packet.split_first()?;
+        let text = String::from_utf8_lossy(text).into_owned();
+        match *first {
+            DONE => Some(Answer::Done(text)),
+            FAILED => Some(Answer::Failed(text)),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(verb: Verb, output: Option<&str>) -> Request {
+        Request { pid: 7, verb, output: output.map(PathBuf::from) }
+    }
+
+    #[test]
+    fn messages_are_read_back() {
+        for request in [request(Verb::Dump, Some("/tmp/file")), request(Verb::Pause, None)] {
+            let packet = request.packet().expect("a packet");
+            assert_eq!(Message::parse(&packet), Ok(Message::Control(request)));
+        }
+        assert_eq!(Message::parse(b"E"), Ok(Message::Executes));
+        let Ok(Message::Forked(name)) = Message::parse(b"Ff123") else { panic!("a child's name") };
+        assert_eq!(name.as_str(), "f123");
+        for answer in [Answer::Done("it is done".into()), Answer::Failed(String::new())] {
+            assert_eq!(Answer::parse(&answer.packet()), Some(answer));
+        }
+    }
+
+    #[test]
+    fn what_nobody_sends_is_no_message() {
+        for name in ["", ".", "../x", "a/b", "a\0b", "é", "x x", &"n".repeat(ask::NAME_MAX + 1)] {
+            let packet = [&[ask::FORKED], name.as_bytes()].concat();
+            assert_eq!(Message::parse(&packet), Err(Malformed::Name), "{name}");
+        }
+        let relative = request(Verb::Dump, Some("file"));
+        let of_a_pause = request(Verb::Pause, Some("/tmp/file"));
+        let of_nobody = Request { pid: 0, ..request(Verb::Dump, None) };
+        for request in [relative, of_a_pause, of_nobody] {
+            let packet = request.packet().expect("a packet");
+            assert_eq!(Message::parse(&packet), Err(Malformed::Request), "{request:?}");
+        }
+        for packet in [&b""[..], b"X", b"EE", b"\0"] {
+            assert_eq!(Message::parse(packet), Err(Malformed::Kind));
+        }
+        let other = br#"C{"pid":7,"verb":"Dump","output":null,"more":1}"#;
+        assert_eq!(Message::parse(other), Err(Malformed::Request));
+        assert_eq!(Answer::parse(b""), None);
+        assert_eq!(Answer::parse(b"?"), None);
+    }
+
+    /// Whatever bytes come, what is parsed has a name that is one, or is a request that would be sent again as it came.
+    #[test]
+    fn random_packets_are_parsed_or_refused() {
+        let seeds = [
+            b"Ff4242".to_vec(),
+            b"E".to_vec(),
+            request(Verb::Dump, Some("/tmp/file")).packet().expect("a packet"),
+            request(Verb::Reset, None).packet().expect("a packet"),
+        ];
+        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut random = move |below: usize| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state % below as u64) as usize
+        };
+        let (mut parsed, mut refused) = (0, 0);
+        for _ in 0..200_000 {
+            let mut packet = seeds[random(seeds.len())].clone();
+            for _ in 0..=random(4) {
+                let at = random(packet.len() + 1);
+                match random(4) {
+                    0 if at < packet.len() => packet[at] = random(256) as u8,
+                    1 if at < packet.len() => drop(packet.remove(at)),
+                    2 => packet.truncate(at),
+                    _ => packet.insert(at, b"{}[]\",:/0-eE\\u\0\xff"[random(16)]),
+                }
+            }
+            match Message::parse(&packet) {
+                Ok(Message::Forked(name)) => {
+                    let name = name.as_str();
+                    assert!(!name.is_empty() && name.len() <= ask::NAME_MAX && !name.contains(['/', '.']));
+                    parsed += 1;
+                }
+                Ok(Message::Executes) => parsed += 1,
+                Ok(Message::Control(request)) => {
+                    assert!(request.pid > 0 && request.output.as_ref().is_none_or(|path| path.is_absolute()));
+                    let again = request.packet().expect("a packet");
+                    assert_eq!(Message::parse(&again), Ok(Message::Control(request)));
+                    parsed += 1;
+                }
+                Err(_) => refused += 1,
+            }
+            let _ = Answer::parse(&packet);
+        }
+        assert!(parsed > 1000 && refused > 1000, "{parsed} {refused}");
+    }
+}
