@@ -2,7 +2,7 @@
 //! that was decided could be emitted.
 
 use crate::blocks::copies::Copies;
-use crate::decide::decisions::{Decisions, decide};
+use crate::decide::decisions::{Decisions, LeftOut, decide};
 use crate::decide::hook::Hook;
 use crate::decide::options::{Engine, Hooks, Options};
 use crate::decide::verdict::{Failed, Reason, Tactic, Verdict};
@@ -24,7 +24,8 @@ impl Plan {
     /// Plans the hooks for a program. The plan depends on nothing but the arguments: it is the same on every
     /// machine.
     pub fn new(image: &Image, options: &Options) -> Plan {
-        let selected = |i: usize| (options.selected)(&image.functions[i]);
+        let selection = options.selection();
+        let left_out = |i: usize| selection.left_out(&image.functions[i]);
         let reader = own_text::reader(image);
         let none = match &reader {
             _ if image.facts.go => Some(Reason::Go),
@@ -43,7 +44,7 @@ impl Plan {
             let verdicts = vec![Err(reason); image.functions.len()];
             Decided::emit(image, &flow, Decisions { verdicts, hooks: Vec::new() }, entry_only, counted)
         } else {
-            Decided::that_can_be_emitted(image, &flow, &selected, options.engine, entry_only, counted)
+            Decided::that_can_be_emitted(image, &flow, &left_out, options.engine, entry_only, counted)
         };
         let mut number_of = vec![u32::MAX; image.functions.len()];
         for (hook, number) in hooks.iter().zip(0..) {
@@ -140,7 +141,7 @@ impl Decided {
     fn that_can_be_emitted(
         image: &Image,
         flow: &Flow,
-        selected: &(dyn Fn(usize) -> bool + Sync),
+        left_out: &LeftOut,
         engine: Engine,
         entry_only: bool,
         counted: Option<&dyn Fn(usize) -> bool>,
@@ -149,7 +150,7 @@ impl Decided {
         const ROUNDS: u32 = 20;
         let mut failed = if entry_only { Failed::new() } else { unwinder::steps(image, flow) };
         for _ in 0..ROUNDS {
-            let mut decisions = decide(image, flow, selected, engine, &failed);
+            let mut decisions = decide(image, flow, left_out, engine, &failed);
             // A branch can be redirected only if the function with the branch has no copy, which would still
             // lead to the old target.
             let astray = foreign::settle(image, flow, &mut decisions.hooks, counted.is_none());
@@ -167,7 +168,7 @@ impl Decided {
             let reason = |i, other| if by_frida(i) { Reason::FridaNotRelocatable } else { other };
             failed.extend(decided.emitted.failed.iter().map(|&(i, other)| (i, reason(i, other))));
         }
-        let verdicts = decide(image, flow, selected, engine, &failed).verdicts;
+        let verdicts = decide(image, flow, left_out, engine, &failed).verdicts;
         let verdicts = verdicts.into_iter().map(|v| v.and(Err(Reason::NotRelocatable))).collect();
         Decided::emit(image, flow, Decisions { verdicts, hooks: Vec::new() }, entry_only, counted)
     }

@@ -54,6 +54,7 @@ pub(crate) fn plan_of(image: &Image, skip: Option<usize>) -> Plan {
             hooks: Hooks::Both,
             engine: Engine::Builtin,
             selected: &selected,
+            min_size: 0,
             insist: false,
             counted: None,
         },

@@ -85,12 +85,17 @@ impl Filters {
         found
     }
 
-    /// Whether a function with these names (its own and its aliases) and this size is hooked.
-    pub(crate) fn select<'n>(&self, names: impl Iterator<Item = &'n str> + Clone, size: u64) -> bool {
+    /// Whether -I and -X select a function with these names (its own and its aliases).
+    pub(crate) fn select<'n>(&self, names: impl Iterator<Item = &'n str> + Clone) -> bool {
         // Every pattern is compared with every function, so that `unused` is complete.
         let included = any(&self.include, &names) || self.include.is_empty();
         let excluded = any(&self.exclude, &names);
-        included && !excluded && size >= self.min_size
+        included && !excluded
+    }
+
+    /// Returns the size in bytes that a function must have to be hooked.
+    pub(crate) fn min_size(&self) -> u64 {
+        self.min_size
     }
 
     /// Returns the values of -I, -X and --min-size.
@@ -134,37 +139,36 @@ impl Pattern {
 mod tests {
     use super::*;
 
-    fn filters(include: &[&str], exclude: &[&str], min_size: u64) -> Filters {
+    fn filters(include: &[&str], exclude: &[&str]) -> Filters {
         let own = |globs: &[&str]| globs.iter().map(|&glob| glob.to_owned()).collect::<Vec<_>>();
-        Filters::new(&own(include), &own(exclude), min_size).expect("good patterns")
+        Filters::new(&own(include), &own(exclude), 0).expect("good patterns")
     }
 
     fn selects(filters: &Filters, name: &str) -> bool {
-        filters.select(std::iter::once(name), 16)
+        filters.select(std::iter::once(name))
     }
 
     #[test]
     fn included_and_not_excluded() {
-        let both = filters(&["lua_*", "main"], &["*_k"], 0);
+        let both = filters(&["lua_*", "main"], &["*_k"]);
         assert!(selects(&both, "lua_call") && selects(&both, "main") && selects(&both, "main.part.0"));
         assert!(!selects(&both, "lua_call_k") && !selects(&both, "other"));
-        assert!(selects(&filters(&[], &["x"], 0), "y"));
-        assert!(!selects(&filters(&[], &[], 17), "y"));
+        assert!(selects(&filters(&[], &["x"]), "y"));
     }
 
     #[test]
     fn demangled_names_match() {
-        assert!(selects(&filters(&["foo::*"], &[], 0), "_ZN3foo3barEi"));
-        assert!(selects(&filters(&["foo::bar"], &[], 0), "_ZN3foo3barEi"));
-        assert!(selects(&filters(&["*::bar(int)"], &[], 0), "_ZN3foo3barEi"));
-        assert!(selects(&filters(&["core::fmt::*"], &[], 0), "_ZN4core3fmt5write17h0123456789abcdefE"));
+        assert!(selects(&filters(&["foo::*"], &[]), "_ZN3foo3barEi"));
+        assert!(selects(&filters(&["foo::bar"], &[]), "_ZN3foo3barEi"));
+        assert!(selects(&filters(&["*::bar(int)"], &[]), "_ZN3foo3barEi"));
+        assert!(selects(&filters(&["core::fmt::*"], &[]), "_ZN4core3fmt5write17h0123456789abcdefE"));
     }
 
     #[test]
     fn bad_patterns_are_named_and_idle_ones_known() {
         let error = Filters::new(&["a[".into()], &[], 0).expect_err("unclosed");
         assert!(error.to_string().contains("-I 'a['"));
-        let idle = filters(&["a", "b"], &["c"], 0);
+        let idle = filters(&["a", "b"], &["c"]);
         selects(&idle, "b");
         assert_eq!(idle.unused().collect::<Vec<_>>(), ["-I 'a'", "-X 'c'"]);
     }

@@ -64,12 +64,19 @@ impl Planner<'_> {
             };
             lines.as_ref().is_none_or(in_files)
         };
-        let selected = |function: &Function| !nothing && filters.select(function.names(), function.size);
+        let selected = |function: &Function| !nothing && filters.select(function.names());
         let insist = hooks.is_some() && !blocks_only;
         let hooks = if entry { Hooks::Entry } else { Hooks::Both };
         let image = subject.image.as_ref().filter(|_| agent_wanted || !nothing);
         let counted = counts.then_some(&counted as &dyn Fn(&Function) -> bool);
-        let options = Options { hooks, engine: engine.engine(), selected: &selected, insist, counted };
+        let options = Options {
+            hooks,
+            engine: engine.engine(),
+            selected: &selected,
+            min_size: filters.min_size(),
+            insist,
+            counted,
+        };
         let key = image
             .and_then(|image| cache.key(&Question { subject, image, options: &options, hookless: nothing }));
         let cached = key.zip(image).and_then(|(key, image)| cache.find(&key, image));

@@ -164,8 +164,8 @@ fn the_second_run_finds_the_plan_and_counts_the_same() {
         assert_eq!(mode(&scene.folder().join(name)), 0o600);
     }
     assert_eq!(mode(&scene.folder()), 0o700);
-    // No hooks in two ways: the plans are the same, except for what they say about each function.
-    for (options, reason) in [("--hooks=none", "no-hooks"), ("-X*", "not-selected")] {
+    // No hooks in three ways: the plans are the same, except for what they say about each function.
+    for (options, reason) in [("--hooks=none", "no-hooks"), ("-X*", "not-selected"), ("--min-size=1000000", "too-small")] {
         for cached in [false, true] {
             let run = scene.run(&[options]);
             assert_eq!((run.cached, run.said.contains(reason)), (cached, true), "{options}: {}", run.said);

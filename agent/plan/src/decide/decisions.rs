@@ -19,15 +19,18 @@ pub(crate) struct Decisions {
     pub hooks: Vec<Hook>,
 }
 
-/// Decides for each function of the image. `selected` says which functions the user wants; functions in
-/// `failed` could not be hooked in an earlier attempt.
+/// Returns the reason for which the user leaves a function out, if there is one.
+pub(crate) type LeftOut<'a> = dyn Fn(usize) -> Option<Reason> + Sync + 'a;
+
+/// Decides for each function of the image. `left_out` returns the reason for which the user does not want a
+/// function hooked, if there is one. Functions in `failed` could not be hooked in an earlier attempt.
 ///
 /// Consecutive functions are decided on one thread each. What is left over, because the functions near it are
 /// decided by another thread, is decided at the end.
 pub(crate) fn decide(
     image: &Image,
     flow: &Flow,
-    selected: &(dyn Fn(usize) -> bool + Sync),
+    left_out: &LeftOut,
     engine: Engine,
     failed: &Failed,
 ) -> Decisions {
@@ -44,7 +47,7 @@ pub(crate) fn decide(
     });
     let with_cave: [Way; 3] = [|d, i| d.with_room(i), |d, i| d.short(i), |d, i| d.near(i, true)];
     let cut_short = parallel::each(parts.collect(), |mut part: Decider| {
-        part.without_caves(selected);
+        part.without_caves(left_out);
         let wanting = std::mem::take(&mut part.cut_short);
         part.look_for_caves();
         if !wanting.is_empty() {
@@ -77,7 +80,7 @@ fn refuse(
     engine: Engine,
     failed: &Failed,
     i: usize,
-    selected: &dyn Fn(usize) -> bool,
+    left_out: &LeftOut,
 ) -> Option<Reason> {
     let f = &image.functions[i];
     if matches!(f.kind, FunctionKind::Cold(_)) {
@@ -86,8 +89,8 @@ fn refuse(
     if f.kind == FunctionKind::Start {
         return Some(Reason::EntryPoint);
     }
-    if !selected(i) {
-        return Some(Reason::NotSelected);
+    if let Some(reason) = left_out(i) {
+        return Some(reason);
     }
     if falls::is_no_start(image, flow, i) {
         return Some(Reason::RunInto);
@@ -109,9 +112,9 @@ fn refuse(
 
 impl Decider<'_, '_, '_> {
     /// Refuses functions, and hooks those that need no cave.
-    fn without_caves(&mut self, selected: &dyn Fn(usize) -> bool) {
+    fn without_caves(&mut self, left_out: &LeftOut) {
         for i in self.hooks.functions() {
-            let refused = refuse(self.image, self.flow, self.engine, self.failed, i, selected);
+            let refused = refuse(self.image, self.flow, self.engine, self.failed, i, left_out);
             self.verdicts[i] = refused.map_or_else(|| self.with_room(i), Err);
         }
     }

@@ -1,5 +1,6 @@
 //! What the user asks of the planner.
 
+use crate::decide::verdict::Reason;
 use gprofinject_image::Function;
 use serde::{Deserialize, Serialize};
 
@@ -30,10 +31,64 @@ pub struct Options<'a> {
     pub hooks: Hooks,
     /// What writes the patches.
     pub engine: Engine,
-    /// Returns whether the user wants the function hooked.
+    /// Returns whether the user wants the function hooked, by its names.
     pub selected: &'a (dyn Fn(&Function) -> bool + Sync),
+    /// The size in bytes that a function must have to be hooked.
+    pub min_size: u64,
     /// Whether the user insists on hooks in a program that may look at its own code.
     pub insist: bool,
     /// Returns whether the function's basic blocks are to be counted. `None`: those of no function are.
     pub counted: Option<&'a dyn Fn(&Function) -> bool>,
+}
+
+/// What the user selects: by the function's names, and by its size.
+#[derive(Clone, Copy)]
+pub(crate) struct Selection<'a> {
+    selected: &'a (dyn Fn(&Function) -> bool + Sync),
+    min_size: u64,
+}
+
+impl Options<'_> {
+    /// Returns the part of the options that selects functions.
+    pub(crate) fn selection(&self) -> Selection<'_> {
+        Selection { selected: self.selected, min_size: self.min_size }
+    }
+}
+
+impl Selection<'_> {
+    /// Returns why the user leaves a function out, or `None` if the function is to be hooked.
+    pub(crate) fn left_out(self, function: &Function) -> Option<Reason> {
+        if !(self.selected)(function) {
+            return Some(Reason::NotSelected);
+        }
+        (function.size < self.min_size).then_some(Reason::TooSmall)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{TEXT, image};
+    use gprofinject_image::ImageKind;
+
+    #[test]
+    fn functions_are_left_out_by_name_and_by_size() {
+        let code = [0x90; 64];
+        let image = image(ImageKind::Exec, TEXT, &code, &[15, 16]);
+        let left_out = |selected: bool, min_size| {
+            let selected = move |_: &Function| selected;
+            let options = Options {
+                hooks: Hooks::Both,
+                engine: Engine::Builtin,
+                selected: &selected,
+                min_size,
+                insist: false,
+                counted: None,
+            };
+            [&image.functions[0], &image.functions[1]].map(|function| options.selection().left_out(function))
+        };
+        assert_eq!(left_out(true, 0), [None, None]);
+        assert_eq!(left_out(true, 16), [Some(Reason::TooSmall), None]);
+        assert_eq!(left_out(false, 16), [Some(Reason::NotSelected); 2]);
+    }
 }

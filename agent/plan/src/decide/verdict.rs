@@ -48,8 +48,10 @@ pub enum Reason {
     ColdPart,
     /// It is the ELF entry point.
     EntryPoint,
-    /// The user does not want it hooked.
+    /// The user has left it out by its name.
     NotSelected,
+    /// It is smaller than the user wants.
+    TooSmall,
     /// Hooks are off altogether.
     NoHooks,
     /// The file has no code at its address.
@@ -100,6 +102,7 @@ impl Reason {
             Reason::ColdPart => "cold-part",
             Reason::EntryPoint => "entry-point",
             Reason::NotSelected => "not-selected",
+            Reason::TooSmall => "too-small",
             Reason::NoHooks => "no-hooks",
             Reason::NoCode => "no-code",
             Reason::NotDecodable => "not-decodable",
@@ -143,7 +146,8 @@ impl fmt::Display for Reason {
         f.write_str(match self {
             Reason::ColdPart => "part of another function, jumped into and never called",
             Reason::EntryPoint => "the program's entry point, called by nobody",
-            Reason::NotSelected => "left out by -I, -X or --min-size",
+            Reason::NotSelected => "left out by -I or -X",
+            Reason::TooSmall => "smaller than --min-size",
             Reason::NoHooks => "hooks are off, by --hooks none or because the program cannot have any",
             Reason::NoCode => "the file holds no code at its address",
             Reason::NotDecodable => "its first bytes are not instructions",

@@ -50,8 +50,14 @@ fn a_stored_plan_is_the_plan() {
         for hooks in [Hooks::Both, Hooks::Entry] {
             for engine in [Engine::Builtin, Engine::Frida, Engine::FridaOrBuiltin] {
                 for insist in [false, true] {
-                    let options =
-                        Options { hooks, engine, selected: &|f| f.size != 48, insist, counted: None };
+                    let options = Options {
+                        hooks,
+                        engine,
+                        selected: &|f| f.size != 48,
+                        min_size: 0,
+                        insist,
+                        counted: None,
+                    };
                     let fresh = Plan::new(&image, &options);
                     let (decisions, file) = stored(&fresh);
                     let loaded = Plan::from_stored(&image, &decisions, file).expect("undamaged");
@@ -77,6 +83,7 @@ fn plans_with_counted_blocks_are_not_stored() {
         hooks: Hooks::Entry,
         engine: Engine::Builtin,
         selected: &selected,
+        min_size: 0,
         insist: true,
         counted: Some(counted),
     };
@@ -121,6 +128,7 @@ fn damaged_bytes_are_refused_or_harmless() {
         hooks: Hooks::Both,
         engine: Engine::Builtin,
         selected: &|_| true,
+        min_size: 0,
         insist: true,
         counted: None,
     };

@@ -354,6 +354,7 @@ fn runtimes_that_rely_on_return_addresses_are_known_by_their_functions() {
             hooks,
             engine: Default::default(),
             selected: &|_| true,
+            min_size: 0,
             insist: false,
             counted: None,
         };

@@ -39,7 +39,7 @@ const LAYOUT: &[u8] = b"gprofinject plan cache, layout 1";
 impl Question<'_, '_> {
     /// Returns the hash, or `None` if the program was not hashed or the answer has parts that are not kept.
     pub(super) fn key(&self) -> Option<Key> {
-        let Options { hooks, engine, selected, insist, counted } = self.options;
+        let Options { hooks, engine, selected, min_size, insist, counted } = self.options;
         let contents = self.subject.contents.filter(|_| counted.is_none())?;
         let mut hasher = blake3::Hasher::new();
         let mut add = |bytes: &[u8]| {
@@ -62,6 +62,7 @@ impl Question<'_, '_> {
         let selected: Vec<u8> =
             self.image.functions.iter().map(|function| selected(function).into()).collect();
         add(&selected);
+        add(&min_size.to_le_bytes());
         add(contents.as_bytes());
         Some(Key(*hasher.finalize().as_bytes()))
     }

@@ -48,8 +48,14 @@ fn whatever_a_plan_follows_from_makes_another_key() {
     let image = subject.image.as_ref().expect("a program");
     let all: &(dyn Fn(&Function) -> bool + Sync) = &|_| true;
     let but_one: &(dyn Fn(&Function) -> bool + Sync) = &|f| f.address != image.functions[9].address;
-    let options =
-        |hooks, engine, insist, selected| Options { hooks, engine, selected, insist, counted: None };
+    let options = |hooks, engine, insist, selected| Options {
+        hooks,
+        engine,
+        selected,
+        min_size: 0,
+        insist,
+        counted: None,
+    };
     let key =
         |subject: &Subject, options: &Options| Question { subject, image, options, hookless: false }.key();
     let (both, builtin) = (Hooks::Both, Engine::Builtin);

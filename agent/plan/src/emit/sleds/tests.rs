@@ -201,7 +201,7 @@ fn a_neighbour_given_up_takes_its_sleds_along() {
     let image = image(ImageKind::Pie, TEXT, &code, &[1, 1, 9]);
     let flow = crate::flow::facts::Flow::of(&image, true);
     let decide =
-        |failed| crate::decide::decisions::decide(&image, &flow, &|_| true, Engine::Builtin, &failed);
+        |failed| crate::decide::decisions::decide(&image, &flow, &|_| None, Engine::Builtin, &failed);
     let decisions = decide(HashMap::new());
     assert_eq!(chains(&decisions.hooks), [Chain { head: 2, sleds: vec![1, 0] }]);
     let decisions = decide(HashMap::from([(2, Reason::NotRelocatable)]));
