@@ -160,6 +160,10 @@ impl Subject {
         let now = code(pid);
         before.iter().find_map(|(name, was)| {
             let Some(is) = now.get(name) else { return Some(format!("{name} is gone")) };
+            // Megabytes: byte by byte only where there is something to find.
+            if was == is {
+                return None;
+            }
             let at = (0..was.len().max(is.len())).find(|&at| was.get(at) != is.get(at))?;
             Some(format!("{name}, {at:#x} of {:#x} and {:#x}", was.len(), is.len()))
         })

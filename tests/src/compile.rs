@@ -207,13 +207,16 @@ fn key(command: &Command) -> Option<(blake3::Hasher, PathBuf)> {
         if MORE_FILES.iter().any(|option| text.starts_with(option)) {
             return None;
         }
-        key.add(argument.as_bytes());
         match &*text {
             // The file's own name may be in the program.
-            "-o" => key.replace(arguments.next().map(Path::new).and_then(Path::file_name)?),
+            "-o" => {
+                key.add(b"-o");
+                key.add(arguments.next().map(Path::new).and_then(Path::file_name)?.as_bytes());
+            }
             // The headers in the folders of the sources are in the key anyway.
             "-I" => {
                 let folder = here.join(arguments.next()?);
+                key.add(b"-I");
                 folder.starts_with(tool::folder()).then_some(())?;
                 key.add(folder.as_os_str().as_bytes());
                 key.headers(&folder)?;
@@ -230,18 +233,21 @@ fn key(command: &Command) -> Option<(blake3::Hasher, PathBuf)> {
                 {
                     return None;
                 }
+                key.add(argument.as_bytes());
             }
             _ => {
                 let path = here.join(argument);
                 let extension = path.extension()?.to_str()?;
                 let is_lasting = path.starts_with(tool::folder());
                 let source = fs::read(&path).ok()?;
-                if !SOURCES.contains(&extension) || !is_lasting && (has_lines || names_its_file(&source)) {
+                // A Rust program holds the path wherever it can panic.
+                let names_path = || has_lines || extension == "rs" || names_its_file(&source);
+                if !SOURCES.contains(&extension) || !is_lasting && names_path() {
                     return None;
                 }
-                if !is_lasting {
-                    key.replace(path.file_name()?);
-                }
+                // Each run has another temporary folder, but the name of the file stays, and may be in the program.
+                let name = if is_lasting { path.as_os_str() } else { path.file_name()? };
+                key.add(name.as_bytes());
                 key.add(&source);
                 key.headers(path.parent()?)?;
             }
@@ -250,7 +256,7 @@ fn key(command: &Command) -> Option<(blake3::Hasher, PathBuf)> {
     Some((key.0, output))
 }
 
-/// Whether the program may contain the path of its source.
+/// Whether a program in C, C++ or assembly may contain the path of its source.
 fn names_its_file(source: &[u8]) -> bool {
     [&b"__FILE__"[..], b"assert", b".file"].iter().any(|word| source.windows(word.len()).any(|w| w == *word))
 }
@@ -261,11 +267,6 @@ struct Key(blake3::Hasher);
 impl Key {
     fn add(&mut self, part: &[u8]) {
         self.0.update(&(part.len() as u64).to_le_bytes()).update(part);
-    }
-
-    /// Adds a name in place of a path that differs in each run.
-    fn replace(&mut self, name: &OsStr) {
-        self.add(name.as_bytes());
     }
 
     /// Adds all headers in a folder, because a source may include any of them.

@@ -52,6 +52,8 @@ struct Section {
 /// A program's code, at its link-time addresses.
 pub struct Program {
     functions: BTreeMap<u64, Function>,
+    /// Where the function of a name starts: the first one, if there are several.
+    by_name: HashMap<String, u64>,
     sections: Vec<Section>,
 }
 
@@ -121,7 +123,13 @@ impl Program {
                 function.size = limit - start;
             }
         }
-        Ok(Program { functions, sections })
+        let mut by_name = HashMap::new();
+        for function in functions.values() {
+            for name in &function.names {
+                by_name.entry(name.clone()).or_insert(function.address);
+            }
+        }
+        Ok(Program { functions, by_name, sections })
     }
 
     pub fn functions(&self) -> impl Iterator<Item = &Function> {
@@ -149,9 +157,9 @@ impl Program {
         }
     }
 
-    /// Returns the function that has `name` among its names.
+    /// Returns the function that has `name` among its names: the first one, if there are several.
     pub fn named(&self, name: &str) -> Option<&Function> {
-        self.functions.values().find(|f| f.names.iter().any(|n| n == name))
+        self.entry(*self.by_name.get(name)?)
     }
 
     /// Returns the function's name for messages, or the address.

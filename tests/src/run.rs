@@ -92,6 +92,15 @@ pub fn run(mut command: Command, stdin: Option<&Path>, limit: Duration) -> Resul
     })
 }
 
+/// Returns the processor time, user and system, of this process, and of the processes that it has started and that have ended.
+pub fn processor_time() -> (Duration, Duration) {
+    let [own, children] = [libc::RUSAGE_SELF, libc::RUSAGE_CHILDREN].map(|of| {
+        let usage = system::usage(of);
+        system::duration(usage.ru_utime) + system::duration(usage.ru_stime)
+    });
+    (own, children)
+}
+
 /// What the standard library does not offer: waiting without reaping, and the resources used.
 #[allow(unsafe_code, reason = "system calls, two of them with out-pointers to locals")]
 mod system {
@@ -146,6 +155,14 @@ mod system {
         }
         // SAFETY: rusage consists of plain integers, zeroed above and filled in by the kernel.
         Ok((status, unsafe { usage.assume_init() }))
+    }
+
+    pub(super) fn usage(of: libc::c_int) -> libc::rusage {
+        let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+        // SAFETY: `usage` is a writable rusage. The call fails for an unknown `of` only.
+        unsafe { libc::getrusage(of, usage.as_mut_ptr()) };
+        // SAFETY: rusage is plain integers, zeroed above and filled in by the kernel.
+        unsafe { usage.assume_init() }
     }
 
     pub(super) fn duration(time: libc::timeval) -> Duration {

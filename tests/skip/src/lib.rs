@@ -8,6 +8,7 @@
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// The skips that `GPROFINJECT_REQUIRE=1` allows, with a reason for each.
 const ALLOWED: &str = include_str!("../../skips.txt");
@@ -69,6 +70,43 @@ pub fn have_for(test: &str, tools: &[&str]) -> bool {
     missing.is_none()
 }
 
+/// Whether this machine has a compiler that turns an empty program of its language into an executable file with `flags`. If not, the
+/// test is [`skipped`].
+///
+/// Some flags take a library, a plugin or a linker that does not come with every compiler: `-static`, `-m32`, `-flto`. The empty
+/// program tells a machine that lacks it from a test program that does not compile, which is a failure of the test.
+pub fn can_compile_for(test: &str, compiler: &str, flags: &[&str]) -> bool {
+    if !have_for(test, &[compiler]) {
+        return false;
+    }
+    let complaint = complaint(compiler, flags);
+    if let Some(complaint) = &complaint {
+        let what = format!("{compiler} {} does not compile an empty program", flags.join(" "));
+        skipped(test, &format!("{what}: {}", complaint.trim_end()));
+    }
+    complaint.is_none()
+}
+
+/// What the compiler says against an empty program with these flags. `None`: it compiles it.
+fn complaint(compiler: &str, flags: &[&str]) -> Option<String> {
+    let folder = match tempfile::tempdir() {
+        Ok(folder) => folder,
+        Err(error) => panic!("no temporary folder: {error}"),
+    };
+    let source = folder.path().join(if compiler.ends_with("++") { "empty.cc" } else { "empty.c" });
+    // The header of a 32-bit C library may be missing as well as the library.
+    if let Err(error) = std::fs::write(&source, "#include <stdio.h>\nint main(void) { return 0; }\n") {
+        panic!("{}: {error}", source.display());
+    }
+    let mut command = Command::new(compiler);
+    command.args(flags).arg("-o").arg(folder.path().join("empty")).arg(&source);
+    match command.output() {
+        Ok(output) if output.status.success() => None,
+        Ok(output) => Some(String::from_utf8_lossy(&output.stderr).into_owned()),
+        Err(error) => Some(error.to_string()),
+    }
+}
+
 /// Whether a skip is a failure.
 pub fn is_required() -> bool {
     std::env::var_os("GPROFINJECT_REQUIRE").is_some_and(|value| !value.is_empty() && value != "0")
@@ -101,6 +139,15 @@ mod tests {
         for what in ["", "# a reason", "ghc: no ghc2", "node: no node", "lua by Frida: other"] {
             assert!(!allowed(list, what), "{what}");
         }
+    }
+
+    #[test]
+    fn flags_are_tried_with_an_empty_program() {
+        for (compiler, flags) in [("gcc", &[][..]), ("gcc", &["-O2", "-g"]), ("g++", &["-O1"])] {
+            assert_eq!(complaint(compiler, flags), None, "{compiler} {flags:?}");
+        }
+        let complaint = complaint("gcc", &["-fno-such-flag-at-all"]);
+        assert!(complaint.is_some_and(|said| said.contains("-fno-such-flag-at-all")));
     }
 
     #[test]

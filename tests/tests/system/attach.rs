@@ -14,6 +14,9 @@ use gprofinject_tests::place::Place;
 gprofinject_tests::trials! {
     together:
         counts_are_exact,
+        a_thread_that_waits_in_the_kernel,
+        a_thread_that_waits_in_the_kernel_for_too_long;
+    busy:
         allocations_and_recursion,
         exceptions,
         new_threads_and_children,
@@ -25,8 +28,6 @@ gprofinject_tests::trials! {
         gprofinject_is_killed_while_it_is_attached,
         gprofinject_is_killed_at_any_moment,
         gprofinject_is_killed_again_and_again,
-        a_thread_that_waits_in_the_kernel,
-        a_thread_that_waits_in_the_kernel_for_too_long,
         many_threads;
     alone:
         a_large_program_stands_still_for_a_short_time;

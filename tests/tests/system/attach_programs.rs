@@ -12,18 +12,19 @@ use gprofinject_tests::{compile, tool};
 
 gprofinject_tests::trials! {
     together:
-        rust_programs,
-        programs_with_handlers_for_faults,
         forked_children,
         a_child_that_is_left_behind,
         another_user_with_another_root,
-        beside_a_debugger,
         the_main_thread_has_ended,
         memory_in_our_place,
-        numbers_that_look_like_addresses,
-        many_threads_with_sockets,
         a_process_that_is_stopped_meanwhile,
         a_program_that_executes_itself;
+    busy:
+        rust_programs,
+        programs_with_handlers_for_faults,
+        beside_a_debugger,
+        numbers_that_look_like_addresses,
+        many_threads_with_sockets;
 }
 
 /// Starts a program of `processes/`.

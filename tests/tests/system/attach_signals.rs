@@ -12,7 +12,7 @@ use gprofinject_tests::extent;
 use gprofinject_tests::place::{self, Place};
 
 gprofinject_tests::trials! {
-    together:
+    busy:
         ignored_signals_interrupt_nothing,
         ignored_signals_interrupt_nothing_where_the_main_thread_stops_late,
         ignored_signals_interrupt_no_thread_that_is_let_run,

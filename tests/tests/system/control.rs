@@ -17,11 +17,12 @@ gprofinject_tests::trials! {
     together:
         a_program_that_was_started,
         a_program_that_was_attached_to,
-        under_load,
         a_signal_asks_for_profiles,
         what_nobody_profiles_cannot_be_asked,
-        again_and_again,
         at_each_instruction;
+    busy:
+        under_load,
+        again_and_again;
 }
 
 /// The program under gprofinject, or alone with a gprofinject attached to it.

@@ -58,6 +58,7 @@ modules! {
     recover
     relocation
     shown
+    size
     surroundings
     times
     unhookable

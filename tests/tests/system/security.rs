@@ -21,12 +21,13 @@ gprofinject_tests::trials! {
         a_run_folder_of_ours_that_is_open,
         a_lock_that_is_never_released,
         counters_are_overwritten_and_cut_off,
-        a_table_without_end,
-        a_helper_that_is_killed,
         told_to_end_while_another_is_at_work,
         recovering_another_users_run,
         another_users_runtime_folder,
         names_with_escape_sequences;
+    busy:
+        a_table_without_end,
+        a_helper_that_is_killed;
 }
 
 /// The unprivileged user with the name nobody.

@@ -123,29 +123,32 @@ fn is_sampled(test: &str, place: &Place, program: &str, outcome: &Outcome) {
 }
 
 fn thirty_two_bit_programs_are_sampled() {
+    const TEST: &str = "thirty_two_bit_programs_are_sampled";
     let place = Place::new();
     for (name, flags) in [("pie", &["-m32"][..]), ("fixed", &["-m32", "-static", "-no-pie"])] {
-        if let Err(error) = place.compile("gcc", name, BURN, flags) {
-            let first = error.to_string().lines().next().unwrap_or_default().to_owned();
-            return skip::skipped("thirty_two_bit_programs_are_sampled", &format!("no 32-bit gcc: {first}"));
+        if !skip::can_compile_for(TEST, "gcc", flags) {
+            return;
         }
+        place.c(name, BURN, flags);
         if run::run(Command::new(place.path(name)), None, LIMIT).is_err() {
-            return skip::skipped("thirty_two_bit_programs_are_sampled", "this kernel runs no such programs");
+            return skip::skipped(TEST, "this kernel runs no such programs");
         }
         let outcome = place.run(&[&format!("./{name}")]);
-        is_sampled("thirty_two_bit_programs_are_sampled", &place, name, &outcome);
+        is_sampled(TEST, &place, name, &outcome);
         still_runs(&place, name);
     }
 }
 
 fn stripped_thirty_two_bit_programs_run() {
-    let place = Place::new();
-    if place.compile("gcc", "small", HELLO, &["-m32", "-s"]).is_err() {
-        return skip::skipped("stripped_thirty_two_bit_programs_run", "no 32-bit gcc");
+    const TEST: &str = "stripped_thirty_two_bit_programs_run";
+    if !skip::can_compile_for(TEST, "gcc", &["-m32"]) {
+        return;
     }
+    let place = Place::new();
+    place.c("small", HELLO, &["-m32", "-s"]);
     match run::run(Command::new(place.path("small")), None, LIMIT) {
         Ok(_) => still_runs(&place, "small"),
-        Err(_) => skip::skipped("stripped_thirty_two_bit_programs_run", "this kernel runs no such programs"),
+        Err(_) => skip::skipped(TEST, "this kernel runs no such programs"),
     }
     assert!(place.run(&["--list", "./small"]).stderr_text().contains("is stripped"));
 }

@@ -26,22 +26,35 @@ pub(crate) fn skipped(reason: &str) {
     gprofinject_skip::skipped(&this_test(), reason);
 }
 
-/// What takes a library, a plugin or a linker that not every machine has beside its compiler.
-const OPTIONAL: [&str; 5] =
-    ["-static", "-static-pie", "-flto", "-Wl,-z,pack-relative-relocs", "-hot-cold-split=true"];
+/// Flags that take a library, a plugin or a linker that not every machine has beside its compiler.
+const OPTIONAL: [&[&str]; 5] = [
+    // libc.a
+    &["-static"],
+    // libc.a, and rcrt1.o
+    &["-static-pie"],
+    // The linker's plugin: clang's is in a package of its own.
+    &["-flto"],
+    // binutils 2.38
+    &["-Wl,-z,pack-relative-relocs"],
+    // Options of LLVM itself, which may give them up in any version.
+    &["-mllvm", "-hot-cold-split=true", "-mllvm", "-hotcoldsplit-threshold=0"],
+];
 
-/// As [`compile`]. `None`: this machine has not what one of the [`OPTIONAL`] flags takes, and the test is skipped.
+/// As [`compile`]. `None`: this machine lacks what one of the [`OPTIONAL`] flags takes, because an empty program does not compile with it
+/// either, and the test is skipped.
 pub(crate) fn compile_if_possible(
     folder: &Path,
     compiler: &str,
     sources: &[(&str, &str)],
     flags: &[&str],
 ) -> Option<PathBuf> {
-    if !flags.iter().any(|flag| OPTIONAL.contains(flag)) {
-        return Some(compile(folder, compiler, sources, flags));
+    let wanted = OPTIONAL.iter().filter(|wanted| flags.windows(wanted.len()).any(|part| part == **wanted));
+    for wanted in wanted {
+        if !gprofinject_skip::can_compile_for(&this_test(), compiler, wanted) {
+            return None;
+        }
     }
-    let program = try_compile(folder, compiler, sources, flags);
-    program.map_err(|error| skipped(&format!("{compiler} {flags:?}: {error}"))).ok()
+    Some(compile(folder, compiler, sources, flags))
 }
 
 /// Compiles sources, `(file name, text)`, in a folder; the program's path.
