@@ -1,5 +1,5 @@
 #!/bin/sh
-# attach-redis.sh DIR [ROUNDS]: what it costs a server to be attached to. redis-server, built by stress.sh from its
+# attach-redis.sh DIR [ROUNDS]: the cost of attaching to a server. redis-server, built by stress.sh from its
 # Debian source package, under redis-benchmark: requests a second, and the server's own CPU time for each, before, attached with both kinds of hooks, paused,
 # resumed, left, attached with entry hooks, and left again; in turn, ROUNDS times (5). Prints the medians, and how
 # long its threads stood still.

@@ -1,6 +1,7 @@
-//! Builds the agent library once more, with the feature `provoke-panic`: the tests of the agent's panics need a library that
-//! panics, and the one inside the command must not have such a switch. A cdylib cannot be an ordinary dependency, so this
-//! takes a cargo of its own, as in the injector's `build.rs`. It runs when the tests are built, not when they run.
+//! Builds the agent library once more, with the feature `provoke-panic`: the tests of the agent's panics need
+//! a library that panics, and the library in the command must not have such a switch. A cdylib cannot be an
+//! ordinary dependency, so this runs a cargo of its own, as the injector's `build.rs` does. It runs when the
+//! tests are built, not when they run.
 
 use std::env;
 use std::error::Error;

@@ -1,11 +1,11 @@
 #!/bin/sh
-# corpus.sh DIR [KIND...]: build the real programs that the system tests and benches run.
+# corpus.sh DIR [KIND...]: builds the real programs that the system tests and benches run.
 #
 # lua, sqlite's speedtest1 and bzip2 from the Debian source packages of this machine's own release, so
-# that nobody has to keep copies of them here. Each is built plain at -O2 and at -Os, with symbols, as
-# the compiler's default PIE; and with -pg; the kind cov is with --coverage, which only the bench of blocks compares with.
+# that this repository need not contain copies of them. Each is built plain at -O2 and at -Os, with symbols, as
+# the compiler's default PIE; and with -pg; the kind cov is with --coverage, which only the bench of basic-block counts uses.
 #
-# Leaves DIR/{lua,speedtest1,bzip2}-KIND, by default of O2, Os and pg. What is already there is not built again.
+# Leaves DIR/{lua,speedtest1,bzip2}-KIND, by default of O2, Os and pg. Existing programs are not built again.
 set -eu
 
 die() { echo "corpus.sh: $*" >&2; exit 1; }
@@ -35,7 +35,7 @@ mkdir -p "$src" "$apt/lists/partial" "$apt/cache/archives/partial"
 # apt drops to a user of its own, who may not be able to write here.
 private="-o Dir::State::lists=$apt/lists -o Dir::Cache=$apt/cache -o APT::Sandbox::User=root"
 
-# Where this machine gets a package from: "URI SUITE COMPONENT" lines, out of apt's own tables.
+# Where this machine gets a package from: "URI SUITE COMPONENT" lines, from apt's own tables.
 origins() {
     # shellcheck disable=SC2086
     apt-cache $1 madison lua5.4 bzip2 sqlite3 2>/dev/null |
@@ -45,7 +45,7 @@ origins() {
 fetch() {
     found=$(origins "")
     if [ -z "$found" ]; then
-        # A fresh machine with empty package lists. A third party's source may fail; ours decide below.
+        # A fresh machine with empty package lists. A third party's source may fail; the result is checked below.
         # shellcheck disable=SC2086
         apt-get -q $private update >"$apt/update.log" 2>&1 || true
         found=$(origins "$private")
@@ -84,7 +84,7 @@ if [ ! -s "$amalgamation/sqlite3.c" ]; then
         die "sqlite's amalgamation cannot be made (see $dir/sqlite.log)"
 fi
 
-# Debian's lua asks its own build rules for the multiarch folder; we never load modules from there.
+# Debian's lua asks its own build rules for the multiarch folder; no modules are loaded from there.
 mkdir -p "$dir/include"
 echo '#define DEB_HOST_MULTIARCH "none"' >"$dir/include/lua5.4-deb-multiarch.h"
 

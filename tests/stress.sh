@@ -1,6 +1,6 @@
 #!/bin/sh
 # stress.sh DIR [CASE...]: real programs for minutes, alone and under gprofinject in both hook modes; what
-# they put out must be the same. Prints a table.
+# they print must be the same. Prints a table.
 #
 # zstd and redis come from the Debian source packages of this machine's own release, rayon from crates.io;
 # each is built plain at -O2, with symbols. gcc, git and python3 are the machine's own (mostly stripped:

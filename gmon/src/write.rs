@@ -61,6 +61,9 @@ pub enum WriteError {
 /// - Everything is checked before the first byte is written.
 ///
 /// `out` needs no buffering of its own.
+///
+/// # Errors
+/// The profile cannot be represented so that gprof reads it, or `out` cannot be written to.
 pub fn write(profile: &Profile, out: impl Write) -> Result<(), WriteError> {
     let placeholder = [empty_chunk(first_address(profile), profile.format.width, PLACEHOLDER_RATE)];
     let mut histograms: Vec<_> =

@@ -1,14 +1,14 @@
-// What compilers do not write: flags that live long, the red zone, loops by rcx, short blocks behind tables.
+// What compilers do not write: flags that live long, the red zone, loops by rcx, short basic blocks after tables.
 #include <stdio.h>
 
-// The zero flag of the comparison is read two blocks later, on one way.
+// The zero flag of the comparison is read two basic blocks later, on one path.
 long flags(long a, long b);
 __asm__(".text\n.globl flags\n.type flags, @function\n"
         "flags:\n\tcmp %rsi, %rdi\n\tmov $1, %eax\n\tjc 1f\n\tmov $2, %eax\n"
         "1:\tje 2f\n\tlea 10(%rax), %rax\n\tjo 3f\n\tlea 100(%rax), %rax\n"
         "2:\tlea 1(%rax), %rax\n3:\tret\n.size flags, .-flags\n");
 
-// Nothing but the red zone.
+// A function that uses only the red zone.
 long zone(long n);
 __asm__(".globl zone\n.type zone, @function\n"
         "zone:\n\tmovq $0, -8(%rsp)\n\tmov %rdi, -128(%rsp)\n"
@@ -28,14 +28,14 @@ __asm__(".globl tiny\n.type tiny, @function\n"
         "\txor %rdx, %rax\n\tmovabs $0x123456789abcdef0, %rdx\n\txor %rdx, %rax\n\tret\n.size tiny, .-tiny\n"
         "\t.section .rodata\n\t.align 4\n9:\t.long 1b-9b, 2b-9b, 3b-9b, 4b-9b, 0\n\t.text\n");
 
-// The carry flag through a loop: inc and dec leave it alone, and so must a counter.
+// The carry flag through a loop: inc and dec preserve it, and so must a counter.
 long carry(const unsigned long *a, const unsigned long *b, unsigned long *sum, long n);
 __asm__(".globl carry\n.type carry, @function\n"
         "carry:\n\tclc\n1:\tmov (%rdi), %rax\n\tadc (%rsi), %rax\n\tmov %rax, (%rdx)\n\tlea 8(%rdi), %rdi\n"
         "\tlea 8(%rsi), %rsi\n\tlea 8(%rdx), %rdx\n\tdec %rcx\n\tjne 1b\n\tsetc %al\n\tmovzbl %al, %eax\n\tret\n"
         ".size carry, .-carry\n");
 
-// Jumps through words in memory to places of one byte, with all registers in use: a table's, the stack's, a variable's.
+// Jumps through words in memory to places of one byte, with all registers in use: in a table, on the stack, in a variable.
 #define PLACES(name) "1:\tcld\n2:\tcld\n3:\tlea (%rcx,%rax), %rax\n\tadd %rdx, %rax\n\tadd %r8, %rax\n" name "\tret\n"
 #define REGISTERS "\tmov $1000, %ecx\n\tmov $2000, %r8d\n"
 #define TABLE "\t.section .data.rel.ro, \"aw\"\n\t.align 8\n9:\t.quad 1b, 2b, 3b, 4b\n\t.text\n"
@@ -79,7 +79,7 @@ __asm__(".globl narrow\n.type narrow, @function\n"
         "\t.section .rodata\n\t.align 4\n9:\t.long 1b, 2b, 3b\n\t.text\n");
 #endif
 
-// Zeros behind a function are no padding where somebody reads them.
+// Zeros after a function are not padding if the program reads them.
 long before_zeros(long n), zeros(void);
 __asm__(".globl before_zeros\n.type before_zeros, @function\n"
         "before_zeros:\n\tlea 9f(%rip), %rdx\n\tmov %edi, %eax\n\tjmp *(%rdx,%rdi,8)\n"

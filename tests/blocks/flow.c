@@ -1,4 +1,4 @@
-// Ways through functions: tables, labels as values, loops, recursion, tail calls, callbacks, longjmp.
+// Paths through functions: tables, labels as values, loops, recursion, tail calls, callbacks, longjmp.
 #include <setjmp.h>
 #include <stdio.h>
 #include <stdlib.h>

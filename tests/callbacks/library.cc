@@ -1,4 +1,4 @@
-// Code that is not hooked, with as much stack as it is asked for.
+// Code that is not hooked, with the requested amount of stack.
 #include <alloca.h>
 #include <stddef.h>
 

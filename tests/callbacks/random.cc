@@ -1,13 +1,13 @@
 // Random trees of calls, from a seed, through functions with frames of all sizes and code that is not hooked. The
 // program counts each call itself, as it makes it, and prints its arcs.
 //
-// Calls come out of hooked code directly and as tail calls, and out of a library with any amount of stack in between.
+// Hooked code makes direct calls and tail calls; a library makes calls with any amount of stack in between.
 // Frames are left by returns, longjmp and exceptions. Signal handlers run on the same stack and on one of their own,
 // coroutines (ucontext) are resumed at any depth and by either of two threads. The frames of some functions grow and
 // shrink between their calls.
 //
-// Who is charged with a call out of the library is known where it is made: `owner`, the newest function that keeps a
-// frame. That is the function itself but for those that call setjmp, which are hooked at entry only.
+// The caller of a call from the library is known where the call is made: `owner`, the newest function that keeps a
+// frame. That is the function itself, except for those that call setjmp, which are hooked at entry only.
 #include <pthread.h>
 #include <semaphore.h>
 #include <setjmp.h>
@@ -30,7 +30,7 @@
 typedef void Function(void *context, int depth);
 extern "C" void call_back(size_t size, int times, Function *function, void *context, int depth);
 
-// Who can call and be called; FUNCTIONS of them are chosen from.
+// The functions that can call and be called; FUNCTIONS of them are selected.
 enum {
     TINY, SMALL, MIDDLE, PAGE, LARGE, HUGE_FRAME, SHRINKING, GROWING, TAIL, OTHER_TAIL, CATCHING, JUMPED, LEAF, FUNCTIONS,
     HANDLER = FUNCTIONS, COROUTINE, WORKER, MAIN, ROOT, NAMES
@@ -51,7 +51,7 @@ struct Context {
     Level levels[LEVELS];
     int jumps;          // how many of `levels` are open
     int tries;          // how many functions that catch are on the stack
-    bool narrow;        // on a stack whose extent cannot be told: frames are near each other
+    bool narrow;        // on a stack whose extent is not known: frames are near each other
     int suspended;
 };
 static Context the_context;
@@ -105,7 +105,7 @@ struct Segment {
     void back() { c->jumps = jumps; c->tries = tries; c->narrow = narrow; }
 };
 
-// Levels are per segment: a segment's own begin at 0, so they are saved and put back around another one.
+// Levels are per segment: a segment's own begin at 0, so they are saved and restored around another one.
 static void resume(Coroutine *one) {
     Segment here;
     Level *saved = (Level *)malloc(sizeof c->levels);
@@ -142,7 +142,7 @@ INSIDE void call(int me, int depth) {
 }
 
 static int in_handler;
-static bool alone;      // no coroutine, no second thread: a jump may lead from a signal stack
+static bool alone;      // no coroutine and no second thread, so a jump may lead from a signal stack
 
 INSIDE void act(int me, int owner, int depth) {
     for (int actions = (int)number(4); actions > 0 && depth > 0 && c->budget > 0; actions--) {
@@ -153,7 +153,7 @@ INSIDE void act(int me, int owner, int depth) {
             break;
         case 4: case 5: case 6: case 7: {
             int which = choose(), times = 1 + (int)number(3);
-            // One after the other: an exception may come out of the first.
+            // One after the other, because the first may throw an exception.
             for (int i = 0; i < times; i++) {
                 c->counts[owner][which]++;
                 call_back(room(), 1, FUNCTION[which], c, depth - 1);
@@ -162,7 +162,7 @@ INSIDE void act(int me, int owner, int depth) {
             break;
         }
         case 8: {
-            // Handlers on their own stack do not nest there: it is as long as one needs.
+            // Handlers on their own stack do not nest there, because the stack has room for one only.
             bool other = number(2);
             if (in_handler > 1) break;
 
@@ -256,17 +256,17 @@ OPAQUE void catching(void *, int depth) {
     act(CATCHING, CATCHING, depth - 1);
 }
 
-// Calls setjmp, and is hooked at entry only: what the library calls for it is its caller's, which it does not know.
-// So it calls directly only.
+// Calls setjmp, and is hooked at entry only: calls that the library makes for it are charged to its caller, which it does
+// not know. So it only makes direct calls.
 OPAQUE void jumped(void *, int depth) {
     if (c->jumps >= LEVELS || depth <= 0) return;
     Segment here;
     volatile int others = in_handler, left = depth;
     int own = c->jumps++;
-    // The signal mask is put back, too.
+    // The signal mask is restored, too.
     sigsetjmp(c->levels[own].environment, 1);
     c->jumps = own + 1;
-    c->tries = 0;       // exceptions do not come through here
+    c->tries = 0;       // exceptions do not pass this frame
     c->narrow = here.narrow;
     in_handler = others;
     if (left > 0) {
@@ -278,7 +278,7 @@ OPAQUE void jumped(void *, int depth) {
 
 OPAQUE void handler(int) {
     Segment here;
-    // Jumps out of a handler lead to the stack that it has interrupted, and only where nothing else is under way.
+    // Jumps out of a handler lead to the stack that it has interrupted, and only if nothing else is in progress.
     bool own_stack = !here.narrow && alone && number(2);
     c->tries = 0;
     if (!own_stack) c->jumps = 0;
@@ -301,7 +301,7 @@ OPAQUE void coroutine() {
 }
 
 static void *map(size_t size) {
-    // Far from every other stack: what lies above belongs to nobody.
+    // Far from every other stack: no frame is above it.
     const size_t APART = 4 << 20;
     char *all = (char *)mmap(nullptr, size + 2 * APART, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (all == MAP_FAILED || mprotect(all + APART, size, PROT_READ | PROT_WRITE)) abort();

@@ -1,4 +1,4 @@
-// Calls out of code that is not hooked: libc calls functions of ours back, with some stack in between. Prints what each
+// Calls from code that is not hooked: libc calls functions of the program, with some stack in between. Prints what each
 // kind of call takes, in nanoseconds of CPU time, and the seconds of a qsort.
 //
 // leaf: the function that is called back calls nothing. exit: it may call another one, and so has an exit hook, but does not.
@@ -15,7 +15,7 @@ OPAQUE int exits(const void *a, const void *b) { return *(int *)a == *(int *)b ?
 OPAQUE int frame(const void *a, const void *b) { return helper(leaf(a, b)) + 0 * helper(1); }
 
 typedef int Compare(const void *, const void *);
-// Through a pointer: the header's own bsearch would be inlined, and call us from our own code.
+// Through a pointer: the header's own bsearch would be inlined, and would call from the program's own code.
 static void *(*volatile search)(const void *, const void *, size_t, size_t, Compare *) = bsearch;
 
 static double now(void) {

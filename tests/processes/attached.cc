@@ -1,6 +1,6 @@
-// A program to attach to. Its first argument has a letter for each thread; the first thread obeys its standard
-// input: a number is how often to call step(), its end is the program's. Calls are counted in the file "counters".
-// A thread's rounds repeat themselves: at the end it says what each six of them have come to, once if always the same.
+// A program to attach to. Its first argument has a letter for each thread; the first thread reads
+// commands from standard input: a number says how often to call step(), and the program ends with its input. Calls are counted in the file "counters".
+// The rounds of a thread repeat: at the end it prints the result of each six of them, or once if they are all the same.
 #include <atomic>
 #include <cerrno>
 #include <csignal>
@@ -68,7 +68,7 @@ COUNTED static void allocations(int i) {
     CHECK(outer(i) == i + 3);
 }
 
-// As much time goes to the exception as to the rest.
+// The exception takes as much time as the rest.
 COUNTED static void exceptions_and_more(int i) {
     exceptions(i);
     for (int n = 0; n < 300; n++) CHECK(outer(n) == n + 3);
@@ -80,7 +80,7 @@ COUNTED static void new_thread(int i) {
         std::thread made([&] { result = outer(i); exceptions(i); });
         made.join();
     } catch (const std::system_error &) {
-        // Another thread is executing something: this one has moments to live.
+        // Another thread is executing a program, so this one is about to end.
         pause();
     }
     CHECK(result == i + 3);
@@ -168,7 +168,7 @@ static thread_local int handled;
 
 static void on_signal(int) { int saved = errno; handled++; outer(1); exceptions(3); errno = saved; }
 
-// On a stack of its own, and far from everything.
+// On a stack of its own, far from all other memory.
 COUNTED static void signals(int i) {
     static thread_local std::vector<char> stack;
     if (stack.empty()) {
@@ -203,7 +203,7 @@ COUNTED static void coroutines(int i) {
 
 COUNTED static void recursion(int) { int depth = deep(5000); CHECK(depth == 5003); note(depth); }
 
-// Blocks for ever, on what the last exception has left.
+// Waits for ever, on the part of the stack that the last exception has left.
 COUNTED static void waits_after_exception(int) {
     try { int cleaned = 0; through(3, cleaned); } catch (const std::exception &) {}
     volatile char room[16384];
@@ -212,7 +212,7 @@ COUNTED static void waits_after_exception(int) {
     while (!stop) poll(&never, 1, 100);
 }
 
-// Its child has the thread wait, uninterruptibly, until there is a file (or the test must have ended).
+// Its child makes the thread wait uninterruptibly until a file exists (or the test must have ended).
 static void vfork_and_wait(void) {
     pid_t pid = vfork();
     CHECK(pid >= 0);

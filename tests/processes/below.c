@@ -1,4 +1,4 @@
-// A program to attach to that has memory where our arena would be, right below its own.
+// A program to attach to that has memory where the arena would be, right below its own.
 #define _GNU_SOURCE
 #include <sys/mman.h>
 #include "obey.h"

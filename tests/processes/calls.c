@@ -1,6 +1,6 @@
-// Functions that begin with calls, and a signal handler that comes in between any two of their instructions. Does what it
-// is told on its standard input: "load T S" has T threads call them for S seconds, "at N" calls one, and stops in the
-// handler when N instructions have run: says where it is, and goes on when it is told anything.
+// Functions that begin with calls, and a signal handler that runs between any two of their instructions. Reads commands
+// from standard input: "load T S" makes T threads call the functions for S seconds; "at N" calls one, stops in the
+// handler after N instructions, prints the place, and continues after the next line.
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <signal.h>
@@ -20,7 +20,7 @@ FUNCTION(leaf, "lea 1(%rdi), %eax\n ret");
 FUNCTION(direct, PUSH "call leaf" POP);
 FUNCTION(by_word, PUSH "call *word(%rip)" POP "\n .pushsection .data.rel.local, \"aw\"\n word: .quad direct\n .popsection");
 FUNCTION(first, "call by_word\n inc %eax\n ret");
-// Traps behind each of the instructions of `direct`.
+// Traps after each of the instructions of `direct`.
 FUNCTION(stepped, "pushfq\n .cfi_adjust_cfa_offset 8\n orl $0x100, (%rsp)\n popfq\n .cfi_adjust_cfa_offset -8\n call direct\n"
     " pushfq\n .cfi_adjust_cfa_offset 8\n andl $~0x100, (%rsp)\n popfq\n .cfi_adjust_cfa_offset -8\n ret");
 int leaf(int), direct(int), first(int), stepped(int);
@@ -54,7 +54,7 @@ static void trapped(int signal, siginfo_t *info, void *context) {
     int len = sprintf(line, "outside\n");
     if (at > (unsigned char *)direct && at < (unsigned char *)direct + 8)
         len = sprintf(line, "inside %d\n", (int)(at - (unsigned char *)direct));
-    // A jump to a thunk, between functions: within reach of a short one.
+    // A jump to a thunk, between functions: within reach of a short jump.
     else if (*at == 0xe9 && at != (unsigned char *)leaf && labs(at - (unsigned char *)direct) < 130)
         len = sprintf(line, "cave\n");
     say(line, len);

@@ -1,4 +1,4 @@
-// Threads that wait in destructors while an exception is on its way, where they keep gprofinject from leaving; another
+// Threads that wait in destructors while an exception is on its way, so that gprofinject cannot leave; another
 // process sends signals that this one ignores. Prints how many calls have ended with EINTR: none, if nothing else disturbs them.
 #include <cerrno>
 #include <csignal>

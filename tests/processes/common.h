@@ -1,4 +1,4 @@
-// What all programs here have: functions whose calls are counted, and the headers.
+// What all programs in this folder share: functions whose calls are counted, and the headers.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -37,7 +37,7 @@ static inline void times(void (*f)(void), int n) {
     for (int i = 0; i < n; i++) f();
 }
 
-// Ends with status 99 if something is not as it should be, and says what.
+// Ends with status 99 if something is wrong, and prints what.
 #define CHECK(what) do { if (!(what)) { dprintf(1, "%s:%d: %s: %m\n", __FILE__, __LINE__, #what); _exit(99); } } while (0)
 
 static inline int status_of(pid_t child) {
@@ -46,7 +46,7 @@ static inline int status_of(pid_t child) {
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-// Nothing of ours is in the environment.
+// Nothing of gprofinject's is in the environment.
 static inline void check_environment(void) {
     for (char **e = environ; e && *e; e++) {
         CHECK(strncmp(*e, "LD_PRELOAD=", 11) || !strstr(*e, "gprofinject"));

@@ -31,7 +31,7 @@ int main(int argc, char **argv) {
     if (!strcmp(way, "exec-thread")) { pthread_t t; pthread_create(&t, 0, execute, 0); pthread_join(t, 0); }
     if (!strcmp(way, "stop")) { raise(SIGSTOP); return 3; }
     if (!strcmp(way, "oom")) {
-        // As the kernel's killer does it: SIGKILL, at some instruction.
+        // As the kernel's out-of-memory killer does: SIGKILL, at some instruction.
         int pid = getpid();
         if (!vfork()) { kill(pid, SIGKILL); _exit(0); }
         for (;;) late();

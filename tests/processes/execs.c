@@ -1,9 +1,9 @@
-// argv[1]: the way to execute; argv[2]...: what. With one more argument "again", as the program executed.
+// argv[1]: the way to execute; argv[2]...: what. With one more argument "again", it is the executed program.
 #include "common.h"
 #include <sys/mount.h>
 #include <sys/sendfile.h>
 #include <sys/syscall.h>
-// A copy of a program in what `to` is open as.
+// Copies a program to the descriptor `to`.
 static void copy(const char *program, int to) {
     int from = open(program, O_RDONLY);
     struct stat s;
@@ -94,7 +94,7 @@ int main(int argc, char **argv) {
         CHECK((again = open(name_of("/proc/self/fd", fd), O_RDONLY)) >= 0 && !close(fd));
         execv(name_of("/proc/self/fd", again), argv + 2);
     }
-    // argv[2]: the folder with another program of that name, for all but us.
+    // argv[2]: the folder with another program of that name, for all other processes.
     if (!strcmp(way, "mounts") || !strcmp(way, "mounts-script")) {
         char name[4000];
         if (unshare(CLONE_NEWNS)) return 99;

@@ -1,5 +1,5 @@
-// A program to attach to that lives by its faults: handlers for SIGSEGV, SIGTRAP, SIGFPE and SIGILL, which let it go
-// on behind the instruction. Obeys its standard input like attached.cc.
+// A program to attach to that uses faults: handlers for SIGSEGV, SIGTRAP, SIGFPE and SIGILL make it continue after the
+// instruction. It reads commands as attached.cc does.
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <setjmp.h>

@@ -78,7 +78,7 @@ int main(int argc, char **argv) {
         raise(SIGUSR1);
         pid = forked;
     } else if (!strcmp(way, "vfork-exit")) {
-        // Its calls are the parent's.
+        // Its calls count as the parent's.
         if (!(pid = vfork())) {
             times(work, 2);
             _exit(4);

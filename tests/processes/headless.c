@@ -1,4 +1,4 @@
-// A program to attach to: "go on" ends its main thread, and another one obeys in its place.
+// A program to attach to: "go on" ends its main thread, and another one reads commands in its place.
 #include <pthread.h>
 #include <string.h>
 #include <stdio.h>

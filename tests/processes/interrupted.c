@@ -3,13 +3,13 @@
 //
 // The other process begins to send only when all threads have been made. pthread_create() blocks all signals in the main
 // thread for as long as it takes, and the kernel does not drop an ignored signal that the main thread blocks: it wakes
-// another thread instead, whose epoll_wait() then ends with EINTR although nobody but this program is at work.
+// another thread instead, whose epoll_wait() then ends with EINTR although no other process is involved.
 //
 // With the argument "late", the main thread and one more spend most of their time waiting for children that they have made by
 // vfork(). A thread that does so cannot be stopped.
 //
 // With a number, the other process sends this one SIGSTOP and SIGCONT in turn instead, and this one prints how often it
-// did not stop, or did not go on. With 0, it has no thread but the main one.
+// did not stop, or did not continue. With 0, it has no thread but the main one.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -73,7 +73,7 @@ static int timed_socket(int type) {
     return s;
 }
 
-// One end of a connection whose other end nobody reads, filled until there is no room left.
+// One end of a connection whose other end is never read, filled until there is no room left.
 static int full_socket(void) {
     int ends[2];
     struct timeval time = {0, 37000};
@@ -84,7 +84,7 @@ static int full_socket(void) {
     return ends[0];
 }
 
-// A message queue without a name, which nobody writes to.
+// A message queue without a name, to which nothing is written.
 static mqd_t empty_queue(void) {
     char name[32];
     snprintf(name, sizeof name, "/interrupted-%d", getpid());
@@ -94,7 +94,7 @@ static mqd_t empty_queue(void) {
     return queue;
 }
 
-// Waits for completions of a ring that has nothing to do. Where the kernel permits no rings, this waits as well.
+// Waits for completions of a ring that has nothing to do. If the kernel permits no rings, it waits in another way.
 static int wait_for_ring(void) {
     static __thread int ring = -2;
     struct __kernel_timespec time = {0, 37 * MS};
@@ -165,7 +165,7 @@ static void *waiter(void *p) {
     }
 }
 
-// Waits, for that long, for a child that has not executed anything.
+// Waits for this time for a child that has not executed a program.
 static void wait_for_child(long ns) {
     struct timespec time = {0, ns};
     if (vfork() == 0) {
@@ -205,7 +205,7 @@ static char state(int pid) {
     return end ? end[2] : 0;
 }
 
-// Until it is in that state, or not in it, for as long as two seconds.
+// Waits until it is in that state, or not in it, for up to two seconds.
 static int becomes(int pid, int stopped) {
     struct timespec end = after(CLOCK_MONOTONIC, 0), now_is;
     end.tv_sec += 2;

@@ -1,8 +1,8 @@
-// Obeying standard input: a number on a line is how often step() is called.
+// Reads commands from standard input: a number on a line says how often to call step().
 #pragma once
 #include <stdio.h>
 #include <stdlib.h>
-// In place: the calls are main's.
+// Inlined, so that the calls are main's.
 #define OBEY() \
     do { \
         char line[64]; \

@@ -1,5 +1,5 @@
-//! A Rust program to attach to: threads that panic and catch it, one of them in the function that loops. Obeys its
-//! standard input like attached.cc.
+//! A Rust program to attach to: threads that panic and catch it, one of them in the function that loops. It reads
+//! commands as attached.cc does.
 use std::io::BufRead;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,7 +18,7 @@ struct Cleaned<'a>(&'a mut u32);
 impl Drop for Cleaned<'_> {
     fn drop(&mut self) {
         *self.0 += 1;
-        // Another one within the clean-up, caught there.
+        // Another panic during the clean-up, which is caught there.
         let inner = panic::catch_unwind(|| may_panic(2 * *self.0 + 1));
         assert_eq!(*inner.unwrap_err().downcast::<usize>().unwrap() as u32, 2 * *self.0 + 1);
     }

@@ -1,5 +1,5 @@
-// A program to attach to: "fork" has it make a child, which lives until the end, and is told by its number in the file
-// "child". Numbers are how often to call step().
+// A program to attach to: "fork" makes it fork a child, which lives until the end and whose number it writes to the file
+// "child". A number says how often to call step().
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>

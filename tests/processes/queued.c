@@ -1,4 +1,4 @@
-// Gets queued signals, numbered by another process, while it also runs into faults of its own and into timers. Says
+// Gets queued signals, numbered by another process, while it also has faults of its own and timers. Prints
 // whether each number came once and in order.
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -44,7 +44,7 @@ static void send(int parent) {
     for (;;) {
         for (int kind = 0; kind < KINDS; kind++) {
             union sigval value = {(int)(shared->sent[kind] + 1)};
-            // More than the queue holds would be lost without us, too.
+            // More than the queue holds would be lost without gprofinject, too.
             if (shared->sent[kind] - shared->got[kind] < 100 && !shared->end && sigqueue(parent, SIGRTMIN + kind, value) == 0)
                 shared->sent[kind]++;
         }
@@ -56,7 +56,7 @@ int main(int argc, char **argv) {
     int parent = getpid();
     shared = mmap(0, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     page = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    // One of them at a time, so that their order can be told.
+    // One of them at a time, so that their order is known.
     struct sigaction action = {.sa_sigaction = handle, .sa_flags = SA_SIGINFO | SA_RESTART};
     sigset_t queued;
     sigemptyset(&queued);

@@ -1,5 +1,5 @@
-// Does what it is told on its standard input: "go N" calls mid N times, and leaf three times as often; "load T S"
-// has T threads do so for S seconds.
+// Reads commands from standard input: "go N" calls mid N times, and leaf three times as often; "load T S" makes T threads
+// do so for S seconds.
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>

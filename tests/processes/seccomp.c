@@ -1,5 +1,5 @@
-// argv: prctl, syscall, strict, or asks (and does not enter); kill, errno or trap; what is done then. Allowed are only the system calls that the
-// program itself needs. work() 3 times before; then new functions, threads, children.
+// argv: prctl, syscall, strict, or asks (and does not enter); kill, errno or trap; what is done then. Only the system calls that the
+// program itself needs are allowed. work() 3 times before; then new functions, threads, children.
 #include "common.h"
 #define ALLOW(n) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, n, 0, 1), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)
 static void *thread(void *unused) { times(late, 9); return 0; }

@@ -1,4 +1,4 @@
-// A program to attach to, with two busy threads. Obeys its standard input like attached.cc.
+// A program to attach to, with two busy threads. It reads commands as attached.cc does.
 #include <pthread.h>
 #include <unistd.h>
 #include "obey.h"

@@ -1,4 +1,4 @@
-// Changes its surroundings as the argument says, then goes on, forks and executes itself.
+// Changes its surroundings as the argument says, then continues, forks and executes itself.
 #include "common.h"
 #include <dirent.h>
 COUNTED static unsigned checksum(void) {

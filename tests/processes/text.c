@@ -1,9 +1,9 @@
-// Looks whether the code of work() is that of the file: hooked in the parent, not in a child that is left alone.
+// Compares the code of work() with the file: it is hooked in the parent, but not in a child that is not followed.
 #include "common.h"
 #include <elf.h>
 extern const char __executable_start;
 
-// The file offset of an address of ours.
+// The file offset of one of this program's addresses.
 static off_t offset_of(const void *code) {
     const Elf64_Ehdr *e = (const void *)&__executable_start;
     const Elf64_Phdr *p = (const void *)(&__executable_start + e->e_phoff);

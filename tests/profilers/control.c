@@ -1,4 +1,4 @@
-// A program that has a mind of its own about when it is profiled.
+// A program that itself switches its profiling on and off.
 #include <stdio.h>
 #include <unistd.h>
 #define OPAQUE __attribute__((noinline, noclone))

@@ -4,7 +4,7 @@
 static long entered, left, mixed;
 extern char __executable_start, etext;
 OWN static void mix(char *address) {
-    // The program's own code, or somebody's far away.
+    // A call from the program's own code, or from far away.
     if (address >= &__executable_start && address < &etext) mixed = mixed * 31 + (address - &__executable_start);
 }
 OWN void __cyg_profile_func_enter(void *function, void *site) {

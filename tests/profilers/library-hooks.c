@@ -1,4 +1,4 @@
-// The same in a library: it knows the program by its name only.
+// The same hooks in a library, which knows the program only by its name.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>

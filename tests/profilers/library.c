@@ -1,4 +1,4 @@
-// A library built with -pg: counters are called before anything of the program's runs, by its resolver, by its
+// A library built with -pg: counters are called before any code of the program runs, by its resolver, by its
 // constructor and on threads.
 #include <stdlib.h>
 __attribute__((noinline)) static int add(int x) { __asm__ volatile(""); return x + 1; }

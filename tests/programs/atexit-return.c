@@ -1,4 +1,4 @@
-// Exit handlers after main has returned: nobody of ours is below them.
+// Exit handlers after main has returned: no function of the program is below them.
 // atexit itself is linked into the program, from the static part of libc.
 //# arc: main -> atexit 3
 //# arc: _start -> handler 3

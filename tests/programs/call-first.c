@@ -1,4 +1,4 @@
-// A call or a jump as the first instructions: relocated, each means something else than where it stood.
+// A call or a jump as the first instructions: after relocation, each would have another meaning.
 //# arc: main -> call_first 10
 //# arc: call_first -> leaf 10
 //# arc: main -> sub_call 20

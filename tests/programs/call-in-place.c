@@ -1,6 +1,6 @@
 // A call among the first bytes, made in its place where r11 is free: between pushes, as first instruction, through the
-// stack, a table and a register; and where it is not free: r11 is kept across the call, handed to the called function,
-// or the call itself is branched to.
+// stack, a table and a register; and where it is not free: r11 is kept across the call, passed to the called function,
+// or a branch leads to the call.
 //# arc: main -> push_call 10
 //# arc: push_call -> leaf 10
 //# arc: main -> call_first 20

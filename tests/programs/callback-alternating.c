@@ -1,4 +1,4 @@
-// Direct calls and callbacks in turn, out of large frames: of a fixed size, with a frame pointer, with an array whose size
+// Direct calls and callbacks in turn, from large frames: of a fixed size, with a frame pointer, with an array whose size
 // changes, and in a recursion.
 //# arc: main -> fixed 3
 //# arc: main -> growing 3

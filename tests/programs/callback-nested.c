@@ -1,4 +1,4 @@
-// Callbacks within callbacks: each goes to the nearest function of ours below libc's frames.
+// Callbacks within callbacks: each is charged to the program's nearest function below libc's frames.
 //# arc: main -> outer 10
 //# arc: outer -> outer_compare 10
 //# arc: outer_compare -> inner 10

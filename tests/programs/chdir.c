@@ -1,4 +1,4 @@
-// A program that goes elsewhere: the profile stays where it was asked for.
+// A program that changes its folder: the profile is written where it was asked for.
 //# arc: main -> go 1
 #include "test.h"
 #include <unistd.h>

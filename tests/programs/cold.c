@@ -1,4 +1,4 @@
-// Cold parts: jumped to, never called; what they call is the parent's doing.
+// Cold parts: jumped to, never called; calls that they make are charged to the parent.
 //# arc: main -> work 1000
 //# arc: work -> hot 990
 //# arc: work -> rare 20

@@ -1,4 +1,4 @@
-// Before main and after it.
+// Functions that run before main and after it.
 //# arc: _start -> before 1
 //# arc: _start -> before_too 1
 //# arc: _start -> after 1

@@ -1,4 +1,4 @@
-// Exceptions through qsort and bsearch, and callbacks out of them after a catch: charged to the frame that lives.
+// Exceptions through qsort and bsearch, and callbacks from them after a catch, which are charged to the frame that is alive.
 //# arc: main -> sort 100
 //# arc: sort -> throwing 100
 //# arc: main -> search 100

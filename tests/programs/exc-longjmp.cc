@@ -1,4 +1,4 @@
-// longjmp out of a catch, exceptions out of a frame that setjmp came back to, and coroutines that throw.
+// longjmp from a catch, exceptions from a frame to which setjmp has returned, and coroutines that throw.
 //# arc: main -> jumping 100
 //# arc: jumping -> attempt 100
 //# arc: attempt -> thrower 100

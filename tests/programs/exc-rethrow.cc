@@ -1,4 +1,4 @@
-// Exceptions thrown again, one within another, out of destructors, constructors and static locals.
+// Exceptions thrown again, one within another, from destructors, constructors and static locals.
 //# arc: main -> rethrown 50
 //# arc: rethrown -> again 50
 //# arc: again -> thrower 50

@@ -1,4 +1,4 @@
-// Exceptions and signals: caught within a handler; thrown by a handler out of the access that failed.
+// Exceptions and signals: caught within a handler, or thrown by a handler from the access that failed.
 //# flags: -fnon-call-exceptions -fasynchronous-unwind-tables
 //# only: gcc
 //# arc: main -> within 50

@@ -1,4 +1,4 @@
-// An exception that nobody catches.
+// An exception that is not caught.
 //# exit: 134
 //# arc: main -> outer 1
 //# arc: outer -> thrower 1

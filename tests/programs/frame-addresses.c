@@ -1,4 +1,4 @@
-// What a walk over the frames says of each: their stack pointers are the true ones (LuaJIT takes them for its own).
+// What a walk over the frames says of each: their stack pointers are the true ones (LuaJIT uses them).
 //# arc: main -> outer 3
 //# arc: outer -> inner 3
 //# arc: inner -> walk 3

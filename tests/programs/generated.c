@@ -1,4 +1,4 @@
-// Code made at run time calls back, and looks its own return address up afterwards, as a garbage collector does.
+// Code that is made at run time calls back and then looks up its own return address, as a garbage collector does.
 //# flags: -fno-omit-frame-pointer
 //# arc: main -> inner 10
 //# entry-arc: _start -> inner 10

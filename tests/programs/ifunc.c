@@ -1,4 +1,4 @@
-// An indirect function: the dynamic linker calls the resolver before anything else of the program runs.
+// An indirect function: the dynamic linker calls the resolver before any other code of the program runs.
 //# arc: _start -> choose 1
 //# arc: main -> chosen 100
 //# arc: main -> plain 10

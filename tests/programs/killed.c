@@ -1,4 +1,4 @@
-// A program that is killed by its own hand, beyond any handler.
+// A program that kills itself with SIGKILL, which no handler can catch.
 //# arc: main -> f 1000
 //# exit: 137
 //# callgrind: no, it is killed too

@@ -1,5 +1,5 @@
 // Leaves, which have no frame: called, jumped to, jumped to through a pointer, interrupted at their first
-// instruction and behind; and one that hands its result over in the carry flag.
+// instruction and after it; and one that returns its result in the carry flag.
 //# others: allowed
 //# arc: main -> calls 1000
 //# arc: main -> jumps 1000

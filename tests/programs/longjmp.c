@@ -1,4 +1,4 @@
-// longjmp out of several frames: what comes after has the right callers again.
+// longjmp from several frames: later calls have the right callers again.
 //# arc: main -> attempt 100
 //# arc: attempt -> down 100
 //# arc: down -> down 400

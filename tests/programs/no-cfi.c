@@ -1,4 +1,4 @@
-// Hand-written functions without unwind information, with rules of their own.
+// Hand-written functions without unwind information, with calling conventions of their own.
 //# arc: main -> bare 10
 //# arc: main -> pops 40
 //# arc: main -> by_ret 50

@@ -1,5 +1,5 @@
-// A call that doesn't return is the last instruction of its function: its return address belongs to the
-// next one already.
+// A call that does not return is the last instruction of its function: its return address belongs to the
+// next function.
 //# arc: main -> give_up 1
 //# arc: give_up -> die 1
 //# exit: 3

@@ -1,4 +1,4 @@
-// A panic where panics abort.
+// A panic in a program in which panics abort.
 //# flags: -Cpanic=abort
 //# others: allowed
 //# exit: 134

@@ -1,4 +1,4 @@
-// clang's preserve_most: callers keep values in all registers but r11, through pointers too.
+// clang's preserve_most: callers keep values in all registers except r11, through pointers too.
 //# only: clang
 //# arc: main -> work 1000
 //# arc: work -> note 1000

@@ -1,4 +1,4 @@
-// First instructions that mean something else at another address, or that carry a mark.
+// First instructions that have another meaning at another address, or that are marks (endbr64).
 //# arc: main -> load 10
 //# arc: main -> store 10
 //# arc: main -> compare 20

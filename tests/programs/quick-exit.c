@@ -1,4 +1,4 @@
-// _exit runs no handler of anybody: the profile is there all the same.
+// _exit runs no handlers; the profile is written nevertheless.
 //# arc: main -> f 1000
 //# exit: 5
 #include "test.h"

@@ -1,5 +1,5 @@
-// Registers that a caller keeps through calls of calls and jumps that leave them alone, that are inputs of where a
-// function jumps to, or that a cold part reads; and rax, kept where nobody wants r10 and r11.
+// Registers that a caller keeps across nested calls and jumps that preserve them, that are inputs of the function to
+// which a function jumps, or that a cold part reads; and rax, which is kept while r10 and r11 are not used.
 //# arc: main -> keeper 1000
 //# arc: keeper -> outer 1000
 //# arc: outer -> inner 1000

@@ -1,4 +1,4 @@
-// gcc's nested functions get r10 from whoever calls them; with -fipa-ra it is set once for several calls, or only passed
+// gcc's nested functions get r10 from their callers; with -fipa-ra it is set once for several calls, or only passed
 // on. The same in assembly, in a cold part.
 //# only: gcc
 //# others: allowed

@@ -1,5 +1,5 @@
-// With -fipa-ra a caller may keep values in any register that it knows the callee leaves alone. This one
-// keeps something in every one of them, and looks at all of it after the call.
+// With -fipa-ra a caller may keep values in any register that it knows the callee preserves. This caller keeps a value
+// in every one of them, and checks all values after the call.
 //# arc: main -> full 1000
 //# arc: full -> leaf 1000
 //# arc: full -> bare 1000

@@ -1,4 +1,4 @@
-// Hand-written code that hands results over in r10 and r11, and takes an input in r10 that it passes on.
+// Hand-written code that returns results in r10 and r11, and takes an input in r10 that it passes on.
 //# hooks: both
 //# arc: main -> one 1000
 //# arc: main -> two 1000

@@ -1,5 +1,5 @@
-// Functions whose return address leaves its slot, each in another way, and which return by it: all would go astray if an
-// exit label stood there.
+// Functions that remove their return address from its slot, each in another way, and return by means of it. All of them
+// would fail if an exit label were in the slot.
 //# others: allowed
 //# arc: main -> popped 10
 //# arc: main -> exchanged 10

@@ -1,4 +1,4 @@
-// Functions that run on into the next one only sometimes, and else return.
+// Functions that run on into the next one only sometimes, and otherwise return.
 //# arc: main -> maybe 40
 //# arc: main -> next 30
 //# callgrind: no, behind a branch that is not taken it takes the next function's start for a call

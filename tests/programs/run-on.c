@@ -1,5 +1,5 @@
-// Control runs on from the end of a function into the next one: that is no call, whoever called the first one, and
-// however. A function that is only run into is none that could be called.
+// Control runs on from the end of a function into the next one: that is no call, however the first one was
+// called. A function that is only run into cannot be called.
 //# arc: main -> first 30
 //# arc: main -> second 50
 //# arc: main -> pushes 40

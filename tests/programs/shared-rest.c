@@ -1,5 +1,5 @@
 // Functions that differ in their first instructions and share the rest, as hand-written assembly has them: they jump
-// behind the first instruction of another one, whose two bytes are less than any patch. That is no call.
+// to the second instruction of another one, whose first instruction is shorter than any patch. That is no call.
 //# arc: main -> two 10
 //# arc: main -> three 20
 //# arc: main -> five 30

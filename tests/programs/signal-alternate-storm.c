@@ -1,4 +1,4 @@
-// A handler on a stack far away, 10,000 times a second: at any instruction of a thunk.
+// A handler on a distant stack, 10,000 times a second, at any instruction of a thunk.
 //# arc: main -> two 10000000
 //# arc: two -> one 10000000
 //# others: allowed

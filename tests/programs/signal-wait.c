@@ -1,4 +1,4 @@
-// sigwait, signalfd, sigtimedwait, blocked masks and real-time queues: nothing of ours takes a signal or a mask.
+// sigwait, signalfd, sigtimedwait, blocked masks and real-time queues: gprofinject takes no signal and changes no mask.
 //# others: allowed
 //# arc: main -> taken 4
 //# arc: main -> mask 3

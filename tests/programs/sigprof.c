@@ -1,4 +1,4 @@
-// A program with its own SIGPROF handler and profiling timer: both go on working.
+// A program with its own SIGPROF handler and profiling timer: both continue to work.
 //# others: allowed
 //# arc: main -> work 1
 //# stdout: ok

@@ -1,4 +1,4 @@
-// Stacks that are unmapped with frames on them, and others just below: nobody's frames are looked for there.
+// Stacks that are unmapped with frames on them, and others just below: no frames are searched there.
 //# arc: deep -> deep 20
 //# arc: a -> deep 1
 //# arc: b -> leaf 1

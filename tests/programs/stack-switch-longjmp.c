@@ -1,4 +1,4 @@
-// Coroutines that switch by sigsetjmp and siglongjmp: a frame that is jumped over is not dead.
+// Coroutines that switch by sigsetjmp and siglongjmp: a frame that a jump leaves is still alive.
 //# arc: _start -> body 4
 //# arc: body -> step 400
 //# others: allowed

@@ -1,4 +1,4 @@
-// Coroutines by swapcontext that are resumed on other threads: their frames go along.
+// Coroutines by swapcontext that are resumed on other threads: their frames move with them.
 //# others: allowed
 //# arc: _start -> body 8
 //# arc: body -> work 800

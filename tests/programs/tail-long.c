@@ -1,4 +1,4 @@
-// A hundred million rounds of tail calls among three functions, one of them by a pointer: memory stays as it is.
+// A hundred million rounds of tail calls among three functions, one of them by a pointer: the use of memory does not grow.
 //# others: allowed
 //# arc: main -> ping 2
 //# arc: pong -> third 33333666

@@ -1,4 +1,4 @@
-// Ten million rounds of mutual tail calls: constant memory, and the right counts.
+// Ten million rounds of mutual tail calls: the use of memory is constant, and the counts are right.
 //# arc: main -> ping 1
 //# arc: ping -> pong 5000000
 //# arc: pong -> ping 5000000

@@ -1,4 +1,4 @@
-// Destructors of thread-local objects, with calls: nobody of ours calls them.
+// Destructors of thread-local objects, which make calls: no function of the program calls them.
 //# others: allowed
 //# arc: _start -> worker 40
 //# arc: worker -> touch 40

@@ -1,4 +1,4 @@
-// Threads by the hundred, in waves, some of them detached, each with work at its very end.
+// Hundreds of threads in groups, some of them detached, each of which works until its end.
 //# arc: _start -> worker 600
 //# arc: worker -> leaf 60000
 //# arc: _start -> last 600

@@ -1,4 +1,4 @@
-// Functions of 1 to 5 bytes with padding of each kind behind them: nops, int3, zeros.
+// Functions of 1 to 5 bytes followed by padding of each kind: nops, int3, zeros.
 //# arc: main -> one 10
 //# arc: main -> two 20
 //# arc: main -> three 30

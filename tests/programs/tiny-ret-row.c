@@ -1,4 +1,4 @@
-// Sixteen functions of one byte each in a row: no room for anything, and all of them count.
+// Sixteen functions of one byte each in a row: there is no room for a patch, and all of them are counted.
 //# arc: main -> r0 1
 //# arc: main -> r1 2
 //# arc: main -> r2 3

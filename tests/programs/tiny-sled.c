@@ -1,5 +1,5 @@
-// Tiny functions in a row, called through pointers, with functions of other kinds behind them: one with a
-// jump, one that begins with endbr64, one with a call in its first bytes. Registers and stack stay.
+// Tiny functions in a row, called through pointers, followed by functions of other kinds: one with a
+// jump, one that begins with endbr64, one with a call in its first bytes. Registers and stack do not change.
 //# arc: main -> a1 10
 //# arc: main -> a2 20
 //# arc: main -> a3 30

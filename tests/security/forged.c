@@ -1,6 +1,6 @@
-// Says, by its mappings, that it is profiled: in a run folder that it has made itself, with a record of what is to be
-// undone. Whoever believes the record writes through its symbolic links, and works through its table for ever.
-// Arguments: the folder to make, a file that the record shall have written to, and a lock to be held or "".
+// Has mappings that look as if it were profiled: from a run folder that it has made itself, with a record of what has to
+// be undone. A process that trusted the record would write through its symbolic links and work through its table for ever.
+// Arguments: the folder to make, a file to which the record leads, and a lock to hold or "".
 #include <fcntl.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -47,7 +47,7 @@ int main(int argc, char **argv) {
     int fd = open(in(folder, "0.region"), O_RDWR | O_CREAT, 0600);
     if (fd < 0 || ftruncate(fd, 1 << 20)) return 92;
     if (mmap(0, 1 << 20, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) == MAP_FAILED) return 93;
-    // Where a page begins with the bytes of an ELF file, as the agent's does.
+    // A page that begins with the bytes of an ELF file, as the agent's first page does.
     char *image = mmap(0, 1 << 16, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     memcpy(image, "\177ELF", 4);
     unsigned long long at = (unsigned long long)image;

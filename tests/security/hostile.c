@@ -1,5 +1,5 @@
-// Is attached to, and does all it can to whoever has done that: it keeps the region file open, cuts it off, makes it
-// longer, overwrites all that is in it, and fills the tables of the agent. The argument says which.
+// A process that attacks the gprofinject that attaches to it: it keeps the region file open, truncates it, extends it,
+// overwrites all of it, or fills the tables of the agent. The argument says which.
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
@@ -17,7 +17,7 @@ __attribute__((noipa)) void step(void) { sink++; }
 static const char *way;
 static volatile int region = -1;
 
-// Finds the region file among the descriptors, in the moment in which the agent has it.
+// Finds the region file among the descriptors while the agent has it open.
 static void *catch (void *unused) {
     for (;;) {
         for (int fd = 3; fd < 12; fd++) {
@@ -68,7 +68,7 @@ int main(int argc, char **argv) {
         for (int i = 0; i < 100; i++) step();
         usleep(1000);
         if (region >= 0 && rounds % 10 == 0) {
-            // The agent's own mapping would be cut off, too: nothing is called any more.
+            // The agent's own mapping would be truncated, too, so nothing is called any more.
             if (strcmp(way, "cut") == 0) {
                 if (!ftruncate(region, 100)) puts("done");
                 fflush(stdout);
@@ -84,7 +84,7 @@ int main(int argc, char **argv) {
         if (strcmp(way, "scribble") == 0) {
             struct mapping found = find(".region", 0);
             if (!found.lo) continue;
-            // Long enough to be attached to.
+            // Long enough for gprofinject to attach.
             usleep(500000);
             // The header, and all counters that there are.
             FILE *maps = fopen("/proc/self/maps", "r");

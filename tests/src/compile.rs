@@ -240,7 +240,7 @@ fn key(command: &Command) -> Option<(blake3::Hasher, PathBuf)> {
                 let extension = path.extension()?.to_str()?;
                 let is_lasting = path.starts_with(tool::folder());
                 let source = fs::read(&path).ok()?;
-                // A Rust program holds the path wherever it can panic.
+                // A Rust program contains the path wherever it can panic.
                 let names_path = || has_lines || extension == "rs" || names_its_file(&source);
                 if !SOURCES.contains(&extension) || !is_lasting && names_path() {
                     return None;

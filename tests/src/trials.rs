@@ -113,7 +113,7 @@ pub fn main(trials: Vec<Trial>) -> ExitCode {
         let mut times = TIMES.lock().unwrap_or_else(PoisonError::into_inner);
         times.sort();
         for (time, processor, name) in times.iter().rev().take(60) {
-            // Of one trial after another it is known which one took it.
+            // The processor time of one trial is known only if the trials run one after the other.
             let processor =
                 if arguments.test_threads == Some(1) { processor.as_secs_f64() } else { f64::NAN };
             println!("{:7.2} s {processor:7.2} s  {name}", time.as_secs_f64());

@@ -26,6 +26,6 @@ pub struct Facts {
     /// The addresses in code to which dynamic relocations write (DT_TEXTREL), sorted.
     pub text_relocations: Vec<u64>,
     pub profiling: Profiling,
-    /// Whether calls of hooks are in [`Image::removed`]. Then the hooks must be the C library's empty ones.
+    /// Whether calls of hooks are in [`crate::image::Image::removed`]. Then the hooks must be the C library's empty ones.
     pub hooks_removed: bool,
 }

@@ -12,7 +12,7 @@ use crate::session::family::Family;
 /// Waits until all descendants, which have become the injector's children, have ended, or until a signal asks
 /// the injector to end.
 pub(crate) fn until_alone(signals: &Signals, family: &mut Family, mut sampling: Option<&mut Sampling>) {
-    /// After this time, the user is told why gprofinject still runs.
+    /// After this time, gprofinject reports why it still runs.
     const SOON: Duration = Duration::from_secs(2);
     let start = Instant::now();
     let mut said = false;

@@ -1,7 +1,7 @@
 //! The messages that come through a run's socket, and the answers.
 //!
-//! Anybody who can reach the socket can send any bytes. A packet is parsed here, once, into a record whose fields have been
-//! checked; the rest of the session never reads the bytes.
+//! Every process that can reach the socket can send any bytes. A packet is parsed here, once, into a record
+//! whose fields have been checked; the rest of the session never reads the bytes.
 
 use std::path::PathBuf;
 
@@ -33,6 +33,7 @@ impl MemberName {
         is_name.then(|| MemberName(bytes.iter().copied().map(char::from).collect()))
     }
 
+    /// The name as text.
     pub(crate) fn as_str(&self) -> &str {
         &self.0
     }
@@ -118,7 +119,7 @@ impl Answer {
         [&[first], text.as_bytes()].concat()
     }
 
-    /// Parses a packet. `None`: it is no answer.
+    /// Parses a packet. Returns `None` if it is not an answer.
     pub(crate) fn parse(packet: &[u8]) -> Option<Answer> {
         let (first, text) = packet.split_first()?;
         let text = String::from_utf8_lossy(text).into_owned();
@@ -174,7 +175,8 @@ mod tests {
         assert_eq!(Answer::parse(b"?"), None);
     }
 
-    /// Whatever bytes come, what is parsed has a name that is one, or is a request that would be sent again as it came.
+    /// Whatever bytes come, a parsed message has a valid name, or is a request that would be sent again with
+    /// the same bytes.
     #[test]
     fn random_packets_are_parsed_or_refused() {
         let seeds = [

@@ -60,7 +60,7 @@ fn address(path: &Path) -> io::Result<libc::sockaddr_un> {
 /// Sends a packet to the gprofinject of a run and returns its answer.
 ///
 /// # Errors
-/// No gprofinject listens, or it does not answer within [`PATIENCE`].
+/// No gprofinject listens, or it does not answer within a minute.
 pub(crate) fn ask(folder: &PrivateFolder, packet: &[u8]) -> io::Result<Vec<u8>> {
     const PATIENCE: Duration = Duration::from_secs(60);
     let address = address(&folder.reach(ASK_FILE))?;

@@ -30,7 +30,8 @@ pub(crate) fn trouble(report: &AgentReport) -> Option<String> {
     Some(format!("{what}{place}{errno}"))
 }
 
-/// What is wrong with the counters if the agent has panicked after the hooks were in place. None: it has not.
+/// Returns what is wrong with the counters if the agent has panicked after the hooks were in place, or `None` if it has
+/// not.
 pub(crate) fn failure(report: &AgentReport) -> Option<String> {
     let failed = report.state == AgentState::Armed && report.trouble == Trouble::Panic.code();
     failed.then(|| {

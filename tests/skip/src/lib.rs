@@ -70,11 +70,12 @@ pub fn have_for(test: &str, tools: &[&str]) -> bool {
     missing.is_none()
 }
 
-/// Whether this machine has a compiler that turns an empty program of its language into an executable file with `flags`. If not, the
-/// test is [`skipped`].
+/// Whether this machine has a compiler that makes an executable file of an empty program in its language with
+/// `flags`. If not, the test is reported as [`skipped`].
 ///
-/// Some flags take a library, a plugin or a linker that does not come with every compiler: `-static`, `-m32`, `-flto`. The empty
-/// program tells a machine that lacks it from a test program that does not compile, which is a failure of the test.
+/// Some flags need a library, a plugin or a linker that is not part of every compiler: `-static`, `-m32`,
+/// `-flto`. The empty program distinguishes a machine that lacks it from a test program that does not
+/// compile, which is a failure of the test.
 pub fn can_compile_for(test: &str, compiler: &str, flags: &[&str]) -> bool {
     if !have_for(test, &[compiler]) {
         return false;
@@ -87,7 +88,7 @@ pub fn can_compile_for(test: &str, compiler: &str, flags: &[&str]) -> bool {
     complaint.is_none()
 }
 
-/// What the compiler says against an empty program with these flags. `None`: it compiles it.
+/// Returns the compiler's message about an empty program with these flags, or `None` if it compiles.
 fn complaint(compiler: &str, flags: &[&str]) -> Option<String> {
     let folder = match tempfile::tempdir() {
         Ok(folder) => folder,

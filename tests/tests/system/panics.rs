@@ -1,4 +1,5 @@
-//! A defect of the agent's own: a panic leaves the program as it is alone, is reported, and keeps what was counted.
+//! Defects of the agent itself: after a panic the program behaves as it does alone, the panic is reported,
+//! and what was counted is kept.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -15,8 +16,9 @@ gprofinject_tests::trials! {
     together: the_program_goes_on_after_a_panic;
 }
 
-/// Does all that leads into the agent. With an argument, another thread waits meanwhile, so that the program's text cannot be
-/// restored. With a file "wait", says "ready" first and waits until the file is gone.
+/// A program that enters the agent in every way. With an argument, another thread waits meanwhile, so that
+/// the program's text cannot be restored. If there is a file "wait", the program first prints "ready" and
+/// waits until the file is removed.
 const ALL_WAYS: &str = r#"
 #include <pthread.h>
 #include <setjmp.h>
@@ -93,12 +95,14 @@ int main(int argc, char **argv) {
 }
 "#;
 
-/// The agent library that panics at the place that an environment variable names (`build.rs` makes it).
+/// Returns the agent library that panics at the place which an environment variable names (`build.rs` builds
+/// it).
 fn library() -> PathBuf {
     PathBuf::from(env!("GPROFINJECT_PANICKING_AGENT"))
 }
 
-/// The plan of the program, and the orders for its region file with the file's length, from a run of gprofinject.
+/// The plan of the program, and the orders for its region file with the file's length, taken from a run of
+/// gprofinject.
 struct Prepared {
     plan: Vec<u8>,
     orders: RegionOrders,
@@ -128,7 +132,7 @@ impl Prepared {
         Prepared { plan, orders, len }
     }
 
-    /// A run folder with these files.
+    /// Returns a run folder with these files.
     fn folder(&self) -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join(format!("0{PLAN_SUFFIX}")), &self.plan).unwrap();

@@ -1,4 +1,4 @@
-//! The commands as they are installed: how large they are.
+//! The sizes of the installed commands.
 
 use gprofinject_tests::tool;
 use object::{Object, ObjectSection};
@@ -7,7 +7,7 @@ gprofinject_tests::trials! {
     together: the_commands_are_small;
 }
 
-/// An installed command has at most as many bytes.
+/// The largest size of an installed command, in bytes.
 const MOST: u64 = 6_000_000;
 
 fn the_commands_are_small() {

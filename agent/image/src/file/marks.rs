@@ -12,8 +12,7 @@ pub struct TextMarks {
     pub end_in_data: bool,
 }
 
-// Linkers define these symbols only if the program uses them.
-
+/// Whether a name is that of the start of the text. Linkers define these symbols only if the program uses them.
 pub(crate) fn is_text_start(name: &[u8]) -> bool {
     matches!(name, b"__executable_start" | b"__ehdr_start")
 }

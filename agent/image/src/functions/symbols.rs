@@ -132,7 +132,7 @@ impl<'d> Labels<'d> {
             }
             let name = string(strings, symbol.st_name.get(LE), NAME_MAX);
             // Symbols that a linker defines at a section's edges, which belong to whatever begins there, and
-            // labels that an assembler was told to keep for a compiler or a plugin (.L26, .annobin_a.c).
+            // labels that an assembler keeps for a compiler or a plugin (.L26, .annobin_a.c).
             if kind == LabelKind::Bare && is_mark(name) {
                 continue;
             }

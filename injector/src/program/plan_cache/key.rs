@@ -28,8 +28,8 @@ pub(crate) struct Question<'q, 'd> {
     pub(crate) subject: &'q Subject<'d>,
     pub(crate) image: &'q Image<'d>,
     pub(crate) options: &'q Options<'q>,
-    /// Whether nothing is to be hooked, and the plan says so: [`crate::program::planned::make`] changes what
-    /// it says about each function.
+    /// Whether nothing is to be hooked. [`Planner::plan`](crate::program::planner::Planner::plan) then changes what
+    /// the plan says about each function.
     pub(crate) hookless: bool,
 }
 

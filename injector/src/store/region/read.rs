@@ -280,7 +280,7 @@ impl Region {
     }
 }
 
-/// The whole records in a piece of a table. The piece lies anywhere in our memory, so each record is copied out of it.
+/// Returns the whole records in a piece of a table. The piece need not be aligned, so each record is copied.
 fn records<T: FromBytes>(bytes: &[u8]) -> impl Iterator<Item = T> {
     bytes.chunks_exact(size_of::<T>()).filter_map(|record| T::read_from_bytes(record).ok())
 }

@@ -20,13 +20,14 @@ const MASK_LEN: usize = size_of::<u64>();
 /// address must have a value of the right type during the call, which may be written to if the request
 /// writes.
 unsafe fn ptrace(request: libc::c_uint, tid: i32, address: usize, data: usize) -> io::Result<()> {
-    // SAFETY: the caller keeps the contract above. The kernel refuses requests for threads that are not ours to trace.
+    // SAFETY: the caller keeps the contract above. The kernel refuses requests for threads that
+    // the calling thread does not trace.
     check(unsafe { libc::ptrace(request, tid, address as *mut c_void, data as *mut c_void) as i32 })?;
     Ok(())
 }
 
 /// Begins to trace a thread. The thread continues to run. When it stops later, stops at system calls can be
-/// told apart from signals.
+/// distinguished from signals.
 ///
 /// # Errors
 /// The thread cannot be traced, or has ended.

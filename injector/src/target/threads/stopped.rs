@@ -57,7 +57,8 @@ pub(crate) struct Stopped {
     pub(super) urgent: Urgent,
     /// The threads that were asked to stop and have not stopped in time.
     pub(super) late: Vec<i32>,
-    /// The auxiliary vector, which shows whether the process executes another program; see [`auxiliary`].
+    /// The auxiliary vector, which shows whether the process executes another program; see
+    /// [`crate::os::proc::auxiliary`].
     pub(crate) auxiliary: Vec<[u64; 2]>,
 }
 
