@@ -51,8 +51,8 @@ fn output(tool: &str, arguments: &[&str], file: &PathBuf) -> String {
 struct Listing {
     /// The instructions of each function.
     bodies: HashMap<String, Vec<String>>,
-    /// The function whose address the dynamic linker stores in a word of the library, by the word's address. The compiler's
-    /// own library is called through such words.
+    /// The function whose address a word of the loaded library contains, by the word's address. Calls of the
+    /// compiler's own library go through such words.
     words: HashMap<u64, String>,
 }
 
@@ -80,14 +80,14 @@ impl Listing {
         Listing { bodies, words }
     }
 
-    /// Returns the function whose name contains this part.
+    /// Returns the only function whose name contains `part`.
     fn named(&self, part: &str) -> &str {
         let found: Vec<&String> = self.bodies.keys().filter(|name| name.contains(part)).collect();
         assert_eq!(found.len(), 1, "{part}: {found:?}");
         found[0]
     }
 
-    /// Returns the functions that calls and jumps reach from some functions, these included, each with the way there.
+    /// Returns the functions that calls and jumps reach from `from`, including these; each with the path to it.
     fn reached(&self, from: &[&str]) -> HashMap<String, String> {
         let mut reached = HashMap::new();
         let mut work: Vec<(String, String)> =
@@ -110,8 +110,7 @@ impl Listing {
     }
 }
 
-/// `arcs::known` runs while the program's vector registers are not saved, and so does everything that it
-/// calls.
+/// `arcs::known` runs while the program's vector registers are not saved, and so does everything that it calls.
 fn the_frequent_slow_path_touches_no_vector_register() {
     let (_folder, library) = library();
     let listing = Listing::new(&library);
@@ -123,8 +122,8 @@ fn the_frequent_slow_path_touches_no_vector_register() {
     }
 }
 
-/// The guard around code that has panicked leaves that code (the agent's `program/failure.rs`). No entry into the agent that is not
-/// guarded, and no frequent one is, reaches a panic.
+/// The guard around code that panics continues after the panic (the agent's `program/failure.rs`). No entry into the
+/// agent without a guard, which includes all frequent ones, leads to a panic.
 fn only_guarded_code_may_panic() {
     let (_folder, library) = library();
     let listing = Listing::new(&library);
@@ -160,7 +159,7 @@ fn only_guarded_code_may_panic() {
             .collect()
     };
     assert_eq!(panics(&[&rust[..], &exported].concat()), Vec::<String>::new());
-    // The search does find a panic where there is one.
+    // The test does find code that leads to a panic.
     assert_ne!(panics(&[listing.named("slots5count")]), Vec::<String>::new());
 }
 
