@@ -137,16 +137,23 @@ fn named_by(variable: &'static str) -> Option<Result<PathBuf>> {
 /// Returns the command that `build` makes, unless it is missing or older than one of its sources. Cargo lists
 /// the sources in a file beside it; in a folder, any file counts.
 fn is_fresh(command: PathBuf, build: &str) -> Result<PathBuf> {
-    let how = || format!("{} is to be built by: {build}", command.display());
-    let built = modified(&command).with_context(how)?;
-    let listed = std::fs::read_to_string(command.with_extension("d")).with_context(how)?;
-    let sources = listed.split_once(": ").context("no list of sources").with_context(how)?.1;
+    let how = format!("build it by `{build}`");
+    let built = modified(&command).with_context(|| format!("there is no {}: {how}", command.display()))?;
+    let list = command.with_extension("d");
+    let listed = std::fs::read_to_string(&list);
+    let listed = listed.with_context(|| format!("there is no {}: {how}", list.display()))?;
+    let (_, sources) =
+        listed.split_once(": ").with_context(|| format!("{} lists no sources", list.display()))?;
     // Cargo escapes a space in a path.
     let sources = sources.replace("\\ ", "\0");
     for source in sources.split_whitespace() {
         let source = PathBuf::from(source.replace('\0', " "));
-        if modified(&source).is_none_or(|changed| changed > built) {
-            bail!("{} has changed since {}", source.display(), how());
+        match modified(&source) {
+            None => bail!("{} is made of {}, which is gone: {how}", command.display(), source.display()),
+            Some(changed) if changed > built => {
+                bail!("{} is older than its source {}: {how}", command.display(), source.display())
+            }
+            Some(_) => {}
         }
     }
     Ok(command)
@@ -294,4 +301,46 @@ pub fn make_corpus(kinds: &[&str]) -> Result<PathBuf> {
         bail!("{}", String::from_utf8_lossy(&made.stderr).trim_end());
     }
     Ok(corpus.canonicalize()?)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by a panic")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_is_not_run_if_it_is_missing_or_old() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path();
+        let (command, source, sources) = (folder.join("command"), folder.join("a b.rs"), folder.join("src"));
+        let tried = || is_fresh(command.clone(), "make").map_err(|error| error.to_string());
+        let complaint = |what: &str| assert_eq!(tried().unwrap_err(), format!("{what}: build it by `make`"));
+        complaint(&format!("there is no {}", command.display()));
+        std::fs::create_dir(&sources).unwrap();
+        for file in [&command, &source, &sources.join("c.rs")] {
+            std::fs::write(file, "").unwrap();
+        }
+        complaint(&format!("there is no {}", folder.join("command.d").display()));
+        let escaped = source.display().to_string().replace(' ', "\\ ");
+        std::fs::write(
+            folder.join("command.d"),
+            format!("{}: {escaped} {}\n", command.display(), sources.display()),
+        )
+        .unwrap();
+        let at = |path: &Path, seconds: u64| {
+            let time = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+            std::fs::File::open(path).unwrap().set_modified(time).unwrap();
+        };
+        at(&command, 100);
+        at(&source, 99);
+        at(&sources.join("c.rs"), 100);
+        assert_eq!(tried().unwrap(), command);
+        at(&sources.join("c.rs"), 101);
+        complaint(&format!("{} is older than its source {}", command.display(), sources.display()));
+        at(&sources.join("c.rs"), 99);
+        at(&source, 101);
+        complaint(&format!("{} is older than its source {}", command.display(), source.display()));
+        std::fs::remove_file(&source).unwrap();
+        complaint(&format!("{} is made of {}, which is gone", command.display(), source.display()));
+    }
 }
