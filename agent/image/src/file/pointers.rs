@@ -5,7 +5,8 @@ use crate::file::elf::{Elf, Load, Rela, Section, Symbol, Word, records};
 use crate::file::marks::TextMarks;
 use crate::file::ranges::CodeRanges;
 use object::LittleEndian as LE;
-use object::elf;
+use object::elf::{self, FileHeader64};
+use object::read::elf::RelrIterator;
 
 #[derive(Debug, Default)]
 pub(crate) struct Pointers {
@@ -50,10 +51,10 @@ impl Pointers {
             }
         }
         for table in tables(elf, elf::SHT_RELR, &[(elf::DT_RELR, elf::DT_RELRSZ)]) {
-            for_each_relr(records(table), |place| {
+            for place in RelrIterator::<FileHeader64<LE>>::new(LE, records(table)) {
                 let word = elf.at_address(place, 8).and_then(|bytes| bytes.try_into().ok());
                 found(place, word.map(u64::from_le_bytes));
-            });
+            }
         }
         if !elf.position_independent {
             for_each_data_word(elf, |value| {
@@ -122,35 +123,6 @@ pub(crate) fn dynamic_symbols<'d>(elf: &Elf<'d>) -> &'d [Symbol] {
     }
     // Their number is nowhere: a relocation's index is as far as anybody looks.
     elf.dynamic_value(elf::DT_SYMTAB).and_then(|address| elf.rest_at(address)).map_or(&[], records)
-}
-
-/// Packed relative relocations: an even word is an address, an odd one a bitmap of the 63 words that
-/// follow the last.
-fn for_each_relr(words: &[Word], mut found: impl FnMut(u64)) {
-    let mut next = 0u64;
-    for word in words {
-        let word = word.get(LE);
-        if word & 1 == 0 {
-            // Always ascending: a damaged table shall not go round in circles.
-            if word < next {
-                return;
-            }
-            found(word);
-            next = word.wrapping_add(8);
-            continue;
-        }
-        let mut bits = word >> 1;
-        let mut place = next;
-        while bits != 0 {
-            let skip = u64::from(bits.trailing_zeros());
-            found(place.wrapping_add(8 * skip));
-            // Two shifts: the top bit alone would be one by 64.
-            bits = bits >> skip >> 1;
-            place = place.wrapping_add(8 * (skip + 1));
-        }
-        let Some(after) = next.checked_add(63 * 8) else { return };
-        next = after;
-    }
 }
 
 /// The aligned words of all data. In a program that is loaded where it was linked they are plain addresses.
