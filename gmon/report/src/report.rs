@@ -9,6 +9,7 @@ use gmon::Function;
 use gmon::{Arc, Block, Profile};
 use gprofinject_image::debug::Lines;
 use gprofinject_image::instructions::{Code, falls_through};
+use gprofinject_image::names::suffixes::before_cold;
 
 /// Counts of a program's functions, ready to be shown.
 pub struct Report<'p> {
@@ -201,8 +202,7 @@ fn wholes(code: &Code, symbols: &[Function]) -> Vec<Option<usize>> {
         named.entry(&symbol.name).or_default().push(index);
     }
     let whole = |part: &Function| {
-        let (name, _) = part.name.split_once(".cold")?;
-        let candidates = named.get(name)?;
+        let candidates = named.get(before_cold(&part.name)?)?;
         let leads_there = |&&index: &&usize| {
             let end = symbols[index].end();
             let inside = code.instructions(symbols[index].start).take_while(|i| i.ip() < end);

@@ -14,8 +14,8 @@
 //! Whatever its name, what starts with another frame than a function's cannot be called.
 
 use crate::file::elf::Elf;
-use crate::functions::clones::numberless;
 use crate::functions::symbols::Label;
+use crate::names::suffixes::{Suffix, split};
 use std::collections::HashMap;
 
 /// What made the program, as far as it matters for the meaning of `f.cold.3`.
@@ -34,7 +34,7 @@ impl Makers {
 
     /// Whether something that has the name of a cold part is one.
     pub(crate) fn is_part(self, name: &str, frame: Option<bool>) -> bool {
-        let numbered = numberless(name).is_some_and(|name| name.ends_with(".cold."));
+        let numbered = split(name).is_some_and(|split| split.suffix == Suffix::Cold && split.numbered);
         !(numbered && self.outlines && frame != Some(false))
     }
 }

@@ -1,9 +1,9 @@
-//! Names of functions as people write them.
+//! Names of functions as their languages write them: C++ and Rust.
 
 use std::borrow::Cow;
 
 /// The name as its language writes it, with parameters; unchanged where it is not mangled.
-pub(crate) fn demangle(name: &str) -> Cow<'_, str> {
+pub fn demangle(name: &str) -> Cow<'_, str> {
     match split(name) {
         Mangled::No => Cow::Borrowed(name),
         Mangled::Rust(text) => Cow::Owned(text),
@@ -16,7 +16,7 @@ pub(crate) fn demangle(name: &str) -> Cow<'_, str> {
 
 /// All spellings that a pattern may mean: as in the symbol table, without what a compiler's clone adds
 /// (`f.constprop.0`), demangled with and without parameters. `visit` says whether one was it.
-pub(crate) fn any_spelling(name: &str, mut visit: impl FnMut(&str) -> bool) -> bool {
+pub fn any_spelling(name: &str, mut visit: impl FnMut(&str) -> bool) -> bool {
     if visit(name) {
         return true;
     }
