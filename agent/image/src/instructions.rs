@@ -1,10 +1,10 @@
-//! The instructions of a program, and in which order they run where nothing branches.
+//! The instructions of a program, with 32-bit ones, and the functions that they are in.
 
 use std::ops::Range;
 
 use ::object::{Architecture, Object, ObjectSection, ObjectSymbol, SymbolKind};
 use gmon::{BuildId, Format, Function};
-use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction};
+use iced_x86::{Decoder, DecoderOptions, Instruction};
 
 use crate::file::object::{self, ProgramError, is_code};
 
@@ -166,20 +166,6 @@ impl Section {
     fn end(&self) -> u64 {
         self.address + self.bytes.len() as u64
     }
-}
-
-/// Does a block's count hold for the next instruction in memory as well, if that has no record?
-///
-/// Not behind what never falls through, and not behind a call: it may not return, and what does not
-/// have a record there (padding, the next function) was not counted.
-pub fn falls_through(instruction: &Instruction) -> bool {
-    use FlowControl::{Exception, IndirectBranch, IndirectCall, Return, UnconditionalBranch};
-    let ends = [Exception, IndirectBranch, IndirectCall, Return, UnconditionalBranch];
-    // To iced a system call is a call.
-    !ends.contains(&instruction.flow_control())
-        && !instruction.is_call_near()
-        && !instruction.is_call_far()
-        && instruction.code() != iced_x86::Code::Hlt
 }
 
 /// Function symbols; of a stripped program, those that other objects may bind to.

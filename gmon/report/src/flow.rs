@@ -3,7 +3,8 @@
 use iced_x86::FlowControl;
 
 use crate::counts::BlockCounts;
-use gprofinject_image::instructions::{Code, falls_through};
+use gprofinject_image::instructions::Code;
+use gprofinject_image::x86::{goes_on, is_call};
 
 /// More steps than these are not taken for one function; what they would tell apart stays together. Only
 /// generated functions of tens of thousands of blocks come here.
@@ -47,7 +48,7 @@ impl Flow {
                 _ => None,
             };
             // A call that returns goes on here.
-            let behind = (falls_through(&last) || is_call(&last)).then(|| at(block.end)).flatten();
+            let behind = (goes_on(&last) || is_call(&last)).then(|| at(block.end)).flatten();
             for to in [target, behind].into_iter().flatten() {
                 // A way to or from a block that never ran was never gone.
                 if block.count > 0 && blocks[to].count > 0 {
@@ -171,10 +172,6 @@ fn ranks(next: &[Vec<usize>], first: Option<usize>) -> Vec<usize> {
         }
     }
     rank
-}
-
-fn is_call(instruction: &iced_x86::Instruction) -> bool {
-    matches!(instruction.flow_control(), FlowControl::Call | FlowControl::IndirectCall)
 }
 
 #[cfg(test)]

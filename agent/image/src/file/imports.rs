@@ -6,6 +6,7 @@
 use crate::file::elf::{Elf, Rela, Symbol, records, slice, string};
 use crate::file::pointers::{dynamic_symbols, tables};
 use crate::file::ranges::CodeRanges;
+use crate::x86::ENDBR64;
 use object::LittleEndian as LE;
 use object::elf;
 
@@ -135,7 +136,6 @@ pub type Stubs = Vec<(u64, u64)>;
 
 /// The stubs of counters and hooks.
 pub(crate) fn stubs(elf: &Elf<'_>, code: &CodeRanges, profiling: &Profiling) -> Stubs {
-    const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
     let Profiling { counters, hooks, .. } = profiling;
     if counters.is_empty() && hooks.is_empty() {
         return Stubs::new();
