@@ -2,10 +2,8 @@
 //!
 //! A path enters; a plan with the answers to the other layers' questions leaves. This layer knows no process.
 
-pub(crate) mod elf;
 pub(crate) mod filters;
 pub(crate) mod memory;
-pub(crate) mod names;
 pub(crate) mod plan_cache;
 pub(crate) mod planned;
 pub(crate) mod planner;
@@ -13,4 +11,3 @@ pub(crate) mod privileges;
 pub(crate) mod profilee;
 pub(crate) mod resolve;
 pub(crate) mod subject;
-pub(crate) mod symbols;

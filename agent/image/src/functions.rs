@@ -1,6 +1,5 @@
 //! The list of functions, merged from symbols and frame descriptions.
 
-pub(crate) mod clones;
 pub(crate) mod cold;
 pub(crate) mod merge;
 pub(crate) mod symbols;

@@ -1,10 +1,10 @@
-//! The instructions of a program, and the order in which they run where nothing branches.
+//! The instructions of a program, which may be a 32-bit one, and the functions that contain them.
 
 use std::ops::Range;
 
 use ::object::{Architecture, Object, ObjectSection, ObjectSymbol, SymbolKind};
 use gmon::{BuildId, Format, Function};
-use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction};
+use iced_x86::{Decoder, DecoderOptions, Instruction};
 
 use crate::file::object::{self, ProgramError, is_code};
 
@@ -173,20 +173,6 @@ impl Section {
     fn end(&self) -> u64 {
         self.address + self.bytes.len() as u64
     }
-}
-
-/// Whether a basic block's count also holds for the next instruction in memory, if that has no record.
-///
-/// It does not after an instruction that never falls through, and not after a call: the call may not return,
-/// and bytes there that have no record (padding, the next function) were not counted.
-pub fn falls_through(instruction: &Instruction) -> bool {
-    use FlowControl::{Exception, IndirectBranch, IndirectCall, Return, UnconditionalBranch};
-    let ends = [Exception, IndirectBranch, IndirectCall, Return, UnconditionalBranch];
-    // iced treats a system call as a call.
-    !ends.contains(&instruction.flow_control())
-        && !instruction.is_call_near()
-        && !instruction.is_call_far()
-        && instruction.code() != iced_x86::Code::Hlt
 }
 
 /// Returns the function symbols; for a stripped program, those to which other objects may bind.

@@ -19,12 +19,15 @@ pub mod frames;
 mod function;
 mod functions;
 pub mod gprof;
+pub mod headers;
 mod image;
 pub mod instructions;
+pub mod names;
 mod profiling;
 mod read;
 mod removed;
 pub mod sort;
+pub mod symbols;
 pub mod x86;
 
 pub use crate::facts::Facts;

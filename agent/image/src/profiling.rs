@@ -31,8 +31,8 @@ use crate::image::Image;
 use crate::profiling::argument::Arguments;
 use crate::profiling::liveness::Ways;
 use crate::removed::Removed;
-use crate::x86::{has_branch, is_call};
-use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory};
+use crate::x86::{has_branch, is_call, is_jump};
+use iced_x86::{Code, Decoder, DecoderOptions, Instruction, InstructionInfoFactory};
 use std::borrow::Cow;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -203,8 +203,4 @@ impl Image<'_> {
         (f.address..f.address + f.size).contains(&target)
             || start.is_ok_and(|at| !matches!(self.functions[at].kind, FunctionKind::Cold(_)))
     }
-}
-
-fn is_jump(i: &Instruction) -> bool {
-    matches!(i.flow_control(), FlowControl::UnconditionalBranch | FlowControl::IndirectBranch)
 }

@@ -1,6 +1,12 @@
-//! The effect of an x86-64 instruction on the flow of control.
+//! The effect of an x86-64 instruction on the flow of control. The planner, the reports and the reader of programs all ask
+//! here.
+//!
+//! A decoded instruction enters, a fact about it leaves. What follows for a whole function is not known here.
 
 use iced_x86::{Code, FlowControl, Instruction, OpKind};
+
+/// `endbr64`, the only instruction that an indirect branch may reach if the processor checks that.
+pub const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
 
 /// Whether control may continue after the instruction.
 pub fn falls_through(instruction: &Instruction) -> bool {
@@ -13,9 +19,38 @@ pub fn falls_through(instruction: &Instruction) -> bool {
     )
 }
 
-/// Whether the instruction pushes a return address.
+/// Whether control goes on behind the instruction each time that it is executed and does not branch.
+///
+/// This holds for what falls through, but for two kinds of instructions: a call may not return, and `hlt` ends a program. A system
+/// call goes on.
+pub fn goes_on(instruction: &Instruction) -> bool {
+    // To iced a system call is a call.
+    falls_through(instruction)
+        && instruction.flow_control() != FlowControl::IndirectCall
+        && !instruction.is_call_near()
+        && !instruction.is_call_far()
+        && instruction.code() != Code::Hlt
+}
+
+/// Whether the instruction is a call, of a function or of the system.
 pub fn is_call(instruction: &Instruction) -> bool {
     matches!(instruction.flow_control(), FlowControl::Call | FlowControl::IndirectCall)
+}
+
+/// Whether the instruction always jumps.
+pub fn is_jump(instruction: &Instruction) -> bool {
+    matches!(instruction.flow_control(), FlowControl::UnconditionalBranch | FlowControl::IndirectBranch)
+}
+
+/// Whether the instruction names the address to which it may branch, other than by a call.
+pub fn is_direct_branch(instruction: &Instruction) -> bool {
+    use FlowControl::{ConditionalBranch, UnconditionalBranch, XbeginXabortXend};
+    matches!(instruction.flow_control(), ConditionalBranch | UnconditionalBranch | XbeginXabortXend)
+}
+
+/// Whether the instruction names an address to which it may branch, also by a call.
+pub fn has_branch(i: &Instruction) -> bool {
+    matches!(i.op0_kind(), OpKind::NearBranch16 | OpKind::NearBranch32 | OpKind::NearBranch64)
 }
 
 /// Whether the instruction does nothing.
@@ -24,14 +59,48 @@ pub fn is_nop(i: &Instruction) -> bool {
     matches!(i.code(), Nopw | Nopd | Nopq | Nop_rm16 | Nop_rm32 | Nop_rm64)
 }
 
-/// Whether the instruction may branch.
-pub fn has_branch(i: &Instruction) -> bool {
-    matches!(i.op0_kind(), OpKind::NearBranch16 | OpKind::NearBranch32 | OpKind::NearBranch64)
+/// Whether assemblers and linkers align code with the instruction: it does nothing, or is a breakpoint.
+pub fn is_padding_instruction(i: &Instruction) -> bool {
+    is_nop(i) || i.code() == Code::Int3
 }
 
 /// Whether the code begins with `[endbr64] [bnd] jmp [rip + slot]`, as a stub of a library function does
 /// (.plt.sec, .plt.got).
 pub fn is_stub(code: &[u8]) -> bool {
-    let code = code.strip_prefix(&[0xf3, 0x0f, 0x1e, 0xfa]).unwrap_or(code);
+    let code = code.strip_prefix(&ENDBR64).unwrap_or(code);
     code.strip_prefix(&[0xf2]).unwrap_or(code).starts_with(&[0xff, 0x25])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use iced_x86::{Decoder, DecoderOptions};
+
+    /// By the processor's manual, not by what iced calls them.
+    #[test]
+    fn what_instructions_do() {
+        // Bytes: falls through, goes on, is a call, is a jump, is a direct branch, is padding.
+        let expected: [(&[u8], [bool; 6]); 14] = [
+            (&[0x01, 0xd0], [true, true, false, false, false, false]), // add eax, edx
+            (&[0x90], [true, true, false, false, false, true]),        // nop
+            (&[0x66, 0x0f, 0x1f, 0x44, 0, 0], [true, true, false, false, false, true]), // nopw
+            (&[0xcc], [true, true, false, false, false, true]),        // int3
+            (&[0xe8, 0, 0, 0, 0], [true, false, true, false, false, false]), // call
+            (&[0xff, 0xd0], [true, false, true, false, false, false]), // call rax
+            (&[0x0f, 0x05], [true, true, true, false, false, false]),  // syscall
+            (&[0xeb, 0], [false, false, false, true, true, false]),    // jmp
+            (&[0xff, 0xe0], [false, false, false, true, false, false]), // jmp rax
+            (&[0x74, 0], [true, true, false, false, true, false]),     // je
+            (&[0xe2, 0], [true, true, false, false, true, false]),     // loop
+            (&[0xc3], [false, false, false, false, false, false]),     // ret
+            (&[0x0f, 0x0b], [false, false, false, false, false, false]), // ud2
+            (&[0xf4], [true, false, false, false, false, false]),      // hlt
+        ];
+        for (bytes, facts) in expected {
+            let i = Decoder::with_ip(64, bytes, 0x1000, DecoderOptions::NONE).decode();
+            let is = [falls_through, goes_on, is_call, is_jump, is_direct_branch, is_padding_instruction]
+                .map(|is| is(&i));
+            assert_eq!(is, facts, "{bytes:x?}");
+        }
+    }
 }

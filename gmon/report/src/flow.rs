@@ -3,7 +3,8 @@
 use iced_x86::FlowControl;
 
 use crate::counts::BlockCounts;
-use gprofinject_image::instructions::{Code, falls_through};
+use gprofinject_image::instructions::Code;
+use gprofinject_image::x86::{goes_on, is_call};
 
 /// The number of steps for one function, after which blocks are treated as not excluding each other. Only
 /// generated functions of tens of thousands of basic blocks need more.
@@ -48,7 +49,7 @@ impl Flow {
                 _ => None,
             };
             // A call that returns continues here.
-            let behind = (falls_through(&last) || is_call(&last)).then(|| at(block.end)).flatten();
+            let behind = (goes_on(&last) || is_call(&last)).then(|| at(block.end)).flatten();
             for to in [target, behind].into_iter().flatten() {
                 // Control has never passed an edge to or from a block that never ran.
                 if block.count > 0 && blocks[to].count > 0 {
@@ -174,10 +175,6 @@ fn ranks(next: &[Vec<usize>], first: Option<usize>) -> Vec<usize> {
         }
     }
     rank
-}
-
-fn is_call(instruction: &iced_x86::Instruction) -> bool {
-    matches!(instruction.flow_control(), FlowControl::Call | FlowControl::IndirectCall)
 }
 
 #[cfg(test)]

@@ -2,13 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use iced_x86::{FlowControl, Instruction};
+use iced_x86::Instruction;
 
 use crate::counts::{BlockCounts, FunctionCounts, Step, Sums};
 use gmon::Function;
 use gmon::{Arc, Block, Profile};
 use gprofinject_image::debug::Lines;
-use gprofinject_image::instructions::{Code, falls_through};
+use gprofinject_image::instructions::Code;
+use gprofinject_image::names::suffixes::before_cold;
+use gprofinject_image::x86::{goes_on, is_direct_branch};
 
 /// The counts of a program's functions, ready to be shown.
 pub struct Report<'p> {
@@ -79,7 +81,7 @@ impl<'p> Report<'p> {
                 let record = records.next_if(|record| record.addr == at);
                 count = record.map_or(count, |record| Some(record.count));
                 steps.push(Step { instruction, count, starts: record.is_some() });
-                if !falls_through(&instruction) {
+                if !goes_on(&instruction) {
                     count = None;
                 }
                 at = instruction.next_ip();
@@ -105,7 +107,7 @@ impl<'p> Report<'p> {
         for (index, function) in self.functions.iter().enumerate() {
             if !self.records_of(&function.symbol).is_empty() {
                 let steps = self.steps(index).into_iter();
-                let branches = steps.filter(|step| is_branch(&step.instruction));
+                let branches = steps.filter(|step| is_direct_branch(&step.instruction));
                 targets.extend(branches.map(|step| step.instruction.near_branch_target()));
             }
         }
@@ -203,12 +205,11 @@ fn wholes(code: &Code, symbols: &[Function]) -> Vec<Option<usize>> {
         named.entry(&symbol.name).or_default().push(index);
     }
     let whole = |part: &Function| {
-        let (name, _) = part.name.split_once(".cold")?;
-        let candidates = named.get(name)?;
+        let candidates = named.get(before_cold(&part.name)?)?;
         let leads_there = |&&index: &&usize| {
             let end = symbols[index].end();
             let inside = code.instructions(symbols[index].start).take_while(|i| i.ip() < end);
-            let mut targets = inside.filter(is_branch).map(|branch| branch.near_branch_target());
+            let mut targets = inside.filter(is_direct_branch).map(|branch| branch.near_branch_target());
             targets.any(|target| (part.start..part.end()).contains(&target))
         };
         match candidates.as_slice() {
@@ -217,11 +218,6 @@ fn wholes(code: &Code, symbols: &[Function]) -> Vec<Option<usize>> {
         }
     };
     symbols.iter().map(whole).collect()
-}
-
-fn is_branch(instruction: &Instruction) -> bool {
-    use FlowControl::{ConditionalBranch, UnconditionalBranch, XbeginXabortXend};
-    matches!(instruction.flow_control(), ConditionalBranch | UnconditionalBranch | XbeginXabortXend)
 }
 
 /// Adds the calls of arcs to the functions that contain their `to`.
@@ -239,7 +235,7 @@ fn count_calls(functions: &mut [FunctionCounts], arcs: &[Arc]) {
 
 /// Whether an instruction is neither a branch nor a call, so that a basic block does not end after it.
 fn goes_straight_on(instruction: &Instruction) -> bool {
-    falls_through(instruction) && !is_branch(instruction)
+    goes_on(instruction) && !is_direct_branch(instruction)
 }
 
 #[cfg(test)]

@@ -8,7 +8,8 @@ use std::collections::BTreeSet;
 
 use gmon::{Block, Profile};
 use gprofinject_image::debug::Lines;
-use gprofinject_image::instructions::{Code, falls_through};
+use gprofinject_image::instructions::Code;
+use gprofinject_image::x86::goes_on;
 
 /// Returns the blocks, sorted by address, with a record at each of the addresses `at` (sorted) to which a
 /// straight line leads. An address to which none leads gets no record: it was not counted, or is not code.
@@ -33,7 +34,7 @@ pub fn split(blocks: &[Block], code: &Code, at: &[u64]) -> Vec<Block> {
             if wanted.next_if(|&&wanted| wanted == address).is_some() {
                 out.push(Block { addr: address, count: block.count });
             }
-            if wanted.peek().is_none() || !falls_through(&instruction) {
+            if wanted.peek().is_none() || !goes_on(&instruction) {
                 break;
             }
         }

@@ -10,7 +10,8 @@ use std::sync::LazyLock;
 use gmon::{Block, Format, Merger, Profile};
 use gmon_report::{Report, Tally};
 use gprofinject_image::debug::Lines;
-use gprofinject_image::instructions::{Code, falls_through};
+use gprofinject_image::instructions::Code;
+use gprofinject_image::x86::goes_on;
 use proptest::prelude::*;
 use support::Folder;
 use support::truth::{Truth, is_own};
@@ -101,7 +102,7 @@ fn counts(profile: &Profile) -> BTreeMap<u64, u64> {
                 break;
             }
             counts.insert(instruction.ip(), block.count);
-            if !falls_through(&instruction) {
+            if !goes_on(&instruction) {
                 break;
             }
         }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use gmon::{Arc, Block, BuildId, Format, Profile};
-use gprofinject_image::instructions::falls_through;
+use gprofinject_image::x86::goes_on;
 use serde_json::Value;
 use support::truth::{Truth, have, is_own};
 use support::{Folder, bytes, run};
@@ -215,7 +215,7 @@ fn several_files_add_up() {
     let block = third.blocks[place.expect("a block of two instructions")];
     let crash = other.code.instructions(block.addr).nth(1).expect("an instruction").ip();
     third.blocks.insert(place.unwrap_or(0) + 1, Block { addr: crash, count: block.count - 1 });
-    let within = other.code.instructions(crash).take_while(|i| falls_through(i) && i.ip() < crash + 64);
+    let within = other.code.instructions(crash).take_while(|i| goes_on(i) && i.ip() < crash + 64);
     let behind = third.blocks.iter().map(|b| b.addr).filter(|a| *a > crash).min().unwrap_or(u64::MAX);
     let shortened: Vec<u64> = within.map(|i| i.ip()).take_while(|ip| *ip < behind).collect();
 

@@ -8,8 +8,8 @@ use gprofinject_image::Function;
 use gprofinject_plan::Verdict;
 
 use crate::os::say;
-use crate::program::names;
 use crate::program::planned::Planned;
+use gprofinject_image::names::demangle;
 
 /// Prints a line for each function: address, size, name, and the tactic or the reason for refusal. With
 /// `verbose`, also prints the demangled name.
@@ -55,7 +55,7 @@ fn write(planned: &Planned, verbose: bool, out: &mut impl Write) -> io::Result<(
                 Err(why) => write!(out, "  not counted: {} ({why})", why.name())?,
             }
         }
-        match names::demangle(function.name) {
+        match demangle::demangle(function.name) {
             plain if verbose && plain != function.name => writeln!(out, "  {}", say::visible(&plain))?,
             _ => writeln!(out)?,
         }

@@ -12,9 +12,9 @@ use gprofinject_image::{Function, FunctionKind};
 use serde::Serialize;
 
 use crate::os::say::Voice;
-use crate::program::names::demangle;
 use crate::program::planned::Planned;
 use crate::store::shape::Place;
+use gprofinject_image::names::demangle::demangle;
 
 /// A function that ran and that gprof cannot show.
 #[derive(Clone, Debug, Serialize, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use globset::{Glob, GlobMatcher};
 
 use crate::options::CountArg;
-use crate::program::names;
+use gprofinject_image::names::demangle;
 
 /// The user's selection.
 #[derive(Debug, Default)]
@@ -116,7 +116,7 @@ impl Filters {
 fn any<'n>(patterns: &[Pattern], names: &(impl Iterator<Item = &'n str> + Clone)) -> bool {
     let mut found = false;
     for pattern in patterns {
-        if names.clone().any(|name| names::any_spelling(name, |text| pattern.matcher.is_match(text))) {
+        if names.clone().any(|name| demangle::any_spelling(name, |text| pattern.matcher.is_match(text))) {
             pattern.used.store(true, Ordering::Relaxed);
             found = true;
         }

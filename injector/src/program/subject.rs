@@ -9,11 +9,11 @@ use std::thread;
 
 use blake3::Hash;
 use gprofinject_image::debug::DebugFile;
-use gprofinject_image::{Function, Image, Profiling};
+use gprofinject_image::headers::{self, ExecutableSegment, Header};
+use gprofinject_image::{Function, Image, Profiling, symbols};
 
 use crate::os::sys::{self, Mapped};
-use crate::program::elf::{self, Header};
-use crate::program::{memory, privileges, symbols};
+use crate::program::{memory, privileges};
 
 /// The number of bytes of code below which planning takes no longer than reading a plan from the cache.
 pub(crate) const LEAST_CODE: usize = 128 << 10;
@@ -58,7 +58,7 @@ pub(crate) struct Subject<'d> {
     /// Whether it has 32-bit addresses.
     pub(crate) narrow: bool,
     /// The executable segments; empty if they are not known.
-    pub(crate) code: Vec<elf::Segment>,
+    pub(crate) code: Vec<ExecutableSegment>,
     /// Why nothing can be hooked.
     pub(crate) unhookable: Option<String>,
     /// Whether nothing can be sampled either.
@@ -200,7 +200,7 @@ impl<'d> Subject<'d> {
 }
 
 fn examine<'d>(bytes: &'d [u8], debug_file: Option<&'d DebugFile>) -> Subject<'d> {
-    let program = match elf::read(bytes) {
+    let program = match headers::read(bytes) {
         Header::Ours(program) => program,
         Header::Narrow(program, abi) => {
             return Subject {
@@ -247,7 +247,7 @@ fn examine<'d>(bytes: &'d [u8], debug_file: Option<&'d DebugFile>) -> Subject<'d
 }
 
 /// Returns why no library can be put into a file that asks for no dynamic linker.
-fn without_interpreter(bytes: &[u8], program: &elf::Program) -> String {
+fn without_interpreter(bytes: &[u8], program: &headers::Program) -> String {
     let what = if symbols::is_dynamic_linker(bytes) {
         "it is the dynamic linker, which loads another program; name that program instead, and what --library-path says \
          in LD_LIBRARY_PATH"

@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 
+use gprofinject_image::headers::ExecutableSegment;
+
 use crate::options::SamplerArg;
 use crate::os::sys;
-use crate::program::elf;
 use crate::sampling::histogram::Histogram;
 use crate::sampling::perf::{self, Perf, Scope};
 use crate::sampling::records::{Event, Record};
@@ -103,7 +104,7 @@ struct Announced {
 
 /// A member's samples, and the place of its code in its file, by which its mapping is recognised.
 struct Sampled {
-    code: &'static [elf::Segment],
+    code: &'static [ExecutableSegment],
     histogram: Histogram,
     /// Whether samples are ignored for now.
     paused: bool,
@@ -160,7 +161,13 @@ impl Sampling {
     }
 
     /// Adds the next member of the family, which process `pid` is from now on, or from its next exec on.
-    pub(crate) fn announce(&mut self, pid: i32, code: &'static [elf::Segment], shape: Shape, at_exec: bool) {
+    pub(crate) fn announce(
+        &mut self,
+        pid: i32,
+        code: &'static [ExecutableSegment],
+        shape: Shape,
+        at_exec: bool,
+    ) {
         let member = self.members.len();
         self.members.push(Sampled { code, histogram: Histogram::new(shape), paused: false });
         let pid = pid as u32;
@@ -175,7 +182,7 @@ impl Sampling {
     pub(crate) fn announce_running(
         &mut self,
         pid: i32,
-        code: &'static [elf::Segment],
+        code: &'static [ExecutableSegment],
         shape: Shape,
         bias: u64,
     ) {
@@ -317,7 +324,7 @@ impl Track {
 
 /// Returns the load bias if this mapping is one of the program's code. The kernel maps the program before
 /// anything else, so the first mapping that fits belongs to the program.
-fn bias(code: &[elf::Segment], address: u64, len: u64, offset: u64) -> Option<u64> {
+fn bias(code: &[ExecutableSegment], address: u64, len: u64, offset: u64) -> Option<u64> {
     const IN_PAGE: u64 = 4095;
     let segment = code.iter().find(|segment| {
         let end = segment.offset.saturating_add(segment.len);
@@ -332,7 +339,7 @@ mod tests {
 
     #[test]
     fn the_bias_comes_from_the_programs_own_mapping() {
-        let code = [elf::Segment { address: 0x3040, offset: 0x1040, len: 0x800 }];
+        let code = [ExecutableSegment { address: 0x3040, offset: 0x1040, len: 0x800 }];
         assert_eq!(bias(&code, 0x55_5000_3000, 0x1000, 0x1000), Some(0x55_5000_0000));
         assert_eq!(bias(&code, 0x55_5000_3000, 0x1000, 0x2000), None);
         assert_eq!(bias(&code, 0x3000, 0x1000, 0x1000), Some(0));

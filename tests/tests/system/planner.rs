@@ -221,6 +221,7 @@ fn judge(image: &Image, seed: u64) -> Result<(), String> {
             hooks,
             engine,
             selected: &selected,
+            min_size: 0,
             insist: false,
             counted: count.then_some(&|_| true),
         };

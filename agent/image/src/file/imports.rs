@@ -7,6 +7,7 @@
 use crate::file::elf::{Elf, Rela, Symbol, records, slice, string};
 use crate::file::pointers::{dynamic_symbols, tables};
 use crate::file::ranges::CodeRanges;
+use crate::x86::ENDBR64;
 use object::LittleEndian as LE;
 use object::elf;
 
@@ -137,7 +138,6 @@ pub type Stubs = Vec<(u64, u64)>;
 
 /// Returns the stubs of counters and hooks.
 pub(crate) fn stubs(elf: &Elf<'_>, code: &CodeRanges, profiling: &Profiling) -> Stubs {
-    const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
     let Profiling { counters, hooks, .. } = profiling;
     if counters.is_empty() && hooks.is_empty() {
         return Stubs::new();

@@ -5,7 +5,8 @@ use crate::file::elf::{Elf, Load, Rela, Section, Symbol, Word, records};
 use crate::file::marks::TextMarks;
 use crate::file::ranges::CodeRanges;
 use object::LittleEndian as LE;
-use object::elf;
+use object::elf::{self, FileHeader64};
+use object::read::elf::RelrIterator;
 
 /// The pointers to code in a program.
 #[derive(Debug, Default)]
@@ -53,10 +54,10 @@ impl Pointers {
             }
         }
         for table in tables(elf, elf::SHT_RELR, &[(elf::DT_RELR, elf::DT_RELRSZ)]) {
-            for_each_relr(records(table), |place| {
+            for place in RelrIterator::<FileHeader64<LE>>::new(LE, records(table)) {
                 let word = elf.at_address(place, 8).and_then(|bytes| bytes.try_into().ok());
                 found(place, word.map(u64::from_le_bytes));
-            });
+            }
         }
         if !elf.position_independent {
             for_each_data_word(elf, |value| {
@@ -126,35 +127,6 @@ pub(crate) fn dynamic_symbols<'d>(elf: &Elf<'d>) -> &'d [Symbol] {
     }
     // Their number is nowhere. The table is as long as the largest index of a relocation requires.
     elf.dynamic_value(elf::DT_SYMTAB).and_then(|address| elf.rest_at(address)).map_or(&[], records)
-}
-
-/// Visits packed relative relocations: an even word is an address, and an odd one a bitmap of the 63 words
-/// after the last address.
-fn for_each_relr(words: &[Word], mut found: impl FnMut(u64)) {
-    let mut next = 0u64;
-    for word in words {
-        let word = word.get(LE);
-        if word & 1 == 0 {
-            // The addresses always ascend; a damaged table must not cause a loop.
-            if word < next {
-                return;
-            }
-            found(word);
-            next = word.wrapping_add(8);
-            continue;
-        }
-        let mut bits = word >> 1;
-        let mut place = next;
-        while bits != 0 {
-            let skip = u64::from(bits.trailing_zeros());
-            found(place.wrapping_add(8 * skip));
-            // Two shifts, because for the top bit alone a single shift would be one by 64.
-            bits = bits >> skip >> 1;
-            place = place.wrapping_add(8 * (skip + 1));
-        }
-        let Some(after) = next.checked_add(63 * 8) else { return };
-        next = after;
-    }
 }
 
 /// Visits the aligned words of all data. In a program that is loaded at its link addresses, pointers are

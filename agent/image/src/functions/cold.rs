@@ -16,8 +16,8 @@
 //! Code that starts with another frame than a function's cannot be called, whatever its name is.
 
 use crate::file::elf::Elf;
-use crate::functions::clones::numberless;
 use crate::functions::symbols::Label;
+use crate::names::suffixes::{Suffix, split};
 use std::collections::HashMap;
 
 /// What has made the program, as far as it matters for the meaning of `f.cold.3`.
@@ -37,7 +37,7 @@ impl Makers {
 
     /// Whether code with the name of a cold part is one.
     pub(crate) fn is_part(self, name: &str, frame: Option<bool>) -> bool {
-        let numbered = numberless(name).is_some_and(|name| name.ends_with(".cold."));
+        let numbered = split(name).is_some_and(|split| split.suffix == Suffix::Cold && split.numbered);
         !(numbered && self.outlines && frame != Some(false))
     }
 }

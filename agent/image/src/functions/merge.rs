@@ -15,10 +15,10 @@ use crate::file::elf::Elf;
 use crate::file::ranges::{CodeRange, CodeRanges};
 use crate::frames::unwind::{Fde, Unwind};
 use crate::function::{Function, FunctionKind};
-use crate::functions::clones::parent_name;
 use crate::functions::cold;
 use crate::functions::cold::{Makers, Orphan};
 use crate::functions::symbols::{Label, LabelKind, Labels};
+use crate::names::suffixes::parent_name;
 use crate::x86;
 
 /// The list of functions.

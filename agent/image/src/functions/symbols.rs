@@ -4,7 +4,7 @@ use crate::file::elf::{Elf, Section, Symbol, records, slice, string};
 use crate::file::error::ImageError;
 use crate::file::marks::{MARK_MAX, TextMarks, is_text_end, is_text_start};
 use crate::file::ranges::CodeRanges;
-use crate::functions::clones::parent_name;
+use crate::names::suffixes::parent_name;
 use crate::sort;
 use object::LittleEndian as LE;
 use object::elf;

@@ -10,6 +10,8 @@ use std::collections::HashMap;
 
 use gmon::{Function, Relation, Whole};
 
+use crate::names::suffixes::{Suffix, split};
+
 /// A symbol in code.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Label<'d> {
@@ -38,19 +40,13 @@ impl Label<'_> {
 /// `None` if there is no known suffix, or one that means another function (`f.lto_priv.0` and `f.llvm.1`
 /// belong to another file than `f`).
 fn shorter(name: &str) -> Option<(&str, Relation)> {
-    let digits = name.trim_end_matches(|letter: char| letter.is_ascii_digit());
-    let base = match digits.strip_suffix('.') {
-        Some(base) if digits.len() < name.len() => base,
-        _ => name,
+    let split = split(name)?;
+    let relation = match split.suffix {
+        Suffix::Version => Relation::Version,
+        Suffix::Rest => Relation::Rest,
+        Suffix::Cold | Suffix::Blocks | Suffix::Piece => Relation::Piece,
     };
-    let (whole, word) = base.rsplit_once('.').filter(|(whole, _)| !whole.is_empty())?;
-    let relation = match word {
-        "isra" | "constprop" | "clone" | "specialized" => Relation::Version,
-        "part" => Relation::Rest,
-        "cold" | "warm" | "__part" | "_omp_fn" | "_omp_cpyfn" | "omp_outlined" => Relation::Piece,
-        _ => return None,
-    };
-    Some((whole, relation))
+    Some((split.base, relation))
 }
 
 /// Returns the hidden labels in their order, with the functions to which they belong. `text` returns the code

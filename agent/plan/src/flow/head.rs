@@ -2,14 +2,13 @@
 
 use crate::x86::jump::JUMP;
 use crate::x86::predecode::fields::Class;
-use gprofinject_image::x86::{falls_through, has_branch, is_call};
+use gprofinject_image::x86::{ENDBR64, falls_through, has_branch, is_call};
 use gprofinject_image::{Function, Image};
 use iced_x86::Instruction;
 
 /// Returns the address at which the function is hooked: behind its `endbr64`, if it begins with one and there
 /// is room for a jump behind it; otherwise its first byte.
 pub(crate) fn hook_point(image: &Image, f: &Function) -> u64 {
-    const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
     let starts = image.code_at(f.address, 4).is_some_and(|b| b == ENDBR64);
     // A function of five bytes (`endbr64; ret`) gives up its endbr64, because otherwise it could not be
     // counted; no kernel enforces indirect branch tracking in user space.

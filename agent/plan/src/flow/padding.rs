@@ -2,8 +2,8 @@
 
 use crate::flow::facts::Flow;
 use gprofinject_image::Image;
-use gprofinject_image::x86::is_nop;
-use iced_x86::{Code, Decoder, DecoderOptions};
+use gprofinject_image::x86::is_padding_instruction;
+use iced_x86::{Decoder, DecoderOptions};
 
 /// Returns whether the bytes of `lo..hi`, behind a function that has room up to `limit`, are padding: nops
 /// and breakpoints that nobody jumps to, or zeros that nobody reads.
@@ -21,7 +21,7 @@ pub(crate) fn is_padding(image: &Image, flow: &Flow, lo: u64, hi: u64, limit: u6
     let mut decoder = Decoder::with_ip(64, bytes, lo, DecoderOptions::NONE);
     while decoder.ip() < hi {
         let i = decoder.decode();
-        if !is_nop(&i) && i.code() != Code::Int3 {
+        if !is_padding_instruction(&i) {
             return false;
         }
     }

@@ -2,16 +2,13 @@
 
 use std::io::IsTerminal;
 
+use gprofinject_image::names::demangle::demangle;
+
 use crate::cli::report_args::When;
 
 /// Returns a name as it is in the source, with control characters escaped.
 pub(crate) fn demangled(name: &str) -> String {
-    let rust = rustc_demangle::try_demangle(name).map(|name| format!("{name:#}")).ok();
-    let demangled = rust.or_else(|| {
-        let symbol = cpp_demangle::Symbol::new(name).ok().filter(|_| name.starts_with("_Z"))?;
-        symbol.demangle().ok()
-    });
-    plain(&demangled.unwrap_or_else(|| name.to_owned()))
+    plain(&demangle(name))
 }
 
 /// Returns a text with control characters escaped.

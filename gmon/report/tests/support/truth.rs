@@ -5,7 +5,8 @@ use std::path::Path;
 use std::process::Command;
 
 use gmon::{Arc, Block, Format, Profile};
-use gprofinject_image::instructions::{Code, falls_through};
+use gprofinject_image::instructions::Code;
+use gprofinject_image::x86::goes_on;
 use iced_x86::{FlowControl, Instruction};
 
 use super::{Folder, run};
@@ -92,14 +93,11 @@ impl Truth {
                 let count = self.count(address);
                 let starts = match &before {
                     None => true,
-                    Some(before) => {
-                        is_branch(before) || !falls_through(before) || self.count(before.ip()) != count
-                    }
+                    Some(before) => is_branch(before) || !goes_on(before) || self.count(before.ip()) != count,
                 };
-                let padding =
-                    before.as_ref().is_some_and(|before| !falls_through(before) && !is_call(before))
-                        && is_nop(&instruction)
-                        && count == 0;
+                let padding = before.as_ref().is_some_and(|before| !goes_on(before) && !is_call(before))
+                    && is_nop(&instruction)
+                    && count == 0;
                 if (starts || targets.contains(&address)) && !padding {
                     blocks.push(Block { addr: address, count });
                 }

@@ -8,9 +8,9 @@
 
 use crate::flow::branch::NEAR;
 use crate::parallel;
-use gprofinject_image::x86::is_nop;
+use gprofinject_image::x86::is_padding_instruction;
 use gprofinject_image::{Function, Image, ImageKind};
-use iced_x86::{Code, Decoder, DecoderOptions, Instruction, OpKind};
+use iced_x86::{Decoder, DecoderOptions, Instruction, OpKind};
 use std::ops::Range;
 
 /// Bytes that are searched in one piece.
@@ -87,7 +87,7 @@ fn is_padding(image: &Image, range: &Range<u64>) -> bool {
     }
     let mut decoder = Decoder::with_ip(64, bytes, range.start, DecoderOptions::NONE);
     let mut instructions = std::iter::from_fn(|| decoder.can_decode().then(|| decoder.decode()));
-    instructions.all(|i| is_nop(&i) || i.code() == Code::Int3)
+    instructions.all(|i| is_padding_instruction(&i))
 }
 
 impl References {

@@ -1,9 +1,9 @@
-//! The names of functions as people write them.
+//! The names of functions as people write them, in C++ and Rust.
 
 use std::borrow::Cow;
 
 /// Returns the demangled name with parameters, or the name itself if it is not mangled.
-pub(crate) fn demangle(name: &str) -> Cow<'_, str> {
+pub fn demangle(name: &str) -> Cow<'_, str> {
     match split(name) {
         Mangled::No => Cow::Borrowed(name),
         Mangled::Rust(text) => Cow::Owned(text),
@@ -17,7 +17,7 @@ pub(crate) fn demangle(name: &str) -> Cow<'_, str> {
 /// Visits all spellings that a pattern may mean: the name in the symbol table, the name without the suffix of
 /// a compiler's clone (`f.constprop.0`), and the demangled name with and without parameters. Returns true as
 /// soon as `visit` does.
-pub(crate) fn any_spelling(name: &str, mut visit: impl FnMut(&str) -> bool) -> bool {
+pub fn any_spelling(name: &str, mut visit: impl FnMut(&str) -> bool) -> bool {
     if visit(name) {
         return true;
     }

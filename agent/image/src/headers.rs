@@ -1,0 +1,187 @@
+//! What kind of file it is, by the little of an ELF header that decides what can be done with it at all.
+//!
+//! The first bytes of any file enter; a [`Header`] leaves, which says in the user's words what the file is. This is readable
+//! where [`Image::read`](crate::Image::read) has already given up: a 32-bit program is sampled, and a library or a program for
+//! another processor is named.
+
+use object::LittleEndian as LE;
+use object::elf;
+use object::pod;
+use object::read::elf::{Dyn, FileHeader, ProgramHeader};
+
+use crate::file::elf::{records, slice};
+
+/// What a file is.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Header {
+    /// A program for x86-64 with 64-bit addresses.
+    Ours(Program),
+    /// A program for the same processor with 32-bit addresses, and the name of its ABI.
+    Narrow(Program, &'static str),
+    /// A program for another processor, and what it is for.
+    Foreign(String),
+    /// The file begins as an ELF file and does not go on as one.
+    Broken(&'static str),
+    NotElf,
+}
+
+/// What the headers of a program say.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Program {
+    /// The program is loaded where it was linked (ET_EXEC).
+    pub fixed: bool,
+    pub interpreter: Option<String>,
+    /// It names libraries that the dynamic linker is to load first (DT_NEEDED).
+    pub needs_libraries: bool,
+    pub code: Vec<ExecutableSegment>,
+}
+
+/// An executable PT_LOAD segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExecutableSegment {
+    pub address: u64,
+    pub offset: u64,
+    /// Bytes in memory.
+    pub len: u64,
+}
+
+const IN_HEADER: &str = "the file ends inside the ELF header";
+
+/// Says what a file is.
+pub fn read(bytes: &[u8]) -> Header {
+    if !bytes.starts_with(&elf::ELFMAG) {
+        return Header::NotElf;
+    }
+    // These fields stand at the same place in headers of 32 and 64 bits.
+    let (Some(&class), Some(&data)) = (bytes.get(4), bytes.get(5)) else { return Header::Broken(IN_HEADER) };
+    let Some(machine) = bytes.get(18..).and_then(|rest| rest.first_chunk().copied()) else {
+        return Header::Broken(IN_HEADER);
+    };
+    let is_big_endian = elf::DataEncoding(data) == elf::ELFDATA2MSB;
+    let machine = if is_big_endian { u16::from_be_bytes(machine) } else { u16::from_le_bytes(machine) };
+    let narrow = |abi| {
+        let program = read_program::<elf::FileHeader32<LE>>(bytes);
+        program.map_or_else(Header::Broken, |program| Header::Narrow(program, abi))
+    };
+    match (elf::FileClass(class), elf::Machine(machine)) {
+        (elf::ELFCLASS64, elf::EM_X86_64) => {
+            read_program::<elf::FileHeader64<LE>>(bytes).map_or_else(Header::Broken, Header::Ours)
+        }
+        (elf::ELFCLASS32, elf::EM_386) => narrow("i386"),
+        (elf::ELFCLASS32, elf::EM_X86_64) => narrow("x32"),
+        (elf::ELFCLASS32 | elf::ELFCLASS64, machine) => {
+            Header::Foreign(format!("a program for another processor ({})", machine_name(machine)))
+        }
+        _ => Header::Broken("the ELF header names neither 32 nor 64 bit"),
+    }
+}
+
+fn read_program<Elf: FileHeader<Endian = LE>>(bytes: &[u8]) -> Result<Program, &'static str> {
+    let (header, _) = pod::from_bytes::<Elf>(bytes).map_err(|()| IN_HEADER)?;
+    let kind = header.e_type(LE);
+    if kind != elf::ET_EXEC && kind != elf::ET_DYN {
+        return Err("the ELF file is not a program");
+    }
+    let count = usize::from(header.e_phnum(LE));
+    let len = count * size_of::<Elf::ProgramHeader>();
+    let table = slice(bytes, header.e_phoff(LE).into(), len as u64);
+    let segments: &[Elf::ProgramHeader] = records(table.ok_or("the file ends inside the program headers")?);
+    let mut program = Program { fixed: kind == elf::ET_EXEC, ..Program::default() };
+    for segment in segments {
+        let offset = segment.p_offset(LE).into();
+        let contents = || slice(bytes, offset, segment.p_filesz(LE).into());
+        match segment.p_type(LE) {
+            elf::PT_INTERP => {
+                let name = contents().ok_or("the file ends inside the interpreter's name")?;
+                let name = name.split(|&byte| byte == 0).next().unwrap_or_default();
+                program.interpreter = Some(String::from_utf8_lossy(name).into_owned());
+            }
+            elf::PT_DYNAMIC => {
+                let entries: &[Elf::Dyn] = records(contents().unwrap_or_default());
+                program.needs_libraries = entries.iter().any(|entry| entry.d_tag(LE) == elf::DT_NEEDED);
+            }
+            elf::PT_LOAD if segment.p_flags(LE).contains(elf::PF_X) => {
+                contents().ok_or("the file ends before its code does")?;
+                program.code.push(ExecutableSegment {
+                    address: segment.p_vaddr(LE).into(),
+                    offset,
+                    len: segment.p_memsz(LE).into(),
+                });
+            }
+            _ => {}
+        }
+    }
+    if program.code.is_empty() { Err("the ELF file has no code") } else { Ok(program) }
+}
+
+fn machine_name(machine: elf::Machine) -> String {
+    match machine {
+        elf::EM_MIPS => "MIPS".into(),
+        elf::EM_PPC => "PowerPC".into(),
+        elf::EM_PPC64 => "PowerPC64".into(),
+        elf::EM_S390 => "s390".into(),
+        elf::EM_ARM => "ARM".into(),
+        elf::EM_AARCH64 => "AArch64".into(),
+        elf::EM_RISCV => "RISC-V".into(),
+        elf::EM_LOONGARCH => "LoongArch".into(),
+        other => format!("ELF machine {}", other.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn own() -> Vec<u8> {
+        std::fs::read("/proc/self/exe").expect("our own program")
+    }
+
+    #[test]
+    fn reads_its_own_program() {
+        let Header::Ours(program) = read(&own()) else { panic!("not ours") };
+        assert!(!program.fixed && program.needs_libraries);
+        assert_eq!(program.interpreter.as_deref(), Some("/lib64/ld-linux-x86-64.so.2"));
+        assert_eq!(program.code.len(), 1);
+    }
+
+    #[test]
+    fn every_truncation_is_an_answer() {
+        let bytes = own();
+        for len in 0..4096 {
+            match read(&bytes[..len]) {
+                Header::NotElf => assert!(len < 4),
+                Header::Broken(_) => assert!(len >= 4),
+                other => panic!("{len}: {other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn other_machines_are_named() {
+        let mut bytes = own();
+        bytes[18] = 183;
+        assert_eq!(read(&bytes), Header::Foreign("a program for another processor (AArch64)".into()));
+        (bytes[4], bytes[18]) = (1, 40);
+        assert_eq!(read(&bytes), Header::Foreign("a program for another processor (ARM)".into()));
+        (bytes[4], bytes[5], bytes[18], bytes[19]) = (2, 2, 0, 22);
+        assert_eq!(read(&bytes), Header::Foreign("a program for another processor (s390)".into()));
+    }
+
+    #[test]
+    fn headers_of_32_bits() {
+        let mut bytes = vec![0; 52 + 32 + 4];
+        bytes[..7].copy_from_slice(b"\x7fELF\x01\x01\x01");
+        let mut put = |at: usize, word: u32| bytes[at..at + 4].copy_from_slice(&word.to_le_bytes());
+        put(16, u32::from(elf::ET_EXEC.0) | u32::from(elf::EM_386.0) << 16);
+        put(28, 52);
+        put(44, 1);
+        for (field, word) in [elf::PT_LOAD.0, 84, 0x8048054, 0, 4, 0x10, elf::PF_X.0].into_iter().enumerate()
+        {
+            put(52 + 4 * field, word);
+        }
+        let code = vec![ExecutableSegment { address: 0x804_8054, offset: 84, len: 0x10 }];
+        let program = Program { fixed: true, interpreter: None, needs_libraries: false, code };
+        assert_eq!(read(&bytes), Header::Narrow(program, "i386"));
+        assert!(matches!(read(&bytes[..87]), Header::Broken(_)));
+    }
+}

@@ -1,0 +1,6 @@
+//! Names of functions: what a compiler's suffix says, and how a mangled name reads in its language.
+//!
+//! Names from any symbol table enter, names and facts about them leave. Nothing here knows of files or addresses.
+
+pub mod demangle;
+pub mod suffixes;
