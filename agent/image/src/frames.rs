@@ -2,5 +2,6 @@
 //! unwinder enters them again.
 
 pub mod encoded;
-pub(crate) mod lsda;
+pub(crate) mod landing_pads;
+pub mod lsda;
 pub mod unwind;

@@ -2,7 +2,7 @@
 //! data points at.
 //!
 //! [`Image::read`] is the whole way: `elf` checks headers and ranges; `ranges` says where code is; `symbols`
-//! and `unwind` read the two witnesses of functions, and `functions` (with `cold`) merges them; `lsda`,
+//! and `unwind` read the two witnesses of functions, and `functions` (with `cold`) merges them; `landing_pads`,
 //! `pointers` and `notes` collect what else may enter code. After `elf` only a missing table is an error:
 //! what is odd inside of one costs what it describes, not the program. `imports` and `profiling` take out what
 //! a build for profiling has put in.
