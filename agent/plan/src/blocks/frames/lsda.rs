@@ -1,4 +1,5 @@
-//! Reads the parts of exception tables that are in use (as GCC writes them, gcc/except.c).
+//! Reads those parts of exception tables that are in use, in the form in which GCC writes them
+//! (gcc/except.c).
 
 use gimli::DwEhPe;
 use gimli::constants::DW_EH_PE_omit;
@@ -10,11 +11,11 @@ use gprofinject_image::frames::unwind::Description;
 pub(crate) struct Site {
     /// The first address.
     pub(crate) start: u64,
-    /// The first address behind it.
+    /// The first address after it.
     pub(crate) end: u64,
-    /// Address of the landing pad. 0: there is none.
+    /// Address of the landing pad, or 0 if there is none.
     pub(crate) pad: u64,
-    /// One more than the offset of the first action record. 0: there is none.
+    /// One more than the offset of the first action record, or 0 if there is none.
     pub(crate) action: u64,
 }
 
@@ -24,21 +25,21 @@ pub(crate) struct Table<'d> {
     pub(crate) sites: Vec<Site>,
     /// The action records in use, from the first one on.
     pub(crate) actions: &'d [u8],
-    /// How types are encoded. `DW_EH_PE_omit`: there are none.
+    /// The encoding of types, or `DW_EH_PE_omit` if there are none.
     pub(crate) encoding: DwEhPe,
     /// Bytes of a type.
     pub(crate) size: usize,
-    /// The types in use as they are encoded, the last one first.
+    /// The encoded types that are in use, the last one first.
     pub(crate) types: &'d [u8],
     /// Address of `types`.
     pub(crate) types_at: u64,
-    /// The exception specifications in use, which stand behind the types.
+    /// The exception specifications that are in use. They follow the types.
     pub(crate) specifications: &'d [u8],
 }
 
 impl<'d> Table<'d> {
-    /// Reads the exception table of a frame description. `None`: it is damaged, or has an encoding that is
-    /// not known.
+    /// Reads the exception table of a frame description. Returns `None` if the table is damaged, or has an
+    /// unknown encoding.
     pub(crate) fn read(image: &Image<'d>, d: &Description) -> Option<Table<'d>> {
         let bytes = image.data_from(d.lsda)?;
         let mut reader = Reader { bytes, address: d.lsda, function: d.start };
@@ -88,8 +89,8 @@ impl<'d> Table<'d> {
         if used.specifications > 0 {
             let mut reader = Reader { bytes: image.data_from(base)?, address: base, function: 0 };
             let all = reader.bytes;
-            // These are lists of types, each ended by a zero. Reads up to the end of the last one that is in
-            // use.
+            // The specifications are lists of types, each terminated by a zero. This reads up to the end
+            // of the last list in use.
             while all.len() - reader.bytes.len() < used.specifications || {
                 let done = all.len() - reader.bytes.len();
                 all.get(done.checked_sub(1)?) != Some(&0)
@@ -105,7 +106,7 @@ impl<'d> Table<'d> {
     }
 }
 
-/// How much of what stands behind the ranges is in use.
+/// How much of the data after the ranges is in use.
 #[derive(Default)]
 struct Used {
     /// Bytes of action records.
