@@ -3,7 +3,7 @@
 //!
 //! * [`plan`]: the plan file. Written by the injector before the program starts, mapped by the agent.
 //! * [`region`]: the region file. Created by the injector, filled by the agent, read by the injector.
-//! * [`names`]: the names of both, and of what else is in a run folder.
+//! * [`names`]: the names of both, and of the other files in a run folder.
 //! * [`ask`]: the requests of a profiled process to the injector.
 //! * [`attach`]: the injector's orders to an agent in a process that is already running.
 //! * [`frida`]: the information that the agent gives to the library with Frida's gum.

@@ -12,7 +12,6 @@ pub(crate) const SITES_LEN: usize = 1024;
 /// returns to a site, the assembly in [`crate::hot::gate`] looks for the caller without any other check of the return
 /// address. The low bits of a site's address are its index in the table. Any thread may replace it by another site; a
 /// call whose return address is not in the table takes the slow path.
-/// found here takes the slow path.
 pub(crate) static SITES: [AtomicU64; SITES_LEN] = [const { AtomicU64::new(0) }; SITES_LEN];
 
 fn site(return_address: u64) -> &'static AtomicU64 {
