@@ -1,8 +1,9 @@
-//! Counting calls: what runs each time that a hooked function is entered, if its thunk cannot do it alone.
+//! Counting calls: the code that runs when a hooked function is entered, if its thunk cannot count the call alone.
 //!
-//! A thunk comes to [`gate`], which leads to [`arcs`] (an arc that is not at home in its slot) or to [`cells`] (a stack not
-//! seen before), and back to the place that a [`next::Next`] names. Counts leave this layer in the mapped region file. The
-//! layer does not know how the hooks came into the program, nor what the process does besides.
+//! A thunk jumps to [`gate`], which calls [`arcs`] (for an arc that is not in its home slot) or [`cells`] (for a
+//! stack that is not in the thread's window), and continues at the place that a [`next::Next`] names. Counts leave
+//! this layer in the mapped region file. The layer does not know how the hooks were set up, nor about other events in
+//! the process.
 
 pub(crate) mod arcs;
 pub(crate) mod callers;

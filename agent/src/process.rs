@@ -1,7 +1,7 @@
-//! What becomes of the process: forked children, executed programs, seccomp, the end without an injector.
+//! Events in the life of the process: forked children, executed programs, seccomp, the end without an injector.
 //!
-//! The C library's functions for these are defined or patched here and passed on. This layer uses the counting below it, and
-//! does not know how a process is set up or given orders.
+//! The C library's functions for these are defined or patched here, and then call the originals. This layer uses the
+//! counting layer below it, and does not know how a process is set up or given orders.
 
 pub(crate) mod children;
 pub(crate) mod execute;

@@ -1,7 +1,7 @@
 //! Setting up: from the dynamic linker's first call to a hooked program.
 //!
-//! [`early`] runs before any code of the program; [`setup`] reads the plan file and carries it out, and leaves an
-//! [`crate::program::agent::Agent`]. The layer does not know of orders to a running process, which use it.
+//! [`early`] runs before any code of the program; [`setup`] reads the plan file, carries it out, and installs an
+//! [`crate::program::agent::Agent`]. The layer does not know about orders to a running process, which use it.
 
 pub(crate) mod arena;
 pub(crate) mod early;

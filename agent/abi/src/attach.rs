@@ -1,8 +1,8 @@
-//! How the injector gives orders to an agent in a process that runs already.
+//! The injector's orders to an agent in a process that is already running.
 //!
-//! The injector borrows a stopped thread of the process and has it call the library's function [`CONTROL`] with an
-//! [`Order`] in memory. If the process was started without the agent, the injector has mapped the library by itself, and
-//! its first order is [`Command::Prepare`].
+//! The injector borrows a stopped thread of the process and makes it call the library's function [`CONTROL`] with an
+//! [`Order`] in memory. If the process was started without the agent, the injector has mapped the library by itself,
+//! and its first order is [`Command::Prepare`].
 
 use core::mem::offset_of;
 
@@ -12,30 +12,31 @@ use crate::coded::coded;
 use crate::names::FOLDER_MAX;
 use crate::plan::ThreadWords;
 
-/// Name of the library's entry for orders. On entry, rdi is the address of an [`Order`], and rsp, a multiple of 16, is the
-/// top of a stack that the injector has made. The function never returns: it sets [`Order::done`] and sleeps.
+/// Name of the library's entry point for orders. On entry, rdi is the address of an [`Order`], and rsp, a multiple of
+/// 16, is the top of a stack that the injector has made. The function never returns: it sets [`Order::done`] and
+/// sleeps.
 pub const CONTROL: &str = "gprofinject_control";
 
 coded! {
-    /// What an order tells the agent to do.
+    /// The command of an order.
     pub enum Command as CommandCode(u64) {
-        /// Do everything that the set-up does except for the patches. Other threads may run meanwhile.
+        /// Do the whole set-up except for the patches. Other threads may run in the meantime.
         Prepare = 1,
-        /// Write the patches. For this order and the ones below, all other threads stand still, outside of the patched
+        /// Write the patches. For this order and the ones below, all other threads are stopped, outside the patched
         /// instructions.
         Arm = 2,
-        /// Write the program's original instructions. Frames that are on the stack still return through the arena.
+        /// Restore the program's original instructions. Frames that are on the stack still return through the arena.
         Pause = 3,
-        /// Write the patches once more.
+        /// Write the patches again.
         Resume = 4,
-        /// After [`Command::Pause`]: undo what [`Command::Arm`] has changed in the C library.
+        /// After [`Command::Pause`]: undo the changes of [`Command::Arm`] to the C library.
         Leave = 5,
     }
 }
 
-/// Longest `FOLDER/NAME` of a process's files, without a suffix.
+/// Maximum length of the `FOLDER/NAME` of a process's files, without a suffix.
 pub const PLACE_MAX: usize = FOLDER_MAX + 64;
-/// Most functions of the C library that lead to the agent.
+/// Maximum number of functions of the C library that are redirected to the agent.
 pub const DETOURS_MAX: usize = 32;
 /// Length of the table of mappings that [`Order::mapped`] names.
 pub const MAPPED_MAX: usize = 1024;
@@ -43,53 +44,56 @@ pub const MAPPED_MAX: usize = 1024;
 /// Offset of the [`ThreadWords`] from the thread pointer in a process that was attached to: glibc's
 /// `__glibc_unused2` of tcbhead_t (sysdeps/x86_64/nptl/tls.h), 512 bytes at offset 128 in all versions.
 pub const WORDS: u64 = 128;
-/// Offset of the landing pad of a thread that waits before it goes on in an exception handler (see [`Order::waiting`]).
+/// Offset of the landing pad of a thread that waits before it continues in an exception handler (see
+/// [`Order::waiting`]).
 pub const PAD: u64 = WORDS + size_of::<ThreadWords>() as u64;
 /// Offset of that thread's rax.
 pub const ACCUMULATOR: u64 = PAD + 8;
 /// Offset of the number of rounds for which that thread still waits.
 pub const ROUNDS: u64 = ACCUMULATOR + 8;
 
-/// An order with its result. The injector writes the whole record before the agent runs, and reads it when `done` is set;
-/// meanwhile only the agent touches it.
+/// An order with its result. The injector writes the whole record before the agent runs, and reads it when `done` is
+/// set; in between, only the agent accesses it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct Order {
-    /// The agent stores 1 here at the end, from machine code.
+    /// Set to 1 by the agent's machine code at the end.
     pub done: u64,
-    /// In: a [`Command`].
+    /// Input: a [`Command`].
     pub command: CommandCode,
-    /// Out: 0, or an errno.
+    /// Output: 0, or an errno.
     pub result: i64,
-    /// Out of [`Command::Prepare`]: what every thread's words must be before [`Command::Arm`].
+    /// Output of [`Command::Prepare`]: the values that every thread's words must have before [`Command::Arm`].
     pub words: ThreadWords,
-    /// Out of [`Command::Prepare`]: the table of shadows ([`crate::plan::ArenaHeader::shadows`]).
+    /// Output of [`Command::Prepare`]: the table of shadows ([`crate::plan::ArenaHeader::shadows`]).
     pub shadows: u64,
-    /// Out of [`Command::Prepare`]: address of [`MAPPED_MAX`] pairs of address and length, which name what the agent has
-    /// mapped beside its files; 0: the agent has mapped nothing.
+    /// Output of [`Command::Prepare`]: address of [`MAPPED_MAX`] pairs of address and length, which describe the
+    /// agent's mappings other than those of its files; 0 if the agent has mapped nothing.
     pub mapped: u64,
-    /// Out of [`Command::Prepare`]: first the address of a word: while it is not 0, threads that an exception has led to a
-    /// handler wait before they go on there. Then the start and the end of the code in which they wait.
+    /// Output of [`Command::Prepare`]: first the address of a word; while it is nonzero, threads in which an
+    /// exception has reached a handler wait before they continue there. Then the start and the end of the code in
+    /// which they wait.
     pub waiting: [u64; 3],
-    /// Out: the last step that was begun, in case it failed. 1: the C library's system calls; 2: the program's text.
+    /// Output: the last step that was begun, for the report of a failure. 1: the C library's system calls; 2: the
+    /// program's text.
     pub step: u64,
-    /// In: address of `_Unwind_GetGR` if an unwinder is part of the program, else 0.
+    /// Input: address of `_Unwind_GetGR` if an unwinder is part of the program, else 0.
     pub get_gr: u64,
-    /// In: where the main thread's stack began.
+    /// Input: the address at which the main thread's stack began.
     pub stack: u64,
-    /// In: the entries of the auxiliary vector that the agent needs, type and value, ended by type 0.
+    /// Input: the entries of the auxiliary vector that the agent needs, type and value, terminated by type 0.
     pub auxiliary: [[u64; 2]; 8],
-    /// In: functions of the C library that lead to the agent from [`Command::Arm`] on, and the addresses by which the
-    /// agent can still call their own code.
+    /// Input: functions of the C library that are redirected to the agent from [`Command::Arm`] on, and the addresses
+    /// by which the agent can still call their own code.
     pub detours: [[u64; 2]; DETOURS_MAX],
-    /// In: number of entries of `detours` that are in use.
+    /// Input: number of entries of `detours` that are in use.
     pub detours_count: u64,
-    /// In: descriptors of the region file and the plan file, open in the process. [`Command::Prepare`] closes them. If
-    /// one is -1, the agent opens both files by name.
+    /// Input: descriptors of the region file and the plan file, open in the process. [`Command::Prepare`] closes
+    /// them. If one is -1, the agent opens both files by name.
     pub descriptors: [i64; 2],
-    /// In: number of bytes of `place` that are in use.
+    /// Input: number of bytes of `place` that are in use.
     pub place_len: u64,
-    /// In: `FOLDER/NAME`.
+    /// Input: `FOLDER/NAME`.
     pub place: [u8; PLACE_MAX],
 }
 

@@ -1,23 +1,24 @@
-//! What the agent tells the library with Frida's gum, inside the profiled process.
+//! The information that the agent gives to the library with Frida's gum, inside the profiled process.
 //!
-//! The agent sets up everything but the patches that gum makes ([`crate::plan::Maker::Frida`]). When the C library is
-//! ready, the dynamic linker runs the constructor of gum's library, which asks the agent for its [`Orders`] and has gum
-//! lead each of those functions into its thunk.
+//! The agent does the whole set-up except for the patches that gum makes ([`crate::plan::Maker::Frida`]). When the C
+//! library is ready, the dynamic linker runs the constructor of gum's library, which asks the agent for its
+//! [`Orders`] and has gum redirect each of those functions to its thunk.
 //!
-//! [`Orders`] never leaves the process and holds pointers, so it is no record of bytes like those of the other modules.
+//! [`Orders`] never leaves the process and contains pointers, so it is not a record of bytes like those of the other
+//! modules.
 
 use core::ffi::c_void;
 
 use crate::plan::Patch;
 use crate::shared::RegionRef;
 
-/// The agent's function that answers, an [`Ask`].
+/// Name of the agent's function that fills in the [`Orders`]; its type is [`Ask`].
 pub const ASK: &core::ffi::CStr = c"gprofinject_frida_orders";
 
 /// Fills in the orders and answers true; or answers false if the program is not hooked, so that nothing is to be done.
 pub type Ask = unsafe extern "C" fn(orders: *mut Orders) -> bool;
 
-/// What gum's library needs to know.
+/// The input of gum's library.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Orders {
@@ -27,17 +28,18 @@ pub struct Orders {
     pub count: u64,
     /// Runtime address minus link address.
     pub bias: u64,
-    /// Where gum's library says what it did: [`RegionRef::frida_patched`] and [`RegionRef::frida_ns`].
+    /// The region header in which gum's library reports its work: [`RegionRef::frida_patched`] and
+    /// [`RegionRef::frida_ns`].
     pub region: RegionRef,
-    /// Calls the routine with the argument and answers true; or answers false if the routine has panicked, which is reported in
-    /// the region file then.
+    /// Calls the routine with the argument. Returns whether the routine has returned; otherwise it has panicked, and
+    /// the region file reports that.
     pub attempt: unsafe extern "C" fn(routine: Routine, argument: *mut c_void) -> bool,
-    /// What a panic handler in such a routine has to call, with the place of the panic: the source file's name, its length in
-    /// bytes, and the line.
+    /// A panic handler in such a routine must call this function with the place of the panic: the source file's name,
+    /// the name's length in bytes, and the line.
     pub panicked: Panicked,
 }
 
-/// What [`Orders::attempt`] calls.
+/// The type of the routines that [`Orders::attempt`] calls.
 pub type Routine = unsafe extern "C" fn(argument: *mut c_void);
 
 /// See [`Orders::panicked`].

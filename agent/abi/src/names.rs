@@ -1,10 +1,10 @@
 //! Names of environment variables and of files in a run folder.
 
-/// Environment variable that tells the agent its run: `FOLDER/NAME`, where `FOLDER` is the run folder and
-/// `NAME` the process's own name in it. The agent removes it, and itself from `LD_PRELOAD`, before any code
-/// of the program can look.
+/// Environment variable that identifies the run for the agent: `FOLDER/NAME`, where `FOLDER` is the run folder and
+/// `NAME` is the process's own name in it. The agent removes the variable, and itself from `LD_PRELOAD`, before any
+/// code of the program can read them.
 pub const RUN_VARIABLE: &str = "GPROFINJECT_RUN";
-/// The user's own `LD_PRELOAD`, if it was set. The agent puts it back.
+/// The user's own `LD_PRELOAD`, if it was set. The agent restores it.
 pub const PRELOAD_VARIABLE: &str = "GPROFINJECT_LD_PRELOAD";
 /// File name of the agent's library in the run folder.
 pub const AGENT_FILE: &str = "libgprofinject.so";

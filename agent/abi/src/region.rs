@@ -1,4 +1,4 @@
-//! The region file: what one process counted. It outlives the process.
+//! The region file, which contains the counts of one process. It outlives the process.
 //!
 //! ```text
 //! 0                   RegionHeader (one page)
@@ -17,12 +17,13 @@
 //! counters            u64 *: how often basic blocks were entered, `counter_bytes` bytes
 //! ```
 //!
-//! The file is sparse; the injector gives it its full length. When the agent is to store the first arc in a *chunk* of a
-//! thread block, it commits the chunk: MADV_POPULATE_WRITE, then a shared mapping over the zeros that were there. So a
-//! full file system is an error code and not a SIGBUS. Parts that were never committed read as zeros.
+//! The file is sparse; the injector gives it its full length. Before the agent stores the first arc in a *chunk* of a
+//! thread block, it commits the chunk: MADV_POPULATE_WRITE, then a shared mapping that replaces the zeros there. A
+//! full file system is therefore an error code and not a SIGBUS. Parts that were never committed read as zeros.
 //!
-//! The records here are for code that reads or writes a file as a whole. The agent, whose threads use a mapping of the
-//! file at the same time, reaches the same fields through [`crate::shared`], which says for each field who writes it.
+//! The records here are for code that reads or writes a file as a whole. The agent, whose threads use a mapping of
+//! the file at the same time, accesses the same fields through [`crate::shared`], which documents the writer of each
+//! field.
 
 use core::mem::offset_of;
 
@@ -48,12 +49,12 @@ pub const LINKS_SHIFT: u32 = 47;
 /// The largest such number.
 pub const LINKS: u64 = (1 << 13) - 1;
 
-/// Whether a key is one with [`LINKED`].
+/// Returns whether a key contains [`LINKED`].
 pub const fn is_linked(key: u64) -> bool {
     key & (CALLER | TAIL | SITE | LINKED) == LINKED
 }
 
-/// The key as it was before its calls were linked. User addresses have 47 bits.
+/// Returns the key as it was before its calls were linked. User addresses have 47 bits.
 pub const fn plain_key(key: u64) -> u64 {
     if is_linked(key) { key & ((1 << LINKS_SHIFT) - 1) } else { key }
 }
@@ -63,8 +64,8 @@ pub const MAGIC: [u8; 8] = *b"gpi-regn";
 /// Bytes of a page.
 pub const PAGE: u64 = 4096;
 
-/// The injector's part of a region file's header. It is written before the program starts, and nobody writes it later. A
-/// forked child's agent copies its parent's into its own file.
+/// The injector's part of a region file's header. The injector writes it before the program starts, and it does not
+/// change later. The agent of a forked child copies the parent's into its own file.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct RegionOrders {
@@ -72,7 +73,7 @@ pub struct RegionOrders {
     pub magic: [u8; 8],
     /// [`crate::VERSION`].
     pub version: u32,
-    /// Samples per second of CPU time that the agent takes by timer; 0: the injector samples, or nobody.
+    /// Samples per second of CPU time that the agent takes by timer, or 0 if the agent does not sample.
     pub timer_rate: u32,
     /// File offset of the histogram.
     pub histogram_offset: u64,
@@ -97,20 +98,20 @@ pub struct RegionOrders {
     /// Number of thread blocks for which the (sparse) file has room: its length is
     /// `blocks_offset + blocks_max * block_len`.
     pub blocks_max: u64,
-    /// Not 0: forked children are profiled as well, and programs that the process executes.
+    /// Nonzero if forked children and executed programs are profiled as well.
     pub follow: u32,
     /// Number of the plan in the injector.
     pub plan: u32,
 }
 
-/// The first bytes of a region file. Behind the orders stands what the agent says of its process;
-/// [`crate::shared::RegionRef`] says who writes each of these fields.
+/// The first bytes of a region file. After the orders comes the agent's report on its process;
+/// [`crate::shared::RegionRef`] documents the writer of each of these fields.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct RegionHeader {
     /// The injector's part.
     pub orders: RegionOrders,
-    /// How far the agent has come: a [`State`].
+    /// The agent's progress: a [`State`].
     pub state: StateCode,
     /// Why the agent does not hook: a [`Trouble`], or 0.
     pub trouble: TroubleCode,
@@ -122,7 +123,7 @@ pub struct RegionHeader {
     pub trouble_address: u64,
     /// Runtime address minus link address.
     pub bias: u64,
-    /// Nanoseconds that the agent's set-up took.
+    /// Duration of the agent's set-up, in nanoseconds.
     pub setup_ns: u64,
     /// Number of thread blocks handed out so far.
     pub blocks: u64,
@@ -130,14 +131,15 @@ pub struct RegionHeader {
     pub lost_calls: u64,
     /// Number of threads that got no block.
     pub lost_threads: u64,
-    /// Number of calls on a stack for which no shadow could be had: they were counted, but their exits were not hooked.
+    /// Number of calls on a stack for which no shadow could be made: they were counted, but their exits were not
+    /// hooked.
     pub bare_calls: u64,
     /// Number of timer samples at a program counter outside of text and arena.
     pub samples_outside: u64,
     /// Number of threads whose sampling timer could not be made.
     pub lost_timers: u64,
-    /// Not 0: the process entered seccomp. From then on the agent makes no system call, so new arcs may
-    /// find no place, and threads and children are not counted.
+    /// Nonzero if the process has entered seccomp. From then on the agent makes no system calls, so it may be unable
+    /// to store new arcs, and new threads and children are not counted.
     pub frozen: u64,
     /// Number of children that count in this file because they could not make one: see [`BlockHeader::process`].
     pub guests: u64,
@@ -147,10 +149,10 @@ pub struct RegionHeader {
     pub lost_programs: u64,
     /// Number of functions that Frida's gum has patched.
     pub frida_patched: u64,
-    /// Nanoseconds that gum took for them, in addition to [`RegionHeader::setup_ns`].
+    /// Duration of gum's work in nanoseconds, in addition to [`RegionHeader::setup_ns`].
     pub frida_ns: u64,
-    /// After [`Trouble::Panic`], the name of the source file, as its bytes stand in memory. Shorter names are followed by
-    /// zeros; of longer ones, the end is here.
+    /// After [`Trouble::Panic`], the bytes of the source file's name. Zeros follow a shorter name; of a longer name,
+    /// the field has the end.
     pub panic_file: [u64; PANIC_FILE_WORDS],
 }
 
@@ -158,15 +160,15 @@ pub struct RegionHeader {
 pub const PANIC_FILE_WORDS: usize = 8;
 
 coded! {
-    /// How far the agent has come.
+    /// The agent's progress.
     pub enum State as StateCode(u32) {
         /// The agent was never loaded.
         New = 0,
-        /// Set-up began and has not come to an end.
+        /// The set-up has begun and not ended.
         SettingUp = 1,
         /// Hooks are in place.
         Armed = 2,
-        /// The agent does not hook the program; [`RegionHeader::trouble`] says why.
+        /// The agent does not hook the program; [`RegionHeader::trouble`] has the reason.
         Refused = 3,
     }
 }
@@ -180,7 +182,7 @@ coded! {
         Version = 2,
         /// The running program is not the one that was planned (AT_ENTRY or AT_PHDR differ).
         OtherProgram = 3,
-        /// The arena's place is taken, or memory is short.
+        /// The arena's address range is in use, or memory is short.
         Arena = 4,
         /// The text in memory is not the text of the file.
         TextDiffers = 5,
@@ -188,43 +190,44 @@ coded! {
         Protect = 6,
         /// Memory for the set-up was refused.
         Memory = 7,
-        /// The hooks of -finstrument-functions, which the plan took for the C library's empty ones, are somebody else's.
+        /// The hooks of -finstrument-functions, which the plan took for the C library's empty ones, are defined
+        /// elsewhere.
         Hooks = 8,
-        /// The agent's code has panicked: see [`RegionHeader::panic_file`]. If the state is [`State::Armed`], the hooks were in
-        /// place by then, and what was counted is there.
+        /// The agent's code has panicked: see [`RegionHeader::panic_file`]. If the state is [`State::Armed`], the
+        /// hooks were in place at that time, and the counts up to then are valid.
         Panic = 9,
     }
 }
 
-/// The start of a thread block. [`crate::shared::BlockRef`] says who writes each field.
+/// The start of a thread block. [`crate::shared::BlockRef`] documents the writer of each field.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct BlockHeader {
-    /// Thread that owns the block.
+    /// Number of the thread that owns the thread block.
     pub tid: u32,
-    /// Bit i: slot chunk i is committed; bit `SEGMENT_BIT + i`: overflow segment i is; [`COUNTER_BIT`]: the basic block
-    /// counters are.
+    /// Bit i: slot chunk i is committed. Bit `SEGMENT_BIT + i`: overflow segment i is committed. [`COUNTER_BIT`]: the
+    /// basic block counters are committed.
     pub committed: u32,
-    /// Number of calls that found no room in this block.
+    /// Number of calls that could not be counted because this thread block had no room.
     pub lost_calls: u64,
-    /// Number of threads that have used the block.
+    /// Number of threads that have used the thread block.
     pub owners: u32,
-    /// Not 0: the block is not of the file's own process but of a child, with this number.
+    /// If nonzero, the thread block belongs not to the file's own process but to a child with this number.
     pub process: u32,
-    /// Number of the block in the region.
+    /// Number of the thread block in the region.
     pub index: u64,
     /// timer_create's id + 1, or 0.
     pub timer: u64,
 }
 
-/// Offset of the table of recent arcs in a thread block: [`RECENT_ENTRIES`] words, each with the offset of the
-/// arc's slot or overflow entry from the start of the block in its lower half, and the called function's
-/// number plus one in its upper half; 0: empty. The table only saves searches: the key in the slot identifies the arc, so
-/// readers of a file need not look at the table.
+/// Offset of the table of recent arcs in a thread block: [`RECENT_ENTRIES`] words. A word's lower half is the offset
+/// of the arc's slot or overflow entry from the start of the thread block, and its upper half is the called
+/// function's number plus one; an empty word is 0. The table only saves searches: the key in the slot identifies the
+/// arc, so readers of a file need not use the table.
 pub const RECENT: u64 = 128;
 /// Number of words in the table of recent arcs.
 pub const RECENT_ENTRIES: u64 = 256;
-/// The place of an arc in the table is the top bits of this times the sum of its key and function.
+/// Multiplier of the table's hash: an arc's index is the top bits of this times the sum of its key and function.
 pub const RECENT_HASH: u32 = 0x9e37_79b1;
 /// Number of low bits that are dropped from that product.
 pub const RECENT_SHIFT: u32 = 32 - RECENT_ENTRIES.trailing_zeros();
@@ -239,7 +242,7 @@ pub const fn recent(key: u64, function: u32) -> u64 {
 pub const SLOTS: u64 = 4096;
 /// Most chunks in which the home slots are committed.
 pub const SLOT_CHUNKS: u64 = 8;
-/// First bit of overflow segments in [`BlockHeader::committed`].
+/// First bit of the overflow segments in [`BlockHeader::committed`].
 pub const SEGMENT_BIT: u32 = 16;
 /// Bit of the basic block counters in [`BlockHeader::committed`].
 pub const COUNTER_BIT: u32 = 24;
@@ -248,37 +251,37 @@ pub const COUNTER_BIT: u32 = 24;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct Slot {
-    /// Runtime return address, or one of the other keys ([`CALLER`], [`TAIL`], [`SITE`], [`ROOT`]); 0: free.
+    /// Runtime return address, or one of the other keys ([`CALLER`], [`TAIL`], [`SITE`], [`ROOT`]); 0 in a free slot.
     pub key: u64,
     /// Number of calls.
     pub count: u64,
 }
 
-/// An arc that found its home slots taken.
+/// An arc whose home slots are in use by other arcs.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct Overflow {
-    /// As [`Slot::key`].
+    /// The key, as in [`Slot::key`].
     pub key: u64,
     /// Number of calls.
     pub count: u64,
     /// Number of the called function.
     pub function: u32,
-    /// 0: padding.
+    /// Padding, always 0.
     pub reserved: u32,
 }
 
 /// Number of overflow segments of a thread block.
 pub const SEGMENTS: usize = 5;
-/// Entries that one look-up inspects in a segment before it goes on to the next one.
+/// Number of entries that one look-up inspects in a segment before it tries the next segment.
 pub const PROBES: usize = 16;
 
-/// Entries of overflow segment `i`.
+/// Returns the number of entries of overflow segment `i`.
 pub const fn segment_entries(i: usize) -> usize {
     1 << (10 + 2 * i)
 }
 
-/// Offset of overflow segment `i` from the start of the block; a multiple of the page size.
+/// Returns the offset of overflow segment `i` from the start of the thread block; a multiple of the page size.
 pub const fn segment_offset(slot_bytes: u64, i: usize) -> u64 {
     let mut offset = round_up(SLOTS + slot_bytes, PAGE);
     let mut k = 0;
@@ -289,28 +292,30 @@ pub const fn segment_offset(slot_bytes: u64, i: usize) -> u64 {
     offset
 }
 
-/// Bytes of overflow segment `i`; a multiple of the page size.
+/// Returns the size of overflow segment `i` in bytes; a multiple of the page size.
 pub const fn segment_len(i: usize) -> u64 {
     round_up((segment_entries(i) * size_of::<Overflow>()) as u64, PAGE)
 }
 
-/// Offset of the basic block counters from the start of the block; a multiple of the page size.
+/// Returns the offset of the basic block counters from the start of the thread block; a multiple of the page size.
 pub const fn counters_offset(slot_bytes: u64) -> u64 {
     segment_offset(slot_bytes, SEGMENTS)
 }
 
-/// Bytes of a thread block with `slot_bytes` bytes of home slots and `counter_bytes` bytes of basic block counters.
+/// Returns the size in bytes of a thread block with `slot_bytes` bytes of home slots and `counter_bytes` bytes of
+/// basic block counters.
 pub const fn block_len(slot_bytes: u64, counter_bytes: u64) -> u64 {
     counters_offset(slot_bytes) + round_up(counter_bytes, PAGE)
 }
 
-/// Bytes of home slots committed at a time: 64 KiB, or more if that would make too many chunks.
+/// Returns the number of bytes of home slots that are committed at a time: 64 KiB, or more if that would make more
+/// than [`SLOT_CHUNKS`] chunks.
 pub const fn slot_chunk(slot_bytes: u64) -> u64 {
     let even = round_up((SLOTS + slot_bytes).div_ceil(SLOT_CHUNKS), PAGE);
     if even < 65536 { 65536 } else { even }
 }
 
-/// The next multiple of `to` that is not less than `value`.
+/// Returns the smallest multiple of `to` that is not less than `value`.
 pub const fn round_up(value: u64, to: u64) -> u64 {
     value.div_ceil(to) * to
 }
@@ -322,8 +327,8 @@ const _: () = {
     assert!(size_of::<BlockHeader>() == 40);
     assert!(size_of::<BlockHeader>() <= RECENT as usize);
     assert!(recent(u64::MAX, u32::MAX) + 8 <= SLOTS && RECENT + 8 * RECENT_ENTRIES <= SLOTS);
-    // Thunks and the agent's assembly address these. The assembly finds a place by the table of recent arcs, and takes an
-    // overflow entry for a slot.
+    // Thunks and the agent's assembly address these fields. The assembly finds an arc by the table of recent arcs,
+    // and treats an overflow entry as a slot.
     assert!(size_of::<Slot>() == 16);
     assert!(offset_of!(Slot, key) == 0);
     assert!(offset_of!(Slot, count) == 8);

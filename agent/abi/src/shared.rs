@@ -1,11 +1,12 @@
-//! The records of a region file, and of a thread, as code reaches them that runs beside other writers.
+//! Accessors to the records of a region file, and of a thread, for code that runs concurrently with other writers.
 //!
-//! A region file is mapped by the profiled process, by its children while they have none of their own, and by the
-//! injector; signal handlers interrupt threads anywhere. No Rust reference to a record can be held under such conditions.
-//! The types here hold a raw pointer, and give out each field as an atomic. The order is `Relaxed` unless the field says
-//! otherwise: then a field stands for itself, and no reader concludes anything about other memory from its value.
+//! The profiled process maps a region file, its children do as long as they have none of their own, and so does the
+//! injector; signal handlers interrupt threads anywhere. Under such conditions, no Rust reference to a record is
+//! sound. The types here contain a raw pointer, and return each field as an atomic. The ordering is `Relaxed` unless
+//! a field documents another one: the field is then independent, and no reader infers anything about other memory
+//! from its value.
 //!
-//! The methods are safe because the promise is made once, where such a pointer is made (`new`).
+//! The methods are safe because the caller of `new`, which makes such a pointer, gives the guarantee once.
 #![allow(unsafe_code, reason = "fields of mapped records are reached through raw pointers")]
 
 use core::ptr::NonNull;
@@ -14,7 +15,7 @@ use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 use crate::plan::{Cell, ThreadWords};
 use crate::region::{BlockHeader, Overflow, PANIC_FILE_WORDS, RegionHeader, Slot};
 
-/// Declares a pointer type to a record, and one method for each of its fields that is shared.
+/// Declares a type of pointers to a record, with one method for each of its shared fields.
 macro_rules! shared {
     (
         $(#[$about:meta])*
@@ -33,7 +34,7 @@ macro_rules! shared {
         unsafe impl Sync for $name {}
 
         impl $name {
-            /// The record at an address.
+            /// Returns the accessor to the record at an address.
             ///
             /// # Safety
             /// A record must be there, aligned and writable, and must stay mapped as long as the process lives. While any
@@ -42,19 +43,19 @@ macro_rules! shared {
                 $name(record)
             }
 
-            /// The record at an address, or `None` if the address is 0.
+            /// Returns the accessor to the record at an address, or `None` if the address is 0.
             ///
             /// # Safety
             /// As for `new`, unless the address is 0.
             pub const unsafe fn at(address: u64) -> Option<$name> {
                 match NonNull::new(address as *mut $record) {
-                    // SAFETY: the caller's promise.
+                    // SAFETY: the address is not 0, so the caller has given the guarantee that `new` demands.
                     Some(record) => Some(unsafe { $name::new(record) }),
                     None => None,
                 }
             }
 
-            /// Where the record is.
+            /// Returns the address of the record.
             pub fn address(self) -> u64 {
                 self.0.as_ptr() as u64
             }
@@ -63,7 +64,7 @@ macro_rules! shared {
                 $(#[$what])*
                 #[inline(always)]
                 pub fn $field(self) -> &'static $atomic {
-                    // SAFETY: whoever has made this pointer has promised that the record stays mapped, and that all
+                    // SAFETY: the caller of `new` or `at` has guaranteed that the record stays mapped, and that all
                     // accesses to it are atomic.
                     unsafe { $atomic::from_ptr((&raw mut (*self.0.as_ptr()).$field).cast()) }
                 }
@@ -75,45 +76,46 @@ macro_rules! shared {
 shared! {
     /// The header of a region file.
     ///
-    /// Each field is a number that stands for itself: the injector reads them all when the process has ended, or for a
-    /// dump, where it makes no difference whether an event is in it that happens at the same time.
+    /// Each field is an independent number: the injector reads them all after the process has ended, or for a dump,
+    /// which may or may not include an event that happens at the same time.
     pub struct RegionRef(RegionHeader) {
-        /// Written by the thread that sets up, with `Release` when the hooks are in place or will never be, and by a thread that
-        /// panics meanwhile. Read by the injector, and by the agent for Frida's library, with `Acquire`.
+        /// Written by the thread that sets up the process, with `Release`, when the hooks are in place or will never
+        /// be, and by a thread that panics in the meantime. Read with `Acquire` by the injector, and by the agent for
+        /// Frida's library.
         state: AtomicU32,
-        /// Written by the thread that sets up, before `state`, and by the first thread that panics. A reader that finds it
-        /// with `Acquire` finds what it is about.
+        /// Written by the thread that sets up, before `state`, and by the first thread that panics. A reader that
+        /// loads it with `Acquire` also sees the fields that describe the trouble.
         trouble: AtomicU32,
-        /// As `trouble`.
+        /// Written and read like `trouble`.
         errno: AtomicI32,
         /// Written once by the thread that sets up.
         pid: AtomicU32,
-        /// As `trouble`.
+        /// Written and read like `trouble`.
         trouble_address: AtomicU64,
         /// Written once by the thread that sets up.
         bias: AtomicU64,
         /// Written once by the thread that sets up.
         setup_ns: AtomicU64,
-        /// Added to by each thread that wants a block, which thereby gets its number. The block is published elsewhere (the
-        /// agent's table of blocks), so the number itself orders nothing.
+        /// Incremented by each thread that needs a thread block, which thereby gets its number. The thread block is
+        /// published elsewhere (in the agent's table of thread blocks), so the number itself orders nothing.
         blocks: AtomicU64,
-        /// Added to by any thread.
+        /// Incremented by any thread.
         lost_calls: AtomicU64,
-        /// Added to by any thread.
+        /// Incremented by any thread.
         lost_threads: AtomicU64,
-        /// Added to by any thread.
+        /// Incremented by any thread.
         bare_calls: AtomicU64,
-        /// Added to by the timer's signal handler on any thread.
+        /// Incremented by the timer's signal handler on any thread.
         samples_outside: AtomicU64,
-        /// Added to by any thread.
+        /// Incremented by any thread.
         lost_timers: AtomicU64,
-        /// Added to by a thread that enters seccomp, and subtracted from if it does not after all.
+        /// Incremented by a thread that enters seccomp, and decremented if the kernel refuses.
         frozen: AtomicU64,
-        /// Added to by children that count in this file.
+        /// Incremented by children that count in this file.
         guests: AtomicU64,
-        /// Added to by children that count nowhere.
+        /// Incremented by children that count nowhere.
         lost_children: AtomicU64,
-        /// Added to by any thread that executes a program.
+        /// Incremented by any thread that executes a program.
         lost_programs: AtomicU64,
         /// Written once by Frida's library.
         frida_patched: AtomicU64,
@@ -125,22 +127,23 @@ shared! {
 shared! {
     /// The header of a thread block.
     ///
-    /// The thread that owns the block writes it, and signal handlers of that thread, which interrupt it but never run
-    /// beside it. The injector may read at any time.
+    /// The thread that owns the thread block and its signal handlers write it. Handlers interrupt the thread but
+    /// never run in parallel with it. The injector may read at any time.
     pub struct BlockRef(BlockHeader) {
-        /// Stored by the owner with `Release` when the block is ready for it, and compared and exchanged with `AcqRel` by a
-        /// thread that finds the owner dead: what the dead thread has written is there before the next one writes.
+        /// Stored by the owner with `Release` when the thread block is ready for it, and compared and exchanged with
+        /// `AcqRel` by a thread that finds the owner dead: the writes of the dead thread are visible before the next
+        /// owner writes.
         tid: AtomicU32,
         /// Written by the owner, with one read-modify-write operation for each bit, since a signal handler may commit
         /// another chunk in between.
         committed: AtomicU32,
-        /// Added to by the owner.
+        /// Incremented by the owner.
         lost_calls: AtomicU64,
-        /// Written by the owner, when it gets the block.
+        /// Written by the owner when it gets the thread block.
         owners: AtomicU32,
-        /// Written by the thread that makes the block, before it has an owner.
+        /// Written by the thread that makes the thread block, before it has an owner.
         process: AtomicU32,
-        /// Written by the thread that makes the block, before it has an owner.
+        /// Written by the thread that makes the thread block, before it has an owner.
         index: AtomicU64,
         /// Written by the owner, and exchanged for 0 by a thread that stops all timers.
         timer: AtomicU64,
@@ -150,24 +153,25 @@ shared! {
 shared! {
     /// A home slot.
     ///
-    /// The owner of the block writes it, and signal handlers of that thread; thunks count in it. The injector may read at
-    /// any time: a count whose key it does not see yet belongs to the call that happens at the same time.
+    /// The owner of the thread block and its signal handlers write it; thunks count in it. The injector may read at
+    /// any time: if it sees a count whose key it does not see yet, the count belongs to a call that happens at the
+    /// same time.
     pub struct SlotRef(Slot) {
-        /// Stored once, by a compare-and-exchange against 0 with `Release`, because a signal handler may take the same free
-        /// slot; from then on only the mark of linked calls in it changes.
+        /// Stored once, by a compare-and-exchange against 0 with `Release`, because a signal handler may use the same
+        /// free slot; after that, only the mark of linked calls in it changes.
         key: AtomicU64,
-        /// Only grows, by one instruction each, which a signal handler cannot interrupt.
+        /// Only increases, by one instruction each time, which a signal handler cannot interrupt.
         count: AtomicU64,
     }
 }
 
 shared! {
-    /// An overflow entry. As for [`SlotRef`].
+    /// An overflow entry. Its writers and readers are those of a [`SlotRef`].
     pub struct OverflowRef(Overflow) {
-        /// First exchanged for a mark, so that no signal handler takes the entry; then stored with `Release`, behind
-        /// `function`: a reader that finds the key finds the function.
+        /// First exchanged for a mark, so that no signal handler uses the entry; then stored with `Release`, after
+        /// `function`: a reader that sees the key sees the function.
         key: AtomicU64,
-        /// As [`SlotRef::count`].
+        /// Written like [`SlotRef::count`].
         count: AtomicU64,
         /// Written between the two stores of `key`.
         function: AtomicU32,
@@ -177,18 +181,20 @@ shared! {
 shared! {
     /// The words of a thread.
     ///
-    /// The thread writes them, and its signal handlers; thunks read and write them. The injector writes them while the
-    /// thread stands still.
+    /// The thread and its signal handlers write them; thunks read and write them. The injector writes them while the
+    /// thread is stopped.
     pub struct WordsRef(ThreadWords) {
-        /// Written when the thread gets a block, with one store: a signal handler finds the old one or the new one.
+        /// Written when the thread gets a thread block, with one store: a signal handler sees the old address or the
+        /// new one.
         block: AtomicU64,
-        /// Written when the thread's window moves, with one store, as `block`.
+        /// Written when the thread's window moves, with one store, like `block`.
         cells: AtomicU64,
-        /// Written by thunks at each entry, behind the frame's cell: a signal handler that finds it finds a whole cell.
+        /// Written by thunks at each entry, after the frame's cell: a signal handler that sees it sees a complete
+        /// cell.
         last: AtomicU64,
         /// Written once, at the first hooked call.
         first_frame: AtomicU64,
-        /// Written where an exception lands; read by the injector while the thread stands still.
+        /// Written when an exception lands; read by the injector while the thread is stopped.
         landing: AtomicU64,
         /// Written once, before `stack_hi`.
         stack_lo: AtomicU64,
@@ -200,10 +206,10 @@ shared! {
 shared! {
     /// The cell of a frame.
     ///
-    /// The thread that the frame is on writes it, and its signal handlers do for frames further down. The injector reads
-    /// it while all threads stand still.
+    /// The thread that runs the frame writes it, and so do the thread's signal handlers for frames further down. The
+    /// injector reads it while all threads are stopped.
     pub struct CellRef(Cell) {
-        /// Written behind the other two, so that a signal handler finds no frame, or a whole one.
+        /// Written after the other two, so that a signal handler sees no frame or a complete one.
         return_address: AtomicU64,
         /// Number of the function.
         function: AtomicU32,
@@ -221,11 +227,12 @@ impl RegionRef {
 }
 
 impl CellRef {
-    /// `function` in the lower half and `link` in the upper half: both at once.
+    /// Returns `function` (the lower half) and `link` (the upper half) as one atomic word.
     #[inline(always)]
     pub fn function_and_link(self) -> &'static AtomicU64 {
         const { assert!(core::mem::offset_of!(Cell, link) == core::mem::offset_of!(Cell, function) + 4) };
-        // SAFETY: as for the single fields, which stand side by side; a cell is aligned to 8, and so is their place.
+        // SAFETY: the invariant is that of the single fields, which are adjacent; a cell is aligned to 8, and so is
+        // this pair.
         unsafe { AtomicU64::from_ptr((&raw mut (*self.0.as_ptr()).function).cast()) }
     }
 }

@@ -20,7 +20,8 @@ use std::collections::HashMap;
 pub struct Plan {
     /// The hooks that the plan makes. They may be fewer than the user asked for; then `downgrade` says why.
     pub hooks: Hooks,
-    /// Why the plan makes fewer hooks than the user asked for, as text for the user. `None`: it makes those.
+    /// Why the plan makes fewer hooks than the user asked for, as text for the user; `None` if it makes
+    /// all of them.
     pub downgrade: Option<String>,
     /// What hooks may change in the program's behaviour, as text for the user, where the user insists on
     /// them.

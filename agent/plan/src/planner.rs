@@ -85,7 +85,8 @@ impl Plan {
     }
 }
 
-/// Says why the plan makes fewer hooks than the user asked for. `None`: it makes those.
+/// Returns why the plan makes fewer hooks than the user asked for, as text for the user, or `None` if it
+/// makes all of them.
 fn downgrade(image: &Image, asked: Hooks, none: Option<Reason>, reader: Option<&str>) -> Option<String> {
     match image.facts.runtime {
         _ if none == Some(Reason::Go) => {

@@ -43,8 +43,8 @@ struct Decisions<'p> {
 }
 
 impl Plan {
-    /// Encodes what belongs to the plan besides its plan file. `None`: basic blocks are counted, and a plan
-    /// with copies is not stored.
+    /// Encodes the parts of the plan that its plan file does not contain. Returns `None` if basic blocks
+    /// are counted, because a plan with copies is not stored.
     pub fn to_stored(&self) -> Option<Vec<u8>> {
         if self.counted() != (0, 0) || !self.originals.is_empty() {
             return None;
@@ -66,8 +66,9 @@ impl Plan {
         postcard::to_allocvec(&decisions).ok()
     }
 
-    /// Makes the plan for `image` from what [`Plan::to_stored`] (`decisions`) and [`Plan::encode`] (`file`)
-    /// returned. `None`: the bytes are damaged, or belong to the plan of another program.
+    /// Makes the plan for `image` from the results of [`Plan::to_stored`] (`decisions`) and
+    /// [`Plan::encode`] (`file`). Returns `None` if the bytes are damaged, or belong to the plan of
+    /// another program.
     pub fn from_stored(image: &Image, decisions: &[u8], file: Vec<u8>) -> Option<Plan> {
         let (decisions, []) = postcard::take_from_bytes::<Decisions>(decisions).ok()? else { return None };
         let (header, _) = PlanHeader::read_from_prefix(&file).ok()?;
@@ -141,7 +142,7 @@ impl Plan {
     }
 }
 
-/// A table of a plan file, or `None` if the file does not hold the whole of it.
+/// Returns a table of a plan file, or `None` if the file does not contain all of it.
 fn table<T: FromBytes + Immutable + Copy>(file: &[u8], table: Table) -> Option<Vec<T>> {
     let (offset, count) = (usize::try_from(table.offset).ok()?, usize::try_from(table.count).ok()?);
     let entries = file.get(offset..offset.checked_add(count.checked_mul(size_of::<T>())?)?)?;

@@ -1,4 +1,5 @@
-//! Arcs that are not at home: another key in the home slot, a caller that is not hooked, a first call.
+//! The slow paths for arcs that are not in their home slot: another key in the slot, an unhooked caller, a first
+//! call.
 #![allow(unsafe_code, reason = "a frame's return slot is written where its thunk has found it")]
 
 use crate::hot::callers;
@@ -22,7 +23,7 @@ use gprofinject_abi::plan::{ENTRY_ONLY, FunctionRecord, LEAF, LOOPS};
 use gprofinject_abi::region::{CALLER, ROOT, SITE, TAIL};
 use gprofinject_abi::shared::CellRef;
 
-/// Counts an arc that has a place already. `base` is the caller's rbp. Integer code only; see [`crate::hot::gate`].
+/// Counts an arc that already has a place. `base` is the caller's rbp. Integer code only; see [`crate::hot::gate`].
 pub(crate) extern "C" fn known(number: u32, return_address: u64, cfa: u64, base: u64) -> Next {
     let agent = Agent::get();
     let record = agent.function(number);
@@ -31,7 +32,7 @@ pub(crate) extern "C" fn known(number: u32, return_address: u64, cfa: u64, base:
     let mut nearest = None;
     let key = match entry {
         Entry::Loop => return Next::body(agent, record),
-        // Whether the caller is hooked is known of sites and of keys that have a place. Of others it costs a search.
+        // A site, or a key that has a place, is known to be unhooked. For other return addresses, a search finds out.
         Entry::Text if agent.both && sites::is_site(return_address) => {
             caller(agent, return_address, cfa, &mut nearest)
         }
@@ -58,21 +59,21 @@ pub(crate) extern "C" fn known(number: u32, return_address: u64, cfa: u64, base:
     entry.next(agent, record, number, return_address, cfa, nearest)
 }
 
-/// Counts any arc: gives the thread its block and the arc its place first.
+/// Counts any arc: first gives the thread its thread block and the arc its place.
 pub(crate) extern "C" fn rare(number: u32, return_address: u64, cfa: u64) -> Next {
     failure::guarded(|| counted(number, return_address, cfa))
         .unwrap_or_else(|| uncounted(number, return_address, cfa))
 }
 
-/// Goes on without counting, because the agent's code has panicked. No code here may panic.
+/// Continues without counting, because the agent's code has panicked. No code here may panic.
 fn uncounted(number: u32, return_address: u64, cfa: u64) -> Next {
     let agent = Agent::get();
     let record = agent.function(number);
-    // If the process has one thread, nobody comes here any more.
+    // If the process has one thread, no call takes this path any more once the text is restored.
     text::restore(agent);
     match Entry::of(agent, record, number, return_address, cfa) {
         Entry::Loop => Next::body(agent, record),
-        // Code that was made at run time may look its return address up.
+        // Code that was made at run time may look its own return address up.
         Entry::Callback
             if record.flags & ENTRY_ONLY == 0 && objects::known(return_address) != Some(false) =>
         {
@@ -111,7 +112,7 @@ fn counted(number: u32, return_address: u64, cfa: u64) -> Next {
     }
     match threads::block(agent) {
         Some(block) => slots::count(agent, block, number, record, key),
-        // Nobody misses them.
+        // These calls are not reported as lost.
         None if agent.counts_nowhere => {}
         None => {
             agent.region.lost_calls().fetch_add(1, Ordering::Relaxed);
@@ -127,8 +128,8 @@ enum Entry {
     Text,
     /// From code that is not the program's.
     Callback,
-    /// By a jump from a hooked function, whose exit label the return slot holds. The frame, and this
-    /// cell of it, go on as the callee's.
+    /// By a jump from a hooked function, whose exit label the return slot contains. The callee takes over the frame
+    /// and this cell.
     Tail(CellRef),
     /// A jump table of the function led back to its first instruction.
     Loop,
@@ -148,9 +149,9 @@ impl Entry {
         }
     }
 
-    /// Whether a later entry of this kind with the same key can be counted as soon as its key is found, without another
-    /// look at the frame. (For a callback that returns to a known site, the assembly in [`crate::hot::gate`] looks at the frame
-    /// itself, and does not use this.)
+    /// Returns whether a later entry of this kind with the same key can be counted as soon as its key is found,
+    /// without another check of the frame. (For a callback that returns to a known site, the assembly in
+    /// [`crate::hot::gate`] checks the frame itself, and does not use this.)
     fn is_simple(self, record: &FunctionRecord) -> bool {
         match self {
             Entry::Text => true,
@@ -159,7 +160,7 @@ impl Entry {
         }
     }
 
-    /// Where the thunk goes on, once the arc is counted.
+    /// Returns where the thunk continues once the arc is counted.
     fn next(
         self,
         agent: &Agent,
@@ -180,11 +181,12 @@ impl Entry {
         }
         if let Entry::Tail(cell) = self {
             if needs_return_address(record) {
-                // The function may do anything with its return address, so it must find the true one: the frame of
-                // the function that jumped ends here.
+                // The function may do anything with its return address, so it must find the original one: the frame
+                // of the function that jumped ends here.
                 let own = cell.return_address().load(Ordering::Relaxed);
-                // SAFETY: the frame's return slot lies below its CFA, where the thunk has just read it. The calling thread's
-                // stack is nobody else's. The cell is freed afterwards, so that a signal handler that unwinds finds either.
+                // SAFETY: the frame's return slot is directly below its CFA, and the thunk has just read it. The
+                // stack is the calling thread's own. The cell is freed afterwards, so that a signal handler that
+                // unwinds finds either of the two.
                 unsafe { ((cfa - 8) as *mut u64).write_volatile(own) };
                 cell.return_address().store(0, Ordering::Relaxed);
                 return Next::resume(agent, record);
@@ -198,19 +200,19 @@ impl Entry {
     }
 }
 
-/// Whether the function has no exit hook because it uses its return address in a way of its own. A leaf has none either,
-/// but does nothing with it except to return.
+/// Returns whether the function has no exit hook because it uses its return address for more than a return. A leaf
+/// has none either, but only returns by it.
 fn needs_return_address(record: &FunctionRecord) -> bool {
     record.flags & (ENTRY_ONLY | LEAF) == ENTRY_ONLY
 }
 
-/// The key of a call by a jump out of the function that the frame's cell names.
+/// Returns the key of a call by a jump out of the function that the frame's cell names.
 fn tail_key(cell: CellRef) -> u64 {
     TAIL | u64::from(cell.function().load(Ordering::Relaxed))
 }
 
-/// The key of a call out of code that is not hooked: the newest hooked frame, else the root. Puts what was found into
-/// `nearest`, if cells are kept.
+/// Returns the key of a call out of unhooked code: that of the newest hooked frame, or the root. Stores the frame
+/// that was found in `nearest`, if cells are kept.
 fn caller(agent: &Agent, return_address: u64, cfa: u64, nearest: &mut Option<Nearest>) -> u64 {
     if !agent.both {
         return ROOT;
@@ -223,8 +225,8 @@ fn caller(agent: &Agent, return_address: u64, cfa: u64, nearest: &mut Option<Nea
     }
 }
 
-/// A tail call's own slot is to be put into use: answers with where to go on, the tail call's thunk once
-/// more, or the called function's, which counts in its own way.
+/// Assigns a tail call's own slot. Returns where to continue: at the tail call's thunk, which is run once more, or at
+/// the called function's thunk, which counts in its own slots.
 pub(crate) extern "C" fn tail(index: u32) -> u64 {
     let agent = Agent::get();
     let record = agent.tail(index);

@@ -1,14 +1,13 @@
-//! The shadow stack: a cell of 16 bytes for every 8 bytes of stack, at a distance that depends on the
-//! address alone.
+//! The shadow stack: a cell of 16 bytes for every 8 bytes of stack, at an address that depends only on the stack
+//! address.
 //!
-//! The address space is cut into *regions* of 64 MiB. A region gets its shadow, 128 MiB of address space
-//! of which only touched pages take memory, when the first hooked function runs on a stack in it. A
-//! thread's *window* is the region it was last seen in; its thunks reach that one by themselves, and come
-//! here where the stack pointer is elsewhere: on a first call, on a signal stack, in a coroutine.
+//! The address space is divided into *regions* of 64 MiB. A region gets its shadow, 128 MiB of address space of which
+//! only touched pages take memory, when the first hooked function runs on a stack in it. A thread's *window* is the
+//! region in which it last ran; its thunks access that region's shadow by themselves, and call this module if the
+//! stack pointer is elsewhere: on a first call, on a signal stack, in a coroutine.
 //!
-//! So there is no order of frames to be kept: longjmp leaves cells behind that the next frame in that
-//! place overwrites, a coroutine takes its frames along to any thread, and recursion is as deep as the
-//! stack is.
+//! No order of frames has to be kept: the cells that longjmp leaves are overwritten by the next frame in that place,
+//! the frames of a coroutine remain valid on any thread, and recursion may be as deep as the stack.
 #![allow(unsafe_code, reason = "cells are places in a shadow, which addresses on the stack lead to")]
 
 use crate::hot::next::Next;
@@ -29,10 +28,10 @@ const PAGE: u64 = 4096;
 /// Bytes of shadow for a region. A CFA at the region's end belongs to the next region.
 const SHADOW: u64 = 2 * REGION;
 
-/// The address of each region's shadow, 0: none yet. Written once each, by compare-and-exchange.
+/// The address of each region's shadow, or 0 if there is none yet. Each is written once, by compare-and-exchange.
 static SHADOWS: AtomicPtr<AtomicU64> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Reserves the table of shadows; answers with its address.
+/// Reserves the table of shadows. Returns its address.
 pub(crate) fn prepare() -> Result<u64, i32> {
     let table =
         memory::map_zeros(REGIONS * size_of::<AtomicU64>() as u64, memory::PROT_READ | memory::PROT_WRITE)?;
@@ -40,7 +39,7 @@ pub(crate) fn prepare() -> Result<u64, i32> {
     Ok(table)
 }
 
-/// Address of the table of shadows.
+/// Returns the address of the table of shadows.
 pub(crate) fn table() -> u64 {
     SHADOWS.load(Ordering::Relaxed) as u64
 }
@@ -51,47 +50,49 @@ fn region(address: u64) -> Option<&'static AtomicU64> {
     if index >= REGIONS || table.is_null() {
         return None;
     }
-    // SAFETY: index < REGIONS, the length of the table, which is mapped for ever.
+    // SAFETY: `index` is less than REGIONS, the length of the table, which is never unmapped.
     Some(unsafe { &*table.add(index as usize) })
 }
 
-/// The shadow of the region that holds `address`, made if `make` says so.
+/// Returns the shadow of the region that contains `address`. If there is none, `make` is whether to make one.
 pub(crate) fn shadow(address: u64, make: bool) -> Option<u64> {
     let entry = region(address)?;
     let known = entry.load(Ordering::Acquire);
     if known != 0 || !make {
         return (known != 0).then_some(known);
     }
-    // A page in front, for the window's address.
+    // One more page in front holds the window's address.
     let fresh = memory::map_zeros(PAGE + SHADOW, memory::PROT_READ | memory::PROT_WRITE).ok()? + PAGE;
-    // SAFETY: the last word of that page; nobody else has seen the mapping.
+    // SAFETY: the word is the last one of that page, and no other code knows of the mapping.
     unsafe { *(fresh.wrapping_add_signed(WINDOW_WORD) as *mut u64) = address & !(REGION - 1) };
     match entry.compare_exchange(0, fresh, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => Some(fresh),
         Err(other) => {
-            // SAFETY: nobody has seen the mapping.
+            // SAFETY: no other code knows of the mapping.
             let _ = unsafe { memory::munmap(fresh - PAGE, PAGE + SHADOW) };
             Some(other)
         }
     }
 }
 
-/// The cell of a frame, if the frame's region has a shadow, as that of any frame has in which a hooked function runs.
-/// Integer code only; see [`crate::hot::gate`].
+/// Returns the cell of a frame, if the frame's region has a shadow. Every region in which a hooked function runs has
+/// one. Integer code only; see [`crate::hot::gate`].
 pub(crate) fn existing(cfa: u64) -> Option<CellRef> {
     shadow(cfa, false).map(|shadow| cell(shadow, cfa))
 }
 
-/// The cell of a frame in the shadow of its region.
+/// Returns the cell of a frame in the shadow of its region.
 pub(crate) fn cell(shadow: u64, cfa: u64) -> CellRef {
     let at = (shadow + 2 * (cfa & (REGION - 1) & !7)) as *mut Cell;
-    // SAFETY: a shadow is twice as long as a region, so the cell lies in it, and its address is a multiple of 16. Shadows are
-    // never unmapped. Besides thunks, only `CellRef` reaches cells. An address within a mapping is not 0.
+    // SAFETY: a shadow is twice as long as a region, so the cell lies in it, and its address is a multiple of 16.
+    // Shadows are never unmapped. Besides thunks, only `CellRef` accesses cells. An address within a mapping is not
+    // 0.
     unsafe { CellRef::new(NonNull::new_unchecked(at)) }
 }
 
-/// Sets up a frame that unhooked code has called, as the thunk would, and notes in `link` whose call it was. Answers with
-/// whether it could: if not, the thunk does it, or moves the thread's window. Integer code only; see [`crate::hot::gate`].
+/// Fills the cell of a frame that unhooked code has called, as the thunk would, and stores its caller in `link`.
+/// Returns whether that was possible: if not, the thunk does it, or moves the thread's window. Integer code only; see
+/// [`crate::hot::gate`].
 pub(crate) fn fill(cfa: u64, number: u32, return_address: u64, link: u32) -> bool {
     let words = words::get();
     let cells = words.cells().load(Ordering::Relaxed);
@@ -99,8 +100,9 @@ pub(crate) fn fill(cfa: u64, number: u32, return_address: u64, link: u32) -> boo
         return false;
     }
     let cell = cell(cells, cfa);
-    // A signal handler that comes in between sees no frame, or a whole one: the return address is written when the rest is
-    // there, and `last` after the cell. A handler runs on the same thread, so the order of the instructions is enough.
+    // A signal handler that interrupts this sees no frame, or a complete one: the return address is written when the
+    // rest is there, and `last` after the cell. A handler runs on the same thread, so the order of the instructions
+    // is sufficient.
     let contents = u64::from(number) | u64::from(link) << 32;
     cell.function_and_link().store(contents, Ordering::Relaxed);
     compiler_fence(Ordering::Release);
@@ -110,8 +112,8 @@ pub(crate) fn fill(cfa: u64, number: u32, return_address: u64, link: u32) -> boo
     true
 }
 
-/// Marks the frames whose CFAs lie between two addresses, both included, as left by a jump. Stacks may span any number
-/// of regions; a region without a shadow has had no frames.
+/// Marks the frames whose CFAs lie between two addresses, both included, as left by a jump. Stacks may span any
+/// number of regions; a region without a shadow has never had frames.
 pub(crate) fn forget(from: u64, to: u64) {
     // A frame's CFA is a multiple of 8.
     let mut at = from.next_multiple_of(8);
@@ -123,7 +125,7 @@ pub(crate) fn forget(from: u64, to: u64) {
         };
         while at <= to && at < next {
             let cell = cell(shadow, at);
-            // A cell that is not in use is not written, so that untouched memory stays untouched.
+            // A cell that is not in use is not written, so that untouched memory stays unallocated.
             if cell.return_address().load(Ordering::Relaxed) != 0 {
                 cell.link().store(LEFT, Ordering::Relaxed);
             }
@@ -132,14 +134,14 @@ pub(crate) fn forget(from: u64, to: u64) {
     }
 }
 
-/// The stack pointer is outside the thread's window on entry: moves the window there.
+/// Handles a stack pointer outside the thread's window on entry: moves the window there.
 pub(crate) extern "C" fn enter(number: u32, _return_address: u64, cfa: u64) -> Next {
     let agent = Agent::get();
     let record = agent.function(number);
     if move_window(cfa) {
         return Next::resume(agent, record);
     }
-    // There is no memory for a shadow: the call is counted, but its exit is not hooked.
+    // There is no memory for a shadow, so the call is counted, but its exit is not hooked.
     agent.region.bare_calls().fetch_add(1, Ordering::Relaxed);
     Next::body(agent, record)
 }
@@ -151,11 +153,13 @@ fn move_window(cfa: u64) -> bool {
     true
 }
 
-/// The same on exit: answers with the frame's return address, and frees its cell.
+/// Handles a stack pointer outside the thread's window on exit: returns the frame's return address, and frees its
+/// cell.
 pub(crate) extern "C" fn exit(cfa: u64) -> u64 {
     move_window(cfa);
     let Some(cell) = existing(cfa) else {
-        // Cannot happen: the frame's entry made the region's shadow, which is never taken away. Nobody knows the way on.
+        // This cannot happen: the frame's entry made the region's shadow, which is never removed. Without it, the
+        // return address is unknown.
         task::sleep_for_ever()
     };
     if cell.link().load(Ordering::Relaxed) > LEFT {

@@ -1,15 +1,16 @@
-//! Basic block counters: the copies of counted functions count at `gs:[offset]`, so gs points to the thread's block.
+//! Basic block counters: the copies of counted functions count at `gs:[offset]`, so gs points to the thread's thread
+//! block.
 //!
-//! Programs on x86-64 Linux do not use gs. A new thread begins with the gs of the thread that made it. It gets its own with
-//! its block, on its first hooked call; before that, no counted function runs, because their thunks lead to the slow path
-//! first.
+//! Programs on x86-64 Linux do not use gs. A new thread begins with the gs of the thread that made it. It gets its
+//! own on its first hooked call, together with its thread block; before that, no counted function runs, because their
+//! thunks first lead to the slow path.
 #![allow(unsafe_code, reason = "an instruction sets the base of gs")]
 
 use crate::os::task;
 use crate::program::agent::Agent;
 use core::arch::asm;
 
-/// The calling thread counts in this block from now on.
+/// Makes the basic block counters of the calling thread those of this thread block.
 pub(crate) fn count_in(agent: &Agent, block: u64) {
     if agent.orders.counter_bytes == 0 {
         return;

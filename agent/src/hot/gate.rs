@@ -1,4 +1,4 @@
-//! The way from a thunk to the slow paths and back, with every register as it was.
+//! The way from a thunk to the slow paths and back, which preserves every register.
 //!
 //! ```text
 //! at a thunk's stub                        on the slow path
@@ -13,19 +13,19 @@
 //!                                                            xmm0-15, only for the rare paths
 //! ```
 //!
-//! Each entry point here is a *gate*. Before a gate saves anything else, it looks into the thread counters' table of recent
-//! arcs, and keeps three or four registers at CFA-40 and below meanwhile. That is enough for arcs that share a home slot with others and for indirect
-//! tail calls, except the first time. A call out of unhooked code whose return address is a known *site*
-//! ([`crate::hot::sites`]) is finished here as well, if the thread's last event tells whose call it is: `gpi_callback`
-//! takes the first steps of [`crate::hot::callers::nearest`] and of [`cells::fill`], in the same order, and leaves everything
-//! else to them.
+//! Each entry point here is a *gate*. Before a gate saves anything else, it searches the thread block's table of
+//! recent arcs, and meanwhile keeps three or four registers at CFA-40 and below. That is sufficient for arcs that
+//! share a home slot with others and for indirect tail calls, except the first time. A call out of unhooked code
+//! whose return address is a known *site* ([`crate::hot::sites`]) is finished here as well, if the thread's last
+//! event determines its caller: `gpi_callback` does the first steps of [`crate::hot::callers::nearest`] and of
+//! [`cells::fill`], in the same order, and leaves all other cases to them.
 //!
-//! `arcs::known` is compiled Rust that must not touch a vector register (a test reads its machine code);
-//! the rarer functions may, and get them saved. Nothing here uses x87, MMX, AVX or the direction flag.
-//! At most 1 KiB of the program's stack is used below CFA, most of it on the rare paths.
+//! `arcs::known` is compiled Rust that must not use a vector register (a test reads its machine code); the rarer
+//! functions may use them, and the gate saves them. Nothing here uses x87, MMX, AVX or the direction flag. At most 1
+//! KiB of the program's stack is used below CFA, most of it on the rare paths.
 //!
-//! The paths on entry are described to unwinders, who may come by in a signal handler. That of exits is
-//! not: the return address is in a cell that only the arena's tables can find; a backtrace ends there.
+//! The paths on entry have unwind information, because a signal handler may unwind there. The path of exits has none:
+//! the return address is in a cell that only the arena's tables describe, so a backtrace ends there.
 #![allow(unsafe_code, reason = "the way from machine code to Rust and back")]
 
 use crate::hot::next::BODY;
@@ -39,8 +39,8 @@ use gprofinject_abi::plan::{CALL_LEN, Cell, FunctionRecord, LEFT, ThreadWords, W
 use gprofinject_abi::region::{CALLER, RECENT, RECENT_HASH, RECENT_SHIFT, ROOT, Slot, TAIL};
 
 global_asm!(
-    // The arc of function eax with the key r11, if it is in the block's table: counts it. Else goes to `otherwise`.
-    // rcx = block. Changes rdx, rdi.
+    // Counts the arc of function eax with the key r11, if it is in the table of recent arcs; otherwise jumps to
+    // `otherwise`. rcx = thread block. Changes rdx, rdi.
     ".macro gpi_recent otherwise",
     "lea edx, [r11+rax]",
     "imul edx, edx, {hash}",
@@ -56,7 +56,7 @@ global_asm!(
     "jne \\otherwise",
     "inc qword ptr [rcx+rdx+{count}]",
     ".endm",
-    // rsp = CFA - below. Out: rcx = block, rdx = offset of the thread words.
+    // Input: rsp = CFA - below. Output: rcx = thread block, rdx = offset of the thread words.
     ".macro gpi_look below",
     "mov [rsp-40+\\below], rcx",
     "mov [rsp-48+\\below], rdx",
@@ -69,9 +69,9 @@ global_asm!(
     "mov rdx, [rsp-48+\\below]",
     "mov rdi, [rsp-56+\\below]",
     ".endm",
-    // After gpi_look: counts a jump to function eax out of the function that the frame's cell names, and notes function eax
-    // in the cell, since the frame is now its. Leaves the cell in rsi. The old value of rsi is saved at CFA-64, on the
-    // `otherwise` path as well.
+    // After gpi_look: counts a jump to function eax out of the function that the frame's cell names, and stores
+    // function eax in the cell, since the frame is now its own. Output: rsi = cell. The old value of rsi is saved at
+    // CFA-64, on the `otherwise` path as well.
     ".macro gpi_tail below, otherwise",
     "mov [rsp-64+\\below], rsi",
     "mov rsi, fs:[rdx+{cells}]",
@@ -87,8 +87,8 @@ global_asm!(
     "gpi_recent \\otherwise",
     "mov [rsi+{function}], eax",
     ".endm",
-    // Leaves the place in the arena that the record of function eax names, less `before` bytes, in CFA-32. Changes rax,
-    // rcx.
+    // Stores at CFA-32 the address in the arena that the field `place` of function eax's record names, minus `before`
+    // bytes. Changes rax, rcx.
     ".macro gpi_next place, below, before=0",
     "imul eax, eax, {record}",
     "mov rcx, [rip+{agent}+{functions}]",
@@ -99,8 +99,8 @@ global_asm!(
     ".endif",
     "mov [rsp-32+\\below], rax",
     ".endm",
-    // The cell of the frame with the CFA in rsi, in rcx; goes to `otherwise` unless it lies in the window and its frame
-    // is there. rdi = cells. Changes r11.
+    // Loads into rcx the cell of the frame whose CFA is in rsi; jumps to `otherwise` unless the cell lies in the
+    // window and its frame exists. rdi = cells. Changes r11.
     ".macro gpi_frame otherwise, gone",
     "mov rcx, rsi",
     "xor rcx, [rdi+{window_word}]",
@@ -114,10 +114,10 @@ global_asm!(
     "cmp r11, rsi",
     "je \\gone",
     ".endm",
-    // After gpi_look: whose call it is that comes out of unhooked code, if the return address r11 is a site's, and the
-    // frame of the thread's last event, or the one that its link leads to, is alive. Then r11 is the key, rsi the
-    // caller's CFA, r8 the CFA, rdi = cells, rcx and rdx are as after gpi_look; r8 and rsi are kept at CFA-72 and
-    // CFA-64. Else goes to `otherwise` with r11, r8 and rsi as they were.
+    // After gpi_look: finds the caller of a call out of unhooked code, if the return address r11 is a site, and the
+    // frame of the thread's last event, or the one that its link leads to, is alive. Output: r11 = key, rsi = the
+    // caller's CFA, r8 = CFA, rdi = cells, rcx and rdx as after gpi_look; the old r8 and rsi are saved at CFA-72 and
+    // CFA-64. In all other cases, jumps to `otherwise` with r11, r8 and rsi unchanged.
     ".macro gpi_caller below, otherwise",
     "mov edi, r11d",
     "and edi, {sites_mask}",
@@ -211,7 +211,7 @@ global_asm!(
     "gpi_looked 0",
     "mov r11, [rsp-24]",
     "jmp [rsp-32]",
-    // A call out of unhooked code: as `cells::fill`.
+    // A call out of unhooked code, as in `cells::fill`.
     "12:",
     "gpi_caller 0, 7f",
     "sub rsi, r8",
@@ -243,7 +243,7 @@ global_asm!(
     "13:",
     "mov r8, [rsp-72]",
     "jmp 9f",
-    // An exit label.
+    // The return address is an exit label.
     "8:",
     "gpi_tail 0, 9f",
     "gpi_next {body}, 0",
@@ -328,7 +328,7 @@ global_asm!(
     "gpi_looked 8",
     "mov r11, [rsp-16]",
     "jmp [rsp-24]",
-    // A call out of unhooked code of a function that gets no cell.
+    // A call out of unhooked code, of a function that gets no cell.
     "12:",
     "gpi_caller 8, 7f",
     "mov fs:[rdx+{last}], rsi",
@@ -339,7 +339,7 @@ global_asm!(
     "13:",
     "mov r8, [rsp-64]",
     "jmp 9f",
-    // As above. The frame stays where it is: where the thunk goes on, the caller's exit label is in its slot.
+    // As above. The frame is not moved: where the thunk continues, the caller's exit label is in its slot.
     "8:",
     "gpi_tail 8, 9f",
     "mov rsi, [rsp-56]",
@@ -370,7 +370,7 @@ global_asm!(
     ".cfi_endproc",
     ".size gpi_miss_entry, . - gpi_miss_entry",
     //
-    // A tail call's slot is to be put into use.
+    // Assigns a tail call's slot.
     ".p2align 4",
     ".type gpi_tail, @function",
     "gpi_tail:",                    // rsp = CFA - 8, eax = index

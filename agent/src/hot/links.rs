@@ -1,18 +1,19 @@
-//! Direct calls out of large frames, whose callers would have to be searched for again and again.
+//! Direct calls out of large frames, whose callers would otherwise be searched for repeatedly.
 //!
-//! A thunk does not note the frame that a direct call comes from. When such a call has returned and unhooked code calls
-//! back next, [`crate::hot::callers`] searches the cells above for the caller. If the caller's frame is large, that takes long,
-//! and a function that calls directly and through unhooked code in turn pays for it each time. So after a long search the
-//! home slots of the calls out of that function are *linked*: [`LINKED`] is put into their keys. The thunk finds no such
-//! key, and the call comes to `arcs::known`, which finds the caller's frame while the caller's registers are still there,
-//! and leaves a link to it in the cell. From then on the call is like one out of unhooked code: its return is an event, and
-//! no search is needed after it.
+//! A thunk does not record the frame from which a direct call comes. When such a call has returned and unhooked code
+//! calls back next, [`crate::hot::callers`] searches the cells above for the caller. If the caller's frame is large,
+//! that takes long, and it is repeated in a function that alternates direct calls and calls through unhooked code.
+//! Therefore, after a long search, the home slots of the calls out of that function are *linked*: [`LINKED`] is set
+//! in their keys. The thunk then does not find its key, and the call takes the path to `arcs::known`, which finds the
+//! caller's frame while the caller's registers are still unchanged, and stores a link to it in the cell. From then on
+//! the call is like one out of unhooked code: its return is an event, and no search is needed after it.
 //!
-//! A linked call costs about as much as ten others. Therefore a key holds how many more calls are linked, in proportion to
-//! what the search has cost. After these the key is put back, until the next long search.
+//! A linked call costs about as much as ten others. Therefore a key contains the number of calls that are still to be
+//! linked, which is proportional to the cost of the search. After these calls the key is restored, until the next
+//! long search.
 //!
-//! `arcs::known` calls this code while vector registers still hold the program's values. So nothing here may touch one;
-//! see [`crate::hot::gate`].
+//! `arcs::known` calls this code while vector registers still contain the program's values. Therefore nothing here
+//! may use one; see [`crate::hot::gate`].
 
 use crate::hot::cells::existing;
 use crate::hot::slots;
@@ -22,16 +23,16 @@ use core::sync::atomic::Ordering;
 use gprofinject_abi::region::{CALLER, LINKED, LINKS, LINKS_SHIFT, SITE, Slot, TAIL, is_linked, plain_key};
 use gprofinject_abi::shared::{BlockRef, SlotRef};
 
-/// Bytes of stack from which on a search counts as long.
+/// A search of at least this many bytes of stack counts as long.
 const FAR: u64 = 2048;
-/// Calls that are linked for each so many bytes of stack that were searched.
+/// One call is linked for each this many bytes of stack that were searched.
 const BYTES_PER_CALL: u64 = 128;
 
-/// Tail calls, one after the other in one frame, through which the function is looked for that was called.
+/// The maximum length of the chain of tail calls in one frame through which the called function is looked for.
 const TAILS: u32 = 3;
 
-/// A search that began at the cell of the CFA `start` has found the frame of function `number` at `caller`: links the
-/// calls that may have led there.
+/// Links the calls that may have led to a search that began at the cell of the CFA `start` and has found the frame of
+/// function `number` at `caller`.
 pub(crate) fn searched(agent: &Agent, start: u64, caller: u64, number: u32) {
     if caller.saturating_sub(start) < FAR {
         return;
@@ -39,8 +40,9 @@ pub(crate) fn searched(agent: &Agent, start: u64, caller: u64, number: u32) {
     let Some(block) = threads::existing(agent) else { return };
     let calls = (caller - start) / BYTES_PER_CALL;
     let calls = if calls < LINKS { calls } else { LINKS };
-    // The frame of the last event, whose cell is the one before, or of one of the functions that had called it. Old cells
-    // in between may name others: then a call is linked in vain, for a while, and the next long search goes further.
+    // The frame is that of the last event, whose cell is the one before, or of one of the functions that had called
+    // it. Old cells in between may name other functions: then a call is linked in vain for a while, and the next long
+    // search continues further up.
     let mut at = start - 8;
     while at < start + FAR {
         if let Some(cell) = existing(at) {
@@ -54,9 +56,9 @@ pub(crate) fn searched(agent: &Agent, start: u64, caller: u64, number: u32) {
     }
 }
 
-/// Links the calls of `callee` out of `caller`, if they have home slots, and of the functions that tail-call `callee`, as
-/// far as `tails` says: a cell holds the function that its frame was handed to last. Answers with whether one was not
-/// linked yet.
+/// Links the calls of `callee` out of `caller`, if they have home slots, and of the functions that tail-call
+/// `callee`, through at most `tails` tail calls: a cell names the function that used its frame last. Returns whether
+/// a call was not linked before.
 fn link_calls(agent: &Agent, block: BlockRef, callee: u32, caller: u32, calls: u64, tails: u32) -> bool {
     let (record, caller_record) = (agent.function(callee), agent.function(caller));
     let start = agent.bias.wrapping_add(caller_record.entry);
@@ -71,7 +73,7 @@ fn link_calls(agent: &Agent, block: BlockRef, callee: u32, caller: u32, calls: u
         } else if key & (CALLER | TAIL | SITE) == SITE {
             agent.function_at(key & !SITE)
         } else {
-            // A return address may lie one byte behind the function. A linked key does not lie there.
+            // A return address may be one byte after the function's end. A linked key is never in that range.
             if key != 0 && key.wrapping_sub(start) <= caller_record.size.into() {
                 slot.key().store(key | LINKED | calls << LINKS_SHIFT, Ordering::Relaxed);
                 linked = true;
@@ -85,9 +87,9 @@ fn link_calls(agent: &Agent, block: BlockRef, callee: u32, caller: u32, calls: u
     linked
 }
 
-/// Whether the slot's key is linked, so that the call that is being counted leaves a link. This uses up one of the linked
-/// calls that the key still holds; after the last one, the slot has its plain key again. The slot must be one with a key, in
-/// the calling thread's block.
+/// Returns whether the slot's key is linked, so that the call that is being counted leaves a link. This uses up one
+/// of the linked calls of the key; after the last one, the slot has its plain key again. The slot must have a key,
+/// and be in the calling thread's thread block.
 pub(crate) fn is_next_linked(slot: SlotRef) -> bool {
     let key = slot.key().load(Ordering::Relaxed);
     if !is_linked(key) {
@@ -99,7 +101,7 @@ pub(crate) fn is_next_linked(slot: SlotRef) -> bool {
     true
 }
 
-/// Puts the key back: the caller of such a call could not be told.
+/// Restores the plain key, because the caller of such a call could not be found.
 pub(crate) fn unlink(slot: SlotRef) {
     slot.key().store(plain_key(slot.key().load(Ordering::Relaxed)), Ordering::Relaxed);
 }

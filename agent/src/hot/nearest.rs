@@ -1,17 +1,17 @@
-//! What a search for the caller of a call out of unhooked code has found.
+//! The result of a search for the caller of a call out of unhooked code.
 
 /// The newest live frame.
 #[derive(Clone, Copy)]
 pub(crate) struct Nearest {
-    /// The function that is charged; `None` if no frame is alive.
+    /// The function that is charged, or `None` if no frame is alive.
     pub(crate) function: Option<u32>,
-    /// The CFA of the newest live frame, or the end of the stack if there is none. 0: the call is not on the thread's
-    /// own stack, and no link may lead there.
+    /// The CFA of the newest live frame, or the end of the stack if there is none. 0 if the call is not on the
+    /// thread's own stack, so that no link may lead there.
     pub(crate) link: u64,
 }
 
 impl Nearest {
-    /// What the cell of a frame with this CFA says of its caller.
+    /// Returns the link to this caller for the cell of a frame with this CFA.
     pub(crate) fn link_from(self, cfa: u64) -> u32 {
         if self.link <= cfa {
             return 0;

@@ -1,22 +1,22 @@
-//! Where a thunk goes on when a slow path is done.
+//! Where a thunk continues after a slow path.
 
 use crate::program::agent::Agent;
 use gprofinject_abi::plan::{CALL_LEN, FunctionRecord};
 
-/// Where a thunk goes on.
+/// Where a thunk continues.
 #[repr(C)]
 pub(crate) struct Next {
-    /// Runtime address; 0 from `arcs::known`: ask `arcs::rare`.
+    /// The runtime address, or 0 if `arcs::known` cannot answer and `arcs::rare` must be called.
     pub(crate) target: u64,
     /// [`RESUME`], [`BODY`] or [`CALL`].
     pub(crate) way: u64,
 }
 
-/// The thunk goes on behind its count: rsp = CFA, all registers as they were but rax.
+/// The thunk continues after its count: rsp = CFA, all registers except rax are unchanged.
 pub(crate) const RESUME: u64 = 0;
-/// The function's body is entered as if nothing were hooked: rsp = CFA - 8.
+/// The function's body is entered as if it were not hooked: rsp = CFA - 8.
 pub(crate) const BODY: u64 = 1;
-/// The thunk goes on with its `call`, because the frame's cell is filled: rsp = CFA, all registers as they were.
+/// The thunk continues with its `call`, because the frame's cell is filled: rsp = CFA, all registers are unchanged.
 pub(crate) const CALL: u64 = 2;
 
 impl Next {

@@ -7,7 +7,7 @@ use crate::os::words;
 use crate::program::agent::Agent;
 use core::sync::atomic::{Ordering, compiler_fence};
 
-/// Finds the extent of the calling thread's own stack. Not on the hot path.
+/// Finds the extent of the calling thread's own stack. This is not on the hot path.
 pub(crate) fn find(agent: &Agent) {
     let words = words::get();
     let control_block = words::thread_pointer();
@@ -18,21 +18,22 @@ pub(crate) fn find(agent: &Agent) {
     } else {
         (0, 0)
     };
-    // `stack_hi` is written last: until then no address lies within the extent.
+    // `stack_hi` is written last: until then, no address lies within the extent.
     words.stack_lo().store(lo, Ordering::Relaxed);
     compiler_fence(Ordering::Release);
     words.stack_hi().store(hi, Ordering::Relaxed);
 }
 
-/// The lower end of the stack of a thread that glibc has made: struct pthread, which begins with the control block,
-/// has its address and size side by side, at a place that differs between versions (nptl/descr.h, `stackblock`). The
-/// control block is at the stack's top. None: nothing there looks like it; the main thread's size is no size.
+/// Returns the lower end of the stack of a thread that glibc has made, or `None` if no field looks like it. struct
+/// pthread, which begins with the control block, contains the stack's address and size side by side, at an offset
+/// that differs between versions (nptl/descr.h, `stackblock`). The control block is at the stack's top. The main
+/// thread's size is not a valid one.
 fn thread_stack(control_block: u64) -> Option<u64> {
     const WORDS: usize = 0x900 / 8;
-    /// struct pthread, and what it is aligned to.
+    /// The size of struct pthread at most, with its alignment.
     const ON_TOP: u64 = 16 << 10;
     const LARGEST: u64 = 1 << 40;
-    // SAFETY: struct pthread has at least 0x900 bytes in all versions that we support; the thread's own.
+    // SAFETY: the calling thread's own struct pthread has at least 0x900 bytes in all versions that we support.
     let word = |n: usize| unsafe { *(control_block as *const u64).add(n) };
     (0..WORDS - 1).find_map(|n| {
         let (block, size) = (word(n), word(n + 1));

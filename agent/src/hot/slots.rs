@@ -1,4 +1,4 @@
-//! Where arcs are counted: the home slots of their functions, or overflow segments, in the calling thread's block.
+//! The counters of arcs in the calling thread's thread block: home slots of their functions, or overflow segments.
 #![allow(unsafe_code, reason = "slots are places in a block, which the plan's numbers lead to")]
 
 use crate::hot::thread_blocks;
@@ -13,7 +13,7 @@ use gprofinject_abi::region::{
 };
 use gprofinject_abi::shared::{BlockRef, OverflowRef, SlotRef};
 
-/// Where an arc is, or could be put.
+/// The result of a look-up: where an arc is counted, or could be.
 pub(crate) enum Found {
     /// The arc's slot, or its overflow entry, which begins as a slot does.
     At(SlotRef),
@@ -27,16 +27,16 @@ pub(crate) enum Found {
 /// Key of an overflow entry whose function is being stored.
 const TAKEN: u64 = 1;
 
-/// The home slot at this offset in a block.
+/// Returns the home slot at this offset in a thread block.
 pub(crate) fn slot(block: BlockRef, offset: u32) -> SlotRef {
     let at = (block.address() + u64::from(offset)) as *mut Slot;
-    // SAFETY: the plan's numbers lead to slots within the block, which stays mapped. Besides thunks, only `SlotRef` reaches
-    // them. An address within a mapping is not 0.
+    // SAFETY: the plan's offsets are those of slots within the thread block, which stays mapped. Besides thunks, only
+    // `SlotRef` accesses them. An address within a mapping is not 0.
     unsafe { SlotRef::new(NonNull::new_unchecked(at)) }
 }
 
-/// Looks an arc up. A free place can be named before it is committed: reading there yields zeros. Integer code only; see
-/// [`crate::hot::gate`].
+/// Looks an arc up. The free place that it returns need not be committed: reading there yields zeros. Integer code
+/// only; see [`crate::hot::gate`].
 pub(crate) fn find(agent: &Agent, block: BlockRef, number: u32, record: &FunctionRecord, key: u64) -> Found {
     let mut at = (key as u32).wrapping_mul(record.multiplier) >> (record.shift & 31) & record.mask;
     let last = if record.mask == 0 { at } else { at + SPARE_SLOTS * size_of::<Slot>() as u32 };
@@ -65,12 +65,14 @@ fn overflow(agent: &Agent, block: BlockRef, number: u32, key: u64) -> Found {
         while probe < PROBES {
             let index = (hash as usize + probe) & mask;
             let at = (base + (index * size_of::<Overflow>()) as u64) as *mut Overflow;
-            // SAFETY: all segments lie within the block, which stays mapped, and the index is one of the segment's. Only
-            // `OverflowRef` reaches entries, and thunks and `SlotRef` do as far as an entry is a slot.
+            // SAFETY: all segments lie within the thread block, which stays mapped, and the index is less than the
+            // segment's length. Only `OverflowRef` accesses entries; thunks and `SlotRef` access the part of an entry
+            // that is a slot.
             let entry = unsafe { OverflowRef::new(NonNull::new_unchecked(at)) };
             let found = entry.key().load(Ordering::Relaxed);
             if found == key && entry.function().load(Ordering::Relaxed) == number {
-                // SAFETY: as above. An entry begins as a slot does, which `gprofinject_abi::region` asserts.
+                // SAFETY: as for the entry above, which begins with the fields of a slot; `gprofinject_abi::region`
+                // asserts that.
                 return Found::At(unsafe { SlotRef::new(NonNull::new_unchecked(at.cast())) });
             }
             if found == 0 {
@@ -83,16 +85,17 @@ fn overflow(agent: &Agent, block: BlockRef, number: u32, key: u64) -> Found {
     Found::Nowhere
 }
 
-/// One more, in one instruction: a signal handler of this thread may count the same arc in between.
+/// Adds one to the count in one instruction, because a signal handler of this thread may count the same arc.
 pub(crate) fn increment(slot: SlotRef) {
     let count = slot.count().as_ptr();
-    // SAFETY: the count is one of the calling thread's block. No other thread writes it, so the instruction needs no lock.
+    // SAFETY: the count belongs to the calling thread's thread block. No other thread writes it, so the instruction
+    // needs no lock prefix.
     unsafe { asm!("inc qword ptr [{}]", in(reg) count, options(nostack)) };
 }
 
-/// Counts any arc in the calling thread's block, where it gets a place if it has none.
+/// Counts any arc in the calling thread's thread block, and gives it a place there if it has none.
 pub(crate) fn count(agent: &Agent, block: BlockRef, number: u32, record: &FunctionRecord, key: u64) {
-    // A signal handler may take the free place first; then it is looked for again.
+    // A signal handler may use the free place first; then the look-up is repeated.
     for _ in 0..64 {
         match find(agent, block, number, record, key) {
             Found::At(slot) => {
@@ -115,8 +118,9 @@ pub(crate) fn count(agent: &Agent, block: BlockRef, number: u32, record: &Functi
                 ) {
                     break;
                 }
-                // The function is stored first, so that a reader who finds the key finds the function, too. An entry
-                // that a handler took in between keeps the handler's function, and the key decides.
+                // While the key is the mark `TAKEN`, no signal handler uses the entry. If a handler has used it before, the
+                // exchange fails and the arc is looked up again. The function is stored before the key, so that a reader that
+                // sees the key also sees the function.
                 if entry.key().compare_exchange(0, TAKEN, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
                     entry.function().store(number, Ordering::Relaxed);
                     entry.key().store(key, Ordering::Release);
@@ -129,7 +133,8 @@ pub(crate) fn count(agent: &Agent, block: BlockRef, number: u32, record: &Functi
     agent.region.lost_calls().fetch_add(1, Ordering::Relaxed);
 }
 
-/// Puts a free home slot into use, unless a signal handler does so first. False: it cannot be made lasting.
+/// Assigns a free home slot to an arc, unless a signal handler does so first. Returns `false` if the slot cannot be
+/// committed.
 pub(crate) fn take(agent: &Agent, block: BlockRef, slot: SlotRef, key: u64) -> bool {
     let len = agent.orders.slot_chunk;
     let chunk = (slot.address() - block.address()) / len;
@@ -142,12 +147,13 @@ pub(crate) fn take(agent: &Agent, block: BlockRef, slot: SlotRef, key: u64) -> b
     true
 }
 
-/// Puts an arc into the thread's table of recent arcs. The assembly between thunks and slow paths ([`crate::hot::gate`])
-/// looks into that table before it calls a slow path. `slot` is the arc's place in `block`, the calling thread's.
+/// Stores an arc in the thread's table of recent arcs. The assembly between thunks and slow paths
+/// ([`crate::hot::gate`]) searches that table before it calls a slow path. `slot` is the arc's place in `block`,
+/// which is the calling thread's.
 pub(crate) fn remember(block: BlockRef, number: u32, key: u64, slot: SlotRef) {
     let word = (slot.address() - block.address()) | u64::from(number + 1) << 32;
-    // SAFETY: the table is part of the block's first chunk, and the offset is one of its words. The arc is written with one
-    // store, because a signal handler that interrupts this thread may write to the same place.
+    // SAFETY: the table is part of the thread block's first chunk, and the offset is that of one of its words. The
+    // arc is written with one store, because a signal handler that interrupts this thread may write the same word.
     unsafe { AtomicU64::from_ptr((block.address() + recent(key, number)) as *mut u64) }
         .store(word, Ordering::Relaxed);
 }

@@ -1,8 +1,9 @@
-//! Forked children: each counts from zero in a region file of its own.
+//! Forked children: each one counts from zero in a region file of its own.
 //!
-//! glibc's fork() runs our handler in the child. Its other ways to fork, which run none (`_Fork`, `clone`
-//! without CLONE_VM, `syscall`), are defined here and passed on. A child made by vfork, or by any clone that
-//! shares memory, is a guest in its parent: what it calls before it executes something is the parent's.
+//! glibc's fork() calls the agent's handler in the child. The C library's other ways to fork, which call no handlers
+//! (`_Fork`, `clone` without CLONE_VM, `syscall`), are defined here; they call the C library's own functions. A child
+//! made by vfork, or by any clone that shares memory, is a guest in its parent: its calls before it executes a
+//! program are counted as the parent's.
 #![allow(unsafe_code, reason = "functions of the C library are defined; a region file is mapped")]
 
 use crate::hot::threads;
@@ -23,7 +24,7 @@ use gprofinject_abi::region::{PAGE, RegionHeader, State};
 use gprofinject_abi::shared::RegionRef;
 use gprofinject_abi::{REGION_SUFFIX, ask};
 
-/// The functions that are passed on to. Stored once, before the first hook is in place.
+/// The C library's functions that are called from here. Stored once, before the first hook is in place.
 static FORK: AtomicU64 = AtomicU64::new(0);
 static CLONE: AtomicU64 = AtomicU64::new(0);
 
@@ -33,11 +34,11 @@ pub(crate) fn prepare(dynamic_linker: u64) {
     CLONE.store(lookup::function(dynamic_linker, b"clone"), Ordering::Relaxed);
 }
 
-/// The first thing that runs in a forked child.
+/// The first code of the agent that runs in a forked child.
 pub(crate) extern "C" fn begin() {
     let parent = Agent::get();
     if parent.is_set_up && failure::guarded(|| begin_counting(parent)).is_none() {
-        // Nothing of this process may come into the parent's file.
+        // No event of this process may be counted in the parent's file.
         threads::lose(parent);
         parent.region.lost_children().fetch_add(1, Ordering::Relaxed);
     }
@@ -46,20 +47,21 @@ pub(crate) extern "C" fn begin() {
 fn begin_counting(parent: &Agent) {
     provoke::at(provoke::Place::Fork);
     landings::begin_child();
-    // The handler that the C library runs comes behind the definition of `_Fork` below.
+    // The handler that the C library calls runs after the definition of `_Fork` below.
     let is_frozen = kernel::is_frozen();
     if !is_frozen && parent.pid == task::getpid() {
         return;
     }
     let follows = !run::place().is_none();
     let Some(own) = agent::reserve() else {
-        // The calls are lost, and the parent's header says so.
+        // The calls are lost, and the parent's header reports that.
         threads::lose(parent);
         parent.region.lost_children().fetch_add(1, Ordering::Relaxed);
         return;
     };
     if is_frozen {
-        // No system call can be made; the calls are lost, as the parent's header says if it matters.
+        // No system call can be made. The calls are lost, and the parent's header reports that if the child is to be
+        // counted.
         threads::lose(parent);
         own.install(Agent { counts_nowhere: !follows, ..*parent });
         return;
@@ -76,7 +78,7 @@ fn begin_counting(parent: &Agent) {
     own.install(child.unwrap_or_else(|| begin_alone(parent)));
 }
 
-/// Makes the child's region file, in which the child counts from now on.
+/// Makes the child's region file, in which the child counts from now on. Returns `None` if that is not possible.
 fn begin_followed(parent: &Agent) -> Option<Agent> {
     let pid = task::getpid();
     let orders = &parent.orders;
@@ -85,7 +87,7 @@ fn begin_followed(parent: &Agent) -> Option<Agent> {
     let mut file = place.file(REGION_SUFFIX);
     let fd = match files::create(file.path(), len) {
         Err(kernel::EEXIST) => {
-            // A process number that was used before, here or in another namespace of process numbers.
+            // The process number was used before, in this or another PID namespace.
             place = run::place().sibling(b'g', task::now() as u32);
             file = place.file(REGION_SUFFIX);
             files::create(file.path(), len)
@@ -105,7 +107,7 @@ fn begin_followed(parent: &Agent) -> Option<Agent> {
     Some(child)
 }
 
-/// Tells the injector the child's name. If nobody listens, the file is found when the run is collected.
+/// Sends the child's name to the injector. If no injector listens, the file is found when the run is collected.
 fn announce(place: &Place) {
     let mut packet = [ask::FORKED; 1 + ask::NAME_MAX];
     let name = place.name();
@@ -116,7 +118,7 @@ fn announce(place: &Place) {
     }
 }
 
-/// The new region's header and histogram, filled like the parent's.
+/// Maps the new region's header and histogram, and copies the parent's orders. Returns `None` if that fails.
 fn map_header(fd: i32, parent: &Agent) -> Option<RegionRef> {
     let access = memory::PROT_READ | memory::PROT_WRITE;
     let orders = parent.orders;
@@ -129,8 +131,8 @@ fn map_header(fd: i32, parent: &Agent) -> Option<RegionRef> {
         return None;
     }
     let header = NonNull::new(at as *mut RegionHeader)?;
-    // SAFETY: the mapping is at least a page long, stays mapped as long as the process lives, and no other code knows of it
-    // yet. From now on only `RegionRef` reaches the header.
+    // SAFETY: the mapping is at least a page long, stays mapped as long as the process lives, and no other code knows
+    // of it yet. From now on only `RegionRef` accesses the header.
     let region = unsafe {
         header.write(RegionHeader {
             orders,
@@ -145,10 +147,10 @@ fn map_header(fd: i32, parent: &Agent) -> Option<RegionRef> {
     Some(region)
 }
 
-/// A child that can make no file (it cannot reach the folder any more, has no descriptor left, or a limit)
-/// counts in blocks of its own in the file that its parent counts in.
+/// Makes the child count in thread blocks of its own in its parent's file. This is for a child that can make no file:
+/// it can no longer access the folder, has no descriptor left, or has reached a limit.
 fn begin_guest(parent: &Agent) -> Option<Agent> {
-    // The bins of the timer's samples are the parent's.
+    // The bins of the timer's samples are the parent's, so the child does not sample.
     let child = Agent { pid: task::getpid(), timer_rate: 0, guest: true, ..*parent };
     if !threads::begin_guest(parent, &child) {
         return None;
@@ -157,7 +159,7 @@ fn begin_guest(parent: &Agent) -> Option<Agent> {
     Some(child)
 }
 
-/// A child that is not followed: its counts must not reach the parent's file.
+/// Returns the state of a child that is not followed: its counts must not be written to the parent's file.
 fn begin_alone(parent: &Agent) -> Agent {
     let region = unread_region();
     let child = Agent { region, pid: task::getpid(), timer_rate: 0, counts_nowhere: true, ..*parent };
@@ -167,7 +169,7 @@ fn begin_alone(parent: &Agent) -> Agent {
     child
 }
 
-/// What `clone`'s child runs first.
+/// The first routine that a child of `clone` runs, with its argument.
 #[repr(C)]
 struct Task {
     function: unsafe extern "C" fn(u64) -> i32,
@@ -176,8 +178,8 @@ struct Task {
 
 unsafe extern "C" fn first(task: *const Task) -> i32 {
     begin();
-    // SAFETY: the child has a copy of its parent's stack, where `clone` below has put the task; the program has given the
-    // function and its argument.
+    // SAFETY: the child has a copy of its parent's stack, where `clone` below has stored the task; the program has
+    // passed the function and its argument.
     unsafe { ((*task).function)((*task).argument) }
 }
 
@@ -207,7 +209,7 @@ mod offered {
         );
     }
 
-    /// clone(function, stack, flags, argument, ...): with memory of its own, the child begins in `first`.
+    /// clone(function, stack, flags, argument, ...): a child with memory of its own begins in `first`.
     ///
     /// # Safety
     /// As glibc's function of that name.

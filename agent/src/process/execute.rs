@@ -1,9 +1,10 @@
-//! Programs that the process executes are followed: the C library's two system calls for it, which all its
-//! functions end in (exec*, posix_spawn, system, popen), are led through here.
+//! Follows the programs that the process executes: redirects the C library's two system calls for that to the agent.
+//! All functions that execute programs (exec*, posix_spawn, system, popen) make one of these calls.
 //!
-//! Its `mov eax, number; syscall` becomes `jmp`; here the injector is asked, and the new program's environment
-//! gets our variables if the answer is a name. Executed where the parent's memory is shared (vfork), so nothing
-//! is allocated: all that is needed is on the stack, and what does not fit is executed as it is.
+//! The C library's `mov eax, number; syscall` becomes a `jmp`. The agent then asks the injector, and if the answer is
+//! a name, it adds its variables to the new program's environment. This code may run while the parent's memory is
+//! shared (vfork), so it allocates nothing: everything is on the stack, and a program whose data does not fit is
+//! executed unchanged.
 #![allow(unsafe_code, reason = "the C library's text is patched, and the strings of execve are read")]
 
 use crate::os::files;
@@ -20,25 +21,25 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use gprofinject_abi::{AGENT_FILE, FOLDER_MAX, FRIDA_FILE, PRELOAD_VARIABLE, RUN_VARIABLE, ask};
 use linux_raw_sys::general;
 
-/// Where each of the two goes on, behind its `syscall`.
+/// The addresses at which the two functions continue, after their `syscall`.
 static AFTER_EXECVE: AtomicU64 = AtomicU64::new(0);
 static AFTER_EXECVEAT: AtomicU64 = AtomicU64::new(0);
 
-/// glibc's fexecve, which makes the second system call by itself: it is defined here and passed on.
+/// glibc's fexecve, which makes the second system call itself. It is defined here, and calls glibc's function.
 static FEXECVE: AtomicU64 = AtomicU64::new(0);
 
-/// glibc's execve and execveat, for programs that make these calls by syscall(2).
+/// glibc's execve and execveat, for programs that make these calls with syscall(2).
 pub(crate) static BY_EXECVE: AtomicU64 = AtomicU64::new(0);
 pub(crate) static BY_EXECVEAT: AtomicU64 = AtomicU64::new(0);
 
-/// Finds them.
+/// Finds the C library's functions.
 pub(crate) fn find(dynamic_linker: u64) {
     BY_EXECVE.store(lookup::function(dynamic_linker, b"execve"), Ordering::Relaxed);
     BY_EXECVEAT.store(lookup::function(dynamic_linker, b"execveat"), Ordering::Relaxed);
     FEXECVE.store(lookup::function(dynamic_linker, b"fexecve"), Ordering::Relaxed);
 }
 
-/// Leads the C library's calls here, where they are as expected. Else nothing is followed.
+/// Redirects the C library's calls if their code is as expected. Otherwise no executed program is followed.
 pub(crate) fn prepare(dynamic_linker: u64, place: &Place) {
     if place.folder().len() > FOLDER_MAX || !memory::may_make_code() {
         return;
@@ -55,21 +56,22 @@ pub(crate) fn prepare(dynamic_linker: u64, place: &Place) {
     }
 }
 
-/// `mov eax, imm32; syscall` near the function's start.
+/// Redirects the `mov eax, imm32; syscall` near the function's start to `stub`, and stores the address after it in
+/// `after`.
 fn redirect(function: u64, number: u32, stub: u64, after: &AtomicU64) {
     const LOOK: usize = 8;
-    // SAFETY: inside the C library's text, which is mapped.
+    // SAFETY: the bytes are inside the C library's text, which is mapped.
     let code = unsafe { core::slice::from_raw_parts(function as *const u8, LOOK + 7) };
     let mut wanted = [0xb8, 0, 0, 0, 0, 0x0f, 0x05];
     wanted[1..5].copy_from_slice(&number.to_le_bytes());
-    // Nothing may jump in between: only what is straight code up to there will do.
+    // No jump may lead between the two instructions, so only straight-line code up to there is accepted.
     let Some(at) = code.windows(7).position(|window| window == wanted) else { return };
     let at = function + at as u64;
     let Ok(distance) = i32::try_from(stub.wrapping_sub(at + 5) as i64) else { return };
     after.store(at + 7, Ordering::Relaxed);
     let page = at & !4095;
     let len = (at + 5).next_multiple_of(4096) - page;
-    // SAFETY: the C library's own pages, of which no thread runs code now.
+    // SAFETY: the pages are the C library's own, and no other thread runs their code now.
     unsafe {
         if memory::mprotect(page, len, memory::PROT_READ | memory::PROT_WRITE).is_ok() {
             let mut jump = [0xe9, 0, 0, 0, 0];
@@ -80,30 +82,31 @@ fn redirect(function: u64, number: u32, stub: u64, after: &AtomicU64) {
     }
 }
 
-/// Environment variables that fit.
+/// The maximum number of environment variables.
 const MOST: usize = 600;
-/// Bytes for our own variables.
+/// The size of the room for the agent's own variables, in bytes.
 const TEXT: usize = 2 * FOLDER_MAX + 1024;
 
-/// What the new program is given; lies on the stack until it runs.
+/// Room for the environment of the new program. It is on the stack until the program runs.
 #[repr(C)]
 struct Room {
     environment: [*const u8; MOST + 4],
     text: [u8; TEXT],
 }
 
-/// Bytes that the stubs below leave on the stack for it.
+/// The number of bytes that the stubs below reserve on the stack for it.
 const ROOM: usize = 8 * 1024;
 const _: () = assert!(size_of::<Room>() <= ROOM);
 
-/// The environment to execute with: the one given, or another one in `room`.
+/// Returns the environment for the new program: the given one, or another one in `room`.
 unsafe extern "C" fn environment(
     folder: i32,
     path: *const u8,
     given: *const *const u8,
     room: *mut Room,
 ) -> *const *const u8 {
-    // SAFETY: the C library's caller has passed what execve demands. The stub has made the room, which nobody else uses.
+    // SAFETY: the C library's caller has passed what execve demands. The stub has reserved the room, which no other
+    // code uses.
     let followed = failure::guarded(|| unsafe { followed(folder, path, given, &mut *room) });
     followed.flatten().unwrap_or(given)
 }
@@ -119,7 +122,8 @@ unsafe fn followed(
     if path.is_null() || run::place().is_none() || Agent::get().counts_nowhere {
         return None;
     }
-    // The kernel would say so, and we must not die of it. (What an environment holds is not looked at so closely.)
+    // The kernel would return an error for such a pointer, and the agent must not crash on it. (The strings of the
+    // environment are not checked like this.)
     let process = task::getpid();
     let is_unreadable = |address: u64| memory::is_unreadable(process, address);
     if is_unreadable(path as u64) || !given.is_null() && is_unreadable(given as u64) {
@@ -158,7 +162,7 @@ unsafe fn followed(
         }
     }
     let place = run::place();
-    // The same variables, in the same order, as the injector's for the first program.
+    // These are the variables that the injector sets for the first program, in the same order.
     let mut add = |parts: &[&[u8]]| -> Option<()> {
         room.environment[count] = text.put(parts)?;
         count += 1;
@@ -192,15 +196,16 @@ unsafe fn entries(given: *const *const u8) -> usize {
     count
 }
 
-/// The file that will be executed.
+/// The file to be executed.
 struct Opened {
     fd: i32,
-    /// It is ours to close.
+    /// Whether the agent has opened the descriptor and has to close it.
     own: bool,
 }
 
 impl Opened {
-    /// Finds the file as the kernel will. None: there is none, as the kernel will say, or it cannot be told.
+    /// Finds the file as the kernel does. Returns `None` if there is none, in which case the kernel will report that,
+    /// or if it cannot be determined.
     ///
     /// # Safety
     /// `path` must be NUL-terminated.
@@ -239,9 +244,9 @@ impl Drop for Opened {
     }
 }
 
-/// The name by which the new program will be followed, if it will.
+/// Asks the injector for the name by which the new program will be followed. Returns `None` if it will not be.
 fn ask_for_name<'n>(file: &Opened, name: &'n mut [u8; ask::NAME_MAX]) -> Option<&'n [u8]> {
-    /// Longer than any planning takes; then the program goes its way without us.
+    /// This is longer than planning takes. After that time, the program is executed without being followed.
     const PATIENCE_MS: u64 = 20_000;
     let Some(fd) = run::tell_with(&[ask::EXECUTES], file.fd) else {
         missed();
@@ -252,19 +257,19 @@ fn ask_for_name<'n>(file: &Opened, name: &'n mut [u8; ask::NAME_MAX]) -> Option<
     name.get(..len).filter(|name| !name.is_empty())
 }
 
-/// A program will not be followed although it might be.
+/// Counts a program that is not followed although it might be profiled.
 fn missed() {
     Agent::get().region.lost_programs().fetch_add(1, Ordering::Relaxed);
 }
 
-/// Strings, one behind the other.
+/// A buffer for consecutive strings.
 struct Text<'r> {
     bytes: &'r mut [u8; TEXT],
     len: usize,
 }
 
 impl Text<'_> {
-    /// A string of these parts; None: no room.
+    /// Stores a string that consists of these parts. Returns its address, or `None` if there is no room.
     fn put(&mut self, parts: &[&[u8]]) -> Option<*const u8> {
         let start = self.len;
         for part in parts.iter().chain(&[&b"\0"[..]]) {
@@ -303,7 +308,7 @@ core::arch::global_asm!(
     ".text",
     ".hidden gpi_execve, gpi_execveat",
     ".globl gpi_execve, gpi_execveat",
-    // Room on the stack, touched from above so that the kernel grows it.
+    // Reserves room on the stack, and touches it from the top down so that the kernel extends the stack.
     ".macro gpi_room",
     "push rbp",
     "mov rbp, rsp",
@@ -332,7 +337,7 @@ core::arch::global_asm!(
     "mov rdx, rax",
     "mov eax, {nr_execve}",
     "syscall",
-    // Not executed.
+    // The program was not executed.
     "mov rdx, [rbp-24]",
     "leave",
     "jmp [rip + {after_execve}]",

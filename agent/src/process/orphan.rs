@@ -1,5 +1,5 @@
-//! A process that outlives the injector has its profile written at its end all the same: by the injector's
-//! own `--recover`, whose command the run folder names.
+//! Writes the profile of a process that outlives the injector, at the process's end, by running the injector's own
+//! `--recover`. The run folder has a link to that command.
 #![allow(unsafe_code, reason = "a child is forked without the C library, and executes a program")]
 
 use crate::os::files;
@@ -8,7 +8,7 @@ use crate::process::run;
 use crate::program::failure;
 use gprofinject_abi::COMMAND_FILE;
 
-/// Runs when the program has called exit(), after its own handlers.
+/// Runs when the program has called exit(), after the program's own handlers.
 pub(crate) extern "C" fn end() {
     let _ = failure::guarded(recover);
 }
@@ -20,10 +20,10 @@ fn recover() {
     }
     let command = place.shared(COMMAND_FILE);
     let folder = place.shared("");
-    // A process of its own, which does not keep this one from ending. Nobody waits for it, and it says
-    // nothing: its descriptors lead nowhere.
-    // SAFETY: the child only makes system calls: it executes a program or ends, and never returns. The strings and arrays that
-    // it executes with are on the stack until then, and end as they should.
+    // SAFETY: the child is a process of its own, so it does not keep this one from ending; no process waits for it,
+    // and it prints nothing, because its descriptors lead to /dev/null. It only makes system calls: it executes a
+    // program or ends, and never returns. The strings and arrays that it passes are on the stack until then, and are
+    // terminated as execve demands.
     unsafe {
         if task::fork() != Ok(0) {
             return;
@@ -33,7 +33,7 @@ fn recover() {
             files::close(fd);
         }
         for _ in 0..3 {
-            // The lowest free descriptors, in turn.
+            // These are the lowest free descriptors: 0, 1 and 2.
             let _ = files::open(b"/dev/null\0", true);
         }
         let arguments = [

@@ -7,17 +7,17 @@ use crate::os::place::Place;
 use gprofinject_abi::ASK_FILE;
 use linux_raw_sys::net;
 
-/// The process's place. The set-up stores it, and so does each forked child that has a file of its own; two generations of
-/// children do so without a system call.
+/// The process's place. The set-up stores it, and so does each forked child that has a file of its own; for two
+/// generations of children this takes no system call.
 static PLACE: Current<Place, 3> = Current::new(&Place::NONE);
 
-/// The process's place in the run; [`Place::NONE`] if it is not followed.
+/// Returns the process's place in the run, or [`Place::NONE`] if the process is not followed.
 pub(crate) fn place() -> &'static Place {
     PLACE.get()
 }
 
-/// From now on the process is followed, and has this place. False: it cannot be, because the path of the injector's socket is
-/// too long for an address, or there is no memory.
+/// Makes the process a followed one with this place. Returns `false` if that is not possible, because the path of the
+/// injector's socket is too long for a socket address, or because there is no memory.
 pub(crate) fn follow(place: &Place) -> bool {
     if Address::of(place).is_none() {
         return false;
@@ -30,12 +30,12 @@ pub(crate) fn follow(place: &Place) -> bool {
     done
 }
 
-/// Sends the injector a packet. `None`: there is no injector.
+/// Sends a packet to the injector. Returns the socket, or `None` if there is no injector.
 pub(crate) fn tell(packet: &[u8]) -> Option<i32> {
     tell_by(|fd| files::send(fd, packet))
 }
 
-/// The same with a descriptor.
+/// Sends a packet and a descriptor to the injector. Returns the socket, or `None` if there is no injector.
 pub(crate) fn tell_with(packet: &[u8], passed: i32) -> Option<i32> {
     tell_by(|fd| files::send_with(fd, packet, passed))
 }
@@ -49,20 +49,20 @@ fn tell_by(send: impl FnOnce(i32) -> Result<(), i32>) -> Option<i32> {
     Some(fd)
 }
 
-/// Whether an injector listens.
+/// Returns whether an injector listens.
 pub(crate) fn is_injector_there() -> bool {
     match connect() {
         Some(Ok(fd)) => {
             files::close(fd);
             true
         }
-        // Only this error says that nobody listens.
+        // Only this error means that no process listens.
         Some(Err(errno)) => errno != kernel::ECONNREFUSED,
         None => true,
     }
 }
 
-/// Connects to the injector's socket; `None` if the process is not followed.
+/// Connects to the injector's socket. Returns `None` if the process is not followed.
 fn connect() -> Option<Result<i32, i32>> {
     let address = Address::of(Some(place()).filter(|place| !place.is_none())?)?;
     Some(files::connect(address.bytes.get(..address.len)?))
@@ -75,7 +75,7 @@ struct Address {
 }
 
 impl Address {
-    /// The address of the injector's socket, or `None` if its path is too long.
+    /// Returns the address of the injector's socket, or `None` if its path is too long.
     fn of(place: &Place) -> Option<Address> {
         let file = place.shared(ASK_FILE);
         let path = file.path();

@@ -1,9 +1,9 @@
-//! The program enters seccomp: from then on a system call of ours may be one that ends the program.
+//! Handles a program that enters seccomp: from then on, a system call of the agent's may end the program.
 //!
-//! `prctl` and `syscall` are defined here and passed on. Before a filter is installed, the calling thread's
-//! block is made lasting as a whole, so that its new arcs have a place; from then on no system call is made,
-//! by any thread or child. A filter that is installed by other means (code of the program's own that makes the
-//! system call) is not noticed.
+//! `prctl` and `syscall` are defined here; they call the C library's own functions. Before a filter is installed, the
+//! whole of the calling thread's thread block is committed, so that its new arcs can be stored; from then on, no
+//! thread or child makes a system call of the agent's. A filter that is installed in another way (by a system call
+//! instruction of the program's own) is not noticed.
 #![allow(unsafe_code, reason = "a function of the C library is defined")]
 
 use crate::hot::thread_blocks;
@@ -23,11 +23,11 @@ pub(crate) fn prepare(dynamic_linker: u64) {
     PRCTL.store(lookup::function(dynamic_linker, b"prctl"), Ordering::Relaxed);
 }
 
-/// What follows prctl(PR_SET_SECCOMP, mode, filter), or its like. True: nothing was frozen before, and now
-/// it is.
+/// Handles prctl(PR_SET_SECCOMP, mode, filter), or an equivalent call, before it is made. Returns whether this call
+/// has frozen the agent.
 extern "C" fn enter(mode: u64, filter: u64) -> bool {
     failure::guarded(|| freeze(mode, filter)).unwrap_or_else(|| {
-        // Even so, no system call may be made from now on.
+        // The agent is frozen even so: no system call may be made from now on.
         kernel::freeze(true);
         false
     })
@@ -36,7 +36,7 @@ extern "C" fn enter(mode: u64, filter: u64) -> bool {
 fn freeze(mode: u64, filter: u64) -> bool {
     const STRICT: u64 = 1;
     const FILTER: u64 = 2;
-    // Without a filter it is a question, whether the kernel knows the call.
+    // A call without a filter only asks whether the kernel supports the operation.
     let enters = mode == STRICT || mode == FILTER && filter != 0;
     let agent = Agent::get();
     if !enters || !agent.is_set_up || kernel::is_frozen() {
@@ -45,14 +45,14 @@ fn freeze(mode: u64, filter: u64) -> bool {
     if let Some(block) = threads::block(agent) {
         thread_blocks::commit_all(agent, block);
     }
-    // The return from the handler is a system call, too.
+    // The return from the signal handler is a system call, too.
     timers::stop(agent);
     agent.region.frozen().fetch_add(1, Ordering::Relaxed);
     kernel::freeze(true);
     true
 }
 
-/// It did not enter after all.
+/// Undoes [`enter`] after the kernel has refused the call.
 extern "C" fn stay() {
     let _ = failure::guarded(thaw);
 }
@@ -64,8 +64,8 @@ fn thaw() {
     timers::start_again(agent);
 }
 
-// The way into seccomp, from where `prctl` or `syscall` begins. In: their arguments, rax and r10 = what `enter`
-// gets, r11 = the real function.
+// The way into seccomp, from the start of `prctl` or `syscall`. Input: their arguments; rax and r10 = the arguments
+// of `enter`; r11 = the C library's function.
 #[cfg(not(test))]
 core::arch::global_asm!(
     ".text",

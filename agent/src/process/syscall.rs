@@ -1,5 +1,5 @@
-//! The C library's `syscall`, by which a program may fork, execute a program or enter seccomp without a function of its own
-//! for it. It is defined here and passed on.
+//! The C library's `syscall`, with which a program may fork, execute a program or enter seccomp without the dedicated
+//! function. It is defined here, and calls the C library's own function.
 #![allow(unsafe_code, reason = "a function of the C library is defined")]
 
 use crate::os::lookup;
@@ -16,7 +16,7 @@ pub(crate) fn prepare(dynamic_linker: u64) {
     SYSCALL.store(lookup::function(dynamic_linker, b"syscall"), Ordering::Relaxed);
 }
 
-/// syscall(fork), syscall(clone, flags without CLONE_VM, no stack), syscall(clone3, the same); and the ways
+/// Handles syscall(fork), syscall(clone, flags without CLONE_VM, no stack), syscall(clone3, the same), and the ways
 /// into seccomp, which are those of `seccomp.rs`.
 ///
 /// # Safety
@@ -77,7 +77,7 @@ unsafe extern "C" fn syscall() {
         "9:",
         "mov r11, [rip + {real}]",
         "jmp gpi_enter_seccomp",
-        // The C library's own function does the same, with the arguments one place further to the front.
+        // The C library's own function does the same, with the arguments shifted by one.
         "12:",
         "cmp qword ptr [rip + {execve}], 0",
         "je 2b",

@@ -1,4 +1,4 @@
-//! What the agent knows of its program and of the process: written once, as a whole, and never changed.
+//! The agent's facts about its program and the process: written once, as a whole, and never changed.
 //!
 //! A forked child does not change the [`Agent`] of its parent. It installs another one, and the old one stays valid for the
 //! code that the fork has interrupted.
@@ -19,29 +19,30 @@ use gprofinject_abi::shared::RegionRef;
 /// Addresses are runtime addresses unless the field says otherwise.
 #[derive(Clone, Copy)]
 pub(crate) struct Agent {
-    /// Whether the set-up has got as far as to install this value.
+    /// Whether the set-up has reached the point at which it installs this value.
     pub(crate) is_set_up: bool,
     pub(crate) functions: &'static [FunctionRecord],
     pub(crate) tails: &'static [TailRecord],
-    /// Link addresses.
+    /// The code of hooked functions, as link addresses.
     pub(crate) hooked: &'static [CodeRange],
-    /// Which instruction of the program each place in a copied function stands for.
+    /// Maps each place in a copied function to the instruction of the program that it replaces.
     pub(crate) originals: &'static [Original],
     pub(crate) patches: &'static [Patch],
     pub(crate) call_jumps: &'static [CallJump],
-    /// The program headers: address, bytes of one, number. They are kept apart from the auxiliary vector, which the program
-    /// may overwrite.
+    /// The program headers: address, size of one in bytes, number. They are separate from the auxiliary vector,
+    /// because the program may overwrite that.
     pub(crate) headers: (u64, u64, u64),
-    /// The header of the region file in which the process counts. In a child that is not followed, one that nobody reads.
+    /// The header of the region file in which the process counts. In a child that is not followed, it is one that is
+    /// never read.
     pub(crate) region: RegionRef,
     /// The injector's part of that header, as it was when the file was mapped.
     pub(crate) orders: RegionOrders,
     pub(crate) arena_lo: u64,
-    /// Where the thunks end, and the copies of counted functions begin.
+    /// The end of the thunks, and start of the copies of counted functions.
     pub(crate) arena_hi: u64,
-    /// Where the copies end, and the arena.
+    /// The end of the copies and of the arena.
     pub(crate) copies_hi: u64,
-    /// Whether `wrgsbase` may be used.
+    /// Whether the `wrgsbase` instruction may be used.
     pub(crate) fsgsbase: bool,
     /// Arena offsets; see [`gprofinject_abi::plan::PlanHeader`], here and for the next three.
     pub(crate) frame_tables: [u32; 6],
@@ -51,9 +52,9 @@ pub(crate) struct Agent {
     pub(crate) text_lo: u64,
     pub(crate) text_hi: u64,
     pub(crate) bias: u64,
-    /// Where the main thread's stack began.
+    /// The address at which the main thread's stack began.
     pub(crate) stack_end: u64,
-    /// How far down the main thread's stack may come.
+    /// The lowest address that the main thread's stack may reach.
     pub(crate) stack_lo: u64,
     /// The main thread's control block.
     pub(crate) main_thread: u64,
@@ -63,30 +64,30 @@ pub(crate) struct Agent {
     pub(crate) both: bool,
     /// Whether Frida's library is preloaded, here and in programs that are executed.
     pub(crate) frida: bool,
-    /// The block of threads that have none yet: zeros.
+    /// The thread block of threads that have none yet: zeros.
     pub(crate) no_block: u64,
-    /// The block of threads that cannot get one: zeros, too.
+    /// The thread block of threads that cannot get one: also zeros.
     pub(crate) lost_block: u64,
-    /// Samples per second that each thread's timer takes; 0: the agent does not sample.
+    /// Samples per second that each thread's timer takes, or 0 if the agent does not sample.
     pub(crate) timer_rate: u32,
     /// The process's number.
     pub(crate) pid: u32,
-    /// Whether this is a forked child that is not followed: its hooks work, its counts reach nobody.
+    /// Whether this is a forked child that is not followed: its hooks work, but its counts are discarded.
     pub(crate) counts_nowhere: bool,
     /// Whether this is a forked child that counts in an ancestor's file because it could not make one.
     pub(crate) guest: bool,
 }
 
-/// A region header that nobody reads, for a process that counts nowhere.
+/// A region header that is never read, for a process that counts nowhere.
 #[repr(transparent)]
 struct Unread(UnsafeCell<MaybeUninit<RegionHeader>>);
-// SAFETY: the header is reached through the atomics of a `RegionRef` only.
+// SAFETY: the header is accessed only through the atomics of a `RegionRef`.
 unsafe impl Sync for Unread {}
 static UNREAD: Unread = Unread(UnsafeCell::new(MaybeUninit::zeroed()));
 
-/// The header for a process that counts nowhere.
+/// Returns the header for a process that counts nowhere.
 pub(crate) const fn unread_region() -> RegionRef {
-    // SAFETY: a static lives as long as the process, zeros are a header, and no code but the `RegionRef` reaches it.
+    // SAFETY: a static lives as long as the process, zeros are a valid header, and only the `RegionRef` accesses it.
     unsafe { RegionRef::new(ptr::NonNull::new_unchecked(UNREAD.0.get().cast())) }
 }
 
@@ -146,8 +147,8 @@ static NOT_SET_UP: Agent = Agent {
 /// The current value. Eight generations of forked children replace it without a system call.
 static AGENT: Current<Agent, 8> = Current::new(&NOT_SET_UP);
 
-/// What the assembly of `hot/gate.rs` needs of the [`Agent`]. It is the same in all forked children, so it is written once,
-/// before the first hook is in place, and gates read it without a pointer in between.
+/// The facts of the [`Agent`] that the assembly of `hot/gate.rs` needs. They are the same in all forked children, so
+/// they are written once, before the first hook is in place, and gates read them directly.
 #[repr(C)]
 pub(crate) struct GateFacts {
     pub(crate) functions: AtomicU64,
@@ -163,19 +164,19 @@ pub(crate) static GATE_FACTS: GateFacts = GateFacts {
     both: AtomicU64::new(0),
 };
 
-/// A place for a new value, or `None` if there is no memory for one.
+/// Returns a place for a new value, or `None` if there is no memory for one.
 pub(crate) fn reserve() -> Option<Reserved<Agent>> {
     AGENT.reserve()
 }
 
 impl Agent {
-    /// The current value.
+    /// Returns the current value.
     #[inline(always)]
     pub(crate) fn get() -> &'static Agent {
         AGENT.get()
     }
 
-    /// Copies what gates need of the program to [`GATE_FACTS`].
+    /// Copies the facts that gates need to [`GATE_FACTS`].
     pub(crate) fn tell_gates(&self) {
         GATE_FACTS.functions.store(self.functions.as_ptr() as u64, Ordering::Relaxed);
         GATE_FACTS.arena_lo.store(self.arena_lo, Ordering::Relaxed);
@@ -193,7 +194,7 @@ impl Agent {
         unsafe { self.tails.get_unchecked(index as usize) }
     }
 
-    /// The unwind table for a place in the arena: an `.eh_frame_hdr`.
+    /// Returns the address of the unwind table for a kind of place in the arena: an `.eh_frame_hdr`.
     pub(crate) fn frame_table(&self, frame: Frame) -> u64 {
         let [left, called, popped, moved, plain, copied] = self.frame_tables;
         let table = match frame {
@@ -207,32 +208,33 @@ impl Agent {
         self.arena_lo + u64::from(table)
     }
 
-    /// Whether an address lies in the thunks. A return slot that holds such an address is that of a frame that is alive.
+    /// Returns whether an address lies in the thunks. A return slot that contains such an address is that of a live
+    /// frame.
     pub(crate) fn in_arena(&self, address: u64) -> bool {
         (self.arena_lo..self.arena_hi).contains(&address)
     }
 
-    /// Whether a return address is the one that glibc gives to signal handlers. Integer code only; see
+    /// Returns whether a return address is the one that glibc gives to signal handlers. Integer code only; see
     /// [`crate::hot::gate`].
     pub(crate) fn is_restorer(&self, return_address: u64) -> bool {
         // __restore_rt: mov rax, 15; syscall.
         self.libc_reads(return_address, &[0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05])
     }
 
-    /// Whether a return address is the one that glibc's makecontext gives to the first function of a context, which
-    /// begins a stack of its own. Integer code only; see [`crate::hot::gate`].
+    /// Returns whether a return address is the one that glibc's makecontext gives to the first function of a context,
+    /// which begins a stack of its own. Integer code only; see [`crate::hot::gate`].
     pub(crate) fn is_start_of_context(&self, return_address: u64) -> bool {
         // __start_context (sysdeps/unix/sysv/linux/x86_64/__start_context.S): mov rsp, rbx; mov rdi, [rsp].
         self.libc_reads(return_address, &[0x48, 0x89, 0xdc, 0x48, 0x8b, 0x3c, 0x24])
     }
 
-    /// Whether these bytes stand at an address of the C library's text.
+    /// Returns whether the C library's text has these bytes at an address.
     fn libc_reads(&self, address: u64, bytes: &[u8]) -> bool {
         let (lo, hi) = self.libc;
         if address < lo || address >= hi || hi - address < bytes.len() as u64 {
             return false;
         }
-        // Byte by byte: a comparison of slices may use vector registers.
+        // The bytes are compared one by one, because a comparison of slices may use vector registers.
         for (i, byte) in bytes.iter().enumerate() {
             // SAFETY: the address lies in the C library's text, which is readable and never unmapped.
             if unsafe { *(address as *const u8).add(i) } != *byte {
@@ -242,8 +244,8 @@ impl Agent {
         true
     }
 
-    /// The address in the program for which an address in a copied function stands. Other addresses stay as they are.
-    /// Integer code only; see [`crate::hot::gate`].
+    /// Returns the address in the program of the instruction that an address in a copied function replaces. Other
+    /// addresses are returned unchanged. Integer code only; see [`crate::hot::gate`].
     pub(crate) fn original(&self, pc: u64) -> u64 {
         if !self.in_copies(pc) {
             return pc;
@@ -254,15 +256,15 @@ impl Agent {
         entry.map_or(pc, |entry| self.text_lo.wrapping_add(entry.text.into()))
     }
 
-    /// The leaf function that runs if the program counter is there: in its text behind its patch, or in its body. Integer
-    /// code only; see [`crate::hot::gate`].
+    /// Returns the leaf function that runs if the program counter is at an address: in the function's text after its
+    /// patch, or in its body. Integer code only; see [`crate::hot::gate`].
     pub(crate) fn leaf_at(&self, pc: u64) -> Option<u32> {
         let copied = self.in_copies(pc);
         let pc = self.original(pc);
         let offset = pc.wrapping_sub(self.arena_lo);
         let moved = pc >= self.arena_lo && offset < u64::from(self.stubs);
         let address = pc.wrapping_sub(self.bias);
-        // Functions are numbered by their addresses, and their thunks stand in the same order.
+        // Functions are numbered by their addresses, and their thunks are in the same order.
         let is_behind = |record: &FunctionRecord| {
             if moved { u64::from(record.thunk) <= offset } else { record.entry <= address }
         };
@@ -277,24 +279,25 @@ impl Agent {
         (inside && record.flags & LEAF != 0).then_some(number as u32)
     }
 
-    /// The hooked function around a link address. Parts of a function that stand elsewhere do not count.
+    /// Returns the hooked function that contains a link address. Separate parts of a function do not count.
     pub(crate) fn function_at(&self, address: u64) -> Option<u32> {
         let number = self.functions.partition_point(|record| record.entry <= address).checked_sub(1)?;
         let record = self.functions.get(number)?;
         (address < record.entry + u64::from(record.size)).then_some(number as u32)
     }
 
-    /// Whether an address lies in the copy of a counted function.
+    /// Returns whether an address lies in the copy of a counted function.
     pub(crate) fn in_copies(&self, address: u64) -> bool {
         (self.arena_hi..self.copies_hi).contains(&address)
     }
 
-    /// Whether a return address is the program's own, or a copy's. It may lie one byte behind the text.
+    /// Returns whether a return address is in the program's text or in a copy. It may be the first byte after the
+    /// text.
     pub(crate) fn in_text(&self, return_address: u64) -> bool {
         return_address > self.text_lo && return_address <= self.text_hi || self.in_copies(return_address)
     }
 
-    /// Whether a return address lies in code of a hooked function.
+    /// Returns whether a return address lies in code of a hooked function.
     pub(crate) fn is_hooked(&self, return_address: u64) -> bool {
         let address = return_address.wrapping_sub(self.bias);
         let after = self.hooked.partition_point(|range| range.hi <= address);

@@ -1,5 +1,5 @@
-//! The program's text: patched when the hooks are set up, and made what it was in children that are not followed. What of
-//! the arena leads to a patch is changed with it (see [`gprofinject_abi::plan::CallJump`]).
+//! The program's text: patched in the set-up, and restored in children that are not followed. Code of the arena that
+//! leads to a patch is changed with it (see [`gprofinject_abi::plan::CallJump`]).
 #![allow(unsafe_code, reason = "the program's text is read and overwritten")]
 
 use crate::os::files;
@@ -13,8 +13,8 @@ use gprofinject_abi::plan::{Maker, Patch};
 use gprofinject_abi::region::PAGE;
 use linux_raw_sys::elf;
 
-/// Writes the patches that are the agent's. The pages are writable only for that long, and not executable
-/// meanwhile. The caller has found the original bytes there.
+/// Writes the patches that the agent makes. During that time the pages are writable and not executable. The caller
+/// has checked the original bytes.
 pub(crate) fn patch(agent: &Agent) -> Result<(), i32> {
     rewrite(
         agent,
@@ -23,12 +23,12 @@ pub(crate) fn patch(agent: &Agent) -> Result<(), i32> {
     )
 }
 
-/// Writes all patches, once Frida's gum has made its own, while all other threads stand still.
+/// Writes all patches, including those of Frida's gum, while all other threads are stopped.
 pub(crate) fn patch_again(agent: &Agent) -> Result<(), i32> {
     rewrite(agent, true, |patch| &patch.replacement)
 }
 
-/// Writes the original bytes, while all other threads stand still.
+/// Restores the original bytes, while all other threads are stopped.
 pub(crate) fn unpatch(agent: &Agent) -> Result<(), i32> {
     rewrite(agent, false, |patch| &patch.original)
 }
@@ -36,7 +36,7 @@ pub(crate) fn unpatch(agent: &Agent) -> Result<(), i32> {
 fn rewrite(agent: &Agent, patched: bool, bytes: impl Fn(&Patch) -> &[u8]) -> Result<(), i32> {
     let writable = memory::PROT_READ | memory::PROT_WRITE;
     if let Err(errno) = protect(agent, |_| writable) {
-        // This gives the segments that were changed their own protection back; the others have it already.
+        // This restores the protection of the segments that were changed; the others have it already.
         let _ = protect(agent, |flags| flags);
         return Err(errno);
     }
@@ -44,25 +44,25 @@ fn rewrite(agent: &Agent, patched: bool, bytes: impl Fn(&Patch) -> &[u8]) -> Res
     protect(agent, |flags| flags)
 }
 
-/// Slow paths on which it is tried.
+/// The number of calls of a slow path on which the restoration is still tried.
 static TRIES: AtomicU32 = AtomicU32::new(0);
 const MOST_TRIES: u32 = 4;
 
-/// On the slow path of a forked child that counts for nobody: makes the text what it was, so that the child
-/// pays no more. Frames that are on the stack return through their thunks, which stay.
+/// On the slow path of a forked child that counts nowhere: restores the text, so that the child's calls cost no more
+/// than without the agent. Frames that are on the stack return through their thunks, which remain.
 pub(crate) fn restore(agent: &Agent) {
     if TRIES.load(Ordering::Relaxed) >= MOST_TRIES {
         return;
     }
     TRIES.fetch_add(1, Ordering::Relaxed);
-    // Who shares this memory may be running our thunks, or what we write over. A child of vfork has another
-    // number.
+    // A process that shares this memory may be running thunks, or the code that is overwritten. A child of vfork has
+    // another process number.
     if task::getpid() != agent.pid || !files::has_one_thread() || may_be_in_handler(agent) {
         return;
     }
     TRIES.store(MOST_TRIES, Ordering::Relaxed);
     let Ok(blocked) = task::block_signals() else { return };
-    // Executable all the while: somebody who shares the memory without being a thread goes on running.
+    // The pages stay executable, because a process that shares the memory without being a thread continues to run.
     if protect(agent, |flags| flags | memory::PROT_WRITE).is_ok() {
         write(agent, false, |patch| &patch.original);
     }
@@ -70,10 +70,10 @@ pub(crate) fn restore(agent: &Agent) {
     let _ = task::set_blocked_signals(blocked);
 }
 
-/// Whether a signal handler may be running, which may have interrupted the instructions of a patch. Only the
-/// main thread's own stack is known to be there up to its end.
+/// Returns whether a signal handler may be running that has interrupted the instructions of a patch. Only the main
+/// thread's own stack is known to be mapped up to its end.
 fn may_be_in_handler(agent: &Agent) -> bool {
-    /// The kernel lets no stack grow nearer than this to what is below it.
+    /// The kernel lets no stack grow closer than this to the mapping below it.
     const MOST: u64 = 64 << 20;
     let mut at = &raw const agent as u64 & !7;
     if words::thread_pointer() != agent.main_thread || at > agent.stack_end || agent.stack_end - at > MOST {
@@ -89,16 +89,19 @@ fn may_be_in_handler(agent: &Agent) -> bool {
     false
 }
 
-/// Writes the bytes of all patches. `patched` says whether these are the replacements, and what displacements belong to them.
+/// Writes the bytes of all patches. `patched` is whether these are the replacements; it selects the displacements of
+/// the call jumps.
 fn write(agent: &Agent, patched: bool, bytes: impl Fn(&Patch) -> &[u8]) {
     for jump in agent.call_jumps {
         let displacement = if patched { jump.displacement } else { 0 };
-        // SAFETY: the set-up has seen that the displacement lies inside the arena, and `protect` has made the arena writable.
+        // SAFETY: the set-up has checked that the displacement lies inside the arena, and `protect` has made the
+        // arena writable.
         unsafe { ((agent.arena_lo + u64::from(jump.at)) as *mut u32).write_unaligned(displacement) };
     }
     for patch in agent.patches {
-        // SAFETY: the set-up has compared the text there with the plan's, and `protect` has made it writable. No thread runs
-        // these instructions: the callers see to that. The plan's `len` is no longer than its arrays, which `get` checks.
+        // SAFETY: the set-up has compared the text there with the plan's, and `protect` has made it writable. The
+        // callers ensure that no thread runs these instructions. `get` checks that the plan's `len` is no longer than
+        // its arrays.
         unsafe {
             let to = patch.address.wrapping_add(agent.bias) as *mut u8;
             let from = bytes(patch).get(..patch.len as usize).unwrap_or_default();
@@ -107,8 +110,8 @@ fn write(agent: &Agent, patched: bool, bytes: impl Fn(&Patch) -> &[u8]) {
     }
 }
 
-/// Sets the protection of the program's executable segments from the one they were loaded with, and the arena's if it
-/// changes with them.
+/// Sets the protection of the program's executable segments, computed from the one with which they were loaded, and
+/// the arena's if it changes with them.
 fn protect(agent: &Agent, to: impl Fn(u64) -> u64) -> Result<(), i32> {
     let len = agent.copies_hi.wrapping_sub(agent.arena_lo);
     let arena = (agent.arena_lo, len, memory::PROT_READ | memory::PROT_EXEC);
@@ -121,12 +124,12 @@ fn protect(agent: &Agent, to: impl Fn(u64) -> u64) -> Result<(), i32> {
     Ok(())
 }
 
-/// Whether the program may write into its own text. Frida's gum would take that from it.
+/// Returns whether the program may write to its own text. Frida's gum would make the text read-only.
 pub(crate) fn is_writable(agent: &Agent) -> bool {
     executable_segments(agent).any(|(_, _, loaded)| loaded & memory::PROT_WRITE != 0)
 }
 
-/// Address, bytes and protection of the program's executable pages, as the program was loaded.
+/// Returns address, size in bytes and protection of the program's executable pages, as the program was loaded.
 fn executable_segments(agent: &Agent) -> impl Iterator<Item = (u64, u64, u64)> {
     let (bias, (at, size, count)) = (agent.bias, agent.headers);
     (0..count).filter_map(move |i| {

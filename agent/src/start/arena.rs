@@ -1,4 +1,4 @@
-//! The arena: memory near the program's text, filled with the plan's thunks and tables.
+//! Maps the arena, the memory near the program's text, and fills it with the plan's thunks and tables.
 #![allow(unsafe_code, reason = "the arena is mapped and filled")]
 
 use crate::hot::gate;
@@ -14,7 +14,7 @@ use gprofinject_abi::plan::{ArenaHeader, PlanHeader, Segment};
 use gprofinject_abi::region::Trouble;
 use zerocopy::IntoBytes;
 
-/// An arena that is mapped and writable, and that no thread runs yet.
+/// An arena that is mapped and writable, and whose code no thread runs yet.
 struct Arena {
     at: u64,
     len: u64,
@@ -49,7 +49,7 @@ pub(crate) fn fill(file: &PlanFile, plan: &PlanHeader, bias: u64, shadows: u64) 
         land: landings::gpi_land as *const () as u64,
     };
     arena.write(plan.arena_header, gates.as_bytes()).ok_or_else(damaged)?;
-    // SAFETY: the arena is this function's, and from now on nobody writes to it but `program/text.rs`.
+    // SAFETY: this function has mapped the arena, and from now on only `program/text.rs` writes to it.
     unsafe { memory::mprotect(arena.at, arena.len, memory::PROT_READ | memory::PROT_EXEC) }
         .map_err(failed)?;
     Ok(())
@@ -72,12 +72,12 @@ impl Arena {
         Ok(Arena { at, len })
     }
 
-    /// Whether so many bytes from an offset on lie in the arena.
+    /// Returns whether `len` bytes from an offset on lie in the arena.
     fn holds(&self, offset: u64, len: u64) -> bool {
         offset.checked_add(len).is_some_and(|end| end <= self.len)
     }
 
-    /// Writes bytes, or returns `None` if they do not fit.
+    /// Writes bytes. Returns `None` if they do not fit.
     fn write(&self, offset: u64, bytes: &[u8]) -> Option<()> {
         if !self.holds(offset, bytes.len() as u64) {
             return None;
@@ -91,7 +91,8 @@ impl Arena {
     fn add<T: Copy>(&self, offset: u32, value: T, add: impl FnOnce(T, T) -> T) {
         if self.holds(offset.into(), size_of::<T>() as u64) {
             let word = (self.at + u64::from(offset)) as *mut T;
-            // SAFETY: as above; any bytes are a number.
+            // SAFETY: the word lies in the arena, which is writable, and which no other code knows of yet; any bytes
+            // are a number.
             unsafe { word.write_unaligned(add(word.read_unaligned(), value)) };
         }
     }

@@ -1,9 +1,9 @@
 //! The agent's first instructions in the process.
 //!
-//! The library holds an indirect function (STT_GNU_IFUNC) that nobody calls: the dynamic linker runs its
-//! resolver while it relocates the library, and it relocates the program last. So the hooks are in place
-//! before any code of the program runs: its own resolvers, the constructors of its libraries, its
-//! pre-initialisers. At that time the C library cannot be called; nothing here does.
+//! The library has an indirect function (STT_GNU_IFUNC) that no code calls: the dynamic linker runs its resolver
+//! while it relocates the library, and it relocates the program last. Therefore the hooks are in place before any
+//! code of the program runs: its own resolvers, the constructors of its libraries, its pre-initialisers. At that time
+//! the C library cannot be called, and nothing here calls it.
 #![allow(
     unsafe_code,
     reason = "the dynamic linker is given functions to call, and what the kernel left on the stack is read"
@@ -41,7 +41,7 @@ core::arch::global_asm!(
     "leave",
     "ret",
     ".size gprofinject_early, . - gprofinject_early",
-    // The relocation that makes the dynamic linker run the resolver.
+    // This relocation makes the dynamic linker run the resolver.
     ".section .data.rel.gprofinject, \"aw\", @progbits",
     ".balign 8",
     ".globl gprofinject_trigger",
@@ -59,7 +59,8 @@ unsafe extern "C" {
     static gprofinject_trigger: u64;
 }
 
-/// Where the stack began, from field 28 of /proc/self/stat; null if it does not tell.
+/// Returns the address where the stack began, from field 28 of /proc/self/stat, or null if that file does not have
+/// it.
 fn start_of_stack() -> *mut u64 {
     const FIELD: usize = 28;
     let mut text = [0_u8; 1024];
@@ -67,7 +68,7 @@ fn start_of_stack() -> *mut u64 {
     let len = files::read(fd, &mut text).unwrap_or(0);
     files::close(fd);
     let text = text.get(..len).unwrap_or_default();
-    // The second field is a name in parentheses, which may hold blanks and parentheses.
+    // The second field is a name in parentheses, which may itself contain blanks and parentheses.
     let Some(behind) = text.iter().rposition(|&b| b == b')') else { return core::ptr::null_mut() };
     let mut fields = text.get(behind + 2..).unwrap_or_default().split(|&b| b == b' ');
     let digits = fields.nth(FIELD - 3).unwrap_or_default();
@@ -81,17 +82,17 @@ fn start_of_stack() -> *mut u64 {
 extern "C" fn early() {
     #[cfg(not(test))]
     {
-        // ld.so's __libc_stack_end: where the kernel put argc, argv, envp and the auxiliary vector. The
-        // reference is weak: null where the dynamic linker is not glibc's.
+        // ld.so's __libc_stack_end: the address where the kernel has stored argc, argv, envp and the auxiliary
+        // vector. The reference is weak, so it is null if the dynamic linker is not glibc's.
         let end: *const *mut u64;
-        // SAFETY: the dynamic linker relocates the GOT entry before it runs any resolver. What it leads to is the stack as the
-        // kernel has left it, and no code of the program has run.
+        // SAFETY: the dynamic linker relocates the GOT entry before it runs any resolver. The variable points to the
+        // stack as the kernel has left it, and no code of the program has run.
         unsafe {
             core::arch::asm!("mov {}, [rip + __libc_stack_end@GOTPCREL]", out(reg) end, options(nostack, pure, readonly));
             if end.is_null() {
                 return;
             }
-            // A program may have its own copy of the variable (a copy relocation), filled only later.
+            // A program may have its own copy of the variable (a copy relocation), which is filled only later.
             let stack = if (*end).is_null() { start_of_stack() } else { *end };
             if !stack.is_null() {
                 let start = Start::of(stack);
@@ -101,7 +102,7 @@ extern "C" fn early() {
     }
 }
 
-/// The C library's functions that ours are passed on to.
+/// Finds the C library's functions that the agent's definitions call.
 pub(crate) fn find_functions(dynamic_linker: u64) {
     jumps::prepare(dynamic_linker);
     unwinder::prepare(dynamic_linker);
@@ -120,8 +121,8 @@ fn begin(start: Start) {
     }
 }
 
-/// Sets up what the environment asks for, and gives the program the environment that the user wanted it to have. Returns
-/// whether the program is profiled.
+/// Sets up the process as its environment requests, and restores the environment that the user wants the program to
+/// have. Returns whether the program is profiled.
 #[cfg_attr(test, allow(dead_code))]
 fn is_profiled(start: &Start) -> bool {
     let Some(value) = start.value(RUN_VARIABLE) else { return false };

@@ -1,25 +1,25 @@
-//! glibc's own profiler, switched off.
+//! Switches off glibc's own profiler.
 //!
-//! A program built with -pg calls `mcount` or `__fentry__` in each function, and its start-up code starts
-//! glibc's sampling (SIGPROF) and has a gmon.out written at exit. The plan takes the calls out of the
-//! program's code; the names are defined here, which the program and its libraries find first, so that the
-//! calls that are left (in libraries, in functions that could not be decoded) return at once and no second
-//! profile is written. Where nothing was hooked they are passed on, and the program has glibc's profile.
+//! A program built with -pg calls `mcount` or `__fentry__` in each function, and its start-up code starts glibc's
+//! sampling (SIGPROF) and has a gmon.out written at exit. The plan removes the calls from the program's code. The
+//! functions are defined here too, and the program and its libraries find these definitions first; the remaining
+//! calls (in libraries, and in functions that could not be decoded) return at once, and no second profile is written.
+//! If nothing was hooked, these definitions call glibc's functions, and the program has glibc's profile.
 //!
-//! The hooks of -finstrument-functions are not defined here: whoever defines them wants them.
+//! The hooks of -finstrument-functions are not defined here: a program that defines them wants them to be called.
 #![allow(unsafe_code, reason = "functions of the C library are defined")]
 
 use crate::os::lookup;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// glibc's functions; 0: nothing is passed on.
+/// The addresses of glibc's functions, or 0 if they are not to be called.
 static MCOUNT: AtomicU64 = AtomicU64::new(0);
 static FENTRY: AtomicU64 = AtomicU64::new(0);
 static START: AtomicU64 = AtomicU64::new(0);
 static CONTROL: AtomicU64 = AtomicU64::new(0);
 static CLEAN_UP: AtomicU64 = AtomicU64::new(0);
 
-/// Nothing was hooked: glibc's profiler works as it would without us.
+/// Makes glibc's profiler work as it would without the agent, because nothing was hooked.
 pub(crate) fn pass_on(dynamic_linker: u64) {
     for (place, name) in [
         (&MCOUNT, &b"_mcount"[..]),
@@ -32,8 +32,8 @@ pub(crate) fn pass_on(dynamic_linker: u64) {
     }
 }
 
-/// Whether the hooks of -finstrument-functions, which the plan has taken for the C library's empty ones, are
-/// somebody else's: then their calls must stay.
+/// Returns whether the hooks of -finstrument-functions, which the plan has taken for the C library's empty ones, are
+/// defined elsewhere. Then their calls must remain.
 pub(crate) fn has_hooks(dynamic_linker: u64, libc: (u64, u64)) -> bool {
     let is_others = |name| !(libc.0..libc.1).contains(&lookup::function(dynamic_linker, name));
     is_others(b"__cyg_profile_func_enter") || is_others(b"__cyg_profile_func_exit")
@@ -41,8 +41,8 @@ pub(crate) fn has_hooks(dynamic_linker: u64, libc: (u64, u64)) -> bool {
 
 macro_rules! switched {
     ($($name:ident: $place:ident,)*) => {$(
-        /// As glibc's function of that name; or nothing, with all registers kept. A library's IFUNC resolver
-        /// may call it before anything here is relocated or set up, hence no address to begin with.
+        /// Calls glibc's function of that name, or does nothing and preserves all registers. A library's IFUNC
+        /// resolver may call it before the agent is relocated or set up, so the address is 0 at first.
         ///
         /// # Safety
         /// As glibc's function.

@@ -1,14 +1,14 @@
-//! Why the program was left as it was.
+//! The reason why the agent does not hook the program.
 
 use core::sync::atomic::Ordering;
 use gprofinject_abi::region::{State, Trouble};
 use gprofinject_abi::shared::RegionRef;
 
-/// Why the program was left as it was.
+/// The reason why the agent does not hook the program.
 pub(crate) struct Refusal {
     pub(crate) trouble: Trouble,
     pub(crate) errno: i32,
-    /// Link address.
+    /// The link address that the reason is about, or 0.
     pub(crate) address: u64,
 }
 
@@ -21,7 +21,7 @@ impl Refusal {
         Refusal { trouble, errno, address: 0 }
     }
 
-    /// Says so in the region file.
+    /// Reports the reason in the region file.
     pub(crate) fn report(self, region: RegionRef) {
         region.errno().store(self.errno, Ordering::Relaxed);
         region.trouble_address().store(self.address, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Carries out the plan: tables, arena, patches, first words. All of it or nothing.
+//! Carries out the plan: tables, arena, patches, initial thread words. It does all of it or nothing.
 #![allow(unsafe_code, reason = "the region file is mapped, and the program's text is compared with the plan")]
 
 use crate::hot::cells;
@@ -31,10 +31,10 @@ use gprofinject_abi::plan::{HookMode, MAGIC, Patch};
 use gprofinject_abi::region::{self, RegionHeader, RegionOrders, State, StateCode, Trouble};
 use gprofinject_abi::shared::{RegionRef, WordsRef};
 
-/// In AT_HWCAP2: user code may set the base of gs.
+/// A flag in AT_HWCAP2: user code may set the base of gs.
 const FSGSBASE: u64 = 2;
 
-/// Hooks the program, or says in the region file why not. Returns whether it did.
+/// Hooks the program, or reports the reason in the region file. Returns whether the program is hooked.
 pub(crate) fn run(start: &Start, place: &Place) -> bool {
     let begun = task::now();
     let Ok((region, orders)) = prepare(start, &Files::Named(place)) else { return false };
@@ -52,10 +52,8 @@ fn state(region: RegionRef) -> Option<State> {
     StateCode(region.state().load(Ordering::Relaxed)).get()
 }
 
-/// Does all but write the patches. The state stays "setting up" if they can be written.
-///
-/// # Errors
-/// An errno if there is no region file.
+/// Does everything except writing the patches. If the patches can be written, the state remains "setting up".
+/// # Errors There is no region file; the error is the errno.
 pub(crate) fn prepare(start: &Start, files: &Files<'_>) -> Result<(RegionRef, RegionOrders), i32> {
     let (region, orders) = map_region(files)?;
     region.state().store(State::SettingUp.code().0, Ordering::Relaxed);
@@ -68,10 +66,8 @@ pub(crate) fn prepare(start: &Start, files: &Files<'_>) -> Result<(RegionRef, Re
     Ok((region, orders))
 }
 
-/// Writes the patches, or says in the region file why not.
-///
-/// # Errors
-/// The errno.
+/// Writes the patches, or reports the reason in the region file.
+/// # Errors The patches cannot be written; the error is the errno.
 pub(crate) fn arm(region: RegionRef, agent: &Agent) -> Result<(), i32> {
     let done = text::patch(agent);
     match done {
@@ -81,23 +77,24 @@ pub(crate) fn arm(region: RegionRef, agent: &Agent) -> Result<(), i32> {
     done
 }
 
-/// Maps the header and the histogram, as long as the process lives.
+/// Maps the header and the histogram for the life of the process.
 fn map_region(files: &Files<'_>) -> Result<(RegionRef, RegionOrders), i32> {
     let access = memory::PROT_READ | memory::PROT_WRITE;
     files.region(|fd| {
         // SAFETY: the kernel chooses the address, so the mapping replaces nothing.
         let first = unsafe { memory::mmap(0, region::PAGE, access, memory::MAP_SHARED, fd, 0) }?;
-        // SAFETY: the injector has made the file at least a page long, and writes the orders only before the program starts.
+        // SAFETY: the injector has made the file at least a page long, and writes the orders only before the program
+        // starts.
         let orders = unsafe { (*(first as *const RegionHeader)).orders };
         // SAFETY: no other code knows of the mapping, and the reference to it has ended.
         let _ = unsafe { memory::munmap(first, region::PAGE) };
         if orders.magic != region::MAGIC || orders.version != VERSION {
             return Err(kernel::EINVAL);
         }
-        // SAFETY: as above.
+        // SAFETY: the kernel chooses the address, so the mapping replaces nothing.
         let whole = unsafe { memory::mmap(0, orders.blocks_offset, access, memory::MAP_SHARED, fd, 0) }?;
-        // SAFETY: the header is at the beginning of the mapping, which nobody unmaps. This process, its children and the
-        // injector reach the header by atomics, or when no process uses it any more.
+        // SAFETY: the header is at the beginning of the mapping, which is never unmapped. This process, its children
+        // and the injector access the header by atomics, or when no process uses it any more.
         let region =
             unsafe { RegionRef::new(NonNull::new(whole as *mut RegionHeader).ok_or(kernel::EINVAL)?) };
         Ok((region, orders))
@@ -146,7 +143,8 @@ fn hook(start: &Start, files: &Files<'_>, region: RegionRef, orders: RegionOrder
         libc: lookup::libc_text(start.auxiliary(AT_BASE)),
         both: plan.hooks == HookMode::Both.code(),
         frida: plan.frida != 0,
-        // Writable, because a return address of 0 (a coroutine's first frame) finds its arc there.
+        // The block is writable, because a call with a return address of 0 (a coroutine's first frame) finds its arc
+        // there.
         no_block: memory::map_zeros(orders.block_len, access).map_err(memory)?,
         lost_block: memory::map_zeros(orders.block_len, access).map_err(memory)?,
         timer_rate: orders.timer_rate,
@@ -171,7 +169,7 @@ fn hook(start: &Start, files: &Files<'_>, region: RegionRef, orders: RegionOrder
     agent.tell_gates();
     agent::reserve().ok_or(memory(0))?.install(agent);
     set_words(words::get(), &agent);
-    // The C library copies the image for this thread once more when it has relocated everything.
+    // The C library copies the image for this thread again when it has relocated everything.
     if let Some(image) = words::image() {
         set_words(image, &agent);
     }
@@ -182,10 +180,10 @@ fn hook(start: &Start, files: &Files<'_>, region: RegionRef, orders: RegionOrder
     Ok(())
 }
 
-/// How far down from its beginning nothing can lie but the main thread's stack. The kernel puts mappings below the
-/// limit that held when the program was executed, and never closer than 128 MiB (arch/x86/mm/mmap.c, `mmap_base`);
-/// where there is no limit, it puts them at the other end of the address space. A program that runs already may have
-/// changed its limit.
+/// Returns the size in bytes of the range below the main thread's stack start that only the stack can be in. The
+/// kernel places mappings below the limit that held when the program was executed, and never closer than 128 MiB
+/// (arch/x86/mm/mmap.c, `mmap_base`); without a limit, it places them at the other end of the address space. A
+/// program that is already running may have changed its limit.
 fn stack_room() -> u64 {
     const GAP: u64 = 128 << 20;
     const UNLIMITED: u64 = 64 << 30;
@@ -193,7 +191,7 @@ fn stack_room() -> u64 {
     task::stack_limit().min(if attached { GAP } else { UNLIMITED })
 }
 
-/// Compares the text in memory with what was planned for.
+/// Compares the text in memory with the text for which the plan was made.
 fn check(patches: &[Patch], bias: u64) -> Result<(), Refusal> {
     for patch in patches {
         let len = patch.len as usize;
@@ -206,7 +204,8 @@ fn check(patches: &[Patch], bias: u64) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Gives a thread words that lead to the slow path; or all later threads, if the words are those of the TLS image.
+/// Sets words to values that lead to the slow path: those of a thread, or those of all later threads if the words are
+/// in the TLS image.
 fn set_words(words: WordsRef, agent: &Agent) {
     // There is no window yet: the word before these zeros is 0.
     words.cells().store(agent.no_block + 64, Ordering::Relaxed);

@@ -1,5 +1,5 @@
-//! What unwinders are answered when they ask for the description of an address: the arena's own, where the
-//! address lies in it.
+//! Answers unwinders that ask for the unwind information of an address: with the arena's own, if the address lies in
+//! it.
 #![allow(unsafe_code, reason = "functions of the C library are defined, and called by their addresses")]
 
 use crate::os::loaded::{self, Object};
@@ -14,8 +14,8 @@ use gprofinject_abi::plan::{
 };
 use linux_raw_sys::elf;
 
-/// What the stack looks like at an address in the arena. Of a frame that waits in a call, unwinders ask for
-/// the byte before its return address, here the last one of the thunk's `call`.
+/// Returns the state of the stack at an address in the arena. For a frame that is suspended in a call, unwinders ask
+/// for the byte before its return address, here the last one of the thunk's `call`.
 fn frame_at(agent: &Agent, pc: u64) -> Frame {
     if agent.in_copies(pc) {
         return Frame::Copied;
@@ -30,8 +30,8 @@ fn frame_at(agent: &Agent, pc: u64) -> Frame {
             agent.functions.get(number as usize).is_some_and(|record| record.flags & ENTRY_ONLY != 0);
         return if entry_only { Frame::Called } else { Frame::Popped };
     }
-    // The thunk before the first body behind the address, or what stands in front of that thunk: the body
-    // before it, or what the arena begins with.
+    // The address is in the thunk before the first body that follows the address, or in the code before that thunk:
+    // the body before it, or the start of the arena.
     let number = agent.functions.partition_point(|record| record.body <= at);
     let record = match agent.functions.get(number) {
         Some(record) if at >= record.thunk => record,
@@ -40,7 +40,7 @@ fn frame_at(agent: &Agent, pc: u64) -> Frame {
             if before.is_some_and(|record: &FunctionRecord| record.flags & FRAMED != 0) {
                 return Frame::Moved;
             }
-            // The first code is the jumps to the slow path of exits.
+            // The arena's first code is the jumps to the slow path of exits.
             let jumps_end = (size_of::<ArenaHeader>() + EXIT_JUMPS) as u32;
             return if at < jumps_end { Frame::Left } else { Frame::Called };
         }
@@ -60,11 +60,11 @@ fn frame_at(agent: &Agent, pc: u64) -> Frame {
     if at >= record.thunk + u32::from(record.popped) { Frame::Popped } else { Frame::Called }
 }
 
-/// Whether an address outside of the arena is described by the table of bodies: a jump that stands where
-/// another function's instructions were.
+/// Returns whether the table of bodies describes an address outside the arena: a jump that has replaced instructions
+/// of another function.
 fn is_cave(agent: &Agent, pc: u64) -> bool {
     let table = agent.frame_table(Frame::Moved);
-    // SAFETY: an .eh_frame_hdr of the plan's making: twelve bytes, then pairs of words.
+    // SAFETY: the table is an .eh_frame_hdr that the plan has made: twelve bytes, then pairs of words.
     let word = |at: u64| unsafe { *((table + at) as *const i32) };
     let wanted = pc.wrapping_sub(table) as i64;
     let (mut lo, mut hi) = (0, u64::from(word(8) as u32));
@@ -80,7 +80,7 @@ fn is_cave(agent: &Agent, pc: u64) -> bool {
         return false;
     }
     let entry = 12 + 8 * (lo - 1);
-    // The description's fourth word is the length of what it describes.
+    // The fourth word of the description is the length of the code that it describes.
     let len = word(word(entry + 4) as u64 + 12);
     wanted < i64::from(word(entry)) + i64::from(len)
 }
@@ -112,7 +112,7 @@ unsafe extern "C" fn _dl_find_object(pc: u64, result: *mut Object) -> i32 {
     unsafe { loaded::find_object(pc, result) }
 }
 
-/// struct dl_phdr_info (link.h), of which there are longer ones.
+/// struct dl_phdr_info (link.h). Later versions of glibc have more fields.
 #[repr(C)]
 struct Info {
     bias: u64,
@@ -128,9 +128,9 @@ struct Visit {
     data: *mut c_void,
 }
 
-/// The address in the arena that an unwinder looks for by `dl_iterate_phdr`. It has no way to tell us, but
-/// keeps it in the structure that it passes to its callback, which is in its frame: libgcc's and libunwind's
-/// (`ip`) begin with it, LLVM's has it third. None: it is somebody else, who wants no place in particular.
+/// Returns the address in the arena that an unwinder looks for with `dl_iterate_phdr`. The unwinder does not pass it
+/// to that function, but keeps it in the structure that it passes to its callback, which is in its frame: libgcc's
+/// and libunwind's (`ip`) have it first, LLVM's has it third. Returns `None` if the caller is not such an unwinder.
 fn asked(agent: &Agent, data: *const c_void) -> Option<u64> {
     const WORDS: usize = 4;
     const NEAR: u64 = 4096;
@@ -139,17 +139,17 @@ fn asked(agent: &Agent, data: *const c_void) -> Option<u64> {
     if data < here || data - here > NEAR || !data.is_multiple_of(8) {
         return None;
     }
-    // SAFETY: the stack between here and the oldest frame, which is further up than that: the library's
-    // dl_iterate_phdr and its caller are in between, and the structure is in the caller's.
+    // SAFETY: the words are on the stack between this frame and the oldest one, which is further up than that: the
+    // library's dl_iterate_phdr and its caller are in between, and the structure is in the caller's frame.
     (0..WORDS)
         .map(|n| unsafe { *(data as *const u64).add(n) })
         .find(|&word| agent.in_arena(word) || agent.in_copies(word))
 }
 
-/// Whether the callback is (nongnu) libunwind's. It takes a frame's CFA for its caller's stack pointer, and does
-/// not need frames to be told apart by it.
+/// Returns whether the callback is that of nongnu.org's libunwind. It uses a frame's CFA as its caller's stack
+/// pointer, and does not need the CFA to distinguish frames.
 fn is_libunwind(visitor: u64) -> bool {
-    /// The last one that was found to be, which is likely the only one.
+    /// The last callback of libunwind that was found, which is probably the only one.
     static KNOWN: AtomicU64 = AtomicU64::new(0);
     if KNOWN.load(Ordering::Relaxed) == visitor {
         return true;
@@ -164,12 +164,12 @@ fn is_libunwind(visitor: u64) -> bool {
     is
 }
 
-/// Calls `dl_iterate_phdr`'s callback, and once more for the arena behind our own library.
+/// Calls the callback of `dl_iterate_phdr`, and once more, after the agent's own library, for the arena.
 unsafe extern "C" fn visit(info: *mut Info, size: usize, visit: *mut c_void) -> i32 {
     const PT_LOAD: u64 = elf::PT_LOAD as u64;
     const PT_GNU_EH_FRAME: u64 = 0x6474_e550;
     const READ_EXECUTE: u64 = ((elf::PF_R | elf::PF_X) as u64) << 32;
-    // SAFETY: `dl_iterate_phdr` below has passed its `Visit`, which is still there. The C library passes a struct
+    // SAFETY: `dl_iterate_phdr` below has passed its `Visit`, which still exists. The C library passes a struct
     // dl_phdr_info that is `size` bytes long, and the visitor is the program's, which expects such structures.
     unsafe {
         let visit = &*visit.cast::<Visit>();
@@ -195,8 +195,8 @@ unsafe extern "C" fn visit(info: *mut Info, size: usize, visit: *mut c_void) -> 
         core::ptr::copy_nonoverlapping(info.cast::<u8>(), arena.as_mut_ptr().cast(), size);
         let arena = arena.as_mut_ptr().cast::<Info>();
         ((*arena).bias, (*arena).headers, (*arena).count) = (agent.arena_lo, headers.as_ptr(), 2);
-        // Said to end before the count of libraries, by which libgcc finds out that it may keep what it has
-        // found: the next question may have another answer.
+        // The structure is declared to end before the counts of libraries, by which libgcc finds out whether it may
+        // keep the result: the next request may have another answer.
         const BEFORE_COUNTS: usize = 32;
         (visit.visitor)(arena, size.min(BEFORE_COUNTS), visit.data)
     }

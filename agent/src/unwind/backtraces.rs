@@ -1,4 +1,4 @@
-//! Backtraces do not show thunks: `_Unwind_Backtrace` and glibc's `backtrace` are passed on with a filter.
+//! Removes thunks from backtraces: `_Unwind_Backtrace` and glibc's `backtrace` are called with a filter.
 #![allow(
     unsafe_code,
     reason = "functions of the C library and of the unwinder are defined, and called by their addresses"
@@ -11,7 +11,7 @@ use crate::unwind::unwinder::{BACKTRACE, GET_IP, SET_IP, UNWIND_BACKTRACE, offer
 use core::ffi::c_void;
 use core::sync::atomic::Ordering;
 
-/// What `gpi_backtrace` keeps while the real function runs.
+/// The data that `gpi_backtrace` keeps while the original function runs.
 #[repr(C)]
 struct Request {
     trace: unsafe extern "C" fn(*mut c_void, *mut c_void) -> i32,
@@ -19,19 +19,19 @@ struct Request {
     get_ip: unsafe extern "C" fn(*mut c_void) -> u64,
 }
 
-/// `_Unwind_Backtrace`'s callback: passes on the program's own frames.
+/// The callback for `_Unwind_Backtrace`: forwards the program's own frames.
 unsafe extern "C" fn filter(context: *mut c_void, request: *mut c_void) -> i32 {
     const URC_NO_REASON: i32 = 0;
-    // SAFETY: `gpi_backtrace` has passed its request, and is still there. The context is the unwinder's, whose functions
-    // these are.
+    // SAFETY: `gpi_backtrace` has passed its request, and has not returned. The context is the unwinder's, and these
+    // are the unwinder's functions for it.
     unsafe {
         let request = &*request.cast::<Request>();
         let pc = (request.get_ip)(context);
         if is_ours(Agent::get(), pc) {
             return URC_NO_REASON;
         }
-        // Of a copy the original's address is shown. The unwinder has found its way on before it called us, and
-        // gets its own address back.
+        // For an address in a copy, the callback gets the address in the original. The unwinder has already
+        // determined the next frame, and afterwards gets its own address back.
         type SetIp = unsafe extern "C" fn(*mut c_void, u64);
         let shown = Agent::get().original(pc);
         let set_ip = SET_IP.load(Ordering::Relaxed);
@@ -46,7 +46,7 @@ unsafe extern "C" fn filter(context: *mut c_void, request: *mut c_void) -> i32 {
     }
 }
 
-/// glibc's, without our frames.
+/// Calls glibc's function, and removes the agent's frames from the result.
 ///
 /// # Safety
 /// As glibc's function of that name.

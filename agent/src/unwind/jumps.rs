@@ -1,10 +1,10 @@
-//! longjmp, on its way: the frames that it leaves are marked.
+//! Marks the frames that a longjmp leaves.
 //!
-//! Nothing depends on it but whom a later call out of unhooked code is charged to: a cell that was left
-//! behind may be taken for a live one when another function's frame covers its place.
+//! Only the caller of a later call out of unhooked code depends on this: without the mark, a cell of a frame that was
+//! left may be taken for that of a live frame when another function's frame covers its place.
 //!
-//! The library defines glibc's four names for it, which the program and its libraries find first, and
-//! passes on to glibc's own.
+//! The library defines glibc's four functions for it, which the program and its libraries find first, and calls
+//! glibc's own.
 #![allow(unsafe_code, reason = "functions of the C library are defined, and a jmp_buf is read")]
 
 use crate::hot::callers;
@@ -24,7 +24,7 @@ pub(crate) fn prepare(dynamic_linker: u64) {
     CHECKED.store(if checked == 0 { plain } else { checked }, Ordering::Relaxed);
 }
 
-/// Marks the frames between the stack pointer and the one that a jmp_buf leads to.
+/// Marks the frames between the stack pointer and the frame to which a jmp_buf leads.
 extern "C" fn leave_frames(environment: *const u64) {
     /// Index of the stack pointer in glibc's jmp_buf (sysdeps/x86_64/jmpbuf-offsets.h, JB_RSP).
     const STACK_POINTER: usize = 6;

@@ -1,10 +1,11 @@
-//! Where an exception lands: `_Unwind_SetIP` chooses the place, and the frames that are left are marked, as a
-//! longjmp's are. And `_Unwind_GetCFA`, by which a personality knows where it is, without what sets thunks apart.
+//! Handles the landing of an exception: `_Unwind_SetIP` chooses the landing pad, and the agent marks the frames that
+//! are left, as for a longjmp. Also `_Unwind_GetCFA`, with which a personality routine gets the CFA, without the
+//! offset that distinguishes thunks.
 //!
-//! An injector that wants to leave the process must not put return addresses back while an exception is on its way:
-//! the unwinder has found the handler by its CFA, as the thunks' descriptions make it. So it is noted here which
-//! exceptions are (`ThreadWords::landing`), and while the injector waits for them ([`WAITING`]), who has landed in
-//! a handler waits for it in turn, in `gpi_wait`.
+//! An injector that wants to leave the process must not restore return addresses while an exception is in flight: the
+//! unwinder has found the handler by its CFA, as the thunks' descriptions define it. Therefore this module records
+//! the exceptions in flight (`ThreadWords::landing`), and while the injector waits for them ([`WAITING`]), a thread
+//! whose exception has reached a handler waits in turn for the injector, in `gpi_wait`.
 #![allow(unsafe_code, reason = "functions of the unwinder are defined, and called by their addresses")]
 
 use crate::hot::callers;
@@ -17,22 +18,24 @@ use gprofinject_abi::attach::{ACCUMULATOR, PAD, ROUNDS, WORDS};
 use gprofinject_abi::region::PAGE;
 use linux_raw_sys::general;
 
-/// Not 0: who has landed waits. Written by the injector, while all threads stand still.
+/// Nonzero while threads whose exception has reached a handler have to wait. The injector writes it while all threads
+/// are stopped.
 static WAITING: AtomicU64 = AtomicU64::new(0);
 
-/// The program's own `_Unwind_GetGR`, if it has one inside.
+/// Sets the program's own `_Unwind_GetGR`, if the program contains one.
 pub(crate) fn set_get_gr(function: u64) {
     if function != 0 {
         GET_GR.store(function, Ordering::Relaxed);
     }
 }
 
-/// In a forked child nobody is waited for.
+/// In a forked child, no thread has to wait.
 pub(crate) fn begin_child() {
     WAITING.store(0, Ordering::Relaxed);
 }
 
-/// For the injector: where it says that threads are to wait, and the extent of the code in which they do.
+/// Returns, for the injector, the address of the word that makes threads wait, and the start and end of the code in
+/// which they do.
 pub(crate) fn waiting() -> [u64; 3] {
     [&raw const WAITING as u64, gpi_wait as *const () as u64, gpi_wait_end as *const () as u64]
 }
@@ -40,19 +43,20 @@ pub(crate) fn waiting() -> [u64; 3] {
 type GetCfa = unsafe extern "C" fn(*mut c_void) -> u64;
 type GetGr = unsafe extern "C" fn(*mut c_void, i32) -> u64;
 
-/// Marks the frames that an exception leaves for the one whose landing pad has been chosen: its callee's
-/// CFA, its own stack pointer, is the context's. Answers with where it is to go on.
+/// Marks the frames that an exception leaves on its way to the frame whose landing pad has been chosen. The context's
+/// CFA is that of the callee, and so the frame's own stack pointer. Returns the address at which control is to
+/// continue.
 unsafe extern "C" fn land(context: *mut c_void, get_cfa: GetCfa, pad: u64) -> u64 {
     let here = 0_u8;
-    // SAFETY: `gpi_land` passes the context that the unwinder has passed, and the unwinder's own function for it.
+    // SAFETY: `gpi_land` passes the context that it got from the unwinder, and the unwinder's own function for it.
     let cfa = unsafe { get_cfa(context) };
     callers::leave(&raw const here as u64, cfa);
-    // A program that was started is never left.
+    // The agent is never taken out of a program that was started with it.
     if words::offset() != WORDS as i64 {
         return pad;
     }
     let landing = words::get().landing();
-    // Another exception's clean-up waits further up, in which this one was thrown.
+    // The cleanup of another exception, in which this one was thrown, is still in progress further up.
     if landing.load(Ordering::Relaxed) > cfa {
         return pad;
     }
@@ -65,28 +69,28 @@ unsafe extern "C" fn land(context: *mut c_void, get_cfa: GetCfa, pad: u64) -> u6
     if WAITING.load(Ordering::Relaxed) == 0 || kernel::is_frozen() {
         return pad;
     }
-    // SAFETY: in a process that was attached to, this word of the thread control block is the agent's, and only `gpi_wait`
-    // on the same thread reads it.
+    // SAFETY: in a process that was attached to, this word of the thread control block is the agent's, and only
+    // `gpi_wait` on the same thread reads it.
     unsafe { ((words::thread_pointer() + PAD) as *mut u64).write_volatile(pad) };
     gpi_wait as *const () as u64
 }
 
-/// Whether the unwinder has done all it had to when it gets to this landing pad: it is the handler's and not a
-/// clean-up's. Personalities have put the exception into the first register by now.
+/// Returns whether the unwinder has finished when control reaches this landing pad: whether it is that of a handler
+/// and not of a cleanup. Personality routines have stored the exception in the first register at this time.
 ///
 /// # Safety
 /// The context must be one that the unwinder has passed.
 unsafe fn is_over(context: *mut c_void, cfa: u64) -> bool {
-    /// struct _Unwind_Exception (Itanium C++ ABI, 1.2.1): class, clean-up, private_1, private_2. libgcc keeps the
-    /// handler's CFA in the last; private_1 is not 0 in a forced unwinding, which looks for no handler.
+    /// struct _Unwind_Exception (Itanium C++ ABI, 1.2.1): class, cleanup, private_1, private_2. libgcc stores the
+    /// handler's CFA in the last one; private_1 is not 0 in a forced unwinding, which searches for no handler.
     const PRIVATE_1: usize = 2;
     const PRIVATE_2: usize = 3;
     let function = GET_GR.load(Ordering::Relaxed);
     if function == 0 {
         return false;
     }
-    // SAFETY: the address is that of the unwinder's function, and the context is the unwinder's. What is no pointer to an exception is not looked at as far as
-    // that can be told: exceptions are aligned (ABI, 1.2.1), and no page lies at 0.
+    // SAFETY: the address is that of the unwinder's function, and the context is the unwinder's. A value that cannot
+    // be a pointer to an exception is not dereferenced: exceptions are aligned (ABI, 1.2.1), and no page is at 0.
     unsafe {
         let function = core::mem::transmute::<u64, GetGr>(function);
         let exception = function(context, 0);
@@ -149,8 +153,8 @@ core::arch::global_asm!(
     ".cfi_endproc",
     ".size gpi_land, . - gpi_land",
     //
-    // In place of a landing pad, where rax, rdx and what calls preserve count: until the injector takes the thread
-    // out, or does not want to any more, or for about a second.
+    // This runs in place of a landing pad, where rax, rdx and callee-saved registers are in use. It waits until the
+    // injector takes the thread out, or no longer wants to leave, or for about a second.
     ".p2align 4",
     ".type gpi_wait, @function",
     "gpi_wait:",
@@ -170,8 +174,8 @@ core::arch::global_asm!(
     "gpi_wait_end:",
     ".size gpi_wait, . - gpi_wait",
     //
-    // The CFA without what sets thunks apart: see agent/plan/src/emit/cfi.rs. (LuaJIT's personality takes it for
-    // the address of its frame.)
+    // Returns the CFA without the offset that distinguishes thunks: see agent/plan/src/emit/cfi.rs. (LuaJIT's
+    // personality routine uses it as the address of its frame.)
     ".p2align 4",
     ".type gpi_get_cfa, @function",
     "gpi_get_cfa:",
@@ -182,7 +186,7 @@ core::arch::global_asm!(
     "call gpi_find_unwinder",
     "mov r11, [rip + {get_cfa}]",
     "2:",
-    // The unwinder itself tells frames apart by it.
+    // The unwinder itself needs the offset to distinguish frames.
     "mov rax, [rsp]",
     "cmp rax, [rip + {unwinder_lo}]",
     "jb 3f",

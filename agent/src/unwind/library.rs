@@ -6,7 +6,7 @@ use crate::program::agent::Agent;
 #[cfg(not(test))]
 core::arch::global_asm!(".hidden _end");
 
-/// Where the library begins.
+/// Returns the start address of the library.
 pub(crate) fn start() -> u64 {
     let start: u64;
     #[cfg(not(test))]
@@ -21,7 +21,7 @@ pub(crate) fn start() -> u64 {
     start
 }
 
-/// Where it ends.
+/// Returns the end address of the library.
 fn end() -> u64 {
     let end: u64;
     #[cfg(not(test))]
@@ -36,7 +36,7 @@ fn end() -> u64 {
     end
 }
 
-/// Whether a program counter is that of a frame that the program would not have without the agent.
+/// Returns whether a program counter belongs to a frame that the program would not have without the agent.
 pub(crate) fn is_ours(agent: &Agent, pc: u64) -> bool {
     agent.in_arena(pc) || (start()..end()).contains(&pc)
 }

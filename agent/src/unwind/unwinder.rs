@@ -1,7 +1,7 @@
-//! The functions of the C library and of the unwinder's library that the definitions of this layer pass on to.
+//! The functions of the C library, and of the unwinder's library, that the definitions of this layer call.
 //!
-//! The addresses are stored once they are found, and 0 before. Any thread may find and store one, always the same, and
-//! nothing else depends on it: no order is needed.
+//! Each address is 0 until it is found, and then stored. Any thread may find and store it, always with the same
+//! value, and nothing else depends on it, so no ordering is needed.
 #![allow(unsafe_code, reason = "functions are defined by their names in machine code")]
 
 use crate::os::loaded;
@@ -37,11 +37,11 @@ pub(crate) static GET_CFA: AtomicU64 = AtomicU64::new(0);
 pub(crate) static SET_IP: AtomicU64 = AtomicU64::new(0);
 pub(crate) static GET_GR: AtomicU64 = AtomicU64::new(0);
 pub(crate) static UNWIND_BACKTRACE: AtomicU64 = AtomicU64::new(0);
-/// The code of the library that these are in.
+/// The extent of the code of the library that contains these functions.
 pub(crate) static UNWINDER_LO: AtomicU64 = AtomicU64::new(0);
 pub(crate) static UNWINDER_HI: AtomicU64 = AtomicU64::new(0);
 
-/// Finds what is loaded already.
+/// Finds the functions in the libraries that are already loaded.
 pub(crate) fn prepare(dynamic_linker: u64) {
     DYNAMIC_LINKER.store(dynamic_linker, Ordering::Relaxed);
     loaded::prepare(dynamic_linker);
@@ -50,12 +50,12 @@ pub(crate) fn prepare(dynamic_linker: u64) {
     find_unwinder();
 }
 
-/// AT_BASE of the process.
+/// Returns AT_BASE of the process.
 pub(crate) fn dynamic_linker() -> u64 {
     DYNAMIC_LINKER.load(Ordering::Relaxed)
 }
 
-/// The unwinder's library may be loaded late; who calls it has it loaded.
+/// Finds the unwinder's functions. Its library may be loaded late; a thread that calls one of them has it loaded.
 extern "C" fn find_unwinder() {
     let dynamic_linker = dynamic_linker();
     for (place, name) in [
@@ -74,8 +74,8 @@ extern "C" fn find_unwinder() {
     UNWINDER_HI.store(hi, Ordering::Relaxed);
 }
 
-// Calls `find_unwinder` and keeps rdi and rsi, the arguments of the function that is to be passed on. It is called where
-// a function begins: rsp = 8 modulo 16 there, and 0 here.
+// Calls `find_unwinder` and preserves rdi and rsi, the arguments of the function to be called. This runs at the start
+// of a function, where rsp is 8 modulo 16, so that it is 0 modulo 16 here.
 #[cfg(not(test))]
 core::arch::global_asm!(
     ".text",

@@ -1,10 +1,9 @@
-//! Where something may enter the middle of a unit, and how places of the original lead to the copy.
-//!
+//! The addresses at which control may enter a unit other than at its start, and how they lead to the copy.
 //! The copy computes the same addresses as the original, so tables, labels and pointers lead into the
-//! original. Each place there that they may mean becomes a jump to the same place of the copy. Nothing else
-//! of the original runs any more. So a place with fewer than five bytes before the next one gets a short jump
-//! to five bytes nearby. If there are none, and only the unit's own indirect jumps lead there, those compare
-//! their target with it.
+//! original. Each place there that they may refer to becomes a jump to the same place of the copy. Nothing
+//! else of the original runs any more. A place with fewer than five bytes before the next one therefore
+//! gets a short jump to five bytes nearby. If there are none, and only the unit's own indirect jumps lead
+//! to the place, those jumps compare their target with it.
 
 use crate::blocks::steps::{Part, Steps, Way};
 use crate::blocks::uncounted::Uncounted;
@@ -33,12 +32,10 @@ impl Targets {
     }
 }
 
-/// Finds the addresses at which a unit may be entered. The function's start is none of them, because its hook
-/// takes care of it.
-///
+/// Finds the addresses at which a unit may be entered. The function's start is not among them, because its
+/// hook leads to the copy.
 /// # Errors
-///
-/// Why the function cannot be counted.
+/// The function cannot be counted; the error is the reason.
 pub(super) fn targets(image: &Image, flow: &Flow, steps: &Steps) -> Result<Targets, Uncounted> {
     let mut targets = Targets::default();
     let start = steps.parts[0].lo;
@@ -55,12 +52,12 @@ pub(super) fn targets(image: &Image, flow: &Flow, steps: &Steps) -> Result<Targe
             }
         }
     }
-    // A function that was called with the original's return address returns there.
+    // A function that was called with the return address of the original returns there.
     let returns =
         steps.list.iter().filter(|s| matches!(s.way, Way::CallWithOriginalReturn(_))).map(|s| s.end());
     targets.outside.extend(returns.filter(|&end| steps.at(end).is_some()));
-    // The address of its own start may be for a pointer to the function. What it would need the address of
-    // another place for is not known.
+    // The code may take the address of the function's start as a function pointer. It has no known reason
+    // to compute the address of any other place.
     let labels: Vec<u64> = steps.addresses.iter().copied().filter(|&a| steps.holds(a)).collect();
     if !steps.jumps_indirectly && labels.iter().any(|&label| label != start) {
         return Err(Uncounted::DataInCode);
@@ -68,8 +65,8 @@ pub(super) fn targets(image: &Image, flow: &Flow, steps: &Steps) -> Result<Targe
     if steps.jumps_indirectly {
         let before = targets.indirect.len();
         for &table in steps.addresses.iter().filter(|&&a| !image.is_code(a)) {
-            // Entries may be distances from the table itself, or from a label. In a program for a fixed place
-            // they may be addresses.
+            // Entries may be distances from the table itself, or from a label. In a program with a fixed
+            // load address, they may be addresses.
             let none = (image.kind == ImageKind::Exec).then_some(&0);
             for &base in std::iter::once(&table).chain(&labels).chain(none) {
                 table_targets(image, steps, table, base, &mut targets.indirect);
@@ -100,8 +97,8 @@ fn in_range(sorted: &[u64], lo: u64, hi: u64) -> &[u64] {
     &sorted[from..from + sorted[from..].partition_point(|&t| t < hi)]
 }
 
-/// Adds the targets of a table of distances from `base`, for as long as they look like some. To find too many
-/// does no harm.
+/// Adds the targets of a table of distances from `base`, for as long as they look like targets. Additional
+/// targets do no harm.
 fn table_targets(image: &Image, steps: &Steps, table: u64, base: u64, targets: &mut Vec<u64>) {
     const MOST: u64 = 1 << 16;
     for i in 0..MOST {
@@ -110,18 +107,18 @@ fn table_targets(image: &Image, steps: &Steps, table: u64, base: u64, targets: &
         if steps.at(target).is_some() {
             targets.push(target);
         } else if !steps.parts.iter().any(|p| p.hi == target) {
-            // An entry may lead to the end of the function, for a case that the compiler takes for
+            // An entry may lead to the end of the function, for a case that the compiler considers
             // impossible.
             return;
         }
     }
 }
 
-/// Adds the targets of tables of distances from `base` around an address. If the least index is not 0, the
-/// compiler subtracts it from the table's address.
+/// Adds the targets of tables of distances from `base` around an address. If the lowest index is not 0,
+/// the compiler subtracts it from the table's address.
 fn tables_around(image: &Image, steps: &Steps, address: u64, base: u64, targets: &mut Vec<u64>) {
     const MOST: u64 = 1 << 10;
-    // A single distance is probably some other number.
+    // A single distance is probably an unrelated number.
     const LEAST: usize = 2;
     let mut run = Vec::new();
     for i in 0..=2 * MOST {
@@ -139,19 +136,20 @@ fn tables_around(image: &Image, steps: &Steps, address: u64, base: u64, targets:
     }
 }
 
-/// A place of the original that leads to the copy.
+/// A place of the original that becomes a jump to the copy.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Redirect {
     /// Address of the place.
     pub(super) at: u64,
     /// The address in the original whose copy a near jump leads to.
     pub(super) to: u64,
-    /// The address of the near jump, if there is only room for a short one here.
+    /// The address of the near jump, if this place has room only for a short one.
     short: Option<u64>,
 }
 
 impl Redirect {
-    /// Returns what is written there. `target` is the copy's address. `None`: the near jump is out of reach.
+    /// Returns the bytes of the jump. `target` is the address in the copy. Returns `None` if it is out of
+    /// the near jump's reach.
     pub(super) fn bytes(&self, target: u64) -> Option<Vec<u8>> {
         match self.short {
             None => Some(near_jump(self.at, target).to_vec()),
@@ -160,23 +158,21 @@ impl Redirect {
     }
 }
 
-/// How the places of a unit lead to its copy.
+/// The ways by which control gets from the original's places to the copy.
 #[derive(Debug, Default)]
 pub(super) struct Ways {
     /// The places that become jumps.
     pub(super) redirects: Vec<Redirect>,
-    /// Targets of the unit's own indirect jumps for which there is no room.
+    /// Targets of the unit's own indirect jumps that have no room for a jump.
     pub(super) compared: Vec<u64>,
 }
 
 /// The most targets that an indirect jump is compared with.
 const MOST_COMPARED: usize = 4;
 
-/// Finds room for the jumps of these targets. Hooks overwrite `taken`.
-///
+/// Finds room for the jumps of these targets. `taken` has the bytes that hooks overwrite.
 /// # Errors
-///
-/// [`Uncounted::NoRoom`], if there is not enough.
+/// Returns [`Uncounted::NoRoom`] if there is not enough room.
 pub(super) fn redirect(
     image: &Image,
     flow: &Flow,
@@ -221,7 +217,7 @@ pub(super) fn redirect(
     Ok(Ways { redirects, compared })
 }
 
-/// Returns the unit's parts, each with the padding behind it that nothing runs into.
+/// Returns the unit's parts, each with the padding after it, if control does not run into that.
 fn spans(image: &Image, flow: &Flow, steps: &Steps) -> Vec<Range<u64>> {
     const MOST_PADDING: u64 = 64;
     let span = |part: &Part| {
@@ -238,9 +234,9 @@ fn spans(image: &Image, flow: &Flow, steps: &Steps) -> Vec<Range<u64>> {
 struct Room<'a> {
     /// The ranges of addresses in which they lie.
     spans: Vec<Range<u64>>,
-    /// What hooks overwrite, sorted by start.
+    /// The bytes that hooks overwrite, sorted by start.
     taken: &'a [Range<u64>],
-    /// What has been used for jumps.
+    /// The bytes that are already used for jumps.
     used: Vec<Range<u64>>,
 }
 
@@ -252,18 +248,19 @@ impl Room<'_> {
         if span.is_none_or(|s| end > s.end) || self.used.iter().any(|r| r.start < end && at < r.end) {
             return false;
         }
-        // Ranges are sorted by start, and no longer than this.
+        // Ranges are sorted by start, and none is longer than this.
         const LONGEST: u64 = 256;
         let from = self.taken.partition_point(|r| r.start + LONGEST < at);
         self.taken[from..].iter().take_while(|r| r.start < end).all(|r| r.end <= at)
     }
 
-    /// Uses `len` bytes at an address.
+    /// Reserves `len` bytes at an address.
     fn take(&mut self, at: u64, len: u64) {
         self.used.push(at..at + len);
     }
 
-    /// Returns five free bytes that a short jump at an address can reach.
+    /// Returns the address of five free bytes that a short jump at an address can reach, or `None` if
+    /// there are none.
     fn near(&self, at: u64) -> Option<u64> {
         const REACH: u64 = 127;
         let end = at + SHORT_JUMP;

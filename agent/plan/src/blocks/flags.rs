@@ -1,9 +1,9 @@
-//! Where in its basic block a counter may stand: before an instruction where nobody needs the flags that it
-//! changes. `inc` does not change the carry flag.
+//! The place of a counter in its basic block: before an instruction where no later instruction needs the
+//! flags that the counter changes. `inc` does not change the carry flag.
 //!
-//! The analysis goes backwards over the unit. A flag is needed if an instruction reads it, or if one behind
-//! it does before another overwrites it. A return or a jump out of the unit passes no flags on (System V
-//! ABI).
+//! The analysis goes backwards over the unit. A flag is needed if an instruction reads it, or if a later
+//! one reads it before another overwrites it. A return or a jump out of the unit passes no flags on
+//! (System V ABI).
 
 use crate::blocks::graph::Graph;
 use crate::blocks::steps::{COUNTER_FLAGS, Steps, Way};
@@ -29,7 +29,7 @@ pub(super) fn place(steps: &Steps, graph: &mut Graph) {
     }
 }
 
-/// Returns the flags that are needed behind a block.
+/// Returns the flags that are needed after a basic block.
 fn live_out(steps: &Steps, graph: &Graph, live: &[u8], b: usize) -> u8 {
     let block = &graph.blocks[b];
     let last = &steps.list[block.end - 1];

@@ -1,12 +1,13 @@
 //! Basic blocks, and which of them need a counter.
 //!
-//! A block ends with a branch or a call, or before an instruction that something leads to. All successors of
-//! a block form one *class*: a block that leads to one of them leads to each of them. The counts of all
-//! blocks that lead to a class add up to the counts of all blocks in the class. That is one equation for each
-//! class (Knuth and Stevenson, 1973). As a graph, classes are nodes, and a block is an edge from its own
-//! class to that of its successors. The counts of the blocks of a spanning tree follow from the others, so
-//! those blocks need no counter. Whatever may come from or lead to anywhere (entries, indirect jumps, calls
-//! that may not return) is one class, *outside*, which has no equation.
+//! A basic block ends with a branch or a call, or before an instruction to which something leads. All
+//! successors of a basic block form one *class*: a basic block that leads to one of them leads to each of
+//! them. The counts of all basic blocks that lead to a class add up to the counts of all basic blocks in
+//! the class. That is one equation for each class (Knuth and Stevenson, 1973). As a graph, classes are
+//! nodes, and a basic block is an edge from its own class to that of its successors. The counts of the
+//! basic blocks of a spanning tree follow from the others, so those need no counter. Everything with
+//! unknown sources or targets (entries, indirect jumps, calls that may not return) is in one class,
+//! *outside*, which has no equation.
 
 use crate::blocks::steps::{Step, Steps, Way};
 use crate::blocks::uncounted::Uncounted;
@@ -28,9 +29,10 @@ pub(super) struct Block {
     pub(super) place: usize,
     /// Whether the counter must preserve all flags.
     pub(super) keeps_flags: bool,
-    /// Whether nobody needs flags behind the block.
+    /// Whether no instruction after the basic block needs its flags.
     pub(super) leaves_no_flags: bool,
-    /// Whether nothing leads to the block, which is mostly padding. It is not copied, and never runs.
+    /// Whether nothing leads to the basic block, which is then mostly padding. It is not copied, and never
+    /// runs.
     pub(super) dead: bool,
     /// Its class.
     class: u32,
@@ -45,7 +47,7 @@ pub(crate) struct Graph {
     pub(super) blocks: Vec<Block>,
     /// By step: the block that begins there, or `u32::MAX`.
     begins: Vec<u32>,
-    /// By block: where it leads.
+    /// By basic block: its successors.
     next: Vec<Next>,
     /// Blocks that indirect jumps of the unit may lead to.
     indirect: Vec<usize>,
@@ -59,12 +61,12 @@ pub(crate) struct Graph {
     derived: Vec<(usize, u32)>,
 }
 
-/// Where a block leads.
+/// The successors of a basic block.
 #[derive(Clone, Copy, Debug, Default)]
 struct Next {
-    /// The block behind it.
+    /// The next basic block.
     behind: Option<usize>,
-    /// The block that it branches to.
+    /// The basic block that it branches to.
     target: Option<usize>,
     /// Whether it leads to the targets of indirect jumps.
     indirect: bool,
@@ -158,7 +160,7 @@ impl Graph {
         next.behind.into_iter().chain(next.target).chain(indirect.iter().copied())
     }
 
-    /// Marks the blocks that something leads to.
+    /// Marks the basic blocks to which something leads.
     fn mark_living(&mut self) {
         let mut work = self.entered.clone();
         // An indirect jump of another function may lead there as well.
@@ -212,7 +214,8 @@ impl Graph {
         self.derive(unknown, classes.find(outside) as u32);
     }
 
-    /// Returns how often each block probably runs: eight times as often as what surrounds its loop.
+    /// Returns an estimate of how often each basic block runs: eight times as often as the code around its
+    /// loop.
     fn weights(&self, steps: &Steps) -> Vec<u64> {
         const DEEPEST: u32 = 12;
         let mut depth = vec![0_i32; self.blocks.len() + 1];
@@ -236,8 +239,8 @@ impl Graph {
             .collect()
     }
 
-    /// Orders the blocks without a counter so that each count follows from counts that are known: a class
-    /// with one unknown block yields its count.
+    /// Orders the basic blocks without a counter so that each count follows from known counts: a class
+    /// with one unknown basic block yields its count.
     fn derive(&mut self, unknown: Vec<usize>, outside: u32) {
         let mut degree = vec![0_u32; self.blocks.len() + 1];
         let mut at: Vec<Vec<usize>> = vec![Vec::new(); self.blocks.len() + 1];
@@ -263,13 +266,13 @@ impl Graph {
         }
     }
 
-    /// Returns the block that a step is in.
+    /// Returns the basic block that contains a step.
     pub(super) fn block_of(&self, step: usize) -> Option<usize> {
         self.blocks.iter().position(|b| (b.first..b.end).contains(&step))
     }
 
-    /// Computes each block's count from the counters, and calls `visit` with the block and its count.
-    /// `stopped` is the step at which a thread ended.
+    /// Computes each basic block's count from the counters, and calls `visit` with the basic block and its
+    /// count. `stopped` is the step at which a thread ended.
     pub(super) fn solve(&self, counters: &[u64], stopped: Option<usize>, mut visit: impl FnMut(usize, u64)) {
         let inside = stopped.and_then(|step| self.block_of(step));
         let mut counts = vec![0_i128; self.blocks.len()];
@@ -283,9 +286,10 @@ impl Graph {
         {
             counts[b] += 1;
         }
-        // For each class: how often known blocks lead to it, minus how often known blocks in it began.
+        // For each class: how often known basic blocks lead to it, minus how often known basic blocks in
+        // it began.
         let mut balance = vec![0_i128; self.blocks.len() + 1];
-        // The block in which the thread ended was entered once more than it was left.
+        // The basic block in which the thread ended was entered once more than it was left.
         if let Some(b) = inside {
             balance[self.blocks[b].out as usize] -= 1;
         }
@@ -318,7 +322,7 @@ impl Classes {
         Classes((0..count).collect())
     }
 
-    /// Returns the number that stands for the set of `x`.
+    /// Returns the representative of the set of `x`.
     fn find(&mut self, mut x: usize) -> usize {
         while self.0[x] != x {
             self.0[x] = self.0[self.0[x]];

@@ -1,8 +1,7 @@
-//! Where each instruction of a unit stands in its copy, and the code that stands there.
-//!
-//! Most instructions are copied byte by byte. RIP-relative operands get a new displacement, and branches the
-//! shortest form that reaches. Nops, and blocks that nothing leads to, are left out; where nops aligned the
-//! next block, the copy is aligned too.
+//! The place of each instruction of a unit in its copy, and the code that is written there.
+//! Most instructions are copied byte by byte. RIP-relative operands get a new displacement, and branches
+//! the shortest form that reaches. Nops, and unreachable basic blocks, are left out; where nops aligned
+//! the next basic block, the copy is aligned too.
 //!
 //! ```text
 //! counter:  inc  qword gs:[disp32]
@@ -14,8 +13,8 @@
 //!           lea  rsp, [rsp+128]
 //! ```
 //!
-//! A call of a function that uses its return address gets the original's, where a jump leads back to the
-//! copy:
+//! A call of a function that uses its return address pushes the original return address, where a jump
+//! leads back to the copy:
 //!
 //! ```text
 //!           call next                   ; the return predictor gets its pair
@@ -50,7 +49,7 @@ use gprofinject_image::Image;
 /// The start of each part of a copy is a multiple of this, in bytes.
 pub(super) const ALIGN: u32 = 16;
 
-/// Where a part of a unit stands.
+/// The place of a part of a unit.
 #[derive(Debug)]
 struct PartLayout {
     /// Offset in the copies.
@@ -61,16 +60,17 @@ struct PartLayout {
     first: usize,
     /// Index of the first step behind it.
     end: usize,
-    /// The address at which the original goes on behind the last instruction. A jump there ends the part.
+    /// The address at which the original continues after the last instruction. A jump to its copy ends the
+    /// part.
     goes_on: Option<u64>,
 }
 
-/// Where each instruction of a unit stands in the copies.
+/// The place of each instruction of a unit in the copies.
 #[derive(Debug, Default)]
 pub(crate) struct Layout {
     /// The parts.
     parts: Vec<PartLayout>,
-    /// By step: offset in its part of what stands for it, without the padding before it.
+    /// By step: the offset in its part of the code that replaces it, without the padding before that code.
     offsets: Vec<u32>,
     /// By step: bytes of padding before it.
     padding: Vec<u8>,
@@ -87,12 +87,10 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// Chooses the form of each instruction. `compared` has the targets that indirect jumps are compared
-    /// with. The parts have no places yet.
-    ///
+    /// Chooses the form of each instruction. `compared` has the targets with which indirect jumps are
+    /// compared. The parts have no places yet.
     /// # Errors
-    ///
-    /// Why the function cannot be copied.
+    /// The function cannot be copied; the error is the reason.
     pub(super) fn new(steps: &Steps, graph: &Graph, compared: Vec<u64>) -> Result<Layout, Uncounted> {
         let mut jumps = graph.blocks.iter().filter(|b| steps.list[b.end - 1].way == Way::JumpIndirect);
         if !compared.is_empty() && !jumps.all(|b| b.leaves_no_flags) {
@@ -134,7 +132,7 @@ impl Layout {
         Ok(layout)
     }
 
-    /// Begins with short branches, and lengthens those that do not reach until all do.
+    /// Begins with short branches, and lengthens those that do not reach their targets until all do.
     fn relax(&mut self, steps: &Steps, p: usize) {
         loop {
             self.sum(steps, p);
@@ -165,7 +163,8 @@ impl Layout {
         let mut at = 0_u32;
         for n in first..end {
             let step = &steps.list[n];
-            // The nops before it aligned it, at a quarter of a cache line, so the copy is aligned too.
+            // The nops before the instruction aligned it, to a quarter of a cache line, so the copy is
+            // aligned too.
             let aligned =
                 n > first && step.ip.is_multiple_of(ALIGN.into()) && !self.dropped[n] && self.dropped[n - 1];
             let padding = if aligned { at.next_multiple_of(ALIGN) - at } else { 0 };
@@ -184,7 +183,7 @@ impl Layout {
             (Way::Jump(_), false) | (Way::Conditional(_), false) => 2,
             (Way::Jump(_), true) => NEAR_JUMP,
             (Way::Conditional(_), true) => 6,
-            // The short branch leads over a jump, to a jump that reaches.
+            // The short branch skips a jump, or reaches a near jump to the target.
             (Way::Loop(_), true) => len + 2 + NEAR_JUMP,
             (Way::JumpIndirect, _) => len + COMPARE * self.compared.len() as u32,
             (Way::CallWithOriginalReturn(Some(_)), _) => PUSH_ORIGINAL_LEN + NEAR_JUMP + WORD,
@@ -198,21 +197,21 @@ impl Layout {
         self.parts.len()
     }
 
-    /// Places a part at the first aligned offset from `next` on. Returns the first free offset behind it.
+    /// Places a part at the first aligned offset from `next` on. Returns the first free offset after it.
     pub(super) fn place(&mut self, part: usize, next: u32) -> u32 {
         let Some(part) = self.parts.get_mut(part) else { return next };
         part.at = next.next_multiple_of(ALIGN);
-        // The return address of a call at its end is the first byte behind it, which must not belong to
-        // another part.
+        // The return address of a call at the part's end is the first byte after it, which must not belong
+        // to another part.
         part.at + part.len + 1
     }
 
-    /// Returns the offset in the copies of what stands for an instruction.
+    /// Returns the offset in the copies of the code that replaces an instruction.
     pub(super) fn offset(&self, n: usize) -> u32 {
         self.parts[usize::from(self.part_of[n])].at + self.offsets[n]
     }
 
-    /// Returns the offset in the copies behind an instruction.
+    /// Returns the offset in the copies of the first byte after an instruction.
     pub(super) fn behind(&self, n: usize) -> u32 {
         // This is the next instruction's place, without the padding before it.
         match self.offsets.get(n + 1).filter(|_| self.part_of[n + 1] == self.part_of[n]) {
@@ -230,8 +229,8 @@ impl Layout {
         (part.at, part.at + part.len)
     }
 
-    /// Returns what moves the stack pointer besides the original's instructions: the step, the offset in the
-    /// copies, and how many bytes the stack pointer is then below where it was.
+    /// Returns the added code that moves the stack pointer: the step, the offset in the copies, and by how
+    /// many bytes the stack pointer is then lower than in the original.
     pub(super) fn moves<'a>(&'a self, steps: &'a Steps) -> impl Iterator<Item = (usize, u32, i64)> + 'a {
         (0..self.counters.len()).flat_map(|n| {
             let keeps = u32::from(self.counters[n]) == KEEP_LEN;
@@ -251,10 +250,8 @@ impl Layout {
 
     /// Writes the copy. See [`Unit::write`](crate::blocks::unit::Unit::write); `counters` is the offset of
     /// the unit's first counter.
-    ///
     /// # Errors
-    ///
-    /// [`Uncounted::NotRelocatable`], if something is out of reach.
+    /// Returns [`Uncounted::NotRelocatable`] if something is out of reach.
     #[expect(clippy::too_many_arguments)]
     pub(super) fn write(
         &self,
@@ -292,7 +289,7 @@ impl Layout {
         Ok(writer.words)
     }
 
-    /// Writes what stands for an instruction. `None`: something is out of reach.
+    /// Writes the code that replaces an instruction. Returns `None` if something is out of reach.
     fn instruction(
         &self,
         image: &Image,

@@ -33,7 +33,7 @@ pub(crate) struct Part {
     pub(super) end: usize,
 }
 
-/// Where control goes from an instruction.
+/// Where control continues after an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     /// To the next instruction.
@@ -51,12 +51,12 @@ pub(crate) enum Way {
     Begin(u64),
     /// To the function at this address, and back.
     Call(u64),
-    /// To a function that uses its return address, which must be the original's: the one at this address, or
-    /// the one whose address is in the word that the operand names.
+    /// To a function that uses its return address, which must be that of the original: the function at
+    /// this address, or the one whose address is in the word that the operand names.
     CallWithOriginalReturn(Option<u64>),
     /// An indirect call, a system call, a trap, `ud2` or `hlt`, which may not return.
     Leave,
-    /// To an address that is not known.
+    /// To an unknown address.
     JumpIndirect,
     /// Back to the caller.
     Return,
@@ -71,12 +71,12 @@ impl Way {
         }
     }
 
-    /// Returns whether control may go on behind the instruction.
+    /// Returns whether control may continue with the next instruction.
     pub(super) fn falls_through(self) -> bool {
         !matches!(self, Way::Jump(_) | Way::JumpIndirect | Way::Return)
     }
 
-    /// Returns whether control may return behind the instruction from elsewhere.
+    /// Returns whether control may come back from elsewhere to the next instruction.
     pub(super) fn may_return(self) -> bool {
         matches!(self, Way::Call(_) | Way::CallWithOriginalReturn(_) | Way::Leave)
     }
@@ -94,9 +94,9 @@ pub(crate) struct Step {
     pub(super) ip: u64,
     /// Its bytes.
     pub(super) len: u8,
-    /// Offset in the instruction of the displacement of a RIP-relative operand. 0: there is none.
+    /// Offset in the instruction of the displacement of a RIP-relative operand, or 0 if there is none.
     pub(super) operand: u8,
-    /// Where control goes.
+    /// Where control continues.
     pub(super) way: Way,
     /// The flags that it reads, as bits of [`FLAGS`].
     pub(super) reads: u8,
@@ -122,7 +122,7 @@ pub(crate) struct Steps {
     pub(super) addresses: Vec<u64>,
     /// Whether an instruction jumps indirectly.
     pub(super) jumps_indirectly: bool,
-    /// Whether one jumps to an address that it has computed, rather than only loaded.
+    /// Whether an instruction jumps to an address that the code has computed, rather than only loaded.
     pub(super) jumps_by_sum: bool,
     /// A bit for each general register whose last value is the result of a computation.
     computed: u16,
@@ -130,10 +130,8 @@ pub(crate) struct Steps {
 
 impl Steps {
     /// Decodes the stretches of code, of which the first is the function itself.
-    ///
     /// # Errors
-    ///
-    /// Why the function cannot be counted.
+    /// The function cannot be counted; the error is the reason.
     pub(super) fn decode(image: &Image, flow: &Flow, stretches: &[(u64, u64)]) -> Result<Steps, Uncounted> {
         let mut steps = Steps::default();
         for &(lo, hi) in stretches {
@@ -200,7 +198,7 @@ impl Steps {
             let address = i.ip_rel_memory_address();
             match i.code() {
                 Code::Lea_r64_m => self.addresses.push(address),
-                // The operand of a nop means nothing.
+                // A nop does not use its operand.
                 _ if own(address) && way != Way::Nop => return Err(Uncounted::DataInCode),
                 _ => {}
             }
@@ -222,7 +220,7 @@ impl Steps {
                         self.computed & !bit | if self.computed & 1 << from != 0 { bit } else { 0 };
                 }
                 Mnemonic::Mov | Mnemonic::Pop => self.computed &= !bit,
-                // This is a function's address, or a choice between two of them.
+                // The result is a function's address, or one of two such addresses.
                 Mnemonic::Lea if i.is_ip_rel_memory_operand() => self.computed &= !bit,
                 _ if i.condition_code() != ConditionCode::None => {}
                 Mnemonic::Cmp | Mnemonic::Test | Mnemonic::Push => {}
@@ -247,7 +245,7 @@ impl Steps {
     }
 }
 
-/// Returns where control goes from an instruction.
+/// Returns where control continues after an instruction.
 fn way(i: &Instruction) -> Result<Way, Uncounted> {
     let near = || match i.op0_kind() {
         OpKind::NearBranch64 => Ok(i.near_branch_target()),
@@ -255,7 +253,7 @@ fn way(i: &Instruction) -> Result<Way, Uncounted> {
     };
     Ok(match i.flow_control() {
         _ if is_nop(i) => Way::Nop,
-        // The program's own handler of the fault may go on behind it.
+        // The program's own handler of the fault may continue after the instruction.
         FlowControl::Next if i.mnemonic() == Mnemonic::Hlt => Way::Leave,
         FlowControl::Next => Way::Next,
         _ if is_call(i) && has_branch(i) => Way::Call(near()?),
@@ -277,7 +275,7 @@ fn way(i: &Instruction) -> Result<Way, Uncounted> {
     })
 }
 
-/// Returns the numbers in an instruction of a program for a fixed place that may be addresses.
+/// Returns the numbers in an instruction of a program with a fixed load address that may be addresses.
 fn absolute(i: &Instruction) -> impl Iterator<Item = u64> + '_ {
     (0..i.op_count()).filter_map(|n| match i.op_kind(n) {
         OpKind::Memory => Some(i.memory_displacement64()),
@@ -286,15 +284,15 @@ fn absolute(i: &Instruction) -> impl Iterator<Item = u64> + '_ {
     })
 }
 
-/// Returns whether the called function returns behind its return address (gcc's -fsplit-stack, libgcc's
-/// morestack.S).
+/// Returns whether the called function returns to an address beyond its return address (gcc's
+/// -fsplit-stack, libgcc's morestack.S).
 fn comes_back_elsewhere(image: &Image, target: u64) -> bool {
     let function = image.function_at(target).map(|f| &image.functions[f]);
     function.is_some_and(|f| f.name.starts_with("__morestack"))
 }
 
-/// Returns whether the called function uses its return address. It may be a function of the program, or the
-/// stub of a library's function.
+/// Returns whether the called function uses its return address. It may be a function of the program, or
+/// the stub of a library function.
 fn looks_at_return_address(image: &Image, flow: &Flow, target: u64) -> bool {
     if let Some(function) = image.function_at(target) {
         return flow.functions.get(function).is_some_and(|f| f.odd_return);

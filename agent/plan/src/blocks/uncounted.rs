@@ -2,8 +2,8 @@
 
 use std::{error, fmt};
 
-/// Why a function's basic blocks are not counted. Its calls still are, if it is hooked. The text for each is
-/// its [`Display`](fmt::Display).
+/// Why a function's basic blocks are not counted. If the function is hooked, its calls are counted even
+/// so. The text for each reason is its [`Display`](fmt::Display).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Uncounted {
     /// The user does not want them counted.

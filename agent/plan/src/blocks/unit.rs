@@ -17,7 +17,7 @@ pub(crate) struct Unit {
     pub(crate) steps: Steps,
     /// Its basic blocks.
     pub(crate) graph: Graph,
-    /// Where each instruction's copy stands.
+    /// The place of each instruction's copy.
     pub(crate) layout: Layout,
     /// The places of the original that lead to the copy.
     pub(crate) redirects: Vec<Redirect>,
@@ -32,16 +32,16 @@ impl Unit {
         self.steps.at(address).map(|n| self.layout.offset(n))
     }
 
-    /// Returns the offset of the return address of the call at `site`. `None`: the call pushes the original's
-    /// return address.
+    /// Returns the offset of the return address of the call at `site`, or `None` if the call pushes the
+    /// return address of the original.
     pub(crate) fn behind(&self, site: u64) -> Option<u32> {
         let call = self.steps.at(site)?;
         let has_original = matches!(self.steps.list[call].way, Way::CallWithOriginalReturn(_));
         (!has_original).then(|| self.layout.behind(call))
     }
 
-    /// Returns what is overwritten so that places of the original lead to the copy: addresses and bytes.
-    /// `base` is the address of the copies.
+    /// Returns the patches that lead from the original to the copy: addresses and bytes. `base` is the
+    /// address of the copies.
     pub(crate) fn redirects(&self, base: u64) -> impl Iterator<Item = (u64, Vec<u8>)> + '_ {
         let target = move |to: u64| self.offset(to).map(|offset| base.wrapping_add(offset.into()));
         self.redirects.iter().filter_map(move |r| Some((r.at, r.bytes(target(r.to)?)?)))

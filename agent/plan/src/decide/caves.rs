@@ -8,8 +8,8 @@ use crate::x86::jump::JUMP;
 use std::ops::Range;
 
 impl Decider<'_, '_, '_> {
-    /// Finds the functions that may have bytes for a cave. Functions that are hooked later are not among
-    /// them.
+    /// Finds the functions that may have bytes for a cave. A function that is hooked only later is not
+    /// among them.
     pub(super) fn look_for_caves(&mut self) {
         let is_roomy = |j: &usize| {
             let f = &self.image.functions[*j];
@@ -25,7 +25,8 @@ impl Decider<'_, '_, '_> {
         self.searched = true;
     }
 
-    /// Takes five unused bytes that a short branch which ends at `from` can reach, and returns their address.
+    /// Reserves five unused bytes that a short branch ending at `from` can reach. Returns their address,
+    /// or `None` if there are no such bytes.
     pub(super) fn cave(&mut self, from: u64, for_function: usize) -> Option<u64> {
         let (lo, hi) = reach(from);
         for n in self.roomy_between(lo, hi, for_function) {
@@ -63,7 +64,7 @@ impl Decider<'_, '_, '_> {
         before.len() - first..before.len() + last
     }
 
-    /// Notes that no cave was found for a function, if functions within reach belong to another part.
+    /// Records that no cave was found for a function, if another part has functions within reach.
     fn note_cut_short(&mut self, lo: u64, hi: u64, function: usize) {
         let own = self.hooks.functions();
         let functions = &self.image.functions;
@@ -73,13 +74,14 @@ impl Decider<'_, '_, '_> {
         }
     }
 
-    /// Takes bytes for a cave from the padding behind function `j`.
+    /// Reserves bytes for a cave in the padding after function `j`.
     fn padding_cave(&mut self, j: usize, lo: u64, hi: u64) -> Option<u64> {
         let f = &self.image.functions[j];
         let end = f.address + f.size;
-        // Bytes below `lo` that are skipped are never used.
+        // Bytes that are skipped because they lie below `lo` are never used.
         let at = (end + self.padding_used[j]).max(lo);
-        // Most padding has no room for a cave, and many neighbours are asked, so that is tested first.
+        // Most padding has no room for a cave, and this function is called for many neighbours, so this
+        // test comes first.
         let fits = at <= hi && at + JUMP <= f.limit;
         if !fits || !is_free_padding(self.image, self.flow, j, end, at + JUMP, f.limit) {
             return None;
@@ -88,8 +90,8 @@ impl Decider<'_, '_, '_> {
         Some(at)
     }
 
-    /// Takes bytes for a cave from behind the near jump of function `j`. The instructions there are relocated
-    /// as well.
+    /// Reserves bytes for a cave after the near jump of function `j`, in instructions that are then
+    /// relocated as well.
     fn dead_cave(&mut self, j: usize, lo: u64, hi: u64) -> Option<u64> {
         let hook = self.hooks[j].as_ref()?;
         if hook.tactic == Tactic::Frida {
@@ -116,8 +118,8 @@ impl Decider<'_, '_, '_> {
         Some(at)
     }
 
-    /// Replaces gum's hook of function `j` by the built-in jump, since gum leaves no bytes unused, and takes
-    /// bytes for a cave from behind that.
+    /// Replaces gum's hook of function `j` by the built-in jump, since gum leaves no bytes unused, and
+    /// reserves bytes for a cave after that jump.
     fn cave_in_place_of_frida(&mut self, j: usize, lo: u64, hi: u64) -> Option<u64> {
         let by_frida = self.hooks[j].take();
         let at = match self.near(j, false) {
@@ -131,7 +133,7 @@ impl Decider<'_, '_, '_> {
     }
 }
 
-/// Returns the lowest and the highest address that a short branch which ends at `from` reaches.
+/// Returns the lowest and the highest address that a short branch ending at `from` can reach.
 fn reach(from: u64) -> (u64, u64) {
     const REACH: u64 = 128;
     (from.saturating_sub(REACH), from + REACH - 1)

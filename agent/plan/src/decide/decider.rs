@@ -1,4 +1,4 @@
-//! The state of the decisions for some of the functions, which the tactics share.
+//! The state of the decisions about a range of functions, which the tactics share.
 
 use crate::decide::fit::{Fit, fit};
 use crate::decide::hook::Hook;
@@ -40,7 +40,7 @@ impl<T> IndexMut<usize> for ByFunction<'_, T> {
     }
 }
 
-/// Decides for consecutive functions of the image, which need not be all.
+/// Decides about consecutive functions of the image, which need not be all of them.
 pub(crate) struct Decider<'s, 'a, 'd> {
     /// The program.
     pub(crate) image: &'a Image<'d>,
@@ -48,30 +48,30 @@ pub(crate) struct Decider<'s, 'a, 'd> {
     pub(crate) flow: &'a Flow,
     /// Functions that could not be hooked in an earlier attempt.
     pub(crate) failed: &'a Failed,
-    /// What writes the patches.
+    /// The engine that writes the patches.
     pub(crate) engine: Engine,
-    /// The decision for each function so far. `NoRoom` and `JumpedInto` may still change.
+    /// The current decision for each function. `NoRoom` and `JumpedInto` may still change.
     pub(crate) verdicts: ByFunction<'s, Result<Tactic, Reason>>,
     /// The hook of each function that has one.
     pub(crate) hooks: ByFunction<'s, Option<Hook>>,
-    /// Bytes of the padding behind each function that are used.
+    /// The number of bytes of the padding after each function that are in use.
     pub(crate) padding_used: ByFunction<'s, u64>,
-    /// Functions that may have bytes for a cave, sorted, as of the last search.
+    /// The functions that may have bytes for a cave, sorted, as of the last search.
     pub(crate) roomy: Vec<usize>,
     /// Whether `roomy` has been computed.
     pub(crate) searched: bool,
-    /// Functions for which no cave was found, though functions outside of this part may have one.
+    /// Functions for which no cave was found, although functions outside this part may have one.
     pub(crate) cut_short: Vec<usize>,
-    /// First and last byte of each call that is redirected to a thunk ([`Tactic::CallSites`]). Kept only
-    /// while sleds are decided.
+    /// The first and last byte of each call that is redirected to a thunk ([`Tactic::CallSites`]). The set
+    /// is filled only while sleds are decided.
     pub(crate) redirected_calls: BTreeSet<(u64, u64)>,
 }
 
-/// A way to hook one function.
+/// A method that tries one way to hook a function.
 pub(crate) type Way = fn(&mut Decider, usize) -> Result<Tactic, Reason>;
 
 impl<'s, 'a, 'd> Decider<'s, 'a, 'd> {
-    /// Makes the state for the functions from `first` on, as many as the slices have values for.
+    /// Returns the state for as many functions, from `first` on, as the slices have values for.
     pub(crate) fn new(
         (image, flow, failed, engine): (&'a Image<'d>, &'a Flow, &'a Failed, Engine),
         first: usize,
@@ -94,25 +94,23 @@ impl<'s, 'a, 'd> Decider<'s, 'a, 'd> {
         }
     }
 
-    /// Returns whether the function is neither hooked nor refused for good.
+    /// Returns whether the function is neither hooked nor finally refused.
     pub(crate) fn is_open(&self, i: usize) -> bool {
         matches!(self.verdicts[i], Err(Reason::NoRoom | Reason::JumpedInto)) && !self.failed.contains_key(&i)
     }
 
-    /// Returns whether the function and the padding behind it are shorter than a patch. (If the function
-    /// cannot be decoded, the answer is no: that is the reason to report.)
+    /// Returns whether the function and the padding after it are shorter than a patch. For a function that
+    /// cannot be decoded, the answer is no, because that is then the reason to report.
     pub(crate) fn is_shorter(&self, i: usize, patch: u64) -> bool {
         let f = &self.image.functions[i];
         let end = hook_point(self.image, f) + patch;
         end > f.address + f.size && end > f.limit && !self.flow.functions[i].undecodable
     }
 
-    /// Returns what has to be relocated for a patch of `patch` bytes, and whether the patch reaches into the
-    /// padding. See [`fit()`].
-    ///
+    /// Returns which bytes have to be relocated for a patch of `patch` bytes, and whether the patch
+    /// reaches into the padding. See [`fit()`].
     /// # Errors
-    ///
-    /// Why it does not fit.
+    /// The patch does not fit; the error is the reason.
     pub(crate) fn fit(
         &self,
         i: usize,

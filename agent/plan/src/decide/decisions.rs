@@ -1,4 +1,4 @@
-//! Decides for all functions: which tactic is tried for which functions, and in which order.
+//! Decides about all functions: which tactics are tried for which functions, and in which order.
 
 use crate::decide::decider::{Decider, Way};
 use crate::decide::hook::Hook;
@@ -13,7 +13,7 @@ use gprofinject_image::{FunctionKind, Image};
 
 /// The decision for each function of the image.
 pub(crate) struct Decisions {
-    /// The tactic or the reason, in the order of the image's functions.
+    /// The tactic or the reason for a refusal, in the order of the image's functions.
     pub verdicts: Vec<Result<Tactic, Reason>>,
     /// The hooks, in the order of the image's functions.
     pub hooks: Vec<Hook>,
@@ -22,11 +22,11 @@ pub(crate) struct Decisions {
 /// Returns the reason for which the user leaves a function out, if there is one.
 pub(crate) type LeftOut<'a> = dyn Fn(usize) -> Option<Reason> + Sync + 'a;
 
-/// Decides for each function of the image. `left_out` returns the reason for which the user does not want a
+/// Decides about each function of the image. `left_out` returns the reason for which the user does not want a
 /// function hooked, if there is one. Functions in `failed` could not be hooked in an earlier attempt.
 ///
-/// Consecutive functions are decided on one thread each. What is left over, because the functions near it are
-/// decided by another thread, is decided at the end.
+/// Each thread decides about consecutive functions. A function that stays open because another thread
+/// decides about the functions near it is decided at the end.
 pub(crate) fn decide(
     image: &Image,
     flow: &Flow,
@@ -39,7 +39,7 @@ pub(crate) fn decide(
     let mut verdicts = vec![Err(Reason::NoRoom); count];
     let mut hooks: Vec<_> = (0..count).map(|_| None).collect();
     let mut padding_used = vec![0; count];
-    // Only a function that finds no room near it needs to look at all others.
+    // Only a function without room nearby needs the state of all other functions.
     let part = count.div_ceil(parallel::parts(count)).max(1);
     let slices = verdicts.chunks_mut(part).zip(hooks.chunks_mut(part)).zip(padding_used.chunks_mut(part));
     let parts = (0..).step_by(part).zip(slices).map(|(first, ((verdicts, hooks), padding_used))| {
@@ -67,13 +67,13 @@ pub(crate) fn decide(
     for hook in hooks.iter().flatten() {
         verdicts[hook.function] = Ok(hook.tactic);
     }
-    // This reuses the memory, which `flatten` does not.
+    // `filter_map` reuses the memory, which `flatten` does not.
     #[expect(clippy::filter_map_identity)]
     let hooks = hooks.into_iter().filter_map(|hook| hook).collect();
     Decisions { verdicts, hooks }
 }
 
-/// Returns why a function is not to be hooked by any tactic.
+/// Returns why a function cannot be hooked by any tactic, or `None` if tactics may be tried.
 fn refuse(
     image: &Image,
     flow: &Flow,
@@ -119,8 +119,8 @@ impl Decider<'_, '_, '_> {
         }
     }
 
-    /// Tries each way for all functions that are still open before it tries the next way, which costs more at
-    /// run time.
+    /// Tries each way for all functions that are still open before the next way, which costs more at run
+    /// time.
     fn in_turn(&mut self, functions: impl Iterator<Item = usize> + Clone, ways: &[Way]) {
         for way in ways {
             for i in functions.clone() {

@@ -7,13 +7,11 @@ use crate::flow::facts::Flow;
 use crate::flow::padding::is_free_padding;
 use gprofinject_image::Image;
 
-/// Returns what has to be relocated for a patch of `patch` bytes at the start of function `i`, and whether
-/// the patch reaches into the padding behind the function. `padding_used` is the number of bytes of that
-/// padding that are used already. With `over_call`, the relocated instructions may end with a call.
-///
+/// Returns which bytes have to be relocated for a patch of `patch` bytes at the start of function `i`, and
+/// whether the patch reaches into the padding after the function. `padding_used` is the number of bytes of
+/// that padding that are already in use. With `over_call`, the relocated instructions may end with a call.
 /// # Errors
-///
-/// Why the patch does not fit.
+/// The patch does not fit; the error is the reason.
 pub(crate) fn fit(
     image: &Image,
     flow: &Flow,
@@ -80,6 +78,6 @@ pub(crate) fn fit(
 pub(crate) struct Fit {
     /// Bytes that must be relocated.
     pub(super) relocated: u64,
-    /// Whether the last of them are a call.
+    /// Whether the relocated instructions end with a call.
     pub(super) over_call: bool,
 }

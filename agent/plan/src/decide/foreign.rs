@@ -1,4 +1,4 @@
-//! Branches of other functions into the bytes that a hook overwrites, behind the function's first
+//! Branches of other functions into the bytes that a hook overwrites, beyond the function's first
 //! instruction.
 //!
 //! Hand-written assembly has functions that differ in their first instruction and share the rest:
@@ -8,10 +8,10 @@
 //! common:  ...                          jmp  common
 //! ```
 //!
-//! Such a branch is redirected to the relocated copy of its target, like a branch of the function itself. It
-//! does not enter a function at its start, so it is no call. The function that contains the branch may have a
-//! hook of its own, which is decided later or by another thread, so what became of the branch is found out
-//! when all functions are decided.
+//! Such a branch is redirected to the relocated copy of its target, like a branch of the function itself.
+//! It does not enter a function at its start, so it is not a call. The function that contains the branch
+//! may have a hook of its own, which is decided later or by another thread. Therefore [`settle`] checks
+//! each branch only after all functions have been decided.
 
 use crate::decide::hook::Hook;
 use crate::decide::start::Start;
@@ -20,9 +20,9 @@ use crate::flow::facts::Flow;
 use crate::x86::jump::{JUMP, SHORT_JUMP};
 use gprofinject_image::Image;
 
-/// Notes which branches are relocated by another function's hook. Returns the functions that cannot be
-/// hooked, because such a branch cannot be redirected after all. The hooks must be in the order of their
-/// addresses. If `allowed` is false, no branch of another function can be redirected.
+/// Marks the branches that another function's hook relocates. Returns the functions that cannot be hooked,
+/// because such a branch cannot be redirected after all. The hooks must be sorted by address. If `allowed`
+/// is false, no branch of another function can be redirected.
 pub(crate) fn settle(image: &Image, flow: &Flow, hooks: &mut [Hook], allowed: bool) -> Vec<usize> {
     let mut astray = Vec::new();
     let mut moved = Vec::new();
@@ -48,7 +48,7 @@ pub(crate) fn settle(image: &Image, flow: &Flow, hooks: &mut [Hook], allowed: bo
     astray
 }
 
-/// What becomes of a branch.
+/// What happens to a branch in the instructions of another function.
 enum Fate {
     /// It stays where it is.
     Stays,
@@ -56,8 +56,8 @@ enum Fate {
     Moved,
 }
 
-/// Returns what becomes of a branch. `None`: it is overwritten, or runs both where it stands and where it is
-/// relocated to.
+/// Returns what happens to a branch, or `None` if it is overwritten, or runs both at its original address
+/// and at the relocated one.
 fn fate(image: &Image, flow: &Flow, hooks: &[Hook], branch: Branch) -> Option<Fate> {
     let after = hooks.partition_point(|h| h.at < branch.end());
     let Some(hook) = after.checked_sub(1).map(|n| &hooks[n]) else { return Some(Fate::Stays) };
@@ -75,7 +75,7 @@ fn fate(image: &Image, flow: &Flow, hooks: &[Hook], branch: Branch) -> Option<Fa
         (None, Some(_)) => SHORT_JUMP,
         (None, None) => JUMP,
     };
-    // Branches to the overwritten bytes lead to their copies now. What leads behind them still finds the
+    // Branches to the overwritten bytes now lead to the copies. Branches to later bytes still find the
     // original.
     let live = start.entered(patch, branch.site - hook.at + 1, hook.relocated);
     (!live).then_some(Fate::Moved)
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn a_jump_behind_the_first_instruction_is_redirected_to_its_copy() {
-        // Where it is: mov rax, rdi three times; jmp TEXT + 2.
+        // The branch stays at its address: mov rax, rdi three times; jmp TEXT + 2.
         let far: &[u8] =
             &[0x48, 0x89, 0xf8, 0x48, 0x89, 0xf8, 0x48, 0x89, 0xf8, 0xe9, 0xe7, 0xff, 0xff, 0xff];
         let code = [COMMON, &[0xcc; 4], far].concat();
@@ -108,7 +108,8 @@ mod tests {
 
     #[test]
     fn a_jump_that_is_relocated_itself_is_redirected_as_well() {
-        // mov al, 4; jmp TEXT + 2, near and short; and behind what a hook overwrites, short with no cave near.
+        // mov al, 4; jmp TEXT + 2, near and short; and, beyond the overwritten bytes, short with no cave
+        // nearby.
         let near: &[u8] = &[0xb0, 4, 0xe9, 0xf2, 0xff, 0xff, 0xff];
         let short: &[u8] = &[0xb0, 4, 0xeb, 0xf5, 0x90];
         for jump in [near, short] {

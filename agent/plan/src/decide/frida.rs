@@ -1,4 +1,4 @@
-//! What Frida's gum can patch without harm.
+//! The functions that Frida's gum can patch safely.
 //!
 //! `gum_interceptor_replace_fast` needs [`ROOM`] bytes of instructions before a jump or a return. It
 //! overwrites them and the rest of the last one by the jump to the thunk and nops. It checks nothing else, so
@@ -20,26 +20,24 @@ use crate::flow::facts::Flow;
 use gprofinject_image::{FunctionKind, Image};
 use iced_x86::{Decoder, DecoderOptions, Mnemonic};
 
-/// `GUM_INTERCEPTOR_FULL_REDIRECT_SIZE` of gum's x86 backend: room for a jump to any address. Ours, to a
-/// thunk within reach, takes only five bytes.
+/// `GUM_INTERCEPTOR_FULL_REDIRECT_SIZE` of gum's x86 backend: room for a jump to any address. The jump to
+/// a thunk, which is within reach, takes only five bytes.
 pub(crate) const ROOM: u64 = 16;
 
-/// Where gum would patch.
+/// The bytes that gum would patch.
 pub(super) struct Fit {
     /// Address of the patch.
     pub(super) at: u64,
     /// Bytes that it would overwrite.
     pub(super) overwritten: u64,
-    /// Whether the last instruction among them is a call. It can run elsewhere, but the processor's return
-    /// predictor does not know its return address then, so its return is mispredicted.
+    /// Whether the last of the overwritten instructions is a call. It can be relocated, but then the
+    /// processor's return predictor does not know its return address, so its return is mispredicted.
     pub(super) call: bool,
 }
 
-/// Returns what gum would overwrite.
-///
+/// Returns the bytes that gum would overwrite.
 /// # Errors
-///
-/// Why gum must not patch the function.
+/// Gum must not patch the function; the error is the reason.
 pub(super) fn fit(image: &Image, flow: &Flow, function: usize) -> Result<Fit, Reason> {
     if image.functions[function].kind == FunctionKind::IfuncResolver {
         return Err(Reason::FridaEarly);
@@ -64,7 +62,7 @@ pub(super) fn fit(image: &Image, flow: &Flow, function: usize) -> Result<Fit, Re
     if overwritten < ROOM {
         return Err(Reason::FridaRoom);
     }
-    // A call that ends with these bytes returns to the first one behind them.
+    // A call at the end of these bytes returns to the first byte after them.
     if start.fixed.iter().any(|&target| target < overwritten) {
         return Err(Reason::FridaEntered);
     }

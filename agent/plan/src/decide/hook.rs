@@ -1,4 +1,4 @@
-//! What is overwritten and relocated for a function that is hooked.
+//! The bytes that are overwritten and relocated for a hooked function.
 
 use crate::decide::sled::Sled;
 use crate::decide::verdict::Tactic;
@@ -6,18 +6,18 @@ use crate::flow::branch::Branch;
 use crate::x86::jump::{JUMP, SHORT_JUMP};
 use crate::x86::relocate::call::CALL_R11;
 
-/// A branch that leads to relocated code from now on.
+/// A branch that is redirected to relocated code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Retarget {
     /// The branch.
     pub branch: Branch,
     /// Offset of its target from the hook point, in bytes.
     pub offset: u64,
-    /// The cave to which its short displacement leads, and which jumps on. `None`: its own displacement
-    /// reaches the target.
+    /// The cave to which the branch's short displacement leads, and from which a jump continues; `None` if
+    /// the branch's own displacement reaches the target.
     pub cave: Option<u64>,
-    /// Whether the branch is among instructions that another function's hook relocates; then its copy leads
-    /// there.
+    /// Whether the branch is among instructions that another function's hook relocates. Its copy then
+    /// leads to the target.
     pub moved: bool,
 }
 
@@ -30,20 +30,20 @@ pub(crate) struct Hook {
     pub tactic: Tactic,
     /// Address of the patch.
     pub at: u64,
-    /// Bytes from there on that are relocated. 0 with [`Tactic::CallSites`].
+    /// The number of bytes from there on that are relocated; 0 with [`Tactic::CallSites`].
     pub relocated: u64,
     /// The cave of a [`Tactic::ShortJump`].
     pub cave: Option<u64>,
     /// Branches into the overwritten bytes, or with [`Tactic::CallSites`] the branches to the function.
     pub retargets: Vec<Retarget>,
-    /// Address at which the call that ends the relocated instructions is still made, if it is: see
-    /// [`crate::x86::relocate::call`].
+    /// Address at which the call that ends the relocated instructions is still made, if it stays there:
+    /// see [`crate::x86::relocate::call`].
     pub call: Option<u64>,
-    /// How a [`Tactic::Sled`] goes on.
+    /// For a [`Tactic::Sled`]: the patch, and the function that it leads to.
     pub sled: Option<Sled>,
     /// Whether another function slides into this one's patch.
     pub(crate) slid_into: bool,
-    /// Bytes from the hook point on that the jump and the caves behind it use.
+    /// The number of bytes from the hook point on that the jump and the caves after it use.
     pub(crate) dead_used: u64,
 }
 
@@ -65,8 +65,7 @@ impl Hook {
     }
 }
 
-/// Returns whether a hook relocates the instruction at an address. The hooks must be in the order of their
-/// addresses.
+/// Returns whether a hook relocates the instruction at an address. The hooks must be sorted by address.
 pub(crate) fn relocates(hooks: &[Hook], address: u64) -> bool {
     let after = hooks.partition_point(|h| h.at <= address);
     after.checked_sub(1).is_some_and(|n| address < hooks[n].at + hooks[n].relocated)

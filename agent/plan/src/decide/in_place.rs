@@ -1,4 +1,4 @@
-//! Which calls can still be made where they stand: see [`crate::x86::relocate::call`].
+//! Which calls can still be made at their original addresses: see [`crate::x86::relocate::call`].
 
 use crate::decide::fit::Fit;
 use crate::decide::start::Start;
@@ -10,8 +10,8 @@ use gprofinject_image::Image;
 use iced_x86::{Decoder, DecoderOptions};
 
 /// Returns the address at which the call that ends the relocated instructions can still be made, if a
-/// patch overwrites their first `patch` bytes. Nothing may lead to what stands between the patch and the
-/// call's end, and nobody may need the value that r11 has there.
+/// patch overwrites their first `patch` bytes. This requires that nothing leads to the bytes between the
+/// patch and the call's end, and that the value of r11 is not needed there.
 pub(crate) fn site(
     image: &Image,
     flow: &Flow,
@@ -34,7 +34,8 @@ pub(crate) fn site(
     (!takes_r11(image, flow, code, start.hook)).then_some(start.hook + offset)
 }
 
-/// Returns whether the function may come back to its start with a value in r11 that it goes on to use.
+/// Returns whether control may come back to the function's start with a value in r11 that the function
+/// then uses.
 fn loops_with_r11(flow: &Flow, i: usize, start: &Start) -> bool {
     let names = |function: usize| flow.functions[function].registers.names & R11 != 0;
     let mut loops = start.soft.iter().filter(|(offset, _)| *offset == 0);

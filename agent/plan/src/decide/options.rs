@@ -1,4 +1,4 @@
-//! What the user asks of the planner.
+//! The user's requests to the planner.
 
 use crate::decide::verdict::Reason;
 use gprofinject_image::Function;
@@ -13,7 +13,7 @@ pub enum Hooks {
     Entry,
 }
 
-/// What writes the patches.
+/// The engine that writes the patches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Engine {
     #[default]
@@ -25,19 +25,20 @@ pub enum Engine {
     FridaOrBuiltin,
 }
 
-/// What the user asks for.
+/// The user's requests to the planner.
 pub struct Options<'a> {
     /// Whether exits are to be hooked. The plan may do less: see [`Plan::downgrade`](crate::Plan::downgrade).
     pub hooks: Hooks,
-    /// What writes the patches.
+    /// The engine that writes the patches.
     pub engine: Engine,
     /// Returns whether the user wants the function hooked, by its names.
     pub selected: &'a (dyn Fn(&Function) -> bool + Sync),
     /// The size in bytes that a function must have to be hooked.
     pub min_size: u64,
-    /// Whether the user insists on hooks in a program that may look at its own code.
+    /// Whether the user insists on hooks in a program that may read its own code.
     pub insist: bool,
-    /// Returns whether the function's basic blocks are to be counted. `None`: those of no function are.
+    /// Returns whether the function's basic blocks are to be counted. If this is `None`, no function's
+    /// are.
     pub counted: Option<&'a dyn Fn(&Function) -> bool>,
 }
 

@@ -1,4 +1,4 @@
-//! Programs that look at their own code, and would find hooks in it.
+//! Recognises programs that read their own code, and would find hooks in it.
 //!
 //! A program that computes a checksum of its code needs to know where the code begins and ends. Linkers
 //! define `etext` and `__executable_start` only for programs that refer to them. So a program whose code
@@ -10,16 +10,16 @@
 use gprofinject_image::{Function, Image, ImageKind};
 use iced_x86::{Code, Decoder, DecoderOptions, Instruction, OpKind};
 
-/// The function of the C library that starts a `-pg` program. It passes both addresses to the profiler, which
+/// The C library's function that starts a `-pg` program. It passes both addresses to the profiler, which
 /// does not read the code.
 const GMON_START: &str = "__gmon_start__";
 
-/// Returns why the program seems to look at its own code, as text for the user, if it does.
+/// Returns why the program seems to read its own code, as text for the user, or `None` if it does not.
 pub(crate) fn reader(image: &Image) -> Option<String> {
     if let Some(module) = image.facts.checker {
         return Some(format!("{module}'s FIPS module in it checks its own code"));
     }
-    // In a `-pg` program it is monstartup that needs to know where the code is.
+    // In a `-pg` program, monstartup takes both addresses for the histogram.
     if image.facts.profiling.controls {
         return None;
     }
@@ -36,17 +36,18 @@ pub(crate) fn reader(image: &Image) -> Option<String> {
 
 /// Which addresses the program's code takes.
 struct Taken {
-    /// The mark at the start of the code.
+    /// Whether the code takes the address of the mark at the start.
     start: bool,
-    /// The mark at the end.
+    /// Whether it takes the address of the mark at the end.
     end: bool,
-    /// The mark at the end and, close by, some address of code, which may be where a check begins.
+    /// Whether it takes the address of the end mark and, close by, some address of code, which may be
+    /// where a check begins.
     both: bool,
 }
 
-/// Most instructions between two addresses that are used together, such as the arguments of one call or the
-/// bounds of one loop. The start of a garbage collector takes the end of the code too, and the addresses of
-/// many functions, but not that close together.
+/// The largest number of instructions between two addresses that are used together, such as the arguments
+/// of one call or the bounds of one loop. The start-up code of a garbage collector also takes the end of
+/// the code and the addresses of many functions, but not that close together.
 const CLOSE: u32 = 24;
 
 impl Taken {

@@ -1,9 +1,10 @@
-//! Functions without room for a jump, which slide into the function behind them.
+//! Functions without room for a jump, which slide into the next function.
 //!
 //! A `ret` between other functions has one byte. If its address is taken and no cave is near, that byte
-//! becomes `push rsp`, and control runs into the patch of the next function. No call leaves a word on the
-//! stack that equals its own address plus 8. So the code behind the next function's jump can see which
-//! function was called; it takes the words off the stack again and goes to the right thunk:
+//! becomes `push rsp`, and control runs into the patch of the next function. A call never leaves a word on
+//! the stack that equals its own address plus 8. The code after the next function's jump can therefore
+//! find out which function was called. It removes the words from the stack again and jumps to the right
+//! thunk:
 //!
 //! ```text
 //! f1:  ret              push rsp                  sled:  lea rsp, [rsp+8]
@@ -15,9 +16,9 @@
 //!                                                 twice: jmp thunk of f1
 //! ```
 //!
-//! A function with three bytes that does not end where one with a jump begins can hop: `push rsp; jmp short`.
-//! When the thunk begins, every register except the flags is as it was, and so is every word from the
-//! original stack pointer on. Below that, all that is read lies within 128 bytes of rsp.
+//! A function of three bytes that is not directly followed by a function with a jump can hop: `push rsp;
+//! jmp short`. When the thunk begins, every register except the flags has its original value, and so has
+//! every word from the original stack pointer up. Below that, the code reads only within 128 bytes of rsp.
 
 use crate::x86::nops::NOPS;
 
@@ -35,21 +36,21 @@ const JMP_SHORT: u8 = 0xeb;
 /// The patch is filled up with nops of at most this many bytes.
 const LONGEST_NOP: usize = 4;
 
-/// How a hook with `Tactic::Sled` goes on.
+/// The patch of a hook with `Tactic::Sled`, and where it leads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sled {
     /// Index in the image of the function that it leads to: another sled, or the function with the jump.
     pub next: usize,
-    /// Words that have been pushed when the jump is reached.
+    /// The number of words that have been pushed when control reaches the jump.
     pub depth: u32,
-    /// Bytes of the patch.
+    /// Length of the patch, in bytes.
     pub len: u64,
-    /// Where its short jump leads. `None`: control runs into the next function.
+    /// The target of its short jump, or `None` if control runs into the next function.
     pub hop: Option<u64>,
 }
 
 impl Sled {
-    /// Returns the patch for the address `at`. `None`: the short jump does not reach.
+    /// Returns the patch for the address `at`, or `None` if the short jump does not reach its target.
     pub(crate) fn bytes(&self, at: u64) -> Option<Vec<u8>> {
         let mut bytes = vec![PUSH_RSP];
         if let Some(target) = self.hop {

@@ -9,15 +9,15 @@ use crate::decide::verdict::Tactic;
 use crate::flow::padding::is_free_padding;
 use gprofinject_image::Image;
 
-/// Most words that may be pushed on the way to one function's jump: a kilobyte of stack.
+/// The largest number of words that may be pushed on the way to one function's jump: a kilobyte of stack.
 pub(crate) const DEEPEST: u32 = 128;
 
-/// Where something stands between two sections of code only to align the second, the alignment is at most
-/// this many bytes.
+/// The largest alignment of a section, in bytes. Fewer bytes than this between two sections of code only
+/// align the second one.
 const ALIGNMENT: u64 = 16;
 
-/// Makes sleds of the functions that have found no room otherwise. They are tried from high addresses to
-/// low ones, since a function can slide only into one that is hooked.
+/// Makes sleds of the functions for which no other tactic had room. High addresses come first, since a
+/// function can slide only into one that is already hooked.
 pub(crate) fn sleds(decider: &mut Decider<'_, '_, '_>) {
     if !decider.hooks.functions().any(|i| decider.is_open(i)) {
         return;
@@ -35,8 +35,8 @@ pub(crate) fn sleds(decider: &mut Decider<'_, '_, '_>) {
 }
 
 impl Decider<'_, '_, '_> {
-    /// Makes function `i` slide into the one directly behind it. Up to `left` functions behind it that are
-    /// hooked at their call sites may become sleds for that.
+    /// Makes function `i` slide into the next one. For that, up to `left` functions after it that are
+    /// hooked at their call sites may become sleds.
     fn slide(&mut self, i: usize, left: u32) -> Option<()> {
         let start = Start::of(self.image, self.flow, i)?;
         let next = i + 1;
@@ -57,7 +57,7 @@ impl Decider<'_, '_, '_> {
         self.take(i, &start, fit, Sled { next, depth, len, hop: None })
     }
 
-    /// Makes function `i` hop into any hooked function within reach of a short jump.
+    /// Makes function `i` hop to any hooked function within reach of a short jump.
     fn hop(&mut self, i: usize) -> Option<()> {
         const REACH: u64 = 128;
         let start = Start::of(self.image, self.flow, i)?;
@@ -93,8 +93,8 @@ impl Decider<'_, '_, '_> {
         Some(())
     }
 
-    /// Returns how many words have been pushed when control reaches function `j`, if one more may follow. A
-    /// function that is hooked at its call sites becomes a sled for that, if it can.
+    /// Returns the number of words that have been pushed when control reaches function `j`, if one more
+    /// may follow. If the function is hooked at its call sites, this makes it a sled where possible.
     fn depth(&mut self, j: usize, left: u32) -> Option<u32> {
         if left > 0 && self.hooks[j].as_ref().is_some_and(|h| h.tactic == Tactic::CallSites) {
             let kept = self.hooks[j].take();
@@ -111,8 +111,8 @@ impl Decider<'_, '_, '_> {
         self.depth_of(j)
     }
 
-    /// Returns how many words have been pushed when control reaches function `j`, if another function may
-    /// slide into it.
+    /// Returns the number of words that have been pushed when control reaches function `j`, if another
+    /// function may slide into it.
     fn depth_of(&self, j: usize) -> Option<u32> {
         let hook = self.hooks[j].as_ref()?;
         if hook.tactic == Tactic::CallSites || hook.slid_into {
@@ -128,7 +128,7 @@ impl Decider<'_, '_, '_> {
         self.redirected_calls.range(..(hi, 0)).next_back().is_some_and(|&(_, last)| last >= lo)
     }
 
-    /// Returns whether nobody needs the bytes between function `i` and the next one.
+    /// Returns whether the bytes between function `i` and the next one are unused.
     fn is_gap(&self, i: usize, lo: u64, hi: u64) -> bool {
         let edge = self.image.functions[i].limit.min(hi);
         (lo >= edge || is_free_padding(self.image, self.flow, i, lo, edge, edge))

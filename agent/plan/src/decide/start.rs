@@ -1,4 +1,4 @@
-//! The first bytes of a function: which instructions stand there, what leads to them, and how far they can be
+//! The first bytes of a function: its instructions there, what leads to them, and how far they can be
 //! relocated.
 
 use crate::decide::sled::LONGEST;
@@ -19,45 +19,45 @@ pub(crate) struct Step {
     pub end: u64,
     /// Whether it pushes a return address.
     pub call: bool,
-    /// Whether control may go on behind it.
+    /// Whether control may continue with the instruction after it.
     pub falls_through: bool,
 }
 
 /// The start of one function.
 #[derive(Debug)]
 pub(crate) struct Start {
-    /// Address of the patch: the function's first byte, or the one behind its `endbr64`.
+    /// Address of the patch: the function's first byte, or the first byte after its `endbr64`.
     pub hook: u64,
-    /// The instructions from the hook point on, as many as can matter.
+    /// The instructions from the hook point on, as many as the tactics can need.
     pub steps: Vec<Step>,
     /// Offset of the function's end.
     pub end: u64,
-    /// Offsets that are reached by something that cannot be redirected: targets of indirect branches, and
-    /// returns of calls. Sorted.
+    /// Offsets at which control arrives from something that cannot be redirected: targets of indirect
+    /// branches, and return addresses of calls. Sorted.
     pub fixed: Vec<u64>,
     /// Branches that can be redirected and lead to the function's start or into its first bytes, each with
-    /// the offset of its target. Those to the start have the offset 0, and come from the function itself:
+    /// the offset of its target. Those with offset 0 lead to the start and come from the function itself:
     /// they are loops, not calls.
     pub soft: Vec<(u64, Branch)>,
 }
 
 impl Start {
-    /// Reads the start of function `index`. `None`: the file has no code at its address.
+    /// Reads the start of function `index`. Returns `None` if the file has no code at its address.
     pub(crate) fn of(image: &Image, flow: &Flow, index: usize) -> Option<Start> {
         Start::up_to(image, flow, index, LONGEST)
     }
 
-    /// Reads at least the instructions of the first `reach` bytes of function `index`. If branches lead back
-    /// among them, it reads up to [`NEAR`] bytes, because such branches are best relocated too. `None`: the
-    /// file has no code there.
+    /// Reads at least the instructions of the first `reach` bytes of function `index`. If branches lead
+    /// back among them, it reads up to [`NEAR`] bytes, because such branches are best relocated too.
+    /// Returns `None` if the file has no code there.
     pub(crate) fn up_to(image: &Image, flow: &Flow, index: usize, reach: u64) -> Option<Start> {
-        /// Bytes of the longest instruction.
+        /// Length of the longest x86 instruction, in bytes.
         const MOST: u64 = 15;
         let f = &image.functions[index];
         let hook = hook_point(image, f);
         let end = f.address + f.size - hook;
         let mut start = Start { hook, steps: Vec::new(), end, fixed: Vec::new(), soft: Vec::new() };
-        // Behind a short function there are others, with branches to them.
+        // After a short function, other functions follow, with branches to them.
         let near = end.clamp(LONGEST, NEAR);
         for &b in flow.branches_into(index, hook + near) {
             start.note_inbound(image, flow, index, b);
@@ -78,7 +78,7 @@ impl Start {
             if i.is_invalid() {
                 break;
             }
-            // The call's return address must stay where it is.
+            // The return address of a call must stay where it is.
             let call = is_call(&i);
             if call {
                 self.fixed.push(i.next_ip());
@@ -92,7 +92,7 @@ impl Start {
         }
     }
 
-    /// Notes a branch to the function's start or into its first bytes.
+    /// Records a branch to the function's start or into its first bytes.
     fn note_inbound(&mut self, image: &Image, flow: &Flow, index: usize, b: Branch) {
         let address = image.functions[index].address;
         let to_start = b.target == address || b.target == self.hook;
@@ -113,14 +113,14 @@ impl Start {
         }
     }
 
-    /// Returns whether something outside of `0..within` leads into `lo..hi`.
+    /// Returns whether something outside `0..within` leads into `lo..hi`. All are offsets.
     pub(crate) fn entered(&self, lo: u64, hi: u64, within: u64) -> bool {
         let inside = |b: &Branch| b.site >= self.hook && b.site < self.hook + within;
         self.fixed.iter().any(|t| (lo..hi).contains(t))
             || self.soft.iter().any(|(t, b)| (lo..hi).contains(t) && !inside(b))
     }
 
-    /// Returns the end of the first instruction that ends at or behind `offset`.
+    /// Returns the first end of an instruction that is not below `offset`.
     pub(crate) fn boundary(&self, offset: u64) -> Option<u64> {
         self.steps.iter().map(|s| s.end).find(|&end| end >= offset)
     }
@@ -131,9 +131,9 @@ impl Start {
     }
 }
 
-/// Finds the common case quickly: the function has room for a [`JUMP`], no call is among the instructions
-/// there, and nothing leads anywhere but to the function's start. Returns the hook point and the number of
-/// bytes that have to be relocated.
+/// Finds the common case quickly: the function has room for a [`JUMP`], none of the instructions there is
+/// a call, and nothing leads to them except to the function's start. Returns the hook point and the number
+/// of bytes to relocate, or `None` in any other case.
 pub(crate) fn simple_start(image: &Image, flow: &Flow, index: usize) -> Option<(u64, u64)> {
     let f = &image.functions[index];
     let len = u64::from(flow.functions[index].head.len);
@@ -150,8 +150,8 @@ pub(crate) fn simple_start(image: &Image, flow: &Flow, index: usize) -> Option<(
     plain.then_some((hook, len))
 }
 
-/// Returns whether a branch may be redirected that leads into another function than its own. If it stands in
-/// a cold part whose function is not known, it may not, because that part may be shared.
+/// Returns whether a branch that leads into another function may be redirected. If the branch is in a cold
+/// part whose parent is unknown, it may not, because that part may be shared.
 pub(crate) fn can_be_redirected(image: &Image, branch: Branch) -> bool {
     let from = image.functions.get(branch.function as usize);
     from.is_some_and(|f| f.kind != FunctionKind::Cold(None))

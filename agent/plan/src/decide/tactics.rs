@@ -1,4 +1,4 @@
-//! The tactics: each is a method that hooks one function or says why it cannot.
+//! The tactics: each is a method that hooks one function or returns the reason why it cannot.
 
 use crate::decide::decider::Decider;
 use crate::decide::fit::Fit;
@@ -13,7 +13,7 @@ use crate::flow::head::hook_point;
 use crate::x86::jump::{JUMP, SHORT_JUMP};
 use gprofinject_image::Image;
 
-/// Returns a jump over whole instructions, if nothing but calls of the function leads to them.
+/// Returns a hook by a jump over whole instructions, if nothing leads to them but calls of the function.
 fn plain(image: &Image, flow: &Flow, function: usize) -> Option<Hook> {
     let (at, relocated) = simple_start(image, flow, function)?;
     Some(Hook {
@@ -44,13 +44,13 @@ impl Decider<'_, '_, '_> {
         }
     }
 
-    /// Has gum's `replace_fast` hook the function.
+    /// Hooks the function by gum's `replace_fast`.
     fn frida(&mut self, i: usize) -> Result<Tactic, Reason> {
         let fit = self.frida_fit(i)?;
         Ok(self.by_frida(i, &fit))
     }
 
-    /// Returns what gum would overwrite.
+    /// Returns the bytes that gum would overwrite.
     fn frida_fit(&self, i: usize) -> Result<frida::Fit, Reason> {
         match self.failed.get(&i) {
             Some(&reason) => Err(reason),
@@ -58,7 +58,7 @@ impl Decider<'_, '_, '_> {
         }
     }
 
-    /// Makes gum's hook.
+    /// Records gum's hook.
     fn by_frida(&mut self, i: usize, fit: &frida::Fit) -> Tactic {
         self.hooks[i] = Some(Hook {
             function: i,
@@ -75,8 +75,8 @@ impl Decider<'_, '_, '_> {
         Tactic::Frida
     }
 
-    /// Has gum hook the function if it can. The exception is a function in which gum would have to relocate a
-    /// call: there the built-in jump is preferred if it can leave the call where it is.
+    /// Hooks the function by gum if possible. The exception is a function in which gum would have to
+    /// relocate a call: there the built-in jump is preferred if it can leave the call in its place.
     fn frida_or_builtin(&mut self, i: usize) -> Result<Tactic, Reason> {
         match self.frida_fit(i) {
             Ok(fit) if fit.call => self.near(i, false).or_else(|_| Ok(self.by_frida(i, &fit))),
@@ -85,7 +85,7 @@ impl Decider<'_, '_, '_> {
         }
     }
 
-    /// Hooks the function by a near jump over its own bytes and the padding behind them. With `over_call`,
+    /// Hooks the function by a near jump over its own bytes and the padding after them. With `over_call`,
     /// the relocated instructions may end with a call.
     pub(crate) fn near(&mut self, i: usize, over_call: bool) -> Result<Tactic, Reason> {
         if let Some(hook) = plain(self.image, self.flow, i) {
@@ -128,8 +128,7 @@ impl Decider<'_, '_, '_> {
         self.accept(i, &start, fit, Tactic::ShortJump, Some(cave), SHORT_JUMP)
     }
 
-    /// Accepts a fit: finds for each branch into the overwritten bytes where it is to lead, and makes the
-    /// hook.
+    /// Accepts a fit: finds a new target for each branch into the overwritten bytes, and makes the hook.
     pub(crate) fn accept(
         &mut self,
         i: usize,
@@ -176,7 +175,7 @@ impl Decider<'_, '_, '_> {
         Ok(tactic)
     }
 
-    /// Hooks the function by its call sites. Nothing of the function itself is overwritten.
+    /// Hooks the function at its call sites. Nothing of the function itself is overwritten.
     pub(crate) fn call_sites(&mut self, i: usize) -> Result<Tactic, Reason> {
         let f = &self.image.functions[i];
         if self.flow.is_taken(f.address) {
@@ -190,8 +189,8 @@ impl Decider<'_, '_, '_> {
             if own_loop {
                 continue; // a loop, which goes on as it is
             }
-            // The branch must stay where it is, or be relocated as a whole; and it must be what it looks
-            // like.
+            // The branch must either stay in its place or be relocated as a whole, and it must really be
+            // an instruction.
             let hook = self.hooks[from].as_ref();
             let touched = hook.is_some_and(|h| {
                 let touched = h.at..h.at + h.relocated.max(JUMP);

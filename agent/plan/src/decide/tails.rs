@@ -1,8 +1,8 @@
 //! Tail calls: jumps from one hooked function to the start of another.
 //!
-//! A jump that can be redirected gets a thunk of its own. It knows the caller and the callee, so it needs no
-//! return address: it counts the arc at a slot of its own, hands the caller's frame over, and enters the
-//! callee's body.
+//! A jump that can be redirected gets a thunk of its own. The thunk knows the caller and the callee, so it
+//! needs no return address: it counts the arc in a slot of its own, passes the caller's frame on to the
+//! callee, and enters the callee's body.
 
 use crate::decide::hook::Hook;
 use crate::decide::thunk_spec::ThunkSpec;
@@ -19,12 +19,12 @@ pub(crate) struct Tail {
     pub branch: Branch,
     /// Number of the called function.
     pub callee: u32,
-    /// Whether the jump is among the instructions that its function's hook relocates.
+    /// Whether the jump is among the instructions that its own function's hook relocates.
     pub relocated: bool,
 }
 
 /// Returns the tail calls that get a thunk, sorted by callee. The caller must have a cell in the shadow
-/// stack; the callee must take it over or be a leaf.
+/// stack; the callee must take over that cell or be a leaf.
 pub(crate) fn find(image: &Image, flow: &Flow, hooks: &[Hook], specs: &[ThunkSpec]) -> Vec<Tail> {
     let mut number_of = vec![u32::MAX; image.functions.len()];
     for (hook, number) in hooks.iter().zip(0..) {

@@ -1,9 +1,9 @@
 //! Functions of an unwinder that is part of the program (libgcc or libunwind, linked statically).
 //!
-//! Two of them are called through the agent, as those of a library are; see the agent's `unwind/`. Functions
-//! that step from frame to frame are not hooked: to get past a hooked frame takes one step more, so their
-//! counts would differ from those of the program alone. The exits of functions that end in another frame than
-//! they were called in cannot be hooked.
+//! Two of them are called through the agent, like those of a library; see the agent's `unwind/`. Functions
+//! that step from frame to frame are not hooked: passing a hooked frame takes one more step, so their
+//! counts would differ from those of the program alone. Functions that end in another frame than the one
+//! that called them cannot have exit hooks.
 
 use crate::decide::hook::Hook;
 use crate::decide::verdict::{Failed, Reason};
@@ -18,7 +18,7 @@ use std::mem::offset_of;
 pub(crate) struct ThroughAgent {
     /// The function's number.
     pub(crate) number: usize,
-    /// Number of the function that tells the agent more about the first argument.
+    /// Number of the function that gives the agent more information about the first argument.
     pub(crate) helper: usize,
     /// Offset in [`ArenaHeader`] of the address to jump to.
     pub(crate) gate: usize,
@@ -30,8 +30,8 @@ const THROUGH_AGENT: [(&str, &str, usize); 2] = [
     ("_Unwind_SetIP", "_Unwind_GetCFA", offset_of!(ArenaHeader, land)),
 ];
 
-/// Returns whether the agent needs a hook in the function: it is called through the agent, or is a helper.
-/// Without the hook, the agent would not notice an unwinder in the program.
+/// Returns whether the agent needs a hook in the function, because the function is called through the
+/// agent or is a helper. Without the hook, the agent would not notice an unwinder in the program.
 pub(crate) fn is_needed(image: &Image, function: usize) -> bool {
     let mut names = image.functions[function].names();
     image.facts.own_unwinder
@@ -49,9 +49,9 @@ pub(crate) fn through_agent(image: &Image, hooks: &[Hook]) -> Vec<ThroughAgent> 
     THROUGH_AGENT.into_iter().filter_map(both).collect()
 }
 
-/// What libgcc runs for each frame (unwind-dw2.c, unwind-dw2-fde.c, unwind-dw2-fde-dip.c), where it is not
-/// inlined. unwind-pe.h has more, of which personality routines have copies of their own; those of the
-/// unwinder are found by their callers.
+/// The functions that libgcc runs for each frame (unwind-dw2.c, unwind-dw2-fde.c, unwind-dw2-fde-dip.c),
+/// where they are not inlined. unwind-pe.h has more, but personality routines have copies of those; the
+/// unwinder's own copies are found through their callers.
 const STEPS: [&str; 27] = [
     "uw_frame_state_for",
     "uw_update_context",
@@ -79,7 +79,7 @@ const STEPS: [&str; 27] = [
     "fde_unencoded_compare",
     "fde_single_encoding_compare",
     "fde_mixed_encoding_compare",
-    // It runs once, by pthread_once, for a function in which no frame is hooked.
+    // pthread_once runs it once, for a function in which no frame is hooked.
     "init_dwarf_reg_size_table",
 ];
 
@@ -87,10 +87,11 @@ const STEPS: [&str; 27] = [
 /// interface), and nongnu.org's libunwind.
 const STEPPING: [&str; 5] = ["_ZN9libunwind", "_ZNK9libunwind", "__unw_", "_ULx86_64_", "_Ux86_64_"];
 
-/// Functions with a prefix of [`STEPPING`] that a program calls once, to find out where it is.
+/// Functions with a prefix of [`STEPPING`] that a program calls once per unwind, to get its own context.
 const ONCE: [&str; 4] = ["__unw_getcontext", "_ULx86_64_getcontext", "_Ux86_64_getcontext", "__unw_resume"];
 
-/// Functions that raise, resume or end: they return to another frame, so an exit hook would see nothing.
+/// Functions that raise, resume or end an unwind. They return to another frame, so an exit hook would not
+/// run.
 const DRIVERS: [&str; 7] = [
     "_Unwind_RaiseException",
     "_Unwind_RaiseException_Phase2",
@@ -106,7 +107,8 @@ pub(crate) fn drives(name: &str) -> bool {
     DRIVERS.contains(&plain(name))
 }
 
-/// Returns a name without what the compiler appends to a copy (`.part.0`, `.constprop.0`, `.isra.0`).
+/// Returns a name without the suffix that the compiler appends to a copy (`.part.0`, `.constprop.0`,
+/// `.isra.0`).
 fn plain(name: &str) -> &str {
     name.split('.').next().unwrap_or(name)
 }
@@ -118,8 +120,8 @@ fn steps_by_name(name: &str) -> bool {
         || STEPPING.iter().any(|prefix| name.starts_with(prefix)) && !ONCE.contains(&name) && !drives(name)
 }
 
-/// Returns the functions that step from frame to frame: those that are known by name, and those that only
-/// such functions call.
+/// Returns the functions that step from frame to frame: those known by name, and those that only such
+/// functions call.
 pub(crate) fn steps(image: &Image, flow: &Flow) -> Failed {
     let mut steps = Failed::new();
     if !image.facts.own_unwinder {

@@ -1,4 +1,4 @@
-//! What can be decided about a function, and the words for it.
+//! The possible decisions about a function, and their names and descriptions for the user.
 
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -11,16 +11,16 @@ pub enum Tactic {
     Jump,
     /// A [`Tactic::Jump`] that reaches into the padding behind a short function.
     JumpIntoPadding,
-    /// A [`Tactic::Jump`] whose relocated instructions end with a call. The call still leaves the original
+    /// A [`Tactic::Jump`] whose relocated instructions end with a call. The call still pushes the original
     /// return address.
     JumpOverCall,
     /// A `jmp rel8` to a cave, which holds the `jmp rel32`.
     ShortJump,
     /// Nothing of the function is overwritten; every call of it and every jump to it is redirected to the
-    /// thunk. This is possible only if nobody takes the function's address.
+    /// thunk. This is possible only if the function's address is not taken.
     CallSites,
-    /// A `push rsp` that runs on into the patch of the function behind this one. That patch finds out from
-    /// the stack which function was called.
+    /// A `push rsp` that runs on into the patch of the next function. That patch finds out from the stack
+    /// which function was called.
     Sled,
     /// Frida's gum overwrites the first sixteen bytes or more.
     Frida,
@@ -60,14 +60,14 @@ pub enum Reason {
     NotDecodable,
     /// The dynamic linker writes into its first instructions.
     TextRelocation,
-    /// No patch fits, and neither a cave nor a hooked neighbour is near.
+    /// No patch fits, and there is neither a cave nor a hooked neighbour nearby.
     NoRoom,
     /// Something that cannot be redirected leads into its first instructions.
     JumpedInto,
     /// Control only runs into it: see [`crate::flow::falls`].
     RunInto,
-    /// A jump table leads back to its start, and the program's runtime forbids the exit hook that could tell
-    /// that from a call.
+    /// A jump table leads back to its start. Only an exit hook could distinguish that from a call, and the
+    /// program's runtime forbids exit hooks.
     LoopsThroughTable,
     /// Its first instructions cannot run elsewhere.
     NotRelocatable,
@@ -89,7 +89,7 @@ pub enum Reason {
     FridaLoop,
     /// It begins with a jump, and gum would patch the target of that.
     FridaJump,
-    /// The dynamic linker calls it before gum is there.
+    /// The dynamic linker calls it before gum is loaded.
     FridaEarly,
     /// The instructions that gum overwrites cannot run elsewhere.
     FridaNotRelocatable,
@@ -183,6 +183,6 @@ pub enum Verdict {
     Refused(Reason),
 }
 
-/// Functions that turned out not to be hookable after they had been decided, by their indices, with the
+/// Functions that turned out not to be hookable after the decision, by index in the image, with the
 /// reasons.
 pub(crate) type Failed = HashMap<usize, Reason>;

@@ -1,4 +1,4 @@
-//! The arena and the patches, written in order.
+//! Writes the arena and the patches, in order.
 //!
 //! ```text
 //! arena:  ArenaHeader | jump to the exits' slow path | unwind tables | ends of sleds
@@ -7,7 +7,7 @@
 //!         | copies of counted functions | their unwind tables
 //! ```
 //!
-//! The thunks of neighbouring functions lie beside each other; code that rarely runs lies apart from them.
+//! The thunks of neighbouring functions are next to each other; code that rarely runs is apart from them.
 
 use crate::emit::code::Writer;
 use crate::emit::emitted::Emitted;
@@ -17,8 +17,8 @@ use crate::emit::part::PartEmitter;
 use crate::emit::{copies, tail_calls};
 use crate::parallel;
 
-/// Writes the arena, and the patches of the program that lead there. The result says which functions could
-/// not be emitted after all.
+/// Writes the arena, and the patches of the program that lead there. The result lists the functions that
+/// could not be emitted.
 pub(crate) fn emit(input: Input<'_, '_>) -> Emitted {
     let layout = Layout::new(input);
     // The kernel zeroes these pages when they are first written to.
@@ -36,7 +36,7 @@ pub(crate) fn emit(input: Input<'_, '_>) -> Emitted {
     tail_calls::write(&mut e);
     copies::write(&mut e);
     let (mut out, len) = e.finish();
-    // Usually less was needed than there was room for.
+    // Usually the code is shorter than the room that was reserved for it.
     bytes.truncate(len);
     out.code.bytes = bytes;
     out

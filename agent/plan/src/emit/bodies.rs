@@ -15,8 +15,8 @@ use std::ops::Range;
 /// The bodies and caves that need a description.
 #[derive(Debug, Default)]
 pub(crate) struct Bodies {
-    /// For each its start relative to the arena, its length in bytes, and the place of its call frame
-    /// instructions in `code`.
+    /// For each body or cave: its start relative to the arena, its length in bytes, and the range of its
+    /// call frame instructions in `code`.
     list: Vec<(i32, u32, Range<usize>)>,
     /// Call frame instructions.
     code: Vec<u8>,
@@ -34,8 +34,8 @@ const HEADER: usize = 12;
 const INDEX: usize = 8;
 
 impl Bodies {
-    /// Adds a body, whose first `gate` bytes stand before the relocated instructions. `code` has the call
-    /// frame instructions of those.
+    /// Adds a body whose first `gate` bytes precede the relocated instructions. `code` has the call frame
+    /// instructions of the relocated instructions.
     pub(crate) fn add(&mut self, start: usize, gate: usize, end: usize, code: &[u8]) {
         let from = self.code.len();
         if gate > 0 {
@@ -45,7 +45,7 @@ impl Bodies {
         self.list.push((start as i32, (end - start) as u32, from..self.code.len()));
     }
 
-    /// Adds a jump at this address, relative to the arena. The stack there is as at a function's first
+    /// Adds a jump at this address, relative to the arena. The stack there is that of a function's first
     /// instruction.
     pub(crate) fn cave(&mut self, address: u64, len: u64) {
         if let Ok(at) = i32::try_from(address as i64) {
@@ -53,7 +53,7 @@ impl Bodies {
         }
     }
 
-    /// Adds what another list has.
+    /// Adds the elements of another list.
     pub(crate) fn append(&mut self, other: Bodies) {
         let base = self.code.len();
         let shifted = |code: Range<usize>| code.start + base..code.end + base;
@@ -61,14 +61,15 @@ impl Bodies {
         self.code.extend(other.code);
     }
 
-    /// Returns how many bytes a body with this many bytes of instructions takes at most.
+    /// Returns the maximum size in bytes of the table's part for a body with this many bytes of
+    /// instructions.
     pub(crate) fn most(relocated: usize) -> usize {
-        // A push of one byte takes five bytes; an emulated call three times seven; a jump through the agent
-        // one; then there is padding.
+        // A push of one byte takes five bytes; an emulated call takes seven bytes three times; a jump
+        // through the agent takes one; and there is padding.
         INDEX + ENTRY + 5 * relocated + 21 + 1 + 3
     }
 
-    /// Returns the bytes beside those, with so many caves.
+    /// Returns the size of the rest of the table in bytes, with the given number of caves.
     pub(crate) const fn others(caves: usize) -> usize {
         HEADER + COMMON.len() + 4 + caves * (INDEX + ENTRY + 3)
     }
@@ -80,8 +81,8 @@ impl Bodies {
         self.list.dedup_by_key(|&mut (start, ..)| start);
         let common = HEADER + INDEX * self.list.len();
         let mut out = Vec::with_capacity(common + COMMON.len() + self.list.len() * 28 + self.code.len());
-        // These are the version and the encodings: the frames as a relative word, the number of entries as a
-        // word, and an index of words relative to this place.
+        // The version and the encodings: the address of the frames as a relative word, the number of
+        // entries as a word, and an index of words relative to this table.
         out.extend_from_slice(&[1, 0x1b, 0x03, 0x3b]);
         word(&mut out, common as u32 - 4);
         word(&mut out, self.list.len() as u32);
@@ -126,7 +127,8 @@ mod tests {
     const ARENA: u64 = 0x5555_0000;
     const AT: u32 = 0x4000;
 
-    /// CFA register and offset, and the rule for rbp, at each offset of a body that is made of `bytes`.
+    /// Returns the CFA register and offset, and the rule for rbp, at each offset of a body that is made of
+    /// `bytes`.
     fn rows(bytes: &[u8], gate: usize, form: Call) -> Vec<(u16, i64, Option<i64>)> {
         let start = 0x100_u32;
         let moved =

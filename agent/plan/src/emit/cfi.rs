@@ -1,7 +1,6 @@
-//! Unwind tables of thunks: what an unwinder needs to get past a thunk.
-//!
-//! The return slot of a hooked frame holds its thunk's exit label, so an unwinder takes the thunk for the
-//! function's caller. The agent gives it one of these tables, depending on the place in the thunk
+//! Unwind tables of thunks, with which an unwinder gets past a thunk.
+//! The return slot of a hooked frame contains its thunk's exit label, so an unwinder takes the thunk for
+//! the function's caller. The agent gives it one of these tables, depending on the place in the thunk
 //! ([`Frame`]). Each table describes the whole arena. The important one is [`Frame::Left`]:
 //!
 //! ```text
@@ -28,9 +27,10 @@ use gimli::{Encoding, Format, LittleEndian, X86_64};
 use gprofinject_abi::plan::{Cell, Frame, WINDOW};
 use std::mem::offset_of;
 
-/// Bytes of the `.eh_frame_hdr` with one entry, padded, that each table begins with. The `.eh_frame` follows.
+/// Bytes of the padded `.eh_frame_hdr` with one entry, with which each table begins. The `.eh_frame`
+/// follows.
 const HEADER: usize = 24;
-/// Distance between a thunk's CFA and the function's.
+/// Distance between a thunk's CFA and the function's, in bytes.
 const APART: u32 = 4;
 /// Addresses are relative words.
 const RELATIVE: DwEhPe = DwEhPe(DW_EH_PE_pcrel.0 | DW_EH_PE_sdata4.0);
@@ -46,9 +46,9 @@ pub(crate) struct Tables {
 }
 
 impl Tables {
-    /// Makes the tables for the offset `at` in an arena of `len` bytes. `shadows` is the address of the word
-    /// that holds the address of the table of shadows. The length of the tables does not depend on the
-    /// arguments. `None`: the arena is too large to be described.
+    /// Makes the tables for the offset `at` in an arena of `len` bytes. `shadows` is the address of the
+    /// word that contains the address of the table of shadows. The length of the tables does not depend on
+    /// the arguments. Returns `None` if the arena is too large for a description.
     pub(crate) fn new(len: u32, at: u32, shadows: u64) -> Option<Tables> {
         let starts = [Frame::Left, Frame::Called, Frame::Popped, Frame::LeftPlain].map(|frame| (frame, 0));
         let mut tables = Tables { bytes: Vec::new(), starts, addresses: Vec::new() };
@@ -70,7 +70,7 @@ impl Tables {
 }
 
 /// Makes an `.eh_frame_hdr` for the arena offset `at`. The `.eh_frame` follows it; `description` is the
-/// offset in that of the arena's description.
+/// offset of the arena's description in the `.eh_frame`.
 fn header(at: u32, description: u32) -> [u8; HEADER] {
     const VERSION: u8 = 1;
     let encodings = [VERSION, RELATIVE.0, DW_EH_PE_udata4.0, DW_EH_PE_datarel.0 | DW_EH_PE_sdata4.0];
@@ -122,7 +122,7 @@ fn rules(frame: Frame, shadows: u64) -> Vec<CallFrameInstruction> {
         Frame::LeftPlain => {
             vec![Cfa(X86_64::RSP, 0), ValExpression(X86_64::RA, return_address(shadows, 0))]
         }
-        // These are the rules at the beginning. The rest is made in `emit/bodies.rs` and `blocks/tables.rs`.
+        // These are the initial rules. `emit/bodies.rs` and `blocks/tables.rs` make the others.
         Frame::Called | Frame::Moved | Frame::Copied => vec![Cfa(X86_64::RSP, 8), Offset(X86_64::RA, -8)],
         Frame::Popped => vec![Cfa(X86_64::RSP, 0), Offset(X86_64::RA, -8)],
     }
@@ -168,7 +168,7 @@ mod tests {
     const AT: u32 = 0x80;
     const SHADOWS: u64 = ARENA + 0x28;
 
-    /// The rules that another reader finds for an address in the arena.
+    /// Returns the rules that another reader, gimli, finds for an address in the arena.
     fn read(frame: Frame, address: u64) -> (CfaRule<usize>, RegisterRule<usize>, RegisterRule<usize>) {
         let tables = Tables::new(LEN, AT, SHADOWS).unwrap();
         let start = tables.starts.iter().find(|s| s.0 == frame).unwrap().1 as usize;

@@ -14,8 +14,8 @@ pub(crate) const STUB: usize = 19;
 pub(crate) const RESTORE: usize = 10;
 /// Bytes of [`Writer::jump_through`].
 const JUMP_THROUGH: usize = 6;
-/// `mov [rsp-24], r11` and `mov [rsp-16], r11`. The slow paths expect r11 there; the first form is for rsp =
-/// CFA, the second for rsp at the return slot.
+/// `mov [rsp-24], r11` and `mov [rsp-16], r11`. The slow paths expect r11 there. The first form is for rsp
+/// = CFA, the second for rsp at the return slot.
 const SAVE_R11: [[u8; 5]; 2] = [[0x4c, 0x89, 0x5c, 0x24, 0xe8], [0x4c, 0x89, 0x5c, 0x24, 0xf0]];
 /// `mov [rsp-16], rax` and `mov [rsp-8], rax`, for the same two cases.
 const SAVE_RAX: [[u8; 5]; 2] = [[0x48, 0x89, 0x44, 0x24, 0xf0], [0x48, 0x89, 0x44, 0x24, 0xf8]];
@@ -24,7 +24,7 @@ pub(crate) const LOAD_RAX: [[u8; 5]; 2] = [[0x48, 0x8b, 0x44, 0x24, 0xf0], [0x48
 /// `mov r11, r10`.
 const R11_FROM_R10: [u8; 3] = [0x4d, 0x89, 0xd3];
 
-/// What the holes of a template are filled with. Targets of branches are arena offsets.
+/// The values for the holes of a template. Targets of branches are arena offsets.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Values {
     /// The function's home slots.
@@ -33,18 +33,18 @@ pub(crate) struct Values {
     pub number: u32,
     /// For a tail call: the lower half of its slot's key.
     pub site: u32,
-    /// Where a thunk goes whose arc is not at its home slot.
+    /// Where the thunk continues if the arc is not in its home slot.
     pub miss: usize,
-    /// Where it goes on entry if the stack pointer is outside of the thread's window.
+    /// Where it continues on entry if the stack pointer is outside the thread's window.
     pub outside: usize,
-    /// Where it goes on exit if the stack pointer is outside of the thread's window.
+    /// Where it continues on exit if the stack pointer is outside the thread's window.
     pub exit: usize,
     /// The function's body.
     pub body: usize,
 }
 
-/// Returns where the jumps to the slow path of exits stand, in the order of
-/// [`crate::x86::template::kind::ExitWay`]. The first stands at `at`.
+/// Returns the offsets of the jumps to the slow path of exits, in the order of
+/// [`crate::x86::template::kind::ExitWay`]. The first one is at `at`.
 pub(crate) fn exits(at: usize) -> [usize; 3] {
     [at, at + JUMP_THROUGH, at + 2 * JUMP_THROUGH + 5]
 }
@@ -104,7 +104,7 @@ impl<'b> Writer<'b> {
         Writer { low: Area { start: 0, bytes }, high, tls_fixups: Vec::new() }
     }
 
-    /// Returns one writer for each pair of areas. All the first areas, in order, must stand before all the
+    /// Returns one writer for each pair of areas. All the first areas, in order, must come before all the
     /// second ones.
     pub(crate) fn apart(bytes: &'b mut [u8], areas: &[(Range<usize>, Range<usize>)]) -> Vec<Writer<'b>> {
         let mut rest = Area { start: 0, bytes };
@@ -146,9 +146,9 @@ impl<'b> Writer<'b> {
         self.branch(at + 2, word);
     }
 
-    /// Writes `mov eax, number; jmp [header]`, the way to a slow path. If the thunk uses r10 in place of r11,
-    /// it first saves r11 and moves the return address there; if the thunk uses r10 in place of rax, it first
-    /// saves rax. `popped`: rsp is the CFA.
+    /// Writes `mov eax, number; jmp [header]`, the way to a slow path. If the thunk uses r10 in place of
+    /// r11, the stub first saves r11 and moves the return address there; if the thunk uses r10 in place of
+    /// rax, the stub first saves rax. `popped` is whether rsp is the CFA.
     pub(crate) fn stub(&mut self, at: usize, number: u32, word: usize, second: Second, popped: bool) {
         let mut at = at;
         if second == Second::R10 {
@@ -171,8 +171,8 @@ impl<'b> Writer<'b> {
         self.jump(at + 5, resume);
     }
 
-    /// Writes the jumps to the slow path of exits, at [`exits`]: one alone, one behind `mov [rsp-24], rax`,
-    /// and one behind `mov [rsp-16], r11`.
+    /// Writes the jumps to the slow path of exits, at [`exits`]: one alone, one after `mov [rsp-24], rax`,
+    /// and one after `mov [rsp-16], r11`.
     pub(crate) fn exits(&mut self, [plain, rax, r11]: [usize; 3]) {
         let word = offset_of!(ArenaHeader, exit);
         self.jump_through(plain, word);

@@ -1,4 +1,4 @@
-//! What emission yields: the bytes of the arena, the patches, and the tables of the plan file.
+//! The output of emission: the bytes of the arena, the patches, and the tables of the plan file.
 
 use crate::blocks::uncounted::Uncounted;
 use crate::decide::verdict::Reason;
@@ -6,7 +6,7 @@ use crate::emit::code::Code;
 use gprofinject_abi::plan::{CallJump, FunctionRecord, Patch, TailRecord};
 use std::ops::Range;
 
-/// What emission yields. Offsets are arena offsets.
+/// The output of emission. Offsets are arena offsets.
 #[derive(Debug, Default)]
 pub(crate) struct Emitted {
     /// The bytes of the arena.
@@ -17,7 +17,7 @@ pub(crate) struct Emitted {
     pub tails: Vec<TailRecord>,
     /// The bytes of the program that are overwritten, sorted by address.
     pub patches: Vec<Patch>,
-    /// Jumps in bodies to calls that are still made where they stand.
+    /// Jumps in bodies to calls that are still made at their original addresses.
     pub call_jumps: Vec<CallJump>,
     /// Offsets of u64 words to which the agent adds the load bias.
     pub bias_fixups: Vec<u32>,
@@ -27,20 +27,20 @@ pub(crate) struct Emitted {
     pub frame_tables: [u32; 6],
     /// Offset of the first function's stubs: see [`gprofinject_abi::plan::PlanHeader`].
     pub stubs: u32,
-    /// Bytes of each function's stubs.
+    /// Length of each function's stubs, in bytes.
     pub stub_len: u32,
     /// Offset of the thunks of tail calls.
     pub tail_code: u32,
-    /// Which function the bytes of the arena belong to, sorted: from each offset on, the number of the
+    /// The function to which the bytes of the arena belong, sorted: from each offset on, the number of the
     /// function, or `u32::MAX` for none.
     pub owners: Vec<(u32, u32)>,
     /// The parts of the arena that are used. The rest stays zero.
     pub used: Vec<Range<usize>>,
-    /// Code that now stands elsewhere, sorted: address, length in bytes, offset. An entry is a single
-    /// instruction, with length 1, or several that were copied as they are. The first instruction of each
-    /// function is not among them.
+    /// Relocated code, sorted: original address, length in bytes, arena offset. An entry is a single
+    /// instruction, with length 1, or several that were copied unchanged. The first instruction of each
+    /// function has no entry.
     pub moved: Vec<(u64, u32, u32)>,
-    /// Functions that could not be relocated after all, by index in the image.
+    /// Functions whose first instructions could not be relocated after all, by index in the image.
     pub failed: Vec<(usize, Reason)>,
     /// Offset of the copies of counted functions, or the arena's length if there are none.
     pub copies: u32,

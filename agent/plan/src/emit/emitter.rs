@@ -1,4 +1,4 @@
-//! Puts the parts of the arena together, and writes what stands between and behind them.
+//! Joins the parts of the arena, and writes the code and tables between and after them.
 
 use crate::emit::bodies::Bodies;
 use crate::emit::cfi::Tables;
@@ -12,22 +12,22 @@ use gprofinject_abi::region::{PAGE, round_up};
 use std::mem::offset_of;
 use std::ops::Range;
 
-/// Puts the parts of the arena together, and writes what stands between and behind them.
+/// Joins the parts of the arena, and writes the code and tables between and after them.
 pub(crate) struct Emitter<'a, 'd> {
-    /// Where everything stands.
+    /// The places of everything in the arena.
     pub(crate) layout: &'a Layout<'a, 'd>,
-    /// Writes anywhere in the arena.
+    /// A writer for the whole arena.
     pub(crate) code: Writer<'a>,
-    /// What has been emitted.
+    /// The output so far.
     pub(crate) out: Emitted,
     /// Offset of each function's thunk.
     pub(crate) thunks: Vec<usize>,
-    /// The bodies that move the stack pointer.
+    /// The bodies with instructions that move the stack pointer.
     bodies: Bodies,
 }
 
 impl<'a, 'd> Emitter<'a, 'd> {
-    /// Puts the parts together.
+    /// Joins the parts.
     pub(crate) fn new(
         layout: &'a Layout<'a, 'd>,
         mut code: Writer<'a>,
@@ -36,7 +36,7 @@ impl<'a, 'd> Emitter<'a, 'd> {
         let mut used: Vec<Range<usize>> =
             parts.iter().zip(&layout.parts).map(|(part, (_, room))| room.start..part.next).collect();
         let next = used.last().map_or(0, |part| part.end);
-        // The first used range includes what stands before the first part.
+        // The first used range includes everything before the first part.
         if let Some(first) = used.first_mut() {
             first.start = 0;
         }
@@ -86,7 +86,7 @@ impl<'a, 'd> Emitter<'a, 'd> {
     }
 
     /// Writes the unwind tables of thunks. An arena that is too large for them (2 GiB) is out of its
-    /// program's reach anyway.
+    /// program's reach in any case.
     fn unwind_tables(&mut self) {
         let at = self.layout.unwind;
         let shadows = self.address(offset_of!(ArenaHeader, shadows));
@@ -112,8 +112,7 @@ impl<'a, 'd> Emitter<'a, 'd> {
         }
     }
 
-    /// Writes the last table. Returns what has been emitted, and the first byte of the arena that is not
-    /// needed.
+    /// Writes the last table. Returns the output, and the arena offset from which on the arena is unused.
     pub(crate) fn finish(mut self) -> (Emitted, usize) {
         let layout = self.layout;
         let table = self.bodies.table(layout.bodies as u32);
@@ -132,7 +131,7 @@ impl<'a, 'd> Emitter<'a, 'd> {
         for number in 0..self.out.records.len() {
             self.out.owners.push(((layout.stubs + number * STUBS) as u32, number as u32));
         }
-        // These are sorted runs, which a stable sort only merges.
+        // The parts are sorted runs, which a stable sort only merges.
         self.out.owners.sort();
         self.out.add_patches(Vec::new());
         self.out.code = Code { arena: layout.arena, bytes: Vec::new(), tls_fixups: self.code.tls_fixups };
@@ -140,7 +139,7 @@ impl<'a, 'd> Emitter<'a, 'd> {
     }
 }
 
-/// Returns what all parts have of something, one part after the other.
+/// Concatenates one list of all parts.
 fn joined<T>(parts: &mut [Part], of: impl Fn(&mut Part) -> &mut Vec<T>) -> Vec<T> {
     let mut all = Vec::with_capacity(parts.iter_mut().map(|part| of(part).len()).sum());
     for part in parts {

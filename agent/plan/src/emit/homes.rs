@@ -1,8 +1,7 @@
-//! Home slots: where a function's arcs are counted in the counters of each thread.
-//!
+//! Home slots: the counters of a function's arcs, in the counters of each thread.
 //! A function has as many slots as it has call sites in the program, rounded up to a power of two, and a
-//! multiplier under which as few call sites as possible share a slot. The hash uses only the low twelve bits
-//! of a return address, so the load bias, a multiple of the page size, does not change it.
+//! multiplier under which as few call sites as possible share a slot. The hash uses only the low twelve
+//! bits of a return address, so the load bias, a multiple of the page size, does not change it.
 
 use crate::blocks::copies::Copies;
 use crate::decide::hook::Hook;
@@ -18,11 +17,11 @@ use gprofinject_image::Image;
 pub(crate) struct Home {
     /// Offset of the first slot in the counters of a thread, in bytes.
     pub offset: u32,
-    /// `(slots - 1) * 16`. 0: there is one slot, and no hash.
+    /// `(slots - 1) * 16`. With one slot this is 0, and there is no hash.
     pub mask: u32,
     /// The hash multiplies the low half of the return address by this.
     pub multiplier: u32,
-    /// The hash shifts the product right by so many bits, so that the slot's number is the top of the
+    /// The hash shifts the product right by this many bits, so that the slot's number is the top of the
     /// product's low twelve bits.
     pub shift: u32,
     /// The number of all slots: home slots, spare ones, and one for each tail call.
@@ -55,16 +54,18 @@ pub(crate) struct Homes {
     pub bytes: u64,
 }
 
-/// Slots for callers that are not known, of a function that may be called through a pointer or from outside.
+/// The number of slots for unknown callers, of a function that may be called through a pointer or from
+/// outside.
 const UNKNOWN_CALLERS: usize = 8;
-/// The most home slots that a function gets. Further arcs are counted in the overflow tables.
+/// The largest number of home slots of a function. Further arcs are counted in the overflow tables.
 const MOST: usize = 4096;
-/// The most slots of a function whose return addresses are only masked.
+/// The largest number of slots of a function whose hash only masks the return address.
 const MASKED: usize = 64;
 /// Bytes of a slot.
 const SLOT: u32 = size_of::<Slot>() as u32;
 
-/// Multipliers to try. They are odd, so that no low bit is lost. The first one keeps all bits as they are.
+/// The multipliers to try. They are odd, so that no low bit is lost. The first one keeps all bits as they
+/// are.
 const MULTIPLIERS: [u32; 24] = [
     1,
     0x9e37_79b1,
@@ -111,8 +112,8 @@ impl Homes {
             let mut tails = 0;
             for b in flow.branches_into(hook.function, hook.at.max(address) + 1) {
                 match b.kind {
-                    // The copies begin at a page boundary, so an offset has the same low twelve bits as the
-                    // address.
+                    // The copies begin at a page boundary, so the low twelve bits of an offset are those
+                    // of the address.
                     BranchKind::Call => {
                         let copied = copies.unit_with(image, b.function as usize);
                         let copied = copied.and_then(|unit| unit.behind(b.site));
@@ -130,12 +131,12 @@ impl Homes {
         homes
     }
 
-    /// Gives the next function its slots. `returns` are the low halves of its known return addresses,
-    /// `expected` is the number of callers, `tails` the number of its tail calls with a thunk.
+    /// Gives the next function its slots. `returns` has the low halves of its known return addresses,
+    /// `expected` is the number of callers, and `tails` the number of its tail calls with a thunk.
     fn add(&mut self, returns: &[u32], expected: usize, tails: u32) {
         let roomy = if expected > 4 { expected * 3 / 2 } else { expected };
         let mut slots = roomy.next_power_of_two().min(MOST);
-        // A few more slots are worth it if they save the multiplication.
+        // A few more slots are worthwhile if they save the multiplication.
         let more = [slots, 2 * slots, 4 * slots]
             .into_iter()
             .find(|&n| slots > 1 && n <= MASKED && tells_apart(returns, n));
@@ -157,8 +158,8 @@ impl Homes {
     }
 }
 
-/// Returns whether each return address gets a slot of its own if the bits above the lowest four choose it.
-/// The load bias, a multiple of the page size, does not change these bits.
+/// Returns whether each return address gets a slot of its own if the bits above the lowest four select the
+/// slot. The load bias, a multiple of the page size, does not change these bits.
 fn tells_apart(returns: &[u32], slots: usize) -> bool {
     let mut seen = [false; MASKED];
     returns.iter().all(|r| !std::mem::replace(&mut seen[(r / SLOT) as usize & (slots - 1)], true))

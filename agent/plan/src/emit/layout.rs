@@ -1,4 +1,4 @@
-//! Where everything in the arena stands. All of it is known before any of it is written.
+//! The places of everything in the arena. All of them are known before anything is written.
 
 use crate::blocks::copies::Copies;
 use crate::blocks::tables;
@@ -26,13 +26,13 @@ use std::ops::Range;
 
 /// Bytes left free between the arena and the program.
 const GUARD: u64 = 0x1_0000;
-/// Nothing is mapped below this address (vm.mmap_min_addr).
+/// The lowest address at which a process may map memory (vm.mmap_min_addr).
 const LOWEST: u64 = 0x2_0000;
-/// If an ET_EXEC has no room for the arena below it, the arena stands above and leaves this many bytes to the
-/// heap.
+/// If an ET_EXEC has no room for the arena below it, the arena is placed above it and leaves this many
+/// bytes to the heap.
 const HEAP: u64 = 1 << 29;
-/// Bytes of a function's stubs: a second look (see [`Template::second_look`]), two of [`code::Writer::stub`],
-/// and one of [`code::Writer::restore`].
+/// Bytes of a function's stubs: a second look (see [`Template::second_look`]), two of
+/// [`code::Writer::stub`], and one of [`code::Writer::restore`].
 pub(crate) const STUBS: usize = SECOND_LOOK + 2 * STUB + RESTORE;
 /// Bytes of a second look.
 pub(crate) const SECOND_LOOK: usize = 21;
@@ -40,16 +40,16 @@ pub(crate) const SECOND_LOOK: usize = 21;
 /// Bytes of `lea r11, [body]; lea r10, [helper]; jmp [header]`.
 pub(crate) const GATE_JUMP: usize = 20;
 
-/// What is to be emitted. Function numbers are indices of hooks.
+/// The input of emission. Function numbers are indices of hooks.
 #[derive(Clone, Copy)]
 pub(crate) struct Input<'a, 'd> {
     /// The program.
     pub(crate) image: &'a Image<'d>,
     /// The hooked functions, in the order of their addresses.
     pub(crate) hooks: &'a [Hook],
-    /// What each hook's thunk has to do.
+    /// The requirements of each hook's thunk.
     pub(crate) specs: &'a [ThunkSpec],
-    /// Where each hook's arcs are counted.
+    /// The home slots of each hook.
     pub(crate) homes: &'a Homes,
     /// The tail calls that get a thunk, sorted by callee.
     pub(crate) tails: &'a [Tail],
@@ -59,15 +59,15 @@ pub(crate) struct Input<'a, 'd> {
     pub(crate) copies: &'a Copies,
 }
 
-/// Where everything in the arena stands. Places are arena offsets.
+/// The places of everything in the arena, as arena offsets.
 pub(crate) struct Layout<'a, 'd> {
-    /// What is to be emitted.
+    /// The input of emission.
     pub(super) input: Input<'a, 'd>,
     /// Address of the arena.
     pub(super) arena: u64,
     /// Bytes of the arena, at most.
     pub(super) len: usize,
-    /// The thunks' templates, by [`Kind::index`]. One is empty if no function is of that kind.
+    /// The thunks' templates, by [`Kind::index`]. The template of a kind that no function has is empty.
     pub(super) templates: Vec<Template>,
     /// The kind of each function's thunk.
     pub(super) kinds: Vec<Kind>,
@@ -77,7 +77,7 @@ pub(crate) struct Layout<'a, 'd> {
     pub(super) exits: [usize; 3],
     /// The unwind tables of thunks.
     pub(super) unwind: usize,
-    /// The chains of sleds, each with the place of the code behind the jump of its head.
+    /// The chains of sleds, each with the offset of the code that its head's jump leads to.
     pub(super) chains: Vec<(usize, Chain)>,
     /// The thunks, divided into parts: the numbers of the functions in each part, and the room for it.
     pub(super) parts: Vec<(Range<usize>, Range<usize>)>,
@@ -85,8 +85,8 @@ pub(crate) struct Layout<'a, 'd> {
     pub(super) stubs: usize,
     /// The thunks and stubs of tail calls.
     pub(super) tails: Tails,
-    /// For each relocated branch that has to lead elsewhere, by its address: the place of a jump to where it
-    /// has to lead.
+    /// For each relocated branch that has to lead elsewhere, by its address: the offset of a jump to its
+    /// new target.
     pub(super) moved_calls: HashMap<u64, usize>,
     /// The unwind table of the bodies that move the stack pointer.
     pub(super) bodies: usize,
@@ -95,7 +95,7 @@ pub(crate) struct Layout<'a, 'd> {
 }
 
 impl<'a, 'd> Layout<'a, 'd> {
-    /// Places everything.
+    /// Assigns all places.
     pub(super) fn new(input: Input<'a, 'd>) -> Layout<'a, 'd> {
         let Input { image, hooks, specs, homes, tails, copies, .. } = input;
         let kinds: Vec<Kind> =
@@ -144,12 +144,13 @@ impl<'a, 'd> Layout<'a, 'd> {
         self.arena.wrapping_add(offset as u64)
     }
 
-    /// Returns the room for the stubs of these functions.
+    /// Returns the range of the stubs of these functions.
     pub(super) fn stubs_of(&self, numbers: &Range<usize>) -> Range<usize> {
         self.stubs + numbers.start * STUBS..self.stubs + numbers.end * STUBS
     }
 
-    /// Returns where the function's jump leads: to its thunk, or first to the end of a sled.
+    /// Returns the target of the function's jump: its thunk, or the code of a sled that comes before the
+    /// thunk.
     pub(super) fn landing(&self, number: u32, thunk: usize) -> usize {
         let chain = self.chains.binary_search_by_key(&(number as usize), |(_, chain)| chain.head);
         chain.map_or(thunk, |n| self.chains[n].0)
@@ -160,18 +161,19 @@ impl<'a, 'd> Layout<'a, 'd> {
         goes_through_agent(self.input.through_agent, number)
     }
 
-    /// Returns whether a function, by its index in the image, or the function that it is a part of is copied.
+    /// Returns whether a function (by its index in the image) is copied, itself or as a part of another
+    /// one.
     pub(super) fn is_copied(&self, function: usize) -> bool {
         self.input.copies.unit_with(self.input.image, function).is_some()
     }
 }
 
-/// Returns whether the list has the function with this number.
+/// Returns whether the list contains the function with this number.
 fn goes_through_agent(list: &[ThroughAgent], number: usize) -> bool {
     list.iter().any(|l| l.number == number)
 }
 
-/// Makes the templates of the kinds that are used.
+/// Makes the templates of all kinds that some function has.
 fn templates(kinds: &[Kind]) -> Vec<Template> {
     let mut templates = vec![Template::default(); Kind::COUNT];
     for &kind in kinds {
@@ -183,7 +185,8 @@ fn templates(kinds: &[Kind]) -> Vec<Template> {
     templates
 }
 
-/// Places the ends of sleds, from `next` on. Returns their places, and the first byte behind them.
+/// Assigns places to the ends of sleds, from `next` on. Returns the places, and the first offset after
+/// them.
 fn place_sleds(chains: Vec<Chain>, mut next: usize) -> (Vec<(usize, Chain)>, usize) {
     let place = |chain: Chain| {
         let at = next.next_multiple_of(LINE);
@@ -194,8 +197,8 @@ fn place_sleds(chains: Vec<Chain>, mut next: usize) -> (Vec<(usize, Chain)>, usi
     (placed, next)
 }
 
-/// Divides the thunks of `count` functions, from `next` on, into parts. `room` returns the bytes that one
-/// takes at most.
+/// Divides the thunks of `count` functions, from `next` on, into parts. `room` returns the maximum size of
+/// a thunk.
 fn parts(count: usize, mut next: usize, room: impl Fn(usize) -> usize) -> Vec<(Range<usize>, Range<usize>)> {
     let parts = parallel::parts(count);
     let bound = |n: usize| count * n / parts;
@@ -208,8 +211,8 @@ fn parts(count: usize, mut next: usize, room: impl Fn(usize) -> usize) -> Vec<(R
     (0..parts).map(place).collect()
 }
 
-/// Returns the bytes of the copies with their unwind tables. The length of those does not depend on where
-/// they stand.
+/// Returns the size of the copies with their unwind tables, in bytes. The size of the tables does not
+/// depend on their place.
 fn copies_len(image: &Image, copies: &Copies) -> u64 {
     if copies.units.is_empty() {
         return 0;
@@ -219,9 +222,9 @@ fn copies_len(image: &Image, copies: &Copies) -> u64 {
     u64::from(copies.len).next_multiple_of(8) + tables
 }
 
-/// Places the jumps for relocated branches that have to lead elsewhere: branches to functions that are hooked
-/// at their call sites, and jumps into what another function's hook relocates. Each takes five bytes, from
-/// `first` on.
+/// Assigns places to the jumps for relocated branches that have to lead elsewhere: branches to functions
+/// that are hooked at their call sites, and jumps into code that another function's hook relocates. Each
+/// takes five bytes, from `first` on.
 fn moved_calls(hooks: &[Hook], first: usize) -> HashMap<u64, usize> {
     let is_moved = |h: &Hook, r: &Retarget| match h.tactic {
         Tactic::CallSites => relocates(hooks, r.branch.site),

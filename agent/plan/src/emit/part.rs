@@ -1,4 +1,4 @@
-//! Thunks, stubs and bodies of consecutive functions: what one thread writes.
+//! Writes the thunks, stubs and bodies of consecutive functions: the work of one thread.
 
 use crate::decide::hook::Hook;
 use crate::decide::thunk_spec::ThunkSpec;
@@ -20,14 +20,14 @@ use gprofinject_image::sort;
 use std::mem::offset_of;
 use std::ops::Range;
 
-/// What was emitted for consecutive functions.
+/// The output for consecutive functions.
 #[derive(Debug, Default)]
 pub(crate) struct Part {
     /// Everything except the bytes of the arena.
     pub(super) out: Emitted,
     /// The place of each function's thunk.
     pub(super) thunks: Vec<usize>,
-    /// Jumps that stand outside of what this part may write: place and target.
+    /// Jumps at places outside this part's areas: arena offset and target.
     pub(super) jumps: Vec<(usize, usize)>,
     /// The bodies that move the stack pointer.
     pub(super) bodies: Bodies,
@@ -37,11 +37,11 @@ pub(crate) struct Part {
 
 /// Emits consecutive functions.
 pub(crate) struct PartEmitter<'a, 'd> {
-    /// Where everything stands.
+    /// The places of everything in the arena.
     layout: &'a Layout<'a, 'd>,
     /// Writes the part's thunks and stubs.
     code: Writer<'a>,
-    /// What has been emitted.
+    /// The output so far.
     part: Part,
 }
 
@@ -78,7 +78,7 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
         let n = number as usize;
         let (hook, spec, kind) = (&layout.input.hooks[n], layout.input.specs[n], layout.kinds[n]);
         let home = layout.input.homes.of(n);
-        // These bytes are left free at the start of the body.
+        // The number of bytes that are left free at the start of the body.
         let gate = if layout.goes_through_agent(n) { GATE_JUMP } else { 0 };
         let check = thunk::is_checked(spec);
         let template = &layout.templates[kind.index()];
@@ -126,7 +126,7 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
                     Some(patches) => self.part.out.patches.extend(patches),
                     None => self.part.out.failed.push((hook.function, Reason::Overlap)),
                 }
-                // The thunk leads directly to where an empty body would.
+                // If the body is empty, the thunk leads directly to the code after it.
                 let rest = relocated.rest.filter(|_| gate == 0);
                 let goal = rest.map_or(body, |rest| rest.wrapping_sub(layout.arena) as usize);
                 self.thunk(at, goal, number, home, kind);
@@ -165,8 +165,8 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
         self.part.out.records.push(record);
     }
 
-    /// Notes where copied instructions stand now. Leading nops were not copied: a thread that stands at one
-    /// goes on behind them.
+    /// Records the places of copied instructions. Leading nops are not copied: a thread that is at one of
+    /// them continues after them.
     fn moved_as_is(&mut self, hook: &Hook, body: u32) {
         let nops = self.layout.input.image.code_at(hook.at, hook.relocated).map_or(0, leading_nops) as u32;
         self.part.out.moved.extend((1..nops).map(|n| (hook.at + u64::from(n), 1, body)));
@@ -180,9 +180,9 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
         }
     }
 
-    /// Writes the check before the thunk of a function whose own indirect jumps may lead back to its start.
-    /// If the return slot holds the exit label, the function has been entered already, and what lies below
-    /// rsp may be in use.
+    /// Writes the check before the thunk of a function whose own indirect jumps may lead back to its
+    /// start. If the return slot contains the exit label, the function has already been entered, and the
+    /// memory below rsp may be in use.
     ///
     /// ```text
     ///   cmp  dword [rsp], exit label  ; the lower half
@@ -199,10 +199,8 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
     }
 
     /// Relocates the first instructions of a function to its body.
-    ///
     /// # Errors
-    ///
-    /// Why an instruction cannot run there.
+    /// An instruction cannot run there; the error is the reason.
     fn body(&self, hook: &Hook, spec: ThunkSpec, body: usize) -> Result<Relocated, Unmovable> {
         // A relocated call pushes a word. Its alignment only costs a few bytes.
         let to = self.address(body);
@@ -213,7 +211,7 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
         }
         let bytes = image.code_at(hook.at, hook.relocated).ok_or(Unmovable("no code"))?;
         if spec.movable {
-            // If all of it is nops (a call that was removed, or room for a patch), nothing is left.
+            // If all of the code is nops (a removed call, or room for a patch), nothing is left.
             let nops = leading_nops(bytes);
             let all = if nops == bytes.len() { self.nops_behind(hook) } else { nops };
             return Ok(copied(bytes.get(nops..).unwrap_or_default(), hook.at + all as u64, to));
@@ -226,7 +224,8 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
         relocate(bytes, hook.at, to, image.functions[hook.function].address, call, &elsewhere)
     }
 
-    /// Returns how many bytes from the hook point on do nothing, including those behind the relocated ones.
+    /// Returns the number of bytes from the hook point on that are nops, including those after the
+    /// relocated ones.
     fn nops_behind(&self, hook: &Hook) -> usize {
         let image = self.layout.input.image;
         let f = &image.functions[hook.function];
@@ -244,8 +243,8 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
         let (site, exit) = (0, layout.exits[kind.exit_way() as usize]);
         code.fill(template, at, &Values { home, number, site, miss: first, outside, exit, body });
         if kind.hashed {
-            // The arc may be counted one slot behind its home. If it is not, control runs on into the stub
-            // behind.
+            // The arc may be counted one slot after its home. If it is not, control runs on into the stub
+            // that follows.
             let resume = at + template.resume as usize;
             let second_look = &layout.second_looks[kind.second as usize];
             code.fill(second_look, look, &Values { home, body: resume, ..Values::default() });
@@ -259,8 +258,8 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
         }
     }
 
-    /// Describes the function's caves to unwinders. At a branch back to a later instruction than the first
-    /// the stack may be different, so such a place keeps its description.
+    /// Describes the function's caves to unwinders. Where a branch back leads to a later instruction than
+    /// the first, the stack may differ from that at entry, so such a cave keeps its original description.
     fn caves(&mut self, hook: &Hook) {
         let first = hook.retargets.iter().filter(|r| r.offset == 0 || hook.tactic == Tactic::CallSites);
         for cave in first.filter_map(|r| r.cave).chain(hook.cave) {

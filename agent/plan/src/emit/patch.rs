@@ -1,4 +1,4 @@
-//! Patches of the program: what is overwritten where.
+//! Patches of the program: which bytes are overwritten, and by what.
 
 use crate::blocks::copies::Copies;
 use crate::decide::hook::{Hook, Retarget, relocates};
@@ -13,10 +13,10 @@ use crate::x86::relocate::relocated::Relocated;
 use gprofinject_abi::plan::{CallJump, Maker, Patch};
 use gprofinject_image::Image;
 
-/// Makes a patch. `None`: it is too long, or the file has no bytes there.
+/// Makes a patch. Returns `None` if it is too long, or if the file has no bytes there.
 pub(super) fn patch(image: &Image, address: u64, replacement: &[u8]) -> Option<Patch> {
-    // The original bytes are those of the file: from the image's code, calls of another profiler may have
-    // been removed.
+    // The original bytes are those of the file, because calls of another profiler may have been removed
+    // from the image's code.
     let original = image.data_at(address, replacement.len() as u64)?;
     let mut patch = Patch { address, len: replacement.len() as u32, ..Default::default() };
     patch.original.get_mut(..original.len())?.copy_from_slice(original);
@@ -24,8 +24,8 @@ pub(super) fn patch(image: &Image, address: u64, replacement: &[u8]) -> Option<P
     Some(patch)
 }
 
-/// Returns the patches that remove calls of another profiler from the program (see [`Image::removed`]). What
-/// a hook or a copy has relocated was relocated without those calls.
+/// Returns the patches that remove calls of another profiler from the program (see [`Image::removed`]).
+/// Code that a hook or a copy relocates has been relocated without those calls.
 pub(crate) fn removals(image: &Image, hooks: &[Hook], copies: &Copies) -> Vec<Patch> {
     let mut taken: Vec<(u64, u64)> = Vec::new();
     if !image.removed.is_empty() {
@@ -33,7 +33,7 @@ pub(crate) fn removals(image: &Image, hooks: &[Hook], copies: &Copies) -> Vec<Pa
         taken.extend(copies.stretches());
         taken.sort_unstable();
     }
-    // How far the ranges reach that begin before the end of the removed bytes.
+    // The highest end of the ranges that begin before the end of the removed bytes.
     let mut reach = 0;
     let mut taken = taken.into_iter().peekable();
     let free = image.removed.iter().filter(|removed| {
@@ -46,8 +46,8 @@ pub(crate) fn removals(image: &Image, hooks: &[Hook], copies: &Copies) -> Vec<Pa
 }
 
 /// Returns the patches that redirect a function's direct calls of itself to its thunk, which saves a jump
-/// each. `emitted.patches` must be sorted. Calls that another patch overwrites stay as they are, and so do
-/// those that a hook relocates.
+/// each. `emitted.patches` must be sorted. Calls that another patch overwrites, or that a hook relocates,
+/// are left as they are.
 pub(crate) fn recursions(
     image: &Image,
     flow: &Flow,
@@ -80,8 +80,8 @@ pub(crate) fn recursions(
 }
 
 impl Layout<'_, '_> {
-    /// Returns the patches of a hook. `at` is the offset that the function's jump leads to, `body` that of
-    /// its body. `None`: a branch cannot be redirected to where it has to lead.
+    /// Returns the patches of a hook. `at` is the offset that the function's jump leads to, and `body` the
+    /// offset of its body. Returns `None` if a branch cannot be redirected to its new target.
     pub(super) fn patches(
         &self,
         hook: &Hook,
@@ -105,7 +105,7 @@ impl Layout<'_, '_> {
             patches.push(self.patch(hook.call?, &CALL_R11)?);
         }
         for &Retarget { branch, offset, cave, .. } in &hook.retargets {
-            // Of a copied function only the copy runs.
+            // Of a copied function, only the copy runs.
             if self.moved_calls.contains_key(&branch.site) || self.is_copied(branch.function as usize) {
                 continue;
             }
@@ -127,16 +127,16 @@ impl Layout<'_, '_> {
         Some(patches)
     }
 
-    /// Returns the jump in the moved instructions, which stand at offset `body`, to the call that is still
-    /// made where it stands.
+    /// Returns the jump from the relocated instructions, which are at offset `body`, to the call that is
+    /// still made at its original address.
     pub(super) fn call_jump(&self, hook: &Hook, body: usize, moved: &Relocated) -> Option<CallJump> {
         let at = body + moved.call_jump? as usize;
         let displacement = hook.call?.wrapping_sub(self.address(at + 4)) as u32;
         Some(CallJump { at: at as u32, displacement })
     }
 
-    /// Returns what gum writes: the jump, and nops over the rest of the overwritten instructions, in as many
-    /// records as that takes.
+    /// Returns the bytes that gum writes: the jump, and nops over the rest of the overwritten
+    /// instructions, in as many records as necessary.
     fn by_frida(&self, hook: &Hook, thunk: u64) -> Option<Vec<Patch>> {
         const NOP: u8 = 0x90;
         let mut bytes = near_jump(hook.at, thunk).to_vec();
@@ -171,7 +171,8 @@ mod tests {
     /// push rbx; mov rbx, rdi
     const BEFORE: [u8; 4] = [0x53, 0x48, 0x89, 0xfb];
 
-    /// A function that calls itself behind `before`, and where the displacement of that call stands.
+    /// Returns the plan for a function that calls itself after `before`, and the address of that call's
+    /// displacement.
     fn recursive(before: &[u8]) -> (Plan, u64) {
         let end = before.len() as i32 + 5;
         // pop rbx; ret

@@ -1,4 +1,4 @@
-//! The code that finds out which of several functions was called that slide into the same jump: see
+//! The code that finds out which of several functions was called, if they slide into the same jump: see
 //! [`crate::decide::sled`].
 
 use crate::decide::hook::Hook;
@@ -35,7 +35,7 @@ const LEVEL: usize = 22;
 /// Bytes of a near jump.
 const JUMP: usize = crate::x86::jump::JUMP as usize;
 
-/// Returns the bytes of the code behind the jump of a function into which `sleds` others slide.
+/// Returns the size in bytes of the code after the jump of a function into which `sleds` others slide.
 pub(crate) fn code_len(sleds: usize) -> usize {
     sleds * LEVEL + JUMP
 }
@@ -45,7 +45,7 @@ pub(crate) fn level(depth: usize) -> usize {
     depth * LEVEL
 }
 
-/// Returns the code behind the jump, for the address `at`. `thunks` has the addresses of the thunks,
+/// Returns the code after the jump, for the address `at`. `thunks` has the addresses of the thunks,
 /// beginning with that of the function with the jump.
 pub(crate) fn code(at: u64, thunks: &[u64]) -> Vec<u8> {
     const CHECK: [u8; 17] = [

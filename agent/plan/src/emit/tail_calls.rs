@@ -15,7 +15,7 @@ use std::mem::offset_of;
 /// Writes the thunks and stubs of all tail calls.
 pub(crate) fn write(e: &mut Emitter<'_, '_>) {
     let Input { tails, homes, .. } = e.layout.input;
-    // By `Kind::index`. One is empty if no callee is of that kind.
+    // By `Kind::index`. The template of a kind that no callee has is empty.
     let mut templates = vec![Template::default(); Kind::COUNT];
     let mut first = 0;
     for (i, tail) in tails.iter().enumerate() {
@@ -59,7 +59,7 @@ fn write_one(
     let code = &mut e.code;
     code.fill(template, at, &values);
     code.stub(miss, index as u32, offset_of!(ArenaHeader, tail), kind.second, false);
-    // This continues as if the jump had not been redirected.
+    // This path continues as if the jump had not been redirected.
     let mut jump = outside;
     if kind.second != Second::Free {
         code.put(jump, &LOAD_RAX[1]);

@@ -1,4 +1,4 @@
-//! Where the thunks and stubs of tail calls stand.
+//! The places of the thunks and stubs of tail calls.
 
 use crate::decide::tails::Tail;
 use crate::emit::code::{LOAD_RAX, STUB};
@@ -10,16 +10,16 @@ use std::collections::HashMap;
 /// `mov r11, [rsp-16]`.
 pub(crate) const RESTORE_R11: [u8; 5] = [0x4c, 0x8b, 0x5c, 0x24, 0xf0];
 
-/// Bytes of the stubs of a tail call: one of [`Writer::stub`](crate::emit::code::Writer::stub), and code that
-/// restores both registers and jumps.
+/// Bytes of the stubs of a tail call: one of [`Writer::stub`](crate::emit::code::Writer::stub), and code
+/// that restores both registers and jumps.
 pub(super) const STUBS: usize = STUB + LOAD_RAX[1].len() + RESTORE_R11.len() + JUMP as usize;
 
-/// Returns the distance from one thunk to the next, in bytes: room for the largest.
+/// Returns the distance from one thunk to the next in bytes: the size of the largest thunk.
 pub(super) fn pitch() -> usize {
     Template::tail(Kind::LARGEST).bytes.len().next_multiple_of(LINE)
 }
 
-/// Where the thunks and stubs of tail calls stand, as arena offsets.
+/// The places of the thunks and stubs of tail calls, as arena offsets.
 pub(crate) struct Tails {
     /// The first byte of the thunks.
     thunks: usize,
@@ -35,7 +35,8 @@ pub(crate) struct Tails {
 }
 
 impl Tails {
-    /// Places the thunks from `thunks` on and the stubs from `stubs` on. `copies`: functions are copied.
+    /// Assigns places to the thunks from `thunks` on and to the stubs from `stubs` on. `copies` is whether
+    /// functions are copied.
     pub(super) fn new(thunks: usize, stubs: usize, tails: &[Tail], copies: bool) -> Tails {
         let relocated = tails.iter().zip(0..).filter(|(tail, _)| tail.relocated);
         let moved = relocated.map(|(tail, index)| (tail.branch.site, index)).collect();

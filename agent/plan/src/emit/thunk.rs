@@ -1,4 +1,4 @@
-//! Which thunk a hooked function gets, and how much room it needs.
+//! The kind of each hooked function's thunk, and the room that the thunk needs.
 
 use crate::decide::hook::Hook;
 use crate::decide::thunk_spec::ThunkSpec;
@@ -35,10 +35,11 @@ pub(crate) fn is_checked(spec: ThunkSpec) -> bool {
     spec.loops && spec.both
 }
 
-/// Returns the bytes that the function's thunk takes at most, beside its template.
+/// Returns the maximum number of bytes that the function's thunk takes in addition to its template.
 pub(crate) fn room(spec: ThunkSpec, hook: &Hook) -> usize {
     let relocated = hook.relocated as usize;
     let check = if is_checked(spec) { LOOP_CHECK } else { 0 };
-    // Relocation turns an instruction of two bytes into nine at most (jrcxz), and a call into fifty.
+    // Relocation turns an instruction of two bytes into at most nine (jrcxz), and a call into at most
+    // fifty.
     check + LINE + if spec.movable { relocated + JUMP as usize } else { relocated * 5 + 64 }
 }

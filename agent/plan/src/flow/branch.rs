@@ -13,9 +13,9 @@ pub struct Branch {
     pub site: u64,
     /// Index in the image of the function that contains the site.
     pub function: u32,
-    /// Bytes of the instruction.
+    /// Length of the instruction, in bytes.
     pub len: u8,
-    /// Bytes of the displacement, which are the instruction's last ones: 1 or 4.
+    /// Size of the displacement in bytes, 1 or 4. The displacement is at the instruction's end.
     pub width: u8,
     /// Whether it is a call, a jump or a conditional jump.
     pub kind: BranchKind,
@@ -30,12 +30,12 @@ pub enum BranchKind {
     Call,
     /// `jmp`.
     Jump,
-    /// `jcc`, `loop`, `jrcxz`, `xbegin`: control may also go on behind the instruction.
+    /// `jcc`, `loop`, `jrcxz`, `xbegin`: control may also continue with the next instruction.
     Conditional,
 }
 
 impl Branch {
-    /// Returns the address behind the instruction: for a call, the return address.
+    /// Returns the address after the instruction, which for a call is the return address.
     pub fn end(&self) -> u64 {
         self.site + u64::from(self.len)
     }

@@ -1,4 +1,4 @@
-//! Builds the [`Flow`] of a program: decodes all functions, on several threads, and combines what was found.
+//! Builds the [`Flow`] of a program: decodes all functions on several threads, and combines the results.
 
 use crate::flow::branch::{Branch, NEAR};
 use crate::flow::facts::{Flow, FunctionFlow};
@@ -11,10 +11,9 @@ use gprofinject_image::Image;
 
 impl Flow {
     /// Reads the control flow of a program.
-    ///
-    /// `exits` says whether exits of functions may be hooked. If they may not, only leaves are examined for
-    /// what they do with their return addresses, since large functions have to be decoded a second time for
-    /// that; [`FunctionFlow::odd_return`] is then unknown for all other functions.
+    /// With `exits`, exits of functions may be hooked. Without it, only leaf functions are examined for
+    /// uses of their return addresses, because that takes a second decoding of large functions;
+    /// [`FunctionFlow::odd_return`] is then unknown for all other functions.
     pub fn of(image: &Image, exits: bool) -> Flow {
         let count = image.functions.len();
         let bounds = even_bounds(image, parallel::parts(count));
@@ -43,8 +42,8 @@ impl Flow {
         returns::spread(image, &mut flow);
         flow.indirect.extend(image.landing_pads.iter().copied());
         for &pointer in &image.code_pointers {
-            // A pointer to a function's start makes the function's address a taken one; a pointer to its
-            // inside is a label.
+            // A pointer to a function's start makes that address a taken one; a pointer into the function
+            // is a label.
             match image.function_at(pointer) {
                 Some(i) if image.functions[i].address == pointer => flow.taken.push(pointer),
                 Some(i) if pointer - image.functions[i].address < NEAR => flow.indirect.push(pointer),
@@ -53,7 +52,7 @@ impl Flow {
         }
         flow.taken.extend(image.exported.iter().copied());
         flow.taken.sort_unstable();
-        // It expects an address once for each reference.
+        // `label::entered` expects an address once for each reference to it.
         flow.indirect.extend(label::entered(image, &flow.taken));
         flow.taken.dedup();
         flow.indirect.sort_unstable();
@@ -63,7 +62,8 @@ impl Flow {
     }
 }
 
-/// Returns, for each function, the index of the first branch that leads to its start or behind.
+/// Returns, for each function, the index of the first branch whose target is the function's start or a
+/// higher address.
 fn first_branches(image: &Image, branches: &[Branch]) -> Vec<usize> {
     let mut next = 0;
     let first = image.functions.iter().map(|f| {

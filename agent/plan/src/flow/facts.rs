@@ -1,4 +1,4 @@
-//! What is known of the control flow of a program, and lookups in it.
+//! The control flow of a program, and lookups in it.
 
 use crate::flow::branch::Branch;
 use crate::flow::head::Head;
@@ -7,28 +7,29 @@ use crate::flow::registers::facts::Registers;
 /// What is known of one function.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FunctionFlow {
-    /// Some of its bytes are no instruction.
+    /// Whether some of the function's bytes are not instructions.
     pub undecodable: bool,
-    /// It uses its return address otherwise than to return: it reads it (`__builtin_return_address(0)`), or
-    /// takes its arguments off the stack when it returns, or jumps to a function that does one of these.
+    /// Whether the function uses its return address for anything but a return: it reads the address
+    /// (`__builtin_return_address(0)`), removes its arguments from the stack when it returns, or jumps to
+    /// a function that does one of these.
     pub odd_return: bool,
-    /// A bit for each frame above its own whose return address it reads: see `Uses::callers` in
+    /// A bit for each frame above the function's own whose return address it reads: see `Uses::callers` in
     /// `flow::return_slot`.
     pub(crate) reads_callers: u8,
-    /// A jump table or label table leads back to its first instruction.
+    /// Whether a jump table or label table leads back to the function's first instruction.
     pub table_loops: bool,
-    /// It calls nothing, makes no system call, and ends with its own return: between its entry and its exit,
-    /// control stays in it.
+    /// Whether the function is a leaf: it makes no call and no system call, and ends with its own return.
+    /// Between its entry and its exit, control stays in it.
     pub leaf: bool,
-    /// Its last instruction is neither a jump, a return nor a call, so control runs on into the next
-    /// function.
+    /// Whether the last instruction is neither a jump, a return nor a call, so that control runs on into
+    /// the next function.
     pub runs_on: bool,
-    /// Its last instruction is a call. Compilers write this where the callee never returns; if the callee does
-    /// return, control runs on.
+    /// Whether the last instruction is a call. Compilers emit such a call where the callee never returns;
+    /// if the callee does return, control runs on into the next function.
     pub ends_in_call: bool,
-    /// It calls itself directly.
+    /// Whether the function calls itself directly.
     pub recursive: bool,
-    /// What it does with rax, r10 and r11.
+    /// The function's use of rax, r10 and r11.
     pub registers: Registers,
     /// The instructions that a jump at its start would overwrite.
     pub head: Head,
@@ -37,18 +38,18 @@ pub struct FunctionFlow {
 /// The control flow of a program. Addresses are link addresses.
 #[derive(Debug, Default)]
 pub struct Flow {
-    /// All direct branches, sorted by target, then by site. A branch inside a function is among them only if
-    /// it leads to the function's first `NEAR` bytes.
+    /// All direct branches, sorted by target, then by site. Of the branches inside one function, the list
+    /// has only those that lead to the function's first `NEAR` bytes.
     pub(crate) branches: Vec<Branch>,
-    /// For each function of the image, the index in `branches` of the first branch that leads to its start or
-    /// behind.
+    /// For each function of the image, the index in `branches` of the first branch whose target is the
+    /// function's start or a higher address.
     pub(crate) first: Vec<usize>,
-    /// What is known of each function of the image, in the image's order.
+    /// The facts about each function of the image, in the image's order.
     pub functions: Vec<FunctionFlow>,
     /// Addresses in code that instructions compute (`lea`, immediate operands) or read, or that data holds;
     /// sorted.
     pub taken: Vec<u64>,
-    /// Targets of indirect branches near the start of the function that they lie in; sorted.
+    /// Targets of indirect branches that lie near the start of a function; sorted.
     pub indirect: Vec<u64>,
     /// Starts of functions to which code that belongs to no function seems to branch.
     pub(crate) entered_unseen: Vec<u64>,
@@ -62,8 +63,8 @@ impl Flow {
         &self.branches[from..from + len]
     }
 
-    /// Returns the branches with targets from the start of function `index` up to `hi`, sorted by target. It
-    /// needs no search.
+    /// Returns the branches with targets from the start of function `index` up to `hi`, sorted by target.
+    /// This lookup needs no search.
     pub fn branches_into(&self, index: usize, hi: u64) -> &[Branch] {
         let from = &self.branches[self.first[index]..];
         &from[..from.iter().take_while(|b| b.target < hi).count()]
@@ -74,12 +75,12 @@ impl Flow {
         &self.branches
     }
 
-    /// Returns whether an instruction computes or reads the address, or data holds it.
+    /// Returns whether an instruction computes or reads the address, or data contains it.
     pub fn is_taken(&self, address: u64) -> bool {
         self.taken.binary_search(&address).is_ok()
     }
 
-    /// Returns whether an instruction computes or reads an address in `lo..hi`, or data holds one.
+    /// Returns whether an instruction computes or reads an address in `lo..hi`, or data contains one.
     pub fn is_taken_in(&self, lo: u64, hi: u64) -> bool {
         self.taken.get(self.taken.partition_point(|&t| t < lo)).is_some_and(|&t| t < hi)
     }

@@ -1,9 +1,9 @@
 //! Functions whose last instruction is neither a jump nor a return, so that control runs on into the next
 //! function.
 //!
-//! That is no call: nobody has pushed a return address or jumped to the function's start. The hook of the
-//! next function cannot tell the difference, so it counts. Whoever reads the counters takes that count out
-//! again, by what is known here.
+//! This is not a call: no instruction has pushed a return address or jumped to the function's start. The
+//! hook of the next function cannot tell the difference, so it counts. The injector subtracts that count
+//! again when it reads the counters, by means of the facts found here.
 
 use crate::flow::facts::Flow;
 use crate::flow::padding::is_padding;
@@ -17,9 +17,10 @@ use serde::{Deserialize, Serialize};
 pub struct Fall {
     /// Address of the function that control runs into.
     pub into: u64,
-    /// Address of the function that it comes from, which stands directly before the other.
+    /// Address of the function from which control comes. It ends directly before the other one.
     pub from: u64,
-    /// Whether every run of the function in front reaches the next one: there is no other way out of it.
+    /// Whether every run of the function in front reaches the next one, because there is no other way out
+    /// of it.
     pub always: bool,
     /// Whether the function in front has indirect jumps, which may lead anywhere.
     pub jumps_anywhere: bool,
@@ -35,12 +36,12 @@ pub(crate) fn before(image: &Image, flow: &Flow, index: usize) -> Option<usize> 
     (adjacent && known && comes_to_its_end(image, f)).then_some(before)
 }
 
-/// Whether control can reach the function's last instruction. In assembly without symbol sizes the padding
-/// counts as part of the function.
+/// Returns whether control can reach the function's last instruction. In assembly without symbol sizes,
+/// the padding counts as part of the function.
 fn comes_to_its_end(image: &Image, f: &Function) -> bool {
     let Some(code) = image.code_at(f.address, f.size) else { return false };
     let mut furthest = f.address;
-    // Where padding begins that no instruction before it runs into.
+    // The address at which padding begins that no instruction before it runs into.
     let mut padding = None;
     for i in Decoder::with_ip(64, code, f.address, DecoderOptions::NONE).into_iter() {
         if has_branch(&i) && i.near_branch_target() < f.address + f.size {
@@ -53,7 +54,8 @@ fn comes_to_its_end(image: &Image, f: &Function) -> bool {
     padding.is_none_or(|padding| furthest >= padding)
 }
 
-/// Returns whether control only runs into the function: nobody calls it, jumps to it or has its address.
+/// Returns whether control reaches the function only by running into it: nothing calls it, jumps to it or
+/// contains its address.
 pub(crate) fn is_no_start(image: &Image, flow: &Flow, index: usize) -> bool {
     let address = image.functions[index].address;
     // The last test decodes a function, so it comes last.
@@ -80,7 +82,7 @@ pub(crate) fn all(image: &Image, flow: &Flow) -> Vec<Fall> {
     falls.collect()
 }
 
-/// Whether control may leave the function by the instruction, other than by a call that returns.
+/// Returns whether control may leave the function by the instruction, other than by a call that returns.
 fn leaves(image: &Image, i: &Instruction) -> bool {
     match i.flow_control() {
         FlowControl::Next => false,
@@ -100,7 +102,7 @@ mod tests {
 
     #[test]
     fn running_on_and_leaving() {
-        // Behind a return there is only padding.
+        // After a return, there is only padding.
         // add edi, 1; nop | ret; nop | test edi, edi; je +1; nop | nop | je +2; jmp rax; nop | ret
         let parts: [&[u8]; 6] = [
             &[0x83, 0xc7, 1, 0x90],

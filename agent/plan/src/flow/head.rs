@@ -1,4 +1,5 @@
-//! The first instructions of a function: where a hook would stand, and which instructions it would overwrite.
+//! The first instructions of a function: the address of a hook, and the instructions that it would
+//! overwrite.
 
 use crate::x86::jump::JUMP;
 use crate::x86::predecode::fields::Class;
@@ -6,12 +7,12 @@ use gprofinject_image::x86::{ENDBR64, falls_through, has_branch, is_call};
 use gprofinject_image::{Function, Image};
 use iced_x86::Instruction;
 
-/// Returns the address at which the function is hooked: behind its `endbr64`, if it begins with one and there
-/// is room for a jump behind it; otherwise its first byte.
+/// Returns the address at which the function is hooked: the first byte after its `endbr64`, if it begins
+/// with one and there is room for a jump after it; otherwise the function's first byte.
 pub(crate) fn hook_point(image: &Image, f: &Function) -> u64 {
     let starts = image.code_at(f.address, 4).is_some_and(|b| b == ENDBR64);
-    // A function of five bytes (`endbr64; ret`) gives up its endbr64, because otherwise it could not be
-    // counted; no kernel enforces indirect branch tracking in user space.
+    // A function of five bytes (`endbr64; ret`) loses its endbr64, because otherwise it could not be
+    // counted. No kernel enforces indirect branch tracking in user space.
     let room = (f.limit - f.address).saturating_sub(4);
     if starts && f.size > 4 && (f.size >= 9 || room >= 5) { f.address + 4 } else { f.address }
 }
@@ -20,25 +21,26 @@ pub(crate) fn hook_point(image: &Image, f: &Function) -> u64 {
 /// decoded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Head {
-    /// Bytes of these instructions. 0: the function is too short, or a call is among them.
+    /// The total size of these instructions in bytes, or 0 if the function is too short or a call is among
+    /// them.
     pub len: u8,
-    /// Whether they can be copied anywhere: none depends on its own address, and control goes on behind the
-    /// last one.
+    /// Whether the instructions can be copied anywhere: none depends on its own address, and control
+    /// continues after the last one.
     pub movable: bool,
-    /// All of them have been seen.
+    /// Whether all of the instructions have been seen.
     seen: bool,
 }
 
 impl Head {
-    /// Notes an instruction. The function's instructions have to come in the order of their addresses;
+    /// Processes an instruction. The function's instructions must come in the order of their addresses;
     /// `hook` is the hook point.
     pub fn look(&mut self, i: &Instruction, hook: u64) {
         let fixed = has_branch(i) || i.is_ip_rel_memory_operand() || !falls_through(i);
         self.note(i.ip(), i.next_ip(), hook, fixed, is_call(i));
     }
 
-    /// Notes an instruction of `len` bytes at `ip` of which only the class is known, and whether it has an
-    /// operand that is relative to RIP.
+    /// Processes an instruction of `len` bytes at `ip` of which only the class is known, and whether it
+    /// has a RIP-relative operand.
     #[inline(always)]
     pub(crate) fn pass(&mut self, class: Class, ip: u64, len: u8, is_relative: bool, hook: u64) {
         if !self.seen {

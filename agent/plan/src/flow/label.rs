@@ -1,7 +1,8 @@
 //! Labels inside functions whose addresses instructions compute.
 //!
-//! An instruction may compute the address of a label in order to jump there later (`lea rdx, [label]; jmp rdx`), or in order
-//! to read the word there. Which of the two happens is not followed, so each such label counts as one that control may enter.
+//! An instruction may compute the address of a label in order to jump there later (`lea rdx, [label]; jmp
+//! rdx`), or in order to read the word there. The analysis does not follow which of the two happens, so
+//! each such label counts as one that control may enter.
 //!
 //! One use is known not to enter the label. Position-independent code of the medium and large code models (`-mcmodel=large`)
 //! computes the address of the global offset table as the sum of a label and a 64-bit constant (System V ABI for AMD64,
@@ -17,12 +18,13 @@ use crate::flow::branch::NEAR;
 use gprofinject_image::{Function, Image};
 use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
 
-/// Bytes of a function that are searched for computations of the global offset table's address. The computation stands in
-/// the prologue, whose label is among the first [`NEAR`] bytes.
+/// The bytes of a function that are searched for computations of the global offset table's address. The
+/// prologue contains the computation, and the label is among its first [`NEAR`] bytes.
 const SEARCHED: u64 = 2 * NEAR;
 
-/// Labels that control may enter: those of `taken`, sorted addresses that instructions compute or read or that data holds,
-/// that lie behind the start of a function and near it. An address stands in `taken` once for each reference to it.
+/// Returns the labels that control may enter: those elements of `taken` that lie inside a function, near
+/// its start. `taken` has the sorted addresses that instructions compute or read or that data contains,
+/// each once per reference.
 pub(crate) fn entered(image: &Image, taken: &[u64]) -> Vec<u64> {
     let mut functions = image.functions.iter().peekable();
     let mut entered = Vec::new();
@@ -38,12 +40,13 @@ pub(crate) fn entered(image: &Image, taken: &[u64]) -> Vec<u64> {
     entered
 }
 
-/// How many instructions near the start of the function compute the address of `label` only in order to add a 64-bit constant
-/// to it. Whatever else names a register that holds the address counts as another use of it.
+/// Returns how many instructions near the start of the function compute the address of `label` only in
+/// order to add a 64-bit constant to it. Any other instruction that names a register with the address
+/// counts as another use of it.
 fn table_computations(image: &Image, f: &Function, label: u64) -> usize {
     let Some(bytes) = image.code_at(f.address, f.size.min(SEARCHED)) else { return 0 };
     let (mut labels, mut constants) = (Registers::default(), Registers::default());
-    // Registers that still hold the label, which has been added to a constant in another one.
+    // Registers that still hold the label after it has been added to a constant in another register.
     let mut left = Registers::default();
     let mut computations: usize = 0;
     for instruction in &mut Decoder::with_ip(64, bytes, f.address, DecoderOptions::NONE) {
@@ -53,7 +56,7 @@ fn table_computations(image: &Image, f: &Function, label: u64) -> usize {
         let (first, second) = (instruction.op0_register(), instruction.op1_register());
         let named = named(&instruction);
         let overwritten = overwritten(&instruction);
-        // A label that is left over and used once more may be jumped to.
+        // A label that is still in a register and used once more may be a jump target.
         computations = computations.saturating_sub(left.and(named.without(overwritten)).len());
         let adds = matches!(instruction.code(), Code::Add_rm64_r64 | Code::Add_r64_rm64)
             && instruction.op_count() == 2
@@ -92,7 +95,7 @@ fn table_computations(image: &Image, f: &Function, label: u64) -> usize {
     computations
 }
 
-/// The registers that the instruction names, as operands or in an address.
+/// Returns the registers that the instruction names, as operands or in an address.
 fn named(instruction: &Instruction) -> Registers {
     let mut named = Registers::default();
     for n in (0..instruction.op_count()).filter(|&n| instruction.op_kind(n) == OpKind::Register) {
@@ -103,7 +106,7 @@ fn named(instruction: &Instruction) -> Registers {
     named
 }
 
-/// The register that the instruction writes as a whole without reading it.
+/// Returns the register that the instruction writes as a whole without reading it.
 fn overwritten(instruction: &Instruction) -> Registers {
     let mut written = Registers::default();
     let register = instruction.op0_register();
@@ -120,10 +123,11 @@ fn overwritten(instruction: &Instruction) -> Registers {
     written.without(read)
 }
 
-/// The general purpose registers that a called function need not keep (System V ABI for AMD64, figure "Register Usage").
+/// The general purpose registers that a callee need not preserve (System V ABI for AMD64, figure "Register
+/// Usage").
 const CALLER_SAVED: Registers = Registers(0b0000_1111_1100_0111);
 
-/// A set of general purpose registers. A part of a register stands for all of it.
+/// A set of general purpose registers. A partial register counts as the whole one.
 #[derive(Clone, Copy, Default)]
 struct Registers(u16);
 

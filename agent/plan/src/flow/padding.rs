@@ -5,8 +5,8 @@ use gprofinject_image::Image;
 use gprofinject_image::x86::is_padding_instruction;
 use iced_x86::{Decoder, DecoderOptions};
 
-/// Returns whether the bytes of `lo..hi`, behind a function that has room up to `limit`, are padding: nops
-/// and breakpoints that nobody jumps to, or zeros that nobody reads.
+/// Returns whether the bytes of `lo..hi`, after a function that has room up to `limit`, are padding: nops
+/// and breakpoints to which nothing jumps, or zeros that nothing reads.
 pub(crate) fn is_padding(image: &Image, flow: &Flow, lo: u64, hi: u64, limit: u64) -> bool {
     if lo >= hi || hi > limit || image.function_at(lo).is_some_and(|i| image.functions[i].size > 0) {
         return false;
@@ -28,8 +28,8 @@ pub(crate) fn is_padding(image: &Image, flow: &Flow, lo: u64, hi: u64, limit: u6
     unused()
 }
 
-/// Returns whether the bytes of `lo..hi`, behind function `index`, which has room up to `limit`, are padding that
-/// may be overwritten: control does not run on through it from the function.
+/// Returns whether the bytes of `lo..hi`, after function `index`, which has room up to `limit`, are
+/// padding that may be overwritten: control does not run on from the function into them.
 pub(crate) fn is_free_padding(
     image: &Image,
     flow: &Flow,

@@ -1,4 +1,4 @@
-//! Which registers nobody needs when a function is entered, and when it returns.
+//! The registers whose values are not needed when a function is entered, or when it returns.
 //!
 //! A thunk uses two registers on entry, rax and r11 or r10, and two on exit. It must preserve all of them: a
 //! caller that knows the function's code may keep a value in any register that the function leaves alone (gcc

@@ -1,16 +1,14 @@
-//! Whether what unwinders need for a unit can be copied.
+//! Checks whether the unwind information of a unit can be copied.
 
 use crate::blocks::frames::program::Program;
 use crate::blocks::steps::Steps;
 use crate::blocks::uncounted::Uncounted;
 use gprofinject_image::Image;
 
-/// Checks that the unit's frame descriptions and exception tables can be copied. Only the places are not
-/// known yet.
-///
+/// Checks that the unit's frame descriptions and exception tables can be copied, before their places are
+/// known.
 /// # Errors
-///
-/// [`Uncounted::Frames`], if they cannot.
+/// Returns [`Uncounted::Frames`] if they cannot be copied.
 pub(crate) fn check(image: &Image, steps: &Steps) -> Result<(), Uncounted> {
     for part in &steps.parts {
         for description in image.frames.descriptions(part.lo, part.hi).ok_or(Uncounted::Frames)? {

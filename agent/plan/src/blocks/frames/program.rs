@@ -1,4 +1,4 @@
-//! Call frame instructions: read from a description of the original, and written for the copy.
+//! Call frame instructions: read from a description of the original code, and written for the copy.
 
 use crate::blocks::steps::Part;
 use crate::x86::frames::leb128;
@@ -39,15 +39,15 @@ impl<'d> Program<'d> {
         out
     }
 
-    /// Notes that the CFA is `cfa` bytes above the stack pointer from this offset on.
+    /// Records that the CFA is `cfa` bytes above the stack pointer from this offset on.
     pub(crate) fn moved(&mut self, at: u32, cfa: i64) {
         let mut rule = vec![0x0e]; // DW_CFA_def_cfa_offset
         leb128(&mut rule, cfa as u64);
         self.rules.push((at, rule.into()));
     }
 
-    /// Adds the rules of a description that hold in a part. `place` returns the offset for an address.
-    /// `None`: the description has an instruction that is not known.
+    /// Adds the rules of a description that apply to a part. `place` returns the offset in the copy for an
+    /// address. Returns `None` if the description has an unknown instruction.
     pub(crate) fn rules(
         &mut self,
         d: &Description<'d>,
@@ -83,7 +83,7 @@ impl<'d> Program<'d> {
     }
 }
 
-/// Skips the operands of a call frame instruction. `None`: it is not known.
+/// Skips the operands of a call frame instruction. Returns `None` if the instruction is unknown.
 fn operands(opcode: u8, reader: &mut Reader) -> Option<()> {
     let block = |reader: &mut Reader| {
         for _ in 0..reader.uleb()? {

@@ -33,8 +33,8 @@ fn plan(functions: &[&[u8]], taken: usize) -> Plan {
     plan_of(&image, None)
 }
 
-/// Returns the offset of the call that is made where it stands, from the start of the only function with such
-/// a call.
+/// Returns the offset of the call that stays in its place, from the start of the only function with such a
+/// call.
 fn site(plan: &Plan) -> Option<u64> {
     assert!(tactics(plan).iter().all(Option::is_some));
     let written = plan.emitted.patches.iter().find(|p| p.replacement[..p.len as usize] == CALL_R11);
@@ -48,7 +48,7 @@ fn calls_near_the_start_are_made_in_their_places() {
     let made = plan(&[&push_call, LEAF], 1);
     assert_eq!(site(&made), Some(3));
     assert_eq!((tactics(&made)[0], patch(&made, TEXT)[0]), (Some(Tactic::ShortJump), 0xeb));
-    // The bytes between the patch and the call never run.
+    // No thread ever executes the bytes between the patch and the call.
     assert_eq!(patch(&made, TEXT).len(), 2);
     assert!(made.is_hook_point(TEXT) && !made.is_hook_point(TEXT + 3));
     assert_eq!(site(&plan(&[&caller(0, &[], 1, &[0xc3]), LEAF], 1)), Some(2));
@@ -65,7 +65,7 @@ fn the_moved_instructions_lead_to_the_call_while_the_patches_are_there() {
     assert_eq!(code.bytes[body as usize + 8..][..5], [0xe9, 0, 0, 0, 0]);
     let end = code.address(jump.at as usize + 4);
     assert_eq!(end.wrapping_add(jump.displacement as i32 as u64), TEXT + 3);
-    // A thread that stands at the call goes on before it.
+    // A thread that is at the call continues in the copy, before the call.
     assert_eq!(plan.moved(TEXT + 1), Some(body + 1));
 }
 

@@ -1,5 +1,5 @@
-//! Decodes consecutive functions, each once, in the order of their addresses, and notes what each instruction
-//! says.
+//! Decodes consecutive functions, each once, in the order of their addresses, and records the facts of
+//! each instruction.
 
 use crate::flow::branch::{Branch, BranchKind, NEAR};
 use crate::flow::facts::FunctionFlow;
@@ -27,7 +27,7 @@ fn stays(instruction: &Instruction, control: FlowControl, lo: u64, hi: u64) -> b
     }
 }
 
-/// Returns the direct branch that an instruction is, if it is one.
+/// Returns an instruction as a direct branch, or `None` if it is not one.
 fn branch(function: u32, instruction: &Instruction, passes_r10: bool) -> Option<Branch> {
     if !matches!(instruction.op0_kind(), OpKind::NearBranch64) {
         return None;
@@ -48,26 +48,26 @@ fn branch(function: u32, instruction: &Instruction, passes_r10: bool) -> Option<
     Some(Branch { target, site, function, len, width, kind, passes_r10 })
 }
 
-/// How [`Part::decode`] is to decode.
+/// Options of [`Part::decode`].
 #[derive(Clone, Copy)]
 pub(crate) struct Wanted {
-    /// Whether most instructions are decoded only as far as [`predecode`] does. If not, which is for tests,
-    /// iced decodes every one.
+    /// Whether most instructions are decoded only as far as [`predecode`] does. Tests turn this off, so
+    /// that iced decodes every instruction.
     pub(crate) predecodes: bool,
     /// See [`Flow::of`](crate::flow::facts::Flow::of).
     pub(crate) exits: bool,
 }
 
-/// What was found in consecutive functions.
+/// The facts about consecutive functions.
 #[derive(Default)]
 pub(crate) struct Part {
     /// The direct branches, sorted by target.
     pub(crate) branches: Vec<Branch>,
-    /// What is known of each function.
+    /// The facts about each function.
     pub(crate) functions: Vec<FunctionFlow>,
     /// Addresses in code that instructions compute or read.
     pub(crate) taken: Vec<u64>,
-    /// Targets of indirect branches near the start of the function that they lie in.
+    /// Targets of indirect branches that lie near the start of a function.
     pub(crate) indirect: Vec<u64>,
     /// The bytes of functions that could not be decoded: from the first byte that begins no instruction to
     /// the function's end.
@@ -84,7 +84,7 @@ impl Part {
             let flow = part.function(image, i, wanted, &mut factory);
             part.functions.push(flow);
         }
-        // They were found in the order of their sites, and a stable sort keeps that order.
+        // The branches are already in the order of their sites, and a stable sort keeps that order.
         sort::by_key(&mut part.branches, |b| b.target);
         part
     }
@@ -104,7 +104,7 @@ impl Part {
             return FunctionFlow { undecodable: true, ..Default::default() };
         };
         let behind = image.code_from(f.address).unwrap_or(bytes);
-        // These may be immediate operands: see `note_reference`.
+        // Immediate operands in this range may be addresses: see `note_reference`.
         let addresses = if image.kind == ImageKind::Pie { 0..0 } else { image.lo..image.hi };
         let mut decoder = Decoder::with_ip(64, bytes, f.address, DecoderOptions::NONE);
         let mut instruction = Instruction::default();
@@ -122,7 +122,7 @@ impl Part {
                 }
             }
             let ip = f.address + at as u64;
-            // An instruction that would go on behind the function's end is none of its instructions.
+            // An instruction that would extend beyond the function's end does not belong to it.
             let window = behind[at..].first_chunk::<WINDOW>().filter(|_| wanted.predecodes);
             let quick = window.and_then(predecode);
             if let Some(i) = quick.filter(|i| at + usize::from(i.len) <= bytes.len())
@@ -146,13 +146,13 @@ impl Part {
             self.look(image, &mut seen, &instruction, factory);
         }
         let Seen { mut flow, scan, watch, lo, hi, tables, indirect_jump, own_start, last, .. } = seen;
-        // Where control runs on behind the function's end, it goes on in another function.
+        // Control that runs on beyond the function's end continues in another function.
         let falls_through = !matches!(last, Class::Jump | Class::Return);
         flow.leaf &= !flow.undecodable && !falls_through;
         flow.runs_on = falls_through && last != Class::Call;
         flow.ends_in_call = last == Class::Call;
         flow.registers = scan.finish();
-        // Nobody calls the entry point: what lies on the stack there are the program's arguments.
+        // No code calls the entry point: the words on its stack are the program's arguments.
         if watch.is_suspicious() && (wanted.exits || flow.leaf) && f.address != image.entry {
             let uses = examine(image, f, factory);
             flow.odd_return |= uses.own;
@@ -165,16 +165,16 @@ impl Part {
         }
         flow.table_loops |= indirect_jump && own_start;
         flow.table_loops |= image.code_pointers.binary_search(&lo).is_ok() && indirect_jump && {
-            // A label table holds other labels of the same function as well; a table of function pointers
-            // holds only starts of functions.
+            // A label table also contains other labels of the same function; a table of function pointers
+            // contains only starts of functions.
             let from = image.code_pointers.partition_point(|&p| p <= lo);
             image.code_pointers.get(from).is_some_and(|&p| p < hi)
         };
         flow
     }
 
-    /// Notes what a skimmed instruction says, at a position in the function, and returns the instruction's
-    /// length. `None`: it has to be examined more closely.
+    /// Records the facts of a skimmed instruction at a position in the function, and returns the
+    /// instruction's length, or `None` if the instruction needs a closer look.
     #[inline(always)]
     fn note_skimmed(&mut self, image: &Image, seen: &mut Seen, skimmed: Skimmed, at: usize) -> Option<usize> {
         let ip = seen.lo + at as u64;
@@ -221,7 +221,7 @@ impl Part {
         }
     }
 
-    /// Notes what a predecoded instruction says. Returns false if it has to be decoded by iced.
+    /// Records the facts of a predecoded instruction. Returns `false` if iced has to decode it.
     #[inline(always)]
     fn pass(&mut self, image: &Image, seen: &mut Seen, i: &Predecoded, ip: u64) -> bool {
         if !seen.scan.passes(i) || !seen.watch.passes(i) {
@@ -247,7 +247,7 @@ impl Part {
         true
     }
 
-    /// Notes what a direct branch says to everything except the
+    /// Processes a direct branch for everything except the
     /// [`Watch`](crate::flow::return_slot::watch::Watch).
     #[inline(always)]
     fn pass_branch(&mut self, seen: &mut Seen, class: Class, ip: u64, len: u8, width: u8, target: u64) {
@@ -276,7 +276,7 @@ impl Part {
         }
     }
 
-    /// Notes what an instruction says that iced has decoded.
+    /// Records the facts of an instruction that iced has decoded.
     fn look(
         &mut self,
         image: &Image,
@@ -319,7 +319,7 @@ impl Part {
         }
     }
 
-    /// Notes a direct branch, unless it stays inside the function and does not lead near its start.
+    /// Records a direct branch, unless it stays inside the function and does not lead near its start.
     fn note_branch(&mut self, seen: &mut Seen, branch: Branch) {
         seen.flow.recursive |= branch.kind == BranchKind::Call && branch.target == seen.lo;
         if !(seen.lo..seen.hi).contains(&branch.target) || branch.target - seen.lo < NEAR {
@@ -327,7 +327,7 @@ impl Part {
         }
     }
 
-    /// Notes an operand that is relative to RIP: of `lea`, or of an instruction that reads or writes there.
+    /// Records a RIP-relative operand: that of `lea`, or of an instruction that reads or writes there.
     /// Returns the address if the instruction computes it.
     fn note_relative(
         &mut self,
@@ -337,15 +337,15 @@ impl Part {
         tables: &mut Vec<u64>,
     ) -> Option<u64> {
         if !lea {
-            // It is data among the code.
+            // The address is that of data among the code.
             self.taken.extend(Some(address).filter(|&a| image.is_code(a)));
             return None;
         }
         self.note_address(image, address, tables)
     }
 
-    /// Notes an address that an instruction computes: of code, or of data that may be a jump table. Returns
-    /// it if it lies in the program.
+    /// Records an address that an instruction computes: of code, or of data that may be a jump table.
+    /// Returns the address if it lies in the program.
     fn note_address(&mut self, image: &Image, address: u64, tables: &mut Vec<u64>) -> Option<u64> {
         if address < image.lo || address >= image.hi {
             return None;
@@ -358,7 +358,7 @@ impl Part {
         Some(address)
     }
 
-    /// Notes the address of code or of a table that an instruction computes, and returns it.
+    /// Records the address of code or of a table that an instruction computes, and returns the address.
     fn note_reference(
         &mut self,
         image: &Image,
@@ -372,8 +372,8 @@ impl Part {
         if instruction.op_count() != 2 {
             return None;
         }
-        // Code that is not position-independent takes addresses as 32-bit immediate operands. In a PIE those
-        // are numbers.
+        // Code that is not position-independent contains addresses as 32-bit immediate operands. In a PIE,
+        // such operands are numbers.
         let address = match instruction.op1_kind() {
             OpKind::Immediate32 | OpKind::Immediate32to64 if image.kind == ImageKind::Pie => return None,
             OpKind::Immediate32 => u64::from(instruction.immediate32()),
@@ -384,9 +384,9 @@ impl Part {
         self.note_address(image, address, tables)
     }
 
-    /// Reads a table of 32-bit distances from itself (the `switch` of position-independent code) and a table
-    /// of addresses (a `switch` or label table of an ET_EXEC), each for as long as its entries lead into the
-    /// function.
+    /// Reads a table of 32-bit distances from itself (the `switch` of position-independent code) and a
+    /// table of addresses (a `switch` or label table of an ET_EXEC). Each is read for as long as its
+    /// entries lead into the function.
     fn note_table(&mut self, image: &Image, table: u64, lo: u64, hi: u64, flow: &mut FunctionFlow) {
         const MOST: u64 = 4096;
         let mut note = |target: u64| {

@@ -1,5 +1,4 @@
-//! What has been seen of one function's instructions so far, and the quick way over instructions that say
-//! nothing.
+//! The state of the pass over one function's instructions, and the fast path over irrelevant instructions.
 
 use crate::flow::facts::FunctionFlow;
 use crate::flow::head::hook_point;
@@ -10,17 +9,17 @@ use crate::x86::predecode::skim::{Interest, Skimmed, skim};
 use gprofinject_image::{Image, ImageKind};
 use std::ops::Range;
 
-/// What has been seen of one function's instructions so far.
+/// The state of the pass over one function's instructions.
 pub(crate) struct Seen {
     /// The function's index in the image.
     pub(crate) index: u32,
     /// The function's first byte.
     pub(crate) lo: u64,
-    /// The first byte behind the function.
+    /// The first byte after the function.
     pub(crate) hi: u64,
-    /// Where a hook would stand: see [`hook_point`].
+    /// The address at which a hook would be written: see [`hook_point`].
     pub(crate) hook: u64,
-    /// What is known of the function.
+    /// The facts about the function.
     pub(crate) flow: FunctionFlow,
     /// Follows r10, r11 and rax.
     pub(crate) scan: Scan,
@@ -32,19 +31,19 @@ pub(crate) struct Seen {
     pub(crate) indirect_jump: bool,
     /// Whether the function computes its own address.
     pub(crate) own_start: bool,
-    /// Class of the last instruction. `Return` stands for every instruction that iced decoded and behind
-    /// which control does not go on.
+    /// The class of the last instruction. `Return` also represents every instruction that iced has decoded
+    /// and after which control does not continue.
     pub(crate) last: Class,
     /// The registers that are followed.
     pub(crate) interest: Interest,
     /// Whether immediate operands may be addresses.
     pub(crate) has_addresses: bool,
-    /// Whether every instruction has to be examined, since registers are not known.
+    /// Whether every instruction has to be examined, because the followed registers are not known.
     pub(crate) is_careful: bool,
 }
 
 impl Seen {
-    /// Begins with function `index`.
+    /// Returns the state at the start of function `index`.
     pub(crate) fn new(image: &Image, index: usize) -> Seen {
         let f = &image.functions[index];
         Seen {
@@ -65,8 +64,8 @@ impl Seen {
         }
     }
 
-    /// Passes over plain instructions, from the position `at` in the function on. Returns the position of the
-    /// first instruction that is not plain, and what it is.
+    /// Skips plain instructions, from position `at` in the function on. Returns the position of the first
+    /// instruction that is not plain, and what skimming found about it.
     #[inline(always)]
     pub(crate) fn pass_over(
         &mut self,
@@ -75,7 +74,7 @@ impl Seen {
         mut at: usize,
         addresses: &Range<u64>,
     ) -> (usize, Skimmed) {
-        // Neither the function's end nor an address that the scan waits for may be passed.
+        // Neither the function's end nor an address that the scan waits for may be skipped over.
         let stop = self.scan.stop().saturating_sub(self.lo).min(bytes.len() as u64) as usize;
         let harmless = |base, displacement| self.watch.is_harmless(base, displacement);
         while at < stop

@@ -1,5 +1,5 @@
-//! Code that is decoded as part of no function: the bytes between functions, which no symbol and no frame
-//! description covers, and those behind an undecodable byte of a function.
+//! Code that belongs to no function: the bytes between functions, which neither a symbol nor a frame
+//! description covers, and the bytes after an undecodable byte of a function.
 //!
 //! Such code may call functions, jump to them and compute their addresses like any other. But its
 //! instructions cannot be distinguished from data with certainty, so nothing in it is ever patched or
@@ -15,26 +15,26 @@ use std::ops::Range;
 
 /// Bytes that are searched in one piece.
 const PIECE: u64 = 1 << 20;
-/// Bytes by which the next piece overlaps with it: more than an instruction has.
+/// The number of bytes by which two pieces overlap: more than the longest instruction has.
 const OVERLAP: u64 = 16;
 /// Bytes of a displacement or an address.
 const WORD: usize = 4;
 
-/// What the code refers to, in no particular order.
+/// The addresses that the code refers to, in no particular order.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct References {
     /// Addresses in code.
     pub(crate) taken: Vec<u64>,
-    /// Addresses near the start of a function, except starts.
+    /// Addresses inside a function, near its start.
     pub(crate) indirect: Vec<u64>,
-    /// Starts of functions that it calls or jumps to.
+    /// Starts of functions that the code calls or jumps to.
     pub(crate) entered: Vec<u64>,
 }
 
 /// Searches the code between the functions of an image, and `rest`, the parts of functions that could not be
 /// decoded.
 pub(crate) fn references(image: &Image, rest: &[Range<u64>]) -> References {
-    // Without functions there is nothing to enter.
+    // An image without functions has nothing that the code could enter.
     if image.functions.is_empty() {
         return References::default();
     }
@@ -79,7 +79,7 @@ fn between_functions(image: &Image) -> Vec<Range<u64>> {
     gaps
 }
 
-/// Whether the bytes only align functions. There are many of these, and they refer to nothing.
+/// Returns whether the bytes only align functions. Such bytes are frequent and refer to nothing.
 fn is_padding(image: &Image, range: &Range<u64>) -> bool {
     let Some(bytes) = image.code_at(range.start, range.end - range.start) else { return true };
     if bytes.iter().all(|&b| b == 0) || bytes.iter().all(|&b| b == 0xcc) || bytes.iter().all(|&b| b == 0x90) {
@@ -91,7 +91,8 @@ fn is_padding(image: &Image, range: &Range<u64>) -> bool {
 }
 
 impl References {
-    /// Decodes the bytes as consecutive instructions. Behind a byte that begins none it tries the next byte.
+    /// Decodes the bytes as consecutive instructions. If a byte begins no instruction, decoding resumes at
+    /// the next byte.
     fn decode(&mut self, image: &Image, piece: &Range<u64>) {
         let Some(bytes) = image.code_at(piece.start, piece.end - piece.start) else { return };
         let mut decoder = Decoder::with_ip(64, bytes, piece.start, DecoderOptions::NONE);
@@ -101,7 +102,7 @@ impl References {
             decoder.decode_out(&mut instruction);
             if instruction.is_invalid() {
                 decoder.set_ip(piece.start + at as u64 + 1);
-                // This cannot fail: the byte at `at` has just been read, so there is a position behind it.
+                // This cannot fail: the byte at `at` has just been read, so the position after it exists.
                 _ = decoder.set_position(at + 1);
                 continue;
             }
@@ -117,7 +118,7 @@ impl References {
         }
     }
 
-    /// Notes a reference. `branches`: it is a branch.
+    /// Records a reference. `branches` is whether the instruction is a branch.
     fn note(&mut self, image: &Image, target: u64, branches: bool) {
         self.taken.push(target);
         let Some(f) = image.function_at(target).map(|i| &image.functions[i]).filter(|_| branches) else {
@@ -162,8 +163,8 @@ impl References {
     }
 }
 
-/// Returns whether the target is near the function's start but behind it, and an instruction begins there.
-/// Text among the code looks like short jumps to any byte.
+/// Returns whether the target lies inside the function, near its start, at the beginning of an
+/// instruction. Text among the code looks like short jumps to arbitrary bytes.
 fn leads_inside(image: &Image, function: &Function, target: u64) -> bool {
     let offset = target - function.address;
     if !(1..NEAR).contains(&offset) {

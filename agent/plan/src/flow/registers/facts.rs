@@ -1,8 +1,8 @@
-//! What a function does with the scratch registers. Sets of registers are those of [`crate::x86::scratch`].
+//! How a function uses the scratch registers. Sets of registers are those of [`crate::x86::scratch`].
 
 use crate::x86::scratch::{R10, R11};
 
-/// What a function does with the scratch registers. One pass over its instructions finds most of it;
+/// How a function uses the scratch registers. One pass over its instructions finds most of this;
 /// [`changes`](Registers::changes), [`takes_r10`](Registers::takes_r10), [`kept`](Registers::kept) and
 /// [`leaves`](Registers::leaves) then take the whole program into account.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -15,25 +15,25 @@ pub struct Registers {
     pub names: u8,
     /// Whether the function calls or jumps through a pointer.
     pub follows_pointers: bool,
-    /// Whether the function calls code that is not known.
+    /// Whether the function calls unknown code.
     pub calls_unknown: bool,
     /// Registers in which a caller may keep a value that it needs after the call.
     pub kept: u8,
     /// Whether r11 is read before it is written.
     pub takes_r11: bool,
-    /// Whether r10, the static chain of nested functions, may be an input: the function reads it somewhere,
-    /// or goes on at an address that is not known, or in a function whose input it may be.
+    /// Whether r10, the static chain of nested functions, may be an input: the function reads it
+    /// somewhere, or continues at an unknown address, or continues in a function whose input it may be.
     pub takes_r10: bool,
-    /// Whether r10 is read before it is written, on some path, or in a function to which a call or jump
-    /// passes it on.
+    /// Whether the function reads r10 before it writes it, on some path, or passes it on to such a
+    /// function by a call or jump.
     pub chain: bool,
     /// Whether r10 need not be preserved on entry.
     pub r10_dead: bool,
-    /// Registers that the function pushes before it writes them, and so restores (clang's `preserve_most`).
-    /// What it does with them does not matter to callers.
+    /// Registers that the function pushes before it writes them, and so restores (clang's
+    /// `preserve_most`). Its other uses of them do not concern its callers.
     pub saves: u8,
-    /// Registers that hold a value that nobody has used when the function returns, or when it jumps to a
-    /// function with such a register.
+    /// Registers that hold a value that no instruction has used when the function returns, or when it
+    /// jumps to a function with such a register.
     pub leaves: u8,
 }
 

@@ -12,12 +12,12 @@ use iced_x86::{Code, FlowControl, Instruction, InstructionInfoFactory, Mnemonic,
 /// Follows the scratch registers through the instructions of one function, in the order of their addresses.
 #[derive(Default)]
 pub(crate) struct Scan {
-    /// What has been found so far.
+    /// The facts found so far.
     pub found: Registers,
     /// Whether an instruction has branched or used rax, so that nothing later proves that rax is dead on
     /// entry.
     rax_decided: bool,
-    /// The same for r10.
+    /// Like `rax_decided`, for r10.
     r10_decided: bool,
     /// Whether r11 has been read or written.
     r11_seen: bool,
@@ -25,30 +25,31 @@ pub(crate) struct Scan {
     written: u8,
     /// Registers that have been written and not read since.
     unused: u8,
-    /// Whether r10 holds its value from entry on no path to this instruction.
+    /// Whether r10 holds its value from entry on no path to the current instruction.
     r10_closed: bool,
-    /// If it does on some path: the first instruction since which that has been so.
+    /// If r10 holds that value on some path: the address of the first instruction since which that has
+    /// been so.
     r10_open_from: u64,
     /// Targets of forward branches at which r10 still held its value from entry.
     r10_open_at: Targets,
-    /// If it holds it on no path: the first of those targets that lies ahead. Otherwise no address.
+    /// If r10 holds it on no path: the first of those targets that lies ahead. Otherwise `u64::MAX`.
     reopens_at: u64,
     /// Whether r10 may hold its value from entry on paths that this pass does not follow.
     r10_lost: bool,
-    /// Whether r10 is read somewhere.
+    /// Whether some instruction reads r10.
     r10_read: bool,
     /// Whether r10 may have held its value from entry before the last instruction.
     pub passes_r10: bool,
 }
 
 impl Scan {
-    /// Begins with a function at `start` that has `len` bytes.
+    /// Returns a scan for the start of a function of `len` bytes at `start`.
     pub(crate) fn new(start: u64, len: u64) -> Scan {
         let r10_open_at = Targets::new(start, len);
         Scan { r10_open_at, reopens_at: u64::MAX, ..Scan::default() }
     }
 
-    /// Returns what was found, after all instructions.
+    /// Returns the facts, after all instructions.
     pub(crate) fn finish(mut self) -> Registers {
         self.found.chain |= self.r10_read && self.r10_lost;
         self.found
@@ -79,7 +80,7 @@ impl Scan {
             FlowControl::IndirectBranch => self.r10_lost = true,
             _ => {}
         }
-        // Only branches lead to what stands behind.
+        // Only a branch leads to the code after such an instruction.
         if matches!(
             flow,
             FlowControl::UnconditionalBranch | FlowControl::IndirectBranch | FlowControl::Return
@@ -88,12 +89,13 @@ impl Scan {
         }
     }
 
-    /// Notes that r10 has lost its value from entry on this path.
+    /// Records that r10 has lost its value from entry on this path.
     fn close_r10(&mut self, ip: u64) {
         (self.r10_closed, self.reopens_at) = (true, self.r10_open_at.first(ip + 1));
     }
 
-    /// Notes the instruction at `ip`, to which a branch may lead with r10 as it was on entry.
+    /// Processes the start of the instruction at `ip`, to which a branch may lead with r10 as it was on
+    /// entry.
     #[inline(always)]
     fn arrive(&mut self, ip: u64) {
         if ip >= self.reopens_at {
@@ -118,19 +120,19 @@ impl Scan {
         self.rax_decided && self.r10_decided
     }
 
-    /// Returns the first address that must not be passed over.
+    /// Returns the first address that must not be skipped over.
     #[inline(always)]
     pub(crate) fn stop(&self) -> u64 {
         self.reopens_at
     }
 
-    /// Returns whether a predecoded instruction says enough for [`Scan::pass`].
+    /// Returns whether [`Scan::pass`] can process a predecoded instruction.
     #[inline(always)]
     pub(crate) fn passes(&self, i: &Predecoded) -> bool {
         i.registers() & self.interest() == 0 || i.has_effects()
     }
 
-    /// Notes a predecoded instruction that [passes](Scan::passes) and is no branch.
+    /// Processes a predecoded instruction that [passes](Scan::passes) and is not a branch.
     #[inline(always)]
     pub(crate) fn pass(&mut self, i: &Predecoded, ip: u64) {
         self.arrive(ip);
@@ -139,14 +141,14 @@ impl Scan {
         }
     }
 
-    /// Notes a return.
+    /// Processes a return.
     #[inline(always)]
     pub(crate) fn leave(&mut self, ip: u64) {
         self.found.leaves |= self.unused;
         self.branch(ip, FlowControl::Return, 0);
     }
 
-    /// Notes a direct branch.
+    /// Processes a direct branch.
     #[inline(always)]
     pub(crate) fn branch(&mut self, ip: u64, flow: FlowControl, target: u64) {
         (self.rax_decided, self.r10_decided) = (true, true);
@@ -163,7 +165,7 @@ impl Scan {
         }
     }
 
-    /// Notes a predecoded instruction that is no branch and names a register that is followed.
+    /// Processes a predecoded instruction that is not a branch and names a register that is followed.
     fn pass_named(&mut self, i: &Predecoded, ip: u64) {
         let effects = i.effects();
         let rax = Uses::from(&effects, 1 << fields::RAX);
@@ -181,7 +183,7 @@ impl Scan {
         }
     }
 
-    /// Notes an instruction that iced has decoded. `flow` is its flow control.
+    /// Processes an instruction that iced has decoded. `flow` is its flow control.
     pub(crate) fn look(&mut self, i: &Instruction, flow: FlowControl, factory: &mut InstructionInfoFactory) {
         let named = named(i);
         if !(self.rax_decided && self.r10_decided) {
@@ -226,7 +228,7 @@ impl Scan {
         }
     }
 
-    /// Notes what an instruction does with r10 or r11.
+    /// Processes the effects of an instruction on r10 or r11.
     fn note(&mut self, bit: u8, uses: &Uses, is_push: bool, ip: u64, flow: FlowControl, target: Option<u64>) {
         self.found.names |= bit;
         if is_push && self.written & bit == 0 {
@@ -250,8 +252,8 @@ impl Scan {
     }
 }
 
-/// Returns whether an instruction uses no register but the stack pointer and those that it names. Most
-/// functions begin with such instructions, and to ask iced for all registers takes longer than to decode.
+/// Returns whether an instruction uses no register but the stack pointer and its operands. Most functions
+/// begin with such instructions, and asking iced for all registers takes longer than decoding.
 fn names_all(i: &Instruction) -> bool {
     use Mnemonic::{Add, And, Cmp, Endbr64, Lea, Mov, Movsx, Movsxd, Movzx, Or, Push, Sub, Test, Xor};
     matches!(
@@ -271,7 +273,7 @@ mod tests {
         for i in &mut Decoder::with_ip(64, bytes, 0x1000, DecoderOptions::NONE) {
             scan.look(&i, i.flow_control(), &mut factory);
         }
-        // Assumes that callers keep values wherever they can.
+        // The test assumes that callers keep values wherever they can.
         let found = scan.finish();
         let unknown = if found.calls_unknown { R10 | R11 } else { 0 };
         Registers { kept: !(found.changes | unknown), ..found }

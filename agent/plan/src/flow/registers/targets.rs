@@ -7,7 +7,7 @@ pub(crate) struct Targets {
     start: u64,
     /// Bytes of the function.
     len: u64,
-    /// A bit for each byte of the function, up to the last address in the set.
+    /// A bit for each byte of the function, up to the highest address in the set.
     bits: Vec<u64>,
 }
 
@@ -17,13 +17,13 @@ impl Targets {
         Targets { start, len, bits: Vec::new() }
     }
 
-    /// Adds an address. One outside of the function is ignored.
+    /// Adds an address. An address outside the function is ignored.
     pub(crate) fn insert(&mut self, address: u64) {
         let offset = address - self.start;
         let word = (offset / 64) as usize;
         if offset < self.len {
             if word >= self.bits.len() {
-                // Small functions get all words at once.
+                // For a small function, all words are allocated at once.
                 let least = (self.len / 64 + 1).min(64) as usize;
                 self.bits.resize((word + 1).next_power_of_two().max(least), 0);
             }

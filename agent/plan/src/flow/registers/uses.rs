@@ -1,28 +1,30 @@
-//! What one instruction does with one register.
+//! The effects of one instruction on one register.
 
 use crate::x86::predecode::effects::Effects;
 use iced_x86::{Instruction, InstructionInfoFactory, OpAccess, Register};
 
-/// What one instruction does with one register.
+/// The effects of one instruction on one register.
 pub(crate) struct Uses {
-    /// It reads the register. This includes writing only a part of it, because the rest stays.
+    /// Whether the instruction reads the register. A write to only a part of it counts too, because the
+    /// rest stays.
     pub(crate) reads: bool,
-    /// It overwrites all of the register, unconditionally.
+    /// Whether the instruction overwrites the whole register, unconditionally.
     pub(crate) overwrites: bool,
-    /// It changes the register or a part of it, perhaps only under a condition.
+    /// Whether the instruction changes the register or a part of it, perhaps only under a condition.
     pub(crate) changes: bool,
 }
 
 impl Uses {
-    /// Returns whether this is the first use of the register and proves it dead: it overwrites the register
-    /// without reading it. `decided` says whether there was a use before, and is updated.
+    /// Returns whether this is the first use of the register and proves it dead: the instruction
+    /// overwrites the register without reading it. `decided` is whether an earlier instruction used the
+    /// register; this call updates it.
     pub(crate) fn decides(&self, decided: &mut bool) -> bool {
         let is_dead = !*decided && self.overwrites && !self.reads;
         *decided |= self.overwrites || self.reads;
         is_dead
     }
 
-    /// Returns what an instruction does with the register whose bit is `register`.
+    /// Returns the effects of an instruction on the register whose bit is `register`.
     pub(crate) fn from(effects: &Effects, register: u16) -> Uses {
         Uses {
             reads: effects.reads & register != 0,
@@ -31,7 +33,7 @@ impl Uses {
         }
     }
 
-    /// Returns what an instruction does with a register, according to iced.
+    /// Returns the effects of an instruction on a register, according to iced.
     pub(crate) fn of(i: &Instruction, register: Register, factory: &mut InstructionInfoFactory) -> Uses {
         let mut uses = Uses { reads: false, overwrites: false, changes: false };
         for used in factory.info(i).used_registers() {

@@ -1,8 +1,8 @@
-//! The second step: follows return addresses, frame pointers and stack addresses along all paths of one
-//! function.
-//!
-//! The values are computed until nothing changes any more, and only then each instruction is judged. So a
-//! loop that goes from frame to frame yields no value, rather than that of its first iteration.
+//! The second step of the analysis, for the functions that the first step finds suspicious: this module
+//! follows return addresses, frame pointers and stack addresses along all paths of one function.
+//! It computes the values before each instruction until they no longer change (a data-flow fixpoint), and
+//! judges the instructions only then. A loop that walks from frame to frame therefore yields an unknown
+//! value, not the value of its first iteration.
 
 use crate::flow::return_slot::state::State;
 use crate::flow::return_slot::state::Value::{Aligned, Frame, Return, Stack, Unknown};
@@ -18,11 +18,11 @@ use iced_x86::{
 struct Ways<'i> {
     /// The instructions, in the order of their addresses.
     instructions: &'i [Instruction],
-    /// What is known before each. `None`: no path to it has been found yet.
+    /// The state before each instruction, or `None` as long as no path to it has been found.
     states: Vec<Option<State>>,
     /// Indices of instructions whose successors have to be computed again.
     work: Vec<usize>,
-    /// What is known at an indirect jump, which is usually a `switch`.
+    /// The state at the last indirect jump, which is usually that of a `switch`.
     switch: Option<State>,
 }
 
@@ -71,7 +71,8 @@ impl Ways<'_> {
                     }
                 }
                 FlowControl::Call | FlowControl::IndirectCall => {
-                    // It is a subroutine within the function, or a way to find out the code's own address.
+                    // A call inside the function is either a subroutine or, if it calls the next
+                    // instruction, a way to compute the code's own address.
                     if let Some(to) = inside.filter(|&to| to != 0) {
                         let mut pushed = state.clone();
                         pushed.push(Unknown);
@@ -109,7 +110,7 @@ impl Ways<'_> {
     }
 }
 
-/// What the unwind table says of a function's frames.
+/// The description of a function's frames in the unwind table.
 struct Description<'i, 'd> {
     /// The program.
     image: &'i Image<'d>,
@@ -118,7 +119,8 @@ struct Description<'i, 'd> {
 }
 
 impl Description<'_, '_> {
-    /// Returns the canonical frame address at an address, as a DWARF register number and an offset.
+    /// Returns the rule for the canonical frame address (CFA) at an address: a DWARF register number and
+    /// an offset in bytes.
     fn cfa(&self, address: u64) -> Option<(u16, i64)> {
         match &self.cfas {
             Some(cfas) if cfas.covers(address) => cfas.at(address),
@@ -127,7 +129,8 @@ impl Description<'_, '_> {
     }
 }
 
-/// Returns what the unwind table says of the frame at an instruction.
+/// Returns the state at an instruction according to the unwind table, or `None` if the table has no usable
+/// CFA rule for it.
 fn described(description: &Description, address: u64) -> Option<State> {
     let mut state = State { registers: [Unknown; 16], words: vec![(Stack(0), Return)] };
     match description.cfa(address)? {
@@ -154,8 +157,9 @@ pub(crate) fn examine(image: &Image, function: &Function, factory: &mut Instruct
     ways.run(factory);
     let description = Description { image, cfas: image.cfas(function.address) };
     ways.run_unreached(&description, factory);
-    // A description that never says that the stack pointer has moved, though it has, cannot be trusted. To
-    // check the whole description takes long, and few functions need it.
+    // A description in which the stack pointer never moves, although the function moves it, cannot be
+    // trusted. Checking the whole description takes long, so it is done only for the few functions that
+    // need it.
     let mut is_described = None;
     for (i, state) in instructions.iter().zip(&ways.states) {
         let Some(state) = state else { continue };
@@ -173,8 +177,8 @@ pub(crate) fn examine(image: &Image, function: &Function, factory: &mut Instruct
     uses
 }
 
-/// Whether the unwind table, where there is one, describes the frame as the values that were followed do.
-/// They differ behind a call that never returns.
+/// Returns whether the unwind table agrees with the followed values about the frame at an instruction. If
+/// the table has no rule, it agrees. The two differ after a call that never returns.
 fn agrees(description: &Description, i: &Instruction, state: &State) -> bool {
     match description.cfa(i.ip()) {
         Some((6, offset)) => matches!(state.registers[RBP], Stack(at) if at + offset == 8),
@@ -183,7 +187,7 @@ fn agrees(description: &Description, i: &Instruction, state: &State) -> bool {
     }
 }
 
-/// Whether an instruction uses the return slot otherwise than to return.
+/// Returns whether an instruction uses the return slot for anything but a return.
 fn uses_own(i: &Instruction, state: &State, factory: &mut InstructionInfoFactory) -> bool {
     let control = i.flow_control();
     // The return address has been taken off the stack.
@@ -195,7 +199,7 @@ fn uses_own(i: &Instruction, state: &State, factory: &mut InstructionInfoFactory
     }
     let touches = |memory: &UsedMemory| {
         let at = state.address(memory.base(), memory.index(), memory.displacement());
-        // How many bytes `rep movsq` moves is not known, only where it begins.
+        // The decoder knows the start of the area that `rep movsq` accesses, but not its size.
         let size = match memory.memory_size().size() as i64 {
             0 => 8,
             size => size,
@@ -206,8 +210,8 @@ fn uses_own(i: &Instruction, state: &State, factory: &mut InstructionInfoFactory
     if factory.info(i).used_memory().iter().any(touches) {
         return !is_fence(i) && !copies_frame(i, state);
     }
-    // The instruction may load a copy of the return address from a word that it was pushed to. If the copy is
-    // only pushed again, it is followed further.
+    // The instruction may load a copy of the return address from a word that the function pushed it to. A
+    // `push` only makes one more copy, which is followed in turn.
     let from = match i.mnemonic() {
         Mnemonic::Pop => Some(state.registers[RSP]),
         Mnemonic::Mov if i.op0_kind() == OpKind::Register && i.op1_kind() == OpKind::Memory => {
@@ -221,9 +225,9 @@ fn uses_own(i: &Instruction, state: &State, factory: &mut InstructionInfoFactory
     hands_out(i, state)
 }
 
-/// Whether an instruction passes the slot's address on, to another function or into memory. The end of an
-/// array directly below the slot has the same address, so this counts only if a saved register lies there, or
-/// nothing.
+/// Returns whether an instruction passes the slot's address to another function, or stores it in memory.
+/// The end of an array directly below the slot has the same address, so the instruction counts only if a
+/// saved register, or nothing, lies directly below the slot.
 fn hands_out(i: &Instruction, state: &State) -> bool {
     const ARGUMENTS: [Register; 6] =
         [Register::RDI, Register::RSI, Register::RDX, Register::RCX, Register::R8, Register::R9];
@@ -243,7 +247,7 @@ fn hands_out(i: &Instruction, state: &State) -> bool {
     is_certain && (calls && ARGUMENTS.iter().any(|&register| is_slot(register)) || stores)
 }
 
-/// Whether it is `lock or [rsp], 0`: a memory fence, which does not change the word.
+/// Returns whether the instruction leaves the word unchanged, as the memory fence `lock or [rsp], 0` does.
 fn is_fence(i: &Instruction) -> bool {
     matches!(i.mnemonic(), Mnemonic::Or | Mnemonic::Add | Mnemonic::Sub | Mnemonic::Xor)
         && matches!(
@@ -253,15 +257,16 @@ fn is_fence(i: &Instruction) -> bool {
         && i.immediate(1) == 0
 }
 
-/// Whether the instruction belongs to the prologue by which gcc aligns a frame:
-/// `lea r10,[rsp+8]; and rsp,-32; push [r10-8]; push rbp`, with other instructions in between. The copy of
-/// the return address is for debuggers; the function returns by the original. A function that uses the copy
-/// after all is found where it loads the copy or returns by it.
+/// Returns whether the instruction belongs to the prologue with which gcc aligns a frame: `lea
+/// r10,[rsp+8]; and rsp,-32; push [r10-8]; push rbp`, with other instructions in between. That prologue
+/// copies the return address only for debuggers; the function returns by the original. If a function does
+/// use the copy, the analysis notices the instruction that loads the copy or returns by it.
 fn copies_frame(i: &Instruction, state: &State) -> bool {
     i.code() == Code::Push_rm64 && matches!(state.registers[RSP], Aligned(_))
 }
 
-/// Returns a bit for each caller whose return address the instruction reads, by way of its frame pointer.
+/// Returns a bit for each caller whose return address the instruction reads by way of a frame pointer. See
+/// [`Uses::callers`].
 fn uses_callers(i: &Instruction, state: &State) -> u8 {
     match state.get(i.memory_base()) {
         Frame(level)
@@ -276,8 +281,8 @@ fn uses_callers(i: &Instruction, state: &State) -> u8 {
     }
 }
 
-/// Whether a function can be examined at all. A cold part has no return slot of its own that could be
-/// distinguished from its parent's.
+/// Returns whether a function can be examined. A cold part cannot, because its return slot is that of its
+/// parent.
 pub(crate) fn is_examined(image: &Image, function: &Function) -> bool {
     !matches!(function.kind, FunctionKind::Cold(_))
         && image.code_at(function.address, function.size).is_some()

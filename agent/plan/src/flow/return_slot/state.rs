@@ -1,5 +1,5 @@
-//! What is known of registers and of words on the stack before an instruction, and how instructions change
-//! that.
+//! The abstract state that the analysis of return addresses computes: the contents of registers and of
+//! words on the stack before an instruction, and how instructions change them.
 
 use crate::flow::return_slot::uses::{FARTHEST, RBP, RSP, number};
 use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register};
@@ -7,7 +7,7 @@ use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, 
 /// What a register or a word on the stack holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Value {
-    /// Something that is not followed.
+    /// A value that the analysis does not follow.
     Unknown,
     /// An address in the frame, in bytes above the return slot.
     Stack(i64),
@@ -22,7 +22,7 @@ pub(crate) enum Value {
 use Value::{Aligned, Frame, Return, Stack, Unknown};
 
 impl Value {
-    /// Returns what the sum of the value and a number is.
+    /// Returns the sum of the value and a number.
     fn plus(self, n: i64) -> Value {
         match self {
             Stack(at) => Stack(at.wrapping_add(n)),
@@ -32,7 +32,7 @@ impl Value {
     }
 }
 
-/// What is known before an instruction.
+/// The known values before an instruction.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct State {
     /// What each general register holds, by its number.
@@ -42,7 +42,7 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// What is known when a function is entered.
+    /// Returns the state at a function's entry.
     pub(crate) fn entry() -> State {
         let mut state = State { registers: [Unknown; 16], words: Vec::new() };
         state.registers[RSP] = Stack(0);
@@ -73,7 +73,7 @@ impl State {
 
     /// Notes that `size` bytes at an address are overwritten by a value.
     fn store(&mut self, at: Value, size: i64, value: Value) {
-        /// Words that are remembered. No frame with more has been seen.
+        /// The number of words that a state can hold. No frame that needs more has been seen.
         const MOST: usize = 64;
         let overlaps = |word: Value| match (word, at) {
             (Stack(word), Stack(at)) | (Aligned(word), Aligned(at)) => word < at + size && at < word + 8,
@@ -99,7 +99,7 @@ impl State {
         self.load(at)
     }
 
-    /// Keeps what both states know. Returns true if that is less than before.
+    /// Keeps only what both states agree on. Returns whether that is less than this state held before.
     pub(crate) fn meet(&mut self, other: &State) -> bool {
         let mut changed = false;
         for (own, theirs) in self.registers.iter_mut().zip(&other.registers) {
@@ -126,7 +126,7 @@ impl State {
         self.address(i.memory_base(), i.memory_index(), i.memory_displacement64())
     }
 
-    /// Applies an instruction that goes on to the next one.
+    /// Applies an instruction after which control continues with the next one.
     pub(crate) fn step(&mut self, i: &Instruction, factory: &mut InstructionInfoFactory) {
         let is_word = i.memory_size().size() == 8;
         match i.mnemonic() {
@@ -176,7 +176,7 @@ impl State {
         }
     }
 
-    /// Applies any other instruction: what it writes is unknown.
+    /// Applies an instruction of any other kind: everything that it writes becomes unknown.
     pub(crate) fn forget(&mut self, i: &Instruction, factory: &mut InstructionInfoFactory) {
         let rsp = self.registers[RSP];
         let info = factory.info(i);
@@ -197,7 +197,7 @@ impl State {
         }
     }
 
-    /// Applies a call that has returned.
+    /// Applies the effects of a call that has returned: the caller-saved registers become unknown.
     pub(crate) fn called(&mut self) {
         const CLOBBERED: [Register; 9] = [
             Register::RAX,
@@ -216,12 +216,12 @@ impl State {
     }
 }
 
-/// Whether the second operand is an immediate one of a 64-bit instruction.
+/// Returns whether the second operand is an immediate operand of a 64-bit instruction.
 fn is_immediate(i: &Instruction) -> bool {
     matches!(i.op1_kind(), OpKind::Immediate8to64 | OpKind::Immediate32to64)
 }
 
-/// Whether the access may write.
+/// Returns whether the access may write.
 fn writes(access: OpAccess) -> bool {
     !matches!(access, OpAccess::None | OpAccess::NoMemAccess | OpAccess::Read | OpAccess::CondRead)
 }

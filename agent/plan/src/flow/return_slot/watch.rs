@@ -1,5 +1,5 @@
-//! The first step: notices which functions may use their return slot, with a few operations for each
-//! instruction.
+//! The first step of the analysis: this module notices which functions may use their return slot, with a
+//! few operations for each instruction.
 
 use crate::flow::return_slot::uses::{RBP, RSP, number};
 use crate::x86::predecode::decode::{Base, Predecoded};
@@ -10,11 +10,12 @@ use iced_x86::{Code, FlowControl, Instruction, Mnemonic, OpKind, Register};
 
 /// The registers that a called function preserves: rbx, rsp, rbp, r12 to r15.
 const PRESERVED: u16 = 1 << 3 | 1 << RSP | 1 << RBP | 0xf000;
-/// Bytes that an instruction reads at once, at most: a 64-byte vector. (Instructions that save whole register
-/// sets read more.)
+/// The most bytes that one instruction reads: a 64-byte vector. (Instructions that save whole register
+/// sets access more.)
 const WIDEST: i32 = 64;
 
-/// Where the stack pointer and a frame pointer point to, in bytes above the return slot. `None`: unknown.
+/// The addresses in the stack pointer and the frame pointer, in bytes above the return slot; `None` for an
+/// unknown address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stand {
     /// The stack pointer.
@@ -23,9 +24,9 @@ struct Stand {
     rbp: Option<i32>,
 }
 
-/// Notices whether a function may use its return slot. If in doubt, the answer is that it may.
+/// Notices whether a function may use its return slot. In doubt, it reports that the function may.
 pub(crate) struct Watch {
-    /// Something may use the return slot.
+    /// Whether something may use the return slot.
     suspicious: bool,
     /// A bit for each register that holds a stack address.
     known: u16,
@@ -33,20 +34,20 @@ pub(crate) struct Watch {
     offsets: [i32; 16],
     /// Whether rbp still holds the caller's frame pointer.
     entry_rbp: bool,
-    /// Where the caller's frame pointer has been pushed, in bytes above the return slot.
+    /// The address to which the caller's frame pointer has been pushed, in bytes above the return slot.
     saved_rbp: Option<i32>,
-    /// Whether control does not come from the instruction before.
+    /// Whether control does not reach the current instruction from the one before it.
     stopped: bool,
-    /// Where registers point to at most branches, which stand behind the prologue.
+    /// The stack and frame pointers at most branches, which follow the prologue.
     body: Stand,
-    /// Targets of forward jumps at which registers point elsewhere.
+    /// Targets of forward jumps at which the stack and frame pointers differ from `body`.
     pending: Vec<(u64, Stand)>,
 }
 
 impl Watch {
-    /// Begins with a function of this kind.
+    /// Returns a watch for the start of a function of this kind.
     pub(crate) fn new(kind: FunctionKind) -> Watch {
-        // A cold part begins inside of a frame.
+        // A cold part begins inside a frame.
         let ordinary = !matches!(kind, FunctionKind::Cold(_));
         let stand = Stand { rsp: ordinary.then_some(0), rbp: None };
         let mut watch = Watch {
@@ -68,12 +69,12 @@ impl Watch {
         self.suspicious
     }
 
-    /// Returns the stack address in a register.
+    /// Returns the stack address in a register, or `None` if the register holds no known one.
     fn get(&self, register: usize) -> Option<i32> {
         (self.known & 1 << register != 0).then_some(self.offsets[register])
     }
 
-    /// Notes that a register holds this stack address, or no known one.
+    /// Records that a register holds this stack address, or an unknown value.
     fn set(&mut self, register: usize, offset: Option<i32>) {
         self.entry_rbp &= register != RBP;
         match offset {
@@ -92,12 +93,12 @@ impl Watch {
         }
     }
 
-    /// Returns where registers point to.
+    /// Returns the current stack and frame pointers.
     fn stand(&self) -> Stand {
         Stand { rsp: self.get(RSP), rbp: self.get(RBP) }
     }
 
-    /// Assumes that registers point there, and that no other register holds a stack address.
+    /// Sets the stack and frame pointers, and forgets the stack addresses in all other registers.
     fn adopt(&mut self, stand: Stand) {
         self.known = 0;
         for (register, offset) in [(RSP, stand.rsp), (RBP, stand.rbp)] {
@@ -108,7 +109,7 @@ impl Watch {
         }
     }
 
-    /// Notes the next instruction. `control` is its flow control.
+    /// Processes the next instruction. `control` is its flow control.
     pub(crate) fn look(&mut self, i: &Instruction, control: FlowControl) {
         if self.suspicious {
             return;
@@ -125,7 +126,7 @@ impl Watch {
         }
     }
 
-    /// Returns the registers that are followed, as bits by register number. `None`: every instruction
+    /// Returns the registers that are followed, as bits by register number, or `None` if every instruction
     /// matters.
     #[inline(always)]
     pub(crate) fn interest(&self) -> Option<u16> {
@@ -157,15 +158,15 @@ impl Watch {
         }
     }
 
-    /// Returns whether an instruction names a register that is followed. Behind a jump it is not known yet
-    /// which registers are, so the answer is yes.
+    /// Returns whether an instruction names a register that is followed. After a jump, the followed
+    /// registers are not known yet, so the answer is yes.
     #[inline(always)]
     fn names_followed(&self, i: &Predecoded) -> bool {
         self.stopped || i.registers() & self.followed() != 0
     }
 
-    /// Returns whether an access to memory relative to a register says nothing: it touches neither the return
-    /// slot nor what the caller saved beside its own.
+    /// Returns whether an access to memory relative to a register is irrelevant: it touches neither the
+    /// return slot nor the word in which the caller's frame pointer is saved.
     #[inline(always)]
     pub(crate) fn is_harmless(&self, base: u8, displacement: i32) -> bool {
         if usize::from(base) == RBP && self.entry_rbp && displacement == 8 {
@@ -175,7 +176,8 @@ impl Watch {
         at.is_none_or(|at| !(1 - WIDEST..8).contains(&at))
     }
 
-    /// Notes a predecoded instruction that [passes](Watch::passes). `target` is that of a direct branch.
+    /// Processes a predecoded instruction that [passes](Watch::passes). `target` is the target of a direct
+    /// branch.
     #[inline(always)]
     pub(crate) fn pass(&mut self, i: &Predecoded, ip: u64, target: u64) {
         if self.suspicious {
@@ -196,7 +198,7 @@ impl Watch {
         }
     }
 
-    /// Notes a direct branch or a return. Control must come to it from the instruction before.
+    /// Processes a direct branch or a return. Control must reach it from the instruction before it.
     #[inline(always)]
     pub(crate) fn pass_branch(&mut self, class: Class, ip: u64, next_ip: u64, target: u64) {
         match class {
@@ -216,7 +218,7 @@ impl Watch {
         }
     }
 
-    /// Notes a predecoded instruction that is no branch and names a register that is followed.
+    /// Processes a predecoded instruction that is not a branch and names a register that is followed.
     fn pass_named(&mut self, i: &Predecoded) {
         if let Base::Register(base) = i.base()
             && i.class != Class::Lea
@@ -232,7 +234,8 @@ impl Watch {
         }
     }
 
-    /// Prepares for the instruction at `ip`: behind a jump, it finds out where registers point to.
+    /// Prepares for the instruction at `ip`. After a jump, this finds the stack and frame pointers that
+    /// hold there.
     #[inline(always)]
     fn begin(&mut self, ip: u64) {
         if self.stopped {
@@ -242,7 +245,7 @@ impl Watch {
         }
     }
 
-    /// Notes an instruction behind which control may go on elsewhere.
+    /// Processes an instruction after which control may continue elsewhere.
     fn branch(&mut self, control: FlowControl, ip: u64, next_ip: u64, target: Option<u64>) {
         match control {
             FlowControl::Call if target == Some(next_ip) => self.move_rsp(-8),
@@ -255,7 +258,7 @@ impl Watch {
                 self.stopped = true;
             }
             FlowControl::IndirectBranch => {
-                // An indirect jump is usually a `switch`, whose cases stand behind it.
+                // An indirect jump is usually a `switch`, whose cases follow it.
                 self.body = self.stand();
                 self.stopped = true;
             }
@@ -263,9 +266,9 @@ impl Watch {
         }
     }
 
-    /// Remembers where registers point to at the target of a jump.
+    /// Records the current stack and frame pointers for the target of a jump.
     fn note_target(&mut self, ip: u64, target: Option<u64>) {
-        /// Targets that are remembered, at most.
+        /// The number of targets that can be recorded.
         const MOST: usize = 32;
         let stand = self.stand();
         if let Some(target) = target.filter(|&target| target > ip)
@@ -274,14 +277,14 @@ impl Watch {
         {
             self.pending.push((target, stand));
         }
-        // This is the end of a prologue that calls nothing and has no conditional branch.
+        // This is the end of a prologue without calls and conditional branches.
         let is_deeper = |stand: Stand, than: Stand| stand.rsp.zip(than.rsp).is_some_and(|(a, b)| a < b);
         if self.body.rsp == Some(0) && is_deeper(stand, self.body) {
             self.body = stand;
         }
     }
 
-    /// Notes the operand in memory of an instruction that iced has decoded.
+    /// Processes the memory operand of an instruction that iced has decoded.
     fn look_at_memory(&mut self, i: &Instruction, base: usize) {
         if i.memory_index() != Register::None || i.code() == Code::Lea_r64_m {
             return;
@@ -291,8 +294,8 @@ impl Watch {
         self.touch(base, i.memory_displacement64() as i32, i.memory_size().size() as i32, to);
     }
 
-    /// Notes an access to `size` bytes of memory relative to a register. `to` is the register that a 64-bit
-    /// `mov` loads the value into.
+    /// Processes an access to `size` bytes of memory relative to a register. `to` is the register into
+    /// which a 64-bit `mov` loads the value.
     fn touch(&mut self, base: usize, displacement: i32, size: i32, to: Option<u8>) {
         if base == RBP && self.entry_rbp && displacement == 8 {
             self.suspicious = true;
@@ -301,12 +304,12 @@ impl Watch {
         let at = offset.wrapping_add(displacement);
         if (1 - WIDEST..8).contains(&at) {
             self.suspicious |= at + size > 0;
-            // The caller's frame pointer is loaded for another purpose than to restore it.
+            // The function loads the caller's frame pointer for another purpose than to restore it.
             self.suspicious |= to.is_some_and(|to| usize::from(to) != RBP) && self.saved_rbp == Some(at);
         }
     }
 
-    /// Notes a `push`, of a register if there is one.
+    /// Processes a `push`. `register` is its operand, if that is a register.
     #[inline(always)]
     pub(crate) fn push(&mut self, register: Option<u8>) {
         self.move_rsp(-8);
@@ -316,7 +319,7 @@ impl Watch {
     }
 
     #[inline(always)]
-    /// Notes a `pop`, into a register if there is one.
+    /// Processes a `pop`. `register` is its operand, if that is a register.
     pub(crate) fn pop(&mut self, register: Option<u8>) {
         self.move_rsp(8);
         if let Some(register) = register {
@@ -324,14 +327,14 @@ impl Watch {
         }
     }
 
-    /// Notes that the stack pointer moves by so many bytes.
+    /// Adds `by` bytes to the stack pointer.
     fn move_rsp(&mut self, by: i32) {
         if let Some(offset) = self.get(RSP) {
             self.set(RSP, Some(offset.wrapping_add(by)));
         }
     }
 
-    /// Follows stack addresses through an instruction that is no branch.
+    /// Follows stack addresses through an instruction that is not a branch.
     fn follow(&mut self, i: &Instruction) {
         match i.mnemonic() {
             Mnemonic::Push => {
@@ -367,14 +370,15 @@ impl Watch {
         }
     }
 
-    /// Notes that an instruction leaves a value in a register: a stack address if it is known.
+    /// Records the value that an instruction writes to a register: a stack address, or `None` for an
+    /// unknown value.
     fn leave(&mut self, to: usize, value: Option<i32>) {
         if value.is_some() || self.known & 1 << to != 0 || to == RBP {
             self.set(to, value);
         }
     }
 
-    /// Returns the stack address that an instruction leaves in a register.
+    /// Returns the stack address that an instruction writes to a register, or `None` if that is unknown.
     fn value(&self, i: &Instruction, to: usize) -> Option<i32> {
         match (i.mnemonic(), i.op1_kind()) {
             (Mnemonic::Mov, OpKind::Register) => self.get(number(i.op1_register())?),

@@ -1,5 +1,5 @@
-//! What one function's use of registers means for its callers and callees, over the whole program. See
-//! [`crate::flow::registers`].
+//! Propagates the use of registers from each function to its callers and callees, over the whole program.
+//! See [`crate::flow::registers`].
 
 use crate::flow::branch::{Branch, BranchKind};
 use crate::flow::facts::Flow;
@@ -7,7 +7,7 @@ use crate::flow::registers::facts::Registers;
 use crate::x86::scratch::{R10, R11};
 use gprofinject_image::{FunctionKind, Image, is_stub};
 
-/// Bytes of the longest stub of a library's function.
+/// Length in bytes of the longest stub of a library function (a PLT entry).
 const STUB: u64 = 11;
 
 /// A branch to a function's start, reduced to what matters for registers. It takes half as many bytes as a
@@ -18,7 +18,7 @@ struct Arrival {
     function: u32,
     /// The function that this is a part of: see [`Image::owner`].
     owner: u32,
-    /// Whether it is a call.
+    /// Whether the branch is a call.
     is_call: bool,
     /// Whether r10 may still hold the value that it had when the function was entered.
     passes_r10: bool,
@@ -26,9 +26,9 @@ struct Arrival {
 
 /// The branches to the starts of functions.
 struct Arrivals {
-    /// All of them, by function.
+    /// All branches, by function.
     all: Vec<Arrival>,
-    /// For each function the index of its first one, and at the end the number of all.
+    /// For each function, the index of its first branch; at the end, the number of all branches.
     first: Vec<u32>,
 }
 
@@ -64,14 +64,14 @@ impl Arrivals {
         (arrivals, others)
     }
 
-    /// Returns those of a function.
+    /// Returns the branches to the start of a function.
     fn at(&self, function: usize) -> &[Arrival] {
         &self.all[self.first[function] as usize..self.first[function + 1] as usize]
     }
 
-    /// Adds the elements of each function's set to the sets of the functions that branch to its start, again
-    /// and again until nothing changes. `along` says which elements a branch lets through, `caller` which
-    /// function a branch counts for.
+    /// Adds the elements of each function's set to the sets of the functions that branch to its start,
+    /// until nothing changes. `along` returns the elements that a branch lets through, and `caller` the
+    /// function that a branch counts for.
     fn spread(&self, sets: &mut [u8], along: impl Fn(&Arrival) -> u8, caller: impl Fn(&Arrival) -> u32) {
         let mut work: Vec<usize> = (0..sets.len()).filter(|&i| sets[i] != 0).collect();
         while let Some(callee) = work.pop() {
@@ -87,11 +87,11 @@ impl Arrivals {
     }
 }
 
-/// Completes what is known of each function's registers by what is known of the functions that it calls or
+/// Completes the facts about each function's registers by means of its callees, of the functions that it
 /// jumps to, and of its callers.
 pub(crate) fn spread(image: &Image, flow: &mut Flow) {
-    // Code outside of all functions, such as a PLT stub, is not known. If some functions restore r10, callers
-    // may know that what they call does.
+    // The facts about code outside all functions, such as a PLT stub, are unknown. If some functions
+    // restore r10, callers may rely on that.
     let preserving = flow.functions.iter().any(|f| f.registers.saves & R10 != 0);
     let unknown = if preserving { R11 } else { R10 | R11 };
     let mut changes: Vec<u8> = flow
@@ -123,7 +123,8 @@ pub(crate) fn spread(image: &Image, flow: &mut Flow) {
     for (i, f) in flow.functions.iter().enumerate() {
         let owner = owners[i] as usize;
         chain[i] |= u8::from(f.registers.chain && owner == i);
-        // If the function goes on in a cold part, any instruction there may read what was in r10 on entry.
+        // If the function continues in a cold part, any instruction there may read the value that r10 had
+        // on entry.
         let part = &image.functions[i];
         let comes = || flow.branches_to(part.address, part.address + part.size).iter();
         if owner != i && comes().any(|b| b.passes_r10 && b.function == owners[i]) {
@@ -173,14 +174,14 @@ fn kept(
         let chain = if takes_r10[i] != 0 { R10 } else { 0 };
         names[owners[i] as usize] |= f.registers.names | chain;
         if is_orphan(image, i) {
-            // Its function is not known, but it may be any that jumps to it.
+            // The cold part's function is unknown; it may be any function that jumps there.
             names[i] = R10 | R11;
             for a in arrivals.at(i) {
                 names[a.owner as usize] = R10 | R11;
             }
         }
     }
-    // A function that goes on in the middle of another is as good as a part of that.
+    // A function that continues in the middle of another one is treated like a part of it.
     for &owner in elsewhere {
         names[owner as usize] = R10 | R11;
     }
@@ -227,13 +228,14 @@ fn kept(
     (0..count).map(unchanged).collect()
 }
 
-/// Whether it is a cold part whose function is not known.
+/// Returns whether the function is a cold part whose parent is unknown.
 fn is_orphan(image: &Image, function: usize) -> bool {
     matches!(image.functions[function].kind, FunctionKind::Cold(None))
 }
 
-/// Whether a branch is a jump to another function's code, or to code that is neither in a function nor a stub
-/// of a library's function. The branch must lead neither to a function's start nor into its own function.
+/// Returns whether a branch is a jump into another function, or to code that is neither in a function nor
+/// a stub of a library function. The branch must lead neither to a function's start nor into its own
+/// function.
 fn goes_elsewhere(image: &Image, b: &Branch) -> bool {
     b.kind != BranchKind::Call
         && match image.function_at(b.target) {

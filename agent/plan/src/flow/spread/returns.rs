@@ -1,4 +1,5 @@
-//! Which functions need their original return addresses because of what other functions do.
+//! Finds the functions that need their original return addresses because of the behaviour of other
+//! functions.
 
 use crate::flow::branch::BranchKind;
 use crate::flow::facts::Flow;
@@ -12,8 +13,8 @@ pub(crate) fn spread(image: &Image, flow: &mut Flow) {
     spread_to_jumpers(image, flow);
 }
 
-/// Marks the callers of functions that read their callers' return addresses, since an original one must be
-/// found there; and so on up the stack. Calls through pointers are not known and not marked.
+/// Marks the callers of functions that read their callers' return addresses, since those functions must
+/// find original addresses; and so on up the stack. Calls through pointers are unknown and not marked.
 fn spread_to_callers(image: &Image, flow: &mut Flow) {
     for reader in 0..flow.functions.len() {
         let levels = flow.functions[reader].reads_callers;
@@ -41,7 +42,7 @@ fn spread_to_callers(image: &Image, flow: &mut Flow) {
     }
 }
 
-/// Adds the functions that jump to one of these: they share its frame.
+/// Adds the functions that jump to one of these, because they share its frame.
 fn add_jumpers(image: &Image, flow: &Flow, functions: &mut Vec<usize>) {
     let mut next = 0;
     while let Some(&to) = functions.get(next) {
@@ -55,7 +56,7 @@ fn add_jumpers(image: &Image, flow: &Flow, functions: &mut Vec<usize>) {
     }
 }
 
-/// Marks the functions that tail-call one with an odd return, because they return by it.
+/// Marks the functions that tail-call one with an odd return, because they return through it.
 fn spread_to_jumpers(image: &Image, flow: &mut Flow) {
     let mut work: Vec<usize> = (0..flow.functions.len()).filter(|&i| flow.functions[i].odd_return).collect();
     while let Some(to) = work.pop() {
