@@ -20,7 +20,8 @@ const PAGE: usize = 4096;
 /// The current value, with room for `N` values that take no system call. It is for forked children, each of which replaces
 /// the value once: only a process that comes after `N` generations of its ancestors maps a page for its value.
 pub(crate) struct Current<T: Copy + Sync + 'static, const N: usize> {
-    /// Written by [`Reserved::install`] with `Release`, and read with `Acquire`: who finds the pointer finds the value.
+    /// Written by [`Reserved::install`] with `Release`, and read with `Acquire`: a thread that sees the
+    /// pointer sees the value.
     pointer: AtomicPtr<T>,
     /// Number of elements of `room` that were given away, or more. Only counted up, by one read-modify-write operation for
     /// each element, so no element is given away twice.
@@ -28,8 +29,8 @@ pub(crate) struct Current<T: Copy + Sync + 'static, const N: usize> {
     room: UnsafeCell<[MaybeUninit<T>; N]>,
 }
 
-// SAFETY: each element of `room` is written by the one caller to whom `reserve` has given it, and read by others only behind
-// the pointer that was stored afterwards. `T` may be shared between threads.
+// SAFETY: each element of `room` is written only by the caller to which `reserve` has given it, and others
+// read it only through the pointer that was stored afterwards. `T` may be shared between threads.
 unsafe impl<T: Copy + Sync, const N: usize> Sync for Current<T, N> {}
 
 impl<T: Copy + Sync, const N: usize> Current<T, N> {
@@ -49,7 +50,7 @@ impl<T: Copy + Sync, const N: usize> Current<T, N> {
         unsafe { &*self.pointer.load(Ordering::Acquire) }
     }
 
-    /// A place for a new value, or `None` if there is no memory for one.
+    /// Returns a place for a new value, or `None` if there is no memory for one.
     pub(crate) fn reserve(&'static self) -> Option<Reserved<T>> {
         let used = self.used.fetch_add(1, Ordering::Relaxed);
         let place = if used < N {
@@ -64,7 +65,7 @@ impl<T: Copy + Sync, const N: usize> Current<T, N> {
     }
 }
 
-/// A place that one value can be written to.
+/// A place for one value that has not been written yet.
 pub(crate) struct Reserved<T: 'static> {
     place: NonNull<T>,
     pointer: &'static AtomicPtr<T>,
