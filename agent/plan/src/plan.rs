@@ -78,7 +78,7 @@ pub struct Plan {
 impl Plan {
     /// Returns the arena offset of the relocated copy of the instruction at `address`, or `None` if the
     /// instruction was not relocated with the first instructions of its function. For the first instruction
-    /// of a function it also returns `None`, because a jump to that address has to reach the hook.
+    /// of a function it also returns `None`, because the hook is at its address.
     pub fn moved(&self, address: u64) -> Option<u32> {
         let moved = &self.emitted.moved;
         let after = moved.partition_point(|&(from, ..)| from <= address);
@@ -96,8 +96,8 @@ impl Plan {
     ///
     /// Returns pairs of a basic block's address and its count, sorted by address, and the number of basic
     /// blocks that ran at least once. `stopped` is the address of the instruction at which a thread ended, or
-    /// `None` if it ended outside of basic blocks. In the first case, the rest of the basic block, after that
-    /// instruction, is a pair of its own, with a count that is lower by one.
+    /// `None` if no thread ended inside a counted basic block. If it is given, the rest of that basic block,
+    /// after the instruction, is a pair of its own, with a count that is lower by one.
     pub fn block_counts(&self, counters: &[u64], stopped: Option<u64>) -> (Vec<(u64, u64)>, usize) {
         self.copies.counts(counters, stopped)
     }
@@ -137,7 +137,7 @@ impl Plan {
     }
 
     /// Returns whether a hook overwrites the instruction at an address. A thread whose next instruction is at
-    /// this address has not yet executed anything of the function.
+    /// this address has not begun to execute the function.
     pub fn is_hook_point(&self, address: u64) -> bool {
         self.hook_points.binary_search(&address).is_ok()
     }
