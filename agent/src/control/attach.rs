@@ -66,8 +66,8 @@ fn prepare_with(order: &mut Order) -> Result<(), i32> {
     order.mapped = &raw const memory::MAPPED as u64;
     let place = order.place.get(..order.place_len as usize).and_then(Place::new).ok_or(kernel::EINVAL)?;
     lookup::set_detours(order.detours.get(..order.detours_count as usize).unwrap_or_default());
-    // SAFETY: the vector in the order is ended by type 0, because it has room for more than the injector writes, and the order
-    // outlives `start`.
+    // SAFETY: the vector in the order is ended by type 0, because it has room for more than the injector writes, and
+    // the order outlives `start`.
     let start = unsafe { Start::running(order.stack, order.auxiliary.as_ptr()) };
     birth::prepare(start.auxiliary(AT_BASE))?;
     early::find_functions(start.auxiliary(AT_BASE));

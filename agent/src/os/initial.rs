@@ -22,8 +22,8 @@ pub(crate) struct Start {
 
 impl Start {
     /// # Safety
-    /// `stack` must be what the kernel left: argc, argv, 0, envp, 0, auxiliary vector; and no code of the program may have
-    /// run, so that nobody changes it meanwhile.
+    /// `stack` must be what the kernel left: argc, argv, 0, envp, 0, auxiliary vector; and no code of the program may
+    /// have run, so that it does not change meanwhile.
     pub(crate) unsafe fn of(stack: *mut u64) -> Start {
         // SAFETY: the layout is the kernel's (x86-64 psABI 3.4.1).
         unsafe {
@@ -84,8 +84,8 @@ impl Start {
         self.remove_pointer(at);
     }
 
-    /// Gives the variable `name` the value of the variable `saved`, whose name ends with `name`, and removes `saved`. If
-    /// `saved` is not set, removes `name`.
+    /// Gives the variable `name` the value of the variable `saved`, whose name ends with `name`, and removes `saved`.
+    /// If `saved` is not set, removes `name`.
     pub(crate) fn restore(&self, name: &str, saved: &str) {
         let Some(at) = self.variable(saved) else {
             self.remove(name);

@@ -50,7 +50,8 @@ pub(crate) unsafe fn call<const N: usize>(number: u32, arguments: [u64; N]) -> R
         *place = argument;
     }
     let result: i64;
-    // SAFETY: of the registers, the kernel changes only rax, rcx and r11. What it does to memory is the caller's promise.
+    // SAFETY: of the registers, the kernel changes only rax, rcx and r11. What it does to memory is the caller's
+    // promise.
     unsafe {
         asm!(
             "syscall",

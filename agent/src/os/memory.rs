@@ -113,8 +113,8 @@ pub(crate) unsafe fn mprotect(address: u64, len: u64, protection: u64) -> Result
     unsafe { call(__NR_mprotect, [address, len, protection]) }
 }
 
-/// Maps the shared memory at `address` once more, `len` bytes long, and returns the new address. This is mremap(2) with an
-/// old size of 0, which needs no file descriptor, so that none has to be kept open.
+/// Maps the shared memory at `address` once more, `len` bytes long, and returns the new address. This is mremap(2)
+/// with an old size of 0, which needs no file descriptor, so that none has to be kept open.
 pub(crate) fn map_again(address: u64, len: u64) -> Result<u64, i32> {
     // SAFETY: an old size of 0 leaves the old mapping alone, and the kernel chooses the address of the new one.
     unsafe { call(__NR_mremap, [address, 0, len, MREMAP_MAYMOVE]) }
