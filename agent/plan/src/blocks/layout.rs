@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! counter:  inc  qword gs:[disp32]
-//! if the flags are needed at every instruction of the block:
+//! if the flags are needed at every instruction of the basic block:
 //!           lea  rsp, [rsp-128]         ; the red zone
 //!           pushfq
 //!           inc  qword gs:[disp32]
