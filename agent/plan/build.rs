@@ -1,4 +1,5 @@
-//! Gives the planner a name, a hash of its sources: a kept plan may be used only by the planner that made it.
+//! Computes the version of the planner, a hash of its sources. A cached plan may be used only by the version
+//! that made it.
 
 use std::collections::hash_map::DefaultHasher;
 use std::error::Error;
@@ -6,8 +7,9 @@ use std::fs;
 use std::hash::Hasher;
 use std::path::Path;
 
-/// Everything besides the program that a plan depends on: this crate, the layouts that it writes, the reader of programs,
-/// and the crates that decode and encode instructions. A change that does not change plans only makes kept ones useless.
+/// Everything that a plan depends on besides the program: this crate, the layouts that it writes, the reader
+/// of programs, and the crates that decode and encode instructions. A change that does not affect plans
+/// merely invalidates cached ones.
 const SOURCES: [&str; 8] = [
     "src",
     "Cargo.toml",
@@ -22,7 +24,7 @@ const SOURCES: [&str; 8] = [
 fn main() -> Result<(), Box<dyn Error>> {
     let mut hasher = DefaultHasher::new();
     for source in SOURCES.map(Path::new) {
-        // There is no lock file if the crate is built outside of its workspace.
+        // There is no lock file if the crate is built outside its workspace.
         if source.exists() {
             println!("cargo::rerun-if-changed={}", source.display());
             add(source, &mut hasher)?;

@@ -4,18 +4,18 @@
 //! only, no allocation, no lock. Its layers, from the top down:
 //!
 //! * [`control`]: orders of the injector to a running process, and questions of Frida's library.
-//! * [`start`]: the set-up, while the dynamic linker still relocates, before any code of the program has run. It finds the run
-//!   folder, removes its traces from the environment, and carries out the plan.
+//! * [`start`]: the set-up, while the dynamic linker still relocates, before any code of the program has run. It
+//!   finds the run folder, removes its traces from the environment, and carries out the plan.
 //! * [`process`]: forked children, executed programs, seccomp, and the end of a process that outlives the injector.
 //! * [`unwind`]: unwinders that meet thunks, and frames that an exception or a longjmp leaves.
 //! * [`hot`]: counting. Hooked functions count by themselves, in their thunks; what a thunk cannot do comes here.
 //! * [`program`]: what is known of the profiled program and its text; and what happens if the agent's code panics.
 //! * [`os`]: the kernel, the dynamic linker and the machine, without the C library.
 //!
-//! Counters lie in a shared file, so there is nothing to do at the end. The agent fails open: what it cannot do it leaves
-//! alone, and it says so in the region file.
+//! Counters lie in a shared file, so there is nothing to do at the end. The agent fails open: what it cannot do it
+//! leaves alone, and it says so in the region file.
 #![cfg_attr(not(test), no_std)]
-// Unit tests run outside any profiled program: nobody calls the entry points there.
+// Unit tests run outside any profiled program: no code calls the entry points there.
 #![cfg_attr(test, allow(dead_code, unused_imports))]
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 

@@ -1,7 +1,7 @@
-//! What the kernel, the dynamic linker and the machine offer, without the C library.
+//! The interface to the kernel, the dynamic linker and the machine, without the C library.
 //!
-//! This layer knows nothing of the program, its plan or its counters. Everything here may be called in a signal handler:
-//! nothing allocates, and nothing takes a lock.
+//! This layer knows nothing about the program, its plan or its counters. Everything here may be called in a
+//! signal handler: nothing allocates memory, and nothing takes a lock.
 
 pub(crate) mod builtins;
 pub(crate) mod current;

@@ -10,9 +10,9 @@
 //! * [`shared`]: accessors to the records of a region file that several threads use at once.
 //!
 //! The types here *are* the layouts. Both sides read and write whole records as bytes, through the traits of the crate
-//! zerocopy, whose derives refuse a type with hidden padding or with a field for which not every bit pattern is a value.
-//! A field that holds one of several named values has a number type of its own, with a checked conversion (`coded.rs`).
-//! Offsets that machine code relies on are asserted beside each record.
+//! zerocopy, whose derives refuse a type with hidden padding or with a field for which not every bit pattern is a
+//! value. A field that holds one of several named values has a number type of its own, with a checked conversion
+//! (`coded.rs`). Offsets that machine code relies on are asserted beside each record.
 //!
 //! All words are little-endian and naturally aligned (x86-64 only). "Link address" means an address as
 //! the symbol table has it; a runtime address is a link address plus the load bias of the run.

@@ -1,7 +1,8 @@
 //! The plan file, which determines all changes that the agent makes to the program's memory.
 //!
 //! ```text
-//! PlanHeader | FunctionRecord * | CodeRange * | Patch * | u32 fixups (TLS, bias) * | CallJump * | Segment * | segment bytes
+//! PlanHeader | FunctionRecord * | CodeRange * | Patch * | u32 fixups (TLS, bias) *
+//!     | CallJump * | Segment * | segment bytes
 //! ```
 //!
 //! A [`Table`] in the header gives the place of each table. The *arena* is the memory near the program's text that
@@ -169,8 +170,8 @@ pub struct FunctionRecord {
     pub body: u32,
     /// Size of the function from `entry` on, in bytes.
     pub size: u32,
-    /// Number of slots from `slots` on that count the function's arcs: the home slots, then [`SPARE_SLOTS`] if there are
-    /// several home slots, then one for each [`TailRecord`].
+    /// Number of slots from `slots` on that count the function's arcs: the home slots, then [`SPARE_SLOTS`] if there
+    /// are several home slots, then one for each [`TailRecord`].
     pub slot_count: u32,
     /// Arena offset of the thunk.
     pub thunk: u32,
@@ -273,8 +274,8 @@ pub struct Segment {
     pub len: u64,
 }
 
-/// Addresses of the agent's slow paths. The agent writes them once, into the start of the arena; thunks jump through them,
-/// at the offsets that are asserted below.
+/// Addresses of the agent's slow paths. The agent writes them once, into the start of the arena; thunks jump through
+/// them, at the offsets that are asserted below.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct ArenaHeader {

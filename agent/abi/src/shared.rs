@@ -37,8 +37,9 @@ macro_rules! shared {
             /// Returns the accessor to the record at an address.
             ///
             /// # Safety
-            /// A record must be there, aligned and writable, and must stay mapped as long as the process lives. While any
-            /// copy of this pointer is in use, all accesses to the record are atomic ones, or those of machine code.
+            /// A record must be there, aligned and writable, and must stay mapped as long as the process lives. While
+            /// any copy of this pointer is in use, all accesses to the record are atomic ones, or those of machine
+            /// code.
             pub const unsafe fn new(record: NonNull<$record>) -> $name {
                 $name(record)
             }

@@ -1,8 +1,8 @@
 //! Counts of basic blocks: each counted function is copied into the arena as a whole, with counters in the
 //! copy.
 //!
-//! Hooks enter; [`copies::Copies`] leaves, which knows where each instruction's copy will stand and can write
-//! the copies once their address is known. This layer does not know the arena.
+//! Hooks enter; [`copies::Copies`] leaves. It knows the place of each instruction's copy, and can write the
+//! copies once their address is known. This layer does not know the arena.
 //!
 //! ```text
 //! tables      the frame descriptions and exception tables of all copies
@@ -18,8 +18,8 @@
 //! uncounted   why a function is not counted
 //! ```
 //!
-//! The original stays where it is. Its first bytes lead to the function's thunk and from there to the copy;
-//! other places that something may jump to lead straight to the copy. See docs/blocks.md.
+//! The original code stays where it is. Its first bytes lead to the function's thunk and from there to the
+//! copy; other places that something may jump to lead straight to the copy. See docs/blocks.md.
 
 pub(crate) mod code;
 pub(crate) mod copies;

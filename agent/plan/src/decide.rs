@@ -5,9 +5,10 @@
 //! will be overwritten and which instructions relocated.
 //!
 //! Every function that has room gets a near jump. One that has none looks for a *cave*, five unused bytes
-//! within reach of a short jump: padding between functions, or bytes behind another function's near jump that
+//! within reach of a short jump: padding between functions, or bytes after another function's near jump that
 //! are dead because the instructions there were relocated. A function whose callers are all known can be
-//! hooked at its call sites instead. What is left slides into its neighbour's patch ([`sled`]).
+//! hooked at its call sites instead. Any function that is left slides into the patch of the next function
+//! ([`sled`]).
 //!
 //! ```text
 //! decisions             the order in which the tactics are tried, over all functions

@@ -1,20 +1,20 @@
 //! Machine code: the arena with its thunks, and the patches of the program that lead there.
 //!
-//! Hooks and copies enter; [`emitted::Emitted`] leaves. Nothing is decided here except where things stand,
-//! but emission can find that an instruction cannot be relocated; then it says so, and the decisions are made
-//! again.
+//! Hooks and copies enter; [`emitted::Emitted`] leaves. This layer decides only the places of things in the
+//! arena. Emission can find that an instruction cannot be relocated; it then reports the function, and the
+//! planner decides again.
 //!
 //! ```text
-//! arena                  all of it, in order
-//! emitter                puts the parts together and writes what stands between and behind them
+//! arena                  writes everything, in order
+//! emitter                joins the parts, and writes the code and tables between and after them
 //! copies, tail_calls     the copies of counted functions; the thunks of tail calls
-//! part                   thunks and bodies of some of the functions, one thread's share
+//! part                   thunks and bodies of consecutive functions, the work of one thread
 //! patch                  patches of the program
-//! layout                 where everything in the arena stands
-//! thunk, homes, tails    which thunk a function gets; where its arcs are counted; where tail calls' thunks stand
-//! sleds                  the code that tells apart functions that slide into the same jump
+//! layout                 the places of everything in the arena
+//! thunk, homes, tails    the kind of each thunk; the counters of its arcs; the places of the thunks of tail calls
+//! sleds                  the code that distinguishes functions that slide into the same jump
 //! bodies, cfi            unwind tables of relocated instructions, and of thunks
-//! code, emitted          the bytes of the arena; what emission yields
+//! code, emitted          the bytes of the arena; the output of emission
 //! ```
 
 pub(crate) mod arena;

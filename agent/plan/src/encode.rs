@@ -12,8 +12,8 @@ use std::borrow::Cow;
 use zerocopy::{Immutable, IntoBytes};
 
 impl Plan {
-    /// Returns the plan file in pieces, to be written one after the other. The arena makes up most of it, and
-    /// is borrowed rather than copied.
+    /// Returns the plan file in pieces, which have to be written in this order. The arena makes up most of
+    /// it, and is borrowed rather than copied.
     pub fn encode(&self) -> Vec<Cow<'_, [u8]>> {
         if let Some(file) = &self.file {
             return vec![Cow::Borrowed(file)];
@@ -62,7 +62,7 @@ impl Plan {
             tls_fixups,
             bias_fixups,
             half_bias_fixups,
-            // The first thing in the arena.
+            // The header is at the start of the arena.
             arena_header: 0,
             frame_tables: e.frame_tables,
             stubs: e.stubs,
@@ -82,7 +82,7 @@ impl Plan {
 }
 
 impl Plan {
-    /// Returns the bytes of the header and the tables, at most.
+    /// Returns the maximum size of the header and the tables in bytes.
     fn tables_len(&self) -> usize {
         let e = &self.emitted;
         let fixups = e.code.tls_fixups.len() + e.bias_fixups.len() + e.half_bias_fixups.len();
@@ -98,7 +98,7 @@ impl Plan {
     }
 }
 
-/// Appends a table, padded to a multiple of eight bytes, and returns where it stands.
+/// Appends a table, padded to a multiple of eight bytes, and returns its place in the file.
 fn table<T: IntoBytes + Immutable>(file: &mut Vec<u8>, entries: &[T]) -> Table {
     let offset = file.len() as u64;
     file.extend_from_slice(entries.as_bytes());

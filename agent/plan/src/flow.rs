@@ -1,5 +1,5 @@
-//! What the code of a program does, found by decoding every function once: who branches where, whose address
-//! is taken, which registers are free, and which functions use their return address.
+//! What the code of a program does, found by decoding every function once: its branches, the addresses that
+//! it takes, the registers that are free, and the functions that use their return address.
 //!
 //! An [`Image`](gprofinject_image::Image) enters, and [`facts::Flow`] leaves. This layer does not know what a
 //! hook is; it only knows how many bytes a jump takes, because it notes which instructions one would

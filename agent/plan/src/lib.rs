@@ -2,18 +2,19 @@
 //! that carries the decisions out.
 //!
 //! It is pure: it reads an [`Image`](gprofinject_image::Image) and yields a [`Plan`], without I/O and without
-//! unsafe code. The folders are layers. What is in one imports only what is in the ones below it:
+//! unsafe code. The folders are layers. A file imports only from its own layer and from the layers below it
+//! in this list:
 //!
 //! ```text
-//! planner, plan, encode, stored   the whole plan: made, asked, written for the agent, kept for a later run
-//! emit      machine code: thunks, relocated instructions, patches, unwind tables, and where each stands in the arena
+//! planner, plan, encode, stored   the whole plan: made, queried, encoded for the agent, stored for a later run
+//! emit      machine code: thunks, relocated instructions, patches, unwind tables, and their places in the arena
 //! blocks    copies of functions with a counter for each basic block
 //! decide    how each function is hooked, or why it is not
-//! flow      what the program's code does: who branches where, whose address is taken, which registers are free
-//! x86       machine code as such: decoded, moved, written
+//! flow      what the program's code does: its branches, the addresses that it takes, the registers that are free
+//! x86       single instructions: decoding, relocation, encoding
 //! ```
 //!
-//! `parallel`, beside `x86`, shares work out among threads.
+//! `parallel`, in the same layer as `x86`, distributes work among threads.
 #![forbid(unsafe_code)]
 
 mod blocks;

@@ -1,24 +1,24 @@
-//! Shares work on a program's functions out among threads. It knows nothing of programs, so every layer may
-//! use it.
+//! Distributes work on a program's functions among threads. This module knows nothing of programs, so every
+//! layer may use it.
 
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-/// From this many functions on, threads save more time than they cost.
+/// The number of functions above which threads save more time than they cost.
 const MANY: usize = 2000;
-/// Parts that such work is divided into. The number is the same on every machine, and so is the plan.
+/// The number of parts into which such work is divided. It is the same on every machine, so that the plan is
+/// the same as well.
 const PARTS: usize = 4;
 
-/// Returns how many parts the work on `count` functions is divided into.
+/// Returns the number of parts into which the work on `count` functions is divided.
 pub(crate) fn parts(count: usize) -> usize {
     if count > MANY { PARTS } else { 1 }
 }
 
 /// Does the work for each input, and returns the results in the order of the inputs. The work runs on as many
-/// threads as there are processors; if no thread can be made, it all runs on this one.
+/// threads as there are processors; if no thread can be created, all of it runs on the calling thread.
 pub(crate) fn each<I: Send, T: Send>(inputs: Vec<I>, work: impl Fn(I) -> T + Sync) -> Vec<T> {
-    // To ask for the number of processors takes a system call, so it is left out where there is only one
-    // input.
+    // Finding the number of processors takes a system call, which is unnecessary if there is only one input.
     let most = match inputs.len() {
         0 | 1 => 1,
         count => thread::available_parallelism().map_or(1, usize::from).min(count),

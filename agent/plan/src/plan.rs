@@ -1,4 +1,4 @@
-//! The whole plan for a program, and what the injector asks it.
+//! The whole plan for a program, and the queries that the injector makes on it.
 
 use crate::blocks::code::COUNTER;
 use crate::blocks::copies::Copies;
@@ -40,19 +40,19 @@ pub struct Plan {
     pub arena_len: u64,
     /// Bytes of home slots in the counters of each thread.
     pub slot_bytes: u64,
-    /// Which function the bytes of the arena belong to, sorted by offset: from each arena offset on, the
-    /// number of the function, or `u32::MAX` for none.
+    /// The function to which each byte of the arena belongs, sorted by offset. An entry applies from its
+    /// arena offset up to that of the next entry; it has the number of the function, or `u32::MAX` for none.
     pub arena_owners: Vec<(u32, u32)>,
-    /// For each pair of function numbers (caller, callee) with a jump from the one to the start of the other:
-    /// the address of that jump, or `None` if there are several.
+    /// For each pair of function numbers (caller, callee) with a jump from the caller to the start of the
+    /// callee: the address of that jump, or `None` if there are several.
     pub(crate) tail_sites: HashMap<(u32, u32), Option<u64>>,
     /// Where control may run on from one function into the next, sorted by the address of the second one.
     pub(crate) falls: Vec<Fall>,
     /// The machine code, the patches, and the tables of the agent.
     pub(crate) emitted: Emitted,
-    /// Ranges of addresses, sorted: a return address in them belongs to hooked code.
+    /// The ranges of addresses in which a return address belongs to hooked code, sorted.
     pub(crate) hooked: Vec<CodeRange>,
-    /// The lowest address of executable segments, and the first one behind the highest.
+    /// The lowest address of executable segments, and the first address after the highest.
     pub(crate) code: (u64, u64),
     /// The ELF entry point.
     pub(crate) entry: u64,
@@ -60,25 +60,25 @@ pub struct Plan {
     pub(crate) phdr: u64,
     /// The addresses at which hooks overwrite something, sorted.
     pub(crate) hook_points: Vec<u64>,
-    /// Whether some patches remove calls of functions of an earlier profiler, which are harmless only while
-    /// those functions are the empty ones of the C library.
+    /// Whether some patches remove calls of the functions of another profiler. Such a patch is harmless only
+    /// if those functions are the empty ones of the C library.
     pub(crate) hooks_removed: bool,
-    /// What writes the patches.
+    /// The engine that writes the patches.
     pub engine: Engine,
     /// The copies of functions whose basic blocks are counted.
     pub(crate) copies: Copies,
-    /// Which instruction each byte of the copies stands for, sorted: from each arena offset on, the address
-    /// of the instruction.
+    /// The original instruction for each byte of the copies, sorted by offset. An entry applies from its
+    /// arena offset up to that of the next entry; it has the address of the instruction.
     pub(crate) originals: Vec<(u32, u64)>,
-    /// The plan file, if the plan was loaded from a cache. Then `emitted` has only the fields that are used
-    /// after planning.
+    /// The plan file, if the plan was loaded from a cache. In that case, `emitted` has only the fields that
+    /// are used after planning.
     pub(crate) file: Option<Vec<u8>>,
 }
 
 impl Plan {
-    /// Returns the arena offset at which the instruction at `address` stands now, if it was relocated with
-    /// the first instructions of its function. The first one of each function does not count: its place holds
-    /// the hook.
+    /// Returns the arena offset of the relocated copy of the instruction at `address`, or `None` if the
+    /// instruction was not relocated with the first instructions of its function. For the first instruction
+    /// of a function it also returns `None`, because the hook is at its address.
     pub fn moved(&self, address: u64) -> Option<u32> {
         let moved = &self.emitted.moved;
         let after = moved.partition_point(|&(from, ..)| from <= address);
@@ -87,22 +87,22 @@ impl Plan {
         (offset < len.into()).then_some(to + offset as u32)
     }
 
-    /// Returns the bytes that the counters of basic blocks take in the counters of each thread.
+    /// Returns the total size in bytes of the basic-block counters of one thread.
     pub fn counter_bytes(&self) -> u64 {
         u64::from(self.copies.counters) * COUNTER
     }
 
-    /// Computes how often each basic block of the counted functions ran, from the counters' values.
+    /// Computes how often each basic block of the counted functions ran, from the values of the counters.
     ///
-    /// Returns pairs of a block's address and its count, sorted by address, and the number of blocks that ran
-    /// at all. `stopped` is the address of the instruction at which a thread ended, if it ended inside a
-    /// block; then the rest of that block, behind the instruction, is a pair of its own, with a count that is
-    /// lower by one.
+    /// Returns pairs of a basic block's address and its count, sorted by address, and the number of basic
+    /// blocks that ran at least once. `stopped` is the address of the instruction at which a thread ended, or
+    /// `None` if no thread ended inside a counted basic block. If it is given, the rest of that basic block,
+    /// after the instruction, is a pair of its own, with a count that is lower by one.
     pub fn block_counts(&self, counters: &[u64], stopped: Option<u64>) -> (Vec<(u64, u64)>, usize) {
         self.copies.counts(counters, stopped)
     }
 
-    /// Returns how many functions have counted basic blocks, and how many blocks those have.
+    /// Returns the number of functions with counted basic blocks, and the number of those basic blocks.
     pub fn counted(&self) -> (usize, usize) {
         (self.copies.units.len(), self.copies.blocks())
     }
@@ -111,13 +111,13 @@ impl Plan {
     ///
     /// # Errors
     ///
-    /// The reason, if the function's blocks are not counted.
+    /// Returns the reason if the function's basic blocks are not counted.
     pub fn counting(&self, function: u64) -> Result<(usize, u32), Uncounted> {
         self.copies.counting(function)
     }
 
-    /// Returns the address of the instruction whose copy stands at an arena offset, if the offset lies in the
-    /// copies.
+    /// Returns the address of the instruction whose copy is at an arena offset, or `None` if the offset is
+    /// not in the copies.
     pub fn original(&self, offset: u32) -> Option<u64> {
         if offset < self.emitted.copies || u64::from(offset) >= self.arena_len {
             return None;
@@ -136,26 +136,27 @@ impl Plan {
         &self.emitted.patches
     }
 
-    /// Returns whether a hook overwrites the instruction at an address. A thread that stands there has not
-    /// begun with the function.
+    /// Returns whether a hook overwrites the instruction at an address. A thread whose next instruction is at
+    /// this address has not begun to execute the function.
     pub fn is_hook_point(&self, address: u64) -> bool {
         self.hook_points.binary_search(&address).is_ok()
     }
 
-    /// Returns whether the function with number `caller` is known to jump to the start of the one with number
-    /// `callee`.
+    /// Returns whether the function with number `caller` is known to jump to the start of the function with
+    /// number `callee`.
     pub fn jumps_to(&self, caller: u32, callee: u32) -> bool {
         self.tail_sites.contains_key(&(caller, callee))
     }
 
-    /// Returns how control may run on into the function at an address from the one before it.
+    /// Returns how control may run on into the function at an address from the function before it, or `None`
+    /// if it cannot.
     pub fn fall_into(&self, address: u64) -> Option<&Fall> {
         let index = self.falls.binary_search_by_key(&address, |fall| fall.into).ok()?;
         self.falls.get(index)
     }
 
-    /// Returns the address of the jump by which the function with number `caller` tail-calls the one with
-    /// number `callee`, if there is exactly one.
+    /// Returns the address of the jump by which the function with number `caller` tail-calls the function
+    /// with number `callee`, or `None` unless there is exactly one such jump.
     pub fn tail_site(&self, caller: u32, callee: u32) -> Option<u64> {
         self.tail_sites.get(&(caller, callee)).copied().flatten()
     }
@@ -168,7 +169,7 @@ pub(crate) fn extents(image: &Image) -> (u64, u64) {
     (lo, hi)
 }
 
-/// Returns the lowest address of executable segments and the first one behind the highest.
+/// Returns the lowest address of executable segments and the first address after the highest.
 pub(crate) fn code_extents(image: &Image) -> (u64, u64) {
     let lo = image.code.iter().map(|c| c.address).min().unwrap_or(0);
     let hi = image.code.iter().map(|c| c.address + c.bytes.len() as u64).max().unwrap_or(0);

@@ -1,5 +1,5 @@
-//! Makes the plan for a program: reads its control flow, decides, and emits machine code until everything
-//! that was decided could be emitted.
+//! Makes the plan for a program: analyses its control flow, decides how each function is hooked, and emits
+//! machine code. Deciding and emitting are repeated until everything that was decided could be emitted.
 
 use crate::blocks::copies::Copies;
 use crate::decide::decisions::{Decisions, LeftOut, decide};
@@ -102,7 +102,7 @@ fn downgrade(image: &Image, asked: Hooks, none: Option<Reason>, reader: Option<&
     }
 }
 
-/// One attempt: a set of decisions, and what was emitted for it.
+/// One attempt: a set of decisions, and the output of emission for it.
 struct Decided {
     verdicts: Vec<Result<Tactic, Reason>>,
     hooks: Vec<Hook>,
@@ -112,8 +112,8 @@ struct Decided {
 }
 
 impl Decided {
-    /// Emits the hooks and, if basic blocks are counted, the copies. A function that turns out not to be
-    /// copyable is left out, and all is emitted once more.
+    /// Emits the hooks and, if basic blocks are counted, the copies. If a function turns out not to be
+    /// copyable, everything is emitted again without its copy.
     fn emit(
         image: &Image,
         flow: &Flow,
@@ -134,11 +134,12 @@ impl Decided {
         }
     }
 
-    /// Decides and emits until every hook could be emitted.
+    /// Decides and emits, repeatedly, until every hook could be emitted.
     ///
-    /// A hook that cannot be emitted is not simply dropped, because other hooks depend on it: their caves lie
-    /// in bytes that its relocation was to free, their call sites are among the instructions that it was to
-    /// move, or their sleds lead into its patch. So everything is decided again without it.
+    /// A hook that cannot be emitted is not simply dropped, because other hooks depend on it: their caves may
+    /// lie in bytes that its relocation would have freed, their call sites may be among the instructions that
+    /// it would have moved, or their sleds may lead into its patch. Therefore everything is decided again
+    /// without it.
     fn that_can_be_emitted(
         image: &Image,
         flow: &Flow,
@@ -147,13 +148,13 @@ impl Decided {
         entry_only: bool,
         counted: Option<&dyn Fn(usize) -> bool>,
     ) -> Decided {
-        /// Attempts. Programs that compilers made need at most two.
+        /// The largest number of attempts. Compiled programs need at most two.
         const ROUNDS: u32 = 20;
         let mut failed = if entry_only { Failed::new() } else { unwinder::steps(image, flow) };
         for _ in 0..ROUNDS {
             let mut decisions = decide(image, flow, left_out, engine, &failed);
-            // A branch can be redirected only if the function with the branch has no copy, which would still
-            // lead to the old target.
+            // A branch can be redirected only if the function that contains the branch has no copy, because
+            // the copy would still lead to the old target.
             let astray = foreign::settle(image, flow, &mut decisions.hooks, counted.is_none());
             if !astray.is_empty() {
                 failed.extend(astray.into_iter().map(|function| (function, Reason::JumpedInto)));
@@ -175,7 +176,8 @@ impl Decided {
     }
 }
 
-/// Emits the machine code for one set of decisions, and says where arcs are counted.
+/// Emits the machine code for one set of decisions. Returns it with the home slots, in which arcs are
+/// counted.
 fn emit_all(
     image: &Image,
     flow: &Flow,
@@ -199,8 +201,8 @@ fn emit_all(
     (emitted, homes)
 }
 
-/// Returns the functions whose patches touch the same bytes. The tactics avoid that; this check makes sure
-/// that they did.
+/// Returns the functions whose patches touch the same bytes. The tactics avoid such overlaps; this check
+/// verifies that.
 fn overlaps(hooks: &[Hook]) -> Vec<usize> {
     let mut spans: Vec<(u64, u64, usize)> = Vec::new();
     for h in hooks {
@@ -234,7 +236,7 @@ fn hook_points(hooks: &[Hook]) -> Vec<u64> {
 /// parts, and the copies.
 fn hooked_ranges(image: &Image, verdicts: &[Result<Tactic, Reason>], emitted: &Emitted) -> Vec<CodeRange> {
     let mut ranges: Vec<CodeRange> = Vec::new();
-    // The start of the last function so far that is not hooked.
+    // The start of the last function before the current one that is not hooked.
     let mut other = None;
     for (i, f) in image.functions.iter().enumerate() {
         let hooked = match f.kind {
@@ -245,7 +247,7 @@ fn hooked_ranges(image: &Image, verdicts: &[Result<Tactic, Reason>], emitted: &E
             other = Some(f.address);
             continue;
         }
-        // Behind a call that ends a function the return address is the first byte after the function.
+        // If a call ends the function, its return address is the first byte after the function.
         let (lo, hi) = (f.address + 1, f.address + f.size + 1);
         match ranges.last_mut() {
             Some(last) if last.hi + 16 >= lo && other.is_none_or(|other| other + 1 < last.hi) => last.hi = hi,

@@ -1,12 +1,12 @@
-//! A finished plan as bytes and back, for a cache of plans.
+//! Converts a finished plan to bytes and back, for a cache of plans.
 //!
 //! A stored plan has two pieces. One is the plan file, exactly as [`Plan::encode`] writes it for the agent;
-//! hooked functions and patches are read from its tables. The other has what the injector needs besides and
-//! the agent does not get.
+//! hooked functions and patches are read from its tables. The other has the data that only the injector
+//! needs, which the agent does not get.
 //!
 //! The bytes may be damaged. [`Plan::from_stored`] allocates at most a small multiple of their length, does
-//! not panic, and compares them with the image. The indices and extents that `fits` checks can be relied on
-//! afterwards.
+//! not panic, and compares the plan with the image. Callers may rely on the indices and extents that `fits`
+//! checks.
 
 use crate::decide::options::{Engine, Hooks};
 use crate::decide::verdict::Verdict;
@@ -21,11 +21,11 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use zerocopy::{FromBytes, Immutable};
 
-/// The planner's name, a hash of its sources. A planner with another name may decide otherwise about the same
-/// program.
+/// The planner's version, a hash of its sources. A planner with another version may make a different plan for
+/// the same program.
 pub const PLANNER: &str = env!("GPROFINJECT_PLANNER");
 
-/// What the plan file does not have. The fields are those of [`Plan`].
+/// The data that the plan file does not have. The fields are those of [`Plan`].
 #[derive(Serialize, Deserialize)]
 struct Decisions<'p> {
     hooks: Hooks,
@@ -112,7 +112,7 @@ impl Plan {
         fits.then_some(plan)
     }
 
-    /// Whether every index and extent in the plan stays within the image, the arena and the slots.
+    /// Returns whether every index and extent in the plan lies within the image, the arena and the slots.
     fn fits(&self, image: &Image) -> bool {
         let functions = &image.functions;
         let slots_fit = |record: &FunctionRecord| {
@@ -146,7 +146,7 @@ impl Plan {
 fn table<T: FromBytes + Immutable + Copy>(file: &[u8], table: Table) -> Option<Vec<T>> {
     let (offset, count) = (usize::try_from(table.offset).ok()?, usize::try_from(table.count).ok()?);
     let entries = file.get(offset..offset.checked_add(count.checked_mul(size_of::<T>())?)?)?;
-    // The file lies anywhere in memory, so its entries are copied rather than cast.
+    // The file may have any alignment in memory, so its entries are copied rather than cast.
     entries.chunks_exact(size_of::<T>()).map(|entry| T::read_from_bytes(entry).ok()).collect()
 }
 

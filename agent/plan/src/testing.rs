@@ -6,11 +6,11 @@ use crate::decide::verdict::{Tactic, Verdict};
 use crate::plan::Plan;
 use gprofinject_image::{Code, Facts, Function, FunctionKind, Image, ImageKind, Segment};
 
-/// Where the code of a test program begins.
+/// The address at which the code of a test program begins.
 pub(crate) const TEXT: u64 = 0x1000;
 
-/// Makes a program whose functions, of these sizes, lie one behind the other in one section. The address of
-/// each is taken.
+/// Returns a program whose functions have these sizes in bytes and follow each other in one section. The
+/// address of each function is taken.
 pub(crate) fn image<'d>(kind: ImageKind, base: u64, code: &'d [u8], sizes: &[usize]) -> Image<'d> {
     let segment = Segment { address: base, bytes: code };
     let mut functions = Vec::new();
@@ -44,7 +44,7 @@ pub(crate) fn image<'d>(kind: ImageKind, base: u64, code: &'d [u8], sizes: &[usi
     }
 }
 
-/// Plans entry and exit hooks for all functions but the one with index `skip`.
+/// Returns a plan with entry and exit hooks for all functions except the one with index `skip`.
 pub(crate) fn plan_of(image: &Image, skip: Option<usize>) -> Plan {
     let left_out = skip.map(|i| image.functions[i].address);
     let selected = |f: &Function| Some(f.address) != left_out;
@@ -61,13 +61,13 @@ pub(crate) fn plan_of(image: &Image, skip: Option<usize>) -> Plan {
     )
 }
 
-/// Returns what the plan writes at an address.
+/// Returns the bytes that the plan writes at an address.
 pub(crate) fn patch(plan: &Plan, address: u64) -> Vec<u8> {
     let p = plan.emitted.patches.iter().find(|p| p.address == address).unwrap();
     p.replacement[..p.len as usize].to_vec()
 }
 
-/// Returns the tactic of each function; `None` if it is not hooked.
+/// Returns the tactic for each function, or `None` for a function that is not hooked.
 pub(crate) fn tactics(plan: &Plan) -> Vec<Option<Tactic>> {
     let tactic = |v: &Verdict| match v {
         Verdict::Hooked(tactic) => Some(*tactic),

@@ -1,8 +1,8 @@
 //! Machine code as such: how an instruction is decoded, what it does to registers and the stack, how it is
 //! moved to another address, and what the thunks are made of.
 //!
-//! What enters is bytes and addresses; what leaves is decoded facts and new bytes. This layer knows no
-//! program, no function and no plan.
+//! Bytes and addresses enter; decoded facts and new bytes leave. This layer knows nothing of programs,
+//! functions or plans.
 
 pub mod detour;
 pub(crate) mod frames;

@@ -1,7 +1,7 @@
 //! Orders of the injector to a running process; see `gprofinject_abi::attach`.
 //!
-//! They are carried out in a thread that was stopped anywhere, perhaps with locks held: like all of the agent,
-//! they call nothing of the program's and use no heap.
+//! Orders are carried out in a thread that was stopped at any point, perhaps with locks held. Like the whole
+//! agent, this code calls no function of the program and uses no heap.
 #![allow(unsafe_code, reason = "the injector calls a function with the address of an order")]
 
 use crate::control::birth;
@@ -29,10 +29,10 @@ use linux_raw_sys::general;
 
 #[cfg_attr(test, allow(dead_code))]
 unsafe extern "C" fn carry_out(order: *mut Order) {
-    // SAFETY: `gprofinject_control` passes the address that the injector has passed to it. The injector does not touch the
-    // order until `done` is set, behind this call, and it polls that field by the kernel's system calls.
+    // SAFETY: `gprofinject_control` passes on its argument, the address from the injector. The injector does
+    // not write to the order until `done` is set, after this call, and it polls that field with system calls.
     let order = unsafe { &mut *order };
-    // Orders to pause and to leave are carried out as well when the agent has panicked.
+    // Orders to pause and to leave are carried out even if the agent has panicked.
     let result = failure::attempt(|| match order.command.get() {
         Some(Command::Prepare) => prepare(order),
         Some(Command::Arm) => arm(order),
@@ -66,8 +66,8 @@ fn prepare_with(order: &mut Order) -> Result<(), i32> {
     order.mapped = &raw const memory::MAPPED as u64;
     let place = order.place.get(..order.place_len as usize).and_then(Place::new).ok_or(kernel::EINVAL)?;
     lookup::set_detours(order.detours.get(..order.detours_count as usize).unwrap_or_default());
-    // SAFETY: the vector in the order is ended by type 0, because it has room for more than the injector writes, and the order
-    // outlives `start`.
+    // SAFETY: the vector in the order is ended by type 0, because it has room for more than the injector writes, and
+    // the order outlives `start`.
     let start = unsafe { Start::running(order.stack, order.auxiliary.as_ptr()) };
     birth::prepare(start.auxiliary(AT_BASE))?;
     early::find_functions(start.auxiliary(AT_BASE));
@@ -77,7 +77,7 @@ fn prepare_with(order: &mut Order) -> Result<(), i32> {
         _ => Files::Named(&place),
     };
     setup::prepare(&start, &files)?;
-    // The words of the thread that the injector has borrowed are those of every new thread, too.
+    // The words of the thread that the injector has borrowed are also those of every new thread.
     let words = words::get();
     let (block, cells) = (words.block().load(Ordering::Relaxed), words.cells().load(Ordering::Relaxed));
     order.words = ThreadWords { block, cells, ..ThreadWords::default() };
@@ -99,10 +99,10 @@ fn arm(order: &mut Order) -> Result<(), i32> {
     setup::arm(agent.region, agent).inspect_err(|_| birth::put_back())
 }
 
-/// The order's way in: rdi = the order, rsp = a stack of the injector's making.
+/// The entry point for orders: rdi = the order, rsp = a stack that the injector has made.
 ///
 /// # Safety
-/// Only for the injector.
+/// Only the injector may call this function.
 #[cfg(not(test))]
 #[unsafe(naked)]
 #[unsafe(no_mangle)]

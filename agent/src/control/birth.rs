@@ -1,8 +1,9 @@
 //! New threads and forked children of a process that was attached to.
 //!
-//! There the thread words are no TLS variable, and no fork handler could be taken back. So the C library's system
-//! calls that make threads and children are led through here: its `mov eax, number` becomes a call, which returns
-//! to the `syscall` behind it, or makes the call by itself where the child has something to do first.
+//! In such a process the thread words are not a TLS variable, and a fork handler could not be removed again.
+//! Therefore the C library's system calls that make threads and children are redirected to this module: each
+//! `mov eax, number` becomes a call, which returns to the `syscall` after it, or makes the system call itself
+//! if the child needs preparation first.
 #![allow(unsafe_code, reason = "the C library's text is patched")]
 
 use crate::os::kernel;
@@ -16,11 +17,11 @@ use linux_raw_sys::general;
 
 const CLONE: u32 = general::__NR_clone;
 const CLONE3: u32 = general::__NR_clone3;
-/// Places in the C library: fork, clone, clone3, and some to spare.
+/// The maximum number of places in the C library: fork, clone, clone3, and some spare ones.
 const MOST: usize = 16;
 const LEN: usize = 5;
 
-/// The places, and the numbers of their calls. Found once.
+/// The places, and the numbers of their system calls. Found once.
 static PLACES: [[AtomicU64; 2]; MOST] = [const { [const { AtomicU64::new(0) }; 2] }; MOST];
 
 /// `mov eax, number; syscall`.
@@ -34,10 +35,11 @@ fn stub(number: u64) -> u64 {
     if number == u64::from(CLONE3) { gpi_clone3 as *const () as u64 } else { gpi_clone as *const () as u64 }
 }
 
-/// Finds them; other threads may run. Err: ENOENT if the C library makes its threads in another way.
+/// Finds the places, while other threads may run. Returns the error ENOENT if the C library makes its threads
+/// in another way.
 pub(crate) fn prepare(dynamic_linker: u64) -> Result<(), i32> {
     let (lo, hi) = lookup::libc_text(dynamic_linker);
-    // SAFETY: the C library's text, which is readable.
+    // SAFETY: the range is the C library's text, which is readable.
     let text = unsafe { slice::from_raw_parts(lo as *const u8, (hi - lo) as usize) };
     let mut places = PLACES.iter();
     let mut clones = false;
@@ -55,7 +57,8 @@ pub(crate) fn prepare(dynamic_linker: u64) -> Result<(), i32> {
     if clones { Ok(()) } else { Err(kernel::ENOENT) }
 }
 
-/// Leads them here. All other threads stand still, none of them between the two instructions. Err: errno.
+/// Redirects the places to the agent. All other threads are stopped, none of them between the two
+/// instructions. The error is the errno.
 pub(crate) fn redirect() -> Result<(), i32> {
     for [place, number] in &PLACES {
         let place = place.load(Ordering::Relaxed);
@@ -72,7 +75,7 @@ pub(crate) fn redirect() -> Result<(), i32> {
     Ok(())
 }
 
-/// Makes them what they were.
+/// Restores the original instructions.
 pub(crate) fn put_back() {
     for [place, number] in &PLACES {
         let place = place.load(Ordering::Relaxed);
@@ -86,7 +89,7 @@ pub(crate) fn put_back() {
 fn write(place: u64, bytes: &[u8]) -> Result<(), i32> {
     let page = place & !4095;
     let len = (place + bytes.len() as u64).next_multiple_of(4096) - page;
-    // SAFETY: the C library's own pages, of which no thread runs code now.
+    // SAFETY: the pages are the C library's own, and no thread runs their code now.
     unsafe {
         memory::mprotect(page, len, memory::PROT_READ | memory::PROT_WRITE)?;
         core::ptr::copy_nonoverlapping(bytes.as_ptr(), place as *mut u8, bytes.len());
@@ -99,7 +102,7 @@ core::arch::global_asm!(
     ".text",
     ".hidden gpi_clone, gpi_clone3",
     ".globl gpi_clone, gpi_clone3",
-    // A new thread, whose control block is at \\block, gets the words that lead to the slow path.
+    // Gives a new thread, whose control block is at \\block, words that lead to the slow path.
     ".macro gpi_new_words block",
     "mov rax, [rip+gprofinject_thread_words@GOTTPOFF]",
     "add rax, \\block",
@@ -113,7 +116,8 @@ core::arch::global_asm!(
     "mov qword ptr [rax+40], 0",
     "mov qword ptr [rax+48], 0",
     ".endm",
-    // The child of a fork. Registers but rax, rcx and r11 are as before the system call.
+    // Runs the first code in the child of a fork. All registers except rax, rcx and r11 are those before the
+    // system call.
     ".macro gpi_begin",
     "push rdi",
     "push rsi",
@@ -135,8 +139,8 @@ core::arch::global_asm!(
     "pop rdi",
     "xor eax, eax",
     ".endm",
-    // Makes the call here for a child that has its memory to itself, at 5 one with a stack of its own too; at 4
-    // leaves it to the C library.
+    // Makes the system call here for a child with memory of its own; at 5 for a child with memory and a stack
+    // of its own; at 4 leaves the call to the C library.
     ".macro gpi_make",
     "syscall",
     "test rax, rax",
@@ -199,7 +203,7 @@ core::arch::global_asm!(
 
 const _: () = assert!(size_of::<ThreadWords>() == 56, "gpi_new_words writes all of them");
 
-/// What a new thread's words are. The others are 0.
+/// The initial values of a new thread's words. The other words are 0.
 static WORDS: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 
 pub(crate) fn set_words(block: u64, cells: u64) {

@@ -48,8 +48,8 @@ fn interrupted_at(cfa: u64) -> (u64, u64) {
     /// Offsets in struct ucontext: flags, link, stack (40 bytes), then registers 15 and 16.
     const RSP: u64 = 40 + 15 * 8;
     const RIP: u64 = RSP + 8;
-    // SAFETY: the frame is a signal handler's, as its return address says, and the kernel has put a struct ucontext where a
-    // caller's frame would be (struct rt_sigframe).
+    // SAFETY: the frame is a signal handler's, as its return address says, and the kernel has put a struct ucontext
+    // where a caller's frame would be (struct rt_sigframe).
     unsafe { (*((cfa + RSP) as *const u64), *((cfa + RIP) as *const u64)) }
 }
 

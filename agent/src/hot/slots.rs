@@ -118,9 +118,9 @@ pub(crate) fn count(agent: &Agent, block: BlockRef, number: u32, record: &Functi
                 ) {
                     break;
                 }
-                // While the key is the mark `TAKEN`, no signal handler uses the entry. If a handler has used it before, the
-                // exchange fails and the arc is looked up again. The function is stored before the key, so that a reader that
-                // sees the key also sees the function.
+                // While the key is the mark `TAKEN`, no signal handler uses the entry. If a handler has used it
+                // before, the exchange fails and the arc is looked up again. The function is stored before the key,
+                // so that a reader that sees the key also sees the function.
                 if entry.key().compare_exchange(0, TAKEN, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
                     entry.function().store(number, Ordering::Relaxed);
                     entry.key().store(key, Ordering::Release);

@@ -1,5 +1,5 @@
-//! What compiled Rust expects of a C library, for ourselves alone: hidden, so that the program's own
-//! `memcpy` is nobody's but its own. Slow and plain; nothing here runs often.
+//! The functions that compiled Rust expects of a C library, for the agent alone: they are hidden, so that
+//! they do not replace the program's own `memcpy`. They are slow and simple, because nothing here runs often.
 #![allow(unsafe_code, reason = "the functions that compiled code calls for memory are defined in assembly")]
 
 #[cfg(not(test))]
@@ -70,8 +70,8 @@ core::arch::global_asm!(
     "3:",
     "ret",
     ".size strlen, . - strlen",
-    // Named by the unwind tables of the compiler's own library. There is nothing to clean up in the agent
-    // when a signal handler's exception, or a cancellation, passes through it.
+    // The unwind tables of the compiler's own library name this personality routine. The agent has nothing to
+    // clean up when an exception of a signal handler, or a cancellation, passes through its frames.
     ".type rust_eh_personality, @function",
     "rust_eh_personality:",
     "mov eax, 8", // _URC_CONTINUE_UNWIND

@@ -17,19 +17,21 @@ use crate::os::memory;
 
 const PAGE: usize = 4096;
 
-/// The current value, with room for `N` values that take no system call. It is for forked children, each of which replaces
-/// the value once: only a process that comes after `N` generations of its ancestors maps a page for its value.
+/// The current value, with room for `N` values that take no system call. It is for forked children, each of which
+/// replaces the value once: only a process that comes after `N` generations of its ancestors maps a page for its
+/// value.
 pub(crate) struct Current<T: Copy + Sync + 'static, const N: usize> {
-    /// Written by [`Reserved::install`] with `Release`, and read with `Acquire`: who finds the pointer finds the value.
+    /// Written by [`Reserved::install`] with `Release`, and read with `Acquire`: a thread that sees the
+    /// pointer sees the value.
     pointer: AtomicPtr<T>,
-    /// Number of elements of `room` that were given away, or more. Only counted up, by one read-modify-write operation for
-    /// each element, so no element is given away twice.
+    /// Number of elements of `room` that were given away, or more. Only counted up, by one read-modify-write
+    /// operation for each element, so no element is given away twice.
     used: AtomicUsize,
     room: UnsafeCell<[MaybeUninit<T>; N]>,
 }
 
-// SAFETY: each element of `room` is written by the one caller to whom `reserve` has given it, and read by others only behind
-// the pointer that was stored afterwards. `T` may be shared between threads.
+// SAFETY: each element of `room` is written only by the caller to which `reserve` has given it, and others
+// read it only through the pointer that was stored afterwards. `T` may be shared between threads.
 unsafe impl<T: Copy + Sync, const N: usize> Sync for Current<T, N> {}
 
 impl<T: Copy + Sync, const N: usize> Current<T, N> {
@@ -44,12 +46,12 @@ impl<T: Copy + Sync, const N: usize> Current<T, N> {
 
     #[inline(always)]
     pub(crate) fn get(&self) -> &'static T {
-        // SAFETY: the pointer leads to the first value, which is a static, or to one that `Reserved::install` has written
-        // before it stored the pointer. No value is changed or freed later.
+        // SAFETY: the pointer leads to the first value, which is a static, or to one that `Reserved::install` has
+        // written before it stored the pointer. No value is changed or freed later.
         unsafe { &*self.pointer.load(Ordering::Acquire) }
     }
 
-    /// A place for a new value, or `None` if there is no memory for one.
+    /// Returns a place for a new value, or `None` if there is no memory for one.
     pub(crate) fn reserve(&'static self) -> Option<Reserved<T>> {
         let used = self.used.fetch_add(1, Ordering::Relaxed);
         let place = if used < N {
@@ -64,7 +66,7 @@ impl<T: Copy + Sync, const N: usize> Current<T, N> {
     }
 }
 
-/// A place that one value can be written to.
+/// A place for one value that has not been written yet.
 pub(crate) struct Reserved<T: 'static> {
     place: NonNull<T>,
     pointer: &'static AtomicPtr<T>,
@@ -74,8 +76,8 @@ pub(crate) struct Reserved<T: 'static> {
 impl<T: Copy> Reserved<T> {
     /// Makes `value` the current one.
     pub(crate) fn install(self, value: T) {
-        // SAFETY: the place is long enough and aligned, lives as long as the process, and `reserve` has given it to this
-        // caller alone.
+        // SAFETY: the place is long enough and aligned, lives as long as the process, and `reserve` has given it to
+        // this caller alone.
         unsafe { self.place.write(value) };
         self.pointer.store(self.place.as_ptr(), Ordering::Release);
     }

@@ -18,7 +18,7 @@ pub(crate) fn open(path: &[u8], write: bool) -> Result<i32, i32> {
 /// Makes a new file that only its user may read and write, `len` bytes long. Returns a descriptor.
 pub(crate) fn create(path: &[u8], len: u64) -> Result<i32, i32> {
     const NEW: u64 = (general::O_RDWR | general::O_CREAT | general::O_EXCL) as u64;
-    // Beyond the limit the kernel sends a SIGXFSZ and does not only answer with an error.
+    // Beyond the limit, the kernel not only returns an error but also sends a SIGXFSZ.
     if task::file_size_limit() < len {
         return Err(EFBIG);
     }
@@ -39,15 +39,15 @@ pub(crate) fn remove(path: &[u8]) {
     let _ = unsafe { call(general::__NR_unlink, [path.as_ptr() as u64]) };
 }
 
-/// A descriptor that stands for the file to which a path leads from the folder `at`. Nothing is read or waited for. An
-/// address that cannot be read is an error.
+/// Returns a descriptor that refers to the file to which a path leads from the folder `at` (O_PATH). This
+/// reads nothing and does not block. An address that cannot be read is an error.
 pub(crate) fn open_path(at: i32, path: u64) -> Result<i32, i32> {
     const FLAGS: u64 = (general::O_PATH | general::O_CLOEXEC) as u64;
     // SAFETY: the kernel only reads the path, up to its NUL, and checks its address.
     unsafe { call(general::__NR_openat, [at as u64, path, FLAGS]) }.map(|fd| fd as i32)
 }
 
-/// Returns the number of bytes read.
+/// Reads from a descriptor. Returns the number of bytes read.
 pub(crate) fn read(fd: i32, buffer: &mut [u8]) -> Result<usize, i32> {
     let arguments = [fd as u64, buffer.as_mut_ptr() as u64, buffer.len() as u64];
     // SAFETY: the kernel writes no more than the buffer's length.
@@ -56,19 +56,20 @@ pub(crate) fn read(fd: i32, buffer: &mut [u8]) -> Result<usize, i32> {
 
 /// Closes a descriptor that the agent has opened, or was given.
 pub(crate) fn close(fd: i32) {
-    // SAFETY: the descriptor is not the program's, so nobody else uses it.
+    // SAFETY: the descriptor is not the program's, so no other code uses it.
     let _ = unsafe { call(general::__NR_close, [fd as u64]) };
 }
 
-/// The length of an open file, in bytes.
+/// Returns the length of an open file, in bytes.
 pub(crate) fn file_size(fd: i32) -> Result<u64, i32> {
     // SAFETY: lseek writes no memory.
     unsafe { call(general::__NR_lseek, [fd as u64, 0, general::SEEK_END.into()]) }
 }
 
-/// Whether the folder /proc/self/task holds one thread. If the kernel does not say, the answer is no.
+/// Returns whether the folder /proc/self/task contains one thread. If the kernel does not tell, the answer is
+/// no.
 pub(crate) fn has_one_thread() -> bool {
-    /// A folder has two links, and one for each folder in it.
+    /// A folder has two links, and one more for each folder in it.
     const LINKS: u64 = 3;
     let mut stat = core::mem::MaybeUninit::<general::stat>::zeroed();
     let path = c"/proc/self/task".as_ptr() as u64;
@@ -117,8 +118,8 @@ pub(crate) fn send_with(fd: i32, packet: &[u8], passed: i32) -> Result<(), i32> 
     unsafe { call(general::__NR_sendmsg, arguments) }.map(|_| ())
 }
 
-/// Waits until there is something to read, for at most so many milliseconds; says whether there is. A signal does not end
-/// the wait.
+/// Waits until there is something to read, for at most `milliseconds`. Returns whether there is. A signal
+/// does not end the wait.
 pub(crate) fn wait_readable(fd: i32, milliseconds: u64) -> bool {
     let end = task::now() + milliseconds * 1_000_000;
     loop {

@@ -11,8 +11,8 @@ pub(crate) const AT_PHNUM: u64 = auxvec::AT_PHNUM as u64;
 pub(crate) const AT_ENTRY: u64 = auxvec::AT_ENTRY as u64;
 pub(crate) const AT_HWCAP2: u64 = auxvec::AT_HWCAP2 as u64;
 
-/// The environment and the auxiliary vector. Whoever has made a value of this type has promised that both are there, and
-/// end as they should.
+/// The environment and the auxiliary vector. The caller of [`Start::of`] or [`Start::running`] has guaranteed
+/// that both exist and are terminated.
 pub(crate) struct Start {
     /// The environment, ended by null.
     environment: *mut *mut u8,
@@ -22,8 +22,8 @@ pub(crate) struct Start {
 
 impl Start {
     /// # Safety
-    /// `stack` must be what the kernel left: argc, argv, 0, envp, 0, auxiliary vector; and no code of the program may have
-    /// run, so that nobody changes it meanwhile.
+    /// `stack` must be what the kernel left: argc, argv, 0, envp, 0, auxiliary vector; and no code of the program may
+    /// have run, so that it does not change meanwhile.
     pub(crate) unsafe fn of(stack: *mut u64) -> Start {
         // SAFETY: the layout is the kernel's (x86-64 psABI 3.4.1).
         unsafe {
@@ -37,8 +37,8 @@ impl Start {
         }
     }
 
-    /// For a process that runs already: only where its stack began, and a copy of its auxiliary vector. Its environment
-    /// is not looked at.
+    /// Returns the value for a process that is already running, which only has its stack's start and a copy
+    /// of its auxiliary vector. Its environment is not accessed.
     ///
     /// # Safety
     /// The vector must be ended by type 0, and live as long as the value.
@@ -46,15 +46,15 @@ impl Start {
         Start { environment: stack as *mut *mut u8, auxiliary }
     }
 
-    /// An address near the oldest end of the main thread's stack.
+    /// Returns an address near the oldest end of the main thread's stack.
     pub(crate) fn stack(&self) -> u64 {
         self.environment as u64
     }
 
-    /// A value of the auxiliary vector; 0 if it has none of that type.
+    /// Returns a value of the auxiliary vector, or 0 if there is none of that type.
     pub(crate) fn auxiliary(&self, kind: u64) -> u64 {
         let mut at = self.auxiliary;
-        // SAFETY: whoever has made this value has promised that the vector is ended by type 0.
+        // SAFETY: the caller of `of` or `running` has guaranteed that the vector is terminated by type 0.
         unsafe {
             while (*at)[0] != 0 {
                 if (*at)[0] == kind {
@@ -66,7 +66,7 @@ impl Start {
         0
     }
 
-    /// The value of a variable, without its NUL, if the variable is set.
+    /// Returns the value of a variable, without its NUL, if the variable is set.
     pub(crate) fn value(&self, name: &str) -> Option<&[u8]> {
         let at = self.variable(name)?;
         // SAFETY: the string begins with the name and "=", and ends with a NUL.
@@ -84,8 +84,8 @@ impl Start {
         self.remove_pointer(at);
     }
 
-    /// Gives the variable `name` the value of the variable `saved`, whose name ends with `name`, and removes `saved`. If
-    /// `saved` is not set, removes `name`.
+    /// Gives the variable `name` the value of the variable `saved`, whose name ends with `name`, and removes `saved`.
+    /// If `saved` is not set, removes `name`.
     pub(crate) fn restore(&self, name: &str, saved: &str) {
         let Some(at) = self.variable(saved) else {
             self.remove(name);
@@ -101,7 +101,7 @@ impl Start {
         }
     }
 
-    /// Where the array has the variable, if it is set.
+    /// Returns the element of the array that contains the variable, if it is set.
     fn variable(&self, name: &str) -> Option<*mut *mut u8> {
         let mut at = self.environment;
         // SAFETY: the array is ended by null, and its strings are ended by a NUL. The comparison ends at the first

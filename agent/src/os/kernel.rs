@@ -20,17 +20,17 @@ pub(crate) const ENAMETOOLONG: i32 = errno::ENAMETOOLONG as i32;
 pub(crate) const ELOOP: i32 = errno::ELOOP as i32;
 pub(crate) const ECONNREFUSED: i32 = errno::ECONNREFUSED as i32;
 
-/// Whether the agent makes no system calls any more, because a seccomp filter of the program's may punish them. It is
-/// written by the thread that enters seccomp and read by any thread; a thread that reads the old value is one that made its
-/// call just before.
+/// Whether the agent makes no system calls any more, because the program's seccomp filter may punish them.
+/// The thread that enters seccomp writes it, and any thread reads it; a thread that reads the old value
+/// counts as one that made its call just before.
 static FROZEN: AtomicBool = AtomicBool::new(false);
 
-/// From now on system calls fail with EPERM instead of being made; or are made again.
+/// Makes system calls fail with EPERM from now on instead of being made, or allows them again.
 pub(crate) fn freeze(frozen: bool) {
     FROZEN.store(frozen, Ordering::Relaxed);
 }
 
-/// Whether system calls fail without being made.
+/// Returns whether system calls fail without being made.
 pub(crate) fn is_frozen() -> bool {
     FROZEN.load(Ordering::Relaxed)
 }
@@ -38,8 +38,8 @@ pub(crate) fn is_frozen() -> bool {
 /// Makes a system call. Arguments that it does not have are 0.
 ///
 /// # Safety
-/// The caller must own what the kernel is told to write, to unmap or to close, and everything that it is told to read must
-/// be there.
+/// The caller must own the memory and descriptors that the kernel is told to write, unmap or close, and
+/// everything that the kernel is told to read must be readable.
 pub(crate) unsafe fn call<const N: usize>(number: u32, arguments: [u64; N]) -> Result<u64, i32> {
     const { assert!(N <= 6, "a system call has six arguments at most") };
     if is_frozen() {
@@ -50,7 +50,8 @@ pub(crate) unsafe fn call<const N: usize>(number: u32, arguments: [u64; N]) -> R
         *place = argument;
     }
     let result: i64;
-    // SAFETY: of the registers, the kernel changes only rax, rcx and r11. What it does to memory is the caller's promise.
+    // SAFETY: of the registers, the kernel changes only rax, rcx and r11. What it does to memory is the caller's
+    // promise.
     unsafe {
         asm!(
             "syscall",

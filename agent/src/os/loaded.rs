@@ -17,7 +17,7 @@ pub(crate) struct Object {
 
 type FindObject = unsafe extern "C" fn(u64, *mut Object) -> i32;
 
-/// glibc's function; 0: it has none. Written once, before the first hook is in place.
+/// glibc's function, or 0 if glibc has none. Written once, before the first hook is in place.
 static FIND_OBJECT: AtomicU64 = AtomicU64::new(0);
 
 /// Finds the C library's function.
@@ -25,7 +25,7 @@ pub(crate) fn prepare(dynamic_linker: u64) {
     FIND_OBJECT.store(lookup::function(dynamic_linker, b"_dl_find_object"), Ordering::Relaxed);
 }
 
-/// Calls glibc's function, or answers -1, as it does if it finds nothing.
+/// Calls glibc's function. Returns -1 if there is none, as that function does if it finds nothing.
 ///
 /// # Safety
 /// `result` must be writable.
@@ -37,8 +37,8 @@ pub(crate) unsafe fn find_object(address: u64, result: *mut Object) -> i32 {
     }
 }
 
-/// Whether an address lies in a loaded object. If the C library cannot tell (glibc before 2.35), every address counts as
-/// one that does.
+/// Returns whether an address lies in a loaded object. If the C library cannot tell (glibc before 2.35),
+/// every address counts as one that does.
 pub(crate) fn is_in_object(address: u64) -> bool {
     let mut object = Object { flags: 0, start: 0, end: 0, link_map: 0, eh_frame: 0, reserved: [0; 7] };
     // SAFETY: the result is a local variable.

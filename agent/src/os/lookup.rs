@@ -1,5 +1,5 @@
-//! Finds functions in the program's other libraries, without the C library's help: dlsym is in another
-//! library before glibc 2.34, and cannot be called before the C library is ready.
+//! Finds functions in the program's libraries without the C library's help: before glibc 2.34, dlsym is in
+//! another library, and it cannot be called before the C library is ready.
 //!
 //! Source: System V gABI, chapter 5 (dynamic section); the DT_GNU_HASH format as in glibc, elf/dl-lookup.c.
 #![allow(
@@ -19,11 +19,11 @@ struct LinkMap {
     next: *const LinkMap,
 }
 
-/// Functions whose start leads to us, in a process that was attached to: each with the address by which it can
-/// be called nevertheless.
+/// Functions whose start is redirected to the agent, in a process that was attached to: each with the address
+/// at which its own code can still be called.
 static DETOURS: [[AtomicU64; 2]; DETOURS_MAX] = [const { [const { AtomicU64::new(0) }; 2] }; DETOURS_MAX];
 
-/// From now on they are found at those addresses.
+/// Sets the addresses at which these functions are found from now on.
 pub(crate) fn set_detours(detours: &[[u64; 2]]) {
     for (place, detour) in DETOURS.iter().zip(detours) {
         for (to, from) in place.iter().zip(detour) {
@@ -32,28 +32,29 @@ pub(crate) fn set_detours(detours: &[[u64; 2]]) {
     }
 }
 
-/// The first loaded object's definition of a function, ours left out; 0: there is none. The argument is the
-/// address of ld.so's ELF header (AT_BASE).
+/// Returns the address of a function in the first loaded object that defines it, except the agent's library,
+/// or 0 if none does. `dynamic_linker` is the address of ld.so's ELF header (AT_BASE).
 pub(crate) fn function(dynamic_linker: u64, name: &[u8]) -> u64 {
     let found = start_of(dynamic_linker, name);
     let detour = DETOURS.iter().find(|[at, _]| found != 0 && at.load(Ordering::Relaxed) == found);
     detour.map_or(found, |[_, copy]| copy.load(Ordering::Relaxed))
 }
 
-/// The same, also where its start leads to us.
+/// Returns the start of a function like [`function`], even if that start is redirected to the agent.
 pub(crate) fn start_of(dynamic_linker: u64, name: &[u8]) -> u64 {
-    // SAFETY: a map of ld.so's list.
+    // SAFETY: the map is one of ld.so's list.
     each_object(dynamic_linker, |map| unsafe { find_in(map, name) }).unwrap_or(0)
 }
 
-/// The executable segment around an address, of whichever object it is in; (0, 0): none.
+/// Returns the extent of the executable segment that contains an address, of whichever object, or (0, 0) if
+/// there is none.
 pub(crate) fn text_around(dynamic_linker: u64, address: u64) -> (u64, u64) {
     let found = each_object(dynamic_linker, |map| {
         const PT_LOAD: u32 = 1;
         if map.bias == 0 {
             return None;
         }
-        // SAFETY: a library's ELF header is where it is loaded; see `of_header`.
+        // SAFETY: a library's load address is that of its ELF header; see `of_header`.
         unsafe {
             let headers = map.bias + *((map.bias + 0x20) as *const u64);
             let (size, count) = (*((map.bias + 0x36) as *const u16), *((map.bias + 0x38) as *const u16));
@@ -72,12 +73,13 @@ pub(crate) fn text_around(dynamic_linker: u64, address: u64) -> (u64, u64) {
     found.unwrap_or((0, 0))
 }
 
-/// The extent of the C library's text; (0, 0): it was not found.
+/// Returns the extent of the C library's text, or (0, 0) if it was not found.
 pub(crate) fn libc_text(dynamic_linker: u64) -> (u64, u64) {
     text_around(dynamic_linker, start_of(dynamic_linker, b"siglongjmp"))
 }
 
-/// Asks each loaded object but ours, in the dynamic linker's order.
+/// Calls `ask` with each loaded object except the agent's library, in the dynamic linker's order, until it
+/// returns a value.
 #[cfg_attr(test, allow(unused_mut, unused_variables))]
 fn each_object<T>(dynamic_linker: u64, mut ask: impl FnMut(&LinkMap) -> Option<T>) -> Option<T> {
     #[cfg(not(test))]
@@ -139,11 +141,11 @@ unsafe fn find_in(map: &LinkMap, name: &[u8]) -> Option<u64> {
     const DT_SYMTAB: u64 = 6;
     const DT_GNU_HASH: u64 = 0x6fff_fef5;
     let (mut strings, mut symbols, mut hash) = (0, 0, 0);
-    // SAFETY: the dynamic section ends with type 0, and its tables are mapped and consistent.
+    // SAFETY: the dynamic section is terminated by type 0, and its tables are mapped and consistent.
     unsafe {
         let mut at = map.dynamic;
         while !at.is_null() && (*at)[0] != 0 {
-            // ld.so has added the bias to these, but in read-only objects (the vDSO).
+            // ld.so has added the bias to these values, except in read-only objects (the vDSO).
             let value = (*at)[1];
             let address = if value < map.bias { value + map.bias } else { value };
             match (*at)[0] {

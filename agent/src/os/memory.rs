@@ -1,4 +1,4 @@
-//! Mappings.
+//! Memory mappings of the process.
 #![allow(unsafe_code, reason = "mappings are made, changed and taken away")]
 
 use crate::os::kernel::{EFAULT, EINVAL, call};
@@ -35,8 +35,8 @@ pub(crate) unsafe fn mmap(
     unsafe { call(__NR_mmap, [address, len, protection, flags, fd as u64, offset]) }
 }
 
-/// Maps zeros at an address that the kernel chooses, which it returns. They will be used sparsely, so the kernel is asked
-/// for no huge pages.
+/// Maps zeros at an address that the kernel chooses, and returns that address. The mapping will be used
+/// sparsely, so the kernel is told not to use huge pages.
 pub(crate) fn map_zeros(len: u64, protection: u64) -> Result<u64, i32> {
     // SAFETY: a mapping whose address the kernel chooses replaces nothing.
     let at = unsafe { mmap(0, len, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0) }?;
@@ -50,14 +50,14 @@ pub(crate) fn prefer_huge_pages(address: u64, len: u64) {
     advise(address, len, general::MADV_HUGEPAGE);
 }
 
-/// Gives advice about huge pages. A kernel without huge pages refuses it, and there is nothing to be done about that.
+/// Gives advice about huge pages. A kernel without huge pages refuses it, which does no harm.
 fn advise(address: u64, len: u64, advice: u32) {
     // SAFETY: advice about huge pages changes no contents.
     let _ = unsafe { call(__NR_madvise, [address, len, advice.into()]) };
 }
 
-/// Whether a page that was written may be executed. It may not under PR_SET_MDWE, nor if a policy forbids it; then a page
-/// of code from which execution was taken away could not get it back.
+/// Returns whether a page that was written may be executed. PR_SET_MDWE or a security policy may forbid it;
+/// then a page of code from which the right to execute was taken away could not get it back.
 pub(crate) fn may_make_code() -> bool {
     // SAFETY: the kernel chooses the address, and no other code knows of the page.
     unsafe {
@@ -71,12 +71,13 @@ pub(crate) fn may_make_code() -> bool {
     }
 }
 
-/// The mappings that [`map_zeros`] has made, and the arena: address and length. An injector that leaves the process reads
-/// the table and unmaps them. A mapping for which the table has no room stays in the process.
+/// Address and length of each mapping that [`map_zeros`] has made, and of the arena. An injector that leaves
+/// the process reads the table and unmaps them. A mapping for which the table has no room stays in the
+/// process.
 pub(crate) static MAPPED: [[AtomicU64; 2]; attach::MAPPED_MAX] =
     [const { [const { AtomicU64::new(0) }; 2] }; attach::MAPPED_MAX];
 
-/// Enters a mapping into the table.
+/// Adds a mapping to the table.
 pub(crate) fn note(at: u64, len: u64) {
     for [address, length] in &MAPPED {
         if address.load(Ordering::Relaxed) == 0
@@ -107,18 +108,19 @@ pub(crate) unsafe fn munmap(address: u64, len: u64) -> Result<u64, i32> {
 /// # Safety
 /// The caller must own the range, and no thread may need the access that is taken away.
 pub(crate) unsafe fn mprotect(address: u64, len: u64, protection: u64) -> Result<u64, i32> {
-    // SAFETY: the caller owns the range, and knows who uses it.
+    // SAFETY: the caller owns the range, and has guaranteed that no thread needs the access that is taken
+    // away.
     unsafe { call(__NR_mprotect, [address, len, protection]) }
 }
 
-/// Maps the shared memory at `address` once more, `len` bytes long, and returns the new address. This is mremap(2) with an
-/// old size of 0, which needs no file descriptor, so that none has to be kept open.
+/// Maps the shared memory at `address` once more, `len` bytes long, and returns the new address. This is mremap(2)
+/// with an old size of 0, which needs no file descriptor, so that none has to be kept open.
 pub(crate) fn map_again(address: u64, len: u64) -> Result<u64, i32> {
     // SAFETY: an old size of 0 leaves the old mapping alone, and the kernel chooses the address of the new one.
     unsafe { call(__NR_mremap, [address, 0, len, MREMAP_MAYMOVE]) }
 }
 
-/// The same, in place of what lies at `to`.
+/// Maps the shared memory at `address` once more, like [`map_again`], over the mappings at `to`.
 ///
 /// # Safety
 /// The caller must own `to..to + len`.
@@ -127,8 +129,9 @@ pub(crate) unsafe fn map_again_over(address: u64, len: u64, to: u64) -> Result<u
     unsafe { call(__NR_mremap, [address, 0, len, MREMAP_MAYMOVE | MREMAP_FIXED, to]) }
 }
 
-/// Makes every page of a shared mapping present and writable. If the file system is full, this is an error here, and would
-/// be a SIGBUS later. A kernel before 5.14 does not know the call; then the risk is taken.
+/// Makes every page of a shared mapping present and writable. If the file system is full, this is an error
+/// here, and would be a SIGBUS later. A kernel before 5.14 does not support the call; the SIGBUS is then
+/// possible.
 pub(crate) fn populate(address: u64, len: u64) -> Result<(), i32> {
     // SAFETY: making pages present changes no contents.
     match unsafe { call(__NR_madvise, [address, len, general::MADV_POPULATE_WRITE.into()]) } {
@@ -137,7 +140,8 @@ pub(crate) fn populate(address: u64, len: u64) -> Result<(), i32> {
     }
 }
 
-/// Whether a byte at an address of the process cannot be read. If the kernel does not say so, the byte counts as readable.
+/// Returns whether a byte at an address of the process cannot be read. If the kernel does not tell, the byte
+/// counts as readable.
 pub(crate) fn is_unreadable(process: u32, address: u64) -> bool {
     let mut byte = 0_u8;
     // struct iovec: base, length.

@@ -1,4 +1,4 @@
-//! Where a process's files are: the run folder, and its own name there.
+//! The place of a process's files: the run folder, and the process's own name in it.
 
 use gprofinject_abi::{FOLDER_MAX, PLAN_SUFFIX, REGION_SUFFIX, ask::NAME_MAX};
 
@@ -39,7 +39,7 @@ impl Place {
         self.bytes.get(self.folder + 1..self.len).unwrap_or_default()
     }
 
-    /// Another process's place in the same folder: a letter and a number.
+    /// Returns another process's place in the same folder, named by a letter and a number.
     pub(crate) fn sibling(&self, letter: u8, number: u32) -> Place {
         let mut place = *self;
         let mut digits = [0; 10];
@@ -58,14 +58,14 @@ impl Place {
         place
     }
 
-    /// The path of one of the process's files, NUL-terminated.
+    /// Returns the path of one of the process's files, NUL-terminated.
     pub(crate) fn file(&self, suffix: &str) -> File {
         let mut file = File { bytes: self.bytes, len: self.len };
         file.push(suffix);
         file
     }
 
-    /// The path of a file of the whole run, NUL-terminated.
+    /// Returns the path of a file of the whole run, NUL-terminated.
     pub(crate) fn shared(&self, name: &str) -> File {
         let mut file = File { bytes: self.bytes, len: self.folder + 1 };
         file.push(name);
@@ -73,10 +73,10 @@ impl Place {
     }
 }
 
-/// Where the set-up finds a process's files.
+/// The way in which the set-up gets at a process's files.
 pub(crate) enum Files<'a> {
     Named(&'a Place),
-    /// They are open already, and the code that has opened them closes them.
+    /// The files are already open, and the code that has opened them closes them.
     Open {
         region: i32,
         plan: i32,
@@ -84,7 +84,7 @@ pub(crate) enum Files<'a> {
 }
 
 impl Files<'_> {
-    /// Has something done with the region file.
+    /// Calls `work` with a descriptor of the region file.
     pub(crate) fn region<T>(&self, work: impl FnOnce(i32) -> Result<T, i32>) -> Result<T, i32> {
         match self {
             Files::Named(place) => opened(&place.file(REGION_SUFFIX), true, work),
@@ -92,7 +92,7 @@ impl Files<'_> {
         }
     }
 
-    /// Has something done with the plan file.
+    /// Calls `work` with a descriptor of the plan file.
     pub(crate) fn plan<T>(&self, work: impl FnOnce(i32) -> Result<T, i32>) -> Result<T, i32> {
         match self {
             Files::Named(place) => opened(&place.file(PLAN_SUFFIX), false, work),
@@ -123,7 +123,7 @@ impl File {
         self.bytes[self.len] = 0;
     }
 
-    /// With the NUL.
+    /// Returns the path with its NUL.
     pub(crate) fn path(&self) -> &[u8] {
         &self.bytes[..=self.len]
     }

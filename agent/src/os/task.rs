@@ -4,36 +4,36 @@
 use crate::os::kernel::{EPERM, ESRCH, call};
 use linux_raw_sys::general;
 
-/// The calling thread's number.
+/// Returns the calling thread's number.
 pub(crate) fn gettid() -> u32 {
     // SAFETY: no arguments.
     unsafe { call(general::__NR_gettid, []) }.unwrap_or(0) as u32
 }
 
-/// The process's number.
+/// Returns the process's number.
 pub(crate) fn getpid() -> u32 {
     // SAFETY: no arguments.
     unsafe { call(general::__NR_getpid, []) }.unwrap_or(0) as u32
 }
 
-/// Whether a thread of a process is alive.
+/// Returns whether a thread of a process is alive.
 pub(crate) fn thread_lives(pid: u32, tid: u32) -> bool {
     // SAFETY: signal 0 is not sent.
     let result = unsafe { call(general::__NR_tgkill, [pid.into(), tid.into(), 0]) };
     result != Err(ESRCH)
 }
 
-/// The largest file that the process may make, in bytes.
+/// Returns the size limit of files that the process makes, in bytes.
 pub(crate) fn file_size_limit() -> u64 {
     limit(general::RLIMIT_FSIZE)
 }
 
-/// How large the main thread's stack may become, in bytes.
+/// Returns the size limit of the main thread's stack, in bytes.
 pub(crate) fn stack_limit() -> u64 {
     limit(general::RLIMIT_STACK)
 }
 
-/// A soft limit.
+/// Returns a soft limit.
 fn limit(resource: u32) -> u64 {
     let mut limit = general::rlimit64 { rlim_cur: u64::MAX, rlim_max: u64::MAX };
     // SAFETY: the kernel writes the limit.
@@ -41,7 +41,7 @@ fn limit(resource: u32) -> u64 {
     limit.rlim_cur
 }
 
-/// CLOCK_MONOTONIC, in nanoseconds.
+/// Returns the time of CLOCK_MONOTONIC in nanoseconds.
 pub(crate) fn now() -> u64 {
     // struct timespec.
     let mut time = [0_u64; 2];
@@ -66,7 +66,7 @@ pub(crate) fn set_blocked_signals(mask: u64) -> Result<u64, i32> {
     Ok(old)
 }
 
-/// struct sigaction as the kernel has it.
+/// struct sigaction in the kernel's layout.
 #[repr(C)]
 pub(crate) struct SignalAction {
     pub handler: u64,
@@ -83,8 +83,9 @@ pub(crate) unsafe fn set_signal_action(signal: u32, action: &SignalAction) -> Re
     unsafe { call(general::__NR_rt_sigaction, arguments) }
 }
 
-/// Makes a timer that sends `signal` every `interval` nanoseconds of CPU time: of the given thread, which must be the
-/// calling one, and to that thread; or of the process, to the thread that runs. Returns the timer's id.
+/// Makes a timer that sends `signal` every `interval` nanoseconds of CPU time. With `thread`, which must be
+/// the calling thread, it measures that thread's time and sends the signal to it; otherwise it measures the
+/// process's time and sends the signal to the running thread. Returns the timer's id.
 pub(crate) fn start_timer(thread: Option<u32>, signal: u32, interval: u64) -> Result<i32, i32> {
     // struct sigevent: value, signo, notify, tid, padding to 64 bytes.
     let mut event = [0_u32; 16];
@@ -121,14 +122,13 @@ pub(crate) fn set_gs(base: u64) -> Result<(), i32> {
 
 /// Forks without the C library.
 ///
-/// # Safety
-/// The C library does not know of the child, so the child may only make system calls.
+/// The C library does not know about the child, so the child may only make system calls.
 pub(crate) unsafe fn fork() -> Result<u64, i32> {
     // SAFETY: the child has memory of its own; what it does there is the caller's promise.
     unsafe { call(general::__NR_fork, []) }
 }
 
-/// Begins a session of its own.
+/// Makes the process the leader of a new session.
 pub(crate) fn leave_session() {
     // SAFETY: no arguments.
     let _ = unsafe { call(general::__NR_setsid, []) };
@@ -152,7 +152,8 @@ pub(crate) fn exit(status: u64) -> ! {
     }
 }
 
-/// Stops the calling thread for good, without using the processor. It is for what cannot happen, and has no way on.
+/// Stops the calling thread for good, without using the processor. This is for cases that cannot happen, in
+/// which the thread has no way to continue.
 pub(crate) fn sleep_for_ever() -> ! {
     loop {
         // SAFETY: pause takes no arguments and touches no memory.

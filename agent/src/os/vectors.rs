@@ -1,6 +1,7 @@
-//! What calls keep of the vector registers, around calls of ours that stand where the program makes none.
+//! Assembly that preserves the vector registers around calls of agent code, in places where the program makes
+//! no call.
 
-/// Assembly: the lower halves of the vector registers onto the stack, which is aligned to 16; 256 bytes.
+/// Assembly: pushes the lower halves of the vector registers, 256 bytes. The stack must be aligned to 16.
 macro_rules! save_vectors {
     () => {
         concat!(
@@ -25,7 +26,7 @@ macro_rules! save_vectors {
     };
 }
 
-/// The same back. The stack pointer stays.
+/// Assembly: restores the vector registers. The stack pointer does not change.
 macro_rules! restore_vectors {
     () => {
         concat!(

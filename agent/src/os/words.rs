@@ -8,7 +8,7 @@ use gprofinject_abi::shared::WordsRef;
 /// Bytes of the symbol below.
 const LEN: usize = 56;
 
-// A thread begins with what the TLS image holds; the set-up writes the image (see `image`).
+// A thread begins with the contents of the TLS image; the set-up writes the image (see `image`).
 #[cfg(not(test))]
 global_asm!(
     ".section .tdata.gprofinject, \"awT\", @progbits",
@@ -37,7 +37,7 @@ global_asm!(
 
 const _: () = assert!(size_of::<ThreadWords>() == LEN);
 
-/// Offset of the words from the thread pointer; the same in every thread.
+/// Returns the offset of the words from the thread pointer, which is the same in every thread.
 pub(crate) fn offset() -> i64 {
     let offset: i64;
     // SAFETY: the instruction reads the GOT entry, which the dynamic linker has filled before any code of ours ran.
@@ -47,24 +47,25 @@ pub(crate) fn offset() -> i64 {
     offset
 }
 
-/// The calling thread's words.
+/// Returns the calling thread's words.
 pub(crate) fn get() -> WordsRef {
     let at = thread_pointer().wrapping_add_signed(offset()) as *mut ThreadWords;
-    // SAFETY: the words are part of the thread's TLS block, which is aligned as the variable is, and lives as long as the
-    // thread does. No copy of the pointer leaves the thread. Apart from thunks, only `WordsRef` reaches the words.
+    // SAFETY: the words are part of the thread's TLS block, which is aligned like the variable, and lives as
+    // long as the thread. No copy of the pointer leaves the thread. Apart from thunks, only `WordsRef`
+    // accesses the words.
     unsafe { WordsRef::new(core::ptr::NonNull::new_unchecked(at)) }
 }
 
-/// The address of the thread control block.
+/// Returns the address of the thread control block.
 pub(crate) fn thread_pointer() -> u64 {
     let pointer: u64;
-    // SAFETY: fs:0 holds the thread pointer itself (x86-64 TLS ABI, variant II).
+    // SAFETY: fs:0 contains the thread pointer itself (x86-64 TLS ABI, variant II).
     unsafe { asm!("mov {}, fs:[0]", out(reg) pointer, options(nostack, pure, readonly)) };
     pointer
 }
 
-/// The place of the words in the library's TLS image, from which the words of new threads are copied. The library has no
-/// other TLS, so its image begins with the words.
+/// Returns the words in the library's TLS image, from which the words of new threads are copied. The library
+/// has no other TLS, so its image begins with the words.
 pub(crate) fn image() -> Option<WordsRef> {
     #[cfg(not(test))]
     {
@@ -72,8 +73,8 @@ pub(crate) fn image() -> Option<WordsRef> {
         let library: u64;
         // SAFETY: the linker defines __ehdr_start as the place where it maps the ELF header.
         unsafe { asm!("lea {}, [rip + __ehdr_start]", out(reg) library, options(nostack, pure, nomem)) };
-        // SAFETY: e_phoff, e_phentsize and e_phnum of our own header, and the program headers that they name. The linker
-        // was told to leave the image writable (build.rs).
+        // SAFETY: e_phoff, e_phentsize and e_phnum of our own header, and the program headers that they name. The
+        // linker was told to leave the image writable (build.rs).
         unsafe {
             let headers = library + *((library + 0x20) as *const u64);
             let (size, count) = (*((library + 0x36) as *const u16), *((library + 0x38) as *const u16));

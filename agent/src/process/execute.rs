@@ -189,7 +189,8 @@ unsafe fn followed(
 /// `given` must be null or end with null.
 unsafe fn entries(given: *const *const u8) -> usize {
     let mut count = 0;
-    // SAFETY: the caller has promised that `given` is null or ends with null, so all entries before that null are readable.
+    // SAFETY: the caller has promised that `given` is null or ends with null, so all entries before that null are
+    // readable.
     while !given.is_null() && unsafe { !(*given.add(count)).is_null() } {
         count += 1;
     }

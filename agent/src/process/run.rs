@@ -1,4 +1,5 @@
-//! The run that the process belongs to, if the injector follows it: its place in the run folder, and the injector's socket.
+//! The run that the process belongs to, if the injector follows it: its place in the run folder, and the injector's
+//! socket.
 
 use crate::os::current::Current;
 use crate::os::files;

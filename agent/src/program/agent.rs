@@ -1,7 +1,7 @@
 //! The agent's facts about its program and the process: written once, as a whole, and never changed.
 //!
-//! A forked child does not change the [`Agent`] of its parent. It installs another one, and the old one stays valid for the
-//! code that the fork has interrupted.
+//! A forked child does not change the [`Agent`] of its parent. It installs another one, and the old one stays valid
+//! for the code that the fork has interrupted.
 #![allow(
     unsafe_code,
     reason = "a header that nobody reads is a static; the plan's tables are indexed by its numbers"
@@ -16,7 +16,7 @@ use gprofinject_abi::plan::{CallJump, CodeRange, Frame, FunctionRecord, LEAF, Or
 use gprofinject_abi::region::{RegionHeader, RegionOrders};
 use gprofinject_abi::shared::RegionRef;
 
-/// Addresses are runtime addresses unless the field says otherwise.
+/// Addresses are runtime addresses unless a field documents otherwise.
 #[derive(Clone, Copy)]
 pub(crate) struct Agent {
     /// Whether the set-up has reached the point at which it installs this value.

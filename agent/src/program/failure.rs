@@ -56,15 +56,15 @@ pub(crate) fn attempt<W: FnOnce() -> T, T>(work: W) -> Option<T> {
     }
     let mut call = Call { work: Some(work), result: None };
     let routine = run::<W, T> as extern "C" fn(*mut Call<W, T>);
-    // SAFETY: the routine gets the type that it expects. If it is left by a panic, `gpi_guard` restores the registers that a
-    // function must preserve, and the result stays `None`.
+    // SAFETY: the routine gets the type that it expects. If it is left by a panic, `gpi_guard` restores the registers
+    // that a function must preserve, and the result stays `None`.
     unsafe { gpi_guard(routine as *const () as u64, (&raw mut call).cast()) };
     call.result
 }
 
 // gpi_guard(routine, argument) calls the routine. It leaves a mark on the stack for the panic handler: a word with the
-// address of the next word, which holds the address of `gpi_guard_out`. The mark is erased when it is no longer needed, so
-// that it is not found in memory that a later frame has not written.
+// address of the next word, which holds the address of `gpi_guard_out`. The mark is erased when it is no longer
+// needed, so that it is not found in memory that a later frame has not written.
 global_asm!(
     ".text",
     ".globl gpi_guard, gpi_guard_out, gpi_leave",
@@ -134,8 +134,8 @@ pub(crate) fn panicked(place: Option<(&[u8], u32)>) -> ! {
         report(if agent.is_set_up { agent.region } else { set_up.unwrap_or(agent.region) }, place);
     }
     match mark() {
-        // SAFETY: the mark is that of the innermost `gpi_guard`, whose frame is still there, since this code runs below it. The
-        // frames in between are Rust's, which have nothing to clean up.
+        // SAFETY: the mark is that of the innermost `gpi_guard`, whose frame is still there, since this code runs
+        // below it. The frames in between are Rust's, which have nothing to clean up.
         Some(mark) => unsafe { gpi_leave(mark) },
         None => task::sleep_for_ever(),
     }

@@ -117,8 +117,8 @@ fn protect(agent: &Agent, to: impl Fn(u64) -> u64) -> Result<(), i32> {
     let arena = (agent.arena_lo, len, memory::PROT_READ | memory::PROT_EXEC);
     let arena = Some(arena).filter(|_| !agent.call_jumps.is_empty());
     for (lo, len, loaded) in executable_segments(agent).chain(arena) {
-        // SAFETY: these are the program's text and the agent's arena. Where `to` takes the right to execute away, the caller
-        // has made sure that no other thread runs.
+        // SAFETY: these are the program's text and the agent's arena. Where `to` takes the right to execute away, the
+        // caller has made sure that no other thread runs.
         unsafe { memory::mprotect(lo, len, to(loaded)) }?;
     }
     Ok(())
@@ -135,7 +135,8 @@ fn executable_segments(agent: &Agent) -> impl Iterator<Item = (u64, u64, u64)> {
     (0..count).filter_map(move |i| {
         // struct Elf64_Phdr: type, flags, offset, vaddr, paddr, filesz, memsz, align.
         let header = (at + i * size) as *const u32;
-        // SAFETY: the auxiliary vector, which the kernel or the injector has made, says that the program headers are there.
+        // SAFETY: the auxiliary vector, which the kernel or the injector has made, gives the address of the program
+        // headers.
         let (kind, flags, address, len) = unsafe {
             let words = header.cast::<u64>();
             (*header, *header.add(1), *words.add(2), *words.add(5))

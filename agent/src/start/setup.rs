@@ -195,7 +195,8 @@ fn stack_room() -> u64 {
 fn check(patches: &[Patch], bias: u64) -> Result<(), Refusal> {
     for patch in patches {
         let len = patch.len as usize;
-        // SAFETY: the program is the planned one, as its entry point says, so the address lies in its mapped text.
+        // SAFETY: the program is the planned one, as the check of its entry point has shown, so the address lies in
+        // its mapped text.
         let text = unsafe { slice::from_raw_parts(patch.address.wrapping_add(bias) as *const u8, len) };
         if patch.original.get(..len) != Some(text) {
             return Err(Refusal { address: patch.address, ..Refusal::new(Trouble::TextDiffers) });

@@ -60,8 +60,8 @@ unsafe extern "C" fn backtrace(buffer: *mut u64, size: i32) -> i32 {
     if real == 0 {
         return 0;
     }
-    // SAFETY: the address is that of glibc's function. The program's buffer has room for `size` addresses, as that function
-    // demands; ours has room for `room` addresses, and no other code knows of it.
+    // SAFETY: the address is that of glibc's function. The program's buffer has room for `size` addresses, as that
+    // function demands; ours has room for `room` addresses, and no other code knows of it.
     unsafe {
         let real = core::mem::transmute::<u64, Backtrace>(real);
         let own = if size > 0 {

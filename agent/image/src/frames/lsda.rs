@@ -198,10 +198,10 @@ impl Used {
 mod tests {
     use super::*;
 
-    /// Two call sites, of which the second has a landing pad and an action that catches the first type, of one byte offsets.
+    /// Two call sites, of which the second has a landing pad and an action that catches the first type.
     const TABLE: [u8; 22] = [
         0xff, // lp_start: the function
-        0x03, 15, // types: udata4, up to 15 bytes behind this one
+        0x03, 19, // types: udata4; they end 19 bytes behind this one
         0x01, 8, // call sites: uleb128, 8 bytes
         0, 4, 0, 0, // 0x1000..0x1004: no pad
         4, 2, 0x20, 1, // 0x1004..0x1006: pad 0x1020, first action
@@ -223,7 +223,6 @@ mod tests {
         assert_eq!(table.sites, sites);
         assert_eq!((table.actions, table.size), (&[1, 0][..], 4));
         assert_eq!(table.types, [0x78, 0x56, 0x34, 0x12]);
-        // The types end at 0x5012: one byte further, and they would be others.
         assert_eq!(table.types_at, AT + 18);
         let cut = |at: u64| from(at).and_then(|bytes| bytes.get(..bytes.len() - 10));
         assert!(Table::read(AT, 0x1000, cut, at).is_none());

@@ -1,4 +1,5 @@
-//! The machine code that a copy has in addition to, or in place of, the instructions of the original.
+//! The machine code in a copy that is added to the instructions of the original, or that replaces some of
+//! them.
 
 use crate::x86::jump::JUMP;
 use crate::x86::nops::NOPS;
@@ -28,8 +29,8 @@ pub(crate) const INC_LEN: u32 = INC.len() as u32 + 4;
 /// Bytes of a counter's code that preserves the flags.
 pub(crate) const KEEP_LEN: u32 = INC_LEN + (LEAVE_RED_ZONE.len() + 2 + BACK_TO_RED_ZONE.len()) as u32;
 
-/// For such code: the offset behind each instruction that moves the stack pointer, and how many bytes the
-/// stack pointer is then below where it was.
+/// For a counter's code that preserves the flags: the offset after each instruction that moves the stack
+/// pointer, and the distance in bytes by which the stack pointer is then below its original value.
 pub(crate) const KEEP_FRAMES: [(u32, i64); 4] = [(5, 128), (6, 136), (KEEP_LEN - 8, 128), (KEEP_LEN, 0)];
 
 /// Bytes of a near jump.
@@ -38,14 +39,14 @@ pub(crate) const NEAR_JUMP: u32 = JUMP as u32;
 /// `call next; next: lea rsp, [rsp+8]; push qword [rip+...]`, without the displacement.
 pub(crate) const PUSH_ORIGINAL: [u8; 12] = [0xe8, 0, 0, 0, 0, 0x48, 0x8d, 0x64, 0x24, 8, 0xff, 0x35];
 
-/// Bytes of that with the displacement.
+/// Bytes of that code with the displacement.
 pub(crate) const PUSH_ORIGINAL_LEN: u32 = PUSH_ORIGINAL.len() as u32 + 4;
 
 /// Bytes of the word that it pushes.
 pub(crate) const WORD: u32 = 8;
 
-/// Bytes of the comparison of a target. Nops behind the `cmp` fill it up to the longest form: two prefixes,
-/// REX, opcode, ModRM, SIB, displacement.
+/// Bytes of the comparison of a target. Nops after the `cmp` pad it to the longest form: two prefixes, REX,
+/// opcode, ModRM, SIB, displacement.
 pub(crate) const COMPARE: u32 = COMPARE_FRAMES[3].0 + 6;
 
 /// Bytes of the longest `cmp`.
@@ -91,7 +92,8 @@ impl Writer<'_> {
         }
     }
 
-    /// Writes a counter. `place` is its offset from what gs points to. `None`: that is too far.
+    /// Writes a counter. `place` is its offset in bytes from the base of the gs segment. Returns `None` if
+    /// the offset does not fit into a displacement.
     pub(crate) fn count(&mut self, place: u64, keeps_flags: bool) -> Option<()> {
         let place = i32::try_from(place).ok()?.to_le_bytes();
         if keeps_flags {
@@ -107,8 +109,8 @@ impl Writer<'_> {
         Some(())
     }
 
-    /// Writes a comparison that branches to `goal` if the indirect jump `code`, which stands at `ip` in the
-    /// original, would lead to `target`. `None`: something is out of reach.
+    /// Writes a comparison that branches to `goal` if the indirect jump `code`, which is at `ip` in the
+    /// original, would lead to `target`. Returns `None` if an address is out of reach.
     pub(crate) fn compare(&mut self, ip: u64, code: &[u8], target: u64, goal: u64) -> Option<()> {
         let start = self.at;
         let jump = Decoder::with_ip(64, code, ip, DecoderOptions::NONE).decode();
@@ -154,14 +156,14 @@ impl Writer<'_> {
         to.wrapping_sub(self.base.wrapping_add((self.at + len).into())) as i64
     }
 
-    /// Writes a displacement of four bytes. `None`: `to` is out of reach.
+    /// Writes a displacement of four bytes. Returns `None` if `to` is out of reach.
     pub(crate) fn displacement(&mut self, to: u64) -> Option<()> {
         let distance = i32::try_from(self.distance(4, to)).ok()?;
         self.put(&distance.to_le_bytes());
         Some(())
     }
 
-    /// Writes a displacement of one byte. `None`: `to` is out of reach.
+    /// Writes a displacement of one byte. Returns `None` if `to` is out of reach.
     pub(crate) fn short(&mut self, to: u64) -> Option<()> {
         let distance = i8::try_from(self.distance(1, to)).ok()?;
         self.put(&distance.to_le_bytes());

@@ -1,4 +1,4 @@
-//! All counted functions of a program, and where their copies stand.
+//! All counted functions of a program, and the places of their copies.
 
 use crate::blocks::frames::check::check;
 use crate::blocks::graph::Graph;
@@ -13,16 +13,16 @@ use gprofinject_image::{FunctionKind, Image};
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// All counted functions, and where their copies stand. Offsets count from the start of the copies.
+/// All counted functions, and the places of their copies. Offsets count from the start of the copies.
 #[derive(Debug, Default)]
 pub(crate) struct Copies {
     /// The counted functions, sorted by address.
     pub(crate) units: Vec<Unit>,
     /// For the index of a function in the image: the index of its unit.
     unit_of: HashMap<usize, usize>,
-    /// Bytes of all copies.
+    /// The total size of all copies, in bytes.
     pub(crate) len: u32,
-    /// The number of all counters.
+    /// The total number of counters.
     pub(crate) counters: u32,
     /// Why functions are not counted, by address.
     uncounted: HashMap<u64, Uncounted>,
@@ -88,11 +88,12 @@ impl Copies {
         copies
     }
 
-    /// Reads a function, whose code and cold parts are `stretches`, and lays its copy out.
+    /// Reads a function and lays out its copy. `stretches` has the code of the function and of its cold
+    /// parts.
     ///
     /// # Errors
     ///
-    /// Why the function cannot be counted.
+    /// Returns the reason if the function cannot be counted.
     fn unit(
         &self,
         image: &Image,
@@ -116,8 +117,8 @@ impl Copies {
         Ok(Unit { function, steps, graph, layout, redirects: ways.redirects, first_counter: self.counters })
     }
 
-    /// Gives each part of each copy its place. The functions come first and their cold parts behind them, so
-    /// what runs often lies together.
+    /// Assigns a place to each part of each copy. All cold parts come after the functions, so that code that
+    /// runs often lies together.
     fn place(&mut self) {
         // An offset of 0 would mean that there is no landing pad, so no part begins there.
         let mut next = ALIGN;
@@ -130,7 +131,8 @@ impl Copies {
         self.len = next;
     }
 
-    /// Returns the unit that a function of the image, or the function that it is a part of, belongs to.
+    /// Returns the unit that contains a function of the image, or `None` if the function is not counted. A
+    /// cold part belongs to the unit of its function.
     pub(crate) fn unit_with(&self, image: &Image, function: usize) -> Option<&Unit> {
         self.unit_of.get(&image.owner(function)).map(|&n| &self.units[n])
     }
@@ -177,7 +179,7 @@ impl Copies {
     ///
     /// # Errors
     ///
-    /// The reason, if the function's blocks are not counted.
+    /// Returns the reason if the function's basic blocks are not counted.
     pub(crate) fn counting(&self, address: u64) -> Result<(usize, u32), Uncounted> {
         match self.units.binary_search_by_key(&address, |u| u.steps.parts[0].lo) {
             Ok(n) => Ok((self.units[n].graph.blocks.len(), self.units[n].graph.counters)),
@@ -190,17 +192,18 @@ impl Copies {
         self.units.iter().map(|u| u.graph.blocks.len()).sum()
     }
 
-    /// Returns which instruction each byte of the copies stands for, sorted: from each offset on, the
-    /// instruction's address.
+    /// Returns the original instruction for each byte of the copies, sorted by offset. An entry applies from
+    /// its offset up to that of the next entry; it has the address of the instruction.
     pub(crate) fn originals(&self) -> Vec<(u32, u64)> {
         let mut all: Vec<(u32, u64)> = Vec::new();
         for unit in &self.units {
             all.extend(unit.steps.list.iter().enumerate().map(|(n, s)| (unit.layout.offset(n), s.ip)));
-            // A return address belongs to the call, whatever of the code behind it has been left out.
+            // A return address belongs to the call, even if the code after the call has been left out of the
+            // copy.
             let calls = unit.steps.list.iter().enumerate().filter(|(_, s)| s.way.may_return());
             all.extend(calls.map(|(n, s)| (unit.layout.behind(n), s.end())));
         }
-        // Of several entries at one offset the last one counts.
+        // If several entries have the same offset, the last one applies.
         all.sort_by_key(|&(offset, _)| offset);
         all.dedup_by(|next, last| {
             let same = next.0 == last.0;

@@ -141,7 +141,7 @@ fn tables_around(image: &Image, steps: &Steps, address: u64, base: u64, targets:
 pub(crate) struct Redirect {
     /// Address of the place.
     pub(super) at: u64,
-    /// The address in the original whose copy a near jump leads to.
+    /// The address in the original to whose copy the near jump leads.
     pub(super) to: u64,
     /// The address of the near jump, if this place has room only for a short one.
     short: Option<u64>,

@@ -8,7 +8,7 @@
 use crate::blocks::graph::Graph;
 use crate::blocks::steps::{COUNTER_FLAGS, Steps, Way};
 
-/// Finds each block's place for a counter.
+/// Finds the place for a counter in each basic block.
 pub(super) fn place(steps: &Steps, graph: &mut Graph) {
     let live = live_in(steps, graph);
     for b in 0..graph.blocks.len() {
@@ -39,7 +39,7 @@ fn live_out(steps: &Steps, graph: &Graph, live: &[u8], b: usize) -> u8 {
     }
 }
 
-/// Returns the flags that are needed at the start of each block.
+/// Returns the flags that are needed at the start of each basic block.
 fn live_in(steps: &Steps, graph: &Graph) -> Vec<u8> {
     let mut live = vec![0; graph.blocks.len()];
     loop {

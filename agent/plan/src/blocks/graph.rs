@@ -21,11 +21,11 @@ const INT3: u8 = 0xcc;
 pub(super) struct Block {
     /// Index of its first step.
     pub(super) first: usize,
-    /// Index of the first step behind it.
+    /// Index of the first step after it.
     pub(super) end: usize,
     /// The number of its counter among the unit's.
     pub(super) counter: Option<u32>,
-    /// Index of the step before which a counter stands.
+    /// Index of the step before which its counter is placed.
     pub(super) place: usize,
     /// Whether the counter must preserve all flags.
     pub(super) keeps_flags: bool,
@@ -43,21 +43,21 @@ pub(super) struct Block {
 /// The basic blocks of a unit.
 #[derive(Debug, Default)]
 pub(crate) struct Graph {
-    /// The blocks, in the order of the steps.
+    /// The basic blocks, in the order of the steps.
     pub(super) blocks: Vec<Block>,
-    /// By step: the block that begins there, or `u32::MAX`.
+    /// By step: the basic block that begins there, or `u32::MAX`.
     begins: Vec<u32>,
     /// By basic block: its successors.
     next: Vec<Next>,
-    /// Blocks that indirect jumps of the unit may lead to.
+    /// Basic blocks that are possible targets of indirect jumps of the unit.
     indirect: Vec<usize>,
-    /// Blocks that are entered from elsewhere: the function's start, landing pads, and targets of other
+    /// Basic blocks that are entered from elsewhere: the function's start, landing pads, and targets of other
     /// functions' branches.
     entered: Vec<usize>,
     /// The number of counters.
     pub(super) counters: u32,
-    /// Blocks without a counter, each with the class whose equation yields its count, in an order in which
-    /// they can be solved.
+    /// Basic blocks without a counter, each with the class whose equation yields its count, in an order in
+    /// which the equations can be solved.
     derived: Vec<(usize, u32)>,
 }
 
@@ -75,12 +75,12 @@ struct Next {
 }
 
 impl Graph {
-    /// Divides the steps into blocks. `indirect`, `outside` and `pads` are addresses that are entered by
-    /// indirect jumps, from outside, and by unwinders.
+    /// Divides the steps into basic blocks. `indirect`, `outside` and `pads` are the addresses that indirect
+    /// jumps, code outside the unit, and unwinders may enter.
     ///
     /// # Errors
     ///
-    /// [`Uncounted::Overlapping`], if one of them is inside an instruction.
+    /// Returns [`Uncounted::Overlapping`] if one of these addresses is inside an instruction.
     pub(super) fn new(
         steps: &Steps,
         indirect: &[u64],
@@ -131,13 +131,13 @@ impl Graph {
         Ok(graph)
     }
 
-    /// Returns the block that begins at an address.
+    /// Returns the basic block that begins at an address, or `None` if there is none.
     fn block_at(&self, steps: &Steps, address: u64) -> Option<usize> {
         let block = *self.begins.get(steps.at(address)?)?;
         (block != u32::MAX).then_some(block as usize)
     }
 
-    /// Returns where a block leads.
+    /// Returns the successors of a basic block.
     fn next_of(&self, steps: &Steps, b: usize) -> Next {
         let last = &steps.list[self.blocks[b].end - 1];
         let part_ends = steps.parts.iter().any(|p| p.end == self.blocks[b].end);
@@ -153,7 +153,7 @@ impl Graph {
         Next { behind, target, indirect: last.way == Way::JumpIndirect, leaves }
     }
 
-    /// Returns the blocks that may follow a block.
+    /// Returns the basic blocks that may follow a basic block.
     pub(super) fn successors(&self, b: usize) -> impl Iterator<Item = usize> + '_ {
         let next = self.next[b];
         let indirect: &[usize] = if next.indirect { &self.indirect } else { &[] };
@@ -178,7 +178,7 @@ impl Graph {
         self.blocks.iter().any(|b| b.dead && !steps.list[b.first..b.end].iter().all(padding))
     }
 
-    /// Chooses the blocks that get a counter: those that probably run least often.
+    /// Chooses the basic blocks that get a counter: those that probably run least often.
     pub(super) fn choose_counters(&mut self, steps: &Steps) {
         let outside = self.blocks.len();
         let mut classes = Classes::new(outside + 1);

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! counter:  inc  qword gs:[disp32]
-//! if the flags are needed at every instruction of the block:
+//! if the flags are needed at every instruction of the basic block:
 //!           lea  rsp, [rsp-128]         ; the red zone
 //!           pushfq
 //!           inc  qword gs:[disp32]
@@ -58,7 +58,7 @@ struct PartLayout {
     len: u32,
     /// Index of its first step.
     first: usize,
-    /// Index of the first step behind it.
+    /// Index of the first step after it.
     end: usize,
     /// The address at which the original continues after the last instruction. A jump to its copy ends the
     /// part.

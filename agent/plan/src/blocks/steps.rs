@@ -25,11 +25,11 @@ const FLAGS: u32 = COUNTER_FLAGS as u32 | RflagsBits::CF;
 pub(crate) struct Part {
     /// Address of its first byte.
     pub(super) lo: u64,
-    /// Address of the first byte behind it.
+    /// Address of the first byte after it.
     pub(super) hi: u64,
     /// Index of its first step.
     pub(super) first: usize,
-    /// Index of the first step behind it.
+    /// Index of the first step after it.
     pub(super) end: usize,
 }
 
@@ -105,7 +105,7 @@ pub(crate) struct Step {
 }
 
 impl Step {
-    /// Returns the address behind the instruction.
+    /// Returns the address of the first byte after the instruction.
     pub(super) fn end(&self) -> u64 {
         self.ip + u64::from(self.len)
     }

@@ -1,11 +1,11 @@
-//! What unwinders need for the copies: frame descriptions and exception tables, made from those of the
-//! originals.
+//! Frame descriptions and exception tables for the copies, made from those of the originals. Unwinders need
+//! them.
 //!
 //! A frame description is the same list of rules, at the offsets of the copy. An exception table is the same
 //! list of ranges and landing pads, in the copy. Its actions do not change; types that are encoded relative
-//! to their own place are encoded for the new place. All of it stands behind the copies, with an index like
-//! that of an `.eh_frame_hdr`. Sources: LSB core 10.6; Itanium C++ ABI, exception handling tables (as GCC
-//! writes them, gcc/except.c).
+//! to their own place are encoded for the new place. All of these tables follow the copies, with an index
+//! like that of an `.eh_frame_hdr`. Sources: LSB core 10.6; Itanium C++ ABI, exception handling tables (as
+//! GCC writes them, gcc/except.c).
 
 use crate::blocks::copies::Copies;
 use crate::blocks::frames::program::Program;
@@ -17,9 +17,9 @@ use gimli::constants::{
 use gprofinject_image::Image;
 use gprofinject_image::frames::unwind::{Common, Description};
 
-/// DWARF's number of rsp.
+/// The DWARF register number of rsp.
 const RSP: u16 = 7;
-/// Addresses are relative words.
+/// The encoding of addresses: as relative 32-bit words.
 const RELATIVE: u8 = DW_EH_PE_pcrel.0 | DW_EH_PE_sdata4.0;
 
 /// Makes the frame descriptions and exception tables of all copies, for the address `at`. `base` is the
@@ -27,7 +27,7 @@ const RELATIVE: u8 = DW_EH_PE_pcrel.0 | DW_EH_PE_sdata4.0;
 ///
 /// # Errors
 ///
-/// The functions, by index in the image, for which they cannot be made.
+/// Returns the functions, by index in the image, for which the tables cannot be made.
 pub(crate) fn tables(image: &Image, copies: &Copies, base: u64, at: u64) -> Result<Vec<u8>, Vec<usize>> {
     let mut frames = Writer { out: vec![0; 12], at, base, commons: Vec::new(), index: Vec::new() };
     let descriptions: Vec<(usize, Vec<(usize, Description)>)> = copies
@@ -76,20 +76,20 @@ pub(crate) fn tables(image: &Image, copies: &Copies, base: u64, at: u64) -> Resu
 
 /// Writes the tables.
 struct Writer {
-    /// What has been written.
+    /// The bytes that have been written.
     out: Vec<u8>,
     /// Address of `out`.
     pub(crate) at: u64,
     /// Address of the copies.
     pub(crate) base: u64,
-    /// For each common entry its offset in its section, and in `out`.
+    /// For each common entry, its offset in its original section and its offset in `out`.
     commons: Vec<(usize, u32)>,
     /// The address of each copy that is described, and the offset of its description in `out`.
     index: Vec<(u64, u32)>,
 }
 
 impl Writer {
-    /// Returns the address at which the next byte will stand.
+    /// Returns the address of the next byte to be written.
     fn here(&self) -> u64 {
         self.at.wrapping_add(self.out.len() as u64)
     }
@@ -99,8 +99,8 @@ impl Writer {
         self.out.extend_from_slice(&value.to_le_bytes());
     }
 
-    /// Appends a word that holds an address relative to its own place. 0 stays 0. `None`: the address is out
-    /// of reach.
+    /// Appends a word that holds an address relative to the word itself. The address 0 is written as 0.
+    /// Returns `None` if the address is out of reach.
     fn relative(&mut self, address: u64) -> Option<()> {
         let distance = address.wrapping_sub(self.here()) as i64;
         let distance = if address == 0 { 0 } else { i32::try_from(distance).ok()? };
@@ -113,7 +113,8 @@ impl Writer {
         self.out.resize(self.out.len().next_multiple_of(4), 0);
     }
 
-    /// Writes the exception table of a part's copy, and returns its address.
+    /// Writes the exception table of a part's copy. Returns its address, or `None` if the table cannot be
+    /// made.
     fn lsda(&mut self, image: &Image, unit: &Unit, part: usize, d: &Description) -> Option<u64> {
         let table = image.exception_table(d)?;
         let bounds = &unit.steps.parts[part];
@@ -186,7 +187,7 @@ impl Writer {
         let copy = Place { unit, part };
         let (lo, hi) = (d.start.max(bounds.lo), d.end.min(bounds.hi));
         let start = copy.of(lo);
-        // A jump to where the original goes on may stand behind the last instruction.
+        // After the last instruction, there may be a jump to the place where the original continues.
         let end = if hi == bounds.hi { unit.layout.range(part).1 } else { copy.of(hi) };
         if end <= start {
             return Some(());
@@ -279,7 +280,7 @@ impl Writer {
     }
 }
 
-/// Where the addresses of a part stand in the copy.
+/// Maps the addresses of a part to the copy.
 struct Place<'a> {
     /// The unit.
     unit: &'a Unit,
@@ -288,8 +289,8 @@ struct Place<'a> {
 }
 
 impl Place<'_> {
-    /// Returns the offset of an address in the copies. Between instructions, that is the offset of the next
-    /// one.
+    /// Returns the offset in the copies for an address of the original. For an address between instructions,
+    /// this is the offset of the next instruction.
     fn of(&self, address: u64) -> u32 {
         let part = &self.unit.steps.parts[self.part];
         let list = &self.unit.steps.list[part.first..part.end];

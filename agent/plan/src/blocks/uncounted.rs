@@ -10,7 +10,7 @@ pub enum Uncounted {
     NotSelected,
     /// The function is not hooked, so nothing would lead to a copy.
     NotHooked,
-    /// Some of its bytes are no instructions.
+    /// Some of its bytes are not instructions.
     NotDecodable,
     /// It reads data among its instructions.
     DataInCode,
@@ -22,7 +22,7 @@ pub enum Uncounted {
     UsesGs,
     /// It jumps to a computed address, and the possible targets are not known.
     UnknownJump,
-    /// A place that is jumped to has no room for a jump to the copy.
+    /// A target of jumps has no room for a jump to the copy.
     NoRoom,
     /// Its frame description or exception table cannot be copied.
     Frames,

@@ -50,12 +50,13 @@ impl Unit {
     /// Writes the copy into `bytes`, the bytes of all copies, and returns the offsets of u64 words that hold
     /// link addresses.
     ///
-    /// `base` is the address of the copies, `counters` the offset of the first counter from what gs points
-    /// to. `elsewhere` returns where a call or jump (its address, its target) leads that leaves the unit.
+    /// `base` is the address of the copies, and `counters` is the offset in bytes of the first counter from
+    /// the base of the gs segment. `elsewhere` takes the address and the target of a call or jump that leaves
+    /// the unit, and returns its new target.
     ///
     /// # Errors
     ///
-    /// [`Uncounted::NotRelocatable`], if something is out of reach.
+    /// Returns [`Uncounted::NotRelocatable`] if an address is out of reach.
     pub(crate) fn write(
         &self,
         image: &Image,

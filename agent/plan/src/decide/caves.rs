@@ -80,8 +80,8 @@ impl Decider<'_, '_, '_> {
         let end = f.address + f.size;
         // Bytes that are skipped because they lie below `lo` are never used.
         let at = (end + self.padding_used[j]).max(lo);
-        // Most padding has no room for a cave, and this function is called for many neighbours, so this
-        // test comes first.
+        // Most padding has no room for a cave, and this method is called for many functions, so this test
+        // comes first.
         let fits = at <= hi && at + JUMP <= f.limit;
         if !fits || !is_free_padding(self.image, self.flow, j, end, at + JUMP, f.limit) {
             return None;

@@ -9,7 +9,7 @@ use std::fmt;
 pub enum Tactic {
     /// A `jmp rel32` over the first instructions, which are relocated.
     Jump,
-    /// A [`Tactic::Jump`] that reaches into the padding behind a short function.
+    /// A [`Tactic::Jump`] that reaches into the padding after a short function.
     JumpIntoPadding,
     /// A [`Tactic::Jump`] whose relocated instructions end with a call. The call still pushes the original
     /// return address.
@@ -60,7 +60,7 @@ pub enum Reason {
     NotDecodable,
     /// The dynamic linker writes into its first instructions.
     TextRelocation,
-    /// No patch fits, and there is neither a cave nor a hooked neighbour nearby.
+    /// No patch fits, and there is neither a cave nor a hooked function nearby.
     NoRoom,
     /// Something that cannot be redirected leads into its first instructions.
     JumpedInto,

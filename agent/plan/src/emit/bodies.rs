@@ -6,8 +6,8 @@
 //! quicker than a search in `.eh_frame`, and works for functions without a frame description too.
 //!
 //! There is one table for all bodies that need it: an `.eh_frame_hdr` with its index, and the `.eh_frame`.
-//! Caves are in it too, because a jump to one function's thunk may stand where another function's prologue
-//! was. Sources: LSB core 10.6; DWARF 5, 6.4.2.
+//! Caves are in it too, because a jump to one function's thunk may overwrite another function's prologue.
+//! Sources: LSB core 10.6; DWARF 5, 6.4.2.
 
 use crate::x86::frames::RSP;
 use std::ops::Range;

@@ -31,7 +31,7 @@ pub(crate) struct Part {
     pub(super) jumps: Vec<(usize, usize)>,
     /// The bodies that move the stack pointer.
     pub(super) bodies: Bodies,
-    /// The first free byte behind the thunks.
+    /// The first free byte after the thunks.
     pub(super) next: usize,
 }
 
@@ -46,7 +46,7 @@ pub(crate) struct PartEmitter<'a, 'd> {
 }
 
 impl<'a, 'd> PartEmitter<'a, 'd> {
-    /// Emits the functions with these numbers. Their thunks stand from `next` on.
+    /// Emits the functions with these numbers. Their thunks are placed from the arena offset `next` on.
     pub(super) fn emit(
         layout: &'a Layout<'a, 'd>,
         code: Writer<'a>,

@@ -14,7 +14,7 @@ fn stored(plan: &Plan) -> (Vec<u8>, Vec<u8>) {
     (plan.to_stored().expect("no blocks are counted"), plan.encode().concat())
 }
 
-/// Compares everything that the injector asks a plan for.
+/// Compares all results of the queries that the injector makes on a plan.
 fn assert_same(fresh: &Plan, loaded: &Plan) {
     assert!(fresh.encode().concat() == loaded.encode().concat(), "the plan files differ");
     assert_eq!((fresh.hooks, fresh.engine), (loaded.hooks, loaded.engine));
@@ -62,7 +62,7 @@ fn a_stored_plan_is_the_plan() {
                     let (decisions, file) = stored(&fresh);
                     let loaded = Plan::from_stored(&image, &decisions, file).expect("undamaged");
                     assert_same(&fresh, &loaded);
-                    // Once more, from the loaded one.
+                    // The loaded plan is stored once more.
                     let (decisions, file) = stored(&loaded);
                     assert_same(&fresh, &Plan::from_stored(&image, &decisions, file).expect("undamaged"));
                     hooked += fresh.records.len();
@@ -107,7 +107,7 @@ fn another_programs_plan_is_refused() {
     }
 }
 
-/// Asks a plan for everything that the injector asks for. The answers do not matter.
+/// Makes all queries that the injector makes on a plan. The results do not matter.
 fn use_up(plan: &Plan, image: &Image) {
     let slots: u64 = plan.records.iter().map(|record| u64::from(record.slot_count)).sum();
     let hooked = plan.function_of.iter().map(|&function| image.functions[function].size).sum::<u64>();
@@ -151,7 +151,7 @@ fn damaged_bytes_are_refused_or_harmless() {
             1 => piece.extend_from_within(..),
             _ => {
                 for _ in 0..=random(8) {
-                    // Counts and offsets can do harm, and they come first.
+                    // Corrupted counts and offsets can do the most harm, and they come first.
                     let at = random(if header { piece.len().min(400) } else { piece.len() });
                     let extremes = [0, 0xff, 0x80, 0x7f, random(256) as u8];
                     piece[at] = extremes[random(extremes.len())];

@@ -9,19 +9,21 @@ use iced_x86::{Decoder, DecoderOptions, FlowControl, OpKind};
 /// A function whose calls are redirected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Detour {
-    /// What overwrites the function's start: a jump, filled up to the end of the last instruction that it
-    /// overwrites.
+    /// The bytes that overwrite the function's start: a jump, padded to the end of the last instruction that
+    /// it overwrites.
     pub replacement: Vec<u8>,
-    /// The way to the function itself: the overwritten instructions, and a jump to the ones behind them.
+    /// The code that calls the original function: a copy of the overwritten instructions, and a jump to the
+    /// instruction after them.
     pub original: Vec<u8>,
 }
 
 impl Detour {
-    /// Redirects a function. `code` is the whole function, which stands at the runtime address `at`; `copy`
-    /// is the address for [`Detour::original`], and `to` the address to which calls are redirected.
+    /// Redirects a function. `code` has the bytes of the whole function, which is at the runtime address
+    /// `at`; `copy` is the address for [`Detour::original`], and `to` the address to which calls are
+    /// redirected.
     ///
-    /// `None`: the function is too short, branches back into its first instructions, or has some that cannot
-    /// be relocated; or an address is out of reach.
+    /// Returns `None` if the function is too short, branches back into its first instructions, or begins with
+    /// instructions that cannot be relocated, or if an address is out of reach of a near jump.
     pub fn new(code: &[u8], at: u64, copy: u64, to: u64) -> Option<Detour> {
         let mut decoder = Decoder::with_ip(64, code, at, DecoderOptions::NONE);
         let mut len = 0;
@@ -52,7 +54,7 @@ impl Detour {
             return None;
         }
         let mut replacement = near_jump(at, to).to_vec();
-        // Nothing leads to these bytes. They become `int3`.
+        // Control never reaches these bytes, so they become `int3`.
         replacement.resize(len as usize, 0xcc);
         Some(Detour { replacement, original: moved.bytes })
     }
@@ -79,7 +81,7 @@ mod tests {
     fn what_cannot_be_moved_is_left_alone() {
         // xor eax,eax; ret
         assert_eq!(Detour::new(&[0x31, 0xc0, 0xc3], AT, 0x9000, 0x5000), None);
-        // dec edi; jne to itself + 2; ret: the jump leads behind the first instruction.
+        // dec edi; jne to itself + 2; ret: the jump leads to the second instruction.
         assert_eq!(Detour::new(&[0xff, 0xcf, 0x90, 0x90, 0x90, 0x75, 0xfb, 0xc3], AT, 0x9000, 0x5000), None);
         // The target is out of reach.
         assert_eq!(Detour::new(&[0x90; 16], AT, 0x9000, 0x5_0000_0000), None);

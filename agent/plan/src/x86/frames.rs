@@ -1,32 +1,34 @@
-//! What instructions do to the stack frame, as DWARF call frame instructions.
+//! The effects of instructions on the stack frame, expressed as DWARF call frame instructions.
 
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 
-/// DWARF's number of rsp (System V ABI for x86-64, figure 3.36).
+/// The DWARF register number of rsp (System V ABI for x86-64, figure 3.36).
 pub(crate) const RSP: u8 = 7;
 
 /// Follows the stack frame through instructions, and writes DWARF call frame instructions for it.
 #[derive(Debug)]
 pub(crate) struct Frames {
-    /// CFA - rsp, in bytes. `None`: it is no longer known.
+    /// The distance from rsp up to the CFA, in bytes, or `None` once it is unknown.
     depth: Option<u32>,
-    /// The DWARF number of a register that was computed from rsp, and CFA - register, in bytes.
+    /// The DWARF number of a register whose value was computed from rsp, and the distance from that value up
+    /// to the CFA, in bytes.
     base: Option<(u8, u32)>,
-    /// A bit for each register that has been saved, by its DWARF number.
+    /// A set of the registers that have been saved: one bit for each, by DWARF number.
     saved: u32,
     /// The offset in the instructions up to which `code` describes the frame.
     at: u32,
-    /// The call frame instructions. Empty: the frame stays as it is when a function is entered.
+    /// The call frame instructions. The list is empty if the frame stays as it is on entry to a function.
     pub(crate) code: Vec<u8>,
 }
 
 impl Frames {
-    /// Begins at a function's entry.
+    /// Returns the state at a function's entry.
     pub(crate) fn new() -> Frames {
         Frames { depth: Some(8), base: None, saved: 0, at: 0, code: Vec::with_capacity(32) }
     }
 
-    /// Notes that an instruction has been executed. The next one stands at offset `next`.
+    /// Records the effect of an instruction. `next` is the offset of the instruction that follows it, in
+    /// bytes.
     pub(crate) fn step(&mut self, i: &Instruction, next: u32) {
         const CALLEE_SAVED: u32 = 1 << 3 | 1 << 6 | 0xf << 12;
         let Some(depth) = self.depth else { return };
@@ -70,14 +72,14 @@ impl Frames {
         }
     }
 
-    /// Notes an emulated call at offset `at`: `call next; next: lea rsp, [rsp+8]; push [word]; jmp`.
+    /// Records an emulated call at offset `at`: `call next; next: lea rsp, [rsp+8]; push [word]; jmp`.
     pub(crate) fn emulated_call(&mut self, at: u32) {
         for (by, next) in [(8, at + 5), (-8, at + 10), (8, at + 16)] {
             self.move_by(by, next);
         }
     }
 
-    /// Notes that rsp has moved down by so many bytes.
+    /// Records that the instruction before offset `next` has decreased rsp by `by` bytes.
     fn move_by(&mut self, by: i32, next: u32) {
         let Some(depth) = self.depth.filter(|_| by != 0) else { return };
         self.depth = depth.checked_add_signed(by);
@@ -88,7 +90,7 @@ impl Frames {
         }
     }
 
-    /// Advances to an offset.
+    /// Advances the location to which the call frame instructions apply to offset `to`.
     fn advance(&mut self, to: u32) {
         match to - self.at {
             0 => {}
@@ -102,12 +104,12 @@ impl Frames {
     }
 }
 
-/// Whether the second of two operands is an immediate one.
+/// Returns whether the second operand is an immediate operand.
 fn is_immediate(i: &Instruction) -> bool {
     i.op_count() == 2 && !matches!(i.op1_kind(), OpKind::Register | OpKind::Memory)
 }
 
-/// Whether the operand in memory is relative to rsp alone.
+/// Returns whether the memory operand is relative to rsp alone.
 fn from_rsp(i: &Instruction) -> bool {
     i.memory_base() == Register::RSP && i.memory_index() == Register::None
 }

@@ -12,8 +12,8 @@ pub(crate) fn near_jump(from: u64, to: u64) -> [u8; 5] {
     [0xe9, a, b, c, d]
 }
 
-/// Returns the displacement of a short branch that ends at `end` and leads to `target`. `None`: that is out
-/// of reach.
+/// Returns the displacement of a short branch that ends at `end` and leads to `target`. Returns `None` if the
+/// target is out of reach.
 pub(crate) fn short(end: u64, target: u64) -> Option<u8> {
     i8::try_from(target.wrapping_sub(end) as i64).ok().map(|d| d as u8)
 }

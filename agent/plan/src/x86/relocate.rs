@@ -1,7 +1,7 @@
 //! Relocates the first instructions of a function to another address.
 //!
 //! Plain instructions are copied, RIP-relative ones get a new displacement, and branches are encoded anew by
-//! iced's block encoder. A call can only be the last one: see [`call`].
+//! iced's block encoder. Only the last instruction can be a call: see [`call`].
 
 pub mod call;
 pub mod instructions;

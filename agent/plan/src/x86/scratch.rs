@@ -8,13 +8,13 @@ pub(crate) const R10: u8 = 1;
 /// r11, as a set.
 pub(crate) const R11: u8 = 2;
 
-/// r10 and r11, each with the set of it.
+/// r10 and r11, each with the set that contains only this register.
 pub(crate) const BOTH: [(Register, u8); 2] = [(Register::R10, R10), (Register::R11, R11)];
 
 /// rax, as a set.
 pub(crate) const RAX: u8 = 4;
 
-/// For each register of iced: the scratch register that it is or is a part of, as a set.
+/// For each register of iced, the set with the scratch register that it is or is a part of.
 const PART_OF: [u8; 256] = {
     let mut table = [0; 256];
     let parts = [

@@ -1,8 +1,8 @@
 //! The code of thunks as templates: encoded once by iced, then copied for each function with its holes
 //! filled.
 //!
-//! To make a thunk must take well under a microsecond. So nothing is encoded for each function, except
-//! relocated instructions that need it.
+//! Making a thunk must take well under a microsecond. The planner therefore encodes nothing for a single
+//! function, except relocated instructions that require it.
 
 pub(crate) mod kind;
 
@@ -14,16 +14,16 @@ use std::mem::offset_of;
 
 pub(crate) use crate::x86::template::kind::{Kind, Second};
 
-/// What a hole is filled with.
+/// The value that fills a hole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hole {
     /// An i32 displacement: the `fs:` offset of a word. The agent adds the offset of its thread-local words
     /// from the thread pointer.
     Tls,
-    /// An i32 displacement: the offset of the function's first home slot in the thread's counters, plus what
-    /// stands there.
+    /// An i32 displacement: the offset of the function's first home slot in the thread's counters, added to
+    /// the value that the template has there.
     Slot,
-    /// The same, and behind it a u32 immediate: the lower half of the key of a tail call's slot.
+    /// The same, followed by a u32 immediate: the lower half of the key of a tail call's slot.
     SlotAndSite,
     /// The i32 displacement of a branch, relative to its end.
     Branch(Target),
@@ -44,9 +44,9 @@ pub(crate) enum Hole {
 pub(crate) enum Target {
     /// To the slow path for an arc that is not at its home slot.
     Miss,
-    /// To the slow path for a stack pointer that is outside of the thread's window on entry.
+    /// To the slow path for a stack pointer that is outside the thread's window on entry.
     Outside,
-    /// To the slow path for a stack pointer that is outside of the thread's window on exit.
+    /// To the slow path for a stack pointer that is outside the thread's window on exit.
     Exit,
     /// To the function's body, or back into its thunk.
     Body,
@@ -59,27 +59,29 @@ pub(crate) struct Template {
     pub bytes: Vec<u8>,
     /// The holes, each with the offset of its bytes.
     pub holes: Vec<(u32, Hole)>,
-    /// Where the thunk goes on after its arc has been counted.
+    /// The offset at which the thunk continues after its arc has been counted.
     pub resume: u32,
-    /// The address that the `call` leaves in the return slot: the exit label. 0 in a thunk without an exit.
+    /// The offset of the exit label, whose address the `call` pushes to the return slot, or 0 in a thunk
+    /// without an exit.
     pub exit: u32,
-    /// Where the return address has just left its slot.
+    /// The offset of the first instruction after the one that pops the return address from its slot.
     pub popped: u32,
-    /// Where it has just come back.
+    /// The offset of the first instruction after the one that pushes the return address back to its slot.
     pub pushed: u32,
-    /// The displacements of short branches to islands, and where those lead.
+    /// The offsets of the displacements of short branches to islands, and the targets of those islands.
     to_islands: Vec<(u32, Target)>,
 }
 
-/// Branches out of thunks with an exit are short and lead to *islands*, which are near jumps behind the
-/// exit's `ret`. That saves eight bytes on the path of each call.
+/// Branches out of thunks with an exit are short and lead to *islands*, which are near jumps after the exit's
+/// `ret`. This saves eight bytes on the path of each call.
 const ISLANDS: [Target; 3] = [Target::Miss, Target::Outside, Target::Exit];
 
-/// Bytes of the islands and, behind them, of the code that notes the return of a frame with a link.
+/// The size in bytes of the islands and of the code after them, which records the return of a frame with a
+/// link.
 const BEHIND_EXIT: usize = ISLANDS.len() * ISLAND as usize + NOTE as usize;
 
-/// Bytes of a cache line. The path of each call uses as few as possible, because another one costs up to a
-/// nanosecond.
+/// Bytes of a cache line. The path of each call uses as few cache lines as possible, because each one costs
+/// up to a nanosecond.
 pub(crate) const LINE: usize = 64;
 const BLOCK: i64 = offset_of!(ThreadWords, block) as i64;
 const CELLS: i64 = offset_of!(ThreadWords, cells) as i64;
@@ -90,8 +92,8 @@ const LINK: i64 = offset_of!(Cell, link) as i64;
 const KEY: i64 = offset_of!(Slot, key) as i64;
 const COUNT: i64 = offset_of!(Slot, count) as i64;
 
-/// Where the thunk saves rax on entry, as an offset from the CFA. Nothing of the caller is alive below the
-/// return slot, and signal handlers do not touch 128 bytes below rsp.
+/// Where the thunk saves rax on entry, as an offset from the CFA. The caller has no live data below the
+/// return slot, and signal handlers do not touch the 128 bytes below rsp.
 const SAVED_RAX: i64 = -16;
 /// Where it saves r11 on entry.
 const SAVED_R11: i64 = -24;
@@ -101,9 +103,9 @@ const EXIT_SAVED_R11: i64 = -16;
 const EXIT_SAVED_RAX: i64 = -24;
 
 impl Template {
-    /// Returns where the thunk is to begin, at `next` or behind it: at a cache line if its exit code then lies
-    /// in one line, and otherwise so that the exit code begins at one. `before` is the number of bytes that
-    /// stand in front of the template.
+    /// Returns the offset at which the thunk begins, which is `next` or higher. The thunk begins at a cache
+    /// line if its exit code then lies in one line; otherwise it is placed so that the exit code begins at a
+    /// cache line. `before` is the number of bytes before the template.
     pub(crate) fn place(&self, next: usize, before: usize) -> usize {
         let exit = before + self.exit as usize;
         let end = before + self.bytes.len() - BEHIND_EXIT;
@@ -166,15 +168,15 @@ impl Template {
     ///   jmp  rest of the function
     /// ```
     ///
-    /// rax and r11 are saved and restored only if somebody may need them. r10 is used instead if that makes
-    /// it unnecessary to save r11, or rax.
+    /// The thunk saves and restores rax and r11 only if their values may be needed. It uses r10 instead if
+    /// that makes it unnecessary to save r11 or rax.
     ///
     /// With several home slots, `mov rax, fs:[block]` becomes
     /// `imul eax, r11d, multiplier; shr eax, shift; and eax, mask; add rax, fs:[block]`. If the known return
     /// addresses differ in the masked bits, `mov eax, r11d` replaces the first two instructions.
     ///
-    /// No word of memory is both read and written on every call, so no call has to wait for the one before. A
-    /// signal handler may interrupt the thunk anywhere, because its frames have cells of their own.
+    /// No word of memory is both read and written on every call, so no call has to wait for the previous one.
+    /// A signal handler may interrupt the thunk anywhere, because its frames have cells of their own.
     ///
     /// In the longest thunks the first island is too far away, and the branch to `miss` is a near one.
     pub(crate) fn thunk(kind: Kind) -> Template {
@@ -240,7 +242,7 @@ impl Template {
 
     /// Adds a short branch to an island.
     fn by_island(&mut self, code: Code, target: Target) {
-        // The displacement is the last byte. It is filled in when the island is there.
+        // The displacement is the last byte. It is filled in when the island is added.
         self.put(Instruction::with_branch(code, self.bytes.len() as u64), None);
         self.to_islands.push((self.here() - 1, target));
     }
@@ -258,8 +260,8 @@ impl Template {
         }
     }
 
-    /// Adds the code that notes the exit and goes back to `noted`. The displacement of the branch to it is at
-    /// `hole`.
+    /// Adds the code that records the exit and jumps back to `noted`. The displacement of the branch to it is
+    /// at `hole`.
     fn note(&mut self, hole: u32, noted: u32) {
         let start = self.here();
         self.bytes[hole as usize] = (start - hole - 1) as u8;
@@ -273,7 +275,7 @@ impl Template {
         self.to_islands.iter().all(|&(hole, _)| self.bytes[hole as usize] < 0x80)
     }
 
-    /// Adds the saving of registers. rsp is `below` bytes below the CFA.
+    /// Adds code that saves the registers. rsp is `below` bytes below the CFA.
     fn save(&mut self, kind: Kind, below: i64) {
         if kind.keeps_rax() {
             self.put(store(Register::RSP, SAVED_RAX + below, Register::RAX), None);
@@ -283,7 +285,7 @@ impl Template {
         }
     }
 
-    /// Adds the restoring of registers. rsp is `below` bytes below the CFA.
+    /// Adds code that restores the registers. rsp is `below` bytes below the CFA.
     fn restore(&mut self, kind: Kind, below: i64) {
         if kind.second == Second::Kept {
             self.put(load(Register::R11, Register::RSP, SAVED_R11 + below), None);
@@ -293,8 +295,8 @@ impl Template {
         }
     }
 
-    /// Adds code that replaces the CFA in `cfa` by the address of the frame's cell, or goes to `outside`, by
-    /// an island or directly.
+    /// Adds code that replaces the CFA in `cfa` by the address of the frame's cell, or branches to `outside`
+    /// if the CFA is outside the thread's window, by an island or directly.
     fn find_cell(&mut self, cfa: Register, other: Register, outside: Target, island: bool) {
         self.put(with_tls(Code::Mov_r64_rm64, other, CELLS), Some(Hole::Tls));
         // Windows are aligned to their size, so two addresses in the same one differ only in low bits.
@@ -320,18 +322,18 @@ impl Template {
         // The upper half of the word is the cell's link, and becomes 0.
         let number = Instruction::with2(Code::Mov_rm64_imm32, mem(first, FUNCTION), 0x1234_5678);
         self.put(number, Some(Hole::Number));
-        // This comes after the cell is filled. A signal handler that interrupts before does not know of the
-        // frame yet.
+        // This comes after the cell is filled. To a signal handler that interrupts the code before this
+        // instruction, the frame does not exist yet.
         self.note_last();
     }
 
-    /// Adds code that notes that the frame is entered or left. rsp is the CFA.
+    /// Adds code that records that the frame is entered or left. rsp is the CFA.
     fn note_last(&mut self) {
         self.put(Instruction::with2(Code::Mov_rm64_r64, tls(LAST), Register::RSP), Some(Hole::Tls));
     }
 
-    /// Makes what a thunk with a hash tries if its arc is not at its home slot: the next slot. `len` is its
-    /// own length in bytes.
+    /// Makes the second look: the code with which a thunk with a hash tries the next slot if its arc is not
+    /// in its home slot. `len` is the length of this code in bytes.
     ///
     /// ```text
     ///   cmp  [rax+slot+16], r11
@@ -403,8 +405,8 @@ impl Template {
     }
 
     /// Adds the code from the exit label on. rsp is the CFA, [rsp-8] is the return slot, and any register
-    /// except those in `dead` may hold a result. Returns where the displacement of the branch to
-    /// [`Template::note`] is, and where that code goes back to.
+    /// except those in `dead` may hold a result. Returns the offset of the displacement of the branch to
+    /// [`Template::note`], and the offset to which that code jumps back.
     fn leave(&mut self, dead: u8) -> (u32, u32) {
         let (cfa, other) = match dead & (R10 | R11) {
             0 | R11 => (Register::RAX, Register::R11),
@@ -420,7 +422,7 @@ impl Template {
         }
         self.put(Instruction::with2(Code::Mov_r64_rm64, cfa, Register::RSP), None);
         self.find_cell(cfa, other, Target::Exit, true);
-        // The exit is noted before the cell says that the frame is gone. Until then the frame counts as
+        // The exit is recorded before the cell says that the frame is gone. Until then, the frame counts as
         // entered.
         let linked = Instruction::with2(Code::Cmp_rm32_imm8, mem(cfa, LINK), LEFT as i32);
         self.put(linked, None);
@@ -468,10 +470,10 @@ impl Template {
     }
 }
 
-/// An instruction that could be made, or not.
+/// An instruction, or the error of the encoder.
 type Made = Result<Instruction, iced_x86::IcedError>;
 
-/// Returns an operand in memory with the shortest displacement.
+/// Returns a memory operand with the shortest displacement.
 fn mem(base: Register, displacement: i64) -> MemoryOperand {
     if displacement == 0 {
         return MemoryOperand::with_base(base);
@@ -479,7 +481,7 @@ fn mem(base: Register, displacement: i64) -> MemoryOperand {
     MemoryOperand::with_base_displ(base, displacement)
 }
 
-/// Returns an operand in memory whose displacement always takes four bytes.
+/// Returns a memory operand whose displacement always takes four bytes.
 fn wide(base: Register, displacement: i64) -> MemoryOperand {
     MemoryOperand::with_base_displ_size(base, displacement, 8)
 }

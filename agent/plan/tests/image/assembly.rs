@@ -151,7 +151,8 @@ fn leaves() {
     assert_eq!(image.functions.len(), leaves.len() + others.len());
 }
 
-/// A jump to the label goes through a register, whose value nobody follows; so its bytes must stay.
+/// Control may jump to the label through a register, whose value the analysis does not follow, so the bytes
+/// at the label must stay.
 #[test]
 fn a_label_whose_address_is_computed_is_entered() {
     let bytes = assembled(
@@ -173,8 +174,9 @@ fn a_label_whose_address_is_computed_is_entered() {
     assert_eq!(Flow::of(&image, true).indirect, [shared + 2]);
 }
 
-/// Code of the large model computes the address of the global offset table as a label and a constant: nobody jumps there.
-/// Another use of the label, also of a copy that is left in a register, may be a jump.
+/// Code of the large model computes the address of the global offset table as the sum of a label and a
+/// constant, and does not jump to the label. Another use of the label, also of a copy that is left in a
+/// register, may be a jump.
 #[test]
 fn a_label_that_a_constant_is_added_to_is_not_entered() {
     let starts = [
@@ -217,7 +219,7 @@ fn a_label_that_a_constant_is_added_to_is_not_entered() {
     }
 }
 
-/// Padding that control runs on through, or may run on through when a call returns, is not free.
+/// Padding is not free if control runs through it, or may do so when a call returns.
 #[test]
 fn padding_is_free_where_control_does_not_run_on() {
     let ends = [

@@ -1,27 +1,27 @@
-//! Compiles small programs into the target folder, and checks what holds for every image.
+//! Compiles small programs into the target folder, and checks the invariants of every image.
 
 use gprofinject_image::{Function, FunctionKind, Image};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A folder of this test's own.
+/// Returns a folder that only this test uses.
 pub(crate) fn folder(test: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("image").join(test);
     std::fs::create_dir_all(&folder).unwrap();
     folder
 }
 
-/// The name of the test that this thread runs.
+/// Returns the name of the test that this thread runs.
 fn this_test() -> String {
     format!("image::{}", std::thread::current().name().unwrap_or_default())
 }
 
-/// Whether the tool is there. If not, the test is skipped.
+/// Returns whether the tool is installed. If it is not, this reports the test as skipped.
 pub(crate) fn has(tool: &str) -> bool {
     gprofinject_skip::have_for(&this_test(), &[tool])
 }
 
-/// Notes that the test, or a part of it, does not run.
+/// Reports that the test, or a part of it, does not run.
 pub(crate) fn skipped(reason: &str) {
     gprofinject_skip::skipped(&this_test(), reason);
 }
@@ -57,13 +57,14 @@ pub(crate) fn compile_if_possible(
     Some(compile(folder, compiler, sources, flags))
 }
 
-/// Compiles sources, `(file name, text)`, in a folder; the program's path.
+/// Compiles sources, each given as `(file name, text)`, in a folder. Returns the program's path.
 pub(crate) fn compile(folder: &Path, compiler: &str, sources: &[(&str, &str)], flags: &[&str]) -> PathBuf {
     let program = try_compile(folder, compiler, sources, flags);
     program.unwrap_or_else(|error| panic!("{compiler} {flags:?} in {}: {error}", folder.display()))
 }
 
-/// As [`compile`]; the compiler's complaint where it can not (no static libraries, an unknown option).
+/// Compiles sources like [`compile`]. If the compiler fails, for example because it has no static libraries
+/// or does not know an option, this returns its error message.
 pub(crate) fn try_compile(
     folder: &Path,
     compiler: &str,
@@ -95,7 +96,7 @@ pub(crate) fn run(tool: &str, arguments: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// What the documentation promises of every image.
+/// Checks the invariants that the documentation states for every image.
 pub(crate) fn check(image: &Image<'_>) {
     assert!(image.lo < image.hi && image.lo.is_multiple_of(4096) && image.hi.is_multiple_of(4096));
     for pair in image.functions.windows(2) {
@@ -117,14 +118,14 @@ pub(crate) fn check(image: &Image<'_>) {
     }
 }
 
-/// The function with this name or alias.
+/// Returns the function with this name or alias.
 pub(crate) fn named<'i, 'd>(image: &'i Image<'d>, name: &str) -> &'i Function<'d> {
     let found =
         image.functions.iter().find(|function| function.name == name || function.aliases.contains(&name));
     found.unwrap_or_else(|| panic!("no function {name}"))
 }
 
-/// The function that an address is in.
+/// Returns the function that contains an address.
 pub(crate) fn around<'i, 'd>(image: &'i Image<'d>, address: u64) -> &'i Function<'d> {
     let holds =
         |function: &&Function<'_>| (function.address..function.address + function.size).contains(&address);

@@ -1,9 +1,10 @@
-//! Cold parts, by gcc, clang, and by hand.
+//! Cold parts that gcc or clang makes, or that are written by hand.
 
 use crate::build::{check, compile, compile_if_possible, folder, has, named, skipped};
 use gprofinject_image::{FunctionKind, Image};
 
-/// A function with a part that gcc moves away, in two files under the same local name.
+/// Returns the source of a function with a part that gcc makes a cold part. Two files have one, under the
+/// same local name.
 fn unlikely(public: &str) -> String {
     format!(
         r#"
@@ -49,7 +50,7 @@ fn gcc_parts_find_their_function_among_equal_names() {
             let FunctionKind::Cold(Some(parent)) = part.kind else { panic!("{part:#x?}") };
             let parent = &image.functions[parent];
             assert_eq!(part.name.strip_suffix(".cold"), Some(parent.name));
-            // The parent jumps to its part: jcc rel32 with that target is in its code.
+            // The parent jumps to its cold part: its code contains a `jcc rel32` with that target.
             let code = image.code_at(parent.address, parent.size).unwrap();
             let jumps = (0..code.len().saturating_sub(5)).any(|at| {
                 let rel = i32::from_le_bytes(code[at + 2..at + 6].try_into().unwrap());
@@ -90,7 +91,7 @@ fn clang_outlines_real_functions() {
     }
 }
 
-/// A program of one file of assembly; `maker` goes to .comment.
+/// Assembles a program from one file. `maker` becomes the content of the section .comment.
 fn assembled(test: &str, maker: &str, text: &str) -> Vec<u8> {
     let assembly = format!(
         ".section .comment,\"MS\",@progbits,1\n.string \"{maker}\"\n.text\n.globl _start\n.type _start,@function\n\
@@ -100,7 +101,8 @@ fn assembled(test: &str, maker: &str, text: &str) -> Vec<u8> {
     std::fs::read(compile(&folder(test), "gcc", &[("a.s", &assembly)], &flags)).unwrap()
 }
 
-/// A described function: name, size of its frame at the start.
+/// Returns the assembly of a function with a frame description, in which the CFA at the start is `cfa` bytes
+/// above rsp.
 fn described(name: &str, cfa: u32) -> String {
     format!(
         ".type {name},@function\n{name}: .cfi_startproc\n.cfi_def_cfa_offset {cfa}\nnop\nnop\nret\n.cfi_endproc\n\
@@ -128,7 +130,8 @@ fn numbered_parts() {
     };
     let [f, g] = ["f", "g.part.0"].map(|name| Some(name.to_owned()));
     assert_eq!(kinds(GCC, "cold-numbered-gcc"), [f, g.clone()]);
-    // Clang's outlined function begins as one; something with a frame of its own cannot be called even so.
+    // A function that clang has outlined begins like any function. Code that begins inside a frame cannot be
+    // called, so it is a cold part of either compiler.
     assert_eq!(kinds(CLANG, "cold-numbered-clang"), [Some("Ordinary".to_owned()), g]);
 }
 

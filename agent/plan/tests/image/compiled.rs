@@ -1,4 +1,4 @@
-//! Compilers' output at many options, against readelf.
+//! Programs from compilers with many options, compared with the output of readelf.
 
 use crate::build::{check, compile, compile_if_possible, folder, has, named, run, skipped};
 use crate::readelf;
@@ -42,7 +42,7 @@ template <class T> T generic(T x) { return x + 1; }
 int main(int argc, char **) { return catcher(argc) + generic(argc) + generic(argc * 2L); }
 "#;
 
-/// Reads the program and compares all that readelf can tell.
+/// Reads the program, and compares all facts that readelf also prints.
 fn compare(program: &Path) {
     let bytes = std::fs::read(program).unwrap();
     let image = Image::read(&bytes).unwrap_or_else(|error| panic!("{}: {error}", program.display()));
@@ -134,7 +134,7 @@ fn facts_of_a_plain_program() {
     assert_eq!(image.landing_pads, []);
     assert_eq!(image.facts.text_relocations, []);
     let exported = named(&image, "exported");
-    // Two global names: either may speak.
+    // Both names are global, so either may be the main one.
     let mut names = vec![exported.name];
     names.extend(&exported.aliases);
     names.sort_unstable();
@@ -227,7 +227,8 @@ fn exceptions() {
     }
 }
 
-/// The call-site tables as g++ wrote them, with the labels kept through assembler and linker.
+/// Compares the landing pads with the call-site tables that g++ wrote. The labels in them are kept through
+/// assembler and linker.
 #[test]
 fn landing_pads_are_the_compilers() {
     if !has("g++") {
@@ -283,7 +284,8 @@ fn without_section_headers() {
         let folder = folder(&format!("sstrip-{number}"));
         let sources = [("a.c", C)];
         let Some(program) = compile_if_possible(&folder, "gcc", &sources, flags) else { continue };
-        // The linker leaves out .eh_frame_hdr in some static programs: then nothing is left to find.
+        // The linker leaves out .eh_frame_hdr in some static programs. Without section headers, no frame
+        // descriptions can be found in these.
         let has_table = run("readelf", &["-lW", program.to_str().unwrap()]).contains("GNU_EH_FRAME");
         assert!(has_table || flags.contains(&"-static"), "{flags:?}");
         run("strip", &[program.to_str().unwrap()]);
@@ -323,7 +325,8 @@ fn text_relocations() {
     assert!(image.code_pointers.contains(&main));
 }
 
-/// Programs that others built: this test itself, and those named in `IMAGE_PROGRAMS`, separated by colons.
+/// Reads programs that were not built for this test: the test program itself, and those whose paths are in
+/// `IMAGE_PROGRAMS`, separated by colons.
 #[test]
 fn installed_programs() {
     let named = std::env::var("IMAGE_PROGRAMS").unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Damaged files: an error or an image, soon, and never a panic.
+//! Damaged files: reading one yields an error or an image in a short time, and never panics.
 
 use crate::build::{compile, folder, has};
 use gprofinject_image::Image;
@@ -12,7 +12,7 @@ const CXX: &str = "#include <string>\nint g(int); int f(int x) { std::string s(\
     try { return g(x); } catch (int y) { return y; } } int g(int x) { if (x > 1) throw x; return x; } \
     int main(int n, char **) { return f(n); }";
 
-/// Compiled once: the tests run side by side.
+/// Returns the programs to damage. They are compiled only once, because the tests run in parallel.
 fn samples() -> &'static [Vec<u8>] {
     static SAMPLES: OnceLock<Vec<Vec<u8>>> = OnceLock::new();
     SAMPLES.get_or_init(compile_samples)
@@ -36,7 +36,7 @@ fn compile_samples() -> Vec<Vec<u8>> {
     samples
 }
 
-/// Sums up what an image holds, so that all of it is looked at.
+/// Adds up values from all parts of an image, so that every part is read.
 fn read(bytes: &[u8]) -> usize {
     let start = Instant::now();
     let mut image = Image::read(bytes);
@@ -75,7 +75,7 @@ fn truncated() {
         let mut len = 0;
         while len < sample.len() {
             read(&sample[..len]);
-            // Every length in the headers, and many beyond.
+            // This tries every length within the headers, and many greater ones.
             len += if len < 1200 { 1 } else { 61 };
         }
     }
@@ -96,7 +96,7 @@ fn flipped() {
     }
 }
 
-/// The parts that steer us: headers, tables of addresses and lengths.
+/// Damages the parts that control how the rest is read: headers, and tables of addresses and lengths.
 #[test]
 fn flipped_where_it_hurts() {
     let extremes: [u64; 8] = [0, 1, 7, 0x7fff_ffff_ffff_ffff, u64::MAX, u64::MAX - 7, 1 << 47, 0xffff_ffff];
@@ -106,7 +106,7 @@ fn flipped_where_it_hurts() {
         let u64_at = |at: usize| u64::from_le_bytes(sample[at..at + 8].try_into().unwrap()) as usize;
         places.push((u64_at(32), 56 * usize::from(sample[56])));
         places.push((u64_at(40), 64 * usize::from(sample[60])));
-        // What the sections hold: all but code and debugging.
+        // These are the contents of the sections, except code and debugging information.
         for header in (0..usize::from(sample[60])).map(|index| u64_at(40) + 64 * index) {
             let (kind, offset, len) = (sample[header + 4], u64_at(header + 24), u64_at(header + 32));
             if kind != 8 && len > 0 && offset + len <= sample.len() {

@@ -1,5 +1,5 @@
-//! [`gprofinject_plan::image`] on programs that the machine's own compilers make, against what binutils say
-//! of them; and on damaged files.
+//! [`gprofinject_plan::image`] on programs from the installed compilers, compared with the output of
+//! binutils, and on damaged files.
 #![allow(clippy::unwrap_used)]
 
 mod assembly;

@@ -1,4 +1,5 @@
-//! Programs built for profiling: what is taken out of them is what objdump shows as calls of counters.
+//! Programs built for profiling: the instructions that are removed are those that objdump shows as calls of
+//! counting functions.
 
 use crate::build::{compile, folder, has, run, try_compile};
 use gprofinject_image::Image;
@@ -6,7 +7,8 @@ use gprofinject_plan::Flow;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// Loops, switches, tail calls, small and large frames, exceptions: what prologues and epilogues look like.
+/// A program with loops, switches, tail calls, small and large frames, and exceptions, so that it has many
+/// forms of prologues and epilogues.
 const SOURCE: &str = r#"
 #include <cstdlib>
 #include <stdexcept>
@@ -47,7 +49,7 @@ int main(int c, char **) {
 }
 "#;
 
-/// Addresses of the calls and jumps that objdump knows to lead to one of these.
+/// Returns the addresses of the calls and jumps that, according to objdump, lead to one of these functions.
 fn calls(program: &Path, names: &[&str]) -> BTreeSet<u64> {
     let listing = run("objdump", &["-d", "--no-show-raw-insn", &program.display().to_string()]);
     let mut found = BTreeSet::new();
@@ -56,7 +58,7 @@ fn calls(program: &Path, names: &[&str]) -> BTreeSet<u64> {
         let code = code.trim_start_matches("bnd ");
         let branch = code.starts_with("call") || code.starts_with("jmp");
         let leads = |name: &&str| code.contains(&format!("<{name}@"));
-        // The stubs of the PLT jump there, too; in them it is the last word.
+        // The stubs of the PLT also jump there. Their lines end with the name and its symbol version.
         let stub = code.starts_with("jmp") && code.contains("GLIBC") && !code.contains("@plt");
         if branch && names.iter().any(leads) && !(stub && in_plt(&listing, line)) {
             found.insert(u64::from_str_radix(address, 16).unwrap());
@@ -65,7 +67,7 @@ fn calls(program: &Path, names: &[&str]) -> BTreeSet<u64> {
     found
 }
 
-/// Whether a line of the listing is in a section of stubs.
+/// Returns whether a line of the listing is in a section of PLT stubs.
 fn in_plt(listing: &str, line: &str) -> bool {
     let at = line.as_ptr() as usize - listing.as_ptr() as usize;
     let section = listing[..at].rfind("Disassembly of section ").unwrap_or(0);
@@ -113,11 +115,12 @@ fn all_calls_are_taken_out() {
             let all: BTreeSet<u64> = &counters | &hooks;
             assert!(removed.is_superset(&all), "{what}: {:x?} stay", &all - &removed);
             assert_eq!(image.facts.hooks_removed, !hooks.is_empty(), "{what}");
-            // Beside the calls, what only they need; and nothing twice.
+            // In addition to the calls, the code that only prepares their arguments is removed, and nothing
+            // is removed twice.
             let arguments = image.removed.len() - all.len();
             assert!(image.removed.windows(2).all(|two| two[0].end() <= two[1].address), "{what}: overlap");
             assert!(hooks.is_empty() == (arguments == 0), "{what}: {arguments} for {} hooks", hooks.len());
-            // Who looks at its return address is `caller` alone; clang keeps the address on the stack at times.
+            // Only `caller` reads its return address. Clang sometimes keeps that address on the stack.
             let flow = Flow::of(&image, true);
             let odd = image.functions.iter().zip(&flow.functions).filter(|(_, flow)| flow.odd_return);
             let odd: Vec<&str> = odd.map(|(f, _)| f.name).collect();
@@ -132,7 +135,7 @@ fn all_calls_are_taken_out() {
     assert!(ways >= 10);
 }
 
-/// A function of that name that another library or the program itself defines is theirs.
+/// If the program itself or another library defines a function with such a name, its calls stay.
 #[test]
 fn other_peoples_functions_stay() {
     let own = "void __cyg_profile_func_enter(void *f, void *c) __attribute__((no_instrument_function));

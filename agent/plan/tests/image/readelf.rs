@@ -1,4 +1,4 @@
-//! What readelf says of a program.
+//! The facts that readelf prints about a program.
 
 use crate::build::run;
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,7 +19,7 @@ fn readelf(option: &str, program: &Path) -> String {
     run("readelf", &[option, program.to_str().unwrap()])
 }
 
-/// Names of executable sections by number, without the PLT.
+/// Returns the numbers of the executable sections, except those of the PLT.
 fn code_sections(program: &Path) -> BTreeSet<String> {
     let mut sections = BTreeSet::new();
     for line in readelf("-SW", program).lines() {
@@ -36,7 +36,7 @@ fn code_sections(program: &Path) -> BTreeSet<String> {
     sections
 }
 
-/// The functions of .symtab, or of .dynsym.
+/// Returns the functions of .symtab, or those of .dynsym if there is no .symtab.
 pub(crate) fn functions(program: &Path) -> Vec<Symbol> {
     let code = code_sections(program);
     let mut tables: BTreeMap<String, Vec<Symbol>> = BTreeMap::new();
@@ -52,15 +52,15 @@ pub(crate) fn functions(program: &Path) -> Vec<Symbol> {
         }
         let size = fields[2].parse().unwrap_or_else(|_| hex(fields[2]));
         let [kind, name] = [3, 7].map(|field| fields[field].to_owned());
-        // Printed with a version in .dynsym, and sometimes in .symtab.
+        // readelf prints a version after names of .dynsym, and sometimes after names of .symtab.
         let name = if table == ".dynsym" { name.split('@').next().unwrap().to_owned() } else { name };
         tables.entry(table.clone()).or_default().push(Symbol { address: hex(fields[1]), size, kind, name });
     }
     tables.remove(".symtab").or_else(|| tables.remove(".dynsym")).unwrap_or_default()
 }
 
-/// Start of each frame description, and whether its first row says CFA = rsp + 8; None: it adds nothing to
-/// its CIE's, and readelf prints no row.
+/// Returns, for the start address of each frame description, whether its first row says CFA = rsp + 8. The
+/// value is `None` if the description adds no rules to those of its CIE, so that readelf prints no row.
 pub(crate) fn frames(program: &Path) -> BTreeMap<u64, Option<bool>> {
     let mut frames = BTreeMap::new();
     let mut start = None;
@@ -83,7 +83,7 @@ pub(crate) fn frames(program: &Path) -> BTreeMap<u64, Option<bool>> {
     frames
 }
 
-/// Addends of relative relocations.
+/// Returns the addends of relative relocations.
 pub(crate) fn relative_addends(program: &Path) -> BTreeSet<u64> {
     let listing = readelf("-rW", program);
     let lines = listing.lines().filter(|line| line.contains("R_X86_64_RELATIVE"));

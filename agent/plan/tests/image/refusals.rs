@@ -1,4 +1,4 @@
-//! Files that are no programs for us, each with its own words.
+//! Files that cannot be read as programs, each with an error of its own.
 
 use crate::build::{compile, folder};
 use gprofinject_image::{Image, ImageError, NotExecutable};
@@ -39,7 +39,7 @@ fn other_machines() {
         with(18, 9).to_string(),
         "a program for machine number 9; only x86-64 programs can be profiled"
     );
-    // A 32-bit header is shorter than ours.
+    // A 32-bit ELF header is shorter than a 64-bit one.
     let mut small = good[..52].to_vec();
     small[4] = 1;
     assert_eq!(error(&small), ImageError::ThirtyTwoBit);

@@ -1,12 +1,12 @@
-//! Which functions use their return address otherwise than to return: in assembly, each function's name says so;
-//! of what compilers make, only those do that ask for a return address.
+//! Which functions use their return address for anything but a return. In assembly, each function's name says
+//! whether it does; of compiled functions, only those do that ask for a return address.
 
 use crate::build::{compile, folder, has};
 use gprofinject_image::Image;
 use gprofinject_plan::Flow;
 use std::path::Path;
 
-/// `yes_` and `no_`: whether the return address must be the true one.
+/// Functions whose names begin with `yes_` need the original return address; those with `no_` do not.
 const ASSEMBLY: &str = r#"
 .macro function name
 .text
@@ -145,7 +145,7 @@ saved: .quad 0, 0
 .section .note.GNU-stack, "", @progbits
 "#;
 
-/// What looks similar, as compilers make it, and what does ask for a return address.
+/// Functions for which compilers emit similar code, and functions that do ask for a return address.
 const C: &str = r#"
 #include <alloca.h>
 #include <setjmp.h>

@@ -1,4 +1,5 @@
-//! How long reading takes. Printed, not judged: `cargo test --release --test image speed -- --nocapture`.
+//! Measures how long reading takes. The test prints the times and asserts nothing about them: `cargo test
+//! --release --test image speed -- --nocapture`.
 
 use crate::build::{check, folder};
 use gprofinject_image::Image;
@@ -11,7 +12,8 @@ fn speed() {
     let count: u32 = if cfg!(debug_assertions) { 6_000 } else { 60_000 };
     let mut text = String::from(".text\n.globl _start\n_start: nop\n");
     for number in 0..count {
-        // Names as long as C++'s, every fourth local, every eighth with a cold part.
+        // The names are as long as those of C++. Every fourth function is local, and every eighth has a cold
+        // part.
         let name = format!("_ZN7project6module9component8Class{number:05}6methodERKSsiPKcjb");
         let bind = if number % 4 == 0 { ".local" } else { ".globl" };
         let _ = write!(

@@ -173,7 +173,7 @@ fn a_hop() {
 
 #[test]
 fn a_neighbour_whose_call_sites_were_patched_comes_along() {
-    // The second `ret` is called by the neighbour only: push rbx; mov rbx, rdi; nop; call; pop rbx; ret.
+    // Only the next function calls the second `ret`: push rbx; mov rbx, rdi; nop; call; pop rbx; ret.
     let calls = [0x53, 0x48, 0x89, 0xfb, 0x0f, 0x1f, 0x40, 0x00, 0xe8, 0xf2, 0xff, 0xff, 0xff, 0x5b, 0xc3];
     let parts: [&[u8]; 3] = [&RET, &RET, &calls];
     let (code, sizes) = (parts.concat(), parts.map(<[u8]>::len));
@@ -212,7 +212,7 @@ fn a_neighbour_given_up_takes_its_sleds_along() {
 
 #[test]
 fn a_neighbour_given_up_takes_its_caves_along() {
-    // The jump cannot be relocated, though there seem to be dead bytes behind it.
+    // The jump cannot be relocated, although the bytes after it seem to be dead.
     const STUCK: [u8; 15] =
         [0x66, 0xeb, 0, 0x48, 0x89, 0xf8, 0x48, 0x89, 0xf8, 0x48, 0x89, 0xf8, 0x48, 0x89, 0xf8];
     let movable = [&[0x90][..], &STUCK[1..]].concat();

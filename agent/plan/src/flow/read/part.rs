@@ -174,7 +174,7 @@ impl Part {
     }
 
     /// Records the facts of a skimmed instruction at a position in the function, and returns the
-    /// instruction's length, or `None` if the instruction needs a closer look.
+    /// instruction's length, or `None` if the instruction has to be decoded further.
     #[inline(always)]
     fn note_skimmed(&mut self, image: &Image, seen: &mut Seen, skimmed: Skimmed, at: usize) -> Option<usize> {
         let ip = seen.lo + at as u64;

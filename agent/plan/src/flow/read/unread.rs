@@ -181,7 +181,7 @@ mod tests {
     use crate::testing::{TEXT, image, plan_of, tactics};
 
     const RET: u8 = 0xc3;
-    /// Where the code without a symbol begins: behind a function of one byte.
+    /// The address of the code without a symbol, which follows a function of one byte.
     const GAP: u64 = TEXT + 1;
 
     /// `ret`, then code that no symbol describes, then a function of sixteen bytes. The first one's address is not taken.
@@ -213,7 +213,7 @@ mod tests {
         (taken, indirect)
     }
 
-    /// An instruction that begins with these bytes, stands at `at`, and refers to `target`.
+    /// Returns the instruction at the address `at` that begins with these bytes and refers to `target`.
     fn relative(bytes: &[u8], at: u64, target: u64) -> Vec<u8> {
         let end = at + bytes.len() as u64 + 4;
         [bytes, &(target.wrapping_sub(end) as u32).to_le_bytes()].concat()
@@ -250,7 +250,7 @@ mod tests {
 
     #[test]
     fn a_jump_into_a_function_is_an_indirect_target() {
-        // jmp +6, over four bytes, to the third byte of the function behind.
+        // jmp +6, over four bytes, to the third byte of the next function.
         let gap = [0xeb, 6, RET, RET, RET, RET];
         let inside = GAP + gap.len() as u64 + 2;
         assert_eq!(found(&gap), (vec![inside], vec![inside]));

@@ -73,7 +73,7 @@ impl State {
 
     /// Notes that `size` bytes at an address are overwritten by a value.
     fn store(&mut self, at: Value, size: i64, value: Value) {
-        /// The number of words that a state can hold. No frame that needs more has been seen.
+        /// The number of words that a state can hold. No known frame needs more.
         const MOST: usize = 64;
         let overlaps = |word: Value| match (word, at) {
             (Stack(word), Stack(at)) | (Aligned(word), Aligned(at)) => word < at + size && at < word + 8,

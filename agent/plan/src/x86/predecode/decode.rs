@@ -11,28 +11,28 @@ use crate::x86::predecode::tables::{
 pub(crate) struct Predecoded<'w> {
     /// The bytes from the instruction on.
     pub(crate) window: &'w [u8; WINDOW],
-    /// Where control goes from it.
+    /// Its class: where control continues after it.
     pub(crate) class: Class,
-    /// Its bytes.
+    /// Its length, in bytes.
     pub(crate) len: u8,
-    /// Offset of the first byte behind the opcode.
+    /// The offset of the first byte after the opcode.
     at: u8,
-    /// The REX prefix. 0: there is none.
+    /// The REX prefix, or 0 if there is none.
     pub(crate) rex: u8,
-    /// Whether a prefix makes operands of 32 bits ones of 16 bits.
+    /// Whether a prefix turns 32-bit operands into 16-bit operands.
     pub(crate) has_short_operands: bool,
     /// The opcode's entry in [`OPCODES`].
     pub(crate) entry: u64,
-    /// ModRM. If there is none: a value that stands for registers as operands.
+    /// The ModRM byte. If there is none, this is a value that represents register operands.
     modrm: u8,
-    /// The entry of ModRM in [`SHAPES`], or that of the register in the opcode.
+    /// The entry in [`SHAPES`] for the ModRM byte, or for the register in the opcode.
     pub(crate) shape: u32,
 }
 
-/// The base register of an operand in memory.
+/// The base register of a memory operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Base {
-    /// There is no operand in memory, or its address has an index or no base register.
+    /// There is no memory operand, or its address has an index or no base register.
     None,
     /// The operand is relative to RIP.
     Rip,
@@ -40,9 +40,11 @@ pub(crate) enum Base {
     Register(u8),
 }
 
-/// Decodes the instruction at the start of the window. `None`: it is not among those that are known.
+/// Decodes the instruction at the start of the window. Returns `None` if the instruction is not one of those
+/// that the tables describe.
 ///
-/// Processors cannot predict which instruction comes next, so few branches here depend on it.
+/// Processors cannot predict which instruction comes next, so this function has few branches that depend on
+/// the instruction.
 #[inline(always)]
 pub(crate) fn predecode(window: &[u8; WINDOW]) -> Option<Predecoded<'_>> {
     let byte = |at: usize| window[at % WINDOW];
@@ -94,8 +96,8 @@ pub(crate) fn predecode(window: &[u8; WINDOW]) -> Option<Predecoded<'_>> {
     Some(Predecoded { window, class, len, at, rex, has_short_operands, entry, modrm, shape })
 }
 
-/// Skips legacy prefixes. Returns the offset of what follows, and the mandatory prefix among them. 0: none;
-/// 1: 66; 2: f3; 3: f2.
+/// Skips legacy prefixes. Returns the offset of the first byte after them, and the mandatory prefix among
+/// them: 0 for none, 1 for 66, 2 for f3 and 3 for f2.
 fn skip_prefixes(window: &[u8; WINDOW]) -> Option<(usize, u32)> {
     /// The most prefixes that are skipped. With more, the instruction might be too long.
     const MOST: usize = 4;
@@ -149,7 +151,7 @@ impl Predecoded<'_> {
         (self.number(X, sib >> 3 & 7), sib & 7)
     }
 
-    /// Returns whether an operand in memory is relative to RIP.
+    /// Returns whether the memory operand is relative to RIP.
     #[inline(always)]
     pub(crate) fn is_relative(&self) -> bool {
         self.modrm & 0xc7 == 5
@@ -206,7 +208,7 @@ impl Predecoded<'_> {
         self.named(true)
     }
 
-    /// Returns the same without the registers that only make up an address.
+    /// Returns the same set without the registers that only form an address.
     #[inline(always)]
     pub(crate) fn operands(&self) -> u16 {
         self.named(self.modrm >= 0xc0)

@@ -1,32 +1,32 @@
-//! What common instructions do with general registers.
+//! The effects of common instructions on general registers.
 
 use crate::x86::predecode::decode::{Base, Predecoded};
 use crate::x86::predecode::fields::{B, Class, R, SIB, W, word};
 use crate::x86::predecode::tables::{ACCESS, Access, IMM_OF_TEST, IMMZ, ODD};
 
-/// What an instruction does with general registers. Each set has a bit for each register, by its number.
+/// The effects of an instruction on general registers. Each set has a bit for each register, by its number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Effects {
-    /// Registers that it reads, if only to make up an address.
+    /// Registers that it reads, including those that only form an address.
     pub(crate) reads: u16,
-    /// Registers that it overwrites. A 32-bit instruction overwrites what it changes, even if it reads it,
-    /// because it clears the upper half.
+    /// Registers that it overwrites. A 32-bit instruction overwrites each register that it changes, even one
+    /// that it reads, because it clears the upper half.
     pub(crate) overwrites: u16,
     /// Registers that it changes, wholly or in part.
     pub(crate) changes: u16,
 }
 
-/// The register that an instruction leaves a value in.
+/// The register to which an instruction writes its result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Moved {
     /// The number of the register.
     pub(crate) register: u8,
-    /// The number of another register, and the number that is added to its value. `None`: the value is
-    /// something else.
+    /// The number of another register, and the number that is added to its value. `None` if the value has any
+    /// other form.
     pub(crate) sum: Option<(u8, i32)>,
 }
 
-/// `xor` and `sub` of two registers. If both are the same, the result does not depend on it.
+/// `xor` and `sub` of two registers. If both registers are the same, the result does not depend on its value.
 const CLEARING: [u8; 4] = [0x31, 0x33, 0x29, 0x2b];
 /// The number of rcx.
 const RCX: u8 = 1;
@@ -37,7 +37,7 @@ const IMUL: u8 = 0x69;
 
 impl Predecoded<'_> {
     #[inline(always)]
-    /// Returns what the instruction does with its operands.
+    /// Returns how the instruction accesses its operands.
     fn access(&self) -> Access {
         const KINDS: [Access; 16] = [
             Access::None,
@@ -74,8 +74,8 @@ impl Predecoded<'_> {
         }
     }
 
-    /// Returns what the instruction does with registers, except with the stack pointer if no field names it.
-    /// [`Predecoded::has_effects`] must hold.
+    /// Returns the effects of the instruction on registers, except for those on a stack pointer that no field
+    /// names. [`Predecoded::has_effects`] must return true.
     pub(crate) fn effects(&self) -> Effects {
         let none = Effects::default();
         let written = |bits| Effects { overwrites: bits, changes: bits, ..none };
@@ -124,7 +124,7 @@ impl Predecoded<'_> {
         })
     }
 
-    /// Returns the registers that make up the address of the operand in memory.
+    /// Returns the registers that form the address of the memory operand.
     fn address(&self) -> u16 {
         if self.shape & SIB != 0 {
             return self.sib_registers();
@@ -132,8 +132,8 @@ impl Predecoded<'_> {
         if self.is_relative() { 0 } else { 1 << self.number(B, self.modrm().2) }
     }
 
-    /// Returns where the instruction leaves a value, if its first operand is a register.
-    /// [`Predecoded::has_effects`] must hold.
+    /// Returns the register to which the instruction writes its result, or `None` if its first operand is not
+    /// a register. [`Predecoded::has_effects`] must return true.
     pub(crate) fn result(&self) -> Option<Moved> {
         let (mode, reg_field, rm_field) = self.modrm();
         let (reg, rm) = (self.number(R, reg_field), self.number(B, rm_field));
@@ -174,7 +174,7 @@ impl Predecoded<'_> {
         if self.opcode() == 0x83 { i32::from(self.window[end - 1] as i8) } else { word(self.window, end - 4) }
     }
 
-    /// Returns the bytes of the operand in memory. [`Predecoded::has_effects`] must hold.
+    /// Returns the size of the memory operand in bytes. [`Predecoded::has_effects`] must return true.
     pub(crate) fn memory_len(&self) -> i32 {
         match (self.access(), self.opcode()) {
             (Access::LoadPart, opcode) if opcode & 1 == 0 => 1,
@@ -185,18 +185,18 @@ impl Predecoded<'_> {
         }
     }
 
-    /// Returns whether it is a `mov` of 64 bits to a register.
+    /// Returns whether the instruction is a 64-bit `mov` to a register.
     pub(crate) fn is_wide_load(&self) -> bool {
         self.access() == Access::Load && self.opcode() == 0x8b && self.rex & W != 0
     }
 
-    /// Returns whether it is a `lea` of 32 bits.
+    /// Returns whether the instruction is a 32-bit `lea`.
     pub(crate) fn is_narrow_lea(&self) -> bool {
         self.access() == Access::Address && self.class != Class::Lea
     }
 
-    /// Returns the second operand, if it is an immediate one that may be an address. A 32-bit operand of a
-    /// 64-bit instruction is extended. With `wide`, only an operand of 64 bits is returned.
+    /// Returns the second operand, if it is an immediate operand that may be an address. A 32-bit operand of
+    /// a 64-bit instruction is extended. With `wide`, only an operand of 64 bits is returned.
     #[inline(always)]
     pub(crate) fn immediate(&self, wide: bool) -> Option<u64> {
         let is_test = self.entry & IMM_OF_TEST != 0 && self.opcode() & 1 != 0 && self.modrm().1 < 2;

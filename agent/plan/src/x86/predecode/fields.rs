@@ -3,13 +3,13 @@
 
 use std::ops::Range;
 
-/// Where control goes from an instruction.
+/// Where control continues after an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Class {
     /// To the next instruction.
     Next,
-    /// To the next instruction, and this one is a `lea` of 64 bits.
+    /// To the next instruction, and this one is a 64-bit `lea`.
     Lea,
     /// To the next instruction, and this one is a `push` of a register or an immediate operand.
     Push,
@@ -37,13 +37,13 @@ pub(crate) const CLASSES: [Class; 8] = [
     Class::Return,
 ];
 
-/// Bytes that are read of an instruction. No instruction has more than 15.
+/// The number of bytes that are read of each instruction. No instruction has more than 15.
 pub(crate) const WINDOW: usize = 16;
 
 /// The number of rax.
 pub(crate) const RAX: u8 = 0;
 
-/// The number of rsp. As an index in a SIB byte it means that there is none.
+/// The number of rsp. In the index field of a SIB byte, this number means that there is no index register.
 pub(crate) const RSP: u8 = 4;
 
 /// By ModRM: a bit for the register that reg names, and from bit 8 on one for the register that rm names, if
@@ -71,10 +71,10 @@ pub(crate) static SHAPES: [u32; 256] = {
     table
 };
 
-/// Where the length begins in an entry of [`SHAPES`]: four bits.
+/// The lowest bit of the length in an entry of [`SHAPES`]. The length has four bits.
 pub(crate) const LEN: u32 = 16;
 
-/// There is a SIB byte.
+/// The flag for a SIB byte.
 pub(crate) const SIB: u32 = 1 << 20;
 
 /// The mode is 0. Then, if the SIB byte's base is 5, there is a displacement of four bytes instead of a base
@@ -93,7 +93,7 @@ pub(crate) const X: u8 = 2;
 /// REX.B: the fourth bit of the base register, of ModRM.rm, or of the register in the opcode.
 pub(crate) const B: u8 = 1;
 
-/// Returns whether the four bytes before `end` are an address.
+/// Returns whether the four bytes before `end` form an address.
 pub(crate) fn is_address(window: &[u8; WINDOW], end: usize, addresses: &Range<u64>) -> bool {
     let value = word(window, end - 4);
     addresses.contains(&u64::from(value as u32)) || addresses.contains(&(value as u64))

@@ -1,9 +1,9 @@
-//! The quickest way over instructions: four lookups in tables for most of them.
+//! The fastest way to skip instructions: most of them take four table lookups.
 //!
-//! Of a *plain* instruction the caller only needs the length. It goes on to the next instruction, has no
-//! operand that is relative to RIP and no immediate operand that may be an address, and names no register
-//! that the caller follows. As an exception, it may access memory at an address that is relative to the
-//! stack.
+//! The caller only needs the length of a *plain* instruction. After such an instruction, control continues
+//! with the next one. It has no RIP-relative operand and no immediate operand that may be an address, and it
+//! names no register that the caller follows, with one exception: it may access memory relative to a stack
+//! address.
 
 use crate::x86::predecode::fields::{
     CLASSES, Class, LEN, RSP, SHAPES, SIB, WINDOW, first_bytes, is_address, word,
@@ -31,15 +31,15 @@ impl Interest {
 /// What [`skim`] returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Skimmed {
-    /// A plain instruction of so many bytes.
+    /// A plain instruction, with its length in bytes.
     Plain(usize),
-    /// An instruction that would be plain except for an operand in memory that is relative to RIP.
+    /// An instruction that would be plain if it had no RIP-relative memory operand.
     Relative {
         /// Its bytes.
         len: u8,
         /// The distance to the operand from the next instruction.
         displacement: i32,
-        /// Whether it is a `lea` of 64 bits.
+        /// Whether it is a 64-bit `lea`.
         is_lea: bool,
     },
     /// A direct call, jump or conditional jump without a prefix, or a `ret`, which has no displacement.
@@ -48,12 +48,13 @@ pub(crate) enum Skimmed {
         class: Class,
         /// Its bytes.
         len: u8,
-        /// Bytes of the displacement, which are the last ones.
+        /// The size of the displacement in bytes. The displacement is at the end of the instruction.
         width: u8,
         /// The distance to the target from the next instruction.
         displacement: i32,
     },
-    /// A `push` or `pop` of a 64-bit register: which of them it is, its bytes, and the register's number.
+    /// A `push` or `pop` of a 64-bit register: which of them it is, its length in bytes, and the register's
+    /// number.
     Stack { class: Class, len: u8, register: u8 },
     /// An instruction that has to be examined more closely.
     Other,
@@ -74,7 +75,8 @@ const FLAGS: u32 = 40;
 const SHAPE: u32 = 44;
 /// The instruction is a `lea`.
 const LEA: u64 = 1 << 46;
-/// Three bits: the number in [`CLASSES`] of the branch or stack operation that the opcode is. 0: it is none.
+/// Three bits: the number in [`CLASSES`] of the branch or stack operation that the opcode is. 0 means that it
+/// is neither.
 const KIND: u32 = 48;
 /// The branch has a displacement of four bytes.
 const FAR: u64 = 1 << 51;
@@ -118,7 +120,7 @@ const fn op(mandatory: usize, opcode: usize) -> u64 {
         }
     }
     if is_word {
-        // Behind the prefix 66, a REX prefix may make the operand four bytes long after all.
+        // After the prefix 66, a REX.W prefix may still make the operand four bytes long.
         flags |= if mandatory == 1 { NOT_WIDE } else { HAS_WORD };
     }
     let has_modrm = entry >> MODRM & 1 != 0;
@@ -191,7 +193,7 @@ static FORMS: [u32; 4 * 4 * 256] = {
 };
 
 /// By whether ModRM's mode is 0, the bits X and B of the REX prefix, and the SIB byte. Bits 0 to 15 are the
-/// registers that it names. The bits from 16 on are the bytes of the displacement that stands in place of a
+/// registers that it names. The bits from 16 on are the size in bytes of the displacement that replaces a
 /// base register.
 static SIBS: [u32; 2 * 4 * 256] = {
     let mut table = [0; 2 * 4 * 256];
@@ -230,8 +232,8 @@ static FIRST: [u32; 256] = {
 /// `is_harmless` returns, for an access to memory relative to a stack address (its base register and
 /// displacement), whether the instruction is plain.
 ///
-/// Processors cannot predict which instruction comes next, so most of this is done for each of them without
-/// branches.
+/// Processors cannot predict which instruction comes next, so most of this function works without branches
+/// that depend on the instruction.
 #[inline(always)]
 pub(crate) fn skim(
     window: &[u8; WINDOW],
@@ -281,7 +283,7 @@ pub(crate) fn skim(
     }
     let is_lea = op & LEA != 0;
     if form & RELATIVE != 0 {
-        // A `lea` of 32 bits is examined elsewhere.
+        // `skim` does not handle a 32-bit `lea`; the full predecoder does.
         return if found == 0 && flags == 0 && (!is_lea || first & NOT_WIDE != 0) {
             Skimmed::Relative { len: len as u8, displacement: word(window, before + 2), is_lea }
         } else {
@@ -291,7 +293,7 @@ pub(crate) fn skim(
     if found == 0 {
         return Skimmed::Plain(len);
     }
-    // What is followed may only make up an address, and must be a stack address. With the rm field of a
+    // A followed register may only form an address, and must hold a stack address. With the rm field of a
     // RIP-relative operand in ModRM, only the other operand is left.
     let (stack, others) = (u32::from(interest.stack), u32::from(interest.others));
     let operand = FORMS[(forms | modrm & 0x38 | 5) % FORMS.len()] | hidden;
@@ -300,7 +302,7 @@ pub(crate) fn skim(
     }
     let is_sib = form >> HAS_SIB & 1 != 0;
     let index = if is_sib { sib >> 3 & 7 | (first >> 14 & 8) as usize } else { RSP.into() };
-    // An operand that is relative to another register as well may be anywhere.
+    // A memory operand that is also relative to another register may be at any address.
     if index == usize::from(RSP) {
         let base = if is_sib { sib & 7 } else { modrm & 7 } | (first >> 5 & 8) as usize;
         let at = before + 2 + usize::from(is_sib);
@@ -316,8 +318,8 @@ pub(crate) fn skim(
     Skimmed::Plain(len)
 }
 
-/// Returns what [`skim`] returns for an instruction without a mandatory prefix that is not plain. `before` is
-/// the number of bytes in front of its opcode's last one; `first` is the entry of its first byte.
+/// Returns the result of [`skim`] for an instruction that is not plain and has no mandatory prefix. `before`
+/// is the number of bytes before the last byte of its opcode; `first` is the entry of its first byte.
 #[inline(always)]
 fn branch_or_stack(window: &[u8; WINDOW], op: u64, first: u32, opcode: usize, before: usize) -> Skimmed {
     let is_rex = first & IS_REX != 0;

@@ -1,4 +1,5 @@
-//! What the opcodes that [`crate::x86::predecode::decode::predecode`] knows consist of. An opcode that is not listed is 0: never certain.
+//! The format of each opcode that [`crate::x86::predecode::decode::predecode`] recognises. The entry of any
+//! other opcode is 0, which means that the function gives no answer.
 
 use crate::x86::predecode::fields::Class;
 
@@ -56,18 +57,18 @@ pub(crate) const CLASS: u32 = 32;
 const fn class(class: Class) -> u64 {
     (class as u64) << CLASS
 }
-/// There are special cases: the immediate operand of a `mov` may have eight bytes, or the entry has
-/// [`IMM_OF_TEST`].
+/// The instruction needs special treatment: the immediate operand of a `mov` may have eight bytes, or the
+/// entry has [`IMM_OF_TEST`].
 pub(crate) const ODD: u64 = 1 << 35;
-/// The bits from here on: what the instruction does with its operands, an [`Access`] as a number.
+/// The bits from here on: how the instruction accesses its operands, as the number of an [`Access`].
 pub(crate) const ACCESS: u32 = 36;
 
-/// What an instruction without a prefix 66 does with the operands that ModRM.reg and ModRM.rm name, each of
-/// 32 or 64 bits.
+/// How an instruction without a prefix 66 accesses the operands that ModRM.reg and ModRM.rm name. Each
+/// operand has 32 or 64 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Access {
-    /// That is not known.
+    /// The accesses are unknown.
     None,
     /// rm is written, reg is read.
     Store,

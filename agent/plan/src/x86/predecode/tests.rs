@@ -11,10 +11,11 @@ use iced_x86::{
 use std::ops::Range;
 
 const IP: u64 = 0x40_0000;
-/// Addresses of a program with a fixed place.
+/// The addresses of a program with a fixed load address.
 const FIXED: Range<u64> = 0x40_0000..0x50_0000;
 
-/// Compares what is predecoded at the start of the window, if anything is, with what iced decodes.
+/// Compares the result of predecoding the instruction at the start of the window, if there is one, with that
+/// of iced.
 fn compare(
     window: &[u8; WINDOW],
     addresses: &Range<u64>,
@@ -99,7 +100,7 @@ fn compare(
     Some(())
 }
 
-/// Compares what an instruction does with registers.
+/// Compares the effects of an instruction on registers.
 fn compare_effects(quick: &Predecoded, i: &Instruction, factory: &mut InstructionInfoFactory, what: &str) {
     if !quick.has_effects() {
         return;
@@ -176,7 +177,7 @@ fn plain_len(
     }
 }
 
-/// Checks that skimming finds the same as predecoding, whichever registers are followed.
+/// Checks that skimming yields the same facts as predecoding, whichever registers are followed.
 fn compare_skimmed(window: &[u8; WINDOW], quick: &Predecoded, addresses: &Range<u64>, what: &str) {
     let sets = [0, 1, 1 << 4, 1 << 5, 1 << 4 | 1 << 5, 0xc00, 0xc11, 1 << 7, 0xff];
     for (stack, others) in sets.into_iter().flat_map(|stack| sets.map(|others| (stack, others))) {

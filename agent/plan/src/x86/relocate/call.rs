@@ -1,10 +1,10 @@
-//! A call that is the last of the relocated instructions. It must leave the original return address, so that
-//! callers and unwinders see the original program, and the processor's return predictor must see a call for
-//! the return.
+//! Relocates a call that is the last of the relocated instructions. The call must push the original return
+//! address, so that callers and unwinders see the original program, and the processor's return predictor must
+//! see a call for the return.
 //!
 //! If r11 is free, the last three bytes of the call itself become `call *r11`, and the relocated instructions
-//! lead there. That is as fast as the original. Otherwise, and whenever the text is as it was before, the
-//! call is emulated; then the return of the called function is mispredicted.
+//! lead there. That is as fast as the original. Otherwise, and whenever the text is unpatched, the call is
+//! emulated; the return of the called function is then mispredicted.
 //!
 //! ```text
 //! emulated:                                in its place:
@@ -17,9 +17,9 @@
 //!                                            jmp  r11
 //! ```
 //!
-//! The agent writes the jump's displacement together with the patches, so that it leads to the site only
-//! while `call *r11` stands there. So it does not matter where in these instructions a thread is, or has been
-//! interrupted, while the patches are made or taken back.
+//! The agent writes the jump's displacement together with the patches, so that the jump leads to the site
+//! only while `call *r11` is there. It therefore does not matter at which of these instructions a thread is,
+//! or has been interrupted, while the patches are written or removed.
 
 use crate::x86::relocate::relocated::{Relocated, Unmovable};
 use crate::x86::scratch::names_r11;
@@ -30,18 +30,19 @@ pub const CALL_R11: [u8; 3] = [0x41, 0xff, 0xd3];
 /// `jmp rel32` to the next instruction.
 const JUMP_NEXT: [u8; 5] = [0xe9, 0, 0, 0, 0];
 
-/// What becomes of a call.
+/// How a relocated call is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
     /// It is emulated.
     Emulated,
-    /// It is still made where it stands, while [`CALL_R11`] stands at its end. r11 is changed.
+    /// It is still made at its original address, where [`CALL_R11`] replaces its last bytes. This changes
+    /// r11.
     InPlace,
 }
 
-/// Returns the offset in `code` of the bytes that can become [`CALL_R11`]. `code` is instructions that end
-/// with a call, and a patch overwrites its first `patch` bytes. `None`: there is no room, or an instruction
-/// uses r11.
+/// Returns the offset in `code` of the bytes that can become [`CALL_R11`]. `code` consists of instructions
+/// that end with a call, and a patch overwrites its first `patch` bytes. Returns `None` if there is no room,
+/// or if an instruction uses r11.
 pub fn site(code: &[u8], patch: u64) -> Option<u64> {
     let mut decoder = Decoder::with_ip(64, code, 0, DecoderOptions::NONE);
     let mut instruction = Instruction::default();
@@ -53,15 +54,15 @@ pub fn site(code: &[u8], patch: u64) -> Option<u64> {
     }
     let site = instruction.next_ip().checked_sub(CALL_R11.len() as u64)?;
     let is_plain = matches!(instruction.code(), Code::Call_rel32_64 | Code::Call_rm64);
-    // The bytes must lie inside of the call, so that the call's row of the unwind table holds for them.
+    // The bytes must lie inside the call, so that the row of the unwind table for the call applies to them.
     (is_plain && site >= instruction.ip() && site >= patch).then_some(site)
 }
 
-/// Appends what becomes of the call, and returns the offset of the emulation.
+/// Appends the relocated form of the call, and returns the offset of the emulation in bytes.
 ///
 /// # Errors
 ///
-/// The call has a form that cannot be emulated, or its operand is out of reach.
+/// Returns an error if the call has a form that cannot be emulated, or if its operand is out of reach.
 pub(super) fn append(
     call: &Instruction,
     form: Call,
@@ -92,7 +93,7 @@ fn emulate(jump: &Instruction, return_address: u64, to: u64, out: &mut Relocated
     let above = MemoryOperand::with_base_displ(Register::RSP, 8);
     put(&Instruction::with2(Code::Lea_r64_m, Register::RSP, above)?, to, out)?;
     let push_at = out.bytes.len();
-    // The word will stand behind the jump, so its address is known only after the jump's length.
+    // The word follows the jump, so its address depends on the jump's length.
     put(&push_from(here)?, to, out)?;
     put(jump, to, out)?;
     while !out.bytes.len().is_multiple_of(8) {
@@ -116,13 +117,13 @@ fn put(instruction: &Instruction, to: u64, out: &mut Relocated) -> Result<(), Un
     Ok(())
 }
 
-/// Returns a jump to where the call leads, for use after the return address has been pushed.
+/// Returns a jump to the target of the call, for use after the return address has been pushed.
 fn jump(call: &Instruction, target: Option<u64>) -> Result<Instruction, Unmovable> {
     let mut jump = match call.code() {
         Code::Call_rel32_64 => {
             Instruction::with_branch(Code::Jmp_rel32_64, target.unwrap_or(call.near_branch_target()))?
         }
-        // The push would change where it leads.
+        // The push would change the target.
         Code::Call_rm64
             if matches!(call.op0_register(), Register::RSP) || call.memory_base() == Register::ESP =>
         {

@@ -14,13 +14,15 @@ use iced_x86::{
 /// Relocates the instructions in `bytes` from the address `from` to the address `to`, and adds a jump to the
 /// rest of the function.
 ///
-/// Branches among the instructions stay among them. One to `start`, the function's first byte, leads to the
-/// first of them; an `endbr64` may stand between `start` and `from`. `elsewhere` returns new targets for
-/// jumps and calls, by their addresses, and `form` says what becomes of a call.
+/// A branch from one of the instructions to another leads to the copy of its target. A branch to `start`, the
+/// address of the function's first byte, leads to the first copy; an `endbr64` may lie between `start` and
+/// `from`. `elsewhere` returns the new target for a jump or call at a given address, or `None` if the target
+/// does not change, and `form` says how a call is made.
 ///
 /// # Errors
 ///
-/// An operand cannot be reached from `to`, or an instruction cannot be encoded elsewhere.
+/// Returns an error if an operand cannot be reached from `to`, or if an instruction cannot be encoded at
+/// another address.
 pub fn relocate(
     bytes: &[u8],
     from: u64,
@@ -30,7 +32,8 @@ pub fn relocate(
     elsewhere: &dyn Fn(u64) -> Option<u64>,
 ) -> Result<Relocated, Unmovable> {
     let mut instructions: Vec<Instruction> = Vec::with_capacity(8);
-    // Index of each instruction with a RIP-relative operand, and where the displacement stands in `bytes`.
+    // The index of each instruction with a RIP-relative operand, and the offset of its displacement in
+    // `bytes`.
     let mut displacements: Vec<(usize, usize)> = Vec::with_capacity(4);
     let mut decoder = Decoder::with_ip(64, bytes, from, DecoderOptions::NONE);
     while decoder.can_decode() {
@@ -67,7 +70,8 @@ pub fn relocate(
         frames.step(i, after.unwrap_or(out.bytes.len() as u32));
     }
     match call {
-        // The call would come to what the patch overwrote. (One to the start comes to the patch.)
+        // The call would lead to overwritten bytes. A call of the start is fine, because it leads to the
+        // patch.
         Some(call) if has_branch(&call) && (from + 1..end).contains(&call.near_branch_target()) => {
             return Err(Unmovable("a call into the instructions"));
         }
@@ -82,8 +86,8 @@ pub fn relocate(
     Ok(out)
 }
 
-/// Copies instructions of which none depends on its address, and adds a jump to the rest of the function. See
-/// [`relocate`].
+/// Copies instructions that do not depend on their addresses, and adds a jump to the rest of the function.
+/// See [`relocate`].
 pub fn copied(bytes: &[u8], from: u64, to: u64) -> Relocated {
     let mut out = Relocated::with_room(bytes.len());
     out.bytes.extend_from_slice(bytes);
@@ -98,7 +102,7 @@ pub fn copied(bytes: &[u8], from: u64, to: u64) -> Relocated {
     out
 }
 
-/// Returns how many bytes the nops take that the code begins with.
+/// Returns the total size in bytes of the nops at the start of the code.
 pub fn leading_nops(code: &[u8]) -> usize {
     // Most code does not begin with a nop.
     if !matches!(code.first(), Some(0x90 | 0x66 | 0x0f | 0x2e)) {
@@ -112,8 +116,8 @@ pub fn leading_nops(code: &[u8]) -> usize {
     end
 }
 
-/// Returns whether a branch has an operand size prefix that no REX.W overrides. AMD's processors then take a
-/// target of 16 bits (and the length that belongs to it); Intel's ignore the prefix.
+/// Returns whether a branch has an operand size prefix that no REX.W overrides. AMD's processors then read a
+/// displacement of 16 bits, which also makes the instruction shorter; Intel's processors ignore the prefix.
 pub(crate) fn is_ambiguous(branch: &[u8]) -> bool {
     let is_prefix =
         |b: &u8| matches!(b, 0x26 | 0x2e | 0x36 | 0x3e | 0x40..=0x4f | 0x64..=0x67 | 0xf0 | 0xf2 | 0xf3);
@@ -123,8 +127,8 @@ pub(crate) fn is_ambiguous(branch: &[u8]) -> bool {
     prefixes.contains(&0x66) && !wide
 }
 
-/// Whether a displacement of four bytes can be adjusted. Operands with an address size of 32 bits are left to
-/// the block encoder.
+/// Returns whether the displacement has four bytes that can be adjusted in place. Operands with an address
+/// size of 32 bits are left to the block encoder.
 fn fits_as_is(i: &Instruction) -> bool {
     i.memory_base() == Register::RIP
 }
@@ -142,7 +146,7 @@ fn copy(
     out.bytes.extend_from_slice(bytes.get(..(end - from) as usize).ok_or(Unmovable("truncated"))?);
     out.map.extend(instructions.iter().map(|i| ((i.ip() - from) as u32, (i.ip() - from) as u32)));
     for &(index, hole) in displacements {
-        // The last instruction may have been a call, which is no longer among them.
+        // The list no longer contains a call that was the last instruction.
         let Some(i) = instructions.get(index) else { continue };
         let next = to.wrapping_add(i.next_ip() - from);
         let displacement = i.ip_rel_memory_address().wrapping_sub(next) as i64;
@@ -153,8 +157,8 @@ fn copy(
     Ok(())
 }
 
-/// Encodes instructions with branches. `call` stands behind them: branches to it lead to the end of the
-/// block.
+/// Encodes instructions with branches. `call` is the call that follows them: branches to it lead to the end
+/// of the encoded code.
 fn encode_block(
     instructions: &[Instruction],
     call: Option<&Instruction>,
@@ -177,7 +181,7 @@ fn encode_block(
         });
     }
     if let Some(call) = call {
-        // One byte stands for the call, and is removed again.
+        // One byte represents the call during the encoding, and is removed afterwards.
         let mut label = Instruction::with(Code::Nopd);
         label.set_ip(call.ip());
         block.push(label);
@@ -187,7 +191,8 @@ fn encode_block(
         result.code_buffer.pop();
     }
     for (i, &offset) in instructions.iter().zip(&result.new_instruction_offsets) {
-        // An instruction that was rewritten as several (a jrcxz out of reach) is no target for branches.
+        // An instruction that the encoder replaced by several, such as a `jrcxz` whose target is out of
+        // reach, cannot be the target of a branch.
         if offset != u32::MAX {
             out.map.push(((i.ip() - from) as u32, offset));
         }
@@ -284,7 +289,7 @@ pub(crate) mod tests {
 
     #[test]
     fn plain_instructions_keep_their_bytes() {
-        // xchg r8, rax with a prefix by which some take it for a pause; jmp 0x1040
+        // xchg r8, rax with a prefix that makes some decoders read it as `pause`; jmp 0x1040
         let moved = moved_to(&[0xf3, 0x49, 0x90, 0xeb, 0x3b], 0x1000, 0x20_0000, 0x1000).unwrap();
         assert_eq!(moved.bytes[..4], [0xf3, 0x49, 0x90, 0xe9]);
     }

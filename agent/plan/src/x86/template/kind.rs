@@ -8,16 +8,16 @@ use iced_x86::Register;
 pub(crate) enum Second {
     /// r11, which is saved and restored.
     Kept,
-    /// r11, which nobody needs: see [`crate::flow::registers`].
+    /// r11, whose value is not needed: see [`crate::flow::registers`].
     R11,
-    /// r10, which nobody needs.
+    /// r10, whose value is not needed.
     R10,
-    /// r11, and r10 in place of rax. Nobody needs either.
+    /// r11, and r10 in place of rax. Neither value is needed.
     Free,
 }
 
 impl Second {
-    /// All of them, in order.
+    /// All variants, in order.
     pub(crate) const ALL: [Second; 4] = [Second::Kept, Second::R11, Second::R10, Second::Free];
 
     /// Returns the register.
@@ -25,13 +25,13 @@ impl Second {
         if self == Second::R10 { Register::R10 } else { Register::R11 }
     }
 
-    /// Returns the register that stands for rax in the listings.
+    /// Returns the register that the thunk uses where the listings show rax.
     pub(crate) fn first(self) -> Register {
         if self == Second::Free { Register::R10 } else { Register::RAX }
     }
 }
 
-/// What distinguishes thunks.
+/// The properties that distinguish the kinds of thunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Kind {
     /// Whether the exit is hooked as well as the entry.
@@ -102,8 +102,8 @@ impl Kind {
     }
 }
 
-/// The slow path of exits expects rax and r11 to be saved. What the thunk has not saved is saved on the way
-/// there.
+/// The slow path of exits expects rax and r11 to be saved. The stub that leads to it saves any register that
+/// the thunk has not saved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ExitWay {
     /// The thunk has saved both.
