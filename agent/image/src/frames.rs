@@ -2,5 +2,6 @@
 //! where an unwinder re-enters them.
 
 pub mod encoded;
-pub(crate) mod lsda;
+pub(crate) mod landing_pads;
+pub mod lsda;
 pub mod unwind;

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use crate::facts::Facts;
 use crate::file::imports;
-use crate::frames::unwind;
+use crate::frames::{lsda, unwind};
 use crate::function::{Function, FunctionKind};
 use crate::removed::Removed;
 
@@ -85,6 +85,12 @@ impl<'d> Image<'d> {
             pads.extend(self.landing_pads[from..].iter().take_while(|&&pad| pad < hi));
         }
         pads
+    }
+
+    /// Returns the exception table of a frame description, or `None` if it has none or a damaged one.
+    pub fn exception_table(&self, description: &unwind::Description<'_>) -> Option<lsda::Table<'d>> {
+        let at = Some(description.lsda).filter(|&at| at != 0)?;
+        lsda::Table::read(at, description.start, |at| self.data_from(at), |at, len| self.data_at(at, len))
     }
 
     /// Returns the machine code at an address, without what is [`Image::removed`], if the file has all of it.

@@ -2,7 +2,7 @@
 //! which data points.
 //!
 //! [`Image::read`] does everything: `elf` checks headers and ranges; `ranges` says where code is; `symbols`
-//! and `unwind` read the two sources of functions, and `functions` (with `cold`) merges them; `lsda`,
+//! and `unwind` read the two sources of functions, and `functions` (with `cold`) merges them; `landing_pads`,
 //! `pointers` and `notes` collect what else may enter code. After `elf`, only a missing table is an error: a
 //! damaged entry affects only what it describes, not the whole program. `imports` and `profiling` remove what
 //! a build for profiling has added.

@@ -3,7 +3,7 @@
 use crate::facts::Facts;
 use crate::file::error::ImageError;
 use crate::file::{elf, imports, notes, pointers, ranges};
-use crate::frames::{lsda, unwind};
+use crate::frames::{landing_pads, unwind};
 use crate::functions::{merge, symbols};
 use crate::image::{Code, Image, ImageKind, Segment};
 
@@ -36,7 +36,7 @@ impl<'d> Image<'d> {
         let labels = labels?;
         let mut unwind = unwind.unwrap_or_else(|| unwind::Unwind::read(&elf))?;
         let functions = merge::Functions::merge(&elf, &ranges, &labels, &mut unwind);
-        let landing_pads = lsda::landing_pads(&elf, &ranges, &unwind.fdes);
+        let landing_pads = landing_pads::landing_pads(&elf, &ranges, &unwind.fdes);
         let mut marks = labels.marks;
         let pointers = pointers::Pointers::read(&elf, &ranges, functions.inner_labels, &mut marks);
         let notes = notes::Notes::read(&elf);

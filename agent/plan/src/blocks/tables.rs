@@ -8,7 +8,6 @@
 //! writes them, gcc/except.c).
 
 use crate::blocks::copies::Copies;
-use crate::blocks::frames::lsda::Table;
 use crate::blocks::frames::program::Program;
 use crate::blocks::unit::Unit;
 use crate::x86::frames::leb128;
@@ -116,7 +115,7 @@ impl Writer {
 
     /// Writes the exception table of a part's copy, and returns its address.
     fn lsda(&mut self, image: &Image, unit: &Unit, part: usize, d: &Description) -> Option<u64> {
-        let table = Table::read(image, d)?;
+        let table = image.exception_table(d)?;
         let bounds = &unit.steps.parts[part];
         let copy = Place { unit, part };
         let start = copy.of(d.start.max(bounds.lo));

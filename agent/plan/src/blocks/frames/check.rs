@@ -1,6 +1,5 @@
 //! Whether what unwinders need for a unit can be copied.
 
-use crate::blocks::frames::lsda::Table;
 use crate::blocks::frames::program::Program;
 use crate::blocks::steps::Steps;
 use crate::blocks::uncounted::Uncounted;
@@ -21,7 +20,7 @@ pub(crate) fn check(image: &Image, steps: &Steps) -> Result<(), Uncounted> {
                 return Err(Uncounted::Frames);
             }
             if description.lsda != 0 {
-                let table = Table::read(image, &description).ok_or(Uncounted::Frames)?;
+                let table = image.exception_table(&description).ok_or(Uncounted::Frames)?;
                 if table.sites.iter().any(|s| s.pad != 0 && !steps.holds(s.pad)) {
                     return Err(Uncounted::Frames);
                 }

@@ -1,0 +1,37 @@
+//! Landing pads: where an unwinder enters a function again, from the exception tables that `.eh_frame` refers to.
+
+use crate::file::elf::Elf;
+use crate::file::ranges::CodeRanges;
+use crate::frames::encoded::Reader;
+use crate::frames::lsda::Head;
+use crate::frames::unwind::Fde;
+
+/// Returns the landing pads of all exception tables, sorted and without duplicates.
+pub(crate) fn landing_pads(elf: &Elf<'_>, code: &CodeRanges, fdes: &[Fde]) -> Vec<u64> {
+    let table = elf.section(b".gcc_except_table").and_then(|section| Some((section.address, section.bytes?)));
+    let mut pads = Vec::new();
+    // Tables that overlap would be read over and over: a file's length of them is enough.
+    let mut budget: usize = elf.loads.iter().map(|load| load.bytes.len()).sum();
+    for fde in fdes.iter().filter(|fde| fde.lsda != 0) {
+        let bytes = match table {
+            Some((address, bytes)) => offset(address, fde.lsda).and_then(|at| bytes.get(at..)),
+            None => elf.rest_at(fde.lsda),
+        };
+        let Some(bytes) = bytes else { continue };
+        let Some(head) = Head::read(Reader { bytes, address: fde.lsda, function: fde.start }) else {
+            continue;
+        };
+        let Some(left) = budget.checked_sub(head.sites.bytes.len()) else { continue };
+        budget = left;
+        // What a damaged table has given before the damage is kept: too many pads do no harm.
+        let found = head.sites().map_while(|site| site).map(|site| site.pad);
+        pads.extend(found.filter(|&pad| pad != 0 && code.find_code(pad).is_some()));
+    }
+    pads.sort_unstable();
+    pads.dedup();
+    pads
+}
+
+fn offset(section: u64, address: u64) -> Option<usize> {
+    usize::try_from(address.checked_sub(section)?).ok()
+}
