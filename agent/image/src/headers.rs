@@ -18,20 +18,20 @@ pub enum Header {
     Ours(Program),
     /// A program for the same processor with 32-bit addresses, and the name of its ABI.
     Narrow(Program, &'static str),
-    /// A program for another processor, and what it is for.
+    /// A program for another processor, which the text names.
     Foreign(String),
-    /// The file begins as an ELF file and does not go on as one.
+    /// The file begins as an ELF file but is damaged; the text says how.
     Broken(&'static str),
     NotElf,
 }
 
-/// What the headers of a program say.
+/// The fields of a program's headers.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Program {
-    /// The program is loaded where it was linked (ET_EXEC).
+    /// Whether the program is loaded at its link addresses (ET_EXEC).
     pub fixed: bool,
     pub interpreter: Option<String>,
-    /// It names libraries that the dynamic linker is to load first (DT_NEEDED).
+    /// Whether it names libraries that the dynamic linker has to load (DT_NEEDED).
     pub needs_libraries: bool,
     pub code: Vec<ExecutableSegment>,
 }
@@ -41,18 +41,18 @@ pub struct Program {
 pub struct ExecutableSegment {
     pub address: u64,
     pub offset: u64,
-    /// Bytes in memory.
+    /// The number of bytes in memory.
     pub len: u64,
 }
 
 const IN_HEADER: &str = "the file ends inside the ELF header";
 
-/// Says what a file is.
+/// Returns what a file is.
 pub fn read(bytes: &[u8]) -> Header {
     if !bytes.starts_with(&elf::ELFMAG) {
         return Header::NotElf;
     }
-    // These fields stand at the same place in headers of 32 and 64 bits.
+    // These fields have the same offsets in headers of 32 and 64 bits.
     let (Some(&class), Some(&data)) = (bytes.get(4), bytes.get(5)) else { return Header::Broken(IN_HEADER) };
     let Some(machine) = bytes.get(18..).and_then(|rest| rest.first_chunk().copied()) else {
         return Header::Broken(IN_HEADER);

@@ -48,20 +48,20 @@ pub fn exported_address(bytes: &[u8], name: &str) -> Option<u64> {
     file.dynamic_symbols().find(|symbol| symbol.name() == Ok(name)).map(|symbol| symbol.address())
 }
 
-/// Returns whether a file has no names of functions but those that other files may bind to.
+/// Whether a file has no names of functions except those to which other files may bind.
 pub fn is_stripped(bytes: &[u8]) -> bool {
     object::open(bytes).is_ok_and(|file| !file.symbols().any(|symbol| symbol.kind() == SymbolKind::Text))
 }
 
-/// Returns whether the file is a C library's dynamic linker: glibc's, by what it offers to debuggers and libraries, or musl's,
-/// which is the C library itself.
+/// Whether the file is the dynamic linker of a C library: glibc's, recognised by the symbols that it offers
+/// to debuggers and libraries, or musl's, which is the C library itself.
 pub fn is_dynamic_linker(bytes: &[u8]) -> bool {
     let Ok(file) = object::open(bytes) else { return false };
     let offers = |name: &str| file.dynamic_symbols().any(|s| s.is_definition() && s.name() == Ok(name));
     offers("_rtld_global") || offers("__libc_start_main") && offers("dlopen") && offers("_dlstart")
 }
 
-/// The function of a symbol, and whether the symbol is local.
+/// Returns a symbol's function, and whether the symbol is local.
 fn function<'d>(file: &File<'d>, symbol: &Symbol<'d, '_>) -> Option<(Function<'d>, bool)> {
     let section = file.section_by_index(symbol.section_index()?).ok()?;
     let name = symbol.name().ok().filter(|name| !name.is_empty())?;
@@ -80,18 +80,21 @@ fn function<'d>(file: &File<'d>, symbol: &Symbol<'d, '_>) -> Option<(Function<'d
     Some((function, symbol.is_local()))
 }
 
-/// The name of the function whose cold part has this name. A numbered one (`f.cold.3`) may be a function of its own.
+/// Returns the name of the function whose cold part has this name. Code with a numbered name (`f.cold.3`) may
+/// be a function of its own.
 fn parent_name(name: &str) -> Option<&str> {
     let split = split(name).filter(|split| split.suffix == Suffix::Cold && !split.numbered)?;
     Some(split.base)
 }
 
-/// Whether the program executes a section. In a debug file it is empty, but its flags are the program's.
+/// Whether the program executes a section. In a debug file the section is empty, but its flags are the
+/// program's.
 fn is_executable<'d>(section: &impl ObjectSection<'d>) -> bool {
     matches!(section.flags(), SectionFlags::Elf { sh_flags, .. } if sh_flags & elf::SHF_EXECINSTR == elf::SHF_EXECINSTR)
 }
 
-/// Assembly may give no sizes; then a function goes on to the next one, as for gprof.
+/// Gives functions without a size, which assembly may contain, the extent up to the next function, as gprof
+/// does.
 fn end_where_the_next_begins(functions: &mut [Function]) {
     let mut next = u64::MAX;
     for function in functions.iter_mut().rev() {
@@ -102,7 +105,7 @@ fn end_where_the_next_begins(functions: &mut [Function]) {
     }
 }
 
-/// `f.cold` is part of `f`.
+/// Finds the parents of `.cold` parts: `f.cold` is a part of `f`.
 fn find_parents(functions: &mut [Function]) {
     let places: HashMap<&str, usize> = functions.iter().zip(0..).map(|(f, index)| (f.name, index)).collect();
     for function in functions {
@@ -137,7 +140,7 @@ mod tests {
         let exports = exported_functions(&library);
         let tls = exports.iter().find(|export| export.name == "__tls_get_addr").expect("it offers this");
         assert_eq!(exported_address(&library, "__tls_get_addr"), Some(tls.address));
-        // A variable is none of the functions.
+        // A variable is not among the functions.
         assert!(exported_address(&library, "_r_debug").is_some_and(|address| address != 0));
         assert!(exports.iter().all(|export| export.name != "_r_debug"));
         assert!(is_dynamic_linker(&library) && !is_dynamic_linker(&library[..64]));

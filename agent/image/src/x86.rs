@@ -1,7 +1,8 @@
-//! The effect of an x86-64 instruction on the flow of control. The planner, the reports and the reader of programs all ask
-//! here.
+//! The effect of an x86-64 instruction on the flow of control. The planner, the reports and the reader of
+//! programs all use it.
 //!
-//! A decoded instruction enters, a fact about it leaves. What follows for a whole function is not known here.
+//! A decoded instruction enters; a fact about it leaves. This module does not know what follows for a whole
+//! function.
 
 use iced_x86::{Code, FlowControl, Instruction, OpKind};
 
@@ -19,12 +20,12 @@ pub fn falls_through(instruction: &Instruction) -> bool {
     )
 }
 
-/// Whether control goes on behind the instruction each time that it is executed and does not branch.
+/// Whether control continues after the instruction each time that it is executed and does not branch.
 ///
-/// This holds for what falls through, but for two kinds of instructions: a call may not return, and `hlt` ends a program. A system
-/// call goes on.
+/// This holds for all instructions that fall through, except for two kinds: a call may not return, and `hlt`
+/// ends a program. Control continues after a system call.
 pub fn goes_on(instruction: &Instruction) -> bool {
-    // To iced a system call is a call.
+    // iced treats a system call as a call.
     falls_through(instruction)
         && instruction.flow_control() != FlowControl::IndirectCall
         && !instruction.is_call_near()
@@ -76,7 +77,7 @@ mod tests {
     use super::*;
     use iced_x86::{Decoder, DecoderOptions};
 
-    /// By the processor's manual, not by what iced calls them.
+    /// The expected values are those of the processor's manual, not of iced's classification.
     #[test]
     fn what_instructions_do() {
         // Bytes: falls through, goes on, is a call, is a jump, is a direct branch, is padding.

@@ -4,14 +4,14 @@
 //! module compare frames, source files and code too. (The rule by which gprof leaves out local names is another one, and has
 //! two suffixes of its own: `gprof/program.rs`.)
 
-/// What a suffix says of the code that has it.
+/// What a suffix says about the code that has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Suffix {
     /// A changed copy of the whole function: `f.isra.0`, `f.constprop.0`.
     Version,
-    /// What is left of the function behind a test that was inlined into its callers: `f.part.0`.
+    /// The rest of the function after a test that was inlined into its callers: `f.part.0`.
     Rest,
-    /// The function's unlikely blocks: `f.cold`, `f.cold.3`.
+    /// The function's unlikely basic blocks: `f.cold`, `f.cold.3`.
     Cold,
     /// Some of the function's basic blocks, in a section of their own: `f.__part.3`.
     Blocks,
@@ -33,7 +33,7 @@ const SUFFIXES: [(&str, Suffix); 11] = [
     ("omp_outlined", Suffix::Piece),
 ];
 
-/// A name without the suffix that was added last.
+/// A name, split before the suffix that was added last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Split<'n> {
     pub base: &'n str,
@@ -42,8 +42,8 @@ pub struct Split<'n> {
     pub numbered: bool,
 }
 
-/// Takes off the suffix that a compiler added last. `None`: there is none, or one that makes another function of it
-/// (`f.lto_priv.0` and `f.llvm.1` are of another source file than `f`).
+/// Splits off the suffix that a compiler has added last. Returns `None` if there is none, or if it makes
+/// another function of the code (`f.lto_priv.0` and `f.llvm.1` belong to another source file than `f`).
 pub fn split(name: &str) -> Option<Split<'_>> {
     // Nearly every name ends here.
     let (front, last) = name.rsplit_once('.')?;
@@ -53,7 +53,8 @@ pub fn split(name: &str) -> Option<Split<'_>> {
     (!base.is_empty()).then_some(Split { base, suffix, numbered })
 }
 
-/// The name of the function whose cold part has this name: `f` for `f.cold`, `f.cold.3` and `f.__part.3`.
+/// Returns the name of the function whose cold part has this name: `f` for `f.cold`, `f.cold.3` and
+/// `f.__part.3`.
 pub fn parent_name(name: &str) -> Option<&str> {
     let split = split(name)?;
     let is_part = match split.suffix {
@@ -64,7 +65,8 @@ pub fn parent_name(name: &str) -> Option<&str> {
     is_part.then_some(split.base)
 }
 
-/// The name in front of the first `.cold`, whatever follows that: `f` for `f.cold`, `f.cold.3` and `f.cold.3.llvm.17`.
+/// Returns the name before the first `.cold`, whatever follows: `f` for `f.cold`, `f.cold.3` and
+/// `f.cold.3.llvm.17`.
 pub fn before_cold(name: &str) -> Option<&str> {
     let (base, rest) = name.split_once(".cold")?;
     (rest.is_empty() || rest.starts_with('.')).then_some(base)
