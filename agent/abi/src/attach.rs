@@ -12,75 +12,82 @@ use crate::coded::coded;
 use crate::names::FOLDER_MAX;
 use crate::plan::ThreadWords;
 
-/// Name of the library's entry for orders. On entry, rdi is the address of an [`Order`], and rsp, a multiple of 16, is the
-/// top of a stack that the injector has made. The function never returns: it sets [`Order::done`] and sleeps.
+/// The name of the agent's function that carries out orders. On entry, rdi is the address of an [`Order`],
+/// and rsp, a multiple of 16, is the top of a stack that the injector has made. The function never returns:
+/// it sets [`Order::done`] and sleeps.
 pub const CONTROL: &str = "gprofinject_control";
 
 coded! {
     /// What an order tells the agent to do.
     pub enum Command as CommandCode(u64) {
-        /// Do everything that the set-up does except for the patches. Other threads may run meanwhile.
+        /// Do the whole set-up except for writing the patches. Other threads may run meanwhile.
         Prepare = 1,
-        /// Write the patches. For this order and the ones below, all other threads stand still, outside of the patched
-        /// instructions.
+        /// Write the patches. During this order and the ones below, all other threads are stopped, and none
+        /// of them is inside a patched instruction.
         Arm = 2,
-        /// Write the program's original instructions. Frames that are on the stack still return through the arena.
+        /// Restore the program's original instructions. Hooked frames that are on a stack still return
+        /// through the arena.
         Pause = 3,
-        /// Write the patches once more.
+        /// Write the patches again.
         Resume = 4,
         /// After [`Command::Pause`]: undo what [`Command::Arm`] has changed in the C library.
         Leave = 5,
     }
 }
 
-/// Longest `FOLDER/NAME` of a process's files, without a suffix.
+/// The greatest length in bytes of `FOLDER/NAME`, the path of a process's files without a suffix.
 pub const PLACE_MAX: usize = FOLDER_MAX + 64;
-/// Most functions of the C library that lead to the agent.
+/// The greatest number of C library functions that are redirected to the agent.
 pub const DETOURS_MAX: usize = 32;
-/// Length of the table of mappings that [`Order::mapped`] names.
+/// The number of entries in the table of mappings at [`Order::mapped`].
 pub const MAPPED_MAX: usize = 1024;
 
 /// Offset of the [`ThreadWords`] from the thread pointer in a process that was attached to: glibc's
 /// `__glibc_unused2` of tcbhead_t (sysdeps/x86_64/nptl/tls.h), 512 bytes at offset 128 in all versions.
 pub const WORDS: u64 = 128;
-/// Offset of the landing pad of a thread that waits before it goes on in an exception handler (see [`Order::waiting`]).
+/// The offset from the thread pointer of a word with the landing pad's address, for a thread that waits
+/// before it enters an exception handler (see [`Order::waiting`]).
 pub const PAD: u64 = WORDS + size_of::<ThreadWords>() as u64;
-/// Offset of that thread's rax.
+/// The offset of the word that holds the waiting thread's rax.
 pub const ACCUMULATOR: u64 = PAD + 8;
-/// Offset of the number of rounds for which that thread still waits.
+/// The offset of the word that holds the number of iterations for which the thread still waits.
 pub const ROUNDS: u64 = ACCUMULATOR + 8;
 
-/// An order with its result. The injector writes the whole record before the agent runs, and reads it when `done` is set;
-/// meanwhile only the agent touches it.
+/// An order with its result. The injector writes the whole record before the agent runs, and reads it when
+/// `done` is set; in between, only the agent accesses it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct Order {
-    /// The agent stores 1 here at the end, from machine code.
+    /// The agent's assembly stores 1 here when the order is finished.
     pub done: u64,
     /// In: a [`Command`].
     pub command: CommandCode,
-    /// Out: 0, or an errno.
+    /// Out: 0, or an error number (errno).
     pub result: i64,
-    /// Out of [`Command::Prepare`]: what every thread's words must be before [`Command::Arm`].
+    /// Out of [`Command::Prepare`]: the value that every thread's words must have before [`Command::Arm`].
     pub words: ThreadWords,
-    /// Out of [`Command::Prepare`]: the table of shadows ([`crate::plan::ArenaHeader::shadows`]).
+    /// Out of [`Command::Prepare`]: the address of the table of shadow stacks
+    /// ([`crate::plan::ArenaHeader::shadows`]).
     pub shadows: u64,
-    /// Out of [`Command::Prepare`]: address of [`MAPPED_MAX`] pairs of address and length, which name what the agent has
-    /// mapped beside its files; 0: the agent has mapped nothing.
+    /// Out of [`Command::Prepare`]: address of [`MAPPED_MAX`] pairs of address and length, one for each
+    /// mapping that the agent has made besides those of its files. 0 if the agent has mapped nothing.
     pub mapped: u64,
-    /// Out of [`Command::Prepare`]: first the address of a word: while it is not 0, threads that an exception has led to a
-    /// handler wait before they go on there. Then the start and the end of the code in which they wait.
+    /// Out of [`Command::Prepare`]: the address of a word, then the start and the end of a range of code.
+    /// While the word is not 0, a thread whose exception has reached its handler waits in that code before it
+    /// enters the handler.
     pub waiting: [u64; 3],
-    /// Out: the last step that was begun, in case it failed. 1: the C library's system calls; 2: the program's text.
+    /// Out: the last step that the agent began, to tell which one failed. 1 is patching the C library's
+    /// system calls, 2 is patching the program's text.
     pub step: u64,
     /// In: address of `_Unwind_GetGR` if an unwinder is part of the program, else 0.
     pub get_gr: u64,
-    /// In: where the main thread's stack began.
+    /// In: the address at which the main thread's stack began.
     pub stack: u64,
     /// In: the entries of the auxiliary vector that the agent needs, type and value, ended by type 0.
     pub auxiliary: [[u64; 2]; 8],
-    /// In: functions of the C library that lead to the agent from [`Command::Arm`] on, and the addresses by which the
-    /// agent can still call their own code.
+    /// In: pairs of addresses. The first is a function of the C library that is redirected to the agent from
+    /// [`Command::Arm`] on; the second is the address at which the agent can still call the function's
+    /// original code.
     pub detours: [[u64; 2]; DETOURS_MAX],
     /// In: number of entries of `detours` that are in use.
     pub detours_count: u64,

@@ -1,8 +1,9 @@
-//! Enums as shared records hold them: as numbers, because another program may have written any number there.
+//! Enums whose values shared records hold as numbers, because another program may have written any number
+//! there.
 
 /// Declares an enum, and the type of the number by which a shared record holds one of its values.
 ///
-/// `get` of the number's type is the checked way back: it answers `None` if the number names no value.
+/// `get` of the number's type is the checked conversion back: it returns `None` if no value has that number.
 macro_rules! coded {
     (
         $(#[$about:meta])*
@@ -23,7 +24,7 @@ macro_rules! coded {
         pub struct $code(pub $number);
 
         impl $code {
-            /// The value that the number names, or `None` if it names none.
+            /// Returns the value with this number, or `None` if there is none.
             pub const fn get(self) -> Option<$name> {
                 match self.0 {
                     $($n => Some($name::$value),)*
@@ -33,7 +34,7 @@ macro_rules! coded {
         }
 
         impl $name {
-            /// The number of this value.
+            /// Returns the number of this value.
             pub const fn code(self) -> $code {
                 $code(self as $number)
             }

@@ -1,23 +1,25 @@
-//! What the agent tells the library with Frida's gum, inside the profiled process.
+//! The interface inside the profiled process between the agent and the library that contains Frida's gum.
 //!
-//! The agent sets up everything but the patches that gum makes ([`crate::plan::Maker::Frida`]). When the C library is
-//! ready, the dynamic linker runs the constructor of gum's library, which asks the agent for its [`Orders`] and has gum
-//! lead each of those functions into its thunk.
+//! The agent sets up everything but the patches that gum makes ([`crate::plan::Maker::Frida`]). When the C
+//! library is ready, the dynamic linker runs the constructor of gum's library, which asks the agent for its
+//! [`Orders`] and has gum redirect each of those functions to its thunk.
 //!
-//! [`Orders`] never leaves the process and holds pointers, so it is no record of bytes like those of the other modules.
+//! [`Orders`] never leaves the process and holds pointers, so unlike the records of the other modules, it is
+//! not read and written as bytes.
 
 use core::ffi::c_void;
 
 use crate::plan::Patch;
 use crate::shared::RegionRef;
 
-/// The agent's function that answers, an [`Ask`].
+/// The name of the agent's function that fills in the orders; its type is [`Ask`].
 pub const ASK: &core::ffi::CStr = c"gprofinject_frida_orders";
 
-/// Fills in the orders and answers true; or answers false if the program is not hooked, so that nothing is to be done.
+/// Fills in the orders and returns true, or returns false if the program is not hooked and gum's library has
+/// nothing to do.
 pub type Ask = unsafe extern "C" fn(orders: *mut Orders) -> bool;
 
-/// What gum's library needs to know.
+/// The agent's orders to gum's library.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Orders {
@@ -27,17 +29,18 @@ pub struct Orders {
     pub count: u64,
     /// Runtime address minus link address.
     pub bias: u64,
-    /// Where gum's library says what it did: [`RegionRef::frida_patched`] and [`RegionRef::frida_ns`].
+    /// The header of the region file, in which gum's library reports its results:
+    /// [`RegionRef::frida_patched`] and [`RegionRef::frida_ns`].
     pub region: RegionRef,
-    /// Calls the routine with the argument and answers true; or answers false if the routine has panicked, which is reported in
-    /// the region file then.
+    /// Calls the routine with the argument. Returns true, or false if the routine has panicked; the agent
+    /// reports the panic in the region file.
     pub attempt: unsafe extern "C" fn(routine: Routine, argument: *mut c_void) -> bool,
-    /// What a panic handler in such a routine has to call, with the place of the panic: the source file's name, its length in
-    /// bytes, and the line.
+    /// The function that the panic handler must call for a panic in such a routine. Its arguments are the
+    /// place of the panic: the source file's name, its length in bytes, and the line.
     pub panicked: Panicked,
 }
 
-/// What [`Orders::attempt`] calls.
+/// A function that [`Orders::attempt`] calls.
 pub type Routine = unsafe extern "C" fn(argument: *mut c_void);
 
 /// See [`Orders::panicked`].

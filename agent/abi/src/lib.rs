@@ -4,10 +4,10 @@
 //! * [`plan`]: the plan file. Written by the injector before the program starts, mapped by the agent.
 //! * [`region`]: the region file. Created by the injector, filled by the agent, read by the injector.
 //! * [`names`]: the names of both, and of what else is in a run folder.
-//! * [`ask`]: what a profiled process asks the injector.
-//! * [`attach`]: orders to an agent in a process that runs already.
-//! * [`frida`]: what the agent tells the library with Frida's gum.
-//! * [`shared`]: the records of a region file as several threads use them at once.
+//! * [`ask`]: the requests of a profiled process to the injector.
+//! * [`attach`]: orders to an agent in a process that is already running.
+//! * [`frida`]: the interface between the agent and the library that contains Frida's gum.
+//! * [`shared`]: atomic access to the records of a region file, which several threads use at once.
 //!
 //! The types here *are* the layouts. Both sides read and write whole records as bytes, through the traits of the crate
 //! zerocopy, whose derives refuse a type with hidden padding or with a field for which not every bit pattern is a value.

@@ -1,11 +1,14 @@
-//! The records of a region file, and of a thread, as code reaches them that runs beside other writers.
+//! The records of a region file, and of a thread, for access beside other threads that write at the same
+//! time.
 //!
-//! A region file is mapped by the profiled process, by its children while they have none of their own, and by the
-//! injector; signal handlers interrupt threads anywhere. No Rust reference to a record can be held under such conditions.
-//! The types here hold a raw pointer, and give out each field as an atomic. The order is `Relaxed` unless the field says
-//! otherwise: then a field stands for itself, and no reader concludes anything about other memory from its value.
+//! A region file is mapped by the profiled process, by its children while they have no file of their own, and
+//! by the injector. Signal handlers interrupt threads anywhere. Under these conditions, a Rust reference to a
+//! record would be unsound. The types here hold a raw pointer, and give out each field as an atomic. Accesses
+//! are `Relaxed` unless the field's documentation names another ordering. A `Relaxed` field is independent:
+//! no reader concludes anything about other memory from its value.
 //!
-//! The methods are safe because the promise is made once, where such a pointer is made (`new`).
+//! The methods are safe because the caller of `new` guarantees once, for all of them, that the record stays
+//! valid.
 #![allow(unsafe_code, reason = "fields of mapped records are reached through raw pointers")]
 
 use core::ptr::NonNull;
@@ -14,7 +17,7 @@ use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 use crate::plan::{Cell, ThreadWords};
 use crate::region::{BlockHeader, Overflow, PANIC_FILE_WORDS, RegionHeader, Slot};
 
-/// Declares a pointer type to a record, and one method for each of its fields that is shared.
+/// Declares a pointer type to a record, and one method for each of its shared fields.
 macro_rules! shared {
     (
         $(#[$about:meta])*
@@ -27,7 +30,8 @@ macro_rules! shared {
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub struct $name(NonNull<$record>);
 
-        // SAFETY: all that can be reached through the pointer is atomic, and `new` promises that it stays mapped.
+        // SAFETY: all accesses through the pointer are atomic, and the caller of `new` guarantees that the
+        // record stays mapped.
         unsafe impl Send for $name {}
         // SAFETY: as above.
         unsafe impl Sync for $name {}
@@ -48,13 +52,13 @@ macro_rules! shared {
             /// As for `new`, unless the address is 0.
             pub const unsafe fn at(address: u64) -> Option<$name> {
                 match NonNull::new(address as *mut $record) {
-                    // SAFETY: the caller's promise.
+                    // SAFETY: the caller guarantees that a record is at this address, because it is not 0.
                     Some(record) => Some(unsafe { $name::new(record) }),
                     None => None,
                 }
             }
 
-            /// Where the record is.
+            /// Returns the record's address.
             pub fn address(self) -> u64 {
                 self.0.as_ptr() as u64
             }
@@ -63,7 +67,7 @@ macro_rules! shared {
                 $(#[$what])*
                 #[inline(always)]
                 pub fn $field(self) -> &'static $atomic {
-                    // SAFETY: whoever has made this pointer has promised that the record stays mapped, and that all
+                    // SAFETY: the caller of `new` has guaranteed that the record stays mapped, and that all
                     // accesses to it are atomic.
                     unsafe { $atomic::from_ptr((&raw mut (*self.0.as_ptr()).$field).cast()) }
                 }
@@ -75,14 +79,15 @@ macro_rules! shared {
 shared! {
     /// The header of a region file.
     ///
-    /// Each field is a number that stands for itself: the injector reads them all when the process has ended, or for a
-    /// dump, where it makes no difference whether an event is in it that happens at the same time.
+    /// The fields are independent of each other. The injector reads them when the process has ended, or for a
+    /// dump; a dump may or may not include an event that happens at the same time.
     pub struct RegionRef(RegionHeader) {
-        /// Written by the thread that sets up, with `Release` when the hooks are in place or will never be, and by a thread that
-        /// panics meanwhile. Read by the injector, and by the agent for Frida's library, with `Acquire`.
+        /// Written by the thread that sets up, with `Release` when the hooks are in place or will never be,
+        /// and by a thread that panics before that. Read by the injector, and by the agent for Frida's
+        /// library, with `Acquire`.
         state: AtomicU32,
-        /// Written by the thread that sets up, before `state`, and by the first thread that panics. A reader that finds it
-        /// with `Acquire` finds what it is about.
+        /// Written by the thread that sets up, before `state`, and by the first thread that panics. A reader
+        /// that loads a nonzero value with `Acquire` also sees the fields that describe the trouble.
         trouble: AtomicU32,
         /// As `trouble`.
         errno: AtomicI32,
@@ -94,8 +99,8 @@ shared! {
         bias: AtomicU64,
         /// Written once by the thread that sets up.
         setup_ns: AtomicU64,
-        /// Added to by each thread that wants a block, which thereby gets its number. The block is published elsewhere (the
-        /// agent's table of blocks), so the number itself orders nothing.
+        /// Incremented by each thread that needs a new thread block; the old value is the block's number. The
+        /// agent publishes the thread block in a table of its own, so this field needs no ordering.
         blocks: AtomicU64,
         /// Added to by any thread.
         lost_calls: AtomicU64,
@@ -107,11 +112,11 @@ shared! {
         samples_outside: AtomicU64,
         /// Added to by any thread.
         lost_timers: AtomicU64,
-        /// Added to by a thread that enters seccomp, and subtracted from if it does not after all.
+        /// Incremented by a thread before it enters seccomp mode, and decremented again if it fails to enter.
         frozen: AtomicU64,
-        /// Added to by children that count in this file.
+        /// Incremented by each forked child that counts in this file.
         guests: AtomicU64,
-        /// Added to by children that count nowhere.
+        /// Incremented by each forked child that counts nowhere.
         lost_children: AtomicU64,
         /// Added to by any thread that executes a program.
         lost_programs: AtomicU64,
@@ -125,24 +130,25 @@ shared! {
 shared! {
     /// The header of a thread block.
     ///
-    /// The thread that owns the block writes it, and signal handlers of that thread, which interrupt it but never run
-    /// beside it. The injector may read at any time.
+    /// Only the thread that owns the thread block and its signal handlers write the header. The handlers
+    /// interrupt the thread but never run in parallel with it. The injector may read at any time.
     pub struct BlockRef(BlockHeader) {
-        /// Stored by the owner with `Release` when the block is ready for it, and compared and exchanged with `AcqRel` by a
-        /// thread that finds the owner dead: what the dead thread has written is there before the next one writes.
+        /// Stored by the owner with `Release` when the thread block is ready for it, and compared and
+        /// exchanged with `AcqRel` by a thread that finds the owner dead, so that the writes of the dead
+        /// thread happen before those of the next owner.
         tid: AtomicU32,
         /// Written by the owner, with one read-modify-write operation for each bit, since a signal handler may commit
         /// another chunk in between.
         committed: AtomicU32,
         /// Added to by the owner.
         lost_calls: AtomicU64,
-        /// Written by the owner, when it gets the block.
+        /// Written by the owner when it gets the thread block.
         owners: AtomicU32,
-        /// Written by the thread that makes the block, before it has an owner.
+        /// Written by the thread that makes the thread block, before the block has an owner.
         process: AtomicU32,
-        /// Written by the thread that makes the block, before it has an owner.
+        /// Written by the thread that makes the thread block, before the block has an owner.
         index: AtomicU64,
-        /// Written by the owner, and exchanged for 0 by a thread that stops all timers.
+        /// Written by the owner, and replaced with 0 by a thread that stops all timers.
         timer: AtomicU64,
     }
 }
@@ -150,22 +156,23 @@ shared! {
 shared! {
     /// A home slot.
     ///
-    /// The owner of the block writes it, and signal handlers of that thread; thunks count in it. The injector may read at
-    /// any time: a count whose key it does not see yet belongs to the call that happens at the same time.
+    /// Only the thread that owns the thread block and its signal handlers write the slot; their thunks
+    /// increment its count. The injector may read at any time. If it sees a count but not the key yet, the
+    /// count belongs to a call that is happening at that time.
     pub struct SlotRef(Slot) {
-        /// Stored once, by a compare-and-exchange against 0 with `Release`, because a signal handler may take the same free
-        /// slot; from then on only the mark of linked calls in it changes.
+        /// Stored once, by a compare-and-exchange against 0 with `Release`, because a signal handler may take
+        /// the same free slot; from then on, only the flag for linked calls in it changes.
         key: AtomicU64,
-        /// Only grows, by one instruction each, which a signal handler cannot interrupt.
+        /// Only grows. A single instruction increments it, so no signal handler can interrupt an increment.
         count: AtomicU64,
     }
 }
 
 shared! {
-    /// An overflow entry. As for [`SlotRef`].
+    /// An overflow entry. The same threads write and read it as for [`SlotRef`].
     pub struct OverflowRef(Overflow) {
-        /// First exchanged for a mark, so that no signal handler takes the entry; then stored with `Release`, behind
-        /// `function`: a reader that finds the key finds the function.
+        /// First replaced with a marker, so that no signal handler takes the entry. Then stored with
+        /// `Release` after `function`, so that a reader that sees the key also sees the function.
         key: AtomicU64,
         /// As [`SlotRef::count`].
         count: AtomicU64,
@@ -175,24 +182,27 @@ shared! {
 }
 
 shared! {
-    /// The words of a thread.
+    /// The agent's words of a thread ([`ThreadWords`]).
     ///
-    /// The thread writes them, and its signal handlers; thunks read and write them. The injector writes them while the
-    /// thread stands still.
+    /// The thread and its signal handlers write them, and its thunks read and write them. The injector writes
+    /// them while the thread is stopped.
     pub struct WordsRef(ThreadWords) {
-        /// Written when the thread gets a block, with one store: a signal handler finds the old one or the new one.
+        /// Written with one store when the thread gets a thread block, so a signal handler sees either the
+        /// old or the new one.
         block: AtomicU64,
-        /// Written when the thread's window moves, with one store, as `block`.
+        /// Written with one store, like `block`, when the thread's window of cells moves.
         cells: AtomicU64,
-        /// Written by thunks at each entry, behind the frame's cell: a signal handler that finds it finds a whole cell.
+        /// Written by thunks at each entry, after the frame's cell, so that a signal handler that sees the
+        /// new value finds a complete cell.
         last: AtomicU64,
         /// Written once, at the first hooked call.
         first_frame: AtomicU64,
-        /// Written where an exception lands; read by the injector while the thread stands still.
+        /// Written where an exception reaches its landing pad; read by the injector while the thread is
+        /// stopped.
         landing: AtomicU64,
         /// Written once, before `stack_hi`.
         stack_lo: AtomicU64,
-        /// Written last, so that no address lies within the extent before both are there.
+        /// Written last, so that no address lies within the stack's extent before both words are set.
         stack_hi: AtomicU64,
     }
 }
@@ -200,10 +210,11 @@ shared! {
 shared! {
     /// The cell of a frame.
     ///
-    /// The thread that the frame is on writes it, and its signal handlers do for frames further down. The injector reads
-    /// it while all threads stand still.
+    /// The thread that runs on the frame's stack writes the cell; its signal handlers write the cells of
+    /// frames further down. The injector reads it while all threads are stopped.
     pub struct CellRef(Cell) {
-        /// Written behind the other two, so that a signal handler finds no frame, or a whole one.
+        /// Written after the other two fields, so that a signal handler finds either no frame or a complete
+        /// one.
         return_address: AtomicU64,
         /// Number of the function.
         function: AtomicU32,
@@ -215,17 +226,19 @@ shared! {
 impl RegionRef {
     /// Written by the first thread that panics, before `trouble`.
     pub fn panic_file(self) -> &'static [AtomicU64; PANIC_FILE_WORDS] {
-        // SAFETY: as for the other fields. An atomic is as long as its number, and aligned to 8 as the header is.
+        // SAFETY: the caller of `new` has guaranteed that the header stays mapped and that all accesses are
+        // atomic. An `AtomicU64` is as large as a `u64`, and the header is aligned to 8.
         unsafe { &*(&raw const (*self.0.as_ptr()).panic_file).cast() }
     }
 }
 
 impl CellRef {
-    /// `function` in the lower half and `link` in the upper half: both at once.
+    /// Returns both fields as one atomic: `function` is its lower half and `link` its upper half.
     #[inline(always)]
     pub fn function_and_link(self) -> &'static AtomicU64 {
         const { assert!(core::mem::offset_of!(Cell, link) == core::mem::offset_of!(Cell, function) + 4) };
-        // SAFETY: as for the single fields, which stand side by side; a cell is aligned to 8, and so is their place.
+        // SAFETY: the caller of `new` has guaranteed that the cell stays mapped and that all accesses are
+        // atomic. The two fields are adjacent; a cell is aligned to 8, and so is `function`.
         unsafe { AtomicU64::from_ptr((&raw mut (*self.0.as_ptr()).function).cast()) }
     }
 }
