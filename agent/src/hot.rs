@@ -1,8 +1,10 @@
-//! Counting calls: what runs each time that a hooked function is entered, if its thunk cannot do it alone.
+//! Counting calls: the code that runs on entry to a hooked function when the function's thunk cannot count
+//! the call by itself.
 //!
-//! A thunk comes to [`gate`], which leads to [`arcs`] (an arc that is not at home in its slot) or to [`cells`] (a stack not
-//! seen before), and back to the place that a [`next::Next`] names. Counts leave this layer in the mapped region file. The
-//! layer does not know how the hooks came into the program, nor what the process does besides.
+//! A thunk jumps to [`gate`], which calls [`arcs`] (if the arc is not in its home slot) or [`cells`] (if the
+//! stack pointer is outside the thread's window), and continues at the place that the returned [`next::Next`]
+//! describes. Counts leave this layer in the mapped region file. The layer does not know how the hooks were
+//! put into the program, nor what else the process does.
 
 pub(crate) mod arcs;
 pub(crate) mod callers;

@@ -4,9 +4,9 @@
 //! PlanHeader | FunctionRecord * | CodeRange * | Patch * | u32 fixups (TLS, bias) * | CallJump * | Segment * | segment bytes
 //! ```
 //!
-//! A [`Table`] in the header gives the place of each table. The *arena* is the memory near the program's text that holds
-//! thunks and relocated code; the plan fixes its place relative to the text. The agent maps the file read-only and takes
-//! tables out of it as slices of these records.
+//! A [`Table`] in the header holds the offset and length of each table. The *arena* is the memory near the
+//! program's text that holds thunks and relocated code; the plan fixes its place relative to the text. The
+//! agent maps the file read-only and takes the tables from it as slices of these records.
 
 use core::mem::offset_of;
 
@@ -75,15 +75,18 @@ pub struct PlanHeader {
     pub arena_header: u64,
     /// Arena offsets of the `.eh_frame_hdr` tables, one for each kind of place in a thunk; the index is a [`Frame`].
     pub frame_tables: [u32; 6],
-    /// Arena offset behind the last thunk, where the stubs of the functions stand in the functions' order.
+    /// The arena offset just past the last thunk. The functions' stubs begin there, in the order of the
+    /// functions.
     pub stubs: u32,
     /// Bytes of one stub.
     pub stub_len: u32,
-    /// Arena offset behind the last stub, where the code of tail calls begins.
+    /// The arena offset just past the last stub, where the code of tail calls begins.
     pub tail_code: u32,
-    /// Not 0: patches take out calls of the hooks of -finstrument-functions, which must be the C library's.
+    /// Nonzero if patches remove calls of the hooks of -finstrument-functions. The agent then checks that
+    /// these hooks are the C library's.
     pub hooks_removed: u32,
-    /// Not 0: Frida's gum patches in this run, and its library ([`crate::FRIDA_FILE`]) is preloaded beside the agent.
+    /// Nonzero if Frida's gum writes the patches in this run, so that its library ([`crate::FRIDA_FILE`]) is
+    /// preloaded besides the agent.
     pub frida: u64,
     /// Arena offset of the copies of functions whose basic blocks are counted, or the arena's length if there are none.
     /// Thunks, stubs and the code of tail calls lie before it.
@@ -96,18 +99,18 @@ pub struct PlanHeader {
     pub call_jumps: Table,
 }
 
-/// Which instruction of the program a place in a copied function stands for.
+/// The instruction of the program that a place in a copied function corresponds to.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct Original {
-    /// Arena offset of the first byte that stands for the instruction.
+    /// The arena offset of the first byte that corresponds to the instruction.
     pub offset: u32,
-    /// Address of the instruction, less [`PlanHeader::text_lo`].
+    /// The address of the instruction minus [`PlanHeader::text_lo`].
     pub text: u32,
 }
 
-/// Where a frame's return address is while control is at a place in a thunk. The values index
-/// [`PlanHeader::frame_tables`].
+/// Where a frame's return address is stored while the program counter is at a certain place in a thunk. The
+/// values index [`PlanHeader::frame_tables`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Frame {
     /// The function has returned to the thunk: rsp = CFA, the return address is in the frame's cell.
@@ -127,21 +130,21 @@ pub enum Frame {
 coded! {
     /// Which hooks the thunks of a plan have.
     pub enum HookMode as HookModeCode(u32) {
-        /// Entry and exit: the shadow stack says whose call a callback is.
+        /// Entry and exit: the shadow stack tells which function is the caller of a callback.
         Both = 1,
         /// Entry only.
         Entry = 2,
     }
 }
 
-/// What the slow paths and the collector need to know of a hooked function.
+/// The facts about a hooked function that the slow paths and the collector need.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct FunctionRecord {
     /// Link address of the function's symbol.
     pub entry: u64,
-    /// Arena offset of the exit label, the address that the thunk's `call` leaves in the return slot; 0: the thunk has
-    /// none. A function that finds a return address in the arena was tail-called.
+    /// Arena offset of the exit label, the address that the thunk's `call` pushes into the return slot; 0 if
+    /// the thunk has no exit label. A function that finds a return address in the arena was tail-called.
     pub exit: u32,
     /// Byte offset of the function's first home slot from the start of a thread block.
     pub slots: u32,
@@ -152,17 +155,17 @@ pub struct FunctionRecord {
     pub multiplier: u32,
     /// See `mask`.
     pub shift: u8,
-    /// Bytes from the thunk's start to the end of its `pop`, behind which the return address is not in its slot. 0 in
-    /// entry-only thunks.
+    /// The number of bytes from the thunk's start to the end of its `pop`, after which the return address is
+    /// no longer in its slot. 0 in entry-only thunks.
     pub popped: u8,
-    /// Bytes from the end of the exit's `push`, which puts the return address back into its slot, to the body. 0 in
-    /// entry-only thunks. Right before the body stand three jumps of [`ISLAND`] bytes each: the stack of the first two is
-    /// that of the entry behind the `pop`, the stack of the third is that of the exit before the `push`. Before these
-    /// stand [`NOTE`] bytes of the exit, whose stack is that before the `push` as well.
+    /// Bytes from the end of the exit's `push`, which puts the return address back into its slot, to the
+    /// body. 0 in entry-only thunks. Three jumps of [`ISLAND`] bytes each directly precede the body. At the
+    /// first two, the stack is as on entry after the `pop`; at the third, it is as on exit before the `push`.
+    /// [`NOTE`] bytes of the exit code precede these jumps; there, too, the stack is as before the `push`.
     pub pushed: u8,
     /// Bits: [`ENTRY_ONLY`], [`LOOPS`], [`FRAMED`], [`LEAF`].
     pub flags: u8,
-    /// Arena offset where the thunk goes on after its arc is counted.
+    /// The arena offset at which the thunk continues after its arc has been counted.
     pub resume: u32,
     /// Arena offset of the function's body: its relocated first instructions, as if nothing were hooked.
     pub body: u32,
@@ -175,11 +178,12 @@ pub struct FunctionRecord {
     pub thunk: u32,
 }
 
-/// Slots behind a function's hashed home slots: a key may stand this far behind its home.
+/// The number of extra slots after a function's hashed home slots. A key may be stored up to this many slots
+/// after the one that it hashes to.
 pub const SPARE_SLOTS: u32 = 3;
 
-/// A jump by which one hooked function tail-calls another. It leads to a thunk of its own, which counts in a slot of its
-/// own.
+/// A jump by which one hooked function tail-calls another. The jump is patched to a thunk of its own, which
+/// counts in a slot of its own.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct TailRecord {
@@ -199,13 +203,13 @@ pub struct TailRecord {
 /// Flag: calls of the function get no shadow stack cell, because it is setjmp or the like, reads its own return address,
 /// or is a [`LEAF`].
 pub const ENTRY_ONLY: u8 = 1;
-/// Flag: an indirect branch inside the function may lead back to its first instruction. A tail call of the function by
-/// itself is a loop then, not a call.
+/// Flag: an indirect branch inside the function may lead back to its first instruction. For such a function,
+/// a tail call by itself is a loop and not a call.
 pub const LOOPS: u8 = 2;
 /// Flag: the function's relocated instructions have an entry in the table [`Frame::Moved`].
 pub const FRAMED: u8 = 4;
-/// Flag: the function neither calls nor jumps to another one. Only a signal handler can have it for a caller, and the
-/// interrupted program counter names the function then.
+/// Flag: the function neither calls nor jumps to another one. It can be the caller only of a signal handler,
+/// and the interrupted program counter then identifies it.
 pub const LEAF: u8 = 8;
 
 /// A half-open range of link addresses.
@@ -214,7 +218,7 @@ pub const LEAF: u8 = 8;
 pub struct CodeRange {
     /// First address.
     pub lo: u64,
-    /// The address behind the last one.
+    /// The address just past the last one.
     pub hi: u64,
 }
 
@@ -225,19 +229,19 @@ pub struct CodeRange {
 pub struct Patch {
     /// Link address.
     pub address: u64,
-    /// Number of bytes in use of the two arrays.
+    /// The number of bytes that are in use in each of the two arrays.
     pub len: u32,
-    /// Who makes the patch: a [`Maker`].
+    /// The component that writes the patch: a [`Maker`].
     pub by: MakerCode,
-    /// What the program's file has there.
+    /// The bytes that the program's file has at the address.
     pub original: [u8; 16],
-    /// What is written there.
+    /// The bytes that are written to the address.
     pub replacement: [u8; 16],
 }
 
-/// A jump out of relocated instructions to a `call r11` that a patch has put into the function's own text. While the
-/// patches are not in place, the jump has a displacement of 0: it leads to the next instruction, which begins a sequence
-/// that makes the call without that patch.
+/// A jump out of relocated instructions to a `call r11` that a patch has put into the function's own text.
+/// While the patches are not in place, the jump's displacement is 0, so that it continues at the next
+/// instruction. A sequence begins there that makes the call without the patch.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct CallJump {
@@ -248,14 +252,14 @@ pub struct CallJump {
 }
 
 coded! {
-    /// Who makes a patch.
+    /// The component that writes a patch.
     pub enum Maker as MakerCode(u32) {
         /// The agent.
         Agent = 0,
         /// Frida's gum. The patch begins with a `jmp rel32` to the thunk.
         Frida = 1,
-        /// Frida's gum, which fills these bytes behind its jump with nops. A function that gum patches may take two
-        /// [`Patch`]es.
+        /// Frida's gum, which fills these bytes after its jump with nops. A function that gum patches may
+        /// need two [`Patch`]es.
         BehindFrida = 2,
     }
 }
@@ -277,21 +281,23 @@ pub struct Segment {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct ArenaHeader {
-    /// For thunks with entry and exit hooks whose arc is not in its home slot. In: eax = function number, r11 = return
-    /// address, rsp = CFA; rax is saved at CFA - 16 and r11 at CFA - 24. Goes on at `resume` with all registers but rax as
-    /// they were, or at `body` with every register as at the function's entry.
+    /// For thunks with entry and exit hooks whose arc is not in its home slot. Input: eax = function number,
+    /// r11 = return address, rsp = CFA; rax is saved at CFA - 16 and r11 at CFA - 24. Continues at `resume`
+    /// with all registers except rax unchanged, or at `body` with every register as at the function's entry.
     pub miss: u64,
-    /// The same for entry-only thunks: rsp = CFA - 8. Goes on at `resume` only.
+    /// The same for entry-only thunks: rsp = CFA - 8. Continues only at `resume`.
     pub miss_entry: u64,
-    /// For thunks that find the stack pointer outside of the thread's window on entry. In and out as `miss`.
+    /// For thunks that find the stack pointer outside the thread's window on entry. Input and output are
+    /// those of `miss`.
     pub window: u64,
-    /// The same on exit. In: rsp = CFA; r11 is saved at CFA - 16 and rax at CFA - 24. Returns to the caller by itself.
+    /// The same on exit. In: rsp = CFA; r11 is saved at CFA - 16 and rax at CFA - 24. This slow path itself
+    /// returns to the hooked function's caller.
     pub exit: u64,
-    /// For tail calls whose slot is not in use yet. In: eax = index of the [`TailRecord`], rsp = CFA - 8; rax is saved at
-    /// CFA - 16 and r11 at CFA - 24. Goes on at the record's `again` or `thunk`.
+    /// For tail calls whose slot is not in use yet. In: eax = index of the [`TailRecord`], rsp = CFA - 8; rax
+    /// is saved at CFA - 16 and r11 at CFA - 24. Continues at the record's `again` or `thunk`.
     pub tail: u64,
-    /// Address of the table of shadows, one word for each [`WINDOW`] of the address space. Unwinders read it: the rule for
-    /// the return address of [`Frame::Left`] finds the cell by it.
+    /// Address of the table of shadows, one word for each [`WINDOW`] of the address space. Unwinders read it:
+    /// the rule for the return address of [`Frame::Left`] uses it to find the frame's cell.
     pub shadows: u64,
     /// For calls of the program's own `_Unwind_Backtrace`. In: r11 = the function's body, r10 = the program's
     /// `_Unwind_GetIP`, everything else as at the call.
@@ -300,46 +306,48 @@ pub struct ArenaHeader {
     pub land: u64,
 }
 
-/// Bytes of the three jumps to the slow path of exits, behind the [`ArenaHeader`]. They are for thunks that have saved
-/// rax and r11, only r11, or only rax.
+/// Bytes of the three jumps to the slow path of exits, which follow the [`ArenaHeader`]. They are for thunks
+/// that have saved rax and r11, only r11, or only rax.
 pub const EXIT_JUMPS: usize = 3 * 6 + 2 * 5;
 
 /// The agent's words of each thread, an initial-exec TLS variable. Thunks address them as `fs:[offset]`.
 ///
-/// Only the thread itself writes its words, and signal handlers of that thread; the injector does while the thread stands
-/// still.
+/// Only the thread itself and its signal handlers write the thread's words, except that the injector writes
+/// them while the thread is stopped.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct ThreadWords {
-    /// The thread's block. Before the first hooked call it is a block of zeros that all threads share and that holds no
-    /// arc.
+    /// The address of the thread block. Before the thread's first hooked call, this is a thread block of
+    /// zeros that all threads share and that holds no arc.
     pub block: u64,
-    /// The shadow of the thread's window, the [`WINDOW`] bytes of the address space whose frames the thread's thunks find
-    /// without help: the [`Cell`] of a frame is at `cells + 2 * (CFA - window)`. The window's address, a multiple of its
-    /// size, is the word before the shadow ([`WINDOW_WORD`]). So one load of this word yields an address and a shadow that
-    /// belong together, even in a thunk that a signal handler interrupts.
+    /// The shadow of the thread's window, the [`WINDOW`] bytes of the address space whose frames the thread's
+    /// thunks can find without a slow path: the [`Cell`] of a frame is at `cells + 2 * (CFA - window)`. The
+    /// window's address, a multiple of its size, is the word before the shadow ([`WINDOW_WORD`]). Therefore
+    /// one load of this word yields a consistent pair of window and shadow, even in a thunk that a signal
+    /// handler interrupts.
     pub cells: u64,
-    /// The CFA of the last *event*: of the hooked frame that was entered last, or of one with a link ([`Cell::link`])
-    /// that has returned since; or of the frame that a search has found to be the newest live one. While the thread
-    /// runs on its own stack, no newer live frame lies on that stack: a search for the caller of a function that
-    /// unhooked code calls begins here. 0: nothing is known.
+    /// The CFA of the last *event*: of the hooked frame that was entered last, or of one with a link
+    /// ([`Cell::link`]) that has returned since; or of the frame that a search has found to be the newest
+    /// live one. While the thread runs on its own stack, no newer live frame lies on that stack, so a search
+    /// for the caller of a function that unhooked code calls begins here. 0 if the last event is unknown.
     pub last: u64,
-    /// The CFA of the thread's first hooked call; 0: there was none yet. The thread's stack goes on from there up to the
-    /// thread's control block.
+    /// The CFA of the thread's first hooked call, or 0 before that call. The thread's stack extends from
+    /// there up to the thread's control block.
     pub first_frame: u64,
-    /// Stack pointer of the frame in whose clean-up an exception has landed; 0: it has come to its handler. As long as the
-    /// stack is no shorter, the exception may still be on its way.
+    /// The stack pointer of the frame whose clean-up landing pad an exception has entered, or 0 if the
+    /// exception has reached its handler. As long as the stack is at least this deep, the exception may still
+    /// be in flight.
     pub landing: u64,
-    /// The lowest address of the thread's own stack; 0: the extent is not known.
+    /// The lowest address of the thread's own stack, or 0 if the stack's extent is not known.
     pub stack_lo: u64,
-    /// The address behind the thread's own stack; 0: the extent is not known.
+    /// The address just past the end of the thread's own stack, or 0 if the stack's extent is not known.
     pub stack_hi: u64,
 }
 
-/// Offset of the word with the window's address from the shadow.
+/// The offset, relative to the shadow, of the word that holds the window's address.
 pub const WINDOW_WORD: i64 = -8;
 
-/// Bytes of a near jump, by which a thunk's short branches go on.
+/// The length in bytes of a near jump, to which a thunk's short branches jump.
 pub const ISLAND: u32 = 5;
 
 /// Bytes of the code by which a thunk's exit notes that a frame with a link has returned.
@@ -348,21 +356,22 @@ pub const NOTE: u32 = 11;
 /// Bytes of a window.
 pub const WINDOW: u64 = 1 << 26;
 
-/// The shadow stack's record of one hooked frame that has not returned. Its place follows from the frame's CFA (the value
-/// of rsp after the return), so the thread that returns through the frame finds it, in whatever order frames return and on
-/// whatever thread.
+/// The shadow stack's record of one hooked frame that has not returned. The cell's address depends only on
+/// the frame's CFA (the value of rsp after the return). The thread that returns through the frame can
+/// therefore find the cell, whatever the order in which frames return and whichever thread it is.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct Cell {
-    /// The frame's own return address. 0, or the address of the frame's return slot: there is no frame. (The exit code
-    /// stores the latter because it has that address at hand.)
+    /// The frame's own return address. If it is 0 or the address of the frame's return slot, there is no
+    /// frame. (The exit code stores the latter because it has that address at hand.)
     pub return_address: u64,
     /// Number of the function that runs in the frame: the one called, or the last one tail-called.
     pub function: u32,
-    /// For a frame that unhooked code has called: the distance in cells, plus 1, to the cell of the nearest frame that was
-    /// alive then, or to that of the stack's end if none was. [`LEFT`]: a jump has left the frame, which can be no caller
-    /// any more; if it is a coroutine's and is resumed, it can still return. 0: unknown. The link stays when the frame
-    /// returns, until another frame takes its place.
+    /// For a frame that unhooked code has called: the distance in cells, plus 1, to the cell of the nearest
+    /// frame that was alive at that time, or to the cell of the stack's end if none was. [`LEFT`] means that
+    /// a jump has left the frame, so that it can no longer be a caller; a coroutine's frame can still return
+    /// if the coroutine is resumed. 0 means that the link is unknown. The link stays when the frame returns,
+    /// until another frame takes its place.
     pub link: u32,
 }
 

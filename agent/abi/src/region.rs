@@ -1,4 +1,4 @@
-//! The region file: what one process counted. It outlives the process.
+//! The region file: the counts of one process. The file outlives the process.
 //!
 //! ```text
 //! 0                   RegionHeader (one page)
@@ -17,12 +17,14 @@
 //! counters            u64 *: how often basic blocks were entered, `counter_bytes` bytes
 //! ```
 //!
-//! The file is sparse; the injector gives it its full length. When the agent is to store the first arc in a *chunk* of a
-//! thread block, it commits the chunk: MADV_POPULATE_WRITE, then a shared mapping over the zeros that were there. So a
-//! full file system is an error code and not a SIGBUS. Parts that were never committed read as zeros.
+//! The file is sparse; the injector gives it its full length. Before the agent stores the first arc in a
+//! *chunk* of a thread block, it commits the chunk: it calls madvise with MADV_POPULATE_WRITE and then maps
+//! the file's pages over the private zero pages. A full file system therefore causes an error code and not a
+//! SIGBUS. Parts that were never committed read as zeros.
 //!
-//! The records here are for code that reads or writes a file as a whole. The agent, whose threads use a mapping of the
-//! file at the same time, reaches the same fields through [`crate::shared`], which says for each field who writes it.
+//! The records here are for code that reads or writes a file as a whole. The agent, whose threads use a
+//! mapping of the file at the same time, accesses the same fields through [`crate::shared`], which documents
+//! the writers of each field.
 
 use core::mem::offset_of;
 
@@ -30,30 +32,31 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::coded::coded;
 
-/// Key of an arc for a call out of code that is not hooked: this bit, and the number of the function that is charged.
-/// (The key of a call out of hooked code is its runtime return address.)
+/// Key of an arc for a call from code that is not hooked: this bit, and the number of the function that is
+/// charged. (The key of a call from hooked code is its runtime return address.)
 pub const CALLER: u64 = 1 << 63;
 /// Key of an arc for a tail call: this bit, and the number of the function that left by a jump.
 pub const TAIL: u64 = 1 << 62;
 /// Key of an arc for a tail call whose jump the plan knows: this bit, and the jump's link address.
 pub const SITE: u64 = 1 << 61;
-/// Key of an arc for a call out of code that is not hooked while no hooked function was running.
+/// Key of an arc for a call from code that is not hooked while no hooked function was running.
 pub const ROOT: u64 = u64::MAX;
 
-/// Bit in the key of a home slot, beside a return address: the next calls from there are *linked*, which means that the
-/// thunk does not find the key (see the agent's `far.rs`).
+/// Bit in the key of a home slot, beside a return address: the next calls from there are *linked*, which
+/// means that the thunk does not find the key and the agent looks for the caller's frame (see the agent's
+/// `far.rs`).
 pub const LINKED: u64 = 1 << 60;
 /// First bit of the number of calls that are still to be linked, in a key with [`LINKED`].
 pub const LINKS_SHIFT: u32 = 47;
 /// The largest such number.
 pub const LINKS: u64 = (1 << 13) - 1;
 
-/// Whether a key is one with [`LINKED`].
+/// Returns whether a key has the bit [`LINKED`].
 pub const fn is_linked(key: u64) -> bool {
     key & (CALLER | TAIL | SITE | LINKED) == LINKED
 }
 
-/// The key as it was before its calls were linked. User addresses have 47 bits.
+/// Returns the key as it was before its calls were linked. User addresses have 47 bits.
 pub const fn plain_key(key: u64) -> u64 {
     if is_linked(key) { key & ((1 << LINKS_SHIFT) - 1) } else { key }
 }
@@ -63,8 +66,8 @@ pub const MAGIC: [u8; 8] = *b"gpi-regn";
 /// Bytes of a page.
 pub const PAGE: u64 = 4096;
 
-/// The injector's part of a region file's header. It is written before the program starts, and nobody writes it later. A
-/// forked child's agent copies its parent's into its own file.
+/// The injector's part of a region file's header. It is written before the program starts and does not change
+/// afterwards. The agent of a forked child copies the parent's orders into the child's own file.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct RegionOrders {
@@ -72,7 +75,8 @@ pub struct RegionOrders {
     pub magic: [u8; 8],
     /// [`crate::VERSION`].
     pub version: u32,
-    /// Samples per second of CPU time that the agent takes by timer; 0: the injector samples, or nobody.
+    /// Samples per second of CPU time that the agent takes by timer; 0 if the injector takes the samples or
+    /// there is no sampling.
     pub timer_rate: u32,
     /// File offset of the histogram.
     pub histogram_offset: u64,
@@ -97,20 +101,20 @@ pub struct RegionOrders {
     /// Number of thread blocks for which the (sparse) file has room: its length is
     /// `blocks_offset + blocks_max * block_len`.
     pub blocks_max: u64,
-    /// Not 0: forked children are profiled as well, and programs that the process executes.
+    /// Nonzero if forked children, and programs that the process executes, are profiled as well.
     pub follow: u32,
     /// Number of the plan in the injector.
     pub plan: u32,
 }
 
-/// The first bytes of a region file. Behind the orders stands what the agent says of its process;
-/// [`crate::shared::RegionRef`] says who writes each of these fields.
+/// The first bytes of a region file. The agent's reports about its process follow the orders;
+/// [`crate::shared::RegionRef`] documents the writers of each of these fields.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct RegionHeader {
     /// The injector's part.
     pub orders: RegionOrders,
-    /// How far the agent has come: a [`State`].
+    /// The agent's progress: a [`State`].
     pub state: StateCode,
     /// Why the agent does not hook: a [`Trouble`], or 0.
     pub trouble: TroubleCode,
@@ -118,7 +122,7 @@ pub struct RegionHeader {
     pub errno: i32,
     /// The process's number.
     pub pid: u32,
-    /// Link address that the trouble is about, or 0.
+    /// The link address that the trouble concerns, or 0.
     pub trouble_address: u64,
     /// Runtime address minus link address.
     pub bias: u64,
@@ -128,29 +132,31 @@ pub struct RegionHeader {
     pub blocks: u64,
     /// Number of calls that could not be stored (no memory, file system full).
     pub lost_calls: u64,
-    /// Number of threads that got no block.
+    /// The number of threads that got no thread block.
     pub lost_threads: u64,
-    /// Number of calls on a stack for which no shadow could be had: they were counted, but their exits were not hooked.
+    /// The number of calls on a stack for which no shadow could be mapped: they were counted, but their exits
+    /// were not hooked.
     pub bare_calls: u64,
     /// Number of timer samples at a program counter outside of text and arena.
     pub samples_outside: u64,
     /// Number of threads whose sampling timer could not be made.
     pub lost_timers: u64,
-    /// Not 0: the process entered seccomp. From then on the agent makes no system call, so new arcs may
-    /// find no place, and threads and children are not counted.
+    /// Nonzero if the process has entered seccomp mode. From then on, the agent makes no system calls, so
+    /// there may be no memory for new arcs, and new threads and children are not counted.
     pub frozen: u64,
-    /// Number of children that count in this file because they could not make one: see [`BlockHeader::process`].
+    /// Number of children that count in this file because they could not create a file of their own: see
+    /// [`BlockHeader::process`].
     pub guests: u64,
     /// Number of children that are counted nowhere.
     pub lost_children: u64,
-    /// Number of executed programs about which the injector could not be asked.
+    /// The number of executed programs for which the agent could not reach the injector.
     pub lost_programs: u64,
     /// Number of functions that Frida's gum has patched.
     pub frida_patched: u64,
-    /// Nanoseconds that gum took for them, in addition to [`RegionHeader::setup_ns`].
+    /// The time in nanoseconds that gum took to patch them, in addition to [`RegionHeader::setup_ns`].
     pub frida_ns: u64,
-    /// After [`Trouble::Panic`], the name of the source file, as its bytes stand in memory. Shorter names are followed by
-    /// zeros; of longer ones, the end is here.
+    /// After [`Trouble::Panic`], the name of the source file, in the byte order of memory. A shorter name is
+    /// padded with zeros; of a longer one, only the end is stored.
     pub panic_file: [u64; PANIC_FILE_WORDS],
 }
 
@@ -158,15 +164,15 @@ pub struct RegionHeader {
 pub const PANIC_FILE_WORDS: usize = 8;
 
 coded! {
-    /// How far the agent has come.
+    /// The agent's progress.
     pub enum State as StateCode(u32) {
         /// The agent was never loaded.
         New = 0,
-        /// Set-up began and has not come to an end.
+        /// Set-up has begun and has not ended.
         SettingUp = 1,
         /// Hooks are in place.
         Armed = 2,
-        /// The agent does not hook the program; [`RegionHeader::trouble`] says why.
+        /// The agent does not hook the program; [`RegionHeader::trouble`] holds the reason.
         Refused = 3,
     }
 }
@@ -180,7 +186,7 @@ coded! {
         Version = 2,
         /// The running program is not the one that was planned (AT_ENTRY or AT_PHDR differ).
         OtherProgram = 3,
-        /// The arena's place is taken, or memory is short.
+        /// The arena's addresses are in use, or there is not enough memory.
         Arena = 4,
         /// The text in memory is not the text of the file.
         TextDiffers = 5,
@@ -217,19 +223,20 @@ pub struct BlockHeader {
     pub timer: u64,
 }
 
-/// Offset of the table of recent arcs in a thread block: [`RECENT_ENTRIES`] words, each with the offset of the
-/// arc's slot or overflow entry from the start of the block in its lower half, and the called function's
-/// number plus one in its upper half; 0: empty. The table only saves searches: the key in the slot identifies the arc, so
-/// readers of a file need not look at the table.
+/// Offset of the table of recent arcs in a thread block: [`RECENT_ENTRIES`] words, each with the offset of
+/// the arc's slot or overflow entry from the start of the thread block in its lower half, and the called
+/// function's number plus one in its upper half. An empty entry is 0. The table only saves searches: the key
+/// in the slot identifies the arc, so readers of a file need not look at the table.
 pub const RECENT: u64 = 128;
 /// Number of words in the table of recent arcs.
 pub const RECENT_ENTRIES: u64 = 256;
-/// The place of an arc in the table is the top bits of this times the sum of its key and function.
+/// The multiplier of the table's hash function: an arc's index is the top bits of this constant times the sum
+/// of the arc's key and function number.
 pub const RECENT_HASH: u32 = 0x9e37_79b1;
 /// Number of low bits that are dropped from that product.
 pub const RECENT_SHIFT: u32 = 32 - RECENT_ENTRIES.trailing_zeros();
 
-/// Offset in a thread block of an arc's word in the table of recent arcs.
+/// Returns the byte offset in a thread block of an arc's word in the table of recent arcs.
 pub const fn recent(key: u64, function: u32) -> u64 {
     let hash = (key as u32).wrapping_add(function).wrapping_mul(RECENT_HASH) >> RECENT_SHIFT;
     RECENT + 8 * hash as u64
@@ -237,7 +244,7 @@ pub const fn recent(key: u64, function: u32) -> u64 {
 
 /// Offset of the first home slot in a thread block.
 pub const SLOTS: u64 = 4096;
-/// Most chunks in which the home slots are committed.
+/// The greatest number of chunks in which the home slots are committed.
 pub const SLOT_CHUNKS: u64 = 8;
 /// First bit of overflow segments in [`BlockHeader::committed`].
 pub const SEGMENT_BIT: u32 = 16;
@@ -254,7 +261,7 @@ pub struct Slot {
     pub count: u64,
 }
 
-/// An arc that found its home slots taken.
+/// An arc whose home slots were all in use by other arcs.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct Overflow {
@@ -270,15 +277,15 @@ pub struct Overflow {
 
 /// Number of overflow segments of a thread block.
 pub const SEGMENTS: usize = 5;
-/// Entries that one look-up inspects in a segment before it goes on to the next one.
+/// The number of entries that one look-up inspects in a segment before it tries the next segment.
 pub const PROBES: usize = 16;
 
-/// Entries of overflow segment `i`.
+/// Returns the number of entries of overflow segment `i`.
 pub const fn segment_entries(i: usize) -> usize {
     1 << (10 + 2 * i)
 }
 
-/// Offset of overflow segment `i` from the start of the block; a multiple of the page size.
+/// Offset of overflow segment `i` from the start of the thread block; a multiple of the page size.
 pub const fn segment_offset(slot_bytes: u64, i: usize) -> u64 {
     let mut offset = round_up(SLOTS + slot_bytes, PAGE);
     let mut k = 0;
@@ -289,28 +296,30 @@ pub const fn segment_offset(slot_bytes: u64, i: usize) -> u64 {
     offset
 }
 
-/// Bytes of overflow segment `i`; a multiple of the page size.
+/// Returns the length in bytes of overflow segment `i`, a multiple of the page size.
 pub const fn segment_len(i: usize) -> u64 {
     round_up((segment_entries(i) * size_of::<Overflow>()) as u64, PAGE)
 }
 
-/// Offset of the basic block counters from the start of the block; a multiple of the page size.
+/// Offset of the basic block counters from the start of the thread block; a multiple of the page size.
 pub const fn counters_offset(slot_bytes: u64) -> u64 {
     segment_offset(slot_bytes, SEGMENTS)
 }
 
-/// Bytes of a thread block with `slot_bytes` bytes of home slots and `counter_bytes` bytes of basic block counters.
+/// Returns the length in bytes of a thread block with `slot_bytes` bytes of home slots and `counter_bytes`
+/// bytes of basic block counters.
 pub const fn block_len(slot_bytes: u64, counter_bytes: u64) -> u64 {
     counters_offset(slot_bytes) + round_up(counter_bytes, PAGE)
 }
 
-/// Bytes of home slots committed at a time: 64 KiB, or more if that would make too many chunks.
+/// Returns the number of bytes of home slots that are committed at a time: 64 KiB, or more if that would make
+/// too many chunks.
 pub const fn slot_chunk(slot_bytes: u64) -> u64 {
     let even = round_up((SLOTS + slot_bytes).div_ceil(SLOT_CHUNKS), PAGE);
     if even < 65536 { 65536 } else { even }
 }
 
-/// The next multiple of `to` that is not less than `value`.
+/// Returns the smallest multiple of `to` that is not less than `value`.
 pub const fn round_up(value: u64, to: u64) -> u64 {
     value.div_ceil(to) * to
 }
@@ -322,8 +331,8 @@ const _: () = {
     assert!(size_of::<BlockHeader>() == 40);
     assert!(size_of::<BlockHeader>() <= RECENT as usize);
     assert!(recent(u64::MAX, u32::MAX) + 8 <= SLOTS && RECENT + 8 * RECENT_ENTRIES <= SLOTS);
-    // Thunks and the agent's assembly address these. The assembly finds a place by the table of recent arcs, and takes an
-    // overflow entry for a slot.
+    // Thunks and the agent's assembly address these. The assembly uses offsets from the table of recent arcs
+    // and treats an overflow entry like a slot.
     assert!(size_of::<Slot>() == 16);
     assert!(offset_of!(Slot, key) == 0);
     assert!(offset_of!(Slot, count) == 8);

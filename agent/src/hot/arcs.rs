@@ -1,4 +1,5 @@
-//! Arcs that are not at home: another key in the home slot, a caller that is not hooked, a first call.
+//! Counting arcs that a thunk cannot count: the home slot holds another key, the caller is not hooked, or the
+//! call is the thread's first.
 #![allow(unsafe_code, reason = "a frame's return slot is written where its thunk has found it")]
 
 use crate::hot::callers;
@@ -22,7 +23,9 @@ use gprofinject_abi::plan::{ENTRY_ONLY, FunctionRecord, LEAF, LOOPS};
 use gprofinject_abi::region::{CALLER, ROOT, SITE, TAIL};
 use gprofinject_abi::shared::CellRef;
 
-/// Counts an arc that has a place already. `base` is the caller's rbp. Integer code only; see [`crate::hot::gate`].
+/// Counts an arc that already has a slot, and returns where the thunk continues: [`Next::RARE`] if the arc
+/// has no slot or the thread no thread block. `base` is the caller's rbp. Integer code only; see
+/// [`crate::hot::gate`].
 pub(crate) extern "C" fn known(number: u32, return_address: u64, cfa: u64, base: u64) -> Next {
     let agent = Agent::get();
     let record = agent.function(number);
@@ -31,7 +34,8 @@ pub(crate) extern "C" fn known(number: u32, return_address: u64, cfa: u64, base:
     let mut nearest = None;
     let key = match entry {
         Entry::Loop => return Next::body(agent, record),
-        // Whether the caller is hooked is known of sites and of keys that have a place. Of others it costs a search.
+        // For a recorded call site, and for a key that has a slot, it is known whether the caller is hooked.
+        // For others, finding out takes a search.
         Entry::Text if agent.both && sites::is_site(return_address) => {
             caller(agent, return_address, cfa, &mut nearest)
         }
@@ -58,21 +62,23 @@ pub(crate) extern "C" fn known(number: u32, return_address: u64, cfa: u64, base:
     entry.next(agent, record, number, return_address, cfa, nearest)
 }
 
-/// Counts any arc: gives the thread its block and the arc its place first.
+/// Counts any arc, after giving the thread its thread block and the arc its slot. Returns where the thunk
+/// continues.
 pub(crate) extern "C" fn rare(number: u32, return_address: u64, cfa: u64) -> Next {
     failure::guarded(|| counted(number, return_address, cfa))
         .unwrap_or_else(|| uncounted(number, return_address, cfa))
 }
 
-/// Goes on without counting, because the agent's code has panicked. No code here may panic.
+/// Returns where the thunk continues without counting, because the agent's code has panicked. This function
+/// must not panic.
 fn uncounted(number: u32, return_address: u64, cfa: u64) -> Next {
     let agent = Agent::get();
     let record = agent.function(number);
-    // If the process has one thread, nobody comes here any more.
+    // In a process with a single thread, no thunk runs after this.
     text::restore(agent);
     match Entry::of(agent, record, number, return_address, cfa) {
         Entry::Loop => Next::body(agent, record),
-        // Code that was made at run time may look its return address up.
+        // Code that was generated at run time may look up its return address.
         Entry::Callback
             if record.flags & ENTRY_ONLY == 0 && objects::known(return_address) != Some(false) =>
         {
@@ -111,7 +117,7 @@ fn counted(number: u32, return_address: u64, cfa: u64) -> Next {
     }
     match threads::block(agent) {
         Some(block) => slots::count(agent, block, number, record, key),
-        // Nobody misses them.
+        // Lost calls do not matter in a process that is not counted.
         None if agent.counts_nowhere => {}
         None => {
             agent.region.lost_calls().fetch_add(1, Ordering::Relaxed);
@@ -125,12 +131,12 @@ fn counted(number: u32, return_address: u64, cfa: u64) -> Next {
 enum Entry {
     /// By a call from the program's text.
     Text,
-    /// From code that is not the program's.
+    /// By a call from code outside the program's text.
     Callback,
-    /// By a jump from a hooked function, whose exit label the return slot holds. The frame, and this
-    /// cell of it, go on as the callee's.
+    /// By a jump from a hooked function, whose exit label the return slot holds. The frame and its cell now
+    /// become the callee's.
     Tail(CellRef),
-    /// A jump table of the function led back to its first instruction.
+    /// By a jump through the function's own jump table back to its first instruction.
     Loop,
 }
 
@@ -148,9 +154,9 @@ impl Entry {
         }
     }
 
-    /// Whether a later entry of this kind with the same key can be counted as soon as its key is found, without another
-    /// look at the frame. (For a callback that returns to a known site, the assembly in [`crate::hot::gate`] looks at the frame
-    /// itself, and does not use this.)
+    /// Whether a later entry of this kind with the same key can be counted as soon as its key is found,
+    /// without examining the frame again. (For a callback that returns to a recorded site, the assembly in
+    /// [`crate::hot::gate`] examines the frame itself and does not use this.)
     fn is_simple(self, record: &FunctionRecord) -> bool {
         match self {
             Entry::Text => true,
@@ -159,7 +165,7 @@ impl Entry {
         }
     }
 
-    /// Where the thunk goes on, once the arc is counted.
+    /// Returns where the thunk continues once the arc has been counted.
     fn next(
         self,
         agent: &Agent,
@@ -180,11 +186,12 @@ impl Entry {
         }
         if let Entry::Tail(cell) = self {
             if needs_return_address(record) {
-                // The function may do anything with its return address, so it must find the true one: the frame of
-                // the function that jumped ends here.
+                // The function may do anything with its return address, so the slot must hold the true one:
+                // the frame of the function that jumped ends here.
                 let own = cell.return_address().load(Ordering::Relaxed);
-                // SAFETY: the frame's return slot lies below its CFA, where the thunk has just read it. The calling thread's
-                // stack is nobody else's. The cell is freed afterwards, so that a signal handler that unwinds finds either.
+                // SAFETY: the frame's return slot lies below its CFA, where the thunk has just read it. No
+                // other thread writes to the calling thread's stack. The cell is freed afterwards, so that a
+                // signal handler that unwinds always finds the return address in one of the two.
                 unsafe { ((cfa - 8) as *mut u64).write_volatile(own) };
                 cell.return_address().store(0, Ordering::Relaxed);
                 return Next::resume(agent, record);
@@ -198,19 +205,19 @@ impl Entry {
     }
 }
 
-/// Whether the function has no exit hook because it uses its return address in a way of its own. A leaf has none either,
-/// but does nothing with it except to return.
+/// Returns whether the function has no exit hook because it may read or change its return address. A leaf has
+/// no exit hook either, but it uses its return address only to return.
 fn needs_return_address(record: &FunctionRecord) -> bool {
     record.flags & (ENTRY_ONLY | LEAF) == ENTRY_ONLY
 }
 
-/// The key of a call by a jump out of the function that the frame's cell names.
+/// Returns the key of a tail call from the function that the frame's cell names.
 fn tail_key(cell: CellRef) -> u64 {
     TAIL | u64::from(cell.function().load(Ordering::Relaxed))
 }
 
-/// The key of a call out of code that is not hooked: the newest hooked frame, else the root. Puts what was found into
-/// `nearest`, if cells are kept.
+/// Returns the key of a call from code that is not hooked: that of the newest live hooked frame, or [`ROOT`]
+/// if there is none. Stores the frame in `nearest` if exits are hooked.
 fn caller(agent: &Agent, return_address: u64, cfa: u64, nearest: &mut Option<Nearest>) -> u64 {
     if !agent.both {
         return ROOT;
@@ -223,8 +230,9 @@ fn caller(agent: &Agent, return_address: u64, cfa: u64, nearest: &mut Option<Nea
     }
 }
 
-/// A tail call's own slot is to be put into use: answers with where to go on, the tail call's thunk once
-/// more, or the called function's, which counts in its own way.
+/// Puts a tail call's own slot into use. Returns the runtime address at which to continue: the tail call's
+/// thunk again if the slot is ready, otherwise the called function's thunk, which counts the call as any
+/// other.
 pub(crate) extern "C" fn tail(index: u32) -> u64 {
     let agent = Agent::get();
     let record = agent.tail(index);

@@ -1,4 +1,5 @@
-//! The calling thread's block: handed out on its first hooked call, and used again by another thread after its end.
+//! The calling thread's thread block. A thread gets it on its first hooked call, and another thread may reuse
+//! it after the owner has ended.
 
 use crate::hot::counters;
 use crate::hot::thread_blocks;
@@ -10,17 +11,19 @@ use crate::program::agent::Agent;
 use core::sync::atomic::{AtomicU64, Ordering};
 use gprofinject_abi::shared::BlockRef;
 
-/// Blocks looked at for a dead owner each time a block is wanted.
+/// The number of thread blocks that are checked for a dead owner each time a thread needs one.
 const REUSE_LOOKS: u64 = 8;
 
-/// The calling thread's block, if it has one. Integer code only; see [`crate::hot::gate`].
+/// Returns the calling thread's thread block, or `None` if it has none. Integer code only; see
+/// [`crate::hot::gate`].
 #[inline(always)]
 pub(crate) fn existing(agent: &Agent) -> Option<BlockRef> {
     let block = words::get().block().load(Ordering::Relaxed);
     if block == agent.no_block || block == agent.lost_block { None } else { thread_blocks::at(block) }
 }
 
-/// The calling thread's block, made or taken over if it has none. `None`: there is no memory for one.
+/// Returns the calling thread's thread block, after creating or reusing one if the thread has none. Returns
+/// `None` if there is no memory for one.
 pub(crate) fn block(agent: &Agent) -> Option<BlockRef> {
     if let Some(block) = existing(agent) {
         return Some(block);
@@ -39,9 +42,11 @@ pub(crate) fn block(agent: &Agent) -> Option<BlockRef> {
     found
 }
 
-/// A block whose thread has ended, or that was this thread's before the C library reset its words.
+/// Returns a thread block whose owner has ended, or that this thread owned before the C library reset its
+/// words. Returns `None` if none was found.
 fn reuse(agent: &Agent) -> Option<BlockRef> {
-    /// The number that the next search begins at. It orders nothing: each block says by itself whether it is free.
+    /// The number of the thread block at which the next search begins. It needs no ordering, because each
+    /// header shows whether its thread block is free.
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let tid = task::gettid();
     let made = thread_blocks::made(agent);
@@ -52,7 +57,7 @@ fn reuse(agent: &Agent) -> Option<BlockRef> {
         if old == 0 || old != tid && task::thread_lives(agent.pid, old) {
             continue;
         }
-        // Of several threads that saw the owner dead, one gets the block.
+        // Of several threads that find the owner dead, exactly one gets the thread block.
         if block.tid().compare_exchange(old, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
             return Some(block);
         }
@@ -60,8 +65,9 @@ fn reuse(agent: &Agent) -> Option<BlockRef> {
     None
 }
 
-/// Makes the block the calling thread's. A signal handler that comes in between finds no block yet and gets another one;
-/// that one is kept for the handler's counts only, and this one goes on.
+/// Makes the calling thread the owner of the thread block. A signal handler that interrupts this finds no
+/// thread block yet and gets another one. Only the handler's counts are in that one, and the thread uses this
+/// one from then on.
 fn adopt(agent: &Agent, block: BlockRef) {
     block.owners().fetch_add(1, Ordering::Relaxed);
     timer::restart(agent, block);
@@ -76,8 +82,9 @@ pub(crate) fn lose(agent: &Agent) {
     counters::count_in(agent, agent.lost_block);
 }
 
-/// In a forked child, which has one thread: its block, at the same place, becomes a new block of the file that the parent
-/// counts in. False: there is none.
+/// Makes the calling thread's block in a forked child, at the same address, a new thread block of the
+/// parent's region file. The child has one thread. Returns `false` if the file has no room for one or there
+/// is no memory.
 pub(crate) fn begin_guest(parent: &Agent, child: &Agent) -> bool {
     let block = existing(parent);
     let index = if block.is_some() { parent.region.blocks().fetch_add(1, Ordering::Relaxed) } else { 0 };
@@ -93,8 +100,9 @@ pub(crate) fn begin_guest(parent: &Agent, child: &Agent) -> bool {
     true
 }
 
-/// In a forked child, which has one thread: its block, at the same place, becomes a part of the child's own region file, or
-/// zeros. `parent` and `child` differ in their region. False: there is no memory.
+/// Makes the calling thread's block in a forked child, at the same address, a part of the child's own region
+/// file, or private zero pages if the child is not counted. The child has one thread; `parent` and `child`
+/// differ in their region. Returns `false` if there is no memory.
 pub(crate) fn begin_child(parent: &Agent, child: &Agent) -> bool {
     child.region.blocks().store(thread_blocks::made(parent), Ordering::Relaxed);
     thread_blocks::forget_all(parent);

@@ -1,7 +1,7 @@
 //! Sampling without perf: a timer on every thread's CPU clock.
 //!
-//! The signal is SIGSTKFLT, which Linux on x86 never sends and programs do not use: SIGPROF and
-//! ITIMER_PROF stay the program's own. A program that blocks every signal blocks this one too.
+//! The signal is SIGSTKFLT, which Linux on x86 never sends and programs do not use. SIGPROF and ITIMER_PROF
+//! remain free for the program. A program that blocks every signal blocks this one too.
 #![allow(
     unsafe_code,
     reason = "a signal handler reads what the kernel passes, and counts in the mapped histogram"
@@ -28,7 +28,7 @@ global_asm!(
     ".globl gpi_restorer",
     ".hidden gpi_restorer",
     ".type gpi_restorer, @function",
-    "nop", // unwinders look up the byte before
+    "nop", // unwinders look up the return address minus one
     "gpi_restorer:",
     "mov eax, {rt_sigreturn}",
     "syscall",
@@ -40,7 +40,10 @@ unsafe extern "C" {
     fn gpi_restorer();
 }
 
-/// Installs the handler.
+/// Installs the signal handler for samples.
+///
+/// # Errors
+/// Returns the error number of rt_sigaction.
 pub(crate) fn prepare() -> Result<(), i32> {
     let action = task::SignalAction {
         handler: tick as *const () as u64,
@@ -52,20 +55,23 @@ pub(crate) fn prepare() -> Result<(), i32> {
     unsafe { task::set_signal_action(SIGNAL, &action) }.map(|_| ())
 }
 
-/// Nanoseconds between samples. The rate is not 0 where this is asked for.
+/// Returns the number of nanoseconds between samples. The caller has checked that the rate is not 0.
 fn interval(agent: &Agent) -> u64 {
     1_000_000_000 / u64::from(agent.timer_rate.max(1))
 }
 
-/// Starts one timer for the whole process, because no code of the agent's runs in new threads where nothing is hooked.
+/// Starts one timer for the whole process, because without hooks no agent code runs in new threads.
+///
+/// # Errors
+/// Returns the error number of timer_create or timer_settime.
 pub(crate) fn start_for_process(agent: &Agent) -> Result<(), i32> {
     let id = task::start_timer(None, SIGNAL, interval(agent))?;
     FOR_PROCESS.store(id as u64 + 1, Ordering::Relaxed);
     Ok(())
 }
 
-/// The process's timer's id + 1, or 0. Written by the threads that set up, pause and resume, of which the injector and the
-/// kernel's seccomp calls let one run at a time.
+/// The id of the process's timer plus 1, or 0 if there is none. The threads that set up, pause and resume
+/// write it; the injector and the kernel's seccomp calls let only one of these run at a time.
 static FOR_PROCESS: AtomicU64 = AtomicU64::new(0);
 
 /// Ends the process's own timer, if it has one.
@@ -73,7 +79,7 @@ pub(crate) fn stop_for_process() {
     stop(&FOR_PROCESS);
 }
 
-/// Ends a block's timer, if it has one.
+/// Deletes the timer of a thread block's owner, if there is one.
 pub(crate) fn stop_of(block: BlockRef) {
     stop(block.timer());
 }
@@ -85,7 +91,8 @@ fn stop(timer: &AtomicU64) {
     }
 }
 
-/// Starts the calling thread's timer. `block` is its block; a timer of the block's last owner is deleted.
+/// Starts the calling thread's timer. `block` is its thread block; a timer of the thread block's last owner
+/// is deleted.
 pub(crate) fn restart(agent: &Agent, block: BlockRef) {
     if agent.timer_rate == 0 {
         return;
@@ -99,7 +106,7 @@ pub(crate) fn restart(agent: &Agent, block: BlockRef) {
     }
 }
 
-/// The signal handler: one sample, or as many as timer expirations have come together.
+/// The signal handler: it adds one sample for the expiration that raised the signal and one for each overrun.
 extern "C" fn tick(_signal: i32, info: *const u8, context: *const u8) {
     let agent = Agent::get();
     if agent.timer_rate == 0 {
@@ -121,8 +128,9 @@ extern "C" fn tick(_signal: i32, info: *const u8, context: *const u8) {
     };
     if bin < orders.text_bins + orders.arena_bins {
         let at = agent.region.address() + orders.histogram_offset + bin * size_of::<u32>() as u64;
-        // SAFETY: the histogram follows the header in the same mapping, which the injector has made as long as its orders
-        // say, and the number of the bin is less than the number of bins. All threads add to bins by atomics only.
+        // SAFETY: the histogram follows the header in the same mapping, which the injector has made as long
+        // as its orders say, and the index is less than the number of bins. All threads access bins only with
+        // atomic operations.
         unsafe { AtomicU32::from_ptr(at as *mut u32) }.fetch_add(samples, Ordering::Relaxed);
     }
 }

@@ -1,12 +1,12 @@
-//! The timers of all threads: stopped while no sample may be taken, and started again.
+//! Stops the sampling timers of all threads while no samples may be taken, and starts them again.
 
 use crate::hot::thread_blocks;
 use crate::hot::threads;
 use crate::hot::timer;
 use crate::program::agent::Agent;
 
-/// Ends all timers of the process. A thread that is making its timer at the same time keeps it, as if it had made the timer
-/// later.
+/// Ends all timers of the process. A thread that creates its timer at the same time keeps it, as if it had
+/// created the timer afterwards.
 pub(crate) fn stop(agent: &Agent) {
     if agent.timer_rate == 0 {
         return;
@@ -15,7 +15,8 @@ pub(crate) fn stop(agent: &Agent) {
     timer::stop_for_process();
 }
 
-/// Starts the calling thread's timer again, or the process's. Other threads' timers stay stopped until they get a block.
+/// Restarts the calling thread's timer, or the process's timer if no functions are hooked. Other threads'
+/// timers stay stopped until these threads get a thread block.
 pub(crate) fn start_again(agent: &Agent) {
     if agent.timer_rate == 0 {
         return;
