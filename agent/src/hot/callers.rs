@@ -1,20 +1,22 @@
-//! Whose call a call out of unhooked code is: that of the newest hooked frame that is still alive.
+//! Finds the caller of a call from unhooked code: the newest hooked frame that is still alive.
 //!
-//! Frames stand in no list ([`cells`]), but a stack has one order: when a function is entered, every frame
-//! below its own is gone. So what a thread's last event was says where its newest live frame can be. An event is an
-//! entry into a hooked function with a cell or a return from one; [`gprofinject_abi::plan::ThreadWords::last`] is the CFA of the last one.
-//! While the thread is on its own stack, no frame newer than `last` is alive:
+//! Frames are kept in no list (see [`cells`]), but a stack is ordered: when a function is entered, every
+//! frame below its own is gone. So a thread's last event limits where its newest live frame can be. An event
+//! is an entry into a hooked function with a cell or a return from one;
+//! [`gprofinject_abi::plan::ThreadWords::last`] is the CFA of the last one. While the thread is on its own
+//! stack, no frame newer than `last` is alive:
 //!
 //! - If the frame at `last` is alive, it is the caller.
-//! - If it is gone, and unhooked code had called it, its cell's *link* leads to the frame that was the newest when it
-//!   was entered. Nothing has been entered since, so that one is the newest now, or the first of its own callers that
-//!   is still alive.
-//! - If it is gone and hooked code had called it, the cells above it are searched. That is the frame of its caller as
-//!   a rule, and it is searched once: what was found becomes `last`.
+//! - If it is gone, and unhooked code had called it, its cell's *link* refers to the frame that was the
+//!   newest when it was entered. Nothing has been entered since, so that one is the newest now, or the first
+//!   of its own callers that is still alive.
+//! - If it is gone and hooked code had called it, the cells above it are searched. The search usually ends at
+//!   the frame of its caller. It is made only once, because its result becomes `last`.
 //!
-//! Coroutines, signal stacks and stacks whose extent cannot be told are not the thread's own. `last` may be on
-//! another stack then, or another thread may have run on this one since. A call there is charged after a search up
-//! from the call, and so is the first call on the thread's own stack after an event elsewhere.
+//! The stacks of coroutines and signal handlers, and stacks of unknown extent, are not the thread's own.
+//! There, `last` may be on another stack, or another thread may have run on this stack since. The caller of a
+//! call there is found by a search upwards from the call's frame. The same holds for the first call on the
+//! thread's own stack after an event on another stack.
 //!
 //! All of this is integer code; see [`crate::hot::gate`].
 #![allow(unsafe_code, reason = "the kernel's description of an interrupted thread is read")]
@@ -27,9 +29,9 @@ use crate::os::words;
 use crate::program::agent::Agent;
 use core::sync::atomic::Ordering;
 
-/// The newest live frame that is older than one with this CFA, which unhooked code calls. For a signal handler, it
-/// is searched for where the code was that the signal has interrupted; that may be on another stack, or in a leaf,
-/// which has no cell.
+/// Returns the newest live frame that is older than the frame with this CFA, which unhooked code has called.
+/// For a signal handler, the search begins at the stack pointer of the interrupted code, which may be on
+/// another stack, or in a leaf function, which has no cell.
 pub(crate) fn nearest(agent: &Agent, return_address: u64, cfa: u64) -> Nearest {
     if !agent.is_restorer(return_address) {
         if agent.is_start_of_context(return_address) {
@@ -42,19 +44,19 @@ pub(crate) fn nearest(agent: &Agent, return_address: u64, cfa: u64) -> Nearest {
     Nearest { function: agent.leaf_at(rip).or(nearest.function), ..nearest }
 }
 
-/// The stack pointer and the program counter of the code that a signal handler, whose frame has this CFA, has
-/// interrupted.
+/// Returns the stack pointer and the program counter of the code that was interrupted by the signal whose
+/// handler's frame has this CFA.
 fn interrupted_at(cfa: u64) -> (u64, u64) {
     /// Offsets in struct ucontext: flags, link, stack (40 bytes), then registers 15 and 16.
     const RSP: u64 = 40 + 15 * 8;
     const RIP: u64 = RSP + 8;
-    // SAFETY: the frame is a signal handler's, as its return address says, and the kernel has put a struct ucontext where a
-    // caller's frame would be (struct rt_sigframe).
+    // SAFETY: the return address shows that the frame is a signal handler's, and the kernel has put a struct
+    // ucontext where a caller's frame would be (struct rt_sigframe).
     unsafe { (*((cfa + RSP) as *const u64), *((cfa + RIP) as *const u64)) }
 }
 
-/// The newest live frame above an address. `interrupted`: a signal handler asks, and the address is where the
-/// interrupted code's stack pointer was.
+/// The newest live frame above an address. If `interrupted` is set, the search is for a signal handler, and
+/// the address is the interrupted code's stack pointer.
 fn above(agent: &Agent, from: u64, interrupted: bool) -> Nearest {
     let words = words::get();
     let (lo, hi) = (words.stack_lo().load(Ordering::Relaxed), words.stack_hi().load(Ordering::Relaxed));
@@ -63,7 +65,7 @@ fn above(agent: &Agent, from: u64, interrupted: bool) -> Nearest {
         let found = Search::elsewhere(agent, from).first(start);
         return Nearest { function: found.map(|(_, function)| function), link: 0 };
     }
-    // A signal handler that comes in after this leaves a `last` that leads to the same frame.
+    // A signal handler that runs after this load leaves a `last` from which a search finds the same frame.
     let last = words.last().load(Ordering::Relaxed);
     let search = Search { agent, end: hi, readable: start };
     if !interrupted && search.is_left_behind(last, lo, start) {
@@ -85,8 +87,9 @@ fn above(agent: &Agent, from: u64, interrupted: bool) -> Nearest {
         // Where no frame is alive: the next search begins there.
         None => (None, hi),
     };
-    // The signal has interrupted a thunk, between the note of its frame and its `call` or after its exit label. The
-    // frame is not the handler's caller, but will be the newest one again when the handler has returned.
+    // The signal has interrupted a thunk between the store of its frame's CFA and its `call`, or after its
+    // exit label. The frame is not the handler's caller, but it will be the newest one again after the
+    // handler has returned.
     if interrupted && last == from && existing(last).is_some_and(|cell| is_alive(cell, last)) {
         link = last;
     }
@@ -94,8 +97,8 @@ fn above(agent: &Agent, from: u64, interrupted: bool) -> Nearest {
     Nearest { function, link }
 }
 
-/// Another stack lies within the thread's own: an array of its main function's, say, in which a coroutine runs. From
-/// now on the thread's stack is treated like one whose extent is not known, if it holds the address.
+/// Treats the thread's own stack as one of unknown extent from now on, if the address lies in it. Another
+/// stack lies within the thread's own: for example, a coroutine runs in an array of the main function.
 fn distrust_within(address: u64) {
     let words = words::get();
     let (lo, hi) = (words.stack_lo().load(Ordering::Relaxed), words.stack_hi().load(Ordering::Relaxed));
@@ -104,14 +107,15 @@ fn distrust_within(address: u64) {
     }
 }
 
-/// Marks the frames that a jump or an exception leaves. `from` is the stack pointer before, `to` the one after.
+/// Marks the frames that a non-local jump or an exception leaves. `from` is the stack pointer before, `to`
+/// the one after.
 ///
-/// On the thread's own stack these are all the frames in between. A jump that leads to that stack from another one, as
-/// out of a signal handler with a stack of its own, leaves the frames below its target; the newest of them is where the
-/// signal has interrupted the thread. A jump away from the thread's own stack leaves no frame: it resumes a coroutine.
-/// Of a jump between two places on stacks of unknown extent nobody can say whether they are the same stack. If they are
-/// not far apart, the frames between them are marked. Should some be resumed later, they lose nothing but their place as
-/// callers.
+/// On the thread's own stack, these are all frames in between. A jump to that stack from another one, for
+/// example from a signal handler with a stack of its own, leaves the frames below the jump's target; the
+/// newest of them is where the signal has interrupted the thread. A jump away from the thread's own stack
+/// leaves no frame: it resumes a coroutine. If both places are on stacks of unknown extent, they may or may
+/// not be on the same stack. If they are not far apart, the frames between them are marked. A marked frame
+/// that is resumed later can still return; it only is no longer found as a caller.
 pub(crate) fn leave(from: u64, to: u64) {
     let words = words::get();
     let (lo, hi) = (words.stack_lo().load(Ordering::Relaxed), words.stack_hi().load(Ordering::Relaxed));
@@ -128,10 +132,11 @@ pub(crate) fn leave(from: u64, to: u64) {
     cells::forget(newest, to);
 }
 
-/// Where the thread's own stack ended when a signal took the thread to the stack that holds `from`: the handler, whose
-/// frame is one of those above, may have interrupted another handler on a third stack.
+/// Returns the stack pointer that the thread had on its own stack when a signal moved it to the stack that
+/// holds `from`, or `None` if no such signal is found. The signal handler's frame lies above `from`. That
+/// handler may itself have interrupted another handler on a third stack.
 fn interrupted(from: u64, own: impl Fn(u64) -> bool) -> Option<u64> {
-    /// As many frames as a handler may plausibly have called, one in another.
+    /// The greatest number of nested frames that are searched for the signal handler's frame.
     const MOST: u32 = 1024;
     let agent = Agent::get();
     let mut at = (from & !7) + 8;

@@ -1,14 +1,15 @@
-//! The shadow stack: a cell of 16 bytes for every 8 bytes of stack, at a distance that depends on the
-//! address alone.
+//! The shadow stack: a cell of 16 bytes for every 8 bytes of stack, at an address that depends only on the
+//! stack address.
 //!
-//! The address space is cut into *regions* of 64 MiB. A region gets its shadow, 128 MiB of address space
-//! of which only touched pages take memory, when the first hooked function runs on a stack in it. A
-//! thread's *window* is the region it was last seen in; its thunks reach that one by themselves, and come
-//! here where the stack pointer is elsewhere: on a first call, on a signal stack, in a coroutine.
+//! The address space is cut into *regions* of 64 MiB. A region gets its shadow, 128 MiB of address space of
+//! which only touched pages use memory, when the first hooked function runs on a stack in it. A thread's
+//! *window* is the region in which its stack pointer last was. Its thunks access the window's cells
+//! themselves, and call this file's code if the stack pointer is outside the window: on a first call, on a
+//! signal stack, in a coroutine.
 //!
-//! So there is no order of frames to be kept: longjmp leaves cells behind that the next frame in that
-//! place overwrites, a coroutine takes its frames along to any thread, and recursion is as deep as the
-//! stack is.
+//! Thus no order of frames has to be maintained: longjmp leaves old cells that the next frame at the same
+//! address overwrites, a coroutine's cells stay valid on any thread, and only the size of the stack limits
+//! recursion.
 #![allow(unsafe_code, reason = "cells are places in a shadow, which addresses on the stack lead to")]
 
 use crate::hot::next::Next;
@@ -29,10 +30,14 @@ const PAGE: u64 = 4096;
 /// Bytes of shadow for a region. A CFA at the region's end belongs to the next region.
 const SHADOW: u64 = 2 * REGION;
 
-/// The address of each region's shadow, 0: none yet. Written once each, by compare-and-exchange.
+/// The address of each region's shadow, or 0 if the region has none yet. Each entry is written once, by
+/// compare-and-exchange.
 static SHADOWS: AtomicPtr<AtomicU64> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Reserves the table of shadows; answers with its address.
+/// Reserves the table of shadows, and returns its address.
+///
+/// # Errors
+/// Returns the error number of mmap.
 pub(crate) fn prepare() -> Result<u64, i32> {
     let table =
         memory::map_zeros(REGIONS * size_of::<AtomicU64>() as u64, memory::PROT_READ | memory::PROT_WRITE)?;
@@ -40,7 +45,7 @@ pub(crate) fn prepare() -> Result<u64, i32> {
     Ok(table)
 }
 
-/// Address of the table of shadows.
+/// Returns the address of the table of shadows, or 0 before [`prepare`].
 pub(crate) fn table() -> u64 {
     SHADOWS.load(Ordering::Relaxed) as u64
 }
@@ -51,47 +56,50 @@ fn region(address: u64) -> Option<&'static AtomicU64> {
     if index >= REGIONS || table.is_null() {
         return None;
     }
-    // SAFETY: index < REGIONS, the length of the table, which is mapped for ever.
+    // SAFETY: index < REGIONS, the length of the table, which `prepare` has mapped and nothing unmaps.
     Some(unsafe { &*table.add(index as usize) })
 }
 
-/// The shadow of the region that holds `address`, made if `make` says so.
+/// Returns the shadow of the region that holds `address`. If the region has none, maps one if `make` is set.
+/// Returns `None` if there is no shadow or no memory for one.
 pub(crate) fn shadow(address: u64, make: bool) -> Option<u64> {
     let entry = region(address)?;
     let known = entry.load(Ordering::Acquire);
     if known != 0 || !make {
         return (known != 0).then_some(known);
     }
-    // A page in front, for the window's address.
+    // One page before the shadow holds the window's address.
     let fresh = memory::map_zeros(PAGE + SHADOW, memory::PROT_READ | memory::PROT_WRITE).ok()? + PAGE;
-    // SAFETY: the last word of that page; nobody else has seen the mapping.
+    // SAFETY: this is the last word of that page, and no other code knows of the mapping yet.
     unsafe { *(fresh.wrapping_add_signed(WINDOW_WORD) as *mut u64) = address & !(REGION - 1) };
     match entry.compare_exchange(0, fresh, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => Some(fresh),
         Err(other) => {
-            // SAFETY: nobody has seen the mapping.
+            // SAFETY: no other code knows of the mapping, because the exchange has failed.
             let _ = unsafe { memory::munmap(fresh - PAGE, PAGE + SHADOW) };
             Some(other)
         }
     }
 }
 
-/// The cell of a frame, if the frame's region has a shadow, as that of any frame has in which a hooked function runs.
-/// Integer code only; see [`crate::hot::gate`].
+/// Returns the cell of a frame, or `None` if the frame's region has no shadow. The region of a hooked
+/// function's frame always has one. Integer code only; see [`crate::hot::gate`].
 pub(crate) fn existing(cfa: u64) -> Option<CellRef> {
     shadow(cfa, false).map(|shadow| cell(shadow, cfa))
 }
 
-/// The cell of a frame in the shadow of its region.
+/// Returns the cell of a frame in the shadow of the frame's region.
 pub(crate) fn cell(shadow: u64, cfa: u64) -> CellRef {
     let at = (shadow + 2 * (cfa & (REGION - 1) & !7)) as *mut Cell;
-    // SAFETY: a shadow is twice as long as a region, so the cell lies in it, and its address is a multiple of 16. Shadows are
-    // never unmapped. Besides thunks, only `CellRef` reaches cells. An address within a mapping is not 0.
+    // SAFETY: a shadow is twice as long as a region, so the cell lies in it, and its address is a multiple of
+    // 16. Shadows are never unmapped. Besides thunks, all accesses to cells are those of `CellRef`. An
+    // address within a mapping is not 0.
     unsafe { CellRef::new(NonNull::new_unchecked(at)) }
 }
 
-/// Sets up a frame that unhooked code has called, as the thunk would, and notes in `link` whose call it was. Answers with
-/// whether it could: if not, the thunk does it, or moves the thread's window. Integer code only; see [`crate::hot::gate`].
+/// Fills the cell of a frame that unhooked code has called, as the thunk would, and stores `link`, which
+/// refers to the caller's frame. Returns whether the frame is in the thread's window; if it is not, the thunk
+/// fills the cell or moves the window. Integer code only; see [`crate::hot::gate`].
 pub(crate) fn fill(cfa: u64, number: u32, return_address: u64, link: u32) -> bool {
     let words = words::get();
     let cells = words.cells().load(Ordering::Relaxed);
@@ -99,8 +107,9 @@ pub(crate) fn fill(cfa: u64, number: u32, return_address: u64, link: u32) -> boo
         return false;
     }
     let cell = cell(cells, cfa);
-    // A signal handler that comes in between sees no frame, or a whole one: the return address is written when the rest is
-    // there, and `last` after the cell. A handler runs on the same thread, so the order of the instructions is enough.
+    // A signal handler that interrupts this code sees either no frame or a complete one, because the return
+    // address is written after the other fields, and `last` after the cell. A handler runs on the same
+    // thread, so the order of the instructions suffices.
     let contents = u64::from(number) | u64::from(link) << 32;
     cell.function_and_link().store(contents, Ordering::Relaxed);
     compiler_fence(Ordering::Release);
@@ -132,7 +141,8 @@ pub(crate) fn forget(from: u64, to: u64) {
     }
 }
 
-/// The stack pointer is outside the thread's window on entry: moves the window there.
+/// Moves the thread's window to the stack pointer, which is outside it when a hooked function is entered.
+/// Returns where the thunk continues.
 pub(crate) extern "C" fn enter(number: u32, _return_address: u64, cfa: u64) -> Next {
     let agent = Agent::get();
     let record = agent.function(number);
@@ -144,18 +154,21 @@ pub(crate) extern "C" fn enter(number: u32, _return_address: u64, cfa: u64) -> N
     Next::body(agent, record)
 }
 
-/// Makes the region around an address the thread's window. A signal handler sees the old shadow or the new one.
+/// Makes the region that holds `cfa` the thread's window. A signal handler sees either the old or the new
+/// shadow. Returns `false` if there is no memory for a shadow.
 fn move_window(cfa: u64) -> bool {
     let Some(shadow) = shadow(cfa, true) else { return false };
     words::get().cells().store(shadow, Ordering::Relaxed);
     true
 }
 
-/// The same on exit: answers with the frame's return address, and frees its cell.
+/// Moves the thread's window to the stack pointer when a hooked function returns. Frees the frame's cell and
+/// returns its return address.
 pub(crate) extern "C" fn exit(cfa: u64) -> u64 {
     move_window(cfa);
     let Some(cell) = existing(cfa) else {
-        // Cannot happen: the frame's entry made the region's shadow, which is never taken away. Nobody knows the way on.
+        // This cannot happen: the region got its shadow when the frame was entered, and shadows are never
+        // unmapped. Without the cell, the return address is unknown.
         task::sleep_for_ever()
     };
     if cell.link().load(Ordering::Relaxed) > LEFT {

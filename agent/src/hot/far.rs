@@ -1,7 +1,8 @@
-//! The caller's frame of a linked call ([`crate::hot::links`]), found while the caller's registers are still there.
+//! Finds the caller's frame of a linked call ([`crate::hot::links`]) while the caller's registers still have
+//! their values.
 //!
-//! `arcs::known` calls this code while vector registers still hold the program's values. So nothing here may touch one;
-//! see [`crate::hot::gate`].
+//! `arcs::known` calls this code while vector registers still hold the program's values. So no code here may
+//! change one; see [`crate::hot::gate`].
 
 use crate::hot::cells::existing;
 use crate::hot::nearest::Nearest;
@@ -10,8 +11,8 @@ use crate::program::agent::Agent;
 use core::sync::atomic::Ordering;
 use gprofinject_abi::plan::LEFT;
 
-/// The frame that a direct call of function `number` comes from, by what holds of it at the callee's entry. `base` is
-/// the caller's rbp.
+/// Returns the frame from which function `number` has been called directly, or `None` if it was not found.
+/// The function has just been entered; `base` is the caller's rbp.
 pub(crate) fn caller(
     agent: &Agent,
     number: u32,
@@ -22,15 +23,15 @@ pub(crate) fn caller(
     let frames = Frames::above(agent, cfa)?;
     let function = agent.function_at(return_address.wrapping_sub(agent.bias).wrapping_sub(1))?;
     let is_it = |at: u64| at.is_multiple_of(8) && frames.is_alive(at) == Some(function);
-    // A frame whose size changes has a frame pointer: what is at rbp is the caller's rbp, and behind it the return
-    // address.
+    // A frame of variable size has a frame pointer: rbp points to the saved rbp of its caller, and the return
+    // address follows.
     let framed = base.wrapping_add(16);
     if is_it(framed) {
         return Some(frames.nearest(function, framed));
     }
-    // The size of any other frame is the same at each call from one place, so its distance is. It is remembered where no
-    // frame can be, because CFAs are multiples of 16: in the next cell. Should there be a frame all the same, it fills
-    // the cell, and the distance is lost.
+    // Any other frame has the same size at each call from the same call site, so the distance to its CFA is
+    // the same. The distance is remembered in the next cell, which no frame uses, because CFAs are multiples
+    // of 16. If a frame uses the cell all the same, it overwrites the distance.
     let memory = existing(cfa + 8)?;
     let link = memory.link().load(Ordering::Relaxed);
     let is_free = memory.return_address().load(Ordering::Relaxed) == 0;

@@ -1,22 +1,22 @@
-//! What a search for the caller of a call out of unhooked code has found.
+//! The result of a search for the caller of a call from unhooked code.
 
 /// The newest live frame.
 #[derive(Clone, Copy)]
 pub(crate) struct Nearest {
     /// The function that is charged; `None` if no frame is alive.
     pub(crate) function: Option<u32>,
-    /// The CFA of the newest live frame, or the end of the stack if there is none. 0: the call is not on the thread's
-    /// own stack, and no link may lead there.
+    /// The CFA of the newest live frame, or the end of the stack if there is none. 0 if the call is not on
+    /// the thread's own stack, so that no link may be stored.
     pub(crate) link: u64,
 }
 
 impl Nearest {
-    /// What the cell of a frame with this CFA says of its caller.
+    /// Returns the [`gprofinject_abi::plan::Cell::link`] from a frame with this CFA to the found frame.
     pub(crate) fn link_from(self, cfa: u64) -> u32 {
         if self.link <= cfa {
             return 0;
         }
-        // Both are multiples of 8. A link may lead from a signal stack to the thread's own.
+        // Both are multiples of 8. A link may refer from a signal stack to the thread's own stack.
         match (self.link - cfa) / 8 + 1 {
             link if link <= u64::from(u32::MAX) => link as u32,
             _ => 0,

@@ -1,22 +1,23 @@
-//! Where a thunk goes on when a slow path is done.
+//! The place at which a thunk continues after a slow path.
 
 use crate::program::agent::Agent;
 use gprofinject_abi::plan::{CALL_LEN, FunctionRecord};
 
-/// Where a thunk goes on.
+/// The place at which a thunk continues.
 #[repr(C)]
 pub(crate) struct Next {
-    /// Runtime address; 0 from `arcs::known`: ask `arcs::rare`.
+    /// The runtime address. If `arcs::known` returns 0, the gate calls `arcs::rare` instead.
     pub(crate) target: u64,
     /// [`RESUME`], [`BODY`] or [`CALL`].
     pub(crate) way: u64,
 }
 
-/// The thunk goes on behind its count: rsp = CFA, all registers as they were but rax.
+/// The thunk continues after its count: rsp = CFA, all registers except rax are unchanged.
 pub(crate) const RESUME: u64 = 0;
-/// The function's body is entered as if nothing were hooked: rsp = CFA - 8.
+/// The function's body runs as if the function were not hooked: rsp = CFA - 8.
 pub(crate) const BODY: u64 = 1;
-/// The thunk goes on with its `call`, because the frame's cell is filled: rsp = CFA, all registers as they were.
+/// The thunk continues at its `call`, because the frame's cell is already filled: rsp = CFA, all registers
+/// are unchanged.
 pub(crate) const CALL: u64 = 2;
 
 impl Next {

@@ -1,15 +1,15 @@
-//! Which code belongs to a loaded object, and which was made at run time.
+//! Tells code of loaded objects from code that was generated at run time.
 //!
-//! Just-in-time compilers look the return addresses of their own code up, in the slots where the calls have
-//! left them. A function that is called from such code is counted, but its return slot is not touched.
+//! Just-in-time compilers look up the return addresses of their own code in the return slots. A function that
+//! is called from such code is counted, but its return slot is not touched.
 
 use crate::os::loaded;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 const PAGE_BITS: u32 = 12;
-/// Pages that were asked for lately; at their number's low bits.
+/// A cache of recently looked-up pages, indexed by the low bits of the page number.
 const PLACES: usize = 256;
-/// In an entry, beside the page's number.
+/// A flag in an entry besides the page's number.
 const MADE_AT_RUN_TIME: u64 = 1 << 63;
 const NONE: u64 = u64::MAX;
 
@@ -21,14 +21,15 @@ fn place(address: u64) -> &'static AtomicU64 {
     &PAGES[(page as usize) % PLACES]
 }
 
-/// Whether the code around an address was made at run time. None: it has to be asked for. Integer code only;
-/// see [`crate::hot::gate`].
+/// Returns whether the code around an address was generated at run time, or `None` if the cache does not
+/// know. Integer code only; see [`crate::hot::gate`].
 pub(crate) fn known(address: u64) -> Option<bool> {
     let entry = place(address).load(Ordering::Relaxed);
     (entry & !MADE_AT_RUN_TIME == address >> PAGE_BITS).then_some(entry & MADE_AT_RUN_TIME != 0)
 }
 
-/// The same; asks the dynamic linker.
+/// Returns whether the code around an address was generated at run time. Asks the dynamic linker if the cache
+/// does not know.
 pub(crate) fn is_made_at_run_time(address: u64) -> bool {
     known(address).unwrap_or_else(|| {
         let made = !loaded::is_in_object(address);

@@ -18,21 +18,23 @@ pub(crate) fn find(agent: &Agent) {
     } else {
         (0, 0)
     };
-    // `stack_hi` is written last: until then no address lies within the extent.
+    // `stack_hi` is written last, so that until then no address lies within the extent.
     words.stack_lo().store(lo, Ordering::Relaxed);
     compiler_fence(Ordering::Release);
     words.stack_hi().store(hi, Ordering::Relaxed);
 }
 
-/// The lower end of the stack of a thread that glibc has made: struct pthread, which begins with the control block,
-/// has its address and size side by side, at a place that differs between versions (nptl/descr.h, `stackblock`). The
-/// control block is at the stack's top. None: nothing there looks like it; the main thread's size is no size.
+/// Returns the lowest stack address of a thread that glibc has created. struct pthread, which begins with the
+/// control block, holds the stack's address and size in adjacent fields, whose offset differs between
+/// versions (nptl/descr.h, `stackblock`). The control block is at the top of the stack. Returns `None` if no
+/// pair of words there fits; for the main thread, the size field is not valid.
 fn thread_stack(control_block: u64) -> Option<u64> {
     const WORDS: usize = 0x900 / 8;
-    /// struct pthread, and what it is aligned to.
+    /// The least size of struct pthread, and its alignment.
     const ON_TOP: u64 = 16 << 10;
     const LARGEST: u64 = 1 << 40;
-    // SAFETY: struct pthread has at least 0x900 bytes in all versions that we support; the thread's own.
+    // SAFETY: struct pthread has at least 0x900 bytes in all versions that we support, and it is the calling
+    // thread's own.
     let word = |n: usize| unsafe { *(control_block as *const u64).add(n) };
     (0..WORDS - 1).find_map(|n| {
         let (block, size) = (word(n), word(n + 1));

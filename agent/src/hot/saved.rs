@@ -1,7 +1,7 @@
 //! The frame in which the gates ([`crate::hot::gate`]) keep the integer registers that compiled Rust may change.
 
-/// Assembly: saves what Rust may change, apart from rax and r11, which the thunk has saved. In: rsp = CFA - 128. Out: rbp is
-/// the saved frame, rsp is aligned to 16.
+/// Assembly: saves the integer registers that Rust code may change, except rax and r11, which the thunk has
+/// saved. In: rsp = CFA - 128. Out: rbp is the address of the saved frame, rsp is aligned to 16.
 macro_rules! save_registers {
     () => {
         concat!(
@@ -31,8 +31,8 @@ macro_rules! save_registers {
     };
 }
 
-/// Assembly: the arguments for Rust, from the saved frame: edi = number, rsi = return address, rdx = CFA, rcx = the
-/// program's rbp.
+/// Assembly: loads the arguments of a Rust function from the saved frame: edi = number, rsi = return address,
+/// rdx = CFA, rcx = the program's rbp.
 macro_rules! load_arguments {
     () => {
         concat!(
@@ -44,7 +44,8 @@ macro_rules! load_arguments {
     };
 }
 
-/// Assembly: restores what `save_registers!` has saved. Out: rsp = CFA - 128. The flags stay as they are.
+/// Assembly: restores the registers that `save_registers!` has saved. Out: rsp = CFA - 128. The flags are
+/// unchanged.
 macro_rules! restore_registers {
     () => {
         concat!(

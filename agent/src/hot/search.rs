@@ -13,27 +13,27 @@ use gprofinject_abi::shared::CellRef;
 
 /// How a search on the thread's own stack begins.
 pub(crate) enum Begin {
-    /// It is over: CFA and function of the frame.
+    /// The frame is already known; the fields are its CFA and function.
     With(u64, u32),
-    /// With the cell of a frame with this CFA.
+    /// The search begins at the cell of the frame with this CFA.
     At(u64),
 }
 
-/// Where callers are looked for.
+/// A range of a stack in which callers are searched for.
 pub(crate) struct Search<'a> {
     pub(crate) agent: &'a Agent,
-    /// Beyond it other stacks' frames would be found.
+    /// The end of the range. Above it, the search would find frames of other stacks.
     pub(crate) end: u64,
-    /// From here on the stack is there for certain, and what a frame's return slot holds can be looked at: an
-    /// exception, a thread's end or an unknown kind of jump may have left frames without a word, and other things
-    /// stand in their place.
+    /// From this address on, the stack is certainly mapped, so that a frame's return slot can be read. The
+    /// slot must be checked, because an exception, a thread's end or an unknown kind of jump may have left
+    /// frames without notice, and their memory may hold other data.
     pub(crate) readable: u64,
 }
 
 impl<'a> Search<'a> {
-    /// On a stack that is not the thread's own, or not known to be. A thread's stack ends at its thread control block,
-    /// which glibc puts on top, the main thread's at its arguments; of other stacks, whose extent nobody tells, a piece
-    /// is looked at.
+    /// Returns a search on a stack that is not, or may not be, the thread's own. A thread's stack ends at its
+    /// thread control block, which glibc puts at the top, and the main thread's ends at the program's
+    /// arguments. On other stacks, whose extent is unknown, the search covers a limited range.
     pub(crate) fn elsewhere(agent: &'a Agent, from: u64) -> Search<'a> {
         const LARGEST: u64 = 8 << 20;
         const FARTHEST: u64 = 1 << 20;
@@ -41,7 +41,7 @@ impl<'a> Search<'a> {
         let control_block = words::thread_pointer();
         let main = control_block == agent.main_thread;
         let end = if main { agent.stack_end } else { control_block };
-        // The main thread's stack may be of any size: nothing else lies that high.
+        // The main thread's stack may have any size, because no other stack lies above it.
         let near = from < end && (main && end - from < 1 << 36 || end - from < LARGEST);
         let most = from + if near { FARTHEST } else { ELSEWHERE };
         let first = words::get().first_frame().load(Ordering::Relaxed);
@@ -49,7 +49,8 @@ impl<'a> Search<'a> {
         Search { agent, end: if near && end < most { end } else { most }, readable }
     }
 
-    /// Whether the frame of the thread's last event is alive, but below all that could be: then this is another stack.
+    /// Returns whether the frame of the thread's last event is alive but lies below every frame that can be
+    /// alive on this stack. In that case, this is another stack.
     pub(crate) fn is_left_behind(&self, last: u64, lo: u64, start: u64) -> bool {
         last >= lo
             && last < start
@@ -59,7 +60,8 @@ impl<'a> Search<'a> {
             })
     }
 
-    /// What the thread's last event says. `lo`: where its stack begins; `start`: the lowest CFA of interest.
+    /// Returns how the search begins according to the thread's last event. `lo` is the lowest address of the
+    /// thread's stack, and `start` the lowest CFA of interest.
     pub(crate) fn begin(&self, last: u64, lo: u64, start: u64) -> Begin {
         let mut at = last;
         if at == self.end {
@@ -73,25 +75,27 @@ impl<'a> Search<'a> {
             }
             let link = cell.link().load(Ordering::Relaxed);
             if link > LEFT {
-                // Links lead to the thread's own stack, and up, if not from another one.
+                // Links refer to the thread's own stack, and upwards unless they come from another stack.
                 at += 8 * u64::from(link - 1);
                 if at >= self.end {
                     return Begin::At(self.end);
                 }
                 continue;
             }
-            // A frame that is alive but below `start` has been left in an unknown way, or is about to begin.
+            // A frame that seems alive but is below `start` has been left in an unknown way, or is just being
+            // entered.
             return Begin::At(if own && at >= start { at + 8 } else { start });
         }
         Begin::At(start)
     }
 
-    /// The first live frame from a CFA on: its CFA and function.
+    /// Returns the CFA and function of the lowest live frame whose CFA is at least `start`, or `None` if
+    /// there is none.
     pub(crate) fn first(&self, start: u64) -> Option<(u64, u32)> {
         let mut at = start;
         while at <= self.end {
             let next = (at & !(REGION - 1)) + REGION;
-            // The next region has a shadow of its own, or none.
+            // The next region may have another shadow, or none.
             let Some(cells) = shadow(at, false) else {
                 at = next;
                 continue;
@@ -108,26 +112,27 @@ impl<'a> Search<'a> {
         None
     }
 
-    /// Whether the cell's frame is alive, as far as can be told.
+    /// Returns whether the cell's frame is alive, as far as the cell and the return slot show.
     fn is_caller(&self, cell: CellRef, at: u64) -> bool {
         is_alive(cell, at)
-            // SAFETY: the return slot is not below `readable`, from where on the stack is there.
+            // SAFETY: the return slot is not below `readable`, from which on the stack is mapped.
             && (at < self.readable || self.agent.in_arena(unsafe { *((at - 8) as *const u64) }))
     }
 }
 
-/// The frames of the thread's own stack above one that is being entered.
+/// The frames on the thread's own stack above a frame that is being entered.
 pub(crate) struct Frames<'a>(Search<'a>);
 
 impl Frames<'_> {
-    /// None: the frame is not on the thread's own stack.
+    /// Returns the frames above the one with this CFA, or `None` if that frame is not on the thread's own
+    /// stack.
     pub(crate) fn above(agent: &Agent, cfa: u64) -> Option<Frames<'_>> {
         let words = words::get();
         let (lo, end) = (words.stack_lo().load(Ordering::Relaxed), words.stack_hi().load(Ordering::Relaxed));
         (cfa >= lo && cfa < end).then_some(Frames(Search { agent, end, readable: cfa + 8 }))
     }
 
-    /// The function of the frame with this CFA, if one is there and alive.
+    /// Returns the function of the frame with this CFA, or `None` if there is no live frame.
     pub(crate) fn is_alive(&self, at: u64) -> Option<u32> {
         if at < self.0.readable || at >= self.0.end {
             return None;
@@ -136,18 +141,18 @@ impl Frames<'_> {
         self.0.is_caller(cell, at).then(|| cell.function().load(Ordering::Relaxed))
     }
 
-    /// The newest live frame, by a search.
+    /// Searches for the newest live frame, and returns it.
     pub(crate) fn first(&self) -> Option<Nearest> {
         self.0.first(self.0.readable).map(|(cfa, function)| self.nearest(function, cfa))
     }
 
-    /// What leads to a live frame.
+    /// Returns the search result that refers to a live frame of `function`.
     pub(crate) fn nearest(&self, function: u32, cfa: u64) -> Nearest {
         Nearest { function: Some(function), link: cfa }
     }
 }
 
-/// Whether the cell's frame has neither returned nor been left by a jump.
+/// Returns whether the cell's frame has neither returned nor been left by a jump.
 pub(crate) fn is_alive(cell: CellRef, cfa: u64) -> bool {
     let return_address = cell.return_address().load(Ordering::Relaxed);
     return_address != 0 && return_address != cfa - 8 && cell.link().load(Ordering::Relaxed) != LEFT

@@ -1,17 +1,17 @@
-//! *Sites*: the places in unhooked code that have called hooked functions lately.
+//! *Sites*: the call sites in unhooked code that have called hooked functions recently.
 
 use crate::hot::objects;
 use crate::program::agent::Agent;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// How many sites are known at a time.
+/// The number of entries in the table of sites.
 pub(crate) const SITES_LEN: usize = 1024;
 
-/// The sites that have called hooked functions lately: return addresses in code that is not hooked, but belongs to a
-/// loaded object, and that begin no context and are no signal handler's. If a call returns to a site, the assembly in
-/// [`crate::hot::gate`] looks for the caller without asking anything else about the return address. The low bits of a site's
-/// address say where in the table it stands. Any thread may replace it by another site; a call whose return address is not
-/// found here takes the slow path.
+/// The return addresses of calls of hooked functions made recently by code that is not hooked but belongs to
+/// a loaded object. The start address of a context and the restorer of a signal handler are never in the
+/// table. If a call returns to a site, the assembly in [`crate::hot::gate`] looks for the caller without any
+/// other check of the return address. The low bits of a site's address are its index in the table. Any thread
+/// may replace it by another site; a call whose return address is not found here takes the slow path.
 pub(crate) static SITES: [AtomicU64; SITES_LEN] = [const { AtomicU64::new(0) }; SITES_LEN];
 
 fn site(return_address: u64) -> &'static AtomicU64 {
@@ -19,13 +19,13 @@ fn site(return_address: u64) -> &'static AtomicU64 {
     &SITES[return_address as usize % SITES_LEN]
 }
 
-/// Whether a return address is known to be a site. Integer code only; see [`crate::hot::gate`].
+/// Returns whether a return address is recorded as a site. Integer code only; see [`crate::hot::gate`].
 pub(crate) fn is_site(return_address: u64) -> bool {
     site(return_address).load(Ordering::Relaxed) == return_address
 }
 
-/// Answers with whether a return address in code that is not hooked is a site, and remembers it. Integer code only; see
-/// [`crate::hot::gate`].
+/// Returns whether a return address in code that is not hooked is a site, and records it if so. Integer code
+/// only; see [`crate::hot::gate`].
 pub(crate) fn note(agent: &Agent, return_address: u64) -> bool {
     let is = return_address != 0
         && !agent.in_copies(return_address)

@@ -1,4 +1,5 @@
-//! Where arcs are counted: the home slots of their functions, or overflow segments, in the calling thread's block.
+//! Finds and fills the counters of arcs: the home slots of their functions, or overflow entries, in the
+//! calling thread's thread block.
 #![allow(unsafe_code, reason = "slots are places in a block, which the plan's numbers lead to")]
 
 use crate::hot::thread_blocks;
@@ -13,7 +14,7 @@ use gprofinject_abi::region::{
 };
 use gprofinject_abi::shared::{BlockRef, OverflowRef, SlotRef};
 
-/// Where an arc is, or could be put.
+/// The place of an arc, or a free place for it.
 pub(crate) enum Found {
     /// The arc's slot, or its overflow entry, which begins as a slot does.
     At(SlotRef),
@@ -27,16 +28,16 @@ pub(crate) enum Found {
 /// Key of an overflow entry whose function is being stored.
 const TAKEN: u64 = 1;
 
-/// The home slot at this offset in a block.
+/// Returns the home slot at this offset in a thread block.
 pub(crate) fn slot(block: BlockRef, offset: u32) -> SlotRef {
     let at = (block.address() + u64::from(offset)) as *mut Slot;
-    // SAFETY: the plan's numbers lead to slots within the block, which stays mapped. Besides thunks, only `SlotRef` reaches
-    // them. An address within a mapping is not 0.
+    // SAFETY: the offsets in the plan are those of slots within the thread block, which stays mapped. Besides
+    // thunks, all accesses are those of `SlotRef`. An address within a mapping is not 0.
     unsafe { SlotRef::new(NonNull::new_unchecked(at)) }
 }
 
-/// Looks an arc up. A free place can be named before it is committed: reading there yields zeros. Integer code only; see
-/// [`crate::hot::gate`].
+/// Looks up an arc and returns its place or a free one. A free place may be in a chunk that is not committed
+/// yet, where reads yield zeros. Integer code only; see [`crate::hot::gate`].
 pub(crate) fn find(agent: &Agent, block: BlockRef, number: u32, record: &FunctionRecord, key: u64) -> Found {
     let mut at = (key as u32).wrapping_mul(record.multiplier) >> (record.shift & 31) & record.mask;
     let last = if record.mask == 0 { at } else { at + SPARE_SLOTS * size_of::<Slot>() as u32 };
@@ -65,8 +66,9 @@ fn overflow(agent: &Agent, block: BlockRef, number: u32, key: u64) -> Found {
         while probe < PROBES {
             let index = (hash as usize + probe) & mask;
             let at = (base + (index * size_of::<Overflow>()) as u64) as *mut Overflow;
-            // SAFETY: all segments lie within the block, which stays mapped, and the index is one of the segment's. Only
-            // `OverflowRef` reaches entries, and thunks and `SlotRef` do as far as an entry is a slot.
+            // SAFETY: all segments lie within the thread block, which stays mapped, and the index is less
+            // than the segment's length. All accesses are those of `OverflowRef`, or of thunks and `SlotRef`
+            // to the part of an entry that is a slot.
             let entry = unsafe { OverflowRef::new(NonNull::new_unchecked(at)) };
             let found = entry.key().load(Ordering::Relaxed);
             if found == key && entry.function().load(Ordering::Relaxed) == number {
@@ -83,16 +85,18 @@ fn overflow(agent: &Agent, block: BlockRef, number: u32, key: u64) -> Found {
     Found::Nowhere
 }
 
-/// One more, in one instruction: a signal handler of this thread may count the same arc in between.
+/// Adds one to the slot's count with a single instruction, because a signal handler of this thread may count
+/// the same arc.
 pub(crate) fn increment(slot: SlotRef) {
     let count = slot.count().as_ptr();
-    // SAFETY: the count is one of the calling thread's block. No other thread writes it, so the instruction needs no lock.
+    // SAFETY: the slot is in the calling thread's thread block. No other thread writes it, so the instruction
+    // needs no lock.
     unsafe { asm!("inc qword ptr [{}]", in(reg) count, options(nostack)) };
 }
 
-/// Counts any arc in the calling thread's block, where it gets a place if it has none.
+/// Counts any arc in the calling thread's thread block, after giving the arc a place if it has none.
 pub(crate) fn count(agent: &Agent, block: BlockRef, number: u32, record: &FunctionRecord, key: u64) {
-    // A signal handler may take the free place first; then it is looked for again.
+    // A signal handler may take the free place first; in that case, the loop searches again.
     for _ in 0..64 {
         match find(agent, block, number, record, key) {
             Found::At(slot) => {
@@ -115,8 +119,8 @@ pub(crate) fn count(agent: &Agent, block: BlockRef, number: u32, record: &Functi
                 ) {
                     break;
                 }
-                // The function is stored first, so that a reader who finds the key finds the function, too. An entry
-                // that a handler took in between keeps the handler's function, and the key decides.
+                // The function is stored first, so that a reader that sees the key also sees the function. An
+                // entry that a handler has taken meanwhile keeps the handler's function.
                 if entry.key().compare_exchange(0, TAKEN, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
                     entry.function().store(number, Ordering::Relaxed);
                     entry.key().store(key, Ordering::Release);
@@ -129,7 +133,8 @@ pub(crate) fn count(agent: &Agent, block: BlockRef, number: u32, record: &Functi
     agent.region.lost_calls().fetch_add(1, Ordering::Relaxed);
 }
 
-/// Puts a free home slot into use, unless a signal handler does so first. False: it cannot be made lasting.
+/// Puts a free home slot into use, unless a signal handler does so first. Returns `false` if the slot's chunk
+/// cannot be committed.
 pub(crate) fn take(agent: &Agent, block: BlockRef, slot: SlotRef, key: u64) -> bool {
     let len = agent.orders.slot_chunk;
     let chunk = (slot.address() - block.address()) / len;
@@ -142,8 +147,9 @@ pub(crate) fn take(agent: &Agent, block: BlockRef, slot: SlotRef, key: u64) -> b
     true
 }
 
-/// Puts an arc into the thread's table of recent arcs. The assembly between thunks and slow paths ([`crate::hot::gate`])
-/// looks into that table before it calls a slow path. `slot` is the arc's place in `block`, the calling thread's.
+/// Enters an arc into the thread's table of recent arcs. The assembly between thunks and slow paths
+/// ([`crate::hot::gate`]) looks into that table before it calls a slow path. `slot` is the arc's place in
+/// `block`, the calling thread's.
 pub(crate) fn remember(block: BlockRef, number: u32, key: u64, slot: SlotRef) {
     let word = (slot.address() - block.address()) | u64::from(number + 1) << 32;
     // SAFETY: the table is part of the block's first chunk, and the offset is one of its words. The arc is written with one
