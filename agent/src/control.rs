@@ -1,4 +1,4 @@
-//! Orders to the agent in a running process: those of the injector, and the questions of Frida's library.
+//! Orders to the agent in a running process: those of the injector, and the requests of Frida's library.
 //!
 //! This is the top layer: it uses the set-up and everything below, and no other code of the library knows of it.
 

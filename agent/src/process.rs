@@ -1,7 +1,9 @@
-//! What becomes of the process: forked children, executed programs, seccomp, the end without an injector.
+//! Handles what the process does besides calls: forked children, executed programs, seccomp, and an exit
+//! after the injector has ended.
 //!
-//! The C library's functions for these are defined or patched here and passed on. This layer uses the counting below it, and
-//! does not know how a process is set up or given orders.
+//! The C library's functions for these are defined or patched here; these definitions call the real
+//! functions. This layer uses the counting layer below it, and does not know how a process is set up or given
+//! orders.
 
 pub(crate) mod children;
 pub(crate) mod execute;

@@ -66,8 +66,8 @@ fn prepare_with(order: &mut Order) -> Result<(), i32> {
     order.mapped = &raw const memory::MAPPED as u64;
     let place = order.place.get(..order.place_len as usize).and_then(Place::new).ok_or(kernel::EINVAL)?;
     lookup::set_detours(order.detours.get(..order.detours_count as usize).unwrap_or_default());
-    // SAFETY: the vector in the order is ended by type 0, because it has room for more than the injector writes, and the order
-    // outlives `start`.
+    // SAFETY: the vector in the order ends with type 0, because it has room for more than the injector
+    // writes, and the order outlives `start`.
     let start = unsafe { Start::running(order.stack, order.auxiliary.as_ptr()) };
     birth::prepare(start.auxiliary(AT_BASE))?;
     early::find_functions(start.auxiliary(AT_BASE));
@@ -99,10 +99,11 @@ fn arm(order: &mut Order) -> Result<(), i32> {
     setup::arm(agent.region, agent).inspect_err(|_| birth::put_back())
 }
 
-/// The order's way in: rdi = the order, rsp = a stack of the injector's making.
+/// The entry point for orders: rdi is the address of the order, and rsp is the top of a stack that the
+/// injector has made.
 ///
 /// # Safety
-/// Only for the injector.
+/// Only the injector may call this.
 #[cfg(not(test))]
 #[unsafe(naked)]
 #[unsafe(no_mangle)]

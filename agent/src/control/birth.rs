@@ -1,8 +1,9 @@
 //! New threads and forked children of a process that was attached to.
 //!
-//! There the thread words are no TLS variable, and no fork handler could be taken back. So the C library's system
-//! calls that make threads and children are led through here: its `mov eax, number` becomes a call, which returns
-//! to the `syscall` behind it, or makes the call by itself where the child has something to do first.
+//! In such a process, the thread words are not a TLS variable, and a fork handler could not be removed again.
+//! So the C library's system calls that create threads and children are redirected here: its `mov eax,
+//! number` becomes a call of code here. This code returns to the following `syscall`, or makes the system
+//! call by itself if the child must run code of the agent first.
 #![allow(unsafe_code, reason = "the C library's text is patched")]
 
 use crate::os::kernel;
@@ -34,7 +35,10 @@ fn stub(number: u64) -> u64 {
     if number == u64::from(CLONE3) { gpi_clone3 as *const () as u64 } else { gpi_clone as *const () as u64 }
 }
 
-/// Finds them; other threads may run. Err: ENOENT if the C library makes its threads in another way.
+/// Finds the places. Other threads may run meanwhile.
+///
+/// # Errors
+/// Returns ENOENT if the C library creates its threads in another way.
 pub(crate) fn prepare(dynamic_linker: u64) -> Result<(), i32> {
     let (lo, hi) = lookup::libc_text(dynamic_linker);
     // SAFETY: the C library's text, which is readable.
@@ -55,7 +59,11 @@ pub(crate) fn prepare(dynamic_linker: u64) -> Result<(), i32> {
     if clones { Ok(()) } else { Err(kernel::ENOENT) }
 }
 
-/// Leads them here. All other threads stand still, none of them between the two instructions. Err: errno.
+/// Redirects the places to the code here. All other threads are stopped, and none of them is between the two
+/// instructions.
+///
+/// # Errors
+/// Returns the error number of mprotect.
 pub(crate) fn redirect() -> Result<(), i32> {
     for [place, number] in &PLACES {
         let place = place.load(Ordering::Relaxed);
@@ -72,7 +80,7 @@ pub(crate) fn redirect() -> Result<(), i32> {
     Ok(())
 }
 
-/// Makes them what they were.
+/// Restores the original instructions of the places.
 pub(crate) fn put_back() {
     for [place, number] in &PLACES {
         let place = place.load(Ordering::Relaxed);
@@ -86,7 +94,7 @@ pub(crate) fn put_back() {
 fn write(place: u64, bytes: &[u8]) -> Result<(), i32> {
     let page = place & !4095;
     let len = (place + bytes.len() as u64).next_multiple_of(4096) - page;
-    // SAFETY: the C library's own pages, of which no thread runs code now.
+    // SAFETY: these are pages of the C library, and no thread executes code in them now.
     unsafe {
         memory::mprotect(page, len, memory::PROT_READ | memory::PROT_WRITE)?;
         core::ptr::copy_nonoverlapping(bytes.as_ptr(), place as *mut u8, bytes.len());
@@ -135,8 +143,8 @@ core::arch::global_asm!(
     "pop rdi",
     "xor eax, eax",
     ".endm",
-    // Makes the call here for a child that has its memory to itself, at 5 one with a stack of its own too; at 4
-    // leaves it to the C library.
+    // Makes the system call here for a child that does not share its parent's memory, at label 5 if the child
+    // also has a stack of its own. At label 4, the C library makes the call.
     ".macro gpi_make",
     "syscall",
     "test rax, rax",
@@ -199,7 +207,7 @@ core::arch::global_asm!(
 
 const _: () = assert!(size_of::<ThreadWords>() == 56, "gpi_new_words writes all of them");
 
-/// What a new thread's words are. The others are 0.
+/// Sets the words that a new thread gets. Its other words are 0.
 static WORDS: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 
 pub(crate) fn set_words(block: u64, cells: u64) {

@@ -1,4 +1,4 @@
-//! What Frida's library asks for when the C library is ready. See [`gprofinject_abi::frida`].
+//! The functions that Frida's library calls when the C library is ready. See [`gprofinject_abi::frida`].
 #![allow(unsafe_code, reason = "Frida's library calls a function with the address of a result")]
 
 use crate::program::agent::Agent;

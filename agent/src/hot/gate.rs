@@ -1,4 +1,4 @@
-//! The way from a thunk to the slow paths and back, with every register as it was.
+//! The entry points from thunks to the slow paths, which preserve every register.
 //!
 //! ```text
 //! at a thunk's stub                        on the slow path
@@ -13,19 +13,20 @@
 //!                                                            xmm0-15, only for the rare paths
 //! ```
 //!
-//! Each entry point here is a *gate*. Before a gate saves anything else, it looks into the thread counters' table of recent
-//! arcs, and keeps three or four registers at CFA-40 and below meanwhile. That is enough for arcs that share a home slot with others and for indirect
-//! tail calls, except the first time. A call out of unhooked code whose return address is a known *site*
-//! ([`crate::hot::sites`]) is finished here as well, if the thread's last event tells whose call it is: `gpi_callback`
-//! takes the first steps of [`crate::hot::callers::nearest`] and of [`cells::fill`], in the same order, and leaves everything
-//! else to them.
+//! Each entry point here is a *gate*. Before a gate saves all registers, it searches the thread block's table
+//! of recent arcs, with only three or four registers saved at CFA-40 and below. This handles arcs that share
+//! a home slot with others and indirect tail calls, except the first time. A call from unhooked code whose
+//! return address is a known *site* ([`crate::hot::sites`]) is counted here as well, if the thread's last
+//! event determines the caller: `gpi_callback` takes the first steps of [`crate::hot::callers::nearest`] and
+//! of [`cells::fill`], in the same order, and leaves all other cases to them.
 //!
-//! `arcs::known` is compiled Rust that must not touch a vector register (a test reads its machine code);
-//! the rarer functions may, and get them saved. Nothing here uses x87, MMX, AVX or the direction flag.
-//! At most 1 KiB of the program's stack is used below CFA, most of it on the rare paths.
+//! `arcs::known` is compiled Rust that must not touch a vector register (a test reads its machine code); the
+//! rarer functions may, because their gates save these registers. Nothing here uses x87, MMX, AVX or the
+//! direction flag. At most 1 KiB of the program's stack is used below CFA, most of it on the rare paths.
 //!
-//! The paths on entry are described to unwinders, who may come by in a signal handler. That of exits is
-//! not: the return address is in a cell that only the arena's tables can find; a backtrace ends there.
+//! The gates for entries have unwind information, because a signal handler may unwind through them. The gate
+//! for exits has none: the return address is in a cell that only the arena's tables can find, so a backtrace
+//! ends there.
 #![allow(unsafe_code, reason = "the way from machine code to Rust and back")]
 
 use crate::hot::next::BODY;
@@ -39,8 +40,8 @@ use gprofinject_abi::plan::{CALL_LEN, Cell, FunctionRecord, LEFT, ThreadWords, W
 use gprofinject_abi::region::{CALLER, RECENT, RECENT_HASH, RECENT_SHIFT, ROOT, Slot, TAIL};
 
 global_asm!(
-    // The arc of function eax with the key r11, if it is in the block's table: counts it. Else goes to `otherwise`.
-    // rcx = block. Changes rdx, rdi.
+    // Counts the arc of function eax with the key r11 if it is in the thread block's table of recent arcs;
+    // otherwise jumps to `otherwise`. In: rcx = thread block. Changes rdx, rdi.
     ".macro gpi_recent otherwise",
     "lea edx, [r11+rax]",
     "imul edx, edx, {hash}",
@@ -56,7 +57,7 @@ global_asm!(
     "jne \\otherwise",
     "inc qword ptr [rcx+rdx+{count}]",
     ".endm",
-    // rsp = CFA - below. Out: rcx = block, rdx = offset of the thread words.
+    // rsp = CFA - below. Out: rcx = thread block, rdx = offset of the thread words.
     ".macro gpi_look below",
     "mov [rsp-40+\\below], rcx",
     "mov [rsp-48+\\below], rdx",
@@ -69,9 +70,9 @@ global_asm!(
     "mov rdx, [rsp-48+\\below]",
     "mov rdi, [rsp-56+\\below]",
     ".endm",
-    // After gpi_look: counts a jump to function eax out of the function that the frame's cell names, and notes function eax
-    // in the cell, since the frame is now its. Leaves the cell in rsi. The old value of rsi is saved at CFA-64, on the
-    // `otherwise` path as well.
+    // After gpi_look: counts a tail call of function eax by the function in the frame's cell, and stores
+    // function eax in the cell, because the frame is now that function's. Leaves the cell in rsi. The old
+    // value of rsi is saved at CFA-64, on the `otherwise` path as well.
     ".macro gpi_tail below, otherwise",
     "mov [rsp-64+\\below], rsi",
     "mov rsi, fs:[rdx+{cells}]",
@@ -87,8 +88,8 @@ global_asm!(
     "gpi_recent \\otherwise",
     "mov [rsi+{function}], eax",
     ".endm",
-    // Leaves the place in the arena that the record of function eax names, less `before` bytes, in CFA-32. Changes rax,
-    // rcx.
+    // Stores at CFA-32 the address in the arena that the record of function eax holds, minus `before` bytes.
+    // Changes rax, rcx.
     ".macro gpi_next place, below, before=0",
     "imul eax, eax, {record}",
     "mov rcx, [rip+{agent}+{functions}]",
@@ -99,8 +100,8 @@ global_asm!(
     ".endif",
     "mov [rsp-32+\\below], rax",
     ".endm",
-    // The cell of the frame with the CFA in rsi, in rcx; goes to `otherwise` unless it lies in the window and its frame
-    // is there. rdi = cells. Changes r11.
+    // Loads into rcx the cell of the frame with the CFA in rsi. Jumps to `otherwise` unless the cell lies in
+    // the window and holds a frame. rdi = cells. Changes r11.
     ".macro gpi_frame otherwise, gone",
     "mov rcx, rsi",
     "xor rcx, [rdi+{window_word}]",
@@ -114,10 +115,11 @@ global_asm!(
     "cmp r11, rsi",
     "je \\gone",
     ".endm",
-    // After gpi_look: whose call it is that comes out of unhooked code, if the return address r11 is a site's, and the
-    // frame of the thread's last event, or the one that its link leads to, is alive. Then r11 is the key, rsi the
-    // caller's CFA, r8 the CFA, rdi = cells, rcx and rdx are as after gpi_look; r8 and rsi are kept at CFA-72 and
-    // CFA-64. Else goes to `otherwise` with r11, r8 and rsi as they were.
+    // After gpi_look: finds the caller of a call from unhooked code, if the return address r11 is a site and
+    // the frame of the thread's last event, or the one that its link refers to, is alive. Out: r11 = key, rsi
+    // = the caller's CFA, r8 = CFA, rdi = cells; rcx and rdx are as after gpi_look, and the old values of r8
+    // and rsi are saved at CFA-72 and CFA-64. If there is no such caller, jumps to `otherwise` with r11, r8
+    // and rsi unchanged.
     ".macro gpi_caller below, otherwise",
     "mov edi, r11d",
     "and edi, {sites_mask}",
@@ -211,7 +213,7 @@ global_asm!(
     "gpi_looked 0",
     "mov r11, [rsp-24]",
     "jmp [rsp-32]",
-    // A call out of unhooked code: as `cells::fill`.
+    // A call from unhooked code: fills the cell as `cells::fill` does.
     "12:",
     "gpi_caller 0, 7f",
     "sub rsi, r8",
@@ -328,7 +330,7 @@ global_asm!(
     "gpi_looked 8",
     "mov r11, [rsp-16]",
     "jmp [rsp-24]",
-    // A call out of unhooked code of a function that gets no cell.
+    // A call from unhooked code to a function that gets no cell.
     "12:",
     "gpi_caller 8, 7f",
     "mov fs:[rdx+{last}], rsi",
@@ -339,7 +341,8 @@ global_asm!(
     "13:",
     "mov r8, [rsp-64]",
     "jmp 9f",
-    // As above. The frame stays where it is: where the thunk goes on, the caller's exit label is in its slot.
+    // A tail call, as above. The cell is not changed: when the thunk continues, the exit label of the
+    // tail-calling function is still in the return slot.
     "8:",
     "gpi_tail 8, 9f",
     "mov rsi, [rsp-56]",
@@ -370,7 +373,7 @@ global_asm!(
     ".cfi_endproc",
     ".size gpi_miss_entry, . - gpi_miss_entry",
     //
-    // A tail call's slot is to be put into use.
+    // Puts a tail call's slot into use.
     ".p2align 4",
     ".type gpi_tail, @function",
     "gpi_tail:",                    // rsp = CFA - 8, eax = index
@@ -392,7 +395,7 @@ global_asm!(
     ".cfi_endproc",
     ".size gpi_tail, . - gpi_tail",
     //
-    // Results may be in any register but r11, whose old value is at CFA-16.
+    // The function's results may be in any register except r11, whose old value is at CFA-16.
     ".p2align 4",
     ".type gpi_exit, @function",
     "gpi_exit:",                    // rsp = CFA

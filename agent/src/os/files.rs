@@ -39,8 +39,8 @@ pub(crate) fn remove(path: &[u8]) {
     let _ = unsafe { call(general::__NR_unlink, [path.as_ptr() as u64]) };
 }
 
-/// A descriptor that stands for the file to which a path leads from the folder `at`. Nothing is read or waited for. An
-/// address that cannot be read is an error.
+/// Returns an O_PATH descriptor of the file that a path, relative to the folder `at`, refers to. Nothing is
+/// read or waited for. An address that cannot be read is an error.
 pub(crate) fn open_path(at: i32, path: u64) -> Result<i32, i32> {
     const FLAGS: u64 = (general::O_PATH | general::O_CLOEXEC) as u64;
     // SAFETY: the kernel only reads the path, up to its NUL, and checks its address.
@@ -117,8 +117,8 @@ pub(crate) fn send_with(fd: i32, packet: &[u8], passed: i32) -> Result<(), i32> 
     unsafe { call(general::__NR_sendmsg, arguments) }.map(|_| ())
 }
 
-/// Waits until there is something to read, for at most so many milliseconds; says whether there is. A signal does not end
-/// the wait.
+/// Waits until there is something to read, for at most the given number of milliseconds. Returns whether
+/// there is something to read. A signal does not end the wait.
 pub(crate) fn wait_readable(fd: i32, milliseconds: u64) -> bool {
     let end = task::now() + milliseconds * 1_000_000;
     loop {

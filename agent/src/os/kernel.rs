@@ -25,7 +25,7 @@ pub(crate) const ECONNREFUSED: i32 = errno::ECONNREFUSED as i32;
 /// call just before.
 static FROZEN: AtomicBool = AtomicBool::new(false);
 
-/// From now on system calls fail with EPERM instead of being made; or are made again.
+/// Makes the agent's system calls fail with EPERM instead of being made from now on, or allows them again.
 pub(crate) fn freeze(frozen: bool) {
     FROZEN.store(frozen, Ordering::Relaxed);
 }

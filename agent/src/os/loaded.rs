@@ -25,7 +25,7 @@ pub(crate) fn prepare(dynamic_linker: u64) {
     FIND_OBJECT.store(lookup::function(dynamic_linker, b"_dl_find_object"), Ordering::Relaxed);
 }
 
-/// Calls glibc's function, or answers -1, as it does if it finds nothing.
+/// Calls glibc's function, or returns -1, as that function does if it finds nothing.
 ///
 /// # Safety
 /// `result` must be writable.

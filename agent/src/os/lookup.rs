@@ -19,8 +19,8 @@ struct LinkMap {
     next: *const LinkMap,
 }
 
-/// Functions whose start leads to us, in a process that was attached to: each with the address by which it can
-/// be called nevertheless.
+/// Functions that are redirected to the agent, in a process that was attached to, each with the address at
+/// which its original code can still be called.
 static DETOURS: [[AtomicU64; 2]; DETOURS_MAX] = [const { [const { AtomicU64::new(0) }; 2] }; DETOURS_MAX];
 
 /// From now on they are found at those addresses.
@@ -32,15 +32,15 @@ pub(crate) fn set_detours(detours: &[[u64; 2]]) {
     }
 }
 
-/// The first loaded object's definition of a function, ours left out; 0: there is none. The argument is the
-/// address of ld.so's ELF header (AT_BASE).
+/// Returns the definition of a function in the first loaded object that has one, except the agent, or 0 if
+/// there is none. The argument is the address of ld.so's ELF header (AT_BASE).
 pub(crate) fn function(dynamic_linker: u64, name: &[u8]) -> u64 {
     let found = start_of(dynamic_linker, name);
     let detour = DETOURS.iter().find(|[at, _]| found != 0 && at.load(Ordering::Relaxed) == found);
     detour.map_or(found, |[_, copy]| copy.load(Ordering::Relaxed))
 }
 
-/// The same, also where its start leads to us.
+/// Returns the same address even if the function is redirected to the agent.
 pub(crate) fn start_of(dynamic_linker: u64, name: &[u8]) -> u64 {
     // SAFETY: a map of ld.so's list.
     each_object(dynamic_linker, |map| unsafe { find_in(map, name) }).unwrap_or(0)
@@ -77,7 +77,7 @@ pub(crate) fn libc_text(dynamic_linker: u64) -> (u64, u64) {
     text_around(dynamic_linker, start_of(dynamic_linker, b"siglongjmp"))
 }
 
-/// Asks each loaded object but ours, in the dynamic linker's order.
+/// Calls a function for each loaded object except the agent's library, in the dynamic linker's order.
 #[cfg_attr(test, allow(unused_mut, unused_variables))]
 fn each_object<T>(dynamic_linker: u64, mut ask: impl FnMut(&LinkMap) -> Option<T>) -> Option<T> {
     #[cfg(not(test))]

@@ -107,7 +107,7 @@ pub(crate) unsafe fn munmap(address: u64, len: u64) -> Result<u64, i32> {
 /// # Safety
 /// The caller must own the range, and no thread may need the access that is taken away.
 pub(crate) unsafe fn mprotect(address: u64, len: u64, protection: u64) -> Result<u64, i32> {
-    // SAFETY: the caller owns the range, and knows who uses it.
+    // SAFETY: the caller owns the range and has made sure that no other code relies on its contents.
     unsafe { call(__NR_mprotect, [address, len, protection]) }
 }
 

@@ -1,8 +1,9 @@
 //! Forked children: each counts from zero in a region file of its own.
 //!
-//! glibc's fork() runs our handler in the child. Its other ways to fork, which run none (`_Fork`, `clone`
-//! without CLONE_VM, `syscall`), are defined here and passed on. A child made by vfork, or by any clone that
-//! shares memory, is a guest in its parent: what it calls before it executes something is the parent's.
+//! glibc's fork() runs our handler in the child. The other functions that fork (`_Fork`, `clone` without
+//! CLONE_VM, `syscall`) run no handlers, so they are defined here and call the real functions. A child made
+//! by vfork, or by any clone that shares memory, runs in its parent's memory: its calls before it executes a
+//! program are counted as the parent's.
 #![allow(unsafe_code, reason = "functions of the C library are defined; a region file is mapped")]
 
 use crate::hot::threads;
@@ -23,21 +24,21 @@ use gprofinject_abi::region::{PAGE, RegionHeader, State};
 use gprofinject_abi::shared::RegionRef;
 use gprofinject_abi::{REGION_SUFFIX, ask};
 
-/// The functions that are passed on to. Stored once, before the first hook is in place.
+/// The C library's functions that the definitions here call. Stored once, before the first hook is in place.
 static FORK: AtomicU64 = AtomicU64::new(0);
 static CLONE: AtomicU64 = AtomicU64::new(0);
 
-/// Finds the C library's functions.
+/// Looks up the C library's functions.
 pub(crate) fn prepare(dynamic_linker: u64) {
     FORK.store(lookup::function(dynamic_linker, b"_Fork"), Ordering::Relaxed);
     CLONE.store(lookup::function(dynamic_linker, b"clone"), Ordering::Relaxed);
 }
 
-/// The first thing that runs in a forked child.
+/// Begins counting in a forked child. It runs in the child before any code of the program.
 pub(crate) extern "C" fn begin() {
     let parent = Agent::get();
     if parent.is_set_up && failure::guarded(|| begin_counting(parent)).is_none() {
-        // Nothing of this process may come into the parent's file.
+        // This process must not write to the parent's file.
         threads::lose(parent);
         parent.region.lost_children().fetch_add(1, Ordering::Relaxed);
     }
@@ -46,20 +47,22 @@ pub(crate) extern "C" fn begin() {
 fn begin_counting(parent: &Agent) {
     provoke::at(provoke::Place::Fork);
     landings::begin_child();
-    // The handler that the C library runs comes behind the definition of `_Fork` below.
+    // The handler that the C library runs is called after the definition of `_Fork` below has already called
+    // this function.
     let is_frozen = kernel::is_frozen();
     if !is_frozen && parent.pid == task::getpid() {
         return;
     }
     let follows = !run::place().is_none();
     let Some(own) = agent::reserve() else {
-        // The calls are lost, and the parent's header says so.
+        // The calls are lost, and the parent's header records this.
         threads::lose(parent);
         parent.region.lost_children().fetch_add(1, Ordering::Relaxed);
         return;
     };
     if is_frozen {
-        // No system call can be made; the calls are lost, as the parent's header says if it matters.
+        // No system call can be made, so the calls are lost; the parent's header shows that the process has
+        // entered seccomp mode.
         threads::lose(parent);
         own.install(Agent { counts_nowhere: !follows, ..*parent });
         return;
@@ -76,7 +79,7 @@ fn begin_counting(parent: &Agent) {
     own.install(child.unwrap_or_else(|| begin_alone(parent)));
 }
 
-/// Makes the child's region file, in which the child counts from now on.
+/// Creates the child's region file, in which the child counts from now on.
 fn begin_followed(parent: &Agent) -> Option<Agent> {
     let pid = task::getpid();
     let orders = &parent.orders;
@@ -85,7 +88,7 @@ fn begin_followed(parent: &Agent) -> Option<Agent> {
     let mut file = place.file(REGION_SUFFIX);
     let fd = match files::create(file.path(), len) {
         Err(kernel::EEXIST) => {
-            // A process number that was used before, here or in another namespace of process numbers.
+            // A process with the same number has run before, in this or another PID namespace.
             place = run::place().sibling(b'g', task::now() as u32);
             file = place.file(REGION_SUFFIX);
             files::create(file.path(), len)
@@ -105,7 +108,8 @@ fn begin_followed(parent: &Agent) -> Option<Agent> {
     Some(child)
 }
 
-/// Tells the injector the child's name. If nobody listens, the file is found when the run is collected.
+/// Sends the child's name to the injector. If no injector listens, the file is found when the run's results
+/// are collected.
 fn announce(place: &Place) {
     let mut packet = [ask::FORKED; 1 + ask::NAME_MAX];
     let name = place.name();
@@ -116,7 +120,7 @@ fn announce(place: &Place) {
     }
 }
 
-/// The new region's header and histogram, filled like the parent's.
+/// Maps the new region's header and histogram, and copies the parent's orders into the header.
 fn map_header(fd: i32, parent: &Agent) -> Option<RegionRef> {
     let access = memory::PROT_READ | memory::PROT_WRITE;
     let orders = parent.orders;
@@ -145,10 +149,10 @@ fn map_header(fd: i32, parent: &Agent) -> Option<RegionRef> {
     Some(region)
 }
 
-/// A child that can make no file (it cannot reach the folder any more, has no descriptor left, or a limit)
-/// counts in blocks of its own in the file that its parent counts in.
+/// Makes a child that cannot create a file (it has no access to the folder, no free descriptor, or a resource
+/// limit) count in thread blocks of its own in its parent's file.
 fn begin_guest(parent: &Agent) -> Option<Agent> {
-    // The bins of the timer's samples are the parent's.
+    // Samples of the timer would be added to the parent's bins.
     let child = Agent { pid: task::getpid(), timer_rate: 0, guest: true, ..*parent };
     if !threads::begin_guest(parent, &child) {
         return None;
@@ -157,7 +161,7 @@ fn begin_guest(parent: &Agent) -> Option<Agent> {
     Some(child)
 }
 
-/// A child that is not followed: its counts must not reach the parent's file.
+/// Handles a child that is not followed: its counts must not reach the parent's file.
 fn begin_alone(parent: &Agent) -> Agent {
     let region = unread_region();
     let child = Agent { region, pid: task::getpid(), timer_rate: 0, counts_nowhere: true, ..*parent };
@@ -167,7 +171,7 @@ fn begin_alone(parent: &Agent) -> Agent {
     child
 }
 
-/// What `clone`'s child runs first.
+/// The function that a child of `clone` runs first.
 #[repr(C)]
 struct Task {
     function: unsafe extern "C" fn(u64) -> i32,
@@ -217,7 +221,7 @@ mod offered {
         naked_asm!(
             "test edx, {clone_vm}",
             "jnz 2f",
-            "test rdi, rdi", // no function: an error, as the real one says
+            "test rdi, rdi", // no function: an error, as from the real function
             "jz 2f",
             "mov rax, [rsp+8]", // the seventh argument
             "push rbp",

@@ -1,9 +1,10 @@
-//! Programs that the process executes are followed: the C library's two system calls for it, which all its
-//! functions end in (exec*, posix_spawn, system, popen), are led through here.
+//! Follows the programs that the process executes. All functions of the C library that execute a program
+//! (exec*, posix_spawn, system, popen) make one of two system calls, which are redirected to this file.
 //!
-//! Its `mov eax, number; syscall` becomes `jmp`; here the injector is asked, and the new program's environment
-//! gets our variables if the answer is a name. Executed where the parent's memory is shared (vfork), so nothing
-//! is allocated: all that is needed is on the stack, and what does not fit is executed as it is.
+//! A `jmp` replaces the C library's `mov eax, number; syscall`. The code here asks the injector, and adds the
+//! agent's variables to the new program's environment if the answer is a name. The code may run in a vfork
+//! child that shares its parent's memory, so it allocates nothing: all data is on the stack, and if an
+//! environment does not fit, the program is executed without changes.
 #![allow(unsafe_code, reason = "the C library's text is patched, and the strings of execve are read")]
 
 use crate::os::files;
@@ -20,11 +21,12 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use gprofinject_abi::{AGENT_FILE, FOLDER_MAX, FRIDA_FILE, PRELOAD_VARIABLE, RUN_VARIABLE, ask};
 use linux_raw_sys::general;
 
-/// Where each of the two goes on, behind its `syscall`.
+/// The addresses at which the two functions continue after their `syscall`.
 static AFTER_EXECVE: AtomicU64 = AtomicU64::new(0);
 static AFTER_EXECVEAT: AtomicU64 = AtomicU64::new(0);
 
-/// glibc's fexecve, which makes the second system call by itself: it is defined here and passed on.
+/// glibc's fexecve, which makes the second system call by itself. It is defined here and calls the real
+/// function.
 static FEXECVE: AtomicU64 = AtomicU64::new(0);
 
 /// glibc's execve and execveat, for programs that make these calls by syscall(2).
@@ -38,7 +40,8 @@ pub(crate) fn find(dynamic_linker: u64) {
     FEXECVE.store(lookup::function(dynamic_linker, b"fexecve"), Ordering::Relaxed);
 }
 
-/// Leads the C library's calls here, where they are as expected. Else nothing is followed.
+/// Redirects the C library's calls to this file, if their code is as expected. Otherwise no executed programs
+/// are followed.
 pub(crate) fn prepare(dynamic_linker: u64, place: &Place) {
     if place.folder().len() > FOLDER_MAX || !memory::may_make_code() {
         return;
@@ -55,21 +58,21 @@ pub(crate) fn prepare(dynamic_linker: u64, place: &Place) {
     }
 }
 
-/// `mov eax, imm32; syscall` near the function's start.
+/// Finds `mov eax, imm32; syscall` near the function's start.
 fn redirect(function: u64, number: u32, stub: u64, after: &AtomicU64) {
     const LOOK: usize = 8;
     // SAFETY: inside the C library's text, which is mapped.
     let code = unsafe { core::slice::from_raw_parts(function as *const u8, LOOK + 7) };
     let mut wanted = [0xb8, 0, 0, 0, 0, 0x0f, 0x05];
     wanted[1..5].copy_from_slice(&number.to_le_bytes());
-    // Nothing may jump in between: only what is straight code up to there will do.
+    // No jump may target the instructions in between, so only straight-line code up to there is accepted.
     let Some(at) = code.windows(7).position(|window| window == wanted) else { return };
     let at = function + at as u64;
     let Ok(distance) = i32::try_from(stub.wrapping_sub(at + 5) as i64) else { return };
     after.store(at + 7, Ordering::Relaxed);
     let page = at & !4095;
     let len = (at + 5).next_multiple_of(4096) - page;
-    // SAFETY: the C library's own pages, of which no thread runs code now.
+    // SAFETY: these are pages of the C library, and no thread executes code in them now.
     unsafe {
         if memory::mprotect(page, len, memory::PROT_READ | memory::PROT_WRITE).is_ok() {
             let mut jump = [0xe9, 0, 0, 0, 0];
@@ -80,30 +83,31 @@ fn redirect(function: u64, number: u32, stub: u64, after: &AtomicU64) {
     }
 }
 
-/// Environment variables that fit.
+/// The greatest number of environment variables that fit.
 const MOST: usize = 600;
-/// Bytes for our own variables.
+/// The number of bytes for the agent's own variables.
 const TEXT: usize = 2 * FOLDER_MAX + 1024;
 
-/// What the new program is given; lies on the stack until it runs.
+/// The environment that the new program receives. It is on the stack until the program runs.
 #[repr(C)]
 struct Room {
     environment: [*const u8; MOST + 4],
     text: [u8; TEXT],
 }
 
-/// Bytes that the stubs below leave on the stack for it.
+/// The number of bytes that the stubs below reserve for it on the stack.
 const ROOM: usize = 8 * 1024;
 const _: () = assert!(size_of::<Room>() <= ROOM);
 
-/// The environment to execute with: the one given, or another one in `room`.
+/// Returns the environment for the new program: the given one, or an extended one in `room`.
 unsafe extern "C" fn environment(
     folder: i32,
     path: *const u8,
     given: *const *const u8,
     room: *mut Room,
 ) -> *const *const u8 {
-    // SAFETY: the C library's caller has passed what execve demands. The stub has made the room, which nobody else uses.
+    // SAFETY: the C library's caller has passed what execve demands. The stub has reserved the room, which no
+    // other code uses.
     let followed = failure::guarded(|| unsafe { followed(folder, path, given, &mut *room) });
     followed.flatten().unwrap_or(given)
 }
@@ -119,7 +123,8 @@ unsafe fn followed(
     if path.is_null() || run::place().is_none() || Agent::get().counts_nowhere {
         return None;
     }
-    // The kernel would say so, and we must not die of it. (What an environment holds is not looked at so closely.)
+    // For an invalid path, the kernel would return an error, and the agent must not crash. (The contents of
+    // the environment are not checked like this.)
     let process = task::getpid();
     let is_unreadable = |address: u64| memory::is_unreadable(process, address);
     if is_unreadable(path as u64) || !given.is_null() && is_unreadable(given as u64) {
@@ -195,12 +200,13 @@ unsafe fn entries(given: *const *const u8) -> usize {
 /// The file that will be executed.
 struct Opened {
     fd: i32,
-    /// It is ours to close.
+    /// Whether the agent must close the descriptor.
     own: bool,
 }
 
 impl Opened {
-    /// Finds the file as the kernel will. None: there is none, as the kernel will say, or it cannot be told.
+    /// Opens the file that the kernel will execute. Returns `None` if there is no such file, in which case
+    /// the kernel will return an error, or if the file cannot be determined.
     ///
     /// # Safety
     /// `path` must be NUL-terminated.
@@ -239,9 +245,10 @@ impl Drop for Opened {
     }
 }
 
-/// The name by which the new program will be followed, if it will.
+/// Returns the name under which the new program will be followed, or `None` if it will not be followed.
 fn ask_for_name<'n>(file: &Opened, name: &'n mut [u8; ask::NAME_MAX]) -> Option<&'n [u8]> {
-    /// Longer than any planning takes; then the program goes its way without us.
+    /// The timeout, which is longer than any planning takes. When it expires, the program is executed without
+    /// being followed.
     const PATIENCE_MS: u64 = 20_000;
     let Some(fd) = run::tell_with(&[ask::EXECUTES], file.fd) else {
         missed();
@@ -252,19 +259,19 @@ fn ask_for_name<'n>(file: &Opened, name: &'n mut [u8; ask::NAME_MAX]) -> Option<
     name.get(..len).filter(|name| !name.is_empty())
 }
 
-/// A program will not be followed although it might be.
+/// Records that a program will not be followed although it should be.
 fn missed() {
     Agent::get().region.lost_programs().fetch_add(1, Ordering::Relaxed);
 }
 
-/// Strings, one behind the other.
+/// A buffer of consecutive strings.
 struct Text<'r> {
     bytes: &'r mut [u8; TEXT],
     len: usize,
 }
 
 impl Text<'_> {
-    /// A string of these parts; None: no room.
+    /// Appends a string of these parts, and returns it, or `None` if there is not enough room.
     fn put(&mut self, parts: &[&[u8]]) -> Option<*const u8> {
         let start = self.len;
         for part in parts.iter().chain(&[&b"\0"[..]]) {
@@ -291,7 +298,8 @@ unsafe fn string<'t>(text: *const u8) -> &'t [u8] {
 /// # Safety
 /// `entry` must be NUL-terminated.
 unsafe fn value_of<'t>(entry: *const u8, prefix: &[u8]) -> Option<&'t [u8]> {
-    // SAFETY: the comparison ends at the first difference, so at the NUL at the latest.
+    // SAFETY: the caller has promised that `entry` is NUL-terminated, and the comparison ends at the first
+    // difference, so at the NUL at the latest.
     unsafe {
         let same = prefix.iter().enumerate().all(|(i, b)| *entry.add(i) == *b);
         same.then(|| string(entry.add(prefix.len())))

@@ -1,5 +1,5 @@
-//! A process that outlives the injector has its profile written at its end all the same: by the injector's
-//! own `--recover`, whose command the run folder names.
+//! Writes the profile of a process that outlives the injector. When the process ends, it runs the injector's
+//! own `--recover` through the link in the run folder.
 #![allow(unsafe_code, reason = "a child is forked without the C library, and executes a program")]
 
 use crate::os::files;
@@ -20,10 +20,10 @@ fn recover() {
     }
     let command = place.shared(COMMAND_FILE);
     let folder = place.shared("");
-    // A process of its own, which does not keep this one from ending. Nobody waits for it, and it says
-    // nothing: its descriptors lead nowhere.
-    // SAFETY: the child only makes system calls: it executes a program or ends, and never returns. The strings and arrays that
-    // it executes with are on the stack until then, and end as they should.
+    // The command runs in a process of its own, so that this process can end. No process waits for it, and it
+    // prints nothing, because its descriptors refer to `/dev/null`. SAFETY: the child only makes system
+    // calls: it executes a program or ends, and never returns. The strings and arrays that it executes with
+    // are on the stack until then, and end as they should.
     unsafe {
         if task::fork() != Ok(0) {
             return;

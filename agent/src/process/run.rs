@@ -16,8 +16,8 @@ pub(crate) fn place() -> &'static Place {
     PLACE.get()
 }
 
-/// From now on the process is followed, and has this place. False: it cannot be, because the path of the injector's socket is
-/// too long for an address, or there is no memory.
+/// Makes the process followed from now on, with this place. Returns `false` if it cannot be followed, because
+/// the path of the injector's socket is too long for an address, or there is no memory.
 pub(crate) fn follow(place: &Place) -> bool {
     if Address::of(place).is_none() {
         return false;
@@ -30,12 +30,13 @@ pub(crate) fn follow(place: &Place) -> bool {
     done
 }
 
-/// Sends the injector a packet. `None`: there is no injector.
+/// Sends a packet to the injector, and returns the connected socket, or `None` if there is no injector.
 pub(crate) fn tell(packet: &[u8]) -> Option<i32> {
     tell_by(|fd| files::send(fd, packet))
 }
 
-/// The same with a descriptor.
+/// Sends a packet together with a descriptor to the injector, and returns the connected socket, or `None` if
+/// there is no injector.
 pub(crate) fn tell_with(packet: &[u8], passed: i32) -> Option<i32> {
     tell_by(|fd| files::send_with(fd, packet, passed))
 }
@@ -49,14 +50,14 @@ fn tell_by(send: impl FnOnce(i32) -> Result<(), i32>) -> Option<i32> {
     Some(fd)
 }
 
-/// Whether an injector listens.
+/// Returns whether an injector listens.
 pub(crate) fn is_injector_there() -> bool {
     match connect() {
         Some(Ok(fd)) => {
             files::close(fd);
             true
         }
-        // Only this error says that nobody listens.
+        // Only this error means that no injector listens.
         Some(Err(errno)) => errno != kernel::ECONNREFUSED,
         None => true,
     }

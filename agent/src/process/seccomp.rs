@@ -1,9 +1,10 @@
-//! The program enters seccomp: from then on a system call of ours may be one that ends the program.
+//! Handles a program that enters seccomp mode, after which a system call of the agent may be one for which
+//! the kernel kills the program.
 //!
-//! `prctl` and `syscall` are defined here and passed on. Before a filter is installed, the calling thread's
-//! block is made lasting as a whole, so that its new arcs have a place; from then on no system call is made,
-//! by any thread or child. A filter that is installed by other means (code of the program's own that makes the
-//! system call) is not noticed.
+//! `prctl` and `syscall` are redefined and call the real functions. Before a filter is installed, the calling
+//! thread's thread block is committed as a whole, so that there is room for new arcs. From then on, the agent
+//! makes no system calls in any thread or child. A filter that is installed by other means (code of the
+//! program's own that makes the system call) is not noticed.
 #![allow(unsafe_code, reason = "a function of the C library is defined")]
 
 use crate::hot::thread_blocks;
@@ -23,11 +24,11 @@ pub(crate) fn prepare(dynamic_linker: u64) {
     PRCTL.store(lookup::function(dynamic_linker, b"prctl"), Ordering::Relaxed);
 }
 
-/// What follows prctl(PR_SET_SECCOMP, mode, filter), or its like. True: nothing was frozen before, and now
-/// it is.
+/// Handles prctl(PR_SET_SECCOMP, mode, filter) or an equivalent call. Returns `true` if the agent's system
+/// calls were allowed before and are not allowed any more.
 extern "C" fn enter(mode: u64, filter: u64) -> bool {
     failure::guarded(|| freeze(mode, filter)).unwrap_or_else(|| {
-        // Even so, no system call may be made from now on.
+        // Even in this case, no system call may be made from now on.
         kernel::freeze(true);
         false
     })
@@ -36,7 +37,7 @@ extern "C" fn enter(mode: u64, filter: u64) -> bool {
 fn freeze(mode: u64, filter: u64) -> bool {
     const STRICT: u64 = 1;
     const FILTER: u64 = 2;
-    // Without a filter it is a question, whether the kernel knows the call.
+    // A call without a filter only asks whether the kernel supports it.
     let enters = mode == STRICT || mode == FILTER && filter != 0;
     let agent = Agent::get();
     if !enters || !agent.is_set_up || kernel::is_frozen() {
@@ -52,7 +53,7 @@ fn freeze(mode: u64, filter: u64) -> bool {
     true
 }
 
-/// It did not enter after all.
+/// Allows system calls again, because the process did not enter seccomp mode after all.
 extern "C" fn stay() {
     let _ = failure::guarded(thaw);
 }

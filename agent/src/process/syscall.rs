@@ -1,5 +1,5 @@
-//! The C library's `syscall`, by which a program may fork, execute a program or enter seccomp without a function of its own
-//! for it. It is defined here and passed on.
+//! The C library's `syscall`, by which a program may fork, execute a program or enter seccomp without a
+//! function of its own for it. It is defined here and calls the real function.
 #![allow(unsafe_code, reason = "a function of the C library is defined")]
 
 use crate::os::lookup;

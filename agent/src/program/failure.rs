@@ -1,4 +1,5 @@
-//! A panic of the agent's own code: it is reported in the region file, takes the hooks out of use, and the program goes on.
+//! A panic of the agent's own code: it is reported in the region file and disables the hooks, and the program
+//! continues.
 //!
 //! Every way from the program into code of the agent's that may panic leads through [`guarded`] or [`attempt`]. The panic handler
 //! leaves the code that has panicked, as longjmp would, and they return to their caller, which does what the program needs without

@@ -1,5 +1,6 @@
-//! The program's text: patched when the hooks are set up, and made what it was in children that are not followed. What of
-//! the arena leads to a patch is changed with it (see [`gprofinject_abi::plan::CallJump`]).
+//! Patches the program's text when the hooks are set up, and restores it in children that are not followed.
+//! Jumps in the arena that depend on a patch are changed together with it (see
+//! [`gprofinject_abi::plan::CallJump`]).
 #![allow(unsafe_code, reason = "the program's text is read and overwritten")]
 
 use crate::os::files;
@@ -23,12 +24,12 @@ pub(crate) fn patch(agent: &Agent) -> Result<(), i32> {
     )
 }
 
-/// Writes all patches, once Frida's gum has made its own, while all other threads stand still.
+/// Writes all patches, after Frida's gum has written its own. All other threads are stopped.
 pub(crate) fn patch_again(agent: &Agent) -> Result<(), i32> {
     rewrite(agent, true, |patch| &patch.replacement)
 }
 
-/// Writes the original bytes, while all other threads stand still.
+/// Writes the original bytes. All other threads are stopped.
 pub(crate) fn unpatch(agent: &Agent) -> Result<(), i32> {
     rewrite(agent, false, |patch| &patch.original)
 }
@@ -62,7 +63,8 @@ pub(crate) fn restore(agent: &Agent) {
     }
     TRIES.store(MOST_TRIES, Ordering::Relaxed);
     let Ok(blocked) = task::block_signals() else { return };
-    // Executable all the while: somebody who shares the memory without being a thread goes on running.
+    // The text stays executable throughout, because a process that shares the memory without being a thread
+    // keeps running.
     if protect(agent, |flags| flags | memory::PROT_WRITE).is_ok() {
         write(agent, false, |patch| &patch.original);
     }

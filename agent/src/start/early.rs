@@ -101,7 +101,7 @@ extern "C" fn early() {
     }
 }
 
-/// The C library's functions that ours are passed on to.
+/// The C library's functions that the agent's definitions call.
 pub(crate) fn find_functions(dynamic_linker: u64) {
     jumps::prepare(dynamic_linker);
     unwinder::prepare(dynamic_linker);

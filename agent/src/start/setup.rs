@@ -34,7 +34,7 @@ use gprofinject_abi::shared::{RegionRef, WordsRef};
 /// In AT_HWCAP2: user code may set the base of gs.
 const FSGSBASE: u64 = 2;
 
-/// Hooks the program, or says in the region file why not. Returns whether it did.
+/// Hooks the program, or records in the region file why it does not. Returns whether it did.
 pub(crate) fn run(start: &Start, place: &Place) -> bool {
     let begun = task::now();
     let Ok((region, orders)) = prepare(start, &Files::Named(place)) else { return false };
@@ -68,7 +68,7 @@ pub(crate) fn prepare(start: &Start, files: &Files<'_>) -> Result<(RegionRef, Re
     Ok((region, orders))
 }
 
-/// Writes the patches, or says in the region file why not.
+/// Writes the patches, or records in the region file why it does not.
 ///
 /// # Errors
 /// The errno.
@@ -206,7 +206,8 @@ fn check(patches: &[Patch], bias: u64) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Gives a thread words that lead to the slow path; or all later threads, if the words are those of the TLS image.
+/// Sets a thread's words so that its thunks take the slow path. If the words are those of the TLS image, this
+/// holds for all later threads.
 fn set_words(words: WordsRef, agent: &Agent) {
     // There is no window yet: the word before these zeros is 0.
     words.cells().store(agent.no_block + 64, Ordering::Relaxed);

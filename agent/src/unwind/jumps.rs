@@ -24,7 +24,7 @@ pub(crate) fn prepare(dynamic_linker: u64) {
     CHECKED.store(if checked == 0 { plain } else { checked }, Ordering::Relaxed);
 }
 
-/// Marks the frames between the stack pointer and the one that a jmp_buf leads to.
+/// Marks the frames between the stack pointer and the one that a jmp_buf holds.
 extern "C" fn leave_frames(environment: *const u64) {
     /// Index of the stack pointer in glibc's jmp_buf (sysdeps/x86_64/jmpbuf-offsets.h, JB_RSP).
     const STACK_POINTER: usize = 6;

@@ -17,7 +17,8 @@ use gprofinject_abi::attach::{ACCUMULATOR, PAD, ROUNDS, WORDS};
 use gprofinject_abi::region::PAGE;
 use linux_raw_sys::general;
 
-/// Not 0: who has landed waits. Written by the injector, while all threads stand still.
+/// Nonzero while threads that have reached a handler must wait. The injector writes it while all threads are
+/// stopped.
 static WAITING: AtomicU64 = AtomicU64::new(0);
 
 /// The program's own `_Unwind_GetGR`, if it has one inside.
@@ -27,12 +28,13 @@ pub(crate) fn set_get_gr(function: u64) {
     }
 }
 
-/// In a forked child nobody is waited for.
+/// Makes no thread wait in a forked child, because no injector waits for the child's threads.
 pub(crate) fn begin_child() {
     WAITING.store(0, Ordering::Relaxed);
 }
 
-/// For the injector: where it says that threads are to wait, and the extent of the code in which they do.
+/// Returns, for the injector, the address of the word that makes threads wait, and the start and end of the
+/// code in which they wait.
 pub(crate) fn waiting() -> [u64; 3] {
     [&raw const WAITING as u64, gpi_wait as *const () as u64, gpi_wait_end as *const () as u64]
 }

@@ -55,7 +55,7 @@ pub(crate) fn dynamic_linker() -> u64 {
     DYNAMIC_LINKER.load(Ordering::Relaxed)
 }
 
-/// The unwinder's library may be loaded late; who calls it has it loaded.
+/// The unwinder's library may be loaded late, but it is loaded when one of its functions is called.
 extern "C" fn find_unwinder() {
     let dynamic_linker = dynamic_linker();
     for (place, name) in [
