@@ -63,7 +63,8 @@ pub(crate) fn prepare(dynamic_linker: u64) -> Result<(), i32> {
 /// instructions.
 ///
 /// # Errors
-/// Returns the error number of mprotect.
+/// Returns the error number of mprotect, or ENOENT if a place is too far from the code here for a relative
+/// call.
 pub(crate) fn redirect() -> Result<(), i32> {
     for [place, number] in &PLACES {
         let place = place.load(Ordering::Relaxed);

@@ -40,13 +40,15 @@ pub(crate) fn function(dynamic_linker: u64, name: &[u8]) -> u64 {
     detour.map_or(found, |[_, copy]| copy.load(Ordering::Relaxed))
 }
 
-/// Returns the same address even if the function is redirected to the agent.
+/// Returns the address of the function's definition, as [`function`] does, but the original address even if
+/// the function is redirected to the agent.
 pub(crate) fn start_of(dynamic_linker: u64, name: &[u8]) -> u64 {
     // SAFETY: a map of ld.so's list.
     each_object(dynamic_linker, |map| unsafe { find_in(map, name) }).unwrap_or(0)
 }
 
-/// The executable segment around an address, of whichever object it is in; (0, 0): none.
+/// Returns the start and end of the executable segment of the loaded object that contains an address, or (0,
+/// 0) if there is none.
 pub(crate) fn text_around(dynamic_linker: u64, address: u64) -> (u64, u64) {
     let found = each_object(dynamic_linker, |map| {
         const PT_LOAD: u32 = 1;
@@ -72,7 +74,7 @@ pub(crate) fn text_around(dynamic_linker: u64, address: u64) -> (u64, u64) {
     found.unwrap_or((0, 0))
 }
 
-/// The extent of the C library's text; (0, 0): it was not found.
+/// Returns the start and end of the C library's text, or (0, 0) if it was not found.
 pub(crate) fn libc_text(dynamic_linker: u64) -> (u64, u64) {
     text_around(dynamic_linker, start_of(dynamic_linker, b"siglongjmp"))
 }

@@ -1,4 +1,4 @@
-//! What the agent knows of its program and of the process: written once, as a whole, and never changed.
+//! The agent's facts about its program and the process. They are written once, as a whole, and never changed.
 //!
 //! A forked child does not change the [`Agent`] of its parent. It installs another one, and the old one stays valid for the
 //! code that the fork has interrupted.
@@ -25,14 +25,15 @@ pub(crate) struct Agent {
     pub(crate) tails: &'static [TailRecord],
     /// Link addresses.
     pub(crate) hooked: &'static [CodeRange],
-    /// Which instruction of the program each place in a copied function stands for.
+    /// The instruction of the program to which each place in a copied function corresponds.
     pub(crate) originals: &'static [Original],
     pub(crate) patches: &'static [Patch],
     pub(crate) call_jumps: &'static [CallJump],
     /// The program headers: address, bytes of one, number. They are kept apart from the auxiliary vector, which the program
     /// may overwrite.
     pub(crate) headers: (u64, u64, u64),
-    /// The header of the region file in which the process counts. In a child that is not followed, one that nobody reads.
+    /// The header of the region file in which the process counts. In a child that is not followed, this is a
+    /// header that no process reads.
     pub(crate) region: RegionRef,
     /// The injector's part of that header, as it was when the file was mapped.
     pub(crate) orders: RegionOrders,
@@ -51,9 +52,9 @@ pub(crate) struct Agent {
     pub(crate) text_lo: u64,
     pub(crate) text_hi: u64,
     pub(crate) bias: u64,
-    /// Where the main thread's stack began.
+    /// The address at which the main thread's stack began.
     pub(crate) stack_end: u64,
-    /// How far down the main thread's stack may come.
+    /// The lowest address to which the main thread's stack may grow.
     pub(crate) stack_lo: u64,
     /// The main thread's control block.
     pub(crate) main_thread: u64,
@@ -63,21 +64,22 @@ pub(crate) struct Agent {
     pub(crate) both: bool,
     /// Whether Frida's library is preloaded, here and in programs that are executed.
     pub(crate) frida: bool,
-    /// The block of threads that have none yet: zeros.
+    /// The address of the thread block of zeros that threads share until they have their own.
     pub(crate) no_block: u64,
-    /// The block of threads that cannot get one: zeros, too.
+    /// The address of the thread block of zeros that threads share that cannot get their own.
     pub(crate) lost_block: u64,
     /// Samples per second that each thread's timer takes; 0: the agent does not sample.
     pub(crate) timer_rate: u32,
     /// The process's number.
     pub(crate) pid: u32,
-    /// Whether this is a forked child that is not followed: its hooks work, its counts reach nobody.
+    /// Whether this is a forked child that is not followed: its hooks work, but its counts are written
+    /// nowhere.
     pub(crate) counts_nowhere: bool,
-    /// Whether this is a forked child that counts in an ancestor's file because it could not make one.
+    /// Whether this is a forked child that counts in an ancestor's file because it could not create its own.
     pub(crate) guest: bool,
 }
 
-/// A region header that nobody reads, for a process that counts nowhere.
+/// A region header that no process reads, for a process that counts nowhere.
 #[repr(transparent)]
 struct Unread(UnsafeCell<MaybeUninit<RegionHeader>>);
 // SAFETY: the header is reached through the atomics of a `RegionRef` only.
@@ -226,7 +228,7 @@ impl Agent {
         self.libc_reads(return_address, &[0x48, 0x89, 0xdc, 0x48, 0x8b, 0x3c, 0x24])
     }
 
-    /// Whether these bytes stand at an address of the C library's text.
+    /// Returns whether these bytes are at an address in the C library's text.
     fn libc_reads(&self, address: u64, bytes: &[u8]) -> bool {
         let (lo, hi) = self.libc;
         if address < lo || address >= hi || hi - address < bytes.len() as u64 {
@@ -242,8 +244,8 @@ impl Agent {
         true
     }
 
-    /// The address in the program for which an address in a copied function stands. Other addresses stay as they are.
-    /// Integer code only; see [`crate::hot::gate`].
+    /// Returns the address in the program that corresponds to an address in a copied function. Returns any
+    /// other address unchanged. Integer code only; see [`crate::hot::gate`].
     pub(crate) fn original(&self, pc: u64) -> u64 {
         if !self.in_copies(pc) {
             return pc;
@@ -254,15 +256,15 @@ impl Agent {
         entry.map_or(pc, |entry| self.text_lo.wrapping_add(entry.text.into()))
     }
 
-    /// The leaf function that runs if the program counter is there: in its text behind its patch, or in its body. Integer
-    /// code only; see [`crate::hot::gate`].
+    /// Returns the leaf function that contains the program counter, either in its text after its patch or in
+    /// its body, or `None` if there is none. Integer code only; see [`crate::hot::gate`].
     pub(crate) fn leaf_at(&self, pc: u64) -> Option<u32> {
         let copied = self.in_copies(pc);
         let pc = self.original(pc);
         let offset = pc.wrapping_sub(self.arena_lo);
         let moved = pc >= self.arena_lo && offset < u64::from(self.stubs);
         let address = pc.wrapping_sub(self.bias);
-        // Functions are numbered by their addresses, and their thunks stand in the same order.
+        // Functions are numbered by their addresses, and their thunks are in the same order.
         let is_behind = |record: &FunctionRecord| {
             if moved { u64::from(record.thunk) <= offset } else { record.entry <= address }
         };
@@ -277,7 +279,8 @@ impl Agent {
         (inside && record.flags & LEAF != 0).then_some(number as u32)
     }
 
-    /// The hooked function around a link address. Parts of a function that stand elsewhere do not count.
+    /// Returns the hooked function that contains a link address, or `None`. Parts of a function that are
+    /// placed elsewhere are not included.
     pub(crate) fn function_at(&self, address: u64) -> Option<u32> {
         let number = self.functions.partition_point(|record| record.entry <= address).checked_sub(1)?;
         let record = self.functions.get(number)?;
@@ -289,7 +292,7 @@ impl Agent {
         (self.arena_hi..self.copies_hi).contains(&address)
     }
 
-    /// Whether a return address is the program's own, or a copy's. It may lie one byte behind the text.
+    /// Whether a return address is the program's own, or a copy's. It may be the address just past the text.
     pub(crate) fn in_text(&self, return_address: u64) -> bool {
         return_address > self.text_lo && return_address <= self.text_hi || self.in_copies(return_address)
     }

@@ -1,5 +1,5 @@
-//! What unwinders are answered when they ask for the description of an address: the arena's own, where the
-//! address lies in it.
+//! Answers unwinders that look up the unwind information of an address: if the address lies in the arena,
+//! they get the arena's own tables.
 #![allow(unsafe_code, reason = "functions of the C library are defined, and called by their addresses")]
 
 use crate::os::loaded::{self, Object};
@@ -128,9 +128,10 @@ struct Visit {
     data: *mut c_void,
 }
 
-/// The address in the arena that an unwinder looks for by `dl_iterate_phdr`. It has no way to tell us, but
-/// keeps it in the structure that it passes to its callback, which is in its frame: libgcc's and libunwind's
-/// (`ip`) begin with it, LLVM's has it third. None: it is somebody else, who wants no place in particular.
+/// The address in the arena that an unwinder looks for by `dl_iterate_phdr`. The call does not pass the
+/// address, but the unwinder keeps it in the structure that it passes to its callback, which is in its stack
+/// frame: the structures of libgcc and libunwind (`ip`) begin with it, and LLVM's has it as the third word.
+/// Returns `None` if the caller is not an unwinder that looks for an address.
 fn asked(agent: &Agent, data: *const c_void) -> Option<u64> {
     const WORDS: usize = 4;
     const NEAR: u64 = 4096;
@@ -164,7 +165,7 @@ fn is_libunwind(visitor: u64) -> bool {
     is
 }
 
-/// Calls `dl_iterate_phdr`'s callback, and once more for the arena behind our own library.
+/// Calls `dl_iterate_phdr`'s callback, and after the agent's own library calls it once more for the arena.
 unsafe extern "C" fn visit(info: *mut Info, size: usize, visit: *mut c_void) -> i32 {
     const PT_LOAD: u64 = elf::PT_LOAD as u64;
     const PT_GNU_EH_FRAME: u64 = 0x6474_e550;
@@ -195,8 +196,8 @@ unsafe extern "C" fn visit(info: *mut Info, size: usize, visit: *mut c_void) -> 
         core::ptr::copy_nonoverlapping(info.cast::<u8>(), arena.as_mut_ptr().cast(), size);
         let arena = arena.as_mut_ptr().cast::<Info>();
         ((*arena).bias, (*arena).headers, (*arena).count) = (agent.arena_lo, headers.as_ptr(), 2);
-        // Said to end before the count of libraries, by which libgcc finds out that it may keep what it has
-        // found: the next question may have another answer.
+        // The size that is passed ends before the count of libraries, by which libgcc decides whether it may
+        // cache the result. The result of the next look-up may differ.
         const BEFORE_COUNTS: usize = 32;
         (visit.visitor)(arena, size.min(BEFORE_COUNTS), visit.data)
     }

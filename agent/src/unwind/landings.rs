@@ -1,10 +1,11 @@
-//! Where an exception lands: `_Unwind_SetIP` chooses the place, and the frames that are left are marked, as a
-//! longjmp's are. And `_Unwind_GetCFA`, by which a personality knows where it is, without what sets thunks apart.
+//! Handles exceptions that reach a landing pad. `_Unwind_SetIP` sets the landing pad, and the frames that are
+//! left are marked as for a longjmp. `_Unwind_GetCFA`, which personality routines call, is also defined here:
+//! it returns the CFA without the mark that distinguishes thunks.
 //!
-//! An injector that wants to leave the process must not put return addresses back while an exception is on its way:
-//! the unwinder has found the handler by its CFA, as the thunks' descriptions make it. So it is noted here which
-//! exceptions are (`ThreadWords::landing`), and while the injector waits for them ([`WAITING`]), who has landed in
-//! a handler waits for it in turn, in `gpi_wait`.
+//! An injector that wants to leave the process must not put return addresses back while an exception is in
+//! flight: the unwinder has found the handler by its CFA, as the thunks' descriptions make it. So the code
+//! here records exceptions in flight (`ThreadWords::landing`). While the injector waits for them
+//! ([`WAITING`]), a thread whose exception has reached its handler waits for the injector in `gpi_wait`.
 #![allow(unsafe_code, reason = "functions of the unwinder are defined, and called by their addresses")]
 
 use crate::hot::callers;
@@ -42,14 +43,14 @@ pub(crate) fn waiting() -> [u64; 3] {
 type GetCfa = unsafe extern "C" fn(*mut c_void) -> u64;
 type GetGr = unsafe extern "C" fn(*mut c_void, i32) -> u64;
 
-/// Marks the frames that an exception leaves for the one whose landing pad has been chosen: its callee's
-/// CFA, its own stack pointer, is the context's. Answers with where it is to go on.
+/// Marks the frames that an exception leaves for the one whose landing pad has been chosen: its callee's CFA,
+/// its own stack pointer, is the context's. Returns the address at which the thread continues.
 unsafe extern "C" fn land(context: *mut c_void, get_cfa: GetCfa, pad: u64) -> u64 {
     let here = 0_u8;
     // SAFETY: `gpi_land` passes the context that the unwinder has passed, and the unwinder's own function for it.
     let cfa = unsafe { get_cfa(context) };
     callers::leave(&raw const here as u64, cfa);
-    // A program that was started is never left.
+    // The agent is never taken out of a program that was started with it.
     if words::offset() != WORDS as i64 {
         return pad;
     }
@@ -73,8 +74,8 @@ unsafe extern "C" fn land(context: *mut c_void, get_cfa: GetCfa, pad: u64) -> u6
     gpi_wait as *const () as u64
 }
 
-/// Whether the unwinder has done all it had to when it gets to this landing pad: it is the handler's and not a
-/// clean-up's. Personalities have put the exception into the first register by now.
+/// Returns whether the unwinder has finished when it gets to this landing pad, because the landing pad is the
+/// handler's and not a clean-up's. Personalities have put the exception into the first register by now.
 ///
 /// # Safety
 /// The context must be one that the unwinder has passed.
