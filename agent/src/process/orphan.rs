@@ -21,9 +21,9 @@ fn recover() {
     let command = place.shared(COMMAND_FILE);
     let folder = place.shared("");
     // The command runs in a process of its own, so that this process can end. No process waits for it, and it
-    // prints nothing, because its descriptors refer to `/dev/null`. SAFETY: the child only makes system
-    // calls: it executes a program or ends, and never returns. The strings and arrays that it executes with
-    // are on the stack until then, and end as they should.
+    // prints nothing, because its descriptors refer to `/dev/null`.
+    // SAFETY: the child only makes system calls: it executes a program or ends, and never returns. The
+    // strings and arrays that it executes with are on the stack until then, and end as they should.
     unsafe {
         if task::fork() != Ok(0) {
             return;
