@@ -194,7 +194,8 @@ coded! {
         Protect = 6,
         /// Memory for the set-up was refused.
         Memory = 7,
-        /// The hooks of -finstrument-functions, which the plan took for the C library's empty ones, are somebody else's.
+        /// The hooks of -finstrument-functions, which the plan took for the C library's empty ones, are
+        /// defined elsewhere.
         Hooks = 8,
         /// The agent's code has panicked: see [`RegionHeader::panic_file`]. If the state is [`State::Armed`], the hooks were in
         /// place by then, and what was counted is there.

@@ -72,7 +72,8 @@ fn overflow(agent: &Agent, block: BlockRef, number: u32, key: u64) -> Found {
             let entry = unsafe { OverflowRef::new(NonNull::new_unchecked(at)) };
             let found = entry.key().load(Ordering::Relaxed);
             if found == key && entry.function().load(Ordering::Relaxed) == number {
-                // SAFETY: as above. An entry begins as a slot does, which `gprofinject_abi::region` asserts.
+                // SAFETY: the thread block stays mapped, and the index is less than the segment's length. An
+                // entry begins with the fields of a slot, which `gprofinject_abi::region` asserts.
                 return Found::At(unsafe { SlotRef::new(NonNull::new_unchecked(at.cast())) });
             }
             if found == 0 {

@@ -1,5 +1,6 @@
-//! What compiled Rust expects of a C library, for ourselves alone: hidden, so that the program's own
-//! `memcpy` is nobody's but its own. Slow and plain; nothing here runs often.
+//! The C library functions that compiled Rust code calls, such as `memcpy`, for the agent alone. The symbols
+//! are hidden, so that they never replace the program's own. They are simple and slow, because none of them
+//! runs often.
 #![allow(unsafe_code, reason = "the functions that compiled code calls for memory are defined in assembly")]
 
 #[cfg(not(test))]

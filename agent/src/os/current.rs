@@ -20,10 +20,11 @@ const PAGE: usize = 4096;
 /// The current value, with room for `N` values that take no system call. It is for forked children, each of which replaces
 /// the value once: only a process that comes after `N` generations of its ancestors maps a page for its value.
 pub(crate) struct Current<T: Copy + Sync + 'static, const N: usize> {
-    /// Written by [`Reserved::install`] with `Release`, and read with `Acquire`: who finds the pointer finds the value.
+    /// Written by [`Reserved::install`] with `Release`, and read with `Acquire`, so that a thread that sees
+    /// the pointer also sees the value.
     pointer: AtomicPtr<T>,
-    /// Number of elements of `room` that were given away, or more. Only counted up, by one read-modify-write operation for
-    /// each element, so no element is given away twice.
+    /// The number of elements of `room` that have been handed out; it may exceed the length. Only counted up,
+    /// by one read-modify-write operation for each element, so no element is given away twice.
     used: AtomicUsize,
     room: UnsafeCell<[MaybeUninit<T>; N]>,
 }

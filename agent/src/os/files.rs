@@ -18,7 +18,7 @@ pub(crate) fn open(path: &[u8], write: bool) -> Result<i32, i32> {
 /// Makes a new file that only its user may read and write, `len` bytes long. Returns a descriptor.
 pub(crate) fn create(path: &[u8], len: u64) -> Result<i32, i32> {
     const NEW: u64 = (general::O_RDWR | general::O_CREAT | general::O_EXCL) as u64;
-    // Beyond the limit the kernel sends a SIGXFSZ and does not only answer with an error.
+    // Beyond the limit, the kernel sends a SIGXFSZ and does not only return an error.
     if task::file_size_limit() < len {
         return Err(EFBIG);
     }
@@ -56,7 +56,7 @@ pub(crate) fn read(fd: i32, buffer: &mut [u8]) -> Result<usize, i32> {
 
 /// Closes a descriptor that the agent has opened, or was given.
 pub(crate) fn close(fd: i32) {
-    // SAFETY: the descriptor is not the program's, so nobody else uses it.
+    // SAFETY: the descriptor is the agent's, so no other code uses it.
     let _ = unsafe { call(general::__NR_close, [fd as u64]) };
 }
 
@@ -66,7 +66,8 @@ pub(crate) fn file_size(fd: i32) -> Result<u64, i32> {
     unsafe { call(general::__NR_lseek, [fd as u64, 0, general::SEEK_END.into()]) }
 }
 
-/// Whether the folder /proc/self/task holds one thread. If the kernel does not say, the answer is no.
+/// Whether the folder /proc/self/task holds one thread. Returns `false` if the kernel does not provide the
+/// information.
 pub(crate) fn has_one_thread() -> bool {
     /// A folder has two links, and one for each folder in it.
     const LINKS: u64 = 3;

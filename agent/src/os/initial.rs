@@ -11,8 +11,8 @@ pub(crate) const AT_PHNUM: u64 = auxvec::AT_PHNUM as u64;
 pub(crate) const AT_ENTRY: u64 = auxvec::AT_ENTRY as u64;
 pub(crate) const AT_HWCAP2: u64 = auxvec::AT_HWCAP2 as u64;
 
-/// The environment and the auxiliary vector. Whoever has made a value of this type has promised that both are there, and
-/// end as they should.
+/// The environment and the auxiliary vector. The caller of the constructor has guaranteed that both are
+/// present and properly terminated.
 pub(crate) struct Start {
     /// The environment, ended by null.
     environment: *mut *mut u8,
@@ -22,8 +22,8 @@ pub(crate) struct Start {
 
 impl Start {
     /// # Safety
-    /// `stack` must be what the kernel left: argc, argv, 0, envp, 0, auxiliary vector; and no code of the program may have
-    /// run, so that nobody changes it meanwhile.
+    /// `stack` must be what the kernel left: argc, argv, 0, envp, 0, auxiliary vector; and no code of the
+    /// program may have run, so that no other code changes it meanwhile.
     pub(crate) unsafe fn of(stack: *mut u64) -> Start {
         // SAFETY: the layout is the kernel's (x86-64 psABI 3.4.1).
         unsafe {
@@ -37,8 +37,8 @@ impl Start {
         }
     }
 
-    /// For a process that runs already: only where its stack began, and a copy of its auxiliary vector. Its environment
-    /// is not looked at.
+    /// Returns the value for a process that is already running: it has only the address at which the stack
+    /// began and a copy of the auxiliary vector. The environment is not used.
     ///
     /// # Safety
     /// The vector must be ended by type 0, and live as long as the value.
@@ -51,10 +51,10 @@ impl Start {
         self.environment as u64
     }
 
-    /// A value of the auxiliary vector; 0 if it has none of that type.
+    /// Returns a value of the auxiliary vector, or 0 if it has none of that type.
     pub(crate) fn auxiliary(&self, kind: u64) -> u64 {
         let mut at = self.auxiliary;
-        // SAFETY: whoever has made this value has promised that the vector is ended by type 0.
+        // SAFETY: the caller of the constructor has guaranteed that the vector ends with type 0.
         unsafe {
             while (*at)[0] != 0 {
                 if (*at)[0] == kind {

@@ -23,7 +23,7 @@ struct LinkMap {
 /// which its original code can still be called.
 static DETOURS: [[AtomicU64; 2]; DETOURS_MAX] = [const { [const { AtomicU64::new(0) }; 2] }; DETOURS_MAX];
 
-/// From now on they are found at those addresses.
+/// Makes [`function`] return the addresses of these copies from now on.
 pub(crate) fn set_detours(detours: &[[u64; 2]]) {
     for (place, detour) in DETOURS.iter().zip(detours) {
         for (to, from) in place.iter().zip(detour) {

@@ -28,7 +28,7 @@ pub(crate) fn file_size_limit() -> u64 {
     limit(general::RLIMIT_FSIZE)
 }
 
-/// How large the main thread's stack may become, in bytes.
+/// Returns the size in bytes to which the main thread's stack may grow.
 pub(crate) fn stack_limit() -> u64 {
     limit(general::RLIMIT_STACK)
 }

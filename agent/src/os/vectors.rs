@@ -1,6 +1,8 @@
-//! What calls keep of the vector registers, around calls of ours that stand where the program makes none.
+//! Saves and restores the vector registers that may hold arguments or results, around calls that the agent
+//! makes where the program makes none.
 
-/// Assembly: the lower halves of the vector registers onto the stack, which is aligned to 16; 256 bytes.
+/// Assembly: pushes the lower halves of the vector registers, 256 bytes, onto the stack, which must be
+/// aligned to 16.
 macro_rules! save_vectors {
     () => {
         concat!(
@@ -25,7 +27,7 @@ macro_rules! save_vectors {
     };
 }
 
-/// The same back. The stack pointer stays.
+/// Assembly: restores these registers. The stack pointer is unchanged.
 macro_rules! restore_vectors {
     () => {
         concat!(

@@ -1,14 +1,14 @@
 //! A panic of the agent's own code: it is reported in the region file and disables the hooks, and the program
 //! continues.
 //!
-//! Every way from the program into code of the agent's that may panic leads through [`guarded`] or [`attempt`]. The panic handler
-//! leaves the code that has panicked, as longjmp would, and they return to their caller, which does what the program needs without
-//! counting anything. From then on [`has_panicked`] says so in all threads, and no such code runs again. Ways that are not
-//! guarded, among them the frequent ones, lead to no code that may panic: a test reads that in the library's machine code
-//! (`tests/tests/agent.rs`).
+//! Every way from the program into code of the agent's that may panic passes through [`guarded`] or
+//! [`attempt`]. The panic handler leaves the code that has panicked, as longjmp would, and these functions
+//! return to their caller, which continues the program without counting. From then on, [`has_panicked`]
+//! returns `true` in all threads, and no such code runs again. Unguarded paths, among them the frequent ones,
+//! reach no code that may panic: a test checks this in the library's machine code (`tests/tests/agent.rs`).
 //!
-//! What was left in the middle is not cleaned up: the agent has no locks and no heap, and at worst a descriptor stays open or
-//! a mapping stays.
+//! Unfinished work is not cleaned up. The agent has no locks and no heap, so at worst a descriptor stays open
+//! or a mapping remains.
 #![allow(unsafe_code, reason = "a panic leaves the stack frames of the code that has panicked")]
 
 use crate::os::memory;
@@ -19,37 +19,38 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use gprofinject_abi::region::{PAGE, PANIC_FILE_WORDS, State, Trouble};
 use gprofinject_abi::shared::RegionRef;
 
-/// Set by the first panic, and never taken back. A thread that reads the old value is one that came just before.
+/// Set by the first panic and never cleared. A thread that still reads the old value behaves as if it had run
+/// just before the panic.
 static PANICKED: AtomicBool = AtomicBool::new(false);
 
 /// The address of the region header while the process is set up, when there is no [`Agent`] yet; 0: there is none. Written
 /// by the thread that sets up, and read by the same thread if it panics.
 static REPORT_TO: AtomicU64 = AtomicU64::new(0);
 
-/// From now on panics are reported there, until an [`Agent`] is installed.
+/// Makes panics be reported in this region header from now on, until an [`Agent`] is installed.
 pub(crate) fn report_to(region: RegionRef) {
     REPORT_TO.store(region.address(), Ordering::Relaxed);
 }
 
-/// Whether the agent has panicked, so that its hooks are out of use.
+/// Returns whether the agent has panicked, so that its hooks are disabled.
 pub(crate) fn has_panicked() -> bool {
     PANICKED.load(Ordering::Relaxed)
 }
 
-/// Does the work and returns its result; or `None` if it has panicked, or the agent had panicked before.
+/// Calls the closure and returns its result, or `None` if it panics or the agent has panicked before.
 pub(crate) fn guarded<W: FnOnce() -> T, T>(work: W) -> Option<T> {
     if has_panicked() { None } else { attempt(work) }
 }
 
-/// The same, also if the agent had panicked before.
+/// Calls the closure even if the agent has panicked before. Returns its result, or `None` if it panics.
 pub(crate) fn attempt<W: FnOnce() -> T, T>(work: W) -> Option<T> {
     struct Call<W, T> {
         work: Option<W>,
         result: Option<T>,
     }
     extern "C" fn run<W: FnOnce() -> T, T>(call: *mut Call<W, T>) {
-        // SAFETY: `gpi_guard` passes what it was given: the address of a local variable, below, which nobody else uses
-        // meanwhile.
+        // SAFETY: `gpi_guard` passes what it was given: the address of a local variable, below, which no
+        // other code uses meanwhile.
         let call = unsafe { &mut *call };
         call.result = call.work.take().map(|work| work());
     }
@@ -109,7 +110,7 @@ global_asm!(
     ".cfi_endproc",
     ".size gpi_guard, . - gpi_guard",
     //
-    // gpi_leave(mark): goes on behind the call of the `gpi_guard` that has left this mark.
+    // gpi_leave(mark): continues after the call of the `gpi_guard` that has left this mark.
     ".p2align 4",
     ".type gpi_leave, @function",
     "gpi_leave:",
@@ -124,7 +125,8 @@ unsafe extern "C" {
     fn gpi_leave(mark: u64) -> !;
 }
 
-/// What the panic handler does. `place` is the name of a source file, and a line.
+/// Reports a panic, and leaves the code that has panicked. The panic handler calls this. `place` is the name
+/// of a source file, and a line.
 pub(crate) fn panicked(place: Option<(&[u8], u32)>) -> ! {
     let agent = Agent::get();
     // SAFETY: `report_to` has stored the address of a `RegionRef`, whose header stays mapped.
@@ -140,7 +142,7 @@ pub(crate) fn panicked(place: Option<(&[u8], u32)>) -> ! {
     }
 }
 
-/// Says in the region file where the panic was.
+/// Reports the place of the panic in the region file.
 fn report(region: RegionRef, place: Option<(&[u8], u32)>) {
     if let Some((name, line)) = place {
         let len = name.len().min(8 * PANIC_FILE_WORDS);
@@ -160,8 +162,8 @@ fn report(region: RegionRef, place: Option<(&[u8], u32)>) {
     let _ = region.state().compare_exchange(setting_up, refused, Ordering::Release, Ordering::Relaxed);
 }
 
-/// The mark of the innermost `gpi_guard` on the stack. `None`: there is none as far up as guarded code may be, which cannot
-/// happen, because all code that may panic is guarded.
+/// The mark of the innermost `gpi_guard` on the stack. Returns `None` if there is none within the range of
+/// stack that guarded code can use. That cannot happen, because all code that may panic is guarded.
 fn mark() -> Option<u64> {
     /// Bytes of stack that guarded code uses at most, several times over.
     const MOST: u64 = 256 << 10;

@@ -14,8 +14,8 @@ use gprofinject_abi::plan::{Maker, Patch};
 use gprofinject_abi::region::PAGE;
 use linux_raw_sys::elf;
 
-/// Writes the patches that are the agent's. The pages are writable only for that long, and not executable
-/// meanwhile. The caller has found the original bytes there.
+/// Writes the patches that are the agent's. During the writes, the pages are writable and not executable. The
+/// caller has checked that the original bytes are in place.
 pub(crate) fn patch(agent: &Agent) -> Result<(), i32> {
     rewrite(
         agent,
@@ -45,19 +45,19 @@ fn rewrite(agent: &Agent, patched: bool, bytes: impl Fn(&Patch) -> &[u8]) -> Res
     protect(agent, |flags| flags)
 }
 
-/// Slow paths on which it is tried.
+/// The number of slow-path calls on which restoring the text is tried.
 static TRIES: AtomicU32 = AtomicU32::new(0);
 const MOST_TRIES: u32 = 4;
 
-/// On the slow path of a forked child that counts for nobody: makes the text what it was, so that the child
-/// pays no more. Frames that are on the stack return through their thunks, which stay.
+/// Restores the program's text on the slow path of a forked child that is not counted, so that the child has
+/// no more overhead. Frames that are on the stack return through their thunks, which stay mapped.
 pub(crate) fn restore(agent: &Agent) {
     if TRIES.load(Ordering::Relaxed) >= MOST_TRIES {
         return;
     }
     TRIES.fetch_add(1, Ordering::Relaxed);
-    // Who shares this memory may be running our thunks, or what we write over. A child of vfork has another
-    // number.
+    // Another process that shares this memory may be executing the thunks, or the bytes that would be
+    // overwritten. A child of vfork has another process number.
     if task::getpid() != agent.pid || !files::has_one_thread() || may_be_in_handler(agent) {
         return;
     }
@@ -72,8 +72,8 @@ pub(crate) fn restore(agent: &Agent) {
     let _ = task::set_blocked_signals(blocked);
 }
 
-/// Whether a signal handler may be running, which may have interrupted the instructions of a patch. Only the
-/// main thread's own stack is known to be there up to its end.
+/// Returns whether a signal handler may be running, which may have interrupted the instructions of a patch.
+/// Only the main thread's own stack is known to be there up to its end.
 fn may_be_in_handler(agent: &Agent) -> bool {
     /// The kernel lets no stack grow nearer than this to what is below it.
     const MOST: u64 = 64 << 20;
@@ -91,16 +91,19 @@ fn may_be_in_handler(agent: &Agent) -> bool {
     false
 }
 
-/// Writes the bytes of all patches. `patched` says whether these are the replacements, and what displacements belong to them.
+/// Writes the bytes of all patches. `patched` selects the replacements and their displacements, or the
+/// original bytes.
 fn write(agent: &Agent, patched: bool, bytes: impl Fn(&Patch) -> &[u8]) {
     for jump in agent.call_jumps {
         let displacement = if patched { jump.displacement } else { 0 };
-        // SAFETY: the set-up has seen that the displacement lies inside the arena, and `protect` has made the arena writable.
+        // SAFETY: the set-up has checked that the displacement lies inside the arena, and `protect` has made
+        // the arena writable.
         unsafe { ((agent.arena_lo + u64::from(jump.at)) as *mut u32).write_unaligned(displacement) };
     }
     for patch in agent.patches {
-        // SAFETY: the set-up has compared the text there with the plan's, and `protect` has made it writable. No thread runs
-        // these instructions: the callers see to that. The plan's `len` is no longer than its arrays, which `get` checks.
+        // SAFETY: the set-up has compared the text there with the plan's, and `protect` has made it writable.
+        // The callers have made sure that no thread executes these instructions. The plan's `len` is no
+        // longer than its arrays, which `get` checks.
         unsafe {
             let to = patch.address.wrapping_add(agent.bias) as *mut u8;
             let from = bytes(patch).get(..patch.len as usize).unwrap_or_default();
@@ -116,14 +119,14 @@ fn protect(agent: &Agent, to: impl Fn(u64) -> u64) -> Result<(), i32> {
     let arena = (agent.arena_lo, len, memory::PROT_READ | memory::PROT_EXEC);
     let arena = Some(arena).filter(|_| !agent.call_jumps.is_empty());
     for (lo, len, loaded) in executable_segments(agent).chain(arena) {
-        // SAFETY: these are the program's text and the agent's arena. Where `to` takes the right to execute away, the caller
-        // has made sure that no other thread runs.
+        // SAFETY: these are the program's text and the agent's arena. If `to` removes the permission to
+        // execute, the caller has made sure that no other thread runs.
         unsafe { memory::mprotect(lo, len, to(loaded)) }?;
     }
     Ok(())
 }
 
-/// Whether the program may write into its own text. Frida's gum would take that from it.
+/// Returns whether the program's own text is writable. Frida's gum would make it read-only.
 pub(crate) fn is_writable(agent: &Agent) -> bool {
     executable_segments(agent).any(|(_, _, loaded)| loaded & memory::PROT_WRITE != 0)
 }

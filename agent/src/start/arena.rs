@@ -49,7 +49,7 @@ pub(crate) fn fill(file: &PlanFile, plan: &PlanHeader, bias: u64, shadows: u64) 
         land: landings::gpi_land as *const () as u64,
     };
     arena.write(plan.arena_header, gates.as_bytes()).ok_or_else(damaged)?;
-    // SAFETY: the arena is this function's, and from now on nobody writes to it but `program/text.rs`.
+    // SAFETY: this function has created the arena, and from now on only `program/text.rs` writes to it.
     unsafe { memory::mprotect(arena.at, arena.len, memory::PROT_READ | memory::PROT_EXEC) }
         .map_err(failed)?;
     Ok(())
@@ -72,7 +72,7 @@ impl Arena {
         Ok(Arena { at, len })
     }
 
-    /// Whether so many bytes from an offset on lie in the arena.
+    /// Returns whether the given number of bytes from an offset on lies in the arena.
     fn holds(&self, offset: u64, len: u64) -> bool {
         offset.checked_add(len).is_some_and(|end| end <= self.len)
     }

@@ -1,8 +1,8 @@
 //! The agent's first instructions in the process.
 //!
-//! The library holds an indirect function (STT_GNU_IFUNC) that nobody calls: the dynamic linker runs its
-//! resolver while it relocates the library, and it relocates the program last. So the hooks are in place
-//! before any code of the program runs: its own resolvers, the constructors of its libraries, its
+//! The library holds an indirect function (STT_GNU_IFUNC) that no code calls: the dynamic linker runs its
+//! resolver while it relocates the library, and it relocates the program last. Therefore the hooks are in
+//! place before any code of the program runs: its own resolvers, the constructors of its libraries, its
 //! pre-initialisers. At that time the C library cannot be called; nothing here does.
 #![allow(
     unsafe_code,
@@ -59,7 +59,8 @@ unsafe extern "C" {
     static gprofinject_trigger: u64;
 }
 
-/// Where the stack began, from field 28 of /proc/self/stat; null if it does not tell.
+/// Returns the address at which the stack began, from field 28 of /proc/self/stat, or null if the file does
+/// not contain it.
 fn start_of_stack() -> *mut u64 {
     const FIELD: usize = 28;
     let mut text = [0_u8; 1024];
@@ -120,8 +121,8 @@ fn begin(start: Start) {
     }
 }
 
-/// Sets up what the environment asks for, and gives the program the environment that the user wanted it to have. Returns
-/// whether the program is profiled.
+/// Sets up the agent as the environment variables demand, and restores the environment that the user has
+/// given the program. Returns whether the program is profiled.
 #[cfg_attr(test, allow(dead_code))]
 fn is_profiled(start: &Start) -> bool {
     let Some(value) = start.value(RUN_VARIABLE) else { return false };

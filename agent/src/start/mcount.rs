@@ -6,7 +6,8 @@
 //! calls that are left (in libraries, in functions that could not be decoded) return at once and no second
 //! profile is written. Where nothing was hooked they are passed on, and the program has glibc's profile.
 //!
-//! The hooks of -finstrument-functions are not defined here: whoever defines them wants them.
+//! The hooks of -finstrument-functions are not defined here, because a program that defines them needs its
+//! own definitions.
 #![allow(unsafe_code, reason = "functions of the C library are defined")]
 
 use crate::os::lookup;

@@ -14,13 +14,14 @@ pub(crate) struct PlanFile(&'static [u8]);
 
 impl PlanFile {
     /// # Errors
-    /// The errno.
+    /// Returns the error number (errno) of the failed system call.
     pub(crate) fn map(files: &Files<'_>) -> Result<PlanFile, i32> {
         files.plan(|fd| {
             let len = files::file_size(fd)?;
             // SAFETY: the kernel chooses the address, so the mapping replaces nothing.
             let at = unsafe { memory::mmap(0, len, memory::PROT_READ, memory::MAP_PRIVATE, fd, 0) }?;
-            // SAFETY: the mapping is `len` bytes long and nobody unmaps it. The injector has finished writing the file.
+            // SAFETY: the mapping is `len` bytes long and is never unmapped. The injector has finished
+            // writing the file.
             Ok(PlanFile(unsafe { slice::from_raw_parts(at as *const u8, len as usize) }))
         })
     }

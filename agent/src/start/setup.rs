@@ -96,8 +96,8 @@ fn map_region(files: &Files<'_>) -> Result<(RegionRef, RegionOrders), i32> {
         }
         // SAFETY: as above.
         let whole = unsafe { memory::mmap(0, orders.blocks_offset, access, memory::MAP_SHARED, fd, 0) }?;
-        // SAFETY: the header is at the beginning of the mapping, which nobody unmaps. This process, its children and the
-        // injector reach the header by atomics, or when no process uses it any more.
+        // SAFETY: the header is at the beginning of the mapping, which is never unmapped. This process, its
+        // children and the injector reach the header by atomics, or when no process uses it any more.
         let region =
             unsafe { RegionRef::new(NonNull::new(whole as *mut RegionHeader).ok_or(kernel::EINVAL)?) };
         Ok((region, orders))

@@ -1,4 +1,5 @@
-//! Backtraces do not show thunks: `_Unwind_Backtrace` and glibc's `backtrace` are passed on with a filter.
+//! Backtraces do not show thunks: the definitions here of `_Unwind_Backtrace` and glibc's `backtrace` call
+//! the real functions and filter the results.
 #![allow(
     unsafe_code,
     reason = "functions of the C library and of the unwinder are defined, and called by their addresses"
@@ -11,7 +12,7 @@ use crate::unwind::unwinder::{BACKTRACE, GET_IP, SET_IP, UNWIND_BACKTRACE, offer
 use core::ffi::c_void;
 use core::sync::atomic::Ordering;
 
-/// What `gpi_backtrace` keeps while the real function runs.
+/// The data of `gpi_backtrace` while the real function runs.
 #[repr(C)]
 struct Request {
     trace: unsafe extern "C" fn(*mut c_void, *mut c_void) -> i32,
@@ -30,8 +31,8 @@ unsafe extern "C" fn filter(context: *mut c_void, request: *mut c_void) -> i32 {
         if is_ours(Agent::get(), pc) {
             return URC_NO_REASON;
         }
-        // Of a copy the original's address is shown. The unwinder has found its way on before it called us, and
-        // gets its own address back.
+        // For a copied function, the address in the original is shown. The unwinder has determined the next
+        // frame before this call, and its own address is restored afterwards.
         type SetIp = unsafe extern "C" fn(*mut c_void, u64);
         let shown = Agent::get().original(pc);
         let set_ip = SET_IP.load(Ordering::Relaxed);
@@ -46,7 +47,7 @@ unsafe extern "C" fn filter(context: *mut c_void, request: *mut c_void) -> i32 {
     }
 }
 
-/// glibc's, without our frames.
+/// glibc's `backtrace`, without the agent's frames.
 ///
 /// # Safety
 /// As glibc's function of that name.
