@@ -45,7 +45,7 @@ fn rewrite(agent: &Agent, patched: bool, bytes: impl Fn(&Patch) -> &[u8]) -> Res
     protect(agent, |flags| flags)
 }
 
-/// The number of slow-path calls on which restoring the text is tried.
+/// How many slow-path calls have tried to restore the text so far.
 static TRIES: AtomicU32 = AtomicU32::new(0);
 const MOST_TRIES: u32 = 4;
 

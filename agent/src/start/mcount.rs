@@ -20,7 +20,7 @@ static START: AtomicU64 = AtomicU64::new(0);
 static CONTROL: AtomicU64 = AtomicU64::new(0);
 static CLEAN_UP: AtomicU64 = AtomicU64::new(0);
 
-/// Nothing was hooked: glibc's profiler works as it would without us.
+/// Makes glibc's profiler work as it would without the agent, because nothing was hooked.
 pub(crate) fn pass_on(dynamic_linker: u64) {
     for (place, name) in [
         (&MCOUNT, &b"_mcount"[..]),
@@ -34,7 +34,7 @@ pub(crate) fn pass_on(dynamic_linker: u64) {
 }
 
 /// Whether the hooks of -finstrument-functions, which the plan has taken for the C library's empty ones, are
-/// somebody else's: then their calls must stay.
+/// defined by another object, so that their calls must stay.
 pub(crate) fn has_hooks(dynamic_linker: u64, libc: (u64, u64)) -> bool {
     let is_others = |name| !(libc.0..libc.1).contains(&lookup::function(dynamic_linker, name));
     is_others(b"__cyg_profile_func_enter") || is_others(b"__cyg_profile_func_exit")
