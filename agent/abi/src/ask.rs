@@ -11,5 +11,5 @@ pub const FORKED: u8 = b'F';
 pub const EXECUTES: u8 = b'E';
 /// First byte of a request from another gprofinject. The injector answers with a description of what it has done.
 pub const CONTROL: u8 = b'C';
-/// Bytes of the longest name in an answer to a process.
+/// The length in bytes of the longest name in an answer to a process.
 pub const NAME_MAX: usize = 32;

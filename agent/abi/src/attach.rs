@@ -38,7 +38,7 @@ coded! {
 pub const PLACE_MAX: usize = FOLDER_MAX + 64;
 /// Maximum number of functions of the C library that are redirected to the agent.
 pub const DETOURS_MAX: usize = 32;
-/// Length of the table of mappings that [`Order::mapped`] names.
+/// The number of entries in the table of mappings at [`Order::mapped`].
 pub const MAPPED_MAX: usize = 1024;
 
 /// Offset of the [`ThreadWords`] from the thread pointer in a process that was attached to: glibc's
@@ -47,9 +47,9 @@ pub const WORDS: u64 = 128;
 /// Offset of the landing pad of a thread that waits before it continues in an exception handler (see
 /// [`Order::waiting`]).
 pub const PAD: u64 = WORDS + size_of::<ThreadWords>() as u64;
-/// Offset of that thread's rax.
+/// The offset of the word that holds the waiting thread's rax.
 pub const ACCUMULATOR: u64 = PAD + 8;
-/// Offset of the number of rounds for which that thread still waits.
+/// The offset of the word that holds the number of iterations for which the thread still waits.
 pub const ROUNDS: u64 = ACCUMULATOR + 8;
 
 /// An order with its result. The injector writes the whole record before the agent runs, and reads it when `done` is

@@ -15,7 +15,8 @@ use crate::shared::RegionRef;
 /// Name of the agent's function that fills in the [`Orders`]; its type is [`Ask`].
 pub const ASK: &core::ffi::CStr = c"gprofinject_frida_orders";
 
-/// Fills in the orders and answers true; or answers false if the program is not hooked, so that nothing is to be done.
+/// Fills in the orders and returns true, or returns false if the program is not hooked and gum's library has
+/// nothing to do.
 pub type Ask = unsafe extern "C" fn(orders: *mut Orders) -> bool;
 
 /// The input of gum's library.

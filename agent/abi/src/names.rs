@@ -8,15 +8,17 @@ pub const RUN_VARIABLE: &str = "GPROFINJECT_RUN";
 pub const PRELOAD_VARIABLE: &str = "GPROFINJECT_LD_PRELOAD";
 /// File name of the agent's library in the run folder.
 pub const AGENT_FILE: &str = "libgprofinject.so";
-/// File name of the library with Frida's gum in the run folder of a run in which gum patches (see [`crate::frida`]).
+/// The file name of the library with Frida's gum, which is in the run folder if gum writes the patches (see
+/// [`crate::frida`]).
 pub const FRIDA_FILE: &str = "libgprofinject-frida.so";
 /// File name of the injector's socket in the run folder (see [`crate::ask`]).
 pub const ASK_FILE: &str = "ask";
-/// File name of a link to the command that has made the run folder. A process that outlives that command executes it.
+/// File name of a link to the command that has made the run folder. A process that outlives that command
+/// executes the linked program.
 pub const COMMAND_FILE: &str = "gprofinject";
 /// A process's plan file is `NAME.plan`. Forked children share their parent's.
 pub const PLAN_SUFFIX: &str = ".plan";
 /// A process's region file is `NAME.region`. A forked child makes its own, named `f` and its process number.
 pub const REGION_SUFFIX: &str = ".region";
-/// Longest path of a run folder.
+/// The greatest length in bytes of a run folder's path.
 pub const FOLDER_MAX: usize = 1024;

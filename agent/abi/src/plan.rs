@@ -108,8 +108,8 @@ pub struct Original {
     pub text: u32,
 }
 
-/// Where a frame's return address is while control is at a place in a thunk. The values index
-/// [`PlanHeader::frame_tables`].
+/// Where a frame's return address is stored while the program counter is at a certain place in a thunk. The
+/// values index [`PlanHeader::frame_tables`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Frame {
     /// The function has returned to the thunk: rsp = CFA, the return address is in the frame's cell.
@@ -339,7 +339,7 @@ pub struct ThreadWords {
     pub stack_hi: u64,
 }
 
-/// Offset of the word with the window's address from the shadow.
+/// The offset, relative to the shadow, of the word that holds the window's address.
 pub const WINDOW_WORD: i64 = -8;
 
 /// Size in bytes of a near jump with which a thunk's short branches continue.

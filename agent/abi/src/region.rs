@@ -31,18 +31,19 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::coded::coded;
 
-/// Key of an arc for a call out of code that is not hooked: this bit, and the number of the function that is charged.
-/// (The key of a call out of hooked code is its runtime return address.)
+/// Key of an arc for a call from code that is not hooked: this bit, and the number of the function that is
+/// charged. (The key of a call from hooked code is its runtime return address.)
 pub const CALLER: u64 = 1 << 63;
 /// Key of an arc for a tail call: this bit, and the number of the function that left by a jump.
 pub const TAIL: u64 = 1 << 62;
 /// Key of an arc for a tail call whose jump the plan knows: this bit, and the jump's link address.
 pub const SITE: u64 = 1 << 61;
-/// Key of an arc for a call out of code that is not hooked while no hooked function was running.
+/// Key of an arc for a call from code that is not hooked while no hooked function was running.
 pub const ROOT: u64 = u64::MAX;
 
-/// Bit in the key of a home slot, beside a return address: the next calls from there are *linked*, which means that the
-/// thunk does not find the key (see the agent's `far.rs`).
+/// Bit in the key of a home slot, beside a return address: the next calls from there are *linked*, which
+/// means that the thunk does not find the key and the agent looks for the caller's frame (see the agent's
+/// `far.rs`).
 pub const LINKED: u64 = 1 << 60;
 /// First bit of the number of calls that are still to be linked, in a key with [`LINKED`].
 pub const LINKS_SHIFT: u32 = 47;
@@ -119,7 +120,7 @@ pub struct RegionHeader {
     pub errno: i32,
     /// The process's number.
     pub pid: u32,
-    /// Link address that the trouble is about, or 0.
+    /// The link address that the trouble concerns, or 0.
     pub trouble_address: u64,
     /// Runtime address minus link address.
     pub bias: u64,
@@ -129,7 +130,7 @@ pub struct RegionHeader {
     pub blocks: u64,
     /// Number of calls that could not be stored (no memory, file system full).
     pub lost_calls: u64,
-    /// Number of threads that got no block.
+    /// The number of threads that got no thread block.
     pub lost_threads: u64,
     /// Number of calls on a stack for which no shadow could be made: they were counted, but their exits were not
     /// hooked.
@@ -141,11 +142,12 @@ pub struct RegionHeader {
     /// Nonzero if the process has entered seccomp. From then on the agent makes no system calls, so it may be unable
     /// to store new arcs, and new threads and children are not counted.
     pub frozen: u64,
-    /// Number of children that count in this file because they could not make one: see [`BlockHeader::process`].
+    /// Number of children that count in this file because they could not create a file of their own: see
+    /// [`BlockHeader::process`].
     pub guests: u64,
     /// Number of children that are counted nowhere.
     pub lost_children: u64,
-    /// Number of executed programs about which the injector could not be asked.
+    /// The number of executed programs for which the agent could not reach the injector.
     pub lost_programs: u64,
     /// Number of functions that Frida's gum has patched.
     pub frida_patched: u64,
@@ -232,7 +234,7 @@ pub const RECENT_HASH: u32 = 0x9e37_79b1;
 /// Number of low bits that are dropped from that product.
 pub const RECENT_SHIFT: u32 = 32 - RECENT_ENTRIES.trailing_zeros();
 
-/// Offset in a thread block of an arc's word in the table of recent arcs.
+/// Returns the byte offset in a thread block of an arc's word in the table of recent arcs.
 pub const fn recent(key: u64, function: u32) -> u64 {
     let hash = (key as u32).wrapping_add(function).wrapping_mul(RECENT_HASH) >> RECENT_SHIFT;
     RECENT + 8 * hash as u64
@@ -240,7 +242,7 @@ pub const fn recent(key: u64, function: u32) -> u64 {
 
 /// Offset of the first home slot in a thread block.
 pub const SLOTS: u64 = 4096;
-/// Most chunks in which the home slots are committed.
+/// The greatest number of chunks in which the home slots are committed.
 pub const SLOT_CHUNKS: u64 = 8;
 /// First bit of the overflow segments in [`BlockHeader::committed`].
 pub const SEGMENT_BIT: u32 = 16;

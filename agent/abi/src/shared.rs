@@ -28,7 +28,8 @@ macro_rules! shared {
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub struct $name(NonNull<$record>);
 
-        // SAFETY: all that can be reached through the pointer is atomic, and `new` promises that it stays mapped.
+        // SAFETY: all accesses through the pointer are atomic, and the caller of `new` guarantees that the
+        // record stays mapped.
         unsafe impl Send for $name {}
         // SAFETY: as above.
         unsafe impl Sync for $name {}
@@ -146,7 +147,7 @@ shared! {
         process: AtomicU32,
         /// Written by the thread that makes the thread block, before it has an owner.
         index: AtomicU64,
-        /// Written by the owner, and exchanged for 0 by a thread that stops all timers.
+        /// Written by the owner, and replaced with 0 by a thread that stops all timers.
         timer: AtomicU64,
     }
 }
@@ -180,7 +181,7 @@ shared! {
 }
 
 shared! {
-    /// The words of a thread.
+    /// The agent's words of a thread ([`ThreadWords`]).
     ///
     /// The thread and its signal handlers write them; thunks read and write them. The injector writes them while the
     /// thread is stopped.
@@ -199,7 +200,7 @@ shared! {
         landing: AtomicU64,
         /// Written once, before `stack_hi`.
         stack_lo: AtomicU64,
-        /// Written last, so that no address lies within the extent before both are there.
+        /// Written last, so that no address lies within the stack's extent before both words are set.
         stack_hi: AtomicU64,
     }
 }
@@ -222,7 +223,8 @@ shared! {
 impl RegionRef {
     /// Written by the first thread that panics, before `trouble`.
     pub fn panic_file(self) -> &'static [AtomicU64; PANIC_FILE_WORDS] {
-        // SAFETY: as for the other fields. An atomic is as long as its number, and aligned to 8 as the header is.
+        // SAFETY: the caller of `new` has guaranteed that the header stays mapped and that all accesses are
+        // atomic. An `AtomicU64` is as large as a `u64`, and the header is aligned to 8.
         unsafe { &*(&raw const (*self.0.as_ptr()).panic_file).cast() }
     }
 }

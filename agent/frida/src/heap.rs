@@ -1,5 +1,5 @@
-//! The little memory that the crate frida-gum asks for (one counter): not the program's malloc, which may be
-//! hooked. gum itself has a heap of its own.
+//! The allocator for the little memory that the crate frida-gum needs (one counter). It does not use the
+//! program's malloc, which may be hooked. gum itself has a heap of its own.
 #![allow(unsafe_code, reason = "an allocator hands out raw memory")]
 
 use core::alloc::{GlobalAlloc, Layout};
@@ -15,13 +15,13 @@ struct Heap {
     used: AtomicUsize,
 }
 
-// SAFETY: each byte is given away once, by an atomic step.
+// SAFETY: each byte is allocated once, by an atomic operation.
 unsafe impl Sync for Heap {}
 
 #[global_allocator]
 static HEAP: Heap = Heap { bytes: UnsafeCell::new([0; LEN]), used: AtomicUsize::new(0) };
 
-// SAFETY: blocks are disjoint parts of `bytes`, aligned as asked for (up to 64), and never given away again.
+// SAFETY: blocks are disjoint parts of `bytes`, aligned as requested (up to 64), and never allocated again.
 unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let room = |used: usize| {

@@ -1,10 +1,12 @@
-//! Leads the library's calls of the C library to the C library, whatever the program has of those names.
+//! Binds the library's calls of C library functions to the C library, even if the program defines functions
+//! of the same names.
 //!
-//! gum calls some two hundred functions of libc. A program may have functions of its own under such names (`access`,
-//! `time`, `remove`, or a malloc that is to be hooked): libc's calls of itself do not go by them, so it works, but the
-//! dynamic linker leads a library that is preloaded to the program's. So the first thing that runs here looks
-//! each function up where the linker took it from, by name and version, and stores what it finds in place of what
-//! the dynamic linker stored. It calls nothing but IFUNC resolvers of libc's.
+//! gum calls some two hundred functions of libc. A program may have functions of its own under such names
+//! (`access`, `time`, `remove`, or a malloc that is to be hooked): libc's internal calls do not use them, so
+//! such a program works, but the dynamic linker binds the calls of a preloaded library to the program's
+//! functions. So the first constructor here looks up each function by name and version in the library with
+//! which the import was linked, and replaces the address that the dynamic linker has stored. It calls nothing
+//! except IFUNC resolvers of libc.
 //!
 //! Source: System V gABI, chapter 5 (dynamic section); LSB core, 10.7 (symbol versioning); the DT_GNU_HASH format as
 //! in glibc, elf/dl-lookup.c.
@@ -35,7 +37,8 @@ unsafe extern "C" {
 core::arch::global_asm!(".hidden _DYNAMIC");
 
 #[used]
-// SAFETY: as `CONSTRUCTOR`'s. The number comes before all that have none, such as glib's.
+// SAFETY: as `CONSTRUCTOR`'s. The priority number makes it run before all constructors without one, such as
+// glib's.
 #[unsafe(link_section = ".init_array.00000")]
 static FIRST: extern "C" fn() = bind;
 
@@ -57,7 +60,8 @@ fn objects() -> impl Iterator<Item = &'static LinkMap> {
     core::iter::successors(unsafe { _r_debug.objects.as_ref() }, next)
 }
 
-/// The parts of an object's dynamic section that are wanted, by their addresses; 0: there is none.
+/// The addresses of the tables that an object's dynamic section names, or 0 for a table that the object does
+/// not have.
 #[derive(Default)]
 struct Tables {
     strings: u64,
@@ -143,7 +147,8 @@ impl Tables {
         }
     }
 
-    /// The function that an import was linked with. None: it is none, or is not there any more.
+    /// Returns the function with which an import was linked, or `None` if the import is not a function or the
+    /// function does not exist any more.
     ///
     /// # Safety
     /// As `bind`.
@@ -167,7 +172,7 @@ impl Tables {
         }
     }
 
-    /// Name of the library that an import was taken from, and the hash of the version.
+    /// Returns the name of the library with which an import was linked, and the hash of the version.
     ///
     /// # Safety
     /// As `bind`.
@@ -199,7 +204,7 @@ impl Tables {
         }
     }
 
-    /// Where a function of that name and version is.
+    /// Returns the address of the function with this name and version, or `None` if there is none.
     ///
     /// # Safety
     /// As `bind`, and a name must be there.
@@ -238,7 +243,7 @@ impl Tables {
         None
     }
 
-    /// The hash of a definition's version.
+    /// Returns the hash of a definition's version.
     ///
     /// # Safety
     /// As `bind`.
@@ -270,7 +275,7 @@ unsafe fn word(at: u64, offset: u64) -> u32 {
     unsafe { ((at + offset) as *const u32).read_unaligned() }
 }
 
-/// Bytes of a name up to its end.
+/// Returns the bytes of a name up to its NUL.
 fn bytes(name: u64) -> impl Iterator<Item = u8> {
     // SAFETY: names come from string tables; the iterator ends with the NUL.
     (name..).map(|at| unsafe { *(at as *const u8) }).take_while(|&byte| byte != 0)

@@ -1,14 +1,15 @@
 //! Frida's gum inside the profiled program.
 //!
-//! The library is preloaded beside the agent, which has set up all but the patches of the functions that the
-//! plan gives to gum. Its constructor asks the agent for them, has gum lead each function into the agent's
-//! thunk, and looks whether gum did. From then on it does nothing: counting is the thunks' matter. Another one, which
-//! runs first, sees to it that what is called of libc is libc's (`imports.rs`).
+//! The library is preloaded besides the agent, which has set up everything except the patches of the
+//! functions that the plan assigns to gum. The library's constructor asks the agent for these patches, has
+//! gum redirect each function to the agent's thunk, and checks that gum has done so. After that, it does
+//! nothing, because the thunks count. Another constructor, which runs first, makes the library's calls of
+//! libc functions reach libc itself (`imports.rs`).
 //!
-//! It fails open, as the agent does: what gum does not patch stays as it was, and the region file tells how
-//! many it did.
+//! It fails open, as the agent does: a function that gum does not patch stays unchanged, and the region file
+//! holds the number of patched functions.
 //!
-//! Not the standard library: it would bring libgcc_s into programs that have none.
+//! The library does not use the standard library, which would load libgcc_s into programs that have none.
 #![cfg(all(feature = "gum", target_arch = "x86_64", target_os = "linux"))]
 #![no_std]
 
@@ -26,11 +27,12 @@ use frida_gum::interceptor::Interceptor;
 use gprofinject_abi::frida::{ASK, Ask, Orders, Panicked};
 use patches::Patches;
 
-/// The function that the panic handler has to call, a [`Panicked`] ([`Orders::panicked`]). Null: the agent has not been asked yet.
+/// The function that the panic handler has to call, a [`Panicked`] ([`Orders::panicked`]). Null until the
+/// agent has answered.
 static PANICKED: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 
-/// Leaves the code that has panicked, if the agent has called it; the agent reports the panic. Code that runs before the agent is
-/// asked has no way to go on; it sleeps for ever, and uses no processor.
+/// Leaves the code that has panicked, if the agent has called it; the agent reports the panic. Code that
+/// panics before the agent has answered cannot continue; it sleeps for ever without using CPU time.
 #[panic_handler]
 fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
     let panicked = PANICKED.load(Ordering::Relaxed);
@@ -57,8 +59,8 @@ fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
 
 #[used]
 #[allow(unsafe_code, reason = "a section is named")]
-// SAFETY: `.init_array` holds pointers to functions, which the dynamic linker calls once; the arguments are not
-// wanted.
+// SAFETY: `.init_array` holds pointers to functions, which the dynamic linker calls once; the arguments are
+// not used.
 #[unsafe(link_section = ".init_array")]
 static CONSTRUCTOR: extern "C" fn() = constructor;
 
@@ -77,12 +79,12 @@ extern "C" fn constructor() {
     set_errno(errno);
 }
 
-/// Asks the agent for its orders. `None`: there is no agent, or it has left the program as it was.
+/// Asks the agent for its orders. Returns `None` if there is no agent, or if it does not hook the program.
 #[allow(unsafe_code, reason = "a function is found by its name, and writes to memory")]
 fn orders() -> Option<Orders> {
     let mut orders = MaybeUninit::uninit();
-    // SAFETY: a name; nobody else has one like that, so it is the agent's function, which fills in the orders
-    // where it says so.
+    // SAFETY: no other library defines a function of this name, so it is the agent's function, which fills in
+    // the orders if it returns true.
     unsafe {
         let ask = libc::dlsym(libc::RTLD_DEFAULT, ASK.as_ptr());
         if ask.is_null() || !core::mem::transmute::<*mut libc::c_void, Ask>(ask)(orders.as_mut_ptr()) {
@@ -98,18 +100,19 @@ fn orders() -> Option<Orders> {
 /// `orders` must be the address of the agent's [`Orders`].
 #[allow(unsafe_code, reason = "the orders hold pointers")]
 unsafe extern "C" fn carry_out(orders: *mut c_void) {
-    // SAFETY: `constructor` passes the agent's orders, which nobody else uses meanwhile.
+    // SAFETY: `constructor` passes the agent's orders, which no other code uses meanwhile.
     let orders = unsafe { &*orders.cast::<Orders>() };
     // SAFETY: the orders are the agent's, whose plan stays mapped; it has compared the patches with the program's text.
     let patches = unsafe { Patches::new(orders) };
     let begun = nanoseconds();
     if patches.any() && patches.may_be_made() {
-        // Both stay: with the last handle gum would put the original bytes back.
+        // Both handles are kept, because gum would restore the original bytes when the last one is dropped.
         let gum = Gum::obtain();
         let mut interceptor = Interceptor::obtain(&gum);
         interceptor.begin_transaction();
         for (function, thunk) in patches.to_be_made() {
-            // Its own trampoline to the original is not wanted: the thunk goes on in the body that was planned.
+            // gum's own trampoline to the original function is not used, because the thunk continues in the
+            // body that the plan contains.
             let _ = interceptor.replace_fast(function, thunk);
         }
         interceptor.end_transaction();

@@ -1,4 +1,4 @@
-//! The patches that are gum's: what they need, and whether they have been made.
+//! The patches that gum writes: checks whether gum can write them, and whether it has written them.
 #![allow(unsafe_code, reason = "it reads and protects the program's text, and the orders hold a pointer")]
 
 use core::ffi::c_void;
@@ -8,10 +8,10 @@ use gprofinject_abi::frida::Orders;
 use gprofinject_abi::plan::{Maker, Patch};
 use gprofinject_abi::region::PAGE;
 
-/// Bytes of `jmp rel32`.
+/// The length in bytes of `jmp rel32`.
 const JUMP: usize = 5;
 
-/// The protection of text. (The agent gives no orders for a program that has it writable.)
+/// The memory protection of the text. (The agent gives no orders if the program's text is writable.)
 const CODE: i32 = libc::PROT_READ | libc::PROT_EXEC;
 
 pub(crate) struct Patches {
@@ -28,7 +28,7 @@ impl Patches {
         Patches { all, bias: orders.bias }
     }
 
-    /// First record of each, with those behind it.
+    /// Returns the first record of each patch together with the records that follow it.
     fn each(&self) -> impl Iterator<Item = (&Patch, &[Patch])> {
         self.all.iter().enumerate().filter(|(_, patch)| patch.by == Maker::Frida.code()).map(|(n, patch)| {
             let behind = self.all.get(n + 1..).unwrap_or_default();
@@ -41,10 +41,11 @@ impl Patches {
         self.each().next().is_some()
     }
 
-    /// Whether gum will get what it takes: where it gets no memory, or cannot make the text writable and executable,
-    /// it ends the process.
+    /// Returns whether gum will get the resources that it needs. If gum gets no memory, or cannot make the
+    /// text writable and executable, it aborts the process.
     pub(crate) fn may_be_made(&self) -> bool {
-        /// What gum takes for a start, and for each function, with room to spare.
+        /// The memory in bytes that gum needs at its start, and for each function, both rounded up
+        /// generously.
         const HEAP: usize = 16 << 20;
         const EACH: usize = 2048;
         let memory = HEAP + EACH * self.each().count();
@@ -58,12 +59,13 @@ impl Patches {
         got && self.protect(CODE | libc::PROT_WRITE) & self.protect(CODE)
     }
 
-    /// gum leaves the pages that it has patched writable.
+    /// Makes the patched pages read-only again, because gum leaves them writable.
     pub(crate) fn close(&self) {
         self.protect(CODE);
     }
 
-    /// Sets the protection of all pages that are to be patched. A limit or a policy may be against it.
+    /// Sets the protection of all pages that will be patched. A resource limit or a security policy may
+    /// forbid it.
     fn protect(&self, access: i32) -> bool {
         let page = |address: u64| address.wrapping_add(self.bias) & !(PAGE - 1);
         let set = |from: u64, to: u64| {
@@ -100,7 +102,7 @@ impl Patches {
         })
     }
 
-    /// How many functions begin with the jump that they should.
+    /// Returns the number of functions that begin with the planned jump.
     pub(crate) fn made(&self) -> u64 {
         let jumps = |patch: &Patch| {
             self.text(patch).is_some_and(|text| text.get(..JUMP) == patch.replacement.get(..JUMP))
@@ -108,10 +110,10 @@ impl Patches {
         self.each().filter(|(first, _)| jumps(first)).count() as u64
     }
 
-    /// What stands there now.
+    /// Returns the bytes that are at the address now.
     fn text(&self, patch: &Patch) -> Option<&[u8]> {
         let len = patch.len as usize;
-        // SAFETY: in the program's text, whose bytes nobody else changes meanwhile.
+        // SAFETY: the address is in the program's text, whose bytes no other code changes meanwhile.
         (len <= patch.original.len()).then(|| unsafe {
             slice::from_raw_parts(patch.address.wrapping_add(self.bias) as *const u8, len)
         })

@@ -126,12 +126,12 @@ fn counted(number: u32, return_address: u64, cfa: u64) -> Next {
 enum Entry {
     /// By a call from the program's text.
     Text,
-    /// From code that is not the program's.
+    /// By a call from code outside the program's text.
     Callback,
     /// By a jump from a hooked function, whose exit label the return slot contains. The callee takes over the frame
     /// and this cell.
     Tail(CellRef),
-    /// A jump table of the function led back to its first instruction.
+    /// By a jump through the function's own jump table back to its first instruction.
     Loop,
 }
 

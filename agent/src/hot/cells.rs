@@ -146,7 +146,8 @@ pub(crate) extern "C" fn enter(number: u32, _return_address: u64, cfa: u64) -> N
     Next::body(agent, record)
 }
 
-/// Makes the region around an address the thread's window. A signal handler sees the old shadow or the new one.
+/// Makes the region that holds `cfa` the thread's window. A signal handler sees either the old or the new
+/// shadow. Returns `false` if there is no memory for a shadow.
 fn move_window(cfa: u64) -> bool {
     let Some(shadow) = shadow(cfa, true) else { return false };
     words::get().cells().store(shadow, Ordering::Relaxed);

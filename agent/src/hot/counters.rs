@@ -16,7 +16,8 @@ pub(crate) fn count_in(agent: &Agent, block: u64) {
         return;
     }
     if agent.fsgsbase {
-        // SAFETY: the set-up has found in AT_HWCAP2 that the kernel allows the instruction. Programs do not use gs.
+        // SAFETY: the set-up has checked in AT_HWCAP2 that the kernel allows the instruction. Programs do not
+        // use gs.
         unsafe { asm!("wrgsbase {}", in(reg) block, options(nostack, nomem, preserves_flags)) };
     } else {
         let _ = task::set_gs(block);

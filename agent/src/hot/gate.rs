@@ -392,7 +392,7 @@ global_asm!(
     ".cfi_endproc",
     ".size gpi_tail, . - gpi_tail",
     //
-    // Results may be in any register but r11, whose old value is at CFA-16.
+    // The function's results may be in any register except r11, whose old value is at CFA-16.
     ".p2align 4",
     ".type gpi_exit, @function",
     "gpi_exit:",                    // rsp = CFA

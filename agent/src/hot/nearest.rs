@@ -16,7 +16,7 @@ impl Nearest {
         if self.link <= cfa {
             return 0;
         }
-        // Both are multiples of 8. A link may lead from a signal stack to the thread's own.
+        // Both are multiples of 8. A link may refer from a signal stack to the thread's own stack.
         match (self.link - cfa) / 8 + 1 {
             link if link <= u64::from(u32::MAX) => link as u32,
             _ => 0,

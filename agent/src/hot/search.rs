@@ -94,7 +94,7 @@ impl<'a> Search<'a> {
         let mut at = start;
         while at <= self.end {
             let next = (at & !(REGION - 1)) + REGION;
-            // The next region has a shadow of its own, or none.
+            // The next region may have another shadow, or none.
             let Some(cells) = shadow(at, false) else {
                 at = next;
                 continue;

@@ -28,7 +28,7 @@ global_asm!(
     ".globl gpi_restorer",
     ".hidden gpi_restorer",
     ".type gpi_restorer, @function",
-    "nop", // unwinders look up the byte before
+    "nop", // unwinders look up the return address minus one
     "gpi_restorer:",
     "mov eax, {rt_sigreturn}",
     "syscall",
@@ -40,7 +40,10 @@ unsafe extern "C" {
     fn gpi_restorer();
 }
 
-/// Installs the handler.
+/// Installs the signal handler for samples.
+///
+/// # Errors
+/// Returns the error number of rt_sigaction.
 pub(crate) fn prepare() -> Result<(), i32> {
     let action = task::SignalAction {
         handler: tick as *const () as u64,

@@ -28,7 +28,7 @@ use gprofinject_abi::{REGION_SUFFIX, ask};
 static FORK: AtomicU64 = AtomicU64::new(0);
 static CLONE: AtomicU64 = AtomicU64::new(0);
 
-/// Finds the C library's functions.
+/// Looks up the C library's functions.
 pub(crate) fn prepare(dynamic_linker: u64) {
     FORK.store(lookup::function(dynamic_linker, b"_Fork"), Ordering::Relaxed);
     CLONE.store(lookup::function(dynamic_linker, b"clone"), Ordering::Relaxed);
@@ -219,7 +219,7 @@ mod offered {
         naked_asm!(
             "test edx, {clone_vm}",
             "jnz 2f",
-            "test rdi, rdi", // no function: an error, as the real one says
+            "test rdi, rdi", // no function: an error, as from the real function
             "jz 2f",
             "mov rax, [rsp+8]", // the seventh argument
             "push rbp",

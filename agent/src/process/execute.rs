@@ -297,7 +297,8 @@ unsafe fn string<'t>(text: *const u8) -> &'t [u8] {
 /// # Safety
 /// `entry` must be NUL-terminated.
 unsafe fn value_of<'t>(entry: *const u8, prefix: &[u8]) -> Option<&'t [u8]> {
-    // SAFETY: the comparison ends at the first difference, so at the NUL at the latest.
+    // SAFETY: the caller has promised that `entry` is NUL-terminated, and the comparison ends at the first
+    // difference, so at the NUL at the latest.
     unsafe {
         let same = prefix.iter().enumerate().all(|(i, b)| *entry.add(i) == *b);
         same.then(|| string(entry.add(prefix.len())))

@@ -74,7 +74,7 @@ pub(crate) struct Agent {
     pub(crate) pid: u32,
     /// Whether this is a forked child that is not followed: its hooks work, but its counts are discarded.
     pub(crate) counts_nowhere: bool,
-    /// Whether this is a forked child that counts in an ancestor's file because it could not make one.
+    /// Whether this is a forked child that counts in an ancestor's file because it could not create its own.
     pub(crate) guest: bool,
 }
 

@@ -14,7 +14,7 @@ pub(crate) struct PlanFile(&'static [u8]);
 
 impl PlanFile {
     /// # Errors
-    /// The errno.
+    /// Returns the error number (errno) of the failed system call.
     pub(crate) fn map(files: &Files<'_>) -> Result<PlanFile, i32> {
         files.plan(|fd| {
             let len = files::file_size(fd)?;
