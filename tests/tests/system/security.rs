@@ -242,7 +242,7 @@ fn told_to_end_while_another_is_at_work() {
     let Some((place, _)) = attack("told_to_end_while_another_is_at_work") else { return };
     let hostile = Hostile::new(&compiled(&place, "hostile"), &["none"]);
     let maps = fs::File::open(format!("/proc/{}/maps", hostile.pid())).unwrap();
-    maps.lock().unwrap();
+    rustix::fs::flock(&maps, rustix::fs::FlockOperation::LockExclusive).unwrap();
     // Root holds that lock, so gprofinject waits as long as an order takes.
     let mut attached = place.command(&["--pid", &hostile.pid()]).stderr(Stdio::null()).spawn().unwrap();
     std::thread::sleep(Duration::from_secs(4));
