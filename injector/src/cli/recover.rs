@@ -172,7 +172,7 @@ impl Recovery<'_> {
             bail!(trouble);
         }
         let Some((finished, state)) = counted else { return Ok(Life::Ended) };
-        if let Some(damage) = &finished.collected.damage {
+        if let Some(damage) = &finished.account.damage {
             self.voice.warn(damage);
         }
         if finished.is_worth_writing(state) {
@@ -192,7 +192,7 @@ impl Recovery<'_> {
     }
 
     fn write(&mut self, name: &str, pid: u32, profilee: &Profilee, finished: &Finished) -> Result<()> {
-        let (calls, placed) = (finished.collected.calls(), &finished.placed);
+        let (calls, placed) = (finished.profile.calls(), &finished.placed);
         let before = self.written.entry(pid).or_default();
         if name != FIRST && calls == 0 && placed.inside == 0 {
             return Ok(());

@@ -1,71 +1,90 @@
 //! Counts that the user has set to zero while the process continues to count.
 
-use gmon::Arc;
-
-use crate::profile::collect::Collected;
+use crate::profile::collect::Account;
+use crate::profile::model::{Arc, ModuleIndex, Place, Profile};
 use crate::program::planned::Planned;
 use crate::sampling::histogram::Histogram;
 
 /// What had been counted when the counts were last set to zero. The counters themselves belong to the process
 /// and are not changed.
-#[derive(Debug, Default)]
 pub(crate) struct Baseline {
-    pub(crate) arcs: Vec<Arc>,
-    /// The values of the basic-block counters.
-    pub(crate) counters: Vec<u64>,
-    /// The samples that the agent has taken.
-    pub(crate) samples: Option<Histogram>,
+    /// The counts. Of the samples, only those that the agent has taken.
+    pub(crate) profile: Profile,
     pub(crate) lost_calls: u64,
     pub(crate) bare_calls: u64,
 }
 
 impl Baseline {
     /// Subtracts this baseline, which leaves what was counted since.
-    pub(crate) fn subtract(&self, collected: &mut Collected, histogram: &mut Histogram) {
-        let mut before = self.arcs.iter().peekable();
-        for arc in &mut collected.arcs {
-            // Both lists are sorted.
-            while before.next_if(|old| (old.from, old.to) < (arc.from, arc.to)).is_some() {}
-            if let Some(old) = before.next_if(|old| (old.from, old.to) == (arc.from, arc.to)) {
-                arc.count = arc.count.saturating_sub(old.count);
-            }
-        }
-        collected.arcs.retain(|arc| arc.count > 0);
-        for (count, before) in collected.counters.iter_mut().zip(&self.counters) {
-            *count = count.saturating_sub(*before);
-        }
-        collected.lost_calls = collected.lost_calls.saturating_sub(self.lost_calls);
-        collected.bare_calls = collected.bare_calls.saturating_sub(self.bare_calls);
-        if let Some(samples) = &self.samples {
-            histogram.subtract(samples);
-        }
+    pub(crate) fn subtract(&self, profile: &mut Profile, account: &mut Account) {
+        profile.subtract(&self.profile);
+        account.lost_calls = account.lost_calls.saturating_sub(self.lost_calls);
+        account.bare_calls = account.bare_calls.saturating_sub(self.bare_calls);
     }
 
     /// Returns the bytes of the file beside the counters that `--recover` reads.
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let arcs = self.arcs.iter().flat_map(|arc| [arc.from, arc.to, arc.count]);
-        let head = [self.lost_calls, self.bare_calls, self.arcs.len() as u64, self.counters.len() as u64];
-        let counters = self.counters.iter().copied();
-        let words = head.into_iter().chain(arcs).chain(counters);
-        let mut bytes: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
-        bytes.extend(self.samples.iter().flat_map(Histogram::encode));
+        let Profile { modules, arcs, .. } = &self.profile;
+        let mut words = vec![self.lost_calls, self.bare_calls, arcs.len() as u64];
+        let end = |place: Place| [u64::from(place.module), place.address];
+        words.extend(
+            arcs.iter().flat_map(|arc| [end(arc.from), end(arc.to)].concat().into_iter().chain([arc.count])),
+        );
+        let mut bytes: Vec<u8> = words.into_iter().flat_map(u64::to_le_bytes).collect();
+        for module in modules {
+            let samples = module.samples.encode();
+            let values = &module.counters.values;
+            let head = [values.len() as u64, (samples.len() / 8) as u64];
+            bytes.extend(head.iter().chain(values).flat_map(|word| word.to_le_bytes()));
+            bytes.extend(samples);
+        }
         bytes
     }
 
-    /// Decodes the bytes that [`Baseline::encode`] has returned. Returns `None` if they are damaged.
-    pub(crate) fn decode(bytes: &[u8], planned: &Planned) -> Option<Baseline> {
-        let word = |n: usize| Some(u64::from_le_bytes(*bytes.get(8 * n..)?.first_chunk()?));
-        // The number of entries is bounded by the number of bytes.
-        let number = |n| usize::try_from(word(n)?).ok().filter(|number| *number <= bytes.len() / 8);
-        let (count, blocks) = (number(2)?, number(3)?);
-        let arc =
-            |n: usize| Some(Arc { from: word(4 + 3 * n)?, to: word(5 + 3 * n)?, count: word(6 + 3 * n)? });
-        let arcs = (0..count).map(arc).collect::<Option<Vec<Arc>>>()?;
-        let first = 4 + 3 * count;
-        let counters = (0..blocks).map(|n| word(first + n)).collect::<Option<Vec<u64>>>()?;
-        let mut samples = Histogram::new(planned.shape);
-        samples.add_encoded(bytes.get(8 * (first + blocks)..)?);
-        let (lost_calls, bare_calls) = (word(0)?, word(1)?);
-        Some(Baseline { arcs, counters, samples: Some(samples), lost_calls, bare_calls })
+    /// Decodes the bytes that [`Baseline::encode`] has returned for a process whose only module is the program.
+    /// Returns `None` if they are damaged.
+    pub(crate) fn decode(bytes: &[u8], program: &'static Planned<'static, 'static>) -> Option<Baseline> {
+        let mut words = Words(bytes);
+        let (lost_calls, bare_calls, arcs) = (words.next()?, words.next()?, words.len()?);
+        let mut profile = Profile::of_program(program, 0);
+        for _ in 0..arcs {
+            let (from, to, count) = (words.place()?, words.place()?, words.next()?);
+            profile.arcs.push(Arc { from, to, count });
+        }
+        for module in &mut profile.modules {
+            let (values, samples) = (words.len()?, words.len()?);
+            module.counters.values = (0..values).map(|_| words.next()).collect::<Option<_>>()?;
+            module.samples = Histogram::new(module.program.shape);
+            module.samples.add_encoded(words.take(samples)?);
+        }
+        Some(Baseline { profile, lost_calls, bare_calls })
+    }
+}
+
+/// The rest of an encoded baseline.
+struct Words<'b>(&'b [u8]);
+
+impl<'b> Words<'b> {
+    fn next(&mut self) -> Option<u64> {
+        let (word, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(u64::from_le_bytes(*word))
+    }
+
+    /// Returns a number of words, of which there cannot be more than there are left.
+    fn len(&mut self) -> Option<usize> {
+        let len = usize::try_from(self.next()?).ok()?;
+        (len <= self.0.len() / 8).then_some(len)
+    }
+
+    fn place(&mut self) -> Option<Place> {
+        Some(Place { module: ModuleIndex::try_from(self.next()?).ok()?, address: self.next()? })
+    }
+
+    /// Returns the bytes of the next `len` words.
+    fn take(&mut self, len: usize) -> Option<&'b [u8]> {
+        let (words, rest) = self.0.split_at_checked(8 * len)?;
+        self.0 = rest;
+        Some(words)
     }
 }

@@ -1,4 +1,4 @@
-//! From the counters in a region file to arcs between link addresses.
+//! From a region file to a profile, and to the agent's account of the run.
 
 use std::io;
 use std::ops::Range;
@@ -7,27 +7,20 @@ use gmon::Arc;
 use gprofinject_abi::region::{CALLER, ROOT, SITE, Slot, TAIL};
 
 use crate::profile::falls;
+use crate::profile::model::{self, Counters, PROGRAM, Profile};
 use crate::program::planned::Planned;
-use crate::sampling::histogram::Histogram;
 use crate::store::region::read::{Counter, Region};
 use crate::store::trouble::{failure, trouble};
 
-/// What the agent of one process has done and counted.
+/// What the agent of one process says about itself: troubles, losses and costs. The counts are in the
+/// [`Profile`].
 #[derive(Debug, Default)]
-pub(crate) struct Collected {
-    /// The arcs, sorted, each pair once.
-    pub(crate) arcs: Vec<Arc>,
-    /// The values of the basic-block counters.
-    pub(crate) counters: Vec<u64>,
-    /// The link address of the instruction at which the process was killed, if it is in a function whose
-    /// basic blocks are counted.
-    pub(crate) stopped: Option<u64>,
+pub(crate) struct Account {
     /// Why the agent has hooked nothing, if so.
     pub(crate) trouble: Option<String>,
     /// What is wrong with the counters themselves.
     pub(crate) damage: Option<String>,
     pub(crate) setup_ns: u64,
-    pub(crate) threads: u64,
     pub(crate) lost_calls: u64,
     pub(crate) lost_threads: u64,
     pub(crate) bare_calls: u64,
@@ -46,23 +39,16 @@ pub(crate) struct Collected {
     pub(crate) committed: u64,
 }
 
-impl Collected {
-    /// The number of counted calls.
-    pub(crate) fn calls(&self) -> u64 {
-        self.arcs.iter().fold(0, |sum, arc| sum.saturating_add(arc.count))
-    }
-}
-
-/// Reads a region file, and adds the agent's samples to the histogram. `crash` is the address of the
-/// instruction that killed the process, if it is known.
-pub(crate) fn collect(
-    region: &Region,
-    planned: &Planned,
-    histogram: &mut Histogram,
-    crash: Option<u64>,
-) -> io::Result<Collected> {
+/// Reads a region file into the profile of its process, to whose samples it adds the agent's. Returns the
+/// agent's account. `crash` is the address of the instruction that killed the process, if it is known.
+///
+/// # Errors
+/// The file cannot be read.
+pub(crate) fn collect(region: &Region, profile: &mut Profile, crash: Option<u64>) -> io::Result<Account> {
+    let Some(module) = profile.modules.first_mut() else { return Ok(Account::default()) };
+    let planned = module.program;
     let (report, is_damaged) = region.report()?;
-    let mut collected = Collected {
+    let mut account = Account {
         trouble: trouble(&report),
         setup_ns: report.setup_ns,
         lost_calls: report.lost_calls,
@@ -76,21 +62,39 @@ pub(crate) fn collect(
         frida_ns: report.frida_ns,
         committed: region.committed(),
         damage: if is_damaged { Some(OVERWRITTEN.to_owned()) } else { failure(&report) },
-        ..Collected::default()
     };
     let threads = region.threads()?;
-    collected.threads = threads.count;
-    collected.lost_calls = collected.lost_calls.saturating_add(threads.lost_calls);
-    histogram.outside = histogram.outside.saturating_add(report.samples_outside);
-    region.histogram(|first, counts| histogram.add_bins(first, counts))?;
+    profile.threads = threads.count;
+    account.lost_calls = account.lost_calls.saturating_add(threads.lost_calls);
+    let samples = &mut module.samples;
+    samples.outside = samples.outside.saturating_add(report.samples_outside);
+    region.histogram(|first, counts| samples.add_bins(first, counts))?;
 
     if !planned.blocks_only {
-        collected.arcs = arcs(region, planned, report.bias, &mut collected.damage)?;
+        profile.arcs = arcs(region, planned, report.bias, &mut account.damage)?;
     }
-    collected.counters = region.block_counters()?;
-    collected.stopped =
+    let stopped =
         crash.and_then(|at| planned.original(at.wrapping_sub(report.bias).wrapping_sub(planned.shape.arena)));
-    Ok(collected)
+    module.counters = Counters { values: region.block_counters()?, stopped };
+    Ok(account)
+}
+
+/// Reads what a child has counted in its parent's file, which is only calls and basic blocks, into the profile
+/// of the child. Returns the account.
+///
+/// # Errors
+/// The file cannot be read.
+pub(crate) fn collect_guest(region: &Region, profile: &mut Profile) -> io::Result<Account> {
+    let mut account = Account::default();
+    let Some(module) = profile.modules.first_mut() else { return Ok(account) };
+    if !module.program.blocks_only {
+        let bias = region.report()?.0.bias;
+        profile.arcs = arcs(region, module.program, bias, &mut account.damage)?;
+    }
+    module.counters.values = region.block_counters()?;
+    let threads = region.threads()?;
+    (profile.threads, account.lost_calls) = (threads.count, threads.lost_calls);
+    Ok(account)
 }
 
 const OVERWRITTEN: &str =
@@ -98,23 +102,13 @@ const OVERWRITTEN: &str =
 const TOO_MANY: &str = "the file of the counters names more pairs of caller and function than a program can have: \
                         the program has overwritten it, and some are left out";
 
-/// Returns what a child has counted in its parent's file: only calls and basic blocks.
-///
-/// # Errors
-/// The file cannot be read.
-pub(crate) fn collect_guest(region: &Region, planned: &Planned) -> io::Result<Collected> {
-    let mut collected = Collected::default();
-    if !planned.blocks_only {
-        let bias = region.report()?.0.bias;
-        collected.arcs = arcs(region, planned, bias, &mut collected.damage)?;
-    }
-    collected.counters = region.block_counters()?;
-    let threads = region.threads()?;
-    (collected.threads, collected.lost_calls) = (threads.count, threads.lost_calls);
-    Ok(collected)
-}
-
-fn arcs(region: &Region, planned: &Planned, bias: u64, damage: &mut Option<String>) -> io::Result<Vec<Arc>> {
+/// Returns the arcs of the program, sorted, each pair once. `damage` is set if there are too many.
+fn arcs(
+    region: &Region,
+    planned: &Planned,
+    bias: u64,
+    damage: &mut Option<String>,
+) -> io::Result<Vec<model::Arc>> {
     let mut arcs = Vec::new();
     let mut is_full = false;
     region.counters(&slot_owners(planned), |counter| {
@@ -127,7 +121,8 @@ fn arcs(region: &Region, planned: &Planned, bias: u64, damage: &mut Option<Strin
     if is_full {
         *damage = Some(TOO_MANY.to_owned());
     }
-    Ok(falls::without(summed(arcs), planned))
+    let arcs = falls::without(summed(arcs), planned);
+    Ok(arcs.into_iter().map(|arc| model::Arc::inside(PROGRAM, arc)).collect())
 }
 
 /// The number of different arcs that are read at most. The linker of the largest programs has a hundredth of

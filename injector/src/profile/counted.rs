@@ -2,7 +2,7 @@
 
 use crate::os::sys;
 use crate::profile::baseline::Baseline;
-use crate::profile::collect::{self, Collected};
+use crate::profile::collect::{self, Account};
 use crate::profile::gmon_out;
 use crate::profile::model::Profile;
 use crate::profile::placement::Placed;
@@ -13,7 +13,8 @@ use crate::store::region::layout::AgentState;
 
 /// The profile of one program in one process.
 pub(crate) struct Finished {
-    pub(crate) collected: Collected,
+    pub(crate) profile: Profile,
+    pub(crate) account: Account,
     pub(crate) placed: Placed,
     pub(crate) bytes: Vec<u8>,
 }
@@ -22,7 +23,7 @@ impl Finished {
     /// Whether the process has executed its program, as far as that is known. If it could not, its counters
     /// are as they were created. If they contain anything else, or are missing, the process had begun.
     pub(crate) fn is_worth_writing(&self, state: AgentState) -> bool {
-        state != AgentState::New || self.collected.damage.is_some() || self.collected.calls() > 0
+        state != AgentState::New || self.account.damage.is_some() || self.profile.calls() > 0
     }
 }
 
@@ -37,25 +38,27 @@ pub(crate) fn counted(
     baseline: Option<&Baseline>,
     troubles: &mut Vec<String>,
 ) -> Option<(Finished, AgentState)> {
-    let planned = profilee.planned;
-    let mut histogram = samples.unwrap_or_else(|| Histogram::new(planned.shape));
+    let mut profile = Profile::of_program(profilee.planned, rate);
+    if let (Some(module), Some(samples)) = (profile.modules.first_mut(), samples) {
+        module.samples = samples;
+    }
     let mut state = AgentState::Armed;
-    let mut collected = Collected::default();
+    let mut account = Account::default();
     if let (Some(region), Some((_, layout))) = (region, &profilee.plan) {
         let read = region.open(layout).and_then(|region| {
             state = region.report()?.0.state;
-            collect::collect(&region, planned, &mut histogram, crash)
+            collect::collect(&region, &mut profile, crash)
         });
         match read {
-            Ok(read) => collected = read,
+            Ok(read) => account = read,
             Err(error) => troubles.push(format!("counters cannot be read: {}", sys::reason(&error))),
         }
     }
     if let Some(baseline) = baseline {
-        baseline.subtract(&mut collected, &mut histogram);
+        baseline.subtract(&mut profile, &mut account);
     }
-    match gmon_out::encode(&Profile::of_program(planned, &collected, &histogram, rate)) {
-        Ok((bytes, placed)) => Some((Finished { collected, placed, bytes }, state)),
+    match gmon_out::encode(&profile) {
+        Ok((bytes, placed)) => Some((Finished { profile, account, placed, bytes }, state)),
         Err(error) => {
             troubles.push(format!("{error:#}"));
             None
@@ -76,18 +79,19 @@ pub(crate) fn guests<S: Iterator<Item = Option<u64>>>(
     let Ok(mut region) = region.open(layout) else { return Vec::new() };
     let mut finished = Vec::new();
     for pid in region.guests().unwrap_or_default() {
-        let read = collect::collect_guest(region.of_guest(pid), profilee.planned);
-        let collected = match read {
-            Ok(collected) => collected,
+        let mut profile = Profile::of_program(profilee.planned, rate);
+        let account = match collect::collect_guest(region.of_guest(pid), &mut profile) {
+            Ok(account) => account,
             Err(error) => {
                 troubles.push(format!("counters cannot be read: {}", sys::reason(&error)));
                 continue;
             }
         };
-        let mut histogram = Histogram::new(profilee.planned.shape);
-        samples(pid).for_each(|place| histogram.add(place));
-        match gmon_out::encode(&Profile::of_program(profilee.planned, &collected, &histogram, rate)) {
-            Ok((bytes, placed)) => finished.push((pid, Finished { collected, placed, bytes })),
+        if let Some(module) = profile.modules.first_mut() {
+            samples(pid).for_each(|place| module.samples.add(place));
+        }
+        match gmon_out::encode(&profile) {
+            Ok((bytes, placed)) => finished.push((pid, Finished { profile, account, placed, bytes })),
             Err(error) => troubles.push(format!("{error:#}")),
         }
     }

@@ -5,7 +5,7 @@ use gmon::{BuildId, Format, Profile};
 use gprofinject_image::instructions::Code;
 
 use crate::profile::collect::summed;
-use crate::profile::model;
+use crate::profile::model::{self, PROGRAM};
 use crate::profile::placement::{Placed, Placement};
 
 /// Lowers counts that would make a gmon.out too long: a count takes one record for each 32 bits of it, and a
@@ -60,14 +60,17 @@ pub(crate) fn encode(profile: &model::Profile) -> Result<(Vec<u8>, Placed)> {
     let mut placement = Placement::new(program, profile.rate);
     placement.add_outside(module.samples.outside);
     module.samples.places().for_each(|(place, count)| placement.add_samples(place, count));
-    module.arcs.iter().for_each(|arc| placement.add_arc(*arc));
+    // An arc with an end in another module has no address in this file.
+    let arcs = profile.arcs.iter().filter_map(|arc| arc.within(PROGRAM));
+    arcs.for_each(|arc| placement.add_arc(arc));
     let (arcs, samples, placed) = placement.finish();
     let mut written = Profile { build_id, arcs: summed(arcs), ..Profile::new(format) };
     // With these, gprof -l finds the count of each line.
     let lines = || Some((Code::parse(program.subject.bytes).ok()?, program.subject.lines()?));
-    written.blocks = match (!module.blocks.is_empty()).then(lines).flatten() {
-        Some((code, lines)) => gmon_report::at_lines(&module.blocks, &code, &lines),
-        None => module.blocks.clone(),
+    let (blocks, _) = module.blocks();
+    written.blocks = match (!blocks.is_empty()).then(lines).flatten() {
+        Some((code, lines)) => gmon_report::at_lines(&blocks, &code, &lines),
+        None => blocks,
     };
     if profile.rate > 0 {
         written.histograms = samples.build().histograms;

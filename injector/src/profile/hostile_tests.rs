@@ -6,7 +6,9 @@ use gprofinject_abi::region::{BlockHeader, Overflow, SLOTS, Slot, counters_offse
 
 use crate::options::{CountArg, EngineArg, HooksArg};
 use crate::os::say::{Level, Voice};
+use crate::profile::baseline::Baseline;
 use crate::profile::counted::{counted, guests};
+use crate::profile::model::{Arc, PROGRAM, Place, Profile};
 use crate::program::filters::Filters;
 use crate::program::plan_cache::PlanCache;
 use crate::program::planner::{self, Planner};
@@ -147,7 +149,7 @@ fn survives(count: Option<CountArg>, seed: u64, cases: u32) {
         assert!(troubles.is_empty(), "case {case}: {troubles:?}");
         gmon::read(&finished.bytes).unwrap_or_else(|error| panic!("case {case}: {error}"));
         assert!(finished.bytes.len() < 80 << 20, "case {case}: {}", finished.bytes.len());
-        damaged += u32::from(finished.collected.damage.is_some());
+        damaged += u32::from(finished.account.damage.is_some());
         let none = |_| std::iter::empty();
         for (pid, guest) in guests(&region, profilee, none, 100, &mut troubles) {
             assert!((1..=1 << 22).contains(&pid), "case {case}: {pid}");
@@ -186,11 +188,8 @@ fn a_sound_region_is_not_called_damaged() {
     let mut troubles = Vec::new();
     let counted = counted(Some(&region), profilee, None, None, 100, None, &mut troubles);
     let (finished, state) = counted.expect("a profile");
-    assert_eq!(
-        (state, &finished.collected.damage, finished.collected.threads),
-        (AgentState::Armed, &None, 2)
-    );
-    assert!(finished.collected.calls() > 0 && troubles.is_empty());
+    assert_eq!((state, &finished.account.damage, finished.profile.threads), (AgentState::Armed, &None, 2));
+    assert!(finished.profile.calls() > 0 && troubles.is_empty());
     let guests = guests(&region, profilee, |_| std::iter::empty(), 100, &mut troubles);
     assert_eq!(guests.iter().map(|(pid, _)| *pid).collect::<Vec<_>>(), [4242]);
 }
@@ -216,4 +215,35 @@ fn more_arcs_than_fit_are_left_out() {
     let bytes = counted.expect("a profile").0.bytes;
     assert!(bytes.len() < 40 << 20, "{}", bytes.len());
     assert!(gmon::read(&bytes).expect("a profile").arcs.len() > 500);
+}
+
+#[test]
+fn a_baseline_is_read_back_or_refused() {
+    let profilee = program(None);
+    let mut profile = Profile::of_program(profilee.planned, 0);
+    let place = |address| Place { module: PROGRAM, address };
+    profile.arcs = (1..20).map(|n| Arc { from: place(n), to: place(2 * n), count: n }).collect();
+    let module = profile.modules.first_mut().expect("the program");
+    module.counters.values = vec![7, 0, u64::MAX];
+    module.samples.outside = 3;
+    module.samples.add(Some(profilee.planned.shape.text.0));
+    let baseline = Baseline { profile, lost_calls: 5, bare_calls: 6 };
+    let bytes = baseline.encode();
+    let read = Baseline::decode(&bytes, profilee.planned).expect("undamaged");
+    assert_eq!(read.encode(), bytes);
+    assert_eq!((read.profile.arcs, read.lost_calls, read.bare_calls), (baseline.profile.arcs, 5, 6));
+    for len in 0..bytes.len() {
+        assert!(Baseline::decode(&bytes[..len], profilee.planned).is_none(), "{len}");
+    }
+    let mut random = Random(0x5851_f42d_4c95_7f2d);
+    for _ in 0..20_000 {
+        let mut damaged = bytes.clone();
+        for _ in 0..=random.below(3) {
+            let at = random.below(damaged.len() as u64 / 8) as usize * 8;
+            damaged[at..at + 8].copy_from_slice(&random.word().to_le_bytes());
+        }
+        if let Some(read) = Baseline::decode(&damaged, profilee.planned) {
+            assert!(read.encode().len() <= damaged.len());
+        }
+    }
 }

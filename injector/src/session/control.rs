@@ -9,6 +9,7 @@ use gmon::output::Target;
 use crate::options::Verb;
 use crate::os::sys;
 use crate::profile::baseline::Baseline;
+use crate::profile::collect::Account;
 use crate::profile::counted::{Finished, counted};
 use crate::program::profilee::Profilee;
 use crate::sampling::histogram::Histogram;
@@ -105,7 +106,7 @@ impl Family<'_> {
         let samples = finished.placed.inside + finished.placed.outside;
         Ok(format!(
             "process {pid}, up to now: {}{}; gprof {} {}",
-            calls_and_samples(finished.collected.calls(), samples),
+            calls_and_samples(finished.profile.calls(), samples),
             stood_still(pause),
             quoted(&profilee.symbols_beside(self.output, &path).0),
             quoted(path.as_os_str())
@@ -130,14 +131,12 @@ impl Family<'_> {
         {
             region.histogram(|first, counts| agents.add_bins(first, counts))?;
         }
-        let collected = finished.collected;
-        let baseline = Baseline {
-            lost_calls: collected.lost_calls,
-            bare_calls: collected.bare_calls,
-            arcs: collected.arcs,
-            counters: collected.counters,
-            samples: Some(agents),
-        };
+        let Finished { mut profile, account, .. } = finished;
+        if let Some(module) = profile.modules.first_mut() {
+            module.samples = agents;
+        }
+        let Account { lost_calls, bare_calls, .. } = account;
+        let baseline = Baseline { profile, lost_calls, bare_calls };
         if let Some(folder) = &self.folder {
             folder.keep_baseline(&member.name, &baseline.encode());
         }

@@ -235,8 +235,8 @@ impl<'s> Family<'s> {
     }
 
     fn write_other(&mut self, pid: i32, profilee: &'static Profilee, finished: Finished) {
-        let Finished { collected, placed, bytes } = finished;
-        let calls = collected.calls();
+        let Finished { profile, account, placed, bytes } = finished;
+        let calls = profile.calls();
         // An empty profile would be of no use.
         if calls == 0 && placed.inside == 0 {
             return;
@@ -255,8 +255,9 @@ impl<'s> Family<'s> {
                     file: written.path,
                     symbols,
                     calls,
+                    threads: profile.threads,
                     placed,
-                    collected,
+                    account,
                 });
             }
             Err(error) => self.troubles.push(format!("{error:#}")),
@@ -286,7 +287,7 @@ impl<'s> Family<'s> {
             sampling.take(0)
         });
         let (mut finished, _) = self.counted(0, samples, crash)?;
-        finished.collected.trouble = finished.collected.trouble.or_else(|| unplaced.cloned());
+        finished.account.trouble = finished.account.trouble.or_else(|| unplaced.cloned());
         Some(finished)
     }
 
@@ -302,7 +303,7 @@ impl<'s> Family<'s> {
         let (profilee, baseline) = (member.profilee, member.baseline.as_ref());
         let counted =
             counted(region.as_ref(), profilee, samples, crash, self.rate, baseline, &mut self.troubles)?;
-        self.troubles.extend(counted.0.collected.damage.clone());
+        self.troubles.extend(counted.0.account.damage.clone());
         Some(counted)
     }
 

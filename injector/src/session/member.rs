@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use crate::os::sys::Handle;
 use crate::profile::baseline::Baseline;
-use crate::profile::collect::Collected;
+use crate::profile::collect::Account;
 use crate::profile::placement::Placed;
 use crate::program::profilee::Profilee;
 use crate::target::grip::Grip;
@@ -49,6 +49,7 @@ pub(crate) struct Other {
     /// The file in which gprof finds the names of its functions.
     pub(crate) symbols: OsString,
     pub(crate) calls: u64,
+    pub(crate) threads: u64,
     pub(crate) placed: Placed,
-    pub(crate) collected: Collected,
+    pub(crate) account: Account,
 }

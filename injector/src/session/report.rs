@@ -12,7 +12,8 @@ use serde::Serialize;
 
 use crate::os::child::Ending;
 use crate::os::say::Voice;
-use crate::profile::collect::Collected;
+use crate::profile::collect::Account;
+use crate::profile::model::Profile;
 use crate::profile::placement::{Placed, Unseen};
 use crate::program::planned::Planned;
 use crate::session::member::Other;
@@ -146,7 +147,8 @@ pub(crate) struct Run<'r> {
     pub(crate) engine: &'static str,
     pub(crate) binary: &'r Path,
     pub(crate) ending: Ending,
-    pub(crate) collected: &'r Collected,
+    pub(crate) profile: &'r Profile,
+    pub(crate) account: &'r Account,
     pub(crate) placed: Placed,
     pub(crate) sampler: &'static str,
     pub(crate) rate: u32,
@@ -161,8 +163,8 @@ pub(crate) struct Run<'r> {
 
 impl Run<'_> {
     fn hooked(&self) -> usize {
-        let patched = self.planned.hooked().saturating_sub(self.collected.unpatched as usize);
-        if self.collected.trouble.is_some() { 0 } else { patched }
+        let patched = self.planned.hooked().saturating_sub(self.account.unpatched as usize);
+        if self.account.trouble.is_some() { 0 } else { patched }
     }
 
     /// Returns what was counted in basic blocks, or `None` if they were not to be counted.
@@ -174,22 +176,22 @@ impl Run<'_> {
                 *uncounted_by_reason.entry(why.name()).or_default() += 1;
             }
         }
-        if self.collected.trouble.is_some() {
+        if self.account.trouble.is_some() {
             return Some(Blocks { functions: 0, uncounted_by_reason, found: 0, executed: 0, counters: 0 });
         }
         let (functions, found) = plan.counted();
-        let (_, executed) = plan.block_counts(&self.collected.counters, self.collected.stopped);
+        let executed = self.profile.modules.first().map_or(0, |program| program.blocks().1);
         Some(Blocks { functions, uncounted_by_reason, found, executed, counters: plan.counter_bytes() / 8 })
     }
 
     fn removed(&self) -> usize {
-        let agent = self.planned.plan.is_some() && self.collected.trouble.is_none();
+        let agent = self.planned.plan.is_some() && self.account.trouble.is_none();
         self.planned.image().filter(|_| agent).map_or(0, |image| image.removed.len())
     }
 
     /// Returns the content of the `--stats` file.
     pub(crate) fn stats(&self) -> Stats {
-        let collected = self.collected;
+        let account = self.account;
         let mut functions = Functions {
             found: self.planned.found(),
             hooked: self.hooked(),
@@ -217,9 +219,9 @@ impl Run<'_> {
             functions,
             unseen: self.placed.unseen.clone(),
             blocks: self.blocks(),
-            calls: collected.calls(),
-            arcs: collected.arcs.len() as u64,
-            threads: collected.threads,
+            calls: self.profile.calls(),
+            arcs: self.profile.arcs.len() as u64,
+            threads: self.profile.threads,
             samples: Samples {
                 sampler: self.sampler,
                 rate: self.rate,
@@ -227,25 +229,25 @@ impl Run<'_> {
                 outside: self.placed.outside,
             },
             lost: Lost {
-                calls: collected.lost_calls,
-                threads: collected.lost_threads,
-                bare_calls: collected.bare_calls,
+                calls: account.lost_calls,
+                threads: account.lost_threads,
+                bare_calls: account.bare_calls,
                 samples: self.lost_samples,
-                timers: collected.lost_timers,
+                timers: account.lost_timers,
                 throttled: self.throttled,
             },
             memory: Memory {
                 arena_bytes: self.planned.shape.arena_len,
-                region_bytes: collected.committed,
+                region_bytes: account.committed,
                 plan_bytes: self.plan_bytes,
                 sampler_bytes: self.sampler_bytes,
             },
             setup_ns: Setup {
                 plan: self.planned.took.as_nanos() as u64,
-                agent: collected.setup_ns,
-                frida: collected.frida_ns,
+                agent: account.setup_ns,
+                frida: account.frida_ns,
                 injector: self.injector_ns,
-                total: self.injector_ns + collected.setup_ns + collected.frida_ns,
+                total: self.injector_ns + account.setup_ns + account.frida_ns,
             },
             plan_cached: self.planned.is_cached,
             processes: self.others.iter().map(Process::of).collect(),
@@ -254,16 +256,16 @@ impl Run<'_> {
 
     /// Returns a sentence for each kind of data that is missing in the profile.
     pub(crate) fn losses(&self) -> Vec<String> {
-        let collected = self.collected;
+        let account = self.account;
         let mut losses = Vec::new();
         let mut say = |count: u64, text: String| {
             if count > 0 {
                 losses.push(text);
             }
         };
-        let calls = collected.lost_calls;
-        let threads = collected.lost_threads;
-        if collected.frozen {
+        let calls = account.lost_calls;
+        let threads = account.lost_threads;
+        if account.frozen {
             let lost = counted(calls, "call", "calls");
             say(calls, format!("{lost} lost: the program entered seccomp"));
         } else {
@@ -271,11 +273,11 @@ impl Run<'_> {
             say(calls, format!("{lost} could not be counted: no memory for counters"));
             say(threads, format!("{without} could not be counted: no memory for counters"));
         }
-        let timers = collected.lost_timers;
+        let timers = account.lost_timers;
         let without = counted(timers, "thread", "threads");
         say(timers, format!("{without} could not be sampled: no timer to be had"));
-        if collected.trouble.is_none() {
-            let unpatched = collected.unpatched;
+        if account.trouble.is_none() {
+            let unpatched = account.unpatched;
             say(unpatched, not_patched(unpatched));
         }
         let samples = self.lost_samples;
@@ -297,20 +299,20 @@ impl Run<'_> {
                 quoted(other.file.as_os_str())
             ));
             other.placed.report(voice, &other.profilee.shown.to_string_lossy(), Some(other.pid));
-            if let Some(trouble) = &other.collected.trouble {
+            if let Some(trouble) = &other.account.trouble {
                 voice.warn(format_args!("process {}: nothing was hooked: {trouble}", other.pid));
             }
         }
-        let unpatched = |other: &&Other| other.collected.trouble.is_none() && other.collected.unpatched > 0;
+        let unpatched = |other: &&Other| other.account.trouble.is_none() && other.account.unpatched > 0;
         for other in self.others.iter().filter(unpatched) {
-            let (pid, count) = (other.pid, other.collected.unpatched);
+            let (pid, count) = (other.pid, other.account.unpatched);
             voice.warn(format_args!("process {pid}: {}", not_patched(count)));
         }
         if self.others.len() > MOST {
             let more = self.others.len() - MOST;
             voice.note(format_args!("and {}", counted(more, "more process", "more processes")));
         }
-        let others = || self.others.iter().map(|other| &other.collected);
+        let others = || self.others.iter().map(|other| &other.account);
         let frozen: u64 = others().filter(|c| c.frozen).map(|c| c.lost_calls).sum();
         if frozen > 0 {
             let frozen = counted(frozen, "call", "calls");
@@ -321,7 +323,7 @@ impl Run<'_> {
             let lost = counted(lost, "call", "calls");
             voice.warn(format_args!("{lost} of other processes could not be counted: no memory"));
         }
-        let all = || others().chain([self.collected]);
+        let all = || others().chain([self.account]);
         let children: u64 = all().map(|c| c.lost_children).sum();
         if children > 0 {
             let children = counted(children, "forked child", "forked children");
@@ -339,7 +341,7 @@ impl Run<'_> {
     pub(crate) fn summary(&self) -> String {
         let (hooked, found) = (self.hooked(), self.planned.found());
         let found = counted(found, "function", "functions");
-        let calls = counted(self.collected.calls(), "call", "calls");
+        let calls = counted(self.profile.calls(), "call", "calls");
         let samples = counted(self.placed.inside + self.placed.outside, "sample", "samples");
         let blocks = self.blocks().map_or_else(String::new, |blocks| {
             let found = counted(blocks.found, "block", "blocks");
@@ -401,8 +403,8 @@ impl Process {
             calls: other.calls,
             samples_inside: other.placed.inside,
             samples_outside: other.placed.outside,
-            lost_calls: other.collected.lost_calls,
-            threads: other.collected.threads,
+            lost_calls: other.account.lost_calls,
+            threads: other.threads,
             unseen: other.placed.unseen.clone(),
         }
     }

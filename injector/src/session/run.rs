@@ -178,10 +178,10 @@ pub(crate) fn profile<T: Target>(
         // The next gprofinject that attaches to the process finds there what it has to take out.
         folder.keep();
     }
-    let Some(Finished { collected, placed, bytes }) = finished else {
+    let Some(Finished { profile, account, placed, bytes }) = finished else {
         return Err(anyhow!("the profile is lost").into());
     };
-    if let Some(trouble) = &collected.trouble {
+    if let Some(trouble) = &account.trouble {
         if target.was_hooked() {
             voice.warn(trouble);
         } else if unplaced.is_none() {
@@ -196,7 +196,8 @@ pub(crate) fn profile<T: Target>(
         engine: settings.engine.name(),
         binary: &program.binary,
         ending,
-        collected: &collected,
+        profile: &profile,
+        account: &account,
         placed,
         sampler: choice.method.name(),
         rate: choice.rate,
