@@ -31,7 +31,7 @@ macro_rules! shared {
         // SAFETY: all accesses through the pointer are atomic, and the caller of `new` guarantees that the
         // record stays mapped.
         unsafe impl Send for $name {}
-        // SAFETY: as above.
+        // SAFETY: all that can be reached through the pointer is atomic, so threads may share it.
         unsafe impl Sync for $name {}
 
         impl $name {

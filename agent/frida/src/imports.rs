@@ -56,7 +56,7 @@ extern "C" fn bind() {
 fn objects() -> impl Iterator<Item = &'static LinkMap> {
     // SAFETY: the dynamic linker's list, which does not change while constructors of the start run.
     let next = |map: &&'static LinkMap| unsafe { map.next.as_ref() };
-    // SAFETY: as above.
+    // SAFETY: the same list; its head is the dynamic linker's own variable.
     core::iter::successors(unsafe { _r_debug.objects.as_ref() }, next)
 }
 
@@ -116,7 +116,7 @@ impl Tables {
                 14 => tables.soname = value,
                 _ => {}
             }
-            // SAFETY: as above.
+            // SAFETY: this entry was not the last one, so another follows in the section.
             at = unsafe { at.add(1) };
         }
         tables
@@ -130,7 +130,8 @@ impl Tables {
         const R_JUMP_SLOT: u32 = 7;
         for (table, len) in self.relocations {
             for n in 0..len / size_of::<Relocation>() as u64 {
-                // SAFETY: in the table.
+                // SAFETY: the caller of `bind` has promised that the tables are those of a loaded object, and `n` counts the entries
+                // in the table's length.
                 let relocation = unsafe { &*(table as *const Relocation).add(n as usize) };
                 if !matches!(relocation.kind, R_64 | R_GLOB_DAT | R_JUMP_SLOT) {
                     continue;
@@ -271,7 +272,7 @@ impl Tables {
 /// # Safety
 /// A word must be there.
 unsafe fn word(at: u64, offset: u64) -> u32 {
-    // SAFETY: the caller's.
+    // SAFETY: the caller has promised that a word is there; it may be unaligned.
     unsafe { ((at + offset) as *const u32).read_unaligned() }
 }
 

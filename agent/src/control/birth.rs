@@ -57,8 +57,10 @@ pub(crate) fn prepare(dynamic_linker: u64) -> Result<(), i32> {
     if clones { Ok(()) } else { Err(kernel::ENOENT) }
 }
 
-/// Redirects the places to the agent. All other threads are stopped, none of them between the two
-/// instructions. The error is the errno.
+/// Redirects the places to the agent. All other threads are stopped, none of them between the two instructions.
+///
+/// # Errors
+/// Returns ENOENT if the agent is too far from a place for a call, or the error number of mprotect.
 pub(crate) fn redirect() -> Result<(), i32> {
     for [place, number] in &PLACES {
         let place = place.load(Ordering::Relaxed);

@@ -6,13 +6,13 @@ use linux_raw_sys::general;
 
 /// Returns the calling thread's number.
 pub(crate) fn gettid() -> u32 {
-    // SAFETY: no arguments.
+    // SAFETY: the system call takes no arguments and touches no memory of the process.
     unsafe { call(general::__NR_gettid, []) }.unwrap_or(0) as u32
 }
 
 /// Returns the process's number.
 pub(crate) fn getpid() -> u32 {
-    // SAFETY: no arguments.
+    // SAFETY: the system call takes no arguments and touches no memory of the process.
     unsafe { call(general::__NR_getpid, []) }.unwrap_or(0) as u32
 }
 
@@ -130,7 +130,7 @@ pub(crate) unsafe fn fork() -> Result<u64, i32> {
 
 /// Makes the process the leader of a new session.
 pub(crate) fn leave_session() {
-    // SAFETY: no arguments.
+    // SAFETY: the system call takes no arguments and touches no memory of the process.
     let _ = unsafe { call(general::__NR_setsid, []) };
 }
 

@@ -1,5 +1,9 @@
-//! The file's headers, segments and sections. Every range is checked against the file's length once, so that
-//! later code only slices.
+//! The headers, segments and sections of an x86-64 program that gprofinject may patch.
+//!
+//! The structures are those of the `object` crate; the checks are made here, because a plan needs more than a
+//! report: every range is checked against the file's length once, so that later code only slices, a damaged
+//! table is named in the error, and what the kernel would refuse to load is refused. Reports open files of any
+//! width by [`object`](crate::file::object) instead.
 
 use crate::file::error::{ImageError, NotExecutable};
 use object::LittleEndian as LE;
