@@ -22,6 +22,7 @@ pub mod gprof;
 pub mod headers;
 mod image;
 pub mod instructions;
+pub mod library;
 pub mod names;
 mod profiling;
 mod read;

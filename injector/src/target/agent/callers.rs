@@ -3,11 +3,7 @@
 
 use std::collections::HashMap;
 
-use gimli::{
-    BaseAddresses, CfaRule, EhFrame, EhFrameHdr, LittleEndian, Register, RegisterRule, UnwindContext,
-    UnwindSection, X86_64,
-};
-use object::{Object, ObjectSection, ObjectSegment};
+use gprofinject_image::frames::caller::{Mapped, Tables};
 
 use crate::os::proc::Mapping;
 use crate::target::agent::detours;
@@ -16,8 +12,6 @@ use crate::target::threads::deadline;
 use crate::target::threads::memory::Memory;
 use crate::target::threads::thread::Thread;
 
-/// The size in bytes above which unwind tables are not read. Those of node have 10 MB.
-const TABLE_MAX: u64 = 256 << 20;
 /// The number of frames after which the search gives up.
 const MOST: usize = 50_000;
 /// The offset of the registers in struct ucontext, and the words of two of them.
@@ -38,7 +32,7 @@ struct Frame {
 /// The mapped files, by the address of their code. Each is read once; the value is `None` if the file cannot
 /// be read.
 #[derive(Default)]
-pub(crate) struct Files(HashMap<u64, Option<File>>);
+pub(crate) struct Files(HashMap<u64, Option<Tables>>);
 
 /// The unwinder of one stopped process.
 pub(crate) struct Callers<'a> {
@@ -48,20 +42,12 @@ pub(crate) struct Callers<'a> {
     pub(crate) files: &'a mut Files,
 }
 
-struct File {
-    /// `.eh_frame_hdr` and `.eh_frame`: the address and the bytes of each.
-    header: (u64, Vec<u8>),
-    frames: (u64, Vec<u8>),
-    /// The address in memory minus the address in the file.
-    bias: u64,
-}
-
 impl Files {
     /// Reads all files from which executable code is mapped, before the threads are stopped.
     pub(crate) fn load(&mut self, pid: i32, mappings: &[Mapping]) {
         let mapped = mappings.iter().filter(|mapping| mapping.executable && mapping.path.starts_with('/'));
         for mapping in mapped.take_while(|_| !deadline::has_passed()) {
-            self.0.entry(mapping.lo).or_insert_with(|| File::of(pid, mapping));
+            self.0.entry(mapping.lo).or_insert_with(|| tables(pid, mapping));
         }
     }
 }
@@ -117,61 +103,14 @@ impl Callers<'_> {
         let at = frame.pc - u64::from(!frame.exact);
         let mapping = self.mappings.iter().find(|mapping| (mapping.lo..mapping.hi).contains(&at))?;
         let pid = self.pid;
-        let file = self.files.0.entry(mapping.lo).or_insert_with(|| File::of(pid, mapping)).as_ref()?;
-        let (memory, registers) = (self.memory, &frame.registers);
-        let ((header_at, header), (frames_at, frames)) = (&file.header, &file.frames);
-        let bases = BaseAddresses::default().set_eh_frame_hdr(*header_at).set_eh_frame(*frames_at);
-        let header = EhFrameHdr::new(header, LittleEndian).parse(&bases, 8).ok()?;
-        let frames = EhFrame::new(frames, LittleEndian);
-        let address = at.wrapping_sub(file.bias);
-        let entry =
-            header.table()?.fde_for_address(&frames, &bases, address, EhFrame::cie_from_offset).ok()?;
-        let mut context = UnwindContext::new();
-        let row = entry.unwind_info_for_address(&frames, &bases, &mut context, address).ok()?;
-        let CfaRule::RegisterAndOffset { register, offset } = *row.cfa() else { return None };
-        let cfa = (*registers.get(usize::from(register.0))?)?.wrapping_add_signed(offset);
-        let mut caller = Frame { registers: *registers, pc: 0, exact: false };
-        let value = |register: Register| {
-            Some(match row.register(register) {
-                Some(RegisterRule::Undefined) if register == X86_64::RA => 0,
-                Some(RegisterRule::Offset(offset)) => memory.word(cfa.wrapping_add_signed(offset)).ok()?,
-                None | Some(RegisterRule::SameValue | RegisterRule::Undefined) => {
-                    (*registers.get(usize::from(register.0))?)?
-                }
-                _ => return None,
-            })
-        };
-        for register in [3, 6, 12, 13, 14, 15] {
-            caller.registers[usize::from(register)] = value(Register(register));
-        }
-        caller.pc = value(X86_64::RA)?;
-        caller.registers[7] = Some(cfa);
-        Some((caller.pc != 0).then_some(caller))
+        let file = self.files.0.entry(mapping.lo).or_insert_with(|| tables(pid, mapping)).as_ref()?;
+        let caller = file.caller(&frame.registers, at, |address| self.memory.word(address).ok())?;
+        Some(caller.map(|caller| Frame { registers: caller.values, pc: caller.pc, exact: false }))
     }
 }
 
-impl File {
-    fn of(pid: i32, mapping: &Mapping) -> Option<File> {
-        const PAGE: u64 = 4096;
-        let bytes = detours::mapped(pid, mapping)?;
-        let object = object::File::parse(&*bytes).ok()?;
-        let segment = object.segments().find(|segment| {
-            let (offset, len) = segment.file_range();
-            let from = offset & !(PAGE - 1);
-            let end = offset.saturating_add(len);
-            (from..end).contains(&mapping.offset)
-                && (mapping.offset - from).saturating_add(mapping.hi - mapping.lo)
-                    <= (end - from).checked_next_multiple_of(PAGE).unwrap_or(u64::MAX)
-        })?;
-        let (offset, _) = segment.file_range();
-        let address = segment.address().wrapping_add(mapping.offset).wrapping_sub(offset);
-        let bias = mapping.lo.wrapping_sub(address);
-        let section = |name| {
-            let section = object.section_by_name(name)?;
-            let data = section.data().ok().filter(|data| data.len() as u64 <= TABLE_MAX)?;
-            Some((section.address(), data.to_vec()))
-        };
-        let (header, frames) = (section(".eh_frame_hdr")?, section(".eh_frame")?);
-        Some(File { header, frames, bias })
-    }
+/// Returns the unwind tables of the file that is mapped there, if it can be read.
+fn tables(pid: i32, mapping: &Mapping) -> Option<Tables> {
+    let bytes = detours::mapped(pid, mapping)?;
+    Tables::read(&bytes, Mapped { lo: mapping.lo, hi: mapping.hi, offset: mapping.offset })
 }

@@ -5,8 +5,8 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use gprofinject_abi::attach::DETOURS_MAX;
+use gprofinject_image::symbols::{exported_address, exported_functions};
 use gprofinject_plan::x86::detour::Detour;
-use object::{Object, ObjectSymbol, SymbolKind};
 
 use crate::os::proc::{self, Mapping};
 use crate::target::agent::foreign_file;
@@ -94,13 +94,12 @@ pub(crate) fn find(memory: &Memory, process: &Process, mappings: &[Mapping]) -> 
     for base in libraries(memory, process, mappings).unwrap_or_default() {
         let Some(mapping) = mappings.iter().find(|mapping| mapping.lo == base) else { continue };
         let Some(bytes) = mapped(process.pid, mapping) else { continue };
-        let Ok(file) = object::File::parse(&*bytes) else { continue };
-        for symbol in file.dynamic_symbols().filter(|s| s.is_definition() && s.kind() == SymbolKind::Text) {
-            let name = WANTED.iter().find(|name| symbol.name() == Ok(**name));
+        for function in exported_functions(&bytes) {
+            let name = WANTED.iter().find(|name| function.name == **name);
             if let Some(name) = name.filter(|name| !found.iter().any(|other| other.name == **name)) {
-                let at = base.wrapping_add(symbol.address());
+                let at = base.wrapping_add(function.address);
                 // The first instructions are enough.
-                let len = symbol.size().min(CODE_MAX) as usize;
+                let len = function.size.min(CODE_MAX) as usize;
                 let code = memory.bytes(at, len).unwrap_or_default();
                 found.push(Found { name, at, code });
             }
@@ -138,8 +137,7 @@ struct List {
 fn list(memory: &Memory, process: &Process, mappings: &[Mapping]) -> Option<List> {
     let base = process.dynamic_linker();
     let linker = mapped(process.pid, mappings.iter().find(|mapping| mapping.lo == base)?)?;
-    let file = object::File::parse(&*linker).ok()?;
-    let debug = base + file.dynamic_symbols().find(|symbol| symbol.name() == Ok("_r_debug"))?.address();
+    let debug = base + exported_address(&linker, "_r_debug")?;
     Some(List { first: memory.word(debug + 8).ok()?, state: memory.word(debug + 24).ok()? as u32 })
 }
 
