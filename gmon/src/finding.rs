@@ -280,7 +280,7 @@ impl fmt::Display for Problem {
             }
             Problem::Build { program, file } => write!(
                 f,
-                "the program has build-id {program}.., expected {file}.. as the file; it was built anew"
+                "the program has build-id {program}.., expected {file}.. as the file; it was rebuilt"
             ),
             Problem::NoFunctions => {
                 f.write_str("the program has no function symbols (stripped?); gprof needs them")

@@ -126,7 +126,7 @@ pub struct RegionHeader {
     pub bias: u64,
     /// Duration of the agent's set-up, in nanoseconds.
     pub setup_ns: u64,
-    /// Number of thread blocks handed out so far.
+    /// Number of thread blocks given to threads so far.
     pub blocks: u64,
     /// Number of calls that could not be stored (no memory, file system full).
     pub lost_calls: u64,

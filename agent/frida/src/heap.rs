@@ -1,6 +1,6 @@
 //! The allocator for the little memory that the crate frida-gum needs (one counter). It does not use the
 //! program's malloc, which may be hooked. gum itself has a heap of its own.
-#![allow(unsafe_code, reason = "an allocator hands out raw memory")]
+#![allow(unsafe_code, reason = "an allocator returns raw memory")]
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::UnsafeCell;

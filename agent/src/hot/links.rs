@@ -31,7 +31,7 @@ const BYTES_PER_CALL: u64 = 128;
 /// The maximum length of the chain of tail calls in one frame through which the called function is looked for.
 const TAILS: u32 = 3;
 
-/// Links the calls that may have led to a search that began at the cell of the CFA `start` and has found the frame of
+/// Links the calls that may have caused a search that began at the cell of the CFA `start` and has found the frame of
 /// function `number` at `caller`.
 pub(crate) fn searched(agent: &Agent, start: u64, caller: u64, number: u32) {
     if caller.saturating_sub(start) < FAR {
@@ -41,7 +41,7 @@ pub(crate) fn searched(agent: &Agent, start: u64, caller: u64, number: u32) {
     let calls = (caller - start) / BYTES_PER_CALL;
     let calls = if calls < LINKS { calls } else { LINKS };
     // The frame is that of the last event, whose cell is the one before, or of one of the functions that had called
-    // it. Old cells in between may name other functions: then a call is linked in vain for a while, and the next long
+    // it. Old cells in between may name other functions: then a call is linked uselessly for a while, and the next long
     // search continues further up.
     let mut at = start - 8;
     while at < start + FAR {

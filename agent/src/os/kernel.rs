@@ -38,8 +38,8 @@ pub(crate) fn is_frozen() -> bool {
 /// Makes a system call. Arguments that it does not have are 0.
 ///
 /// # Safety
-/// The caller must own the memory and descriptors that the kernel is told to write, unmap or close, and
-/// everything that the kernel is told to read must be readable.
+/// The caller must own the memory and descriptors that the call makes the kernel write, unmap or close, and
+/// everything that it makes the kernel read must be readable.
 pub(crate) unsafe fn call<const N: usize>(number: u32, arguments: [u64; N]) -> Result<u64, i32> {
     const { assert!(N <= 6, "a system call has six arguments at most") };
     if is_frozen() {

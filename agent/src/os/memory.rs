@@ -36,7 +36,7 @@ pub(crate) unsafe fn mmap(
 }
 
 /// Maps zeros at an address that the kernel chooses, and returns that address. The mapping will be used
-/// sparsely, so the kernel is told not to use huge pages.
+/// sparsely, so `madvise` forbids huge pages for it.
 pub(crate) fn map_zeros(len: u64, protection: u64) -> Result<u64, i32> {
     // SAFETY: a mapping whose address the kernel chooses replaces nothing.
     let at = unsafe { mmap(0, len, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0) }?;

@@ -74,7 +74,7 @@ pub(crate) fn image() -> Option<WordsRef> {
         // SAFETY: the linker defines __ehdr_start as the place where it maps the ELF header.
         unsafe { asm!("lea {}, [rip + __ehdr_start]", out(reg) library, options(nostack, pure, nomem)) };
         // SAFETY: e_phoff, e_phentsize and e_phnum of our own header, and the program headers that they name. The
-        // linker was told to leave the image writable (build.rs).
+        // linker leaves the image writable, as build.rs orders.
         unsafe {
             let headers = library + *((library + 0x20) as *const u64);
             let (size, count) = (*((library + 0x36) as *const u16), *((library + 0x38) as *const u16));

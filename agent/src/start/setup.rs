@@ -53,7 +53,9 @@ fn state(region: RegionRef) -> Option<State> {
 }
 
 /// Does everything except writing the patches. If the patches can be written, the state remains "setting up".
-/// # Errors There is no region file; the error is the errno.
+///
+/// # Errors
+/// There is no region file; the error is the errno.
 pub(crate) fn prepare(start: &Start, files: &Files<'_>) -> Result<(RegionRef, RegionOrders), i32> {
     let (region, orders) = map_region(files)?;
     region.state().store(State::SettingUp.code().0, Ordering::Relaxed);
@@ -67,7 +69,9 @@ pub(crate) fn prepare(start: &Start, files: &Files<'_>) -> Result<(RegionRef, Re
 }
 
 /// Writes the patches, or reports the reason in the region file.
-/// # Errors The patches cannot be written; the error is the errno.
+///
+/// # Errors
+/// The patches cannot be written; the error is the errno.
 pub(crate) fn arm(region: RegionRef, agent: &Agent) -> Result<(), i32> {
     let done = text::patch(agent);
     match done {

@@ -335,7 +335,7 @@ fn errors() {
             &[&program, &none],
             "none.out: no counts of basic blocks in it; `gprofinject --count lines",
         );
-        says(&[report], &[&program, &stale], "built anew since the run");
+        says(&[report], &[&program, &stale], "rebuilt since the run");
         says(&[report], &[&program, &other], "1 basic block lies outside the code of");
         says(&[report], &[&program, &junk], "not a gmon.out file");
         says(&[report], &[&junk, &good], "not a program in ELF");

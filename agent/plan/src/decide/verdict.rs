@@ -131,7 +131,7 @@ impl fmt::Display for Tactic {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         f.write_str(match self {
             Tactic::Jump => "a jump over its first instructions",
-            Tactic::JumpIntoPadding => "a jump that reaches into the padding behind it",
+            Tactic::JumpIntoPadding => "a jump that reaches into the padding after the function",
             Tactic::JumpOverCall => "a jump over its first instructions, a call among them",
             Tactic::ShortJump => "a short jump to unused bytes nearby",
             Tactic::CallSites => "its call sites, which are all known",
@@ -155,7 +155,7 @@ impl fmt::Display for Reason {
             Reason::NoRoom => {
                 "too short for a jump; its address is taken or code without a symbol calls it, so not all calls are known; and no unused bytes or hooked neighbour are near"
             }
-            Reason::JumpedInto => "its first bytes are the target of an indirect jump, of a return, or of a jump that cannot be led elsewhere",
+            Reason::JumpedInto => "its first bytes are the target of an indirect jump, of a return, or of a jump that cannot be redirected",
             Reason::RunInto => "nobody calls it: control only runs into it from the function before",
             Reason::LoopsThroughTable => "a jump table leads back to its start, which only an exit hook could tell from calls, and the program's runtime forbids those",
             Reason::NotRelocatable => "its first instructions cannot run elsewhere",

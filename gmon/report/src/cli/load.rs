@@ -51,7 +51,7 @@ pub(crate) fn fits(code: &Code, program: &Path, profile: &Profile, file: &Path) 
     if let Err(stale) = code.build_id.agree(profile.build_id) {
         let (first, other) = (stale.first, stale.other);
         bail!(
-            "{file}: of the program with build-id {other}.., but {program} has {first}..: built anew since the run"
+            "{file}: of the program with build-id {other}.., but {program} has {first}..: rebuilt since the run"
         );
     }
     if profile.format != code.format() && !profile.is_empty() {

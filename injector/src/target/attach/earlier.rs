@@ -26,7 +26,7 @@ pub(crate) fn take_over(process: &Process, voice: Voice) -> Result<()> {
             Named::Foreign(_, user) => bail!(foreign(pid, &path, user)),
             Named::Gone(_) => bail!(
                 "process {pid} has been profiled, or was forked by a process that was; that is over ({} is gone), and \
-                 what is left of it cannot be taken out: start the process anew to profile it",
+                 what is left of it cannot be taken out: restart the process to profile it",
                 path.display()
             ),
         };
