@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use gprofinject_abi::plan::{Patch, PlanHeader};
-use gprofinject_image::Image;
+use gprofinject_image::{FunctionKind, Image};
 use gprofinject_image::x86::has_branch;
 use gprofinject_plan::x86::relocate::call::CALL_R11;
 use gprofinject_plan::{Engine, Hooks, Options, Plan, Verdict};
@@ -252,7 +252,12 @@ fn check_bytes(image: &Image, plan: &Plan, patches: &[Patch]) -> Result<(), Stri
             return Err(format!("{lo:#x} does not hold what is expected"));
         }
         let starts = |i: usize| (lo..hi).contains(&image.functions[i].address);
-        let refused = |i: usize| matches!(plan.verdicts[i], Verdict::Refused(_));
+        // If a counted function has this part, the part's copy runs, and jumps in the original lead to it.
+        let is_counted_part = |i: usize| match image.functions[i].kind {
+            FunctionKind::Cold(Some(parent)) => plan.counting(image.functions[parent].address).is_ok(),
+            _ => false,
+        };
+        let refused = |i: usize| matches!(plan.verdicts[i], Verdict::Refused(_)) && !is_counted_part(i);
         // Counters are also removed from functions that are not hooked.
         let removed = is_removed(image, patch);
         if let Some(i) = (0..image.functions.len()).find(|&i| !removed && starts(i) && refused(i)) {
