@@ -5,6 +5,7 @@
 //! this layer in the mapped region file. The layer does not know how the hooks were set up, nor about other events in
 //! the process.
 
+pub(crate) mod archive;
 pub(crate) mod arcs;
 pub(crate) mod callers;
 pub(crate) mod cells;

@@ -1,9 +1,13 @@
 //! The facts about the profiled program: its tables, addresses and text.
 //!
-//! The set-up writes an [`agent::Agent`] once it has read the plan; every layer above reads it. This layer does not
+//! The set-up writes an [`agent::Agent`] once it has read the plan, and adds hooked libraries to [`libraries`]; every
+//! layer above reads both. This layer does not
 //! know how calls are counted.
 
 pub(crate) mod agent;
+pub(crate) mod domain;
 pub(crate) mod failure;
+pub(crate) mod libraries;
+pub(crate) mod module;
 pub(crate) mod provoke;
 pub(crate) mod text;

@@ -5,6 +5,7 @@
 
 pub(crate) mod arena;
 pub(crate) mod early;
+pub(crate) mod loads;
 pub(crate) mod mcount;
 pub(crate) mod plan;
 pub(crate) mod refusal;

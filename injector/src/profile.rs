@@ -7,10 +7,13 @@
 pub(crate) mod baseline;
 pub(crate) mod collect;
 pub(crate) mod counted;
+pub(crate) mod elsewhere;
 pub(crate) mod falls;
 pub(crate) mod gmon_out;
 pub(crate) mod model;
 pub(crate) mod placement;
+pub(crate) mod space;
+pub(crate) mod whole;
 
 #[cfg(test)]
 mod hostile_tests;

@@ -3,6 +3,8 @@
 //! A path enters; a plan with the answers to the other layers' questions leaves. This layer knows no process.
 
 pub(crate) mod filters;
+pub(crate) mod library;
+pub(crate) mod libs;
 pub(crate) mod memory;
 pub(crate) mod plan_cache;
 pub(crate) mod planned;

@@ -83,7 +83,7 @@ impl Subject {
 
     pub fn profiled(&self, options: &[&str], args: &[&str], env: &[(&str, &str)]) -> Run {
         let mut command = tool::uncached(tool::gprofinject().unwrap());
-        command.args(options).arg(&self.path).args(args).envs(env.iter().copied());
+        command.arg("--per-process").args(options).arg(&self.path).args(args).envs(env.iter().copied());
         // A folder in which no other program leaves run folders.
         let shared = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
         command.env("XDG_RUNTIME_DIR", shared.path()).env_remove("GMON_OUT_PREFIX");

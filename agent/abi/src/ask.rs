@@ -1,6 +1,8 @@
 //! The packets that a profiled process sends to the injector over a SOCK_SEQPACKET socket in the run folder: one
 //! packet per connection. Some kinds get an answer. The injector identifies the sender by SO_PEERCRED.
 
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
 /// First byte of the packet of a forked child that has made its region file. The child's name in the run folder
 /// follows. The injector sends no answer.
 pub const FORKED: u8 = b'F';
@@ -13,3 +15,47 @@ pub const EXECUTES: u8 = b'E';
 pub const CONTROL: u8 = b'C';
 /// The length in bytes of the longest name in an answer to a process.
 pub const NAME_MAX: usize = 32;
+/// First byte of a question about a library that the process has loaded: the agent sends a [`Question`] with a
+/// descriptor of the library's file. The injector answers with an [`Answer`], and, if the library is to be hooked, with a
+/// descriptor of the library's plan file for the given places.
+pub const LOADED: u8 = b'L';
+
+/// What the agent says of a library that it has found in the process.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub struct Question {
+    /// [`LOADED`], then zeros.
+    pub kind: [u8; 8],
+    /// Runtime address minus link address.
+    pub bias: u64,
+    /// Runtime address of the library's first mapped byte, a multiple of the page size.
+    pub start: u64,
+    /// The start of the reservation for the arenas of libraries.
+    pub arenas: u64,
+    /// The first free address in it, a multiple of the page size.
+    pub free: u64,
+    /// The end of the reservation.
+    pub end: u64,
+    /// The first free function number.
+    pub first_function: u32,
+    /// The byte offset from the start of a thread block of the first free home slot.
+    pub first_slot: u32,
+    /// The byte offset of the end of the home slots of libraries.
+    pub slots_end: u32,
+    /// The index of the first free tail call.
+    pub first_tail: u32,
+}
+
+/// What the injector answers.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub struct Answer {
+    /// Whether the library is to be hooked, by the plan file whose descriptor comes with the answer: 1 or 0.
+    pub hooked: u32,
+    /// Number of the library's plan in the injector.
+    pub plan: u32,
+    /// Bytes of home slots that the library's functions take.
+    pub slot_bytes: u32,
+    /// Always 0.
+    pub reserved: u32,
+}

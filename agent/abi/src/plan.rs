@@ -55,6 +55,10 @@ pub struct PlanHeader {
     pub arena: u64,
     /// Bytes of the arena, a multiple of the page size.
     pub arena_len: u64,
+    /// The address to which the arena offsets in [`FunctionRecord`] and [`TailRecord`] are relative. In the program's
+    /// plan this is `arena`. The arenas of all libraries lie in one reservation, whose start this is in their plans, so
+    /// that the records of all libraries are one table. All other arena offsets are relative to `arena`.
+    pub records_base: u64,
     /// [`FunctionRecord`]; the index is the function's number in thunks and shadow stack entries.
     pub functions: Table,
     /// [`TailRecord`].
@@ -75,7 +79,9 @@ pub struct PlanHeader {
     /// Arena offset of [`ArenaHeader`].
     pub arena_header: u64,
     /// Arena offsets of the `.eh_frame_hdr` tables, one for each kind of place in a thunk; the index is a [`Frame`].
-    pub frame_tables: [u32; 6],
+    pub frame_tables: [u32; FRAMES],
+    /// Number of the first function: 0 in the program's plan, at least [`LIBRARIES`] in a library's.
+    pub first_function: u32,
     /// Arena offset of the stubs, which follow the last thunk and are in the functions' order.
     pub stubs: u32,
     /// Bytes of one stub.
@@ -124,7 +130,16 @@ pub enum Frame {
     LeftPlain = 4,
     /// In the copy of a function: the table describes each instruction.
     Copied = 5,
+    /// In a jump that has replaced instructions of another function than the one to whose thunk it leads: the table
+    /// describes each such jump.
+    Cave = 6,
 }
+
+/// Number of kinds of [`Frame`].
+pub const FRAMES: usize = 7;
+
+/// The lowest number of a library's function. The program's functions have the numbers below it.
+pub const LIBRARIES: u32 = 1 << 23;
 
 coded! {
     /// The hooks of a plan's thunks.
@@ -228,7 +243,10 @@ pub struct Patch {
     /// Link address.
     pub address: u64,
     /// Number of bytes of the two arrays that are in use.
-    pub len: u32,
+    pub len: u16,
+    /// If the replacement contains the 32-bit displacement of a branch to the arena: the offset of that displacement in
+    /// the replacement, plus one. Otherwise 0.
+    pub displacement: u16,
     /// The maker of the patch: a [`Maker`].
     pub by: MakerCode,
     /// The bytes that the program's file has at the address.
@@ -337,6 +355,9 @@ pub struct ThreadWords {
     pub stack_lo: u64,
     /// The end address of the thread's own stack, or 0 if its extent is not known.
     pub stack_hi: u64,
+    /// The same as `last` for frames of hooked functions of libraries: `last` is written only by thunks of the program,
+    /// and this word only by thunks of libraries. `u64::MAX` if no function of a library is hooked.
+    pub library_last: u64,
 }
 
 /// The offset, relative to the shadow, of the word that holds the window's address.
@@ -377,7 +398,7 @@ pub const CALL_LEN: u32 = 5;
 
 // The planner's thunks, its unwind tables, and the agent's assembly address these fields.
 const _: () = {
-    assert!(size_of::<PlanHeader>() == 312);
+    assert!(size_of::<PlanHeader>() == 328);
     assert!(size_of::<Patch>() == 48);
     assert!(size_of::<FunctionRecord>() == 48);
     assert!(offset_of!(FunctionRecord, exit) == 8);
@@ -392,7 +413,7 @@ const _: () = {
     assert!(offset_of!(ArenaHeader, shadows) == 40);
     assert!(offset_of!(ArenaHeader, backtrace) == 48);
     assert!(offset_of!(ArenaHeader, land) == 56);
-    assert!(size_of::<ThreadWords>() == 56);
+    assert!(size_of::<ThreadWords>() == 64);
     assert!(offset_of!(ThreadWords, block) == 0);
     assert!(offset_of!(ThreadWords, cells) == 8);
     assert!(offset_of!(ThreadWords, last) == 16);
@@ -400,6 +421,7 @@ const _: () = {
     assert!(offset_of!(ThreadWords, landing) == 32);
     assert!(offset_of!(ThreadWords, stack_lo) == 40);
     assert!(offset_of!(ThreadWords, stack_hi) == 48);
+    assert!(offset_of!(ThreadWords, library_last) == 56);
     assert!(size_of::<Cell>() == 16);
     assert!(offset_of!(Cell, return_address) == 0);
     assert!(offset_of!(Cell, function) == 8);

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! 0                   RegionHeader (one page)
+//! loads_offset        LoadRecord *: LOADS_MAX of them, if libraries are hooked
 //! histogram_offset    u32 bins: `text_bins` of the text from `PlanHeader::text_lo` on, `1 << text_shift` bytes
 //!                     each, then `arena_bins` of the arena, `1 << arena_shift` bytes each
 //! blocks_offset       thread blocks, `block_len` bytes each, `RegionHeader::blocks` of them
@@ -15,6 +16,7 @@
 //! SLOTS               Slot *: the home slots of all functions, `slot_bytes` bytes
 //! segment(0)...       Overflow *: SEGMENTS tables, each four times the one before
 //! counters            u64 *: how often basic blocks were entered, `counter_bytes` bytes
+//! libraries           Slot *: the home slots of libraries' functions, `library_bytes` bytes
 //! ```
 //!
 //! The file is sparse; the injector gives it its full length. Before the agent stores the first arc in a *chunk* of a
@@ -30,6 +32,7 @@ use core::mem::offset_of;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::coded::coded;
+use crate::plan::{HookModeCode, LIBRARIES};
 
 /// Key of an arc for a call from code that is not hooked: this bit, and the number of the function that is
 /// charged. (The key of a call from hooked code is its runtime return address.)
@@ -40,6 +43,34 @@ pub const TAIL: u64 = 1 << 62;
 pub const SITE: u64 = 1 << 61;
 /// Key of an arc for a call from code that is not hooked while no hooked function was running.
 pub const ROOT: u64 = u64::MAX;
+
+/// Bit in the key of an arc into a function of the program, beside a return address in the program, or beside [`CALLER`]
+/// or [`TAIL`] and the number of a function of the program: the call came from a hooked library, and this arc is for the program's own view alone, in which the
+/// caller is the newest live function of the program. The arc with the true caller, which is in a library, has a key of
+/// its own.
+pub const OWN: u64 = 1 << 59;
+/// Bit in the key of an arc into a function of the program, beside a return address in a hooked library: each such call
+/// also counts an arc with [`OWN`]. With this bit, the thunk does not find the key, so it never counts one arc without the
+/// other.
+pub const TWICE: u64 = 1 << 58;
+/// Bit in the key of an arc whose call was made in a library that was unloaded, after another one was loaded at the same
+/// address. Beside it are the library's index in the table of loaded libraries, from bit [`LOAD_SHIFT`] on, the return
+/// address, and perhaps [`TWICE`].
+pub const ARCHIVED: u64 = 1 << 57;
+/// See [`ARCHIVED`].
+pub const LOAD_SHIFT: u32 = 47;
+/// The bits of a key that are those of a return address. User addresses have 47 bits.
+pub const RETURN_ADDRESS: u64 = (1 << 47) - 1;
+
+/// Returns the index of the library in a key with [`ARCHIVED`], or `None` if it is another key.
+pub const fn is_archived(key: u64) -> Option<u32> {
+    let is = key & (CALLER | TAIL | SITE | LINKED | OWN | ARCHIVED) == ARCHIVED;
+    if is { Some((key >> LOAD_SHIFT) as u32 % LOADS_MAX as u32) } else { None }
+}
+
+/// The number of no function: [`OWN`] | [`CALLER`] | this is the key, in the program's own view, of a call that came
+/// from a hooked library while no hooked function of the program was running.
+pub const NO_FUNCTION: u32 = LIBRARIES - 1;
 
 /// Bit in the key of a home slot, beside a return address: the next calls from there are *linked*, which
 /// means that the thunk does not find the key and the agent looks for the caller's frame (see the agent's
@@ -103,6 +134,63 @@ pub struct RegionOrders {
     pub follow: u32,
     /// Number of the plan in the injector.
     pub plan: u32,
+    /// File offset of the table of loaded libraries: [`LOADS_MAX`] times a [`LoadRecord`]. 0 if libraries are not
+    /// hooked.
+    pub loads_offset: u64,
+    /// Bytes of library slots in a thread block, or 0 if libraries are not hooked.
+    pub library_bytes: u64,
+    /// The hooks of the thunks of libraries.
+    pub library_hooks: HookModeCode,
+    /// Always 0.
+    pub reserved: u32,
+}
+
+/// The number of entries in the table of loaded libraries.
+pub const LOADS_MAX: usize = 1024;
+
+/// A library that the process has loaded and whose functions are hooked.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub struct LoadRecord {
+    /// The agent's progress with the library: a [`Load`].
+    pub state: LoadCode,
+    /// Number of the library's plan in the injector.
+    pub plan: u32,
+    /// Number of the library's first function.
+    pub first_function: u32,
+    /// Number of its hooked functions.
+    pub functions: u32,
+    /// Byte offset of its first home slot from the start of a thread block.
+    pub first_slot: u32,
+    /// Bytes of its home slots.
+    pub slot_bytes: u32,
+    /// Runtime address minus link address.
+    pub bias: u64,
+    /// Runtime address at which its executable segments begin.
+    pub lo: u64,
+    /// Runtime address at which its executable segments end.
+    pub hi: u64,
+    /// Runtime address of its arena.
+    pub arena: u64,
+    /// Bytes of its arena.
+    pub arena_len: u64,
+}
+
+coded! {
+    /// The state of a [`LoadRecord`].
+    pub enum Load as LoadCode(u32) {
+        /// The entry is not in use.
+        Free = 0,
+        /// The library's functions are hooked.
+        Hooked = 1,
+        /// The program has unloaded the library. Its counts remain.
+        Gone = 2,
+        /// The same, and the keys of its calls are marked with [`ARCHIVED`].
+        Archived = 4,
+        /// The library could not be hooked although it was planned: its text in memory is not that of its file, or
+        /// memory is short.
+        Refused = 3,
+    }
 }
 
 /// The first bytes of a region file. After the orders comes the agent's report on its process;
@@ -149,6 +237,8 @@ pub struct RegionHeader {
     pub lost_children: u64,
     /// The number of executed programs for which the agent could not reach the injector.
     pub lost_programs: u64,
+    /// The number of libraries for which the agent could not reach the injector, or had no room.
+    pub lost_libraries: u64,
     /// Number of functions that Frida's gum has patched.
     pub frida_patched: u64,
     /// Duration of gum's work in nanoseconds, in addition to [`RegionHeader::setup_ns`].
@@ -220,7 +310,17 @@ pub struct BlockHeader {
     pub index: u64,
     /// timer_create's id + 1, or 0.
     pub timer: u64,
+    /// Bit i: chunk i of the library slots is committed.
+    pub library_committed: [u64; LIBRARY_CHUNKS as usize / 64],
 }
+
+/// The greatest number of chunks in which the library slots are committed.
+pub const LIBRARY_CHUNKS: u64 = 11 * 64;
+/// Bytes of a chunk of library slots.
+pub const LIBRARY_CHUNK: u64 = 65536;
+/// Bytes of library slots in a thread block in which libraries are counted. Only chunks in which something is counted
+/// take memory.
+pub const LIBRARY_BYTES: u64 = LIBRARY_CHUNKS * LIBRARY_CHUNK;
 
 /// Offset of the table of recent arcs in a thread block: [`RECENT_ENTRIES`] words. A word's lower half is the offset
 /// of the arc's slot or overflow entry from the start of the thread block, and its upper half is the called
@@ -304,10 +404,15 @@ pub const fn counters_offset(slot_bytes: u64) -> u64 {
     segment_offset(slot_bytes, SEGMENTS)
 }
 
-/// Returns the size in bytes of a thread block with `slot_bytes` bytes of home slots and `counter_bytes` bytes of
-/// basic block counters.
-pub const fn block_len(slot_bytes: u64, counter_bytes: u64) -> u64 {
+/// Returns the offset of the library slots from the start of the thread block; a multiple of the page size.
+pub const fn library_offset(slot_bytes: u64, counter_bytes: u64) -> u64 {
     counters_offset(slot_bytes) + round_up(counter_bytes, PAGE)
+}
+
+/// Returns the size in bytes of a thread block with `slot_bytes` bytes of home slots, `counter_bytes` bytes of basic
+/// block counters, and `library_bytes` bytes of library slots.
+pub const fn block_len(slot_bytes: u64, counter_bytes: u64, library_bytes: u64) -> u64 {
+    library_offset(slot_bytes, counter_bytes) + library_bytes
 }
 
 /// Returns the number of bytes of home slots that are committed at a time: 64 KiB, or more if that would make more
@@ -323,10 +428,11 @@ pub const fn round_up(value: u64, to: u64) -> u64 {
 }
 
 const _: () = {
-    assert!(size_of::<RegionOrders>() == 104);
-    assert!(size_of::<RegionHeader>() == 304);
+    assert!(size_of::<RegionOrders>() == 128);
+    assert!(size_of::<RegionHeader>() == 336);
+    assert!(size_of::<LoadRecord>() == 64);
     assert!(size_of::<RegionHeader>() <= PAGE as usize);
-    assert!(size_of::<BlockHeader>() == 40);
+    assert!(size_of::<BlockHeader>() == 128);
     assert!(size_of::<BlockHeader>() <= RECENT as usize);
     assert!(recent(u64::MAX, u32::MAX) + 8 <= SLOTS && RECENT + 8 * RECENT_ENTRIES <= SLOTS);
     // Thunks and the agent's assembly address these fields. The assembly finds an arc by the table of recent arcs,

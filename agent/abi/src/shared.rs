@@ -13,7 +13,9 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 
 use crate::plan::{Cell, ThreadWords};
-use crate::region::{BlockHeader, Overflow, PANIC_FILE_WORDS, RegionHeader, Slot};
+use crate::region::{
+    BlockHeader, LIBRARY_CHUNKS, LoadRecord, Overflow, PANIC_FILE_WORDS, RegionHeader, Slot,
+};
 
 /// Declares a type of pointers to a record, with one method for each of its shared fields.
 macro_rules! shared {
@@ -119,10 +121,42 @@ shared! {
         lost_children: AtomicU64,
         /// Incremented by any thread that executes a program.
         lost_programs: AtomicU64,
+        /// Incremented by any thread that loads libraries.
+        lost_libraries: AtomicU64,
         /// Written once by Frida's library.
         frida_patched: AtomicU64,
         /// Written once by Frida's library.
         frida_ns: AtomicU64,
+    }
+}
+
+shared! {
+    /// An entry of the table of loaded libraries.
+    ///
+    /// Only the thread that handles a change of the loaded libraries writes it, which the agent's lock ensures.
+    pub struct LoadRef(LoadRecord) {
+        /// Stored last, with `Release`: a reader that loads it with `Acquire` sees the other fields.
+        state: AtomicU32,
+        /// Written before `state`; so are all fields below.
+        plan: AtomicU32,
+        /// See `plan`.
+        first_function: AtomicU32,
+        /// See `plan`.
+        functions: AtomicU32,
+        /// See `plan`.
+        first_slot: AtomicU32,
+        /// See `plan`.
+        slot_bytes: AtomicU32,
+        /// See `plan`.
+        bias: AtomicU64,
+        /// See `plan`.
+        lo: AtomicU64,
+        /// See `plan`.
+        hi: AtomicU64,
+        /// See `plan`.
+        arena: AtomicU64,
+        /// See `plan`.
+        arena_len: AtomicU64,
     }
 }
 
@@ -202,6 +236,8 @@ shared! {
         stack_lo: AtomicU64,
         /// Written last, so that no address lies within the stack's extent before both words are set.
         stack_hi: AtomicU64,
+        /// Written like `last`, by thunks of libraries.
+        library_last: AtomicU64,
     }
 }
 
@@ -226,6 +262,18 @@ impl RegionRef {
         // SAFETY: the caller of `new` has guaranteed that the header stays mapped and that all accesses are
         // atomic. An `AtomicU64` is as large as a `u64`, and the header is aligned to 8.
         unsafe { &*(&raw const (*self.0.as_ptr()).panic_file).cast() }
+    }
+}
+
+impl BlockRef {
+    /// Written like `committed`.
+    pub fn library_committed(self) -> &'static [AtomicU64] {
+        // SAFETY: the caller of `new` has guaranteed that the header stays mapped and that all accesses are
+        // atomic. An `AtomicU64` is as large as a `u64`, and the header is aligned to 8.
+        unsafe {
+            let words = &raw const (*self.0.as_ptr()).library_committed;
+            &*words.cast::<[AtomicU64; LIBRARY_CHUNKS as usize / 64]>()
+        }
     }
 }
 

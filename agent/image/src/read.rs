@@ -25,25 +25,36 @@ impl<'d> Image<'d> {
     /// # Errors
     /// The file is not an x86-64 Linux program, or is damaged.
     pub fn read_with(bytes: &'d [u8], debug_file: Option<&'d [u8]>) -> Result<Self, ImageError> {
-        let elf = elf::Elf::parse(bytes)?;
-        let ranges = ranges::CodeRanges::of(&elf);
+        Image::of(&elf::Elf::parse(bytes)?, bytes, debug_file)
+    }
+
+    /// Reads a shared library's file in the same way.
+    ///
+    /// # Errors
+    /// The file is not an x86-64 Linux library, or is damaged.
+    pub fn read_library(bytes: &'d [u8], debug_file: Option<&'d [u8]>) -> Result<Self, ImageError> {
+        Image::of(&elf::Elf::parse_any(bytes)?, bytes, debug_file)
+    }
+
+    fn of(elf: &elf::Elf<'d>, bytes: &'d [u8], debug_file: Option<&'d [u8]>) -> Result<Self, ImageError> {
+        let ranges = ranges::CodeRanges::of(elf);
         // The two sources of functions do not depend on each other.
         let (labels, unwind) = std::thread::scope(|scope| {
-            let unwind = (bytes.len() > LARGE).then(|| scope.spawn(|| unwind::Unwind::read(&elf)));
-            let labels = symbols::Labels::read(&elf, &ranges, debug_file);
+            let unwind = (bytes.len() > LARGE).then(|| scope.spawn(|| unwind::Unwind::read(elf)));
+            let labels = symbols::Labels::read(elf, &ranges, debug_file);
             (labels, unwind.and_then(|thread| thread.join().ok()))
         });
         let labels = labels?;
-        let mut unwind = unwind.unwrap_or_else(|| unwind::Unwind::read(&elf))?;
-        let functions = merge::Functions::merge(&elf, &ranges, &labels, &mut unwind);
-        let landing_pads = landing_pads::landing_pads(&elf, &ranges, &unwind.fdes);
+        let mut unwind = unwind.unwrap_or_else(|| unwind::Unwind::read(elf))?;
+        let functions = merge::Functions::merge(elf, &ranges, &labels, &mut unwind);
+        let landing_pads = landing_pads::landing_pads(elf, &ranges, &unwind.fdes);
         let mut marks = labels.marks;
-        let pointers = pointers::Pointers::read(&elf, &ranges, functions.inner_labels, &mut marks);
-        let notes = notes::Notes::read(&elf);
+        let pointers = pointers::Pointers::read(elf, &ranges, functions.inner_labels, &mut marks);
+        let notes = notes::Notes::read(elf);
         let address_sanitizer = elf.needed().any(|name| name.starts_with(b"libasan.so"));
-        let mut profiling = imports::read(&elf);
+        let mut profiling = imports::read(elf);
         profiling.starts |= labels.profiler;
-        let stubs = imports::stubs(&elf, &ranges, &profiling);
+        let stubs = imports::stubs(elf, &ranges, &profiling);
         let code = |load: &elf::Load<'d>| Code { address: load.address, bytes: load.bytes.into() };
         let segment = |load: &elf::Load<'d>| Segment { address: load.address, bytes: load.bytes };
         Ok(Image {
@@ -58,10 +69,10 @@ impl<'d> Image<'d> {
             code_ranges: ranges.iter().map(|range| range.start..range.end).collect(),
             functions: functions.list,
             code_pointers: pointers.to_code,
-            exported: symbols::exported(&elf, &ranges),
+            exported: symbols::exported(elf, &ranges),
             landing_pads,
             facts: Facts {
-                interpreter: elf.interpreter,
+                interpreter: elf.interpreter.clone(),
                 has_symtab: labels.complete,
                 own_unwinder: labels.unwinder,
                 runtime: labels.runtime,

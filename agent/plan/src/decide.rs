@@ -26,6 +26,7 @@
 //! The tactics are methods of [`decider::Decider`] and call each other: a jump may need a cave for a short
 //! branch, and to make a cave a hook of Frida's may be replaced by a jump.
 
+pub(crate) mod agents;
 pub(crate) mod caves;
 pub(crate) mod decider;
 pub(crate) mod decisions;

@@ -24,6 +24,7 @@ pub(crate) mod code;
 pub(crate) mod copies;
 pub(crate) mod emitted;
 pub(crate) mod emitter;
+pub(crate) mod fixups;
 pub(crate) mod homes;
 pub(crate) mod layout;
 pub(crate) mod part;

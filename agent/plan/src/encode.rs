@@ -54,6 +54,7 @@ impl Plan {
             code_hi: round_up(self.code.1, PAGE),
             arena: self.arena,
             arena_len: self.arena_len,
+            records_base: self.arena,
             functions,
             tails,
             hooked,
@@ -65,6 +66,7 @@ impl Plan {
             // The header is at the start of the arena.
             arena_header: 0,
             frame_tables: e.frame_tables,
+            first_function: 0,
             stubs: e.stubs,
             stub_len: e.stub_len,
             tail_code: e.tail_code,

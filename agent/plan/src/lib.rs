@@ -6,7 +6,7 @@
 //! in this list:
 //!
 //! ```text
-//! planner, plan, encode, stored   the whole plan: made, queried, encoded for the agent, stored for a later run
+//! planner, plan, encode, placed, stored   the whole plan: made, queried, encoded for the agent, stored for a later run
 //! emit      machine code: thunks, relocated instructions, patches, unwind tables, and their places in the arena
 //! blocks    copies of functions with a counter for each basic block
 //! decide    how each function is hooked, or why it is not
@@ -23,6 +23,7 @@ mod emit;
 mod encode;
 mod flow;
 mod parallel;
+mod placed;
 mod plan;
 mod planner;
 mod stored;
@@ -31,8 +32,9 @@ mod testing;
 pub mod x86;
 
 pub use crate::blocks::uncounted::Uncounted;
-pub use crate::decide::options::{Engine, Hooks, Options};
+pub use crate::decide::options::{Engine, Hooks, Options, Role};
 pub use crate::decide::verdict::{Reason, Tactic, Verdict};
 pub use crate::flow::facts::{Flow, FunctionFlow};
+pub use crate::placed::Placement;
 pub use crate::plan::Plan;
 pub use crate::stored::PLANNER;

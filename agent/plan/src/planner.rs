@@ -4,9 +4,9 @@
 use crate::blocks::copies::Copies;
 use crate::decide::decisions::{Decisions, LeftOut, decide};
 use crate::decide::hook::Hook;
-use crate::decide::options::{Engine, Hooks, Options};
+use crate::decide::options::{Engine, Hooks, Options, Role};
 use crate::decide::verdict::{Failed, Reason, Tactic, Verdict};
-use crate::decide::{foreign, own_text, tails, thunk_spec, unwinder};
+use crate::decide::{agents, foreign, own_text, tails, thunk_spec, unwinder};
 use crate::emit::arena::emit;
 use crate::emit::emitted::Emitted;
 use crate::emit::homes::Homes;
@@ -38,13 +38,16 @@ impl Plan {
         // what functions do with their return addresses matters only if basic blocks are counted.
         let exits = !entry_only || image.facts.runtime.is_none() || options.counted.is_some();
         let flow = Flow::of(image, exits);
-        let counted = options.counted.map(|counted| move |i: usize| counted(&image.functions[i]));
+        let role = options.role;
+        let counted = options.counted.filter(|_| role == Role::Program);
+        let counted = counted.map(|counted| move |i: usize| counted(&image.functions[i]));
         let counted = counted.as_ref().map(|counted| counted as &dyn Fn(usize) -> bool);
         let Decided { verdicts, hooks, mut emitted, homes, copies } = if let Some(reason) = none {
             let verdicts = vec![Err(reason); image.functions.len()];
-            Decided::emit(image, &flow, Decisions { verdicts, hooks: Vec::new() }, entry_only, counted)
+            let decisions = Decisions { verdicts, hooks: Vec::new() };
+            Decided::emit(image, &flow, decisions, role, entry_only, counted)
         } else {
-            Decided::that_can_be_emitted(image, &flow, &left_out, options.engine, entry_only, counted)
+            Decided::that_can_be_emitted(image, &flow, &left_out, options.engine, role, entry_only, counted)
         };
         let mut number_of = vec![u32::MAX; image.functions.len()];
         for (hook, number) in hooks.iter().zip(0..) {
@@ -118,6 +121,7 @@ impl Decided {
         image: &Image,
         flow: &Flow,
         decisions: Decisions,
+        role: Role,
         entry_only: bool,
         counted: Option<&dyn Fn(usize) -> bool>,
     ) -> Decided {
@@ -126,7 +130,7 @@ impl Decided {
         loop {
             let copies = counted
                 .map_or_else(Copies::default, |wanted| Copies::new(image, flow, &hooks, wanted, &failed));
-            let (mut emitted, homes) = emit_all(image, flow, &hooks, entry_only, &copies);
+            let (mut emitted, homes) = emit_all(image, flow, &hooks, role, entry_only, &copies);
             if emitted.uncounted.is_empty() {
                 return Decided { verdicts, hooks, emitted, homes, copies };
             }
@@ -145,12 +149,16 @@ impl Decided {
         flow: &Flow,
         left_out: &LeftOut,
         engine: Engine,
+        role: Role,
         entry_only: bool,
         counted: Option<&dyn Fn(usize) -> bool>,
     ) -> Decided {
         /// The largest number of attempts. Compiled programs need at most two.
         const ROUNDS: u32 = 20;
         let mut failed = if entry_only { Failed::new() } else { unwinder::steps(image, flow) };
+        if role == Role::Library {
+            failed.extend(agents::needs(image, flow));
+        }
         for _ in 0..ROUNDS {
             let mut decisions = decide(image, flow, left_out, engine, &failed);
             // A branch can be redirected only if the function that contains the branch has no copy, because
@@ -160,7 +168,7 @@ impl Decided {
                 failed.extend(astray.into_iter().map(|function| (function, Reason::JumpedInto)));
                 continue;
             }
-            let decided = Decided::emit(image, flow, decisions, entry_only, counted);
+            let decided = Decided::emit(image, flow, decisions, role, entry_only, counted);
             let overlapping = if decided.emitted.overlaps() { overlaps(&decided.hooks) } else { Vec::new() };
             failed.extend(overlapping.iter().map(|&function| (function, Reason::Overlap)));
             if decided.emitted.failed.is_empty() && overlapping.is_empty() {
@@ -172,7 +180,8 @@ impl Decided {
         }
         let verdicts = decide(image, flow, left_out, engine, &failed).verdicts;
         let verdicts = verdicts.into_iter().map(|v| v.and(Err(Reason::NotRelocatable))).collect();
-        Decided::emit(image, flow, Decisions { verdicts, hooks: Vec::new() }, entry_only, counted)
+        let decisions = Decisions { verdicts, hooks: Vec::new() };
+        Decided::emit(image, flow, decisions, role, entry_only, counted)
     }
 }
 
@@ -182,14 +191,18 @@ fn emit_all(
     image: &Image,
     flow: &Flow,
     hooks: &[Hook],
+    role: Role,
     entry_only: bool,
     copies: &Copies,
 ) -> (Emitted, Homes) {
     let specs = thunk_spec::of_all(image, flow, hooks, entry_only);
     let tails = tails::find(image, flow, hooks, &specs);
     let homes = Homes::new(image, flow, hooks, &tails, copies);
-    let through_agent = unwinder::through_agent(image, hooks);
+    // The program finds the agent's definitions before those of a library.
+    let through_agent =
+        if role == Role::Program { unwinder::through_agent(image, hooks) } else { Vec::new() };
     let emitted = emit(Input {
+        role,
         image,
         hooks,
         specs: &specs,

@@ -10,6 +10,7 @@
 
 use crate::decide::options::{Engine, Hooks};
 use crate::decide::verdict::Verdict;
+use crate::emit::fixups::Fixups;
 use crate::flow::falls::Fall;
 use crate::plan::{Plan, code_extents, extents};
 use gprofinject_abi::VERSION;
@@ -40,6 +41,7 @@ struct Decisions<'p> {
     falls: Cow<'p, [Fall]>,
     hook_points: Cow<'p, [u64]>,
     moved: Cow<'p, [(u64, u32, u32)]>,
+    fixups: Cow<'p, Fixups>,
 }
 
 impl Plan {
@@ -62,6 +64,7 @@ impl Plan {
             falls: Cow::Borrowed(&self.falls),
             hook_points: Cow::Borrowed(&self.hook_points),
             moved: Cow::Borrowed(&self.emitted.moved),
+            fixups: Cow::Borrowed(&self.emitted.fixups),
         };
         postcard::to_allocvec(&decisions).ok()
     }
@@ -106,6 +109,7 @@ impl Plan {
         };
         plan.emitted.patches = patches;
         plan.emitted.moved = decisions.moved.into_owned();
+        plan.emitted.fixups = decisions.fixups.into_owned();
         plan.emitted.copies = u32::try_from(arena_len).ok()?;
         let fits = plan.fits(image);
         plan.file = Some(file);

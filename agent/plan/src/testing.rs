@@ -1,7 +1,7 @@
 //! Small programs for unit tests, and their plans.
 #![allow(clippy::unwrap_used)]
 
-use crate::decide::options::{Engine, Hooks, Options};
+use crate::decide::options::{Engine, Hooks, Options, Role};
 use crate::decide::verdict::{Tactic, Verdict};
 use crate::plan::Plan;
 use gprofinject_image::{Code, Facts, Function, FunctionKind, Image, ImageKind, Segment};
@@ -57,6 +57,7 @@ pub(crate) fn plan_of(image: &Image, skip: Option<usize>) -> Plan {
             min_size: 0,
             insist: false,
             counted: None,
+            role: Role::Program,
         },
     )
 }

@@ -38,9 +38,11 @@ unsafe extern "C" fn carry_out(order: *mut Order) {
         Some(Command::Arm) => arm(order),
         Some(Command::Pause) => {
             timers::stop(Agent::get());
-            text::unpatch(Agent::get())
+            text::unpatch(&Agent::get().program)
         }
-        Some(Command::Resume) => text::patch_again(Agent::get()).map(|()| timers::start_again(Agent::get())),
+        Some(Command::Resume) => {
+            text::patch_again(&Agent::get().program).map(|()| timers::start_again(Agent::get()))
+        }
         Some(Command::Leave) => {
             birth::put_back();
             Ok(())
@@ -80,7 +82,7 @@ fn prepare_with(order: &mut Order) -> Result<(), i32> {
     // The words of the thread that the injector has borrowed are also those of every new thread.
     let words = words::get();
     let (block, cells) = (words.block().load(Ordering::Relaxed), words.cells().load(Ordering::Relaxed));
-    order.words = ThreadWords { block, cells, ..ThreadWords::default() };
+    order.words = ThreadWords { block, cells, library_last: u64::MAX, ..ThreadWords::default() };
     birth::set_words(block, cells);
     order.shadows = cells::table();
     landings::set_get_gr(order.get_gr);

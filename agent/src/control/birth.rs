@@ -117,6 +117,7 @@ core::arch::global_asm!(
     "mov qword ptr [rax+32], 0",
     "mov qword ptr [rax+40], 0",
     "mov qword ptr [rax+48], 0",
+    "mov qword ptr [rax+56], -1",
     ".endm",
     // Runs the first code in the child of a fork. All registers except rax, rcx and r11 are those before the
     // system call.
@@ -203,9 +204,10 @@ core::arch::global_asm!(
     clone3 = const CLONE3,
 );
 
-const _: () = assert!(size_of::<ThreadWords>() == 56, "gpi_new_words writes all of them");
+const _: () = assert!(size_of::<ThreadWords>() == 64, "gpi_new_words writes all of them");
 
-/// The initial values of a new thread's words. The other words are 0.
+/// The initial values of a new thread's words. The other words are 0, but for the last
+/// one, since libraries are not hooked.
 static WORDS: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 
 pub(crate) fn set_words(block: u64, cells: u64) {

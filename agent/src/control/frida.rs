@@ -15,13 +15,20 @@ use gprofinject_abi::region::State;
 unsafe extern "C" fn gprofinject_frida_orders(orders: *mut Orders) -> bool {
     let agent = Agent::get();
     let armed = agent.region.state().load(Ordering::Acquire) == State::Armed.code().0;
-    if !agent.is_set_up || !armed || text::is_writable(agent) {
+    if !agent.is_set_up || !armed || text::is_writable(&agent.program) {
         return false;
     }
-    let (patches, count) = (agent.patches.as_ptr(), agent.patches.len() as u64);
+    let (patches, count) = (agent.program.patches.as_ptr(), agent.program.patches.len() as u64);
     // SAFETY: the caller has promised that the result is writable.
     unsafe {
-        orders.write(Orders { patches, count, bias: agent.bias, region: agent.region, attempt, panicked });
+        orders.write(Orders {
+            patches,
+            count,
+            bias: agent.program.bias,
+            region: agent.region,
+            attempt,
+            panicked,
+        });
     }
     true
 }

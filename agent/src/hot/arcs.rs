@@ -6,22 +6,45 @@ use crate::hot::callers;
 use crate::hot::cells;
 use crate::hot::far;
 use crate::hot::links;
-use crate::hot::nearest::Nearest;
+use crate::hot::nearest::{self, Nearest};
 use crate::hot::next::Next;
 use crate::hot::objects;
 use crate::hot::own_stack;
 use crate::hot::sites;
 use crate::hot::slots::{self, Found};
 use crate::hot::threads;
+use crate::os::task;
 use crate::os::words;
-use crate::program::agent::Agent;
+use crate::program::agent::{self, Agent};
+use crate::program::domain::Domain;
 use crate::program::failure;
+use crate::program::libraries;
 use crate::program::provoke;
 use crate::program::text;
 use core::sync::atomic::Ordering;
-use gprofinject_abi::plan::{ENTRY_ONLY, FunctionRecord, LEAF, LOOPS};
-use gprofinject_abi::region::{CALLER, ROOT, SITE, TAIL};
+use gprofinject_abi::plan::{ENTRY_ONLY, FunctionRecord, LEAF, LOOPS, TailRecord};
+use gprofinject_abi::region::{CALLER, NO_FUNCTION, OWN, ROOT, SITE, TAIL, TWICE};
 use gprofinject_abi::shared::CellRef;
+
+/// The keys by which a call is counted, and the frame that its search for a caller has found.
+struct Call {
+    key: u64,
+    /// The key in the program's own view, if the call has another caller there ([`OWN`]); otherwise 0.
+    own: u64,
+    /// Whether the newest live frame of the called function's set was looked for. (This and the next field are no
+    /// `Option`, because copying one may use a vector register.)
+    searched: bool,
+    /// See [`Nearest::link`].
+    link: u64,
+}
+
+impl Call {
+    /// Returns the call with this return address as its key, before anything was looked for.
+    fn by(return_address: u64) -> Call {
+        // Two zeros side by side would be stored by a vector register. The link has no meaning before a search.
+        Call { key: return_address, own: 0, searched: false, link: return_address }
+    }
+}
 
 /// Counts an arc that already has a place. `base` is the caller's rbp. Integer code only; see [`crate::hot::gate`].
 pub(crate) extern "C" fn known(number: u32, return_address: u64, cfa: u64, base: u64) -> Next {
@@ -29,34 +52,51 @@ pub(crate) extern "C" fn known(number: u32, return_address: u64, cfa: u64, base:
     let record = agent.function(number);
     let Some(block) = threads::existing(agent) else { return Next::RARE };
     let entry = Entry::of(agent, record, number, return_address, cfa);
-    let mut nearest = None;
-    let key = match entry {
-        Entry::Loop => return Next::body(agent, record),
-        // A site, or a key that has a place, is known to be unhooked. For other return addresses, a search finds out.
-        Entry::Text if agent.both && sites::is_site(return_address) => {
-            caller(agent, return_address, cfa, &mut nearest)
-        }
-        Entry::Text => return_address,
-        Entry::Callback if agent.both && objects::known(return_address).is_none() => return Next::RARE,
-        Entry::Callback => caller(agent, return_address, cfa, &mut nearest),
-        Entry::Tail(cell) => tail_key(cell),
+    let both = keeps_cells(agent, number);
+    // A site, or a key that has a place, is known to be unhooked. For other return addresses, a search finds out.
+    let is_hooked = match entry {
+        Entry::Loop => return Next::body(agent, number, record),
+        Entry::Text => !both || !sites::is_site(return_address),
+        Entry::Library => !sites::is_site(return_address),
+        Entry::Callback if both && objects::known(return_address).is_none() => return Next::RARE,
+        Entry::Callback | Entry::Tail(_) => false,
     };
-    let Found::At(slot) = slots::find(agent, block, number, record, key) else { return Next::RARE };
+    let mut call = Call::by(return_address);
+    entry.find_caller(agent, number, return_address, cfa, is_hooked, &mut call);
+    let Found::At(slot) = slots::find(agent, block, number, record, call.key) else { return Next::RARE };
+    if call.own != 0 {
+        let Found::At(own) = slots::find(agent, block, number, record, call.own) else { return Next::RARE };
+        slots::increment(own);
+    }
     slots::increment(slot);
     let site = match entry {
         Entry::Callback => sites::note(agent, return_address),
-        Entry::Text => nearest.is_some(),
+        Entry::Text => call.searched,
         _ => false,
     };
     if links::is_next_linked(slot) {
-        nearest = far::caller(agent, number, return_address, cfa, base);
-        if nearest.is_none() {
-            links::unlink(slot);
+        match far::caller(agent, number, return_address, cfa, base) {
+            Some(Nearest { link, .. }) => {
+                call.searched = true;
+                call.link = link;
+            }
+            None => {
+                call.searched = false;
+                links::unlink(slot);
+            }
         }
-    } else if site || entry.is_simple(record) {
-        slots::remember(block, number, key, slot);
+    } else if call.own == 0 && (site || entry.is_simple(record, number)) {
+        slots::remember(block, number, call.key, slot);
     }
-    entry.next(agent, record, number, return_address, cfa, nearest)
+    entry.next(agent, record, number, return_address, cfa, &call)
+}
+
+/// Returns whether shadow stacks are kept for the set of functions to which this one belongs.
+fn keeps_cells(agent: &Agent, number: u32) -> bool {
+    match Domain::of(number) {
+        Domain::Program => agent.both,
+        Domain::Libraries => libraries::both(),
+    }
 }
 
 /// Counts any arc: first gives the thread its thread block and the arc its place.
@@ -72,14 +112,14 @@ fn uncounted(number: u32, return_address: u64, cfa: u64) -> Next {
     // If the process has one thread, no call takes this path any more once the text is restored.
     text::restore(agent);
     match Entry::of(agent, record, number, return_address, cfa) {
-        Entry::Loop => Next::body(agent, record),
+        Entry::Loop => Next::body(agent, number, record),
         // Code that was made at run time may look its own return address up.
         Entry::Callback
             if record.flags & ENTRY_ONLY == 0 && objects::known(return_address) != Some(false) =>
         {
-            Next::body(agent, record)
+            Next::body(agent, number, record)
         }
-        entry => entry.next(agent, record, number, return_address, cfa, None),
+        entry => entry.next(agent, record, number, return_address, cfa, &Call::by(return_address)),
     }
 }
 
@@ -88,20 +128,22 @@ fn counted(number: u32, return_address: u64, cfa: u64) -> Next {
     let agent = Agent::get();
     let record = agent.function(number);
     let entry = Entry::of(agent, record, number, return_address, cfa);
-    let mut nearest = None;
-    let key = match entry {
-        Entry::Loop => return Next::body(agent, record),
-        Entry::Text if agent.both && !agent.is_hooked(return_address) => {
-            sites::note(agent, return_address);
-            caller(agent, return_address, cfa, &mut nearest)
-        }
-        Entry::Text => return_address,
+    let both = keeps_cells(agent, number);
+    let is_hooked = match entry {
+        Entry::Loop => return Next::body(agent, number, record),
+        Entry::Text => !both || is_hooked(agent, return_address),
+        Entry::Library => is_hooked(agent, return_address),
         Entry::Callback => {
             objects::is_made_at_run_time(return_address);
-            caller(agent, return_address, cfa, &mut nearest)
+            false
         }
-        Entry::Tail(cell) => tail_key(cell),
+        Entry::Tail(_) => false,
     };
+    if matches!(entry, Entry::Text) && !is_hooked {
+        sites::note(agent, return_address);
+    }
+    let mut call = Call::by(return_address);
+    entry.find_caller(agent, number, return_address, cfa, is_hooked, &mut call);
     let first_frame = words::get().first_frame();
     if first_frame.load(Ordering::Relaxed) == 0 {
         first_frame.store(cfa, Ordering::Relaxed);
@@ -111,22 +153,37 @@ fn counted(number: u32, return_address: u64, cfa: u64) -> Next {
         text::restore(agent);
     }
     match threads::block(agent) {
-        Some(block) => slots::count(agent, block, number, record, key),
+        Some(block) => {
+            slots::count(agent, block, number, record, call.key);
+            if call.own != 0 {
+                slots::count(agent, block, number, record, call.own);
+            }
+        }
         // These calls are not reported as lost.
         None if agent.counts_nowhere => {}
         None => {
             agent.region.lost_calls().fetch_add(1, Ordering::Relaxed);
         }
     }
-    entry.next(agent, record, number, return_address, cfa, nearest)
+    entry.next(agent, record, number, return_address, cfa, &call)
+}
+
+/// Returns whether a return address in the text of the program or of a library lies in code of a hooked function.
+fn is_hooked(agent: &Agent, return_address: u64) -> bool {
+    if agent.program.in_text(return_address) {
+        return agent.program.is_hooked(return_address);
+    }
+    libraries::with_return(return_address).is_some_and(|library| library.is_hooked(return_address))
 }
 
 /// How a function was entered.
 #[derive(Clone, Copy)]
 enum Entry {
-    /// By a call from the program's text.
+    /// By a call from the program's text, or, if the function belongs to a library, also from a library's.
     Text,
-    /// By a call from code outside the program's text.
+    /// A function of the program, by a call from the text of a library that is hooked.
+    Library,
+    /// By a call from other code.
     Callback,
     /// By a jump from a hooked function, whose exit label the return slot contains. The callee takes over the frame
     /// and this cell.
@@ -137,26 +194,99 @@ enum Entry {
 
 impl Entry {
     fn of(agent: &Agent, record: &FunctionRecord, number: u32, return_address: u64, cfa: u64) -> Entry {
-        if agent.in_text(return_address) {
+        if agent.program.in_text(return_address) {
             return Entry::Text;
         }
         match cells::existing(cfa) {
-            Some(cell) if agent.in_arena(return_address) => {
+            Some(cell) if agent.in_thunks(return_address) => {
                 let same = cell.function().load(Ordering::Relaxed) == number;
                 if same && record.flags & LOOPS != 0 { Entry::Loop } else { Entry::Tail(cell) }
             }
-            _ => Entry::Callback,
+            _ if libraries::with_return(return_address).is_none() => Entry::Callback,
+            _ if Domain::of(number) == Domain::Program => Entry::Library,
+            _ => Entry::Text,
         }
+    }
+
+    /// Finds the keys of the call. `is_hooked` is whether its return address lies in hooked code; then `call` already has
+    /// the right key for the view of the whole process.
+    fn find_caller(
+        self,
+        agent: &Agent,
+        number: u32,
+        return_address: u64,
+        cfa: u64,
+        is_hooked: bool,
+        call: &mut Call,
+    ) {
+        let domain = Domain::of(number);
+        match self {
+            Entry::Text if is_hooked => return,
+            Entry::Tail(cell) => {
+                let left = cell.function().load(Ordering::Relaxed);
+                call.key = TAIL | u64::from(left);
+                if domain == Domain::Libraries || Domain::of(left) == Domain::Program {
+                    return;
+                }
+                // A library's function jumps to the program's. If the program's function that had left the frame to the
+                // library can be recognised by its exit label, it is the caller in the program's own view.
+                if agent.program.in_arena(return_address)
+                    && let Some(own) = agent.program.function_of_label(return_address)
+                {
+                    call.own = OWN | TAIL | u64::from(own);
+                    return;
+                }
+                // If the library's function was called from the program, that call is the program's own arc.
+                let called_from = cell.return_address().load(Ordering::Relaxed);
+                if agent.program.in_text(called_from) && agent.program.is_hooked(called_from) {
+                    call.own = OWN | called_from;
+                    return;
+                }
+                let found = callers::nearest(agent, domain, 0, cfa);
+                call.own = OWN | CALLER | u64::from(found.function.unwrap_or(NO_FUNCTION));
+                return;
+            }
+            _ => {}
+        }
+        if !keeps_cells(agent, number) {
+            // In the program's own view, such a call has no caller.
+            match self {
+                Entry::Library if is_hooked => {
+                    call.key = TWICE | return_address;
+                    call.own = OWN | CALLER | u64::from(NO_FUNCTION);
+                }
+                _ => call.key = ROOT,
+            }
+            return;
+        }
+        let found = callers::nearest(agent, domain, return_address, cfa);
+        call.searched = true;
+        call.link = found.link;
+        let own = found.function;
+        if is_hooked {
+            call.key = TWICE | return_address;
+        } else {
+            let newest = callers::newest(agent, domain, return_address, cfa, found);
+            call.key = newest.map_or(ROOT, |number| CALLER | u64::from(number));
+            if domain == Domain::Libraries || newest == own {
+                return;
+            }
+        }
+        call.own = OWN | CALLER | u64::from(own.unwrap_or(NO_FUNCTION));
     }
 
     /// Returns whether a later entry of this kind with the same key can be counted as soon as its key is found,
     /// without another check of the frame. (For a callback that returns to a known site, the assembly in
     /// [`crate::hot::gate`] checks the frame itself, and does not use this.)
-    fn is_simple(self, record: &FunctionRecord) -> bool {
+    fn is_simple(self, record: &FunctionRecord, number: u32) -> bool {
         match self {
             Entry::Text => true,
-            Entry::Tail(_) => !needs_return_address(record),
-            Entry::Callback | Entry::Loop => false,
+            Entry::Tail(cell) => {
+                // If the frame changes from one set to the other, its return slot changes, too.
+                let left = cell.function().load(Ordering::Relaxed);
+                !needs_return_address(record) && Domain::of(left) == Domain::of(number)
+            }
+            Entry::Library | Entry::Callback | Entry::Loop => false,
         }
     }
 
@@ -168,16 +298,17 @@ impl Entry {
         number: u32,
         return_address: u64,
         cfa: u64,
-        nearest: Option<Nearest>,
+        call: &Call,
     ) -> Next {
         let exits = record.flags & ENTRY_ONLY == 0;
         if exits && matches!(self, Entry::Callback) && objects::known(return_address) == Some(true) {
-            return Next::body(agent, record);
+            return Next::body(agent, number, record);
         }
-        if let Some(nearest) = nearest.filter(|_| exits)
-            && cells::fill(cfa, number, return_address, nearest.link_from(cfa))
+        if exits
+            && call.searched
+            && cells::fill(cfa, number, return_address, nearest::link_between(call.link, cfa))
         {
-            return Next::call(agent, record);
+            return Next::call(agent, number, record);
         }
         if let Entry::Tail(cell) = self {
             if needs_return_address(record) {
@@ -189,15 +320,41 @@ impl Entry {
                 // unwinds finds either of the two.
                 unsafe { ((cfa - 8) as *mut u64).write_volatile(own) };
                 cell.return_address().store(0, Ordering::Relaxed);
-                return Next::resume(agent, record);
+                return Next::resume(agent, number, record);
             }
-            cell.function().store(number, Ordering::Relaxed);
+            hand_over(agent, cell, number, exits, cfa);
             if exits {
-                return Next::body(agent, record);
+                return Next::body(agent, number, record);
             }
         }
-        Next::resume(agent, record)
+        Next::resume(agent, number, record)
     }
+}
+
+/// Gives a frame to the function with this number, which was tail-called in it. `exits` is whether the function's exit is
+/// hooked.
+fn hand_over(agent: &Agent, cell: CellRef, number: u32, exits: bool, cfa: u64) {
+    let left = cell.function().load(Ordering::Relaxed);
+    let domain = Domain::of(number);
+    if Domain::of(left) == domain {
+        cell.function().store(number, Ordering::Relaxed);
+        return;
+    }
+    if !exits {
+        // A leaf calls nothing, so the frame can stay with the other set.
+        return;
+    }
+    // The exit label of the function that leaves stays behind in the return slot, so that the program's own view can still
+    // find it there if it is the program's. The link was one within the other set.
+    let record = agent.function(left);
+    if record.exit != 0 {
+        let label = agent.base(left).wrapping_add(record.exit.into());
+        // SAFETY: the frame's return slot is directly below its CFA, and the thunk has just read it. The stack is the
+        // calling thread's own. All exit labels lead back through the cell.
+        unsafe { ((cfa - 8) as *mut u64).write_volatile(label) };
+    }
+    cell.function_and_link().store(number.into(), Ordering::Relaxed);
+    domain.last(words::get()).store(cfa, Ordering::Relaxed);
 }
 
 /// Returns whether the function has no exit hook because it uses its return address for more than a return. A leaf
@@ -206,31 +363,23 @@ fn needs_return_address(record: &FunctionRecord) -> bool {
     record.flags & (ENTRY_ONLY | LEAF) == ENTRY_ONLY
 }
 
-/// Returns the key of a call by a jump out of the function that the frame's cell names.
-fn tail_key(cell: CellRef) -> u64 {
-    TAIL | u64::from(cell.function().load(Ordering::Relaxed))
-}
-
-/// Returns the key of a call out of unhooked code: that of the newest hooked frame, or the root. Stores the frame
-/// that was found in `nearest`, if cells are kept.
-fn caller(agent: &Agent, return_address: u64, cfa: u64, nearest: &mut Option<Nearest>) -> u64 {
-    if !agent.both {
-        return ROOT;
-    }
-    let found = callers::nearest(agent, return_address, cfa);
-    *nearest = Some(found);
-    match found.function {
-        Some(number) => CALLER | u64::from(number),
-        None => ROOT,
-    }
-}
-
 /// Assigns a tail call's own slot. Returns where to continue: at the tail call's thunk, which is run once more, or at
 /// the called function's thunk, which counts in its own slots.
 pub(crate) extern "C" fn tail(index: u32) -> u64 {
     let agent = Agent::get();
-    let record = agent.tail(index);
+    let program = &agent.program;
+    let Some(record) = program.tails.get(index as usize) else { task::sleep_for_ever() };
+    slot_of_tail(agent, record, program.arena_lo)
+}
+
+/// The same for a jump in a library. `index` is that of the table of all libraries.
+pub(crate) extern "C" fn library_tail(index: u32) -> u64 {
+    let record = libraries::tail(index);
+    slot_of_tail(Agent::get(), record, agent::libraries_thunks().start)
+}
+
+fn slot_of_tail(agent: &Agent, record: &TailRecord, base: u64) -> u64 {
     let take = |block| slots::take(agent, block, slots::slot(block, record.slot), SITE | record.site);
     let ready = failure::guarded(|| threads::block(agent).is_some_and(take)).unwrap_or(false);
-    agent.arena_lo.wrapping_add(if ready { record.again } else { record.thunk }.into())
+    base.wrapping_add(if ready { record.again } else { record.thunk }.into())
 }

@@ -16,6 +16,10 @@
 //! stack, or another thread may have run on the stack since. A call on such a stack is charged after a search up from
 //! the call, and so is the first call on the thread's own stack after an event elsewhere.
 //!
+//! The frames of the program and those of libraries are two sets, each with its own last event and its own links, so
+//! that the program's own view of its calls is the same whichever libraries are hooked. In the view of the whole
+//! process, the caller is the newer one of the two sets' newest live frames ([`newest`]).
+//!
 //! All of this is integer code; see [`crate::hot::gate`].
 #![allow(unsafe_code, reason = "the kernel's description of an interrupted thread is read")]
 
@@ -25,21 +29,87 @@ use crate::hot::nearest::Nearest;
 use crate::hot::search::{Begin, Search, is_alive};
 use crate::os::words;
 use crate::program::agent::Agent;
+use crate::program::domain::Domain;
+use crate::program::libraries;
 use core::sync::atomic::Ordering;
 
-/// Returns the newest live frame that is older than a frame with this CFA, which unhooked code calls. For a signal
-/// handler, the search begins at the code that the signal has interrupted; that code may be on another stack, or in a
-/// leaf, which has no cell.
-pub(crate) fn nearest(agent: &Agent, return_address: u64, cfa: u64) -> Nearest {
+/// Returns the newest live frame of a set that is older than a frame with this CFA, which is called from outside of that
+/// set. For a signal handler, the search begins at the code that the signal has interrupted; that code may be on another
+/// stack, or in a leaf, which has no cell.
+pub(crate) fn nearest(agent: &Agent, domain: Domain, return_address: u64, cfa: u64) -> Nearest {
     if !agent.is_restorer(return_address) {
         if agent.is_start_of_context(return_address) {
             distrust_within(cfa);
         }
-        return above(agent, cfa, false);
+        return above(agent, domain, cfa, false);
     }
     let (rsp, rip) = interrupted_at(cfa);
-    let nearest = above(agent, rsp, true);
-    Nearest { function: agent.leaf_at(rip).or(nearest.function), ..nearest }
+    let nearest = above(agent, domain, rsp, true);
+    let leaf = leaf_at(agent, rip).filter(|&leaf| Domain::of(leaf) == domain);
+    Nearest { function: leaf.or(nearest.function), ..nearest }
+}
+
+/// Returns the leaf, of the program or of a library, that runs if the program counter is at an address.
+fn leaf_at(agent: &Agent, pc: u64) -> Option<u32> {
+    let library = libraries::with_arena(pc).or_else(|| libraries::with_return(pc));
+    library.map_or_else(|| agent.program.leaf_at(pc), |library| library.leaf_at(pc))
+}
+
+/// Returns the function of the newest live frame of both sets, for the call that [`nearest`] has been asked about.
+/// `found` is its answer for the set `domain`.
+pub(crate) fn newest(
+    agent: &Agent,
+    domain: Domain,
+    return_address: u64,
+    cfa: u64,
+    found: Nearest,
+) -> Option<u32> {
+    if !libraries::are_prepared() {
+        return found.function;
+    }
+    let words = words::get();
+    let (lo, hi) = (words.stack_lo().load(Ordering::Relaxed), words.stack_hi().load(Ordering::Relaxed));
+    let together = |from: u64| {
+        let start = (from & !7) + 8;
+        let search = if from >= lo && from < hi {
+            Search { agent, domain: None, end: hi, readable: start }
+        } else {
+            Search::elsewhere(agent, None, from)
+        };
+        search.first(start).map(|(_, function)| function)
+    };
+    if agent.is_restorer(return_address) {
+        let (rsp, rip) = interrupted_at(cfa);
+        return leaf_at(agent, rip).or_else(|| together(rsp));
+    }
+    if cfa < lo || cfa >= hi || found.link == 0 {
+        return together(cfa);
+    }
+    let (other, start) = (domain.other(), (cfa & !7) + 8);
+    // No frame further up than the one that was found can be the newest.
+    let end = if found.link < hi { found.link } else { hi };
+    let last = other.last(words).load(Ordering::Relaxed);
+    if last > end {
+        return found.function;
+    }
+    let search = Search { agent, domain: Some(other), end, readable: start };
+    let newer = match search.begin(last, lo, start) {
+        Begin::With(at, function) => (at <= end).then_some((at, function)),
+        Begin::At(at) => search.first(at),
+    };
+    match newer {
+        Some((at, function)) => {
+            other.last(words).store(at, Ordering::Relaxed);
+            // A frame that one set has handed over to the other one belongs to the function that its cell names.
+            let cell = existing(at).filter(|_| at == found.link);
+            Some(cell.map_or(function, |cell| cell.function().load(Ordering::Relaxed)))
+        }
+        None => {
+            // From here on down, no frame of the other set is alive.
+            other.last(words).store(end, Ordering::Relaxed);
+            found.function
+        }
+    }
 }
 
 /// Returns the stack pointer and the program counter of the code that was interrupted by a signal handler whose frame
@@ -53,22 +123,22 @@ fn interrupted_at(cfa: u64) -> (u64, u64) {
     unsafe { (*((cfa + RSP) as *const u64), *((cfa + RIP) as *const u64)) }
 }
 
-/// Returns the newest live frame above an address. `interrupted` means that a signal handler is called, and that the
+/// Returns the newest live frame of a set above an address. `interrupted` means that a signal handler is called, and that the
 /// address is the interrupted code's stack pointer.
-fn above(agent: &Agent, from: u64, interrupted: bool) -> Nearest {
+fn above(agent: &Agent, domain: Domain, from: u64, interrupted: bool) -> Nearest {
     let words = words::get();
     let (lo, hi) = (words.stack_lo().load(Ordering::Relaxed), words.stack_hi().load(Ordering::Relaxed));
     let start = (from & !7) + 8;
     if from < lo || from >= hi {
-        let found = Search::elsewhere(agent, from).first(start);
+        let found = Search::elsewhere(agent, Some(domain), from).first(start);
         return Nearest { function: found.map(|(_, function)| function), link: 0 };
     }
     // A signal handler that interrupts the thread after this leaves a `last` that leads to the same frame.
-    let last = words.last().load(Ordering::Relaxed);
-    let search = Search { agent, end: hi, readable: start };
+    let last = domain.last(words).load(Ordering::Relaxed);
+    let search = Search { agent, domain: Some(domain), end: hi, readable: start };
     if !interrupted && search.is_left_behind(last, lo, start) {
         distrust_within(from);
-        return above(agent, from, false);
+        return above(agent, domain, from, false);
     }
     let found = match search.begin(last, lo, start) {
         Begin::With(cfa, function) => Some((cfa, function)),
@@ -90,7 +160,7 @@ fn above(agent: &Agent, from: u64, interrupted: bool) -> Nearest {
     if interrupted && last == from && existing(last).is_some_and(|cell| is_alive(cell, last)) {
         link = last;
     }
-    words.last().store(link, Ordering::Relaxed);
+    domain.last(words).store(link, Ordering::Relaxed);
     Nearest { function, link }
 }
 
@@ -135,7 +205,7 @@ fn interrupted(from: u64, own: impl Fn(u64) -> bool) -> Option<u64> {
     let agent = Agent::get();
     let mut at = (from & !7) + 8;
     for _ in 0..MOST {
-        let (cfa, _) = Search::elsewhere(agent, at).first(at)?;
+        let (cfa, _) = Search::elsewhere(agent, None, at).first(at)?;
         let return_address = existing(cfa).map_or(0, |cell| cell.return_address().load(Ordering::Relaxed));
         at = if agent.is_restorer(return_address) {
             let (stack_pointer, _) = interrupted_at(cfa);

@@ -15,6 +15,7 @@ use crate::os::memory;
 use crate::os::task;
 use crate::os::words;
 use crate::program::agent::Agent;
+use crate::program::domain::Domain;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering, compiler_fence};
 use gprofinject_abi::plan::{Cell, LEFT, WINDOW, WINDOW_WORD};
@@ -108,7 +109,7 @@ pub(crate) fn fill(cfa: u64, number: u32, return_address: u64, link: u32) -> boo
     compiler_fence(Ordering::Release);
     cell.return_address().store(return_address, Ordering::Relaxed);
     compiler_fence(Ordering::Release);
-    words.last().store(cfa, Ordering::Relaxed);
+    Domain::of(number).last(words).store(cfa, Ordering::Relaxed);
     true
 }
 
@@ -139,11 +140,11 @@ pub(crate) extern "C" fn enter(number: u32, _return_address: u64, cfa: u64) -> N
     let agent = Agent::get();
     let record = agent.function(number);
     if move_window(cfa) {
-        return Next::resume(agent, record);
+        return Next::resume(agent, number, record);
     }
     // There is no memory for a shadow, so the call is counted, but its exit is not hooked.
     agent.region.bare_calls().fetch_add(1, Ordering::Relaxed);
-    Next::body(agent, record)
+    Next::body(agent, number, record)
 }
 
 /// Makes the region that holds `cfa` the thread's window. A signal handler sees either the old or the new
@@ -164,7 +165,8 @@ pub(crate) extern "C" fn exit(cfa: u64) -> u64 {
         task::sleep_for_ever()
     };
     if cell.link().load(Ordering::Relaxed) > LEFT {
-        words::get().last().store(cfa, Ordering::Relaxed);
+        let domain = Domain::of(cell.function().load(Ordering::Relaxed));
+        domain.last(words::get()).store(cfa, Ordering::Relaxed);
     }
     let return_address = cell.return_address().load(Ordering::Relaxed);
     cell.return_address().store(0, Ordering::Relaxed);

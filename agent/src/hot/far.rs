@@ -8,6 +8,8 @@ use crate::hot::cells::existing;
 use crate::hot::nearest::Nearest;
 use crate::hot::search::Frames;
 use crate::program::agent::Agent;
+use crate::program::domain::Domain;
+use crate::program::libraries;
 use core::sync::atomic::Ordering;
 use gprofinject_abi::plan::LEFT;
 
@@ -20,8 +22,16 @@ pub(crate) fn caller(
     cfa: u64,
     base: u64,
 ) -> Option<Nearest> {
-    let frames = Frames::above(agent, cfa)?;
-    let function = agent.function_at(return_address.wrapping_sub(agent.bias).wrapping_sub(1))?;
+    let domain = Domain::of(number);
+    let end = Frames::end_of_stack(cfa)?;
+    let frames = Frames::above(agent, domain, cfa, end);
+    let function = match domain {
+        Domain::Program => {
+            let program = &agent.program;
+            program.function_at(return_address.wrapping_sub(program.bias).wrapping_sub(1))
+        }
+        Domain::Libraries => libraries::with_return(return_address)?.function_at(return_address - 1),
+    }?;
     let is_it = |at: u64| at.is_multiple_of(8) && frames.is_alive(at) == Some(function);
     // A frame whose size changes has a frame pointer: at rbp is the caller's rbp, and after it the return address.
     let framed = base.wrapping_add(16);

@@ -32,12 +32,20 @@ use crate::hot::next::BODY;
 use crate::hot::saved::{load_arguments, restore_registers, save_registers};
 use crate::hot::{arcs, cells, sites};
 use crate::os::vectors::{restore_vectors, save_vectors};
-use crate::program::agent::{GATE_FACTS, GateFacts};
+use crate::program::agent::{GATE_FACTS, GateFacts, LIBRARY_GATE_FACTS};
 use core::arch::global_asm;
 use core::mem::offset_of;
-use gprofinject_abi::plan::{CALL_LEN, Cell, FunctionRecord, LEFT, ThreadWords, WINDOW, WINDOW_WORD};
+use gprofinject_abi::plan::{
+    CALL_LEN, Cell, FunctionRecord, LEFT, LIBRARIES, ThreadWords, WINDOW, WINDOW_WORD,
+};
 use gprofinject_abi::region::{CALLER, RECENT, RECENT_HASH, RECENT_SHIFT, ROOT, Slot, TAIL};
 
+/// Defines the gates of one set of functions. `$prefix` is part of their names, `$facts` is the [`GateFacts`] of the set,
+/// `$last` and `$other` are the thread words for the last events of this set and of the other one, `$foreign` is the
+/// condition under which a number that was compared with [`LIBRARIES`] belongs to the other set, and `$tail` is the
+/// function that assigns slots to tail calls.
+macro_rules! gates {
+    ($prefix:literal, $facts:ident, $last:ident, $other:ident, $foreign:literal, $tail:ident) => {
 global_asm!(
     // Counts the arc of function eax with the key r11, if it is in the table of recent arcs; otherwise jumps to
     // `otherwise`. rcx = thread block. Changes rdx, rdi.
@@ -130,7 +138,7 @@ global_asm!(
     ".if \\below",
     "mov rsi, fs:[rdx+{last}]",
     "cmp byte ptr [rip+{agent}+{both}], 0",
-    "je 33f",
+    "je 36f",
     ".endif",
     "lea r8, [rsp+\\below]",
     "cmp r8, fs:[rdx+{stack_lo}]",
@@ -143,6 +151,8 @@ global_asm!(
     "je 33f",
     "gpi_frame 35f, 32f",
     "31:",                          // a frame is there: is it older, on this stack, and not left by a jump?
+    "cmp dword ptr [rcx+{function}], {libraries}",
+    concat!($foreign, " 35f"),      // it is one of the other set
     "cmp rsi, r8",
     "jbe 35f",
     "cmp rsi, fs:[rdx+{stack_hi}]",
@@ -158,6 +168,8 @@ global_asm!(
     "bts r11, {caller_bit}",
     "jmp 34f",
     "32:",                          // it has returned: unhooked code had called it, if it has a link
+    "cmp dword ptr [rcx+{function}], {libraries}",
+    concat!($foreign, " 35f"),
     "mov ecx, [rcx+{link}]",
     "sub ecx, {left}",
     "jbe 35f",
@@ -171,9 +183,20 @@ global_asm!(
     "mov r8, [rsp-72+\\below]",
     "mov r11, [rsp-8+\\below]",
     "jmp \\otherwise",
+    ".if \\below",
+    "36:",                          // no shadow stack is kept
+    "mov r11, {root}",
+    "jmp 37f",
+    ".endif",
     "33:",                          // no frame is alive
     "mov r11, {root}",
-    "34:",
+    "cmp fs:[rdx+{other}], rsi",
+    "jb 35b",
+    "jmp 37f",
+    "34:",                          // is no frame of the other set newer, or the same?
+    "cmp fs:[rdx+{other}], rsi",
+    "jbe 35b",
+    "37:",
     "mov rcx, fs:[rdx+{block}]",
     ".endm",
     ".macro gpi_save",
@@ -193,11 +216,13 @@ global_asm!(
     ".endm",
     //
     ".text",
-    ".globl gpi_miss, gpi_miss_entry, gpi_window, gpi_exit, gpi_tail",
-    ".hidden gpi_miss, gpi_miss_entry, gpi_window, gpi_exit, gpi_tail",
+    ".irp name, miss, miss_entry, window, exit, tail",
+    concat!(".globl gpi_", $prefix, "\\name"),
+    concat!(".hidden gpi_", $prefix, "\\name"),
+    concat!(".type gpi_", $prefix, "\\name, @function"),
+    ".endr",
     ".p2align 4",
-    ".type gpi_miss, @function",
-    "gpi_miss:",                    // rsp = CFA
+    concat!("gpi_", $prefix, "miss:"),                    // rsp = CFA
     ".cfi_startproc",
     ".cfi_def_cfa_offset 0",
     "gpi_look 0",
@@ -293,11 +318,10 @@ global_asm!(
     "gpi_restore_vectors",
     "jmp 2b",
     ".cfi_endproc",
-    ".size gpi_miss, . - gpi_miss",
+    concat!(".size gpi_", $prefix, "miss, . - gpi_", $prefix, "miss"),
     //
     ".p2align 4",
-    ".type gpi_window, @function",
-    "gpi_window:",                    // rsp = CFA
+    concat!("gpi_", $prefix, "window:"),                    // rsp = CFA
     ".cfi_startproc",
     ".cfi_def_cfa_offset 0",
     "lea rsp, [rsp-128]",
@@ -310,11 +334,10 @@ global_asm!(
     "gpi_restore_vectors",
     "jmp 2b",
     ".cfi_endproc",
-    ".size gpi_window, . - gpi_window",
+    concat!(".size gpi_", $prefix, "window, . - gpi_", $prefix, "window"),
     //
     ".p2align 4",
-    ".type gpi_miss_entry, @function",
-    "gpi_miss_entry:",              // rsp = CFA - 8
+    concat!("gpi_", $prefix, "miss_entry:"),              // rsp = CFA - 8
     ".cfi_startproc",
     "gpi_look 8",
     "cmp r11, [rip+{agent}+{arena_lo}]",
@@ -368,12 +391,11 @@ global_asm!(
     "mov r11, [rsp-16]",
     "jmp [rsp-24]",
     ".cfi_endproc",
-    ".size gpi_miss_entry, . - gpi_miss_entry",
+    concat!(".size gpi_", $prefix, "miss_entry, . - gpi_", $prefix, "miss_entry"),
     //
     // Assigns a tail call's slot.
     ".p2align 4",
-    ".type gpi_tail, @function",
-    "gpi_tail:",                    // rsp = CFA - 8, eax = index
+    concat!("gpi_", $prefix, "tail:"),                    // rsp = CFA - 8, eax = index
     ".cfi_startproc",
     "lea rsp, [rsp-120]",
     ".cfi_def_cfa_offset 128",
@@ -390,12 +412,11 @@ global_asm!(
     "mov rax, [rsp-8]",
     "jmp [rsp-24]",
     ".cfi_endproc",
-    ".size gpi_tail, . - gpi_tail",
+    concat!(".size gpi_", $prefix, "tail, . - gpi_", $prefix, "tail"),
     //
     // The function's results may be in any register except r11, whose old value is at CFA-16.
     ".p2align 4",
-    ".type gpi_exit, @function",
-    "gpi_exit:",                    // rsp = CFA
+    concat!("gpi_", $prefix, "exit:"),                    // rsp = CFA
     ".cfi_startproc",
     ".cfi_def_cfa_offset 0",
     ".cfi_undefined rip",
@@ -415,8 +436,14 @@ global_asm!(
     "mov rax, [rsp-16]",            // CFA-24
     "ret",
     ".cfi_endproc",
-    ".size gpi_exit, . - gpi_exit",
-    agent = sym GATE_FACTS,
+    concat!(".size gpi_", $prefix, "exit, . - gpi_", $prefix, "exit"),
+    // The other set of gates defines these macros again.
+    ".irp name, recent, look, looked, tail, next, frame, caller, save, arguments, restore, save_vectors, restore_vectors",
+    ".purgem gpi_\\name",
+    ".endr",
+    agent = sym $facts,
+    libraries = const LIBRARIES,
+    other = const offset_of!(ThreadWords, $other),
     arena_lo = const offset_of!(GateFacts, arena_lo),
     arena_hi = const offset_of!(GateFacts, arena_hi),
     functions = const offset_of!(GateFacts, functions),
@@ -437,7 +464,7 @@ global_asm!(
     exit_label = const offset_of!(FunctionRecord, exit),
     call_len = const CALL_LEN,
     both = const offset_of!(GateFacts, both),
-    last = const offset_of!(ThreadWords, last),
+    last = const offset_of!(ThreadWords, $last),
     stack_lo = const offset_of!(ThreadWords, stack_lo),
     stack_hi = const offset_of!(ThreadWords, stack_hi),
     return_address = const offset_of!(Cell, return_address),
@@ -450,10 +477,15 @@ global_asm!(
     as_body = const BODY,
     known = sym arcs::known,
     rare = sym arcs::rare,
-    tail = sym arcs::tail,
+    tail = sym arcs::$tail,
     enter = sym cells::enter,
     exit = sym cells::exit,
 );
+    };
+}
+
+gates!("", GATE_FACTS, last, library_last, "jae", tail);
+gates!("library_", LIBRARY_GATE_FACTS, library_last, last, "jb", library_tail);
 
 unsafe extern "C" {
     pub(crate) fn gpi_miss();
@@ -461,4 +493,9 @@ unsafe extern "C" {
     pub(crate) fn gpi_window();
     pub(crate) fn gpi_exit();
     pub(crate) fn gpi_tail();
+    pub(crate) fn gpi_library_miss();
+    pub(crate) fn gpi_library_miss_entry();
+    pub(crate) fn gpi_library_window();
+    pub(crate) fn gpi_library_exit();
+    pub(crate) fn gpi_library_tail();
 }

@@ -19,6 +19,8 @@ use crate::hot::cells::existing;
 use crate::hot::slots;
 use crate::hot::threads;
 use crate::program::agent::Agent;
+use crate::program::domain::Domain;
+use crate::program::libraries;
 use core::sync::atomic::Ordering;
 use gprofinject_abi::region::{CALLER, LINKED, LINKS, LINKS_SHIFT, SITE, Slot, TAIL, is_linked, plain_key};
 use gprofinject_abi::shared::{BlockRef, SlotRef};
@@ -61,7 +63,9 @@ pub(crate) fn searched(agent: &Agent, start: u64, caller: u64, number: u32) {
 /// a call was not linked before.
 fn link_calls(agent: &Agent, block: BlockRef, callee: u32, caller: u32, calls: u64, tails: u32) -> bool {
     let (record, caller_record) = (agent.function(callee), agent.function(caller));
-    let start = agent.bias.wrapping_add(caller_record.entry);
+    // The records of libraries have runtime addresses.
+    let bias = if Domain::of(caller) == Domain::Program { agent.program.bias } else { 0 };
+    let start = bias.wrapping_add(caller_record.entry);
     let mut linked = false;
     let mut index = 0;
     while index < record.slot_count {
@@ -71,7 +75,13 @@ fn link_calls(agent: &Agent, block: BlockRef, callee: u32, caller: u32, calls: u
         let tail_caller = if key & (CALLER | TAIL) == TAIL {
             Some((key & !TAIL) as u32)
         } else if key & (CALLER | TAIL | SITE) == SITE {
-            agent.function_at(key & !SITE)
+            match Domain::of(callee) {
+                Domain::Program => agent.program.function_at(key & !SITE),
+                Domain::Libraries => {
+                    let library = libraries::of_function(callee);
+                    library.and_then(|library| library.function_at(key & !SITE))
+                }
+            }
         } else {
             // A return address may be one byte after the function's end. A linked key is never in that range.
             if key != 0 && key.wrapping_sub(start) <= caller_record.size.into() {

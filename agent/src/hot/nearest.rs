@@ -1,6 +1,6 @@
 //! The result of a search for the caller of a call out of unhooked code.
 
-/// The newest live frame.
+/// The newest live frame of the program, or of libraries.
 #[derive(Clone, Copy)]
 pub(crate) struct Nearest {
     /// The function that is charged, or `None` if no frame is alive.
@@ -13,13 +13,19 @@ pub(crate) struct Nearest {
 impl Nearest {
     /// Returns the link to this caller for the cell of a frame with this CFA.
     pub(crate) fn link_from(self, cfa: u64) -> u32 {
-        if self.link <= cfa {
-            return 0;
-        }
-        // Both are multiples of 8. A link may refer from a signal stack to the thread's own stack.
-        match (self.link - cfa) / 8 + 1 {
-            link if link <= u64::from(u32::MAX) => link as u32,
-            _ => 0,
-        }
+        link_between(self.link, cfa)
+    }
+}
+
+/// Returns the link from the cell of a frame with this CFA to that of the frame with the CFA `caller`; see
+/// [`Nearest::link`].
+pub(crate) fn link_between(caller: u64, cfa: u64) -> u32 {
+    if caller <= cfa {
+        return 0;
+    }
+    // Both are multiples of 8. A link may refer from a signal stack to the thread's own stack.
+    match (caller - cfa) / 8 + 1 {
+        link if link <= u64::from(u32::MAX) => link as u32,
+        _ => 0,
     }
 }

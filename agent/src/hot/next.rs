@@ -22,15 +22,15 @@ pub(crate) const CALL: u64 = 2;
 impl Next {
     pub(crate) const RARE: Next = Next { target: 0, way: RESUME };
 
-    pub(crate) fn resume(agent: &Agent, record: &FunctionRecord) -> Next {
-        Next { target: agent.arena_lo.wrapping_add(record.resume.into()), way: RESUME }
+    pub(crate) fn resume(agent: &Agent, number: u32, record: &FunctionRecord) -> Next {
+        Next { target: agent.base(number).wrapping_add(record.resume.into()), way: RESUME }
     }
 
-    pub(crate) fn body(agent: &Agent, record: &FunctionRecord) -> Next {
-        Next { target: agent.arena_lo.wrapping_add(record.body.into()), way: BODY }
+    pub(crate) fn body(agent: &Agent, number: u32, record: &FunctionRecord) -> Next {
+        Next { target: agent.base(number).wrapping_add(record.body.into()), way: BODY }
     }
 
-    pub(crate) fn call(agent: &Agent, record: &FunctionRecord) -> Next {
-        Next { target: agent.arena_lo.wrapping_add(u64::from(record.exit - CALL_LEN)), way: CALL }
+    pub(crate) fn call(agent: &Agent, number: u32, record: &FunctionRecord) -> Next {
+        Next { target: agent.base(number).wrapping_add(u64::from(record.exit - CALL_LEN)), way: CALL }
     }
 }

@@ -21,6 +21,13 @@ fn place(address: u64) -> &'static AtomicU64 {
     &PAGES[(page as usize) % PLACES]
 }
 
+/// Forgets all pages.
+pub(crate) fn forget() {
+    for page in &PAGES {
+        page.store(NONE, Ordering::Relaxed);
+    }
+}
+
 /// Returns whether the code around an address was made at run time, or `None` if only the dynamic linker knows.
 /// Integer code only; see [`crate::hot::gate`].
 pub(crate) fn known(address: u64) -> Option<bool> {

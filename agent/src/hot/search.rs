@@ -7,6 +7,7 @@ use crate::hot::cells::{REGION, cell, existing, shadow};
 use crate::hot::nearest::Nearest;
 use crate::os::words;
 use crate::program::agent::Agent;
+use crate::program::domain::Domain;
 use core::sync::atomic::Ordering;
 use gprofinject_abi::plan::LEFT;
 use gprofinject_abi::shared::CellRef;
@@ -22,6 +23,8 @@ pub(crate) enum Begin {
 /// The range of the stack in which a search looks for callers.
 pub(crate) struct Search<'a> {
     pub(crate) agent: &'a Agent,
+    /// Whose frames are looked for; `None` means all.
+    pub(crate) domain: Option<Domain>,
     /// The end of the search. Beyond it, frames of other stacks would be found.
     pub(crate) end: u64,
     /// From this address on, the stack is certainly mapped, so the search can check the contents of a frame's return
@@ -34,7 +37,7 @@ impl<'a> Search<'a> {
     /// Returns a search on a stack that is not the thread's own, or not known to be. A thread's stack ends at its
     /// thread control block, which glibc places at the top, and the main thread's stack ends at its arguments; of
     /// other stacks, whose extent is unknown, a limited part is searched.
-    pub(crate) fn elsewhere(agent: &'a Agent, from: u64) -> Search<'a> {
+    pub(crate) fn elsewhere(agent: &'a Agent, domain: Option<Domain>, from: u64) -> Search<'a> {
         const LARGEST: u64 = 8 << 20;
         const FARTHEST: u64 = 1 << 20;
         const ELSEWHERE: u64 = 16 << 10;
@@ -46,7 +49,7 @@ impl<'a> Search<'a> {
         let most = from + if near { FARTHEST } else { ELSEWHERE };
         let first = words::get().first_frame().load(Ordering::Relaxed);
         let readable = if near && first != 0 { first } else { u64::MAX };
-        Search { agent, end: if near && end < most { end } else { most }, readable }
+        Search { agent, domain, end: if near && end < most { end } else { most }, readable }
     }
 
     /// Returns whether the frame of the thread's last event is alive, but below all possible frames: then this is
@@ -57,7 +60,8 @@ impl<'a> Search<'a> {
             && existing(last).is_some_and(|cell| {
                 // SAFETY: the cell shows that this thread has had a frame there, on its own stack, which stays
                 // readable.
-                is_alive(cell, last) && self.agent.in_arena(unsafe { *((last - 8) as *const u64) })
+                let slot = unsafe { *((last - 8) as *const u64) };
+                self.is_of_domain(cell) && is_alive(cell, last) && self.agent.in_thunks(slot)
             })
     }
 
@@ -71,8 +75,15 @@ impl<'a> Search<'a> {
         }
         while let Some(cell) = existing(at) {
             let own = at >= lo && at < self.end;
-            if own && at >= start && self.is_caller(cell, at) {
-                return Begin::With(at, cell.function().load(Ordering::Relaxed));
+            if own
+                && at >= start
+                && let Some(function) = self.caller(cell, at)
+            {
+                return Begin::With(at, function);
+            }
+            if !self.is_of_domain(cell) {
+                // A frame of the other set has taken this place, and its link leads to one of that set.
+                return Begin::At(if own && at >= start { at + 8 } else { start });
             }
             let link = cell.link().load(Ordering::Relaxed);
             if link > LEFT {
@@ -102,8 +113,10 @@ impl<'a> Search<'a> {
             let stop = if self.end < next { self.end + 1 } else { next };
             while at < stop {
                 let cell = cell(cells, at);
-                if cell.return_address().load(Ordering::Relaxed) != 0 && self.is_caller(cell, at) {
-                    return Some((at, cell.function().load(Ordering::Relaxed)));
+                if cell.return_address().load(Ordering::Relaxed) != 0
+                    && let Some(function) = self.caller(cell, at)
+                {
+                    return Some((at, function));
                 }
                 at += 8;
             }
@@ -111,11 +124,31 @@ impl<'a> Search<'a> {
         None
     }
 
-    /// Returns whether the cell's frame is alive, as far as that can be determined.
-    fn is_caller(&self, cell: CellRef, at: u64) -> bool {
-        is_alive(cell, at)
-            // SAFETY: the return slot is not below `readable`, the address from which the stack is mapped.
-            && (at < self.readable || self.agent.in_arena(unsafe { *((at - 8) as *const u64) }))
+    /// Returns whether the function that the cell names belongs to the set whose frames are looked for.
+    fn is_of_domain(&self, cell: CellRef) -> bool {
+        self.domain.is_none_or(|domain| domain == Domain::of(cell.function().load(Ordering::Relaxed)))
+    }
+
+    /// Returns the function of the cell's frame, if the frame is alive, as far as that can be determined, and one of
+    /// those that are looked for.
+    fn caller(&self, cell: CellRef, at: u64) -> Option<u32> {
+        if !is_alive(cell, at) {
+            return None;
+        }
+        let function = cell.function().load(Ordering::Relaxed);
+        let is_wanted = self.is_of_domain(cell);
+        if at < self.readable {
+            return is_wanted.then_some(function);
+        }
+        // SAFETY: the return slot is not below `readable`, the address from which the stack is mapped.
+        let label = unsafe { *((at - 8) as *const u64) };
+        if is_wanted {
+            return self.agent.in_thunks(label).then_some(function);
+        }
+        // A function of the program has tail-called a library's, which now has the frame. While it runs, the program's
+        // function still counts as the caller in the program's own view. Its exit label is in the return slot.
+        let left = self.domain == Some(Domain::Program) && self.agent.program.in_arena(label);
+        if left { self.agent.program.function_of_label(label) } else { None }
     }
 }
 
@@ -123,11 +156,18 @@ impl<'a> Search<'a> {
 pub(crate) struct Frames<'a>(Search<'a>);
 
 impl Frames<'_> {
-    /// Returns the frames above a CFA, or `None` if that is not on the thread's own stack.
-    pub(crate) fn above(agent: &Agent, cfa: u64) -> Option<Frames<'_>> {
+    /// Returns the end of the thread's own stack if a CFA is on it.
+    pub(crate) fn end_of_stack(cfa: u64) -> Option<u64> {
         let words = words::get();
         let (lo, end) = (words.stack_lo().load(Ordering::Relaxed), words.stack_hi().load(Ordering::Relaxed));
-        (cfa >= lo && cfa < end).then_some(Frames(Search { agent, end, readable: cfa + 8 }))
+        (cfa >= lo && cfa < end).then_some(end)
+    }
+
+    /// Returns the frames of a set above a CFA on the thread's own stack, which ends at `end`. (An `Option` of them would
+    /// be copied by vector registers.)
+    #[inline(always)]
+    pub(crate) fn above(agent: &Agent, domain: Domain, cfa: u64, end: u64) -> Frames<'_> {
+        Frames(Search { agent, domain: Some(domain), end, readable: cfa + 8 })
     }
 
     /// Returns the function of the frame with this CFA, if there is such a frame and it is alive.
@@ -136,7 +176,7 @@ impl Frames<'_> {
             return None;
         }
         let cell = existing(at)?;
-        self.0.is_caller(cell, at).then(|| cell.function().load(Ordering::Relaxed))
+        self.0.caller(cell, at)
     }
 
     /// Returns the newest live frame, by a search.

@@ -2,6 +2,7 @@
 
 use crate::hot::objects;
 use crate::program::agent::Agent;
+use crate::program::libraries;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 /// The number of sites in the table.
@@ -19,6 +20,13 @@ fn site(return_address: u64) -> &'static AtomicU64 {
     &SITES[return_address as usize % SITES_LEN]
 }
 
+/// Forgets all sites.
+pub(crate) fn forget() {
+    for site in &SITES {
+        site.store(0, Ordering::Relaxed);
+    }
+}
+
 /// Returns whether a return address is a known site. Integer code only; see [`crate::hot::gate`].
 pub(crate) fn is_site(return_address: u64) -> bool {
     site(return_address).load(Ordering::Relaxed) == return_address
@@ -28,9 +36,12 @@ pub(crate) fn is_site(return_address: u64) -> bool {
 /// code only; see [`crate::hot::gate`].
 pub(crate) fn note(agent: &Agent, return_address: u64) -> bool {
     let is = return_address != 0
-        && !agent.in_copies(return_address)
-        && !agent.in_arena(return_address)
-        && (!agent.both || agent.in_text(return_address) || objects::known(return_address) == Some(false))
+        && !agent.program.in_copies(return_address)
+        && !agent.in_thunks(return_address)
+        && (!agent.both
+            || agent.program.in_text(return_address)
+            || objects::known(return_address) == Some(false)
+            || libraries::with_return(return_address).is_some())
         && !agent.is_restorer(return_address)
         && !agent.is_start_of_context(return_address);
     if is {

@@ -8,8 +8,8 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
 use gprofinject_abi::plan::{FunctionRecord, SPARE_SLOTS};
 use gprofinject_abi::region::{
-    BlockHeader, Overflow, PROBES, SEGMENT_BIT, SEGMENTS, SLOTS, Slot, is_linked, plain_key, recent,
-    segment_entries, segment_len, segment_offset,
+    BlockHeader, LIBRARY_CHUNK, Overflow, PROBES, SEGMENT_BIT, SEGMENTS, SLOTS, Slot, is_linked, plain_key,
+    recent, segment_entries, segment_len, segment_offset,
 };
 use gprofinject_abi::shared::{BlockRef, OverflowRef, SlotRef};
 
@@ -54,6 +54,15 @@ pub(crate) fn find(agent: &Agent, block: BlockRef, number: u32, record: &Functio
     overflow(agent, block, number, key)
 }
 
+/// Returns the entry of an overflow segment with this index, which must be less than the segment's length.
+pub(crate) fn entry(agent: &Agent, block: BlockRef, segment: usize, index: usize) -> OverflowRef {
+    let base = block.address() + segment_offset(agent.orders.slot_bytes, segment);
+    let at = (base + (index * size_of::<Overflow>()) as u64) as *mut Overflow;
+    // SAFETY: all segments lie within the thread block, which stays mapped, and the index is less than the segment's
+    // length. Only `OverflowRef` accesses entries; thunks and `SlotRef` access the part of an entry that is a slot.
+    unsafe { OverflowRef::new(NonNull::new_unchecked(at)) }
+}
+
 fn overflow(agent: &Agent, block: BlockRef, number: u32, key: u64) -> Found {
     let hash =
         (key ^ (u64::from(number) << 32 | u64::from(number))).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
@@ -65,10 +74,7 @@ fn overflow(agent: &Agent, block: BlockRef, number: u32, key: u64) -> Found {
         while probe < PROBES {
             let index = (hash as usize + probe) & mask;
             let at = (base + (index * size_of::<Overflow>()) as u64) as *mut Overflow;
-            // SAFETY: all segments lie within the thread block, which stays mapped, and the index is less than the
-            // segment's length. Only `OverflowRef` accesses entries; thunks and `SlotRef` access the part of an entry
-            // that is a slot.
-            let entry = unsafe { OverflowRef::new(NonNull::new_unchecked(at)) };
+            let entry = entry(agent, block, segment, index);
             let found = entry.key().load(Ordering::Relaxed);
             if found == key && entry.function().load(Ordering::Relaxed) == number {
                 // SAFETY: as for the entry above, which begins with the fields of a slot; `gprofinject_abi::region`
@@ -136,8 +142,16 @@ pub(crate) fn count(agent: &Agent, block: BlockRef, number: u32, record: &Functi
 /// Assigns a free home slot to an arc, unless a signal handler does so first. Returns `false` if the slot cannot be
 /// committed.
 pub(crate) fn take(agent: &Agent, block: BlockRef, slot: SlotRef, key: u64) -> bool {
+    let offset = slot.address() - block.address();
+    if let Some(offset) = offset.checked_sub(thread_blocks::library_slots(agent)) {
+        if !thread_blocks::commit_library_chunk(agent, block, offset / LIBRARY_CHUNK) {
+            return false;
+        }
+        let _ = slot.key().compare_exchange(0, key, Ordering::Release, Ordering::Relaxed);
+        return true;
+    }
     let len = agent.orders.slot_chunk;
-    let chunk = (slot.address() - block.address()) / len;
+    let chunk = offset / len;
     // The last chunk ends where the overflow segments begin.
     let end = segment_offset(agent.orders.slot_bytes, 0);
     if !thread_blocks::commit(agent, block, chunk as u32, chunk * len, len.min(end - chunk * len)) {

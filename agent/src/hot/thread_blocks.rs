@@ -7,10 +7,12 @@
 
 use crate::os::memory;
 use crate::program::agent::Agent;
+use crate::program::libraries;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use gprofinject_abi::region::{
-    COUNTER_BIT, PAGE, SEGMENT_BIT, SEGMENTS, counters_offset, round_up, segment_len, segment_offset,
+    COUNTER_BIT, LIBRARY_CHUNK, PAGE, SEGMENT_BIT, SEGMENTS, counters_offset, library_offset, round_up,
+    segment_len, segment_offset,
 };
 use gprofinject_abi::shared::BlockRef;
 
@@ -120,21 +122,47 @@ pub(crate) fn commit(agent: &Agent, block: BlockRef, bit: u32, offset: u64, len:
     if block.committed().load(Ordering::Relaxed) & 1 << bit != 0 {
         return true;
     }
+    if !map_source(agent, block, offset, len) {
+        return false;
+    }
+    block.committed().fetch_or(1 << bit, Ordering::Relaxed);
+    true
+}
+
+/// Maps pages of the region file over a part of the calling thread's thread block that is not committed yet.
+fn map_source(agent: &Agent, block: BlockRef, offset: u64, len: u64) -> bool {
     let source = place(agent, block.index().load(Ordering::Relaxed))
         .map_or(0, |place| place.source.load(Ordering::Relaxed));
     // A child that is not followed does not count, and its thread blocks have no source.
-    if source != 0 {
-        if memory::populate(source + offset, len).is_err() {
-            return false;
-        }
-        // SAFETY: this part of the thread block contains zeros, because it is not committed, and only the calling
-        // thread uses the thread block. If a signal handler of this thread has committed the part meanwhile, the same
-        // pages are mapped again.
-        if unsafe { memory::map_again_over(source + offset, len, block.address() + offset) }.is_err() {
-            return false;
-        }
+    if source == 0 {
+        return true;
     }
-    block.committed().fetch_or(1 << bit, Ordering::Relaxed);
+    if memory::populate(source + offset, len).is_err() {
+        return false;
+    }
+    // SAFETY: this part of the thread block contains zeros, because it is not committed, and only the calling
+    // thread uses the thread block. If a signal handler of this thread has committed the part meanwhile, the same
+    // pages are mapped again.
+    unsafe { memory::map_again_over(source + offset, len, block.address() + offset) }.is_ok()
+}
+
+/// Returns the offset of the library slots in a thread block.
+pub(crate) fn library_slots(agent: &Agent) -> u64 {
+    library_offset(agent.orders.slot_bytes, agent.orders.counter_bytes)
+}
+
+/// Commits a chunk of the library slots of the calling thread's thread block. Returns `false` if the file system or
+/// memory is full.
+pub(crate) fn commit_library_chunk(agent: &Agent, block: BlockRef, chunk: u64) -> bool {
+    let Some(word) = block.library_committed().get((chunk / 64) as usize) else { return false };
+    let bit = 1 << (chunk % 64);
+    if word.load(Ordering::Relaxed) & bit == 0 {
+        let offset = library_slots(agent) + chunk * LIBRARY_CHUNK;
+        if !map_source(agent, block, offset, LIBRARY_CHUNK) {
+            return false;
+        }
+        word.fetch_or(bit, Ordering::Relaxed);
+    }
     true
 }
 
@@ -148,6 +176,12 @@ pub(crate) fn commit_all(agent: &Agent, block: BlockRef) {
             return;
         }
         (at, bit) = (at + len, bit + 1);
+    }
+    let used = libraries::slots_end().saturating_sub(library_slots(agent));
+    for chunk in 0..used.div_ceil(LIBRARY_CHUNK) {
+        if !commit_library_chunk(agent, block, chunk) {
+            return;
+        }
     }
     for segment in 0..SEGMENTS {
         let at = segment_offset(agent.orders.slot_bytes, segment);

@@ -112,13 +112,14 @@ extern "C" fn tick(_signal: i32, info: *const u8, context: *const u8) {
     // SAFETY: the kernel passes a siginfo and a ucontext, which have these fields at these offsets.
     let (pc, overrun) =
         unsafe { (*context.add(GREGS).cast::<u64>().add(REG_RIP), *info.add(SI_OVERRUN).cast::<i32>()) };
-    let pc = agent.original(pc);
+    let program = &agent.program;
+    let pc = program.original(pc);
     let samples = 1 + overrun.max(0) as u32;
     let orders = &agent.orders;
-    let bin = if (agent.text_lo..agent.text_hi).contains(&pc) {
-        (pc - agent.text_lo) >> (orders.text_shift & 63)
-    } else if agent.in_arena(pc) {
-        orders.text_bins + ((pc - agent.arena_lo) >> (orders.arena_shift & 63))
+    let bin = if (program.text_lo..program.text_hi).contains(&pc) {
+        (pc - program.text_lo) >> (orders.text_shift & 63)
+    } else if program.in_arena(pc) {
+        orders.text_bins + ((pc - program.arena_lo) >> (orders.arena_shift & 63))
     } else {
         agent.region.samples_outside().fetch_add(samples.into(), Ordering::Relaxed);
         return;

@@ -4,6 +4,7 @@ use crate::hot::thread_blocks;
 use crate::hot::threads;
 use crate::hot::timer;
 use crate::program::agent::Agent;
+use crate::program::libraries;
 
 /// Deletes all timers of the process. A thread that is making its timer at the same time keeps it, as if it had made
 /// the timer later.
@@ -21,7 +22,7 @@ pub(crate) fn start_again(agent: &Agent) {
     if agent.timer_rate == 0 {
         return;
     }
-    if agent.functions.is_empty() {
+    if agent.program.functions.is_empty() && libraries::used() == 0 {
         let _ = timer::start_for_process(agent);
     } else if let Some(block) = threads::block(agent) {
         timer::restart(agent, block);

@@ -118,6 +118,27 @@ pub(crate) fn send_with(fd: i32, packet: &[u8], passed: i32) -> Result<(), i32> 
     unsafe { call(general::__NR_sendmsg, arguments) }.map(|_| ())
 }
 
+/// Receives one packet, and the descriptor that comes with it. Returns the number of bytes.
+pub(crate) fn receive_with(fd: i32, packet: &mut [u8]) -> Result<(usize, Option<i32>), i32> {
+    const RIGHTS: u64 = net::SOL_SOCKET as u64 | (net::SCM_RIGHTS as u64) << 32;
+    const CLOSE_ON_EXEC: u64 = 0x4000_0000;
+    // struct cmsghdr, which is 16 bytes long, and room for one descriptor.
+    let mut control = [0_u64; 3];
+    // struct iovec.
+    let data = [packet.as_mut_ptr() as u64, packet.len() as u64];
+    // struct msghdr: name and its length, vectors and their number, control data and its length, flags.
+    let mut message = [0, 0, data.as_ptr() as u64, 1, control.as_mut_ptr() as u64, 24, 0_u64];
+    let arguments = [fd as u64, message.as_mut_ptr() as u64, CLOSE_ON_EXEC];
+    // SAFETY: the kernel writes the packet, the message and the control data, all of which live through the call.
+    let len = unsafe { call(general::__NR_recvmsg, arguments) }?;
+    // SAFETY: the kernel has written these words; they are read as it has left them.
+    let (control, len_of_control) = unsafe {
+        (core::ptr::read_volatile(&raw const control), core::ptr::read_volatile(&raw const message[5]))
+    };
+    let came = len_of_control >= 20 && control[1] == RIGHTS;
+    Ok((len as usize, came.then_some(control[2] as i32)))
+}
+
 /// Waits until there is something to read, for at most `milliseconds`. Returns whether there is. A signal
 /// does not end the wait.
 pub(crate) fn wait_readable(fd: i32, milliseconds: u64) -> bool {

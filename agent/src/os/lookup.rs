@@ -12,11 +12,25 @@ use gprofinject_abi::attach::DETOURS_MAX;
 
 /// struct link_map, as <link.h> has it.
 #[repr(C)]
-struct LinkMap {
-    bias: u64,
-    name: *const u8,
+pub(crate) struct LinkMap {
+    /// Runtime address minus link address.
+    pub(crate) bias: u64,
+    /// The path by which it was loaded, NUL-terminated.
+    pub(crate) name: *const u8,
     dynamic: *const [u64; 2],
     next: *const LinkMap,
+}
+
+/// struct r_debug, and what `struct r_debug_extended` adds, as <link.h> has them.
+#[repr(C)]
+struct Debug {
+    version: u32,
+    map: *const LinkMap,
+    changed: u64,
+    state: u32,
+    base: u64,
+    /// The next namespace's structure, if the version is at least 2.
+    next: *const Debug,
 }
 
 /// Functions whose start is redirected to the agent, in a process that was attached to: each with the address
@@ -78,6 +92,39 @@ pub(crate) fn libc_text(dynamic_linker: u64) -> (u64, u64) {
     text_around(dynamic_linker, start_of(dynamic_linker, b"siglongjmp"))
 }
 
+/// The segments of a loaded object.
+pub(crate) struct Segments {
+    /// The program headers: address, size of one in bytes, number.
+    pub(crate) headers: (u64, u64, u64),
+    /// The runtime addresses at which the executable segments begin and end.
+    pub(crate) code: (u64, u64),
+}
+
+/// Returns the segments of an object whose ELF header is mapped at an address, or `None` if none is executable.
+///
+/// # Safety
+/// An ELF header must be mapped there, with the object it is of, whose load bias is the address.
+pub(crate) unsafe fn segments_of(header: u64) -> Option<Segments> {
+    const PT_LOAD: u32 = 1;
+    // SAFETY: e_phoff, e_phentsize, e_phnum, and the program headers they name.
+    unsafe {
+        let headers = header + *((header + 0x20) as *const u64);
+        let (size, count) = (*((header + 0x36) as *const u16), *((header + 0x38) as *const u16));
+        let mut extent = (u64::MAX, 0);
+        for i in 0..u64::from(count) {
+            let at = headers + i * u64::from(size);
+            let (kind, flags) = (*(at as *const u32), *((at + 4) as *const u32));
+            if kind == PT_LOAD && flags & 1 != 0 {
+                let lo = header + *((at + 0x10) as *const u64);
+                let hi = lo + *((at + 0x28) as *const u64);
+                extent = (lo.min(extent.0), hi.max(extent.1));
+            }
+        }
+        let headers = (headers, size.into(), count.into());
+        (extent.0 < extent.1).then_some(Segments { headers, code: extent })
+    }
+}
+
 /// Calls `ask` with each loaded object except the agent's library, in the dynamic linker's order, until it
 /// returns a value.
 #[cfg_attr(test, allow(unused_mut, unused_variables))]
@@ -91,7 +138,7 @@ fn each_object<T>(dynamic_linker: u64, mut ask: impl FnMut(&LinkMap) -> Option<T
         unsafe {
             core::arch::asm!("lea {}, [rip + _DYNAMIC]", out(reg) own, options(nostack, pure, nomem));
             let debug = of_header(dynamic_linker).and_then(|map| find_in(&map, b"_r_debug"))?;
-            let mut map = *(debug as *const *const LinkMap).add(1);
+            let mut map = (*(debug as *const Debug)).map;
             while !map.is_null() {
                 if (*map).dynamic != own
                     && let Some(answer) = ask(&*map)
@@ -103,6 +150,51 @@ fn each_object<T>(dynamic_linker: u64, mut ask: impl FnMut(&LinkMap) -> Option<T
         }
     }
     None
+}
+
+/// Calls `visit` with each loaded object of all namespaces, except the agent's library. Returns whether the lists are
+/// complete: while the dynamic linker changes them, they are not.
+#[cfg_attr(test, allow(unused_mut, unused_variables))]
+pub(crate) fn all_objects(dynamic_linker: u64, mut visit: impl FnMut(&LinkMap)) -> bool {
+    #[cfg(not(test))]
+    // SAFETY: as in `each_object`. Only the thread that changes the lists calls this, or no other thread runs yet.
+    unsafe {
+        let own: *const [u64; 2];
+        core::arch::asm!("lea {}, [rip + _DYNAMIC]", out(reg) own, options(nostack, pure, nomem));
+        let Some(debug) = of_header(dynamic_linker).and_then(|map| find_in(&map, b"_r_debug")) else {
+            return false;
+        };
+        let mut debug = debug as *const Debug;
+        let mut is_complete = true;
+        while !debug.is_null() {
+            is_complete &= (*debug).state == 0;
+            let mut map = (*debug).map;
+            while !map.is_null() {
+                if (*map).dynamic != own {
+                    visit(&*map);
+                }
+                map = (*map).next;
+            }
+            debug = if (*debug).version >= 2 { (*debug).next } else { core::ptr::null() };
+        }
+        is_complete
+    }
+    #[cfg(test)]
+    true
+}
+
+/// Returns the address of the function that the dynamic linker calls when the lists of objects have changed (r_brk), or
+/// 0 if it is not known.
+#[cfg_attr(test, allow(unused_variables))]
+pub(crate) fn change_notice(dynamic_linker: u64) -> u64 {
+    #[cfg(not(test))]
+    // SAFETY: as in `each_object`.
+    unsafe {
+        let debug = of_header(dynamic_linker).and_then(|map| find_in(&map, b"_r_debug"));
+        debug.map_or(0, |debug| (*(debug as *const Debug)).changed)
+    }
+    #[cfg(test)]
+    0
 }
 
 /// # Safety

@@ -6,7 +6,7 @@ use gprofinject_abi::plan::ThreadWords;
 use gprofinject_abi::shared::WordsRef;
 
 /// Bytes of the symbol below.
-const LEN: usize = 56;
+const LEN: usize = 64;
 
 // A thread begins with the contents of the TLS image; the set-up writes the image (see `image`).
 #[cfg(not(test))]

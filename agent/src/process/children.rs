@@ -16,11 +16,12 @@ use crate::os::task;
 use crate::process::run;
 use crate::program::agent::{self, Agent, unread_region};
 use crate::program::failure;
+use crate::program::libraries;
 use crate::program::provoke;
 use crate::unwind::landings;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
-use gprofinject_abi::region::{PAGE, RegionHeader, State};
+use gprofinject_abi::region::{LoadRecord, PAGE, RegionHeader, State};
 use gprofinject_abi::shared::RegionRef;
 use gprofinject_abi::{REGION_SUFFIX, ask};
 
@@ -138,12 +139,22 @@ fn map_header(fd: i32, parent: &Agent) -> Option<RegionRef> {
             orders,
             state: State::SettingUp.code(),
             pid: task::getpid(),
-            bias: parent.bias,
+            bias: parent.program.bias,
             frida_patched: parent.region.frida_patched().load(Ordering::Relaxed),
             ..RegionHeader::default()
         });
         RegionRef::new(header)
     };
+    if orders.loads_offset != 0 {
+        // The libraries' entries stay valid: the child has them at the same places.
+        let len = (libraries::used() as usize * size_of::<LoadRecord>()) as u64;
+        let (from, to) = (parent.region.address() + orders.loads_offset, at + orders.loads_offset);
+        if memory::populate(to, len.next_multiple_of(PAGE)).is_ok() {
+            // SAFETY: both tables are mapped, and as long as all their entries. Only a thread that handles a change of the
+            // loaded libraries writes to the parent's; the child has one thread, and its own table is known to nobody.
+            unsafe { core::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, len as usize) };
+        }
+    }
     Some(region)
 }
 

@@ -33,16 +33,21 @@ pub(crate) fn follow(place: &Place) -> bool {
 
 /// Sends a packet to the injector. Returns the socket, or `None` if there is no injector.
 pub(crate) fn tell(packet: &[u8]) -> Option<i32> {
-    tell_by(|fd| files::send(fd, packet))
+    tell_by(connect(), |fd| files::send(fd, packet))
 }
 
 /// Sends a packet and a descriptor to the injector. Returns the socket, or `None` if there is no injector.
 pub(crate) fn tell_with(packet: &[u8], passed: i32) -> Option<i32> {
-    tell_by(|fd| files::send_with(fd, packet, passed))
+    tell_by(connect(), |fd| files::send_with(fd, packet, passed))
 }
 
-fn tell_by(send: impl FnOnce(i32) -> Result<(), i32>) -> Option<i32> {
-    let fd = connect()?.ok()?;
+/// The same for a process that need not be followed. `place` is any place in its run folder.
+pub(crate) fn tell_from(place: &Place, packet: &[u8], passed: i32) -> Option<i32> {
+    tell_by(connect_from(place), |fd| files::send_with(fd, packet, passed))
+}
+
+fn tell_by(connection: Option<Result<i32, i32>>, send: impl FnOnce(i32) -> Result<(), i32>) -> Option<i32> {
+    let fd = connection?.ok()?;
     if send(fd).is_err() {
         files::close(fd);
         return None;
@@ -65,7 +70,11 @@ pub(crate) fn is_injector_there() -> bool {
 
 /// Connects to the injector's socket. Returns `None` if the process is not followed.
 fn connect() -> Option<Result<i32, i32>> {
-    let address = Address::of(Some(place()).filter(|place| !place.is_none())?)?;
+    connect_from(Some(place()).filter(|place| !place.is_none())?)
+}
+
+fn connect_from(place: &Place) -> Option<Result<i32, i32>> {
+    let address = Address::of(place)?;
     Some(files::connect(address.bytes.get(..address.len)?))
 }
 

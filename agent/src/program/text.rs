@@ -1,4 +1,4 @@
-//! The program's text: patched in the set-up, and restored in children that are not followed. Code of the arena that
+//! The text of the program and of libraries: patched in the set-up, and restored in children that are not followed. Code of the arena that
 //! leads to a patch is changed with it (see [`gprofinject_abi::plan::CallJump`]).
 #![allow(unsafe_code, reason = "the program's text is read and overwritten")]
 
@@ -7,7 +7,10 @@ use crate::os::memory;
 use crate::os::task;
 use crate::os::words;
 use crate::program::agent::Agent;
+use crate::program::libraries;
+use crate::program::module::Module;
 use core::ptr;
+use core::slice;
 use core::sync::atomic::{AtomicU32, Ordering};
 use gprofinject_abi::plan::{Maker, Patch};
 use gprofinject_abi::region::PAGE;
@@ -15,33 +18,46 @@ use linux_raw_sys::elf;
 
 /// Writes the patches that the agent makes. During that time the pages are writable and not executable. The caller
 /// has checked the original bytes.
-pub(crate) fn patch(agent: &Agent) -> Result<(), i32> {
+pub(crate) fn patch(module: &Module) -> Result<(), i32> {
     rewrite(
-        agent,
+        module,
         true,
         |patch| if patch.by == Maker::Agent.code() { &patch.replacement } else { &patch.original },
     )
 }
 
 /// Writes all patches, including those of Frida's gum, while all other threads are stopped.
-pub(crate) fn patch_again(agent: &Agent) -> Result<(), i32> {
-    rewrite(agent, true, |patch| &patch.replacement)
+pub(crate) fn patch_again(module: &Module) -> Result<(), i32> {
+    rewrite(module, true, |patch| &patch.replacement)
 }
 
 /// Restores the original bytes, while all other threads are stopped.
-pub(crate) fn unpatch(agent: &Agent) -> Result<(), i32> {
-    rewrite(agent, false, |patch| &patch.original)
+pub(crate) fn unpatch(module: &Module) -> Result<(), i32> {
+    rewrite(module, false, |patch| &patch.original)
 }
 
-fn rewrite(agent: &Agent, patched: bool, bytes: impl Fn(&Patch) -> &[u8]) -> Result<(), i32> {
+/// Compares the text in memory with the text for which patches were made. Returns the address of the first patch, relative
+/// to `bias`, whose original bytes are not there. All the patches' addresses must be mapped.
+pub(crate) fn first_difference(patches: &[Patch], bias: u64) -> Option<u64> {
+    let differs = |patch: &&Patch| {
+        let len = patch.len as usize;
+        // SAFETY: the caller has made sure that the patches are those of the module that is mapped there, so the address
+        // lies in its text.
+        let text = unsafe { slice::from_raw_parts(patch.address.wrapping_add(bias) as *const u8, len) };
+        patch.original.get(..len) != Some(text)
+    };
+    patches.iter().find(differs).map(|patch| patch.address)
+}
+
+fn rewrite(module: &Module, patched: bool, bytes: impl Fn(&Patch) -> &[u8]) -> Result<(), i32> {
     let writable = memory::PROT_READ | memory::PROT_WRITE;
-    if let Err(errno) = protect(agent, |_| writable) {
+    if let Err(errno) = protect(module, |_| writable) {
         // This restores the protection of the segments that were changed; the others have it already.
-        let _ = protect(agent, |flags| flags);
+        let _ = protect(module, |flags| flags);
         return Err(errno);
     }
-    write(agent, patched, bytes);
-    protect(agent, |flags| flags)
+    write(module, patched, bytes);
+    protect(module, |flags| flags)
 }
 
 /// The number of calls of a slow path on which the restoration is still tried.
@@ -62,11 +78,16 @@ pub(crate) fn restore(agent: &Agent) {
     }
     TRIES.store(MOST_TRIES, Ordering::Relaxed);
     let Ok(blocked) = task::block_signals() else { return };
-    // The pages stay executable, because a process that shares the memory without being a thread continues to run.
-    if protect(agent, |flags| flags | memory::PROT_WRITE).is_ok() {
-        write(agent, false, |patch| &patch.original);
-    }
-    let _ = protect(agent, |flags| flags);
+    let restore = |module: &Module| {
+        // The pages stay executable, because a process that shares the memory without being a thread continues to run.
+        if protect(module, |flags| flags | memory::PROT_WRITE).is_ok() {
+            write(module, false, |patch| &patch.original);
+        }
+        let _ = protect(module, |flags| flags);
+    };
+    restore(&agent.program);
+    let all = (0..libraries::used()).filter_map(libraries::get);
+    all.filter(|library| library.is_loaded()).for_each(|library| restore(&library.module));
     let _ = task::set_blocked_signals(blocked);
 }
 
@@ -91,33 +112,33 @@ fn may_be_in_handler(agent: &Agent) -> bool {
 
 /// Writes the bytes of all patches. `patched` is whether these are the replacements; it selects the displacements of
 /// the call jumps.
-fn write(agent: &Agent, patched: bool, bytes: impl Fn(&Patch) -> &[u8]) {
-    for jump in agent.call_jumps {
+fn write(module: &Module, patched: bool, bytes: impl Fn(&Patch) -> &[u8]) {
+    for jump in module.call_jumps {
         let displacement = if patched { jump.displacement } else { 0 };
         // SAFETY: the set-up has checked that the displacement lies inside the arena, and `protect` has made the
         // arena writable.
-        unsafe { ((agent.arena_lo + u64::from(jump.at)) as *mut u32).write_unaligned(displacement) };
+        unsafe { ((module.arena_lo + u64::from(jump.at)) as *mut u32).write_unaligned(displacement) };
     }
-    for patch in agent.patches {
+    for patch in module.patches {
         // SAFETY: the set-up has compared the text there with the plan's, and `protect` has made it writable. The
         // callers ensure that no thread runs these instructions. `get` checks that the plan's `len` is no longer than
         // its arrays.
         unsafe {
-            let to = patch.address.wrapping_add(agent.bias) as *mut u8;
+            let to = patch.address.wrapping_add(module.bias) as *mut u8;
             let from = bytes(patch).get(..patch.len as usize).unwrap_or_default();
             ptr::copy_nonoverlapping(from.as_ptr(), to, from.len());
         }
     }
 }
 
-/// Sets the protection of the program's executable segments, computed from the one with which they were loaded, and
+/// Sets the protection of the module's executable segments, computed from the one with which they were loaded, and
 /// the arena's if it changes with them.
-fn protect(agent: &Agent, to: impl Fn(u64) -> u64) -> Result<(), i32> {
-    let len = agent.copies_hi.wrapping_sub(agent.arena_lo);
-    let arena = (agent.arena_lo, len, memory::PROT_READ | memory::PROT_EXEC);
-    let arena = Some(arena).filter(|_| !agent.call_jumps.is_empty());
-    for (lo, len, loaded) in executable_segments(agent).chain(arena) {
-        // SAFETY: these are the program's text and the agent's arena. Where `to` takes the right to execute away, the
+fn protect(module: &Module, to: impl Fn(u64) -> u64) -> Result<(), i32> {
+    let len = module.copies_hi.wrapping_sub(module.arena_lo);
+    let arena = (module.arena_lo, len, memory::PROT_READ | memory::PROT_EXEC);
+    let arena = Some(arena).filter(|_| !module.call_jumps.is_empty());
+    for (lo, len, loaded) in executable_segments(module).chain(arena) {
+        // SAFETY: these are the module's text and the agent's arena. Where `to` takes the right to execute away, the
         // caller has made sure that no other thread runs.
         unsafe { memory::mprotect(lo, len, to(loaded)) }?;
     }
@@ -125,18 +146,18 @@ fn protect(agent: &Agent, to: impl Fn(u64) -> u64) -> Result<(), i32> {
 }
 
 /// Returns whether the program may write to its own text. Frida's gum would make the text read-only.
-pub(crate) fn is_writable(agent: &Agent) -> bool {
-    executable_segments(agent).any(|(_, _, loaded)| loaded & memory::PROT_WRITE != 0)
+pub(crate) fn is_writable(module: &Module) -> bool {
+    executable_segments(module).any(|(_, _, loaded)| loaded & memory::PROT_WRITE != 0)
 }
 
-/// Returns address, size in bytes and protection of the program's executable pages, as the program was loaded.
-fn executable_segments(agent: &Agent) -> impl Iterator<Item = (u64, u64, u64)> {
-    let (bias, (at, size, count)) = (agent.bias, agent.headers);
+/// Returns address, size in bytes and protection of the module's executable pages, as they were loaded.
+fn executable_segments(module: &Module) -> impl Iterator<Item = (u64, u64, u64)> {
+    let (bias, (at, size, count)) = (module.load_bias, module.headers);
     (0..count).filter_map(move |i| {
         // struct Elf64_Phdr: type, flags, offset, vaddr, paddr, filesz, memsz, align.
         let header = (at + i * size) as *const u32;
         // SAFETY: the auxiliary vector, which the kernel or the injector has made, gives the address of the program
-        // headers.
+        // headers; for a library, the set-up has found them by its ELF header.
         let (kind, flags, address, len) = unsafe {
             let words = header.cast::<u64>();
             (*header, *header.add(1), *words.add(2), *words.add(5))

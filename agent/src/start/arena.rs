@@ -1,14 +1,11 @@
 //! Maps the arena, the memory near the program's text, and fills it with the plan's thunks and tables.
 #![allow(unsafe_code, reason = "the arena is mapped and filled")]
 
-use crate::hot::gate;
 use crate::os::kernel;
 use crate::os::memory;
 use crate::os::words;
 use crate::start::plan::PlanFile;
 use crate::start::refusal::Refusal;
-use crate::unwind::backtraces;
-use crate::unwind::landings;
 use core::ptr;
 use gprofinject_abi::plan::{ArenaHeader, PlanHeader, Segment};
 use gprofinject_abi::region::Trouble;
@@ -21,7 +18,12 @@ struct Arena {
 }
 
 /// Maps the arena, fills it and makes it executable.
-pub(crate) fn fill(file: &PlanFile, plan: &PlanHeader, bias: u64, shadows: u64) -> Result<(), Refusal> {
+pub(crate) fn fill(
+    file: &PlanFile,
+    plan: &PlanHeader,
+    bias: u64,
+    gates: &ArenaHeader,
+) -> Result<(), Refusal> {
     let damaged = || Refusal::new(Trouble::Version);
     let failed = |e| Refusal::errno(Trouble::Arena, e);
     let arena = Arena::map(plan.arena.wrapping_add(bias), plan.arena_len).map_err(failed)?;
@@ -38,16 +40,6 @@ pub(crate) fn fill(file: &PlanFile, plan: &PlanHeader, bias: u64, shadows: u64) 
     for &at in file.table::<u32>(plan.half_bias_fixups)? {
         arena.add(at, bias as u32, u32::wrapping_add);
     }
-    let gates = ArenaHeader {
-        miss: gate::gpi_miss as *const () as u64,
-        miss_entry: gate::gpi_miss_entry as *const () as u64,
-        window: gate::gpi_window as *const () as u64,
-        exit: gate::gpi_exit as *const () as u64,
-        tail: gate::gpi_tail as *const () as u64,
-        shadows,
-        backtrace: backtraces::gpi_backtrace as *const () as u64,
-        land: landings::gpi_land as *const () as u64,
-    };
     arena.write(plan.arena_header, gates.as_bytes()).ok_or_else(damaged)?;
     // SAFETY: this function has mapped the arena, and from now on only `program/text.rs` writes to it.
     unsafe { memory::mprotect(arena.at, arena.len, memory::PROT_READ | memory::PROT_EXEC) }

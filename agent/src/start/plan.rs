@@ -4,6 +4,7 @@
 use crate::os::files;
 use crate::os::memory;
 use crate::os::place::Files;
+use crate::program::module::Module;
 use crate::start::refusal::Refusal;
 use core::slice;
 use gprofinject_abi::plan::{PlanHeader, Table};
@@ -16,13 +17,53 @@ impl PlanFile {
     /// # Errors
     /// Returns the error number (errno) of the failed system call.
     pub(crate) fn map(files: &Files<'_>) -> Result<PlanFile, i32> {
-        files.plan(|fd| {
-            let len = files::file_size(fd)?;
-            // SAFETY: the kernel chooses the address, so the mapping replaces nothing.
-            let at = unsafe { memory::mmap(0, len, memory::PROT_READ, memory::MAP_PRIVATE, fd, 0) }?;
-            // SAFETY: the mapping is `len` bytes long and never unmapped. The injector has finished writing the file.
-            Ok(PlanFile(unsafe { slice::from_raw_parts(at as *const u8, len as usize) }))
-        })
+        files.plan(PlanFile::open)
+    }
+
+    /// Maps the plan file to which a descriptor refers.
+    ///
+    /// # Errors
+    /// Returns the error number (errno) of the failed system call.
+    pub(crate) fn open(fd: i32) -> Result<PlanFile, i32> {
+        let len = files::file_size(fd)?;
+        // SAFETY: the kernel chooses the address, so the mapping replaces nothing.
+        let at = unsafe { memory::mmap(0, len, memory::PROT_READ, memory::MAP_PRIVATE, fd, 0) }?;
+        // SAFETY: the mapping is `len` bytes long and never unmapped. The injector has finished writing the file.
+        Ok(PlanFile(unsafe { slice::from_raw_parts(at as *const u8, len as usize) }))
+    }
+
+    /// Returns the module that a plan describes, but for its program headers. `bias` is what is added to the addresses of
+    /// its records.
+    ///
+    /// # Errors
+    /// A refusal, if the file is damaged.
+    pub(crate) fn module(&self, plan: &PlanHeader, bias: u64) -> Result<Module, Refusal> {
+        let arena = plan.arena.wrapping_add(bias);
+        let module = Module {
+            functions: self.table(plan.functions)?,
+            first: plan.first_function,
+            tails: self.table(plan.tails)?,
+            hooked: self.table(plan.hooked)?,
+            originals: self.table(plan.originals)?,
+            patches: self.table(plan.patches)?,
+            call_jumps: self.table(plan.call_jumps)?,
+            base: plan.records_base.wrapping_add(bias),
+            arena_lo: arena,
+            arena_hi: arena.wrapping_add(plan.copies),
+            copies_hi: arena.wrapping_add(plan.arena_len),
+            frame_tables: plan.frame_tables,
+            stubs: plan.stubs,
+            stub_len: plan.stub_len,
+            tail_code: plan.tail_code,
+            text_lo: plan.text_lo.wrapping_add(bias),
+            text_hi: plan.text_hi.wrapping_add(bias),
+            bias,
+            ..Module::NONE
+        };
+        if module.call_jumps.iter().any(|jump| u64::from(jump.at) + 4 > plan.arena_len) {
+            return Err(Refusal::new(Trouble::Version));
+        }
+        Ok(module)
     }
 
     /// # Errors

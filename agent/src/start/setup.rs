@@ -3,6 +3,7 @@
 
 use crate::hot::cells;
 use crate::hot::counters;
+use crate::hot::gate;
 use crate::hot::thread_blocks;
 use crate::hot::timer;
 use crate::os::initial::{AT_BASE, AT_ENTRY, AT_HWCAP2, AT_PHDR, AT_PHENT, AT_PHNUM, Start};
@@ -16,18 +17,22 @@ use crate::process::execute;
 use crate::process::run;
 use crate::program::agent::{self, Agent};
 use crate::program::failure;
+use crate::program::libraries;
+use crate::program::module::Module;
 use crate::program::provoke;
 use crate::program::text;
 use crate::start::arena;
+use crate::start::loads;
 use crate::start::mcount;
 use crate::start::plan::PlanFile;
 use crate::start::refusal::Refusal;
+use crate::unwind::backtraces;
+use crate::unwind::landings;
 use core::ptr::NonNull;
-use core::slice;
 use core::sync::atomic::Ordering;
 use gprofinject_abi::VERSION;
 use gprofinject_abi::attach::WORDS;
-use gprofinject_abi::plan::{HookMode, MAGIC, Patch};
+use gprofinject_abi::plan::{ArenaHeader, HookMode, MAGIC};
 use gprofinject_abi::region::{self, RegionHeader, RegionOrders, State, StateCode, Trouble};
 use gprofinject_abi::shared::{RegionRef, WordsRef};
 
@@ -40,6 +45,9 @@ pub(crate) fn run(start: &Start, place: &Place) -> bool {
     let Ok((region, orders)) = prepare(start, &Files::Named(place)) else { return false };
     if state(region) == Some(State::SettingUp) {
         let _ = arm(region, Agent::get());
+        if libraries::are_prepared() {
+            loads::prepare(start.auxiliary(AT_BASE), place);
+        }
     }
     if orders.follow != 0 && run::follow(place) {
         execute::prepare(start.auxiliary(AT_BASE), place);
@@ -73,7 +81,7 @@ pub(crate) fn prepare(start: &Start, files: &Files<'_>) -> Result<(RegionRef, Re
 /// # Errors
 /// The patches cannot be written; the error is the errno.
 pub(crate) fn arm(region: RegionRef, agent: &Agent) -> Result<(), i32> {
-    let done = text::patch(agent);
+    let done = text::patch(&agent.program);
     match done {
         Ok(()) => region.state().store(State::Armed.code().0, Ordering::Release),
         Err(errno) => Refusal::errno(Trouble::Protect, errno).report(region),
@@ -116,31 +124,18 @@ fn hook(start: &Start, files: &Files<'_>, region: RegionRef, orders: RegionOrder
         return Err(Refusal::new(Trouble::OtherProgram));
     }
     region.bias().store(bias, Ordering::Relaxed);
-    let arena = plan.arena.wrapping_add(bias);
     let memory = |e| Refusal::errno(Trouble::Memory, e);
     let access = memory::PROT_READ | memory::PROT_WRITE;
     let mut agent = Agent {
         is_set_up: true,
-        functions: file.table(plan.functions)?,
-        tails: file.table(plan.tails)?,
-        hooked: file.table(plan.hooked)?,
-        originals: file.table(plan.originals)?,
-        patches: file.table(plan.patches)?,
-        call_jumps: file.table(plan.call_jumps)?,
-        headers: (start.auxiliary(AT_PHDR), start.auxiliary(AT_PHENT), start.auxiliary(AT_PHNUM)),
+        program: Module {
+            headers: (start.auxiliary(AT_PHDR), start.auxiliary(AT_PHENT), start.auxiliary(AT_PHNUM)),
+            load_bias: bias,
+            ..file.module(plan, bias)?
+        },
         region,
         orders,
-        arena_lo: arena,
-        arena_hi: arena.wrapping_add(plan.copies),
-        copies_hi: arena.wrapping_add(plan.arena_len),
         fsgsbase: start.auxiliary(AT_HWCAP2) & FSGSBASE != 0,
-        frame_tables: plan.frame_tables,
-        stubs: plan.stubs,
-        stub_len: plan.stub_len,
-        tail_code: plan.tail_code,
-        text_lo: plan.text_lo.wrapping_add(bias),
-        text_hi: plan.text_hi.wrapping_add(bias),
-        bias,
         stack_end: start.stack(),
         stack_lo: start.stack().saturating_sub(stack_room()),
         main_thread: words::thread_pointer(),
@@ -156,21 +151,27 @@ fn hook(start: &Start, files: &Files<'_>, region: RegionRef, orders: RegionOrder
         counts_nowhere: false,
         guest: false,
     };
-    if agent.call_jumps.iter().any(|jump| u64::from(jump.at) + 4 > plan.arena_len) {
-        return Err(Refusal::new(Trouble::Version));
-    }
     if plan.hooks_removed != 0 && mcount::has_hooks(start.auxiliary(AT_BASE), agent.libc) {
         return Err(Refusal::new(Trouble::Hooks));
     }
-    check(agent.patches, bias)?;
+    if let Some(address) = text::first_difference(agent.program.patches, bias) {
+        return Err(Refusal { address, ..Refusal::new(Trouble::TextDiffers) });
+    }
     let shadows = cells::prepare().map_err(memory)?;
-    arena::fill(&file, plan, bias, shadows)?;
+    arena::fill(&file, plan, bias, &gates(shadows))?;
     thread_blocks::prepare(&agent).map_err(memory)?;
     if agent.timer_rate != 0 && timer::prepare().is_err() {
         agent.timer_rate = 0;
         region.lost_timers().fetch_add(1, Ordering::Relaxed);
     }
     agent.tell_gates();
+    if orders.library_bytes != 0 {
+        // Libraries are mapped near each other, and the agent's is one of them.
+        let near = gate::gpi_miss as *const () as u64;
+        if libraries::prepare(near, orders.library_hooks == HookMode::Both.code()).is_err() {
+            region.lost_libraries().fetch_add(1, Ordering::Relaxed);
+        }
+    }
     agent::reserve().ok_or(memory(0))?.install(agent);
     set_words(words::get(), &agent);
     // The C library copies the image for this thread again when it has relocated everything.
@@ -178,7 +179,10 @@ fn hook(start: &Start, files: &Files<'_>, region: RegionRef, orders: RegionOrder
         set_words(image, &agent);
     }
     counters::count_in(&agent, agent.no_block);
-    if agent.functions.is_empty() && agent.timer_rate != 0 && timer::start_for_process(&agent).is_err() {
+    if agent.program.functions.is_empty()
+        && agent.timer_rate != 0
+        && timer::start_for_process(&agent).is_err()
+    {
         region.lost_timers().fetch_add(1, Ordering::Relaxed);
     }
     Ok(())
@@ -195,18 +199,18 @@ fn stack_room() -> u64 {
     task::stack_limit().min(if attached { GAP } else { UNLIMITED })
 }
 
-/// Compares the text in memory with the text for which the plan was made.
-fn check(patches: &[Patch], bias: u64) -> Result<(), Refusal> {
-    for patch in patches {
-        let len = patch.len as usize;
-        // SAFETY: the program is the planned one, as the check of its entry point has shown, so the address lies in
-        // its mapped text.
-        let text = unsafe { slice::from_raw_parts(patch.address.wrapping_add(bias) as *const u8, len) };
-        if patch.original.get(..len) != Some(text) {
-            return Err(Refusal { address: patch.address, ..Refusal::new(Trouble::TextDiffers) });
-        }
+/// Returns the addresses of the slow paths for the program's thunks.
+fn gates(shadows: u64) -> ArenaHeader {
+    ArenaHeader {
+        miss: gate::gpi_miss as *const () as u64,
+        miss_entry: gate::gpi_miss_entry as *const () as u64,
+        window: gate::gpi_window as *const () as u64,
+        exit: gate::gpi_exit as *const () as u64,
+        tail: gate::gpi_tail as *const () as u64,
+        shadows,
+        backtrace: backtraces::gpi_backtrace as *const () as u64,
+        land: landings::gpi_land as *const () as u64,
     }
-    Ok(())
 }
 
 /// Sets words to values that lead to the slow path: those of a thread, or those of all later threads if the words are
@@ -218,4 +222,6 @@ fn set_words(words: WordsRef, agent: &Agent) {
     for word in [words.last(), words.first_frame(), words.landing(), words.stack_lo(), words.stack_hi()] {
         word.store(0, Ordering::Relaxed);
     }
+    let none = if libraries::are_prepared() { 0 } else { u64::MAX };
+    words.library_last().store(none, Ordering::Relaxed);
 }

@@ -5,6 +5,8 @@
 use crate::os::loaded::{self, Object};
 use crate::os::lookup;
 use crate::program::agent::Agent;
+use crate::program::libraries;
+use crate::program::module::Module;
 use crate::unwind::library;
 use crate::unwind::unwinder::{ITERATE, dynamic_linker};
 use core::ffi::c_void;
@@ -16,33 +18,36 @@ use linux_raw_sys::elf;
 
 /// Returns the state of the stack at an address in the arena. For a frame that is suspended in a call, unwinders ask
 /// for the byte before its return address, here the last one of the thunk's `call`.
-fn frame_at(agent: &Agent, pc: u64) -> Frame {
-    if agent.in_copies(pc) {
+fn frame_at(module: &Module, pc: u64) -> Frame {
+    if module.in_copies(pc) {
         return Frame::Copied;
     }
-    let at = pc.wrapping_sub(agent.arena_lo) as u32;
-    if at >= agent.tail_code {
+    let at = pc.wrapping_sub(module.arena_lo) as u32;
+    if at >= module.tail_code {
         return Frame::Called;
     }
-    if at >= agent.stubs {
-        let number = (at - agent.stubs).checked_div(agent.stub_len).unwrap_or(0);
+    if at >= module.stubs {
+        let number = (at - module.stubs).checked_div(module.stub_len).unwrap_or(0);
         let entry_only =
-            agent.functions.get(number as usize).is_some_and(|record| record.flags & ENTRY_ONLY != 0);
+            module.functions.get(number as usize).is_some_and(|record| record.flags & ENTRY_ONLY != 0);
         return if entry_only { Frame::Called } else { Frame::Popped };
     }
+    if u64::from(at) < (size_of::<ArenaHeader>() + EXIT_JUMPS) as u64 {
+        // The arena's first code is the jumps to the slow path of exits.
+        return Frame::Left;
+    }
+    let at = pc.wrapping_sub(module.base) as u32;
     // The address is in the thunk before the first body that follows the address, or in the code before that thunk:
     // the body before it, or the start of the arena.
-    let number = agent.functions.partition_point(|record| record.body <= at);
-    let record = match agent.functions.get(number) {
+    let number = module.functions.partition_point(|record| record.body <= at);
+    let record = match module.functions.get(number) {
         Some(record) if at >= record.thunk => record,
         _ => {
-            let before = number.checked_sub(1).and_then(|before| agent.functions.get(before));
+            let before = number.checked_sub(1).and_then(|before| module.functions.get(before));
             if before.is_some_and(|record: &FunctionRecord| record.flags & FRAMED != 0) {
                 return Frame::Moved;
             }
-            // The arena's first code is the jumps to the slow path of exits.
-            let jumps_end = (size_of::<ArenaHeader>() + EXIT_JUMPS) as u32;
-            return if at < jumps_end { Frame::Left } else { Frame::Called };
+            return Frame::Called;
         }
     };
     if record.flags & ENTRY_ONLY != 0 {
@@ -60,10 +65,9 @@ fn frame_at(agent: &Agent, pc: u64) -> Frame {
     if at >= record.thunk + u32::from(record.popped) { Frame::Popped } else { Frame::Called }
 }
 
-/// Returns whether the table of bodies describes an address outside the arena: a jump that has replaced instructions
-/// of another function.
-fn is_cave(agent: &Agent, pc: u64) -> bool {
-    let table = agent.frame_table(Frame::Moved);
+/// Returns whether the table of caves describes an address: a jump that has replaced instructions of another function.
+fn is_cave(module: &Module, pc: u64) -> bool {
+    let table = module.frame_table(Frame::Cave);
     // SAFETY: the table is an .eh_frame_hdr that the plan has made: twelve bytes, then pairs of words.
     let word = |at: u64| unsafe { *((table + at) as *const i32) };
     let wanted = pc.wrapping_sub(table) as i64;
@@ -85,23 +89,30 @@ fn is_cave(agent: &Agent, pc: u64) -> bool {
     wanted < i64::from(word(entry)) + i64::from(len)
 }
 
+/// Returns the module in whose arena an address is.
+fn with_arena(program: &'static Module, pc: u64) -> Option<&'static Module> {
+    let is_own = program.in_arena(pc) || program.in_copies(pc);
+    if is_own { Some(program) } else { libraries::with_arena(pc) }
+}
+
 /// # Safety
 /// As glibc's function of that name.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 unsafe extern "C" fn _dl_find_object(pc: u64, result: *mut Object) -> i32 {
-    let agent = Agent::get();
-    let frame = if agent.in_arena(pc) || agent.in_copies(pc) {
-        Some(frame_at(agent, pc))
-    } else {
-        (agent.in_text(pc) && is_cave(agent, pc)).then_some(Frame::Moved)
+    let program = &Agent::get().program;
+    let arena = with_arena(program, pc).map(|module| (module, frame_at(module, pc)));
+    let cave = || {
+        let module =
+            Some(program).filter(|program| program.in_text(pc)).or_else(|| libraries::with_return(pc));
+        module.filter(|module| is_cave(module, pc)).map(|module| (module, Frame::Cave))
     };
-    if let Some(frame) = frame {
+    if let Some((module, frame)) = arena.or_else(cave) {
         let object = Object {
             flags: 0,
-            start: agent.arena_lo,
-            end: agent.copies_hi,
+            start: module.arena_lo,
+            end: module.copies_hi,
             link_map: 0,
-            eh_frame: agent.frame_table(frame),
+            eh_frame: module.frame_table(frame),
             reserved: [0; 7],
         };
         // SAFETY: the caller's result is writable, as glibc's function demands.
@@ -131,7 +142,7 @@ struct Visit {
 /// Returns the address in the arena that an unwinder looks for with `dl_iterate_phdr`. The unwinder does not pass it
 /// to that function, but keeps it in the structure that it passes to its callback, which is in its frame: libgcc's
 /// and libunwind's (`ip`) have it first, LLVM's has it third. Returns `None` if the caller is not such an unwinder.
-fn asked(agent: &Agent, data: *const c_void) -> Option<u64> {
+fn asked(program: &'static Module, data: *const c_void) -> Option<(u64, &'static Module)> {
     const WORDS: usize = 4;
     const NEAR: u64 = 4096;
     let here = 0_u64;
@@ -143,7 +154,7 @@ fn asked(agent: &Agent, data: *const c_void) -> Option<u64> {
     // library's dl_iterate_phdr and its caller are in between, and the structure is in the caller's frame.
     (0..WORDS)
         .map(|n| unsafe { *(data as *const u64).add(n) })
-        .find(|&word| agent.in_arena(word) || agent.in_copies(word))
+        .find_map(|word| with_arena(program, word).map(|module| (word, module)))
 }
 
 /// Returns whether the callback is that of nongnu.org's libunwind. It uses a frame's CFA as its caller's stack
@@ -174,17 +185,21 @@ unsafe extern "C" fn visit(info: *mut Info, size: usize, visit: *mut c_void) -> 
     unsafe {
         let visit = &*visit.cast::<Visit>();
         let answer = (visit.visitor)(info, size, visit.data);
-        let agent = Agent::get();
-        if answer != 0 || agent.arena_lo == agent.copies_hi || (*info).bias != library::start() {
+        let program = &Agent::get().program;
+        if answer != 0 || (*info).bias != library::start() {
             return answer;
         }
-        let len = agent.copies_hi - agent.arena_lo;
-        let asked = asked(agent, visit.data);
-        let frame = match asked.map_or(Frame::Left, |pc| frame_at(agent, pc)) {
+        let asked = asked(program, visit.data);
+        let module = asked.map_or(program, |(_, module)| module);
+        if module.arena_lo == module.copies_hi {
+            return answer;
+        }
+        let len = module.copies_hi - module.arena_lo;
+        let frame = match asked.map_or(Frame::Left, |(pc, module)| frame_at(module, pc)) {
             Frame::Left if is_libunwind(visit.visitor as usize as u64) => Frame::LeftPlain,
             frame => frame,
         };
-        let table = agent.frame_table(frame) - agent.arena_lo;
+        let table = module.frame_table(frame) - module.arena_lo;
         // struct Elf64_Phdr: type and flags, offset, vaddr, paddr, filesz, memsz, align.
         let headers = [
             [PT_LOAD | READ_EXECUTE, 0, 0, 0, len, len, 4096],
@@ -194,7 +209,7 @@ unsafe extern "C" fn visit(info: *mut Info, size: usize, visit: *mut c_void) -> 
         let size = size.min(size_of_val(&arena));
         core::ptr::copy_nonoverlapping(info.cast::<u8>(), arena.as_mut_ptr().cast(), size);
         let arena = arena.as_mut_ptr().cast::<Info>();
-        ((*arena).bias, (*arena).headers, (*arena).count) = (agent.arena_lo, headers.as_ptr(), 2);
+        ((*arena).bias, (*arena).headers, (*arena).count) = (module.arena_lo, headers.as_ptr(), 2);
         // The structure is declared to end before the counts of libraries, by which libgcc finds out whether it may
         // keep the result: the next request may have another answer.
         const BEFORE_COUNTS: usize = 32;

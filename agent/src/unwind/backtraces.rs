@@ -33,7 +33,7 @@ unsafe extern "C" fn filter(context: *mut c_void, request: *mut c_void) -> i32 {
         // For an address in a copy, the callback gets the address in the original. The unwinder has already
         // determined the next frame, and afterwards gets its own address back.
         type SetIp = unsafe extern "C" fn(*mut c_void, u64);
-        let shown = Agent::get().original(pc);
+        let shown = Agent::get().program.original(pc);
         let set_ip = SET_IP.load(Ordering::Relaxed);
         if shown == pc || set_ip == 0 || request.get_ip as usize as u64 != GET_IP.load(Ordering::Relaxed) {
             return (request.trace)(context, request.argument);
@@ -75,7 +75,7 @@ unsafe extern "C" fn backtrace(buffer: *mut u64, size: i32) -> i32 {
         while from < found && to < size {
             let pc = *all.add(from as usize);
             if !is_ours(agent, pc) {
-                *buffer.add(to as usize) = agent.original(pc);
+                *buffer.add(to as usize) = agent.program.original(pc);
                 to += 1;
             }
             from += 1;

@@ -38,5 +38,5 @@ fn end() -> u64 {
 
 /// Returns whether a program counter belongs to a frame that the program would not have without the agent.
 pub(crate) fn is_ours(agent: &Agent, pc: u64) -> bool {
-    agent.in_arena(pc) || (start()..end()).contains(&pc)
+    agent.in_thunks(pc) || (start()..end()).contains(&pc)
 }

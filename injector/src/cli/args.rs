@@ -55,6 +55,11 @@ pub(crate) struct Args {
     #[arg(short = 'X', long, value_name = "GLOB")]
     pub(crate) exclude: Vec<String>,
 
+    /// Which shared libraries to hook: all but the runtime of C, C++ and Fortran (auto), none, all, or those whose file
+    /// names match
+    #[arg(long, value_name = "auto|none|all|GLOB[,GLOB]", default_value = "none")]
+    pub(crate) libs: String,
+
     /// Do not hook functions smaller than this
     #[arg(
         long,
@@ -77,6 +82,10 @@ pub(crate) struct Args {
     /// Profile this process only, not its children or the programs that it executes
     #[arg(long)]
     pub(crate) no_follow: bool,
+
+    /// Write a profile for each process, not one for each program
+    #[arg(long)]
+    pub(crate) per_process: bool,
 
     /// Make a new plan: neither use nor keep plans in $XDG_CACHE_HOME/gprofinject
     #[arg(long)]
@@ -190,17 +199,19 @@ impl Args {
     /// Returns an error message if options contradict each other. (clap's `requires` does not help here: it
     /// does not ask for `--pid` if there is a PROGRAM, with which `--pid` cannot be used.)
     fn contradiction(&self, typed: &dyn Fn(&str) -> bool) -> Option<String> {
-        const FOR_A_RUN: [&str; 14] = [
+        const FOR_A_RUN: [&str; 16] = [
             "hooks",
             "rate",
             "sampler",
             "engine",
             "include",
             "exclude",
+            "libs",
             "min_size",
             "count",
             "file",
             "no_follow",
+            "per_process",
             "dump_signal",
             "reset_signal",
             "pause_signal",

@@ -1,11 +1,12 @@
 //! What the typed arguments mean.
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
 use crate::cli::args::Args;
 use crate::options::{EngineArg, Verb};
 use crate::os::say::{Level, Voice};
 use crate::program::filters::Filters;
+use crate::program::libs::Libs;
 use crate::program::plan_cache::PlanCache;
 use crate::session::settings::Settings;
 use crate::store::output;
@@ -34,6 +35,7 @@ pub(crate) fn settings(args: Args) -> Result<Settings> {
     Ok(Settings {
         filters: Filters::new(&args.include, &args.exclude, args.min_size)?
             .counting(args.count, &args.file)?,
+        libs: args.libs.parse::<Libs>().context("--libs")?,
         output: output::naming(args.output, std::env::var_os("GMON_OUT_PREFIX")),
         stats: args.stats,
         hooks: args.hooks,
@@ -41,6 +43,7 @@ pub(crate) fn settings(args: Args) -> Result<Settings> {
         rate: args.rate,
         sampler: args.sampler,
         follow: !args.no_follow,
+        per_process: args.per_process,
         list: args.list,
         signals,
         voice: Voice(level),

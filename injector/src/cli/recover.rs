@@ -8,8 +8,10 @@ use gprofinject_abi::REGION_SUFFIX;
 
 use crate::os::say::Voice;
 use crate::profile::baseline::Baseline;
-use crate::profile::counted::{self, Finished};
+use crate::profile::counted::{self, Finished, Reading};
 use crate::program::filters::Filters;
+use crate::program::library::Libraries;
+use crate::program::libs::Libs;
 use crate::program::plan_cache::PlanCache;
 use crate::program::planner::Planner;
 use crate::program::profilee::{Profilee, Profilees};
@@ -26,8 +28,10 @@ struct Recovery<'s> {
     folder: PrivateFolder,
     logbook: Logbook,
     filters: Filters,
+    libs: Libs,
     output: Output,
     profilees: Profilees,
+    libraries: Libraries,
     /// The programs, by the numbers of their plans.
     planned: HashMap<u32, &'static Profilee>,
     /// The number of profiles that were written for each process.
@@ -49,10 +53,21 @@ pub(crate) fn recover(folder: &Path, settings: &Settings) -> Result<()> {
     let entries = &logbook.entries;
     let filters = Filters::new(&entries.include, &entries.exclude, entries.min_size)?
         .counting(entries.count, &entries.files)?;
+    let libs: Libs = entries.libs.parse()?;
+    let planner = Planner {
+        hooks: entries.hooks,
+        engine: entries.engine,
+        filters: &filters,
+        libs: &libs,
+        cache: &settings.cache,
+    };
+    let libraries = Libraries::again(&entries.libraries, &planner);
     let output = entries.output.check()?;
     let mut recovery = Recovery {
         folder: folder.clone(),
         filters,
+        libs,
+        libraries,
         output,
         logbook,
         profilees: Profilees::default(),
@@ -158,16 +173,11 @@ impl Recovery<'_> {
         let mut troubles = Vec::new();
         let rate = self.logbook.entries.rate;
         let baseline = self.folder.read(&format!("{name}{BASELINE_SUFFIX}"), LONGEST).ok();
-        let baseline = baseline.and_then(|bytes| Baseline::decode(&bytes, profilee.planned));
-        let counted = counted::counted(
-            Some(&region),
-            profilee,
-            Some(samples),
-            None,
-            rate,
-            baseline.as_ref(),
-            &mut troubles,
-        );
+        let decode = |bytes: Vec<u8>| Baseline::decode(&bytes, profilee.planned, &self.libraries);
+        let baseline = baseline.and_then(decode);
+        let reading = Reading { profilee, libraries: &self.libraries, rate };
+        let counted =
+            counted::counted(Some(&region), &reading, Some(samples), None, baseline.as_ref(), &mut troubles);
         if let Some(trouble) = troubles.pop() {
             bail!(trouble);
         }
@@ -176,14 +186,15 @@ impl Recovery<'_> {
             self.voice.warn(damage);
         }
         if finished.is_worth_writing(state) {
-            self.write(name, report.pid, profilee, &finished)?;
+            self.write(name, report.pid, profilee, &finished.finish()?)?;
         } else if name == FIRST {
             self.voice.note("the program had not begun: there is nothing to recover");
         }
         let no_samples = |_| std::iter::empty();
         let mut guests = Vec::new();
-        for (pid, guest) in counted::guests(&region, profilee, no_samples, rate, &mut troubles) {
-            self.write("", pid, profilee, &guest)?;
+        let found = counted::guests(&region, profilee, &self.libraries, no_samples, rate, &mut troubles);
+        for (pid, guest) in found {
+            self.write("", pid, profilee, &guest.finish()?)?;
             guests.push(pid);
         }
         let named = guests.iter().copied().chain([report.pid]);
@@ -231,7 +242,8 @@ impl Recovery<'_> {
                 let Program { binary, shown } = program.context("its program is not known")?;
                 let entries = &self.logbook.entries;
                 let (hooks, engine) = (entries.hooks, entries.engine);
-                let planner = Planner { hooks, engine, filters: &self.filters, cache: self.cache };
+                let (filters, libs) = (&self.filters, &self.libs);
+                let planner = Planner { hooks, engine, filters, libs, cache: self.cache };
                 let planned = planner.plan(planner.subject(&binary), true);
                 let profilee = self.profilees.first(&binary, shown, planned, true);
                 self.planned.insert(number, profilee);

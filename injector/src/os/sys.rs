@@ -86,6 +86,22 @@ pub(crate) fn read_whole(file: &File, most: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// Whether a file belongs to root or to the user who runs gprofinject.
+pub(crate) fn is_trusted_owner(file: &File) -> bool {
+    fs::fstat(file).is_ok_and(|stat| stat.st_uid == 0 || stat.st_uid == ids().euid)
+}
+
+/// Returns a new file without a name that has these bytes.
+///
+/// # Errors
+/// There is no memory for it.
+pub(crate) fn memory_file(bytes: &[u8]) -> io::Result<OwnedFd> {
+    use std::io::Write;
+    let mut file = File::from(fs::memfd_create("gprofinject", fs::MemfdFlags::CLOEXEC)?);
+    file.write_all(bytes)?;
+    Ok(file.into())
+}
+
 /// A file's contents, mapped for reading.
 pub(crate) struct Mapped {
     address: *mut libc::c_void,

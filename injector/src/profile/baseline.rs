@@ -2,6 +2,7 @@
 
 use crate::profile::collect::Account;
 use crate::profile::model::{Arc, ModuleIndex, Place, Profile};
+use crate::program::library::Libraries;
 use crate::program::planned::Planned;
 use crate::sampling::histogram::Histogram;
 
@@ -24,12 +25,19 @@ impl Baseline {
 
     /// Returns the bytes of the file beside the counters that `--recover` reads.
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let Profile { modules, arcs, .. } = &self.profile;
-        let mut words = vec![self.lost_calls, self.bare_calls, arcs.len() as u64];
+        let Profile { modules, arcs, own, .. } = &self.profile;
+        let mut words = vec![self.lost_calls, self.bare_calls, modules.len() as u64];
+        // The program is not a library.
+        words.extend(
+            modules.iter().map(|module| module.library.map_or(0, |library| 1 + u64::from(library.number))),
+        );
+        words.push(arcs.len() as u64);
         let end = |place: Place| [u64::from(place.module), place.address];
         words.extend(
             arcs.iter().flat_map(|arc| [end(arc.from), end(arc.to)].concat().into_iter().chain([arc.count])),
         );
+        words.push(own.len() as u64);
+        words.extend(own.iter().flat_map(|arc| [arc.from, arc.to, arc.count]));
         let mut bytes: Vec<u8> = words.into_iter().flat_map(u64::to_le_bytes).collect();
         for module in modules {
             let samples = module.samples.encode();
@@ -41,15 +49,28 @@ impl Baseline {
         bytes
     }
 
-    /// Decodes the bytes that [`Baseline::encode`] has returned for a process whose only module is the program.
-    /// Returns `None` if they are damaged.
-    pub(crate) fn decode(bytes: &[u8], program: &'static Planned<'static, 'static>) -> Option<Baseline> {
+    /// Decodes the bytes that [`Baseline::encode`] has returned for a process of this program, which had loaded these
+    /// libraries. Returns `None` if they are damaged.
+    pub(crate) fn decode(
+        bytes: &[u8],
+        program: &'static Planned<'static, 'static>,
+        libraries: &Libraries,
+    ) -> Option<Baseline> {
         let mut words = Words(bytes);
-        let (lost_calls, bare_calls, arcs) = (words.next()?, words.next()?, words.len()?);
+        let (lost_calls, bare_calls, modules) = (words.next()?, words.next()?, words.len()?);
         let mut profile = Profile::of_program(program, 0);
-        for _ in 0..arcs {
+        for _ in 0..modules {
+            if let Some(number) = words.next()?.checked_sub(1) {
+                profile.module_of(libraries.get(u32::try_from(number).ok()?)?);
+            }
+        }
+        for _ in 0..words.len()? {
             let (from, to, count) = (words.place()?, words.place()?, words.next()?);
             profile.arcs.push(Arc { from, to, count });
+        }
+        for _ in 0..words.len()? {
+            let (from, to, count) = (words.next()?, words.next()?, words.next()?);
+            profile.own.push(gmon::Arc { from, to, count });
         }
         for module in &mut profile.modules {
             let (values, samples) = (words.len()?, words.len()?);

@@ -1,15 +1,14 @@
 //! From a region file to a profile, and to the agent's account of the run.
 
 use std::io;
-use std::ops::Range;
 
 use gmon::Arc;
-use gprofinject_abi::region::{CALLER, ROOT, SITE, Slot, TAIL};
 
 use crate::profile::falls;
-use crate::profile::model::{self, Counters, PROGRAM, Profile};
-use crate::program::planned::Planned;
-use crate::store::region::read::{Counter, Region};
+use crate::profile::model::{self, Counters, Profile};
+use crate::profile::space::Space;
+use crate::program::library::Libraries;
+use crate::store::region::read::Region;
 use crate::store::trouble::{failure, trouble};
 
 /// What the agent of one process says about itself: troubles, losses and costs. The counts are in the
@@ -31,6 +30,8 @@ pub(crate) struct Account {
     pub(crate) lost_children: u64,
     /// The number of programs that the process has executed and that could not be followed.
     pub(crate) lost_programs: u64,
+    /// The number of libraries that the agent could not hook although they were wanted.
+    pub(crate) lost_libraries: u64,
     /// The number of functions that Frida's gum should have patched and has not.
     pub(crate) unpatched: u64,
     /// The time for which Frida's gum worked, in nanoseconds.
@@ -40,12 +41,18 @@ pub(crate) struct Account {
 }
 
 /// Reads a region file into the profile of its process, to whose samples it adds the agent's. Returns the
-/// agent's account. `crash` is the address of the instruction that killed the process, if it is known.
+/// agent's account, and the process's address space if arcs were counted. `crash` is the address of the instruction that
+/// killed the process, if it is known.
 ///
 /// # Errors
 /// The file cannot be read.
-pub(crate) fn collect(region: &Region, profile: &mut Profile, crash: Option<u64>) -> io::Result<Account> {
-    let Some(module) = profile.modules.first_mut() else { return Ok(Account::default()) };
+pub(crate) fn collect(
+    region: &Region,
+    profile: &mut Profile,
+    libraries: &Libraries,
+    crash: Option<u64>,
+) -> io::Result<(Account, Option<Space>)> {
+    let Some(module) = profile.modules.first_mut() else { return Ok((Account::default(), None)) };
     let planned = module.program;
     let (report, is_damaged) = region.report()?;
     let mut account = Account {
@@ -58,6 +65,7 @@ pub(crate) fn collect(region: &Region, profile: &mut Profile, crash: Option<u64>
         frozen: report.frozen,
         lost_children: report.lost_children,
         lost_programs: report.lost_programs,
+        lost_libraries: report.lost_libraries,
         unpatched: (planned.frida() as u64).saturating_sub(report.frida_patched),
         frida_ns: report.frida_ns,
         committed: region.committed(),
@@ -70,13 +78,14 @@ pub(crate) fn collect(region: &Region, profile: &mut Profile, crash: Option<u64>
     samples.outside = samples.outside.saturating_add(report.samples_outside);
     region.histogram(|first, counts| samples.add_bins(first, counts))?;
 
-    if !planned.blocks_only {
-        profile.arcs = arcs(region, planned, report.bias, &mut account.damage)?;
-    }
     let stopped =
         crash.and_then(|at| planned.original(at.wrapping_sub(report.bias).wrapping_sub(planned.shape.arena)));
     module.counters = Counters { values: region.block_counters()?, stopped };
-    Ok(account)
+    let mut space = None;
+    if !planned.blocks_only {
+        space = Some(read_arcs(region, profile, libraries, report.bias, &mut account.damage)?);
+    }
+    Ok((account, space))
 }
 
 /// Reads what a child has counted in its parent's file, which is only calls and basic blocks, into the profile
@@ -84,17 +93,43 @@ pub(crate) fn collect(region: &Region, profile: &mut Profile, crash: Option<u64>
 ///
 /// # Errors
 /// The file cannot be read.
-pub(crate) fn collect_guest(region: &Region, profile: &mut Profile) -> io::Result<Account> {
+pub(crate) fn collect_guest(
+    region: &Region,
+    profile: &mut Profile,
+    libraries: &Libraries,
+) -> io::Result<Account> {
     let mut account = Account::default();
     let Some(module) = profile.modules.first_mut() else { return Ok(account) };
+    module.counters.values = region.block_counters()?;
     if !module.program.blocks_only {
         let bias = region.report()?.0.bias;
-        profile.arcs = arcs(region, module.program, bias, &mut account.damage)?;
+        read_arcs(region, profile, libraries, bias, &mut account.damage)?;
     }
-    module.counters.values = region.block_counters()?;
     let threads = region.threads()?;
     (profile.threads, account.lost_calls) = (threads.count, threads.lost_calls);
     Ok(account)
+}
+
+impl Account {
+    /// Adds the account of another process that runs the same program.
+    pub(crate) fn add(&mut self, other: Account) {
+        self.trouble = self.trouble.take().or(other.trouble);
+        self.damage = self.damage.take().or(other.damage);
+        self.frozen |= other.frozen;
+        for (sum, part) in [
+            (&mut self.lost_calls, other.lost_calls),
+            (&mut self.lost_threads, other.lost_threads),
+            (&mut self.bare_calls, other.bare_calls),
+            (&mut self.lost_timers, other.lost_timers),
+            (&mut self.lost_children, other.lost_children),
+            (&mut self.lost_programs, other.lost_programs),
+            (&mut self.lost_libraries, other.lost_libraries),
+            (&mut self.unpatched, other.unpatched),
+            (&mut self.committed, other.committed),
+        ] {
+            *sum = sum.saturating_add(part);
+        }
+    }
 }
 
 const OVERWRITTEN: &str =
@@ -102,64 +137,51 @@ const OVERWRITTEN: &str =
 const TOO_MANY: &str = "the file of the counters names more pairs of caller and function than a program can have: \
                         the program has overwritten it, and some are left out";
 
-/// Returns the arcs of the program, sorted, each pair once. `damage` is set if there are too many.
-fn arcs(
+/// Reads the arcs of a process into its profile. `damage` is set if there are too many.
+fn read_arcs(
     region: &Region,
-    planned: &Planned,
+    profile: &mut Profile,
+    libraries: &Libraries,
     bias: u64,
     damage: &mut Option<String>,
-) -> io::Result<Vec<model::Arc>> {
-    let mut arcs = Vec::new();
+) -> io::Result<Space> {
+    let space = Space::new(profile, libraries, bias, &region.loads()?);
+    let (mut whole, mut own) = (Vec::new(), Vec::new());
     let mut is_full = false;
-    region.counters(&slot_owners(planned), |counter| {
-        arcs.extend(arc(&counter, planned, bias).filter(|_| !is_full));
-        if arcs.len() >= 2 * ARCS_MAX {
-            arcs = summed(std::mem::take(&mut arcs));
-            is_full = arcs.len() >= ARCS_MAX;
+    region.counters(&space.slot_owners(), |counter| {
+        let counted = space.counted(&counter);
+        whole.extend(counted.whole.filter(|_| !is_full));
+        own.extend(counted.own.filter(|_| !is_full));
+        if whole.len().max(own.len()) >= 2 * ARCS_MAX {
+            summed_up(&mut whole);
+            own = summed(std::mem::take(&mut own));
+            is_full = whole.len().max(own.len()) >= ARCS_MAX;
         }
     })?;
     if is_full {
         *damage = Some(TOO_MANY.to_owned());
     }
-    let arcs = falls::without(summed(arcs), planned);
-    Ok(arcs.into_iter().map(|arc| model::Arc::inside(PROGRAM, arc)).collect())
+    summed_up(&mut whole);
+    profile.own = falls::without(summed(own), space.program);
+    profile.arcs = space.without_falls(whole);
+    Ok(space)
+}
+
+/// Sorts the arcs and adds up the counts of equal ones.
+fn summed_up(arcs: &mut Vec<model::Arc>) {
+    arcs.sort_unstable();
+    arcs.dedup_by(|next, first| {
+        let same = (next.from, next.to) == (first.from, first.to);
+        if same {
+            first.count = first.count.saturating_add(next.count);
+        }
+        same
+    });
 }
 
 /// The number of different arcs that are read at most. The linker of the largest programs has a hundredth of
 /// that.
 const ARCS_MAX: usize = 1 << 21;
-
-/// Returns the byte ranges of home slots in a thread's counters, sorted, each with the number of its
-/// function.
-fn slot_owners(planned: &Planned) -> Vec<(Range<u64>, u32)> {
-    let records = planned.plan.iter().flat_map(|plan| &plan.records);
-    let mut owners: Vec<_> = records
-        .zip(0..)
-        .map(|(record, number)| {
-            let start = u64::from(record.slots);
-            (start..start + u64::from(record.slot_count) * size_of::<Slot>() as u64, number)
-        })
-        .collect();
-    owners.sort_unstable_by_key(|(range, _)| range.start);
-    owners
-}
-
-/// Returns the arc of a counter, or `None` if the plan has no function of the counter's number: then the
-/// program has overwritten the counter.
-fn arc(counter: &Counter, planned: &Planned, bias: u64) -> Option<Arc> {
-    let to = planned.entry(counter.function)?;
-    if falls::is_one(counter, to, planned, bias) {
-        return None;
-    }
-    let known = match counter.key {
-        ROOT => None,
-        key if key & CALLER != 0 => planned.entry((key & !CALLER) as u32),
-        key if key & TAIL != 0 => planned.tail_caller((key & !TAIL) as u32, counter.function),
-        key if key & SITE != 0 => Some(key & !SITE),
-        return_address => planned.caller(return_address.wrapping_sub(bias)),
-    };
-    Some(Arc { from: known.unwrap_or_else(|| planned.root()), to, count: counter.count })
-}
 
 /// Sorts the arcs and adds up the counts of equal ones.
 pub(crate) fn summed(mut arcs: Vec<Arc>) -> Vec<Arc> {

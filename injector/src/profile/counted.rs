@@ -3,23 +3,52 @@
 use crate::os::sys;
 use crate::profile::baseline::Baseline;
 use crate::profile::collect::{self, Account};
+use crate::profile::elsewhere;
 use crate::profile::gmon_out;
 use crate::profile::model::Profile;
 use crate::profile::placement::Placed;
+use crate::profile::whole::{self, Whole};
+use crate::program::library::Libraries;
 use crate::program::profilee::Profilee;
 use crate::sampling::histogram::Histogram;
 use crate::store::region::file::RegionFile;
 use crate::store::region::layout::AgentState;
 
-/// The profile of one program in one process.
+/// What one program has counted, in one process or in several.
+pub(crate) struct Counted {
+    pub(crate) profile: Profile,
+    pub(crate) account: Account,
+}
+
+/// The same with the files of the profile.
 pub(crate) struct Finished {
     pub(crate) profile: Profile,
     pub(crate) account: Account,
     pub(crate) placed: Placed,
     pub(crate) bytes: Vec<u8>,
+    /// The view of the whole process, if libraries were hooked.
+    pub(crate) whole: Option<Whole>,
 }
 
-impl Finished {
+impl Counted {
+    /// Adds what another process that runs the same program has counted.
+    pub(crate) fn add(&mut self, other: Counted) {
+        self.profile.add(other.profile);
+        self.account.add(other.account);
+    }
+
+    /// Makes the files.
+    ///
+    /// # Errors
+    /// The formats cannot represent the profile.
+    pub(crate) fn finish(self) -> anyhow::Result<Finished> {
+        let Counted { profile, account } = self;
+        let (bytes, placed) = gmon_out::encode(&profile)?;
+        let is_whole = profile.modules.first().is_some_and(|program| program.program.libraries.is_some());
+        let whole = if is_whole { Some(whole::encode(&profile)?) } else { None };
+        Ok(Finished { profile, account, placed, bytes, whole })
+    }
+
     /// Whether the process has executed its program, as far as that is known. If it could not, its counters
     /// are as they were created. If they contain anything else, or are missing, the process had begun.
     pub(crate) fn is_worth_writing(&self, state: AgentState) -> bool {
@@ -27,43 +56,49 @@ impl Finished {
     }
 }
 
+/// What has to be known to read the counts of a process.
+#[derive(Clone, Copy)]
+pub(crate) struct Reading<'r> {
+    pub(crate) profilee: &'static Profilee,
+    pub(crate) libraries: &'r Libraries,
+    /// The samples per second of CPU time.
+    pub(crate) rate: u32,
+}
+
 /// Returns the profile of a member, and the state of its agent. `crash` is as for [`collect::collect`]. The
 /// profile is `None` if there is none; `troubles` then says why.
 pub(crate) fn counted(
     region: Option<&RegionFile>,
-    profilee: &'static Profilee,
+    reading: &Reading,
     samples: Option<Histogram>,
     crash: Option<u64>,
-    rate: u32,
     baseline: Option<&Baseline>,
     troubles: &mut Vec<String>,
-) -> Option<(Finished, AgentState)> {
+) -> Option<(Counted, AgentState)> {
+    let Reading { profilee, libraries, rate } = *reading;
     let mut profile = Profile::of_program(profilee.planned, rate);
+    profile.name = profilee.name();
     if let (Some(module), Some(samples)) = (profile.modules.first_mut(), samples) {
         module.samples = samples;
     }
     let mut state = AgentState::Armed;
     let mut account = Account::default();
+    let mut space = None;
     if let (Some(region), Some((_, layout))) = (region, &profilee.plan) {
         let read = region.open(layout).and_then(|region| {
             state = region.report()?.0.state;
-            collect::collect(&region, &mut profile, crash)
+            collect::collect(&region, &mut profile, libraries, crash)
         });
         match read {
-            Ok(read) => account = read,
+            Ok(read) => (account, space) = read,
             Err(error) => troubles.push(format!("counters cannot be read: {}", sys::reason(&error))),
         }
     }
     if let Some(baseline) = baseline {
         baseline.subtract(&mut profile, &mut account);
     }
-    match gmon_out::encode(&profile) {
-        Ok((bytes, placed)) => Some((Finished { profile, account, placed, bytes }, state)),
-        Err(error) => {
-            troubles.push(format!("{error:#}"));
-            None
-        }
-    }
+    elsewhere::distribute(&mut profile, space.as_ref());
+    Some((Counted { profile, account }, state))
 }
 
 /// Returns the profiles of the children that count in a member's file. `samples` returns the samples of a
@@ -71,16 +106,18 @@ pub(crate) fn counted(
 pub(crate) fn guests<S: Iterator<Item = Option<u64>>>(
     region: &RegionFile,
     profilee: &'static Profilee,
+    libraries: &Libraries,
     samples: impl Fn(u32) -> S,
     rate: u32,
     troubles: &mut Vec<String>,
-) -> Vec<(u32, Finished)> {
+) -> Vec<(u32, Counted)> {
     let Some((_, layout)) = profilee.plan.as_ref().filter(|_| has_guests(region)) else { return Vec::new() };
     let Ok(mut region) = region.open(layout) else { return Vec::new() };
     let mut finished = Vec::new();
     for pid in region.guests().unwrap_or_default() {
         let mut profile = Profile::of_program(profilee.planned, rate);
-        let account = match collect::collect_guest(region.of_guest(pid), &mut profile) {
+        profile.name = profilee.name();
+        let account = match collect::collect_guest(region.of_guest(pid), &mut profile, libraries) {
             Ok(account) => account,
             Err(error) => {
                 troubles.push(format!("counters cannot be read: {}", sys::reason(&error)));
@@ -90,10 +127,7 @@ pub(crate) fn guests<S: Iterator<Item = Option<u64>>>(
         if let Some(module) = profile.modules.first_mut() {
             samples(pid).for_each(|place| module.samples.add(place));
         }
-        match gmon_out::encode(&profile) {
-            Ok((bytes, placed)) => finished.push((pid, Finished { profile, account, placed, bytes })),
-            Err(error) => troubles.push(format!("{error:#}")),
-        }
+        finished.push((pid, Counted { profile, account }));
     }
     finished
 }

@@ -5,13 +5,13 @@ use gmon::{BuildId, Format, Profile};
 use gprofinject_image::instructions::Code;
 
 use crate::profile::collect::summed;
-use crate::profile::model::{self, PROGRAM};
+use crate::profile::model;
 use crate::profile::placement::{Placed, Placement};
 
 /// Lowers counts that would make a gmon.out too long: a count takes one record for each 32 bits of it, and a
 /// bin one copy of its whole histogram for each 16 bits. Only a program that has overwritten its counters has
 /// such counts.
-fn fit(profile: &mut Profile) {
+pub(crate) fn fit(profile: &mut Profile) {
     const RECORD: u64 = u32::MAX as u64;
     /// The number of records beyond the first of each arc: 21 MB, enough for 4.5 * 10^15 calls.
     const RECORDS_MAX: u64 = 1 << 20;
@@ -46,7 +46,7 @@ fn lowered(from: u64, least: u64, is_too_high: impl Fn(u64) -> bool) -> u64 {
 }
 
 /// Returns the bytes of a gmon.out with the profile of the program, and what gprof will show of it. The
-/// program is the first module; the format has the addresses of one file only.
+/// program is the first module; the format has the addresses of one file only, and so the program's own view of its calls.
 ///
 /// # Errors
 /// The profile has no module, or one that the format cannot represent.
@@ -60,9 +60,7 @@ pub(crate) fn encode(profile: &model::Profile) -> Result<(Vec<u8>, Placed)> {
     let mut placement = Placement::new(program, profile.rate);
     placement.add_outside(module.samples.outside);
     module.samples.places().for_each(|(place, count)| placement.add_samples(place, count));
-    // An arc with an end in another module has no address in this file.
-    let arcs = profile.arcs.iter().filter_map(|arc| arc.within(PROGRAM));
-    arcs.for_each(|arc| placement.add_arc(arc));
+    profile.own.iter().for_each(|&arc| placement.add_arc(arc));
     let (arcs, samples, placed) = placement.finish();
     let mut written = Profile { build_id, arcs: summed(arcs), ..Profile::new(format) };
     // With these, gprof -l finds the count of each line.

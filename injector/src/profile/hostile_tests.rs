@@ -7,9 +7,12 @@ use gprofinject_abi::region::{BlockHeader, Overflow, SLOTS, Slot, counters_offse
 use crate::options::{CountArg, EngineArg, HooksArg};
 use crate::os::say::{Level, Voice};
 use crate::profile::baseline::Baseline;
-use crate::profile::counted::{counted, guests};
+use crate::profile::collect::Account;
+use crate::profile::counted::{Counted, Reading, counted, guests};
 use crate::profile::model::{Arc, PROGRAM, Place, Profile};
 use crate::program::filters::Filters;
+use crate::program::library::Libraries;
+use crate::program::libs::Libs;
 use crate::program::plan_cache::PlanCache;
 use crate::program::planner::{self, Planner};
 use crate::program::profilee::{Profilee, Profilees};
@@ -24,13 +27,18 @@ fn program(count: Option<CountArg>) -> &'static Profilee {
     // Any program that is always installed and not large.
     let binary = std::path::Path::new("/bin/ls");
     let subject = planner::subject(binary, false);
-    let cache = &PlanCache::new(false, Voice(Level::Quiet));
+    let (libs, cache) = (&Libs::none(), &PlanCache::new(false, Voice(Level::Quiet)));
     let planner =
-        Planner { hooks: Some(HooksArg::Both), engine: EngineArg::Builtin, filters: &filters, cache };
+        Planner { hooks: Some(HooksArg::Both), engine: EngineArg::Builtin, filters: &filters, libs, cache };
     let planned = planner.plan(subject, true);
     assert!(planned.hooked() > 20, "{:?}", subject.unhookable);
     let mut profilees = Profilees::default();
     profilees.first(binary, binary.into(), planned, true)
+}
+
+fn reading(profilee: &'static Profilee) -> Reading<'static> {
+    let libraries = Box::leak(Box::default());
+    Reading { profilee, libraries, rate: 100 }
 }
 
 struct Random(u64);
@@ -144,15 +152,17 @@ fn survives(count: Option<CountArg>, seed: u64, cases: u32) {
         damage(&folder, layout, &mut random);
         let mut troubles = Vec::new();
         let samples = Histogram::new(profilee.planned.shape);
-        let counted = counted(Some(&region), profilee, Some(samples), None, 100, None, &mut troubles);
+        let counted = counted(Some(&region), &reading(profilee), Some(samples), None, None, &mut troubles);
         let (finished, _) = counted.unwrap_or_else(|| panic!("case {case}: lost: {troubles:?}"));
         assert!(troubles.is_empty(), "case {case}: {troubles:?}");
+        let finished = finished.finish().unwrap_or_else(|error| panic!("case {case}: {error:#}"));
         gmon::read(&finished.bytes).unwrap_or_else(|error| panic!("case {case}: {error}"));
         assert!(finished.bytes.len() < 80 << 20, "case {case}: {}", finished.bytes.len());
         damaged += u32::from(finished.account.damage.is_some());
         let none = |_| std::iter::empty();
-        for (pid, guest) in guests(&region, profilee, none, 100, &mut troubles) {
+        for (pid, guest) in guests(&region, profilee, &Libraries::default(), none, 100, &mut troubles) {
             assert!((1..=1 << 22).contains(&pid), "case {case}: {pid}");
+            let guest = guest.finish().unwrap_or_else(|error| panic!("case {case}: {error:#}"));
             gmon::read(&guest.bytes).unwrap_or_else(|error| panic!("case {case}: {error}"));
         }
         assert!(troubles.is_empty(), "case {case}: {troubles:?}");
@@ -178,6 +188,30 @@ fn every_damaged_region_gives_a_profile_of_blocks() {
 }
 
 #[test]
+fn processes_of_one_program_are_added_up() {
+    let profilee = program(None);
+    let counted = |numbers: std::ops::Range<u64>| {
+        let mut profile = Profile::of_program(profilee.planned, 100);
+        let place = |address| Place { module: PROGRAM, address };
+        profile.arcs = numbers.clone().map(|n| Arc { from: place(n), to: place(2 * n), count: n }).collect();
+        profile.own = numbers.map(|n| gmon::Arc { from: n, to: 2 * n, count: n }).collect();
+        let module = profile.modules.first_mut().expect("the program");
+        module.samples.add(Some(profilee.planned.shape.text.0));
+        module.samples.add(None);
+        module.counters.values = vec![u64::MAX, 1];
+        Counted { profile, account: Account { lost_calls: 2, ..Account::default() } }
+    };
+    let mut sum = counted(5..15);
+    sum.add(counted(10..20));
+    let counts: Vec<u64> = sum.profile.own.iter().map(|arc| arc.count).collect();
+    assert_eq!(counts, [5, 6, 7, 8, 9, 20, 22, 24, 26, 28, 15, 16, 17, 18, 19]);
+    assert_eq!(sum.profile.arcs.iter().map(|arc| arc.count).collect::<Vec<_>>(), counts);
+    assert_eq!((sum.account.lost_calls, sum.profile.samples_inside()), (4, 2));
+    assert_eq!(sum.profile.modules[0].samples.outside, 2);
+    assert_eq!(sum.profile.modules[0].counters.values, [u64::MAX, 2]);
+}
+
+#[test]
 fn a_sound_region_is_not_called_damaged() {
     let place = tempfile::tempdir().expect("a folder");
     let folder = PrivateFolder::create(place.path()).expect("a folder");
@@ -186,11 +220,11 @@ fn a_sound_region_is_not_called_damaged() {
     sound(&folder, layout, profilee, &mut Random(7));
     let region = RegionFile::new(&folder, "0.region".into());
     let mut troubles = Vec::new();
-    let counted = counted(Some(&region), profilee, None, None, 100, None, &mut troubles);
+    let counted = counted(Some(&region), &reading(profilee), None, None, None, &mut troubles);
     let (finished, state) = counted.expect("a profile");
     assert_eq!((state, &finished.account.damage, finished.profile.threads), (AgentState::Armed, &None, 2));
     assert!(finished.profile.calls() > 0 && troubles.is_empty());
-    let guests = guests(&region, profilee, |_| std::iter::empty(), 100, &mut troubles);
+    let guests = guests(&region, profilee, &Libraries::default(), |_| std::iter::empty(), 100, &mut troubles);
     assert_eq!(guests.iter().map(|(pid, _)| *pid).collect::<Vec<_>>(), [4242]);
 }
 
@@ -211,10 +245,17 @@ fn more_arcs_than_fit_are_left_out() {
         file.write_all_at(&bytes, at).expect("written");
     }
     let region = RegionFile::new(&folder, "0.region".into());
-    let counted = counted(Some(&region), profilee, None, None, 100, None, &mut Vec::new());
-    let bytes = counted.expect("a profile").0.bytes;
+    let counted = counted(Some(&region), &reading(profilee), None, None, None, &mut Vec::new());
+    let bytes = counted.expect("a profile").0.finish().expect("fits").bytes;
     assert!(bytes.len() < 40 << 20, "{}", bytes.len());
     assert!(gmon::read(&bytes).expect("a profile").arcs.len() > 500);
+}
+
+fn profile_of_calls_is_kept(bytes: &[u8], baseline: &Baseline, read: Baseline) {
+    assert_eq!(read.encode(), bytes);
+    assert_eq!((read.lost_calls, read.bare_calls), (5, 6));
+    assert_eq!(read.profile.arcs, baseline.profile.arcs);
+    assert_eq!(read.profile.own, baseline.profile.own);
 }
 
 #[test]
@@ -223,17 +264,18 @@ fn a_baseline_is_read_back_or_refused() {
     let mut profile = Profile::of_program(profilee.planned, 0);
     let place = |address| Place { module: PROGRAM, address };
     profile.arcs = (1..20).map(|n| Arc { from: place(n), to: place(2 * n), count: n }).collect();
+    profile.own = (1..9).map(|n| gmon::Arc { from: n, to: 3 * n, count: n }).collect();
     let module = profile.modules.first_mut().expect("the program");
     module.counters.values = vec![7, 0, u64::MAX];
     module.samples.outside = 3;
     module.samples.add(Some(profilee.planned.shape.text.0));
     let baseline = Baseline { profile, lost_calls: 5, bare_calls: 6 };
     let bytes = baseline.encode();
-    let read = Baseline::decode(&bytes, profilee.planned).expect("undamaged");
-    assert_eq!(read.encode(), bytes);
-    assert_eq!((read.profile.arcs, read.lost_calls, read.bare_calls), (baseline.profile.arcs, 5, 6));
+    let libraries = Libraries::default();
+    let decode = |bytes: &[u8]| Baseline::decode(bytes, profilee.planned, &libraries);
+    profile_of_calls_is_kept(&bytes, &baseline, decode(&bytes).expect("undamaged"));
     for len in 0..bytes.len() {
-        assert!(Baseline::decode(&bytes[..len], profilee.planned).is_none(), "{len}");
+        assert!(decode(&bytes[..len]).is_none(), "{len}");
     }
     let mut random = Random(0x5851_f42d_4c95_7f2d);
     for _ in 0..20_000 {
@@ -242,7 +284,7 @@ fn a_baseline_is_read_back_or_refused() {
             let at = random.below(damaged.len() as u64 / 8) as usize * 8;
             damaged[at..at + 8].copy_from_slice(&random.word().to_le_bytes());
         }
-        if let Some(read) = Baseline::decode(&damaged, profilee.planned) {
+        if let Some(read) = decode(&damaged) {
             assert!(read.encode().len() <= damaged.len());
         }
     }

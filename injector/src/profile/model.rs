@@ -6,25 +6,45 @@
 
 use gmon::Block;
 
+use crate::program::library::Library;
 use crate::program::planned::Planned;
 use crate::sampling::histogram::Histogram;
 
 /// What one process has counted.
 pub(crate) struct Profile {
-    /// The files whose code was profiled. The program comes first; libraries are not profiled yet.
+    /// The file name of the program.
+    pub(crate) name: String,
+    /// The files whose code was profiled: first the program, then the libraries in the order in which they were first
+    /// loaded.
     pub(crate) modules: Vec<Module>,
-    /// The calls, by caller and called function. The arcs are sorted, each pair once.
+    /// The calls, by caller and called function, with the true callers. The arcs are sorted, each pair once.
     pub(crate) arcs: Vec<Arc>,
+    /// The calls of the program's functions as the program's own view has them: the caller is the newest live function of
+    /// the program, whatever libraries are between. Sorted, each pair once.
+    pub(crate) own: Vec<gmon::Arc>,
+    /// The samples in code that is not hooked, by function.
+    pub(crate) named: Vec<Named>,
     /// The number of threads that have counted.
     pub(crate) threads: u64,
     /// The samples per second of CPU time; 0 means that none were taken.
     pub(crate) rate: u32,
 }
 
+/// The samples in a function that is not hooked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Named {
+    /// The file name of its module.
+    pub(crate) module: String,
+    pub(crate) function: String,
+    pub(crate) samples: u64,
+}
+
 /// What was counted in the code of one file.
 pub(crate) struct Module {
     /// The file, its functions and its plan.
     pub(crate) program: &'static Planned<'static, 'static>,
+    /// The library that it is; `None` for the program.
+    pub(crate) library: Option<&'static Library>,
     /// The samples by address.
     pub(crate) samples: Histogram,
     /// What the basic-block counters say.
@@ -41,11 +61,23 @@ pub(crate) struct Counters {
     pub(crate) stopped: Option<u64>,
 }
 
+impl Counters {
+    fn add(&mut self, other: Counters) {
+        self.values.resize(self.values.len().max(other.values.len()), 0);
+        for (sum, value) in self.values.iter_mut().zip(other.values) {
+            *sum = sum.saturating_add(value);
+        }
+        self.stopped = self.stopped.or(other.stopped);
+    }
+}
+
 /// The index of a module in [`Profile::modules`].
 pub(crate) type ModuleIndex = u32;
 
 /// The module of the program itself.
 pub(crate) const PROGRAM: ModuleIndex = 0;
+/// The module of a caller that is not known: code that is not hooked, while no hooked function was running.
+pub(crate) const NOWHERE: ModuleIndex = ModuleIndex::MAX;
 
 /// An address in the code of a module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -63,18 +95,9 @@ pub(crate) struct Arc {
     pub(crate) count: u64,
 }
 
-impl Arc {
-    /// Returns an arc whose ends are both in `module`.
-    pub(crate) fn inside(module: ModuleIndex, arc: gmon::Arc) -> Arc {
-        let place = |address| Place { module, address };
-        Arc { from: place(arc.from), to: place(arc.to), count: arc.count }
-    }
-
-    /// Returns the arc by its link addresses if both ends are in `module`.
-    pub(crate) fn within(&self, module: ModuleIndex) -> Option<gmon::Arc> {
-        let is_within = self.from.module == module && self.to.module == module;
-        is_within.then_some(gmon::Arc { from: self.from.address, to: self.to.address, count: self.count })
-    }
+impl Place {
+    /// The caller that is not known.
+    pub(crate) const NOWHERE: Place = Place { module: NOWHERE, address: 0 };
 }
 
 impl Module {
@@ -89,11 +112,37 @@ impl Module {
 }
 
 impl Profile {
+    /// Returns the file name of a module.
+    pub(crate) fn name_of(&self, module: &Module) -> &str {
+        module.library.map_or(&self.name, |library| library.name())
+    }
+
     /// Returns the profile of a process that has counted nothing yet. Its only module is the program.
     pub(crate) fn of_program(program: &'static Planned<'static, 'static>, rate: u32) -> Profile {
         let samples = Histogram::new(program.shape);
-        let module = Module { program, samples, counters: Counters::default() };
-        Profile { modules: vec![module], arcs: Vec::new(), threads: 0, rate }
+        let module = Module { program, library: None, samples, counters: Counters::default() };
+        Profile {
+            name: String::new(),
+            modules: vec![module],
+            arcs: Vec::new(),
+            own: Vec::new(),
+            named: Vec::new(),
+            threads: 0,
+            rate,
+        }
+    }
+
+    /// Returns the index of a library's module, which is added if there is none yet.
+    pub(crate) fn module_of(&mut self, library: &'static Library) -> ModuleIndex {
+        let is_it = |module: &Module| module.library.is_some_and(|known| known.number == library.number);
+        let known = self.modules.iter().position(is_it);
+        let index = known.unwrap_or_else(|| {
+            let samples = Histogram::new(library.planned.shape);
+            let (program, counters) = (library.planned, Counters::default());
+            self.modules.push(Module { program, library: Some(library), samples, counters });
+            self.modules.len() - 1
+        });
+        index as ModuleIndex
     }
 
     /// Returns the number of counted calls.
@@ -101,17 +150,48 @@ impl Profile {
         self.arcs.iter().fold(0, |sum, arc| sum.saturating_add(arc.count))
     }
 
-    /// Subtracts what an earlier profile of the same process has counted. The number of threads stays.
-    pub(crate) fn subtract(&mut self, before: &Profile) {
-        let mut old = before.arcs.iter().peekable();
-        for arc in &mut self.arcs {
-            // Both lists are sorted.
-            while old.next_if(|old| (old.from, old.to) < (arc.from, arc.to)).is_some() {}
-            if let Some(old) = old.next_if(|old| (old.from, old.to) == (arc.from, arc.to)) {
-                arc.count = arc.count.saturating_sub(old.count);
+    /// Adds what another process that runs the same program has counted.
+    pub(crate) fn add(&mut self, other: Profile) {
+        // The libraries of the other process may have been loaded in another order.
+        let indices: Vec<ModuleIndex> = other
+            .modules
+            .iter()
+            .map(|module| module.library.map_or(PROGRAM, |library| self.module_of(library)))
+            .collect();
+        let place = |place: Place| match indices.get(place.module as usize) {
+            Some(&module) => Place { module, ..place },
+            None => place,
+        };
+        let arcs =
+            other.arcs.iter().map(|arc| Arc { from: place(arc.from), to: place(arc.to), count: arc.count });
+        self.arcs.extend(arcs);
+        sum(&mut self.arcs, |arc| (arc.from, arc.to), |arc| &mut arc.count);
+        self.own.extend(other.own);
+        sum(&mut self.own, |arc| (arc.from, arc.to), |arc| &mut arc.count);
+        self.named.extend(other.named);
+        sum(
+            &mut self.named,
+            |named| (named.module.clone(), named.function.clone()),
+            |named| &mut named.samples,
+        );
+        self.threads = self.threads.saturating_add(other.threads);
+        for (module, &index) in other.modules.into_iter().zip(&indices) {
+            if let Some(own) = self.modules.get_mut(index as usize) {
+                own.samples.add_all(&module.samples);
+                own.counters.add(module.counters);
             }
         }
-        self.arcs.retain(|arc| arc.count > 0);
+    }
+
+    /// Returns the number of samples in hooked modules.
+    pub(crate) fn samples_inside(&self) -> u64 {
+        self.modules.iter().fold(0, |sum, module| sum.saturating_add(module.samples.inside()))
+    }
+
+    /// Subtracts what an earlier profile of the same process has counted. The number of threads stays.
+    pub(crate) fn subtract(&mut self, before: &Profile) {
+        subtract(&mut self.arcs, &before.arcs, |arc| (arc.from, arc.to), |arc| &mut arc.count);
+        subtract(&mut self.own, &before.own, |arc| (arc.from, arc.to), |arc| &mut arc.count);
         for (module, before) in self.modules.iter_mut().zip(&before.modules) {
             for (count, before) in module.counters.values.iter_mut().zip(&before.counters.values) {
                 *count = count.saturating_sub(*before);
@@ -119,4 +199,36 @@ impl Profile {
             module.samples.subtract(&before.samples);
         }
     }
+}
+
+/// Sorts a list and adds up the counts of entries with equal keys.
+fn sum<A, K: Ord>(list: &mut Vec<A>, key: impl Fn(&A) -> K, count: impl Fn(&mut A) -> &mut u64) {
+    // The list consists of sorted runs, which a stable sort merges.
+    list.sort_by_key(&key);
+    list.dedup_by(|next, first| {
+        let same = key(next) == key(first);
+        if same {
+            let sum = count(first).saturating_add(*count(next));
+            *count(first) = sum;
+        }
+        same
+    });
+}
+
+/// Subtracts the counts of earlier arcs. Both lists are sorted.
+fn subtract<A: Copy, K: Ord>(
+    arcs: &mut Vec<A>,
+    before: &[A],
+    key: impl Fn(&A) -> K,
+    count: impl Fn(&mut A) -> &mut u64,
+) {
+    let mut old = before.iter().copied().peekable();
+    for arc in arcs.iter_mut() {
+        while old.next_if(|old| key(old) < key(arc)).is_some() {}
+        if let Some(mut old) = old.next_if(|old| key(old) == key(arc)) {
+            let left = count(arc).saturating_sub(*count(&mut old));
+            *count(arc) = left;
+        }
+    }
+    arcs.retain(|arc| *count(&mut arc.clone()) > 0);
 }

@@ -42,10 +42,10 @@ pub(crate) struct Placed {
 impl Placed {
     /// Reports which functions are missing in the profile of `program`: as a warning if they matter,
     /// otherwise only with `-v`.
-    pub(crate) fn report(&self, voice: Voice, program: &str, process: Option<i32>) {
+    pub(crate) fn report(&self, voice: Voice, program: &str, title: Option<&str>) {
         let Some(remark) = self.remark(program) else { return };
-        let remark = match process {
-            Some(pid) => format!("process {pid}: {remark}"),
+        let remark = match title {
+            Some(title) => format!("{title}: {remark}"),
             None => remark,
         };
         match self.misses_much() {

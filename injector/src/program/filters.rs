@@ -23,7 +23,11 @@ pub(crate) struct Filters {
 #[derive(Debug)]
 struct Pattern {
     option: &'static str,
+    /// As the user has typed it.
+    typed: String,
     matcher: GlobMatcher,
+    /// The file names of the modules for which the pattern is; `None` if it is for all.
+    module: Option<GlobMatcher>,
     /// Whether the pattern has matched anything. One that never matches is probably a mistake.
     used: AtomicBool,
 }
@@ -58,7 +62,7 @@ impl Filters {
 
     /// Returns the patterns of `--file`.
     pub(crate) fn files(&self) -> Vec<String> {
-        self.files.iter().map(|p| p.matcher.glob().glob().to_owned()).collect()
+        self.files.iter().map(|p| p.typed.clone()).collect()
     }
 
     /// Whether the program must have line information.
@@ -85,11 +89,16 @@ impl Filters {
         found
     }
 
-    /// Whether -I and -X select a function with these names (its own and its aliases).
-    pub(crate) fn select<'n>(&self, names: impl Iterator<Item = &'n str> + Clone) -> bool {
+    /// Whether -I and -X select a function with these names (its own and its aliases). `module` is the file name of the
+    /// library that contains the function, or `None` for a function of the program.
+    pub(crate) fn select<'n>(
+        &self,
+        module: Option<&str>,
+        names: impl Iterator<Item = &'n str> + Clone,
+    ) -> bool {
         // Every pattern is compared with every function, so that `unused` is complete.
-        let included = any(&self.include, &names) || self.include.is_empty();
-        let excluded = any(&self.exclude, &names);
+        let included = any(&self.include, module, &names) || self.include.is_empty();
+        let excluded = any(&self.exclude, module, &names);
         included && !excluded
     }
 
@@ -100,8 +109,7 @@ impl Filters {
 
     /// Returns the values of -I, -X and --min-size.
     pub(crate) fn typed(&self) -> (Vec<String>, Vec<String>, u64) {
-        let globs =
-            |patterns: &[Pattern]| patterns.iter().map(|p| p.matcher.glob().glob().to_owned()).collect();
+        let globs = |patterns: &[Pattern]| patterns.iter().map(|p| p.typed.clone()).collect();
         (globs(&self.include), globs(&self.exclude), self.min_size)
     }
 
@@ -109,13 +117,20 @@ impl Filters {
     pub(crate) fn unused(&self) -> impl Iterator<Item = String> {
         let all = self.include.iter().chain(&self.exclude).chain(&self.files);
         all.filter(|pattern| !pattern.used.load(Ordering::Relaxed))
-            .map(|pattern| format!("{} '{}'", pattern.option, pattern.matcher.glob()))
+            .map(|pattern| format!("{} '{}'", pattern.option, pattern.typed))
     }
 }
 
-fn any<'n>(patterns: &[Pattern], names: &(impl Iterator<Item = &'n str> + Clone)) -> bool {
+fn any<'n>(
+    patterns: &[Pattern],
+    module: Option<&str>,
+    names: &(impl Iterator<Item = &'n str> + Clone),
+) -> bool {
     let mut found = false;
     for pattern in patterns {
+        if !pattern.is_for(module) {
+            continue;
+        }
         if names.clone().any(|name| demangle::any_spelling(name, |text| pattern.matcher.is_match(text))) {
             pattern.used.store(true, Ordering::Relaxed);
             found = true;
@@ -126,12 +141,30 @@ fn any<'n>(patterns: &[Pattern], names: &(impl Iterator<Item = &'n str> + Clone)
 
 impl Pattern {
     fn new(option: &'static str, glob: &str) -> Result<Pattern> {
-        let matcher = Glob::new(glob)
-            .with_context(|| {
+        let matcher = |part: &str| {
+            let made = Glob::new(part).with_context(|| {
                 format!("{option} '{glob}' is not a pattern (a literal [ or {{ is written \\[ or \\{{)")
-            })?
-            .compile_matcher();
-        Ok(Pattern { option, matcher, used: AtomicBool::new(false) })
+            });
+            Ok::<_, anyhow::Error>(made?.compile_matcher())
+        };
+        // MODULE!FUNCTION. The names of functions contain no exclamation mark, except those of C++ operators, before
+        // which a module's name would end in the word `operator`; inside brackets it negates a set.
+        let split = glob.match_indices('!').map(|(at, _)| glob.split_at(at)).find(|(before, _)| {
+            !before.ends_with("operator") && !before.ends_with('[') && !before.is_empty()
+        });
+        let typed = glob.to_owned();
+        let (module, function) = match split {
+            Some((module, function)) => (Some(matcher(module)?), &function[1..]),
+            None => (None, glob),
+        };
+        let function = if function.is_empty() { "*" } else { function };
+        Ok(Pattern { option, typed, matcher: matcher(function)?, module, used: AtomicBool::new(false) })
+    }
+
+    /// Whether the pattern is for functions of this library, or of the program if it is `None`. The program has the empty
+    /// name.
+    fn is_for(&self, module: Option<&str>) -> bool {
+        self.module.as_ref().is_none_or(|wanted| wanted.is_match(module.unwrap_or_default()))
     }
 }
 
@@ -145,7 +178,7 @@ mod tests {
     }
 
     fn selects(filters: &Filters, name: &str) -> bool {
-        filters.select(std::iter::once(name))
+        filters.select(None, std::iter::once(name))
     }
 
     #[test]

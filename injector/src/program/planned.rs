@@ -8,6 +8,7 @@ use gprofinject_plan::{Hooks, Plan, Reason, Tactic, Verdict};
 
 use crate::program::plan_cache::key::Key;
 use crate::program::subject::Subject;
+use crate::store::region::layout::LibraryHooks;
 use crate::store::shape::{Place, Shape};
 
 /// What was decided about a program.
@@ -25,6 +26,8 @@ pub(crate) struct Planned<'s, 'd> {
     pub(crate) counts: bool,
     /// Whether there are hooks only because basic blocks are counted, so that arcs are not wanted.
     pub(crate) blocks_only: bool,
+    /// Which hooks the libraries of a process that runs this program get; `None` if none.
+    pub(crate) libraries: Option<LibraryHooks>,
     /// See [`Planned::gprof`].
     pub(crate) gprof: OnceLock<Option<gmon::Program>>,
 }

@@ -5,15 +5,17 @@ use std::sync::OnceLock;
 use std::time::Instant;
 
 use gprofinject_image::Function;
-use gprofinject_plan::{Hooks, Options, Plan, Reason, Verdict};
+use gprofinject_plan::{Hooks, Options, Plan, Reason, Role, Verdict};
 
 use crate::options::{EngineArg, HooksArg};
 use crate::program::filters::Filters;
+use crate::program::libs::Libs;
 use crate::program::memory;
 use crate::program::plan_cache::PlanCache;
 use crate::program::plan_cache::key::Question;
 use crate::program::planned::Planned;
 use crate::program::subject::{Binary, Subject};
+use crate::store::region::layout::LibraryHooks;
 use crate::store::shape::Shape;
 
 /// What is the same for all programs of a run.
@@ -24,7 +26,19 @@ pub(crate) struct Planner<'a> {
     pub(crate) hooks: Option<HooksArg>,
     pub(crate) engine: EngineArg,
     pub(crate) filters: &'a Filters,
+    pub(crate) libs: &'a Libs,
     pub(crate) cache: &'a PlanCache,
+}
+
+/// What a file is for a process.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Part<'n> {
+    Program {
+        /// Whether the agent is needed even if nothing is hooked.
+        agent_wanted: bool,
+    },
+    /// A library with this file name.
+    Library(&'n str),
 }
 
 impl Planner<'_> {
@@ -48,7 +62,42 @@ impl Planner<'_> {
     /// If nothing is to be hooked, or nothing can be, there is a plan only if `agent_wanted`: the agent is
     /// needed for its timers, or to follow children.
     pub(crate) fn plan<'s, 'd>(&self, subject: &'s Subject<'d>, agent_wanted: bool) -> Planned<'s, 'd> {
-        let Planner { hooks, engine, filters, cache } = *self;
+        self.plan_part(subject, Part::Program { agent_wanted })
+    }
+
+    /// Reads a library's file and keeps it in memory to the end of this process.
+    pub(crate) fn library_subject(&self, path: &Path) -> &'static Subject<'static> {
+        let binary: &'static Binary = Box::leak(Box::new(Binary::open(path, self.caches())));
+        Box::leak(Box::new(binary.examine_library()))
+    }
+
+    /// Plans a library, or finds its plan in the cache.
+    pub(crate) fn library<'s, 'd>(&self, subject: &'s Subject<'d>, path: &Path) -> Planned<'s, 'd> {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        self.plan_part(subject, Part::Library(name))
+    }
+
+    /// Which hooks the libraries get of a process that runs this program.
+    fn library_hooks(&self, subject: &Subject) -> Option<LibraryHooks> {
+        let is_possible = subject.takes_agent()
+            && self.libs.wants_any()
+            && self.engine == EngineArg::Builtin
+            && self.filters.count().is_none();
+        match self.hooks {
+            _ if !is_possible => None,
+            Some(HooksArg::None) => None,
+            Some(HooksArg::Entry) => Some(LibraryHooks::Entry),
+            Some(HooksArg::Both) | None => Some(LibraryHooks::Both),
+        }
+    }
+
+    fn plan_part<'s, 'd>(&self, subject: &'s Subject<'d>, part: Part) -> Planned<'s, 'd> {
+        let Planner { hooks, engine, filters, libs: _, cache } = *self;
+        let agent_wanted = part == Part::Program { agent_wanted: true };
+        let (module, role) = match part {
+            Part::Program { .. } => (None, Role::Program),
+            Part::Library(name) => (Some(name), Role::Library),
+        };
         let start = Instant::now();
         let counts = filters.count().is_some();
         let blocks_only = counts && hooks == Some(HooksArg::None);
@@ -64,7 +113,7 @@ impl Planner<'_> {
             };
             lines.as_ref().is_none_or(in_files)
         };
-        let selected = |function: &Function| !nothing && filters.select(function.names());
+        let selected = |function: &Function| !nothing && filters.select(module, function.names());
         let insist = hooks.is_some() && !blocks_only;
         let hooks = if entry { Hooks::Entry } else { Hooks::Both };
         let image = subject.image.as_ref().filter(|_| agent_wanted || !nothing);
@@ -76,6 +125,7 @@ impl Planner<'_> {
             min_size: filters.min_size(),
             insist,
             counted,
+            role,
         };
         let key = image
             .and_then(|image| cache.key(&Question { subject, image, options: &options, hookless: nothing }));
@@ -113,6 +163,7 @@ impl Planner<'_> {
             key: key.filter(|_| !is_cached),
             counts,
             blocks_only,
+            libraries: if role == Role::Program { self.library_hooks(subject) } else { None },
             gprof: OnceLock::new(),
         }
     }

@@ -33,7 +33,7 @@ pub(crate) struct Profilee {
 }
 
 /// What identifies a file. Its name is not enough, because the file may be replaced.
-type Identity = (u64, u64, u64, i64, i64);
+pub(crate) type Identity = (u64, u64, u64, i64, i64);
 
 /// All programs of a run.
 #[derive(Default)]
@@ -43,6 +43,12 @@ pub(crate) struct Profilees {
 }
 
 impl Profilee {
+    /// Returns the name of the program's file.
+    pub(crate) fn name(&self) -> String {
+        let name = self.binary.file_name().unwrap_or(self.binary.as_os_str());
+        name.to_string_lossy().into_owned()
+    }
+
     /// Returns the file in which gprof finds names.
     pub(crate) fn names_for_gprof(&self) -> OsString {
         self.planned.subject.names_for_gprof(&self.shown)
@@ -125,7 +131,9 @@ impl Profilees {
             copy: OnceCell::new(),
             shown,
             plan: plan.map(|plan| {
-                (plan.encode(), Layout::new(planned.shape, plan.slot_bytes, plan.counter_bytes()))
+                let layout =
+                    Layout::new(planned.shape, plan.slot_bytes, plan.counter_bytes(), planned.libraries);
+                (plan.encode(), layout)
             }),
             planned,
         }));
@@ -165,7 +173,8 @@ impl Profilees {
     }
 }
 
-fn identity(path: &Path) -> Option<Identity> {
+/// Returns the identity of a file, or `None` if it cannot be read.
+pub(crate) fn identity(path: &Path) -> Option<Identity> {
     let metadata = std::fs::metadata(path).ok()?;
     Some((metadata.dev(), metadata.ino(), metadata.len(), metadata.mtime(), metadata.mtime_nsec()))
 }

@@ -118,6 +118,28 @@ impl Binary {
         }
     }
 
+    /// Reads it as a library.
+    pub(crate) fn examine_library(&self) -> Subject<'_> {
+        let bytes: &[u8] = match &self.bytes {
+            Err(why) => return Subject::blind(why.clone()),
+            Ok(bytes) => bytes,
+        };
+        let debug_file = self.debug_file.as_ref();
+        let Header::Ours(headers::Program { code, .. }) = headers::read(bytes) else {
+            return Subject::blind("it is not a library for this processor".to_owned());
+        };
+        let (image, unhookable) =
+            match Image::read_library(bytes, debug_file.map(|file| file.bytes.as_slice())) {
+                Ok(image) if image.lo != 0 => {
+                    (Some(image), Some("its first segment is not at address 0".to_owned()))
+                }
+                Ok(image) => (Some(image), None),
+                Err(error) => (None, Some(error.to_string())),
+            };
+        let contents = self.hashed.then(|| contents(bytes, debug_file));
+        Subject { image, bytes, debug_file, code, unhookable, contents, ..Subject::default() }
+    }
+
     /// Determines what kind of program it is.
     pub(crate) fn examine(&self) -> Subject<'_> {
         let mut subject = match &self.bytes {

@@ -1,6 +1,7 @@
 //! Samples by link address, and the bins in the region file in which the agent's timers count.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crate::store::shape::{Place, Shape};
 
@@ -10,13 +11,60 @@ pub(crate) struct Histogram {
     pub(crate) shape: Shape,
     /// The number of samples by link address. Each address has a [`Place`].
     counts: BTreeMap<u64, u64>,
+    /// The number of samples outside of the program.
     pub(crate) outside: u64,
+    /// Where those are, as far as that is known.
+    pub(crate) elsewhere: Elsewhere,
+}
+
+/// The places of samples outside of the program.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Elsewhere {
+    /// The number of samples by mapped file and offset in it. The name is as in [`Event::Map`].
+    ///
+    /// [`Event::Map`]: crate::sampling::records::Event::Map
+    pub(crate) files: BTreeMap<(Arc<str>, u64), u64>,
+    /// The number of samples in memory without a file, by runtime address.
+    pub(crate) memory: BTreeMap<u64, u64>,
+}
+
+/// The greatest number of different places. A program can make any number of them.
+const PLACES_MAX: usize = 1 << 20;
+
+impl Elsewhere {
+    /// Counts a sample at an offset of a file.
+    pub(crate) fn add_file(&mut self, file: &Arc<str>, offset: u64) {
+        if self.files.len() < PLACES_MAX {
+            *self.files.entry((Arc::clone(file), offset)).or_default() += 1;
+        }
+    }
+
+    /// Counts a sample at an address in memory without a file.
+    pub(crate) fn add_memory(&mut self, address: u64) {
+        if self.memory.len() < PLACES_MAX {
+            *self.memory.entry(address).or_default() += 1;
+        }
+    }
+
+    fn subtract(&mut self, before: &Elsewhere) {
+        subtract(&mut self.files, &before.files);
+        subtract(&mut self.memory, &before.memory);
+    }
+}
+
+fn subtract<K: Ord>(counts: &mut BTreeMap<K, u64>, before: &BTreeMap<K, u64>) {
+    for (place, count) in before {
+        if let Some(now) = counts.get_mut(place) {
+            *now = now.saturating_sub(*count);
+        }
+    }
+    counts.retain(|_, count| *count > 0);
 }
 
 impl Histogram {
     /// Returns a histogram without samples.
     pub(crate) fn new(shape: Shape) -> Histogram {
-        Histogram { shape, counts: BTreeMap::new(), outside: 0 }
+        Histogram { shape, counts: BTreeMap::new(), outside: 0, elsewhere: Elsewhere::default() }
     }
 
     /// Counts a sample at a link address. `None` counts it outside the program, as does an address without a
@@ -26,6 +74,21 @@ impl Histogram {
             Some(address) => *self.counts.entry(address).or_default() += 1,
             None => self.outside += 1,
         }
+    }
+
+    /// Counts `count` samples at a link address. Returns whether the address has a place.
+    pub(crate) fn add_many(&mut self, address: u64, count: u64) -> bool {
+        let has_place = self.shape.place(address).is_some();
+        if has_place {
+            let sum = self.counts.entry(address).or_default();
+            *sum = sum.saturating_add(count);
+        }
+        has_place
+    }
+
+    /// Returns the number of samples that have a place.
+    pub(crate) fn inside(&self) -> u64 {
+        self.counts.values().fold(0, |sum, count| sum.saturating_add(*count))
     }
 
     /// Adds the bins of a region file, from bin `first` on.
@@ -55,15 +118,19 @@ impl Histogram {
         }
     }
 
+    /// Adds the samples of another histogram of the same shape.
+    pub(crate) fn add_all(&mut self, other: &Histogram) {
+        for (&address, &count) in &other.counts {
+            self.add_many(address, count);
+        }
+        self.outside = self.outside.saturating_add(other.outside);
+    }
+
     /// Subtracts an earlier state of the same histogram.
     pub(crate) fn subtract(&mut self, before: &Histogram) {
         self.outside = self.outside.saturating_sub(before.outside);
-        for (address, count) in &before.counts {
-            if let Some(now) = self.counts.get_mut(address) {
-                *now = now.saturating_sub(*count);
-            }
-        }
-        self.counts.retain(|_, count| *count > 0);
+        subtract(&mut self.counts, &before.counts);
+        self.elsewhere.subtract(&before.elsewhere);
     }
 
     /// Returns the places with samples, and their counts.

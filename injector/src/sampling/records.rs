@@ -1,7 +1,9 @@
 //! The records in a perf ring buffer (linux/perf_event.h, PERF_RECORD_*).
 
+use std::sync::Arc;
+
 /// A record of the kernel, as far as it matters here.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
     /// The time in nanoseconds of CLOCK_MONOTONIC.
     pub(crate) time: u64,
@@ -10,7 +12,7 @@ pub(crate) struct Record {
 }
 
 /// What a record reports.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
     /// A sample in user space at this address, or in the kernel, called from this address. `None` means that
     /// the address is not known.
@@ -19,8 +21,9 @@ pub(crate) enum Event {
     Exec,
     /// The process was forked by this one.
     Fork { parent: u32 },
-    /// Code was mapped.
-    Map { address: u64, len: u64, offset: u64 },
+    /// Code was mapped, from this offset of a file of this name. The name is the path in the process's mount namespace,
+    /// or a word in brackets or after `//` if there is no file.
+    Map { address: u64, len: u64, offset: u64, file: Arc<str> },
     /// So many records were lost because the ring was full.
     Lost(u64),
     /// The kernel has reduced the rate because it was too high.
@@ -78,6 +81,7 @@ fn parse_one(raw: Raw, content: Content) -> Option<Record> {
             address: u64_at(raw.body, 8)?,
             len: u64_at(raw.body, 16)?,
             offset: u64_at(raw.body, 24)?,
+            file: name(raw.body.get(32..id).unwrap_or_default()),
         },
         // { u32 pid, tid; char comm[] }
         COMM if raw.misc & COMM_EXEC != 0 => Event::Exec,
@@ -107,6 +111,12 @@ fn parse_sample(body: &[u8], content: Content) -> Option<Record> {
         None
     };
     Some(Record { time, pid, event: Event::Sample(place) })
+}
+
+/// Returns the text up to the first NUL.
+fn name(bytes: &[u8]) -> Arc<str> {
+    let text = bytes.split(|&byte| byte == 0).next().unwrap_or_default();
+    String::from_utf8_lossy(text).into()
 }
 
 fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
@@ -142,7 +152,7 @@ mod tests {
     #[test]
     fn other_records() {
         let bytes = [
-            raw(MMAP, 0, &[ID, 0x5000, 0x1000, 0x2000, 0, ID, 1]),
+            raw(MMAP, 0, &[ID, 0x5000, 0x1000, 0x2000, u64::from_le_bytes(*b"/lib/x\0\0"), ID, 1]),
             raw(COMM, COMM_EXEC, &[ID, 0, ID, 2]),
             raw(COMM, 0, &[ID, 0, ID, 3]),
             raw(LOST, 0, &[1, 9, ID, 4]),
@@ -151,8 +161,8 @@ mod tests {
             raw(FORK, 0, &[7 | 7 << 32, 9 | 7 << 32, 5, 7 | 7 << 32, 5]),
         ]
         .concat();
-        let events: Vec<_> = parsed(&bytes, true).iter().map(|r| (r.pid, r.event)).collect();
-        let map = Event::Map { address: 0x5000, len: 0x1000, offset: 0x2000 };
+        let events: Vec<_> = parsed(&bytes, true).into_iter().map(|r| (r.pid, r.event)).collect();
+        let map = Event::Map { address: 0x5000, len: 0x1000, offset: 0x2000, file: "/lib/x".into() };
         let fork = Event::Fork { parent: 7 };
         assert_eq!(events, [(7, map), (7, Event::Exec), (7, Event::Lost(9)), (9, fork)]);
     }

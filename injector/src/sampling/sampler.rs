@@ -1,10 +1,12 @@
 //! Decides who takes samples, and makes histograms of the kernel's records.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use gprofinject_image::headers::ExecutableSegment;
 
 use crate::options::SamplerArg;
+use crate::os::proc::{self, Mapping};
 use crate::os::sys;
 use crate::sampling::histogram::Histogram;
 use crate::sampling::perf::{self, Perf, Scope};
@@ -119,6 +121,17 @@ struct Track {
     state: State,
     /// The samples of a forked child that has not announced itself yet.
     early: Vec<Option<u64>>,
+    /// The code that is mapped, sorted by address, without overlap.
+    maps: Vec<Mapped>,
+}
+
+/// A mapping of code.
+#[derive(Clone, Debug)]
+struct Mapped {
+    start: u64,
+    end: u64,
+    offset: u64,
+    file: Arc<str>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,7 +146,24 @@ enum State {
 
 impl Track {
     fn new(member: Option<usize>) -> Track {
-        Track { member, next: None, state: State::Before, early: Vec::new() }
+        Track { member, next: None, state: State::Before, early: Vec::new(), maps: Vec::new() }
+    }
+
+    /// Adds a mapping, which replaces what was there.
+    fn map(&mut self, new: Mapped) {
+        /// More mappings of code than a process plausibly has.
+        const MOST: usize = 1 << 14;
+        self.maps.retain(|old| old.end <= new.start || old.start >= new.end);
+        if self.maps.len() < MOST && new.start < new.end {
+            let at = self.maps.partition_point(|old| old.start < new.start);
+            self.maps.insert(at, new);
+        }
+    }
+
+    /// Returns the mapping that contains an address.
+    fn mapped(&self, address: u64) -> Option<&Mapped> {
+        let after = self.maps.partition_point(|map| map.start <= address);
+        self.maps.get(after.checked_sub(1)?).filter(|map| address < map.end)
     }
 }
 
@@ -188,7 +218,14 @@ impl Sampling {
     ) {
         let member = self.members.len();
         self.members.push(Sampled { code, histogram: Histogram::new(shape), paused: false });
-        let track = Track { state: State::Running { bias }, ..Track::new(Some(member)) };
+        let mut track = Track { state: State::Running { bias }, ..Track::new(Some(member)) };
+        // The kernel reports only later mappings.
+        for mapping in proc::mappings(pid).unwrap_or_default() {
+            let Mapping { lo, hi, executable, offset, path, .. } = mapping;
+            if executable {
+                track.map(Mapped { start: lo, end: hi, offset, file: path.into() });
+            }
+        }
         self.tracks.insert(pid as u32, track);
     }
 
@@ -275,7 +312,7 @@ impl Sampling {
             Event::Throttled => self.throttled = true,
             Event::Fork { parent } => {
                 if let Some(parent) = self.tracks.get(&parent) {
-                    let track = Track { state: parent.state, ..Track::new(None) };
+                    let track = Track { state: parent.state, maps: parent.maps.clone(), ..Track::new(None) };
                     self.tracks.insert(record.pid, track);
                 }
             }
@@ -296,23 +333,36 @@ impl Track {
                 None if self.state == State::Before && self.member.is_some() => {}
                 None => (self.member, self.state) = (None, State::Over),
             },
-            Event::Map { address, len, offset } => {
+            Event::Map { address, len, offset, file } => {
                 if self.state == State::Before
                     && let Some(sampled) = self.member.and_then(|member| members.get(member))
                     && let Some(bias) = bias(sampled.code, address, len, offset)
                 {
                     self.state = State::Running { bias };
                 }
+                self.map(Mapped { start: address, end: address.saturating_add(len), offset, file });
             }
-            Event::Sample(place) => {
+            Event::Sample(pc) => {
                 let place = match self.state {
                     State::Before => None,
-                    State::Running { bias } => place.map(|pc| pc.wrapping_sub(bias)),
+                    State::Running { bias } => pc.map(|pc| pc.wrapping_sub(bias)),
                     State::Over => return,
                 };
                 match self.member.and_then(|member| members.get_mut(member)) {
                     Some(sampled) if sampled.paused => {}
-                    Some(sampled) => sampled.histogram.add(place),
+                    Some(sampled) => {
+                        let outside = sampled.histogram.outside;
+                        sampled.histogram.add(place);
+                        if sampled.histogram.outside != outside
+                            && let Some(pc) = pc
+                        {
+                            let elsewhere = &mut sampled.histogram.elsewhere;
+                            match self.mapped(pc) {
+                                Some(map) => elsewhere.add_file(&map.file, pc - map.start + map.offset),
+                                None => elsewhere.add_memory(pc),
+                            }
+                        }
+                    }
                     None if self.early.len() < MOST_EARLY => self.early.push(place),
                     None => {}
                 }

@@ -10,7 +10,7 @@ use crate::options::Verb;
 use crate::os::sys;
 use crate::profile::baseline::Baseline;
 use crate::profile::collect::Account;
-use crate::profile::counted::{Finished, counted};
+use crate::profile::counted::{Finished, Reading, counted};
 use crate::program::profilee::Profilee;
 use crate::sampling::histogram::Histogram;
 use crate::sampling::sampler::Sampling;
@@ -75,12 +75,13 @@ impl Family<'_> {
         }
         let mut troubles = Vec::new();
         let baseline = member.baseline.as_ref();
-        let finished = counted(copy.as_ref(), profilee, samples, None, self.rate, baseline, &mut troubles);
+        let reading = Reading { profilee, libraries: &self.libraries, rate: self.rate };
+        let finished = counted(copy.as_ref(), &reading, samples, None, baseline, &mut troubles);
         if let Some(copy) = copy {
             copy.remove();
         }
         match (finished, troubles.pop()) {
-            (Some((finished, _)), None) => Ok((finished, pause)),
+            (Some((counted, _)), None) => Ok((counted.finish()?, pause)),
             (_, trouble) => bail!(trouble.unwrap_or_else(|| "there is nothing to read".to_owned())),
         }
     }

@@ -12,7 +12,8 @@ pub(crate) fn say(planned: &Planned, program: &Program, settings: &Settings, sam
     if let Some(why) = &planned.subject.unhookable {
         let rest = if sampled { "it is only sampled" } else { "it runs without a profile" };
         voice.warn(format_args!("{shown} cannot be hooked: {why}; {rest}"));
-    } else if settings.hooks != Some(HooksArg::None) {
+    } else if settings.hooks != Some(HooksArg::None) && planned.libraries.is_none() {
+        // A pattern may be for functions of libraries, which are known only later.
         for pattern in settings.filters.unused() {
             voice.warn(format_args!("{pattern} matches no function of {shown}"));
         }

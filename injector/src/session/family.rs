@@ -3,21 +3,24 @@
 //!
 //! `listen` handles their announcements, and `control` what is done with them while they run.
 
+use std::cmp::Reverse;
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
 use crate::os::sys::{self, Handle};
-use crate::profile::counted::{Finished, counted, guests, has_guests};
+use crate::profile::counted::{Counted, Finished, Reading, counted, guests, has_guests};
+use crate::program::library::{Libraries, Library};
 use crate::program::profilee::{Profilee, Profilees};
 use crate::sampling::histogram::Histogram;
 use crate::sampling::sampler::Sampling;
-use crate::session::member::{Living, Member, Other};
+use crate::session::member::{Living, Member, Other, Who};
 use crate::session::settings::Settings;
 use crate::store::listener::Listener;
 use crate::store::logbook::Logbook;
-use crate::store::output::Output;
+use crate::store::output::{Output, Written};
 use crate::store::region::layout::{AgentState, Orders};
 use crate::store::run_folder::{FIRST, RunFolder};
 use crate::target::grip::Grip;
@@ -33,6 +36,10 @@ pub(crate) struct Family<'s> {
     /// for anything.
     pub(crate) listener: Option<Listener>,
     pub(crate) profilees: Profilees,
+    /// The libraries that processes have loaded and that are hooked.
+    pub(crate) libraries: Libraries,
+    /// The libraries that are not hooked, with the reasons.
+    pub(crate) unhooked: BTreeSet<String>,
     orders: Orders,
     /// The samples per second of CPU time.
     pub(crate) rate: u32,
@@ -44,6 +51,9 @@ pub(crate) struct Family<'s> {
     names: u32,
     /// The first name under which each plan was written.
     plan_names: HashMap<u32, String>,
+    /// What processes other than the first one have counted, by the number of their program, if one profile is written
+    /// for each program.
+    programs: BTreeMap<u32, Sum>,
     /// The number of profiles that were written for each process.
     pub(crate) written: HashMap<i32, u32>,
     /// The members that have ended, without the first one.
@@ -57,6 +67,13 @@ pub(crate) struct Family<'s> {
     /// sampled. This field is dropped last, because removing the folder takes a descriptor, and the fields
     /// above may use all of them.
     pub(crate) folder: Option<RunFolder>,
+}
+
+/// What the processes of one program have counted.
+struct Sum {
+    profilee: &'static Profilee,
+    counted: Counted,
+    processes: u32,
 }
 
 impl<'s> Family<'s> {
@@ -86,12 +103,15 @@ impl<'s> Family<'s> {
             kept: Instant::now(),
             listener: listener.and_then(Result::ok),
             profilees,
+            libraries: Libraries::default(),
+            unhooked: BTreeSet::new(),
             orders,
             rate,
             members: Vec::new(),
             living: BTreeMap::new(),
             names: 1,
             plan_names: HashMap::from([(0, FIRST.to_owned())]),
+            programs: BTreeMap::new(),
             written: HashMap::new(),
             others: Vec::new(),
             unfollowed,
@@ -129,6 +149,15 @@ impl<'s> Family<'s> {
             && logbook.entries.programs.len() == profilee.number as usize
         {
             let _ = logbook.add(&profilee.binary, profilee.shown.clone());
+        }
+    }
+
+    /// Enters a library in the logbook, unless it is there already.
+    pub(crate) fn enter_library(&mut self, library: &Library) {
+        if let Some(logbook) = &mut self.logbook
+            && logbook.entries.libraries.len() == library.number as usize
+        {
+            let _ = logbook.add_library(&library.binary);
         }
     }
 
@@ -211,7 +240,8 @@ impl<'s> Family<'s> {
         }
         let region = folder.region(&member.name);
         let early = |pid| sampling.into_iter().flat_map(move |sampling| sampling.early(pid));
-        for (pid, finished) in guests(&region, profilee, early, self.rate, &mut self.troubles) {
+        let found = guests(&region, profilee, &self.libraries, early, self.rate, &mut self.troubles);
+        for (pid, finished) in found {
             self.write_other(pid as i32, profilee, finished);
         }
     }
@@ -234,27 +264,90 @@ impl<'s> Family<'s> {
         }
     }
 
-    fn write_other(&mut self, pid: i32, profilee: &'static Profilee, finished: Finished) {
-        let Finished { profile, account, placed, bytes } = finished;
-        let calls = profile.calls();
+    /// Writes the profile of a process other than the first one, or adds it to the others of the same program.
+    fn write_other(&mut self, pid: i32, profilee: &'static Profilee, counted: Counted) {
         // An empty profile would be of no use.
-        if calls == 0 && placed.inside == 0 {
+        if counted.profile.calls() == 0 && counted.profile.samples_inside() == 0 {
+            return;
+        }
+        if !self.settings.per_process {
+            match self.programs.entry(profilee.number) {
+                Entry::Vacant(entry) => {
+                    entry.insert(Sum { profilee, counted, processes: 1 });
+                }
+                Entry::Occupied(mut entry) => {
+                    entry.get_mut().counted.add(counted);
+                    entry.get_mut().processes += 1;
+                }
+            }
             return;
         }
         let before = self.written.entry(pid).or_default();
-        match self.output.write_other(pid as u32, *before, &bytes) {
+        let number = *before;
+        *before += 1;
+        let output = self.output;
+        self.write(Who::Process(pid), profilee, counted, |bytes| {
+            output.write_other(pid as u32, number, bytes)
+        });
+    }
+
+    /// Adds the other processes of the first program to its counts. Returns how many there are.
+    pub(crate) fn add_to_first(&mut self, first: &mut Counted) -> u32 {
+        const FIRST_PROGRAM: u32 = 0;
+        let Some(sum) = self.programs.remove(&FIRST_PROGRAM) else { return 0 };
+        first.add(sum.counted);
+        sum.processes
+    }
+
+    /// Writes one profile for each program other than the first one.
+    pub(crate) fn write_programs(&mut self, first: u32) {
+        let mut names: HashMap<String, u32> = HashMap::new();
+        for Sum { profilee, counted, processes } in std::mem::take(&mut self.programs).into_values() {
+            let name = profilee.name();
+            let same = names.entry(name.clone()).or_default();
+            *same += 1;
+            let suffix = if *same > 1 { format!("{name}.{same}") } else { name };
+            let output = self.output;
+            let who = Who::Program { processes };
+            self.write(who, profilee, counted, |bytes| output.write_program(first, &suffix, bytes));
+        }
+        self.others.sort_by_key(|other| Reverse(other.placed.inside + other.placed.outside));
+    }
+
+    fn write(
+        &mut self,
+        who: Who,
+        profilee: &'static Profilee,
+        counted: Counted,
+        write: impl FnOnce(&[u8]) -> anyhow::Result<Written>,
+    ) {
+        let finished = match counted.finish() {
+            Ok(finished) => finished,
+            Err(error) => {
+                self.troubles.push(format!("{error:#}"));
+                return;
+            }
+        };
+        let Finished { profile, account, placed, bytes, whole } = finished;
+        match write(&bytes) {
             Ok(written) => {
-                *before += 1;
                 self.troubles
                     .extend(written.detour.map(|d| format!("{d}; it is in {}", written.path.display())));
+                let mut whole_files = None;
+                match whole.map(|whole| whole.write(self.output, &written.path)) {
+                    Some(Ok(files)) => whole_files = files,
+                    Some(Err(error)) => self.troubles.push(format!("{error:#}")),
+                    None => {}
+                }
                 let (symbols, note) = profilee.symbols_beside(self.output, &written.path);
                 self.unfollowed.extend(note);
                 self.others.push(Other {
-                    pid,
+                    who,
                     profilee,
                     file: written.path,
                     symbols,
-                    calls,
+                    whole: whole_files,
+                    calls: profile.calls(),
                     threads: profile.threads,
                     placed,
                     account,
@@ -272,7 +365,7 @@ impl<'s> Family<'s> {
         sampling: Option<&mut Sampling>,
         unplaced: Option<&String>,
         crash: Option<u64>,
-    ) -> Option<Finished> {
+    ) -> Option<Counted> {
         let pid = self.members.first()?.pid;
         // The programs that the process has executed since stay in the family until the end.
         if let Some(process) = self.living.get_mut(&pid) {
@@ -297,12 +390,12 @@ impl<'s> Family<'s> {
         index: usize,
         samples: Option<Histogram>,
         crash: Option<u64>,
-    ) -> Option<(Finished, AgentState)> {
+    ) -> Option<(Counted, AgentState)> {
         let member = self.members.get(index)?;
         let region = self.folder.as_ref().map(|folder| folder.region(&member.name));
         let (profilee, baseline) = (member.profilee, member.baseline.as_ref());
-        let counted =
-            counted(region.as_ref(), profilee, samples, crash, self.rate, baseline, &mut self.troubles)?;
+        let reading = Reading { profilee, libraries: &self.libraries, rate: self.rate };
+        let counted = counted(region.as_ref(), &reading, samples, crash, baseline, &mut self.troubles)?;
         self.troubles.extend(counted.0.account.damage.clone());
         Some(counted)
     }

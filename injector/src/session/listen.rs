@@ -1,12 +1,16 @@
 //! Handles the messages to a run: of children that begin, of processes that are about to execute a program,
 //! and of users who ask for something.
 
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
+use gprofinject_abi::ask::{self, Question};
+use zerocopy::IntoBytes;
 
 use crate::options::Verb;
 use crate::os::sys;
+use crate::program::library;
 use crate::program::resolve;
 use crate::sampling::sampler::Sampling;
 use crate::session::family::Family;
@@ -65,6 +69,15 @@ impl Family<'_> {
                 asker.answer(name.as_bytes());
                 self.settings.cache.keep_fresh();
             }
+            Ok(Message::Loaded(question)) => {
+                let mut answer = ask::Answer::default();
+                let file = self.loaded(asker, &question, &mut answer);
+                match file {
+                    Some(file) => asker.answer_with(answer.as_bytes(), file.as_fd()),
+                    None => asker.answer(answer.as_bytes()),
+                }
+                self.settings.cache.keep_fresh();
+            }
             Ok(Message::Control(request)) => self.control(asker, &request, sampling),
             Err(error @ Malformed::Request) => asker.answer(&Answer::Failed(error.to_string()).packet()),
             Err(Malformed::Kind | Malformed::Name) => {}
@@ -121,6 +134,44 @@ impl Family<'_> {
         self.join(pid, profilee, name.clone());
         self.announce(self.members.len() - 1, true, sampling);
         Some(name)
+    }
+
+    /// Handles the announcement of a library that a process has loaded. Returns the plan file if the library is to be
+    /// hooked, and fills in the answer.
+    fn loaded(
+        &mut self,
+        asker: &mut Asker,
+        question: &Question,
+        answer: &mut ask::Answer,
+    ) -> Option<OwnedFd> {
+        let file = resolve::Executed::new(asker.file.take()?);
+        let name = file.name.file_name()?.to_str()?;
+        if !self.settings.libs.wants(name) || asker.user != sys::ids().euid {
+            return None;
+        }
+        let metadata = std::fs::metadata(file.path()).ok().filter(|metadata| metadata.is_file())?;
+        if !library::is_mapped_at(asker.pid, question.start, &metadata) {
+            self.unfollowed.insert(format!(
+                "{} was not hooked: the file was replaced after a process had loaded it",
+                file.name.display()
+            ));
+            return None;
+        }
+        let library = match self.libraries.at(&file.path(), &file.name, &self.settings.planner()) {
+            Ok(library) => library,
+            Err(why) => {
+                self.unhooked.insert(why);
+                return None;
+            }
+        };
+        self.enter_library(library);
+        let Some((bytes, slot_bytes)) = library::placed(library, question) else {
+            self.unhooked.insert(format!("{}: it is too far from free memory", file.name.display()));
+            return None;
+        };
+        let file = sys::memory_file(&bytes).ok()?;
+        *answer = ask::Answer { hooked: 1, plan: library.number, slot_bytes, reserved: 0 };
+        Some(file)
     }
 
     /// Carries out a user's request from the socket, and answers it.

@@ -10,6 +10,17 @@ use crate::profile::placement::Placed;
 use crate::program::profilee::Profilee;
 use crate::target::grip::Grip;
 
+impl Other {
+    /// Returns the words for it in messages.
+    pub(crate) fn title(&self) -> String {
+        match self.who {
+            Who::Process(pid) => format!("process {pid}"),
+            Who::Program { processes: 1 } => self.profilee.name(),
+            Who::Program { processes } => format!("{} ({processes} processes)", self.profilee.name()),
+        }
+    }
+}
+
 /// One program in one process. A process that executes another program becomes another member.
 pub(crate) struct Member {
     pub(crate) pid: i32,
@@ -40,14 +51,26 @@ impl Living {
     }
 }
 
-/// A member other than the first one, after its end.
+/// Whose profile it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Who {
+    Process(i32),
+    /// All processes of a program, of which there are so many.
+    Program {
+        processes: u32,
+    },
+}
+
+/// The profile of a process other than the first one, or of a program other than the first process's.
 pub(crate) struct Other {
-    pub(crate) pid: i32,
+    pub(crate) who: Who,
     pub(crate) profilee: &'static Profilee,
     /// The file of its profile.
     pub(crate) file: PathBuf,
     /// The file in which gprof finds the names of its functions.
     pub(crate) symbols: OsString,
+    /// The files with the view of the whole process, in the order in which gprof takes them.
+    pub(crate) whole: Option<[PathBuf; 2]>,
     pub(crate) calls: u64,
     pub(crate) threads: u64,
     pub(crate) placed: Placed,

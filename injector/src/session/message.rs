@@ -5,8 +5,9 @@
 
 use std::path::PathBuf;
 
-use gprofinject_abi::ask;
+use gprofinject_abi::ask::{self, Question};
 use serde::{Deserialize, Serialize};
+use zerocopy::FromBytes;
 
 use crate::options::Verb;
 
@@ -17,6 +18,8 @@ pub(crate) enum Message {
     Forked(MemberName),
     /// The process is about to execute the program whose file came with the packet.
     Executes,
+    /// The process has loaded a library, whose file came with the packet.
+    Loaded(Question),
     /// A user asks for something.
     Control(Request),
 }
@@ -69,6 +72,10 @@ impl Message {
         match packet.split_first() {
             Some((&ask::FORKED, name)) => MemberName::parse(name).map(Message::Forked).ok_or(Malformed::Name),
             Some((&ask::EXECUTES, [])) => Ok(Message::Executes),
+            Some((&ask::LOADED, _)) => {
+                let question = Question::read_from_bytes(packet).map_err(|_| Malformed::Kind)?;
+                Ok(Message::Loaded(question))
+            }
             Some((&ask::CONTROL, text)) => {
                 let request: Request = serde_json::from_slice(text).map_err(|_| Malformed::Request)?;
                 let output_is_sound = match &request.output {
@@ -210,7 +217,7 @@ mod tests {
                     assert!(!name.is_empty() && name.len() <= ask::NAME_MAX && !name.contains(['/', '.']));
                     parsed += 1;
                 }
-                Ok(Message::Executes) => parsed += 1,
+                Ok(Message::Executes | Message::Loaded(_)) => parsed += 1,
                 Ok(Message::Control(request)) => {
                     assert!(request.pid > 0 && request.output.as_ref().is_none_or(|path| path.is_absolute()));
                     let again = request.packet().expect("a packet");

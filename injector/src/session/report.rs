@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use gmon::counted;
@@ -16,7 +16,7 @@ use crate::profile::collect::Account;
 use crate::profile::model::Profile;
 use crate::profile::placement::{Placed, Unseen};
 use crate::program::planned::Planned;
-use crate::session::member::Other;
+use crate::session::member::{Other, Who};
 
 /// The content of the `--stats` file.
 #[derive(Debug, Serialize)]
@@ -53,7 +53,12 @@ pub(crate) struct Stats {
 
 #[derive(Debug, Serialize)]
 struct Process {
-    pid: i32,
+    /// The process's number, with `--per-process`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pid: Option<i32>,
+    /// The number of the program's processes, without `--per-process`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    processes: Option<u32>,
     program: String,
     profile: String,
     calls: u64,
@@ -158,6 +163,8 @@ pub(crate) struct Run<'r> {
     pub(crate) plan_bytes: u64,
     pub(crate) injector_ns: u64,
     pub(crate) notes: &'r [String],
+    /// The number of processes that the profile is of.
+    pub(crate) processes: u32,
     pub(crate) others: &'r [Other],
 }
 
@@ -280,37 +287,38 @@ impl Run<'_> {
             let unpatched = account.unpatched;
             say(unpatched, not_patched(unpatched));
         }
+        let libraries = account.lost_libraries;
+        let unhooked = counted(libraries, "library was", "libraries were");
+        say(libraries, format!("{unhooked} not hooked, because there was no room or no answer"));
         let samples = self.lost_samples;
         let lost = counted(samples, "sample was", "samples were");
         say(samples, format!("{lost} lost; a lower --rate helps"));
         losses
     }
 
-    /// Prints one line for each other process's profile.
+    /// Prints one line for each other profile.
     pub(crate) fn list_others(&self, voice: Voice) {
         const MOST: usize = 20;
         for other in self.others.iter().take(MOST) {
             let samples = other.placed.inside + other.placed.outside;
+            let title = other.title();
             voice.note(format_args!(
-                "process {}: {}; gprof {} {}",
-                other.pid,
+                "{title}: {}; {}",
                 calls_and_samples(other.calls, samples),
-                quoted(&other.symbols),
-                quoted(other.file.as_os_str())
+                commands(&other.symbols, &other.file, other.whole.as_ref())
             ));
-            other.placed.report(voice, &other.profilee.shown.to_string_lossy(), Some(other.pid));
+            other.placed.report(voice, &other.profilee.shown.to_string_lossy(), Some(&title));
             if let Some(trouble) = &other.account.trouble {
-                voice.warn(format_args!("process {}: nothing was hooked: {trouble}", other.pid));
+                voice.warn(format_args!("{title}: nothing was hooked: {trouble}"));
             }
         }
         let unpatched = |other: &&Other| other.account.trouble.is_none() && other.account.unpatched > 0;
         for other in self.others.iter().filter(unpatched) {
-            let (pid, count) = (other.pid, other.account.unpatched);
-            voice.warn(format_args!("process {pid}: {}", not_patched(count)));
+            voice.warn(format_args!("{}: {}", other.title(), not_patched(other.account.unpatched)));
         }
         if self.others.len() > MOST {
             let more = self.others.len() - MOST;
-            voice.note(format_args!("and {}", counted(more, "more process", "more processes")));
+            voice.note(format_args!("and {}", counted(more, "more profile", "more profiles")));
         }
         let others = || self.others.iter().map(|other| &other.account);
         let frozen: u64 = others().filter(|c| c.frozen).map(|c| c.lost_calls).sum();
@@ -348,7 +356,46 @@ impl Run<'_> {
             let functions = counted(blocks.functions, "function", "functions");
             format!(", {} of {found} of {functions} ran", blocks.executed)
         });
-        format!("hooked {hooked} of {found}, {calls}{blocks}, {samples}")
+        let processes = match self.processes {
+            1 => String::new(),
+            processes => format!(" in {processes} processes"),
+        };
+        let libraries = self.libraries();
+        let all = self.placed.inside + self.placed.outside;
+        let share = match self.planned.libraries {
+            Some(_) if all > 0 => {
+                let share = 100.0 * self.profile.samples_inside() as f64 / all as f64;
+                format!(" ({share:.0} % in hooked code)")
+            }
+            _ => String::new(),
+        };
+        format!("hooked {hooked} of {found}{libraries}, {calls}{processes}{blocks}, {samples}{share}")
+    }
+
+    /// Returns the other program that did most of the work, if the program that was started only led to it: a shell, a
+    /// shim, or a command such as env.
+    pub(crate) fn worker(&self) -> Option<&Other> {
+        let own = self.placed.inside + self.placed.outside;
+        let samples = |other: &&Other| other.placed.inside + other.placed.outside;
+        let is_program = |other: &&Other| matches!(other.who, Who::Program { .. });
+        let most = self.others.iter().filter(is_program).max_by_key(samples)?;
+        (samples(&most) > 2 * own).then_some(most)
+    }
+
+    /// Returns the part of the summary about libraries.
+    fn libraries(&self) -> String {
+        let libraries = || self.profile.modules.iter().filter(|module| module.library.is_some());
+        let (hooked, found) = libraries().fold((0, 0), |(hooked, found), module| {
+            (hooked + module.program.hooked(), found + module.program.found())
+        });
+        match libraries().count() {
+            0 => String::new(),
+            number => {
+                let libraries = counted(number, "library", "libraries");
+                let found = counted(found, "function", "functions");
+                format!(" and {hooked} of {found} of {libraries}")
+            }
+        }
     }
 
     /// Prints what `-v` adds.
@@ -396,8 +443,13 @@ impl Run<'_> {
 
 impl Process {
     fn of(other: &Other) -> Process {
+        let (pid, processes) = match other.who {
+            Who::Process(pid) => (Some(pid), None),
+            Who::Program { processes } => (None, Some(processes)),
+        };
         Process {
-            pid: other.pid,
+            pid,
+            processes,
             program: other.profilee.binary.display().to_string(),
             profile: other.file.display().to_string(),
             calls: other.calls,
@@ -419,6 +471,18 @@ impl Stats {
         let mut text = serde_json::to_vec_pretty(self).context("the facts do not fit into JSON")?;
         text.push(b'\n');
         target.write(&text).context("cannot write the file named by --stats")
+    }
+}
+
+/// Returns the commands that show a profile, and its view of the whole process if there is one.
+pub(crate) fn commands(symbols: &OsStr, profile: &Path, whole: Option<&[PathBuf; 2]>) -> String {
+    let own = format!("gprof {} {}", quoted(symbols), quoted(profile.as_os_str()));
+    match whole {
+        None => own,
+        Some([symbols, profile]) => {
+            let (symbols, profile) = (quoted(symbols.as_os_str()), quoted(profile.as_os_str()));
+            format!("{own}, with libraries: gprof {symbols} {profile}")
+        }
     }
 }
 

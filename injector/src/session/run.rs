@@ -11,6 +11,7 @@ use crate::os::say::{Level, Voice};
 use crate::os::signals::{self, Signals};
 use crate::os::sys;
 use crate::profile::counted::Finished;
+use crate::profile::whole::Whole;
 use crate::program::planned::Planned;
 use crate::program::profilee::{Profilee, Profilees};
 use crate::program::resolve::Program;
@@ -79,7 +80,7 @@ pub(crate) fn profile<T: Target>(
 
     // From here on, the limit on file sizes causes an error in the injector and not a signal.
     let signals = Signals::take().context("cannot take over signals")?;
-    let agent_wanted = planned.hooked() > 0 || prepared.agent_wanted;
+    let agent_wanted = planned.hooked() > 0 || planned.libraries.is_some() || prepared.agent_wanted;
     let mut profilees = Profilees::default();
     let profilee = profilees.first(&program.binary, program.shown.clone(), planned, agent_wanted);
     let planned = profilee.planned;
@@ -159,7 +160,7 @@ pub(crate) fn profile<T: Target>(
 
     let crashed = ending == Ending::Killed(libc::SIGSEGV);
     let crash = faults.filter(|_| crashed).and_then(|faults| faults.fatal(pid));
-    let finished = family.end_first(sampling.as_mut(), unplaced.as_ref(), crash);
+    let mut first = family.end_first(sampling.as_mut(), unplaced.as_ref(), crash);
     if family.follows() {
         events::until_alone(&signals, &mut family, sampling.as_mut());
     }
@@ -168,6 +169,8 @@ pub(crate) fn profile<T: Target>(
         let alive = gmon::counted(alive, "process still runs", "processes still run");
         voice.warn(format_args!("{alive}; what was counted up to now is written"));
     }
+    let others = first.as_mut().map_or(0, |first| family.add_to_first(first));
+    family.write_programs(pid as u32);
     let sampler_bytes = sampling.as_mut().map_or(0, |sampling| sampling.perf().ring_bytes());
     let (lost_samples, throttled) = sampling.as_ref().map_or((0, false), |s| (s.lost, s.throttled));
     drop(sampling);
@@ -178,9 +181,8 @@ pub(crate) fn profile<T: Target>(
         // The next gprofinject that attaches to the process finds there what it has to take out.
         folder.keep();
     }
-    let Some(Finished { profile, account, placed, bytes }) = finished else {
-        return Err(anyhow!("the profile is lost").into());
-    };
+    let Some(first) = first else { return Err(anyhow!("the profile is lost").into()) };
+    let Finished { profile, account, placed, bytes, whole } = first.finish()?;
     if let Some(trouble) = &account.trouble {
         if target.was_hooked() {
             voice.warn(trouble);
@@ -190,6 +192,17 @@ pub(crate) fn profile<T: Target>(
         notes.push(trouble.clone());
     }
     say_what_was_not_followed(&family, voice);
+    if planned.libraries.is_some() {
+        for pattern in settings.filters.unused() {
+            voice.warn(format_args!(
+                "{pattern} matches no function of {} or its libraries",
+                program.binary.display()
+            ));
+        }
+    }
+    for why in &family.unhooked {
+        voice.detail(format_args!("not hooked: {why}"));
+    }
     notes.extend(family.unfollowed.iter().cloned());
     let run = Run {
         planned,
@@ -207,9 +220,10 @@ pub(crate) fn profile<T: Target>(
         plan_bytes: profilee.plan_len(),
         injector_ns,
         notes: &notes,
+        processes: 1 + others,
         others: &family.others,
     };
-    let files = Files { output: &output, stats: stats.as_ref(), profilee };
+    let files = Files { output: &output, stats: stats.as_ref(), profilee, whole: whole.as_ref() };
     finish(&run, &program, voice, &files, pid as u32, &bytes)?;
     target.result(ending)
 }
@@ -271,11 +285,13 @@ struct Files<'f> {
     output: &'f Output,
     stats: Option<&'f File>,
     profilee: &'f Profilee,
+    /// The view of the whole process, if libraries were hooked.
+    whole: Option<&'f Whole>,
 }
 
 /// Writes the profile and the facts about the run, and prints the report.
 fn finish(run: &Run, program: &Program, voice: Voice, files: &Files, pid: u32, bytes: &[u8]) -> Result<()> {
-    let Files { output, stats, profilee } = *files;
+    let Files { output, stats, profilee, whole } = *files;
     for loss in run.losses() {
         voice.warn(loss);
     }
@@ -298,7 +314,17 @@ fn finish(run: &Run, program: &Program, voice: Voice, files: &Files, pid: u32, b
     if let Some(note) = note {
         voice.note(note);
     }
-    let next = format!("gprof {} {}", report::quoted(&symbols), report::quoted(written.path.as_os_str()));
+    let mut whole_files = None;
+    match whole.map(|whole| whole.write(output, &written.path)) {
+        Some(Ok(files)) => whole_files = files,
+        Some(Err(error)) => voice.warn(format_args!("{error:#}")),
+        None => {}
+    }
+    let mut next = report::commands(&symbols, &written.path, whole_files.as_ref());
+    if let Some(worker) = run.worker() {
+        // A wrapper was started, and another program did the work.
+        next = report::commands(&worker.symbols, &worker.file, worker.whole.as_ref());
+    }
     voice.note(format_args!("{}; next: {next}", run.summary()));
     Ok(())
 }

@@ -7,6 +7,7 @@ use crate::options::Verb;
 use crate::options::{EngineArg, HooksArg, SamplerArg};
 use crate::os::say::Voice;
 use crate::program::filters::Filters;
+use crate::program::libs::Libs;
 use crate::program::plan_cache::PlanCache;
 use crate::program::planner::Planner;
 use crate::store::logbook::Entries;
@@ -24,7 +25,10 @@ pub(crate) struct Settings {
     pub(crate) rate: u32,
     pub(crate) sampler: SamplerArg,
     pub(crate) filters: Filters,
+    pub(crate) libs: Libs,
     pub(crate) follow: bool,
+    /// Whether each process has a profile of its own, instead of each program.
+    pub(crate) per_process: bool,
     pub(crate) list: bool,
     /// What the injector does when it receives each of these signals. A second signal ends a pause.
     pub(crate) signals: Vec<(i32, Verb)>,
@@ -35,7 +39,13 @@ pub(crate) struct Settings {
 impl Settings {
     /// Returns the planner for this run's programs.
     pub(crate) fn planner(&self) -> Planner<'_> {
-        Planner { hooks: self.hooks, engine: self.engine, filters: &self.filters, cache: &self.cache }
+        Planner {
+            hooks: self.hooks,
+            engine: self.engine,
+            filters: &self.filters,
+            libs: &self.libs,
+            cache: &self.cache,
+        }
     }
 
     /// Returns what `--recover` needs to know about a run that samples at `rate`.
@@ -51,8 +61,10 @@ impl Settings {
             min_size,
             count: self.filters.count(),
             files: self.filters.files(),
+            libs: self.libs.typed().to_owned(),
             rate,
             programs: Vec::new(),
+            libraries: Vec::new(),
         }
     }
 }

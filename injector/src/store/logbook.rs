@@ -31,10 +31,14 @@ pub(crate) struct Entries {
     pub(crate) min_size: u64,
     pub(crate) count: Option<CountArg>,
     pub(crate) files: Vec<String>,
+    /// `--libs` as typed.
+    pub(crate) libs: String,
     /// The samples per second of CPU time.
     pub(crate) rate: u32,
     /// The programs, by the numbers of their plans.
     pub(crate) programs: Vec<Program>,
+    /// The files of the libraries, by the numbers of their plans.
+    pub(crate) libraries: Vec<PathBuf>,
 }
 
 /// A program in the logbook.
@@ -82,6 +86,19 @@ impl Logbook {
     pub(crate) fn add(&mut self, binary: &Path, shown: OsString) -> io::Result<()> {
         let binary = std::path::absolute(binary).unwrap_or_else(|_| binary.to_owned());
         self.entries.programs.push(Program { binary, shown });
+        self.write()
+    }
+
+    /// Enters the next library.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub(crate) fn add_library(&mut self, binary: &Path) -> io::Result<()> {
+        self.entries.libraries.push(binary.to_owned());
+        self.write()
+    }
+
+    fn write(&self) -> io::Result<()> {
         let text = serde_json::to_vec(&self.entries).map_err(io::Error::other)?;
         self.folder.replace(FILE, &text)
     }

@@ -3,6 +3,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow};
@@ -126,6 +127,47 @@ impl Output {
 }
 
 impl Output {
+    /// Writes the profile of another program beside the first one's, which is that of process `first`: NAME is added to
+    /// the first one's name.
+    ///
+    /// # Errors
+    /// It cannot be written, not even to a temporary folder.
+    pub(crate) fn write_program(&self, first: u32, name: &str, bytes: &[u8]) -> Result<Written> {
+        let mut path = match (&self.naming, &self.target) {
+            (Naming::Fixed(_), target) if target.is_stream() => OsString::from("gmon.out"),
+            _ => self.naming.path(first).into_os_string(),
+        };
+        path.push(format!(".{name}"));
+        let path = PathBuf::from(path);
+        let result = Target::check(&path).and_then(|target| target.write(bytes));
+        written(path, result, &format!("gmon.out.{name}"), bytes)
+    }
+
+    /// Writes a file that belongs to a profile: `gmon.SUFFIX` beside `gmon.out`, and `NAME.SUFFIX` beside `NAME`.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub(crate) fn write_beside(&self, profile: &Path, suffix: &str, bytes: &[u8]) -> Result<PathBuf> {
+        let file = profile.file_name().unwrap_or_default().as_bytes();
+        // gmon.out.NAME becomes gmon.NAME.SUFFIX.
+        let (stem, rest) = match file.strip_prefix(b"gmon.out") {
+            Some(rest) => (&b"gmon"[..], rest),
+            None => (file.strip_suffix(b".out").unwrap_or(file), &b""[..]),
+        };
+        let name = [stem, rest, b".", suffix.as_bytes()].concat();
+        let path = profile.with_file_name(OsStr::from_bytes(&name));
+        let target = Target::check(&path);
+        target
+            .and_then(|target| target.write(bytes))
+            .map_err(|error| anyhow!("cannot write {}: {}", path.display(), sys::reason(&error)))?;
+        Ok(path)
+    }
+
+    /// Whether the profile goes to a pipe, a device or a descriptor, beside which there are no files.
+    pub(crate) fn is_stream(&self) -> bool {
+        self.target.is_stream()
+    }
+
     /// Writes a copy of a program beside a profile of it: `PROFILE.program`.
     ///
     /// # Errors

@@ -140,10 +140,12 @@ fn only_guarded_code_may_panic() {
         // These guard what they do, but not what they do after a panic.
         "arcs4rare",
         "arcs4tail",
+        "arcs12library_tail",
         "seccomp5enter",
         "seccomp4stay",
         "children5begin17h",
         "execute11environment",
+        "loads7changed",
         "orphan3end",
         "early5early",
         "attach9carry_out",

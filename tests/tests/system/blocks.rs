@@ -299,7 +299,7 @@ fn children_and_crashes() {
     let program = compiled(folder.path(), source, &["-O1"]);
     let gmon = folder.path().join("gmon.out");
     let outcome =
-        run::run(tool::command(&["-q", "--count", "blocks"], &gmon, &program, &[]).unwrap(), None, LIMIT)
+        run::run(tool::command(&["-q", "--per-process", "--count", "blocks"], &gmon, &program, &[]).unwrap(), None, LIMIT)
             .unwrap();
     assert_eq!(outcome.code(), 128 + 9);
     let functions = Program::read(&program).unwrap();

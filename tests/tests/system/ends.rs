@@ -62,7 +62,7 @@ fn keys_of_a_terminal() {
     place.c("keys", source, &[]);
     let (controller, terminal) = terminal();
     let mut command = tool::uncached(tool::gprofinject().unwrap());
-    command.args(["-q", "./keys"]).current_dir(place.folder.path()).env_remove("GMON_OUT_PREFIX");
+    command.args(["-q", "--per-process", "./keys"]).current_dir(place.folder.path()).env_remove("GMON_OUT_PREFIX");
     let copy = |fd: &OwnedFd| Stdio::from(fd.try_clone().unwrap());
     command.stdin(copy(&terminal)).stdout(copy(&terminal)).stderr(copy(&terminal));
     controlling(&mut command);

@@ -48,6 +48,7 @@ modules! {
     executed
     frida
     layers
+    libraries
     limits
     outputs
     own_text

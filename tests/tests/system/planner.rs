@@ -224,6 +224,7 @@ fn judge(image: &Image, seed: u64) -> Result<(), String> {
             min_size: 0,
             insist: false,
             counted: count.then_some(&|_| true),
+            role: gprofinject_plan::Role::Program,
         };
         let plan = Plan::new(image, &options);
         let patches = patches(&plan);

@@ -120,6 +120,23 @@ impl<'d> Elf<'d> {
     /// # Errors
     /// The file is not an x86-64 Linux program, or is damaged.
     pub(crate) fn parse(bytes: &'d [u8]) -> Result<Self, ImageError> {
+        let file = Elf::parse_any(bytes)?;
+        if file.position_independent && !file.is_program() {
+            return Err(ImageError::SharedLibrary);
+        }
+        // The kernel starts the program there, or the dynamic linker after it has loaded the libraries.
+        let entered = |load: &Load<'_>| load.executable && load.contains(file.entry);
+        if !file.loads.iter().any(entered) {
+            return Err(ImageError::Corrupt { what: "the entry point", offset: 24, value: file.entry });
+        }
+        Ok(file)
+    }
+
+    /// Checks the headers of a program's or a library's file.
+    ///
+    /// # Errors
+    /// The file is not an x86-64 Linux program or library, or is damaged.
+    pub(crate) fn parse_any(bytes: &'d [u8]) -> Result<Self, ImageError> {
         let header = header(bytes)?;
         let phoff = header.e_phoff.get(LE);
         let segments = segment_headers(bytes, header)?;
@@ -137,15 +154,8 @@ impl<'d> Elf<'d> {
             eh_frame_hdr: None,
         };
         file.read_segments(bytes, phoff, segments)?;
-        if file.position_independent && !file.is_program() {
-            return Err(ImageError::SharedLibrary);
-        }
         if !file.loads.iter().any(|load| load.executable && !load.bytes.is_empty()) {
             return Err(ImageError::NoCode);
-        }
-        let entered = |load: &Load<'_>| load.executable && load.contains(file.entry);
-        if !file.loads.iter().any(entered) {
-            return Err(ImageError::Corrupt { what: "the entry point", offset: 24, value: file.entry });
         }
         file.sections = sections(bytes, header)?;
         Ok(file)

@@ -25,6 +25,18 @@ pub enum Engine {
     FridaOrBuiltin,
 }
 
+/// What an image is for a process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Role {
+    /// The program. Its plan holds wherever the program is loaded.
+    #[default]
+    Program,
+    /// A shared library. Its plan is made for the place where a process has loaded it by
+    /// [`Plan::placed`](crate::Plan::placed). Only the built-in engine patches libraries, and their basic blocks are
+    /// not counted.
+    Library,
+}
+
 /// The user's requests to the planner.
 pub struct Options<'a> {
     /// Whether exits are to be hooked. The plan may do less: see [`Plan::downgrade`](crate::Plan::downgrade).
@@ -40,6 +52,8 @@ pub struct Options<'a> {
     /// Returns whether the function's basic blocks are to be counted. If this is `None`, no function's
     /// are.
     pub counted: Option<&'a dyn Fn(&Function) -> bool>,
+    /// What the image is for a process.
+    pub role: Role,
 }
 
 /// What the user selects: by the function's names, and by its size.
@@ -85,6 +99,7 @@ mod tests {
                 min_size,
                 insist: false,
                 counted: None,
+                role: Role::Program,
             };
             [&image.functions[0], &image.functions[1]].map(|function| options.selection().left_out(function))
         };

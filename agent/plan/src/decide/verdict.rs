@@ -79,6 +79,8 @@ pub enum Reason {
     OwnText,
     /// It belongs to an unwinder, and exits are hooked.
     Unwinder,
+    /// The agent calls it, or changes it itself: see [`crate::decide::agents`].
+    Agent,
     /// It ends or jumps away within the bytes that Frida's gum overwrites.
     FridaRoom,
     /// A call among those bytes would return into them.
@@ -116,6 +118,7 @@ impl Reason {
             Reason::Go => "go",
             Reason::OwnText => "own-text",
             Reason::Unwinder => "unwinder",
+            Reason::Agent => "agent",
             Reason::FridaRoom => "frida-room",
             Reason::FridaCall => "frida-call",
             Reason::FridaEntered => "frida-entered",
@@ -163,6 +166,7 @@ impl fmt::Display for Reason {
             Reason::Go => "Go code does not keep the C stack's rules",
             Reason::OwnText => "the program may check its own code; --hooks both hooks it all the same",
             Reason::Unwinder => "it belongs to an unwinder, which takes one more step for each hooked frame; --hooks entry hooks it",
+            Reason::Agent => "gprofinject itself calls or changes it in the process",
             Reason::FridaRoom => "it ends, or jumps away, within the 16 bytes that Frida overwrites",
             Reason::FridaCall => "a call among the 16 bytes that Frida overwrites would return into them",
             Reason::FridaEntered => "a branch leads into the 16 bytes or more that Frida overwrites",

@@ -25,12 +25,12 @@ pub(crate) fn emit(input: Input<'_, '_>) -> Emitted {
     let mut bytes = vec![0; layout.len];
     let areas: Vec<_> =
         layout.parts.iter().map(|(numbers, room)| (room.clone(), layout.stubs_of(numbers))).collect();
-    let writers = Writer::apart(&mut bytes, &areas);
+    let writers = Writer::apart(&mut bytes, &areas, layout.input.role);
     let parts =
         parallel::each(writers.into_iter().zip(&layout.parts).collect(), |(code, (numbers, room))| {
             PartEmitter::emit(&layout, code, numbers.clone(), room.start)
         });
-    let mut e = Emitter::new(&layout, Writer::new(&mut bytes), parts);
+    let mut e = Emitter::new(&layout, Writer::new(&mut bytes, layout.input.role), parts);
     e.fixed();
     e.gate_jumps();
     tail_calls::write(&mut e);

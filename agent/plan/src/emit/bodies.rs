@@ -15,9 +15,11 @@ use std::ops::Range;
 /// The bodies and caves that need a description.
 #[derive(Debug, Default)]
 pub(crate) struct Bodies {
-    /// For each body or cave: its start relative to the arena, its length in bytes, and the range of its
+    /// For each body: its start relative to the arena, its length in bytes, and the range of its
     /// call frame instructions in `code`.
     list: Vec<(i32, u32, Range<usize>)>,
+    /// The caves: start relative to the arena, and length in bytes.
+    caves: Vec<(i32, u32)>,
     /// Call frame instructions.
     code: Vec<u8>,
 }
@@ -49,7 +51,7 @@ impl Bodies {
     /// instruction.
     pub(crate) fn cave(&mut self, address: u64, len: u64) {
         if let Ok(at) = i32::try_from(address as i64) {
-            self.list.push((at, len as u32, 0..0));
+            self.caves.push((at, len as u32));
         }
     }
 
@@ -59,6 +61,7 @@ impl Bodies {
         let shifted = |code: Range<usize>| code.start + base..code.end + base;
         self.list.extend(other.list.into_iter().map(|(start, len, code)| (start, len, shifted(code))));
         self.code.extend(other.code);
+        self.caves.extend(other.caves);
     }
 
     /// Returns the maximum size in bytes of the table's part for a body with this many bytes of
@@ -69,43 +72,61 @@ impl Bodies {
         INDEX + ENTRY + 5 * relocated + 21 + 1 + 3
     }
 
-    /// Returns the size of the rest of the table in bytes, with the given number of caves.
+    /// Returns the size in bytes of the rest of the two tables, with the given number of caves.
     pub(crate) const fn others(caves: usize) -> usize {
-        HEADER + COMMON.len() + 4 + caves * (INDEX + ENTRY + 3)
+        2 * (HEADER + COMMON.len() + 4) + caves * (INDEX + ENTRY + 3) + 8
     }
 
-    /// Returns the table for the arena offset `at`, which must be a multiple of 4.
+    /// Returns the table of the bodies for the arena offset `at`, which must be a multiple of 4.
     pub(crate) fn table(&mut self, at: u32) -> Vec<u8> {
-        // Two branches may share a cave.
         self.list.sort_unstable_by_key(|&(start, ..)| start);
-        self.list.dedup_by_key(|&mut (start, ..)| start);
-        let common = HEADER + INDEX * self.list.len();
-        let mut out = Vec::with_capacity(common + COMMON.len() + self.list.len() * 28 + self.code.len());
-        // The version and the encodings: the address of the frames as a relative word, the number of
-        // entries as a word, and an index of words relative to this table.
-        out.extend_from_slice(&[1, 0x1b, 0x03, 0x3b]);
-        word(&mut out, common as u32 - 4);
-        word(&mut out, self.list.len() as u32);
-        out.resize(common, 0);
-        out.extend_from_slice(&COMMON);
-        for (n, (start, len, code)) in self.list.iter().enumerate() {
-            let here = out.len();
-            let index = HEADER + INDEX * n;
-            let start = (*start as u32).wrapping_sub(at);
-            out[index..index + 4].copy_from_slice(&start.to_le_bytes());
-            out[index + 4..index + 8].copy_from_slice(&(here as u32).to_le_bytes());
-            let code = &self.code[code.clone()];
-            word(&mut out, ((ENTRY + code.len()).next_multiple_of(4) - 4) as u32);
-            word(&mut out, (here + 4 - common) as u32);
-            word(&mut out, start.wrapping_sub(here as u32 + 8));
-            word(&mut out, *len);
-            out.push(0);
-            out.extend_from_slice(code);
-            out.resize(out.len().next_multiple_of(4), 0); // DW_CFA_nop
-        }
-        word(&mut out, 0);
-        out
+        table(at, &self.list, &self.code, &mut Vec::new())
     }
+
+    /// Returns the table of the caves for the arena offset `at`, which must be a multiple of 4, and the arena offsets of
+    /// its words that hold distances to the module's text. The caves have a table of their own, because it depends on where
+    /// the arena is, seen from the text, which of them come before the bodies.
+    pub(crate) fn caves(&mut self, at: u32) -> (Vec<u8>, Vec<u32>) {
+        // Two branches may share a cave.
+        self.caves.sort_unstable();
+        self.caves.dedup_by_key(|&mut (start, _)| start);
+        let list: Vec<_> = self.caves.iter().map(|&(start, len)| (start, len, 0..0)).collect();
+        let mut to_text = Vec::new();
+        let table = table(at, &list, &[], &mut to_text);
+        (table, to_text)
+    }
+}
+
+/// Returns the table of these bodies or caves, which are sorted, for the arena offset `at`. The arena offsets of the words
+/// that hold distances to them are added to `holes`.
+fn table(at: u32, list: &[(i32, u32, Range<usize>)], code: &[u8], holes: &mut Vec<u32>) -> Vec<u8> {
+    let common = HEADER + INDEX * list.len();
+    let mut out = Vec::with_capacity(common + COMMON.len() + list.len() * 28 + code.len());
+    // The version and the encodings: the address of the frames as a relative word, the number of
+    // entries as a word, and an index of words relative to this table.
+    out.extend_from_slice(&[1, 0x1b, 0x03, 0x3b]);
+    word(&mut out, common as u32 - 4);
+    word(&mut out, list.len() as u32);
+    out.resize(common, 0);
+    out.extend_from_slice(&COMMON);
+    for (n, (start, len, instructions)) in list.iter().enumerate() {
+        let here = out.len();
+        let index = HEADER + INDEX * n;
+        let start = (*start as u32).wrapping_sub(at);
+        out[index..index + 4].copy_from_slice(&start.to_le_bytes());
+        out[index + 4..index + 8].copy_from_slice(&(here as u32).to_le_bytes());
+        let instructions = &code[instructions.clone()];
+        word(&mut out, ((ENTRY + instructions.len()).next_multiple_of(4) - 4) as u32);
+        word(&mut out, (here + 4 - common) as u32);
+        holes.extend([at + index as u32, at + out.len() as u32]);
+        word(&mut out, start.wrapping_sub(here as u32 + 8));
+        word(&mut out, *len);
+        out.push(0);
+        out.extend_from_slice(instructions);
+        out.resize(out.len().next_multiple_of(4), 0); // DW_CFA_nop
+    }
+    word(&mut out, 0);
+    out
 }
 
 /// Appends a u32.
@@ -138,7 +159,9 @@ mod tests {
         bodies.cave(0x9000, 5);
         bodies.add(start as usize, gate, start as usize + gate + moved.bytes.len(), &moved.frames);
         let table = bodies.table(AT);
-        assert!(table.len() <= Bodies::others(1) + Bodies::most(1) + Bodies::most(bytes.len()));
+        let (caves, to_text) = bodies.caves(AT + 0x1000);
+        assert!(table.len() + caves.len() <= Bodies::others(1) + Bodies::most(1) + Bodies::most(bytes.len()));
+        describes_the_cave(&caves, &to_text);
         let at = ARENA + u64::from(AT);
         let bases = BaseAddresses::default().set_eh_frame_hdr(at);
         let header = EhFrameHdr::new(&table, LittleEndian).parse(&bases, 8).unwrap();
@@ -148,8 +171,6 @@ mod tests {
         let index = header.table().unwrap();
         let mut context = UnwindContext::new();
         let cie = |section: &EhFrame<_>, bases: &_, offset| section.cie_from_offset(bases, offset);
-        let cave = index.fde_for_address(&frames, &bases, ARENA + 0x9004, cie).unwrap();
-        assert_eq!((cave.initial_address(), cave.len()), (ARENA + 0x9000, 5));
         (0..(gate + moved.bytes.len()) as u64)
             .map(|offset| {
                 let pc = ARENA + u64::from(start) + offset;
@@ -164,6 +185,30 @@ mod tests {
                 (register.0, offset, rbp)
             })
             .collect()
+    }
+
+    /// Checks the table of one cave, at the arena offset 0x9000, also after the arena has moved. `to_text` are the words that
+    /// then change.
+    fn describes_the_cave(table: &[u8], to_text: &[u32]) {
+        const MOVED: u64 = 0x123_4000;
+        for moved in [0, MOVED] {
+            let mut table = table.to_vec();
+            for &word in to_text {
+                let word = (word - AT - 0x1000) as usize;
+                let distance = u32::from_le_bytes(*table[word..].first_chunk().unwrap());
+                table[word..word + 4].copy_from_slice(&distance.wrapping_sub(moved as u32).to_le_bytes());
+            }
+            let at = ARENA + moved + u64::from(AT) + 0x1000;
+            let bases = BaseAddresses::default().set_eh_frame_hdr(at);
+            let header = EhFrameHdr::new(&table, LittleEndian).parse(&bases, 8).unwrap();
+            let frames_at = header.eh_frame_ptr().pointer() - at;
+            let bases = bases.set_eh_frame(at + frames_at);
+            let frames = EhFrame::new(&table[frames_at as usize..], LittleEndian);
+            let cie = |section: &EhFrame<_>, bases: &_, offset| section.cie_from_offset(bases, offset);
+            let index = header.table().unwrap();
+            let cave = index.fde_for_address(&frames, &bases, ARENA + 0x9004, cie).unwrap();
+            assert_eq!((cave.initial_address(), cave.len()), (ARENA + 0x9000, 5));
+        }
     }
 
     #[test]

@@ -123,7 +123,9 @@ fn rules(frame: Frame, shadows: u64) -> Vec<CallFrameInstruction> {
             vec![Cfa(X86_64::RSP, 0), ValExpression(X86_64::RA, return_address(shadows, 0))]
         }
         // These are the initial rules. `emit/bodies.rs` and `blocks/tables.rs` make the others.
-        Frame::Called | Frame::Moved | Frame::Copied => vec![Cfa(X86_64::RSP, 8), Offset(X86_64::RA, -8)],
+        Frame::Called | Frame::Moved | Frame::Copied | Frame::Cave => {
+            vec![Cfa(X86_64::RSP, 8), Offset(X86_64::RA, -8)]
+        }
         Frame::Popped => vec![Cfa(X86_64::RSP, 0), Offset(X86_64::RA, -8)],
     }
 }

@@ -1,5 +1,7 @@
 //! The bytes of the arena, and how code is written into them.
 
+use crate::decide::options::Role;
+use crate::emit::fixups::Fixups;
 use crate::emit::homes::Home;
 use crate::x86::jump::near_jump;
 use crate::x86::template::kind::Second;
@@ -41,12 +43,18 @@ pub(crate) struct Values {
     pub exit: usize,
     /// The function's body.
     pub body: usize,
+    /// Whether that is not in the arena but in the module's text.
+    pub body_in_text: bool,
 }
 
 /// Returns the offsets of the jumps to the slow path of exits, in the order of
 /// [`crate::x86::template::kind::ExitWay`]. The first one is at `at`.
 pub(crate) fn exits(at: usize) -> [usize; 3] {
     [at, at + JUMP_THROUGH, at + 2 * JUMP_THROUGH + 5]
+}
+
+fn fixups(role: Role) -> Option<Fixups> {
+    (role == Role::Library).then(Fixups::default)
 }
 
 /// The arena's bytes.
@@ -95,22 +103,41 @@ pub(crate) struct Writer<'b> {
     high: Area<'b>,
     /// See [`Code::tls_fixups`].
     pub tls_fixups: Vec<u32>,
+    /// What depends on the place of a library; `None` for a program.
+    pub fixups: Option<Fixups>,
 }
 
 impl<'b> Writer<'b> {
     /// Returns a writer for the whole arena.
-    pub(crate) fn new(bytes: &'b mut [u8]) -> Writer<'b> {
+    pub(crate) fn new(bytes: &'b mut [u8], role: Role) -> Writer<'b> {
         let high = Area { start: bytes.len(), bytes: &mut [] };
-        Writer { low: Area { start: 0, bytes }, high, tls_fixups: Vec::new() }
+        Writer { low: Area { start: 0, bytes }, high, tls_fixups: Vec::new(), fixups: fixups(role) }
     }
 
     /// Returns one writer for each pair of areas. All the first areas, in order, must come before all the
     /// second ones.
-    pub(crate) fn apart(bytes: &'b mut [u8], areas: &[(Range<usize>, Range<usize>)]) -> Vec<Writer<'b>> {
+    pub(crate) fn apart(
+        bytes: &'b mut [u8],
+        areas: &[(Range<usize>, Range<usize>)],
+        role: Role,
+    ) -> Vec<Writer<'b>> {
         let mut rest = Area { start: 0, bytes };
         let low: Vec<Area> = areas.iter().map(|(low, _)| rest.take(low)).collect();
         let both = low.into_iter().zip(areas);
-        both.map(|(low, (_, high))| Writer { low, high: rest.take(high), tls_fixups: Vec::new() }).collect()
+        let writer = |(low, (_, high)): (Area<'b>, &(_, Range<usize>))| Writer {
+            low,
+            high: rest.take(high),
+            tls_fixups: Vec::new(),
+            fixups: fixups(role),
+        };
+        both.map(writer).collect()
+    }
+
+    /// Records places that depend on where a library is loaded.
+    pub(crate) fn record(&mut self, record: impl FnOnce(&mut Fixups)) {
+        if let Some(fixups) = &mut self.fixups {
+            record(fixups);
+        }
     }
 
     /// Returns `len` bytes at a place.
@@ -146,7 +173,8 @@ impl<'b> Writer<'b> {
         self.branch(at + 2, word);
     }
 
-    /// Writes `mov eax, number; jmp [header]`, the way to a slow path. If the thunk uses r10 in place of
+    /// Writes `mov eax, number; jmp [header]`, the way to a slow path; `number` is that of a function, or the index of a
+    /// tail call if `word` is that of the slow path for tail calls. If the thunk uses r10 in place of
     /// r11, the stub first saves r11 and moves the return address there; if the thunk uses r10 in place of
     /// rax, the stub first saves rax. `popped` is whether rsp is the CFA.
     pub(crate) fn stub(&mut self, at: usize, number: u32, word: usize, second: Second, popped: bool) {
@@ -162,6 +190,11 @@ impl<'b> Writer<'b> {
         }
         self.put(at, &[0xb8]);
         self.word(at + 1, number);
+        let is_tail = word == offset_of!(ArenaHeader, tail);
+        self.record(|fixups| match is_tail {
+            true => fixups.tails.push(at as u32 + 1),
+            false => fixups.numbers.push(at as u32 + 1),
+        });
         self.jump_through(at + 5, word);
     }
 
@@ -187,6 +220,17 @@ impl<'b> Writer<'b> {
         self.put(at, &template.bytes);
         for &(hole, kind) in &template.holes {
             let hole = at + hole as usize;
+            let place = hole as u32;
+            self.record(|fixups| match kind {
+                Hole::Slot => fixups.slots.push(place),
+                Hole::SlotAndSite => {
+                    fixups.slots.push(place);
+                    fixups.sites.push(place + 4);
+                }
+                Hole::Number => fixups.numbers.push(place),
+                Hole::Branch(Target::Body) if values.body_in_text => fixups.text.push(place),
+                _ => {}
+            });
             match kind {
                 Hole::Tls => self.tls_fixups.push(hole as u32),
                 Hole::Slot => {

@@ -3,7 +3,8 @@
 use crate::blocks::uncounted::Uncounted;
 use crate::decide::verdict::Reason;
 use crate::emit::code::Code;
-use gprofinject_abi::plan::{CallJump, FunctionRecord, Patch, TailRecord};
+use crate::emit::fixups::Fixups;
+use gprofinject_abi::plan::{CallJump, FRAMES, FunctionRecord, Patch, TailRecord};
 use std::ops::Range;
 
 /// The output of emission. Offsets are arena offsets.
@@ -21,10 +22,12 @@ pub(crate) struct Emitted {
     pub call_jumps: Vec<CallJump>,
     /// Offsets of u64 words to which the agent adds the load bias.
     pub bias_fixups: Vec<u32>,
-    /// Offsets of u32 words to which the agent adds the lower half of the load bias.
+    /// What depends on the place of a library, if it is one.
+    pub fixups: Fixups,
+    /// Offsets of u32 words with addresses in the arena, to which the agent adds the lower half of the load bias.
     pub half_bias_fixups: Vec<u32>,
     /// Offsets of the unwind tables, by [`gprofinject_abi::plan::Frame`].
-    pub frame_tables: [u32; 6],
+    pub frame_tables: [u32; FRAMES],
     /// Offset of the first function's stubs: see [`gprofinject_abi::plan::PlanHeader`].
     pub stubs: u32,
     /// Length of each function's stubs, in bytes.

@@ -46,6 +46,7 @@ impl<'a, 'd> Emitter<'a, 'd> {
                 code.jump(from, to);
             }
             bodies.append(std::mem::take(&mut part.bodies));
+            code.record(|fixups| fixups.append(&mut part.out.fixups));
         }
         code.tls_fixups = joined(&mut parts, |part| &mut part.out.code.tls_fixups);
         let mut owners = joined(&mut parts, |part| &mut part.out.owners);
@@ -92,7 +93,9 @@ impl<'a, 'd> Emitter<'a, 'd> {
         let shadows = self.address(offset_of!(ArenaHeader, shadows));
         let Some(tables) = Tables::new(self.layout.copies as u32, at as u32, shadows) else { return };
         self.code.put(at, &tables.bytes);
-        self.out.bias_fixups.extend(tables.addresses.iter().map(|a| at as u32 + a));
+        let addresses = tables.addresses.iter().map(|a| at as u32 + a);
+        self.out.bias_fixups.extend(addresses.clone());
+        self.code.record(|fixups| fixups.arena_words.extend(addresses));
         for (frame, start) in tables.starts {
             self.out.frame_tables[frame as usize] = at as u32 + start;
         }
@@ -118,7 +121,12 @@ impl<'a, 'd> Emitter<'a, 'd> {
         let table = self.bodies.table(layout.bodies as u32);
         self.code.put(layout.bodies, &table);
         self.out.frame_tables[Frame::Moved as usize] = layout.bodies as u32;
-        let end = layout.bodies + table.len();
+        let caves = (layout.bodies + table.len()).next_multiple_of(8);
+        let (table, to_text) = self.bodies.caves(caves as u32);
+        self.code.put(caves, &table);
+        self.code.record(|fixups| fixups.text.extend(to_text));
+        self.out.frame_tables[Frame::Cave as usize] = caves as u32;
+        let end = caves + table.len();
         self.out.used.push(layout.stubs..end.next_multiple_of(8).min(layout.len));
         let copied = !layout.input.copies.units.is_empty();
         let len = if copied { layout.len } else { round_up(end as u64, PAGE) as usize };
@@ -134,6 +142,7 @@ impl<'a, 'd> Emitter<'a, 'd> {
         // The parts are sorted runs, which a stable sort only merges.
         self.out.owners.sort();
         self.out.add_patches(Vec::new());
+        self.out.fixups = self.code.fixups.unwrap_or_default();
         self.out.code = Code { arena: layout.arena, bytes: Vec::new(), tls_fixups: self.code.tls_fixups };
         (self.out, len)
     }

@@ -3,6 +3,7 @@
 use crate::blocks::copies::Copies;
 use crate::blocks::tables;
 use crate::decide::hook::{Hook, Retarget, relocates};
+use crate::decide::options::Role;
 use crate::decide::tails::Tail;
 use crate::decide::thunk_spec::ThunkSpec;
 use crate::decide::unwinder::ThroughAgent;
@@ -43,6 +44,8 @@ pub(crate) const GATE_JUMP: usize = 20;
 /// The input of emission. Function numbers are indices of hooks.
 #[derive(Clone, Copy)]
 pub(crate) struct Input<'a, 'd> {
+    /// What the image is for a process.
+    pub(crate) role: Role,
     /// The program.
     pub(crate) image: &'a Image<'d>,
     /// The hooked functions, in the order of their addresses.
@@ -100,7 +103,7 @@ impl<'a, 'd> Layout<'a, 'd> {
         let Input { image, hooks, specs, homes, tails, copies, .. } = input;
         let kinds: Vec<Kind> =
             specs.iter().enumerate().map(|(number, spec)| thunk::kind(*spec, homes.of(number))).collect();
-        let templates = templates(&kinds);
+        let templates = templates(&kinds, input.role);
         let header = size_of::<ArenaHeader>();
         let unwind = (header + EXIT_JUMPS).next_multiple_of(LINE);
         let unwind_len = Tables::new(0, 0, 0).map_or(0, |t| t.bytes.len());
@@ -174,12 +177,12 @@ fn goes_through_agent(list: &[ThroughAgent], number: usize) -> bool {
 }
 
 /// Makes the templates of all kinds that some function has.
-fn templates(kinds: &[Kind]) -> Vec<Template> {
+fn templates(kinds: &[Kind], role: Role) -> Vec<Template> {
     let mut templates = vec![Template::default(); Kind::COUNT];
     for &kind in kinds {
         let template = &mut templates[kind.index()];
         if template.bytes.is_empty() {
-            *template = Template::thunk(kind);
+            *template = Template::thunk(kind, role == Role::Library);
         }
     }
     templates

@@ -1,6 +1,7 @@
 //! Writes the thunks, stubs and bodies of consecutive functions: the work of one thread.
 
 use crate::decide::hook::Hook;
+use crate::decide::options::Role;
 use crate::decide::thunk_spec::ThunkSpec;
 use crate::decide::verdict::{Reason, Tactic};
 use crate::emit::bodies::Bodies;
@@ -64,6 +65,7 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
         }
         sort::by_key(&mut e.part.out.patches, |p| p.address);
         e.part.out.code.tls_fixups = e.code.tls_fixups;
+        e.part.out.fixups = e.code.fixups.unwrap_or_default();
         e.part
     }
 
@@ -129,7 +131,7 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
                 // If the body is empty, the thunk leads directly to the code after it.
                 let rest = relocated.rest.filter(|_| gate == 0);
                 let goal = rest.map_or(body, |rest| rest.wrapping_sub(layout.arena) as usize);
-                self.thunk(at, goal, number, home, kind);
+                self.thunk(at, goal, rest.is_some(), number, home, kind);
                 for r in &hook.retargets {
                     let jump = layout.moved_calls.get(&r.branch.site);
                     let goal = match hook.tactic {
@@ -139,6 +141,10 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
                     self.part.jumps.extend(jump.copied().zip(goal));
                 }
                 self.code.put(moved, &relocated.bytes);
+                match self.to_text(hook, spec, moved, &relocated) {
+                    Some(holes) => self.code.record(|fixups| fixups.text.extend(holes)),
+                    None => self.part.out.failed.push((hook.function, Reason::NotRelocatable)),
+                }
                 if let Some(word) = relocated.return_address {
                     self.part.out.bias_fixups.push(moved as u32 + word);
                 }
@@ -198,12 +204,51 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
         self.part.out.half_bias_fixups.push(at as u32 + 3);
     }
 
+    /// Returns the offsets of the displacements with which the body of a library's function at offset `body` leads to the
+    /// library's text and data. There are none for a program. Returns `None` if they cannot be told.
+    ///
+    /// Which operands the encoder has written how is not known, so the instructions are relocated once more, to an address
+    /// that differs in every byte: exactly these displacements differ then.
+    fn to_text(&self, hook: &Hook, spec: ThunkSpec, body: usize, relocated: &Relocated) -> Option<Vec<u32>> {
+        const SHIFT: u64 = 0x0101_0101;
+        if self.layout.input.role == Role::Program {
+            return Some(Vec::new());
+        }
+        let again = self.body_at(hook, spec, self.address(body).wrapping_add(SHIFT), SHIFT).ok()?;
+        if again.bytes.len() != relocated.bytes.len() {
+            return None;
+        }
+        let mut holes = Vec::new();
+        let mut at = 0;
+        while at < again.bytes.len() {
+            if again.bytes[at] == relocated.bytes[at] {
+                at += 1;
+                continue;
+            }
+            let word = |bytes: &[u8]| Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?));
+            let moved = word(&relocated.bytes)?.wrapping_sub(word(&again.bytes)?);
+            if u64::from(moved) != SHIFT {
+                return None;
+            }
+            holes.push((body + at) as u32);
+            at += 4;
+        }
+        Some(holes)
+    }
+
     /// Relocates the first instructions of a function to its body.
     /// # Errors
     /// An instruction cannot run there; the error is the reason.
     fn body(&self, hook: &Hook, spec: ThunkSpec, body: usize) -> Result<Relocated, Unmovable> {
+        self.body_at(hook, spec, self.address(body), 0)
+    }
+
+    /// Relocates the first instructions of a function to an address. `shift` is the distance by which the rest of the arena
+    /// is taken to be moved as well.
+    /// # Errors
+    /// An instruction cannot run there; the error is the reason.
+    fn body_at(&self, hook: &Hook, spec: ThunkSpec, to: u64, shift: u64) -> Result<Relocated, Unmovable> {
         // A relocated call pushes a word. Its alignment only costs a few bytes.
-        let to = self.address(body);
         let layout = self.layout;
         let image = layout.input.image;
         if let Some(start) = layout.input.copies.start(hook.function) {
@@ -218,7 +263,8 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
         }
         let elsewhere = |site: u64| {
             let tail = layout.tails.moved(site);
-            tail.or_else(|| layout.moved_calls.get(&site).copied()).map(|at| self.address(at))
+            tail.or_else(|| layout.moved_calls.get(&site).copied())
+                .map(|at| self.address(at).wrapping_add(shift))
         };
         let call = if hook.call.is_some() { Call::InPlace } else { Call::Emulated };
         relocate(bytes, hook.at, to, image.functions[hook.function].address, call, &elsewhere)
@@ -233,7 +279,7 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
     }
 
     /// Writes a function's thunk and its stubs.
-    fn thunk(&mut self, at: usize, body: usize, number: u32, home: Home, kind: Kind) {
+    fn thunk(&mut self, at: usize, body: usize, body_in_text: bool, number: u32, home: Home, kind: Kind) {
         let layout = self.layout;
         let template = &layout.templates[kind.index()];
         let look = layout.stubs + number as usize * STUBS;
@@ -241,7 +287,11 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
         let first = if kind.hashed { look } else { miss };
         let code = &mut self.code;
         let (site, exit) = (0, layout.exits[kind.exit_way() as usize]);
-        code.fill(template, at, &Values { home, number, site, miss: first, outside, exit, body });
+        code.fill(
+            template,
+            at,
+            &Values { home, number, site, miss: first, outside, exit, body, body_in_text },
+        );
         if kind.hashed {
             // The arc may be counted one slot after its home. If it is not, control runs on into the stub
             // that follows.

@@ -18,7 +18,7 @@ pub(super) fn patch(image: &Image, address: u64, replacement: &[u8]) -> Option<P
     // The original bytes are those of the file, because calls of another profiler may have been removed
     // from the image's code.
     let original = image.data_at(address, replacement.len() as u64)?;
-    let mut patch = Patch { address, len: replacement.len() as u32, ..Default::default() };
+    let mut patch = Patch { address, len: replacement.len() as u16, ..Default::default() };
     patch.original.get_mut(..original.len())?.copy_from_slice(original);
     patch.replacement.get_mut(..replacement.len())?.copy_from_slice(replacement);
     Some(patch)
@@ -73,7 +73,8 @@ pub(crate) fn recursions(
         let calls = flow.branches_into(i, image.functions[i].address + 1).iter().filter(is_own);
         for b in calls.filter(|b| !relocates(hooks, b.site) && !is_overwritten(b)) {
             let displacement = thunk.wrapping_sub(b.end()) as u32;
-            patches.extend(patch(image, b.end() - 4, &displacement.to_le_bytes()));
+            let redirected = patch(image, b.end() - 4, &displacement.to_le_bytes());
+            patches.extend(redirected.map(|patch| Patch { displacement: 1, ..patch }));
         }
     }
     patches
@@ -120,7 +121,7 @@ impl Layout<'_, '_> {
                 }
                 None => {
                     let displacement = target.wrapping_sub(branch.end()) as u32;
-                    patches.push(self.patch(branch.end() - 4, &displacement.to_le_bytes())?);
+                    patches.push(self.arena_patch(branch.end() - 4, &displacement.to_le_bytes(), 0)?);
                 }
             }
         }
@@ -152,7 +153,12 @@ impl Layout<'_, '_> {
 
     /// Makes a patch of a near jump.
     fn jump_patch(&self, from: u64, to: u64) -> Option<Patch> {
-        self.patch(from, &near_jump(from, to))
+        self.arena_patch(from, &near_jump(from, to), 1)
+    }
+
+    /// Makes a patch whose replacement has a displacement to the arena at this offset.
+    pub(super) fn arena_patch(&self, address: u64, replacement: &[u8], displacement: u16) -> Option<Patch> {
+        Some(Patch { displacement: displacement + 1, ..self.patch(address, replacement)? })
     }
 
     /// Makes a patch. See [`patch`].

@@ -55,6 +55,7 @@ fn write_one(
         outside,
         exit: outside,
         body: callee.body as usize,
+        body_in_text: false,
     };
     let code = &mut e.code;
     code.fill(template, at, &values);
@@ -80,6 +81,6 @@ fn write_one(
     e.out.owners.push((at as u32, tail.callee));
     if !tail.relocated && !layout.is_copied(tail.branch.function as usize) {
         let displacement = (e.address(at).wrapping_sub(tail.branch.end()) as u32).to_le_bytes();
-        e.out.patches.extend(layout.patch(tail.branch.end() - 4, &displacement));
+        e.out.patches.extend(layout.arena_patch(tail.branch.end() - 4, &displacement, 0));
     }
 }

@@ -1,6 +1,6 @@
 //! Stored plans of real programs, whole and damaged.
 
-use crate::decide::options::Options;
+use crate::decide::options::{Options, Role};
 use crate::stored::*;
 use crate::testing::{TEXT, image, plan_of};
 use gprofinject_image::ImageKind;
@@ -57,6 +57,7 @@ fn a_stored_plan_is_the_plan() {
                         min_size: 0,
                         insist,
                         counted: None,
+                        role: Role::Program,
                     };
                     let fresh = Plan::new(&image, &options);
                     let (decisions, file) = stored(&fresh);
@@ -85,6 +86,7 @@ fn plans_with_counted_blocks_are_not_stored() {
         selected: &selected,
         min_size: 0,
         insist: true,
+        role: Role::Program,
         counted: Some(counted),
     };
     let plan = Plan::new(&image, &options);
@@ -131,6 +133,7 @@ fn damaged_bytes_are_refused_or_harmless() {
         min_size: 0,
         insist: true,
         counted: None,
+        role: Role::Program,
     };
     let whole = stored(&Plan::new(&image, &options));
     // xorshift64, so that the corruptions are the same in each run.

@@ -70,6 +70,8 @@ pub(crate) struct Template {
     pub pushed: u32,
     /// The offsets of the displacements of short branches to islands, and the targets of those islands.
     to_islands: Vec<(u32, Target)>,
+    /// The thread word that holds the last event.
+    last: i64,
 }
 
 /// Branches out of thunks with an exit are short and lead to *islands*, which are near jumps after the exit's
@@ -86,6 +88,7 @@ pub(crate) const LINE: usize = 64;
 const BLOCK: i64 = offset_of!(ThreadWords, block) as i64;
 const CELLS: i64 = offset_of!(ThreadWords, cells) as i64;
 const LAST: i64 = offset_of!(ThreadWords, last) as i64;
+const LIBRARY_LAST: i64 = offset_of!(ThreadWords, library_last) as i64;
 const RETURN: i64 = offset_of!(Cell, return_address) as i64;
 const FUNCTION: i64 = offset_of!(Cell, function) as i64;
 const LINK: i64 = offset_of!(Cell, link) as i64;
@@ -179,14 +182,17 @@ impl Template {
     /// A signal handler may interrupt the thunk anywhere, because its frames have cells of their own.
     ///
     /// In the longest thunks the first island is too far away, and the branch to `miss` is a near one.
-    pub(crate) fn thunk(kind: Kind) -> Template {
-        let short = Template::thunk_with(kind, true);
-        if short.reaches_islands() { short } else { Template::thunk_with(kind, false) }
+    ///
+    /// The thunk of a library's function, with `library`, stores into the word `library_last` in place of `last`.
+    pub(crate) fn thunk(kind: Kind, library: bool) -> Template {
+        let short = Template::thunk_with(kind, library, true);
+        if short.reaches_islands() { short } else { Template::thunk_with(kind, library, false) }
     }
 
     /// Makes a thunk. With `short`, the branch to `miss` of a thunk with an exit leads to an island.
-    fn thunk_with(kind: Kind, short: bool) -> Template {
-        let mut t = Template::default();
+    fn thunk_with(kind: Kind, library: bool, short: bool) -> Template {
+        let last = if library { LIBRARY_LAST } else { LAST };
+        let mut t = Template { last, ..Template::default() };
         let (first, second) = (kind.second.first(), kind.second.register());
         // Displacements are relative to rsp as it is at that point.
         let at_entry = 8;
@@ -329,7 +335,7 @@ impl Template {
 
     /// Adds code that records that the frame is entered or left. rsp is the CFA.
     fn note_last(&mut self) {
-        self.put(Instruction::with2(Code::Mov_rm64_r64, tls(LAST), Register::RSP), Some(Hole::Tls));
+        self.put(Instruction::with2(Code::Mov_rm64_r64, tls(self.last), Register::RSP), Some(Hole::Tls));
     }
 
     /// Makes the second look: the code with which a thunk with a hash tries the next slot if its arc is not

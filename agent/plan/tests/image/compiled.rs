@@ -360,6 +360,7 @@ fn runtimes_that_rely_on_return_addresses_are_known_by_their_functions() {
             min_size: 0,
             insist: false,
             counted: None,
+            role: gprofinject_plan::Role::Program,
         };
         let plan = gprofinject_plan::Plan::new(&image, &options);
         let expected =

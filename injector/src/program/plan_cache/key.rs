@@ -3,7 +3,7 @@
 use std::fmt;
 
 use gprofinject_image::Image;
-use gprofinject_plan::{Engine, Hooks, Options, PLANNER};
+use gprofinject_plan::{Engine, Hooks, Options, PLANNER, Role};
 
 use crate::program::subject::Subject;
 
@@ -34,12 +34,12 @@ pub(crate) struct Question<'q, 'd> {
 }
 
 /// Entries of another layout must have another number here.
-const LAYOUT: &[u8] = b"gprofinject plan cache, layout 1";
+const LAYOUT: &[u8] = b"gprofinject plan cache, layout 2";
 
 impl Question<'_, '_> {
     /// Returns the hash, or `None` if the program was not hashed or the answer has parts that are not kept.
     pub(super) fn key(&self) -> Option<Key> {
-        let Options { hooks, engine, selected, min_size, insist, counted } = self.options;
+        let Options { hooks, engine, selected, min_size, insist, counted, role } = self.options;
         let contents = self.subject.contents.filter(|_| counted.is_none())?;
         let mut hasher = blake3::Hasher::new();
         let mut add = |bytes: &[u8]| {
@@ -58,7 +58,18 @@ impl Question<'_, '_> {
             Engine::Frida => 1,
             Engine::FridaOrBuiltin => 2,
         };
-        add(&[hooks, engine, (*insist).into(), self.hookless.into(), self.subject.is_preloaded_to.into()]);
+        let role = match role {
+            Role::Program => 0,
+            Role::Library => 1,
+        };
+        add(&[
+            role,
+            hooks,
+            engine,
+            (*insist).into(),
+            self.hookless.into(),
+            self.subject.is_preloaded_to.into(),
+        ]);
         let selected: Vec<u8> =
             self.image.functions.iter().map(|function| selected(function).into()).collect();
         add(&selected);

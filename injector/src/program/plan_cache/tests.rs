@@ -4,10 +4,11 @@ use std::fs;
 use std::path::Path;
 
 use gprofinject_image::Function;
-use gprofinject_plan::{Engine, Hooks, Options};
+use gprofinject_plan::{Engine, Hooks, Options, Role};
 
 use crate::options::{CountArg, EngineArg, HooksArg};
 use crate::os::say::Level;
+use crate::program::libs::Libs;
 use crate::program::plan_cache::*;
 use crate::program::planned::Planned;
 use crate::program::planner::{self, Planner};
@@ -55,6 +56,7 @@ fn whatever_a_plan_follows_from_makes_another_key() {
         min_size: 0,
         insist,
         counted: None,
+        role: Role::Program,
     };
     let key =
         |subject: &Subject, options: &Options| Question { subject, image, options, hookless: false }.key();
@@ -96,8 +98,14 @@ fn a_plan_is_kept_and_found() {
     let filters = Filters::new(&[], &[], 0).expect("none");
     let subject = own_subject();
     let make = |cache: &PlanCache, hooks| {
-        Planner { hooks: Some(hooks), engine: EngineArg::Builtin, filters: &filters, cache }
-            .plan(subject, true)
+        Planner {
+            hooks: Some(hooks),
+            engine: EngineArg::Builtin,
+            filters: &filters,
+            libs: &Libs::none(),
+            cache,
+        }
+        .plan(subject, true)
     };
     let cache = cache_in(&path);
     let first: &'static Planned = Box::leak(Box::new(make(&cache, HooksArg::Both)));

@@ -5,9 +5,10 @@ use std::io;
 use std::os::unix::fs::FileExt;
 
 use gprofinject_abi::VERSION;
+use gprofinject_abi::plan::{HookMode, HookModeCode};
 use gprofinject_abi::region::{
-    MAGIC, PAGE, PANIC_FILE_WORDS, RegionHeader, RegionOrders, State, TroubleCode, block_len, round_up,
-    slot_chunk,
+    LIBRARY_BYTES, LOADS_MAX, LoadRecord, MAGIC, PAGE, PANIC_FILE_WORDS, RegionHeader, RegionOrders, State,
+    TroubleCode, block_len, round_up, slot_chunk,
 };
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -20,7 +21,16 @@ pub(crate) struct Layout {
     pub(crate) shape: Shape,
     pub(crate) slot_bytes: u64,
     pub(crate) counter_bytes: u64,
+    /// The hooks of libraries; `None` if libraries are not hooked.
+    pub(crate) libraries: Option<LibraryHooks>,
     pub(crate) blocks_offset: u64,
+}
+
+/// Which events of the functions of libraries are hooked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LibraryHooks {
+    Both,
+    Entry,
 }
 
 /// The offset of the histogram.
@@ -28,15 +38,37 @@ pub(crate) const HISTOGRAM: u64 = PAGE;
 
 impl Layout {
     /// Returns the layout for a program whose threads need `slot_bytes` bytes of home slots and
-    /// `counter_bytes` bytes of basic-block counters each.
-    pub(crate) fn new(shape: Shape, slot_bytes: u64, counter_bytes: u64) -> Layout {
-        let blocks_offset = round_up(HISTOGRAM + histogram_len(&shape), PAGE);
-        Layout { shape, slot_bytes, counter_bytes, blocks_offset }
+    /// `counter_bytes` bytes of basic-block counters each, and whose libraries have these hooks.
+    pub(crate) fn new(
+        shape: Shape,
+        slot_bytes: u64,
+        counter_bytes: u64,
+        libraries: Option<LibraryHooks>,
+    ) -> Layout {
+        let mut layout = Layout { shape, slot_bytes, counter_bytes, libraries, blocks_offset: 0 };
+        layout.blocks_offset = layout.loads_offset() + layout.loads_len();
+        layout
     }
 
     /// The length of the counters of one thread, in bytes.
     pub(crate) fn block_len(&self) -> u64 {
-        block_len(self.slot_bytes, self.counter_bytes)
+        block_len(self.slot_bytes, self.counter_bytes, self.library_bytes())
+    }
+
+    /// The bytes of the slots of libraries in the counters of one thread.
+    pub(crate) fn library_bytes(&self) -> u64 {
+        if self.libraries.is_some() { LIBRARY_BYTES } else { 0 }
+    }
+
+    /// The offset of the table of loaded libraries.
+    pub(crate) fn loads_offset(&self) -> u64 {
+        round_up(HISTOGRAM + histogram_len(&self.shape), PAGE)
+    }
+
+    /// The length of that table in bytes, which is 0 if libraries are not hooked.
+    fn loads_len(&self) -> u64 {
+        let len = (LOADS_MAX * size_of::<LoadRecord>()) as u64;
+        if self.libraries.is_some() { round_up(len, PAGE) } else { 0 }
     }
 
     /// The number of bytes to reserve. Only the agent's timers write to the histogram, so it is reserved only
@@ -64,6 +96,13 @@ impl Layout {
             slot_chunk: slot_chunk(self.slot_bytes),
             counter_bytes: self.counter_bytes,
             blocks_max,
+            loads_offset: if self.libraries.is_some() { self.loads_offset() } else { 0 },
+            library_bytes: self.library_bytes(),
+            library_hooks: self.libraries.map_or(HookModeCode(0), |hooks| match hooks {
+                LibraryHooks::Both => HookMode::Both.code(),
+                LibraryHooks::Entry => HookMode::Entry.code(),
+            }),
+            reserved: 0,
         };
         RegionHeader { orders, ..RegionHeader::default() }
     }
@@ -76,7 +115,8 @@ impl Layout {
                 == (own.histogram_offset, own.text_bins, own.arena_bins)
             && (header.blocks_offset, header.block_len, header.slot_bytes)
                 == (own.blocks_offset, own.block_len, own.slot_bytes)
-            && header.counter_bytes == own.counter_bytes
+            && (header.counter_bytes, header.loads_offset, header.library_bytes)
+                == (own.counter_bytes, own.loads_offset, own.library_bytes)
     }
 }
 
@@ -121,6 +161,7 @@ pub(crate) struct AgentReport {
     pub(crate) lost_timers: u64,
     pub(crate) lost_children: u64,
     pub(crate) lost_programs: u64,
+    pub(crate) lost_libraries: u64,
     pub(crate) frida_patched: u64,
     pub(crate) frida_ns: u64,
 }
@@ -163,6 +204,7 @@ impl AgentReport {
             lost_timers: header.lost_timers,
             lost_children: header.lost_children,
             lost_programs: header.lost_programs,
+            lost_libraries: header.lost_libraries,
             frida_patched: header.frida_patched,
             frida_ns: header.frida_ns,
         }

@@ -8,8 +8,8 @@ use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
 use gprofinject_abi::region::{
-    BlockHeader, Overflow, ROOT, RegionHeader, SEGMENTS, SLOTS, Slot, counters_offset, plain_key,
-    segment_entries, segment_offset,
+    BlockHeader, LOADS_MAX, Load, LoadRecord, Overflow, ROOT, RegionHeader, SEGMENTS, SLOTS, Slot,
+    counters_offset, library_offset, plain_key, segment_entries, segment_offset,
 };
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
@@ -118,6 +118,39 @@ impl Region {
         })
     }
 
+    /// Reads the table of the libraries that the process has loaded and that are or were hooked. Whatever the process
+    /// has written there, no two entries overlap in their functions or home slots. Each comes with its index.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub(crate) fn loads(&self) -> io::Result<Vec<(u32, LoadRecord)>> {
+        let mut loads = Vec::new();
+        if self.layout.libraries.is_none() {
+            return Ok(loads);
+        }
+        let (mut function, mut slot) = (0, 0);
+        for index in 0..LOADS_MAX {
+            let at = self.layout.loads_offset() + (index * size_of::<LoadRecord>()) as u64;
+            let load: LoadRecord = read_value(&self.file, at)?;
+            let Some(Load::Hooked | Load::Gone | Load::Archived) = load.state.get() else {
+                if load == LoadRecord::default() {
+                    break;
+                }
+                continue;
+            };
+            let ends = (
+                load.first_function.checked_add(load.functions),
+                load.first_slot.checked_add(load.slot_bytes),
+            );
+            let (Some(functions_end), Some(slots_end)) = ends else { continue };
+            if load.first_function >= function && load.first_slot >= slot && load.lo <= load.hi {
+                (function, slot) = (functions_end, slots_end);
+                loads.push((index as u32, load));
+            }
+        }
+        Ok(loads)
+    }
+
     /// Reads what the process's threads report.
     ///
     /// # Errors
@@ -153,25 +186,31 @@ impl Region {
         owners: &[(Range<u64>, u32)],
         mut visit: impl FnMut(Counter),
     ) -> io::Result<()> {
+        let own = SLOTS..SLOTS + self.layout.slot_bytes;
+        let start = library_offset(self.layout.slot_bytes, self.layout.counter_bytes);
+        let libraries = start..start + self.layout.library_bytes();
         for Head { offset: block, .. } in self.own_blocks()? {
-            let slots = block + SLOTS..block + SLOTS + self.layout.slot_bytes;
-            self.pieces(slots, size_of::<Slot>() as u64, |offset, bytes| {
-                let at = offset - block;
-                let mut next = owners.partition_point(|(range, _)| range.end <= at);
-                for (Slot { key, count }, at) in records(bytes).zip((at..).step_by(size_of::<Slot>())) {
-                    while owners.get(next).is_some_and(|(range, _)| range.end <= at) {
-                        next += 1;
+            for slots in [&own, &libraries] {
+                let slots = block + slots.start..block + slots.end;
+                self.pieces(slots, size_of::<Slot>() as u64, |offset, bytes| {
+                    let at = offset - block;
+                    let mut next = owners.partition_point(|(range, _)| range.end <= at);
+                    for (Slot { key, count }, at) in records(bytes).zip((at..).step_by(size_of::<Slot>())) {
+                        while owners.get(next).is_some_and(|(range, _)| range.end <= at) {
+                            next += 1;
+                        }
+                        if let Some((range, function)) = owners.get(next)
+                            && range.start <= at
+                            && count != 0
+                        {
+                            // A return address of 0, which the first frame of a coroutine has, is counted in a
+                            // free slot.
+                            let key = if key == 0 { ROOT } else { plain_key(key) };
+                            visit(Counter { function: *function, key, count });
+                        }
                     }
-                    if let Some(&(_, function)) = owners.get(next)
-                        && count != 0
-                    {
-                        // A return address of 0, which the first frame of a coroutine has, is counted in a
-                        // free slot.
-                        let key = if key == 0 { ROOT } else { plain_key(key) };
-                        visit(Counter { function, key, count });
-                    }
-                }
-            })?;
+                })?;
+            }
             for segment in 0..SEGMENTS {
                 let start = block + segment_offset(self.layout.slot_bytes, segment);
                 let len = (segment_entries(segment) * size_of::<Overflow>()) as u64;
@@ -299,7 +338,7 @@ mod tests {
         let shape =
             Shape { text: (0x1000, 0x9000), arena: 0xa000, arena_len: 0x2000, text_shift: 1, arena_shift: 4 };
         let slot_bytes = 20000;
-        let layout = Layout::new(shape, slot_bytes, 0);
+        let layout = Layout::new(shape, slot_bytes, 0, None);
         let file = RegionFile::new(&folder, "region".into());
         let region = file.create(&layout, Orders::default()).expect("created");
         assert_eq!(region.report().expect("readable"), (AgentReport::default(), false));
@@ -335,7 +374,7 @@ mod tests {
         let folder = PrivateFolder::create(place.path()).expect("a folder");
         let shape =
             Shape { text: (0x1000, 0x9000), arena: 0xa000, arena_len: 0x2000, text_shift: 1, arena_shift: 4 };
-        let layout = Layout::new(shape, 20000, 800);
+        let layout = Layout::new(shape, 20000, 800, None);
         let file = RegionFile::new(&folder, "region".into());
         file.create(&layout, Orders::default()).expect("created");
         let writer = folder.open_to_write("region").expect("opened");
@@ -365,7 +404,7 @@ mod tests {
         let place = tempfile::tempdir().expect("a folder");
         let folder = PrivateFolder::create(place.path()).expect("a folder");
         let shape = Shape { text: (0x1000, 0x2000), arena: 0, arena_len: 0, text_shift: 1, arena_shift: 4 };
-        let layout = Layout::new(shape, 16, 0);
+        let layout = Layout::new(shape, 16, 0, None);
         let file = RegionFile::new(&folder, "region".into());
         let region = file.create(&layout, Orders::default()).expect("created");
         for n in 0..2000 {

@@ -19,7 +19,7 @@ fn listing(t: &Template) -> Vec<String> {
 
 #[test]
 fn entry_and_exit_is_as_documented() {
-    let t = Template::thunk(Kind { hashed: false, ..Kind::LARGEST });
+    let t = Template::thunk(Kind { hashed: false, ..Kind::LARGEST }, false);
     let expected = [
         "mov [rsp-8],rax",
         "mov [rsp-0x10],r11",
@@ -73,7 +73,7 @@ fn entry_and_exit_is_as_documented() {
 
 #[test]
 fn entry_only_is_as_documented() {
-    let t = Template::thunk(Kind { both: false, ..Kind::LARGEST });
+    let t = Template::thunk(Kind { both: false, ..Kind::LARGEST }, false);
     let expected = [
         "mov [rsp-8],rax",
         "mov [rsp-0x10],r11",
@@ -136,7 +136,7 @@ fn every_hole_is_four_bytes_inside_the_code() {
     for index in 0..Kind::COUNT {
         assert_eq!(Kind::of(index).index(), index);
         {
-            let t = Template::thunk(Kind::of(index));
+            let t = Template::thunk(Kind::of(index), false);
             for &(at, hole) in &t.holes {
                 if matches!(hole, Hole::Shift | Hole::NarrowMask) {
                     assert_eq!(t.bytes[at as usize], 0x12);
@@ -159,7 +159,7 @@ fn every_hole_is_four_bytes_inside_the_code() {
 #[test]
 fn short_branches_lead_to_islands() {
     for kind in (0..Kind::COUNT).map(Kind::of).filter(|kind| kind.both) {
-        let t = Template::thunk(kind);
+        let t = Template::thunk(kind, false);
         let islands = t.bytes.len() - BEHIND_EXIT;
         let leads = Decoder::with_ip(64, &t.bytes[..islands], 0, DecoderOptions::NONE)
             .into_iter()
@@ -179,7 +179,7 @@ fn short_branches_lead_to_islands() {
 #[test]
 fn the_exit_is_in_one_cache_line() {
     for kind in (0..Kind::COUNT).map(Kind::of) {
-        let t = Template::thunk(kind);
+        let t = Template::thunk(kind, false);
         for (next, before) in [(0, 0), (1, 0), (64, 13), (100, 13), (127, 0)] {
             let start = t.place(next, before);
             assert!((next..next + LINE).contains(&start), "{kind:?}: {next} {before} {start}");

@@ -1,0 +1,160 @@
+//! The facts about one ELF object whose functions are hooked: the program, or a library.
+//!
+//! The records of the program's plan have link addresses. The records of a library's plan have runtime addresses,
+//! because the injector has made the plan for the place where the library is: there, `bias` is 0.
+
+use gprofinject_abi::plan::{CallJump, CodeRange, Frame, FunctionRecord, LEAF, Original, Patch, TailRecord};
+
+/// Addresses are runtime addresses unless a field documents otherwise.
+#[derive(Clone, Copy)]
+pub(crate) struct Module {
+    pub(crate) functions: &'static [FunctionRecord],
+    /// The number of the first function.
+    pub(crate) first: u32,
+    pub(crate) tails: &'static [TailRecord],
+    /// The code of hooked functions; the addresses are relative to `bias`.
+    pub(crate) hooked: &'static [CodeRange],
+    /// Maps each place in a copied function to the instruction of the program that it replaces.
+    pub(crate) originals: &'static [Original],
+    /// The addresses are relative to `bias`.
+    pub(crate) patches: &'static [Patch],
+    pub(crate) call_jumps: &'static [CallJump],
+    /// The program headers: address, size of one in bytes, number. They are separate from the auxiliary vector,
+    /// because the program may overwrite that.
+    pub(crate) headers: (u64, u64, u64),
+    /// The address to which the offsets in function and tail records are relative; see
+    /// [`gprofinject_abi::plan::PlanHeader::records_base`].
+    pub(crate) base: u64,
+    pub(crate) arena_lo: u64,
+    /// The end of the thunks, and start of the copies of counted functions.
+    pub(crate) arena_hi: u64,
+    /// The end of the copies and of the arena.
+    pub(crate) copies_hi: u64,
+    /// Offsets in the module's arena; see [`gprofinject_abi::plan::PlanHeader`], here and for the next three.
+    pub(crate) frame_tables: [u32; gprofinject_abi::plan::FRAMES],
+    pub(crate) stubs: u32,
+    pub(crate) stub_len: u32,
+    pub(crate) tail_code: u32,
+    pub(crate) text_lo: u64,
+    pub(crate) text_hi: u64,
+    /// What is added to an address of a record to get the runtime address.
+    pub(crate) bias: u64,
+    /// Runtime address minus link address, for the addresses in the program headers.
+    pub(crate) load_bias: u64,
+}
+
+impl Module {
+    /// A module without functions.
+    pub(crate) const NONE: Module = Module {
+        functions: &[],
+        first: 0,
+        tails: &[],
+        hooked: &[],
+        originals: &[],
+        patches: &[],
+        call_jumps: &[],
+        headers: (0, 0, 0),
+        base: 0,
+        arena_lo: 0,
+        arena_hi: 0,
+        copies_hi: 0,
+        frame_tables: [0; gprofinject_abi::plan::FRAMES],
+        stubs: 0,
+        stub_len: 0,
+        tail_code: 0,
+        text_lo: 0,
+        text_hi: 0,
+        bias: 0,
+        load_bias: 0,
+    };
+
+    /// Returns the address of the unwind table for a kind of place in the arena: an `.eh_frame_hdr`.
+    pub(crate) fn frame_table(&self, frame: Frame) -> u64 {
+        let [left, called, popped, moved, plain, copied, cave] = self.frame_tables;
+        let table = match frame {
+            Frame::Left => left,
+            Frame::Called => called,
+            Frame::Popped => popped,
+            Frame::Moved => moved,
+            Frame::LeftPlain => plain,
+            Frame::Copied => copied,
+            Frame::Cave => cave,
+        };
+        self.arena_lo + u64::from(table)
+    }
+
+    /// Returns whether an address lies in the thunks. A return slot that contains such an address is that of a live
+    /// frame.
+    pub(crate) fn in_arena(&self, address: u64) -> bool {
+        (self.arena_lo..self.arena_hi).contains(&address)
+    }
+
+    /// Returns the address in the program of the instruction that an address in a copied function replaces. Other
+    /// addresses are returned unchanged. Integer code only; see [`crate::hot::gate`].
+    pub(crate) fn original(&self, pc: u64) -> u64 {
+        if !self.in_copies(pc) {
+            return pc;
+        }
+        let offset = (pc - self.arena_lo) as u32;
+        let after = self.originals.partition_point(|entry| entry.offset <= offset);
+        let entry = after.checked_sub(1).and_then(|n| self.originals.get(n));
+        entry.map_or(pc, |entry| self.text_lo.wrapping_add(entry.text.into()))
+    }
+
+    /// Returns the number of the leaf function that runs if the program counter is at an address: in the function's
+    /// text after its patch, or in its body. Integer code only; see [`crate::hot::gate`].
+    pub(crate) fn leaf_at(&self, pc: u64) -> Option<u32> {
+        let copied = self.in_copies(pc);
+        let pc = self.original(pc);
+        let moved = pc >= self.arena_lo && pc.wrapping_sub(self.arena_lo) < u64::from(self.stubs);
+        let offset = pc.wrapping_sub(self.base);
+        let address = pc.wrapping_sub(self.bias);
+        // Functions are numbered by their addresses, and their thunks are in the same order.
+        let is_behind = |record: &FunctionRecord| {
+            if moved { u64::from(record.thunk) <= offset } else { record.entry <= address }
+        };
+        let number = self.functions.partition_point(is_behind).checked_sub(1)?;
+        let record = self.functions.get(number)?;
+        let inside = if moved {
+            offset >= record.body.into()
+        } else {
+            let behind = address > record.entry || copied && address == record.entry;
+            behind && address < record.entry + u64::from(record.size)
+        };
+        (inside && record.flags & LEAF != 0).then_some(self.first + number as u32)
+    }
+
+    /// Returns the number of the hooked function that contains an address, which is relative to `bias`. Separate parts
+    /// of a function do not count.
+    pub(crate) fn function_at(&self, address: u64) -> Option<u32> {
+        let number = self.functions.partition_point(|record| record.entry <= address).checked_sub(1)?;
+        let record = self.functions.get(number)?;
+        (address < record.entry + u64::from(record.size)).then_some(self.first + number as u32)
+    }
+
+    /// Returns the number of the function to whose thunk an exit label of this module belongs. Integer code only; see
+    /// [`crate::hot::gate`].
+    pub(crate) fn function_of_label(&self, label: u64) -> Option<u32> {
+        let offset = label.wrapping_sub(self.base);
+        let after = self.functions.partition_point(|record| u64::from(record.thunk) <= offset);
+        after.checked_sub(1).map(|number| self.first + number as u32)
+    }
+
+    /// Returns whether an address lies in the copy of a counted function.
+    pub(crate) fn in_copies(&self, address: u64) -> bool {
+        (self.arena_hi..self.copies_hi).contains(&address)
+    }
+
+    /// Returns whether a return address is in the program's text or in a copy. It may be the first byte after the
+    /// text.
+    pub(crate) fn in_text(&self, return_address: u64) -> bool {
+        return_address > self.text_lo && return_address <= self.text_hi || self.in_copies(return_address)
+    }
+
+    /// Returns whether a return address lies in code of a hooked function.
+    pub(crate) fn is_hooked(&self, return_address: u64) -> bool {
+        let address = return_address.wrapping_sub(self.bias);
+        let after = self.hooked.partition_point(|range| range.hi <= address);
+        self.hooked.get(after).is_some_and(|range| range.lo <= address)
+    }
+}

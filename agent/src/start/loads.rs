@@ -1,0 +1,467 @@
+//! Hooks libraries: those that are loaded when the program starts, and those that are loaded later.
+//!
+//! For each library, the agent sends the injector a descriptor of its file and the places that are free. The injector
+//! answers with a plan file that was made for these places, and the agent carries it out as it does with the program's.
+//!
+//! The libraries of the start are mapped when the agent's first code runs. For later ones, the dynamic linker calls an empty
+//! function each time it has changed its lists (`_dl_debug_state`, for debuggers): after it has mapped a library and before
+//! the library's constructors run. That function is redirected to [`changed`].
+#![allow(
+    unsafe_code,
+    reason = "the dynamic linker's text is patched, and the headers of loaded libraries are read"
+)]
+
+use crate::hot::gate;
+use crate::hot::{archive, cells, objects, sites};
+use crate::os::current::Current;
+use crate::os::files;
+use crate::os::kernel;
+use crate::os::lookup::{self, LinkMap, Segments};
+use crate::os::memory;
+use crate::os::place::Place;
+use crate::os::task;
+#[cfg(not(test))]
+use crate::os::vectors::{restore_vectors, save_vectors};
+use crate::process::run;
+use crate::program::agent::{self, Agent};
+use crate::program::failure;
+use crate::program::libraries::{self, Library};
+use crate::program::module::Module;
+use crate::program::text;
+use crate::start::arena;
+use crate::start::plan::PlanFile;
+use crate::start::refusal::Refusal;
+use crate::unwind::backtraces;
+use crate::unwind::landings;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use gprofinject_abi::VERSION;
+use gprofinject_abi::ask::{Answer, LOADED, Question};
+use gprofinject_abi::plan::{ArenaHeader, MAGIC, Patch};
+use gprofinject_abi::region::{LIBRARY_BYTES, LOADS_MAX, Load, LoadRecord, Trouble};
+use gprofinject_abi::shared::LoadRef;
+use zerocopy::{FromBytes, IntoBytes};
+
+/// AT_BASE of the process. Stored once.
+static DYNAMIC_LINKER: AtomicU64 = AtomicU64::new(0);
+/// A place in the run folder, through which the injector is reached.
+static PLACE: Current<Place, 1> = Current::new(&Place::NONE);
+/// Whether the injector did not answer once. Then it is not asked again.
+static SILENT: AtomicBool = AtomicBool::new(false);
+
+/// Hooks the libraries that are loaded, and arranges for later ones.
+pub(crate) fn prepare(dynamic_linker: u64, place: &Place) {
+    DYNAMIC_LINKER.store(dynamic_linker, Ordering::Relaxed);
+    let Some(reserved) = PLACE.reserve() else { return };
+    reserved.install(*place);
+    update(true);
+    redirect(dynamic_linker);
+}
+
+/// The dynamic linker calls this when it has changed its lists.
+extern "C" fn changed() {
+    let agent = Agent::get();
+    if agent.is_set_up && !agent.counts_nowhere && !kernel::is_frozen() {
+        let _ = failure::guarded(|| update(false));
+    }
+}
+
+/// Compares the dynamic linker's lists with the hooked libraries: hooks what is new, and notes what is gone. `at_start` is
+/// whether the dynamic linker still loads the program, whose lists are then complete although it does not say so.
+fn update(at_start: bool) {
+    let dynamic_linker = DYNAMIC_LINKER.load(Ordering::Relaxed);
+    if !lookup::all_objects(dynamic_linker, |_| {}) && !at_start {
+        return;
+    }
+    UPDATES.fetch_add(1, Ordering::Relaxed);
+    // The dynamic linker holds its lock, so no other thread is here, and nothing is loaded or unloaded meanwhile.
+    let gone = (0..libraries::used()).filter_map(|index| Some((index, libraries::get(index)?)));
+    for (index, library) in gone.filter(|(_, library)| library.is_loaded()) {
+        let mut is_there = false;
+        lookup::all_objects(dynamic_linker, |map| is_there |= map.bias == library.start);
+        if !is_there {
+            forget_places();
+            libraries::set_loaded(library, false);
+            set_state(index, Load::Gone);
+        }
+    }
+    lookup::all_objects(dynamic_linker, |map| {
+        if is_known(map) || SILENT.load(Ordering::Relaxed) {
+            return;
+        }
+        match hook(map) {
+            Ok(()) => {}
+            Err(Unhooked::NotWanted) => {}
+            Err(Unhooked::Failed(_)) => {
+                Agent::get().region.lost_libraries().fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    });
+}
+
+/// The objects about which the injector was asked, and the number of the update in which each was last seen: a hash table
+/// by the load bias, of limited size. An object that is not in it is asked about again, which only takes time.
+static ASKED: [[AtomicU64; 2]; 1024] = [const { [const { AtomicU64::new(0) }; 2] }; 1024];
+/// The number of updates.
+static UPDATES: AtomicU64 = AtomicU64::new(0);
+
+/// Returns whether nothing has to be done for an object: it is the program or no file, or it is hooked, or the injector
+/// does not want it.
+fn is_known(map: &LinkMap) -> bool {
+    if map.bias == 0 || !has_path(map.name) {
+        return true;
+    }
+    let at_its_place = (0..libraries::used())
+        .filter_map(|index| Some((index, libraries::get(index)?)))
+        .filter(|(_, library)| library.start == map.bias);
+    for (index, library) in at_its_place {
+        if !library.is_loaded() {
+            load_again(index, library);
+        }
+        if library.is_loaded() {
+            return true;
+        }
+    }
+    let [place, seen] = &ASKED[(map.bias >> 12) as usize % ASKED.len()];
+    let now = UPDATES.load(Ordering::Relaxed);
+    // If the last update did not see it, this is another object at the same place.
+    let was_seen = seen.swap(now, Ordering::Relaxed) == now - 1;
+    place.swap(map.bias, Ordering::Relaxed) == map.bias && was_seen
+}
+
+/// Returns whether a name is a path: the program has an empty name, and the kernel's object has one without a folder.
+fn has_path(name: *const u8) -> bool {
+    let mut at = name;
+    // SAFETY: the dynamic linker's names are NUL-terminated.
+    unsafe {
+        while !at.is_null() && *at != 0 {
+            if *at == b'/' {
+                return true;
+            }
+            at = at.add(1);
+        }
+    }
+    false
+}
+
+/// Why a library is not hooked.
+enum Unhooked {
+    NotWanted,
+    Failed(#[allow(dead_code, reason = "for debuggers")] i32),
+}
+
+/// Hooks a library that was unloaded and has been loaded at the same address, if its text is the same.
+fn load_again(index: u32, library: &Library) {
+    if text::first_difference(library.module.patches, 0).is_none() {
+        let (lo, hi) = library.extent();
+        archive_others(lo, hi, Some(index));
+        if library.is_archived() {
+            archive::restore(Agent::get(), index);
+            library.set_archived(false);
+        }
+        forget_places();
+        libraries::set_loaded(library, true);
+        if text::patch(&library.module).is_ok() {
+            set_state(index, Load::Hooked);
+        } else {
+            libraries::set_loaded(library, false);
+        }
+    }
+}
+
+/// Asks the injector about a library, and hooks it.
+fn hook(map: &LinkMap) -> Result<(), Unhooked> {
+    const AT_FDCWD: i32 = -100;
+    let failed = Unhooked::Failed;
+    // SAFETY: a library that the dynamic linker has loaded from a file begins with its ELF header, if its first segment has
+    // link address 0. The bytes are compared before anything else is read.
+    let Segments { headers, code: extent } = unsafe {
+        if memory::is_unreadable(task::getpid(), map.bias) || *(map.bias as *const [u8; 4]) != *b"\x7fELF" {
+            return Err(Unhooked::Failed(0));
+        }
+        lookup::segments_of(map.bias).ok_or(Unhooked::NotWanted)?
+    };
+    let free = libraries::free();
+    let arenas = agent::libraries_thunks();
+    let first_slot = slots_start().max(libraries::slots_end() as u32);
+    let question = Question {
+        kind: u64::from(LOADED).to_le_bytes(),
+        bias: map.bias,
+        start: map.bias,
+        arenas: arenas.start,
+        free: free.arena,
+        end: arenas.end,
+        first_function: free.function,
+        first_slot,
+        slots_end: slots_start() + LIBRARY_BYTES as u32,
+        first_tail: free.tail,
+    };
+    let fd = files::open_path(AT_FDCWD, map.name as u64).map_err(failed)?;
+    let answer = ask(&question, fd);
+    files::close(fd);
+    let (answer, plan) = answer.ok_or_else(|| {
+        SILENT.store(true, Ordering::Relaxed);
+        Unhooked::Failed(0)
+    })?;
+    let Some(plan) = plan.filter(|_| answer.hooked != 0) else { return Err(Unhooked::NotWanted) };
+    let file = PlanFile::open(plan);
+    files::close(plan);
+    let file = file.map_err(failed)?;
+    let record = LoadRecord {
+        plan: answer.plan,
+        first_function: free.function,
+        first_slot,
+        slot_bytes: answer.slot_bytes,
+        bias: map.bias,
+        lo: extent.0,
+        hi: extent.1,
+        ..LoadRecord::default()
+    };
+    carry_out(&file, headers, &question, &record).map_err(|refusal| Unhooked::Failed(refusal.errno))
+}
+
+/// Carries out the plan for a library.
+fn carry_out(
+    file: &PlanFile,
+    headers: (u64, u64, u64),
+    question: &Question,
+    record: &LoadRecord,
+) -> Result<(), Refusal> {
+    let damaged = || Refusal::new(Trouble::Version);
+    let failed = |errno| Refusal::errno(Trouble::Memory, errno);
+    let plan = file.header()?;
+    let (lo, hi) = (record.lo, record.hi);
+    let arena_end = plan.arena.checked_add(plan.arena_len).ok_or_else(damaged)?;
+    let fits = plan.magic == MAGIC
+        && plan.version == VERSION
+        && plan.records_base == question.arenas
+        && plan.first_function == question.first_function
+        && plan.arena == question.free
+        && arena_end <= question.end;
+    if !fits {
+        return Err(damaged());
+    }
+    let module = Module { headers, load_bias: record.bias, ..file.module(plan, 0)? };
+    // A patch of another file's plan may lead anywhere.
+    let is_inside = |patch: &Patch| patch.address >= lo && patch.address + u64::from(patch.len) <= hi;
+    if !module.patches.iter().all(is_inside) || text::first_difference(module.patches, 0).is_some() {
+        return Err(Refusal::new(Trouble::TextDiffers));
+    }
+    // The arenas' range is reserved; this part of it gives way to the arena.
+    // SAFETY: no other code uses the part of the reservation after the last arena.
+    unsafe { memory::munmap(plan.arena, plan.arena_len) }.map_err(failed)?;
+    arena::fill(file, plan, 0, &gates())?;
+    let (functions, tails) =
+        libraries::adopt(module.first, module.functions, module.tails).ok_or_else(damaged)?;
+    let module = Module { functions, tails, ..module };
+    let index = libraries::add(record.bias, (lo, hi), module).ok_or_else(damaged)?;
+    let library = libraries::get(index).ok_or_else(damaged)?;
+    let record = LoadRecord {
+        functions: functions.len() as u32,
+        arena: plan.arena,
+        arena_len: plan.arena_len,
+        ..*record
+    };
+    if !note(index, &record) {
+        return Err(damaged());
+    }
+    archive_others(lo, hi, None);
+    forget_places();
+    libraries::set_loaded(library, true);
+    let patched = text::patch(&library.module);
+    if let Err(errno) = patched {
+        libraries::set_loaded(library, false);
+        set_state(index, Load::Refused);
+        return Err(failed(errno));
+    }
+    set_state(index, Load::Hooked);
+    Ok(())
+}
+
+/// Marks the keys of the calls of unloaded libraries that were at these addresses, except for the one with index `but`.
+fn archive_others(lo: u64, hi: u64, but: Option<u32>) {
+    for index in (0..libraries::used()).filter(|&index| Some(index) != but) {
+        let Some(library) = libraries::get(index) else { continue };
+        if !library.is_loaded() && !library.is_archived() && library.overlaps(lo, hi) {
+            let (lo, hi) = library.extent();
+            archive::store(Agent::get(), index, lo, hi);
+            library.set_archived(true);
+            set_state(index, Load::Archived);
+        }
+    }
+}
+
+/// Forgets what is known of return addresses, because other code may have come to their places.
+fn forget_places() {
+    sites::forget();
+    objects::forget();
+}
+
+/// Returns the addresses of the slow paths for libraries' thunks.
+fn gates() -> ArenaHeader {
+    ArenaHeader {
+        miss: gate::gpi_library_miss as *const () as u64,
+        miss_entry: gate::gpi_library_miss_entry as *const () as u64,
+        window: gate::gpi_library_window as *const () as u64,
+        exit: gate::gpi_library_exit as *const () as u64,
+        tail: gate::gpi_library_tail as *const () as u64,
+        shadows: cells::table(),
+        backtrace: backtraces::gpi_backtrace as *const () as u64,
+        land: landings::gpi_land as *const () as u64,
+    }
+}
+
+/// Returns the offset of the library slots in a thread block.
+fn slots_start() -> u32 {
+    crate::hot::thread_blocks::library_slots(Agent::get()) as u32
+}
+
+/// Asks the injector. Returns `None` if there is no answer.
+fn ask(question: &Question, file: i32) -> Option<(Answer, Option<i32>)> {
+    /// This is longer than planning takes.
+    const PATIENCE_MS: u64 = 60_000;
+    let socket = run::tell_from(PLACE.get(), question.as_bytes(), file)?;
+    let mut bytes = [0; size_of::<Answer>()];
+    let received = if files::wait_readable(socket, PATIENCE_MS) {
+        files::receive_with(socket, &mut bytes).ok()
+    } else {
+        None
+    };
+    files::close(socket);
+    let (len, plan) = received?;
+    if len != bytes.len() {
+        plan.into_iter().for_each(files::close);
+        return None;
+    }
+    Some((Answer::read_from_bytes(&bytes).ok()?, plan))
+}
+
+/// Returns the entry of the region file for a library.
+fn entry(index: u32) -> Option<LoadRef> {
+    let agent = Agent::get();
+    if agent.orders.loads_offset == 0 || index as usize >= LOADS_MAX {
+        return None;
+    }
+    let at = agent.region.address()
+        + agent.orders.loads_offset
+        + u64::from(index) * size_of::<LoadRecord>() as u64;
+    // SAFETY: the table is a part of the region file that is mapped as long as the process lives, and the index is less
+    // than its length. Only `LoadRef` accesses it while the process runs.
+    Some(unsafe { LoadRef::new(NonNull::new(at as *mut LoadRecord)?) })
+}
+
+/// Writes what is known of a library to the region file, but for its state. Returns `false` if there is no room.
+fn note(index: u32, record: &LoadRecord) -> bool {
+    let Some(entry) = entry(index) else { return false };
+    if memory::populate(entry.address() & !4095, 4096).is_err() {
+        return false;
+    }
+    entry.plan().store(record.plan, Ordering::Relaxed);
+    entry.first_function().store(record.first_function, Ordering::Relaxed);
+    entry.functions().store(record.functions, Ordering::Relaxed);
+    entry.first_slot().store(record.first_slot, Ordering::Relaxed);
+    entry.slot_bytes().store(record.slot_bytes, Ordering::Relaxed);
+    entry.bias().store(record.bias, Ordering::Relaxed);
+    entry.lo().store(record.lo, Ordering::Relaxed);
+    entry.hi().store(record.hi, Ordering::Relaxed);
+    entry.arena().store(record.arena, Ordering::Relaxed);
+    entry.arena_len().store(record.arena_len, Ordering::Relaxed);
+    true
+}
+
+fn set_state(index: u32, state: Load) {
+    if let Some(entry) = entry(index) {
+        entry.state().store(state.code().0, Ordering::Release);
+    }
+}
+
+/// Redirects the function that the dynamic linker calls after a change. It is empty, so it need not run.
+fn redirect(dynamic_linker: u64) {
+    const LEN: usize = 5;
+    /// ret, in some builds after endbr64; then padding up to the next function, which begins at a multiple of 16.
+    const RET: u8 = 0xc3;
+    const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
+    let function = lookup::change_notice(dynamic_linker);
+    let (lo, hi) = lookup::text_around(dynamic_linker, function);
+    if function == 0
+        || function < lo
+        || function + 16 > hi
+        || !function.is_multiple_of(16)
+        || !memory::may_make_code()
+    {
+        return;
+    }
+    // SAFETY: the bytes are in the dynamic linker's text, which is mapped.
+    let code = unsafe { *(function as *const [u8; 16]) };
+    let empty = code[0] == RET || code[..4] == ENDBR64 && code[4] == RET;
+    let stub = gpi_changed as *const () as u64;
+    let Ok(distance) = i32::try_from(stub.wrapping_sub(function + LEN as u64) as i64) else { return };
+    if !empty {
+        return;
+    }
+    let page = function & !4095;
+    // SAFETY: the pages are the dynamic linker's own, and no other thread runs. This thread runs the dynamic linker's code
+    // again only afterwards.
+    unsafe {
+        if memory::mprotect(page, 4096, memory::PROT_READ | memory::PROT_WRITE).is_ok() {
+            let mut jump = [0xe9, 0, 0, 0, 0];
+            jump[1..].copy_from_slice(&distance.to_le_bytes());
+            core::ptr::copy_nonoverlapping(jump.as_ptr(), function as *mut u8, LEN);
+        }
+        let _ = memory::mprotect(page, 4096, memory::PROT_READ | memory::PROT_EXEC);
+    }
+}
+
+#[cfg(not(test))]
+core::arch::global_asm!(
+    ".text",
+    ".hidden gpi_changed",
+    ".globl gpi_changed",
+    ".p2align 4",
+    ".type gpi_changed, @function",
+    // The dynamic linker calls this in place of an empty function, so every register is preserved.
+    "gpi_changed:",
+    ".cfi_startproc",
+    "push rbp",
+    ".cfi_adjust_cfa_offset 8",
+    ".cfi_rel_offset rbp, 0",
+    "mov rbp, rsp",
+    ".cfi_def_cfa_register rbp",
+    "push rax",
+    "push rcx",
+    "push rdx",
+    "push rsi",
+    "push rdi",
+    "push r8",
+    "push r9",
+    "push r10",
+    "push r11",
+    "and rsp, -16",
+    save_vectors!(),
+    "call {changed}",
+    restore_vectors!(),
+    "lea rsp, [rbp-72]",
+    "pop r11",
+    "pop r10",
+    "pop r9",
+    "pop r8",
+    "pop rdi",
+    "pop rsi",
+    "pop rdx",
+    "pop rcx",
+    "pop rax",
+    "pop rbp",
+    ".cfi_def_cfa rsp, 8",
+    "ret",
+    ".cfi_endproc",
+    ".size gpi_changed, . - gpi_changed",
+    changed = sym changed,
+);
+
+#[cfg(not(test))]
+unsafe extern "C" {
+    fn gpi_changed();
+}
+
+#[cfg(test)]
+fn gpi_changed() {}

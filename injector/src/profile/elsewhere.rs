@@ -1,0 +1,115 @@
+//! Finds out to which code samples outside of the program belong: to libraries that are hooked, or by the names of
+//! functions to other files.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+use std::sync::Arc;
+
+use gprofinject_image::Image;
+use gprofinject_image::debug::DebugFile;
+use gprofinject_image::headers::ExecutableSegment;
+
+use crate::os::sys;
+use crate::profile::model::{Named, Profile};
+use crate::profile::space::Space;
+
+/// The length in bytes above which a file is not read for its names.
+const LONGEST: u64 = 1 << 30;
+
+/// Distributes the samples of a process. `space` is its address space, if it was hooked.
+pub(crate) fn distribute(profile: &mut Profile, space: Option<&Space>) {
+    let Some(program) = profile.modules.first() else { return };
+    let elsewhere = program.samples.elsewhere.clone();
+    for (&address, &count) in &elsewhere.memory {
+        if let Some(place) = space.and_then(|space| space.in_arena(address))
+            && let Some(module) = profile.modules.get_mut(place.module as usize)
+        {
+            module.samples.add_many(place.address, count);
+        }
+    }
+    let mut names = Names::default();
+    let mut named: BTreeMap<(String, String), u64> = BTreeMap::new();
+    for ((file, offset), &count) in &elsewhere.files {
+        let is_it = |path: &Path| path == Path::new(&**file);
+        let library =
+            profile.modules.iter_mut().find(|m| m.library.is_some_and(|library| is_it(&library.binary)));
+        if let Some(module) = library {
+            let address = link_address(&module.program.subject.code, *offset);
+            if address.is_some_and(|address| module.samples.add_many(address, count)) {
+                continue;
+            }
+        }
+        let sum = named.entry((file_name(file).to_owned(), names.function(file, *offset))).or_default();
+        *sum = sum.saturating_add(count);
+    }
+    let entries = named.into_iter();
+    profile.named =
+        entries.map(|((module, function), samples)| Named { module, function, samples }).collect();
+}
+
+/// Returns the link address of the code at an offset of a file.
+fn link_address(code: &[ExecutableSegment], offset: u64) -> Option<u64> {
+    let segment =
+        code.iter().find(|segment| offset >= segment.offset && offset - segment.offset < segment.len)?;
+    Some(segment.address + (offset - segment.offset))
+}
+
+fn file_name(path: &str) -> &str {
+    path.rsplit('/').next().filter(|name| !name.is_empty()).unwrap_or(path)
+}
+
+/// The functions of the files in which samples are.
+#[derive(Default)]
+struct Names {
+    files: HashMap<Arc<str>, Option<Functions>>,
+}
+
+/// The functions of a file, with what they are read from.
+struct Functions {
+    code: Vec<ExecutableSegment>,
+    /// Address, size and name, sorted by address.
+    list: Vec<(u64, u64, String)>,
+}
+
+impl Names {
+    /// Returns the name of the function at an offset of a file, or the offset if no name is known.
+    fn function(&mut self, file: &Arc<str>, offset: u64) -> String {
+        let functions = self.files.entry(Arc::clone(file)).or_insert_with(|| Functions::read(file));
+        let known = functions.as_ref().and_then(|functions| functions.at(offset));
+        known.unwrap_or_else(|| match file.starts_with('/') {
+            true => format!("{}+{offset:#x}", file_name(file)),
+            // The kernel's own names, such as [vdso], and //anon for memory without a file.
+            false if file.starts_with("//") => "[memory]".to_owned(),
+            false => file.to_string(),
+        })
+    }
+}
+
+impl Functions {
+    /// Reads a file that the process has mapped. Of another user's files, nothing is read: that user could replace one by
+    /// any other.
+    fn read(file: &str) -> Option<Functions> {
+        let path = Some(Path::new(file)).filter(|path| path.is_absolute())?;
+        let opened = sys::open_regular(path).ok()?;
+        if !sys::is_trusted_owner(&opened) {
+            return None;
+        }
+        let bytes = sys::read_whole(&opened, LONGEST).ok()?;
+        let debug: Option<DebugFile> = gprofinject_image::debug::debug_files(path, &bytes).next();
+        let image = Image::read_library(&bytes, debug.as_ref().map(|file| file.bytes.as_slice())).ok()?;
+        let code = match gprofinject_image::headers::read(&bytes) {
+            gprofinject_image::headers::Header::Ours(program) => program.code,
+            _ => return None,
+        };
+        let name = |name: &str| if name.is_empty() { None } else { Some(name.to_owned()) };
+        let list = image.functions.iter().filter_map(|f| Some((f.address, f.size, name(f.name)?)));
+        Some(Functions { code, list: list.collect() })
+    }
+
+    fn at(&self, offset: u64) -> Option<String> {
+        let address = link_address(&self.code, offset)?;
+        let after = self.list.partition_point(|(start, ..)| *start <= address);
+        let (start, size, name) = self.list.get(after.checked_sub(1)?)?;
+        (address - start < (*size).max(1)).then(|| name.clone())
+    }
+}

@@ -1,0 +1,250 @@
+//! The address space of a process, as far as its calls are counted: the program, and the libraries that were hooked.
+//!
+//! Function numbers and keys, which agents write, enter; places leave, which consist of a module and a link address.
+
+use std::ops::Range;
+
+use gmon::Arc;
+use gprofinject_abi::plan::LIBRARIES;
+use gprofinject_abi::region::{
+    CALLER, Load, LoadRecord, NO_FUNCTION, OWN, RETURN_ADDRESS, ROOT, SITE, Slot, TAIL, TWICE, is_archived,
+};
+
+use crate::profile::falls;
+use crate::profile::model::{self, ModuleIndex, PROGRAM, Place, Profile};
+use crate::program::library::Libraries;
+use crate::program::planned::Planned;
+use crate::store::region::read::Counter;
+
+/// The hooked modules of a process.
+pub(crate) struct Space {
+    pub(crate) program: &'static Planned<'static, 'static>,
+    /// Runtime address minus link address of the program.
+    bias: u64,
+    /// The libraries, in the order of their function numbers.
+    loads: Vec<Loaded>,
+}
+
+/// A library at the place where a process has loaded it.
+struct Loaded {
+    /// Its index in the process's table.
+    index: u32,
+    module: ModuleIndex,
+    planned: &'static Planned<'static, 'static>,
+    at: LoadRecord,
+}
+
+/// What a counter says.
+pub(crate) struct Counted {
+    /// The arc with the true caller.
+    pub(crate) whole: Option<model::Arc>,
+    /// The arc in the program's own view.
+    pub(crate) own: Option<Arc>,
+}
+
+impl Space {
+    /// Returns the address space of the process of a profile, to which the modules of its libraries are added. `loads` are
+    /// the entries of its region file, and `bias` is the program's.
+    pub(crate) fn new(
+        profile: &mut Profile,
+        libraries: &Libraries,
+        bias: u64,
+        loads: &[(u32, LoadRecord)],
+    ) -> Space {
+        let program = profile.modules[PROGRAM as usize].program;
+        let loads = loads.iter().filter_map(|&(index, at)| {
+            let library = libraries.get(at.plan)?;
+            let functions = library.planned.plan.as_ref().map_or(0, |plan| plan.records.len());
+            // The process can write to its table.
+            let is_it = at.first_function >= LIBRARIES && at.functions as usize == functions;
+            is_it.then(|| Loaded { index, module: profile.module_of(library), planned: library.planned, at })
+        });
+        Space { program, bias, loads: loads.collect() }
+    }
+
+    /// Returns the byte ranges of home slots in a thread's counters, sorted, each with the number of its function.
+    pub(crate) fn slot_owners(&self) -> Vec<(Range<u64>, u32)> {
+        let records = |planned: &'static Planned<'static, 'static>| {
+            planned.plan.iter().flat_map(|plan| &plan.records).zip(0_u32..)
+        };
+        let range = |slots: u64, count: u32| slots..slots + u64::from(count) * size_of::<Slot>() as u64;
+        let own = records(self.program)
+            .map(|(record, number)| (range(record.slots.into(), record.slot_count), number));
+        let of_libraries = self.loads.iter().flat_map(|load| {
+            let start = |slots: u32| {
+                u64::from(load.at.first_slot)
+                    + u64::from(slots).saturating_sub(gprofinject_abi::region::SLOTS)
+            };
+            records(load.planned).map(move |(record, number)| {
+                (range(start(record.slots), record.slot_count), load.at.first_function + number)
+            })
+        });
+        let mut owners: Vec<_> = own.chain(of_libraries).collect();
+        owners.sort_unstable_by_key(|(range, _)| range.start);
+        owners
+    }
+
+    fn load_of(&self, function: u32) -> Option<&Loaded> {
+        let after = self.loads.partition_point(|load| load.at.first_function <= function);
+        let load = self.loads.get(after.checked_sub(1)?)?;
+        (function - load.at.first_function < load.at.functions).then_some(load)
+    }
+
+    /// Returns the entry of a hooked function.
+    fn entry(&self, function: u32) -> Option<Place> {
+        if function < LIBRARIES {
+            return Some(Place { module: PROGRAM, address: self.program.entry(function)? });
+        }
+        let load = self.load_of(function)?;
+        let address = load.planned.entry(function - load.at.first_function)?;
+        Some(Place { module: load.module, address })
+    }
+
+    /// Returns the address of the call that has left this runtime return address.
+    fn caller(&self, return_address: u64) -> Option<Place> {
+        if let Some(address) = self.program.caller(return_address.wrapping_sub(self.bias)) {
+            return Some(Place { module: PROGRAM, address });
+        }
+        let is_inside = |load: &&Loaded| {
+            // The keys of archived ones name the library.
+            return_address > load.at.lo
+                && return_address <= load.at.hi
+                && load.at.state.get() != Some(Load::Archived)
+        };
+        self.caller_in(self.loads.iter().find(is_inside)?, return_address)
+    }
+
+    /// Returns the address of the call in an archived key; see [`ARCHIVED`](gprofinject_abi::region::ARCHIVED).
+    fn archived(&self, index: u32, key: u64) -> Option<Place> {
+        let load = self.loads.iter().find(|load| load.index == index)?;
+        self.caller_in(load, key & RETURN_ADDRESS)
+    }
+
+    fn caller_in(&self, load: &Loaded, return_address: u64) -> Option<Place> {
+        let address = load.planned.caller(return_address.wrapping_sub(load.at.bias))?;
+        Some(Place { module: load.module, address })
+    }
+
+    /// Returns the place of a runtime address in the arena of a library.
+    pub(crate) fn in_arena(&self, address: u64) -> Option<Place> {
+        let offset =
+            |load: &Loaded| address.checked_sub(load.at.arena).filter(|offset| *offset < load.at.arena_len);
+        self.loads.iter().find_map(|load| {
+            let address = load.planned.shape.arena.wrapping_add(offset(load)?);
+            Some(Place { module: load.module, address })
+        })
+    }
+
+    /// Returns the place from which a tail call comes: that of the only jump that can have made it, otherwise the
+    /// caller's entry.
+    fn tail_caller(&self, caller: u32, callee: u32) -> Option<Place> {
+        let entry = self.entry(caller)?;
+        if caller < LIBRARIES && callee < LIBRARIES {
+            let address = self.program.tail_caller(caller, callee)?;
+            return Some(Place { module: PROGRAM, address });
+        }
+        let load = self.load_of(caller);
+        let site = load
+            .filter(|load| callee.wrapping_sub(load.at.first_function) < load.at.functions)
+            .and_then(|load| {
+                let first = load.at.first_function;
+                load.planned.tail_caller(caller - first, callee - first)
+            });
+        Some(Place { address: site.unwrap_or(entry.address), ..entry })
+    }
+
+    /// Returns what a counter says. There is nothing if no module has a function of the counter's number, because the
+    /// program has overwritten the counter, and if the counted event was not a call.
+    pub(crate) fn counted(&self, counter: &Counter) -> Counted {
+        const NOTHING: Counted = Counted { whole: None, own: None };
+        let Counter { function, key, count } = *counter;
+        let Some(to) = self.entry(function) else { return NOTHING };
+        if self.is_fall(counter, to) {
+            return NOTHING;
+        }
+        let is_own = key & OWN != 0 && key & SITE == 0 && key != ROOT;
+        let key = if is_own { key & !OWN } else { key };
+        let number = (key & !(CALLER | TAIL)) as u32;
+        let known = match key {
+            ROOT => None,
+            key if key & CALLER != 0 => {
+                Some(number).filter(|&n| n != NO_FUNCTION).and_then(|n| self.entry(n))
+            }
+            key if key & TAIL != 0 => self.tail_caller(number, function),
+            key if key & SITE != 0 => self.site(function, key & !SITE),
+            key => match is_archived(key) {
+                Some(index) => self.archived(index, key),
+                None => self.caller(key & !TWICE),
+            },
+        };
+        let root = Place { module: PROGRAM, address: self.program.root() };
+        let is_of_program = to.module == PROGRAM;
+        // A caller in the program, or none, is the same in both views.
+        let is_in_both = is_of_program && known.is_none_or(|from| from.module == PROGRAM);
+        let own = (is_of_program && (is_own || is_in_both)).then(|| {
+            let from = known.filter(|from| from.module == PROGRAM).unwrap_or(root);
+            Arc { from: from.address, to: to.address, count }
+        });
+        let whole = (!is_own).then(|| {
+            let from = known.unwrap_or(if is_of_program { root } else { Place::NOWHERE });
+            model::Arc { from, to, count }
+        });
+        Counted { whole, own }
+    }
+
+    /// Returns the place of a jump to a function, by the address in a key.
+    fn site(&self, function: u32, address: u64) -> Option<Place> {
+        if function < LIBRARIES {
+            return Some(Place { module: PROGRAM, address });
+        }
+        let load = self.load_of(function)?;
+        Some(Place { module: load.module, address: address.wrapping_sub(load.at.bias) })
+    }
+
+    /// Whether a counter has counted how often control ran on into a function.
+    fn is_fall(&self, counter: &Counter, to: Place) -> bool {
+        if counter.function < LIBRARIES {
+            return falls::is_one(counter, to.address, self.program, self.bias);
+        }
+        let Some(load) = self.load_of(counter.function) else { return false };
+        let first = load.at.first_function;
+        let is_tail = counter.key & (CALLER | TAIL) == TAIL;
+        let key = match (counter.key & !TAIL) as u32 {
+            // The jump came from another module.
+            number if is_tail && number.wrapping_sub(first) >= load.at.functions => return false,
+            number if is_tail => TAIL | u64::from(number - first),
+            _ => counter.key,
+        };
+        let local = Counter { function: counter.function - first, key, count: counter.count };
+        falls::is_one(&local, to.address, load.planned, load.at.bias)
+    }
+
+    /// Removes from arcs what [`falls::without`] removes, in each module. The arcs are sorted.
+    pub(crate) fn without_falls(&self, arcs: Vec<model::Arc>) -> Vec<model::Arc> {
+        let modules = [(PROGRAM, self.program)].into_iter();
+        let modules: Vec<_> =
+            modules.chain(self.loads.iter().map(|load| (load.module, load.planned))).collect();
+        if modules.iter().all(|(_, planned)| planned.hooks() != "entry") {
+            return arcs;
+        }
+        let mut done = Vec::with_capacity(arcs.len());
+        let mut left = arcs;
+        for (module, planned) in modules {
+            let is_inside = |arc: &model::Arc| arc.from.module == module && arc.to.module == module;
+            let (inside, rest): (Vec<_>, Vec<_>) = left.into_iter().partition(is_inside);
+            left = rest;
+            let plain =
+                inside.iter().map(|arc| Arc { from: arc.from.address, to: arc.to.address, count: arc.count });
+            let place = |address| Place { module, address };
+            let without = falls::without(plain.collect(), planned);
+            done.extend(without.into_iter().map(|arc| model::Arc {
+                from: place(arc.from),
+                to: place(arc.to),
+                count: arc.count,
+            }));
+        }
+        done.extend(left);
+        done.sort_unstable();
+        done
+    }
+}

@@ -1,0 +1,194 @@
+//! The view of the whole process: one call graph of the program and its libraries, for gprof.
+//!
+//! A gmon.out has the addresses of one file, and gprof reads names from one file. Therefore this view is a pair of files.
+//! The first is an ELF file that contains nothing but symbols, one for each function with counts or samples, at addresses
+//! that are made up. The second is a gmon.out with these addresses. Functions do not share bins of the histogram there,
+//! names that gprof would leave out do not occur, and functions of the same name in two modules are told apart.
+
+mod names;
+mod symbols;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use gmon::{Arc, Format, HistogramBuilder};
+use gprofinject_image::FunctionKind;
+
+use crate::profile::collect::summed;
+use crate::profile::model::{Module, ModuleIndex, NOWHERE, Place, Profile};
+use crate::profile::whole::names::Name;
+use crate::store::output::Output;
+
+/// The two files.
+pub(crate) struct Whole {
+    /// The ELF file with the symbols.
+    pub(crate) symbols: Vec<u8>,
+    /// The gmon.out.
+    pub(crate) gmon: Vec<u8>,
+}
+
+impl Whole {
+    /// Writes the files beside a profile, and returns their names in the order in which gprof takes them. If the profile
+    /// went to a pipe or a descriptor, nothing is written.
+    ///
+    /// # Errors
+    /// They cannot be written.
+    pub(crate) fn write(&self, output: &Output, profile: &Path) -> Result<Option<[PathBuf; 2]>> {
+        if output.is_stream() {
+            return Ok(None);
+        }
+        let symbols = output.write_beside(profile, "syms", &self.symbols)?;
+        Ok(Some([symbols, output.write_beside(profile, "whole", &self.gmon)?]))
+    }
+}
+
+/// A function of the view: that at a link address of a module, or code without one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Item {
+    Function(ModuleIndex, u64),
+    /// Code that no function contains, at this link address.
+    Code(ModuleIndex, u64),
+    /// Callers that are not known: code that is not hooked, while no hooked function was running.
+    Outside,
+    /// Samples elsewhere: in code that is not hooked and whose functions are not known.
+    Elsewhere,
+    /// A function that is not hooked, by its index in [`Profile::named`].
+    Named(usize),
+}
+
+/// The name of the callers that are not known.
+const OUTSIDE: &str = "[outside]";
+/// The name of the code in which samples are that belong to no module.
+const ELSEWHERE: &str = "[elsewhere]";
+
+/// The address of the first function. Every function begins at a multiple of [`ALIGN`], and has room for its size.
+const FIRST: u64 = 0x10_0000;
+const ALIGN: u64 = 16;
+/// The greatest room of one function, so that a damaged size does not use up the addresses.
+const LARGEST: u64 = 1 << 28;
+
+/// Returns the view of a process.
+///
+/// # Errors
+/// The files cannot be represented.
+pub(crate) fn encode(profile: &Profile) -> Result<Whole> {
+    let mut items: BTreeMap<Item, u64> = BTreeMap::new();
+    let mut samples: BTreeMap<(Item, u64), u64> = BTreeMap::new();
+    let mut elsewhere = profile.modules.first().map_or(0, |program| program.samples.outside);
+    for (index, named) in profile.named.iter().enumerate() {
+        samples.insert((Item::Named(index), 0), named.samples);
+        elsewhere = elsewhere.saturating_sub(named.samples);
+    }
+    for (index, module) in (0..).zip(&profile.modules) {
+        if module.library.is_some() {
+            // The program's samples outside of it include those in libraries.
+            elsewhere = elsewhere.saturating_sub(module.samples.inside());
+        }
+        for (place, count) in module.samples.places() {
+            let Some(address) = module.program.text_address(place) else {
+                elsewhere = elsewhere.saturating_add(count);
+                continue;
+            };
+            let (item, offset) = item(profile, Place { module: index, address });
+            let sum = samples.entry((item, offset)).or_default();
+            *sum = sum.saturating_add(count);
+        }
+    }
+    if elsewhere > 0 {
+        samples.insert((Item::Elsewhere, 0), elsewhere);
+    }
+    let arcs: Vec<_> =
+        profile.arcs.iter().map(|arc| (item(profile, arc.from), item(profile, arc.to), arc.count)).collect();
+    for &(item, offset) in samples.keys().chain(arcs.iter().flat_map(|(from, to, _)| [from, to])) {
+        let reach = items.entry(item).or_default();
+        *reach = (*reach).max(offset + 1);
+    }
+
+    // Addresses are given out in the order of modules and addresses.
+    let mut next = FIRST;
+    for (item, reach) in &mut items {
+        let room = size(profile, *item).max(*reach).clamp(1, LARGEST);
+        *reach = next;
+        next += room.next_multiple_of(ALIGN);
+    }
+    let place =
+        |(item, offset): (Item, u64)| items.get(&item).map_or(next, |start| start + offset.min(LARGEST - 1));
+
+    let names: Vec<Name> = items.keys().map(|&item| name(profile, item)).collect();
+    let names = names::told_apart(&names);
+    let starts = items.values().copied();
+    let symbols = symbols::encode(starts.clone().zip(names.iter().map(String::as_str)), next)
+        .context("the symbols cannot be written")?;
+
+    let mut builder = HistogramBuilder::new(FIRST..next, profile.rate).functions(starts);
+    samples.iter().for_each(|(&at, &count)| builder.add(place(at), count));
+    let mut written = gmon::Profile::new(Format::LITTLE_64);
+    written.arcs = summed(
+        arcs.into_iter().map(|(from, to, count)| Arc { from: place(from), to: place(to), count }).collect(),
+    );
+    if profile.rate > 0 {
+        written.histograms = builder.build().histograms;
+    }
+    crate::profile::gmon_out::fit(&mut written);
+    let mut gmon = Vec::new();
+    gmon::write(&written, &mut gmon).context("the profile does not fit into a gmon.out")?;
+    Ok(Whole { symbols, gmon })
+}
+
+fn module(profile: &Profile, index: ModuleIndex) -> Option<&Module> {
+    profile.modules.get(index as usize)
+}
+
+/// Returns the item to which a place belongs, and the offset in it.
+fn item(profile: &Profile, place: Place) -> (Item, u64) {
+    if place.module == NOWHERE {
+        return (Item::Outside, 0);
+    }
+    let planned = module(profile, place.module).map(|module| module.program);
+    let function = planned.and_then(|planned| {
+        let function = planned.function_at(place.address)?;
+        let offset = place.address - function.address;
+        Some(match function.kind {
+            // A cold part is a part of its function; its own addresses are after those of the function.
+            FunctionKind::Cold(Some(parent)) => {
+                let parent = planned.subject.functions().get(parent)?;
+                (parent.address, parent.size + offset)
+            }
+            _ => (function.address, offset),
+        })
+    });
+    match function {
+        Some((start, offset)) => (Item::Function(place.module, start), offset),
+        None => (Item::Code(place.module, place.address), 0),
+    }
+}
+
+fn size(profile: &Profile, item: Item) -> u64 {
+    let Item::Function(index, address) = item else { return 1 };
+    let function = module(profile, index).and_then(|module| module.program.function_at(address));
+    function.map_or(1, |function| function.size)
+}
+
+fn name(profile: &Profile, item: Item) -> Name<'_> {
+    match item {
+        Item::Outside => Name { function: OUTSIDE.into(), module: "" },
+        Item::Elsewhere => Name { function: ELSEWHERE.into(), module: "" },
+        Item::Named(index) => match profile.named.get(index) {
+            Some(named) => Name { function: named.function.as_str().into(), module: &named.module },
+            None => Name { function: ELSEWHERE.into(), module: "" },
+        },
+        Item::Code(index, address) | Item::Function(index, address) => {
+            let Some(module) = module(profile, index) else {
+                return Name { function: OUTSIDE.into(), module: "" };
+            };
+            let file = profile.name_of(module);
+            let known = module.program.function_at(address).filter(|_| matches!(item, Item::Function(..)));
+            let function = match known.filter(|function| !function.name.is_empty()) {
+                Some(function) => function.name.into(),
+                None => format!("{file}+{address:#x}").into(),
+            };
+            Name { function, module: file }
+        }
+    }
+}

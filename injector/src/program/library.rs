@@ -1,0 +1,138 @@
+//! The shared libraries of a run, each planned once, however many processes load it.
+
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use gprofinject_abi::ask::Question;
+use gprofinject_abi::plan::LIBRARIES;
+use gprofinject_plan::Placement;
+
+use crate::os::proc;
+use crate::program::planned::Planned;
+use crate::program::planner::Planner;
+use crate::program::profilee::{Identity, identity};
+
+/// The greatest number of libraries of a run. A process can name any number of files.
+const MOST: usize = 4096;
+
+/// A library. It lives as long as the injector.
+pub(crate) struct Library {
+    /// The number of its plan.
+    pub(crate) number: u32,
+    pub(crate) binary: PathBuf,
+    pub(crate) planned: &'static Planned<'static, 'static>,
+}
+
+impl Library {
+    /// The name of its file.
+    pub(crate) fn name(&self) -> &str {
+        self.binary.file_name().and_then(OsStr::to_str).unwrap_or("library")
+    }
+}
+
+/// All libraries of a run.
+#[derive(Default)]
+pub(crate) struct Libraries {
+    /// By number; `None` for one that `--recover` cannot read any more.
+    all: Vec<Option<&'static Library>>,
+    /// The libraries by their files; for those that are not hooked, the reason.
+    known: HashMap<Identity, Result<&'static Library, String>>,
+}
+
+impl Libraries {
+    /// Returns a library by the number of its plan.
+    pub(crate) fn get(&self, number: u32) -> Option<&'static Library> {
+        self.all.get(number as usize).copied().flatten()
+    }
+
+    /// Plans the libraries of an earlier run again, with the same numbers.
+    pub(crate) fn again(paths: &[PathBuf], planner: &Planner) -> Libraries {
+        let mut libraries = Libraries::default();
+        for path in paths.iter().take(MOST) {
+            if libraries.at(path, path, planner).is_err() {
+                libraries.all.push(None);
+            }
+        }
+        libraries
+    }
+
+    /// Returns the library in a file that can be read at `path` now, and that messages call `binary`.
+    ///
+    /// # Errors
+    /// It is not hooked, for this reason.
+    pub(crate) fn at(
+        &mut self,
+        path: &Path,
+        binary: &Path,
+        planner: &Planner,
+    ) -> Result<&'static Library, String> {
+        let identity = identity(path).ok_or("it cannot be read")?;
+        if let Some(known) = self.known.get(&identity) {
+            return known.clone();
+        }
+        let made = self.make(path, binary, planner).map_err(|why| format!("{}: {why}", binary.display()));
+        if self.known.len() < MOST {
+            self.known.insert(identity, made.clone());
+        }
+        made
+    }
+
+    fn make(&mut self, path: &Path, binary: &Path, planner: &Planner) -> Result<&'static Library, String> {
+        if self.all.len() >= MOST {
+            return Err("there are too many libraries".to_owned());
+        }
+        let subject = planner.library_subject(path);
+        if let Some(why) = &subject.unhookable {
+            return Err(why.clone());
+        }
+        let planned: &'static Planned = Box::leak(Box::new(planner.library(subject, binary)));
+        planner.keep(planned);
+        if planned.hooked() == 0 {
+            return Err("none of its functions can be hooked".to_owned());
+        }
+        let number = self.all.len() as u32;
+        let library: &'static Library =
+            Box::leak(Box::new(Library { number, binary: binary.to_owned(), planned }));
+        self.all.push(Some(library));
+        Ok(library)
+    }
+}
+
+/// Returns the bytes of the plan file for a library at the places that a process offers, and the bytes of its home
+/// slots. Returns `None` if the library does not fit there.
+pub(crate) fn placed(library: &Library, question: &Question) -> Option<(Vec<u8>, u32)> {
+    const PAGE: u64 = 4096;
+    let plan = library.planned.plan.as_ref()?;
+    let arena_end = question.free.checked_add(plan.arena_len)?;
+    let slot_bytes = u32::try_from(plan.slot_bytes).ok()?;
+    let slots_end = question.first_slot.checked_add(slot_bytes)?;
+    let is_aligned = question.free.is_multiple_of(PAGE)
+        && question.arenas.is_multiple_of(PAGE)
+        && question.bias.is_multiple_of(PAGE);
+    let fits = is_aligned
+        && question.free >= question.arenas
+        && arena_end <= question.end
+        && slots_end <= question.slots_end
+        && question.first_function >= LIBRARIES;
+    if !fits {
+        return None;
+    }
+    let placement = Placement {
+        bias: question.bias,
+        arena: question.free,
+        records_base: question.arenas,
+        first_function: question.first_function,
+        first_slot: question.first_slot,
+        first_tail: question.first_tail,
+    };
+    Some((plan.placed(&placement)?, slot_bytes))
+}
+
+/// Whether a file is the one from which a process has mapped the page at an address.
+pub(crate) fn is_mapped_at(pid: i32, address: u64, file: &std::fs::Metadata) -> bool {
+    let mappings = proc::mappings(pid).unwrap_or_default();
+    let mapping = mappings.iter().find(|mapping| (mapping.lo..mapping.hi).contains(&address));
+    mapping.is_some_and(|mapping| mapping.inode == file.ino())
+}
