@@ -149,14 +149,28 @@ impl Track {
         Track { member, next: None, state: State::Before, early: Vec::new(), maps: Vec::new() }
     }
 
-    /// Adds a mapping, which replaces what was there.
+    /// Adds a mapping, which replaces what was there. Of a mapping that it covers in part the rest stays: the kernel
+    /// also reports the pages that mprotect(2) makes executable.
     fn map(&mut self, new: Mapped) {
         /// More mappings of code than a process plausibly has.
         const MOST: usize = 1 << 14;
-        self.maps.retain(|old| old.end <= new.start || old.start >= new.end);
-        if self.maps.len() < MOST && new.start < new.end {
-            let at = self.maps.partition_point(|old| old.start < new.start);
-            self.maps.insert(at, new);
+        if new.start >= new.end {
+            return;
+        }
+        let first = self.maps.partition_point(|old| old.end <= new.start);
+        let last = self.maps.partition_point(|old| old.start < new.end);
+        let mut pieces = Vec::with_capacity(3);
+        if let Some(old) = self.maps.get(first).filter(|old| old.start < new.start) {
+            pieces.push(Mapped { end: new.start, ..old.clone() });
+        }
+        let end = new.end;
+        pieces.push(new);
+        if let Some(old) = self.maps[first..last].last().filter(|old| old.end > end) {
+            let offset = old.offset.saturating_add(end - old.start);
+            pieces.push(Mapped { start: end, offset, ..old.clone() });
+        }
+        if self.maps.len() + pieces.len() <= MOST + (last - first) {
+            self.maps.splice(first..last, pieces);
         }
     }
 
@@ -393,6 +407,28 @@ mod tests {
         assert_eq!(bias(&code, 0x55_5000_3000, 0x1000, 0x1000), Some(0x55_5000_0000));
         assert_eq!(bias(&code, 0x55_5000_3000, 0x1000, 0x2000), None);
         assert_eq!(bias(&code, 0x3000, 0x1000, 0x1000), Some(0));
+    }
+
+    #[test]
+    fn a_mapping_replaces_only_what_it_covers() {
+        let mut track = Track::new(None);
+        let map = |start, end, offset, file: &str| Mapped { start, end, offset, file: file.into() };
+        track.map(map(0x1000, 0x9000, 0x400, "a"));
+        track.map(map(0xa000, 0xb000, 0, "b"));
+        track.map(map(0x3000, 0x4000, 0x2400, "a"));
+        track.map(map(0x8000, 0xa800, 0, "c"));
+        track.map(map(0x5000, 0x5000, 0, "empty"));
+        let found: Vec<_> = track.maps.iter().map(|m| (m.start, m.end, m.offset, &*m.file)).collect();
+        let expected = [
+            (0x1000, 0x3000, 0x400, "a"),
+            (0x3000, 0x4000, 0x2400, "a"),
+            (0x4000, 0x8000, 0x3400, "a"),
+            (0x8000, 0xa800, 0, "c"),
+            (0xa800, 0xb000, 0x800, "b"),
+        ];
+        assert_eq!(found, expected);
+        assert!(track.mapped(0x7fff).is_some_and(|map| map.offset == 0x3400));
+        assert!(track.mapped(0xb000).is_none());
     }
 
     #[test]
