@@ -3,10 +3,13 @@
 //! An ELF file enters; the lines of its addresses, or the bytes of its debug file, leave. This layer knows
 //! nothing of profiles beyond the build-id that they carry.
 
+mod embedded;
 mod files;
 mod lines;
+mod names;
 mod sections;
 
 pub use crate::debug::files::{DebugFile, debug_files};
 pub use crate::debug::lines::{FileIndex, Frame, Lines, LinesError, Location, Row};
+pub use crate::debug::names::file_with_names;
 pub use crate::debug::sections::SectionError;

@@ -6,7 +6,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 use gprofinject_image::Image;
-use gprofinject_image::debug::DebugFile;
 use gprofinject_image::headers::ExecutableSegment;
 
 use crate::os::sys;
@@ -95,7 +94,7 @@ impl Functions {
             return None;
         }
         let bytes = sys::read_whole(&opened, LONGEST).ok()?;
-        let debug: Option<DebugFile> = gprofinject_image::debug::debug_files(path, &bytes).next();
+        let debug = gprofinject_image::debug::file_with_names(path, &bytes);
         let image = Image::read_library(&bytes, debug.as_ref().map(|file| file.bytes.as_slice())).ok()?;
         let code = match gprofinject_image::headers::read(&bytes) {
             gprofinject_image::headers::Header::Ours(program) => program.code,

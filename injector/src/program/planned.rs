@@ -96,7 +96,7 @@ impl Planned<'_, '_> {
         let parse = |bytes: &[u8]| {
             gprofinject_image::gprof::parse(bytes).ok().filter(|program| !program.functions().is_empty())
         };
-        let read = || match self.subject.debug_file {
+        let read = || match self.subject.separate_file() {
             Some(file) => parse(&file.bytes),
             None => parse(self.subject.bytes),
         };

@@ -70,7 +70,7 @@ impl Profilee {
     /// it is a copy, which is kept beside the program's first profile.
     pub(crate) fn symbols_beside(&self, output: &Output, profile: &Path) -> (OsString, Option<String>) {
         let named = self.names_for_gprof();
-        if self.planned.subject.debug_file.is_some() || self.is_found_as(Path::new(&named)) {
+        if self.planned.subject.separate_file().is_some() || self.is_found_as(Path::new(&named)) {
             return (named, None);
         }
         let mut note = None;

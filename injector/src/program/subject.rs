@@ -51,7 +51,7 @@ pub(crate) struct Subject<'d> {
     pub(crate) image: Option<Image<'d>>,
     /// The bytes of the file.
     pub(crate) bytes: &'d [u8],
-    /// The separate file with the names of its functions, if the program itself has none.
+    /// The debug file with the names of its functions, if the program itself has none.
     pub(crate) debug_file: Option<&'d DebugFile>,
     /// The functions of a program without an image.
     functions: Vec<Function<'d>>,
@@ -103,13 +103,8 @@ impl Binary {
     }
 
     fn of(path: &Path, bytes: io::Result<Bytes>, hashed: bool) -> Binary {
-        let stripped = bytes.as_ref().is_ok_and(|bytes| symbols::is_stripped(bytes));
-        let mut files = bytes
-            .iter()
-            .filter(|_| stripped)
-            .flat_map(|bytes| gprofinject_image::debug::debug_files(path, bytes));
-        let debug_file = files.find(|file| !symbols::is_stripped(&file.bytes));
-        drop(files);
+        let names = |bytes: &Bytes| gprofinject_image::debug::file_with_names(path, bytes);
+        let debug_file = bytes.as_ref().ok().and_then(names);
         Binary {
             debug_file,
             bytes: bytes.map_err(|error| format!("it cannot be read ({})", sys::reason(&error))),
@@ -190,7 +185,7 @@ impl<'d> Subject<'d> {
     /// Whether gprof will find no names in the program.
     pub(crate) fn stripped(&self) -> bool {
         match &self.image {
-            Some(image) => !image.facts.has_symtab,
+            Some(image) => !image.facts.has_symtab || self.debug_file.is_some_and(|file| file.embedded),
             None => self.narrow && self.functions.is_empty(),
         }
     }
@@ -203,7 +198,12 @@ impl<'d> Subject<'d> {
 
     /// Returns the file in which gprof finds names: the program, by the name `shown`, or its debug file.
     pub(crate) fn names_for_gprof(&self, shown: &OsStr) -> OsString {
-        self.debug_file.map_or_else(|| shown.to_owned(), |file| file.path.clone().into())
+        self.separate_file().map_or_else(|| shown.to_owned(), |file| file.path.clone().into())
+    }
+
+    /// Returns the debug file that is a file of its own, which gprof can be given.
+    pub(crate) fn separate_file(&self) -> Option<&'d DebugFile> {
+        self.debug_file.filter(|file| !file.embedded)
     }
 
     /// Whether the agent library can be put into the program.

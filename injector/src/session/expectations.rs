@@ -33,14 +33,20 @@ pub(crate) fn say(planned: &Planned, program: &Program, settings: &Settings, sam
         )),
         _ => {}
     }
-    if planned.subject.stripped() {
+    if planned.subject.stripped() && planned.libraries.is_some() {
+        voice.note(format_args!(
+            "{shown} is stripped: its functions without names are shown by their addresses, unless its debug symbols \
+             are installed"
+        ));
+    } else if planned.subject.stripped() {
         voice.note(format_args!(
             "{shown} is stripped, and gprof needs symbols to show anything: install its debug symbols, or profile a \
              build with them"
         ));
     }
     if let Some(file) = planned.subject.debug_file {
-        voice
-            .detail(format_args!("{shown} is stripped; names of its functions from {}", file.path.display()));
+        let within = if file.embedded { "the .gnu_debugdata of " } else { "" };
+        let path = file.path.display();
+        voice.detail(format_args!("{shown} is stripped; names of its functions from {within}{path}"));
     }
 }

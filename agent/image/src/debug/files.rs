@@ -3,12 +3,14 @@
 //!
 //! Whoever makes a program decides what the program says about its debug file. So a name is only accepted as
 //! the name of a file, without folders; only regular files are opened; and a file counts only if its build-id
-//! is the program's, or if it has the checksum in the program's `.gnu_debuglink`.
+//! is the program's, or if it has the checksum in the program's `.gnu_debuglink`. The cache of debuginfod may be in
+//! a folder of somebody for whom root works; what is there counts only if this user or root has written it.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Component, Path, PathBuf};
 
 use object::Object;
@@ -19,27 +21,52 @@ const SYSTEM: &str = "/usr/lib/debug";
 /// The size in bytes above which a file is not read.
 const MAX_SIZE: u64 = 4 << 30;
 
-/// A separate debug file that belongs to the program's build.
+/// A debug file that belongs to the program's build.
 #[derive(Debug)]
 pub struct DebugFile {
     pub path: PathBuf,
     pub bytes: Vec<u8>,
+    /// Whether the debug file is in a section of the program, which is the file at `path`. Then other tools, such
+    /// as gprof, do not see it.
+    pub embedded: bool,
 }
 
 /// Returns the separate debug files of a program, the most likely one first. Each is read when the iterator
 /// reaches it.
 ///
 /// They are searched below `/usr/lib/debug/.build-id`, below `.build-id` beside the program and below
-/// `.debug/.build-id`; under the name in the program's `.gnu_debuglink`, beside the program, in `.debug` and
-/// below `/usr/lib/debug`; and as `PROGRAM.debug` beside the program and in `.debug`.
+/// `.debug/.build-id`; in debuginfod's cache; under the name in the program's `.gnu_debuglink`, beside the program, in
+/// `.debug` and below `/usr/lib/debug`; and as `PROGRAM.debug` beside the program and in `.debug`.
 pub fn debug_files(program: &Path, bytes: &[u8]) -> impl Iterator<Item = DebugFile> {
+    search(program, bytes, &caches(|name| std::env::var_os(name)))
+}
+
+fn search(program: &Path, bytes: &[u8], caches: &[PathBuf]) -> impl Iterator<Item = DebugFile> + use<> {
     let program = program.canonicalize().unwrap_or_else(|_| program.to_owned());
     let claim = Claim::of(bytes);
-    let candidates = claim.as_ref().map_or_else(Vec::new, |claim| claim.candidates(&program));
-    candidates.into_iter().filter(move |path| *path != program).filter_map(move |path| {
-        let bytes = read(&path)?;
-        claim.as_ref()?.is_met_by(&bytes).then_some(DebugFile { path, bytes })
+    let candidates = claim.as_ref().map_or_else(Vec::new, |claim| claim.candidates(&program, caches));
+    candidates.into_iter().filter(move |candidate| candidate.path != program).filter_map(move |candidate| {
+        let bytes = read(&candidate)?;
+        let is_it = claim.as_ref()?.is_met_by(&bytes);
+        is_it.then_some(DebugFile { path: candidate.path, bytes, embedded: false })
     })
+}
+
+/// Returns the folders that debuginfod's clients use as their cache, by the environment.
+fn caches(variable: impl Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
+    let folder = |name| variable(name).map(PathBuf::from).filter(|folder| folder.is_absolute());
+    let own = folder("DEBUGINFOD_CACHE_PATH");
+    let xdg = folder("XDG_CACHE_HOME").map(|folder| folder.join("debuginfod_client"));
+    let home = folder("HOME").map(|folder| folder.join(".cache/debuginfod_client"));
+    own.into_iter().chain(xdg).chain(home).collect()
+}
+
+/// A place where the debug file may be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Candidate {
+    path: PathBuf,
+    /// Whether it is in a cache, where only files of this user or of root count.
+    cached: bool,
 }
 
 /// What a program says about its debug file.
@@ -59,24 +86,27 @@ impl Claim {
         (build_id.is_some() || link.is_some()).then_some(Claim { build_id, link })
     }
 
-    fn candidates(&self, program: &Path) -> Vec<PathBuf> {
+    fn candidates(&self, program: &Path, caches: &[PathBuf]) -> Vec<Candidate> {
         let mut found = Vec::new();
+        let beside = |path| Candidate { path, cached: false };
         let folder = program.parent().unwrap_or(Path::new("/"));
         let own = folder.join(".debug");
         if let Some((first, rest)) = self.build_id.as_ref().and_then(|id| id.split_first()) {
             let rest: String = rest.iter().map(|byte| format!("{byte:02x}")).collect();
             let file = format!(".build-id/{first:02x}/{rest}.debug");
-            found.extend([Path::new(SYSTEM), folder, &own].map(|folder| folder.join(&file)));
+            found.extend([Path::new(SYSTEM), folder, &own].map(|folder| beside(folder.join(&file))));
+            let file = format!("{first:02x}{rest}/debuginfo");
+            found.extend(caches.iter().map(|cache| Candidate { path: cache.join(&file), cached: true }));
         }
         if let Some((name, _)) = &self.link {
             let name = std::ffi::OsStr::from_bytes(name);
             let below = Path::new(SYSTEM).join(folder.strip_prefix("/").unwrap_or(folder));
-            found.extend([folder, &own, &below].map(|folder| folder.join(name)));
+            found.extend([folder, &own, &below].map(|folder| beside(folder.join(name))));
         }
         if let Some(name) = program.file_name() {
             let mut name = name.to_owned();
             name.push(".debug");
-            found.extend([folder, &own].map(|folder| folder.join(&name)));
+            found.extend([folder, &own].map(|folder| beside(folder.join(&name))));
         }
         found
     }
@@ -97,10 +127,14 @@ fn is_name(name: &[u8]) -> bool {
 }
 
 /// Reads a regular file. It does not wait for anything else that has this name.
-fn read(path: &Path) -> Option<Vec<u8>> {
+fn read(candidate: &Candidate) -> Option<Vec<u8>> {
     let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits() as i32;
-    let file = File::options().read(true).custom_flags(flags).open(path).ok()?;
+    let file = File::options().read(true).custom_flags(flags).open(&candidate.path).ok()?;
     let metadata = file.metadata().ok().filter(|metadata| metadata.is_file() && metadata.len() < MAX_SIZE)?;
+    let is_trusted = || [0, rustix::process::geteuid().as_raw()].contains(&metadata.uid());
+    if candidate.cached && !is_trusted() {
+        return None;
+    }
     let mut bytes = Vec::with_capacity(metadata.len() as usize);
     file.take(MAX_SIZE).read_to_end(&mut bytes).ok()?;
     bytes.starts_with(b"\x7fELF").then_some(bytes)
@@ -108,6 +142,10 @@ fn read(path: &Path) -> Option<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
+    use gprofinject_skip::{have, skipped};
+
     use super::*;
 
     #[test]
@@ -125,12 +163,49 @@ mod tests {
             "/usr/lib/debug/.build-id/ab/0102.debug",
             "/opt/p/.build-id/ab/0102.debug",
             "/opt/p/.debug/.build-id/ab/0102.debug",
+            "/cache/ab0102/debuginfo",
+            "/home/u/.cache/debuginfod_client/ab0102/debuginfo",
             "/opt/p/x.dbg",
             "/opt/p/.debug/x.dbg",
             "/usr/lib/debug/opt/p/x.dbg",
             "/opt/p/prog.debug",
             "/opt/p/.debug/prog.debug",
         ];
-        assert_eq!(claim.candidates(Path::new("/opt/p/prog")), expected.map(PathBuf::from));
+        let caches = caches(|name| match name {
+            "DEBUGINFOD_CACHE_PATH" => Some("/cache".into()),
+            "XDG_CACHE_HOME" => Some("relative".into()),
+            _ => Some("/home/u".into()),
+        });
+        let candidates = claim.candidates(Path::new("/opt/p/prog"), &caches);
+        let in_cache = |path: &str| path.ends_with("/debuginfo");
+        let expected = expected.map(|path| Candidate { path: path.into(), cached: in_cache(path) });
+        assert_eq!(candidates, expected);
+    }
+
+    #[test]
+    fn a_cache_of_somebody_else_is_not_used() {
+        let test = "a_cache_of_somebody_else_is_not_used";
+        if !have("gcc") {
+            return skipped(test, "no gcc");
+        }
+        let folder = tempfile::tempdir().expect("a folder");
+        let at = |name: &str| folder.path().join(name);
+        std::fs::create_dir_all(at("cache/0123")).expect("a folder");
+        let line = "echo 'int main(void) { return 0; }' > p.c
+             gcc -g -Wl,--build-id=0x0123 -o p p.c; cp p cache/0123/debuginfo; strip -s p";
+        let done = Command::new("sh").args(["-ec", line]).current_dir(folder.path()).status();
+        assert!(done.expect("a shell").success());
+        let bytes = std::fs::read(at("p")).expect("a program");
+        let found = || search(&at("p"), &bytes, &[at("cache")]).map(|file| file.path).collect::<Vec<_>>();
+        let file = at("cache/0123/debuginfo");
+        assert_eq!(found(), std::slice::from_ref(&file));
+        if std::os::unix::fs::chown(&file, Some(12_345), None).is_err() {
+            return skipped(test, "not permitted here");
+        }
+        assert!(found().is_empty());
+        // debuginfod's client leaves an empty file where a server knows nothing.
+        std::fs::remove_file(&file).expect("a file");
+        std::fs::write(&file, "").expect("a file");
+        assert!(found().is_empty());
     }
 }

@@ -54,7 +54,8 @@ pub(crate) struct Labels<'d> {
 }
 
 impl<'d> Labels<'d> {
-    /// Reads .symtab. If it has no functions, reads the .symtab of the debug file, and otherwise .dynsym.
+    /// Reads .symtab. If it has no functions, reads the .symtab of the debug file and .dynsym, and without a
+    /// debug file only .dynsym.
     pub(crate) fn read(
         elf: &Elf<'d>,
         code: &CodeRanges,
@@ -67,7 +68,9 @@ impl<'d> Labels<'d> {
         let sections = debug_file.and_then(|bytes| crate::file::elf::sections_of(bytes).ok());
         let separate = sections.map(|sections| Labels::of_table(&sections, elf::SHT_SYMTAB, code));
         if let Some(Ok(Some(labels))) = separate {
-            return Ok(labels);
+            // A debug file in .gnu_debugdata has only what .dynsym has not.
+            let exported = Labels::of_table(&elf.sections, elf::SHT_DYNSYM, code)?;
+            return Ok(labels.and(exported.unwrap_or_default()));
         }
         if let Some(labels) = Labels::of_table(&elf.sections, elf::SHT_DYNSYM, code)? {
             return Ok(labels);
@@ -94,6 +97,25 @@ impl<'d> Labels<'d> {
         let labels = Labels::collect(symbols, strings, code, kind == elf::SHT_SYMTAB);
         let is_of_use = labels.labels.iter().any(|label| label.kind != LabelKind::Bare);
         Ok(is_of_use.then_some(labels))
+    }
+
+    /// Adds the labels of another table that this one does not have.
+    fn and(mut self, other: Labels<'d>) -> Self {
+        let Labels { labels, unwinder, profiler, runtime, checker, complete: _, marks: _ } = other;
+        self.unwinder |= unwinder;
+        self.profiler |= profiler;
+        self.runtime = self.runtime.or(runtime);
+        self.checker = self.checker.or(checker);
+        let has = |label: &Label<'d>| {
+            let first = self.labels.partition_point(|own| own.address < label.address);
+            let same = self.labels[first..].iter().take_while(|own| own.address == label.address);
+            same.into_iter().any(|own| own.name == label.name)
+        };
+        let missing: Vec<_> = labels.into_iter().filter(|label| !has(label)).collect();
+        self.labels.extend(missing);
+        sort::by_key(&mut self.labels, |label| label.rank.into());
+        sort::by_key(&mut self.labels, |label| label.address);
+        self
     }
 
     fn collect(symbols: &'d [Symbol], strings: &'d [u8], code: &CodeRanges, complete: bool) -> Self {
