@@ -57,7 +57,7 @@ pub(crate) struct Args {
 
     /// Which shared libraries to hook: all but the runtime of C, C++ and Fortran (auto), none, all, or those whose file
     /// names match
-    #[arg(long, value_name = "auto|none|all|GLOB[,GLOB]", default_value = "none")]
+    #[arg(long, value_name = "auto|none|all|GLOB[,GLOB]", default_value = "auto")]
     pub(crate) libs: String,
 
     /// Do not hook functions smaller than this

@@ -16,7 +16,7 @@ use crate::program::plan_cache::PlanCache;
 use crate::program::planner::Planner;
 use crate::program::profilee::{Profilee, Profilees};
 use crate::sampling::histogram::Histogram;
-use crate::session::report::{calls_and_samples, quoted};
+use crate::session::report::{calls_and_samples, commands, quoted};
 use crate::session::settings::Settings;
 use crate::store::logbook::{Logbook, Program};
 use crate::store::output::{Output, Written};
@@ -216,12 +216,14 @@ impl Recovery<'_> {
         if let Some(detour) = detour {
             self.voice.warn(format_args!("{detour}; it is in {}", path.display()));
         }
+        let whole = finished.write_whole(&self.output, &path)?;
         let samples = placed.inside + placed.outside;
+        let symbols = profilee.names_for_gprof();
+        let is_hidden = profilee.planned.subject.stripped() || placed.misses_much();
         self.voice.note(format_args!(
-            "process {pid}: {}; gprof {} {}",
+            "process {pid}: {}; {}",
             calls_and_samples(calls, samples),
-            quoted(&profilee.names_for_gprof()),
-            quoted(path.as_os_str())
+            commands(&symbols, &path, whole.as_ref(), is_hidden)
         ));
         Ok(())
     }

@@ -1,5 +1,7 @@
 //! Makes profiles from region files: a member's own counts, and those of children that count in its file.
 
+use std::path::{Path, PathBuf};
+
 use crate::os::sys;
 use crate::profile::baseline::Baseline;
 use crate::profile::collect::{self, Account};
@@ -7,10 +9,11 @@ use crate::profile::elsewhere;
 use crate::profile::gmon_out;
 use crate::profile::model::Profile;
 use crate::profile::placement::Placed;
-use crate::profile::whole::{self, Whole};
+use crate::profile::whole;
 use crate::program::library::Libraries;
 use crate::program::profilee::Profilee;
 use crate::sampling::histogram::Histogram;
+use crate::store::output::Output;
 use crate::store::region::file::RegionFile;
 use crate::store::region::layout::AgentState;
 
@@ -20,14 +23,12 @@ pub(crate) struct Counted {
     pub(crate) account: Account,
 }
 
-/// The same with the files of the profile.
+/// The same with the program's own profile.
 pub(crate) struct Finished {
     pub(crate) profile: Profile,
     pub(crate) account: Account,
     pub(crate) placed: Placed,
     pub(crate) bytes: Vec<u8>,
-    /// The view of the whole process, if libraries were hooked.
-    pub(crate) whole: Option<Whole>,
 }
 
 impl Counted {
@@ -37,22 +38,36 @@ impl Counted {
         self.account.add(other.account);
     }
 
-    /// Makes the files.
+    /// Makes the program's own profile.
     ///
     /// # Errors
-    /// The formats cannot represent the profile.
+    /// The format cannot represent it.
     pub(crate) fn finish(self) -> anyhow::Result<Finished> {
         let Counted { profile, account } = self;
         let (bytes, placed) = gmon_out::encode(&profile)?;
-        let is_whole = profile.modules.first().is_some_and(|program| program.program.libraries.is_some());
-        let whole = if is_whole { Some(whole::encode(&profile)?) } else { None };
-        Ok(Finished { profile, account, placed, bytes, whole })
+        Ok(Finished { profile, account, placed, bytes })
     }
 
     /// Whether the process has executed its program, as far as that is known. If it could not, its counters
     /// are as they were created. If they contain anything else, or are missing, the process had begun.
     pub(crate) fn is_worth_writing(&self, state: AgentState) -> bool {
         state != AgentState::New || self.account.damage.is_some() || self.profile.calls() > 0
+    }
+}
+
+impl Finished {
+    /// Writes the view of the whole process beside the program's own profile, if libraries were hooked or if gprof
+    /// leaves out much of the program itself. Returns the names of the files in the order in which gprof takes them.
+    ///
+    /// # Errors
+    /// The formats cannot represent the profile, or the files cannot be written.
+    pub(crate) fn write_whole(&self, output: &Output, own: &Path) -> anyhow::Result<Option<[PathBuf; 2]>> {
+        let program = self.profile.modules.first();
+        let hooks_libraries = program.is_some_and(|program| program.program.libraries.is_some());
+        match hooks_libraries || self.placed.misses_much() {
+            true => whole::encode(&self.profile)?.write(output, own),
+            false => Ok(None),
+        }
     }
 }
 

@@ -57,7 +57,7 @@ impl Placed {
     /// Whether more than one percent of the program's samples or calls are missing in the profile. A function
     /// that ran once and has no samples, as each C++ file's constructors do, does not count, however few
     /// calls there are.
-    fn misses_much(&self) -> bool {
+    pub(crate) fn misses_much(&self) -> bool {
         let ran_once = |unseen: &&Unseen| unseen.calls <= 1 && unseen.samples == 0;
         let (mut calls, mut samples) = (0_u64, 0_u64);
         for unseen in self.unseen.iter().filter(|unseen| !ran_once(unseen)) {
@@ -84,8 +84,8 @@ impl Placed {
         (count > 0).then(|| {
             format!(
                 "gprof cannot show {functions} of {program} with {share:.1} % of its samples and {calls}, \
-                 so these are not in the profile: {}{more}. gprof leaves out local names with a '$' and most with a '.'; of \
-                 a copy made by objcopy -w --globalize-symbol='*' it shows all. --stats FILE lists them",
+                 so these are only in the view of the whole process: {}{more}. gprof leaves out local names with a '$' and \
+                 most with a '.'. --stats FILE lists them",
                 named.join(", ")
             )
         })

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use gmon::{Arc, Format, HistogramBuilder};
+use gmon::{Arc, BuildId, Format, HistogramBuilder};
 use gprofinject_image::FunctionKind;
 
 use crate::profile::collect::summed;
@@ -64,6 +64,7 @@ const ELSEWHERE: &str = "[elsewhere]";
 
 /// The address of the first function. Every function begins at a multiple of [`ALIGN`], and has room for its size.
 const FIRST: u64 = 0x10_0000;
+const _: () = assert!(FIRST >= symbols::BEFORE);
 const ALIGN: u64 = 16;
 /// The greatest room of one function, so that a damaged size does not use up the addresses.
 const LARGEST: u64 = 1 << 28;
@@ -115,15 +116,18 @@ pub(crate) fn encode(profile: &Profile) -> Result<Whole> {
     let place =
         |(item, offset): (Item, u64)| items.get(&item).map_or(next, |start| start + offset.min(LARGEST - 1));
 
-    let names: Vec<Name> = items.keys().map(|&item| name(profile, item)).collect();
-    let names = names::told_apart(&names);
+    let modules = names::distinct(profile.modules.iter().map(|module| profile.name_of(module)));
+    let names: Vec<Name> = items.keys().map(|&item| name(profile, &modules, item)).collect();
+    let names = names::told_apart(&names, modules.first().map_or("", String::as_str));
     let starts = items.values().copied();
-    let symbols = symbols::encode(starts.clone().zip(names.iter().map(String::as_str)), next)
-        .context("the symbols cannot be written")?;
+    let named = starts.clone().zip(names.iter().map(String::as_str));
+    let build_id = build_id(named.clone());
+    let symbols = symbols::encode(named, next, build_id).context("the symbols cannot be written")?;
 
     let mut builder = HistogramBuilder::new(FIRST..next, profile.rate).functions(starts);
     samples.iter().for_each(|(&at, &count)| builder.add(place(at), count));
     let mut written = gmon::Profile::new(Format::LITTLE_64);
+    written.build_id = BuildId::new(&build_id);
     written.arcs = summed(
         arcs.into_iter().map(|(from, to, count)| Arc { from: place(from), to: place(to), count }).collect(),
     );
@@ -170,7 +174,22 @@ fn size(profile: &Profile, item: Item) -> u64 {
     function.map_or(1, |function| function.size)
 }
 
-fn name(profile: &Profile, item: Item) -> Name<'_> {
+/// Returns a build-id for the file of symbols. It is the same for the same functions at the same addresses.
+fn build_id<'n>(functions: impl Iterator<Item = (u64, &'n str)>) -> [u8; symbols::BUILD_ID] {
+    let mut hasher = blake3::Hasher::new();
+    for (address, name) in functions {
+        hasher
+            .update(&address.to_le_bytes())
+            .update(&(name.len() as u64).to_le_bytes())
+            .update(name.as_bytes());
+    }
+    let mut id = [0; symbols::BUILD_ID];
+    hasher.finalize_xof().fill(&mut id);
+    id
+}
+
+/// Returns the name of an item. `modules` are the names of the modules.
+fn name<'p>(profile: &'p Profile, modules: &'p [String], item: Item) -> Name<'p> {
     match item {
         Item::Outside => Name { function: OUTSIDE.into(), module: "" },
         Item::Elsewhere => Name { function: ELSEWHERE.into(), module: "" },
@@ -179,10 +198,9 @@ fn name(profile: &Profile, item: Item) -> Name<'_> {
             None => Name { function: ELSEWHERE.into(), module: "" },
         },
         Item::Code(index, address) | Item::Function(index, address) => {
-            let Some(module) = module(profile, index) else {
+            let (Some(module), Some(file)) = (module(profile, index), modules.get(index as usize)) else {
                 return Name { function: OUTSIDE.into(), module: "" };
             };
-            let file = profile.name_of(module);
             let known = module.program.function_at(address).filter(|_| matches!(item, Item::Function(..)));
             let function = match known.filter(|function| !function.name.is_empty()) {
                 Some(function) => function.name.into(),

@@ -16,7 +16,7 @@ use crate::sampling::histogram::Histogram;
 use crate::sampling::sampler::Sampling;
 use crate::session::family::Family;
 use crate::session::message::Request;
-use crate::session::report::{calls_and_samples, quoted};
+use crate::session::report::{calls_and_samples, commands};
 use crate::store::output::Written;
 use crate::store::region::file::RegionFile;
 use crate::target::threads::stopped::Pause;
@@ -104,13 +104,15 @@ impl Family<'_> {
                 path
             }
         };
+        let whole = finished.write_whole(self.output, &path)?;
         let samples = finished.placed.inside + finished.placed.outside;
+        let symbols = profilee.symbols_beside(self.output, &path).0;
+        let is_hidden = profilee.planned.subject.stripped() || finished.placed.misses_much();
         Ok(format!(
-            "process {pid}, up to now: {}{}; gprof {} {}",
+            "process {pid}, up to now: {}{}; {}",
             calls_and_samples(finished.profile.calls(), samples),
             stood_still(pause),
-            quoted(&profilee.symbols_beside(self.output, &path).0),
-            quoted(path.as_os_str())
+            commands(&symbols, &path, whole.as_ref(), is_hidden),
         ))
     }
 

@@ -328,17 +328,15 @@ impl<'s> Family<'s> {
                 return;
             }
         };
-        let Finished { profile, account, placed, bytes, whole } = finished;
-        match write(&bytes) {
+        match write(&finished.bytes) {
             Ok(written) => {
                 self.troubles
                     .extend(written.detour.map(|d| format!("{d}; it is in {}", written.path.display())));
-                let mut whole_files = None;
-                match whole.map(|whole| whole.write(self.output, &written.path)) {
-                    Some(Ok(files)) => whole_files = files,
-                    Some(Err(error)) => self.troubles.push(format!("{error:#}")),
-                    None => {}
-                }
+                let whole = finished.write_whole(self.output, &written.path).unwrap_or_else(|error| {
+                    self.troubles.push(format!("{error:#}"));
+                    None
+                });
+                let Finished { profile, account, placed, bytes: _ } = finished;
                 let (symbols, note) = profilee.symbols_beside(self.output, &written.path);
                 self.unfollowed.extend(note);
                 self.others.push(Other {
@@ -346,7 +344,7 @@ impl<'s> Family<'s> {
                     profilee,
                     file: written.path,
                     symbols,
-                    whole: whole_files,
+                    whole,
                     calls: profile.calls(),
                     threads: profile.threads,
                     placed,

@@ -11,6 +11,11 @@ use crate::program::profilee::Profilee;
 use crate::target::grip::Grip;
 
 impl Other {
+    /// Whether gprof shows nothing of the program's own view, or too little.
+    pub(crate) fn is_hidden(&self) -> bool {
+        self.profilee.planned.subject.stripped() || self.placed.misses_much()
+    }
+
     /// Returns the words for it in messages.
     pub(crate) fn title(&self) -> String {
         match self.who {

@@ -154,7 +154,7 @@ pub(crate) struct Run<'r> {
     pub(crate) ending: Ending,
     pub(crate) profile: &'r Profile,
     pub(crate) account: &'r Account,
-    pub(crate) placed: Placed,
+    pub(crate) placed: &'r Placed,
     pub(crate) sampler: &'static str,
     pub(crate) rate: u32,
     pub(crate) lost_samples: u64,
@@ -305,7 +305,7 @@ impl Run<'_> {
             voice.note(format_args!(
                 "{title}: {}; {}",
                 calls_and_samples(other.calls, samples),
-                commands(&other.symbols, &other.file, other.whole.as_ref())
+                commands(&other.symbols, &other.file, other.whole.as_ref(), other.is_hidden())
             ));
             other.placed.report(voice, &other.profilee.shown.to_string_lossy(), Some(&title));
             if let Some(trouble) = &other.account.trouble {
@@ -474,14 +474,20 @@ impl Stats {
     }
 }
 
-/// Returns the commands that show a profile, and its view of the whole process if there is one.
-pub(crate) fn commands(symbols: &OsStr, profile: &Path, whole: Option<&[PathBuf; 2]>) -> String {
+/// Returns the command that shows a profile and, in a comment of the shell, the one that shows the whole process if there
+/// is such a view. If gprof shows nothing of the profile or too little (`is_hidden`), only the latter is returned.
+pub(crate) fn commands(
+    symbols: &OsStr,
+    profile: &Path,
+    whole: Option<&[PathBuf; 2]>,
+    is_hidden: bool,
+) -> String {
     let own = format!("gprof {} {}", quoted(symbols), quoted(profile.as_os_str()));
     match whole {
         None => own,
         Some([symbols, profile]) => {
-            let (symbols, profile) = (quoted(symbols.as_os_str()), quoted(profile.as_os_str()));
-            format!("{own}, with libraries: gprof {symbols} {profile}")
+            let whole = format!("gprof {} {}", quoted(symbols.as_os_str()), quoted(profile.as_os_str()));
+            if is_hidden { whole } else { format!("{own} # whole process: {whole}") }
         }
     }
 }

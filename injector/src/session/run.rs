@@ -11,7 +11,6 @@ use crate::os::say::{Level, Voice};
 use crate::os::signals::{self, Signals};
 use crate::os::sys;
 use crate::profile::counted::Finished;
-use crate::profile::whole::Whole;
 use crate::program::planned::Planned;
 use crate::program::profilee::{Profilee, Profilees};
 use crate::program::resolve::Program;
@@ -182,7 +181,8 @@ pub(crate) fn profile<T: Target>(
         folder.keep();
     }
     let Some(first) = first else { return Err(anyhow!("the profile is lost").into()) };
-    let Finished { profile, account, placed, bytes, whole } = first.finish()?;
+    let first = first.finish()?;
+    let Finished { profile, account, placed, bytes: _ } = &first;
     if let Some(trouble) = &account.trouble {
         if target.was_hooked() {
             voice.warn(trouble);
@@ -209,8 +209,8 @@ pub(crate) fn profile<T: Target>(
         engine: settings.engine.name(),
         binary: &program.binary,
         ending,
-        profile: &profile,
-        account: &account,
+        profile,
+        account,
         placed,
         sampler: choice.method.name(),
         rate: choice.rate,
@@ -223,8 +223,8 @@ pub(crate) fn profile<T: Target>(
         processes: 1 + others,
         others: &family.others,
     };
-    let files = Files { output: &output, stats: stats.as_ref(), profilee, whole: whole.as_ref() };
-    finish(&run, &program, voice, &files, pid as u32, &bytes)?;
+    let files = Files { output: &output, stats: stats.as_ref(), profilee, first: &first };
+    finish(&run, &program, voice, &files, pid as u32)?;
     target.result(ending)
 }
 
@@ -285,13 +285,13 @@ struct Files<'f> {
     output: &'f Output,
     stats: Option<&'f File>,
     profilee: &'f Profilee,
-    /// The view of the whole process, if libraries were hooked.
-    whole: Option<&'f Whole>,
+    /// What the first program has counted.
+    first: &'f Finished,
 }
 
 /// Writes the profile and the facts about the run, and prints the report.
-fn finish(run: &Run, program: &Program, voice: Voice, files: &Files, pid: u32, bytes: &[u8]) -> Result<()> {
-    let Files { output, stats, profilee, whole } = *files;
+fn finish(run: &Run, program: &Program, voice: Voice, files: &Files, pid: u32) -> Result<()> {
+    let Files { output, stats, profilee, first } = *files;
     for loss in run.losses() {
         voice.warn(loss);
     }
@@ -305,7 +305,7 @@ fn finish(run: &Run, program: &Program, voice: Voice, files: &Files, pid: u32, b
         voice.warn(format_args!("no profile of {}", program.binary.display()));
         return Ok(());
     }
-    let written = output.write(pid, bytes)?;
+    let written = output.write(pid, &first.bytes)?;
     if let Some(detour) = &written.detour {
         voice.warn(format_args!("{detour}; it is in {}", written.path.display()));
     }
@@ -314,16 +314,15 @@ fn finish(run: &Run, program: &Program, voice: Voice, files: &Files, pid: u32, b
     if let Some(note) = note {
         voice.note(note);
     }
-    let mut whole_files = None;
-    match whole.map(|whole| whole.write(output, &written.path)) {
-        Some(Ok(files)) => whole_files = files,
-        Some(Err(error)) => voice.warn(format_args!("{error:#}")),
-        None => {}
-    }
-    let mut next = report::commands(&symbols, &written.path, whole_files.as_ref());
+    let whole = first.write_whole(output, &written.path).unwrap_or_else(|error| {
+        voice.warn(format_args!("{error:#}"));
+        None
+    });
+    let is_hidden = subject.stripped() || run.placed.misses_much();
+    let mut next = report::commands(&symbols, &written.path, whole.as_ref(), is_hidden);
     if let Some(worker) = run.worker() {
         // A wrapper was started, and another program did the work.
-        next = report::commands(&worker.symbols, &worker.file, worker.whole.as_ref());
+        next = report::commands(&worker.symbols, &worker.file, worker.whole.as_ref(), worker.is_hidden());
     }
     voice.note(format_args!("{}; next: {next}", run.summary()));
     Ok(())

@@ -117,7 +117,18 @@ fn hidden_names_are_charged_to_what_they_are_part_of() {
         }
         assert_eq!(unseen.len(), 3, "{mode:?}: {unseen:?}");
         assert!(said.contains("gprof cannot show 3 functions of"), "{said}");
+        // The view of the whole process has the functions that gprof leaves out.
+        assert!(said.contains("next: gprof gmon.syms gmon.whole\n"), "{said}");
+        let whole = printed(&place.path("gmon.syms"), &place.path("gmon.whole"));
+        let never: Vec<_> = whole.keys().filter(|name| name.starts_with("never")).collect();
+        assert!(never.is_empty(), "{mode:?}: these did not run: {never:?} of {whole:?}");
+        for name in ["gone.isra.0", "lost.part.0", "_ZN3FooLT$GT$3bar"] {
+            let (time, calls) = whole[name];
+            assert!(time > 0.0 && calls == if hooked { 500 } else { 0 }, "{mode:?}: {name}: {whole:?}");
+        }
         if hooked {
+            let calls = |name: &str| whole[name].1;
+            assert_eq!((calls("work.part.0"), calls("work"), calls("leaf")), (1500, 1000, 500), "{mode:?}");
             // 1000 calls by main, and 1000 of its rest by `other`. When `work` itself continues there, that
             // is not a call.
             assert_eq!(flat["work"].1, 2000, "{mode:?}");

@@ -1,33 +1,59 @@
 //! Writes an ELF file that contains nothing but the symbols of functions.
 //!
 //! gprof accepts a file of type ET_EXEC with a section named `.text` that has no contents. It takes a function to extend
-//! to the next symbol, and the last one to the end of that section. It leaves out local symbols with a `$` or a `.` in
-//! their names, so all symbols are global.
+//! to the next symbol. It leaves out local symbols with a `$` or a `.` in their names, so all symbols are global.
+//!
+//! gprof looks for the source line of each function. Without line tables BFD compares the address with all symbols of the
+//! function's section each time (`_bfd_elf_find_function`), which takes minutes for 100,000 functions. BFD remembers its
+//! last answer, however, and asks for the section by the address. So `.text` is a second section at the same addresses,
+//! whose only symbol covers all of it.
 
 use object::Endianness;
 use object::elf;
 use object::write::elf::{FileHeader, SectionHeader, Sym, Writer};
 use object::write::{Result, StringId};
 
-/// Returns the bytes of the file. The symbols are sorted by address; the last one ends at `end`.
+/// The name of the symbol that covers `.text`.
+const COVER: &str = "[code]";
+/// The name of the symbol at which the last function ends.
+const END: &str = "[end]";
+/// The number of bytes of `.text` before the first function, so that its symbol is not at the same address.
+pub(super) const BEFORE: u64 = 16;
+/// The number of bytes of a build-id.
+pub(super) const BUILD_ID: usize = 20;
+
+/// Returns the bytes of the file. The symbols are sorted by address, the first one is at [`BEFORE`] or above, and the last
+/// one ends at `end`.
 ///
 /// # Errors
 /// There are more bytes than a file of this format can have.
-pub(super) fn encode<'n>(symbols: impl Iterator<Item = (u64, &'n str)> + Clone, end: u64) -> Result<Vec<u8>> {
+pub(super) fn encode<'n>(
+    symbols: impl Iterator<Item = (u64, &'n str)>,
+    end: u64,
+    build_id: [u8; BUILD_ID],
+) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let mut writer = Writer::new(Endianness::Little, true, &mut bytes);
     writer.reserve_file_header();
     writer.reserve_null_section_index();
     let text_name = writer.add_section_name(b".text");
     let text = writer.reserve_section_index();
+    let functions_name = writer.add_section_name(b".text.functions");
+    let functions = writer.reserve_section_index();
+    let note_name = writer.add_section_name(b".note.gnu.build-id");
+    writer.reserve_section_index();
+    let note_offset = writer.reserve(NOTE as u64, 4);
     writer.reserve_null_symbol_index();
+
     let mut placed: Vec<(u64, u64, StringId)> = Vec::new();
-    for (address, name) in symbols.clone() {
+    let cover = writer.add_string(COVER.as_bytes());
+    writer.reserve_symbol_index(Some(text));
+    for (address, name) in symbols.chain([(end, END)]) {
         if let Some((start, size, _)) = placed.last_mut() {
             *size = address - *start;
         }
-        placed.push((address, end.saturating_sub(address), writer.add_string(name.as_bytes())));
-        writer.reserve_symbol_index(Some(text));
+        placed.push((address, 0, writer.add_string(name.as_bytes())));
+        writer.reserve_symbol_index(Some(functions));
     }
     writer.reserve_symtab_section_index();
     writer.reserve_symtab();
@@ -45,38 +71,74 @@ pub(super) fn encode<'n>(symbols: impl Iterator<Item = (u64, &'n str)> + Clone, 
         e_entry: 0,
         e_flags: elf::FileFlags(0),
     })?;
+    writer.write_align(4);
+    writer.write(&note(build_id));
     writer.write_null_symbol();
-    for (address, size, name) in &placed {
-        let st_name = writer.string_offset(Some(*name));
+    let start = placed.first().map_or(end, |(address, ..)| *address).saturating_sub(BEFORE);
+    // The symbol at the end is within the sections, too.
+    let len = end + BEFORE - start;
+    let whole = (text, (start, len, cover));
+    let all = [whole].into_iter().chain(placed.into_iter().map(|symbol| (functions, symbol)));
+    for (section, (address, size, name)) in all {
+        let st_name = writer.string_offset(Some(name));
         writer.write_symbol(&Sym {
-            section: Some(text.0),
+            section: Some(section.0),
             st_name,
             st_info: elf::SymbolInfo::new(elf::STB_GLOBAL, elf::STT_FUNC),
             st_other: elf::SymbolOther(0),
             st_shndx: elf::SymbolSection(0),
-            st_value: *address,
-            st_size: *size,
+            st_value: address,
+            st_size: size,
         });
     }
     writer.write_strtab();
     writer.write_shstrtab();
     writer.write_null_section_header();
-    let start = placed.first().map_or(end, |(address, ..)| *address);
-    let sh_name = writer.section_name_offset(Some(text_name));
+    for name in [text_name, functions_name] {
+        let sh_name = writer.section_name_offset(Some(name));
+        writer.write_section_header(&SectionHeader {
+            sh_name,
+            sh_type: elf::SHT_NOBITS,
+            sh_flags: elf::SectionFlags(elf::SHF_ALLOC.0 | elf::SHF_EXECINSTR.0),
+            sh_addr: start,
+            sh_offset: 0,
+            sh_size: len,
+            sh_link: 0,
+            sh_info: 0,
+            sh_addralign: 16,
+            sh_entsize: 0,
+        });
+    }
+    let sh_name = writer.section_name_offset(Some(note_name));
     writer.write_section_header(&SectionHeader {
         sh_name,
-        sh_type: elf::SHT_NOBITS,
-        sh_flags: elf::SectionFlags(elf::SHF_ALLOC.0 | elf::SHF_EXECINSTR.0),
-        sh_addr: start,
-        sh_offset: 0,
-        sh_size: end - start,
+        sh_type: elf::SHT_NOTE,
+        sh_flags: elf::SectionFlags(0),
+        sh_addr: 0,
+        sh_offset: note_offset,
+        sh_size: NOTE as u64,
         sh_link: 0,
         sh_info: 0,
-        sh_addralign: 16,
+        sh_addralign: 4,
         sh_entsize: 0,
     });
     writer.write_symtab_section_header(1);
     writer.write_strtab_section_header();
     writer.write_shstrtab_section_header();
     Ok(bytes)
+}
+
+/// The number of bytes of the note with the build-id: three words, the owner's name and the build-id.
+const NOTE: usize = 12 + 4 + BUILD_ID;
+
+/// Returns the note with the build-id (System V ABI, "Note Section").
+fn note(build_id: [u8; BUILD_ID]) -> [u8; NOTE] {
+    let mut note = [0; NOTE];
+    let words = [4, BUILD_ID as u32, elf::NT_GNU_BUILD_ID.0];
+    for (place, word) in note.chunks_exact_mut(4).zip(words) {
+        place.copy_from_slice(&word.to_le_bytes());
+    }
+    note[12..12 + elf::ELF_NOTE_GNU.len()].copy_from_slice(elf::ELF_NOTE_GNU);
+    note[16..].copy_from_slice(&build_id);
+    note
 }
