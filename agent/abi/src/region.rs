@@ -123,7 +123,7 @@ pub struct RegionOrders {
     pub block_len: u64,
     /// Bytes of home slots in a thread block.
     pub slot_bytes: u64,
-    /// Bytes committed at a time in the home slots; a multiple of the page size.
+    /// Bytes of a chunk of the home slots; a multiple of the page size.
     pub slot_chunk: u64,
     /// Bytes of basic block counters in a thread block, committed as a whole when a thread gets the block.
     pub counter_bytes: u64,
@@ -293,12 +293,11 @@ coded! {
 
 /// The start of a thread block. [`crate::shared::BlockRef`] documents the writer of each field.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct BlockHeader {
     /// Number of the thread that owns the thread block.
     pub tid: u32,
-    /// Bit i: slot chunk i is committed. Bit `SEGMENT_BIT + i`: overflow segment i is committed. [`COUNTER_BIT`]: the
-    /// basic block counters are committed.
+    /// Bit `SEGMENT_BIT + i`: overflow segment i is committed. [`COUNTER_BIT`]: the basic block counters are committed.
     pub committed: u32,
     /// Number of calls that could not be counted because this thread block had no room.
     pub lost_calls: u64,
@@ -310,23 +309,26 @@ pub struct BlockHeader {
     pub index: u64,
     /// timer_create's id + 1, or 0.
     pub timer: u64,
-    /// Bit i: chunk i of the library slots is committed.
-    pub library_committed: [u64; LIBRARY_CHUNKS as usize / 64],
+    /// How often chunks of home slots were committed, several of them at once or a single one.
+    pub pieces: u64,
+    /// Bit i: chunk i of the home slots is committed. The chunks of the program's home slots (the first of which contains
+    /// this header) have the first [`SLOT_CHUNKS`] bits, and those of libraries the others.
+    pub committed_chunks: [u64; CHUNKS as usize / 64],
 }
 
-/// The greatest number of chunks in which the library slots are committed.
-pub const LIBRARY_CHUNKS: u64 = 11 * 64;
-/// Bytes of a chunk of library slots.
-pub const LIBRARY_CHUNK: u64 = 65536;
-/// Bytes of library slots in a thread block in which libraries are counted. Only chunks in which something is counted
-/// take memory.
-pub const LIBRARY_BYTES: u64 = LIBRARY_CHUNKS * LIBRARY_CHUNK;
+/// The number of chunks of the library slots.
+pub const LIBRARY_CHUNKS: u64 = 176 * 64;
+/// The greatest number of chunks of home slots, of the program and of libraries.
+pub const CHUNKS: u64 = SLOT_CHUNKS + LIBRARY_CHUNKS;
+/// Bytes of library slots in a thread block in which libraries are counted, in chunks of one page. Only chunks in which
+/// something is counted take memory.
+pub const LIBRARY_BYTES: u64 = LIBRARY_CHUNKS * PAGE;
 
 /// Offset of the table of recent arcs in a thread block: [`RECENT_ENTRIES`] words. A word's lower half is the offset
 /// of the arc's slot or overflow entry from the start of the thread block, and its upper half is the called
 /// function's number plus one; an empty word is 0. The table only saves searches: the key in the slot identifies the
 /// arc, so readers of a file need not use the table.
-pub const RECENT: u64 = 128;
+pub const RECENT: u64 = 2048;
 /// Number of words in the table of recent arcs.
 pub const RECENT_ENTRIES: u64 = 256;
 /// Multiplier of the table's hash: an arc's index is the top bits of this times the sum of its key and function.
@@ -342,8 +344,8 @@ pub const fn recent(key: u64, function: u32) -> u64 {
 
 /// Offset of the first home slot in a thread block.
 pub const SLOTS: u64 = 4096;
-/// The greatest number of chunks in which the home slots are committed.
-pub const SLOT_CHUNKS: u64 = 8;
+/// The greatest number of chunks of the program's home slots.
+pub const SLOT_CHUNKS: u64 = 64 * 64;
 /// First bit of the overflow segments in [`BlockHeader::committed`].
 pub const SEGMENT_BIT: u32 = 16;
 /// Bit of the basic block counters in [`BlockHeader::committed`].
@@ -415,11 +417,10 @@ pub const fn block_len(slot_bytes: u64, counter_bytes: u64, library_bytes: u64) 
     library_offset(slot_bytes, counter_bytes) + library_bytes
 }
 
-/// Returns the number of bytes of home slots that are committed at a time: 64 KiB, or more if that would make more
-/// than [`SLOT_CHUNKS`] chunks.
+/// Returns the number of bytes of a chunk of the program's home slots: a page, or more if that would make more than
+/// [`SLOT_CHUNKS`] chunks.
 pub const fn slot_chunk(slot_bytes: u64) -> u64 {
-    let even = round_up((SLOTS + slot_bytes).div_ceil(SLOT_CHUNKS), PAGE);
-    if even < 65536 { 65536 } else { even }
+    round_up((SLOTS + slot_bytes).div_ceil(SLOT_CHUNKS), PAGE)
 }
 
 /// Returns the smallest multiple of `to` that is not less than `value`.
@@ -432,7 +433,7 @@ const _: () = {
     assert!(size_of::<RegionHeader>() == 336);
     assert!(size_of::<LoadRecord>() == 64);
     assert!(size_of::<RegionHeader>() <= PAGE as usize);
-    assert!(size_of::<BlockHeader>() == 128);
+    assert!(size_of::<BlockHeader>() == 1968);
     assert!(size_of::<BlockHeader>() <= RECENT as usize);
     assert!(recent(u64::MAX, u32::MAX) + 8 <= SLOTS && RECENT + 8 * RECENT_ENTRIES <= SLOTS);
     // Thunks and the agent's assembly address these fields. The assembly finds an arc by the table of recent arcs,

@@ -13,9 +13,7 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 
 use crate::plan::{Cell, ThreadWords};
-use crate::region::{
-    BlockHeader, LIBRARY_CHUNKS, LoadRecord, Overflow, PANIC_FILE_WORDS, RegionHeader, Slot,
-};
+use crate::region::{BlockHeader, CHUNKS, LoadRecord, Overflow, PANIC_FILE_WORDS, RegionHeader, Slot};
 
 /// Declares a type of pointers to a record, with one method for each of its shared fields.
 macro_rules! shared {
@@ -183,6 +181,8 @@ shared! {
         index: AtomicU64,
         /// Written by the owner, and replaced with 0 by a thread that stops all timers.
         timer: AtomicU64,
+        /// Incremented by the owner.
+        pieces: AtomicU64,
     }
 }
 
@@ -267,12 +267,12 @@ impl RegionRef {
 
 impl BlockRef {
     /// Written like `committed`.
-    pub fn library_committed(self) -> &'static [AtomicU64] {
+    pub fn committed_chunks(self) -> &'static [AtomicU64] {
         // SAFETY: the caller of `new` has guaranteed that the header stays mapped and that all accesses are
         // atomic. An `AtomicU64` is as large as a `u64`, and the header is aligned to 8.
         unsafe {
-            let words = &raw const (*self.0.as_ptr()).library_committed;
-            &*words.cast::<[AtomicU64; LIBRARY_CHUNKS as usize / 64]>()
+            let words = &raw const (*self.0.as_ptr()).committed_chunks;
+            &*words.cast::<[AtomicU64; CHUNKS as usize / 64]>()
         }
     }
 }

@@ -8,8 +8,8 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
 use gprofinject_abi::plan::{FunctionRecord, SPARE_SLOTS};
 use gprofinject_abi::region::{
-    BlockHeader, LIBRARY_CHUNK, Overflow, PROBES, SEGMENT_BIT, SEGMENTS, SLOTS, Slot, is_linked, plain_key,
-    recent, segment_entries, segment_len, segment_offset,
+    BlockHeader, Overflow, PROBES, SEGMENT_BIT, SEGMENTS, SLOTS, Slot, is_linked, plain_key, recent,
+    segment_entries, segment_len, segment_offset,
 };
 use gprofinject_abi::shared::{BlockRef, OverflowRef, SlotRef};
 
@@ -47,6 +47,10 @@ pub(crate) fn find(agent: &Agent, block: BlockRef, number: u32, record: &Functio
             return Found::At(slot);
         }
         if found == 0 {
+            let offset = u64::from(record.slots + at);
+            if thread_blocks::is_out_of_reach(agent, block, offset) {
+                break;
+            }
             return Found::Home(slot);
         }
         at += size_of::<Slot>() as u32;
@@ -143,18 +147,7 @@ pub(crate) fn count(agent: &Agent, block: BlockRef, number: u32, record: &Functi
 /// committed.
 pub(crate) fn take(agent: &Agent, block: BlockRef, slot: SlotRef, key: u64) -> bool {
     let offset = slot.address() - block.address();
-    if let Some(offset) = offset.checked_sub(thread_blocks::library_slots(agent)) {
-        if !thread_blocks::commit_library_chunk(agent, block, offset / LIBRARY_CHUNK) {
-            return false;
-        }
-        let _ = slot.key().compare_exchange(0, key, Ordering::Release, Ordering::Relaxed);
-        return true;
-    }
-    let len = agent.orders.slot_chunk;
-    let chunk = offset / len;
-    // The last chunk ends where the overflow segments begin.
-    let end = segment_offset(agent.orders.slot_bytes, 0);
-    if !thread_blocks::commit(agent, block, chunk as u32, chunk * len, len.min(end - chunk * len)) {
+    if !thread_blocks::commit_slot(agent, block, offset) {
         return false;
     }
     let _ = slot.key().compare_exchange(0, key, Ordering::Release, Ordering::Relaxed);

@@ -11,7 +11,7 @@ use crate::program::libraries;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use gprofinject_abi::region::{
-    COUNTER_BIT, LIBRARY_CHUNK, PAGE, SEGMENT_BIT, SEGMENTS, counters_offset, library_offset, round_up,
+    COUNTER_BIT, PAGE, SEGMENT_BIT, SEGMENTS, SLOT_CHUNKS, counters_offset, library_offset, round_up,
     segment_len, segment_offset,
 };
 use gprofinject_abi::shared::BlockRef;
@@ -95,7 +95,7 @@ pub(crate) fn make(agent: &Agent) -> Option<BlockRef> {
 pub(crate) fn begin(agent: &Agent, block: BlockRef, index: u64) -> bool {
     // The number leads to the thread block's part of the file. It has to be written there once more.
     block.index().store(index, Ordering::Relaxed);
-    if !commit(agent, block, 0, 0, agent.orders.slot_chunk.min(agent.orders.block_len)) {
+    if !commit_chunks(agent, block, &Slots::of_program(agent), 0, 1) {
         return false;
     }
     block.index().store(index, Ordering::Relaxed);
@@ -151,36 +151,111 @@ pub(crate) fn library_slots(agent: &Agent) -> u64 {
     library_offset(agent.orders.slot_bytes, agent.orders.counter_bytes)
 }
 
-/// Commits a chunk of the library slots of the calling thread's thread block. Returns `false` if the file system or
-/// memory is full.
-pub(crate) fn commit_library_chunk(agent: &Agent, block: BlockRef, chunk: u64) -> bool {
-    let Some(word) = block.library_committed().get((chunk / 64) as usize) else { return false };
-    let bit = 1 << (chunk % 64);
-    if word.load(Ordering::Relaxed) & bit == 0 {
-        let offset = library_slots(agent) + chunk * LIBRARY_CHUNK;
-        if !map_source(agent, block, offset, LIBRARY_CHUNK) {
-            return false;
-        }
+/// The home slots of the program or of libraries in a thread block. Their chunks are committed as they are needed.
+struct Slots {
+    start: u64,
+    end: u64,
+    /// Bytes of a chunk; the last one may be shorter.
+    chunk: u64,
+    /// The bit of the first chunk in `committed_chunks`.
+    first_bit: u64,
+}
+
+impl Slots {
+    fn of_program(agent: &Agent) -> Slots {
+        // The last chunk ends where the overflow segments begin.
+        let end = segment_offset(agent.orders.slot_bytes, 0);
+        Slots { start: 0, end, chunk: agent.orders.slot_chunk, first_bit: 0 }
+    }
+
+    fn of_libraries(agent: &Agent) -> Slots {
+        let start = library_slots(agent);
+        Slots { start, end: start + agent.orders.library_bytes, chunk: PAGE, first_bit: SLOT_CHUNKS }
+    }
+}
+
+/// Returns the home slots to which the one at an offset belongs.
+#[inline(always)]
+fn slots_with(agent: &Agent, offset: u64) -> Slots {
+    if offset < library_slots(agent) { Slots::of_program(agent) } else { Slots::of_libraries(agent) }
+}
+
+/// The number of pieces of home slots that were mapped in this process.
+static PIECES: AtomicU64 = AtomicU64::new(0);
+/// The greatest number of them. Each takes two of the mappings that a process can have, by default 65530
+/// (vm.max_map_count), and the program needs some for its own threads.
+const PIECES_MAX: u64 = 12_000;
+
+/// Returns whether a home slot, by its offset in the calling thread's thread block, is out of reach: its chunk is not
+/// committed and will not be, because mappings are scarce. Its arc is counted in an overflow table instead. Integer code
+/// only; see [`crate::hot::gate`].
+#[inline(always)]
+pub(crate) fn is_out_of_reach(agent: &Agent, block: BlockRef, offset: u64) -> bool {
+    if PIECES.load(Ordering::Relaxed) < PIECES_MAX {
+        return false;
+    }
+    let slots = slots_with(agent, offset);
+    let bit = slots.first_bit + (offset - slots.start) / slots.chunk;
+    match block.committed_chunks().get((bit / 64) as usize) {
+        Some(word) => word.load(Ordering::Relaxed) >> (bit % 64) & 1 == 0,
+        None => true,
+    }
+}
+
+/// Commits the chunk of the calling thread's thread block that contains a home slot, and perhaps more. `offset` is the
+/// slot's. Returns `false` if the file system or memory is full, or mappings are scarce.
+pub(crate) fn commit_slot(agent: &Agent, block: BlockRef, offset: u64) -> bool {
+    if is_out_of_reach(agent, block, offset) {
+        return false;
+    }
+    let slots = slots_with(agent, offset);
+    let chunk = (offset - slots.start) / slots.chunk;
+    // A thread that calls few functions takes little memory; one that calls many is not to have a mapping for each chunk.
+    let at_once = match block.pieces().load(Ordering::Relaxed) {
+        ..64 => 1,
+        64..96 => 4,
+        _ => 16,
+    };
+    commit_chunks(agent, block, &slots, chunk / at_once * at_once, at_once)
+        || commit_chunks(agent, block, &slots, chunk, 1)
+}
+
+/// Commits up to `count` chunks from the one with this index on, unless they are all committed. Returns `false` if the file system or memory is full.
+fn commit_chunks(agent: &Agent, block: BlockRef, slots: &Slots, first: u64, count: u64) -> bool {
+    let bits = first..first + count;
+    let word_of = |chunk: u64| {
+        let bit = slots.first_bit + chunk;
+        Some((block.committed_chunks().get((bit / 64) as usize)?, 1 << (bit % 64)))
+    };
+    let is_committed =
+        |chunk| word_of(chunk).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0);
+    if bits.clone().all(is_committed) {
+        return true;
+    }
+    let at = slots.start + first * slots.chunk;
+    let end = slots.end.min(at + count * slots.chunk);
+    if at >= end || !map_source(agent, block, at, end - at) {
+        return false;
+    }
+    for (word, bit) in bits.filter_map(word_of) {
         word.fetch_or(bit, Ordering::Relaxed);
     }
+    block.pieces().fetch_add(1, Ordering::Relaxed);
+    PIECES.fetch_add(1, Ordering::Relaxed);
     true
 }
 
 /// Commits the whole of the calling thread's thread block, as far as there is room.
 pub(crate) fn commit_all(agent: &Agent, block: BlockRef) {
-    let (slots, chunk) = (segment_offset(agent.orders.slot_bytes, 0), agent.orders.slot_chunk);
-    let (mut at, mut bit) = (0, 0);
-    while at < slots {
-        let len = chunk.min(slots - at);
-        if !commit(agent, block, bit, at, len) {
-            return;
-        }
-        (at, bit) = (at + len, bit + 1);
-    }
-    let used = libraries::slots_end().saturating_sub(library_slots(agent));
-    for chunk in 0..used.div_ceil(LIBRARY_CHUNK) {
-        if !commit_library_chunk(agent, block, chunk) {
-            return;
+    const AT_ONCE: u64 = 64;
+    let used = libraries::slots_end();
+    let (program, libraries) = (Slots::of_program(agent), Slots::of_libraries(agent));
+    let ends = [program.end, used.max(libraries.start)];
+    for (slots, end) in [program, libraries].iter().zip(ends) {
+        for first in (0..(end - slots.start).div_ceil(slots.chunk)).step_by(AT_ONCE as usize) {
+            if !commit_chunks(agent, block, slots, first, AT_ONCE) {
+                return;
+            }
         }
     }
     for segment in 0..SEGMENTS {

@@ -49,6 +49,7 @@ modules! {
     frida
     layers
     libraries
+    many_libraries
     limits
     outputs
     own_text
