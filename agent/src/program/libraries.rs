@@ -9,7 +9,7 @@ use crate::os::memory;
 use crate::program::agent::{LIBRARY_GATE_FACTS, libraries_thunks};
 use crate::program::module::Module;
 use core::ptr::{self, NonNull};
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
 use gprofinject_abi::plan::{FunctionRecord, LIBRARIES, TailRecord};
 use gprofinject_abi::region::{LOADS_MAX, Slot};
 
@@ -39,10 +39,25 @@ pub(crate) struct Library {
     pub(crate) module: Module,
 }
 
+/// Where the text of a loaded library is. Only the thread that handles a change of the loaded libraries writes here.
+#[repr(C)]
+struct Text {
+    lo: AtomicU64,
+    hi: AtomicU64,
+    /// The library's index.
+    index: AtomicU32,
+}
+
 /// The entries, in the order in which the libraries were loaded. Stored once, by `prepare`.
 static TABLE: AtomicPtr<Library> = AtomicPtr::new(ptr::null_mut());
 /// The number of entries that are in use. Stored with `Release` when a new entry is complete.
 static USED: AtomicU32 = AtomicU32::new(0);
+/// The texts of the loaded libraries, sorted by their addresses. Stored once, by `prepare`.
+static TEXTS: AtomicPtr<Text> = AtomicPtr::new(ptr::null_mut());
+/// The number of entries of [`TEXTS`].
+static TEXTS_LEN: AtomicU32 = AtomicU32::new(0);
+/// Counts the beginnings and the ends of changes of [`TEXTS`], so it is odd during a change.
+static TEXTS_CHANGES: AtomicU32 = AtomicU32::new(0);
 /// The start of the table of all tail calls.
 static TAILS: AtomicU64 = AtomicU64::new(0);
 
@@ -54,6 +69,7 @@ pub(crate) fn prepare(near: u64, both: bool) -> Result<(), i32> {
     let access = memory::PROT_READ | memory::PROT_WRITE;
     let round = |len: u64| len.next_multiple_of(PAGE);
     let table = memory::map_zeros(round((LOADS_MAX * size_of::<Library>()) as u64), access)?;
+    let texts = memory::map_zeros(round((LOADS_MAX * size_of::<Text>()) as u64), access)?;
     let functions = memory::map_zeros(round(FUNCTIONS_MAX * size_of::<FunctionRecord>() as u64), access)?;
     let tails = memory::map_zeros(round(TAILS_MAX * size_of::<TailRecord>() as u64), access)?;
     // The kernel places mappings of this kind next to each other, so libraries that are loaded later are near as well.
@@ -64,6 +80,7 @@ pub(crate) fn prepare(near: u64, both: bool) -> Result<(), i32> {
         return Err(crate::os::kernel::EINVAL);
     }
     TABLE.store(table as *mut Library, Ordering::Relaxed);
+    TEXTS.store(texts as *mut Text, Ordering::Relaxed);
     TAILS.store(tails, Ordering::Relaxed);
     let first = functions.wrapping_sub(u64::from(LIBRARIES) * size_of::<FunctionRecord>() as u64);
     LIBRARY_GATE_FACTS.functions.store(first, Ordering::Relaxed);
@@ -103,27 +120,135 @@ pub(crate) fn get(index: u32) -> Option<&'static Library> {
     entry(index).map(|entry| unsafe { entry.as_ref() })
 }
 
-/// Returns the index and the library of the first entry of which `is` holds. Integer code only; see
-/// [`crate::hot::gate`].
+/// Returns the number of indices, from 0 up to `len`, for which `is_before` holds. It holds for none after the first for
+/// which it does not. Integer code only; see [`crate::hot::gate`].
 #[inline(always)]
-fn find(is: impl Fn(&Library) -> bool) -> Option<(u32, &'static Library)> {
+fn partition_point(len: u32, is_before: impl Fn(u32) -> bool) -> u32 {
+    let (mut lo, mut hi) = (0, len);
+    while lo < hi {
+        let middle = (lo + hi) / 2;
+        if is_before(middle) {
+            lo = middle + 1;
+        } else {
+            hi = middle;
+        }
+    }
+    lo
+}
+
+/// Returns the last library for which `is_before` holds. Numbers and arenas grow with the index, so it holds for no
+/// library after that one. Integer code only; see [`crate::hot::gate`].
+#[inline(always)]
+fn last_before(is_before: impl Fn(&Library) -> bool) -> Option<&'static Module> {
+    let after = partition_point(used(), |index| match get(index) {
+        Some(library) => is_before(library),
+        None => false,
+    });
+    if after == 0 {
+        return None;
+    }
+    match get(after - 1) {
+        Some(library) => Some(&library.module),
+        None => None,
+    }
+}
+
+/// Returns the loaded library in whose text a return address is. It may be the first byte after the text. Integer code
+/// only; see [`crate::hot::gate`].
+pub(crate) fn with_return(address: u64) -> Option<&'static Module> {
+    let before = TEXTS_CHANGES.load(Ordering::Acquire);
+    let index = text_with_return(address);
+    fence(Ordering::Acquire);
+    if before.is_multiple_of(2) && TEXTS_CHANGES.load(Ordering::Relaxed) == before {
+        if index == u32::MAX {
+            return None;
+        }
+        return match get(index) {
+            Some(library) => Some(&library.module),
+            None => None,
+        };
+    }
+    // The table of texts is just being changed, perhaps by code that a signal handler of this thread has interrupted.
     let mut index = 0;
     while let Some(library) = get(index) {
-        if is(library) {
-            return Some((index, library));
+        if address > library.lo.load(Ordering::Relaxed) && address <= library.hi.load(Ordering::Relaxed) {
+            return Some(&library.module);
         }
         index += 1;
     }
     None
 }
 
-/// Returns the loaded library in whose text a return address is. It may be the first byte after the text. Integer code
-/// only; see [`crate::hot::gate`].
-pub(crate) fn with_return(address: u64) -> Option<&'static Module> {
-    let is = |library: &Library| {
-        address > library.lo.load(Ordering::Relaxed) && address <= library.hi.load(Ordering::Relaxed)
-    };
-    find(is).map(|(_, library)| &library.module)
+/// Looks a return address up in [`TEXTS`], which may be changing. Returns the library's index, or `u32::MAX`.
+#[inline(always)]
+fn text_with_return(address: u64) -> u32 {
+    let len = TEXTS_LEN.load(Ordering::Relaxed);
+    let after = partition_point(len, |at| match text(at) {
+        Some(text) => text.lo.load(Ordering::Relaxed) < address,
+        None => false,
+    });
+    if after == 0 {
+        return u32::MAX;
+    }
+    match text(after - 1) {
+        Some(text) if address <= text.hi.load(Ordering::Relaxed) => text.index.load(Ordering::Relaxed),
+        _ => u32::MAX,
+    }
+}
+
+/// Returns an entry of [`TEXTS`].
+fn text(at: u32) -> Option<&'static Text> {
+    let table = NonNull::new(TEXTS.load(Ordering::Relaxed)).filter(|_| (at as usize) < LOADS_MAX)?;
+    // SAFETY: `prepare` has mapped a table of LOADS_MAX entries, which is never unmapped. Zeros are a valid `Text`.
+    Some(unsafe { table.add(at as usize).as_ref() })
+}
+
+impl Text {
+    fn set(&self, lo: u64, hi: u64, index: u32) {
+        self.lo.store(lo, Ordering::Relaxed);
+        self.hi.store(hi, Ordering::Relaxed);
+        self.index.store(index, Ordering::Relaxed);
+    }
+
+    fn copy_from(&self, other: &Text) {
+        let index = other.index.load(Ordering::Relaxed);
+        self.set(other.lo.load(Ordering::Relaxed), other.hi.load(Ordering::Relaxed), index);
+    }
+}
+
+/// Changes [`TEXTS`] by `change`, which gets the number of entries and returns the new one.
+fn change_texts(change: impl FnOnce(u32) -> Option<u32>) {
+    TEXTS_CHANGES.fetch_add(1, Ordering::Relaxed);
+    fence(Ordering::Release);
+    if let Some(len) = change(TEXTS_LEN.load(Ordering::Relaxed)) {
+        TEXTS_LEN.store(len, Ordering::Relaxed);
+    }
+    TEXTS_CHANGES.fetch_add(1, Ordering::Release);
+}
+
+/// Adds the text of the library with this index to [`TEXTS`].
+fn add_text(lo: u64, hi: u64, index: u32) {
+    change_texts(|len| {
+        let mut at = len;
+        while at > 0 && text(at - 1)?.lo.load(Ordering::Relaxed) > lo {
+            text(at)?.copy_from(text(at - 1)?);
+            at -= 1;
+        }
+        text(at)?.set(lo, hi, index);
+        Some(len + 1)
+    });
+}
+
+/// Removes the text of the library with this index from [`TEXTS`], if it is there.
+fn remove_text(index: u32) {
+    change_texts(|len| {
+        let is_it = |at: &u32| text(*at).is_some_and(|text| text.index.load(Ordering::Relaxed) == index);
+        let removed = (0..len).find(is_it)?;
+        for at in removed + 1..len {
+            text(at - 1)?.copy_from(text(at)?);
+        }
+        Some(len - 1)
+    });
 }
 
 /// Returns the library in whose arena an address is. Integer code only; see [`crate::hot::gate`].
@@ -131,15 +256,14 @@ pub(crate) fn with_arena(address: u64) -> Option<&'static Module> {
     if !libraries_thunks().contains(&address) {
         return None;
     }
-    let is = |library: &Library| address >= library.module.arena_lo && address < library.module.copies_hi;
-    find(is).map(|(_, library)| &library.module)
+    let module = last_before(|library| library.module.arena_lo <= address)?;
+    if address < module.copies_hi { Some(module) } else { None }
 }
 
 /// Returns the library of which a function, by its number, is. Integer code only; see [`crate::hot::gate`].
 pub(crate) fn of_function(number: u32) -> Option<&'static Module> {
-    let is =
-        |library: &Library| number.wrapping_sub(library.module.first) < library.module.functions.len() as u32;
-    find(is).map(|(_, library)| &library.module)
+    let module = last_before(|library| library.module.first <= number)?;
+    if number - module.first < module.functions.len() as u32 { Some(module) } else { None }
 }
 
 /// Returns the record of a tail call by its index in the table of all libraries.
@@ -225,11 +349,18 @@ pub(crate) fn add(start: u64, extent: (u64, u64), module: Module) -> Option<u32>
     Some(index)
 }
 
-/// Says whether a library is loaded.
-pub(crate) fn set_loaded(library: &Library, loaded: bool) {
+/// Says whether the library with this index is loaded.
+pub(crate) fn set_loaded(index: u32, loaded: bool) {
+    let Some(library) = get(index) else { return };
+    if library.is_loaded() {
+        remove_text(index);
+    }
     let (lo, hi) = if loaded { library.extent } else { (0, 0) };
     library.hi.store(hi, Ordering::Relaxed);
     library.lo.store(lo, Ordering::Relaxed);
+    if loaded {
+        add_text(lo, hi, index);
+    }
 }
 
 impl Library {

@@ -81,7 +81,7 @@ fn update(at_start: bool) {
         lookup::all_objects(dynamic_linker, |map| is_there |= map.bias == library.start);
         if !is_there {
             forget_places();
-            libraries::set_loaded(library, false);
+            libraries::set_loaded(index, false);
             set_state(index, Load::Gone);
         }
     }
@@ -160,11 +160,11 @@ fn load_again(index: u32, library: &Library) {
             library.set_archived(false);
         }
         forget_places();
-        libraries::set_loaded(library, true);
+        libraries::set_loaded(index, true);
         if text::patch(&library.module).is_ok() {
             set_state(index, Load::Hooked);
         } else {
-            libraries::set_loaded(library, false);
+            libraries::set_loaded(index, false);
         }
     }
 }
@@ -267,10 +267,10 @@ fn carry_out(
     }
     archive_others(lo, hi, None);
     forget_places();
-    libraries::set_loaded(library, true);
+    libraries::set_loaded(index, true);
     let patched = text::patch(&library.module);
     if let Err(errno) = patched {
-        libraries::set_loaded(library, false);
+        libraries::set_loaded(index, false);
         set_state(index, Load::Refused);
         return Err(failed(errno));
     }
