@@ -5,6 +5,7 @@
 
 pub(crate) mod faults;
 pub(crate) mod histogram;
+pub(crate) mod maps;
 pub(crate) mod perf;
 pub(crate) mod records;
 pub(crate) mod sampler;

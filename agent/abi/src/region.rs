@@ -5,6 +5,7 @@
 //! loads_offset        LoadRecord *: LOADS_MAX of them, if libraries are hooked
 //! histogram_offset    u32 bins: `text_bins` of the text from `PlanHeader::text_lo` on, `1 << text_shift` bytes
 //!                     each, then `arena_bins` of the arena, `1 << arena_shift` bytes each
+//! elsewhere_offset    SampleRecord *: a hash table of SAMPLES_MAX samples outside of the program, if the agent samples
 //! blocks_offset       thread blocks, `block_len` bytes each, `RegionHeader::blocks` of them
 //! ```
 //!
@@ -139,10 +140,35 @@ pub struct RegionOrders {
     pub loads_offset: u64,
     /// Bytes of library slots in a thread block, or 0 if libraries are not hooked.
     pub library_bytes: u64,
+    /// File offset of the table of samples outside of the program: [`SAMPLES_MAX`] times a [`SampleRecord`].
+    pub elsewhere_offset: u64,
     /// The hooks of the thunks of libraries.
     pub library_hooks: HookModeCode,
     /// Always 0.
     pub reserved: u32,
+}
+
+/// The number of entries in the table of samples outside of the program; a power of two.
+pub const SAMPLES_MAX: usize = 1 << 14;
+
+/// How often a sample by the agent's timer was at an address outside of the program.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub struct SampleRecord {
+    /// The runtime address, or 0 if the entry is not in use.
+    pub pc: u64,
+    /// The number of samples.
+    pub count: u64,
+}
+
+/// The number of entries of the table of samples among which an address has its entry: those from
+/// [`sample_entry`] on, and again from the first one of the table on.
+pub const SAMPLE_PROBES: usize = 8;
+
+/// Returns the index of the first entry of the table of samples that an address may have.
+pub const fn sample_entry(address: u64) -> usize {
+    // Fibonacci hashing: Knuth, The Art of Computer Programming, volume 3, section 6.4.
+    (address.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - SAMPLES_MAX.trailing_zeros())) as usize
 }
 
 /// The number of entries in the table of loaded libraries.
@@ -429,8 +455,8 @@ pub const fn round_up(value: u64, to: u64) -> u64 {
 }
 
 const _: () = {
-    assert!(size_of::<RegionOrders>() == 128);
-    assert!(size_of::<RegionHeader>() == 336);
+    assert!(size_of::<RegionOrders>() == 136);
+    assert!(size_of::<RegionHeader>() == 344);
     assert!(size_of::<LoadRecord>() == 64);
     assert!(size_of::<RegionHeader>() <= PAGE as usize);
     assert!(size_of::<BlockHeader>() == 1968);

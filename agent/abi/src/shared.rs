@@ -13,7 +13,9 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 
 use crate::plan::{Cell, ThreadWords};
-use crate::region::{BlockHeader, CHUNKS, LoadRecord, Overflow, PANIC_FILE_WORDS, RegionHeader, Slot};
+use crate::region::{
+    BlockHeader, CHUNKS, LoadRecord, Overflow, PANIC_FILE_WORDS, RegionHeader, SampleRecord, Slot,
+};
 
 /// Declares a type of pointers to a record, with one method for each of its shared fields.
 macro_rules! shared {
@@ -155,6 +157,16 @@ shared! {
         arena: AtomicU64,
         /// See `plan`.
         arena_len: AtomicU64,
+    }
+}
+
+shared! {
+    /// An entry of the table of samples outside of the program. The timer's signal handler writes it on any thread.
+    pub struct SampleRef(SampleRecord) {
+        /// Compared and exchanged from 0 to the address that the entry is for, once.
+        pc: AtomicU64,
+        /// Incremented after `pc` was found or stored.
+        count: AtomicU64,
     }
 }
 

@@ -11,7 +11,8 @@ use crate::os::task;
 use crate::program::agent::Agent;
 use core::arch::global_asm;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use gprofinject_abi::shared::BlockRef;
+use gprofinject_abi::region::{SAMPLE_PROBES, SAMPLES_MAX, SampleRecord, sample_entry};
+use gprofinject_abi::shared::{BlockRef, SampleRef};
 use linux_raw_sys::general;
 
 const SIGNAL: u32 = general::SIGSTKFLT;
@@ -103,6 +104,25 @@ pub(crate) fn restart(agent: &Agent, block: BlockRef) {
     }
 }
 
+/// Counts samples at an address outside of the program. If the table has no entry for the address and no room for one,
+/// only their number is counted.
+fn count_elsewhere(agent: &Agent, address: u64, samples: u32) {
+    agent.region.samples_outside().fetch_add(samples.into(), Ordering::Relaxed);
+    let table = agent.region.address() + agent.orders.elsewhere_offset;
+    let first = sample_entry(address);
+    for index in (first..first + SAMPLE_PROBES).map(|index| index % SAMPLES_MAX) {
+        let at = table + (index * size_of::<SampleRecord>()) as u64;
+        // SAFETY: the table is a part of the region file that is mapped as long as the process lives, and the index is
+        // less than its length. All accesses to it are atomic.
+        let Some(entry) = (unsafe { SampleRef::at(at) }) else { return };
+        let known = entry.pc().compare_exchange(0, address, Ordering::Relaxed, Ordering::Relaxed);
+        if known.map_or_else(|known| known == address, |_| true) {
+            entry.count().fetch_add(samples.into(), Ordering::Relaxed);
+            return;
+        }
+    }
+}
+
 /// The signal handler: takes one sample, or as many as the number of timer expirations since the last signal.
 extern "C" fn tick(_signal: i32, info: *const u8, context: *const u8) {
     let agent = Agent::get();
@@ -121,7 +141,7 @@ extern "C" fn tick(_signal: i32, info: *const u8, context: *const u8) {
     } else if program.in_arena(pc) {
         orders.text_bins + ((pc - program.arena_lo) >> (orders.arena_shift & 63))
     } else {
-        agent.region.samples_outside().fetch_add(samples.into(), Ordering::Relaxed);
+        count_elsewhere(agent, pc, samples);
         return;
     };
     if bin < orders.text_bins + orders.arena_bins {

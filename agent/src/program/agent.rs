@@ -94,6 +94,7 @@ static NOT_SET_UP: Agent = Agent {
         plan: 0,
         loads_offset: 0,
         library_bytes: 0,
+        elsewhere_offset: 0,
         library_hooks: HookModeCode(0),
         reserved: 0,
     },

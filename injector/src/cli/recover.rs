@@ -16,6 +16,7 @@ use crate::program::plan_cache::PlanCache;
 use crate::program::planner::Planner;
 use crate::program::profilee::{Profilee, Profilees};
 use crate::sampling::histogram::Histogram;
+use crate::sampling::maps::Maps;
 use crate::session::report::{calls_and_samples, commands, quoted};
 use crate::session::settings::Settings;
 use crate::store::logbook::{Logbook, Program};
@@ -175,7 +176,7 @@ impl Recovery<'_> {
         let baseline = self.folder.read(&format!("{name}{BASELINE_SUFFIX}"), LONGEST).ok();
         let decode = |bytes: Vec<u8>| Baseline::decode(&bytes, profilee.planned, &self.libraries);
         let baseline = baseline.and_then(decode);
-        let reading = Reading { profilee, libraries: &self.libraries, rate };
+        let reading = Reading { profilee, libraries: &self.libraries, maps: &Maps::default(), rate };
         let counted =
             counted::counted(Some(&region), &reading, Some(samples), None, baseline.as_ref(), &mut troubles);
         if let Some(trouble) = troubles.pop() {

@@ -8,6 +8,7 @@ use crate::profile::falls;
 use crate::profile::model::{self, Counters, Profile};
 use crate::profile::space::Space;
 use crate::program::library::Libraries;
+use crate::sampling::maps::Maps;
 use crate::store::region::read::Region;
 use crate::store::trouble::{failure, trouble};
 
@@ -41,7 +42,8 @@ pub(crate) struct Account {
 }
 
 /// Reads a region file into the profile of its process, to whose samples it adds the agent's. Returns the
-/// agent's account, and the process's address space if arcs were counted. `crash` is the address of the instruction that
+/// agent's account, and the process's address space if arcs were counted. `maps` are the files that the process has mapped, for
+/// the agent's samples outside of the program. `crash` is the address of the instruction that
 /// killed the process, if it is known.
 ///
 /// # Errors
@@ -50,6 +52,7 @@ pub(crate) fn collect(
     region: &Region,
     profile: &mut Profile,
     libraries: &Libraries,
+    maps: &Maps,
     crash: Option<u64>,
 ) -> io::Result<(Account, Option<Space>)> {
     let Some(module) = profile.modules.first_mut() else { return Ok((Account::default(), None)) };
@@ -77,6 +80,7 @@ pub(crate) fn collect(
     let samples = &mut module.samples;
     samples.outside = samples.outside.saturating_add(report.samples_outside);
     region.histogram(|first, counts| samples.add_bins(first, counts))?;
+    region.elsewhere(|address, count| maps.count(address, count, &mut samples.elsewhere))?;
 
     let stopped =
         crash.and_then(|at| planned.original(at.wrapping_sub(report.bias).wrapping_sub(planned.shape.arena)));

@@ -13,6 +13,7 @@ use crate::profile::whole;
 use crate::program::library::Libraries;
 use crate::program::profilee::Profilee;
 use crate::sampling::histogram::Histogram;
+use crate::sampling::maps::Maps;
 use crate::store::output::Output;
 use crate::store::region::file::RegionFile;
 use crate::store::region::layout::AgentState;
@@ -76,6 +77,8 @@ impl Finished {
 pub(crate) struct Reading<'r> {
     pub(crate) profilee: &'static Profilee,
     pub(crate) libraries: &'r Libraries,
+    /// The files that the process has mapped, if the agent has sampled it.
+    pub(crate) maps: &'r Maps,
     /// The samples per second of CPU time.
     pub(crate) rate: u32,
 }
@@ -90,7 +93,7 @@ pub(crate) fn counted(
     baseline: Option<&Baseline>,
     troubles: &mut Vec<String>,
 ) -> Option<(Counted, AgentState)> {
-    let Reading { profilee, libraries, rate } = *reading;
+    let Reading { profilee, libraries, maps, rate } = *reading;
     let mut profile = Profile::of_program(profilee.planned, rate);
     profile.name = profilee.name();
     if let (Some(module), Some(samples)) = (profile.modules.first_mut(), samples) {
@@ -102,7 +105,7 @@ pub(crate) fn counted(
     if let (Some(region), Some((_, layout))) = (region, &profilee.plan) {
         let read = region.open(layout).and_then(|region| {
             state = region.report()?.0.state;
-            collect::collect(&region, &mut profile, libraries, crash)
+            collect::collect(&region, &mut profile, libraries, maps, crash)
         });
         match read {
             Ok(read) => (account, space) = read,

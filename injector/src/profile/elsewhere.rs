@@ -20,7 +20,7 @@ pub(crate) fn distribute(profile: &mut Profile, space: Option<&Space>) {
     let Some(program) = profile.modules.first() else { return };
     let elsewhere = program.samples.elsewhere.clone();
     for (&address, &count) in &elsewhere.memory {
-        if let Some(place) = space.and_then(|space| space.in_arena(address))
+        if let Some(place) = space.and_then(|space| space.in_library(address))
             && let Some(module) = profile.modules.get_mut(place.module as usize)
         {
             module.samples.add_many(place.address, count);

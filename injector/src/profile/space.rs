@@ -125,12 +125,17 @@ impl Space {
         Some(Place { module: load.module, address })
     }
 
-    /// Returns the place of a runtime address in the arena of a library.
-    pub(crate) fn in_arena(&self, address: u64) -> Option<Place> {
-        let offset =
-            |load: &Loaded| address.checked_sub(load.at.arena).filter(|offset| *offset < load.at.arena_len);
+    /// Returns the place of a runtime address in the arena of a library, or in its text.
+    pub(crate) fn in_library(&self, address: u64) -> Option<Place> {
         self.loads.iter().find_map(|load| {
-            let address = load.planned.shape.arena.wrapping_add(offset(load)?);
+            let LoadRecord { arena, arena_len, lo, hi, bias, .. } = load.at;
+            let in_arena = address.checked_sub(arena).filter(|offset| *offset < arena_len);
+            let in_text = (lo..hi).contains(&address) && load.at.state.get() == Some(Load::Hooked);
+            let address = match in_arena {
+                Some(offset) => load.planned.shape.arena.wrapping_add(offset),
+                None if in_text => address.wrapping_sub(bias),
+                None => return None,
+            };
             Some(Place { module: load.module, address })
         })
     }

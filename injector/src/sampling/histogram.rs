@@ -32,23 +32,26 @@ pub(crate) struct Elsewhere {
 const PLACES_MAX: usize = 1 << 20;
 
 impl Elsewhere {
-    /// Counts a sample at an offset of a file.
-    pub(crate) fn add_file(&mut self, file: &Arc<str>, offset: u64) {
-        if self.files.len() < PLACES_MAX {
-            *self.files.entry((Arc::clone(file), offset)).or_default() += 1;
-        }
+    /// Counts samples at an offset of a file.
+    pub(crate) fn add_file(&mut self, file: &Arc<str>, offset: u64, samples: u64) {
+        add(&mut self.files, (Arc::clone(file), offset), samples);
     }
 
-    /// Counts a sample at an address in memory without a file.
-    pub(crate) fn add_memory(&mut self, address: u64) {
-        if self.memory.len() < PLACES_MAX {
-            *self.memory.entry(address).or_default() += 1;
-        }
+    /// Counts samples at an address in memory without a file, or with one that is not known.
+    pub(crate) fn add_memory(&mut self, address: u64, samples: u64) {
+        add(&mut self.memory, address, samples);
     }
 
     fn subtract(&mut self, before: &Elsewhere) {
         subtract(&mut self.files, &before.files);
         subtract(&mut self.memory, &before.memory);
+    }
+}
+
+fn add<K: Ord>(counts: &mut BTreeMap<K, u64>, place: K, samples: u64) {
+    if counts.len() < PLACES_MAX {
+        let sum = counts.entry(place).or_default();
+        *sum = sum.saturating_add(samples);
     }
 }
 

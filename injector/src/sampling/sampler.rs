@@ -1,14 +1,14 @@
 //! Decides who takes samples, and makes histograms of the kernel's records.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use gprofinject_image::headers::ExecutableSegment;
 
 use crate::options::SamplerArg;
-use crate::os::proc::{self, Mapping};
+
 use crate::os::sys;
 use crate::sampling::histogram::Histogram;
+use crate::sampling::maps::{Mapped, Maps};
 use crate::sampling::perf::{self, Perf, Scope};
 use crate::sampling::records::{Event, Record};
 use crate::store::shape::Shape;
@@ -121,17 +121,8 @@ struct Track {
     state: State,
     /// The samples of a forked child that has not announced itself yet.
     early: Vec<Option<u64>>,
-    /// The code that is mapped, sorted by address, without overlap.
-    maps: Vec<Mapped>,
-}
-
-/// A mapping of code.
-#[derive(Clone, Debug)]
-struct Mapped {
-    start: u64,
-    end: u64,
-    offset: u64,
-    file: Arc<str>,
+    /// The code that is mapped.
+    maps: Maps,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,38 +137,7 @@ enum State {
 
 impl Track {
     fn new(member: Option<usize>) -> Track {
-        Track { member, next: None, state: State::Before, early: Vec::new(), maps: Vec::new() }
-    }
-
-    /// Adds a mapping, which replaces what was there. Of a mapping that it covers in part the rest stays: the kernel
-    /// also reports the pages that mprotect(2) makes executable.
-    fn map(&mut self, new: Mapped) {
-        /// More mappings of code than a process plausibly has.
-        const MOST: usize = 1 << 14;
-        if new.start >= new.end {
-            return;
-        }
-        let first = self.maps.partition_point(|old| old.end <= new.start);
-        let last = self.maps.partition_point(|old| old.start < new.end);
-        let mut pieces = Vec::with_capacity(3);
-        if let Some(old) = self.maps.get(first).filter(|old| old.start < new.start) {
-            pieces.push(Mapped { end: new.start, ..old.clone() });
-        }
-        let end = new.end;
-        pieces.push(new);
-        if let Some(old) = self.maps[first..last].last().filter(|old| old.end > end) {
-            let offset = old.offset.saturating_add(end - old.start);
-            pieces.push(Mapped { start: end, offset, ..old.clone() });
-        }
-        if self.maps.len() + pieces.len() <= MOST + (last - first) {
-            self.maps.splice(first..last, pieces);
-        }
-    }
-
-    /// Returns the mapping that contains an address.
-    fn mapped(&self, address: u64) -> Option<&Mapped> {
-        let after = self.maps.partition_point(|map| map.start <= address);
-        self.maps.get(after.checked_sub(1)?).filter(|map| address < map.end)
+        Track { member, next: None, state: State::Before, early: Vec::new(), maps: Maps::default() }
     }
 }
 
@@ -234,12 +194,7 @@ impl Sampling {
         self.members.push(Sampled { code, histogram: Histogram::new(shape), paused: false });
         let mut track = Track { state: State::Running { bias }, ..Track::new(Some(member)) };
         // The kernel reports only later mappings.
-        for mapping in proc::mappings(pid).unwrap_or_default() {
-            let Mapping { lo, hi, executable, offset, path, .. } = mapping;
-            if executable {
-                track.map(Mapped { start: lo, end: hi, offset, file: path.into() });
-            }
-        }
+        track.maps.add_those_of(pid);
         self.tracks.insert(pid as u32, track);
     }
 
@@ -354,7 +309,7 @@ impl Track {
                 {
                     self.state = State::Running { bias };
                 }
-                self.map(Mapped { start: address, end: address.saturating_add(len), offset, file });
+                self.maps.add(Mapped { start: address, end: address.saturating_add(len), offset, file });
             }
             Event::Sample(pc) => {
                 let place = match self.state {
@@ -370,11 +325,7 @@ impl Track {
                         if sampled.histogram.outside != outside
                             && let Some(pc) = pc
                         {
-                            let elsewhere = &mut sampled.histogram.elsewhere;
-                            match self.mapped(pc) {
-                                Some(map) => elsewhere.add_file(&map.file, pc - map.start + map.offset),
-                                None => elsewhere.add_memory(pc),
-                            }
+                            self.maps.count(pc, 1, &mut sampled.histogram.elsewhere);
                         }
                     }
                     None if self.early.len() < MOST_EARLY => self.early.push(place),
@@ -407,28 +358,6 @@ mod tests {
         assert_eq!(bias(&code, 0x55_5000_3000, 0x1000, 0x1000), Some(0x55_5000_0000));
         assert_eq!(bias(&code, 0x55_5000_3000, 0x1000, 0x2000), None);
         assert_eq!(bias(&code, 0x3000, 0x1000, 0x1000), Some(0));
-    }
-
-    #[test]
-    fn a_mapping_replaces_only_what_it_covers() {
-        let mut track = Track::new(None);
-        let map = |start, end, offset, file: &str| Mapped { start, end, offset, file: file.into() };
-        track.map(map(0x1000, 0x9000, 0x400, "a"));
-        track.map(map(0xa000, 0xb000, 0, "b"));
-        track.map(map(0x3000, 0x4000, 0x2400, "a"));
-        track.map(map(0x8000, 0xa800, 0, "c"));
-        track.map(map(0x5000, 0x5000, 0, "empty"));
-        let found: Vec<_> = track.maps.iter().map(|m| (m.start, m.end, m.offset, &*m.file)).collect();
-        let expected = [
-            (0x1000, 0x3000, 0x400, "a"),
-            (0x3000, 0x4000, 0x2400, "a"),
-            (0x4000, 0x8000, 0x3400, "a"),
-            (0x8000, 0xa800, 0, "c"),
-            (0xa800, 0xb000, 0x800, "b"),
-        ];
-        assert_eq!(found, expected);
-        assert!(track.mapped(0x7fff).is_some_and(|map| map.offset == 0x3400));
-        assert!(track.mapped(0xb000).is_none());
     }
 
     #[test]

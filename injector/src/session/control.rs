@@ -59,6 +59,7 @@ impl Family<'_> {
         index: usize,
         sampling: Option<&mut Sampling>,
     ) -> Result<(Finished, Option<Pause>)> {
+        self.note_maps_of(index);
         let member = self.members.get(index).context("it has ended")?;
         let profilee = member.profilee;
         let samples = sampling.and_then(|sampling| {
@@ -75,7 +76,8 @@ impl Family<'_> {
         }
         let mut troubles = Vec::new();
         let baseline = member.baseline.as_ref();
-        let reading = Reading { profilee, libraries: &self.libraries, rate: self.rate };
+        let maps = &member.maps;
+        let reading = Reading { profilee, libraries: &self.libraries, maps, rate: self.rate };
         let finished = counted(copy.as_ref(), &reading, samples, None, baseline, &mut troubles);
         if let Some(copy) = copy {
             copy.remove();

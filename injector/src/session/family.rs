@@ -15,6 +15,7 @@ use crate::profile::counted::{Counted, Finished, Reading, counted, guests, has_g
 use crate::program::library::{Libraries, Library};
 use crate::program::profilee::{Profilee, Profilees};
 use crate::sampling::histogram::Histogram;
+use crate::sampling::maps::Maps;
 use crate::sampling::sampler::Sampling;
 use crate::session::member::{Living, Member, Other, Who};
 use crate::session::settings::Settings;
@@ -169,7 +170,21 @@ impl<'s> Family<'s> {
             self.living.entry(pid).or_insert_with(|| Living { handle: handle(), members: Vec::new() });
         process.members.push(index);
         let grip = Grip::unopened(pid);
-        self.members.push(Member { pid, profilee, name, grip, baseline: None, is_paused: false });
+        let maps = Maps::default();
+        self.members.push(Member { pid, profilee, name, grip, baseline: None, is_paused: false, maps });
+    }
+
+    /// Notes what a process has mapped now, if the agent samples it. The kernel's own records would say that.
+    pub(crate) fn note_maps(&mut self, pid: i32) {
+        let last = self.living.get(&pid).and_then(|process| process.members.last().copied());
+        last.into_iter().for_each(|index| self.note_maps_of(index));
+    }
+
+    /// Does the same for a member.
+    pub(crate) fn note_maps_of(&mut self, index: usize) {
+        if let Some(member) = self.members.get_mut(index).filter(|_| self.orders.timer_rate > 0) {
+            member.maps.add_those_of(member.pid);
+        }
     }
 
     /// Returns the descriptors to poll: those of connections, and those that report the end of processes.
@@ -377,6 +392,7 @@ impl<'s> Family<'s> {
             sampling.settle();
             sampling.take(0)
         });
+        self.note_maps_of(0);
         let (mut finished, _) = self.counted(0, samples, crash)?;
         finished.account.trouble = finished.account.trouble.or_else(|| unplaced.cloned());
         Some(finished)
@@ -392,7 +408,8 @@ impl<'s> Family<'s> {
         let member = self.members.get(index)?;
         let region = self.folder.as_ref().map(|folder| folder.region(&member.name));
         let (profilee, baseline) = (member.profilee, member.baseline.as_ref());
-        let reading = Reading { profilee, libraries: &self.libraries, rate: self.rate };
+        let maps = &member.maps;
+        let reading = Reading { profilee, libraries: &self.libraries, maps, rate: self.rate };
         let counted = counted(region.as_ref(), &reading, samples, crash, baseline, &mut self.troubles)?;
         self.troubles.extend(counted.0.account.damage.clone());
         Some(counted)

@@ -94,6 +94,7 @@ impl Family<'_> {
         let profilee = folder.region(name).report().ok().and_then(|report| self.profilees.get(report.plan));
         if let Some(profilee) = profilee {
             self.join(pid, profilee, name.to_owned());
+            self.note_maps(pid);
             self.announce(self.members.len() - 1, false, sampling);
         }
     }
@@ -144,6 +145,7 @@ impl Family<'_> {
         question: &Question,
         answer: &mut ask::Answer,
     ) -> Option<OwnedFd> {
+        self.note_maps(asker.pid);
         let file = resolve::Executed::new(asker.file.take()?);
         let name = file.name.file_name()?.to_str()?;
         if !self.settings.libs.wants(name) || asker.user != sys::ids().euid {

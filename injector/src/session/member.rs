@@ -8,6 +8,7 @@ use crate::profile::baseline::Baseline;
 use crate::profile::collect::Account;
 use crate::profile::placement::Placed;
 use crate::program::profilee::Profilee;
+use crate::sampling::maps::Maps;
 use crate::target::grip::Grip;
 
 impl Other {
@@ -38,6 +39,8 @@ pub(crate) struct Member {
     pub(crate) baseline: Option<Baseline>,
     /// Whether counting is paused.
     pub(crate) is_paused: bool,
+    /// The code that the process has mapped, as far as it is needed for the agent's samples.
+    pub(crate) maps: Maps,
 }
 
 /// A process that has not ended, as far as is known.

@@ -7,8 +7,8 @@ use std::os::unix::fs::FileExt;
 use gprofinject_abi::VERSION;
 use gprofinject_abi::plan::{HookMode, HookModeCode};
 use gprofinject_abi::region::{
-    LIBRARY_BYTES, LOADS_MAX, LoadRecord, MAGIC, PAGE, PANIC_FILE_WORDS, RegionHeader, RegionOrders, State,
-    TroubleCode, block_len, round_up, slot_chunk,
+    LIBRARY_BYTES, LOADS_MAX, LoadRecord, MAGIC, PAGE, PANIC_FILE_WORDS, RegionHeader, RegionOrders,
+    SAMPLES_MAX, SampleRecord, State, TroubleCode, block_len, round_up, slot_chunk,
 };
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -33,6 +33,9 @@ pub(crate) enum LibraryHooks {
     Entry,
 }
 
+/// The length in bytes of the table of samples outside of the program.
+pub(crate) const ELSEWHERE_LEN: u64 = (SAMPLES_MAX * size_of::<SampleRecord>()) as u64;
+
 /// The offset of the histogram.
 pub(crate) const HISTOGRAM: u64 = PAGE;
 
@@ -46,7 +49,7 @@ impl Layout {
         libraries: Option<LibraryHooks>,
     ) -> Layout {
         let mut layout = Layout { shape, slot_bytes, counter_bytes, libraries, blocks_offset: 0 };
-        layout.blocks_offset = layout.loads_offset() + layout.loads_len();
+        layout.blocks_offset = layout.elsewhere_offset() + round_up(ELSEWHERE_LEN, PAGE);
         layout
     }
 
@@ -69,6 +72,11 @@ impl Layout {
     fn loads_len(&self) -> u64 {
         let len = (LOADS_MAX * size_of::<LoadRecord>()) as u64;
         if self.libraries.is_some() { round_up(len, PAGE) } else { 0 }
+    }
+
+    /// The offset of the table of samples outside of the program.
+    pub(crate) fn elsewhere_offset(&self) -> u64 {
+        self.loads_offset() + self.loads_len()
     }
 
     /// The number of bytes to reserve. Only the agent's timers write to the histogram, so it is reserved only
@@ -98,6 +106,7 @@ impl Layout {
             blocks_max,
             loads_offset: if self.libraries.is_some() { self.loads_offset() } else { 0 },
             library_bytes: self.library_bytes(),
+            elsewhere_offset: self.elsewhere_offset(),
             library_hooks: self.libraries.map_or(HookModeCode(0), |hooks| match hooks {
                 LibraryHooks::Both => HookMode::Both.code(),
                 LibraryHooks::Entry => HookMode::Entry.code(),
@@ -115,8 +124,8 @@ impl Layout {
                 == (own.histogram_offset, own.text_bins, own.arena_bins)
             && (header.blocks_offset, header.block_len, header.slot_bytes)
                 == (own.blocks_offset, own.block_len, own.slot_bytes)
-            && (header.counter_bytes, header.loads_offset, header.library_bytes)
-                == (own.counter_bytes, own.loads_offset, own.library_bytes)
+            && (header.counter_bytes, header.loads_offset, header.library_bytes, header.elsewhere_offset)
+                == (own.counter_bytes, own.loads_offset, own.library_bytes, own.elsewhere_offset)
     }
 }
 

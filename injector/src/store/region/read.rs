@@ -8,8 +8,8 @@ use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
 use gprofinject_abi::region::{
-    BlockHeader, LOADS_MAX, Load, LoadRecord, Overflow, ROOT, RegionHeader, SEGMENTS, SLOTS, Slot,
-    counters_offset, library_offset, plain_key, segment_entries, segment_offset,
+    BlockHeader, LOADS_MAX, Load, LoadRecord, Overflow, ROOT, RegionHeader, SEGMENTS, SLOTS, SampleRecord,
+    Slot, counters_offset, library_offset, plain_key, segment_entries, segment_offset,
 };
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
@@ -17,7 +17,7 @@ use zerocopy::FromBytes;
 
 use crate::store::private_folder::PrivateFolder;
 use crate::store::region::layout::{
-    AgentReport, BLOCKS_MAX, HISTOGRAM, Layout, histogram_len, read_at, read_value,
+    AgentReport, BLOCKS_MAX, ELSEWHERE_LEN, HISTOGRAM, Layout, histogram_len, read_at, read_value,
 };
 
 /// The number of guests (children that could create no file of their own and count in this one) that are kept
@@ -115,6 +115,21 @@ impl Region {
         let end = HISTOGRAM + histogram_len(&self.layout.shape);
         self.pieces(HISTOGRAM..end, 4, |offset, bytes| {
             visit((offset - HISTOGRAM) / 4, &mut records(bytes));
+        })
+    }
+
+    /// Reads the samples outside of the program: runtime addresses and the number of samples at each.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub(crate) fn elsewhere(&self, mut visit: impl FnMut(u64, u64)) -> io::Result<()> {
+        let start = self.layout.elsewhere_offset();
+        self.pieces(start..start + ELSEWHERE_LEN, size_of::<SampleRecord>() as u64, |_, bytes| {
+            for SampleRecord { pc, count } in records(bytes) {
+                if pc != 0 && count != 0 {
+                    visit(pc, count);
+                }
+            }
         })
     }
 

@@ -1,0 +1,117 @@
+//! Which files a process has mapped where, as far as they contain code.
+
+use std::sync::Arc;
+
+use crate::os::proc::{self, Mapping};
+use crate::sampling::histogram::Elsewhere;
+
+/// The name of memory without a file, as in the kernel's records.
+const ANONYMOUS: &str = "//anon";
+
+/// A mapping of code.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Mapped {
+    /// The runtime address of the first byte.
+    pub(crate) start: u64,
+    /// The runtime address after the last byte.
+    pub(crate) end: u64,
+    /// The offset of the first byte in the file.
+    pub(crate) offset: u64,
+    /// The name of the file, or what the kernel calls the memory: `[vdso]`, `//anon`.
+    pub(crate) file: Arc<str>,
+}
+
+/// The mappings of a process, sorted by address, without overlap.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Maps(Vec<Mapped>);
+
+impl Maps {
+    /// Adds a mapping, which replaces what was there. Of a mapping that it covers in part the rest stays: the kernel
+    /// also reports the pages that mprotect(2) makes executable.
+    pub(crate) fn add(&mut self, new: Mapped) {
+        /// More mappings of code than a process plausibly has.
+        const MOST: usize = 1 << 14;
+        if new.start >= new.end {
+            return;
+        }
+        let first = self.0.partition_point(|old| old.end <= new.start);
+        let last = self.0.partition_point(|old| old.start < new.end);
+        let mut pieces = Vec::with_capacity(3);
+        if let Some(old) = self.0.get(first).filter(|old| old.start < new.start) {
+            pieces.push(Mapped { end: new.start, ..old.clone() });
+        }
+        let end = new.end;
+        pieces.push(new);
+        if let Some(old) = self.0[first..last].last().filter(|old| old.end > end) {
+            let offset = old.offset.saturating_add(end - old.start);
+            pieces.push(Mapped { start: end, offset, ..old.clone() });
+        }
+        if self.0.len() + pieces.len() <= MOST + (last - first) {
+            self.0.splice(first..last, pieces);
+        }
+    }
+
+    /// Adds what a process has mapped now. What it has unmapped stays, because there may be samples in it. If the process
+    /// has ended, nothing is added.
+    pub(crate) fn add_those_of(&mut self, pid: i32) {
+        for mapping in proc::mappings(pid).unwrap_or_default() {
+            let Mapping { lo, hi, executable, offset, path, .. } = mapping;
+            if executable {
+                let file = if path.is_empty() { ANONYMOUS.into() } else { path.into() };
+                self.add(Mapped { start: lo, end: hi, offset, file });
+            }
+        }
+    }
+
+    /// Counts a sample at a runtime address.
+    pub(crate) fn count(&self, address: u64, samples: u64, elsewhere: &mut Elsewhere) {
+        match self.at(address) {
+            Some((file, offset)) => elsewhere.add_file(file, offset, samples),
+            None => elsewhere.add_memory(address, samples),
+        }
+    }
+
+    /// Returns the file that is mapped at an address, and the offset in it. Memory without a file has none.
+    fn at(&self, address: u64) -> Option<(&Arc<str>, u64)> {
+        let after = self.0.partition_point(|map| map.start <= address);
+        let map = self.0.get(after.checked_sub(1)?).filter(|map| address < map.end)?;
+        (!map.file.starts_with("//")).then(|| (&map.file, address - map.start + map.offset))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mapping_replaces_only_what_it_covers() {
+        let mut maps = Maps::default();
+        let map = |start, end, offset, file: &str| Mapped { start, end, offset, file: file.into() };
+        maps.add(map(0x1000, 0x9000, 0x400, "a"));
+        maps.add(map(0xa000, 0xb000, 0, "b"));
+        maps.add(map(0x3000, 0x4000, 0x2400, "a"));
+        maps.add(map(0x8000, 0xa800, 0, "//anon"));
+        maps.add(map(0x5000, 0x5000, 0, "empty"));
+        let expected = [
+            map(0x1000, 0x3000, 0x400, "a"),
+            map(0x3000, 0x4000, 0x2400, "a"),
+            map(0x4000, 0x8000, 0x3400, "a"),
+            map(0x8000, 0xa800, 0, "//anon"),
+            map(0xa800, 0xb000, 0x800, "b"),
+        ];
+        assert_eq!(maps.0, expected);
+        let at = |address| maps.at(address).map(|(file, offset)| (&**file, offset));
+        assert_eq!(at(0x7fff), Some(("a", 0x73ff)));
+        assert_eq!(at(0x8000), None);
+        assert_eq!(at(0xb000), None);
+    }
+
+    #[test]
+    fn this_process() {
+        let mut maps = Maps::default();
+        maps.add_those_of(std::process::id() as i32);
+        let here = this_process as *const () as u64;
+        let file = std::env::current_exe().expect("a program");
+        assert_eq!(maps.at(here).map(|(file, _)| file.to_string()), Some(file.display().to_string()));
+    }
+}
