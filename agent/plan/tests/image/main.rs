@@ -7,6 +7,7 @@ mod build;
 mod cold;
 mod compiled;
 mod hostile;
+mod placed;
 mod profiling;
 mod readelf;
 mod refusals;

@@ -1,0 +1,264 @@
+//! The code in the arenas of libraries at the places where processes have loaded them, as iced decodes it: every branch
+//! and every access leads to the same place as in the plan, however far the library and its arena were moved.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use gprofinject_abi::plan::{FunctionRecord, LIBRARIES, Patch, PlanHeader, Segment, Table, TailRecord};
+use gprofinject_abi::region::SLOTS;
+use gprofinject_image::Image;
+use gprofinject_plan::{Hooks, Options, Placement, Plan, Role};
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, OpKind, Register};
+use zerocopy::FromBytes;
+
+use crate::build::{folder, try_compile};
+
+/// Libraries that are often installed, with assembly code, exceptions, tables in their text, and tail calls.
+const INSTALLED: [&str; 8] = [
+    "libc.so.6",
+    "libm.so.6",
+    "libstdc++.so.6",
+    "libgcc_s.so.1",
+    "libz.so.1",
+    "libcrypto.so.3",
+    "libgmp.so.10",
+    "libsqlite3.so.0",
+];
+
+/// A plan file, and its arena as the agent fills it.
+struct Placed {
+    file: Vec<u8>,
+    header: PlanHeader,
+    arena: Vec<u8>,
+}
+
+impl Placed {
+    fn new(file: Vec<u8>) -> Placed {
+        let header = PlanHeader::read_from_prefix(&file).unwrap().0;
+        let mut arena = vec![0; header.arena_len as usize];
+        for segment in entries::<Segment>(&file, header.segments) {
+            let (from, len) = (segment.file_offset as usize, segment.len as usize);
+            let to = segment.arena_offset as usize;
+            arena[to..to + len].copy_from_slice(&file[from..from + len]);
+        }
+        Placed { file, header, arena }
+    }
+
+    fn functions(&self) -> Vec<FunctionRecord> {
+        entries(&self.file, self.header.functions)
+    }
+
+    /// Returns the arena offset for an offset in a record, or `None` for one that is not used.
+    fn offset(&self, record: u32) -> Option<u32> {
+        let arena = (self.header.arena - self.header.records_base) as u32;
+        (record != 0).then(|| record - arena)
+    }
+
+    /// Returns the arena offsets at which code begins.
+    fn starts(&self) -> Vec<u32> {
+        let records = self.functions();
+        let fields = records.iter().flat_map(|r| [r.resume, r.body, r.thunk, r.exit]);
+        let tails = entries::<TailRecord>(&self.file, self.header.tails);
+        let fields = fields.chain(tails.iter().flat_map(|tail| [tail.again, tail.thunk]));
+        fields.filter_map(|field| self.offset(field)).collect()
+    }
+
+    fn decode(&self, offset: u32) -> Instruction {
+        let ip = self.header.arena.wrapping_add(offset.into());
+        Decoder::with_ip(64, &self.arena[offset as usize..], ip, DecoderOptions::NONE).decode()
+    }
+}
+
+fn entries<T: FromBytes>(file: &[u8], table: Table) -> Vec<T> {
+    let bytes = &file[table.offset as usize..];
+    let records = bytes.chunks_exact(size_of::<T>()).take(table.count as usize);
+    records.map(|record| T::read_from_bytes(record).unwrap()).collect()
+}
+
+/// A library's plan before and after it was placed.
+struct Pair {
+    planned: Placed,
+    placed: Placed,
+    placement: Placement,
+}
+
+impl Pair {
+    fn new(plan: &Plan) -> Pair {
+        let planned = Placed::new(plan.encode().concat());
+        // Numbers that occur nowhere else.
+        let bias = 0x7f12_3456_7000;
+        let arena = planned.header.arena.wrapping_add(bias).wrapping_add(0x0123_4000);
+        let placement = Placement {
+            bias,
+            arena,
+            records_base: arena - 0x2_1000,
+            first_function: LIBRARIES + 0x1_2345,
+            first_slot: SLOTS as u32 + 0x0300_4560,
+            first_tail: 0x5432,
+        };
+        let placed = Placed::new(plan.placed(&placement).expect("the library fits there"));
+        Pair { planned, placed, placement }
+    }
+
+    /// Returns where an address of the plan is in the process.
+    fn place(&self, address: u64) -> u64 {
+        let offset = address.wrapping_sub(self.planned.header.arena);
+        match offset < self.planned.header.arena_len {
+            true => self.placement.arena + offset,
+            false => address.wrapping_add(self.placement.bias),
+        }
+    }
+
+    /// Checks that an instruction does in the process what it does in the plan. Returns the arena offset to which it
+    /// branches, if that is known.
+    fn check(&self, library: &str, offset: u32) -> (Instruction, Option<u32>) {
+        let (before, after) = (self.planned.decode(offset), self.placed.decode(offset));
+        let what = format!("{library}: arena offset {offset:#x}: {before} became {after}");
+        assert_eq!((before.code(), before.len()), (after.code(), after.len()), "{what}");
+        for operand in 0..before.op_count() {
+            let kind = before.op_kind(operand);
+            assert_eq!(kind, after.op_kind(operand), "{what}");
+            match kind {
+                OpKind::Register => {
+                    assert_eq!(before.op_register(operand), after.op_register(operand), "{what}")
+                }
+                OpKind::Memory => {
+                    let parts = |i: &Instruction| {
+                        (i.memory_base(), i.memory_index(), i.memory_index_scale(), i.segment_prefix())
+                    };
+                    assert_eq!(parts(&before), parts(&after), "{what}");
+                    let (old, new) = (before.memory_displacement64(), after.memory_displacement64());
+                    if before.memory_base() == Register::RIP {
+                        assert_eq!(new, self.place(old), "{what}");
+                    } else {
+                        let slots = u64::from(self.placement.first_slot) - SLOTS;
+                        assert!([0, slots].contains(&new.wrapping_sub(old)), "{what}");
+                    }
+                }
+                OpKind::NearBranch16 | OpKind::NearBranch32 | OpKind::NearBranch64 => {
+                    assert_eq!(after.near_branch_target(), self.place(before.near_branch_target()), "{what}");
+                }
+                _ => {
+                    let (old, new) = (before.immediate(operand), after.immediate(operand));
+                    let Placement { first_function, first_tail, bias, .. } = self.placement;
+                    let moved = new.wrapping_sub(old) as u32;
+                    let arena = self.placement.arena.wrapping_sub(self.planned.header.arena);
+                    let numbers = [0, first_function, first_tail, bias as u32, arena as u32];
+                    let known = numbers.contains(&moved) || new == self.place(old);
+                    assert!(known, "{what}");
+                }
+            }
+        }
+        let target = (before.near_branch_target() != 0).then(|| before.near_branch_target());
+        let inside = target.map(|target| target.wrapping_sub(self.planned.header.arena));
+        (before, inside.filter(|offset| *offset < self.planned.header.arena_len).map(|offset| offset as u32))
+    }
+
+    /// Follows the code from everywhere where it is entered. Returns the number of instructions.
+    fn check_all(&self, library: &str) -> usize {
+        let starts = self.planned.starts();
+        assert_eq!(starts, self.placed.starts(), "{library}");
+        let mut seen = BTreeSet::new();
+        let mut left = starts;
+        for (before, after) in self.planned.functions().iter().zip(self.placed.functions()) {
+            assert_eq!(after.entry, self.place(before.entry), "{library}");
+        }
+        let patches = |of: &Placed| entries::<Patch>(&of.file, of.header.patches);
+        for (before, after) in patches(&self.planned).iter().zip(patches(&self.placed)) {
+            assert_eq!(after.address, self.place(before.address), "{library}");
+            assert_eq!((after.len, after.original), (before.len, before.original), "{library}");
+            let what = format!("{library}: the patch at {:#x}", before.address);
+            let (mut old, mut new) = (before.replacement, after.replacement);
+            assert_eq!(before.displacement, after.displacement, "{what}");
+            if let Some(at) = before.displacement.checked_sub(1).map(usize::from) {
+                let target = |patch: &Patch| {
+                    let bytes: [u8; 4] = patch.replacement[at..at + 4].try_into().unwrap();
+                    let next = patch.address + at as u64 + 4;
+                    next.wrapping_add_signed(i32::from_le_bytes(bytes).into())
+                };
+                assert_eq!(target(&after), self.place(target(before)), "{what}");
+                let inside = target(before).wrapping_sub(self.planned.header.arena);
+                assert!(inside < self.planned.header.arena_len, "{what}");
+                left.push(inside as u32);
+                old[at..at + 4].fill(0);
+                new[at..at + 4].fill(0);
+            }
+            assert_eq!(old, new, "{what}");
+            let bytes = &before.replacement[..before.len.into()];
+            let first = Decoder::with_ip(64, bytes, before.address, DecoderOptions::NONE).decode();
+            let inside = first.near_branch_target().wrapping_sub(self.planned.header.arena);
+            let leads_there = !first.is_invalid() && inside < self.planned.header.arena_len;
+            assert!(before.displacement != 0 || !leads_there, "{what}: {first}");
+        }
+        while let Some(mut offset) = left.pop() {
+            while seen.insert(offset) {
+                let (instruction, target) = self.check(library, offset);
+                assert!(!instruction.is_invalid(), "{library}: no code at arena offset {offset:#x}");
+                left.extend(target);
+                match instruction.flow_control() {
+                    FlowControl::Return
+                    | FlowControl::UnconditionalBranch
+                    | FlowControl::IndirectBranch
+                    | FlowControl::Exception => break,
+                    _ => offset += instruction.len() as u32,
+                }
+            }
+        }
+        seen.len()
+    }
+}
+
+/// Plans a library in both modes and checks it. Returns the number of its functions that are hooked.
+fn is_placed_right(library: &str, bytes: &[u8]) -> usize {
+    let image = Image::read_library(bytes, None).unwrap();
+    let mut hooked = 0;
+    for hooks in [Hooks::Both, Hooks::Entry] {
+        let options = Options {
+            hooks,
+            engine: Default::default(),
+            selected: &|_| true,
+            min_size: 0,
+            insist: false,
+            counted: None,
+            role: Role::Library,
+        };
+        let pair = Pair::new(&Plan::new(&image, &options));
+        hooked = pair.planned.functions().len();
+        let instructions = pair.check_all(library);
+        assert!(instructions >= 3 * hooked, "{library}: {instructions} instructions of {hooked} functions");
+    }
+    hooked
+}
+
+/// Checks libraries that were not built for this test: those that are installed, and those whose paths are in
+/// `IMAGE_LIBRARIES`, separated by colons.
+#[test]
+fn installed_libraries() {
+    let named = std::env::var("IMAGE_LIBRARIES").unwrap_or_default();
+    let named = named.split(':').filter(|name| !name.is_empty()).map(PathBuf::from);
+    let folders = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64"].map(PathBuf::from);
+    let known = INSTALLED
+        .iter()
+        .filter_map(|name| folders.iter().map(|folder| folder.join(name)).find(|library| library.exists()));
+    for library in named.chain(known) {
+        let bytes = std::fs::read(&library).unwrap();
+        is_placed_right(&library.display().to_string(), &bytes);
+    }
+}
+
+#[test]
+fn a_library_of_this_test() {
+    let source = "int a(int x) { __asm__ volatile(\"\"); return x + 1; }
+        static int table[4] = {1, 2, 3, 4};
+        int b(int x) { return table[x & 3] + a(x); }
+        int c(int x) { return b(x + 1); }
+        int d(int x) { switch (x) { case 0: return a(3); case 1: return b(4); case 2: return c(5); case 3: return b(9);
+            case 4: return a(8); default: return 7; } }
+        void e(void (*f)(void)) { f(); }";
+    for flags in [["-O0"], ["-O2"], ["-Os"]] {
+        let flags = [&flags[..], &["-fPIC", "-shared"]].concat();
+        let library = try_compile(&folder("placed"), "gcc", &[("a.c", source)], &flags).unwrap();
+        let hooked = is_placed_right("the test's library", &std::fs::read(library).unwrap());
+        assert!(hooked >= 5, "{flags:?}: {hooked}");
+    }
+}
