@@ -44,6 +44,10 @@ pub struct Question {
     pub slots_end: u32,
     /// The index of the first free tail call.
     pub first_tail: u32,
+    /// The byte offset from the start of a thread block of the first free basic block counter of libraries.
+    pub first_counter: u32,
+    /// The byte offset of the end of these counters.
+    pub counters_end: u32,
 }
 
 /// What the injector answers.

@@ -102,6 +102,22 @@ pub struct PlanHeader {
     pub originals: Table,
     /// [`CallJump`].
     pub call_jumps: Table,
+    /// [`CounterRange`], one for each function, in a library's plan with basic block counters; otherwise empty.
+    pub counters: Table,
+    /// Byte offset from the start of a thread block at which the basic block counters of a library begin. 0 in the
+    /// program's plan.
+    pub first_counter: u64,
+}
+
+/// The basic block counters that a thread needs once it has come through the hook of a library's function: those of the
+/// function, and of functions into whose middle it may jump.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub struct CounterRange {
+    /// Byte offset of the first counter from the start of a thread block.
+    pub first: u32,
+    /// Number of bytes, which may be 0.
+    pub len: u32,
 }
 
 /// Maps a place in a copied function to the instruction of the program that it replaces.
@@ -398,7 +414,7 @@ pub const CALL_LEN: u32 = 5;
 
 // The planner's thunks, its unwind tables, and the agent's assembly address these fields.
 const _: () = {
-    assert!(size_of::<PlanHeader>() == 328);
+    assert!(size_of::<PlanHeader>() == 352);
     assert!(size_of::<Patch>() == 48);
     assert!(size_of::<FunctionRecord>() == 48);
     assert!(offset_of!(FunctionRecord, exit) == 8);

@@ -146,6 +146,8 @@ pub struct RegionOrders {
     pub library_hooks: HookModeCode,
     /// Always 0.
     pub reserved: u32,
+    /// Bytes of basic block counters of libraries in a thread block, or 0 if they are not counted.
+    pub library_counter_bytes: u64,
 }
 
 /// The number of entries in the table of samples outside of the program; a power of two.
@@ -200,6 +202,10 @@ pub struct LoadRecord {
     pub arena: u64,
     /// Bytes of its arena.
     pub arena_len: u64,
+    /// Byte offset of its first basic block counter from the start of a thread block.
+    pub first_counter: u32,
+    /// Bytes of its basic block counters.
+    pub counter_bytes: u32,
 }
 
 coded! {
@@ -350,6 +356,12 @@ pub const CHUNKS: u64 = SLOT_CHUNKS + LIBRARY_CHUNKS;
 /// something is counted take memory.
 pub const LIBRARY_BYTES: u64 = LIBRARY_CHUNKS * PAGE;
 
+/// The number of chunks of the libraries' basic block counters.
+pub const LIBRARY_COUNTER_CHUNKS: u64 = 256 * 64;
+/// Bytes of the libraries' basic block counters in a thread block: one page that has a bit for each chunk that is
+/// committed, in words of 64, and then the counters, in chunks of one page. The first page reaches no file.
+pub const LIBRARY_COUNTER_BYTES: u64 = (1 + LIBRARY_COUNTER_CHUNKS) * PAGE;
+
 /// Offset of the table of recent arcs in a thread block: [`RECENT_ENTRIES`] words. A word's lower half is the offset
 /// of the arc's slot or overflow entry from the start of the thread block, and its upper half is the called
 /// function's number plus one; an empty word is 0. The table only saves searches: the key in the slot identifies the
@@ -437,9 +449,9 @@ pub const fn library_offset(slot_bytes: u64, counter_bytes: u64) -> u64 {
     counters_offset(slot_bytes) + round_up(counter_bytes, PAGE)
 }
 
-/// Returns the size in bytes of a thread block with `slot_bytes` bytes of home slots, `counter_bytes` bytes of basic
-/// block counters, and `library_bytes` bytes of library slots.
-pub const fn block_len(slot_bytes: u64, counter_bytes: u64, library_bytes: u64) -> u64 {
+/// Returns the offset of the page with the bits of the libraries' basic block counters from the start of the thread block,
+/// which follows `library_bytes` bytes of library slots; a multiple of the page size.
+pub const fn library_counters_offset(slot_bytes: u64, counter_bytes: u64, library_bytes: u64) -> u64 {
     library_offset(slot_bytes, counter_bytes) + library_bytes
 }
 
@@ -455,13 +467,14 @@ pub const fn round_up(value: u64, to: u64) -> u64 {
 }
 
 const _: () = {
-    assert!(size_of::<RegionOrders>() == 136);
-    assert!(size_of::<RegionHeader>() == 344);
-    assert!(size_of::<LoadRecord>() == 64);
+    assert!(size_of::<RegionOrders>() == 144);
+    assert!(size_of::<RegionHeader>() == 352);
+    assert!(size_of::<LoadRecord>() == 72);
     assert!(size_of::<RegionHeader>() <= PAGE as usize);
     assert!(size_of::<BlockHeader>() == 1968);
     assert!(size_of::<BlockHeader>() <= RECENT as usize);
     assert!(recent(u64::MAX, u32::MAX) + 8 <= SLOTS && RECENT + 8 * RECENT_ENTRIES <= SLOTS);
+    assert!(LIBRARY_COUNTER_CHUNKS / 8 <= PAGE);
     // Thunks and the agent's assembly address these fields. The assembly finds an arc by the table of recent arcs,
     // and treats an overflow entry as a slot.
     assert!(size_of::<Slot>() == 16);

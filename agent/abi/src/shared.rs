@@ -157,6 +157,10 @@ shared! {
         arena: AtomicU64,
         /// See `plan`.
         arena_len: AtomicU64,
+        /// See `plan`.
+        first_counter: AtomicU32,
+        /// See `plan`.
+        counter_bytes: AtomicU32,
     }
 }
 

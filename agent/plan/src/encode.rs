@@ -1,11 +1,12 @@
 //! Encodes the plan file, whose layout [`gprofinject_abi::plan`] defines.
 
-use crate::decide::options::{Engine, Hooks};
+use crate::blocks::code::COUNTER;
+use crate::decide::options::{Engine, Hooks, Role};
 use crate::plan::Plan;
 use gprofinject_abi::VERSION;
 use gprofinject_abi::plan::{
-    CallJump, CodeRange, FunctionRecord, HookMode, MAGIC, Original, Patch, PlanHeader, Segment, Table,
-    TailRecord,
+    CallJump, CodeRange, CounterRange, FunctionRecord, HookMode, MAGIC, Original, Patch, PlanHeader, Segment,
+    Table, TailRecord,
 };
 use gprofinject_abi::region::{PAGE, round_up};
 use std::borrow::Cow;
@@ -34,6 +35,7 @@ impl Plan {
         });
         let originals = table(&mut file, &originals.collect::<Vec<_>>());
         let call_jumps = table(&mut file, &e.call_jumps);
+        let counters = table(&mut file, &self.counter_ranges());
         let mut next = (file.len() + e.used.len() * size_of::<Segment>()) as u64;
         let segments = e.used.iter().map(|used| {
             let (file_offset, len) = (next, used.len() as u64);
@@ -76,6 +78,8 @@ impl Plan {
             counter_bytes: self.counter_bytes(),
             originals,
             call_jumps,
+            counters,
+            first_counter: 0,
         };
         file[..size_of::<PlanHeader>()].copy_from_slice(header.as_bytes());
         let arena = e.used.iter().map(|used| Cow::Borrowed(&e.code.bytes[used.clone()]));
@@ -84,6 +88,19 @@ impl Plan {
 }
 
 impl Plan {
+    /// Returns the counters that a thread needs from the time when it comes through a hook, for each hook of a library;
+    /// nothing for a program, whose threads get all of its counters at once.
+    fn counter_ranges(&self) -> Vec<CounterRange> {
+        let is_needed = self.role == Role::Library && self.copies.counters > 0;
+        let ranges = self.copies.reach.iter().filter(|_| is_needed);
+        ranges
+            .map(|range| CounterRange {
+                first: range.start * COUNTER as u32,
+                len: range.len() as u32 * COUNTER as u32,
+            })
+            .collect()
+    }
+
     /// Returns the maximum size of the header and the tables in bytes.
     fn tables_len(&self) -> usize {
         let e = &self.emitted;
@@ -97,6 +114,7 @@ impl Plan {
             + e.used.len() * size_of::<Segment>()
             + (fixups + 3) * size_of::<u32>()
             + self.originals.len() * size_of::<Original>()
+            + self.copies.reach.len() * size_of::<CounterRange>()
     }
 }
 

@@ -7,7 +7,7 @@
 use crate::emit::fixups::Fixups;
 use crate::plan::Plan;
 use gprofinject_abi::plan::{
-    CallJump, CodeRange, FunctionRecord, Patch, PlanHeader, Segment, Table, TailRecord,
+    CallJump, CodeRange, CounterRange, FunctionRecord, Patch, PlanHeader, Segment, Table, TailRecord,
 };
 use gprofinject_abi::region::SLOTS;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -28,6 +28,8 @@ pub struct Placement {
     pub first_slot: u32,
     /// Index of the library's first tail call in the table of the tail calls of all libraries.
     pub first_tail: u32,
+    /// Byte offset from the start of a thread block at which the basic-block counters of the library begin.
+    pub first_counter: u32,
 }
 
 impl Plan {
@@ -61,8 +63,18 @@ impl Plan {
             tail.again = tail.again.checked_add(offset)?;
             tail.thunk = tail.thunk.checked_add(offset)?;
         }
-        for range in entries::<CodeRange>(&mut file, header.hooked)? {
-            (range.lo, range.hi) = (place(range.lo), place(range.hi));
+        // The copies are in the arena, which moves on its own.
+        let is_copy = |at: u64| at.wrapping_sub(header.arena) < header.arena_len;
+        let mut hooked: Vec<&mut CodeRange> = entries::<CodeRange>(&mut file, header.hooked)?.collect();
+        for range in &mut hooked {
+            let by = if is_copy(range.lo) { moved as u64 } else { 0 };
+            (range.lo, range.hi) = (place(range.lo).wrapping_add(by), place(range.hi).wrapping_add(by));
+        }
+        let mut sorted: Vec<CodeRange> = hooked.iter().map(|range| **range).collect();
+        sorted.sort_unstable_by_key(|range| range.lo);
+        hooked.into_iter().zip(sorted).for_each(|(place, range)| *place = range);
+        for counters in entries::<CounterRange>(&mut file, header.counters)? {
+            counters.first = counters.first.checked_add(at.first_counter)?;
         }
         for patch in entries::<Patch>(&mut file, header.patches)? {
             patch.address = place(patch.address);
@@ -83,7 +95,8 @@ impl Plan {
         let bias_words = words(&mut file, header.bias_fixups)?;
         let half_words = words(&mut file, header.half_bias_fixups)?;
         let mut arena = Arena::new(&mut file, header.segments)?;
-        let Fixups { text, slots: slot_words, numbers, tails, sites, arena_words } = &self.emitted.fixups;
+        let Fixups { text, wide_text, slots: slot_words, numbers, tails, sites, arena_words, counters } =
+            &self.emitted.fixups;
         for &word in text {
             shift(arena.word(word)?, moved.checked_neg()?)?;
         }
@@ -92,8 +105,12 @@ impl Plan {
             (numbers, at.first_function),
             (tails, at.first_tail),
             (sites, at.bias as u32),
+            (counters, at.first_counter),
         ] {
             words.iter().try_for_each(|&word| arena.add(word, value))?;
+        }
+        for &word in wide_text {
+            arena.add_wide(word, moved.checked_neg()? as u64)?;
         }
         for &word in &bias_words {
             arena.add_wide(word, at.bias)?;
@@ -117,6 +134,7 @@ impl Plan {
         }
         (header.arena, header.records_base) = (at.arena, at.records_base);
         header.first_function = at.first_function;
+        header.first_counter = at.first_counter.into();
         (header.bias_fixups.count, header.half_bias_fixups.count) = (0, 0);
         file.get_mut(..size_of::<PlanHeader>())?.copy_from_slice(header.as_bytes());
         Some(file)

@@ -3,7 +3,7 @@
 use crate::blocks::code::COUNTER;
 use crate::blocks::copies::Copies;
 use crate::blocks::uncounted::Uncounted;
-use crate::decide::options::{Engine, Hooks};
+use crate::decide::options::{Engine, Hooks, Role};
 use crate::decide::verdict::Verdict;
 use crate::emit::emitted::Emitted;
 use crate::flow::falls::Fall;
@@ -65,6 +65,8 @@ pub struct Plan {
     pub(crate) hooks_removed: bool,
     /// The engine that writes the patches.
     pub engine: Engine,
+    /// What the image is for a process.
+    pub(crate) role: Role,
     /// The copies of functions whose basic blocks are counted.
     pub(crate) copies: Copies,
     /// The original instruction for each byte of the copies, sorted by offset. An entry applies from its

@@ -39,8 +39,7 @@ impl Plan {
         let exits = !entry_only || image.facts.runtime.is_none() || options.counted.is_some();
         let flow = Flow::of(image, exits);
         let role = options.role;
-        let counted = options.counted.filter(|_| role == Role::Program);
-        let counted = counted.map(|counted| move |i: usize| counted(&image.functions[i]));
+        let counted = options.counted.map(|counted| move |i: usize| counted(&image.functions[i]));
         let counted = counted.as_ref().map(|counted| counted as &dyn Fn(usize) -> bool);
         let Decided { verdicts, hooks, mut emitted, homes, copies } = if let Some(reason) = none {
             let verdicts = vec![Err(reason); image.functions.len()];
@@ -76,6 +75,7 @@ impl Plan {
             hook_points: hook_points(&hooks),
             hooks_removed: image.facts.hooks_removed,
             engine: options.engine,
+            role,
             verdicts: verdicts
                 .into_iter()
                 .map(|v| v.map_or_else(Verdict::Refused, Verdict::Hooked))
@@ -128,8 +128,9 @@ impl Decided {
         let Decisions { verdicts, hooks } = decisions;
         let mut failed = HashMap::new();
         loop {
-            let copies = counted
-                .map_or_else(Copies::default, |wanted| Copies::new(image, flow, &hooks, wanted, &failed));
+            let copies = counted.map_or_else(Copies::default, |wanted| {
+                Copies::new(image, flow, &hooks, role, wanted, &failed)
+            });
             let (mut emitted, homes) = emit_all(image, flow, &hooks, role, entry_only, &copies);
             if emitted.uncounted.is_empty() {
                 return Decided { verdicts, hooks, emitted, homes, copies };

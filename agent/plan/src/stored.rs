@@ -8,7 +8,7 @@
 //! not panic, and compares the plan with the image. Callers may rely on the indices and extents that `fits`
 //! checks.
 
-use crate::decide::options::{Engine, Hooks};
+use crate::decide::options::{Engine, Hooks, Role};
 use crate::decide::verdict::Verdict;
 use crate::emit::fixups::Fixups;
 use crate::flow::falls::Fall;
@@ -103,6 +103,8 @@ impl Plan {
             hook_points: decisions.hook_points.into_owned(),
             hooks_removed: image.facts.hooks_removed,
             engine: decisions.engine,
+            // The role matters only to copies.
+            role: Role::Program,
             copies: Default::default(),
             originals: Vec::new(),
             file: None,

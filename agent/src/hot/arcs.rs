@@ -379,7 +379,8 @@ pub(crate) extern "C" fn library_tail(index: u32) -> u64 {
 }
 
 fn slot_of_tail(agent: &Agent, record: &TailRecord, base: u64) -> u64 {
-    let take = |block| slots::take(agent, block, slots::slot(block, record.slot), SITE | record.site);
+    let slot = |block| slots::slot(block, record.slot);
+    let take = |block| slots::take(agent, block, record.callee, slot(block), SITE | record.site);
     let ready = failure::guarded(|| threads::block(agent).is_some_and(take)).unwrap_or(false);
     base.wrapping_add(if ready { record.again } else { record.thunk }.into())
 }

@@ -30,7 +30,10 @@ pub(crate) fn caller(
             let program = &agent.program;
             program.function_at(return_address.wrapping_sub(program.bias).wrapping_sub(1))
         }
-        Domain::Libraries => libraries::with_return(return_address)?.function_at(return_address - 1),
+        Domain::Libraries => {
+            let library = libraries::with_return(return_address)?;
+            library.function_at(library.original(return_address).wrapping_sub(1))
+        }
     }?;
     let is_it = |at: u64| at.is_multiple_of(8) && frames.is_alive(at) == Some(function);
     // A frame whose size changes has a frame pointer: at rbp is the caller's rbp, and after it the return address.

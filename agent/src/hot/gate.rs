@@ -32,20 +32,23 @@ use crate::hot::next::BODY;
 use crate::hot::saved::{load_arguments, restore_registers, save_registers};
 use crate::hot::{arcs, cells, sites};
 use crate::os::vectors::{restore_vectors, save_vectors};
-use crate::program::agent::{GATE_FACTS, GateFacts, LIBRARY_GATE_FACTS};
+use crate::program::agent::{COPIES, GATE_FACTS, GateFacts, LIBRARY_GATE_FACTS};
 use core::arch::global_asm;
 use core::mem::offset_of;
 use gprofinject_abi::plan::{
     CALL_LEN, Cell, FunctionRecord, LEFT, LIBRARIES, ThreadWords, WINDOW, WINDOW_WORD,
 };
-use gprofinject_abi::region::{CALLER, RECENT, RECENT_HASH, RECENT_SHIFT, ROOT, Slot, TAIL};
+use gprofinject_abi::region::{CALLER, PAGE, RECENT, RECENT_HASH, RECENT_SHIFT, ROOT, Slot, TAIL};
 
 /// Defines the gates of one set of functions. `$prefix` is part of their names, `$facts` is the [`GateFacts`] of the set,
+/// `$has_copies` is 1 if there are copies of functions between the thunks ([`COPIES`]) and otherwise 0,
 /// `$last` and `$other` are the thread words for the last events of this set and of the other one, `$foreign` is the
 /// condition under which a number that was compared with [`LIBRARIES`] belongs to the other set, and `$tail` is the
 /// function that assigns slots to tail calls.
 macro_rules! gates {
-    ($prefix:literal, $facts:ident, $last:ident, $other:ident, $foreign:literal, $tail:ident) => {
+    (
+        $prefix:literal, $facts:ident, $has_copies:literal, $last:ident, $other:ident, $foreign:literal, $tail:ident
+    ) => {
 global_asm!(
     // Counts the arc of function eax with the key r11, if it is in the table of recent arcs; otherwise jumps to
     // `otherwise`. rcx = thread block. Changes rdx, rdi.
@@ -164,6 +167,12 @@ global_asm!(
     "jb 35f",
     "cmp r11, [rip+{agent}+{arena_hi}]",
     "jae 35f",
+    ".if {has_copies}",
+    "sub r11, [rip+{agent}+{arena_lo}]",
+    "shr r11, {page_shift}",
+    "bt qword ptr [rip+{copies}], r11",
+    "jc 35f",
+    ".endif",
     "mov r11d, [rcx+{function}]",
     "bts r11, {caller_bit}",
     "jmp 34f",
@@ -199,6 +208,24 @@ global_asm!(
     "37:",
     "mov rcx, fs:[rdx+{block}]",
     ".endm",
+    // After gpi_look: goes to `label` if the return address r11 is an exit label. The copies of counted functions of
+    // libraries lie between the arenas' thunks, so their pages are looked up. Changes rdi.
+    ".macro gpi_label label",
+    "cmp r11, [rip+{agent}+{arena_lo}]",
+    "jb 6f",
+    "cmp r11, [rip+{agent}+{arena_hi}]",
+    ".if {has_copies}",
+    "jae 6f",
+    "mov rdi, r11",
+    "sub rdi, [rip+{agent}+{arena_lo}]",
+    "shr rdi, {page_shift}",
+    "bt qword ptr [rip+{copies}], rdi",
+    "jnc \\label",
+    ".else",
+    "jb \\label",
+    ".endif",
+    "6:",
+    ".endm",
     ".macro gpi_save",
     save_registers!(),
     ".endm",
@@ -226,11 +253,7 @@ global_asm!(
     ".cfi_startproc",
     ".cfi_def_cfa_offset 0",
     "gpi_look 0",
-    "cmp r11, [rip+{agent}+{arena_lo}]",
-    "jb 6f",
-    "cmp r11, [rip+{agent}+{arena_hi}]",
-    "jb 8f",
-    "6:",
+    "gpi_label 8f",
     "gpi_recent 12f",
     "gpi_next {resume}, 0",
     "gpi_looked 0",
@@ -340,11 +363,7 @@ global_asm!(
     concat!("gpi_", $prefix, "miss_entry:"),              // rsp = CFA - 8
     ".cfi_startproc",
     "gpi_look 8",
-    "cmp r11, [rip+{agent}+{arena_lo}]",
-    "jb 6f",
-    "cmp r11, [rip+{agent}+{arena_hi}]",
-    "jb 8f",
-    "6:",
+    "gpi_label 8f",
     "gpi_recent 12f",
     "2:",
     "gpi_next {resume}, 8",
@@ -438,7 +457,7 @@ global_asm!(
     ".cfi_endproc",
     concat!(".size gpi_", $prefix, "exit, . - gpi_", $prefix, "exit"),
     // The other set of gates defines these macros again.
-    ".irp name, recent, look, looked, tail, next, frame, caller, save, arguments, restore, save_vectors, restore_vectors",
+    ".irp name, recent, look, looked, tail, next, frame, caller, label, save, arguments, restore, save_vectors, restore_vectors",
     ".purgem gpi_\\name",
     ".endr",
     agent = sym $facts,
@@ -446,6 +465,9 @@ global_asm!(
     other = const offset_of!(ThreadWords, $other),
     arena_lo = const offset_of!(GateFacts, arena_lo),
     arena_hi = const offset_of!(GateFacts, arena_hi),
+    has_copies = const $has_copies,
+    copies = sym COPIES,
+    page_shift = const PAGE.trailing_zeros(),
     functions = const offset_of!(GateFacts, functions),
     record = const size_of::<FunctionRecord>(),
     resume = const offset_of!(FunctionRecord, resume),
@@ -484,8 +506,8 @@ global_asm!(
     };
 }
 
-gates!("", GATE_FACTS, last, library_last, "jae", tail);
-gates!("library_", LIBRARY_GATE_FACTS, library_last, last, "jb", library_tail);
+gates!("", GATE_FACTS, 0, last, library_last, "jae", tail);
+gates!("library_", LIBRARY_GATE_FACTS, 1, library_last, last, "jb", library_tail);
 
 unsafe extern "C" {
     pub(crate) fn gpi_miss();

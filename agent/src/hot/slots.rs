@@ -1,6 +1,7 @@
 //! The counters of arcs in the calling thread's thread block: home slots of their functions, or overflow segments.
 #![allow(unsafe_code, reason = "slots are places in a block, which the plan's numbers lead to")]
 
+use crate::hot::counters;
 use crate::hot::thread_blocks;
 use crate::program::agent::Agent;
 use core::arch::asm;
@@ -113,12 +114,15 @@ pub(crate) fn count(agent: &Agent, block: BlockRef, number: u32, record: &Functi
                 return;
             }
             Found::Home(slot) => {
-                if !take(agent, block, slot, key) {
+                if !take(agent, block, number, slot, key) {
                     break;
                 }
             }
             Found::Over(segment, entry) => {
                 let at = segment_offset(agent.orders.slot_bytes, segment);
+                if !counters::commit(agent, block, number) {
+                    break;
+                }
                 if !thread_blocks::commit(
                     agent,
                     block,
@@ -143,9 +147,12 @@ pub(crate) fn count(agent: &Agent, block: BlockRef, number: u32, record: &Functi
     agent.region.lost_calls().fetch_add(1, Ordering::Relaxed);
 }
 
-/// Assigns a free home slot to an arc, unless a signal handler does so first. Returns `false` if the slot cannot be
-/// committed.
-pub(crate) fn take(agent: &Agent, block: BlockRef, slot: SlotRef, key: u64) -> bool {
+/// Assigns a free home slot of a function to an arc, unless a signal handler does so first. Returns `false` if the slot, or
+/// the function's basic block counters, cannot be committed.
+pub(crate) fn take(agent: &Agent, block: BlockRef, number: u32, slot: SlotRef, key: u64) -> bool {
+    if !counters::commit(agent, block, number) {
+        return false;
+    }
     let offset = slot.address() - block.address();
     if !thread_blocks::commit_slot(agent, block, offset) {
         return false;

@@ -10,9 +10,10 @@ use crate::program::agent::Agent;
 use crate::program::libraries;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use gprofinject_abi::plan::CounterRange;
 use gprofinject_abi::region::{
-    COUNTER_BIT, PAGE, SEGMENT_BIT, SEGMENTS, SLOT_CHUNKS, counters_offset, library_offset, round_up,
-    segment_len, segment_offset,
+    COUNTER_BIT, LIBRARY_COUNTER_CHUNKS, PAGE, SEGMENT_BIT, SEGMENTS, SLOT_CHUNKS, counters_offset,
+    library_counters_offset, library_offset, round_up, segment_len, segment_offset,
 };
 use gprofinject_abi::shared::BlockRef;
 
@@ -151,13 +152,17 @@ pub(crate) fn library_slots(agent: &Agent) -> u64 {
     library_offset(agent.orders.slot_bytes, agent.orders.counter_bytes)
 }
 
-/// The home slots of the program or of libraries in a thread block. Their chunks are committed as they are needed.
+/// The home slots of the program or of libraries in a thread block, or the basic block counters of libraries. Their chunks
+/// are committed as they are needed.
 struct Slots {
     start: u64,
     end: u64,
     /// Bytes of a chunk; the last one may be shorter.
     chunk: u64,
-    /// The bit of the first chunk in `committed_chunks`.
+    /// Where the bits of the chunks are: in [`committed_counters`] if they are those of counters, and otherwise in
+    /// `committed_chunks`.
+    are_counters: bool,
+    /// The bit of the first chunk there.
     first_bit: u64,
 }
 
@@ -165,12 +170,27 @@ impl Slots {
     fn of_program(agent: &Agent) -> Slots {
         // The last chunk ends where the overflow segments begin.
         let end = segment_offset(agent.orders.slot_bytes, 0);
-        Slots { start: 0, end, chunk: agent.orders.slot_chunk, first_bit: 0 }
+        Slots { start: 0, end, chunk: agent.orders.slot_chunk, are_counters: false, first_bit: 0 }
     }
 
     fn of_libraries(agent: &Agent) -> Slots {
         let start = library_slots(agent);
-        Slots { start, end: start + agent.orders.library_bytes, chunk: PAGE, first_bit: SLOT_CHUNKS }
+        let end = start + agent.orders.library_bytes;
+        Slots { start, end, chunk: PAGE, are_counters: false, first_bit: SLOT_CHUNKS }
+    }
+
+    fn of_counters(agent: &Agent) -> Slots {
+        let start = library_counters(agent);
+        let end = start - PAGE + agent.orders.library_counter_bytes;
+        Slots { start, end, chunk: PAGE, are_counters: true, first_bit: 0 }
+    }
+
+    /// Returns the word with the bit of a chunk, and the bit.
+    fn bit_of(&self, agent: &Agent, block: BlockRef, chunk: u64) -> Option<(&'static AtomicU64, u64)> {
+        let bit = self.first_bit + chunk;
+        let words: &[AtomicU64] =
+            if self.are_counters { committed_counters(agent, block) } else { block.committed_chunks() };
+        Some((words.get((bit / 64) as usize)?, 1 << (bit % 64)))
     }
 }
 
@@ -195,7 +215,9 @@ pub(crate) fn is_out_of_reach(agent: &Agent, block: BlockRef, offset: u64) -> bo
         return false;
     }
     let slots = slots_with(agent, offset);
-    let bit = slots.first_bit + (offset - slots.start) / slots.chunk;
+    // A chunk has bytes; the division must not be able to panic all the same.
+    let chunk = (offset - slots.start).checked_div(slots.chunk);
+    let bit = slots.first_bit + chunk.unwrap_or_default();
     match block.committed_chunks().get((bit / 64) as usize) {
         Some(word) => word.load(Ordering::Relaxed) >> (bit % 64) & 1 == 0,
         None => true,
@@ -209,24 +231,25 @@ pub(crate) fn commit_slot(agent: &Agent, block: BlockRef, offset: u64) -> bool {
         return false;
     }
     let slots = slots_with(agent, offset);
-    let chunk = (offset - slots.start) / slots.chunk;
+    commit_around(agent, block, &slots, (offset - slots.start) / slots.chunk)
+}
+
+/// Commits a chunk, and perhaps more.
+fn commit_around(agent: &Agent, block: BlockRef, slots: &Slots, chunk: u64) -> bool {
     // A thread that calls few functions takes little memory; one that calls many is not to have a mapping for each chunk.
     let at_once = match block.pieces().load(Ordering::Relaxed) {
         ..64 => 1,
         64..96 => 4,
         _ => 16,
     };
-    commit_chunks(agent, block, &slots, chunk / at_once * at_once, at_once)
-        || commit_chunks(agent, block, &slots, chunk, 1)
+    commit_chunks(agent, block, slots, chunk / at_once * at_once, at_once)
+        || commit_chunks(agent, block, slots, chunk, 1)
 }
 
 /// Commits up to `count` chunks from the one with this index on, unless they are all committed. Returns `false` if the file system or memory is full.
 fn commit_chunks(agent: &Agent, block: BlockRef, slots: &Slots, first: u64, count: u64) -> bool {
     let bits = first..first + count;
-    let word_of = |chunk: u64| {
-        let bit = slots.first_bit + chunk;
-        Some((block.committed_chunks().get((bit / 64) as usize)?, 1 << (bit % 64)))
-    };
+    let word_of = |chunk| slots.bit_of(agent, block, chunk);
     let is_committed =
         |chunk| word_of(chunk).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0);
     if bits.clone().all(is_committed) {
@@ -245,6 +268,45 @@ fn commit_chunks(agent: &Agent, block: BlockRef, slots: &Slots, first: u64, coun
     true
 }
 
+/// Returns the offset of the libraries' basic block counters in a thread block. The page before them has their bits.
+pub(crate) fn library_counters(agent: &Agent) -> u64 {
+    let orders = &agent.orders;
+    library_counters_offset(orders.slot_bytes, orders.counter_bytes, orders.library_bytes) + PAGE
+}
+
+/// Returns the bits of the committed chunks of the libraries' basic block counters.
+fn committed_counters(agent: &Agent, block: BlockRef) -> &'static [AtomicU64] {
+    let at = (block.address() + library_counters(agent) - PAGE) as *const AtomicU64;
+    let len = if agent.orders.library_counter_bytes == 0 { 0 } else { LIBRARY_COUNTER_CHUNKS / 64 };
+    // SAFETY: if libraries' basic blocks are counted, every thread block has this page, which stays mapped. It is accessed
+    // only here, and zeros are valid words. The address is aligned, and not 0.
+    unsafe { core::slice::from_raw_parts(at, len as usize) }
+}
+
+/// Commits basic block counters of a library in the calling thread's thread block. Returns `false` if the file system or
+/// memory is full.
+pub(crate) fn commit_library_counters(agent: &Agent, block: BlockRef, counters: CounterRange) -> bool {
+    let slots = Slots::of_counters(agent);
+    let Some(first) = u64::from(counters.first).checked_sub(slots.start) else { return false };
+    let mut chunks = first / PAGE..(first + u64::from(counters.len)).div_ceil(PAGE);
+    let is_committed = |chunk| {
+        let bit = slots.bit_of(agent, block, chunk);
+        bit.is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
+    };
+    // These counters have no other place, so if mappings are scarce, a thread gets one for all of them.
+    let are_scarce = PIECES.load(Ordering::Relaxed) >= PIECES_MAX;
+    chunks.all(|chunk| {
+        is_committed(chunk)
+            || are_scarce && commit_chunks(agent, block, &slots, 0, used_counter_chunks(agent))
+            || commit_around(agent, block, &slots, chunk)
+    })
+}
+
+/// Returns the number of chunks with the basic block counters of the libraries that have been loaded so far.
+fn used_counter_chunks(agent: &Agent) -> u64 {
+    libraries::counters_end().saturating_sub(library_counters(agent)).div_ceil(PAGE)
+}
+
 /// Commits the whole of the calling thread's thread block, as far as there is room.
 pub(crate) fn commit_all(agent: &Agent, block: BlockRef) {
     const AT_ONCE: u64 = 64;
@@ -257,6 +319,10 @@ pub(crate) fn commit_all(agent: &Agent, block: BlockRef) {
                 return;
             }
         }
+    }
+    let (counters, used) = (Slots::of_counters(agent), used_counter_chunks(agent));
+    if used > 0 && !commit_chunks(agent, block, &counters, 0, used) {
+        return;
     }
     for segment in 0..SEGMENTS {
         let at = segment_offset(agent.orders.slot_bytes, segment);
@@ -285,6 +351,11 @@ pub(crate) fn begin_again(child: &Agent, block: BlockRef, index: u64) -> bool {
     else {
         return false;
     };
+    // The thread returns to functions that it has entered before the fork, whose counters have to be committed again.
+    let mut counters = [0; (LIBRARY_COUNTER_CHUNKS / 64) as usize];
+    for (word, committed) in counters.iter_mut().zip(committed_counters(child, block)) {
+        *word = committed.load(Ordering::Relaxed);
+    }
     // SAFETY: the thread block is the calling thread's, and the process has no other thread. A signal handler may
     // have forked inside a thunk, which holds the thread block's address; the thunk will count in the new one at the
     // same address.
@@ -302,9 +373,26 @@ pub(crate) fn begin_again(child: &Agent, block: BlockRef, index: u64) -> bool {
         block.index().store(index, Ordering::Relaxed);
         return true;
     }
-    if !begin(child, block, index) {
+    if !begin(child, block, index) || !commit_again(child, block, &counters) {
         return false;
     }
     block.owners().store(1, Ordering::Relaxed);
+    true
+}
+
+/// Commits the chunks of the libraries' basic block counters with these bits. Returns `false` if there is no room.
+fn commit_again(agent: &Agent, block: BlockRef, bits: &[u64]) -> bool {
+    let slots = Slots::of_counters(agent);
+    let is_set =
+        |chunk: u64| bits.get((chunk / 64) as usize).is_some_and(|word| word & 1 << (chunk % 64) != 0);
+    let mut first = 0;
+    while first < LIBRARY_COUNTER_CHUNKS {
+        let end =
+            (first..LIBRARY_COUNTER_CHUNKS).find(|&chunk| !is_set(chunk)).unwrap_or(LIBRARY_COUNTER_CHUNKS);
+        if end > first && !commit_chunks(agent, block, &slots, first, end - first) {
+            return false;
+        }
+        first = end + 1;
+    }
     true
 }

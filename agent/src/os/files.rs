@@ -66,6 +66,21 @@ pub(crate) fn file_size(fd: i32) -> Result<u64, i32> {
     unsafe { call(general::__NR_lseek, [fd as u64, 0, general::SEEK_END.into()]) }
 }
 
+/// What identifies the contents of a file: device, inode, size in bytes, and the time of the last change.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Identity([u64; 5]);
+
+/// Returns the identity of an open file.
+pub(crate) fn identity(fd: i32) -> Result<Identity, i32> {
+    let mut stat = core::mem::MaybeUninit::<general::stat>::zeroed();
+    // SAFETY: the kernel writes the structure, for which zeros are a value.
+    let stat = unsafe {
+        call(general::__NR_fstat, [fd as u64, stat.as_mut_ptr() as u64])?;
+        stat.assume_init()
+    };
+    Ok(Identity([stat.st_dev, stat.st_ino, stat.st_size as u64, stat.st_mtime, stat.st_mtime_nsec]))
+}
+
 /// Returns whether the folder /proc/self/task contains one thread. If the kernel does not tell, the answer is
 /// no.
 pub(crate) fn has_one_thread() -> bool {

@@ -15,7 +15,7 @@ use core::ops::Range;
 use core::ptr;
 use core::sync::atomic::{AtomicU64, Ordering};
 use gprofinject_abi::plan::{FunctionRecord, HookModeCode, LIBRARIES};
-use gprofinject_abi::region::{RegionHeader, RegionOrders};
+use gprofinject_abi::region::{PAGE, RegionHeader, RegionOrders};
 use gprofinject_abi::shared::RegionRef;
 
 /// Addresses are runtime addresses unless a field documents otherwise.
@@ -96,6 +96,7 @@ static NOT_SET_UP: Agent = Agent {
         library_bytes: 0,
         elsewhere_offset: 0,
         library_hooks: HookModeCode(0),
+        library_counter_bytes: 0,
         reserved: 0,
     },
     fsgsbase: false,
@@ -144,6 +145,39 @@ pub(crate) static GATE_FACTS: GateFacts = GateFacts::new();
 /// For the functions of libraries.
 pub(crate) static LIBRARY_GATE_FACTS: GateFacts = GateFacts::new();
 
+/// Bytes of address space for the arenas of libraries. A library further than 2 GiB from its arena cannot be hooked.
+pub(crate) const ARENAS: u64 = 1 << 30;
+
+/// One bit for each page of the arenas of libraries: whether it contains copies of counted functions. An address there is
+/// not an exit label. The bits of a library are set before its hooks are in place, and stay set.
+pub(crate) static COPIES: [AtomicU64; (ARENAS / PAGE / 64) as usize] =
+    [const { AtomicU64::new(0) }; (ARENAS / PAGE / 64) as usize];
+
+/// Notes that these pages of the arenas of libraries contain copies.
+pub(crate) fn note_copies(copies: Range<u64>) {
+    let pages = pages_of(copies.start)..pages_of(copies.end.next_multiple_of(PAGE));
+    for page in pages {
+        if let Some(word) = COPIES.get((page / 64) as usize) {
+            word.fetch_or(1 << (page % 64), Ordering::Relaxed);
+        }
+    }
+}
+
+/// Returns the number of whole pages of the arenas of libraries before an address.
+fn pages_of(address: u64) -> u64 {
+    address.wrapping_sub(libraries_thunks().start) / PAGE
+}
+
+/// Returns whether an address lies in the copy of a counted function of a library. Integer code only; see
+/// [`crate::hot::gate`].
+pub(crate) fn in_library_copies(address: u64) -> bool {
+    let page = pages_of(address);
+    match COPIES.get((page / 64) as usize) {
+        Some(word) => word.load(Ordering::Relaxed) & 1 << (page % 64) != 0,
+        None => false,
+    }
+}
+
 /// Returns a place for a new value, or `None` if there is no memory for one.
 pub(crate) fn reserve() -> Option<Reserved<Agent>> {
     AGENT.reserve()
@@ -187,7 +221,13 @@ impl Agent {
 
     /// Returns whether an address lies in thunks. A return slot that contains such an address is that of a live frame.
     pub(crate) fn in_thunks(&self, address: u64) -> bool {
-        self.program.in_arena(address) || libraries_thunks().contains(&address)
+        self.program.in_arena(address) || libraries_thunks().contains(&address) && !in_library_copies(address)
+    }
+
+    /// Returns whether an address lies in the copy of a counted function of the program or of a library. Integer code only;
+    /// see [`crate::hot::gate`].
+    pub(crate) fn in_copies(&self, address: u64) -> bool {
+        self.program.in_copies(address) || in_library_copies(address)
     }
 
     /// Returns whether a return address is the one that glibc gives to signal handlers. Integer code only; see

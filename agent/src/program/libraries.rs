@@ -5,8 +5,9 @@
 //! counts and perhaps frames of it remain, and is found again if it is loaded at the same address.
 #![allow(unsafe_code, reason = "the tables are mapped, and reached by their addresses")]
 
+use crate::os::files::Identity;
 use crate::os::memory;
-use crate::program::agent::{LIBRARY_GATE_FACTS, libraries_thunks};
+use crate::program::agent::{ARENAS, LIBRARY_GATE_FACTS, in_library_copies, libraries_thunks};
 use crate::program::module::Module;
 use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
@@ -17,8 +18,6 @@ use gprofinject_abi::region::{LOADS_MAX, Slot};
 pub(crate) const FUNCTIONS_MAX: u64 = 1 << 21;
 /// The greatest number of tail calls of all libraries together.
 pub(crate) const TAILS_MAX: u64 = 1 << 20;
-/// Bytes of address space for the arenas of libraries. A library further than 2 GiB from its arena cannot be hooked.
-const ARENAS: u64 = 1 << 30;
 /// The greatest distance from the start of the reservation at which a library is expected.
 const REACH: u64 = 7 << 28;
 const PAGE: u64 = 4096;
@@ -34,6 +33,8 @@ pub(crate) struct Library {
     pub(crate) start: u64,
     /// The same extent, which remains when the library is unloaded.
     extent: (u64, u64),
+    /// The file from which it was loaded. Another library at the same address may have the same bytes where patches are.
+    pub(crate) file: Identity,
     /// Whether the keys of its calls are archived; see `hot/archive.rs`. Written like `lo`.
     archived: AtomicBool,
     pub(crate) module: Module,
@@ -153,9 +154,12 @@ fn last_before(is_before: impl Fn(&Library) -> bool) -> Option<&'static Module> 
     }
 }
 
-/// Returns the loaded library in whose text a return address is. It may be the first byte after the text. Integer code
-/// only; see [`crate::hot::gate`].
+/// Returns the loaded library in whose text a return address is, or in whose copies of counted functions. It may be the
+/// first byte after the text. Integer code only; see [`crate::hot::gate`].
 pub(crate) fn with_return(address: u64) -> Option<&'static Module> {
+    if in_library_copies(address) {
+        return with_arena(address);
+    }
     let before = TEXTS_CHANGES.load(Ordering::Acquire);
     let index = text_with_return(address);
     fence(Ordering::Acquire);
@@ -302,6 +306,11 @@ pub(crate) fn slots_end() -> u64 {
     last.map_or(0, |record| u64::from(record.slots) + u64::from(record.slot_count) * size_of::<Slot>() as u64)
 }
 
+/// Returns the offset in a thread block after the last basic block counter of a library, or 0 if there is none.
+pub(crate) fn counters_end() -> u64 {
+    (0..used()).filter_map(get).map(|library| library.module.counters_end).max().unwrap_or(0)
+}
+
 /// Copies the records of a new library to the tables of all libraries, and returns them there. `first` is the number
 /// of its first function.
 pub(crate) fn adopt(
@@ -335,7 +344,7 @@ pub(crate) fn adopt(
 
 /// Adds a library whose text lies in `extent`. The library does not count as loaded until [`set_loaded`] says so.
 /// Returns its index, or `None` if the table is full.
-pub(crate) fn add(start: u64, extent: (u64, u64), module: Module) -> Option<u32> {
+pub(crate) fn add(start: u64, extent: (u64, u64), file: Identity, module: Module) -> Option<u32> {
     let index = used();
     if index as usize >= LOADS_MAX {
         return None;
@@ -343,7 +352,8 @@ pub(crate) fn add(start: u64, extent: (u64, u64), module: Module) -> Option<u32>
     let (lo, hi) = (AtomicU64::new(0), AtomicU64::new(0));
     // SAFETY: the entry is not in use, and only the thread that handles the change of the loaded libraries writes here.
     unsafe {
-        entry(index)?.write(Library { lo, hi, start, extent, archived: AtomicBool::new(false), module })
+        let archived = AtomicBool::new(false);
+        entry(index)?.write(Library { lo, hi, start, extent, file, archived, module })
     };
     USED.store(index + 1, Ordering::Release);
     Some(index)

@@ -3,7 +3,9 @@
 //! The records of the program's plan have link addresses. The records of a library's plan have runtime addresses,
 //! because the injector has made the plan for the place where the library is: there, `bias` is 0.
 
-use gprofinject_abi::plan::{CallJump, CodeRange, Frame, FunctionRecord, LEAF, Original, Patch, TailRecord};
+use gprofinject_abi::plan::{
+    CallJump, CodeRange, CounterRange, Frame, FunctionRecord, LEAF, Original, Patch, TailRecord,
+};
 
 /// Addresses are runtime addresses unless a field documents otherwise.
 #[derive(Clone, Copy)]
@@ -19,6 +21,11 @@ pub(crate) struct Module {
     /// The addresses are relative to `bias`.
     pub(crate) patches: &'static [Patch],
     pub(crate) call_jumps: &'static [CallJump],
+    /// By function: the basic block counters that a thread needs once it has come through the hook. Empty unless the module
+    /// is a library whose basic blocks are counted.
+    pub(crate) counters: &'static [CounterRange],
+    /// The end of the library's basic block counters in a thread block, or 0.
+    pub(crate) counters_end: u64,
     /// The program headers: address, size of one in bytes, number. They are separate from the auxiliary vector,
     /// because the program may overwrite that.
     pub(crate) headers: (u64, u64, u64),
@@ -53,6 +60,8 @@ impl Module {
         originals: &[],
         patches: &[],
         call_jumps: &[],
+        counters: &[],
+        counters_end: 0,
         headers: (0, 0, 0),
         base: 0,
         arena_lo: 0,

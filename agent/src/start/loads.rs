@@ -12,7 +12,7 @@
 )]
 
 use crate::hot::gate;
-use crate::hot::{archive, cells, objects, sites};
+use crate::hot::{archive, cells, objects, sites, thread_blocks};
 use crate::os::current::Current;
 use crate::os::files;
 use crate::os::kernel;
@@ -42,6 +42,8 @@ use gprofinject_abi::region::{LIBRARY_BYTES, LOADS_MAX, Load, LoadRecord, Troubl
 use gprofinject_abi::shared::LoadRef;
 use zerocopy::{FromBytes, IntoBytes};
 
+/// For a path that is relative to the current folder.
+const AT_FDCWD: i32 = -100;
 /// AT_BASE of the process. Stored once.
 static DYNAMIC_LINKER: AtomicU64 = AtomicU64::new(0);
 /// A place in the run folder, through which the injector is reached.
@@ -115,7 +117,7 @@ fn is_known(map: &LinkMap) -> bool {
         .filter_map(|index| Some((index, libraries::get(index)?)))
         .filter(|(_, library)| library.start == map.bias);
     for (index, library) in at_its_place {
-        if !library.is_loaded() {
+        if !library.is_loaded() && file_of(map) == Some(library.file) {
             load_again(index, library);
         }
         if library.is_loaded() {
@@ -150,7 +152,15 @@ enum Unhooked {
     Failed(#[allow(dead_code, reason = "for debuggers")] i32),
 }
 
-/// Hooks a library that was unloaded and has been loaded at the same address, if its text is the same.
+/// Returns the identity of the file from which an object was loaded, unless it was removed.
+fn file_of(map: &LinkMap) -> Option<files::Identity> {
+    let fd = files::open_path(AT_FDCWD, map.name as u64).ok()?;
+    let identity = files::identity(fd);
+    files::close(fd);
+    identity.ok()
+}
+
+/// Hooks a library that was unloaded and has been loaded from the same file at the same address, if its text is the same.
 fn load_again(index: u32, library: &Library) {
     if text::first_difference(library.module.patches, 0).is_none() {
         let (lo, hi) = library.extent();
@@ -171,7 +181,6 @@ fn load_again(index: u32, library: &Library) {
 
 /// Asks the injector about a library, and hooks it.
 fn hook(map: &LinkMap) -> Result<(), Unhooked> {
-    const AT_FDCWD: i32 = -100;
     let failed = Unhooked::Failed;
     // SAFETY: a library that the dynamic linker has loaded from a file begins with its ELF header, if its first segment has
     // link address 0. The bytes are compared before anything else is read.
@@ -184,6 +193,9 @@ fn hook(map: &LinkMap) -> Result<(), Unhooked> {
     let free = libraries::free();
     let arenas = agent::libraries_thunks();
     let first_slot = slots_start().max(libraries::slots_end() as u32);
+    let counters = thread_blocks::library_counters(Agent::get());
+    let counters_end = counters + Agent::get().orders.library_counter_bytes;
+    let first_counter = counters.max(libraries::counters_end()) as u32;
     let question = Question {
         kind: u64::from(LOADED).to_le_bytes(),
         bias: map.bias,
@@ -195,10 +207,13 @@ fn hook(map: &LinkMap) -> Result<(), Unhooked> {
         first_slot,
         slots_end: slots_start() + LIBRARY_BYTES as u32,
         first_tail: free.tail,
+        first_counter,
+        counters_end: counters_end as u32,
     };
     let fd = files::open_path(AT_FDCWD, map.name as u64).map_err(failed)?;
-    let answer = ask(&question, fd);
+    let (identity, answer) = (files::identity(fd), ask(&question, fd));
     files::close(fd);
+    let identity = identity.map_err(failed)?;
     let (answer, plan) = answer.ok_or_else(|| {
         SILENT.store(true, Ordering::Relaxed);
         Unhooked::Failed(0)
@@ -217,12 +232,13 @@ fn hook(map: &LinkMap) -> Result<(), Unhooked> {
         hi: extent.1,
         ..LoadRecord::default()
     };
-    carry_out(&file, headers, &question, &record).map_err(|refusal| Unhooked::Failed(refusal.errno))
+    carry_out(&file, identity, headers, &question, &record).map_err(|refusal| Unhooked::Failed(refusal.errno))
 }
 
 /// Carries out the plan for a library.
 fn carry_out(
     file: &PlanFile,
+    identity: files::Identity,
     headers: (u64, u64, u64),
     question: &Question,
     record: &LoadRecord,
@@ -237,6 +253,8 @@ fn carry_out(
         && plan.records_base == question.arenas
         && plan.first_function == question.first_function
         && plan.arena == question.free
+        && plan.first_counter == question.first_counter.into()
+        && plan.counter_bytes <= (question.counters_end - question.first_counter).into()
         && arena_end <= question.end;
     if !fits {
         return Err(damaged());
@@ -254,12 +272,15 @@ fn carry_out(
     let (functions, tails) =
         libraries::adopt(module.first, module.functions, module.tails).ok_or_else(damaged)?;
     let module = Module { functions, tails, ..module };
-    let index = libraries::add(record.bias, (lo, hi), module).ok_or_else(damaged)?;
+    agent::note_copies(module.arena_hi..module.copies_hi);
+    let index = libraries::add(record.bias, (lo, hi), identity, module).ok_or_else(damaged)?;
     let library = libraries::get(index).ok_or_else(damaged)?;
     let record = LoadRecord {
         functions: functions.len() as u32,
         arena: plan.arena,
         arena_len: plan.arena_len,
+        first_counter: question.first_counter,
+        counter_bytes: plan.counter_bytes as u32,
         ..*record
     };
     if !note(index, &record) {
@@ -313,7 +334,7 @@ fn gates() -> ArenaHeader {
 
 /// Returns the offset of the library slots in a thread block.
 fn slots_start() -> u32 {
-    crate::hot::thread_blocks::library_slots(Agent::get()) as u32
+    thread_blocks::library_slots(Agent::get()) as u32
 }
 
 /// Asks the injector. Returns `None` if there is no answer.
@@ -353,7 +374,9 @@ fn entry(index: u32) -> Option<LoadRef> {
 /// Writes what is known of a library to the region file, but for its state. Returns `false` if there is no room.
 fn note(index: u32, record: &LoadRecord) -> bool {
     let Some(entry) = entry(index) else { return false };
-    if memory::populate(entry.address() & !4095, 4096).is_err() {
+    let page = entry.address() & !4095;
+    let end = (entry.address() + size_of::<LoadRecord>() as u64).next_multiple_of(4096);
+    if memory::populate(page, end - page).is_err() {
         return false;
     }
     entry.plan().store(record.plan, Ordering::Relaxed);
@@ -366,6 +389,8 @@ fn note(index: u32, record: &LoadRecord) -> bool {
     entry.hi().store(record.hi, Ordering::Relaxed);
     entry.arena().store(record.arena, Ordering::Relaxed);
     entry.arena_len().store(record.arena_len, Ordering::Relaxed);
+    entry.first_counter().store(record.first_counter, Ordering::Relaxed);
+    entry.counter_bytes().store(record.counter_bytes, Ordering::Relaxed);
     true
 }
 

@@ -47,6 +47,11 @@ impl PlanFile {
             originals: self.table(plan.originals)?,
             patches: self.table(plan.patches)?,
             call_jumps: self.table(plan.call_jumps)?,
+            counters: self.table(plan.counters)?,
+            counters_end: match plan.first_counter {
+                0 => 0,
+                first => first + plan.counter_bytes,
+            },
             base: plan.records_base.wrapping_add(bias),
             arena_lo: arena,
             arena_hi: arena.wrapping_add(plan.copies),

@@ -6,6 +6,7 @@
 
 use crate::os::memory;
 use crate::program::agent::Agent;
+use crate::program::libraries;
 use crate::unwind::library::is_ours;
 use crate::unwind::unwinder::{BACKTRACE, GET_IP, SET_IP, UNWIND_BACKTRACE, offer};
 use core::ffi::c_void;
@@ -33,7 +34,7 @@ unsafe extern "C" fn filter(context: *mut c_void, request: *mut c_void) -> i32 {
         // For an address in a copy, the callback gets the address in the original. The unwinder has already
         // determined the next frame, and afterwards gets its own address back.
         type SetIp = unsafe extern "C" fn(*mut c_void, u64);
-        let shown = Agent::get().program.original(pc);
+        let shown = original(Agent::get(), pc);
         let set_ip = SET_IP.load(Ordering::Relaxed);
         if shown == pc || set_ip == 0 || request.get_ip as usize as u64 != GET_IP.load(Ordering::Relaxed) {
             return (request.trace)(context, request.argument);
@@ -43,6 +44,14 @@ unsafe extern "C" fn filter(context: *mut c_void, request: *mut c_void) -> i32 {
         let answer = (request.trace)(context, request.argument);
         set_ip(context, pc);
         answer
+    }
+}
+
+/// Returns the address of the instruction that an address in a copied function replaces, and other addresses unchanged.
+fn original(agent: &Agent, pc: u64) -> u64 {
+    match libraries::with_arena(pc) {
+        Some(library) => library.original(pc),
+        None => agent.program.original(pc),
     }
 }
 
@@ -75,7 +84,7 @@ unsafe extern "C" fn backtrace(buffer: *mut u64, size: i32) -> i32 {
         while from < found && to < size {
             let pc = *all.add(from as usize);
             if !is_ours(agent, pc) {
-                *buffer.add(to as usize) = agent.program.original(pc);
+                *buffer.add(to as usize) = original(agent, pc);
                 to += 1;
             }
             from += 1;

@@ -65,9 +65,10 @@ fn launch(settings: Settings, start: Instant, inherited: &Inherited) -> Result<E
         voice.note(note);
     }
     let subject = settings.planner().subject(&program.binary);
-    if settings.filters.needs_lines() && subject.lines().is_none() {
+    // The user may be after the lines of libraries that a program without any loads.
+    if settings.filters.needs_lines() && subject.lines().is_none() && !settings.libs.are_named() {
         return Err(anyhow!(
-            "{} has no line information; build it with -g, or use --count blocks",
+            "{} has no line information; build it with -g, use --count blocks, or name libraries with --libs",
             program.binary.display()
         )
         .into());

@@ -218,6 +218,8 @@ impl Recovery<'_> {
             self.voice.warn(format_args!("{detour}; it is in {}", path.display()));
         }
         let whole = finished.write_whole(&self.output, &path)?;
+        let (_, troubles) = finished.write_libraries(&self.output, &path);
+        troubles.iter().for_each(|trouble| self.voice.warn(trouble));
         let samples = placed.inside + placed.outside;
         let symbols = profilee.names_for_gprof();
         let is_hidden = profilee.planned.subject.stripped() || placed.misses_much();

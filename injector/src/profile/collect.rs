@@ -42,7 +42,7 @@ pub(crate) struct Account {
 }
 
 /// Reads a region file into the profile of its process, to whose samples it adds the agent's. Returns the
-/// agent's account, and the process's address space if arcs were counted. `maps` are the files that the process has mapped, for
+/// agent's account, and the process's address space. `maps` are the files that the process has mapped, for
 /// the agent's samples outside of the program. `crash` is the address of the instruction that
 /// killed the process, if it is known.
 ///
@@ -85,11 +85,37 @@ pub(crate) fn collect(
     let stopped =
         crash.and_then(|at| planned.original(at.wrapping_sub(report.bias).wrapping_sub(planned.shape.arena)));
     module.counters = Counters { values: region.block_counters()?, stopped };
-    let mut space = None;
+    let space = Space::new(profile, libraries, report.bias, &region.loads()?);
+    read_library_counters(region, profile, &space, crash)?;
     if !planned.blocks_only {
-        space = Some(read_arcs(region, profile, libraries, report.bias, &mut account.damage)?);
+        read_arcs(region, profile, &space, &mut account.damage)?;
     }
-    Ok((account, space))
+    Ok((account, Some(space)))
+}
+
+/// Reads the basic-block counters of the libraries of a process into their modules. `crash` is as for [`collect`].
+fn read_library_counters(
+    region: &Region,
+    profile: &mut Profile,
+    space: &Space,
+    crash: Option<u64>,
+) -> io::Result<()> {
+    let crash = crash.and_then(|at| space.in_arena(at));
+    for (index, load) in space.loads() {
+        let Some(module) = profile.modules.get_mut(index as usize) else { continue };
+        let planned = module.program;
+        let Some(plan) = planned.plan.as_ref().filter(|plan| planned.counts && plan.counter_bytes() > 0)
+        else {
+            continue;
+        };
+        let values = region.library_counters(load, plan.counter_bytes())?;
+        let stopped = crash
+            .filter(|place| place.module == index)
+            .and_then(|place| planned.original(place.address.wrapping_sub(planned.shape.arena)));
+        // A library that was loaded at several addresses has counted in several places.
+        module.counters.add(Counters { values, stopped });
+    }
+    Ok(())
 }
 
 /// Reads what a child has counted in its parent's file, which is only calls and basic blocks, into the profile
@@ -105,9 +131,11 @@ pub(crate) fn collect_guest(
     let mut account = Account::default();
     let Some(module) = profile.modules.first_mut() else { return Ok(account) };
     module.counters.values = region.block_counters()?;
-    if !module.program.blocks_only {
-        let bias = region.report()?.0.bias;
-        read_arcs(region, profile, libraries, bias, &mut account.damage)?;
+    let blocks_only = module.program.blocks_only;
+    let space = Space::new(profile, libraries, region.report()?.0.bias, &region.loads()?);
+    read_library_counters(region, profile, &space, None)?;
+    if !blocks_only {
+        read_arcs(region, profile, &space, &mut account.damage)?;
     }
     let threads = region.threads()?;
     (profile.threads, account.lost_calls) = (threads.count, threads.lost_calls);
@@ -145,11 +173,9 @@ const TOO_MANY: &str = "the file of the counters names more pairs of caller and 
 fn read_arcs(
     region: &Region,
     profile: &mut Profile,
-    libraries: &Libraries,
-    bias: u64,
+    space: &Space,
     damage: &mut Option<String>,
-) -> io::Result<Space> {
-    let space = Space::new(profile, libraries, bias, &region.loads()?);
+) -> io::Result<()> {
     let (mut whole, mut own) = (Vec::new(), Vec::new());
     let mut is_full = false;
     region.counters(&space.slot_owners(), |counter| {
@@ -168,7 +194,7 @@ fn read_arcs(
     summed_up(&mut whole);
     profile.own = falls::without(summed(own), space.program);
     profile.arcs = space.without_falls(whole);
-    Ok(space)
+    Ok(())
 }
 
 /// Sorts the arcs and adds up the counts of equal ones.

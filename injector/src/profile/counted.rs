@@ -6,7 +6,7 @@ use crate::os::sys;
 use crate::profile::baseline::Baseline;
 use crate::profile::collect::{self, Account};
 use crate::profile::elsewhere;
-use crate::profile::gmon_out;
+use crate::profile::gmon_out::{self, LibraryProfile};
 use crate::profile::model::Profile;
 use crate::profile::placement::Placed;
 use crate::profile::whole;
@@ -69,6 +69,17 @@ impl Finished {
             true => whole::encode(&self.profile)?.write(output, own),
             false => Ok(None),
         }
+    }
+}
+
+impl Finished {
+    /// Writes the profiles of libraries whose basic blocks were counted beside the program's own profile. Returns them, and
+    /// what went wrong.
+    pub(crate) fn write_libraries(&self, output: &Output, own: &Path) -> (Vec<LibraryProfile>, Vec<String>) {
+        if output.is_stream() {
+            return (Vec::new(), Vec::new());
+        }
+        gmon_out::write_libraries(&self.profile, own)
     }
 }
 

@@ -1,12 +1,16 @@
 //! Writes a profile as gmon.out, the file format that gprof reads.
 
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
 use anyhow::{Context, Result};
-use gmon::{BuildId, Format, Profile};
+use gmon::{Arc, BuildId, Format, Profile};
 use gprofinject_image::instructions::Code;
 
 use crate::profile::collect::summed;
 use crate::profile::model;
 use crate::profile::placement::{Placed, Placement};
+use crate::store::output;
 
 /// Lowers counts that would make a gmon.out too long: a count takes one record for each 32 bits of it, and a
 /// bin one copy of its whole histogram for each 16 bits. Only a program that has overwritten its counters has
@@ -52,15 +56,60 @@ fn lowered(from: u64, least: u64, is_too_high: impl Fn(u64) -> bool) -> u64 {
 /// The profile has no module, or one that the format cannot represent.
 pub(crate) fn encode(profile: &model::Profile) -> Result<(Vec<u8>, Placed)> {
     let module = profile.modules.first().context("the profile has no program")?;
+    encode_module(module, &profile.own, profile.rate)
+}
+
+/// Writes a gmon.out for each library whose basic blocks were counted and of which any has run, beside the profile of the
+/// program, which must be a file. Each is to be read with the library's file as program, and has the calls inside the
+/// library. Returns them, and what went wrong.
+pub(crate) fn write_libraries(profile: &model::Profile, own: &Path) -> (Vec<LibraryProfile>, Vec<String>) {
+    let (mut written, mut troubles) = (Vec::new(), Vec::new());
+    let mut names: HashMap<&str, u32> = HashMap::new();
+    for (index, module) in (0..).zip(&profile.modules) {
+        let Some(library) = module.library.filter(|_| module.blocks().1 > 0) else { continue };
+        let is_inside = |arc: &&model::Arc| arc.from.module == index && arc.to.module == index;
+        let arcs = profile.arcs.iter().filter(is_inside);
+        let inside: Vec<_> =
+            arcs.map(|arc| Arc { from: arc.from.address, to: arc.to.address, count: arc.count }).collect();
+        let same = names.entry(library.name()).or_default();
+        *same += 1;
+        let name = match same {
+            1 => library.name().to_owned(),
+            same => format!("{}.{same}", library.name()),
+        };
+        let encoded = encode_module(module, &inside, profile.rate);
+        match encoded.and_then(|(bytes, _)| output::write_library(own, &name, &bytes)) {
+            Ok(file) => {
+                let has_lines = module.program.subject.lines().is_some();
+                written.push(LibraryProfile { library: library.binary.clone(), file, has_lines });
+            }
+            Err(error) => troubles.push(format!("{error:#}")),
+        }
+    }
+    (written, troubles)
+}
+
+/// The profile of a library.
+#[derive(Debug)]
+pub(crate) struct LibraryProfile {
+    /// The library's file.
+    pub(crate) library: PathBuf,
+    /// The profile's.
+    pub(crate) file: PathBuf,
+    /// Whether the library has line information.
+    pub(crate) has_lines: bool,
+}
+
+fn encode_module(module: &model::Module, own: &[Arc], rate: u32) -> Result<(Vec<u8>, Placed)> {
     let program = module.program;
     // gprof takes the width of addresses from the program's ELF class.
     let format = if program.subject.narrow { Format::LITTLE_32 } else { Format::LITTLE_64 };
     let build_id = program.image().and_then(|image| image.facts.build_id.as_deref());
     let build_id = build_id.map_or(BuildId::UNKNOWN, BuildId::new);
-    let mut placement = Placement::new(program, profile.rate);
+    let mut placement = Placement::new(program, rate);
     placement.add_outside(module.samples.outside);
     module.samples.places().for_each(|(place, count)| placement.add_samples(place, count));
-    profile.own.iter().for_each(|&arc| placement.add_arc(arc));
+    own.iter().for_each(|&arc| placement.add_arc(arc));
     let (arcs, samples, placed) = placement.finish();
     let mut written = Profile { build_id, arcs: summed(arcs), ..Profile::new(format) };
     // With these, gprof -l finds the count of each line.
@@ -70,7 +119,7 @@ pub(crate) fn encode(profile: &model::Profile) -> Result<(Vec<u8>, Placed)> {
         Some((code, lines)) => gmon_report::at_lines(&blocks, &code, &lines),
         None => blocks,
     };
-    if profile.rate > 0 {
+    if rate > 0 {
         written.histograms = samples.build().histograms;
     }
     fit(&mut written);

@@ -62,7 +62,7 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    fn add(&mut self, other: Counters) {
+    pub(crate) fn add(&mut self, other: Counters) {
         self.values.resize(self.values.len().max(other.values.len()), 0);
         for (sum, value) in self.values.iter_mut().zip(other.values) {
             *sum = sum.saturating_add(value);

@@ -34,6 +34,21 @@ struct Loaded {
     at: LoadRecord,
 }
 
+impl Loaded {
+    fn offset_in_arena(&self, address: u64) -> Option<u64> {
+        address.checked_sub(self.at.arena).filter(|offset| *offset < self.at.arena_len)
+    }
+
+    /// Returns what an address in the arena would be if the arena were as far from the library as in the plan, and other
+    /// addresses unchanged.
+    fn as_planned(&self, address: u64) -> u64 {
+        match self.offset_in_arena(address) {
+            Some(offset) => self.planned.shape.arena.wrapping_add(offset).wrapping_add(self.at.bias),
+            None => address,
+        }
+    }
+}
+
 /// What a counter says.
 pub(crate) struct Counted {
     /// The arc with the true caller.
@@ -60,6 +75,11 @@ impl Space {
             is_it.then(|| Loaded { index, module: profile.module_of(library), planned: library.planned, at })
         });
         Space { program, bias, loads: loads.collect() }
+    }
+
+    /// Returns the entries of the process's table of libraries, each with the index of the library's module.
+    pub(crate) fn loads(&self) -> impl Iterator<Item = (ModuleIndex, &LoadRecord)> {
+        self.loads.iter().map(|load| (load.module, &load.at))
     }
 
     /// Returns the byte ranges of home slots in a thread's counters, sorted, each with the number of its function.
@@ -111,7 +131,11 @@ impl Space {
                 && return_address <= load.at.hi
                 && load.at.state.get() != Some(Load::Archived)
         };
-        self.caller_in(self.loads.iter().find(is_inside)?, return_address)
+        if let Some(load) = self.loads.iter().find(is_inside) {
+            return self.caller_in(load, return_address);
+        }
+        let load = self.loads.iter().find(|load| load.offset_in_arena(return_address).is_some())?;
+        self.caller_in(load, load.as_planned(return_address))
     }
 
     /// Returns the address of the call in an archived key; see [`ARCHIVED`](gprofinject_abi::region::ARCHIVED).
@@ -125,17 +149,22 @@ impl Space {
         Some(Place { module: load.module, address })
     }
 
+    /// Returns the place of a runtime address in the arena of a library.
+    pub(crate) fn in_arena(&self, address: u64) -> Option<Place> {
+        self.loads.iter().find_map(|load| {
+            let address = load.planned.shape.arena.wrapping_add(load.offset_in_arena(address)?);
+            Some(Place { module: load.module, address })
+        })
+    }
+
     /// Returns the place of a runtime address in the arena of a library, or in its text.
     pub(crate) fn in_library(&self, address: u64) -> Option<Place> {
-        self.loads.iter().find_map(|load| {
-            let LoadRecord { arena, arena_len, lo, hi, bias, .. } = load.at;
-            let in_arena = address.checked_sub(arena).filter(|offset| *offset < arena_len);
-            let in_text = (lo..hi).contains(&address) && load.at.state.get() == Some(Load::Hooked);
-            let address = match in_arena {
-                Some(offset) => load.planned.shape.arena.wrapping_add(offset),
-                None if in_text => address.wrapping_sub(bias),
-                None => return None,
-            };
+        let in_text = |load: &&Loaded| {
+            (load.at.lo..load.at.hi).contains(&address) && load.at.state.get() == Some(Load::Hooked)
+        };
+        self.in_arena(address).or_else(|| {
+            let load = self.loads.iter().find(in_text)?;
+            let address = address.wrapping_sub(load.at.bias);
             Some(Place { module: load.module, address })
         })
     }
@@ -214,7 +243,9 @@ impl Space {
         let Some(load) = self.load_of(counter.function) else { return false };
         let first = load.at.first_function;
         let is_tail = counter.key & (CALLER | TAIL) == TAIL;
+        let is_return_address = counter.key & !(RETURN_ADDRESS | TWICE) == 0;
         let key = match (counter.key & !TAIL) as u32 {
+            _ if is_return_address => load.as_planned(counter.key),
             // The jump came from another module.
             number if is_tail && number.wrapping_sub(first) >= load.at.functions => return false,
             number if is_tail => TAIL | u64::from(number - first),

@@ -108,13 +108,16 @@ pub(crate) fn placed(library: &Library, question: &Question) -> Option<(Vec<u8>,
     let arena_end = question.free.checked_add(plan.arena_len)?;
     let slot_bytes = u32::try_from(plan.slot_bytes).ok()?;
     let slots_end = question.first_slot.checked_add(slot_bytes)?;
+    let counters = u64::from(question.first_counter) + plan.counter_bytes();
     let is_aligned = question.free.is_multiple_of(PAGE)
+        && question.first_counter.is_multiple_of(8)
         && question.arenas.is_multiple_of(PAGE)
         && question.bias.is_multiple_of(PAGE);
     let fits = is_aligned
         && question.free >= question.arenas
         && arena_end <= question.end
         && slots_end <= question.slots_end
+        && (plan.counter_bytes() == 0 || counters <= question.counters_end.into())
         && question.first_function >= LIBRARIES;
     if !fits {
         return None;
@@ -126,6 +129,7 @@ pub(crate) fn placed(library: &Library, question: &Question) -> Option<(Vec<u8>,
         first_function: question.first_function,
         first_slot: question.first_slot,
         first_tail: question.first_tail,
+        first_counter: question.first_counter,
     };
     Some((plan.placed(&placement)?, slot_bytes))
 }

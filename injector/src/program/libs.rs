@@ -103,6 +103,11 @@ impl Libs {
         !matches!(self.choice, Choice::None)
     }
 
+    /// Whether the user has named libraries, or wants all of them, and not only those that are hooked anyway.
+    pub(crate) fn are_named(&self) -> bool {
+        matches!(self.choice, Choice::All | Choice::Matching(_))
+    }
+
     /// Whether a library with this file name is hooked.
     pub(crate) fn wants(&self, name: &str) -> bool {
         match &self.choice {

@@ -4,10 +4,11 @@ use std::path::Path;
 use std::sync::OnceLock;
 use std::time::Instant;
 
+use gprofinject_abi::plan::HookMode;
 use gprofinject_image::Function;
 use gprofinject_plan::{Hooks, Options, Plan, Reason, Role, Verdict};
 
-use crate::options::{EngineArg, HooksArg};
+use crate::options::{CountArg, EngineArg, HooksArg};
 use crate::program::filters::Filters;
 use crate::program::libs::Libs;
 use crate::program::memory;
@@ -79,16 +80,16 @@ impl Planner<'_> {
 
     /// Which hooks the libraries get of a process that runs this program.
     fn library_hooks(&self, subject: &Subject) -> Option<LibraryHooks> {
-        let is_possible = subject.takes_agent()
-            && self.libs.wants_any()
-            && self.engine == EngineArg::Builtin
-            && self.filters.count().is_none();
-        match self.hooks {
-            _ if !is_possible => None,
-            Some(HooksArg::None) => None,
-            Some(HooksArg::Entry) => Some(LibraryHooks::Entry),
-            Some(HooksArg::Both) | None => Some(LibraryHooks::Both),
-        }
+        let is_possible = subject.takes_agent() && self.libs.wants_any() && self.engine == EngineArg::Builtin;
+        let counts = self.filters.count().is_some();
+        let mode = match self.hooks {
+            // As in the program, counting must not cost more than necessary.
+            Some(HooksArg::None) | None if counts => HookMode::Entry,
+            Some(HooksArg::None) => return None,
+            Some(HooksArg::Entry) => HookMode::Entry,
+            Some(HooksArg::Both) | None => HookMode::Both,
+        };
+        is_possible.then_some(LibraryHooks { mode, counts })
     }
 
     fn plan_part<'s, 'd>(&self, subject: &'s Subject<'d>, part: Part) -> Planned<'s, 'd> {
@@ -99,11 +100,15 @@ impl Planner<'_> {
             Part::Library(name) => (Some(name), Role::Library),
         };
         let start = Instant::now();
-        let counts = filters.count().is_some();
-        let blocks_only = counts && hooks == Some(HooksArg::None);
+        let counting = filters.count().is_some();
+        // Without line information, nothing could be shown of a library's lines.
+        let is_without_lines =
+            || role == Role::Library && filters.count() == Some(CountArg::Lines) && subject.lines().is_none();
+        let counts = counting && !is_without_lines();
+        let blocks_only = counting && hooks == Some(HooksArg::None);
         let hooks = if blocks_only { Some(HooksArg::Entry) } else { hooks };
         // Unless the user says otherwise, counting must not cost more than necessary.
-        let entry = hooks == Some(HooksArg::Entry) || counts && hooks.is_none();
+        let entry = hooks == Some(HooksArg::Entry) || counting && hooks.is_none();
         let nothing = hooks == Some(HooksArg::None) || subject.unhookable.is_some();
         let lines = filters.asks_for_files().then(|| subject.lines());
         let counted = |function: &Function| {

@@ -91,12 +91,17 @@ impl Family<'_> {
     fn dump(&mut self, index: usize, file: Option<&Path>, sampling: Option<&mut Sampling>) -> Result<String> {
         let (finished, pause) = self.up_to_now(index, sampling)?;
         let (pid, profilee) = self.member(index)?;
+        let mut is_stream = self.output.is_stream();
         let path = match file {
             Some(file) => {
-                let target = Target::check(file);
-                target.and_then(|target| target.write(&finished.bytes)).map_err(|error| {
+                let target = Target::check(file).and_then(|target| {
+                    target.write(&finished.bytes)?;
+                    Ok(target)
+                });
+                let target = target.map_err(|error| {
                     anyhow!("cannot write to {}: {}", file.display(), sys::reason(&error))
                 })?;
+                is_stream = target.is_stream();
                 file.to_owned()
             }
             None if index == 0 => self.output.write(pid as u32, &finished.bytes)?.path,
@@ -106,7 +111,12 @@ impl Family<'_> {
                 path
             }
         };
-        let whole = finished.write_whole(self.output, &path)?;
+        let mut whole = None;
+        if !is_stream {
+            whole = finished.write_whole(self.output, &path)?;
+            let (_, troubles) = finished.write_libraries(self.output, &path);
+            troubles.into_iter().next().map_or(Ok(()), |trouble| Err(anyhow!(trouble)))?;
+        }
         let samples = finished.placed.inside + finished.placed.outside;
         let symbols = profilee.symbols_beside(self.output, &path).0;
         let is_hidden = profilee.planned.subject.stripped() || finished.placed.misses_much();

@@ -351,6 +351,8 @@ impl<'s> Family<'s> {
                     self.troubles.push(format!("{error:#}"));
                     None
                 });
+                let (libraries, troubles) = finished.write_libraries(self.output, &written.path);
+                self.troubles.extend(troubles);
                 let Finished { profile, account, placed, bytes: _ } = finished;
                 let (symbols, note) = profilee.symbols_beside(self.output, &written.path);
                 self.unfollowed.extend(note);
@@ -360,6 +362,7 @@ impl<'s> Family<'s> {
                     file: written.path,
                     symbols,
                     whole,
+                    libraries,
                     calls: profile.calls(),
                     threads: profile.threads,
                     placed,

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use crate::os::sys::Handle;
 use crate::profile::baseline::Baseline;
 use crate::profile::collect::Account;
+use crate::profile::gmon_out::LibraryProfile;
 use crate::profile::placement::Placed;
 use crate::program::profilee::Profilee;
 use crate::sampling::maps::Maps;
@@ -79,6 +80,8 @@ pub(crate) struct Other {
     pub(crate) symbols: OsString,
     /// The files with the view of the whole process, in the order in which gprof takes them.
     pub(crate) whole: Option<[PathBuf; 2]>,
+    /// The profiles of libraries whose basic blocks were counted.
+    pub(crate) libraries: Vec<LibraryProfile>,
     pub(crate) calls: u64,
     pub(crate) threads: u64,
     pub(crate) placed: Placed,

@@ -11,8 +11,9 @@ use gprofinject_plan::Verdict;
 use serde::Serialize;
 
 use crate::os::child::Ending;
-use crate::os::say::Voice;
+use crate::os::say::{Level, Voice};
 use crate::profile::collect::Account;
+use crate::profile::gmon_out::LibraryProfile;
 use crate::profile::model::Profile;
 use crate::profile::placement::{Placed, Unseen};
 use crate::program::planned::Planned;
@@ -307,6 +308,7 @@ impl Run<'_> {
                 calls_and_samples(other.calls, samples),
                 commands(&other.symbols, &other.file, other.whole.as_ref(), other.is_hidden())
             ));
+            lead_to_libraries(&other.libraries, voice);
             other.placed.report(voice, &other.profilee.shown.to_string_lossy(), Some(&title));
             if let Some(trouble) = &other.account.trouble {
                 voice.warn(format_args!("{title}: nothing was hooked: {trouble}"));
@@ -495,6 +497,22 @@ pub(crate) fn commands(
 /// Says how many calls and samples a process has in its profile.
 pub(crate) fn calls_and_samples(calls: u64, samples: u64) -> String {
     format!("{}, {}", counted(calls, "call", "calls"), counted(samples, "sample", "samples"))
+}
+
+/// Prints the commands that show the lines or basic blocks of libraries.
+pub(crate) fn lead_to_libraries(libraries: &[LibraryProfile], voice: Voice) {
+    const NAMED: usize = 3;
+    for (index, LibraryProfile { library, file, has_lines }) in libraries.iter().enumerate() {
+        let what = if *has_lines { "lines" } else { "blocks" };
+        let name = library.file_name().unwrap_or(library.as_os_str()).to_string_lossy();
+        let (library, file) = (quoted(library.as_os_str()), quoted(file.as_os_str()));
+        let command = format!("{what} of {name}: gmon {what} {library} {file}");
+        if index < NAMED { voice.note(command) } else { voice.detail(command) }
+    }
+    let more = libraries.len().saturating_sub(NAMED);
+    if more > 0 && voice.0 < Level::Verbose {
+        voice.note(format_args!("and of {} (-v)", counted(more, "more library", "more libraries")));
+    }
 }
 
 fn not_patched(functions: u64) -> String {

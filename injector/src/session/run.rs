@@ -318,6 +318,9 @@ fn finish(run: &Run, program: &Program, voice: Voice, files: &Files, pid: u32) -
         voice.warn(format_args!("{error:#}"));
         None
     });
+    let (libraries, troubles) = first.write_libraries(output, &written.path);
+    troubles.iter().for_each(|trouble| voice.warn(trouble));
+    report::lead_to_libraries(&libraries, voice);
     let is_hidden = subject.stripped() || run.placed.misses_much();
     let mut next = report::commands(&symbols, &written.path, whole.as_ref(), is_hidden);
     if let Some(worker) = run.worker() {

@@ -185,6 +185,21 @@ impl Output {
     }
 }
 
+/// Writes the profile of a library beside that of a program, to whose name the library's is added.
+///
+/// # Errors
+/// It cannot be written.
+pub(crate) fn write_library(profile: &Path, name: &str, bytes: &[u8]) -> Result<PathBuf> {
+    let mut path = profile.as_os_str().to_owned();
+    path.push(format!(".{name}"));
+    let path = PathBuf::from(path);
+    let target = Target::check(&path);
+    target
+        .and_then(|target| target.write(bytes))
+        .map_err(|error| anyhow!("cannot write {}: {}", path.display(), sys::reason(&error)))?;
+    Ok(path)
+}
+
 /// Returns where a profile was written: to `path` if `result` says so, and otherwise to a file of the name
 /// `other` in a temporary folder.
 fn written(path: PathBuf, result: io::Result<()>, other: &str, bytes: &[u8]) -> Result<Written> {

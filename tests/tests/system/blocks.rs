@@ -198,7 +198,7 @@ fn count(
 /// Returns the count of each instruction, and whether the instruction repeats itself (callgrind counts each
 /// repetition). A record's count holds up to the next record, an instruction that never falls through, or the
 /// function's end.
-fn spread(program: &Path, blocks: &[(u64, u64)]) -> BTreeMap<u64, (u64, bool)> {
+pub(crate) fn spread(program: &Path, blocks: &[(u64, u64)]) -> BTreeMap<u64, (u64, bool)> {
     let records: BTreeMap<u64, u64> = blocks.iter().copied().collect();
     assert_eq!(records.len(), blocks.len(), "one record for each block");
     assert!(blocks.is_sorted(), "sorted by address");

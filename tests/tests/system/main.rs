@@ -49,6 +49,7 @@ modules! {
     frida
     layers
     libraries
+    library_blocks
     many_libraries
     limits
     outputs

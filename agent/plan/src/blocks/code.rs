@@ -63,16 +63,47 @@ const LEA_LEN: u32 = 7;
 pub(crate) const PUSH_ORIGINAL_FRAMES: [(u32, i64); 4] =
     [(5, 8), (10, 0), (PUSH_ORIGINAL_LEN, 8), (PUSH_ORIGINAL_LEN + NEAR_JUMP, 0)];
 
+/// Where the copies are, and what they refer to.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Site {
+    /// Address of the copies.
+    pub(crate) base: u64,
+    /// Offset in bytes of the first counter from the base of the gs segment.
+    pub(crate) counters: u64,
+    /// Address of the arena that contains the copies. In a PIE it may wrap below zero.
+    pub(crate) arena: u64,
+    /// Bytes of the arena.
+    pub(crate) arena_len: u64,
+}
+
+impl Site {
+    /// Returns whether an address is in the arena, so that its distance from the copies never changes.
+    pub(crate) fn is_in_arena(&self, address: u64) -> bool {
+        address.wrapping_sub(self.arena) < self.arena_len
+    }
+}
+
+/// The offsets, in the copies, of what depends on where the module and its counters are.
+#[derive(Debug, Default)]
+pub(crate) struct Words {
+    /// Words of eight bytes that hold link addresses.
+    pub(crate) addresses: Vec<u32>,
+    /// Displacements that lead to the module itself.
+    pub(crate) text: Vec<u32>,
+    /// Displacements of counters.
+    pub(crate) counters: Vec<u32>,
+}
+
 /// Writes code into the copies.
 pub(crate) struct Writer<'a> {
     /// The copies.
     pub(crate) bytes: &'a mut [u8],
-    /// Address of the copies.
-    pub(crate) base: u64,
+    /// Where they are.
+    pub(crate) site: Site,
     /// Offset at which the next code is written.
     pub(crate) at: u32,
-    /// Offsets of u64 words that hold link addresses.
-    pub(crate) words: Vec<u32>,
+    /// What was written so far that depends on places.
+    pub(crate) words: Words,
 }
 
 impl Writer<'_> {
@@ -101,6 +132,7 @@ impl Writer<'_> {
             self.put(&[PUSH_FLAGS]);
         }
         self.put(&INC);
+        self.words.counters.push(self.at);
         self.put(&place);
         if keeps_flags {
             self.put(&[POP_FLAGS]);
@@ -141,7 +173,11 @@ impl Writer<'_> {
             cmp.set_memory_displacement64(displacement);
         }
         let mut encoder = Encoder::new(64);
-        let len = encoder.encode(&cmp, self.base.wrapping_add(self.at.into())).ok()? as u32;
+        let len = encoder.encode(&cmp, self.site.base.wrapping_add(self.at.into())).ok()? as u32;
+        if cmp.is_ip_rel_memory_operand() {
+            let offsets = encoder.get_constant_offsets();
+            self.words.text.push(self.at + offsets.displacement_offset() as u32);
+        }
         self.put(&encoder.take_buffer());
         self.pad(LONGEST_CMP.checked_sub(len)?);
         self.put(&[0x58 | number]);
@@ -153,12 +189,15 @@ impl Writer<'_> {
 
     /// Returns the distance to `to` from the end of a displacement of `len` bytes.
     fn distance(&self, len: u32, to: u64) -> i64 {
-        to.wrapping_sub(self.base.wrapping_add((self.at + len).into())) as i64
+        to.wrapping_sub(self.site.base.wrapping_add((self.at + len).into())) as i64
     }
 
     /// Writes a displacement of four bytes. Returns `None` if `to` is out of reach.
     pub(crate) fn displacement(&mut self, to: u64) -> Option<()> {
         let distance = i32::try_from(self.distance(4, to)).ok()?;
+        if !self.site.is_in_arena(to) {
+            self.words.text.push(self.at);
+        }
         self.put(&distance.to_le_bytes());
         Some(())
     }

@@ -8,6 +8,7 @@ use crate::blocks::uncounted::Uncounted;
 use crate::blocks::unit::Unit;
 use crate::blocks::{entries, flags};
 use crate::decide::hook::Hook;
+use crate::decide::options::Role;
 use crate::flow::facts::Flow;
 use gprofinject_image::{FunctionKind, Image};
 use std::collections::HashMap;
@@ -26,6 +27,9 @@ pub(crate) struct Copies {
     pub(crate) counters: u32,
     /// Why functions are not counted, by address.
     uncounted: HashMap<u64, Uncounted>,
+    /// For the number of each hook: the counters of all functions into which control may come from the hooked function
+    /// other than by a hook, and those of the function itself.
+    pub(crate) reach: Vec<Range<u32>>,
 }
 
 /// Returns the bytes that the patches of a copied function must not touch, because hooks overwrite them.
@@ -36,6 +40,43 @@ fn taken_by(hooks: &[Hook]) -> Vec<Range<u64>> {
     taken
 }
 
+/// See [`Copies::reach`]. `hook_of` has the number of the hook of each hooked function.
+fn reach(units: &[Unit], hook_of: &HashMap<usize, usize>, hooks: usize) -> Vec<Range<u32>> {
+    let mut reach = vec![0..0; hooks];
+    for unit in units {
+        if let Some(&number) = hook_of.get(&unit.function) {
+            reach[number] = unit.first_counter..unit.first_counter + unit.graph.counters;
+        }
+    }
+    let number = |function: &usize| hook_of.get(function).copied();
+    let jumps: Vec<(usize, usize)> = units
+        .iter()
+        .flat_map(|unit| unit.sources.iter().map(|source| (number(source), number(&unit.function))))
+        .filter_map(|(from, to)| Some((from?, to?)))
+        .collect();
+    // A range only grows, and never beyond all counters.
+    loop {
+        let mut grows = false;
+        for &(from, to) in &jumps {
+            let joined = joined(&reach[from], &reach[to]);
+            grows |= joined != reach[from];
+            reach[from] = joined;
+        }
+        if !grows {
+            return reach;
+        }
+    }
+}
+
+/// Returns the smallest range that contains both.
+fn joined(one: &Range<u32>, other: &Range<u32>) -> Range<u32> {
+    match (one.is_empty(), other.is_empty()) {
+        (_, true) => one.clone(),
+        (true, false) => other.clone(),
+        (false, false) => one.start.min(other.start)..one.end.max(other.end),
+    }
+}
+
 impl Copies {
     /// Copies those functions that are hooked and for which `wanted` returns true. `failed` has functions
     /// that could not be copied in an earlier attempt, with the reasons.
@@ -43,10 +84,12 @@ impl Copies {
         image: &Image,
         flow: &Flow,
         hooks: &[Hook],
+        role: Role,
         wanted: &dyn Fn(usize) -> bool,
         failed: &HashMap<usize, Uncounted>,
     ) -> Copies {
         let mut copies = Copies::default();
+        let hook_of: HashMap<usize, usize> = hooks.iter().zip(0..).map(|(h, n)| (h.function, n)).collect();
         let mut cold: HashMap<usize, Vec<(u64, u64)>> = HashMap::new();
         for (i, f) in image.functions.iter().enumerate() {
             match f.kind {
@@ -72,6 +115,12 @@ impl Copies {
                 Some(&reason) => Err(reason),
                 None => copies.unit(image, flow, i, &stretches, &taken),
             };
+            // The agent commits a library's counters when a thread first comes through a hook.
+            let comes_unseen = |unit: &Unit| unit.sources.iter().any(|source| !hook_of.contains_key(source));
+            let unit = match unit {
+                Ok(unit) if role == Role::Library && comes_unseen(&unit) => Err(Uncounted::JumpedInto),
+                unit => unit,
+            };
             match unit {
                 Ok(unit) => {
                     copies.uncounted.remove(&f.address);
@@ -85,6 +134,7 @@ impl Copies {
             }
         }
         copies.place();
+        copies.reach = reach(&copies.units, &hook_of, hooks.len());
         copies
     }
 
@@ -114,7 +164,8 @@ impl Copies {
         graph.choose_counters(&steps);
         let layout = Layout::new(&steps, &graph, ways.compared)?;
         check(image, &steps)?;
-        Ok(Unit { function, steps, graph, layout, redirects: ways.redirects, first_counter: self.counters })
+        let (redirects, sources, first_counter) = (ways.redirects, targets.sources, self.counters);
+        Ok(Unit { function, steps, graph, layout, redirects, first_counter, sources })
     }
 
     /// Assigns a place to each part of each copy. All cold parts come after the functions, so that code that

@@ -20,6 +20,8 @@ pub(super) struct Targets {
     pub(super) indirect: Vec<u64>,
     /// Those that code outside of the unit branches to.
     pub(super) outside: Vec<u64>,
+    /// The functions with that code, by their indices in the image.
+    pub(super) sources: Vec<usize>,
 }
 
 impl Targets {
@@ -49,6 +51,7 @@ pub(super) fn targets(image: &Image, flow: &Flow, steps: &Steps) -> Result<Targe
             if !steps.holds(branch.site) {
                 steps.at(branch.target).ok_or(Uncounted::Overlapping)?;
                 targets.outside.push(branch.target);
+                targets.sources.push(image.owner(branch.function as usize));
             }
         }
     }

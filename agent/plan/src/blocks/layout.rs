@@ -39,7 +39,7 @@
 
 use crate::blocks::code::{
     COMPARE, COMPARE_FRAMES, COUNTER, INC_LEN, KEEP_FRAMES, KEEP_LEN, NEAR_JUMP, PUSH_ORIGINAL,
-    PUSH_ORIGINAL_FRAMES, PUSH_ORIGINAL_LEN, WORD, Writer,
+    PUSH_ORIGINAL_FRAMES, PUSH_ORIGINAL_LEN, Site, WORD, Words, Writer,
 };
 use crate::blocks::graph::Graph;
 use crate::blocks::steps::{Step, Steps, Way};
@@ -248,28 +248,26 @@ impl Layout {
         })
     }
 
-    /// Writes the copy. See [`Unit::write`](crate::blocks::unit::Unit::write); `counters` is the offset of
-    /// the unit's first counter.
+    /// Writes the copy. See [`Unit::write`](crate::blocks::unit::Unit::write); `site.counters` is the offset
+    /// of the unit's first counter.
     /// # Errors
     /// Returns [`Uncounted::NotRelocatable`] if something is out of reach.
-    #[expect(clippy::too_many_arguments)]
     pub(super) fn write(
         &self,
         image: &Image,
         steps: &Steps,
         graph: &Graph,
         bytes: &mut [u8],
-        base: u64,
-        counters: u64,
+        site: Site,
         elsewhere: &dyn Fn(u64, u64) -> u64,
-    ) -> Result<Vec<u32>, Uncounted> {
-        let mut writer = Writer { bytes, base, at: 0, words: Vec::new() };
+    ) -> Result<Words, Uncounted> {
+        let mut writer = Writer { bytes, site, at: 0, words: Words::default() };
         for block in &graph.blocks {
             for n in block.first..block.end {
                 writer.at = self.offset(n) - u32::from(self.padding[n]);
                 writer.pad(self.padding[n].into());
                 if let Some(counter) = block.counter.filter(|_| block.place == n) {
-                    let place = counters + COUNTER * u64::from(counter);
+                    let place = site.counters + COUNTER * u64::from(counter);
                     writer.count(place, block.keeps_flags).ok_or(Uncounted::NotRelocatable)?;
                 }
                 if !self.dropped[n] {
@@ -300,7 +298,7 @@ impl Layout {
     ) -> Option<()> {
         let step = &steps.list[n];
         let code = image.code_at(step.ip, step.len.into())?;
-        let base = out.base;
+        let base = out.site.base;
         let goal = |to: u64| match steps.at(to) {
             Some(own) => base.wrapping_add(self.offset(own).into()),
             None => elsewhere(step.ip, to),
@@ -363,7 +361,7 @@ impl Layout {
                         out.displacement(step.end().wrapping_add(old as u64))?;
                     }
                 }
-                out.words.push(out.at);
+                out.words.addresses.push(out.at);
                 out.put(&step.end().to_le_bytes());
                 Some(())
             }
@@ -381,8 +379,9 @@ impl Layout {
                 let hole = usize::from(step.operand);
                 let old = i32::from_le_bytes(code.get(hole..hole + 4)?.try_into().ok()?);
                 let operand = step.end().wrapping_add(old as u64);
-                let end = out.base.wrapping_add(out.at.into());
+                let end = base.wrapping_add(out.at.into());
                 let new = i32::try_from(operand.wrapping_sub(end) as i64).ok()?;
+                out.words.text.push(at + u32::from(step.operand));
                 let hole = at as usize + hole;
                 out.bytes[hole..hole + 4].copy_from_slice(&new.to_le_bytes());
                 Some(())

@@ -7,6 +7,7 @@
 //! like that of an `.eh_frame_hdr`. Sources: LSB core 10.6; Itanium C++ ABI, exception handling tables (as
 //! GCC writes them, gcc/except.c).
 
+use crate::blocks::code::Site;
 use crate::blocks::copies::Copies;
 use crate::blocks::frames::program::Program;
 use crate::blocks::unit::Unit;
@@ -22,14 +23,25 @@ const RSP: u16 = 7;
 /// The encoding of addresses: as relative 32-bit words.
 const RELATIVE: u8 = DW_EH_PE_pcrel.0 | DW_EH_PE_sdata4.0;
 
-/// Makes the frame descriptions and exception tables of all copies, for the address `at`. `base` is the
-/// address of the copies.
+/// The tables of all copies.
+pub(crate) struct Tables {
+    /// Their bytes.
+    pub(crate) bytes: Vec<u8>,
+    /// The offsets of displacements that lead to the module itself.
+    pub(crate) text: Vec<u32>,
+    /// The same for displacements of eight bytes.
+    pub(crate) wide_text: Vec<u32>,
+}
+
+/// Makes the frame descriptions and exception tables of all copies, for the address `at`.
 ///
 /// # Errors
 ///
 /// Returns the functions, by index in the image, for which the tables cannot be made.
-pub(crate) fn tables(image: &Image, copies: &Copies, base: u64, at: u64) -> Result<Vec<u8>, Vec<usize>> {
-    let mut frames = Writer { out: vec![0; 12], at, base, commons: Vec::new(), index: Vec::new() };
+pub(crate) fn tables(image: &Image, copies: &Copies, site: Site, at: u64) -> Result<Tables, Vec<usize>> {
+    let (text, wide_text) = (Vec::new(), Vec::new());
+    let (commons, index) = (Vec::new(), Vec::new());
+    let mut frames = Writer { out: vec![0; 12], at, site, commons, index, text, wide_text };
     let descriptions: Vec<(usize, Vec<(usize, Description)>)> = copies
         .units
         .iter()
@@ -79,13 +91,17 @@ struct Writer {
     /// The bytes that have been written.
     out: Vec<u8>,
     /// Address of `out`.
-    pub(crate) at: u64,
-    /// Address of the copies.
-    pub(crate) base: u64,
+    at: u64,
+    /// Where the copies are.
+    site: Site,
     /// For each common entry, its offset in its original section and its offset in `out`.
     commons: Vec<(usize, u32)>,
     /// The address of each copy that is described, and the offset of its description in `out`.
     index: Vec<(u64, u32)>,
+    /// See [`Tables::text`].
+    text: Vec<u32>,
+    /// See [`Tables::wide_text`].
+    wide_text: Vec<u32>,
 }
 
 impl Writer {
@@ -104,6 +120,9 @@ impl Writer {
     fn relative(&mut self, address: u64) -> Option<()> {
         let distance = address.wrapping_sub(self.here()) as i64;
         let distance = if address == 0 { 0 } else { i32::try_from(distance).ok()? };
+        if address != 0 && !self.site.is_in_arena(address) {
+            self.text.push(self.out.len() as u32);
+        }
         self.word(distance as u32);
         Some(())
     }
@@ -137,7 +156,7 @@ impl Writer {
         let address = self.here();
         // Landing pads are relative to the start of the copies.
         self.out.push(RELATIVE);
-        self.relative(self.base)?;
+        self.relative(self.site.base)?;
         self.out.push(table.encoding.0);
         if table.encoding != DW_EH_PE_omit {
             let mut rest = vec![DW_EH_PE_udata4.0];
@@ -161,10 +180,12 @@ impl Writer {
                 4 => {
                     let old = i64::from(i32::from_le_bytes(entry.try_into().ok()?));
                     let new = i32::try_from(old.wrapping_add(moved as i64)).ok()?;
+                    self.text.push(self.out.len() as u32);
                     self.out.extend_from_slice(&new.to_le_bytes());
                 }
                 8 => {
                     let old = u64::from_le_bytes(entry.try_into().ok()?);
+                    self.wide_text.push(self.out.len() as u32);
                     self.out.extend_from_slice(&old.wrapping_add(moved).to_le_bytes());
                 }
                 _ => return None,
@@ -202,10 +223,11 @@ impl Writer {
             }
         }
         let at = self.out.len();
-        self.index.push((self.base.wrapping_add(start.into()), at as u32));
+        let address = self.site.base.wrapping_add(start.into());
+        self.index.push((address, at as u32));
         self.word(0);
         self.word((at + 4) as u32 - common);
-        self.relative(self.base.wrapping_add(start.into()))?;
+        self.relative(address)?;
         self.word(end - start);
         if d.common.has_lsda {
             self.out.push(4);
@@ -262,7 +284,7 @@ impl Writer {
     }
 
     /// Ends the section, and writes the index. `start` is the offset of the descriptions.
-    fn finish(mut self, start: u32) -> Vec<u8> {
+    fn finish(mut self, start: u32) -> Tables {
         self.word(0);
         self.index.sort_unstable();
         let index = std::mem::take(&mut self.index);
@@ -276,7 +298,7 @@ impl Writer {
             self.out[entry..entry + 4].copy_from_slice(&distance.to_le_bytes());
             self.out[entry + 4..entry + 8].copy_from_slice(&description.to_le_bytes());
         }
-        self.out
+        Tables { bytes: self.out, text: self.text, wide_text: self.wide_text }
     }
 }
 

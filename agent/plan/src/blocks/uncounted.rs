@@ -22,6 +22,8 @@ pub enum Uncounted {
     UsesGs,
     /// It jumps to a computed address, and the possible targets are not known.
     UnknownJump,
+    /// A function of a library into which code branches that is not hooked.
+    JumpedInto,
     /// A target of jumps has no room for a jump to the copy.
     NoRoom,
     /// Its frame description or exception table cannot be copied.
@@ -40,6 +42,7 @@ impl Uncounted {
             Uncounted::NotRelocatable => "not-relocatable",
             Uncounted::UsesGs => "uses-gs",
             Uncounted::UnknownJump => "unknown-jump",
+            Uncounted::JumpedInto => "jumped-into",
             Uncounted::NoRoom => "no-room",
             Uncounted::Frames => "frames",
         }
@@ -59,6 +62,7 @@ impl fmt::Display for Uncounted {
             Uncounted::UnknownJump => {
                 "it jumps to an address that it computes, and where that may lead is not known"
             }
+            Uncounted::JumpedInto => "code that is not hooked branches into it",
             Uncounted::NoRoom => "a place that is jumped to has no room for a jump to the copy",
             Uncounted::Frames => "its frame description or exception table cannot be moved",
         })

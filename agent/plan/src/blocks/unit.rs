@@ -1,6 +1,6 @@
 //! One counted function with its cold parts, and its copy.
 
-use crate::blocks::code::COUNTER;
+use crate::blocks::code::{COUNTER, Site, Words};
 use crate::blocks::entries::Redirect;
 use crate::blocks::graph::Graph;
 use crate::blocks::layout::Layout;
@@ -23,6 +23,8 @@ pub(crate) struct Unit {
     pub(crate) redirects: Vec<Redirect>,
     /// The number of its first counter.
     pub(crate) first_counter: u32,
+    /// The functions from which control may come into its middle, by their indices in the image.
+    pub(crate) sources: Vec<usize>,
 }
 
 impl Unit {
@@ -47,12 +49,9 @@ impl Unit {
         self.redirects.iter().filter_map(move |r| Some((r.at, r.bytes(target(r.to)?)?)))
     }
 
-    /// Writes the copy into `bytes`, the bytes of all copies, and returns the offsets of u64 words that hold
-    /// link addresses.
-    ///
-    /// `base` is the address of the copies, and `counters` is the offset in bytes of the first counter from
-    /// the base of the gs segment. `elsewhere` takes the address and the target of a call or jump that leaves
-    /// the unit, and returns its new target.
+    /// Writes the copy into `bytes`, the bytes of all copies, and returns the offsets of what depends on
+    /// where the module and its counters are. `elsewhere` takes the address and the target of a call or jump
+    /// that leaves the unit, and returns its new target.
     ///
     /// # Errors
     ///
@@ -61,11 +60,11 @@ impl Unit {
         &self,
         image: &Image,
         bytes: &mut [u8],
-        base: u64,
-        counters: u64,
+        site: Site,
         elsewhere: &dyn Fn(u64, u64) -> u64,
-    ) -> Result<Vec<u32>, Uncounted> {
-        let first = counters + COUNTER * u64::from(self.first_counter);
-        self.layout.write(image, &self.steps, &self.graph, bytes, base, first, elsewhere)
+    ) -> Result<Words, Uncounted> {
+        let counters = site.counters + COUNTER * u64::from(self.first_counter);
+        let site = Site { counters, ..site };
+        self.layout.write(image, &self.steps, &self.graph, bytes, site, elsewhere)
     }
 }

@@ -32,8 +32,7 @@ pub enum Role {
     #[default]
     Program,
     /// A shared library. Its plan is made for the place where a process has loaded it by
-    /// [`Plan::placed`](crate::Plan::placed). Only the built-in engine patches libraries, and their basic blocks are
-    /// not counted.
+    /// [`Plan::placed`](crate::Plan::placed). Only the built-in engine patches libraries.
     Library,
 }
 

@@ -1,7 +1,9 @@
 //! Writes the copies of counted functions into the arena.
 
+use crate::blocks::code::{Site, Words};
 use crate::blocks::tables;
 use crate::blocks::uncounted::Uncounted;
+use crate::decide::options::Role;
 use crate::emit::emitter::Emitter;
 use crate::emit::layout::Input;
 use gprofinject_abi::plan::Frame;
@@ -12,7 +14,7 @@ use std::collections::HashMap;
 /// originals to the copies.
 pub(crate) fn write(e: &mut Emitter<'_, '_>) {
     let layout = e.layout;
-    let Input { image, hooks, homes, copies, .. } = layout.input;
+    let Input { role, image, hooks, homes, copies, .. } = layout.input;
     if copies.units.is_empty() {
         return;
     }
@@ -31,28 +33,46 @@ pub(crate) fn write(e: &mut Emitter<'_, '_>) {
         let copied = function.and_then(|f| copies.offset(image, f, target));
         copied.map_or(target, |offset| base.wrapping_add(offset.into()))
     };
-    let counters = region::counters_offset(homes.bytes);
+    let counters = match role {
+        Role::Program => region::counters_offset(homes.bytes),
+        // Where those of a library begin is known only in the process.
+        Role::Library => 0,
+    };
+    let site = Site { base, counters, arena: layout.arena, arena_len: layout.len as u64 };
     let mut bytes = vec![0xcc; copies.len as usize];
-    let (mut patches, mut words, mut uncounted) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut patches, mut words, mut uncounted) = (Vec::new(), Words::default(), Vec::new());
     for unit in &copies.units {
-        match unit.write(image, &mut bytes, base, counters, &elsewhere) {
-            Ok(written) => words.extend(written.into_iter().map(|word| layout.copies as u32 + word)),
+        match unit.write(image, &mut bytes, site, &elsewhere) {
+            Ok(written) => {
+                words.addresses.extend(written.addresses);
+                words.text.extend(written.text);
+                words.counters.extend(written.counters);
+            }
             Err(reason) => uncounted.push((unit.function, reason)),
         }
-        let redirects = unit.redirects(base).map(|(at, bytes)| layout.patch(at, &bytes));
+        let redirects = unit.redirects(base).map(|(at, bytes)| layout.redirect(at, &bytes));
         match redirects.collect::<Option<Vec<_>>>() {
             Some(all) => patches.extend(all),
             None => uncounted.push((unit.function, Uncounted::NoRoom)),
         }
     }
+    let moved = |from: usize, words: Vec<u32>| words.into_iter().map(move |word| from as u32 + word);
     e.out.uncounted.extend(uncounted);
-    e.out.bias_fixups.extend(words);
+    e.out.bias_fixups.extend(moved(layout.copies, words.addresses));
     e.out.patches.extend(patches);
     e.code.put(layout.copies, &bytes);
+    e.code.record(|fixups| {
+        fixups.text.extend(moved(layout.copies, words.text));
+        fixups.counters.extend(moved(layout.copies, words.counters));
+    });
     let tables_at = layout.copies + bytes.len().next_multiple_of(8);
-    match tables::tables(image, copies, base, e.address(tables_at)) {
-        Ok(tables) if tables_at + tables.len() <= layout.len => {
-            e.code.put(tables_at, &tables);
+    match tables::tables(image, copies, site, e.address(tables_at)) {
+        Ok(tables) if tables_at + tables.bytes.len() <= layout.len => {
+            e.code.put(tables_at, &tables.bytes);
+            e.code.record(|fixups| {
+                fixups.text.extend(moved(tables_at, tables.text));
+                fixups.wide_text.extend(moved(tables_at, tables.wide_text));
+            });
         }
         Ok(_) => {
             let all = copies.units.iter().map(|unit| (unit.function, Uncounted::Frames));

@@ -1,6 +1,7 @@
 //! What in an arena depends on where a library is loaded, and on what has been loaded before it.
 //!
-//! All entries are arena offsets of words of four bytes, but for [`Fixups::arena_words`].
+//! All entries are arena offsets of words of four bytes, but for [`Fixups::arena_words`] and [`Fixups::wide_text`], whose
+//! words have eight.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,6 +10,8 @@ use serde::{Deserialize, Serialize};
 pub(crate) struct Fixups {
     /// Displacements that lead from the arena to the module itself.
     pub text: Vec<u32>,
+    /// The same with eight bytes.
+    pub wide_text: Vec<u32>,
     /// Offsets of home slots in a thread block.
     pub slots: Vec<u32>,
     /// Numbers of functions.
@@ -19,6 +22,8 @@ pub(crate) struct Fixups {
     pub sites: Vec<u32>,
     /// Those of the words of eight bytes with the load bias that hold addresses of the arena, not of the module.
     pub arena_words: Vec<u32>,
+    /// Displacements of basic-block counters from the start of the library's counters.
+    pub counters: Vec<u32>,
 }
 
 impl Fixups {
@@ -30,5 +35,7 @@ impl Fixups {
         self.tails.append(&mut other.tails);
         self.sites.append(&mut other.sites);
         self.arena_words.append(&mut other.arena_words);
+        self.wide_text.append(&mut other.wide_text);
+        self.counters.append(&mut other.counters);
     }
 }

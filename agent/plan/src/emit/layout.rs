@@ -1,5 +1,6 @@
 //! The places of everything in the arena. All of them are known before anything is written.
 
+use crate::blocks::code::Site;
 use crate::blocks::copies::Copies;
 use crate::blocks::tables;
 use crate::decide::hook::{Hook, Retarget, relocates};
@@ -221,7 +222,8 @@ fn copies_len(image: &Image, copies: &Copies) -> u64 {
         return 0;
     }
     let near = image.lo.wrapping_sub(GUARD + u64::from(copies.len));
-    let tables = tables::tables(image, copies, near, near).map_or(0, |tables| tables.len() as u64);
+    let site = Site { base: near, ..Site::default() };
+    let tables = tables::tables(image, copies, site, near).map_or(0, |tables| tables.bytes.len() as u64);
     u64::from(copies.len).next_multiple_of(8) + tables
 }
 

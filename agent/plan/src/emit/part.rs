@@ -131,7 +131,8 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
                 // If the body is empty, the thunk leads directly to the code after it.
                 let rest = relocated.rest.filter(|_| gate == 0);
                 let goal = rest.map_or(body, |rest| rest.wrapping_sub(layout.arena) as usize);
-                self.thunk(at, goal, rest.is_some(), number, home, kind);
+                let is_in_text = rest.is_some() && !layout.is_copied(hook.function);
+                self.thunk(at, goal, is_in_text, number, home, kind);
                 for r in &hook.retargets {
                     let jump = layout.moved_calls.get(&r.branch.site);
                     let goal = match hook.tactic {
@@ -252,7 +253,8 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
         let layout = self.layout;
         let image = layout.input.image;
         if let Some(start) = layout.input.copies.start(hook.function) {
-            return Ok(copied(&[], self.address(layout.copies + start as usize), to));
+            let copy = self.address(layout.copies + start as usize).wrapping_add(shift);
+            return Ok(copied(&[], copy, to));
         }
         let bytes = image.code_at(hook.at, hook.relocated).ok_or(Unmovable("no code"))?;
         if spec.movable {

@@ -7,7 +7,7 @@ use crate::emit::emitted::Emitted;
 use crate::emit::layout::Layout;
 use crate::flow::branch::{Branch, BranchKind};
 use crate::flow::facts::Flow;
-use crate::x86::jump::{near_jump, short};
+use crate::x86::jump::{JUMP, near_jump, short};
 use crate::x86::relocate::call::CALL_R11;
 use crate::x86::relocate::relocated::Relocated;
 use gprofinject_abi::plan::{CallJump, Maker, Patch};
@@ -154,6 +154,11 @@ impl Layout<'_, '_> {
     /// Makes a patch of a near jump.
     fn jump_patch(&self, from: u64, to: u64) -> Option<Patch> {
         self.arena_patch(from, &near_jump(from, to), 1)
+    }
+
+    /// Makes the patch of a jump that leads to a copy: a near jump, or a short one to a near one.
+    pub(super) fn redirect(&self, from: u64, jump: &[u8]) -> Option<Patch> {
+        if jump.len() as u64 == JUMP { self.arena_patch(from, jump, 1) } else { self.patch(from, jump) }
     }
 
     /// Makes a patch whose replacement has a displacement to the arena at this offset.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use gprofinject_abi::plan::{FunctionRecord, LIBRARIES, Patch, PlanHeader, Segment, Table, TailRecord};
 use gprofinject_abi::region::SLOTS;
-use gprofinject_image::Image;
+use gprofinject_image::{Function, Image};
 use gprofinject_plan::{Hooks, Options, Placement, Plan, Role};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, OpKind, Register};
 use zerocopy::FromBytes;
@@ -95,6 +95,7 @@ impl Pair {
             first_function: LIBRARIES + 0x1_2345,
             first_slot: SLOTS as u32 + 0x0300_4560,
             first_tail: 0x5432,
+            first_counter: 0x0412_3458,
         };
         let placed = Placed::new(plan.placed(&placement).expect("the library fits there"));
         Pair { planned, placed, placement }
@@ -130,6 +131,9 @@ impl Pair {
                     let (old, new) = (before.memory_displacement64(), after.memory_displacement64());
                     if before.memory_base() == Register::RIP {
                         assert_eq!(new, self.place(old), "{what}");
+                    } else if before.segment_prefix() == Register::GS {
+                        // The library's code uses no gs, or it is not copied.
+                        assert_eq!(new.wrapping_sub(old), self.placement.first_counter.into(), "{what}");
                     } else {
                         let slots = u64::from(self.placement.first_slot) - SLOTS;
                         assert!([0, slots].contains(&new.wrapping_sub(old)), "{what}");
@@ -208,18 +212,22 @@ impl Pair {
     }
 }
 
-/// Plans a library in both modes and checks it. Returns the number of its functions that are hooked.
+/// Plans a library in both modes, with and without counted basic blocks, and checks it. Returns the number of its functions
+/// that are hooked.
 fn is_placed_right(library: &str, bytes: &[u8]) -> usize {
     let image = Image::read_library(bytes, None).unwrap();
     let mut hooked = 0;
-    for hooks in [Hooks::Both, Hooks::Entry] {
+    let all: &dyn Fn(&Function) -> bool = &|_| true;
+    let modes =
+        [(Hooks::Both, None), (Hooks::Entry, None), (Hooks::Both, Some(all)), (Hooks::Entry, Some(all))];
+    for (hooks, counted) in modes {
         let options = Options {
             hooks,
             engine: Default::default(),
             selected: &|_| true,
             min_size: 0,
             insist: false,
-            counted: None,
+            counted,
             role: Role::Library,
         };
         let pair = Pair::new(&Plan::new(&image, &options));

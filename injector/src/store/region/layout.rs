@@ -7,8 +7,9 @@ use std::os::unix::fs::FileExt;
 use gprofinject_abi::VERSION;
 use gprofinject_abi::plan::{HookMode, HookModeCode};
 use gprofinject_abi::region::{
-    LIBRARY_BYTES, LOADS_MAX, LoadRecord, MAGIC, PAGE, PANIC_FILE_WORDS, RegionHeader, RegionOrders,
-    SAMPLES_MAX, SampleRecord, State, TroubleCode, block_len, round_up, slot_chunk,
+    LIBRARY_BYTES, LIBRARY_COUNTER_BYTES, LOADS_MAX, LoadRecord, MAGIC, PAGE, PANIC_FILE_WORDS, RegionHeader,
+    RegionOrders, SAMPLES_MAX, SampleRecord, State, TroubleCode, library_counters_offset, round_up,
+    slot_chunk,
 };
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -26,11 +27,12 @@ pub(crate) struct Layout {
     pub(crate) blocks_offset: u64,
 }
 
-/// Which events of the functions of libraries are hooked.
+/// What is counted of the libraries of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum LibraryHooks {
-    Both,
-    Entry,
+pub(crate) struct LibraryHooks {
+    pub(crate) mode: HookMode,
+    /// Whether basic blocks are counted.
+    pub(crate) counts: bool,
 }
 
 /// The length in bytes of the table of samples outside of the program.
@@ -55,7 +57,17 @@ impl Layout {
 
     /// The length of the counters of one thread, in bytes.
     pub(crate) fn block_len(&self) -> u64 {
-        block_len(self.slot_bytes, self.counter_bytes, self.library_bytes())
+        self.library_counters() + self.library_counter_bytes()
+    }
+
+    /// The offset of the basic-block counters of libraries in the counters of one thread.
+    pub(crate) fn library_counters(&self) -> u64 {
+        library_counters_offset(self.slot_bytes, self.counter_bytes, self.library_bytes())
+    }
+
+    /// The bytes of these counters, which is 0 if the basic blocks of libraries are not counted.
+    pub(crate) fn library_counter_bytes(&self) -> u64 {
+        if self.libraries.is_some_and(|hooks| hooks.counts) { LIBRARY_COUNTER_BYTES } else { 0 }
     }
 
     /// The bytes of the slots of libraries in the counters of one thread.
@@ -107,11 +119,9 @@ impl Layout {
             loads_offset: if self.libraries.is_some() { self.loads_offset() } else { 0 },
             library_bytes: self.library_bytes(),
             elsewhere_offset: self.elsewhere_offset(),
-            library_hooks: self.libraries.map_or(HookModeCode(0), |hooks| match hooks {
-                LibraryHooks::Both => HookMode::Both.code(),
-                LibraryHooks::Entry => HookMode::Entry.code(),
-            }),
+            library_hooks: self.libraries.map_or(HookModeCode(0), |hooks| hooks.mode.code()),
             reserved: 0,
+            library_counter_bytes: self.library_counter_bytes(),
         };
         RegionHeader { orders, ..RegionHeader::default() }
     }
@@ -126,6 +136,7 @@ impl Layout {
                 == (own.blocks_offset, own.block_len, own.slot_bytes)
             && (header.counter_bytes, header.loads_offset, header.library_bytes, header.elsewhere_offset)
                 == (own.counter_bytes, own.loads_offset, own.library_bytes, own.elsewhere_offset)
+            && header.library_counter_bytes == own.library_counter_bytes
     }
 }
 

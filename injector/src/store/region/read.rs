@@ -134,7 +134,7 @@ impl Region {
     }
 
     /// Reads the table of the libraries that the process has loaded and that are or were hooked. Whatever the process
-    /// has written there, no two entries overlap in their functions or home slots. Each comes with its index.
+    /// has written there, no two entries overlap in their functions, home slots or counters. Each comes with its index.
     ///
     /// # Errors
     /// The file cannot be read.
@@ -143,7 +143,7 @@ impl Region {
         if self.layout.libraries.is_none() {
             return Ok(loads);
         }
-        let (mut function, mut slot) = (0, 0);
+        let (mut function, mut slot, mut counter) = (0, 0, 0);
         for index in 0..LOADS_MAX {
             let at = self.layout.loads_offset() + (index * size_of::<LoadRecord>()) as u64;
             let load: LoadRecord = read_value(&self.file, at)?;
@@ -156,10 +156,13 @@ impl Region {
             let ends = (
                 load.first_function.checked_add(load.functions),
                 load.first_slot.checked_add(load.slot_bytes),
+                load.first_counter.checked_add(load.counter_bytes),
             );
-            let (Some(functions_end), Some(slots_end)) = ends else { continue };
-            if load.first_function >= function && load.first_slot >= slot && load.lo <= load.hi {
-                (function, slot) = (functions_end, slots_end);
+            let (Some(functions_end), Some(slots_end), Some(counters_end)) = ends else { continue };
+            let is_behind =
+                load.first_function >= function && load.first_slot >= slot && load.first_counter >= counter;
+            if is_behind && load.lo <= load.hi {
+                (function, slot, counter) = (functions_end, slots_end, counters_end);
                 loads.push((index as u32, load));
             }
         }
@@ -241,18 +244,35 @@ impl Region {
         Ok(())
     }
 
-    /// Returns the basic-block counters, summed over the process's threads.
+    /// Returns the program's basic-block counters, summed over the process's threads.
     ///
     /// # Errors
     /// The file cannot be read.
     pub(crate) fn block_counters(&self) -> io::Result<Vec<u64>> {
-        let mut sums = vec![0_u64; (self.layout.counter_bytes / 8) as usize];
+        self.sums(counters_offset(self.layout.slot_bytes), self.layout.counter_bytes)
+    }
+
+    /// Returns the basic-block counters of a library, summed over the process's threads, or nothing if the entry does not
+    /// lead to `counter_bytes` bytes of counters.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub(crate) fn library_counters(&self, load: &LoadRecord, counter_bytes: u64) -> io::Result<Vec<u64>> {
+        let (first, len) = (u64::from(load.first_counter), u64::from(load.counter_bytes));
+        let start = self.layout.library_counters();
+        let is_inside = first >= start && first + len <= start + self.layout.library_counter_bytes();
+        if len != counter_bytes || !is_inside { Ok(Vec::new()) } else { self.sums(first, len) }
+    }
+
+    /// Returns the counters at an offset in the counters of one thread, summed over the process's threads.
+    fn sums(&self, offset: u64, len: u64) -> io::Result<Vec<u64>> {
+        let mut sums = vec![0_u64; (len / 8) as usize];
         if sums.is_empty() {
             return Ok(sums);
         }
         for Head { offset: block, .. } in self.own_blocks()? {
-            let start = block + counters_offset(self.layout.slot_bytes);
-            self.pieces(start..start + self.layout.counter_bytes, 8, |offset, bytes| {
+            let start = block + offset;
+            self.pieces(start..start + len, 8, |offset, bytes| {
                 let first = ((offset - start) / 8) as usize;
                 for (sum, count) in sums.iter_mut().skip(first).zip(records::<u64>(bytes)) {
                     *sum = sum.saturating_add(count);
