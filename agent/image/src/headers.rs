@@ -76,6 +76,12 @@ pub fn read(bytes: &[u8]) -> Header {
     }
 }
 
+/// Returns the name by which other files need a library (DT_SONAME), if it has one.
+pub fn soname(bytes: &[u8]) -> Option<String> {
+    let name = crate::file::elf::Elf::parse_any(bytes).ok()?.soname()?;
+    Some(String::from_utf8_lossy(name).into_owned()).filter(|name| !name.is_empty())
+}
+
 fn read_program<Elf: FileHeader<Endian = LE>>(bytes: &[u8]) -> Result<Program, &'static str> {
     let (header, _) = pod::from_bytes::<Elf>(bytes).map_err(|()| IN_HEADER)?;
     let kind = header.e_type(LE);

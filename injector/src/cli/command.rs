@@ -74,7 +74,7 @@ fn launch(settings: Settings, start: Instant, inherited: &Inherited) -> Result<E
         .into());
     }
     if settings.list {
-        let planned = settings.planner().plan(subject, true);
+        let planned = settings.planner().plan(subject, &program.binary, true);
         expectations::say(&planned, &program, &settings, !subject.blind);
         list::print(&planned, voice.0 == Level::Verbose)?;
         return Ok(Ending::Exited(0));
@@ -90,7 +90,7 @@ fn launch(settings: Settings, start: Instant, inherited: &Inherited) -> Result<E
     // Even if nothing is hooked, the agent keeps libc's own profiler from writing a second profile.
     let agent_wanted =
         choice.method == Method::Timer || follow || takes_agent && subject.profiling().is_some();
-    let planned = settings.planner().plan(subject, agent_wanted);
+    let planned = settings.planner().plan(subject, &program.binary, agent_wanted);
     expectations::say(&planned, &program, &settings, choice.method != Method::None);
     let prepared = Prepared {
         settings,
@@ -136,7 +136,7 @@ fn attach(
     let output = settings.output.check()?;
     let stats = settings.stats.as_deref().map(output::stats_target).transpose()?;
     let choice = sampler::choose(SamplerArg::Perf, settings.rate, true, false, false);
-    let planned = settings.planner().plan(subject, false);
+    let planned = settings.planner().plan(subject, &program.binary, false);
     expectations::say(&planned, &program, &settings, choice.method != Method::None);
     let prepared = Prepared {
         settings,

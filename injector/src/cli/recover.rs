@@ -249,7 +249,7 @@ impl Recovery<'_> {
                 let (hooks, engine) = (entries.hooks, entries.engine);
                 let (filters, libs) = (&self.filters, &self.libs);
                 let planner = Planner { hooks, engine, filters, libs, cache: self.cache };
-                let planned = planner.plan(planner.subject(&binary), true);
+                let planned = planner.plan(planner.subject(&binary), &binary, true);
                 let profilee = self.profilees.first(&binary, shown, planned, true);
                 self.planned.insert(number, profilee);
                 profilee

@@ -30,7 +30,7 @@ fn program(count: Option<CountArg>) -> &'static Profilee {
     let (libs, cache) = (&Libs::none(), &PlanCache::new(false, Voice(Level::Quiet)));
     let planner =
         Planner { hooks: Some(HooksArg::Both), engine: EngineArg::Builtin, filters: &filters, libs, cache };
-    let planned = planner.plan(subject, true);
+    let planned = planner.plan(subject, binary, true);
     assert!(planned.hooked() > 20, "{:?}", subject.unhookable);
     let mut profilees = Profilees::default();
     profilees.first(binary, binary.into(), planned, true)

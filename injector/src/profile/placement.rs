@@ -83,9 +83,8 @@ impl Placed {
         let calls = gmon::counted(calls, "call", "calls");
         (count > 0).then(|| {
             format!(
-                "gprof cannot show {functions} of {program} with {share:.1} % of its samples and {calls}, \
-                 so these are only in the view of the whole process: {}{more}. gprof leaves out local names with a '$' and \
-                 most with a '.'. --stats FILE lists them",
+                "gprof cannot show {functions} of {program} in gmon.out, because of their names: {}{more}. They have {share:.1} % \
+                 of its samples and {calls}, which the view of the whole process has too",
                 named.join(", ")
             )
         })

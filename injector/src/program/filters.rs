@@ -26,7 +26,7 @@ struct Pattern {
     /// As the user has typed it.
     typed: String,
     matcher: GlobMatcher,
-    /// The file names of the modules for which the pattern is; `None` if it is for all.
+    /// The names of the modules for which the pattern is; `None` if it is for all.
     module: Option<GlobMatcher>,
     /// Whether the pattern has matched anything. One that never matches is probably a mistake.
     used: AtomicBool,
@@ -89,13 +89,9 @@ impl Filters {
         found
     }
 
-    /// Whether -I and -X select a function with these names (its own and its aliases). `module` is the file name of the
-    /// library that contains the function, or `None` for a function of the program.
-    pub(crate) fn select<'n>(
-        &self,
-        module: Option<&str>,
-        names: impl Iterator<Item = &'n str> + Clone,
-    ) -> bool {
+    /// Whether -I and -X select a function with these names (its own and its aliases). `module` has the names of the file
+    /// that contains the function: see [`Planner`](crate::program::planner::Planner).
+    pub(crate) fn select<'n>(&self, module: &[&str], names: impl Iterator<Item = &'n str> + Clone) -> bool {
         // Every pattern is compared with every function, so that `unused` is complete.
         let included = any(&self.include, module, &names) || self.include.is_empty();
         let excluded = any(&self.exclude, module, &names);
@@ -121,11 +117,7 @@ impl Filters {
     }
 }
 
-fn any<'n>(
-    patterns: &[Pattern],
-    module: Option<&str>,
-    names: &(impl Iterator<Item = &'n str> + Clone),
-) -> bool {
+fn any<'n>(patterns: &[Pattern], module: &[&str], names: &(impl Iterator<Item = &'n str> + Clone)) -> bool {
     let mut found = false;
     for pattern in patterns {
         if !pattern.is_for(module) {
@@ -149,9 +141,10 @@ impl Pattern {
         };
         // MODULE!FUNCTION. The names of functions contain no exclamation mark, except those of C++ operators, before
         // which a module's name would end in the word `operator`; inside brackets it negates a set.
-        let split = glob.match_indices('!').map(|(at, _)| glob.split_at(at)).find(|(before, _)| {
-            !before.ends_with("operator") && !before.ends_with('[') && !before.is_empty()
-        });
+        let split = glob
+            .match_indices('!')
+            .map(|(at, _)| glob.split_at(at))
+            .find(|(before, _)| !before.ends_with("operator") && !before.ends_with('['));
         let typed = glob.to_owned();
         let (module, function) = match split {
             Some((module, function)) => (Some(matcher(module)?), &function[1..]),
@@ -161,10 +154,9 @@ impl Pattern {
         Ok(Pattern { option, typed, matcher: matcher(function)?, module, used: AtomicBool::new(false) })
     }
 
-    /// Whether the pattern is for functions of this library, or of the program if it is `None`. The program has the empty
-    /// name.
-    fn is_for(&self, module: Option<&str>) -> bool {
-        self.module.as_ref().is_none_or(|wanted| wanted.is_match(module.unwrap_or_default()))
+    /// Whether the pattern is for functions of a module that has these names.
+    fn is_for(&self, module: &[&str]) -> bool {
+        self.module.as_ref().is_none_or(|wanted| module.iter().any(|name| wanted.is_match(name)))
     }
 }
 
@@ -178,7 +170,7 @@ mod tests {
     }
 
     fn selects(filters: &Filters, name: &str) -> bool {
-        filters.select(None, std::iter::once(name))
+        filters.select(&["", "prog"], std::iter::once(name))
     }
 
     #[test]
@@ -195,6 +187,28 @@ mod tests {
         assert!(selects(&filters(&["foo::bar"], &[]), "_ZN3foo3barEi"));
         assert!(selects(&filters(&["*::bar(int)"], &[]), "_ZN3foo3barEi"));
         assert!(selects(&filters(&["core::fmt::*"], &[]), "_ZN4core3fmt5write17h0123456789abcdefE"));
+    }
+
+    #[test]
+    fn modules_have_several_names() {
+        let library = |typed: &str| {
+            filters(&[typed], &[]).select(&["libz.so.1.2.13", "libz.so.1"], std::iter::once("inflate"))
+        };
+        for (typed, in_program, in_library) in [
+            ("inflate", true, true),
+            ("!inflate", true, false),
+            ("prog!inflate", true, false),
+            ("libz.so.1!inflate", false, true),
+            ("libz.so.1.2.*!inflate", false, true),
+            ("libz*!", false, true),
+            ("liby*!inflate", false, false),
+            ("*!inf*", true, true),
+            ("[!a]nflate", true, true),
+        ] {
+            assert_eq!(selects(&filters(&[typed], &[]), "inflate"), in_program, "{typed}");
+            assert_eq!(library(typed), in_library, "{typed}");
+        }
+        assert!(selects(&filters(&["std::optional::operator!*"], &[]), "std::optional::operator!()"));
     }
 
     #[test]

@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 
 use gprofinject_abi::ask::Question;
 use gprofinject_abi::plan::LIBRARIES;
+use gprofinject_image::headers;
 use gprofinject_plan::Placement;
 
-use crate::os::proc;
+use crate::os::{proc, sys};
 use crate::program::planned::Planned;
 use crate::program::planner::Planner;
 use crate::program::profilee::{Identity, identity};
@@ -132,6 +133,14 @@ pub(crate) fn placed(library: &Library, question: &Question) -> Option<(Vec<u8>,
         first_counter: question.first_counter,
     };
     Some((plan.placed(&placement)?, slot_bytes))
+}
+
+/// Returns the name by which others need the library in a file, if it has one.
+pub(crate) fn soname(path: &Path) -> Option<String> {
+    /// The length in bytes above which a file is not read for that.
+    const LONGEST: u64 = 1 << 30;
+    let bytes = sys::read_whole(&sys::open_regular(path).ok()?, LONGEST).ok()?;
+    headers::soname(&bytes)
 }
 
 /// Whether a file is the one from which a process has mapped the page at an address.

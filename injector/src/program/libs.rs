@@ -1,26 +1,34 @@
 //! The user's selection of libraries: `--libs`.
 
 use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use anyhow::{Context, Error};
+use anyhow::{Context, Error, ensure};
 use globset::{Glob, GlobSet, GlobSetBuilder};
 
 /// Which libraries are hooked.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Libs {
     /// As the user has typed it.
     typed: String,
     choice: Choice,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 enum Choice {
     /// All but the runtime libraries of C, C++ and Fortran.
     Auto,
     None,
     All,
-    /// Those whose file name matches.
-    Matching(GlobSet),
+    /// Those that have a name that matches.
+    Matching(Patterns),
+}
+
+#[derive(Debug)]
+struct Patterns {
+    set: GlobSet,
+    /// Whether each of the patterns has matched a library. One that never does is probably a mistake.
+    used: Vec<AtomicBool>,
 }
 
 /// The names of runtime libraries up to their `.so`: the dynamic linker, glibc's, and those of compilers. What they do is
@@ -63,6 +71,17 @@ const RUNTIME: [&str; 35] = [
     "libmemusage",
 ];
 
+impl Patterns {
+    /// Whether a pattern matches the name. Those that do are noted.
+    fn match_name(&self, name: &str) -> bool {
+        let matching = self.set.matches(name);
+        for used in matching.iter().filter_map(|&index| self.used.get(index)) {
+            used.store(true, Ordering::Relaxed);
+        }
+        !matching.is_empty()
+    }
+}
+
 impl FromStr for Libs {
     type Err = Error;
 
@@ -73,13 +92,19 @@ impl FromStr for Libs {
             "all" => Choice::All,
             globs => {
                 let mut set = GlobSetBuilder::new();
+                let mut used = Vec::new();
                 for glob in globs.split(',') {
+                    ensure!(
+                        !glob.is_empty(),
+                        "a pattern is empty (auto, none, all or patterns are expected)"
+                    );
                     let glob = Glob::new(glob).with_context(|| {
                         format!("'{glob}' is not a pattern (a literal [ or {{ is written \\[ or \\{{)")
                     })?;
                     set.add(glob);
+                    used.push(AtomicBool::new(false));
                 }
-                Choice::Matching(set.build()?)
+                Choice::Matching(Patterns { set: set.build()?, used })
             }
         };
         Ok(Libs { typed: typed.to_owned(), choice })
@@ -108,14 +133,31 @@ impl Libs {
         matches!(self.choice, Choice::All | Choice::Matching(_))
     }
 
-    /// Whether a library with this file name is hooked.
-    pub(crate) fn wants(&self, name: &str) -> bool {
+    /// Whether a library whose file has this name is hooked. `soname` returns the name by which others need the library,
+    /// which is often shorter: both `libz.so.1.2.13` and `libz.so.1` select that one.
+    pub(crate) fn wants(&self, name: &str, soname: impl FnOnce() -> Option<String>) -> bool {
         match &self.choice {
             Choice::None => false,
             Choice::All => true,
-            Choice::Matching(set) => set.is_match(name),
+            Choice::Matching(patterns) => {
+                patterns.match_name(name) || soname().is_some_and(|soname| patterns.match_name(&soname))
+            }
             Choice::Auto => !is_runtime(name),
         }
+    }
+
+    /// Returns the patterns that have matched no library.
+    pub(crate) fn unused(&self) -> impl Iterator<Item = &str> {
+        let patterns = match &self.choice {
+            Choice::Matching(patterns) => Some(patterns),
+            _ => None,
+        };
+        let used = patterns.into_iter().flat_map(|patterns| patterns.used.iter());
+        self.typed
+            .split(',')
+            .zip(used)
+            .filter(|(_, used)| !used.load(Ordering::Relaxed))
+            .map(|(glob, _)| glob)
     }
 }
 
@@ -150,11 +192,17 @@ mod tests {
 
     #[test]
     fn the_selection_is_as_typed() {
-        let wants = |typed: &str, name: &str| typed.parse::<Libs>().expect("a selection").wants(name);
+        let wants =
+            |typed: &str, name: &str| typed.parse::<Libs>().expect("a selection").wants(name, || None);
         assert!(wants("auto", "libz.so.1") && !wants("auto", "libc.so.6"));
         assert!(wants("all", "libc.so.6") && !wants("none", "libz.so.1"));
         assert!(wants("libz*,libm.so.*", "libm.so.6") && !wants("libz*,libm.so.*", "libc.so.6"));
-        assert!("a[".parse::<Libs>().is_err());
+        assert!(
+            "a[".parse::<Libs>().is_err() && "".parse::<Libs>().is_err() && "a,".parse::<Libs>().is_err()
+        );
         assert!(!"none".parse::<Libs>().expect("a selection").wants_any());
+        let two: Libs = "libq.so.1,libr*".parse().expect("a selection");
+        assert!(two.wants("libq.so.1.2", || Some("libq.so.1".to_owned())));
+        assert_eq!(two.unused().collect::<Vec<_>>(), ["libr*"]);
     }
 }

@@ -9,6 +9,7 @@ use gprofinject_image::Function;
 use gprofinject_plan::{Hooks, Options, Plan, Reason, Role, Verdict};
 
 use crate::options::{CountArg, EngineArg, HooksArg};
+use crate::os::sys;
 use crate::program::filters::Filters;
 use crate::program::libs::Libs;
 use crate::program::memory;
@@ -33,13 +34,16 @@ pub(crate) struct Planner<'a> {
 
 /// What a file is for a process.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Part<'n> {
+enum Part {
     Program {
         /// Whether the agent is needed even if nothing is hooked.
         agent_wanted: bool,
     },
-    /// A library with this file name.
-    Library(&'n str),
+    Library,
+}
+
+fn file_name(path: &Path) -> &str {
+    path.file_name().and_then(|name| name.to_str()).unwrap_or_default()
 }
 
 impl Planner<'_> {
@@ -61,21 +65,32 @@ impl Planner<'_> {
     /// Plans a program, or finds its plan in the cache.
     ///
     /// If nothing is to be hooked, or nothing can be, there is a plan only if `agent_wanted`: the agent is
-    /// needed for its timers, or to follow children.
-    pub(crate) fn plan<'s, 'd>(&self, subject: &'s Subject<'d>, agent_wanted: bool) -> Planned<'s, 'd> {
-        self.plan_part(subject, Part::Program { agent_wanted })
+    /// needed for its timers, or to follow children. In patterns `MODULE!FUNCTION` the program has two names, that of its
+    /// file and an empty one.
+    pub(crate) fn plan<'s, 'd>(
+        &self,
+        subject: &'s Subject<'d>,
+        binary: &Path,
+        agent_wanted: bool,
+    ) -> Planned<'s, 'd> {
+        self.plan_part(subject, &["", file_name(binary)], Part::Program { agent_wanted })
     }
 
     /// Reads a library's file and keeps it in memory to the end of this process.
     pub(crate) fn library_subject(&self, path: &Path) -> &'static Subject<'static> {
-        let binary: &'static Binary = Box::leak(Box::new(Binary::open(path, self.caches())));
+        // Others could truncate their file while it is mapped.
+        let is_trusted = sys::open_regular(path).is_ok_and(|file| sys::is_trusted_owner(&file));
+        let open = if is_trusted { Binary::open } else { Binary::read };
+        let binary: &'static Binary = Box::leak(Box::new(open(path, self.caches())));
         Box::leak(Box::new(binary.examine_library()))
     }
 
-    /// Plans a library, or finds its plan in the cache.
+    /// Plans a library, or finds its plan in the cache. In patterns `MODULE!FUNCTION` the library has the name of its file
+    /// and the one by which others need it.
     pub(crate) fn library<'s, 'd>(&self, subject: &'s Subject<'d>, path: &Path) -> Planned<'s, 'd> {
-        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        self.plan_part(subject, Part::Library(name))
+        let name = file_name(path);
+        let soname = gprofinject_image::headers::soname(subject.bytes);
+        self.plan_part(subject, &[name, soname.as_deref().unwrap_or(name)], Part::Library)
     }
 
     /// Which hooks the libraries get of a process that runs this program.
@@ -92,12 +107,12 @@ impl Planner<'_> {
         is_possible.then_some(LibraryHooks { mode, counts })
     }
 
-    fn plan_part<'s, 'd>(&self, subject: &'s Subject<'d>, part: Part) -> Planned<'s, 'd> {
+    fn plan_part<'s, 'd>(&self, subject: &'s Subject<'d>, names: &[&str], part: Part) -> Planned<'s, 'd> {
         let Planner { hooks, engine, filters, libs: _, cache } = *self;
         let agent_wanted = part == Part::Program { agent_wanted: true };
-        let (module, role) = match part {
-            Part::Program { .. } => (None, Role::Program),
-            Part::Library(name) => (Some(name), Role::Library),
+        let role = match part {
+            Part::Program { .. } => Role::Program,
+            Part::Library => Role::Library,
         };
         let start = Instant::now();
         let counting = filters.count().is_some();
@@ -118,7 +133,7 @@ impl Planner<'_> {
             };
             lines.as_ref().is_none_or(in_files)
         };
-        let selected = |function: &Function| !nothing && filters.select(module, function.names());
+        let selected = |function: &Function| !nothing && filters.select(names, function.names());
         let insist = hooks.is_some() && !blocks_only;
         let hooks = if entry { Hooks::Entry } else { Hooks::Both };
         let image = subject.image.as_ref().filter(|_| agent_wanted || !nothing);

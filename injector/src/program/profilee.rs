@@ -156,7 +156,7 @@ impl Profilees {
         let subject = planner.subject(path);
         let profilee = match &subject.unhookable {
             None if subject.takes_agent() => {
-                let planned = planner.plan(subject, true);
+                let planned = planner.plan(subject, binary, true);
                 let profilee = self.add(path, binary, binary.into(), planned, true);
                 planner.keep(profilee.planned);
                 Ok(profilee)

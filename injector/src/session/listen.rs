@@ -148,7 +148,8 @@ impl Family<'_> {
         self.note_maps(asker.pid);
         let file = resolve::Executed::new(asker.file.take()?);
         let name = file.name.file_name()?.to_str()?;
-        if !self.settings.libs.wants(name) || asker.user != sys::ids().euid {
+        let soname = || library::soname(&file.path());
+        if asker.user != sys::ids().euid || !self.settings.libs.wants(name, soname) {
             return None;
         }
         let metadata = std::fs::metadata(file.path()).ok().filter(|metadata| metadata.is_file())?;

@@ -200,6 +200,11 @@ pub(crate) fn profile<T: Target>(
             ));
         }
     }
+    if let Some(pattern) = settings.libs.unused().next().filter(|_| planned.libraries.is_some()) {
+        voice.warn(format_args!(
+            "--libs '{pattern}' matches no library that was loaded; ldd shows the names of libraries"
+        ));
+    }
     for why in &family.unhooked {
         voice.detail(format_args!("not hooked: {why}"));
     }

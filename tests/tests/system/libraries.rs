@@ -24,6 +24,7 @@ gprofinject_tests::trials! {
         exceptions_and_jumps_across_modules,
         the_c_library_itself,
         a_selection_by_module,
+        a_library_of_two_names,
         samples_in_libraries,
         children_with_libraries;
 }
@@ -447,6 +448,27 @@ fn a_selection_by_module() {
     assert!(is_called("low") && is_called("each") && !is_called("leaf") && !is_called("helper"), "{calls:#?}");
     let unused = place.run(&["--libs", "auto", "-X", "libnone.so!*", "./prog"]);
     assert!(unused.stderr_text().contains("libnone.so!*"), "{}", unused.stderr_text());
+    let unused = place.run(&["--libs", "liblow*,libnone*", "./prog"]);
+    assert!(unused.stderr_text().contains("--libs 'libnone*' matches no library"), "{}", unused.stderr_text());
+}
+
+/// The name of a library's file, and the one by which a program needs it.
+fn a_library_of_two_names() {
+    let place = Place::new();
+    place.c("libtwo.so.1.2.3", "int two(int x) { __asm__ volatile(\"nop; nop; nop\"); return x + 2; }", &["-fPIC", "-shared", "-Wl,-soname,libtwo.so.1"]);
+    std::os::unix::fs::symlink("libtwo.so.1.2.3", place.path("libtwo.so.1")).unwrap();
+    let library = place.path("libtwo.so.1.2.3");
+    let source = "int two(int); int main(void) { return two(two(-4)); }";
+    place.c("prog", source, &[library.to_str().unwrap(), "-Wl,-rpath,$ORIGIN"]);
+    for options in [
+        &["--libs", "libtwo.so.1"][..],
+        &["--libs", "libtwo.so.1.2.3"],
+        &["-I", "libtwo.so.1!two", "-I", "prog!main"],
+        &["-I", "libtwo.so.1.*!*", "-I", "!main"],
+    ] {
+        same(&place, &[&["-q"], options].concat(), &[]);
+        has(&whole(&place), &[("main", "two", 2)], &format!("{options:?}"));
+    }
 }
 
 fn samples_in_libraries() {

@@ -251,12 +251,21 @@ impl<'d> Elf<'d> {
 
     /// Returns the names of the libraries that the program needs (DT_NEEDED).
     pub(crate) fn needed(&self) -> impl Iterator<Item = &'d [u8]> + '_ {
+        self.dynamic_strings(elf::DT_NEEDED)
+    }
+
+    /// Returns the name by which other files need this library (DT_SONAME).
+    pub(crate) fn soname(&self) -> Option<&'d [u8]> {
+        self.dynamic_strings(elf::DT_SONAME).next()
+    }
+
+    fn dynamic_strings(&self, tag: elf::DynamicTag) -> impl Iterator<Item = &'d [u8]> + '_ {
         let table =
             self.dynamic_value(elf::DT_STRTAB).and_then(|address| self.rest_at(address)).unwrap_or_default();
         self.dynamic
             .iter()
             .take_while(|entry| entry.d_tag.get(LE) != elf::DT_NULL)
-            .filter(|entry| entry.d_tag.get(LE) == elf::DT_NEEDED)
+            .filter(move |entry| entry.d_tag.get(LE) == tag)
             .filter_map(move |entry| Some(string(table, u32::try_from(entry.d_val.get(LE)).ok()?, 255)))
     }
 

@@ -105,7 +105,7 @@ fn a_plan_is_kept_and_found() {
             libs: &Libs::none(),
             cache,
         }
-        .plan(subject, true)
+        .plan(subject, Path::new("program"), true)
     };
     let cache = cache_in(&path);
     let first: &'static Planned = Box::leak(Box::new(make(&cache, HooksArg::Both)));
