@@ -8,8 +8,8 @@ use gprofinject_abi::shared::WordsRef;
 /// Bytes of the symbol below.
 const LEN: usize = 64;
 
-// A thread begins with the contents of the TLS image; the set-up writes the image (see `image`).
-#[cfg(not(test))]
+// A thread begins with the contents of the TLS image; the set-up writes the image (see `image`). The symbol is global
+// because the compiler may divide the crate into several object files, and only one of them has this definition.
 global_asm!(
     ".section .tdata.gprofinject, \"awT\", @progbits",
     ".balign 64",
@@ -20,17 +20,6 @@ global_asm!(
     "gprofinject_thread_words:",
     ".zero {len}",
     ".hidden __ehdr_start",
-    ".text",
-    len = const LEN,
-);
-
-#[cfg(test)]
-global_asm!(
-    ".section .tdata.gprofinject, \"awT\", @progbits",
-    ".balign 64",
-    ".type gprofinject_thread_words, @object",
-    "gprofinject_thread_words:",
-    ".zero {len}",
     ".text",
     len = const LEN,
 );
