@@ -19,6 +19,7 @@
 //! foreign               branches of other functions into what a hook overwrites
 //! thunk_spec, tails     what each thunk has to do; jumps from one hooked function to another
 //! unwinder, own_text    functions of an unwinder; programs that read their own code
+//! agents, flags         what the agent calls itself; functions that take or return a condition in the flags
 //! start                 the first instructions of a function, and what leads to them
 //! hook, sled, verdict, options   the types
 //! ```
@@ -31,6 +32,7 @@ pub(crate) mod caves;
 pub(crate) mod decider;
 pub(crate) mod decisions;
 pub(crate) mod fit;
+pub(crate) mod flags;
 pub(crate) mod foreign;
 pub(crate) mod frida;
 pub(crate) mod hook;

@@ -5,8 +5,8 @@ use crate::blocks::copies::Copies;
 use crate::decide::decisions::{Decisions, LeftOut, decide};
 use crate::decide::hook::Hook;
 use crate::decide::options::{Engine, Hooks, Options, Role};
-use crate::decide::verdict::{Failed, Reason, Tactic, Verdict};
-use crate::decide::{agents, foreign, own_text, tails, thunk_spec, unwinder};
+use crate::decide::verdict::{Earlier, Failed, Reason, Tactic, Verdict};
+use crate::decide::{agents, flags, foreign, own_text, tails, thunk_spec, unwinder};
 use crate::emit::arena::emit;
 use crate::emit::emitted::Emitted;
 use crate::emit::homes::Homes;
@@ -18,7 +18,7 @@ use crate::flow::falls;
 use crate::plan::{Plan, code_extents, extents};
 use gprofinject_abi::plan::CodeRange;
 use gprofinject_image::{FunctionKind, Image, sort};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 impl Plan {
     /// Plans the hooks for a program. The plan depends on nothing but the arguments: it is the same on every
@@ -157,20 +157,23 @@ impl Decided {
         /// The largest number of attempts. Compiled programs need at most two.
         const ROUNDS: u32 = 20;
         let mut failed = if entry_only { Failed::new() } else { unwinder::steps(image, flow) };
+        failed.extend(flags::passed(image, flow, entry_only));
         if role == Role::Library {
             failed.extend(agents::needs(image, flow));
         }
+        let mut earlier = Earlier { failed, unredirected: HashSet::new() };
         for _ in 0..ROUNDS {
-            let mut decisions = decide(image, flow, left_out, engine, &failed);
+            let mut decisions = decide(image, flow, left_out, engine, &earlier);
             // A branch can be redirected only if the function that contains the branch has no copy, because
             // the copy would still lead to the old target.
             let astray = foreign::settle(image, flow, &mut decisions.hooks, counted.is_none());
             if !astray.is_empty() {
-                failed.extend(astray.into_iter().map(|function| (function, Reason::JumpedInto)));
+                earlier.unredirected.extend(astray);
                 continue;
             }
             let decided = Decided::emit(image, flow, decisions, role, entry_only, counted);
             let overlapping = if decided.emitted.overlaps() { overlaps(&decided.hooks) } else { Vec::new() };
+            let failed = &mut earlier.failed;
             failed.extend(overlapping.iter().map(|&function| (function, Reason::Overlap)));
             if decided.emitted.failed.is_empty() && overlapping.is_empty() {
                 return decided;
@@ -179,7 +182,7 @@ impl Decided {
             let reason = |i, other| if by_frida(i) { Reason::FridaNotRelocatable } else { other };
             failed.extend(decided.emitted.failed.iter().map(|&(i, other)| (i, reason(i, other))));
         }
-        let verdicts = decide(image, flow, left_out, engine, &failed).verdicts;
+        let verdicts = decide(image, flow, left_out, engine, &earlier).verdicts;
         let verdicts = verdicts.into_iter().map(|v| v.and(Err(Reason::NotRelocatable))).collect();
         let decisions = Decisions { verdicts, hooks: Vec::new() };
         Decided::emit(image, flow, decisions, role, entry_only, counted)

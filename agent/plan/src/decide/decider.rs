@@ -4,7 +4,7 @@ use crate::decide::fit::{Fit, fit};
 use crate::decide::hook::Hook;
 use crate::decide::options::Engine;
 use crate::decide::start::Start;
-use crate::decide::verdict::{Failed, Reason, Tactic};
+use crate::decide::verdict::{Earlier, Reason, Tactic};
 use crate::flow::facts::Flow;
 use crate::flow::head::hook_point;
 use gprofinject_image::Image;
@@ -46,8 +46,8 @@ pub(crate) struct Decider<'s, 'a, 'd> {
     pub(crate) image: &'a Image<'d>,
     /// Its control flow.
     pub(crate) flow: &'a Flow,
-    /// Functions that could not be hooked in an earlier attempt.
-    pub(crate) failed: &'a Failed,
+    /// What earlier attempts have shown.
+    pub(crate) earlier: &'a Earlier,
     /// The engine that writes the patches.
     pub(crate) engine: Engine,
     /// The current decision for each function. `NoRoom` and `JumpedInto` may still change.
@@ -73,7 +73,7 @@ pub(crate) type Way = fn(&mut Decider, usize) -> Result<Tactic, Reason>;
 impl<'s, 'a, 'd> Decider<'s, 'a, 'd> {
     /// Returns the state for as many functions, from `first` on, as the slices have values for.
     pub(crate) fn new(
-        (image, flow, failed, engine): (&'a Image<'d>, &'a Flow, &'a Failed, Engine),
+        (image, flow, earlier, engine): (&'a Image<'d>, &'a Flow, &'a Earlier, Engine),
         first: usize,
         verdicts: &'s mut [Result<Tactic, Reason>],
         hooks: &'s mut [Option<Hook>],
@@ -82,7 +82,7 @@ impl<'s, 'a, 'd> Decider<'s, 'a, 'd> {
         Decider {
             image,
             flow,
-            failed,
+            earlier,
             engine,
             verdicts: ByFunction { first, values: verdicts },
             hooks: ByFunction { first, values: hooks },
@@ -96,7 +96,8 @@ impl<'s, 'a, 'd> Decider<'s, 'a, 'd> {
 
     /// Returns whether the function is neither hooked nor finally refused.
     pub(crate) fn is_open(&self, i: usize) -> bool {
-        matches!(self.verdicts[i], Err(Reason::NoRoom | Reason::JumpedInto)) && !self.failed.contains_key(&i)
+        matches!(self.verdicts[i], Err(Reason::NoRoom | Reason::JumpedInto))
+            && !self.earlier.failed.contains_key(&i)
     }
 
     /// Returns whether the function and the padding after it are shorter than a patch. For a function that

@@ -4,7 +4,7 @@ use crate::decide::decider::{Decider, Way};
 use crate::decide::hook::Hook;
 use crate::decide::options::Engine;
 use crate::decide::slide;
-use crate::decide::verdict::{Failed, Reason, Tactic};
+use crate::decide::verdict::{Earlier, Reason, Tactic};
 use crate::flow::branch::NEAR;
 use crate::flow::facts::Flow;
 use crate::flow::falls;
@@ -23,7 +23,7 @@ pub(crate) struct Decisions {
 pub(crate) type LeftOut<'a> = dyn Fn(usize) -> Option<Reason> + Sync + 'a;
 
 /// Decides about each function of the image. `left_out` returns the reason for which the user does not want a
-/// function hooked, if there is one. Functions in `failed` could not be hooked in an earlier attempt.
+/// function hooked, if there is one. `earlier` is what earlier attempts have shown.
 ///
 /// Each thread decides about consecutive functions. A function that stays open because another thread
 /// decides about the functions near it is decided at the end.
@@ -32,9 +32,9 @@ pub(crate) fn decide(
     flow: &Flow,
     left_out: &LeftOut,
     engine: Engine,
-    failed: &Failed,
+    earlier: &Earlier,
 ) -> Decisions {
-    let given = (image, flow, failed, engine);
+    let given = (image, flow, earlier, engine);
     let count = image.functions.len();
     let mut verdicts = vec![Err(Reason::NoRoom); count];
     let mut hooks: Vec<_> = (0..count).map(|_| None).collect();
@@ -78,7 +78,7 @@ fn refuse(
     image: &Image,
     flow: &Flow,
     engine: Engine,
-    failed: &Failed,
+    earlier: &Earlier,
     i: usize,
     left_out: &LeftOut,
 ) -> Option<Reason> {
@@ -106,7 +106,7 @@ fn refuse(
     if image.facts.runtime.is_some() && flow.functions[i].table_loops {
         return Some(Reason::LoopsThroughTable);
     }
-    let failed = failed.get(&i).copied();
+    let failed = earlier.failed.get(&i).copied();
     failed.filter(|reason| engine != Engine::FridaOrBuiltin || *reason != Reason::FridaNotRelocatable)
 }
 
@@ -114,7 +114,7 @@ impl Decider<'_, '_, '_> {
     /// Refuses functions, and hooks those that need no cave.
     fn without_caves(&mut self, left_out: &LeftOut) {
         for i in self.hooks.functions() {
-            let refused = refuse(self.image, self.flow, self.engine, self.failed, i, left_out);
+            let refused = refuse(self.image, self.flow, self.engine, self.earlier, i, left_out);
             self.verdicts[i] = refused.map_or_else(|| self.with_room(i), Err);
         }
     }

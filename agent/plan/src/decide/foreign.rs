@@ -20,7 +20,7 @@ use crate::flow::facts::Flow;
 use crate::x86::jump::{JUMP, SHORT_JUMP};
 use gprofinject_image::Image;
 
-/// Marks the branches that another function's hook relocates. Returns the functions that cannot be hooked,
+/// Marks the branches that another function's hook relocates. Returns the functions whose hooks cannot stay as they are,
 /// because such a branch cannot be redirected after all. The hooks must be sorted by address. If `allowed`
 /// is false, no branch of another function can be redirected.
 pub(crate) fn settle(image: &Image, flow: &Flow, hooks: &mut [Hook], allowed: bool) -> Vec<usize> {
@@ -104,6 +104,19 @@ mod tests {
         let target = (TEXT + 27).wrapping_add_signed(displacement.into());
         let at = target.wrapping_sub(plan.arena) as usize;
         assert_eq!(plan.emitted.code.bytes[at..at + 3], COMMON[2..5], "the second instruction");
+    }
+
+    #[test]
+    fn a_short_jump_that_no_cave_redirects_stays_behind_a_shorter_patch() {
+        // mov rax, rdi; then what the other function runs as well: cmp rdx, 64; mov rcx, rdi; ret
+        let code: &[u8] = &[0x48, 0x89, 0xf8, 0x48, 0x83, 0xfa, 0x40, 0x48, 0x89, 0xf9, 0xc3];
+        // mov rax, rdi; add rax, rdx; jmp TEXT + 3. The first two instructions are relocated, the jump stays.
+        let other: &[u8] = &[0x48, 0x89, 0xf8, 0x48, 0x01, 0xd0, 0xeb, 0xf0, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc];
+        let both = [code, other].concat();
+        let program = image(ImageKind::Pie, TEXT, &both, &[code.len(), other.len()]);
+        let plan = plan_of(&program, None);
+        assert_eq!(tactics(&plan), [Some(Tactic::ShortJump), Some(Tactic::Jump)]);
+        assert!(plan.emitted.patches.iter().all(|p| p.address != TEXT + 17 && p.address != TEXT + 18));
     }
 
     #[test]

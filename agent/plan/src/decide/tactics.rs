@@ -52,7 +52,7 @@ impl Decider<'_, '_, '_> {
 
     /// Returns the bytes that gum would overwrite.
     fn frida_fit(&self, i: usize) -> Result<frida::Fit, Reason> {
-        match self.failed.get(&i) {
+        match self.earlier.failed.get(&i) {
             Some(&reason) => Err(reason),
             None => frida::fit(self.image, self.flow, i),
         }
@@ -144,7 +144,8 @@ impl Decider<'_, '_, '_> {
             if offset >= patch {
                 continue;
             }
-            if !start.is_boundary(offset) {
+            let is_foreign = self.image.owner(branch.function as usize) != i;
+            if !start.is_boundary(offset) || is_foreign && self.earlier.unredirected.contains(&i) {
                 return Err(Reason::JumpedInto);
             }
             let inside = branch.site >= start.hook && branch.end() <= start.hook + fit.relocated;
@@ -154,7 +155,7 @@ impl Decider<'_, '_, '_> {
             let cave = match branch.width {
                 // If there is no cave, the hook of the other function has to relocate the branch: see
                 // `foreign::settle`.
-                1 if self.image.owner(branch.function as usize) != i => self.cave(branch.end(), i),
+                1 if is_foreign => self.cave(branch.end(), i),
                 1 => Some(self.cave(branch.end(), i).ok_or(Reason::NoRoom)?),
                 _ => None,
             };

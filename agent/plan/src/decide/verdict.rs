@@ -1,7 +1,7 @@
 //! The possible decisions about a function, and their names and descriptions for the user.
 
 use serde::{Deserialize, Serialize};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 
 /// How a function is hooked.
@@ -79,6 +79,8 @@ pub enum Reason {
     OwnText,
     /// It belongs to an unwinder, and exits are hooked.
     Unwinder,
+    /// It takes or returns a condition in the processor's flags: see [`crate::decide::flags`].
+    Flags,
     /// The agent calls it, or changes it itself: see [`crate::decide::agents`].
     Agent,
     /// It ends or jumps away within the bytes that Frida's gum overwrites.
@@ -118,6 +120,7 @@ impl Reason {
             Reason::Go => "go",
             Reason::OwnText => "own-text",
             Reason::Unwinder => "unwinder",
+            Reason::Flags => "flags",
             Reason::Agent => "agent",
             Reason::FridaRoom => "frida-room",
             Reason::FridaCall => "frida-call",
@@ -166,6 +169,7 @@ impl fmt::Display for Reason {
             Reason::Go => "Go code does not keep the C stack's rules",
             Reason::OwnText => "the program may check its own code; --hooks both hooks it all the same",
             Reason::Unwinder => "it belongs to an unwinder, which takes one more step for each hooked frame; --hooks entry hooks it",
+            Reason::Flags => "it takes a condition in the processor's flags from its caller, or returns one, and hooks change the flags",
             Reason::Agent => "gprofinject itself calls or changes it in the process",
             Reason::FridaRoom => "it ends, or jumps away, within the 16 bytes that Frida overwrites",
             Reason::FridaCall => "a call among the 16 bytes that Frida overwrites would return into them",
@@ -190,3 +194,13 @@ pub enum Verdict {
 /// Functions that turned out not to be hookable after the decision, by index in the image, with the
 /// reasons.
 pub(crate) type Failed = HashMap<usize, Reason>;
+
+/// What earlier attempts to decide about the functions have shown.
+#[derive(Default)]
+pub(crate) struct Earlier {
+    /// The functions that cannot be hooked.
+    pub(crate) failed: Failed,
+    /// Functions that cannot be hooked by a patch into which a branch of another function leads, because that branch could
+    /// not be redirected. A shorter patch may still fit.
+    pub(crate) unredirected: HashSet<usize>,
+}

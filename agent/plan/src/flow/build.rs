@@ -35,6 +35,7 @@ impl Flow {
         flow.taken.extend(references.taken);
         flow.indirect.extend(references.indirect);
         flow.entered_unseen = references.entered;
+        flow.called_unseen = references.called;
         flow.functions.resize(count, FunctionFlow { undecodable: true, ..Default::default() });
         // The parts are sorted already, so a stable sort only merges them.
         flow.branches.sort_by_key(|b| b.target);

@@ -53,6 +53,8 @@ pub struct Flow {
     pub indirect: Vec<u64>,
     /// Starts of functions to which code that belongs to no function seems to branch.
     pub(crate) entered_unseen: Vec<u64>,
+    /// The calls of functions that such code seems to make: the function's start, and the address after the call.
+    pub(crate) called_unseen: Vec<(u64, u64)>,
 }
 
 impl Flow {

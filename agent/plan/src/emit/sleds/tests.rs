@@ -4,7 +4,7 @@
 use super::*;
 use crate::decide::options::Engine;
 use crate::decide::sled::{LONGEST, Sled};
-use crate::decide::verdict::{Reason, Tactic, Verdict};
+use crate::decide::verdict::{Earlier, Reason, Tactic, Verdict};
 use crate::plan::Plan;
 use crate::testing::{TEXT, image, patch, plan_of, tactics};
 use gprofinject_image::{Image, ImageKind};
@@ -201,10 +201,11 @@ fn a_neighbour_given_up_takes_its_sleds_along() {
     let image = image(ImageKind::Pie, TEXT, &code, &[1, 1, 9]);
     let flow = crate::flow::facts::Flow::of(&image, true);
     let decide =
-        |failed| crate::decide::decisions::decide(&image, &flow, &|_| None, Engine::Builtin, &failed);
-    let decisions = decide(HashMap::new());
+        |earlier| crate::decide::decisions::decide(&image, &flow, &|_| None, Engine::Builtin, &earlier);
+    let decisions = decide(Earlier::default());
     assert_eq!(chains(&decisions.hooks), [Chain { head: 2, sleds: vec![1, 0] }]);
-    let decisions = decide(HashMap::from([(2, Reason::NotRelocatable)]));
+    let decisions =
+        decide(Earlier { failed: HashMap::from([(2, Reason::NotRelocatable)]), ..Earlier::default() });
     assert!(decisions.hooks.is_empty());
     let refused = [Reason::NoRoom, Reason::NoRoom, Reason::NotRelocatable].map(Err);
     assert_eq!(decisions.verdicts, refused);

@@ -29,6 +29,8 @@ pub(crate) struct References {
     pub(crate) indirect: Vec<u64>,
     /// Starts of functions that the code calls or jumps to.
     pub(crate) entered: Vec<u64>,
+    /// The calls among them: the start of the function, and the address after the call.
+    pub(crate) called: Vec<(u64, u64)>,
 }
 
 /// Searches the code between the functions of an image, and `rest`, the parts of functions that could not be
@@ -59,6 +61,7 @@ pub(crate) fn references(image: &Image, rest: &[Range<u64>]) -> References {
         all.taken.extend(part.taken);
         all.indirect.extend(part.indirect);
         all.entered.extend(part.entered);
+        all.called.extend(part.called);
         all
     })
 }
@@ -114,6 +117,9 @@ impl References {
             };
             if image.is_code(target) && !piece.contains(&target) {
                 self.note(image, target, branches);
+                if instruction.is_call_near() && self.entered.last() == Some(&target) {
+                    self.called.push((target, instruction.next_ip()));
+                }
             }
         }
     }
@@ -154,6 +160,7 @@ impl References {
             if is_relative && is_start(relative) {
                 self.taken.push(relative);
                 self.entered.extend(Some(relative).filter(|_| is_branch));
+                self.called.extend(Some((relative, end)).filter(|_| before(1) == CALL));
             }
             let absolute = u64::from(u32::from_le_bytes(word));
             if image.kind == ImageKind::Exec && is_start(absolute) {
