@@ -6,6 +6,7 @@
 pub(crate) mod child;
 pub(crate) mod early;
 pub(crate) mod failure;
+pub(crate) mod loader;
 pub(crate) mod proc;
 pub(crate) mod say;
 pub(crate) mod signals;

@@ -76,7 +76,7 @@ fn launch(settings: Settings, start: Instant, inherited: &Inherited) -> Result<E
     if settings.list {
         let planned = settings.planner().plan(subject, &program.binary, true);
         expectations::say(&planned, &program, &settings, !subject.blind);
-        list::print(&planned, voice.0 == Level::Verbose)?;
+        list::print(&program.binary, &planned, &settings, voice.0 == Level::Verbose)?;
         return Ok(Ending::Exited(0));
     }
     let output = settings.output.check()?;

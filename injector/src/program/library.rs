@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use gprofinject_abi::ask::Question;
 use gprofinject_abi::plan::LIBRARIES;
@@ -39,7 +40,7 @@ pub(crate) struct Libraries {
     /// By number; `None` for one that `--recover` cannot read any more.
     all: Vec<Option<&'static Library>>,
     /// The libraries by their files; for those that are not hooked, the reason.
-    known: HashMap<Identity, Result<&'static Library, String>>,
+    known: HashMap<Identity, Result<&'static Library, Arc<str>>>,
 }
 
 impl Libraries {
@@ -68,12 +69,12 @@ impl Libraries {
         path: &Path,
         binary: &Path,
         planner: &Planner,
-    ) -> Result<&'static Library, String> {
-        let identity = identity(path).ok_or("it cannot be read")?;
+    ) -> Result<&'static Library, Arc<str>> {
+        let identity = identity(path).ok_or_else(|| Arc::from("it cannot be read"))?;
         if let Some(known) = self.known.get(&identity) {
             return known.clone();
         }
-        let made = self.make(path, binary, planner).map_err(|why| format!("{}: {why}", binary.display()));
+        let made = self.make(path, binary, planner).map_err(Arc::from);
         if self.known.len() < MOST {
             self.known.insert(identity, made.clone());
         }
@@ -91,7 +92,11 @@ impl Libraries {
         let planned: &'static Planned = Box::leak(Box::new(planner.library(subject, binary)));
         planner.keep(planned);
         if planned.hooked() == 0 {
-            return Err("none of its functions can be hooked".to_owned());
+            let downgrade = planned.plan.as_ref().and_then(|plan| plan.downgrade.clone());
+            return Err(downgrade.unwrap_or_else(|| match planned.found() {
+                0 => "it has no functions".to_owned(),
+                _ => "none of its functions is selected, or can be hooked (see --list)".to_owned(),
+            }));
         }
         let number = self.all.len() as u32;
         let library: &'static Library =

@@ -177,6 +177,14 @@ fn contents(bytes: &[u8], debug_file: Option<&DebugFile>) -> Hash {
 }
 
 impl<'d> Subject<'d> {
+    /// Returns the dynamic linker that the program names.
+    pub(crate) fn interpreter(&self) -> Option<String> {
+        match headers::read(self.bytes) {
+            Header::Ours(program) => program.interpreter,
+            _ => None,
+        }
+    }
+
     /// Returns the functions, sorted and without overlap.
     pub(crate) fn functions(&self) -> &[Function<'d>] {
         self.image.as_ref().map_or(&self.functions, |image| &image.functions)

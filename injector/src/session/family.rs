@@ -8,6 +8,7 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::os::fd::RawFd;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use crate::os::sys::{self, Handle};
@@ -17,7 +18,7 @@ use crate::program::profilee::{Profilee, Profilees};
 use crate::sampling::histogram::Histogram;
 use crate::sampling::maps::Maps;
 use crate::sampling::sampler::Sampling;
-use crate::session::member::{Living, Member, Other, Who};
+use crate::session::member::{Living, Member, Other, Unhooked, Who};
 use crate::session::settings::Settings;
 use crate::store::listener::Listener;
 use crate::store::logbook::Logbook;
@@ -39,8 +40,8 @@ pub(crate) struct Family<'s> {
     pub(crate) profilees: Profilees,
     /// The libraries that processes have loaded and that are hooked.
     pub(crate) libraries: Libraries,
-    /// The libraries that are not hooked, with the reasons.
-    pub(crate) unhooked: BTreeSet<String>,
+    /// The libraries that are not hooked, each with the number of a program whose processes have loaded it.
+    pub(crate) unhooked: BTreeMap<(u32, PathBuf), Unhooked>,
     orders: Orders,
     /// The samples per second of CPU time.
     pub(crate) rate: u32,
@@ -105,7 +106,7 @@ impl<'s> Family<'s> {
             listener: listener.and_then(Result::ok),
             profilees,
             libraries: Libraries::default(),
-            unhooked: BTreeSet::new(),
+            unhooked: BTreeMap::new(),
             orders,
             rate,
             members: Vec::new(),

@@ -2,6 +2,8 @@
 //! and of users who ask for something.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
@@ -14,6 +16,7 @@ use crate::program::library;
 use crate::program::resolve;
 use crate::sampling::sampler::Sampling;
 use crate::session::family::Family;
+use crate::session::member::Unhooked;
 use crate::session::message::{Answer, Malformed, MemberName, Message, Request};
 use crate::store::listener::Asker;
 
@@ -148,33 +151,60 @@ impl Family<'_> {
         self.note_maps(asker.pid);
         let file = resolve::Executed::new(asker.file.take()?);
         let name = file.name.file_name()?.to_str()?;
-        let soname = || library::soname(&file.path());
-        if asker.user != sys::ids().euid || !self.settings.libs.wants(name, soname) {
+        if asker.user != sys::ids().euid {
+            let why = Arc::from("the process runs as another user");
+            self.leave(asker.pid, &file.name, Unhooked::Refused(why));
             return None;
         }
-        let metadata = std::fs::metadata(file.path()).ok().filter(|metadata| metadata.is_file())?;
-        if !library::is_mapped_at(asker.pid, question.start, &metadata) {
-            self.unfollowed.insert(format!(
-                "{} was not hooked: the file was replaced after a process had loaded it",
-                file.name.display()
-            ));
+        if !self.settings.libs.wants(name, || library::soname(&file.path())) {
+            self.leave(asker.pid, &file.name, Unhooked::LeftOut);
             return None;
         }
-        let library = match self.libraries.at(&file.path(), &file.name, &self.settings.planner()) {
-            Ok(library) => library,
-            Err(why) => {
-                self.unhooked.insert(why);
-                return None;
+        match self.placed(asker, question, &file) {
+            Ok((bytes, number, slot_bytes)) => {
+                let file = sys::memory_file(&bytes).ok()?;
+                *answer = ask::Answer { hooked: 1, plan: number, slot_bytes, reserved: 0 };
+                Some(file)
             }
-        };
+            Err(why) => {
+                self.leave(asker.pid, &file.name, Unhooked::Refused(why));
+                None
+            }
+        }
+    }
+
+    /// Notes that a library is not hooked in a process.
+    fn leave(&mut self, pid: i32, library: &Path, why: Unhooked) {
+        /// A process can name any number of files.
+        const MOST: usize = 4096;
+        let member = self.living.get(&pid).and_then(|process| self.members.get(*process.members.last()?));
+        let program = member.map_or(0, |member| member.profilee.number);
+        if self.unhooked.len() < MOST {
+            self.unhooked.insert((program, library.to_owned()), why);
+        }
+    }
+
+    /// Plans a library for a process that has loaded it. Returns the bytes of the plan file, the number of the plan, and the
+    /// bytes of the library's home slots.
+    ///
+    /// # Errors
+    /// It cannot be hooked, for this reason.
+    fn placed(
+        &mut self,
+        asker: &Asker,
+        question: &Question,
+        file: &resolve::Executed,
+    ) -> Result<(Vec<u8>, u32, u32), Arc<str>> {
+        let metadata = std::fs::metadata(file.path()).ok().filter(|metadata| metadata.is_file());
+        let metadata = metadata.ok_or("it is not a file")?;
+        if !library::is_mapped_at(asker.pid, question.start, &metadata) {
+            return Err("the file was replaced after a process had loaded it".into());
+        }
+        let library = self.libraries.at(&file.path(), &file.name, &self.settings.planner())?;
         self.enter_library(library);
-        let Some((bytes, slot_bytes)) = library::placed(library, question) else {
-            self.unhooked.insert(format!("{}: it is too far from free memory", file.name.display()));
-            return None;
-        };
-        let file = sys::memory_file(&bytes).ok()?;
-        *answer = ask::Answer { hooked: 1, plan: library.number, slot_bytes, reserved: 0 };
-        Some(file)
+        let (bytes, slot_bytes) = library::placed(library, question)
+            .ok_or("there is no room for it near the process's libraries")?;
+        Ok((bytes, library.number, slot_bytes))
     }
 
     /// Carries out a user's request from the socket, and answers it.

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use crate::os::sys::Handle;
 use crate::profile::baseline::Baseline;
@@ -58,6 +59,15 @@ impl Living {
     pub(crate) fn has_ended(&self) -> bool {
         self.handle.as_ref().is_some_and(Handle::has_ended)
     }
+}
+
+/// Why a library is not hooked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Unhooked {
+    /// The user does not want it hooked.
+    LeftOut,
+    /// It cannot be, for this reason.
+    Refused(Arc<str>),
 }
 
 /// Whose profile it is.

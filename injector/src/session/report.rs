@@ -14,10 +14,11 @@ use crate::os::child::Ending;
 use crate::os::say::{Level, Voice};
 use crate::profile::collect::Account;
 use crate::profile::gmon_out::LibraryProfile;
-use crate::profile::model::Profile;
+use crate::profile::model::{Module, Profile};
 use crate::profile::placement::{Placed, Unseen};
+use crate::program::library::Library;
 use crate::program::planned::Planned;
-use crate::session::member::{Other, Who};
+use crate::session::member::{Other, Unhooked, Who};
 
 /// The content of the `--stats` file.
 #[derive(Debug, Serialize)]
@@ -37,6 +38,9 @@ pub(crate) struct Stats {
     /// The basic-block counts, with `--count`.
     #[serde(skip_serializing_if = "Option::is_none")]
     blocks: Option<Blocks>,
+    /// The libraries, if they were to be hooked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    libraries: Option<Vec<LibraryStats>>,
     calls: u64,
     /// The number of different pairs of call site and function.
     arcs: u64,
@@ -102,6 +106,21 @@ struct Blocks {
     counters: u64,
 }
 
+/// A library that the program has loaded.
+#[derive(Debug, Serialize)]
+struct LibraryStats {
+    path: String,
+    /// `hooked`, `left-out` (by `--libs`) or `refused`.
+    status: &'static str,
+    /// Why it was refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    functions: Option<Functions>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    blocks: Option<Blocks>,
+}
+
 #[derive(Debug, Serialize)]
 struct Samples {
     sampler: &'static str,
@@ -164,9 +183,53 @@ pub(crate) struct Run<'r> {
     pub(crate) plan_bytes: u64,
     pub(crate) injector_ns: u64,
     pub(crate) notes: &'r [String],
+    /// The value of `--libs`.
+    pub(crate) libs: &'r str,
+    /// The libraries that are not hooked, each with the number of the program that has loaded it.
+    pub(crate) unhooked: &'r BTreeMap<(u32, PathBuf), Unhooked>,
     /// The number of processes that the profile is of.
     pub(crate) processes: u32,
     pub(crate) others: &'r [Other],
+}
+
+impl Functions {
+    /// Returns what the plan says of the functions of a module.
+    fn of(planned: &Planned) -> Functions {
+        let mut functions = Functions {
+            found: planned.found(),
+            hooked: planned.hooked(),
+            hooked_by_tactic: BTreeMap::new(),
+            refused_by_reason: BTreeMap::new(),
+            instructions_removed: 0,
+        };
+        for (_, verdict) in planned.callable() {
+            let (table, name) = match verdict {
+                Verdict::Hooked(tactic) => (&mut functions.hooked_by_tactic, tactic.name()),
+                Verdict::Refused(reason) => (&mut functions.refused_by_reason, reason.name()),
+            };
+            *table.entry(name).or_default() += 1;
+        }
+        functions
+    }
+}
+
+impl Blocks {
+    /// Returns what was counted in the basic blocks of a module, of which `executed` have run, or `None` if they were not
+    /// to be counted. If nothing was hooked after all, nothing was counted.
+    fn of(planned: &Planned, executed: usize, in_vain: bool) -> Option<Blocks> {
+        let plan = planned.plan.as_ref().filter(|_| planned.counts)?;
+        let mut uncounted_by_reason = BTreeMap::new();
+        for (function, _) in planned.functions() {
+            if let Err(why) = plan.counting(function.address) {
+                *uncounted_by_reason.entry(why.name()).or_default() += 1;
+            }
+        }
+        if in_vain {
+            return Some(Blocks { functions: 0, uncounted_by_reason, found: 0, executed: 0, counters: 0 });
+        }
+        let (functions, found) = plan.counted();
+        Some(Blocks { functions, uncounted_by_reason, found, executed, counters: plan.counter_bytes() / 8 })
+    }
 }
 
 impl Run<'_> {
@@ -175,21 +238,22 @@ impl Run<'_> {
         if self.account.trouble.is_some() { 0 } else { patched }
     }
 
-    /// Returns what was counted in basic blocks, or `None` if they were not to be counted.
+    /// Returns what was counted in basic blocks of the program, or `None` if they were not to be counted.
     fn blocks(&self) -> Option<Blocks> {
-        let plan = self.planned.plan.as_ref().filter(|_| self.planned.counts)?;
-        let mut uncounted_by_reason = BTreeMap::new();
-        for (function, _) in self.planned.functions() {
-            if let Err(why) = plan.counting(function.address) {
-                *uncounted_by_reason.entry(why.name()).or_default() += 1;
-            }
-        }
-        if self.account.trouble.is_some() {
-            return Some(Blocks { functions: 0, uncounted_by_reason, found: 0, executed: 0, counters: 0 });
-        }
-        let (functions, found) = plan.counted();
         let executed = self.profile.modules.first().map_or(0, |program| program.blocks().1);
-        Some(Blocks { functions, uncounted_by_reason, found, executed, counters: plan.counter_bytes() / 8 })
+        Blocks::of(self.planned, executed, self.account.trouble.is_some())
+    }
+
+    /// Returns the modules that are libraries.
+    fn hooked_libraries(&self) -> impl Iterator<Item = (&'static Library, &Module)> {
+        self.profile.modules.iter().filter_map(|module| Some((module.library?, module)))
+    }
+
+    /// Returns the libraries of the first program that are not hooked.
+    fn unhooked(&self) -> impl Iterator<Item = (&Path, &Unhooked)> {
+        let own = self.unhooked.iter().filter(|((program, _), _)| *program == 0);
+        let hooked = |path: &Path| self.hooked_libraries().any(|(library, _)| library.binary == path);
+        own.map(|((_, path), why)| (path.as_path(), why)).filter(move |(path, _)| !hooked(path))
     }
 
     fn removed(&self) -> usize {
@@ -200,20 +264,11 @@ impl Run<'_> {
     /// Returns the content of the `--stats` file.
     pub(crate) fn stats(&self) -> Stats {
         let account = self.account;
-        let mut functions = Functions {
-            found: self.planned.found(),
+        let functions = Functions {
             hooked: self.hooked(),
-            hooked_by_tactic: BTreeMap::new(),
-            refused_by_reason: BTreeMap::new(),
             instructions_removed: self.removed(),
+            ..Functions::of(self.planned)
         };
-        for (_, verdict) in self.planned.callable() {
-            let (table, name) = match verdict {
-                Verdict::Hooked(tactic) => (&mut functions.hooked_by_tactic, tactic.name()),
-                Verdict::Refused(reason) => (&mut functions.refused_by_reason, reason.name()),
-            };
-            *table.entry(name).or_default() += 1;
-        }
         Stats {
             version: env!("CARGO_PKG_VERSION"),
             program: self.binary.display().to_string(),
@@ -227,6 +282,7 @@ impl Run<'_> {
             functions,
             unseen: self.placed.unseen.clone(),
             blocks: self.blocks(),
+            libraries: self.planned.libraries.map(|_| self.library_stats()),
             calls: self.profile.calls(),
             arcs: self.profile.arcs.len() as u64,
             threads: self.profile.threads,
@@ -353,11 +409,20 @@ impl Run<'_> {
         let found = counted(found, "function", "functions");
         let calls = counted(self.profile.calls(), "call", "calls");
         let samples = counted(self.placed.inside + self.placed.outside, "sample", "samples");
-        let blocks = self.blocks().map_or_else(String::new, |blocks| {
-            let found = counted(blocks.found, "block", "blocks");
-            let functions = counted(blocks.functions, "function", "functions");
-            format!(", {} of {found} of {functions} ran", blocks.executed)
-        });
+        let of_libraries =
+            self.hooked_libraries().filter_map(|(_, m)| Blocks::of(m.program, m.blocks().1, false));
+        let mut blocks = String::new();
+        if let Some(own) = self.blocks() {
+            let (mut executed, mut found, mut functions) = (own.executed, own.found, own.functions);
+            for blocks in of_libraries {
+                executed += blocks.executed;
+                found += blocks.found;
+                functions += blocks.functions;
+            }
+            let found = counted(found, "block", "blocks");
+            let functions = counted(functions, "function", "functions");
+            blocks = format!(", {executed} of {found} of {functions} ran");
+        }
         let processes = match self.processes {
             1 => String::new(),
             processes => format!(" in {processes} processes"),
@@ -386,16 +451,70 @@ impl Run<'_> {
 
     /// Returns the part of the summary about libraries.
     fn libraries(&self) -> String {
-        let libraries = || self.profile.modules.iter().filter(|module| module.library.is_some());
-        let (hooked, found) = libraries().fold((0, 0), |(hooked, found), module| {
+        let (hooked, found) = self.hooked_libraries().fold((0, 0), |(hooked, found), (_, module)| {
             (hooked + module.program.hooked(), found + module.program.found())
         });
-        match libraries().count() {
-            0 => String::new(),
+        let number = self.hooked_libraries().count();
+        let refused = self.unhooked().filter(|(_, why)| matches!(why, Unhooked::Refused(_))).count();
+        let left_out = self.unhooked().count() - refused;
+        let mut less = Vec::new();
+        if left_out > 0 {
+            less.push(format!("{left_out} left out by --libs {}", quoted(OsStr::new(self.libs))));
+        }
+        if refused > 0 {
+            less.push(format!("{refused} refused"));
+        }
+        let less = if less.is_empty() { String::new() } else { format!(" ({})", less.join(", ")) };
+        match number {
+            // Every program has a C library.
+            0 if refused == 0 => String::new(),
+            0 => format!(" and no library{less}"),
             number => {
                 let libraries = counted(number, "library", "libraries");
                 let found = counted(found, "function", "functions");
-                format!(" and {hooked} of {found} of {libraries}")
+                format!(" and {hooked} of {found} of {libraries}{less}")
+            }
+        }
+    }
+
+    /// Returns what `--stats` says of the libraries of the first program, in the order of their names.
+    fn library_stats(&self) -> Vec<LibraryStats> {
+        let hooked = self.hooked_libraries().map(|(library, module)| LibraryStats {
+            path: library.binary.display().to_string(),
+            status: "hooked",
+            reason: None,
+            functions: Some(Functions::of(module.program)),
+            blocks: Blocks::of(module.program, module.blocks().1, false),
+        });
+        let unhooked = self.unhooked().map(|(path, why)| {
+            let (status, reason) = match why {
+                Unhooked::LeftOut => ("left-out", None),
+                Unhooked::Refused(why) => ("refused", Some(why.to_string())),
+            };
+            LibraryStats { path: path.display().to_string(), status, reason, functions: None, blocks: None }
+        });
+        let mut all: Vec<LibraryStats> = hooked.chain(unhooked).collect();
+        all.sort_by(|one, other| one.path.cmp(&other.path));
+        all
+    }
+
+    /// Prints which libraries are not hooked. Those that cannot be are always named.
+    fn list_unhooked(&self, voice: Voice) {
+        const NAMED: usize = 3;
+        let refused = self.unhooked().filter_map(|(path, why)| match why {
+            Unhooked::Refused(why) => Some((path, why)),
+            Unhooked::LeftOut => None,
+        });
+        for (index, (path, why)) in refused.enumerate() {
+            let line = format!("{} is not hooked: {why}", path.display());
+            if index < NAMED { voice.note(line) } else { voice.detail(line) }
+        }
+        for (path, _) in self.unhooked().filter(|(_, why)| **why == Unhooked::LeftOut) {
+            voice.detail(format_args!("{} is left out by --libs {}", path.display(), self.libs));
+        }
+        for ((_, path), why) in self.unhooked.iter().filter(|((program, _), _)| *program != 0) {
+            if let Unhooked::Refused(why) = why {
+                voice.detail(format_args!("{} is not hooked in another program: {why}", path.display()));
             }
         }
     }
@@ -409,6 +528,17 @@ impl Run<'_> {
         for (reason, count) in stats.blocks.iter().flat_map(|blocks| &blocks.uncounted_by_reason) {
             voice.detail(format_args!("blocks not counted, {reason}: {count}"));
         }
+        for library in stats.libraries.iter().flatten() {
+            let name = library.path.rsplit('/').next().unwrap_or_default();
+            for (reason, count) in library.functions.iter().flat_map(|functions| &functions.refused_by_reason)
+            {
+                voice.detail(format_args!("{name}: not hooked, {reason}: {count}"));
+            }
+            for (reason, count) in library.blocks.iter().flat_map(|blocks| &blocks.uncounted_by_reason) {
+                voice.detail(format_args!("{name}: blocks not counted, {reason}: {count}"));
+            }
+        }
+        self.list_unhooked(voice);
         let removed = stats.functions.instructions_removed;
         if removed > 0 {
             let removed = counted(removed, "instruction", "instructions");

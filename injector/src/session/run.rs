@@ -205,9 +205,6 @@ pub(crate) fn profile<T: Target>(
             "--libs '{pattern}' matches no library that was loaded; ldd shows the names of libraries"
         ));
     }
-    for why in &family.unhooked {
-        voice.detail(format_args!("not hooked: {why}"));
-    }
     notes.extend(family.unfollowed.iter().cloned());
     let run = Run {
         planned,
@@ -225,6 +222,8 @@ pub(crate) fn profile<T: Target>(
         plan_bytes: profilee.plan_len(),
         injector_ns,
         notes: &notes,
+        libs: settings.libs.typed(),
+        unhooked: &family.unhooked,
         processes: 1 + others,
         others: &family.others,
     };
