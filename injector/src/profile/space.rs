@@ -21,8 +21,12 @@ pub(crate) struct Space {
     pub(crate) program: &'static Planned<'static, 'static>,
     /// Runtime address minus link address of the program.
     bias: u64,
+    /// What is charged with calls that nothing in the program makes.
+    root: Place,
     /// The libraries, in the order of their function numbers.
     loads: Vec<Loaded>,
+    /// The extents of their texts, sorted, with their indices in `loads`.
+    texts: Vec<(u64, u64, usize)>,
 }
 
 /// A library at the place where a process has loaded it.
@@ -74,7 +78,17 @@ impl Space {
             let is_it = at.first_function >= LIBRARIES && at.functions as usize == functions;
             is_it.then(|| Loaded { index, module: profile.module_of(library), planned: library.planned, at })
         });
-        Space { program, bias, loads: loads.collect() }
+        let loads: Vec<Loaded> = loads.collect();
+        let mut texts: Vec<(u64, u64, usize)> = Vec::new();
+        for (index, load) in loads.iter().enumerate() {
+            // The keys of archived ones name the library.
+            if load.at.state.get() != Some(Load::Archived) {
+                texts.push((load.at.lo, load.at.hi, index));
+            }
+        }
+        texts.sort_unstable();
+        let root = Place { module: PROGRAM, address: program.root() };
+        Space { program, bias, root, loads, texts }
     }
 
     /// Returns the entries of the process's table of libraries, each with the index of the library's module.
@@ -125,14 +139,12 @@ impl Space {
         if let Some(address) = self.program.caller(return_address.wrapping_sub(self.bias)) {
             return Some(Place { module: PROGRAM, address });
         }
-        let is_inside = |load: &&Loaded| {
-            // The keys of archived ones name the library.
-            return_address > load.at.lo
-                && return_address <= load.at.hi
-                && load.at.state.get() != Some(Load::Archived)
-        };
-        if let Some(load) = self.loads.iter().find(is_inside) {
-            return self.caller_in(load, return_address);
+        // A return address may be the first byte after the text.
+        let after = self.texts.partition_point(|&(lo, ..)| lo < return_address);
+        if let Some(&(_, hi, index)) = self.texts.get(after.wrapping_sub(1))
+            && return_address <= hi
+        {
+            return self.caller_in(self.loads.get(index)?, return_address);
         }
         let load = self.loads.iter().find(|load| load.offset_in_arena(return_address).is_some())?;
         self.caller_in(load, load.as_planned(return_address))
@@ -211,7 +223,7 @@ impl Space {
                 None => self.caller(key & !TWICE),
             },
         };
-        let root = Place { module: PROGRAM, address: self.program.root() };
+        let root = self.root;
         let is_of_program = to.module == PROGRAM;
         // A caller in the program, or none, is the same in both views.
         let is_in_both = is_of_program && known.is_none_or(|from| from.module == PROGRAM);
