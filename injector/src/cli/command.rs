@@ -64,7 +64,9 @@ fn launch(settings: Settings, start: Instant, inherited: &Inherited) -> Result<E
     if let Some(note) = &program.note {
         voice.note(note);
     }
-    let subject = settings.planner().subject(&program.binary);
+    let rate = if settings.list { 0 } else { settings.rate };
+    let read = || settings.planner().subject(&program.binary);
+    let subject = sampler::preparing(settings.sampler, rate, read);
     // The user may be after the lines of libraries that a program without any loads.
     if settings.filters.needs_lines() && subject.lines().is_none() && !settings.libs.are_named() {
         return Err(anyhow!(

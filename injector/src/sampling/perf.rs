@@ -181,6 +181,12 @@ impl Ability {
     }
 }
 
+/// Opens an event and closes it again. The kernel changes its own code for the first event of all processes and waits until
+/// all processors have noticed, for about 10 ms; this is undone a second later.
+pub(crate) fn prepare() {
+    let _ = open_event(Scope::Process(0), -1, 1, Ability { kernel: false, threads_only: false });
+}
+
 fn open_all(scope: Scope, rate: u32, cpus: &[i32], ability: Ability, pages: usize) -> io::Result<Vec<Ring>> {
     let mut rings = Vec::with_capacity(cpus.len());
     for &cpu in cpus {

@@ -42,6 +42,18 @@ impl Method {
     }
 }
 
+/// Does `work`, and prepares the kernel for samples at the same time, if they may be taken.
+pub(crate) fn preparing<T>(asked: SamplerArg, rate: u32, work: impl FnOnce() -> T) -> T {
+    if rate == 0 || asked == SamplerArg::Timer {
+        return work();
+    }
+    std::thread::scope(|scope| {
+        // Without a thread it takes a little longer later.
+        let _ = std::thread::Builder::new().spawn_scoped(scope, perf::prepare);
+        work()
+    })
+}
+
 /// Decides how to take samples, by trying. `agent` says that this program can have an agent, and
 /// `changes_ids` that the kernel ends the program's own events when it is executed.
 pub(crate) fn choose(asked: SamplerArg, rate: u32, agent: bool, changes_ids: bool, follow: bool) -> Choice {
