@@ -8,6 +8,7 @@ pub(crate) mod early;
 pub(crate) mod failure;
 pub(crate) mod loader;
 pub(crate) mod proc;
+pub(crate) mod progress;
 pub(crate) mod say;
 pub(crate) mod signals;
 pub(crate) mod sys;

@@ -20,6 +20,12 @@ pub const NAME_MAX: usize = 32;
 /// descriptor of the library's plan file for the given places.
 pub const LOADED: u8 = b'L';
 
+/// The only byte of the packet in which a process names libraries about which it will ask soon. Descriptors of their files
+/// come with it, at most [`AHEAD_MAX`]. The injector plans them meanwhile, and sends no answer.
+pub const AHEAD: u8 = b'A';
+/// The greatest number of descriptors in one such packet. The kernel passes at most 253 at once.
+pub const AHEAD_MAX: usize = 250;
+
 /// What the agent says of a library that it has found in the process.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]

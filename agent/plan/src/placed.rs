@@ -39,14 +39,22 @@ impl Plan {
     /// that of a library or is damaged.
     pub fn placed(&self, at: &Placement) -> Option<Vec<u8>> {
         let mut file = self.encode().concat();
-        let mut header = PlanHeader::read_from_prefix(&file).ok()?.0;
+        self.place(at, &mut file)?;
+        Some(file)
+    }
+
+    /// Changes the plan file of a library, as [`Plan::encode`] has written it, for its place in a process. The bytes begin
+    /// at a multiple of 8. If the result is `None`, for the same reasons as that of [`Plan::placed`], parts of them have
+    /// changed.
+    pub fn place(&self, at: &Placement, file: &mut [u8]) -> Option<()> {
+        let mut header = PlanHeader::read_from_prefix(file).ok()?.0;
         let offset = u32::try_from(at.arena.checked_sub(at.records_base)?).ok()?;
         // How far the arena moves, seen from the library.
         let moved = at.arena.wrapping_sub(header.arena.wrapping_add(at.bias)) as i64;
         let slots = at.first_slot.wrapping_sub(SLOTS as u32);
         let place = |address: u64| address.wrapping_add(at.bias);
 
-        for record in entries::<FunctionRecord>(&mut file, header.functions)? {
+        for record in entries::<FunctionRecord>(file, header.functions)? {
             record.entry = place(record.entry);
             record.slots = record.slots.checked_add(at.first_slot)?.checked_sub(SLOTS as u32)?;
             for field in [&mut record.resume, &mut record.body, &mut record.thunk] {
@@ -56,7 +64,7 @@ impl Plan {
                 record.exit = record.exit.checked_add(offset)?;
             }
         }
-        for tail in entries::<TailRecord>(&mut file, header.tails)? {
+        for tail in entries::<TailRecord>(file, header.tails)? {
             tail.site = place(tail.site);
             tail.slot = tail.slot.checked_add(at.first_slot)?.checked_sub(SLOTS as u32)?;
             tail.callee = tail.callee.checked_add(at.first_function)?;
@@ -65,7 +73,7 @@ impl Plan {
         }
         // The copies are in the arena, which moves on its own.
         let is_copy = |at: u64| at.wrapping_sub(header.arena) < header.arena_len;
-        let mut hooked: Vec<&mut CodeRange> = entries::<CodeRange>(&mut file, header.hooked)?.collect();
+        let mut hooked: Vec<&mut CodeRange> = entries::<CodeRange>(file, header.hooked)?.collect();
         for range in &mut hooked {
             let by = if is_copy(range.lo) { moved as u64 } else { 0 };
             (range.lo, range.hi) = (place(range.lo).wrapping_add(by), place(range.hi).wrapping_add(by));
@@ -73,17 +81,17 @@ impl Plan {
         let mut sorted: Vec<CodeRange> = hooked.iter().map(|range| **range).collect();
         sorted.sort_unstable_by_key(|range| range.lo);
         hooked.into_iter().zip(sorted).for_each(|(place, range)| *place = range);
-        for counters in entries::<CounterRange>(&mut file, header.counters)? {
+        for counters in entries::<CounterRange>(file, header.counters)? {
             counters.first = counters.first.checked_add(at.first_counter)?;
         }
-        for patch in entries::<Patch>(&mut file, header.patches)? {
+        for patch in entries::<Patch>(file, header.patches)? {
             patch.address = place(patch.address);
             if let Some(at) = patch.displacement.checked_sub(1) {
                 let displacement = patch.replacement.get_mut(at.into()..)?.first_chunk_mut()?;
                 shift(displacement, moved)?;
             }
         }
-        for jump in entries::<CallJump>(&mut file, header.call_jumps)? {
+        for jump in entries::<CallJump>(file, header.call_jumps)? {
             let mut displacement = jump.displacement.to_le_bytes();
             shift(&mut displacement, moved.checked_neg()?)?;
             jump.displacement = u32::from_le_bytes(displacement);
@@ -92,9 +100,9 @@ impl Plan {
         let words = |file: &mut [u8], table| -> Option<Vec<u32>> {
             Some(entries::<u32>(file, table)?.map(|word| *word).collect())
         };
-        let bias_words = words(&mut file, header.bias_fixups)?;
-        let half_words = words(&mut file, header.half_bias_fixups)?;
-        let mut arena = Arena::new(&mut file, header.segments)?;
+        let bias_words = words(file, header.bias_fixups)?;
+        let half_words = words(file, header.half_bias_fixups)?;
+        let mut arena = Arena::new(file, header.segments)?;
         let Fixups { text, wide_text, slots: slot_words, numbers, tails, sites, arena_words, counters } =
             &self.emitted.fixups;
         for &word in text {
@@ -137,7 +145,7 @@ impl Plan {
         header.first_counter = at.first_counter.into();
         (header.bias_fixups.count, header.half_bias_fixups.count) = (0, 0);
         file.get_mut(..size_of::<PlanHeader>())?.copy_from_slice(header.as_bytes());
-        Some(file)
+        Some(())
     }
 }
 

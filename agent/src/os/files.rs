@@ -3,6 +3,7 @@
 
 use crate::os::kernel::{EFBIG, EINTR, call};
 use crate::os::task;
+use gprofinject_abi::ask::AHEAD_MAX;
 use linux_raw_sys::{general, net};
 
 const O_CLOEXEC_NOFOLLOW: u64 = (general::O_CLOEXEC | general::O_NOFOLLOW) as u64;
@@ -119,15 +120,21 @@ pub(crate) fn send(fd: i32, packet: &[u8]) -> Result<(), i32> {
     unsafe { call(general::__NR_sendto, arguments) }.map(|_| ())
 }
 
-/// Sends one packet, and a descriptor with it.
-pub(crate) fn send_with(fd: i32, packet: &[u8], passed: i32) -> Result<(), i32> {
+/// Sends one packet, and descriptors with it, of which there are at least one and at most [`AHEAD_MAX`].
+pub(crate) fn send_with(fd: i32, packet: &[u8], passed: &[i32]) -> Result<(), i32> {
     const RIGHTS: u64 = net::SOL_SOCKET as u64 | (net::SCM_RIGHTS as u64) << 32;
-    // struct cmsghdr, which is 16 bytes long, and the descriptor: a length of 20, in 24 bytes.
-    let control = [20, RIGHTS, u64::from(passed as u32)];
+    // struct cmsghdr, which is 16 bytes long, and the descriptors; the length is that of the bytes in use.
+    let mut control = [0; 2 + AHEAD_MAX.div_ceil(2)];
+    (control[0], control[1]) = (16 + size_of_val(passed) as u64, RIGHTS);
+    for (word, pair) in control[2..].iter_mut().zip(passed.chunks(2)) {
+        let descriptor = |at: usize| u64::from(pair.get(at).copied().unwrap_or_default() as u32);
+        *word = descriptor(0) | descriptor(1) << 32;
+    }
+    let space = 16 + 8 * passed.len().div_ceil(2) as u64;
     // struct iovec.
     let data = [packet.as_ptr() as u64, packet.len() as u64];
     // struct msghdr: name and its length, vectors and their number, control data and its length, flags.
-    let message = [0, 0, data.as_ptr() as u64, 1, control.as_ptr() as u64, 24, 0];
+    let message = [0, 0, data.as_ptr() as u64, 1, control.as_ptr() as u64, space, 0];
     let arguments = [fd as u64, message.as_ptr() as u64, net::MSG_NOSIGNAL.into()];
     // SAFETY: the kernel only reads the message and what it points to, all of which lives through the call.
     unsafe { call(general::__NR_sendmsg, arguments) }.map(|_| ())

@@ -38,11 +38,11 @@ pub(crate) fn tell(packet: &[u8]) -> Option<i32> {
 
 /// Sends a packet and a descriptor to the injector. Returns the socket, or `None` if there is no injector.
 pub(crate) fn tell_with(packet: &[u8], passed: i32) -> Option<i32> {
-    tell_by(connect(), |fd| files::send_with(fd, packet, passed))
+    tell_by(connect(), |fd| files::send_with(fd, packet, &[passed]))
 }
 
-/// The same for a process that need not be followed. `place` is any place in its run folder.
-pub(crate) fn tell_from(place: &Place, packet: &[u8], passed: i32) -> Option<i32> {
+/// The same with several descriptors, for a process that need not be followed. `place` is any place in its run folder.
+pub(crate) fn tell_from(place: &Place, packet: &[u8], passed: &[i32]) -> Option<i32> {
     tell_by(connect_from(place), |fd| files::send_with(fd, packet, passed))
 }
 

@@ -36,7 +36,7 @@ use crate::unwind::landings;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use gprofinject_abi::VERSION;
-use gprofinject_abi::ask::{Answer, LOADED, Question};
+use gprofinject_abi::ask::{AHEAD, AHEAD_MAX, Answer, LOADED, Question};
 use gprofinject_abi::plan::{ArenaHeader, MAGIC, Patch};
 use gprofinject_abi::region::{LIBRARY_BYTES, LOADS_MAX, Load, LoadRecord, Trouble};
 use gprofinject_abi::shared::LoadRef;
@@ -50,6 +50,28 @@ static DYNAMIC_LINKER: AtomicU64 = AtomicU64::new(0);
 static PLACE: Current<Place, 1> = Current::new(&Place::NONE);
 /// Whether the injector did not answer once. Then it is not asked again.
 static SILENT: AtomicBool = AtomicBool::new(false);
+
+/// Tells the injector which libraries are loaded, so that it can plan them while the agent hooks the program. What cannot be
+/// told is planned later.
+pub(crate) fn announce(dynamic_linker: u64, place: &Place) {
+    let mut files = [0; AHEAD_MAX];
+    let mut count = 0;
+    lookup::all_objects(dynamic_linker, |map| {
+        if map.bias != 0
+            && has_path(map.name)
+            && let Some(file) = files.get_mut(count)
+            && let Ok(fd) = files::open_path(AT_FDCWD, map.name as u64)
+        {
+            *file = fd;
+            count += 1;
+        }
+    });
+    let files = files.get(..count).unwrap_or_default();
+    if !files.is_empty() {
+        run::tell_from(place, &[AHEAD], files).into_iter().for_each(files::close);
+    }
+    files.iter().for_each(|&fd| files::close(fd));
+}
 
 /// Hooks the libraries that are loaded, and arranges for later ones.
 pub(crate) fn prepare(dynamic_linker: u64, place: &Place) {
@@ -341,7 +363,7 @@ fn slots_start() -> u32 {
 fn ask(question: &Question, file: i32) -> Option<(Answer, Option<i32>)> {
     /// This is longer than planning takes.
     const PATIENCE_MS: u64 = 60_000;
-    let socket = run::tell_from(PLACE.get(), question.as_bytes(), file)?;
+    let socket = run::tell_from(PLACE.get(), question.as_bytes(), &[file])?;
     let mut bytes = [0; size_of::<Answer>()];
     let received = if files::wait_readable(socket, PATIENCE_MS) {
         files::receive_with(socket, &mut bytes).ok()

@@ -42,7 +42,12 @@ const FSGSBASE: u64 = 2;
 /// Hooks the program, or reports the reason in the region file. Returns whether the program is hooked.
 pub(crate) fn run(start: &Start, place: &Place) -> bool {
     let begun = task::now();
-    let Ok((region, orders)) = prepare(start, &Files::Named(place)) else { return false };
+    let files = Files::Named(place);
+    let Ok((region, orders)) = begin(&files) else { return false };
+    if orders.library_bytes != 0 {
+        loads::announce(start.auxiliary(AT_BASE), place);
+    }
+    finish(start, &files, region, orders);
     if state(region) == Some(State::SettingUp) {
         let _ = arm(region, Agent::get());
         if libraries::are_prepared() {
@@ -65,15 +70,29 @@ fn state(region: RegionRef) -> Option<State> {
 /// # Errors
 /// There is no region file; the error is the errno.
 pub(crate) fn prepare(start: &Start, files: &Files<'_>) -> Result<(RegionRef, RegionOrders), i32> {
+    let (region, orders) = begin(files)?;
+    finish(start, files, region, orders);
+    Ok((region, orders))
+}
+
+/// Maps the region file, and begins the report there.
+///
+/// # Errors
+/// There is no region file; the error is the errno.
+fn begin(files: &Files<'_>) -> Result<(RegionRef, RegionOrders), i32> {
     let (region, orders) = map_region(files)?;
     region.state().store(State::SettingUp.code().0, Ordering::Relaxed);
     failure::report_to(region);
     provoke::at(provoke::Place::SetUp);
     region.pid().store(task::getpid(), Ordering::Relaxed);
+    Ok((region, orders))
+}
+
+/// Does the rest of [`prepare`].
+fn finish(start: &Start, files: &Files<'_>, region: RegionRef, orders: RegionOrders) {
     if let Err(refusal) = hook(start, files, region, orders) {
         refusal.report(region);
     }
-    Ok((region, orders))
 }
 
 /// Writes the patches, or reports the reason in the region file.

@@ -1,7 +1,9 @@
 //! What /proc shows of another process.
+#![allow(unsafe_code, reason = "it makes an ioctl, for which no crate has a function")]
 
-use std::fs;
+use std::fs::{self, File};
 use std::io;
+use std::os::fd::AsRawFd;
 
 /// One line of /proc/PID/maps.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +24,55 @@ pub(crate) struct Mapping {
 pub(crate) fn mappings(pid: i32) -> io::Result<Vec<Mapping>> {
     let text = fs::read(format!("/proc/{}/maps", visible_thread(pid)))?;
     Ok(String::from_utf8_lossy(&text).lines().filter_map(mapping).collect())
+}
+
+/// Returns the inode number of the file that a process has mapped at an address; 0 if that is no file.
+///
+/// # Errors
+/// Nothing is mapped there, the process has ended, or the injector may not examine it.
+pub(crate) fn inode_at(pid: i32, address: u64) -> io::Result<u64> {
+    // The kernel finds one mapping of thousands sooner than it lists all of them.
+    match query(&File::open(format!("/proc/{}/maps", visible_thread(pid)))?, address) {
+        Ok(found) => return Ok(found.inode),
+        Err(error) if error.raw_os_error() == Some(libc::ENOTTY) => {}
+        Err(error) => return Err(error),
+    }
+    // A kernel before 6.11.
+    let mappings = mappings(pid)?;
+    let mapping = mappings.iter().find(|mapping| (mapping.lo..mapping.hi).contains(&address));
+    mapping.map(|mapping| mapping.inode).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOENT))
+}
+
+/// `struct procmap_query` of linux/fs.h.
+#[repr(C)]
+#[derive(Default)]
+struct Query {
+    size: u64,
+    flags: u64,
+    address: u64,
+    start: u64,
+    end: u64,
+    permissions: u64,
+    page_size: u64,
+    offset: u64,
+    inode: u64,
+    device: [u32; 2],
+    name_len: u32,
+    build_id_len: u32,
+    name: u64,
+    build_id: u64,
+}
+
+/// Asks the kernel about the mapping that contains an address. `maps` is a process's file of that name.
+fn query(maps: &File, address: u64) -> io::Result<Query> {
+    /// `_IOWR('f', 17, struct procmap_query)`.
+    const PROCMAP_QUERY: libc::c_ulong = 0xc068_6611;
+    const { assert!(size_of::<Query>() == 0x68) };
+    let mut query = Query { size: size_of::<Query>() as u64, address, ..Query::default() };
+    // SAFETY: the kernel reads and writes the structure, whose length is part of the request, and nothing else, because
+    // the lengths of both buffers are 0.
+    let result = unsafe { libc::ioctl(maps.as_raw_fd(), PROCMAP_QUERY, &raw mut query) };
+    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(query) }
 }
 
 fn mapping(line: &str) -> Option<Mapping> {
@@ -86,6 +137,18 @@ pub(crate) fn thread_ids(pid: i32) -> io::Result<Vec<i32>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_file_at_an_address() {
+        use std::os::unix::fs::MetadataExt;
+        let own = std::process::id() as i32;
+        let code = the_file_at_an_address as *const () as u64;
+        let program = fs::metadata("/proc/self/exe").expect("this program").ino();
+        assert_eq!(inode_at(own, code).ok(), Some(program));
+        let on_the_stack = 0_u8;
+        assert_eq!(inode_at(own, &raw const on_the_stack as u64).ok(), Some(0));
+        assert!(inode_at(own, 0).is_err());
+    }
 
     #[test]
     fn lines_of_maps() {

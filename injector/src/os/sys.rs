@@ -91,14 +91,43 @@ pub(crate) fn is_trusted_owner(file: &File) -> bool {
     fs::fstat(file).is_ok_and(|stat| stat.st_uid == 0 || stat.st_uid == ids().euid)
 }
 
-/// Returns a new file without a name that has these bytes.
+/// Returns a new file without a name that consists of these pieces, after `change` was applied to them. They begin at the
+/// start of a page.
 ///
 /// # Errors
 /// There is no memory for it.
-pub(crate) fn memory_file(bytes: &[u8]) -> io::Result<OwnedFd> {
-    use std::io::Write;
-    let mut file = File::from(fs::memfd_create("gprofinject", fs::MemfdFlags::CLOEXEC)?);
-    file.write_all(bytes)?;
+pub(crate) fn memory_file(
+    pieces: &[impl AsRef<[u8]>],
+    change: impl FnOnce(&mut [u8]),
+) -> io::Result<OwnedFd> {
+    let file = File::from(fs::memfd_create("gprofinject", fs::MemfdFlags::CLOEXEC)?);
+    let len = pieces.iter().map(|piece| piece.as_ref().len()).sum();
+    fs::ftruncate(&file, len as u64)?;
+    if len == 0 {
+        return Ok(file.into());
+    }
+    // The pages are made at once, because a page fault for each takes longer than filling it. If there is no memory for
+    // them, this fails, and the process does not end by SIGBUS.
+    fs::fallocate(&file, fs::FallocateFlags::empty(), 0, len as u64)?;
+    let flags = libc::MAP_SHARED | libc::MAP_POPULATE;
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a new mapping at an address that the kernel chooses changes nothing that exists. The file is as long as the
+    // mapping, and no other process has it yet. The slice ends before the mapping does.
+    unsafe {
+        let address = libc::mmap(ptr::null_mut(), len, access, flags, file.as_raw_fd(), 0);
+        if address == libc::MAP_FAILED {
+            return Err(Error::last_os_error());
+        }
+        let bytes = std::slice::from_raw_parts_mut(address.cast::<u8>(), len);
+        let mut rest = &mut *bytes;
+        for piece in pieces {
+            let (to, after) = std::mem::take(&mut rest).split_at_mut(piece.as_ref().len());
+            to.copy_from_slice(piece.as_ref());
+            rest = after;
+        }
+        change(bytes);
+        libc::munmap(address, len);
+    }
     Ok(file.into())
 }
 

@@ -2,16 +2,20 @@
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread;
 
 use gprofinject_abi::ask::Question;
 use gprofinject_abi::plan::LIBRARIES;
 use gprofinject_image::headers;
 use gprofinject_plan::Placement;
 
-use crate::os::{proc, sys};
+use crate::os::{proc, progress, sys};
+use crate::program::memory;
 use crate::program::planned::Planned;
 use crate::program::planner::Planner;
 use crate::program::profilee::{Identity, identity};
@@ -74,22 +78,80 @@ impl Libraries {
         if let Some(known) = self.known.get(&identity) {
             return known.clone();
         }
-        let made = self.make(path, binary, planner).map_err(Arc::from);
+        let what = || format!("planning {}", binary.display());
+        let planned = progress::during(planner.cache.voice(), what, || planned(path, binary, planner));
+        memory::plan_made();
+        self.enter(identity, binary, planned, planner)
+    }
+
+    /// Plans those of these libraries that are not known yet, on all processors. The first path is one by which the file
+    /// can be read now, the second its name.
+    pub(crate) fn plan_ahead(&mut self, files: &[(PathBuf, &Path)], planner: &Planner) {
+        let mut new: Vec<(Identity, &(PathBuf, &Path))> = Vec::new();
+        for file in files {
+            if let Some(identity) = identity(&file.0)
+                && !self.known.contains_key(&identity)
+                && new.iter().all(|(other, _)| *other != identity)
+            {
+                new.push((identity, file));
+            }
+        }
+        let lens = new.iter().map(|((_, _, len, ..), _)| usize::try_from(*len).unwrap_or(usize::MAX));
+        memory::expect_plan(lens.fold(0, usize::saturating_add));
+        let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let made: Vec<OnceLock<Result<&'static Planned, String>>> =
+            new.iter().map(|_| OnceLock::new()).collect();
+        let worker = || {
+            while let Some((index, (_, (path, binary)))) =
+                Some(next.fetch_add(1, Ordering::Relaxed)).and_then(|index| Some((index, new.get(index)?)))
+            {
+                let _ = made[index].set(planned(path, binary, planner));
+                done.fetch_add(1, Ordering::Relaxed);
+            }
+        };
+        let most = thread::available_parallelism().map_or(1, usize::from).min(new.len());
+        let what = || format!("planning libraries: {} of {}", done.load(Ordering::Relaxed), new.len());
+        progress::during(planner.cache.voice(), what, || {
+            thread::scope(|scope| {
+                for _ in 1..most {
+                    // Without threads, this thread does all of it.
+                    let _ = thread::Builder::new().spawn_scoped(scope, worker);
+                }
+                worker();
+            });
+        });
+        memory::plan_made();
+        for ((identity, (_, binary)), made) in new.iter().zip(made) {
+            if let Some(made) = made.into_inner() {
+                let _ = self.enter(*identity, binary, made, planner);
+            }
+        }
+    }
+
+    /// Enters what was decided about a library.
+    fn enter(
+        &mut self,
+        identity: Identity,
+        binary: &Path,
+        planned: Result<&'static Planned<'static, 'static>, String>,
+        planner: &Planner,
+    ) -> Result<&'static Library, Arc<str>> {
+        let made = planned.and_then(|planned| self.add(binary, planned, planner)).map_err(Arc::from);
         if self.known.len() < MOST {
             self.known.insert(identity, made.clone());
         }
         made
     }
 
-    fn make(&mut self, path: &Path, binary: &Path, planner: &Planner) -> Result<&'static Library, String> {
+    fn add(
+        &mut self,
+        binary: &Path,
+        planned: &'static Planned<'static, 'static>,
+        planner: &Planner,
+    ) -> Result<&'static Library, String> {
         if self.all.len() >= MOST {
             return Err("there are too many libraries".to_owned());
         }
-        let subject = planner.library_subject(path);
-        if let Some(why) = &subject.unhookable {
-            return Err(why.clone());
-        }
-        let planned: &'static Planned = Box::leak(Box::new(planner.library(subject, binary)));
         planner.keep(planned);
         if planned.hooked() == 0 {
             let downgrade = planned.plan.as_ref().and_then(|plan| plan.downgrade.clone());
@@ -106,9 +168,25 @@ impl Libraries {
     }
 }
 
-/// Returns the bytes of the plan file for a library at the places that a process offers, and the bytes of its home
-/// slots. Returns `None` if the library does not fit there.
-pub(crate) fn placed(library: &Library, question: &Question) -> Option<(Vec<u8>, u32)> {
+/// Reads and plans a library, or finds its plan in the cache.
+///
+/// # Errors
+/// It cannot be hooked, for this reason.
+fn planned(
+    path: &Path,
+    binary: &Path,
+    planner: &Planner,
+) -> Result<&'static Planned<'static, 'static>, String> {
+    let subject = planner.library_subject(path);
+    match &subject.unhookable {
+        Some(why) => Err(why.clone()),
+        None => Ok(Box::leak(Box::new(planner.library(subject, binary)))),
+    }
+}
+
+/// Returns the plan file for a library at the places that a process offers, and the bytes of its home slots. Returns
+/// `None` if the library does not fit there, or if there is no memory.
+pub(crate) fn placed(library: &Library, question: &Question) -> Option<(OwnedFd, u32)> {
     const PAGE: u64 = 4096;
     let plan = library.planned.plan.as_ref()?;
     let arena_end = question.free.checked_add(plan.arena_len)?;
@@ -137,7 +215,10 @@ pub(crate) fn placed(library: &Library, question: &Question) -> Option<(Vec<u8>,
         first_tail: question.first_tail,
         first_counter: question.first_counter,
     };
-    Some((plan.placed(&placement)?, slot_bytes))
+    let pieces = plan.encode();
+    let mut fits = false;
+    let file = sys::memory_file(&pieces, |bytes| fits = plan.place(&placement, bytes).is_some()).ok()?;
+    fits.then_some((file, slot_bytes))
 }
 
 /// Returns the name by which others need the library in a file, if it has one.
@@ -150,7 +231,5 @@ pub(crate) fn soname(path: &Path) -> Option<String> {
 
 /// Whether a file is the one from which a process has mapped the page at an address.
 pub(crate) fn is_mapped_at(pid: i32, address: u64, file: &std::fs::Metadata) -> bool {
-    let mappings = proc::mappings(pid).unwrap_or_default();
-    let mapping = mappings.iter().find(|mapping| (mapping.lo..mapping.hi).contains(&address));
-    mapping.is_some_and(|mapping| mapping.inode == file.ino())
+    proc::inode_at(pid, address).is_ok_and(|inode| inode == file.ino())
 }

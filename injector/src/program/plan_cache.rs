@@ -14,9 +14,9 @@ mod entry;
 pub(crate) mod key;
 mod shelf;
 
-use std::cell::{OnceCell, RefCell};
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use gprofinject_image::Image;
@@ -35,10 +35,10 @@ pub(crate) struct PlanCache {
     /// The folder; `None` if there is `--no-cache`, or no place for a cache.
     path: Option<PathBuf>,
     voice: Voice,
-    folder: OnceCell<Folder>,
+    folder: OnceLock<Folder>,
     /// The plans that were made in this run.
-    fresh: RefCell<Vec<(Key, &'static Plan)>>,
-    writers: RefCell<Vec<JoinHandle<()>>>,
+    fresh: Mutex<Vec<(Key, &'static Plan)>>,
+    writers: Mutex<Vec<JoinHandle<()>>>,
 }
 
 #[derive(Debug)]
@@ -64,8 +64,13 @@ impl PlanCache {
     }
 
     fn at(path: Option<PathBuf>, voice: Voice) -> PlanCache {
-        let (fresh, writers) = (RefCell::default(), RefCell::default());
-        PlanCache { path, voice, folder: OnceCell::new(), fresh, writers }
+        let (fresh, writers) = (Mutex::default(), Mutex::default());
+        PlanCache { path, voice, folder: OnceLock::new(), fresh, writers }
+    }
+
+    /// Prints messages about plans.
+    pub(crate) fn voice(&self) -> Voice {
+        self.voice
     }
 
     /// Whether there is a cache that can contain plans by these filters.
@@ -100,12 +105,12 @@ impl PlanCache {
 
     /// Adds a new plan, which [`PlanCache::keep_fresh`] writes under its key.
     pub(crate) fn add(&self, key: Key, plan: &'static Plan) {
-        self.fresh.borrow_mut().push((key, plan));
+        locked(&self.fresh).push((key, plan));
     }
 
     /// Writes the new plans in a thread, so that the program that runs meanwhile does not wait.
     pub(crate) fn keep_fresh(&self) {
-        let fresh = self.fresh.take();
+        let fresh = std::mem::take(&mut *locked(&self.fresh));
         let Some(path) = self.path.clone().filter(|_| !fresh.is_empty()) else { return };
         let voice = self.voice;
         let keep = move || {
@@ -122,7 +127,7 @@ impl PlanCache {
             }
         };
         // If no thread can be created, there is no room for a cache either.
-        self.writers.borrow_mut().extend(thread::Builder::new().spawn(keep).ok());
+        locked(&self.writers).extend(thread::Builder::new().spawn(keep).ok());
     }
 }
 
@@ -130,10 +135,14 @@ impl PlanCache {
 impl Drop for PlanCache {
     fn drop(&mut self) {
         self.keep_fresh();
-        for writer in self.writers.take() {
+        for writer in std::mem::take(&mut *locked(&self.writers)) {
             let _ = writer.join();
         }
     }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Returns the folder that the XDG base directory specification names.

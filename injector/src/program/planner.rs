@@ -9,7 +9,7 @@ use gprofinject_image::Function;
 use gprofinject_plan::{Hooks, Options, Plan, Reason, Role, Verdict};
 
 use crate::options::{CountArg, EngineArg, HooksArg};
-use crate::os::sys;
+use crate::os::{progress, sys};
 use crate::program::filters::Filters;
 use crate::program::libs::Libs;
 use crate::program::memory;
@@ -73,7 +73,13 @@ impl Planner<'_> {
         binary: &Path,
         agent_wanted: bool,
     ) -> Planned<'s, 'd> {
-        self.plan_part(subject, &["", file_name(binary)], Part::Program { agent_wanted })
+        let what = || "planning the program".to_owned();
+        let names = ["", file_name(binary)];
+        let planned = progress::during(self.cache.voice(), what, || {
+            self.plan_part(subject, &names, Part::Program { agent_wanted })
+        });
+        memory::plan_made();
+        planned
     }
 
     /// Reads a library's file and keeps it in memory to the end of this process.
@@ -86,7 +92,7 @@ impl Planner<'_> {
     }
 
     /// Plans a library, or finds its plan in the cache. In patterns `MODULE!FUNCTION` the library has the name of its file
-    /// and the one by which others need it.
+    /// and the one by which others need it. Several threads may do this at the same time.
     pub(crate) fn library<'s, 'd>(&self, subject: &'s Subject<'d>, path: &Path) -> Planned<'s, 'd> {
         let name = file_name(path);
         let soname = gprofinject_image::headers::soname(subject.bytes);
@@ -173,7 +179,6 @@ impl Planner<'_> {
             }
             None => Shape { text: text_extents(subject), ..Shape::default() },
         };
-        memory::plan_made();
         Planned {
             subject,
             plan,

@@ -81,6 +81,10 @@ impl Family<'_> {
                 }
                 self.settings.cache.keep_fresh();
             }
+            Ok(Message::Ahead) => {
+                self.plan_ahead(asker);
+                self.settings.cache.keep_fresh();
+            }
             Ok(Message::Control(request)) => self.control(asker, &request, sampling),
             Err(error @ Malformed::Request) => asker.answer(&Answer::Failed(error.to_string()).packet()),
             Err(Malformed::Kind | Malformed::Name) => {}
@@ -140,6 +144,20 @@ impl Family<'_> {
         Some(name)
     }
 
+    /// Plans the libraries about which a process will ask.
+    fn plan_ahead(&mut self, asker: &mut Asker) {
+        if asker.user != sys::ids().euid {
+            return;
+        }
+        let files: Vec<resolve::Executed> = asker.files.drain(..).map(resolve::Executed::new).collect();
+        let is_wanted = |file: &&resolve::Executed| {
+            let name = file.name.file_name().and_then(|name| name.to_str());
+            name.is_some_and(|name| self.settings.libs.wants(name, || library::soname(&file.path())))
+        };
+        let files: Vec<_> = files.iter().filter(is_wanted).map(|file| (file.path(), &*file.name)).collect();
+        self.libraries.plan_ahead(&files, &self.settings.planner());
+    }
+
     /// Handles the announcement of a library that a process has loaded. Returns the plan file if the library is to be
     /// hooked, and fills in the answer.
     fn loaded(
@@ -161,8 +179,7 @@ impl Family<'_> {
             return None;
         }
         match self.placed(asker, question, &file) {
-            Ok((bytes, number, slot_bytes)) => {
-                let file = sys::memory_file(&bytes).ok()?;
+            Ok((file, number, slot_bytes)) => {
                 *answer = ask::Answer { hooked: 1, plan: number, slot_bytes, reserved: 0 };
                 Some(file)
             }
@@ -184,7 +201,7 @@ impl Family<'_> {
         }
     }
 
-    /// Plans a library for a process that has loaded it. Returns the bytes of the plan file, the number of the plan, and the
+    /// Plans a library for a process that has loaded it. Returns the plan file, the number of the plan, and the
     /// bytes of the library's home slots.
     ///
     /// # Errors
@@ -194,7 +211,7 @@ impl Family<'_> {
         asker: &Asker,
         question: &Question,
         file: &resolve::Executed,
-    ) -> Result<(Vec<u8>, u32, u32), Arc<str>> {
+    ) -> Result<(OwnedFd, u32, u32), Arc<str>> {
         let metadata = std::fs::metadata(file.path()).ok().filter(|metadata| metadata.is_file());
         let metadata = metadata.ok_or("it is not a file")?;
         if !library::is_mapped_at(asker.pid, question.start, &metadata) {
@@ -202,9 +219,9 @@ impl Family<'_> {
         }
         let library = self.libraries.at(&file.path(), &file.name, &self.settings.planner())?;
         self.enter_library(library);
-        let (bytes, slot_bytes) = library::placed(library, question)
+        let (file, slot_bytes) = library::placed(library, question)
             .ok_or("there is no room for it near the process's libraries")?;
-        Ok((bytes, library.number, slot_bytes))
+        Ok((file, library.number, slot_bytes))
     }
 
     /// Carries out a user's request from the socket, and answers it.

@@ -20,6 +20,8 @@ pub(crate) enum Message {
     Executes,
     /// The process has loaded a library, whose file came with the packet.
     Loaded(Question),
+    /// The process will ask about the libraries whose files came with the packet.
+    Ahead,
     /// A user asks for something.
     Control(Request),
 }
@@ -72,6 +74,7 @@ impl Message {
         match packet.split_first() {
             Some((&ask::FORKED, name)) => MemberName::parse(name).map(Message::Forked).ok_or(Malformed::Name),
             Some((&ask::EXECUTES, [])) => Ok(Message::Executes),
+            Some((&ask::AHEAD, [])) => Ok(Message::Ahead),
             Some((&ask::LOADED, _)) => {
                 let question = Question::read_from_bytes(packet).map_err(|_| Malformed::Kind)?;
                 Ok(Message::Loaded(question))
@@ -217,7 +220,7 @@ mod tests {
                     assert!(!name.is_empty() && name.len() <= ask::NAME_MAX && !name.contains(['/', '.']));
                     parsed += 1;
                 }
-                Ok(Message::Executes | Message::Loaded(_)) => parsed += 1,
+                Ok(Message::Executes | Message::Loaded(_) | Message::Ahead) => parsed += 1,
                 Ok(Message::Control(request)) => {
                     assert!(request.pid > 0 && request.output.as_ref().is_none_or(|path| path.is_absolute()));
                     let again = request.packet().expect("a packet");

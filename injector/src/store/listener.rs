@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use gprofinject_abi::ASK_FILE;
+use gprofinject_abi::{ASK_FILE, ask};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, recvmsg, sendmsg,
@@ -44,6 +44,8 @@ pub(crate) struct Asker {
     pub(crate) packet: Vec<u8>,
     /// The descriptor that came with the packet.
     pub(crate) file: Option<OwnedFd>,
+    /// All descriptors that came with it, if it is one of [`ask::AHEAD`].
+    pub(crate) files: Vec<OwnedFd>,
 }
 
 fn address(path: &Path) -> io::Result<libc::sockaddr_un> {
@@ -156,21 +158,21 @@ impl Listener {
     }
 }
 
-/// Receives the packet, and a descriptor with it. The kernel closes further descriptors at once, because
-/// there is no room for them.
-fn receive(connection: &OwnedFd, packet: &mut Vec<u8>) -> io::Result<Option<OwnedFd>> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+/// Receives the packet, and the descriptors with it. The kernel closes further descriptors at once, because there is no
+/// room for them.
+fn receive(connection: &OwnedFd, packet: &mut Vec<u8>) -> io::Result<Vec<OwnedFd>> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(ask::AHEAD_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
     let received = recvmsg(connection, &mut [io::IoSliceMut::new(packet)], &mut control, flags)?;
-    let mut file = None;
+    let mut files = Vec::new();
     for message in control.drain() {
         if let RecvAncillaryMessage::ScmRights(descriptors) = message {
-            file = file.or(descriptors.into_iter().next());
+            files.extend(descriptors);
         }
     }
     packet.truncate(received.bytes);
-    Ok(file)
+    Ok(files)
 }
 
 impl Asker {
@@ -192,9 +194,13 @@ impl Asker {
             peer
         };
         match receive(connection, &mut packet) {
-            Ok(file) => {
+            Ok(mut files) => {
                 let connection = connection.try_clone()?;
-                Ok(Some(Asker { connection, pid: peer.pid, user: peer.uid, packet, file }))
+                let mut file = None;
+                if packet.first() != Some(&ask::AHEAD) {
+                    file = files.drain(..).next();
+                }
+                Ok(Some(Asker { connection, pid: peer.pid, user: peer.uid, packet, file, files }))
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
             Err(error) => Err(error),
