@@ -1,6 +1,6 @@
 //! Reports before the program starts what will be less than the user may expect.
 
-use crate::options::HooksArg;
+use crate::options::{EngineArg, HooksArg};
 use crate::program::planned::Planned;
 use crate::program::resolve::Program;
 use crate::session::settings::Settings;
@@ -23,6 +23,10 @@ pub(crate) fn say(planned: &Planned, program: &Program, settings: &Settings, sam
     }
     if let Some(caution) = planned.plan.as_ref().and_then(|plan| plan.caution.as_ref()) {
         voice.note(format_args!("{shown}: {caution}"));
+    }
+    let hooks_libraries = settings.hooks != Some(HooksArg::None) && settings.libs.wants_any();
+    if settings.engine != EngineArg::Builtin && hooks_libraries && planned.subject.unhookable.is_none() {
+        voice.note("Frida hooks functions of the program, and none of its libraries; leave --engine away to hook those too");
     }
     match planned.subject.profiling() {
         Some(_) if !planned.subject.takes_agent() => voice.warn(format_args!(

@@ -229,6 +229,7 @@ fn children_and_executed_programs_have_gum_too() {
     place.c("family", FAMILY, &["-O2"]);
     let outcome = frida(&place, Engine::Frida, &["--stats", "stats.json", "-I", "work", "./family"]);
     assert_eq!(outcome.code(), 0, "{}", outcome.stderr_text());
+    assert!(outcome.stderr_text().contains("none of its libraries"), "{}", outcome.stderr_text());
     let stats: serde_json::Value =
         serde_json::from_slice(&std::fs::read(place.path("stats.json")).unwrap()).unwrap();
     assert_eq!(stats["engine"], "frida");
