@@ -113,11 +113,14 @@ impl Libraries {
         let what = || format!("planning libraries: {} of {}", done.load(Ordering::Relaxed), new.len());
         progress::during(planner.cache.voice(), what, || {
             thread::scope(|scope| {
-                for _ in 1..most {
-                    // Without threads, this thread does all of it.
-                    let _ = thread::Builder::new().spawn_scoped(scope, worker);
-                }
+                // Without threads, this thread does all of it.
+                let spawn = |_| thread::Builder::new().spawn_scoped(scope, worker).ok();
+                let others: Vec<_> = (1..most).map_while(spawn).collect();
                 worker();
+                // When the program is forked, this process must have one thread only.
+                for other in others {
+                    let _ = other.join();
+                }
             });
         });
         memory::plan_made();

@@ -49,8 +49,14 @@ pub(crate) fn preparing<T>(asked: SamplerArg, rate: u32, work: impl FnOnce() -> 
     }
     std::thread::scope(|scope| {
         // Without a thread it takes a little longer later.
-        let _ = std::thread::Builder::new().spawn_scoped(scope, perf::prepare);
-        work()
+        let preparer = std::thread::Builder::new().spawn_scoped(scope, perf::prepare);
+        let result = work();
+        // The scope waits until the thread's work is done, but not for the thread's end. A thread that blocks no
+        // signals and still exists when the program ends could take the SIGCHLD that announces it.
+        if let Ok(preparer) = preparer {
+            let _ = preparer.join();
+        }
+        result
     })
 }
 
