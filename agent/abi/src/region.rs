@@ -206,6 +206,10 @@ pub struct LoadRecord {
     pub first_counter: u32,
     /// Bytes of its basic block counters.
     pub counter_bytes: u32,
+    /// Runtime address, in the process, of the table of its patches ([`crate::plan::Patch`], with runtime addresses).
+    pub patches: u64,
+    /// The number of its patches.
+    pub patch_count: u64,
 }
 
 coded! {
@@ -469,7 +473,7 @@ pub const fn round_up(value: u64, to: u64) -> u64 {
 const _: () = {
     assert!(size_of::<RegionOrders>() == 144);
     assert!(size_of::<RegionHeader>() == 352);
-    assert!(size_of::<LoadRecord>() == 72);
+    assert!(size_of::<LoadRecord>() == 88);
     assert!(size_of::<RegionHeader>() <= PAGE as usize);
     assert!(size_of::<BlockHeader>() == 1968);
     assert!(size_of::<BlockHeader>() <= RECENT as usize);

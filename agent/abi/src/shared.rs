@@ -161,6 +161,10 @@ shared! {
         first_counter: AtomicU32,
         /// See `plan`.
         counter_bytes: AtomicU32,
+        /// See `plan`.
+        patches: AtomicU64,
+        /// See `plan`.
+        patch_count: AtomicU64,
     }
 }
 

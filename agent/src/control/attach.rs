@@ -20,6 +20,7 @@ use crate::program::agent::Agent;
 use crate::program::failure;
 use crate::program::text;
 use crate::start::early;
+use crate::start::loads;
 use crate::start::setup;
 use crate::unwind::landings;
 use core::sync::atomic::Ordering;
@@ -36,13 +37,8 @@ unsafe extern "C" fn carry_out(order: *mut Order) {
     let result = failure::attempt(|| match order.command.get() {
         Some(Command::Prepare) => prepare(order),
         Some(Command::Arm) => arm(order),
-        Some(Command::Pause) => {
-            timers::stop(Agent::get());
-            text::unpatch(&Agent::get().program)
-        }
-        Some(Command::Resume) => {
-            text::patch_again(&Agent::get().program).map(|()| timers::start_again(Agent::get()))
-        }
+        Some(Command::Pause) => pause(Agent::get()),
+        Some(Command::Resume) => resume(Agent::get()),
         Some(Command::Leave) => {
             birth::put_back();
             Ok(())
@@ -99,6 +95,24 @@ fn arm(order: &mut Order) -> Result<(), i32> {
     birth::redirect().inspect_err(|_| birth::put_back())?;
     order.step = 2;
     setup::arm(agent.region, agent).inspect_err(|_| birth::put_back())
+}
+
+/// Removes the patches of the program and of all libraries.
+fn pause(agent: &Agent) -> Result<(), i32> {
+    loads::check_settled()?;
+    timers::stop(agent);
+    let libraries = loads::unpatch_all();
+    text::unpatch(&agent.program)?;
+    libraries
+}
+
+/// Writes the patches again.
+fn resume(agent: &Agent) -> Result<(), i32> {
+    loads::check_settled()?;
+    text::patch_again(&agent.program)?;
+    let libraries = loads::patch_all();
+    timers::start_again(agent);
+    libraries
 }
 
 /// The entry point for orders: rdi = the order, rsp = a stack that the injector has made.

@@ -10,6 +10,7 @@ pub(crate) const ENOENT: i32 = errno::ENOENT as i32;
 pub(crate) const ESRCH: i32 = errno::ESRCH as i32;
 pub(crate) const EINTR: i32 = errno::EINTR as i32;
 pub(crate) const EBADF: i32 = errno::EBADF as i32;
+pub(crate) const EAGAIN: i32 = errno::EAGAIN as i32;
 pub(crate) const EACCES: i32 = errno::EACCES as i32;
 pub(crate) const EFAULT: i32 = errno::EFAULT as i32;
 pub(crate) const EEXIST: i32 = errno::EEXIST as i32;

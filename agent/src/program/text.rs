@@ -49,6 +49,17 @@ pub(crate) fn first_difference(patches: &[Patch], bias: u64) -> Option<u64> {
     patches.iter().find(differs).map(|patch| patch.address)
 }
 
+/// Returns whether all patches of a module are in its text. All the patches' addresses must be mapped.
+pub(crate) fn is_patched(module: &Module) -> bool {
+    module.patches.iter().all(|patch| {
+        let len = patch.len as usize;
+        let at = patch.address.wrapping_add(module.bias) as *const u8;
+        // SAFETY: the caller has made sure that the addresses are mapped.
+        let text = unsafe { slice::from_raw_parts(at, len) };
+        patch.replacement.get(..len) == Some(text)
+    })
+}
+
 fn rewrite(module: &Module, patched: bool, bytes: impl Fn(&Patch) -> &[u8]) -> Result<(), i32> {
     let writable = memory::PROT_READ | memory::PROT_WRITE;
     if let Err(errno) = protect(module, |_| writable) {
@@ -87,7 +98,13 @@ pub(crate) fn restore(agent: &Agent) {
     };
     restore(&agent.program);
     let all = (0..libraries::used()).filter_map(libraries::get);
-    all.filter(|library| library.is_loaded()).for_each(|library| restore(&library.module));
+    // The child may have unloaded a library without the agent's notice.
+    let is_mapped = |library: &libraries::Library| {
+        let (lo, hi) = library.extent();
+        [library.start, lo, hi - 1].into_iter().all(|at| !memory::is_unreadable(agent.pid, at))
+    };
+    let are_there = all.filter(|library| library.is_loaded() && is_mapped(library));
+    are_there.filter(|library| is_patched(&library.module)).for_each(|library| restore(&library.module));
     let _ = task::set_blocked_signals(blocked);
 }
 

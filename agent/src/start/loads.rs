@@ -44,12 +44,16 @@ use zerocopy::{FromBytes, IntoBytes};
 
 /// For a path that is relative to the current folder.
 const AT_FDCWD: i32 = -100;
-/// AT_BASE of the process. Stored once.
+/// AT_BASE of the process, once libraries can be hooked; 0 before. Stored once.
 static DYNAMIC_LINKER: AtomicU64 = AtomicU64::new(0);
 /// A place in the run folder, through which the injector is reached.
 static PLACE: Current<Place, 1> = Current::new(&Place::NONE);
 /// Whether the injector did not answer once. Then it is not asked again.
 static SILENT: AtomicBool = AtomicBool::new(false);
+/// Whether a thread is hooking a library or noting that one is gone, so that texts and tables may not agree.
+static BUSY: AtomicBool = AtomicBool::new(false);
+/// Whether the hooks are out because of [`unpatch_all`]. Libraries are then prepared and not patched.
+static PAUSED: AtomicBool = AtomicBool::new(false);
 
 /// Tells the injector which libraries are loaded, so that it can plan them while the agent hooks the program. What cannot be
 /// told is planned later.
@@ -87,7 +91,76 @@ extern "C" fn changed() {
     let agent = Agent::get();
     if agent.is_set_up && !agent.counts_nowhere && !kernel::is_frozen() {
         let _ = failure::guarded(|| update(false));
+        // This is of use if there was a panic.
+        BUSY.store(false, Ordering::SeqCst);
     }
+}
+
+/// Does what must not be seen half done by an order of the injector.
+fn busy<T>(work: impl FnOnce() -> T) -> T {
+    BUSY.store(true, Ordering::SeqCst);
+    let result = work();
+    BUSY.store(false, Ordering::SeqCst);
+    result
+}
+
+/// Checks that no thread is loading or unloading a library, so that [`unpatch_all`] and [`patch_all`] find all libraries
+/// either hooked or not. All other threads are stopped.
+///
+/// # Errors
+/// Returns EAGAIN if a thread is.
+pub(crate) fn check_settled() -> Result<(), i32> {
+    let dynamic_linker = DYNAMIC_LINKER.load(Ordering::Relaxed);
+    let is_settled = dynamic_linker == 0 || lookup::all_objects(dynamic_linker, |_| {});
+    if is_settled && !BUSY.load(Ordering::SeqCst) { Ok(()) } else { Err(kernel::EAGAIN) }
+}
+
+/// Restores the original instructions of all libraries, while all other threads are stopped. Frames that are on the stack
+/// still return through the arenas.
+///
+/// # Errors
+/// Returns the first errno with which a library's text could not be written. The other libraries are restored.
+pub(crate) fn unpatch_all() -> Result<(), i32> {
+    PAUSED.store(true, Ordering::SeqCst);
+    each_present(|library| match text::is_patched(&library.module) {
+        true => text::unpatch(&library.module),
+        // Another library may have come to the same place without the agent's notice.
+        false => Ok(()),
+    })
+}
+
+/// Writes the patches of all libraries again that [`unpatch_all`] has removed, and those of libraries that were loaded
+/// since, while all other threads are stopped.
+///
+/// # Errors
+/// Returns the first errno with which a library's text could not be written. The other libraries are hooked.
+pub(crate) fn patch_all() -> Result<(), i32> {
+    PAUSED.store(false, Ordering::SeqCst);
+    each_present(|library| match text::first_difference(library.module.patches, 0) {
+        None => text::patch(&library.module),
+        Some(_) => Ok(()),
+    })
+}
+
+/// Calls `work` with each library that counts as loaded and is in the dynamic linker's lists. Returns the first error.
+fn each_present(mut work: impl FnMut(&Library) -> Result<(), i32>) -> Result<(), i32> {
+    let mut result = Ok(());
+    let dynamic_linker = DYNAMIC_LINKER.load(Ordering::Relaxed);
+    if dynamic_linker != 0 {
+        lookup::all_objects(dynamic_linker, |map| {
+            let all = (0..libraries::used()).filter_map(libraries::get);
+            for library in all.filter(|library| library.is_loaded() && library.start == map.bias) {
+                let done = work(library);
+                result = result.and(done);
+            }
+        });
+    }
+    result
+}
+
+/// Writes the patches of a library, unless the hooks are out at present.
+fn patch(library: &Library) -> Result<(), i32> {
+    if PAUSED.load(Ordering::SeqCst) { Ok(()) } else { text::patch(&library.module) }
 }
 
 /// Compares the dynamic linker's lists with the hooked libraries: hooks what is new, and notes what is gone. `at_start` is
@@ -104,9 +177,11 @@ fn update(at_start: bool) {
         let mut is_there = false;
         lookup::all_objects(dynamic_linker, |map| is_there |= map.bias == library.start);
         if !is_there {
-            forget_places();
-            libraries::set_loaded(index, false);
-            set_state(index, Load::Gone);
+            busy(|| {
+                forget_places();
+                libraries::set_loaded(index, false);
+                set_state(index, Load::Gone);
+            });
         }
     }
     lookup::all_objects(dynamic_linker, |map| {
@@ -140,7 +215,7 @@ fn is_known(map: &LinkMap) -> bool {
         .filter(|(_, library)| library.start == map.bias);
     for (index, library) in at_its_place {
         if !library.is_loaded() && file_of(map) == Some(library.file) {
-            load_again(index, library);
+            busy(|| load_again(index, library));
         }
         if library.is_loaded() {
             return true;
@@ -193,7 +268,7 @@ fn load_again(index: u32, library: &Library) {
         }
         forget_places();
         libraries::set_loaded(index, true);
-        if text::patch(&library.module).is_ok() {
+        if patch(library).is_ok() {
             set_state(index, Load::Hooked);
         } else {
             libraries::set_loaded(index, false);
@@ -254,7 +329,8 @@ fn hook(map: &LinkMap) -> Result<(), Unhooked> {
         hi: extent.1,
         ..LoadRecord::default()
     };
-    carry_out(&file, identity, headers, &question, &record).map_err(|refusal| Unhooked::Failed(refusal.errno))
+    busy(|| carry_out(&file, identity, headers, &question, &record))
+        .map_err(|refusal| Unhooked::Failed(refusal.errno))
 }
 
 /// Carries out the plan for a library.
@@ -297,12 +373,15 @@ fn carry_out(
     agent::note_copies(module.arena_hi..module.copies_hi);
     let index = libraries::add(record.bias, (lo, hi), identity, module).ok_or_else(damaged)?;
     let library = libraries::get(index).ok_or_else(damaged)?;
+    let module = &library.module;
     let record = LoadRecord {
         functions: functions.len() as u32,
         arena: plan.arena,
         arena_len: plan.arena_len,
         first_counter: question.first_counter,
         counter_bytes: plan.counter_bytes as u32,
+        patches: module.patches.as_ptr() as u64,
+        patch_count: module.patches.len() as u64,
         ..*record
     };
     if !note(index, &record) {
@@ -311,8 +390,7 @@ fn carry_out(
     archive_others(lo, hi, None);
     forget_places();
     libraries::set_loaded(index, true);
-    let patched = text::patch(&library.module);
-    if let Err(errno) = patched {
+    if let Err(errno) = patch(library) {
         libraries::set_loaded(index, false);
         set_state(index, Load::Refused);
         return Err(failed(errno));
@@ -413,6 +491,8 @@ fn note(index: u32, record: &LoadRecord) -> bool {
     entry.arena_len().store(record.arena_len, Ordering::Relaxed);
     entry.first_counter().store(record.first_counter, Ordering::Relaxed);
     entry.counter_bytes().store(record.counter_bytes, Ordering::Relaxed);
+    entry.patches().store(record.patches, Ordering::Relaxed);
+    entry.patch_count().store(record.patch_count, Ordering::Relaxed);
     true
 }
 

@@ -19,6 +19,7 @@ use crate::session::message::Request;
 use crate::session::report::{calls_and_samples, commands};
 use crate::store::output::Written;
 use crate::store::region::file::RegionFile;
+use crate::target::grip::Known;
 use crate::target::threads::stopped::Pause;
 
 /// The suffix of the copy of a region file that is made for a dump.
@@ -168,8 +169,9 @@ impl Family<'_> {
         if member.is_paused {
             bail!("process {pid} is already paused; --resume continues counting");
         }
-        let folder = self.folder.as_ref().map(|folder| folder.private());
-        let still = member.grip.pause(folder, profilee.planned)?;
+        let files = self.folder.as_ref().map(|folder| (folder.private(), member.name.as_str()));
+        let known = Known { files, planned: profilee.planned, libraries: &self.libraries };
+        let still = member.grip.pause(&known)?;
         if let Some(sampling) = sampling {
             sampling.settle();
             sampling.pause(index, true);
@@ -184,8 +186,9 @@ impl Family<'_> {
         if !member.is_paused {
             bail!("process {pid} is not paused");
         }
-        let folder = self.folder.as_ref().map(|folder| folder.private());
-        let still = member.grip.resume(folder, profilee.planned)?;
+        let files = self.folder.as_ref().map(|folder| (folder.private(), member.name.as_str()));
+        let known = Known { files, planned: profilee.planned, libraries: &self.libraries };
+        let still = member.grip.resume(&known)?;
         if let Some(sampling) = sampling {
             sampling.settle();
             sampling.pause(index, false);

@@ -135,7 +135,8 @@ pub(crate) fn profile<T: Target>(
         }
     }
     let follows = family.follows();
-    let readying = Readying { folder: family.folder.as_ref(), planned, follows, voice };
+    let libraries = &family.libraries;
+    let readying = Readying { folder: family.folder.as_ref(), planned, libraries, follows, voice };
     match target.make_ready(&readying) {
         Ok(grip) => family.hold_first(grip),
         Err(error) => {

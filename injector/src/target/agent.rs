@@ -4,6 +4,7 @@
 //! A process and a plan enter; an [`attachment::Attachment`] leaves. It holds everything that is needed to
 //! undo the changes, also by another gprofinject. This layer does not know what the agent counts.
 
+mod arenas;
 pub(crate) mod attachment;
 mod callers;
 mod detours;
@@ -13,6 +14,7 @@ mod frames;
 mod handover;
 mod image;
 mod leave;
+pub(crate) mod modules;
 mod order;
 mod orders;
 mod overwritten;

@@ -10,6 +10,7 @@ use crate::os::child::Ending;
 use crate::os::failure::Failure;
 use crate::os::say::Voice;
 use crate::os::signals::Arrived;
+use crate::program::library::Libraries;
 use crate::program::planned::Planned;
 use crate::sampling::perf::Scope;
 use crate::store::run_folder::RunFolder;
@@ -20,6 +21,8 @@ pub(crate) struct Readying<'r> {
     /// The run folder, if the process gets the agent.
     pub(crate) folder: Option<&'r RunFolder>,
     pub(crate) planned: &'r Planned<'static, 'static>,
+    /// The libraries of the run.
+    pub(crate) libraries: &'r Libraries,
     /// Whether children are followed.
     pub(crate) follows: bool,
     pub(crate) voice: Voice,

@@ -4,16 +4,28 @@
 use anyhow::{Result, anyhow};
 
 use crate::os::sys;
+use crate::program::library::Libraries;
 use crate::program::planned::Planned;
 use crate::store::private_folder::PrivateFolder;
 use crate::store::region::file::RegionFile;
 use crate::store::region::layout::Layout;
 use crate::target::agent::attachment::Attachment;
+use crate::target::agent::modules::Plans;
 use crate::target::process::Process;
 use crate::target::threads::helper;
 use crate::target::threads::stopped::Pause;
 use crate::target::threads::stopped::Stopped;
 use crate::target::threads::tracer;
+
+/// What the injector knows of the program on which it has a hold.
+#[derive(Clone, Copy)]
+pub(crate) struct Known<'k> {
+    /// The run folder, if there is an agent, and the name of the program's files there.
+    pub(crate) files: Option<(&'k PrivateFolder, &'k str)>,
+    pub(crate) planned: &'k Planned<'static, 'static>,
+    /// The libraries of the run.
+    pub(crate) libraries: &'k Libraries,
+}
 
 /// A hold on one program in one process. gprofinject has started the process with the agent or has attached
 /// to it.
@@ -35,13 +47,13 @@ impl Grip {
     }
 
     /// Returns the agent in the process, or `None` if nothing is hooked there.
-    fn open(&mut self, folder: Option<&PrivateFolder>, planned: &Planned) -> Result<Option<&mut Attachment>> {
+    fn open(&mut self, known: &Known) -> Result<Option<&mut Attachment>> {
         if self.attached.is_none() {
-            let (Some(folder), Some(plan)) = (folder, &planned.plan) else { return Ok(None) };
-            if plan.records.is_empty() {
+            let (Some(files), Some(plan)) = (known.files, &known.planned.plan) else { return Ok(None) };
+            if plan.records.is_empty() && known.planned.libraries.is_none() {
                 return Ok(None);
             }
-            self.attached = Some(Attachment::started(&Process::open(self.pid)?, plan, folder)?);
+            self.attached = Some(Attachment::started(&Process::open(self.pid)?, plan, files)?);
         }
         Ok(self.attached.as_mut())
     }
@@ -51,12 +63,8 @@ impl Grip {
     ///
     /// # Errors
     /// The process cannot be stopped or written to.
-    pub(crate) fn pause(
-        &mut self,
-        folder: Option<&PrivateFolder>,
-        planned: &Planned,
-    ) -> Result<Option<Pause>> {
-        let Some(attached) = self.open(folder, planned)? else { return Ok(None) };
+    pub(crate) fn pause(&mut self, known: &Known) -> Result<Option<Pause>> {
+        let Some(attached) = self.open(known)? else { return Ok(None) };
         attached.pause().map(Some)
     }
 
@@ -64,14 +72,10 @@ impl Grip {
     ///
     /// # Errors
     /// The process cannot be stopped or written to.
-    pub(crate) fn resume(
-        &mut self,
-        folder: Option<&PrivateFolder>,
-        planned: &Planned,
-    ) -> Result<Option<Pause>> {
-        let Some(attached) = self.open(folder, planned)? else { return Ok(None) };
-        let moved = attached.moved(planned);
-        attached.resume(&moved).map(Some)
+    pub(crate) fn resume(&mut self, known: &Known) -> Result<Option<Pause>> {
+        let Some(attached) = self.open(known)? else { return Ok(None) };
+        let plans = Plans { program: known.planned.plan.as_ref(), libraries: known.libraries };
+        attached.resume(plans).map(Some)
     }
 
     /// Copies the program's counters to the file `made` in the run folder while its threads stand still. If

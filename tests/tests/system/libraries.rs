@@ -122,7 +122,7 @@ fn same(place: &Place, options: &[&str], args: &[&str]) -> Outcome {
 }
 
 /// The calls of the whole process, by the names of caller and called function without their modules.
-fn whole(place: &Place) -> BTreeMap<(String, String), u64> {
+pub(crate) fn whole(place: &Place) -> BTreeMap<(String, String), u64> {
     let program = Program::read(&place.path("gmon.syms")).unwrap();
     let profile = gprofdata::read(&place.path("gmon.whole")).unwrap();
     let name = |address| {
@@ -142,7 +142,7 @@ fn own(place: &Place) -> BTreeMap<(u64, u64), u64> {
 }
 
 /// Checks some calls, by name.
-fn has(calls: &BTreeMap<(String, String), u64>, expected: &[(&str, &str, u64)], what: &str) {
+pub(crate) fn has(calls: &BTreeMap<(String, String), u64>, expected: &[(&str, &str, u64)], what: &str) {
     for &(from, to, count) in expected {
         let found = calls.get(&(from.to_owned(), to.to_owned())).copied().unwrap_or(0);
         assert_eq!(found, count, "{what}: {from} -> {to}: {calls:#?}");

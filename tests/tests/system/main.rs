@@ -50,6 +50,7 @@ modules! {
     layers
     libraries
     library_blocks
+    library_control
     many_libraries
     limits
     outputs

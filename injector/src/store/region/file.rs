@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::time::SystemTime;
 
+use gprofinject_abi::region::{LOADS_MAX, Load, LoadRecord, RegionHeader};
 use zerocopy::IntoBytes;
 
 use crate::os::sys;
@@ -51,6 +52,28 @@ impl RegionFile {
     /// The file cannot be opened or read.
     pub(crate) fn report(&self) -> io::Result<AgentReport> {
         Ok(AgentReport::of(&read_value(&self.file()?, 0)?))
+    }
+
+    /// Reads the table of libraries that the process has prepared or hooked, before the layout is known. The process
+    /// can have written any numbers there.
+    ///
+    /// # Errors
+    /// The file cannot be opened or read.
+    pub(crate) fn libraries(&self) -> io::Result<Vec<LoadRecord>> {
+        let file = self.file()?;
+        let offset = read_value::<RegionHeader>(&file, 0)?.orders.loads_offset;
+        let mut records = Vec::new();
+        for index in (0..LOADS_MAX as u64).filter(|_| offset != 0) {
+            let at = offset.saturating_add(index * size_of::<LoadRecord>() as u64);
+            let record: LoadRecord = read_value(&file, at)?;
+            if record == LoadRecord::default() {
+                break;
+            }
+            if record.state.get() == Some(Load::Hooked) {
+                records.push(record);
+            }
+        }
+        Ok(records)
     }
 
     /// Whether a process still counts in the file; `None` if the kernel cannot tell.

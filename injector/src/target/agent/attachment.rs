@@ -14,14 +14,15 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
+use gprofinject_abi::REGION_SUFFIX;
 use gprofinject_abi::attach::{Command, Order};
 use gprofinject_abi::plan::ThreadWords;
 use gprofinject_plan::Plan;
 use serde::{Deserialize, Serialize};
 use zerocopy::IntoBytes;
 
-use crate::program::planned::Planned;
 use crate::store::private_folder::PrivateFolder;
+use crate::target::agent::arenas::Arenas;
 use crate::target::agent::overwritten::Patch;
 use crate::target::agent::room::find_syscall;
 use crate::target::process::{Process, refusal};
@@ -39,10 +40,6 @@ const LONG_STAND: Duration = Duration::from_millis(40);
 /// [`LONGEST_INTERVAL`].
 const FIRST_INTERVAL: Duration = Duration::from_millis(2);
 const LONGEST_INTERVAL: Duration = Duration::from_millis(100);
-
-/// Returns the place of an overwritten instruction's copy, or `None` if the instruction has no copy. All
-/// addresses are runtime addresses.
-pub(super) type Moved<'a> = dyn Fn(u64) -> Option<u64> + Sync + 'a;
 
 /// The result of one try with stopped threads.
 pub(super) enum Step<T> {
@@ -63,15 +60,17 @@ pub(crate) struct Attachment {
     pub(super) auxiliary: Vec<[u64; 2]>,
     /// The address of a `syscall` instruction in the process.
     pub(super) instruction: u64,
-    /// The runtime addresses of the thunks, also before they are mapped.
-    pub(super) arena: Range<u64>,
-    /// The addresses at which no thread may stand while patches are written or removed.
+    /// Where the thunks are.
+    pub(super) arenas: Arenas,
+    /// The addresses in the program at which no thread may stand while patches are written or removed.
     pub(super) patches: Vec<Patch>,
     /// The address and size of each function of an unwinder that is part of the program. An exception in
     /// flight relies on the frames of these functions.
     pub(super) unwinder: Vec<(u64, u64)>,
     /// The run folder's path as the process's mappings show it.
     pub(super) folder: String,
+    /// The name of the process's region file in the run folder.
+    pub(super) region: String,
     pub(super) stage: Stage,
     /// The run folder itself; `None` if this record was read from one and must not be written back.
     #[serde(skip)]
@@ -159,15 +158,15 @@ impl Detoured {
 }
 
 impl Attachment {
-    /// Returns the record of a process that has nothing of the agent. `code` is the code of the C library,
-    /// whose address is `libc`.
+    /// Returns the record of a process that has nothing of the agent, and whose files in the folder have that name.
+    /// `code` is the code of the C library, whose address is `libc`.
     ///
     /// # Errors
     /// The C library contains no `syscall` instruction.
     pub(super) fn outside(
         process: &Process,
         plan: &Plan,
-        folder: &PrivateFolder,
+        (folder, name): (&PrivateFolder, &str),
         code: &[u8],
         libc: u64,
     ) -> Result<Attachment> {
@@ -178,10 +177,11 @@ impl Attachment {
             started: process.started,
             auxiliary: process.auxiliary.clone(),
             instruction: libc + find_syscall(code).context("the C library makes no system calls")?,
-            arena: arena..arena + plan.arena_len,
+            arenas: Arenas { program: arena..arena + plan.arena_len, ..Arenas::default() },
             patches: Patch::all(plan, bias),
             unwinder: Vec::new(),
             folder: folder.path().to_string_lossy().into_owned(),
+            region: format!("{name}{REGION_SUFFIX}"),
             stage: Stage::Outside,
             home: Some(folder.clone()),
             is_inherited: false,
@@ -259,14 +259,6 @@ impl Attachment {
             0 => Ok(()),
             errno => Err(Error::from_raw_os_error(errno as i32)),
         }
-    }
-
-    /// Returns a function from the runtime address of an overwritten instruction to that of its copy.
-    pub(crate) fn moved<'p>(&self, planned: &'p Planned) -> impl Fn(u64) -> Option<u64> + use<'p> {
-        let plan = planned.plan.as_ref();
-        let start = self.arena.start;
-        let bias = plan.map_or(0, |plan| start.wrapping_sub(plan.arena));
-        move |at| Some(start + u64::from(plan?.moved(at.wrapping_sub(bias))?))
     }
 
     /// Stops all threads of the process.

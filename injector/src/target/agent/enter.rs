@@ -32,11 +32,15 @@ const ORDER: u64 = (size_of::<Order>() as u64).next_multiple_of(PAGE);
 
 impl Attachment {
     /// Returns the agent in a process that gprofinject has started with it, after a stack for orders has been
-    /// mapped there.
+    /// mapped there. `name` is the name of the process's files in the folder.
     ///
     /// # Errors
     /// The process cannot be stopped, or has executed another program.
-    pub(crate) fn started(process: &Process, plan: &Plan, folder: &PrivateFolder) -> Result<Attachment> {
+    pub(crate) fn started(
+        process: &Process,
+        plan: &Plan,
+        (folder, name): (&PrivateFolder, &str),
+    ) -> Result<Attachment> {
         let pid = process.pid;
         let memory = Memory::open(pid).map_err(|error| anyhow!(refusal(pid, &error)))?;
         let mappings = process.mappings()?;
@@ -49,7 +53,7 @@ impl Attachment {
         let libc = libc_code(&mappings).context("the process does not use glibc")?;
         let code = memory.bytes(libc.lo, code_len(libc))?;
         let entry = base + agent.function(CONTROL).context("the agent library is damaged")?;
-        let mut attachment = Attachment::outside(process, plan, folder, &code, libc.lo)?;
+        let mut attachment = Attachment::outside(process, plan, (folder, name), &code, libc.lo)?;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let arguments = [0, ORDER + STACK, protection as u64, flags as u64, u64::MAX, 0];
@@ -112,7 +116,7 @@ impl Attachment {
         let bias = process.program_headers().wrapping_sub(plan.phdr());
         let unwinder = unwinder(planned, bias);
         let mut attachment =
-            Attachment { unwinder, ..Attachment::outside(process, plan, folder, &code, libc.lo)? };
+            Attachment { unwinder, ..Attachment::outside(process, plan, (folder, name), &code, libc.lo)? };
         let get_gr = get_gr(planned, plan, bias);
         let near = libc.lo;
         let is_first = attachment.order(|attachment, client| {

@@ -9,6 +9,7 @@ use std::os::unix::fs::FileExt;
 use gprofinject_abi::plan::{Cell, WINDOW};
 
 use crate::os::proc;
+use crate::target::agent::arenas::Arenas;
 use crate::target::threads::deadline;
 use crate::target::threads::memory::Memory;
 
@@ -55,7 +56,7 @@ pub(crate) fn replaced(memory: &Memory, shadows: u64, cfa: u64) -> Option<u64> {
 ///
 /// # Errors
 /// The process's memory cannot be accessed, or the order's time is over.
-pub(crate) fn put_back(pid: i32, memory: &Memory, shadows: u64, arena: &Range<u64>) -> io::Result<usize> {
+pub(crate) fn put_back(pid: i32, memory: &Memory, shadows: u64, arenas: &Arenas) -> io::Result<usize> {
     let mut frames = Vec::new();
     let pages = Pages::of(pid)?;
     for page in pages.present(shadows..shadows + TABLE)? {
@@ -67,7 +68,7 @@ pub(crate) fn put_back(pid: i32, memory: &Memory, shadows: u64, arena: &Range<u6
             for cells in runs(&pages.present(shadow..shadow.saturating_add(2 * WINDOW))?) {
                 deadline::check()?;
                 let first = window + (cells.start - shadow) / 2;
-                find(memory, &cells, first, arena, &mut frames)?;
+                find(memory, &cells, first, arenas, &mut frames)?;
             }
         }
     }
@@ -94,7 +95,7 @@ fn find(
     memory: &Memory,
     cells: &Range<u64>,
     first: u64,
-    arena: &Range<u64>,
+    arenas: &Arenas,
     frames: &mut Vec<(u64, u64)>,
 ) -> io::Result<()> {
     let count = (cells.end - cells.start) / CELL;
@@ -104,16 +105,16 @@ fn find(
         if half == cells.start {
             return Ok(());
         }
-        find(memory, &(cells.start..half), first, arena, frames)?;
-        return find(memory, &(half..cells.end), first + (half - cells.start) / 2, arena, frames);
+        find(memory, &(cells.start..half), first, arenas, frames)?;
+        return find(memory, &(half..cells.end), first + (half - cells.start) / 2, arenas, frames);
     };
-    if !slots.iter().any(|slot| arena.contains(slot)) {
+    if !slots.iter().any(|slot| arenas.contains(*slot)) {
         return Ok(());
     }
     let cells: Vec<Cell> = memory.records(cells.start, count as usize)?;
     for ((cell, slot), cfa) in cells.into_iter().zip(slots).zip((first..).step_by(8)) {
         let address = cell.return_address;
-        if address != 0 && address != cfa - 8 && arena.contains(&slot) {
+        if address != 0 && address != cfa - 8 && arenas.contains(slot) {
             frames.push((cfa - 8, address));
         }
     }

@@ -133,7 +133,7 @@ impl Attachment {
         self.command(stopped, memory, Command::Leave)?;
         // No thread is inside a thunk now, which would rely on the frame's cell.
         if let Some(shadows) = self.guest().and_then(|guest| guest.shadows) {
-            frames::put_back(self.pid, memory, shadows, &self.arena)?;
+            frames::put_back(self.pid, memory, shadows, &self.arenas)?;
         }
         // Unwinders needed the detours as long as return addresses were replaced.
         for detoured in self.detours().iter().filter(|d| d.stands(memory, &d.after)) {
@@ -208,7 +208,7 @@ impl Attachment {
     }
 
     fn is_ours(&self, address: u64) -> bool {
-        self.arena.contains(&address) || self.image().is_some_and(|image| image.memory.contains(&address))
+        self.arenas.contains(address) || self.image().is_some_and(|image| image.memory.contains(&address))
     }
 
     /// Whether a thread runs the agent's code or will return to it, or has an exception in flight. In the
@@ -241,7 +241,7 @@ impl Attachment {
         };
         let shadows = self.guest().and_then(|guest| guest.shadows);
         let replaced = |cfa, slot| {
-            let shadows = shadows.filter(|_| self.arena.contains(&slot))?;
+            let shadows = shadows.filter(|_| self.arenas.contains(slot))?;
             frames::replaced(memory, shadows, cfa)
         };
         // Functions that are called by an unwinder which is part of the program are hooked as well.
@@ -253,7 +253,7 @@ impl Attachment {
         let mut ranges = vec![image.code.clone(), library.clone(), libc.clone()];
         if !own.is_empty() {
             ranges.extend(own.iter().map(|&(function, size)| function..function + size));
-            ranges.push(self.arena.clone());
+            ranges.extend([self.arenas.program.clone(), self.arenas.libraries.clone()]);
         }
         let suspicious = stacks::find(memory, thread, mappings, &ranges, |at, word| {
             calls_out(word) || is_unwinder(word) || is_restorer(word) || calls_hooked(at, word)
@@ -262,7 +262,7 @@ impl Attachment {
             return false;
         }
         // The words may be remains of calls that have returned.
-        let ours = |at| image.memory.contains(&at) || self.arena.contains(&at) || is_unwinder(at);
+        let ours = |at| image.memory.contains(&at) || self.arenas.contains(at) || is_unwinder(at);
         Callers { memory, pid: self.pid, mappings, files }.any(thread, ours, replaced).unwrap_or(true)
     }
 

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::ops::Range;
 
+use gprofinject_abi::plan as abi;
 use gprofinject_plan::Plan;
 use serde::{Deserialize, Serialize};
 
@@ -28,6 +29,14 @@ impl Patch {
         patches.filter(|patch| !patch.addresses.is_empty()).collect()
     }
 
+    /// Returns the addresses of a patch that is in a library's text. It is not known whether its first address is the
+    /// start of a function, so that address is among them. Returns `None` if the patch is not inside the text.
+    pub(super) fn of_library(patch: &abi::Patch, text: &Range<u64>) -> Option<Patch> {
+        let end = patch.address.checked_add(patch.len.into())?;
+        let is_inside = patch.address >= text.start && end <= text.end && patch.len > 0;
+        is_inside.then_some(Patch { addresses: patch.address..end, cave: true })
+    }
+
     /// The addresses, from the first to the last one.
     pub(super) fn addresses(&self) -> &Range<u64> {
         &self.addresses
@@ -37,16 +46,20 @@ impl Patch {
 /// The addresses inside all patches, in a form for fast look-ups: while the threads stand still, every word
 /// on their stacks is looked up.
 pub(super) struct Overwritten {
+    /// The program's addresses, from the first to the last one.
     extent: Range<u64>,
-    /// One bit for each address.
+    /// One bit for each of these addresses.
     bits: Vec<u64>,
     /// The addresses of the first bytes of caves.
     caves: HashSet<u64>,
+    /// The patches of libraries, sorted by their addresses. They may be far from each other.
+    libraries: Vec<Patch>,
 }
 
 impl Overwritten {
-    /// Makes the table for patches that are sorted by address.
-    pub(super) fn new(patched: &[Patch]) -> Overwritten {
+    /// Makes the table for the program's patches, which are sorted by address, and those of libraries.
+    pub(super) fn new(patched: &[Patch], mut libraries: Vec<Patch>) -> Overwritten {
+        libraries.sort_unstable_by_key(|patch| patch.addresses.start);
         let ends = patched.first().zip(patched.last());
         let extent = ends.map_or(0..0, |(first, last)| first.addresses.start..last.addresses.end);
         let mut bits = vec![0; ((extent.end - extent.start) / 64 + 1) as usize];
@@ -54,19 +67,29 @@ impl Overwritten {
             let n = at - extent.start;
             bits[(n / 64) as usize] |= 1 << (n % 64);
         }
-        let caves = patched.iter().filter(|patch| patch.cave).map(|patch| patch.addresses.start).collect();
-        Overwritten { extent, bits, caves }
+        let caves = patched.iter().chain(&libraries).filter(|patch| patch.cave);
+        let caves = caves.map(|patch| patch.addresses.start).collect();
+        Overwritten { extent, bits, caves, libraries }
     }
 
     /// Whether an address is inside a patch.
     pub(super) fn contains(&self, at: u64) -> bool {
         let n = at.wrapping_sub(self.extent.start);
-        self.bits.get((n / 64) as usize).is_some_and(|bits| bits >> (n % 64) & 1 != 0)
+        if let Some(bits) = self.bits.get((n / 64) as usize)
+            && bits >> (n % 64) & 1 != 0
+        {
+            return true;
+        }
+        let after = self.libraries.partition_point(|patch| patch.addresses.start <= at);
+        let patch = after.checked_sub(1).and_then(|n| self.libraries.get(n));
+        patch.is_some_and(|patch| patch.addresses.contains(&at))
     }
 
-    /// The range from the first address to the last one.
-    pub(super) fn extent(&self) -> &Range<u64> {
-        &self.extent
+    /// Ranges that contain all addresses, from the first one of each range to the last one.
+    pub(super) fn extents(&self) -> [Range<u64>; 2] {
+        let ends = self.libraries.first().zip(self.libraries.last());
+        let libraries = ends.map_or(0..0, |(first, last)| first.addresses.start..last.addresses.end);
+        [self.extent.clone(), libraries]
     }
 
     /// Whether a word on a stack may be a return address inside a patch. The first address of a cave is not
@@ -85,12 +108,16 @@ mod tests {
         let patch = |addresses, cave| Patch { addresses, cave };
         let patches =
             [patch(0x1006..0x100a, false), patch(0x100f..0x1012, false), patch(0x4000..0x4010, true)];
-        let overwritten = Overwritten::new(&patches);
+        let library = [patch(0x9001..0x9005, false), patch(0x8001..0x8003, false)];
+        let overwritten = Overwritten::new(&patches, library.to_vec());
+        assert_eq!(overwritten.extents(), [0x1006..0x4010, 0x8001..0x9005]);
+        let found_in_library: Vec<u64> = (0x7000..0xa000).filter(|&at| overwritten.contains(at)).collect();
+        assert_eq!(found_in_library, (0x8001..0x8003).chain(0x9001..0x9005).collect::<Vec<u64>>());
         let found: Vec<u64> = (0xff0..0x4100).filter(|&at| overwritten.contains(at)).collect();
         let expected = (0x1006..0x100a).chain(0x100f..0x1012).chain(0x4000..0x4010);
         assert_eq!(found, expected.collect::<Vec<u64>>());
         assert!(![0, 0xfff, u64::MAX].iter().any(|&at| overwritten.contains(at)));
-        assert!(!Overwritten::new(&[]).contains(0));
+        assert!(!Overwritten::new(&[], Vec::new()).contains(0));
         // A call that does not return may precede a cave.
         assert_eq!(
             [0x1006, 0x4000, 0x4001].map(|word| overwritten.is_returned_to(word)),

@@ -1,5 +1,6 @@
 //! The patches: writes them, removes them, and writes them again.
 
+use std::io;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -7,8 +8,8 @@ use gprofinject_abi::attach::{Command, Order, WORDS};
 use zerocopy::IntoBytes;
 
 use crate::os::{proc, sys};
-use crate::target::agent::attachment::{Attachment, Moved, Stage, Step};
-use crate::target::agent::overwritten::Overwritten;
+use crate::target::agent::attachment::{Attachment, Stage, Step};
+use crate::target::agent::modules::Plans;
 use crate::target::agent::room::libc_code;
 use crate::target::threads::deadline;
 use crate::target::threads::memory::Memory;
@@ -20,26 +21,27 @@ use crate::target::threads::tracer::Tracer;
 const PATIENCE: Duration = Duration::from_secs(3);
 
 impl Attachment {
-    /// Writes the patches, with all threads stopped for as short a time as possible. `moved` returns the
-    /// place of an overwritten instruction's copy. Returns the time for which the threads stood still.
+    /// Writes the patches, with all threads stopped for as short a time as possible. Returns the time for which
+    /// the threads stood still.
     ///
     /// # Errors
     /// The threads cannot be stopped in places that allow it, or the process cannot be written to.
-    pub(crate) fn arm(&mut self, moved: &Moved<'_>) -> Result<Pause> {
+    pub(crate) fn arm(&mut self, plans: Plans<'_>) -> Result<Pause> {
         self.order(|attachment, _| {
             attachment
-                .with_retries(PATIENCE, |attachment, tracer, until| attachment.arm_now(moved, tracer, until))
+                .with_retries(PATIENCE, |attachment, tracer, until| attachment.arm_now(plans, tracer, until))
         })
     }
 
-    fn arm_now(&mut self, moved: &Moved<'_>, tracer: &Tracer, until: Instant) -> Result<Step<Pause>> {
+    fn arm_now(&mut self, plans: Plans<'_>, tracer: &Tracer, until: Instant) -> Result<Step<Pause>> {
         let memory = Memory::open(self.pid)?;
         let mappings = proc::mappings(self.pid)?;
         let libc = libc_code(&mappings).context("the process executes another program now")?;
         let libc = libc.lo..libc.hi;
-        let way = (moved, &Overwritten::new(&self.patches));
+        let modules = self.planned_modules(plans)?;
         let mut stopped = self.all(tracer)?;
-        if let Step::Later(error) = self.make_room(&mut stopped, &memory, &mappings, &libc, way, until)? {
+        let room = self.make_room(&mut stopped, &memory, &mappings, &libc, &modules, until)?;
+        if let Step::Later(error) = room {
             return Ok(Step::Later(error));
         }
         let (Stage::Prepared(guest) | Stage::Armed(guest) | Stage::Paused(guest)) = &mut self.stage else {
@@ -70,23 +72,27 @@ impl Attachment {
     ///
     /// # Errors
     /// As for [`Attachment::arm`].
-    pub(crate) fn resume(&mut self, moved: &Moved<'_>) -> Result<Pause> {
-        self.order(|attachment, _| attachment.resume_running(moved))
+    pub(crate) fn resume(&mut self, plans: Plans<'_>) -> Result<Pause> {
+        self.order(|attachment, _| attachment.resume_running(plans))
     }
 
-    fn resume_running(&mut self, moved: &Moved<'_>) -> Result<Pause> {
+    fn resume_running(&mut self, plans: Plans<'_>) -> Result<Pause> {
         self.with_retries(PATIENCE, |attachment, tracer, until| {
             let memory = Memory::open(attachment.pid)?;
             let mappings = proc::mappings(attachment.pid)?;
-            let way = (moved, &Overwritten::new(&attachment.patches));
+            let modules = attachment.planned_modules(plans)?;
             let mut stopped = attachment.all(tracer)?;
-            let room = attachment.make_room(&mut stopped, &memory, &mappings, &(0..0), way, until)?;
+            let room = attachment.make_room(&mut stopped, &memory, &mappings, &(0..0), &modules, until)?;
             if let Step::Later(error) = room {
                 return Ok(Step::Later(error));
             }
-            attachment
-                .command(&mut stopped, &memory, Command::Resume)
-                .map_err(|error| anyhow!("the patches could not be written: {}", sys::reason(&error)))?;
+            if !modules.are_those_of(attachment)? {
+                return Ok(Step::Later(loads()));
+            }
+            if let Err(error) = attachment.command(&mut stopped, &memory, Command::Resume) {
+                let what = "the patches could not be written";
+                return refused(what, &error).map(Step::Later);
+            }
             attachment.set_paused(false);
             Ok(Step::Done(stopped.pause()))
         })
@@ -122,12 +128,13 @@ impl Attachment {
         if self.is_paused() {
             return Ok(Step::Done(()));
         }
+        let modules = self.patched_modules(memory)?;
         // A thread may be inside a patch: in a sled, in a cave, or at a call in its place.
         let mut mappings = proc::mappings(self.pid)?;
         loop {
             for thread in stopped.threads.iter_mut().filter(|thread| thread.fresh) {
                 deadline::check()?;
-                thread.fresh = self.is_in_patch(thread, memory, &mappings);
+                thread.fresh = self.is_in_patch(thread, memory, &mappings, &modules.overwritten);
             }
             let is_busy = |thread: &Thread| thread.fresh;
             if !stopped.threads.iter().any(is_busy) {
@@ -138,9 +145,28 @@ impl Attachment {
             }
             mappings = proc::mappings(self.pid)?;
         }
-        self.command(stopped, memory, Command::Pause)
-            .map_err(|error| anyhow!("the patches could not be removed: {}", sys::reason(&error)))?;
+        if !modules.are_those_of(self)? {
+            return Ok(Step::Later(loads()));
+        }
+        if let Err(error) = self.command(stopped, memory, Command::Pause) {
+            return refused("the patches could not be removed", &error).map(Step::Later);
+        }
         self.set_paused(true);
         Ok(Step::Done(()))
+    }
+}
+
+fn loads() -> anyhow::Error {
+    anyhow!("a thread loads or unloads a library just now; try again")
+}
+
+/// Returns the reason if the agent has refused an order only because of what the threads do now.
+///
+/// # Errors
+/// There is another reason.
+fn refused(what: &str, error: &io::Error) -> Result<anyhow::Error> {
+    match error.raw_os_error() {
+        Some(libc::EAGAIN) => Ok(loads()),
+        _ => Err(anyhow!("{what}: {}", sys::reason(error))),
     }
 }

@@ -9,9 +9,11 @@ use std::io;
 use std::ops::Range;
 
 use anyhow::{Context, Result, bail};
+use gprofinject_abi::REGION_SUFFIX;
 use gprofinject_abi::attach::DETOURS_MAX;
 
 use crate::store::private_folder::PrivateFolder;
+use crate::target::agent::arenas::Arenas;
 use crate::target::agent::attachment::{Attachment, Detoured, Guest, Image, Stage};
 
 const FILE: &str = "attached.json";
@@ -61,7 +63,9 @@ impl Attachment {
     fn check(&self) -> Result<()> {
         demand(self.pid > 0, "process number")?;
         demand(is_address(self.instruction), "an address")?;
-        demand(fits(&self.arena, CODE_MAX), "the thunks' place")?;
+        let Arenas { program, libraries } = &self.arenas;
+        demand(fits(program, CODE_MAX) && fits(libraries, CODE_MAX), "the thunks' place")?;
+        demand(is_region(&self.region), "the name of a file")?;
         demand(self.auxiliary.len() <= AUXILIARY_MAX, "the auxiliary vector")?;
         demand(self.patches.len() <= PATCHES_MAX, "the number of patches")?;
         demand(self.patches.iter().all(|patch| fits(patch.addresses(), PATCH_MAX)), "a patch")?;
@@ -129,6 +133,12 @@ fn is_address(at: u64) -> bool {
     at < TOP
 }
 
+/// Whether a name can be that of a region file: it has no folder.
+fn is_region(name: &str) -> bool {
+    let name = name.strip_suffix(REGION_SUFFIX).unwrap_or_default();
+    !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-".contains(&byte))
+}
+
 #[cfg(test)]
 mod tests {
     use std::path::Path;
@@ -150,9 +160,9 @@ mod tests {
     fn record(stage: serde_json::Value) -> serde_json::Value {
         serde_json::json!({
             "pid": 7, "started": 1, "auxiliary": [[3, 64]], "instruction": 9,
-            "arena": {"start": 65536, "end": 131072},
+            "arenas": {"program": {"start": 65536, "end": 131072}, "libraries": {"start": 0, "end": 0}},
             "patches": [{"addresses": {"start": 10, "end": 15}, "cave": false}], "unwinder": [[5, 6]],
-            "folder": "/elsewhere", "stage": stage
+            "folder": "/elsewhere", "region": "0.region", "stage": stage
         })
     }
 
@@ -197,7 +207,11 @@ mod tests {
         let patch = |start: u64, end: u64| serde_json::json!({"addresses": range(start, end), "cave": true});
         for (field, value) in [
             ("/pid", serde_json::json!(-1)),
-            ("/arena", range(0, CODE_MAX + 1)),
+            ("/arenas/program", range(0, CODE_MAX + 1)),
+            ("/arenas/libraries", range(0, CODE_MAX + 1)),
+            ("/region", serde_json::json!("../0.region")),
+            ("/region", serde_json::json!(".region")),
+            ("/region", serde_json::json!("0.plan")),
             ("/instruction", serde_json::json!(TOP)),
             ("/patches", serde_json::json!([patch(0, 65)])),
             ("/patches", serde_json::json!([patch(10, 11), patch(5, 6)])),

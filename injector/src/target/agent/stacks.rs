@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use crate::os::proc::Mapping;
+use crate::target::agent::arenas::Arenas;
 use crate::target::threads::memory::Memory;
 use crate::target::threads::thread::Thread;
 
@@ -57,8 +58,8 @@ pub(crate) fn find(
 }
 
 /// Whether the word at an address is where a signal handler returns to the interrupted code. A hooked handler
-/// returns through `arena` first.
-pub(crate) fn is_interrupted(memory: &Memory, at: u64, arena: &Range<u64>) -> bool {
+/// returns through one of the `arenas` first.
+pub(crate) fn is_interrupted(memory: &Memory, at: u64, arenas: &Arenas) -> bool {
     /// The offset of the saved instruction pointer in struct rt_sigframe: the handler's return address, the
     /// head of struct ucontext, and sixteen registers.
     const RIP: u64 = 8 + 40 + 16 * 8;
@@ -68,7 +69,7 @@ pub(crate) fn is_interrupted(memory: &Memory, at: u64, arena: &Range<u64>) -> bo
     memory.word(at + CS).is_ok_and(|word| word & 0xffff == USER)
         && memory
             .word(at.wrapping_sub(RIP))
-            .is_ok_and(|handler| arena.contains(&handler) || is_restorer(memory, handler))
+            .is_ok_and(|handler| arenas.contains(handler) || is_restorer(memory, handler))
 }
 
 /// Whether the code at an address is what signal handlers return to.
@@ -79,9 +80,9 @@ pub(crate) fn is_restorer(memory: &Memory, at: u64) -> bool {
 /// Whether a word that was found on a stack at `at` can be an address at which the thread continues: it
 /// follows a call instruction, or is where a signal has interrupted the thread. Otherwise it is an ordinary
 /// number, because the text of a program that is not position-independent has small addresses.
-pub(crate) fn may_go_on_at(memory: &Memory, at: u64, word: u64, arena: &Range<u64>) -> bool {
+pub(crate) fn may_go_on_at(memory: &Memory, at: u64, word: u64, arenas: &Arenas) -> bool {
     let before = memory.bytes(word - LONGEST_CALL as u64, LONGEST_CALL);
-    before.is_ok_and(|code| ends_with_call(&code)) || is_interrupted(memory, at, arena)
+    before.is_ok_and(|code| ends_with_call(&code)) || is_interrupted(memory, at, arenas)
 }
 
 const LONGEST_CALL: usize = 7;

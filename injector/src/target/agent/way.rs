@@ -6,7 +6,8 @@ use std::time::Instant;
 use anyhow::{Result, anyhow};
 
 use crate::os::proc::Mapping;
-use crate::target::agent::attachment::{Attachment, Moved, Step};
+use crate::target::agent::attachment::{Attachment, Step};
+use crate::target::agent::modules::Modules;
 use crate::target::agent::overwritten::Overwritten;
 use crate::target::agent::stacks;
 use crate::target::threads::deadline;
@@ -22,12 +23,12 @@ impl Attachment {
         memory: &Memory,
         mappings: &[Mapping],
         libc: &Range<u64>,
-        (moved, overwritten): (&Moved<'_>, &Overwritten),
+        modules: &Modules<'_>,
         until: Instant,
     ) -> Result<Step<()>> {
         loop {
             let late = Instant::now() > until;
-            let busy = self.move_away(stopped, memory, mappings, libc, (moved, overwritten));
+            let busy = self.move_away(stopped, memory, mappings, libc, modules);
             match busy.first() {
                 None => return Ok(Step::Done(())),
                 Some(&(tid, at)) if late => return Ok(Step::Later(stays(tid, at))),
@@ -49,8 +50,9 @@ impl Attachment {
         memory: &Memory,
         mappings: &[Mapping],
         libc: &Range<u64>,
-        (moved, overwritten): (&Moved<'_>, &Overwritten),
+        modules: &Modules<'_>,
     ) -> Vec<(i32, u64)> {
+        let overwritten = &modules.overwritten;
         let mut busy = Vec::new();
         for thread in stopped.threads.iter_mut().filter(|thread| thread.fresh) {
             let at = thread.registers.rip;
@@ -59,13 +61,13 @@ impl Attachment {
             {
                 busy.push((thread.tid, at));
             } else if overwritten.contains(at) {
-                match moved(at) {
+                match modules.moved(at) {
                     Some(copy) => thread.move_to(copy),
                     None => busy.push((thread.tid, at)),
                 }
             }
         }
-        let patched = [overwritten.extent().clone()];
+        let patched = overwritten.extents();
         for thread in stopped.threads.iter_mut().filter(|thread| thread.fresh) {
             if deadline::has_passed() {
                 // A thread that was not examined counts as one in the way, so nothing is changed.
@@ -74,7 +76,7 @@ impl Attachment {
             }
             thread.fresh = false;
             let saved = stacks::find(memory, thread, mappings, &patched, |at, word| {
-                overwritten.is_returned_to(word) && stacks::may_go_on_at(memory, at, word, &self.arena)
+                overwritten.is_returned_to(word) && stacks::may_go_on_at(memory, at, word, &self.arenas)
             });
             busy.extend(saved.map(|word| (thread.tid, word)));
         }
@@ -82,20 +84,18 @@ impl Attachment {
     }
 
     /// Whether a thread stands where something is overwritten, or will when a signal handler returns.
-    pub(super) fn is_in_patch(&self, thread: &Thread, memory: &Memory, mappings: &[Mapping]) -> bool {
-        let ends = self.patches.first().zip(self.patches.last());
-        let extent = ends.map_or(0..0, |(first, last)| first.addresses().start..last.addresses().end);
-        self.is_overwritten(thread.registers.rip)
-            || stacks::find(memory, thread, mappings, &[extent], |at, word| {
-                self.is_overwritten(word) && stacks::is_interrupted(memory, at, &self.arena)
+    pub(super) fn is_in_patch(
+        &self,
+        thread: &Thread,
+        memory: &Memory,
+        mappings: &[Mapping],
+        overwritten: &Overwritten,
+    ) -> bool {
+        overwritten.contains(thread.registers.rip)
+            || stacks::find(memory, thread, mappings, &overwritten.extents(), |at, word| {
+                overwritten.contains(word) && stacks::is_interrupted(memory, at, &self.arenas)
             })
             .is_some()
-    }
-
-    fn is_overwritten(&self, at: u64) -> bool {
-        let after = self.patches.partition_point(|patch| patch.addresses().start <= at);
-        let patch = after.checked_sub(1).and_then(|n| self.patches.get(n));
-        patch.is_some_and(|patch| patch.addresses().contains(&at))
     }
 }
 

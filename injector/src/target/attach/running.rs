@@ -19,6 +19,7 @@ use crate::store::region::layout::AgentState;
 use crate::store::run_folder::FIRST;
 use crate::store::trouble::trouble;
 use crate::target::agent::attachment::Attachment;
+use crate::target::agent::modules::Plans;
 use crate::target::attach::earlier::take_over;
 use crate::target::contract::{Patience, Readying, Target};
 use crate::target::grip::Grip;
@@ -83,7 +84,7 @@ impl Target for Running {
     }
 
     fn make_ready(&mut self, readying: &Readying) -> Result<Grip> {
-        let Readying { folder, planned, voice, .. } = *readying;
+        let Readying { folder, planned, libraries, voice, .. } = *readying;
         let pid = self.process.pid;
         let (Some(folder), Some(plan)) = (folder, &planned.plan) else { return Ok(Grip::unopened(pid)) };
         let mut made = loop {
@@ -93,10 +94,8 @@ impl Target for Running {
             }
             take_over(&self.process, voice)?;
         };
-        let armed = check_prepared(&folder.region(FIRST)).and_then(|()| {
-            let moved = made.moved(planned);
-            made.arm(&moved)
-        });
+        let armed = check_prepared(&folder.region(FIRST))
+            .and_then(|()| made.arm(Plans { program: planned.plan.as_ref(), libraries }));
         match armed {
             Ok(pause) => voice.detail(format_args!("attached to process {pid}: {pause}")),
             Err(error) => {
