@@ -8,6 +8,7 @@ pub(crate) mod attach;
 pub(crate) mod contract;
 pub(crate) mod grip;
 pub(crate) mod launch;
+pub(crate) mod loaded;
 pub(crate) mod named;
 pub(crate) mod process;
 pub(crate) mod threads;

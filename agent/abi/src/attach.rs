@@ -8,6 +8,7 @@ use core::mem::offset_of;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+use crate::ask::Question;
 use crate::coded::coded;
 use crate::names::FOLDER_MAX;
 use crate::plan::ThreadWords;
@@ -31,6 +32,9 @@ coded! {
         Resume = 4,
         /// After [`Command::Pause`]: undo the changes of [`Command::Arm`] to the C library.
         Leave = 5,
+        /// After [`Command::Prepare`], while other threads may run: prepare the hooks of a library that the process
+        /// has loaded ([`Order::library`]). [`Command::Arm`] writes its patches.
+        Load = 6,
     }
 }
 
@@ -40,6 +44,9 @@ pub const PLACE_MAX: usize = FOLDER_MAX + 64;
 pub const DETOURS_MAX: usize = 32;
 /// The number of entries in the table of mappings at [`Order::mapped`].
 pub const MAPPED_MAX: usize = 1024;
+
+/// The length in bytes of the jump in [`Order::notice`].
+pub const NOTICE_LEN: usize = 5;
 
 /// Offset of the [`ThreadWords`] from the thread pointer in a process that was attached to: glibc's
 /// `__glibc_unused2` of tcbhead_t (sysdeps/x86_64/nptl/tls.h), 512 bytes at offset 128 in all versions.
@@ -51,6 +58,25 @@ pub const PAD: u64 = WORDS + size_of::<ThreadWords>() as u64;
 pub const ACCUMULATOR: u64 = PAD + 8;
 /// The offset of the word that holds the number of iterations for which the thread still waits.
 pub const ROUNDS: u64 = ACCUMULATOR + 8;
+
+/// A library that the process has loaded, as the injector has found it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub struct LibraryOrder {
+    /// Runtime address of the first mapped byte, which has link address 0.
+    pub start: u64,
+    /// Runtime addresses at which the executable segments begin and end.
+    pub text: [u64; 2],
+    /// The program headers: runtime address, size of one in bytes, number.
+    pub headers: [u64; 3],
+    /// What identifies the file's contents: device, inode, size in bytes, and the seconds and nanoseconds of its last
+    /// change.
+    pub file: [u64; 5],
+    /// Number of the library's plan in the injector.
+    pub plan: u32,
+    /// Bytes of home slots that the library's functions take.
+    pub slot_bytes: u32,
+}
 
 /// An order with its result. The injector writes the whole record before the agent runs, and reads it when `done` is
 /// set; in between, only the agent accesses it.
@@ -83,13 +109,23 @@ pub struct Order {
     pub stack: u64,
     /// Input: the entries of the auxiliary vector that the agent needs, type and value, terminated by type 0.
     pub auxiliary: [[u64; 2]; 8],
+    /// Output of [`Command::Prepare`]: address of the empty function that the dynamic linker calls after it has loaded or
+    /// unloaded a library, or 0 if libraries are not hooked; and in the second word the bytes of a jump from there to the
+    /// agent, of which there are [`NOTICE_LEN`].
+    pub notice: [u64; 2],
+    /// Output of [`Command::Prepare`] and [`Command::Load`]: the places that are free for the next library, whose own
+    /// address is 0 here. All zeros if libraries are not hooked.
+    pub free: Question,
+    /// Input of [`Command::Load`].
+    pub library: LibraryOrder,
     /// Input: functions of the C library that are redirected to the agent from [`Command::Arm`] on, and the addresses
     /// by which the agent can still call their own code.
     pub detours: [[u64; 2]; DETOURS_MAX],
     /// Input: number of entries of `detours` that are in use.
     pub detours_count: u64,
     /// Input: descriptors of the region file and the plan file, open in the process. [`Command::Prepare`] closes
-    /// them. If one is -1, the agent opens both files by name.
+    /// them. If one is -1, the agent opens both files by name. For [`Command::Load`], the second one is the library's
+    /// plan file, which it closes.
     pub descriptors: [i64; 2],
     /// Input: number of bytes of `place` that are in use.
     pub place_len: u64,

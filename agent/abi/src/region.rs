@@ -226,6 +226,8 @@ coded! {
         /// The library could not be hooked although it was planned: its text in memory is not that of its file, or
         /// memory is short.
         Refused = 3,
+        /// Everything but the patches is ready.
+        Prepared = 5,
     }
 }
 

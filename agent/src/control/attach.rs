@@ -18,13 +18,14 @@ use crate::os::vectors::{restore_vectors, save_vectors};
 use crate::os::words;
 use crate::program::agent::Agent;
 use crate::program::failure;
+use crate::program::libraries;
 use crate::program::text;
 use crate::start::early;
 use crate::start::loads;
 use crate::start::setup;
 use crate::unwind::landings;
 use core::sync::atomic::Ordering;
-use gprofinject_abi::attach::{Command, Order};
+use gprofinject_abi::attach::{Command, NOTICE_LEN, Order};
 use gprofinject_abi::plan::ThreadWords;
 use linux_raw_sys::general;
 
@@ -36,6 +37,7 @@ unsafe extern "C" fn carry_out(order: *mut Order) {
     // Orders to pause and to leave are carried out even if the agent has panicked.
     let result = failure::attempt(|| match order.command.get() {
         Some(Command::Prepare) => prepare(order),
+        Some(Command::Load) => load(order),
         Some(Command::Arm) => arm(order),
         Some(Command::Pause) => pause(Agent::get()),
         Some(Command::Resume) => resume(Agent::get()),
@@ -78,12 +80,30 @@ fn prepare_with(order: &mut Order) -> Result<(), i32> {
     // The words of the thread that the injector has borrowed are also those of every new thread.
     let words = words::get();
     let (block, cells) = (words.block().load(Ordering::Relaxed), words.cells().load(Ordering::Relaxed));
-    order.words = ThreadWords { block, cells, library_last: u64::MAX, ..ThreadWords::default() };
-    birth::set_words(block, cells);
+    let library_last = words.library_last().load(Ordering::Relaxed);
+    order.words = ThreadWords { block, cells, library_last, ..ThreadWords::default() };
+    birth::set_words(block, cells, library_last);
+    if libraries::are_prepared()
+        && let Some(notice) = loads::prepare_running(start.auxiliary(AT_BASE), &place)
+    {
+        let mut jump = [0; 8];
+        jump[..NOTICE_LEN].copy_from_slice(&notice.jump);
+        order.notice = [notice.function, u64::from_le_bytes(jump)];
+        order.free = loads::free();
+    }
     order.shadows = cells::table();
     landings::set_get_gr(order.get_gr);
     order.waiting = landings::waiting();
     Ok(())
+}
+
+/// Prepares the hooks of a library.
+fn load(order: &mut Order) -> Result<(), i32> {
+    let [_, plan] = order.descriptors.map(|descriptor| descriptor as i32);
+    let loaded = loads::load(&order.library, plan, birth::is_redirected);
+    files::close(plan);
+    order.free = loads::free();
+    loaded
 }
 
 fn arm(order: &mut Order) -> Result<(), i32> {
@@ -91,10 +111,13 @@ fn arm(order: &mut Order) -> Result<(), i32> {
     if !agent.is_set_up {
         return Err(kernel::EINVAL);
     }
+    loads::check_settled()?;
     order.step = 1;
     birth::redirect().inspect_err(|_| birth::put_back())?;
     order.step = 2;
-    setup::arm(agent.region, agent).inspect_err(|_| birth::put_back())
+    setup::arm(agent.region, agent).inspect_err(|_| birth::put_back())?;
+    loads::arm();
+    Ok(())
 }
 
 /// Removes the patches of the program and of all libraries.

@@ -117,7 +117,8 @@ core::arch::global_asm!(
     "mov qword ptr [rax+32], 0",
     "mov qword ptr [rax+40], 0",
     "mov qword ptr [rax+48], 0",
-    "mov qword ptr [rax+56], -1",
+    "mov rcx, [rip+{words}+16]",
+    "mov [rax+56], rcx",
     ".endm",
     // Runs the first code in the child of a fork. All registers except rax, rcx and r11 are those before the
     // system call.
@@ -206,13 +207,21 @@ core::arch::global_asm!(
 
 const _: () = assert!(size_of::<ThreadWords>() == 64, "gpi_new_words writes all of them");
 
-/// The initial values of a new thread's words. The other words are 0, but for the last
-/// one, since libraries are not hooked.
-static WORDS: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+/// The initial values of the first two and the last of a new thread's words. The other words are 0.
+static WORDS: [AtomicU64; 3] = [const { AtomicU64::new(0) }; 3];
 
-pub(crate) fn set_words(block: u64, cells: u64) {
+pub(crate) fn set_words(block: u64, cells: u64, library_last: u64) {
     WORDS[0].store(block, Ordering::Relaxed);
     WORDS[1].store(cells, Ordering::Relaxed);
+    WORDS[2].store(library_last, Ordering::Relaxed);
+}
+
+/// Returns whether one of the places lies in a range of addresses.
+pub(crate) fn is_redirected(lo: u64, hi: u64) -> bool {
+    let is_in = |at: u64| at < hi && lo < at + LEN as u64;
+    PLACES
+        .iter()
+        .any(|[place, _]| Some(place.load(Ordering::Relaxed)).filter(|at| *at != 0).is_some_and(is_in))
 }
 
 #[cfg(not(test))]

@@ -69,7 +69,7 @@ pub(crate) fn file_size(fd: i32) -> Result<u64, i32> {
 
 /// What identifies the contents of a file: device, inode, size in bytes, and the time of the last change.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Identity([u64; 5]);
+pub(crate) struct Identity(pub(crate) [u64; 5]);
 
 /// Returns the identity of an open file.
 pub(crate) fn identity(fd: i32) -> Result<Identity, i32> {

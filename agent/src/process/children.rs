@@ -60,6 +60,7 @@ fn begin_counting(parent: &Agent) {
         parent.region.lost_children().fetch_add(1, Ordering::Relaxed);
         return;
     };
+    libraries::nobody_is_busy();
     if is_frozen {
         // No system call can be made. The calls are lost, and the parent's header reports that if the child is to be
         // counted.

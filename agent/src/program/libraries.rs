@@ -62,6 +62,27 @@ static TEXTS_CHANGES: AtomicU32 = AtomicU32::new(0);
 /// The start of the table of all tail calls.
 static TAILS: AtomicU64 = AtomicU64::new(0);
 
+/// Whether a thread is hooking a library or noting that one is gone, so that texts and tables may not agree.
+static BUSY: AtomicBool = AtomicBool::new(false);
+
+/// Does what must not be seen half done by an order of the injector.
+pub(crate) fn busy<T>(work: impl FnOnce() -> T) -> T {
+    BUSY.store(true, Ordering::SeqCst);
+    let result = work();
+    BUSY.store(false, Ordering::SeqCst);
+    result
+}
+
+/// Returns whether a thread does such work. All other threads are stopped.
+pub(crate) fn is_busy() -> bool {
+    BUSY.load(Ordering::SeqCst)
+}
+
+/// Notes that no thread does such work, because it has panicked or is not in this forked child.
+pub(crate) fn nobody_is_busy() {
+    BUSY.store(false, Ordering::SeqCst);
+}
+
 /// Reserves the tables, and address space for arenas near `near`.
 ///
 /// # Errors

@@ -17,16 +17,26 @@ struct Arena {
     len: u64,
 }
 
+/// What is where an arena will be.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Room {
+    /// Nothing, unless another thread has mapped something.
+    Free,
+    /// A reservation of the agent, of which the arena becomes a part.
+    Reserved,
+}
+
 /// Maps the arena, fills it and makes it executable.
 pub(crate) fn fill(
     file: &PlanFile,
     plan: &PlanHeader,
     bias: u64,
     gates: &ArenaHeader,
+    room: Room,
 ) -> Result<(), Refusal> {
     let damaged = || Refusal::new(Trouble::Version);
     let failed = |e| Refusal::errno(Trouble::Arena, e);
-    let arena = Arena::map(plan.arena.wrapping_add(bias), plan.arena_len).map_err(failed)?;
+    let arena = Arena::map(plan.arena.wrapping_add(bias), plan.arena_len, room).map_err(failed)?;
     for segment in file.table::<Segment>(plan.segments)? {
         let contents = file.bytes(segment.file_offset, segment.len).ok_or_else(damaged)?;
         arena.write(segment.arena_offset, contents).ok_or_else(damaged)?;
@@ -48,10 +58,13 @@ pub(crate) fn fill(
 }
 
 impl Arena {
-    fn map(at: u64, len: u64) -> Result<Arena, i32> {
-        let flags =
-            memory::MAP_PRIVATE | memory::MAP_ANONYMOUS | memory::MAP_NORESERVE | memory::MAP_FIXED_NOREPLACE;
-        // SAFETY: MAP_FIXED_NOREPLACE replaces nothing.
+    fn map(at: u64, len: u64, room: Room) -> Result<Arena, i32> {
+        let place = match room {
+            Room::Free => memory::MAP_FIXED_NOREPLACE,
+            Room::Reserved => memory::MAP_FIXED,
+        };
+        let flags = memory::MAP_PRIVATE | memory::MAP_ANONYMOUS | memory::MAP_NORESERVE | place;
+        // SAFETY: MAP_FIXED_NOREPLACE replaces nothing, and a part of a reservation is in nobody's use.
         let got = unsafe { memory::mmap(at, len, memory::PROT_READ | memory::PROT_WRITE, flags, -1, 0) }?;
         if got != at {
             // A kernel before 4.17 takes the address as a hint.
@@ -59,7 +72,10 @@ impl Arena {
             let _ = unsafe { memory::munmap(got, len) };
             return Err(kernel::EEXIST);
         }
-        memory::note(at, len);
+        // The table has the whole reservation.
+        if room == Room::Free {
+            memory::note(at, len);
+        }
         memory::prefer_huge_pages(at, len);
         Ok(Arena { at, len })
     }

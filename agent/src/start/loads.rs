@@ -25,10 +25,10 @@ use crate::os::vectors::{restore_vectors, save_vectors};
 use crate::process::run;
 use crate::program::agent::{self, Agent};
 use crate::program::failure;
-use crate::program::libraries::{self, Library};
+use crate::program::libraries::{self, Library, busy};
 use crate::program::module::Module;
 use crate::program::text;
-use crate::start::arena;
+use crate::start::arena::{self, Room};
 use crate::start::plan::PlanFile;
 use crate::start::refusal::Refusal;
 use crate::unwind::backtraces;
@@ -37,6 +37,7 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use gprofinject_abi::VERSION;
 use gprofinject_abi::ask::{AHEAD, AHEAD_MAX, Answer, LOADED, Question};
+use gprofinject_abi::attach::{LibraryOrder, NOTICE_LEN};
 use gprofinject_abi::plan::{ArenaHeader, MAGIC, Patch};
 use gprofinject_abi::region::{LIBRARY_BYTES, LOADS_MAX, Load, LoadRecord, Trouble};
 use gprofinject_abi::shared::LoadRef;
@@ -50,8 +51,6 @@ static DYNAMIC_LINKER: AtomicU64 = AtomicU64::new(0);
 static PLACE: Current<Place, 1> = Current::new(&Place::NONE);
 /// Whether the injector did not answer once. Then it is not asked again.
 static SILENT: AtomicBool = AtomicBool::new(false);
-/// Whether a thread is hooking a library or noting that one is gone, so that texts and tables may not agree.
-static BUSY: AtomicBool = AtomicBool::new(false);
 /// Whether the hooks are out because of [`unpatch_all`]. Libraries are then prepared and not patched.
 static PAUSED: AtomicBool = AtomicBool::new(false);
 
@@ -91,17 +90,8 @@ extern "C" fn changed() {
     let agent = Agent::get();
     if agent.is_set_up && !agent.counts_nowhere && !kernel::is_frozen() {
         let _ = failure::guarded(|| update(false));
-        // This is of use if there was a panic.
-        BUSY.store(false, Ordering::SeqCst);
+        libraries::nobody_is_busy();
     }
-}
-
-/// Does what must not be seen half done by an order of the injector.
-fn busy<T>(work: impl FnOnce() -> T) -> T {
-    BUSY.store(true, Ordering::SeqCst);
-    let result = work();
-    BUSY.store(false, Ordering::SeqCst);
-    result
 }
 
 /// Checks that no thread is loading or unloading a library, so that [`unpatch_all`] and [`patch_all`] find all libraries
@@ -112,7 +102,7 @@ fn busy<T>(work: impl FnOnce() -> T) -> T {
 pub(crate) fn check_settled() -> Result<(), i32> {
     let dynamic_linker = DYNAMIC_LINKER.load(Ordering::Relaxed);
     let is_settled = dynamic_linker == 0 || lookup::all_objects(dynamic_linker, |_| {});
-    if is_settled && !BUSY.load(Ordering::SeqCst) { Ok(()) } else { Err(kernel::EAGAIN) }
+    if is_settled && !libraries::is_busy() { Ok(()) } else { Err(kernel::EAGAIN) }
 }
 
 /// Restores the original instructions of all libraries, while all other threads are stopped. Frames that are on the stack
@@ -287,26 +277,7 @@ fn hook(map: &LinkMap) -> Result<(), Unhooked> {
         }
         lookup::segments_of(map.bias).ok_or(Unhooked::NotWanted)?
     };
-    let free = libraries::free();
-    let arenas = agent::libraries_thunks();
-    let first_slot = slots_start().max(libraries::slots_end() as u32);
-    let counters = thread_blocks::library_counters(Agent::get());
-    let counters_end = counters + Agent::get().orders.library_counter_bytes;
-    let first_counter = counters.max(libraries::counters_end()) as u32;
-    let question = Question {
-        kind: u64::from(LOADED).to_le_bytes(),
-        bias: map.bias,
-        start: map.bias,
-        arenas: arenas.start,
-        free: free.arena,
-        end: arenas.end,
-        first_function: free.function,
-        first_slot,
-        slots_end: slots_start() + LIBRARY_BYTES as u32,
-        first_tail: free.tail,
-        first_counter,
-        counters_end: counters_end as u32,
-    };
+    let question = question(map.bias);
     let fd = files::open_path(AT_FDCWD, map.name as u64).map_err(failed)?;
     let (identity, answer) = (files::identity(fd), ask(&question, fd));
     files::close(fd);
@@ -319,30 +290,54 @@ fn hook(map: &LinkMap) -> Result<(), Unhooked> {
     let file = PlanFile::open(plan);
     files::close(plan);
     let file = file.map_err(failed)?;
+    file.note();
     let record = LoadRecord {
         plan: answer.plan,
-        first_function: free.function,
-        first_slot,
+        first_function: question.first_function,
+        first_slot: question.first_slot,
         slot_bytes: answer.slot_bytes,
         bias: map.bias,
         lo: extent.0,
         hi: extent.1,
         ..LoadRecord::default()
     };
-    busy(|| carry_out(&file, identity, headers, &question, &record))
-        .map_err(|refusal| Unhooked::Failed(refusal.errno))
+    let hooked = busy(|| {
+        let index = add(&file, identity, headers, &question, &record)?;
+        write(index)
+    });
+    hooked.map_err(|refusal| Unhooked::Failed(refusal.errno))
 }
 
-/// Carries out the plan for a library.
-fn carry_out(
+/// Returns the question about a library with this load bias, with the places that are free for it.
+fn question(bias: u64) -> Question {
+    let free = libraries::free();
+    let arenas = agent::libraries_thunks();
+    let counters = thread_blocks::library_counters(Agent::get());
+    Question {
+        kind: u64::from(LOADED).to_le_bytes(),
+        bias,
+        start: bias,
+        arenas: arenas.start,
+        free: free.arena,
+        end: arenas.end,
+        first_function: free.function,
+        first_slot: slots_start().max(libraries::slots_end() as u32),
+        slots_end: slots_start() + LIBRARY_BYTES as u32,
+        first_tail: free.tail,
+        first_counter: counters.max(libraries::counters_end()) as u32,
+        counters_end: (counters + Agent::get().orders.library_counter_bytes) as u32,
+    }
+}
+
+/// Prepares the hooks of a library by its plan: everything but the patches. Returns the library's index.
+fn add(
     file: &PlanFile,
     identity: files::Identity,
     headers: (u64, u64, u64),
     question: &Question,
     record: &LoadRecord,
-) -> Result<(), Refusal> {
+) -> Result<u32, Refusal> {
     let damaged = || Refusal::new(Trouble::Version);
-    let failed = |errno| Refusal::errno(Trouble::Memory, errno);
     let plan = file.header()?;
     let (lo, hi) = (record.lo, record.hi);
     let arena_end = plan.arena.checked_add(plan.arena_len).ok_or_else(damaged)?;
@@ -360,13 +355,10 @@ fn carry_out(
     let module = Module { headers, load_bias: record.bias, ..file.module(plan, 0)? };
     // A patch of another file's plan may lead anywhere.
     let is_inside = |patch: &Patch| patch.address >= lo && patch.address + u64::from(patch.len) <= hi;
-    if !module.patches.iter().all(is_inside) || text::first_difference(module.patches, 0).is_some() {
+    if !module.patches.iter().all(is_inside) {
         return Err(Refusal::new(Trouble::TextDiffers));
     }
-    // The arenas' range is reserved; this part of it gives way to the arena.
-    // SAFETY: no other code uses the part of the reservation after the last arena.
-    unsafe { memory::munmap(plan.arena, plan.arena_len) }.map_err(failed)?;
-    arena::fill(file, plan, 0, &gates())?;
+    arena::fill(file, plan, 0, &gates(), Room::Reserved)?;
     let (functions, tails) =
         libraries::adopt(module.first, module.functions, module.tails).ok_or_else(damaged)?;
     let module = Module { functions, tails, ..module };
@@ -387,16 +379,99 @@ fn carry_out(
     if !note(index, &record) {
         return Err(damaged());
     }
-    archive_others(lo, hi, None);
+    set_state(index, Load::Prepared);
+    Ok(index)
+}
+
+/// Hooks a library that [`add`] has prepared and that is loaded.
+fn write(index: u32) -> Result<(), Refusal> {
+    let Some(library) = libraries::get(index) else { return Err(Refusal::new(Trouble::Version)) };
+    if text::first_difference(library.module.patches, 0).is_some() {
+        set_state(index, Load::Refused);
+        return Err(Refusal::new(Trouble::TextDiffers));
+    }
+    let (lo, hi) = library.extent();
+    archive_others(lo, hi, Some(index));
     forget_places();
     libraries::set_loaded(index, true);
     if let Err(errno) = patch(library) {
         libraries::set_loaded(index, false);
         set_state(index, Load::Refused);
-        return Err(failed(errno));
+        return Err(Refusal::errno(Trouble::Memory, errno));
     }
     set_state(index, Load::Hooked);
     Ok(())
+}
+
+/// The state of the dynamic linker's function that tells debuggers of changes.
+pub(crate) struct Notice {
+    /// Its address.
+    pub(crate) function: u64,
+    /// A jump from there to the agent.
+    pub(crate) jump: [u8; NOTICE_LEN],
+}
+
+/// Prepares for libraries in a process that already runs. Returns how the agent would learn of changes, if it can.
+pub(crate) fn prepare_running(dynamic_linker: u64, place: &Place) -> Option<Notice> {
+    let notice = notice(dynamic_linker)?;
+    PLACE.reserve()?.install(*place);
+    DYNAMIC_LINKER.store(dynamic_linker, Ordering::Relaxed);
+    Some(notice)
+}
+
+/// Returns the places that are free for the next library of a process that already runs.
+pub(crate) fn free() -> Question {
+    question(0)
+}
+
+/// Prepares the hooks of a library of a process that already runs. `is_redirected` says whether there is anything else
+/// in a range of addresses that the agent overwrites.
+///
+/// # Errors
+/// Returns an errno if the library cannot be hooked.
+pub(crate) fn load(
+    order: &LibraryOrder,
+    plan: i32,
+    is_redirected: impl Fn(u64, u64) -> bool,
+) -> Result<(), i32> {
+    let file = PlanFile::open(plan)?;
+    file.note();
+    let question = question(order.start);
+    let [lo, hi] = order.text;
+    let record = LoadRecord {
+        plan: order.plan,
+        first_function: question.first_function,
+        first_slot: question.first_slot,
+        slot_bytes: order.slot_bytes,
+        bias: order.start,
+        lo,
+        hi,
+        ..LoadRecord::default()
+    };
+    let errno = |refusal: Refusal| if refusal.errno != 0 { refusal.errno } else { kernel::EINVAL };
+    let patches = file.header().and_then(|plan| file.table::<Patch>(plan.patches)).map_err(errno)?;
+    if patches.iter().any(|patch| is_redirected(patch.address, patch.address + u64::from(patch.len))) {
+        return Err(kernel::EINVAL);
+    }
+    let [at, size, count] = order.headers;
+    add(&file, files::Identity(order.file), (at, size, count), &question, &record).map_err(errno)?;
+    Ok(())
+}
+
+/// Hooks the libraries that [`load`] has prepared and that the process has not unloaded since. All other threads are
+/// stopped, and [`check_settled`] has found nothing.
+pub(crate) fn arm() {
+    let dynamic_linker = DYNAMIC_LINKER.load(Ordering::Relaxed);
+    for index in 0..libraries::used() {
+        let Some(library) = libraries::get(index).filter(|library| !library.is_loaded()) else { continue };
+        let mut is_there = false;
+        lookup::all_objects(dynamic_linker, |map| is_there |= map.bias == library.start);
+        if !is_there {
+            set_state(index, Load::Refused);
+        } else if busy(|| write(index)).is_err() {
+            Agent::get().region.lost_libraries().fetch_add(1, Ordering::Relaxed);
+        }
+    }
 }
 
 /// Marks the keys of the calls of unloaded libraries that were at these addresses, except for the one with index `but`.
@@ -502,9 +577,9 @@ fn set_state(index: u32, state: Load) {
     }
 }
 
-/// Redirects the function that the dynamic linker calls after a change. It is empty, so it need not run.
-fn redirect(dynamic_linker: u64) {
-    const LEN: usize = 5;
+/// Returns the function that the dynamic linker calls after a change, and a jump from there to the agent. The function is
+/// empty, so it need not run. Returns `None` if it is not as expected, or if no code can be changed.
+fn notice(dynamic_linker: u64) -> Option<Notice> {
     /// ret, in some builds after endbr64; then padding up to the next function, which begins at a multiple of 16.
     const RET: u8 = 0xc3;
     const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
@@ -516,24 +591,27 @@ fn redirect(dynamic_linker: u64) {
         || !function.is_multiple_of(16)
         || !memory::may_make_code()
     {
-        return;
+        return None;
     }
     // SAFETY: the bytes are in the dynamic linker's text, which is mapped.
     let code = unsafe { *(function as *const [u8; 16]) };
     let empty = code[0] == RET || code[..4] == ENDBR64 && code[4] == RET;
     let stub = gpi_changed as *const () as u64;
-    let Ok(distance) = i32::try_from(stub.wrapping_sub(function + LEN as u64) as i64) else { return };
-    if !empty {
-        return;
-    }
+    let distance = i32::try_from(stub.wrapping_sub(function + NOTICE_LEN as u64) as i64).ok()?;
+    let mut jump = [0xe9, 0, 0, 0, 0];
+    jump[1..].copy_from_slice(&distance.to_le_bytes());
+    empty.then_some(Notice { function, jump })
+}
+
+/// Redirects that function, before the program's own threads exist.
+fn redirect(dynamic_linker: u64) {
+    let Some(Notice { function, jump }) = notice(dynamic_linker) else { return };
     let page = function & !4095;
     // SAFETY: the pages are the dynamic linker's own, and no other thread runs. This thread runs the dynamic linker's code
     // again only afterwards.
     unsafe {
         if memory::mprotect(page, 4096, memory::PROT_READ | memory::PROT_WRITE).is_ok() {
-            let mut jump = [0xe9, 0, 0, 0, 0];
-            jump[1..].copy_from_slice(&distance.to_le_bytes());
-            core::ptr::copy_nonoverlapping(jump.as_ptr(), function as *mut u8, LEN);
+            core::ptr::copy_nonoverlapping(jump.as_ptr(), function as *mut u8, jump.len());
         }
         let _ = memory::mprotect(page, 4096, memory::PROT_READ | memory::PROT_EXEC);
     }

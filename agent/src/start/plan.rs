@@ -32,6 +32,11 @@ impl PlanFile {
         Ok(PlanFile(unsafe { slice::from_raw_parts(at as *const u8, len as usize) }))
     }
 
+    /// Notes the mapping among those that the agent has made, if no file in the run folder has this content.
+    pub(crate) fn note(&self) {
+        memory::note(self.0.as_ptr() as u64, self.0.len() as u64);
+    }
+
     /// Returns the module that a plan describes, but for its program headers. `bias` is what is added to the addresses of
     /// its records.
     ///

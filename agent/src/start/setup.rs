@@ -21,7 +21,7 @@ use crate::program::libraries;
 use crate::program::module::Module;
 use crate::program::provoke;
 use crate::program::text;
-use crate::start::arena;
+use crate::start::arena::{self, Room};
 use crate::start::loads;
 use crate::start::mcount;
 use crate::start::plan::PlanFile;
@@ -177,7 +177,7 @@ fn hook(start: &Start, files: &Files<'_>, region: RegionRef, orders: RegionOrder
         return Err(Refusal { address, ..Refusal::new(Trouble::TextDiffers) });
     }
     let shadows = cells::prepare().map_err(memory)?;
-    arena::fill(&file, plan, bias, &gates(shadows))?;
+    arena::fill(&file, plan, bias, &gates(shadows), Room::Free)?;
     thread_blocks::prepare(&agent).map_err(memory)?;
     if agent.timer_rate != 0 && timer::prepare().is_err() {
         agent.timer_rate = 0;

@@ -140,11 +140,6 @@ fn attach(
     let choice = sampler::choose(SamplerArg::Perf, settings.rate, true, false, false);
     let planned = settings.planner().plan(subject, &program.binary, false);
     expectations::say(&planned, &program, &settings, choice.method != Method::None);
-    if settings.libs.are_named() {
-        voice.note(
-            "libraries of a process that already runs are not hooked; --libs is for programs that gprofinject starts",
-        );
-    }
     let prepared = Prepared {
         settings,
         program,

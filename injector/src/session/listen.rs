@@ -19,6 +19,8 @@ use crate::session::family::Family;
 use crate::session::member::Unhooked;
 use crate::session::message::{Answer, Malformed, MemberName, Message, Request};
 use crate::store::listener::Asker;
+use crate::target::agent::libraries::Wanted;
+use crate::target::loaded::{Loaded, Mapped};
 
 /// The number of packets that are processed before other events, such as signals, are handled.
 const AT_ONCE: usize = 256;
@@ -158,6 +160,38 @@ impl Family<'_> {
         self.libraries.plan_ahead(&files, &self.settings.planner());
     }
 
+    /// Plans the libraries of a process that already runs. Returns those that are to be hooked there.
+    pub(crate) fn running(&mut self, pid: i32, mapped: Mapped) -> Vec<Wanted> {
+        let Mapped { loaded, unreadable } = mapped;
+        let named = |path: &Path| path.file_name().and_then(|name| name.to_str()).map(str::to_owned);
+        for path in unreadable {
+            let is_wanted = named(&path).is_some_and(|name| self.settings.libs.wants(&name, || None));
+            let why = Arc::from("its file cannot be read, or was replaced after the process had loaded it");
+            self.leave(pid, &path, if is_wanted { Unhooked::Refused(why) } else { Unhooked::LeftOut });
+        }
+        let (mut chosen, planner) = (Vec::new(), self.settings.planner());
+        for Loaded { file, order } in loaded {
+            let soname = || library::soname(&file.path());
+            match named(&file.name).is_some_and(|name| self.settings.libs.wants(&name, soname)) {
+                true => chosen.push((file, order)),
+                false => self.leave(pid, &file.name, Unhooked::LeftOut),
+            }
+        }
+        let files: Vec<_> = chosen.iter().map(|(file, _)| (file.path(), &*file.name)).collect();
+        self.libraries.plan_ahead(&files, &planner);
+        let mut wanted = Vec::new();
+        for (file, order) in &chosen {
+            match self.libraries.at(&file.path(), &file.name, &planner) {
+                Ok(library) => {
+                    self.enter_library(library);
+                    wanted.push(Wanted { library, order: *order });
+                }
+                Err(why) => self.leave(pid, &file.name, Unhooked::Refused(why)),
+            }
+        }
+        wanted
+    }
+
     /// Handles the announcement of a library that a process has loaded. Returns the plan file if the library is to be
     /// hooked, and fills in the answer.
     fn loaded(
@@ -191,7 +225,7 @@ impl Family<'_> {
     }
 
     /// Notes that a library is not hooked in a process.
-    fn leave(&mut self, pid: i32, library: &Path, why: Unhooked) {
+    pub(crate) fn leave(&mut self, pid: i32, library: &Path, why: Unhooked) {
         /// A process can name any number of files.
         const MOST: usize = 4096;
         let member = self.living.get(&pid).and_then(|process| self.members.get(*process.members.last()?));

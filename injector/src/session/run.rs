@@ -19,12 +19,13 @@ use crate::sampling::perf::{self, Perf, Scope};
 use crate::sampling::sampler::{Choice, Method, Sampling};
 use crate::session::events;
 use crate::session::family::Family;
+use crate::session::member::Unhooked;
 use crate::session::report::{self, Run};
 use crate::session::settings::Settings;
 use crate::store::output::Output;
 use crate::store::region::layout::Orders;
 use crate::store::run_folder::{FIRST, RunFolder};
-use crate::target::contract::{Patience, Readying, Target};
+use crate::target::contract::{Patience, Ready, Readying, Target};
 
 /// Everything that was determined and checked before the start.
 pub(crate) struct Prepared {
@@ -135,10 +136,19 @@ pub(crate) fn profile<T: Target>(
         }
     }
     let follows = family.follows();
-    let libraries = &family.libraries;
-    let readying = Readying { folder: family.folder.as_ref(), planned, libraries, follows, voice };
+    let wanted = match planned.libraries {
+        Some(_) => family.running(pid, target.loaded()),
+        None => Vec::new(),
+    };
+    let (folder, libraries) = (family.folder.as_ref(), &family.libraries);
+    let readying = Readying { folder, planned, libraries, wanted: &wanted, follows, voice };
     match target.make_ready(&readying) {
-        Ok(grip) => family.hold_first(grip),
+        Ok(Ready { grip, unhooked }) => {
+            family.hold_first(grip);
+            for (library, why) in unhooked {
+                family.leave(pid, &library, Unhooked::Refused(why.into()));
+            }
+        }
         Err(error) => {
             if !target.is_clean() {
                 family.folder.take().into_iter().for_each(RunFolder::keep);
@@ -155,6 +165,10 @@ pub(crate) fn profile<T: Target>(
         settings.cache.keep_fresh();
     }
     let ending = until_end(&mut target, &signals, &mut family, sampling.as_mut());
+    if ending.is_none() {
+        // A thread that waits for an answer about a library could not be left.
+        family.listener = None;
+    }
     target.leave(family.first_grip(), ending, voice)?;
     let ending = ending.unwrap_or(Ending::Exited(0));
 

@@ -2,6 +2,7 @@
 //! gprofinject starts and for one to which it attaches.
 
 use std::os::fd::RawFd;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -14,7 +15,9 @@ use crate::program::library::Libraries;
 use crate::program::planned::Planned;
 use crate::sampling::perf::Scope;
 use crate::store::run_folder::RunFolder;
+use crate::target::agent::libraries::Wanted;
 use crate::target::grip::Grip;
+use crate::target::loaded::Mapped;
 
 /// What a target needs to know about the run to become ready.
 pub(crate) struct Readying<'r> {
@@ -23,9 +26,19 @@ pub(crate) struct Readying<'r> {
     pub(crate) planned: &'r Planned<'static, 'static>,
     /// The libraries of the run.
     pub(crate) libraries: &'r Libraries,
+    /// Those that the process has mapped already and that are to be hooked.
+    pub(crate) wanted: &'r [Wanted],
     /// Whether children are followed.
     pub(crate) follows: bool,
     pub(crate) voice: Voice,
+}
+
+/// A target that is ready.
+pub(crate) struct Ready {
+    /// The hold on the program that counts.
+    pub(crate) grip: Grip,
+    /// The reasons why libraries of [`Readying::wanted`] will not be hooked.
+    pub(crate) unhooked: Vec<(PathBuf, String)>,
 }
 
 /// For how long a session may wait for events before it asks again whether the process has ended.
@@ -48,11 +61,14 @@ pub(crate) trait Target {
     /// Returns the difference between runtime addresses and link addresses, if the program is already mapped.
     fn bias(&self, planned: &Planned) -> Option<u64>;
 
-    /// Does everything that can be done before the profile begins. Returns a hold on the program that counts.
+    /// Returns the libraries that the process has mapped, if it already runs.
+    fn loaded(&self) -> Mapped;
+
+    /// Does everything that can be done before the profile begins.
     ///
     /// # Errors
     /// No profile is possible. [`Target::is_clean`] says whether something stays behind.
-    fn make_ready(&mut self, readying: &Readying) -> Result<Grip>;
+    fn make_ready(&mut self, readying: &Readying) -> Result<Ready>;
 
     /// Makes the profile begin.
     ///

@@ -14,7 +14,6 @@ gprofinject_tests::trials! {
         a_stopped_process,
         programs_that_the_agent_cannot_be_put_into,
         what_is_no_process,
-        libraries_of_a_running_process,
         another_users;
 }
 
@@ -185,21 +184,6 @@ fn what_is_no_process() {
         return skip::skipped("what_is_no_process", "the kernel's threads are not seen in this container");
     }
     refused(&place, "2", &["2 is a process of the kernel"]);
-}
-
-/// They are not hooked, and a user who names them hears so.
-fn libraries_of_a_running_process() {
-    let place = Place::new();
-    place.c("subject", SUBJECT, &["-pthread"]);
-    let subject = Subject::new(&place, "");
-    for (libs, is_told) in [("all", true), ("libc.so.6", true), ("auto", false), ("none", false)] {
-        let libs = format!("--libs={libs}");
-        let outcome = place.run(&["--pid", &subject.number, "--duration", "0", &libs]);
-        let said = outcome.stderr_text();
-        assert_eq!(outcome.code(), 0, "{said}");
-        assert_eq!(said.contains("libraries of a process that already runs are not hooked"), is_told, "{said}");
-    }
-    subject.goes_on();
 }
 
 /// A process of another user, as root and as other users see it.

@@ -3,7 +3,7 @@
 //! The program calls functions as often as it is told to, so the expected calls are known.
 
 use std::fs;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use gprofinject_tests::attached::Subject;
 use gprofinject_tests::place::{Place, finish};
@@ -12,7 +12,10 @@ use crate::libraries::{has, whole};
 
 gprofinject_tests::trials! {
     together:
-        a_pause_reaches_libraries;
+        a_pause_reaches_libraries,
+        libraries_of_a_running_process,
+        the_c_library_of_a_running_process,
+        libraries_of_a_run_that_was_killed;
 }
 
 const LIBRARY: &str = r"
@@ -98,6 +101,14 @@ fn counted(place: &Place, what: &str) {
     has(&whole(place), &expected, what);
 }
 
+/// Starts the program alone.
+fn alone() -> Subject {
+    let place = built();
+    let mut command = Command::new(place.path("prog"));
+    command.current_dir(place.folder.path()).env_remove("GMON_OUT_PREFIX");
+    Subject::start(place, command)
+}
+
 fn a_pause_reaches_libraries() {
     for options in [&["--hooks=both"], &["--hooks=entry"]] {
         let place = built();
@@ -114,4 +125,66 @@ fn a_pause_reaches_libraries() {
         counted(&subject.place, options[0]);
         subject.finish();
     }
+}
+
+/// gprofinject attaches twice, and leaves the process as it was each time.
+fn libraries_of_a_running_process() {
+    for options in [&["--hooks=both"], &["--hooks=entry"]] {
+        let mut subject = alone();
+        tell(&mut subject, &["c 7", "o 0", "l 9", "s 0"]);
+        let before = subject.code();
+        for _ in 0..2 {
+            let attached = subject.attached(options);
+            let pid = subject.pid().to_string();
+            controlled(&mut subject, &pid);
+            counted(&subject.place, options[0]);
+            tell(&mut subject, &["c 5", "s 0"]);
+            let (code, said) = attached.end("-INT");
+            assert_eq!(code, Some(0), "{said}");
+            let calls = [("own", "middle", 115), ("middle", "leaf", 345), ("main", "late", 6)];
+            has(&whole(&subject.place), &calls, &said);
+            assert_eq!(subject.changed(&before), None, "{said}");
+            assert!(subject.is_clean(), "{said}");
+        }
+        tell(&mut subject, &["c 5", "o 0", "l 5"]);
+        subject.finish();
+    }
+}
+
+/// With `--libs all`, the functions are hooked in which the agent itself has changed instructions.
+fn the_c_library_of_a_running_process() {
+    let mut subject = alone();
+    tell(&mut subject, &["c 7"]);
+    let before = subject.code();
+    let attached = subject.attached(&["--libs=all", "--hooks=both"]);
+    tell(&mut subject, &["c 100", "o 0", "l 3"]);
+    let (code, said) = attached.end("-INT");
+    assert_eq!(code, Some(0), "{said}");
+    let calls = whole(&subject.place);
+    has(&calls, &[("own", "middle", 100), ("main", "late", 3)], &said);
+    // The program prints after each of three commands.
+    let printed: u64 = calls.iter().filter(|((_, to), _)| to == "puts" || to == "_IO_puts").map(|(_, count)| count).sum();
+    assert_eq!(printed, 3, "{said}: {calls:#?}");
+    for (file, bytes) in before {
+        assert_eq!(subject.code().get(&file), Some(&bytes), "{file}: {said}");
+    }
+    assert!(subject.is_clean(), "{said}");
+    tell(&mut subject, &["c 5", "l 5", "s 0"]);
+    subject.finish();
+}
+
+/// Another gprofinject, which has not planned the libraries, takes their hooks out.
+fn libraries_of_a_run_that_was_killed() {
+    let mut subject = alone();
+    tell(&mut subject, &["c 7"]);
+    let before = subject.code();
+    let attached = subject.attached(&["--hooks=both"]);
+    tell(&mut subject, &["c 10", "o 0", "l 3"]);
+    let (_, said) = attached.end("-KILL");
+    tell(&mut subject, &["c 10", "l 3", "s 0"]);
+    let outcome = subject.attach(&["--duration=0", "--hooks=none"]);
+    assert_eq!(outcome.code(), 0, "{said}{}", outcome.stderr_text());
+    assert_eq!(subject.changed(&before), None, "{}", outcome.stderr_text());
+    tell(&mut subject, &["c 10", "o 0", "l 3"]);
+    subject.finish();
 }

@@ -12,8 +12,22 @@ use std::collections::BTreeSet;
 
 /// The functions that slow paths call.
 const CALLED: [&str; 1] = ["_dl_find_object"];
-/// The functions in which the agent redirects a system call.
-const REDIRECTED: [&str; 2] = ["execve", "execveat"];
+/// The functions in which the agent redirects a system call, and those whose first instructions lead to the agent in a
+/// process that was attached to.
+const REDIRECTED: [&str; 12] = [
+    "execve",
+    "execveat",
+    "_dl_find_object",
+    "dl_iterate_phdr",
+    "_Unwind_Backtrace",
+    "_Unwind_SetIP",
+    "_Unwind_GetCFA",
+    "backtrace",
+    "siglongjmp",
+    "__longjmp_chk",
+    "prctl",
+    "syscall",
+];
 
 /// Returns the functions of a library that cannot be hooked because of the agent, by index in the image.
 pub(crate) fn needs(image: &Image, flow: &Flow) -> Failed {

@@ -69,7 +69,7 @@ impl RegionFile {
             if record == LoadRecord::default() {
                 break;
             }
-            if record.state.get() == Some(Load::Hooked) {
+            if matches!(record.state.get(), Some(Load::Hooked | Load::Prepared)) {
                 records.push(record);
             }
         }

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use gprofinject_image::frames::caller::{Mapped, Tables};
 
 use crate::os::proc::Mapping;
-use crate::target::agent::detours;
+use crate::target::agent::foreign_file;
 use crate::target::agent::stacks;
 use crate::target::threads::deadline;
 use crate::target::threads::memory::Memory;
@@ -111,6 +111,6 @@ impl Callers<'_> {
 
 /// Returns the unwind tables of the file that is mapped there, if it can be read.
 fn tables(pid: i32, mapping: &Mapping) -> Option<Tables> {
-    let bytes = detours::mapped(pid, mapping)?;
+    let bytes = foreign_file::mapped(pid, mapping)?;
     Tables::read(&bytes, Mapped { lo: mapping.lo, hi: mapping.hi, offset: mapping.offset })
 }

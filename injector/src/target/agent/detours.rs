@@ -8,8 +8,8 @@ use gprofinject_abi::attach::DETOURS_MAX;
 use gprofinject_image::symbols::{exported_address, exported_functions};
 use gprofinject_plan::x86::detour::Detour;
 
-use crate::os::proc::{self, Mapping};
-use crate::target::agent::foreign_file;
+use crate::os::proc::Mapping;
+use crate::target::agent::foreign_file::mapped;
 use crate::target::agent::image::Agent;
 use crate::target::process::Process;
 use crate::target::threads::memory::Memory;
@@ -151,16 +151,4 @@ fn libraries(memory: &Memory, process: &Process, mappings: &[Mapping]) -> Option
         map = memory.word(map + 24).ok()?;
     }
     Some(bases)
-}
-
-/// Returns the contents of a mapping's file, even if the file has been replaced since or the process has
-/// another root folder.
-pub(crate) fn mapped(pid: i32, mapping: &Mapping) -> Option<Vec<u8>> {
-    let pid = proc::visible_thread(pid);
-    let kept = foreign_file::by_link(&format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.lo, mapping.hi));
-    let file = kept.or_else(|error| match mapping.path.ends_with(" (deleted)") {
-        true => Err(error),
-        false => foreign_file::in_root(pid, &mapping.path),
-    });
-    foreign_file::contents(&file.ok()?).ok()
 }

@@ -1,9 +1,10 @@
 //! Entering a process: one borrowed thread maps the agent there and runs the agent's preparation.
 
+use std::fs::File;
 use std::io::{self, Error};
 
 use anyhow::{Context, Result, anyhow, bail};
-use gprofinject_abi::attach::{CONTROL, Command, DETOURS_MAX, Order};
+use gprofinject_abi::attach::{CONTROL, Command, DETOURS_MAX, NOTICE_LEN, Order};
 use gprofinject_abi::{AGENT_FILE, REGION_SUFFIX};
 use gprofinject_plan::Plan;
 use zerocopy::{IntoBytes, transmute};
@@ -128,7 +129,8 @@ impl Attachment {
                 let mut stopped = attachment.one(tracer)?;
                 let prepared = attachment.map(&mut stopped, &memory, &agent, near).and_then(|()| {
                     // The process opens the files by their names if the kernel cannot copy descriptors.
-                    let given = attachment.give(&mut stopped, &memory, folder, name).unwrap_or([-1; 2]);
+                    let given = attachment.give_files(&mut stopped, &memory, folder, name);
+                    let given = given.ok().and_then(|given| given.try_into().ok()).unwrap_or([-1; 2]);
                     let order =
                         |pairs: &[[u64; 2]]| preparation(process, folder.path(), name, given, pairs, get_gr);
                     attachment.prepare_stopped(&mut stopped, &memory, &agent, &found, order)
@@ -143,18 +145,31 @@ impl Attachment {
     }
 
     /// Opens the region file and the plan file in the process. Returns their descriptors there.
-    fn give(
+    fn give_files(
         &self,
         stopped: &mut Stopped,
         memory: &Memory,
         folder: &PrivateFolder,
         name: &str,
-    ) -> io::Result<[i32; 2]> {
+    ) -> io::Result<Vec<i32>> {
         let region = folder.open_to_write(&format!("{name}{REGION_SUFFIX}"))?;
         let plan = folder.open_file(&plan_file(name))?;
+        self.give(stopped, memory, &[&region, &plan])
+    }
+
+    /// Passes files, two at most, to the process. Returns their descriptors there.
+    ///
+    /// # Errors
+    /// The process has no room for more descriptors, or may not make the system calls.
+    pub(super) fn give(
+        &self,
+        stopped: &mut Stopped,
+        memory: &Memory,
+        files: &[&File],
+    ) -> io::Result<Vec<i32>> {
         let image = self.image().ok_or_else(|| Error::from_raw_os_error(libc::ESRCH))?;
         let scratch = image.stack - STACK;
-        handover::give(stopped, memory, self.instruction, scratch, [&region, &plan])
+        handover::give(stopped, memory, self.instruction, scratch, files)
     }
 
     fn prepare_stopped(
@@ -195,6 +210,8 @@ impl Attachment {
         self.stage = Stage::Mapped { image: image.clone(), detours: detours.clone(), mapped: Some(mapped) };
         prepared.map_err(refused)?;
         let (words, shadows) = (transmute!(order.words), Some(order.shadows).filter(|table| *table != 0));
+        let mut detours = detours;
+        detours.extend(notice(&order, memory));
         let [word, start, end] = order.waiting;
         let landing = (word != 0).then_some(Landing { word, code: start..end });
         let guest = Guest { image, detours, words, shadows, mapped, landing };
@@ -269,6 +286,14 @@ impl Attachment {
         }
         Ok(())
     }
+}
+
+/// Returns the redirection of the empty function by which the dynamic linker tells of libraries, if the agent can hook
+/// those.
+fn notice(order: &Order, memory: &Memory) -> Option<Detoured> {
+    let [at, jump] = order.notice;
+    let before = memory.bytes(at, NOTICE_LEN).ok().filter(|_| at != 0)?;
+    Some(Detoured { at, before, after: jump.to_le_bytes().get(..NOTICE_LEN)?.to_vec() })
 }
 
 /// Returns the runtime addresses of those functions of an unwinder in the program whose frames are below

@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use rustix::fs::{self, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
+use crate::os::proc::{self, Mapping};
 use crate::os::sys;
 
 /// The length in bytes above which files are not read. node has 100 MB.
@@ -57,6 +58,26 @@ fn regular(found: impl AsFd + AsRawFd) -> io::Result<File> {
 /// The file is too long, or reading fails.
 pub(crate) fn contents(file: &File) -> io::Result<Vec<u8>> {
     sys::read_whole(file, LONGEST)
+}
+
+/// Returns the contents of a mapping's file, even if the file has been replaced since or the process has
+/// another root folder.
+pub(crate) fn mapped(pid: i32, mapping: &Mapping) -> Option<Vec<u8>> {
+    contents(&of_mapping(pid, mapping).ok()?).ok()
+}
+
+/// Opens a mapping's file, even if the file has been replaced since or the process has another root folder. If the
+/// kernel does not permit that, the file is the one that has its name now.
+///
+/// # Errors
+/// It cannot be opened, or is no regular file.
+pub(crate) fn of_mapping(pid: i32, mapping: &Mapping) -> io::Result<File> {
+    let pid = proc::visible_thread(pid);
+    let kept = by_link(&format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.lo, mapping.hi));
+    kept.or_else(|error| match mapping.path.ends_with(" (deleted)") {
+        true => Err(error),
+        false => in_root(pid, &mapping.path),
+    })
 }
 
 #[cfg(test)]

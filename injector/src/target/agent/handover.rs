@@ -13,6 +13,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 use crate::target::threads::memory::Memory;
 use crate::target::threads::stopped::Stopped;
 
+/// The greatest number of files at once.
 const COUNT: usize = 2;
 
 /// The header of a message that the process receives, with everything to which its pointers lead: `struct
@@ -67,7 +68,7 @@ impl Descriptors {
     }
 }
 
-/// Passes the files to the process and returns their descriptors there. `instruction` is the address of a
+/// Passes the files, two at most, to the process and returns their descriptors there. `instruction` is the address of a
 /// `syscall` instruction in the process, and `scratch` that of memory which the injector has mapped there.
 ///
 /// # Errors
@@ -77,8 +78,8 @@ pub(crate) fn give(
     memory: &Memory,
     instruction: u64,
     scratch: u64,
-    files: [&File; COUNT],
-) -> io::Result<[i32; COUNT]> {
+    files: &[&File],
+) -> io::Result<Vec<i32>> {
     let kind = (libc::SOCK_DGRAM | libc::SOCK_CLOEXEC) as u64;
     stopped.call(instruction, libc::SYS_socketpair, [libc::AF_UNIX as u64, kind, 0, scratch, 0, 0])?;
     let pair = memory.word(scratch)?;
@@ -96,8 +97,8 @@ pub(crate) fn give(
         stopped.call(instruction, libc::SYS_close, [end.into(), 0, 0, 0, 0, 0])?;
     }
     let received = received?;
-    if let &[first, second] = received.arrived() {
-        return Ok([first, second]);
+    if received.arrived().len() == files.len() {
+        return Ok(received.arrived().to_vec());
     }
     // Some descriptors have arrived before the process's limit was reached.
     for descriptor in received.arrived() {
@@ -114,10 +115,10 @@ fn borrow(pid: i32, descriptor: RawFd) -> io::Result<OwnedFd> {
 }
 
 /// Sends one byte and the files.
-fn send(socket: &OwnedFd, files: [&File; COUNT]) -> io::Result<()> {
+fn send(socket: &OwnedFd, files: &[&File]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(COUNT))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    let files = files.map(File::as_fd);
+    let files: Vec<_> = files.iter().map(|file| file.as_fd()).collect();
     control.push(SendAncillaryMessage::ScmRights(&files));
     sendmsg(socket, &[IoSlice::new(&[0])], &mut control, SendFlags::NOSIGNAL)?;
     Ok(())

@@ -251,8 +251,9 @@ impl Attachment {
         let mut is_restorer =
             |at: u64| libc.contains(&at) && others.insert(at) && stacks::is_restorer(memory, at);
         let mut ranges = vec![image.code.clone(), library.clone(), libc.clone()];
-        if !own.is_empty() {
-            ranges.extend(own.iter().map(|&(function, size)| function..function + size));
+        ranges.extend(own.iter().map(|&(function, size)| function..function + size));
+        // The functions of an unwinder are hooked if it is part of the program, or by `--libs all`.
+        if !own.is_empty() || !self.arenas.libraries.is_empty() {
             ranges.extend([self.arenas.program.clone(), self.arenas.libraries.clone()]);
         }
         let suspicious = stacks::find(memory, thread, mappings, &ranges, |at, word| {

@@ -4,8 +4,6 @@
 //! The process can write anything into that list, and into the tables of patches in its memory. Whatever it writes is
 //! bounded, and decides only where the process's own threads may stand and where they continue.
 
-use std::io;
-
 use gprofinject_abi::plan as abi;
 use gprofinject_abi::region::LoadRecord;
 use gprofinject_plan::Plan;
@@ -58,21 +56,15 @@ impl Modules<'_> {
     }
 
     /// Returns whether these are still all libraries of the process.
-    ///
-    /// # Errors
-    /// The region file cannot be read.
-    pub(super) fn are_those_of(&self, attachment: &Attachment) -> io::Result<bool> {
-        Ok(self.records == attachment.libraries()?)
+    pub(super) fn are_those_of(&self, attachment: &Attachment) -> bool {
+        self.records == attachment.libraries()
     }
 }
 
 impl Attachment {
     /// Returns what the patches of these plans overwrite.
-    ///
-    /// # Errors
-    /// The region file cannot be read.
-    pub(super) fn planned_modules<'p>(&mut self, plans: Plans<'p>) -> io::Result<Modules<'p>> {
-        let records = self.libraries()?;
+    pub(super) fn planned_modules<'p>(&mut self, plans: Plans<'p>) -> Modules<'p> {
+        let records = self.libraries();
         let start = self.arenas.program.start;
         let program = plans.program.into_iter().map(|plan| Moved {
             plan,
@@ -90,35 +82,33 @@ impl Attachment {
             }
         }
         self.note_arenas(&records);
-        Ok(Modules { overwritten: Overwritten::new(&self.patches, patches), records, moved })
+        Modules { overwritten: Overwritten::new(&self.patches, patches), records, moved }
     }
 
     /// Returns what the patches overwrite that are in the process's text.
-    ///
-    /// # Errors
-    /// The region file or the process's memory cannot be read.
-    pub(super) fn patched_modules(&mut self, memory: &Memory) -> io::Result<Modules<'static>> {
-        let records = self.libraries()?;
+    pub(super) fn patched_modules(&mut self, memory: &Memory) -> Modules<'static> {
+        let records = self.libraries();
         let mut patches = Vec::new();
         for record in &records {
             let count = usize::try_from(record.patch_count).unwrap_or(usize::MAX);
             if count <= PATCHES_MAX - patches.len() {
-                let written: Vec<abi::Patch> = memory.records(record.patches, count)?;
+                let written: Vec<abi::Patch> = memory.records(record.patches, count).unwrap_or_default();
                 let text = record.lo..record.hi;
                 patches.extend(written.iter().filter_map(|patch| Patch::of_library(patch, &text)));
             }
         }
         self.note_arenas(&records);
         let overwritten = Overwritten::new(&self.patches, patches);
-        Ok(Modules { overwritten, records, moved: Vec::new() })
+        Modules { overwritten, records, moved: Vec::new() }
     }
 
-    /// Returns the libraries that are hooked in the process, or prepared for that.
-    fn libraries(&self) -> io::Result<Vec<LoadRecord>> {
-        let Some(home) = &self.home else { return Ok(Vec::new()) };
-        let records = RegionFile::new(home, self.region.clone()).libraries()?;
+    /// Returns the libraries that are hooked in the process, or prepared for that. A process that overwrites or cuts
+    /// off its region file can hide them, which must not keep gprofinject from leaving it.
+    fn libraries(&self) -> Vec<LoadRecord> {
+        let Some(home) = &self.home else { return Vec::new() };
+        let records = RegionFile::new(home, self.region.clone()).libraries().unwrap_or_default();
         let is_sound = |record: &LoadRecord| record.lo <= record.hi && record.hi < TOP;
-        Ok(records.into_iter().filter(is_sound).collect())
+        records.into_iter().filter(is_sound).collect()
     }
 
     /// Notes where the thunks of these libraries are.

@@ -38,7 +38,7 @@ impl Attachment {
         let mappings = proc::mappings(self.pid)?;
         let libc = libc_code(&mappings).context("the process executes another program now")?;
         let libc = libc.lo..libc.hi;
-        let modules = self.planned_modules(plans)?;
+        let modules = self.planned_modules(plans);
         let mut stopped = self.all(tracer)?;
         let room = self.make_room(&mut stopped, &memory, &mappings, &libc, &modules, until)?;
         if let Step::Later(error) = room {
@@ -80,13 +80,16 @@ impl Attachment {
         self.with_retries(PATIENCE, |attachment, tracer, until| {
             let memory = Memory::open(attachment.pid)?;
             let mappings = proc::mappings(attachment.pid)?;
-            let modules = attachment.planned_modules(plans)?;
+            let mut modules = attachment.planned_modules(plans);
             let mut stopped = attachment.all(tracer)?;
+            if !modules.are_those_of(attachment) {
+                modules = attachment.planned_modules(plans);
+            }
             let room = attachment.make_room(&mut stopped, &memory, &mappings, &(0..0), &modules, until)?;
             if let Step::Later(error) = room {
                 return Ok(Step::Later(error));
             }
-            if !modules.are_those_of(attachment)? {
+            if !modules.are_those_of(attachment) {
                 return Ok(Step::Later(loads()));
             }
             if let Err(error) = attachment.command(&mut stopped, &memory, Command::Resume) {
@@ -128,7 +131,7 @@ impl Attachment {
         if self.is_paused() {
             return Ok(Step::Done(()));
         }
-        let modules = self.patched_modules(memory)?;
+        let modules = self.patched_modules(memory);
         // A thread may be inside a patch: in a sled, in a cave, or at a call in its place.
         let mut mappings = proc::mappings(self.pid)?;
         loop {
@@ -145,7 +148,7 @@ impl Attachment {
             }
             mappings = proc::mappings(self.pid)?;
         }
-        if !modules.are_those_of(self)? {
+        if !modules.are_those_of(self) {
             return Ok(Step::Later(loads()));
         }
         if let Err(error) = self.command(stopped, memory, Command::Pause) {

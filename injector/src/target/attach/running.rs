@@ -21,8 +21,9 @@ use crate::store::trouble::trouble;
 use crate::target::agent::attachment::Attachment;
 use crate::target::agent::modules::Plans;
 use crate::target::attach::earlier::take_over;
-use crate::target::contract::{Patience, Readying, Target};
+use crate::target::contract::{Patience, Ready, Readying, Target};
 use crate::target::grip::Grip;
+use crate::target::loaded::{self, Mapped};
 use crate::target::process::Process;
 
 /// A process that already runs, and what of gprofinject is in it.
@@ -83,10 +84,17 @@ impl Target for Running {
         Some(self.process.program_headers().wrapping_sub(headers))
     }
 
-    fn make_ready(&mut self, readying: &Readying) -> Result<Grip> {
-        let Readying { folder, planned, libraries, voice, .. } = *readying;
+    fn loaded(&self) -> Mapped {
+        loaded::libraries(&self.process)
+    }
+
+    fn make_ready(&mut self, readying: &Readying) -> Result<Ready> {
+        let Readying { folder, planned, libraries, wanted, voice, .. } = *readying;
         let pid = self.process.pid;
-        let (Some(folder), Some(plan)) = (folder, &planned.plan) else { return Ok(Grip::unopened(pid)) };
+        let mut unhooked = Vec::new();
+        let (Some(folder), Some(plan)) = (folder, &planned.plan) else {
+            return Ok(Ready { grip: Grip::unopened(pid), unhooked });
+        };
         let mut made = loop {
             let made = Attachment::prepare(&self.process, planned, plan, folder.private(), FIRST)?;
             if let Some(made) = made {
@@ -94,8 +102,14 @@ impl Target for Running {
             }
             take_over(&self.process, voice)?;
         };
-        let armed = check_prepared(&folder.region(FIRST))
-            .and_then(|()| made.arm(Plans { program: planned.plan.as_ref(), libraries }));
+        let armed = check_prepared(&folder.region(FIRST)).and_then(|()| {
+            if !wanted.is_empty() {
+                let paths = wanted.iter().map(|wanted| wanted.library.binary.clone());
+                let loaded = made.load_libraries(wanted)?;
+                unhooked.extend(paths.zip(loaded).filter_map(|(path, why)| Some((path, why?))));
+            }
+            made.arm(Plans { program: planned.plan.as_ref(), libraries })
+        });
         match armed {
             Ok(pause) => voice.detail(format_args!("attached to process {pid}: {pause}")),
             Err(error) => {
@@ -104,7 +118,7 @@ impl Target for Running {
             }
         }
         self.hooks = Hooks::Armed;
-        Ok(Grip::attached(made))
+        Ok(Ready { grip: Grip::attached(made), unhooked })
     }
 
     fn begin(&mut self, voice: Voice) -> Result<()> {

@@ -15,10 +15,11 @@ use crate::program::planned::Planned;
 use crate::program::resolve::Program;
 use crate::sampling::perf::Scope;
 use crate::store::run_folder::RunFolder;
-use crate::target::contract::{Patience, Readying, Target};
+use crate::target::contract::{Patience, Ready, Readying, Target};
 use crate::target::grip::Grip;
 use crate::target::launch::spawn::{self, Child, Held};
 use crate::target::launch::witness::Witness;
+use crate::target::loaded::Mapped;
 
 /// What the injector has inherited and the program must inherit in the same way.
 pub(crate) struct Inherited {
@@ -115,12 +116,16 @@ impl Target for Launched {
         None
     }
 
-    fn make_ready(&mut self, readying: &Readying) -> Result<Grip> {
+    fn loaded(&self) -> Mapped {
+        Mapped::default()
+    }
+
+    fn make_ready(&mut self, readying: &Readying) -> Result<Ready> {
         self.witness = Witness::start();
         if readying.follows {
             sys::adopt_orphans();
         }
-        Ok(Grip::unopened(self.pid))
+        Ok(Ready { grip: Grip::unopened(self.pid), unhooked: Vec::new() })
     }
 
     fn begin(&mut self, _: Voice) -> Result<()> {
