@@ -33,26 +33,25 @@ pub(crate) fn follow(place: &Place) -> bool {
 
 /// Sends a packet to the injector. Returns the socket, or `None` if there is no injector.
 pub(crate) fn tell(packet: &[u8]) -> Option<i32> {
-    tell_by(connect(), |fd| files::send(fd, packet))
+    tell_by(connect()?, |fd| files::send(fd, packet)).ok()
 }
 
 /// Sends a packet and a descriptor to the injector. Returns the socket, or `None` if there is no injector.
 pub(crate) fn tell_with(packet: &[u8], passed: i32) -> Option<i32> {
-    tell_by(connect(), |fd| files::send_with(fd, packet, &[passed]))
+    tell_by(connect()?, |fd| files::send_with(fd, packet, &[passed])).ok()
 }
 
 /// The same with several descriptors, for a process that need not be followed. `place` is any place in its run folder.
-pub(crate) fn tell_from(place: &Place, packet: &[u8], passed: &[i32]) -> Option<i32> {
-    tell_by(connect_from(place), |fd| files::send_with(fd, packet, passed))
+///
+/// # Errors
+/// Returns an errno; it is ECONNREFUSED if no injector listens any more.
+pub(crate) fn tell_from(place: &Place, packet: &[u8], passed: &[i32]) -> Result<i32, i32> {
+    tell_by(connect_from(place).unwrap_or(Err(kernel::EINVAL)), |fd| files::send_with(fd, packet, passed))
 }
 
-fn tell_by(connection: Option<Result<i32, i32>>, send: impl FnOnce(i32) -> Result<(), i32>) -> Option<i32> {
-    let fd = connection?.ok()?;
-    if send(fd).is_err() {
-        files::close(fd);
-        return None;
-    }
-    Some(fd)
+fn tell_by(connection: Result<i32, i32>, send: impl FnOnce(i32) -> Result<(), i32>) -> Result<i32, i32> {
+    let fd = connection?;
+    send(fd).map(|()| fd).inspect_err(|_| files::close(fd))
 }
 
 /// Returns whether an injector listens.

@@ -22,6 +22,7 @@ use crate::os::place::Place;
 use crate::os::task;
 #[cfg(not(test))]
 use crate::os::vectors::{restore_vectors, save_vectors};
+use crate::os::words;
 use crate::process::run;
 use crate::program::agent::{self, Agent};
 use crate::program::failure;
@@ -37,7 +38,7 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use gprofinject_abi::VERSION;
 use gprofinject_abi::ask::{AHEAD, AHEAD_MAX, Answer, LOADED, Question};
-use gprofinject_abi::attach::{LibraryOrder, NOTICE_LEN};
+use gprofinject_abi::attach::{LibraryOrder, NOTICE_LEN, WORDS};
 use gprofinject_abi::plan::{ArenaHeader, MAGIC, Patch};
 use gprofinject_abi::region::{LIBRARY_BYTES, LOADS_MAX, Load, LoadRecord, Trouble};
 use gprofinject_abi::shared::LoadRef;
@@ -282,10 +283,7 @@ fn hook(map: &LinkMap) -> Result<(), Unhooked> {
     let (identity, answer) = (files::identity(fd), ask(&question, fd));
     files::close(fd);
     let identity = identity.map_err(failed)?;
-    let (answer, plan) = answer.ok_or_else(|| {
-        SILENT.store(true, Ordering::Relaxed);
-        Unhooked::Failed(0)
-    })?;
+    let (answer, plan) = answer?;
     let Some(plan) = plan.filter(|_| answer.hooked != 0) else { return Err(Unhooked::NotWanted) };
     let file = PlanFile::open(plan);
     files::close(plan);
@@ -465,7 +463,10 @@ pub(crate) fn arm() {
     for index in 0..libraries::used() {
         let Some(library) = libraries::get(index).filter(|library| !library.is_loaded()) else { continue };
         let mut is_there = false;
-        lookup::all_objects(dynamic_linker, |map| is_there |= map.bias == library.start);
+        lookup::all_objects(dynamic_linker, |map| {
+            is_there |= map.bias == library.start && file_of(map) == Some(library.file);
+        });
+        // If another library is there, the agent asks about it at the next change.
         if !is_there {
             set_state(index, Load::Refused);
         } else if busy(|| write(index)).is_err() {
@@ -512,24 +513,42 @@ fn slots_start() -> u32 {
     thread_blocks::library_slots(Agent::get()) as u32
 }
 
-/// Asks the injector. Returns `None` if there is no answer.
-fn ask(question: &Question, file: i32) -> Option<(Answer, Option<i32>)> {
+/// Asks the injector.
+///
+/// # Errors
+/// There is no answer; [`SILENT`] is set then.
+fn ask(question: &Question, file: i32) -> Result<(Answer, Option<i32>), Unhooked> {
+    answer(question, file).map_err(|errno| {
+        SILENT.store(true, Ordering::Relaxed);
+        // An injector that is about to leave a process to which it has attached hears no questions any more.
+        match errno {
+            kernel::ECONNREFUSED if words::offset() == WORDS as i64 => Unhooked::NotWanted,
+            _ => Unhooked::Failed(errno),
+        }
+    })
+}
+
+/// Asks the injector.
+///
+/// # Errors
+/// Returns an errno if there is no answer: ECONNREFUSED if the injector does not listen, or has stopped to listen.
+fn answer(question: &Question, file: i32) -> Result<(Answer, Option<i32>), i32> {
     /// This is longer than planning takes.
     const PATIENCE_MS: u64 = 60_000;
     let socket = run::tell_from(PLACE.get(), question.as_bytes(), &[file])?;
     let mut bytes = [0; size_of::<Answer>()];
     let received = if files::wait_readable(socket, PATIENCE_MS) {
-        files::receive_with(socket, &mut bytes).ok()
+        files::receive_with(socket, &mut bytes).map_err(|_| kernel::ECONNREFUSED)
     } else {
-        None
+        Err(kernel::EAGAIN)
     };
     files::close(socket);
     let (len, plan) = received?;
     if len != bytes.len() {
         plan.into_iter().for_each(files::close);
-        return None;
+        return Err(if len == 0 { kernel::ECONNREFUSED } else { kernel::EINVAL });
     }
-    Some((Answer::read_from_bytes(&bytes).ok()?, plan))
+    Ok((Answer::read_from_bytes(&bytes).map_err(|_| kernel::EINVAL)?, plan))
 }
 
 /// Returns the entry of the region file for a library.

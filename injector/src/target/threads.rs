@@ -4,7 +4,7 @@
 //! above know what is changed meanwhile. A forked helper does whatever must not be left half done, and a
 //! guard watches the helper.
 
-mod borrowed;
+pub(crate) mod borrowed;
 mod calls;
 pub(crate) mod code;
 pub(crate) mod deadline;

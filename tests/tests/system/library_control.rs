@@ -15,7 +15,8 @@ gprofinject_tests::trials! {
         a_pause_reaches_libraries,
         libraries_of_a_running_process,
         the_c_library_of_a_running_process,
-        libraries_of_a_run_that_was_killed;
+        libraries_of_a_run_that_was_killed,
+        libraries_that_come_and_go_in_a_running_process;
 }
 
 const LIBRARY: &str = r"
@@ -48,6 +49,37 @@ int main(void) {
         puts("done");
         fflush(stdout);
     }
+    return 3;
+}
+"#;
+
+/// Loads and unloads libraries in threads until there is a line of input.
+const PLUGINS_IN_THREADS: &str = r#"
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+static atomic_int over;
+static void *work(void *name) {
+    while (!over) {
+        void *handle = dlopen(name, RTLD_NOW);
+        if (!handle) { puts(dlerror()); exit(4); }
+        int (*middle)(int) = (int (*)(int))dlsym(handle, "middle");
+        for (int i = 0; i < 50; i++) middle(i);
+        dlclose(handle);
+    }
+    return NULL;
+}
+int main(void) {
+    char line[100], *names[] = {"./libplugin0.so", "./libplugin1.so", "./libplugin2.so"};
+    pthread_t threads[3];
+    for (int i = 0; i < 3; i++) pthread_create(&threads[i], NULL, work, names[i]);
+    puts("ready");
+    fflush(stdout);
+    fgets(line, sizeof line, stdin);
+    over = 1;
+    for (int i = 0; i < 3; i++) pthread_join(threads[i], NULL);
     return 3;
 }
 "#;
@@ -186,5 +218,32 @@ fn libraries_of_a_run_that_was_killed() {
     assert_eq!(outcome.code(), 0, "{said}{}", outcome.stderr_text());
     assert_eq!(subject.changed(&before), None, "{}", outcome.stderr_text());
     tell(&mut subject, &["c 10", "o 0", "l 3"]);
+    subject.finish();
+}
+
+/// Threads load and unload libraries all the time while gprofinject attaches and leaves again and again.
+fn libraries_that_come_and_go_in_a_running_process() {
+    const PLUGINS: usize = 3;
+    let place = Place::new();
+    for n in 0..PLUGINS {
+        place.c(&format!("libplugin{n}.so"), LIBRARY, &["-g", "-O2", "-fPIC", "-shared"]);
+    }
+    place.c("prog", PLUGINS_IN_THREADS, &["-g", "-O2", "-pthread"]);
+    let mut command = Command::new(place.path("prog"));
+    command.current_dir(place.folder.path()).env_remove("GMON_OUT_PREFIX");
+    let mut subject = Subject::start(place, command);
+    for round in 0..8 {
+        let hooks = ["--hooks=both", "--hooks=entry"][round % 2];
+        let libs = ["--libs=auto", "--libs=all"][round / 2 % 2];
+        let outcome = subject.attach(&[hooks, libs, "--duration=0.2"]);
+        assert_eq!(outcome.code(), 0, "{hooks} {libs}: {}", outcome.stderr_text());
+        assert!(subject.is_clean(), "{hooks} {libs}: {}", outcome.stderr_text());
+        let calls = whole(&subject.place);
+        let inner: u64 = calls.iter().filter(|((_, to), _)| to == "leaf").map(|(_, count)| count).sum();
+        let outer: u64 = calls.iter().filter(|((_, to), _)| to == "middle").map(|(_, count)| count).sum();
+        // Each thread may have been in the middle of one call when the hooks were written and when they were removed.
+        assert!(inner > 0 && inner.abs_diff(3 * outer) <= 12 * PLUGINS as u64, "{inner} {outer}");
+    }
+    subject.tell("end");
     subject.finish();
 }

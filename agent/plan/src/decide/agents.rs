@@ -14,9 +14,10 @@ use std::collections::BTreeSet;
 const CALLED: [&str; 1] = ["_dl_find_object"];
 /// The functions in which the agent redirects a system call, and those whose first instructions lead to the agent in a
 /// process that was attached to.
-const REDIRECTED: [&str; 12] = [
+const REDIRECTED: [&str; 13] = [
     "execve",
     "execveat",
+    "_dl_debug_state",
     "_dl_find_object",
     "dl_iterate_phdr",
     "_Unwind_Backtrace",

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Error};
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use gprofinject_abi::attach::{CONTROL, Command, DETOURS_MAX, NOTICE_LEN, Order};
@@ -21,6 +22,7 @@ use crate::target::agent::order::preparation;
 use crate::target::agent::room::{code_len, gap, libc_code};
 use crate::target::named;
 use crate::target::process::{Process, refusal};
+use crate::target::threads::borrowed::Fault;
 use crate::target::threads::memory::Memory;
 use crate::target::threads::stopped::Stopped;
 use crate::target::threads::tracer;
@@ -29,6 +31,9 @@ const PAGE: u64 = 4096;
 /// The size in bytes of the stack on which the agent carries out orders.
 const STACK: u64 = 64 << 10;
 const COPIES: u64 = (DETOURS_MAX as u64 * COPY).next_multiple_of(PAGE);
+/// How often the agent's preparation is tried if it fails by a fault, and the pause between two tries.
+const TRIES: usize = 5;
+const FAULT_PAUSE: Duration = Duration::from_millis(5);
 const ORDER: u64 = (size_of::<Order>() as u64).next_multiple_of(PAGE);
 
 impl Attachment {
@@ -124,22 +129,36 @@ impl Attachment {
             if !named::folders(pid)?.is_empty() {
                 return Ok(false);
             }
-            tracer::apart(pid, |tracer| {
-                let memory = Memory::open(pid)?;
-                let mut stopped = attachment.one(tracer)?;
-                let prepared = attachment.map(&mut stopped, &memory, &agent, near).and_then(|()| {
-                    // The process opens the files by their names if the kernel cannot copy descriptors.
-                    let given = attachment.give_files(&mut stopped, &memory, folder, name);
-                    let given = given.ok().and_then(|given| given.try_into().ok()).unwrap_or([-1; 2]);
-                    let order =
-                        |pairs: &[[u64; 2]]| preparation(process, folder.path(), name, given, pairs, get_gr);
-                    attachment.prepare_stopped(&mut stopped, &memory, &agent, &found, order)
-                });
-                if prepared.is_err() || !client.is_there() {
-                    let _ = attachment.unmap(&mut stopped, &memory);
+            let prepare = |attachment: &mut Attachment| {
+                tracer::apart(pid, |tracer| {
+                    let memory = Memory::open(pid)?;
+                    let mut stopped = attachment.one(tracer)?;
+                    let prepared = attachment.map(&mut stopped, &memory, &agent, near).and_then(|()| {
+                        // The process opens the files by their names if the kernel cannot copy descriptors.
+                        let given = attachment.give_files(&mut stopped, &memory, folder, name);
+                        let given = given.ok().and_then(|given| given.try_into().ok()).unwrap_or([-1; 2]);
+                        let order = |pairs: &[[u64; 2]]| {
+                            preparation(process, folder.path(), name, given, pairs, get_gr)
+                        };
+                        attachment.prepare_stopped(&mut stopped, &memory, &agent, &found, order)
+                    });
+                    if prepared.is_err() || !client.is_there() {
+                        let _ = attachment.unmap(&mut stopped, &memory);
+                    }
+                    prepared.map(|()| true)
+                })
+            };
+            for _ in 1..TRIES {
+                match prepare(attachment) {
+                    Err(error) if is_fault(&error) => {
+                        // What was mapped is unmapped again.
+                        attachment.stage = Stage::Outside;
+                        std::thread::sleep(FAULT_PAUSE);
+                    }
+                    done => return done,
                 }
-                prepared.map(|()| true)
-            })
+            }
+            prepare(attachment)
         })?;
         Ok(is_first.then_some(attachment))
     }
@@ -201,7 +220,7 @@ impl Attachment {
             Some(libc::EMFILE) => anyhow!(
                 "process {pid} may open no more files (its ulimit -n); raise that: prlimit --pid {pid} --nofile=1024"
             ),
-            _ => anyhow!("the agent could not be prepared: {}", sys::reason(&error)),
+            _ => anyhow::Error::new(error).context("the agent could not be prepared"),
         };
         let prepared = self.command(stopped, memory, Command::Prepare);
         let order: Order = memory.record(image.order)?;
@@ -286,6 +305,13 @@ impl Attachment {
         }
         Ok(())
     }
+}
+
+/// Whether the agent's code has caused a fault. To find functions, the agent walks the dynamic linker's lists, in which
+/// another thread may just be unloading a library.
+fn is_fault(error: &anyhow::Error) -> bool {
+    let error = error.root_cause().downcast_ref::<Error>().and_then(Error::get_ref);
+    error.is_some_and(|error| error.is::<Fault>())
 }
 
 /// Returns the redirection of the empty function by which the dynamic linker tells of libraries, if the agent can hook

@@ -60,6 +60,9 @@ impl Attachment {
             for detoured in self.detours() {
                 let _ = memory.write(detoured.at, &detoured.before);
             }
+            if error.raw_os_error() == Some(libc::EAGAIN) {
+                return Ok(Step::Later(loads()));
+            }
             let step = memory.record::<Order>(order).map_or(0, |order| order.step);
             return Err(anyhow!("the patches could not be written: {} (step {step})", sys::reason(&error)));
         }

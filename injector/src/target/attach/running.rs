@@ -4,7 +4,7 @@ use std::fs;
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 
 use crate::os::child::Ending;
 use crate::os::failure::Failure;
@@ -62,6 +62,11 @@ impl Running {
         self.handle.has_ended() || !self.process.lives()
     }
 
+    /// Returns the reason why the process cannot be attached to, which is its end if it has ended.
+    fn failed(&self, error: anyhow::Error) -> anyhow::Error {
+        if self.has_ended() { anyhow!("process {} has ended", self.process.pid) } else { error }
+    }
+
     /// Removes what a failed attempt to write the hooks has left.
     fn back_out(&mut self, mut made: Attachment) {
         let out = made.detach();
@@ -96,8 +101,8 @@ impl Target for Running {
             return Ok(Ready { grip: Grip::unopened(pid), unhooked });
         };
         let mut made = loop {
-            let made = Attachment::prepare(&self.process, planned, plan, folder.private(), FIRST)?;
-            if let Some(made) = made {
+            let made = Attachment::prepare(&self.process, planned, plan, folder.private(), FIRST);
+            if let Some(made) = made.map_err(|error| self.failed(error))? {
                 break made;
             }
             take_over(&self.process, voice)?;
@@ -114,7 +119,7 @@ impl Target for Running {
             Ok(pause) => voice.detail(format_args!("attached to process {pid}: {pause}")),
             Err(error) => {
                 self.back_out(made);
-                return Err(error);
+                return Err(self.failed(error));
             }
         }
         self.hooks = Hooks::Armed;

@@ -5,9 +5,15 @@ use std::time::Instant;
 
 use libc::user_regs_struct;
 
+use crate::os::sys;
 use crate::target::threads::requests;
 use crate::target::threads::requests::{Event, registers, set_registers, wait};
 use crate::target::threads::thread::Thread;
+
+/// The code that a borrowed thread ran has caused a fault at this address. The thread stands still again.
+#[derive(Debug, thiserror::Error)]
+#[error("the agent was stopped at {0:#x}")]
+pub(crate) struct Fault(u64);
 
 /// A stopped thread that runs something else for a while, with all signals blocked. At the end it stands
 /// still as before, whatever happens.
@@ -51,12 +57,10 @@ impl Borrowed {
             .and_then(|()| requests::interrupt(self.tid))
             .and_then(|()| requests::resume(self.tid, 0))
             .and_then(|()| self.wait(until));
-        Error::other(match gone_on {
-            Ok(()) => format!("the agent was stopped at {at:#x}"),
-            Err(error) => {
-                format!("the agent was stopped at {at:#x}, and stays: {}", crate::os::sys::reason(&error))
-            }
-        })
+        match gone_on {
+            Ok(()) => Error::other(Fault(at)),
+            Err(error) => Error::other(format!("{}, and stays: {}", Fault(at), sys::reason(&error))),
+        }
     }
 
     /// Waits until the thread stops. Signals that come first are kept for later.
