@@ -11,6 +11,7 @@ mod blocks;
 mod callbacks;
 mod calls;
 mod frida;
+mod libraries;
 mod measure;
 mod profilers;
 mod real;
@@ -51,6 +52,9 @@ fn main() -> Result<()> {
     }
     if wanted("callbacks") {
         callbacks::compare(folder.path(), rounds)?;
+    }
+    if wanted("libraries") {
+        libraries::compare(folder.path(), rounds)?;
     }
     if wanted("blocks") {
         match tool::corpus() {

@@ -29,10 +29,27 @@ pub(crate) enum Way {
     EntryBlocks,
     BlocksOnly,
     Uftrace,
+    /// Functions of libraries too.
+    UftraceLibraries,
     Callgrind,
+    PerfRecord,
+    /// With the callers of each sample.
+    PerfRecordGraph,
+    /// With hooks in no library.
+    ProgramOnly,
 }
 
 impl Way {
+    /// Returns the other tool that this way needs.
+    pub(crate) fn tool(self) -> Option<&'static str> {
+        match self {
+            Way::Uftrace | Way::UftraceLibraries => Some("uftrace"),
+            Way::Callgrind => Some("valgrind"),
+            Way::PerfRecord | Way::PerfRecordGraph => Some("perf"),
+            _ => None,
+        }
+    }
+
     pub(crate) fn command(self, work: &Work, folder: &Path) -> Result<Command> {
         let gmon = folder.join("gmon.out");
         let mut command = match self {
@@ -56,6 +73,23 @@ impl Way {
                 let mut command = Command::new("uftrace");
                 command.args(["record", "--no-pager", "--no-libcall", "-P", ".", "-d"]);
                 command.arg(folder.join("uftrace.data")).arg(&work.program);
+                command
+            }
+            Way::ProgramOnly => {
+                let options = ["-q", "--hooks=both", "--libs=none"];
+                return tool::command(&options, &gmon, &work.program, &work.args);
+            }
+            Way::UftraceLibraries => {
+                let mut command = Command::new("uftrace");
+                command.args(["record", "--no-pager", "-P", ".", "-l", "-d"]);
+                command.arg(folder.join("uftrace.data")).arg(&work.program);
+                command
+            }
+            Way::PerfRecord | Way::PerfRecordGraph => {
+                let mut command = Command::new("perf");
+                command.args(["record", "-q", "-e", "cpu-clock", "-F", "1000"]);
+                command.args((self == Way::PerfRecordGraph).then_some("-g"));
+                command.arg("-o").arg(folder.join("perf.data")).arg("--").arg(&work.program);
                 command
             }
             Way::Callgrind => {
