@@ -4,6 +4,7 @@
 use crate::flow::branch::{Branch, BranchKind, NEAR};
 use crate::flow::facts::FunctionFlow;
 use crate::flow::read::seen::Seen;
+use crate::flow::registers::argument::takes_rax;
 use crate::flow::return_slot::examine::examine;
 use crate::x86::predecode::decode::{Predecoded, predecode};
 use crate::x86::predecode::fields::{Class, WINDOW};
@@ -151,7 +152,10 @@ impl Part {
         flow.leaf &= !flow.undecodable && !falls_through;
         flow.runs_on = falls_through && last != Class::Call;
         flow.ends_in_call = last == Class::Call;
+        let reads_rax = scan.reads_rax;
         flow.registers = scan.finish();
+        // A runtime's own compiler may pass the first argument in rax (OCaml's does).
+        flow.registers.takes_rax = reads_rax && image.facts.runtime.is_none() && takes_rax(image, f, factory);
         // No code calls the entry point: the words on its stack are the program's arguments.
         if watch.is_suspicious() && (wanted.exits || flow.leaf) && f.address != image.entry {
             let uses = examine(image, f, factory);
