@@ -3,7 +3,10 @@
 //! The agent uses no functions of the program's libraries, with few exceptions. A slow path asks the C library to which
 //! object an address belongs (`_dl_find_object`); if that function, or one that it calls, were hooked, its first call would
 //! lead to the slow path that is asking. And the agent redirects the system calls by which programs are executed, in the
-//! first instructions of two functions.
+//! first instructions of two functions, and the empty function that the dynamic linker calls when it has changed its lists.
+//!
+//! The C library's `_dl_find_object` only jumps to the dynamic linker's, which is not exported: it is found by its name in
+//! the symbol table or the debug file. If there is neither, none of the dynamic linker's functions is hooked.
 
 use crate::decide::verdict::{Failed, Reason};
 use crate::flow::facts::Flow;
@@ -12,11 +15,23 @@ use std::collections::BTreeSet;
 
 /// The functions that slow paths call.
 const CALLED: [&str; 1] = ["_dl_find_object"];
-/// The functions in which the agent redirects a system call.
-const REDIRECTED: [&str; 2] = ["execve", "execveat"];
+/// The dynamic linker's function that the agent redirects to itself.
+const NOTICE: &str = "_dl_debug_state";
+/// The functions that the agent redirects, as a whole or in a system call.
+const REDIRECTED: [&str; 3] = ["execve", "execveat", NOTICE];
+
+/// Returns whether a library is the dynamic linker: it exports the function that debuggers stop at, and needs no other one.
+pub(crate) fn is_dynamic_linker(image: &Image) -> bool {
+    let is_notice = |&i: &usize| image.functions[i].names().any(|name| name == NOTICE);
+    let exported = image.exported.iter().filter_map(|&address| image.function_at(address));
+    image.facts.interpreter.is_none() && exported.into_iter().any(|i| is_notice(&i))
+}
 
 /// Returns the functions of a library that cannot be hooked because of the agent, by index in the image.
 pub(crate) fn needs(image: &Image, flow: &Flow) -> Failed {
+    if is_dynamic_linker(image) && !image.facts.has_symtab {
+        return (0..image.functions.len()).map(|function| (function, Reason::NoNames)).collect();
+    }
     let named = |wanted: &[&str]| -> Vec<usize> {
         let is_named = |&i: &usize| image.functions[i].names().any(|name| wanted.contains(&name));
         (0..image.functions.len()).filter(is_named).collect()
