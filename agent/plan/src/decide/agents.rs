@@ -51,3 +51,48 @@ pub(crate) fn needs(image: &Image, flow: &Flow) -> Failed {
     needed.extend(named(&REDIRECTED));
     needed.into_iter().map(|function| (function, Reason::Agent)).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::decide::options::{Engine, Hooks, Options, Role};
+    use crate::decide::verdict::{Reason, Verdict};
+    use crate::plan::Plan;
+    use crate::testing::{TEXT, image};
+    use gprofinject_image::ImageKind;
+
+    /// Returns the reasons for which the functions of a library are refused: xor eax, eax; ret; and after it an exported
+    /// function with this name, which is empty and has fifteen bytes of padding.
+    fn refused(name: &'static str, has_symtab: bool) -> [Option<Reason>; 2] {
+        let code = [&[0x31, 0xc0, 0xc3, 0xc3][..], &[0x90; 15]].concat();
+        let mut image = image(ImageKind::Pie, TEXT, &code, &[3, 1]);
+        image.functions[1].name = name;
+        image.exported.push(image.functions[1].address);
+        image.facts.has_symtab = has_symtab;
+        let options = Options {
+            hooks: Hooks::Both,
+            engine: Engine::Builtin,
+            selected: &|_| true,
+            min_size: 0,
+            insist: true,
+            counted: None,
+            role: Role::Library,
+        };
+        let verdicts = Plan::new(&image, &options).verdicts;
+        [0, 1].map(|i| match verdicts[i] {
+            Verdict::Refused(reason) => Some(reason),
+            Verdict::Hooked(_) => None,
+        })
+    }
+
+    #[test]
+    fn the_padding_after_the_notice_is_the_agents() {
+        assert_eq!(refused("empty", true), [None, None]);
+        assert_eq!(refused("_dl_debug_state", true), [Some(Reason::NoRoom), Some(Reason::Agent)]);
+    }
+
+    #[test]
+    fn a_dynamic_linker_without_names_is_not_hooked() {
+        assert_eq!(refused("empty", false), [None, None]);
+        assert_eq!(refused("_dl_debug_state", false), [Some(Reason::NoNames); 2]);
+    }
+}
