@@ -25,6 +25,9 @@ pub struct Facts {
     pub build_id: Option<Vec<u8>>,
     /// The addresses in code to which dynamic relocations write (DT_TEXTREL), sorted.
     pub text_relocations: Vec<u64>,
+    /// Whether the code may find thread-local variables by TLS descriptors (`-mtls-dialect=gnu2`), which have a calling
+    /// convention of their own.
+    pub tls_descriptors: bool,
     pub profiling: Profiling,
     /// Whether calls of hooks are in [`crate::image::Image::removed`]. Then the hooks must be the C library's empty ones.
     pub hooks_removed: bool,

@@ -82,6 +82,7 @@ impl<'d> Image<'d> {
                 address_sanitizer,
                 build_id: notes.build_id,
                 text_relocations: pointers.in_code,
+                tls_descriptors: pointers.tls_descriptors,
                 profiling,
                 hooks_removed: false,
             },

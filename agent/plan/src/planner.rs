@@ -26,7 +26,7 @@ impl Plan {
     pub fn new(image: &Image, options: &Options) -> Plan {
         let selection = options.selection();
         let left_out = |i: usize| selection.left_out(&image.functions[i]);
-        let reader = own_text::reader(image);
+        let reader = own_text::reader(image, options.role);
         let none = match &reader {
             _ if image.facts.go => Some(Reason::Go),
             Some(_) if !options.insist => Some(Reason::OwnText),

@@ -1,5 +1,5 @@
 //! The addresses of code in data: those that relocations write, or the plain words of a program without
-//! relocations. Also the relocations that change code itself.
+//! relocations. Also the relocations that change code itself, and whether there are descriptors of thread-local variables.
 
 use crate::file::elf::{Elf, Load, Rela, Section, Symbol, Word, records};
 use crate::file::marks::TextMarks;
@@ -15,6 +15,8 @@ pub(crate) struct Pointers {
     pub(crate) to_code: Vec<u64>,
     /// The addresses at which relocations write into code, if the program says that they do, sorted.
     pub(crate) in_code: Vec<u64>,
+    /// Whether relocations write descriptors of thread-local variables.
+    pub(crate) tls_descriptors: bool,
 }
 
 impl Pointers {
@@ -23,7 +25,7 @@ impl Pointers {
     pub(crate) fn read(elf: &Elf<'_>, code: &CodeRanges, more: Vec<u64>, marks: &mut TextMarks) -> Self {
         let hull = code.hull();
         let points_to_code = |&value: &u64| hull.contains(&value) && code.find_code(value).is_some();
-        let mut pointers = Pointers { to_code: more, in_code: Vec::new() };
+        let mut pointers = Pointers { to_code: more, ..Pointers::default() };
         pointers.to_code.retain(points_to_code);
         let text_relocations = elf.dynamic_value(elf::DT_TEXTREL).is_some()
             || elf.dynamic_value(elf::DT_FLAGS).is_some_and(|flags| flags & elf::DF_TEXTREL.0 != 0);
@@ -46,10 +48,12 @@ impl Pointers {
             }
         };
         let symbols = dynamic_symbols(elf);
+        let mut tls_descriptors = false;
         for table in
             tables(elf, elf::SHT_RELA, &[(elf::DT_RELA, elf::DT_RELASZ), (elf::DT_JMPREL, elf::DT_PLTRELSZ)])
         {
             for relocation in records::<Rela>(table) {
+                tls_descriptors |= relocation.r_type(LE, false) == elf::R_X86_64_TLSDESC;
                 found(relocation.r_offset.get(LE), target(relocation, symbols));
             }
         }
@@ -70,6 +74,7 @@ impl Pointers {
                 }
             });
         }
+        pointers.tls_descriptors = tls_descriptors;
         pointers.to_code.sort_unstable();
         pointers.to_code.dedup();
         pointers.in_code.sort_unstable();

@@ -3,7 +3,10 @@
 //! The agent uses no functions of the program's libraries, with few exceptions. A slow path asks the C library to which
 //! object an address belongs (`_dl_find_object`); if that function, or one that it calls, were hooked, its first call would
 //! lead to the slow path that is asking. And the agent redirects the system calls by which programs are executed, in the
-//! first instructions of two functions.
+//! first instructions of two functions, and the empty function that the dynamic linker calls when it has changed its lists.
+//!
+//! The C library's `_dl_find_object` only jumps to the dynamic linker's, which is not exported: it is found by its name in
+//! the symbol table or the debug file. If there is neither, none of the dynamic linker's functions is hooked.
 
 use crate::decide::verdict::{Failed, Reason};
 use crate::flow::facts::Flow;
@@ -12,12 +15,14 @@ use std::collections::BTreeSet;
 
 /// The functions that slow paths call.
 const CALLED: [&str; 1] = ["_dl_find_object"];
-/// The functions in which the agent redirects a system call, and those whose first instructions lead to the agent in a
-/// process that was attached to.
+/// The dynamic linker's function that the agent redirects to itself.
+const NOTICE: &str = "_dl_debug_state";
+/// The functions that the agent redirects in a system call, or as a whole; most of the latter only in a process to which
+/// gprofinject attaches (`target/agent/detours.rs` in the injector).
 const REDIRECTED: [&str; 13] = [
     "execve",
     "execveat",
-    "_dl_debug_state",
+    NOTICE,
     "_dl_find_object",
     "dl_iterate_phdr",
     "_Unwind_Backtrace",
@@ -30,8 +35,18 @@ const REDIRECTED: [&str; 13] = [
     "syscall",
 ];
 
+/// Returns whether a library is the dynamic linker: it exports the function that debuggers stop at, and needs no other one.
+pub(crate) fn is_dynamic_linker(image: &Image) -> bool {
+    let is_notice = |&i: &usize| image.functions[i].names().any(|name| name == NOTICE);
+    let exported = image.exported.iter().filter_map(|&address| image.function_at(address));
+    image.facts.interpreter.is_none() && exported.into_iter().any(|i| is_notice(&i))
+}
+
 /// Returns the functions of a library that cannot be hooked because of the agent, by index in the image.
 pub(crate) fn needs(image: &Image, flow: &Flow) -> Failed {
+    if is_dynamic_linker(image) && !image.facts.has_symtab {
+        return (0..image.functions.len()).map(|function| (function, Reason::NoNames)).collect();
+    }
     let named = |wanted: &[&str]| -> Vec<usize> {
         let is_named = |&i: &usize| image.functions[i].names().any(|name| wanted.contains(&name));
         (0..image.functions.len()).filter(is_named).collect()
@@ -50,4 +65,49 @@ pub(crate) fn needs(image: &Image, flow: &Flow) -> Failed {
     }
     needed.extend(named(&REDIRECTED));
     needed.into_iter().map(|function| (function, Reason::Agent)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::decide::options::{Engine, Hooks, Options, Role};
+    use crate::decide::verdict::{Reason, Verdict};
+    use crate::plan::Plan;
+    use crate::testing::{TEXT, image};
+    use gprofinject_image::ImageKind;
+
+    /// Returns the reasons for which the functions of a library are refused: xor eax, eax; ret; and after it an exported
+    /// function with this name, which is empty and has fifteen bytes of padding.
+    fn refused(name: &'static str, has_symtab: bool) -> [Option<Reason>; 2] {
+        let code = [&[0x31, 0xc0, 0xc3, 0xc3][..], &[0x90; 15]].concat();
+        let mut image = image(ImageKind::Pie, TEXT, &code, &[3, 1]);
+        image.functions[1].name = name;
+        image.exported.push(image.functions[1].address);
+        image.facts.has_symtab = has_symtab;
+        let options = Options {
+            hooks: Hooks::Both,
+            engine: Engine::Builtin,
+            selected: &|_| true,
+            min_size: 0,
+            insist: true,
+            counted: None,
+            role: Role::Library,
+        };
+        let verdicts = Plan::new(&image, &options).verdicts;
+        [0, 1].map(|i| match verdicts[i] {
+            Verdict::Refused(reason) => Some(reason),
+            Verdict::Hooked(_) => None,
+        })
+    }
+
+    #[test]
+    fn the_padding_after_the_notice_is_the_agents() {
+        assert_eq!(refused("empty", true), [None, None]);
+        assert_eq!(refused("_dl_debug_state", true), [Some(Reason::NoRoom), Some(Reason::Agent)]);
+    }
+
+    #[test]
+    fn a_dynamic_linker_without_names_is_not_hooked() {
+        assert_eq!(refused("empty", false), [None, None]);
+        assert_eq!(refused("_dl_debug_state", false), [Some(Reason::NoNames); 2]);
+    }
 }

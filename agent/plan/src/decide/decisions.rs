@@ -39,6 +39,11 @@ pub(crate) fn decide(
     let mut verdicts = vec![Err(Reason::NoRoom); count];
     let mut hooks: Vec<_> = (0..count).map(|_| None).collect();
     let mut padding_used = vec![0; count];
+    // The agent redirects an empty function by a jump that reaches into the padding.
+    for &i in earlier.failed.iter().filter(|(_, reason)| **reason == Reason::Agent).map(|(i, _)| i) {
+        let f = &image.functions[i];
+        padding_used[i] = f.limit.saturating_sub(f.address + f.size);
+    }
     // Only a function without room nearby needs the state of all other functions.
     let part = count.div_ceil(parallel::parts(count)).max(1);
     let slices = verdicts.chunks_mut(part).zip(hooks.chunks_mut(part)).zip(padding_used.chunks_mut(part));

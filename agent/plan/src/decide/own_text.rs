@@ -6,7 +6,11 @@
 //! The end alone is not enough: garbage collectors take it for the beginning of data. Neither is the start,
 //! which is the address of the ELF header. A program that finds its code in another way (by pointers to
 //! functions, `dl_iterate_phdr`, `/proc/self/maps`) is not recognised.
+//!
+//! The dynamic linker takes both addresses too, and only to enter its own extent among those of the libraries.
 
+use crate::decide::agents;
+use crate::decide::options::Role;
 use gprofinject_image::{Function, Image, ImageKind};
 use iced_x86::{Code, Decoder, DecoderOptions, Instruction, OpKind};
 
@@ -15,9 +19,12 @@ use iced_x86::{Code, Decoder, DecoderOptions, Instruction, OpKind};
 const GMON_START: &str = "__gmon_start__";
 
 /// Returns why the program seems to read its own code, as text for the user, or `None` if it does not.
-pub(crate) fn reader(image: &Image) -> Option<String> {
+pub(crate) fn reader(image: &Image, role: Role) -> Option<String> {
     if let Some(module) = image.facts.checker {
         return Some(format!("{module}'s FIPS module in it checks its own code"));
+    }
+    if role == Role::Library && agents::is_dynamic_linker(image) {
+        return None;
     }
     // In a `-pg` program, monstartup takes both addresses for the histogram.
     if image.facts.profiling.controls {

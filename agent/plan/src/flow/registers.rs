@@ -19,6 +19,7 @@
 //!   must not return with a value in the register that no instruction has used, which only hand-written code
 //!   does, to return a result.
 
+pub(crate) mod argument;
 pub(crate) mod facts;
 pub(crate) mod scan;
 pub(crate) mod targets;

@@ -4,12 +4,13 @@
 use crate::flow::branch::{Branch, BranchKind, NEAR};
 use crate::flow::facts::FunctionFlow;
 use crate::flow::read::seen::Seen;
+use crate::flow::registers::argument::takes_rax;
 use crate::flow::return_slot::examine::examine;
 use crate::x86::predecode::decode::{Predecoded, predecode};
 use crate::x86::predecode::fields::{Class, WINDOW};
 use crate::x86::predecode::skim::Skimmed;
 use gprofinject_image::x86::{falls_through, is_call};
-use gprofinject_image::{Image, ImageKind, sort};
+use gprofinject_image::{FunctionKind, Image, ImageKind, sort};
 use iced_x86::{
     Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, OpKind, Register,
 };
@@ -151,7 +152,12 @@ impl Part {
         flow.leaf &= !flow.undecodable && !falls_through;
         flow.runs_on = falls_through && last != Class::Call;
         flow.ends_in_call = last == Class::Call;
+        let reads_rax = scan.reads_rax;
         flow.registers = scan.finish();
+        // Control jumps into a cold part with values in any register. A runtime's own compiler may pass the first argument
+        // in rax (OCaml's does).
+        let is_called = !matches!(f.kind, FunctionKind::Cold(_)) && image.facts.runtime.is_none();
+        flow.registers.takes_rax = reads_rax && is_called && takes_rax(image, f, factory);
         // No code calls the entry point: the words on its stack are the program's arguments.
         if watch.is_suspicious() && (wanted.exits || flow.leaf) && f.address != image.entry {
             let uses = examine(image, f, factory);

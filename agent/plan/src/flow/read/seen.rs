@@ -52,7 +52,7 @@ impl Seen {
             hi: f.address + f.size,
             hook: hook_point(image, f),
             flow: FunctionFlow { leaf: true, ..Default::default() },
-            scan: Scan::new(f.address, f.size),
+            scan: Scan::new(f.address, f.size, image.facts.tls_descriptors),
             watch: Watch::new(f.kind),
             tables: Vec::new(),
             indirect_jump: false,

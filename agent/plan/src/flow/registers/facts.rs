@@ -19,6 +19,9 @@ pub struct Registers {
     pub calls_unknown: bool,
     /// Registers in which a caller may keep a value that it needs after the call.
     pub kept: u8,
+    /// Whether the function takes a pointer in rax and so preserves all other registers: see
+    /// [`crate::flow::registers::argument`].
+    pub takes_rax: bool,
     /// Whether r11 is read before it is written.
     pub takes_r11: bool,
     /// Whether r10, the static chain of nested functions, may be an input: the function reads it
@@ -40,6 +43,9 @@ pub struct Registers {
 impl Registers {
     /// Returns the registers that need not be preserved on entry.
     pub fn dead_on_entry(self) -> u8 {
+        if self.takes_rax {
+            return 0;
+        }
         let r11 = if self.takes_r11 { 0 } else { !self.kept & R11 };
         let r10 = if self.takes_r10 { 0 } else { !self.kept & R10 };
         r11 | r10 | if self.r10_dead { R10 } else { 0 }
@@ -47,6 +53,6 @@ impl Registers {
 
     /// Returns the registers that need not be preserved on exit.
     pub fn dead_on_exit(self) -> u8 {
-        !self.kept & !self.leaves & (R10 | R11)
+        if self.takes_rax { 0 } else { !self.kept & !self.leaves & (R10 | R11) }
     }
 }

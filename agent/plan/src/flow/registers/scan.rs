@@ -1,5 +1,6 @@
 //! One pass over the instructions of a function that follows rax, r10 and r11.
 
+use crate::flow::registers::argument::may_call_by_descriptor;
 use crate::flow::registers::facts::Registers;
 use crate::flow::registers::targets::Targets;
 use crate::flow::registers::uses::Uses;
@@ -40,13 +41,18 @@ pub(crate) struct Scan {
     r10_read: bool,
     /// Whether r10 may have held its value from entry before the last instruction.
     pub passes_r10: bool,
+    /// Whether rax is read, as a whole or in part, before all of it is written.
+    pub reads_rax: bool,
+    /// Whether code of this program may call by TLS descriptors.
+    tls_descriptors: bool,
 }
 
 impl Scan {
-    /// Returns a scan for the start of a function of `len` bytes at `start`.
-    pub(crate) fn new(start: u64, len: u64) -> Scan {
+    /// Returns a scan for the start of a function of `len` bytes at `start`. `tls_descriptors` is whether the program has
+    /// any.
+    pub(crate) fn new(start: u64, len: u64, tls_descriptors: bool) -> Scan {
         let r10_open_at = Targets::new(start, len);
-        Scan { r10_open_at, reopens_at: u64::MAX, ..Scan::default() }
+        Scan { r10_open_at, reopens_at: u64::MAX, tls_descriptors, ..Scan::default() }
     }
 
     /// Returns the facts, after all instructions.
@@ -171,6 +177,7 @@ impl Scan {
         let rax = Uses::from(&effects, 1 << fields::RAX);
         if !self.rax_decided || !self.r10_decided {
             let r10 = Uses::from(&effects, 1 << 10);
+            self.reads_rax |= !self.rax_decided && rax.reads;
             self.found.rax_dead |= rax.decides(&mut self.rax_decided);
             self.found.r10_dead |= r10.decides(&mut self.r10_decided);
         }
@@ -188,12 +195,15 @@ impl Scan {
         let named = named(i);
         if !(self.rax_decided && self.r10_decided) {
             let branches = flow != FlowControl::Next;
+            let reads_rax = &mut self.reads_rax;
             let mut is_dead = |register, bit, decided: &mut bool| {
                 if *decided || branches || names_all(i) && named & bit == 0 {
                     *decided |= branches;
                     return false;
                 }
-                Uses::of(i, register, factory).decides(decided)
+                let uses = Uses::of(i, register, factory);
+                *reads_rax |= bit == RAX && uses.reads;
+                uses.decides(decided)
             };
             self.found.rax_dead |= is_dead(Register::RAX, RAX, &mut self.rax_decided);
             self.found.r10_dead |= is_dead(Register::R10, R10, &mut self.r10_decided);
@@ -201,7 +211,7 @@ impl Scan {
         match flow {
             // An indirect jump may be a `switch`, and proves nothing.
             FlowControl::IndirectCall => {
-                self.found.calls_unknown = true;
+                self.found.calls_unknown |= !(self.tls_descriptors && may_call_by_descriptor(i));
                 self.found.follows_pointers = true;
             }
             FlowControl::IndirectBranch => {
@@ -268,7 +278,7 @@ mod tests {
     use iced_x86::{Decoder, DecoderOptions};
 
     fn scan(bytes: &[u8]) -> Registers {
-        let mut scan = Scan::new(0x1000, bytes.len() as u64);
+        let mut scan = Scan::new(0x1000, bytes.len() as u64, false);
         let mut factory = InstructionInfoFactory::new();
         for i in &mut Decoder::with_ip(64, bytes, 0x1000, DecoderOptions::NONE) {
             scan.look(&i, i.flow_control(), &mut factory);

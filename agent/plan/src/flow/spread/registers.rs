@@ -191,6 +191,10 @@ fn kept(
             wanted[callee] = R10 | R11;
         }
     }
+    // The callers of such functions are in other modules.
+    for (wanted, _) in wanted.iter_mut().zip(&flow.functions).filter(|(_, f)| f.registers.takes_rax) {
+        *wanted = R10 | R11;
+    }
     if names.iter().chain(&wanted).all(|&r| r == 0) {
         return wanted;
     }
