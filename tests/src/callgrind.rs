@@ -33,11 +33,22 @@ pub struct Call {
     pub count: u64,
 }
 
+/// The jumps from one instruction to another one of the same object.
+#[derive(Debug, Clone)]
+pub struct Jump {
+    pub from: Node,
+    pub site: u64,
+    pub target: u64,
+    pub count: u64,
+}
+
 /// Everything that callgrind has counted in one run.
 #[derive(Debug)]
 pub struct Profile {
     pub objects: Vec<String>,
     pub calls: Vec<Call>,
+    /// The jumps that callgrind does not take for calls; only [`run_whole`] has them.
+    pub jumps: Vec<Jump>,
     /// How often each instruction was executed, by object and address.
     pub instructions: HashMap<(usize, u64), u64>,
 }
@@ -73,7 +84,31 @@ pub fn run_instructions(program: &Path, args: &[String], stdin: Option<&Path>) -
     run_with(&["--skip-plt=no"], program, args, stdin)
 }
 
+/// Runs `program` as [`run()`] does, with changes to its environment, and also records jumps: in code without symbols,
+/// callgrind does not take a jump to another function for a call.
+///
+/// # Errors
+/// As for [`run()`].
+pub fn run_whole(
+    program: &Path,
+    args: &[String],
+    stdin: Option<&Path>,
+    variables: &[(String, String)],
+) -> Result<(Profile, Outcome)> {
+    run_in(variables, &["--collect-jumps=yes"], program, args, stdin)
+}
+
 fn run_with(
+    options: &[&str],
+    program: &Path,
+    args: &[String],
+    stdin: Option<&Path>,
+) -> Result<(Profile, Outcome)> {
+    run_in(&[], options, program, args, stdin)
+}
+
+fn run_in(
+    variables: &[(String, String)],
     options: &[&str],
     program: &Path,
     args: &[String],
@@ -91,7 +126,8 @@ fn run_with(
         .arg(file_option)
         .arg(program)
         .args(args)
-        .env("LD_BIND_NOW", "1");
+        .env("LD_BIND_NOW", "1")
+        .envs(variables.iter().map(|(name, value)| (name, value)));
     if std::fs::read(program)?.windows(PROFILER.len()).any(|name| name == PROFILER) {
         command.env("LD_PRELOAD", without_profiler(folder.path())?);
     }
@@ -132,6 +168,8 @@ fn parse(text: &str) -> Result<Profile> {
         })
     };
     let mut calls = Vec::new();
+    let mut jumps = Vec::new();
+    let mut pending_jump: Option<(u64, u64)> = None; // count, target of a jump= or jcnd= line
     let mut instructions: HashMap<(usize, u64), u64> = HashMap::new();
     let mut caller = Node { object: object_index("???"), name: String::new() };
     let mut callee_object = None;
@@ -146,6 +184,14 @@ fn parse(text: &str) -> Result<Profile> {
             let callee =
                 Node { object: callee_object.take().unwrap_or(caller.object), name: callee_name.clone() };
             calls.push(Call { caller: caller.clone(), site, callee, target, count });
+        } else if let Some((count, target)) = pending_jump.take() {
+            let site = address(line.split_whitespace().next().unwrap_or_default()).with_context(at)?;
+            jumps.push(Jump { from: caller.clone(), site, target, count });
+        } else if let Some(rest) = line.strip_prefix("jump=").or_else(|| line.strip_prefix("jcnd=")) {
+            // `jump=COUNT TARGET`, `jcnd=TAKEN/EXECUTED TARGET`
+            let (count, target) = rest.trim().split_once(' ').with_context(at)?;
+            let taken = count.split('/').next().unwrap_or(count);
+            pending_jump = Some((taken.parse().with_context(at)?, address(target).with_context(at)?));
         } else if let Some(name) = line.strip_prefix("ob=") {
             caller.object = object_index(name);
         } else if let Some(name) = line.strip_prefix("fn=") {
@@ -167,7 +213,8 @@ fn parse(text: &str) -> Result<Profile> {
         }
     }
     ensure!(pending.is_none(), "cut off behind a calls= line");
-    Ok(Profile { objects, calls, instructions })
+    ensure!(pending_jump.is_none(), "cut off behind a jump");
+    Ok(Profile { objects, calls, jumps, instructions })
 }
 
 fn address(text: &str) -> Result<u64> {
@@ -209,6 +256,15 @@ mod tests {
         assert_eq!(seen[1], main(0x1e, "/lib", 0x900, 1));
         assert_eq!(seen[2], ("/lib".into(), "qsort".into(), 0x910, "/p".into(), 0x30, 9));
         assert_eq!(profile.calls[0].callee.name, "f");
+    }
+
+    #[test]
+    fn reads_jumps() {
+        let text = "ob=/p\nfl=a.c\nfn=f\n0x10 5\njcnd=3/5 0x20 \n0x10 \n0x12 2\njfn=g\njump=2 0x30 \n0x12 \n0x20 3\n";
+        let profile = parse(text).expect("a good profile");
+        let seen: Vec<_> = profile.jumps.iter().map(|j| (j.site, j.target, j.count)).collect();
+        assert_eq!(seen, [(0x10, 0x20, 3), (0x12, 0x30, 2)]);
+        assert_eq!(profile.instructions[&(1, 0x20)], 3);
     }
 
     #[test]

@@ -47,6 +47,7 @@ struct Section {
     address: u64,
     data: Vec<u8>,
     is_plt: bool,
+    is_main: bool,
 }
 
 /// A program's code, at its link-time addresses.
@@ -67,6 +68,7 @@ impl Program {
             sections.push(Section {
                 address: section.address(),
                 data: section.data()?.to_vec(),
+                is_main: section.name()? == ".text",
                 is_plt: section.name()?.starts_with(".plt") || section.name()?.starts_with(".iplt"),
             });
         }
@@ -178,6 +180,11 @@ impl Program {
 
     pub fn is_plt(&self, address: u64) -> bool {
         self.section(address).is_some_and(|s| s.is_plt)
+    }
+
+    /// Whether the address is in `.text`.
+    pub fn is_main_text(&self, address: u64) -> bool {
+        self.section(address).is_some_and(|s| s.is_main)
     }
 
     fn section(&self, address: u64) -> Option<&Section> {

@@ -31,4 +31,5 @@ pub mod sequences;
 pub mod synthetic;
 pub mod tool;
 pub mod trials;
+pub mod whole;
 pub mod x86;

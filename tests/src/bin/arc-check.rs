@@ -1,16 +1,19 @@
-//! `arc-check [--gprofinject PATH] [--engine ENGINE] [--hooks both|entry] [--stdin FILE] PROGRAM ARGS...`
+//! `arc-check [--gprofinject PATH] [--engine ENGINE] [--hooks both|entry] [--stdin FILE] [--libs LIBS] PROGRAM ARGS...`
 //!
 //! Runs PROGRAM under callgrind and under gprofinject and compares the calls that both have counted, except
 //! those of functions that the engine refuses. `--gmon FILE` uses an existing profile and does not run
 //! gprofinject. `--twice` runs callgrind a second time instead, to find out whether the program does the same
 //! in each run.
+//!
+//! `--libs auto|all|...` compares the view of the whole process instead: the calls of the program and of its libraries. With
+//! `--twice`, functions whose counts differ between two runs under callgrind are left out.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail, ensure};
 use gprofinject_tests::tool::{self, Engine, Hooks};
-use gprofinject_tests::{callgrind, check, elf::Program, gprofdata, normalise};
+use gprofinject_tests::{callgrind, check, elf::Program, gprofdata, normalise, whole};
 
 struct Options {
     engine: Engine,
@@ -19,6 +22,7 @@ struct Options {
     gmon: Option<PathBuf>,
     gprofinject: Option<PathBuf>,
     twice: bool,
+    libs: Option<String>,
     program: PathBuf,
     args: Vec<String>,
 }
@@ -36,6 +40,19 @@ fn main() -> ExitCode {
 
 fn run() -> Result<bool> {
     let options = parse(std::env::args().skip(1))?;
+    if let Some(libs) = &options.libs {
+        let twice = if options.twice { whole::Runs::Two } else { whole::Runs::One };
+        let report = whole::check(
+            &options.program,
+            &options.args,
+            options.stdin.as_deref(),
+            libs,
+            options.hooks,
+            twice,
+        )?;
+        println!("{report}");
+        return Ok(report.is_equal());
+    }
     let program = Program::read(&options.program)?;
     let stdin = options.stdin.as_deref();
     let callgrind = || {
@@ -84,7 +101,7 @@ fn profile(options: &Options, gmon: &std::path::Path) -> Result<gprofinject_test
 
 fn parse(mut args: impl Iterator<Item = String>) -> Result<Options> {
     let (mut engine, mut hooks) = (Engine::Builtin, Hooks::Both);
-    let (mut stdin, mut gmon, mut gprofinject, mut twice) = (None, None, None, false);
+    let (mut stdin, mut gmon, mut gprofinject, mut twice, mut libs) = (None, None, None, false, None);
     loop {
         let arg = args.next().context("no PROGRAM given")?;
         let mut value = || args.next().with_context(|| format!("{arg} needs a value"));
@@ -104,6 +121,7 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Options> {
                     other => bail!("--hooks {other}: expected both or entry"),
                 }
             }
+            "--libs" => libs = Some(value()?),
             "--twice" => twice = true,
             "--stdin" => stdin = Some(value()?.into()),
             "--gmon" => gmon = Some(value()?.into()),
@@ -111,7 +129,7 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Options> {
             _ => {
                 ensure!(!arg.starts_with('-'), "unknown option {arg}");
                 let (program, args) = (arg.into(), args.collect());
-                return Ok(Options { engine, hooks, stdin, gmon, gprofinject, twice, program, args });
+                return Ok(Options { engine, hooks, stdin, gmon, gprofinject, twice, libs, program, args });
             }
         }
     }
