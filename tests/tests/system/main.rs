@@ -53,6 +53,7 @@ modules! {
     library_control
     many_libraries
     limits
+    odd_libraries
     outputs
     own_text
     panics
