@@ -216,6 +216,13 @@ impl Sampling {
         self.tracks.insert(pid as u32, track);
     }
 
+    /// Notes code of a process that runs, which the kernel's records do not show.
+    pub(crate) fn note_code(&mut self, pid: i32, code: Mapped) {
+        if let Some(track) = self.tracks.get_mut(&(pid as u32)) {
+            track.maps.add(code);
+        }
+    }
+
     /// Ignores a member's samples from now on, or counts them again. Samples that were taken before are
     /// processed first.
     pub(crate) fn pause(&mut self, member: usize, paused: bool) {

@@ -143,8 +143,11 @@ pub(crate) fn profile<T: Target>(
     let (folder, libraries) = (family.folder.as_ref(), &family.libraries);
     let readying = Readying { folder, planned, libraries, wanted: &wanted, follows, voice };
     match target.make_ready(&readying) {
-        Ok(Ready { grip, unhooked }) => {
+        Ok(Ready { grip, agent, unhooked }) => {
             family.hold_first(grip);
+            if let (Some(sampling), Some(code)) = (&mut sampling, agent) {
+                sampling.note_code(pid, code);
+            }
             for (library, why) in unhooked {
                 family.leave(pid, &library, Unhooked::Refused(why.into()));
             }

@@ -13,6 +13,7 @@ use crate::os::say::Voice;
 use crate::os::signals::Arrived;
 use crate::program::library::Libraries;
 use crate::program::planned::Planned;
+use crate::sampling::maps::Mapped as Code;
 use crate::sampling::perf::Scope;
 use crate::store::run_folder::RunFolder;
 use crate::target::agent::libraries::Wanted;
@@ -37,6 +38,8 @@ pub(crate) struct Readying<'r> {
 pub(crate) struct Ready {
     /// The hold on the program that counts.
     pub(crate) grip: Grip,
+    /// Code that the kernel's records of mappings do not show: the agent's, if gprofinject has put it into the process.
+    pub(crate) agent: Option<Code>,
     /// The reasons why libraries of [`Readying::wanted`] will not be hooked.
     pub(crate) unhooked: Vec<(PathBuf, String)>,
 }

@@ -11,18 +11,21 @@
 use std::io::{self, Error};
 use std::mem::offset_of;
 use std::ops::Range;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
-use gprofinject_abi::REGION_SUFFIX;
 use gprofinject_abi::attach::{Command, Order};
 use gprofinject_abi::plan::ThreadWords;
+use gprofinject_abi::{AGENT_FILE, REGION_SUFFIX};
 use gprofinject_plan::Plan;
 use serde::{Deserialize, Serialize};
 use zerocopy::IntoBytes;
 
+use crate::sampling::maps::Mapped;
 use crate::store::private_folder::PrivateFolder;
 use crate::target::agent::arenas::Arenas;
+use crate::target::agent::image::Agent;
 use crate::target::agent::overwritten::Patch;
 use crate::target::agent::room::find_syscall;
 use crate::target::process::{Process, refusal};
@@ -208,6 +211,15 @@ impl Attachment {
             Stage::Prepared(guest) | Stage::Armed(guest) | Stage::Paused(guest) => Some(&guest.image),
             Stage::Outside | Stage::Left => None,
         }
+    }
+
+    /// Returns where the agent's code is in the process, and where in which file, if gprofinject has put it there. The kernel
+    /// does not know that file.
+    pub(crate) fn agent_code(&self) -> Option<Mapped> {
+        let code = &self.guest()?.image.code;
+        let file = Path::new(&self.folder).join(AGENT_FILE);
+        let file = file.to_str()?.into();
+        Some(Mapped { start: code.start, end: code.end, offset: Agent::code_offset()?, file })
     }
 
     /// Returns the library functions that are redirected to the agent, or will be.

@@ -8,6 +8,8 @@
 
 use anyhow::{Context, Result};
 use gprofinject_abi::attach::WORDS;
+use gprofinject_abi::region::PAGE;
+use gprofinject_image::headers::{self, Header};
 use gprofinject_image::library::{Library, Word};
 
 use crate::store::libraries::AGENT;
@@ -32,6 +34,14 @@ impl Agent {
     /// The number of bytes that the library needs in memory.
     pub(crate) fn len(&self) -> u64 {
         self.library.bytes.len() as u64
+    }
+
+    /// Returns the offset in the library's file of the first byte of its code.
+    pub(crate) fn code_offset() -> Option<u64> {
+        let Header::Ours(program) = headers::read(AGENT) else { return None };
+        let segment = program.code.first()?;
+        // The code begins at the start of a page in the file as in memory.
+        Some(segment.offset - segment.address % PAGE)
     }
 
     /// Returns the offset of a function in the library.
@@ -66,5 +76,8 @@ mod tests {
         let (one, other) = (agent.at(0x10_0000), agent.at(0x20_0000));
         assert_eq!(one.len() as u64, agent.len());
         assert!(one != other && agent.code.1 <= agent.len());
+        let offset = Agent::code_offset().expect("code") as usize;
+        let (at, len) = (agent.code.0 as usize, 4096);
+        assert!(agent.library.bytes[at..at + len] == AGENT[offset..offset + len], "the same code");
     }
 }

@@ -98,7 +98,7 @@ impl Target for Running {
         let pid = self.process.pid;
         let mut unhooked = Vec::new();
         let (Some(folder), Some(plan)) = (folder, &planned.plan) else {
-            return Ok(Ready { grip: Grip::unopened(pid), unhooked });
+            return Ok(Ready { grip: Grip::unopened(pid), agent: None, unhooked });
         };
         let mut made = loop {
             let made = Attachment::prepare(&self.process, planned, plan, folder.private(), FIRST);
@@ -123,7 +123,8 @@ impl Target for Running {
             }
         }
         self.hooks = Hooks::Armed;
-        Ok(Ready { grip: Grip::attached(made), unhooked })
+        let agent = made.agent_code();
+        Ok(Ready { grip: Grip::attached(made), agent, unhooked })
     }
 
     fn begin(&mut self, voice: Voice) -> Result<()> {

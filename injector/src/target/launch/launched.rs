@@ -125,7 +125,7 @@ impl Target for Launched {
         if readying.follows {
             sys::adopt_orphans();
         }
-        Ok(Ready { grip: Grip::unopened(self.pid), unhooked: Vec::new() })
+        Ok(Ready { grip: Grip::unopened(self.pid), agent: None, unhooked: Vec::new() })
     }
 
     fn begin(&mut self, _: Voice) -> Result<()> {
