@@ -20,6 +20,7 @@ gprofinject_tests::trials! {
         callgrind_agrees,
         plugins_that_come_and_go,
         plugins_in_threads,
+        plugins_beside_a_hooked_dynamic_linker,
         a_namespace_of_its_own,
         exceptions_and_jumps_across_modules,
         the_c_library_itself,
@@ -285,6 +286,15 @@ fn plugins_that_come_and_go() {
     assert!(!outcome.stderr_text().contains("not hooked"), "{}", outcome.stderr_text());
     plugins_are_counted(&place, 20);
     assert_eq!(own(&place), alone, "the program's own view");
+}
+
+/// With `--hooks`, the dynamic linker is hooked like any other library. It still tells the agent what it loads.
+fn plugins_beside_a_hooked_dynamic_linker() {
+    let place = with_plugins();
+    for hooks in Hooks::ALL {
+        same(&place, &["-q", "--libs", "all", hooks.option()], &["0", "40"]);
+        plugins_are_counted(&place, 20);
+    }
 }
 
 fn plugins_in_threads() {

@@ -2,8 +2,8 @@
 //!
 //! The agent uses no functions of the program's libraries, with few exceptions. A slow path asks the C library to which
 //! object an address belongs (`_dl_find_object`); if that function, or one that it calls, were hooked, its first call would
-//! lead to the slow path that is asking. And the agent redirects the system calls by which programs are executed, in the
-//! first instructions of two functions.
+//! lead to the slow path that is asking. And the agent writes into some functions itself: it redirects the system calls by
+//! which programs are executed, and the empty function that the dynamic linker calls when it has loaded a library.
 
 use crate::decide::verdict::{Failed, Reason};
 use crate::flow::facts::Flow;
@@ -12,8 +12,9 @@ use std::collections::BTreeSet;
 
 /// The functions that slow paths call.
 const CALLED: [&str; 1] = ["_dl_find_object"];
-/// The functions in which the agent redirects a system call.
-const REDIRECTED: [&str; 2] = ["execve", "execveat"];
+/// The functions in which the agent redirects a system call, and the one that it redirects as a whole. If the last one had
+/// a hook, the agent would not find it empty, and would learn of no library that is loaded later.
+const REDIRECTED: [&str; 3] = ["execve", "execveat", "_dl_debug_state"];
 
 /// Returns the functions of a library that cannot be hooked because of the agent, by index in the image.
 pub(crate) fn needs(image: &Image, flow: &Flow) -> Failed {
