@@ -17,6 +17,7 @@ use gprofinject_tests::tool::Hooks;
 gprofinject_tests::trials! {
     together:
         calls_across_modules,
+        running_on_is_no_call,
         callgrind_agrees,
         plugins_that_come_and_go,
         plugins_in_threads,
@@ -172,6 +173,41 @@ fn calls_across_modules() {
             if hooks == Hooks::Both {
                 assert_eq!(own(&place), alone, "{what}: the program's own view");
             }
+        }
+    }
+}
+
+/// Control runs on from the end of a library's function into the next one: that is no call, also if the first function was
+/// called from another module.
+fn running_on_is_no_call() {
+    const LIBRARY: &str = r#"
+asm(".text\n"
+    ".globl first\n.type first, @function\nfirst: .cfi_startproc\nadd $1, %edi\nnop\nnop\n.cfi_endproc\n.size first, .-first\n"
+    ".globl second\n.type second, @function\nsecond: .cfi_startproc\nmov %edi, %eax\nadd $1, %eax\nret\n"
+    ".cfi_endproc\n.size second, .-second\n");
+"#;
+    const USER: &str = r#"
+#include <stdio.h>
+int first(int), second(int);
+int (*volatile by_pointer[])(int) = {first, second, second};
+int main(void) {
+    int sum = 0;
+    for (int i = 0; i < 20; i++) sum += first(i);
+    for (int i = 0; i < 30; i++) sum += second(i) + by_pointer[i % 3](i);
+    printf("%d\n", sum);
+    return 0;
+}
+"#;
+    for flags in [&["-O2"][..], &["-O0", "-fno-plt"]] {
+        let place = Place::new();
+        place.c("librun.so", LIBRARY, &["-g", "-fPIC", "-shared"]);
+        let library = place.path("librun.so");
+        let library = [library.to_str().unwrap(), "-Wl,-rpath,$ORIGIN"];
+        place.c("prog", USER, &[flags, &["-g"], &library].concat());
+        for hooks in Hooks::ALL {
+            same(&place, &["-q", "--libs", "auto", hooks.option()], &[]);
+            let expected = [("main", "first", 30), ("main", "second", 50), ("first", "second", 0)];
+            has(&whole(&place), &expected, &format!("{flags:?} {hooks:?}"));
         }
     }
 }

@@ -66,5 +66,6 @@ modules! {
     times
     unhookable
     unwinding
+    whole
     matrix
 }
