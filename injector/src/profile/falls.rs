@@ -37,16 +37,25 @@ fn leads_to(planned: &Planned, from: u64, into: u64) -> bool {
     falls.take_while(|fall| fall.from >= from).any(|fall| fall.from == from)
 }
 
+/// Returns the function that always runs on into the one at `to`, unless the call at `site` is a direct one. Without a
+/// site, the call comes from another module, through a pointer.
+pub(crate) fn ran_on(planned: &Planned, site: Option<u64>, to: u64) -> Option<u64> {
+    let fall = planned.plan.as_ref()?.fall_into(to).filter(|fall| fall.always)?;
+    // The call site is one byte before the return address.
+    let is_indirect = site.is_none_or(|site| planned.call_target(site + 1).is_none());
+    is_indirect.then_some(fall.from)
+}
+
 /// Removes from the arcs what indirect calls of a function that always runs on have counted for the next
 /// function. With entry hooks only, both functions have seen the same return address. The arcs are sorted.
 pub(crate) fn without(arcs: Vec<Arc>, planned: &Planned) -> Vec<Arc> {
-    let Some(plan) = planned.plan.as_ref().filter(|_| planned.hooks() == "entry") else { return arcs };
+    if planned.plan.is_none() || planned.hooks() != "entry" {
+        return arcs;
+    }
     let counts: HashMap<(u64, u64), u64> = arcs.iter().map(|arc| ((arc.from, arc.to), arc.count)).collect();
     let rest = arcs.into_iter().filter_map(|arc| {
-        let fall = plan.fall_into(arc.to).filter(|fall| fall.always);
-        // The call site is one byte before the return address.
-        let fall = fall.filter(|_| planned.call_target(arc.from + 1).is_none());
-        let ran_on = fall.and_then(|fall| counts.get(&(arc.from, fall.from))).copied().unwrap_or(0);
+        let before = ran_on(planned, Some(arc.from), arc.to);
+        let ran_on = before.and_then(|before| counts.get(&(arc.from, before))).copied().unwrap_or(0);
         Some(Arc { count: arc.count.saturating_sub(ran_on), ..arc }).filter(|arc| arc.count > 0)
     });
     rest.collect()

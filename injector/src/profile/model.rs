@@ -80,7 +80,7 @@ pub(crate) const PROGRAM: ModuleIndex = 0;
 pub(crate) const NOWHERE: ModuleIndex = ModuleIndex::MAX;
 
 /// An address in the code of a module.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Place {
     pub(crate) module: ModuleIndex,
     /// The link address.

@@ -2,6 +2,7 @@
 //!
 //! Function numbers and keys, which agents write, enter; places leave, which consist of a module and a link address.
 
+use std::collections::HashMap;
 use std::ops::Range;
 
 use gmon::Arc;
@@ -267,32 +268,27 @@ impl Space {
         falls::is_one(&local, to.address, load.planned, load.at.bias)
     }
 
-    /// Removes from arcs what [`falls::without`] removes, in each module. The arcs are sorted.
+    /// Removes from arcs what [`falls::ran_on`] finds, in each module. The arcs stay sorted.
     pub(crate) fn without_falls(&self, arcs: Vec<model::Arc>) -> Vec<model::Arc> {
-        let modules = [(PROGRAM, self.program)].into_iter();
-        let modules: Vec<_> =
-            modules.chain(self.loads.iter().map(|load| (load.module, load.planned))).collect();
-        if modules.iter().all(|(_, planned)| planned.hooks() != "entry") {
+        let mut modules: HashMap<ModuleIndex, &'static Planned<'static, 'static>> =
+            self.loads.iter().map(|load| (load.module, load.planned)).collect();
+        modules.insert(PROGRAM, self.program);
+        modules.retain(|_, planned| planned.hooks() == "entry");
+        if modules.is_empty() {
             return arcs;
         }
-        let mut done = Vec::with_capacity(arcs.len());
-        let mut left = arcs;
-        for (module, planned) in modules {
-            let is_inside = |arc: &model::Arc| arc.from.module == module && arc.to.module == module;
-            let (inside, rest): (Vec<_>, Vec<_>) = left.into_iter().partition(is_inside);
-            left = rest;
-            let plain =
-                inside.iter().map(|arc| Arc { from: arc.from.address, to: arc.to.address, count: arc.count });
-            let place = |address| Place { module, address };
-            let without = falls::without(plain.collect(), planned);
-            done.extend(without.into_iter().map(|arc| model::Arc {
-                from: place(arc.from),
-                to: place(arc.to),
-                count: arc.count,
-            }));
-        }
-        done.extend(left);
-        done.sort_unstable();
-        done
+        let counts: HashMap<(Place, Place), u64> =
+            arcs.iter().map(|arc| ((arc.from, arc.to), arc.count)).collect();
+        let rest = arcs.into_iter().filter_map(|arc| {
+            let ran_on = modules.get(&arc.to.module).and_then(|planned| {
+                // A call from another module goes through a pointer.
+                let site = (arc.from.module == arc.to.module).then_some(arc.from.address);
+                let before = Place { address: falls::ran_on(planned, site, arc.to.address)?, ..arc.to };
+                counts.get(&(arc.from, before)).copied()
+            });
+            let count = arc.count.saturating_sub(ran_on.unwrap_or(0));
+            Some(model::Arc { count, ..arc }).filter(|arc| arc.count > 0)
+        });
+        rest.collect()
     }
 }

@@ -6,7 +6,7 @@
 //! in each run.
 //!
 //! `--libs auto|all|...` compares the view of the whole process instead: the calls of the program and of its libraries. With
-//! `--twice`, functions whose counts differ between two runs under callgrind are left out.
+//! `--twice`, functions whose counts differ between runs under callgrind are left out.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -41,7 +41,7 @@ fn main() -> ExitCode {
 fn run() -> Result<bool> {
     let options = parse(std::env::args().skip(1))?;
     if let Some(libs) = &options.libs {
-        let twice = if options.twice { whole::Runs::Two } else { whole::Runs::One };
+        let twice = if options.twice { whole::Runs::Several } else { whole::Runs::One };
         let report = whole::check(
             &options.program,
             &options.args,

@@ -17,9 +17,11 @@ use gprofinject_tests::tool::Hooks;
 gprofinject_tests::trials! {
     together:
         calls_across_modules,
+        running_on_is_no_call,
         callgrind_agrees,
         plugins_that_come_and_go,
         plugins_in_threads,
+        plugins_beside_a_hooked_dynamic_linker,
         a_namespace_of_its_own,
         exceptions_and_jumps_across_modules,
         the_dynamic_linker_itself,
@@ -177,6 +179,41 @@ fn calls_across_modules() {
     }
 }
 
+/// Control runs on from the end of a library's function into the next one: that is no call, also if the first function was
+/// called from another module.
+fn running_on_is_no_call() {
+    const LIBRARY: &str = r#"
+asm(".text\n"
+    ".globl first\n.type first, @function\nfirst: .cfi_startproc\nadd $1, %edi\nnop\nnop\n.cfi_endproc\n.size first, .-first\n"
+    ".globl second\n.type second, @function\nsecond: .cfi_startproc\nmov %edi, %eax\nadd $1, %eax\nret\n"
+    ".cfi_endproc\n.size second, .-second\n");
+"#;
+    const USER: &str = r#"
+#include <stdio.h>
+int first(int), second(int);
+int (*volatile by_pointer[])(int) = {first, second, second};
+int main(void) {
+    int sum = 0;
+    for (int i = 0; i < 20; i++) sum += first(i);
+    for (int i = 0; i < 30; i++) sum += second(i) + by_pointer[i % 3](i);
+    printf("%d\n", sum);
+    return 0;
+}
+"#;
+    for flags in [&["-O2"][..], &["-O0", "-fno-plt"]] {
+        let place = Place::new();
+        place.c("librun.so", LIBRARY, &["-g", "-fPIC", "-shared"]);
+        let library = place.path("librun.so");
+        let library = [library.to_str().unwrap(), "-Wl,-rpath,$ORIGIN"];
+        place.c("prog", USER, &[flags, &["-g"], &library].concat());
+        for hooks in Hooks::ALL {
+            same(&place, &["-q", "--libs", "auto", hooks.option()], &[]);
+            let expected = [("main", "first", 30), ("main", "second", 50), ("first", "second", 0)];
+            has(&whole(&place), &expected, &format!("{flags:?} {hooks:?}"));
+        }
+    }
+}
+
 /// Compares all calls between functions with names, in all modules that are hooked, with callgrind's.
 fn agrees(place: &Place, modules: &[&str], args: &[&str]) {
     let program = place.path("prog");
@@ -287,6 +324,15 @@ fn plugins_that_come_and_go() {
     assert!(!outcome.stderr_text().contains("not hooked"), "{}", outcome.stderr_text());
     plugins_are_counted(&place, 20);
     assert_eq!(own(&place), alone, "the program's own view");
+}
+
+/// With `--hooks`, the dynamic linker is hooked like any other library. It still tells the agent what it loads.
+fn plugins_beside_a_hooked_dynamic_linker() {
+    let place = with_plugins();
+    for hooks in Hooks::ALL {
+        same(&place, &["-q", "--libs", "all", hooks.option()], &["0", "40"]);
+        plugins_are_counted(&place, 20);
+    }
 }
 
 fn plugins_in_threads() {

@@ -68,5 +68,6 @@ modules! {
     times
     unhookable
     unwinding
+    whole
     matrix
 }

@@ -77,7 +77,7 @@ mod tests {
         assert_eq!(one.len() as u64, agent.len());
         assert!(one != other && agent.code.1 <= agent.len());
         let offset = Agent::code_offset().expect("code") as usize;
-        let (at, len) = (agent.code.0 as usize, 4096);
+        let (at, len, offset) = (agent.code.0 as usize + 4096, 4096, offset + 4096);
         assert!(agent.library.bytes[at..at + len] == AGENT[offset..offset + len], "the same code");
     }
 }
