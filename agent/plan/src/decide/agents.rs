@@ -37,9 +37,9 @@ const REDIRECTED: [&str; 13] = [
 
 /// Returns whether a library is the dynamic linker: it exports the function that debuggers stop at, and needs no other one.
 pub(crate) fn is_dynamic_linker(image: &Image) -> bool {
-    let is_notice = |&i: &usize| image.functions[i].names().any(|name| name == NOTICE);
-    let exported = image.exported.iter().filter_map(|&address| image.function_at(address));
-    image.facts.interpreter.is_none() && exported.into_iter().any(|i| is_notice(&i))
+    let is_notice = |i: usize| image.functions[i].names().any(|name| name == NOTICE);
+    let mut exported = image.exported.iter().filter_map(|&address| image.function_at(address));
+    image.facts.interpreter.is_none() && exported.any(is_notice)
 }
 
 /// Returns the functions of a library that cannot be hooked because of the agent, by index in the image.
