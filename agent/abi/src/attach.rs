@@ -42,6 +42,21 @@ coded! {
 pub const PLACE_MAX: usize = FOLDER_MAX + 64;
 /// Maximum number of functions of the C library that are redirected to the agent.
 pub const DETOURS_MAX: usize = 32;
+/// The functions that the agent defines and a running program should call, so that their start is redirected to the agent.
+/// Functions that concern children and executed programs are missing: the agent sees those in other ways, or they are not
+/// followed.
+pub const DETOURED: [&str; 10] = [
+    "_dl_find_object",
+    "dl_iterate_phdr",
+    "_Unwind_Backtrace",
+    "_Unwind_SetIP",
+    "_Unwind_GetCFA",
+    "backtrace",
+    "siglongjmp",
+    "__longjmp_chk",
+    "prctl",
+    "syscall",
+];
 /// The number of entries in the table of mappings at [`Order::mapped`].
 pub const MAPPED_MAX: usize = 1024;
 

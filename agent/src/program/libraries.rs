@@ -12,7 +12,7 @@ use crate::program::module::Module;
 use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
 use gprofinject_abi::plan::{FunctionRecord, LIBRARIES, TailRecord};
-use gprofinject_abi::region::{LOADS_MAX, Slot};
+use gprofinject_abi::region::{LOADS_MAX, PAGE, Slot};
 
 /// The greatest number of functions of all libraries together.
 pub(crate) const FUNCTIONS_MAX: u64 = 1 << 21;
@@ -20,7 +20,6 @@ pub(crate) const FUNCTIONS_MAX: u64 = 1 << 21;
 pub(crate) const TAILS_MAX: u64 = 1 << 20;
 /// The greatest distance from the start of the reservation at which a library is expected.
 const REACH: u64 = 7 << 28;
-const PAGE: u64 = 4096;
 
 /// A library. The fields are written before the entry is published, except for the extent of its text.
 #[repr(C)]

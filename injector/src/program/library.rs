@@ -11,6 +11,7 @@ use std::thread;
 
 use gprofinject_abi::ask::Question;
 use gprofinject_abi::plan::LIBRARIES;
+use gprofinject_abi::region::PAGE;
 use gprofinject_image::headers;
 use gprofinject_plan::Placement;
 
@@ -190,7 +191,6 @@ fn planned(
 /// Returns the plan file for a library at the places that a process offers, and the bytes of its home slots. Returns
 /// `None` if the library does not fit there, or if there is no memory.
 pub(crate) fn placed(library: &Library, question: &Question) -> Option<(OwnedFd, u32)> {
-    const PAGE: u64 = 4096;
     let plan = library.planned.plan.as_ref()?;
     let arena_end = question.free.checked_add(plan.arena_len)?;
     let slot_bytes = u32::try_from(plan.slot_bytes).ok()?;

@@ -10,6 +10,7 @@
 
 use crate::decide::verdict::{Failed, Reason};
 use crate::flow::facts::Flow;
+use gprofinject_abi::attach::DETOURED;
 use gprofinject_image::Image;
 use std::collections::BTreeSet;
 
@@ -17,23 +18,9 @@ use std::collections::BTreeSet;
 const CALLED: [&str; 1] = ["_dl_find_object"];
 /// The dynamic linker's function that the agent redirects to itself.
 const NOTICE: &str = "_dl_debug_state";
-/// The functions that the agent redirects in a system call, or as a whole; most of the latter only in a process to which
-/// gprofinject attaches (`target/agent/detours.rs` in the injector).
-const REDIRECTED: [&str; 13] = [
-    "execve",
-    "execveat",
-    NOTICE,
-    "_dl_find_object",
-    "dl_iterate_phdr",
-    "_Unwind_Backtrace",
-    "_Unwind_SetIP",
-    "_Unwind_GetCFA",
-    "backtrace",
-    "siglongjmp",
-    "__longjmp_chk",
-    "prctl",
-    "syscall",
-];
+/// The functions that the agent redirects in a system call, or as a whole. (In a process to which gprofinject attaches, so are
+/// those of [`DETOURED`].)
+const REDIRECTED: [&str; 3] = ["execve", "execveat", NOTICE];
 
 /// Returns whether a library is the dynamic linker: it exports the function that debuggers stop at, and needs no other one.
 pub(crate) fn is_dynamic_linker(image: &Image) -> bool {
@@ -64,6 +51,7 @@ pub(crate) fn needs(image: &Image, flow: &Flow) -> Failed {
         new = targets.collect::<BTreeSet<_>>().into_iter().filter(|&target| needed.insert(target)).collect();
     }
     needed.extend(named(&REDIRECTED));
+    needed.extend(named(&DETOURED));
     needed.into_iter().map(|function| (function, Reason::Agent)).collect()
 }
 

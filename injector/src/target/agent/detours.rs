@@ -4,7 +4,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use gprofinject_abi::attach::DETOURS_MAX;
+use gprofinject_abi::attach::{DETOURED, DETOURS_MAX};
 use gprofinject_image::symbols::{exported_address, exported_functions};
 use gprofinject_plan::x86::detour::Detour;
 
@@ -13,21 +13,6 @@ use crate::target::agent::foreign_file::mapped;
 use crate::target::agent::image::Agent;
 use crate::target::process::Process;
 use crate::target::threads::memory::Memory;
-
-/// The functions that the agent defines and a running program should call. Functions that concern children
-/// and executed programs are missing: the agent sees those in other ways, or they are not followed.
-const WANTED: [&str; 10] = [
-    "_dl_find_object",
-    "dl_iterate_phdr",
-    "_Unwind_Backtrace",
-    "_Unwind_SetIP",
-    "_Unwind_GetCFA",
-    "backtrace",
-    "siglongjmp",
-    "__longjmp_chk",
-    "prctl",
-    "syscall",
-];
 
 /// The functions without which no exception can pass a hooked frame.
 const NEEDED: [&str; 2] = ["_dl_find_object", "dl_iterate_phdr"];
@@ -95,7 +80,7 @@ pub(crate) fn find(memory: &Memory, process: &Process, mappings: &[Mapping]) -> 
         let Some(mapping) = mappings.iter().find(|mapping| mapping.lo == base) else { continue };
         let Some(bytes) = mapped(process.pid, mapping) else { continue };
         for function in exported_functions(&bytes) {
-            let name = WANTED.iter().find(|name| function.name == **name);
+            let name = DETOURED.iter().find(|name| function.name == **name);
             if let Some(name) = name.filter(|name| !found.iter().any(|other| other.name == **name)) {
                 let at = base.wrapping_add(function.address);
                 // The first instructions are enough.

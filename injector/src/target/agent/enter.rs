@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use gprofinject_abi::attach::{CONTROL, Command, DETOURS_MAX, NOTICE_LEN, Order};
+use gprofinject_abi::region::PAGE;
 use gprofinject_abi::{AGENT_FILE, REGION_SUFFIX};
 use gprofinject_plan::Plan;
 use zerocopy::{IntoBytes, transmute};
@@ -27,7 +28,6 @@ use crate::target::threads::memory::Memory;
 use crate::target::threads::stopped::Stopped;
 use crate::target::threads::tracer;
 
-const PAGE: u64 = 4096;
 /// The size in bytes of the stack on which the agent carries out orders.
 const STACK: u64 = 64 << 10;
 const COPIES: u64 = (DETOURS_MAX as u64 * COPY).next_multiple_of(PAGE);

@@ -7,13 +7,13 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 use gprofinject_abi::plan::{Cell, WINDOW};
+use gprofinject_abi::region::PAGE;
 
 use crate::os::proc;
 use crate::target::agent::arenas::Arenas;
 use crate::target::threads::deadline;
 use crate::target::threads::memory::Memory;
 
-const PAGE: u64 = 4096;
 const CELL: u64 = size_of::<Cell>() as u64;
 /// The length of the table, in bytes: one word for each window of the user's address space, which has 47
 /// bits.

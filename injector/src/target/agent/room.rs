@@ -1,8 +1,8 @@
 //! Finds room for the agent in a process, and the C library near it.
 
-use crate::os::proc::Mapping;
+use gprofinject_abi::region::PAGE;
 
-const PAGE: u64 = 4096;
+use crate::os::proc::Mapping;
 
 /// Returns the address of free room for `len` bytes from which the C library's code at `near` can be reached,
 /// if there is any.
