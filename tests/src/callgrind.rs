@@ -85,7 +85,7 @@ pub fn run_instructions(program: &Path, args: &[String], stdin: Option<&Path>) -
 }
 
 /// Runs `program` as [`run()`] does, with changes to its environment, and also records jumps: in code without symbols,
-/// callgrind does not take a jump to another function for a call.
+/// callgrind does not take a jump to another function for a call. Libraries are at other addresses in another `place`.
 ///
 /// # Errors
 /// As for [`run()`].
@@ -94,8 +94,10 @@ pub fn run_whole(
     args: &[String],
     stdin: Option<&Path>,
     variables: &[(String, String)],
+    place: usize,
 ) -> Result<(Profile, Outcome)> {
-    run_in(variables, &["--collect-jumps=yes"], program, args, stdin)
+    let lowest = format!("--aspace-minaddr={:#x}", 0x400_0000 + 0x101_1000 * place);
+    run_in(variables, &["--collect-jumps=yes", &lowest], program, args, stdin)
 }
 
 fn run_with(

@@ -847,7 +847,7 @@ impl Modules {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Runs {
     One,
-    /// Three times, with the stack at other addresses. Functions that are not called as often, or not by the same
+    /// Three times, with the stack and the libraries at other addresses. Functions that are not called as often, or not by the same
     /// functions, are left out.
     Several,
 }
@@ -884,11 +884,17 @@ const OTHERWISE_UNDER_VALGRIND: [&str; 6] = [
 /// Programs copy their environment, so their calls depend on the number of variables.
 fn added_by_valgrind() -> Result<Vec<(String, String)>> {
     let mut command = Command::new("valgrind");
-    command.args(["--tool=none", "-q", "env"]).env_clear().env("PATH", std::env::var("PATH")?);
+    command.args(["--tool=none", "-q", "env", "-0"]).envs(FIXED).env("LD_BIND_NOW", "1");
     let ran = run::run(command, None, Duration::from_secs(60))?;
     let text = ran.stdout_text();
-    let variables = text.lines().filter_map(|line| line.split_once('='));
-    let added = variables.filter(|(name, _)| std::env::var_os(name).is_none());
+    let variables = text.split('\0').filter_map(|variable| variable.split_once('='));
+    let is_valgrinds = |name: &str| ["LD_", "GLIBC", "VALGRIND"].iter().any(|start| name.starts_with(start));
+    let is_there = |name: &str| {
+        name == "LD_BIND_NOW"
+            || std::env::var_os(name).is_some()
+            || FIXED.iter().any(|(fixed, _)| *fixed == name)
+    };
+    let added = variables.filter(|(name, _)| is_valgrinds(name) && !is_there(name));
     Ok(added.map(|(name, value)| (name.replace("LD_", "LD-"), value.to_owned())).collect())
 }
 
@@ -914,14 +920,14 @@ impl Truth {
             runs: Vec::new(),
             output: Vec::new(),
         };
-        for padding in 0..if runs == Runs::Several { 3 } else { 1 } {
+        for place in 0..if runs == Runs::Several { 3 } else { 1 } {
             let fixed = FIXED.iter().map(|&(name, value)| (name.to_owned(), value.to_owned()));
             let padding = [
                 // Other runs have another stack, and the variables in another order.
-                (["PADDING", "AA_PADDING", "ZZ_PADDING"][padding].to_owned(), "x".repeat(1 + 1000 * padding)),
+                (["PADDING", "AA_PADDING", "ZZ_PADDING"][place].to_owned(), "x".repeat(1 + 1000 * place)),
             ];
             let variables: Vec<_> = fixed.chain(padding).collect();
-            let (profile, outcome) = crate::callgrind::run_whole(program, args, stdin, &variables)?;
+            let (profile, outcome) = crate::callgrind::run_whole(program, args, stdin, &variables, place)?;
             ensure!(outcome.code() == 0, "callgrind: {}", outcome.stderr_text());
             truth.output = outcome.stdout;
             truth.runs.push(profile);

@@ -98,25 +98,35 @@ int main(int argc, char **argv) {
 }
 "#;
 
-/// Compares one program in all four ways, and prints what was compared. The rows of the table in docs/testing.md are these
-/// lines.
-fn compare(name: &str, program: &Path, args: &[&str], runs: Runs) {
+/// Compares one program in both modes, and prints what was compared.
+fn compare(name: &str, program: &Path, args: &[&str], runs: Runs, selections: &[&str]) {
+    compare_in(name, program, args, runs, selections, "");
+}
+
+/// Compares one program, but of functions in only those modules whose names contain a text.
+fn compare_in(name: &str, program: &Path, args: &[&str], runs: Runs, selections: &[&str], module: &str) {
     let args: Vec<String> = args.iter().map(|&arg| arg.to_owned()).collect();
     let truth = Truth::count(program, &args, None, runs).unwrap_or_else(|error| panic!("{name}: {error:#}"));
     let mut wrong = Vec::new();
-    for libs in ["auto", "all"] {
+    for libs in selections {
         for hooks in Hooks::ALL {
             let what = format!("{name} --libs {libs} {}", hooks.option());
             let report = truth.compare(libs, hooks).unwrap_or_else(|error| panic!("{what}: {error:#}"));
             assert!(report.arcs > 20, "{what}: nothing was compared: {report}");
             println!("{what}: {report}");
-            if !report.is_equal() {
+            let differences = report.wrong_counts.iter().chain(&report.wrong_arcs);
+            if differences.filter(|difference| difference.contains(module)).count() > 0 {
                 wrong.push(format!("{what}: {report}"));
             }
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
+
+const BOTH: [&str; 2] = ["auto", "all"];
+/// Without the C library. How often `malloc` and `getenv` call which of their parts depends on the order of the environment
+/// and on the lengths of file names that the dynamic linker has allocated, which are not the same under valgrind.
+const AUTO: [&str; 1] = ["auto"];
 
 /// Whether a test of an installed program can run.
 fn has(test: &str, files: &[&str]) -> bool {
@@ -156,7 +166,7 @@ fn small_programs() {
         let libraries = [low, high.to_str().unwrap(), "-Wl,-rpath,$ORIGIN", "-rdynamic"];
         let program = place.c("prog", MAIN, &[flags, &["-g"], &libraries].concat());
         let plugin = place.path("plugin.so");
-        compare(&format!("small {}", flags.join(" ")), &program, &[plugin.to_str().unwrap()], Runs::One);
+        compare(&format!("small {}", flags.join(" ")), &program, &[plugin.to_str().unwrap()], Runs::One, &BOTH);
     }
 }
 
@@ -175,13 +185,13 @@ fn xz() {
     if has("xz", &["/usr/bin/xz"]) {
         let place = Place::new();
         let input = file(&place, "text", &text());
-        compare("xz", Path::new("/usr/bin/xz"), &["-1", "-T1", "-c", &input], Runs::Several);
+        compare("xz", Path::new("/usr/bin/xz"), &["-1", "-T1", "-c", &input], Runs::Several, &BOTH);
     }
 }
 
 fn factor() {
     if has("factor", &["/usr/bin/factor"]) {
-        compare("factor", Path::new("/usr/bin/factor"), &["1000000000000000000000000000057"], Runs::Several);
+        compare("factor", Path::new("/usr/bin/factor"), &["1000000000000000000000000000057"], Runs::Several, &BOTH);
     }
 }
 
@@ -194,7 +204,8 @@ fn lua_with_a_c_module() {
              for i = 1, 30 do local t = j.encode({{i, i * 2, {{x = i}}}}); s = s + #t + j.decode(t)[1] end\nprint(s)\n"
         );
         let script = file(&place, "script.lua", &script);
-        compare("lua", Path::new("/usr/bin/lua5.4"), &[&script], Runs::Several);
+        // The interpreter has a cache of strings by their addresses, which differ from run to run.
+        compare_in("lua", Path::new("/usr/bin/lua5.4"), &[&script], Runs::Several, &BOTH, "cjson");
     }
 }
 
@@ -207,7 +218,8 @@ fn perl_with_xs_modules() {
             $s += reduce { $a + $b } 1 .. 20; print \"$s \", join(',', sort { $a <=> $b } map { $_ * 7 % 13 } 1 .. 20);\n";
         let place = Place::new();
         let script = file(&place, "script.pl", SCRIPT);
-        compare("perl", Path::new("/usr/bin/perl"), &[&script], Runs::Several);
+        // The interpreter copies its environment, in which valgrind has other variables.
+        compare_in("perl", Path::new("/usr/bin/perl"), &[&script], Runs::Several, &AUTO, ".so!");
     }
 }
 
@@ -227,7 +239,7 @@ fn git_log() {
             git(&["add", "."]);
             git(&["commit", "-q", "-m", "a commit"]);
         }
-        compare("git", Path::new("/usr/bin/git"), &["-C", folder, "log", "--stat"], Runs::Several);
+        compare("git", Path::new("/usr/bin/git"), &["-C", folder, "log", "--stat"], Runs::Several, &AUTO);
     }
 }
 
@@ -235,6 +247,6 @@ fn openssl_dgst() {
     if has("openssl_dgst", &["/usr/bin/openssl"]) {
         let place = Place::new();
         let input = file(&place, "text", &text());
-        compare("openssl", Path::new("/usr/bin/openssl"), &["dgst", "-sha256", &input], Runs::Several);
+        compare("openssl", Path::new("/usr/bin/openssl"), &["dgst", "-sha256", &input], Runs::Several, &AUTO);
     }
 }
