@@ -36,6 +36,7 @@ pub(crate) fn settings(args: Args) -> Result<Settings> {
         filters: Filters::new(&args.include, &args.exclude, args.min_size)?
             .counting(args.count, &args.file)?,
         libs: args.libs.parse::<Libs>().context("--libs")?,
+        running: args.pid.is_some(),
         output: output::naming(args.output, std::env::var_os("GMON_OUT_PREFIX")),
         stats: args.stats,
         hooks: args.hooks,

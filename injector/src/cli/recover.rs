@@ -60,6 +60,7 @@ pub(crate) fn recover(folder: &Path, settings: &Settings) -> Result<()> {
         engine: entries.engine,
         filters: &filters,
         libs: &libs,
+        running: entries.running,
         cache: &settings.cache,
     };
     let libraries = Libraries::again(&entries.libraries, &planner);
@@ -248,7 +249,8 @@ impl Recovery<'_> {
                 let entries = &self.logbook.entries;
                 let (hooks, engine) = (entries.hooks, entries.engine);
                 let (filters, libs) = (&self.filters, &self.libs);
-                let planner = Planner { hooks, engine, filters, libs, cache: self.cache };
+                let running = entries.running;
+                let planner = Planner { hooks, engine, filters, libs, running, cache: self.cache };
                 let planned = planner.plan(planner.subject(&binary), &binary, true);
                 let profilee = self.profilees.first(&binary, shown, planned, true);
                 self.planned.insert(number, profilee);

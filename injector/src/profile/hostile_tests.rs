@@ -28,8 +28,8 @@ fn program(count: Option<CountArg>) -> &'static Profilee {
     let binary = std::path::Path::new("/bin/ls");
     let subject = planner::subject(binary, false);
     let (libs, cache) = (&Libs::none(), &PlanCache::new(false, Voice(Level::Quiet)));
-    let planner =
-        Planner { hooks: Some(HooksArg::Both), engine: EngineArg::Builtin, filters: &filters, libs, cache };
+    let (hooks, engine) = (Some(HooksArg::Both), EngineArg::Builtin);
+    let planner = Planner { hooks, engine, filters: &filters, libs, running: false, cache };
     let planned = planner.plan(subject, binary, true);
     assert!(planned.hooked() > 20, "{:?}", subject.unhookable);
     let mut profilees = Profilees::default();

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 use std::time::Instant;
 
+use gprofinject_abi::attach::DETOURED;
 use gprofinject_abi::plan::HookMode;
 use gprofinject_image::Function;
 use gprofinject_plan::{Hooks, Options, Plan, Reason, Role, Verdict};
@@ -29,6 +30,8 @@ pub(crate) struct Planner<'a> {
     pub(crate) engine: EngineArg,
     pub(crate) filters: &'a Filters,
     pub(crate) libs: &'a Libs,
+    /// Whether the process runs already when it is hooked.
+    pub(crate) running: bool,
     pub(crate) cache: &'a PlanCache,
 }
 
@@ -114,7 +117,7 @@ impl Planner<'_> {
     }
 
     fn plan_part<'s, 'd>(&self, subject: &'s Subject<'d>, names: &[&str], part: Part) -> Planned<'s, 'd> {
-        let Planner { hooks, engine, filters, libs: _, cache } = *self;
+        let Planner { hooks, engine, filters, libs: _, running, cache } = *self;
         let agent_wanted = part == Part::Program { agent_wanted: true };
         let role = match part {
             Part::Program { .. } => Role::Program,
@@ -139,7 +142,13 @@ impl Planner<'_> {
             };
             lines.as_ref().is_none_or(in_files)
         };
-        let selected = |function: &Function| !nothing && filters.select(names, function.names());
+        // The start of these functions leads to the agent in such a process.
+        let is_detoured = |function: &Function| {
+            running && role == Role::Library && function.names().any(|name| DETOURED.contains(&name))
+        };
+        let selected = |function: &Function| {
+            !nothing && filters.select(names, function.names()) && !is_detoured(function)
+        };
         let insist = hooks.is_some() && !blocks_only;
         let hooks = if entry { Hooks::Entry } else { Hooks::Both };
         let image = subject.image.as_ref().filter(|_| agent_wanted || !nothing);
@@ -162,6 +171,13 @@ impl Planner<'_> {
             (plan.downgrade, plan.caution) = (None, None);
             for verdict in plan.verdicts.iter_mut().filter(|v| **v == Verdict::Refused(Reason::NotSelected)) {
                 *verdict = Verdict::Refused(Reason::NoHooks);
+            }
+        }
+        if let Some(plan) = plan.as_mut().filter(|_| running && !nothing) {
+            for (function, verdict) in subject.functions().iter().zip(&mut plan.verdicts) {
+                if *verdict == Verdict::Refused(Reason::NotSelected) && is_detoured(function) {
+                    *verdict = Verdict::Refused(Reason::Agent);
+                }
             }
         }
         let shape = match &plan {

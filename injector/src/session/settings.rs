@@ -26,6 +26,8 @@ pub(crate) struct Settings {
     pub(crate) sampler: SamplerArg,
     pub(crate) filters: Filters,
     pub(crate) libs: Libs,
+    /// Whether the process runs already (`--pid`).
+    pub(crate) running: bool,
     pub(crate) follow: bool,
     /// Whether each process has a profile of its own, instead of each program.
     pub(crate) per_process: bool,
@@ -44,6 +46,7 @@ impl Settings {
             engine: self.engine,
             filters: &self.filters,
             libs: &self.libs,
+            running: self.running,
             cache: &self.cache,
         }
     }
@@ -62,6 +65,7 @@ impl Settings {
             count: self.filters.count(),
             files: self.filters.files(),
             libs: self.libs.typed().to_owned(),
+            running: self.running,
             rate,
             programs: Vec::new(),
             libraries: Vec::new(),

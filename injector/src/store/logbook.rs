@@ -33,6 +33,8 @@ pub(crate) struct Entries {
     pub(crate) files: Vec<String>,
     /// `--libs` as typed.
     pub(crate) libs: String,
+    /// Whether the first process ran already.
+    pub(crate) running: bool,
     /// The samples per second of CPU time.
     pub(crate) rate: u32,
     /// The programs, by the numbers of their plans.

@@ -10,7 +10,6 @@
 
 use crate::decide::verdict::{Failed, Reason};
 use crate::flow::facts::Flow;
-use gprofinject_abi::attach::DETOURED;
 use gprofinject_image::Image;
 use std::collections::BTreeSet;
 
@@ -18,8 +17,7 @@ use std::collections::BTreeSet;
 const CALLED: [&str; 1] = ["_dl_find_object"];
 /// The dynamic linker's function that the agent redirects to itself.
 const NOTICE: &str = "_dl_debug_state";
-/// The functions that the agent redirects in a system call, or as a whole. (In a process to which gprofinject attaches, so are
-/// those of [`DETOURED`].)
+/// The functions that the agent redirects in a system call, or as a whole.
 const REDIRECTED: [&str; 3] = ["execve", "execveat", NOTICE];
 
 /// Returns whether a library is the dynamic linker: it exports the function that debuggers stop at, and needs no other one.
@@ -51,7 +49,6 @@ pub(crate) fn needs(image: &Image, flow: &Flow) -> Failed {
         new = targets.collect::<BTreeSet<_>>().into_iter().filter(|&target| needed.insert(target)).collect();
     }
     needed.extend(named(&REDIRECTED));
-    needed.extend(named(&DETOURED));
     needed.into_iter().map(|function| (function, Reason::Agent)).collect()
 }
 

@@ -103,6 +103,7 @@ fn a_plan_is_kept_and_found() {
             engine: EngineArg::Builtin,
             filters: &filters,
             libs: &Libs::none(),
+            running: false,
             cache,
         }
         .plan(subject, Path::new("program"), true)
