@@ -211,7 +211,7 @@ fn threads_leave_nothing_behind() {
         };
         let (few, many) = (used(250), used(1000));
         // A joined thread may still be ending in the kernel, so sometimes another thread's counters cannot be
-        // used again.
-        assert!(many <= 2 * few, "{hooks:?}: {few} bytes for 1000 threads, {many} for 4000");
+        // used again. A page for each thread would be 16 MB.
+        assert!(many <= 2 * few + (1 << 18), "{hooks:?}: {few} bytes for 1000 threads, {many} for 4000");
     }
 }
