@@ -16,7 +16,7 @@ use crate::os::sys::{self, Mapped};
 use crate::program::{memory, privileges};
 
 /// The number of bytes of code below which planning takes no longer than reading a plan from the cache.
-pub(crate) const LEAST_CODE: usize = 128 << 10;
+pub(crate) const LEAST_CODE: usize = 64 << 10;
 
 /// The program's file in memory, or why there is none.
 pub(crate) struct Binary {
