@@ -4,7 +4,9 @@
 //! [`crate::program::agent::Agent`]. The layer does not know about orders to a running process, which use it.
 
 pub(crate) mod arena;
+pub(crate) mod asking;
 pub(crate) mod early;
+pub(crate) mod load_table;
 pub(crate) mod loads;
 pub(crate) mod mcount;
 pub(crate) mod plan;

@@ -13,7 +13,6 @@
 
 use crate::hot::gate;
 use crate::hot::{archive, cells, objects, sites, thread_blocks};
-use crate::os::current::Current;
 use crate::os::files;
 use crate::os::kernel;
 use crate::os::lookup::{self, LinkMap, Segments};
@@ -22,66 +21,36 @@ use crate::os::place::Place;
 use crate::os::task;
 #[cfg(not(test))]
 use crate::os::vectors::{restore_vectors, save_vectors};
-use crate::os::words;
-use crate::process::run;
 use crate::program::agent::{self, Agent};
 use crate::program::failure;
 use crate::program::libraries::{self, Library, busy};
 use crate::program::module::Module;
 use crate::program::text;
 use crate::start::arena::{self, Room};
+use crate::start::asking::{self, AT_FDCWD, Unhooked, ask, has_path};
+use crate::start::load_table::{note, set_state};
 use crate::start::plan::PlanFile;
 use crate::start::refusal::Refusal;
 use crate::unwind::backtraces;
 use crate::unwind::landings;
-use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use gprofinject_abi::VERSION;
-use gprofinject_abi::ask::{AHEAD, AHEAD_MAX, Answer, LOADED, Question};
-use gprofinject_abi::attach::{LibraryOrder, NOTICE_LEN, WORDS};
+use gprofinject_abi::ask::{LOADED, Question};
+use gprofinject_abi::attach::{LibraryOrder, NOTICE_LEN};
 use gprofinject_abi::plan::{ArenaHeader, MAGIC, Patch};
-use gprofinject_abi::region::{LIBRARY_BYTES, LOADS_MAX, Load, LoadRecord, Trouble};
-use gprofinject_abi::shared::LoadRef;
-use zerocopy::{FromBytes, IntoBytes};
+use gprofinject_abi::region::{LIBRARY_BYTES, Load, LoadRecord, Trouble};
 
-/// For a path that is relative to the current folder.
-const AT_FDCWD: i32 = -100;
 /// AT_BASE of the process, once libraries can be hooked; 0 before. Stored once.
 static DYNAMIC_LINKER: AtomicU64 = AtomicU64::new(0);
-/// A place in the run folder, through which the injector is reached.
-static PLACE: Current<Place, 1> = Current::new(&Place::NONE);
-/// Whether the injector did not answer once. Then it is not asked again.
-static SILENT: AtomicBool = AtomicBool::new(false);
 /// Whether the hooks are out because of [`unpatch_all`]. Libraries are then prepared and not patched.
 static PAUSED: AtomicBool = AtomicBool::new(false);
-
-/// Tells the injector which libraries are loaded, so that it can plan them while the agent hooks the program. What cannot be
-/// told is planned later.
-pub(crate) fn announce(dynamic_linker: u64, place: &Place) {
-    let mut files = [0; AHEAD_MAX];
-    let mut count = 0;
-    lookup::all_objects(dynamic_linker, |map| {
-        if map.bias != 0
-            && has_path(map.name)
-            && let Some(file) = files.get_mut(count)
-            && let Ok(fd) = files::open_path(AT_FDCWD, map.name as u64)
-        {
-            *file = fd;
-            count += 1;
-        }
-    });
-    let files = files.get(..count).unwrap_or_default();
-    if !files.is_empty() {
-        run::tell_from(place, &[AHEAD], files).into_iter().for_each(files::close);
-    }
-    files.iter().for_each(|&fd| files::close(fd));
-}
 
 /// Hooks the libraries that are loaded, and arranges for later ones.
 pub(crate) fn prepare(dynamic_linker: u64, place: &Place) {
     DYNAMIC_LINKER.store(dynamic_linker, Ordering::Relaxed);
-    let Some(reserved) = PLACE.reserve() else { return };
-    reserved.install(*place);
+    if !asking::begin(place) {
+        return;
+    }
     update(true);
     redirect(dynamic_linker);
 }
@@ -176,17 +145,20 @@ fn update(at_start: bool) {
         }
     }
     lookup::all_objects(dynamic_linker, |map| {
-        if is_known(map) || SILENT.load(Ordering::Relaxed) {
+        if is_known(map) || asking::is_over() {
             return;
         }
         match hook(map) {
             Ok(()) => {}
             Err(Unhooked::NotWanted) => {}
-            Err(Unhooked::Failed(_)) => {
-                Agent::get().region.lost_libraries().fetch_add(1, Ordering::Relaxed);
-            }
+            Err(Unhooked::Failed(_)) => lose(),
         }
     });
+}
+
+/// Counts a library that was wanted and is not hooked.
+fn lose() {
+    Agent::get().region.lost_libraries().fetch_add(1, Ordering::Relaxed);
 }
 
 /// The objects about which the injector was asked, and the number of the update in which each was last seen: a hash table
@@ -217,27 +189,6 @@ fn is_known(map: &LinkMap) -> bool {
     // If the last update did not see it, this is another object at the same place.
     let was_seen = seen.swap(now, Ordering::Relaxed) == now - 1;
     place.swap(map.bias, Ordering::Relaxed) == map.bias && was_seen
-}
-
-/// Returns whether a name is a path: the program has an empty name, and the kernel's object has one without a folder.
-fn has_path(name: *const u8) -> bool {
-    let mut at = name;
-    // SAFETY: the dynamic linker's names are NUL-terminated.
-    unsafe {
-        while !at.is_null() && *at != 0 {
-            if *at == b'/' {
-                return true;
-            }
-            at = at.add(1);
-        }
-    }
-    false
-}
-
-/// Why a library is not hooked.
-enum Unhooked {
-    NotWanted,
-    Failed(#[allow(dead_code, reason = "for debuggers")] i32),
 }
 
 /// Returns the identity of the file from which an object was loaded, unless it was removed.
@@ -300,6 +251,10 @@ fn hook(map: &LinkMap) -> Result<(), Unhooked> {
         ..LoadRecord::default()
     };
     let hooked = busy(|| {
+        // Nothing is given out for a library whose text is not its file's.
+        if text::first_difference(patches(&file, (record.lo, record.hi))?, 0).is_some() {
+            return Err(Refusal::new(Trouble::TextDiffers));
+        }
         let index = add(&file, identity, headers, &question, &record)?;
         write(index)
     });
@@ -327,7 +282,16 @@ fn question(bias: u64) -> Question {
     }
 }
 
-/// Prepares the hooks of a library by its plan: everything but the patches. Returns the library's index.
+/// Returns the patches of a library's plan, all of which lie in its text.
+fn patches(file: &PlanFile, (lo, hi): (u64, u64)) -> Result<&'static [Patch], Refusal> {
+    let patches: &[Patch] = file.table(file.header()?.patches)?;
+    // A patch of another file's plan may lead anywhere.
+    let is_inside = |patch: &Patch| patch.address >= lo && patch.address + u64::from(patch.len) <= hi;
+    if patches.iter().all(is_inside) { Ok(patches) } else { Err(Refusal::new(Trouble::TextDiffers)) }
+}
+
+/// Prepares the hooks of a library by its plan, whose [`patches`] were checked: everything but the patches. Returns the
+/// library's index.
 fn add(
     file: &PlanFile,
     identity: files::Identity,
@@ -351,11 +315,6 @@ fn add(
         return Err(damaged());
     }
     let module = Module { headers, load_bias: record.bias, ..file.module(plan, 0)? };
-    // A patch of another file's plan may lead anywhere.
-    let is_inside = |patch: &Patch| patch.address >= lo && patch.address + u64::from(patch.len) <= hi;
-    if !module.patches.iter().all(is_inside) {
-        return Err(Refusal::new(Trouble::TextDiffers));
-    }
     arena::fill(file, plan, 0, &gates(), Room::Reserved)?;
     let (functions, tails) =
         libraries::adopt(module.first, module.functions, module.tails).ok_or_else(damaged)?;
@@ -381,13 +340,9 @@ fn add(
     Ok(index)
 }
 
-/// Hooks a library that [`add`] has prepared and that is loaded.
+/// Hooks a library that [`add`] has prepared, that is loaded, and whose text is its file's.
 fn write(index: u32) -> Result<(), Refusal> {
     let Some(library) = libraries::get(index) else { return Err(Refusal::new(Trouble::Version)) };
-    if text::first_difference(library.module.patches, 0).is_some() {
-        set_state(index, Load::Refused);
-        return Err(Refusal::new(Trouble::TextDiffers));
-    }
     let (lo, hi) = library.extent();
     archive_others(lo, hi, Some(index));
     forget_places();
@@ -412,7 +367,7 @@ pub(crate) struct Notice {
 /// Prepares for libraries in a process that already runs. Returns how the agent would learn of changes, if it can.
 pub(crate) fn prepare_running(dynamic_linker: u64, place: &Place) -> Option<Notice> {
     let notice = notice(dynamic_linker)?;
-    PLACE.reserve()?.install(*place);
+    asking::begin(place).then_some(())?;
     DYNAMIC_LINKER.store(dynamic_linker, Ordering::Relaxed);
     Some(notice)
 }
@@ -447,8 +402,11 @@ pub(crate) fn load(
         ..LoadRecord::default()
     };
     let errno = |refusal: Refusal| if refusal.errno != 0 { refusal.errno } else { kernel::EINVAL };
-    let patches = file.header().and_then(|plan| file.table::<Patch>(plan.patches)).map_err(errno)?;
-    if patches.iter().any(|patch| is_redirected(patch.address, patch.address + u64::from(patch.len))) {
+    if patches(&file, (lo, hi))
+        .map_err(errno)?
+        .iter()
+        .any(|patch| is_redirected(patch.address, patch.address + u64::from(patch.len)))
+    {
         return Err(kernel::EINVAL);
     }
     let [at, size, count] = order.headers;
@@ -469,8 +427,11 @@ pub(crate) fn arm() {
         // If another library is there, the agent asks about it at the next change.
         if !is_there {
             set_state(index, Load::Refused);
+        } else if text::first_difference(library.module.patches, 0).is_some() {
+            set_state(index, Load::Refused);
+            lose();
         } else if busy(|| write(index)).is_err() {
-            Agent::get().region.lost_libraries().fetch_add(1, Ordering::Relaxed);
+            lose();
         }
     }
 }
@@ -511,89 +472,6 @@ fn gates() -> ArenaHeader {
 /// Returns the offset of the library slots in a thread block.
 fn slots_start() -> u32 {
     thread_blocks::library_slots(Agent::get()) as u32
-}
-
-/// Asks the injector.
-///
-/// # Errors
-/// There is no answer; [`SILENT`] is set then.
-fn ask(question: &Question, file: i32) -> Result<(Answer, Option<i32>), Unhooked> {
-    answer(question, file).map_err(|errno| {
-        SILENT.store(true, Ordering::Relaxed);
-        // An injector that is about to leave a process to which it has attached hears no questions any more.
-        match errno {
-            kernel::ECONNREFUSED if words::offset() == WORDS as i64 => Unhooked::NotWanted,
-            _ => Unhooked::Failed(errno),
-        }
-    })
-}
-
-/// Asks the injector.
-///
-/// # Errors
-/// Returns an errno if there is no answer: ECONNREFUSED if the injector does not listen, or has stopped to listen.
-fn answer(question: &Question, file: i32) -> Result<(Answer, Option<i32>), i32> {
-    /// This is longer than planning takes.
-    const PATIENCE_MS: u64 = 60_000;
-    let socket = run::tell_from(PLACE.get(), question.as_bytes(), &[file])?;
-    let mut bytes = [0; size_of::<Answer>()];
-    let received = if files::wait_readable(socket, PATIENCE_MS) {
-        files::receive_with(socket, &mut bytes).map_err(|_| kernel::ECONNREFUSED)
-    } else {
-        Err(kernel::EAGAIN)
-    };
-    files::close(socket);
-    let (len, plan) = received?;
-    if len != bytes.len() {
-        plan.into_iter().for_each(files::close);
-        return Err(if len == 0 { kernel::ECONNREFUSED } else { kernel::EINVAL });
-    }
-    Ok((Answer::read_from_bytes(&bytes).map_err(|_| kernel::EINVAL)?, plan))
-}
-
-/// Returns the entry of the region file for a library.
-fn entry(index: u32) -> Option<LoadRef> {
-    let agent = Agent::get();
-    if agent.orders.loads_offset == 0 || index as usize >= LOADS_MAX {
-        return None;
-    }
-    let at = agent.region.address()
-        + agent.orders.loads_offset
-        + u64::from(index) * size_of::<LoadRecord>() as u64;
-    // SAFETY: the table is a part of the region file that is mapped as long as the process lives, and the index is less
-    // than its length. Only `LoadRef` accesses it while the process runs.
-    Some(unsafe { LoadRef::new(NonNull::new(at as *mut LoadRecord)?) })
-}
-
-/// Writes what is known of a library to the region file, but for its state. Returns `false` if there is no room.
-fn note(index: u32, record: &LoadRecord) -> bool {
-    let Some(entry) = entry(index) else { return false };
-    let page = entry.address() & !4095;
-    let end = (entry.address() + size_of::<LoadRecord>() as u64).next_multiple_of(4096);
-    if memory::populate(page, end - page).is_err() {
-        return false;
-    }
-    entry.plan().store(record.plan, Ordering::Relaxed);
-    entry.first_function().store(record.first_function, Ordering::Relaxed);
-    entry.functions().store(record.functions, Ordering::Relaxed);
-    entry.first_slot().store(record.first_slot, Ordering::Relaxed);
-    entry.slot_bytes().store(record.slot_bytes, Ordering::Relaxed);
-    entry.bias().store(record.bias, Ordering::Relaxed);
-    entry.lo().store(record.lo, Ordering::Relaxed);
-    entry.hi().store(record.hi, Ordering::Relaxed);
-    entry.arena().store(record.arena, Ordering::Relaxed);
-    entry.arena_len().store(record.arena_len, Ordering::Relaxed);
-    entry.first_counter().store(record.first_counter, Ordering::Relaxed);
-    entry.counter_bytes().store(record.counter_bytes, Ordering::Relaxed);
-    entry.patches().store(record.patches, Ordering::Relaxed);
-    entry.patch_count().store(record.patch_count, Ordering::Relaxed);
-    true
-}
-
-fn set_state(index: u32, state: Load) {
-    if let Some(entry) = entry(index) {
-        entry.state().store(state.code().0, Ordering::Release);
-    }
 }
 
 /// Returns the function that the dynamic linker calls after a change, and a jump from there to the agent. The function is

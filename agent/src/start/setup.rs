@@ -22,6 +22,7 @@ use crate::program::module::Module;
 use crate::program::provoke;
 use crate::program::text;
 use crate::start::arena::{self, Room};
+use crate::start::asking;
 use crate::start::loads;
 use crate::start::mcount;
 use crate::start::plan::PlanFile;
@@ -45,7 +46,7 @@ pub(crate) fn run(start: &Start, place: &Place) -> bool {
     let files = Files::Named(place);
     let Ok((region, orders)) = begin(&files) else { return false };
     if orders.library_bytes != 0 {
-        loads::announce(start.auxiliary(AT_BASE), place);
+        asking::announce(start.auxiliary(AT_BASE), place);
     }
     finish(start, &files, region, orders);
     if state(region) == Some(State::SettingUp) {

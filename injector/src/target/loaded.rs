@@ -19,6 +19,9 @@ use crate::target::threads::memory::Memory;
 
 /// The greatest number of libraries that are considered.
 const MOST: usize = 1024;
+/// The greatest length in bytes of all their files together, which are read as a whole. Chromium and its libraries have a
+/// tenth of that.
+const BYTES_MOST: u64 = 4 << 30;
 /// The greatest number of program headers that are read. Libraries have about ten.
 const HEADERS_MOST: u64 = 256;
 /// The size in bytes of struct Elf64_Phdr, and the offsets of e_phoff, e_phentsize and e_phnum in struct Elf64_Ehdr.
@@ -40,7 +43,8 @@ pub(crate) struct Loaded {
 pub(crate) struct Mapped {
     /// The libraries whose files can be read, in the order of their addresses.
     pub(crate) loaded: Vec<Loaded>,
-    /// The paths of the others. A library whose file has been replaced since may be among them.
+    /// The paths of the others. A library whose file has been replaced since may be among them, and what is beyond
+    /// [`BYTES_MOST`].
     pub(crate) unreadable: Vec<PathBuf>,
 }
 
@@ -56,6 +60,7 @@ pub(crate) fn libraries(process: &Process) -> Mapped {
     let first = |mapping: &&Mapping| {
         mapping.offset == 0 && mapping.path.starts_with('/') && mapping.inode != 0 && mapping.inode != program
     };
+    let mut left = BYTES_MOST;
     for mapping in mappings.iter().filter(first).take(MOST) {
         let Some(order) = placed(&memory, mapping.lo) else { continue };
         let is_code =
@@ -65,6 +70,7 @@ pub(crate) fn libraries(process: &Process) -> Mapped {
         }
         let file = foreign_file::of_mapping(process.pid, mapping).ok().and_then(|file| {
             let metadata = file.metadata().ok()?;
+            left = left.checked_sub(metadata.len())?;
             library::is_mapped_at(process.pid, mapping.lo, &metadata).then_some((file, metadata))
         });
         match file {

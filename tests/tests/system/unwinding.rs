@@ -209,9 +209,10 @@ fn threads_leave_nothing_behind() {
             assert_eq!(stats["threads"], 4 * waves + 1, "{stats}");
             stats["memory"]["region_bytes"].as_u64().unwrap()
         };
-        let (few, many) = (used(250), used(1000));
         // A joined thread may still be ending in the kernel, so sometimes another thread's counters cannot be
-        // used again. A page for each thread would be 16 MB.
-        assert!(many <= 2 * few + (1 << 18), "{hooks:?}: {few} bytes for 1000 threads, {many} for 4000");
+        // used again. On a busy machine that happens more often in one run than in another.
+        let few = used(250);
+        let many = (0..3).map(|_| used(1000)).min().unwrap();
+        assert!(many <= 2 * few, "{hooks:?}: {few} bytes for 1000 threads, {many} for 4000");
     }
 }

@@ -5,13 +5,13 @@ use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::time::SystemTime;
 
-use gprofinject_abi::region::{LOADS_MAX, Load, LoadRecord, RegionHeader};
+use gprofinject_abi::region::{Load, LoadRecord, RegionHeader};
 use zerocopy::IntoBytes;
 
 use crate::os::sys;
 use crate::store::private_folder::PrivateFolder;
 use crate::store::region::layout::{AgentReport, BLOCKS_MAX, Layout, Orders, read_value};
-use crate::store::region::read::Region;
+use crate::store::region::read::{Region, load_records};
 
 /// A region file in a run folder.
 #[derive(Clone, Debug)]
@@ -62,18 +62,10 @@ impl RegionFile {
     pub(crate) fn libraries(&self) -> io::Result<Vec<LoadRecord>> {
         let file = self.file()?;
         let offset = read_value::<RegionHeader>(&file, 0)?.orders.loads_offset;
-        let mut records = Vec::new();
-        for index in (0..LOADS_MAX as u64).filter(|_| offset != 0) {
-            let at = offset.saturating_add(index * size_of::<LoadRecord>() as u64);
-            let record: LoadRecord = read_value(&file, at)?;
-            if record == LoadRecord::default() {
-                break;
-            }
-            if matches!(record.state.get(), Some(Load::Hooked | Load::Prepared)) {
-                records.push(record);
-            }
-        }
-        Ok(records)
+        let records = if offset == 0 { Vec::new() } else { load_records(&file, offset)? };
+        let is_there =
+            |record: &LoadRecord| matches!(record.state.get(), Some(Load::Hooked | Load::Prepared));
+        Ok(records.into_iter().map(|(_, record)| record).filter(is_there).collect())
     }
 
     /// Whether a process still counts in the file; `None` if the kernel cannot tell.

@@ -144,15 +144,8 @@ impl Region {
             return Ok(loads);
         }
         let (mut function, mut slot, mut counter) = (0, 0, 0);
-        for index in 0..LOADS_MAX {
-            let at = self.layout.loads_offset() + (index * size_of::<LoadRecord>()) as u64;
-            let load: LoadRecord = read_value(&self.file, at)?;
-            let Some(Load::Hooked | Load::Gone | Load::Archived) = load.state.get() else {
-                if load == LoadRecord::default() {
-                    break;
-                }
-                continue;
-            };
+        for (index, load) in load_records(&self.file, self.layout.loads_offset())? {
+            let Some(Load::Hooked | Load::Gone | Load::Archived) = load.state.get() else { continue };
             let ends = (
                 load.first_function.checked_add(load.functions),
                 load.first_slot.checked_add(load.slot_bytes),
@@ -163,7 +156,7 @@ impl Region {
                 load.first_function >= function && load.first_slot >= slot && load.first_counter >= counter;
             if is_behind && load.lo <= load.hi {
                 (function, slot, counter) = (functions_end, slots_end, counters_end);
-                loads.push((index as u32, load));
+                loads.push((index, load));
             }
         }
         Ok(loads)
@@ -357,6 +350,24 @@ impl Region {
 /// Returns the whole records in a piece of a table. The piece need not be aligned, so each record is copied.
 fn records<T: FromBytes>(bytes: &[u8]) -> impl Iterator<Item = T> {
     bytes.chunks_exact(size_of::<T>()).filter_map(|record| T::read_from_bytes(record).ok())
+}
+
+/// Reads the entries of the table of libraries that are in use, each with its index. The process can have written any
+/// numbers there.
+///
+/// # Errors
+/// The file cannot be read.
+pub(crate) fn load_records(file: &File, offset: u64) -> io::Result<Vec<(u32, LoadRecord)>> {
+    let mut records = Vec::new();
+    for index in 0..LOADS_MAX as u32 {
+        let at = offset.saturating_add(u64::from(index) * size_of::<LoadRecord>() as u64);
+        let record: LoadRecord = read_value(file, at)?;
+        if record == LoadRecord::default() {
+            break;
+        }
+        records.push((index, record));
+    }
+    Ok(records)
 }
 
 #[cfg(test)]

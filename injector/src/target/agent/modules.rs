@@ -89,9 +89,12 @@ impl Attachment {
     pub(super) fn patched_modules(&mut self, memory: &Memory) -> Modules<'static> {
         let records = self.libraries();
         let mut patches = Vec::new();
+        // What is read counts, whatever it is.
+        let mut left = PATCHES_MAX;
         for record in &records {
             let count = usize::try_from(record.patch_count).unwrap_or(usize::MAX);
-            if count <= PATCHES_MAX - patches.len() {
+            if count <= left {
+                left -= count;
                 let written: Vec<abi::Patch> = memory.records(record.patches, count).unwrap_or_default();
                 let text = record.lo..record.hi;
                 patches.extend(written.iter().filter_map(|patch| Patch::of_library(patch, &text)));

@@ -1,0 +1,112 @@
+//! Asks the injector about the libraries of the process, over a socket in the run folder; see `gprofinject_abi::ask`.
+#![allow(unsafe_code, reason = "the dynamic linker's names of libraries are read")]
+
+use crate::os::current::Current;
+use crate::os::files;
+use crate::os::kernel;
+use crate::os::lookup;
+use crate::os::place::Place;
+use crate::os::words;
+use crate::process::run;
+use core::sync::atomic::{AtomicBool, Ordering};
+use gprofinject_abi::ask::{AHEAD, AHEAD_MAX, Answer, Question};
+use gprofinject_abi::attach::WORDS;
+use zerocopy::{FromBytes, IntoBytes};
+
+/// For a path that is relative to the current folder.
+pub(crate) const AT_FDCWD: i32 = -100;
+/// A place in the run folder, through which the injector is reached.
+static PLACE: Current<Place, 1> = Current::new(&Place::NONE);
+/// Whether the injector did not answer once. Then it is not asked again.
+static SILENT: AtomicBool = AtomicBool::new(false);
+
+/// Why a library is not hooked.
+pub(crate) enum Unhooked {
+    NotWanted,
+    Failed(#[allow(dead_code, reason = "for debuggers")] i32),
+}
+
+/// Prepares for questions. `place` is a place in the run folder. Returns whether questions can be asked.
+pub(crate) fn begin(place: &Place) -> bool {
+    PLACE.reserve().map(|reserved| reserved.install(*place)).is_some()
+}
+
+/// Returns whether the injector did not answer once, so that it is asked no more.
+pub(crate) fn is_over() -> bool {
+    SILENT.load(Ordering::Relaxed)
+}
+
+/// Tells the injector which libraries are loaded, so that it can plan them while the agent hooks the program. What cannot be
+/// told is planned later.
+pub(crate) fn announce(dynamic_linker: u64, place: &Place) {
+    let mut files = [0; AHEAD_MAX];
+    let mut count = 0;
+    lookup::all_objects(dynamic_linker, |map| {
+        if map.bias != 0
+            && has_path(map.name)
+            && let Some(file) = files.get_mut(count)
+            && let Ok(fd) = files::open_path(AT_FDCWD, map.name as u64)
+        {
+            *file = fd;
+            count += 1;
+        }
+    });
+    let files = files.get(..count).unwrap_or_default();
+    if !files.is_empty() {
+        run::tell_from(place, &[AHEAD], files).into_iter().for_each(files::close);
+    }
+    files.iter().for_each(|&fd| files::close(fd));
+}
+
+/// Asks the injector.
+///
+/// # Errors
+/// There is no answer; [`SILENT`] is set then.
+pub(crate) fn ask(question: &Question, file: i32) -> Result<(Answer, Option<i32>), Unhooked> {
+    answer(question, file).map_err(|errno| {
+        SILENT.store(true, Ordering::Relaxed);
+        // An injector that is about to leave a process to which it has attached hears no questions any more.
+        match errno {
+            kernel::ECONNREFUSED if words::offset() == WORDS as i64 => Unhooked::NotWanted,
+            _ => Unhooked::Failed(errno),
+        }
+    })
+}
+
+/// Asks the injector.
+///
+/// # Errors
+/// Returns an errno if there is no answer: ECONNREFUSED if the injector does not listen, or has stopped to listen.
+fn answer(question: &Question, file: i32) -> Result<(Answer, Option<i32>), i32> {
+    /// This is longer than planning takes.
+    const PATIENCE_MS: u64 = 60_000;
+    let socket = run::tell_from(PLACE.get(), question.as_bytes(), &[file])?;
+    let mut bytes = [0; size_of::<Answer>()];
+    let received = if files::wait_readable(socket, PATIENCE_MS) {
+        files::receive_with(socket, &mut bytes).map_err(|_| kernel::ECONNREFUSED)
+    } else {
+        Err(kernel::EAGAIN)
+    };
+    files::close(socket);
+    let (len, plan) = received?;
+    if len != bytes.len() {
+        plan.into_iter().for_each(files::close);
+        return Err(if len == 0 { kernel::ECONNREFUSED } else { kernel::EINVAL });
+    }
+    Ok((Answer::read_from_bytes(&bytes).map_err(|_| kernel::EINVAL)?, plan))
+}
+
+/// Returns whether a name is a path: the program has an empty name, and the kernel's object has one without a folder.
+pub(crate) fn has_path(name: *const u8) -> bool {
+    let mut at = name;
+    // SAFETY: the dynamic linker's names are NUL-terminated.
+    unsafe {
+        while !at.is_null() && *at != 0 {
+            if *at == b'/' {
+                return true;
+            }
+            at = at.add(1);
+        }
+    }
+    false
+}
