@@ -107,6 +107,9 @@ pub struct PlanHeader {
     /// Byte offset from the start of a thread block at which the basic block counters of a library begin. 0 in the
     /// program's plan.
     pub first_counter: u64,
+    /// Nonzero if the program is *standalone*: no dynamic linker loads the agent, so the thunks reach the [`ThreadWords`]
+    /// by gs, and the system calls that make threads lead to [`ArenaHeader::system_call`].
+    pub standalone: u64,
 }
 
 /// The basic block counters that a thread needs once it has come through the hook of a library's function: those of the
@@ -336,13 +339,27 @@ pub struct ArenaHeader {
     pub backtrace: u64,
     /// The same for `_Unwind_SetIP`, with r10 = the program's `_Unwind_GetCFA`.
     pub land: u64,
+    /// For system calls of a standalone program that make threads or processes, or execute programs. Input: the registers
+    /// are those of the `syscall` instruction, except rcx, which is the address at which the program continues. Makes the
+    /// system call and continues there, in a new thread or process as well. As after a `syscall` instruction, rax is the
+    /// result, and rcx and r11 have no meaning.
+    pub system_call: u64,
+    /// For calls of a standalone program's own `_dl_find_object`. Input: r11 = the function's body; all other registers
+    /// are those of the call.
+    pub find_object: u64,
+    /// The same for `dl_iterate_phdr`.
+    pub iterate: u64,
+    /// The same for `longjmp`, `siglongjmp` and their aliases.
+    pub jump: u64,
 }
 
 /// Size in bytes of the three jumps to the slow path of exits, which follow the [`ArenaHeader`]. They are for thunks
 /// that have saved rax and r11, only r11, or only rax.
 pub const EXIT_JUMPS: usize = 3 * 6 + 2 * 5;
 
-/// The agent's words of each thread, an initial-exec TLS variable. Thunks address them as `fs:[offset]`.
+/// The agent's words of each thread, an initial-exec TLS variable. Thunks address them as `fs:[offset]`. In a standalone
+/// program ([`PlanHeader::standalone`]) they are at the start of memory of the agent's own, to which the base of gs leads,
+/// and thunks address them as `gs:[offset]`.
 ///
 /// Only the thread itself and its signal handlers write the words; the injector does while the thread is stopped.
 #[repr(C)]
@@ -414,13 +431,13 @@ pub const CALL_LEN: u32 = 5;
 
 // The planner's thunks, its unwind tables, and the agent's assembly address these fields.
 const _: () = {
-    assert!(size_of::<PlanHeader>() == 352);
+    assert!(size_of::<PlanHeader>() == 360);
     assert!(size_of::<Patch>() == 48);
     assert!(size_of::<FunctionRecord>() == 48);
     assert!(offset_of!(FunctionRecord, exit) == 8);
     assert!(offset_of!(FunctionRecord, resume) == 28);
     assert!(offset_of!(FunctionRecord, body) == 32);
-    assert!(size_of::<ArenaHeader>() == 64);
+    assert!(size_of::<ArenaHeader>() == 96);
     assert!(offset_of!(ArenaHeader, miss) == 0);
     assert!(offset_of!(ArenaHeader, miss_entry) == 8);
     assert!(offset_of!(ArenaHeader, window) == 16);
@@ -429,6 +446,10 @@ const _: () = {
     assert!(offset_of!(ArenaHeader, shadows) == 40);
     assert!(offset_of!(ArenaHeader, backtrace) == 48);
     assert!(offset_of!(ArenaHeader, land) == 56);
+    assert!(offset_of!(ArenaHeader, system_call) == 64);
+    assert!(offset_of!(ArenaHeader, find_object) == 72);
+    assert!(offset_of!(ArenaHeader, iterate) == 80);
+    assert!(offset_of!(ArenaHeader, jump) == 88);
     assert!(size_of::<ThreadWords>() == 64);
     assert!(offset_of!(ThreadWords, block) == 0);
     assert!(offset_of!(ThreadWords, cells) == 8);

@@ -230,6 +230,10 @@ fn gates(shadows: u64) -> ArenaHeader {
         shadows,
         backtrace: backtraces::gpi_backtrace as *const () as u64,
         land: landings::gpi_land as *const () as u64,
+        system_call: 0,
+        find_object: 0,
+        iterate: 0,
+        jump: 0,
     }
 }
 
