@@ -12,6 +12,8 @@ pub(crate) mod loaded;
 pub(crate) mod lookup;
 pub(crate) mod memory;
 pub(crate) mod place;
+#[cfg(feature = "standalone")]
+pub(crate) mod records;
 pub(crate) mod task;
 pub(crate) mod vectors;
 pub(crate) mod words;

@@ -3,6 +3,8 @@
 //! The C library's functions for these are defined or patched here, and then call the originals. This layer uses the
 //! counting layer below it, and does not know how a process is set up or given orders.
 
+#[cfg(feature = "standalone")]
+pub(crate) mod calls;
 pub(crate) mod children;
 pub(crate) mod execute;
 pub(crate) mod orphan;

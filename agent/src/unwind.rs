@@ -17,4 +17,6 @@ pub(crate) mod backtraces;
 pub(crate) mod jumps;
 pub(crate) mod landings;
 pub(crate) mod library;
+#[cfg(feature = "standalone")]
+pub(crate) mod own;
 pub(crate) mod unwinder;

@@ -74,6 +74,22 @@ pub const ACCUMULATOR: u64 = PAD + 8;
 /// The offset of the word that holds the number of iterations for which the thread still waits.
 pub const ROUNDS: u64 = ACCUMULATOR + 8;
 
+/// The name of the function at which a standalone program begins, with the address of a [`Beginning`] in rdi.
+pub const BEGIN: &str = "gprofinject_begin";
+
+/// What the agent needs to know at the beginning of a standalone program. The injector writes it once, before the program's
+/// first instruction.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub struct Beginning {
+    /// The address of the program's first instruction, or of its dynamic linker's.
+    pub entry: u64,
+    /// Number of bytes of `place` that are in use.
+    pub place_len: u64,
+    /// `FOLDER/NAME`.
+    pub place: [u8; PLACE_MAX],
+}
+
 /// A library that the process has loaded, as the injector has found it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]

@@ -20,7 +20,7 @@ use crate::program::agent::Agent;
 use crate::program::failure;
 use crate::program::libraries;
 use crate::program::text;
-use crate::start::early;
+use crate::start::functions;
 use crate::start::loads;
 use crate::start::setup;
 use crate::unwind::landings;
@@ -70,7 +70,7 @@ fn prepare_with(order: &mut Order) -> Result<(), i32> {
     // the order outlives `start`.
     let start = unsafe { Start::running(order.stack, order.auxiliary.as_ptr()) };
     birth::prepare(start.auxiliary(AT_BASE))?;
-    early::find_functions(start.auxiliary(AT_BASE));
+    functions::find(start.auxiliary(AT_BASE));
     let [region, plan] = order.descriptors.map(|descriptor| descriptor as i32);
     let files = match region.min(plan) {
         0.. => Files::Open { region, plan },

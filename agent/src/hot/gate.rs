@@ -32,6 +32,7 @@ use crate::hot::next::BODY;
 use crate::hot::saved::{load_arguments, restore_registers, save_registers};
 use crate::hot::{arcs, cells, sites};
 use crate::os::vectors::{restore_vectors, save_vectors};
+use crate::os::words::{thread_word, words_offset};
 use crate::program::agent::{COPIES, GATE_FACTS, GateFacts, LIBRARY_GATE_FACTS};
 use core::arch::global_asm;
 use core::mem::offset_of;
@@ -72,8 +73,8 @@ global_asm!(
     "mov [rsp-40+\\below], rcx",
     "mov [rsp-48+\\below], rdx",
     "mov [rsp-56+\\below], rdi",
-    "mov rdx, [rip+gprofinject_thread_words@GOTTPOFF]",
-    "mov rcx, fs:[rdx+{block}]",
+    words_offset!("rdx"),
+    thread_word!("mov rcx, ", "[rdx+{block}]"),
     ".endm",
     ".macro gpi_looked below",
     "mov rcx, [rsp-40+\\below]",
@@ -85,7 +86,7 @@ global_asm!(
     // CFA-64, on the `otherwise` path as well.
     ".macro gpi_tail below, otherwise",
     "mov [rsp-64+\\below], rsi",
-    "mov rsi, fs:[rdx+{cells}]",
+    thread_word!("mov rsi, ", "[rdx+{cells}]"),
     "lea rdx, [rsp+\\below]",
     "xor rdx, [rsi+{window_word}]",
     "cmp rdx, {window}",
@@ -137,20 +138,20 @@ global_asm!(
     "jne \\otherwise",
     "mov [rsp-64+\\below], rsi",
     "mov [rsp-72+\\below], r8",
-    "mov rdx, [rip+gprofinject_thread_words@GOTTPOFF]",
+    words_offset!("rdx"),
     ".if \\below",
-    "mov rsi, fs:[rdx+{last}]",
+    thread_word!("mov rsi, ", "[rdx+{last}]"),
     "cmp byte ptr [rip+{agent}+{both}], 0",
     "je 36f",
     ".endif",
     "lea r8, [rsp+\\below]",
-    "cmp r8, fs:[rdx+{stack_lo}]",
+    thread_word!("cmp r8, ", "[rdx+{stack_lo}]"),
     "jb 35f",
-    "cmp r8, fs:[rdx+{stack_hi}]",
+    thread_word!("cmp r8, ", "[rdx+{stack_hi}]"),
     "jae 35f",
-    "mov rsi, fs:[rdx+{last}]",
-    "mov rdi, fs:[rdx+{cells}]",
-    "cmp rsi, fs:[rdx+{stack_hi}]",
+    thread_word!("mov rsi, ", "[rdx+{last}]"),
+    thread_word!("mov rdi, ", "[rdx+{cells}]"),
+    thread_word!("cmp rsi, ", "[rdx+{stack_hi}]"),
     "je 33f",
     "gpi_frame 35f, 32f",
     "31:",                          // a frame is there: is it older, on this stack, and not left by a jump?
@@ -158,7 +159,7 @@ global_asm!(
     concat!($foreign, " 35f"),      // it is one of the other set
     "cmp rsi, r8",
     "jbe 35f",
-    "cmp rsi, fs:[rdx+{stack_hi}]",
+    thread_word!("cmp rsi, ", "[rdx+{stack_hi}]"),
     "jae 35f",
     "cmp dword ptr [rcx+{link}], {left}",
     "je 35f",
@@ -183,7 +184,7 @@ global_asm!(
     "sub ecx, {left}",
     "jbe 35f",
     "lea rsi, [rsi+rcx*8]",
-    "cmp rsi, fs:[rdx+{stack_hi}]",
+    thread_word!("cmp rsi, ", "[rdx+{stack_hi}]"),
     "je 33f",
     "gpi_frame 35f, 35f",
     "jmp 31b",
@@ -199,14 +200,14 @@ global_asm!(
     ".endif",
     "33:",                          // no frame is alive
     "mov r11, {root}",
-    "cmp fs:[rdx+{other}], rsi",
+    thread_word!("cmp ", "[rdx+{other}], rsi"),
     "jb 35b",
     "jmp 37f",
     "34:",                          // is no frame of the other set newer, or the same?
-    "cmp fs:[rdx+{other}], rsi",
+    thread_word!("cmp ", "[rdx+{other}], rsi"),
     "jbe 35b",
     "37:",
-    "mov rcx, fs:[rdx+{block}]",
+    thread_word!("mov rcx, ", "[rdx+{block}]"),
     ".endm",
     // After gpi_look: goes to `label` if the return address r11 is an exit label. The copies of counted functions of
     // libraries lie between the arenas' thunks, so their pages are looked up. Changes rdi.
@@ -279,8 +280,8 @@ global_asm!(
     "mov [r8+{function}], rsi",
     "mov r11, [rsp-8]",
     "mov [r8+{return_address}], r11",
-    "mov rdx, [rip+gprofinject_thread_words@GOTTPOFF]",
-    "mov fs:[rdx+{last}], rsp",
+    words_offset!("rdx"),
+    thread_word!("mov ", "[rdx+{last}], rsp"),
     "gpi_next {exit_label}, 0, {call_len}",
     "gpi_looked 0",
     "mov rsi, [rsp-64]",
@@ -373,7 +374,7 @@ global_asm!(
     // A call out of unhooked code, of a function that gets no cell.
     "12:",
     "gpi_caller 8, 7f",
-    "mov fs:[rdx+{last}], rsi",
+    thread_word!("mov ", "[rdx+{last}], rsi"),
     "gpi_recent 13f",
     "mov rsi, [rsp-56]",
     "mov r8, [rsp-64]",

@@ -10,10 +10,10 @@ use core::sync::atomic::{Ordering, compiler_fence};
 /// Finds the extent of the calling thread's own stack. This is not on the hot path.
 pub(crate) fn find(agent: &Agent) {
     let words = words::get();
-    let control_block = words::thread_pointer();
-    let (lo, hi) = if let Some(lo) = thread_stack(control_block) {
-        (lo, control_block)
-    } else if control_block == agent.main_thread || !kernel::is_frozen() && task::gettid() == task::getpid() {
+    let thread = words::thread_pointer();
+    let (lo, hi) = if let Some(stack) = thread_stack(thread) {
+        stack
+    } else if thread == agent.main_thread || !kernel::is_frozen() && task::gettid() == task::getpid() {
         (agent.stack_lo, agent.stack_end)
     } else {
         (0, 0)
@@ -24,11 +24,18 @@ pub(crate) fn find(agent: &Agent) {
     words.stack_hi().store(hi, Ordering::Relaxed);
 }
 
-/// Returns the lower end of the stack of a thread that glibc has made, or `None` if no field looks like it. struct
-/// pthread, which begins with the control block, contains the stack's address and size side by side, at an offset
+/// Returns the extent of the stack of a thread of a standalone program, if it is known.
+#[cfg(feature = "standalone")]
+fn thread_stack(_thread: u64) -> Option<(u64, u64)> {
+    let stack = crate::os::records::stack();
+    if stack.1 == 0 { None } else { Some(stack) }
+}
+
+/// Returns the extent of the stack of a thread that glibc has made, or `None` if no field looks like it. struct pthread, which begins with the control block, contains the stack's address and size side by side, at an offset
 /// that differs between versions (nptl/descr.h, `stackblock`). The control block is at the stack's top. The main
 /// thread's size is not a valid one.
-fn thread_stack(control_block: u64) -> Option<u64> {
+#[cfg(not(feature = "standalone"))]
+fn thread_stack(control_block: u64) -> Option<(u64, u64)> {
     const WORDS: usize = 0x900 / 8;
     /// The size of struct pthread at most, with its alignment.
     const ON_TOP: u64 = 16 << 10;
@@ -42,6 +49,6 @@ fn thread_stack(control_block: u64) -> Option<u64> {
             && size < LARGEST
             && block < control_block
             && (control_block..control_block + ON_TOP).contains(&block.wrapping_add(size));
-        is.then_some(block)
+        is.then_some((block, control_block))
     })
 }

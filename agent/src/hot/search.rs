@@ -43,7 +43,7 @@ impl<'a> Search<'a> {
         const ELSEWHERE: u64 = 16 << 10;
         let control_block = words::thread_pointer();
         let main = control_block == agent.main_thread;
-        let end = if main { agent.stack_end } else { control_block };
+        let end = if main { agent.stack_end } else { words::stack_end() };
         // The main thread's stack may have any size: no other mapping is above it.
         let near = from < end && (main && end - from < 1 << 36 || end - from < LARGEST);
         let most = from + if near { FARTHEST } else { ELSEWHERE };

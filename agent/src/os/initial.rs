@@ -20,6 +20,10 @@ pub(crate) struct Start {
     auxiliary: *const [u64; 2],
 }
 
+#[cfg_attr(
+    feature = "standalone",
+    allow(dead_code, reason = "nothing is in a standalone program's environment")
+)]
 impl Start {
     /// # Safety
     /// `stack` must be what the kernel left: argc, argv, 0, envp, 0, auxiliary vector; and no code of the program may
@@ -132,6 +136,7 @@ impl Start {
 
 /// # Safety
 /// `string` must end with a NUL.
+#[cfg_attr(feature = "standalone", allow(dead_code))]
 unsafe fn length(string: *const u8) -> usize {
     let mut len = 0;
     // SAFETY: no byte before the NUL is left out, so all that is read belongs to the string.

@@ -18,7 +18,7 @@ pub(crate) struct Object {
 type FindObject = unsafe extern "C" fn(u64, *mut Object) -> i32;
 
 /// glibc's function, or 0 if glibc has none. Written once, before the first hook is in place.
-static FIND_OBJECT: AtomicU64 = AtomicU64::new(0);
+pub(crate) static FIND_OBJECT: AtomicU64 = AtomicU64::new(0);
 
 /// Finds the C library's function.
 pub(crate) fn prepare(dynamic_linker: u64) {

@@ -112,10 +112,11 @@ pub(crate) fn stop_timer(id: i32) {
     let _ = unsafe { call(general::__NR_timer_delete, [id as u64]) };
 }
 
+/// asm/prctl.h, which the crate linux-raw-sys does not have.
+pub(crate) const ARCH_SET_GS: u64 = 0x1001;
+
 /// Sets the base of gs for the calling thread.
 pub(crate) fn set_gs(base: u64) -> Result<(), i32> {
-    /// asm/prctl.h, which the crate linux-raw-sys does not have.
-    const ARCH_SET_GS: u64 = 0x1001;
     // SAFETY: programs do not use gs; see `hot/counters.rs`.
     unsafe { call(general::__NR_arch_prctl, [ARCH_SET_GS, base]) }.map(|_| ())
 }

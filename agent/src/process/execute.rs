@@ -89,7 +89,7 @@ const TEXT: usize = 2 * FOLDER_MAX + 1024;
 
 /// Room for the environment of the new program. It is on the stack until the program runs.
 #[repr(C)]
-struct Room {
+pub(crate) struct Room {
     environment: [*const u8; MOST + 4],
     text: [u8; TEXT],
 }
@@ -99,7 +99,7 @@ const ROOM: usize = 8 * 1024;
 const _: () = assert!(size_of::<Room>() <= ROOM);
 
 /// Returns the environment for the new program: the given one, or another one in `room`.
-unsafe extern "C" fn environment(
+pub(crate) unsafe extern "C" fn environment(
     folder: i32,
     path: *const u8,
     given: *const *const u8,

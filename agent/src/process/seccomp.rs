@@ -25,7 +25,7 @@ pub(crate) fn prepare(dynamic_linker: u64) {
 
 /// Handles prctl(PR_SET_SECCOMP, mode, filter), or an equivalent call, before it is made. Returns whether this call
 /// has frozen the agent.
-extern "C" fn enter(mode: u64, filter: u64) -> bool {
+pub(crate) extern "C" fn enter(mode: u64, filter: u64) -> bool {
     failure::guarded(|| freeze(mode, filter)).unwrap_or_else(|| {
         // The agent is frozen even so: no system call may be made from now on.
         kernel::freeze(true);
@@ -53,7 +53,7 @@ fn freeze(mode: u64, filter: u64) -> bool {
 }
 
 /// Undoes [`enter`] after the kernel has refused the call.
-extern "C" fn stay() {
+pub(crate) extern "C" fn stay() {
     let _ = failure::guarded(thaw);
 }
 

@@ -230,11 +230,13 @@ impl Agent {
         self.program.in_copies(address) || in_library_copies(address)
     }
 
-    /// Returns whether a return address is the one that glibc gives to signal handlers. Integer code only; see
+    /// Returns whether a return address is the one that the C library gives to signal handlers. Integer code only; see
     /// [`crate::hot::gate`].
     pub(crate) fn is_restorer(&self, return_address: u64) -> bool {
-        // __restore_rt: mov rax, 15; syscall.
+        // glibc's __restore_rt: mov rax, 15; syscall. musl's: mov eax, 15; syscall.
         self.libc_reads(return_address, &[0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05])
+            || cfg!(feature = "standalone")
+                && self.libc_reads(return_address, &[0xb8, 0x0f, 0, 0, 0, 0x0f, 0x05])
     }
 
     /// Returns whether a return address is the one that glibc's makecontext gives to the first function of a context,

@@ -10,7 +10,6 @@ use crate::os::words;
 use crate::process::run;
 use core::sync::atomic::{AtomicBool, Ordering};
 use gprofinject_abi::ask::{AHEAD, AHEAD_MAX, Answer, Question};
-use gprofinject_abi::attach::WORDS;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// For a path that is relative to the current folder.
@@ -67,7 +66,7 @@ pub(crate) fn ask(question: &Question, file: i32) -> Result<(Answer, Option<i32>
         SILENT.store(true, Ordering::Relaxed);
         // An injector that is about to leave a process to which it has attached hears no questions any more.
         match errno {
-            kernel::ECONNREFUSED if words::offset() == WORDS as i64 => Unhooked::NotWanted,
+            kernel::ECONNREFUSED if words::is_attached() => Unhooked::NotWanted,
             _ => Unhooked::Failed(errno),
         }
     })

@@ -13,16 +13,12 @@ use crate::os::files;
 use crate::os::initial::{AT_BASE, Start};
 use crate::os::place::Place;
 use crate::process::children;
-use crate::process::execute;
 use crate::process::orphan;
-use crate::process::seccomp;
-use crate::process::syscall;
 use crate::program::failure;
 use crate::program::provoke;
+use crate::start::functions;
 use crate::start::mcount;
 use crate::start::setup;
-use crate::unwind::jumps;
-use crate::unwind::unwinder;
 use gprofinject_abi::{PRELOAD_VARIABLE, RUN_VARIABLE};
 
 #[cfg(not(test))]
@@ -102,20 +98,10 @@ extern "C" fn early() {
     }
 }
 
-/// Finds the C library's functions that the agent's definitions call.
-pub(crate) fn find_functions(dynamic_linker: u64) {
-    jumps::prepare(dynamic_linker);
-    unwinder::prepare(dynamic_linker);
-    children::prepare(dynamic_linker);
-    execute::find(dynamic_linker);
-    seccomp::prepare(dynamic_linker);
-    syscall::prepare(dynamic_linker);
-}
-
 #[cfg_attr(test, allow(dead_code))]
 fn begin(start: Start) {
     provoke::read(&start);
-    find_functions(start.auxiliary(AT_BASE));
+    functions::find(start.auxiliary(AT_BASE));
     if !is_profiled(&start) {
         mcount::pass_on(start.auxiliary(AT_BASE));
     }

@@ -466,6 +466,7 @@ fn gates() -> ArenaHeader {
         shadows: cells::table(),
         backtrace: backtraces::gpi_backtrace as *const () as u64,
         land: landings::gpi_land as *const () as u64,
+        ..ArenaHeader::default()
     }
 }
 

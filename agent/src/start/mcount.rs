@@ -20,6 +20,10 @@ static CONTROL: AtomicU64 = AtomicU64::new(0);
 static CLEAN_UP: AtomicU64 = AtomicU64::new(0);
 
 /// Makes glibc's profiler work as it would without the agent, because nothing was hooked.
+#[cfg_attr(
+    feature = "standalone",
+    allow(dead_code, reason = "there is no other runtime to which calls could be passed")
+)]
 pub(crate) fn pass_on(dynamic_linker: u64) {
     for (place, name) in [
         (&MCOUNT, &b"_mcount"[..]),

@@ -25,15 +25,13 @@ use crate::start::arena::{self, Room};
 use crate::start::asking;
 use crate::start::loads;
 use crate::start::mcount;
+use crate::start::own;
 use crate::start::plan::PlanFile;
 use crate::start::refusal::Refusal;
-use crate::unwind::backtraces;
-use crate::unwind::landings;
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
 use gprofinject_abi::VERSION;
-use gprofinject_abi::attach::WORDS;
-use gprofinject_abi::plan::{ArenaHeader, HookMode, MAGIC};
+use gprofinject_abi::plan::{HookMode, MAGIC};
 use gprofinject_abi::region::{self, RegionHeader, RegionOrders, State, StateCode, Trouble};
 use gprofinject_abi::shared::{RegionRef, WordsRef};
 
@@ -136,7 +134,8 @@ fn map_region(files: &Files<'_>) -> Result<(RegionRef, RegionOrders), i32> {
 fn hook(start: &Start, files: &Files<'_>, region: RegionRef, orders: RegionOrders) -> Result<(), Refusal> {
     let file = PlanFile::map(files).map_err(|e| Refusal::errno(Trouble::Files, e))?;
     let plan = file.header()?;
-    if plan.magic != MAGIC || plan.version != VERSION {
+    let is_standalone = cfg!(feature = "standalone");
+    if plan.magic != MAGIC || plan.version != VERSION || (plan.standalone != 0) != is_standalone {
         return Err(Refusal::new(Trouble::Version));
     }
     let bias = start.auxiliary(AT_PHDR).wrapping_sub(plan.phdr);
@@ -159,7 +158,11 @@ fn hook(start: &Start, files: &Files<'_>, region: RegionRef, orders: RegionOrder
         stack_end: start.stack(),
         stack_lo: start.stack().saturating_sub(stack_room()),
         main_thread: words::thread_pointer(),
-        libc: lookup::libc_text(start.auxiliary(AT_BASE)),
+        // A standalone program contains its C library.
+        libc: match is_standalone {
+            true => (plan.code_lo.wrapping_add(bias), plan.code_hi.wrapping_add(bias)),
+            false => lookup::libc_text(start.auxiliary(AT_BASE)),
+        },
         both: plan.hooks == HookMode::Both.code(),
         frida: plan.frida != 0,
         // The block is writable, because a call with a return address of 0 (a coroutine's first frame) finds its arc
@@ -171,14 +174,14 @@ fn hook(start: &Start, files: &Files<'_>, region: RegionRef, orders: RegionOrder
         counts_nowhere: false,
         guest: false,
     };
-    if plan.hooks_removed != 0 && mcount::has_hooks(start.auxiliary(AT_BASE), agent.libc) {
+    if plan.hooks_removed != 0 && !is_standalone && mcount::has_hooks(start.auxiliary(AT_BASE), agent.libc) {
         return Err(Refusal::new(Trouble::Hooks));
     }
     if let Some(address) = text::first_difference(agent.program.patches, bias) {
         return Err(Refusal { address, ..Refusal::new(Trouble::TextDiffers) });
     }
     let shadows = cells::prepare().map_err(memory)?;
-    arena::fill(&file, plan, bias, &gates(shadows), Room::Free)?;
+    arena::fill(&file, plan, bias, &own::gates(shadows), Room::Free)?;
     thread_blocks::prepare(&agent).map_err(memory)?;
     if agent.timer_rate != 0 && timer::prepare().is_err() {
         agent.timer_rate = 0;
@@ -198,6 +201,7 @@ fn hook(start: &Start, files: &Files<'_>, region: RegionRef, orders: RegionOrder
     if let Some(image) = words::image() {
         set_words(image, &agent);
     }
+    own::prepare(&agent).map_err(memory)?;
     counters::count_in(&agent, agent.no_block);
     if agent.program.functions.is_empty()
         && agent.timer_rate != 0
@@ -215,26 +219,8 @@ fn hook(start: &Start, files: &Files<'_>, region: RegionRef, orders: RegionOrder
 fn stack_room() -> u64 {
     const GAP: u64 = 128 << 20;
     const UNLIMITED: u64 = 64 << 30;
-    let attached = words::offset() == WORDS as i64;
+    let attached = words::is_attached();
     task::stack_limit().min(if attached { GAP } else { UNLIMITED })
-}
-
-/// Returns the addresses of the slow paths for the program's thunks.
-fn gates(shadows: u64) -> ArenaHeader {
-    ArenaHeader {
-        miss: gate::gpi_miss as *const () as u64,
-        miss_entry: gate::gpi_miss_entry as *const () as u64,
-        window: gate::gpi_window as *const () as u64,
-        exit: gate::gpi_exit as *const () as u64,
-        tail: gate::gpi_tail as *const () as u64,
-        shadows,
-        backtrace: backtraces::gpi_backtrace as *const () as u64,
-        land: landings::gpi_land as *const () as u64,
-        system_call: 0,
-        find_object: 0,
-        iterate: 0,
-        jump: 0,
-    }
 }
 
 /// Sets words to values that lead to the slow path: those of a thread, or those of all later threads if the words are

@@ -175,7 +175,8 @@ fn is_libunwind(visitor: u64) -> bool {
     is
 }
 
-/// Calls the callback of `dl_iterate_phdr`, and once more, after the agent's own library, for the arena.
+/// Calls the callback of `dl_iterate_phdr`, and once more, after the agent's own library or a standalone program, for the
+/// arena.
 unsafe extern "C" fn visit(info: *mut Info, size: usize, visit: *mut c_void) -> i32 {
     const PT_LOAD: u64 = elf::PT_LOAD as u64;
     const PT_GNU_EH_FRAME: u64 = 0x6474_e550;
@@ -186,7 +187,9 @@ unsafe extern "C" fn visit(info: *mut Info, size: usize, visit: *mut c_void) -> 
         let visit = &*visit.cast::<Visit>();
         let answer = (visit.visitor)(info, size, visit.data);
         let program = &Agent::get().program;
-        if answer != 0 || (*info).bias != library::start() {
+        // A standalone program's list does not contain the agent's library.
+        let last = if cfg!(feature = "standalone") { program.load_bias } else { library::start() };
+        if answer != 0 || (*info).bias != last {
             return answer;
         }
         let asked = asked(program, visit.data);

@@ -13,7 +13,7 @@ use core::arch::{asm, naked_asm};
 use core::sync::atomic::{AtomicU64, Ordering};
 
 /// glibc's `siglongjmp` (its `longjmp` and `_longjmp` are the same code) and `__longjmp_chk`.
-static PLAIN: AtomicU64 = AtomicU64::new(0);
+pub(crate) static PLAIN: AtomicU64 = AtomicU64::new(0);
 static CHECKED: AtomicU64 = AtomicU64::new(0);
 
 /// Finds glibc's functions.

@@ -14,7 +14,7 @@ use crate::os::words;
 use crate::unwind::unwinder::{GET_CFA, GET_GR, SET_IP, UNWINDER_HI, UNWINDER_LO, offer};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU64, Ordering};
-use gprofinject_abi::attach::{ACCUMULATOR, PAD, ROUNDS, WORDS};
+use gprofinject_abi::attach::{ACCUMULATOR, PAD, ROUNDS};
 use gprofinject_abi::region::PAGE;
 use linux_raw_sys::general;
 
@@ -52,7 +52,7 @@ unsafe extern "C" fn land(context: *mut c_void, get_cfa: GetCfa, pad: u64) -> u6
     let cfa = unsafe { get_cfa(context) };
     callers::leave(&raw const here as u64, cfa);
     // The agent is never taken out of a program that was started with it.
-    if words::offset() != WORDS as i64 {
+    if !words::is_attached() {
         return pad;
     }
     let landing = words::get().landing();

@@ -1,0 +1,151 @@
+//! The records of the threads of a standalone program, to which the base of gs leads.
+//!
+//! A new thread inherits its parent's gs. The system call that makes it therefore leads to the agent
+//! ([`crate::process::calls`]), which gives it a record of its own before any of its code runs. When a thread has ended,
+//! another one gets its record.
+#![allow(unsafe_code, reason = "records are mapped, and reached by their addresses")]
+
+use crate::os::memory;
+use crate::os::task;
+use core::cell::UnsafeCell;
+use core::mem::offset_of;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use gprofinject_abi::plan::ThreadWords;
+
+/// What the agent knows of one thread. Only the thread itself and its signal handlers access it, but for [`Record::tid`].
+#[repr(C, align(128))]
+pub(crate) struct Record {
+    pub(crate) words: ThreadWords,
+    /// The record's own address.
+    pub(crate) own: u64,
+    /// The lowest address and the end of the thread's own stack, or zeros if they are not known.
+    pub(crate) stack: [u64; 2],
+    /// The thread that has the record: 0 if none has, and [`CLAIMED`] until the thread's number is known.
+    pub(crate) tid: AtomicU32,
+    pub(crate) reserved: u32,
+    /// Where the thread continues after system calls that share its stack with a child: for each such call in progress,
+    /// the stack pointer and the address.
+    pub(crate) shared_stack: [[u64; 2]; 2],
+}
+
+const _: () = assert!(size_of::<Record>() == 128 && offset_of!(Record, own) == 64);
+
+/// See [`Record::tid`].
+const CLAIMED: u32 = u32::MAX;
+
+/// The number of records for which there is room. Pages that are not used take no memory.
+const MOST: u64 = 1 << 18;
+/// The number of records that are checked for a dead thread each time a thread is made.
+const REUSE_LOOKS: u64 = 8;
+
+/// The main thread's record.
+#[repr(transparent)]
+pub(crate) struct Main(UnsafeCell<Record>);
+
+// SAFETY: the record is accessed by the main thread alone, through gs.
+unsafe impl Sync for Main {}
+
+const ZEROS: ThreadWords = ThreadWords {
+    block: 0,
+    cells: 0,
+    last: 0,
+    first_frame: 0,
+    landing: 0,
+    stack_lo: 0,
+    stack_hi: 0,
+    library_last: 0,
+};
+
+pub(crate) static MAIN: Main = Main(UnsafeCell::new(Record {
+    words: ZEROS,
+    own: 0,
+    stack: [0; 2],
+    tid: AtomicU32::new(CLAIMED),
+    reserved: 0,
+    shared_stack: [[0; 2]; 2],
+}));
+
+/// The first record, or 0 as long as there are none. Stored once, before the program runs.
+static FIRST: AtomicU64 = AtomicU64::new(0);
+/// The number of records that have been used.
+static MADE: AtomicU64 = AtomicU64::new(0);
+/// The words with which a thread begins: `block`, `cells` and `library_last`. Stored once, before the program runs.
+static WORDS: [AtomicU64; 3] = [const { AtomicU64::new(0) }; 3];
+
+/// Reserves the records of later threads, which will begin with these words.
+///
+/// # Errors
+/// Returns the error number of mmap.
+pub(crate) fn prepare(block: u64, cells: u64, library_last: u64) -> Result<(), i32> {
+    let len = MOST * size_of::<Record>() as u64;
+    let first = memory::map_zeros(len, memory::PROT_READ | memory::PROT_WRITE)?;
+    for (place, value) in WORDS.iter().zip([block, cells, library_last]) {
+        place.store(value, Ordering::Relaxed);
+    }
+    FIRST.store(first, Ordering::Relaxed);
+    Ok(())
+}
+
+/// Returns the extent of the calling thread's own stack, or zeros if it is not known.
+pub(crate) fn stack() -> (u64, u64) {
+    let record = crate::os::words::thread_pointer() as *const Record;
+    // SAFETY: the record is the calling thread's, and its stack was stored before the thread began.
+    let [lo, hi] = unsafe { (*record).stack };
+    (lo, hi)
+}
+
+/// Returns the address of the record of a thread that is about to be made, whose stack has this extent (zeros if it is
+/// not known). If there are no records left, the threads share one, which has words of its own: their calls are counted,
+/// and some callers of callbacks may be wrong.
+pub(crate) fn of_new_thread(stack: [u64; 2]) -> u64 {
+    let record = claim();
+    let words = ThreadWords {
+        block: WORDS[0].load(Ordering::Relaxed),
+        cells: WORDS[1].load(Ordering::Relaxed),
+        library_last: WORDS[2].load(Ordering::Relaxed),
+        ..ZEROS
+    };
+    // SAFETY: the record is one of the mapped ones, and this thread has claimed it: no other one accesses it.
+    unsafe {
+        (*record).words = words;
+        (*record).own = record as u64;
+        (*record).stack = stack;
+        (*record).shared_stack = [[0; 2]; 2];
+    }
+    record as u64
+}
+
+fn claim() -> *mut Record {
+    let first = FIRST.load(Ordering::Relaxed) as *mut Record;
+    // SAFETY: only numbers below `MOST` are used, for which records are mapped.
+    let tid = |number: u64| unsafe { &(*first.add(number as usize)).tid };
+    /// The number at which the next search begins. It orders nothing: each record states by itself whether it is free.
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let made = MADE.load(Ordering::Acquire).min(MOST - 1);
+    let pid = task::getpid();
+    for _ in 0..made.min(REUSE_LOOKS) {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed) % made;
+        let old = tid(number).load(Ordering::Acquire);
+        if old == CLAIMED || old != 0 && task::thread_lives(pid, old) {
+            continue;
+        }
+        if tid(number).compare_exchange(old, CLAIMED, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            return first.wrapping_add(number as usize);
+        }
+    }
+    loop {
+        let number = MADE.fetch_add(1, Ordering::AcqRel).min(MOST - 1);
+        // Another thread may have found the record between the two steps.
+        let claimed = tid(number).compare_exchange(0, CLAIMED, Ordering::AcqRel, Ordering::Relaxed);
+        if claimed.is_ok() || number == MOST - 1 {
+            return first.wrapping_add(number as usize);
+        }
+    }
+}
+
+/// In a forked child, whose only thread has the same record as in its parent: makes the record the child's.
+pub(crate) fn begin_child() {
+    let record = crate::os::words::thread_pointer() as *const Record;
+    // SAFETY: the record is the calling thread's.
+    unsafe { (*record).tid.store(task::gettid(), Ordering::Release) };
+}

@@ -1,0 +1,429 @@
+//! The system calls of a standalone program that make threads and processes, or execute programs. The plan leads the
+//! program's `syscall` instructions for them here (`gprofinject_abi::plan::ArenaHeader::system_call`).
+//!
+//! ```text
+//! call                                     what the child shares    what it needs
+//! fork, clone without CLONE_VM             nothing                  a region file of its own
+//! clone with CLONE_VM and a stack          the memory               a record of its own, for its own thread words
+//! the same with CLONE_VFORK                the memory               nothing: its parent waits
+//! clone with CLONE_VM and no stack         memory and stack         nothing: its parent waits
+//! execve, execveat                         -                        the agent's variables in the environment
+//! prctl, seccomp                           -                        no system calls of the agent's from then on
+//! exit_group                               -                        the profile, if no injector is left to write it
+//! ```
+//!
+//! A call arrives with the registers of the `syscall` instruction, except rcx, which is the address at which the program
+//! continues. The 128 bytes below the stack pointer belong to the program.
+#![allow(unsafe_code, reason = "machine code makes system calls, and the arguments of clone3 are read")]
+
+use crate::os::memory;
+use crate::os::records::{self, Record};
+use crate::os::task;
+use crate::os::vectors::{restore_vectors, save_vectors};
+use crate::process::children;
+use crate::process::execute;
+use crate::process::orphan;
+use crate::process::seccomp;
+use core::mem::offset_of;
+use core::sync::atomic::{AtomicU32, Ordering};
+use linux_raw_sys::general;
+
+/// Whether user code may set the base of gs with an instruction: 1 or 0. Stored once, before the program runs.
+static MAY_WRITE_GS: AtomicU32 = AtomicU32::new(0);
+
+/// Stores whether user code may set the base of gs with an instruction.
+pub(crate) fn prepare(may_write_gs: bool) {
+    MAY_WRITE_GS.store(may_write_gs.into(), Ordering::Relaxed);
+}
+
+/// What the machine code has to do for the child of a clone.
+#[repr(C)]
+struct Birth {
+    /// The child's stack pointer, or 0 if it begins with its parent's.
+    stack: u64,
+    /// The address of the child's record; [`OWN_MEMORY`] or [`SAME_RECORD`].
+    record: u64,
+}
+
+/// The child has memory of its own, so it has a copy of its parent's record.
+const OWN_MEMORY: u64 = 0;
+/// The child uses its parent's record, while its parent waits.
+const SAME_RECORD: u64 = 1;
+
+/// struct clone_args (clone(2)), its first version.
+#[repr(C)]
+struct CloneArguments {
+    flags: u64,
+    pidfd: u64,
+    child_tid: u64,
+    parent_tid: u64,
+    exit_signal: u64,
+    stack: u64,
+    stack_size: u64,
+    tls: u64,
+}
+
+/// Prepares the birth of a thread or process by clone or clone3. The arguments are those of the system call.
+unsafe extern "C" fn prepare_birth(number: u64, first: u64, second: u64, fifth: u64) -> Birth {
+    let (flags, lo, stack, tls);
+    if number as u32 == general::__NR_clone3 {
+        let is_whole = second >= size_of::<CloneArguments>() as u64;
+        let last = first.wrapping_add(size_of::<CloneArguments>() as u64 - 1);
+        let process = task::getpid();
+        if !is_whole || [first, last].into_iter().any(|at| memory::is_unreadable(process, at)) {
+            // The kernel will return an error.
+            return Birth { stack: 0, record: OWN_MEMORY };
+        }
+        // SAFETY: both ends of the structure are readable, and it is shorter than a page.
+        let arguments = unsafe { &*(first as *const CloneArguments) };
+        let end = arguments.stack.wrapping_add(arguments.stack_size);
+        (flags, lo, stack, tls) = (arguments.flags, arguments.stack, end, arguments.tls);
+    } else {
+        (flags, lo, stack, tls) = (first, 0, second, fifth);
+    }
+    let has = |flag: u32| flags & u64::from(flag) != 0;
+    if !has(general::CLONE_VM) {
+        return Birth { stack, record: OWN_MEMORY };
+    }
+    if has(general::CLONE_VFORK) || stack == 0 {
+        return Birth { stack, record: SAME_RECORD };
+    }
+    let tls = if has(general::CLONE_SETTLS) { tls } else { 0 };
+    let lo = if lo == 0 { lower_end(stack, tls) } else { lo };
+    let extent = if lo == 0 { [0; 2] } else { [lo, stack] };
+    Birth { stack, record: records::of_new_thread(extent) }
+}
+
+/// Returns the lowest address of a thread's stack, or 0 if it is not known. musl's struct pthread, to which the thread
+/// pointer leads, has the address and the size of the thread's mapping side by side (pthread_impl.h, `map_base`).
+fn lower_end(stack: u64, thread_pointer: u64) -> u64 {
+    const PAGE: u64 = 4096;
+    /// The number of words in which the pair is looked for.
+    const WORDS: u64 = 32;
+    /// The number of bytes by which the thread pointer may be above the stack: thread-local variables are in between.
+    const ABOVE: u64 = 64 << 20;
+    let is_above = thread_pointer >= stack && thread_pointer - stack < ABOVE;
+    if !is_above || !thread_pointer.is_multiple_of(8) || memory::is_unreadable(task::getpid(), thread_pointer)
+    {
+        return 0;
+    }
+    let words = ((PAGE - thread_pointer % PAGE) / 8).min(WORDS);
+    // SAFETY: the first word is readable, and the others are on the same page.
+    let word = |n: u64| unsafe { *(thread_pointer as *const u64).add(n as usize) };
+    let found = (1..words).find_map(|n| {
+        let (block, end) = (word(n - 1), word(n - 1).wrapping_add(word(n)));
+        (block != 0
+            && block.is_multiple_of(PAGE)
+            && block < stack
+            && end > thread_pointer
+            && end - block < 1 << 40)
+            .then_some(block)
+    });
+    found.unwrap_or(0)
+}
+
+/// Runs the first agent code in a child with memory of its own.
+extern "C" fn begin_child() {
+    records::begin_child();
+    children::begin();
+}
+
+const SLOTS: usize = offset_of!(Record, shared_stack);
+
+core::arch::global_asm!(
+    ".text",
+    ".hidden gpi_system_call",
+    ".globl gpi_system_call",
+    //
+    // Calls compiled code, and keeps all registers but rax, rcx and r11. rbp is the stack pointer before.
+    ".macro gpi_keep",
+    "push rdi",
+    "push rsi",
+    "push rdx",
+    "push r8",
+    "push r9",
+    "push r10",
+    "push rax",
+    "push rbp",
+    "mov rbp, rsp",
+    "and rsp, -16",
+    save_vectors!(),
+    ".endm",
+    ".macro gpi_kept",
+    restore_vectors!(),
+    "mov rsp, rbp",
+    "pop rbp",
+    "pop rax",
+    "pop r10",
+    "pop r9",
+    "pop r8",
+    "pop rdx",
+    "pop rsi",
+    "pop rdi",
+    ".endm",
+    // Continues in the program. The address is on the stack, above the program's 128 bytes.
+    ".macro gpi_continue",
+    "pop rcx",
+    "lea rsp, [rsp+128]",
+    "jmp rcx",
+    ".endm",
+    //
+    ".p2align 4",
+    ".type gpi_system_call, @function",
+    "gpi_system_call:",
+    "cmp eax, {clone}",
+    "je 20f",
+    "cmp eax, {clone3}",
+    "je 21f",
+    "cmp eax, {fork}",
+    "je 10f",
+    "cmp eax, {execve}",
+    "je 40f",
+    "cmp eax, {execveat}",
+    "je 41f",
+    "cmp eax, {exit_group}",
+    "je 60f",
+    "cmp eax, {prctl}",
+    "je 50f",
+    "cmp eax, {seccomp}",
+    "je 51f",
+    //
+    // A child with the same stack overwrites what its parent has there. So the parent keeps the address in its record.
+    "1:",
+    "cmp qword ptr gs:[{slots}], 0",
+    "jne 3f",
+    "mov gs:[{slots}], rsp",
+    "mov gs:[{slots}+8], rcx",
+    "syscall",
+    "mov rcx, gs:[{slots}+8]",
+    "test rax, rax",
+    "jz 2f",
+    "mov qword ptr gs:[{slots}], 0",
+    "2:",
+    "jmp rcx",
+    "3:",                           // such a child does the same
+    "mov gs:[{slots}+16], rsp",
+    "mov gs:[{slots}+24], rcx",
+    "syscall",
+    "mov rcx, gs:[{slots}+24]",
+    "jmp rcx",
+    //
+    "10:",                          // fork
+    "lea rsp, [rsp-128]",
+    "push rcx",
+    "11:",
+    "syscall",
+    "test rax, rax",
+    "jnz 12f",
+    "gpi_keep",
+    "call {begin_child}",
+    "gpi_kept",
+    "12:",
+    "gpi_continue",
+    //
+    "20:",                          // clone. First the case in which there may be little stack: Go's fork
+    "mov r11d, edi",
+    "and r11d, {clone_vm} | {clone_vfork}",
+    "cmp r11d, {clone_vm} | {clone_vfork}",
+    "jne 21f",
+    "test rsi, rsi",
+    "jz 1b",
+    "21:",
+    "lea rsp, [rsp-128]",
+    "push rcx",
+    "gpi_keep",
+    "mov rdx, rsi",
+    "mov rsi, rdi",
+    "mov rdi, rax",
+    "mov rcx, r8",
+    "call {prepare_birth}",
+    "mov rcx, rax",                 // the child's stack pointer
+    "mov r11, rdx",                 // its record
+    "gpi_kept",
+    "test r11, r11",
+    "jz 30f",
+    "test rcx, rcx",
+    "jz 25f",
+    "push qword ptr [rsp]",         // where the child continues
+    "pop qword ptr [rcx-16]",
+    "mov [rcx-8], r11",
+    "push r11",
+    "syscall",
+    "test rax, rax",
+    "jz 22f",
+    "pop rcx",
+    "cmp rcx, {same_record}",
+    "je 12b",
+    "cmp rax, -4096",
+    "ja 23f",
+    "mov [rcx+{tid}], eax",
+    "jmp 12b",
+    "23:",                          // there is no child
+    "mov dword ptr [rcx+{tid}], 0",
+    "jmp 12b",
+    "22:",                          // the child, on its own stack
+    "mov rcx, [rsp-8]",
+    "mov r11, [rsp-16]",
+    "cmp rcx, {same_record}",
+    "je 24f",
+    "cmp dword ptr [rip+{may_write_gs}], 0",
+    "je 26f",
+    "wrgsbase rcx",
+    "24:",
+    "xor eax, eax",
+    "jmp r11",
+    "26:",
+    "push r11",
+    "push rdi",
+    "push rsi",
+    "mov rsi, rcx",
+    "mov edi, {arch_set_gs}",
+    "mov eax, {arch_prctl}",
+    "syscall",
+    "pop rsi",
+    "pop rdi",
+    "pop rcx",
+    "xor eax, eax",
+    "jmp rcx",
+    "25:",                          // the child shares the stack
+    "pop rcx",
+    "lea rsp, [rsp+128]",
+    "jmp 1b",
+    //
+    "30:",                          // a child with memory of its own, and perhaps a stack
+    "test rcx, rcx",
+    "jz 11b",
+    "push qword ptr [rsp]",
+    "pop qword ptr [rcx-16]",
+    "syscall",
+    "test rax, rax",
+    "jnz 12b",
+    "lea rsp, [rsp-16]",
+    "gpi_keep",
+    "call {begin_child}",
+    "gpi_kept",
+    "pop rcx",
+    "lea rsp, [rsp+8]",
+    "jmp rcx",
+    //
+    // rdi = path, rsi = arguments, rdx = environment.
+    "40:",
+    "lea rsp, [rsp-128]",
+    "push rcx",
+    "gpi_keep",
+    "mov rdx, [rbp+48]",
+    "sub rsp, 4096",
+    "test [rsp], rsp",
+    "sub rsp, 4096",
+    "test [rsp], rsp",
+    "mov rcx, rsp",
+    "mov rsi, rdi",
+    "mov edi, -100",                // AT_FDCWD
+    "call {environment}",
+    "mov rdi, [rbp+56]",
+    "mov rsi, [rbp+48]",
+    "mov rdx, rax",
+    "mov eax, {execve}",
+    "syscall",
+    "jmp 42f",
+    //
+    // rdi = folder, rsi = path, rdx = arguments, r10 = environment, r8 = flags.
+    "41:",
+    "lea rsp, [rsp-128]",
+    "push rcx",
+    "gpi_keep",
+    "sub rsp, 4096",
+    "test [rsp], rsp",
+    "sub rsp, 4096",
+    "test [rsp], rsp",
+    "mov rcx, rsp",
+    "mov rdx, r10",
+    "call {environment}",
+    "mov rdi, [rbp+56]",
+    "mov rsi, [rbp+48]",
+    "mov rdx, [rbp+40]",
+    "mov r8, [rbp+32]",
+    "mov r10, rax",
+    "mov eax, {execveat}",
+    "syscall",
+    "42:",                          // the program was not executed
+    "mov [rbp+8], rax",
+    "lea rsp, [rsp+8192]",
+    "gpi_kept",
+    "gpi_continue",
+    //
+    "50:",                          // prctl: edi = operation, rsi = mode, rdx = filter
+    "cmp edi, {set_seccomp}",
+    "jne 53f",
+    "mov r11, rsi",
+    "jmp 52f",
+    "51:",                          // seccomp: edi = 0 or 1, mode - 1; rdx = filter
+    "cmp edi, 1",
+    "ja 53f",
+    "lea r11d, [rdi+1]",
+    "52:",
+    "lea rsp, [rsp-128]",
+    "push rcx",
+    "gpi_keep",
+    "mov rdi, r11",
+    "mov rsi, rdx",
+    "call {enter}",
+    "movzx r11d, al",               // whether it is to be undone if the kernel refuses
+    "gpi_kept",
+    "push r11",
+    "syscall",
+    "pop rcx",
+    "cmp rax, -4096",
+    "jbe 12b",
+    "test ecx, ecx",
+    "jz 12b",
+    "gpi_keep",
+    "call {stay}",
+    "gpi_kept",
+    "jmp 12b",
+    "53:",
+    "lea rsp, [rsp-128]",
+    "push rcx",
+    "syscall",
+    "jmp 12b",
+    //
+    "60:",                          // exit_group
+    "lea rsp, [rsp-128]",
+    "push rcx",
+    "gpi_keep",
+    "call {end}",
+    "gpi_kept",
+    "syscall",
+    "jmp 12b",
+    ".size gpi_system_call, . - gpi_system_call",
+    exit_group = const general::__NR_exit_group,
+    end = sym orphan::end,
+    prctl = const general::__NR_prctl,
+    seccomp = const general::__NR_seccomp,
+    set_seccomp = const linux_raw_sys::prctl::PR_SET_SECCOMP,
+    enter = sym seccomp::enter,
+    stay = sym seccomp::stay,
+    clone = const general::__NR_clone,
+    clone3 = const general::__NR_clone3,
+    fork = const general::__NR_fork,
+    execve = const general::__NR_execve,
+    execveat = const general::__NR_execveat,
+    arch_prctl = const general::__NR_arch_prctl,
+    arch_set_gs = const task::ARCH_SET_GS,
+    clone_vm = const general::CLONE_VM,
+    clone_vfork = const general::CLONE_VFORK,
+    same_record = const SAME_RECORD,
+    slots = const SLOTS,
+    tid = const offset_of!(Record, tid),
+    may_write_gs = sym MAY_WRITE_GS,
+    prepare_birth = sym prepare_birth,
+    begin_child = sym begin_child,
+    environment = sym execute::environment,
+);
+
+const _: () = assert!(OWN_MEMORY == 0);
+
+unsafe extern "C" {
+    /// See the top of this file.
+    pub(crate) fn gpi_system_call();
+}

@@ -1,0 +1,55 @@
+//! The slow paths for the program's own thunks, and what only a standalone program needs besides.
+
+use crate::hot::gate;
+use crate::program::agent::Agent;
+use crate::unwind::backtraces;
+use crate::unwind::landings;
+use gprofinject_abi::plan::ArenaHeader;
+
+/// Returns the addresses of the slow paths.
+pub(crate) fn gates(shadows: u64) -> ArenaHeader {
+    let header = ArenaHeader {
+        miss: gate::gpi_miss as *const () as u64,
+        miss_entry: gate::gpi_miss_entry as *const () as u64,
+        window: gate::gpi_window as *const () as u64,
+        exit: gate::gpi_exit as *const () as u64,
+        tail: gate::gpi_tail as *const () as u64,
+        shadows,
+        backtrace: backtraces::gpi_backtrace as *const () as u64,
+        land: landings::gpi_land as *const () as u64,
+        ..ArenaHeader::default()
+    };
+    #[cfg(feature = "standalone")]
+    let header = {
+        use crate::process::calls;
+        use crate::unwind::own;
+        ArenaHeader {
+            system_call: calls::gpi_system_call as *const () as u64,
+            find_object: own::gpi_find_object as *const () as u64,
+            iterate: own::gpi_iterate as *const () as u64,
+            jump: own::gpi_jump as *const () as u64,
+            ..header
+        }
+    };
+    header
+}
+
+/// Prepares the records of later threads. The calling thread's words have their first values.
+///
+/// # Errors
+/// Returns the error number of mmap.
+#[cfg_attr(not(feature = "standalone"), allow(clippy::unnecessary_wraps, unused_variables))]
+pub(crate) fn prepare(agent: &Agent) -> Result<(), i32> {
+    #[cfg(feature = "standalone")]
+    {
+        use crate::os::{records, words};
+        use core::sync::atomic::Ordering;
+
+        let words = words::get();
+        let [block, cells, library_last] =
+            [words.block(), words.cells(), words.library_last()].map(|word| word.load(Ordering::Relaxed));
+        records::prepare(block, cells, library_last)?;
+        crate::process::calls::prepare(agent.fsgsbase);
+    }
+    Ok(())
+}
