@@ -48,12 +48,17 @@ fn agent(out: &Path) -> Result<(), Box<dyn Error>> {
     for part in ["src", "abi/src", "abi/Cargo.toml", "Cargo.toml", "build.rs"] {
         changes(&folder.join(part));
     }
-    let target = out.join("agent");
-    let status = cargo("gprofinject-agent", &folder, &target)?.arg("--lib").status()?;
-    if !status.success() {
-        return Err(format!("building the agent library failed: {status}").into());
+    for (variable, target, features) in
+        [("GPROFINJECT_AGENT", "agent", ""), ("GPROFINJECT_STANDALONE", "standalone", "standalone")]
+    {
+        let target = out.join(target);
+        let mut cargo = cargo("gprofinject-agent", &folder, &target)?;
+        let status = cargo.args(["--lib", "--features", features]).status()?;
+        if !status.success() {
+            return Err(format!("building the agent library failed: {status}").into());
+        }
+        embed(variable, &target.join("release/libgprofinject_agent.so"));
     }
-    embed("GPROFINJECT_AGENT", &target.join("release/libgprofinject_agent.so"));
     Ok(())
 }
 

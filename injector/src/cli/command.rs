@@ -106,9 +106,7 @@ fn launch(settings: Settings, start: Instant, inherited: &Inherited) -> Result<E
         stats,
         start,
     };
-    run::profile(prepared, |at| {
-        Launched::hold(at.program, subject.changes_ids, at.folder, at.inherited, inherited)
-    })
+    run::profile(prepared, |at| Launched::hold(at.program, subject, at.folder, at.inherited, inherited))
 }
 
 /// Profiles a process for some time, until it ends, or until a signal ends the profile.

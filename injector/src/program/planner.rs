@@ -104,7 +104,10 @@ impl Planner<'_> {
 
     /// Which hooks the libraries get of a process that runs this program.
     fn library_hooks(&self, subject: &Subject) -> Option<LibraryHooks> {
-        let is_possible = subject.takes_agent() && self.libs.wants_any() && self.engine == EngineArg::Builtin;
+        let is_possible = subject.takes_agent()
+            && !subject.standalone
+            && self.libs.wants_any()
+            && self.engine == EngineArg::Builtin;
         let counts = self.filters.count().is_some();
         let mode = match self.hooks {
             // As in the program, counting must not cost more than necessary.

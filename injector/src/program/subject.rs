@@ -61,6 +61,8 @@ pub(crate) struct Subject<'d> {
     pub(crate) code: Vec<ExecutableSegment>,
     /// Why nothing can be hooked.
     pub(crate) unhookable: Option<String>,
+    /// Whether no dynamic linker loads the agent, so that an usher has to put it into the process.
+    pub(crate) standalone: bool,
     /// Whether nothing can be sampled either.
     pub(crate) blind: bool,
     /// Whether its ids or capabilities will change. The kernel then ends a process's perf events.
@@ -255,8 +257,9 @@ fn examine<'d>(bytes: &'d [u8], debug_file: Option<&'d DebugFile>) -> Subject<'d
         }
         Err(error) => (None, Some(error.to_string())),
     };
+    let standalone = program.interpreter.is_none();
     let unhookable = match &program.interpreter {
-        None => Some(without_interpreter(bytes, &program)),
+        None => without_interpreter(bytes, &program).map(str::to_owned).or(fault),
         Some(loader) if loader.contains("ld-musl") => {
             Some("it uses musl (the agent needs glibc's dynamic linker)".to_owned())
         }
@@ -271,22 +274,24 @@ fn examine<'d>(bytes: &'d [u8], debug_file: Option<&'d DebugFile>) -> Subject<'d
         debug_file,
         code: program.code,
         unhookable,
+        standalone,
         is_preloaded_to,
         ..Subject::default()
     }
 }
 
-/// Returns why no library can be put into a file that asks for no dynamic linker.
-fn without_interpreter(bytes: &[u8], program: &headers::Program) -> String {
-    let what = if symbols::is_dynamic_linker(bytes) {
-        "it is the dynamic linker, which loads another program; name that program instead, and what --library-path says \
-         in LD_LIBRARY_PATH"
+/// Returns why the agent cannot be put into a file that asks for no dynamic linker, or `None` if it is a static program.
+fn without_interpreter(bytes: &[u8], program: &headers::Program) -> Option<&'static str> {
+    if symbols::is_dynamic_linker(bytes) {
+        Some(
+            "it is the dynamic linker, which loads another program; name that program instead, and what --library-path \
+             says in LD_LIBRARY_PATH",
+        )
     } else if program.needs_libraries {
-        "it is a shared library; name a program that uses it"
+        Some("it is a shared library; name a program that uses it")
     } else {
-        "it is statically linked, and no library can be put into it"
-    };
-    what.to_owned()
+        None
+    }
 }
 
 /// Whether any library is preloaded. It may define the hooks of -finstrument-functions, for which libc has

@@ -20,6 +20,7 @@ use crate::session::member::Unhooked;
 use crate::session::message::{Answer, Malformed, MemberName, Message, Request};
 use crate::store::listener::Asker;
 use crate::target::agent::libraries::Wanted;
+use crate::target::launch::usher;
 use crate::target::loaded::{Loaded, Mapped};
 
 /// The number of packets that are processed before other events, such as signals, are handled.
@@ -143,7 +144,20 @@ impl Family<'_> {
         };
         self.join(pid, profilee, name.clone());
         self.announce(self.members.len() - 1, true, sampling);
+        if profilee.planned.subject.standalone {
+            // The program's environment stays as it is.
+            self.usher_in(pid, &name, binary);
+            return None;
+        }
         Some(name)
+    }
+
+    /// Has the agent put into the standalone program that a process is about to execute.
+    fn usher_in(&mut self, pid: i32, name: &str, binary: &Path) {
+        let Some(folder) = &self.folder else { return };
+        if let Err(error) = usher::attend(pid, &folder.path().join(name)) {
+            self.unfollowed.insert(format!("{} was not followed: {error:#}", binary.display()));
+        }
     }
 
     /// Plans the libraries about which a process will ask.

@@ -10,6 +10,9 @@ use crate::options::EngineArg;
 /// The agent library, which build.rs builds.
 pub(crate) static AGENT: &[u8] = include_bytes!(env!("GPROFINJECT_AGENT"));
 
+/// The agent library for standalone programs, which build.rs builds.
+pub(crate) static STANDALONE: &[u8] = include_bytes!(env!("GPROFINJECT_STANDALONE"));
+
 /// The library with gum, which build.rs builds.
 #[cfg(feature = "frida")]
 static LIBRARY: Option<&[u8]> = Some(include_bytes!(env!("GPROFINJECT_FRIDA")));

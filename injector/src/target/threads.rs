@@ -8,6 +8,7 @@ pub(crate) mod borrowed;
 mod calls;
 pub(crate) mod code;
 pub(crate) mod deadline;
+pub(crate) mod executing;
 mod guard;
 pub(crate) mod helper;
 pub(crate) mod memory;

@@ -12,7 +12,7 @@ use gprofinject_abi::region::PAGE;
 use gprofinject_image::headers::{self, Header};
 use gprofinject_image::library::{Library, Word};
 
-use crate::store::libraries::AGENT;
+use crate::store::libraries::{AGENT, STANDALONE};
 
 /// The library's bytes as they will be in memory.
 pub(crate) struct Agent {
@@ -27,7 +27,19 @@ impl Agent {
     /// # Errors
     /// The library is damaged, or has a relocation of an unexpected kind.
     pub(crate) fn new() -> Result<Agent> {
-        let library = Library::read(AGENT).context("the agent library is damaged")?;
+        Agent::read(AGENT)
+    }
+
+    /// Reads the agent library for standalone programs.
+    ///
+    /// # Errors
+    /// As [`Agent::new`].
+    pub(crate) fn standalone() -> Result<Agent> {
+        Agent::read(STANDALONE)
+    }
+
+    fn read(library: &'static [u8]) -> Result<Agent> {
+        let library = Library::read(library).context("the agent library is damaged")?;
         Ok(Agent { code: library.code, library })
     }
 

@@ -50,6 +50,6 @@ pub(super) fn code_len(libc: &Mapping) -> usize {
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
 
 /// Returns the offset of a `syscall` instruction in a piece of code.
-pub(super) fn find_syscall(code: &[u8]) -> Option<u64> {
+pub(crate) fn find_syscall(code: &[u8]) -> Option<u64> {
     code.windows(SYSCALL.len()).position(|bytes| bytes == SYSCALL).map(|at| at as u64)
 }

@@ -13,11 +13,13 @@ use crate::os::signals::{self, Arrived};
 use crate::os::sys::{self, Limits};
 use crate::program::planned::Planned;
 use crate::program::resolve::Program;
+use crate::program::subject::Subject;
 use crate::sampling::perf::Scope;
-use crate::store::run_folder::RunFolder;
+use crate::store::run_folder::{FIRST, RunFolder};
 use crate::target::contract::{Patience, Ready, Readying, Target};
 use crate::target::grip::Grip;
 use crate::target::launch::spawn::{self, Child, Held};
+use crate::target::launch::usher::{self, Usher};
 use crate::target::launch::witness::Witness;
 use crate::target::loaded::Mapped;
 
@@ -48,6 +50,10 @@ pub(crate) struct Launched {
     changes_ids: bool,
     /// Finds out which signals were sent to the whole process group.
     witness: Option<Witness>,
+    /// The place in the run folder of a standalone program.
+    standalone: Option<PathBuf>,
+    /// Puts the agent into a standalone program.
+    usher: Option<Usher>,
 }
 
 impl Launched {
@@ -57,12 +63,13 @@ impl Launched {
     /// No further process can be created, or the program cannot get these arguments.
     pub(crate) fn hold(
         program: &Program,
-        changes_ids: bool,
+        subject: &Subject,
         folder: Option<&RunFolder>,
         signals: signals::Inherited,
         inherited: &Inherited,
     ) -> Result<Launched> {
-        let held = spawn::hold(program, folder, signals, inherited.limits).map_err(|error| {
+        let preloaded = folder.filter(|_| !subject.standalone);
+        let held = spawn::hold(program, preloaded, signals, inherited.limits).map_err(|error| {
             let limit = if error.raw_os_error() == Some(libc::EAGAIN) { " (ulimit -u)" } else { "" };
             anyhow!("cannot start a process: {}{limit}", sys::reason(&error))
         })?;
@@ -71,8 +78,10 @@ impl Launched {
             pid: held.pid(),
             stage: Stage::Held(held),
             path: program.path.clone(),
-            changes_ids,
+            changes_ids: subject.changes_ids,
             witness: None,
+            standalone: folder.filter(|_| subject.standalone).map(|folder| folder.path().join(FIRST)),
+            usher: None,
         })
     }
 
@@ -128,7 +137,13 @@ impl Target for Launched {
         Ok(Ready { grip: Grip::unopened(self.pid), agent: None, unhooked: Vec::new() })
     }
 
-    fn begin(&mut self, _: Voice) -> Result<()> {
+    fn begin(&mut self, voice: Voice) -> Result<()> {
+        if let Some(place) = &self.standalone {
+            match usher::attend(self.pid, place) {
+                Ok(usher) => self.usher = Some(usher),
+                Err(error) => voice.warn(format_args!("nothing is hooked: {error:#}")),
+            }
+        }
         if let Stage::Held(held) = std::mem::replace(&mut self.stage, Stage::Ended) {
             self.stage = Stage::Released(held.release().context("the new process has ended")?);
         }
@@ -157,7 +172,10 @@ impl Target for Launched {
         true
     }
 
-    fn leave(&mut self, _: Option<&mut Grip>, _: Option<Ending>, _: Voice) -> Result<(), Failure> {
+    fn leave(&mut self, _: Option<&mut Grip>, _: Option<Ending>, voice: Voice) -> Result<(), Failure> {
+        if let Some(why) = self.usher.take().and_then(Usher::finish) {
+            voice.warn(format_args!("nothing was hooked: {why}"));
+        }
         // From here on, no signal is passed on to the program.
         self.witness = None;
         let Stage::Released(child) = std::mem::replace(&mut self.stage, Stage::Ended) else { return Ok(()) };

@@ -199,7 +199,7 @@ pub(crate) fn lock(pid: i32) -> Result<Option<File>> {
 
 /// Whether the kernel lets only ancestors of a process trace it, so that this process has to do the work
 /// itself.
-fn must_be_ancestors() -> bool {
+pub(crate) fn must_be_ancestors() -> bool {
     const SCOPE: &str = "/proc/sys/kernel/yama/ptrace_scope";
     sys::ids().euid != 0 && std::fs::read_to_string(SCOPE).is_ok_and(|scope| scope.trim() == "1")
 }

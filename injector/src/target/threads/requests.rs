@@ -36,6 +36,25 @@ pub(super) fn seize(tid: i32) -> io::Result<()> {
     unsafe { ptrace(libc::PTRACE_SEIZE, tid, 0, libc::PTRACE_O_TRACESYSGOOD as usize) }
 }
 
+/// Begins to trace a thread as [`seize`] does. The thread also stops when it has executed a program.
+///
+/// # Errors
+/// The thread cannot be traced, or has ended.
+pub(super) fn seize_to_execute(tid: i32) -> io::Result<()> {
+    let options = libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_TRACEEXEC;
+    // SAFETY: no address is involved, and the options are numbers.
+    unsafe { ptrace(libc::PTRACE_SEIZE, tid, 0, options as usize) }
+}
+
+/// Leaves a thread stopped that a signal such as SIGSTOP has stopped, until its process is continued.
+///
+/// # Errors
+/// The thread has ended.
+pub(super) fn listen(tid: i32) -> io::Result<()> {
+    // SAFETY: no address is involved.
+    unsafe { ptrace(libc::PTRACE_LISTEN, tid, 0, 0) }
+}
+
 /// Asks a traced thread to stop.
 ///
 /// # Errors
@@ -123,6 +142,8 @@ pub(super) enum Event {
     Signal(i32),
     /// It is entering or leaving a system call.
     Call,
+    /// It has executed a program, and is about to leave the system call for that.
+    Executed,
     Gone,
 }
 
@@ -140,6 +161,7 @@ pub(super) fn poll(tid: i32) -> io::Result<Option<Event>> {
             let signal = libc::WSTOPSIG(status);
             Ok(Some(match status >> 16 {
                 EVENT_STOP => Event::Interrupted,
+                libc::PTRACE_EVENT_EXEC => Event::Executed,
                 _ if signal == libc::SIGTRAP | 0x80 => Event::Call,
                 _ => Event::Signal(signal),
             }))
@@ -180,8 +202,8 @@ pub(super) fn wait_interrupted(tid: i32, until: Instant) -> io::Result<bool> {
             Event::Interrupted => return Ok(true),
             Event::Gone => return Ok(false),
             Event::Signal(signal) => resume(tid, signal)?,
-            Event::Call => {
-                // A stop at a system call takes the place of the stop that was asked for.
+            Event::Call | Event::Executed => {
+                // Such a stop takes the place of the stop that was asked for.
                 interrupt(tid)?;
                 resume(tid, 0)?;
             }

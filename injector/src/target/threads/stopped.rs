@@ -239,6 +239,21 @@ impl Stopped {
         Err(refusal)
     }
 
+    /// Returns a process that has just executed a program and whose only thread stands still.
+    ///
+    /// # Errors
+    /// The process has ended.
+    pub(super) fn at_first_instruction(pid: i32) -> io::Result<Stopped> {
+        Ok(Stopped {
+            pid,
+            threads: vec![Thread::new(pid, registers(pid)?)],
+            since: Instant::now(),
+            urgent: Urgent::new(),
+            late: Vec::new(),
+            auxiliary: proc::auxiliary(pid)?,
+        })
+    }
+
     /// Returns for how long the threads have stood still until now, and their number.
     pub(crate) fn pause(&self) -> Pause {
         Pause { took: self.since.elapsed(), threads: self.threads.len() }

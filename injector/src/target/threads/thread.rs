@@ -35,6 +35,13 @@ impl Thread {
         self.changed = true;
     }
 
+    /// Makes the thread continue at the start of a function with one argument.
+    pub(crate) fn begin_at(&mut self, function: u64, argument: u64) {
+        self.registers.rdi = argument;
+        self.registers.orig_rax = u64::MAX;
+        self.move_to(function);
+    }
+
     /// Makes the thread continue at the landing pad of an exception, with the register that the pad expects,
     /// and not in the agent's system call in which it waits.
     pub(crate) fn land(&mut self, pad: u64, rax: u64) {

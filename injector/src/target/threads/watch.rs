@@ -46,7 +46,7 @@ pub(super) fn watch(running: &mut [Running], until: Instant) -> io::Result<()> {
                     thread.state = State::Stands;
                     continue;
                 }
-                Some(Event::Call) => 0,
+                Some(Event::Call | Event::Executed) => 0,
                 Some(Event::Signal(signal)) => signal,
             };
             // A thread that is killed meanwhile is found to have ended later.

@@ -1,0 +1,166 @@
+//! Puts the agent into a standalone program: a program that no dynamic linker of glibc loads, so that LD_PRELOAD has no
+//! effect on it.
+//!
+//! An *usher* traces the process while it executes the program. At the program's first instruction it maps memory, writes
+//! the agent's library there, and makes the thread begin in the library, which carries out the plan and continues at the
+//! first instruction. From then on nobody traces the process. The usher is a process of its own, so that it finishes what
+//! it has begun even if the injector is killed; or a thread, where only ancestors of a process may trace it.
+#![allow(unsafe_code, reason = "it forks the usher")]
+
+use std::fs::File;
+use std::io::{Error, Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+use gprofinject_abi::attach::{BEGIN, Beginning};
+use gprofinject_abi::region::PAGE;
+use zerocopy::{FromZeros, IntoBytes};
+
+use crate::os::proc;
+use crate::os::sys::{self, check};
+use crate::target::agent::image::Agent;
+use crate::target::agent::room::find_syscall;
+use crate::target::threads::helper::must_be_ancestors;
+use crate::target::threads::memory::Memory;
+use crate::target::threads::stopped::Stopped;
+
+/// How long a process may take from its announcement to the execution of the program. After that it is left alone.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What the usher has to say in the end, which the injector reads.
+pub(crate) struct Usher {
+    report: File,
+}
+
+/// Has the agent put into the program that a process executes next. The process already waits to execute it, and
+/// `place` is its place in the run folder. When this returns, the process is traced, and may go on.
+///
+/// # Errors
+/// The process cannot be traced.
+pub(crate) fn attend(pid: i32, place: &Path) -> Result<Usher> {
+    let (ours, mut report) = {
+        let (read, write) = sys::pipe().context("no pipe can be made")?;
+        (File::from(read), File::from(write))
+    };
+    let place = place.to_owned();
+    if must_be_ancestors() {
+        let work = move || serve(pid, &place, &mut report);
+        std::thread::Builder::new().spawn(work).context("no thread can be created")?;
+    } else {
+        // SAFETY: the child uses copies of the parent's values, and ends without dropping those that it does not own.
+        match check(unsafe { libc::fork() }).context("no process can be created")? {
+            0 => {
+                detach_from_injector(report.as_raw_fd());
+                serve(pid, &place, &mut report);
+                // SAFETY: this ends this process only.
+                unsafe { libc::_exit(0) }
+            }
+            _ => drop(report),
+        }
+    }
+    let mut usher = Usher { report: ours };
+    // The first byte says that the process is traced.
+    let mut traced = [0];
+    match usher.report.read(&mut traced) {
+        Ok(1) if traced == [READY] => Ok(usher),
+        _ => bail!(usher.finish().unwrap_or_else(|| "it cannot be traced".to_owned())),
+    }
+}
+
+/// The first byte of a report, if the process is traced.
+const READY: u8 = b'+';
+
+impl Usher {
+    /// Waits for the end of the usher. Returns why the agent was not put into the program, if it was not.
+    pub(crate) fn finish(mut self) -> Option<String> {
+        let mut text = String::new();
+        let read = self.report.read_to_string(&mut text);
+        read.is_ok().then_some(text).filter(|text| !text.is_empty())
+    }
+}
+
+/// Gives up everything that the process has from the injector, except the pipe.
+fn detach_from_injector(pipe: i32) {
+    // SAFETY: these are descriptors of a forked process, and no owner of one of them is used or dropped. The set of
+    // signals is a local variable.
+    unsafe {
+        let mut all: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &all, std::ptr::null_mut());
+        libc::setsid();
+        let pipe = pipe as libc::c_uint;
+        if pipe > 0 {
+            libc::close_range(0, pipe - 1, 0);
+        }
+        libc::close_range(pipe + 1, libc::c_uint::MAX, 0);
+    }
+}
+
+fn serve(pid: i32, place: &Path, report: &mut File) {
+    let done = Stopped::about_to_execute(pid).map_err(|error| {
+        anyhow!("process {pid} cannot be traced, so the agent cannot be put into it: {}", sys::reason(&error))
+    });
+    let done = done.and_then(|traced| {
+        let _ = report.write_all(&[READY]);
+        let Some(mut stopped) = traced.executed(Instant::now() + PATIENCE)? else { return Ok(()) };
+        let entered = enter(&mut stopped, place);
+        stopped.release()?;
+        entered
+    });
+    if let Err(error) = done {
+        let _ = report.write_all(sys::plain(&format!("{error:#}")).as_bytes());
+    }
+}
+
+/// Puts the agent into a process whose only thread stands before the program's first instruction.
+fn enter(stopped: &mut Stopped, place: &Path) -> Result<()> {
+    const READ_WRITE: u64 = (libc::PROT_READ | libc::PROT_WRITE) as u64;
+    const READ_EXECUTE: u64 = (libc::PROT_READ | libc::PROT_EXEC) as u64;
+    let pid = stopped.pid;
+    let memory = Memory::open(pid).context("its memory cannot be written to")?;
+    let agent = Agent::standalone()?;
+    let begin = agent.function(BEGIN).context("the agent library is damaged")?;
+    let instruction = instruction(pid, &memory).context("it makes no system calls")?;
+    let record_len = (size_of::<Beginning>() as u64).next_multiple_of(PAGE);
+    let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
+    let arguments = [0, agent.len() + record_len, READ_WRITE, flags, u64::MAX, 0];
+    let base = stopped.call(instruction, libc::SYS_mmap, arguments).context("no memory could be mapped")?;
+    let record = base + agent.len();
+    let thread = stopped.threads.first_mut().ok_or_else(|| Error::from_raw_os_error(libc::ESRCH))?;
+    let mut beginning = Beginning { entry: thread.registers.rip, ..Beginning::new_zeroed() };
+    let place = place.as_os_str().as_bytes();
+    beginning
+        .place
+        .get_mut(..place.len())
+        .context("the name of the run folder is too long")?
+        .copy_from_slice(place);
+    beginning.place_len = place.len() as u64;
+    memory.write(base, &agent.at(base))?;
+    memory.write(record, beginning.as_bytes())?;
+    let code = [base + agent.code.0, agent.code.1 - agent.code.0, READ_EXECUTE, 0, 0, 0];
+    stopped.call(instruction, libc::SYS_mprotect, code).map_err(|error| {
+        anyhow!(
+            "it may not make memory executable: {} (systemd's MemoryDenyWriteExecute, SELinux)",
+            sys::reason(&error)
+        )
+    })?;
+    let thread = stopped.threads.first_mut().ok_or_else(|| Error::from_raw_os_error(libc::ESRCH))?;
+    thread.begin_at(base + begin, record);
+    Ok(())
+}
+
+/// Returns the address of a `syscall` instruction, in the vDSO or else in the program.
+fn instruction(pid: i32, memory: &Memory) -> Option<u64> {
+    /// The longest piece of code that is read.
+    const MOST: u64 = 64 << 20;
+    let mut mappings = proc::mappings(pid).ok()?;
+    mappings.retain(|mapping| mapping.executable);
+    mappings.sort_by_key(|mapping| mapping.path != "[vdso]");
+    mappings.into_iter().find_map(|mapping| {
+        let code = memory.bytes(mapping.lo, (mapping.hi - mapping.lo).min(MOST) as usize).ok()?;
+        Some(mapping.lo + find_syscall(&code)?)
+    })
+}
