@@ -80,7 +80,7 @@ impl Plan {
             call_jumps,
             counters,
             first_counter: 0,
-            standalone: 0,
+            standalone: self.standalone.into(),
         };
         file[..size_of::<PlanHeader>()].copy_from_slice(header.as_bytes());
         let arena = e.used.iter().map(|used| Cow::Borrowed(&e.code.bytes[used.clone()]));

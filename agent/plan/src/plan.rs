@@ -67,6 +67,8 @@ pub struct Plan {
     pub engine: Engine,
     /// What the image is for a process.
     pub(crate) role: Role,
+    /// Whether the plan is that of a standalone program: see [`Options::standalone`](crate::Options::standalone).
+    pub standalone: bool,
     /// The copies of functions whose basic blocks are counted.
     pub(crate) copies: Copies,
     /// The original instruction for each byte of the copies, sorted by offset. An entry applies from its

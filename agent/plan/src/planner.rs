@@ -16,6 +16,7 @@ use crate::flow::branch::BranchKind;
 use crate::flow::facts::Flow;
 use crate::flow::falls;
 use crate::plan::{Plan, code_extents, extents};
+use crate::x86::template::kind::Owner;
 use gprofinject_abi::plan::CodeRange;
 use gprofinject_image::{FunctionKind, Image, sort};
 use std::collections::{HashMap, HashSet};
@@ -39,14 +40,19 @@ impl Plan {
         let exits = !entry_only || image.facts.runtime.is_none() || options.counted.is_some();
         let flow = Flow::of(image, exits);
         let role = options.role;
+        let owner = match role {
+            Role::Library => Owner::Library,
+            Role::Program if options.standalone => Owner::Standalone,
+            Role::Program => Owner::Program,
+        };
         let counted = options.counted.map(|counted| move |i: usize| counted(&image.functions[i]));
         let counted = counted.as_ref().map(|counted| counted as &dyn Fn(usize) -> bool);
         let Decided { verdicts, hooks, mut emitted, homes, copies } = if let Some(reason) = none {
             let verdicts = vec![Err(reason); image.functions.len()];
             let decisions = Decisions { verdicts, hooks: Vec::new() };
-            Decided::emit(image, &flow, decisions, role, entry_only, counted)
+            Decided::emit(image, &flow, decisions, owner, entry_only, counted)
         } else {
-            Decided::that_can_be_emitted(image, &flow, &left_out, options.engine, role, entry_only, counted)
+            Decided::that_can_be_emitted(image, &flow, &left_out, options.engine, owner, entry_only, counted)
         };
         let mut number_of = vec![u32::MAX; image.functions.len()];
         for (hook, number) in hooks.iter().zip(0..) {
@@ -76,6 +82,7 @@ impl Plan {
             hooks_removed: image.facts.hooks_removed,
             engine: options.engine,
             role,
+            standalone: owner == Owner::Standalone,
             verdicts: verdicts
                 .into_iter()
                 .map(|v| v.map_or_else(Verdict::Refused, Verdict::Hooked))
@@ -86,6 +93,11 @@ impl Plan {
             file: None,
         }
     }
+}
+
+/// Returns what the image is for a process.
+fn role_of(owner: Owner) -> Role {
+    if owner == Owner::Library { Role::Library } else { Role::Program }
 }
 
 /// Returns why the plan makes fewer hooks than the user asked for, as text for the user, or `None` if it
@@ -121,7 +133,7 @@ impl Decided {
         image: &Image,
         flow: &Flow,
         decisions: Decisions,
-        role: Role,
+        owner: Owner,
         entry_only: bool,
         counted: Option<&dyn Fn(usize) -> bool>,
     ) -> Decided {
@@ -129,9 +141,9 @@ impl Decided {
         let mut failed = HashMap::new();
         loop {
             let copies = counted.map_or_else(Copies::default, |wanted| {
-                Copies::new(image, flow, &hooks, role, wanted, &failed)
+                Copies::new(image, flow, &hooks, role_of(owner), wanted, &failed)
             });
-            let (mut emitted, homes) = emit_all(image, flow, &hooks, role, entry_only, &copies);
+            let (mut emitted, homes) = emit_all(image, flow, &hooks, owner, entry_only, &copies);
             if emitted.uncounted.is_empty() {
                 return Decided { verdicts, hooks, emitted, homes, copies };
             }
@@ -150,7 +162,7 @@ impl Decided {
         flow: &Flow,
         left_out: &LeftOut,
         engine: Engine,
-        role: Role,
+        owner: Owner,
         entry_only: bool,
         counted: Option<&dyn Fn(usize) -> bool>,
     ) -> Decided {
@@ -158,7 +170,7 @@ impl Decided {
         const ROUNDS: u32 = 20;
         let mut failed = if entry_only { Failed::new() } else { unwinder::steps(image, flow) };
         failed.extend(flags::passed(image, flow, entry_only));
-        if role == Role::Library {
+        if owner == Owner::Library {
             failed.extend(agents::needs(image, flow));
         }
         let mut earlier = Earlier { failed, unredirected: HashSet::new() };
@@ -171,7 +183,7 @@ impl Decided {
                 earlier.unredirected.extend(astray);
                 continue;
             }
-            let decided = Decided::emit(image, flow, decisions, role, entry_only, counted);
+            let decided = Decided::emit(image, flow, decisions, owner, entry_only, counted);
             let overlapping = if decided.emitted.overlaps() { overlaps(&decided.hooks) } else { Vec::new() };
             let failed = &mut earlier.failed;
             failed.extend(overlapping.iter().map(|&function| (function, Reason::Overlap)));
@@ -185,7 +197,7 @@ impl Decided {
         let verdicts = decide(image, flow, left_out, engine, &earlier).verdicts;
         let verdicts = verdicts.into_iter().map(|v| v.and(Err(Reason::NotRelocatable))).collect();
         let decisions = Decisions { verdicts, hooks: Vec::new() };
-        Decided::emit(image, flow, decisions, role, entry_only, counted)
+        Decided::emit(image, flow, decisions, owner, entry_only, counted)
     }
 }
 
@@ -195,7 +207,7 @@ fn emit_all(
     image: &Image,
     flow: &Flow,
     hooks: &[Hook],
-    role: Role,
+    owner: Owner,
     entry_only: bool,
     copies: &Copies,
 ) -> (Emitted, Homes) {
@@ -204,9 +216,10 @@ fn emit_all(
     let homes = Homes::new(image, flow, hooks, &tails, copies);
     // The program finds the agent's definitions before those of a library.
     let through_agent =
-        if role == Role::Program { unwinder::through_agent(image, hooks) } else { Vec::new() };
+        if owner != Owner::Library { unwinder::through_agent(image, hooks) } else { Vec::new() };
     let emitted = emit(Input {
-        role,
+        role: role_of(owner),
+        owner,
         image,
         hooks,
         specs: &specs,

@@ -105,6 +105,7 @@ impl Plan {
             engine: decisions.engine,
             // The role matters only to copies.
             role: Role::Program,
+            standalone: header.standalone != 0,
             copies: Default::default(),
             originals: Vec::new(),
             file: None,

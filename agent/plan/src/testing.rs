@@ -58,6 +58,7 @@ pub(crate) fn plan_of(image: &Image, skip: Option<usize>) -> Plan {
             insist: false,
             counted: None,
             role: Role::Program,
+            standalone: false,
         },
     )
 }

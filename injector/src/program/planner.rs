@@ -164,6 +164,7 @@ impl Planner<'_> {
             insist,
             counted,
             role,
+            standalone: false,
         };
         let key = image
             .and_then(|image| cache.key(&Question { subject, image, options: &options, hookless: nothing }));

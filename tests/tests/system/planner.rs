@@ -225,6 +225,7 @@ fn judge(image: &Image, seed: u64) -> Result<(), String> {
             insist: false,
             counted: count.then_some(&|_| true),
             role: gprofinject_plan::Role::Program,
+            standalone: false,
         };
         let plan = Plan::new(image, &options);
         let patches = patches(&plan);

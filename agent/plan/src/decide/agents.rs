@@ -76,6 +76,7 @@ mod tests {
             insist: true,
             counted: None,
             role: Role::Library,
+            standalone: false,
         };
         let verdicts = Plan::new(&image, &options).verdicts;
         [0, 1].map(|i| match verdicts[i] {

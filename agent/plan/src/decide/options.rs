@@ -53,6 +53,9 @@ pub struct Options<'a> {
     pub counted: Option<&'a dyn Fn(&Function) -> bool>,
     /// What the image is for a process.
     pub role: Role,
+    /// Whether the image is a program for which no dynamic linker loads the agent, so that fs is the program's own and
+    /// gs leads to the agent's words of each thread. Libraries never are.
+    pub standalone: bool,
 }
 
 /// What the user selects: by the function's names, and by its size.
@@ -99,6 +102,7 @@ mod tests {
                 insist: false,
                 counted: None,
                 role: Role::Program,
+                standalone: false,
             };
             [&image.functions[0], &image.functions[1]].map(|function| options.selection().left_out(function))
         };

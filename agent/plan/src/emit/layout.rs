@@ -18,7 +18,7 @@ use crate::emit::tails::Tails;
 use crate::emit::{code, sleds, tails, thunk};
 use crate::parallel;
 use crate::x86::jump::JUMP;
-use crate::x86::template::kind::{Kind, Second};
+use crate::x86::template::kind::{Kind, Owner, Second};
 use crate::x86::template::{LINE, Template};
 use gprofinject_abi::plan::{ArenaHeader, EXIT_JUMPS};
 use gprofinject_abi::region::{PAGE, round_up};
@@ -47,6 +47,8 @@ pub(crate) const GATE_JUMP: usize = 20;
 pub(crate) struct Input<'a, 'd> {
     /// What the image is for a process.
     pub(crate) role: Role,
+    /// Whose thunks they are.
+    pub(crate) owner: Owner,
     /// The program.
     pub(crate) image: &'a Image<'d>,
     /// The hooked functions, in the order of their addresses.
@@ -104,7 +106,7 @@ impl<'a, 'd> Layout<'a, 'd> {
         let Input { image, hooks, specs, homes, tails, copies, .. } = input;
         let kinds: Vec<Kind> =
             specs.iter().enumerate().map(|(number, spec)| thunk::kind(*spec, homes.of(number))).collect();
-        let templates = templates(&kinds, input.role);
+        let templates = templates(&kinds, input.owner);
         let header = size_of::<ArenaHeader>();
         let unwind = (header + EXIT_JUMPS).next_multiple_of(LINE);
         let unwind_len = Tables::new(0, 0, 0).map_or(0, |t| t.bytes.len());
@@ -178,12 +180,12 @@ fn goes_through_agent(list: &[ThroughAgent], number: usize) -> bool {
 }
 
 /// Makes the templates of all kinds that some function has.
-fn templates(kinds: &[Kind], role: Role) -> Vec<Template> {
-    let mut templates = vec![Template::default(); Kind::COUNT];
+fn templates(kinds: &[Kind], owner: Owner) -> Vec<Template> {
+    let mut templates = vec![Template::empty(owner); Kind::COUNT];
     for &kind in kinds {
         let template = &mut templates[kind.index()];
         if template.bytes.is_empty() {
-            *template = Template::thunk(kind, role == Role::Library);
+            *template = Template::thunk(kind, owner);
         }
     }
     templates

@@ -14,9 +14,9 @@ use std::mem::offset_of;
 
 /// Writes the thunks and stubs of all tail calls.
 pub(crate) fn write(e: &mut Emitter<'_, '_>) {
-    let Input { tails, homes, .. } = e.layout.input;
+    let Input { owner, tails, homes, .. } = e.layout.input;
     // By `Kind::index`. The template of a kind that no callee has is empty.
-    let mut templates = vec![Template::default(); Kind::COUNT];
+    let mut templates = vec![Template::empty(owner); Kind::COUNT];
     let mut first = 0;
     for (i, tail) in tails.iter().enumerate() {
         if tails[first].callee != tail.callee {
@@ -26,7 +26,7 @@ pub(crate) fn write(e: &mut Emitter<'_, '_>) {
         let kind = e.layout.kinds[tail.callee as usize];
         let template = &mut templates[kind.index()];
         if template.bytes.is_empty() {
-            *template = Template::tail(kind);
+            *template = Template::tail(kind, owner);
         }
         write_one(e, i, tail, kind, template, Home { offset: slot, ..Home::default() });
     }

@@ -58,6 +58,7 @@ fn a_stored_plan_is_the_plan() {
                         insist,
                         counted: None,
                         role: Role::Program,
+                        standalone: false,
                     };
                     let fresh = Plan::new(&image, &options);
                     let (decisions, file) = stored(&fresh);
@@ -87,6 +88,7 @@ fn plans_with_counted_blocks_are_not_stored() {
         min_size: 0,
         insist: true,
         role: Role::Program,
+        standalone: false,
         counted: Some(counted),
     };
     let plan = Plan::new(&image, &options);
@@ -134,6 +136,7 @@ fn damaged_bytes_are_refused_or_harmless() {
         insist: true,
         counted: None,
         role: Role::Program,
+        standalone: false,
     };
     let whole = stored(&Plan::new(&image, &options));
     // xorshift64, so that the corruptions are the same in each run.

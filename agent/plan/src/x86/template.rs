@@ -12,13 +12,13 @@ use gprofinject_abi::region::Slot;
 use iced_x86::{Code, Encoder, Instruction, MemoryOperand, Register};
 use std::mem::offset_of;
 
-pub(crate) use crate::x86::template::kind::{Kind, Second};
+pub(crate) use crate::x86::template::kind::{Kind, Owner, Second};
 
 /// The value that fills a hole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hole {
-    /// An i32 displacement: the `fs:` offset of a word. The agent adds the offset of its thread-local words
-    /// from the thread pointer.
+    /// An i32 displacement: the `fs:` offset of a word, or the `gs:` offset in a standalone program. The agent
+    /// adds the offset of its words from the base of that segment.
     Tls,
     /// An i32 displacement: the offset of the function's first home slot in the thread's counters, added to
     /// the value that the template has there.
@@ -53,7 +53,7 @@ pub(crate) enum Target {
 }
 
 /// Encoded bytes with holes, and the offsets of labels in them.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct Template {
     /// The bytes.
     pub bytes: Vec<u8>,
@@ -70,8 +70,8 @@ pub(crate) struct Template {
     pub pushed: u32,
     /// The offsets of the displacements of short branches to islands, and the targets of those islands.
     to_islands: Vec<(u32, Target)>,
-    /// The thread word that holds the last event.
-    last: i64,
+    /// Whose thunk it is.
+    owner: Owner,
 }
 
 /// Branches out of thunks with an exit are short and lead to *islands*, which are near jumps after the exit's
@@ -106,6 +106,20 @@ const EXIT_SAVED_R11: i64 = -16;
 const EXIT_SAVED_RAX: i64 = -24;
 
 impl Template {
+    /// Returns a template without code.
+    pub(crate) fn empty(owner: Owner) -> Template {
+        Template {
+            bytes: Vec::new(),
+            holes: Vec::new(),
+            resume: 0,
+            exit: 0,
+            popped: 0,
+            pushed: 0,
+            to_islands: Vec::new(),
+            owner,
+        }
+    }
+
     /// Returns the offset at which the thunk begins, which is `next` or higher. The thunk begins at a cache
     /// line if its exit code then lies in one line; otherwise it is placed so that the exit code begins at a
     /// cache line. `before` is the number of bytes before the template.
@@ -183,16 +197,16 @@ impl Template {
     ///
     /// In the longest thunks the first island is too far away, and the branch to `miss` is a near one.
     ///
-    /// The thunk of a library's function, with `library`, stores into the word `library_last` in place of `last`.
-    pub(crate) fn thunk(kind: Kind, library: bool) -> Template {
-        let short = Template::thunk_with(kind, library, true);
-        if short.reaches_islands() { short } else { Template::thunk_with(kind, library, false) }
+    /// The thunk of a library's function stores into the word `library_last` in place of `last`, and that of a
+    /// standalone program has `gs:` in place of `fs:`. All have the same length.
+    pub(crate) fn thunk(kind: Kind, owner: Owner) -> Template {
+        let short = Template::thunk_with(kind, owner, true);
+        if short.reaches_islands() { short } else { Template::thunk_with(kind, owner, false) }
     }
 
     /// Makes a thunk. With `short`, the branch to `miss` of a thunk with an exit leads to an island.
-    fn thunk_with(kind: Kind, library: bool, short: bool) -> Template {
-        let last = if library { LIBRARY_LAST } else { LAST };
-        let mut t = Template { last, ..Template::default() };
+    fn thunk_with(kind: Kind, owner: Owner, short: bool) -> Template {
+        let mut t = Template::empty(owner);
         let (first, second) = (kind.second.first(), kind.second.register());
         // Displacements are relative to rsp as it is at that point.
         let at_entry = 8;
@@ -218,9 +232,9 @@ impl Template {
                 let code = if slot == Register::EAX { Code::And_EAX_imm32 } else { Code::And_rm32_imm32 };
                 t.put(Instruction::with2(code, slot, 0x1234_5678), Some(Hole::Mask));
             }
-            t.put(with_tls(Code::Add_r64_rm64, first, BLOCK), Some(Hole::Tls));
+            t.put_with_word(Code::Add_r64_rm64, first, BLOCK);
         } else {
-            t.put(with_tls(Code::Mov_r64_rm64, first, BLOCK), Some(Hole::Tls));
+            t.put_with_word(Code::Mov_r64_rm64, first, BLOCK);
         }
         let key = Instruction::with2(Code::Cmp_rm64_r64, wide(first, KEY), second);
         t.put(key, Some(Hole::Slot));
@@ -304,7 +318,7 @@ impl Template {
     /// Adds code that replaces the CFA in `cfa` by the address of the frame's cell, or branches to `outside`
     /// if the CFA is outside the thread's window, by an island or directly.
     fn find_cell(&mut self, cfa: Register, other: Register, outside: Target, island: bool) {
-        self.put(with_tls(Code::Mov_r64_rm64, other, CELLS), Some(Hole::Tls));
+        self.put_with_word(Code::Mov_r64_rm64, other, CELLS);
         // Windows are aligned to their size, so two addresses in the same one differ only in low bits.
         let window = mem(other, WINDOW_WORD);
         self.put(Instruction::with2(Code::Xor_r64_rm64, cfa, window), None);
@@ -335,7 +349,9 @@ impl Template {
 
     /// Adds code that records that the frame is entered or left. rsp is the CFA.
     fn note_last(&mut self) {
-        self.put(Instruction::with2(Code::Mov_rm64_r64, tls(self.last), Register::RSP), Some(Hole::Tls));
+        let last = if self.owner == Owner::Library { LIBRARY_LAST } else { LAST };
+        let word = thread_word(self.owner.segment(), last);
+        self.put(Instruction::with2(Code::Mov_rm64_r64, word, Register::RSP), Some(Hole::Tls));
     }
 
     /// Makes the second look: the code with which a thunk with a hash tries the next slot if its arc is not
@@ -350,7 +366,8 @@ impl Template {
     /// ```
     pub(crate) fn second_look(second: Second, len: usize) -> Template {
         const NEXT: i64 = size_of::<Slot>() as i64;
-        let mut t = Template::default();
+        // It uses no word of the thread, so the owner does not matter.
+        let mut t = Template::empty(Owner::Program);
         let place = wide(second.first(), NEXT + KEY);
         let key = Instruction::with2(Code::Cmp_rm64_r64, place, second.register());
         t.put(key, Some(Hole::Slot));
@@ -383,15 +400,15 @@ impl Template {
     /// ```
     ///
     /// A leaf gets no frame, so for it the cell is not changed.
-    pub(crate) fn tail(kind: Kind) -> Template {
-        let mut t = Template::default();
+    pub(crate) fn tail(kind: Kind, owner: Owner) -> Template {
+        let mut t = Template::empty(owner);
         let (first, second) = (kind.second.first(), kind.second.register());
         t.save(kind, 8);
         if kind.both {
             t.put(Instruction::with2(Code::Lea_r64_m, first, mem(Register::RSP, 8)), None);
             t.find_cell(first, second, Target::Outside, false);
         }
-        t.put(with_tls(Code::Mov_r64_rm64, second, BLOCK), Some(Hole::Tls));
+        t.put_with_word(Code::Mov_r64_rm64, second, BLOCK);
         let key = Instruction::with2(Code::Cmp_rm32_imm32, wide(second, KEY), 0x1234_5678);
         t.put(key, Some(Hole::SlotAndSite));
         t.put(branch(Code::Jne_rel32_64), Some(Hole::Branch(Target::Miss)));
@@ -452,6 +469,12 @@ impl Template {
         self.bytes.len() as u32
     }
 
+    /// Adds an instruction on a register and a word of the thread.
+    fn put_with_word(&mut self, code: Code, register: Register, word: i64) {
+        let word = thread_word(self.owner.segment(), word);
+        self.put(Instruction::with2(code, register, word), Some(Hole::Tls));
+    }
+
     /// Adds an instruction, which may have a hole.
     fn put(&mut self, instruction: Made, hole: Option<Hole>) {
         // The instructions are constants of this file, and a test encodes all templates, so this cannot fail.
@@ -492,9 +515,9 @@ fn wide(base: Register, displacement: i64) -> MemoryOperand {
     MemoryOperand::with_base_displ_size(base, displacement, 8)
 }
 
-/// Returns the operand `fs:[displacement]`, whose displacement takes four bytes.
-fn tls(displacement: i64) -> MemoryOperand {
-    MemoryOperand::new(Register::None, Register::None, 1, displacement, 8, false, Register::FS)
+/// Returns the operand `segment:[displacement]`, whose displacement takes four bytes.
+fn thread_word(segment: Register, displacement: i64) -> MemoryOperand {
+    MemoryOperand::new(Register::None, Register::None, 1, displacement, 8, false, segment)
 }
 
 /// Makes a load.
@@ -505,11 +528,6 @@ fn load(register: Register, base: Register, displacement: i64) -> Made {
 /// Makes a store.
 fn store(base: Register, displacement: i64, register: Register) -> Made {
     Instruction::with2(Code::Mov_rm64_r64, mem(base, displacement), register)
-}
-
-/// Makes an instruction on a register and a thread-local word.
-fn with_tls(code: Code, register: Register, word: i64) -> Made {
-    Instruction::with2(code, register, tls(word))
 }
 
 /// Makes a near branch, whose displacement is a hole.

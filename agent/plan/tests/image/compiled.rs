@@ -361,6 +361,7 @@ fn runtimes_that_rely_on_return_addresses_are_known_by_their_functions() {
             insist: false,
             counted: None,
             role: gprofinject_plan::Role::Program,
+            standalone: false,
         };
         let plan = gprofinject_plan::Plan::new(&image, &options);
         let expected =

@@ -229,6 +229,7 @@ fn is_placed_right(library: &str, bytes: &[u8]) -> usize {
             insist: false,
             counted,
             role: Role::Library,
+            standalone: false,
         };
         let pair = Pair::new(&Plan::new(&image, &options));
         hooked = pair.planned.functions().len();

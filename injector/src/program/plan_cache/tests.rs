@@ -57,6 +57,7 @@ fn whatever_a_plan_follows_from_makes_another_key() {
         insist,
         counted: None,
         role: Role::Program,
+        standalone: false,
     };
     let key =
         |subject: &Subject, options: &Options| Question { subject, image, options, hookless: false }.key();
@@ -70,6 +71,7 @@ fn whatever_a_plan_follows_from_makes_another_key() {
         key(subject, &options(both, builtin, false, but_one)),
     ];
     let plain = options(both, builtin, false, all);
+    keys.push(key(subject, &Options { standalone: true, ..options(both, builtin, false, all) }));
     // Another program, which differs by one byte.
     let path = tempfile::NamedTempFile::new().expect("a file");
     let mut bytes = subject.bytes.to_vec();

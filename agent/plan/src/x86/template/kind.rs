@@ -3,6 +3,26 @@
 use crate::x86::scratch::{R10, R11};
 use iced_x86::Register;
 
+/// Whose thunk it is, which determines how it finds the words of its thread
+/// ([`ThreadWords`](gprofinject_abi::plan::ThreadWords)), and which of them it writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Owner {
+    /// A program's. The words are at `fs:[offset]`.
+    Program,
+    /// A library's. The words are there too, but the thunk stores into `library_last` in place of `last`.
+    Library,
+    /// A standalone program's: see [`Options::standalone`](crate::Options::standalone). The words are at
+    /// `gs:[offset]`.
+    Standalone,
+}
+
+impl Owner {
+    /// Returns the register of the segment that contains the words.
+    pub(crate) fn segment(self) -> Register {
+        if self == Owner::Standalone { Register::GS } else { Register::FS }
+    }
+}
+
 /// The register that a thunk uses besides rax on entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Second {

@@ -19,7 +19,7 @@ fn listing(t: &Template) -> Vec<String> {
 
 #[test]
 fn entry_and_exit_is_as_documented() {
-    let t = Template::thunk(Kind { hashed: false, ..Kind::LARGEST }, false);
+    let t = Template::thunk(Kind { hashed: false, ..Kind::LARGEST }, Owner::Program);
     let expected = [
         "mov [rsp-8],rax",
         "mov [rsp-0x10],r11",
@@ -73,7 +73,7 @@ fn entry_and_exit_is_as_documented() {
 
 #[test]
 fn entry_only_is_as_documented() {
-    let t = Template::thunk(Kind { both: false, ..Kind::LARGEST }, false);
+    let t = Template::thunk(Kind { both: false, ..Kind::LARGEST }, Owner::Program);
     let expected = [
         "mov [rsp-8],rax",
         "mov [rsp-0x10],r11",
@@ -107,7 +107,7 @@ fn a_second_look_is_as_documented() {
 
 #[test]
 fn a_tail_call_is_as_documented() {
-    let t = Template::tail(Kind { hashed: false, ..Kind::LARGEST });
+    let t = Template::tail(Kind { hashed: false, ..Kind::LARGEST }, Owner::Program);
     let expected = [
         "mov [rsp-8],rax",
         "mov [rsp-0x10],r11",
@@ -136,7 +136,7 @@ fn every_hole_is_four_bytes_inside_the_code() {
     for index in 0..Kind::COUNT {
         assert_eq!(Kind::of(index).index(), index);
         {
-            let t = Template::thunk(Kind::of(index), false);
+            let t = Template::thunk(Kind::of(index), Owner::Program);
             for &(at, hole) in &t.holes {
                 if matches!(hole, Hole::Shift | Hole::NarrowMask) {
                     assert_eq!(t.bytes[at as usize], 0x12);
@@ -159,7 +159,7 @@ fn every_hole_is_four_bytes_inside_the_code() {
 #[test]
 fn short_branches_lead_to_islands() {
     for kind in (0..Kind::COUNT).map(Kind::of).filter(|kind| kind.both) {
-        let t = Template::thunk(kind, false);
+        let t = Template::thunk(kind, Owner::Program);
         let islands = t.bytes.len() - BEHIND_EXIT;
         let leads = Decoder::with_ip(64, &t.bytes[..islands], 0, DecoderOptions::NONE)
             .into_iter()
@@ -179,7 +179,7 @@ fn short_branches_lead_to_islands() {
 #[test]
 fn the_exit_is_in_one_cache_line() {
     for kind in (0..Kind::COUNT).map(Kind::of) {
-        let t = Template::thunk(kind, false);
+        let t = Template::thunk(kind, Owner::Program);
         for (next, before) in [(0, 0), (1, 0), (64, 13), (100, 13), (127, 0)] {
             let start = t.place(next, before);
             assert!((next..next + LINE).contains(&start), "{kind:?}: {next} {before} {start}");
@@ -192,4 +192,35 @@ fn the_exit_is_in_one_cache_line() {
             }
         }
     }
+}
+
+/// The thunks of a standalone program differ from those of another program in one byte of each access to a word of
+/// the thread: the prefix that names the segment.
+#[test]
+fn words_of_a_standalone_program_are_in_gs() {
+    const FS: u8 = 0x64;
+    const GS: u8 = 0x65;
+    for index in 0..Kind::COUNT {
+        let kind = Kind::of(index);
+        let pairs = [
+            [Owner::Program, Owner::Standalone].map(|owner| Template::thunk(kind, owner)),
+            [Owner::Program, Owner::Standalone].map(|owner| Template::tail(kind, owner)),
+        ];
+        for [program, standalone] in pairs {
+            let (own, other) = (listing(&program), listing(&standalone));
+            let words = own.iter().filter(|line| line.contains("fs:")).count();
+            assert!(words >= 1 && own.iter().all(|line| !line.contains("gs:")), "{kind:?}");
+            let translated: Vec<String> = own.iter().map(|line| line.replace("fs:", "gs:")).collect();
+            assert_eq!(translated, other, "{kind:?}");
+            assert_eq!(program.holes, standalone.holes, "{kind:?}");
+            let differ = program.bytes.iter().zip(&standalone.bytes).filter(|(a, b)| a != b);
+            let prefixes: Vec<_> = differ.map(|(&a, &b)| (a, b)).collect();
+            assert_eq!(prefixes, vec![(FS, GS); words], "{kind:?}");
+            let holes = program.holes.iter().filter(|(_, hole)| *hole == Hole::Tls).count();
+            assert_eq!(holes, words, "{kind:?}");
+        }
+    }
+    let gs = Template::thunk(Kind { hashed: false, ..Kind::LARGEST }, Owner::Standalone);
+    assert_eq!(listing(&gs)[3], "mov rax,gs:[0]");
+    assert_eq!(listing(&gs)[16], "mov gs:[0x10],rsp");
 }
