@@ -12,4 +12,8 @@ fn main() {
     ] {
         println!("cargo:rustc-cdylib-link-arg={argument}");
     }
+    // No dynamic linker finds other definitions of a standalone library's functions.
+    if std::env::var_os("CARGO_FEATURE_STANDALONE").is_some() {
+        println!("cargo:rustc-cdylib-link-arg=-Wl,-Bsymbolic");
+    }
 }

@@ -181,7 +181,9 @@ fn hook(start: &Start, files: &Files<'_>, region: RegionRef, orders: RegionOrder
         return Err(Refusal { address, ..Refusal::new(Trouble::TextDiffers) });
     }
     let shadows = cells::prepare().map_err(memory)?;
-    arena::fill(&file, plan, bias, &own::gates(shadows), Room::Free)?;
+    // For a standalone program the injector has reserved the arena's place.
+    let room = if is_standalone { Room::Reserved } else { Room::Free };
+    arena::fill(&file, plan, bias, &own::gates(shadows), room)?;
     thread_blocks::prepare(&agent).map_err(memory)?;
     if agent.timer_rate != 0 && timer::prepare().is_err() {
         agent.timer_rate = 0;

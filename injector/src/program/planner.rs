@@ -164,7 +164,7 @@ impl Planner<'_> {
             insist,
             counted,
             role,
-            standalone: false,
+            standalone: role == Role::Program && subject.standalone,
         };
         let key = image
             .and_then(|image| cache.key(&Question { subject, image, options: &options, hookless: nothing }));

@@ -13,6 +13,7 @@ use zerocopy::IntoBytes;
 use crate::options::Verb;
 use crate::os::sys;
 use crate::program::library;
+use crate::program::profilee::Profilee;
 use crate::program::resolve;
 use crate::sampling::sampler::Sampling;
 use crate::session::family::Family;
@@ -20,7 +21,7 @@ use crate::session::member::Unhooked;
 use crate::session::message::{Answer, Malformed, MemberName, Message, Request};
 use crate::store::listener::Asker;
 use crate::target::agent::libraries::Wanted;
-use crate::target::launch::usher;
+use crate::target::launch::usher::{self, Entrance};
 use crate::target::loaded::{Loaded, Mapped};
 
 /// The number of packets that are processed before other events, such as signals, are handled.
@@ -146,17 +147,17 @@ impl Family<'_> {
         self.announce(self.members.len() - 1, true, sampling);
         if profilee.planned.subject.standalone {
             // The program's environment stays as it is.
-            self.usher_in(pid, &name, binary);
+            self.usher_in(pid, &name, profilee);
             return None;
         }
         Some(name)
     }
 
     /// Has the agent put into the standalone program that a process is about to execute.
-    fn usher_in(&mut self, pid: i32, name: &str, binary: &Path) {
-        let Some(folder) = &self.folder else { return };
-        if let Err(error) = usher::attend(pid, &folder.path().join(name)) {
-            self.unfollowed.insert(format!("{} was not followed: {error:#}", binary.display()));
+    fn usher_in(&mut self, pid: i32, name: &str, profilee: &Profilee) {
+        let (Some(folder), Some(plan)) = (&self.folder, &profilee.planned.plan) else { return };
+        if let Err(error) = usher::attend(pid, &Entrance::new(plan, folder, name)) {
+            self.unfollowed.insert(format!("{} was not followed: {error:#}", profilee.binary.display()));
         }
     }
 

@@ -19,7 +19,7 @@ use crate::store::run_folder::{FIRST, RunFolder};
 use crate::target::contract::{Patience, Ready, Readying, Target};
 use crate::target::grip::Grip;
 use crate::target::launch::spawn::{self, Child, Held};
-use crate::target::launch::usher::{self, Usher};
+use crate::target::launch::usher::{self, Entrance, Usher};
 use crate::target::launch::witness::Witness;
 use crate::target::loaded::Mapped;
 
@@ -50,8 +50,8 @@ pub(crate) struct Launched {
     changes_ids: bool,
     /// Finds out which signals were sent to the whole process group.
     witness: Option<Witness>,
-    /// The place in the run folder of a standalone program.
-    standalone: Option<PathBuf>,
+    /// What a standalone program needs to be hooked.
+    entrance: Option<Entrance>,
     /// Puts the agent into a standalone program.
     usher: Option<Usher>,
 }
@@ -80,7 +80,7 @@ impl Launched {
             path: program.path.clone(),
             changes_ids: subject.changes_ids,
             witness: None,
-            standalone: folder.filter(|_| subject.standalone).map(|folder| folder.path().join(FIRST)),
+            entrance: None,
             usher: None,
         })
     }
@@ -131,6 +131,10 @@ impl Target for Launched {
 
     fn make_ready(&mut self, readying: &Readying) -> Result<Ready> {
         self.witness = Witness::start();
+        if let (Some(folder), Some(plan)) = (readying.folder, &readying.planned.plan) {
+            let is_standalone = readying.planned.subject.standalone;
+            self.entrance = is_standalone.then(|| Entrance::new(plan, folder, FIRST));
+        }
         if readying.follows {
             sys::adopt_orphans();
         }
@@ -138,8 +142,8 @@ impl Target for Launched {
     }
 
     fn begin(&mut self, voice: Voice) -> Result<()> {
-        if let Some(place) = &self.standalone {
-            match usher::attend(self.pid, place) {
+        if let Some(entrance) = &self.entrance {
+            match usher::attend(self.pid, entrance) {
                 Ok(usher) => self.usher = Some(usher),
                 Err(error) => voice.warn(format_args!("nothing is hooked: {error:#}")),
             }
