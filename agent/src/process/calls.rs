@@ -311,7 +311,6 @@ core::arch::global_asm!(
     "lea rsp, [rsp-128]",
     "push rcx",
     "gpi_keep",
-    "mov rdx, [rbp+48]",
     "sub rsp, 4096",
     "test [rsp], rsp",
     "sub rsp, 4096",
