@@ -382,3 +382,6 @@ impl Constants {
 fn is_second_byte(register: Register) -> bool {
     matches!(register, Register::AH | Register::BH | Register::CH | Register::DH)
 }
+
+#[cfg(test)]
+mod tests;
