@@ -96,3 +96,18 @@ fn code_between_functions_counts() {
     assert_eq!((found[0].at, found[0].number, found[0].function), (TEXT + 6, Some(57), None));
     assert_eq!(found[0].run, [1, 6, 8, 9].map(|offset| TEXT + offset));
 }
+
+#[test]
+fn a_signal_restorer_may_be_described_one_byte_early() {
+    // The byte before it; mov rax, 15; syscall; nop
+    let code = [&[0x00, 0x48, 0xc7, 0xc0, 15, 0, 0, 0][..], &SYSCALL, &[0x90]].concat();
+    let mut image = image(ImageKind::Pie, TEXT, &code, &[code.len()]);
+    assert_eq!(
+        find(&image, &Flow::of(&image, true))[0].number,
+        None,
+        "a function begins with its first byte"
+    );
+    (image.functions[0].frame, image.functions[0].kind) = (Some(false), FunctionKind::Cold(None));
+    let found = find(&image, &Flow::of(&image, true));
+    assert_eq!((found[0].at, found[0].number), (TEXT + 8, Some(15)));
+}
