@@ -52,7 +52,8 @@ impl Plan {
         let flow = Flow::of(image, exits);
         let is_standalone = owner == Owner::Standalone;
         let system_calls = if is_standalone { SystemCalls::of(image, &flow) } else { SystemCalls::default() };
-        let standalone = if is_standalone { Standalone::of(image) } else { Standalone::default() };
+        let standalone =
+            if is_standalone { Standalone::of(image, !entry_only) } else { Standalone::default() };
         let selection = options.selection();
         let chosen = |i: usize| selection.left_out(&image.functions[i]);
         // If the user wants no function at all, the unwinder meets no hook.
