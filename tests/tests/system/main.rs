@@ -64,6 +64,7 @@ modules! {
     relocation
     shown
     size
+    standalone
     surroundings
     times
     unhookable
