@@ -121,6 +121,10 @@ fn one(test: &Test, path: &Path, alone: &Outcome, hooks: Hooks, own: &[String]) 
     let is_own = |address: u64| program.owner(address).is_some_and(|f| f.names.iter().any(|name| own.contains(name)));
     let mut counted = BTreeMap::new();
     for ((from, callee), count) in std::mem::take(&mut profile.arcs) {
+        // The functions that are called through the agent are hooked as well.
+        if !is_own(callee) {
+            continue;
+        }
         *counted.entry((if is_own(from) { from } else { start }, callee)).or_default() += count;
     }
     profile.arcs = counted;
