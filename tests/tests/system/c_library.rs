@@ -1,5 +1,6 @@
 //! The C library and the dynamic linker, hooked under `--libs all`, and code with conventions of their own.
 
+use std::fs;
 use std::process::Command;
 
 use gprofinject_skip as skip;
@@ -14,6 +15,7 @@ use crate::plugins::{HOST, plugins_are_counted, with_plugins};
 gprofinject_tests::trials! {
     together:
         the_dynamic_linker_itself,
+        a_dynamic_linker_without_names,
         thread_local_variables_by_descriptors,
         the_c_library_itself;
 }
@@ -49,6 +51,38 @@ fn the_dynamic_linker_itself() {
             linker.iter().any(|line| line.contains(name) && line.contains("refused: agent"))
         };
         assert!(refused("_dl_debug_state") && refused("_dl_find_object"), "{linker:#?}");
+    }
+}
+
+/// Where neither a symbol table nor a debug file names the dynamic linker's functions, none of them is hooked: gprofinject
+/// calls one of them itself, and could not tell which. Everything else is hooked as usual.
+fn a_dynamic_linker_without_names() {
+    const NOTE: &[u8] = b"\x03\0\0\0GNU\0";
+    let place = with_plugins();
+    // A stripped copy of another build-id has no debug file.
+    let copy = place.path("ld-linux-x86-64.so.2");
+    let strip = "strip --strip-all -o ld-linux-x86-64.so.2 /lib64/ld-linux-x86-64.so.2";
+    let done = Command::new("sh").args(["-c", strip]).current_dir(place.folder.path()).status().unwrap();
+    assert!(done.success());
+    let mut bytes = fs::read(&copy).unwrap();
+    let note = bytes.windows(NOTE.len()).position(|window| window == NOTE).unwrap();
+    bytes[note + NOTE.len()] ^= 0x5a;
+    fs::write(&copy, bytes).unwrap();
+    let interpreter = format!("-Wl,--dynamic-linker={}", copy.display());
+    for binding in ["-Wl,-z,lazy", "-Wl,-z,now"] {
+        place.c("prog", HOST, &["-g", "-rdynamic", "-pthread", "-ldl", binding, &interpreter]);
+        for hooks in Hooks::ALL {
+            let outcome = same(&place, &["-v", "--libs", "all", hooks.option()], &["4", "50"]);
+            let said = outcome.stderr_text();
+            assert!(said.contains("ld-linux-x86-64.so.2 is not hooked: none of its functions"), "{said}");
+            plugins_are_counted(&place, 100);
+            let calls = whole(&place);
+            // pthread_create calls _dl_allocate_tls, which the dynamic linker exports.
+            let of_linker = |name: &str| name.starts_with("ld-linux") || name == "_dl_allocate_tls";
+            assert!(!calls.keys().any(|(_, to)| of_linker(to)), "{hooks:?}: {calls:#?}");
+            // The C library is hooked.
+            assert!(calls.keys().any(|(from, to)| from == "use" && to.contains("dlopen")), "{hooks:?}: {calls:#?}");
+        }
     }
 }
 
