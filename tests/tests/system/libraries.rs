@@ -105,10 +105,22 @@ pub(crate) fn built(flags: &[&str]) -> Place {
 
 /// Runs the program alone and under gprofinject with these options, and checks that it prints and returns the same.
 pub(crate) fn same(place: &Place, options: &[&str], args: &[&str]) -> Outcome {
+    same_with(place, &[], options, args)
+}
+
+/// The same with variables of the environment.
+pub(crate) fn same_with(
+    place: &Place,
+    environment: &[(&str, &Path)],
+    options: &[&str],
+    args: &[&str],
+) -> Outcome {
     let mut alone = std::process::Command::new(place.path("prog"));
-    alone.args(args).current_dir(place.folder.path());
+    alone.args(args).current_dir(place.folder.path()).envs(environment.iter().copied());
     let alone = finish(alone);
-    let outcome = place.run(&[options, &["./prog"], args].concat());
+    let mut profiled = place.command(&[options, &["./prog"], args].concat());
+    profiled.envs(environment.iter().copied());
+    let outcome = finish(profiled);
     let said = outcome.stderr_text();
     assert_eq!(outcome.stdout_text(), alone.stdout_text(), "{options:?}: {said}");
     assert_eq!(outcome.code(), alone.code(), "{options:?}: {said}");
