@@ -62,6 +62,7 @@ modules! {
     planner
     plugins
     profilers
+    programs
     real
     recover
     relocation
