@@ -253,8 +253,7 @@ impl Family<'_> {
         }
         let library = self.libraries.at(&file.path(), &file.name, &self.settings.planner())?;
         self.enter_library(library);
-        let (file, slot_bytes) = library::placed(library, question)
-            .ok_or("there is no room for it near the process's libraries")?;
+        let (file, slot_bytes) = library::placed(library, question)?;
         Ok((file, library.number, slot_bytes))
     }
 

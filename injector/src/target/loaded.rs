@@ -170,7 +170,7 @@ mod tests {
     }
 
     fn file(path: &Path, len: u64) -> File {
-        let mut file = File::options().read(true).write(true).create(true).open(path).expect("a file");
+        let mut file = File::options().read(true).write(true).create_new(true).open(path).expect("a file");
         file.write_all(&object(&code(PAGE as u64))).expect("written");
         file.set_len(len).expect("sparse");
         file

@@ -21,6 +21,7 @@ gprofinject_tests::trials! {
         a_run_folder_of_ours_that_is_open,
         a_lock_that_is_never_released,
         counters_are_overwritten_and_cut_off,
+        what_looks_like_libraries,
         told_to_end_while_another_is_at_work,
         recovering_another_users_run,
         another_users_runtime_folder,
@@ -176,6 +177,31 @@ fn counters_are_overwritten_and_cut_off() {
             hostile.hear("done\n");
         }
     }
+}
+
+/// The process has mapped many files that are no libraries, some of them longer than what gprofinject reads.
+fn what_looks_like_libraries() {
+    let Some((place, _)) = attack("what_looks_like_libraries") else { return };
+    let mut hostile = Hostile::new(&compiled(&place, "hostile"), &["libraries"]);
+    let arguments = ["--rate", "0", "--libs", "all", "--pid", &hostile.pid(), "--duration", "0.5", "-o", "profile"];
+    let outcome = gprofinject(&place, &[&arguments[..], &["--stats", "stats"]].concat());
+    let said = outcome.stderr_text();
+    assert_eq!(outcome.code(), 0, "{said}");
+    assert!(!said.contains('\x1b') && said.lines().count() < 20, "{said:?}");
+    let stats: serde_json::Value = serde_json::from_slice(&fs::read(place.path("stats")).unwrap()).unwrap();
+    let libraries = stats["libraries"].as_array().unwrap();
+    let of = |name: &str| -> Vec<String> {
+        let status = |library: &serde_json::Value| library["status"].as_str().unwrap().to_owned();
+        libraries.iter().filter(|library| library["path"].as_str().unwrap().contains(name)).map(status).collect()
+    };
+    for name in ["libendless.so", "liblong.so", "libzero.so"] {
+        assert_eq!(of(name), ["refused"], "{name}: {libraries:?}");
+    }
+    // Such headers are not even looked at.
+    assert!(of("libheaders.so").is_empty() && of("passwd").len() <= 40, "{libraries:?}");
+    assert_eq!(of("/libc.so.6"), ["hooked"], "{libraries:?}");
+    let profile = gprofinject_tests::gprofdata::read(&place.path("profile")).unwrap();
+    assert!(profile.calls() > 0 && hostile.lives());
 }
 
 /// The helper works through a table that the process has made as long as possible. All threads are released
