@@ -54,6 +54,11 @@ impl Libraries {
         self.all.get(number as usize).copied().flatten()
     }
 
+    /// Returns whether it was decided already whether the library in a file is hooked.
+    pub(crate) fn knows(&self, path: &Path) -> bool {
+        identity(path).is_some_and(|identity| self.known.contains_key(&identity))
+    }
+
     /// Plans the libraries of an earlier run again, with the same numbers.
     pub(crate) fn again(paths: &[PathBuf], planner: &Planner) -> Libraries {
         let mut libraries = Libraries::default();

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use gprofinject_abi::attach::LibraryOrder;
 
-use crate::os::proc::Mapping;
+use crate::os::proc::{self, Mapping};
 use crate::program::library;
 use crate::program::resolve::Executed;
 use crate::target::agent::foreign_file;
@@ -21,7 +21,7 @@ use crate::target::threads::memory::Memory;
 const MOST: usize = 1024;
 /// The greatest length in bytes of all their files together, which are read as a whole. Chromium and its libraries have a
 /// tenth of that.
-const BYTES_MOST: u64 = 4 << 30;
+pub(crate) const BYTES_MOST: u64 = 4 << 30;
 /// The greatest number of program headers that are read. Libraries have about ten.
 const HEADERS_MOST: u64 = 256;
 /// The size in bytes of struct Elf64_Phdr, and the offsets of e_phoff, e_phentsize and e_phnum in struct Elf64_Ehdr.
@@ -82,6 +82,17 @@ pub(crate) fn libraries(process: &Process) -> Mapped {
         }
     }
     mapped
+}
+
+/// Returns the file of which a process has mapped the first page at an address, and its length in bytes.
+pub(crate) fn file_at(pid: i32, address: u64) -> Option<(Executed, u64)> {
+    let mappings = proc::mappings(pid).ok()?;
+    let is_it =
+        |mapping: &&Mapping| mapping.lo == address && mapping.offset == 0 && mapping.path.starts_with('/');
+    let file = foreign_file::of_mapping(pid, mappings.iter().find(is_it)?).ok()?;
+    let metadata = file.metadata().ok()?;
+    library::is_mapped_at(pid, address, &metadata)
+        .then(|| (Executed::new(OwnedFd::from(file)), metadata.len()))
 }
 
 /// Returns where the parts of an ELF object are whose header is at an address, or `None` if there is no object with code,
