@@ -176,14 +176,16 @@ fn names_within_the_stripped_file() {
 fn functions_without_any_name() {
     let place = Place::new();
     let (alone, functions) = stripped_both(&place, "rm names");
-    for libs in ["auto", "all"] {
+    for libs in ["auto", "all", "none"] {
         let outcome = place.run(&["--libs", libs, "./prog"]);
         let said = outcome.stderr_text();
         assert_eq!(outcome.code(), alone, "{said}");
         assert!(said.contains("./prog is stripped") && said.contains("next: gprof gmon.syms gmon.whole\n"), "{said}");
         let at = |module: &str, name: &str| format!("{module}+{:#x}", functions[name]);
         let (main, own, inner) = (at("prog", "main"), at("prog", "own"), at("libinner.so", "inner"));
-        has(&whole(&place), &[(&main, &own, 10), (&own, "outer", 10), ("outer", &inner, 30)], &said);
+        let of_library = [(own.as_str(), "outer", 10), ("outer", &inner, 30)];
+        has(&whole(&place), &[(&main, &own, 10)], &said);
+        has(&whole(&place), if libs == "none" { &[] } else { &of_library }, &said);
     }
 }
 
