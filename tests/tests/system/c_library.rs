@@ -150,9 +150,9 @@ int main(int argc, char **argv) {
     }
 }
 
-fn the_c_library_itself() {
-    const USER: &str = r#"
-#define _GNU_SOURCE
+/// A program that does much in the C library: with callbacks, in a signal handler, in threads, in a child, and at exit.
+pub(crate) const IN_THE_C_LIBRARY: &str = r#"
+#include <math.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -165,7 +165,7 @@ __attribute__((noinline)) static void handler(int s) { (void)s; char c = 'h'; wr
 __attribute__((noinline)) static void leave(void) { puts("bye"); }
 __attribute__((noinline)) static void *thread(void *x) {
     char *text = malloc(100);
-    snprintf(text, 100, "%p %s", x, "in a thread");
+    snprintf(text, 100, "%p %.3f", x, sin(2.5));
     size_t n = strlen(text);
     free(text);
     return (void *)n;
@@ -182,19 +182,21 @@ int main(void) {
     for (int i = 0; i < 4; i++) pthread_create(&all[i], 0, thread, (void *)0x1000);
     for (int i = 0; i < 4; i++) { void *n; pthread_join(all[i], &n); sum += (long)n; }
     fflush(stdout);
-    if (fork() == 0) { printf("child\n"); fflush(stdout); _exit(3); }
+    if (fork() == 0) { printf("child %d\n", atoi("17")); fflush(stdout); _exit(3); }
     int status;
     wait(&status);
     FILE *pipe = popen("echo popen", "r");
     char line[100];
     fputs(fgets(line, sizeof line, pipe), stdout);
     pclose(pipe);
-    printf("%d %ld %d\n", v[7], sum, WEXITSTATUS(status));
+    printf("%d %ld %d %.6f\n", v[7], sum, WEXITSTATUS(status), pow(2.5, 3.25));
     return 5;
 }
 "#;
+
+fn the_c_library_itself() {
     let place = Place::new();
-    place.c("prog", USER, &["-g", "-pthread"]);
+    place.c("prog", IN_THE_C_LIBRARY, &["-g", "-pthread", "-lm"]);
     for hooks in [Hooks::Both, Hooks::Entry] {
         same(&place, &["-q", "--libs", "none", hooks.option()], &[]);
         let alone = own(&place);
