@@ -38,8 +38,9 @@ const BUILDS: &[(&str, &[&str], Unhooked)] = &[
     ("g++", &["-O2"], Unhooked::Excluded),
 ];
 
-/// Which libraries are hooked, in turn, where the code that calls back is in a library: that one and others, or none.
-const LIBRARIES: [&str; 2] = ["auto", "none"];
+/// Which libraries are hooked, in turn, where the code that calls back is in a library: that one, none, or also
+/// the C library.
+const LIBRARIES: [&str; 3] = ["auto", "none", "all"];
 
 fn random_trees_of_calls() {
     let seeds = extent::times("GPROFINJECT_FUZZ_PROGRAMS", 60, 1000);
