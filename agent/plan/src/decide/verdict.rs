@@ -173,7 +173,7 @@ impl fmt::Display for Reason {
             Reason::OwnText => "the program may check its own code; --hooks both hooks it all the same",
             Reason::Unwinder => "it belongs to an unwinder, which takes one more step for each hooked frame; --hooks entry hooks it",
             Reason::Flags => "it takes a condition in the processor's flags from its caller, or returns one, and hooks change the flags",
-            Reason::Agent => "gprofinject itself calls or changes it in the process",
+            Reason::Agent => "gprofinject itself calls, changes or recognises it in the process",
             Reason::NoNames => "the dynamic linker's functions have no names (a debug package of the C library has them), and gprofinject calls some of them itself",
             Reason::FridaRoom => "it ends, or jumps away, within the 16 bytes that Frida overwrites",
             Reason::FridaCall => "a call among the 16 bytes that Frida overwrites would return into them",
