@@ -77,7 +77,10 @@ fn command_of(program: &Path, test: &Test) -> Command {
 fn own_functions(test: &Test) -> Vec<String> {
     let program = Program::read(&build::build(test, flag_set("O2")).unwrap()).unwrap();
     let own = program.functions().filter(|function| function.parent.is_none() && !function.is_start_up());
-    own.flat_map(|function| function.names.iter().cloned()).collect()
+    let mut names: Vec<String> = own.flat_map(|function| function.names.iter().cloned()).collect();
+    // The lists also name functions of the C library that are linked into every program.
+    names.extend(Hooks::ALL.into_iter().flat_map(|hooks| test.arcs(hooks)).flat_map(|arc| [arc.caller, arc.callee]));
+    names
 }
 
 /// Runs the program under gprofinject. Returns everything that is wrong. `own` are the functions that are hooked; if there

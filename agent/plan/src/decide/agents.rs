@@ -1,4 +1,4 @@
-//! Functions of a library that the agent needs as they are.
+//! Functions of a library, or of the C library in a standalone program, that the agent needs as they are.
 //!
 //! The agent uses no functions of the program's libraries, with few exceptions. A slow path asks the C library to which
 //! object an address belongs (`_dl_find_object`); if that function, or one that it calls, were hooked, its first call would
@@ -52,12 +52,17 @@ pub(crate) fn needs(image: &Image, flow: &Flow) -> Failed {
         new = targets.collect::<BTreeSet<_>>().into_iter().filter(|&target| needed.insert(target)).collect();
     }
     needed.extend(named(&REDIRECTED));
+    needed.into_iter().map(|function| (function, Reason::Agent)).chain(starts_of_contexts(image)).collect()
+}
+
+/// Returns the code to which the first function of a context of makecontext returns, which the agent recognises by its
+/// bytes.
+pub(crate) fn starts_of_contexts(image: &Image) -> Failed {
     let starts_context = |&i: &usize| {
         let code = image.code_from(image.functions[i].address);
         code.is_some_and(|code| code.starts_with(&START_OF_CONTEXT))
     };
-    needed.extend((0..image.functions.len()).filter(starts_context));
-    needed.into_iter().map(|function| (function, Reason::Agent)).collect()
+    (0..image.functions.len()).filter(starts_context).map(|function| (function, Reason::Agent)).collect()
 }
 
 #[cfg(test)]
