@@ -10,6 +10,7 @@
 //! falls         where control runs on from one function into the next
 //! padding       whether bytes only align functions
 //! label         which labels control may enter because an instruction computes their addresses
+//! system_calls  the system calls, their numbers, and the instructions around them
 //! spread        what callers and callees mean for each other, over the whole program
 //! read          one pass over the instructions of a function, or of code that is in no function
 //! facts         the Flow: what is known of each function, and lookups
@@ -34,3 +35,4 @@ pub(crate) mod read;
 pub(crate) mod registers;
 pub(crate) mod return_slot;
 pub(crate) mod spread;
+pub(crate) mod system_calls;

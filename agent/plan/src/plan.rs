@@ -69,6 +69,13 @@ pub struct Plan {
     pub(crate) role: Role,
     /// Whether the plan is that of a standalone program: see [`Options::standalone`](crate::Options::standalone).
     pub standalone: bool,
+    /// The addresses of the `syscall` instructions of a standalone program that lead to the agent
+    /// ([`ArenaHeader::system_call`](gprofinject_abi::plan::ArenaHeader::system_call)), sorted: those that make threads or
+    /// processes or execute programs, and those whose numbers are not constants.
+    pub redirected: Vec<u64>,
+    /// The addresses of the `syscall` instructions that should lead there and cannot, sorted. If there are any, hooks in
+    /// the program are not safe: a thread may begin with the words of another one.
+    pub unredirected: Vec<u64>,
     /// The copies of functions whose basic blocks are counted.
     pub(crate) copies: Copies,
     /// The original instruction for each byte of the copies, sorted by offset. An entry applies from its

@@ -2,9 +2,11 @@
 //! machine code. Deciding and emitting are repeated until everything that was decided could be emitted.
 
 use crate::blocks::copies::Copies;
+use crate::blocks::uncounted::Uncounted;
 use crate::decide::decisions::{Decisions, LeftOut, decide};
 use crate::decide::hook::Hook;
 use crate::decide::options::{Engine, Hooks, Options, Role};
+use crate::decide::system_calls::SystemCalls;
 use crate::decide::verdict::{Earlier, Failed, Reason, Tactic, Verdict};
 use crate::decide::{agents, flags, foreign, own_text, tails, thunk_spec, unwinder};
 use crate::emit::arena::emit;
@@ -45,15 +47,24 @@ impl Plan {
             Role::Program if options.standalone => Owner::Standalone,
             Role::Program => Owner::Program,
         };
+        let system_calls =
+            if owner == Owner::Standalone { SystemCalls::of(image, &flow) } else { SystemCalls::default() };
         let counted = options.counted.map(|counted| move |i: usize| counted(&image.functions[i]));
         let counted = counted.as_ref().map(|counted| counted as &dyn Fn(usize) -> bool);
+        let engine = options.engine;
+        let task =
+            Task { image, flow: &flow, engine, owner, entry_only, counted, system_calls: &system_calls };
         let Decided { verdicts, hooks, mut emitted, homes, copies } = if let Some(reason) = none {
             let verdicts = vec![Err(reason); image.functions.len()];
             let decisions = Decisions { verdicts, hooks: Vec::new() };
-            Decided::emit(image, &flow, decisions, owner, entry_only, counted)
+            Decided::emit(task, decisions)
         } else {
-            Decided::that_can_be_emitted(image, &flow, &left_out, options.engine, owner, entry_only, counted)
+            Decided::that_can_be_emitted(task, &left_out)
         };
+        emitted.unredirected.extend_from_slice(&system_calls.unredirected);
+        emitted.unredirected.sort_unstable();
+        let is_redirected = |at: &u64| emitted.unredirected.binary_search(at).is_err();
+        let redirected = system_calls.redirected.iter().map(|call| call.at).filter(is_redirected).collect();
         let mut number_of = vec![u32::MAX; image.functions.len()];
         for (hook, number) in hooks.iter().zip(0..) {
             number_of[hook.function] = number;
@@ -88,6 +99,8 @@ impl Plan {
                 .map(|v| v.map_or_else(Verdict::Refused, Verdict::Hooked))
                 .collect(),
             originals: copies.originals().into_iter().map(|(at, ip)| (emitted.copies + at, ip)).collect(),
+            redirected,
+            unredirected: std::mem::take(&mut emitted.unredirected),
             copies,
             emitted,
             file: None,
@@ -117,6 +130,20 @@ fn downgrade(image: &Image, asked: Hooks, none: Option<Reason>, reader: Option<&
     }
 }
 
+/// What is decided and emitted.
+#[derive(Clone, Copy)]
+struct Task<'a, 'd> {
+    image: &'a Image<'d>,
+    flow: &'a Flow,
+    engine: Engine,
+    owner: Owner,
+    /// Whether exits are not hooked.
+    entry_only: bool,
+    /// Returns whether the basic blocks of a function are counted.
+    counted: Option<&'a dyn Fn(usize) -> bool>,
+    system_calls: &'a SystemCalls,
+}
+
 /// One attempt: a set of decisions, and the output of emission for it.
 struct Decided {
     verdicts: Vec<Result<Tactic, Reason>>,
@@ -129,21 +156,17 @@ struct Decided {
 impl Decided {
     /// Emits the hooks and, if basic blocks are counted, the copies. If a function turns out not to be
     /// copyable, everything is emitted again without its copy.
-    fn emit(
-        image: &Image,
-        flow: &Flow,
-        decisions: Decisions,
-        owner: Owner,
-        entry_only: bool,
-        counted: Option<&dyn Fn(usize) -> bool>,
-    ) -> Decided {
+    fn emit(task: Task, decisions: Decisions) -> Decided {
+        let Task { image, flow, owner, counted, .. } = task;
         let Decisions { verdicts, hooks } = decisions;
-        let mut failed = HashMap::new();
+        let own = task.system_calls.redirected.iter().filter_map(|call| call.function);
+        let mut failed: HashMap<usize, Uncounted> =
+            own.map(|function| (function, Uncounted::SystemCall)).collect();
         loop {
             let copies = counted.map_or_else(Copies::default, |wanted| {
                 Copies::new(image, flow, &hooks, role_of(owner), wanted, &failed)
             });
-            let (mut emitted, homes) = emit_all(image, flow, &hooks, owner, entry_only, &copies);
+            let (mut emitted, homes) = emit_all(task, &hooks, &copies);
             if emitted.uncounted.is_empty() {
                 return Decided { verdicts, hooks, emitted, homes, copies };
             }
@@ -157,19 +180,13 @@ impl Decided {
     /// lie in bytes that its relocation would have freed, their call sites may be among the instructions that
     /// it would have moved, or their sleds may lead into its patch. Therefore everything is decided again
     /// without it.
-    fn that_can_be_emitted(
-        image: &Image,
-        flow: &Flow,
-        left_out: &LeftOut,
-        engine: Engine,
-        owner: Owner,
-        entry_only: bool,
-        counted: Option<&dyn Fn(usize) -> bool>,
-    ) -> Decided {
+    fn that_can_be_emitted(task: Task, left_out: &LeftOut) -> Decided {
         /// The largest number of attempts. Compiled programs need at most two.
         const ROUNDS: u32 = 20;
+        let Task { image, flow, engine, owner, entry_only, counted, system_calls } = task;
         let mut failed = if entry_only { Failed::new() } else { unwinder::steps(image, flow) };
         failed.extend(flags::passed(image, flow, entry_only));
+        failed.extend(system_calls.compared());
         if owner == Owner::Library {
             failed.extend(agents::needs(image, flow));
         }
@@ -178,12 +195,17 @@ impl Decided {
             let mut decisions = decide(image, flow, left_out, engine, &earlier);
             // A branch can be redirected only if the function that contains the branch has no copy, because
             // the copy would still lead to the old target.
+            let in_the_way = system_calls.in_the_way_of(&decisions.hooks);
+            if !in_the_way.is_empty() {
+                earlier.failed.extend(in_the_way);
+                continue;
+            }
             let astray = foreign::settle(image, flow, &mut decisions.hooks, counted.is_none());
             if !astray.is_empty() {
                 earlier.unredirected.extend(astray);
                 continue;
             }
-            let decided = Decided::emit(image, flow, decisions, owner, entry_only, counted);
+            let decided = Decided::emit(task, decisions);
             let overlapping = if decided.emitted.overlaps() { overlaps(&decided.hooks) } else { Vec::new() };
             let failed = &mut earlier.failed;
             failed.extend(overlapping.iter().map(|&function| (function, Reason::Overlap)));
@@ -197,20 +219,14 @@ impl Decided {
         let verdicts = decide(image, flow, left_out, engine, &earlier).verdicts;
         let verdicts = verdicts.into_iter().map(|v| v.and(Err(Reason::NotRelocatable))).collect();
         let decisions = Decisions { verdicts, hooks: Vec::new() };
-        Decided::emit(image, flow, decisions, owner, entry_only, counted)
+        Decided::emit(task, decisions)
     }
 }
 
 /// Emits the machine code for one set of decisions. Returns it with the home slots, in which arcs are
 /// counted.
-fn emit_all(
-    image: &Image,
-    flow: &Flow,
-    hooks: &[Hook],
-    owner: Owner,
-    entry_only: bool,
-    copies: &Copies,
-) -> (Emitted, Homes) {
+fn emit_all(task: Task, hooks: &[Hook], copies: &Copies) -> (Emitted, Homes) {
+    let Task { image, flow, owner, entry_only, system_calls, .. } = task;
     let specs = thunk_spec::of_all(image, flow, hooks, entry_only);
     let tails = tails::find(image, flow, hooks, &specs);
     let homes = Homes::new(image, flow, hooks, &tails, copies);
@@ -226,6 +242,7 @@ fn emit_all(
         homes: &homes,
         tails: &tails,
         through_agent: &through_agent,
+        system_calls: &system_calls.redirected,
         copies,
     });
     (emitted, homes)

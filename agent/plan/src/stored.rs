@@ -42,6 +42,8 @@ struct Decisions<'p> {
     hook_points: Cow<'p, [u64]>,
     moved: Cow<'p, [(u64, u32, u32)]>,
     fixups: Cow<'p, Fixups>,
+    redirected: Cow<'p, [u64]>,
+    unredirected: Cow<'p, [u64]>,
 }
 
 impl Plan {
@@ -65,6 +67,8 @@ impl Plan {
             hook_points: Cow::Borrowed(&self.hook_points),
             moved: Cow::Borrowed(&self.emitted.moved),
             fixups: Cow::Borrowed(&self.emitted.fixups),
+            redirected: Cow::Borrowed(&self.redirected),
+            unredirected: Cow::Borrowed(&self.unredirected),
         };
         postcard::to_allocvec(&decisions).ok()
     }
@@ -106,6 +110,8 @@ impl Plan {
             // The role matters only to copies.
             role: Role::Program,
             standalone: header.standalone != 0,
+            redirected: decisions.redirected.into_owned(),
+            unredirected: decisions.unredirected.into_owned(),
             copies: Default::default(),
             originals: Vec::new(),
             file: None,

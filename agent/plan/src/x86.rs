@@ -11,4 +11,5 @@ pub(crate) mod nops;
 pub(crate) mod predecode;
 pub mod relocate;
 pub(crate) mod scratch;
+pub(crate) mod system_call;
 pub(crate) mod template;

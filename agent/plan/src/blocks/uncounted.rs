@@ -28,6 +28,8 @@ pub enum Uncounted {
     NoRoom,
     /// Its frame description or exception table cannot be copied.
     Frames,
+    /// It makes a system call that leads to the agent.
+    SystemCall,
 }
 
 impl Uncounted {
@@ -45,6 +47,7 @@ impl Uncounted {
             Uncounted::JumpedInto => "jumped-into",
             Uncounted::NoRoom => "no-room",
             Uncounted::Frames => "frames",
+            Uncounted::SystemCall => "system-call",
         }
     }
 }
@@ -65,6 +68,7 @@ impl fmt::Display for Uncounted {
             Uncounted::JumpedInto => "code that is not hooked branches into it",
             Uncounted::NoRoom => "a place that is jumped to has no room for a jump to the copy",
             Uncounted::Frames => "its frame description or exception table cannot be moved",
+            Uncounted::SystemCall => "it makes a system call that gprofinject makes in its place",
         })
     }
 }

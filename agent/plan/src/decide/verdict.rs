@@ -83,6 +83,9 @@ pub enum Reason {
     Flags,
     /// The agent calls it, or changes it itself: see [`crate::decide::agents`].
     Agent,
+    /// The C library compares the address of an interrupted instruction with addresses in it: see
+    /// [`crate::flow::system_calls`].
+    CancellationPoint,
     /// It is the dynamic linker's, in which the functions that the agent calls are not known: see [`crate::decide::agents`].
     NoNames,
     /// It ends or jumps away within the bytes that Frida's gum overwrites.
@@ -124,6 +127,7 @@ impl Reason {
             Reason::Unwinder => "unwinder",
             Reason::Flags => "flags",
             Reason::Agent => "agent",
+            Reason::CancellationPoint => "cancellation-point",
             Reason::NoNames => "no-names",
             Reason::FridaRoom => "frida-room",
             Reason::FridaCall => "frida-call",
@@ -174,6 +178,7 @@ impl fmt::Display for Reason {
             Reason::Unwinder => "it belongs to an unwinder, which takes one more step for each hooked frame; --hooks entry hooks it",
             Reason::Flags => "it takes a condition in the processor's flags from its caller, or returns one, and hooks change the flags",
             Reason::Agent => "gprofinject itself calls or changes it in the process",
+            Reason::CancellationPoint => "the C library looks at the address at which a signal interrupts it, to cancel the thread",
             Reason::NoNames => "the dynamic linker's functions have no names (a debug package of the C library has them), and gprofinject calls some of them itself",
             Reason::FridaRoom => "it ends, or jumps away, within the 16 bytes that Frida overwrites",
             Reason::FridaCall => "a call among the 16 bytes that Frida overwrites would return into them",

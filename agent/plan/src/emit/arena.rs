@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! arena:  ArenaHeader | jump to the exits' slow path | unwind tables | ends of sleds
-//!         | thunks, in the functions' order | stubs to the slow paths | thunks of tail calls
+//!         | thunks, in the functions' order | stubs to the slow paths | thunks of tail calls | system calls
 //!         | unwind table of the bodies
 //!         | copies of counted functions | their unwind tables
 //! ```
@@ -14,7 +14,7 @@ use crate::emit::emitted::Emitted;
 use crate::emit::emitter::Emitter;
 use crate::emit::layout::{Input, Layout};
 use crate::emit::part::PartEmitter;
-use crate::emit::{copies, tail_calls};
+use crate::emit::{copies, system_calls, tail_calls};
 use crate::parallel;
 
 /// Writes the arena, and the patches of the program that lead there. The result lists the functions that
@@ -34,6 +34,7 @@ pub(crate) fn emit(input: Input<'_, '_>) -> Emitted {
     e.fixed();
     e.gate_jumps();
     tail_calls::write(&mut e);
+    system_calls::write(&mut e);
     copies::write(&mut e);
     let (mut out, len) = e.finish();
     // Usually the code is shorter than the room that was reserved for it.

@@ -45,6 +45,8 @@ pub(crate) struct Emitted {
     pub moved: Vec<(u64, u32, u32)>,
     /// Functions whose first instructions could not be relocated after all, by index in the image.
     pub failed: Vec<(usize, Reason)>,
+    /// The addresses of system calls whose code could not be relocated after all.
+    pub unredirected: Vec<u64>,
     /// Offset of the copies of counted functions, or the arena's length if there are none.
     pub copies: u32,
     /// Functions that could not be copied after all, by index in the image.

@@ -5,6 +5,7 @@ use crate::blocks::copies::Copies;
 use crate::blocks::tables;
 use crate::decide::hook::{Hook, Retarget, relocates};
 use crate::decide::options::Role;
+use crate::decide::system_calls::Redirected;
 use crate::decide::tails::Tail;
 use crate::decide::thunk_spec::ThunkSpec;
 use crate::decide::unwinder::ThroughAgent;
@@ -15,7 +16,7 @@ use crate::emit::code::{RESTORE, STUB};
 use crate::emit::homes::Homes;
 use crate::emit::sleds::Chain;
 use crate::emit::tails::Tails;
-use crate::emit::{code, sleds, tails, thunk};
+use crate::emit::{code, sleds, system_calls, tails, thunk};
 use crate::parallel;
 use crate::x86::jump::JUMP;
 use crate::x86::template::kind::{Kind, Owner, Second};
@@ -61,6 +62,8 @@ pub(crate) struct Input<'a, 'd> {
     pub(crate) tails: &'a [Tail],
     /// Functions whose bodies begin with a jump through the agent.
     pub(crate) through_agent: &'a [ThroughAgent],
+    /// The system calls that lead to the agent.
+    pub(crate) system_calls: &'a [Redirected],
     /// The copies of counted functions.
     pub(crate) copies: &'a Copies,
 }
@@ -94,6 +97,8 @@ pub(crate) struct Layout<'a, 'd> {
     /// For each relocated branch that has to lead elsewhere, by its address: the offset of a jump to its
     /// new target.
     pub(super) moved_calls: HashMap<u64, usize>,
+    /// The code of the system calls that lead to the agent.
+    pub(super) system_calls: usize,
     /// The unwind table of the bodies that move the stack pointer.
     pub(super) bodies: usize,
     /// The copies of counted functions.
@@ -120,7 +125,8 @@ impl<'a, 'd> Layout<'a, 'd> {
         let tails_at = (stubs + hooks.len() * STUBS).next_multiple_of(64);
         let call_jumps = tails_at + tails.len() * tails::pitch();
         let moved_calls = moved_calls(hooks, call_jumps);
-        let tail_stubs = call_jumps + moved_calls.len() * JUMP as usize;
+        let system_calls_at = (call_jumps + moved_calls.len() * JUMP as usize).next_multiple_of(LINE);
+        let tail_stubs = system_calls_at + input.system_calls.iter().map(system_calls::room).sum::<usize>();
         let bodies = (tail_stubs + tails.len() * tails::STUBS).next_multiple_of(8);
         let bodies_len: usize = hooks.iter().map(|h| Bodies::most(h.relocated as usize)).sum();
         let caves = hooks.iter().map(|h| 1 + h.retargets.len()).sum();
@@ -140,6 +146,7 @@ impl<'a, 'd> Layout<'a, 'd> {
             stubs,
             tails: Tails::new(tails_at, tail_stubs, tails, !copies.units.is_empty()),
             moved_calls,
+            system_calls: system_calls_at,
             bodies,
             copies: copies_at as usize,
         }

@@ -152,7 +152,7 @@ impl Layout<'_, '_> {
     }
 
     /// Makes a patch of a near jump.
-    fn jump_patch(&self, from: u64, to: u64) -> Option<Patch> {
+    pub(super) fn jump_patch(&self, from: u64, to: u64) -> Option<Patch> {
         self.arena_patch(from, &near_jump(from, to), 1)
     }
 

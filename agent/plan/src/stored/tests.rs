@@ -30,6 +30,8 @@ fn assert_same(fresh: &Plan, loaded: &Plan) {
     assert_eq!(fresh.falls, loaded.falls);
     assert_eq!(fresh.hook_points, loaded.hook_points);
     assert_eq!(fresh.patches(), loaded.patches());
+    assert_eq!((fresh.standalone, &fresh.redirected), (loaded.standalone, &loaded.redirected));
+    assert_eq!(fresh.unredirected, loaded.unredirected);
     assert_eq!(fresh.emitted.moved, loaded.emitted.moved);
     assert_eq!((fresh.phdr(), fresh.counter_bytes()), (loaded.phdr(), loaded.counter_bytes()));
     assert_eq!(fresh.counted(), loaded.counted());

@@ -67,7 +67,7 @@ pub(crate) fn references(image: &Image, rest: &[Range<u64>]) -> References {
 }
 
 /// Returns the parts of executable sections that belong to no function.
-fn between_functions(image: &Image) -> Vec<Range<u64>> {
+pub(crate) fn between_functions(image: &Image) -> Vec<Range<u64>> {
     let mut gaps = Vec::new();
     let mut functions = image.functions.iter().peekable();
     for range in &image.code_ranges {
