@@ -12,14 +12,51 @@
 #![allow(unsafe_code, reason = "an instruction sets the base of gs")]
 
 use crate::hot::thread_blocks;
+#[cfg(not(feature = "standalone"))]
 use crate::os::task;
+#[cfg(feature = "standalone")]
+use crate::os::{memory, words};
 use crate::program::agent::Agent;
 use crate::program::domain::Domain;
 use crate::program::libraries;
+#[cfg(not(feature = "standalone"))]
 use core::arch::asm;
+#[cfg(feature = "standalone")]
+use gprofinject_abi::region::{PAGE, RegionOrders, counters_offset, round_up};
 use gprofinject_abi::shared::BlockRef;
 
+/// Returns the number of bytes that begin with a thread's record in a standalone program, where gs leads to the record: the
+/// counters follow at the same distance as in a thread block. Returns 0 if nothing is counted.
+#[cfg(feature = "standalone")]
+pub(crate) fn room(orders: &RegionOrders) -> u64 {
+    match orders.counter_bytes {
+        0 => 0,
+        bytes => counters_offset(orders.slot_bytes) + round_up(bytes, PAGE),
+    }
+}
+
+/// Makes the basic block counters of the calling thread those of this thread block: maps them once more, behind the
+/// thread's record.
+#[cfg(feature = "standalone")]
+pub(crate) fn count_in(agent: &Agent, block: u64) {
+    let (from, len) = (counters_offset(agent.orders.slot_bytes), round_up(agent.orders.counter_bytes, PAGE));
+    if len == 0 || block == agent.no_block {
+        return;
+    }
+    let at = words::thread_pointer() + from;
+    // SAFETY: the room behind the record is the calling thread's.
+    let mapped = unsafe { memory::map_again_over(block + from, len, at) };
+    if mapped.is_err() {
+        // These counters reach no file, nor do those of a thread that had the record before.
+        let flags = memory::MAP_PRIVATE | memory::MAP_ANONYMOUS | memory::MAP_FIXED | memory::MAP_NORESERVE;
+        let access = memory::PROT_READ | memory::PROT_WRITE;
+        // SAFETY: as above.
+        let _ = unsafe { memory::mmap(at, len, access, flags, -1, 0) };
+    }
+}
+
 /// Makes the basic block counters of the calling thread those of this thread block.
+#[cfg(not(feature = "standalone"))]
 pub(crate) fn count_in(agent: &Agent, block: u64) {
     if agent.orders.counter_bytes == 0 && agent.orders.library_counter_bytes == 0 {
         return;

@@ -92,6 +92,7 @@ pub(crate) fn begin_guest(parent: &Agent, child: &Agent) -> bool {
         return false;
     }
     block.tid().store(task::gettid(), Ordering::Release);
+    count_again(child, block);
     true
 }
 
@@ -108,5 +109,14 @@ pub(crate) fn begin_child(parent: &Agent, child: &Agent) -> bool {
     }
     timer::restart(child, block);
     block.tid().store(task::gettid(), Ordering::Release);
+    count_again(child, block);
     true
+}
+
+/// In a forked child: makes the thread count basic blocks in its thread block, which leads to another file now.
+#[cfg_attr(not(feature = "standalone"), allow(unused_variables))]
+fn count_again(child: &Agent, block: BlockRef) {
+    // Where gs leads to the thread block itself, there is nothing to do.
+    #[cfg(feature = "standalone")]
+    counters::count_in(child, block.address());
 }

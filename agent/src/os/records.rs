@@ -35,6 +35,8 @@ const CLAIMED: u32 = u32::MAX;
 
 /// The number of records for which there is room. Pages that are not used take no memory.
 const MOST: u64 = 1 << 18;
+/// The number of bytes of address space for records at most.
+const SPACE: u64 = 1 << 36;
 /// The number of records that are checked for a dead thread each time a thread is made.
 const REUSE_LOOKS: u64 = 8;
 
@@ -67,23 +69,43 @@ pub(crate) static MAIN: Main = Main(UnsafeCell::new(Record {
 
 /// The first record, or 0 as long as there are none. Stored once, before the program runs.
 static FIRST: AtomicU64 = AtomicU64::new(0);
+/// The number of records for which there is room, and the bytes from one to the next. Stored once, before the program runs.
+static ROOM: AtomicU64 = AtomicU64::new(0);
+static STRIDE: AtomicU64 = AtomicU64::new(0);
 /// The number of records that have been used.
 static MADE: AtomicU64 = AtomicU64::new(0);
 /// The words with which a thread begins: `block`, `cells` and `library_last`. Stored once, before the program runs.
 static WORDS: [AtomicU64; 3] = [const { AtomicU64::new(0) }; 3];
 
-/// Reserves the records of later threads, which will begin with these words.
+/// Reserves the records of later threads. If `behind` is not 0, each record is the start of that many bytes, which
+/// belong to the thread as well, and the main thread's record is moved to such a place.
 ///
 /// # Errors
 /// Returns the error number of mmap.
-pub(crate) fn prepare(block: u64, cells: u64, library_last: u64) -> Result<(), i32> {
-    let len = MOST * size_of::<Record>() as u64;
-    let first = memory::map_zeros(len, memory::PROT_READ | memory::PROT_WRITE)?;
+pub(crate) fn reserve(behind: u64) -> Result<(), i32> {
+    let stride = if behind == 0 { size_of::<Record>() as u64 } else { behind };
+    let room = MOST.min(SPACE / stride);
+    let first = memory::map_zeros(room * stride, memory::PROT_READ | memory::PROT_WRITE)?;
+    ROOM.store(room, Ordering::Relaxed);
+    STRIDE.store(stride, Ordering::Relaxed);
+    FIRST.store(first, Ordering::Relaxed);
+    if behind != 0 {
+        let main = claim(room);
+        // SAFETY: the main thread is the only one, and it has claimed the record.
+        unsafe {
+            (*main).words = (*MAIN.0.get()).words;
+            (*main).own = main as u64;
+        }
+        task::set_gs(main as u64)?;
+    }
+    Ok(())
+}
+
+/// Sets the words with which later threads begin.
+pub(crate) fn set_first_words(block: u64, cells: u64, library_last: u64) {
     for (place, value) in WORDS.iter().zip([block, cells, library_last]) {
         place.store(value, Ordering::Relaxed);
     }
-    FIRST.store(first, Ordering::Relaxed);
-    Ok(())
 }
 
 /// Returns the extent of the calling thread's own stack, or zeros if it is not known.
@@ -98,7 +120,7 @@ pub(crate) fn stack() -> (u64, u64) {
 /// not known). If there are no records left, the threads share one, which has words of its own: their calls are counted,
 /// and some callers of callbacks may be wrong.
 pub(crate) fn of_new_thread(stack: [u64; 2]) -> u64 {
-    let record = claim();
+    let record = claim(ROOM.load(Ordering::Relaxed));
     let words = ThreadWords {
         block: WORDS[0].load(Ordering::Relaxed),
         cells: WORDS[1].load(Ordering::Relaxed),
@@ -115,13 +137,16 @@ pub(crate) fn of_new_thread(stack: [u64; 2]) -> u64 {
     record as u64
 }
 
-fn claim() -> *mut Record {
-    let first = FIRST.load(Ordering::Relaxed) as *mut Record;
-    // SAFETY: only numbers below `MOST` are used, for which records are mapped.
-    let tid = |number: u64| unsafe { &(*first.add(number as usize)).tid };
+/// Returns a record that no other thread has, or the last one, which any number of threads may share.
+fn claim(room: u64) -> *mut Record {
+    let (first, stride) = (FIRST.load(Ordering::Relaxed), STRIDE.load(Ordering::Relaxed));
+    let record = |number: u64| (first + number * stride) as *mut Record;
+    // SAFETY: only numbers below `room` are used, for which records are mapped.
+    let tid = |number: u64| unsafe { &(*record(number)).tid };
     /// The number at which the next search begins. It orders nothing: each record states by itself whether it is free.
     static NEXT: AtomicU64 = AtomicU64::new(0);
-    let made = MADE.load(Ordering::Acquire).min(MOST - 1);
+    let last = room.saturating_sub(1);
+    let made = MADE.load(Ordering::Acquire).min(last);
     let pid = task::getpid();
     for _ in 0..made.min(REUSE_LOOKS) {
         let number = NEXT.fetch_add(1, Ordering::Relaxed) % made;
@@ -130,15 +155,15 @@ fn claim() -> *mut Record {
             continue;
         }
         if tid(number).compare_exchange(old, CLAIMED, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-            return first.wrapping_add(number as usize);
+            return record(number);
         }
     }
     loop {
-        let number = MADE.fetch_add(1, Ordering::AcqRel).min(MOST - 1);
+        let number = MADE.fetch_add(1, Ordering::AcqRel).min(last);
         // Another thread may have found the record between the two steps.
         let claimed = tid(number).compare_exchange(0, CLAIMED, Ordering::AcqRel, Ordering::Relaxed);
-        if claimed.is_ok() || number == MOST - 1 {
-            return first.wrapping_add(number as usize);
+        if claimed.is_ok() || number == last {
+            return record(number);
         }
     }
 }

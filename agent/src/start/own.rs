@@ -5,6 +5,7 @@ use crate::program::agent::Agent;
 use crate::unwind::backtraces;
 use crate::unwind::landings;
 use gprofinject_abi::plan::ArenaHeader;
+use gprofinject_abi::region::RegionOrders;
 
 /// Returns the addresses of the slow paths.
 pub(crate) fn gates(shadows: u64) -> ArenaHeader {
@@ -34,12 +35,20 @@ pub(crate) fn gates(shadows: u64) -> ArenaHeader {
     header
 }
 
-/// Prepares the records of later threads. The calling thread's words have their first values.
+/// Reserves the records of threads of a standalone program.
 ///
 /// # Errors
 /// Returns the error number of mmap.
 #[cfg_attr(not(feature = "standalone"), allow(clippy::unnecessary_wraps, unused_variables))]
-pub(crate) fn prepare(agent: &Agent) -> Result<(), i32> {
+pub(crate) fn reserve(orders: &RegionOrders) -> Result<(), i32> {
+    #[cfg(feature = "standalone")]
+    crate::os::records::reserve(crate::hot::counters::room(orders))?;
+    Ok(())
+}
+
+/// Makes later threads begin with the same words as the calling one.
+#[cfg_attr(not(feature = "standalone"), allow(unused_variables))]
+pub(crate) fn prepare(agent: &Agent) {
     #[cfg(feature = "standalone")]
     {
         use crate::os::{records, words};
@@ -48,8 +57,7 @@ pub(crate) fn prepare(agent: &Agent) -> Result<(), i32> {
         let words = words::get();
         let [block, cells, library_last] =
             [words.block(), words.cells(), words.library_last()].map(|word| word.load(Ordering::Relaxed));
-        records::prepare(block, cells, library_last)?;
+        records::set_first_words(block, cells, library_last);
         crate::process::calls::prepare(agent.fsgsbase);
     }
-    Ok(())
 }

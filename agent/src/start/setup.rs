@@ -145,6 +145,7 @@ fn hook(start: &Start, files: &Files<'_>, region: RegionRef, orders: RegionOrder
     region.bias().store(bias, Ordering::Relaxed);
     let memory = |e| Refusal::errno(Trouble::Memory, e);
     let access = memory::PROT_READ | memory::PROT_WRITE;
+    own::reserve(&orders).map_err(memory)?;
     let mut agent = Agent {
         is_set_up: true,
         program: Module {
@@ -203,7 +204,7 @@ fn hook(start: &Start, files: &Files<'_>, region: RegionRef, orders: RegionOrder
     if let Some(image) = words::image() {
         set_words(image, &agent);
     }
-    own::prepare(&agent).map_err(memory)?;
+    own::prepare(&agent);
     counters::count_in(&agent, agent.no_block);
     if agent.program.functions.is_empty()
         && agent.timer_rate != 0
