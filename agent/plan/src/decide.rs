@@ -20,6 +20,7 @@
 //! thunk_spec, tails     what each thunk has to do; jumps from one hooked function to another
 //! unwinder, own_text    functions of an unwinder; programs that read their own code
 //! agents, flags         what the agent calls itself; functions that take or return a condition in the flags
+//! standalone            the functions by which a standalone program unwinds and leaves frames
 //! system_calls          the system calls of a standalone program that lead to the agent
 //! start                 the first instructions of a function, and what leads to them
 //! hook, sled, verdict, options   the types
@@ -42,6 +43,7 @@ pub(crate) mod options;
 pub(crate) mod own_text;
 pub(crate) mod sled;
 pub(crate) mod slide;
+pub(crate) mod standalone;
 pub(crate) mod start;
 pub(crate) mod system_calls;
 pub(crate) mod tactics;

@@ -6,6 +6,7 @@ use crate::blocks::uncounted::Uncounted;
 use crate::decide::decisions::{Decisions, LeftOut, decide};
 use crate::decide::hook::Hook;
 use crate::decide::options::{Engine, Hooks, Options, Role};
+use crate::decide::standalone::Standalone;
 use crate::decide::system_calls::SystemCalls;
 use crate::decide::verdict::{Earlier, Failed, Reason, Tactic, Verdict};
 use crate::decide::{agents, flags, foreign, own_text, tails, thunk_spec, unwinder};
@@ -27,33 +28,49 @@ impl Plan {
     /// Plans the hooks for a program. The plan depends on nothing but the arguments: it is the same on every
     /// machine.
     pub fn new(image: &Image, options: &Options) -> Plan {
-        let selection = options.selection();
-        let left_out = |i: usize| selection.left_out(&image.functions[i]);
+        Plan::with(image, options, None)
+    }
+
+    /// Plans the hooks. Exits are not hooked if `entries_because` says why.
+    fn with(image: &Image, options: &Options, entries_because: Option<String>) -> Plan {
+        let owner = match options.role {
+            Role::Library => Owner::Library,
+            Role::Program if options.standalone => Owner::Standalone,
+            Role::Program => Owner::Program,
+        };
         let reader = own_text::reader(image, options.role);
         let none = match &reader {
             _ if image.facts.go => Some(Reason::Go),
             Some(_) if !options.insist => Some(Reason::OwnText),
             _ => None,
         };
-        let downgrade = downgrade(image, options.hooks, none, reader.as_deref());
+        let downgrade = entries_because.or_else(|| downgrade(image, options.hooks, none, reader.as_deref()));
         let entry_only = options.hooks == Hooks::Entry || downgrade.is_some();
         // Where a runtime forbids exit hooks, no function gets one (see `refuse` in `decide::decisions`), so
         // what functions do with their return addresses matters only if basic blocks are counted.
         let exits = !entry_only || image.facts.runtime.is_none() || options.counted.is_some();
         let flow = Flow::of(image, exits);
-        let role = options.role;
-        let owner = match role {
-            Role::Library => Owner::Library,
-            Role::Program if options.standalone => Owner::Standalone,
-            Role::Program => Owner::Program,
-        };
-        let system_calls =
-            if owner == Owner::Standalone { SystemCalls::of(image, &flow) } else { SystemCalls::default() };
+        let is_standalone = owner == Owner::Standalone;
+        let system_calls = if is_standalone { SystemCalls::of(image, &flow) } else { SystemCalls::default() };
+        let standalone = if is_standalone { Standalone::of(image) } else { Standalone::default() };
+        let selection = options.selection();
+        let chosen = |i: usize| selection.left_out(&image.functions[i]);
+        // If the user wants no function at all, the unwinder meets no hook.
+        let needs = is_standalone && !entry_only && (0..image.functions.len()).any(|i| chosen(i).is_none());
+        let left_out = |i: usize| chosen(i).filter(|_| !needs || !standalone.is_needed(image, i));
         let counted = options.counted.map(|counted| move |i: usize| counted(&image.functions[i]));
         let counted = counted.as_ref().map(|counted| counted as &dyn Fn(usize) -> bool);
         let engine = options.engine;
-        let task =
-            Task { image, flow: &flow, engine, owner, entry_only, counted, system_calls: &system_calls };
+        let task = Task {
+            image,
+            flow: &flow,
+            engine,
+            owner,
+            entry_only,
+            counted,
+            system_calls: &system_calls,
+            standalone: &standalone,
+        };
         let Decided { verdicts, hooks, mut emitted, homes, copies } = if let Some(reason) = none {
             let verdicts = vec![Err(reason); image.functions.len()];
             let decisions = Decisions { verdicts, hooks: Vec::new() };
@@ -61,6 +78,12 @@ impl Plan {
         } else {
             Decided::that_can_be_emitted(task, &left_out)
         };
+        if needs && none.is_none() {
+            let forbidden = standalone.forbids_exits(image, &hooks);
+            if forbidden.is_some() {
+                return Plan::with(image, options, forbidden);
+            }
+        }
         emitted.unredirected.extend_from_slice(&system_calls.unredirected);
         emitted.unredirected.sort_unstable();
         let is_redirected = |at: &u64| emitted.unredirected.binary_search(at).is_err();
@@ -92,8 +115,8 @@ impl Plan {
             hook_points: hook_points(&hooks),
             hooks_removed: image.facts.hooks_removed,
             engine: options.engine,
-            role,
-            standalone: owner == Owner::Standalone,
+            role: options.role,
+            standalone: is_standalone,
             verdicts: verdicts
                 .into_iter()
                 .map(|v| v.map_or_else(Verdict::Refused, Verdict::Hooked))
@@ -142,6 +165,7 @@ struct Task<'a, 'd> {
     /// Returns whether the basic blocks of a function are counted.
     counted: Option<&'a dyn Fn(usize) -> bool>,
     system_calls: &'a SystemCalls,
+    standalone: &'a Standalone,
 }
 
 /// One attempt: a set of decisions, and the output of emission for it.
@@ -183,7 +207,7 @@ impl Decided {
     fn that_can_be_emitted(task: Task, left_out: &LeftOut) -> Decided {
         /// The largest number of attempts. Compiled programs need at most two.
         const ROUNDS: u32 = 20;
-        let Task { image, flow, engine, owner, entry_only, counted, system_calls } = task;
+        let Task { image, flow, engine, owner, entry_only, counted, system_calls, .. } = task;
         let mut failed = if entry_only { Failed::new() } else { unwinder::steps(image, flow) };
         failed.extend(flags::passed(image, flow, entry_only));
         failed.extend(system_calls.compared());
@@ -226,13 +250,14 @@ impl Decided {
 /// Emits the machine code for one set of decisions. Returns it with the home slots, in which arcs are
 /// counted.
 fn emit_all(task: Task, hooks: &[Hook], copies: &Copies) -> (Emitted, Homes) {
-    let Task { image, flow, owner, entry_only, system_calls, .. } = task;
+    let Task { image, flow, owner, entry_only, system_calls, standalone, .. } = task;
     let specs = thunk_spec::of_all(image, flow, hooks, entry_only);
     let tails = tails::find(image, flow, hooks, &specs);
     let homes = Homes::new(image, flow, hooks, &tails, copies);
     // The program finds the agent's definitions before those of a library.
-    let through_agent =
+    let mut through_agent =
         if owner != Owner::Library { unwinder::through_agent(image, hooks) } else { Vec::new() };
+    through_agent.extend(standalone.through_agent(hooks));
     let emitted = emit(Input {
         role: role_of(owner),
         owner,

@@ -140,3 +140,6 @@ fn is_possible(image: &Image, call: &SystemCall, (lo, hi): (u64, u64)) -> bool {
     };
     is_free && is_movable((lo, call.at)) && is_movable((call.end(), hi))
 }
+
+#[cfg(test)]
+mod tests;

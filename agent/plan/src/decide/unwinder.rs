@@ -18,8 +18,8 @@ use std::mem::offset_of;
 pub(crate) struct ThroughAgent {
     /// The function's number.
     pub(crate) number: usize,
-    /// Number of the function that gives the agent more information about the first argument.
-    pub(crate) helper: usize,
+    /// Number of the function that gives the agent more information about the first argument, if the agent needs one.
+    pub(crate) helper: Option<usize>,
     /// Offset in [`ArenaHeader`] of the address to jump to.
     pub(crate) gate: usize,
 }
@@ -45,7 +45,8 @@ pub(crate) fn through_agent(image: &Image, hooks: &[Hook]) -> Vec<ThroughAgent> 
     if !image.facts.own_unwinder {
         return Vec::new();
     }
-    let both = |(name, helper, gate)| Some(ThroughAgent { number: find(name)?, helper: find(helper)?, gate });
+    let both =
+        |(name, helper, gate)| Some(ThroughAgent { number: find(name)?, helper: Some(find(helper)?), gate });
     THROUGH_AGENT.into_iter().filter_map(both).collect()
 }
 

@@ -15,7 +15,7 @@ pub(crate) const STUB: usize = 19;
 /// Bytes of [`Writer::restore`].
 pub(crate) const RESTORE: usize = 10;
 /// Bytes of [`Writer::jump_through`].
-const JUMP_THROUGH: usize = 6;
+pub(crate) const JUMP_THROUGH: usize = 6;
 /// `mov [rsp-24], r11` and `mov [rsp-16], r11`. The slow paths expect r11 there. The first form is for rsp
 /// = CFA, the second for rsp at the return slot.
 const SAVE_R11: [[u8; 5]; 2] = [[0x4c, 0x89, 0x5c, 0x24, 0xe8], [0x4c, 0x89, 0x5c, 0x24, 0xf0]];

@@ -4,13 +4,17 @@ use crate::emit::bodies::Bodies;
 use crate::emit::cfi::Tables;
 use crate::emit::code::{Code, Writer};
 use crate::emit::emitted::Emitted;
-use crate::emit::layout::{GATE_JUMP, Layout, STUBS};
+use crate::emit::layout::{LEA_LEN, Layout, STUBS, gate_jump};
 use crate::emit::part::Part;
 use crate::emit::sleds;
 use gprofinject_abi::plan::{ArenaHeader, Frame};
 use gprofinject_abi::region::{PAGE, round_up};
 use std::mem::offset_of;
 use std::ops::Range;
+
+/// `lea r11, [rip+..]` and `lea r10, [rip+..]`, without their displacements.
+const LEA_R11: [u8; 3] = [0x4c, 0x8d, 0x1d];
+const LEA_R10: [u8; 3] = [0x4c, 0x8d, 0x15];
 
 /// Joins the parts of the arena, and writes the code and tables between and after them.
 pub(crate) struct Emitter<'a, 'd> {
@@ -105,13 +109,17 @@ impl<'a, 'd> Emitter<'a, 'd> {
     pub(crate) fn gate_jumps(&mut self) {
         for f in self.layout.input.through_agent {
             let at = self.out.records[f.number].body as usize;
-            let helper = self.out.records[f.helper].body as usize;
+            let helper = f.helper.map(|helper| self.out.records[helper].body as usize);
             let code = &mut self.code;
-            code.put(at, &[0x4c, 0x8d, 0x1d]);
-            code.branch(at + 3, at + GATE_JUMP);
-            code.put(at + 7, &[0x4c, 0x8d, 0x15]);
-            code.branch(at + 10, helper);
-            code.jump_through(at + 14, f.gate);
+            code.put(at, &LEA_R11);
+            code.branch(at + LEA_R11.len(), at + gate_jump(f));
+            let mut next = at + LEA_LEN;
+            if let Some(helper) = helper {
+                code.put(next, &LEA_R10);
+                code.branch(next + LEA_R10.len(), helper);
+                next += LEA_LEN;
+            }
+            code.jump_through(next, f.gate);
         }
     }
 

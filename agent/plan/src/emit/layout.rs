@@ -12,7 +12,7 @@ use crate::decide::unwinder::ThroughAgent;
 use crate::decide::verdict::Tactic;
 use crate::emit::bodies::Bodies;
 use crate::emit::cfi::Tables;
-use crate::emit::code::{RESTORE, STUB};
+use crate::emit::code::{JUMP_THROUGH, RESTORE, STUB};
 use crate::emit::homes::Homes;
 use crate::emit::sleds::Chain;
 use crate::emit::tails::Tails;
@@ -40,8 +40,14 @@ pub(crate) const STUBS: usize = SECOND_LOOK + 2 * STUB + RESTORE;
 /// Bytes of a second look.
 pub(crate) const SECOND_LOOK: usize = 21;
 
-/// Bytes of `lea r11, [body]; lea r10, [helper]; jmp [header]`.
-pub(crate) const GATE_JUMP: usize = 20;
+/// Bytes of `lea r11, [body]`.
+pub(crate) const LEA_LEN: usize = 7;
+
+/// Returns the number of bytes of `lea r11, [body]; lea r10, [helper]; jmp [header]`, in which the second instruction is
+/// absent if there is no helper.
+pub(crate) fn gate_jump(through_agent: &ThroughAgent) -> usize {
+    LEA_LEN * if through_agent.helper.is_some() { 2 } else { 1 } + JUMP_THROUGH
+}
 
 /// The input of emission. Function numbers are indices of hooks.
 #[derive(Clone, Copy)]
@@ -117,7 +123,7 @@ impl<'a, 'd> Layout<'a, 'd> {
         let unwind_len = Tables::new(0, 0, 0).map_or(0, |t| t.bytes.len());
         let (chains, thunks) = place_sleds(sleds::chains(hooks), unwind + unwind_len);
         let room = |number: usize| {
-            let gate = if goes_through_agent(input.through_agent, number) { GATE_JUMP } else { 0 };
+            let gate = gate_of(input.through_agent, number);
             thunk::room(specs[number], &hooks[number]) + templates[kinds[number].index()].bytes.len() + gate
         };
         let parts = parts(hooks.len(), thunks, room);
@@ -169,9 +175,10 @@ impl<'a, 'd> Layout<'a, 'd> {
         chain.map_or(thunk, |n| self.chains[n].0)
     }
 
-    /// Returns whether the function's body begins with a jump through the agent.
-    pub(super) fn goes_through_agent(&self, number: usize) -> bool {
-        goes_through_agent(self.input.through_agent, number)
+    /// Returns the number of bytes of the jump through the agent with which the function's body begins, or 0 if it does
+    /// not begin with one.
+    pub(super) fn gate_of(&self, number: usize) -> usize {
+        gate_of(self.input.through_agent, number)
     }
 
     /// Returns whether a function (by its index in the image) is copied, itself or as a part of another
@@ -181,9 +188,9 @@ impl<'a, 'd> Layout<'a, 'd> {
     }
 }
 
-/// Returns whether the list contains the function with this number.
-fn goes_through_agent(list: &[ThroughAgent], number: usize) -> bool {
-    list.iter().any(|l| l.number == number)
+/// Returns the number of bytes of a function's jump through the agent, or 0 if the list does not contain the function.
+fn gate_of(list: &[ThroughAgent], number: usize) -> usize {
+    list.iter().find(|l| l.number == number).map_or(0, gate_jump)
 }
 
 /// Makes the templates of all kinds that some function has.

@@ -8,7 +8,7 @@ use crate::emit::bodies::Bodies;
 use crate::emit::code::{RESTORE, STUB, Values, Writer};
 use crate::emit::emitted::Emitted;
 use crate::emit::homes::Home;
-use crate::emit::layout::{GATE_JUMP, Layout, SECOND_LOOK, STUBS};
+use crate::emit::layout::{Layout, SECOND_LOOK, STUBS};
 use crate::emit::thunk;
 use crate::emit::thunk::LOOP_CHECK;
 use crate::x86::jump::JUMP;
@@ -81,7 +81,7 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
         let (hook, spec, kind) = (&layout.input.hooks[n], layout.input.specs[n], layout.kinds[n]);
         let home = layout.input.homes.of(n);
         // The number of bytes that are left free at the start of the body.
-        let gate = if layout.goes_through_agent(n) { GATE_JUMP } else { 0 };
+        let gate = layout.gate_of(n);
         let check = thunk::is_checked(spec);
         let template = &layout.templates[kind.index()];
         let checking = if check { LOOP_CHECK } else { 0 };

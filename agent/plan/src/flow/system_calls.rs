@@ -12,7 +12,7 @@ use crate::flow::facts::Flow;
 use crate::flow::read::unread::between_functions;
 use crate::parallel;
 use gprofinject_image::x86::{falls_through, has_branch, is_call};
-use gprofinject_image::{FunctionKind, Image};
+use gprofinject_image::{Function, FunctionKind, Image};
 use iced_x86::{
     Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess,
     OpKind, Register,
@@ -66,8 +66,7 @@ pub(crate) fn find(image: &Image, flow: &Flow) -> Vec<SystemCall> {
     let strays = if gaps.iter().any(is_wanted) { Strays::of(image, &gaps) } else { Strays::default() };
     let mut units: BTreeMap<usize, Unit> = BTreeMap::new();
     let range_of = |i: usize| {
-        let f = &image.functions[i];
-        f.address..f.address + f.size
+        first_instruction(image, &image.functions[i])..image.functions[i].address + image.functions[i].size
     };
     for i in (0..image.functions.len()).filter(|&i| is_wanted(&range_of(i))) {
         let owner = image.owner(i);
@@ -94,6 +93,17 @@ pub(crate) fn find(image: &Image, flow: &Flow) -> Vec<SystemCall> {
     let mut found: Vec<SystemCall> = found.into_iter().flatten().collect();
     found.sort_unstable_by_key(|call| call.at);
     found
+}
+
+/// Returns the address of a function's first instruction. The frame description of a signal restorer begins one byte
+/// before it, for the sake of unwinders, and without a symbol nothing else tells where the restorer begins.
+fn first_instruction(image: &Image, f: &Function) -> u64 {
+    // mov rax, 15; syscall, by which unwinders recognise it, and the shorter form
+    const RESTORERS: [&[u8]; 2] =
+        [&[0x48, 0xc7, 0xc0, 15, 0, 0, 0, 0x0f, 0x05], &[0xb8, 15, 0, 0, 0, 0x0f, 0x05]];
+    let after = image.code_from(f.address + 1).unwrap_or_default();
+    let is_early = f.frame == Some(false) && RESTORERS.iter().any(|restorer| after.starts_with(restorer));
+    f.address + u64::from(is_early)
 }
 
 /// Returns whether the bytes of a `syscall` are in the range.
@@ -382,3 +392,6 @@ impl Constants {
 fn is_second_byte(register: Register) -> bool {
     matches!(register, Register::AH | Register::BH | Register::CH | Register::DH)
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,6 +6,7 @@ mod assembly;
 mod build;
 mod cold;
 mod compiled;
+mod executed;
 mod hostile;
 mod placed;
 mod profiling;

@@ -6,13 +6,13 @@ use gprofinject_abi::plan::{ArenaHeader, Patch, PlanHeader, Segment};
 use gprofinject_image::{Function, FunctionKind, Image};
 use gprofinject_plan::{Hooks, Options, Plan, Reason, Role, Verdict};
 use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, OpKind, Register};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::mem::offset_of;
 use std::path::{Path, PathBuf};
 use zerocopy::FromBytes;
 
 /// Uses of all system calls that lead to the agent.
-const C: &str = r#"
+pub(crate) const C: &str = r#"
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <setjmp.h>
@@ -41,7 +41,7 @@ int main(int argc, char **argv) {
 }
 "#;
 
-const CXX: &str = r#"
+pub(crate) const CXX: &str = r#"
 #include <stdexcept>
 #include <thread>
 #include <unistd.h>
@@ -55,24 +55,26 @@ int main(int argc, char **) {
 /// The numbers of clone, fork, execve, execveat and clone3.
 const SPECIAL: [u64; 5] = [56, 57, 59, 322, 435];
 
-/// The `syscall` instructions that objdump finds, each with the number that the nearest instruction before it that writes
-/// eax puts there, if that is a constant.
-fn listed(program: &Path) -> BTreeMap<u64, Option<u64>> {
+/// The addresses of all instructions that objdump finds, and the `syscall` instructions among them, each with the number
+/// that the nearest instruction before it that writes eax puts there, if that is a constant.
+fn listed(program: &Path) -> (HashSet<u64>, BTreeMap<u64, Option<u64>>) {
     let text = run("objdump", &["-d", "-w", "--no-show-raw-insn", program.to_str().unwrap()]);
     let mut calls = BTreeMap::new();
+    let mut all = HashSet::new();
     let mut before: Vec<&str> = Vec::new();
     for line in text.lines() {
         let Some((address, instruction)) = line.split_once(":\t") else {
             before.clear();
             continue;
         };
+        let address = u64::from_str_radix(address.trim(), 16).unwrap();
+        all.insert(address);
         if instruction.trim() == "syscall" {
-            let address = u64::from_str_radix(address.trim(), 16).unwrap();
             calls.insert(address, number(&before, "%eax"));
         }
         before.push(instruction.trim());
     }
-    calls
+    (all, calls)
 }
 
 /// Returns the names of a general register's whole and of its lower half, from either.
@@ -124,14 +126,14 @@ fn number(before: &[&str], register: &str) -> Option<u64> {
 }
 
 /// A plan for a program, and the program's bytes after the agent has carried it out.
-struct Carried<'i, 'd> {
-    image: &'i Image<'d>,
-    plan: Plan,
-    arena: Vec<u8>,
+pub(crate) struct Carried<'i, 'd> {
+    pub(crate) image: &'i Image<'d>,
+    pub(crate) plan: Plan,
+    pub(crate) arena: Vec<u8>,
 }
 
 impl<'i, 'd> Carried<'i, 'd> {
-    fn new(image: &'i Image<'d>, hooks: Hooks, counted: bool) -> Carried<'i, 'd> {
+    pub(crate) fn new(image: &'i Image<'d>, hooks: Hooks, counted: bool) -> Carried<'i, 'd> {
         let all: &dyn Fn(&Function) -> bool = &|_| true;
         let options = Options {
             hooks,
@@ -207,8 +209,8 @@ impl<'i, 'd> Carried<'i, 'd> {
         self.plan.moved(address).is_some()
     }
 
-    /// Follows the jump that replaces a system call, and returns the instructions in the arena up to the jump back.
-    fn follow(&self, call: u64) -> Vec<iced_x86::Instruction> {
+    /// Follows the jump that replaces a system call, and returns its address and the instructions in the arena up to the jump back.
+    fn follow(&self, call: u64) -> (u64, Vec<iced_x86::Instruction>) {
         let patch = (0..32).find_map(|n| {
             let patch = self.plan.patches().iter().find(|p| p.address == call - n)?;
             (patch.displacement == 2).then_some(patch)
@@ -231,12 +233,13 @@ impl<'i, 'd> Carried<'i, 'd> {
                 break;
             }
         }
-        instructions
+        (patch.address, instructions)
     }
 
     /// Checks the code of a redirected system call.
-    fn check_call(&self, call: u64, number: Option<u64>) {
-        let code = self.follow(call);
+    fn check_call(&self, call: u64, number: Option<u64>, instructions: &HashSet<u64>) {
+        let (from, code) = self.follow(call);
+        assert!(instructions.contains(&from), "{from:#x} is inside an instruction");
         let word = self.plan.arena + offset_of!(ArenaHeader, system_call) as u64;
         let gate =
             code.iter().position(|i| i.code() == Code::Jmp_rm64 && i.is_ip_rel_memory_operand()).unwrap();
@@ -314,7 +317,7 @@ fn compared(program: &Path) -> Vec<u64> {
 fn check(program: &Path, compared: &[u64]) -> (usize, usize) {
     let bytes = std::fs::read(program).unwrap();
     let image = Image::read(&bytes).unwrap();
-    let listed = listed(program);
+    let (instructions, listed) = listed(program);
     let mut result = (0, 0);
     for (hooks, counted) in [(Hooks::Both, false), (Hooks::Entry, false), (Hooks::Both, true)] {
         let carried = Carried::new(&image, hooks, counted);
@@ -365,7 +368,7 @@ fn check(program: &Path, compared: &[u64]) -> (usize, usize) {
         }
         for &call in &redirected {
             let number = listed.get(&call).unwrap_or_else(|| panic!("{call:#x} is no system call"));
-            carried.check_call(call, *number);
+            carried.check_call(call, *number, &instructions);
         }
         assert_eq!(plan.unredirected, [], "{}", program.display());
         result = (redirected.len(), plan.records.len());
