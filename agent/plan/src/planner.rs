@@ -40,7 +40,6 @@ impl Plan {
         };
         let reader = own_text::reader(image, options.role);
         let none = match &reader {
-            _ if image.facts.go => Some(Reason::Go),
             Some(_) if !options.insist => Some(Reason::OwnText),
             _ => None,
         };
@@ -140,9 +139,6 @@ fn role_of(owner: Owner) -> Role {
 /// makes all of them.
 fn downgrade(image: &Image, asked: Hooks, none: Option<Reason>, reader: Option<&str>) -> Option<String> {
     match image.facts.runtime {
-        _ if none == Some(Reason::Go) => {
-            Some("it is a Go program, which moves its stacks: it is only sampled".to_owned())
-        }
         _ if none.is_some() => {
             reader.map(|why| format!("{why}: it is only sampled; --hooks both hooks it all the same"))
         }
