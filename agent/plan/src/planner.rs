@@ -9,7 +9,7 @@ use crate::decide::options::{Engine, Hooks, Options, Role};
 use crate::decide::standalone::Standalone;
 use crate::decide::system_calls::SystemCalls;
 use crate::decide::verdict::{Earlier, Failed, Reason, Tactic, Verdict};
-use crate::decide::{agents, flags, foreign, own_text, tails, thunk_spec, unwinder};
+use crate::decide::{agents, flags, foreign, go, own_text, tails, thunk_spec, unwinder};
 use crate::emit::arena::emit;
 use crate::emit::emitted::Emitted;
 use crate::emit::homes::Homes;
@@ -116,6 +116,7 @@ impl Plan {
             engine: options.engine,
             role: options.role,
             standalone: is_standalone,
+            small_stacks: image.facts.go,
             verdicts: verdicts
                 .into_iter()
                 .map(|v| v.map_or_else(Verdict::Refused, Verdict::Hooked))
@@ -206,6 +207,7 @@ impl Decided {
         let Task { image, flow, engine, owner, entry_only, counted, system_calls, .. } = task;
         let mut failed = if entry_only { Failed::new() } else { unwinder::steps(image, flow) };
         failed.extend(flags::passed(image, flow, entry_only));
+        failed.extend(go::entered_otherwise(image));
         failed.extend(system_calls.compared());
         if owner == Owner::Library {
             failed.extend(agents::needs(image, flow));
