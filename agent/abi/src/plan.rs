@@ -110,6 +110,9 @@ pub struct PlanHeader {
     /// Nonzero if the program is *standalone*: no dynamic linker loads the agent, so the thunks reach the [`ThreadWords`]
     /// by gs, and the system calls that make threads lead to [`ArenaHeader::system_call`].
     pub standalone: u64,
+    /// Nonzero if functions may be entered with less stack than the slow paths need, as those of a Go program are. The
+    /// agent then gives each thread a stack for slow paths.
+    pub small_stacks: u64,
 }
 
 /// The basic block counters that a thread needs once it has come through the hook of a library's function: those of the
@@ -436,7 +439,7 @@ pub const CALL_LEN: u32 = 5;
 
 // The planner's thunks, its unwind tables, and the agent's assembly address these fields.
 const _: () = {
-    assert!(size_of::<PlanHeader>() == 360);
+    assert!(size_of::<PlanHeader>() == 368);
     assert!(size_of::<Patch>() == 48);
     assert!(size_of::<FunctionRecord>() == 48);
     assert!(offset_of!(FunctionRecord, exit) == 8);

@@ -1,5 +1,6 @@
-//! The list of functions, merged from symbols and frame descriptions.
+//! The list of functions, merged from symbols (or Go's own table) and frame descriptions.
 
 pub(crate) mod cold;
 pub(crate) mod merge;
+mod pclntab;
 pub(crate) mod symbols;

@@ -7,6 +7,9 @@ use crate::frames::{landing_pads, unwind};
 use crate::functions::{merge, symbols};
 use crate::image::{Code, Image, ImageKind, Segment};
 
+/// The name of Go's runtime in messages.
+const GO: &str = "Go";
+
 /// The number of bytes above which a second thread is worth its cost.
 const LARGE: usize = 1 << 20;
 
@@ -51,6 +54,13 @@ impl<'d> Image<'d> {
         let mut marks = labels.marks;
         let pointers = pointers::Pointers::read(elf, &ranges, functions.inner_labels, &mut marks);
         let notes = notes::Notes::read(elf);
+        let mut code_pointers = pointers.to_code;
+        if notes.go {
+            // Go's tables of methods and closures have distances from the start of the text, too.
+            code_pointers.extend(functions.list.iter().map(|function| function.address));
+            code_pointers.sort_unstable();
+            code_pointers.dedup();
+        }
         let address_sanitizer = elf.needed().any(|name| name.starts_with(b"libasan.so"));
         let mut profiling = imports::read(elf);
         profiling.starts |= labels.profiler;
@@ -68,14 +78,14 @@ impl<'d> Image<'d> {
             removed: Vec::new(),
             code_ranges: ranges.iter().map(|range| range.start..range.end).collect(),
             functions: functions.list,
-            code_pointers: pointers.to_code,
+            code_pointers,
             exported: symbols::exported(elf, &ranges),
             landing_pads,
             facts: Facts {
                 interpreter: elf.interpreter.clone(),
                 has_symtab: labels.complete,
                 own_unwinder: labels.unwinder,
-                runtime: labels.runtime,
+                runtime: labels.runtime.or(notes.go.then_some(GO)),
                 go: notes.go,
                 checker: labels.checker,
                 marks,

@@ -20,6 +20,7 @@
 //! thunk_spec, tails     what each thunk has to do; jumps from one hooked function to another
 //! unwinder, own_text    functions of an unwinder; programs that read their own code
 //! agents, flags         what the agent calls itself; functions that take or return a condition in the flags
+//! go                    functions of Go's runtime that are not entered by calls
 //! standalone            the functions by which a standalone program unwinds and leaves frames
 //! system_calls          the system calls of a standalone program that lead to the agent
 //! start                 the first instructions of a function, and what leads to them
@@ -37,6 +38,7 @@ pub(crate) mod fit;
 pub(crate) mod flags;
 pub(crate) mod foreign;
 pub(crate) mod frida;
+pub(crate) mod go;
 pub(crate) mod hook;
 pub(crate) mod in_place;
 pub(crate) mod options;

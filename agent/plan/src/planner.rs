@@ -9,7 +9,7 @@ use crate::decide::options::{Engine, Hooks, Options, Role};
 use crate::decide::standalone::Standalone;
 use crate::decide::system_calls::SystemCalls;
 use crate::decide::verdict::{Earlier, Failed, Reason, Tactic, Verdict};
-use crate::decide::{agents, flags, foreign, own_text, tails, thunk_spec, unwinder};
+use crate::decide::{agents, flags, foreign, go, own_text, tails, thunk_spec, unwinder};
 use crate::emit::arena::emit;
 use crate::emit::emitted::Emitted;
 use crate::emit::homes::Homes;
@@ -40,7 +40,6 @@ impl Plan {
         };
         let reader = own_text::reader(image, options.role);
         let none = match &reader {
-            _ if image.facts.go => Some(Reason::Go),
             Some(_) if !options.insist => Some(Reason::OwnText),
             _ => None,
         };
@@ -118,6 +117,7 @@ impl Plan {
             engine: options.engine,
             role: options.role,
             standalone: is_standalone,
+            small_stacks: image.facts.go,
             verdicts: verdicts
                 .into_iter()
                 .map(|v| v.map_or_else(Verdict::Refused, Verdict::Hooked))
@@ -141,9 +141,6 @@ fn role_of(owner: Owner) -> Role {
 /// makes all of them.
 fn downgrade(image: &Image, asked: Hooks, none: Option<Reason>, reader: Option<&str>) -> Option<String> {
     match image.facts.runtime {
-        _ if none == Some(Reason::Go) => {
-            Some("it is a Go program, which moves its stacks: it is only sampled".to_owned())
-        }
         _ if none.is_some() => {
             reader.map(|why| format!("{why}: it is only sampled; --hooks both hooks it all the same"))
         }
@@ -211,6 +208,7 @@ impl Decided {
         let Task { image, flow, engine, owner, entry_only, counted, system_calls, .. } = task;
         let mut failed = if entry_only { Failed::new() } else { unwinder::steps(image, flow) };
         failed.extend(flags::passed(image, flow, entry_only));
+        failed.extend(go::entered_otherwise(image));
         failed.extend(system_calls.compared());
         match owner {
             Owner::Library => failed.extend(agents::needs(image, flow)),

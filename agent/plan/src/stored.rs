@@ -110,6 +110,7 @@ impl Plan {
             // The role matters only to copies.
             role: Role::Program,
             standalone: header.standalone != 0,
+            small_stacks: header.small_stacks != 0,
             redirected: decisions.redirected.into_owned(),
             unredirected: decisions.unredirected.into_owned(),
             copies: Default::default(),

@@ -12,6 +12,7 @@ use crate::hot::objects;
 use crate::hot::own_stack;
 use crate::hot::sites;
 use crate::hot::slots::{self, Found};
+use crate::hot::small_stacks;
 use crate::hot::threads;
 use crate::os::task;
 use crate::os::words;
@@ -154,6 +155,9 @@ fn counted(number: u32, return_address: u64, cfa: u64) -> Next {
     }
     if agent.counts_nowhere {
         text::restore(agent);
+    }
+    if agent.small_stacks {
+        small_stacks::make();
     }
     match threads::block(agent) {
         Some(block) => {

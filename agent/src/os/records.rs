@@ -26,9 +26,11 @@ pub(crate) struct Record {
     /// Where the thread continues after system calls that share its stack with a child: for each such call in progress,
     /// the stack pointer and the address.
     pub(crate) shared_stack: [[u64; 2]; 2],
+    /// The thread's stack for slow paths: see [`crate::hot::small_stacks`].
+    pub(crate) slow_stack: [u64; 2],
 }
 
-const _: () = assert!(size_of::<Record>() == 128 && offset_of!(Record, own) == 64);
+const _: () = assert!(size_of::<Record>() == 256 && offset_of!(Record, own) == 64);
 
 /// See [`Record::tid`].
 const CLAIMED: u32 = u32::MAX;
@@ -65,6 +67,7 @@ pub(crate) static MAIN: Main = Main(UnsafeCell::new(Record {
     tid: AtomicU32::new(CLAIMED),
     reserved: 0,
     shared_stack: [[0; 2]; 2],
+    slow_stack: [0; 2],
 }));
 
 /// The first record, or 0 as long as there are none. Stored once, before the program runs.
@@ -133,6 +136,7 @@ pub(crate) fn of_new_thread(stack: [u64; 2]) -> u64 {
         (*record).own = record as u64;
         (*record).stack = stack;
         (*record).shared_stack = [[0; 2]; 2];
+        (*record).slow_stack[0] = (*record).slow_stack[1];
     }
     record as u64
 }

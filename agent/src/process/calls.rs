@@ -13,13 +13,16 @@
 //! ```
 //!
 //! A call arrives with the registers of the `syscall` instruction, except rcx, which is the address at which the program
-//! continues. The 128 bytes below the stack pointer belong to the program.
+//! continues. The 128 bytes below the stack pointer belong to the program. Where there may be little room below them (in Go
+//! programs), everything but the calls whose child shares the stack is done on the thread's stack for slow paths
+//! ([`crate::hot::small_stacks`]).
 #![allow(unsafe_code, reason = "machine code makes system calls, and the arguments of clone3 are read")]
 
 use crate::os::memory;
 use crate::os::records::{self, Record};
 use crate::os::task;
 use crate::os::vectors::{restore_vectors, save_vectors};
+use crate::os::words::SLOW_STACK;
 use crate::process::children;
 use crate::process::execute;
 use crate::process::orphan;
@@ -158,10 +161,37 @@ core::arch::global_asm!(
     "pop rsi",
     "pop rdi",
     ".endm",
-    // Continues in the program. The address is on the stack, above the program's 128 bytes.
-    ".macro gpi_continue",
+    // Leaves the program's stack as it is: takes the thread's stack for slow paths, if it has one that is free, and
+    // otherwise leaves the program's 128 bytes alone. Pushes the address where the program continues, which is in rcx.
+    // Changes r11.
+    ".macro gpi_aside",
+    "xor r11d, r11d",
+    "xchg r11, gs:[{slow}]",
+    "test r11, r11",
+    "jz 90f",
+    "mov [r11-8], rsp",
+    "mov [r11-16], r11",
+    "lea rsp, [r11-16]",
+    "jmp 91f",
+    "90:",
+    "mov [rsp-136], rsp",
+    "mov [rsp-144], r11",
+    "lea rsp, [rsp-144]",
+    "91:",
+    "push rcx",
+    ".endm",
+    // Undoes gpi_aside. Output: rcx = where the program continues. Changes r11.
+    ".macro gpi_back",
     "pop rcx",
-    "lea rsp, [rsp+128]",
+    "pop r11",
+    "pop rsp",
+    "test r11, r11",
+    "jz 92f",
+    "mov gs:[{slow}], r11",
+    "92:",
+    ".endm",
+    ".macro gpi_continue",
+    "gpi_back",
     "jmp rcx",
     ".endm",
     //
@@ -196,6 +226,8 @@ core::arch::global_asm!(
     "test rax, rax",
     "jz 2f",
     "mov qword ptr gs:[{slots}], 0",
+    "mov r11, gs:[{slow}+8]",       // the child may have executed a program, on the stack for slow paths
+    "mov gs:[{slow}], r11",
     "2:",
     "jmp rcx",
     "3:",                           // such a child does the same
@@ -206,8 +238,7 @@ core::arch::global_asm!(
     "jmp rcx",
     //
     "10:",                          // fork
-    "lea rsp, [rsp-128]",
-    "push rcx",
+    "gpi_aside",
     "11:",
     "syscall",
     "test rax, rax",
@@ -226,8 +257,7 @@ core::arch::global_asm!(
     "test rsi, rsi",
     "jz 1b",
     "21:",
-    "lea rsp, [rsp-128]",
-    "push rcx",
+    "gpi_aside",
     "gpi_keep",
     "mov rdx, rsi",
     "mov rsi, rdi",
@@ -283,8 +313,7 @@ core::arch::global_asm!(
     "xor eax, eax",
     "jmp rcx",
     "25:",                          // the child shares the stack
-    "pop rcx",
-    "lea rsp, [rsp+128]",
+    "gpi_back",
     "jmp 1b",
     //
     "30:",                          // a child with memory of its own, and perhaps a stack
@@ -299,14 +328,15 @@ core::arch::global_asm!(
     "gpi_keep",
     "call {begin_child}",
     "gpi_kept",
+    "mov rcx, gs:[{slow}+8]",       // its parent has taken it
+    "mov gs:[{slow}], rcx",
     "pop rcx",
     "lea rsp, [rsp+8]",
     "jmp rcx",
     //
     // rdi = path, rsi = arguments, rdx = environment.
     "40:",
-    "lea rsp, [rsp-128]",
-    "push rcx",
+    "gpi_aside",
     "gpi_keep",
     "sub rsp, 4096",
     "test [rsp], rsp",
@@ -325,8 +355,7 @@ core::arch::global_asm!(
     //
     // rdi = folder, rsi = path, rdx = arguments, r10 = environment, r8 = flags.
     "41:",
-    "lea rsp, [rsp-128]",
-    "push rcx",
+    "gpi_aside",
     "gpi_keep",
     "sub rsp, 4096",
     "test [rsp], rsp",
@@ -358,8 +387,7 @@ core::arch::global_asm!(
     "ja 53f",
     "lea r11d, [rdi+1]",
     "52:",
-    "lea rsp, [rsp-128]",
-    "push rcx",
+    "gpi_aside",
     "gpi_keep",
     "mov rdi, r11",
     "mov rsi, rdx",
@@ -378,14 +406,12 @@ core::arch::global_asm!(
     "gpi_kept",
     "jmp 12b",
     "53:",
-    "lea rsp, [rsp-128]",
-    "push rcx",
+    "gpi_aside",
     "syscall",
     "jmp 12b",
     //
     "60:",                          // exit_group
-    "lea rsp, [rsp-128]",
-    "push rcx",
+    "gpi_aside",
     "gpi_keep",
     "call {end}",
     "gpi_kept",
@@ -410,6 +436,7 @@ core::arch::global_asm!(
     clone_vfork = const general::CLONE_VFORK,
     same_record = const SAME_RECORD,
     slots = const SLOTS,
+    slow = const SLOW_STACK,
     tid = const offset_of!(Record, tid),
     may_write_gs = sym MAY_WRITE_GS,
     prepare_birth = sym prepare_birth,

@@ -42,6 +42,8 @@ pub(crate) struct Agent {
     pub(crate) libc: (u64, u64),
     /// Whether shadow stacks are kept for the program's functions.
     pub(crate) both: bool,
+    /// Whether functions may be entered with less stack than slow paths need: see [`crate::hot::small_stacks`].
+    pub(crate) small_stacks: bool,
     /// Whether Frida's library is preloaded, here and in programs that are executed.
     pub(crate) frida: bool,
     /// The thread block of threads that have none yet: zeros.
@@ -105,6 +107,7 @@ static NOT_SET_UP: Agent = Agent {
     main_thread: 0,
     libc: (0, 0),
     both: false,
+    small_stacks: false,
     frida: false,
     no_block: 0,
     lost_block: 0,

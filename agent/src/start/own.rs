@@ -1,6 +1,7 @@
 //! The slow paths for the program's own thunks, and what only a standalone program needs besides.
 
 use crate::hot::gate;
+use crate::hot::small_stacks::gpi_small_miss_entry;
 use crate::program::agent::Agent;
 use crate::unwind::backtraces;
 use crate::unwind::landings;
@@ -8,10 +9,13 @@ use gprofinject_abi::plan::ArenaHeader;
 use gprofinject_abi::region::RegionOrders;
 
 /// Returns the addresses of the slow paths.
-pub(crate) fn gates(shadows: u64) -> ArenaHeader {
+pub(crate) fn gates(shadows: u64, small_stacks: bool) -> ArenaHeader {
     let header = ArenaHeader {
         miss: gate::gpi_miss as *const () as u64,
-        miss_entry: gate::gpi_miss_entry as *const () as u64,
+        miss_entry: match small_stacks {
+            true => gpi_small_miss_entry as *const () as u64,
+            false => gate::gpi_miss_entry as *const () as u64,
+        },
         window: gate::gpi_window as *const () as u64,
         exit: gate::gpi_exit as *const () as u64,
         tail: gate::gpi_tail as *const () as u64,

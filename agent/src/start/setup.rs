@@ -165,6 +165,7 @@ fn hook(start: &Start, files: &Files<'_>, region: RegionRef, orders: RegionOrder
             false => lookup::libc_text(start.auxiliary(AT_BASE)),
         },
         both: plan.hooks == HookMode::Both.code(),
+        small_stacks: plan.small_stacks != 0,
         frida: plan.frida != 0,
         // The block is writable, because a call with a return address of 0 (a coroutine's first frame) finds its arc
         // there.
@@ -184,7 +185,7 @@ fn hook(start: &Start, files: &Files<'_>, region: RegionRef, orders: RegionOrder
     let shadows = cells::prepare().map_err(memory)?;
     // For a standalone program the injector has reserved the arena's place.
     let room = if is_standalone { Room::Reserved } else { Room::Free };
-    arena::fill(&file, plan, bias, &own::gates(shadows), room)?;
+    arena::fill(&file, plan, bias, &own::gates(shadows, agent.small_stacks), room)?;
     thread_blocks::prepare(&agent).map_err(memory)?;
     if agent.timer_rate != 0 && timer::prepare().is_err() {
         agent.timer_rate = 0;

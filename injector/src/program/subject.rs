@@ -257,7 +257,9 @@ fn examine<'d>(bytes: &'d [u8], debug_file: Option<&'d DebugFile>) -> Subject<'d
         }
         Err(error) => (None, Some(error.to_string())),
     };
-    let standalone = program.interpreter.is_none();
+    // A Go program that needs no library sets fs itself, whoever loads it.
+    let is_go = image.as_ref().is_some_and(|image| image.facts.go);
+    let standalone = program.interpreter.is_none() || is_go && !program.needs_libraries;
     let unhookable = match &program.interpreter {
         None => without_interpreter(bytes, &program).map(str::to_owned).or(fault),
         Some(loader) if loader.contains("ld-musl") => {

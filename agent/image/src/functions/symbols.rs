@@ -4,6 +4,7 @@ use crate::file::elf::{Elf, Section, Symbol, records, slice, string};
 use crate::file::error::ImageError;
 use crate::file::marks::{MARK_MAX, TextMarks, is_text_end, is_text_start};
 use crate::file::ranges::CodeRanges;
+use crate::functions::pclntab;
 use crate::names::suffixes::parent_name;
 use crate::sort;
 use object::LittleEndian as LE;
@@ -55,7 +56,7 @@ pub(crate) struct Labels<'d> {
 
 impl<'d> Labels<'d> {
     /// Reads .symtab. If it has no functions, reads the .symtab of the debug file and .dynsym, and without a
-    /// debug file only .dynsym.
+    /// debug file Go's own table of functions and .dynsym.
     pub(crate) fn read(
         elf: &Elf<'d>,
         code: &CodeRanges,
@@ -71,6 +72,11 @@ impl<'d> Labels<'d> {
             // A debug file in .gnu_debugdata has only what .dynsym has not.
             let exported = Labels::of_table(&elf.sections, elf::SHT_DYNSYM, code)?;
             return Ok(labels.and(exported.unwrap_or_default()));
+        }
+        let go = Labels { labels: pclntab::labels(elf, code), ..Labels::default() };
+        if !go.labels.is_empty() {
+            let exported = Labels::of_table(&elf.sections, elf::SHT_DYNSYM, code)?;
+            return Ok(go.and(exported.unwrap_or_default()));
         }
         if let Some(labels) = Labels::of_table(&elf.sections, elf::SHT_DYNSYM, code)? {
             return Ok(labels);
@@ -220,7 +226,7 @@ fn is_mark(name: &[u8]) -> bool {
 }
 
 /// The length above which a name is ignored.
-const NAME_MAX: usize = 1 << 14;
+pub(crate) const NAME_MAX: usize = 1 << 14;
 
 /// In a rank: the name is that of a cold part.
 const COLD: u8 = 1 << 4;

@@ -24,6 +24,9 @@ pub(crate) fn site(
     if !fit.over_call || !matches!(tactic, Tactic::JumpOverCall | Tactic::ShortJump) {
         return None;
     }
+    if image.facts.go {
+        return None; // any register may be an argument
+    }
     let facts = flow.functions[i];
     let is_free = facts.registers.dead_on_entry() & R11 != 0 && !loops_with_r11(flow, i, start);
     if !is_free || facts.undecodable || start.entered(1, fit.relocated, fit.relocated) {

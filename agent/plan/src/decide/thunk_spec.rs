@@ -59,7 +59,7 @@ pub(crate) fn of_all(image: &Image, flow: &Flow, hooks: &[Hook], entry_only: boo
                     || facts.head.movable
                         && u64::from(facts.head.len) == h.relocated
                         && h.retargets.is_empty(),
-                registers: facts.registers,
+                registers: if image.facts.go { Registers::ALL_INPUTS } else { facts.registers },
             }
         })
         .collect()

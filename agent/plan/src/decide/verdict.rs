@@ -73,8 +73,8 @@ pub enum Reason {
     NotRelocatable,
     /// Its patch would overlap another one.
     Overlap,
-    /// It is Go code, which moves its stacks.
-    Go,
+    /// Signal handlers return to it.
+    SignalReturn,
     /// The program may check its own code.
     OwnText,
     /// It belongs to an unwinder, and exits are hooked.
@@ -122,7 +122,7 @@ impl Reason {
             Reason::LoopsThroughTable => "loops-through-table",
             Reason::NotRelocatable => "not-relocatable",
             Reason::Overlap => "overlap",
-            Reason::Go => "go",
+            Reason::SignalReturn => "signal-return",
             Reason::OwnText => "own-text",
             Reason::Unwinder => "unwinder",
             Reason::Flags => "flags",
@@ -173,7 +173,7 @@ impl fmt::Display for Reason {
             Reason::LoopsThroughTable => "a jump table leads back to its start, which only an exit hook could tell from calls, and the program's runtime forbids those",
             Reason::NotRelocatable => "its first instructions cannot run elsewhere",
             Reason::Overlap => "its patch would overlap another one",
-            Reason::Go => "Go code does not keep the C stack's rules",
+            Reason::SignalReturn => "signal handlers return to it, and nobody calls it",
             Reason::OwnText => "the program may check its own code; --hooks both hooks it all the same",
             Reason::Unwinder => "it belongs to an unwinder, which takes one more step for each hooked frame; --hooks entry hooks it",
             Reason::Flags => "it takes a condition in the processor's flags from its caller, or returns one, and hooks change the flags",

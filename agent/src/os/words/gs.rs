@@ -29,6 +29,9 @@ pub(crate) use {thread_word, words_offset};
 
 const _: () = assert!(offset_of!(Record, words) == 0);
 
+/// The offset of the two words of the thread's stack for slow paths ([`crate::hot::small_stacks`]) from the others.
+pub(crate) const SLOW_STACK: usize = offset_of!(Record, slow_stack);
+
 /// Returns the offset of the words from the base of gs.
 pub(crate) fn offset() -> i64 {
     0
@@ -65,4 +68,9 @@ pub(crate) fn stack_end() -> u64 {
 /// Returns nothing: a new thread gets its words from [`records`].
 pub(crate) fn image() -> Option<WordsRef> {
     None
+}
+
+/// Returns the address of the two words of the calling thread's stack for slow paths.
+pub(crate) fn slow_stack() -> *mut u64 {
+    (thread_pointer() + SLOW_STACK as u64) as *mut u64
 }

@@ -6,8 +6,14 @@ use core::arch::{asm, global_asm};
 use gprofinject_abi::plan::ThreadWords;
 use gprofinject_abi::shared::WordsRef;
 
+/// Bytes of the words.
+const WORDS_LEN: usize = 64;
 /// Bytes of the symbol below.
-const LEN: usize = 64;
+const LEN: usize = WORDS_LEN + 16;
+
+/// The offset of the two words of the thread's stack for slow paths ([`crate::hot::small_stacks`]) from the others. A
+/// process that was already running has no such words.
+pub(crate) const SLOW_STACK: usize = WORDS_LEN;
 
 // A thread begins with the contents of the TLS image; the set-up writes the image (see `image`). The symbol is global
 // because the compiler may divide the crate into several object files, and only one of them has this definition.
@@ -25,7 +31,7 @@ global_asm!(
     len = const LEN,
 );
 
-const _: () = assert!(size_of::<ThreadWords>() == LEN);
+const _: () = assert!(size_of::<ThreadWords>() == WORDS_LEN);
 
 /// Assembly: an instruction with one of the calling thread's words as its memory operand. The register in the operand
 /// contains what [`words_offset`] has loaded.
@@ -66,6 +72,11 @@ pub(crate) fn get() -> WordsRef {
     // long as the thread. No copy of the pointer leaves the thread. Apart from thunks, only `WordsRef`
     // accesses the words.
     unsafe { WordsRef::new(core::ptr::NonNull::new_unchecked(at)) }
+}
+
+/// Returns the address of the two words of the calling thread's stack for slow paths.
+pub(crate) fn slow_stack() -> *mut u64 {
+    thread_pointer().wrapping_add_signed(offset() + SLOW_STACK as i64) as *mut u64
 }
 
 /// Returns the address of the thread control block, which no other thread has.

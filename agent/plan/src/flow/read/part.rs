@@ -170,7 +170,9 @@ impl Part {
             }
         }
         flow.table_loops |= indirect_jump && own_start;
-        flow.table_loops |= image.code_pointers.binary_search(&lo).is_ok() && indirect_jump && {
+        // Go's linker takes the address of each table in one instruction, so that all of them have been read above.
+        let is_in_data = !image.facts.go && image.code_pointers.binary_search(&lo).is_ok();
+        flow.table_loops |= is_in_data && indirect_jump && {
             // A label table also contains other labels of the same function; a table of function pointers
             // contains only starts of functions.
             let from = image.code_pointers.partition_point(|&p| p <= lo);

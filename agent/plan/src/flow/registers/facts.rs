@@ -41,6 +41,23 @@ pub struct Registers {
 }
 
 impl Registers {
+    /// Every register must be preserved: functions take arguments in all of them, as Go's do.
+    pub const ALL_INPUTS: Registers = Registers {
+        rax_dead: false,
+        changes: 0,
+        names: R10 | R11,
+        follows_pointers: true,
+        calls_unknown: false,
+        kept: R10 | R11,
+        takes_rax: true,
+        takes_r11: true,
+        takes_r10: true,
+        chain: true,
+        r10_dead: false,
+        saves: 0,
+        leaves: R10 | R11,
+    };
+
     /// Returns the registers that need not be preserved on entry.
     pub fn dead_on_entry(self) -> u8 {
         if self.takes_rax {

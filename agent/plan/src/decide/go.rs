@@ -1,0 +1,95 @@
+//! Functions of a Go program that are entered in other ways than by calls, or that a hook would break.
+//!
+//! Go's compiler uses no calling convention in which this could matter, but its runtime contains assembly. Those functions
+//! are recognised by their code:
+//!
+//! ```text
+//! runtime.goexit                           runtime.sigreturn               runtime.asyncPreempt
+//!   90              nop                      mov  rax, 15                    push rbp
+//!   e8 ..           call runtime.goexit1     syscall  ; rt_sigreturn         mov  rbp, rsp
+//!   90              nop                                                      pushfq
+//! ```
+//!
+//! The first function of each goroutine returns to the second byte of `goexit`, an address that the runtime computes. A
+//! signal handler returns to `sigreturn`, with the kernel's frame on the stack. And `asyncPreempt` is put between any two
+//! instructions of a goroutine by a signal handler, so it saves the flags, which thunks change. C programs save the flags to
+//! learn what the processor can do; whatever these are, they are right. Therefore this rule is one for Go alone.
+
+use crate::decide::verdict::{Failed, Reason};
+use gprofinject_image::Image;
+use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, OpKind, Register};
+
+/// The number of the system call by which a signal handler returns.
+const RT_SIGRETURN: u64 = 15;
+
+/// Returns the functions of a Go program that cannot be hooked, by index in the image.
+pub(crate) fn entered_otherwise(image: &Image) -> Failed {
+    if !image.facts.go {
+        return Failed::new();
+    }
+    let reason = |i: usize| {
+        let function = &image.functions[i];
+        let code = image.code_at(function.address, function.size)?;
+        reason(code).map(|reason| (i, reason))
+    };
+    (0..image.functions.len()).filter_map(reason).collect()
+}
+
+/// Returns why a function with this code cannot be hooked, or `None` if it can.
+fn reason(code: &[u8]) -> Option<Reason> {
+    if matches!(code, [0x90, 0xe8, _, _, _, _, 0x90, ..]) {
+        return Some(Reason::JumpedInto);
+    }
+    let mut number = None;
+    for (n, i) in Decoder::new(64, code, DecoderOptions::NONE).iter().enumerate() {
+        match i.code() {
+            Code::Syscall if number == Some(RT_SIGRETURN) => return Some(Reason::SignalReturn),
+            Code::Pushfq => return Some(Reason::Flags),
+            _ => {}
+        }
+        number = loaded(&i).filter(|_| n == 0);
+        // The flags are the caller's as long as no instruction has written any.
+        if i.is_invalid() || i.flow_control() != FlowControl::Next || i.rflags_modified() != 0 {
+            break;
+        }
+    }
+    None
+}
+
+/// Returns the constant that an instruction loads into rax.
+fn loaded(i: &Instruction) -> Option<u64> {
+    let is_rax = i.op_count() == 2 && matches!(i.op0_register(), Register::RAX | Register::EAX);
+    let is_move = matches!(i.code(), Code::Mov_r32_imm32 | Code::Mov_rm32_imm32 | Code::Mov_rm64_imm32);
+    let is_constant = matches!(i.op1_kind(), OpKind::Immediate32 | OpKind::Immediate32to64);
+    (is_rax && is_move && is_constant).then(|| i.immediate(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{TEXT, image};
+    use gprofinject_image::ImageKind;
+
+    #[test]
+    fn what_is_not_entered_by_a_call() {
+        let goexit = [0x90, 0xe8, 0, 0, 0, 0, 0x90];
+        let sigreturn = [0x48, 0xc7, 0xc0, 15, 0, 0, 0, 0x0f, 0x05, 0xcd, 3];
+        let write = [0xb8, 1, 0, 0, 0, 0x0f, 0x05, 0xc3];
+        let preempt = [0x55, 0x48, 0x89, 0xe5, 0x9c, 0x9d, 0x5d, 0xc3];
+        // sub rsp,8; pushfq; popfq; ret
+        let own_flags = [0x48, 0x83, 0xec, 8, 0x9c, 0x9d, 0xc3];
+        let reasons: [(&[u8], Option<Reason>); 5] = [
+            (&goexit, Some(Reason::JumpedInto)),
+            (&sigreturn, Some(Reason::SignalReturn)),
+            (&write, None),
+            (&preempt, Some(Reason::Flags)),
+            (&own_flags, None),
+        ];
+        for (code, expected) in reasons {
+            let mut image = image(ImageKind::Exec, TEXT, code, &[code.len()]);
+            assert!(entered_otherwise(&image).is_empty());
+            image.facts.go = true;
+            assert_eq!(entered_otherwise(&image).get(&0).copied(), expected, "{code:x?}");
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! The way to the slow paths in programs whose functions may be entered with little stack.
+//!
+//! A goroutine's stack grows only when a function finds at its start that it does not suffice, and some functions do not
+//! look: when a Go function is entered, less than a kilobyte may be left. So each thread gets a stack for slow paths, by its
+//! first hooked call, which comes before it runs the first goroutine: a thread begins on a stack of the system's or of the
+//! scheduler's.
+//!
+//! Two words of the thread say where that stack is: the first one while the stack is free, and otherwise 0. A slow path
+//! takes the address out of the word and puts it back. A signal handler that interrupts the slow path and leads to it again
+//! finds 0, and stays on the stack that it has: Go's handlers run on signal stacks.
+//!
+//! Exits are not hooked in such programs, so there are no cells and no tail calls to look for. The thunk and the gate use 56
+//! bytes below the return address.
+#![allow(unsafe_code, reason = "the way from machine code to Rust and back")]
+
+use crate::hot::arcs;
+use crate::os::memory;
+use crate::os::vectors::{restore_vectors, save_vectors};
+use crate::os::words::{self, SLOW_STACK, thread_word, words_offset};
+use crate::program::agent::{GATE_FACTS, GateFacts};
+use core::arch::global_asm;
+use core::mem::offset_of;
+use gprofinject_abi::plan::{FunctionRecord, ThreadWords};
+use gprofinject_abi::region::{RECENT, RECENT_HASH, RECENT_SHIFT, Slot};
+
+/// The bytes of a stack for slow paths. Executing a program takes most ([`crate::process::execute`]).
+const LEN: u64 = 32 << 10;
+
+/// Gives the calling thread a stack for slow paths, if it has none. Without memory for it, the thread does without.
+pub(crate) fn make() {
+    let words = words::slow_stack();
+    // SAFETY: the two words are the calling thread's; only its signal handlers access them besides, and they use whole words.
+    unsafe {
+        if words.add(1).read_volatile() != 0 {
+            return;
+        }
+        if let Ok(lo) = memory::map_zeros(LEN, memory::PROT_READ | memory::PROT_WRITE) {
+            words.add(1).write_volatile(lo + LEN);
+            words.write_volatile(lo + LEN);
+        }
+    }
+}
+
+global_asm!(
+    ".text",
+    ".globl gpi_small_miss_entry",
+    ".hidden gpi_small_miss_entry",
+    ".type gpi_small_miss_entry, @function",
+    ".p2align 4",
+    // rsp = CFA - 8, eax = number, r11 = return address; rax is at CFA-16 and r11 at CFA-24.
+    "gpi_small_miss_entry:",
+    "mov [rsp-32], rcx",
+    "mov [rsp-40], rdx",
+    "mov [rsp-48], rdi",
+    words_offset!("rdx"),
+    thread_word!("mov rcx, ", "[rdx+{block}]"),
+    // The table of recent arcs, as in the gates of other programs.
+    "lea edx, [r11+rax]",
+    "imul edx, edx, {hash}",
+    "shr edx, {shift}",
+    "mov rdx, [rcx+rdx*8+{recent}]",
+    "mov rdi, rdx",
+    "shr rdi, 32",
+    "sub edi, 1",
+    "cmp edi, eax",
+    "jne 2f",
+    "mov edx, edx",
+    "cmp [rcx+rdx+{key}], r11",
+    "jne 2f",
+    "inc qword ptr [rcx+rdx+{count}]",
+    "imul eax, eax, {record}",
+    "mov rcx, [rip+{facts}+{functions}]",
+    "mov eax, [rcx+rax+{resume}]",
+    "add rax, [rip+{facts}+{arena_lo}]",
+    "1:",                           // rax = where to go on
+    "mov [rsp-24], rax",
+    "mov rcx, [rsp-32]",
+    "mov rdx, [rsp-40]",
+    "mov rdi, [rsp-48]",
+    "mov r11, [rsp-16]",
+    "jmp [rsp-24]",
+    "2:",
+    "lea rdi, [rsp+8]",             // CFA
+    words_offset!("rdx"),
+    "xor ecx, ecx",
+    thread_word!("xchg rcx, ", "[rdx+{slow}]"),
+    "test rcx, rcx",
+    "jnz 3f",
+    "lea rsp, [rsp-120]",
+    "jmp 4f",
+    "3:",
+    "mov rsp, rcx",
+    "4:",
+    "push rcx",
+    "push rdi",
+    "push rsi",
+    "push r8",
+    "push r9",
+    "push r10",
+    "push rbp",
+    "mov rbp, rsp",
+    "push rax",
+    "push r11",
+    "and rsp, -16",
+    "mov rsi, r11",
+    "mov rdx, rdi",
+    "mov edi, eax",
+    "mov rcx, rbp",
+    "call {known}",
+    "test rax, rax",
+    "jnz 5f",
+    save_vectors!(),
+    "mov edi, [rbp-8]",
+    "mov rsi, [rbp-16]",
+    "mov rdx, [rbp+40]",
+    "call {rare}",
+    restore_vectors!(),
+    "5:",
+    "mov rsp, rbp",
+    "pop rbp",
+    "pop r10",
+    "pop r9",
+    "pop r8",
+    "pop rsi",
+    "pop rcx",                      // CFA
+    "pop rdi",                      // the stack for slow paths, or 0
+    "lea rsp, [rcx-8]",
+    "test rdi, rdi",
+    "jz 1b",
+    words_offset!("rdx"),
+    thread_word!("mov ", "[rdx+{slow}], rdi"),
+    "jmp 1b",
+    ".size gpi_small_miss_entry, . - gpi_small_miss_entry",
+    block = const offset_of!(ThreadWords, block),
+    hash = const RECENT_HASH,
+    shift = const RECENT_SHIFT,
+    recent = const RECENT,
+    key = const offset_of!(Slot, key),
+    count = const offset_of!(Slot, count),
+    record = const size_of::<FunctionRecord>(),
+    resume = const offset_of!(FunctionRecord, resume),
+    facts = sym GATE_FACTS,
+    functions = const offset_of!(GateFacts, functions),
+    arena_lo = const offset_of!(GateFacts, arena_lo),
+    slow = const SLOW_STACK,
+    known = sym arcs::known,
+    rare = sym arcs::rare,
+);
+
+unsafe extern "C" {
+    pub(crate) fn gpi_small_miss_entry();
+}
