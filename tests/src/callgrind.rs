@@ -87,6 +87,9 @@ pub fn run_instructions(program: &Path, args: &[String], stdin: Option<&Path>) -
 /// Runs `program` as [`run()`] does, with changes to its environment, and also records jumps: in code without symbols,
 /// callgrind does not take a jump to another function for a call. Libraries are at other addresses in another `place`.
 ///
+/// Mappings begin at 4 GiB, not at valgrind's 64 MiB, because programs use addresses as numbers: CPython compares the
+/// thread's identifier, which is an address, by another function if it has more than 30 bits, as it has without valgrind.
+///
 /// # Errors
 /// As for [`run()`].
 pub fn run_whole(
@@ -96,7 +99,7 @@ pub fn run_whole(
     variables: &[(String, String)],
     place: usize,
 ) -> Result<(Profile, Outcome)> {
-    let lowest = format!("--aspace-minaddr={:#x}", 0x400_0000 + 0x101_1000 * place);
+    let lowest = format!("--aspace-minaddr={:#x}", 0x1_0000_0000_u64 + 0x101_1000 * place as u64);
     run_in(variables, &["--collect-jumps=yes", &lowest], program, args, stdin)
 }
 

@@ -92,6 +92,12 @@ pub fn run(mut command: Command, stdin: Option<&Path>, limit: Duration) -> Resul
     })
 }
 
+/// Starts the command with the last real-time signal ignored, as programs find it under valgrind, which keeps that signal for
+/// itself.
+pub fn as_under_valgrind(command: &mut Command) {
+    system::ignore(command, libc::SIGRTMAX());
+}
+
 /// Returns the processor time, user and system, of this process, and of the processes that it has started and that have ended.
 pub fn processor_time() -> (Duration, Duration) {
     let [own, children] = [libc::RUSAGE_SELF, libc::RUSAGE_CHILDREN].map(|of| {
@@ -124,6 +130,16 @@ mod system {
         };
         // SAFETY: it makes only system calls between fork and exec.
         unsafe { command.pre_exec(reset) };
+    }
+
+    pub(super) fn ignore(command: &mut Command, signal: libc::c_int) {
+        let ignore = move || {
+            // SAFETY: no handler is set.
+            unsafe { libc::signal(signal, libc::SIG_IGN) };
+            Ok(())
+        };
+        // SAFETY: it makes only a system call between fork and exec.
+        unsafe { command.pre_exec(ignore) };
     }
 
     pub(super) fn wait_for_end(pid: u32) -> Result<()> {

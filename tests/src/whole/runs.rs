@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 
 use super::comparison::{Report, compare};
 use super::expected::expected;
@@ -57,6 +57,27 @@ fn added_by_valgrind() -> Result<Vec<(String, String)>> {
     Ok(added.map(|(name, value)| (name.replace("LD_", "LD-"), value.to_owned())).collect())
 }
 
+/// Returns the libraries that are not hooked, and what else there is to know of a run, from its `--stats`.
+fn remarks(stats: &Path) -> Result<(Vec<PathBuf>, Vec<String>)> {
+    let stats: serde_json::Value = serde_json::from_slice(&std::fs::read(stats)?)?;
+    let mut notes: Vec<String> = Vec::new();
+    let mut not_hooked = Vec::new();
+    for library in stats["libraries"].as_array().context("no libraries")? {
+        if library["status"] == "refused" {
+            let path = library["path"].as_str().context("no path")?;
+            notes.push(format!("{path} is not hooked: {}", library["reason"]));
+            not_hooked.push(PathBuf::from(path));
+        }
+    }
+    notes.extend(stats["notes"].as_array().into_iter().flatten().map(ToString::to_string));
+    for (what, count) in stats["lost"].as_object().context("nothing is said of losses")? {
+        if count.as_u64().is_some_and(|count| count > 0) {
+            notes.push(format!("lost {what}: {count}"));
+        }
+    }
+    Ok((not_hooked, notes))
+}
+
 /// Counts the calls of a program under callgrind, without other programs.
 pub struct Truth {
     program: PathBuf,
@@ -101,18 +122,18 @@ impl Truth {
     pub fn compare(&self, libs: &str, hooks: Hooks) -> Result<Report> {
         let folder = tempfile::tempdir()?;
         let gmon = folder.path().join("gmon.out");
-        let options = ["--rate", "0", "--no-follow", "--libs", libs, hooks.option()];
+        let stats = folder.path().join("stats.json");
+        let stats_option = stats.to_str().context("a temporary folder with an unusual name")?;
+        // A message before the program's start would change the offset of its standard error, for which programs ask.
+        let options =
+            ["-q", "--rate", "0", "--no-follow", "--libs", libs, hooks.option(), "--stats", stats_option];
         let mut command = tool::command(&options, &gmon, &self.program, &self.args)?;
         command.envs(FIXED).env("PADDING", "x").envs(added_by_valgrind()?);
+        run::as_under_valgrind(&mut command);
         let ran = run::run(command, self.stdin.as_deref(), Duration::from_secs(600))?;
         ensure!(ran.code() == 0, "status {}: {}", ran.code(), ran.stderr_text());
         ensure!(ran.stdout == self.output, "the program's output differs from that under callgrind");
-        let not_hooked: Vec<PathBuf> = ran
-            .stderr_text()
-            .lines()
-            .filter_map(|line| line.strip_prefix("gprofinject: ")?.split_once(" is not hooked"))
-            .map(|(path, _)| PathBuf::from(path))
-            .collect();
+        let (not_hooked, notes) = remarks(&stats)?;
         let [first, others @ ..] = &self.runs[..] else { anyhow::bail!("callgrind has not run") };
         let modules = Modules::read(&self.program, first, hooks, libs, &not_hooked)?;
         let expected_first = expected(&modules, first, hooks);
@@ -122,8 +143,7 @@ impl Truth {
         }
         let (symbols, whole) = (folder.path().join("gmon.syms"), folder.path().join("gmon.whole"));
         let mut report = compare(&expected_first, &modules, &changing, &symbols, &whole)?;
-        let lost = ran.stderr_text();
-        report.notes.extend(lost.lines().filter(|line| !line.contains("is stripped")).map(str::to_owned));
+        report.notes.extend(notes);
         Ok(report)
     }
 }
