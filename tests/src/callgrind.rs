@@ -123,7 +123,7 @@ fn run_in(
     let out = folder.path().join("callgrind.out");
     let mut file_option = std::ffi::OsString::from("--callgrind-out-file=");
     file_option.push(&out);
-    let mut command = std::process::Command::new("valgrind");
+    let mut command = valgrind();
     command
         .args(["--tool=callgrind", "--dump-instr=yes", "--dump-line=no", "--compress-strings=no"])
         .args(["--compress-pos=no", "--separate-threads=no", "--separate-recs=1", "--demangle=no", "-q"])
@@ -158,9 +158,17 @@ fn without_profiler(folder: &Path) -> Result<PathBuf> {
     Ok(library)
 }
 
+/// Returns the command `valgrind`. Debian's is a shell script, which changes the order of the environment and searches other
+/// folders for libraries, before it executes the program of this name.
+pub fn valgrind() -> std::process::Command {
+    const BEHIND_SCRIPT: &str = "/usr/bin/valgrind.bin";
+    let is_script = Path::new(BEHIND_SCRIPT).exists();
+    std::process::Command::new(if is_script { BEHIND_SCRIPT } else { "valgrind" })
+}
+
 /// Whether valgrind is installed.
 pub fn available() -> bool {
-    std::process::Command::new("valgrind").arg("--version").output().is_ok_and(|o| o.status.success())
+    valgrind().arg("--version").output().is_ok_and(|o| o.status.success())
 }
 
 fn parse(text: &str) -> Result<Profile> {

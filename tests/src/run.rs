@@ -92,10 +92,10 @@ pub fn run(mut command: Command, stdin: Option<&Path>, limit: Duration) -> Resul
     })
 }
 
-/// Starts the command with the last real-time signal ignored, as programs find it under valgrind, which keeps that signal for
-/// itself.
+/// Starts the command as programs find themselves under valgrind: without a random choice of addresses, on which the number of
+/// an allocator's tables may depend, and with the last real-time signal ignored, which valgrind keeps for itself.
 pub fn as_under_valgrind(command: &mut Command) {
-    system::ignore(command, libc::SIGRTMAX());
+    system::as_under_valgrind(command);
 }
 
 /// Returns the processor time, user and system, of this process, and of the processes that it has started and that have ended.
@@ -132,14 +132,16 @@ mod system {
         unsafe { command.pre_exec(reset) };
     }
 
-    pub(super) fn ignore(command: &mut Command, signal: libc::c_int) {
-        let ignore = move || {
+    pub(super) fn as_under_valgrind(command: &mut Command) {
+        let prepare = move || {
             // SAFETY: no handler is set.
-            unsafe { libc::signal(signal, libc::SIG_IGN) };
+            unsafe { libc::signal(libc::SIGRTMAX(), libc::SIG_IGN) };
+            // SAFETY: it takes no pointers, and concerns the programs that this process will execute.
+            unsafe { libc::personality(libc::ADDR_NO_RANDOMIZE as libc::c_ulong) };
             Ok(())
         };
-        // SAFETY: it makes only a system call between fork and exec.
-        unsafe { command.pre_exec(ignore) };
+        // SAFETY: it makes only system calls between fork and exec.
+        unsafe { command.pre_exec(prepare) };
     }
 
     pub(super) fn wait_for_end(pid: u32) -> Result<()> {

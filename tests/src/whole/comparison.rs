@@ -24,7 +24,9 @@ pub struct Report {
     pub wrong_counts: Vec<String>,
     pub wrong_arcs: Vec<String>,
     /// The functions that were left out, because they are not called as often in each run.
-    pub changing: usize,
+    pub changing: Vec<String>,
+    /// The functions that were left out, because code calls them that asks the processor for its features.
+    pub by_processor: Vec<String>,
     pub refused: usize,
     pub their_calls: u64,
     pub our_calls: u64,
@@ -42,6 +44,14 @@ impl fmt::Display for Report {
         for note in &self.notes {
             writeln!(f, "note: {note}")?;
         }
+        for (why, names) in [
+            ("callgrind's own runs differ", &self.changing),
+            ("they are called as the processor's features require", &self.by_processor),
+        ] {
+            if !names.is_empty() {
+                writeln!(f, "left out, because {why}: {}", names.join(", "))?;
+            }
+        }
         for (what, differences) in [("count", &self.wrong_counts), ("arc", &self.wrong_arcs)] {
             for difference in differences.iter().take(40) {
                 writeln!(f, "- {what}: {difference}")?;
@@ -50,7 +60,7 @@ impl fmt::Display for Report {
         write!(
             f,
             "{}: {} modules, {} functions, {} arcs ({} functions with a set of callers), {} wrong counts, {} wrong arcs, \
-             {} functions left out that change, {} refused; calls: callgrind {}, ours {}",
+             {} functions left out, {} refused; calls: callgrind {}, ours {}",
             if self.is_equal() { "equal" } else { "DIFFERENT" },
             self.modules,
             self.functions,
@@ -58,7 +68,7 @@ impl fmt::Display for Report {
             self.loose,
             self.wrong_counts.len(),
             self.wrong_arcs.len(),
-            self.changing,
+            self.changing.len() + self.by_processor.len(),
             self.refused,
             self.their_calls,
             self.our_calls
@@ -105,10 +115,16 @@ pub(super) fn compare(
         *our_entries.entry(to.clone()).or_default() += count;
         *ours.entry((from, to)).or_default() += count;
     }
+    let labels = |keys: &BTreeSet<Key>| {
+        let is_linkers =
+            |key: &Key| matches!(key, Key::Function(module, _) if modules.is_dynamic_linker(*module));
+        keys.iter().filter(|key| !is_linkers(key)).map(|key| modules.label(key)).collect()
+    };
     let mut report = Report {
         modules: modules.len(),
         refused: modules.refused(),
-        changing: changing.len(),
+        changing: labels(changing),
+        by_processor: labels(&expected.by_processor),
         ..Report::default()
     };
     // Code of `.init` and `.fini` runs in an object that valgrind does not identify.
@@ -116,6 +132,7 @@ pub(super) fn compare(
         Key::Nobody => false,
         Key::Function(module, name) => {
             !changing.contains(key)
+                && !expected.by_processor.contains(key)
                 && !(crate::elf::START_UP.contains(&name.as_str())
                     && !(expected.entries.contains_key(key) && our_entries.contains_key(key)))
                 && !modules.is_outside_text(*module, name)

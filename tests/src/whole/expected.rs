@@ -26,6 +26,8 @@ pub(super) struct Expected {
     pub(super) unknown_targets: BTreeMap<String, u64>,
     /// The entries that callgrind's calls and jumps do not explain.
     pub(super) unexplained: BTreeMap<Key, u64>,
+    /// The functions that code calls which asks the processor for its features: valgrind's processor has fewer.
+    pub(super) by_processor: BTreeSet<Key>,
 }
 
 /// A place in a module, or in code that is not hooked.
@@ -150,6 +152,14 @@ impl<'m> Places<'m> {
         }
     }
 
+    /// Returns the functions that have executed `cpuid`.
+    fn ask_the_processor(&self, profile: &Profile) -> HashSet<(usize, u64)> {
+        let executed = profile.instructions.keys().filter_map(|&(object, address)| self.at(object, address));
+        let ask = executed
+            .filter(|at| self.modules.modules[at.module].code.code(at.address).starts_with(&[0x0f, 0xa2]));
+        ask.filter_map(|at| Some((at.module, self.owner(at)?))).collect()
+    }
+
     fn is_hooked(&self, place: Place, function: u64) -> bool {
         self.modules.modules[place.module].functions.get(&function).is_some_and(|f| f.is_hooked)
     }
@@ -172,6 +182,7 @@ pub(super) fn expected(modules: &Modules, profile: &Profile, hooks: Hooks) -> Ex
     let mut tail_calls: Vec<(Key, Key, u64)> = Vec::new();
     let mut loops: HashMap<(usize, u64), u64> = HashMap::new();
     let mut explained: HashMap<(usize, u64), u64> = HashMap::new();
+    let ask = places.ask_the_processor(profile);
     for record in &records {
         let Some(to) = record.to else { continue };
         let module = &modules.modules[to.module];
@@ -196,6 +207,9 @@ pub(super) fn expected(modules: &Modules, profile: &Profile, hooks: Hooks) -> Ex
         if is_loop && !is_call {
             *loops.entry((to.module, to.address)).or_default() += record.count;
             continue;
+        }
+        if owner.is_some_and(|(from, owner)| ask.contains(&(from.module, owner))) {
+            expected.by_processor.insert(callee.clone());
         }
         *explained.entry((to.module, to.address)).or_default() += record.count;
         let caller =

@@ -210,11 +210,13 @@ impl Modules {
 
 /// The functions of the C library that do not run as often under valgrind: those that it calls once for each object that
 /// is unloaded at the end or has registered for fork (valgrind preloads another object than gprofinject), and those that
-/// it uses where the kernel has no vDSO, which valgrind hides.
-const OTHERWISE_UNDER_VALGRIND: [&str; 6] = [
+/// it uses where the kernel has no vDSO, which valgrind hides. Valgrind also hides how large the kernel's signal frames are
+/// (`AT_MINSIGSTKSZ`); programs that find it call `sysconf` to add it to the size of a signal stack.
+const OTHERWISE_UNDER_VALGRIND: [&str; 7] = [
     "__cxa_finalize",
     "__unregister_atfork",
     "__register_atfork",
+    "__sysconf",
     "time_syscall",
     "gettimeofday_syscall",
     "__gettimeofday_syscall",

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -10,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use super::comparison::{Report, compare};
 use super::expected::expected;
 use super::modules::Modules;
-use crate::callgrind::Profile;
+use crate::callgrind::{self, Profile};
 use crate::run;
 use crate::tool::{self, Hooks};
 
@@ -18,9 +17,9 @@ use crate::tool::{self, Hooks};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Runs {
     One,
-    /// Three times, with the stack and the libraries at other addresses. Functions that are not called as often, or not by the same
-    /// functions, are left out.
-    Several,
+    /// So many times, with the stack and the libraries at other addresses. Functions that are not called as often, or not by
+    /// the same functions, are left out.
+    Several(usize),
 }
 
 /// The variables that a program has in all runs. glibc and libcrypto choose their functions by the processor's features,
@@ -42,7 +41,7 @@ const FIXED: [(&str, &str); 6] = [
 /// Returns the variables that valgrind adds to a program's environment, under other names if they would have an effect.
 /// Programs copy their environment, so their calls depend on the number of variables.
 fn added_by_valgrind() -> Result<Vec<(String, String)>> {
-    let mut command = Command::new("valgrind");
+    let mut command = callgrind::valgrind();
     command.args(["--tool=none", "-q", "env", "-0"]).envs(FIXED).env("LD_BIND_NOW", "1");
     let ran = run::run(command, None, Duration::from_secs(60))?;
     let text = ran.stdout_text();
@@ -100,14 +99,18 @@ impl Truth {
             runs: Vec::new(),
             output: Vec::new(),
         };
-        for place in 0..if runs == Runs::Several { 3 } else { 1 } {
+        let times = match runs {
+            Runs::One => 1,
+            Runs::Several(times) => times,
+        };
+        for place in 0..times {
             let fixed = FIXED.iter().map(|&(name, value)| (name.to_owned(), value.to_owned()));
             let padding = [
                 // Other runs have another stack, and the variables in another order.
-                (["PADDING", "AA_PADDING", "ZZ_PADDING"][place].to_owned(), "x".repeat(1 + 1000 * place)),
+                (["PADDING", "AA_PADDING", "ZZ_PADDING"][place % 3].to_owned(), "x".repeat(1 + 1000 * place)),
             ];
             let variables: Vec<_> = fixed.chain(padding).collect();
-            let (profile, outcome) = crate::callgrind::run_whole(program, args, stdin, &variables, place)?;
+            let (profile, outcome) = callgrind::run_whole(program, args, stdin, &variables, place)?;
             ensure!(outcome.code() == 0, "callgrind: {}", outcome.stderr_text());
             truth.output = outcome.stdout;
             truth.runs.push(profile);
