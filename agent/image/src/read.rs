@@ -1,10 +1,12 @@
 //! From the bytes of a file to an [`Image`].
 
+use std::sync::OnceLock;
+
 use crate::facts::Facts;
 use crate::file::error::ImageError;
 use crate::file::{elf, imports, notes, pointers, ranges};
 use crate::frames::{landing_pads, unwind};
-use crate::functions::{merge, parents, symbols};
+use crate::functions::{merge, symbols};
 use crate::image::{Code, Image, ImageKind, Segment};
 
 /// The number of bytes above which a second thread is worth its cost.
@@ -57,7 +59,7 @@ impl<'d> Image<'d> {
         let stubs = imports::stubs(elf, &ranges, &profiling);
         let code = |load: &elf::Load<'d>| Code { address: load.address, bytes: load.bytes.into() };
         let segment = |load: &elf::Load<'d>| Segment { address: load.address, bytes: load.bytes };
-        let mut image = Image {
+        Ok(Image {
             kind: if elf.position_independent { ImageKind::Pie } else { ImageKind::Exec },
             entry: elf.entry,
             phdr: elf.phdr,
@@ -88,8 +90,7 @@ impl<'d> Image<'d> {
             },
             stubs,
             frames: unwind.keep(),
-        };
-        parents::find(&mut image);
-        Ok(image)
+            nameless_parts: OnceLock::new(),
+        })
     }
 }

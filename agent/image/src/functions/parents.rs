@@ -31,23 +31,66 @@ const LARGE: usize = 1 << 20;
 /// No branch with a distance of one byte leads over as many bytes.
 const NEAR: u64 = 130;
 
-/// Finds the functions of the cold parts that have none.
-pub(crate) fn find(image: &mut Image<'_>) {
+impl Image<'_> {
+    /// Returns the index of the function to which the code of function `index` belongs: the parent of a cold
+    /// part, if it is known, and otherwise `index` itself.
+    pub fn owner(&self, index: usize) -> usize {
+        self.parent(index).unwrap_or(index)
+    }
+
+    /// Returns the index of the function to which a cold part belongs, or `None` if that is not known, or `index` is no cold
+    /// part.
+    pub fn parent(&self, index: usize) -> Option<usize> {
+        match self.functions.get(index)?.kind {
+            FunctionKind::Cold(Some(parent)) => Some(parent),
+            FunctionKind::Cold(None) => {
+                let parts = self.nameless_parts();
+                parts.binary_search_by_key(&index, |&(part, _)| part).ok().map(|at| parts[at].1)
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns the cold parts to whose functions no name leads, but jumps do: the index of each part and that of its
+    /// function, sorted by parts. The first call takes longer than reading the file, so
+    /// kept plans have the result.
+    pub fn nameless_parts(&self) -> &[(usize, usize)] {
+        self.nameless_parts.get_or_init(|| find(self))
+    }
+
+    /// Makes known what [`Image::nameless_parts`] has returned for the same file before. Returns whether it may be true.
+    pub fn set_nameless_parts(&self, parts: Vec<(usize, usize)>) -> bool {
+        let is_part =
+            |index: usize| self.functions.get(index).map(|f| f.kind) == Some(FunctionKind::Cold(None));
+        let is_function = |index: usize| {
+            self.functions.get(index).is_some_and(|f| !matches!(f.kind, FunctionKind::Cold(_)))
+        };
+        let fits = parts.iter().all(|&(part, function)| is_part(part) && is_function(function))
+            && parts.is_sorted_by(|one, other| one.0 < other.0);
+        if fits {
+            // Another thread may have found the same.
+            self.nameless_parts.set(parts).unwrap_or_default();
+        }
+        fits
+    }
+}
+
+/// Finds the functions of the cold parts that have none. Returns the index of each such part and that of its function, sorted
+/// by parts.
+fn find(image: &Image<'_>) -> Vec<(usize, usize)> {
     let is_orphan = |f: &Function<'_>| {
         let is_nameless = f.name.is_empty() || parent_name(f.name).is_some();
         f.kind == FunctionKind::Cold(None) && is_nameless && f.size > 0
     };
     let orphans: Vec<bool> = image.functions.iter().map(is_orphan).collect();
-    let Some(first) = orphans.iter().position(|&orphan| orphan) else { return };
+    let Some(first) = orphans.iter().position(|&orphan| orphan) else { return Vec::new() };
     let last = orphans.iter().rposition(|&orphan| orphan).unwrap_or(first);
     let extent = (image.functions[first].address, end(&image.functions[last]));
     let owners = vec![Owner::Unknown; orphans.len()];
     let mut search = Search { image, orphans, extent, owners, jumps: Vec::new() };
     search.look_at_data();
     search.look_at_code();
-    for (part, parent) in search.solve() {
-        image.functions[part].kind = FunctionKind::Cold(Some(parent));
-    }
+    search.solve()
 }
 
 fn end(f: &Function<'_>) -> u64 {
