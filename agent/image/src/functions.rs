@@ -2,4 +2,5 @@
 
 pub(crate) mod cold;
 pub(crate) mod merge;
+pub(crate) mod parents;
 pub(crate) mod symbols;

@@ -13,3 +13,4 @@ mod readelf;
 mod refusals;
 mod return_slot;
 mod speed;
+mod stripped;
