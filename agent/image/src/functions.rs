@@ -2,5 +2,6 @@
 
 pub(crate) mod cold;
 pub(crate) mod merge;
+pub(crate) mod parents;
 mod pclntab;
 pub(crate) mod symbols;

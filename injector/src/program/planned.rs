@@ -90,6 +90,19 @@ impl Planned<'_, '_> {
         (address - function.address < function.size).then_some(function)
     }
 
+    /// Returns the function to which a function belongs as a cold part, or `None` if it is none, or of an unknown function.
+    pub(crate) fn parent(&self, function: &Function) -> Option<&Function<'_>> {
+        let functions = self.subject.functions();
+        let parent = match (function.kind, self.image()) {
+            (FunctionKind::Cold(_), Some(image)) => {
+                image.parent(functions.binary_search_by_key(&function.address, |f| f.address).ok()?)
+            }
+            (FunctionKind::Cold(parent), None) => parent,
+            _ => None,
+        };
+        functions.get(parent?)
+    }
+
     /// Returns what gprof will know of the program: the symbols of the file that it has to be given, or
     /// `None` if there are none.
     pub(crate) fn gprof(&self) -> Option<&gmon::Program> {
