@@ -18,6 +18,8 @@ pub(crate) struct Planned<'s, 'd> {
     pub(crate) plan: Option<Plan>,
     pub(crate) shape: Shape,
     pub(crate) took: Duration,
+    /// Why there is no plan although the program's kind would permit one.
+    pub(crate) obstacle: Option<String>,
     /// Whether the plan was made in an earlier run.
     pub(crate) is_cached: bool,
     /// The key under which the plan may be kept for later runs, if it is not kept yet.
