@@ -66,7 +66,9 @@ fn unnamed<'d>(elf: &Elf<'d>) -> Option<Table<'d>> {
         let (address, bytes) = (load.address, load.bytes);
         let words = bytes.chunks_exact(8).zip((0..).step_by(8));
         let mut places = words.filter(|(word, _)| LAYOUTS.iter().any(|layout| *word == layout.magic));
-        places.find_map(|(_, at)| Table::at(elf, address + at as u64, &bytes[at..]).filter(|table| table.count > 0))
+        places.find_map(|(_, at)| {
+            Table::at(elf, address + at as u64, &bytes[at..]).filter(|table| table.count > 0)
+        })
     };
     elf.loads.iter().find_map(in_load)
 }
@@ -260,7 +262,8 @@ mod tests {
                 for value in [0, 1, 0x7f, 0xff] {
                     let mut bytes = whole.clone();
                     bytes[at] = value;
-                    let inside = |(at, size, _): &(u64, u64, String)| (0x40_1000..=0x40_1050).contains(&(at + size));
+                    let inside =
+                        |(at, size, _): &(u64, u64, String)| (0x40_1000..=0x40_1050).contains(&(at + size));
                     assert!(found(&bytes).iter().all(inside), "{at:x} {value:x}");
                 }
             }
