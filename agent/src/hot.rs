@@ -14,6 +14,7 @@ pub(crate) mod far;
 pub(crate) mod gate;
 pub(crate) mod links;
 pub(crate) mod nearest;
+pub(crate) mod newest_frame;
 pub(crate) mod next;
 pub(crate) mod objects;
 pub(crate) mod own_stack;

@@ -1,4 +1,5 @@
 // backtrace() at every single instruction of calls, returns, tail calls and callbacks: each finds its way to main.
+//# not: musl static
 //# flags: -fexceptions -fasynchronous-unwind-tables
 //# others: allowed
 //# arc: main -> steps 3

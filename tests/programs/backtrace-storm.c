@@ -1,4 +1,5 @@
 // backtrace() from a handler that may come in at any instruction of a thunk: never ends early, never crashes.
+//# not: musl
 //# flags: -fexceptions -fasynchronous-unwind-tables
 //# others: allowed
 //# arc: main -> two 3000000

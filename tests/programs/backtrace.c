@@ -1,4 +1,5 @@
 // backtrace(): as deep as without hooks, with the same names; in a callback, a handler, a thread, deep down.
+//# not: musl
 //# flags: -rdynamic -fexceptions
 //# others: allowed
 //# arc: main -> sort 1

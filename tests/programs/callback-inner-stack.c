@@ -1,5 +1,6 @@
 // A coroutine on a stack that is a local variable of main, resumed from frames below it. Its last call says nothing about
 // the stack around it. (Its first function is charged to the frame around the stack.)
+//# not: musl
 //# arc: main -> deeper 50
 //# arc: deeper -> compare 50
 //# arc: main -> coroutine 1

@@ -1,4 +1,6 @@
 // What a walk over the frames says of each: their stack pointers are the true ones (LuaJIT uses them).
+//# not: static static-pie
+//# not: musl
 //# arc: main -> outer 3
 //# arc: outer -> inner 3
 //# arc: inner -> walk 3

@@ -1,4 +1,5 @@
 // An indirect function: the dynamic linker calls the resolver before any other code of the program runs.
+//# not: musl
 //# arc: _start -> choose 1
 //# arc: main -> chosen 100
 //# arc: main -> plain 10

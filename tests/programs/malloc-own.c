@@ -1,4 +1,5 @@
 // A program with its own malloc, which the library calls, too, before main and after it; and alloca.
+//# not: static static-pie
 //# flags: -fno-builtin
 //# others: allowed
 //# arc: main -> room 100

@@ -1,2 +1,3 @@
 // pthread_exit with clean-up handlers.
+//# not: musl
 #include "pthread-exit.h"

@@ -1,4 +1,5 @@
 // Alternate stacks: as small as the kernel allows, exchanged between signals, and left by siglongjmp.
+//# not: musl
 //# others: allowed
 //# arc: main -> small 50
 //# arc: small -> handler 50

@@ -1,4 +1,5 @@
 // Coroutines that switch by sigsetjmp and siglongjmp: a frame that a jump leaves is still alive.
+//# not: musl
 //# arc: _start -> body 4
 //# arc: body -> step 400
 //# others: allowed

@@ -1,4 +1,5 @@
 // Coroutines by swapcontext that are resumed on other threads: their frames move with them.
+//# not: musl
 //# others: allowed
 //# arc: _start -> body 8
 //# arc: body -> work 800

@@ -1,4 +1,5 @@
 // Threads on the smallest stacks, with calls, callbacks and exits.
+//# not: musl
 //# others: allowed
 //# arc: _start -> worker 200
 //# arc: worker -> two 2000

@@ -1,6 +1,7 @@
 // A process that attacks the gprofinject that attaches to it: it keeps the region file open, truncates it, extends it,
-// overwrites all of it, or fills the tables of the agent. The argument says which.
+// overwrites all of it, fills the tables of the agent, or has mapped what looks like libraries. The argument says which.
 #define _GNU_SOURCE
+#include <elf.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdint.h>
@@ -53,8 +54,44 @@ static struct mapping find(const char *what, uint64_t len) {
     return found;
 }
 
+// Maps the first page of a file of this length, `times` times. It begins like an ELF object with `headers` program headers,
+// which say that all of it is code.
+static void pretend(uint64_t len, int headers, int times, const char *what) {
+    Elf64_Ehdr header = {.e_ident = {0x7f, 'E', 'L', 'F', ELFCLASS64, ELFDATA2LSB, EV_CURRENT},
+                         .e_type = ET_DYN,
+                         .e_machine = EM_X86_64,
+                         .e_version = EV_CURRENT,
+                         .e_phoff = sizeof header,
+                         .e_shoff = len - 8,
+                         .e_ehsize = sizeof header,
+                         .e_phentsize = sizeof(Elf64_Phdr),
+                         .e_phnum = headers,
+                         .e_shentsize = sizeof(Elf64_Shdr),
+                         .e_shnum = 0xfeff};
+    Elf64_Phdr code = {.p_type = PT_LOAD, .p_flags = PF_R | PF_X, .p_filesz = 4096, .p_memsz = 4096};
+    int fd = memfd_create(what, 0);
+    if (fd < 0 || ftruncate(fd, len)) exit(91);
+    pwrite(fd, &header, sizeof header, 0);
+    for (int n = 0; n < headers && n < 60; n++) pwrite(fd, &code, sizeof code, sizeof header + n * sizeof code);
+    for (int n = 0; n < times; n++)
+        if (mmap(0, 4096, PROT_READ | PROT_EXEC, MAP_PRIVATE, fd, 0) == MAP_FAILED) exit(92);
+    close(fd);
+}
+
 int main(int argc, char **argv) {
     way = argv[1];
+    if (strcmp(way, "libraries") == 0) {
+        // Longer than gprofinject reads, many of them, and names that are no names.
+        pretend(1L << 40, 1, 2, "libendless.so");
+        pretend(6L << 30, 1, 2, "liblong.so");
+        pretend(64L << 20, 1, 3, "libzero.so");
+        pretend(1 << 16, 0xffff, 3, "libheaders.so");
+        for (int n = 0; n < 40; n++) {
+            char name[200];
+            snprintf(name, sizeof name, "lib\033[2J\n%d%%s../../../etc/passwd (deleted)", n);
+            pretend(8192 + n, 1, 20, name);
+        }
+    }
     pthread_t thread;
     if (strcmp(way, "lock") == 0) {
         int fd = open("/proc/self/maps", O_RDONLY);

@@ -30,6 +30,9 @@ pub fn applies(test: &Test, set: &FlagSet) -> Applies {
     if extension == "rs" && set.rust.is_none() || extension == "f90" && set.compiler == Compiler::Clang {
         return Applies::No;
     }
+    if extension != "c" && set.compiler == Compiler::Musl {
+        return Applies::No;
+    }
     let missing = test.needs.iter().map(String::as_str).chain(set.needs).chain([compiler(&extension, set)]);
     match missing.into_iter().find(|tool| !skip::have(tool)) {
         Some(tool) => Applies::Missing(format!("no {tool}")),
@@ -93,5 +96,6 @@ fn compiler(extension: &str, set: &FlagSet) -> &'static str {
         ("cc", Compiler::Clang) => "clang++",
         (_, Compiler::Gnu) => "gcc",
         (_, Compiler::Clang) => "clang",
+        (_, Compiler::Musl) => "musl-gcc",
     }
 }

@@ -113,6 +113,19 @@ impl Program {
             }
         }
 
+        // musl's entry point has a name, and is no function by its symbol.
+        let entry = file.entry();
+        if let Some(symbol) =
+            file.symbol_by_name("_start").filter(|symbol| symbol.address() == entry && entry != 0)
+        {
+            functions.entry(entry).or_insert_with(|| Function {
+                address: entry,
+                size: symbol.size(),
+                names: vec!["_start".to_owned()],
+                parent: None,
+            });
+        }
+
         let starts: Vec<u64> = functions.keys().copied().collect();
         for (i, start) in starts.iter().enumerate() {
             let section_end = sections

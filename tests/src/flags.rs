@@ -4,6 +4,8 @@
 pub enum Compiler {
     Gnu,
     Clang,
+    /// gcc with musl as the C library. It compiles C only.
+    Musl,
 }
 
 /// A set of compiler flags.
@@ -60,6 +62,19 @@ pub const FLAG_SETS: &[FlagSet] = &[
     profiling(gnu("O2-instrument", &["-O2", "-finstrument-functions"])),
     profiling(clang("clang-O2-pg", &["-O2", "-pg"])),
     profiling(clang("clang-O1-instrument", &["-O1", "-finstrument-functions"])),
+];
+
+/// The flag sets of standalone programs, which no dynamic linker of glibc loads.
+pub const STANDALONE_SETS: &[FlagSet] = &[
+    FlagSet {
+        rust: Some(&["-Copt-level=2", "-Ctarget-feature=+crt-static", "-Crelocation-model=static"]),
+        ..gnu("static", &["-O2", "-static"])
+    },
+    FlagSet {
+        rust: Some(&["-Copt-level=2", "-Ctarget-feature=+crt-static"]),
+        ..gnu("static-pie", &["-O2", "-static-pie"])
+    },
+    FlagSet { compiler: Compiler::Musl, needs: Some("musl-gcc"), ..gnu("musl", &["-O2", "-static"]) },
 ];
 
 /// Returns the flag set of that name.

@@ -1,5 +1,8 @@
 //! The packets that a profiled process sends to the injector over a SOCK_SEQPACKET socket in the run folder: one
 //! packet per connection. Some kinds get an answer. The injector identifies the sender by SO_PEERCRED.
+//!
+//! A process that cannot enter the run folder, to which root attaches, can ask about libraries over a second socket, whose
+//! name in the abstract namespace is the path of the first one.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 

@@ -396,6 +396,11 @@ pub struct ThreadWords {
     pub library_last: u64,
 }
 
+/// The code to which the first function of a context of glibc's makecontext returns: `mov rsp, rbx; mov rdi, [rsp]`
+/// (`__start_context` in sysdeps/unix/sysv/linux/x86_64/__start_context.S). The agent recognises the stack of such a
+/// context by this code, which must therefore stay as it is. It is not called, so there is no return address to hook.
+pub const START_OF_CONTEXT: [u8; 7] = [0x48, 0x89, 0xdc, 0x48, 0x8b, 0x3c, 0x24];
+
 /// The offset, relative to the shadow, of the word that holds the window's address.
 pub const WINDOW_WORD: i64 = -8;
 

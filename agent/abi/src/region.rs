@@ -52,7 +52,8 @@ pub const ROOT: u64 = u64::MAX;
 pub const OWN: u64 = 1 << 59;
 /// Bit in the key of an arc into a function of the program, beside a return address in a hooked library: each such call
 /// also counts an arc with [`OWN`]. With this bit, the thunk does not find the key, so it never counts one arc without the
-/// other.
+/// other. Without it, which is so if no shadow stack is kept for the program, the call has no caller in the program's own
+/// view.
 pub const TWICE: u64 = 1 << 58;
 /// Bit in the key of an arc whose call was made in a library that was unloaded, after another one was loaded at the same
 /// address. Beside it are the library's index in the table of loaded libraries, from bit [`LOAD_SHIFT`] on, the return
@@ -368,26 +369,29 @@ pub const LIBRARY_COUNTER_CHUNKS: u64 = 256 * 64;
 /// committed, in words of 64, and then the counters, in chunks of one page. The first page reaches no file.
 pub const LIBRARY_COUNTER_BYTES: u64 = (1 + LIBRARY_COUNTER_CHUNKS) * PAGE;
 
-/// Offset of the table of recent arcs in a thread block: [`RECENT_ENTRIES`] words. A word's lower half is the offset
-/// of the arc's slot or overflow entry from the start of the thread block, and its upper half is the called
-/// function's number plus one; an empty word is 0. The table only saves searches: the key in the slot identifies the
-/// arc, so readers of a file need not use the table.
-pub const RECENT: u64 = 2048;
+/// Offset of the table of recent arcs in a thread block: [`RECENT_ENTRIES`] words, in sets of [`RECENT_WAYS`]. A word's
+/// lower half is the offset of the arc's slot or overflow entry from the start of the thread block, and its upper half is
+/// the called function's number plus one; an empty word is 0. The table only saves searches: the key in the slot identifies
+/// the arc, so readers of a file need not use the table.
+pub const RECENT: u64 = PAGE;
 /// Number of words in the table of recent arcs.
-pub const RECENT_ENTRIES: u64 = 256;
-/// Multiplier of the table's hash: an arc's index is the top bits of this times the sum of its key and function.
+pub const RECENT_ENTRIES: u64 = 1024;
+/// Number of words in each of the table's sets. An arc is stored in the first word of its set, whose old contents go to the
+/// second.
+pub const RECENT_WAYS: u64 = 2;
+/// Multiplier of the table's hash: the index of an arc's set is the top bits of this times the sum of its key and function.
 pub const RECENT_HASH: u32 = 0x9e37_79b1;
 /// Number of low bits that are dropped from that product.
-pub const RECENT_SHIFT: u32 = 32 - RECENT_ENTRIES.trailing_zeros();
+pub const RECENT_SHIFT: u32 = 32 - (RECENT_ENTRIES / RECENT_WAYS).trailing_zeros();
 
-/// Returns the byte offset in a thread block of an arc's word in the table of recent arcs.
+/// Returns the byte offset in a thread block of an arc's set in the table of recent arcs.
 pub const fn recent(key: u64, function: u32) -> u64 {
     let hash = (key as u32).wrapping_add(function).wrapping_mul(RECENT_HASH) >> RECENT_SHIFT;
-    RECENT + 8 * hash as u64
+    RECENT + 8 * RECENT_WAYS * hash as u64
 }
 
 /// Offset of the first home slot in a thread block.
-pub const SLOTS: u64 = 4096;
+pub const SLOTS: u64 = RECENT + 8 * RECENT_ENTRIES;
 /// The greatest number of chunks of the program's home slots.
 pub const SLOT_CHUNKS: u64 = 64 * 64;
 /// First bit of the overflow segments in [`BlockHeader::committed`].
@@ -479,7 +483,7 @@ const _: () = {
     assert!(size_of::<RegionHeader>() <= PAGE as usize);
     assert!(size_of::<BlockHeader>() == 1968);
     assert!(size_of::<BlockHeader>() <= RECENT as usize);
-    assert!(recent(u64::MAX, u32::MAX) + 8 <= SLOTS && RECENT + 8 * RECENT_ENTRIES <= SLOTS);
+    assert!(recent(u64::MAX, u32::MAX) + 8 * RECENT_WAYS <= SLOTS && RECENT + 8 * RECENT_ENTRIES <= SLOTS);
     assert!(LIBRARY_COUNTER_CHUNKS / 8 <= PAGE);
     // Thunks and the agent's assembly address these fields. The assembly finds an arc by the table of recent arcs,
     // and treats an overflow entry as a slot.

@@ -8,7 +8,7 @@
 //! arena                  writes everything, in order
 //! emitter                joins the parts, and writes the code and tables between and after them
 //! copies, tail_calls     the copies of counted functions; the thunks of tail calls
-//! system_calls           the system calls of a standalone program that lead to the agent
+//! system_calls, system_call  the system calls of a standalone program that lead to the agent: all, and the code of one
 //! part                   thunks and bodies of consecutive functions, the work of one thread
 //! patch                  patches of the program
 //! layout                 the places of everything in the arena
@@ -31,6 +31,7 @@ pub(crate) mod layout;
 pub(crate) mod part;
 pub(crate) mod patch;
 pub(crate) mod sleds;
+pub(crate) mod system_call;
 pub(crate) mod system_calls;
 pub(crate) mod tail_calls;
 pub(crate) mod tails;

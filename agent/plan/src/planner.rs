@@ -51,11 +51,12 @@ impl Plan {
         let flow = Flow::of(image, exits);
         let is_standalone = owner == Owner::Standalone;
         let system_calls = if is_standalone { SystemCalls::of(image, &flow) } else { SystemCalls::default() };
-        let standalone = if is_standalone { Standalone::of(image) } else { Standalone::default() };
+        let standalone =
+            if is_standalone { Standalone::of(image, !entry_only) } else { Standalone::default() };
         let selection = options.selection();
         let chosen = |i: usize| selection.left_out(&image.functions[i]);
         // If the user wants no function at all, the unwinder meets no hook.
-        let needs = is_standalone && !entry_only && (0..image.functions.len()).any(|i| chosen(i).is_none());
+        let needs = is_standalone && (0..image.functions.len()).any(|i| chosen(i).is_none());
         let left_out = |i: usize| chosen(i).filter(|_| !needs || !standalone.is_needed(image, i));
         let counted = options.counted.map(|counted| move |i: usize| counted(&image.functions[i]));
         let counted = counted.as_ref().map(|counted| counted as &dyn Fn(usize) -> bool);
@@ -209,8 +210,10 @@ impl Decided {
         failed.extend(flags::passed(image, flow, entry_only));
         failed.extend(go::entered_otherwise(image));
         failed.extend(system_calls.compared());
-        if owner == Owner::Library {
-            failed.extend(agents::needs(image, flow));
+        match owner {
+            Owner::Library => failed.extend(agents::needs(image, flow)),
+            Owner::Standalone => failed.extend(agents::starts_of_contexts(image)),
+            Owner::Program => {}
         }
         let mut earlier = Earlier { failed, unredirected: HashSet::new() };
         for _ in 0..ROUNDS {

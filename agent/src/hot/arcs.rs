@@ -68,12 +68,15 @@ pub(crate) extern "C" fn known(number: u32, return_address: u64, cfa: u64, base:
     if call.own != 0 {
         let Found::At(own) = slots::find(agent, block, number, record, call.own) else { return Next::RARE };
         slots::increment(own);
+        // Only the way from a site in the gate looks for this key.
+        slots::remember(block, number, call.own, own);
     }
     slots::increment(slot);
     let site = match entry {
         Entry::Callback => sites::note(agent, return_address),
-        Entry::Text => call.searched,
-        _ => false,
+        Entry::Library if is_hooked => sites::note_library(agent, return_address),
+        Entry::Text | Entry::Library => call.searched,
+        Entry::Tail(_) | Entry::Loop => false,
     };
     if links::is_next_linked(slot) {
         match far::caller(agent, number, return_address, cfa, base) {
@@ -86,7 +89,7 @@ pub(crate) extern "C" fn known(number: u32, return_address: u64, cfa: u64, base:
                 links::unlink(slot);
             }
         }
-    } else if call.own == 0 && (site || entry.is_simple(record, number)) {
+    } else if site || entry.is_simple(record, number) {
         slots::remember(block, number, call.key, slot);
     }
     entry.next(agent, record, number, return_address, cfa, &call)
@@ -140,7 +143,7 @@ fn counted(number: u32, return_address: u64, cfa: u64) -> Next {
         }
         Entry::Tail(_) => false,
     };
-    if matches!(entry, Entry::Text) && !is_hooked {
+    if matches!(entry, Entry::Text | Entry::Library) && !is_hooked {
         sites::note(agent, return_address);
     }
     let mut call = Call::by(return_address);
@@ -183,9 +186,11 @@ fn is_hooked(agent: &Agent, return_address: u64) -> bool {
 /// How a function was entered.
 #[derive(Clone, Copy)]
 enum Entry {
-    /// By a call from the program's text, or, if the function belongs to a library, also from a library's.
+    /// By a call from the program's text. If the function belongs to a library, or if no shadow stack is kept for the
+    /// program, also by one from the text of a library that is hooked: in the latter case the call has no caller in the
+    /// program's own view, as the injector sees from its key.
     Text,
-    /// A function of the program, by a call from the text of a library that is hooked.
+    /// A function of the program for which a shadow stack is kept, by a call from the text of a library that is hooked.
     Library,
     /// By a call from other code.
     Callback,
@@ -207,7 +212,7 @@ impl Entry {
                 if same && record.flags & LOOPS != 0 { Entry::Loop } else { Entry::Tail(cell) }
             }
             _ if libraries::with_return(return_address).is_none() => Entry::Callback,
-            _ if Domain::of(number) == Domain::Program => Entry::Library,
+            _ if agent.both && Domain::of(number) == Domain::Program => Entry::Library,
             _ => Entry::Text,
         }
     }
@@ -253,14 +258,7 @@ impl Entry {
             _ => {}
         }
         if !keeps_cells(agent, number) {
-            // In the program's own view, such a call has no caller.
-            match self {
-                Entry::Library if is_hooked => {
-                    call.key = TWICE | return_address;
-                    call.own = OWN | CALLER | u64::from(NO_FUNCTION);
-                }
-                _ => call.key = ROOT,
-            }
+            call.key = ROOT;
             return;
         }
         let found = callers::nearest(agent, domain, return_address, cfa);

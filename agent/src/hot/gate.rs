@@ -15,10 +15,11 @@
 //!
 //! Each entry point here is a *gate*. Before a gate saves anything else, it searches the thread block's table of
 //! recent arcs, and meanwhile keeps three or four registers at CFA-40 and below. That is sufficient for arcs that
-//! share a home slot with others and for indirect tail calls, except the first time. A call out of unhooked code
-//! whose return address is a known *site* ([`crate::hot::sites`]) is finished here as well, if the thread's last
-//! event determines its caller: `gpi_callback` does the first steps of [`crate::hot::callers::nearest`] and of
-//! [`cells::fill`], in the same order, and leaves all other cases to them.
+//! share a home slot with others and for indirect tail calls, except the first time. A call out of unhooked code, or
+//! out of a hooked library to the program, whose return address is a known *site* ([`crate::hot::sites`]) is finished
+//! here as well, if its caller is easily found: `gpi_caller` does the first steps of [`crate::hot::callers::nearest`]
+//! and [`crate::hot::callers::newest`], and the rest is that of [`cells::fill`], in the same order; all other cases
+//! are left to them.
 //!
 //! `arcs::known` is compiled Rust that must not use a vector register (a test reads its machine code); the rarer
 //! functions may use them, and the gate saves them. Nothing here uses x87, MMX, AVX or the direction flag. At most 1
@@ -28,9 +29,10 @@
 //! the return address is in a cell that only the arena's tables describe, so a backtrace ends there.
 #![allow(unsafe_code, reason = "the way from machine code to Rust and back")]
 
+use crate::hot::newest_frame::newest_frame;
 use crate::hot::next::BODY;
 use crate::hot::saved::{load_arguments, restore_registers, save_registers};
-use crate::hot::{arcs, cells, sites};
+use crate::hot::{arcs, cells, links, sites};
 use crate::os::vectors::{restore_vectors, save_vectors};
 use crate::os::words::{thread_word, words_offset};
 use crate::program::agent::{COPIES, GATE_FACTS, GateFacts, LIBRARY_GATE_FACTS};
@@ -39,33 +41,65 @@ use core::mem::offset_of;
 use gprofinject_abi::plan::{
     CALL_LEN, Cell, FunctionRecord, LEFT, LIBRARIES, ThreadWords, WINDOW, WINDOW_WORD,
 };
-use gprofinject_abi::region::{CALLER, PAGE, RECENT, RECENT_HASH, RECENT_SHIFT, ROOT, Slot, TAIL};
+use gprofinject_abi::region::{
+    CALLER, NO_FUNCTION, OWN, PAGE, RECENT, RECENT_HASH, RECENT_SHIFT, RECENT_WAYS, ROOT, Slot, TAIL, TWICE,
+};
 
 /// Defines the gates of one set of functions. `$prefix` is part of their names, `$facts` is the [`GateFacts`] of the set,
-/// `$has_copies` is 1 if there are copies of functions between the thunks ([`COPIES`]) and otherwise 0,
-/// `$last` and `$other` are the thread words for the last events of this set and of the other one, `$foreign` is the
-/// condition under which a number that was compared with [`LIBRARIES`] belongs to the other set, and `$tail` is the
-/// function that assigns slots to tail calls.
+/// `$other_facts` is that of the other set. `$is_libraries` is 1 for the functions of libraries and 0 for those of the
+/// program. `$last` and `$other` are the thread words for the last events of this set and of the other one, `$foreign` and
+/// `$native` are the jumps that are taken if a number that was compared with [`LIBRARIES`] belongs to the other set and to
+/// this one, and `$tail` is the function that assigns slots to tail calls.
 macro_rules! gates {
     (
-        $prefix:literal, $facts:ident, $has_copies:literal, $last:ident, $other:ident, $foreign:literal, $tail:ident
+        $prefix:literal, $facts:ident, $other_facts:ident, $is_libraries:literal, $last:ident, $other:ident,
+        $foreign:literal, $native:literal, $tail:ident
     ) => {
 global_asm!(
-    // Counts the arc of function eax with the key r11, if it is in the table of recent arcs; otherwise jumps to
-    // `otherwise`. rcx = thread block. Changes rdx, rdi.
-    ".macro gpi_recent otherwise",
+    // Finds the slot of the arc of function eax with the key r11, if it is in the table of recent arcs; otherwise jumps
+    // to `otherwise`. rcx = thread block. Output: rdx = the slot's offset in it. Changes rdi.
+    ".macro gpi_find otherwise",
     "lea edx, [r11+rax]",
     "imul edx, edx, {hash}",
     "shr edx, {shift}",
-    "mov rdx, [rcx+rdx*8+{recent}]",
-    "mov rdi, rdx",
-    "shr rdi, 32",
-    "sub edi, 1",
-    "cmp edi, eax",
+    "shl edx, {ways_bits}",
+    "lea rdi, [rcx+rdx*8+{recent}]",
+    "mov rdx, [rdi]",
+    "ror rdx, 32",
+    "sub rdx, 1",
+    "cmp edx, eax",
+    "jne 51f",
+    "shr rdx, 32",
+    "cmp [rcx+rdx+{key}], r11",
+    "je 52f",
+    "51:",
+    "mov rdx, [rdi+8]",
+    "ror rdx, 32",
+    "sub rdx, 1",
+    "cmp edx, eax",
     "jne \\otherwise",
-    "mov edx, edx",
+    "shr rdx, 32",
     "cmp [rcx+rdx+{key}], r11",
     "jne \\otherwise",
+    "52:",
+    ".endm",
+    // The same, and counts the arc.
+    ".macro gpi_recent otherwise",
+    "gpi_find \\otherwise",
+    "inc qword ptr [rcx+rdx+{count}]",
+    ".endm",
+    // The same for the arc with the key r11 and, unless r10 is 0, the one with the key r10: counts both or none. Changes r9.
+    ".macro gpi_both otherwise",
+    "gpi_find \\otherwise",
+    ".if {has_own}",
+    "test r10, r10",
+    "jz 53f",
+    "mov r9, rdx",
+    "mov r11, r10",
+    "gpi_find \\otherwise",
+    "inc qword ptr [rcx+r9+{count}]",
+    "53:",
+    ".endif",
     "inc qword ptr [rcx+rdx+{count}]",
     ".endm",
     // Input: rsp = CFA - below. Output: rcx = thread block, rdx = offset of the thread words.
@@ -111,111 +145,14 @@ global_asm!(
     ".endif",
     "mov [rsp-32+\\below], rax",
     ".endm",
-    // Loads into rcx the cell of the frame whose CFA is in rsi; jumps to `otherwise` unless the cell lies in the
-    // window and its frame exists. rdi = cells. Changes r11.
-    ".macro gpi_frame otherwise, gone",
-    "mov rcx, rsi",
-    "xor rcx, [rdi+{window_word}]",
-    "cmp rcx, {window}",
-    "jae \\otherwise",
-    "lea rcx, [rdi+rcx*2]",
-    "mov r11, [rcx+{return_address}]",
-    "test r11, r11",
-    "jz \\gone",
-    "add r11, 8",                   // a frame that has returned holds the address of its return slot
-    "cmp r11, rsi",
-    "je \\gone",
-    ".endm",
-    // After gpi_look: finds the caller of a call out of unhooked code, if the return address r11 is a site, and the
-    // frame of the thread's last event, or the one that its link leads to, is alive. Output: r11 = key, rsi = the
-    // caller's CFA, r8 = CFA, rdi = cells, rcx and rdx as after gpi_look; the old r8 and rsi are saved at CFA-72 and
-    // CFA-64. In all other cases, jumps to `otherwise` with r11, r8 and rsi unchanged.
-    ".macro gpi_caller below, otherwise",
-    "mov edi, r11d",
-    "and edi, {sites_mask}",
-    "lea rdx, [rip+{sites}]",
-    "cmp [rdx+rdi*8], r11",
-    "jne \\otherwise",
-    "mov [rsp-64+\\below], rsi",
-    "mov [rsp-72+\\below], r8",
-    words_offset!("rdx"),
-    ".if \\below",
-    thread_word!("mov rsi, ", "[rdx+{last}]"),
-    "cmp byte ptr [rip+{agent}+{both}], 0",
-    "je 36f",
-    ".endif",
-    "lea r8, [rsp+\\below]",
-    thread_word!("cmp r8, ", "[rdx+{stack_lo}]"),
-    "jb 35f",
-    thread_word!("cmp r8, ", "[rdx+{stack_hi}]"),
-    "jae 35f",
-    thread_word!("mov rsi, ", "[rdx+{last}]"),
-    thread_word!("mov rdi, ", "[rdx+{cells}]"),
-    thread_word!("cmp rsi, ", "[rdx+{stack_hi}]"),
-    "je 33f",
-    "gpi_frame 35f, 32f",
-    "31:",                          // a frame is there: is it older, on this stack, and not left by a jump?
-    "cmp dword ptr [rcx+{function}], {libraries}",
-    concat!($foreign, " 35f"),      // it is one of the other set
-    "cmp rsi, r8",
-    "jbe 35f",
-    thread_word!("cmp rsi, ", "[rdx+{stack_hi}]"),
-    "jae 35f",
-    "cmp dword ptr [rcx+{link}], {left}",
-    "je 35f",
-    "mov r11, [rsi-8]",             // its return slot holds an exit label
-    "cmp r11, [rip+{agent}+{arena_lo}]",
-    "jb 35f",
-    "cmp r11, [rip+{agent}+{arena_hi}]",
-    "jae 35f",
-    ".if {has_copies}",
-    "sub r11, [rip+{agent}+{arena_lo}]",
-    "shr r11, {page_shift}",
-    "bt qword ptr [rip+{copies}], r11",
-    "jc 35f",
-    ".endif",
-    "mov r11d, [rcx+{function}]",
-    "bts r11, {caller_bit}",
-    "jmp 34f",
-    "32:",                          // it has returned: unhooked code had called it, if it has a link
-    "cmp dword ptr [rcx+{function}], {libraries}",
-    concat!($foreign, " 35f"),
-    "mov ecx, [rcx+{link}]",
-    "sub ecx, {left}",
-    "jbe 35f",
-    "lea rsi, [rsi+rcx*8]",
-    thread_word!("cmp rsi, ", "[rdx+{stack_hi}]"),
-    "je 33f",
-    "gpi_frame 35f, 35f",
-    "jmp 31b",
-    "35:",
-    "mov rsi, [rsp-64+\\below]",
-    "mov r8, [rsp-72+\\below]",
-    "mov r11, [rsp-8+\\below]",
-    "jmp \\otherwise",
-    ".if \\below",
-    "36:",                          // no shadow stack is kept
-    "mov r11, {root}",
-    "jmp 37f",
-    ".endif",
-    "33:",                          // no frame is alive
-    "mov r11, {root}",
-    thread_word!("cmp ", "[rdx+{other}], rsi"),
-    "jb 35b",
-    "jmp 37f",
-    "34:",                          // is no frame of the other set newer, or the same?
-    thread_word!("cmp ", "[rdx+{other}], rsi"),
-    "jbe 35b",
-    "37:",
-    thread_word!("mov rcx, ", "[rdx+{block}]"),
-    ".endm",
+    newest_frame!($foreign, $native),
     // After gpi_look: goes to `label` if the return address r11 is an exit label. The copies of counted functions of
     // libraries lie between the arenas' thunks, so their pages are looked up. Changes rdi.
     ".macro gpi_label label",
     "cmp r11, [rip+{agent}+{arena_lo}]",
     "jb 6f",
     "cmp r11, [rip+{agent}+{arena_hi}]",
-    ".if {has_copies}",
+    ".if {is_libraries}",
     "jae 6f",
     "mov rdi, r11",
     "sub rdi, [rip+{agent}+{arena_lo}]",
@@ -273,7 +210,7 @@ global_asm!(
     "mov rdi, rsi",
     "shr rdi, 32",
     "jnz 13f",
-    "gpi_recent 13f",
+    "gpi_both 13f",
     "shl rsi, 32",
     "mov edx, eax",
     "or rsi, rdx",
@@ -284,14 +221,14 @@ global_asm!(
     thread_word!("mov ", "[rdx+{last}], rsp"),
     "gpi_next {exit_label}, 0, {call_len}",
     "gpi_looked 0",
-    "mov rsi, [rsp-64]",
-    "mov r8, [rsp-72]",
+    "gpi_called 0",
     "mov r11, [rsp-24]",
     "mov rax, [rsp-16]",
     "jmp [rsp-32]",
     "13:",
-    "mov r8, [rsp-72]",
-    "jmp 9f",
+    "gpi_called 0",
+    "mov r11, [rsp-8]",
+    "jmp 7f",
     // The return address is an exit label.
     "8:",
     "gpi_tail 0, 9f",
@@ -375,13 +312,13 @@ global_asm!(
     "12:",
     "gpi_caller 8, 7f",
     thread_word!("mov ", "[rdx+{last}], rsi"),
-    "gpi_recent 13f",
-    "mov rsi, [rsp-56]",
-    "mov r8, [rsp-64]",
+    "gpi_both 13f",
+    "gpi_called 8",
     "jmp 2b",
     "13:",
-    "mov r8, [rsp-64]",
-    "jmp 9f",
+    "gpi_called 8",
+    "mov r11, [rsp]",
+    "jmp 7f",
     // As above. The frame is not moved: where the thunk continues, the caller's exit label is in its slot.
     "8:",
     "gpi_tail 8, 9f",
@@ -458,15 +395,22 @@ global_asm!(
     ".cfi_endproc",
     concat!(".size gpi_", $prefix, "exit, . - gpi_", $prefix, "exit"),
     // The other set of gates defines these macros again.
-    ".irp name, recent, look, looked, tail, next, frame, caller, label, save, arguments, restore, save_vectors, restore_vectors",
+    ".irp name, find, recent, both, look, looked, tail, next, frame, exists, alive, caller, called, label, save, arguments, restore, save_vectors, restore_vectors",
     ".purgem gpi_\\name",
     ".endr",
     agent = sym $facts,
+    other_agent = sym $other_facts,
+    is_libraries = const $is_libraries,
+    has_own = const 1 - $is_libraries,
     libraries = const LIBRARIES,
+    no_caller = const (CALLER | NO_FUNCTION as u64) as i64,
+    twice_bit = const TWICE.trailing_zeros(),
+    own_bit = const OWN.trailing_zeros(),
+    near = const links::FAR,
+    cell = const size_of::<Cell>(),
     other = const offset_of!(ThreadWords, $other),
     arena_lo = const offset_of!(GateFacts, arena_lo),
     arena_hi = const offset_of!(GateFacts, arena_hi),
-    has_copies = const $has_copies,
     copies = sym COPIES,
     page_shift = const PAGE.trailing_zeros(),
     functions = const offset_of!(GateFacts, functions),
@@ -481,6 +425,7 @@ global_asm!(
     tail_bit = const TAIL.trailing_zeros(),
     hash = const RECENT_HASH,
     shift = const RECENT_SHIFT,
+    ways_bits = const RECENT_WAYS.trailing_zeros(),
     recent = const RECENT,
     key = const offset_of!(Slot, key),
     count = const offset_of!(Slot, count),
@@ -507,8 +452,8 @@ global_asm!(
     };
 }
 
-gates!("", GATE_FACTS, 0, last, library_last, "jae", tail);
-gates!("library_", LIBRARY_GATE_FACTS, 1, library_last, last, "jb", library_tail);
+gates!("", GATE_FACTS, LIBRARY_GATE_FACTS, 0, last, library_last, "jae", "jb", tail);
+gates!("library_", LIBRARY_GATE_FACTS, GATE_FACTS, 1, library_last, last, "jb", "jae", library_tail);
 
 unsafe extern "C" {
     pub(crate) fn gpi_miss();

@@ -26,7 +26,7 @@ use gprofinject_abi::region::{CALLER, LINKED, LINKS, LINKS_SHIFT, SITE, Slot, TA
 use gprofinject_abi::shared::{BlockRef, SlotRef};
 
 /// A search of at least this many bytes of stack counts as long.
-const FAR: u64 = 2048;
+pub(crate) const FAR: u64 = 2048;
 /// One call is linked for each this many bytes of stack that were searched.
 const BYTES_PER_CALL: u64 = 128;
 

@@ -1,18 +1,21 @@
-//! *Sites*: the places in unhooked code that have recently called hooked functions.
+//! *Sites*: the places in unhooked code that have recently called hooked functions, and those in hooked libraries that
+//! have recently called functions of the program.
 
 use crate::hot::objects;
 use crate::program::agent::Agent;
 use crate::program::libraries;
 use core::sync::atomic::{AtomicU64, Ordering};
+use gprofinject_abi::region::TWICE;
 
 /// The number of sites in the table.
-pub(crate) const SITES_LEN: usize = 1024;
+pub(crate) const SITES_LEN: usize = 4096;
 
 /// The sites that have recently called hooked functions: return addresses in code that is not hooked, but belongs to
 /// a loaded object, and that are neither the start of a context nor the C library's signal restorer. If a call
 /// returns to a site, the assembly in [`crate::hot::gate`] looks for the caller without any other check of the return
-/// address. The low bits of a site's address are its index in the table. Any thread may replace it by another site; a
-/// call whose return address is not in the table takes the slow path.
+/// address. A site in hooked code of a library that has called a function of the program has the bit [`TWICE`], as the key
+/// of such a call has. The low bits of a site's address are its index in the table. Any thread may replace it by another
+/// site; a call whose return address is not in the table takes the slow path.
 pub(crate) static SITES: [AtomicU64; SITES_LEN] = [const { AtomicU64::new(0) }; SITES_LEN];
 
 fn site(return_address: u64) -> &'static AtomicU64 {
@@ -27,7 +30,7 @@ pub(crate) fn forget() {
     }
 }
 
-/// Returns whether a return address is a known site. Integer code only; see [`crate::hot::gate`].
+/// Returns whether a return address is a known site in unhooked code. Integer code only; see [`crate::hot::gate`].
 pub(crate) fn is_site(return_address: u64) -> bool {
     site(return_address).load(Ordering::Relaxed) == return_address
 }
@@ -46,6 +49,16 @@ pub(crate) fn note(agent: &Agent, return_address: u64) -> bool {
         && !agent.is_start_of_context(return_address);
     if is {
         site(return_address).store(return_address, Ordering::Relaxed);
+    }
+    is
+}
+
+/// Returns whether the return address of a call out of hooked code of a library to a function of the program is a site,
+/// and if so stores it in the table. Integer code only; see [`crate::hot::gate`].
+pub(crate) fn note_library(agent: &Agent, return_address: u64) -> bool {
+    let is = !agent.is_restorer(return_address) && !agent.is_start_of_context(return_address);
+    if is {
+        site(return_address).store(TWICE | return_address, Ordering::Relaxed);
     }
     is
 }

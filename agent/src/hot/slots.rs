@@ -9,8 +9,8 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
 use gprofinject_abi::plan::{FunctionRecord, SPARE_SLOTS};
 use gprofinject_abi::region::{
-    BlockHeader, Overflow, PROBES, SEGMENT_BIT, SEGMENTS, SLOTS, Slot, is_linked, plain_key, recent,
-    segment_entries, segment_len, segment_offset,
+    BlockHeader, Overflow, PROBES, RECENT_WAYS, SEGMENT_BIT, SEGMENTS, SLOTS, Slot, is_linked, plain_key,
+    recent, segment_entries, segment_len, segment_offset,
 };
 use gprofinject_abi::shared::{BlockRef, OverflowRef, SlotRef};
 
@@ -166,10 +166,13 @@ pub(crate) fn take(agent: &Agent, block: BlockRef, number: u32, slot: SlotRef, k
 /// which is the calling thread's.
 pub(crate) fn remember(block: BlockRef, number: u32, key: u64, slot: SlotRef) {
     let word = (slot.address() - block.address()) | u64::from(number + 1) << 32;
-    // SAFETY: the table is part of the thread block's first chunk, and the offset is that of one of its words. The
-    // arc is written with one store, because a signal handler that interrupts this thread may write the same word.
-    unsafe { AtomicU64::from_ptr((block.address() + recent(key, number)) as *mut u64) }
-        .store(word, Ordering::Relaxed);
+    let set = block.address() + recent(key, number);
+    // SAFETY: the table is a part of the thread block, and these are the offsets of two of its words. An arc is written with
+    // one store, because a signal handler that interrupts this thread may write the same word.
+    let [first, second] = [set, set + 8].map(|word| unsafe { AtomicU64::from_ptr(word as *mut u64) });
+    second.store(first.load(Ordering::Relaxed), Ordering::Relaxed);
+    first.store(word, Ordering::Relaxed);
 }
 
+const _: () = assert!(RECENT_WAYS == 2);
 const _: () = assert!(SLOTS as usize >= size_of::<BlockHeader>());

@@ -113,6 +113,20 @@ pub(crate) fn connect(address: &[u8]) -> Result<i32, i32> {
     }
 }
 
+/// Returns the user who has made the socket to which this one is connected, by the number in this process's user namespace.
+/// A user who has none there has the number of the overflow user.
+pub(crate) fn peer(fd: i32) -> Result<u32, i32> {
+    // struct ucred: process, user, group.
+    let mut credentials = [0_u32; 3];
+    let mut len = size_of_val(&credentials) as u32;
+    let at = [&raw mut credentials as u64, &raw mut len as u64];
+    let arguments = [fd as u64, net::SOL_SOCKET.into(), net::SO_PEERCRED.into(), at[0], at[1]];
+    // SAFETY: the kernel writes no more than the length says, and the length.
+    unsafe { call(general::__NR_getsockopt, arguments) }?;
+    // SAFETY: the kernel has written it; it is read as it has left it.
+    Ok(unsafe { core::ptr::read_volatile(&raw const credentials) }[1])
+}
+
 /// Sends one packet. If no process reads the socket any more, this is an error and not a SIGPIPE.
 pub(crate) fn send(fd: i32, packet: &[u8]) -> Result<(), i32> {
     let arguments = [fd as u64, packet.as_ptr() as u64, packet.len() as u64, net::MSG_NOSIGNAL.into()];

@@ -37,8 +37,26 @@ pub(crate) unsafe fn find_object(address: u64, result: *mut Object) -> i32 {
     }
 }
 
+/// The code of a standalone program: where it begins and ends. Stored once, before the first hook is in place.
+#[cfg(feature = "standalone")]
+static CODE: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+
+/// Stores where the code of a standalone program is.
+#[cfg(feature = "standalone")]
+pub(crate) fn set_code((lo, hi): (u64, u64)) {
+    CODE[0].store(lo, Ordering::Relaxed);
+    CODE[1].store(hi, Ordering::Relaxed);
+}
+
+/// Returns whether an address lies in the code of a standalone program, which loads no other objects.
+#[cfg(feature = "standalone")]
+pub(crate) fn is_in_object(address: u64) -> bool {
+    (CODE[0].load(Ordering::Relaxed)..CODE[1].load(Ordering::Relaxed)).contains(&address)
+}
+
 /// Returns whether an address lies in a loaded object. If the C library cannot tell (glibc before 2.35),
 /// every address counts as one that does.
+#[cfg(not(feature = "standalone"))]
 pub(crate) fn is_in_object(address: u64) -> bool {
     let mut object = Object { flags: 0, start: 0, end: 0, link_map: 0, eh_frame: 0, reserved: [0; 7] };
     // SAFETY: the result is a local variable.

@@ -98,29 +98,26 @@ unsafe extern "C" fn prepare_birth(number: u64, first: u64, second: u64, fifth: 
 }
 
 /// Returns the lowest address of a thread's stack, or 0 if it is not known. musl's struct pthread, to which the thread
-/// pointer leads, has the address and the size of the thread's mapping side by side (pthread_impl.h, `map_base`).
+/// pointer leads, has the end and the size of the thread's stack side by side (pthread_impl.h, `stack` and `stack_size`).
+/// The stack pointer with which the thread begins is a little below the end.
 fn lower_end(stack: u64, thread_pointer: u64) -> u64 {
     const PAGE: u64 = 4096;
     /// The number of words in which the pair is looked for.
     const WORDS: u64 = 32;
-    /// The number of bytes by which the thread pointer may be above the stack: thread-local variables are in between.
-    const ABOVE: u64 = 64 << 20;
-    let is_above = thread_pointer >= stack && thread_pointer - stack < ABOVE;
-    if !is_above || !thread_pointer.is_multiple_of(8) || memory::is_unreadable(task::getpid(), thread_pointer)
-    {
+    /// The number of bytes between the stack pointer and the end of the stack at most.
+    const BELOW: u64 = 512;
+    const LARGEST: u64 = 1 << 40;
+    let is_aligned = thread_pointer != 0 && thread_pointer.is_multiple_of(8);
+    if !is_aligned || memory::is_unreadable(task::getpid(), thread_pointer) {
         return 0;
     }
     let words = ((PAGE - thread_pointer % PAGE) / 8).min(WORDS);
     // SAFETY: the first word is readable, and the others are on the same page.
     let word = |n: u64| unsafe { *(thread_pointer as *const u64).add(n as usize) };
     let found = (1..words).find_map(|n| {
-        let (block, end) = (word(n - 1), word(n - 1).wrapping_add(word(n)));
-        (block != 0
-            && block.is_multiple_of(PAGE)
-            && block < stack
-            && end > thread_pointer
-            && end - block < 1 << 40)
-            .then_some(block)
+        let (end, size) = (word(n - 1), word(n));
+        let is_end = end >= stack && end - stack < BELOW && (1..LARGEST.min(end)).contains(&size);
+        is_end.then(|| end - size).filter(|lo| *lo < stack)
     });
     found.unwrap_or(0)
 }
@@ -341,7 +338,6 @@ core::arch::global_asm!(
     "40:",
     "gpi_aside",
     "gpi_keep",
-    "mov rdx, [rbp+48]",
     "sub rsp, 4096",
     "test [rsp], rsp",
     "sub rsp, 4096",

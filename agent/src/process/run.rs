@@ -5,12 +5,16 @@ use crate::os::current::Current;
 use crate::os::files;
 use crate::os::kernel;
 use crate::os::place::Place;
+use core::sync::atomic::{AtomicBool, Ordering};
 use gprofinject_abi::ASK_FILE;
 use linux_raw_sys::net;
 
 /// The process's place. The set-up stores it, and so does each forked child that has a file of its own; for two
 /// generations of children this takes no system call.
 static PLACE: Current<Place, 3> = Current::new(&Place::NONE);
+
+/// Whether an injector has listened by an abstract name.
+static HAS_LISTENED: AtomicBool = AtomicBool::new(false);
 
 /// Returns the process's place in the run, or [`Place::NONE`] if the process is not followed.
 pub(crate) fn place() -> &'static Place {
@@ -46,7 +50,41 @@ pub(crate) fn tell_with(packet: &[u8], passed: i32) -> Option<i32> {
 /// # Errors
 /// Returns an errno; it is ECONNREFUSED if no injector listens any more.
 pub(crate) fn tell_from(place: &Place, packet: &[u8], passed: &[i32]) -> Result<i32, i32> {
-    tell_by(connect_from(place).unwrap_or(Err(kernel::EINVAL)), |fd| files::send_with(fd, packet, passed))
+    let connection = connect_from(place).unwrap_or(Err(kernel::EINVAL));
+    let connection = connection.or_else(|errno| connect_from_outside(place, errno));
+    tell_by(connection, |fd| files::send_with(fd, packet, passed))
+}
+
+/// Connects to the injector from a process that cannot enter the run folder, because it belongs to another user or has
+/// another root folder. `errno` is what became of the usual way. An injector that attaches as root listens by a name in the
+/// abstract namespace as well, which is the path of the socket.
+///
+/// Whoever gets such a name first has it, so a user could take it when the injector has ended. The answer contains machine
+/// code, so it is accepted from root only. In a user namespace that is the root of that namespace; any other user has
+/// another number there. Both may trace this process.
+///
+/// # Errors
+/// Returns `errno` if no injector listens, or ECONNREFUSED if one listened before.
+fn connect_from_outside(place: &Place, errno: i32) -> Result<i32, i32> {
+    const ROOT: u32 = 0;
+    if !matches!(errno, kernel::EACCES | kernel::ENOENT) {
+        return Err(errno);
+    }
+    let address = Address::abstract_of(place).ok_or(errno)?;
+    let connected = files::connect(address.bytes.get(..address.len).unwrap_or_default());
+    let fd = match connected {
+        Ok(fd) => fd,
+        Err(kernel::ECONNREFUSED) if HAS_LISTENED.load(Ordering::Relaxed) => {
+            return Err(kernel::ECONNREFUSED);
+        }
+        Err(_) => return Err(errno),
+    };
+    if files::peer(fd) != Ok(ROOT) {
+        files::close(fd);
+        return Err(kernel::EPERM);
+    }
+    HAS_LISTENED.store(true, Ordering::Relaxed);
+    Ok(fd)
 }
 
 fn tell_by(connection: Result<i32, i32>, send: impl FnOnce(i32) -> Result<(), i32>) -> Result<i32, i32> {
@@ -92,5 +130,30 @@ impl Address {
         address.bytes.get_mut(size_of::<u16>()..address.len)?.copy_from_slice(path);
         address.bytes[0] = net::AF_UNIX as u8;
         Some(address)
+    }
+
+    /// Returns the address whose abstract name is that path: a NUL, then the path without one.
+    fn abstract_of(place: &Place) -> Option<Address> {
+        const FAMILY: usize = size_of::<u16>();
+        let mut address = Address::of(place)?;
+        let path = address.len - FAMILY - 1;
+        address.bytes.copy_within(FAMILY..FAMILY + path, FAMILY + 1);
+        address.bytes[FAMILY] = 0;
+        Some(address)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_addresses_have_the_same_length() {
+        let place = Place::new(b"/dev/shm/run/0").expect("a place");
+        let bytes = |address: Option<Address>| address.map(|found| found.bytes[..found.len].to_vec());
+        assert_eq!(bytes(Address::of(&place)).expect("short"), b"\x01\0/dev/shm/run/ask\0");
+        assert_eq!(bytes(Address::abstract_of(&place)).expect("short"), b"\x01\0\0/dev/shm/run/ask");
+        let long = Place::new(&[b"/".as_slice(), &[b'x'; 104], b"/0"].concat()).expect("a place");
+        assert!(Address::of(&long).is_none() && Address::abstract_of(&long).is_none());
     }
 }

@@ -14,7 +14,7 @@ use core::mem::MaybeUninit;
 use core::ops::Range;
 use core::ptr;
 use core::sync::atomic::{AtomicU64, Ordering};
-use gprofinject_abi::plan::{FunctionRecord, HookModeCode, LIBRARIES};
+use gprofinject_abi::plan::{FunctionRecord, HookModeCode, LIBRARIES, START_OF_CONTEXT};
 use gprofinject_abi::region::{PAGE, RegionHeader, RegionOrders};
 use gprofinject_abi::shared::RegionRef;
 
@@ -245,8 +245,7 @@ impl Agent {
     /// Returns whether a return address is the one that glibc's makecontext gives to the first function of a context,
     /// which begins a stack of its own. Integer code only; see [`crate::hot::gate`].
     pub(crate) fn is_start_of_context(&self, return_address: u64) -> bool {
-        // __start_context (sysdeps/unix/sysv/linux/x86_64/__start_context.S): mov rsp, rbx; mov rdi, [rsp].
-        self.libc_reads(return_address, &[0x48, 0x89, 0xdc, 0x48, 0x8b, 0x3c, 0x24])
+        self.libc_reads(return_address, &START_OF_CONTEXT)
     }
 
     /// Returns whether the C library's text has these bytes at an address.

@@ -55,13 +55,14 @@ pub(crate) fn reserve(orders: &RegionOrders) -> Result<(), i32> {
 pub(crate) fn prepare(agent: &Agent) {
     #[cfg(feature = "standalone")]
     {
-        use crate::os::{records, words};
+        use crate::os::{loaded, records, words};
         use core::sync::atomic::Ordering;
 
         let words = words::get();
         let [block, cells, library_last] =
             [words.block(), words.cells(), words.library_last()].map(|word| word.load(Ordering::Relaxed));
         records::set_first_words(block, cells, library_last);
+        loaded::set_code(agent.libc);
         crate::process::calls::prepare(agent.fsgsbase);
     }
 }

@@ -119,6 +119,12 @@ unsafe extern "C" fn _dl_find_object(pc: u64, result: *mut Object) -> i32 {
         unsafe { *result = object };
         return 0;
     }
+    if let Some((start, end, eh_frame)) = library::unlisted(pc) {
+        let object = Object { flags: 0, start, end, link_map: 0, eh_frame, reserved: [0; 7] };
+        // SAFETY: the caller's result is writable, as glibc's function demands.
+        unsafe { *result = object };
+        return 0;
+    }
     // SAFETY: the caller's result is writable, as glibc's function demands.
     unsafe { loaded::find_object(pc, result) }
 }
@@ -139,10 +145,10 @@ struct Visit {
     data: *mut c_void,
 }
 
-/// Returns the address in the arena that an unwinder looks for with `dl_iterate_phdr`. The unwinder does not pass it
+/// Returns what `is_wanted` returns for the address that an unwinder looks for with `dl_iterate_phdr`. The unwinder does not pass it
 /// to that function, but keeps it in the structure that it passes to its callback, which is in its frame: libgcc's
 /// and libunwind's (`ip`) have it first, LLVM's has it third. Returns `None` if the caller is not such an unwinder.
-fn asked(program: &'static Module, data: *const c_void) -> Option<(u64, &'static Module)> {
+fn asked<T>(data: *const c_void, is_wanted: impl Fn(u64) -> Option<T>) -> Option<T> {
     const WORDS: usize = 4;
     const NEAR: u64 = 4096;
     let here = 0_u64;
@@ -152,9 +158,7 @@ fn asked(program: &'static Module, data: *const c_void) -> Option<(u64, &'static
     }
     // SAFETY: the words are on the stack between this frame and the oldest one, which is further up than that: the
     // library's dl_iterate_phdr and its caller are in between, and the structure is in the caller's frame.
-    (0..WORDS)
-        .map(|n| unsafe { *(data as *const u64).add(n) })
-        .find_map(|word| with_arena(program, word).map(|module| (word, module)))
+    (0..WORDS).map(|n| unsafe { *(data as *const u64).add(n) }).find_map(is_wanted)
 }
 
 /// Returns whether the callback is that of nongnu.org's libunwind. It uses a frame's CFA as its caller's stack
@@ -192,17 +196,22 @@ unsafe extern "C" fn visit(info: *mut Info, size: usize, visit: *mut c_void) -> 
         if answer != 0 || (*info).bias != last {
             return answer;
         }
-        let asked = asked(program, visit.data);
-        let module = asked.map_or(program, |(_, module)| module);
-        if module.arena_lo == module.copies_hi {
+        let module = asked(visit.data, |pc| Some((pc, with_arena(program, pc)?)));
+        let (start, end, table) = match asked(visit.data, library::unlisted).filter(|_| module.is_none()) {
+            Some(library) => library,
+            None => {
+                let frame = match module.map_or(Frame::Left, |(pc, module)| frame_at(module, pc)) {
+                    Frame::Left if is_libunwind(visit.visitor as usize as u64) => Frame::LeftPlain,
+                    frame => frame,
+                };
+                let module = module.map_or(program, |(_, module)| module);
+                (module.arena_lo, module.copies_hi, module.frame_table(frame))
+            }
+        };
+        if start == end {
             return answer;
         }
-        let len = module.copies_hi - module.arena_lo;
-        let frame = match asked.map_or(Frame::Left, |(pc, module)| frame_at(module, pc)) {
-            Frame::Left if is_libunwind(visit.visitor as usize as u64) => Frame::LeftPlain,
-            frame => frame,
-        };
-        let table = module.frame_table(frame) - module.arena_lo;
+        let (len, table) = (end - start, table - start);
         // struct Elf64_Phdr: type and flags, offset, vaddr, paddr, filesz, memsz, align.
         let headers = [
             [PT_LOAD | READ_EXECUTE, 0, 0, 0, len, len, 4096],
@@ -212,7 +221,7 @@ unsafe extern "C" fn visit(info: *mut Info, size: usize, visit: *mut c_void) -> 
         let size = size.min(size_of_val(&arena));
         core::ptr::copy_nonoverlapping(info.cast::<u8>(), arena.as_mut_ptr().cast(), size);
         let arena = arena.as_mut_ptr().cast::<Info>();
-        ((*arena).bias, (*arena).headers, (*arena).count) = (module.arena_lo, headers.as_ptr(), 2);
+        ((*arena).bias, (*arena).headers, (*arena).count) = (start, headers.as_ptr(), 2);
         // The structure is declared to end before the counts of libraries, by which libgcc finds out whether it may
         // keep the result: the next request may have another answer.
         const BEFORE_COUNTS: usize = 32;

@@ -26,18 +26,27 @@ pub(crate) fn prepare(dynamic_linker: u64) {
 
 /// Marks the frames between the stack pointer and the frame to which a jmp_buf leads.
 extern "C" fn leave_frames(environment: *const u64) {
-    /// Index of the stack pointer in glibc's jmp_buf (sysdeps/x86_64/jmpbuf-offsets.h, JB_RSP).
+    /// Index of the stack pointer in the jmp_buf of glibc (sysdeps/x86_64/jmpbuf-offsets.h, JB_RSP) and of musl
+    /// (src/setjmp/x86_64/setjmp.s).
     const STACK_POINTER: usize = 6;
     let guard: u64;
     // SAFETY: the caller passes longjmp a jmp_buf that setjmp has filled, and glibc keeps the pointer guard at fs:0x30
     // (tcbhead_t).
-    let target = unsafe {
+    let stored = unsafe {
         asm!("mov {}, fs:[0x30]", out(reg) guard, options(nostack, pure, readonly));
-        // PTR_DEMANGLE, sysdeps/unix/sysv/linux/x86_64/pointer_guard.h
-        (*environment.add(STACK_POINTER)).rotate_right(17) ^ guard
+        *environment.add(STACK_POINTER)
     };
+    // PTR_DEMANGLE, sysdeps/unix/sysv/linux/x86_64/pointer_guard.h
+    let target = if is_mangled(stored, guard) { stored.rotate_right(17) ^ guard } else { stored };
     let here = &raw const guard as u64;
     callers::leave(here, target);
+}
+
+/// Returns whether the C library has mangled a pointer, as glibc does. musl does not, and has small numbers where glibc
+/// has its random guard.
+fn is_mangled(stored: u64, guard: u64) -> bool {
+    const ADDRESS_BITS: u32 = 47;
+    cfg!(not(feature = "standalone")) || stored >> ADDRESS_BITS != 0 || guard >> ADDRESS_BITS != 0
 }
 
 macro_rules! pass_on {

@@ -58,21 +58,20 @@ impl Counted {
 
 impl Finished {
     /// Writes the view of the whole process beside the program's own profile, if libraries were hooked or if gprof
-    /// leaves out much of the program itself. Returns the names of the files in the order in which gprof takes them.
+    /// leaves out much of the program itself, or all of it because the program is stripped. Returns the names of the files in the order in which gprof takes them.
     ///
     /// # Errors
     /// The formats cannot represent the profile, or the files cannot be written.
     pub(crate) fn write_whole(&self, output: &Output, own: &Path) -> anyhow::Result<Option<[PathBuf; 2]>> {
         let program = self.profile.modules.first();
         let hooks_libraries = program.is_some_and(|program| program.program.libraries.is_some());
-        match hooks_libraries || self.placed.misses_much() {
+        let is_stripped = program.is_some_and(|program| program.program.subject.stripped());
+        match hooks_libraries || is_stripped || self.placed.misses_much() {
             true => whole::encode(&self.profile)?.write(output, own),
             false => Ok(None),
         }
     }
-}
 
-impl Finished {
     /// Writes the profiles of libraries whose basic blocks were counted beside the program's own profile. Returns them, and
     /// what went wrong.
     pub(crate) fn write_libraries(&self, output: &Output, own: &Path) -> (Vec<LibraryProfile>, Vec<String>) {

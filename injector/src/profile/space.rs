@@ -226,8 +226,10 @@ impl Space {
         };
         let root = self.root;
         let is_of_program = to.module == PROGRAM;
-        // A caller in the program, or none, is the same in both views.
-        let is_in_both = is_of_program && known.is_none_or(|from| from.module == PROGRAM);
+        // A caller in the program, or none, is the same in both views. A call from a library that is counted once, by its
+        // return address, has no caller in the program's own view: no shadow stack tells which function that is.
+        let is_in_both = is_of_program
+            && (known.is_none_or(|from| from.module == PROGRAM) || key & (CALLER | TAIL | SITE | TWICE) == 0);
         let own = (is_of_program && (is_own || is_in_both)).then(|| {
             let from = known.filter(|from| from.module == PROGRAM).unwrap_or(root);
             Arc { from: from.address, to: to.address, count }

@@ -54,6 +54,11 @@ impl Libraries {
         self.all.get(number as usize).copied().flatten()
     }
 
+    /// Returns whether it was decided already whether the library in a file is hooked.
+    pub(crate) fn knows(&self, path: &Path) -> bool {
+        identity(path).is_some_and(|identity| self.known.contains_key(&identity))
+    }
+
     /// Plans the libraries of an earlier run again, with the same numbers.
     pub(crate) fn again(paths: &[PathBuf], planner: &Planner) -> Libraries {
         let mut libraries = Libraries::default();
@@ -188,26 +193,32 @@ fn planned(
     }
 }
 
-/// Returns the plan file for a library at the places that a process offers, and the bytes of its home slots. Returns
-/// `None` if the library does not fit there, or if there is no memory.
-pub(crate) fn placed(library: &Library, question: &Question) -> Option<(OwnedFd, u32)> {
-    let plan = library.planned.plan.as_ref()?;
-    let arena_end = question.free.checked_add(plan.arena_len)?;
-    let slot_bytes = u32::try_from(plan.slot_bytes).ok()?;
-    let slots_end = question.first_slot.checked_add(slot_bytes)?;
-    let counters = u64::from(question.first_counter) + plan.counter_bytes();
+/// Returns the plan file for a library at the places that a process offers, and the bytes of its home slots.
+///
+/// # Errors
+/// The library does not fit there, or there is no memory.
+pub(crate) fn placed(library: &Library, question: &Question) -> Result<(OwnedFd, u32), &'static str> {
+    const DISTANT: &str = "there is no room for it near the process's libraries";
+    const CROWDED: &str = "the libraries before it have taken the room that a thread has for counters; --libs and -X leave \
+                           others out";
+    const ODD: &str = "the process has asked for a place that cannot be";
+    let plan = library.planned.plan.as_ref().ok_or("it has no plan")?;
     let is_aligned = question.free.is_multiple_of(PAGE)
         && question.first_counter.is_multiple_of(8)
         && question.arenas.is_multiple_of(PAGE)
         && question.bias.is_multiple_of(PAGE);
-    let fits = is_aligned
-        && question.free >= question.arenas
-        && arena_end <= question.end
-        && slots_end <= question.slots_end
-        && (plan.counter_bytes() == 0 || counters <= question.counters_end.into())
-        && question.first_function >= LIBRARIES;
-    if !fits {
-        return None;
+    if !is_aligned || question.free < question.arenas || question.first_function < LIBRARIES {
+        return Err(ODD);
+    }
+    if question.free.checked_add(plan.arena_len).is_none_or(|end| end > question.end) {
+        return Err(DISTANT);
+    }
+    let slot_bytes = u32::try_from(plan.slot_bytes).map_err(|_| CROWDED)?;
+    let slots_end = question.first_slot.checked_add(slot_bytes).ok_or(CROWDED)?;
+    let counters_end = u64::from(question.first_counter) + plan.counter_bytes();
+    let has_counters = plan.counter_bytes() == 0 || counters_end <= question.counters_end.into();
+    if slots_end > question.slots_end || !has_counters {
+        return Err(CROWDED);
     }
     let placement = Placement {
         bias: question.bias,
@@ -220,8 +231,9 @@ pub(crate) fn placed(library: &Library, question: &Question) -> Option<(OwnedFd,
     };
     let pieces = plan.encode();
     let mut fits = false;
-    let file = sys::memory_file(&pieces, |bytes| fits = plan.place(&placement, bytes).is_some()).ok()?;
-    fits.then_some((file, slot_bytes))
+    let file = sys::memory_file(&pieces, |bytes| fits = plan.place(&placement, bytes).is_some())
+        .map_err(|_| "there is no memory for its plan")?;
+    if fits { Ok((file, slot_bytes)) } else { Err(DISTANT) }
 }
 
 /// Returns the name by which others need the library in a file, if it has one.
@@ -235,4 +247,129 @@ pub(crate) fn soname(path: &Path) -> Option<String> {
 /// Whether a file is the one from which a process has mapped the page at an address.
 pub(crate) fn is_mapped_at(pid: i32, address: u64, file: &std::fs::Metadata) -> bool {
     proc::inode_at(pid, address).is_ok_and(|inode| inode == file.ino())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::process::Command;
+
+    use super::*;
+    use crate::options::{EngineArg, HooksArg};
+    use crate::os::say::{Level, Voice};
+    use crate::program::filters::Filters;
+    use crate::program::libs::Libs;
+    use crate::program::plan_cache::PlanCache;
+
+    fn with_planner<T>(work: impl FnOnce(&Planner) -> T) -> T {
+        let filters = Filters::new(&[], &[], 0).expect("no patterns");
+        let (libs, cache) = (&Libs::none(), &PlanCache::new(false, Voice(Level::Quiet)));
+        let (hooks, engine) = (Some(HooksArg::Both), EngineArg::Builtin);
+        work(&Planner { hooks, engine, filters: &filters, libs, running: false, cache })
+    }
+
+    fn library(place: &Path) -> &'static Library {
+        let (source, file) = (place.join("library.c"), place.join("library.so"));
+        fs::write(
+            &source,
+            "int leaf(int x) { return x * 3; }\nint work(int x) { return leaf(x) + leaf(x + 1); }\n",
+        )
+        .expect("written");
+        let mut compiler = Command::new("gcc");
+        let compiled = compiler.args(["-O1", "-fPIC", "-shared", "-o"]).args([&file, &source]).status();
+        assert!(compiled.expect("gcc").success());
+        let made = with_planner(|planner| Libraries::default().at(&file, &file, planner));
+        made.unwrap_or_else(|why| panic!("{why}"))
+    }
+
+    const SOUND: Question = Question {
+        kind: [0; 8],
+        bias: 0x7000_0000_0000,
+        start: 0x7000_0000_0000,
+        arenas: 0x7000_1000_0000,
+        free: 0x7000_1000_0000,
+        end: 0x7000_2000_0000,
+        first_function: LIBRARIES,
+        first_slot: 1 << 20,
+        slots_end: 2 << 20,
+        first_tail: 0,
+        first_counter: 0,
+        counters_end: 0,
+    };
+
+    /// A process can ask for any place. It gets a plan file for what it has asked for, or none.
+    #[test]
+    fn places_that_cannot_be() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let library = library(folder.path());
+        let bytes = placed(library, &SOUND).expect("a sound question").1;
+        assert!(bytes > 0);
+        for (why, question) in [
+            ("cannot be", Question { free: SOUND.free + 8, ..SOUND }),
+            ("cannot be", Question { arenas: SOUND.arenas + 8, ..SOUND }),
+            ("cannot be", Question { bias: SOUND.bias + 8, ..SOUND }),
+            ("cannot be", Question { first_counter: 4, ..SOUND }),
+            ("cannot be", Question { free: SOUND.arenas - PAGE, ..SOUND }),
+            ("cannot be", Question { first_function: LIBRARIES - 1, ..SOUND }),
+            ("no room", Question { end: SOUND.free, ..SOUND }),
+            ("no room", Question { free: !(PAGE - 1), end: u64::MAX, ..SOUND }),
+            // A jump cannot reach that far.
+            ("no room", Question { bias: 0x1000_0000_0000, ..SOUND }),
+            ("no room", Question { bias: !(PAGE - 1), ..SOUND }),
+            ("counters", Question { slots_end: SOUND.first_slot + bytes - 1, ..SOUND }),
+            ("counters", Question { first_slot: u32::MAX - 15, slots_end: u32::MAX, ..SOUND }),
+        ] {
+            let said = placed(library, &question).expect_err(why);
+            assert!(said.contains(why), "{said}: {question:?}");
+        }
+        // These numbers only have to cause no panic.
+        let mut random = 88_172_645_463_325_252_u64;
+        for _ in 0..2000 {
+            let mut next = || {
+                random ^= random << 13;
+                random ^= random >> 7;
+                random ^= random << 17;
+                match random % 4 {
+                    0 => random & !(PAGE - 1),
+                    1 => !(PAGE - 1),
+                    2 => SOUND.free,
+                    _ => random % 100 * PAGE,
+                }
+            };
+            let question = Question {
+                bias: next(),
+                start: next(),
+                arenas: next(),
+                free: next(),
+                end: next(),
+                first_function: next() as u32 | LIBRARIES,
+                first_slot: next() as u32,
+                slots_end: next() as u32,
+                first_tail: next() as u32,
+                first_counter: next() as u32,
+                counters_end: next() as u32,
+                ..SOUND
+            };
+            let _ = placed(library, &question);
+        }
+    }
+
+    /// A process can name any number of files.
+    #[test]
+    fn libraries_are_bounded_in_number() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = |n: usize| folder.path().join(n.to_string());
+        let paths: Vec<PathBuf> = (0..MOST + 10).map(path).collect();
+        paths.iter().for_each(|path| fs::write(path, "no library").expect("written"));
+        with_planner(|planner| {
+            let mut libraries = Libraries::default();
+            for path in &paths {
+                assert!(libraries.at(path, path, planner).is_err());
+            }
+            assert_eq!((libraries.known.len(), libraries.all.len()), (MOST, 0));
+            let again = Libraries::again(&paths, planner);
+            assert_eq!(again.all.len(), MOST);
+            assert!(again.get(MOST as u32).is_none() && again.get(u32::MAX).is_none());
+        });
+    }
 }

@@ -16,7 +16,7 @@ use crate::sampling::histogram::Histogram;
 use crate::sampling::sampler::Sampling;
 use crate::session::family::Family;
 use crate::session::message::Request;
-use crate::session::report::{calls_and_samples, commands};
+use crate::session::words::{calls_and_samples, commands};
 use crate::store::output::Written;
 use crate::store::region::file::RegionFile;
 use crate::target::grip::Known;

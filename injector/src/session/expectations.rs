@@ -37,7 +37,7 @@ pub(crate) fn say(planned: &Planned, program: &Program, settings: &Settings, sam
         )),
         _ => {}
     }
-    if planned.subject.stripped() && planned.libraries.is_some() {
+    if planned.subject.stripped() && (planned.libraries.is_some() || planned.image().is_some()) {
         voice.note(format_args!(
             "{shown} is stripped: its functions without names are shown by their addresses, unless its debug symbols \
              are installed"

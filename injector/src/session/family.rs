@@ -26,6 +26,7 @@ use crate::store::output::{Output, Written};
 use crate::store::region::layout::{AgentState, Orders};
 use crate::store::run_folder::{FIRST, RunFolder};
 use crate::target::grip::Grip;
+use crate::target::loaded;
 
 /// The processes of a run, and the programs that they have executed.
 pub(crate) struct Family<'s> {
@@ -42,6 +43,8 @@ pub(crate) struct Family<'s> {
     pub(crate) libraries: Libraries,
     /// The libraries that are not hooked, each with the number of a program whose processes have loaded it.
     pub(crate) unhooked: BTreeMap<(u32, PathBuf), Unhooked>,
+    /// The length in bytes of all files together that a process may still have read which cannot enter the run folder.
+    pub(crate) outside_left: u64,
     orders: Orders,
     /// The samples per second of CPU time.
     pub(crate) rate: u32,
@@ -107,6 +110,7 @@ impl<'s> Family<'s> {
             profilees,
             libraries: Libraries::default(),
             unhooked: BTreeMap::new(),
+            outside_left: loaded::BYTES_MOST,
             orders,
             rate,
             members: Vec::new(),

@@ -22,7 +22,7 @@ use crate::session::message::{Answer, Malformed, MemberName, Message, Request};
 use crate::store::listener::Asker;
 use crate::target::agent::libraries::Wanted;
 use crate::target::launch::usher::{self, Entrance};
-use crate::target::loaded::{Loaded, Mapped};
+use crate::target::loaded::{self, Loaded, Mapped};
 
 /// The number of packets that are processed before other events, such as signals, are handled.
 const AT_ONCE: usize = 256;
@@ -69,7 +69,12 @@ impl Family<'_> {
     /// Handles what somebody has said. Packets that are no messages are ignored, but for a request that cannot be read, whose
     /// sender waits for an answer.
     fn hear(&mut self, asker: &mut Asker, sampling: Option<&mut Sampling>) {
-        match Message::parse(&asker.packet) {
+        let message = Message::parse(&asker.packet);
+        // From outside of the run folder, a process can only ask about its libraries.
+        if asker.is_outside && !matches!(message, Ok(Message::Loaded(_))) {
+            return;
+        }
+        match message {
             Ok(Message::Forked(name)) => self.forked(asker.pid, &name, sampling),
             Ok(Message::Executes) => {
                 let name = self.executes(asker, sampling).unwrap_or_default();
@@ -177,6 +182,13 @@ impl Family<'_> {
 
     /// Plans the libraries of a process that already runs. Returns those that are to be hooked there.
     pub(crate) fn running(&mut self, pid: i32, mapped: Mapped) -> Vec<Wanted> {
+        // The process may belong to another user, or have another root folder.
+        if sys::ids().euid == 0
+            && let (Some(listener), Some(folder)) = (&mut self.listener, &self.folder)
+        {
+            // Without this socket, only libraries that the process loads later are not hooked.
+            let _ = listener.listen_outside(folder.private(), pid);
+        }
         let Mapped { loaded, unreadable } = mapped;
         let named = |path: &Path| path.file_name().and_then(|name| name.to_str()).map(str::to_owned);
         for path in unreadable {
@@ -216,9 +228,12 @@ impl Family<'_> {
         answer: &mut ask::Answer,
     ) -> Option<OwnedFd> {
         self.note_maps(asker.pid);
-        let file = resolve::Executed::new(asker.file.take()?);
+        let file = match asker.is_outside {
+            true => self.mapped_outside(asker.pid, question.start)?,
+            false => resolve::Executed::new(asker.file.take()?),
+        };
         let name = file.name.file_name()?.to_str()?;
-        if asker.user != sys::ids().euid {
+        if asker.user != sys::ids().euid && !asker.is_outside {
             let why = Arc::from("the process runs as another user");
             self.leave(asker.pid, &file.name, Unhooked::Refused(why));
             return None;
@@ -239,12 +254,36 @@ impl Family<'_> {
         }
     }
 
+    /// Returns the file that a process has mapped at an address, which cannot enter the run folder. The descriptor that it
+    /// has sent is not used: it may be that of a file which the process may not read. Returns `None` if the library is not to
+    /// be hooked.
+    fn mapped_outside(&mut self, pid: i32, address: u64) -> Option<resolve::Executed> {
+        let (file, len) = loaded::file_at(pid, address)?;
+        if self.unhooked.contains_key(&(self.program_of(pid), file.name.clone())) {
+            return None;
+        }
+        if !self.libraries.knows(&file.path()) {
+            let Some(left) = self.outside_left.checked_sub(len) else {
+                let why = Arc::from("the process has loaded more libraries than gprofinject reads");
+                self.leave(pid, &file.name, Unhooked::Refused(why));
+                return None;
+            };
+            self.outside_left = left;
+        }
+        Some(file)
+    }
+
+    /// Returns the number of the program that a process runs.
+    fn program_of(&self, pid: i32) -> u32 {
+        let member = self.living.get(&pid).and_then(|process| self.members.get(*process.members.last()?));
+        member.map_or(0, |member| member.profilee.number)
+    }
+
     /// Notes that a library is not hooked in a process.
     pub(crate) fn leave(&mut self, pid: i32, library: &Path, why: Unhooked) {
         /// A process can name any number of files.
         const MOST: usize = 4096;
-        let member = self.living.get(&pid).and_then(|process| self.members.get(*process.members.last()?));
-        let program = member.map_or(0, |member| member.profilee.number);
+        let program = self.program_of(pid);
         if self.unhooked.len() < MOST {
             self.unhooked.insert((program, library.to_owned()), why);
         }
@@ -268,8 +307,7 @@ impl Family<'_> {
         }
         let library = self.libraries.at(&file.path(), &file.name, &self.settings.planner())?;
         self.enter_library(library);
-        let (file, slot_bytes) = library::placed(library, question)
-            .ok_or("there is no room for it near the process's libraries")?;
+        let (file, slot_bytes) = library::placed(library, question)?;
         Ok((file, library.number, slot_bytes))
     }
 

@@ -20,8 +20,9 @@ use crate::sampling::sampler::{Choice, Method, Sampling};
 use crate::session::events;
 use crate::session::family::Family;
 use crate::session::member::Unhooked;
-use crate::session::report::{self, Run};
+use crate::session::outcome::Run;
 use crate::session::settings::Settings;
+use crate::session::words;
 use crate::store::output::Output;
 use crate::store::region::layout::Orders;
 use crate::store::run_folder::{FIRST, RunFolder};
@@ -342,12 +343,12 @@ fn finish(run: &Run, program: &Program, voice: Voice, files: &Files, pid: u32) -
     });
     let (libraries, troubles) = first.write_libraries(output, &written.path);
     troubles.iter().for_each(|trouble| voice.warn(trouble));
-    report::lead_to_libraries(&libraries, voice);
+    words::lead_to_libraries(&libraries, voice);
     let is_hidden = subject.stripped() || run.placed.misses_much();
-    let mut next = report::commands(&symbols, &written.path, whole.as_ref(), is_hidden);
+    let mut next = words::commands(&symbols, &written.path, whole.as_ref(), is_hidden);
     if let Some(worker) = run.worker() {
         // A wrapper was started, and another program did the work.
-        next = report::commands(&worker.symbols, &worker.file, worker.whole.as_ref(), worker.is_hidden());
+        next = words::commands(&worker.symbols, &worker.file, worker.whole.as_ref(), worker.is_hidden());
     }
     voice.note(format_args!("{}; next: {next}", run.summary()));
     Ok(())

@@ -26,12 +26,23 @@ const PACKET: usize = 8 * libc::PATH_MAX as usize;
 const SILENCE: Duration = Duration::from_millis(500);
 /// The number of connections without a packet. Further ones take the place of the oldest.
 const SILENT_MAX: usize = 64;
+/// The number of connections from outside that are accepted before other events are handled.
+const OUTSIDE_MOST: usize = 64;
 
 /// The injector's end of the socket.
 pub(crate) struct Listener {
     socket: OwnedFd,
-    /// The connections that have not sent anything yet, and their times.
-    silent: RefCell<VecDeque<(OwnedFd, Instant)>>,
+    /// The socket for a process that cannot enter the run folder, and the process's number.
+    outside: Option<(OwnedFd, i32)>,
+    /// The connections that have not sent anything yet.
+    silent: RefCell<VecDeque<Silent>>,
+}
+
+/// A connection that has not sent anything yet.
+struct Silent {
+    connection: OwnedFd,
+    is_outside: bool,
+    since: Instant,
 }
 
 /// A packet that has arrived, and the connection for the answer.
@@ -46,6 +57,8 @@ pub(crate) struct Asker {
     pub(crate) file: Option<OwnedFd>,
     /// All descriptors that came with it, if it is one of [`ask::AHEAD`].
     pub(crate) files: Vec<OwnedFd>,
+    /// Whether the packet came through the socket of [`Listener::listen_outside`].
+    pub(crate) is_outside: bool,
 }
 
 fn address(path: &Path) -> io::Result<libc::sockaddr_un> {
@@ -108,53 +121,108 @@ impl Listener {
             let len = size_of::<libc::sockaddr_un>() as libc::socklen_t;
             check(libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len))?;
             check(libc::listen(socket.as_raw_fd(), 4096))?;
-            Ok(Listener { socket, silent: RefCell::new(VecDeque::new()) })
+            Ok(Listener { socket, outside: None, silent: RefCell::new(VecDeque::new()) })
         }
+    }
+
+    /// Listens to a process that cannot enter the run folder as well, by the path of the socket as a name in the abstract
+    /// namespace. Every process can connect there; those of other processes are closed unread.
+    ///
+    /// # Errors
+    /// The socket cannot be made, or the name is in use.
+    pub(crate) fn listen_outside(&mut self, folder: &PrivateFolder, pid: i32) -> io::Result<()> {
+        let mut address = address(&folder.path().join(ASK_FILE))?;
+        let len = address.sun_path.iter().position(|&byte| byte == 0).unwrap_or_default();
+        address.sun_path.copy_within(..len, 1);
+        address.sun_path[0] = 0;
+        // SAFETY: the address is valid for the calls, and the name fits, because the path with its NUL does.
+        unsafe {
+            let flags = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+            let socket = OwnedFd::from_raw_fd(check(libc::socket(libc::AF_UNIX, flags, 0))?);
+            let len = (size_of::<libc::sa_family_t>() + 1 + len) as libc::socklen_t;
+            check(libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len))?;
+            check(libc::listen(socket.as_raw_fd(), 128))?;
+            self.outside = Some((socket, pid));
+        }
+        Ok(())
     }
 
     /// Returns the descriptors that become readable when a process connects or sends something.
     pub(crate) fn descriptors(&self) -> Vec<RawFd> {
         let silent = self.silent.borrow();
-        [self.socket.as_raw_fd()].into_iter().chain(silent.iter().map(|(fd, _)| fd.as_raw_fd())).collect()
+        let outside = self.outside.iter().map(|(socket, _)| socket.as_raw_fd());
+        let silent = silent.iter().map(|silent| silent.connection.as_raw_fd());
+        [self.socket.as_raw_fd()].into_iter().chain(outside).chain(silent).collect()
     }
 
     /// Returns up to `most` packets that have arrived. It does not wait for connections that have sent
     /// nothing.
     pub(crate) fn heard(&self, most: usize) -> Vec<Asker> {
-        let mut silent = self.silent.borrow_mut();
         let mut heard = Vec::new();
-        silent.retain_mut(|(connection, since)| match Asker::read(connection) {
+        self.silent.borrow_mut().retain(|silent| match Asker::read(&silent.connection, silent.is_outside) {
             Ok(Some(asker)) => {
                 heard.push(asker);
                 false
             }
-            Ok(None) => since.elapsed() < SILENCE,
+            Ok(None) => silent.since.elapsed() < SILENCE,
             Err(_) => false,
         });
-        while heard.len() < most {
-            // SAFETY: no address is asked for.
-            let connection = unsafe {
-                let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-                libc::accept4(self.socket.as_raw_fd(), std::ptr::null_mut(), std::ptr::null_mut(), flags)
-            };
-            let connection = match check(connection) {
-                // SAFETY: this is a new descriptor that nobody else owns.
-                Ok(fd) => unsafe { OwnedFd::from_raw_fd(fd) },
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(_) => break,
-            };
-            match Asker::read(&connection) {
-                Ok(Some(asker)) => heard.push(asker),
-                Ok(None) => {
-                    if silent.len() >= SILENT_MAX {
-                        silent.pop_front();
-                    }
-                    silent.push_back((connection, Instant::now()));
+        while heard.len() < most
+            && let Some(connection) = accept(&self.socket)
+        {
+            heard.extend(self.listen_to(connection, false));
+        }
+        if let Some((socket, pid)) = &self.outside {
+            // Any number of processes may connect all the time.
+            for connection in (0..most.min(OUTSIDE_MOST)).map_while(|_| accept(socket)) {
+                if peer(&connection).is_ok_and(|peer| peer.pid == *pid) {
+                    heard.extend(self.listen_to(connection, true));
                 }
-                Err(_) => {}
             }
         }
         heard
+    }
+
+    /// Returns the packet of a new connection. If there is none yet, remembers the connection.
+    fn listen_to(&self, connection: OwnedFd, is_outside: bool) -> Option<Asker> {
+        let asker = Asker::read(&connection, is_outside).ok()?;
+        if asker.is_none() {
+            let mut silent = self.silent.borrow_mut();
+            if silent.len() >= SILENT_MAX {
+                silent.pop_front();
+            }
+            silent.push_back(Silent { connection, is_outside, since: Instant::now() });
+        }
+        asker
+    }
+}
+
+/// Accepts a connection, if there is a new one.
+fn accept(socket: &OwnedFd) -> Option<OwnedFd> {
+    loop {
+        // SAFETY: no address is asked for.
+        let connection = unsafe {
+            let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+            libc::accept4(socket.as_raw_fd(), std::ptr::null_mut(), std::ptr::null_mut(), flags)
+        };
+        match check(connection) {
+            // SAFETY: this is a new descriptor that nobody else owns.
+            Ok(fd) => return Some(unsafe { OwnedFd::from_raw_fd(fd) }),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => return None,
+        }
+    }
+}
+
+/// Returns who has connected.
+fn peer(connection: &OwnedFd) -> io::Result<libc::ucred> {
+    // SAFETY: the results are written to local variables of the right size.
+    unsafe {
+        let mut peer: libc::ucred = std::mem::zeroed();
+        let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+        let to = (&raw mut peer).cast();
+        check(libc::getsockopt(connection.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, to, &mut len))?;
+        Ok(peer)
     }
 }
 
@@ -177,22 +245,9 @@ fn receive(connection: &OwnedFd, packet: &mut Vec<u8>) -> io::Result<Vec<OwnedFd
 
 impl Asker {
     /// Reads the packet of a connection without waiting. Returns `None` if nothing has been sent yet.
-    fn read(connection: &OwnedFd) -> io::Result<Option<Asker>> {
-        let fd = connection.as_raw_fd();
+    fn read(connection: &OwnedFd, is_outside: bool) -> io::Result<Option<Asker>> {
         let mut packet = vec![0; PACKET];
-        // SAFETY: the results are written to local variables of the right size.
-        let peer = unsafe {
-            let mut peer: libc::ucred = std::mem::zeroed();
-            let mut len = size_of::<libc::ucred>() as libc::socklen_t;
-            check(libc::getsockopt(
-                fd,
-                libc::SOL_SOCKET,
-                libc::SO_PEERCRED,
-                (&raw mut peer).cast(),
-                &mut len,
-            ))?;
-            peer
-        };
+        let libc::ucred { pid, uid: user, .. } = peer(connection)?;
         match receive(connection, &mut packet) {
             Ok(mut files) => {
                 let connection = connection.try_clone()?;
@@ -200,7 +255,7 @@ impl Asker {
                 if packet.first() != Some(&ask::AHEAD) {
                     file = files.drain(..).next();
                 }
-                Ok(Some(Asker { connection, pid: peer.pid, user: peer.uid, packet, file, files }))
+                Ok(Some(Asker { connection, pid, user, packet, file, files, is_outside }))
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
             Err(error) => Err(error),
@@ -239,6 +294,50 @@ mod tests {
             let len = size_of::<libc::sockaddr_un>() as libc::socklen_t;
             check(libc::connect(socket.as_raw_fd(), (&raw const address).cast(), len)).expect("connected");
             socket
+        }
+    }
+
+    /// Connects to the abstract name, and sends a byte.
+    fn from_outside(folder: &PrivateFolder) -> OwnedFd {
+        let name = folder.path().join(ASK_FILE);
+        let address =
+            rustix::net::SocketAddrUnix::new_abstract_name(name.as_os_str().as_bytes()).expect("short");
+        let socket =
+            rustix::net::socket(rustix::net::AddressFamily::UNIX, rustix::net::SocketType::SEQPACKET, None)
+                .expect("one");
+        rustix::net::connect(&socket, &address).expect("connected");
+        rustix::net::send(&socket, b"x", rustix::net::SendFlags::NOSIGNAL).expect("sent");
+        socket
+    }
+
+    #[test]
+    fn one_process_is_heard_from_outside() {
+        let place = tempfile::tempdir().expect("a folder");
+        let folder = PrivateFolder::create(place.path()).expect("a folder");
+        let mut listener = Listener::new(&folder).expect("listens");
+        let own = std::process::id() as i32;
+        listener.listen_outside(&folder, own).expect("listens");
+        assert!(Listener::new(&folder).is_err() && listener.listen_outside(&folder, own).is_err(), "in use");
+        let _inside = connect(&folder);
+        let talkers = [(); 2].map(|()| from_outside(&folder));
+        let heard = listener.heard(usize::MAX);
+        assert_eq!(
+            heard.iter().map(|asker| (asker.is_outside, asker.pid)).collect::<Vec<_>>(),
+            [(true, own); 2]
+        );
+        drop(talkers);
+        drop(listener);
+        // Another process is meant.
+        std::fs::remove_file(folder.reach(ASK_FILE)).expect("removed");
+        let mut listener = Listener::new(&folder).expect("listens");
+        listener.listen_outside(&folder, own + 1).expect("the name is free");
+        let strangers: Vec<OwnedFd> = (0..OUTSIDE_MOST + 9).map(|_| from_outside(&folder)).collect();
+        assert!(listener.heard(usize::MAX).is_empty() && listener.heard(usize::MAX).is_empty());
+        assert_eq!(listener.descriptors().len(), 2, "no stranger is remembered");
+        let flags = rustix::net::RecvFlags::DONTWAIT;
+        for stranger in strangers {
+            let end = rustix::net::recv(&stranger, &mut [0; 9], flags);
+            assert!(matches!(end, Ok((0, _)) | Err(rustix::io::Errno::CONNRESET)), "{end:?}");
         }
     }
 

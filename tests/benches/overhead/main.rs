@@ -12,6 +12,7 @@ mod callbacks;
 mod calls;
 mod frida;
 mod libraries;
+mod many;
 mod measure;
 mod profilers;
 mod real;
@@ -72,9 +73,11 @@ fn main() -> Result<()> {
         real::set_up(folder.path(), rounds)?;
         real::compilations(folder.path(), rounds)?;
         scale::set_up(folder.path(), rounds)?;
+        many::set_up(folder.path(), rounds)?;
     }
     if wanted("memory") {
         scale::memory(folder.path())?;
+        many::memory(folder.path())?;
     }
     if wanted("shares") {
         shares::print(folder.path())?;

@@ -15,7 +15,7 @@ use crate::measure::{Work, number, stats, stats_cached};
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// Returns what a command prints, if it can be run.
-fn answer(command: &str, args: &[&str]) -> Option<PathBuf> {
+pub(crate) fn answer(command: &str, args: &[&str]) -> Option<PathBuf> {
     let output = Command::new(command).args(args).output().ok().filter(|output| output.status.success())?;
     let path = PathBuf::from(String::from_utf8(output.stdout).ok()?.trim());
     path.canonicalize().ok().filter(|path| path.is_file())
@@ -31,7 +31,7 @@ fn code_len(program: &Path) -> Result<u64> {
     Ok(code.map(|segment| segment.size()).sum())
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
+pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]
 }

@@ -1,4 +1,5 @@
-//! Calls from code that is not hooked, in random programs, which themselves report the caller of each call.
+//! Calls from code that is not hooked, or from a hooked library, in random programs, which themselves report the caller of
+//! each call. It is the same in the program's own view, whether the library is hooked or not.
 //!
 //! `GPROFINJECT_FUZZ_PROGRAMS=1000 cargo test --release -p gprofinject-tests --test system callbacks::` tries
 //! that many seeds.
@@ -19,7 +20,7 @@ gprofinject_tests::trials! {
 }
 
 const LIMIT: Duration = Duration::from_secs(60);
-/// The place of the code that is not hooked.
+/// The place of the code that calls back.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Unhooked {
     /// In a library.
@@ -36,6 +37,10 @@ const BUILDS: &[(&str, &[&str], Unhooked)] = &[
     ("clang++", &["-O2"], Unhooked::Library),
     ("g++", &["-O2"], Unhooked::Excluded),
 ];
+
+/// Which libraries are hooked, in turn, where the code that calls back is in a library: that one, none, or also
+/// the C library.
+const LIBRARIES: [&str; 3] = ["auto", "none", "all"];
 
 fn random_trees_of_calls() {
     let seeds = extent::times("GPROFINJECT_FUZZ_PROGRAMS", 60, 1000);
@@ -96,8 +101,12 @@ fn compare(path: &Path, unhooked: Unhooked, seed: u64, folder: &Path) -> Vec<Str
     let gmon = folder.join("gmon.out");
     let _ = std::fs::remove_file(&gmon);
     let mut options = vec!["-q", Hooks::Both.option()];
-    if unhooked == Unhooked::Excluded {
-        options.extend(["--exclude", "call_back"]);
+    match unhooked {
+        Unhooked::Excluded => options.extend(["--exclude", "call_back"]),
+        Unhooked::Library => {
+            let turn = seed as usize / BUILDS.len() % LIBRARIES.len();
+            options.extend(["--libs", LIBRARIES[turn]]);
+        }
     }
     let command = tool::command(&options, &gmon, path, &args).unwrap();
     let ours = run::run(command, None, LIMIT).unwrap();

@@ -1,17 +1,25 @@
 //! Programs whose names are in a separate debug file, which `--list`, filters, line information and the
 //! summary use.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use gprofinject_skip as skip;
 use gprofinject_tests::compile;
-use gprofinject_tests::place::{HELLO, Place};
+use gprofinject_tests::elf::Program;
+use gprofinject_tests::place::{HELLO, Place, finish};
+
+use crate::libraries::{has, whole};
 
 gprofinject_tests::trials! {
     together:
         where_debug_files_are_found,
         a_debug_link_has_a_checksum,
+        the_cache_of_debuginfod,
+        names_within_the_stripped_file,
+        functions_without_any_name,
         names_that_are_a_trap;
 }
 
@@ -89,6 +97,96 @@ fn a_debug_link_has_a_checksum() {
     *bytes.last_mut().unwrap() ^= 1;
     fs::write(&file, bytes).unwrap();
     is_not_used(&place, "changed since");
+}
+
+/// debuginfod keeps what it has downloaded by the build-id. A file there counts only if it belongs to the user or to root.
+fn the_cache_of_debuginfod() {
+    const ID: &str = "0123456789abcdef";
+    let place = stripped(&format!("-Wl,--build-id=0x{ID}"));
+    let list = |variable: &str, value: &Path| {
+        let mut command = place.command(&["--list", "bin/hello"]);
+        for name in ["DEBUGINFOD_CACHE_PATH", "XDG_CACHE_HOME", "HOME"] {
+            command.env_remove(name);
+        }
+        command.env(variable, value);
+        finish(command).stdout_text()
+    };
+    let is_named = |list: &str| list.contains("  f ") && list.contains("  main");
+    for (variable, below) in
+        [("DEBUGINFOD_CACHE_PATH", ""), ("XDG_CACHE_HOME", "debuginfod_client"), ("HOME", ".cache/debuginfod_client")]
+    {
+        let home = place.path(variable);
+        let folder = home.join(below).join(ID);
+        fs::create_dir_all(&folder).unwrap();
+        assert!(!is_named(&list(variable, &home)), "{variable}: there is no file yet");
+        fs::copy(place.path("bin/hello.dbg"), folder.join("debuginfo")).unwrap();
+        assert!(is_named(&list(variable, &home)), "{variable}");
+        assert!(!is_named(&list(variable, Path::new(variable))), "{variable}: a relative path");
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(folder.join("debuginfo"), Some(65534), None).unwrap();
+            assert!(!is_named(&list(variable, &home)), "{variable}: another user's file");
+        }
+    }
+}
+
+/// A library with one exported function, and a program that calls it.
+const LIBRARY: &str = "__attribute__((noinline)) static int inner(int x) { asm volatile(\"\"); return x + 1; }\n\
+    int outer(int x) { int s = 0; for (int i = 0; i < 3; i++) s += inner(x + i); return s; }\n";
+/// See [`LIBRARY`].
+const USER: &str = "int outer(int);\n\
+    __attribute__((noinline)) static int own(int x) { return outer(x) + 1; }\n\
+    int main(void) { int s = 0; for (int i = 0; i < 10; i++) s += own(i); return s & 1; }\n";
+
+/// Builds the two, strips them, and makes of each what a command says. `$1` is the file, which is also in `names` with its
+/// debug information only. Returns the program's exit status, and where its functions are.
+fn stripped_both(place: &Place, more: &str) -> (i32, BTreeMap<String, u64>) {
+    let library = place.c("libinner.so", LIBRARY, &["-fPIC", "-shared"]);
+    place.c("prog", USER, &[library.to_str().unwrap(), "-Wl,-rpath,$ORIGIN"]);
+    let status = finish(Command::new(place.path("prog"))).code();
+    let mut functions = BTreeMap::new();
+    for file in ["prog", "libinner.so"] {
+        let program = Program::read(&place.path(file)).unwrap();
+        functions.extend(program.functions().map(|function| (function.name().to_owned(), function.address)));
+        let strip = "objcopy --only-keep-debug $1 names; strip --strip-debug names; strip --strip-all $1";
+        run(place, &format!("set {file}; {strip}; {more}"));
+    }
+    (status, functions)
+}
+
+/// Fedora's programs and libraries have a compressed table of their functions (`.gnu_debugdata`). gprof does not see it, so
+/// the names are in the view of the whole process.
+fn names_within_the_stripped_file() {
+    if !skip::have("xz") {
+        skip::skipped("debug_files::names_within_the_stripped_file", "no xz");
+        return;
+    }
+    let place = Place::new();
+    // As rpm makes it, but for the exported functions, which are left out there.
+    let embed = "xz names; objcopy --add-section .gnu_debugdata=names.xz $1; rm names.xz";
+    let (alone, _) = stripped_both(&place, embed);
+    let outcome = place.run(&["./prog"]);
+    let said = outcome.stderr_text();
+    assert_eq!(outcome.code(), alone, "{said}");
+    assert!(said.contains("next: gprof gmon.syms gmon.whole\n"), "{said}");
+    let calls = whole(&place);
+    has(&calls, &[("main", "own", 10), ("own", "outer", 10), ("outer", "inner", 30)], &said);
+}
+
+/// Without any name, a function is shown by its module and address, where the unwind tables describe it.
+fn functions_without_any_name() {
+    let place = Place::new();
+    let (alone, functions) = stripped_both(&place, "rm names");
+    for libs in ["auto", "all", "none"] {
+        let outcome = place.run(&["--libs", libs, "./prog"]);
+        let said = outcome.stderr_text();
+        assert_eq!(outcome.code(), alone, "{said}");
+        assert!(said.contains("./prog is stripped") && said.contains("next: gprof gmon.syms gmon.whole\n"), "{said}");
+        let at = |module: &str, name: &str| format!("{module}+{:#x}", functions[name]);
+        let (main, own, inner) = (at("prog", "main"), at("prog", "own"), at("libinner.so", "inner"));
+        let of_library = [(own.as_str(), "outer", 10), ("outer", &inner, 30)];
+        has(&whole(&place), &[(&main, &own, 10)], &said);
+        has(&whole(&place), if libs == "none" { &[] } else { &of_library }, &said);
+    }
 }
 
 /// The name in a debug link comes from the program: it leads to no other folder, and gprofinject does not

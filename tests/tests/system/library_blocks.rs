@@ -11,6 +11,7 @@ use gprofinject_tests::place::{Place, finish};
 use gprofinject_tests::run::Outcome;
 use gprofinject_tests::{callgrind, gprofdata, tool};
 
+use crate::c_library::IN_THE_C_LIBRARY;
 use crate::blocks::spread;
 
 gprofinject_tests::trials! {
@@ -232,50 +233,8 @@ int main(void) {
 
 /// Everything that is hooked is copied and counted, and the program does not notice.
 fn the_c_library() {
-    const USER: &str = r#"
-#include <math.h>
-#include <pthread.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
-static int compare(const void *a, const void *b) { return *(int *)a - *(int *)b; }
-static void handler(int s) { char c = 'h'; write(1, &c, 1); }
-static void leave(void) { puts("bye"); }
-static void *thread(void *x) {
-    char *text = malloc(100);
-    snprintf(text, 100, "%p %.3f", x, sin(2.5));
-    size_t n = strlen(text);
-    free(text);
-    return (void *)n;
-}
-int main(void) {
-    atexit(leave);
-    signal(SIGUSR1, handler);
-    int v[200];
-    for (int i = 0; i < 200; i++) v[i] = i * 37 % 200;
-    qsort(v, 200, sizeof *v, compare);
-    raise(SIGUSR1);
-    pthread_t all[4];
-    long sum = 0;
-    for (int i = 0; i < 4; i++) pthread_create(&all[i], 0, thread, (void *)0x1000);
-    for (int i = 0; i < 4; i++) { void *n; pthread_join(all[i], &n); sum += (long)n; }
-    fflush(stdout);
-    if (fork() == 0) { printf("child %d\n", atoi("17")); fflush(stdout); _exit(3); }
-    int status;
-    wait(&status);
-    FILE *pipe = popen("echo popen", "r");
-    char line[100];
-    fputs(fgets(line, sizeof line, pipe), stdout);
-    pclose(pipe);
-    printf("%d %ld %d %.6f\n", v[7], sum, WEXITSTATUS(status), pow(2.5, 3.25));
-    return 5;
-}
-"#;
     let place = Place::new();
-    place.c("prog", USER, &["-g", "-pthread", "-lm", "-fno-builtin"]);
+    place.c("prog", IN_THE_C_LIBRARY, &["-g", "-pthread", "-lm", "-fno-builtin"]);
     for hooks in ["both", "entry", "none"] {
         same(&place, &["-q", "--hooks", hooks, "--count", "blocks", "--libs", "all"], &[]);
     }

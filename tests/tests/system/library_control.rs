@@ -3,8 +3,11 @@
 //! The program calls functions as often as it is told to, so the expected calls are known.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
+use gprofinject_skip as skip;
 use gprofinject_tests::attached::Subject;
 use gprofinject_tests::place::{Place, finish};
 
@@ -14,6 +17,7 @@ gprofinject_tests::trials! {
     together:
         a_pause_reaches_libraries,
         libraries_of_a_running_process,
+        libraries_of_another_users_process,
         the_c_library_of_a_running_process,
         libraries_of_a_run_that_was_killed,
         libraries_that_come_and_go_in_a_running_process;
@@ -178,6 +182,38 @@ fn libraries_of_a_running_process() {
             assert_eq!(subject.changed(&before), None, "{said}");
             assert!(subject.is_clean(), "{said}");
         }
+        tell(&mut subject, &["c 5", "o 0", "l 5"]);
+        subject.finish();
+    }
+}
+
+/// A process of another user cannot enter root's run folder. It asks over a socket without a place in a folder, which takes
+/// none of its descriptors.
+fn libraries_of_another_users_process() {
+    const USER: u32 = 65534;
+    if !rustix::process::geteuid().is_root() {
+        skip::skipped("library_control::libraries_of_another_users_process", "only root can attach to it");
+        return;
+    }
+    for options in [&["--hooks=both"], &["--hooks=entry"]] {
+        let place = built();
+        fs::set_permissions(place.folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let mut command = Command::new(place.path("prog"));
+        command.current_dir(place.folder.path()).env_remove("GMON_OUT_PREFIX").uid(USER).gid(USER);
+        let mut subject = Subject::start(place, command);
+        let before = subject.code();
+        let open = |subject: &Subject| fs::read_dir(format!("/proc/{}/fd", subject.pid())).unwrap().count();
+        let descriptors = open(&subject);
+        let attached = subject.attached(options);
+        tell(&mut subject, &["c 7", "o 0", "l 9", "s 0", "o 0", "l 2", "c 3"]);
+        assert_eq!(open(&subject), descriptors);
+        let (code, said) = attached.end("-INT");
+        assert_eq!(code, Some(0), "{said}");
+        assert!(!said.contains("not hooked"), "{said}");
+        has(&whole(&subject.place), &[("own", "middle", 10), ("middle", "leaf", 30), ("main", "late", 11)], &said);
+        tell(&mut subject, &["s 0"]);
+        assert_eq!(subject.changed(&before), None, "{said}");
+        assert!(subject.is_clean(), "{said}");
         tell(&mut subject, &["c 5", "o 0", "l 5"]);
         subject.finish();
     }

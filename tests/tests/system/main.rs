@@ -38,6 +38,7 @@ modules! {
     agent
     attach_errors
     cache
+    c_library
     callbacks
     checker
     children
@@ -51,6 +52,7 @@ modules! {
     libraries
     library_blocks
     library_control
+    library_lists
     many_libraries
     limits
     odd_libraries
@@ -58,12 +60,15 @@ modules! {
     own_text
     panics
     planner
+    plugins
     profilers
+    programs
     real
     recover
     relocation
     shown
     size
+    standalone
     surroundings
     times
     unhookable

@@ -111,7 +111,7 @@ fn section(bytes: &[u8], name: &str) -> (usize, usize, usize) {
 fn damaged_files() {
     /// The offset of sh_size in struct Elf64_Shdr.
     const SIZE: usize = 32;
-    let place = built(&[2, 3, 4, 5, 6]);
+    let place = built(&[2, 3, 4, 5, 6, 7]);
     let damage = |name: &str, change: &dyn Fn(&mut Vec<u8>)| {
         let path = place.path(name);
         let mut bytes = fs::read(&path).unwrap();
@@ -135,9 +135,20 @@ fn damaged_files() {
     });
     // Section headers beyond the end.
     damage("6.so", &|bytes| bytes[0x28..0x30].copy_from_slice(&(1_u64 << 40).to_le_bytes()));
+    // Cut off after what the dynamic linker maps.
+    damage("7.so", &|bytes| {
+        let (offset, ..) = section(bytes, ".comment");
+        bytes.truncate(offset);
+    });
+    // Without unwind tables: with the names of all functions, and with those of the exported ones.
+    let without = ["-O1", "-fPIC", "-shared", "-fno-asynchronous-unwind-tables", "-nostartfiles"];
+    place.c("8.so", LIBRARY, &[&without[..], &["-DLEAF=leaf8", "-DTIMES=8"]].concat());
+    place.c("9.so", LIBRARY, &[&without[..], &["-DLEAF=leaf9", "-DTIMES=9", "-s"]].concat());
+    // All but three are hooked, the first of them twice, and `work` is exported by each.
     for hooks in ["--hooks=both", "--hooks=entry"] {
-        let said = run(&place, hooks, &["./2.so", "./3.so", "./4.so", "./5.so", "./6.so", "./2.so"]);
-        has(&whole(&place), &[("work", "leaf2", 40), ("work", "leaf4", 40)], &format!("{hooks}: {said}"));
+        let libraries = ["./2.so", "./3.so", "./4.so", "./5.so", "./6.so", "./7.so", "./8.so", "./9.so", "./2.so"];
+        let said = run(&place, hooks, &libraries);
+        has(&whole(&place), &[("work", "leaf2", 40), ("work", "leaf4", 40), ("work", "leaf8", 80), ("call", "work", 60)], &format!("{hooks}: {said}"));
         assert!(said.contains("5.so is not hooked: the file is truncated: a symbol table"), "{said}");
         assert!(said.contains("refused"), "{said}");
     }

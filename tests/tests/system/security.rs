@@ -21,6 +21,9 @@ gprofinject_tests::trials! {
         a_run_folder_of_ours_that_is_open,
         a_lock_that_is_never_released,
         counters_are_overwritten_and_cut_off,
+        what_looks_like_libraries,
+        strangers_who_ask,
+        an_impostor_who_answers,
         told_to_end_while_another_is_at_work,
         recovering_another_users_run,
         another_users_runtime_folder,
@@ -176,6 +179,118 @@ fn counters_are_overwritten_and_cut_off() {
             hostile.hear("done\n");
         }
     }
+}
+
+/// The process has mapped many files that are no libraries, some of them longer than what gprofinject reads.
+fn what_looks_like_libraries() {
+    let Some((place, _)) = attack("what_looks_like_libraries") else { return };
+    let mut hostile = Hostile::new(&compiled(&place, "hostile"), &["libraries"]);
+    let arguments = ["--rate", "0", "--libs", "all", "--pid", &hostile.pid(), "--duration", "0.5", "-o", "profile"];
+    let outcome = gprofinject(&place, &[&arguments[..], &["--stats", "stats"]].concat());
+    let said = outcome.stderr_text();
+    assert_eq!(outcome.code(), 0, "{said}");
+    assert!(!said.contains('\x1b') && said.lines().count() < 20, "{said:?}");
+    let stats: serde_json::Value = serde_json::from_slice(&fs::read(place.path("stats")).unwrap()).unwrap();
+    let libraries = stats["libraries"].as_array().unwrap();
+    let of = |name: &str| -> Vec<String> {
+        let status = |library: &serde_json::Value| library["status"].as_str().unwrap().to_owned();
+        libraries.iter().filter(|library| library["path"].as_str().unwrap().contains(name)).map(status).collect()
+    };
+    for name in ["libendless.so", "liblong.so", "libzero.so"] {
+        assert_eq!(of(name), ["refused"], "{name}: {libraries:?}");
+    }
+    // Such headers are not even looked at.
+    assert!(of("libheaders.so").is_empty() && of("passwd").len() <= 40, "{libraries:?}");
+    assert_eq!(of("/libc.so.6"), ["hooked"], "{libraries:?}");
+    let profile = gprofinject_tests::gprofdata::read(&place.path("profile")).unwrap();
+    assert!(profile.calls() > 0 && hostile.lives());
+}
+
+/// Returns the name in the abstract namespace by which a gprofinject with run folders there listens.
+fn abstract_name(folder: &Path) -> Option<String> {
+    let sockets = fs::read_to_string("/proc/net/unix").unwrap();
+    let name = |line: &str| Some(line.split_once('@')?.1.to_owned());
+    { sockets.lines() }.filter_map(name).find(|name| name.starts_with(folder.to_str().unwrap()))
+}
+
+/// The socket for a process that cannot enter the run folder has a name that everybody knows.
+fn strangers_who_ask() {
+    const STRANGER: u32 = 65533;
+    let Some((place, _)) = attack("strangers_who_ask") else { return };
+    let hostile = Hostile::new(&compiled(&place, "hostile"), &["none"]);
+    let stranger = compiled(&place, "stranger");
+    let mut command = place.command(&["--rate=0", "--pid", &hostile.pid(), "-o", "profile"]);
+    command.env("XDG_RUNTIME_DIR", place.folder.path()).stderr(Stdio::piped());
+    let mut attached = command.spawn().unwrap();
+    until("the socket", || abstract_name(place.folder.path()).is_some());
+    let name = abstract_name(place.folder.path()).unwrap();
+    let victim = place.path("victim");
+    let dump = format!("C{{\"pid\":{},\"verb\":\"Dump\",\"output\":\"{}\"}}", hostile.pid(), victim.display());
+    for user in [0, USER, STRANGER] {
+        for packet in [dump.as_str(), "E", "Fx", "A", &"L".repeat(80)] {
+            let mut command = Command::new(&stranger);
+            command.args([&name, packet]).uid(user).gid(user);
+            let outcome = run::run(command, None, LIMIT).unwrap();
+            assert_eq!(outcome.stdout_text(), "ready\n2000 connections, 0 answers\n", "{user} {packet}");
+        }
+    }
+    signal("-INT", attached.id());
+    let status = attached.wait().unwrap();
+    assert!(status.success() && !victim.exists(), "{status:?}");
+    assert!(gprofinject_tests::gprofdata::read(&place.path("profile")).unwrap().calls() > 0);
+}
+
+/// When a gprofinject was killed, anybody can take the name by which it has listened. What an answer contains would be
+/// executed, so the process does not even ask.
+fn an_impostor_who_answers() {
+    const STRANGER: u32 = 65533;
+    const LOADER: &str = r#"
+#include <dlfcn.h>
+#include <stdio.h>
+#include <unistd.h>
+volatile int sink;
+__attribute__((noipa)) void step(void) { sink++; }
+int main(void) {
+    char line[9];
+    puts("ready");
+    fflush(stdout);
+    for (;;) {
+        step();
+        if (access(PLACE "/go", F_OK) == 0) break;
+        usleep(10000);
+    }
+    puts(dlopen(PLACE "/late.so", RTLD_NOW) ? "loaded" : "not loaded");
+    fflush(stdout);
+    for (;;) pause();
+}
+"#;
+    let Some((place, _)) = attack("an_impostor_who_answers") else { return };
+    place.c("late.so", "int late(int x) { return x + 1; }", &["-fPIC", "-shared"]);
+    let define = format!("-DPLACE=\"{}\"", place.folder.path().display());
+    let mut loading = Hostile::new(&place.c("loader", LOADER, &["-ldl", &define]), &[]);
+    let mut command = place.command(&["--rate=0", "--pid", &loading.pid(), "-o", "profile"]);
+    command.env("XDG_RUNTIME_DIR", place.folder.path()).stderr(Stdio::piped());
+    let mut attached = command.spawn().unwrap();
+    let mut stderr = BufReader::new(attached.stderr.take().unwrap());
+    let mut said = String::new();
+    while !said.contains("Ctrl-C") {
+        assert!(stderr.read_line(&mut said).unwrap() > 0, "not attached: {said}");
+    }
+    let name = abstract_name(place.folder.path()).unwrap();
+    attached.kill().unwrap();
+    attached.wait().unwrap();
+    let mut command = Command::new(compiled(&place, "impostor"));
+    command.arg(&name).uid(STRANGER).gid(STRANGER).stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let stdout = BufReader::new(child.stdout.take().unwrap());
+    let mut impostor = Hostile { child, stdout };
+    impostor.hear("ready\n");
+    fs::write(place.path("go"), "").unwrap();
+    impostor.hear("nothing\n");
+    loading.hear("loaded\n");
+    assert!(loading.lives());
+    let outcome = gprofinject(&place, &["--pid", &loading.pid(), "--duration", "0", "-o", "profile"]);
+    assert_eq!(outcome.code(), 0, "{}", outcome.stderr_text());
 }
 
 /// The helper works through a table that the process has made as long as possible. All threads are released

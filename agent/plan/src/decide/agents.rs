@@ -1,15 +1,18 @@
-//! Functions of a library that the agent needs as they are.
+//! Functions of a library, or of the C library in a standalone program, that the agent needs as they are.
 //!
 //! The agent uses no functions of the program's libraries, with few exceptions. A slow path asks the C library to which
 //! object an address belongs (`_dl_find_object`); if that function, or one that it calls, were hooked, its first call would
 //! lead to the slow path that is asking. And the agent redirects the system calls by which programs are executed, in the
 //! first instructions of two functions, and the empty function that the dynamic linker calls when it has changed its lists.
+//! It recognises the code to which the first function of a context of makecontext returns; a hook there would also take
+//! what makecontext has put on the top of the stack for a return address.
 //!
 //! The C library's `_dl_find_object` only jumps to the dynamic linker's, which is not exported: it is found by its name in
 //! the symbol table or the debug file. If there is neither, none of the dynamic linker's functions is hooked.
 
 use crate::decide::verdict::{Failed, Reason};
 use crate::flow::facts::Flow;
+use gprofinject_abi::plan::START_OF_CONTEXT;
 use gprofinject_image::Image;
 use std::collections::BTreeSet;
 
@@ -49,7 +52,17 @@ pub(crate) fn needs(image: &Image, flow: &Flow) -> Failed {
         new = targets.collect::<BTreeSet<_>>().into_iter().filter(|&target| needed.insert(target)).collect();
     }
     needed.extend(named(&REDIRECTED));
-    needed.into_iter().map(|function| (function, Reason::Agent)).collect()
+    needed.into_iter().map(|function| (function, Reason::Agent)).chain(starts_of_contexts(image)).collect()
+}
+
+/// Returns the code to which the first function of a context of makecontext returns, which the agent recognises by its
+/// bytes.
+pub(crate) fn starts_of_contexts(image: &Image) -> Failed {
+    let starts_context = |&i: &usize| {
+        let code = image.code_from(image.functions[i].address);
+        code.is_some_and(|code| code.starts_with(&START_OF_CONTEXT))
+    };
+    (0..image.functions.len()).filter(starts_context).map(|function| (function, Reason::Agent)).collect()
 }
 
 #[cfg(test)]
@@ -58,13 +71,19 @@ mod tests {
     use crate::decide::verdict::{Reason, Verdict};
     use crate::plan::Plan;
     use crate::testing::{TEXT, image};
+    use gprofinject_abi::plan::START_OF_CONTEXT;
     use gprofinject_image::ImageKind;
 
     /// Returns the reasons for which the functions of a library are refused: xor eax, eax; ret; and after it an exported
     /// function with this name, which is empty and has fifteen bytes of padding.
     fn refused(name: &'static str, has_symtab: bool) -> [Option<Reason>; 2] {
-        let code = [&[0x31, 0xc0, 0xc3, 0xc3][..], &[0x90; 15]].concat();
-        let mut image = image(ImageKind::Pie, TEXT, &code, &[3, 1]);
+        refused_with(name, has_symtab, &[0xc3])
+    }
+
+    /// The same if that function has this code.
+    fn refused_with(name: &'static str, has_symtab: bool, second: &[u8]) -> [Option<Reason>; 2] {
+        let code = [&[0x31, 0xc0, 0xc3], second, &[0x90; 15]].concat();
+        let mut image = image(ImageKind::Pie, TEXT, &code, &[3, second.len()]);
         image.functions[1].name = name;
         image.exported.push(image.functions[1].address);
         image.facts.has_symtab = has_symtab;
@@ -89,6 +108,14 @@ mod tests {
     fn the_padding_after_the_notice_is_the_agents() {
         assert_eq!(refused("empty", true), [None, None]);
         assert_eq!(refused("_dl_debug_state", true), [Some(Reason::NoRoom), Some(Reason::Agent)]);
+    }
+
+    #[test]
+    fn the_start_of_a_context_is_not_called() {
+        let code = [&START_OF_CONTEXT[..], &[0xc3]].concat();
+        assert_eq!(refused_with("f", true, &code), [Some(Reason::NoRoom), Some(Reason::Agent)]);
+        let other = [&START_OF_CONTEXT[3..], &[0xc3]].concat();
+        assert_eq!(refused_with("f", true, &other), [None, None]);
     }
 
     #[test]

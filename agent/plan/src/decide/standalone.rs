@@ -15,7 +15,7 @@ use gprofinject_image::x86::falls_through;
 use gprofinject_image::{Function, FunctionKind, Image};
 use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, OpKind, Register};
 use std::mem::offset_of;
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 
 /// The functions by which an unwinder looks up a description, and the offset of the address to jump to.
 const LOOKUPS: [(&str, usize); 2] = [
@@ -45,8 +45,10 @@ pub(crate) struct Standalone {
 }
 
 impl Standalone {
-    /// Looks for the functions.
-    pub(crate) fn of(image: &Image) -> Standalone {
+    /// Looks for the functions. With `exits`, exits are to be hooked; without it, nothing forbids that.
+    pub(crate) fn of(image: &Image, exits: bool) -> Standalone {
+        /// The longest function, in bytes, in whose code a longjmp is looked for.
+        const LONGEST: u64 = 512;
         let mut gates = Vec::new();
         let is_function = |f: &Function| !matches!(f.kind, FunctionKind::Cold(_));
         for (i, f) in image.functions.iter().enumerate().filter(|(_, f)| is_function(f)) {
@@ -54,21 +56,18 @@ impl Standalone {
             if let Some(&(_, gate)) = lookup {
                 gates.push((i, gate));
             } else if f.names().any(|name| JUMPS.contains(&name))
-                || !image.facts.has_symtab && leaves_frames(image, &(f.address..f.address + f.size))
+                || exits
+                    && !image.facts.has_symtab
+                    && f.size <= LONGEST
+                    && leaves_frames(image, &(f.address..f.address + f.size))
             {
                 gates.push((i, offset_of!(ArenaHeader, jump)));
             }
         }
-        let has = |bytes: &[u8]| {
-            let mut code = image.code.iter();
-            code.any(|code| code.bytes.windows(bytes.len()).any(|window| window == bytes))
-        };
-        // Landing pads are of use only to an unwinder. The restorer itself has a byte before these that no `movabs` has.
-        let unwinds = image.facts.own_unwinder
-            || !image.landing_pads.is_empty()
-            || has(&HEADER_TYPE)
-            || (0xb8..=0xbf).any(|register| has(&[&[register], &RESTORER[..]].concat()));
-        let jumps_unseen = between_functions(image).iter().any(|gap| leaves_frames(image, gap));
+        // Landing pads are of use only to an unwinder.
+        let unwinds =
+            exits && (image.facts.own_unwinder || !image.landing_pads.is_empty() || names_unwind_data(image));
+        let jumps_unseen = exits && between_functions(image).iter().any(|gap| leaves_frames(image, gap));
         Standalone { gates, unwinds, jumps_unseen }
     }
 
@@ -108,6 +107,22 @@ impl Standalone {
         }
         None
     }
+}
+
+/// Returns whether code contains one of the numbers by which unwinders find their data: [`HEADER_TYPE`], or [`RESTORER`] as
+/// the operand of a `movabs`. The restorer itself has another byte before it.
+fn names_unwind_data(image: &Image) -> bool {
+    const MOVABS: RangeInclusive<u8> = 0xb8..=0xbf;
+    let is_in = |bytes: &[u8]| {
+        bytes.windows(HEADER_TYPE.len()).enumerate().any(|(at, word)| {
+            let is_restorer = || {
+                let before = at.checked_sub(1).map(|before| bytes[before]);
+                bytes[at..].starts_with(&RESTORER) && before.is_some_and(|before| MOVABS.contains(&before))
+            };
+            word == HEADER_TYPE || word == &RESTORER[..HEADER_TYPE.len()] && is_restorer()
+        })
+    };
+    image.code.iter().any(|code| is_in(&code.bytes))
 }
 
 /// Returns whether code loads the registers that a callee preserves, and the stack pointer, from a buffer, and then jumps

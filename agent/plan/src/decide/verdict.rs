@@ -177,7 +177,7 @@ impl fmt::Display for Reason {
             Reason::OwnText => "the program may check its own code; --hooks both hooks it all the same",
             Reason::Unwinder => "it belongs to an unwinder, which takes one more step for each hooked frame; --hooks entry hooks it",
             Reason::Flags => "it takes a condition in the processor's flags from its caller, or returns one, and hooks change the flags",
-            Reason::Agent => "gprofinject itself calls or changes it in the process",
+            Reason::Agent => "gprofinject itself calls, changes or recognises it in the process",
             Reason::CancellationPoint => "the C library looks at the address at which a signal interrupts it, to cancel the thread",
             Reason::NoNames => "the dynamic linker's functions have no names (a debug package of the C library has them), and gprofinject calls some of them itself",
             Reason::FridaRoom => "it ends, or jumps away, within the 16 bytes that Frida overwrites",

@@ -16,7 +16,7 @@ use crate::emit::code::{JUMP_THROUGH, RESTORE, STUB};
 use crate::emit::homes::Homes;
 use crate::emit::sleds::Chain;
 use crate::emit::tails::Tails;
-use crate::emit::{code, sleds, system_calls, tails, thunk};
+use crate::emit::{code, sleds, system_call, tails, thunk};
 use crate::parallel;
 use crate::x86::jump::JUMP;
 use crate::x86::template::kind::{Kind, Owner, Second};
@@ -132,7 +132,7 @@ impl<'a, 'd> Layout<'a, 'd> {
         let call_jumps = tails_at + tails.len() * tails::pitch();
         let moved_calls = moved_calls(hooks, call_jumps);
         let system_calls_at = (call_jumps + moved_calls.len() * JUMP as usize).next_multiple_of(LINE);
-        let tail_stubs = system_calls_at + input.system_calls.iter().map(system_calls::room).sum::<usize>();
+        let tail_stubs = system_calls_at + input.system_calls.iter().map(system_call::room).sum::<usize>();
         let bodies = (tail_stubs + tails.len() * tails::STUBS).next_multiple_of(8);
         let bodies_len: usize = hooks.iter().map(|h| Bodies::most(h.relocated as usize)).sum();
         let caves = hooks.iter().map(|h| 1 + h.retargets.len()).sum();

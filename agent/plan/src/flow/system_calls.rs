@@ -167,8 +167,12 @@ impl Unit {
             // been code either.
             let first = found.len();
             self.look_at(flow, strays, code, &targets, found);
-            if !is_whole {
+            if !is_whole
+                || self.function.is_none() && !is_entered_at_instructions(image, flow, strays, part, code)
+            {
                 found[first..].iter_mut().for_each(|call| call.run.clear());
+            }
+            if !is_whole {
                 let end = code.last().map_or(part.start, Instruction::next_ip);
                 found.extend(self.undecoded(image, end..part.end));
             }
@@ -279,6 +283,26 @@ impl Unit {
             })
         })
     }
+}
+
+/// Returns whether all branches into code between functions lead to the instructions that have been decoded there, or
+/// behind the `lock` of one. They do not if the bytes before the code are data or padding that decodes to the wrong
+/// instructions.
+fn is_entered_at_instructions(
+    image: &Image,
+    flow: &Flow,
+    strays: &Strays,
+    part: &Range<u64>,
+    code: &[Instruction],
+) -> bool {
+    const LOCK: [u8; 1] = [0xf0];
+    let begins = |address: u64| code.binary_search_by_key(&address, Instruction::ip).is_ok();
+    let is_locked =
+        |address: u64| begins(address - 1) && image.code_at(address - 1, 1).is_some_and(|b| b == LOCK);
+    let from = strays.targets.partition_point(|&target| target < part.start);
+    let own = strays.targets[from..].iter().copied().take_while(|&target| target < part.end);
+    let others = flow.branches_to(part.start, part.end).iter().map(|branch| branch.target);
+    own.chain(others).all(|target| begins(target) || is_locked(target))
 }
 
 /// Returns the starts of the instructions around number `n`, and the end of the last one: see [`SystemCall::run`].

@@ -1,6 +1,7 @@
 //! The code that makes a system call through the agent.
 //!
-//! The agent makes the system calls that create threads and processes and that execute programs. No flag, no word of the
+//! The agent makes the system calls that create threads and processes, execute programs, enter seccomp or end the process.
+//! No flag, no word of the
 //! stack and no register may change on the way to it, but for rcx and r11, which `syscall` overwrites in any case.
 //!
 //! ```text
@@ -9,7 +10,7 @@
 //!                                   jrcxz  agent
 //!                                   lea    ecx, [rcx-1]      ; fork
 //!                                   jrcxz  agent
-//!                                   ..                       ; execve, execveat, clone3
+//!                                   ..                       ; the other numbers
 //!                                   jmp    plain
 //!   lea  rcx, [after]             agent:
 //!   jmp  [system_call]              lea    rcx, [after]
@@ -25,10 +26,11 @@
 
 use iced_x86::{Code, Encoder, IcedError, Instruction, MemoryOperand, Register};
 
-/// The numbers of the system calls that lead to the agent: clone, fork, execve, execveat and clone3, in ascending order.
-pub(crate) const SPECIAL: [u32; 5] = [56, 57, 59, 322, 435];
+/// The numbers of the system calls that lead to the agent: clone, fork, execve, prctl, exit_group, seccomp, execveat and
+/// clone3, in ascending order.
+pub(crate) const SPECIAL: [u32; 8] = [56, 57, 59, 157, 231, 317, 322, 435];
 /// The most bytes that the code takes.
-pub(crate) const MOST: usize = 48;
+pub(crate) const MOST: usize = 96;
 
 /// Returns the code for the address `at`. `word` is the address of the word that holds the agent's address, and
 /// `is_known` says whether the number is one of [`SPECIAL`].
@@ -97,7 +99,7 @@ mod tests {
     #[test]
     fn an_unknown_number_is_compared_without_a_flag() {
         let code = through_agent(AT, WORD, false).unwrap();
-        let agent = "jrcxz 0x000000000000101E";
+        let agent = "jrcxz 0x000000000000102A";
         let expected = [
             "lea ecx,[rax-0x38]",
             agent,
@@ -105,12 +107,18 @@ mod tests {
             agent,
             "lea ecx,[rcx-2]",
             agent,
-            "lea ecx,[rcx-0x107]",
+            "lea ecx,[rcx-0x62]",
+            agent,
+            "lea ecx,[rcx-0x4A]",
+            agent,
+            "lea ecx,[rcx-0x56]",
+            agent,
+            "lea ecx,[rcx-5]",
             agent,
             "lea ecx,[rcx-0x71]",
             agent,
-            "jmp short 0x000000000000102B",
-            "lea rcx,[0x102D]",
+            "jmp short 0x0000000000001037",
+            "lea rcx,[0x1039]",
             "jmp qword ptr [0x40]",
             "syscall",
         ];

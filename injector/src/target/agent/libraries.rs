@@ -45,8 +45,7 @@ impl Attachment {
         }
         let start = wanted.order.start;
         let question = Question { bias: start, start, ..free };
-        let (file, slot_bytes) = library::placed(wanted.library, &question)
-            .context("there is no room for it near the process's libraries")?;
+        let (file, slot_bytes) = library::placed(wanted.library, &question).map_err(|why| anyhow!(why))?;
         let file = File::from(file);
         let order = LibraryOrder { plan: wanted.library.number, slot_bytes, ..wanted.order };
         tracer::apart(self.pid, |tracer| {

@@ -127,3 +127,145 @@ impl Attachment {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileExt;
+
+    use gprofinject_abi::region::{Load, PAGE, RegionHeader};
+    use zerocopy::{FromZeros, IntoBytes};
+
+    use super::*;
+    use crate::store::private_folder::PrivateFolder;
+    use crate::target::agent::arenas::Arenas;
+    use crate::target::agent::attachment::Stage;
+
+    /// Returns an attachment to this process, whose region file lists these libraries.
+    fn attachment(records: &[LoadRecord]) -> (tempfile::TempDir, Attachment) {
+        let place = tempfile::tempdir().expect("a folder");
+        let folder = PrivateFolder::create(place.path()).expect("a folder");
+        let file = folder.create_file("0.region").expect("a file");
+        let mut header = RegionHeader::new_zeroed();
+        header.orders.loads_offset = PAGE;
+        file.write_all_at(header.as_bytes(), 0).expect("written");
+        file.write_all_at(records.as_bytes(), PAGE).expect("written");
+        let attachment = Attachment {
+            pid: std::process::id() as i32,
+            started: 0,
+            auxiliary: Vec::new(),
+            instruction: 0,
+            arenas: Arenas::default(),
+            patches: Vec::new(),
+            unwinder: Vec::new(),
+            folder: String::new(),
+            region: "0.region".into(),
+            stage: Stage::Outside,
+            home: Some(folder),
+            is_inherited: false,
+        };
+        (place, attachment)
+    }
+
+    /// Returns a library in the text from `lo` on, of 4096 bytes, with these patches.
+    fn library(lo: u64, patches: &[abi::Patch]) -> LoadRecord {
+        LoadRecord {
+            state: Load::Hooked.code(),
+            bias: lo,
+            lo,
+            hi: lo + 0x1000,
+            patches: patches.as_ptr() as u64,
+            patch_count: patches.len() as u64,
+            ..LoadRecord::default()
+        }
+    }
+
+    fn patch(address: u64, len: u16) -> abi::Patch {
+        abi::Patch { address, len, ..abi::Patch::new_zeroed() }
+    }
+
+    fn overwritten(records: &[LoadRecord]) -> Overwritten {
+        let (_place, mut attachment) = attachment(records);
+        let memory = Memory::open(attachment.pid).expect("its own memory");
+        attachment.patched_modules(&memory).overwritten
+    }
+
+    #[test]
+    fn patches_outside_of_the_librarys_text_do_not_count() {
+        let patches = [
+            patch(0x5010, 5),
+            patch(0x5ffb, 5),
+            patch(0x5ffc, 5),
+            patch(0x4fff, 5),
+            patch(u64::MAX - 1, 5),
+            patch(0x5100, 0),
+            patch(0x5100, u16::MAX),
+        ];
+        let found = overwritten(&[library(0x5000, &patches)]);
+        let expected: Vec<u64> = (0x5010..0x5015).chain(0x5ffb..0x6000).collect();
+        assert_eq!((0x4000..0x7000).filter(|&at| found.contains(at)).collect::<Vec<u64>>(), expected);
+        assert!(!found.contains(u64::MAX - 1) && !found.contains(u64::MAX));
+    }
+
+    #[test]
+    fn extents_that_cannot_be_do_not_count() {
+        let (low, high) = ([patch(0x5010, 5)], [patch(TOP, 5)]);
+        let backwards = LoadRecord { hi: 0x4000, ..library(0x5000, &low) };
+        let outside = library(TOP - 0x800, &high);
+        let found = overwritten(&[backwards, outside, library(0x9000, &[patch(0x9010, 5)])]);
+        assert!(!found.contains(0x5010) && !found.contains(TOP) && found.contains(0x9010));
+    }
+
+    /// The process says how many patches there are and where. Those that cannot be read count as well, so the time that
+    /// they take is bounded.
+    #[test]
+    fn patches_are_bounded_in_number() {
+        let patches = [patch(0x5010, 5)];
+        let sound = library(0x5000, &patches);
+        let claims = |count: u64| LoadRecord { patch_count: count, ..sound };
+        let nowhere = |count: u64| LoadRecord { patches: 8, ..claims(count) };
+        let most = PATCHES_MAX as u64;
+        for (others, is_found) in [
+            // These are not even tried.
+            (vec![claims(u64::MAX), claims(most + 1), nowhere(u64::MAX)], true),
+            (vec![nowhere(most - 1)], true),
+            (vec![nowhere(most)], false),
+            (vec![nowhere(most / 2), nowhere(most / 2)], false),
+        ] {
+            let records = [others.clone(), vec![sound]].concat();
+            assert_eq!(overwritten(&records).contains(0x5010), is_found, "{others:?}");
+        }
+    }
+
+    /// Where the thunks are decides how much of the process's stacks is looked at more closely.
+    #[test]
+    fn arenas_are_bounded_in_length() {
+        let arena = |arena: u64, arena_len: u64| LoadRecord { arena, arena_len, ..library(0x5000, &[]) };
+        for (records, expected) in [
+            (vec![arena(0x10000, 0x2000), arena(0x20000, 0x1000)], 0x10000..0x21000),
+            (vec![arena(0x10000, 0x2000), arena(0x10000 + ARENAS_MAX, 0x1000)], 0x10000..0x12000),
+            (vec![arena(0x10000, 0x2000), arena(TOP, 0x1000), arena(0x10000, TOP)], 0x10000..0x12000),
+            (vec![arena(0x10000, ARENAS_MAX + 1)], 0..0),
+            (vec![arena(u64::MAX, u64::MAX)], 0..0),
+        ] {
+            let (_place, mut attachment) = attachment(&records);
+            attachment.note_arenas(&records);
+            assert_eq!(attachment.arenas.libraries, expected, "{records:?}");
+        }
+    }
+
+    /// A region file that is gone, cut off or no table at all hides the libraries, and nothing else.
+    #[test]
+    fn a_table_that_cannot_be_read_is_empty() {
+        let patches = [patch(0x5010, 5)];
+        let (_place, attachment) = attachment(&[library(0x5000, &patches)]);
+        assert_eq!(attachment.libraries().len(), 1);
+        let folder = attachment.home.as_ref().expect("one");
+        let file = std::fs::File::options().write(true).open(folder.reach("0.region")).expect("there");
+        for len in [PAGE, 8, 0] {
+            file.set_len(len).expect("cut");
+            assert!(attachment.libraries().is_empty(), "{len}");
+        }
+        folder.remove_file("0.region").expect("removed");
+        assert!(attachment.libraries().is_empty());
+    }
+}

@@ -111,3 +111,17 @@ fn a_signal_restorer_may_be_described_one_byte_early() {
     let found = find(&image, &Flow::of(&image, true));
     assert_eq!((found[0].at, found[0].number), (TEXT + 8, Some(15)));
 }
+
+#[test]
+fn code_between_functions_is_entered_at_its_instructions() {
+    // A function: call 8 bytes on; ret. Between functions: two zeros; mov eax, 57; syscall; ret
+    let code =
+        |call: u8| [&[0xe8, call, 0, 0, 0, RET, 0, 0, 0xb8, 57, 0, 0, 0][..], &SYSCALL, &[RET]].concat();
+    for (call, len) in [(3, 4), (4, 0)] {
+        let code = code(call);
+        let mut image = image(ImageKind::Pie, TEXT, &code, &[6]);
+        image.functions[0].limit = TEXT + 6;
+        let found = find(&image, &Flow::of(&image, true));
+        assert_eq!((found[0].at, found[0].run.len()), (TEXT + 13, len), "{call}");
+    }
+}

@@ -1,0 +1,212 @@
+//! The assembly by which a gate ([`crate::hot::gate`]) finds the caller of a call out of unhooked code, or out of a hooked
+//! library to the program: the first steps of [`crate::hot::callers`], in the same order. It leaves all cases in which they
+//! do not find the caller to the slow path, and those in which a frame may have been handed over from one set of functions
+//! to the other.
+
+/// Assembly: macros of which gates use `gpi_caller` and `gpi_called`. The arguments are `$foreign` and `$native` of
+/// `gates!`.
+macro_rules! newest_frame {
+    ($foreign:literal, $native:literal) => {
+        concat!(
+            // Loads into rcx the cell of the frame with the CFA `at`; jumps to `otherwise` unless the cell lies in the
+            // window, and to `gone` unless its frame exists. rdi = cells. Changes r11.
+            ".macro gpi_frame at, otherwise, gone\n",
+            "mov rcx, \\at\n",
+            "xor rcx, [rdi+{window_word}]\n",
+            "cmp rcx, {window}\n",
+            "jae \\otherwise\n",
+            "lea rcx, [rdi+rcx*2]\n",
+            "gpi_exists \\at, \\gone\n",
+            ".endm\n",
+            // Jumps to `gone` unless there is a frame with the CFA `at`, whose cell is at rcx. Changes r11.
+            ".macro gpi_exists at, gone\n",
+            "mov r11, [rcx+{return_address}]\n",
+            "test r11, r11\n",
+            "jz \\gone\n",
+            "add r11, 8\n",                   // a frame that has returned holds the address of its return slot
+            "cmp r11, \\at\n",
+            "je \\gone\n",
+            ".endm\n",
+            // Jumps to `otherwise` unless the frame with the CFA `at`, whose cell is at rcx, is older than the call
+            // with the CFA r8, is on the same stack, was not left by a jump, and has in its return slot an exit label
+            // of the set `facts`, which `has_copies`. rdx = offset of the thread words. Changes r11.
+            ".macro gpi_alive at, facts, has_copies, otherwise\n",
+            "cmp \\at, r8\n",
+            "jbe \\otherwise\n",
+            thread_word!("cmp \\at, ", "[rdx+{stack_hi}]\n"),
+            "jae \\otherwise\n",
+            "cmp dword ptr [rcx+{link}], {left}\n",
+            "je \\otherwise\n",
+            "mov r11, [\\at-8]\n",
+            "cmp r11, [rip+\\facts+{arena_lo}]\n",
+            "jb \\otherwise\n",
+            "cmp r11, [rip+\\facts+{arena_hi}]\n",
+            "jae \\otherwise\n",
+            ".if \\has_copies\n",
+            "sub r11, [rip+\\facts+{arena_lo}]\n",
+            "shr r11, {page_shift}\n",
+            "bt qword ptr [rip+{copies}], r11\n",
+            "jc \\otherwise\n",
+            ".endif\n",
+            ".endm\n",
+            // After gpi_look: finds the keys of a call out of unhooked code, or out of a hooked library to the program,
+            // if the return address r11 is a site and the newest live frame is easily found. Output: r11 = key, r10 =
+            // key in the program's own view if that is another one, otherwise 0, rsi = CFA of the newest live frame of
+            // this set, r8 = CFA, rdi = cells, rcx and rdx as after gpi_look; the old rsi, r8, r9 and r10 are saved at
+            // CFA-64 and below, and r9 is changed. In all other cases, jumps to `otherwise` with these registers and
+            // r11 unchanged.
+            ".macro gpi_caller below, otherwise\n",
+            "mov edi, r11d\n",
+            "and edi, {sites_mask}\n",
+            "lea rdx, [rip+{sites}]\n",
+            "mov rdx, [rdx+rdi*8]\n",
+            "mov rdi, rdx\n",
+            ".if {has_own}\n",
+            "btr rdx, {twice_bit}\n",         // the site may be one in a hooked library
+            ".endif\n",
+            "cmp rdx, r11\n",
+            "jne \\otherwise\n",
+            "mov [rsp-64+\\below], rsi\n",
+            "mov [rsp-72+\\below], r8\n",
+            "mov [rsp-80+\\below], r9\n",
+            "mov [rsp-88+\\below], r10\n",
+            "mov r9, rdi\n",                  // the site
+            words_offset!("rdx"), "\n",
+            ".if \\below\n",
+            thread_word!("mov rsi, ", "[rdx+{last}]\n"),
+            "cmp byte ptr [rip+{agent}+{both}], 0\n",
+            "je 36f\n",
+            ".endif\n",
+            "lea r8, [rsp+\\below]\n",
+            thread_word!("cmp r8, ", "[rdx+{stack_lo}]\n"),
+            "jb 35f\n",
+            thread_word!("cmp r8, ", "[rdx+{stack_hi}]\n"),
+            "jae 35f\n",
+            thread_word!("mov rsi, ", "[rdx+{last}]\n"),
+            thread_word!("mov rdi, ", "[rdx+{cells}]\n"),
+            "30:\n",
+            thread_word!("cmp rsi, ", "[rdx+{stack_hi}]\n"),
+            "je 33f\n",
+            "gpi_frame rsi, 35f, 32f\n",
+            "cmp dword ptr [rcx+{function}], {libraries}\n",
+            $foreign, " 45f\n",
+            "gpi_alive rsi, {agent}, {is_libraries}, 35f\n",
+            "31:\n",                          // this frame is the newest one of this set
+            "mov r10d, [rcx+{function}]\n",
+            "bts r10, {caller_bit}\n",
+            "jmp 34f\n",
+            "32:\n",                          // it has returned: unhooked code had called it, if it has a link
+            "cmp dword ptr [rcx+{function}], {libraries}\n",
+            $foreign, " 42f\n",      // one of the other set has used its place
+            "mov ecx, [rcx+{link}]\n",
+            "sub ecx, {left}\n",
+            "jbe 42f\n",
+            "lea rsi, [rsi+rcx*8]\n",
+            thread_word!("cmp rsi, ", "[rdx+{stack_hi}]\n"),
+            "jbe 30b\n",
+            "35:\n",
+            "mov rsi, [rsp-64+\\below]\n",
+            "mov r8, [rsp-72+\\below]\n",
+            "mov r9, [rsp-80+\\below]\n",
+            "mov r10, [rsp-88+\\below]\n",
+            "mov r11, [rsp-8+\\below]\n",
+            "jmp \\otherwise\n",
+            "45:\n",                          // a live frame of the other set has its place
+            "cmp rsi, r8\n",
+            "jbe 42f\n",
+            "mov r11, [rsi-8]\n",
+            "cmp r11, [rip+{agent}+{arena_lo}]\n",
+            "jb 42f\n",
+            "cmp r11, [rip+{agent}+{arena_hi}]\n",
+            "jb 35b\n",                       // a function of this set may have handed it over
+            "42:\n",                          // hooked code had called it: are the next cells above it those of a live frame?
+            "cmp rsi, r8\n",
+            "cmovb rsi, r8\n",
+            "and rsi, -8\n",
+            "mov rcx, rsi\n",
+            "xor rcx, [rdi+{window_word}]\n",
+            "add rcx, {near}\n",
+            "cmp rcx, {window}\n",
+            "jae 35b\n",
+            "lea rcx, [rdi+rcx*2-2*{near}]\n",
+            "lea rdi, [rsi+{near}]\n",
+            thread_word!("cmp rdi, ", "[rdx+{stack_hi}]\n"),
+            thread_word!("cmova rdi, ", "[rdx+{stack_hi}]\n"),
+            "43:\n",
+            "add rsi, 8\n",
+            "add rcx, {cell}\n",
+            "cmp rsi, rdi\n",
+            "jae 35b\n",
+            "gpi_exists rsi, 43b\n",
+            "cmp dword ptr [rcx+{link}], {left}\n",
+            "je 43b\n",
+            "cmp dword ptr [rcx+{function}], {libraries}\n",
+            $foreign, " 44f\n",
+            "gpi_alive rsi, {agent}, {is_libraries}, 35b\n",
+            thread_word!("mov rdi, ", "[rdx+{cells}]\n"),
+            "jmp 31b\n",
+            "44:\n",                          // may a function of this set have handed the frame over to the other set?
+            "mov r11, [rsi-8]\n",
+            "cmp r11, [rip+{agent}+{arena_lo}]\n",
+            "jb 43b\n",
+            "cmp r11, [rip+{agent}+{arena_hi}]\n",
+            "jae 43b\n",
+            "jmp 35b\n",
+            ".if \\below\n",
+            "36:\n",                          // no shadow stack is kept
+            "mov r11, {root}\n",
+            "xor r10d, r10d\n",
+            "jmp 39f\n",
+            ".endif\n",
+            "33:\n",                          // no frame of this set is alive
+            "mov r10, {root}\n",
+            "34:\n",
+            ".if {has_own}\n",
+            "bt r9, {twice_bit}\n",
+            "jc 38f\n",
+            ".endif\n",
+            thread_word!("mov r9, ", "[rdx+{other}]\n"),     // the frame of the other set's last event
+            "40:\n",
+            "cmp r9, rsi\n",
+            "jae 37f\n",                      // no frame of the other set is newer
+            "gpi_frame r9, 35b, 41f\n",
+            "cmp dword ptr [rcx+{function}], {libraries}\n",
+            $native, " 35b\n",
+            "gpi_alive r9, {other_agent}, {has_own}, 35b\n",
+            "mov r9d, [rcx+{function}]\n",
+            "bts r9, {caller_bit}\n",
+            "38:\n",                          // r9 = key, r10 = the one in this set's own view
+            "mov r11, r9\n",
+            ".if {has_own}\n",
+            "mov rcx, {no_caller}\n",
+            "cmp r10, {root}\n",
+            "cmove r10, rcx\n",
+            "bts r10, {own_bit}\n",
+            ".endif\n",
+            "jmp 39f\n",
+            "41:\n",
+            "cmp dword ptr [rcx+{function}], {libraries}\n",
+            $native, " 35b\n",
+            "mov ecx, [rcx+{link}]\n",
+            "sub ecx, {left}\n",
+            "jbe 35b\n",
+            "lea r9, [r9+rcx*8]\n",
+            "jmp 40b\n",
+            "37:\n",
+            "mov r11, r10\n",
+            "xor r10d, r10d\n",
+            "39:\n",
+            thread_word!("mov rcx, ", "[rdx+{block}]\n"),
+            ".endm\n",
+            // Restores what gpi_caller has saved, except r11.
+            ".macro gpi_called below\n",
+            "mov rsi, [rsp-64+\\below]\n",
+            "mov r8, [rsp-72+\\below]\n",
+            "mov r9, [rsp-80+\\below]\n",
+            "mov r10, [rsp-88+\\below]\n",
+            ".endm\n",
+        )
+    };
+}
+
+pub(crate) use newest_frame;

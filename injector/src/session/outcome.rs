@@ -1,0 +1,74 @@
+//! Everything that is known after a run, and what follows from it.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use crate::os::child::Ending;
+use crate::profile::collect::Account;
+use crate::profile::model::{Module, Profile};
+use crate::profile::placement::Placed;
+use crate::program::library::Library;
+use crate::program::planned::Planned;
+use crate::session::member::{Other, Unhooked, Who};
+
+/// Everything that is known after a run.
+pub(crate) struct Run<'r> {
+    pub(crate) planned: &'r Planned<'r, 'r>,
+    pub(crate) engine: &'static str,
+    pub(crate) binary: &'r Path,
+    pub(crate) ending: Ending,
+    pub(crate) profile: &'r Profile,
+    pub(crate) account: &'r Account,
+    pub(crate) placed: &'r Placed,
+    pub(crate) sampler: &'static str,
+    pub(crate) rate: u32,
+    pub(crate) lost_samples: u64,
+    pub(crate) throttled: bool,
+    pub(crate) sampler_bytes: u64,
+    pub(crate) plan_bytes: u64,
+    pub(crate) injector_ns: u64,
+    pub(crate) notes: &'r [String],
+    /// The value of `--libs`.
+    pub(crate) libs: &'r str,
+    /// The libraries that are not hooked, each with the number of the program that has loaded it.
+    pub(crate) unhooked: &'r BTreeMap<(u32, PathBuf), Unhooked>,
+    /// The number of processes that the profile is of.
+    pub(crate) processes: u32,
+    pub(crate) others: &'r [Other],
+}
+
+impl Run<'_> {
+    /// Returns how many functions of the program were hooked.
+    pub(super) fn hooked(&self) -> usize {
+        let patched = self.planned.hooked().saturating_sub(self.account.unpatched as usize);
+        if self.account.trouble.is_some() { 0 } else { patched }
+    }
+
+    /// Returns the modules that are libraries.
+    pub(super) fn hooked_libraries(&self) -> impl Iterator<Item = (&'static Library, &Module)> {
+        self.profile.modules.iter().filter_map(|module| Some((module.library?, module)))
+    }
+
+    /// Returns the libraries of the first program that are not hooked.
+    pub(super) fn unhooked(&self) -> impl Iterator<Item = (&Path, &Unhooked)> {
+        let own = self.unhooked.iter().filter(|((program, _), _)| *program == 0);
+        let hooked = |path: &Path| self.hooked_libraries().any(|(library, _)| library.binary == path);
+        own.map(|((_, path), why)| (path.as_path(), why)).filter(move |(path, _)| !hooked(path))
+    }
+
+    /// Returns how many instructions of another profiler were removed.
+    pub(super) fn removed(&self) -> usize {
+        let agent = self.planned.plan.is_some() && self.account.trouble.is_none();
+        self.planned.image().filter(|_| agent).map_or(0, |image| image.removed.len())
+    }
+
+    /// Returns the other program that did most of the work, if the program that was started only led to it: a shell, a
+    /// shim, or a command such as env.
+    pub(crate) fn worker(&self) -> Option<&Other> {
+        let own = self.placed.inside + self.placed.outside;
+        let samples = |other: &&Other| other.placed.inside + other.placed.outside;
+        let is_program = |other: &&Other| matches!(other.who, Who::Program { .. });
+        let most = self.others.iter().filter(is_program).max_by_key(samples)?;
+        (samples(&most) > 2 * own).then_some(most)
+    }
+}

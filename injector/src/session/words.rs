@@ -1,0 +1,78 @@
+//! Phrases that the messages of a run share: commands to type, counts, and words for a shell.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+use gmon::counted;
+
+use crate::os::say::{Level, Voice};
+use crate::profile::gmon_out::LibraryProfile;
+
+/// Returns the command that shows a profile and, in a comment of the shell, the one that shows the whole process if there
+/// is such a view. If gprof shows nothing of the profile or too little (`is_hidden`), only the latter is returned.
+pub(crate) fn commands(
+    symbols: &OsStr,
+    profile: &Path,
+    whole: Option<&[PathBuf; 2]>,
+    is_hidden: bool,
+) -> String {
+    let own = format!("gprof {} {}", quoted(symbols), quoted(profile.as_os_str()));
+    match whole {
+        None => own,
+        Some([symbols, profile]) => {
+            let whole = format!("gprof {} {}", quoted(symbols.as_os_str()), quoted(profile.as_os_str()));
+            if is_hidden { whole } else { format!("{own} # whole process: {whole}") }
+        }
+    }
+}
+
+/// Says how many calls and samples a process has in its profile.
+pub(crate) fn calls_and_samples(calls: u64, samples: u64) -> String {
+    format!("{}, {}", counted(calls, "call", "calls"), counted(samples, "sample", "samples"))
+}
+
+/// Prints the commands that show the lines or basic blocks of libraries.
+pub(crate) fn lead_to_libraries(libraries: &[LibraryProfile], voice: Voice) {
+    const NAMED: usize = 3;
+    for (index, LibraryProfile { library, file, has_lines }) in libraries.iter().enumerate() {
+        let what = if *has_lines { "lines" } else { "blocks" };
+        let name = library.file_name().unwrap_or(library.as_os_str()).to_string_lossy();
+        let (library, file) = (quoted(library.as_os_str()), quoted(file.as_os_str()));
+        let command = format!("{what} of {name}: gmon {what} {library} {file}");
+        if index < NAMED { voice.note(command) } else { voice.detail(command) }
+    }
+    let more = libraries.len().saturating_sub(NAMED);
+    if more > 0 && voice.0 < Level::Verbose {
+        voice.note(format_args!("and of {} (-v)", counted(more, "more library", "more libraries")));
+    }
+}
+
+/// Says how many functions Frida has left alone.
+pub(super) fn not_patched(functions: u64) -> String {
+    format!("Frida did not patch {}", counted(functions, "function", "functions"))
+}
+
+/// Returns a word with the quotes that a shell needs.
+pub(crate) fn quoted(word: &OsStr) -> String {
+    let text = word.to_string_lossy();
+    let plain = |c: char| c.is_alphanumeric() || "/._-+,:@%=~".contains(c);
+    if !text.is_empty() && !text.starts_with(['~', '=']) && text.chars().all(plain) {
+        text.into_owned()
+    } else {
+        format!("'{}'", text.replace('\'', "'\\''"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_for_a_shell() {
+        let quote = |text: &str| quoted(OsStr::new(text));
+        assert_eq!(quote("./a-b_c"), "./a-b_c");
+        assert_eq!(quote("a b"), "'a b'");
+        assert_eq!(quote("it's"), "'it'\\''s'");
+        assert_eq!(quote(""), "''");
+    }
+}
