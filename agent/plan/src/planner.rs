@@ -56,12 +56,15 @@ impl Plan {
         let selection = options.selection();
         let chosen = |i: usize| selection.left_out(&image.functions[i]);
         // If the user wants no function at all, the unwinder meets no hook.
-        let needs = is_standalone && (0..image.functions.len()).any(|i| chosen(i).is_none());
+        let any = (0..image.functions.len()).any(|i| chosen(i).is_none());
+        let needs = is_standalone && any;
         let left_out = |i: usize| {
-            let is_needed = needs && standalone.is_needed(image, i) || go::is_needed(image, i);
+            let is_needed = needs && standalone.is_needed(image, i) || any && go::is_needed(image, i);
             chosen(i).filter(|_| !is_needed)
         };
-        let counted = options.counted.map(|counted| move |i: usize| counted(&image.functions[i]));
+        // Copies of functions would leave return addresses in the arena.
+        let counted = options.counted.filter(|_| !image.facts.go);
+        let counted = counted.map(|counted| move |i: usize| counted(&image.functions[i]));
         let counted = counted.as_ref().map(|counted| counted as &dyn Fn(usize) -> bool);
         let engine = options.engine;
         let task = Task {

@@ -6,16 +6,21 @@
 //! that of the original one. A thread with a fault does not come back to the instruction: Go's handler makes it call the
 //! function that panics. After a sample it does, so the agent puts the address back.
 //!
+//! Go handles every signal, and takes those of the agent's own timers ([`timer`]) for an error; they end here.
+//!
 //! For other signals nothing changes. One of them (SIGURG) preempts goroutines: Go tries again later if it does not know the
 //! address.
 #![allow(unsafe_code, reason = "the kernel's description of an interrupted thread is changed")]
 
+use crate::hot::timer;
 use crate::program::agent::Agent;
 use core::arch::global_asm;
 use linux_raw_sys::general;
 
 /// Offset of rip in struct ucontext: flags, link, stack (40 bytes), then register 16.
 const RIP: u64 = 40 + 16 * 8;
+/// The si_code of a signal that a timer sends.
+const SI_TIMER: i32 = -2;
 /// The signals of faults, as a set. They are below 32.
 const FAULTS: u32 = 1 << general::SIGILL
     | 1 << general::SIGTRAP
@@ -52,6 +57,8 @@ global_asm!(
     "gpi_signal:",
     "cmp edi, {sigprof}",
     "je 2f",
+    "cmp edi, {timer}",
+    "je 4f",
     "cmp edi, 31",
     "ja 1f",
     "mov eax, {faults}",
@@ -81,11 +88,18 @@ global_asm!(
     "mov [rdx+{rip}], rcx",
     "3:",
     "ret",
+    "4:",
+    "cmp dword ptr [rsi+8], {si_timer}",
+    "jne 1b",
+    "jmp {tick}",
     ".size gpi_signal, . - gpi_signal",
     sigprof = const general::SIGPROF,
     faults = const FAULTS,
     rip = const RIP,
     original = sym original,
+    timer = const timer::SIGNAL,
+    si_timer = const SI_TIMER,
+    tick = sym timer::tick,
 );
 
 unsafe extern "C" {
