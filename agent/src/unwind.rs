@@ -19,4 +19,5 @@ pub(crate) mod landings;
 pub(crate) mod library;
 #[cfg(feature = "standalone")]
 pub(crate) mod own;
+pub(crate) mod signals;
 pub(crate) mod unwinder;

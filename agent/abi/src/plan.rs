@@ -354,6 +354,9 @@ pub struct ArenaHeader {
     pub iterate: u64,
     /// The same for `longjmp`, `siglongjmp` and their aliases.
     pub jump: u64,
+    /// For the function of a Go program that the kernel calls for each signal. Input: the arguments of a signal handler;
+    /// r11 = the rest of the function.
+    pub signal: u64,
 }
 
 /// Size in bytes of the three jumps to the slow path of exits, which follow the [`ArenaHeader`]. They are for thunks
@@ -445,7 +448,7 @@ const _: () = {
     assert!(offset_of!(FunctionRecord, exit) == 8);
     assert!(offset_of!(FunctionRecord, resume) == 28);
     assert!(offset_of!(FunctionRecord, body) == 32);
-    assert!(size_of::<ArenaHeader>() == 96);
+    assert!(size_of::<ArenaHeader>() == 104);
     assert!(offset_of!(ArenaHeader, miss) == 0);
     assert!(offset_of!(ArenaHeader, miss_entry) == 8);
     assert!(offset_of!(ArenaHeader, window) == 16);
@@ -458,6 +461,7 @@ const _: () = {
     assert!(offset_of!(ArenaHeader, find_object) == 72);
     assert!(offset_of!(ArenaHeader, iterate) == 80);
     assert!(offset_of!(ArenaHeader, jump) == 88);
+    assert!(offset_of!(ArenaHeader, signal) == 96);
     assert!(size_of::<ThreadWords>() == 64);
     assert!(offset_of!(ThreadWords, block) == 0);
     assert!(offset_of!(ThreadWords, cells) == 8);

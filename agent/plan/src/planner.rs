@@ -56,9 +56,15 @@ impl Plan {
         let selection = options.selection();
         let chosen = |i: usize| selection.left_out(&image.functions[i]);
         // If the user wants no function at all, the unwinder meets no hook.
-        let needs = is_standalone && (0..image.functions.len()).any(|i| chosen(i).is_none());
-        let left_out = |i: usize| chosen(i).filter(|_| !needs || !standalone.is_needed(image, i));
-        let counted = options.counted.map(|counted| move |i: usize| counted(&image.functions[i]));
+        let any = (0..image.functions.len()).any(|i| chosen(i).is_none());
+        let needs = is_standalone && any;
+        let left_out = |i: usize| {
+            let is_needed = needs && standalone.is_needed(image, i) || any && go::is_needed(image, i);
+            chosen(i).filter(|_| !is_needed)
+        };
+        // Copies of functions would leave return addresses in the arena.
+        let counted = options.counted.filter(|_| !image.facts.go);
+        let counted = counted.map(|counted| move |i: usize| counted(&image.functions[i]));
         let counted = counted.as_ref().map(|counted| counted as &dyn Fn(usize) -> bool);
         let engine = options.engine;
         let task = Task {
@@ -123,7 +129,10 @@ impl Plan {
                 .into_iter()
                 .map(|v| v.map_or_else(Verdict::Refused, Verdict::Hooked))
                 .collect(),
-            originals: copies.originals().into_iter().map(|(at, ip)| (emitted.copies + at, ip)).collect(),
+            originals: match image.facts.go {
+                true => std::mem::take(&mut emitted.originals),
+                false => copies.originals().into_iter().map(|(at, ip)| (emitted.copies + at, ip)).collect(),
+            },
             redirected,
             unredirected: std::mem::take(&mut emitted.unredirected),
             copies,
@@ -260,6 +269,7 @@ fn emit_all(task: Task, hooks: &[Hook], copies: &Copies) -> (Emitted, Homes) {
     let mut through_agent =
         if owner != Owner::Library { unwinder::through_agent(image, hooks) } else { Vec::new() };
     through_agent.extend(standalone.through_agent(hooks));
+    through_agent.extend(go::through_agent(image, hooks));
     let emitted = emit(Input {
         role: role_of(owner),
         owner,

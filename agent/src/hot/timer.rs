@@ -15,7 +15,7 @@ use gprofinject_abi::region::{SAMPLE_PROBES, SAMPLES_MAX, SampleRecord, sample_e
 use gprofinject_abi::shared::{BlockRef, SampleRef};
 use linux_raw_sys::general;
 
-const SIGNAL: u32 = general::SIGSTKFLT;
+pub(crate) const SIGNAL: u32 = general::SIGSTKFLT;
 const FLAGS: u32 = general::SA_SIGINFO | general::SA_RESTART | general::SA_ONSTACK | general::SA_RESTORER;
 /// Index of rip in the general registers of a ucontext.
 const REG_RIP: usize = 16;
@@ -124,7 +124,7 @@ fn count_elsewhere(agent: &Agent, address: u64, samples: u32) {
 }
 
 /// The signal handler: takes one sample, or as many as the number of timer expirations since the last signal.
-extern "C" fn tick(_signal: i32, info: *const u8, context: *const u8) {
+pub(crate) extern "C" fn tick(_signal: i32, info: *const u8, context: *const u8) {
     let agent = Agent::get();
     if agent.timer_rate == 0 {
         return;

@@ -110,6 +110,18 @@ impl Module {
         entry.map_or(pc, |entry| self.text_lo.wrapping_add(entry.text.into()))
     }
 
+    /// Returns the address in a Go program of the instruction that an address in the thunks or relocated instructions stands
+    /// for: at that instruction the stack is the same. Other addresses are returned unchanged.
+    pub(crate) fn relocated_from(&self, pc: u64) -> u64 {
+        let offset = pc.wrapping_sub(self.arena_lo);
+        if offset >= u64::from(self.stubs) {
+            return pc;
+        }
+        let after = self.originals.partition_point(|entry| u64::from(entry.offset) <= offset);
+        let entry = after.checked_sub(1).and_then(|n| self.originals.get(n));
+        entry.map_or(pc, |entry| self.text_lo.wrapping_add(entry.text.into()))
+    }
+
     /// Returns the number of the leaf function that runs if the program counter is at an address: in the function's
     /// text after its patch, or in its body. Integer code only; see [`crate::hot::gate`].
     pub(crate) fn leaf_at(&self, pc: u64) -> Option<u32> {

@@ -5,6 +5,7 @@ use crate::hot::small_stacks::gpi_small_miss_entry;
 use crate::program::agent::Agent;
 use crate::unwind::backtraces;
 use crate::unwind::landings;
+use crate::unwind::signals;
 use gprofinject_abi::plan::ArenaHeader;
 use gprofinject_abi::region::RegionOrders;
 
@@ -22,6 +23,7 @@ pub(crate) fn gates(shadows: u64, small_stacks: bool) -> ArenaHeader {
         shadows,
         backtrace: backtraces::gpi_backtrace as *const () as u64,
         land: landings::gpi_land as *const () as u64,
+        signal: signals::gpi_signal as *const () as u64,
         ..ArenaHeader::default()
     };
     #[cfg(feature = "standalone")]

@@ -187,7 +187,9 @@ fn hook(start: &Start, files: &Files<'_>, region: RegionRef, orders: RegionOrder
     let room = if is_standalone { Room::Reserved } else { Room::Free };
     arena::fill(&file, plan, bias, &own::gates(shadows, agent.small_stacks), room)?;
     thread_blocks::prepare(&agent).map_err(memory)?;
-    if agent.timer_rate != 0 && timer::prepare().is_err() {
+    // Go replaces the signal handler. The hook of its own one leads the timers' signals to the agent.
+    let is_replaced = agent.small_stacks && agent.program.functions.is_empty();
+    if agent.timer_rate != 0 && (is_replaced || timer::prepare().is_err()) {
         agent.timer_rate = 0;
         region.lost_timers().fetch_add(1, Ordering::Relaxed);
     }

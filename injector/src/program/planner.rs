@@ -49,6 +49,13 @@ fn file_name(path: &Path) -> &str {
     path.file_name().and_then(|name| name.to_str()).unwrap_or_default()
 }
 
+/// Why no function is hooked in a running Go program, for messages.
+const RUNNING_GO: &str = "it is a Go program that runs already: its threads have no stacks for gprofinject, so it is \
+                          only sampled; start it with gprofinject to count calls";
+/// What is said if the basic blocks of a Go program were to be counted.
+pub(crate) const UNCOUNTED_GO: &str =
+    "basic blocks of Go programs are not counted: Go would find return addresses that it does not know";
+
 impl Planner<'_> {
     /// Reads a program's file and keeps it in memory to the end of this process.
     pub(crate) fn subject(&self, path: &Path) -> &'static Subject<'static> {
@@ -131,12 +138,14 @@ impl Planner<'_> {
         // Without line information, nothing could be shown of a library's lines.
         let is_without_lines =
             || role == Role::Library && filters.count() == Some(CountArg::Lines) && subject.lines().is_none();
-        let counts = counting && !is_without_lines();
-        let blocks_only = counting && hooks == Some(HooksArg::None);
+        let is_go = subject.image.as_ref().is_some_and(|image| image.facts.go);
+        let counts = counting && !is_go && !is_without_lines();
+        let blocks_only = counting && !is_go && hooks == Some(HooksArg::None);
         let hooks = if blocks_only { Some(HooksArg::Entry) } else { hooks };
         // Unless the user says otherwise, counting must not cost more than necessary.
         let entry = hooks == Some(HooksArg::Entry) || counting && hooks.is_none();
-        let nothing = hooks == Some(HooksArg::None) || subject.unhookable.is_some();
+        let is_running_go = running && role == Role::Program && is_go;
+        let nothing = hooks == Some(HooksArg::None) || subject.unhookable.is_some() || is_running_go;
         let lines = filters.asks_for_files().then(|| subject.lines());
         let counted = |function: &Function| {
             let (lo, hi) = (function.address, function.address + function.size);
@@ -154,7 +163,7 @@ impl Planner<'_> {
         };
         let insist = hooks.is_some() && !blocks_only;
         let hooks = if entry { Hooks::Entry } else { Hooks::Both };
-        let image = subject.image.as_ref().filter(|_| agent_wanted || !nothing);
+        let image = subject.image.as_ref().filter(|_| agent_wanted || !nothing || is_running_go);
         let counted = counts.then_some(&counted as &dyn Fn(&Function) -> bool);
         let options = Options {
             hooks,
@@ -176,7 +185,8 @@ impl Planner<'_> {
             plan = None;
         }
         if let Some(plan) = plan.as_mut().filter(|_| nothing) {
-            (plan.downgrade, plan.caution) = (None, None);
+            plan.caution = None;
+            plan.downgrade = is_running_go.then(|| RUNNING_GO.to_owned());
             for verdict in plan.verdicts.iter_mut().filter(|v| **v == Verdict::Refused(Reason::NotSelected)) {
                 *verdict = Verdict::Refused(Reason::NoHooks);
             }

@@ -2,6 +2,7 @@
 
 use crate::options::{EngineArg, HooksArg};
 use crate::program::planned::Planned;
+use crate::program::planner::UNCOUNTED_GO;
 use crate::program::resolve::Program;
 use crate::session::settings::Settings;
 
@@ -20,6 +21,10 @@ pub(crate) fn say(planned: &Planned, program: &Program, settings: &Settings, sam
     }
     if let Some(downgrade) = planned.plan.as_ref().and_then(|plan| plan.downgrade.as_ref()) {
         voice.note(format_args!("{shown}: {downgrade}"));
+    }
+    let is_go = planned.subject.image.as_ref().is_some_and(|image| image.facts.go);
+    if is_go && settings.filters.count().is_some() {
+        voice.warn(UNCOUNTED_GO);
     }
     if let Some(caution) = planned.plan.as_ref().and_then(|plan| plan.caution.as_ref()) {
         voice.note(format_args!("{shown}: {caution}"));

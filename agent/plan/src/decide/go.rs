@@ -15,9 +15,36 @@
 //! instructions of a goroutine by a signal handler, so it saves the flags, which thunks change. C programs save the flags to
 //! learn what the processor can do; whatever these are, they are right. Therefore this rule is one for Go alone.
 
+use crate::decide::hook::Hook;
+use crate::decide::unwinder::ThroughAgent;
 use crate::decide::verdict::{Failed, Reason};
+use gprofinject_abi::plan::ArenaHeader;
 use gprofinject_image::Image;
 use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, OpKind, Register};
+use std::mem::offset_of;
+
+/// The functions that the kernel calls for each signal. They look up the interrupted function by the program counter, to
+/// make a panic of a fault or to take a sample.
+const HANDLERS: [&str; 2] = ["runtime.sigtramp", "runtime.cgoSigtramp"];
+/// What the linker adds to the names of functions in assembly.
+const ASSEMBLY: &str = ".abi0";
+
+/// Returns whether a function must be hooked although the user has not selected it, because the agent has to replace the
+/// addresses of relocated instructions before the function sees them.
+pub(crate) fn is_needed(image: &Image, function: usize) -> bool {
+    let is_handler = |name: &str| HANDLERS.contains(&name.strip_suffix(ASSEMBLY).unwrap_or(name));
+    image.facts.go && image.functions[function].names().any(is_handler)
+}
+
+/// Returns the hooked functions that are called through the agent.
+pub(crate) fn through_agent(image: &Image, hooks: &[Hook]) -> Vec<ThroughAgent> {
+    if !image.facts.go {
+        return Vec::new();
+    }
+    let numbers = hooks.iter().zip(0..).filter(|(hook, _)| is_needed(image, hook.function));
+    let gate = offset_of!(ArenaHeader, signal);
+    numbers.map(|(_, number)| ThroughAgent { number, helper: None, gate }).collect()
+}
 
 /// The number of the system call by which a signal handler returns.
 const RT_SIGRETURN: u64 = 15;

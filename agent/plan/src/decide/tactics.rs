@@ -30,6 +30,21 @@ fn plain(image: &Image, flow: &Flow, function: usize) -> Option<Hook> {
     })
 }
 
+/// Returns the address of a cave behind the jump over a function's own first bytes, for a short branch back to one of them
+/// that ends at `from`, and the number of bytes that are then relocated. Go's functions end with such a branch: they grow
+/// the stack there, and begin again.
+fn own_cave(start: &Start, fit: &Fit, patch: u64, from: u64) -> Option<(u64, u64)> {
+    const REACH: u64 = 128;
+    let cave = start.hook + patch;
+    let relocated = start.boundary(patch + JUMP)?.max(fit.relocated);
+    let is_movable = start.steps.iter().all(|step| step.offset >= relocated || !step.call);
+    // None of the branches that were looked at before may be among the instructions.
+    let more = start.hook + fit.relocated..start.hook + relocated;
+    let is_apart = start.soft.iter().all(|(_, branch)| !more.contains(&branch.site));
+    let is_possible = is_movable && is_apart && !start.entered(patch, relocated, relocated);
+    (is_possible && from - cave <= REACH && from >= start.hook + relocated).then_some((cave, relocated))
+}
+
 impl Decider<'_, '_, '_> {
     /// Hooks a function that has room of its own for a jump.
     pub(crate) fn with_room(&mut self, i: usize) -> Result<Tactic, Reason> {
@@ -133,11 +148,12 @@ impl Decider<'_, '_, '_> {
         &mut self,
         i: usize,
         start: &Start,
-        fit: Fit,
+        mut fit: Fit,
         tactic: Tactic,
         cave: Option<u64>,
         patch: u64,
     ) -> Result<Tactic, Reason> {
+        let mut dead_used = patch;
         let live_tail = start.entered(patch, fit.relocated, fit.relocated);
         let mut retargets = Vec::new();
         for &(offset, branch) in &start.soft {
@@ -156,7 +172,17 @@ impl Decider<'_, '_, '_> {
                 // If there is no cave, the hook of the other function has to relocate the branch: see
                 // `foreign::settle`.
                 1 if is_foreign => self.cave(branch.end(), i),
-                1 => Some(self.cave(branch.end(), i).ok_or(Reason::NoRoom)?),
+                1 => Some(match self.cave(branch.end(), i) {
+                    Some(cave) => cave,
+                    None if tactic == Tactic::Jump && dead_used == patch => {
+                        let (cave, relocated) =
+                            own_cave(start, &fit, patch, branch.end()).ok_or(Reason::NoRoom)?;
+                        fit.relocated = relocated;
+                        dead_used += JUMP;
+                        cave
+                    }
+                    None => return Err(Reason::NoRoom),
+                }),
                 _ => None,
             };
             retargets.push(Retarget { branch, offset, cave, moved: false });
@@ -171,7 +197,7 @@ impl Decider<'_, '_, '_> {
             call: in_place::site(self.image, self.flow, i, start, &fit, tactic, patch),
             sled: None,
             slid_into: false,
-            dead_used: patch,
+            dead_used,
         });
         Ok(tactic)
     }

@@ -43,6 +43,9 @@ pub(crate) struct Emitted {
     /// instruction, with length 1, or several that were copied unchanged. The first instruction of each
     /// function has no entry.
     pub moved: Vec<(u64, u32, u32)>,
+    /// In a Go program: the start of each thunk, and each relocated instruction, with the address of the instruction in the
+    /// program at which the stack is the same. Sorted.
+    pub originals: Vec<(u32, u64)>,
     /// Functions whose first instructions could not be relocated after all, by index in the image.
     pub failed: Vec<(usize, Reason)>,
     /// The addresses of system calls whose code could not be relocated after all.

@@ -62,6 +62,7 @@ impl<'a, 'd> Emitter<'a, 'd> {
             bias_fixups: joined(&mut parts, |part| &mut part.out.bias_fixups),
             half_bias_fixups: joined(&mut parts, |part| &mut part.out.half_bias_fixups),
             moved: joined(&mut parts, |part| &mut part.out.moved),
+            originals: joined(&mut parts, |part| &mut part.out.originals),
             failed: joined(&mut parts, |part| &mut part.out.failed),
             owners,
             used,

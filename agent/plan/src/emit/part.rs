@@ -153,6 +153,16 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
                 if spec.movable && !layout.is_copied(hook.function) {
                     self.moved_as_is(hook, moved as u32);
                 }
+                if layout.input.image.facts.go {
+                    self.part.out.originals.push((start as u32, hook.at));
+                    let pairs = relocated.map.iter();
+                    let pairs = pairs.map(|&(from, to)| (moved as u32 + to, hook.at + u64::from(from)));
+                    self.part.out.originals.extend(pairs);
+                    if let Some(jump) = end_of_copies(&relocated) {
+                        let rest = (moved as u32 + jump, hook.at + hook.relocated);
+                        self.part.out.originals.push(rest);
+                    }
+                }
                 let later = relocated.map.iter().filter(|(from, _)| *from > 0);
                 let later = later.map(|&(from, to)| (hook.at + u64::from(from), 1, moved as u32 + to));
                 self.part.out.moved.extend(later);
@@ -318,4 +328,10 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
             self.part.bodies.cave(cave.wrapping_sub(self.layout.arena), JUMP);
         }
     }
+}
+
+/// Returns the offset of the jump that follows the relocated instructions, if one does and no call comes before it.
+fn end_of_copies(relocated: &Relocated) -> Option<u32> {
+    let end = relocated.bytes.len().checked_sub(JUMP as usize)?;
+    (relocated.return_address.is_none() && relocated.bytes[end] == 0xe9).then_some(end as u32)
 }
