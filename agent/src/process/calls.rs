@@ -380,16 +380,17 @@ core::arch::global_asm!(
     "50:",                          // prctl: edi = operation, rsi = mode, rdx = filter
     "cmp edi, {set_seccomp}",
     "jne 53f",
-    "mov r11, rsi",
+    "gpi_aside",
+    "gpi_keep",
+    "mov rdi, rsi",
     "jmp 52f",
     "51:",                          // seccomp: edi = 0 or 1, mode - 1; rdx = filter
     "cmp edi, 1",
     "ja 53f",
-    "lea r11d, [rdi+1]",
-    "52:",
     "gpi_aside",
     "gpi_keep",
-    "mov rdi, r11",
+    "add edi, 1",
+    "52:",
     "mov rsi, rdx",
     "call {enter}",
     "movzx r11d, al",               // whether it is to be undone if the kernel refuses
