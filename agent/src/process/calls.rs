@@ -19,7 +19,8 @@
 #![allow(unsafe_code, reason = "machine code makes system calls, and the arguments of clone3 are read")]
 
 use crate::os::memory;
-use crate::os::records::{self, Record};
+use crate::os::record::Record;
+use crate::os::records;
 use crate::os::task;
 use crate::os::vectors::{restore_vectors, save_vectors};
 use crate::os::words::SLOW_STACK;
