@@ -110,6 +110,7 @@ jobs=
 for kind in $kinds; do
     case $kind in
         pg) flags="-O2 -pg" ;;
+        static) flags="-O2 -static" ;;
         cov) flags="-O2 --coverage" ;;
         *) flags=-$kind ;;
     esac

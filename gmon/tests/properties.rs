@@ -94,8 +94,13 @@ fn forced(format: Format) -> ReadOptions {
     ReadOptions { endian: Some(format.endian), width: Some(format.width), block_form: None }
 }
 
+/// Returns the number of cases of each property: `$PROPTEST_CASES`, which the library itself reads only in its usual build.
+fn cases() -> u32 {
+    std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(256)
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, cases: cases(), ..ProptestConfig::default() })]
 
     #[test]
     fn written_and_read_again(profile in writable()) {

@@ -261,6 +261,10 @@ fn examine<'d>(bytes: &'d [u8], debug_file: Option<&'d DebugFile>) -> Subject<'d
     let is_go = image.as_ref().is_some_and(|image| image.facts.go);
     let standalone = program.interpreter.is_none() || is_go && !program.needs_libraries;
     let unhookable = match &program.interpreter {
+        None if image.as_ref().is_some_and(|image| image.facts.profiling.is_built_in()) => Some(
+            "it is a static program with a profiler of its own (-pg), which hooks would disturb; build it without -pg"
+                .to_owned(),
+        ),
         None => without_interpreter(bytes, &program).map(str::to_owned).or(fault),
         Some(loader) if loader.contains("ld-musl") => {
             Some("it uses musl (the agent needs glibc's dynamic linker)".to_owned())

@@ -58,9 +58,17 @@ fn places(folder: &Path, rounds: usize) -> Result<()> {
         compile("fib-main.c", &program, &["-O1", "-Wl,--no-as-needed", &path, "-Wl,-rpath,$ORIGIN"])?;
         programs.push((name, program));
     }
-    println!("\n| fib | how | calls | CPU s | extra ns/call |\n|---|---|---:|---:|---:|");
     let works: Vec<(&str, Work)> =
         programs.iter().map(|(name, program)| (*name, work(program, &[NUMBER], None))).collect();
+    side_by_side("fib", &works, folder, rounds)
+}
+
+/// Prints the cost of a call in each of several programs, which run alternately.
+///
+/// # Errors
+/// A program cannot be run.
+pub(crate) fn side_by_side(what: &str, works: &[(&str, Work)], folder: &Path, rounds: usize) -> Result<()> {
+    println!("\n| {what} | how | calls | CPU s | extra ns/call |\n|---|---|---:|---:|---:|");
     let ways = [("alone", Way::Plain), ("ours, both", Way::Both), ("ours, entry", Way::Entry)];
     let cases: Vec<(&Work, Way)> =
         works.iter().flat_map(|(_, work)| ways.iter().map(move |(_, way)| (work, *way))).collect();

@@ -18,6 +18,7 @@ mod profilers;
 mod real;
 mod scale;
 mod shares;
+mod standalone;
 
 use anyhow::Result;
 use gprofinject_skip as skip;
@@ -56,6 +57,9 @@ fn main() -> Result<()> {
     }
     if wanted("libraries") {
         libraries::compare(folder.path(), rounds)?;
+    }
+    if wanted("standalone") {
+        standalone::compare(folder.path(), rounds)?;
     }
     if wanted("blocks") {
         match tool::corpus() {

@@ -19,6 +19,7 @@ use gprofinject_tests::tool::{self, Hooks};
 use gprofinject_tests::trials::{Company, Trial};
 use gprofinject_tests::{expect, extent, gprofdata, run};
 
+mod real;
 mod written;
 
 /// Much longer than any program takes, so that a hang is detected.
@@ -40,6 +41,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         }
     }
     all.extend(written::trials());
+    all.extend(real::trials());
     all
 }
 
