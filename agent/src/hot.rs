@@ -22,6 +22,7 @@ pub(crate) mod saved;
 pub(crate) mod search;
 pub(crate) mod sites;
 pub(crate) mod slots;
+pub(crate) mod slow_stack;
 pub(crate) mod small_stacks;
 pub(crate) mod thread_blocks;
 pub(crate) mod threads;

@@ -13,6 +13,8 @@ pub(crate) mod lookup;
 pub(crate) mod memory;
 pub(crate) mod place;
 #[cfg(feature = "standalone")]
+pub(crate) mod record;
+#[cfg(feature = "standalone")]
 pub(crate) mod records;
 pub(crate) mod task;
 pub(crate) mod vectors;

@@ -87,6 +87,9 @@ pub fn run_instructions(program: &Path, args: &[String], stdin: Option<&Path>) -
 /// Runs `program` as [`run()`] does, with changes to its environment, and also records jumps: in code without symbols,
 /// callgrind does not take a jump to another function for a call. Libraries are at other addresses in another `place`.
 ///
+/// Mappings begin at 4 GiB, not at valgrind's 64 MiB, because programs use addresses as numbers: CPython compares the
+/// thread's identifier, which is an address, by another function if it has more than 30 bits, as it has without valgrind.
+///
 /// # Errors
 /// As for [`run()`].
 pub fn run_whole(
@@ -96,7 +99,7 @@ pub fn run_whole(
     variables: &[(String, String)],
     place: usize,
 ) -> Result<(Profile, Outcome)> {
-    let lowest = format!("--aspace-minaddr={:#x}", 0x400_0000 + 0x101_1000 * place);
+    let lowest = format!("--aspace-minaddr={:#x}", 0x1_0000_0000_u64 + 0x101_1000 * place as u64);
     run_in(variables, &["--collect-jumps=yes", &lowest], program, args, stdin)
 }
 
@@ -120,7 +123,7 @@ fn run_in(
     let out = folder.path().join("callgrind.out");
     let mut file_option = std::ffi::OsString::from("--callgrind-out-file=");
     file_option.push(&out);
-    let mut command = std::process::Command::new("valgrind");
+    let mut command = valgrind();
     command
         .args(["--tool=callgrind", "--dump-instr=yes", "--dump-line=no", "--compress-strings=no"])
         .args(["--compress-pos=no", "--separate-threads=no", "--separate-recs=1", "--demangle=no", "-q"])
@@ -155,9 +158,17 @@ fn without_profiler(folder: &Path) -> Result<PathBuf> {
     Ok(library)
 }
 
+/// Returns the command `valgrind`. Debian's is a shell script, which changes the order of the environment and searches other
+/// folders for libraries, before it executes the program of this name.
+pub fn valgrind() -> std::process::Command {
+    const BEHIND_SCRIPT: &str = "/usr/bin/valgrind.bin";
+    let is_script = Path::new(BEHIND_SCRIPT).exists();
+    std::process::Command::new(if is_script { BEHIND_SCRIPT } else { "valgrind" })
+}
+
 /// Whether valgrind is installed.
 pub fn available() -> bool {
-    std::process::Command::new("valgrind").arg("--version").output().is_ok_and(|o| o.status.success())
+    valgrind().arg("--version").output().is_ok_and(|o| o.status.success())
 }
 
 fn parse(text: &str) -> Result<Profile> {

@@ -92,6 +92,12 @@ pub fn run(mut command: Command, stdin: Option<&Path>, limit: Duration) -> Resul
     })
 }
 
+/// Starts the command as programs find themselves under valgrind: without a random choice of addresses, on which the number of
+/// an allocator's tables may depend, and with the last real-time signal ignored, which valgrind keeps for itself.
+pub fn as_under_valgrind(command: &mut Command) {
+    system::as_under_valgrind(command);
+}
+
 /// Returns the processor time, user and system, of this process, and of the processes that it has started and that have ended.
 pub fn processor_time() -> (Duration, Duration) {
     let [own, children] = [libc::RUSAGE_SELF, libc::RUSAGE_CHILDREN].map(|of| {
@@ -124,6 +130,18 @@ mod system {
         };
         // SAFETY: it makes only system calls between fork and exec.
         unsafe { command.pre_exec(reset) };
+    }
+
+    pub(super) fn as_under_valgrind(command: &mut Command) {
+        let prepare = move || {
+            // SAFETY: no handler is set.
+            unsafe { libc::signal(libc::SIGRTMAX(), libc::SIG_IGN) };
+            // SAFETY: it takes no pointers, and concerns the programs that this process will execute.
+            unsafe { libc::personality(libc::ADDR_NO_RANDOMIZE as libc::c_ulong) };
+            Ok(())
+        };
+        // SAFETY: it makes only system calls between fork and exec.
+        unsafe { command.pre_exec(prepare) };
     }
 
     pub(super) fn wait_for_end(pid: u32) -> Result<()> {

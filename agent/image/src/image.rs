@@ -2,11 +2,12 @@
 
 use std::borrow::Cow;
 use std::ops::Range;
+use std::sync::OnceLock;
 
 use crate::facts::Facts;
 use crate::file::imports;
 use crate::frames::{lsda, unwind};
-use crate::function::{Function, FunctionKind};
+use crate::function::Function;
 use crate::removed::Removed;
 
 /// A program, read and checked. Addresses are link addresses.
@@ -40,6 +41,8 @@ pub struct Image<'d> {
     /// The dynamic linker's stubs, if there are calls to remove.
     pub stubs: imports::Stubs,
     pub frames: unwind::Frames<'d>,
+    /// See [`Image::nameless_parts`].
+    pub nameless_parts: OnceLock<Vec<(usize, usize)>>,
 }
 
 /// The kinds of programs.
@@ -124,15 +127,6 @@ impl<'d> Image<'d> {
         let i = self.functions.partition_point(|f| f.address <= address).checked_sub(1)?;
         let f = &self.functions[i];
         (address < f.address + f.size.max(1)).then_some(i)
-    }
-
-    /// Returns the index of the function to which the code of function `index` belongs: the parent of a cold
-    /// part, if it is known, and otherwise `index` itself.
-    pub fn owner(&self, index: usize) -> usize {
-        match self.functions.get(index).map(|f| f.kind) {
-            Some(FunctionKind::Cold(Some(parent))) => parent,
-            _ => index,
-        }
     }
 
     /// Whether the address is in an executable section.

@@ -26,7 +26,7 @@ mod liveness;
 
 use crate::facts::Facts;
 use crate::file::imports::Stubs;
-use crate::function::{Function, FunctionKind};
+use crate::function::FunctionKind;
 use crate::image::Image;
 use crate::profiling::argument::Arguments;
 use crate::profiling::liveness::Ways;
@@ -185,13 +185,13 @@ impl Image<'_> {
     /// Returns for each function whether it has a cold part. Exceptions enter a cold part without a jump, so
     /// a part of an unknown function may belong to any function.
     fn split(&self) -> Vec<bool> {
-        let is_stray = |f: &Function| f.kind == FunctionKind::Cold(None);
-        let any = !self.landing_pads.is_empty() && self.functions.iter().any(is_stray);
+        let is_stray = |index: usize| {
+            matches!(self.functions[index].kind, FunctionKind::Cold(_)) && self.parent(index).is_none()
+        };
+        let any = !self.landing_pads.is_empty() && (0..self.functions.len()).any(is_stray);
         let mut split = vec![any; self.functions.len()];
-        for f in &self.functions {
-            if let FunctionKind::Cold(Some(parent)) = f.kind {
-                split[parent] = true;
-            }
+        for parent in (0..self.functions.len()).filter_map(|index| self.parent(index)) {
+            split[parent] = true;
         }
         split
     }

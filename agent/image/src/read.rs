@@ -1,5 +1,7 @@
 //! From the bytes of a file to an [`Image`].
 
+use std::sync::OnceLock;
+
 use crate::facts::Facts;
 use crate::file::error::ImageError;
 use crate::file::{elf, imports, notes, pointers, ranges};
@@ -98,6 +100,7 @@ impl<'d> Image<'d> {
             },
             stubs,
             frames: unwind.keep(),
+            nameless_parts: OnceLock::new(),
         })
     }
 }

@@ -48,6 +48,8 @@ pub struct Plan {
     pub(crate) tail_sites: HashMap<(u32, u32), Option<u64>>,
     /// Where control may run on from one function into the next, sorted by the address of the second one.
     pub(crate) falls: Vec<Fall>,
+    /// See [`gprofinject_image::Image::nameless_parts`].
+    pub(crate) nameless_parts: Vec<(usize, usize)>,
     /// The machine code, the patches, and the tables of the agent.
     pub(crate) emitted: Emitted,
     /// The ranges of addresses in which a return address belongs to hooked code, sorted.

@@ -21,7 +21,7 @@ use crate::flow::falls;
 use crate::plan::{Plan, code_extents, extents};
 use crate::x86::template::kind::Owner;
 use gprofinject_abi::plan::CodeRange;
-use gprofinject_image::{FunctionKind, Image, sort};
+use gprofinject_image::{Image, sort};
 use std::collections::{HashMap, HashSet};
 
 impl Plan {
@@ -103,6 +103,7 @@ impl Plan {
         emitted.add_patches(more);
         Plan {
             hooks: if entry_only { Hooks::Entry } else { Hooks::Both },
+            nameless_parts: image.nameless_parts().to_vec(),
             downgrade,
             caution: reader.filter(|_| none.is_none()).map(|why| format!("{why}, and finds hooks there")),
             records: std::mem::take(&mut emitted.records),
@@ -322,10 +323,7 @@ fn hooked_ranges(image: &Image, verdicts: &[Result<Tactic, Reason>], emitted: &E
     // The start of the last function before the current one that is not hooked.
     let mut other = None;
     for (i, f) in image.functions.iter().enumerate() {
-        let hooked = match f.kind {
-            FunctionKind::Cold(Some(parent)) => verdicts.get(parent).is_some_and(|v| v.is_ok()),
-            _ => verdicts[i].is_ok(),
-        };
+        let hooked = verdicts.get(image.owner(i)).is_some_and(|v| v.is_ok());
         if !hooked {
             other = Some(f.address);
             continue;

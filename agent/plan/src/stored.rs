@@ -39,6 +39,7 @@ struct Decisions<'p> {
     arena_owners: Cow<'p, [(u32, u32)]>,
     tail_sites: Cow<'p, HashMap<(u32, u32), Option<u64>>>,
     falls: Cow<'p, [Fall]>,
+    nameless_parts: Cow<'p, [(usize, usize)]>,
     hook_points: Cow<'p, [u64]>,
     moved: Cow<'p, [(u64, u32, u32)]>,
     fixups: Cow<'p, Fixups>,
@@ -64,6 +65,7 @@ impl Plan {
             arena_owners: Cow::Borrowed(&self.arena_owners),
             tail_sites: Cow::Borrowed(&self.tail_sites),
             falls: Cow::Borrowed(&self.falls),
+            nameless_parts: Cow::Borrowed(&self.nameless_parts),
             hook_points: Cow::Borrowed(&self.hook_points),
             moved: Cow::Borrowed(&self.emitted.moved),
             fixups: Cow::Borrowed(&self.emitted.fixups),
@@ -74,7 +76,7 @@ impl Plan {
     }
 
     /// Makes the plan for `image` from the results of [`Plan::to_stored`] (`decisions`) and
-    /// [`Plan::encode`] (`file`). Returns `None` if the bytes are damaged, or belong to the plan of
+    /// [`Plan::encode`] (`file`). The image then knows its nameless parts. Returns `None` if the bytes are damaged, or belong to the plan of
     /// another program.
     pub fn from_stored(image: &Image, decisions: &[u8], file: Vec<u8>) -> Option<Plan> {
         let (decisions, []) = postcard::take_from_bytes::<Decisions>(decisions).ok()? else { return None };
@@ -99,6 +101,7 @@ impl Plan {
             arena_owners: decisions.arena_owners.into_owned(),
             tail_sites: decisions.tail_sites.into_owned(),
             falls: decisions.falls.into_owned(),
+            nameless_parts: decisions.nameless_parts.into_owned(),
             emitted: Default::default(),
             hooked: Vec::new(),
             code: code_extents(image),
@@ -121,7 +124,7 @@ impl Plan {
         plan.emitted.moved = decisions.moved.into_owned();
         plan.emitted.fixups = decisions.fixups.into_owned();
         plan.emitted.copies = u32::try_from(arena_len).ok()?;
-        let fits = plan.fits(image);
+        let fits = plan.fits(image) && image.set_nameless_parts(plan.nameless_parts.clone());
         plan.file = Some(file);
         fits.then_some(plan)
     }

@@ -41,6 +41,7 @@ pub(crate) fn image<'d>(kind: ImageKind, base: u64, code: &'d [u8], sizes: &[usi
         facts: Facts::default(),
         stubs: Vec::new(),
         frames: Default::default(),
+        nameless_parts: Default::default(),
     }
 }
 

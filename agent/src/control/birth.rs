@@ -9,6 +9,7 @@
 use crate::os::kernel;
 use crate::os::lookup;
 use crate::os::memory;
+use crate::os::words::words_offset;
 use crate::process::children;
 use core::slice;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -106,7 +107,7 @@ core::arch::global_asm!(
     ".globl gpi_clone, gpi_clone3",
     // Gives a new thread, whose control block is at \\block, words that lead to the slow path.
     ".macro gpi_new_words block",
-    "mov rax, [rip+gprofinject_thread_words@GOTTPOFF]",
+    words_offset!("rax"),
     "add rax, \\block",
     "mov rcx, [rip+{words}]",
     "mov [rax], rcx",

@@ -12,7 +12,7 @@ use crate::hot::objects;
 use crate::hot::own_stack;
 use crate::hot::sites;
 use crate::hot::slots::{self, Found};
-use crate::hot::small_stacks;
+use crate::hot::slow_stack;
 use crate::hot::threads;
 use crate::os::task;
 use crate::os::words;
@@ -157,7 +157,7 @@ fn counted(number: u32, return_address: u64, cfa: u64) -> Next {
         text::restore(agent);
     }
     if agent.small_stacks {
-        small_stacks::make();
+        slow_stack::make();
     }
     match threads::block(agent) {
         Some(block) => {

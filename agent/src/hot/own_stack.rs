@@ -27,7 +27,7 @@ pub(crate) fn find(agent: &Agent) {
 /// Returns the extent of the stack of a thread of a standalone program, if it is known.
 #[cfg(feature = "standalone")]
 fn thread_stack(_thread: u64) -> Option<(u64, u64)> {
-    let stack = crate::os::records::stack();
+    let stack = words::stack();
     if stack.1 == 0 { None } else { Some(stack) }
 }
 

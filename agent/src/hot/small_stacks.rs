@@ -14,32 +14,13 @@
 #![allow(unsafe_code, reason = "the way from machine code to Rust and back")]
 
 use crate::hot::arcs;
-use crate::os::memory;
 use crate::os::vectors::{restore_vectors, save_vectors};
-use crate::os::words::{self, SLOW_STACK, thread_word, words_offset};
+use crate::os::words::{SLOW_STACK, thread_word, words_offset};
 use crate::program::agent::{GATE_FACTS, GateFacts};
 use core::arch::global_asm;
 use core::mem::offset_of;
 use gprofinject_abi::plan::{FunctionRecord, ThreadWords};
 use gprofinject_abi::region::{RECENT, RECENT_HASH, RECENT_SHIFT, Slot};
-
-/// The bytes of a stack for slow paths. Executing a program takes most ([`crate::process::execute`]).
-const LEN: u64 = 32 << 10;
-
-/// Gives the calling thread a stack for slow paths, if it has none. Without memory for it, the thread does without.
-pub(crate) fn make() {
-    let words = words::slow_stack();
-    // SAFETY: the two words are the calling thread's; only its signal handlers access them besides, and they use whole words.
-    unsafe {
-        if words.add(1).read_volatile() != 0 {
-            return;
-        }
-        if let Ok(lo) = memory::map_zeros(LEN, memory::PROT_READ | memory::PROT_WRITE) {
-            words.add(1).write_volatile(lo + LEN);
-            words.write_volatile(lo + LEN);
-        }
-    }
-}
 
 global_asm!(
     ".text",

@@ -6,34 +6,11 @@
 #![allow(unsafe_code, reason = "records are mapped, and reached by their addresses")]
 
 use crate::os::memory;
+use crate::os::record::{CLAIMED, Record};
 use crate::os::task;
 use core::cell::UnsafeCell;
-use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use gprofinject_abi::plan::ThreadWords;
-
-/// What the agent knows of one thread. Only the thread itself and its signal handlers access it, but for [`Record::tid`].
-#[repr(C, align(128))]
-pub(crate) struct Record {
-    pub(crate) words: ThreadWords,
-    /// The record's own address.
-    pub(crate) own: u64,
-    /// The lowest address and the end of the thread's own stack, or zeros if they are not known.
-    pub(crate) stack: [u64; 2],
-    /// The thread that has the record: 0 if none has, and [`CLAIMED`] until the thread's number is known.
-    pub(crate) tid: AtomicU32,
-    pub(crate) reserved: u32,
-    /// Where the thread continues after system calls that share its stack with a child: for each such call in progress,
-    /// the stack pointer and the address.
-    pub(crate) shared_stack: [[u64; 2]; 2],
-    /// The thread's stack for slow paths: see [`crate::hot::small_stacks`].
-    pub(crate) slow_stack: [u64; 2],
-}
-
-const _: () = assert!(size_of::<Record>() == 256 && offset_of!(Record, own) == 64);
-
-/// See [`Record::tid`].
-const CLAIMED: u32 = u32::MAX;
 
 /// The number of records for which there is room. Pages that are not used take no memory.
 const MOST: u64 = 1 << 18;
@@ -109,14 +86,6 @@ pub(crate) fn set_first_words(block: u64, cells: u64, library_last: u64) {
     for (place, value) in WORDS.iter().zip([block, cells, library_last]) {
         place.store(value, Ordering::Relaxed);
     }
-}
-
-/// Returns the extent of the calling thread's own stack, or zeros if it is not known.
-pub(crate) fn stack() -> (u64, u64) {
-    let record = crate::os::words::thread_pointer() as *const Record;
-    // SAFETY: the record is the calling thread's, and its stack was stored before the thread began.
-    let [lo, hi] = unsafe { (*record).stack };
-    (lo, hi)
 }
 
 /// Returns the address of the record of a thread that is about to be made, whose stack has this extent (zeros if it is

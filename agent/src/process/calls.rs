@@ -19,7 +19,8 @@
 #![allow(unsafe_code, reason = "machine code makes system calls, and the arguments of clone3 are read")]
 
 use crate::os::memory;
-use crate::os::records::{self, Record};
+use crate::os::record::Record;
+use crate::os::records;
 use crate::os::task;
 use crate::os::vectors::{restore_vectors, save_vectors};
 use crate::os::words::SLOW_STACK;
@@ -380,16 +381,17 @@ core::arch::global_asm!(
     "50:",                          // prctl: edi = operation, rsi = mode, rdx = filter
     "cmp edi, {set_seccomp}",
     "jne 53f",
-    "mov r11, rsi",
+    "gpi_aside",
+    "gpi_keep",
+    "mov rdi, rsi",
     "jmp 52f",
     "51:",                          // seccomp: edi = 0 or 1, mode - 1; rdx = filter
     "cmp edi, 1",
     "ja 53f",
-    "lea r11d, [rdi+1]",
-    "52:",
     "gpi_aside",
     "gpi_keep",
-    "mov rdi, r11",
+    "add edi, 1",
+    "52:",
     "mov rsi, rdx",
     "call {enter}",
     "movzx r11d, al",               // whether it is to be undone if the kernel refuses

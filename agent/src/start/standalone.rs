@@ -7,7 +7,8 @@
 
 use crate::os::initial::Start;
 use crate::os::place::Place;
-use crate::os::records::{MAIN, Record};
+use crate::os::record::Record;
+use crate::os::records::MAIN;
 use crate::os::task;
 use crate::program::failure;
 use crate::program::provoke;

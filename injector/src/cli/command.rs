@@ -127,6 +127,14 @@ fn attach(
     if let Some(why) = &subject.unhookable {
         return Err(anyhow!("cannot attach to process {pid}: {why}").into());
     }
+    if subject.standalone {
+        return Err(anyhow!(
+            "cannot attach to process {pid}: it runs a static program, which gprofinject can only hook from its start: \
+             gprofinject {} ...",
+            program.binary.display()
+        )
+        .into());
+    }
     if settings.sampler == SamplerArg::Timer {
         return Err(anyhow!(
             "timers are set up when a program starts; a running one is sampled with --sampler perf, or not (--rate 0)"

@@ -101,7 +101,10 @@ impl Functions {
             _ => return None,
         };
         let name = |name: &str| if name.is_empty() { None } else { Some(name.to_owned()) };
-        let list = image.functions.iter().filter_map(|f| Some((f.address, f.size, name(f.name)?)));
+        // A cold part has the name of its function.
+        let list = image.functions.iter().enumerate().filter_map(|(index, f)| {
+            Some((f.address, f.size, name(image.functions[image.owner(index)].name)?))
+        });
         Some(Functions { code, list: list.collect() })
     }
 

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use gmon::{Arc, HistogramBuilder, Program, Relation};
-use gprofinject_image::{Function, FunctionKind};
+use gprofinject_image::Function;
 use serde::Serialize;
 
 use crate::os::say::Voice;
@@ -238,12 +238,8 @@ impl<'p> Placement<'p> {
         let (Some(gprof), true) = (self.gprof, self.planned.functions().next().is_some()) else {
             return Seat::Here;
         };
-        let functions = self.planned.subject.functions();
         let Some(function) = self.planned.function_at(address) else { return self.in_gap(gprof, address) };
-        let function = match function.kind {
-            FunctionKind::Cold(Some(parent)) => functions.get(parent).unwrap_or(function),
-            _ => function,
-        };
+        let function = self.planned.parent(function).unwrap_or(function);
         let is_own = function.address <= address && address - function.address < function.size;
         let known = |address| gprof.symbol(address).is_some_and(|symbol| symbol.start == function.address);
         let label = gprof.symbol(address).filter(|symbol| symbol.start > function.address);

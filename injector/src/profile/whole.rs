@@ -13,7 +13,6 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use gmon::{Arc, BuildId, Format, HistogramBuilder};
-use gprofinject_image::FunctionKind;
 
 use crate::profile::collect::summed;
 use crate::profile::model::{Module, ModuleIndex, NOWHERE, Place, Profile};
@@ -153,13 +152,10 @@ fn item(profile: &Profile, place: Place) -> (Item, u64) {
     let function = planned.and_then(|planned| {
         let function = planned.function_at(place.address)?;
         let offset = place.address - function.address;
-        Some(match function.kind {
+        Some(match planned.parent(function) {
             // A cold part is a part of its function; its own addresses are after those of the function.
-            FunctionKind::Cold(Some(parent)) => {
-                let parent = planned.subject.functions().get(parent)?;
-                (parent.address, parent.size + offset)
-            }
-            _ => (function.address, offset),
+            Some(parent) => (parent.address, parent.size + offset),
+            None => (function.address, offset),
         })
     });
     match function {

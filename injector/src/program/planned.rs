@@ -18,6 +18,8 @@ pub(crate) struct Planned<'s, 'd> {
     pub(crate) plan: Option<Plan>,
     pub(crate) shape: Shape,
     pub(crate) took: Duration,
+    /// Why there is no plan although the program's kind would permit one.
+    pub(crate) obstacle: Option<String>,
     /// Whether the plan was made in an earlier run.
     pub(crate) is_cached: bool,
     /// The key under which the plan may be kept for later runs, if it is not kept yet.
@@ -88,6 +90,19 @@ impl Planned<'_, '_> {
         let after = functions.partition_point(|function| function.address <= address);
         let function = functions.get(after.checked_sub(1)?)?;
         (address - function.address < function.size).then_some(function)
+    }
+
+    /// Returns the function to which a function belongs as a cold part, or `None` if it is none, or of an unknown function.
+    pub(crate) fn parent(&self, function: &Function) -> Option<&Function<'_>> {
+        let functions = self.subject.functions();
+        let parent = match (function.kind, self.image()) {
+            (FunctionKind::Cold(_), Some(image)) => {
+                image.parent(functions.binary_search_by_key(&function.address, |f| f.address).ok()?)
+            }
+            (FunctionKind::Cold(parent), None) => parent,
+            _ => None,
+        };
+        functions.get(parent?)
     }
 
     /// Returns what gprof will know of the program: the symbols of the file that it has to be given, or

@@ -180,6 +180,10 @@ impl Planner<'_> {
         let cached = key.zip(image).and_then(|(key, image)| cache.find(&key, image));
         let is_cached = cached.is_some();
         let mut plan = cached.or_else(|| image.map(|image| Plan::new(image, &options)));
+        let obstacle = plan.as_ref().and_then(obstacle);
+        if obstacle.is_some() {
+            plan = None;
+        }
         if let Some(plan) = plan.as_mut().filter(|_| nothing) {
             plan.caution = None;
             plan.downgrade = is_running_go.then(|| RUNNING_GO.to_owned());
@@ -214,6 +218,7 @@ impl Planner<'_> {
             plan,
             shape,
             took: start.elapsed(),
+            obstacle,
             is_cached,
             key: key.filter(|_| !is_cached),
             counts,
@@ -229,6 +234,12 @@ impl Planner<'_> {
             self.cache.add(key, plan);
         }
     }
+}
+
+/// Returns why a plan must not be carried out: a new thread would share the words of its parent.
+fn obstacle(plan: &Plan) -> Option<String> {
+    let at = plan.unredirected.first().filter(|_| !plan.records.is_empty())?;
+    Some(format!("its system call at {at:#x} may make threads, and cannot be led to the agent"))
 }
 
 /// Reads a program's file. If its plan may be `cached`, its bytes are hashed for the key.

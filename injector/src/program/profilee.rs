@@ -157,9 +157,14 @@ impl Profilees {
         let profilee = match &subject.unhookable {
             None if subject.takes_agent() => {
                 let planned = planner.plan(subject, binary, true);
-                let profilee = self.add(path, binary, binary.into(), planned, true);
-                planner.keep(profilee.planned);
-                Ok(profilee)
+                match planned.obstacle.clone() {
+                    Some(why) => Err(why),
+                    None => {
+                        let profilee = self.add(path, binary, binary.into(), planned, true);
+                        planner.keep(profilee.planned);
+                        Ok(profilee)
+                    }
+                }
             }
             why => Err(why.clone().unwrap_or_else(|| "the agent cannot be put into it".to_owned())),
         };

@@ -10,7 +10,7 @@ use crate::session::settings::Settings;
 pub(crate) fn say(planned: &Planned, program: &Program, settings: &Settings, sampled: bool) {
     let voice = settings.voice;
     let shown = program.binary.display();
-    if let Some(why) = &planned.subject.unhookable {
+    if let Some(why) = planned.subject.unhookable.as_ref().or(planned.obstacle.as_ref()) {
         let rest = if sampled { "it is only sampled" } else { "it runs without a profile" };
         voice.warn(format_args!("{shown} cannot be hooked: {why}; {rest}"));
     } else if settings.hooks != Some(HooksArg::None) && planned.libraries.is_none() {

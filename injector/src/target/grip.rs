@@ -1,7 +1,7 @@
 //! The hold on a program that counts: through it the injector copies the program's counters, pauses it and
 //! resumes it.
 
-use anyhow::{Result, anyhow};
+use anyhow::{Result, anyhow, bail};
 
 use crate::os::sys;
 use crate::program::library::Libraries;
@@ -52,6 +52,9 @@ impl Grip {
             let (Some(files), Some(plan)) = (known.files, &known.planned.plan) else { return Ok(None) };
             if plan.records.is_empty() && known.planned.libraries.is_none() {
                 return Ok(None);
+            }
+            if known.planned.subject.standalone {
+                bail!("the hooks of a static program stay in place until its end");
             }
             self.attached = Some(Attachment::started(&Process::open(self.pid)?, plan, files)?);
         }

@@ -61,8 +61,10 @@ pub(crate) fn libraries(process: &Process) -> Mapped {
         mapping.offset == 0 && mapping.path.starts_with('/') && mapping.inode != 0 && mapping.inode != program
     };
     let mut left = BYTES_MOST;
-    for mapping in mappings.iter().filter(first).take(MOST) {
-        let Some(order) = placed(&memory, mapping.lo) else { continue };
+    // Files that are no libraries do not count: a database may have mapped thousands of them.
+    let libraries =
+        mappings.iter().filter(first).filter_map(|mapping| Some((mapping, placed(&memory, mapping.lo)?)));
+    for (mapping, order) in libraries.take(MOST) {
         let is_code =
             |other: &Mapping| other.executable && other.inode == mapping.inode && other.hi >= order.text[1];
         if !mappings.iter().any(|other| is_code(other) && other.lo <= order.text[0]) {

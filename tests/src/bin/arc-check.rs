@@ -6,7 +6,8 @@
 //! in each run.
 //!
 //! `--libs auto|all|...` compares the view of the whole process instead: the calls of the program and of its libraries. With
-//! `--twice`, functions whose counts differ between runs under callgrind are left out.
+//! `--runs N`, callgrind runs N times, and functions whose counts differ between these runs are left out; `--twice` is
+//! `--runs 3` here.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -22,6 +23,7 @@ struct Options {
     gmon: Option<PathBuf>,
     gprofinject: Option<PathBuf>,
     twice: bool,
+    runs: Option<usize>,
     libs: Option<String>,
     program: PathBuf,
     args: Vec<String>,
@@ -41,14 +43,14 @@ fn main() -> ExitCode {
 fn run() -> Result<bool> {
     let options = parse(std::env::args().skip(1))?;
     if let Some(libs) = &options.libs {
-        let twice = if options.twice { whole::Runs::Several } else { whole::Runs::One };
+        let runs = options.runs.or(options.twice.then_some(3)).map_or(whole::Runs::One, whole::Runs::Several);
         let report = whole::check(
             &options.program,
             &options.args,
             options.stdin.as_deref(),
             libs,
             options.hooks,
-            twice,
+            runs,
         )?;
         println!("{report}");
         return Ok(report.is_equal());
@@ -101,7 +103,8 @@ fn profile(options: &Options, gmon: &std::path::Path) -> Result<gprofinject_test
 
 fn parse(mut args: impl Iterator<Item = String>) -> Result<Options> {
     let (mut engine, mut hooks) = (Engine::Builtin, Hooks::Both);
-    let (mut stdin, mut gmon, mut gprofinject, mut twice, mut libs) = (None, None, None, false, None);
+    let (mut stdin, mut gmon, mut gprofinject, mut twice, mut runs, mut libs) =
+        (None, None, None, false, None, None);
     loop {
         let arg = args.next().context("no PROGRAM given")?;
         let mut value = || args.next().with_context(|| format!("{arg} needs a value"));
@@ -123,13 +126,29 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Options> {
             }
             "--libs" => libs = Some(value()?),
             "--twice" => twice = true,
+            "--runs" => {
+                let count: std::num::NonZeroUsize =
+                    value()?.parse().context("--runs expects a number above 0")?;
+                runs = Some(count.get());
+            }
             "--stdin" => stdin = Some(value()?.into()),
             "--gmon" => gmon = Some(value()?.into()),
             "--gprofinject" => gprofinject = Some(value()?.into()),
             _ => {
                 ensure!(!arg.starts_with('-'), "unknown option {arg}");
                 let (program, args) = (arg.into(), args.collect());
-                return Ok(Options { engine, hooks, stdin, gmon, gprofinject, twice, libs, program, args });
+                return Ok(Options {
+                    engine,
+                    hooks,
+                    stdin,
+                    gmon,
+                    gprofinject,
+                    twice,
+                    runs,
+                    libs,
+                    program,
+                    args,
+                });
             }
         }
     }

@@ -17,19 +17,41 @@ gprofinject_tests::trials! {
         nothing_is_needed_and_only_what_is_passed_on_is_offered;
 }
 
-/// Returns the library as it is in the command under test, in a folder of its own. It has its symbols, but no
+/// The libraries in the command.
+struct Libraries {
+    _folder: TempDir,
+    /// The one that the dynamic linker loads.
+    loaded: PathBuf,
+    /// The one for standalone programs.
+    standalone: PathBuf,
+}
+
+impl Libraries {
+    fn both(&self) -> [&PathBuf; 2] {
+        [&self.loaded, &self.standalone]
+    }
+}
+
+/// Returns the libraries as they are in the command under test, in a folder of their own. They have their symbols, but no
 /// line tables.
-fn library() -> (TempDir, PathBuf) {
+fn libraries() -> Libraries {
     let command = std::fs::read(tool::gprofinject().unwrap()).unwrap();
     let starts = (1..command.len() - 64).filter(|&at| command[at..].starts_with(b"\x7fELF\x02\x01\x01"));
     let mut libraries: Vec<&[u8]> = starts.filter_map(|at| elf_at(&command[at..])).collect();
     let control = b"gprofinject_control";
     libraries.retain(|library| library.windows(control.len()).any(|window| window == control));
-    let [library] = libraries[..] else { panic!("{} libraries in the command", libraries.len()) };
+    assert_eq!(libraries.len(), 2, "libraries in the command");
+    let begin = b"gprofinject_begin";
+    let is_standalone = |library: &&[u8]| library.windows(begin.len()).any(|window| window == begin);
     let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("agent.so");
-    std::fs::write(&file, library).unwrap();
-    (folder, file)
+    let written = |name: &str, standalone: bool| {
+        let library = libraries.iter().find(|library| is_standalone(library) == standalone).unwrap();
+        let file = folder.path().join(name);
+        std::fs::write(&file, library).unwrap();
+        file
+    };
+    let (loaded, standalone) = (written("agent.so", false), written("standalone.so", true));
+    Libraries { _folder: folder, loaded, standalone }
 }
 
 /// Returns the ELF file that begins here and has its section headers at its end, or `None` if the bytes only
@@ -112,12 +134,13 @@ impl Listing {
 
 /// `arcs::known` runs while the program's vector registers are not saved, and so does everything that it calls.
 fn the_frequent_slow_path_touches_no_vector_register() {
-    let (_folder, library) = library();
-    let listing = Listing::new(&library);
-    for (name, way) in listing.reached(&[listing.named("arcs5known")]) {
-        for line in &listing.bodies[&name] {
-            let touches = ["%xmm", "%ymm", "%zmm", "%mm", "%st"].iter().any(|r| line.contains(r));
-            assert!(!touches, "{way}: {line}");
+    for library in libraries().both() {
+        let listing = Listing::new(library);
+        for (name, way) in listing.reached(&[listing.named("arcs5known")]) {
+            for line in &listing.bodies[&name] {
+                let touches = ["%xmm", "%ymm", "%zmm", "%mm", "%st"].iter().any(|r| line.contains(r));
+                assert!(!touches, "{way}: {line}");
+            }
         }
     }
 }
@@ -125,8 +148,15 @@ fn the_frequent_slow_path_touches_no_vector_register() {
 /// The guard around code that panics continues after the panic (the agent's `program/failure.rs`). No entry into the
 /// agent without a guard, which includes all frequent ones, leads to a panic.
 fn only_guarded_code_may_panic() {
-    let (_folder, library) = library();
-    let listing = Listing::new(&library);
+    let libraries = libraries();
+    may_panic_only_if_guarded(&libraries.loaded, &["early5early"]);
+    let own = ["calls13prepare_birth", "calls11begin_child", "standalone5begin"];
+    may_panic_only_if_guarded(&libraries.standalone, &own);
+}
+
+/// Checks a library, which has these entries besides those that both have.
+fn may_panic_only_if_guarded(library: &PathBuf, own: &[&str]) {
+    let listing = Listing::new(library);
     let rust = [
         "arcs5known",
         "cells5enter",
@@ -147,10 +177,9 @@ fn only_guarded_code_may_panic() {
         "execute11environment",
         "loads7changed",
         "orphan3end",
-        "early5early",
         "attach9carry_out",
     ];
-    let rust = rust.map(|part| listing.named(part));
+    let rust: Vec<&str> = rust.iter().chain(own).map(|part| listing.named(part)).collect();
     let exported = ["_dl_find_object", "dl_iterate_phdr", "backtrace", "gprofinject_frida_orders"];
     let panics = |from: &[&str]| -> Vec<String> {
         listing
@@ -169,8 +198,15 @@ fn only_guarded_code_may_panic() {
 /// `unwind/`, `process/children.rs`, `process/execute.rs`, `process/seccomp.rs` and `process/syscall.rs`) or
 /// switches off (`start/mcount.rs`).
 fn nothing_is_needed_and_only_what_is_passed_on_is_offered() {
-    let (_folder, library) = library();
-    let symbols = output("nm", &["-D", "--no-demangle"], &library);
+    let libraries = libraries();
+    needs_nothing_and_offers(&libraries.loaded, &[]);
+    // For the usher, which finds it in the file.
+    needs_nothing_and_offers(&libraries.standalone, &["gprofinject_begin"]);
+}
+
+/// Checks a library, which offers these functions besides those that both do.
+fn needs_nothing_and_offers(library: &PathBuf, own: &[&str]) {
+    let symbols = output("nm", &["-D", "--no-demangle"], library);
     let mut offered = Vec::new();
     for line in symbols.lines() {
         let mut words = line.split_whitespace().rev();
@@ -196,9 +232,9 @@ fn nothing_is_needed_and_only_what_is_passed_on_is_offered() {
         ["__fentry__", "__monstartup", "_mcleanup", "_mcount", "mcount", "moncontrol", "monstartup"];
     // For the injector, which finds it in the file, and for Frida's library.
     let ours = ["gprofinject_control", "gprofinject_frida_orders"];
-    let mut expected = [&jumping[..], &unwinding, &forking, &profiling, &ours].concat();
+    let mut expected = [&jumping[..], &unwinding, &forking, &profiling, &ours, own].concat();
     expected.sort_unstable();
     assert_eq!(offered, expected);
-    let dynamic = output("readelf", &["-d"], &library);
+    let dynamic = output("readelf", &["-d"], library);
     assert!(!dynamic.contains("NEEDED"), "{dynamic}");
 }

@@ -155,7 +155,7 @@ fn a_stopped_process() {
 }
 
 fn programs_that_the_agent_cannot_be_put_into() {
-    for (flags, about) in [(&["-static"][..], "statically linked"), (&["-static-pie"], "statically linked")] {
+    for (flags, about) in [(&["-static"][..], "static program"), (&["-static-pie"], "static program")] {
         let place = Place::new();
         place.c("subject", SUBJECT, &[&["-pthread"], flags].concat());
         let subject = Subject::new(&place, "");

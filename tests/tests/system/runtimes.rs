@@ -321,7 +321,8 @@ fn free_pascal() {
         runs_as_alone(&place, &["./program"], 3, Some(note), true);
         runs_as_alone(&place, &["./program", "unhandled"], 217, Some(note), true);
     }
-    // Without the C library there is no dynamic linker either, which could load the agent.
+    // Without the C library the program is a standalone one.
     made(&place, "a.pas", PASCAL, &["fpc", "-v0", "-Xs-", "-oprogram"]);
-    runs_as_alone(&place, &["./program"], 3, None, false);
+    runs_as_alone(&place, &["./program"], 3, Some(note), true);
+    runs_as_alone(&place, &["./program", "unhandled"], 217, Some(note), true);
 }

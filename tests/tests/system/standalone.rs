@@ -19,6 +19,8 @@ use gprofinject_tests::tool::{self, Hooks};
 use gprofinject_tests::trials::{Company, Trial};
 use gprofinject_tests::{expect, extent, gprofdata, run};
 
+mod written;
+
 /// Much longer than any program takes, so that a hang is detected.
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -37,6 +39,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             all.push(Trial::new(name, Company::Together, Box::new(move || hooked(&of_trial, set))));
         }
     }
+    all.extend(written::trials());
     all
 }
 

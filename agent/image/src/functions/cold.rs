@@ -16,7 +16,7 @@
 //! Code that starts with another frame than a function's cannot be called, whatever its name is.
 
 use crate::file::elf::Elf;
-use crate::functions::symbols::Label;
+use crate::functions::label::Label;
 use crate::names::suffixes::{Suffix, split};
 use std::collections::HashMap;
 

@@ -17,7 +17,8 @@ use crate::frames::unwind::{Fde, Unwind};
 use crate::function::{Function, FunctionKind};
 use crate::functions::cold;
 use crate::functions::cold::{Makers, Orphan};
-use crate::functions::symbols::{Label, LabelKind, Labels};
+use crate::functions::label::{Label, LabelKind};
+use crate::functions::symbols::Labels;
 use crate::names::suffixes::parent_name;
 use crate::x86;
 

@@ -17,7 +17,7 @@ use crate::file::elf::{Elf, Load, Rela, records, string};
 use crate::file::notes::Notes;
 use crate::file::pointers;
 use crate::file::ranges::CodeRanges;
-use crate::functions::symbols::{Label, LabelKind, NAME_MAX};
+use crate::functions::label::{Label, LabelKind, NAME_MAX};
 use iced_x86::{Code, Decoder, DecoderOptions};
 use object::LittleEndian as LE;
 use object::elf;

@@ -4,35 +4,12 @@ use crate::file::elf::{Elf, Section, Symbol, records, slice, string};
 use crate::file::error::ImageError;
 use crate::file::marks::{MARK_MAX, TextMarks, is_text_end, is_text_start};
 use crate::file::ranges::CodeRanges;
+use crate::functions::label::{Label, LabelKind, NAME_MAX};
 use crate::functions::pclntab;
 use crate::names::suffixes::parent_name;
 use crate::sort;
 use object::LittleEndian as LE;
 use object::elf;
-
-/// A symbol with an address in code.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Label<'d> {
-    pub(crate) address: u64,
-    pub(crate) size: u64,
-    pub(crate) name: &'d str,
-    /// How good the name is for its address; smaller is better. See [`rank`].
-    pub(crate) rank: u8,
-    pub(crate) kind: LabelKind,
-    pub(crate) local: bool,
-    /// The number of STT_FILE symbols before this one. Local symbols with the same number belong to one
-    /// object file.
-    pub(crate) file: u32,
-}
-
-/// The kinds of labels.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum LabelKind {
-    Function,
-    Ifunc,
-    /// STT_NOTYPE: hand-written assembly, or a symbol that the linker has defined.
-    Bare,
-}
 
 /// The labels of a program.
 #[derive(Debug, Default)]
@@ -224,9 +201,6 @@ fn is_mark(name: &[u8]) -> bool {
         || is_text_start(name)
         || is_text_end(name)
 }
-
-/// The length above which a name is ignored.
-pub(crate) const NAME_MAX: usize = 1 << 14;
 
 /// In a rank: the name is that of a cold part.
 const COLD: u8 = 1 << 4;

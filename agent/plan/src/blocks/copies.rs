@@ -93,10 +93,11 @@ impl Copies {
         let mut cold: HashMap<usize, Vec<(u64, u64)>> = HashMap::new();
         for (i, f) in image.functions.iter().enumerate() {
             match f.kind {
-                FunctionKind::Cold(Some(parent)) if f.size > 0 => {
-                    cold.entry(parent).or_default().push((f.address, f.address + f.size));
+                FunctionKind::Cold(_) => {
+                    if let Some(parent) = image.parent(i).filter(|_| f.size > 0) {
+                        cold.entry(parent).or_default().push((f.address, f.address + f.size));
+                    }
                 }
-                FunctionKind::Cold(_) => {}
                 _ if !wanted(i) => {
                     copies.uncounted.insert(f.address, Uncounted::NotSelected);
                 }

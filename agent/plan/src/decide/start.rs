@@ -153,6 +153,7 @@ pub(crate) fn simple_start(image: &Image, flow: &Flow, index: usize) -> Option<(
 /// Returns whether a branch that leads into another function may be redirected. If the branch is in a cold
 /// part whose parent is unknown, it may not, because that part may be shared.
 pub(crate) fn can_be_redirected(image: &Image, branch: Branch) -> bool {
-    let from = image.functions.get(branch.function as usize);
-    from.is_some_and(|f| f.kind != FunctionKind::Cold(None))
+    let index = branch.function as usize;
+    let from = image.functions.get(index);
+    from.is_some_and(|f| !matches!(f.kind, FunctionKind::Cold(_)) || image.parent(index).is_some())
 }

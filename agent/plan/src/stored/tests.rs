@@ -28,6 +28,7 @@ fn assert_same(fresh: &Plan, loaded: &Plan) {
     assert_eq!(fresh.arena_owners, loaded.arena_owners);
     assert_eq!(fresh.tail_sites, loaded.tail_sites);
     assert_eq!(fresh.falls, loaded.falls);
+    assert_eq!(fresh.nameless_parts, loaded.nameless_parts);
     assert_eq!(fresh.hook_points, loaded.hook_points);
     assert_eq!(fresh.patches(), loaded.patches());
     assert_eq!((fresh.standalone, &fresh.redirected), (loaded.standalone, &loaded.redirected));
@@ -110,6 +111,30 @@ fn another_programs_plan_is_refused() {
     let otherwise = image(ImageKind::Pie, TEXT, &twice, &[12, 4]);
     for other in [shorter, elsewhere, otherwise] {
         assert!(Plan::from_stored(&other, &decisions, file.clone()).is_none());
+    }
+}
+
+#[test]
+fn parts_that_the_image_does_not_have_are_refused() {
+    let code = [0x55, 0x48, 0x89, 0xe5, 0x31, 0xc0, 0x5d, 0xc3].repeat(3);
+    let mut own = image(ImageKind::Pie, TEXT, &code, &[8, 8, 8]);
+    own.functions[1].kind = gprofinject_image::FunctionKind::Cold(None);
+    let mut plan = plan_of(&own, None);
+    for (parts, fits) in [
+        (vec![], true),
+        (vec![(1, 0)], true),
+        // No part, no function, neither, and twice the same part.
+        (vec![(0, 2)], false),
+        (vec![(1, 1)], false),
+        (vec![(1, 3)], false),
+        (vec![(3, 0)], false),
+        (vec![(1, 0), (1, 2)], false),
+    ] {
+        plan.nameless_parts = parts;
+        let (decisions, file) = stored(&plan);
+        own.nameless_parts.take();
+        assert_eq!(Plan::from_stored(&own, &decisions, file).is_some(), fits, "{:?}", plan.nameless_parts);
+        assert_eq!(own.parent(1), plan.nameless_parts.first().map(|&(_, parent)| parent).filter(|_| fits));
     }
 }
 

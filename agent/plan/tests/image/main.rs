@@ -15,3 +15,4 @@ mod refusals;
 mod return_slot;
 mod speed;
 mod standalone;
+mod stripped;

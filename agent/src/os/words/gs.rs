@@ -6,7 +6,7 @@ use core::mem::offset_of;
 use gprofinject_abi::plan::ThreadWords;
 use gprofinject_abi::shared::WordsRef;
 
-use crate::os::records::{self, Record};
+use crate::os::record::Record;
 
 global_asm!(".hidden __ehdr_start");
 
@@ -62,7 +62,7 @@ pub(crate) fn thread_pointer() -> u64 {
 
 /// Returns an address at which the calling thread's stack ends, if it is not the main thread, or 0 if it is not known.
 pub(crate) fn stack_end() -> u64 {
-    records::stack().1
+    stack().1
 }
 
 /// Returns nothing: a new thread gets its words from [`records`].
@@ -73,4 +73,12 @@ pub(crate) fn image() -> Option<WordsRef> {
 /// Returns the address of the two words of the calling thread's stack for slow paths.
 pub(crate) fn slow_stack() -> *mut u64 {
     (thread_pointer() + SLOW_STACK as u64) as *mut u64
+}
+
+/// Returns the extent of the calling thread's own stack, or zeros if it is not known.
+pub(crate) fn stack() -> (u64, u64) {
+    let record = thread_pointer() as *const Record;
+    // SAFETY: the record is the calling thread's, and its stack was stored before the thread began.
+    let [lo, hi] = unsafe { (*record).stack };
+    (lo, hi)
 }

@@ -234,7 +234,7 @@ fn kept(
 
 /// Returns whether the function is a cold part whose parent is unknown.
 fn is_orphan(image: &Image, function: usize) -> bool {
-    matches!(image.functions[function].kind, FunctionKind::Cold(None))
+    matches!(image.functions[function].kind, FunctionKind::Cold(_)) && image.parent(function).is_none()
 }
 
 /// Returns whether a branch is a jump into another function, or to code that is neither in a function nor
