@@ -84,7 +84,7 @@ impl Plan {
         } else {
             Decided::that_can_be_emitted(task, &left_out)
         };
-        if needs && none.is_none() {
+        if needs && !entry_only && none.is_none() {
             let forbidden = standalone.forbids_exits(image, &hooks);
             if forbidden.is_some() {
                 return Plan::with(image, options, forbidden);

@@ -48,6 +48,7 @@ modules! {
     ends
     executed
     frida
+    go
     layers
     libraries
     library_blocks
