@@ -54,7 +54,9 @@ fn compare(name: &str, args: &[&str], stdin: Option<&Path>) {
     let path = program(folder.path(), &corpus, &format!("{name}-static"));
     let dynamic = Program::read(&program(folder.path(), &corpus, &format!("{name}-O2"))).unwrap();
     let elf = Program::read(&path).unwrap();
-    let is_own = |name: &String| name != "_start" && dynamic.named(name).is_some();
+    // A name selects all functions that have it, and the C library has some of lua's names.
+    let is_one = |name: &String| elf.functions().filter(|function| function.names.contains(name)).count() == 1;
+    let is_own = |name: &String| name != "_start" && dynamic.named(name).is_some() && is_one(name);
     let (mut own, mut others) = (Vec::new(), BTreeSet::new());
     for function in elf.functions().filter(|function| function.parent.is_none()) {
         match function.names.iter().find(|name| is_own(name)) {
@@ -64,7 +66,7 @@ fn compare(name: &str, args: &[&str], stdin: Option<&Path>) {
     }
     let start = elf.named("_start").map(|start| start.address);
     others.retain(|address| Some(*address) != start);
-    assert!(own.len() > 100, "{name}: {} functions", own.len());
+    assert!(own.len() > 50, "{name}: {} functions", own.len());
     let args: Vec<String> = args.iter().map(ToString::to_string).collect();
     let (counted, theirs) = callgrind::run(&path, &args, stdin).unwrap();
     assert_eq!(theirs.code(), 0, "{}", theirs.stderr_text());
@@ -79,7 +81,8 @@ fn compare(name: &str, args: &[&str], stdin: Option<&Path>) {
         let command = tool::command(&options, &gmon, &path, &args).unwrap();
         let ours = run::run(command, stdin, Duration::from_secs(300)).unwrap();
         assert_eq!(ours.code(), 0, "{}", ours.stderr_text());
-        assert_eq!(ours.stdout, theirs.stdout, "{name} {hooks:?}");
+        // speedtest1 prints times.
+        assert!(name == "speedtest1" || ours.stdout == theirs.stdout, "{name} {hooks:?}");
         let mut profile = gprofdata::read(&gmon).unwrap();
         // The functions that are called through the agent are hooked as well.
         profile.arcs.retain(|(_, callee), _| !others.contains(callee));
