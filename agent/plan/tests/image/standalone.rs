@@ -52,7 +52,7 @@ int main(int argc, char **) {
 }
 "#;
 
-/// The numbers of clone, fork, execve, execveat and clone3.
+/// The numbers of clone, fork, execve, prctl, exit_group, seccomp, execveat and clone3.
 const SPECIAL: [u64; 8] = [56, 57, 59, 157, 231, 317, 322, 435];
 
 /// The addresses of all instructions that objdump finds, and the `syscall` instructions among them, each with the number

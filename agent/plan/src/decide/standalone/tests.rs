@@ -75,11 +75,16 @@ fn lookups_and_jumps_go_through_the_agent() {
     assert_eq!(body(&plan, TEXT)[0], "mov eax,edi", "main does not go through the agent");
 }
 
+/// A signal can interrupt a thunk of either kind, and its handler may unwind.
 #[test]
-fn with_entry_hooks_only_what_is_selected_is_hooked() {
+fn with_entry_hooks_lookups_go_through_the_agent_as_well() {
     let code = BODY.repeat(2);
     let image = program(&code, &[("main", BODY.len()), ("_dl_find_object", BODY.len())]);
-    assert_eq!(plan(&image, Hooks::Entry).records.len(), 1);
+    let plan = plan(&image, Hooks::Entry);
+    assert_eq!(plan.records.len(), 2);
+    let gate = plan.arena + offset_of!(ArenaHeader, find_object) as u64;
+    let listing = body(&plan, plan.records[1].entry);
+    assert_eq!(listing[1], format!("jmp qword ptr [{gate:#X}]").replace("0X", "0x"));
 }
 
 #[test]
