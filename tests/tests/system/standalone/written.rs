@@ -211,7 +211,10 @@ fn a_killed_injector_leaves_the_program_alone() {
     let (mut started, mut ran) = (0, 0);
     for delay in (0..60).map(|n| n * 400) {
         let _ = fs::remove_file(place.path("ran"));
-        let mut child = place.command(&["-q", "./runs"]).spawn().unwrap();
+        let mut command = place.command(&["-q", "./runs"]);
+        // The run folders stay, as after each kill.
+        command.env("XDG_RUNTIME_DIR", place.folder.path());
+        let mut child = command.spawn().unwrap();
         std::thread::sleep(std::time::Duration::from_micros(delay));
         let _ = child.kill();
         let was_killed = child.wait().unwrap().code().is_none();
