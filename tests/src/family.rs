@@ -18,6 +18,48 @@ use crate::{compile, gprofdata, tool};
 pub const MODES: [&str; 4] = ["--hooks=both", "--hooks=entry", "--sampler=timer", "--no-follow"];
 pub const NO_FOLLOW: &str = "--no-follow";
 
+/// The ways in which `processes/forks.c` makes a child with memory of its own.
+pub const WAYS_TO_FORK: [&str; 12] = [
+    "fork",
+    "_Fork",
+    "exit",
+    "return",
+    "syscall-fork",
+    "syscall-clone",
+    "syscall-clone-files",
+    "syscall-clone3",
+    "clone",
+    "clone-files",
+    "thread",
+    "signal",
+];
+
+/// The ways in which `processes/execs.c` executes a program.
+pub const WAYS_TO_EXECUTE: [&str; 22] = [
+    "execv",
+    "execvp",
+    "execve-null",
+    "execve-empty",
+    "execle",
+    "execve-long",
+    "fexecve",
+    "memfd",
+    "self",
+    "thread-self",
+    "self-fd",
+    "dev-fd",
+    "empty-path",
+    "syscall",
+    "syscall-at",
+    "memfd-path",
+    "deleted",
+    "thread",
+    "vfork",
+    "vfork-closed",
+    "spawn-closed",
+    "spawnp",
+];
+
 /// The time after which a run is killed. No run takes so long.
 const LIMIT: Duration = Duration::from_secs(60);
 

@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 
-use gprofinject_tests::family::{Calls, MODES, Subject};
+use gprofinject_tests::family::{Calls, MODES, Subject, WAYS_TO_EXECUTE, WAYS_TO_FORK};
 use gprofinject_skip as skip;
 
 gprofinject_tests::trials! {
@@ -24,20 +24,7 @@ gprofinject_tests::trials! {
 
 fn each_way_to_fork() {
     let forks = Subject::new("forks");
-    for way in [
-        "fork",
-        "_Fork",
-        "exit",
-        "return",
-        "syscall-fork",
-        "syscall-clone",
-        "syscall-clone-files",
-        "syscall-clone3",
-        "clone",
-        "clone-files",
-        "thread",
-        "signal",
-    ] {
+    for way in WAYS_TO_FORK {
         forks.check(&[way], &[[3, 7, 0], [5, 0, 0]]);
     }
 }
@@ -106,30 +93,7 @@ fn children_that_outlive_the_first_process() {
 fn each_way_to_execute() {
     let execs = Subject::new("execs");
     let own = execs.name().to_owned();
-    for way in [
-        "execv",
-        "execvp",
-        "execve-null",
-        "execve-empty",
-        "execle",
-        "execve-long",
-        "fexecve",
-        "memfd",
-        "self",
-        "thread-self",
-        "self-fd",
-        "dev-fd",
-        "empty-path",
-        "syscall",
-        "syscall-at",
-        "memfd-path",
-        "deleted",
-        "thread",
-        "vfork",
-        "vfork-closed",
-        "spawn-closed",
-        "spawnp",
-    ] {
+    for way in WAYS_TO_EXECUTE {
         execs.check(&[way, &own, "again", "x"], &[[3, 0, 0], [0, 11, 0]]);
     }
     execs.check(&["bad-pointers", &own], &[[7, 0, 0]]);

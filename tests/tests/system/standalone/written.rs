@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use gprofinject_skip as skip;
-use gprofinject_tests::family::Subject;
+use gprofinject_tests::family::{Subject, WAYS_TO_EXECUTE, WAYS_TO_FORK};
 use gprofinject_tests::place::{HELLO, LIMIT, Place, finish};
 use gprofinject_tests::{compile, run, tool};
 
@@ -29,20 +29,7 @@ const KINDS: [&str; 2] = ["-static", "-static-pie"];
 fn each_way_to_fork() {
     for kind in KINDS {
         let forks = Subject::with("forks", &[kind]);
-        for way in [
-            "fork",
-            "_Fork",
-            "exit",
-            "return",
-            "syscall-fork",
-            "syscall-clone",
-            "syscall-clone-files",
-            "syscall-clone3",
-            "clone",
-            "clone-files",
-            "thread",
-            "signal",
-        ] {
+        for way in WAYS_TO_FORK {
             forks.check(&[way], &[[3, 7, 0], [5, 0, 0]]);
         }
         forks.check(&["vfork-exit"], &[[5, 7, 0]]);
@@ -54,30 +41,7 @@ fn each_way_to_execute() {
     for kind in KINDS {
         let execs = Subject::with("execs", &[kind]);
         let own = execs.name().to_owned();
-        for way in [
-            "execv",
-            "execvp",
-            "execve-null",
-            "execve-empty",
-            "execle",
-            "execve-long",
-            "fexecve",
-            "memfd",
-            "self",
-            "thread-self",
-            "self-fd",
-            "dev-fd",
-            "empty-path",
-            "syscall",
-            "syscall-at",
-            "memfd-path",
-            "deleted",
-            "thread",
-            "vfork",
-            "vfork-closed",
-            "spawn-closed",
-            "spawnp",
-        ] {
+        for way in WAYS_TO_EXECUTE {
             execs.check(&[way, &own, "again", "x"], &[[3, 0, 0], [0, 11, 0]]);
         }
         execs.check(&["bad-pointers", &own], &[[7, 0, 0]]);
