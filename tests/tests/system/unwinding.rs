@@ -15,7 +15,8 @@ use gprofinject_tests::{compile, expect, gprofdata, run};
 gprofinject_tests::trials! {
     together:
         exceptions_cross_libraries_that_come_and_go,
-        libunwind_walks,
+        libunwind_walks;
+    alone:
         threads_leave_nothing_behind;
 }
 

@@ -173,7 +173,8 @@ fn a_killed_injector_leaves_the_program_alone() {
     let place = Place::new();
     place.c("runs", PROGRAM, &["-static"]);
     let (mut started, mut ran) = (0, 0);
-    for delay in (0..60).map(|n| n * 400) {
+    // Up to half a second, because a busy machine needs long to plan.
+    for delay in (0..45_u64).map(|n| n * n * 250) {
         let _ = fs::remove_file(place.path("ran"));
         let mut command = place.command(&["-q", "./runs"]);
         // The run folders stay, as after each kill.
@@ -188,7 +189,7 @@ fn a_killed_injector_leaves_the_program_alone() {
         ran += u32::from(place.path("ran").exists());
         assert!(was_killed || place.path("ran").exists(), "gprofinject has ended by itself, and the program has not run");
     }
-    assert!(ran > 0 && started == 60, "{ran} of {started}");
+    assert!(ran > 0 && started == 45, "{ran} of {started}");
 }
 
 /// Shells and tools of Debian's, which are stripped: each script prints and returns the same with hooks.
