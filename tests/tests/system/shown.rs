@@ -239,7 +239,7 @@ void even(int n);
 void tiny(void);
 int main(void) {
     for (int i = 0; i < 1500; i++) { odd(100000); even(100000); }
-    for (int i = 0; i < 20000000; i++) tiny();
+    for (int i = 0; i < 60000000; i++) tiny();
     return 0;
 }
 "#;
@@ -266,7 +266,7 @@ fn samples_at_odd_addresses() {
             );
         } else {
             assert_eq!((flat["odd"].1, flat["even"].1), (1500, 1500), "{mode:?}");
-            assert_eq!(flat["tiny"].1, 20_000_000, "{mode:?}");
+            assert_eq!(flat["tiny"].1, 60_000_000, "{mode:?}");
         }
     }
 }
