@@ -8,6 +8,7 @@ pub(crate) mod listener;
 pub(crate) mod logbook;
 pub(crate) mod output;
 pub(crate) mod private_folder;
+pub(crate) mod purpose;
 pub(crate) mod region;
 pub(crate) mod run_folder;
 pub(crate) mod shape;

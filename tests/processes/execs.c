@@ -3,6 +3,15 @@
 #include <sys/mount.h>
 #include <sys/sendfile.h>
 #include <sys/syscall.h>
+#ifndef __GLIBC__
+// musl has neither of these functions.
+static int execveat(int folder, const char *path, char *const *arguments, char *const *environment, int flags) {
+    return syscall(SYS_execveat, folder, path, arguments, environment, flags);
+}
+static int posix_spawn_file_actions_addclosefrom_np(posix_spawn_file_actions_t *actions, int first) {
+    return posix_spawn_file_actions_addclose(actions, first);
+}
+#endif
 // Copies a program to the descriptor `to`.
 static void copy(const char *program, int to) {
     int from = open(program, O_RDONLY);

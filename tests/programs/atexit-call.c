@@ -5,6 +5,7 @@
 //# arc: quit -> handler 2
 //# entry-arc: _start -> handler 2
 //# exit: 7
+//# not: musl-dynamic
 #include "test.h"
 #include <stdlib.h>
 OPAQUE void handler(void) { BARRIER(); }

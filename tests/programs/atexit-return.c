@@ -6,6 +6,7 @@
 //# stdout: handler
 //# stdout: handler
 //# stdout: handler
+//# not: musl-dynamic
 #include "test.h"
 #include <stdlib.h>
 #include <stdio.h>

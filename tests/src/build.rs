@@ -23,7 +23,9 @@ pub enum Applies {
 
 /// Returns whether a test applies to a flag set.
 pub fn applies(test: &Test, set: &FlagSet) -> Applies {
-    if test.only.is_some_and(|only| only != set.compiler) || test.not.iter().any(|n| n == set.name) {
+    // A test that cannot be linked with musl says `not: musl`, which holds for static and dynamic programs.
+    let is_excluded = |name: &String| name == set.name || set.compiler == Compiler::Musl && name == "musl";
+    if test.only.is_some_and(|only| only != set.compiler) || test.not.iter().any(is_excluded) {
         return Applies::No;
     }
     let extension = extension(&test.source);

@@ -81,9 +81,14 @@ impl Subject {
     }
 
     pub fn with(name: &str, flags: &[&str]) -> Subject {
+        Subject::by("gcc", name, flags)
+    }
+
+    /// Compiles it with another compiler.
+    pub fn by(compiler: &str, name: &str, flags: &[&str]) -> Subject {
         let place = Place::new();
         let path = place.path(name);
-        let mut command = Command::new("gcc");
+        let mut command = Command::new(compiler);
         command.args(["-O1", "-w", "-pthread", "-o"]).arg(&path);
         command.arg(tool::folder().join(format!("processes/{name}.c"))).args(flags);
         compile::compile(command).unwrap();

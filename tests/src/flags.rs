@@ -64,6 +64,9 @@ pub const FLAG_SETS: &[FlagSet] = &[
     profiling(clang("clang-O1-instrument", &["-O1", "-finstrument-functions"])),
 ];
 
+/// The name of the flag set of programs that musl's dynamic linker loads.
+pub const MUSL_DYNAMIC: &str = "musl-dynamic";
+
 /// The flag sets of standalone programs, which no dynamic linker of glibc loads.
 pub const STANDALONE_SETS: &[FlagSet] = &[
     FlagSet {
@@ -75,6 +78,7 @@ pub const STANDALONE_SETS: &[FlagSet] = &[
         ..gnu("static-pie", &["-O2", "-static-pie"])
     },
     FlagSet { compiler: Compiler::Musl, needs: Some("musl-gcc"), ..gnu("musl", &["-O2", "-static"]) },
+    FlagSet { compiler: Compiler::Musl, needs: Some("musl-gcc"), ..gnu(MUSL_DYNAMIC, &["-O2"]) },
 ];
 
 /// Returns the flag set of that name.

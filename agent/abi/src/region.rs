@@ -327,6 +327,8 @@ coded! {
         /// The agent's code has panicked: see [`RegionHeader::panic_file`]. If the state is [`State::Armed`], the
         /// hooks were in place at that time, and the counts up to then are valid.
         Panic = 9,
+        /// musl's dynamic linker could not be hooked.
+        DynamicLinker = 10,
     }
 }
 

@@ -56,9 +56,19 @@ pub fn is_stripped(bytes: &[u8]) -> bool {
 /// Whether the file is the dynamic linker of a C library: glibc's, recognised by the symbols that it offers
 /// to debuggers and libraries, or musl's, which is the C library itself.
 pub fn is_dynamic_linker(bytes: &[u8]) -> bool {
+    is_musl(bytes) || offers(bytes, &["_rtld_global"])
+}
+
+/// Whether the file is musl's dynamic linker, which is its C library as well.
+pub fn is_musl(bytes: &[u8]) -> bool {
+    offers(bytes, &["__libc_start_main", "dlopen", "_dl_debug_addr"])
+}
+
+/// Whether the file exports all of these symbols.
+fn offers(bytes: &[u8], names: &[&str]) -> bool {
     let Ok(file) = object::open(bytes) else { return false };
-    let offers = |name: &str| file.dynamic_symbols().any(|s| s.is_definition() && s.name() == Ok(name));
-    offers("_rtld_global") || offers("__libc_start_main") && offers("dlopen") && offers("_dlstart")
+    let is_offered = |name: &&str| file.dynamic_symbols().any(|s| s.is_definition() && s.name() == Ok(name));
+    names.iter().all(is_offered)
 }
 
 /// Returns a symbol's function, and whether the symbol is local.

@@ -33,10 +33,11 @@ impl Plan {
 
     /// Plans the hooks. Exits are not hooked if `entries_because` says why.
     fn with(image: &Image, options: &Options, entries_because: Option<String>) -> Plan {
-        let owner = match options.role {
-            Role::Library => Owner::Library,
-            Role::Program if options.standalone => Owner::Standalone,
-            Role::Program => Owner::Program,
+        let owner = match (options.role, options.standalone) {
+            (Role::Program, false) => Owner::Program,
+            (Role::Program, true) => Owner::Standalone,
+            (Role::Library, false) => Owner::Library,
+            (Role::Library, true) => Owner::StandaloneLibrary,
         };
         let reader = own_text::reader(image, options.role);
         let none = match &reader {
@@ -49,15 +50,16 @@ impl Plan {
         // what functions do with their return addresses matters only if basic blocks are counted.
         let exits = !entry_only || image.facts.runtime.is_none() || options.counted.is_some();
         let flow = Flow::of(image, exits);
-        let is_standalone = owner == Owner::Standalone;
+        let is_standalone = owner.is_standalone();
         let system_calls = if is_standalone { SystemCalls::of(image, &flow) } else { SystemCalls::default() };
         let standalone =
             if is_standalone { Standalone::of(image, !entry_only) } else { Standalone::default() };
         let selection = options.selection();
         let chosen = |i: usize| selection.left_out(&image.functions[i]);
-        // If the user wants no function at all, the unwinder meets no hook.
+        // If the user wants no function of a program at all, the unwinder meets no hook. A library may meet those of the
+        // program.
         let any = (0..image.functions.len()).any(|i| chosen(i).is_none());
-        let needs = is_standalone && any;
+        let needs = is_standalone && (any || owner.is_library());
         let left_out = |i: usize| {
             let is_needed = needs && standalone.is_needed(image, i) || any && go::is_needed(image, i);
             chosen(i).filter(|_| !is_needed)
@@ -84,7 +86,7 @@ impl Plan {
         } else {
             Decided::that_can_be_emitted(task, &left_out)
         };
-        if needs && !entry_only && none.is_none() {
+        if needs && !entry_only && none.is_none() && !owner.is_library() {
             let forbidden = standalone.forbids_exits(image, &hooks);
             if forbidden.is_some() {
                 return Plan::with(image, options, forbidden);
@@ -144,7 +146,7 @@ impl Plan {
 
 /// Returns what the image is for a process.
 fn role_of(owner: Owner) -> Role {
-    if owner == Owner::Library { Role::Library } else { Role::Program }
+    if owner.is_library() { Role::Library } else { Role::Program }
 }
 
 /// Returns why the plan makes fewer hooks than the user asked for, as text for the user, or `None` if it
@@ -222,6 +224,7 @@ impl Decided {
         failed.extend(system_calls.compared());
         match owner {
             Owner::Library => failed.extend(agents::needs(image, flow)),
+            Owner::StandaloneLibrary => failed.extend(agents::needed_of_musl(image)),
             Owner::Standalone => failed.extend(agents::starts_of_contexts(image)),
             Owner::Program => {}
         }

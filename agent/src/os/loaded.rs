@@ -37,21 +37,37 @@ pub(crate) unsafe fn find_object(address: u64, result: *mut Object) -> i32 {
     }
 }
 
-/// The code of a standalone program: where it begins and ends. Stored once, before the first hook is in place.
+/// Where the code of a standalone program and of its libraries begins and ends. musl never unloads a library. Only the thread
+/// that starts the process, and later the one that holds the dynamic linker's lock, writes here.
 #[cfg(feature = "standalone")]
-static CODE: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+static CODE: [[AtomicU64; 2]; 512] = [const { [const { AtomicU64::new(0) }; 2] }; 512];
+/// The number of entries in use. If there are more objects than that, every address counts as one of an object.
+#[cfg(feature = "standalone")]
+static CODE_LEN: AtomicU64 = AtomicU64::new(0);
 
-/// Stores where the code of a standalone program is.
+/// Adds the extent of an object's code, if it is not known yet.
 #[cfg(feature = "standalone")]
-pub(crate) fn set_code((lo, hi): (u64, u64)) {
-    CODE[0].store(lo, Ordering::Relaxed);
-    CODE[1].store(hi, Ordering::Relaxed);
+pub(crate) fn add_code((lo, hi): (u64, u64)) {
+    let len = CODE_LEN.load(Ordering::Relaxed);
+    let known = CODE.iter().take(len as usize);
+    if known.into_iter().any(|[start, _]| start.load(Ordering::Relaxed) == lo) {
+        return;
+    }
+    if let Some([start, end]) = CODE.get(len as usize) {
+        start.store(lo, Ordering::Relaxed);
+        end.store(hi, Ordering::Relaxed);
+    }
+    CODE_LEN.store((len + 1).min(CODE.len() as u64 + 1), Ordering::Release);
 }
 
-/// Returns whether an address lies in the code of a standalone program, which loads no other objects.
+/// Returns whether an address lies in the code of a standalone program or of its libraries.
 #[cfg(feature = "standalone")]
 pub(crate) fn is_in_object(address: u64) -> bool {
-    (CODE[0].load(Ordering::Relaxed)..CODE[1].load(Ordering::Relaxed)).contains(&address)
+    let len = CODE_LEN.load(Ordering::Acquire) as usize;
+    len > CODE.len()
+        || CODE.iter().take(len).any(|[start, end]| {
+            (start.load(Ordering::Relaxed)..end.load(Ordering::Relaxed)).contains(&address)
+        })
 }
 
 /// Returns whether an address lies in a loaded object. If the C library cannot tell (glibc before 2.35),

@@ -21,6 +21,14 @@ pub(crate) struct LinkMap {
     next: *const LinkMap,
 }
 
+impl LinkMap {
+    /// Describes an object that is not in the lists yet.
+    #[cfg(feature = "standalone")]
+    pub(crate) fn named(bias: u64, name: *const u8) -> LinkMap {
+        LinkMap { bias, name, dynamic: core::ptr::null(), next: core::ptr::null() }
+    }
+}
+
 /// struct r_debug, and what `struct r_debug_extended` adds, as <link.h> has them.
 #[repr(C)]
 struct Debug {
@@ -63,6 +71,14 @@ pub(crate) fn start_of(dynamic_linker: u64, name: &[u8]) -> u64 {
 /// Returns the extent of the executable segment that contains an address, of whichever object, or (0, 0) if
 /// there is none.
 pub(crate) fn text_around(dynamic_linker: u64, address: u64) -> (u64, u64) {
+    // The list is not there before musl's dynamic linker has begun, and then begins with the program.
+    // SAFETY: AT_BASE is the address of the dynamic linker's ELF header.
+    let own = (dynamic_linker != 0).then(|| unsafe { segments_of(dynamic_linker) }).flatten();
+    if let Some(Segments { code, .. }) = own
+        && (code.0..code.1).contains(&address)
+    {
+        return code;
+    }
     let found = each_object(dynamic_linker, |map| {
         const PT_LOAD: u32 = 1;
         if map.bias == 0 {
@@ -132,13 +148,11 @@ fn each_object<T>(dynamic_linker: u64, mut ask: impl FnMut(&LinkMap) -> Option<T
     #[cfg(not(test))]
     if dynamic_linker != 0 {
         let own: *const [u64; 2];
-        // SAFETY: AT_BASE is ld.so's header; its struct r_debug (version and padding, then the list of
-        // link maps) is found in ld.so itself, because the program may have a copy of it that is empty
-        // yet. The linker defines _DYNAMIC.
+        // SAFETY: AT_BASE is ld.so's header, and its struct r_debug leads to the list of link maps. The linker defines
+        // _DYNAMIC.
         unsafe {
             core::arch::asm!("lea {}, [rip + _DYNAMIC]", out(reg) own, options(nostack, pure, nomem));
-            let debug = of_header(dynamic_linker).and_then(|map| find_in(&map, b"_r_debug"))?;
-            let mut map = (*(debug as *const Debug)).map;
+            let mut map = (*debug_of(dynamic_linker)?).map;
             while !map.is_null() {
                 if (*map).dynamic != own
                     && let Some(answer) = ask(&*map)
@@ -161,10 +175,7 @@ pub(crate) fn all_objects(dynamic_linker: u64, mut visit: impl FnMut(&LinkMap)) 
     unsafe {
         let own: *const [u64; 2];
         core::arch::asm!("lea {}, [rip + _DYNAMIC]", out(reg) own, options(nostack, pure, nomem));
-        let Some(debug) = of_header(dynamic_linker).and_then(|map| find_in(&map, b"_r_debug")) else {
-            return false;
-        };
-        let mut debug = debug as *const Debug;
+        let Some(mut debug) = debug_of(dynamic_linker) else { return false };
         let mut is_complete = true;
         while !debug.is_null() {
             is_complete &= (*debug).state == 0;
@@ -183,6 +194,40 @@ pub(crate) fn all_objects(dynamic_linker: u64, mut visit: impl FnMut(&LinkMap)) 
     true
 }
 
+/// Returns the dynamic linker's struct r_debug. It is found in the dynamic linker itself, because the program may have a copy
+/// of it that is empty yet. musl has a pointer to it instead of the symbol, and none before it has relocated itself.
+///
+/// # Safety
+/// It must be the address of the dynamic linker's ELF header.
+#[cfg(not(test))]
+unsafe fn debug_of(dynamic_linker: u64) -> Option<*const Debug> {
+    // SAFETY: see above; the symbols are of these types.
+    unsafe {
+        let map = of_header(dynamic_linker)?;
+        if let Some(debug) = find_in(&map, b"_r_debug") {
+            return Some(debug as *const Debug);
+        }
+        let debug = *(find_in(&map, b"_dl_debug_addr")? as *const u64);
+        (debug > dynamic_linker).then_some(debug as *const Debug)
+    }
+}
+
+/// Returns the path of the dynamic linker that a program names, NUL-terminated: the contents of the segment PT_INTERP.
+/// `headers` are the program headers: address, size of one in bytes, number.
+///
+/// # Safety
+/// They must be those of the running program, which is mapped with this load bias.
+#[cfg(feature = "standalone")]
+pub(crate) unsafe fn interpreter((at, size, count): (u64, u64, u64), bias: u64) -> Option<*const u8> {
+    const PT_INTERP: u32 = 3;
+    let header = |n: u64| at + n * size;
+    // SAFETY: the kernel has read these headers as well, and has mapped the segment.
+    unsafe {
+        let found = (0..count).map(header).find(|&header| *(header as *const u32) == PT_INTERP)?;
+        Some(bias.wrapping_add(*((found + 0x10) as *const u64)) as *const u8)
+    }
+}
+
 /// Returns the address of the function that the dynamic linker calls when the lists of objects have changed (r_brk), or
 /// 0 if it is not known.
 #[cfg_attr(test, allow(unused_variables))]
@@ -190,8 +235,11 @@ pub(crate) fn change_notice(dynamic_linker: u64) -> u64 {
     #[cfg(not(test))]
     // SAFETY: as in `each_object`.
     unsafe {
-        let debug = of_header(dynamic_linker).and_then(|map| find_in(&map, b"_r_debug"));
-        debug.map_or(0, |debug| (*(debug as *const Debug)).changed)
+        match debug_of(dynamic_linker) {
+            Some(debug) => (*debug).changed,
+            // musl's dynamic linker has not begun yet.
+            None => of_header(dynamic_linker).and_then(|map| find_in(&map, b"_dl_debug_state")).unwrap_or(0),
+        }
     }
     #[cfg(test)]
     0

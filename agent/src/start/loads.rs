@@ -29,6 +29,7 @@ use crate::program::text;
 use crate::start::arena::{self, Room};
 use crate::start::asking::{self, AT_FDCWD, Unhooked, ask, has_path};
 use crate::start::load_table::{note, set_state};
+use crate::start::own;
 use crate::start::plan::PlanFile;
 use crate::start::refusal::Refusal;
 use crate::unwind::backtraces;
@@ -51,8 +52,26 @@ pub(crate) fn prepare(dynamic_linker: u64, place: &Place) {
     if !asking::begin(place) {
         return;
     }
-    update(true);
+    // The lists of musl's dynamic linker, which has not begun yet, are empty, and the agent knows only of itself.
+    update(cfg!(not(feature = "standalone")));
     redirect(dynamic_linker);
+}
+
+/// Hooks musl's dynamic linker, which is the C library as well, before its first instruction. `name` is the path by which
+/// the program names it.
+///
+/// # Errors
+/// It is not hooked. Then nothing in the process may be: the threads that it makes would share the words of their parents.
+#[cfg(feature = "standalone")]
+pub(crate) fn hook_dynamic_linker(
+    dynamic_linker: u64,
+    name: *const u8,
+    place: &Place,
+) -> Result<(), Unhooked> {
+    if !asking::begin(place) {
+        return Err(Unhooked::Failed(kernel::EINVAL));
+    }
+    hook(&LinkMap::named(dynamic_linker, name))
 }
 
 /// The dynamic linker calls this when it has changed its lists.
@@ -145,6 +164,8 @@ fn update(at_start: bool) {
         }
     }
     lookup::all_objects(dynamic_linker, |map| {
+        #[cfg(feature = "standalone")]
+        note_code(map);
         if is_known(map) || asking::is_over() {
             return;
         }
@@ -154,6 +175,21 @@ fn update(at_start: bool) {
             Err(Unhooked::Failed(_)) => lose(),
         }
     });
+}
+
+/// Notes where the code of an object is that the dynamic linker has loaded.
+#[cfg(feature = "standalone")]
+fn note_code(map: &LinkMap) {
+    // SAFETY: the bytes at the load bias of an object are its ELF header, if they look like it.
+    unsafe {
+        if map.bias != 0
+            && !memory::is_unreadable(task::getpid(), map.bias)
+            && *(map.bias as *const [u8; 4]) == *b"\x7fELF"
+            && let Some(segments) = lookup::segments_of(map.bias)
+        {
+            crate::os::loaded::add_code(segments.code);
+        }
+    }
 }
 
 /// Counts a library that was wanted and is not hooked.
@@ -170,7 +206,7 @@ static UPDATES: AtomicU64 = AtomicU64::new(0);
 /// Returns whether nothing has to be done for an object: it is the program or no file, or it is hooked, or the injector
 /// does not want it.
 fn is_known(map: &LinkMap) -> bool {
-    if map.bias == 0 || !has_path(map.name) {
+    if map.bias == 0 || map.bias == Agent::get().program.load_bias || !has_path(map.name) {
         return true;
     }
     let at_its_place = (0..libraries::used())
@@ -305,6 +341,7 @@ fn add(
     let arena_end = plan.arena.checked_add(plan.arena_len).ok_or_else(damaged)?;
     let fits = plan.magic == MAGIC
         && plan.version == VERSION
+        && (plan.standalone != 0) == cfg!(feature = "standalone")
         && plan.records_base == question.arenas
         && plan.first_function == question.first_function
         && plan.arena == question.free
@@ -457,7 +494,7 @@ fn forget_places() {
 
 /// Returns the addresses of the slow paths for libraries' thunks.
 fn gates() -> ArenaHeader {
-    ArenaHeader {
+    let header = ArenaHeader {
         miss: gate::gpi_library_miss as *const () as u64,
         miss_entry: gate::gpi_library_miss_entry as *const () as u64,
         window: gate::gpi_library_window as *const () as u64,
@@ -467,7 +504,8 @@ fn gates() -> ArenaHeader {
         backtrace: backtraces::gpi_backtrace as *const () as u64,
         land: landings::gpi_land as *const () as u64,
         ..ArenaHeader::default()
-    }
+    };
+    own::with_calls(header)
 }
 
 /// Returns the offset of the library slots in a thread block.
@@ -503,7 +541,13 @@ fn notice(dynamic_linker: u64) -> Option<Notice> {
 
 /// Redirects that function, before the program's own threads exist.
 fn redirect(dynamic_linker: u64) {
-    let Some(Notice { function, jump }) = notice(dynamic_linker) else { return };
+    let Some(Notice { function, jump }) = notice(dynamic_linker) else {
+        // The libraries of the start of a program of musl's are loaded later, too.
+        if cfg!(feature = "standalone") {
+            lose();
+        }
+        return;
+    };
     let page = function & !4095;
     // SAFETY: the pages are the dynamic linker's own, and no other thread runs. This thread runs the dynamic linker's code
     // again only afterwards.

@@ -26,6 +26,11 @@ pub(crate) fn gates(shadows: u64, small_stacks: bool) -> ArenaHeader {
         signal: signals::gpi_signal as *const () as u64,
         ..ArenaHeader::default()
     };
+    with_calls(header)
+}
+
+/// Adds the addresses of what is called in place of some code of the C library, in a standalone program.
+pub(crate) fn with_calls(header: ArenaHeader) -> ArenaHeader {
     #[cfg(feature = "standalone")]
     let header = {
         use crate::process::calls;
@@ -57,14 +62,13 @@ pub(crate) fn reserve(orders: &RegionOrders) -> Result<(), i32> {
 pub(crate) fn prepare(agent: &Agent) {
     #[cfg(feature = "standalone")]
     {
-        use crate::os::{loaded, records, words};
+        use crate::os::{records, words};
         use core::sync::atomic::Ordering;
 
         let words = words::get();
         let [block, cells, library_last] =
             [words.block(), words.cells(), words.library_last()].map(|word| word.load(Ordering::Relaxed));
         records::set_first_words(block, cells, library_last);
-        loaded::set_code(agent.libc);
         crate::process::calls::prepare(agent.fsgsbase);
     }
 }

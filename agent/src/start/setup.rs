@@ -8,6 +8,8 @@ use crate::hot::thread_blocks;
 use crate::hot::timer;
 use crate::os::initial::{AT_BASE, AT_ENTRY, AT_HWCAP2, AT_PHDR, AT_PHENT, AT_PHNUM, Start};
 use crate::os::kernel;
+#[cfg(feature = "standalone")]
+use crate::os::loaded;
 use crate::os::lookup;
 use crate::os::memory;
 use crate::os::place::{Files, Place};
@@ -47,6 +49,10 @@ pub(crate) fn run(start: &Start, place: &Place) -> bool {
         asking::announce(start.auxiliary(AT_BASE), place);
     }
     finish(start, &files, region, orders);
+    #[cfg(feature = "standalone")]
+    if state(region) == Some(State::SettingUp) && orders.library_bytes != 0 {
+        hook_dynamic_linker(start, place, region);
+    }
     if state(region) == Some(State::SettingUp) {
         let _ = arm(region, Agent::get());
         if libraries::are_prepared() {
@@ -58,6 +64,18 @@ pub(crate) fn run(start: &Start, place: &Place) -> bool {
     }
     region.setup_ns().store(task::now() - begun, Ordering::Relaxed);
     state(region) == Some(State::Armed)
+}
+
+/// Hooks musl's dynamic linker, without which the program must not be hooked, or reports that it is not.
+#[cfg(feature = "standalone")]
+fn hook_dynamic_linker(start: &Start, place: &Place, region: RegionRef) {
+    let program = &Agent::get().program;
+    // SAFETY: these are the program's own headers and its load bias.
+    let name = unsafe { lookup::interpreter(program.headers, program.load_bias) };
+    let hook = |name| loads::hook_dynamic_linker(start.auxiliary(AT_BASE), name, place).ok();
+    if !libraries::are_prepared() || name.and_then(hook).is_none() {
+        Refusal::new(Trouble::DynamicLinker).report(region);
+    }
 }
 
 fn state(region: RegionRef) -> Option<State> {
@@ -145,6 +163,14 @@ fn hook(start: &Start, files: &Files<'_>, region: RegionRef, orders: RegionOrder
     region.bias().store(bias, Ordering::Relaxed);
     let memory = |e| Refusal::errno(Trouble::Memory, e);
     let access = memory::PROT_READ | memory::PROT_WRITE;
+    // This comes before everything that takes a large part of the address space: libraries are mapped near each other, and
+    // the agent's is one of them.
+    if orders.library_bytes != 0 {
+        let near = gate::gpi_miss as *const () as u64;
+        if libraries::prepare(near, orders.library_hooks == HookMode::Both.code()).is_err() {
+            region.lost_libraries().fetch_add(1, Ordering::Relaxed);
+        }
+    }
     own::reserve(&orders).map_err(memory)?;
     let mut agent = Agent {
         is_set_up: true,
@@ -159,11 +185,7 @@ fn hook(start: &Start, files: &Files<'_>, region: RegionRef, orders: RegionOrder
         stack_end: start.stack(),
         stack_lo: start.stack().saturating_sub(stack_room()),
         main_thread: words::thread_pointer(),
-        // A standalone program contains its C library.
-        libc: match is_standalone {
-            true => (plan.code_lo.wrapping_add(bias), plan.code_hi.wrapping_add(bias)),
-            false => lookup::libc_text(start.auxiliary(AT_BASE)),
-        },
+        libc: libc(start, &orders, (plan.code_lo.wrapping_add(bias), plan.code_hi.wrapping_add(bias))),
         both: plan.hooks == HookMode::Both.code(),
         small_stacks: plan.small_stacks != 0,
         frida: plan.frida != 0,
@@ -194,13 +216,6 @@ fn hook(start: &Start, files: &Files<'_>, region: RegionRef, orders: RegionOrder
         region.lost_timers().fetch_add(1, Ordering::Relaxed);
     }
     agent.tell_gates();
-    if orders.library_bytes != 0 {
-        // Libraries are mapped near each other, and the agent's is one of them.
-        let near = gate::gpi_miss as *const () as u64;
-        if libraries::prepare(near, orders.library_hooks == HookMode::Both.code()).is_err() {
-            region.lost_libraries().fetch_add(1, Ordering::Relaxed);
-        }
-    }
     agent::reserve().ok_or(memory(0))?.install(agent);
     set_words(words::get(), &agent);
     // The C library copies the image for this thread again when it has relocated everything.
@@ -216,6 +231,27 @@ fn hook(start: &Start, files: &Files<'_>, region: RegionRef, orders: RegionOrder
         region.lost_timers().fetch_add(1, Ordering::Relaxed);
     }
     Ok(())
+}
+
+/// Returns the extent of the C library's code. `own` is that of the program's.
+#[cfg(not(feature = "standalone"))]
+fn libc(start: &Start, _: &RegionOrders, _own: (u64, u64)) -> (u64, u64) {
+    lookup::libc_text(start.auxiliary(AT_BASE))
+}
+
+/// Returns the extent of the C library's code, which a standalone program contains, or which is musl's dynamic linker's. `own`
+/// is that of the program's code.
+#[cfg(feature = "standalone")]
+fn libc(start: &Start, orders: &RegionOrders, own: (u64, u64)) -> (u64, u64) {
+    loaded::add_code(own);
+    if orders.library_bytes == 0 {
+        return own;
+    }
+    // SAFETY: AT_BASE is the address of the dynamic linker's ELF header.
+    let segments = unsafe { lookup::segments_of(start.auxiliary(AT_BASE)) };
+    let code = segments.map_or((0, 0), |segments| segments.code);
+    loaded::add_code(code);
+    code
 }
 
 /// Returns the size in bytes of the range below the main thread's stack start that only the stack can be in. The

@@ -127,6 +127,14 @@ fn attach(
     if let Some(why) = &subject.unhookable {
         return Err(anyhow!("cannot attach to process {pid}: {why}").into());
     }
+    if subject.musl {
+        return Err(anyhow!(
+            "cannot attach to process {pid}: musl's dynamic linker has loaded its program, and gprofinject can only hook \
+             that from its start: gprofinject {} ...",
+            program.binary.display()
+        )
+        .into());
+    }
     if subject.standalone {
         return Err(anyhow!(
             "cannot attach to process {pid}: it runs a static program, which gprofinject can only hook from its start: \

@@ -15,6 +15,7 @@ use crate::os::say;
 use crate::program::library;
 use crate::program::planned::Planned;
 use crate::session::settings::Settings;
+use crate::store::purpose::Purpose;
 
 /// A module of the list.
 enum Module<'p> {
@@ -74,14 +75,16 @@ fn libraries(
             }
         };
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        if !settings.libs.wants(&name, || library::soname(&path)) {
+        let is_wanted = settings.libs.wants(&name, || library::soname(&path));
+        let purpose = Purpose::of(is_wanted, planned.subject.musl).filter(|purpose| purpose.is_wanted());
+        let Some(purpose) = purpose else {
             visit(Module::LeftOut(path))?;
             continue;
-        }
+        };
         let subject = planner.library_subject(&path);
         match &subject.unhookable {
             Some(why) => visit(Module::Refused(path, why.clone()))?,
-            None => visit(Module::Planned(&path, &planner.library(subject, &path)))?,
+            None => visit(Module::Planned(&path, &planner.library(subject, &path, purpose)))?,
         }
     }
     for pattern in settings.libs.unused() {

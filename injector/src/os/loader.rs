@@ -14,13 +14,13 @@ use std::process::{Command, Stdio};
 
 use crate::os::sys;
 
-/// The path of the dynamic linker by the ABI of x86-64 Linux.
-const SYSTEM: &str = "/lib64/ld-linux-x86-64.so.2";
+/// The path of the dynamic linker by the ABI of x86-64 Linux, and that of musl's.
+const SYSTEM: [&str; 2] = ["/lib64/ld-linux-x86-64.so.2", "/lib/ld-musl-x86_64.so.1"];
 /// The variables that make the dynamic linker run other code, or print something else.
 const VARIABLES: [&str; 7] =
     ["LD_AUDIT", "LD_DEBUG", "LD_DEBUG_OUTPUT", "LD_PROFILE", "LD_SHOW_AUXV", "LD_VERBOSE", "LD_WARN"];
-/// The variable that makes it list libraries instead of running the program. Unlike with its option `--list`, it goes on if
-/// one is missing.
+/// The variable that makes glibc's list libraries instead of running the program. Unlike with its option `--list`, it goes on
+/// if one is missing. musl's has only the option, which glibc's therefore is not given.
 const TRACE: &str = "LD_TRACE_LOADED_OBJECTS";
 /// The number of bytes of the answer that are read.
 const LONGEST: u64 = 1 << 20;
@@ -40,11 +40,16 @@ pub(crate) enum Needed {
 /// # Errors
 /// It cannot be asked, for this reason.
 pub(crate) fn needed(program: &Path, interpreter: &str) -> Result<Vec<Needed>, String> {
-    let system = trusted(interpreter)?;
+    let (system, is_musl) = trusted(interpreter)?;
     // The dynamic linker searches the folders of libraries for a name without a slash.
     let program = program.canonicalize().map_err(|error| sys::reason(&error))?;
     let mut command = Command::new(system);
-    command.env(TRACE, "1").arg(program).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    if is_musl {
+        command.arg("--list");
+    } else {
+        command.env(TRACE, "1");
+    }
+    command.arg(program).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     for variable in VARIABLES {
         command.env_remove(variable);
     }
@@ -64,21 +69,25 @@ pub(crate) fn needed(program: &Path, interpreter: &str) -> Result<Vec<Needed>, S
     Ok(found)
 }
 
-/// Returns the system's dynamic linker, if that is the one that a program names.
+/// Returns the system's dynamic linker, if that is the one that a program names, and whether it is musl's.
 ///
 /// # Errors
 /// It is another one, or other users could have changed it.
-fn trusted(interpreter: &str) -> Result<PathBuf, String> {
+fn trusted(interpreter: &str) -> Result<(PathBuf, bool), String> {
     let real = |path: &str| Path::new(path).canonicalize().ok();
-    let system = real(SYSTEM).filter(|system| real(interpreter).as_ref() == Some(system));
-    let Some(system) = system else {
+    let named = real(interpreter);
+    let mut systems = SYSTEM.iter().zip([false, true]);
+    let Some((Some(system), is_musl)) = systems
+        .find(|(path, _)| named.is_some() && real(path) == named)
+        .map(|(_, is_musl)| (named.clone(), is_musl))
+    else {
         return Err(format!("its dynamic linker {interpreter} is not the system's, and is not run"));
     };
     const OTHERS_WRITE: u32 = 0o022;
     let is_safe =
         |path: &Path| fs::metadata(path).is_ok_and(|file| file.uid() == 0 && file.mode() & OTHERS_WRITE == 0);
     match system.ancestors().all(is_safe) {
-        true => Ok(system),
+        true => Ok((system, is_musl)),
         false => Err(format!("other users than root can change its dynamic linker {interpreter}")),
     }
 }
@@ -126,7 +135,7 @@ mod tests {
     #[test]
     fn only_the_systems_dynamic_linker_is_run() {
         let own = std::env::current_exe().expect("this program");
-        let found = needed(&own, SYSTEM).expect("an answer");
+        let found = needed(&own, SYSTEM[0]).expect("an answer");
         let is_libc = |needed: &Needed| matches!(needed, Needed::File(path) if path.ends_with("libc.so.6"));
         assert!(found.iter().any(is_libc), "{found:?}");
         assert!(needed(&own, own.to_str().expect("a name")).is_err_and(|why| why.contains("not run")));

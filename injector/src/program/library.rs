@@ -20,15 +20,20 @@ use crate::program::memory;
 use crate::program::planned::Planned;
 use crate::program::planner::Planner;
 use crate::program::profilee::{Identity, identity};
+use crate::store::purpose::Purpose;
 
 /// The greatest number of libraries of a run. A process can name any number of files.
 const MOST: usize = 4096;
+
+/// Why a library is not touched that the user has left out.
+pub(crate) const UNNEEDED: &str = "the agent needs nothing of it";
 
 /// A library. It lives as long as the injector.
 pub(crate) struct Library {
     /// The number of its plan.
     pub(crate) number: u32,
     pub(crate) binary: PathBuf,
+    pub(crate) purpose: Purpose,
     pub(crate) planned: &'static Planned<'static, 'static>,
 }
 
@@ -44,8 +49,8 @@ impl Library {
 pub(crate) struct Libraries {
     /// By number; `None` for one that `--recover` cannot read any more.
     all: Vec<Option<&'static Library>>,
-    /// The libraries by their files; for those that are not hooked, the reason.
-    known: HashMap<Identity, Result<&'static Library, Arc<str>>>,
+    /// The libraries by their files and what they are planned for; for those that are not hooked, the reason.
+    known: HashMap<(Identity, Purpose), Result<&'static Library, Arc<str>>>,
 }
 
 impl Libraries {
@@ -56,14 +61,14 @@ impl Libraries {
 
     /// Returns whether it was decided already whether the library in a file is hooked.
     pub(crate) fn knows(&self, path: &Path) -> bool {
-        identity(path).is_some_and(|identity| self.known.contains_key(&identity))
+        identity(path).is_some_and(|identity| self.known.contains_key(&(identity, Purpose::Hooks)))
     }
 
     /// Plans the libraries of an earlier run again, with the same numbers.
-    pub(crate) fn again(paths: &[PathBuf], planner: &Planner) -> Libraries {
+    pub(crate) fn again(files: &[(PathBuf, Purpose)], planner: &Planner) -> Libraries {
         let mut libraries = Libraries::default();
-        for path in paths.iter().take(MOST) {
-            if libraries.at(path, path, planner).is_err() {
+        for (path, purpose) in files.iter().take(MOST) {
+            if libraries.at(path, path, *purpose, planner).is_err() {
                 libraries.all.push(None);
             }
         }
@@ -78,16 +83,18 @@ impl Libraries {
         &mut self,
         path: &Path,
         binary: &Path,
+        purpose: Purpose,
         planner: &Planner,
     ) -> Result<&'static Library, Arc<str>> {
         let identity = identity(path).ok_or_else(|| Arc::from("it cannot be read"))?;
-        if let Some(known) = self.known.get(&identity) {
+        if let Some(known) = self.known.get(&(identity, purpose)) {
             return known.clone();
         }
         let what = || format!("planning {}", binary.display());
-        let planned = progress::during(planner.cache.voice(), what, || planned(path, binary, planner));
+        let planned =
+            progress::during(planner.cache.voice(), what, || planned(path, binary, purpose, planner));
         memory::plan_made();
-        self.enter(identity, binary, planned, planner)
+        self.enter((identity, purpose), binary, planned, planner)
     }
 
     /// Plans those of these libraries that are not known yet, on all processors. The first path is one by which the file
@@ -96,7 +103,7 @@ impl Libraries {
         let mut new: Vec<(Identity, &(PathBuf, &Path))> = Vec::new();
         for file in files {
             if let Some(identity) = identity(&file.0)
-                && !self.known.contains_key(&identity)
+                && !self.known.contains_key(&(identity, Purpose::Hooks))
                 && new.iter().all(|(other, _)| *other != identity)
             {
                 new.push((identity, file));
@@ -111,7 +118,7 @@ impl Libraries {
             while let Some((index, (_, (path, binary)))) =
                 Some(next.fetch_add(1, Ordering::Relaxed)).and_then(|index| Some((index, new.get(index)?)))
             {
-                let _ = made[index].set(planned(path, binary, planner));
+                let _ = made[index].set(planned(path, binary, Purpose::Hooks, planner));
                 done.fetch_add(1, Ordering::Relaxed);
             }
         };
@@ -132,7 +139,7 @@ impl Libraries {
         memory::plan_made();
         for ((identity, (_, binary)), made) in new.iter().zip(made) {
             if let Some(made) = made.into_inner() {
-                let _ = self.enter(*identity, binary, made, planner);
+                let _ = self.enter((*identity, Purpose::Hooks), binary, made, planner);
             }
         }
     }
@@ -140,14 +147,14 @@ impl Libraries {
     /// Enters what was decided about a library.
     fn enter(
         &mut self,
-        identity: Identity,
+        key: (Identity, Purpose),
         binary: &Path,
         planned: Result<&'static Planned<'static, 'static>, String>,
         planner: &Planner,
     ) -> Result<&'static Library, Arc<str>> {
-        let made = planned.and_then(|planned| self.add(binary, planned, planner)).map_err(Arc::from);
+        let made = planned.and_then(|planned| self.add(binary, key.1, planned, planner)).map_err(Arc::from);
         if self.known.len() < MOST {
-            self.known.insert(identity, made.clone());
+            self.known.insert(key, made.clone());
         }
         made
     }
@@ -155,6 +162,7 @@ impl Libraries {
     fn add(
         &mut self,
         binary: &Path,
+        purpose: Purpose,
         planned: &'static Planned<'static, 'static>,
         planner: &Planner,
     ) -> Result<&'static Library, String> {
@@ -162,7 +170,14 @@ impl Libraries {
             return Err("there are too many libraries".to_owned());
         }
         planner.keep(planned);
-        if planned.hooked() == 0 {
+        if let Some(obstacle) = &planned.obstacle {
+            return Err(obstacle.clone());
+        }
+        let is_patched = planned.plan.as_ref().is_some_and(|plan| !plan.patches().is_empty());
+        if planned.hooked() == 0 && !(purpose.is_musl() && is_patched) {
+            if !purpose.is_wanted() {
+                return Err(UNNEEDED.to_owned());
+            }
             let downgrade = planned.plan.as_ref().and_then(|plan| plan.downgrade.clone());
             return Err(downgrade.unwrap_or_else(|| match planned.found() {
                 0 => "it has no functions".to_owned(),
@@ -171,7 +186,7 @@ impl Libraries {
         }
         let number = self.all.len() as u32;
         let library: &'static Library =
-            Box::leak(Box::new(Library { number, binary: binary.to_owned(), planned }));
+            Box::leak(Box::new(Library { number, binary: binary.to_owned(), purpose, planned }));
         self.all.push(Some(library));
         Ok(library)
     }
@@ -184,12 +199,13 @@ impl Libraries {
 fn planned(
     path: &Path,
     binary: &Path,
+    purpose: Purpose,
     planner: &Planner,
 ) -> Result<&'static Planned<'static, 'static>, String> {
     let subject = planner.library_subject(path);
     match &subject.unhookable {
         Some(why) => Err(why.clone()),
-        None => Ok(Box::leak(Box::new(planner.library(subject, binary)))),
+        None => Ok(Box::leak(Box::new(planner.library(subject, binary, purpose)))),
     }
 }
 
@@ -278,7 +294,7 @@ mod tests {
         let mut compiler = Command::new("gcc");
         let compiled = compiler.args(["-O1", "-fPIC", "-shared", "-o"]).args([&file, &source]).status();
         assert!(compiled.expect("gcc").success());
-        let made = with_planner(|planner| Libraries::default().at(&file, &file, planner));
+        let made = with_planner(|planner| Libraries::default().at(&file, &file, Purpose::Hooks, planner));
         made.unwrap_or_else(|why| panic!("{why}"))
     }
 
@@ -364,10 +380,11 @@ mod tests {
         with_planner(|planner| {
             let mut libraries = Libraries::default();
             for path in &paths {
-                assert!(libraries.at(path, path, planner).is_err());
+                assert!(libraries.at(path, path, Purpose::Hooks, planner).is_err());
             }
             assert_eq!((libraries.known.len(), libraries.all.len()), (MOST, 0));
-            let again = Libraries::again(&paths, planner);
+            let files: Vec<_> = paths.iter().map(|path| (path.clone(), Purpose::Hooks)).collect();
+            let again = Libraries::again(&files, planner);
             assert_eq!(again.all.len(), MOST);
             assert!(again.get(MOST as u32).is_none() && again.get(u32::MAX).is_none());
         });

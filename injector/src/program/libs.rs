@@ -33,8 +33,9 @@ struct Patterns {
 
 /// The names of runtime libraries up to their `.so`: the dynamic linker, glibc's, and those of compilers. What they do is
 /// rarely what a profile is about, they are called very often, and parts of them run before and below everything else.
-const RUNTIME: [&str; 35] = [
+const RUNTIME: [&str; 36] = [
     "ld-linux-x86-64",
+    "ld-musl-x86_64",
     "libBrokenLocale",
     "libanl",
     "libasan",

@@ -18,6 +18,7 @@ use crate::program::plan_cache::PlanCache;
 use crate::program::plan_cache::key::Question;
 use crate::program::planned::Planned;
 use crate::program::subject::{Binary, Subject};
+use crate::store::purpose::Purpose;
 use crate::store::region::layout::LibraryHooks;
 use crate::store::shape::Shape;
 
@@ -42,7 +43,7 @@ enum Part {
         /// Whether the agent is needed even if nothing is hooked.
         agent_wanted: bool,
     },
-    Library,
+    Library(Purpose),
 }
 
 fn file_name(path: &Path) -> &str {
@@ -103,19 +104,26 @@ impl Planner<'_> {
 
     /// Plans a library, or finds its plan in the cache. In patterns `MODULE!FUNCTION` the library has the name of its file
     /// and the one by which others need it. Several threads may do this at the same time.
-    pub(crate) fn library<'s, 'd>(&self, subject: &'s Subject<'d>, path: &Path) -> Planned<'s, 'd> {
+    pub(crate) fn library<'s, 'd>(
+        &self,
+        subject: &'s Subject<'d>,
+        path: &Path,
+        purpose: Purpose,
+    ) -> Planned<'s, 'd> {
         let name = file_name(path);
         let soname = gprofinject_image::headers::soname(subject.bytes);
-        self.plan_part(subject, &[name, soname.as_deref().unwrap_or(name)], Part::Library)
+        self.plan_part(subject, &[name, soname.as_deref().unwrap_or(name)], Part::Library(purpose))
     }
 
     /// Which hooks the libraries get of a process that runs this program.
     fn library_hooks(&self, subject: &Subject) -> Option<LibraryHooks> {
-        let is_possible = subject.takes_agent()
-            && !subject.standalone
-            && self.libs.wants_any()
-            && self.engine == EngineArg::Builtin;
-        let counts = self.filters.count().is_some();
+        let is_possible = match subject.standalone {
+            // The agent has to be called from musl's dynamic linker, whatever the user wants.
+            true => subject.takes_agent() && subject.musl,
+            false => subject.takes_agent() && self.libs.wants_any() && self.engine == EngineArg::Builtin,
+        };
+        // The counters of a standalone program's threads follow their records, where there is no room for those of libraries.
+        let counts = self.filters.count().is_some() && !subject.standalone;
         let mode = match self.hooks {
             // As in the program, counting must not cost more than necessary.
             Some(HooksArg::None) | None if counts => HookMode::Entry,
@@ -131,7 +139,7 @@ impl Planner<'_> {
         let agent_wanted = part == Part::Program { agent_wanted: true };
         let role = match part {
             Part::Program { .. } => Role::Program,
-            Part::Library => Role::Library,
+            Part::Library(_) => Role::Library,
         };
         let start = Instant::now();
         let counting = filters.count().is_some();
@@ -139,12 +147,14 @@ impl Planner<'_> {
         let is_without_lines =
             || role == Role::Library && filters.count() == Some(CountArg::Lines) && subject.lines().is_none();
         let is_go = subject.image.as_ref().is_some_and(|image| image.facts.go);
-        let counts = counting && !is_go && !is_without_lines();
+        let is_uncounted = matches!(part, Part::Library(purpose) if purpose.is_musl());
+        let counts = counting && !is_go && !is_uncounted && !is_without_lines();
         let blocks_only = counting && !is_go && hooks == Some(HooksArg::None);
         let hooks = if blocks_only { Some(HooksArg::Entry) } else { hooks };
         // Unless the user says otherwise, counting must not cost more than necessary.
         let entry = hooks == Some(HooksArg::Entry) || counting && hooks.is_none();
         let is_running_go = running && role == Role::Program && is_go;
+        let is_left_out = matches!(part, Part::Library(purpose) if !purpose.is_wanted());
         let nothing = hooks == Some(HooksArg::None) || subject.unhookable.is_some() || is_running_go;
         let lines = filters.asks_for_files().then(|| subject.lines());
         let counted = |function: &Function| {
@@ -159,7 +169,7 @@ impl Planner<'_> {
             running && role == Role::Library && function.names().any(|name| DETOURED.contains(&name))
         };
         let selected = |function: &Function| {
-            !nothing && filters.select(names, function.names()) && !is_detoured(function)
+            !nothing && !is_left_out && filters.select(names, function.names()) && !is_detoured(function)
         };
         let insist = hooks.is_some() && !blocks_only;
         let hooks = if entry { Hooks::Entry } else { Hooks::Both };
@@ -173,14 +183,17 @@ impl Planner<'_> {
             insist,
             counted,
             role,
-            standalone: role == Role::Program && subject.standalone,
+            standalone: match part {
+                Part::Program { .. } => subject.standalone,
+                Part::Library(purpose) => purpose.is_musl(),
+            },
         };
         let key = image
             .and_then(|image| cache.key(&Question { subject, image, options: &options, hookless: nothing }));
         let cached = key.zip(image).and_then(|(key, image)| cache.find(&key, image));
         let is_cached = cached.is_some();
         let mut plan = cached.or_else(|| image.map(|image| Plan::new(image, &options)));
-        let obstacle = plan.as_ref().and_then(obstacle);
+        let obstacle = plan.as_ref().and_then(|plan| obstacle(plan, role));
         if obstacle.is_some() {
             plan = None;
         }
@@ -237,8 +250,9 @@ impl Planner<'_> {
 }
 
 /// Returns why a plan must not be carried out: a new thread would share the words of its parent.
-fn obstacle(plan: &Plan) -> Option<String> {
-    let at = plan.unredirected.first().filter(|_| !plan.records.is_empty())?;
+fn obstacle(plan: &Plan, role: Role) -> Option<String> {
+    // A library may make threads that run functions of the program.
+    let at = plan.unredirected.first().filter(|_| role == Role::Library || !plan.records.is_empty())?;
     Some(format!("its system call at {at:#x} may make threads, and cannot be led to the agent"))
 }
 

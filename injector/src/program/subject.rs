@@ -63,6 +63,8 @@ pub(crate) struct Subject<'d> {
     pub(crate) unhookable: Option<String>,
     /// Whether no dynamic linker loads the agent, so that an usher has to put it into the process.
     pub(crate) standalone: bool,
+    /// Whether musl's dynamic linker loads it. It is standalone then.
+    pub(crate) musl: bool,
     /// Whether nothing can be sampled either.
     pub(crate) blind: bool,
     /// Whether its ids or capabilities will change. The kernel then ends a process's perf events.
@@ -259,16 +261,18 @@ fn examine<'d>(bytes: &'d [u8], debug_file: Option<&'d DebugFile>) -> Subject<'d
     };
     // A Go program that needs no library sets fs itself, whoever loads it.
     let is_go = image.as_ref().is_some_and(|image| image.facts.go);
-    let standalone = program.interpreter.is_none() || is_go && !program.needs_libraries;
+    let musl = program.interpreter.as_deref().is_some_and(loads_musl);
+    let standalone = program.interpreter.is_none() || musl || is_go && !program.needs_libraries;
     let unhookable = match &program.interpreter {
-        None if image.as_ref().is_some_and(|image| image.facts.profiling.is_built_in()) => Some(
-            "it is a static program with a profiler of its own (-pg), which hooks would disturb; build it without -pg"
-                .to_owned(),
-        ),
-        None => without_interpreter(bytes, &program).map(str::to_owned).or(fault),
-        Some(loader) if loader.contains("ld-musl") => {
-            Some("it uses musl (the agent needs glibc's dynamic linker)".to_owned())
+        _ if (musl || program.interpreter.is_none())
+            && image.as_ref().is_some_and(|image| image.facts.profiling.is_built_in()) =>
+        {
+            Some(
+                "it is a static program with a profiler of its own (-pg), which hooks would disturb; build it without -pg"
+                    .to_owned(),
+            )
         }
+        None => without_interpreter(bytes, &program).map(str::to_owned).or(fault),
         Some(_) if image.as_ref().is_some_and(|image| image.facts.address_sanitizer) => {
             Some("AddressSanitizer wants to be its first library (link with -static-libasan)".to_owned())
         }
@@ -281,9 +285,22 @@ fn examine<'d>(bytes: &'d [u8], debug_file: Option<&'d DebugFile>) -> Subject<'d
         code: program.code,
         unhookable,
         standalone,
+        musl,
         is_preloaded_to,
         ..Subject::default()
     }
+}
+
+/// Returns whether a program that names this dynamic linker is loaded by musl's. Its file decides if the name does not.
+fn loads_musl(interpreter: &str) -> bool {
+    /// musl's file is its whole C library, and has less than a megabyte.
+    const LONGEST: u64 = 16 << 20;
+    let name = Path::new(interpreter).file_name().and_then(OsStr::to_str).unwrap_or_default();
+    if name.starts_with("ld-musl-") || name.starts_with("ld-linux-") {
+        return name.starts_with("ld-musl-");
+    }
+    let read = sys::open_regular(Path::new(interpreter)).and_then(|file| sys::read_whole(&file, LONGEST));
+    read.is_ok_and(|bytes| symbols::is_musl(&bytes))
 }
 
 /// Returns why the agent cannot be put into a file that asks for no dynamic linker, or `None` if it is a static program.

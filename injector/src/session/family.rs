@@ -163,7 +163,7 @@ impl<'s> Family<'s> {
         if let Some(logbook) = &mut self.logbook
             && logbook.entries.libraries.len() == library.number as usize
         {
-            let _ = logbook.add_library(&library.binary);
+            let _ = logbook.add_library(&library.binary, library.purpose);
         }
     }
 

@@ -20,6 +20,7 @@ use crate::session::family::Family;
 use crate::session::member::Unhooked;
 use crate::session::message::{Answer, Malformed, MemberName, Message, Request};
 use crate::store::listener::Asker;
+use crate::store::purpose::Purpose;
 use crate::target::agent::libraries::Wanted;
 use crate::target::launch::usher::{self, Entrance};
 use crate::target::loaded::{self, Loaded, Mapped};
@@ -208,7 +209,7 @@ impl Family<'_> {
         self.libraries.plan_ahead(&files, &planner);
         let mut wanted = Vec::new();
         for (file, order) in &chosen {
-            match self.libraries.at(&file.path(), &file.name, &planner) {
+            match self.libraries.at(&file.path(), &file.name, Purpose::Hooks, &planner) {
                 Ok(library) => {
                     self.enter_library(library);
                     wanted.push(Wanted { library, order: *order });
@@ -238,17 +239,20 @@ impl Family<'_> {
             self.leave(asker.pid, &file.name, Unhooked::Refused(why));
             return None;
         }
-        if !self.settings.libs.wants(name, || library::soname(&file.path())) {
+        let is_wanted = self.settings.libs.wants(name, || library::soname(&file.path()));
+        if !is_wanted {
             self.leave(asker.pid, &file.name, Unhooked::LeftOut);
-            return None;
         }
-        match self.placed(asker, question, &file) {
+        let purpose = Purpose::of(is_wanted, self.is_musl(asker.pid))?;
+        match self.placed(asker, question, &file, purpose) {
             Ok((file, number, slot_bytes)) => {
                 *answer = ask::Answer { hooked: 1, plan: number, slot_bytes, reserved: 0 };
                 Some(file)
             }
             Err(why) => {
-                self.leave(asker.pid, &file.name, Unhooked::Refused(why));
+                if &*why != library::UNNEEDED {
+                    self.leave(asker.pid, &file.name, Unhooked::Refused(why));
+                }
                 None
             }
         }
@@ -273,10 +277,20 @@ impl Family<'_> {
         Some(file)
     }
 
+    /// Returns the program that a process runs.
+    fn profilee_of(&self, pid: i32) -> Option<&'static Profilee> {
+        let member = self.members.get(*self.living.get(&pid)?.members.last()?)?;
+        Some(member.profilee)
+    }
+
     /// Returns the number of the program that a process runs.
     fn program_of(&self, pid: i32) -> u32 {
-        let member = self.living.get(&pid).and_then(|process| self.members.get(*process.members.last()?));
-        member.map_or(0, |member| member.profilee.number)
+        self.profilee_of(pid).map_or(0, |profilee| profilee.number)
+    }
+
+    /// Returns whether musl's dynamic linker has loaded the program that a process runs.
+    fn is_musl(&self, pid: i32) -> bool {
+        self.profilee_of(pid).is_some_and(|profilee| profilee.planned.subject.musl)
     }
 
     /// Notes that a library is not hooked in a process.
@@ -299,13 +313,14 @@ impl Family<'_> {
         asker: &Asker,
         question: &Question,
         file: &resolve::Executed,
+        purpose: Purpose,
     ) -> Result<(OwnedFd, u32, u32), Arc<str>> {
         let metadata = std::fs::metadata(file.path()).ok().filter(|metadata| metadata.is_file());
         let metadata = metadata.ok_or("it is not a file")?;
         if !library::is_mapped_at(asker.pid, question.start, &metadata) {
             return Err("the file was replaced after a process had loaded it".into());
         }
-        let library = self.libraries.at(&file.path(), &file.name, &self.settings.planner())?;
+        let library = self.libraries.at(&file.path(), &file.name, purpose, &self.settings.planner())?;
         self.enter_library(library);
         let (file, slot_bytes) = library::placed(library, question)?;
         Ok((file, library.number, slot_bytes))

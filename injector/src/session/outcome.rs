@@ -44,9 +44,10 @@ impl Run<'_> {
         if self.account.trouble.is_some() { 0 } else { patched }
     }
 
-    /// Returns the modules that are libraries.
+    /// Returns the modules that are libraries and were to be hooked.
     pub(super) fn hooked_libraries(&self) -> impl Iterator<Item = (&'static Library, &Module)> {
-        self.profile.modules.iter().filter_map(|module| Some((module.library?, module)))
+        let libraries = self.profile.modules.iter().filter_map(|module| Some((module.library?, module)));
+        libraries.filter(|(library, _)| library.purpose.is_wanted())
     }
 
     /// Returns the libraries of the first program that are not hooked.

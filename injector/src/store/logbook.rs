@@ -13,6 +13,7 @@ use crate::options::{CountArg, EngineArg, HooksArg};
 use crate::os::sys;
 use crate::store::output::Naming;
 use crate::store::private_folder::PrivateFolder;
+use crate::store::purpose::Purpose;
 
 const FILE: &str = "run.json";
 /// The longest logbook in bytes. A longer one is damaged.
@@ -39,8 +40,8 @@ pub(crate) struct Entries {
     pub(crate) rate: u32,
     /// The programs, by the numbers of their plans.
     pub(crate) programs: Vec<Program>,
-    /// The files of the libraries, by the numbers of their plans.
-    pub(crate) libraries: Vec<PathBuf>,
+    /// The files of the libraries and what they were planned for, by the numbers of their plans.
+    pub(crate) libraries: Vec<(PathBuf, Purpose)>,
 }
 
 /// A program in the logbook.
@@ -95,8 +96,8 @@ impl Logbook {
     ///
     /// # Errors
     /// The file cannot be written.
-    pub(crate) fn add_library(&mut self, binary: &Path) -> io::Result<()> {
-        self.entries.libraries.push(binary.to_owned());
+    pub(crate) fn add_library(&mut self, binary: &Path, purpose: Purpose) -> io::Result<()> {
+        self.entries.libraries.push((binary.to_owned(), purpose));
         self.write()
     }
 

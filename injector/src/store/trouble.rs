@@ -57,6 +57,9 @@ fn trouble_text(trouble: TroubleCode) -> String {
         Trouble::TextDiffers => "the program's code in memory is not that of its file",
         Trouble::Protect => "the program's code could not be made writable",
         Trouble::Memory => "the agent got no memory",
+        Trouble::DynamicLinker => {
+            "musl's dynamic linker, which makes the program's threads, could not be hooked"
+        }
         Trouble::Hooks => "a library defines __cyg_profile_func_enter, which was taken for libc's empty one",
         Trouble::Panic => "the agent has a defect",
     };

@@ -69,7 +69,7 @@ int main(void) {
 }
 "#;
 
-const ARCS: &[(&str, &str, u64)] = &[
+pub(crate) const ARCS: &[(&str, &str, u64)] = &[
     ("main", "sort", 1),
     ("sort", "compare", 1),
     ("begin", "made", 1),
@@ -92,14 +92,22 @@ const ARCS: &[(&str, &str, u64)] = &[
 
 /// Builds a program with two libraries.
 pub(crate) fn built(flags: &[&str]) -> Place {
+    built_by("gcc", flags)
+}
+
+/// Builds them with another compiler of C.
+pub(crate) fn built_by(compiler: &str, flags: &[&str]) -> Place {
     let place = Place::new();
-    place.c("liblow.so", LOW, &[flags, &["-g", "-fPIC", "-shared"]].concat());
+    let compile = |name: &str, source: &str, flags: &[&str]| {
+        place.compile(compiler, name, source, flags).unwrap();
+    };
+    compile("liblow.so", LOW, &[flags, &["-g", "-fPIC", "-shared"]].concat());
     let low = place.path("liblow.so");
     let low = low.to_str().unwrap();
-    place.c("libhigh.so", HIGH, &[flags, &["-g", "-fPIC", "-shared", low, "-Wl,-rpath,$ORIGIN"]].concat());
+    compile("libhigh.so", HIGH, &[flags, &["-g", "-fPIC", "-shared", low, "-Wl,-rpath,$ORIGIN"]].concat());
     let high = place.path("libhigh.so");
     let libraries = [low, high.to_str().unwrap(), "-Wl,-rpath,$ORIGIN", "-Wl,-z,now"];
-    place.c("prog", MAIN, &[flags, &["-g"], &libraries].concat());
+    compile("prog", MAIN, &[flags, &["-g"], &libraries].concat());
     place
 }
 
@@ -217,7 +225,7 @@ int main(void) {
 }
 
 /// Compares all calls between functions with names, in all modules that are hooked, with callgrind's.
-fn agrees(place: &Place, modules: &[&str], args: &[&str]) {
+pub(crate) fn agrees(place: &Place, modules: &[&str], args: &[&str]) {
     let program = place.path("prog");
     let args: Vec<String> = args.iter().map(|&arg| arg.to_owned()).collect();
     let (profile, _) = callgrind::run(&program, &args, None).unwrap();

@@ -81,11 +81,16 @@ int main(int argc, char **argv) {
 "#;
 
 pub(crate) fn with_plugins() -> Place {
+    with_plugins_by("gcc")
+}
+
+/// Compiles the host and its plugins with another compiler.
+pub(crate) fn with_plugins_by(compiler: &str) -> Place {
     let place = Place::new();
-    place.c("zero.so", PLUGIN, &["-g", "-fPIC", "-shared", "-DWHICH=0"]);
-    place.c("one.so", PLUGIN, &["-g", "-fPIC", "-shared", "-DWHICH=1"]);
-    place.c("two.so", PLUGIN, &["-g", "-fPIC", "-shared", "-DWHICH=2"]);
-    place.c("prog", HOST, &["-g", "-rdynamic", "-pthread", "-ldl"]);
+    for (name, which) in [("zero.so", "-DWHICH=0"), ("one.so", "-DWHICH=1"), ("two.so", "-DWHICH=2")] {
+        place.compile(compiler, name, PLUGIN, &["-g", "-fPIC", "-shared", which]).unwrap();
+    }
+    place.compile(compiler, "prog", HOST, &["-g", "-rdynamic", "-pthread", "-ldl"]).unwrap();
     place
 }
 

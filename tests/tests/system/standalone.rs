@@ -1,4 +1,4 @@
-//! Standalone programs: static and static-pie ones with glibc or musl. Every small program of the matrix behaves as it does
+//! Standalone programs: static and static-pie ones with glibc or musl, and dynamic ones with musl. Every small program of the matrix behaves as it does
 //! alone, and its functions have the arcs that the source lists; and other programs, for what only standalone programs do.
 //!
 //! A trial is one program with one flag set: `standalone::fib.c::static`.
@@ -13,12 +13,13 @@ use gprofinject_skip as skip;
 use gprofinject_tests::build::{self, Applies};
 use gprofinject_tests::directives::{self, Test};
 use gprofinject_tests::elf::Program;
-use gprofinject_tests::flags::{FlagSet, STANDALONE_SETS, flag_set};
+use gprofinject_tests::flags::{FlagSet, MUSL_DYNAMIC, STANDALONE_SETS, flag_set};
 use gprofinject_tests::run::Outcome;
 use gprofinject_tests::tool::{self, Hooks};
 use gprofinject_tests::trials::{Company, Trial};
 use gprofinject_tests::{expect, extent, gprofdata, run};
 
+mod musl;
 mod real;
 mod written;
 
@@ -41,6 +42,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         }
     }
     all.extend(written::trials());
+    all.extend(musl::trials());
     all.extend(real::trials());
     all
 }
@@ -63,7 +65,10 @@ fn hooked(test: &Test, set: &FlagSet) {
     let mut failures = Vec::new();
     for hooks in Hooks::ALL.into_iter().filter(|hooks| test.hooks.is_none_or(|only| only == *hooks)) {
         for selected in [true, false] {
-            let wrong = one(test, &program, &alone, hooks, if selected { &own } else { &[] });
+            let own: &[String] = if selected { &own } else { &[] };
+            // musl itself is hooked like the C library that a static program contains.
+            let libs = if set.name == MUSL_DYNAMIC && !selected { "all" } else { "auto" };
+            let wrong = one(test, &program, &alone, (hooks, libs), own);
             let what = if selected { "own functions" } else { "all functions" };
             failures.extend(wrong.into_iter().map(|wrong| format!("{hooks:?}, {what}: {wrong}")));
         }
@@ -90,11 +95,17 @@ fn own_functions(test: &Test) -> Vec<String> {
 
 /// Runs the program under gprofinject. Returns everything that is wrong. `own` are the functions that are hooked; if there
 /// are none, all are.
-fn one(test: &Test, path: &Path, alone: &Outcome, hooks: Hooks, own: &[String]) -> Vec<String> {
+fn one(
+    test: &Test,
+    path: &Path,
+    alone: &Outcome,
+    (hooks, libs): (Hooks, &str),
+    own: &[String],
+) -> Vec<String> {
     let place = tempfile::tempdir().unwrap();
     let (gmon, stats) = (place.path().join("gmon.out"), place.path().join("stats.json"));
     let stats_name = stats.display().to_string();
-    let mut options = vec!["-q", hooks.option(), "--stats", &stats_name];
+    let mut options = vec!["-q", hooks.option(), "--libs", libs, "--stats", &stats_name];
     options.extend(own.iter().flat_map(|name| ["-I", name]));
     let mut command = tool::command(&options, &gmon, path, &test.args).unwrap();
     command.current_dir(place.path());

@@ -55,6 +55,14 @@ pub(crate) fn needs(image: &Image, flow: &Flow) -> Failed {
     needed.into_iter().map(|function| (function, Reason::Agent)).chain(starts_of_contexts(image)).collect()
 }
 
+/// Returns the same for a library of a standalone program, whose C library is musl. The agent calls none of its functions,
+/// and the plan redirects system calls.
+pub(crate) fn needed_of_musl(image: &Image) -> Failed {
+    let is_notice = |&i: &usize| image.functions[i].names().any(|name| name == NOTICE);
+    let notice = (0..image.functions.len()).filter(is_notice).map(|function| (function, Reason::Agent));
+    notice.chain(starts_of_contexts(image)).collect()
+}
+
 /// Returns the code to which the first function of a context of makecontext returns, which the agent recognises by its
 /// bytes.
 pub(crate) fn starts_of_contexts(image: &Image) -> Failed {

@@ -90,7 +90,9 @@ impl Standalone {
         let all =
             |wanted: &dyn Fn(usize) -> bool| (0..image.functions.len()).filter(|&i| wanted(i)).all(is_hooked);
         let (jump, rest) = (offset_of!(ArenaHeader, jump), "only entries are hooked");
-        if self.unwinds && !self.gates.iter().any(|&(_, gate)| gate != jump) {
+        // The C library of a program with a dynamic linker is a library, and has these functions.
+        let is_dynamic = image.facts.interpreter.is_some();
+        if self.unwinds && !is_dynamic && !self.gates.iter().any(|&(_, gate)| gate != jump) {
             let what = match image.facts.has_symtab {
                 true => "no function that gprofinject knows",
                 false => "functions without names (a debug file has them)",

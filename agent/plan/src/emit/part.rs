@@ -11,6 +11,7 @@ use crate::emit::homes::Home;
 use crate::emit::layout::{Layout, SECOND_LOOK, STUBS};
 use crate::emit::thunk;
 use crate::emit::thunk::LOOP_CHECK;
+use crate::emit::to_text;
 use crate::x86::jump::JUMP;
 use crate::x86::relocate::call::Call;
 use crate::x86::relocate::instructions::{copied, leading_nops, relocate};
@@ -216,35 +217,15 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
     }
 
     /// Returns the offsets of the displacements with which the body of a library's function at offset `body` leads to the
-    /// library's text and data. There are none for a program. Returns `None` if they cannot be told.
-    ///
-    /// Which operands the encoder has written how is not known, so the instructions are relocated once more, to an address
-    /// that differs in every byte: exactly these displacements differ then.
+    /// library's text and data: see [`to_text`]. There are none for a program. Returns `None` if they cannot be told.
     fn to_text(&self, hook: &Hook, spec: ThunkSpec, body: usize, relocated: &Relocated) -> Option<Vec<u32>> {
-        const SHIFT: u64 = 0x0101_0101;
         if self.layout.input.role == Role::Program {
             return Some(Vec::new());
         }
-        let again = self.body_at(hook, spec, self.address(body).wrapping_add(SHIFT), SHIFT).ok()?;
-        if again.bytes.len() != relocated.bytes.len() {
-            return None;
-        }
-        let mut holes = Vec::new();
-        let mut at = 0;
-        while at < again.bytes.len() {
-            if again.bytes[at] == relocated.bytes[at] {
-                at += 1;
-                continue;
-            }
-            let word = |bytes: &[u8]| Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?));
-            let moved = word(&relocated.bytes)?.wrapping_sub(word(&again.bytes)?);
-            if u64::from(moved) != SHIFT {
-                return None;
-            }
-            holes.push((body + at) as u32);
-            at += 4;
-        }
-        Some(holes)
+        let again =
+            self.body_at(hook, spec, self.address(body).wrapping_add(to_text::SHIFT), to_text::SHIFT).ok()?;
+        let holes = to_text::displacements(&relocated.bytes, &again.bytes)?;
+        Some(holes.into_iter().map(|hole| body as u32 + hole).collect())
     }
 
     /// Relocates the first instructions of a function to its body.

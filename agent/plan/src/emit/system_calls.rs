@@ -1,7 +1,9 @@
 //! Writes the code of all system calls that lead to the agent, and the patches that lead there.
 
+use crate::decide::options::Role;
 use crate::emit::emitter::Emitter;
-use crate::emit::system_call::{piece, room};
+use crate::emit::system_call::{self, room};
+use crate::emit::to_text::{SHIFT, displacements};
 use gprofinject_abi::plan::ArenaHeader;
 use std::mem::offset_of;
 
@@ -11,12 +13,21 @@ pub(crate) fn write(e: &mut Emitter<'_, '_>) {
     let word = e.address(offset_of!(ArenaHeader, system_call));
     let mut at = layout.system_calls;
     for call in layout.input.system_calls {
-        let piece = piece(layout.input.image, call, e.address(at), word);
+        let piece = system_call::piece(layout.input.image, call, e.address(at), word);
         let patch = layout.jump_patch(call.window.0, e.address(at));
         let (Ok(piece), Some(patch)) = (piece, patch) else {
             e.out.unredirected.push(call.at);
             continue;
         };
+        if layout.input.role == Role::Library {
+            let [there, word] = [e.address(at), word].map(|address| address.wrapping_add(SHIFT));
+            let again = system_call::piece(layout.input.image, call, there, word);
+            let Some(found) = again.ok().and_then(|again| displacements(&piece.bytes, &again.bytes)) else {
+                e.out.unredirected.push(call.at);
+                continue;
+            };
+            e.code.record(|fixups| fixups.text.extend(found.iter().map(|offset| at as u32 + offset)));
+        }
         e.code.put(at, &piece.bytes);
         e.out.patches.push(patch);
         let later = piece.map.iter().filter(|&&(from, _)| from > call.window.0 && from < call.window.1);

@@ -349,7 +349,7 @@ impl Template {
 
     /// Adds code that records that the frame is entered or left. rsp is the CFA.
     fn note_last(&mut self) {
-        let last = if self.owner == Owner::Library { LIBRARY_LAST } else { LAST };
+        let last = if self.owner.is_library() { LIBRARY_LAST } else { LAST };
         let word = thread_word(self.owner.segment(), last);
         self.put(Instruction::with2(Code::Mov_rm64_r64, word, Register::RSP), Some(Hole::Tls));
     }

@@ -14,7 +14,8 @@ use zerocopy::FromBytes;
 use crate::build::{folder, try_compile};
 
 /// Libraries that are often installed, with assembly code, exceptions, tables in their text, and tail calls.
-const INSTALLED: [&str; 8] = [
+const INSTALLED: [&str; 9] = [
+    "../x86_64-linux-musl/libc.so",
     "libc.so.6",
     "libm.so.6",
     "libstdc++.so.6",
@@ -131,7 +132,7 @@ impl Pair {
                     let (old, new) = (before.memory_displacement64(), after.memory_displacement64());
                     if before.memory_base() == Register::RIP {
                         assert_eq!(new, self.place(old), "{what}");
-                    } else if before.segment_prefix() == Register::GS {
+                    } else if before.segment_prefix() == Register::GS && self.planned.header.standalone == 0 {
                         // The library's code uses no gs, or it is not copied.
                         assert_eq!(new.wrapping_sub(old), self.placement.first_counter.into(), "{what}");
                     } else {
@@ -212,15 +213,21 @@ impl Pair {
     }
 }
 
-/// Plans a library in both modes, with and without counted basic blocks, and checks it. Returns the number of its functions
-/// that are hooked.
+/// Plans a library in both modes, with and without counted basic blocks, for processes of glibc's and of musl's, and checks
+/// it. Returns the number of its functions that are hooked.
 fn is_placed_right(library: &str, bytes: &[u8]) -> usize {
+    is_placed_right_in(library, bytes, true);
+    is_placed_right_in(library, bytes, false)
+}
+
+/// Does the same for the processes of standalone programs, which are musl's, or for others.
+fn is_placed_right_in(library: &str, bytes: &[u8], standalone: bool) -> usize {
     let image = Image::read_library(bytes, None).unwrap();
     let mut hooked = 0;
     let all: &dyn Fn(&Function) -> bool = &|_| true;
     let modes =
         [(Hooks::Both, None), (Hooks::Entry, None), (Hooks::Both, Some(all)), (Hooks::Entry, Some(all))];
-    for (hooks, counted) in modes {
+    for (hooks, counted) in modes.into_iter().take(if standalone { 2 } else { 4 }) {
         let options = Options {
             hooks,
             engine: Default::default(),
@@ -229,7 +236,7 @@ fn is_placed_right(library: &str, bytes: &[u8]) -> usize {
             insist: false,
             counted,
             role: Role::Library,
-            standalone: false,
+            standalone,
         };
         let pair = Pair::new(&Plan::new(&image, &options));
         hooked = pair.planned.functions().len();
@@ -253,6 +260,35 @@ fn installed_libraries() {
         let bytes = std::fs::read(&library).unwrap();
         is_placed_right(&library.display().to_string(), &bytes);
     }
+}
+
+/// The system calls that lead to the agent are placed with the rest of a library, although no function of it is hooked.
+#[test]
+fn a_library_that_makes_threads() {
+    let source = "long f(long a, long b) { long r;
+        __asm__ volatile(\"mov $56, %%eax; syscall\" : \"=a\"(r) : \"D\"(a), \"S\"(b) : \"rcx\", \"r11\", \"memory\"); return r; }
+        long g(long n, long a) { long r;
+        __asm__ volatile(\"syscall\" : \"=a\"(r) : \"a\"(n), \"D\"(a) : \"rcx\", \"r11\", \"memory\"); return r; }";
+    let library =
+        try_compile(&folder("placed-calls"), "gcc", &[("a.c", source)], &["-O2", "-fPIC", "-shared"])
+            .unwrap();
+    let bytes = std::fs::read(library).unwrap();
+    let image = Image::read_library(&bytes, None).unwrap();
+    let options = Options {
+        hooks: Hooks::Both,
+        engine: Default::default(),
+        selected: &|_| false,
+        min_size: 0,
+        insist: false,
+        counted: None,
+        role: Role::Library,
+        standalone: true,
+    };
+    let plan = Plan::new(&image, &options);
+    assert_eq!((plan.records.len(), plan.redirected.len(), plan.patches().len()), (0, 2, 2));
+    assert!(Pair::new(&plan).check_all("the test's library") > 20);
+    let elsewhere = Plan::new(&image, &Options { standalone: false, ..options });
+    assert!(elsewhere.patches().is_empty());
 }
 
 #[test]

@@ -95,9 +95,10 @@ fn lines_are_counted() {
             for (int i = 0; i < 3; i++) pthread_join(t[i], 0);\n\
             return 0;\n\
         }\n";
-    for kind in KINDS {
+    let musl = if skip::have("musl-gcc") { &[("musl-gcc", "-static"), ("musl-gcc", "-pie")][..] } else { &[] };
+    for &(compiler, kind) in KINDS.map(|kind| ("gcc", kind)).iter().chain(musl) {
         let place = Place::new();
-        place.c("lines", PROGRAM, &[kind, "-g", "-O0", "-pthread"]);
+        place.compile(compiler, "lines", PROGRAM, &[kind, "-g", "-O0", "-pthread"]).unwrap();
         let outcome = place.run(&["--count", "lines", "./lines"]);
         assert_eq!(outcome.code(), 0, "{}", outcome.stderr_text());
         let mut gmon = Command::new(tool::gmon().unwrap());

@@ -14,12 +14,25 @@ pub(crate) enum Owner {
     /// A standalone program's: see [`Options::standalone`](crate::Options::standalone). The words are at
     /// `gs:[offset]`.
     Standalone,
+    /// A library's in the process of a standalone program. The words are at `gs:[offset]`, and the thunk stores into
+    /// `library_last`.
+    StandaloneLibrary,
 }
 
 impl Owner {
+    /// Returns whether it is a library.
+    pub(crate) fn is_library(self) -> bool {
+        matches!(self, Owner::Library | Owner::StandaloneLibrary)
+    }
+
+    /// Returns whether the process is that of a standalone program.
+    pub(crate) fn is_standalone(self) -> bool {
+        matches!(self, Owner::Standalone | Owner::StandaloneLibrary)
+    }
+
     /// Returns the register of the segment that contains the words.
     pub(crate) fn segment(self) -> Register {
-        if self == Owner::Standalone { Register::GS } else { Register::FS }
+        if self.is_standalone() { Register::GS } else { Register::FS }
     }
 }
 

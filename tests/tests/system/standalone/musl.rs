@@ -1,0 +1,190 @@
+//! Programs that musl's dynamic linker loads: their libraries and plugins, musl itself, threads, children and executed
+//! programs, and an interpreter with another name.
+
+use std::fs;
+
+use gprofinject_skip as skip;
+use gprofinject_tests::callgrind;
+use gprofinject_tests::family::{Subject, WAYS_TO_EXECUTE, WAYS_TO_FORK};
+use gprofinject_tests::place::{HELLO, LIMIT, Place};
+use gprofinject_tests::run;
+use gprofinject_tests::tool::Hooks;
+
+use crate::libraries::{ARCS, agrees, built_by, has, own, same, whole};
+use crate::plugins::{plugins_are_counted, with_plugins_by};
+
+gprofinject_tests::trials! {
+    together:
+        calls_across_modules,
+        callgrind_agrees,
+        plugins,
+        plugins_in_threads,
+        each_way_to_fork,
+        each_way_to_execute,
+        an_interpreter_of_another_name,
+        preloaded_libraries,
+        what_is_listed;
+}
+
+/// musl has no headers of the kernel's; these are the same for every C library.
+const KERNEL: [&str; 4] = ["-idirafter", "/usr/include", "-idirafter", "/usr/include/x86_64-linux-gnu"];
+
+/// Returns whether programs can be compiled for musl's dynamic linker and run.
+fn available(test: &str) -> bool {
+    let have = skip::have("musl-gcc") && {
+        let place = Place::new();
+        let program = place.compile("musl-gcc", "hello", HELLO, &[]).unwrap();
+        run::run(std::process::Command::new(program), None, LIMIT).is_ok()
+    };
+    if !have {
+        skip::skipped(test, "no musl-gcc, or no dynamic linker of musl's");
+    }
+    have
+}
+
+/// musl's qsort calls the function that compares in another order than glibc's, and how often is not a property of the
+/// program.
+fn is_certain(&(_, callee, _): &&(&str, &str, u64)) -> bool {
+    !["compare", "own"].contains(callee)
+}
+
+fn calls_across_modules() {
+    if !available("musl::calls_across_modules") {
+        return;
+    }
+    for flags in [&["-O2"][..], &["-O0"], &["-Os", "-fcf-protection"], &["-O2", "-fno-plt", "-fno-pie", "-no-pie"]] {
+        let place = built_by("musl-gcc", flags);
+        let expected: Vec<_> = ARCS.iter().filter(is_certain).copied().collect();
+        same(&place, &["-q", "--libs", "none", "--hooks", "both"], &[]);
+        let alone = own(&place);
+        for libs in ["auto", "all"] {
+            same(&place, &["-q", "--libs", libs, "--hooks", "both"], &[]);
+            has(&whole(&place), &expected, &format!("{flags:?} {libs}"));
+            assert_eq!(own(&place), alone, "{flags:?} {libs}: the program's own view");
+        }
+        // Without exit hooks, a call by a jump has the caller to which the function will return. At -O0 there are none.
+        if flags == ["-O0"] {
+            for libs in ["auto", "all"] {
+                same(&place, &["-q", "--libs", libs, "--hooks", "entry"], &[]);
+                has(&whole(&place), &expected, &format!("{libs}, entry"));
+            }
+        }
+    }
+}
+
+fn callgrind_agrees() {
+    const TEST: &str = "musl::callgrind_agrees";
+    if !available(TEST) {
+        return;
+    }
+    if !callgrind::available() {
+        return skip::skipped(TEST, "no valgrind");
+    }
+    for flags in [&["-O2"][..], &["-O0"], &["-O3", "-fno-plt"]] {
+        let place = built_by("musl-gcc", flags);
+        same(&place, &["-q", "--libs", "auto", "--hooks", "both"], &[]);
+        agrees(&place, &["prog", "liblow.so", "libhigh.so"], &[]);
+    }
+}
+
+fn plugins() {
+    if !available("musl::plugins") {
+        return;
+    }
+    let place = with_plugins_by("musl-gcc");
+    for libs in ["auto", "all"] {
+        for hooks in Hooks::ALL {
+            let outcome = same(&place, &["-v", "--libs", libs, hooks.option()], &["0", "40"]);
+            let said = outcome.stderr_text();
+            assert!(!said.contains("was not hooked") && !said.contains("no answer"), "{said}");
+            plugins_are_counted(&place, 20);
+        }
+    }
+}
+
+fn plugins_in_threads() {
+    if !available("musl::plugins_in_threads") {
+        return;
+    }
+    let place = with_plugins_by("musl-gcc");
+    for libs in ["auto", "all"] {
+        same(&place, &["-q", "--libs", libs], &["4", "250"]);
+        plugins_are_counted(&place, 500);
+        same(&place, &["-q", "--libs", libs], &["4", "100", "2"]);
+        plugins_are_counted(&place, 200);
+    }
+}
+
+fn each_way_to_fork() {
+    if !available("musl::each_way_to_fork") {
+        return;
+    }
+    let forks = Subject::by("musl-gcc", "forks", &KERNEL);
+    for way in WAYS_TO_FORK {
+        forks.check(&[way], &[[3, 7, 0], [5, 0, 0]]);
+    }
+    forks.check(&["vfork-exit"], &[[5, 7, 0]]);
+    forks.check(&["clone-vm-vfork"], &[[8, 7, 0]]);
+}
+
+fn each_way_to_execute() {
+    if !available("musl::each_way_to_execute") {
+        return;
+    }
+    let execs = Subject::by("musl-gcc", "execs", &KERNEL);
+    let own = execs.name().to_owned();
+    for way in WAYS_TO_EXECUTE {
+        execs.check(&[way, &own, "again", "x"], &[[3, 0, 0], [0, 11, 0]]);
+    }
+}
+
+/// The dynamic linker is recognised by its contents if its name says nothing.
+fn an_interpreter_of_another_name() {
+    if !available("musl::an_interpreter_of_another_name") {
+        return;
+    }
+    let place = Place::new();
+    let loader = place.path("own.loader");
+    fs::copy("/lib/ld-musl-x86_64.so.1", &loader).unwrap();
+    let flag = format!("-Wl,--dynamic-linker={}", loader.display());
+    place.compile("musl-gcc", "prog", HELLO, &[&flag]).unwrap();
+    let outcome = same(&place, &["--libs", "all"], &[]);
+    let said = outcome.stderr_text();
+    assert!(said.contains("functions of 1 library"), "{said}");
+    has(&whole(&place), &[("main", "f", 100), ("main", "printf", 1)], "another name");
+}
+
+/// What the user preloads is a library of the process as any other one, and the environment is the user's own.
+fn preloaded_libraries() {
+    if !available("musl::preloaded_libraries") {
+        return;
+    }
+    let place = Place::new();
+    let library = |name: &str, source: &str| place.compile("musl-gcc", name, source, &["-fPIC", "-shared"]).unwrap();
+    library("pre.so", "int f(int x) { return x + 2; }");
+    let own = library("own.so", "int f(int x) { return x; }");
+    const USER: &str = "#include <stdio.h>\n#include <stdlib.h>\n#include <unistd.h>\nint f(int x);\n\
+        int main(int c, char **v) {\n\
+            if (c == 1) { setenv(\"LD_PRELOAD\", \"./pre.so\", 1); execl(v[0], v[0], \"again\", (char *)0); }\n\
+            int t = 0;\n\
+            for (int i = 0; i < 50; i++) t += f(i);\n\
+            printf(\"%d %s\\n\", t, getenv(\"LD_PRELOAD\"));\n\
+        }\n";
+    place.compile("musl-gcc", "prog", USER, &[own.to_str().unwrap()]).unwrap();
+    let outcome = same(&place, &["-q", "--libs", "auto"], &[]);
+    // f of the preloaded library is called: the sum of 0 to 49, and 2 more for each.
+    assert_eq!(outcome.stdout_text(), "1325 ./pre.so\n");
+    let calls = whole(&place);
+    has(&calls, &[("main", "f", 50)], "preloaded");
+}
+
+fn what_is_listed() {
+    if !available("musl::what_is_listed") {
+        return;
+    }
+    let place = built_by("musl-gcc", &["-O2"]);
+    let listed = place.run(&["--list", "./prog"]);
+    let (text, said) = (listed.stdout_text(), listed.stderr_text());
+    assert!(text.contains("libhigh.so: hooked") && text.contains("liblow.so: hooked"), "{text}{said}");
+    assert!(text.contains("libc.so: left out by --libs auto"), "{text}{said}");
+}
