@@ -24,54 +24,14 @@ for program in lua speedtest1 bzip2; do
 done
 [ -n "$wanted" ] || exit 0
 
-for tool in apt-get apt-cache dpkg-source "$cc" make tclsh; do
-    command -v "$tool" >/dev/null || die "needs $tool (Debian packages: dpkg-dev gcc make tcl)"
+for tool in "$cc" make tclsh; do
+    command -v "$tool" >/dev/null || die "needs $tool (Debian packages: gcc make tcl)"
 done
 
-# --- the source packages, through a private apt state: the machine's own lists stay as they are ---
-src=$dir/src
-apt=$dir/apt
-mkdir -p "$src" "$apt/lists/partial" "$apt/cache/archives/partial"
-# apt drops to a user of its own, who may not be able to write here.
-private="-o Dir::State::lists=$apt/lists -o Dir::Cache=$apt/cache -o APT::Sandbox::User=root"
-
-# Where this machine gets a package from: "URI SUITE COMPONENT" lines, from apt's own tables.
-origins() {
-    # shellcheck disable=SC2086
-    apt-cache $1 madison lua5.4 bzip2 sqlite3 2>/dev/null |
-        sed -n 's/^[^|]*|[^|]*| *\([a-z]*:[^ ]*\) \([^ /]*\)\/\([^ ]*\) .*/\1 \2 \3/p' | sort -u
-}
-
-fetch() {
-    found=$(origins "")
-    if [ -z "$found" ]; then
-        # A fresh machine with empty package lists. A third party's source may fail; the result is checked below.
-        # shellcheck disable=SC2086
-        apt-get -q $private update >"$apt/update.log" 2>&1 || true
-        found=$(origins "$private")
-    fi
-    [ -n "$found" ] || die "apt knows no source of lua5.4, bzip2 and sqlite3 (see $apt/update.log)"
-    keyring=/usr/share/keyrings/debian-archive-keyring.gpg
-    by=
-    [ -r "$keyring" ] && by="[signed-by=$keyring]"
-    echo "$found" | while read -r uri suite component; do
-        echo "deb-src $by $uri $suite $component"
-    done >"$apt/sources.list"
-    sources="$private -o Dir::Etc::sourcelist=$apt/sources.list -o Dir::Etc::sourceparts=/dev/null"
-    # shellcheck disable=SC2086
-    apt-get -q $sources update >"$apt/sources.log" 2>&1 ||
-        die "cannot read the source package lists (see $apt/sources.log)"
-    for package in lua5.4 sqlite3 bzip2; do
-        # shellcheck disable=SC2086
-        (cd "$src" && apt-get -q $sources source "$package") >"$apt/$package.log" 2>&1 ||
-            die "apt-get source $package failed (see $apt/$package.log)"
-    done
-}
-
-unpacked() { find "$src" -maxdepth 1 -type d -name "$1-*" | sort | tail -n 1; }
-for package in lua5.4 sqlite3 bzip2; do
-    [ -n "$(unpacked "$package")" ] || { fetch; break; }
-done
+# --- the source packages ---
+here=$(cd "$(dirname "$0")" && pwd)
+"$here/sources.sh" "$dir" lua5.4 sqlite3 bzip2
+unpacked() { find "$dir/src" -maxdepth 1 -type d -name "$1-*" | sort | tail -n 1; }
 lua=$(unpacked lua5.4)/src
 sqlite=$(unpacked sqlite3)
 bzip2=$(unpacked bzip2)
