@@ -113,6 +113,8 @@ pub struct PlanHeader {
     /// Nonzero if functions may be entered with less stack than the slow paths need, as those of a Go program are. The
     /// agent then gives each thread a stack for slow paths.
     pub small_stacks: u64,
+    /// Nonzero if preempted goroutines of a Go program continue through [`ArenaHeader::resume`].
+    pub resumes: u64,
 }
 
 /// The basic block counters that a thread needs once it has come through the hook of a library's function: those of the
@@ -357,6 +359,10 @@ pub struct ArenaHeader {
     /// For the function of a Go program that the kernel calls for each signal. Input: the arguments of a signal handler;
     /// r11 = the rest of the function.
     pub signal: u64,
+    /// For the function of a Go program in which a preempted goroutine waits. Input: rdi = address of the word that holds
+    /// the address at which the goroutine continues. Replaces an address of an instruction that has been relocated by that
+    /// of its copy. Uses no stack, and leaves rbx, rbp and r12 to r15 as they are.
+    pub resume: u64,
 }
 
 /// Size in bytes of the three jumps to the slow path of exits, which follow the [`ArenaHeader`]. They are for thunks
@@ -442,13 +448,13 @@ pub const CALL_LEN: u32 = 5;
 
 // The planner's thunks, its unwind tables, and the agent's assembly address these fields.
 const _: () = {
-    assert!(size_of::<PlanHeader>() == 368);
+    assert!(size_of::<PlanHeader>() == 376);
     assert!(size_of::<Patch>() == 48);
     assert!(size_of::<FunctionRecord>() == 48);
     assert!(offset_of!(FunctionRecord, exit) == 8);
     assert!(offset_of!(FunctionRecord, resume) == 28);
     assert!(offset_of!(FunctionRecord, body) == 32);
-    assert!(size_of::<ArenaHeader>() == 104);
+    assert!(size_of::<ArenaHeader>() == 112);
     assert!(offset_of!(ArenaHeader, miss) == 0);
     assert!(offset_of!(ArenaHeader, miss_entry) == 8);
     assert!(offset_of!(ArenaHeader, window) == 16);
@@ -462,6 +468,7 @@ const _: () = {
     assert!(offset_of!(ArenaHeader, iterate) == 80);
     assert!(offset_of!(ArenaHeader, jump) == 88);
     assert!(offset_of!(ArenaHeader, signal) == 96);
+    assert!(offset_of!(ArenaHeader, resume) == 104);
     assert!(size_of::<ThreadWords>() == 64);
     assert!(offset_of!(ThreadWords, block) == 0);
     assert!(offset_of!(ThreadWords, cells) == 8);

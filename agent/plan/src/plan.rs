@@ -73,6 +73,8 @@ pub struct Plan {
     pub standalone: bool,
     /// Whether functions may be entered with less stack than the agent's slow paths need.
     pub small_stacks: bool,
+    /// Whether preempted goroutines continue through the agent.
+    pub resumes: bool,
     /// The addresses of the `syscall` instructions of a standalone program that lead to the agent
     /// ([`ArenaHeader::system_call`](gprofinject_abi::plan::ArenaHeader::system_call)), sorted: those that make threads or
     /// processes or execute programs, and those whose numbers are not constants.

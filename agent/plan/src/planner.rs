@@ -7,7 +7,7 @@ use crate::decide::decisions::{Decisions, LeftOut, decide};
 use crate::decide::hook::Hook;
 use crate::decide::options::{Engine, Hooks, Options, Role};
 use crate::decide::standalone::Standalone;
-use crate::decide::system_calls::SystemCalls;
+use crate::decide::system_calls::{Purpose, SystemCalls};
 use crate::decide::verdict::{Earlier, Failed, Reason, Tactic, Verdict};
 use crate::decide::{agents, flags, foreign, go, own_text, tails, thunk_spec, unwinder};
 use crate::emit::arena::emit;
@@ -51,7 +51,8 @@ impl Plan {
         let exits = !entry_only || image.facts.runtime.is_none() || options.counted.is_some();
         let flow = Flow::of(image, exits);
         let is_standalone = owner.is_standalone();
-        let system_calls = if is_standalone { SystemCalls::of(image, &flow) } else { SystemCalls::default() };
+        let mut system_calls =
+            if is_standalone { SystemCalls::of(image, &flow) } else { SystemCalls::default() };
         let standalone =
             if is_standalone { Standalone::of(image, !entry_only) } else { Standalone::default() };
         let selection = options.selection();
@@ -59,6 +60,9 @@ impl Plan {
         // If the user wants no function of a program at all, the unwinder meets no hook. A library may meet those of the
         // program.
         let any = (0..image.functions.len()).any(|i| chosen(i).is_none());
+        if any && options.role == Role::Program && none.is_none() {
+            go::resumption(image).into_iter().for_each(|place| system_calls.add(place));
+        }
         let needs = is_standalone && (any || owner.is_library());
         let left_out = |i: usize| {
             let is_needed = needs && standalone.is_needed(image, i) || any && go::is_needed(image, i);
@@ -95,7 +99,8 @@ impl Plan {
         emitted.unredirected.extend_from_slice(&system_calls.unredirected);
         emitted.unredirected.sort_unstable();
         let is_redirected = |at: &u64| emitted.unredirected.binary_search(at).is_err();
-        let redirected = system_calls.redirected.iter().map(|call| call.at).filter(is_redirected).collect();
+        let calls = system_calls.redirected.iter().filter(|call| call.purpose != Purpose::Resume);
+        let redirected = calls.map(|call| call.at).filter(is_redirected).collect();
         let mut number_of = vec![u32::MAX; image.functions.len()];
         for (hook, number) in hooks.iter().zip(0..) {
             number_of[hook.function] = number;
@@ -127,6 +132,7 @@ impl Plan {
             role: options.role,
             standalone: is_standalone,
             small_stacks: image.facts.go,
+            resumes: emitted.resumes,
             verdicts: verdicts
                 .into_iter()
                 .map(|v| v.map_or_else(Verdict::Refused, Verdict::Hooked))

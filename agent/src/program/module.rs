@@ -122,6 +122,31 @@ impl Module {
         entry.map_or(pc, |entry| self.text_lo.wrapping_add(entry.text.into()))
     }
 
+    /// Returns the address in a Go program that the runtime may take for the place at which a goroutine is preempted at `pc`:
+    /// that of the original, if `pc` is a relocated instruction. Every register then has the value that it has before the
+    /// original, and the goroutine can continue in the copy.
+    ///
+    /// Returns an address without code if the goroutine cannot be preempted there. At the start of a function's body, Go
+    /// would take the address for one at which the call has not been counted yet. A patch outside of the function that runs
+    /// (a cave) belongs to another one for Go.
+    pub(crate) fn preempted_at(&self, pc: u64) -> u64 {
+        let nowhere = self.arena_lo;
+        let offset = pc.wrapping_sub(self.arena_lo);
+        if offset >= u64::from(self.stubs) {
+            let is_patch =
+                self.patches.binary_search_by_key(&pc.wrapping_sub(self.bias), |p| p.address).is_ok();
+            return if is_patch { nowhere } else { pc };
+        }
+        let after = self.originals.partition_point(|entry| u64::from(entry.offset) <= offset);
+        let Some(entry) = after.checked_sub(1).and_then(|n| self.originals.get(n)) else { return nowhere };
+        let is_inside = u64::from(entry.offset) != offset;
+        let first = self.originals.partition_point(|other| other.text < entry.text);
+        let is_start = first + 1 != after;
+        let thunk = pc.wrapping_sub(self.base);
+        let is_thunk = self.functions.binary_search_by_key(&thunk, |record| record.thunk.into()).is_ok();
+        if is_inside || is_start || is_thunk { nowhere } else { self.text_lo.wrapping_add(entry.text.into()) }
+    }
+
     /// Returns the number of the leaf function that runs if the program counter is at an address: in the function's
     /// text after its patch, or in its body. Integer code only; see [`crate::hot::gate`].
     pub(crate) fn leaf_at(&self, pc: u64) -> Option<u32> {

@@ -24,6 +24,7 @@ pub(crate) fn gates(shadows: u64, small_stacks: bool) -> ArenaHeader {
         backtrace: backtraces::gpi_backtrace as *const () as u64,
         land: landings::gpi_land as *const () as u64,
         signal: signals::gpi_signal as *const () as u64,
+        resume: signals::gpi_resume as *const () as u64,
         ..ArenaHeader::default()
     };
     with_calls(header)

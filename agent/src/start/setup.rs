@@ -30,6 +30,7 @@ use crate::start::mcount;
 use crate::start::own;
 use crate::start::plan::PlanFile;
 use crate::start::refusal::Refusal;
+use crate::unwind::signals;
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
 use gprofinject_abi::VERSION;
@@ -209,6 +210,9 @@ fn hook(start: &Start, files: &Files<'_>, region: RegionRef, orders: RegionOrder
     let room = if is_standalone { Room::Reserved } else { Room::Free };
     arena::fill(&file, plan, bias, &own::gates(shadows, agent.small_stacks), room)?;
     thread_blocks::prepare(&agent).map_err(memory)?;
+    if plan.resumes != 0 {
+        signals::prepare(&agent.program);
+    }
     // Go replaces the signal handler. The hook of its own one leads the timers' signals to the agent.
     let is_replaced = agent.small_stacks && agent.program.functions.is_empty();
     if agent.timer_rate != 0 && (is_replaced || timer::prepare().is_err()) {

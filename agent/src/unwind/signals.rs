@@ -8,13 +8,21 @@
 //!
 //! Go handles every signal, and takes those of the agent's own timers ([`timer`]) for an error; they end here.
 //!
-//! For other signals nothing changes. One of them (SIGURG) preempts goroutines: Go tries again later if it does not know the
-//! address.
+//! SIGURG preempts goroutines. Go makes the goroutine call a function that waits (`runtime.asyncPreempt`), but only if it knows
+//! the address, and otherwise tries again. A loop may run in relocated instructions alone, and then must be preempted there:
+//! the garbage collector waits until it is. So Go finds the address of the original instruction, and notes it as the one at
+//! which the goroutine continues; before that happens, [`gpi_resume`] replaces it by that of the copy.
+//!
+//! For other signals nothing changes.
 #![allow(unsafe_code, reason = "the kernel's description of an interrupted thread is changed")]
 
 use crate::hot::timer;
 use crate::program::agent::Agent;
+use crate::program::module::Module;
 use core::arch::global_asm;
+use core::mem::offset_of;
+use core::sync::atomic::{AtomicU64, Ordering};
+use gprofinject_abi::plan::Original;
 use linux_raw_sys::general;
 
 /// Offset of rip in struct ucontext: flags, link, stack (40 bytes), then register 16.
@@ -32,20 +40,53 @@ extern "C" fn original(pc: u64) -> u64 {
     Agent::get().program.relocated_from(pc)
 }
 
+extern "C" fn preempted(pc: u64) -> u64 {
+    match RESUMES.count.load(Ordering::Relaxed) {
+        0 => pc,
+        _ => Agent::get().program.preempted_at(pc),
+    }
+}
+
+/// What [`gpi_resume`] reads. [`prepare`] writes it before the first hook is in place.
+#[repr(C)]
+struct Resumes {
+    /// Number of elements of `table`, or 0 if goroutines do not continue through the agent.
+    count: AtomicU64,
+    /// The address of the [`Original`]s, which are sorted by the address in the text as well.
+    table: AtomicU64,
+    text_lo: AtomicU64,
+    arena_lo: AtomicU64,
+}
+
+static RESUMES: Resumes = Resumes {
+    count: AtomicU64::new(0),
+    table: AtomicU64::new(0),
+    text_lo: AtomicU64::new(0),
+    arena_lo: AtomicU64::new(0),
+};
+
+/// Lets goroutines be preempted in relocated instructions of this program.
+pub(crate) fn prepare(program: &Module) {
+    RESUMES.table.store(program.originals.as_ptr() as u64, Ordering::Relaxed);
+    RESUMES.text_lo.store(program.text_lo, Ordering::Relaxed);
+    RESUMES.arena_lo.store(program.arena_lo, Ordering::Relaxed);
+    RESUMES.count.store(program.originals.len() as u64, Ordering::Relaxed);
+}
+
 global_asm!(
     ".text",
     ".hidden gpi_signal",
     ".globl gpi_signal",
     ".type gpi_signal, @function",
-    // Output: rax = the address that stands for the one at which the thread was interrupted. Changes rcx and r8 to r10.
-    ".macro gpi_original",
+    // Output: rax = what the function returns for the address at which the thread was interrupted. Changes rcx and r8 to r10.
+    ".macro gpi_address function",
     "push rdi",
     "push rsi",
     "push rdx",
     "push r11",
     "sub rsp, 8",
     "mov rdi, [rdx+{rip}]",
-    "call {original}",
+    "call \\function",
     "add rsp, 8",
     "pop r11",
     "pop rdx",
@@ -57,6 +98,8 @@ global_asm!(
     "gpi_signal:",
     "cmp edi, {sigprof}",
     "je 2f",
+    "cmp edi, {sigurg}",
+    "je 5f",
     "cmp edi, {timer}",
     "je 4f",
     "cmp edi, 31",
@@ -66,12 +109,16 @@ global_asm!(
     "jnc 1f",
     "cmp dword ptr [rsi+8], 0",     // si_code: the kernel has found the fault, and no process has sent the signal
     "jle 1f",
-    "gpi_original",
+    "gpi_address {original}",
     "mov [rdx+{rip}], rax",
     "1:",
     "jmp r11",
+    "5:",
+    "gpi_address {preempted}",
+    "jmp 6f",
     "2:",
-    "gpi_original",
+    "gpi_address {original}",
+    "6:",
     "mov rcx, [rdx+{rip}]",
     "cmp rcx, rax",
     "je 1b",
@@ -93,7 +140,53 @@ global_asm!(
     "jne 1b",
     "jmp {tick}",
     ".size gpi_signal, . - gpi_signal",
+    ".hidden gpi_resume",
+    ".globl gpi_resume",
+    ".type gpi_resume, @function",
+    ".p2align 4",
+    // rdi = address of the word with the address at which a goroutine continues. Uses no stack: the goroutine's may be used up.
+    "gpi_resume:",
+    "lea r8, [rip+{resumes}]",
+    "mov r9, [r8+{count}]",
+    "mov rsi, [r8+{table}]",
+    "mov rax, [rdi]",
+    "sub rax, [r8+{text_lo}]",
+    "mov rcx, rax",
+    "shr rcx, 32",
+    "jnz 9f",                       // outside of the program
+    "xor edx, edx",                 // The first element whose text is not below eax is among rdx..=r10.
+    "mov r10, r9",
+    "7:",
+    "cmp rdx, r10",
+    "jae 8f",
+    "lea rcx, [rdx+r10]",
+    "shr rcx, 1",
+    "cmp [rsi+rcx*8+{text}], eax",
+    "lea r11, [rcx+1]",
+    "cmovb rdx, r11",
+    "cmovae r10, rcx",
+    "jmp 7b",
+    "8:",
+    "cmp rdx, r9",
+    "jae 9f",
+    "cmp [rsi+rdx*8+{text}], eax",
+    "jne 9f",
+    "mov ecx, [rsi+rdx*8+{offset}]",
+    "add rcx, [r8+{arena_lo}]",
+    "mov [rdi], rcx",
+    "9:",
+    "ret",
+    ".size gpi_resume, . - gpi_resume",
     sigprof = const general::SIGPROF,
+    sigurg = const general::SIGURG,
+    preempted = sym preempted,
+    resumes = sym RESUMES,
+    count = const offset_of!(Resumes, count),
+    table = const offset_of!(Resumes, table),
+    text_lo = const offset_of!(Resumes, text_lo),
+    arena_lo = const offset_of!(Resumes, arena_lo),
+    text = const offset_of!(Original, text),
+    offset = const offset_of!(Original, offset),
     faults = const FAULTS,
     rip = const RIP,
     original = sym original,
@@ -104,4 +197,5 @@ global_asm!(
 
 unsafe extern "C" {
     pub(crate) fn gpi_signal();
+    pub(crate) fn gpi_resume();
 }

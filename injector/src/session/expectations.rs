@@ -5,6 +5,7 @@ use crate::program::planned::Planned;
 use crate::program::planner::UNCOUNTED_GO;
 use crate::program::resolve::Program;
 use crate::session::settings::Settings;
+use gprofinject_image::Image;
 
 /// Reports what cannot be hooked or sampled, and why.
 pub(crate) fn say(planned: &Planned, program: &Program, settings: &Settings, sampled: bool) {
@@ -42,7 +43,15 @@ pub(crate) fn say(planned: &Planned, program: &Program, settings: &Settings, sam
         )),
         _ => {}
     }
-    if planned.subject.stripped() && (planned.libraries.is_some() || planned.image().is_some()) {
+    // The file's header names the program's entry point in any case.
+    let is_known = |image: &Image| image.functions.iter().any(|function| function.address != image.entry);
+    let is_nameless = planned.subject.image.as_ref().is_some_and(|image| !is_known(image));
+    if planned.subject.stripped() && is_nameless {
+        voice.note(format_args!(
+            "{shown} is stripped and has no .eh_frame that describes its functions, so none of them can be hooked: install \
+             its debug symbols, or profile a build with them"
+        ));
+    } else if planned.subject.stripped() && (planned.libraries.is_some() || planned.image().is_some()) {
         voice.note(format_args!(
             "{shown} is stripped: its functions without names are shown by their addresses, unless its debug symbols \
              are installed"

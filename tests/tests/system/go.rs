@@ -18,6 +18,7 @@ gprofinject_tests::trials! {
         counts_of_callbacks_from_c,
         counts_of_coverage,
         the_trace_of_a_fault,
+        preempted_in_relocated_code,
         its_own_profile,
         processes,
         a_sampler_with_timers,
@@ -203,17 +204,34 @@ fn the_trace_of_a_fault() {
     if !has_go("the_trace_of_a_fault") {
         return;
     }
-    let place = Place::new();
-    build(&place, "fault.go", "fault", &[]).unwrap();
     let without_arguments = |outcome: &Outcome| -> Vec<String> {
         let text = outcome.stderr_text();
         let own = text.lines().filter(|line| !line.starts_with("gprofinject: "));
         own.map(|line| line.split("(0x").next().unwrap().to_owned()).collect()
     };
-    let alone = plain(&place, &["./fault"]);
-    let run = injected(&place, &[], &["./fault"]);
-    assert!(alone.stderr_text().contains("main.(*T).get"));
-    assert_eq!((run.code(), without_arguments(&run)), (alone.code(), without_arguments(&alone)));
+    for (name, function) in [("fault", "main.(*T).get"), ("fault_later", "main.inner")] {
+        let place = Place::new();
+        build(&place, &format!("{name}.go"), name, &[]).unwrap();
+        let words = [&*format!("./{name}")];
+        let alone = plain(&place, &words);
+        let run = injected(&place, &[], &words);
+        assert!(alone.stderr_text().contains(function));
+        assert_eq!((run.code(), without_arguments(&run)), (alone.code(), without_arguments(&alone)), "{name}");
+    }
+}
+
+/// The program never ends if a loop cannot be preempted.
+fn preempted_in_relocated_code() {
+    if !has_go("preempted_in_relocated_code") {
+        return;
+    }
+    for (name, args) in [("static", &[][..]), ("dynamic", &["-ldflags=-linkmode=external"])] {
+        let place = Place::new();
+        build(&place, "preempted.go", name, args).unwrap();
+        let run = runs_as_alone(&place, &[], &[&format!("./{name}"), "counts"]);
+        assert_eq!(run.stdout_text(), "0 wrong true\n");
+        are_as_counted(&place, name);
+    }
 }
 
 fn its_own_profile() {

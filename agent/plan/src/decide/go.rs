@@ -14,10 +14,16 @@
 //! signal handler returns to `sigreturn`, with the kernel's frame on the stack. And `asyncPreempt` is put between any two
 //! instructions of a goroutine by a signal handler, so it saves the flags, which thunks change. C programs save the flags to
 //! learn what the processor can do; whatever these are, they are right. Therefore this rule is one for Go alone.
+//!
+//! A preempted goroutine waits in `asyncPreempt`, which then returns to the interrupted instruction. If that is a relocated
+//! one, Go must find the address of the original, because its tables describe only that; but the goroutine has to continue in
+//! the copy, because the original is overwritten. So `asyncPreempt` is changed in its middle ([`resumption`]).
 
 use crate::decide::hook::Hook;
+use crate::decide::system_calls::{Purpose, Redirected};
 use crate::decide::unwinder::ThroughAgent;
 use crate::decide::verdict::{Failed, Reason};
+use crate::x86::jump::JUMP;
 use gprofinject_abi::plan::ArenaHeader;
 use gprofinject_image::Image;
 use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, OpKind, Register};
@@ -44,6 +50,50 @@ pub(crate) fn through_agent(image: &Image, hooks: &[Hook]) -> Vec<ThroughAgent> 
     let numbers = hooks.iter().zip(0..).filter(|(hook, _)| is_needed(image, hook.function));
     let gate = offset_of!(ArenaHeader, signal);
     numbers.map(|(_, number)| ThroughAgent { number, helper: None, gate }).collect()
+}
+
+/// The first instructions of `runtime.asyncPreempt`, which no other function of Go has.
+const PREEMPT: [u8; 5] = [0x55, 0x48, 0x89, 0xe5, 0x9c];
+
+/// Returns the place in `runtime.asyncPreempt` at which a preempted goroutine is about to continue: after its first call,
+/// which returns when the goroutine is scheduled again. Every register is restored after that, so all are free, and rbp
+/// points at the saved rbp, next to the address at which the goroutine continues. Returns `None` if there is no such place.
+pub(crate) fn resumption(image: &Image) -> Option<Redirected> {
+    if !image.facts.go {
+        return None;
+    }
+    let code_of = |i: usize| image.code_at(image.functions[i].address, image.functions[i].size);
+    let is_preempt = |&i: &usize| code_of(i).is_some_and(|code| code.starts_with(&PREEMPT));
+    let function = (0..image.functions.len()).find(is_preempt)?;
+    let start = image.functions[function].address;
+    let code: Vec<Instruction> =
+        Decoder::with_ip(64, code_of(function)?, start, DecoderOptions::NONE).into_iter().collect();
+    let call = code.iter().position(|i| i.flow_control() == FlowControl::Call)?;
+    let window = window(&code[call + 1..])?;
+    let is_entered = |i: &Instruction| {
+        let is_branch = matches!(i.op0_kind(), OpKind::NearBranch64) && i.op_count() == 1;
+        is_branch && (window.0..window.1).contains(&i.near_branch_target())
+    };
+    if code.iter().any(is_entered) {
+        return None;
+    }
+    let at = window.0;
+    Some(Redirected { at, end: at, function: Some(function), purpose: Purpose::Resume, window })
+}
+
+/// Returns the first instructions that a jump overwrites, as a half-open range of addresses, or `None` if there are branches
+/// among them.
+fn window(code: &[Instruction]) -> Option<(u64, u64)> {
+    let lo = code.first()?.ip();
+    for i in code {
+        if i.is_invalid() || i.flow_control() != FlowControl::Next {
+            return None;
+        }
+        if i.next_ip() - lo >= JUMP {
+            return Some((lo, i.next_ip()));
+        }
+    }
+    None
 }
 
 /// The number of the system call by which a signal handler returns.
@@ -118,5 +168,23 @@ mod tests {
             image.facts.go = true;
             assert_eq!(entered_otherwise(&image).get(&0).copied(), expected, "{code:x?}");
         }
+    }
+
+    #[test]
+    fn where_preempted_goroutines_continue() {
+        // push rbp; mov rbp,rsp; pushfq; call ..; nop; mov rax,[rsp]; popfq; pop rbp; ret
+        let code =
+            [0x55, 0x48, 0x89, 0xe5, 0x9c, 0xe8, 0x40, 0, 0, 0, 0x90, 0x48, 0x8b, 4, 0x24, 0x9d, 0x5d, 0xc3];
+        let place = |code: &[u8]| {
+            let mut image = image(ImageKind::Exec, TEXT, code, &[code.len()]);
+            assert_eq!(resumption(&image), None, "not Go");
+            image.facts.go = true;
+            resumption(&image).map(|place| (place.at - TEXT, place.end - TEXT, place.window.1 - TEXT))
+        };
+        assert_eq!(place(&code), Some((10, 10, 15)));
+        let mut branch = code;
+        branch[10] = 0xeb;
+        assert_eq!(place(&branch), None, "a branch among the instructions");
+        assert_eq!(place(&code[..12]), None, "too short");
     }
 }

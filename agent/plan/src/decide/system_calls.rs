@@ -23,17 +23,29 @@ use crate::x86::relocate::instructions::relocate;
 use crate::x86::system_call::SPECIAL;
 use gprofinject_image::Image;
 
-/// A system call that leads to the agent.
+/// What the agent does at a place in the middle of a function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// It makes a system call.
+    SystemCall {
+        /// Whether its number is known. It is then one of [`SPECIAL`].
+        is_known: bool,
+    },
+    /// It lets a preempted goroutine continue in a relocated instruction: see [`crate::decide::go`].
+    Resume,
+}
+
+/// A place that leads to the agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Redirected {
-    /// The address of the `syscall` instruction.
+    /// The address of the `syscall` instruction, or of the instruction before which the goroutine's address is replaced.
     pub(crate) at: u64,
-    /// The address after it.
+    /// The address after the `syscall` instruction, or `at`.
     pub(crate) end: u64,
     /// The function that contains it, by its index in the image, or `None` between functions.
     pub(crate) function: Option<usize>,
-    /// Whether its number is known. It is then one of [`SPECIAL`].
-    pub(crate) is_known: bool,
+    /// What the agent does there.
+    pub(crate) purpose: Purpose,
     /// The first and last address of the instructions that are relocated, as a half-open range. A jump overwrites the
     /// first bytes.
     pub(crate) window: (u64, u64),
@@ -71,13 +83,22 @@ impl SystemCalls {
                     at: call.at,
                     end: call.end(),
                     function: call.function,
-                    is_known,
+                    purpose: Purpose::SystemCall { is_known },
                     window,
                 }),
                 None => calls.unredirected.push(call.at),
             }
         }
         calls
+    }
+
+    /// Adds the place at which a Go program's preempted goroutines continue.
+    pub(crate) fn add(&mut self, place: Redirected) {
+        let index = self.redirected.partition_point(|call| call.at < place.at);
+        let is_apart = |call: &Redirected| call.window.1 <= place.window.0 || call.window.0 >= place.window.1;
+        if self.redirected.iter().all(is_apart) {
+            self.redirected.insert(index, place);
+        }
     }
 
     /// Returns the functions that cannot be hooked because the C library compares the addresses at which signals interrupt

@@ -46,6 +46,8 @@ pub(crate) struct Emitted {
     /// In a Go program: the start of each thunk, and each relocated instruction, with the address of the instruction in the
     /// program at which the stack is the same. Sorted.
     pub originals: Vec<(u32, u64)>,
+    /// Whether preempted goroutines continue through the agent.
+    pub resumes: bool,
     /// Functions whose first instructions could not be relocated after all, by index in the image.
     pub failed: Vec<(usize, Reason)>,
     /// The addresses of system calls whose code could not be relocated after all.

@@ -19,6 +19,7 @@ use crate::x86::relocate::relocated::{Relocated, Unmovable};
 use crate::x86::template::kind::{Kind, Second};
 use gprofinject_abi::plan::{ArenaHeader, ENTRY_ONLY, FRAMED, FunctionRecord, LEAF, LOOPS};
 use gprofinject_image::sort;
+use iced_x86::{Decoder, DecoderOptions};
 use std::mem::offset_of;
 use std::ops::Range;
 
@@ -156,8 +157,12 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
                 }
                 if layout.input.image.facts.go {
                     self.part.out.originals.push((start as u32, hook.at));
-                    let pairs = relocated.map.iter();
-                    let pairs = pairs.map(|&(from, to)| (moved as u32 + to, hook.at + u64::from(from)));
+                    let pairs: Vec<(u32, u32)> = match spec.movable {
+                        true => self.boundaries(hook),
+                        false => relocated.map.clone(),
+                    };
+                    let pairs =
+                        pairs.iter().map(|&(from, to)| (moved as u32 + to, hook.at + u64::from(from)));
                     self.part.out.originals.extend(pairs);
                     if let Some(jump) = end_of_copies(&relocated) {
                         let rest = (moved as u32 + jump, hook.at + hook.relocated);
@@ -181,6 +186,16 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
         }
         self.part.out.owners.push((start as u32, number));
         self.part.out.records.push(record);
+    }
+
+    /// Returns the offset of each instruction that is copied as it is, and that of its copy. [`copied`] itself does not note
+    /// them, because only Go programs need them.
+    fn boundaries(&self, hook: &Hook) -> Vec<(u32, u32)> {
+        let code = self.layout.input.image.code_at(hook.at, hook.relocated).unwrap_or_default();
+        let nops = leading_nops(code);
+        let rest = code.get(nops..).unwrap_or_default();
+        let starts = Decoder::with_ip(64, rest, 0, DecoderOptions::NONE).into_iter().map(|i| i.ip() as u32);
+        starts.map(|at| (nops as u32 + at, at)).collect()
     }
 
     /// Records the places of copied instructions. Leading nops are not copied: a thread that is at one of

@@ -7,13 +7,14 @@
 //! jmp  rest of the function
 //! ```
 
-use crate::decide::system_calls::Redirected;
+use crate::decide::system_calls::{Purpose, Redirected};
 use crate::x86::jump::JUMP;
 use crate::x86::relocate::call::Call;
 use crate::x86::relocate::instructions::relocate;
 use crate::x86::relocate::relocated::{Relocated, Unmovable};
 use crate::x86::system_call;
 use gprofinject_image::Image;
+use iced_x86::{Code, Encoder, IcedError, Instruction, MemoryOperand, Register};
 
 /// Returns the most bytes that the code for a system call takes.
 pub(crate) fn room(call: &Redirected) -> usize {
@@ -44,11 +45,32 @@ pub(crate) fn piece(image: &Image, call: &Redirected, at: u64, word: u64) -> Res
     }
     piece.map.push((call.at, piece.bytes.len() as u32));
     let to = at.wrapping_add(piece.bytes.len() as u64);
-    piece.bytes.extend(system_call::through_agent(to, word, call.is_known)?);
+    piece.bytes.extend(match call.purpose {
+        Purpose::SystemCall { is_known } => system_call::through_agent(to, word, is_known)?,
+        Purpose::Resume => resume(to, word)?,
+    });
     piece.map.push((call.end, piece.bytes.len() as u32));
     let to = at.wrapping_add(piece.bytes.len() as u64);
     piece.add(call.end, relocated((call.end, call.window.1), to)?);
     Ok(piece)
+}
+
+/// Returns the code that lets the agent replace the address at which a preempted goroutine continues, for the address `at`.
+/// The function has saved its caller's rbp and then every register, and restores them after this code.
+///
+/// ```text
+/// lea   rdi, [rbp+8]
+/// call  [resume]
+/// ```
+fn resume(at: u64, word: u64) -> Result<Vec<u8>, IcedError> {
+    let return_slot = MemoryOperand::with_base_displ(Register::RBP, 8);
+    let gate = MemoryOperand::with_base_displ(Register::RIP, word as i64);
+    let lea = Instruction::with2(Code::Lea_r64_m, Register::RDI, return_slot)?;
+    let call = Instruction::with1(Code::Call_rm64, gate)?;
+    let mut encoder = Encoder::new(64);
+    let len = encoder.encode(&lea, at)?;
+    encoder.encode(&call, at.wrapping_add(len as u64))?;
+    Ok(encoder.take_buffer())
 }
 
 impl Piece {

@@ -1,6 +1,7 @@
 //! Writes the code of all system calls that lead to the agent, and the patches that lead there.
 
 use crate::decide::options::Role;
+use crate::decide::system_calls::Purpose;
 use crate::emit::emitter::Emitter;
 use crate::emit::system_call::{self, room};
 use crate::emit::to_text::{SHIFT, displacements};
@@ -10,13 +11,18 @@ use std::mem::offset_of;
 /// Writes the code for all system calls, and adds their patches.
 pub(crate) fn write(e: &mut Emitter<'_, '_>) {
     let layout = e.layout;
-    let word = e.address(offset_of!(ArenaHeader, system_call));
     let mut at = layout.system_calls;
     for call in layout.input.system_calls {
+        let word = e.address(match call.purpose {
+            Purpose::SystemCall { .. } => offset_of!(ArenaHeader, system_call),
+            Purpose::Resume => offset_of!(ArenaHeader, resume),
+        });
         let piece = system_call::piece(layout.input.image, call, e.address(at), word);
         let patch = layout.jump_patch(call.window.0, e.address(at));
         let (Ok(piece), Some(patch)) = (piece, patch) else {
-            e.out.unredirected.push(call.at);
+            if call.purpose != Purpose::Resume {
+                e.out.unredirected.push(call.at);
+            }
             continue;
         };
         if layout.input.role == Role::Library {
@@ -28,6 +34,7 @@ pub(crate) fn write(e: &mut Emitter<'_, '_>) {
             };
             e.code.record(|fixups| fixups.text.extend(found.iter().map(|offset| at as u32 + offset)));
         }
+        e.out.resumes |= call.purpose == Purpose::Resume;
         e.code.put(at, &piece.bytes);
         e.out.patches.push(patch);
         let later = piece.map.iter().filter(|&&(from, _)| from > call.window.0 && from < call.window.1);
