@@ -179,6 +179,17 @@ fn is_libunwind(visitor: u64) -> bool {
     is
 }
 
+/// Returns the length in bytes of an .eh_frame_hdr: a version and three encodings, the address of .eh_frame, the number of
+/// pairs, and the pairs of words.
+///
+/// # Safety
+/// One with encodings of four bytes must be there, as the plan and the linker make it.
+unsafe fn table_len(table: u64) -> u64 {
+    const BEFORE_PAIRS: u64 = 12;
+    // SAFETY: see above; the number of pairs is the third word.
+    BEFORE_PAIRS + 8 * u64::from(unsafe { *((table + 8) as *const u32) })
+}
+
 /// Calls the callback of `dl_iterate_phdr`, and once more, after the agent's own library or a standalone program, for the
 /// arena.
 unsafe extern "C" fn visit(info: *mut Info, size: usize, visit: *mut c_void) -> i32 {
@@ -211,11 +222,13 @@ unsafe extern "C" fn visit(info: *mut Info, size: usize, visit: *mut c_void) -> 
         if start == end {
             return answer;
         }
+        // LLVM's unwinder, since version 22, reads nothing of a table that is said to be empty.
+        let table_len = table_len(table);
         let (len, table) = (end - start, table - start);
         // struct Elf64_Phdr: type and flags, offset, vaddr, paddr, filesz, memsz, align.
         let headers = [
             [PT_LOAD | READ_EXECUTE, 0, 0, 0, len, len, 4096],
-            [PT_GNU_EH_FRAME | READ_EXECUTE, table, table, table, 0, 0, 4],
+            [PT_GNU_EH_FRAME | READ_EXECUTE, table, table, table, table_len, table_len, 4],
         ];
         let mut arena = [0_u64; 16];
         let size = size.min(size_of_val(&arena));

@@ -112,11 +112,11 @@ fn entries(frame: Frame, len: u32, at: u32, shadows: u64) -> Option<(Vec<u8>, u3
 
 /// Returns the rules of a table.
 fn rules(frame: Frame, shadows: u64) -> Vec<CallFrameInstruction> {
-    use CallFrameInstruction::{Cfa, Offset, ValExpression, ValOffset};
+    use CallFrameInstruction::{Cfa, Offset, ValExpression};
     match frame {
         Frame::Left => vec![
             Cfa(X86_64::RSP, APART as i32),
-            ValOffset(X86_64::RSP, -(APART as i32)),
+            ValExpression(X86_64::RSP, stack_pointer(APART)),
             ValExpression(X86_64::RA, return_address(shadows, APART)),
         ],
         Frame::LeftPlain => {
@@ -128,6 +128,14 @@ fn rules(frame: Frame, shadows: u64) -> Vec<CallFrameInstruction> {
         }
         Frame::Popped => vec![Cfa(X86_64::RSP, 0), Offset(X86_64::RA, -8)],
     }
+}
+
+/// The expression `cfa - apart`. The rule DW_CFA_val_offset would say the same, but LLVM's unwinder does not implement it.
+fn stack_pointer(apart: u32) -> Expression {
+    let mut e = Expression::new();
+    e.op_constu(apart.into());
+    e.op(DW_OP_minus);
+    e
 }
 
 /// The expression `cfa -= apart; *(*(shadows + cfa / WINDOW * 8) + cfa % WINDOW * 2)`. The unwinder pushes
@@ -200,7 +208,8 @@ mod tests {
             let (popped, ra, _) = read(Frame::Popped, address);
             assert_eq!((popped, ra), (cfa(0), RegisterRule::Offset(-8)));
             let (left, ra, rsp) = read(Frame::Left, address);
-            assert_eq!((left, rsp), (cfa(4), RegisterRule::ValOffset(-4)));
+            assert_eq!(left, cfa(4));
+            assert!(matches!(rsp, RegisterRule::ValExpression(_)));
             assert!(matches!(ra, RegisterRule::ValExpression(_)));
             let (plain, ra, rsp) = read(Frame::LeftPlain, address);
             assert_eq!((plain, rsp), (cfa(0), RegisterRule::SameValue));
