@@ -111,7 +111,14 @@ pub(crate) fn begin(agent: &Agent, block: BlockRef, index: u64) -> bool {
 /// only the thread block's part is kept.
 fn source(agent: &Agent, index: u64) -> Option<u64> {
     let before = agent.orders.blocks_offset + index * agent.orders.block_len;
-    let all = memory::map_again(agent.region.address(), before + agent.orders.block_len).ok()?;
+    let len = before + agent.orders.block_len;
+    let all = memory::reserve(len, agent.orders.block_len).ok()?;
+    // SAFETY: no other code knows of the mapping that is replaced.
+    if unsafe { memory::map_again_over(agent.region.address(), len, all) }.is_err() {
+        // SAFETY: as above.
+        let _ = unsafe { memory::munmap(all, len) };
+        return None;
+    }
     // SAFETY: this is the first part of a mapping that no other code knows of.
     unsafe { memory::munmap(all, before) }.ok()?;
     Some(all + before)

@@ -35,11 +35,44 @@ pub(crate) unsafe fn mmap(
     unsafe { call(__NR_mmap, [address, len, protection, flags, fd as u64, offset]) }
 }
 
-/// Maps zeros at an address that the kernel chooses, and returns that address. The mapping will be used
+/// The address below which the next large mapping is to be, or 0 if it does not matter where it is.
+static BELOW: AtomicU64 = AtomicU64::new(0);
+
+/// Makes later large mappings lie far below an address. The kernel places one mapping below the other, so those of the
+/// thread blocks would soon part the libraries that are loaded later from the arenas, which have to be near them.
+pub(crate) fn leave_room_below(address: u64) {
+    const ROOM: u64 = 64 << 30;
+    BELOW.store(address.saturating_sub(ROOM) & !(PAGE - 1), Ordering::Relaxed);
+}
+
+/// Returns where to ask for a mapping, or 0 if the kernel is to choose.
+fn hint(len: u64) -> u64 {
+    const LARGE: u64 = 1 << 20;
+    const LEAST: u64 = 1 << 32;
+    if len < LARGE {
+        return 0;
+    }
+    let next = |below: u64| below.checked_sub(len.next_multiple_of(PAGE)).filter(|&at| at >= LEAST);
+    let before = BELOW.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
+    before.ok().and_then(next).unwrap_or(0)
+}
+
+/// Maps zeros at an address that is free, and returns that address. The mapping will be used
 /// sparsely, so `madvise` forbids huge pages for it.
 pub(crate) fn map_zeros(len: u64, protection: u64) -> Result<u64, i32> {
-    // SAFETY: a mapping whose address the kernel chooses replaces nothing.
-    let at = unsafe { mmap(0, len, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0) }?;
+    map_zeros_at(hint(len), len, protection)
+}
+
+/// Reserves memory of which only the last `kept` bytes will be kept.
+pub(crate) fn reserve(len: u64, kept: u64) -> Result<u64, i32> {
+    map_zeros_at(hint(kept).saturating_sub(len - kept), len, 0)
+}
+
+/// `hint` is the address at which the memory is to be, if that is free.
+fn map_zeros_at(hint: u64, len: u64, protection: u64) -> Result<u64, i32> {
+    let flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    // SAFETY: the address is a hint, so the mapping replaces nothing.
+    let at = unsafe { mmap(hint, len, protection, flags, -1, 0) }?;
     advise(at, len, general::MADV_NOHUGEPAGE);
     note(at, len);
     Ok(at)
@@ -113,19 +146,13 @@ pub(crate) unsafe fn mprotect(address: u64, len: u64, protection: u64) -> Result
     unsafe { call(__NR_mprotect, [address, len, protection]) }
 }
 
-/// Maps the shared memory at `address` once more, `len` bytes long, and returns the new address. This is mremap(2)
-/// with an old size of 0, which needs no file descriptor, so that none has to be kept open.
-pub(crate) fn map_again(address: u64, len: u64) -> Result<u64, i32> {
-    // SAFETY: an old size of 0 leaves the old mapping alone, and the kernel chooses the address of the new one.
-    unsafe { call(__NR_mremap, [address, 0, len, MREMAP_MAYMOVE]) }
-}
-
-/// Maps the shared memory at `address` once more, like [`map_again`], over the mappings at `to`.
+/// Maps the shared memory at `address` once more, `len` bytes long, over the mappings at `to`. This is mremap(2) with an
+/// old size of 0, which needs no file descriptor, so that none has to be kept open.
 ///
 /// # Safety
 /// The caller must own `to..to + len`.
 pub(crate) unsafe fn map_again_over(address: u64, len: u64, to: u64) -> Result<u64, i32> {
-    // SAFETY: the caller owns what is replaced.
+    // SAFETY: an old size of 0 leaves the old mapping alone, and the caller owns what is replaced.
     unsafe { call(__NR_mremap, [address, 0, len, MREMAP_MAYMOVE | MREMAP_FIXED, to]) }
 }
 

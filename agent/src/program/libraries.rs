@@ -100,6 +100,7 @@ pub(crate) fn prepare(near: u64, both: bool) -> Result<(), i32> {
         let _ = unsafe { memory::munmap(arenas, ARENAS) };
         return Err(crate::os::kernel::EINVAL);
     }
+    memory::leave_room_below(arenas);
     TABLE.store(table as *mut Library, Ordering::Relaxed);
     TEXTS.store(texts as *mut Text, Ordering::Relaxed);
     TAILS.store(tails, Ordering::Relaxed);

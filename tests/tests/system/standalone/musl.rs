@@ -23,6 +23,8 @@ gprofinject_tests::trials! {
         each_way_to_execute,
         an_interpreter_of_another_name,
         preloaded_libraries,
+        plugins_while_many_threads_run,
+        libraries_with_counts,
         what_is_listed;
 }
 
@@ -176,6 +178,58 @@ fn preloaded_libraries() {
     assert_eq!(outcome.stdout_text(), "1325 ./pre.so\n");
     let calls = whole(&place);
     has(&calls, &[("main", "f", 50)], "preloaded");
+}
+
+/// The memory that the agent takes for each thread does not part the plugins from their arenas.
+fn plugins_while_many_threads_run() {
+    if !available("musl::plugins_while_many_threads_run") {
+        return;
+    }
+    const USER: &str = "#include <dlfcn.h>\n#include <pthread.h>\n#include <stdio.h>\n\
+        static pthread_barrier_t all, loaded;\n\
+        __attribute__((noinline)) int own(int x) { return x + 1; }\n\
+        static void *run(void *x) {\n\
+            own(1);\n\
+            pthread_barrier_wait(&all);\n\
+            pthread_barrier_wait(&loaded);\n\
+            return x;\n\
+        }\n\
+        int main(void) {\n\
+            enum { N = 60 };\n\
+            pthread_t threads[N];\n\
+            pthread_barrier_init(&all, 0, N + 1);\n\
+            pthread_barrier_init(&loaded, 0, N + 1);\n\
+            for (int i = 0; i < N; i++) pthread_create(&threads[i], 0, run, 0);\n\
+            pthread_barrier_wait(&all);\n\
+            void *plugin = dlopen(\"./plugin.so\", RTLD_NOW);\n\
+            int (*f)(int) = (int (*)(int))dlsym(plugin, \"f\");\n\
+            int t = 0;\n\
+            for (int i = 0; i < 70; i++) t += f(i);\n\
+            pthread_barrier_wait(&loaded);\n\
+            for (int i = 0; i < N; i++) pthread_join(threads[i], 0);\n\
+            printf(\"%d\\n\", t);\n\
+        }\n";
+    let place = Place::new();
+    place.compile("musl-gcc", "plugin.so", "int f(int x) { return x + 2; }", &["-fPIC", "-shared"]).unwrap();
+    place.compile("musl-gcc", "prog", USER, &["-O1"]).unwrap();
+    for options in [&["--libs", "auto"][..], &["--libs", "all", "--hooks", "both"], &["--count", "blocks"]] {
+        let said = same(&place, options, &[]).stderr_text();
+        assert!(!said.contains("not hooked"), "{options:?}: {said}");
+        has(&whole(&place), &[("main", "f", 70)], &format!("{options:?}"));
+    }
+}
+
+/// The counters of threads take tens of gigabytes of address space, beyond which no arena can be.
+fn libraries_with_counts() {
+    if !available("musl::libraries_with_counts") {
+        return;
+    }
+    let place = built_by("musl-gcc", &["-O2", "-g"]);
+    // Where the kernel places mappings is chance.
+    for _ in 0..5 {
+        let said = same(&place, &["--count", "lines"], &[]).stderr_text();
+        assert!(said.contains("libraries") && !said.contains("not hooked"), "{said}");
+    }
 }
 
 fn what_is_listed() {
