@@ -88,7 +88,13 @@ pub(crate) fn attend(pid: i32, entrance: &Entrance) -> Result<Usher> {
     let mut traced = [0];
     match usher.report.read(&mut traced) {
         Ok(1) if traced == [READY] => Ok(usher),
-        _ => bail!(usher.finish().unwrap_or_else(|| "it cannot be traced".to_owned())),
+        read => {
+            let rest = usher.finish().unwrap_or_default();
+            // The byte is then the first one of the reason.
+            let reason =
+                if read.is_ok_and(|len| len == 1) { char::from(traced[0]).to_string() + &rest } else { rest };
+            bail!(if reason.is_empty() { "it cannot be traced".to_owned() } else { reason })
+        }
     }
 }
 
