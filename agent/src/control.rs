@@ -5,3 +5,4 @@
 pub(crate) mod attach;
 pub(crate) mod birth;
 pub(crate) mod frida;
+mod own;

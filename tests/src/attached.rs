@@ -169,10 +169,22 @@ impl Subject {
         })
     }
 
-    /// Whether nothing of gprofinject is in the program's memory.
+    /// Sends an order to the gprofinject that is attached to the program.
+    pub fn ask(&self, order: &str) {
+        let mut command = self.place.command(&["--pid", &self.pid().to_string(), order]);
+        command.env("XDG_RUNTIME_DIR", self.place.folder.path());
+        let outcome = place::finish(command);
+        assert_eq!(outcome.code(), 0, "{order}: {}", outcome.stderr_text());
+    }
+
+    /// Whether nothing of gprofinject is in the program's memory: neither its files, nor code that is from no file.
     pub fn is_clean(&self) -> bool {
         let maps = fs::read_to_string(format!("/proc/{}/maps", self.pid())).unwrap();
-        !maps.contains("gprofinject")
+        let is_ours = |line: &str| {
+            let fields: Vec<&str> = line.split_whitespace().collect();
+            line.contains("gprofinject") || fields[1].contains('x') && fields.len() < 6
+        };
+        !maps.lines().any(is_ours)
     }
 
     /// Whether the program still runs.

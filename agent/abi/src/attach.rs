@@ -30,11 +30,15 @@ coded! {
         Pause = 3,
         /// Write the patches again.
         Resume = 4,
-        /// After [`Command::Pause`]: undo the changes of [`Command::Arm`] to the C library.
+        /// After [`Command::Pause`]: undo the changes of [`Command::Arm`] to the C library, or in a standalone program write
+        /// the original instructions of those patches that have stayed. No hooked frame is on any stack.
         Leave = 5,
         /// After [`Command::Prepare`], while other threads may run: prepare the hooks of a library that the process
         /// has loaded ([`Order::library`]). [`Command::Arm`] writes its patches.
         Load = 6,
+        /// After [`Command::Prepare`], in a standalone program: give threads their records ([`Order::threads`]). All
+        /// threads are stopped.
+        Records = 7,
     }
 }
 
@@ -57,6 +61,8 @@ pub const DETOURED: [&str; 10] = [
     "prctl",
     "syscall",
 ];
+/// Maximum number of threads that get their records by one order.
+pub const THREADS_MAX: usize = 256;
 /// The number of entries in the table of mappings at [`Order::mapped`].
 pub const MAPPED_MAX: usize = 1024;
 
@@ -67,12 +73,15 @@ pub const NOTICE_LEN: usize = 5;
 /// `__glibc_unused2` of tcbhead_t (sysdeps/x86_64/nptl/tls.h), 512 bytes at offset 128 in all versions.
 pub const WORDS: u64 = 128;
 /// Offset of the landing pad of a thread that waits before it continues in an exception handler (see
-/// [`Order::waiting`]).
+/// [`Order::waiting`]): from the thread pointer, or in a standalone program from the thread's record, to which gs leads.
 pub const PAD: u64 = WORDS + size_of::<ThreadWords>() as u64;
 /// The offset of the word that holds the waiting thread's rax.
 pub const ACCUMULATOR: u64 = PAD + 8;
 /// The offset of the word that holds the number of iterations for which the thread still waits.
 pub const ROUNDS: u64 = ACCUMULATOR + 8;
+
+/// Offset of the [`ThreadWords`] from the start of a thread's record in a standalone program.
+pub const RECORD_WORDS: u64 = 0;
 
 /// The name of the function at which a standalone program begins, with the address of a [`Beginning`] in rdi.
 pub const BEGIN: &str = "gprofinject_begin";
@@ -109,6 +118,18 @@ pub struct LibraryOrder {
     pub slot_bytes: u32,
 }
 
+/// A thread of a standalone program that is about to get a record, or has one.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub struct ThreadOrder {
+    /// Input: the thread's number.
+    pub tid: u64,
+    /// Input: the base of fs, the C library's thread pointer.
+    pub fs: u64,
+    /// Input: the base of gs. Output: the base that it must have, the address of the thread's own record.
+    pub gs: u64,
+}
+
 /// An order with its result. The injector writes the whole record before the agent runs, and reads it when `done` is
 /// set; in between, only the agent accesses it.
 #[repr(C)]
@@ -134,6 +155,16 @@ pub struct Order {
     /// Output: the last step that was begun, for the report of a failure. 1: the C library's system calls; 2: the
     /// program's text.
     pub step: u64,
+    /// Input: 1 if the thread that carries out the order belongs to a standalone program and has no record yet, else 0.
+    /// The agent then uses the main thread's.
+    pub bare: u64,
+    /// Output of [`Command::Prepare`] in a standalone program: the addresses at which the records of threads begin and
+    /// end. The main thread's is in the library.
+    pub records: [u64; 2],
+    /// Input and output of [`Command::Records`].
+    pub threads: [ThreadOrder; THREADS_MAX],
+    /// Input: number of entries of `threads` that are in use.
+    pub threads_count: u64,
     /// Input: address of `_Unwind_GetGR` if an unwinder is part of the program, else 0.
     pub get_gr: u64,
     /// Input: the address at which the main thread's stack began.

@@ -273,6 +273,8 @@ pub struct Patch {
     pub displacement: u16,
     /// The maker of the patch: a [`Maker`].
     pub by: MakerCode,
+    /// Whether the patch stays while the hooks are paused: a [`Stay`].
+    pub stays: StayCode,
     /// The bytes that the program's file has at the address.
     pub original: [u8; 16],
     /// The bytes that replace them.
@@ -293,7 +295,7 @@ pub struct CallJump {
 
 coded! {
     /// The maker of a patch.
-    pub enum Maker as MakerCode(u32) {
+    pub enum Maker as MakerCode(u16) {
         /// The agent.
         Agent = 0,
         /// Frida's gum. The patch begins with a `jmp rel32` to the thunk.
@@ -301,6 +303,20 @@ coded! {
         /// Frida's gum, which fills these bytes after its jump with nops. A function that gum patches may have two
         /// [`Patch`]es.
         BehindFrida = 2,
+    }
+}
+
+coded! {
+    /// Whether a patch stays while the hooks are paused. Only patches of a standalone program do: in other programs, the
+    /// agent's definitions take the place of these functions.
+    pub enum Stay as StayCode(u16) {
+        /// It does not.
+        Not = 0,
+        /// It stays: it belongs to the hook of a function that is called through the agent. As long as hooked frames are on
+        /// a stack, an unwinder or a longjmp must find the agent.
+        Function = 1,
+        /// It stays: it leads a system call to the agent, which makes threads and processes.
+        SystemCall = 2,
     }
 }
 

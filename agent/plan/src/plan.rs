@@ -104,6 +104,17 @@ impl Plan {
         (offset < len.into()).then_some(to + offset as u32)
     }
 
+    /// Returns the copies in the arena of the instructions that follow a `syscall`, each with the address of the
+    /// original. Directly before each copy is a copy of the `syscall`, so a thread that waits in that can be moved to the
+    /// original.
+    pub fn after_system_calls(&self, image: &Image) -> Vec<(u32, u64)> {
+        const SYSCALL: [u8; 2] = [0x0f, 0x05];
+        let moved = self.emitted.moved.iter();
+        let moved = moved.flat_map(|&(from, len, to)| (0..len).map(move |n| (to + n, from + u64::from(n))));
+        let follows = |&(_, from): &(u32, u64)| image.code_at(from.wrapping_sub(2), 2) == Some(&SYSCALL);
+        moved.filter(follows).collect()
+    }
+
     /// Returns the total size in bytes of the basic-block counters of one thread.
     pub fn counter_bytes(&self) -> u64 {
         u64::from(self.copies.counters) * COUNTER

@@ -20,7 +20,7 @@ use crate::flow::facts::Flow;
 use crate::flow::falls;
 use crate::plan::{Plan, code_extents, extents};
 use crate::x86::template::kind::Owner;
-use gprofinject_abi::plan::CodeRange;
+use gprofinject_abi::plan::{CodeRange, Patch, Stay};
 use gprofinject_image::{Image, sort};
 use std::collections::{HashMap, HashSet};
 
@@ -82,6 +82,7 @@ impl Plan {
             counted,
             system_calls: &system_calls,
             standalone: &standalone,
+            arena: options.arena,
         };
         let Decided { verdicts, hooks, mut emitted, homes, copies } = if let Some(reason) = none {
             let verdicts = vec![Err(reason); image.functions.len()];
@@ -108,6 +109,7 @@ impl Plan {
         let mut more = removals(image, &hooks, &copies);
         more.extend(recursions(image, &flow, &hooks, &emitted, &copies));
         emitted.add_patches(more);
+        spread_stay(&hooks, &mut emitted.patches);
         Plan {
             hooks: if entry_only { Hooks::Entry } else { Hooks::Both },
             nameless_parts: image.nameless_parts().to_vec(),
@@ -182,6 +184,7 @@ struct Task<'a, 'd> {
     counted: Option<&'a dyn Fn(usize) -> bool>,
     system_calls: &'a SystemCalls,
     standalone: &'a Standalone,
+    arena: Option<u64>,
 }
 
 /// One attempt: a set of decisions, and the output of emission for it.
@@ -270,7 +273,7 @@ impl Decided {
 /// Emits the machine code for one set of decisions. Returns it with the home slots, in which arcs are
 /// counted.
 fn emit_all(task: Task, hooks: &[Hook], copies: &Copies) -> (Emitted, Homes) {
-    let Task { image, flow, owner, entry_only, system_calls, standalone, .. } = task;
+    let Task { image, flow, owner, entry_only, system_calls, standalone, arena, .. } = task;
     let specs = thunk_spec::of_all(image, flow, hooks, entry_only);
     let tails = tails::find(image, flow, hooks, &specs);
     let homes = Homes::new(image, flow, hooks, &tails, copies);
@@ -289,6 +292,7 @@ fn emit_all(task: Task, hooks: &[Hook], copies: &Copies) -> (Emitted, Homes) {
         tails: &tails,
         through_agent: &through_agent,
         system_calls: &system_calls.redirected,
+        arena,
         copies,
     });
     (emitted, homes)
@@ -315,6 +319,43 @@ fn overlaps(hooks: &[Hook]) -> Vec<usize> {
         }
     }
     bad
+}
+
+/// Lets the patches of a hook stay while hooks are paused ([`Stay`]) if those of another one that stay rely on them: they
+/// lie in bytes that the hook has freed, or a sled leads to the hook. The hooks are sorted by address.
+fn spread_stay(hooks: &[Hook], patches: &mut [Patch]) {
+    let stays = Stay::Function.code();
+    let is_in = |patch: &Patch, hook: &Hook| hook.spans().any(|(lo, hi)| (lo..hi).contains(&patch.address));
+    let marked: Vec<u64> =
+        patches.iter().filter(|patch| patch.stays == stays).map(|patch| patch.address).collect();
+    if marked.is_empty() {
+        return;
+    }
+    let has_marked = |hook: &Hook| hook.spans().any(|(lo, hi)| marked.iter().any(|at| (lo..hi).contains(at)));
+    let mut new: Vec<usize> = (0..hooks.len()).filter(|&n| has_marked(&hooks[n])).collect();
+    let mut staying: HashSet<usize> = new.iter().copied().collect();
+    while let Some(n) = new.pop() {
+        let owner = |at: u64| {
+            let after = hooks.partition_point(|hook| hook.at <= at);
+            let before =
+                after.checked_sub(1).filter(|&before| at < hooks[before].at + hooks[before].relocated);
+            before.filter(|&before| before != n)
+        };
+        let next = hooks[n].sled.and_then(|sled| hooks.iter().position(|hook| hook.function == sled.next));
+        // The originals of such branches lead into bytes that stay overwritten.
+        let branches = hooks[n].retargets.iter().filter(|r| r.moved).map(|r| r.branch.site);
+        let others = hooks[n].spans().map(|(lo, _)| lo).chain(branches).filter_map(owner);
+        for other in others.chain(next) {
+            if staying.insert(other) {
+                new.push(other);
+            }
+        }
+    }
+    for patch in patches.iter_mut().filter(|patch| patch.stays == Stay::Not.code()) {
+        if staying.iter().any(|&n| is_in(patch, &hooks[n])) {
+            patch.stays = stays;
+        }
+    }
 }
 
 /// Returns the sorted addresses at which hooks overwrite something.

@@ -5,6 +5,7 @@
 #![allow(unsafe_code, reason = "the injector calls a function with the address of an order")]
 
 use crate::control::birth;
+use crate::control::own;
 use crate::hot::cells;
 use crate::hot::timers;
 use crate::os::files;
@@ -20,7 +21,6 @@ use crate::program::agent::Agent;
 use crate::program::failure;
 use crate::program::libraries;
 use crate::program::text;
-use crate::start::functions;
 use crate::start::loads;
 use crate::start::setup;
 use crate::unwind::landings;
@@ -36,14 +36,19 @@ unsafe extern "C" fn carry_out(order: *mut Order) {
     let order = unsafe { &mut *order };
     // Orders to pause and to leave are carried out even if the agent has panicked.
     let result = failure::attempt(|| match order.command.get() {
+        _ if own::begin(order).is_err() => Err(kernel::EPERM),
         Some(Command::Prepare) => prepare(order),
         Some(Command::Load) => load(order),
+        Some(Command::Records) => {
+            own::give_records(order);
+            Ok(())
+        }
         Some(Command::Arm) => arm(order),
         Some(Command::Pause) => pause(Agent::get()),
         Some(Command::Resume) => resume(Agent::get()),
         Some(Command::Leave) => {
             birth::put_back();
-            Ok(())
+            text::unpatch_rest(&Agent::get().program)
         }
         None => Err(kernel::EINVAL),
     });
@@ -69,8 +74,7 @@ fn prepare_with(order: &mut Order) -> Result<(), i32> {
     // SAFETY: the vector in the order is ended by type 0, because it has room for more than the injector writes, and
     // the order outlives `start`.
     let start = unsafe { Start::running(order.stack, order.auxiliary.as_ptr()) };
-    birth::prepare(start.auxiliary(AT_BASE))?;
-    functions::find(start.auxiliary(AT_BASE));
+    own::prepare(&start)?;
     let [region, plan] = order.descriptors.map(|descriptor| descriptor as i32);
     let files = match region.min(plan) {
         0.. => Files::Open { region, plan },
@@ -91,6 +95,7 @@ fn prepare_with(order: &mut Order) -> Result<(), i32> {
         order.notice = [notice.function, u64::from_le_bytes(jump)];
         order.free = loads::free();
     }
+    own::report(order);
     order.shadows = cells::table();
     landings::set_get_gr(order.get_gr);
     order.waiting = landings::waiting();

@@ -2,6 +2,7 @@
 
 use core::mem::offset_of;
 use core::sync::atomic::AtomicU32;
+use gprofinject_abi::attach::{PAD, RECORD_WORDS};
 use gprofinject_abi::plan::ThreadWords;
 
 /// What the agent knows of one thread. Only the thread itself and its signal handlers access it, but for [`Record::tid`].
@@ -20,9 +21,15 @@ pub(crate) struct Record {
     pub(crate) shared_stack: [[u64; 2]; 2],
     /// The thread's stack for slow paths: see [`crate::hot::small_stacks`].
     pub(crate) slow_stack: [u64; 2],
+    pub(crate) free: [u64; 6],
+    /// What a thread keeps while it waits for the injector before it continues in an exception handler: see
+    /// `gprofinject_abi::attach::PAD`.
+    pub(crate) waiting: [u64; 3],
 }
 
 const _: () = assert!(size_of::<Record>() == 256 && offset_of!(Record, own) == 64);
+const _: () = assert!(offset_of!(Record, waiting) == PAD as usize);
+const _: () = assert!(offset_of!(Record, words) == RECORD_WORDS as usize);
 
 /// See [`Record::tid`].
 pub(crate) const CLAIMED: u32 = u32::MAX;

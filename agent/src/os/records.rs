@@ -3,6 +3,9 @@
 //! A new thread inherits its parent's gs. The system call that makes it therefore leads to the agent
 //! ([`crate::process::calls`]), which gives it a record of its own before any of its code runs. When a thread has ended,
 //! another one gets its record.
+//!
+//! The threads of a process that was already running get their records from the injector, which sets their gs
+//! ([`of_running`]).
 #![allow(unsafe_code, reason = "records are mapped, and reached by their addresses")]
 
 use crate::os::memory;
@@ -23,7 +26,8 @@ const REUSE_LOOKS: u64 = 8;
 #[repr(transparent)]
 pub(crate) struct Main(UnsafeCell<Record>);
 
-// SAFETY: the record is accessed by the main thread alone, through gs.
+// SAFETY: the record is accessed by the main thread, through gs; and by a thread that carries out an order before the
+// threads have records ([`borrow_main`]), when the main thread does not know of it yet.
 unsafe impl Sync for Main {}
 
 const ZEROS: ThreadWords = ThreadWords {
@@ -45,6 +49,8 @@ pub(crate) static MAIN: Main = Main(UnsafeCell::new(Record {
     reserved: 0,
     shared_stack: [[0; 2]; 2],
     slow_stack: [0; 2],
+    free: [0; 6],
+    waiting: [0; 3],
 }));
 
 /// The first record, or 0 as long as there are none. Stored once, before the program runs.
@@ -75,10 +81,57 @@ pub(crate) fn reserve(behind: u64) -> Result<(), i32> {
         unsafe {
             (*main).words = (*MAIN.0.get()).words;
             (*main).own = main as u64;
+            (*main).tid.store(task::getpid(), Ordering::Release);
         }
         task::set_gs(main as u64)?;
     }
     Ok(())
+}
+
+/// Makes the main thread's record state that it is the main thread's.
+pub(crate) fn begin_main() {
+    // SAFETY: the record is never unmapped, and its number is an atomic.
+    unsafe { (*MAIN.0.get()).tid.store(task::getpid(), Ordering::Release) };
+}
+
+/// Makes the calling thread, which has no record and carries out an order, use the main thread's. The injector restores
+/// the thread's gs after the order.
+///
+/// # Errors
+/// Returns the error number of arch_prctl.
+pub(crate) fn borrow_main() -> Result<(), i32> {
+    let main = MAIN.0.get();
+    // SAFETY: no thread has a record yet, and all threads but one that carry out orders are stopped.
+    unsafe { (*main).own = main as u64 };
+    task::set_gs(main as u64)
+}
+
+/// Returns the addresses at which the records begin and end, without the main thread's first one.
+pub(crate) fn extent() -> [u64; 2] {
+    let first = FIRST.load(Ordering::Relaxed);
+    [first, first + ROOM.load(Ordering::Relaxed) * STRIDE.load(Ordering::Relaxed)]
+}
+
+/// Returns the address of the record of a stopped thread, whose base of gs is `gs`: the one that it has, or one that it is
+/// given. A thread that was made while the program's system calls did not lead to the agent has the record of another one.
+/// `stack` returns the extent of the thread's stack, or zeros if it is not known.
+pub(crate) fn of_running(tid: u32, gs: u64, stack: impl FnOnce() -> [u64; 2]) -> u64 {
+    let main = MAIN.0.get() as u64;
+    let [lo, hi] = extent();
+    let stride = STRIDE.load(Ordering::Relaxed).max(1);
+    let is_record = gs == main || (lo..hi).contains(&gs) && (gs - lo).is_multiple_of(stride);
+    // SAFETY: the address is that of a record, all of which are mapped, and its number is an atomic.
+    if is_record && unsafe { (*(gs as *const Record)).tid.load(Ordering::Acquire) } == tid {
+        return gs;
+    }
+    if tid == task::getpid() && gs == 0 {
+        begin_main();
+        return main;
+    }
+    let record = of_new_thread(stack());
+    // SAFETY: the record was claimed for this thread.
+    unsafe { (*(record as *const Record)).tid.store(tid, Ordering::Release) };
+    record
 }
 
 /// Sets the words with which later threads begin.

@@ -12,7 +12,7 @@ use crate::program::module::Module;
 use core::ptr;
 use core::slice;
 use core::sync::atomic::{AtomicU32, Ordering};
-use gprofinject_abi::plan::{Maker, Patch};
+use gprofinject_abi::plan::{Maker, Patch, Stay};
 use gprofinject_abi::region::PAGE;
 use linux_raw_sys::elf;
 
@@ -31,9 +31,23 @@ pub(crate) fn patch_again(module: &Module) -> Result<(), i32> {
     rewrite(module, true, |patch| &patch.replacement)
 }
 
-/// Restores the original bytes, while all other threads are stopped.
+/// Restores the original bytes of all patches but those that stay, while all other threads are stopped.
 pub(crate) fn unpatch(module: &Module) -> Result<(), i32> {
-    rewrite(module, false, |patch| &patch.original)
+    rewrite(module, false, without_hooks)
+}
+
+/// Restores the original bytes of those patches that stay while hooks are paused, while all other threads are stopped. No
+/// hooked frame will return any more.
+pub(crate) fn unpatch_rest(module: &Module) -> Result<(), i32> {
+    match module.patches.iter().any(|patch| patch.stays != Stay::Not.code()) {
+        true => rewrite(module, false, |patch| &patch.original),
+        false => Ok(()),
+    }
+}
+
+/// Returns the bytes of a patch while hooks are paused.
+fn without_hooks(patch: &Patch) -> &[u8] {
+    if patch.stays == Stay::Not.code() { &patch.original } else { &patch.replacement }
 }
 
 /// Compares the text in memory with the text for which patches were made. Returns the address of the first patch, relative
@@ -92,7 +106,7 @@ pub(crate) fn restore(agent: &Agent) {
     let restore = |module: &Module| {
         // The pages stay executable, because a process that shares the memory without being a thread continues to run.
         if protect(module, |flags| flags | memory::PROT_WRITE).is_ok() {
-            write(module, false, |patch| &patch.original);
+            write(module, false, without_hooks);
         }
         let _ = protect(module, |flags| flags);
     };

@@ -206,8 +206,8 @@ fn hook(start: &Start, files: &Files<'_>, region: RegionRef, orders: RegionOrder
         return Err(Refusal { address, ..Refusal::new(Trouble::TextDiffers) });
     }
     let shadows = cells::prepare().map_err(memory)?;
-    // For a standalone program the injector has reserved the arena's place.
-    let room = if is_standalone { Room::Reserved } else { Room::Free };
+    // At the beginning of a standalone program the injector has reserved the arena's place.
+    let room = if is_standalone && !words::is_attached() { Room::Reserved } else { Room::Free };
     arena::fill(&file, plan, bias, &own::gates(shadows, agent.small_stacks), room)?;
     thread_blocks::prepare(&agent).map_err(memory)?;
     if plan.resumes != 0 {

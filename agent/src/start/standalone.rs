@@ -8,7 +8,7 @@
 use crate::os::initial::Start;
 use crate::os::place::Place;
 use crate::os::record::Record;
-use crate::os::records::MAIN;
+use crate::os::records::{self, MAIN};
 use crate::os::task;
 use crate::program::failure;
 use crate::program::provoke;
@@ -22,6 +22,7 @@ unsafe extern "C" fn begin(beginning: *const Beginning, stack: *mut u64) {
     let (beginning, start) = unsafe { (&*beginning, Start::of(stack)) };
     let place = beginning.place.get(..beginning.place_len as usize).and_then(Place::new);
     let Some(place) = place else { return };
+    records::begin_main();
     let _ = failure::guarded(|| {
         provoke::read(&start);
         setup::run(&start, &place)

@@ -11,6 +11,8 @@
 use crate::hot::callers;
 use crate::os::kernel;
 use crate::os::words;
+#[cfg(not(test))]
+use crate::os::words::thread_word;
 use crate::unwind::unwinder::{GET_CFA, GET_GR, SET_IP, UNWINDER_HI, UNWINDER_LO, offer};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -69,8 +71,8 @@ unsafe extern "C" fn land(context: *mut c_void, get_cfa: GetCfa, pad: u64) -> u6
     if WAITING.load(Ordering::Relaxed) == 0 || kernel::is_frozen() {
         return pad;
     }
-    // SAFETY: in a process that was attached to, this word of the thread control block is the agent's, and only
-    // `gpi_wait` on the same thread reads it.
+    // SAFETY: in a process that was attached to, this word of the thread control block or record is the agent's, and
+    // only `gpi_wait` on the same thread reads it.
     unsafe { ((words::thread_pointer() + PAD) as *mut u64).write_volatile(pad) };
     gpi_wait as *const () as u64
 }
@@ -158,19 +160,19 @@ core::arch::global_asm!(
     ".p2align 4",
     ".type gpi_wait, @function",
     "gpi_wait:",
-    "mov fs:[{accumulator}], rax",
-    "mov qword ptr fs:[{rounds}], 2000000",
+    thread_word!("mov ", "[{accumulator}]", ", rax"),
+    thread_word!("mov qword ptr ", "[{rounds}]", ", 2000000"),
     "2:",
     "cmp qword ptr [rip + {waiting}], 0",
     "je 3f",
-    "dec qword ptr fs:[{rounds}]",
+    thread_word!("dec qword ptr ", "[{rounds}]"),
     "jz 3f",
     "mov eax, {sched_yield}",
     "syscall",
     "jmp 2b",
     "3:",
-    "mov rax, fs:[{accumulator}]",
-    "jmp qword ptr fs:[{pad}]",
+    thread_word!("mov rax, ", "[{accumulator}]"),
+    thread_word!("jmp qword ptr ", "[{pad}]"),
     "gpi_wait_end:",
     ".size gpi_wait, . - gpi_wait",
     //

@@ -19,6 +19,7 @@ use crate::session::expectations;
 use crate::session::run::{self, Prepared};
 use crate::session::settings::Settings;
 use crate::store::output;
+use crate::target::agent::room;
 use crate::target::attach::earlier::take_over;
 use crate::target::attach::running::{self, Running};
 use crate::target::launch::launched::{Inherited, Launched};
@@ -135,14 +136,6 @@ fn attach(
         )
         .into());
     }
-    if subject.standalone {
-        return Err(anyhow!(
-            "cannot attach to process {pid}: it runs a static program, which gprofinject can only hook from its start: \
-             gprofinject {} ...",
-            program.binary.display()
-        )
-        .into());
-    }
     if settings.sampler == SamplerArg::Timer {
         return Err(anyhow!(
             "timers are set up when a program starts; a running one is sampled with --sampler perf, or not (--rate 0)"
@@ -152,6 +145,8 @@ fn attach(
     let output = settings.output.check()?;
     let stats = settings.stats.as_deref().map(output::stats_target).transpose()?;
     let choice = sampler::choose(SamplerArg::Perf, settings.rate, true, false, false);
+    let image = subject.image.as_ref().filter(|_| subject.standalone);
+    let settings = Settings { arena: image.and_then(|image| room::arena(&process, image)), ..settings };
     let planned = settings.planner().plan(subject, &program.binary, false);
     expectations::say(&planned, &program, &settings, choice.method != Method::None);
     let prepared = Prepared {

@@ -37,6 +37,7 @@ pub(crate) fn settings(args: Args) -> Result<Settings> {
             .counting(args.count, &args.file)?,
         libs: args.libs.parse::<Libs>().context("--libs")?,
         running: args.pid.is_some(),
+        arena: None,
         output: output::naming(args.output, std::env::var_os("GMON_OUT_PREFIX")),
         stats: args.stats,
         hooks: args.hooks,

@@ -61,6 +61,7 @@ pub(crate) fn recover(folder: &Path, settings: &Settings) -> Result<()> {
         filters: &filters,
         libs: &libs,
         running: entries.running,
+        arena: entries.arena,
         cache: &settings.cache,
     };
     let libraries = Libraries::again(&entries.libraries, &planner);
@@ -249,8 +250,8 @@ impl Recovery<'_> {
                 let entries = &self.logbook.entries;
                 let (hooks, engine) = (entries.hooks, entries.engine);
                 let (filters, libs) = (&self.filters, &self.libs);
-                let running = entries.running;
-                let planner = Planner { hooks, engine, filters, libs, running, cache: self.cache };
+                let (running, arena) = (entries.running, entries.arena);
+                let planner = Planner { hooks, engine, filters, libs, running, arena, cache: self.cache };
                 let planned = planner.plan(planner.subject(&binary), &binary, true);
                 let profilee = self.profilees.first(&binary, shown, planned, true);
                 self.planned.insert(number, profilee);

@@ -281,7 +281,7 @@ mod tests {
         let filters = Filters::new(&[], &[], 0).expect("no patterns");
         let (libs, cache) = (&Libs::none(), &PlanCache::new(false, Voice(Level::Quiet)));
         let (hooks, engine) = (Some(HooksArg::Both), EngineArg::Builtin);
-        work(&Planner { hooks, engine, filters: &filters, libs, running: false, cache })
+        work(&Planner { hooks, engine, filters: &filters, libs, running: false, arena: None, cache })
     }
 
     fn library(place: &Path) -> &'static Library {

@@ -33,6 +33,9 @@ pub(crate) struct Planner<'a> {
     pub(crate) libs: &'a Libs,
     /// Whether the process runs already when it is hooked.
     pub(crate) running: bool,
+    /// See [`Options::arena`]: where a program's arena begins, if the process runs already and is that of a standalone
+    /// program.
+    pub(crate) arena: Option<u64>,
     pub(crate) cache: &'a PlanCache,
 }
 
@@ -135,7 +138,7 @@ impl Planner<'_> {
     }
 
     fn plan_part<'s, 'd>(&self, subject: &'s Subject<'d>, names: &[&str], part: Part) -> Planned<'s, 'd> {
-        let Planner { hooks, engine, filters, libs: _, running, cache } = *self;
+        let Planner { hooks, engine, filters, libs: _, running, arena, cache } = *self;
         let agent_wanted = part == Part::Program { agent_wanted: true };
         let role = match part {
             Part::Program { .. } => Role::Program,
@@ -187,6 +190,7 @@ impl Planner<'_> {
                 Part::Program { .. } => subject.standalone,
                 Part::Library(purpose) => purpose.is_musl(),
             },
+            arena: arena.filter(|_| role == Role::Program),
         };
         let key = image
             .and_then(|image| cache.key(&Question { subject, image, options: &options, hookless: nothing }));

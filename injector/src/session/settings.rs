@@ -28,6 +28,8 @@ pub(crate) struct Settings {
     pub(crate) libs: Libs,
     /// Whether the process runs already (`--pid`).
     pub(crate) running: bool,
+    /// Where the arena of a standalone program begins that runs already: see [`gprofinject_plan::Options::arena`].
+    pub(crate) arena: Option<u64>,
     pub(crate) follow: bool,
     /// Whether each process has a profile of its own, instead of each program.
     pub(crate) per_process: bool,
@@ -47,6 +49,7 @@ impl Settings {
             filters: &self.filters,
             libs: &self.libs,
             running: self.running,
+            arena: self.arena,
             cache: &self.cache,
         }
     }
@@ -66,6 +69,7 @@ impl Settings {
             files: self.filters.files(),
             libs: self.libs.typed().to_owned(),
             running: self.running,
+            arena: self.arena,
             rate,
             programs: Vec::new(),
             libraries: Vec::new(),

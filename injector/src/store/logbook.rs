@@ -36,6 +36,8 @@ pub(crate) struct Entries {
     pub(crate) libs: String,
     /// Whether the first process ran already.
     pub(crate) running: bool,
+    /// The link address at which the arena of the first program begins, if it is not in the usual place.
+    pub(crate) arena: Option<u64>,
     /// The samples per second of CPU time.
     pub(crate) rate: u32,
     /// The programs, by the numbers of their plans.

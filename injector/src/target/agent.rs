@@ -21,6 +21,7 @@ mod orders;
 mod overwritten;
 mod patches;
 mod record;
+mod records;
 pub(crate) mod room;
 mod stacks;
 mod way;

@@ -34,7 +34,7 @@ gprofinject_tests::trials! {
 }
 
 /// Returns how often a loop attaches: `few` times in an ordinary run, fifty times as often in a full one.
-fn cycles(few: u64) -> usize {
+pub(crate) fn cycles(few: u64) -> usize {
     extent::times("GPROFINJECT_ATTACH_CYCLES", few, 50 * few) as usize
 }
 
@@ -71,7 +71,7 @@ fn counts_are_exact() {
 
 /// Attaches again and again to threads that are busy. The program behaves as without gprofinject, and the
 /// counts agree with its own, except for calls that are in progress.
-fn under_load(kinds: &str, flags: &[&str], times: usize) {
+pub(crate) fn under_load(kinds: &str, flags: &[&str], times: usize) {
     let mut subject = Subject::new(kinds, flags);
     let before = subject.code();
     // The calls in progress: of each thread, of threads that it creates, of frames that wait for a coroutine
@@ -177,7 +177,12 @@ fn folders(subject: &Subject) -> Vec<PathBuf> {
 
 /// What was counted so far is recovered, and the next gprofinject that attaches takes the hooks out.
 fn gprofinject_is_killed_while_it_is_attached() {
-    let mut subject = Subject::new("axt", &[]);
+    is_killed_while_it_is_attached(&[]);
+}
+
+/// The same for a program that was compiled with these flags.
+pub(crate) fn is_killed_while_it_is_attached(flags: &[&str]) {
+    let mut subject = Subject::new("axt", flags);
     let before = subject.code();
     for hooks in ["--hooks=both", "--hooks=entry"] {
         let attached = subject.attached(&[hooks]);
@@ -256,9 +261,14 @@ fn gprofinject_is_killed_at_any_moment() {
 }
 
 fn gprofinject_is_killed_again_and_again() {
-    let mut subject = Subject::new("axtf", &[]);
+    is_killed_again_and_again("axtf", &[], cycles(20));
+}
+
+/// The same for a program with these threads that was compiled with these flags.
+pub(crate) fn is_killed_again_and_again(kinds: &str, flags: &[&str], times: usize) {
+    let mut subject = Subject::new(kinds, flags);
     let before = subject.code();
-    for n in 0..cycles(20) {
+    for n in 0..times {
         let attached = subject.attached(&[]);
         std::thread::sleep(Duration::from_micros(1700 * n as u64 % 20_000));
         attached.end("-KILL");

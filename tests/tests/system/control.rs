@@ -17,6 +17,7 @@ gprofinject_tests::trials! {
     together:
         a_program_that_was_started,
         a_program_that_was_attached_to,
+        static_programs,
         a_signal_asks_for_profiles,
         what_nobody_profiles_cannot_be_asked,
         at_each_instruction;
@@ -65,7 +66,10 @@ impl Session {
     }
 
     fn with(program: &str, options: &[&str]) -> Session {
-        let subject = Subject::new(program);
+        Session::of(Subject::new(program), program, options)
+    }
+
+    fn of(subject: Subject, program: &str, options: &[&str]) -> Session {
         let mut command = tool::uncached(tool::gprofinject().unwrap());
         command.args(options).arg(format!("./{program}"));
         let (child, answers) = spawn(&subject, command);
@@ -77,7 +81,10 @@ impl Session {
     }
 
     fn attached(options: &[&str]) -> Session {
-        let subject = Subject::new("rounds");
+        Session::attached_to(Subject::new("rounds"), options)
+    }
+
+    fn attached_to(subject: Subject, options: &[&str]) -> Session {
         let command = Command::new(&subject.path);
         let (child, answers) = spawn(&subject, command);
         let pid = child.id();
@@ -207,7 +214,9 @@ fn is_patched(session: &Session) -> bool {
     let differs = |name: &str| {
         let function = program.named(name).unwrap();
         let mut bytes = vec![0; function.size as usize];
-        memory.read_exact_at(&mut bytes, base + function.address).unwrap();
+        // A program that is not position-independent has its addresses in the file.
+        let bias = if function.address >= base { 0 } else { base };
+        memory.read_exact_at(&mut bytes, bias + function.address).unwrap();
         bytes != program.code(function.address)[..bytes.len()]
     };
     // leaf has a single byte and is hooked at its call sites.
@@ -261,10 +270,25 @@ fn a_program_that_was_attached_to() {
     }
 }
 
+fn static_programs() {
+    for flags in [["-static"], ["-static-pie"]] {
+        for hooks in ["--hooks=both", "--hooks=entry"] {
+            all(Session::of(Subject::with("rounds", &flags), "rounds", &["-q", hooks]));
+            all(Session::attached_to(Subject::with("rounds", &flags), &["-q", hooks]));
+        }
+    }
+}
+
 /// The counts of a caller and a callee differ by at most the calls in progress in each thread, paused or not.
 fn under_load() {
     const THREADS: u64 = 4;
-    for mut session in [Session::started(&["-q"]), Session::attached(&["-q"])] {
+    let linked = || Subject::with("rounds", &["-static"]);
+    for mut session in [
+        Session::started(&["-q"]),
+        Session::attached(&["-q"]),
+        Session::of(linked(), "rounds", &["-q"]),
+        Session::attached_to(linked(), &["-q"]),
+    ] {
         writeln!(session.child.stdin.as_ref().unwrap(), "load {THREADS} 1.5").unwrap();
         let mut last = 0;
         for round in 0..12 {

@@ -268,6 +268,7 @@ fn libraries_that_come_and_go_in_a_running_process() {
     let mut command = Command::new(place.path("prog"));
     command.current_dir(place.folder.path()).env_remove("GMON_OUT_PREFIX");
     let mut subject = Subject::start(place, command);
+    let mut counted = 0;
     for round in 0..8 {
         let hooks = ["--hooks=both", "--hooks=entry"][round % 2];
         let libs = ["--libs=auto", "--libs=all"][round / 2 % 2];
@@ -278,8 +279,11 @@ fn libraries_that_come_and_go_in_a_running_process() {
         let inner: u64 = calls.iter().filter(|((_, to), _)| to == "leaf").map(|(_, count)| count).sum();
         let outer: u64 = calls.iter().filter(|((_, to), _)| to == "middle").map(|(_, count)| count).sum();
         // Each thread may have been in the middle of one call when the hooks were written and when they were removed.
-        assert!(inner > 0 && inner.abs_diff(3 * outer) <= 12 * PLUGINS as u64, "{inner} {outer}");
+        assert!(inner.abs_diff(3 * outer) <= 12 * PLUGINS as u64, "{inner} {outer}");
+        counted += inner;
     }
+    // On a busy machine, no plugin may be loaded again within the time of a round.
+    assert!(counted > 0);
     subject.tell("end");
     subject.finish();
 }

@@ -104,6 +104,7 @@ mod tests {
             counted: None,
             role: Role::Library,
             standalone: false,
+            arena: None,
         };
         let verdicts = Plan::new(&image, &options).verdicts;
         [0, 1].map(|i| match verdicts[i] {

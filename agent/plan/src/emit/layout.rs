@@ -70,6 +70,8 @@ pub(crate) struct Input<'a, 'd> {
     pub(crate) through_agent: &'a [ThroughAgent],
     /// The system calls that lead to the agent.
     pub(crate) system_calls: &'a [Redirected],
+    /// See [`Options::arena`](crate::Options::arena).
+    pub(crate) arena: Option<u64>,
     /// The copies of counted functions.
     pub(crate) copies: &'a Copies,
 }
@@ -140,7 +142,7 @@ impl<'a, 'd> Layout<'a, 'd> {
         let len = copies_at + round_up(copies_len(image, copies), PAGE);
         Layout {
             input,
-            arena: place(image, len),
+            arena: input.arena.unwrap_or_else(|| place(image, len)),
             len: len as usize,
             templates,
             kinds,

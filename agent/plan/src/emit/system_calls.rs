@@ -5,7 +5,7 @@ use crate::decide::system_calls::Purpose;
 use crate::emit::emitter::Emitter;
 use crate::emit::system_call::{self, room};
 use crate::emit::to_text::{SHIFT, displacements};
-use gprofinject_abi::plan::ArenaHeader;
+use gprofinject_abi::plan::{ArenaHeader, Patch, Stay};
 use std::mem::offset_of;
 
 /// Writes the code for all system calls, and adds their patches.
@@ -36,8 +36,11 @@ pub(crate) fn write(e: &mut Emitter<'_, '_>) {
         }
         e.out.resumes |= call.purpose == Purpose::Resume;
         e.code.put(at, &piece.bytes);
-        e.out.patches.push(patch);
-        let later = piece.map.iter().filter(|&&(from, _)| from > call.window.0 && from < call.window.1);
+        e.out.patches.push(Patch { stays: Stay::SystemCall.code(), ..patch });
+        // The instruction after the call has its copy even if it is the first one that stays where it is: a thread that
+        // waits in the call continues there, and the kernel may repeat the call that is directly before.
+        let is_moved = |from: u64| from > call.window.0 && (from < call.window.1 || from == call.end);
+        let later = piece.map.iter().filter(|&&(from, _)| is_moved(from));
         e.out.moved.extend(later.map(|&(from, to)| (from, 1, at as u32 + to)));
         let hooks = layout.input.hooks;
         let number = call.function.and_then(|i| hooks.binary_search_by_key(&i, |hook| hook.function).ok());

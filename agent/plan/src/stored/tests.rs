@@ -62,6 +62,7 @@ fn a_stored_plan_is_the_plan() {
                         counted: None,
                         role: Role::Program,
                         standalone: false,
+                        arena: None,
                     };
                     let fresh = Plan::new(&image, &options);
                     let (decisions, file) = stored(&fresh);
@@ -93,6 +94,7 @@ fn plans_with_counted_blocks_are_not_stored() {
         role: Role::Program,
         standalone: false,
         counted: Some(counted),
+        arena: None,
     };
     let plan = Plan::new(&image, &options);
     assert!(plan.counted().0 > 0 && plan.to_stored().is_none());
@@ -164,6 +166,7 @@ fn damaged_bytes_are_refused_or_harmless() {
         counted: None,
         role: Role::Program,
         standalone: false,
+        arena: None,
     };
     let whole = stored(&Plan::new(&image, &options));
     // xorshift64, so that the corruptions are the same in each run.

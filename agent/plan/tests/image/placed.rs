@@ -237,6 +237,7 @@ fn is_placed_right_in(library: &str, bytes: &[u8], standalone: bool) -> usize {
             counted,
             role: Role::Library,
             standalone,
+            arena: None,
         };
         let pair = Pair::new(&Plan::new(&image, &options));
         hooked = pair.planned.functions().len();
@@ -283,6 +284,7 @@ fn a_library_that_makes_threads() {
         counted: None,
         role: Role::Library,
         standalone: true,
+        arena: None,
     };
     let plan = Plan::new(&image, &options);
     assert_eq!((plan.records.len(), plan.redirected.len(), plan.patches().len()), (0, 2, 2));

@@ -3,6 +3,7 @@
 
 use core::arch::{asm, global_asm};
 use core::mem::offset_of;
+use core::sync::atomic::{AtomicBool, Ordering};
 use gprofinject_abi::plan::ThreadWords;
 use gprofinject_abi::shared::WordsRef;
 
@@ -37,9 +38,17 @@ pub(crate) fn offset() -> i64 {
     0
 }
 
+/// Whether the agent was put into a process that was already running. Stored once, before the first hook is in place.
+static IS_ATTACHED: AtomicBool = AtomicBool::new(false);
+
+/// Stores that the agent was put into a process that was already running.
+pub(crate) fn set_attached() {
+    IS_ATTACHED.store(true, Ordering::Relaxed);
+}
+
 /// Returns whether the agent was put into a process that was already running.
 pub(crate) fn is_attached() -> bool {
-    false
+    IS_ATTACHED.load(Ordering::Relaxed)
 }
 
 /// Returns the calling thread's words.

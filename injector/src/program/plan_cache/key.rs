@@ -39,7 +39,8 @@ const LAYOUT: &[u8] = b"gprofinject plan cache, layout 4";
 impl Question<'_, '_> {
     /// Returns the hash, or `None` if the program was not hashed or the answer has parts that are not kept.
     pub(super) fn key(&self) -> Option<Key> {
-        let Options { hooks, engine, selected, min_size, insist, counted, role, standalone } = self.options;
+        let Options { hooks, engine, selected, min_size, insist, counted, role, standalone, arena } =
+            self.options;
         let contents = self.subject.contents.filter(|_| counted.is_none())?;
         let mut hasher = blake3::Hasher::new();
         let mut add = |bytes: &[u8]| {
@@ -76,6 +77,9 @@ impl Question<'_, '_> {
         add(&selected);
         add(&min_size.to_le_bytes());
         add(contents.as_bytes());
+        if let Some(arena) = arena {
+            add(&arena.to_le_bytes());
+        }
         Some(Key(*hasher.finalize().as_bytes()))
     }
 }

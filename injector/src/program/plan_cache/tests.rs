@@ -58,6 +58,7 @@ fn whatever_a_plan_follows_from_makes_another_key() {
         counted: None,
         role: Role::Program,
         standalone: false,
+        arena: None,
     };
     let key =
         |subject: &Subject, options: &Options| Question { subject, image, options, hookless: false }.key();
@@ -72,6 +73,7 @@ fn whatever_a_plan_follows_from_makes_another_key() {
     ];
     let plain = options(both, builtin, false, all);
     keys.push(key(subject, &Options { standalone: true, ..options(both, builtin, false, all) }));
+    keys.push(key(subject, &Options { arena: Some(0x1000), ..options(both, builtin, false, all) }));
     // Another program, which differs by one byte.
     let path = tempfile::NamedTempFile::new().expect("a file");
     let mut bytes = subject.bytes.to_vec();
@@ -106,6 +108,7 @@ fn a_plan_is_kept_and_found() {
             filters: &filters,
             libs: &Libs::none(),
             running: false,
+            arena: None,
             cache,
         }
         .plan(subject, Path::new("program"), true)

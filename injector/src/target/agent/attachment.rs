@@ -1,6 +1,6 @@
 //! An agent in a process: what has been changed there, as far as it is needed to undo the changes.
 //!
-//! 1. One thread is borrowed. It maps memory near the C library, the agent's image is written there, and the
+//! 1. One thread is borrowed. It maps memory near the C library (in a standalone program, near the program), the agent's image is written there, and the
 //!    agent prepares everything that can be prepared while the other threads run (`enter`).
 //! 2. All threads are stopped. A thread whose next instruction will be overwritten is moved to the copy of
 //!    that instruction, or runs a little further (`way`). Each thread gets its thread words. Then the detours
@@ -14,11 +14,12 @@ use std::ops::Range;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, bail};
-use gprofinject_abi::attach::{Command, Order};
+use anyhow::{Result, anyhow, bail};
+use gprofinject_abi::attach::{Command, Order, RECORD_WORDS, WORDS};
 use gprofinject_abi::plan::ThreadWords;
 use gprofinject_abi::{AGENT_FILE, REGION_SUFFIX};
 use gprofinject_plan::Plan;
+use libc::user_regs_struct;
 use serde::{Deserialize, Serialize};
 use zerocopy::IntoBytes;
 
@@ -27,7 +28,6 @@ use crate::store::private_folder::PrivateFolder;
 use crate::target::agent::arenas::Arenas;
 use crate::target::agent::image::Agent;
 use crate::target::agent::overwritten::Patch;
-use crate::target::agent::room::find_syscall;
 use crate::target::process::{Process, refusal};
 use crate::target::threads::deadline;
 use crate::target::threads::memory::Memory;
@@ -70,6 +70,11 @@ pub(crate) struct Attachment {
     /// The address and size of each function of an unwinder that is part of the program. An exception in
     /// flight relies on the frames of these functions.
     pub(super) unwinder: Vec<(u64, u64)>,
+    /// Whether the program is a standalone one: the base of gs leads to the words of each thread.
+    pub(super) is_standalone: bool,
+    /// The addresses in the arena at which threads wait in system calls, each with the address of the same instruction in
+    /// the program. Only a standalone program has such calls.
+    pub(super) calls: Vec<(u64, u64)>,
     /// The run folder's path as the process's mappings show it.
     pub(super) folder: String,
     /// The name of the process's region file in the run folder.
@@ -131,6 +136,8 @@ pub(super) struct Guest {
     pub(super) shadows: Option<u64>,
     /// The agent's table of its mappings.
     pub(super) mapped: u64,
+    /// Where the records of a standalone program's threads are, apart from the one in the image.
+    pub(super) records: Range<u64>,
     /// Where threads wait after an exception has landed in a handler, if the agent can make them wait.
     pub(super) landing: Option<Landing>,
 }
@@ -162,33 +169,42 @@ impl Detoured {
 
 impl Attachment {
     /// Returns the record of a process that has nothing of the agent, and whose files in the folder have that name.
-    /// `code` is the code of the C library, whose address is `libc`.
-    ///
-    /// # Errors
-    /// The C library contains no `syscall` instruction.
+    /// `instruction` is the address of a `syscall` instruction in the process.
     pub(super) fn outside(
         process: &Process,
         plan: &Plan,
         (folder, name): (&PrivateFolder, &str),
-        code: &[u8],
-        libc: u64,
-    ) -> Result<Attachment> {
+        instruction: u64,
+    ) -> Attachment {
         let bias = process.program_headers().wrapping_sub(plan.phdr());
         let arena = plan.arena.wrapping_add(bias);
-        Ok(Attachment {
+        Attachment {
             pid: process.pid,
             started: process.started,
             auxiliary: process.auxiliary.clone(),
-            instruction: libc + find_syscall(code).context("the C library makes no system calls")?,
+            instruction,
             arenas: Arenas { program: arena..arena + plan.arena_len, ..Arenas::default() },
             patches: Patch::all(plan, bias),
             unwinder: Vec::new(),
+            is_standalone: plan.standalone,
+            calls: Vec::new(),
             folder: folder.path().to_string_lossy().into_owned(),
             region: format!("{name}{REGION_SUFFIX}"),
             stage: Stage::Outside,
             home: Some(folder.clone()),
             is_inherited: false,
-        })
+        }
+    }
+
+    /// Returns what a thread's words and the words in which it waits for a landing are relative to: its control block, or
+    /// in a standalone program its record.
+    pub(super) fn block_of(&self, registers: &user_regs_struct) -> u64 {
+        if self.is_standalone { registers.gs_base } else { registers.fs_base }
+    }
+
+    /// Returns the address of a thread's [`ThreadWords`].
+    pub(super) fn words_of(&self, registers: &user_regs_struct) -> u64 {
+        self.block_of(registers).wrapping_add(if self.is_standalone { RECORD_WORDS } else { WORDS })
     }
 
     /// Whether this record belongs to `process` itself, and not to a process that has forked it.
@@ -214,9 +230,9 @@ impl Attachment {
     }
 
     /// Returns where the agent's code is in the process, and where in which file, if gprofinject has put it there. The kernel
-    /// does not know that file.
+    /// does not know that file. The run folder has no file of the library for standalone programs.
     pub(crate) fn agent_code(&self) -> Option<Mapped> {
-        let code = &self.guest()?.image.code;
+        let code = &self.guest().filter(|_| !self.is_standalone)?.image.code;
         let file = Path::new(&self.folder).join(AGENT_FILE);
         let file = file.to_str()?.into();
         Some(Mapped { start: code.start, end: code.end, offset: Agent::code_offset()?, file })
@@ -265,6 +281,8 @@ impl Attachment {
     pub(super) fn command(&self, stopped: &mut Stopped, memory: &Memory, command: Command) -> io::Result<()> {
         let image = self.image().ok_or_else(|| Error::from_raw_os_error(libc::ESRCH))?;
         memory.write(image.order + offset_of!(Order, command) as u64, command.code().as_bytes())?;
+        let is_bare = stopped.threads.first().is_some_and(|thread| thread.registers.gs_base == 0);
+        memory.write(image.order + offset_of!(Order, bare) as u64, &u64::from(is_bare).to_le_bytes())?;
         let done = image.order + offset_of!(Order, done) as u64;
         stopped.run(memory, image.entry, image.stack, image.order, done)?;
         match memory.record::<Order>(image.order)?.result {

@@ -4,13 +4,13 @@
 use std::collections::HashMap;
 
 use gprofinject_image::frames::caller::{Mapped, Tables};
+use libc::user_regs_struct;
 
 use crate::os::proc::Mapping;
 use crate::target::agent::foreign_file;
 use crate::target::agent::stacks;
 use crate::target::threads::deadline;
 use crate::target::threads::memory::Memory;
-use crate::target::threads::thread::Thread;
 
 /// The number of frames after which the search gives up.
 const MOST: usize = 50_000;
@@ -58,11 +58,10 @@ impl Callers<'_> {
     /// address of a frame, given its CFA and the content of its return slot.
     pub(crate) fn any(
         &mut self,
-        thread: &Thread,
+        now: &user_regs_struct,
         ours: impl Fn(u64) -> bool,
         replaced: impl Fn(u64, u64) -> Option<u64>,
     ) -> Option<bool> {
-        let now = &thread.registers;
         let mut frame = Frame { registers: [None; 16], pc: now.rip, exact: true };
         let known = [(3, now.rbx), (6, now.rbp), (7, now.rsp), (12, now.r12), (13, now.r13), (14, now.r14)];
         for (register, value) in known.into_iter().chain([(15, now.r15), (0, now.rax), (10, now.r10)]) {

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Error};
+use std::ops::Range;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -11,6 +12,7 @@ use gprofinject_abi::{AGENT_FILE, REGION_SUFFIX};
 use gprofinject_plan::Plan;
 use zerocopy::{IntoBytes, transmute};
 
+use crate::os::proc::Mapping;
 use crate::os::{proc, sys};
 use crate::program::planned::Planned;
 use crate::store::private_folder::PrivateFolder;
@@ -20,7 +22,7 @@ use crate::target::agent::detours::{self, COPY, Found};
 use crate::target::agent::handover;
 use crate::target::agent::image::Agent;
 use crate::target::agent::order::preparation;
-use crate::target::agent::room::{code_len, gap, libc_code};
+use crate::target::agent::room::{self, code_len, find_syscall, gap, libc_code};
 use crate::target::named;
 use crate::target::process::{Process, refusal};
 use crate::target::threads::borrowed::Fault;
@@ -50,16 +52,15 @@ impl Attachment {
         let pid = process.pid;
         let memory = Memory::open(pid).map_err(|error| anyhow!(refusal(pid, &error)))?;
         let mappings = process.mappings()?;
-        let own = folder.path().join(AGENT_FILE);
-        let own = own.to_string_lossy();
-        let mut library = mappings.iter().filter(|mapping| mapping.path == own);
-        let base = library.next().context("the process executes another program now")?.lo;
-        let end = mappings.iter().filter(|mapping| mapping.path == own).map(|mapping| mapping.hi).max();
-        let agent = Agent::new()?;
-        let libc = libc_code(&mappings).context("the process does not use glibc")?;
-        let code = memory.bytes(libc.lo, code_len(libc))?;
+        let agent = Agent::read(plan.standalone)?;
+        let library = match plan.standalone {
+            true => placed_library(&mappings, &memory, &agent),
+            false => loaded_library(&mappings, &folder.path().join(AGENT_FILE).to_string_lossy()),
+        };
+        let Range { start: base, end } = library.context("the process executes another program now")?;
+        let instruction = instruction(process, plan, &mappings, &memory)?;
         let entry = base + agent.function(CONTROL).context("the agent library is damaged")?;
-        let mut attachment = Attachment::outside(process, plan, (folder, name), &code, libc.lo)?;
+        let mut attachment = Attachment::outside(process, plan, (folder, name), instruction);
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let arguments = [0, ORDER + STACK, protection as u64, flags as u64, u64::MAX, 0];
@@ -73,7 +74,7 @@ impl Attachment {
             })
         })?;
         let image = Image {
-            memory: base..end.unwrap_or(base),
+            memory: base..end,
             code: base + agent.code.0..base + agent.code.1,
             order,
             stack: order + ORDER + STACK,
@@ -112,19 +113,24 @@ impl Attachment {
     ) -> Result<Option<Attachment>> {
         let pid = process.pid;
         let memory = Memory::open(pid).map_err(|error| anyhow!(refusal(pid, &error)))?;
-        let mappings = detours::loaded(&memory, process)?;
-        let libc = libc_code(&mappings).with_context(|| {
-            format!("process {pid} has not loaded glibc, which the agent needs; if it only begins, try again")
-        })?;
-        let agent = Agent::new()?;
-        let code = memory.bytes(libc.lo, code_len(libc))?;
-        let found = detours::find(&memory, process, &mappings);
+        let is_standalone = plan.standalone;
+        let mappings = if is_standalone { process.mappings()? } else { detours::loaded(&memory, process)? };
+        let agent = Agent::read(is_standalone)?;
+        // The plan of a standalone program leads its own functions to the agent.
+        let found = if is_standalone { Vec::new() } else { detours::find(&memory, process, &mappings) };
         let bias = process.program_headers().wrapping_sub(plan.phdr());
-        let unwinder = unwinder(planned, bias);
-        let mut attachment =
-            Attachment { unwinder, ..Attachment::outside(process, plan, (folder, name), &code, libc.lo)? };
+        let instruction = instruction(process, plan, &mappings, &memory)?;
+        let image = planned.subject.image.as_ref().filter(|_| is_standalone);
+        let calls = image.map_or(Vec::new(), |image| plan.after_system_calls(image));
+        let arena = plan.arena.wrapping_add(bias);
+        let calls = calls.into_iter().map(|(from, to)| (arena + u64::from(from), to.wrapping_add(bias)));
+        let mut attachment = Attachment {
+            unwinder: unwinder(planned, bias),
+            calls: calls.collect(),
+            ..Attachment::outside(process, plan, (folder, name), instruction)
+        };
         let get_gr = get_gr(planned, plan, bias);
-        let near = libc.lo;
+        let near = libc_code(&mappings).map_or(process.program_headers(), |libc| libc.lo);
         let is_first = attachment.order(|attachment, client| {
             if !named::folders(pid)?.is_empty() {
                 return Ok(false);
@@ -133,6 +139,7 @@ impl Attachment {
                 tracer::apart(pid, |tracer| {
                     let memory = Memory::open(pid)?;
                     let mut stopped = attachment.one(tracer)?;
+                    attachment.check_gs(&stopped)?;
                     let prepared = attachment.map(&mut stopped, &memory, &agent, near).and_then(|()| {
                         // The process opens the files by their names if the kernel cannot copy descriptors.
                         let given = attachment.give_files(&mut stopped, &memory, folder, name);
@@ -233,7 +240,8 @@ impl Attachment {
         detours.extend(notice(&order, memory));
         let [word, start, end] = order.waiting;
         let landing = (word != 0).then_some(Landing { word, code: start..end });
-        let guest = Guest { image, detours, words, shadows, mapped, landing };
+        let [start, end] = order.records;
+        let guest = Guest { image, detours, words, shadows, mapped, records: start..end, landing };
         // The process can write to the order as well.
         guest.check().context("the process has changed the answer of the agent")?;
         self.stage = Stage::Prepared(guest);
@@ -305,6 +313,42 @@ impl Attachment {
         }
         Ok(())
     }
+}
+
+/// Returns the address of a `syscall` instruction in the process that stays as it is.
+fn instruction(process: &Process, plan: &Plan, mappings: &[Mapping], memory: &Memory) -> Result<u64> {
+    let pid = process.pid;
+    if plan.standalone {
+        let bias = process.program_headers().wrapping_sub(plan.phdr());
+        let stays = |at: u64| {
+            let (lo, hi) = (at.wrapping_sub(bias), at.wrapping_sub(bias).wrapping_add(2));
+            plan.patches()
+                .iter()
+                .all(|patch| patch.address >= hi || patch.address + u64::from(patch.len) <= lo)
+        };
+        return room::instruction(pid, memory, stays).context("the program makes no system calls");
+    }
+    let libc = libc_code(mappings).with_context(|| {
+        format!("process {pid} has not loaded glibc, which the agent needs; if it only begins, try again")
+    })?;
+    let code = memory.bytes(libc.lo, code_len(libc))?;
+    Ok(libc.lo + find_syscall(&code).context("the C library makes no system calls")?)
+}
+
+/// Returns where the dynamic linker has loaded the agent library, whose file is `own`.
+fn loaded_library(mappings: &[Mapping], own: &str) -> Option<Range<u64>> {
+    let library = || mappings.iter().filter(|mapping| mapping.path == own);
+    Some(library().next()?.lo..library().map(|mapping| mapping.hi).max()?)
+}
+
+/// Returns where an usher has placed the agent library in a standalone program. It is in memory without a file.
+fn placed_library(mappings: &[Mapping], memory: &Memory, agent: &Agent) -> Option<Range<u64>> {
+    let mut places = mappings.iter().filter(|mapping| mapping.executable && mapping.path.is_empty());
+    places.find_map(|mapping| {
+        let base = mapping.lo.checked_sub(agent.code.0)?;
+        let code = agent.code_at(base);
+        (memory.bytes(mapping.lo, code.len()).ok()? == code).then_some(base..base + agent.len())
+    })
 }
 
 /// Whether the agent's code has caused a fault. To find functions, the agent walks the dynamic linker's lists, in which

@@ -22,23 +22,13 @@ pub(crate) struct Agent {
 }
 
 impl Agent {
-    /// Reads the agent library that is part of this command.
+    /// Reads one of the two agent libraries that are part of this command: the one for standalone programs, or the one for
+    /// programs with glibc's dynamic linker.
     ///
     /// # Errors
     /// The library is damaged, or has a relocation of an unexpected kind.
-    pub(crate) fn new() -> Result<Agent> {
-        Agent::read(AGENT)
-    }
-
-    /// Reads the agent library for standalone programs.
-    ///
-    /// # Errors
-    /// As [`Agent::new`].
-    pub(crate) fn standalone() -> Result<Agent> {
-        Agent::read(STANDALONE)
-    }
-
-    fn read(library: &'static [u8]) -> Result<Agent> {
+    pub(crate) fn read(is_standalone: bool) -> Result<Agent> {
+        let library = if is_standalone { STANDALONE } else { AGENT };
         let library = Library::read(library).context("the agent library is damaged")?;
         Ok(Agent { code: library.code, library })
     }
@@ -48,7 +38,7 @@ impl Agent {
         self.library.bytes.len() as u64
     }
 
-    /// Returns the offset in the library's file of the first byte of its code.
+    /// Returns the offset in the file of the library for glibc's dynamic linker of the first byte of its code.
     pub(crate) fn code_offset() -> Option<u64> {
         let Header::Ours(program) = headers::read(AGENT) else { return None };
         let segment = program.code.first()?;
@@ -59,6 +49,11 @@ impl Agent {
     /// Returns the offset of a function in the library.
     pub(crate) fn function(&self, name: &str) -> Option<u64> {
         self.library.functions.iter().find(|function| function.name == name).map(|function| function.address)
+    }
+
+    /// Returns the code for the address `base`, with all relocations applied.
+    pub(crate) fn code_at(&self, base: u64) -> Vec<u8> {
+        self.at(base).get(self.code.0 as usize..self.code.1 as usize).unwrap_or_default().to_vec()
     }
 
     /// Returns the bytes for the address `base`, with all relocations applied.
@@ -83,8 +78,12 @@ mod tests {
 
     #[test]
     fn the_library_can_be_placed_by_hand() {
-        let agent = Agent::new().expect("only relocations that we know");
-        assert!(agent.function(gprofinject_abi::attach::CONTROL).is_some());
+        for is_standalone in [false, true] {
+            let agent = Agent::read(is_standalone).expect("only relocations that we know");
+            assert!(agent.function(gprofinject_abi::attach::CONTROL).is_some());
+            assert!(agent.at(0x10_0000) != agent.at(0x20_0000));
+        }
+        let agent = Agent::read(false).expect("only relocations that we know");
         let (one, other) = (agent.at(0x10_0000), agent.at(0x20_0000));
         assert_eq!(one.len() as u64, agent.len());
         assert!(one != other && agent.code.1 <= agent.len());

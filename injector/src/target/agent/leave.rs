@@ -7,12 +7,14 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use gprofinject_abi::attach::{ACCUMULATOR, Command, MAPPED_MAX, PAD, WORDS};
+use gprofinject_abi::attach::{ACCUMULATOR, Command, MAPPED_MAX, PAD};
 use gprofinject_abi::plan::ThreadWords;
+use libc::user_regs_struct;
 
 use crate::os::proc::{self, Mapping};
 use crate::target::agent::attachment::{Attachment, Image, Stage, Step};
 use crate::target::agent::callers::{Callers, Files};
+use crate::target::agent::overwritten::Patch;
 use crate::target::agent::room::libc_code;
 use crate::target::agent::{frames, stacks};
 use crate::target::process::Process;
@@ -130,7 +132,15 @@ impl Attachment {
         if !are_out? {
             return Ok(Step::Later(Stays.into()));
         }
+        // From here on, the text has the original instructions.
+        for thread in &mut stopped.threads {
+            let at = thread.registers.rip;
+            if let Some(original) = self.original_of(at) {
+                thread.move_to(original);
+            }
+        }
         self.command(stopped, memory, Command::Leave)?;
+        self.take_records(stopped)?;
         // No thread is inside a thunk now, which would rely on the frame's cell.
         if let Some(shadows) = self.guest().and_then(|guest| guest.shadows) {
             frames::put_back(self.pid, memory, shadows, &self.arenas)?;
@@ -196,7 +206,7 @@ impl Attachment {
     fn take_from_landing(&self, thread: &mut Thread, memory: &Memory) -> io::Result<()> {
         let Some(landing) = self.guest().and_then(|guest| guest.landing.as_ref()) else { return Ok(()) };
         if landing.code.contains(&thread.registers.rip) {
-            let block = thread.registers.fs_base;
+            let block = self.block_of(&thread.registers);
             // At its first instruction rax has not been saved yet.
             let rax = match thread.registers.rip == landing.code.start {
                 true => thread.registers.rax,
@@ -207,6 +217,12 @@ impl Attachment {
         Ok(())
     }
 
+    /// Returns the address in the program of the instruction whose copy is at an address, if a thread that waits in a copy
+    /// of a system call stands there.
+    fn original_of(&self, copy: u64) -> Option<u64> {
+        self.calls.iter().find(|&&(from, _)| from == copy).map(|&(_, original)| original)
+    }
+
     fn is_ours(&self, address: u64) -> bool {
         self.arenas.contains(address) || self.image().is_some_and(|image| image.memory.contains(&address))
     }
@@ -215,11 +231,13 @@ impl Attachment {
     /// last case the unwinder relies on what it has found in the frames.
     fn is_here(&self, thread: &Thread, memory: &Memory, mappings: &[Mapping], files: &mut Files) -> bool {
         let Some(image) = self.image() else { return false };
-        let registers = &thread.registers;
-        if self.is_ours(registers.rip) {
+        let rip = self.original_of(thread.registers.rip).unwrap_or(thread.registers.rip);
+        let registers = &user_regs_struct { rip, ..thread.registers };
+        let is_in_rest = |patch: &Patch| patch.stays() && patch.addresses().contains(&registers.rip);
+        if self.is_ours(registers.rip) || self.patches.iter().any(is_in_rest) {
             return true;
         }
-        let words = memory.record::<ThreadWords>(registers.fs_base + WORDS);
+        let words = memory.record::<ThreadWords>(self.words_of(registers));
         if words.is_ok_and(|words| words.landing >= registers.rsp) {
             return true;
         }
@@ -250,21 +268,29 @@ impl Attachment {
         let mut others = HashSet::new();
         let mut is_restorer =
             |at: u64| libc.contains(&at) && others.insert(at) && stacks::is_restorer(memory, at);
+        // A standalone program may have no unwind tables by which the interrupted code could be found later.
+        let is_interrupted = |at: u64, word: u64| {
+            self.is_standalone && self.is_ours(word) && stacks::is_interrupted(memory, at, &self.arenas)
+        };
         let mut ranges = vec![image.code.clone(), library.clone(), libc.clone()];
         ranges.extend(own.iter().map(|&(function, size)| function..function + size));
         // The functions of an unwinder are hooked if it is part of the program, or by `--libs all`.
-        if !own.is_empty() || !self.arenas.libraries.is_empty() {
+        if !own.is_empty() || self.is_standalone || !self.arenas.libraries.is_empty() {
             ranges.extend([self.arenas.program.clone(), self.arenas.libraries.clone()]);
         }
         let suspicious = stacks::find(memory, thread, mappings, &ranges, |at, word| {
-            calls_out(word) || is_unwinder(word) || is_restorer(word) || calls_hooked(at, word)
+            calls_out(word)
+                || is_unwinder(word)
+                || is_restorer(word)
+                || is_interrupted(at, word)
+                || calls_hooked(at, word)
         });
         if suspicious.is_none() {
             return false;
         }
         // The words may be remains of calls that have returned.
         let ours = |at| image.memory.contains(&at) || self.arenas.contains(at) || is_unwinder(at);
-        Callers { memory, pid: self.pid, mappings, files }.any(thread, ours, replaced).unwrap_or(true)
+        Callers { memory, pid: self.pid, mappings, files }.any(registers, ours, replaced).unwrap_or(true)
     }
 
     /// Makes a stopped thread unmap everything that the agent has mapped.

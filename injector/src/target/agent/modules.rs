@@ -157,6 +157,8 @@ mod tests {
             arenas: Arenas::default(),
             patches: Vec::new(),
             unwinder: Vec::new(),
+            is_standalone: false,
+            calls: Vec::new(),
             folder: String::new(),
             region: "0.region".into(),
             stage: Stage::Outside,

@@ -21,8 +21,8 @@ pub(super) fn preparation(
     detours: &[[u64; 2]],
     get_gr: u64,
 ) -> Result<Order> {
-    /// AT_PHDR, AT_PHENT, AT_PHNUM, AT_BASE and AT_ENTRY.
-    const WANTED: [u64; 5] = [3, 4, 5, 7, 9];
+    /// AT_PHDR, AT_PHENT, AT_PHNUM, AT_BASE, AT_ENTRY and AT_HWCAP2.
+    const WANTED: [u64; 6] = [3, 4, 5, 7, 9, 26];
     let mut order = Order {
         stack: process.stack,
         get_gr,

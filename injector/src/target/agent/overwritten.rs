@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::ops::Range;
 
 use gprofinject_abi::plan as abi;
+use gprofinject_abi::plan::Stay;
 use gprofinject_plan::Plan;
 use serde::{Deserialize, Serialize};
 
@@ -15,6 +16,9 @@ pub(super) struct Patch {
     /// place. If so, its first address is one of these. At the first address of a function a thread may
     /// stand, since it has not begun the function.
     cave: bool,
+    /// Whether the patch stays while hooks are paused, and a thread at its first address would not be at an instruction
+    /// of the program without it.
+    stays: bool,
 }
 
 impl Patch {
@@ -24,7 +28,8 @@ impl Patch {
             let cave = !plan.is_hook_point(patch.address);
             let first = patch.address + u64::from(!cave);
             let end = patch.address + u64::from(patch.len);
-            Patch { addresses: first.wrapping_add(bias)..end.wrapping_add(bias), cave }
+            let stays = cave && patch.stays == Stay::Function.code();
+            Patch { addresses: first.wrapping_add(bias)..end.wrapping_add(bias), cave, stays }
         });
         patches.filter(|patch| !patch.addresses.is_empty()).collect()
     }
@@ -34,7 +39,12 @@ impl Patch {
     pub(super) fn of_library(patch: &abi::Patch, text: &Range<u64>) -> Option<Patch> {
         let end = patch.address.checked_add(patch.len.into())?;
         let is_inside = patch.address >= text.start && end <= text.end && patch.len > 0;
-        is_inside.then_some(Patch { addresses: patch.address..end, cave: true })
+        is_inside.then_some(Patch { addresses: patch.address..end, cave: true, stays: false })
+    }
+
+    /// Whether a thread must not be in the patch when the agent is taken out, although hooks are paused.
+    pub(super) fn stays(&self) -> bool {
+        self.stays
     }
 
     /// The addresses, from the first to the last one.
@@ -105,7 +115,7 @@ mod tests {
 
     #[test]
     fn addresses_inside_patches() {
-        let patch = |addresses, cave| Patch { addresses, cave };
+        let patch = |addresses, cave| Patch { addresses, cave, stays: false };
         let patches =
             [patch(0x1006..0x100a, false), patch(0x100f..0x1012, false), patch(0x4000..0x4010, true)];
         let library = [patch(0x9001..0x9005, false), patch(0x8001..0x8003, false)];

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Result, anyhow, bail};
 use gprofinject_abi::attach::{Command, Order, WORDS};
 use zerocopy::IntoBytes;
 
@@ -36,18 +36,27 @@ impl Attachment {
     fn arm_now(&mut self, plans: Plans<'_>, tracer: &Tracer, until: Instant) -> Result<Step<Pause>> {
         let memory = Memory::open(self.pid)?;
         let mappings = proc::mappings(self.pid)?;
-        let libc = libc_code(&mappings).context("the process executes another program now")?;
-        let libc = libc.lo..libc.hi;
+        let libc = match libc_code(&mappings) {
+            Some(libc) => libc.lo..libc.hi,
+            None if self.is_standalone => 0..0,
+            None => bail!("the process executes another program now"),
+        };
         let modules = self.planned_modules(plans);
         let mut stopped = self.all(tracer)?;
         let room = self.make_room(&mut stopped, &memory, &mappings, &libc, &modules, until)?;
         if let Step::Later(error) = room {
             return Ok(Step::Later(error));
         }
+        if self.is_standalone {
+            self.check_gs(&stopped)?;
+            self.give_records(&mut stopped, &memory)?;
+        }
+        let is_standalone = self.is_standalone;
         let (Stage::Prepared(guest) | Stage::Armed(guest) | Stage::Paused(guest)) = &mut self.stage else {
             bail!("the agent has not prepared");
         };
-        for thread in stopped.threads.iter().filter(|thread| thread.registers.fs_base != 0) {
+        for thread in stopped.threads.iter().filter(|thread| !is_standalone && thread.registers.fs_base != 0)
+        {
             memory.write(thread.registers.fs_base + WORDS, guest.words.as_bytes())?;
         }
         // A library may have been unloaded since.

@@ -28,6 +28,7 @@ const PATCHES_MAX: usize = 1 << 24;
 const PATCH_MAX: u64 = 64;
 const DETOUR_MAX: usize = 64;
 const UNWINDER_MAX: usize = 1000;
+const CALLS_MAX: usize = 1 << 24;
 const AUXILIARY_MAX: usize = 1000;
 
 impl Attachment {
@@ -76,6 +77,8 @@ impl Attachment {
         let is_function = |&(at, len): &(u64, u64)| is_address(at) && len <= CODE_MAX;
         let unwinder = self.unwinder.len() <= UNWINDER_MAX && self.unwinder.iter().all(is_function);
         demand(unwinder, "the unwinder")?;
+        let are_calls = |&(from, to): &(u64, u64)| program.contains(&from) && is_address(to);
+        demand(self.calls.len() <= CALLS_MAX && self.calls.iter().all(are_calls), "a system call")?;
         match &self.stage {
             Stage::Outside | Stage::Left => Ok(()),
             Stage::Started { image, .. } => image.check(),
@@ -106,7 +109,8 @@ impl Guest {
         check_detours(&self.detours)?;
         let landing =
             self.landing.iter().flat_map(|landing| [landing.word, landing.code.start, landing.code.end]);
-        let mut addresses = landing.chain(self.shadows).chain([self.mapped]);
+        let records = [self.records.start, self.records.end];
+        let mut addresses = landing.chain(self.shadows).chain([self.mapped]).chain(records);
         demand(addresses.all(is_address), "an address")
     }
 }
@@ -148,7 +152,8 @@ mod tests {
     fn guest() -> serde_json::Value {
         serde_json::json!({
             "image": image(), "detours": [{"at": 100, "before": [1, 2], "after": [3, 4]}],
-            "words": [1, 2, 3, u64::MAX, 0, 0, 0, 8], "shadows": 4096, "mapped": 4096, "landing": null
+            "words": [1, 2, 3, u64::MAX, 0, 0, 0, 8], "shadows": 4096, "mapped": 4096, "landing": null,
+            "records": {"start": 4096, "end": 8192}
         })
     }
 
@@ -161,7 +166,8 @@ mod tests {
         serde_json::json!({
             "pid": 7, "started": 1, "auxiliary": [[3, 64]], "instruction": 9,
             "arenas": {"program": {"start": 65536, "end": 131072}, "libraries": {"start": 0, "end": 0}},
-            "patches": [{"addresses": {"start": 10, "end": 15}, "cave": false}], "unwinder": [[5, 6]],
+            "patches": [{"addresses": {"start": 10, "end": 15}, "cave": false, "stays": false}], "unwinder": [[5, 6]],
+            "is_standalone": true, "calls": [[65600, 100]],
             "folder": "/elsewhere", "region": "0.region", "stage": stage
         })
     }
@@ -204,7 +210,7 @@ mod tests {
         let long: Vec<u8> = vec![0; DETOUR_MAX + 1];
         let detour = serde_json::json!({"at": 0, "before": [], "after": []});
         let range = |start: u64, end: u64| serde_json::json!({"start": start, "end": end});
-        let patch = |start: u64, end: u64| serde_json::json!({"addresses": range(start, end), "cave": true});
+        let patch = |start: u64, end: u64| serde_json::json!({"addresses": range(start, end), "cave": true, "stays": false});
         for (field, value) in [
             ("/pid", serde_json::json!(-1)),
             ("/arenas/program", range(0, CODE_MAX + 1)),
@@ -218,6 +224,9 @@ mod tests {
             // The table of overwritten addresses would have one bit for each address in between.
             ("/patches", serde_json::json!([patch(0, 1), patch(TOP - 2, TOP - 1)])),
             ("/unwinder", serde_json::json!([[0, u64::MAX]])),
+            ("/calls", serde_json::json!([[65535, 100]])),
+            ("/calls", serde_json::json!([[65600, TOP]])),
+            ("/stage/Armed/records", range(0, TOP)),
             ("/stage", serde_json::json!({"Armed": {}})),
             ("/stage", serde_json::json!("Armed")),
             ("/stage", serde_json::json!({"Mapped": {"image": image(), "detours": [], "mapped": TOP}})),

@@ -1,8 +1,13 @@
 //! Finds room for the agent in a process, and the C library near it.
 
-use gprofinject_abi::region::PAGE;
+use std::ops::Range;
 
-use crate::os::proc::Mapping;
+use gprofinject_abi::region::PAGE;
+use gprofinject_image::Image;
+
+use crate::os::proc::{self, Mapping};
+use crate::target::process::Process;
+use crate::target::threads::memory::Memory;
 
 /// Returns the address of free room for `len` bytes from which the C library's code at `near` can be reached,
 /// if there is any.
@@ -31,6 +36,52 @@ pub(super) fn gap(mappings: &[Mapping], near: u64, len: u64) -> Option<u64> {
     None
 }
 
+/// The distance between two places that are tried for the arena of a standalone program. Few places are different, so
+/// that plans can be kept.
+const STEP: u64 = 64 << 20;
+
+/// Returns the link address of a place that is free in a process for the arena of its standalone program, or `None` if the
+/// usual one has to do.
+///
+/// The kernel places a static position-independent program where it maps memory, so other mappings lie where the arena of a
+/// program usually is, and the program's next ones will lie directly below those. Above a fixed program is the heap, at a
+/// distance that differs.
+pub(crate) fn arena(process: &Process, image: &Image) -> Option<u64> {
+    let mappings = process.mappings().ok()?;
+    let bias = process.program_headers().wrapping_sub(image.phdr);
+    place(&mappings, bias.wrapping_add(image.lo)..bias.wrapping_add(image.hi), code_len_of(image))
+        .map(|place| place.wrapping_sub(bias))
+}
+
+fn code_len_of(image: &Image) -> u64 {
+    image.code.iter().map(|code| code.bytes.len() as u64).sum()
+}
+
+/// Returns a runtime address for the arena of a program that is at `program` and has so many bytes of code.
+fn place(mappings: &[Mapping], program: Range<u64>, code: u64) -> Option<u64> {
+    /// The farthest that a jump reaches, with a reserve.
+    const REACH: u64 = (2 << 30) - (64 << 20);
+    const LOWEST: u64 = 1 << 20;
+    /// The number of bytes of thunks for one byte of code at most, and the least room.
+    const FACTOR: u64 = 16;
+    const LEAST: u64 = 32 << 20;
+    let room = (FACTOR * code).next_multiple_of(PAGE).max(LEAST);
+    let (lo, hi) = (program.start & !(PAGE - 1), program.end.next_multiple_of(PAGE));
+    let is_free = |at: u64, before: u64, after: u64| {
+        let (from, to) = (at.saturating_sub(before), at.saturating_add(room).saturating_add(after));
+        mappings.iter().all(|mapping| mapping.hi <= from || mapping.lo >= to)
+    };
+    let is_near = |at: u64| at >= LOWEST && hi.max(at + room) - lo.min(at) <= REACH;
+    let below =
+        (1..).map_while(|n: u64| lo.checked_sub(room)?.checked_sub(n * STEP)).take_while(|&at| is_near(at));
+    let above = (1..).map(|n: u64| hi + n * STEP).take_while(|&at| is_near(at));
+    let places: Vec<u64> = below.chain(above).collect();
+    // The heap grows upwards, and the kernel's mappings grow downwards: first those places that leave them some room.
+    [(4 * STEP, 4 * STEP), (STEP, STEP), (0, 0)]
+        .into_iter()
+        .find_map(|(before, after)| places.iter().copied().find(|&at| is_free(at, before, after)))
+}
+
 /// Returns the mapping of the C library's code.
 pub(super) fn libc_code(mappings: &[Mapping]) -> Option<&Mapping> {
     let is_libc = |path: &str| {
@@ -50,6 +101,61 @@ pub(super) fn code_len(libc: &Mapping) -> usize {
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
 
 /// Returns the offset of a `syscall` instruction in a piece of code.
-pub(crate) fn find_syscall(code: &[u8]) -> Option<u64> {
-    code.windows(SYSCALL.len()).position(|bytes| bytes == SYSCALL).map(|at| at as u64)
+pub(super) fn find_syscall(code: &[u8]) -> Option<u64> {
+    syscalls(code).next()
+}
+
+fn syscalls(code: &[u8]) -> impl Iterator<Item = u64> {
+    code.windows(SYSCALL.len()).zip(0..).filter(|(bytes, _)| *bytes == SYSCALL).map(|(_, at)| at)
+}
+
+/// Returns the address of a `syscall` instruction of a process without the C library's shared object: one in the vDSO, or
+/// else one in the program that `may_be` accepts.
+pub(crate) fn instruction(pid: i32, memory: &Memory, may_be: impl Fn(u64) -> bool) -> Option<u64> {
+    /// The longest piece of code that is read.
+    const MOST: u64 = 64 << 20;
+    let mut mappings = proc::mappings(pid).ok()?;
+    mappings.retain(|mapping| mapping.executable && !mapping.path.is_empty());
+    mappings.sort_by_key(|mapping| mapping.path != "[vdso]");
+    mappings.into_iter().find_map(|mapping| {
+        let code = memory.bytes(mapping.lo, (mapping.hi - mapping.lo).min(MOST) as usize).ok()?;
+        syscalls(&code).map(|at| mapping.lo + at).find(|&at| may_be(at))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn mapping(lo: u64, hi: u64) -> Mapping {
+        Mapping { lo, hi, executable: false, offset: 0, inode: 0, path: String::new() }
+    }
+
+    /// Like a static position-independent program with a thread: the stack and the vDSO are directly below it.
+    #[test]
+    fn an_arena_is_apart_from_what_is_below_the_program() {
+        let program = 0x7f3a_2ffd_3000..0x7f3a_3009_f000;
+        let stack = mapping(program.start - 10 * MIB, program.start);
+        let all = [stack.clone(), mapping(program.start, program.end)];
+        let at = place(&all, program.clone(), MIB / 2).expect("a place");
+        assert!(at + 32 * MIB <= stack.lo && program.end - at < 2 << 30, "{at:#x}");
+        // The same distance in another process, so that its plan is the same.
+        let by = 0x5000;
+        let moved = all.map(|old| mapping(old.lo + by, old.hi + by));
+        assert_eq!(place(&moved, program.start + by..program.end + by, MIB / 2), Some(at + by));
+    }
+
+    /// Like a fixed program with a heap that grows.
+    #[test]
+    fn an_arena_is_not_directly_above_the_heap() {
+        let program = 0x40_0000..0x4c_1000;
+        let heap = mapping(0x0b8f_1000, 0x0b91_3000);
+        let at = place(&[mapping(program.start, program.end), heap.clone()], program.clone(), MIB / 2);
+        let at = at.expect("a place");
+        assert!(at >= heap.hi + 64 * MIB || at >= program.end && at + 32 * MIB <= heap.lo, "{at:#x}");
+        let full = mapping(program.end, 4 << 30);
+        assert_eq!(place(&[mapping(program.start, program.end), full], program, MIB / 2), None);
+    }
 }

@@ -60,7 +60,10 @@ impl Attachment {
                 || self.detours().iter().any(|d| inside(d.at, d.before.len() as u32, at))
             {
                 busy.push((thread.tid, at));
-            } else if overwritten.contains(at) {
+            } else if overwritten.contains(at)
+                || thread.repeats_call() && overwritten.contains(at - SYSCALL_LEN)
+            {
+                // In a standalone program, a copy of the `syscall` is directly before such a copy.
                 match modules.moved(at) {
                     Some(copy) => thread.move_to(copy),
                     None => busy.push((thread.tid, at)),
@@ -106,6 +109,9 @@ fn stays(tid: i32, at: u64) -> anyhow::Error {
     )
 }
 
+/// The number of bytes of a `syscall` instruction.
+const SYSCALL_LEN: u64 = 2;
+
 fn inside(address: u64, len: u32, at: u64) -> bool {
     at > address && at < address + u64::from(len)
 }
@@ -116,7 +122,7 @@ fn inside(address: u64, len: u32, at: u64) -> bool {
 fn makes_thread(memory: &Memory, thread: &Thread, libc: &Range<u64>) -> bool {
     const RESTART: i64 = -513;
     let registers = &thread.registers;
-    let calls = [libc::SYS_clone, libc::SYS_clone3];
+    let calls = [libc::SYS_clone, libc::SYS_clone3, libc::SYS_fork];
     if registers.rax as i64 == RESTART && calls.contains(&(registers.orig_rax as i64)) {
         return true;
     }

@@ -21,11 +21,10 @@ use gprofinject_abi::region::PAGE;
 use gprofinject_plan::Plan;
 use zerocopy::{FromZeros, IntoBytes};
 
-use crate::os::proc;
 use crate::os::sys::{self, check};
 use crate::store::run_folder::RunFolder;
 use crate::target::agent::image::Agent;
-use crate::target::agent::room::find_syscall;
+use crate::target::agent::room;
 use crate::target::threads::helper::must_be_ancestors;
 use crate::target::threads::memory::Memory;
 use crate::target::threads::stopped::Stopped;
@@ -149,9 +148,9 @@ fn enter(stopped: &mut Stopped, entrance: &Entrance) -> Result<()> {
     const READ_EXECUTE: u64 = (libc::PROT_READ | libc::PROT_EXEC) as u64;
     let pid = stopped.pid;
     let memory = Memory::open(pid).context("its memory cannot be written to")?;
-    let agent = Agent::standalone()?;
+    let agent = Agent::read(true)?;
     let begin = agent.function(BEGIN).context("the agent library is damaged")?;
-    let instruction = instruction(pid, &memory).context("it makes no system calls")?;
+    let instruction = room::instruction(pid, &memory, |_| true).context("it makes no system calls")?;
     let record_len = (size_of::<Beginning>() as u64).next_multiple_of(PAGE);
     reserve_arena(stopped, instruction, entrance)?;
     let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
@@ -200,17 +199,4 @@ fn reserve_arena(stopped: &mut Stopped, instruction: u64, entrance: &Entrance) -
             bail!("there is no room for the thunks near the program's code: {}", sys::reason(&error))
         }
     }
-}
-
-/// Returns the address of a `syscall` instruction, in the vDSO or else in the program.
-fn instruction(pid: i32, memory: &Memory) -> Option<u64> {
-    /// The longest piece of code that is read.
-    const MOST: u64 = 64 << 20;
-    let mut mappings = proc::mappings(pid).ok()?;
-    mappings.retain(|mapping| mapping.executable);
-    mappings.sort_by_key(|mapping| mapping.path != "[vdso]");
-    mappings.into_iter().find_map(|mapping| {
-        let code = memory.bytes(mapping.lo, (mapping.hi - mapping.lo).min(MOST) as usize).ok()?;
-        Some(mapping.lo + find_syscall(&code)?)
-    })
 }

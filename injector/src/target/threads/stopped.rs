@@ -254,6 +254,20 @@ impl Stopped {
         })
     }
 
+    /// Writes the registers of all threads that were changed.
+    ///
+    /// # Errors
+    /// A thread cannot be written to, and has not ended.
+    pub(crate) fn settle(&mut self) -> io::Result<()> {
+        for thread in &mut self.threads {
+            match thread.settle() {
+                Err(error) if error.raw_os_error() != Some(libc::ESRCH) => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
     /// Returns for how long the threads have stood still until now, and their number.
     pub(crate) fn pause(&self) -> Pause {
         Pause { took: self.since.elapsed(), threads: self.threads.len() }

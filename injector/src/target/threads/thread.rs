@@ -35,6 +35,20 @@ impl Thread {
         self.changed = true;
     }
 
+    /// Sets the thread's base of gs.
+    pub(crate) fn set_gs(&mut self, base: u64) {
+        self.changed |= self.registers.gs_base != base;
+        self.registers.gs_base = base;
+    }
+
+    /// Whether the kernel repeats the thread's system call when the thread continues, by the `syscall` instruction that is
+    /// directly before the next instruction.
+    pub(crate) fn repeats_call(&self) -> bool {
+        /// ERESTARTSYS, ERESTARTNOINTR, ERESTARTNOHAND and ERESTART_RESTARTBLOCK.
+        const RESTARTS: [i64; 4] = [-512, -513, -514, -516];
+        self.registers.orig_rax as i64 >= 0 && RESTARTS.contains(&(self.registers.rax as i64))
+    }
+
     /// Makes the thread continue at the start of a function with one argument.
     pub(crate) fn begin_at(&mut self, function: u64, argument: u64) {
         self.registers.rdi = argument;
