@@ -6,20 +6,34 @@
 #     tests/go-packages.sh [PACKAGE...]
 #     GO_TEST_FLAGS=-race GO_TEST_ENV=GOGC=1 tests/go-packages.sh go/types
 #
-# The Debian packages below have to be installed; what is missing is named. What differs is in the files that the last line names.
+# The sources of fzf, gron and restic come from Debian's source packages, and what they need, the JavaScript engine goja, the
+# interpreter starlark, and the others from its binary packages: what is missing of these is named. What differs is in the files
+# that the last line names.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cargo build -q --release
 bin=$(realpath "${CARGO_TARGET_DIR:-target}/release")
+target=$(realpath "${CARGO_TARGET_DIR:-target}")
+sources=$target/go-programs
+tests/sources.sh "$sources" fzf gron restic || echo "go-packages.sh: not all sources could be fetched" >&2
+for package in "$sources"/src/*/; do
+    path=$(sed -n 's/^XS-Go-Import-Path: //p' "$package/debian/control")
+    mkdir -p "$(dirname "$sources/go/src/$path")"
+    ln -sfn "$(realpath "$package")" "$sources/go/src/$path"
+done
 # In GOPATH mode, go needs no network.
-export GO111MODULE=off GOPATH=/usr/share/gocode
-GOCACHE=${GOCACHE:-$(realpath "${CARGO_TARGET_DIR:-target}")/go-cache}
+export GO111MODULE=off GOPATH=$sources/go:/usr/share/gocode
+GOCACHE=${GOCACHE:-$target/go-cache}
 export GOCACHE
 debian=(golang-go golang-starlark-dev golang-github-dop251-goja-dev golang-go.uber-zap-dev
     golang-github-klauspost-compress-dev)
-dpkg -s "${debian[@]}" >/dev/null || echo "go-packages.sh: apt-get install ${debian[*]}" >&2
+# shellcheck disable=SC2207
+debian+=($(grep -hA40 '^Build-Depends' "$sources"/src/*/debian/control | grep -oE 'golang-[a-z0-9.-]+-dev' | sort -u))
+dpkg -s "${debian[@]}" >/dev/null || echo "go-packages.sh: apt-get install --no-install-recommends ${debian[*]}" >&2
 packages=("$@")
 [ $# -gt 0 ] || packages=(
+    github.com/junegunn/fzf/src github.com/junegunn/fzf/src/algo github.com/junegunn/fzf/src/util github.com/tomnomnom/gron
+    github.com/restic/restic/cmd/restic github.com/restic/restic/internal/{archiver,repository,restic,pack,restorer,walker,fs}
     go.starlark.net/starlark github.com/dop251/goja go.uber.org/zap github.com/klauspost/compress/zstd
     go/types encoding/json net/http compress/flate regexp
 )

@@ -103,19 +103,32 @@ impl Truth {
             Runs::One => 1,
             Runs::Several(times) => times,
         };
-        for place in 0..times {
+        truth.count_again(times)?;
+        Ok(truth)
+    }
+
+    /// Runs the program under callgrind some more times. Functions whose counts differ between any two runs are left out of
+    /// comparisons.
+    ///
+    /// # Errors
+    /// It cannot be run, or fails.
+    pub fn count_again(&mut self, times: usize) -> Result<()> {
+        let first = self.runs.len();
+        for place in first..first + times {
             let fixed = FIXED.iter().map(|&(name, value)| (name.to_owned(), value.to_owned()));
             let padding = [
                 // Other runs have another stack, and the variables in another order.
                 (["PADDING", "AA_PADDING", "ZZ_PADDING"][place % 3].to_owned(), "x".repeat(1 + 1000 * place)),
             ];
             let variables: Vec<_> = fixed.chain(padding).collect();
-            let (profile, outcome) = callgrind::run_whole(program, args, stdin, &variables, place)?;
+            let stdin = self.stdin.as_deref();
+            let (profile, outcome) =
+                callgrind::run_whole(&self.program, &self.args, stdin, &variables, place)?;
             ensure!(outcome.code() == 0, "callgrind: {}", outcome.stderr_text());
-            truth.output = outcome.stdout;
-            truth.runs.push(profile);
+            self.output = outcome.stdout;
+            self.runs.push(profile);
         }
-        Ok(truth)
+        Ok(())
     }
 
     /// Profiles the same program and compares.
