@@ -57,7 +57,7 @@ row() {
     results "$name.alone" >"$name.alone.results"
     results "$name.hooked" >"$name.hooked.results"
     diff "$name.alone.results" "$name.hooked.results" >"$name.difference" || true
-    said=$(sed -nE 's/.*hooked ([0-9]+) of [0-9]+ functions, ([0-9]+) calls.*/\1 | \2/p' "$name.hooked" | tail -n 1)
+    said=$(sed -nE 's/.*hooked ([0-9]+) of [0-9]+ functions[^,]*, ([0-9]+) calls.*/\1 | \2/p' "$name.hooked" | tail -n 1)
     # Inlined functions are called by nobody, so there are none.
     if go test -c -gcflags=all=-l -covermode=atomic -o "$name.covered" . >>"$name.build" 2>&1 &&
         timeout 600 "$bin/gprofinject" -q --no-follow -o "$name.gmon" "$name.covered" -test.short \
