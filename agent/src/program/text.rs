@@ -45,6 +45,20 @@ pub(crate) fn unpatch_rest(module: &Module) -> Result<(), i32> {
     }
 }
 
+/// Writes those patches of a library that stay while hooks are paused, in which it is loaded. Its other bytes are the original
+/// ones. Other threads may run, as when hooks are written.
+pub(crate) fn patch_rest(module: &Module) -> Result<(), i32> {
+    match module.patches.iter().any(|patch| patch.stays != Stay::Not.code()) {
+        true => rewrite(module, false, without_hooks),
+        false => Ok(()),
+    }
+}
+
+/// Returns whether the text of a module is as it is while hooks are paused. All the patches' addresses must be mapped.
+pub(crate) fn is_paused(module: &Module) -> bool {
+    has(module, without_hooks)
+}
+
 /// Returns the bytes of a patch while hooks are paused.
 fn without_hooks(patch: &Patch) -> &[u8] {
     if patch.stays == Stay::Not.code() { &patch.original } else { &patch.replacement }
@@ -65,12 +79,17 @@ pub(crate) fn first_difference(patches: &[Patch], bias: u64) -> Option<u64> {
 
 /// Returns whether all patches of a module are in its text. All the patches' addresses must be mapped.
 pub(crate) fn is_patched(module: &Module) -> bool {
+    has(module, |patch| &patch.replacement)
+}
+
+/// Returns whether all patches of a module have these bytes in its text. All the patches' addresses must be mapped.
+fn has(module: &Module, bytes: impl Fn(&Patch) -> &[u8]) -> bool {
     module.patches.iter().all(|patch| {
         let len = patch.len as usize;
         let at = patch.address.wrapping_add(module.bias) as *const u8;
         // SAFETY: the caller has made sure that the addresses are mapped.
         let text = unsafe { slice::from_raw_parts(at, len) };
-        patch.replacement.get(..len) == Some(text)
+        bytes(patch).get(..len) == Some(text)
     })
 }
 

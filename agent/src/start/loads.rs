@@ -43,7 +43,8 @@ use gprofinject_abi::region::{LIBRARY_BYTES, Load, LoadRecord, Trouble};
 
 /// AT_BASE of the process, once libraries can be hooked; 0 before. Stored once.
 static DYNAMIC_LINKER: AtomicU64 = AtomicU64::new(0);
-/// Whether the hooks are out because of [`unpatch_all`]. Libraries are then prepared and not patched.
+/// Whether the hooks are out because of [`unpatch_all`]. Of libraries that are loaded then, only the patches are written that
+/// stay.
 static PAUSED: AtomicBool = AtomicBool::new(false);
 
 /// Hooks the libraries that are loaded, and arranges for later ones.
@@ -94,8 +95,8 @@ pub(crate) fn check_settled() -> Result<(), i32> {
     if is_settled && !libraries::is_busy() { Ok(()) } else { Err(kernel::EAGAIN) }
 }
 
-/// Restores the original instructions of all libraries, while all other threads are stopped. Frames that are on the stack
-/// still return through the arenas.
+/// Restores the original instructions of all libraries but for the patches that stay, while all other threads are stopped.
+/// Frames that are on the stack still return through the arenas.
 ///
 /// # Errors
 /// Returns the first errno with which a library's text could not be written. The other libraries are restored.
@@ -115,9 +116,9 @@ pub(crate) fn unpatch_all() -> Result<(), i32> {
 /// Returns the first errno with which a library's text could not be written. The other libraries are hooked.
 pub(crate) fn patch_all() -> Result<(), i32> {
     PAUSED.store(false, Ordering::SeqCst);
-    each_present(|library| match text::first_difference(library.module.patches, 0) {
-        None => text::patch(&library.module),
-        Some(_) => Ok(()),
+    each_present(|library| match text::is_paused(&library.module) {
+        true => text::patch(&library.module),
+        false => Ok(()),
     })
 }
 
@@ -137,9 +138,12 @@ fn each_present(mut work: impl FnMut(&Library) -> Result<(), i32>) -> Result<(),
     result
 }
 
-/// Writes the patches of a library, unless the hooks are out at present.
+/// Writes the patches of a library: if the hooks are out at present, only those that stay.
 fn patch(library: &Library) -> Result<(), i32> {
-    if PAUSED.load(Ordering::SeqCst) { Ok(()) } else { text::patch(&library.module) }
+    match PAUSED.load(Ordering::SeqCst) {
+        true => text::patch_rest(&library.module),
+        false => text::patch(&library.module),
+    }
 }
 
 /// Compares the dynamic linker's lists with the hooked libraries: hooks what is new, and notes what is gone. `at_start` is

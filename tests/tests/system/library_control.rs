@@ -107,8 +107,17 @@ fn tell(subject: &mut Subject, commands: &[&str]) {
     }
 }
 
+/// Returns the number of the process `prog` that a gprofinject has started.
+pub(crate) fn profiled(gprofinject: &Subject) -> String {
+    let children = format!("/proc/{0}/task/{0}/children", gprofinject.pid());
+    let is_it =
+        |pid: &&str| fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "prog");
+    let found = fs::read_to_string(children).unwrap();
+    found.split_whitespace().find(is_it).unwrap().to_owned()
+}
+
 /// Asks the gprofinject that profiles a process for something.
-fn ask(subject: &Subject, pid: &str, verb: &str) {
+pub(crate) fn ask(subject: &Subject, pid: &str, verb: &str) {
     let mut command = subject.place.command(&["--pid", pid, verb]);
     command.env("XDG_RUNTIME_DIR", subject.place.folder.path()).stdin(Stdio::null());
     let outcome = finish(command);
@@ -151,12 +160,7 @@ fn a_pause_reaches_libraries() {
         let mut command = place.command(options);
         command.arg("./prog").env("XDG_RUNTIME_DIR", place.folder.path());
         let mut subject = Subject::start(place, command);
-        let children = format!("/proc/{0}/task/{0}/children", subject.pid());
-        let is_it = |pid: &&str| {
-            fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "prog")
-        };
-        let found = fs::read_to_string(children).unwrap();
-        let pid = found.split_whitespace().find(is_it).unwrap().to_owned();
+        let pid = profiled(&subject);
         controlled(&mut subject, &pid);
         counted(&subject.place, options[0]);
         subject.finish();

@@ -16,7 +16,7 @@ use crate::x86::jump::JUMP;
 use crate::x86::relocate::call::Call;
 use crate::x86::relocate::instructions::{copied, leading_nops, relocate};
 use crate::x86::relocate::relocated::{Relocated, Unmovable};
-use crate::x86::template::kind::{Kind, Owner, Second};
+use crate::x86::template::kind::{Kind, Second};
 use gprofinject_abi::plan::{ArenaHeader, ENTRY_ONLY, FRAMED, FunctionRecord, LEAF, LOOPS, Patch, Stay};
 use gprofinject_image::sort;
 use iced_x86::{Decoder, DecoderOptions};
@@ -128,7 +128,7 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
                 let patches = layout.patches(hook, layout.landing(number, start), moved, &relocated);
                 match patches {
                     Some(patches) => {
-                        let is_needed = gate != 0 && layout.input.owner == Owner::Standalone;
+                        let is_needed = gate != 0 && layout.input.owner.is_standalone();
                         let stays = if is_needed { Stay::Function } else { Stay::Not }.code();
                         self.part.out.patches.extend(patches.into_iter().map(|p| Patch { stays, ..p }));
                     }

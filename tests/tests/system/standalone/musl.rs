@@ -4,13 +4,15 @@
 use std::fs;
 
 use gprofinject_skip as skip;
+use gprofinject_tests::attached;
 use gprofinject_tests::callgrind;
 use gprofinject_tests::family::{Subject, WAYS_TO_EXECUTE, WAYS_TO_FORK};
 use gprofinject_tests::place::{HELLO, LIMIT, Place};
 use gprofinject_tests::run;
-use gprofinject_tests::tool::Hooks;
+use gprofinject_tests::tool::{self, Hooks};
 
 use crate::libraries::{ARCS, agrees, built_by, has, own, same, whole};
+use crate::library_control::{ask, profiled};
 use crate::plugins::{plugins_are_counted, with_plugins_by};
 
 gprofinject_tests::trials! {
@@ -25,6 +27,7 @@ gprofinject_tests::trials! {
         preloaded_libraries,
         plugins_while_many_threads_run,
         libraries_with_counts,
+        pauses,
         what_is_listed;
 }
 
@@ -229,6 +232,94 @@ fn libraries_with_counts() {
     for _ in 0..5 {
         let said = same(&place, &["--count", "lines"], &[]).stderr_text();
         assert!(said.contains("libraries") && !said.contains("not hooked"), "{said}");
+    }
+}
+
+/// Builds `processes/paused.c`, with a library that has what its unwinder needs.
+pub(crate) fn built_to_pause(place: &Place) {
+    let source = |name: &str| fs::read_to_string(tool::folder().join("processes").join(name)).unwrap();
+    let headers = "-Wl,--eh-frame-hdr";
+    let find = place.compile("musl-gcc", "libfind.so", &source("find.c"), &["-fPIC", "-shared", headers]).unwrap();
+    let flags = ["-O1", "-w", "-pthread", "-fexceptions", headers, find.to_str().unwrap()];
+    place.compile("musl-gcc", "prog", &source("paused.c"), &flags).unwrap();
+}
+
+/// The ways to leave the frames of `processes/paused.c`, and what it prints then.
+pub(crate) fn ways_to_leave(place: &Place) -> Vec<(&'static str, String)> {
+    let ways = ["j", "u", "b"];
+    let input: String = ways.iter().map(|way| format!("{way}\n\n")).collect();
+    fs::write(place.path("input"), input).unwrap();
+    let alone = run::run(std::process::Command::new(place.path("prog")), Some(&place.path("input")), LIMIT).unwrap();
+    let text = alone.stdout_text();
+    let said = |way: &str| text.lines().find(|line| line.starts_with(&format!("{way} "))).unwrap().to_owned() + "\n";
+    assert_eq!(said("j") + &said("u"), "j cleaned 0, 0 frames, 0 ends\nu cleaned 11, 0 frames, 0 ends\n");
+    ways.into_iter().map(|way| (way, said(way))).collect()
+}
+
+/// Pauses and resumes the program with frames on the stack, which it leaves during pauses and after them. Threads are made
+/// all the time.
+pub(crate) fn paused_with_frames(subject: &mut attached::Subject, pid: &str, ways: &[(&str, String)]) {
+    let tell = |subject: &mut attached::Subject, lines: &[&str]| {
+        for line in lines {
+            subject.tell(line);
+            subject.hear("done\n");
+        }
+    };
+    tell(subject, &["c 10", "t 3"]);
+    for (way, said) in ways {
+        let begin = |subject: &mut attached::Subject| {
+            subject.tell(way);
+            subject.hear("waiting\n");
+        };
+        let end = |subject: &mut attached::Subject| {
+            subject.tell("");
+            subject.hear(said);
+            subject.hear("done\n");
+        };
+        begin(subject);
+        ask(subject, pid, "--pause");
+        end(subject);
+        begin(subject);
+        end(subject);
+        tell(subject, &["c 1000", "t 2"]);
+        begin(subject);
+        ask(subject, pid, "--resume");
+        end(subject);
+        tell(subject, &["c 10", "t 3"]);
+    }
+}
+
+/// What [`paused_with_frames`] lets the program call while hooks are not paused.
+pub(crate) const PAUSED_CALLS: [(&str, &str, u64); 5] = [
+    ("main", "own", 40),
+    ("work", "own", 120),
+    ("inner", "own", 3),
+    ("middle", "own", 1),
+    ("outer", "own", 1),
+];
+
+/// An unwinder and longjmp find their way through hooked frames during a pause, threads have words of their own, and all
+/// hooks come back.
+fn pauses() {
+    if !available("musl::pauses") {
+        return;
+    }
+    for options in [["--hooks=both", "--libs=auto"], ["--hooks=both", "--libs=all"], ["--hooks=entry", "--libs=all"]] {
+        let place = Place::new();
+        built_to_pause(&place);
+        let ways = ways_to_leave(&place);
+        let mut command = place.command(&options);
+        command.arg("./prog").env("XDG_RUNTIME_DIR", place.folder.path());
+        let mut subject = attached::Subject::start(place, command);
+        let pid = profiled(&subject);
+        paused_with_frames(&mut subject, &pid, &ways);
+        ask(&subject, &pid, "--dump");
+        let calls = whole(&subject.place);
+        has(&calls, &PAUSED_CALLS, &format!("{options:?}"));
+        if options[1] == "--libs=all" {
+            has(&calls, &[("own", "atol", 165)], &format!("{options:?}"));
+        }
+        subject.finish();
     }
 }
 
