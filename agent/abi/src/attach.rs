@@ -153,7 +153,7 @@ pub struct Order {
     /// which they wait.
     pub waiting: [u64; 3],
     /// Output: the last step that was begun, for the report of a failure. 1: the C library's system calls; 2: the
-    /// program's text.
+    /// libraries' text; 3: the program's.
     pub step: u64,
     /// Input: 1 if the thread that carries out the order belongs to a standalone program and has no record yet, else 0.
     /// The agent then uses the main thread's.
@@ -165,7 +165,8 @@ pub struct Order {
     pub threads: [ThreadOrder; THREADS_MAX],
     /// Input: number of entries of `threads` that are in use.
     pub threads_count: u64,
-    /// Input: address of `_Unwind_GetGR` if an unwinder is part of the program, else 0.
+    /// Input: address of `_Unwind_GetGR` if an unwinder is part of the program, or for [`Command::Load`] of that library in a
+    /// process of musl's; else 0.
     pub get_gr: u64,
     /// Input: the address at which the main thread's stack began.
     pub stack: u64,

@@ -48,7 +48,9 @@ unsafe extern "C" fn carry_out(order: *mut Order) {
         Some(Command::Resume) => resume(Agent::get()),
         Some(Command::Leave) => {
             birth::put_back();
-            text::unpatch_rest(&Agent::get().program)
+            let libraries = loads::unpatch_rest();
+            text::unpatch_rest(&Agent::get().program)?;
+            libraries
         }
         None => Err(kernel::EINVAL),
     });
@@ -91,8 +93,10 @@ fn prepare_with(order: &mut Order) -> Result<(), i32> {
         && let Some(notice) = loads::prepare_running(start.auxiliary(AT_BASE), &place)
     {
         let mut jump = [0; 8];
-        jump[..NOTICE_LEN].copy_from_slice(&notice.jump);
-        order.notice = [notice.function, u64::from_le_bytes(jump)];
+        if let Some(notice) = notice {
+            jump[..NOTICE_LEN].copy_from_slice(&notice.jump);
+            order.notice = [notice.function, u64::from_le_bytes(jump)];
+        }
         order.free = loads::free();
     }
     own::report(order);
@@ -107,6 +111,7 @@ fn load(order: &mut Order) -> Result<(), i32> {
     let [_, plan] = order.descriptors.map(|descriptor| descriptor as i32);
     let loaded = loads::load(&order.library, plan, birth::is_redirected);
     files::close(plan);
+    landings::set_get_gr(order.get_gr);
     order.free = loads::free();
     loaded
 }
@@ -120,9 +125,13 @@ fn arm(order: &mut Order) -> Result<(), i32> {
     order.step = 1;
     birth::redirect().inspect_err(|_| birth::put_back())?;
     order.step = 2;
-    setup::arm(agent.region, agent).inspect_err(|_| birth::put_back())?;
-    loads::arm();
-    Ok(())
+    // First the libraries: musl's dynamic linker makes the threads, which must not begin with the words of others.
+    loads::arm().inspect_err(|_| birth::put_back())?;
+    order.step = 3;
+    setup::arm(agent.region, agent).inspect_err(|_| {
+        let _ = loads::unpatch_all();
+        birth::put_back();
+    })
 }
 
 /// Removes the patches of the program and of all libraries.

@@ -236,9 +236,9 @@ pub(crate) fn change_notice(dynamic_linker: u64) -> u64 {
     // SAFETY: as in `each_object`.
     unsafe {
         match debug_of(dynamic_linker) {
-            Some(debug) => (*debug).changed,
-            // musl's dynamic linker has not begun yet.
-            None => of_header(dynamic_linker).and_then(|map| find_in(&map, b"_dl_debug_state")).unwrap_or(0),
+            Some(debug) if (*debug).changed != 0 => (*debug).changed,
+            // musl's dynamic linker has not begun yet, or has not got that far.
+            _ => of_header(dynamic_linker).and_then(|map| find_in(&map, b"_dl_debug_state")).unwrap_or(0),
         }
     }
     #[cfg(test)]

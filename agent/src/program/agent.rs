@@ -148,7 +148,7 @@ pub(crate) static GATE_FACTS: GateFacts = GateFacts::new();
 /// For the functions of libraries.
 pub(crate) static LIBRARY_GATE_FACTS: GateFacts = GateFacts::new();
 
-/// Bytes of address space for the arenas of libraries. A library further than 2 GiB from its arena cannot be hooked.
+/// Bytes of address space for the arenas of libraries, at most. A library further than 2 GiB from its arena cannot be hooked.
 pub(crate) const ARENAS: u64 = 1 << 30;
 
 /// One bit for each page of the arenas of libraries: whether it contains copies of counted functions. An address there is

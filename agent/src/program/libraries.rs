@@ -94,12 +94,7 @@ pub(crate) fn prepare(near: u64, both: bool) -> Result<(), i32> {
     let functions = memory::map_zeros(round(FUNCTIONS_MAX * size_of::<FunctionRecord>() as u64), access)?;
     let tails = memory::map_zeros(round(TAILS_MAX * size_of::<TailRecord>() as u64), access)?;
     // The kernel places mappings of this kind next to each other, so libraries that are loaded later are near as well.
-    let arenas = memory::map_zeros(ARENAS, 0)?;
-    if arenas.abs_diff(near) > REACH {
-        // SAFETY: this is a new mapping, of which no other code knows.
-        let _ = unsafe { memory::munmap(arenas, ARENAS) };
-        return Err(crate::os::kernel::EINVAL);
-    }
+    let (arenas, len) = reserve(near)?;
     memory::leave_room_below(arenas);
     TABLE.store(table as *mut Library, Ordering::Relaxed);
     TEXTS.store(texts as *mut Text, Ordering::Relaxed);
@@ -108,8 +103,27 @@ pub(crate) fn prepare(near: u64, both: bool) -> Result<(), i32> {
     LIBRARY_GATE_FACTS.functions.store(first, Ordering::Relaxed);
     LIBRARY_GATE_FACTS.both.store(both.into(), Ordering::Relaxed);
     LIBRARY_GATE_FACTS.arena_lo.store(arenas, Ordering::Relaxed);
-    LIBRARY_GATE_FACTS.arena_hi.store(arenas + ARENAS, Ordering::Relaxed);
+    LIBRARY_GATE_FACTS.arena_hi.store(arenas + len, Ordering::Relaxed);
     Ok(())
+}
+
+/// Reserves address space near `near` for arenas. Returns its address and length. Where [`ARENAS`] bytes are free near the
+/// libraries, it is that long; an earlier reservation may have parted them, so that only less is free between them.
+fn reserve(near: u64) -> Result<(u64, u64), i32> {
+    const LEAST: u64 = ARENAS >> 4;
+    let mut len = ARENAS;
+    loop {
+        let arenas = memory::map_zeros(len, 0)?;
+        if arenas.abs_diff(near) <= REACH {
+            return Ok((arenas, len));
+        }
+        // SAFETY: this is a new mapping, of which no other code knows.
+        let _ = unsafe { memory::munmap(arenas, len) };
+        if len <= LEAST {
+            return Err(crate::os::kernel::EINVAL);
+        }
+        len /= 2;
+    }
 }
 
 /// Returns whether libraries can be hooked.

@@ -122,18 +122,38 @@ pub(crate) fn patch_all() -> Result<(), i32> {
     })
 }
 
-/// Calls `work` with each library that counts as loaded and is in the dynamic linker's lists. Returns the first error.
+/// Restores the original instructions of those patches of libraries that have stayed after [`unpatch_all`], while all other
+/// threads are stopped.
+///
+/// # Errors
+/// Returns the first errno with which a library's text could not be written. The other libraries are restored.
+pub(crate) fn unpatch_rest() -> Result<(), i32> {
+    // In other processes nothing stays, and a library may just be unmapped.
+    if !cfg!(feature = "standalone") {
+        return Ok(());
+    }
+    each_present(|library| match text::is_paused(&library.module) {
+        true => text::unpatch_rest(&library.module),
+        false => Ok(()),
+    })
+}
+
+/// Calls `work` with each library that counts as loaded and is in the dynamic linker's lists. Returns the first error. musl
+/// unloads none, so that its lists, which another thread may be changing, do not matter.
 fn each_present(mut work: impl FnMut(&Library) -> Result<(), i32>) -> Result<(), i32> {
     let mut result = Ok(());
     let dynamic_linker = DYNAMIC_LINKER.load(Ordering::Relaxed);
-    if dynamic_linker != 0 {
-        lookup::all_objects(dynamic_linker, |map| {
-            let all = (0..libraries::used()).filter_map(libraries::get);
-            for library in all.filter(|library| library.is_loaded() && library.start == map.bias) {
-                let done = work(library);
-                result = result.and(done);
-            }
-        });
+    let mut work_with = |is_it: &dyn Fn(&Library) -> bool| {
+        let all = (0..libraries::used()).filter_map(libraries::get);
+        for library in all.filter(|library| library.is_loaded() && is_it(library)) {
+            let done = work(library);
+            result = result.and(done);
+        }
+    };
+    if cfg!(feature = "standalone") {
+        work_with(&|_| true);
+    } else if dynamic_linker != 0 {
+        lookup::all_objects(dynamic_linker, |map| work_with(&|library| library.start == map.bias));
     }
     result
 }
@@ -405,9 +425,16 @@ pub(crate) struct Notice {
     pub(crate) jump: [u8; NOTICE_LEN],
 }
 
-/// Prepares for libraries in a process that already runs. Returns how the agent would learn of changes, if it can.
-pub(crate) fn prepare_running(dynamic_linker: u64, place: &Place) -> Option<Notice> {
-    let notice = notice(dynamic_linker)?;
+/// Prepares for libraries in a process that already runs, if they can be hooked. Returns how the agent would learn of changes,
+/// if it can.
+pub(crate) fn prepare_running(dynamic_linker: u64, place: &Place) -> Option<Option<Notice>> {
+    let notice = notice(dynamic_linker);
+    // In a process of musl's, the dynamic linker and the libraries that are there have to be hooked all the same.
+    if cfg!(feature = "standalone") && notice.is_none() {
+        lose();
+    } else {
+        notice.as_ref()?;
+    }
     asking::begin(place).then_some(())?;
     DYNAMIC_LINKER.store(dynamic_linker, Ordering::Relaxed);
     Some(notice)
@@ -457,8 +484,16 @@ pub(crate) fn load(
 
 /// Hooks the libraries that [`load`] has prepared and that the process has not unloaded since. All other threads are
 /// stopped, and [`check_settled`] has found nothing.
-pub(crate) fn arm() {
+///
+/// # Errors
+/// musl's dynamic linker cannot be hooked; nothing else is then. The error is an errno.
+pub(crate) fn arm() -> Result<(), i32> {
     let dynamic_linker = DYNAMIC_LINKER.load(Ordering::Relaxed);
+    #[cfg(feature = "standalone")]
+    if dynamic_linker != 0 {
+        arm_dynamic_linker(dynamic_linker)?;
+        lookup::all_objects(dynamic_linker, note_code);
+    }
     for index in 0..libraries::used() {
         let Some(library) = libraries::get(index).filter(|library| !library.is_loaded()) else { continue };
         let mut is_there = false;
@@ -475,6 +510,19 @@ pub(crate) fn arm() {
             lose();
         }
     }
+    Ok(())
+}
+
+/// Hooks musl's dynamic linker, which is never unloaded.
+#[cfg(feature = "standalone")]
+fn arm_dynamic_linker(dynamic_linker: u64) -> Result<(), i32> {
+    let is_it = |index: &u32| libraries::get(*index).is_some_and(|library| library.start == dynamic_linker);
+    let index = (0..libraries::used()).find(is_it).ok_or(kernel::ENOENT)?;
+    let library = libraries::get(index).filter(|library| !library.is_loaded());
+    if library.is_some_and(|library| text::first_difference(library.module.patches, 0).is_some()) {
+        return Err(kernel::EINVAL);
+    }
+    if library.is_some() { busy(|| write(index)).map_err(|refusal| refusal.errno) } else { Ok(()) }
 }
 
 /// Marks the keys of the calls of unloaded libraries that were at these addresses, except for the one with index `but`.

@@ -128,14 +128,6 @@ fn attach(
     if let Some(why) = &subject.unhookable {
         return Err(anyhow!("cannot attach to process {pid}: {why}").into());
     }
-    if subject.musl {
-        return Err(anyhow!(
-            "cannot attach to process {pid}: musl's dynamic linker has loaded its program, and gprofinject can only hook \
-             that from its start: gprofinject {} ...",
-            program.binary.display()
-        )
-        .into());
-    }
     if settings.sampler == SamplerArg::Timer {
         return Err(anyhow!(
             "timers are set up when a program starts; a running one is sampled with --sampler perf, or not (--rate 0)"

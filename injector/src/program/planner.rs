@@ -167,9 +167,11 @@ impl Planner<'_> {
             };
             lines.as_ref().is_none_or(in_files)
         };
-        // The start of these functions leads to the agent in such a process.
+        // The start of these functions leads to the agent in such a process, unless it is musl's.
         let is_detoured = |function: &Function| {
-            running && role == Role::Library && function.names().any(|name| DETOURED.contains(&name))
+            running
+                && part == Part::Library(Purpose::Hooks)
+                && function.names().any(|name| DETOURED.contains(&name))
         };
         let selected = |function: &Function| {
             !nothing && !is_left_out && filters.select(names, function.names()) && !is_detoured(function)

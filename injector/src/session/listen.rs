@@ -21,7 +21,7 @@ use crate::session::member::Unhooked;
 use crate::session::message::{Answer, Malformed, MemberName, Message, Request};
 use crate::store::listener::Asker;
 use crate::store::purpose::Purpose;
-use crate::target::agent::libraries::Wanted;
+use crate::target::agent::libraries::{self, Wanted};
 use crate::target::launch::usher::{self, Entrance};
 use crate::target::loaded::{self, Loaded, Mapped};
 
@@ -182,7 +182,10 @@ impl Family<'_> {
     }
 
     /// Plans the libraries of a process that already runs. Returns those that are to be hooked there.
-    pub(crate) fn running(&mut self, pid: i32, mapped: Mapped) -> Vec<Wanted> {
+    ///
+    /// # Errors
+    /// It is a process of musl's, in which nothing can be hooked, because not all libraries are known.
+    pub(crate) fn running(&mut self, pid: i32, mapped: Mapped) -> Result<Vec<Wanted>> {
         // The process may belong to another user, or have another root folder.
         if sys::ids().euid == 0
             && let (Some(listener), Some(folder)) = (&mut self.listener, &self.folder)
@@ -190,9 +193,18 @@ impl Family<'_> {
             // Without this socket, only libraries that the process loads later are not hooked.
             let _ = listener.listen_outside(folder.private(), pid);
         }
-        let Mapped { loaded, unreadable } = mapped;
+        let Mapped { dynamic_linker, loaded, unreadable } = mapped;
+        let is_musl = dynamic_linker != 0 && self.is_musl(pid);
         let named = |path: &Path| path.file_name().and_then(|name| name.to_str()).map(str::to_owned);
         for path in unreadable {
+            if is_musl {
+                // The agent may have to be called from there.
+                bail!(
+                    "cannot attach to process {pid}: the file of its library {} cannot be read, or was replaced after the \
+                     process had loaded it",
+                    path.display()
+                );
+            }
             let is_wanted = named(&path).is_some_and(|name| self.settings.libs.wants(&name, || None));
             let why = Arc::from("its file cannot be read, or was replaced after the process had loaded it");
             self.leave(pid, &path, if is_wanted { Unhooked::Refused(why) } else { Unhooked::LeftOut });
@@ -200,24 +212,36 @@ impl Family<'_> {
         let (mut chosen, planner) = (Vec::new(), self.settings.planner());
         for Loaded { file, order } in loaded {
             let soname = || library::soname(&file.path());
-            match named(&file.name).is_some_and(|name| self.settings.libs.wants(&name, soname)) {
-                true => chosen.push((file, order)),
-                false => self.leave(pid, &file.name, Unhooked::LeftOut),
+            let is_wanted = named(&file.name).is_some_and(|name| self.settings.libs.wants(&name, soname));
+            if !is_wanted {
+                self.leave(pid, &file.name, Unhooked::LeftOut);
+            }
+            if let Some(purpose) = Purpose::of(is_wanted, is_musl) {
+                chosen.push((file, order, purpose));
             }
         }
-        let files: Vec<_> = chosen.iter().map(|(file, _)| (file.path(), &*file.name)).collect();
+        let hooked = chosen.iter().filter(|(.., purpose)| *purpose == Purpose::Hooks);
+        let files: Vec<_> = hooked.map(|(file, ..)| (file.path(), &*file.name)).collect();
         self.libraries.plan_ahead(&files, &planner);
         let mut wanted = Vec::new();
-        for (file, order) in &chosen {
-            match self.libraries.at(&file.path(), &file.name, Purpose::Hooks, &planner) {
+        for (file, order, purpose) in &chosen {
+            let is_needed = is_musl && order.start == dynamic_linker;
+            match self.libraries.at(&file.path(), &file.name, *purpose, &planner) {
                 Ok(library) => {
                     self.enter_library(library);
-                    wanted.push(Wanted { library, order: *order });
+                    wanted.push(Wanted { library, order: *order, is_needed });
                 }
+                Err(why) if is_needed => return Err(libraries::unhookable(&why)),
+                Err(why) if &*why == library::UNNEEDED => {}
                 Err(why) => self.leave(pid, &file.name, Unhooked::Refused(why)),
             }
         }
-        wanted
+        // Nothing else is prepared if this cannot be.
+        wanted.sort_by_key(|wanted| !wanted.is_needed);
+        if is_musl && !wanted.first().is_some_and(|first| first.is_needed) {
+            return Err(libraries::unhookable("its file was not found"));
+        }
+        Ok(wanted)
     }
 
     /// Handles the announcement of a library that a process has loaded. Returns the plan file if the library is to be
@@ -323,6 +347,10 @@ impl Family<'_> {
         let library = self.libraries.at(&file.path(), &file.name, purpose, &self.settings.planner())?;
         self.enter_library(library);
         let (file, slot_bytes) = library::placed(library, question)?;
+        let member = self.living.get(&asker.pid).and_then(|process| process.members.last().copied());
+        if let Some(member) = member.and_then(|index| self.members.get_mut(index)) {
+            member.grip.note_library(library, question);
+        }
         Ok((file, library.number, slot_bytes))
     }
 

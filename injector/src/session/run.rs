@@ -138,7 +138,7 @@ pub(crate) fn profile<T: Target>(
     }
     let follows = family.follows();
     let wanted = match planned.libraries {
-        Some(_) => family.running(pid, target.loaded()),
+        Some(_) => family.running(pid, target.loaded())?,
         None => Vec::new(),
     };
     let (folder, libraries) = (family.folder.as_ref(), &family.libraries);

@@ -7,7 +7,7 @@
 mod arenas;
 pub(crate) mod attachment;
 mod callers;
-mod detours;
+pub(crate) mod detours;
 mod enter;
 pub(crate) mod foreign_file;
 mod frames;
@@ -24,4 +24,5 @@ mod record;
 mod records;
 pub(crate) mod room;
 mod stacks;
+mod unwinder;
 mod way;

@@ -65,7 +65,7 @@ pub(crate) trait Target {
     fn bias(&self, planned: &Planned) -> Option<u64>;
 
     /// Returns the libraries that the process has mapped, if it already runs.
-    fn loaded(&self) -> Mapped;
+    fn loaded(&mut self) -> Mapped;
 
     /// Does everything that can be done before the profile begins.
     ///

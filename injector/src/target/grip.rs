@@ -2,9 +2,10 @@
 //! resumes it.
 
 use anyhow::{Result, anyhow, bail};
+use gprofinject_abi::ask::Question;
 
 use crate::os::sys;
-use crate::program::library::Libraries;
+use crate::program::library::{Libraries, Library};
 use crate::program::planned::Planned;
 use crate::store::private_folder::PrivateFolder;
 use crate::store::region::file::RegionFile;
@@ -44,6 +45,13 @@ impl Grip {
     /// Returns a hold on a process to which gprofinject has attached.
     pub(crate) fn attached(attached: Attachment) -> Grip {
         Grip { pid: attached.pid, attached: Some(attached) }
+    }
+
+    /// Notes that the process has loaded a library, whose plan was placed for this question.
+    pub(crate) fn note_library(&mut self, library: &Library, question: &Question) {
+        if let Some(attached) = &mut self.attached {
+            attached.note_library(library, question);
+        }
     }
 
     /// Returns the agent in the process, or `None` if nothing is hooked there.

@@ -41,6 +41,8 @@ pub(crate) struct Loaded {
 /// What a process has mapped.
 #[derive(Default)]
 pub(crate) struct Mapped {
+    /// The address of the dynamic linker, which is one of the libraries; 0 if there is none.
+    pub(crate) dynamic_linker: u64,
     /// The libraries whose files can be read, in the order of their addresses.
     pub(crate) loaded: Vec<Loaded>,
     /// The paths of the others. A library whose file has been replaced since may be among them, and what is beyond
@@ -50,7 +52,7 @@ pub(crate) struct Mapped {
 
 /// Returns the libraries that a process has mapped.
 pub(crate) fn libraries(process: &Process) -> Mapped {
-    let mut mapped = Mapped::default();
+    let mut mapped = Mapped { dynamic_linker: process.dynamic_linker(), ..Mapped::default() };
     let (Ok(mappings), Ok(memory)) = (process.mappings(), Memory::open(process.pid)) else {
         return mapped;
     };

@@ -72,7 +72,11 @@ fn counts_are_exact() {
 /// Attaches again and again to threads that are busy. The program behaves as without gprofinject, and the
 /// counts agree with its own, except for calls that are in progress.
 pub(crate) fn under_load(kinds: &str, flags: &[&str], times: usize) {
-    let mut subject = Subject::new(kinds, flags);
+    again_and_again(Subject::new(kinds, flags), kinds, &[], times);
+}
+
+/// The same with a program that runs already, and more options.
+pub(crate) fn again_and_again(mut subject: Subject, kinds: &str, options: &[&str], times: usize) {
     let before = subject.code();
     // The calls in progress: of each thread, of threads that it creates, of frames that wait for a coroutine
     // or below a signal handler.
@@ -81,7 +85,7 @@ pub(crate) fn under_load(kinds: &str, flags: &[&str], times: usize) {
     for n in 0..times {
         let hooks = ["--hooks=both", "--hooks=entry"][n % 2];
         let first = subject.counters();
-        let attached = subject.attached(&["-v", hooks]);
+        let attached = subject.attached(&[&["-v", hooks], options].concat());
         let second = subject.counters();
         std::thread::sleep(Duration::from_millis([0, 3, 11][n % 3]));
         let third = subject.counters();
@@ -182,7 +186,10 @@ fn gprofinject_is_killed_while_it_is_attached() {
 
 /// The same for a program that was compiled with these flags.
 pub(crate) fn is_killed_while_it_is_attached(flags: &[&str]) {
-    let mut subject = Subject::new("axt", flags);
+    is_killed_while_attached_to(Subject::new("axt", flags));
+}
+
+pub(crate) fn is_killed_while_attached_to(mut subject: Subject) {
     let before = subject.code();
     for hooks in ["--hooks=both", "--hooks=entry"] {
         let attached = subject.attached(&[hooks]);
@@ -266,7 +273,10 @@ fn gprofinject_is_killed_again_and_again() {
 
 /// The same for a program with these threads that was compiled with these flags.
 pub(crate) fn is_killed_again_and_again(kinds: &str, flags: &[&str], times: usize) {
-    let mut subject = Subject::new(kinds, flags);
+    is_killed_often(Subject::new(kinds, flags), times);
+}
+
+pub(crate) fn is_killed_often(mut subject: Subject, times: usize) {
     let before = subject.code();
     for n in 0..times {
         let attached = subject.attached(&[]);

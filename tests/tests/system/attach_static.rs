@@ -135,7 +135,7 @@ fn gprofinject_is_killed() {
 }
 
 /// Compiles a program of `processes/` and starts it.
-fn subject(file: &str, compiler: &str, flags: &[&str], arguments: &[&str]) -> Subject {
+pub(crate) fn subject(file: &str, compiler: &str, flags: &[&str], arguments: &[&str]) -> Subject {
     let place = Place::new();
     let mut command = Command::new(compiler);
     command.args(flags).arg("-o").arg(place.path("subject")).arg(tool::folder().join("processes").join(file));
@@ -146,10 +146,11 @@ fn subject(file: &str, compiler: &str, flags: &[&str], arguments: &[&str]) -> Su
 }
 
 /// Attaches and leaves, with both kinds of hooks. The counts are exact, and nothing stays in the process.
-fn over_and_over(mut subject: Subject, what: &str) {
+pub(crate) fn over_and_over(mut subject: Subject, options: &[&str], what: &str) {
     let before = subject.code();
     for n in 0..6_u32 {
-        let attached = subject.attached(&["-v", ["--hooks=both", "--hooks=entry"][n as usize % 2]]);
+        let hooks = ["--hooks=both", "--hooks=entry"][n as usize % 2];
+        let attached = subject.attached(&[&["-v", hooks], options].concat());
         subject.step(n + 1);
         std::thread::sleep(Duration::from_millis(5));
         let (status, said) = attached.end("-INT");
@@ -171,7 +172,7 @@ fn programs_with_musl() {
         ("faults.c", "-O2"),
         ("sockets.c", "-O2"),
     ] {
-        over_and_over(subject(file, "musl-gcc", &[level, "-w", "-pthread", "-static"], &[]), file);
+        over_and_over(subject(file, "musl-gcc", &[level, "-w", "-pthread", "-static"], &[]), &[], file);
     }
 }
 
@@ -185,7 +186,7 @@ fn threads_in_every_kind_of_call() {
         }
         let flags = [&["-O2", "-w", "-pthread"], flags].concat();
         for way in ["calls", "alone", "handler"] {
-            over_and_over(subject("waiting.c", compiler, &flags, &[way]), &format!("{compiler} {flags:?} {way}"));
+            over_and_over(subject("waiting.c", compiler, &flags, &[way]), &[], &format!("{compiler} {flags:?} {way}"));
         }
     }
 }
@@ -195,7 +196,10 @@ fn no_thread_keeps_a_base_of_gs() {
     if !skip::have("gdb") {
         return skip::skipped("no_thread_keeps_a_base_of_gs", "no gdb");
     }
-    let subject = Subject::new("bbbbtt", STATIC[0]);
+    bases_of_gs(&Subject::new("bbbbtt", STATIC[0]));
+}
+
+pub(crate) fn bases_of_gs(subject: &Subject) {
     let bases = |subject: &Subject| -> BTreeSet<String> {
         let mut command = Command::new("gdb");
         command.args(["-batch", "-nx", "-ex", "thread apply all print $gs_base", "-p"]).arg(subject.pid().to_string());
@@ -205,13 +209,13 @@ fn no_thread_keeps_a_base_of_gs() {
         values.map(|(_, value)| value.to_owned()).collect()
     };
     let none = BTreeSet::from(["0".to_owned()]);
-    assert_eq!(bases(&subject), none);
+    assert_eq!(bases(subject), none);
     let attached = subject.attached(&[]);
     // Each thread has its own.
-    assert!(bases(&subject).len() > 4 && !bases(&subject).contains("0"), "{:?}", bases(&subject));
+    assert!(bases(subject).len() > 4 && !bases(subject).contains("0"), "{:?}", bases(subject));
     let (status, said) = attached.end("-INT");
     assert_eq!(status, Some(0), "{said}");
-    assert_eq!(bases(&subject), none, "{said}");
+    assert_eq!(bases(subject), none, "{said}");
     // The program is not asked for its results: gdb has interrupted its system calls.
 }
 

@@ -91,13 +91,14 @@ int main(void) {
 "#;
 
 /// Builds the program and its libraries.
-fn built() -> Place {
+fn built(compiler: &str) -> Place {
     let place = Place::new();
     let library = ["-g", "-O2", "-fPIC", "-shared"];
-    place.c("libfirst.so", LIBRARY, &library);
-    place.c("liblate.so", LATE, &library);
+    place.compile(compiler, "libfirst.so", LIBRARY, &library).unwrap();
+    place.compile(compiler, "liblate.so", LATE, &library).unwrap();
     let first = place.path("libfirst.so");
-    place.c("prog", PROGRAM, &["-g", "-O2", first.to_str().unwrap(), "-Wl,-rpath,$ORIGIN"]);
+    let flags = ["-g", "-O2", first.to_str().unwrap(), "-Wl,-rpath,$ORIGIN"];
+    place.compile(compiler, "prog", PROGRAM, &flags).unwrap();
     place
 }
 
@@ -149,8 +150,8 @@ fn counted(place: &Place, what: &str) {
 }
 
 /// Starts the program alone.
-fn alone() -> Subject {
-    let place = built();
+fn alone(compiler: &str) -> Subject {
+    let place = built(compiler);
     let mut command = Command::new(place.path("prog"));
     command.current_dir(place.folder.path()).env_remove("GMON_OUT_PREFIX");
     Subject::start(place, command)
@@ -158,7 +159,7 @@ fn alone() -> Subject {
 
 fn a_pause_reaches_libraries() {
     for options in [&["--hooks=both"], &["--hooks=entry"]] {
-        let place = built();
+        let place = built("gcc");
         let mut command = place.command(options);
         command.arg("./prog").env("XDG_RUNTIME_DIR", place.folder.path());
         let mut subject = Subject::start(place, command);
@@ -171,8 +172,13 @@ fn a_pause_reaches_libraries() {
 
 /// gprofinject attaches twice, and leaves the process as it was each time.
 fn libraries_of_a_running_process() {
+    libraries_come_and_go("gcc");
+}
+
+/// The same, for a program of any compiler.
+pub(crate) fn libraries_come_and_go(compiler: &str) {
     for options in [&["--hooks=both"], &["--hooks=entry"]] {
-        let mut subject = alone();
+        let mut subject = alone(compiler);
         tell(&mut subject, &["c 7", "o 0", "l 9", "s 0"]);
         let before = subject.code();
         for _ in 0..2 {
@@ -196,13 +202,17 @@ fn libraries_of_a_running_process() {
 /// A process of another user cannot enter root's run folder. It asks over a socket without a place in a folder, which takes
 /// none of its descriptors.
 fn libraries_of_another_users_process() {
-    const USER: u32 = 65534;
     if !rustix::process::geteuid().is_root() {
         skip::skipped("library_control::libraries_of_another_users_process", "only root can attach to it");
         return;
     }
+    libraries_of_another_user("gcc");
+}
+
+pub(crate) fn libraries_of_another_user(compiler: &str) {
+    const USER: u32 = 65534;
     for options in [&["--hooks=both"], &["--hooks=entry"]] {
-        let place = built();
+        let place = built(compiler);
         fs::set_permissions(place.folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let mut command = Command::new(place.path("prog"));
         command.current_dir(place.folder.path()).env_remove("GMON_OUT_PREFIX").uid(USER).gid(USER);
@@ -227,7 +237,7 @@ fn libraries_of_another_users_process() {
 
 /// With `--libs all`, the functions are hooked in which the agent itself has changed instructions.
 fn the_c_library_of_a_running_process() {
-    let mut subject = alone();
+    let mut subject = alone("gcc");
     tell(&mut subject, &["c 7"]);
     let before = subject.code();
     let attached = subject.attached(&["--libs=all", "--hooks=both"]);
@@ -249,7 +259,7 @@ fn the_c_library_of_a_running_process() {
 
 /// Another gprofinject, which has not planned the libraries, takes their hooks out.
 fn libraries_of_a_run_that_was_killed() {
-    let mut subject = alone();
+    let mut subject = alone("gcc");
     tell(&mut subject, &["c 7"]);
     let before = subject.code();
     let attached = subject.attached(&["--hooks=both"]);

@@ -30,6 +30,7 @@ modules! {
     assembly
     attach
     attach_signals
+    attach_musl
     attach_static
     security
     attach_programs

@@ -19,7 +19,7 @@ use gprofinject_tests::tool::{self, Hooks};
 use gprofinject_tests::trials::{Company, Trial};
 use gprofinject_tests::{expect, extent, gprofdata, run};
 
-mod musl;
+pub(crate) mod musl;
 mod real;
 mod written;
 

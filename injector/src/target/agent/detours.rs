@@ -122,7 +122,14 @@ struct List {
 fn list(memory: &Memory, process: &Process, mappings: &[Mapping]) -> Option<List> {
     let base = process.dynamic_linker();
     let linker = mapped(process.pid, mappings.iter().find(|mapping| mapping.lo == base)?)?;
-    let debug = base + exported_address(&linker, "_r_debug")?;
+    let debug = match exported_address(&linker, "_r_debug") {
+        Some(debug) => base + debug,
+        // musl exports a pointer to it, which is not right before the dynamic linker has relocated itself.
+        None => {
+            let debug = memory.word(base + exported_address(&linker, "_dl_debug_addr")?).ok()?;
+            Some(debug).filter(|&debug| debug > base)?
+        }
+    };
     Some(List { first: memory.word(debug + 8).ok()?, state: memory.word(debug + 24).ok()? as u32 })
 }
 

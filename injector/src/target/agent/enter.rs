@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use gprofinject_abi::attach::{CONTROL, Command, DETOURS_MAX, NOTICE_LEN, Order};
+use gprofinject_abi::plan::Patch;
 use gprofinject_abi::region::PAGE;
 use gprofinject_abi::{AGENT_FILE, REGION_SUFFIX};
 use gprofinject_plan::Plan;
@@ -21,8 +22,10 @@ use crate::target::agent::attachment::{Attachment, Detoured, Guest, Image, Landi
 use crate::target::agent::detours::{self, COPY, Found};
 use crate::target::agent::handover;
 use crate::target::agent::image::Agent;
+use crate::target::agent::libraries::Wanted;
 use crate::target::agent::order::preparation;
 use crate::target::agent::room::{self, code_len, find_syscall, gap, libc_code};
+use crate::target::agent::unwinder::{get_gr, unwinder};
 use crate::target::named;
 use crate::target::process::{Process, refusal};
 use crate::target::threads::borrowed::Fault;
@@ -58,7 +61,7 @@ impl Attachment {
             false => loaded_library(&mappings, &folder.path().join(AGENT_FILE).to_string_lossy()),
         };
         let Range { start: base, end } = library.context("the process executes another program now")?;
-        let instruction = instruction(process, plan, &mappings, &memory)?;
+        let instruction = instruction(process, plan, &[], &mappings, &memory)?;
         let entry = base + agent.function(CONTROL).context("the agent library is damaged")?;
         let mut attachment = Attachment::outside(process, plan, (folder, name), instruction);
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -93,10 +96,10 @@ impl Attachment {
         process: &Process,
         planned: &Planned,
         plan: &Plan,
-        folder: &PrivateFolder,
-        name: &str,
+        files: (&PrivateFolder, &str),
+        wanted: &[Wanted],
     ) -> Result<Option<Attachment>> {
-        let prepared = Attachment::prepare_this(process, planned, plan, folder, name);
+        let prepared = Attachment::prepare_this(process, planned, plan, files, wanted);
         // This is the reason for whatever failed.
         prepared.map_err(|error| match process.executes_another() {
             true => anyhow!("process {} executes another program now; try again", process.pid),
@@ -108,8 +111,8 @@ impl Attachment {
         process: &Process,
         planned: &Planned,
         plan: &Plan,
-        folder: &PrivateFolder,
-        name: &str,
+        (folder, name): (&PrivateFolder, &str),
+        wanted: &[Wanted],
     ) -> Result<Option<Attachment>> {
         let pid = process.pid;
         let memory = Memory::open(pid).map_err(|error| anyhow!(refusal(pid, &error)))?;
@@ -119,7 +122,7 @@ impl Attachment {
         // The plan of a standalone program leads its own functions to the agent.
         let found = if is_standalone { Vec::new() } else { detours::find(&memory, process, &mappings) };
         let bias = process.program_headers().wrapping_sub(plan.phdr());
-        let instruction = instruction(process, plan, &mappings, &memory)?;
+        let instruction = instruction(process, plan, wanted, &mappings, &memory)?;
         let image = planned.subject.image.as_ref().filter(|_| is_standalone);
         let calls = image.map_or(Vec::new(), |image| plan.after_system_calls(image));
         let arena = plan.arena.wrapping_add(bias);
@@ -129,8 +132,12 @@ impl Attachment {
             calls: calls.collect(),
             ..Attachment::outside(process, plan, (folder, name), instruction)
         };
-        let get_gr = get_gr(planned, plan, bias);
-        let near = libc_code(&mappings).map_or(process.program_headers(), |libc| libc.lo);
+        let get_gr = get_gr(planned, plan, bias, arena);
+        // The agent is near the libraries, so that they can be hooked.
+        let near = match planned.subject.musl {
+            true => process.dynamic_linker(),
+            false => libc_code(&mappings).map_or(process.program_headers(), |libc| libc.lo),
+        };
         let is_first = attachment.order(|attachment, client| {
             if !named::folders(pid)?.is_empty() {
                 return Ok(false);
@@ -315,16 +322,29 @@ impl Attachment {
     }
 }
 
-/// Returns the address of a `syscall` instruction in the process that stays as it is.
-fn instruction(process: &Process, plan: &Plan, mappings: &[Mapping], memory: &Memory) -> Result<u64> {
+/// Returns the address of a `syscall` instruction in the process that stays as it is. `wanted` are the libraries that will be
+/// hooked.
+fn instruction(
+    process: &Process,
+    plan: &Plan,
+    wanted: &[Wanted],
+    mappings: &[Mapping],
+    memory: &Memory,
+) -> Result<u64> {
     let pid = process.pid;
     if plan.standalone {
         let bias = process.program_headers().wrapping_sub(plan.phdr());
+        let libraries = wanted
+            .iter()
+            .filter_map(|wanted| Some((wanted.library.planned.plan.as_ref()?, wanted.order.start)));
+        let plans: Vec<(&Plan, u64)> = libraries.chain([(plan, bias)]).collect();
         let stays = |at: u64| {
-            let (lo, hi) = (at.wrapping_sub(bias), at.wrapping_sub(bias).wrapping_add(2));
-            plan.patches()
-                .iter()
-                .all(|patch| patch.address >= hi || patch.address + u64::from(patch.len) <= lo)
+            plans.iter().all(|(plan, bias)| {
+                let (lo, hi) = (at.wrapping_sub(*bias), at.wrapping_sub(*bias).wrapping_add(2));
+                let is_apart =
+                    |patch: &Patch| patch.address >= hi || patch.address + u64::from(patch.len) <= lo;
+                plan.patches().iter().all(is_apart)
+            })
         };
         return room::instruction(pid, memory, stays).context("the program makes no system calls");
     }
@@ -364,32 +384,4 @@ fn notice(order: &Order, memory: &Memory) -> Option<Detoured> {
     let [at, jump] = order.notice;
     let before = memory.bytes(at, NOTICE_LEN).ok().filter(|_| at != 0)?;
     Some(Detoured { at, before, after: jump.to_le_bytes().get(..NOTICE_LEN)?.to_vec() })
-}
-
-/// Returns the runtime addresses of those functions of an unwinder in the program whose frames are below
-/// every landing.
-fn unwinder(planned: &Planned, bias: u64) -> Vec<(u64, u64)> {
-    const NAMES: [&str; 5] = [
-        "_Unwind_RaiseException",
-        "_Unwind_Resume",
-        "_Unwind_Resume_or_Rethrow",
-        "_Unwind_ForcedUnwind",
-        "_Unwind_Backtrace",
-    ];
-    let functions = planned.functions().map(|(function, _)| function);
-    let own = functions.filter(|function| function.names().any(|name| NAMES.contains(&name)));
-    own.map(|function| (function.address.wrapping_add(bias), function.size)).collect()
-}
-
-/// Returns the runtime address at which such an unwinder's `_Unwind_GetGR` can be called without being
-/// counted, or 0 if there is none.
-fn get_gr(planned: &Planned, plan: &Plan, bias: u64) -> u64 {
-    let mut functions = planned.functions().map(|(function, _)| function);
-    let Some(own) = functions.find(|function| function.names().any(|name| name == "_Unwind_GetGR")) else {
-        return 0;
-    };
-    match plan.records.iter().find(|record| record.entry == own.address) {
-        Some(record) => plan.arena.wrapping_add(bias) + u64::from(record.body),
-        None => own.address.wrapping_add(bias),
-    }
 }

@@ -166,11 +166,12 @@ impl Attachment {
         let mut queue: VecDeque<i32> = VecDeque::new();
         let mut turns = 0;
         let mut mappings = proc::mappings(self.pid)?;
+        let rest = self.staying_patches(memory);
         loop {
             for thread in stopped.threads.iter_mut().filter(|thread| thread.fresh) {
                 deadline::check()?;
                 self.take_from_landing(thread, memory)?;
-                thread.fresh = self.is_here(thread, memory, &mappings, files);
+                thread.fresh = self.is_here(thread, memory, &mappings, &rest, files);
             }
             let here: HashSet<i32> = stopped.threads.iter().filter(|t| t.fresh).map(|t| t.tid).collect();
             let left = until.saturating_duration_since(Instant::now());
@@ -229,12 +230,20 @@ impl Attachment {
 
     /// Whether a thread runs the agent's code or will return to it, or has an exception in flight. In the
     /// last case the unwinder relies on what it has found in the frames.
-    fn is_here(&self, thread: &Thread, memory: &Memory, mappings: &[Mapping], files: &mut Files) -> bool {
+    /// `rest` are the patches of libraries that have stayed.
+    fn is_here(
+        &self,
+        thread: &Thread,
+        memory: &Memory,
+        mappings: &[Mapping],
+        rest: &[Patch],
+        files: &mut Files,
+    ) -> bool {
         let Some(image) = self.image() else { return false };
         let rip = self.original_of(thread.registers.rip).unwrap_or(thread.registers.rip);
         let registers = &user_regs_struct { rip, ..thread.registers };
         let is_in_rest = |patch: &Patch| patch.stays() && patch.addresses().contains(&registers.rip);
-        if self.is_ours(registers.rip) || self.patches.iter().any(is_in_rest) {
+        if self.is_ours(registers.rip) || self.patches.iter().chain(rest).any(is_in_rest) {
             return true;
         }
         let words = memory.record::<ThreadWords>(self.words_of(registers));

@@ -12,6 +12,7 @@ use zerocopy::IntoBytes;
 use crate::os::sys;
 use crate::program::library::{self, Library};
 use crate::target::agent::attachment::Attachment;
+use crate::target::agent::unwinder::{get_gr, unwinder};
 use crate::target::threads::memory::Memory;
 use crate::target::threads::{deadline, tracer};
 
@@ -20,6 +21,13 @@ pub(crate) struct Wanted {
     pub(crate) library: &'static Library,
     /// What the agent has to know of it, but for the plan.
     pub(crate) order: LibraryOrder,
+    /// Whether nothing in the process may be hooked if this is not: it is musl's dynamic linker, which makes the threads.
+    pub(crate) is_needed: bool,
+}
+
+/// Returns the error if musl's dynamic linker cannot be hooked, for this reason.
+pub(crate) fn unhookable(why: &str) -> anyhow::Error {
+    anyhow!("musl's dynamic linker, which makes the program's threads, could not be hooked: {why}")
 }
 
 impl Attachment {
@@ -27,15 +35,22 @@ impl Attachment {
     /// hooked.
     ///
     /// # Errors
-    /// No helper can be started.
+    /// No helper can be started, or a library that is needed cannot be hooked.
     pub(crate) fn load_libraries(&mut self, wanted: &[Wanted]) -> Result<Vec<Option<String>>> {
         self.order(|attachment, _| {
-            let load = |wanted| attachment.load_one(wanted).err().map(|error| format!("{error:#}"));
-            Ok(wanted.iter().map(load).collect())
+            let mut reasons = Vec::with_capacity(wanted.len());
+            for wanted in wanted {
+                let reason = attachment.load_one(wanted).err().map(|error| format!("{error:#}"));
+                if let Some(why) = reason.as_ref().filter(|_| wanted.is_needed) {
+                    return Err(unhookable(why));
+                }
+                reasons.push(reason);
+            }
+            Ok(reasons)
         })
     }
 
-    fn load_one(&self, wanted: &Wanted) -> Result<()> {
+    fn load_one(&mut self, wanted: &Wanted) -> Result<()> {
         deadline::check()?;
         let memory = Memory::open(self.pid)?;
         let at = self.guest().context("the agent has not prepared")?.image.order;
@@ -56,8 +71,34 @@ impl Attachment {
             let descriptors = [-1, i64::from(*given.first().context("the process has no descriptor left")?)];
             memory.write(at + offset_of!(Order, descriptors) as u64, descriptors.as_bytes())?;
             memory.write(at + offset_of!(Order, library) as u64, order.as_bytes())?;
+            let get_gr = self.own_get_gr(wanted.library, &question);
+            memory.write(at + offset_of!(Order, get_gr) as u64, get_gr.as_bytes())?;
             self.command(&mut stopped, &memory, Command::Load)
                 .map_err(|error| anyhow!("the agent could not prepare it: {}", sys::reason(&error)))
-        })
+        })?;
+        self.note_library(wanted.library, &question);
+        Ok(())
+    }
+
+    /// Returns the address at which a library's `_Unwind_GetGR` can be called, or 0 if the agent finds it by itself.
+    fn own_get_gr(&self, library: &Library, question: &Question) -> u64 {
+        let planned = library.planned;
+        let plan = planned.plan.as_ref().filter(|_| self.is_standalone);
+        plan.map_or(0, |plan| get_gr(planned, plan, question.start, question.free))
+    }
+
+    /// Notes where threads may wait in system calls of a library of a process of musl's, and what its unwinder is. The
+    /// question is the one for which its plan was placed.
+    pub(crate) fn note_library(&mut self, library: &Library, question: &Question) {
+        let planned = library.planned;
+        let (Some(plan), Some(image)) = (&planned.plan, &planned.subject.image) else { return };
+        if self.is_standalone {
+            self.note_arena(question.free, plan.arena_len);
+            let of =
+                |(from, to): (u32, u64)| (question.free + u64::from(from), question.start.wrapping_add(to));
+            let calls = plan.after_system_calls(image).into_iter().map(of);
+            self.calls.extend(calls.filter(|&(from, _)| self.arenas.contains(from)));
+            self.unwinder.extend(unwinder(planned, question.start));
+        }
     }
 }

@@ -4,10 +4,13 @@
 //! The process can write anything into that list, and into the tables of patches in its memory. Whatever it writes is
 //! bounded, and decides only where the process's own threads may stand and where they continue.
 
+use std::collections::BTreeSet;
+
 use gprofinject_abi::plan as abi;
 use gprofinject_abi::region::LoadRecord;
 use gprofinject_plan::Plan;
 
+use crate::os::proc::Mapping;
 use crate::program::library::Libraries;
 use crate::store::region::file::RegionFile;
 use crate::target::agent::attachment::Attachment;
@@ -92,13 +95,7 @@ impl Attachment {
         // What is read counts, whatever it is.
         let mut left = PATCHES_MAX;
         for record in &records {
-            let count = usize::try_from(record.patch_count).unwrap_or(usize::MAX);
-            if count <= left {
-                left -= count;
-                let written: Vec<abi::Patch> = memory.records(record.patches, count).unwrap_or_default();
-                let text = record.lo..record.hi;
-                patches.extend(written.iter().filter_map(|patch| Patch::of_library(patch, &text)));
-            }
+            patches.extend(written(record, &mut left, memory));
         }
         self.note_arenas(&records);
         let overwritten = Overwritten::new(&self.patches, patches);
@@ -114,18 +111,49 @@ impl Attachment {
         records.into_iter().filter(is_sound).collect()
     }
 
+    /// Returns those patches of libraries that stay while hooks are paused.
+    pub(super) fn staying_patches(&self, memory: &Memory) -> Vec<Patch> {
+        let mut left = PATCHES_MAX;
+        let mut patches = Vec::new();
+        for record in self.libraries().iter().filter(|_| self.is_standalone) {
+            patches.extend(written(record, &mut left, memory).into_iter().filter(Patch::stays));
+        }
+        patches
+    }
+
     /// Notes where the thunks of these libraries are.
     fn note_arenas(&mut self, records: &[LoadRecord]) {
-        let known = records.iter().filter(|record| record.arena < TOP && record.arena_len < TOP);
-        for record in known {
+        records.iter().for_each(|record| self.note_arena(record.arena, record.arena_len));
+    }
+
+    /// Notes where the thunks of a library are.
+    pub(super) fn note_arena(&mut self, arena: u64, len: u64) {
+        if arena < TOP && len < TOP {
             let all = &self.arenas.libraries;
-            let lo = if all.is_empty() { record.arena } else { all.start.min(record.arena) };
-            let hi = all.end.max(record.arena + record.arena_len);
+            let lo = if all.is_empty() { arena } else { all.start.min(arena) };
+            let hi = all.end.max(arena + len);
             if hi - lo <= ARENAS_MAX {
                 self.arenas.libraries = lo..hi;
             }
         }
     }
+}
+
+/// Returns where the code of files is mapped, by which a library is noticed that the process loads meanwhile.
+pub(crate) fn code(mappings: &[Mapping]) -> BTreeSet<(u64, u64)> {
+    let is_code = |mapping: &&Mapping| mapping.executable && mapping.path.starts_with('/');
+    mappings.iter().filter(is_code).map(|mapping| (mapping.lo, mapping.inode)).collect()
+}
+
+/// Returns the patches in a library's text, by the process's own table. No more than `left` are read of it, which becomes
+/// less by their number.
+fn written(record: &LoadRecord, left: &mut usize, memory: &Memory) -> Vec<Patch> {
+    let count = usize::try_from(record.patch_count).unwrap_or(usize::MAX);
+    let Some(rest) = left.checked_sub(count) else { return Vec::new() };
+    *left = rest;
+    let written: Vec<abi::Patch> = memory.records(record.patches, count).unwrap_or_default();
+    let text = record.lo..record.hi;
+    written.iter().filter_map(|patch| Patch::of_library(patch, &text)).collect()
 }
 
 #[cfg(test)]

@@ -39,7 +39,8 @@ impl Patch {
     pub(super) fn of_library(patch: &abi::Patch, text: &Range<u64>) -> Option<Patch> {
         let end = patch.address.checked_add(patch.len.into())?;
         let is_inside = patch.address >= text.start && end <= text.end && patch.len > 0;
-        is_inside.then_some(Patch { addresses: patch.address..end, cave: true, stays: false })
+        let stays = patch.stays == Stay::Function.code();
+        is_inside.then_some(Patch { addresses: patch.address..end, cave: true, stays })
     }
 
     /// Whether a thread must not be in the patch when the agent is taken out, although hooks are paused.

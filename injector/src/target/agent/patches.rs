@@ -1,5 +1,6 @@
 //! The patches: writes them, removes them, and writes them again.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -9,7 +10,7 @@ use zerocopy::IntoBytes;
 
 use crate::os::{proc, sys};
 use crate::target::agent::attachment::{Attachment, Stage, Step};
-use crate::target::agent::modules::Plans;
+use crate::target::agent::modules::{self, Plans};
 use crate::target::agent::room::libc_code;
 use crate::target::threads::deadline;
 use crate::target::threads::memory::Memory;
@@ -25,15 +26,23 @@ impl Attachment {
     /// the threads stood still.
     ///
     /// # Errors
-    /// The threads cannot be stopped in places that allow it, or the process cannot be written to.
-    pub(crate) fn arm(&mut self, plans: Plans<'_>) -> Result<Pause> {
+    /// The threads cannot be stopped in places that allow it, or the process cannot be written to. If `code` is given, it is
+    /// also an error if the process has mapped other code of files.
+    pub(crate) fn arm(&mut self, plans: Plans<'_>, code: Option<&BTreeSet<(u64, u64)>>) -> Result<Pause> {
         self.order(|attachment, _| {
-            attachment
-                .with_retries(PATIENCE, |attachment, tracer, until| attachment.arm_now(plans, tracer, until))
+            attachment.with_retries(PATIENCE, |attachment, tracer, until| {
+                attachment.arm_now(plans, code, tracer, until)
+            })
         })
     }
 
-    fn arm_now(&mut self, plans: Plans<'_>, tracer: &Tracer, until: Instant) -> Result<Step<Pause>> {
+    fn arm_now(
+        &mut self,
+        plans: Plans<'_>,
+        code: Option<&BTreeSet<(u64, u64)>>,
+        tracer: &Tracer,
+        until: Instant,
+    ) -> Result<Step<Pause>> {
         let memory = Memory::open(self.pid)?;
         let mappings = proc::mappings(self.pid)?;
         let libc = match libc_code(&mappings) {
@@ -43,6 +52,11 @@ impl Attachment {
         };
         let modules = self.planned_modules(plans);
         let mut stopped = self.all(tracer)?;
+        if let Some(code) = code
+            && !modules::code(&proc::mappings(self.pid)?).is_subset(code)
+        {
+            bail!("the process has just loaded a library; try again");
+        }
         let room = self.make_room(&mut stopped, &memory, &mappings, &libc, &modules, until)?;
         if let Step::Later(error) = room {
             return Ok(Step::Later(error));

@@ -77,7 +77,7 @@ impl Attachment {
         let is_function = |&(at, len): &(u64, u64)| is_address(at) && len <= CODE_MAX;
         let unwinder = self.unwinder.len() <= UNWINDER_MAX && self.unwinder.iter().all(is_function);
         demand(unwinder, "the unwinder")?;
-        let are_calls = |&(from, to): &(u64, u64)| program.contains(&from) && is_address(to);
+        let are_calls = |&(from, to): &(u64, u64)| self.arenas.contains(from) && is_address(from.max(to));
         demand(self.calls.len() <= CALLS_MAX && self.calls.iter().all(are_calls), "a system call")?;
         match &self.stage {
             Stage::Outside | Stage::Left => Ok(()),

@@ -1,5 +1,6 @@
 //! A process that already runs, to which gprofinject attaches for its profile.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
@@ -19,12 +20,15 @@ use crate::store::region::layout::AgentState;
 use crate::store::run_folder::FIRST;
 use crate::store::trouble::trouble;
 use crate::target::agent::attachment::Attachment;
-use crate::target::agent::modules::Plans;
+use crate::target::agent::detours;
+use crate::target::agent::libraries;
+use crate::target::agent::modules::{self, Plans};
 use crate::target::attach::earlier::take_over;
 use crate::target::contract::{Patience, Ready, Readying, Target};
 use crate::target::grip::Grip;
 use crate::target::loaded::{self, Mapped};
 use crate::target::process::Process;
+use crate::target::threads::memory::Memory;
 
 /// A process that already runs, and what of gprofinject is in it.
 pub(crate) struct Running {
@@ -35,6 +39,8 @@ pub(crate) struct Running {
     /// When that time is over. `None` means never, or that the profile has not begun.
     until: Option<Instant>,
     hooks: Hooks,
+    /// The code that was mapped before the libraries were planned.
+    code: BTreeSet<(u64, u64)>,
     /// Why gprofinject could not leave the process.
     stuck: Option<anyhow::Error>,
 }
@@ -55,7 +61,15 @@ impl Running {
     /// Returns a process that can be attached to and contains nothing from an earlier gprofinject.
     pub(crate) fn new(process: Process, duration: Option<Duration>) -> Running {
         let handle = Handle::of(process.pid);
-        Running { process, handle, duration, until: None, hooks: Hooks::None, stuck: None }
+        Running {
+            process,
+            handle,
+            duration,
+            until: None,
+            hooks: Hooks::None,
+            code: BTreeSet::new(),
+            stuck: None,
+        }
     }
 
     fn has_ended(&self) -> bool {
@@ -89,19 +103,25 @@ impl Target for Running {
         Some(self.process.program_headers().wrapping_sub(headers))
     }
 
-    fn loaded(&self) -> Mapped {
+    fn loaded(&mut self) -> Mapped {
+        let mappings =
+            Memory::open(self.process.pid).and_then(|memory| detours::loaded(&memory, &self.process));
+        self.code = mappings.map(|mappings| modules::code(&mappings)).unwrap_or_default();
         loaded::libraries(&self.process)
     }
 
     fn make_ready(&mut self, readying: &Readying) -> Result<Ready> {
-        let Readying { folder, planned, libraries, wanted, voice, .. } = *readying;
+        let Readying { folder, planned, libraries: all, wanted, voice, .. } = *readying;
         let pid = self.process.pid;
         let mut unhooked = Vec::new();
         let (Some(folder), Some(plan)) = (folder, &planned.plan) else {
             return Ok(Ready { grip: Grip::unopened(pid), agent: None, unhooked });
         };
+        if planned.subject.musl && !wanted.iter().any(|wanted| wanted.is_needed) {
+            return Err(libraries::unhookable("it was not found"));
+        }
         let mut made = loop {
-            let made = Attachment::prepare(&self.process, planned, plan, folder.private(), FIRST);
+            let made = Attachment::prepare(&self.process, planned, plan, (folder.private(), FIRST), wanted);
             if let Some(made) = made.map_err(|error| self.failed(error))? {
                 break made;
             }
@@ -113,7 +133,9 @@ impl Target for Running {
                 let loaded = made.load_libraries(wanted)?;
                 unhooked.extend(paths.zip(loaded).filter_map(|(path, why)| Some((path, why?))));
             }
-            made.arm(Plans { program: planned.plan.as_ref(), libraries })
+            // Any library of musl's may have to be led to the agent, so all of them have to be known.
+            let code = planned.subject.musl.then_some(&self.code);
+            made.arm(Plans { program: planned.plan.as_ref(), libraries: all }, code)
         });
         match armed {
             Ok(pause) => voice.detail(format_args!("attached to process {pid}: {pause}")),

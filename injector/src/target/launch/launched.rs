@@ -125,7 +125,7 @@ impl Target for Launched {
         None
     }
 
-    fn loaded(&self) -> Mapped {
+    fn loaded(&mut self) -> Mapped {
         Mapped::default()
     }
 

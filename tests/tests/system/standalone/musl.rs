@@ -35,7 +35,7 @@ gprofinject_tests::trials! {
 const KERNEL: [&str; 4] = ["-idirafter", "/usr/include", "-idirafter", "/usr/include/x86_64-linux-gnu"];
 
 /// Returns whether programs can be compiled for musl's dynamic linker and run.
-fn available(test: &str) -> bool {
+pub(crate) fn available(test: &str) -> bool {
     let have = skip::have("musl-gcc") && {
         let place = Place::new();
         let program = place.compile("musl-gcc", "hello", HELLO, &[]).unwrap();
