@@ -12,6 +12,7 @@ pub(crate) mod load_table;
 pub(crate) mod loads;
 pub(crate) mod mcount;
 pub(crate) mod own;
+pub(crate) mod pauses;
 pub(crate) mod plan;
 pub(crate) mod refusal;
 pub(crate) mod setup;

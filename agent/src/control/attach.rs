@@ -22,6 +22,7 @@ use crate::program::failure;
 use crate::program::libraries;
 use crate::program::text;
 use crate::start::loads;
+use crate::start::pauses;
 use crate::start::setup;
 use crate::unwind::landings;
 use core::sync::atomic::Ordering;
@@ -48,7 +49,7 @@ unsafe extern "C" fn carry_out(order: *mut Order) {
         Some(Command::Resume) => resume(Agent::get()),
         Some(Command::Leave) => {
             birth::put_back();
-            let libraries = loads::unpatch_rest();
+            let libraries = pauses::unpatch_rest();
             text::unpatch_rest(&Agent::get().program)?;
             libraries
         }
@@ -121,7 +122,7 @@ fn arm(order: &mut Order) -> Result<(), i32> {
     if !agent.is_set_up {
         return Err(kernel::EINVAL);
     }
-    loads::check_settled()?;
+    pauses::check_settled()?;
     order.step = 1;
     birth::redirect().inspect_err(|_| birth::put_back())?;
     order.step = 2;
@@ -129,25 +130,25 @@ fn arm(order: &mut Order) -> Result<(), i32> {
     loads::arm().inspect_err(|_| birth::put_back())?;
     order.step = 3;
     setup::arm(agent.region, agent).inspect_err(|_| {
-        let _ = loads::unpatch_all();
+        let _ = pauses::unpatch_all();
         birth::put_back();
     })
 }
 
 /// Removes the patches of the program and of all libraries.
 fn pause(agent: &Agent) -> Result<(), i32> {
-    loads::check_settled()?;
+    pauses::check_settled()?;
     timers::stop(agent);
-    let libraries = loads::unpatch_all();
+    let libraries = pauses::unpatch_all();
     text::unpatch(&agent.program)?;
     libraries
 }
 
 /// Writes the patches again.
 fn resume(agent: &Agent) -> Result<(), i32> {
-    loads::check_settled()?;
+    pauses::check_settled()?;
     text::patch_again(&agent.program)?;
-    let libraries = loads::patch_all();
+    let libraries = pauses::patch_all();
     timers::start_again(agent);
     libraries
 }
