@@ -28,3 +28,4 @@ pub(crate) mod thread_blocks;
 pub(crate) mod threads;
 pub(crate) mod timer;
 pub(crate) mod timers;
+pub(crate) mod times;

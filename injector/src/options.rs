@@ -38,6 +38,34 @@ pub(crate) enum EngineArg {
     FridaOrBuiltin,
 }
 
+/// What measures the durations of calls.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+pub(crate) enum ClockArg {
+    /// The time stamp counter if the kernel says that it is stable, otherwise clock_gettime.
+    #[default]
+    Auto,
+    Tsc,
+    Gettime,
+}
+
+/// What is measured of the durations of calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Measure {
+    /// Whether the time stamp counter measures.
+    pub(crate) is_tsc: bool,
+    /// Whether each path of calls is measured too.
+    pub(crate) paths: Option<Paths>,
+}
+
+/// How paths of calls are told apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Paths {
+    /// The greatest number of nodes of a thread's tree.
+    pub(crate) nodes_max: u32,
+    /// Whether a recursive call has the node of the first call of its function on the path.
+    pub(crate) folds: bool,
+}
+
 /// What a user can ask of a process while it is profiled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Verb {

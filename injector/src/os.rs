@@ -4,6 +4,7 @@
 //! programs or runs.
 
 pub(crate) mod child;
+pub(crate) mod clock;
 pub(crate) mod early;
 pub(crate) mod failure;
 pub(crate) mod loader;

@@ -13,6 +13,7 @@ pub(crate) mod gmon_out;
 pub(crate) mod model;
 pub(crate) mod placement;
 pub(crate) mod space;
+pub(crate) mod times;
 pub(crate) mod whole;
 
 #[cfg(test)]

@@ -26,6 +26,7 @@ pub mod names;
 pub mod plan;
 pub mod region;
 pub mod shared;
+pub mod times;
 
 pub use names::{
     AGENT_FILE, ASK_FILE, COMMAND_FILE, FOLDER_MAX, FRIDA_FILE, PLAN_SUFFIX, PRELOAD_VARIABLE, REGION_SUFFIX,
@@ -33,4 +34,4 @@ pub use names::{
 };
 
 /// Version of all layouts in this crate. Every change of a layout raises it.
-pub const VERSION: u32 = 21;
+pub const VERSION: u32 = 22;

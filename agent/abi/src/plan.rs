@@ -115,6 +115,8 @@ pub struct PlanHeader {
     pub small_stacks: u64,
     /// Nonzero if preempted goroutines of a Go program continue through [`ArenaHeader::resume`].
     pub resumes: u64,
+    /// Nonzero if the durations of calls are measured: thunks with an exit call [`ArenaHeader::begin`] and [`ArenaHeader::end`].
+    pub measured: u64,
 }
 
 /// The basic block counters that a thread needs once it has come through the hook of a library's function: those of the
@@ -379,7 +381,19 @@ pub struct ArenaHeader {
     /// the address at which the goroutine continues. Replaces an address of an instruction that has been relocated by that
     /// of its copy. Uses no stack, and leaves rbx, rbp and r12 to r15 as they are.
     pub resume: u64,
+    /// For functions whose calls are measured, at the start of their bodies: a call of this function tells the agent that a
+    /// call begins. Input: rsp = CFA - 16, the address to return to is there, the function's number is at CFA - 8 -
+    /// [`NUMBER_BELOW`]. Leaves all registers as they are, and uses at most 128 bytes below rsp.
+    pub begin: u64,
+    /// The same at their exits: the call has ended. Input: rsp = CFA - 8, where the address to return to is.
+    pub end: u64,
 }
+
+/// Bytes of the code at the start of the body of a function whose calls are measured: a store of the function's number, and
+/// a call through [`ArenaHeader::begin`].
+pub const BEGIN_LEN: u32 = 14;
+/// The distance in bytes from the return slot down to the function's number, for [`ArenaHeader::begin`].
+pub const NUMBER_BELOW: u64 = 64;
 
 /// Size in bytes of the three jumps to the slow path of exits, which follow the [`ArenaHeader`]. They are for thunks
 /// that have saved rax and r11, only r11, or only rax.
@@ -464,13 +478,13 @@ pub const CALL_LEN: u32 = 5;
 
 // The planner's thunks, its unwind tables, and the agent's assembly address these fields.
 const _: () = {
-    assert!(size_of::<PlanHeader>() == 376);
+    assert!(size_of::<PlanHeader>() == 384);
     assert!(size_of::<Patch>() == 48);
     assert!(size_of::<FunctionRecord>() == 48);
     assert!(offset_of!(FunctionRecord, exit) == 8);
     assert!(offset_of!(FunctionRecord, resume) == 28);
     assert!(offset_of!(FunctionRecord, body) == 32);
-    assert!(size_of::<ArenaHeader>() == 112);
+    assert!(size_of::<ArenaHeader>() == 128);
     assert!(offset_of!(ArenaHeader, miss) == 0);
     assert!(offset_of!(ArenaHeader, miss_entry) == 8);
     assert!(offset_of!(ArenaHeader, window) == 16);
@@ -485,6 +499,8 @@ const _: () = {
     assert!(offset_of!(ArenaHeader, jump) == 88);
     assert!(offset_of!(ArenaHeader, signal) == 96);
     assert!(offset_of!(ArenaHeader, resume) == 104);
+    assert!(offset_of!(ArenaHeader, begin) == 112);
+    assert!(offset_of!(ArenaHeader, end) == 120);
     assert!(size_of::<ThreadWords>() == 64);
     assert!(offset_of!(ThreadWords, block) == 0);
     assert!(offset_of!(ThreadWords, cells) == 8);

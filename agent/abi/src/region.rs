@@ -34,6 +34,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::coded::coded;
 use crate::plan::{HookModeCode, LIBRARIES};
+use crate::times::ClockCode;
 
 /// Key of an arc for a call from code that is not hooked: this bit, and the number of the function that is
 /// charged. (The key of a call from hooked code is its runtime return address.)
@@ -149,6 +150,16 @@ pub struct RegionOrders {
     pub reserved: u32,
     /// Bytes of basic block counters of libraries in a thread block, or 0 if they are not counted.
     pub library_counter_bytes: u64,
+    /// Bytes of the area for measured durations in a thread block ([`crate::times`]), or 0 if durations are not measured.
+    pub times_bytes: u64,
+    /// Nonzero if the calling-context tree is measured as well: the greatest number of its nodes on a thread.
+    pub nodes_max: u32,
+    /// Nonzero if recursive calls have nodes of their own in that tree.
+    pub unfolded: u32,
+    /// What the agent is to measure with: a [`ClockKind`](crate::times::ClockKind).
+    pub clock: ClockCode,
+    /// Always 0.
+    pub reserved_for_clock: u32,
 }
 
 /// The number of entries in the table of samples outside of the program; a power of two.
@@ -282,6 +293,16 @@ pub struct RegionHeader {
     pub frida_patched: u64,
     /// Duration of gum's work in nanoseconds, in addition to [`RegionHeader::setup_ns`].
     pub frida_ns: u64,
+    /// Ticks of the clock that a measured call costs inside its interval, times 256.
+    pub inside_256: u64,
+    /// The same outside of it.
+    pub outside_256: u64,
+    /// How much more of both together other rounds of the calibration have needed, times 256.
+    pub spread_256: u64,
+    /// The clock when the hooks were in place.
+    pub clock_at_start: u64,
+    /// The clock when the process was about to end, or 0 if the agent has not seen that.
+    pub clock_at_end: u64,
     /// After [`Trouble::Panic`], the bytes of the source file's name. Zeros follow a shorter name; of a longer name,
     /// the field has the end.
     pub panic_file: [u64; PANIC_FILE_WORDS],
@@ -467,6 +488,17 @@ pub const fn library_counters_offset(slot_bytes: u64, counter_bytes: u64, librar
     library_offset(slot_bytes, counter_bytes) + library_bytes
 }
 
+/// Returns the offset of the area for measured durations from the start of the thread block, which follows
+/// `library_counter_bytes` bytes of the libraries' basic block counters; a multiple of the page size.
+pub const fn times_offset(
+    slot_bytes: u64,
+    counter_bytes: u64,
+    library_bytes: u64,
+    library_counter_bytes: u64,
+) -> u64 {
+    library_counters_offset(slot_bytes, counter_bytes, library_bytes) + library_counter_bytes
+}
+
 /// Returns the number of bytes of a chunk of the program's home slots: a page, or more if that would make more than
 /// [`SLOT_CHUNKS`] chunks.
 pub const fn slot_chunk(slot_bytes: u64) -> u64 {
@@ -479,8 +511,8 @@ pub const fn round_up(value: u64, to: u64) -> u64 {
 }
 
 const _: () = {
-    assert!(size_of::<RegionOrders>() == 144);
-    assert!(size_of::<RegionHeader>() == 352);
+    assert!(size_of::<RegionOrders>() == 168);
+    assert!(size_of::<RegionHeader>() == 416);
     assert!(size_of::<LoadRecord>() == 88);
     assert!(size_of::<RegionHeader>() <= PAGE as usize);
     assert!(size_of::<BlockHeader>() == 1968);

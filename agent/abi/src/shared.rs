@@ -16,6 +16,7 @@ use crate::plan::{Cell, ThreadWords};
 use crate::region::{
     BlockHeader, CHUNKS, LoadRecord, Overflow, PANIC_FILE_WORDS, RegionHeader, SampleRecord, Slot,
 };
+use crate::times::{ArcTimes, Chain, FunctionTimes, OpenCall, PathNode, TimesHeader};
 
 /// Declares a type of pointers to a record, with one method for each of its shared fields.
 macro_rules! shared {
@@ -127,6 +128,16 @@ shared! {
         frida_patched: AtomicU64,
         /// Written once by Frida's library.
         frida_ns: AtomicU64,
+        /// Written once by the thread that sets up; so are the three fields below.
+        inside_256: AtomicU64,
+        /// See `inside_256`.
+        outside_256: AtomicU64,
+        /// See `inside_256`.
+        spread_256: AtomicU64,
+        /// See `inside_256`.
+        clock_at_start: AtomicU64,
+        /// Written by the thread that ends the process.
+        clock_at_end: AtomicU64,
     }
 }
 
@@ -276,6 +287,161 @@ shared! {
     }
 }
 
+shared! {
+    /// The state of a thread's measured calls.
+    ///
+    /// The thread that owns the thread block and its signal handlers write it. The injector reads it when the process has
+    /// ended, or for a dump, which may or may not include a call that ends at the same time.
+    pub struct TimesRef(TimesHeader) {
+        /// Stored after the open call to which it leads is complete, but for its `start`.
+        top: AtomicU64,
+        /// Written with `top` where the chain changes.
+        stack_lo: AtomicU64,
+        /// Written by thunks and slow paths. A signal handler that interrupts a change leaves it as it was.
+        free: AtomicU64,
+        /// Incremented at each beginning of a call.
+        begun: AtomicU64,
+        /// Stored before `mask`, which is smaller than the table at any time.
+        table: AtomicU64,
+        /// See `table`.
+        mask: AtomicU64,
+        /// Written once, when the thread begins.
+        outside: AtomicU64,
+        /// See `outside`.
+        inside: AtomicU64,
+        /// See `outside`.
+        overhead: AtomicU64,
+        /// Incremented by the bytes of a record before the record is written.
+        used: AtomicU64,
+        /// Increased when more of the area is committed.
+        committed: AtomicU64,
+        /// Incremented with each new entry of the table.
+        arcs: AtomicU64,
+        /// Incremented by the owner.
+        unmeasured: AtomicU64,
+        /// Written once, when the thread begins.
+        first: AtomicU64,
+        /// Written at the end of each call.
+        last: AtomicU64,
+        /// Written with `top` where the chain changes.
+        chain: AtomicU64,
+        /// Written when there is another chain, which is complete.
+        chains: AtomicU64,
+        /// Written once, when the thread begins.
+        base: AtomicU64,
+        /// Incremented by the owner.
+        paused: AtomicU64,
+        /// Incremented with each new node.
+        nodes: AtomicU64,
+        /// Increased when the thread block gets another owner.
+        earlier: AtomicU64,
+    }
+}
+
+shared! {
+    /// An open call. Its writers are those of a [`TimesRef`].
+    pub struct OpenCallRef(OpenCall) {
+        /// Written last.
+        start: AtomicU64,
+        /// Increased at the end of each call that it has made.
+        children: AtomicU64,
+        /// Written before `top` leads here; so are the fields below.
+        cfa: AtomicU64,
+        /// See `cfa`.
+        arc: AtomicU64,
+        /// See `cfa`.
+        outer: AtomicU64,
+        /// See `cfa`.
+        begun: AtomicU64,
+        /// See `cfa`.
+        node: AtomicU64,
+        /// See `cfa`.
+        context: AtomicU32,
+        /// See `cfa`.
+        is_tail: AtomicU32,
+    }
+}
+
+shared! {
+    /// What was measured of an arc. Its writers are those of a [`TimesRef`]; each field changes by one instruction.
+    pub struct ArcTimesRef(ArcTimes) {
+        /// Written before `caller` and `callee`.
+        open: AtomicU32,
+        /// Written once, when the record is made.
+        caller: AtomicU32,
+        /// See `caller`.
+        callee: AtomicU32,
+        /// Incremented at the end of a call; so are the fields below.
+        calls: AtomicU64,
+        /// See `calls`.
+        own: AtomicU64,
+        /// See `calls`.
+        inclusive: AtomicU64,
+        /// See `calls`.
+        within: AtomicU64,
+        /// See `calls`.
+        outermost: AtomicU64,
+        /// See `calls`.
+        min: AtomicU64,
+        /// See `calls`.
+        max: AtomicU64,
+        /// Written once, when the record is made.
+        function: AtomicU64,
+    }
+}
+
+shared! {
+    /// What was measured of a function. Its writers are those of an [`ArcTimesRef`].
+    pub struct FunctionTimesRef(FunctionTimes) {
+        /// Written once, when the record is made.
+        number: AtomicU32,
+        /// Changed at the beginning and end of a call.
+        open: AtomicU32,
+        /// Increased at the end of a call; so are the fields below.
+        inclusive: AtomicU64,
+        /// See `inclusive`.
+        within: AtomicU64,
+        /// See `inclusive`.
+        primitive: AtomicU64,
+    }
+}
+
+shared! {
+    /// A node of the calling-context tree. Its writers are those of an [`ArcTimesRef`].
+    pub struct PathNodeRef(PathNode) {
+        /// Written once, when the record is made; so are the four fields below.
+        function: AtomicU32,
+        /// See `function`.
+        number: AtomicU32,
+        /// See `function`.
+        parent: AtomicU32,
+        /// See `function`.
+        parent_address: AtomicU64,
+        /// Incremented at the end of a call; so is the field below.
+        calls: AtomicU64,
+        /// See `calls`.
+        own: AtomicU64,
+    }
+}
+
+shared! {
+    /// A stack with open calls. Its writers are those of a [`TimesRef`].
+    pub struct ChainRef(Chain) {
+        /// Written once, when the record is made.
+        next: AtomicU64,
+        /// Written when the chain ceases to be the current one.
+        top: AtomicU64,
+        /// Written once, when the record is made.
+        root: AtomicU64,
+        /// Written when more of the stack becomes known.
+        lo: AtomicU64,
+        /// See `lo`.
+        hi: AtomicU64,
+        /// Written when the chain ceases to be the current one, and when it becomes it.
+        since: AtomicU64,
+    }
+}
+
 impl RegionRef {
     /// Written by the first thread that panics, before `trouble`.
     pub fn panic_file(self) -> &'static [AtomicU64; PANIC_FILE_WORDS] {
@@ -286,6 +452,14 @@ impl RegionRef {
 }
 
 impl BlockRef {
+    /// The state of the thread's measured calls.
+    pub fn times(self) -> TimesRef {
+        let at = (self.address() + crate::times::TIMES) as *mut TimesHeader;
+        // SAFETY: the caller of `new` has guaranteed that the thread block stays mapped, which has this record behind its
+        // header, and that all accesses are atomic.
+        unsafe { TimesRef::new(NonNull::new_unchecked(at)) }
+    }
+
     /// Written like `committed`.
     pub fn committed_chunks(self) -> &'static [AtomicU64] {
         // SAFETY: the caller of `new` has guaranteed that the header stays mapped and that all accesses are

@@ -73,6 +73,8 @@ pub struct Plan {
     pub standalone: bool,
     /// Whether functions may be entered with less stack than the agent's slow paths need.
     pub small_stacks: bool,
+    /// Whether the durations of calls are measured: see [`Options::measured`](crate::Options::measured).
+    pub measured: bool,
     /// Whether preempted goroutines continue through the agent.
     pub resumes: bool,
     /// The addresses of the `syscall` instructions of a standalone program that lead to the agent

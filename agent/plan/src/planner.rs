@@ -83,6 +83,7 @@ impl Plan {
             system_calls: &system_calls,
             standalone: &standalone,
             arena: options.arena,
+            measured: options.measured && !entry_only,
         };
         let Decided { verdicts, hooks, mut emitted, homes, copies } = if let Some(reason) = none {
             let verdicts = vec![Err(reason); image.functions.len()];
@@ -134,6 +135,7 @@ impl Plan {
             role: options.role,
             standalone: is_standalone,
             small_stacks: image.facts.go,
+            measured: task.measured,
             resumes: emitted.resumes,
             verdicts: verdicts
                 .into_iter()
@@ -185,6 +187,8 @@ struct Task<'a, 'd> {
     system_calls: &'a SystemCalls,
     standalone: &'a Standalone,
     arena: Option<u64>,
+    /// Whether the durations of calls are measured.
+    measured: bool,
 }
 
 /// One attempt: a set of decisions, and the output of emission for it.
@@ -273,8 +277,8 @@ impl Decided {
 /// Emits the machine code for one set of decisions. Returns it with the home slots, in which arcs are
 /// counted.
 fn emit_all(task: Task, hooks: &[Hook], copies: &Copies) -> (Emitted, Homes) {
-    let Task { image, flow, owner, entry_only, system_calls, standalone, arena, .. } = task;
-    let specs = thunk_spec::of_all(image, flow, hooks, entry_only);
+    let Task { image, flow, owner, entry_only, system_calls, standalone, arena, measured, .. } = task;
+    let specs = thunk_spec::of_all(image, flow, hooks, entry_only, measured);
     let tails = tails::find(image, flow, hooks, &specs);
     let homes = Homes::new(image, flow, hooks, &tails, copies);
     // The program finds the agent's definitions before those of a library.
@@ -292,6 +296,7 @@ fn emit_all(task: Task, hooks: &[Hook], copies: &Copies) -> (Emitted, Homes) {
         tails: &tails,
         through_agent: &through_agent,
         system_calls: &system_calls.redirected,
+        measured,
         arena,
         copies,
     });

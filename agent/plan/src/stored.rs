@@ -114,6 +114,7 @@ impl Plan {
             role: Role::Program,
             standalone: header.standalone != 0,
             small_stacks: header.small_stacks != 0,
+            measured: header.measured != 0,
             resumes: header.resumes != 0,
             redirected: decisions.redirected.into_owned(),
             unredirected: decisions.unredirected.into_owned(),

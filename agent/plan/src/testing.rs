@@ -60,6 +60,7 @@ pub(crate) fn plan_of(image: &Image, skip: Option<usize>) -> Plan {
             counted: None,
             role: Role::Program,
             standalone: false,
+            measured: false,
             arena: None,
         },
     )

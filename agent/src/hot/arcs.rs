@@ -326,7 +326,7 @@ impl Entry {
             }
             hand_over(agent, cell, number, exits, cfa);
             if exits {
-                return Next::body(agent, number, record);
+                return Next::handed_over(agent, number, record);
             }
         }
         Next::resume(agent, number, record)

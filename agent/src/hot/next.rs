@@ -1,7 +1,7 @@
 //! Where a thunk continues after a slow path.
 
 use crate::program::agent::Agent;
-use gprofinject_abi::plan::{CALL_LEN, FunctionRecord};
+use gprofinject_abi::plan::{BEGIN_LEN, CALL_LEN, FunctionRecord};
 
 /// Where a thunk continues.
 #[repr(C)]
@@ -26,7 +26,14 @@ impl Next {
         Next { target: agent.base(number).wrapping_add(record.resume.into()), way: RESUME }
     }
 
+    /// Continues as if the function were not hooked. Such a call is not measured.
     pub(crate) fn body(agent: &Agent, number: u32, record: &FunctionRecord) -> Next {
+        let begin = if agent.orders.times_bytes != 0 && record.exit != 0 { BEGIN_LEN.into() } else { 0 };
+        Next { target: agent.base(number).wrapping_add(u64::from(record.body) + begin), way: BODY }
+    }
+
+    /// Continues in a frame that another function has handed over, whose exit label is in the return slot.
+    pub(crate) fn handed_over(agent: &Agent, number: u32, record: &FunctionRecord) -> Next {
         Next { target: agent.base(number).wrapping_add(record.body.into()), way: BODY }
     }
 

@@ -5,6 +5,7 @@
 //! maps the pages of the source over the zeros.
 #![allow(unsafe_code, reason = "blocks are mapped, and reached by their addresses")]
 
+use crate::os::kernel;
 use crate::os::memory;
 use crate::program::agent::Agent;
 use crate::program::libraries;
@@ -152,6 +153,12 @@ fn map_source(agent: &Agent, block: BlockRef, offset: u64, len: u64) -> bool {
     // thread uses the thread block. If a signal handler of this thread has committed the part meanwhile, the same
     // pages are mapped again.
     unsafe { memory::map_again_over(source + offset, len, block.address() + offset) }.is_ok()
+}
+
+/// Commits a part of the area for measured durations in the calling thread's thread block. Returns `false` if the file system
+/// or memory is full, or if the agent makes no system calls any more.
+pub(crate) fn commit_times(agent: &Agent, block: BlockRef, offset: u64, len: u64) -> bool {
+    !kernel::is_frozen() && map_source(agent, block, offset, len)
 }
 
 /// Returns the offset of the library slots in a thread block.

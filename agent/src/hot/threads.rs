@@ -3,6 +3,7 @@
 use crate::hot::counters;
 use crate::hot::thread_blocks;
 use crate::hot::timer;
+use crate::hot::times;
 use crate::os::kernel;
 use crate::os::task;
 use crate::os::words;
@@ -45,13 +46,16 @@ fn reuse(agent: &Agent) -> Option<BlockRef> {
     /// The number at which the next search begins. It orders nothing: each thread block states by itself whether it
     /// is free.
     static NEXT: AtomicU64 = AtomicU64::new(0);
+    /// The number of threads whose durations are kept apart.
+    const MEASURED_APART: u64 = 256;
     let tid = task::gettid();
     let made = thread_blocks::made(agent);
+    let is_apart = agent.orders.times_bytes != 0 && made < MEASURED_APART;
     for _ in 0..made.min(REUSE_LOOKS) {
         let index = NEXT.fetch_add(1, Ordering::Relaxed) % made;
         let Some(block) = thread_blocks::numbered(agent, index) else { continue };
         let old = block.tid().load(Ordering::Acquire);
-        if old == 0 || old != tid && task::thread_lives(agent.pid, old) {
+        if old == 0 || old != tid && (is_apart || task::thread_lives(agent.pid, old)) {
             continue;
         }
         // Of several threads that saw the owner dead, one gets the thread block.
@@ -65,6 +69,7 @@ fn reuse(agent: &Agent) -> Option<BlockRef> {
 /// Makes the thread block the calling thread's. A signal handler that interrupts this finds no thread block yet and
 /// gets another one, which is used only for the handler's counts; this one then replaces it.
 fn adopt(agent: &Agent, block: BlockRef) {
+    times::threads::end(block);
     block.owners().fetch_add(1, Ordering::Relaxed);
     timer::restart(agent, block);
     block.tid().store(task::gettid(), Ordering::Release);
@@ -88,9 +93,11 @@ pub(crate) fn begin_guest(parent: &Agent, child: &Agent) -> bool {
     }
     thread_blocks::forget_all(parent);
     let Some(block) = block else { return true };
+    let inherited = times::threads::inherit(block);
     if !thread_blocks::begin_again(child, block, index) {
         return false;
     }
+    times::threads::begin_child(child, block, inherited);
     block.tid().store(task::gettid(), Ordering::Release);
     count_again(child, block);
     true
@@ -104,9 +111,11 @@ pub(crate) fn begin_child(parent: &Agent, child: &Agent) -> bool {
     thread_blocks::forget_all(parent);
     let Some(block) = existing(parent) else { return true };
     let index = block.index().load(Ordering::Relaxed);
+    let inherited = times::threads::inherit(block);
     if !thread_blocks::begin_again(child, block, index) {
         return false;
     }
+    times::threads::begin_child(child, block, inherited);
     timer::restart(child, block);
     block.tid().store(task::gettid(), Ordering::Release);
     count_again(child, block);

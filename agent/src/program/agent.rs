@@ -17,6 +17,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use gprofinject_abi::plan::{FunctionRecord, HookModeCode, LIBRARIES, START_OF_CONTEXT};
 use gprofinject_abi::region::{PAGE, RegionHeader, RegionOrders};
 use gprofinject_abi::shared::RegionRef;
+use gprofinject_abi::times::ClockCode;
 
 /// Addresses are runtime addresses unless a field documents otherwise.
 #[derive(Clone, Copy)]
@@ -100,6 +101,11 @@ static NOT_SET_UP: Agent = Agent {
         library_hooks: HookModeCode(0),
         library_counter_bytes: 0,
         reserved: 0,
+        times_bytes: 0,
+        nodes_max: 0,
+        unfolded: 0,
+        clock: ClockCode(0),
+        reserved_for_clock: 0,
     },
     fsgsbase: false,
     stack_end: 0,

@@ -2,15 +2,18 @@
 
 use crate::hot::gate;
 use crate::hot::small_stacks::gpi_small_miss_entry;
+use crate::hot::times;
 use crate::program::agent::Agent;
 use crate::unwind::backtraces;
 use crate::unwind::landings;
 use crate::unwind::signals;
 use gprofinject_abi::plan::ArenaHeader;
 use gprofinject_abi::region::RegionOrders;
+use gprofinject_abi::times::ClockKind;
 
 /// Returns the addresses of the slow paths.
-pub(crate) fn gates(shadows: u64, small_stacks: bool) -> ArenaHeader {
+pub(crate) fn gates(shadows: u64, small_stacks: bool, orders: &RegionOrders) -> ArenaHeader {
+    let [begin, end] = times_gates(orders);
     let header = ArenaHeader {
         miss: gate::gpi_miss as *const () as u64,
         miss_entry: match small_stacks {
@@ -25,9 +28,16 @@ pub(crate) fn gates(shadows: u64, small_stacks: bool) -> ArenaHeader {
         land: landings::gpi_land as *const () as u64,
         signal: signals::gpi_signal as *const () as u64,
         resume: signals::gpi_resume as *const () as u64,
+        begin,
+        end,
         ..ArenaHeader::default()
     };
     with_calls(header)
+}
+
+/// Returns the addresses of what is called at the beginning and the end of a measured call.
+pub(crate) fn times_gates(orders: &RegionOrders) -> [u64; 2] {
+    times::gates::gates(orders.clock == ClockKind::Tsc.code(), orders.nodes_max != 0)
 }
 
 /// Adds the addresses of what is called in place of some code of the C library, in a standalone program.

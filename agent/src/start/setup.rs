@@ -6,6 +6,7 @@ use crate::hot::counters;
 use crate::hot::gate;
 use crate::hot::thread_blocks;
 use crate::hot::timer;
+use crate::hot::times;
 use crate::os::initial::{AT_BASE, AT_ENTRY, AT_HWCAP2, AT_PHDR, AT_PHENT, AT_PHNUM, Start};
 use crate::os::kernel;
 #[cfg(feature = "standalone")]
@@ -37,6 +38,7 @@ use gprofinject_abi::VERSION;
 use gprofinject_abi::plan::{HookMode, MAGIC};
 use gprofinject_abi::region::{self, RegionHeader, RegionOrders, State, StateCode, Trouble};
 use gprofinject_abi::shared::{RegionRef, WordsRef};
+use gprofinject_abi::times::ClockKind;
 
 /// A flag in AT_HWCAP2: user code may set the base of gs.
 const FSGSBASE: u64 = 2;
@@ -208,7 +210,7 @@ fn hook(start: &Start, files: &Files<'_>, region: RegionRef, orders: RegionOrder
     let shadows = cells::prepare().map_err(memory)?;
     // At the beginning of a standalone program the injector has reserved the arena's place.
     let room = if is_standalone && !words::is_attached() { Room::Reserved } else { Room::Free };
-    arena::fill(&file, plan, bias, &own::gates(shadows, agent.small_stacks), room)?;
+    arena::fill(&file, plan, bias, &own::gates(shadows, agent.small_stacks, &orders), room)?;
     thread_blocks::prepare(&agent).map_err(memory)?;
     if plan.resumes != 0 {
         signals::prepare(&agent.program);
@@ -218,6 +220,10 @@ fn hook(start: &Start, files: &Files<'_>, region: RegionRef, orders: RegionOrder
     if agent.timer_rate != 0 && (is_replaced || timer::prepare().is_err()) {
         agent.timer_rate = 0;
         region.lost_timers().fetch_add(1, Ordering::Relaxed);
+    }
+    if orders.times_bytes != 0 {
+        times::clock::choose(orders.clock == ClockKind::Tsc.code());
+        times::calibration::run(region, orders.nodes_max != 0);
     }
     agent.tell_gates();
     agent::reserve().ok_or(memory(0))?.install(agent);

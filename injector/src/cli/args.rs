@@ -8,7 +8,7 @@ use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{CommandFactory, FromArgMatches, Parser};
 
-use crate::options::{CountArg, EngineArg, HooksArg, SamplerArg, Verb};
+use crate::options::{ClockArg, CountArg, EngineArg, HooksArg, SamplerArg, Verb};
 
 /// Profiles a program that was built without -pg: counts every call, samples the time, and leaves a
 /// gmon.out for gprof.
@@ -78,6 +78,28 @@ pub(crate) struct Args {
     /// Count only functions with code from source files whose path or name matches (repeatable)
     #[arg(long, value_name = "GLOB", requires = "count")]
     pub(crate) file: Vec<String>,
+
+    /// Measure how long each call takes, by itself and with the calls that it makes, and write gmon.pb.gz for gmon times,
+    /// gmon callers and gmon callees; the times in gmon.out are then the measured ones
+    #[arg(long)]
+    pub(crate) times: bool,
+
+    /// The same for each path of calls, as in a flame graph, for gmon paths
+    #[arg(long)]
+    pub(crate) paths: bool,
+
+    /// With --paths: give recursive calls nodes of their own
+    #[arg(long)]
+    pub(crate) no_fold: bool,
+
+    /// With --paths: the greatest number of different paths of a thread; further ones are measured together
+    #[arg(long, value_name = "NUMBER", default_value_t = 1_000_000, hide_default_value = true,
+          value_parser = clap::value_parser!(u32).range(1..=4_000_000))]
+    pub(crate) max_paths: u32,
+
+    /// With --times and --paths: what measures, the processor's time stamp counter or clock_gettime
+    #[arg(long, value_name = "CLOCK", value_enum, default_value_t = ClockArg::Auto)]
+    pub(crate) clock: ClockArg,
 
     /// Profile this process only, not its children or the programs that it executes
     #[arg(long)]
@@ -199,7 +221,7 @@ impl Args {
     /// Returns an error message if options contradict each other. (clap's `requires` does not help here: it
     /// does not ask for `--pid` if there is a PROGRAM, with which `--pid` cannot be used.)
     fn contradiction(&self, typed: &dyn Fn(&str) -> bool) -> Option<String> {
-        const FOR_A_RUN: [&str; 16] = [
+        const FOR_A_RUN: [&str; 21] = [
             "hooks",
             "rate",
             "sampler",
@@ -210,6 +232,11 @@ impl Args {
             "min_size",
             "count",
             "file",
+            "times",
+            "paths",
+            "no_fold",
+            "max_paths",
+            "clock",
             "no_follow",
             "per_process",
             "dump_signal",
@@ -261,6 +288,27 @@ impl Args {
                     "--recover writes what another gprofinject was asked for: {other} has no effect on that"
                 )
             });
+        }
+        if let Some(option) = first(&["no_fold", "max_paths"]).filter(|_| !self.paths) {
+            return Some(format!("{option} says how --paths measures: add --paths"));
+        }
+        if typed("clock") && !self.times && !self.paths {
+            return Some("--clock says what measures durations: add --times or --paths".to_owned());
+        }
+        let measures = first(&["paths", "times"]);
+        if let Some(option) = &measures
+            && matches!(self.hooks, Some(HooksArg::Entry | HooksArg::None))
+        {
+            return Some(format!(
+                "{option} measures from the entry of a function to its exit: leave --hooks away, or say --hooks both"
+            ));
+        }
+        if let Some(option) = &measures
+            && self.count.is_some()
+        {
+            return Some(format!(
+                "{option} would measure the counters of --count as well: profile twice, once with each of them"
+            ));
         }
         if self.list {
             let useless = first(&["stats", "dump_signal", "reset_signal", "pause_signal"]);

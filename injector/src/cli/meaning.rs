@@ -3,13 +3,31 @@
 use anyhow::{Context, Result, bail};
 
 use crate::cli::args::Args;
-use crate::options::{EngineArg, Verb};
+use crate::options::{ClockArg, EngineArg, Measure, Paths, Verb};
+use crate::os::clock;
 use crate::os::say::{Level, Voice};
 use crate::program::filters::Filters;
 use crate::program::libs::Libs;
 use crate::program::plan_cache::PlanCache;
 use crate::session::settings::Settings;
 use crate::store::output;
+
+/// Returns what is to be measured of the durations of calls.
+fn measure(args: &Args) -> Result<Option<Measure>> {
+    if !args.times && !args.paths {
+        return Ok(None);
+    }
+    let is_tsc = match args.clock {
+        ClockArg::Auto => clock::is_stable(),
+        ClockArg::Tsc if !clock::is_stable() => {
+            bail!("the time stamp counter of this machine does not run evenly; leave --clock tsc away")
+        }
+        ClockArg::Tsc => true,
+        ClockArg::Gettime => false,
+    };
+    let paths = args.paths.then_some(Paths { nodes_max: args.max_paths, folds: !args.no_fold });
+    Ok(Some(Measure { is_tsc, paths }))
+}
 
 /// Returns the settings that the arguments mean.
 ///
@@ -32,6 +50,7 @@ pub(crate) fn settings(args: Args) -> Result<Settings> {
         (_, true) => Level::Verbose,
         _ => Level::Normal,
     };
+    let measure = measure(&args)?;
     Ok(Settings {
         filters: Filters::new(&args.include, &args.exclude, args.min_size)?
             .counting(args.count, &args.file)?,
@@ -42,6 +61,7 @@ pub(crate) fn settings(args: Args) -> Result<Settings> {
         stats: args.stats,
         hooks: args.hooks,
         engine: args.engine,
+        measure,
         rate: args.rate,
         sampler: args.sampler,
         follow: !args.no_follow,

@@ -58,6 +58,7 @@ pub(crate) fn recover(folder: &Path, settings: &Settings) -> Result<()> {
     let planner = Planner {
         hooks: entries.hooks,
         engine: entries.engine,
+        measure: entries.measure,
         filters: &filters,
         libs: &libs,
         running: entries.running,
@@ -178,7 +179,8 @@ impl Recovery<'_> {
         let baseline = self.folder.read(&format!("{name}{BASELINE_SUFFIX}"), LONGEST).ok();
         let decode = |bytes: Vec<u8>| Baseline::decode(&bytes, profilee.planned, &self.libraries);
         let baseline = baseline.and_then(decode);
-        let reading = Reading { profilee, libraries: &self.libraries, maps: &Maps::default(), rate };
+        let maps = &Maps::default();
+        let reading = Reading { profilee, libraries: &self.libraries, maps, rate, is_recent: false };
         let counted =
             counted::counted(Some(&region), &reading, Some(samples), None, baseline.as_ref(), &mut troubles);
         if let Some(trouble) = troubles.pop() {
@@ -248,10 +250,11 @@ impl Recovery<'_> {
                 let program = self.logbook.entries.programs.get(number as usize).cloned();
                 let Program { binary, shown } = program.context("its program is not known")?;
                 let entries = &self.logbook.entries;
-                let (hooks, engine) = (entries.hooks, entries.engine);
+                let (hooks, engine, measure) = (entries.hooks, entries.engine, entries.measure);
                 let (filters, libs) = (&self.filters, &self.libs);
                 let (running, arena) = (entries.running, entries.arena);
-                let planner = Planner { hooks, engine, filters, libs, running, arena, cache: self.cache };
+                let cache = self.cache;
+                let planner = Planner { hooks, engine, measure, filters, libs, running, arena, cache };
                 let planned = planner.plan(planner.subject(&binary), &binary, true);
                 let profilee = self.profilees.first(&binary, shown, planned, true);
                 self.planned.insert(number, profilee);

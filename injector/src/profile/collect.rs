@@ -4,9 +4,12 @@ use std::io;
 
 use gmon::Arc;
 
+use crate::options::Measure;
+use crate::os::clock;
 use crate::profile::falls;
 use crate::profile::model::{self, Counters, Profile};
 use crate::profile::space::Space;
+use crate::profile::times::{self, Overhead};
 use crate::program::library::Libraries;
 use crate::sampling::maps::Maps;
 use crate::store::region::read::Region;
@@ -43,7 +46,7 @@ pub(crate) struct Account {
 
 /// Reads a region file into the profile of its process, to whose samples it adds the agent's. Returns the
 /// agent's account, and the process's address space. `maps` are the files that the process has mapped, for
-/// the agent's samples outside of the program. `crash` is the address of the instruction that
+/// the agent's samples outside of the program. `is_recent` is as in [`Reading`](crate::profile::counted::Reading). `crash` is the address of the instruction that
 /// killed the process, if it is known.
 ///
 /// # Errors
@@ -54,6 +57,7 @@ pub(crate) fn collect(
     libraries: &Libraries,
     maps: &Maps,
     crash: Option<u64>,
+    is_recent: bool,
 ) -> io::Result<(Account, Option<Space>)> {
     let Some(module) = profile.modules.first_mut() else { return Ok((Account::default(), None)) };
     let planned = module.program;
@@ -90,7 +94,34 @@ pub(crate) fn collect(
     if !planned.blocks_only {
         read_arcs(region, profile, &space, &mut account.damage)?;
     }
+    read_times(region, profile, &space, report.pid, is_recent)?;
     Ok((account, Some(space)))
+}
+
+/// Reads the measured durations of a process. If it has just ended, its open calls end now.
+fn read_times(
+    region: &Region,
+    profile: &mut Profile,
+    space: &Space,
+    pid: u32,
+    is_recent: bool,
+) -> io::Result<()> {
+    let Some(Measure { is_tsc, .. }) = space.program.measure else { return Ok(()) };
+    let end = match is_tsc {
+        true => clock::ticks(),
+        false => clock::nanoseconds(),
+    };
+    let report = region.report()?.0;
+    let ticks = |part_256: u64| part_256 as f64 / 256.0;
+    let overhead = Overhead {
+        is_tsc,
+        inside: ticks(report.inside_256),
+        outside: ticks(report.outside_256),
+        spread: ticks(report.spread_256),
+    };
+    let recorded = region.times(is_recent.then_some(end))?;
+    profile.times = Some(times::of_process(pid, recorded, space, overhead));
+    Ok(())
 }
 
 /// Reads the basic-block counters of the libraries of a process into their modules. `crash` is as for [`collect`].
@@ -124,6 +155,7 @@ fn read_library_counters(
 /// # Errors
 /// The file cannot be read.
 pub(crate) fn collect_guest(
+    process: u32,
     region: &Region,
     profile: &mut Profile,
     libraries: &Libraries,
@@ -137,6 +169,7 @@ pub(crate) fn collect_guest(
     if !blocks_only {
         read_arcs(region, profile, &space, &mut account.damage)?;
     }
+    read_times(region, profile, &space, process, false)?;
     let threads = region.threads()?;
     (profile.threads, account.lost_calls) = (threads.count, threads.lost_calls);
     Ok(account)

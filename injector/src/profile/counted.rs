@@ -91,6 +91,8 @@ pub(crate) struct Reading<'r> {
     pub(crate) maps: &'r Maps,
     /// The samples per second of CPU time.
     pub(crate) rate: u32,
+    /// Whether the process runs still or has just ended, so that its open calls are measured up to now.
+    pub(crate) is_recent: bool,
 }
 
 /// Returns the profile of a member, and the state of its agent. `crash` is as for [`collect::collect`]. The
@@ -103,7 +105,7 @@ pub(crate) fn counted(
     baseline: Option<&Baseline>,
     troubles: &mut Vec<String>,
 ) -> Option<(Counted, AgentState)> {
-    let Reading { profilee, libraries, maps, rate } = *reading;
+    let Reading { profilee, libraries, maps, rate, is_recent } = *reading;
     let mut profile = Profile::of_program(profilee.planned, rate);
     profile.name = profilee.name();
     if let (Some(module), Some(samples)) = (profile.modules.first_mut(), samples) {
@@ -115,7 +117,7 @@ pub(crate) fn counted(
     if let (Some(region), Some((_, layout))) = (region, &profilee.plan) {
         let read = region.open(layout).and_then(|region| {
             state = region.report()?.0.state;
-            collect::collect(&region, &mut profile, libraries, maps, crash)
+            collect::collect(&region, &mut profile, libraries, maps, crash, is_recent)
         });
         match read {
             Ok(read) => (account, space) = read,
@@ -145,7 +147,7 @@ pub(crate) fn guests<S: Iterator<Item = Option<u64>>>(
     for pid in region.guests().unwrap_or_default() {
         let mut profile = Profile::of_program(profilee.planned, rate);
         profile.name = profilee.name();
-        let account = match collect::collect_guest(region.of_guest(pid), &mut profile, libraries) {
+        let account = match collect::collect_guest(pid, region.of_guest(pid), &mut profile, libraries) {
             Ok(account) => account,
             Err(error) => {
                 troubles.push(format!("counters cannot be read: {}", sys::reason(&error)));

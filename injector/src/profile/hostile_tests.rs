@@ -38,7 +38,7 @@ fn program(count: Option<CountArg>) -> &'static Profilee {
 
 fn reading(profilee: &'static Profilee) -> Reading<'static> {
     let libraries = Box::leak(Box::default());
-    Reading { profilee, libraries, maps: Box::leak(Box::default()), rate: 100 }
+    Reading { profilee, libraries, maps: Box::leak(Box::default()), rate: 100, is_recent: true }
 }
 
 struct Random(u64);

@@ -6,6 +6,7 @@
 
 use gmon::Block;
 
+use crate::profile::times::Times;
 use crate::program::library::Library;
 use crate::program::planned::Planned;
 use crate::sampling::histogram::Histogram;
@@ -28,6 +29,8 @@ pub(crate) struct Profile {
     pub(crate) threads: u64,
     /// The samples per second of CPU time; 0 means that none were taken.
     pub(crate) rate: u32,
+    /// The measured durations; `None` if nothing was measured.
+    pub(crate) times: Option<Times>,
 }
 
 /// The samples in a function that is not hooked.
@@ -129,6 +132,7 @@ impl Profile {
             named: Vec::new(),
             threads: 0,
             rate,
+            times: None,
         }
     }
 
@@ -175,6 +179,11 @@ impl Profile {
             |named| &mut named.samples,
         );
         self.threads = self.threads.saturating_add(other.threads);
+        match (&mut self.times, other.times) {
+            (Some(times), Some(other)) => times.add(other, place),
+            (times @ None, other) => *times = other,
+            (Some(_), None) => {}
+        }
         for (module, &index) in other.modules.into_iter().zip(&indices) {
             if let Some(own) = self.modules.get_mut(index as usize) {
                 own.samples.add_all(&module.samples);
@@ -192,6 +201,9 @@ impl Profile {
     pub(crate) fn subtract(&mut self, before: &Profile) {
         subtract(&mut self.arcs, &before.arcs, |arc| (arc.from, arc.to), |arc| &mut arc.count);
         subtract(&mut self.own, &before.own, |arc| (arc.from, arc.to), |arc| &mut arc.count);
+        if let (Some(times), Some(before)) = (&mut self.times, &before.times) {
+            times.subtract(before);
+        }
         for (module, before) in self.modules.iter_mut().zip(&before.modules) {
             for (count, before) in module.counters.values.iter_mut().zip(&before.counters.values) {
                 *count = count.saturating_sub(*before);

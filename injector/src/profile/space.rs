@@ -126,7 +126,7 @@ impl Space {
     }
 
     /// Returns the entry of a hooked function.
-    fn entry(&self, function: u32) -> Option<Place> {
+    pub(crate) fn entry(&self, function: u32) -> Option<Place> {
         if function < LIBRARIES {
             return Some(Place { module: PROGRAM, address: self.program.entry(function)? });
         }

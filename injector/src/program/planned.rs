@@ -6,6 +6,7 @@ use std::time::Duration;
 use gprofinject_image::{Function, FunctionKind, Image};
 use gprofinject_plan::{Hooks, Plan, Reason, Tactic, Verdict};
 
+use crate::options::Measure;
 use crate::program::plan_cache::key::Key;
 use crate::program::subject::Subject;
 use crate::store::region::layout::LibraryHooks;
@@ -28,6 +29,8 @@ pub(crate) struct Planned<'s, 'd> {
     pub(crate) counts: bool,
     /// Whether there are hooks only because basic blocks are counted, so that arcs are not wanted.
     pub(crate) blocks_only: bool,
+    /// What is measured of the durations of calls in a process that runs this program.
+    pub(crate) measure: Option<Measure>,
     /// Which hooks the libraries of a process that runs this program get; `None` if none.
     pub(crate) libraries: Option<LibraryHooks>,
     /// See [`Planned::gprof`].

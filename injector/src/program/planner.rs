@@ -9,7 +9,7 @@ use gprofinject_abi::plan::HookMode;
 use gprofinject_image::Function;
 use gprofinject_plan::{Hooks, Options, Plan, Reason, Role, Verdict};
 
-use crate::options::{CountArg, EngineArg, HooksArg};
+use crate::options::{CountArg, EngineArg, HooksArg, Measure};
 use crate::os::{progress, sys};
 use crate::program::filters::Filters;
 use crate::program::libs::Libs;
@@ -29,6 +29,7 @@ pub(crate) struct Planner<'a> {
     /// hooks are safe.
     pub(crate) hooks: Option<HooksArg>,
     pub(crate) engine: EngineArg,
+    pub(crate) measure: Option<Measure>,
     pub(crate) filters: &'a Filters,
     pub(crate) libs: &'a Libs,
     /// Whether the process runs already when it is hooked.
@@ -138,7 +139,7 @@ impl Planner<'_> {
     }
 
     fn plan_part<'s, 'd>(&self, subject: &'s Subject<'d>, names: &[&str], part: Part) -> Planned<'s, 'd> {
-        let Planner { hooks, engine, filters, libs: _, running, arena, cache } = *self;
+        let Planner { hooks, engine, measure, filters, libs: _, running, arena, cache } = *self;
         let agent_wanted = part == Part::Program { agent_wanted: true };
         let role = match part {
             Part::Program { .. } => Role::Program,
@@ -192,6 +193,7 @@ impl Planner<'_> {
                 Part::Program { .. } => subject.standalone,
                 Part::Library(purpose) => purpose.is_musl(),
             },
+            measured: measure.is_some(),
             arena: arena.filter(|_| role == Role::Program),
         };
         let key = image
@@ -242,6 +244,7 @@ impl Planner<'_> {
             key: key.filter(|_| !is_cached),
             counts,
             blocks_only,
+            measure: measure.filter(|_| role == Role::Program),
             libraries: if role == Role::Program { self.library_hooks(subject) } else { None },
             gprof: OnceLock::new(),
         }

@@ -131,8 +131,13 @@ impl Profilees {
             copy: OnceCell::new(),
             shown,
             plan: plan.map(|plan| {
-                let layout =
-                    Layout::new(planned.shape, plan.slot_bytes, plan.counter_bytes(), planned.libraries);
+                let layout = Layout::new(
+                    planned.shape,
+                    plan.slot_bytes,
+                    plan.counter_bytes(),
+                    planned.libraries,
+                    planned.measure,
+                );
                 (plan.encode(), layout)
             }),
             planned,

@@ -78,7 +78,8 @@ impl Family<'_> {
         let mut troubles = Vec::new();
         let baseline = member.baseline.as_ref();
         let maps = &member.maps;
-        let reading = Reading { profilee, libraries: &self.libraries, maps, rate: self.rate };
+        let reading =
+            Reading { profilee, libraries: &self.libraries, maps, rate: self.rate, is_recent: true };
         let finished = counted(copy.as_ref(), &reading, samples, None, baseline, &mut troubles);
         if let Some(copy) = copy {
             copy.remove();

@@ -417,7 +417,8 @@ impl<'s> Family<'s> {
         let region = self.folder.as_ref().map(|folder| folder.region(&member.name));
         let (profilee, baseline) = (member.profilee, member.baseline.as_ref());
         let maps = &member.maps;
-        let reading = Reading { profilee, libraries: &self.libraries, maps, rate: self.rate };
+        let reading =
+            Reading { profilee, libraries: &self.libraries, maps, rate: self.rate, is_recent: true };
         let counted = counted(region.as_ref(), &reading, samples, crash, baseline, &mut self.troubles)?;
         self.troubles.extend(counted.0.account.damage.clone());
         Some(counted)

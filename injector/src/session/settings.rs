@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use crate::options::Verb;
-use crate::options::{EngineArg, HooksArg, SamplerArg};
+use crate::options::{EngineArg, HooksArg, Measure, SamplerArg};
 use crate::os::say::Voice;
 use crate::program::filters::Filters;
 use crate::program::libs::Libs;
@@ -22,6 +22,8 @@ pub(crate) struct Settings {
     /// Which hooks; `None` if the user has not said it, which means `both` wherever exit hooks are safe.
     pub(crate) hooks: Option<HooksArg>,
     pub(crate) engine: EngineArg,
+    /// What is measured of durations; `None` if nothing is.
+    pub(crate) measure: Option<Measure>,
     pub(crate) rate: u32,
     pub(crate) sampler: SamplerArg,
     pub(crate) filters: Filters,
@@ -46,6 +48,7 @@ impl Settings {
         Planner {
             hooks: self.hooks,
             engine: self.engine,
+            measure: self.measure,
             filters: &self.filters,
             libs: &self.libs,
             running: self.running,
@@ -62,6 +65,7 @@ impl Settings {
             output: self.output.absolute(),
             hooks: self.hooks,
             engine: self.engine,
+            measure: self.measure,
             include,
             exclude,
             min_size,

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use gprofinject_abi::COMMAND_FILE;
 use serde::{Deserialize, Serialize};
 
-use crate::options::{CountArg, EngineArg, HooksArg};
+use crate::options::{CountArg, EngineArg, HooksArg, Measure};
 use crate::os::sys;
 use crate::store::output::Naming;
 use crate::store::private_folder::PrivateFolder;
@@ -27,6 +27,7 @@ pub(crate) struct Entries {
     pub(crate) output: Naming,
     pub(crate) hooks: Option<HooksArg>,
     pub(crate) engine: EngineArg,
+    pub(crate) measure: Option<Measure>,
     pub(crate) include: Vec<String>,
     pub(crate) exclude: Vec<String>,
     pub(crate) min_size: u64,

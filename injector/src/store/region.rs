@@ -9,3 +9,4 @@
 pub(crate) mod file;
 pub(crate) mod layout;
 pub(crate) mod read;
+pub(crate) mod times;

@@ -226,6 +226,7 @@ fn judge(image: &Image, seed: u64) -> Result<(), String> {
             counted: count.then_some(&|_| true),
             role: gprofinject_plan::Role::Program,
             standalone: false,
+            measured: false,
             arena: None,
         };
         let plan = Plan::new(image, &options);

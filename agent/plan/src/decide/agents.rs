@@ -104,6 +104,7 @@ mod tests {
             counted: None,
             role: Role::Library,
             standalone: false,
+            measured: false,
             arena: None,
         };
         let verdicts = Plan::new(&image, &options).verdicts;

@@ -39,15 +39,21 @@ pub(crate) const OWN_RETURN: [&str; 11] = [
 ];
 
 /// Returns the requirements of each hook's thunk, in the order of the hooks. With `entry_only`, exits are
-/// hooked only where nothing else can distinguish a loop from a call.
-pub(crate) fn of_all(image: &Image, flow: &Flow, hooks: &[Hook], entry_only: bool) -> Vec<ThunkSpec> {
+/// hooked only where nothing else can distinguish a loop from a call. If the calls are `measured`, a leaf has an exit too.
+pub(crate) fn of_all(
+    image: &Image,
+    flow: &Flow,
+    hooks: &[Hook],
+    entry_only: bool,
+    measured: bool,
+) -> Vec<ThunkSpec> {
     hooks
         .iter()
         .map(|h| {
             let f = &image.functions[h.function];
             let facts = flow.functions[h.function];
             let own_return = f.names().any(|name| OWN_RETURN.contains(&name) || unwinder::drives(name));
-            let leaf = facts.leaf && !facts.table_loops && !facts.odd_return;
+            let leaf = facts.leaf && !facts.table_loops && !facts.odd_return && !measured;
             // Only a shadow stack can distinguish a loop from a call.
             let both = !entry_only || facts.table_loops;
             ThunkSpec {

@@ -6,7 +6,7 @@ use crate::emit::homes::Home;
 use crate::x86::jump::near_jump;
 use crate::x86::template::kind::Second;
 use crate::x86::template::{Hole, Target, Template};
-use gprofinject_abi::plan::ArenaHeader;
+use gprofinject_abi::plan::{ArenaHeader, NUMBER_BELOW};
 use std::mem::offset_of;
 use std::ops::Range;
 
@@ -173,6 +173,16 @@ impl<'b> Writer<'b> {
         self.branch(at + 2, word);
     }
 
+    /// Writes the code with which the body of a function begins whose calls are measured:
+    /// `mov dword [rsp-64], number; call [header]`.
+    pub(crate) fn begin(&mut self, at: usize, number: u32) {
+        self.put(at, &[0xc7, 0x44, 0x24, (NUMBER_BELOW as u8).wrapping_neg()]);
+        self.word(at + 4, number);
+        self.record(|fixups| fixups.numbers.push(at as u32 + 4));
+        self.put(at + 8, &[0xff, 0x15]);
+        self.branch(at + 10, offset_of!(ArenaHeader, begin));
+    }
+
     /// Writes `mov eax, number; jmp [header]`, the way to a slow path; `number` is that of a function, or the index of a
     /// tail call if `word` is that of the slow path for tail calls. If the thunk uses r10 in place of
     /// r11, the stub first saves r11 and moves the return address there; if the thunk uses r10 in place of
@@ -250,6 +260,7 @@ impl<'b> Writer<'b> {
                 Hole::Branch(Target::Outside) => self.branch(hole, values.outside),
                 Hole::Branch(Target::Exit) => self.branch(hole, values.exit),
                 Hole::Branch(Target::Body) => self.branch(hole, values.body),
+                Hole::End => self.branch(hole, offset_of!(ArenaHeader, end)),
             }
         }
     }

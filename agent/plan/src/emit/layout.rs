@@ -21,7 +21,7 @@ use crate::parallel;
 use crate::x86::jump::JUMP;
 use crate::x86::template::kind::{Kind, Owner, Second};
 use crate::x86::template::{LINE, Template};
-use gprofinject_abi::plan::{ArenaHeader, EXIT_JUMPS};
+use gprofinject_abi::plan::{ArenaHeader, BEGIN_LEN, EXIT_JUMPS};
 use gprofinject_abi::region::{PAGE, round_up};
 use gprofinject_image::{Image, ImageKind};
 use std::collections::HashMap;
@@ -70,6 +70,8 @@ pub(crate) struct Input<'a, 'd> {
     pub(crate) through_agent: &'a [ThroughAgent],
     /// The system calls that lead to the agent.
     pub(crate) system_calls: &'a [Redirected],
+    /// Whether the durations of calls are measured.
+    pub(crate) measured: bool,
     /// See [`Options::arena`](crate::Options::arena).
     pub(crate) arena: Option<u64>,
     /// The copies of counted functions.
@@ -119,14 +121,14 @@ impl<'a, 'd> Layout<'a, 'd> {
         let Input { image, hooks, specs, homes, tails, copies, .. } = input;
         let kinds: Vec<Kind> =
             specs.iter().enumerate().map(|(number, spec)| thunk::kind(*spec, homes.of(number))).collect();
-        let templates = templates(&kinds, input.owner);
+        let templates = templates(&kinds, input.owner, input.measured);
         let header = size_of::<ArenaHeader>();
         let unwind = (header + EXIT_JUMPS).next_multiple_of(LINE);
         let unwind_len = Tables::new(0, 0, 0).map_or(0, |t| t.bytes.len());
         let (chains, thunks) = place_sleds(sleds::chains(hooks), unwind + unwind_len);
         let room = |number: usize| {
-            let gate = gate_of(input.through_agent, number);
-            thunk::room(specs[number], &hooks[number]) + templates[kinds[number].index()].bytes.len() + gate
+            let before = begin_len(input.measured, specs[number]) + gate_of(input.through_agent, number);
+            thunk::room(specs[number], &hooks[number]) + templates[kinds[number].index()].bytes.len() + before
         };
         let parts = parts(hooks.len(), thunks, room);
         let stubs = parts.last().map_or(thunks, |(_, room)| room.end).next_multiple_of(64);
@@ -177,6 +179,11 @@ impl<'a, 'd> Layout<'a, 'd> {
         chain.map_or(thunk, |n| self.chains[n].0)
     }
 
+    /// Returns the number of bytes at the start of the function's body that tell the agent that a call begins.
+    pub(super) fn begin_of(&self, number: usize) -> usize {
+        begin_len(self.input.measured, self.input.specs[number])
+    }
+
     /// Returns the number of bytes of the jump through the agent with which the function's body begins, or 0 if it does
     /// not begin with one.
     pub(super) fn gate_of(&self, number: usize) -> usize {
@@ -190,18 +197,24 @@ impl<'a, 'd> Layout<'a, 'd> {
     }
 }
 
+/// Returns the number of bytes at the start of a function's body that tell the agent that a call begins, or 0 if its calls are
+/// not measured.
+fn begin_len(measured: bool, spec: ThunkSpec) -> usize {
+    if measured && spec.both { BEGIN_LEN as usize } else { 0 }
+}
+
 /// Returns the number of bytes of a function's jump through the agent, or 0 if the list does not contain the function.
 fn gate_of(list: &[ThroughAgent], number: usize) -> usize {
     list.iter().find(|l| l.number == number).map_or(0, gate_jump)
 }
 
 /// Makes the templates of all kinds that some function has.
-fn templates(kinds: &[Kind], owner: Owner) -> Vec<Template> {
+fn templates(kinds: &[Kind], owner: Owner, measured: bool) -> Vec<Template> {
     let mut templates = vec![Template::empty(owner); Kind::COUNT];
     for &kind in kinds {
         let template = &mut templates[kind.index()];
         if template.bytes.is_empty() {
-            *template = Template::thunk(kind, owner);
+            *template = Template::thunk(kind, owner, measured);
         }
     }
     templates

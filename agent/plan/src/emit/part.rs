@@ -82,8 +82,10 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
         let n = number as usize;
         let (hook, spec, kind) = (&layout.input.hooks[n], layout.input.specs[n], layout.kinds[n]);
         let home = layout.input.homes.of(n);
-        // The number of bytes that are left free at the start of the body.
-        let gate = layout.gate_of(n);
+        // The bytes at the start of the body before the relocated instructions: those that tell the agent that a call
+        // begins, and those of a jump through the agent, which are left free.
+        let (begin, gate) = (layout.begin_of(n), layout.gate_of(n));
+        let before = begin + gate;
         let check = thunk::is_checked(spec);
         let template = &layout.templates[kind.index()];
         let checking = if check { LOOP_CHECK } else { 0 };
@@ -97,7 +99,7 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
             false => (0, 0),
         };
         if check {
-            self.loop_check(start, at + exit as usize, body);
+            self.loop_check(start, at + exit as usize, body + begin);
         }
         let f = &layout.input.image.functions[hook.function];
         let entry = f.address;
@@ -122,7 +124,7 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
             slot_count: home.count,
             thunk: start as u32,
         };
-        let moved = body + gate;
+        let moved = body + before;
         match self.body(hook, spec, moved) {
             Ok(relocated) => {
                 let patches = layout.patches(hook, layout.landing(number, start), moved, &relocated);
@@ -135,7 +137,7 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
                     None => self.part.out.failed.push((hook.function, Reason::Overlap)),
                 }
                 // If the body is empty, the thunk leads directly to the code after it.
-                let rest = relocated.rest.filter(|_| gate == 0);
+                let rest = relocated.rest.filter(|_| before == 0);
                 let goal = rest.map_or(body, |rest| rest.wrapping_sub(layout.arena) as usize);
                 let is_in_text = rest.is_some() && !layout.is_copied(hook.function);
                 self.thunk(at, goal, is_in_text, number, home, kind);
@@ -146,6 +148,9 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
                         _ => relocated.offset_of(r.offset as u32).map(|offset| moved + offset as usize),
                     };
                     self.part.jumps.extend(jump.copied().zip(goal));
+                }
+                if begin != 0 {
+                    self.code.begin(body, number);
                 }
                 self.code.put(moved, &relocated.bytes);
                 match self.to_text(hook, spec, moved, &relocated) {
@@ -180,7 +185,7 @@ impl<'a, 'd> PartEmitter<'a, 'd> {
                 self.caves(hook);
                 if !relocated.frames.is_empty() {
                     record.flags |= FRAMED;
-                    self.part.bodies.add(body, gate, self.part.next, &relocated.frames);
+                    self.part.bodies.add(body, before, self.part.next, &relocated.frames);
                 }
             }
             Err(_) => {

@@ -62,6 +62,7 @@ fn a_stored_plan_is_the_plan() {
                         counted: None,
                         role: Role::Program,
                         standalone: false,
+                        measured: false,
                         arena: None,
                     };
                     let fresh = Plan::new(&image, &options);
@@ -93,6 +94,7 @@ fn plans_with_counted_blocks_are_not_stored() {
         insist: true,
         role: Role::Program,
         standalone: false,
+        measured: false,
         counted: Some(counted),
         arena: None,
     };
@@ -166,6 +168,7 @@ fn damaged_bytes_are_refused_or_harmless() {
         counted: None,
         role: Role::Program,
         standalone: false,
+        measured: false,
         arena: None,
     };
     let whole = stored(&Plan::new(&image, &options));

@@ -37,6 +37,9 @@ pub(crate) enum Hole {
     Multiplier,
     /// A u8 immediate: how many bits the hash shifts its product.
     Shift,
+    /// The i32 displacement, relative to the end of the instruction, of
+    /// [`ArenaHeader::end`](gprofinject_abi::plan::ArenaHeader::end).
+    End,
 }
 
 /// Where a branch out of a template leads.
@@ -199,13 +202,15 @@ impl Template {
     ///
     /// The thunk of a library's function stores into the word `library_last` in place of `last`, and that of a
     /// standalone program has `gs:` in place of `fs:`. All have the same length.
-    pub(crate) fn thunk(kind: Kind, owner: Owner) -> Template {
-        let short = Template::thunk_with(kind, owner, true);
-        if short.reaches_islands() { short } else { Template::thunk_with(kind, owner, false) }
+    ///
+    /// If the calls are `measured`, the exit begins with a call of the agent.
+    pub(crate) fn thunk(kind: Kind, owner: Owner, measured: bool) -> Template {
+        let short = Template::thunk_with(kind, owner, measured, true);
+        if short.reaches_islands() { short } else { Template::thunk_with(kind, owner, measured, false) }
     }
 
     /// Makes a thunk. With `short`, the branch to `miss` of a thunk with an exit leads to an island.
-    fn thunk_with(kind: Kind, owner: Owner, short: bool) -> Template {
+    fn thunk_with(kind: Kind, owner: Owner, measured: bool, short: bool) -> Template {
         let mut t = Template::empty(owner);
         let (first, second) = (kind.second.first(), kind.second.register());
         // Displacements are relative to rsp as it is at that point.
@@ -253,6 +258,10 @@ impl Template {
         if kind.both {
             t.put(branch(Code::Call_rel32_64), Some(Hole::Branch(Target::Body)));
             t.exit = t.here();
+            if measured {
+                let end = MemoryOperand::with_base_displ_size(Register::RIP, 0x1000_0000, 8);
+                t.put(Instruction::with1(Code::Call_rm64, end), Some(Hole::End));
+            }
             let (to_note, noted) = t.leave(kind.dead_on_exit);
             t.islands();
             t.note(to_note, noted);
@@ -492,7 +501,7 @@ impl Template {
                 Hole::Number | Hole::Mask | Hole::NarrowMask | Hole::Multiplier | Hole::Shift => {
                     offsets.immediate_offset()
                 }
-                Hole::Branch(_) => self.bytes.len() - start - 4,
+                Hole::Branch(_) | Hole::End => self.bytes.len() - start - 4,
             };
             self.holes.push(((start + at) as u32, hole));
         }

@@ -39,7 +39,7 @@ const LAYOUT: &[u8] = b"gprofinject plan cache, layout 4";
 impl Question<'_, '_> {
     /// Returns the hash, or `None` if the program was not hashed or the answer has parts that are not kept.
     pub(super) fn key(&self) -> Option<Key> {
-        let Options { hooks, engine, selected, min_size, insist, counted, role, standalone, arena } =
+        let Options { hooks, engine, selected, min_size, insist, counted, role, standalone, measured, arena } =
             self.options;
         let contents = self.subject.contents.filter(|_| counted.is_none())?;
         let mut hasher = blake3::Hasher::new();
@@ -68,6 +68,7 @@ impl Question<'_, '_> {
             hooks,
             engine,
             (*insist).into(),
+            (*measured).into(),
             (*standalone).into(),
             self.hookless.into(),
             self.subject.is_preloaded_to.into(),

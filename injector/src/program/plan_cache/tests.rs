@@ -58,6 +58,7 @@ fn whatever_a_plan_follows_from_makes_another_key() {
         counted: None,
         role: Role::Program,
         standalone: false,
+        measured: false,
         arena: None,
     };
     let key =

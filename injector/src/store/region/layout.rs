@@ -9,10 +9,12 @@ use gprofinject_abi::plan::{HookMode, HookModeCode};
 use gprofinject_abi::region::{
     LIBRARY_BYTES, LIBRARY_COUNTER_BYTES, LOADS_MAX, LoadRecord, MAGIC, PAGE, PANIC_FILE_WORDS, RegionHeader,
     RegionOrders, SAMPLES_MAX, SampleRecord, State, TroubleCode, library_counters_offset, round_up,
-    slot_chunk,
+    slot_chunk, times_offset,
 };
+use gprofinject_abi::times::{ClockKind, TIMES_BYTES};
 use zerocopy::{FromBytes, IntoBytes};
 
+use crate::options::Measure;
 use crate::store::shape::Shape;
 
 /// Where everything is. The injector keeps this and does not rely on what the profiled process has left in
@@ -24,6 +26,8 @@ pub(crate) struct Layout {
     pub(crate) counter_bytes: u64,
     /// The hooks of libraries; `None` if libraries are not hooked.
     pub(crate) libraries: Option<LibraryHooks>,
+    /// What is measured of durations; `None` if nothing is.
+    pub(crate) measure: Option<Measure>,
     pub(crate) blocks_offset: u64,
 }
 
@@ -49,15 +53,26 @@ impl Layout {
         slot_bytes: u64,
         counter_bytes: u64,
         libraries: Option<LibraryHooks>,
+        measure: Option<Measure>,
     ) -> Layout {
-        let mut layout = Layout { shape, slot_bytes, counter_bytes, libraries, blocks_offset: 0 };
+        let mut layout = Layout { shape, slot_bytes, counter_bytes, libraries, measure, blocks_offset: 0 };
         layout.blocks_offset = layout.elsewhere_offset() + round_up(ELSEWHERE_LEN, PAGE);
         layout
     }
 
     /// The length of the counters of one thread, in bytes.
     pub(crate) fn block_len(&self) -> u64 {
-        self.library_counters() + self.library_counter_bytes()
+        self.times_area() + self.times_bytes()
+    }
+
+    /// The offset of the area for measured durations in the counters of one thread.
+    pub(crate) fn times_area(&self) -> u64 {
+        times_offset(self.slot_bytes, self.counter_bytes, self.library_bytes(), self.library_counter_bytes())
+    }
+
+    /// The bytes of that area, which is 0 if durations are not measured.
+    pub(crate) fn times_bytes(&self) -> u64 {
+        if self.measure.is_some() { TIMES_BYTES } else { 0 }
     }
 
     /// The offset of the basic-block counters of libraries in the counters of one thread.
@@ -99,6 +114,12 @@ impl Layout {
 
     /// Returns the header as it is before the process gets the file.
     pub(crate) fn header(&self, orders: Orders, blocks_max: u64) -> RegionHeader {
+        let paths = self.measure.and_then(|measure| measure.paths);
+        let clock = match self.measure {
+            None => ClockKind::None,
+            Some(Measure { is_tsc: true, .. }) => ClockKind::Tsc,
+            Some(Measure { is_tsc: false, .. }) => ClockKind::Gettime,
+        };
         let orders = RegionOrders {
             magic: MAGIC,
             version: VERSION,
@@ -122,6 +143,11 @@ impl Layout {
             library_hooks: self.libraries.map_or(HookModeCode(0), |hooks| hooks.mode.code()),
             reserved: 0,
             library_counter_bytes: self.library_counter_bytes(),
+            times_bytes: self.times_bytes(),
+            nodes_max: paths.map_or(0, |paths| paths.nodes_max),
+            unfolded: paths.is_some_and(|paths| !paths.folds).into(),
+            clock: clock.code(),
+            reserved_for_clock: 0,
         };
         RegionHeader { orders, ..RegionHeader::default() }
     }
@@ -136,7 +162,8 @@ impl Layout {
                 == (own.blocks_offset, own.block_len, own.slot_bytes)
             && (header.counter_bytes, header.loads_offset, header.library_bytes, header.elsewhere_offset)
                 == (own.counter_bytes, own.loads_offset, own.library_bytes, own.elsewhere_offset)
-            && header.library_counter_bytes == own.library_counter_bytes
+            && (header.library_counter_bytes, header.times_bytes)
+                == (own.library_counter_bytes, own.times_bytes)
     }
 }
 
@@ -184,6 +211,10 @@ pub(crate) struct AgentReport {
     pub(crate) lost_libraries: u64,
     pub(crate) frida_patched: u64,
     pub(crate) frida_ns: u64,
+    /// Ticks, times 256: see [`RegionHeader::inside_256`].
+    pub(crate) inside_256: u64,
+    pub(crate) outside_256: u64,
+    pub(crate) spread_256: u64,
 }
 
 /// The agent's state; see [`State`].
@@ -227,6 +258,9 @@ impl AgentReport {
             lost_libraries: header.lost_libraries,
             frida_patched: header.frida_patched,
             frida_ns: header.frida_ns,
+            inside_256: header.inside_256,
+            outside_256: header.outside_256,
+            spread_256: header.spread_256,
         }
     }
 }

@@ -11,6 +11,7 @@ use gprofinject_abi::region::{
     BlockHeader, LOADS_MAX, Load, LoadRecord, Overflow, ROOT, RegionHeader, SEGMENTS, SLOTS, SampleRecord,
     Slot, counters_offset, library_offset, plain_key, segment_entries, segment_offset,
 };
+use gprofinject_abi::times::{TIMES, TimesHeader};
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use zerocopy::FromBytes;
@@ -19,6 +20,7 @@ use crate::store::private_folder::PrivateFolder;
 use crate::store::region::layout::{
     AgentReport, BLOCKS_MAX, ELSEWHERE_LEN, HISTOGRAM, Layout, histogram_len, read_at, read_value,
 };
+use crate::store::region::times::{self, ThreadTimes};
 
 /// The number of guests (children that could create no file of their own and count in this one) that are kept
 /// apart at most. A process can write any number into the header of thread counters, and each number would
@@ -44,6 +46,7 @@ struct Head {
     offset: u64,
     /// 0, or the number of a guest.
     process: u32,
+    tid: u32,
     owners: u32,
     lost_calls: u64,
 }
@@ -237,6 +240,30 @@ impl Region {
         Ok(())
     }
 
+    /// Reads what the threads of the process have measured. `end` is when the process has ended, by the clock of the
+    /// measurements; `None` if that is not known.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub(crate) fn times(&self, end: Option<u64>) -> io::Result<Vec<ThreadTimes>> {
+        let mut all = Vec::new();
+        if self.layout.measure.is_none() {
+            return Ok(all);
+        }
+        let start = self.layout.times_area();
+        for Head { offset: block, tid, .. } in self.own_blocks()? {
+            let header: TimesHeader = read_value(&self.file, block + TIMES)?;
+            if header.base == 0 {
+                continue;
+            }
+            let len = header.used.min(header.committed).min(self.layout.times_bytes());
+            let mut area = vec![0; len as usize];
+            read_at(&self.file, &mut area, block + start)?;
+            all.push(times::read(*tid, &header, start, &area, end)?);
+        }
+        Ok(all)
+    }
+
     /// Returns the program's basic-block counters, summed over the process's threads.
     ///
     /// # Errors
@@ -284,8 +311,8 @@ impl Region {
         if self.heads.get().is_none() {
             let mut heads = Vec::new();
             for offset in self.block_offsets()? {
-                let BlockHeader { process, owners, lost_calls, .. } = read_value(&self.file, offset)?;
-                heads.push(Head { offset, process, owners, lost_calls });
+                let BlockHeader { tid, process, owners, lost_calls, .. } = read_value(&self.file, offset)?;
+                heads.push(Head { offset, process, tid, owners, lost_calls });
             }
             let _ = self.heads.set(heads);
         }
@@ -384,7 +411,7 @@ mod tests {
         let shape =
             Shape { text: (0x1000, 0x9000), arena: 0xa000, arena_len: 0x2000, text_shift: 1, arena_shift: 4 };
         let slot_bytes = 20000;
-        let layout = Layout::new(shape, slot_bytes, 0, None);
+        let layout = Layout::new(shape, slot_bytes, 0, None, None);
         let file = RegionFile::new(&folder, "region".into());
         let region = file.create(&layout, Orders::default()).expect("created");
         assert_eq!(region.report().expect("readable"), (AgentReport::default(), false));
@@ -420,7 +447,7 @@ mod tests {
         let folder = PrivateFolder::create(place.path()).expect("a folder");
         let shape =
             Shape { text: (0x1000, 0x9000), arena: 0xa000, arena_len: 0x2000, text_shift: 1, arena_shift: 4 };
-        let layout = Layout::new(shape, 20000, 800, None);
+        let layout = Layout::new(shape, 20000, 800, None, None);
         let file = RegionFile::new(&folder, "region".into());
         file.create(&layout, Orders::default()).expect("created");
         let writer = folder.open_to_write("region").expect("opened");
@@ -450,7 +477,7 @@ mod tests {
         let place = tempfile::tempdir().expect("a folder");
         let folder = PrivateFolder::create(place.path()).expect("a folder");
         let shape = Shape { text: (0x1000, 0x2000), arena: 0, arena_len: 0, text_shift: 1, arena_shift: 4 };
-        let layout = Layout::new(shape, 16, 0, None);
+        let layout = Layout::new(shape, 16, 0, None, None);
         let file = RegionFile::new(&folder, "region".into());
         let region = file.create(&layout, Orders::default()).expect("created");
         for n in 0..2000 {

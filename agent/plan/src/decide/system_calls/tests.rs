@@ -23,6 +23,7 @@ fn plan(code: &[u8], counted: bool) -> Plan {
         counted: counted.then_some(all),
         role: Role::Program,
         standalone: true,
+        measured: false,
         arena: None,
     };
     Plan::new(&image, &options)

@@ -19,7 +19,7 @@ fn listing(t: &Template) -> Vec<String> {
 
 #[test]
 fn entry_and_exit_is_as_documented() {
-    let t = Template::thunk(Kind { hashed: false, ..Kind::LARGEST }, Owner::Program);
+    let t = Template::thunk(Kind { hashed: false, ..Kind::LARGEST }, Owner::Program, false);
     let expected = [
         "mov [rsp-8],rax",
         "mov [rsp-0x10],r11",
@@ -73,7 +73,7 @@ fn entry_and_exit_is_as_documented() {
 
 #[test]
 fn entry_only_is_as_documented() {
-    let t = Template::thunk(Kind { both: false, ..Kind::LARGEST }, Owner::Program);
+    let t = Template::thunk(Kind { both: false, ..Kind::LARGEST }, Owner::Program, false);
     let expected = [
         "mov [rsp-8],rax",
         "mov [rsp-0x10],r11",
@@ -136,7 +136,7 @@ fn every_hole_is_four_bytes_inside_the_code() {
     for index in 0..Kind::COUNT {
         assert_eq!(Kind::of(index).index(), index);
         {
-            let t = Template::thunk(Kind::of(index), Owner::Program);
+            let t = Template::thunk(Kind::of(index), Owner::Program, false);
             for &(at, hole) in &t.holes {
                 if matches!(hole, Hole::Shift | Hole::NarrowMask) {
                     assert_eq!(t.bytes[at as usize], 0x12);
@@ -149,7 +149,7 @@ fn every_hole_is_four_bytes_inside_the_code() {
                     Hole::Tls => assert!(value <= 24),
                     Hole::Slot => assert!(value == 0 || value == 8),
                     Hole::Branch(_) => assert!(value > 0x0f00_0000),
-                    Hole::Shift | Hole::NarrowMask | Hole::SlotAndSite => unreachable!(),
+                    Hole::Shift | Hole::NarrowMask | Hole::SlotAndSite | Hole::End => unreachable!(),
                 }
             }
         }
@@ -159,7 +159,7 @@ fn every_hole_is_four_bytes_inside_the_code() {
 #[test]
 fn short_branches_lead_to_islands() {
     for kind in (0..Kind::COUNT).map(Kind::of).filter(|kind| kind.both) {
-        let t = Template::thunk(kind, Owner::Program);
+        let t = Template::thunk(kind, Owner::Program, false);
         let islands = t.bytes.len() - BEHIND_EXIT;
         let leads = Decoder::with_ip(64, &t.bytes[..islands], 0, DecoderOptions::NONE)
             .into_iter()
@@ -179,7 +179,7 @@ fn short_branches_lead_to_islands() {
 #[test]
 fn the_exit_is_in_one_cache_line() {
     for kind in (0..Kind::COUNT).map(Kind::of) {
-        let t = Template::thunk(kind, Owner::Program);
+        let t = Template::thunk(kind, Owner::Program, false);
         for (next, before) in [(0, 0), (1, 0), (64, 13), (100, 13), (127, 0)] {
             let start = t.place(next, before);
             assert!((next..next + LINE).contains(&start), "{kind:?}: {next} {before} {start}");
@@ -203,7 +203,7 @@ fn words_of_a_standalone_program_are_in_gs() {
     for index in 0..Kind::COUNT {
         let kind = Kind::of(index);
         let pairs = [
-            [Owner::Program, Owner::Standalone].map(|owner| Template::thunk(kind, owner)),
+            [Owner::Program, Owner::Standalone].map(|owner| Template::thunk(kind, owner, false)),
             [Owner::Program, Owner::Standalone].map(|owner| Template::tail(kind, owner)),
         ];
         for [program, standalone] in pairs {
@@ -220,7 +220,7 @@ fn words_of_a_standalone_program_are_in_gs() {
             assert_eq!(holes, words, "{kind:?}");
         }
     }
-    let gs = Template::thunk(Kind { hashed: false, ..Kind::LARGEST }, Owner::Standalone);
+    let gs = Template::thunk(Kind { hashed: false, ..Kind::LARGEST }, Owner::Standalone, false);
     assert_eq!(listing(&gs)[3], "mov rax,gs:[0]");
     assert_eq!(listing(&gs)[16], "mov gs:[0x10],rsp");
 }

@@ -1,0 +1,296 @@
+//! The measured durations of calls: the records in a thread block that the thunks' code for them writes.
+//!
+//! A thread block with measured calls has a [`TimesHeader`] at [`TIMES`], and at its end an *area* of
+//! [`crate::region::RegionOrders::times_bytes`] bytes: records of [`UNIT`] bytes or a multiple, one after the other, each of
+//! which begins with a [`Record`]. The area is committed from its start on, as records are added, so a reader finds all of
+//! them by their lengths ([`Record::units`]).
+//!
+//! All times are in ticks of the clock ([`ClockKind`]) unless a field says otherwise.
+//!
+//! A call is *open* from its beginning to its end. The open calls of a thread form a chain from the innermost one outwards
+//! ([`OpenCall::outer`]), whose end is a *root*. A thread has a root for its own stack and one for each coroutine that it has
+//! run.
+
+use core::mem::offset_of;
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use crate::coded::coded;
+use crate::region::{BlockHeader, RECENT};
+
+/// Offset of the [`TimesHeader`] in a thread block.
+pub const TIMES: u64 = 2048;
+/// Bytes of address space, and of the (sparse) file, for the area of a thread.
+pub const TIMES_BYTES: u64 = 256 << 20;
+/// Bytes by which the places and lengths of records are counted.
+pub const UNIT: u64 = 64;
+
+coded! {
+    /// What measures time.
+    pub enum ClockKind as ClockCode(u32) {
+        /// Nothing: durations are not measured.
+        None = 0,
+        /// The processor's time stamp counter.
+        Tsc = 1,
+        /// clock_gettime with CLOCK_MONOTONIC, in nanoseconds.
+        Gettime = 2,
+    }
+}
+
+coded! {
+    /// What a record is.
+    pub enum Kind as KindCode(u32) {
+        /// Nothing yet: the end of the records.
+        Free = 0,
+        /// An [`ArcTimes`].
+        Arc = 1,
+        /// A [`FunctionTimes`].
+        Function = 2,
+        /// A [`PathNode`].
+        Node = 3,
+        /// A [`Record`] alone, which is followed by [`OpenCall`]s up to its length.
+        Calls = 4,
+        /// A [`Chain`].
+        Chain = 5,
+    }
+}
+
+/// The start of each record.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub struct Record {
+    /// A [`Kind`].
+    pub kind: KindCode,
+    /// The record's length in units of [`UNIT`] bytes.
+    pub units: u32,
+}
+
+/// The state of a thread's measurements, in its thread block. Addresses are those of the process; [`TimesHeader::base`] turns
+/// them into offsets.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub struct TimesHeader {
+    /// The address of the innermost open call, or of the root of the chain if there is none. 0 before the thread's first
+    /// measured call, and after the measurements have ended.
+    pub top: u64,
+    /// The lowest address of the stack on which the open calls of the current chain are, as far as is known. An entry
+    /// below it is examined.
+    pub stack_lo: u64,
+    /// The address of the first free [`OpenCall`], or 0.
+    pub free: u64,
+    /// The number of calls that have begun.
+    pub begun: u64,
+    /// The address of the table of arcs: [`TableEntry`] *.
+    pub table: u64,
+    /// The bits of the offset of an entry in the table.
+    pub mask: u64,
+    /// The part of the overhead of a call that is outside of its measured interval.
+    pub outside: u64,
+    /// The part of the overhead of a call that is inside of its measured interval.
+    pub inside: u64,
+    /// The sum of both.
+    pub overhead: u64,
+    /// Bytes of records in the area.
+    pub used: u64,
+    /// Bytes of the area that are committed.
+    pub committed: u64,
+    /// The number of arcs in the table.
+    pub arcs: u64,
+    /// The number of calls that were not measured, because the area is full or memory is short.
+    pub unmeasured: u64,
+    /// When the thread began to be measured.
+    pub first: u64,
+    /// When its last call ended.
+    pub last: u64,
+    /// The address of the current [`Chain`].
+    pub chain: u64,
+    /// The address of the first of all chains.
+    pub chains: u64,
+    /// The address of this thread block in the process.
+    pub base: u64,
+    /// How long the agent's slow paths took. The clock minus this is the time that all other fields have.
+    pub paused: u64,
+    /// Number of nodes of the calling-context tree.
+    pub nodes: u64,
+    /// How long the threads lived that have used this thread block before, from `first` to `last`.
+    pub earlier: u64,
+}
+
+/// An entry of the table of arcs, which only the thread itself uses.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub struct TableEntry {
+    /// [`table_key`], or 0 if the entry is free.
+    pub key: u64,
+    /// The address of the [`ArcTimes`].
+    pub arc: u64,
+    /// The address of the [`PathNode`], or 0.
+    pub node: u64,
+    /// Always 0.
+    pub reserved: u64,
+}
+
+/// Bit of [`OpenCall::context`], so that no key is 0.
+pub const CONTEXT: u32 = 1 << 31;
+/// Multiplier of the table's hash.
+pub const TABLE_HASH: u32 = 0x9e37_79b1;
+/// The number of entries that follow the table's last one, so that a search does not have to begin again at its start.
+pub const TABLE_TAIL: u64 = 64;
+
+/// Returns the key of the arc by which a call with this context ([`OpenCall::context`]) calls a function.
+pub const fn table_key(context: u32, callee: u32) -> u64 {
+    (context as u64) << 32 | callee as u64
+}
+
+/// Returns the offset in the table at which the search for an arc begins.
+pub const fn table_offset(context: u32, callee: u32, mask: u64) -> u64 {
+    const BITS: u32 = size_of::<TableEntry>().trailing_zeros();
+    ((context.wrapping_mul(TABLE_HASH).wrapping_add(callee) << BITS) as u64) & mask
+}
+
+/// A call that has not ended.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub struct OpenCall {
+    /// When it began. Time in which its chain was not the current one is added.
+    pub start: u64,
+    /// The durations of the calls that it has made, each with the overhead outside of it.
+    pub children: u64,
+    /// The CFA of its frame; `u64::MAX` in a root.
+    pub cfa: u64,
+    /// The address of its [`ArcTimes`].
+    pub arc: u64,
+    /// The address of the open call that made it, or of the root. In a free record, that of the next free one, or 0.
+    pub outer: u64,
+    /// [`TimesHeader::begun`] after it had begun.
+    pub begun: u64,
+    /// The address of its [`PathNode`], or 0.
+    pub node: u64,
+    /// What identifies it in the key of the calls that it makes: its function's number, or that of its node if paths are
+    /// measured; with [`CONTEXT`].
+    pub context: u32,
+    /// Nonzero if it began by a tail call: it ends together with [`OpenCall::outer`].
+    pub is_tail: u32,
+}
+
+/// The measured calls of one function by another one on a thread.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub struct ArcTimes {
+    /// [`Kind::Arc`].
+    pub record: Record,
+    /// Number of the caller, or [`crate::region::NO_FUNCTION`].
+    pub caller: u32,
+    /// Number of the called function.
+    pub callee: u32,
+    /// Number of its open calls.
+    pub open: u32,
+    /// Always 0.
+    pub reserved: u32,
+    /// Number of calls that have ended.
+    pub calls: u64,
+    /// The durations of the ended calls without those of the calls that they made and the overhead outside of these. May be
+    /// negative.
+    pub own: i64,
+    /// The durations of the ended calls that no other open call of the same arc contained.
+    pub inclusive: u64,
+    /// The number of calls that were made within those.
+    pub within: u64,
+    /// The number of calls in `inclusive`.
+    pub outermost: u64,
+    /// The least duration of an ended call, without the overhead.
+    pub min: u64,
+    /// The greatest one.
+    pub max: u64,
+    /// The address of the [`FunctionTimes`] of the called function.
+    pub function: u64,
+    /// `[i]`: the number of ended calls whose duration without the overhead was in `1 << i .. 2 << i` ticks. The first one
+    /// also has durations of 0, and the last one all longer ones.
+    pub histogram: [u64; BUCKETS],
+}
+
+/// The number of buckets in [`ArcTimes::histogram`].
+pub const BUCKETS: usize = 45;
+
+/// What is measured of a function's calls on a thread beside its arcs.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub struct FunctionTimes {
+    /// [`Kind::Function`].
+    pub record: Record,
+    /// The function's number.
+    pub number: u32,
+    /// Number of its open calls.
+    pub open: u32,
+    /// The durations of the ended calls that no other open call of the function contained.
+    pub inclusive: u64,
+    /// The number of calls that were made within those.
+    pub within: u64,
+    /// The number of those calls.
+    pub primitive: u64,
+    /// Always 0.
+    pub reserved: [u64; 3],
+}
+
+/// A node of a thread's calling-context tree.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub struct PathNode {
+    /// [`Kind::Node`].
+    pub record: Record,
+    /// Number of the function, or [`crate::region::NO_FUNCTION`] in the root, or [`REST`].
+    pub function: u32,
+    /// The node's own number: nodes are numbered as they are made, from 1 on.
+    pub number: u32,
+    /// Number of the parent, or 0 in the root.
+    pub parent: u32,
+    /// Always 0.
+    pub reserved: u32,
+    /// Number of calls that have ended.
+    pub calls: u64,
+    /// As [`ArcTimes::own`].
+    pub own: i64,
+    /// The address of the parent, or 0.
+    pub parent_address: u64,
+    /// Always 0.
+    pub reserved_words: [u64; 2],
+}
+
+/// [`PathNode::function`] of the node that stands for all calls for which there was no other one.
+pub const REST: u32 = u32::MAX;
+
+/// A stack on which a thread has had open calls: its own, or a coroutine's.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub struct Chain {
+    /// [`Kind::Chain`].
+    pub record: Record,
+    /// The address of the next chain, or 0.
+    pub next: u64,
+    /// The innermost open call while the chain is not the current one.
+    pub top: u64,
+    /// The address of the root.
+    pub root: u64,
+    /// The lowest address of the stack, as far as is known.
+    pub lo: u64,
+    /// The end address of the stack, as far as is known.
+    pub hi: u64,
+    /// When it ceased to be the current one; 0 while it is.
+    pub since: u64,
+    /// Always 0.
+    pub reserved: u64,
+}
+
+const _: () = {
+    assert!(size_of::<BlockHeader>() as u64 <= TIMES);
+    assert!(TIMES + size_of::<TimesHeader>() as u64 <= RECENT);
+    assert!(size_of::<Record>() == 8);
+    assert!(size_of::<OpenCall>() as u64 == UNIT);
+    assert!(size_of::<FunctionTimes>() as u64 == UNIT);
+    assert!(size_of::<PathNode>() as u64 == UNIT);
+    assert!(size_of::<Chain>() as u64 == UNIT);
+    assert!(size_of::<ArcTimes>() as u64 == 7 * UNIT);
+    assert!(size_of::<TableEntry>() == 32);
+    // The agent's assembly treats the counts of open calls of arcs and functions alike.
+    assert!(offset_of!(ArcTimes, histogram) == 88);
+};

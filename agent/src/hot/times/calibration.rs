@@ -1,0 +1,241 @@
+//! Measures what a measured call costs, before the first hook is in place.
+//!
+//! A loop calls a function whose code is that of a thunk and an empty body, and another one a function that only returns. The
+//! difference is the overhead of a call. Its part inside of the measured interval is what the measurement itself says of a
+//! call of the empty function; the rest is outside of it, in the time of the caller. Of several rounds the quickest one
+//! counts, as Malony and Shende do (Overhead Compensation in Performance Profiling, 2004), since the others were disturbed.
+#![allow(unsafe_code, reason = "machine code is called that uses memory made for it")]
+
+use crate::hot::cells;
+use crate::hot::times::clock;
+use crate::hot::times::gates;
+use crate::os::memory;
+use crate::os::words::{self, thread_word, words_offset};
+use core::arch::global_asm;
+use core::mem::offset_of;
+use core::sync::atomic::{AtomicU64, Ordering};
+use gprofinject_abi::plan::{Cell, NUMBER_BELOW, ThreadWords, WINDOW, WINDOW_WORD};
+use gprofinject_abi::region::{NO_FUNCTION, RECENT, Slot};
+use gprofinject_abi::shared::{ArcTimesRef, BlockRef, OpenCallRef, RegionRef};
+use gprofinject_abi::times::{CONTEXT, TABLE_TAIL, TableEntry, UNIT, table_key};
+
+/// Calls of a round.
+const CALLS: u64 = 256;
+/// Rounds.
+const ROUNDS: usize = 48;
+/// In a thread block of its own, the loop has its slot and its records from here on.
+const SLOT: u64 = RECENT;
+const RECORDS: u64 = RECENT + 4096;
+const BLOCK: u64 = RECORDS + 8192;
+
+/// The gates, through which the loop calls as thunks do.
+static GATES: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
+
+/// Measures the overhead of a call and stores it in the region header. If there is no memory, it remains 0, and nothing will be
+/// taken out.
+pub(crate) fn run(region: RegionRef, paths: bool) {
+    region.clock_at_start().store(clock::now(), Ordering::Relaxed);
+    if !clock::is_tsc() {
+        of_the_clock(region);
+        return;
+    }
+    let here = 0_u64;
+    let Ok(at) = memory::map_zeros(BLOCK, memory::PROT_READ | memory::PROT_WRITE) else { return };
+    // The stack of the loop has to be in one window.
+    let Some(shadow) = cells::shadow(&raw const here as u64, true) else { return };
+    let words = words::get();
+    let old = [words.block(), words.cells(), words.last()].map(|word| word.load(Ordering::Relaxed));
+    if let Some(arc) = prepare(at, paths) {
+        for (gate, address) in GATES.iter().zip(gates::gates(true, paths)) {
+            gate.store(address, Ordering::Relaxed);
+        }
+        words.block().store(at, Ordering::Relaxed);
+        words.cells().store(shadow, Ordering::Relaxed);
+        measure(region, arc);
+    }
+    for (word, old) in [words.block(), words.cells(), words.last()].into_iter().zip(old) {
+        word.store(old, Ordering::Relaxed);
+    }
+    // SAFETY: no thunk has had the block.
+    let _ = unsafe { memory::munmap(at, BLOCK) };
+}
+
+/// Runs the rounds.
+fn measure(region: RegionRef, arc: ArcTimesRef) {
+    // The duration of a round, and what was measured inside.
+    let mut rounds = [(0_u64, 0_u64); ROUNDS];
+    let mut empty = u64::MAX;
+    for round in &mut rounds {
+        // SAFETY: the words of the thread lead to memory that has all that the code uses.
+        let (with, without) = unsafe {
+            let inside = arc.inclusive().load(Ordering::Relaxed);
+            let with = gpi_calibrate(CALLS, gpi_calibrate_hooked as *const () as u64);
+            *round = (with, arc.inclusive().load(Ordering::Relaxed) - inside);
+            (with, gpi_calibrate(CALLS, gpi_calibrate_plain as *const () as u64))
+        };
+        empty = empty.min(without).min(with);
+    }
+    rounds.sort_unstable();
+    let (all, inside) = rounds[0];
+    let part_256 = |ticks: u64| (ticks << 8) / CALLS;
+    let all = all.saturating_sub(empty);
+    let inside = inside.min(all);
+    region.inside_256().store(part_256(inside), Ordering::Relaxed);
+    region.outside_256().store(part_256(all - inside), Ordering::Relaxed);
+    let spread = rounds[ROUNDS / 2].0.saturating_sub(rounds[0].0);
+    region.spread_256().store(part_256(spread), Ordering::Relaxed);
+}
+
+/// Takes the time of reading the clock for the overhead, inside and outside, where each call takes a slow path.
+fn of_the_clock(region: RegionRef) {
+    const TIMES: u64 = 64;
+    let mut least = u64::MAX;
+    for _ in 0..ROUNDS {
+        let before = clock::now();
+        for _ in 0..TIMES {
+            clock::now();
+        }
+        least = least.min(clock::now() - before);
+    }
+    region.inside_256().store((least << 8) / TIMES, Ordering::Relaxed);
+    region.outside_256().store((least << 8) / TIMES, Ordering::Relaxed);
+    region.spread_256().store((least << 8) / TIMES, Ordering::Relaxed);
+}
+
+/// Writes the records that the gates need. Returns that of the arc.
+fn prepare(at: u64, paths: bool) -> Option<ArcTimesRef> {
+    let place = |n: u64| at + RECORDS + n * UNIT;
+    let [root, free, arc, function, node, table] = [0, 1, 2, 10, 11, 12].map(place);
+    // SAFETY: the block is mapped, zeros are valid records, and only these types and the gates access them.
+    let (block, root, free, record) =
+        unsafe { (BlockRef::at(at)?, OpenCallRef::at(root)?, OpenCallRef::at(free)?, ArcTimesRef::at(arc)?) };
+    let times = block.times();
+    times.top().store(root.address(), Ordering::Relaxed);
+    times.free().store(free.address(), Ordering::Relaxed);
+    times.table().store(table, Ordering::Relaxed);
+    root.cfa().store(u64::MAX, Ordering::Relaxed);
+    root.context().store(NO_FUNCTION | CONTEXT, Ordering::Relaxed);
+    record.function().store(function, Ordering::Relaxed);
+    record.min().store(u64::MAX, Ordering::Relaxed);
+    const { assert!(BLOCK - RECORDS >= 12 * UNIT + (1 + TABLE_TAIL) * size_of::<TableEntry>() as u64) };
+    let entry = TableEntry {
+        key: table_key(NO_FUNCTION | CONTEXT, 0),
+        arc,
+        node: if paths { node } else { 0 },
+        reserved: 0,
+    };
+    // SAFETY: the entry lies in the block, as asserted above.
+    unsafe { (table as *mut TableEntry).write(entry) };
+    Some(record)
+}
+
+global_asm!(
+    ".text",
+    ".irp name, calibrate, calibrate_plain, calibrate_hooked",
+    ".globl gpi_\\name",
+    ".hidden gpi_\\name",
+    ".type gpi_\\name, @function",
+    ".p2align 6",
+    "gpi_\\name:",
+    ".ifc \\name, calibrate",           // rdi = number of calls, rsi = function; returns ticks
+    "push rbx",
+    "mov rcx, rdi",
+    "rdtsc",
+    "shl rdx, 32",
+    "lea rbx, [rax+rdx]",
+    "2:",
+    "call rsi",
+    "dec rcx",
+    "jnz 2b",
+    "rdtsc",
+    "shl rdx, 32",
+    "add rax, rdx",
+    "sub rax, rbx",
+    "pop rbx",
+    "ret",
+    ".endif",
+    ".ifc \\name, calibrate_plain",
+    "ret",
+    ".endif",
+    // The code of a thunk with an exit (`gprofinject_plan`, x86/template.rs), with other jumps in their places.
+    ".ifc \\name, calibrate_hooked",
+    "jmp 3f",
+    ".p2align 6",
+    "3:",
+    "mov [rsp-8], rax",
+    "mov [rsp-16], r11",
+    words_offset!("r11"),
+    thread_word!("mov rax, ", "[r11+{block}]"),
+    "pop r11",
+    "cmp [rax+{slot_key}], r11",
+    "jne 4f",
+    "4:",
+    "inc qword ptr [rax+{slot_count}]",
+    words_offset!("r11"),
+    "mov rax, rsp",
+    thread_word!("mov r11, ", "[r11+{cells}]"),
+    "xor rax, [r11+{window_word}]",
+    "cmp rax, {window}",
+    "jae 5f",
+    "5:",
+    "lea rax, [r11+rax*2]",
+    "mov r11, [rsp-8]",
+    "mov [rax+{return_address}], r11",
+    "mov qword ptr [rax+{function}], 0",
+    words_offset!("r11"),
+    thread_word!("mov ", "[r11+{last}], rsp"),
+    "mov r11, [rsp-24]",
+    "mov rax, [rsp-16]",
+    "call 9f",
+    "call [rip+{gates}+8]",
+    "mov [rsp-16], r11",
+    "mov [rsp-24], rax",
+    "mov rax, rsp",
+    words_offset!("r11"),
+    thread_word!("mov r11, ", "[r11+{cells}]"),
+    "xor rax, [r11+{window_word}]",
+    "cmp rax, {window}",
+    "jae 6f",
+    "6:",
+    "lea rax, [r11+rax*2]",
+    "cmp dword ptr [rax+{link}], 1",
+    "ja 7f",
+    "7:",
+    "push qword ptr [rax+{return_address}]",
+    "mov [rax+{return_address}], rsp",
+    "mov r11, [rsp-8]",
+    "mov rax, [rsp-16]",
+    "ret",
+    ".p2align 4",
+    "9:",
+    "mov dword ptr [rsp-{number}], 0",
+    "call [rip+{gates}]",
+    "jmp 8f",
+    "8:",
+    "ret",
+    ".endif",
+    ".size gpi_\\name, . - gpi_\\name",
+    ".endr",
+    block = const offset_of!(ThreadWords, block),
+    cells = const offset_of!(ThreadWords, cells),
+    last = const offset_of!(ThreadWords, last),
+    slot_key = const SLOT as usize + offset_of!(Slot, key),
+    slot_count = const SLOT as usize + offset_of!(Slot, count),
+    window_word = const WINDOW_WORD,
+    window = const WINDOW,
+    return_address = const offset_of!(Cell, return_address),
+    function = const offset_of!(Cell, function),
+    link = const offset_of!(Cell, link),
+    number = const NUMBER_BELOW,
+    gates = sym GATES,
+);
+
+unsafe extern "C" {
+    /// Calls a function so often, and returns the duration in ticks.
+    ///
+    /// # Safety
+    /// The function must be one of those below, and the thread's words must lead to memory that it can use.
+    fn gpi_calibrate(calls: u64, function: u64) -> u64;
+    fn gpi_calibrate_plain();
+    fn gpi_calibrate_hooked();
+}

@@ -1,0 +1,214 @@
+//! The stacks on which a thread has open calls: its own, and those of coroutines. The open calls of each form a chain, one of
+//! which is the current one. While a chain is not the current one, its calls do not run, and that time is not theirs.
+
+use crate::hot::cells;
+use crate::hot::times::{area, calls, nodes};
+use crate::os::words;
+use crate::program::agent::Agent;
+use core::sync::atomic::Ordering;
+use gprofinject_abi::plan::LEFT;
+use gprofinject_abi::region::NO_FUNCTION;
+use gprofinject_abi::shared::{BlockRef, ChainRef, OpenCallRef, TimesRef};
+use gprofinject_abi::times::{CONTEXT, Kind};
+
+/// Bytes by which a stack whose extent is not known is taken to continue below its lowest known address, and above its
+/// highest one.
+const GROWTH: u64 = 16 << 10;
+/// The largest distance between two frames of a stack whose extent is not known.
+const FRAME: u64 = 256 << 10;
+
+/// Returns the chain at an address that a thread block's records contain, or `None` if it is 0.
+#[allow(unsafe_code, reason = "records are places in a thread block")]
+fn chain(address: u64) -> Option<ChainRef> {
+    // SAFETY: the addresses in a thread block's records are those of other records in it, which stay mapped and are accessed
+    // only by these types and the gates.
+    unsafe { ChainRef::at(address) }
+}
+
+/// Returns all chains of a thread.
+pub(crate) fn all(times: TimesRef) -> impl Iterator<Item = ChainRef> {
+    let first = chain(times.chains().load(Ordering::Relaxed));
+    core::iter::successors(first, |c| chain(c.next().load(Ordering::Relaxed)))
+}
+
+fn current(times: TimesRef) -> Option<ChainRef> {
+    chain(times.chain().load(Ordering::Relaxed))
+}
+
+fn top(times: TimesRef) -> Option<OpenCallRef> {
+    area::call(times.top().load(Ordering::Relaxed))
+}
+
+/// Returns the extent of the thread's own stack if it contains an address.
+fn own_stack(cfa: u64) -> Option<(u64, u64)> {
+    let words = words::get();
+    let (lo, hi) = (words.stack_lo().load(Ordering::Relaxed), words.stack_hi().load(Ordering::Relaxed));
+    (lo <= cfa && cfa < hi).then_some((lo, hi))
+}
+
+/// Makes a chain for the stack with a frame of this CFA, without open calls, and returns it.
+pub(crate) fn make(agent: &Agent, block: BlockRef, cfa: u64) -> Option<ChainRef> {
+    let times = block.times();
+    let (lo, hi) = own_stack(cfa).unwrap_or((cfa.saturating_sub(GROWTH), cfa + 1));
+    let root_node = match agent.orders.nodes_max {
+        0 => 0,
+        _ => nodes::make_node(agent, block, None, NO_FUNCTION)?,
+    };
+    let made = chain(area::take(agent, block, Kind::Chain, 1)?)?;
+    let root = area::take_call(agent, block)?;
+    let context = nodes::node(root_node).map_or(NO_FUNCTION, |node| node.number().load(Ordering::Relaxed));
+    // No frame of this stack has a CFA so high, so the gates leave entries on other stacks above it to the slow path.
+    root.cfa().store(hi, Ordering::Relaxed);
+    root.arc().store(0, Ordering::Relaxed);
+    root.outer().store(0, Ordering::Relaxed);
+    root.children().store(0, Ordering::Relaxed);
+    root.node().store(root_node, Ordering::Relaxed);
+    root.context().store(context | CONTEXT, Ordering::Relaxed);
+    made.root().store(root.address(), Ordering::Relaxed);
+    made.top().store(root.address(), Ordering::Relaxed);
+    made.lo().store(lo, Ordering::Relaxed);
+    made.hi().store(hi, Ordering::Relaxed);
+    made.next().store(times.chains().load(Ordering::Relaxed), Ordering::Relaxed);
+    times.chains().store(made.address(), Ordering::Relaxed);
+    Some(made)
+}
+
+/// Makes a chain the current one when there is none.
+pub(crate) fn enter(times: TimesRef, chain: ChainRef) {
+    chain.since().store(0, Ordering::Relaxed);
+    times.chain().store(chain.address(), Ordering::Relaxed);
+    times.stack_lo().store(chain.lo().load(Ordering::Relaxed), Ordering::Relaxed);
+    times.top().store(chain.top().load(Ordering::Relaxed), Ordering::Relaxed);
+}
+
+/// Makes another chain the current one. What was not observed since the thread's last event belongs to the new one.
+fn change(times: TimesRef, from: ChainRef, to: ChainRef, now: u64) {
+    let Some(top) = top(times) else { return };
+    let last = times.last().load(Ordering::Relaxed).max(top.start().load(Ordering::Relaxed)).min(now);
+    from.top().store(top.address(), Ordering::Relaxed);
+    from.since().store(last, Ordering::Relaxed);
+    let since = to.since().load(Ordering::Relaxed);
+    let stood = if since == 0 { 0 } else { last.saturating_sub(since) };
+    let mut call = area::call(to.top().load(Ordering::Relaxed));
+    while let Some(open) = call {
+        open.start().fetch_add(stood, Ordering::Relaxed);
+        call = area::call(open.outer().load(Ordering::Relaxed));
+    }
+    enter(times, to);
+}
+
+/// Returns whether an address is on the stack of a chain, as far as is known.
+fn is_on(chain: ChainRef, cfa: u64) -> bool {
+    let (lo, hi) = (chain.lo().load(Ordering::Relaxed), chain.hi().load(Ordering::Relaxed));
+    lo <= cfa && cfa < hi
+}
+
+/// Returns the chain of the stack with a frame of this CFA, if there is one. The extent of the current one grows if the frame
+/// is near its innermost one.
+fn with(times: TimesRef, cfa: u64) -> Option<ChainRef> {
+    let current = current(times)?;
+    if is_on(current, cfa) {
+        return Some(current);
+    }
+    if let Some(found) = all(times).find(|&c| is_on(c, cfa)) {
+        return Some(found);
+    }
+    if own_stack(cfa).is_some() {
+        return None;
+    }
+    let lowest = top(times)?.cfa().load(Ordering::Relaxed);
+    let hi = current.hi().load(Ordering::Relaxed);
+    if cfa < lowest && lowest - cfa < FRAME {
+        let lo = cfa.saturating_sub(GROWTH);
+        current.lo().store(lo, Ordering::Relaxed);
+        times.stack_lo().store(lo, Ordering::Relaxed);
+        return Some(current);
+    }
+    if cfa >= hi && cfa - hi < GROWTH {
+        current.hi().store(cfa + 1, Ordering::Relaxed);
+        let root = area::call(current.root().load(Ordering::Relaxed))?;
+        root.cfa().store(cfa + 1, Ordering::Relaxed);
+        return Some(current);
+    }
+    None
+}
+
+/// Returns whether a frame on another stack is that of a signal handler which has interrupted the current one: the search for
+/// its caller has found the frame of an open call.
+fn is_handler(times: TimesRef, cfa: u64) -> bool {
+    const MOST: usize = 64;
+    let link = cells::existing(cfa).map_or(0, |cell| cell.link().load(Ordering::Relaxed));
+    if link <= LEFT {
+        return false;
+    }
+    let caller = cfa + 8 * u64::from(link - LEFT);
+    let open = core::iter::successors(top(times), |c| area::call(c.outer().load(Ordering::Relaxed)));
+    open.take(MOST).any(|call| call.cfa().load(Ordering::Relaxed) == caller)
+}
+
+/// Makes the chain of the stack with a frame of this CFA, which begins, the current one, and ends the calls that a jump has
+/// left. `None` means that there is no room.
+pub(crate) fn settle(agent: &Agent, block: BlockRef, cfa: u64, now: u64) -> Option<()> {
+    let times = block.times();
+    let from = current(times)?;
+    let to = match with(times, cfa) {
+        Some(to) => to,
+        None if is_handler(times, cfa) => {
+            // Its frames are below no other one, so nothing can be said of their order.
+            times.stack_lo().store(0, Ordering::Relaxed);
+            return Some(());
+        }
+        None => make(agent, block, cfa)?,
+    };
+    if to != from {
+        change(times, from, to, now);
+    } else {
+        times.stack_lo().store(to.lo().load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+    close_below(times, cfa, now);
+    Some(())
+}
+
+/// Ends the calls of the current chain whose frames are below an address.
+fn close_below(times: TimesRef, cfa: u64, now: u64) {
+    while let Some(inner) = top(times) {
+        let is_root = inner.outer().load(Ordering::Relaxed) == 0;
+        if is_root || inner.cfa().load(Ordering::Relaxed) >= cfa || calls::close(times, inner, now).is_none()
+        {
+            return;
+        }
+    }
+}
+
+/// The same for a frame that ends. `None` means that no call has been measured there.
+pub(crate) fn settle_for_end(block: BlockRef, cfa: u64, now: u64) -> Option<()> {
+    let times = block.times();
+    let from = current(times)?;
+    let has = |start: u64| {
+        let open =
+            core::iter::successors(area::call(start), |c| area::call(c.outer().load(Ordering::Relaxed)));
+        open.map(|call| call.cfa().load(Ordering::Relaxed)).find(|&at| at >= cfa) == Some(cfa)
+    };
+    // The frame of a signal handler on a stack of its own is below no other one.
+    if top(times)?.cfa().load(Ordering::Relaxed) == cfa {
+        return Some(());
+    }
+    if !is_on(from, cfa) || !has(times.top().load(Ordering::Relaxed)) {
+        let to = all(times).find(|&c| c != from && is_on(c, cfa) && has(c.top().load(Ordering::Relaxed)))?;
+        change(times, from, to, now);
+    }
+    close_below(times, cfa, now);
+    Some(())
+}
+
+/// A jump leads to this stack pointer: ends the calls whose frames it leaves, if it leads to a stack that is known.
+pub(crate) fn leave(block: BlockRef, to: u64, now: u64) {
+    let times = block.times();
+    let Some(from) = current(times) else { return };
+    let Some(chain) = all(times).find(|&c| is_on(c, to)) else { return };
+    if chain != from {
+        change(times, from, chain, now);
+    }
+    // The frame that calls setjmp, or that has the landing pad, is above its stack pointer.
+    close_below(times, to + 1, now);
+}

@@ -1,0 +1,131 @@
+//! The records of arcs and functions, and the nodes of the calling-context tree (`gprofinject --paths`).
+#![allow(unsafe_code, reason = "records are places in a thread block")]
+
+use crate::hot::times::area;
+use crate::hot::times::table::{self, ARCS, Entry, FUNCTIONS};
+use crate::program::agent::Agent;
+use core::sync::atomic::Ordering;
+use gprofinject_abi::region::NO_FUNCTION;
+use gprofinject_abi::shared::{ArcTimesRef, BlockRef, FunctionTimesRef, OpenCallRef, PathNodeRef};
+use gprofinject_abi::times::{ArcTimes, CONTEXT, Kind, REST, UNIT};
+
+/// Returns the record at an address that a thread block's records contain, or `None` if it is 0.
+pub(crate) fn arc(address: u64) -> Option<ArcTimesRef> {
+    // SAFETY: the addresses in a thread block's records are those of other records in it, which stay mapped and are accessed
+    // only by these types and the gates.
+    unsafe { ArcTimesRef::at(address) }
+}
+
+/// The same for a function's record.
+pub(crate) fn function(address: u64) -> Option<FunctionTimesRef> {
+    // SAFETY: as in `arc`.
+    unsafe { FunctionTimesRef::at(address) }
+}
+
+/// The same for a node.
+pub(crate) fn node(address: u64) -> Option<PathNodeRef> {
+    // SAFETY: as in `arc`.
+    unsafe { PathNodeRef::at(address) }
+}
+
+/// Returns the records for a call of a function by `caller`, an open call or a root. They are made if there are none yet.
+/// `None` means that there is no room for them.
+pub(crate) fn of_call(agent: &Agent, block: BlockRef, caller: OpenCallRef, callee: u32) -> Option<Entry> {
+    let times = block.times();
+    let context = caller.context().load(Ordering::Relaxed);
+    if let Some(entry) = table::find(times, context, callee) {
+        return Some(entry);
+    }
+    let number = arc(caller.arc().load(Ordering::Relaxed))
+        .map_or(NO_FUNCTION, |arc| arc.callee().load(Ordering::Relaxed));
+    if agent.orders.nodes_max == 0 {
+        let entry = Entry { arc: make_arc(agent, block, number, callee)?, node: 0 };
+        return table::add(times, context, callee, entry).then_some(entry);
+    }
+    // Several nodes have the same arc.
+    let arc_context = number | CONTEXT | ARCS;
+    let arc = match table::find(times, arc_context, callee) {
+        Some(entry) => entry.arc,
+        None => {
+            let arc = make_arc(agent, block, number, callee)?;
+            if !table::add(times, arc_context, callee, Entry { arc, node: 0 }) {
+                return None;
+            }
+            arc
+        }
+    };
+    let parent = node(caller.node().load(Ordering::Relaxed))?;
+    let entry = Entry { arc, node: node_below(agent, block, parent, callee)? };
+    table::add(times, context, callee, entry).then_some(entry)
+}
+
+/// Makes the record of an arc.
+fn make_arc(agent: &Agent, block: BlockRef, caller: u32, callee: u32) -> Option<u64> {
+    let times = block.times();
+    let function = match table::find(times, FUNCTIONS, callee) {
+        Some(entry) => entry.arc,
+        None => {
+            let address = area::take(agent, block, Kind::Function, 1)?;
+            function(address)?.number().store(callee, Ordering::Relaxed);
+            if !table::add(times, FUNCTIONS, callee, Entry { arc: address, node: 0 }) {
+                return None;
+            }
+            address
+        }
+    };
+    let address = area::take(agent, block, Kind::Arc, size_of::<ArcTimes>() as u64 / UNIT)?;
+    let record = arc(address)?;
+    record.min().store(u64::MAX, Ordering::Relaxed);
+    record.function().store(function, Ordering::Relaxed);
+    record.caller().store(caller, Ordering::Relaxed);
+    record.callee().store(callee, Ordering::Relaxed);
+    Some(address)
+}
+
+/// Returns the node for a call of `callee` that `parent` makes. A recursive call has the node of the outermost call of the
+/// function on its path, unless each is to have its own.
+fn node_below(agent: &Agent, block: BlockRef, parent: PathNodeRef, callee: u32) -> Option<u64> {
+    if parent.function().load(Ordering::Relaxed) == REST {
+        return Some(parent.address());
+    }
+    if agent.orders.unfolded == 0 {
+        let mut above = Some(parent);
+        while let Some(ancestor) = above {
+            if ancestor.function().load(Ordering::Relaxed) == callee {
+                return Some(ancestor.address());
+            }
+            above = node(ancestor.parent_address().load(Ordering::Relaxed));
+        }
+    }
+    let is_full = block.times().nodes().load(Ordering::Relaxed) >= agent.orders.nodes_max.into();
+    if is_full { rest(agent, block) } else { make_node(agent, block, Some(parent), callee) }
+}
+
+/// Returns the node for everything for which there is no room, a child of no other one.
+fn rest(agent: &Agent, block: BlockRef) -> Option<u64> {
+    let times = block.times();
+    if let Some(entry) = table::find(times, FUNCTIONS, REST) {
+        return Some(entry.node);
+    }
+    let node = make_node(agent, block, None, REST)?;
+    table::add(times, FUNCTIONS, REST, Entry { arc: 0, node }).then_some(node)
+}
+
+/// Makes a node. Without a parent it is a root.
+pub(crate) fn make_node(
+    agent: &Agent,
+    block: BlockRef,
+    parent: Option<PathNodeRef>,
+    callee: u32,
+) -> Option<u64> {
+    let address = area::take(agent, block, Kind::Node, 1)?;
+    let record = node(address)?;
+    let number = block.times().nodes().fetch_add(1, Ordering::Relaxed) + 1;
+    if let Some(parent) = parent {
+        record.parent().store(parent.number().load(Ordering::Relaxed), Ordering::Relaxed);
+        record.parent_address().store(parent.address(), Ordering::Relaxed);
+    }
+    record.number().store(number as u32, Ordering::Relaxed);
+    record.function().store(callee, Ordering::Relaxed);
+    Some(address)
+}

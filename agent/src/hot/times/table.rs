@@ -1,0 +1,118 @@
+//! The table in which a thread finds the record of an arc.
+//!
+//! The gates search it too. An entry never changes, and a table that has become too small stays where it is, because a signal
+//! may have interrupted a search. A handler that adds an entry at such a moment makes it a second time; readers of the region
+//! file add up records of the same arc.
+#![allow(unsafe_code, reason = "entries are places in a table")]
+
+use crate::os::memory;
+use core::mem::offset_of;
+use core::sync::atomic::{AtomicU64, Ordering};
+use gprofinject_abi::shared::TimesRef;
+use gprofinject_abi::times::{TABLE_TAIL, TableEntry, table_offset};
+
+/// Number of entries of the first table.
+const FIRST: u64 = 1024;
+const ENTRY: u64 = size_of::<TableEntry>() as u64;
+
+/// A context in which functions' own records are found.
+pub(crate) const FUNCTIONS: u32 = 1;
+/// Beside a caller's number, the context in which the records of its arcs are found if paths are measured.
+pub(crate) const ARCS: u32 = 1 << 30;
+
+/// What an entry leads to.
+#[derive(Clone, Copy)]
+pub(crate) struct Entry {
+    pub(crate) arc: u64,
+    pub(crate) node: u64,
+}
+
+fn word(entry: u64, field: usize) -> &'static AtomicU64 {
+    // SAFETY: the entries of a thread's tables are mapped for good, and only atomics and the gates access them.
+    unsafe { AtomicU64::from_ptr((entry + field as u64) as *mut u64) }
+}
+
+fn key(entry: u64) -> &'static AtomicU64 {
+    word(entry, offset_of!(TableEntry, key))
+}
+
+/// Makes the thread's first table. Returns `false` if memory is short.
+pub(crate) fn prepare(times: TimesRef) -> bool {
+    times.table().load(Ordering::Relaxed) != 0 || grow(times, FIRST)
+}
+
+/// Returns what the entry of a key leads to. The key consists of a context and the number of a called function.
+pub(crate) fn find(times: TimesRef, context: u32, callee: u32) -> Option<Entry> {
+    let wanted = gprofinject_abi::times::table_key(context, callee);
+    let table = times.table().load(Ordering::Relaxed);
+    if table == 0 {
+        return None;
+    }
+    let mut at = table + table_offset(context, callee, times.mask().load(Ordering::Relaxed));
+    loop {
+        match key(at).load(Ordering::Relaxed) {
+            0 => return None,
+            found if found == wanted => {
+                let [arc, node] = [offset_of!(TableEntry, arc), offset_of!(TableEntry, node)]
+                    .map(|field| word(at, field).load(Ordering::Relaxed));
+                return Some(Entry { arc, node });
+            }
+            _ => at += ENTRY,
+        }
+    }
+}
+
+/// Adds an entry. Returns `false` if memory is short.
+pub(crate) fn add(times: TimesRef, context: u32, callee: u32, entry: Entry) -> bool {
+    let entries = times.mask().load(Ordering::Relaxed) / ENTRY + 1;
+    let used = times.arcs().fetch_add(1, Ordering::Relaxed) + 1;
+    if used * 2 > entries && !grow(times, 2 * entries) && used > entries - entries / 8 {
+        times.arcs().fetch_sub(1, Ordering::Relaxed);
+        return false;
+    }
+    let (table, mask) = (times.table().load(Ordering::Relaxed), times.mask().load(Ordering::Relaxed));
+    put(table, mask, context, callee, entry)
+}
+
+/// Writes an entry to a table. Returns `false` if there is no room near its place.
+fn put(table: u64, mask: u64, context: u32, callee: u32, entry: Entry) -> bool {
+    let mut at = table + table_offset(context, callee, mask);
+    // The last entry stays free, so that searches end.
+    let end = table + mask + TABLE_TAIL * ENTRY;
+    while key(at).load(Ordering::Relaxed) != 0 {
+        at += ENTRY;
+        if at >= end {
+            return false;
+        }
+    }
+    word(at, offset_of!(TableEntry, arc)).store(entry.arc, Ordering::Relaxed);
+    word(at, offset_of!(TableEntry, node)).store(entry.node, Ordering::Relaxed);
+    key(at).store(gprofinject_abi::times::table_key(context, callee), Ordering::Release);
+    true
+}
+
+/// Makes a table of `entries` entries, a power of two, with those of the present one. Returns `false` if memory is short.
+fn grow(times: TimesRef, entries: u64) -> bool {
+    let bytes = (entries + TABLE_TAIL) * ENTRY;
+    let Ok(new) = memory::map_zeros(bytes.next_multiple_of(4096), memory::PROT_READ | memory::PROT_WRITE)
+    else {
+        return false;
+    };
+    let (old, mask) = (times.table().load(Ordering::Relaxed), times.mask().load(Ordering::Relaxed));
+    let new_mask = (entries - 1) * ENTRY;
+    if old != 0 {
+        let end = old + mask + TABLE_TAIL * ENTRY;
+        for at in (old..=end).step_by(ENTRY as usize) {
+            let found = key(at).load(Ordering::Relaxed);
+            if found != 0 {
+                let [arc, node] = [offset_of!(TableEntry, arc), offset_of!(TableEntry, node)]
+                    .map(|field| word(at, field).load(Ordering::Relaxed));
+                // What finds no room is made again when it is needed.
+                put(new, new_mask, (found >> 32) as u32, found as u32, Entry { arc, node });
+            }
+        }
+    }
+    times.table().store(new, Ordering::Relaxed);
+    times.mask().store(new_mask, Ordering::Relaxed);
+    true
+}

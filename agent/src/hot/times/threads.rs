@@ -1,0 +1,151 @@
+//! The beginning and the end of a thread's measurements.
+
+use crate::hot::threads as blocks;
+use crate::hot::times::{area, calls, chains, clock, nodes, table};
+use crate::os::memory;
+use crate::program::agent::Agent;
+use core::sync::atomic::Ordering;
+use gprofinject_abi::shared::{BlockRef, TimesRef};
+
+/// Begins to measure the calling thread's calls, of which the first one's frame has this CFA, unless that has been done.
+/// `now` is the time without pauses. `None` means that there is no room.
+pub(crate) fn prepare(agent: &Agent, block: BlockRef, cfa: u64, now: u64) -> Option<()> {
+    let times = block.times();
+    if times.top().load(Ordering::Relaxed) != 0 {
+        return Some(());
+    }
+    if agent.orders.times_bytes == 0 || !table::prepare(times) {
+        return None;
+    }
+    let whole = |part_256: u64| part_256.saturating_add(128) >> 8;
+    let inside = whole(agent.region.inside_256().load(Ordering::Relaxed));
+    let outside = whole(agent.region.outside_256().load(Ordering::Relaxed));
+    times.inside().store(inside, Ordering::Relaxed);
+    times.outside().store(outside, Ordering::Relaxed);
+    times.overhead().store(inside + outside, Ordering::Relaxed);
+    times.base().store(block.address(), Ordering::Relaxed);
+    times.first().store(now, Ordering::Relaxed);
+    times.last().store(now, Ordering::Relaxed);
+    let chain = chains::make(agent, block, cfa)?;
+    chains::enter(times, chain);
+    Some(())
+}
+
+/// A thread block gets another owner: ends the calls of the last one, which has ended, when its last call did.
+pub(crate) fn end(block: BlockRef) {
+    let times = block.times();
+    if times.top().load(Ordering::Relaxed) == 0 {
+        return;
+    }
+    let last = times.last().load(Ordering::Relaxed);
+    for chain in chains::all(times) {
+        let is_current = chain.address() == times.chain().load(Ordering::Relaxed);
+        if !is_current {
+            times.top().store(chain.top().load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        while let Some(inner) = area::call(times.top().load(Ordering::Relaxed)) {
+            if inner.outer().load(Ordering::Relaxed) == 0 || calls::close(times, inner, last).is_none() {
+                break;
+            }
+        }
+    }
+    times.last().store(last, Ordering::Relaxed);
+    let life = last.saturating_sub(times.first().load(Ordering::Relaxed));
+    times.earlier().fetch_add(life, Ordering::Relaxed);
+    times.chains().store(0, Ordering::Relaxed);
+    times.chain().store(0, Ordering::Relaxed);
+    times.top().store(0, Ordering::Relaxed);
+}
+
+/// A jump leads to this stack pointer.
+pub(crate) fn leave(to: u64) {
+    let agent = Agent::get();
+    if agent.orders.times_bytes == 0 {
+        return;
+    }
+    let Some(block) = blocks::existing(agent) else { return };
+    let times = block.times();
+    if times.top().load(Ordering::Relaxed) != 0 {
+        let now = clock::now();
+        chains::leave(block, to, now.wrapping_sub(times.paused().load(Ordering::Relaxed)));
+        times.paused().fetch_add(clock::now().wrapping_sub(now), Ordering::Relaxed);
+    }
+}
+
+/// The open calls of a thread at a fork, from the outermost one inwards.
+pub(crate) struct Inherited {
+    /// Pairs of a CFA and a function's number, in a mapping of their own; bit 32 of the number is set for a tail call.
+    list: u64,
+    count: u64,
+}
+
+const PAIR: u64 = 16;
+const IS_TAIL: u64 = 1 << 32;
+
+/// Returns the open calls of the current chain, so that a child can begin with them. `None` means that there are none, or
+/// that there is no memory.
+#[allow(unsafe_code, reason = "the list is in memory of its own")]
+pub(crate) fn inherit(block: BlockRef) -> Option<Inherited> {
+    let times = block.times();
+    let open = || {
+        let top = area::call(times.top().load(Ordering::Relaxed));
+        core::iter::successors(top, |c| area::call(c.outer().load(Ordering::Relaxed)))
+            .filter(|c| c.outer().load(Ordering::Relaxed) != 0)
+    };
+    let count = open().count() as u64;
+    if count == 0 {
+        return None;
+    }
+    let list = memory::map_zeros(len_of(count), memory::PROT_READ | memory::PROT_WRITE).ok()?;
+    for (call, n) in open().zip((0..count).rev()) {
+        let number = nodes::arc(call.arc().load(Ordering::Relaxed))
+            .map_or(0, |arc| arc.callee().load(Ordering::Relaxed));
+        let tail = if call.is_tail().load(Ordering::Relaxed) != 0 { IS_TAIL } else { 0 };
+        let pair = (list + n * PAIR) as *mut [u64; 2];
+        // SAFETY: the mapping has room for `count` pairs, and no other code knows of it.
+        unsafe { pair.write([call.cfa().load(Ordering::Relaxed), u64::from(number) | tail]) };
+    }
+    Some(Inherited { list, count })
+}
+
+fn len_of(count: u64) -> u64 {
+    (count * PAIR).next_multiple_of(4096)
+}
+
+/// In a forked child whose thread block is empty again: begins with the open calls that were made before the fork. They count
+/// as calls of the parent's.
+#[allow(unsafe_code, reason = "the list is in memory of its own")]
+pub(crate) fn begin_child(child: &Agent, block: BlockRef, inherited: Option<Inherited>) {
+    let Some(Inherited { list, count }) = inherited else { return };
+    let times = block.times();
+    for n in 0..count {
+        // SAFETY: `inherit` has written `count` pairs there.
+        let [cfa, number] = unsafe { ((list + n * PAIR) as *const [u64; 2]).read() };
+        if reopen(child, block, times, cfa, number as u32, number & IS_TAIL != 0).is_none() {
+            break;
+        }
+    }
+    // SAFETY: the mapping is the list's alone.
+    let _ = unsafe { memory::munmap(list, len_of(count)) };
+}
+
+fn reopen(
+    child: &Agent,
+    block: BlockRef,
+    times: TimesRef,
+    cfa: u64,
+    number: u32,
+    is_tail: bool,
+) -> Option<()> {
+    prepare(child, block, cfa, clock::now())?;
+    let top = area::call(times.top().load(Ordering::Relaxed))?;
+    let entry = nodes::of_call(child, block, top, number)?;
+    let call = calls::push(child, block, top, entry.arc, entry.node, cfa, is_tail)?;
+    call.start().store(times.first().load(Ordering::Relaxed), Ordering::Relaxed);
+    // Its end will count it.
+    nodes::arc(entry.arc)?.calls().fetch_sub(1, Ordering::Relaxed);
+    if let Some(node) = nodes::node(entry.node) {
+        node.calls().fetch_sub(1, Ordering::Relaxed);
+    }
+    Some(())
+}

@@ -1,0 +1,64 @@
+//! The clock that measures durations: the processor's time stamp counter, and how fast it runs.
+
+use std::fs;
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// Returns whether the time stamp counter runs evenly, at the same rate in all sleep states, and in step on all processors.
+/// The processor says the first two, and the kernel has checked all three if it uses the counter itself, or would permit it.
+pub(crate) fn is_stable() -> bool {
+    const SOURCES: &str = "/sys/devices/system/clocksource/clocksource0/available_clocksource";
+    let processor = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let flags = processor.lines().find(|line| line.starts_with("flags")).unwrap_or_default();
+    let has = |flag: &str| flags.split_ascii_whitespace().any(|word| word == flag);
+    let sources = fs::read_to_string(SOURCES).unwrap_or_default();
+    // A virtual machine's own clock is based on the counter too; a kernel that has found it unstable takes it from the list.
+    let is_used =
+        sources.split_ascii_whitespace().any(|source| source.contains("tsc") || source == "kvm-clock");
+    has("constant_tsc") && has("nonstop_tsc") && is_used
+}
+
+/// Returns the time stamp counter.
+#[allow(unsafe_code, reason = "an instruction reads the counter")]
+pub(crate) fn ticks() -> u64 {
+    // SAFETY: every x86-64 processor has the instruction.
+    unsafe { core::arch::x86_64::_rdtsc() }
+}
+
+/// Returns the time of CLOCK_MONOTONIC in nanoseconds, which is not adjusted faster than 500 ppm.
+pub(crate) fn nanoseconds() -> u64 {
+    let time = clock_gettime(ClockId::Monotonic);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32).as_nanos() as u64
+}
+
+/// A moment by both clocks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Moment {
+    ticks: u64,
+    nanoseconds: u64,
+}
+
+impl Moment {
+    /// Returns the present moment. Of several readings, the one counts that took the least time.
+    pub(crate) fn now() -> Moment {
+        const READINGS: usize = 8;
+        let read = || {
+            let before = ticks();
+            let nanoseconds = nanoseconds();
+            let after = ticks();
+            (after.wrapping_sub(before), Moment { ticks: before + (after - before) / 2, nanoseconds })
+        };
+        (0..READINGS)
+            .map(|_| read())
+            .min_by_key(|(took, _)| *took)
+            .map_or_else(|| read().1, |(_, moment)| moment)
+    }
+
+    /// Returns the ticks per nanosecond since an earlier moment, which must be some milliseconds ago.
+    pub(crate) fn rate_since(self, earlier: Moment) -> f64 {
+        let ticks = self.ticks.saturating_sub(earlier.ticks);
+        let nanoseconds = self.nanoseconds.saturating_sub(earlier.nanoseconds);
+        if nanoseconds == 0 || ticks == 0 { 1.0 } else { ticks as f64 / nanoseconds as f64 }
+    }
+}
