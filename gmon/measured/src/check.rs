@@ -1,0 +1,83 @@
+//! The rules that the indexes and numbers of a [`Measured`] obey.
+
+use crate::model::{HISTOGRAM_LEN, Measured, REST};
+
+/// A number that breaks a rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Invalid {
+    #[error("{table} {index}: {field} {value}, expected less than {limit}")]
+    Index { table: &'static str, index: usize, field: &'static str, value: u64, limit: u64 },
+    #[error("node {index}: of thread {thread}, but its parent is of thread {parent}")]
+    Thread { index: usize, thread: u32, parent: u32 },
+    #[error("row {index}: a histogram of {len} elements, expected at most {HISTOGRAM_LEN}")]
+    Histogram { index: usize, len: usize },
+    #[error("clock: its {field} is negative or no number")]
+    Clock { field: &'static str },
+}
+
+impl Measured {
+    /// Checks that all indexes refer to something, that parents come before their children, and that the numbers
+    /// of the clock are finite and not negative. What [`Measured::read()`] returns is valid.
+    ///
+    /// # Errors
+    /// The first rule that is broken.
+    pub fn check(&self) -> Result<(), Invalid> {
+        let clock = &self.clock;
+        for (field, value) in [
+            ("frequency", clock.ticks_per_second),
+            ("overhead inside", clock.inside_ns),
+            ("overhead outside", clock.outside_ns),
+            ("error", clock.error_ns),
+        ] {
+            if !value.is_finite() || value < 0.0 {
+                return Err(Invalid::Clock { field });
+            }
+        }
+        let (modules, functions, threads) = (self.modules.len(), self.functions.len(), self.threads.len());
+        for (index, function) in self.functions.iter().enumerate() {
+            within("function", index, "module", function.module, modules)?;
+        }
+        for (index, row) in self.rows.iter().enumerate() {
+            within("row", index, "function", row.function, functions)?;
+            within("row", index, "thread", row.thread, threads)?;
+            if row.histogram.len() > HISTOGRAM_LEN {
+                return Err(Invalid::Histogram { index, len: row.histogram.len() });
+            }
+        }
+        for (index, arc) in self.arcs.iter().enumerate() {
+            within("arc", index, "callee", arc.callee, functions)?;
+            within("arc", index, "thread", arc.thread, threads)?;
+            if let Some(caller) = arc.caller {
+                within("arc", index, "caller", caller, functions)?;
+            }
+        }
+        for (index, node) in self.nodes.iter().enumerate() {
+            within("node", index, "thread", node.thread, threads)?;
+            if node.function != REST {
+                within("node", index, "function", node.function, functions)?;
+            }
+            if let Some(parent) = node.parent {
+                // A tree has no circle if each parent comes before its children.
+                within("node", index, "parent", parent, index)?;
+                let parent = self.nodes[parent as usize].thread;
+                if parent != node.thread {
+                    return Err(Invalid::Thread { index, thread: node.thread, parent });
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn within(
+    table: &'static str,
+    index: usize,
+    field: &'static str,
+    value: u32,
+    limit: usize,
+) -> Result<(), Invalid> {
+    if (value as usize) < limit {
+        return Ok(());
+    }
+    Err(Invalid::Index { table, index, field, value: u64::from(value), limit: limit as u64 })
+}

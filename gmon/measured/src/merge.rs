@@ -1,0 +1,208 @@
+//! The sum of several runs.
+
+use std::collections::HashMap;
+
+use crate::model::{Measured, Module, REST};
+
+/// The reason why two runs cannot be summed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MergeError {
+    #[error("a sample for each {other} ns of CPU time after {first} ns, expected one period")]
+    SamplePeriod { first: u64, other: u64 },
+    #[error("more than 4 billion {0} in all")]
+    TooMany(&'static str),
+}
+
+impl Measured {
+    /// Adds another run. Its threads, with their times, are appended, and its functions are those of this run that
+    /// have the same address in the same build of the same module. A module without a build-id is known by its
+    /// path.
+    ///
+    /// The duration becomes the time from the beginning of the first run to the end of the last one. The clock is
+    /// that of the first run, with the larger of both errors.
+    ///
+    /// # Errors
+    /// The runs were sampled at different rates, or are too large together. Then this run is as before.
+    ///
+    /// # Panics
+    /// If [`Measured::check`] returns an error for the other run.
+    pub fn merge(&mut self, other: Measured) -> Result<(), MergeError> {
+        let periods = (self.sample_period_ns, other.sample_period_ns);
+        if periods.0 != periods.1 && periods.0 > 0 && periods.1 > 0 {
+            return Err(MergeError::SamplePeriod { first: periods.0, other: periods.1 });
+        }
+        for (what, lengths) in [
+            ("functions", (self.functions.len(), other.functions.len())),
+            ("threads", (self.threads.len(), other.threads.len())),
+            ("nodes", (self.nodes.len(), other.nodes.len())),
+        ] {
+            if lengths.0 + lengths.1 >= REST as usize {
+                return Err(MergeError::TooMany(what));
+            }
+        }
+        if self.modules.is_empty() {
+            self.program.clone_from(&other.program);
+            self.clock = other.clock;
+        }
+        self.sample_period_ns = periods.0.max(periods.1);
+        self.clock.error_ns = self.clock.error_ns.max(other.clock.error_ns);
+        self.extend_time(&other);
+
+        let modules = self.merge_modules(other.modules);
+        let functions = self.merge_functions(other.functions, &modules);
+        let thread = self.threads.len() as u32;
+        let node = self.nodes.len() as u32;
+        self.threads.extend(other.threads);
+        self.rows.extend(other.rows.into_iter().map(|mut row| {
+            (row.function, row.thread) = (functions[row.function as usize], row.thread + thread);
+            row
+        }));
+        self.arcs.extend(other.arcs.into_iter().map(|mut arc| {
+            (arc.callee, arc.thread) = (functions[arc.callee as usize], arc.thread + thread);
+            arc.caller = arc.caller.map(|caller| functions[caller as usize]);
+            arc
+        }));
+        self.nodes.extend(other.nodes.into_iter().map(|mut at| {
+            at.function = if at.function == REST { REST } else { functions[at.function as usize] };
+            (at.parent, at.thread) = (at.parent.map(|parent| parent + node), at.thread + thread);
+            at
+        }));
+        self.nodes_lost = self.nodes_lost.saturating_add(other.nodes_lost);
+        Ok(())
+    }
+
+    fn extend_time(&mut self, other: &Measured) {
+        if self.start_unix_ns == 0 {
+            (self.start_unix_ns, self.duration_ns) = (other.start_unix_ns, other.duration_ns);
+        } else if other.start_unix_ns > 0 {
+            let end = |run: &Measured| run.start_unix_ns.saturating_add(run.duration_ns);
+            let last = end(self).max(end(other));
+            self.start_unix_ns = self.start_unix_ns.min(other.start_unix_ns);
+            self.duration_ns = last - self.start_unix_ns;
+        }
+    }
+
+    /// Returns the index in this run of each of these modules.
+    fn merge_modules(&mut self, others: Vec<Module>) -> Vec<u32> {
+        let key = |module: &Module| {
+            let name = if module.build_id.is_empty() { module.name.clone() } else { String::new() };
+            (name, module.build_id.clone())
+        };
+        let mut known = HashMap::new();
+        for (index, module) in self.modules.iter().enumerate() {
+            known.entry(key(module)).or_insert(index as u32);
+        }
+        let modules = &mut self.modules;
+        let others = others.into_iter().map(|module| {
+            *known.entry(key(&module)).or_insert_with(|| {
+                modules.push(module);
+                modules.len() as u32 - 1
+            })
+        });
+        others.collect()
+    }
+
+    /// Returns the index in this run of each of these functions, and adds their samples.
+    fn merge_functions(&mut self, others: Vec<crate::Function>, modules: &[u32]) -> Vec<u32> {
+        let mut known = HashMap::new();
+        for (index, function) in self.functions.iter().enumerate() {
+            known.entry((function.module, function.address)).or_insert(index as u32);
+        }
+        let functions = &mut self.functions;
+        let others = others.into_iter().map(|mut function| {
+            function.module = modules[function.module as usize];
+            match known.get(&(function.module, function.address)) {
+                Some(&index) => {
+                    let samples = &mut functions[index as usize].samples;
+                    *samples = samples.saturating_add(function.samples);
+                    index
+                }
+                None => {
+                    let index = functions.len() as u32;
+                    known.insert((function.module, function.address), index);
+                    functions.push(function);
+                    index
+                }
+            }
+        });
+        others.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{ArcTimes, Function, FunctionTimes, Node, Thread};
+
+    /// A run with a library and a function that others do not have.
+    fn run(library: &str, build: u8, name: &str) -> Measured {
+        let module =
+            |name: &str, build| Module { name: name.to_owned(), build_id: build, ..Module::default() };
+        let function = |name: &str, module, address| Function {
+            name: name.to_owned(),
+            module,
+            address,
+            samples: 2,
+            ..Function::default()
+        };
+        Measured {
+            start_unix_ns: 1000 + u64::from(build),
+            duration_ns: 50,
+            sample_period_ns: 4,
+            modules: vec![module("prog", vec![1, 2]), module(library, vec![build; usize::from(build)])],
+            functions: vec![function(name, 1, 0x20), function("main", 0, 0x10), function("f", 0, 0x20)],
+            threads: vec![Thread { tid: 7, ..Thread::default() }],
+            rows: vec![FunctionTimes { function: 0, calls: 3, ..FunctionTimes::default() }],
+            arcs: vec![ArcTimes { caller: Some(2), callee: 0, calls: 3, ..ArcTimes::default() }],
+            nodes: vec![
+                Node { function: 1, ..Node::default() },
+                Node { parent: Some(0), function: 0, ..Node::default() },
+                Node { parent: Some(1), function: REST, ..Node::default() },
+            ],
+            nodes_lost: 1,
+            ..Measured::default()
+        }
+    }
+
+    #[test]
+    fn modules_by_build_and_functions_by_address() {
+        let mut sum = run("a.so", 3, "a");
+        sum.merge(run("b.so", 4, "b")).expect("one period");
+        sum.check().expect("indexes that are valid");
+        let names = |sum: &Measured| sum.functions.iter().map(|f| f.name.clone()).collect::<Vec<_>>();
+        assert_eq!(names(&sum), ["a", "main", "f", "b"]);
+        assert_eq!(sum.functions.iter().map(|f| f.samples).collect::<Vec<_>>(), [2, 4, 4, 2]);
+        assert_eq!(sum.modules.len(), 3);
+        assert_eq!((sum.rows[1].function, sum.rows[1].thread), (3, 1));
+        assert_eq!((sum.arcs[1].caller, sum.arcs[1].callee, sum.arcs[1].thread), (Some(2), 3, 1));
+        assert_eq!((sum.nodes[3].parent, sum.nodes[3].function), (None, 1));
+        assert_eq!((sum.nodes[5].parent, sum.nodes[5].function, sum.nodes[5].thread), (Some(4), REST, 1));
+        assert_eq!((sum.start_unix_ns, sum.duration_ns, sum.nodes_lost), (1003, 51, 2));
+
+        // The same build under another path is the same module; without a build-id, the path decides.
+        sum.merge(run("elsewhere/a.so", 3, "a")).expect("one period");
+        assert_eq!(sum.modules.len(), 3);
+        sum.merge(run("c.so", 0, "c")).expect("one period");
+        sum.merge(run("c.so", 0, "c")).expect("one period");
+        sum.merge(run("d.so", 0, "d")).expect("one period");
+        assert_eq!(names(&sum), ["a", "main", "f", "b", "c", "d"]);
+    }
+
+    #[test]
+    fn periods() {
+        let mut sum = run("a.so", 3, "a");
+        let before = sum.clone();
+        let other = |period| Measured { sample_period_ns: period, ..run("a.so", 3, "a") };
+        assert_eq!(sum.merge(other(5)), Err(MergeError::SamplePeriod { first: 4, other: 5 }));
+        assert_eq!(sum, before);
+        sum.merge(other(0)).expect("a run that was not sampled");
+        assert_eq!(sum.sample_period_ns, 4);
+    }
+
+    #[test]
+    fn into_nothing() {
+        let mut sum = Measured::default();
+        sum.merge(run("a.so", 3, "a")).expect("nothing before");
+        assert_eq!(sum, run("a.so", 3, "a"));
+    }
+}

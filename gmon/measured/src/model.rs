@@ -1,0 +1,228 @@
+//! The measured times of a run in memory.
+//!
+//! Times are in nanoseconds of wall time. They are corrected for gprofinject's own overhead unless the name of
+//! the field says `raw`, and they are never negative.
+
+/// The [`Node::function`] of nodes that stand for all calls for which there was no room for a node of their own.
+pub const REST: u32 = u32::MAX;
+
+/// The name that nodes with the function [`REST`] are shown with.
+pub const REST_NAME: &str = "[other calls]";
+
+/// The largest number of elements in [`FunctionTimes::histogram`]: one for each bit of a duration.
+pub const HISTOGRAM_LEN: usize = 64;
+
+/// The measured times of a run, or of several.
+///
+/// Indexes refer to the vectors of this struct. [`Measured::check`] says whether all of them do.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Measured {
+    /// The file name of the program.
+    pub program: String,
+    /// The time at which the run began, in nanoseconds since 1970 (UTC). A file can hold up to `i64::MAX`.
+    pub start_unix_ns: u64,
+    /// The duration of the run. A file can hold up to `i64::MAX`.
+    pub duration_ns: u64,
+    pub clock: Clock,
+    /// The CPU time for which a sample stands, in nanoseconds; 0 if CPU time was not sampled. A file can hold up
+    /// to `i64::MAX`.
+    pub sample_period_ns: u64,
+    /// The program and its libraries; the first one is the program.
+    pub modules: Vec<Module>,
+    pub functions: Vec<Function>,
+    pub threads: Vec<Thread>,
+    /// The times of each function in each thread that called it.
+    pub rows: Vec<FunctionTimes>,
+    /// The times of each arc in each thread.
+    pub arcs: Vec<ArcTimes>,
+    /// The calling-context trees of all threads, parents before their children. Empty if call paths were not
+    /// recorded.
+    pub nodes: Vec<Node>,
+    /// The number of calls that are in nodes with the function [`REST`].
+    pub nodes_lost: u64,
+}
+
+/// The clock that measured the times, and its errors. All numbers are finite and not negative.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Clock {
+    pub source: ClockSource,
+    pub ticks_per_second: f64,
+    /// The overhead of a call inside of its measured interval, in nanoseconds. It has been taken out.
+    pub inside_ns: f64,
+    /// The overhead of a call outside of its measured interval, in nanoseconds. It is in the caller's interval and
+    /// has been taken out there.
+    pub outside_ns: f64,
+    /// The bound of the error that remains for each call after the correction, in nanoseconds.
+    pub error_ns: f64,
+}
+
+/// What a time is read from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ClockSource {
+    /// The processor's time-stamp counter.
+    #[default]
+    Tsc,
+    /// The system call `clock_gettime`, or its vDSO.
+    ClockGettime,
+}
+
+/// A file with code that the process has mapped.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Module {
+    /// The path of the file.
+    pub name: String,
+    /// The build-id, or nothing if the file has none.
+    pub build_id: Vec<u8>,
+    /// The address of the first byte of its code, as it is linked: the `p_vaddr` of the segment, so that the
+    /// [addresses of functions](Function::address) lie between `start` and `limit`. Addresses of several modules
+    /// overlap.
+    pub start: u64,
+    /// The link address after its code.
+    pub limit: u64,
+    /// The offset in the file of the byte at `start`.
+    pub offset: u64,
+}
+
+/// A function of a module.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Function {
+    /// The name in the symbol table, not demangled.
+    pub name: String,
+    /// The index of its module.
+    pub module: u32,
+    /// The link address.
+    pub address: u64,
+    /// The path of the source file, or an empty text if it is not known.
+    pub file: String,
+    /// The line at which the function begins, or 0 if it is not known.
+    pub line: u32,
+    /// The number of samples of CPU time in the function itself, in all threads.
+    pub samples: u64,
+}
+
+/// A thread of a process.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Thread {
+    pub pid: u32,
+    pub tid: u32,
+    pub name: String,
+    /// The time from the thread's beginning, or that of the measurement, to its end.
+    pub life_ns: u64,
+    /// The time in which no hooked function was running.
+    pub outside_ns: u64,
+    /// The time that gprofinject itself took, which has been taken out of all times that are not raw.
+    pub overhead_ns: u64,
+}
+
+/// The times of a function in a thread.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FunctionTimes {
+    /// The index of the function.
+    pub function: u32,
+    /// The index of the thread.
+    pub thread: u32,
+    pub calls: u64,
+    /// The calls that were not made within another call of the function.
+    pub primitive: u64,
+    /// The calls that had not returned at the end of the process and were closed there. They are among `calls`.
+    pub open: u64,
+    /// The time in the function itself.
+    pub self_ns: u64,
+    pub self_raw_ns: u64,
+    /// The time in the function and in everything that it called. Of recursive calls, only the outermost counts.
+    pub inclusive_ns: u64,
+    pub inclusive_raw_ns: u64,
+    /// The shortest duration of a closed call; 0 if there is none.
+    pub min_ns: u64,
+    /// The longest duration of a closed call; 0 if there is none.
+    pub max_ns: u64,
+    /// At `i`, the number of closed calls whose duration is in 2^i..2^(i+1) ns. Index 0 also holds those of 0 ns.
+    /// There are at most [`HISTOGRAM_LEN`] elements.
+    pub histogram: Vec<u64>,
+}
+
+/// The times of an arc in a thread: the calls of one function by another.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ArcTimes {
+    /// The index of the calling function; `None` if no hooked function was running.
+    pub caller: Option<u32>,
+    /// The index of the called function.
+    pub callee: u32,
+    /// The index of the thread.
+    pub thread: u32,
+    pub calls: u64,
+    /// The calls that had not returned at the end of the process. They are among `calls`.
+    pub open: u64,
+    /// The time in the callee itself, when it was called by this caller.
+    pub self_ns: u64,
+    /// The time in the callee and in everything that it called. Of calls within another call of the same arc, only
+    /// the outermost counts.
+    pub inclusive_ns: u64,
+    /// The shortest duration of a closed call; 0 if there is none.
+    pub min_ns: u64,
+    /// The longest duration of a closed call; 0 if there is none.
+    pub max_ns: u64,
+}
+
+/// A node of the calling-context tree of a thread: a function together with the path by which it was called.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Node {
+    /// The index of the caller's node, which is less than that of this node and is of the same thread. `None` at the
+    /// beginning of a path.
+    pub parent: Option<u32>,
+    /// The index of the function, or [`REST`].
+    pub function: u32,
+    /// The index of the thread.
+    pub thread: u32,
+    pub calls: u64,
+    pub self_ns: u64,
+    pub samples: u64,
+}
+
+impl FunctionTimes {
+    /// Adds the times of the same function in another thread or run.
+    pub fn add(&mut self, other: &FunctionTimes) {
+        let closed = (self.calls > self.open, other.calls > other.open);
+        (self.min_ns, self.max_ns) = range(closed, (self.min_ns, self.max_ns), (other.min_ns, other.max_ns));
+        sum(&mut self.calls, other.calls);
+        sum(&mut self.primitive, other.primitive);
+        sum(&mut self.open, other.open);
+        sum(&mut self.self_ns, other.self_ns);
+        sum(&mut self.self_raw_ns, other.self_raw_ns);
+        sum(&mut self.inclusive_ns, other.inclusive_ns);
+        sum(&mut self.inclusive_raw_ns, other.inclusive_raw_ns);
+        if self.histogram.len() < other.histogram.len() {
+            self.histogram.resize(other.histogram.len(), 0);
+        }
+        for (to, &calls) in self.histogram.iter_mut().zip(&other.histogram) {
+            sum(to, calls);
+        }
+    }
+}
+
+impl ArcTimes {
+    /// Adds the times of the same arc in another thread or run.
+    pub fn add(&mut self, other: &ArcTimes) {
+        let closed = (self.calls > self.open, other.calls > other.open);
+        (self.min_ns, self.max_ns) = range(closed, (self.min_ns, self.max_ns), (other.min_ns, other.max_ns));
+        sum(&mut self.calls, other.calls);
+        sum(&mut self.open, other.open);
+        sum(&mut self.self_ns, other.self_ns);
+        sum(&mut self.inclusive_ns, other.inclusive_ns);
+    }
+}
+
+/// Adds without overflow: the numbers of a file may be anything.
+fn sum(to: &mut u64, other: u64) {
+    *to = to.saturating_add(other);
+}
+
+/// Returns the shortest and the longest duration of two sets of calls. A set without closed calls has none.
+fn range(closed: (bool, bool), one: (u64, u64), other: (u64, u64)) -> (u64, u64) {
+    match closed {
+        (true, true) => (one.0.min(other.0), one.1.max(other.1)),
+        (false, true) => other,
+        (true, false) => one,
+        (false, false) => (0, 0),
+    }
+}

@@ -1,0 +1,151 @@
+//! The call paths that the nodes of a tree stand for, as pprof's samples have them.
+//!
+//! A tree of n nodes may contain n²/2 frames: a path can be as deep as the tree has nodes. Where a tree contains
+//! more frames than [`MAX_FRAMES`], the middle of deep paths is left out. The nodes themselves are in the file too
+//! (`Nodes` in `wire.rs`), so only readers other than this crate notice.
+
+use crate::model::Node;
+
+/// The number of frames that the paths of all nodes may have. A frame takes two bytes or so in the file, before
+/// compression.
+const MAX_FRAMES: u64 = 32 << 20;
+/// The number of frames that each path may have in any case.
+const MIN_LIMIT: u32 = 16;
+
+/// A frame of a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Frame {
+    /// The index of a node.
+    Node(u32),
+    /// Any number of frames are left out here.
+    LeftOut,
+}
+
+/// The paths of the nodes.
+pub(crate) struct Paths<'a> {
+    nodes: &'a [Node],
+    /// The number of frames of each node's path.
+    depths: Vec<u32>,
+    /// The number of frames above which the middle of a path is left out.
+    limit: u32,
+    /// For each node whose path is longer, the node of the last of the outermost frames that remain.
+    outer: Vec<u32>,
+}
+
+impl<'a> Paths<'a> {
+    pub(crate) fn new(nodes: &'a [Node]) -> Paths<'a> {
+        Paths::bounded(nodes, MAX_FRAMES)
+    }
+
+    fn bounded(nodes: &'a [Node], frames: u64) -> Paths<'a> {
+        let mut depths: Vec<u32> = Vec::with_capacity(nodes.len());
+        for index in 0..nodes.len() {
+            let above = parent(nodes, index).map_or(0, |parent| depths[parent]);
+            depths.push(above.saturating_add(1));
+        }
+        let deepest = depths.iter().copied().max().unwrap_or(0);
+        let mut limit = deepest.max(MIN_LIMIT);
+        let sum = |limit: u32| depths.iter().map(|&depth| u64::from(depth.min(limit))).sum::<u64>();
+        while limit > MIN_LIMIT && sum(limit) > frames {
+            limit = (limit / 2).max(MIN_LIMIT);
+        }
+        let mut outer = Vec::new();
+        if limit < deepest {
+            for (index, &depth) in depths.iter().enumerate() {
+                outer.push(match parent(nodes, index) {
+                    Some(parent) if depth > limit / 2 - 1 => outer[parent],
+                    _ => index as u32,
+                });
+            }
+        }
+        Paths { nodes, depths, limit, outer }
+    }
+
+    /// Appends the path of a node, from the node itself to the beginning of the path.
+    pub(crate) fn append(&self, node: usize, path: &mut Vec<Frame>) {
+        let depth = self.depths.get(node).copied().unwrap_or(0);
+        if depth <= self.limit {
+            self.up(node, depth, path);
+            return;
+        }
+        let outer = self.limit / 2 - 1;
+        self.up(node, self.limit - self.limit / 2, path);
+        path.push(Frame::LeftOut);
+        self.up(self.outer[node] as usize, outer, path);
+    }
+
+    /// Appends a node and those above it, at most `frames` of them.
+    fn up(&self, node: usize, frames: u32, path: &mut Vec<Frame>) {
+        let mut at = Some(node);
+        for _ in 0..frames {
+            let Some(node) = at else { break };
+            path.push(Frame::Node(node as u32));
+            at = parent(self.nodes, node);
+        }
+    }
+}
+
+/// Returns the index of a node's parent, which comes before the node.
+fn parent(nodes: &[Node], node: usize) -> Option<usize> {
+    nodes[node].parent.map(|parent| parent as usize).filter(|&parent| parent < node)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path(paths: &Paths, node: usize) -> Vec<Option<u32>> {
+        let mut path = Vec::new();
+        paths.append(node, &mut path);
+        let index = |frame| if let Frame::Node(index) = frame { Some(index) } else { None };
+        path.into_iter().map(index).collect()
+    }
+
+    fn chain(len: u32) -> Vec<Node> {
+        (0..len).map(|index| Node { parent: index.checked_sub(1), ..Node::default() }).collect()
+    }
+
+    #[test]
+    fn whole_paths() {
+        let mut nodes = chain(20);
+        nodes.push(Node { parent: Some(1), ..Node::default() });
+        let paths = Paths::new(&nodes);
+        assert_eq!(path(&paths, 20), [Some(20), Some(1), Some(0)]);
+        assert_eq!(path(&paths, 19), (0..20).rev().map(Some).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn the_middle_is_left_out() {
+        let nodes = chain(100);
+        let paths = Paths::bounded(&nodes, 0);
+        assert_eq!(path(&paths, 15), (0..16).rev().map(Some).collect::<Vec<_>>());
+        let expected: Vec<_> =
+            (92..100).rev().map(Some).chain([None]).chain((0..7).rev().map(Some)).collect();
+        assert_eq!(path(&paths, 99), expected);
+        assert_eq!(expected.len(), 16);
+    }
+
+    /// The frames of all nodes of a path of 100,000 would be 5 billion.
+    #[test]
+    fn deep_recursion() {
+        let nodes = chain(100_000);
+        let paths = Paths::new(&nodes);
+        let mut frames = Vec::new();
+        let sum: u64 = (0..nodes.len())
+            .map(|node| {
+                frames.clear();
+                paths.append(node, &mut frames);
+                frames.len() as u64
+            })
+            .sum();
+        assert!((MAX_FRAMES / 4..=MAX_FRAMES).contains(&sum), "{sum}");
+    }
+
+    /// The parents of nodes that are not valid end the path.
+    #[test]
+    fn parents_after_their_children() {
+        let nodes =
+            [Node { parent: Some(1), ..Node::default() }, Node { parent: Some(0), ..Node::default() }];
+        assert_eq!(path(&Paths::new(&nodes), 1), [Some(1), Some(0)]);
+    }
+}

@@ -1,0 +1,218 @@
+//! Files: what is written is read back, and nothing that a file contains makes the reader panic.
+
+mod support;
+
+use std::io::{Read, Write};
+use std::time::Instant;
+
+use flate2::Compression;
+use flate2::read::GzDecoder;
+use flate2::write::GzEncoder;
+use gmon_measured::{ArcTimes, Invalid, Measured, Node, ReadError};
+use support::{Numbers, example, synthetic};
+
+fn unpacked(file: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    GzDecoder::new(file).read_to_end(&mut bytes).expect("our own file");
+    bytes
+}
+
+fn packed(bytes: &[u8]) -> Vec<u8> {
+    let mut file = GzEncoder::new(Vec::new(), Compression::fast());
+    file.write_all(bytes).expect("memory");
+    file.finish().expect("memory")
+}
+
+#[test]
+fn what_is_written_is_read_back() {
+    for measured in [
+        Measured::default(),
+        example(false),
+        example(true),
+        synthetic(100, 300, 1000),
+        synthetic(1, 1, 20_000),
+    ] {
+        measured.check().expect("valid");
+        assert!(Measured::read(&measured.write()).expect("our own file") == measured);
+    }
+    let mut odd = example(true);
+    odd.rows[0].histogram = vec![u64::MAX; 64];
+    odd.arcs[0].inclusive_ns = u64::MAX;
+    odd.functions[0].name = "a\n\u{1b}[31m\u{1f600}".to_owned();
+    odd.threads[1].name = String::new();
+    assert!(Measured::read(&odd.write()).expect("our own file") == odd);
+}
+
+/// The names that others see may be other ones.
+#[test]
+fn names_for_others() {
+    let file = example(true).write_with_names(|name| name.replace("_Z5parsei", "parse(int)"));
+    assert_eq!(Measured::read(&file).expect("our own file"), example(true));
+    let bytes = unpacked(&file);
+    assert!(bytes.windows(10).any(|window| window == b"parse(int)"));
+}
+
+#[test]
+fn deep_paths() {
+    let mut deep = example(true);
+    deep.nodes = (0..100_000_u32)
+        .map(|index| Node { parent: index.checked_sub(1), self_ns: 1, ..Node::default() })
+        .collect();
+    let file = deep.write();
+    assert!(unpacked(&file).len() < 200 << 20);
+    assert!(Measured::read(&file).expect("our own file") == deep);
+}
+
+#[test]
+fn no_file_of_ours() {
+    let read = |bytes: &[u8]| Measured::read(bytes).expect_err("no file of ours").to_string();
+    assert_eq!(read(b""), "begins with [], expected 1f 8b, as a file compressed with gzip begins");
+    assert!(read(b"gmon\x01").starts_with("begins with [67, 6d]"));
+    assert!(matches!(Measured::read(&packed(b"")), Err(ReadError::Foreign)));
+    assert!(matches!(Measured::read(&packed(b"some text")), Err(ReadError::Field { .. })));
+    // An empty message of another version: field 1000, in which field 1 is 2.
+    let newer = packed(&[0xc2, 0x3e, 2, 8, 2]);
+    assert!(matches!(Measured::read(&newer), Err(ReadError::Version(2))));
+}
+
+/// Each index that refers to nothing is found.
+#[test]
+fn indexes() {
+    type Change = fn(&mut Measured);
+    let changes: [(&str, Change); 13] = [
+        ("function 1: module 2, expected less than 2", |m| m.functions[1].module = 2),
+        ("row 0: function 4, expected less than 4", |m| m.rows[0].function = 4),
+        ("row 3: thread 2, expected less than 2", |m| m.rows[3].thread = 2),
+        ("row 1: a histogram of 65 elements, expected at most 64", |m| m.rows[1].histogram = vec![0; 65]),
+        ("arc 1: callee 9, expected less than 4", |m| m.arcs[1].callee = 9),
+        ("arc 2: caller 4, expected less than 4", |m| m.arcs[2].caller = Some(4)),
+        ("arc 2: caller 4294967295, expected less than 4", |m| m.arcs[2].caller = Some(u32::MAX)),
+        ("arc 4: thread 4294967295, expected less than 2", |m| m.arcs[4].thread = u32::MAX),
+        ("node 2: function 4, expected less than 4", |m| m.nodes[2].function = 4),
+        ("node 2: thread 2, expected less than 2", |m| m.nodes[2].thread = 2),
+        ("node 3: of thread 1, but its parent is of thread 0", |m| m.nodes[3].parent = Some(0)),
+        ("clock: its error is negative or no number", |m| m.clock.error_ns = f64::NAN),
+        ("clock: its frequency is negative or no number", |m| m.clock.ticks_per_second = -1.0),
+    ];
+    for (expected, change) in changes {
+        let mut measured = example(true);
+        change(&mut measured);
+        assert_eq!(measured.check().expect_err("not valid").to_string(), expected);
+        let error = Measured::read(&measured.write()).expect_err("not valid").to_string();
+        assert_eq!(error, expected);
+    }
+    for parent in [2, 3, u32::MAX] {
+        let mut measured = example(true);
+        measured.nodes[2].parent = Some(parent);
+        let invalid = measured.check().expect_err("not valid");
+        assert!(matches!(invalid, Invalid::Index { table: "node", index: 2, field: "parent", .. }));
+        assert!(Measured::read(&measured.write()).is_err());
+    }
+    assert!(
+        Measured::read(&Measured { arcs: vec![ArcTimes::default()], ..Measured::default() }.write()).is_err()
+    );
+}
+
+/// A thousand bytes of gzip can be a million of a profile.
+#[test]
+fn bombs() {
+    let varint = |mut number: u64| {
+        let mut bytes = Vec::new();
+        while number >= 0x80 {
+            bytes.push(number as u8 | 0x80);
+            number >>= 7;
+        }
+        bytes.push(number as u8);
+        bytes
+    };
+    // Samples are skipped, but a file has an end.
+    let size = 3_u64 << 30;
+    let mut file = GzEncoder::new(Vec::new(), Compression::fast());
+    file.write_all(&[&[2 << 3 | 2][..], &varint(size)].concat()).expect("memory");
+    let zeros = vec![0; 1 << 20];
+    for _ in 0..size >> 20 {
+        file.write_all(&zeros).expect("memory");
+    }
+    let file = file.finish().expect("memory");
+    assert!(matches!(Measured::read(&file), Err(ReadError::TooLarge)));
+
+    // Empty functions take no byte in the file.
+    let empty: Vec<u8> = [5 << 3 | 2, 0].repeat(50 << 20);
+    assert!(matches!(Measured::read(&packed(&empty)), Err(ReadError::TooMuchMemory)));
+    // A length that is a lie takes no memory.
+    let lie = [&[0xc2, 0x3e][..], &varint(200 << 20), &[1, 2, 3]].concat();
+    assert!(matches!(Measured::read(&packed(&lie)), Err(ReadError::Field { .. })));
+    let lie = [&[0xc2, 0x3e][..], &varint(u64::MAX)].concat();
+    assert!(matches!(Measured::read(&packed(&lie)), Err(ReadError::TooMuchMemory)));
+}
+
+/// Files with a few other bytes, cut off or longer, are read or refused.
+#[test]
+fn mutated() {
+    let original = unpacked(&example(true).write());
+    let mut numbers = Numbers(42);
+    let mut read = 0;
+    for _ in 0..30_000 {
+        let mut bytes = original.clone();
+        for _ in 0..1 + numbers.below(3) {
+            let at = numbers.below(bytes.len() as u64) as usize;
+            match numbers.below(5) {
+                0 => bytes[at] = numbers.below(256) as u8,
+                1 => bytes[at] ^= 1 << numbers.below(8),
+                2 => bytes.truncate(at + 1),
+                3 => bytes.insert(at, numbers.below(256) as u8),
+                _ => {
+                    let from = numbers.below(bytes.len() as u64) as usize;
+                    let piece = bytes[from.min(at)..from.max(at)].to_vec();
+                    bytes.extend(piece);
+                }
+            }
+        }
+        if let Ok(measured) = Measured::read(&packed(&bytes)) {
+            read += 1;
+            measured.check().expect("what is read is valid");
+            for row in &measured.rows {
+                row.quantile_ns(0.5);
+            }
+            let mut sum = example(true);
+            let _ = sum.merge(measured);
+            sum.check().expect("a sum of valid ones");
+            Measured::read(&sum.write()).expect("our own file");
+        }
+    }
+    assert!(read > 100, "{read}");
+    let file = example(true).write();
+    for at in 0..file.len() {
+        let mut bytes = file.clone();
+        bytes[at] ^= 1 << numbers.below(8);
+        let _ = Measured::read(&bytes);
+        assert!(Measured::read(&file[..at]).is_err());
+    }
+}
+
+/// Prints the size of a large file and how long it takes. Run it with `--ignored --nocapture`.
+#[test]
+#[ignore = "it measures"]
+fn figures() {
+    let measured = synthetic(50_000, 300_000, 1_000_000);
+    for (what, measured) in
+        [("with paths", measured.clone()), ("without paths", Measured { nodes: Vec::new(), ..measured })]
+    {
+        let begun = Instant::now();
+        let file = measured.write();
+        let written = begun.elapsed();
+        let begun = Instant::now();
+        let read = Measured::read(&file).expect("our own file");
+        let elapsed = begun.elapsed();
+        println!(
+            "{what}: {} bytes, {} decompressed, written in {written:.2?}, read in {elapsed:.2?}",
+            file.len(),
+            unpacked(&file).len()
+        );
+        assert!(read == measured);
+        if let Some(folder) = std::env::var_os("FIGURES") {
+            let name = format!("{}.pb.gz", what.replace(' ', "-"));
+            std::fs::write(std::path::Path::new(&folder).join(name), &file).expect("a file");
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! Measured times for the tests.
+
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use gmon_measured::{
+    ArcTimes, Clock, ClockSource, Function, FunctionTimes, Measured, Module, Node, REST, Thread,
+};
+
+/// The calls of each function in [`example`], by hand: the samples of arcs and those of nodes have the same sums.
+pub(crate) const CALLS: [(&str, u64); 4] = [("main", 1), ("parse(int)", 10), ("libc_read", 40), ("work", 4)];
+/// The self time of each function in [`example`], in nanoseconds.
+pub(crate) const SELF_NS: [(&str, u64); 4] =
+    [("main", 1_000_000), ("parse(int)", 20_000_000), ("libc_read", 300_000_000), ("work", 4_000_000_000)];
+
+/// Two threads of a program: `main` calls `parse` ten times and that calls `libc_read` of a library; a worker calls
+/// `work`, which calls itself. With `paths`, the call paths are there too.
+pub(crate) fn example(paths: bool) -> Measured {
+    let module = |name: &str, build_id: &[u8], start| Module {
+        name: name.to_owned(),
+        build_id: build_id.to_vec(),
+        start,
+        limit: start + 0x1000,
+        offset: start,
+    };
+    let function = |name: &str, module, address, file: &str, line, samples| Function {
+        name: name.to_owned(),
+        module,
+        address,
+        file: file.to_owned(),
+        line,
+        samples,
+    };
+    let thread = |tid, name: &str| Thread {
+        pid: 100,
+        tid,
+        name: name.to_owned(),
+        life_ns: 5_000_000_000,
+        outside_ns: 7_000_000,
+        overhead_ns: 1_234,
+    };
+    let row = |function, thread, calls, primitive, self_ns, inclusive_ns, min_ns, max_ns, bucket: usize| {
+        let mut histogram = vec![0; bucket + 1];
+        histogram[bucket] = calls;
+        FunctionTimes {
+            function,
+            thread,
+            calls,
+            primitive,
+            open: 0,
+            self_ns,
+            self_raw_ns: self_ns + 10,
+            inclusive_ns,
+            inclusive_raw_ns: inclusive_ns + 100,
+            min_ns,
+            max_ns,
+            histogram,
+        }
+    };
+    let arc = |caller, callee, thread, calls, self_ns, inclusive_ns, min_ns, max_ns| ArcTimes {
+        caller,
+        callee,
+        thread,
+        calls,
+        open: 0,
+        self_ns,
+        inclusive_ns,
+        min_ns,
+        max_ns,
+    };
+    let node = |parent, function, thread, calls, self_ns, samples| Node {
+        parent,
+        function,
+        thread,
+        calls,
+        self_ns,
+        samples,
+    };
+    let mut measured = Measured {
+        program: "prog".to_owned(),
+        start_unix_ns: 1_700_000_000_000_000_000,
+        duration_ns: 5_000_000_000,
+        clock: Clock {
+            source: ClockSource::Tsc,
+            ticks_per_second: 2.5e9,
+            inside_ns: 10.5,
+            outside_ns: 4.25,
+            error_ns: 1.5,
+        },
+        sample_period_ns: 4_000_000,
+        modules: vec![
+            module("/usr/bin/prog", &[0xab, 0x01, 0xff], 0x1000),
+            module("/usr/lib/libc.so.6", &[0xc0, 0xde], 0x2000),
+        ],
+        functions: vec![
+            function("main", 0, 0x1000, "/src/prog.c", 10, 0),
+            function("_Z5parsei", 0, 0x1100, "/src/prog.c", 20, 5),
+            function("libc_read", 1, 0x2100, "", 0, 1),
+            function("work", 0, 0x1200, "/src/work.c", 5, 900),
+        ],
+        threads: vec![thread(100, "prog"), thread(101, "worker")],
+        rows: vec![
+            row(0, 0, 1, 1, 1_000_000, 321_000_000, 321_000_000, 321_000_000, 28),
+            row(1, 0, 10, 10, 20_000_000, 320_000_000, 30_000_000, 33_000_000, 24),
+            row(2, 0, 40, 40, 300_000_000, 300_000_000, 7_000_000, 8_000_000, 22),
+            row(3, 1, 4, 2, 4_000_000_000, 4_000_000_000, 1_000_000_000, 2_000_000_000, 30),
+        ],
+        arcs: vec![
+            arc(None, 0, 0, 1, 1_000_000, 321_000_000, 321_000_000, 321_000_000),
+            arc(Some(0), 1, 0, 10, 20_000_000, 320_000_000, 30_000_000, 33_000_000),
+            arc(Some(1), 2, 0, 40, 300_000_000, 300_000_000, 7_000_000, 8_000_000),
+            arc(None, 3, 1, 2, 2_000_000_000, 4_000_000_000, 2_000_000_000, 2_000_000_000),
+            arc(Some(3), 3, 1, 2, 2_000_000_000, 2_000_000_000, 1_000_000_000, 1_000_000_000),
+        ],
+        ..Measured::default()
+    };
+    if paths {
+        measured.nodes = vec![
+            node(None, 0, 0, 1, 1_000_000, 0),
+            node(Some(0), 1, 0, 10, 20_000_000, 5),
+            node(Some(1), 2, 0, 40, 300_000_000, 1),
+            node(None, 3, 1, 2, 2_000_000_000, 450),
+            node(Some(3), 3, 1, 2, 2_000_000_000, 449),
+            node(Some(4), REST, 1, 7, 0, 1),
+        ];
+        measured.nodes_lost = 7;
+    }
+    measured
+}
+
+/// Numbers that look random, always the same ones for a seed.
+pub(crate) struct Numbers(pub(crate) u64);
+
+impl Numbers {
+    /// Returns a number below `limit`.
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % limit
+    }
+}
+
+/// A program of that size, all of it in one thread.
+pub(crate) fn synthetic(functions: u32, arcs: u32, nodes: u32) -> Measured {
+    let mut numbers = Numbers(1);
+    let mut measured = example(false);
+    measured.functions = (0..functions)
+        .map(|index| Function {
+            name: format!("_ZN9synthetic{}function{index}Ev", "3abc".repeat(numbers.below(4) as usize)),
+            module: (index % 2),
+            address: 0x1000 + u64::from(index) * 0x40,
+            file: format!("/src/file{}.cc", index / 50),
+            line: index % 50 * 20 + 1,
+            samples: numbers.below(3),
+        })
+        .collect();
+    measured.rows = (0..functions)
+        .map(|function| {
+            let calls = 1 + numbers.below(1 << 20);
+            let self_ns = calls * (1 + numbers.below(1 << 10));
+            let mut histogram = vec![0; 8];
+            histogram.extend((0..4).map(|_| numbers.below(calls)));
+            FunctionTimes {
+                function,
+                thread: 0,
+                calls,
+                primitive: calls,
+                open: 0,
+                self_ns,
+                self_raw_ns: self_ns + calls * 10,
+                inclusive_ns: self_ns * 3,
+                inclusive_raw_ns: self_ns * 4,
+                min_ns: 100,
+                max_ns: 5000,
+                histogram,
+            }
+        })
+        .collect();
+    measured.arcs = (0..arcs)
+        .map(|index| {
+            let calls = 1 + numbers.below(1 << 16);
+            ArcTimes {
+                caller: Some(numbers.below(u64::from(functions)) as u32),
+                callee: index % functions,
+                thread: 0,
+                calls,
+                open: 0,
+                self_ns: calls * (1 + numbers.below(1 << 10)),
+                inclusive_ns: calls * (1 + numbers.below(1 << 12)),
+                min_ns: numbers.below(100),
+                max_ns: 100 + numbers.below(10_000),
+            }
+        })
+        .collect();
+    // A node is called by one of those before it that are near, so that paths are some 40 frames deep.
+    measured.nodes = (0..nodes)
+        .map(|index| {
+            let calls = 1 + numbers.below(1 << 10);
+            let back = 1 + numbers.below(u64::from(index / 16).max(1)) as u32;
+            Node {
+                parent: index.checked_sub(back.min(index.max(1))),
+                function: numbers.below(u64::from(functions)) as u32,
+                thread: 0,
+                calls,
+                self_ns: calls * (1 + numbers.below(1 << 10)),
+                samples: numbers.below(2),
+            }
+        })
+        .collect();
+    measured
+}
