@@ -10,6 +10,7 @@ pub(crate) mod counted;
 pub(crate) mod elsewhere;
 pub(crate) mod falls;
 pub(crate) mod gmon_out;
+pub(crate) mod measured;
 pub(crate) mod model;
 pub(crate) mod placement;
 pub(crate) mod space;

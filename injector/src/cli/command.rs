@@ -10,6 +10,7 @@ use crate::cli::args::Args;
 use crate::cli::{ask, list, meaning, recover};
 use crate::options::SamplerArg;
 use crate::os::child::Ending;
+use crate::os::clock;
 use crate::os::failure::{self, Failure};
 use crate::os::say::{self, Level};
 use crate::os::{signals, sys};
@@ -43,6 +44,7 @@ pub(crate) fn main() -> ExitCode {
 /// Does what the arguments ask for.
 fn execute(args: Args) -> Result<Ending, Failure> {
     let start = Instant::now();
+    clock::beginning();
     let inherited = Inherited { descriptors: sys::inherited_descriptors(), limits: sys::Limits::raise() };
     let recover = args.recover.clone();
     let (pid, duration) = (args.pid, args.duration);

@@ -222,6 +222,7 @@ impl Recovery<'_> {
             self.voice.warn(format_args!("{detour}; it is in {}", path.display()));
         }
         let whole = finished.write_whole(&self.output, &path)?;
+        let measured = finished.write_measured(&self.output, &path)?;
         let (_, troubles) = finished.write_libraries(&self.output, &path);
         troubles.iter().for_each(|trouble| self.voice.warn(trouble));
         let samples = placed.inside + placed.outside;
@@ -230,7 +231,7 @@ impl Recovery<'_> {
         self.voice.note(format_args!(
             "process {pid}: {}; {}",
             calls_and_samples(calls, samples),
-            commands(&symbols, &path, whole.as_ref(), is_hidden)
+            commands(&symbols, &path, whole.as_ref(), measured.as_deref(), is_hidden)
         ));
         Ok(())
     }

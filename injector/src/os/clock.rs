@@ -1,7 +1,9 @@
 //! The clock that measures durations: the processor's time stamp counter, and how fast it runs.
 
 use std::fs;
-use std::time::Duration;
+use std::sync::OnceLock;
+use std::thread;
+use std::time::{Duration, SystemTime};
 
 use rustix::time::{ClockId, clock_gettime};
 
@@ -32,22 +34,40 @@ pub(crate) fn nanoseconds() -> u64 {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32).as_nanos() as u64
 }
 
-/// A moment by both clocks.
+/// A moment by all clocks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Moment {
     ticks: u64,
     nanoseconds: u64,
+    pub(crate) date: SystemTime,
+}
+
+/// Returns the moment at which this function was first called: the beginning of the run.
+pub(crate) fn beginning() -> Moment {
+    static BEGINNING: OnceLock<Moment> = OnceLock::new();
+    *BEGINNING.get_or_init(Moment::now)
+}
+
+/// Returns the ticks of the time stamp counter per nanosecond, measured from the beginning of the run up to now.
+pub(crate) fn ticks_per_nanosecond() -> f64 {
+    /// The shortest time in which the rate can be measured to a ten-thousandth.
+    const LEAST: Duration = Duration::from_millis(20);
+    let beginning = beginning();
+    let passed = Duration::from_nanos(nanoseconds().saturating_sub(beginning.nanoseconds));
+    thread::sleep(LEAST.saturating_sub(passed));
+    Moment::now().rate_since(beginning)
 }
 
 impl Moment {
     /// Returns the present moment. Of several readings, the one counts that took the least time.
-    pub(crate) fn now() -> Moment {
+    fn now() -> Moment {
         const READINGS: usize = 8;
         let read = || {
             let before = ticks();
             let nanoseconds = nanoseconds();
             let after = ticks();
-            (after.wrapping_sub(before), Moment { ticks: before + (after - before) / 2, nanoseconds })
+            let ticks = before.wrapping_add(after.wrapping_sub(before) / 2);
+            (after.wrapping_sub(before), Moment { ticks, nanoseconds, date: SystemTime::now() })
         };
         (0..READINGS)
             .map(|_| read())
@@ -56,7 +76,7 @@ impl Moment {
     }
 
     /// Returns the ticks per nanosecond since an earlier moment, which must be some milliseconds ago.
-    pub(crate) fn rate_since(self, earlier: Moment) -> f64 {
+    fn rate_since(self, earlier: Moment) -> f64 {
         let ticks = self.ticks.saturating_sub(earlier.ticks);
         let nanoseconds = self.nanoseconds.saturating_sub(earlier.nanoseconds);
         if nanoseconds == 0 || ticks == 0 { 1.0 } else { ticks as f64 / nanoseconds as f64 }

@@ -7,6 +7,7 @@ use crate::profile::baseline::Baseline;
 use crate::profile::collect::{self, Account};
 use crate::profile::elsewhere;
 use crate::profile::gmon_out::{self, LibraryProfile};
+use crate::profile::measured;
 use crate::profile::model::Profile;
 use crate::profile::placement::Placed;
 use crate::profile::whole;
@@ -72,6 +73,19 @@ impl Finished {
         }
     }
 
+    /// Writes the measured durations beside the program's own profile, as `gmon.pb.gz`. Returns the name of the file, or `None`
+    /// if nothing was measured.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub(crate) fn write_measured(&self, output: &Output, own: &Path) -> anyhow::Result<Option<PathBuf>> {
+        if output.is_stream() {
+            return Ok(None);
+        }
+        let measured = measured::of(&self.profile);
+        measured.map(|measured| output.write_beside(own, "pb.gz", &measured.write())).transpose()
+    }
+
     /// Writes the profiles of libraries whose basic blocks were counted beside the program's own profile. Returns them, and
     /// what went wrong.
     pub(crate) fn write_libraries(&self, output: &Output, own: &Path) -> (Vec<LibraryProfile>, Vec<String>) {
@@ -107,7 +121,7 @@ pub(crate) fn counted(
 ) -> Option<(Counted, AgentState)> {
     let Reading { profilee, libraries, maps, rate, is_recent } = *reading;
     let mut profile = Profile::of_program(profilee.planned, rate);
-    profile.name = profilee.name();
+    (profile.name, profile.path) = (profilee.name(), profilee.binary.display().to_string());
     if let (Some(module), Some(samples)) = (profile.modules.first_mut(), samples) {
         module.samples = samples;
     }
@@ -146,7 +160,7 @@ pub(crate) fn guests<S: Iterator<Item = Option<u64>>>(
     let mut finished = Vec::new();
     for pid in region.guests().unwrap_or_default() {
         let mut profile = Profile::of_program(profilee.planned, rate);
-        profile.name = profilee.name();
+        (profile.name, profile.path) = (profilee.name(), profilee.binary.display().to_string());
         let account = match collect::collect_guest(pid, region.of_guest(pid), &mut profile, libraries) {
             Ok(account) => account,
             Err(error) => {

@@ -15,6 +15,8 @@ use crate::sampling::histogram::Histogram;
 pub(crate) struct Profile {
     /// The file name of the program.
     pub(crate) name: String,
+    /// The path of the program.
+    pub(crate) path: String,
     /// The files whose code was profiled: first the program, then the libraries in the order in which they were first
     /// loaded.
     pub(crate) modules: Vec<Module>,
@@ -126,6 +128,7 @@ impl Profile {
         let module = Module { program, library: None, samples, counters: Counters::default() };
         Profile {
             name: String::new(),
+            path: String::new(),
             modules: vec![module],
             arcs: Vec::new(),
             own: Vec::new(),

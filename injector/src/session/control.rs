@@ -113,9 +113,10 @@ impl Family<'_> {
                 path
             }
         };
-        let mut whole = None;
+        let (mut whole, mut measured) = (None, None);
         if !is_stream {
             whole = finished.write_whole(self.output, &path)?;
+            measured = finished.write_measured(self.output, &path)?;
             let (_, troubles) = finished.write_libraries(self.output, &path);
             troubles.into_iter().next().map_or(Ok(()), |trouble| Err(anyhow!(trouble)))?;
         }
@@ -126,7 +127,7 @@ impl Family<'_> {
             "process {pid}, up to now: {}{}; {}",
             calls_and_samples(finished.profile.calls(), samples),
             stood_still(pause),
-            commands(&symbols, &path, whole.as_ref(), is_hidden),
+            commands(&symbols, &path, whole.as_ref(), measured.as_deref(), is_hidden),
         ))
     }
 

@@ -356,6 +356,10 @@ impl<'s> Family<'s> {
                     self.troubles.push(format!("{error:#}"));
                     None
                 });
+                let measured = finished.write_measured(self.output, &written.path).unwrap_or_else(|error| {
+                    self.troubles.push(format!("{error:#}"));
+                    None
+                });
                 let (libraries, troubles) = finished.write_libraries(self.output, &written.path);
                 self.troubles.extend(troubles);
                 let Finished { profile, account, placed, bytes: _ } = finished;
@@ -367,6 +371,7 @@ impl<'s> Family<'s> {
                     file: written.path,
                     symbols,
                     whole,
+                    measured,
                     libraries,
                     calls: profile.calls(),
                     threads: profile.threads,

@@ -90,6 +90,8 @@ pub(crate) struct Other {
     pub(crate) symbols: OsString,
     /// The files with the view of the whole process, in the order in which gprof takes them.
     pub(crate) whole: Option<[PathBuf; 2]>,
+    /// The file with the measured durations.
+    pub(crate) measured: Option<PathBuf>,
     /// The profiles of libraries whose basic blocks were counted.
     pub(crate) libraries: Vec<LibraryProfile>,
     pub(crate) calls: u64,

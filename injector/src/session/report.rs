@@ -55,7 +55,13 @@ impl Run<'_> {
             voice.note(format_args!(
                 "{title}: {}; {}",
                 calls_and_samples(other.calls, samples),
-                commands(&other.symbols, &other.file, other.whole.as_ref(), other.is_hidden())
+                commands(
+                    &other.symbols,
+                    &other.file,
+                    other.whole.as_ref(),
+                    other.measured.as_deref(),
+                    other.is_hidden()
+                )
             ));
             lead_to_libraries(&other.libraries, voice);
             other.placed.report(voice, &other.profilee.shown.to_string_lossy(), Some(&title));

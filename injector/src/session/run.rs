@@ -341,14 +341,19 @@ fn finish(run: &Run, program: &Program, voice: Voice, files: &Files, pid: u32) -
         voice.warn(format_args!("{error:#}"));
         None
     });
+    let measured = first.write_measured(output, &written.path).unwrap_or_else(|error| {
+        voice.warn(format_args!("{error:#}"));
+        None
+    });
     let (libraries, troubles) = first.write_libraries(output, &written.path);
     troubles.iter().for_each(|trouble| voice.warn(trouble));
     words::lead_to_libraries(&libraries, voice);
     let is_hidden = subject.stripped() || run.placed.misses_much();
-    let mut next = words::commands(&symbols, &written.path, whole.as_ref(), is_hidden);
+    let mut next = words::commands(&symbols, &written.path, whole.as_ref(), measured.as_deref(), is_hidden);
     if let Some(worker) = run.worker() {
         // A wrapper was started, and another program did the work.
-        next = words::commands(&worker.symbols, &worker.file, worker.whole.as_ref(), worker.is_hidden());
+        let (whole, measured) = (worker.whole.as_ref(), worker.measured.as_deref());
+        next = words::commands(&worker.symbols, &worker.file, whole, measured, worker.is_hidden());
     }
     voice.note(format_args!("{}; next: {next}", run.summary()));
     Ok(())

@@ -9,19 +9,27 @@ use crate::os::say::{Level, Voice};
 use crate::profile::gmon_out::LibraryProfile;
 
 /// Returns the command that shows a profile and, in a comment of the shell, the one that shows the whole process if there
-/// is such a view. If gprof shows nothing of the profile or too little (`is_hidden`), only the latter is returned.
+/// is such a view. If gprof shows nothing of the profile or too little (`is_hidden`), only the latter is returned. If durations
+/// were measured, the command that shows them comes first.
 pub(crate) fn commands(
     symbols: &OsStr,
     profile: &Path,
     whole: Option<&[PathBuf; 2]>,
+    measured: Option<&Path>,
     is_hidden: bool,
 ) -> String {
+    let times = measured.map(|file| format!("gmon times {} # gprof: ", quoted(file.as_os_str())));
+    let times = times.unwrap_or_default();
     let own = format!("gprof {} {}", quoted(symbols), quoted(profile.as_os_str()));
     match whole {
-        None => own,
+        None => format!("{times}{own}"),
         Some([symbols, profile]) => {
             let whole = format!("gprof {} {}", quoted(symbols.as_os_str()), quoted(profile.as_os_str()));
-            if is_hidden { whole } else { format!("{own} # whole process: {whole}") }
+            if is_hidden {
+                format!("{times}{whole}")
+            } else {
+                format!("{times}{own} # whole process: {whole}")
+            }
         }
     }
 }

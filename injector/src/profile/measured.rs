@@ -1,0 +1,223 @@
+//! From measured durations to the file gmon.pb.gz.
+
+use std::collections::HashMap;
+use std::time::{Duration, UNIX_EPOCH};
+
+use gmon_measured::{
+    ArcTimes, Clock, ClockSource, Function, FunctionTimes, HISTOGRAM_LEN, Measured, Module, Node, REST,
+    Thread,
+};
+use gprofinject_abi::times::BUCKETS;
+
+use crate::os::clock;
+use crate::profile::model::{self, Place, Profile};
+use crate::profile::times;
+
+/// Nanoseconds of a second.
+const SECOND: f64 = 1e9;
+
+/// Returns the file's contents, or `None` if nothing was measured.
+pub(crate) fn of(profile: &Profile) -> Option<Measured> {
+    let times = profile.times.as_ref()?;
+    let ticks_per_ns = if times.overhead.is_tsc { clock::ticks_per_nanosecond() } else { 1.0 };
+    let ns = |ticks: f64| ticks / ticks_per_ns;
+    let begin = clock::beginning().date;
+    let passed = begin.elapsed().unwrap_or(Duration::ZERO);
+    let date = begin.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+    let rate = profile.rate;
+    let mut functions = Functions { profile, index: HashMap::new(), list: Vec::new() };
+    let mut measured = Measured {
+        program: profile.name.clone(),
+        start_unix_ns: date.as_nanos() as u64,
+        duration_ns: passed.as_nanos() as u64,
+        clock: Clock {
+            source: if times.overhead.is_tsc { ClockSource::Tsc } else { ClockSource::ClockGettime },
+            ticks_per_second: ticks_per_ns * SECOND,
+            inside_ns: ns(times.overhead.inside),
+            outside_ns: ns(times.overhead.outside),
+            // The clock itself may be read a tick too early at one end and too late at the other.
+            error_ns: ns(times.overhead.spread + 2.0),
+        },
+        sample_period_ns: if rate == 0 { 0 } else { 1_000_000_000 / u64::from(rate) },
+        modules: profile.modules.iter().map(|module| module_of(profile, module)).collect(),
+        ..Measured::default()
+    };
+    for (thread, number) in times.threads.iter().zip(0_u32..) {
+        add_thread(&mut measured, thread, number, &mut functions, ticks_per_ns);
+    }
+    measured.functions = functions.list;
+    let samples = samples_by_function(profile);
+    let index = functions.index;
+    for (place, count) in samples {
+        if let Some(function) = index.get(&place).and_then(|&n| measured.functions.get_mut(n as usize)) {
+            function.samples = count;
+        }
+    }
+    Some(measured)
+}
+
+fn add_thread(
+    measured: &mut Measured,
+    thread: &times::Thread,
+    number: u32,
+    functions: &mut Functions,
+    ticks_per_ns: f64,
+) {
+    let ns = |ticks: u64| (ticks as f64 / ticks_per_ns).round() as u64;
+    let signed = |ticks: i64| if ticks > 0 { ns(ticks as u64) } else { 0 };
+    // By function: the sums of its arcs.
+    let mut sums: HashMap<Place, FunctionTimes> = HashMap::new();
+    let mut own: HashMap<Place, i64> = HashMap::new();
+    for arc in &thread.arcs {
+        let caller = arc.caller.map(|place| functions.index_of(place));
+        let callee = functions.index_of(arc.callee);
+        let has_ended = arc.calls > arc.open;
+        let part = FunctionTimes {
+            function: callee,
+            thread: number,
+            calls: arc.calls,
+            open: arc.open,
+            min_ns: if has_ended { ns(arc.min) } else { 0 },
+            max_ns: if has_ended { ns(arc.max) } else { 0 },
+            histogram: in_nanoseconds(&arc.histogram, ticks_per_ns),
+            ..FunctionTimes::default()
+        };
+        measured.arcs.push(ArcTimes {
+            caller,
+            callee,
+            thread: number,
+            calls: arc.calls,
+            open: arc.open,
+            self_ns: signed(arc.own),
+            inclusive_ns: ns(arc.inclusive),
+            min_ns: part.min_ns,
+            max_ns: part.max_ns,
+        });
+        let sum = own.entry(arc.callee).or_default();
+        *sum = sum.saturating_add(arc.own);
+        match sums.get_mut(&arc.callee) {
+            Some(sum) => sum.add(&part),
+            None => {
+                sums.insert(arc.callee, part);
+            }
+        }
+    }
+    let mut self_ticks = 0_u64;
+    for function in &thread.functions {
+        let Some(mut row) = sums.remove(&function.place) else { continue };
+        let own = own.get(&function.place).copied().unwrap_or(0).max(0) as u64;
+        self_ticks = self_ticks.saturating_add(own);
+        row.primitive = function.primitive.min(row.calls);
+        row.self_ns = ns(own);
+        row.self_raw_ns = ns(function.own_raw);
+        row.inclusive_ns = ns(function.inclusive.max(own));
+        row.inclusive_raw_ns = ns(function.inclusive_raw);
+        measured.rows.push(row);
+    }
+    let first = measured.nodes.len() as u32;
+    for node in &thread.nodes {
+        let function = node.place.map_or(REST, |place| functions.index_of(place));
+        if function == REST {
+            measured.nodes_lost = measured.nodes_lost.saturating_add(node.calls);
+        }
+        measured.nodes.push(Node {
+            parent: node.parent.map(|parent| first + parent),
+            function,
+            thread: number,
+            calls: node.calls,
+            self_ns: ns(node.own),
+            samples: 0,
+        });
+    }
+    measured.threads.push(Thread {
+        pid: thread.pid,
+        tid: thread.tid,
+        name: String::new(),
+        life_ns: ns(thread.life),
+        outside_ns: ns(thread.life.saturating_sub(self_ticks).saturating_sub(thread.overhead)),
+        overhead_ns: ns(thread.overhead),
+    });
+}
+
+/// Returns a histogram of nanoseconds for one of ticks. A bucket becomes the one in which its middle lies.
+fn in_nanoseconds(ticks: &[u64; BUCKETS], ticks_per_ns: f64) -> Vec<u64> {
+    let mut histogram = vec![0_u64; HISTOGRAM_LEN];
+    for (&count, bucket) in ticks.iter().zip(0_i32..) {
+        let middle = 2_f64.powi(bucket) * std::f64::consts::SQRT_2 / ticks_per_ns;
+        let index = (middle.max(1.0).log2() as usize).min(HISTOGRAM_LEN - 1);
+        histogram[index] = histogram[index].saturating_add(count);
+    }
+    let len = histogram.iter().rposition(|&count| count > 0).map_or(0, |last| last + 1);
+    histogram.truncate(len);
+    histogram
+}
+
+/// The functions with measured calls, as they are found.
+struct Functions<'p> {
+    profile: &'p Profile,
+    index: HashMap<Place, u32>,
+    list: Vec<Function>,
+}
+
+impl Functions<'_> {
+    /// Returns the index of the function with this entry, which is added if it is new.
+    fn index_of(&mut self, place: Place) -> u32 {
+        if let Some(&index) = self.index.get(&place) {
+            return index;
+        }
+        let index = self.list.len() as u32;
+        let name = self.profile.modules.get(place.module as usize).and_then(|module| name_of(module, place));
+        self.list.push(Function {
+            name: name.unwrap_or_else(|| format!("{:#x}", place.address)),
+            module: place.module,
+            address: place.address,
+            ..Function::default()
+        });
+        self.index.insert(place, index);
+        index
+    }
+}
+
+/// Returns the name of the function at a place.
+fn name_of(module: &model::Module, place: Place) -> Option<String> {
+    let functions = module.program.subject.functions();
+    let after = functions.partition_point(|function| function.address <= place.address);
+    let function = functions.get(after.checked_sub(1)?)?;
+    Some(function.names().next()?.to_owned())
+}
+
+fn module_of(profile: &Profile, module: &model::Module) -> Module {
+    let subject = module.program.subject;
+    let build_id = module.program.image().and_then(|image| image.facts.build_id.clone()).unwrap_or_default();
+    let path = module.library.map(|library| library.binary.display().to_string());
+    let (start, limit) = module.program.shape.text;
+    let segment = subject.code.iter().find(|segment| segment.address <= start);
+    Module {
+        name: path.unwrap_or_else(|| profile.path.clone()),
+        build_id,
+        start: segment.map_or(start, |segment| segment.address),
+        limit: segment.map_or(limit, |segment| segment.address + segment.len),
+        offset: segment.map_or(0, |segment| segment.offset),
+    }
+}
+
+/// Returns the samples in each function itself.
+fn samples_by_function(profile: &Profile) -> HashMap<Place, u64> {
+    let mut sums: HashMap<Place, u64> = HashMap::new();
+    for (module, index) in profile.modules.iter().zip(0_u32..) {
+        let functions = module.program.subject.functions();
+        let mut add = |address: u64, count: u64| {
+            let after = functions.partition_point(|function| function.address <= address);
+            let function = after.checked_sub(1).and_then(|n| functions.get(n));
+            if let Some(function) = function {
+                *sums.entry(Place { module: index, address: function.address }).or_default() += count;
+            }
+        };
+        for (place, count) in module.samples.places() {
+            if let Some(address) = module.program.text_address(place) {
+                add(address, count);
+            }
+        }
+    }
+    sums
+}
