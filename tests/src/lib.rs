@@ -24,6 +24,7 @@ pub mod generate;
 pub mod gprofdata;
 pub mod layers;
 pub mod machine;
+pub mod measured;
 pub mod normalise;
 pub mod place;
 pub mod run;

@@ -18,7 +18,9 @@ use gprofinject_tests::flags::{FLAG_SETS, FlagSet, flag_set};
 use gprofinject_tests::run::Outcome;
 use gprofinject_tests::tool::{self, Engine, Hooks};
 use gprofinject_tests::trials::{Company, Trial};
-use gprofinject_tests::{callgrind, check, compile, expect, extent, generate, gprofdata, normalise, run};
+use gprofinject_tests::{
+    callgrind, check, compile, expect, extent, generate, gprofdata, measured, normalise, run,
+};
 
 /// Much longer than any program takes, so that a hang is detected.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -117,18 +119,51 @@ fn hooked(test: &Test, set: &FlagSet, engines: &[Engine]) {
     let mut failures = Vec::new();
     for hooks in Hooks::ALL.into_iter().filter(|hooks| test.hooks.is_none_or(|only| only == *hooks)) {
         for &engine in engines {
-            let wrong = one(test, &program, &alone, engine, hooks);
+            let wrong = one(test, &program, &alone, engine, hooks, Measure::Nothing);
             failures.extend(wrong.into_iter().map(|wrong| format!("{engine:?}, {hooks:?}: {wrong}")));
+        }
+    }
+    let is_measured = set.name == ALWAYS && test.hooks.is_none_or(|only| only == Hooks::Both);
+    for measure in [Measure::Times, Measure::Paths].into_iter().filter(|_| is_measured) {
+        for &engine in engines {
+            let wrong = one(test, &program, &alone, engine, Hooks::Both, measure);
+            failures.extend(wrong.into_iter().map(|wrong| format!("{engine:?}, {measure:?}: {wrong}")));
         }
     }
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
+/// What is measured beside the counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Measure {
+    Nothing,
+    Times,
+    Paths,
+}
+
+impl Measure {
+    fn option(self) -> Option<&'static str> {
+        match self {
+            Measure::Nothing => None,
+            Measure::Times => Some("--times"),
+            Measure::Paths => Some("--paths"),
+        }
+    }
+}
+
 /// Runs the program under gprofinject. Returns everything that is wrong.
-fn one(test: &Test, path: &Path, alone: &Outcome, engine: Engine, hooks: Hooks) -> Vec<String> {
+fn one(
+    test: &Test,
+    path: &Path,
+    alone: &Outcome,
+    engine: Engine,
+    hooks: Hooks,
+    measure: Measure,
+) -> Vec<String> {
     let place = tempfile::tempdir().unwrap();
     let gmon = place.path().join("gmon.out");
-    let mut command = tool::command_by(engine, &["-q", hooks.option()], &gmon, path, &test.args).unwrap();
+    let options: Vec<&str> = ["-q", hooks.option()].into_iter().chain(measure.option()).collect();
+    let mut command = tool::command_by(engine, &options, &gmon, path, &test.args).unwrap();
     command.current_dir(place.path());
     let profiled = run::run(command, None, LIMIT).unwrap();
     let mut failures = Vec::new();
@@ -149,7 +184,7 @@ fn one(test: &Test, path: &Path, alone: &Outcome, engine: Engine, hooks: Hooks) 
     }
     // The profile, and the view of the whole process.
     let is_expected =
-        |name: &std::ffi::OsString| ["gmon.out", "gmon.syms", "gmon.whole"].iter().any(|known| name == known);
+        |name: &std::ffi::OsString| ["gmon.out", "gmon.syms", "gmon.whole", "gmon.pb.gz"].iter().any(|known| name == known);
     let files = std::fs::read_dir(place.path()).unwrap().map(|entry| entry.unwrap().file_name());
     let unexpected: Vec<_> = files.filter(|name| !is_expected(name)).collect();
     if !unexpected.is_empty() {
@@ -167,6 +202,9 @@ fn one(test: &Test, path: &Path, alone: &Outcome, engine: Engine, hooks: Hooks) 
                 _ => expect::compare(&arcs, others, &profile, &program),
             });
             failures.extend(gprof_refuses(path, &gmon));
+            if measure != Measure::Nothing {
+                failures.extend(measured::differences(&place.path().join("gmon.pb.gz"), &profile, &program));
+            }
         }
         Err(error) => failures.push(format!("{error:#}")),
     }

@@ -237,6 +237,7 @@ fn is_placed_right_in(library: &str, bytes: &[u8], standalone: bool) -> usize {
             counted,
             role: Role::Library,
             standalone,
+            measured: false,
             arena: None,
         };
         let pair = Pair::new(&Plan::new(&image, &options));
@@ -284,6 +285,7 @@ fn a_library_that_makes_threads() {
         counted: None,
         role: Role::Library,
         standalone: true,
+        measured: false,
         arena: None,
     };
     let plan = Plan::new(&image, &options);

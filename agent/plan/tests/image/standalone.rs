@@ -144,6 +144,7 @@ impl<'i, 'd> Carried<'i, 'd> {
             counted: counted.then_some(all),
             role: Role::Program,
             standalone: true,
+            measured: false,
             arena: None,
         };
         let plan = Plan::new(image, &options);

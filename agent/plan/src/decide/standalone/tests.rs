@@ -40,6 +40,7 @@ fn plan(image: &Image, hooks: Hooks) -> Plan {
         counted: None,
         role: Role::Program,
         standalone: true,
+        measured: false,
         arena: None,
     };
     Plan::new(image, &options)
