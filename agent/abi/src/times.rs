@@ -21,7 +21,7 @@ use crate::region::{BlockHeader, RECENT};
 /// Offset of the [`TimesHeader`] in a thread block.
 pub const TIMES: u64 = 2048;
 /// Bytes of address space, and of the (sparse) file, for the area of a thread.
-pub const TIMES_BYTES: u64 = 256 << 20;
+pub const TIMES_BYTES: u64 = 1 << 30;
 /// Bytes by which the places and lengths of records are counted.
 pub const UNIT: u64 = 64;
 

@@ -4,6 +4,7 @@
 use crate::blocks::copies::Copies;
 use crate::blocks::uncounted::Uncounted;
 use crate::decide::decisions::{Decisions, LeftOut, decide};
+use crate::decide::flags::Exits;
 use crate::decide::hook::Hook;
 use crate::decide::options::{Engine, Hooks, Options, Role};
 use crate::decide::standalone::Standalone;
@@ -232,7 +233,7 @@ impl Decided {
         const ROUNDS: u32 = 20;
         let Task { image, flow, engine, owner, entry_only, counted, system_calls, .. } = task;
         let mut failed = if entry_only { Failed::new() } else { unwinder::steps(image, flow) };
-        failed.extend(flags::passed(image, flow, entry_only));
+        failed.extend(flags::passed(image, flow, if entry_only { Exits::None } else { Exits::NotOfLeaves }));
         failed.extend(go::entered_otherwise(image));
         failed.extend(system_calls.compared());
         match owner {
@@ -278,7 +279,10 @@ impl Decided {
 /// counted.
 fn emit_all(task: Task, hooks: &[Hook], copies: &Copies) -> (Emitted, Homes) {
     let Task { image, flow, owner, entry_only, system_calls, standalone, arena, measured, .. } = task;
-    let specs = thunk_spec::of_all(image, flow, hooks, entry_only, measured);
+    // A leaf that returns a condition has no exit, which would change the flags.
+    let conditions = if measured { flags::passed(image, flow, Exits::All) } else { Failed::new() };
+    let has_exit = |leaf: usize| measured && !conditions.contains_key(&leaf);
+    let specs = thunk_spec::of_all(image, flow, hooks, entry_only, &has_exit);
     let tails = tails::find(image, flow, hooks, &specs);
     let homes = Homes::new(image, flow, hooks, &tails, copies);
     // The program finds the agent's definitions before those of a library.

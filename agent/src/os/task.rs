@@ -163,3 +163,13 @@ pub(crate) fn sleep_for_ever() -> ! {
         }
     }
 }
+
+/// Returns whether the calling thread runs on its alternate signal stack.
+pub(crate) fn is_on_signal_stack() -> bool {
+    const SS_ONSTACK: u64 = 1;
+    // stack_t: address, flags (an int), size.
+    let mut stack = [0_u64; 3];
+    // SAFETY: the kernel writes the structure.
+    let result = unsafe { call(general::__NR_sigaltstack, [0, &raw mut stack as u64]) };
+    result.is_ok() && stack[1] & SS_ONSTACK != 0
+}

@@ -25,6 +25,9 @@ use gprofinject_tests::{
 /// Much longer than any program takes, so that a hang is detected.
 const LIMIT: Duration = Duration::from_secs(20);
 
+/// The same for a program whose calls are measured: a hundred million tail calls take ten seconds.
+const LIMIT_MEASURED: Duration = Duration::from_secs(90);
+
 /// The flag sets with which the lists are compared with callgrind, which differ much from each other.
 const CALLGRIND_SETS: [&str; 4] = ["O0", "O2", "Os-cf", "O2-nopie"];
 
@@ -165,7 +168,8 @@ fn one(
     let options: Vec<&str> = ["-q", hooks.option()].into_iter().chain(measure.option()).collect();
     let mut command = tool::command_by(engine, &options, &gmon, path, &test.args).unwrap();
     command.current_dir(place.path());
-    let profiled = run::run(command, None, LIMIT).unwrap();
+    let limit = if measure == Measure::Nothing { LIMIT } else { LIMIT_MEASURED };
+    let profiled = run::run(command, None, limit).unwrap();
     let mut failures = Vec::new();
     if profiled.timed_out {
         return vec![format!("hangs; {}", profiled.stderr_text())];

@@ -49,18 +49,37 @@ struct Passed {
     by: usize,
 }
 
+/// Which exits are hooked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Exits {
+    None,
+    /// All but those of leaves.
+    NotOfLeaves,
+    All,
+}
+
+impl Exits {
+    /// Returns whether the function's exit is not hooked: see [`crate::decide::thunk_spec`].
+    fn leave_out(self, function: &FunctionFlow) -> bool {
+        match self {
+            Exits::None => true,
+            Exits::NotOfLeaves => function.leaf && !function.table_loops && !function.odd_return,
+            Exits::All => false,
+        }
+    }
+}
+
 /// Returns the functions that cannot be hooked because flags are passed to or from them, by index in the image.
 ///
-/// A function that itself writes all flags may return a condition if its exit is not hooked, because all functions are
-/// hooked by `entry_only` or it is a leaf.
-pub(crate) fn passed(image: &Image, flow: &Flow, entry_only: bool) -> Failed {
+/// A function that itself writes all flags may return a condition if its exit is not hooked.
+pub(crate) fn passed(image: &Image, flow: &Flow, exits: Exits) -> Failed {
     let count = image.functions.len();
     let part = count.div_ceil(parallel::parts(count)).max(1);
     let ranges: Vec<Range<usize>> = (0..count).step_by(part).map(|lo| lo..count.min(lo + part)).collect();
     let found = parallel::each(ranges, |functions| {
         let (mut failed, mut passed) = (Vec::new(), Vec::new());
         for i in functions {
-            look(image, flow, entry_only, i, &mut failed, &mut passed);
+            look(image, flow, exits, i, &mut failed, &mut passed);
         }
         (failed, passed)
     });
@@ -76,7 +95,7 @@ pub(crate) fn passed(image: &Image, flow: &Flow, entry_only: bool) -> Failed {
         let passes = |&i: &usize| {
             let function = &image.functions[i];
             let own = used(image, function.address, function.address + function.size);
-            own != Use::Written || !entry_only && !has_no_exit_hook(&flow.functions[i])
+            own != Use::Written || !exits.leave_out(&flow.functions[i])
         };
         if let (Use::Read(_), Some(i)) = (used(image, after, end), image.function_at(target).filter(passes)) {
             failed.insert(i, Reason::Flags);
@@ -100,7 +119,7 @@ pub(crate) fn passed(image: &Image, flow: &Flow, entry_only: bool) -> Failed {
 fn look(
     image: &Image,
     flow: &Flow,
-    entry_only: bool,
+    exits: Exits,
     i: usize,
     failed: &mut Vec<usize>,
     passed: &mut Vec<Passed>,
@@ -114,7 +133,7 @@ fn look(
             failed.push(i);
             return;
         }
-        Use::Written if entry_only || has_no_exit_hook(&flow.functions[i]) => return,
+        Use::Written if exits.leave_out(&flow.functions[i]) => return,
         _ => {}
     }
     for branch in flow.branches_into(i, function.address + 1) {
@@ -134,11 +153,6 @@ fn look(
             _ => {}
         }
     }
-}
-
-/// Returns whether the function gets an entry hook only, because it is a leaf: see [`crate::decide::thunk_spec`].
-fn has_no_exit_hook(function: &FunctionFlow) -> bool {
-    function.leaf && !function.table_loops && !function.odd_return
 }
 
 /// Returns what the code after a call does with the flags that the callee returns.

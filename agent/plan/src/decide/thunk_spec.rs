@@ -39,13 +39,14 @@ pub(crate) const OWN_RETURN: [&str; 11] = [
 ];
 
 /// Returns the requirements of each hook's thunk, in the order of the hooks. With `entry_only`, exits are
-/// hooked only where nothing else can distinguish a loop from a call. If the calls are `measured`, a leaf has an exit too.
+/// hooked only where nothing else can distinguish a loop from a call. `leaf_has_exit` returns whether
+/// a leaf, by its index in the image, has an exit, because its calls are measured.
 pub(crate) fn of_all(
     image: &Image,
     flow: &Flow,
     hooks: &[Hook],
     entry_only: bool,
-    measured: bool,
+    leaf_has_exit: &dyn Fn(usize) -> bool,
 ) -> Vec<ThunkSpec> {
     hooks
         .iter()
@@ -53,7 +54,7 @@ pub(crate) fn of_all(
             let f = &image.functions[h.function];
             let facts = flow.functions[h.function];
             let own_return = f.names().any(|name| OWN_RETURN.contains(&name) || unwinder::drives(name));
-            let leaf = facts.leaf && !facts.table_loops && !facts.odd_return && !measured;
+            let leaf = facts.leaf && !facts.table_loops && !facts.odd_return && !leaf_has_exit(h.function);
             // Only a shadow stack can distinguish a loop from a call.
             let both = !entry_only || facts.table_loops;
             ThunkSpec {

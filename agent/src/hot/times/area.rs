@@ -73,7 +73,9 @@ fn commit(agent: &Agent, block: BlockRef, times: TimesRef, end: u64) -> bool {
 pub(crate) fn take_call(agent: &Agent, block: BlockRef) -> Option<OpenCallRef> {
     let times = block.times();
     let mut first = times.free().load(Ordering::Relaxed);
-    if first == 0 {
+    // One always stays free: a signal may interrupt a gate after it has read the first one and the one after it. If the handler
+    // needs more, it adds them after these, and they stay in the list.
+    if call(first).is_none_or(|call| call.outer().load(Ordering::Relaxed) == 0) {
         let record = take(agent, block, Kind::Calls, 1 + CALLS)?;
         for n in 1..=CALLS {
             give_back(times, call(record + n * UNIT)?);

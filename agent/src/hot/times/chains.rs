@@ -3,10 +3,11 @@
 
 use crate::hot::cells;
 use crate::hot::times::{area, calls, nodes};
+use crate::os::kernel;
+use crate::os::task;
 use crate::os::words;
 use crate::program::agent::Agent;
 use core::sync::atomic::Ordering;
-use gprofinject_abi::plan::LEFT;
 use gprofinject_abi::region::NO_FUNCTION;
 use gprofinject_abi::shared::{BlockRef, ChainRef, OpenCallRef, TimesRef};
 use gprofinject_abi::times::{CONTEXT, Kind};
@@ -133,17 +134,11 @@ fn with(times: TimesRef, cfa: u64) -> Option<ChainRef> {
     None
 }
 
-/// Returns whether a frame on another stack is that of a signal handler which has interrupted the current one: the search for
-/// its caller has found the frame of an open call.
-fn is_handler(times: TimesRef, cfa: u64) -> bool {
-    const MOST: usize = 64;
-    let link = cells::existing(cfa).map_or(0, |cell| cell.link().load(Ordering::Relaxed));
-    if link <= LEFT {
-        return false;
-    }
-    let caller = cfa + 8 * u64::from(link - LEFT);
-    let open = core::iter::successors(top(times), |c| area::call(c.outer().load(Ordering::Relaxed)));
-    open.take(MOST).any(|call| call.cfa().load(Ordering::Relaxed) == caller)
+/// Returns whether a frame on another stack is that of a signal handler which has interrupted the current one, or of a
+/// function that the handler has called.
+fn is_handler(agent: &Agent, cfa: u64) -> bool {
+    let return_address = cells::existing(cfa).map_or(0, |cell| cell.return_address().load(Ordering::Relaxed));
+    agent.is_restorer(return_address) || !kernel::is_frozen() && task::is_on_signal_stack()
 }
 
 /// Makes the chain of the stack with a frame of this CFA, which begins, the current one, and ends the calls that a jump has
@@ -153,7 +148,7 @@ pub(crate) fn settle(agent: &Agent, block: BlockRef, cfa: u64, now: u64) -> Opti
     let from = current(times)?;
     let to = match with(times, cfa) {
         Some(to) => to,
-        None if is_handler(times, cfa) => {
+        None if is_handler(agent, cfa) => {
             // Its frames are below no other one, so nothing can be said of their order.
             times.stack_lo().store(0, Ordering::Relaxed);
             return Some(());
@@ -165,39 +160,47 @@ pub(crate) fn settle(agent: &Agent, block: BlockRef, cfa: u64, now: u64) -> Opti
     } else {
         times.stack_lo().store(to.lo().load(Ordering::Relaxed), Ordering::Relaxed);
     }
-    close_below(times, cfa, now);
+    close_below(times, to, cfa, now);
     Some(())
 }
 
-/// Ends the calls of the current chain whose frames are below an address.
-fn close_below(times: TimesRef, cfa: u64, now: u64) {
+/// Ends the calls of the current chain whose frames are below an address of its stack. So are those of signal handlers on
+/// stacks of their own.
+fn close_below(times: TimesRef, chain: ChainRef, cfa: u64, now: u64) {
     while let Some(inner) = top(times) {
+        let at = inner.cfa().load(Ordering::Relaxed);
         let is_root = inner.outer().load(Ordering::Relaxed) == 0;
-        if is_root || inner.cfa().load(Ordering::Relaxed) >= cfa || calls::close(times, inner, now).is_none()
-        {
+        let stays = is_root || at >= cfa && is_on(chain, at);
+        if stays || calls::close(times, inner, now).is_none() {
             return;
         }
     }
 }
 
-/// The same for a frame that ends. `None` means that no call has been measured there.
+/// Makes the call in the frame with this CFA, which ends, the innermost one. `None` means that no call has been measured there.
 pub(crate) fn settle_for_end(block: BlockRef, cfa: u64, now: u64) -> Option<()> {
     let times = block.times();
     let from = current(times)?;
-    let has = |start: u64| {
+    let is_in = |chain: ChainRef, start: u64| {
         let open =
             core::iter::successors(area::call(start), |c| area::call(c.outer().load(Ordering::Relaxed)));
-        open.map(|call| call.cfa().load(Ordering::Relaxed)).find(|&at| at >= cfa) == Some(cfa)
+        let frames = open.map(|call| call.cfa().load(Ordering::Relaxed));
+        // The frames of a stack are in order, except for those of signal handlers on stacks of their own.
+        let mut frames = frames.take_while(|&at| at <= cfa || !is_on(chain, at) || !is_on(chain, cfa));
+        frames.any(|at| at == cfa)
     };
-    // The frame of a signal handler on a stack of its own is below no other one.
-    if top(times)?.cfa().load(Ordering::Relaxed) == cfa {
-        return Some(());
-    }
-    if !is_on(from, cfa) || !has(times.top().load(Ordering::Relaxed)) {
-        let to = all(times).find(|&c| c != from && is_on(c, cfa) && has(c.top().load(Ordering::Relaxed)))?;
+    if !is_in(from, times.top().load(Ordering::Relaxed)) {
+        let is_there =
+            |chain: &ChainRef| *chain != from && is_in(*chain, chain.top().load(Ordering::Relaxed));
+        let to = all(times).filter(|&c| is_on(c, cfa)).find(is_there)?;
         change(times, from, to, now);
     }
-    close_below(times, cfa, now);
+    while let Some(inner) = top(times).filter(|inner| inner.cfa().load(Ordering::Relaxed) != cfa) {
+        if inner.outer().load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        calls::close(times, inner, now)?;
+    }
     Some(())
 }
 
@@ -210,5 +213,5 @@ pub(crate) fn leave(block: BlockRef, to: u64, now: u64) {
         change(times, from, chain, now);
     }
     // The frame that calls setjmp, or that has the landing pad, is above its stack pointer.
-    close_below(times, to + 1, now);
+    close_below(times, chain, to + 1, now);
 }
