@@ -7,7 +7,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use prost::Message;
 
-use crate::model::{ClockSource, Measured, REST, REST_NAME};
+use crate::model::{ClockSource, Measured, Node, REST, REST_NAME, Thread};
 use crate::paths::{Frame, Paths};
 use crate::wire;
 
@@ -188,7 +188,7 @@ impl Measured {
     }
 
     fn extension(&self) -> wire::Extension {
-        let thread = |thread: &crate::Thread| wire::Thread {
+        let thread = |thread: &Thread| wire::Thread {
             pid: thread.pid,
             tid: thread.tid,
             name: thread.name.clone(),
@@ -257,13 +257,13 @@ impl Measured {
         let nodes = &self.nodes;
         // A parent that does not come before its child becomes a distance that the reader refuses.
         let distance = |index: usize, parent: u32| (index as u64).checked_sub(u64::from(parent));
-        let parent = |(index, node): (usize, &crate::Node)| match node.parent {
+        let parent = |(index, node): (usize, &Node)| match node.parent {
             None => 0,
             Some(parent) => {
                 distance(index, parent).filter(|&distance| distance > 0).unwrap_or(u64::from(u32::MAX))
             }
         };
-        let function = |node: &crate::Node| match node.function {
+        let function = |node: &Node| match node.function {
             REST => 0,
             function => u64::from(function) + 1,
         };
